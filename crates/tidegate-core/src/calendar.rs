@@ -1,0 +1,303 @@
+//! The calendar: which second, hour, day, week, month or year an instant belongs to, where people live.
+//!
+//! This is the only file that speaks to jiff. Two rules turn wall clocks, which jump, into windows, which
+//! are half-open intervals that tile all of time:
+//!
+//! * A **second, minute or hour** begins whenever the wall clock reads its first moment, and at a jump that
+//!   skips over one. So the hour repeated in autumn is a new hour, each of the two sixty minutes long, and
+//!   Lord Howe's half-hour change gives one long or one short hour.
+//! * A **day, week, month or year** begins at the first instant of its first date. A date that repeats part
+//!   of itself is one date (25 hours in New York in autumn); a date that does not exist begins where the
+//!   next one does (Samoa, 2011-12-30).
+//!
+//! The zone rules are the ones compiled in, not the machine's, so that one limits file means the same
+//! everywhere.
+//!
+//! Finding a window costs some hundred nanoseconds, and nearly every decision falls in the same window as
+//! the one before. [`Calendar`] therefore remembers the last window it found in one atomic word. It is a memo
+//! of a pure function: losing or racing it changes only the time taken.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use jiff::civil::{Date, Weekday};
+use jiff::tz::{TimeZone, TimeZoneDatabase};
+
+use crate::time::{LAST_SECOND, Tick, Timestamp};
+
+/// A unit of the calendar.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Unit {
+    /// A second.
+    Second,
+    /// A minute of the wall clock.
+    Minute,
+    /// An hour of the wall clock.
+    Hour,
+    /// A date.
+    Day,
+    /// Seven dates from the limit's first day of the week.
+    Week,
+    /// A month of dates.
+    Month,
+    /// A year of dates.
+    Year,
+}
+
+impl Unit {
+    /// Every unit, shortest first.
+    pub const ALL: [Unit; 7] =
+        [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Week, Unit::Month, Unit::Year];
+
+    /// The word used in limits files.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Unit::Second => "second",
+            Unit::Minute => "minute",
+            Unit::Hour => "hour",
+            Unit::Day => "day",
+            Unit::Week => "week",
+            Unit::Month => "month",
+            Unit::Year => "year",
+        }
+    }
+}
+
+/// A day of the week.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[allow(missing_docs)]
+pub enum WeekStart {
+    #[default]
+    Monday,
+    Tuesday,
+    Wednesday,
+    Thursday,
+    Friday,
+    Saturday,
+    Sunday,
+}
+
+impl WeekStart {
+    /// Every day, Monday first.
+    pub const ALL: [WeekStart; 7] = [
+        WeekStart::Monday,
+        WeekStart::Tuesday,
+        WeekStart::Wednesday,
+        WeekStart::Thursday,
+        WeekStart::Friday,
+        WeekStart::Saturday,
+        WeekStart::Sunday,
+    ];
+
+    /// The word used in limits files.
+    pub const fn word(self) -> &'static str {
+        match self {
+            WeekStart::Monday => "monday",
+            WeekStart::Tuesday => "tuesday",
+            WeekStart::Wednesday => "wednesday",
+            WeekStart::Thursday => "thursday",
+            WeekStart::Friday => "friday",
+            WeekStart::Saturday => "saturday",
+            WeekStart::Sunday => "sunday",
+        }
+    }
+
+    /// How many days before `date` its week began.
+    fn days_into_week(self, date: Date) -> i64 {
+        let first = match self {
+            WeekStart::Monday => Weekday::Monday,
+            WeekStart::Tuesday => Weekday::Tuesday,
+            WeekStart::Wednesday => Weekday::Wednesday,
+            WeekStart::Thursday => Weekday::Thursday,
+            WeekStart::Friday => Weekday::Friday,
+            WeekStart::Saturday => Weekday::Saturday,
+            WeekStart::Sunday => Weekday::Sunday,
+        };
+        i64::from(date.weekday().since(first))
+    }
+}
+
+/// A time zone of the IANA database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Zone(TimeZone);
+
+impl Zone {
+    /// Coordinated universal time.
+    pub const UTC: Zone = Zone(TimeZone::UTC);
+
+    /// The zone of this IANA name (`Asia/Shanghai`), in any mix of capitals.
+    pub fn named(name: &str) -> Option<Zone> {
+        TimeZoneDatabase::bundled().get(name).ok().map(Zone)
+    }
+
+    /// The zone's name, spelled as the database spells it.
+    pub fn name(&self) -> &str {
+        self.0.iana_name().unwrap_or("UTC")
+    }
+
+    /// The names of all zones, for messages that suggest one.
+    pub fn names() -> Vec<String> {
+        TimeZoneDatabase::bundled().available().map(|name| name.to_string()).collect()
+    }
+}
+
+/// One unit of one zone, ready to be asked for windows.
+#[derive(Debug)]
+pub struct Calendar {
+    unit: Unit,
+    zone: Zone,
+    week_start: WeekStart,
+    tick: Tick,
+    /// The last window found: its first second in the upper bits, its length in seconds in the lower 28.
+    last: AtomicU64,
+}
+
+const LENGTH_BITS: u32 = 28;
+const LENGTH_MASK: u64 = (1 << LENGTH_BITS) - 1;
+
+impl Calendar {
+    /// The calendar of one unit in one zone.
+    pub const fn new(unit: Unit, zone: Zone, week_start: WeekStart, tick: Tick) -> Calendar {
+        Calendar { unit, zone, week_start, tick, last: AtomicU64::new(0) }
+    }
+
+    /// The unit.
+    pub const fn unit(&self) -> Unit {
+        self.unit
+    }
+
+    /// The window around `at`: its first instant and the first instant after it.
+    #[inline]
+    pub fn window(&self, at: Timestamp) -> (Timestamp, Timestamp) {
+        let second = self.tick.second_of(at).min(LAST_SECOND);
+        let packed = self.last.load(Ordering::Relaxed);
+        let (start, length) = (packed >> LENGTH_BITS, packed & LENGTH_MASK);
+        let (start, end) = if second.wrapping_sub(start) < length {
+            (start, start + length)
+        } else {
+            self.find_and_remember(second)
+        };
+        (self.tick.at_second(start), self.tick.at_second(end))
+    }
+
+    #[cold]
+    fn find_and_remember(&self, second: u64) -> (u64, u64) {
+        let (start, end) = self.find(i64::try_from(second).expect("seconds of 64-bit ticks fit"));
+        // A window that reaches back before 1970 begins at the epoch: there is no earlier instant.
+        let (start, end) = (u64::try_from(start).unwrap_or(0), u64::try_from(end).unwrap_or(0));
+        self.last.store(start << LENGTH_BITS | (end - start), Ordering::Relaxed);
+        (start, end)
+    }
+
+    /// The window around a second of Unix time, in such seconds.
+    fn find(&self, second: i64) -> (i64, i64) {
+        match self.unit {
+            Unit::Second => (second, second + 1),
+            Unit::Minute => (self.clock_start(second, 60), self.clock_end(second, 60)),
+            Unit::Hour => (self.clock_start(second, 3600), self.clock_end(second, 3600)),
+            Unit::Day | Unit::Week | Unit::Month | Unit::Year => self.dates(second),
+        }
+    }
+
+    // Minutes and hours: the wall clock, read as seconds since a civil 1970-01-01.
+
+    fn wall(&self, second: i64) -> i64 {
+        second + i64::from(self.zone.0.to_offset(instant(second)).seconds())
+    }
+
+    /// The latest beginning of a unit at or before `second`.
+    fn clock_start(&self, second: i64, unit: i64) -> i64 {
+        let floor = second - self.wall(second).rem_euclid(unit);
+        match self.jump_at_or_before(second) {
+            Some(jump) if floor < jump && !self.begins_unit(jump, unit) => self.clock_start(jump - 1, unit),
+            Some(jump) if floor < jump => jump,
+            _ => floor,
+        }
+    }
+
+    /// The earliest beginning of a unit after `second`.
+    fn clock_end(&self, second: i64, unit: i64) -> i64 {
+        let ceiling = second - self.wall(second).rem_euclid(unit) + unit;
+        match self.jump_after(second) {
+            Some(jump) if jump <= ceiling && self.begins_unit(jump, unit) => jump,
+            Some(jump) if jump <= ceiling => self.clock_end(jump, unit),
+            _ => ceiling,
+        }
+    }
+
+    /// Whether a unit begins at this jump of the wall clock: it lands on the first moment of one, or in
+    /// another one than it left.
+    fn begins_unit(&self, jump: i64, unit: i64) -> bool {
+        let (before, after) = (self.wall(jump - 1), self.wall(jump));
+        after.rem_euclid(unit) == 0 || before.div_euclid(unit) != after.div_euclid(unit)
+    }
+
+    fn jump_at_or_before(&self, second: i64) -> Option<i64> {
+        self.zone.0.preceding(instant(second + 1)).next().map(|jump| jump.timestamp().as_second())
+    }
+
+    fn jump_after(&self, second: i64) -> Option<i64> {
+        self.zone.0.following(instant(second)).next().map(|jump| jump.timestamp().as_second())
+    }
+
+    // Days and longer: dates.
+
+    fn dates(&self, second: i64) -> (i64, i64) {
+        let date = instant(second).to_zoned(self.zone.0.clone()).date();
+        let first = self.first_date(date);
+        let next = self.next_date(first);
+        let after = self.first_second(next);
+        if after <= second {
+            // The clock fell back across midnight, from a date to the one before. That date has begun, and
+            // what has begun does not begin again.
+            return (after, self.first_second(self.next_date(next)));
+        }
+        (self.first_second(first), after)
+    }
+
+    fn first_date(&self, date: Date) -> Date {
+        match self.unit {
+            Unit::Week => add_days(date, -self.week_start.days_into_week(date)),
+            Unit::Month => date.first_of_month(),
+            Unit::Year => date.first_of_year(),
+            _ => date,
+        }
+    }
+
+    fn next_date(&self, first: Date) -> Date {
+        match self.unit {
+            Unit::Week => add_days(first, 7),
+            Unit::Month => add_days(first.last_of_month(), 1),
+            Unit::Year => add_days(first.last_of_year(), 1),
+            _ => add_days(first, 1),
+        }
+    }
+
+    /// The first second of a date: the first midnight if there are two, the end of the gap if there is none.
+    fn first_second(&self, date: Date) -> i64 {
+        let midnight = date.to_zoned(self.zone.0.clone()).expect("dates of instants up to 2262 are in range");
+        midnight.timestamp().as_second()
+    }
+}
+
+impl Clone for Calendar {
+    fn clone(&self) -> Calendar {
+        Calendar::new(self.unit, self.zone.clone(), self.week_start, self.tick)
+    }
+}
+
+impl PartialEq for Calendar {
+    fn eq(&self, other: &Calendar) -> bool {
+        (self.unit, &self.zone, self.week_start, self.tick)
+            == (other.unit, &other.zone, other.week_start, other.tick)
+    }
+}
+
+impl Eq for Calendar {}
+
+fn instant(second: i64) -> jiff::Timestamp {
+    jiff::Timestamp::from_second(second).expect("seconds of 64-bit ticks are in jiff's range")
+}
+
+fn add_days(date: Date, days: i64) -> Date {
+    date.checked_add(jiff::Span::new().days(days)).expect("dates of instants up to 2262 are in range")
+}

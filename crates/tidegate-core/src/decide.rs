@@ -1,0 +1,282 @@
+//! The decision: all limits that are asked, together, all or nothing.
+//!
+//! Every law is judged first, without changing anything; the verdicts are folded into the harshest; and only if
+//! that is a grant is anything charged. There is no rollback, because nothing is ever done that would need one.
+//! [`decide`] is that sentence in code.
+//!
+//! A decision is made over [`Line`]s. The store prepares them: one line per distinct row, those of one limit next
+//! to each other with its `all` row first, and the loads of repeated asks added up.
+
+use crate::amount::{Amount, Capacity};
+use crate::law::{Law, Receipt};
+use crate::lease::Tenure;
+use crate::limit::{Item, Limit, Season};
+use crate::order::{Intent, Load};
+use crate::row::Row;
+use crate::seat::Seat;
+use crate::spec::{Charge, Mode};
+use crate::time::{Span, Timestamp};
+use crate::verdict::{Verdict, Wait};
+
+/// One row that takes part in a decision, and what is asked of it.
+#[derive(Debug)]
+pub struct Line<'a> {
+    /// The limit it belongs to.
+    pub limit: &'a Limit,
+    /// Whose row it is.
+    pub seat: Seat<'a>,
+    /// What it remembers.
+    pub row: &'a mut Row,
+    /// What is asked of it.
+    pub load: Load,
+}
+
+/// Where a refusal, a reading or a receipt comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// The index of the line.
+    pub line: usize,
+    /// The index of the item in its limit.
+    pub item: usize,
+}
+
+/// The answer to an order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// It all fits; an acquire has charged it.
+    Granted,
+    /// Something does not fit; nothing was charged anywhere.
+    Denied(Denial),
+}
+
+/// Which item said no the longest, and when asking again could help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Denial {
+    /// The item with the longest wait; the first written of equals.
+    pub binding: Place,
+    /// Its wait.
+    pub wait: Wait,
+}
+
+/// What an item says about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reading {
+    /// How much may be in use.
+    pub capacity: Capacity,
+    /// How much is.
+    pub used: Amount,
+    /// How much is left; `None` if there is no end to it.
+    pub remaining: Option<Amount>,
+    /// When `used` becomes zero if nobody asks; `None` if it is, or time alone will not do it.
+    pub resets_at: Option<Timestamp>,
+}
+
+/// What was charged where, so that it can be corrected later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Charged {
+    /// Where.
+    pub place: Place,
+    /// How much.
+    pub cost: Amount,
+    /// What it needs to be given back.
+    pub receipt: Receipt,
+}
+
+/// Decides an order over its lines. `tenure` is the lease that a grant comes with, `charged` is told of every
+/// charge.
+pub fn decide(
+    lines: &mut [Line<'_>],
+    intent: Intent,
+    tenure: Option<&Tenure>,
+    now: Timestamp,
+    charged: &mut dyn FnMut(Charged),
+) -> Decision {
+    match judge(lines, now) {
+        Some(denial) => Decision::Denied(denial),
+        None if intent == Intent::Peek => Decision::Granted,
+        None => {
+            charge(lines, tenure, now, charged);
+            Decision::Granted
+        }
+    }
+}
+
+/// Whether everything fits at `now`: `None` if so, else what binds.
+pub fn judge(lines: &[Line<'_>], now: Timestamp) -> Option<Denial> {
+    let mut found: Option<Denial> = None;
+    let mut at = now;
+    loop {
+        let Some(denial) = harshest(lines, at) else { return found };
+        found = Some(denial);
+        // What fits now may not fit at the instant we are about to promise: an override may have ended, or the
+        // limit itself. Only then is a second look worth its cost.
+        match denial.wait {
+            Wait::Until(until) if lines.iter().any(Line::may_tighten) => at = until,
+            _ => return found,
+        }
+    }
+}
+
+/// The harshest refusal at `at`, the first written of equals.
+fn harshest(lines: &[Line<'_>], at: Timestamp) -> Option<Denial> {
+    let mut worst: Option<Denial> = None;
+    each_item(lines, |place, line, item| {
+        if line.limit.mode() == Mode::Enforce
+            && let Verdict::Denied(wait) = line.judge(place.item, item, at)
+            && worst.is_none_or(|worst| wait > worst.wait)
+        {
+            worst = Some(Denial { binding: place, wait });
+        }
+    });
+    worst
+}
+
+/// Charges every line that agrees: all of an enforced limit (it has been judged), none of a shadow limit of which
+/// any item would have refused.
+fn charge(lines: &mut [Line<'_>], tenure: Option<&Tenure>, now: Timestamp, charged: &mut dyn FnMut(Charged)) {
+    let mut first = 0;
+    while first < lines.len() {
+        let limit = lines[first].limit;
+        let count = lines[first..].iter().take_while(|line| std::ptr::eq(line.limit, limit)).count();
+        if limit.mode() == Mode::Enforce || !would_refuse(&lines[first..first + count], now) {
+            for (offset, line) in lines[first..first + count].iter_mut().enumerate() {
+                line.charge(first + offset, tenure, now, charged);
+            }
+        }
+        first += count;
+    }
+}
+
+/// Whether any item of these lines would refuse, whatever the mode of its limit.
+fn would_refuse(lines: &[Line<'_>], now: Timestamp) -> bool {
+    let mut refuses = false;
+    each_item(lines, |place, line, item| refuses |= line.judge(place.item, item, now) != Verdict::Granted);
+    refuses
+}
+
+/// Whether a limit that only watches would have refused this; one call per limit that would.
+pub fn shadow_refusals<'a>(lines: &[Line<'a>], now: Timestamp, mut refused: impl FnMut(&'a Limit)) {
+    for group in lines.chunk_by(|a, b| std::ptr::eq(a.limit, b.limit)) {
+        if group[0].limit.mode() == Mode::Shadow && would_refuse(group, now) {
+            refused(group[0].limit);
+        }
+    }
+}
+
+/// Every item that is asked, in the order written: limits as asked, their items as in the file, keys as asked.
+pub fn each_item<'l, 'a>(lines: &'l [Line<'a>], mut visit: impl FnMut(Place, &'l Line<'a>, &'a Item)) {
+    let mut first = 0;
+    for group in lines.chunk_by(|a, b| std::ptr::eq(a.limit, b.limit)) {
+        let limit = group[0].limit;
+        if limit.mode() != Mode::Off {
+            for (index, item) in limit.items().iter().enumerate() {
+                for (offset, line) in group.iter().enumerate() {
+                    if line.seat.per() == item.per() {
+                        visit(Place { line: first + offset, item: index }, line, item);
+                    }
+                }
+            }
+        }
+        first += group.len();
+    }
+}
+
+/// The shortest time to live among the concurrency items that would be charged; `None` if there are none, so that
+/// the grant needs no lease for their sake.
+pub fn lease_ttl(lines: &[Line<'_>]) -> Option<Span> {
+    let mut shortest: Option<Span> = None;
+    each_item(lines, |_, line, item| {
+        if let Law::OnRelease(law) = &item.rule().law
+            && line.cost(item) > 0
+        {
+            shortest = Some(shortest.map_or(law.ttl, |ttl| ttl.min(law.ttl)));
+        }
+    });
+    shortest
+}
+
+impl Line<'_> {
+    /// What this order costs an item.
+    pub fn cost(&self, item: &Item) -> Amount {
+        cost(item, self.load)
+    }
+
+    fn may_tighten(&self) -> bool {
+        self.limit.ends_at().is_some() || self.seat.may_tighten()
+    }
+
+    /// Whether an item agrees at `now`, and if not, when it will, the limit's season included.
+    fn judge(&self, index: usize, item: &Item, now: Timestamp) -> Verdict {
+        let (opens, at) = match self.limit.season(now) {
+            Season::After => return Verdict::Denied(Wait::Never),
+            Season::Before(start) => (Verdict::Denied(Wait::Until(start)), start),
+            Season::Open => (Verdict::Granted, now),
+        };
+        match self.seat.judge(index, item, self.row.state(item), self.cost(item), at).and(opens) {
+            Verdict::Denied(Wait::Until(until)) if self.limit.season(until) == Season::After => {
+                Verdict::Denied(Wait::Never)
+            }
+            verdict => verdict,
+        }
+    }
+
+    fn charge(
+        &mut self,
+        line: usize,
+        tenure: Option<&Tenure>,
+        now: Timestamp,
+        charged: &mut dyn FnMut(Charged),
+    ) {
+        if self.limit.mode() == Mode::Off {
+            return;
+        }
+        for (index, item) in self.limit.items().iter().enumerate() {
+            let cost = cost(item, self.load);
+            if item.per() != self.seat.per() || cost == 0 {
+                continue;
+            }
+            let state = &mut self.row.states[item.place()];
+            let rule = self.seat.catch_up(index, item, state, now);
+            let receipt = rule.charge(state, cost, tenure, now);
+            charged(Charged { place: Place { line, item: index }, cost, receipt });
+        }
+    }
+
+    /// Corrects what item `index` was charged under `version` of the limit to `cost`: what is too much is given
+    /// back as far as it is remembered, what is missing is charged now, past the limit if it must be, because the
+    /// work was done. Concurrency is not corrected; it is released.
+    pub fn settle(&mut self, index: usize, charged: &Charged, version: u32, cost: Amount, now: Timestamp) {
+        let item = &self.limit.items()[index];
+        if matches!(item.rule().law, Law::OnRelease(_)) || self.limit.season(now) == Season::After {
+            return;
+        }
+        let state = &mut self.row.states[item.place()];
+        let rule = self.seat.catch_up(index, item, state, now);
+        if cost > charged.cost {
+            let _final = rule.charge(state, cost - charged.cost, None, now);
+        } else if version >= item.reshaped() {
+            rule.refund(state, charged.receipt, charged.cost - cost, now);
+        }
+    }
+
+    /// What an item says about itself at `now`.
+    pub fn reading(&self, index: usize, item: &Item, now: Timestamp) -> Reading {
+        let (rule, state) = self.seat.regard(index, item, self.row.state(item), now);
+        let over = self.limit.season(now) == Season::After;
+        let used = if over { 0 } else { rule.used(&state, now) };
+        Reading {
+            capacity: rule.capacity,
+            used,
+            remaining: rule.capacity.remaining(used),
+            resets_at: if used == 0 { None } else { rule.empties(&state, now) },
+        }
+    }
+}
+
+/// What a load costs an item.
+pub fn cost(item: &Item, load: Load) -> Amount {
+    match item.charge() {
+        Charge::Count => load.count,
+        Charge::Ask => load.asks,
+    }
+}

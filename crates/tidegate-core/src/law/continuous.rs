@@ -1,0 +1,140 @@
+//! Buckets: capacity comes back continuously, one unit every `step` ticks.
+//!
+//! The state is one instant, the *theoretical arrival time*: when the bucket would be full again if nobody
+//! asked (the generic cell rate algorithm).
+//!
+//! ```text
+//!   burst 4, step 10       now            tat
+//!   ───────────────────────┼───────────────┼───────────────▶
+//!                          └── 25 ticks ───┘                 3 units in use (rounded up), 1 left
+//!                          └──────── burst × step ────────┘  a charge may move tat up to here
+//! ```
+//!
+//! Credit never exceeds one burst, because a charge starts from the later of `tat` and `now`.
+//!
+//! **Refunds.** Moving `tat` back by the whole cost would mint capacity: time has passed since the charge and
+//! part of it has come back by itself. A charge occupies the stretch that ends at the `tat` it made; what lies
+//! before `now` is gone. Refunds of other charges shift that stretch earlier, so the state counts all credits
+//! ever given and a [`Ticket`] remembers how many had been given when it was written.
+//!
+//! **Edits.** A new rate keeps the number of units in use, not the time: the backlog is rescaled at the moment
+//! of the edit. Otherwise a faster rate would refuse what the slower one allowed, and a slower one would forgive.
+
+use crate::amount::{Amount, Capacity};
+use crate::law::Receipt;
+use crate::time::{Span, Timestamp};
+use crate::verdict::{Verdict, Wait};
+
+/// One unit every `step` ticks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Continuous {
+    step: Span,
+}
+
+/// When the bucket is full again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrival {
+    /// The theoretical arrival time.
+    pub tat: Timestamp,
+    /// The step that `tat` was reckoned with.
+    pub step: Span,
+    /// All credits ever given, in ticks.
+    pub credits: Span,
+}
+
+/// What a charge remembers for its refund.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ticket {
+    /// The arrival time the charge made.
+    pub tat: Timestamp,
+    /// The step it was charged with.
+    pub step: Span,
+    /// The credits given by then.
+    pub credits: Span,
+}
+
+impl Continuous {
+    /// One unit every `step` ticks.
+    pub const fn every(step: Span) -> Continuous {
+        Continuous { step }
+    }
+
+    /// The ticks between two units.
+    pub const fn step(&self) -> Span {
+        self.step
+    }
+
+    /// A full bucket.
+    pub const fn blank(&self) -> Arrival {
+        Arrival { tat: Timestamp::EPOCH, step: self.step, credits: Span::ZERO }
+    }
+
+    /// How many units are in use at `now`, part units rounded up.
+    pub fn used(&self, capacity: Capacity, arrival: &Arrival, now: Timestamp) -> Amount {
+        match capacity {
+            Capacity::Unlimited => 0,
+            Capacity::AtMost(_) => arrival.tat.since(now).ticks().div_ceil(self.step.ticks().max(1)),
+        }
+    }
+
+    /// Whether `cost` more fits; if not, when enough will have come back.
+    #[inline]
+    pub fn judge(&self, capacity: Capacity, arrival: &Arrival, cost: Amount, now: Timestamp) -> Verdict {
+        let burst = match capacity {
+            Capacity::Unlimited => return Verdict::Granted,
+            Capacity::AtMost(burst) => burst,
+        };
+        if cost > burst {
+            return Verdict::Denied(Wait::Never);
+        }
+        // It fits once the backlog is at most what the burst has beside the cost.
+        let room = self.step.times(burst - cost);
+        if arrival.tat.since(now) <= room {
+            Verdict::Granted
+        } else {
+            Verdict::Denied(Wait::Until(arrival.tat.minus(room)))
+        }
+    }
+
+    /// Spends `cost`. An unlimited bucket keeps nothing.
+    #[inline]
+    pub fn charge(&self, capacity: Capacity, arrival: &mut Arrival, cost: Amount, now: Timestamp) -> Receipt {
+        if capacity == Capacity::Unlimited {
+            return Receipt::Plain;
+        }
+        arrival.tat = arrival.tat.max(now).plus(self.step.times(cost));
+        Receipt::Arrival(Ticket { tat: arrival.tat, step: self.step, credits: arrival.credits })
+    }
+
+    /// Gives back what still lies ahead of `now` of the stretch a charge occupies, at most `amount` units.
+    pub fn refund(&self, arrival: &mut Arrival, ticket: Ticket, amount: Amount, now: Timestamp) {
+        if ticket.step != arrival.step {
+            return;
+        }
+        let end = ticket.tat.minus(arrival.credits.minus(ticket.credits));
+        let credit = end.since(now).min(self.step.times(amount));
+        arrival.tat = arrival.tat.minus(credit);
+        arrival.credits = arrival.credits.plus(credit);
+    }
+
+    /// When the bucket is full again.
+    pub fn empties(&self, arrival: &Arrival, now: Timestamp) -> Option<Timestamp> {
+        (arrival.tat > now).then_some(arrival.tat)
+    }
+
+    /// The same units in use at `at`, coming back at this rate from then on. Charges made before can no longer
+    /// be refunded: where they lie in the new backlog is not known.
+    pub fn adopt(&self, arrival: Arrival, at: Timestamp) -> Arrival {
+        if arrival.step == self.step {
+            return arrival;
+        }
+        let backlog = arrival.tat.since(at);
+        let scaled = (u128::from(backlog.ticks()) * u128::from(self.step.ticks()))
+            .div_ceil(u128::from(arrival.step.ticks().max(1)));
+        Arrival {
+            tat: at.plus(Span::from_ticks(u64::try_from(scaled).unwrap_or(u64::MAX))),
+            step: self.step,
+            credits: arrival.credits.plus(backlog),
+        }
+    }
+}

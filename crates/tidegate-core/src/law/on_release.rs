@@ -1,0 +1,92 @@
+//! Concurrency: a unit is in use until its holder gives it back, or its lease lapses.
+//!
+//! ```text
+//!   limit 2, ttl 60s     A ├────────────── released
+//!                        B   ├────────────────────────────────────┤ lapsed at 60s, nobody had to notice
+//!                        C        x  x    ├───────
+//! ```
+//!
+//! The state is the set of holders, never a bare counter: only an entry can be removed exactly once. Entries
+//! are kept in the order in which they lapse, so that those that have lapsed are a prefix.
+
+use std::collections::BTreeMap;
+
+use crate::amount::{Amount, Capacity};
+use crate::law::Receipt;
+use crate::lease::{LeaseId, Tenure};
+use crate::time::{Span, Timestamp};
+use crate::verdict::{Verdict, Wait};
+
+/// How long a lease lasts if its asker does not say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OnRelease {
+    /// The time to live of a lease.
+    pub ttl: Span,
+}
+
+/// Who holds how much, until when.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Holders {
+    /// What all entries hold together, lapsed ones included.
+    held: Amount,
+    entries: BTreeMap<(Timestamp, LeaseId), Amount>,
+}
+
+impl Holders {
+    /// The entries, first to lapse first.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (Tenure, Amount)> {
+        self.entries.iter().map(|(&(expires_at, lease), &amount)| (Tenure { lease, expires_at }, amount))
+    }
+
+    /// Adds units to a lease's entry.
+    pub(crate) fn insert(&mut self, tenure: Tenure, amount: Amount) {
+        let entry = self.entries.entry((tenure.expires_at, tenure.lease)).or_default();
+        let added = amount.min(Amount::MAX - self.held);
+        *entry += added;
+        self.held += added;
+    }
+
+    /// Removes a lease's entry; `None` if there is none.
+    pub(crate) fn remove(&mut self, tenure: &Tenure) -> Option<Amount> {
+        let amount = self.entries.remove(&(tenure.expires_at, tenure.lease))?;
+        self.held -= amount;
+        Some(amount)
+    }
+
+    /// Drops the entries that have lapsed.
+    fn forget_lapsed(&mut self, now: Timestamp) {
+        while let Some(first) = self.entries.first_entry() {
+            if first.key().0 > now {
+                break;
+            }
+            self.held -= first.remove();
+        }
+    }
+}
+
+/// How many units are held at `now`.
+pub fn used(holders: &Holders, now: Timestamp) -> Amount {
+    let lapsed: Amount =
+        holders.entries.iter().take_while(|((expires_at, _), _)| *expires_at <= now).map(|(_, n)| n).sum();
+    holders.held - lapsed
+}
+
+/// Whether `cost` more fits; if not, a release helps.
+pub fn judge(capacity: Capacity, holders: &Holders, cost: Amount, now: Timestamp) -> Verdict {
+    if capacity.admits(used(holders, now), cost) {
+        Verdict::Granted
+    } else if capacity.can_ever_hold(cost) {
+        Verdict::Denied(Wait::OnRelease)
+    } else {
+        Verdict::Denied(Wait::Never)
+    }
+}
+
+/// Enters `cost` units under a lease.
+pub fn charge(holders: &mut Holders, cost: Amount, tenure: Option<&Tenure>, now: Timestamp) -> Receipt {
+    holders.forget_lapsed(now);
+    if let Some(tenure) = tenure {
+        holders.insert(*tenure, cost);
+    }
+    Receipt::Plain
+}

@@ -1,0 +1,222 @@
+//! Sliding windows: each unit comes back one window after it was spent.
+//!
+//! ```text
+//!   sliding 5 per 15s         t=0 1 2 3 4                    15        15 + one tick
+//!                               ● ● ● ● ●    x  x  x          x         ●
+//!                               └─────── closed: exactly 15s old still counts ──────┘
+//! ```
+//!
+//! The state is a sorted list of *runs*: everything spent at one instant. Each run carries the sum of all
+//! spending up to and including it, so that "how much is in the window" and "when will enough have left it"
+//! are both one binary search, and a refusal, which may not tidy up, costs the same as a grant.
+//!
+//! `bucketed` is the same law with a coarser ruler. Time is cut into 64 sub-windows, and what is spent anywhere
+//! in one counts as spent at its last tick:
+//!
+//! ```text
+//!          ├────────┼────────┼────────┤        spent at ●, counted at ▌: never earlier than the truth,
+//!             ●  ●  ▌      ●  ▌                so never more than the limit in any window
+//! ```
+//!
+//! Exact is the ruler with one tick per mark. There is no second algorithm.
+
+use std::collections::VecDeque;
+
+use crate::amount::{Amount, Capacity};
+use crate::law::Receipt;
+use crate::time::{Span, Timestamp};
+use crate::verdict::{Verdict, Wait};
+
+/// Into how many parts `bucketed` divides its window.
+pub const SUB_WINDOWS: u64 = 64;
+
+/// A window and the ruler that its spending is measured with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rolling {
+    window: Span,
+    grain: Span,
+}
+
+/// Spending at one instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Run {
+    at: Timestamp,
+    /// All spending up to and including this run, since `Runs::base`.
+    sum: Amount,
+}
+
+/// What was spent and when, oldest first.
+#[derive(Debug, Clone, Default)]
+pub struct Runs {
+    /// The sum before the first run.
+    base: Amount,
+    runs: VecDeque<Run>,
+    /// When something was last spent, as the clock said, for people to read.
+    last_time: Timestamp,
+}
+
+impl Runs {
+    /// When something was last spent; `None` if nothing is remembered.
+    pub fn last_charge(&self) -> Option<Timestamp> {
+        (!self.runs.is_empty()).then_some(self.last_time)
+    }
+
+    /// The remembered spending, oldest first, as (instant, amount).
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (Timestamp, Amount)> {
+        self.runs.iter().enumerate().map(|(index, run)| (run.at, run.sum - self.sum_before(index)))
+    }
+
+    /// The runs of a sorted list of (instant, amount) and the time of the last charge.
+    pub fn from_sorted(list: impl IntoIterator<Item = (Timestamp, Amount)>, last_time: Timestamp) -> Runs {
+        let mut runs = Runs { last_time, ..Runs::default() };
+        for (at, amount) in list {
+            runs.push(at, amount);
+        }
+        runs
+    }
+
+    /// Everything ever added, up to the last run.
+    fn sum(&self) -> Amount {
+        self.runs.back().map_or(self.base, |run| run.sum)
+    }
+
+    /// The sum before run `index`.
+    fn sum_before(&self, index: usize) -> Amount {
+        if index == 0 { self.base } else { self.runs[index - 1].sum }
+    }
+
+    /// Adds spending no earlier than the last run.
+    fn push(&mut self, at: Timestamp, amount: Amount) {
+        if self.sum().checked_add(amount).is_none() {
+            self.rebase();
+        }
+        let sum = self.sum().saturating_add(amount);
+        match self.runs.back_mut() {
+            Some(last) if last.at == at => last.sum = sum,
+            _ => self.runs.push_back(Run { at, sum }),
+        }
+    }
+
+    /// Starts the sums anew, before they run out of bits.
+    fn rebase(&mut self) {
+        let base = std::mem::take(&mut self.base);
+        for run in &mut self.runs {
+            run.sum -= base;
+        }
+    }
+
+    fn drop_front(&mut self, count: usize) {
+        if count > 0 {
+            self.base = self.sum_before(count);
+            self.runs.drain(..count);
+        }
+        self.forget_if_empty();
+    }
+
+    fn forget_if_empty(&mut self) {
+        if self.runs.is_empty() {
+            *self = Runs::default();
+        }
+    }
+}
+
+/// Equal if they remember the same; where their sums begin does not matter.
+impl PartialEq for Runs {
+    fn eq(&self, other: &Runs) -> bool {
+        self.last_time == other.last_time && self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for Runs {}
+
+impl Rolling {
+    /// A window measured to the tick.
+    pub const fn exact(window: Span) -> Rolling {
+        Rolling { window, grain: Span::ONE_TICK }
+    }
+
+    /// A window measured in 64 parts.
+    pub const fn bucketed(window: Span) -> Rolling {
+        Rolling { window, grain: Span::from_ticks(window.ticks().div_ceil(SUB_WINDOWS)) }
+    }
+
+    /// The last tick of the sub-window around `at`: where spending at `at` is counted.
+    fn mark(&self, at: Timestamp) -> Timestamp {
+        let grain = self.grain.ticks().max(1);
+        Timestamp::from_ticks((at.ticks() / grain).saturating_mul(grain).saturating_add(grain - 1))
+    }
+
+    /// The first instant at which spending counted at `mark` has left the window.
+    fn leaves(&self, mark: Timestamp) -> Timestamp {
+        mark.plus(self.window).plus(Span::ONE_TICK)
+    }
+
+    /// How many runs at the front have left the window.
+    fn expired(&self, runs: &Runs, now: Timestamp) -> usize {
+        match runs.runs.front() {
+            Some(first) if self.leaves(first.at) <= now => {
+                runs.runs.partition_point(|run| self.leaves(run.at) <= now)
+            }
+            _ => 0,
+        }
+    }
+
+    /// Drops what has left the window.
+    pub(crate) fn forget_expired(&self, runs: &mut Runs, now: Timestamp) {
+        runs.drop_front(self.expired(runs, now));
+    }
+
+    /// Measures remembered spending with this ruler where it is the coarser one, so that a state never holds
+    /// more runs than its law would make.
+    pub(crate) fn settle_into(&self, runs: &mut Runs) {
+        if self.grain > Span::ONE_TICK {
+            *runs = Runs::from_sorted(runs.iter().map(|(at, n)| (self.mark(at), n)), runs.last_time);
+        }
+    }
+
+    /// How much was spent in the window that ends at `now`.
+    pub fn used(&self, runs: &Runs, now: Timestamp) -> Amount {
+        runs.sum() - runs.sum_before(self.expired(runs, now))
+    }
+
+    /// Whether `cost` more fits; if not, when enough will have left the window.
+    pub fn judge(&self, capacity: Capacity, runs: &Runs, cost: Amount, now: Timestamp) -> Verdict {
+        if capacity.admits(self.used(runs, now), cost) {
+            return Verdict::Granted;
+        }
+        if !capacity.can_ever_hold(cost) {
+            return Verdict::Denied(Wait::Never);
+        }
+        // The first run whose leaving makes room; it exists, because all leaving would.
+        let sum = runs.sum();
+        let enough = runs.runs.partition_point(|run| !capacity.admits(sum - run.sum, cost));
+        Verdict::Denied(Wait::Until(self.leaves(runs.runs[enough].at)))
+    }
+
+    /// Spends `cost`. A clock that went back, or a coarser ruler used before, moves it to the latest run.
+    pub fn charge(&self, runs: &mut Runs, cost: Amount, now: Timestamp) -> Receipt {
+        self.forget_expired(runs, now);
+        let at = runs.runs.back().map_or(Timestamp::EPOCH, |run| run.at).max(self.mark(now));
+        runs.push(at, cost);
+        runs.last_time = runs.last_time.max(now);
+        Receipt::At(at)
+    }
+
+    /// Gives `amount` of what was spent `at` back, if it is still remembered.
+    pub fn refund(runs: &mut Runs, at: Timestamp, amount: Amount) {
+        let Ok(index) = runs.runs.binary_search_by_key(&at, |run| run.at) else { return };
+        let amount = amount.min(runs.runs[index].sum - runs.sum_before(index));
+        for run in runs.runs.iter_mut().skip(index) {
+            run.sum -= amount;
+        }
+        if runs.runs[index].sum == runs.sum_before(index) {
+            runs.runs.remove(index);
+        }
+        runs.forget_if_empty();
+    }
+
+    /// When the last run leaves the window.
+    pub fn empties(&self, runs: &Runs, now: Timestamp) -> Option<Timestamp> {
+        runs.runs.back().map(|last| self.leaves(last.at)).filter(|&at| at > now)
+    }
+}

@@ -1,0 +1,530 @@
+//! A limit that makes sense: checked as a whole, compiled for a store's tick, one version of a lineage.
+//!
+//! Limits are data; what is counted lives in rows elsewhere. An edit is a new [`Limit`] made by
+//! [`Limit::succeed`], and items keep their identity by name. Rows are carried from one version to the next by
+//! [`crate::Row::adopt`].
+
+use std::fmt;
+use std::time::Duration;
+
+use hashbrown::HashMap;
+
+use crate::amount::{Amount, Capacity, LARGEST_LIMIT};
+use crate::calendar::Calendar;
+use crate::law::{Continuous, Law, OnRelease, Rolling, Rule, Windowed};
+use crate::spec::{Charge, Flaw, ItemSpec, LimitSpec, Mode, Per, Policy, Precision};
+use crate::time::{LAST_SECOND, LONGEST_SPAN, Span, Tick, Timestamp};
+
+/// The longest limit id.
+pub const LONGEST_ID: usize = 256;
+/// The longest key.
+pub const LONGEST_KEY: usize = 1024;
+/// The longest item name.
+pub const LONGEST_NAME: usize = 256;
+/// The most items one limit may have.
+pub const MOST_ITEMS: usize = 256;
+/// The largest exact sliding window; larger ones are `bucketed`.
+pub const LARGEST_EXACT: Amount = 1_000_000;
+/// A bucket may lose this part of its rate to rounding, not more: one in a thousand.
+pub const RATE_LOSS_DENOMINATOR: u128 = 1000;
+
+/// A limit: what is limited, when, and for whom it is different.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limit {
+    spec: LimitSpec,
+    tick: Tick,
+    version: u32,
+    items: Vec<Item>,
+    starts_at: Option<Timestamp>,
+    ends_at: Option<Timestamp>,
+    overrides: HashMap<Box<[u8]>, Vec<Override>>,
+}
+
+/// One thing that is limited: a rule, and how asks are charged to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Item {
+    name: Box<str>,
+    policy: Policy,
+    per: Per,
+    charge: Charge,
+    rule: Rule,
+    place: usize,
+    reshaped: u32,
+}
+
+/// A different rule for one item of one key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Override {
+    item: usize,
+    rule: Rule,
+    until: Option<Timestamp>,
+}
+
+/// Where `now` lies in a limit's life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Season {
+    /// It begins later, at this instant.
+    Before(Timestamp),
+    /// It is in force.
+    Open,
+    /// It is over, and its state with it.
+    After,
+}
+
+impl Limit {
+    /// The first version of a limit, or everything that is wrong with it.
+    pub fn new(spec: LimitSpec, tick: Tick) -> Result<Limit, Vec<Flaw>> {
+        Limit::compile(spec, tick, None)
+    }
+
+    /// The next version of this limit, or everything that is wrong with it.
+    pub fn succeed(&self, spec: LimitSpec) -> Result<Limit, Vec<Flaw>> {
+        Limit::compile(spec, self.tick, Some(self))
+    }
+
+    fn compile(spec: LimitSpec, tick: Tick, former: Option<&Limit>) -> Result<Limit, Vec<Flaw>> {
+        let mut flaws = head_flaws(&spec);
+        for (index, item) in spec.items.iter().enumerate() {
+            flaws.extend(
+                item_flaws(item, tick).into_iter().map(|flaw| flaw.inside(&format!("items[{index}]"))),
+            );
+        }
+        flaws.extend(name_flaws(&spec.items));
+        flaws.extend(override_flaws(&spec, tick));
+        flaws.extend(former.map(|former| succession_flaws(former, &spec)).unwrap_or_default());
+        if !flaws.is_empty() {
+            return Err(flaws);
+        }
+
+        let version = former.map_or(1, |former| former.version + 1);
+        let mut places = [0, 0];
+        let mut items = Vec::with_capacity(spec.items.len());
+        for written in &spec.items {
+            let name = written.effective_name().into_boxed_str();
+            let predecessor = former.and_then(|former| former.item_named(&name)).map(|(_, item)| item);
+            let rule = compile_rule(&spec, written, written.limit, tick, predecessor.map(|item| &item.rule));
+            let place = &mut places[written.per as usize];
+            items.push(Item {
+                policy: written.policy,
+                per: written.per,
+                charge: written.charge.unwrap_or_else(|| default_charge(&written.policy)),
+                reshaped: predecessor
+                    .filter(|item| item.rule.law == rule.law)
+                    .map_or(version, |item| item.reshaped),
+                rule,
+                place: std::mem::replace(place, *place + 1),
+                name,
+            });
+        }
+
+        let mut overrides: HashMap<Box<[u8]>, Vec<Override>> = HashMap::new();
+        for written in &spec.overrides {
+            let (index, item) = items
+                .iter()
+                .enumerate()
+                .find(|(_, item)| *item.name == *written.item)
+                .expect("checked above: the override names an item");
+            let rule = compile_rule(&spec, &spec.items[index], written.limit, tick, Some(&item.rule));
+            let until = written.until.and_then(|until| tick.instant(until));
+            overrides.entry(written.key.clone().into()).or_default().push(Override {
+                item: index,
+                rule,
+                until,
+            });
+        }
+
+        let starts_at = spec.starts_at.and_then(|at| tick.instant_after(at));
+        let ends_at = spec.ends_at.and_then(|at| tick.instant(at));
+        Ok(Limit { spec, tick, version, items, starts_at, ends_at, overrides })
+    }
+
+    /// The limit's name.
+    pub fn id(&self) -> &str {
+        &self.spec.id
+    }
+
+    /// The limit as it was written.
+    pub fn spec(&self) -> &LimitSpec {
+        &self.spec
+    }
+
+    /// The tick it is compiled for.
+    pub fn tick(&self) -> Tick {
+        self.tick
+    }
+
+    /// Which version of its lineage this is, from 1.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// The items in the order they were written.
+    pub fn items(&self) -> &[Item] {
+        &self.items
+    }
+
+    /// The item of this name and its index.
+    pub fn item_named(&self, name: &str) -> Option<(usize, &Item)> {
+        self.items.iter().enumerate().find(|(_, item)| *item.name == *name)
+    }
+
+    /// Whether any item counts each key alone, so that asks must name one.
+    pub fn needs_key(&self) -> bool {
+        self.items.iter().any(|item| item.per == Per::Key)
+    }
+
+    /// Whether refusals are real.
+    pub fn mode(&self) -> Mode {
+        self.spec.mode
+    }
+
+    /// What is different for this key.
+    pub fn overrides(&self, key: &[u8]) -> &[Override] {
+        // Hashing the key is not free and most limits have no exceptions.
+        if self.overrides.is_empty() { &[] } else { self.overrides.get(key).map_or(&[], Vec::as_slice) }
+    }
+
+    /// Where `now` lies in the limit's life.
+    pub fn season(&self, now: Timestamp) -> Season {
+        match (self.starts_at, self.ends_at) {
+            (_, Some(end)) if end <= now => Season::After,
+            (Some(start), _) if now < start => Season::Before(start),
+            _ => Season::Open,
+        }
+    }
+
+    /// When the limit is over, if it ever is.
+    pub fn ends_at(&self) -> Option<Timestamp> {
+        self.ends_at
+    }
+}
+
+impl Item {
+    /// The item's identity.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The policy as written.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Whose spending is counted together.
+    pub fn per(&self) -> Per {
+        self.per
+    }
+
+    /// What an ask costs.
+    pub fn charge(&self) -> Charge {
+        self.charge
+    }
+
+    /// The arithmetic.
+    pub fn rule(&self) -> &Rule {
+        &self.rule
+    }
+
+    /// Which state of its row belongs to it: its index among the items of the same `per`.
+    pub fn place(&self) -> usize {
+        self.place
+    }
+
+    /// The version in which its law last changed. Receipts from before cannot be refunded.
+    pub fn reshaped(&self) -> u32 {
+        self.reshaped
+    }
+}
+
+impl Override {
+    /// The index of the item it is for.
+    pub fn item(&self) -> usize {
+        self.item
+    }
+
+    /// What applies instead.
+    pub fn rule(&self) -> &Rule {
+        &self.rule
+    }
+
+    /// The instant from which it no longer does.
+    pub fn until(&self) -> Option<Timestamp> {
+        self.until
+    }
+
+    /// Whether it applies at `now`.
+    pub fn in_force(&self, now: Timestamp) -> bool {
+        self.until.is_none_or(|until| now < until)
+    }
+}
+
+impl Flaw {
+    fn inside(self, outer: &str) -> Flaw {
+        Flaw { field: format!("{outer}.{}", self.field), ..self }
+    }
+}
+
+const fn default_charge(policy: &Policy) -> Charge {
+    match policy {
+        Policy::Concurrency { .. } => Charge::Ask,
+        _ => Charge::Count,
+    }
+}
+
+// Compiling: from what people say to what the laws count. Everything here has been checked.
+
+/// The rule of an item with this limit, which is its own or an override's. `standing` is the rule that it
+/// replaces: a bucket that pauses goes on draining at the rate it had.
+fn compile_rule(
+    spec: &LimitSpec,
+    item: &ItemSpec,
+    limit: Capacity,
+    tick: Tick,
+    standing: Option<&Rule>,
+) -> Rule {
+    let law = match item.policy {
+        Policy::Total => Law::Never,
+        Policy::Calendar(unit) => {
+            let calendar = Calendar::new(unit, spec.time_zone.clone(), spec.week_start, tick);
+            Law::Windowed(Windowed::Civil(calendar))
+        }
+        Policy::Interval { window } => Law::Windowed(Windowed::FirstHit { window: tick.span(window) }),
+        Policy::Sliding { window, precision } => {
+            let window = tick.span(window);
+            Law::Rolling(match (precision, limit) {
+                (Precision::Exact, Capacity::AtMost(_)) => Rolling::exact(window),
+                _ => Rolling::bucketed(window),
+            })
+        }
+        Policy::Bucket { window, .. } => {
+            let window = tick.span(window);
+            Law::Continuous(match (limit, standing.map(|rule| &rule.law)) {
+                (Capacity::Unlimited, _) => Continuous::every(Span::ZERO),
+                (Capacity::AtMost(0), Some(Law::Continuous(law))) if law.step() > Span::ZERO => *law,
+                (Capacity::AtMost(limit), _) => Continuous::every(step(window, limit)),
+            })
+        }
+        Policy::Concurrency { ttl } => Law::OnRelease(OnRelease { ttl: tick.span(ttl) }),
+    };
+    Rule { capacity: capacity(item, limit), law }
+}
+
+/// What may be in use at once: the limit itself, or for a bucket its burst. An override scales the burst with
+/// the limit.
+fn capacity(item: &ItemSpec, limit: Capacity) -> Capacity {
+    match (item.policy, item.limit, limit) {
+        (Policy::Bucket { burst: Some(burst), .. }, written, Capacity::AtMost(limit)) if limit > 0 => {
+            let burst = match written {
+                Capacity::AtMost(own) if own > 0 && own != limit => {
+                    let scaled = u128::from(burst) * u128::from(limit) / u128::from(own);
+                    Amount::try_from(scaled).unwrap_or(LARGEST_LIMIT).clamp(1, LARGEST_LIMIT)
+                }
+                _ => burst,
+            };
+            Capacity::AtMost(burst)
+        }
+        _ => limit,
+    }
+}
+
+/// The ticks between two units of a bucket, rounded up: never faster than written.
+fn step(window: Span, limit: Amount) -> Span {
+    Span::from_ticks(window.ticks().div_ceil(limit.max(1)).max(1))
+}
+
+// Checking: everything that cannot be meant, with what would be right.
+
+fn head_flaws(spec: &LimitSpec) -> Vec<Flaw> {
+    let mut flaws = Vec::new();
+    let id = &spec.id;
+    let id_allowed = |b: u8| b.is_ascii_alphanumeric() || b"._:/-".contains(&b);
+    if id.is_empty() || id.len() > LONGEST_ID || !id.bytes().all(id_allowed) {
+        flaws.push(Flaw::new("id", format!("must be 1 to {LONGEST_ID} characters of A-Z a-z 0-9 . _ : / -")));
+    }
+    for (field, at) in [("starts_at", spec.starts_at), ("ends_at", spec.ends_at)] {
+        if at.is_some_and(|at| at.as_secs() > LAST_SECOND) {
+            flaws.push(Flaw::new(field, "must be before the year 2262"));
+        }
+    }
+    if let (Some(start), Some(end)) = (spec.starts_at, spec.ends_at)
+        && end <= start
+    {
+        flaws.push(Flaw::new("ends_at", "must be after starts_at"));
+    }
+    if spec.max_keys == Some(0) {
+        flaws.push(Flaw::new("max_keys", "must be at least 1; leave it out for the store's own bound"));
+    }
+    if spec.items.is_empty() {
+        flaws.push(Flaw::new("items", "must have at least one item"));
+    }
+    if spec.items.len() > MOST_ITEMS {
+        flaws.push(Flaw::new("items", format!("must have at most {MOST_ITEMS} items")));
+    }
+    flaws
+}
+
+/// What is wrong with an item by itself; fields are relative to it.
+pub fn item_flaws(item: &ItemSpec, tick: Tick) -> Vec<Flaw> {
+    let mut flaws = Vec::new();
+    if let Some(name) = &item.name {
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._:/-".contains(&b);
+        if name.is_empty() || name.len() > LONGEST_NAME || !name.bytes().all(allowed) {
+            let message = format!("must be 1 to {LONGEST_NAME} characters of A-Z a-z 0-9 . _ : / -");
+            flaws.push(Flaw::new("name", message));
+        }
+    }
+    flaws.extend(item.policy.window().and_then(|window| span_flaw("window", window)));
+    if let Policy::Concurrency { ttl } = item.policy {
+        flaws.extend(span_flaw("ttl", ttl));
+    }
+    if let Policy::Bucket { burst: Some(0), .. } = item.policy {
+        flaws.push(Flaw::new("burst", "must be at least 1; to refuse everything write limit: 0"));
+    }
+    if let Policy::Bucket { burst: Some(burst), .. } = item.policy
+        && burst > LARGEST_LIMIT
+    {
+        flaws.push(Flaw::new("burst", format!("must be at most {LARGEST_LIMIT}")));
+    }
+    if flaws.is_empty() {
+        flaws.extend(limit_flaw(item, item.limit, tick).map(|message| Flaw::new("limit", message)));
+    }
+    flaws
+}
+
+fn span_flaw(field: &str, span: Duration) -> Option<Flaw> {
+    let whole_ms = span.subsec_nanos().is_multiple_of(1_000_000);
+    if span.is_zero() || span > LONGEST_SPAN || !whole_ms {
+        return Some(Flaw::new(field, "must be from 1ms to 36525d (a century), in whole milliseconds"));
+    }
+    None
+}
+
+/// What is wrong with giving an item this limit, its own or an override's.
+fn limit_flaw(item: &ItemSpec, limit: Capacity, tick: Tick) -> Option<String> {
+    let Capacity::AtMost(limit) = limit else { return None };
+    if limit > LARGEST_LIMIT {
+        return Some(format!("must be at most {LARGEST_LIMIT}"));
+    }
+    match item.policy {
+        Policy::Sliding { precision: Precision::Exact, .. } if limit > LARGEST_EXACT => Some(format!(
+            "an exact sliding window holds at most {LARGEST_EXACT}; write precision: bucketed for more \
+             (it never exceeds the limit, and remembers in {} steps)",
+            crate::law::rolling::SUB_WINDOWS
+        )),
+        Policy::Bucket { window, .. } if limit > 0 => bucket_flaw(item, window, limit, tick),
+        _ => None,
+    }
+}
+
+/// A bucket counts whole ticks between units: it must not lose too much of its rate to that, and its burst must
+/// come back within a century.
+fn bucket_flaw(item: &ItemSpec, window: Duration, limit: Amount, tick: Tick) -> Option<String> {
+    let span = tick.span(window);
+    let step = step(span, limit);
+    let real = u128::from(step.ticks()) * u128::from(limit);
+    let lost = real - u128::from(span.ticks());
+    if lost * RATE_LOSS_DENOMINATOR > u128::from(span.ticks()) {
+        let nearest = |step: u64| span.ticks().div_ceil(step.max(1));
+        let advice = match step.ticks() {
+            0 | 1 => format!("at most {} per window", span.ticks()),
+            ticks => format!("{} or {}", nearest(ticks), nearest(ticks - 1)),
+        };
+        return Some(format!(
+            "this rate needs a unit every {}.{:02} ticks of the clock, and rounding that up would lose more than \
+             0.1 % of it; the nearest limits that fit this window are {advice}",
+            span.ticks() / limit,
+            u128::from(span.ticks() % limit) * 100 / u128::from(limit),
+        ));
+    }
+    let Capacity::AtMost(burst) = capacity(item, Capacity::AtMost(limit)) else { return None };
+    let refill = u128::from(step.ticks()) * u128::from(burst);
+    (refill > u128::from(tick.span(LONGEST_SPAN).ticks()))
+        .then(|| "a burst this large would take more than a century to come back at this rate".to_owned())
+}
+
+fn name_flaws(items: &[ItemSpec]) -> Vec<Flaw> {
+    let mut first_of: HashMap<String, usize> = HashMap::new();
+    let mut flaws = Vec::new();
+    for (index, item) in items.iter().enumerate() {
+        let name = item.effective_name();
+        if let Some(first) = first_of.get(&name) {
+            let message = format!("'{name}' is already the name of items[{first}]; give one of them a name:");
+            flaws.push(Flaw::new(format!("items[{index}].name"), message));
+        } else {
+            first_of.insert(name, index);
+        }
+    }
+    flaws
+}
+
+fn override_flaws(spec: &LimitSpec, tick: Tick) -> Vec<Flaw> {
+    let mut flaws = Vec::new();
+    for (index, written) in spec.overrides.iter().enumerate() {
+        let mut flaw = |field: &str, message: String| {
+            flaws.push(Flaw::new(format!("overrides[{index}].{field}"), message));
+        };
+        if written.key.len() > LONGEST_KEY {
+            flaw("key", format!("must be at most {LONGEST_KEY} bytes"));
+        }
+        if written.until.is_some_and(|until| until.as_secs() > LAST_SECOND) {
+            flaw("until", "must be before the year 2262".to_owned());
+        }
+        let twin =
+            |other: &&crate::spec::OverrideSpec| other.key == written.key && other.item == written.item;
+        if spec.overrides[..index].iter().any(|other| twin(&other)) {
+            flaw("item", format!("this key already has an override for '{}'", written.item));
+        }
+        match spec.items.iter().find(|item| item.effective_name() == written.item) {
+            Some(item) if item.per == Per::Key => {
+                if let Some(message) = limit_flaw(item, written.limit, tick) {
+                    flaw("limit", message);
+                }
+            }
+            Some(_) => flaw(
+                "item",
+                format!("'{}' counts all keys together; only per: key items can differ", written.item),
+            ),
+            None => flaw("item", format!("no item is named '{}'; {}", written.item, names(&spec.items))),
+        }
+    }
+    flaws
+}
+
+fn names(items: &[ItemSpec]) -> String {
+    let keyed: Vec<_> =
+        items.iter().filter(|item| item.per == Per::Key).map(ItemSpec::effective_name).collect();
+    if keyed.is_empty() {
+        "the limit has no per: key items".to_owned()
+    } else {
+        format!("allowed: {}", keyed.join(", "))
+    }
+}
+
+fn succession_flaws(former: &Limit, spec: &LimitSpec) -> Vec<Flaw> {
+    let mut flaws = Vec::new();
+    for (index, written) in spec.items.iter().enumerate() {
+        let name = written.effective_name();
+        let Some((_, item)) = former.item_named(&name) else { continue };
+        if item.policy.word() != written.policy.word() {
+            let message = format!(
+                "'{name}' was {}; another policy is another item and needs another name",
+                item.policy.word()
+            );
+            flaws.push(Flaw::new(format!("items[{index}].policy"), message));
+        }
+        if item.per != written.per {
+            let message = format!(
+                "'{name}' counted per: {}; counting otherwise is another item and needs another name",
+                item.per.word()
+            );
+            flaws.push(Flaw::new(format!("items[{index}].per"), message));
+        }
+    }
+    flaws
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (version {})", self.spec.id, self.version)
+    }
+}

@@ -1,0 +1,143 @@
+//! A row: what one limit remembers about all keys together, or about one key.
+//!
+//! One row per (limit, key) holds the states of all that limit's `per: key` items, and one row per limit those
+//! of its `per: all` items; document 004 calls it `CurrentData`. A row is aligned with the items of the version of
+//! the limit that wrote it.
+
+use crate::amount::Amount;
+use crate::law::State;
+use crate::lease::Tenure;
+use crate::limit::{Item, Limit, Override, Season};
+use crate::seat::Seat;
+use crate::spec::Per;
+use crate::time::Timestamp;
+
+/// The states of one limit's items of one `per`, in the order of the items.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    pub(crate) states: Vec<State>,
+    /// How many open holds may still refund something here. Such a row is not forgotten.
+    pub(crate) holds: u32,
+}
+
+impl Row {
+    /// A row that was never charged.
+    pub fn blank(limit: &Limit, per: Per) -> Row {
+        Row { states: items(limit, per).map(|item| State::blank(&item.rule().law)).collect(), holds: 0 }
+    }
+
+    /// What is remembered about an item.
+    pub fn state(&self, item: &Item) -> &State {
+        &self.states[item.place()]
+    }
+
+    /// Whether forgetting this row would be invisible from `now` on.
+    pub fn is_fresh(&self, limit: &Limit, seat: Seat<'_>, now: Timestamp) -> bool {
+        if limit.season(now) == Season::After {
+            return true;
+        }
+        self.holds == 0
+            && limit.items().iter().enumerate().filter(|(_, item)| item.per() == seat.per()).all(
+                |(index, item)| {
+                    let (rule, state) = seat.regard(index, item, self.state(item), now);
+                    rule.is_fresh(&state, now)
+                },
+            )
+    }
+
+    /// Notes that a hold was opened on this row.
+    pub fn pin(&mut self) {
+        self.holds = self.holds.saturating_add(1);
+    }
+
+    /// Notes that a hold was settled, released or lapsed.
+    pub fn unpin(&mut self) {
+        self.holds = self.holds.saturating_sub(1);
+    }
+
+    /// Removes a lease's units; whether there were any that had not lapsed.
+    pub fn release(&mut self, tenure: &Tenure, now: Timestamp) -> bool {
+        let mut released = false;
+        for state in &mut self.states {
+            if let State::OnRelease(holders) = state {
+                released |= holders.remove(tenure).is_some() && now < tenure.expires_at;
+            }
+        }
+        released
+    }
+
+    /// Moves the end of a lease.
+    pub fn renew(&mut self, tenure: &Tenure, expires_at: Timestamp) {
+        for state in &mut self.states {
+            if let State::OnRelease(holders) = state
+                && let Some(amount) = holders.remove(tenure)
+            {
+                holders.insert(Tenure { expires_at, ..*tenure }, amount);
+            }
+        }
+    }
+
+    /// Zeroes everything that is counted. Leases go on: a reset gives nothing back that somebody holds.
+    pub fn reset(&mut self, limit: &Limit, per: Per) {
+        for item in items(limit, per) {
+            let state = &mut self.states[item.place()];
+            if !matches!(state, State::OnRelease(_)) {
+                *state = State::blank(&item.rule().law);
+            }
+        }
+    }
+
+    /// The same use under the next version of the limit, as of the instant of the edit. Items that are gone take
+    /// their state with them; new ones begin at zero.
+    pub fn adopt(&self, former: (&Limit, Seat<'_>), next: (&Limit, Seat<'_>), at: Timestamp) -> Row {
+        let ((former, old_seat), (next, new_seat)) = (former, next);
+        let mut row = Row::blank(next, new_seat.per());
+        row.holds = self.holds;
+        if former.season(at) == Season::After {
+            return row;
+        }
+        for (new_index, item) in
+            next.items().iter().enumerate().filter(|(_, item)| item.per() == new_seat.per())
+        {
+            let Some((old_index, old)) = former.item_named(item.name()) else { continue };
+            if old.per() != item.per() {
+                continue;
+            }
+            let (old_rule, state) = old_seat.regard(old_index, old, self.state(old), at);
+            let new_rule = new_seat.rule(new_index, item, at);
+            row.states[item.place()] = new_rule.adopt(old_rule, state.into_owned(), at);
+        }
+        row
+    }
+
+    /// How many bytes this row takes in memory, about.
+    pub fn weight(&self) -> usize {
+        let each = size_of::<State>();
+        let more = |state: &State| match state {
+            State::Rolling(runs) => runs.iter().len() * 16,
+            State::OnRelease(holders) => holders.iter().len() * 48,
+            _ => 0,
+        };
+        size_of::<Row>() + self.states.iter().map(|state| each + more(state)).sum::<usize>()
+    }
+
+    /// Units of every item that live leases hold in this row.
+    pub fn held(&self, now: Timestamp) -> Amount {
+        let held = |state: &State| match state {
+            State::OnRelease(holders) => crate::law::on_release::used(holders, now),
+            _ => 0,
+        };
+        self.states.iter().map(held).fold(0, Amount::saturating_add)
+    }
+}
+
+fn items(limit: &Limit, per: Per) -> impl Iterator<Item = &Item> {
+    limit.items().iter().filter(move |item| item.per() == per)
+}
+
+/// The overrides of a key, as a seat.
+impl<'a> From<&'a [Override]> for Seat<'a> {
+    fn from(overrides: &'a [Override]) -> Seat<'a> {
+        Seat::Key { overrides }
+    }
+}

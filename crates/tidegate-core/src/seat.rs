@@ -1,0 +1,120 @@
+//! A seat at a limit: all keys together, or one key with its exceptions.
+//!
+//! Which rule an item follows depends on who asks and when: an override applies to one key and may end. This is
+//! the only place that knows, so nothing else has to ask.
+
+use std::borrow::Cow;
+
+use crate::amount::Amount;
+use crate::law::{Law, Rule, State};
+use crate::limit::{Item, Override};
+use crate::spec::Per;
+use crate::time::Timestamp;
+use crate::verdict::{Verdict, Wait};
+
+/// Who is asking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seat<'a> {
+    /// All keys together.
+    All,
+    /// One key.
+    Key {
+        /// What is different for it.
+        overrides: &'a [Override],
+    },
+}
+
+impl<'a> Seat<'a> {
+    /// Which items this seat is asked by.
+    pub const fn per(&self) -> Per {
+        match self {
+            Seat::All => Per::All,
+            Seat::Key { .. } => Per::Key,
+        }
+    }
+
+    fn exception(&self, index: usize) -> Option<&'a Override> {
+        match self {
+            Seat::All => None,
+            Seat::Key { overrides } => overrides.iter().find(|other| other.item() == index),
+        }
+    }
+
+    /// Whether something becomes stricter here by itself as time passes, so that a wait must be looked at twice.
+    pub fn may_tighten(&self) -> bool {
+        matches!(self, Seat::Key { overrides } if overrides.iter().any(|other| other.until().is_some()))
+    }
+
+    /// The rule that item `index` follows at `now`.
+    pub fn rule<'r>(&self, index: usize, item: &'r Item, now: Timestamp) -> &'r Rule
+    where
+        'a: 'r,
+    {
+        match self.exception(index) {
+            Some(exception) if exception.in_force(now) => exception.rule(),
+            _ => item.rule(),
+        }
+    }
+
+    /// The rule that item `index` follows at `now`, and the state as that rule sees it. They differ from what is
+    /// stored only for a bucket whose override has ended: its backlog has been coming back at the item's own
+    /// rate since then.
+    pub fn regard<'r, 's>(
+        &self,
+        index: usize,
+        item: &'r Item,
+        state: &'s State,
+        now: Timestamp,
+    ) -> (&'r Rule, Cow<'s, State>)
+    where
+        'a: 'r,
+    {
+        match self.exception(index) {
+            None => (item.rule(), Cow::Borrowed(state)),
+            Some(exception) if exception.in_force(now) => (exception.rule(), Cow::Borrowed(state)),
+            Some(exception) => {
+                let caught_up = since_end(exception, item.rule(), state).map(Cow::Owned);
+                (item.rule(), caught_up.unwrap_or(Cow::Borrowed(state)))
+            }
+        }
+    }
+
+    /// Makes the state what [`Seat::regard`] sees, and returns the rule it follows now.
+    pub fn catch_up<'r>(&self, index: usize, item: &'r Item, state: &mut State, now: Timestamp) -> &'r Rule
+    where
+        'a: 'r,
+    {
+        let (rule, seen) = self.regard(index, item, state, now);
+        if let Cow::Owned(seen) = seen {
+            *state = seen;
+        }
+        rule
+    }
+
+    /// Whether `cost` more of item `index` fits at `now`, and if not, when it will, the end of an override
+    /// included.
+    pub fn judge(&self, index: usize, item: &Item, state: &State, cost: Amount, now: Timestamp) -> Verdict {
+        let (rule, seen) = self.regard(index, item, state, now);
+        let verdict = rule.judge(&seen, cost, now);
+        let Verdict::Denied(wait) = verdict else { return Verdict::Granted };
+        let ends = self.exception(index).and_then(Override::until).filter(|&until| now < until);
+        match ends {
+            Some(until) if wait >= Wait::Until(until) => match self.judge(index, item, state, cost, until) {
+                Verdict::Granted => Verdict::Denied(Wait::Until(until)),
+                denied => denied,
+            },
+            _ => verdict,
+        }
+    }
+}
+
+/// A bucket's state since its override ended, if that is not what is stored.
+fn since_end(exception: &Override, rule: &Rule, state: &State) -> Option<State> {
+    let ended = exception.until()?;
+    match (&rule.law, state) {
+        (Law::Continuous(law), State::Continuous(arrival)) if law.step() != arrival.step => {
+            Some(State::Continuous(law.adopt(*arrival, ended)))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,1 @@
+//! Proof tools for Tidegate.

@@ -1,0 +1,3 @@
+//! Tidegate, the library.
+
+pub use tidegate_core as core;
