@@ -56,6 +56,8 @@ pub struct Denial {
     pub binding: Place,
     /// Its wait.
     pub wait: Wait,
+    /// The first written item that refuses, however short its wait.
+    pub first: Place,
 }
 
 /// What an item says about itself.
@@ -83,7 +85,7 @@ pub struct Charged {
 }
 
 /// Decides an order over its lines. `tenure` is the lease that a grant comes with, `charged` is told of every
-/// charge.
+/// charge, those of nothing included.
 pub fn decide(
     lines: &mut [Line<'_>],
     intent: Intent,
@@ -107,7 +109,8 @@ pub fn judge(lines: &[Line<'_>], now: Timestamp) -> Option<Denial> {
     let mut at = now;
     loop {
         let Some(denial) = harshest(lines, at) else { return found };
-        found = Some(denial);
+        let first = found.map_or(denial.first, |earlier| earlier.first);
+        found = Some(Denial { first, ..denial });
         // What fits now may not fit at the instant we are about to promise: an override may have ended, or the
         // limit itself. Only then is a second look worth its cost.
         match denial.wait {
@@ -125,7 +128,8 @@ fn harshest(lines: &[Line<'_>], at: Timestamp) -> Option<Denial> {
             && let Verdict::Denied(wait) = line.judge(place.item, item, at)
             && worst.is_none_or(|worst| wait > worst.wait)
         {
-            worst = Some(Denial { binding: place, wait });
+            let first = worst.map_or(place, |worst| worst.first);
+            worst = Some(Denial { binding: place, wait, first });
         }
     });
     worst
@@ -231,10 +235,10 @@ impl Line<'_> {
             return;
         }
         for (index, item) in self.limit.items().iter().enumerate() {
-            let cost = cost(item, self.load);
-            if item.per() != self.seat.per() || cost == 0 {
+            if item.per() != self.seat.per() {
                 continue;
             }
+            let cost = cost(item, self.load);
             let state = &mut self.row.states[item.place()];
             let rule = self.seat.catch_up(index, item, state, now);
             let receipt = rule.charge(state, cost, tenure, now);

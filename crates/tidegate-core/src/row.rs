@@ -13,7 +13,7 @@ use crate::spec::Per;
 use crate::time::Timestamp;
 
 /// The states of one limit's items of one `per`, in the order of the items.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Row {
     pub(crate) states: Vec<State>,
     /// How many open holds may still refund something here. Such a row is not forgotten.
@@ -43,6 +43,24 @@ impl Row {
                     rule.is_fresh(&state, now)
                 },
             )
+    }
+
+    /// When this row becomes fresh if nobody asks; `None` if time alone will not do it.
+    pub fn freshens(&self, limit: &Limit, seat: Seat<'_>, now: Timestamp) -> Option<Timestamp> {
+        let mut latest = (self.holds == 0).then_some(now);
+        for (index, item) in limit.items().iter().enumerate().filter(|(_, item)| item.per() == seat.per()) {
+            let (rule, state) = seat.regard(index, item, self.state(item), now);
+            let empties = match &*state {
+                state if rule.is_fresh(state, now) => Some(now),
+                State::OnRelease(holders) => holders.last_lapse(),
+                state => rule.empties(state, now),
+            };
+            latest = latest.max(empties).filter(|_| latest.is_some() && empties.is_some());
+        }
+        match (latest, limit.ends_at()) {
+            (Some(latest), Some(end)) => Some(latest.min(end)),
+            (latest, end) => latest.or(end),
+        }
     }
 
     /// Notes that a hold was opened on this row.

@@ -1,3 +1,39 @@
-//! Tidegate, the library.
+//! Tidegate, the library: decide who may do how much, how fast, how many at once.
+//!
+//! A [`store::Store`] decides [`Order`]s against the limits of its [`catalog::Catalog`], at the time of its
+//! [`clock::Clock`]. What limits mean is the business of [`tidegate_core`]; this crate gives them a place to live.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tidegate::{Answers, Ask, Catalog, Detail, Expect, ItemSpec, LimitSpec, ManualClock, MapStore, Order, Policy};
+//! use tidegate::{Precision, Store, Timestamp};
+//!
+//! // Five logins in any fifteen seconds, for each user.
+//! let sliding = Policy::Sliding { window: Duration::from_secs(15), precision: Precision::Exact };
+//! let login = LimitSpec::named("login").with(ItemSpec::of(sliding, 5).per_key());
+//!
+//! let store = MapStore::new(ManualClock::at(Timestamp::EPOCH), 0);
+//! store.put(login, Expect::Absent)?;
+//!
+//! let asks = [Ask::one("login", Some(b"ada"))];
+//! let answers = store.submit(&[Order::acquire(&asks); 6], Answers::new(Detail::Verdicts)).now();
+//! let granted = answers.iter().flatten().filter(|answer| answer.is_granted()).count();
+//! assert_eq!(granted, 5);
+//! # Ok::<(), tidegate::catalog::PutError>(())
+//! ```
 
-pub use tidegate_core as core;
+pub mod answer;
+pub mod catalog;
+pub mod clock;
+pub mod file;
+pub mod store;
+pub mod text;
+
+pub use answer::{Answer, Answers, Denied, Detail, Grant, ItemReading, Outcome, Rejection};
+pub use catalog::{Catalog, Expect, Parting};
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use store::{Actual, MapStore, Settlement, Spoken, Store};
+pub use tidegate_core::{
+    Amount, Ask, Capacity, Charge, Flaw, Hold, Intent, ItemSpec, LeaseId, Limit, LimitSpec, Mode, Order,
+    OverrideSpec, Per, Policy, Precision, Reading, Span, Tick, Timestamp, Unit, Wait, WeekStart, Zone,
+};

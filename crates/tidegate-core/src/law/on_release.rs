@@ -38,6 +38,11 @@ impl Holders {
         self.entries.iter().map(|(&(expires_at, lease), &amount)| (Tenure { lease, expires_at }, amount))
     }
 
+    /// When the last of the entries lapses.
+    pub fn last_lapse(&self) -> Option<Timestamp> {
+        self.entries.last_key_value().map(|((expires_at, _), _)| *expires_at)
+    }
+
     /// Adds units to a lease's entry.
     pub(crate) fn insert(&mut self, tenure: Tenure, amount: Amount) {
         let entry = self.entries.entry((tenure.expires_at, tenure.lease)).or_default();

@@ -1,0 +1,234 @@
+//! Answers: what a store says to a batch of orders.
+//!
+//! A denial is an answer. What could not be asked at all is a [`Rejection`]: the order named a limit nobody knows, or
+//! made no sense. The buffer is reused from batch to batch, so that answering costs no allocation once it has grown.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use tidegate_core::limit::LONGEST_KEY;
+use tidegate_core::order::{LONGEST_REQUEST_ID, MOST_ASKS};
+use tidegate_core::{LeaseId, Limit, Reading, Timestamp, Wait};
+
+/// How much an asker wants to know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Detail {
+    /// Only whether, and if not, which item and until when.
+    #[default]
+    Verdicts,
+    /// Also what every item says about itself.
+    Readings,
+}
+
+/// The answers to one batch, in the order of its orders.
+#[derive(Debug, Default)]
+pub struct Answers {
+    detail: Detail,
+    list: Vec<Result<Answer, Rejection>>,
+    readings: Vec<ItemReading>,
+}
+
+impl Answers {
+    /// A buffer for answers in this detail.
+    pub fn new(detail: Detail) -> Answers {
+        Answers { detail, ..Answers::default() }
+    }
+
+    /// How much is wanted.
+    pub fn detail(&self) -> Detail {
+        self.detail
+    }
+
+    /// Forgets the batch before.
+    pub fn clear(&mut self) {
+        self.list.clear();
+        self.readings.clear();
+    }
+
+    /// How many answers there are.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// The answers, in the order of the orders.
+    pub fn iter(&self) -> impl Iterator<Item = &Result<Answer, Rejection>> {
+        self.list.iter()
+    }
+
+    /// The answer to the order at `index`.
+    pub fn get(&self, index: usize) -> Option<&Result<Answer, Rejection>> {
+        self.list.get(index)
+    }
+
+    /// What the items of one answer said about themselves, in written order; none unless they were wanted.
+    pub fn readings(&self, answer: &Answer) -> &[ItemReading] {
+        &self.readings[answer.readings.clone()]
+    }
+
+    /// For stores: where the readings of the next answer begin.
+    pub fn mark(&self) -> usize {
+        self.readings.len()
+    }
+
+    /// For stores: one more reading of the next answer.
+    pub fn read(&mut self, reading: ItemReading) {
+        self.readings.push(reading);
+    }
+
+    /// For stores: the next answer.
+    pub fn push(&mut self, answer: Result<Answer, Rejection>) {
+        self.list.push(answer);
+    }
+}
+
+/// A decision, and everything there is to say about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// Granted or denied.
+    pub outcome: Outcome,
+    /// The instant it was decided at.
+    pub at: Timestamp,
+    /// Whether the store could not really tell and answered by rule.
+    pub degraded: bool,
+    /// Limits in shadow mode that would have refused.
+    pub shadowed: Vec<Arc<Limit>>,
+    /// Where its readings are; see [`Answers::readings`].
+    pub readings: Range<usize>,
+}
+
+/// Granted or denied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// All of it, with a lease if something is held.
+    Granted(Option<Grant>),
+    /// None of it.
+    Denied(Denied),
+}
+
+impl Answer {
+    /// Whether it was granted.
+    pub fn is_granted(&self) -> bool {
+        matches!(self.outcome, Outcome::Granted(_))
+    }
+}
+
+/// The lease a grant comes with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    /// Its identity.
+    pub lease: LeaseId,
+    /// When it lapses.
+    pub expires_at: Timestamp,
+    /// For every limit it holds something of, a number that rises with every lease of that limit.
+    pub fences: Vec<(Arc<Limit>, u64)>,
+}
+
+/// Which item refused for the longest, and when asking again could help.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Denied {
+    /// The limit.
+    pub limit: Arc<Limit>,
+    /// The index of the item in it.
+    pub item: usize,
+    /// The wait.
+    pub wait: Wait,
+    /// The limit and the item of it that refused first in written order, however short its wait.
+    pub first: (Arc<Limit>, usize),
+}
+
+impl Denied {
+    /// The name of the item that binds.
+    pub fn item_name(&self) -> &str {
+        self.limit.items()[self.item].name()
+    }
+}
+
+/// What one item said about itself, after the decision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ItemReading {
+    /// The limit.
+    pub limit: Arc<Limit>,
+    /// The index of the item in it.
+    pub item: usize,
+    /// What it said.
+    pub reading: Reading,
+}
+
+/// Why an order could not be asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Rejection {
+    /// No limit has this id. Never taken for an allow or a deny.
+    UnknownLimit {
+        /// The id.
+        limit_id: String,
+    },
+    /// The limit counts per key and the ask names none.
+    KeyMissing {
+        /// The limit's id.
+        limit_id: String,
+    },
+    /// The key is above [`LONGEST_KEY`].
+    KeyTooLong {
+        /// How long it is.
+        bytes: usize,
+    },
+    /// An order has 1 to [`MOST_ASKS`] asks.
+    AsksOutOfRange {
+        /// How many it has.
+        asks: usize,
+    },
+    /// The request id is empty or above [`LONGEST_REQUEST_ID`].
+    RequestIdOutOfRange {
+        /// How long it is.
+        bytes: usize,
+    },
+    /// The request id was granted with other asks.
+    RequestIdReused,
+    /// A time to live of zero, or above a century.
+    TtlOutOfRange,
+}
+
+impl Rejection {
+    /// The stable code that programs look at.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Rejection::UnknownLimit { .. } => "unknown_limit",
+            Rejection::RequestIdReused => "request_id_reused",
+            Rejection::KeyMissing { .. }
+            | Rejection::KeyTooLong { .. }
+            | Rejection::AsksOutOfRange { .. }
+            | Rejection::RequestIdOutOfRange { .. }
+            | Rejection::TtlOutOfRange => "bad_request",
+        }
+    }
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Rejection::UnknownLimit { limit_id } => write!(f, "unknown limit '{}'", limit_id.escape_debug()),
+            Rejection::KeyMissing { limit_id } => {
+                write!(f, "limit '{limit_id}' counts per key; the ask needs a limit_key")
+            }
+            Rejection::KeyTooLong { bytes } => {
+                write!(f, "limit_key has {bytes} bytes; at most {LONGEST_KEY} are allowed")
+            }
+            Rejection::AsksOutOfRange { asks } => {
+                write!(f, "an order has 1 to {MOST_ASKS} asks, this one has {asks}")
+            }
+            Rejection::RequestIdOutOfRange { bytes } => {
+                write!(f, "request_id has {bytes} bytes; 1 to {LONGEST_REQUEST_ID} are allowed")
+            }
+            Rejection::RequestIdReused => write!(f, "request_id was already granted with other asks"),
+            Rejection::TtlOutOfRange => write!(f, "ttl must be from 1ms to 36525d (a century)"),
+        }
+    }
+}
+
+impl std::error::Error for Rejection {}

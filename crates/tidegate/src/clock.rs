@@ -1,0 +1,111 @@
+//! The clock: the one place where time enters.
+//!
+//! A store has one clock and asks it once per batch. The system's wall clock can be set back by an operator or by
+//! NTP; a limiter that followed it would grant twice, and one that merely froze would refuse everybody until the
+//! old time came round again. [`SystemClock`] does neither: after a step back it goes on at the pace of the
+//! monotonic clock from the latest instant it has seen.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tidegate_core::{Tick, Timestamp};
+
+/// Tells the time, never going back.
+pub trait Clock: Send + Sync {
+    /// The instant it is, in ticks of [`Clock::tick`].
+    fn now(&self) -> Timestamp;
+
+    /// How finely it tells it.
+    fn tick(&self) -> Tick {
+        Tick::NANOSECOND
+    }
+}
+
+/// The wall clock, as long as it goes forward.
+#[derive(Debug)]
+pub struct SystemClock {
+    started: Instant,
+    /// The wall clock at `started`, in nanoseconds; it only ever rises, when the wall clock jumps ahead.
+    base: AtomicU64,
+}
+
+impl SystemClock {
+    /// A clock that begins at the wall clock's time.
+    #[allow(clippy::disallowed_methods, reason = "this is the clock")]
+    pub fn new() -> SystemClock {
+        SystemClock { started: Instant::now(), base: AtomicU64::new(wall()) }
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> SystemClock {
+        SystemClock::new()
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        let elapsed = nanos(self.started.elapsed());
+        let ahead = wall().saturating_sub(elapsed);
+        let base = self.base.fetch_max(ahead, Ordering::Relaxed).max(ahead);
+        Timestamp::from_ticks(base.saturating_add(elapsed))
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "this is the clock")]
+fn wall() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, nanos)
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A clock that stands still until it is told otherwise: for tests, and for replaying recorded time.
+#[derive(Debug)]
+pub struct ManualClock {
+    now: AtomicU64,
+    tick: Tick,
+}
+
+impl ManualClock {
+    /// A clock that stands at this instant, in nanoseconds.
+    pub fn at(now: Timestamp) -> ManualClock {
+        ManualClock::ticking(Tick::NANOSECOND, now)
+    }
+
+    /// A clock with this tick that stands at this instant.
+    pub fn ticking(tick: Tick, now: Timestamp) -> ManualClock {
+        ManualClock { now: AtomicU64::new(now.ticks()), tick }
+    }
+
+    /// Moves it to this instant. It can be moved back, as real clocks can; what reads it must cope.
+    pub fn set(&self, now: Timestamp) {
+        self.now.store(now.ticks(), Ordering::Release);
+    }
+
+    /// Moves it ahead.
+    pub fn advance(&self, by: Duration) {
+        self.set(Clock::now(self).plus(self.tick.span(by)));
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_ticks(self.now.load(Ordering::Acquire))
+    }
+
+    fn tick(&self) -> Tick {
+        self.tick
+    }
+}
+
+impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
+    fn now(&self) -> Timestamp {
+        (**self).now()
+    }
+
+    fn tick(&self) -> Tick {
+        (**self).tick()
+    }
+}

@@ -1,0 +1,182 @@
+//! Stores: where states live and orders are decided.
+//!
+//! Every store answers the same contract, and one behaviour suite runs against all of them. A store that has the
+//! states at hand decides at once; what may have to wait is only the *reply*, until the decision is durable, or until
+//! another machine has made it. [`Spoken`] says which.
+//!
+//! A store owns its clock. Its time never goes back: an order is decided at the latest instant the store has seen.
+//!
+//! Refused: an asynchronous trait for everything. A local decision takes less time than a task switch.
+
+pub mod map;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use tidegate_core::{Amount, LeaseId, Order, Tick, Timestamp};
+
+use crate::answer::{Answers, Rejection};
+
+pub use map::MapStore;
+
+/// A place in a store's log. Replies that wait for it may be spoken once everything up to it is durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lsn(pub u64);
+
+/// A future that outlives the call it came from.
+pub type Later<T> = Pin<Box<dyn Future<Output = Result<T, Unavailable>> + Send>>;
+
+/// A reply, and when it may be spoken.
+pub enum Spoken<T> {
+    /// At once.
+    Now(T),
+    /// When the store's log is durable up to here.
+    Durable(T, Lsn),
+    /// When somebody else has decided.
+    Later(Later<T>),
+}
+
+impl<T> Spoken<T> {
+    /// The reply of a store that speaks at once.
+    ///
+    /// # Panics
+    /// If the store does not; ask its [`Capabilities`] first.
+    pub fn now(self) -> T {
+        match self {
+            Spoken::Now(reply) => reply,
+            Spoken::Durable(..) | Spoken::Later(_) => panic!("this store does not speak at once"),
+        }
+    }
+}
+
+impl<T> fmt::Debug for Spoken<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Spoken::Now(_) => "Now",
+            Spoken::Durable(..) => "Durable",
+            Spoken::Later(_) => "Later",
+        })
+    }
+}
+
+/// The store could not answer; each limit's `on_outage` says what that means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unavailable {
+    /// What happened, for the log.
+    pub reason: String,
+}
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the store cannot answer: {}", self.reason)
+    }
+}
+
+impl std::error::Error for Unavailable {}
+
+/// What a store promises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capabilities {
+    /// What survives a crash.
+    pub survival: Survival,
+    /// Who else decides on the same states.
+    pub reach: Reach,
+    /// Which rows one order can be atomic over.
+    pub atomicity: Atomicity,
+    /// How finely it keeps time.
+    pub tick: Tick,
+}
+
+/// What survives a crash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Survival {
+    /// Nothing.
+    Volatile,
+    /// Everything that was spoken.
+    Durable,
+}
+
+/// Who else decides on the same states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// Only this process.
+    Process,
+    /// Any number of processes.
+    Fleet,
+}
+
+/// Which rows one order can be atomic over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Atomicity {
+    /// Any.
+    AllRows,
+    /// Those of one limit.
+    OneLimit,
+}
+
+/// Decides orders on the states it keeps.
+pub trait Store: Send + Sync {
+    /// What this store promises.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Decides a batch of independent orders, one after the other, all at one instant. The buffer is cleared, filled
+    /// and given back.
+    fn submit(&self, orders: &[Order<'_>], buffer: Answers) -> Spoken<Answers>;
+
+    /// Gives a lease back. `false` if it is gone: released before, lapsed, never granted.
+    fn release(&self, lease: LeaseId) -> Spoken<bool>;
+
+    /// Moves a lease's end to `ttl` from now (its own time to live if none is given). `None` if it is gone.
+    fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Spoken<Result<Option<Timestamp>, Rejection>>;
+
+    /// Corrects a held charge to its true cost, then releases it. Settling again changes nothing and says the same.
+    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Settlement>;
+
+    /// Zeroes counts: those of one key, or everything of the limit. Leases go on.
+    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<(), Rejection>>;
+
+    /// What is counted for the limit as a whole, or for one key.
+    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>>;
+}
+
+/// The true cost of a held order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Actual<'a> {
+    /// The same for every ask.
+    Every(Amount),
+    /// One for each ask, in their order; asks beyond the list keep what they held.
+    Each(&'a [Amount]),
+}
+
+/// What became of a settlement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Settlement {
+    /// The charge is its true cost now.
+    Settled,
+    /// The lease is gone, and its charge stands as it was.
+    Gone,
+}
+
+/// Document 004's `CurrentData`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Usage {
+    /// The lifetime total, if a `total` item counts it.
+    pub count: Option<Amount>,
+    /// Every item of this row.
+    pub items: Vec<ItemUsage>,
+}
+
+/// Document 004's `PolicyStatus`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ItemUsage {
+    /// The item's name.
+    pub item: String,
+    /// Its policy, as written in a limits file.
+    pub policy: &'static str,
+    /// How much is in use.
+    pub current_count: Amount,
+    /// When the count was last updated, where the law keeps it.
+    pub last_time: Option<Timestamp>,
+}

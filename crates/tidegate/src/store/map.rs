@@ -1,0 +1,203 @@
+//! The plain store: a map of rows behind one lock. Right before fast.
+//!
+//! It decides exactly as the core says, remembers exactly what the core needs, and is the store that every other one is
+//! compared with. One order at a time, so that nothing has to be argued about concurrency.
+
+mod deciding;
+mod holding;
+mod leases;
+mod operators;
+mod requests;
+mod table;
+mod tenant;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use tidegate_core::{LeaseId, Limit, LimitSpec, Order, Row, Tick, Timestamp};
+
+use crate::answer::{Answers, Rejection};
+use crate::catalog::{Catalog, Change, Expect, Parting, PutError, Watcher};
+use crate::clock::Clock;
+use crate::store::{Actual, Atomicity, Capabilities, Reach, Settlement, Spoken, Store, Survival, Usage};
+
+use deciding::{check_key, check_ttl};
+use leases::Leases;
+use requests::Requests;
+use tenant::Tenant;
+
+/// Rows in a map, decided one order at a time.
+pub struct MapStore {
+    clock: Box<dyn Clock>,
+    inner: Mutex<Inner>,
+    watchers: RwLock<Vec<Watcher>>,
+}
+
+impl MapStore {
+    /// An empty store that keeps this clock's time. The secret makes lease ids hard to guess; a fixed one makes runs
+    /// repeatable.
+    pub fn new(clock: impl Clock + 'static, secret: u64) -> MapStore {
+        let inner = Inner { tick: clock.tick(), secret, ..Inner::default() };
+        MapStore { clock: Box::new(clock), inner: Mutex::new(inner), watchers: RwLock::default() }
+    }
+
+    /// How many rows a limit has at this instant that are not fresh, its `all` row not among them.
+    pub fn live_keys(&self, limit_id: &str) -> usize {
+        let inner = self.advance();
+        inner.limits.get(limit_id).map_or(0, |tenant| tenant.live_keys(inner.latest))
+    }
+
+    /// How many rows the store holds, fresh ones that were not noticed yet included.
+    pub fn rows(&self) -> usize {
+        self.lock().limits.values().map(|tenant| tenant.table.len()).sum()
+    }
+
+    /// How many leases are open.
+    pub fn leases(&self) -> usize {
+        self.advance().leases.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // A panic inside the lock is a defect of ours; it must not make the limiter the outage.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The store at the present instant.
+    fn advance(&self) -> MutexGuard<'_, Inner> {
+        let now = self.clock.now();
+        let mut inner = self.lock();
+        inner.advance(now);
+        inner
+    }
+
+    fn tell(&self, change: &Change) {
+        for watcher in self.watchers.read().unwrap_or_else(PoisonError::into_inner).iter() {
+            watcher(change);
+        }
+    }
+}
+
+impl std::fmt::Debug for MapStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MapStore").field("rows", &self.rows()).finish_non_exhaustive()
+    }
+}
+
+impl Store for MapStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            survival: Survival::Volatile,
+            reach: Reach::Process,
+            atomicity: Atomicity::AllRows,
+            tick: self.clock.tick(),
+        }
+    }
+
+    fn submit(&self, orders: &[Order<'_>], mut buffer: Answers) -> Spoken<Answers> {
+        buffer.clear();
+        let mut inner = self.advance();
+        for order in orders {
+            let answer = inner.decide(order, &mut buffer);
+            buffer.push(answer);
+        }
+        Spoken::Now(buffer)
+    }
+
+    fn release(&self, lease: LeaseId) -> Spoken<bool> {
+        Spoken::Now(self.advance().release(lease).is_some())
+    }
+
+    fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Spoken<Result<Option<Timestamp>, Rejection>> {
+        Spoken::Now(check_ttl(ttl).map(|()| self.advance().renew(lease, ttl)))
+    }
+
+    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Settlement> {
+        Spoken::Now(self.advance().settle(lease, actual))
+    }
+
+    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<(), Rejection>> {
+        Spoken::Now(check_key(key).and_then(|()| self.advance().reset(limit_id, key)))
+    }
+
+    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>> {
+        Spoken::Now(check_key(key).and_then(|()| self.advance().usage(limit_id, key)))
+    }
+}
+
+impl Catalog for MapStore {
+    fn get(&self, id: &str) -> Option<Arc<Limit>> {
+        self.lock().limits.get(id).map(|tenant| Arc::clone(&tenant.limit))
+    }
+
+    fn list(&self) -> Vec<Arc<Limit>> {
+        let mut all: Vec<_> = self.lock().limits.values().map(|tenant| Arc::clone(&tenant.limit)).collect();
+        all.sort_by(|a, b| a.id().cmp(b.id()));
+        all
+    }
+
+    fn put(&self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
+        let limit = self.advance().put(spec, expect)?;
+        self.tell(&Change::Put(Arc::clone(&limit)));
+        Ok(limit)
+    }
+
+    fn remove(&self, id: &str, parting: Parting) -> bool {
+        let removed = self.advance().remove(id, parting);
+        if let Some(limit) = &removed {
+            self.tell(&Change::Removed(Arc::clone(limit)));
+        }
+        removed.is_some()
+    }
+
+    fn watch(&self, watcher: Watcher) {
+        self.watchers.write().unwrap_or_else(PoisonError::into_inner).push(watcher);
+    }
+}
+
+/// Everything behind the lock.
+struct Inner {
+    tick: Tick,
+    secret: u64,
+    /// The latest instant seen; time does not go back before it.
+    latest: Timestamp,
+    limits: HashMap<Box<str>, Tenant>,
+    /// Limits that vanished from a file, with the instant their state is forgotten.
+    retired: HashMap<Box<str>, (Timestamp, Tenant)>,
+    /// How many limits were ever added.
+    generations: u64,
+    /// The highest fence ever given; a limit that is deleted and added again goes on from here.
+    highest_fence: u64,
+    /// How many leases were ever granted.
+    granted_leases: u64,
+    leases: Leases,
+    requests: Requests,
+}
+
+impl Default for Inner {
+    fn default() -> Inner {
+        Inner {
+            tick: Tick::NANOSECOND,
+            secret: 0,
+            latest: Timestamp::EPOCH,
+            limits: HashMap::new(),
+            retired: HashMap::new(),
+            generations: 0,
+            highest_fence: 0,
+            granted_leases: 0,
+            leases: Leases::default(),
+            requests: Requests::default(),
+        }
+    }
+}
+
+impl Inner {
+    fn advance(&mut self, now: Timestamp) {
+        self.latest = self.latest.max(now);
+        while let Some((_, lease)) = self.leases.pop_lapsed(self.latest) {
+            for holding in lease.holdings.iter().filter(|holding| holding.pinned) {
+                self.with_row(holding, Row::unpin);
+            }
+        }
+    }
+}

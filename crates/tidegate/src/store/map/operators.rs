@@ -1,0 +1,107 @@
+//! What operators do: put and remove limits, reset counts, look at them.
+
+use std::sync::Arc;
+
+use tidegate_core::{Limit, LimitSpec, Line, Load, Per, Policy, Row, Seat};
+
+use super::Inner;
+use super::tenant::Tenant;
+use crate::answer::Rejection;
+use crate::catalog::{Expect, Parting, PutError, RETIREMENT};
+use crate::store::{ItemUsage, Usage};
+
+impl Inner {
+    pub(super) fn reset(&mut self, limit_id: &str, key: Option<&[u8]>) -> Result<(), Rejection> {
+        let tenant = self.limits.get_mut(limit_id);
+        let tenant = tenant.ok_or_else(|| Rejection::UnknownLimit { limit_id: limit_id.to_owned() })?;
+        let limit = Arc::clone(&tenant.limit);
+        tenant.table.may_have_room();
+        if key.is_some() {
+            if let Some(row) = tenant.row(key) {
+                row.reset(&limit, Per::Key);
+            }
+        } else {
+            tenant.all.reset(&limit, Per::All);
+            tenant.table.iter_mut().for_each(|(_, row)| row.reset(&limit, Per::Key));
+        }
+        // What was charged before cannot be given back: it is no longer counted.
+        for holding in self.leases.holdings() {
+            if *holding.limit_id == *limit_id && (key.is_none() || holding.key.as_deref() == key) {
+                holding.version = 0;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn usage(&mut self, limit_id: &str, key: Option<&[u8]>) -> Result<Usage, Rejection> {
+        let now = self.latest;
+        let tenant = self.limits.get_mut(limit_id);
+        let tenant = tenant.ok_or_else(|| Rejection::UnknownLimit { limit_id: limit_id.to_owned() })?;
+        tenant.drop_if_ended(now);
+        let limit = Arc::clone(&tenant.limit);
+        let per = if key.is_some() { Per::Key } else { Per::All };
+        let mut blank = Row::blank(&limit, per);
+        let row = tenant.row(key).unwrap_or(&mut blank);
+        let seat = key.map_or(Seat::All, |key| Seat::from(limit.overrides(key)));
+        let line = Line { limit: &limit, seat, row, load: Load::default() };
+        let mut usage = Usage { count: None, items: Vec::new() };
+        for (index, item) in limit.items().iter().enumerate().filter(|(_, item)| item.per() == per) {
+            let current_count = line.reading(index, item, now).used;
+            if *item.policy() == Policy::Total {
+                usage.count = usage.count.max(Some(current_count));
+            }
+            usage.items.push(ItemUsage {
+                item: item.name().to_owned(),
+                policy: item.policy().word(),
+                current_count,
+                last_time: item.rule().last_time(line.row.state(item)),
+            });
+        }
+        Ok(usage)
+    }
+
+    pub(super) fn put(&mut self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
+        let now = self.latest;
+        self.retired.retain(|_, (forgotten_at, _)| now < *forgotten_at);
+        let current = self.limits.get(&*spec.id).map(|tenant| tenant.limit.version());
+        match (expect, current) {
+            (Expect::Absent, Some(_)) => return Err(PutError::Exists),
+            (Expect::Version(_) | Expect::Present, None) => return Err(PutError::Unknown),
+            (Expect::Version(wanted), Some(version)) if wanted != version => {
+                return Err(PutError::Stale { version });
+            }
+            _ => {}
+        }
+        let id: Box<str> = spec.id.as_str().into();
+        let standing = self.limits.get(&id).or_else(|| self.retired.get(&id).map(|(_, tenant)| tenant));
+        let Some(standing) = standing else {
+            let limit = Arc::new(Limit::new(spec, self.tick).map_err(PutError::Invalid)?);
+            self.generations += 1;
+            let tenant = Tenant::new(Arc::clone(&limit), self.generations, self.highest_fence);
+            self.limits.insert(id, tenant);
+            return Ok(limit);
+        };
+        let limit = if *standing.limit.spec() == spec {
+            Arc::clone(&standing.limit)
+        } else {
+            Arc::new(standing.limit.succeed(spec).map_err(PutError::Invalid)?)
+        };
+        if let Some((_, tenant)) = self.retired.remove(&id) {
+            self.limits.insert(id.clone(), tenant);
+        }
+        let tenant = self.limits.get_mut(&id).expect("it stands, or has just come back");
+        if tenant.limit.version() != limit.version() {
+            tenant.adopt(Arc::clone(&limit), now);
+        }
+        Ok(limit)
+    }
+
+    pub(super) fn remove(&mut self, id: &str, parting: Parting) -> Option<Arc<Limit>> {
+        let (id, tenant) = self.limits.remove_entry(id)?;
+        let limit = Arc::clone(&tenant.limit);
+        if parting == Parting::Retire {
+            self.retired.insert(id, (self.latest.plus(self.tick.span(RETIREMENT)), tenant));
+        }
+        Some(limit)
+    }
+}

@@ -1,0 +1,77 @@
+//! Grants by request id, so that a retried request is answered again and charged once.
+//!
+//! The memory is bounded in time and in number. Where it must forget early it forgets the oldest: a retry that comes
+//! after that is charged a second time, which can refuse too much but never sell too much.
+
+use std::collections::VecDeque;
+
+use hashbrown::HashMap;
+use tidegate_core::{Amount, Ask, Order, Timestamp};
+
+use crate::answer::{Answer, ItemReading};
+
+/// The most grants that are remembered.
+const MOST_REQUESTS: usize = 1_000_000;
+
+/// A limit, a key and a count that were asked for.
+type HeldAsk = (Box<str>, Option<Box<[u8]>>, Amount);
+
+/// A grant and what it was asked with.
+#[derive(Debug)]
+pub(super) struct Remembered {
+    until: Timestamp,
+    asks: Vec<HeldAsk>,
+    pub(super) answer: Answer,
+    pub(super) readings: Vec<ItemReading>,
+}
+
+impl Remembered {
+    /// Whether an order asks for the same.
+    pub(super) fn is_for(&self, order: &Order<'_>) -> bool {
+        let same = |(held, ask): (&HeldAsk, &Ask<'_>)| {
+            *held.0 == *ask.limit_id && held.1.as_deref() == ask.key && held.2 == ask.count
+        };
+        self.asks.len() == order.asks.len() && self.asks.iter().zip(order.asks).all(same)
+    }
+}
+
+/// The grants that are remembered.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    by_id: HashMap<Box<[u8]>, Remembered>,
+    oldest_first: VecDeque<(Timestamp, Box<[u8]>)>,
+}
+
+impl Requests {
+    pub(super) fn get(&mut self, id: &[u8], now: Timestamp) -> Option<&Remembered> {
+        self.forget(now);
+        self.by_id.get(id)
+    }
+
+    pub(super) fn remember(
+        &mut self,
+        id: &[u8],
+        order: &Order<'_>,
+        until: Timestamp,
+        answer: Answer,
+        readings: Vec<ItemReading>,
+    ) {
+        let asks =
+            order.asks.iter().map(|ask| (ask.limit_id.into(), ask.key.map(Into::into), ask.count)).collect();
+        self.oldest_first.push_back((until, id.into()));
+        self.by_id.insert(id.into(), Remembered { until, asks, answer, readings });
+    }
+
+    fn forget(&mut self, now: Timestamp) {
+        while let Some((until, id)) = self.oldest_first.front() {
+            if now < *until && self.oldest_first.len() < MOST_REQUESTS {
+                break;
+            }
+            // An id that was forgotten and granted anew has a later entry of its own.
+            if self.by_id.get(id).is_some_and(|held| held.until == *until) {
+                self.by_id.remove(id);
+            }
+            self.oldest_first.pop_front();
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! A limit and its rows.
+
+use std::sync::Arc;
+
+use tidegate_core::decide;
+use tidegate_core::{Ask, Limit, Line, Load, Order, Per, Row, Season, Seat, Timestamp};
+
+use super::deciding::{Entrant, Station};
+use super::leases::Holding;
+use super::table::{Room, Table};
+
+/// A limit and its rows.
+pub(super) struct Tenant {
+    pub(super) limit: Arc<Limit>,
+    /// Which incarnation of its id it is.
+    pub(super) generation: u64,
+    /// The latest fence it gave.
+    pub(super) fence: u64,
+    pub(super) all: Row,
+    pub(super) table: Table,
+    /// Whether the limit's end was noticed and its state dropped.
+    ended: bool,
+}
+
+impl Tenant {
+    pub(super) fn new(limit: Arc<Limit>, generation: u64, fence: u64) -> Tenant {
+        let all = Row::blank(&limit, Per::All);
+        Tenant { limit, generation, fence, all, table: Table::default(), ended: false }
+    }
+
+    pub(super) fn live_keys(&self, now: Timestamp) -> usize {
+        let live = |(key, row): &(&[u8], &Row)| {
+            !row.is_fresh(&self.limit, Seat::from(self.limit.overrides(key)), now)
+        };
+        self.table.iter().filter(live).count()
+    }
+
+    /// The row of a key, or the `all` row.
+    pub(super) fn row(&mut self, key: Option<&[u8]>) -> Option<&mut Row> {
+        match key {
+            None => Some(&mut self.all),
+            Some(key) => self.table.find(key).map(|slot| self.table.row(slot)),
+        }
+    }
+
+    /// Drops the state of a limit that is over.
+    pub(super) fn drop_if_ended(&mut self, now: Timestamp) {
+        if !self.ended && self.limit.season(now) == Season::After {
+            self.all = Row::blank(&self.limit, Per::All);
+            self.table = Table::default();
+            self.ended = true;
+        }
+    }
+
+    /// Carries every row over to the next version, as of `at`.
+    pub(super) fn adopt(&mut self, next: Arc<Limit>, at: Timestamp) {
+        let former = std::mem::replace(&mut self.limit, next);
+        let next = &self.limit;
+        self.all = self.all.adopt((&former, Seat::All), (next, Seat::All), at);
+        for (key, row) in self.table.iter_mut() {
+            let (old, new) = (Seat::from(former.overrides(key)), Seat::from(next.overrides(key)));
+            *row = row.adopt((&former, old), (next, new), at);
+        }
+        self.table.may_have_room();
+        self.ended = false;
+    }
+
+    /// Takes out the rows that one ask is about, or adds its load to those that are out already.
+    pub(super) fn enter(
+        &mut self,
+        index: usize,
+        ask: &Ask<'_>,
+        order: &Order<'_>,
+        now: Timestamp,
+        entrants: &mut Vec<Entrant>,
+    ) {
+        let load = Load::of(ask.count);
+        let limit = Arc::clone(&self.limit);
+        let own = |entrant: &Entrant| Arc::ptr_eq(&entrant.limit, &limit);
+        let first = entrants.iter().position(own).unwrap_or(entrants.len());
+        if first == entrants.len() {
+            self.drop_if_ended(now);
+            let (limit, row) = (Arc::clone(&self.limit), std::mem::take(&mut self.all));
+            entrants.push(Entrant { limit, ask: index, station: Station::All, row, load });
+        } else {
+            entrants[first].load = entrants[first].load.plus(load);
+        }
+        let Some(key) = ask.key.filter(|_| self.limit.needs_key()) else { return };
+
+        let end = first + entrants[first..].iter().take_while(|entrant| own(entrant)).count();
+        let twin = |entrant: &&mut Entrant| order.asks[entrant.ask].key == ask.key;
+        if let Some(twin) = entrants[first + 1..end].iter_mut().find(twin) {
+            twin.load = twin.load.plus(load);
+            return;
+        }
+        let (station, row) = if let Some(slot) = self.table.find(key) {
+            (Station::Key(slot), std::mem::take(self.table.row(slot)))
+        } else {
+            let room = limit.spec().max_keys.map_or(Room::Enough, |most| self.table.room(most, &limit, now));
+            (Station::NewKey(room), Row::blank(&limit, Per::Key))
+        };
+        entrants.insert(end, Entrant { limit: Arc::clone(&limit), ask: index, station, row, load });
+    }
+
+    /// Corrects what a holding was charged to what this load costs.
+    pub(super) fn settle(&mut self, holding: &Holding, load: Load, now: Timestamp) {
+        let limit = Arc::clone(&self.limit);
+        let seat = holding.key.as_deref().map_or(Seat::All, |key| Seat::from(limit.overrides(key)));
+        let Some(row) = self.row(holding.key.as_deref()) else { return };
+        let mut line = Line { limit: &limit, seat, row, load };
+        for (name, charged) in &holding.charges {
+            if let Some((index, item)) = limit.item_named(name).filter(|(_, item)| item.per() == seat.per()) {
+                line.settle(index, charged, holding.version, decide::cost(item, load), now);
+            }
+        }
+    }
+}
