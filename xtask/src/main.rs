@@ -1,3 +1,113 @@
-//! Chores of this repository.
+//! Chores of this repository, so that one command does what otherwise everybody would do a little differently.
+//!
+//! | command               | does                                                                |
+//! |-----------------------|---------------------------------------------------------------------|
+//! | `cargo xtask test`    | everything that must be green: what is needed, every test, tidiness |
+//! | `cargo xtask tidy`    | the rules of the house that a compiler does not hold                |
+//! | `cargo xtask mutants` | plants known mistakes and shows that a test notices each            |
+//!
+//! Decided: no argument parser, no framework, one dependency (to read what `cargo metadata` says). Refused: shell
+//! scripts with logic in them, which nobody tests.
 
-fn main() {}
+#![allow(clippy::print_stdout, reason = "a chore's report is its standard output")]
+#![allow(clippy::print_stderr, reason = "a chore's failure is told to the person who ran it")]
+#![allow(clippy::disallowed_methods, reason = "a chore times its steps; nothing here decides about limits")]
+
+mod mutants;
+mod needs;
+mod process;
+mod suite;
+mod tidy;
+mod tree;
+mod workspace;
+
+use std::process::ExitCode;
+
+use suite::Length;
+
+/// What a chore answers: nothing, or what went wrong, in words for the person who ran it.
+type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
+
+const USAGE: &str = "\
+usage: cargo xtask <chore>
+
+  test [--long]          install what is missing, run every test, then tidy; --long gives property tests more cases
+  tidy                   check the rules of the house
+  mutants [--only NAME]  plant the mistakes listed in xtask/mutants.txt and see that tests notice";
+
+/// What was asked for.
+#[derive(Debug, PartialEq, Eq)]
+enum Chore {
+    Test(Length),
+    Tidy,
+    Mutants { only: Option<String> },
+    Help,
+}
+
+impl Chore {
+    fn parse(words: &[&str]) -> Result<Chore, String> {
+        match words {
+            ["test"] => Ok(Chore::Test(Length::Usual)),
+            ["test", "--long"] => Ok(Chore::Test(Length::Long)),
+            ["tidy"] => Ok(Chore::Tidy),
+            ["mutants"] => Ok(Chore::Mutants { only: None }),
+            ["mutants", "--only", name] => Ok(Chore::Mutants { only: Some((*name).to_owned()) }),
+            ["help" | "-h" | "--help"] => Ok(Chore::Help),
+            [] => Err("which chore?".to_owned()),
+            words => Err(format!("not a chore: {}", words.join(" "))),
+        }
+    }
+
+    fn run(self) -> Outcome {
+        match self {
+            Chore::Test(length) => suite::run(length),
+            Chore::Tidy => tidy::run(),
+            Chore::Mutants { only } => mutants::run(only.as_deref()),
+            Chore::Help => {
+                println!("{USAGE}");
+                Ok(())
+            }
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let chore = match Chore::parse(&words) {
+        Ok(chore) => chore,
+        Err(mistake) => {
+            eprintln!("xtask: {mistake}\n\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match chore.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("xtask: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_of_the_usage_is_understood() {
+        assert_eq!(Chore::parse(&["test"]), Ok(Chore::Test(Length::Usual)));
+        assert_eq!(Chore::parse(&["test", "--long"]), Ok(Chore::Test(Length::Long)));
+        assert_eq!(Chore::parse(&["tidy"]), Ok(Chore::Tidy));
+        assert_eq!(Chore::parse(&["mutants"]), Ok(Chore::Mutants { only: None }));
+        let only = Some("x".to_owned());
+        assert_eq!(Chore::parse(&["mutants", "--only", "x"]), Ok(Chore::Mutants { only }));
+    }
+
+    #[test]
+    fn a_word_too_many_is_a_mistake() {
+        assert!(Chore::parse(&["tidy", "--fix"]).is_err());
+        assert!(Chore::parse(&["mutants", "--only"]).is_err());
+        assert!(Chore::parse(&[]).is_err());
+    }
+}

@@ -272,7 +272,11 @@ impl Line<'_> {
             capacity: rule.capacity,
             used,
             remaining: rule.capacity.remaining(used),
-            resets_at: if used == 0 { None } else { rule.empties(&state, now) },
+            resets_at: if used == 0 {
+                None
+            } else {
+                self.seat.empties(index, item, self.row.state(item), now)
+            },
         }
     }
 }

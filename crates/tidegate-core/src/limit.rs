@@ -35,6 +35,7 @@ pub struct Limit {
     tick: Tick,
     version: u32,
     items: Vec<Item>,
+    needs_key: bool,
     starts_at: Option<Timestamp>,
     ends_at: Option<Timestamp>,
     overrides: HashMap<Box<[u8]>, Vec<Override>>,
@@ -135,7 +136,8 @@ impl Limit {
 
         let starts_at = spec.starts_at.and_then(|at| tick.instant_after(at));
         let ends_at = spec.ends_at.and_then(|at| tick.instant(at));
-        Ok(Limit { spec, tick, version, items, starts_at, ends_at, overrides })
+        let needs_key = items.iter().any(|item| item.per == Per::Key);
+        Ok(Limit { spec, tick, version, items, needs_key, starts_at, ends_at, overrides })
     }
 
     /// The limit's name.
@@ -170,7 +172,7 @@ impl Limit {
 
     /// Whether any item counts each key alone, so that asks must name one.
     pub fn needs_key(&self) -> bool {
-        self.items.iter().any(|item| item.per == Per::Key)
+        self.needs_key
     }
 
     /// Whether refusals are real.

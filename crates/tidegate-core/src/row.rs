@@ -53,7 +53,7 @@ impl Row {
             let empties = match &*state {
                 state if rule.is_fresh(state, now) => Some(now),
                 State::OnRelease(holders) => holders.last_lapse(),
-                state => rule.empties(state, now),
+                _ => seat.empties(index, item, self.state(item), now),
             };
             latest = latest.max(empties).filter(|_| latest.is_some() && empties.is_some());
         }

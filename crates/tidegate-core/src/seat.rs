@@ -91,18 +91,33 @@ impl<'a> Seat<'a> {
         rule
     }
 
+    /// When item `index` has nothing in use any more if nobody asks, the end of an override included.
+    pub fn empties(&self, index: usize, item: &Item, state: &State, now: Timestamp) -> Option<Timestamp> {
+        let (rule, seen) = self.regard(index, item, state, now);
+        let empties = rule.empties(&seen, now)?;
+        match self.exception(index).and_then(Override::until) {
+            Some(until) if now < until && until < empties => {
+                self.empties(index, item, state, until).or(Some(until))
+            }
+            _ => Some(empties),
+        }
+    }
+
     /// Whether `cost` more of item `index` fits at `now`, and if not, when it will, the end of an override
     /// included.
     pub fn judge(&self, index: usize, item: &Item, state: &State, cost: Amount, now: Timestamp) -> Verdict {
+        let Some(exception) = self.exception(index) else { return item.rule().judge(state, cost, now) };
         let (rule, seen) = self.regard(index, item, state, now);
         let verdict = rule.judge(&seen, cost, now);
         let Verdict::Denied(wait) = verdict else { return Verdict::Granted };
-        let ends = self.exception(index).and_then(Override::until).filter(|&until| now < until);
-        match ends {
-            Some(until) if wait >= Wait::Until(until) => match self.judge(index, item, state, cost, until) {
-                Verdict::Granted => Verdict::Denied(Wait::Until(until)),
-                denied => denied,
-            },
+        match exception.until().filter(|&until| now < until) {
+            // Who waits for a holder is not made to wait for the override: a release or a lapse may come first.
+            Some(until) if wait >= Wait::Until(until) && wait != Wait::OnRelease => {
+                match self.judge(index, item, state, cost, until) {
+                    Verdict::Granted => Verdict::Denied(Wait::Until(until)),
+                    denied => denied,
+                }
+            }
             _ => verdict,
         }
     }

@@ -103,6 +103,8 @@ impl Continuous {
             return Receipt::Plain;
         }
         arrival.tat = arrival.tat.max(now).plus(self.step.times(cost));
+        // A blank state knows the item's own step; an override may charge it with another.
+        arrival.step = self.step;
         Receipt::Arrival(Ticket { tat: arrival.tat, step: self.step, credits: arrival.credits })
     }
 

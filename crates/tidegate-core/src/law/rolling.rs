@@ -92,7 +92,8 @@ impl Runs {
         }
         let sum = self.sum().saturating_add(amount);
         match self.runs.back_mut() {
-            Some(last) if last.at == at => last.sum = sum,
+            // Where there are no bits left to count with, what is counted stays for longer instead.
+            Some(last) if last.at == at || last.sum == sum => *last = Run { at, sum },
             _ => self.runs.push_back(Run { at, sum }),
         }
     }

@@ -55,19 +55,17 @@ impl Inner {
         if let Some(repeated) = self.repeated(order, answers)? {
             return Ok(repeated);
         }
+        if let ([ask], Hold::No, None) = (order.asks, order.hold, order.request_id)
+            && let Some(tenant) = self.limits.get_mut(ask.limit_id)
+            && let Some(answer) = tenant.decide_alone(ask, order.intent, self.latest, answers)
+        {
+            return Ok(answer);
+        }
         let mut entrants = self.enter(order)?;
         let first = answers.mark();
         let conclusion = self.conclude(order, &mut entrants, answers);
         let outcome = match conclusion.decision {
-            Decision::Denied(denial) => {
-                let limit_of = |place: Place| Arc::clone(&entrants[place.line].limit);
-                Outcome::Denied(Denied {
-                    limit: limit_of(denial.binding),
-                    item: denial.binding.item,
-                    wait: denial.wait,
-                    first: (limit_of(denial.first), denial.first.item),
-                })
-            }
+            Decision::Denied(denial) => Outcome::Denied(put_in_words(denial, |line| &entrants[line].limit)),
             Decision::Granted => Outcome::Granted(self.grant(order, &mut entrants, &conclusion)),
         };
         self.leave(order, entrants);
@@ -130,7 +128,8 @@ impl Inner {
             let seat =
                 if entrant.station == Station::All { Seat::All } else { Seat::from(limit.overrides(key)) };
             // A limit that only watches does not charge where it would refuse.
-            let load = if entrant.is_crowded() { Load::default() } else { entrant.load };
+            let watches = limit.mode() != Mode::Enforce;
+            let load = if entrant.is_crowded() && watches { Load::default() } else { entrant.load };
             lines.push(Line { limit, seat, row: &mut entrant.row, load });
         }
 
@@ -145,16 +144,7 @@ impl Inner {
         if let (true, Some(line), Some(station)) = (degraded, crowded, room) {
             decision = Decision::Denied(no_room(line, lines[line].limit, station));
         }
-        if answers.detail() == Detail::Readings {
-            decide::each_item(&lines, |place, line, item| {
-                let reading = line.reading(place.item, item, now);
-                answers.read(ItemReading {
-                    limit: Arc::clone(&limits[place.line]),
-                    item: place.item,
-                    reading,
-                });
-            });
-        }
+        read(&lines, |line| &limits[line], now, answers);
         Conclusion { decision, degraded, shadowed, charges, tenure }
     }
 
@@ -240,6 +230,28 @@ impl Entrant {
     fn is_crowded(&self) -> bool {
         matches!(self.station, Station::NewKey(Room::None | Room::NoneUntil(_)))
     }
+}
+
+/// Reads what every item says, if that is wanted.
+pub(super) fn read<'l>(
+    lines: &[Line<'_>],
+    limit_of: impl Fn(usize) -> &'l Arc<Limit>,
+    now: Timestamp,
+    answers: &mut Answers,
+) {
+    if answers.detail() == Detail::Readings {
+        decide::each_item(lines, |place, line, item| {
+            let reading = line.reading(place.item, item, now);
+            answers.read(ItemReading { limit: Arc::clone(limit_of(place.line)), item: place.item, reading });
+        });
+    }
+}
+
+/// A denial that names its limits.
+pub(super) fn put_in_words<'l>(denial: Denial, limit_of: impl Fn(usize) -> &'l Arc<Limit>) -> Denied {
+    let Denial { binding, wait, first } = denial;
+    let limit = Arc::clone(limit_of(binding.line));
+    Denied { limit, item: binding.item, wait, first: (Arc::clone(limit_of(first.line)), first.item) }
 }
 
 /// The refusal of a limit that has no room for another key.

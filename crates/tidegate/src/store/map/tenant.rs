@@ -3,11 +3,14 @@
 use std::sync::Arc;
 
 use tidegate_core::decide;
-use tidegate_core::{Ask, Limit, Line, Load, Order, Per, Row, Season, Seat, Timestamp};
+use tidegate_core::{
+    Ask, Decision, Intent, Item, Law, Limit, Line, Load, Mode, Order, Per, Row, Season, Seat, Timestamp,
+};
 
-use super::deciding::{Entrant, Station};
+use super::deciding::{Entrant, Station, put_in_words, read};
 use super::leases::Holding;
 use super::table::{Room, Table};
+use crate::answer::{Answer, Answers, Outcome};
 
 /// A limit and its rows.
 pub(super) struct Tenant {
@@ -18,14 +21,19 @@ pub(super) struct Tenant {
     pub(super) fence: u64,
     pub(super) all: Row,
     pub(super) table: Table,
+    /// A blank row, for keys that have none yet.
+    spare: Row,
+    /// Whether the limit never holds anything and never only watches.
+    plain: bool,
     /// Whether the limit's end was noticed and its state dropped.
     ended: bool,
 }
 
 impl Tenant {
     pub(super) fn new(limit: Arc<Limit>, generation: u64, fence: u64) -> Tenant {
-        let all = Row::blank(&limit, Per::All);
-        Tenant { limit, generation, fence, all, table: Table::default(), ended: false }
+        let (all, spare) = (Row::blank(&limit, Per::All), Row::blank(&limit, Per::Key));
+        let plain = is_plain(&limit);
+        Tenant { limit, generation, fence, all, table: Table::default(), spare, plain, ended: false }
     }
 
     pub(super) fn live_keys(&self, now: Timestamp) -> usize {
@@ -62,7 +70,54 @@ impl Tenant {
             *row = row.adopt((&former, old), (next, new), at);
         }
         self.table.may_have_room();
+        self.spare = Row::blank(next, Per::Key);
+        self.plain = is_plain(next);
         self.ended = false;
+    }
+
+    /// Decides an order of one ask where its rows lie, if that is all there is to it: no lease, no shadow, no new key
+    /// of a limit that bounds them. `None` if there is more to it.
+    pub(super) fn decide_alone(
+        &mut self,
+        ask: &Ask<'_>,
+        intent: Intent,
+        now: Timestamp,
+        answers: &mut Answers,
+    ) -> Option<Answer> {
+        if !self.plain || (ask.key.is_none() && self.limit.needs_key()) {
+            return None;
+        }
+        self.drop_if_ended(now);
+        let Tenant { limit, all, table, spare, .. } = self;
+        let load = Load::of(ask.count);
+        let first = answers.mark();
+        let all = Line { limit, seat: Seat::All, row: all, load };
+        let decision = if let Some(key) = ask.key.filter(|_| limit.needs_key()) {
+            let slot = table.find(key);
+            if slot.is_none() && limit.spec().max_keys.is_some() {
+                return None;
+            }
+            let row = slot.map_or(&mut *spare, |slot| table.row(slot));
+            let mut lines = [all, Line { limit, seat: Seat::from(limit.overrides(key)), row, load }];
+            let decision = decide(&mut lines, intent, None, now, &mut |_| {});
+            read(&lines, |_| limit, now, answers);
+            if slot.is_none() && !spare.is_fresh(limit, Seat::from(limit.overrides(key)), now) {
+                let row = std::mem::replace(spare, Row::blank(limit, Per::Key));
+                table.insert(limit, key, row, now);
+            }
+            decision
+        } else {
+            let mut lines = [all];
+            let decision = decide(&mut lines, intent, None, now, &mut |_| {});
+            read(&lines, |_| limit, now, answers);
+            decision
+        };
+        let outcome = match decision {
+            Decision::Granted => Outcome::Granted(None),
+            Decision::Denied(denial) => Outcome::Denied(put_in_words(denial, |_| limit)),
+        };
+        let readings = first..answers.mark();
+        Some(Answer { outcome, at: now, degraded: false, shadowed: Vec::new(), readings })
     }
 
     /// Takes out the rows that one ask is about, or adds its load to those that are out already.
@@ -114,4 +169,9 @@ impl Tenant {
             }
         }
     }
+}
+
+fn is_plain(limit: &Limit) -> bool {
+    let held = |item: &Item| matches!(item.rule().law, Law::OnRelease(_));
+    limit.mode() == Mode::Enforce && !limit.items().iter().any(held)
 }

@@ -1,0 +1,876 @@
+//! The reference model: what limits mean, by definition.
+//!
+//! It keeps a list of what was admitted and answers every question by looking at all of it. It is slow on purpose and
+//! shares no arithmetic with the laws: no arrival time, no running sums, no ring, no calendar memo.
+//!
+//! | policy        | in use at `t`                                                                      |
+//! |---------------|------------------------------------------------------------------------------------|
+//! | `total`       | everything                                                                         |
+//! | calendar      | everything since the last rollover, if the latest of it shares a unit with `t`     |
+//! | `interval`    | everything since the hit that opened the window, if `t` is before its end          |
+//! | `sliding`     | everything counted in the closed window `[t - W, t]`                               |
+//! | `bucket`      | `n` more fits iff for every earlier `s`: spent in `[s, t]` + `n` ≤ burst + refill  |
+//! | `concurrency` | everything held by leases that have not lapsed                                     |
+//!
+//! A wait is found by trying every instant at which anything could change, in order.
+//!
+//! Refunds are exact: what is given back was never spent. A bucket may keep more than that (it forgets where a charge
+//! lies), but never more than if nothing had been given back. So the model answers a bucket twice, once as if refunded
+//! charges had cost their true price from the start ([`View::Truth`]) and once as if nothing had been refunded
+//! ([`View::Spent`]), and whoever is tested must lie between.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+
+use tidegate_core::{
+    Amount, Capacity, Charge, ItemSpec, LeaseId, LimitSpec, Load, Mode, Per, Policy, Precision, Span, Tenure,
+    Tick, Timestamp, Unit, Wait, WeekStart,
+};
+
+use crate::civil::Almanac;
+
+/// An ask that owns its words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnedAsk {
+    /// The limit.
+    pub limit_id: String,
+    /// The key.
+    pub key: Option<Vec<u8>>,
+    /// How much.
+    pub count: Amount,
+}
+
+/// Why an order is refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The limit of the item with the longest wait.
+    pub limit_id: String,
+    /// The name of that item.
+    pub item: String,
+    /// Its wait.
+    pub wait: Wait,
+}
+
+/// What an item says about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reading {
+    /// Its limit.
+    pub limit_id: String,
+    /// Its name.
+    pub item: String,
+    /// How much may be in use.
+    pub capacity: Capacity,
+    /// How much is.
+    pub used: Amount,
+    /// How much is left, if there is an end to it.
+    pub remaining: Option<Amount>,
+    /// When `used` becomes zero if nobody asks.
+    pub resets_at: Option<Timestamp>,
+}
+
+/// How refunds of buckets are seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum View {
+    /// As if the charge had cost its true price from the start.
+    Truth,
+    /// As if nothing had been given back.
+    Spent,
+}
+
+/// Everything that was ever admitted and still matters.
+#[derive(Debug, Clone)]
+pub struct Model {
+    tick: Tick,
+    books: BTreeMap<String, Book>,
+    leases: BTreeMap<LeaseId, Held>,
+    latest: u64,
+    almanacs: RefCell<HashMap<(Unit, String, WeekStart), Almanac>>,
+}
+
+/// One limit and what was admitted under it.
+#[derive(Debug, Clone)]
+struct Book {
+    spec: LimitSpec,
+    articles: Vec<Article>,
+    ledgers: BTreeMap<(String, Option<Vec<u8>>), Ledger>,
+}
+
+/// One item, as its text says.
+#[derive(Debug, Clone)]
+struct Article {
+    name: String,
+    per: Per,
+    policy: Policy,
+    limit: Capacity,
+    charge: Charge,
+    /// Ticks between units, for a bucket.
+    step: u64,
+    /// Everything that makes it this law and no other.
+    law: String,
+}
+
+/// What an item grants one key at one instant.
+#[derive(Debug, Clone, Copy)]
+struct Terms {
+    capacity: Capacity,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Total,
+    Calendar(Unit),
+    Interval { window: u64 },
+    Sliding { window: u64, grain: u64 },
+    Bucket { step: u64 },
+    Concurrency,
+}
+
+/// What was admitted under one item for one key.
+#[derive(Debug, Clone, Default)]
+struct Ledger {
+    events: Vec<Event>,
+    /// The latest charge.
+    last_time: u64,
+    /// The hit that opened the window.
+    opened: u64,
+    /// The step that a bucket's events are reckoned with.
+    step: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Event {
+    /// When it counts.
+    at: u64,
+    /// What it cost in truth.
+    amount: Amount,
+    /// What it cost before refunds.
+    spent: Amount,
+    /// A backlog brought over from another rate, in ticks, for each view.
+    carried: [u128; 2],
+    /// Which lease it came with.
+    lease: Option<LeaseId>,
+    /// When that lapses.
+    lapses: u64,
+    /// Whether its law has changed since, so that nothing of it is given back.
+    frozen: bool,
+}
+
+/// A lease and what its order was charged.
+#[derive(Debug, Clone)]
+struct Held {
+    lapses: u64,
+    charges: Vec<(String, String, Option<Vec<u8>>, Amount)>,
+}
+
+/// One item as one order asks it.
+struct Question<'a> {
+    book: &'a Book,
+    article: &'a Article,
+    key: Option<&'a [u8]>,
+    cost: Amount,
+}
+
+impl Model {
+    /// A model of a store with no limits.
+    pub fn new(tick: Tick) -> Model {
+        Model {
+            tick,
+            books: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            latest: 0,
+            almanacs: RefCell::new(HashMap::new()),
+        }
+    }
+
+    /// The tick time is kept in.
+    pub fn tick(&self) -> Tick {
+        self.tick
+    }
+
+    /// The text of a limit.
+    pub fn spec(&self, id: &str) -> Option<&LimitSpec> {
+        self.books.get(id).map(|book| &book.spec)
+    }
+
+    /// The instant it really is: time does not go back.
+    pub fn clamp(&mut self, now: Timestamp) -> Timestamp {
+        self.latest = self.latest.max(now.ticks());
+        Timestamp::from_ticks(self.latest)
+    }
+
+    // Edits.
+
+    /// Adds a limit, or replaces its text. What had come back by now is forgotten; what survives is judged anew.
+    pub fn put(&mut self, spec: LimitSpec, now: Timestamp) {
+        let now = self.clamp(now).ticks();
+        let former = self.books.get(&spec.id).cloned();
+        let articles = self.articles(&spec, former.as_ref());
+        let mut book = Book { spec, articles, ledgers: BTreeMap::new() };
+        if let Some(former) = former.filter(|former| !self.is_over(former, now)) {
+            for ((name, key), ledger) in &former.ledgers {
+                let (Some(old), Some(new)) = (former.article(name), book.article(name)) else { continue };
+                let old = Question { book: &former, article: old, key: key.as_deref(), cost: 0 };
+                let new = Question { book: &book, article: new, key: key.as_deref(), cost: 0 };
+                if let Some(ledger) = self.adopted(&old, &new, ledger, now) {
+                    book.ledgers.insert((name.clone(), key.clone()), ledger);
+                }
+            }
+        }
+        self.books.insert(book.spec.id.clone(), book);
+    }
+
+    /// Removes a limit and everything about it.
+    pub fn remove(&mut self, id: &str) {
+        self.books.remove(id);
+    }
+
+    fn adopted(&self, old: &Question<'_>, new: &Question<'_>, ledger: &Ledger, at: u64) -> Option<Ledger> {
+        let (before, after) = (self.terms(old, at), self.terms(new, at));
+        let mut ledger = self.caught_up(old, ledger, at);
+        if old.article.law != new.article.law {
+            ledger.events.iter_mut().for_each(|event| event.frozen = true);
+        }
+        match (before.kind, after.kind) {
+            (Kind::Bucket { .. }, Kind::Bucket { step }) => ledger.carry_over(step, at),
+            (Kind::Concurrency, Kind::Concurrency) => {}
+            _ if self.used(old, &before, &ledger, at, View::Truth) == 0 => return None,
+            (Kind::Sliding { window, .. }, Kind::Sliding { grain, .. }) => {
+                ledger.events.retain(|event| event.at + window >= at);
+                if grain > 1 {
+                    ledger.events.iter_mut().for_each(|event| event.at = last_tick(event.at, grain));
+                }
+            }
+            _ => {}
+        }
+        Some(ledger)
+    }
+
+    fn articles(&self, spec: &LimitSpec, former: Option<&Book>) -> Vec<Article> {
+        let compile = |item: &ItemSpec| {
+            let name = item.effective_name();
+            let before = former.and_then(|former| former.article(&name)).map_or(0, |article| article.step);
+            let step = match item.policy {
+                Policy::Bucket { window, .. } => step(self.ticks(window), item.limit, before),
+                _ => 0,
+            };
+            let law = match item.policy {
+                Policy::Total => "total".to_owned(),
+                Policy::Calendar(unit) => format!("{unit:?} {} {:?}", spec.time_zone.name(), spec.week_start),
+                Policy::Bucket { .. } => format!("bucket {step}"),
+                Policy::Sliding { window, precision } => {
+                    format!("sliding {window:?} {}", grain(self.ticks(window), precision, item.limit))
+                }
+                Policy::Interval { .. } | Policy::Concurrency { .. } => format!("{:?}", item.policy),
+            };
+            let by_default = match item.policy {
+                Policy::Concurrency { .. } => Charge::Ask,
+                _ => Charge::Count,
+            };
+            Article {
+                name,
+                per: item.per,
+                policy: item.policy,
+                limit: item.limit,
+                charge: item.charge.unwrap_or(by_default),
+                step,
+                law,
+            }
+        };
+        spec.items.iter().map(compile).collect()
+    }
+
+    // Questions.
+
+    /// Why these asks would be refused at `now`, or `None` if they fit.
+    pub fn refusal(&self, asks: &[OwnedAsk], now: Timestamp, view: View) -> Option<Refusal> {
+        let questions = self.questions(asks);
+        let mut found: Option<Refusal> = None;
+        let mut at = now.ticks();
+        loop {
+            let mut worst: Option<Refusal> = None;
+            for question in questions.iter().filter(|question| question.book.spec.mode == Mode::Enforce) {
+                if let Some(wait) = self.wait(question, at, view)
+                    && worst.as_ref().is_none_or(|worst| wait > worst.wait)
+                {
+                    let limit_id = question.book.spec.id.clone();
+                    worst = Some(Refusal { limit_id, item: question.article.name.clone(), wait });
+                }
+            }
+            match worst {
+                None => return found,
+                Some(refusal) => {
+                    let wait = refusal.wait;
+                    found = Some(refusal);
+                    // What is promised must hold then: look again at the promised instant.
+                    let Wait::Until(until) = wait else { return found };
+                    at = until.ticks();
+                }
+            }
+        }
+    }
+
+    /// The first instant after `now` at which these asks fit if nobody else asks, found by trying every instant at
+    /// which anything changes by itself.
+    pub fn first_fit(&self, asks: &[OwnedAsk], now: Timestamp, view: View) -> Option<Timestamp> {
+        let questions = self.questions(asks);
+        let enforced = || questions.iter().filter(|question| question.book.spec.mode == Mode::Enforce);
+        let mut instants: Vec<u64> =
+            enforced().flat_map(|question| self.instants(question, now.ticks(), view)).collect();
+        instants.sort_unstable();
+        let fits =
+            |at: u64| enforced().all(|question| self.is_open(question, at) && self.fits(question, at, view));
+        instants.into_iter().find(|&at| at > now.ticks() && fits(at)).map(Timestamp::from_ticks)
+    }
+
+    /// The readings of every item that is asked, limits as asked, items as written, keys as asked.
+    pub fn readings(&self, asks: &[OwnedAsk], now: Timestamp, view: View) -> Vec<Reading> {
+        let at = now.ticks();
+        let read = |question: &Question<'_>| {
+            let terms = self.terms(question, at);
+            let over = self.is_over(question.book, at);
+            let used = if over { 0 } else { self.used_now(question, at, view) };
+            let resets_at = match terms.kind {
+                Kind::Total | Kind::Concurrency => None,
+                _ if used == 0 => None,
+                _ => {
+                    let mut instants = self.instants(question, at, view);
+                    instants.sort_unstable();
+                    instants.into_iter().find(|&t| t > at && self.used_now(question, t, view) == 0)
+                }
+            };
+            Reading {
+                limit_id: question.book.spec.id.clone(),
+                item: question.article.name.clone(),
+                capacity: terms.capacity,
+                used,
+                remaining: terms.capacity.remaining(used),
+                resets_at: resets_at.map(Timestamp::from_ticks),
+            }
+        };
+        self.questions(asks).iter().map(read).collect()
+    }
+
+    /// Whether a limit in shadow mode would refuse these asks in one view and not in the other, so that the model
+    /// cannot say what it would be charged.
+    pub fn is_open_to_doubt(&self, asks: &[OwnedAsk], now: Timestamp) -> bool {
+        let questions = self.questions(asks);
+        let shadows = questions.iter().filter(|question| question.book.spec.mode == Mode::Shadow);
+        shadows.into_iter().any(|question| {
+            let [truth, spent] =
+                [View::Truth, View::Spent].map(|view| self.fits(question, now.ticks(), view));
+            truth != spent
+        })
+    }
+
+    /// Whether a limit in shadow mode would refuse these asks.
+    fn would_refuse(&self, questions: &[Question<'_>], id: &str, at: u64) -> bool {
+        let of_limit = questions.iter().filter(|question| question.book.spec.id == id);
+        of_limit
+            .into_iter()
+            .any(|question| !(self.is_open(question, at) && self.fits(question, at, View::Truth)))
+    }
+
+    // Changes.
+
+    /// Records that these asks were granted at `now`, with this lease if there is one.
+    pub fn charge(&mut self, asks: &[OwnedAsk], tenure: Option<Tenure>, now: Timestamp) {
+        let now = self.clamp(now).ticks();
+        let questions = self.questions(asks);
+        let mut charges = Vec::new();
+        for question in &questions {
+            let id = &question.book.spec.id;
+            if question.book.spec.mode == Mode::Shadow && self.would_refuse(&questions, id, now) {
+                continue;
+            }
+            let key = question.key.map(<[u8]>::to_vec);
+            charges.push((id.clone(), question.article.name.clone(), key, question.cost));
+        }
+        for (id, name, key, cost) in &charges {
+            self.record(id, name, key.as_deref(), *cost, tenure, now);
+        }
+        if let Some(tenure) = tenure {
+            self.leases.insert(tenure.lease, Held { lapses: tenure.expires_at.ticks(), charges });
+        }
+    }
+
+    fn record(
+        &mut self,
+        id: &str,
+        name: &str,
+        key: Option<&[u8]>,
+        cost: Amount,
+        tenure: Option<Tenure>,
+        now: u64,
+    ) {
+        if cost == 0 {
+            return;
+        }
+        let book = &self.books[id];
+        let Some(article) = book.article(name) else { return };
+        let question = Question { book, article, key, cost };
+        let terms = self.terms(&question, now);
+        let mut ledger = self.caught_up(&question, &self.ledger(&question), now);
+        let mut at = now;
+        match terms.kind {
+            Kind::Calendar(_) | Kind::Interval { .. } => {
+                if self.used(&question, &terms, &ledger, now, View::Truth) == 0 {
+                    ledger.events.clear();
+                    ledger.opened = now;
+                }
+            }
+            Kind::Sliding { window, grain } => {
+                ledger.events.retain(|event| event.at + window >= now);
+                let latest = ledger.events.iter().map(|event| event.at).max().unwrap_or(0);
+                at = last_tick(now, grain).max(latest);
+            }
+            Kind::Bucket { step } => {
+                if terms.capacity == Capacity::Unlimited {
+                    return;
+                }
+                ledger.step = step;
+            }
+            Kind::Concurrency if tenure.is_none() => return,
+            Kind::Total | Kind::Concurrency => {}
+        }
+        ledger.last_time = ledger.last_time.max(now);
+        ledger.events.push(Event {
+            at,
+            amount: cost,
+            spent: cost,
+            carried: [0, 0],
+            lease: tenure.map(|tenure| tenure.lease),
+            lapses: tenure.map_or(0, |tenure| tenure.expires_at.ticks()),
+            frozen: false,
+        });
+        let place = (name.to_owned(), key.map(<[u8]>::to_vec));
+        self.books.get_mut(id).expect("found above").ledgers.insert(place, ledger);
+    }
+
+    /// Whether a lease is known and has not lapsed.
+    pub fn is_live(&self, lease: LeaseId, now: Timestamp) -> bool {
+        self.leases.get(&lease).is_some_and(|held| now.ticks().max(self.latest) < held.lapses)
+    }
+
+    /// Gives a lease back; whether it was live.
+    pub fn release(&mut self, lease: LeaseId, now: Timestamp) -> bool {
+        let now = self.clamp(now);
+        let live = self.is_live(lease, now);
+        if live {
+            self.leases.remove(&lease);
+            self.each_held(lease, &mut |event| event.lapses = 0);
+        }
+        live
+    }
+
+    /// Moves the end of a lease; whether it was live.
+    pub fn renew(&mut self, lease: LeaseId, expires_at: Timestamp, now: Timestamp) -> bool {
+        let now = self.clamp(now);
+        let live = self.is_live(lease, now);
+        if live {
+            self.leases.get_mut(&lease).expect("it is live").lapses = expires_at.ticks();
+            self.each_held(lease, &mut |event| event.lapses = expires_at.ticks());
+        }
+        live
+    }
+
+    fn each_held(&mut self, lease: LeaseId, change: &mut dyn FnMut(&mut Event)) {
+        for ledger in self.books.values_mut().flat_map(|book| book.ledgers.values_mut()) {
+            ledger.events.iter_mut().filter(|event| event.lease == Some(lease)).for_each(&mut *change);
+        }
+    }
+
+    /// Corrects what a lease's order was charged to the true cost of one ask of `actual`, and releases it; whether it
+    /// was live.
+    pub fn settle(&mut self, lease: LeaseId, actual: Amount, now: Timestamp) -> bool {
+        let now = self.clamp(now);
+        if !self.is_live(lease, now) {
+            return false;
+        }
+        let held = self.leases.remove(&lease).expect("it is live");
+        for (id, name, key, charged) in &held.charges {
+            let Some(book) = self.books.get(id) else { continue };
+            let Some(article) = book.article(name) else { continue };
+            if matches!(article.policy, Policy::Concurrency { .. }) || self.is_over(book, now.ticks()) {
+                continue;
+            }
+            let cost = price(article, Load::of(actual));
+            if cost > *charged {
+                self.record(id, name, key.as_deref(), cost - charged, None, now.ticks());
+            } else {
+                self.refund(id, name, key.as_deref(), lease, charged - cost);
+            }
+        }
+        self.each_held(lease, &mut |event| event.lapses = 0);
+        true
+    }
+
+    fn refund(&mut self, id: &str, name: &str, key: Option<&[u8]>, lease: LeaseId, amount: Amount) {
+        let book = self.books.get_mut(id).expect("looked up by the caller");
+        let is_bucket =
+            book.article(name).is_some_and(|article| matches!(article.policy, Policy::Bucket { .. }));
+        let Some(ledger) = book.ledgers.get_mut(&(name.to_owned(), key.map(<[u8]>::to_vec))) else { return };
+        for event in ledger.events.iter_mut().filter(|event| event.lease == Some(lease) && !event.frozen) {
+            event.amount = event.amount.saturating_sub(amount);
+            if !is_bucket {
+                event.spent = event.amount;
+            }
+        }
+        ledger.events.retain(|event| event.spent > 0 || event.carried != [0, 0]);
+    }
+
+    /// Zeroes what is counted of a key, or of everybody. Leases go on, but what they were charged is gone.
+    pub fn reset(&mut self, id: &str, key: Option<&[u8]>, now: Timestamp) {
+        self.clamp(now);
+        let Some(book) = self.books.get_mut(id) else { return };
+        let held: Vec<String> = book
+            .articles
+            .iter()
+            .filter(|article| matches!(article.policy, Policy::Concurrency { .. }))
+            .map(|article| article.name.clone())
+            .collect();
+        book.ledgers
+            .retain(|(name, whose), _| held.contains(name) || (key.is_some() && whose.as_deref() != key));
+    }
+
+    // Definitions.
+
+    fn questions<'a>(&'a self, asks: &'a [OwnedAsk]) -> Vec<Question<'a>> {
+        let mut questions = Vec::new();
+        for (index, ask) in asks.iter().enumerate() {
+            if asks[..index].iter().any(|before| before.limit_id == ask.limit_id) {
+                continue;
+            }
+            let book = &self.books[&ask.limit_id];
+            if book.spec.mode == Mode::Off {
+                continue;
+            }
+            let of_limit: Vec<&OwnedAsk> =
+                asks.iter().filter(|other| other.limit_id == ask.limit_id).collect();
+            let load = |of: &dyn Fn(&OwnedAsk) -> bool| {
+                let loads = of_limit.iter().filter(|ask| of(ask)).map(|ask| Load::of(ask.count));
+                loads.fold(Load::default(), Load::plus)
+            };
+            for article in &book.articles {
+                if article.per == Per::All {
+                    let cost = price(article, load(&|_| true));
+                    questions.push(Question { book, article, key: None, cost });
+                    continue;
+                }
+                for (index, ask) in of_limit.iter().enumerate() {
+                    if ask.key.is_some() && !of_limit[..index].iter().any(|before| before.key == ask.key) {
+                        let cost = price(article, load(&|other| other.key == ask.key));
+                        questions.push(Question { book, article, key: ask.key.as_deref(), cost });
+                    }
+                }
+            }
+        }
+        questions
+    }
+
+    fn ticks(&self, duration: std::time::Duration) -> u64 {
+        self.tick.span(duration).ticks()
+    }
+
+    fn starts(&self, book: &Book) -> u64 {
+        book.spec.starts_at.and_then(|at| self.tick.instant_after(at)).map_or(0, Timestamp::ticks)
+    }
+
+    fn ends(&self, book: &Book) -> u64 {
+        book.spec.ends_at.and_then(|at| self.tick.instant(at)).map_or(u64::MAX, Timestamp::ticks)
+    }
+
+    fn is_over(&self, book: &Book, at: u64) -> bool {
+        at >= self.ends(book)
+    }
+
+    fn is_open(&self, question: &Question<'_>, at: u64) -> bool {
+        self.starts(question.book) <= at && !self.is_over(question.book, at)
+    }
+
+    /// The exception for this key: its limit and when it ends.
+    fn exception(&self, question: &Question<'_>) -> Option<(Capacity, u64)> {
+        let key = question.key?;
+        let found = question
+            .book
+            .spec
+            .overrides
+            .iter()
+            .find(|other| other.key == key && other.item == question.article.name)?;
+        let until = found.until.and_then(|until| self.tick.instant(until)).map_or(u64::MAX, Timestamp::ticks);
+        Some((found.limit, until))
+    }
+
+    fn terms(&self, question: &Question<'_>, at: u64) -> Terms {
+        let article = question.article;
+        let limit = match self.exception(question) {
+            Some((limit, until)) if at < until => limit,
+            _ => article.limit,
+        };
+        let (kind, capacity) = match article.policy {
+            Policy::Total => (Kind::Total, limit),
+            Policy::Calendar(unit) => (Kind::Calendar(unit), limit),
+            Policy::Interval { window } => (Kind::Interval { window: self.ticks(window) }, limit),
+            Policy::Sliding { window, precision } => {
+                let window = self.ticks(window);
+                (Kind::Sliding { window, grain: grain(window, precision, limit) }, limit)
+            }
+            Policy::Bucket { window, burst } => {
+                let step = if limit == article.limit {
+                    article.step
+                } else {
+                    step(self.ticks(window), limit, article.step)
+                };
+                (Kind::Bucket { step }, burst_of(article.limit, limit, burst))
+            }
+            Policy::Concurrency { .. } => (Kind::Concurrency, limit),
+        };
+        Terms { capacity, kind }
+    }
+
+    fn ledger(&self, question: &Question<'_>) -> Ledger {
+        let place = (question.article.name.clone(), question.key.map(<[u8]>::to_vec));
+        question.book.ledgers.get(&place).cloned().unwrap_or_default()
+    }
+
+    /// The ledger as it stands at `at`: a bucket whose exception has ended has been draining at the item's own rate
+    /// since then.
+    fn caught_up(&self, question: &Question<'_>, ledger: &Ledger, at: u64) -> Ledger {
+        let mut ledger = ledger.clone();
+        if let (Policy::Bucket { .. }, Some((_, until))) = (question.article.policy, self.exception(question))
+            && until <= at
+        {
+            ledger.carry_over(question.article.step, until);
+        }
+        ledger
+    }
+
+    fn used_now(&self, question: &Question<'_>, at: u64, view: View) -> Amount {
+        let ledger = self.caught_up(question, &self.ledger(question), at);
+        self.used(question, &self.terms(question, at), &ledger, at, view)
+    }
+
+    fn used(&self, question: &Question<'_>, terms: &Terms, ledger: &Ledger, at: u64, view: View) -> Amount {
+        let sum = |counts: &dyn Fn(&Event) -> bool| -> u128 {
+            ledger.events.iter().filter(|event| counts(event)).map(|event| u128::from(event.amount)).sum()
+        };
+        let used = match terms.kind {
+            Kind::Total => sum(&|_| true),
+            Kind::Calendar(unit) => {
+                let shares_unit = ledger.last_time >= at
+                    || self.unit_around(question.book, unit, ledger.last_time)
+                        == self.unit_around(question.book, unit, at);
+                if shares_unit { sum(&|_| true) } else { 0 }
+            }
+            Kind::Interval { window } => {
+                if at < ledger.opened + window {
+                    sum(&|_| true)
+                } else {
+                    0
+                }
+            }
+            Kind::Sliding { window, .. } => sum(&|event| event.at + window >= at),
+            Kind::Bucket { .. } if terms.capacity == Capacity::Unlimited => 0,
+            Kind::Bucket { step } => ledger.backlog(at, view).div_ceil(u128::from(step)),
+            Kind::Concurrency => sum(&|event| event.lapses > at),
+        };
+        Amount::try_from(used).unwrap_or(Amount::MAX)
+    }
+
+    fn fits(&self, question: &Question<'_>, at: u64, view: View) -> bool {
+        let terms = self.terms(question, at);
+        let Capacity::AtMost(limit) = terms.capacity else { return true };
+        let ledger = self.caught_up(question, &self.ledger(question), at);
+        let (limit, cost) = (u128::from(limit), u128::from(question.cost));
+        match terms.kind {
+            Kind::Bucket { step } => {
+                let step = u128::from(step);
+                let within = |from: u64| {
+                    let spent = ledger.ticks_since(from, view) + cost * step;
+                    spent <= u128::from(at.saturating_sub(from)) + limit * step
+                };
+                cost <= limit && ledger.events.iter().all(|event| within(event.at))
+            }
+            _ => u128::from(self.used(question, &terms, &ledger, at, view)) + cost <= limit,
+        }
+    }
+
+    /// When one item's answer could change by itself.
+    fn instants(&self, question: &Question<'_>, now: u64, view: View) -> Vec<u64> {
+        let mut instants = vec![self.starts(question.book)];
+        let mut looks = vec![now];
+        if let Some((_, until)) =
+            self.exception(question).filter(|&(_, until)| now < until && until < u64::MAX)
+        {
+            instants.push(until);
+            looks.push(until);
+        }
+        for look in looks {
+            let terms = self.terms(question, look);
+            let ledger = self.caught_up(question, &self.ledger(question), look);
+            match terms.kind {
+                Kind::Total | Kind::Concurrency => {}
+                Kind::Calendar(unit) => {
+                    instants.push(self.unit_around(question.book, unit, ledger.last_time).1);
+                }
+                Kind::Interval { window } => instants.push(ledger.opened + window),
+                Kind::Sliding { window, .. } => {
+                    instants.extend(ledger.events.iter().map(|event| event.at + window + 1));
+                }
+                Kind::Bucket { step } => {
+                    let Capacity::AtMost(burst) = terms.capacity else { continue };
+                    let missing = |from: u64, cost: u128| {
+                        let full =
+                            u128::from(from) + ledger.ticks_since(from, view) + cost * u128::from(step);
+                        u64::try_from(full.saturating_sub(u128::from(burst) * u128::from(step)))
+                            .unwrap_or(u64::MAX)
+                    };
+                    for event in &ledger.events {
+                        instants.push(missing(event.at, u128::from(question.cost)));
+                        instants.push(missing(event.at, u128::from(burst)));
+                    }
+                }
+            }
+        }
+        instants
+    }
+
+    /// Whether one item refuses at `now`, and for how long.
+    fn wait(&self, question: &Question<'_>, now: u64, view: View) -> Option<Wait> {
+        if self.is_over(question.book, now) {
+            return Some(Wait::Never);
+        }
+        if self.is_open(question, now) && self.fits(question, now, view) {
+            return None;
+        }
+        if matches!(question.article.policy, Policy::Concurrency { .. }) {
+            return Some(self.holders_wait(question, now.max(self.starts(question.book)), view));
+        }
+        let mut instants = self.instants(question, now, view);
+        instants.sort_unstable();
+        let found = instants
+            .into_iter()
+            .find(|&at| at > now && self.is_open(question, at) && self.fits(question, at, view));
+        Some(found.map_or(Wait::Never, |at| Wait::Until(Timestamp::from_ticks(at))))
+    }
+
+    /// The wait for held units: for whoever holds them, if the capacity could ever be enough; else for the end of an
+    /// exception.
+    fn holders_wait(&self, question: &Question<'_>, at: u64, view: View) -> Wait {
+        if self.is_over(question.book, at) {
+            return Wait::Never;
+        }
+        if self.fits(question, at, view) {
+            return Wait::Until(Timestamp::from_ticks(at));
+        }
+        if self.terms(question, at).capacity.admits(0, question.cost) {
+            return Wait::OnRelease;
+        }
+        match self.exception(question) {
+            Some((_, until)) if at < until && until < u64::MAX => self.holders_wait(question, until, view),
+            _ => Wait::Never,
+        }
+    }
+
+    /// The calendar unit around an instant, in ticks.
+    fn unit_around(&self, book: &Book, unit: Unit, at: u64) -> (u64, u64) {
+        let zone = &book.spec.time_zone;
+        let place = (unit, zone.name().to_owned(), book.spec.week_start);
+        let mut almanacs = self.almanacs.borrow_mut();
+        let almanac = almanacs.entry(place).or_insert_with(|| Almanac::new(unit, zone, book.spec.week_start));
+        let second = i64::try_from(at / self.tick.per_second()).expect("tests stay before the end of time");
+        let (start, end) = almanac.around(second);
+        let ticks = |second: i64| u64::try_from(second).expect("not before 1970") * self.tick.per_second();
+        (ticks(start), ticks(end))
+    }
+}
+
+impl Book {
+    fn article(&self, name: &str) -> Option<&Article> {
+        self.articles.iter().find(|article| article.name == name)
+    }
+}
+
+impl Ledger {
+    /// Ticks of refill spent from `from` on.
+    fn ticks_since(&self, from: u64, view: View) -> u128 {
+        let ticks = |event: &Event| match view {
+            View::Truth => event.carried[0] + u128::from(event.amount) * u128::from(self.step),
+            View::Spent => event.carried[1] + u128::from(event.spent) * u128::from(self.step),
+        };
+        self.events.iter().filter(|event| event.at >= from).map(ticks).sum()
+    }
+
+    /// How many ticks of refill are owed at `at`: the most that any suffix of the history has not paid back.
+    fn backlog(&self, at: u64, view: View) -> u128 {
+        let owed = |event: &Event| {
+            let full_at = u128::from(event.at) + self.ticks_since(event.at, view);
+            full_at.saturating_sub(u128::from(at))
+        };
+        self.events.iter().map(owed).max().unwrap_or(0)
+    }
+
+    /// The same units in use at `at`, rounded up, at another rate from then on.
+    fn carry_over(&mut self, step: u64, at: u64) {
+        if self.events.is_empty() || self.step == step {
+            return;
+        }
+        let [truth, spent] = [View::Truth, View::Spent]
+            .map(|view| (self.backlog(at, view) * u128::from(step)).div_ceil(u128::from(self.step.max(1))));
+        self.step = step;
+        self.events = vec![Event {
+            at,
+            amount: 0,
+            spent: 0,
+            carried: [truth, spent],
+            lease: None,
+            lapses: 0,
+            frozen: true,
+        }];
+    }
+}
+
+/// The ticks between two units of a bucket. One that refuses everything goes on draining as before.
+fn step(window: u64, limit: Capacity, before: u64) -> u64 {
+    match limit {
+        Capacity::Unlimited => 0,
+        Capacity::AtMost(0) if before > 0 => before,
+        Capacity::AtMost(limit) => window.div_ceil(limit.max(1)).max(1),
+    }
+}
+
+/// How finely a sliding window is ruled, in ticks.
+fn grain(window: u64, precision: Precision, limit: Capacity) -> u64 {
+    match (precision, limit) {
+        (Precision::Exact, Capacity::AtMost(_)) => 1,
+        _ => window.div_ceil(64),
+    }
+}
+
+/// The last tick of the sub-window around `at`.
+fn last_tick(at: u64, grain: u64) -> u64 {
+    at - at % grain + (grain - 1)
+}
+
+/// How much of a bucket may be spent at once. An exception has a burst in proportion.
+fn burst_of(own: Capacity, limit: Capacity, burst: Option<Amount>) -> Capacity {
+    match (limit, burst, own) {
+        (Capacity::AtMost(limit), Some(burst), Capacity::AtMost(own)) if limit > 0 && own > 0 => {
+            Capacity::AtMost((burst * limit / own).max(1))
+        }
+        (Capacity::AtMost(limit), Some(burst), _) if limit > 0 => Capacity::AtMost(burst),
+        _ => limit,
+    }
+}
+
+fn price(article: &Article, load: Load) -> Amount {
+    match article.charge {
+        Charge::Count => load.count,
+        Charge::Ask => load.asks,
+    }
+}
+
+/// A lease of this many ticks from `now`.
+pub fn tenure(lease: LeaseId, now: Timestamp, ticks: u64) -> Tenure {
+    Tenure { lease, expires_at: now.plus(Span::from_ticks(ticks)) }
+}

@@ -1,0 +1,185 @@
+//! The behaviour suite: what every store does, whatever it is made of.
+//!
+//! Each behaviour is a small function over a [`Bench`]: a fresh store and the clock it goes by. A store's own test binary
+//! says `behaviour_suite!(bench)` and gets one test per behaviour, under the same names as every other store.
+//!
+//! The suite speaks only through [`Store`] and [`Catalog`]; nothing in it knows how a store works.
+
+mod decisions;
+mod edits;
+mod leases;
+mod requests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::store::Usage;
+use tidegate::{
+    Amount, Answer, Answers, Ask, Catalog, Denied, Detail, Expect, Grant, ItemReading, LimitSpec,
+    ManualClock, Order, Outcome, Rejection, Store, Wait,
+};
+
+/// A store under test: decides, and knows its limits.
+pub trait FullStore: Store + Catalog {}
+
+impl<S: Store + Catalog> FullStore for S {}
+
+/// A fresh store and the clock it goes by.
+pub struct Bench {
+    /// The store.
+    pub store: Arc<dyn FullStore>,
+    /// Its clock.
+    pub clock: Arc<ManualClock>,
+}
+
+/// A behaviour and its name.
+pub type Behaviour = (&'static str, fn(&Bench));
+
+/// Every behaviour.
+pub fn behaviours() -> impl Iterator<Item = Behaviour> {
+    [decisions::ALL, leases::ALL, requests::ALL, edits::ALL].into_iter().flatten().copied()
+}
+
+/// Runs one behaviour by name.
+///
+/// # Panics
+/// If the store does not behave so, or nothing has this name.
+pub fn run(name: &str, bench: &Bench) {
+    let (_, behaviour) = behaviours().find(|(other, _)| *other == name).expect("a behaviour of the suite");
+    behaviour(bench);
+}
+
+/// Makes one test per behaviour. `$bench` is a function that makes a fresh [`Bench`].
+#[macro_export]
+macro_rules! behaviour_suite {
+    ($bench:path) => {
+        $crate::behaviour_suite!($bench:
+            grants_up_to_the_limit refuses_and_charges_nothing counts_all_keys_and_each_key repeated_asks_add_up
+            a_set_is_all_or_nothing binding_is_the_longest_wait ties_go_to_the_first_written count_zero_only_looks
+            more_than_capacity_is_never unknown_limits_are_errors missing_keys_are_errors keys_have_a_bound
+            asks_have_a_bound empty_keys_are_keys peek_changes_nothing limit_zero_refuses_everything
+            unlimited_counts_and_never_refuses a_batch_is_decided_in_order time_never_goes_back
+            shadow_grants_and_does_not_charge off_is_not_asked overrides_apply_to_their_key
+            overrides_end_and_the_wait_knows starts_and_ends full_limits_refuse_only_new_keys charge_by_the_ask
+            huge_costs_are_values usage_is_current_data
+            leases_are_released_once leases_lapse leases_are_renewed fences_rise weights_count
+            reset_keeps_leases holds_settle_down holds_settle_up settling_twice_says_the_same
+            a_lapsed_hold_keeps_its_charge a_reset_voids_refunds sets_hold_and_settle_each_ask ttl_has_bounds
+            deleted_limits_take_their_leases_along
+            a_repeated_request_is_charged_once a_reused_request_is_rejected refusals_stay_retryable
+            requests_are_forgotten_after_ten_minutes request_ids_have_a_bound
+            edits_keep_counts lowering_acts_at_once raising_never_refuses new_items_start_at_zero
+            removed_items_take_their_state windows_judge_what_is_remembered zones_change_at_once
+            expectations_are_checked invalid_limits_change_nothing delete_forgets retired_limits_come_back
+            retirement_ends resets_zero_one_key_or_all watchers_hear_every_change
+        );
+    };
+    ($bench:path: $($name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                $crate::suite::run(stringify!($name), &$bench());
+            }
+        )*
+
+        /// Whatever is added to the suite is run here too.
+        #[test]
+        fn every_behaviour_has_a_test() {
+            let named = [$(stringify!($name)),*];
+            let missing: Vec<_> = $crate::suite::behaviours().map(|(name, _)| name).filter(|name| !named.contains(name)).collect();
+            assert!(missing.is_empty(), "no test for {missing:?}");
+        }
+    };
+}
+
+impl Bench {
+    /// A bench for this store and clock.
+    pub fn new(store: impl Store + Catalog + 'static, clock: Arc<ManualClock>) -> Bench {
+        Bench { store: Arc::new(store), clock }
+    }
+
+    /// Adds a limit.
+    #[track_caller]
+    pub fn add(&self, spec: LimitSpec) {
+        self.store.put(spec, Expect::Absent).expect("a valid new limit");
+    }
+
+    /// Replaces a limit.
+    #[track_caller]
+    pub fn edit(&self, spec: LimitSpec) {
+        self.store.put(spec, Expect::Present).expect("a valid next version");
+    }
+
+    /// Lets time pass.
+    pub fn pass(&self, duration: Duration) {
+        self.clock.advance(duration);
+    }
+
+    /// Lets seconds pass.
+    pub fn pass_seconds(&self, seconds: u64) {
+        self.pass(Duration::from_secs(seconds));
+    }
+
+    /// Submits one order.
+    pub fn submit(&self, order: Order<'_>) -> Result<(Answer, Vec<ItemReading>), Rejection> {
+        let answers = self.store.submit(&[order], Answers::new(Detail::Readings)).now();
+        let answer = answers.get(0).cloned().expect("one answer for one order")?;
+        let readings = answers.readings(&answer).to_vec();
+        Ok((answer, readings))
+    }
+
+    /// Takes `count` of a limit for a key.
+    #[track_caller]
+    pub fn take(&self, limit_id: &str, key: &str, count: Amount) -> Answer {
+        let asks = [Ask { limit_id, key: Some(key.as_bytes()), count }];
+        self.submit(Order::acquire(&asks)).expect("a sensible order").0
+    }
+
+    /// Whether `count` of a limit was granted to a key.
+    #[track_caller]
+    pub fn granted(&self, limit_id: &str, key: &str, count: Amount) -> bool {
+        self.take(limit_id, key, count).is_granted()
+    }
+
+    /// How much an item says is in use for a key.
+    #[track_caller]
+    pub fn used(&self, limit_id: &str, key: &str, item: &str) -> Amount {
+        let asks = [Ask { limit_id, key: Some(key.as_bytes()), count: 0 }];
+        let (_, readings) = self.submit(Order::peek(&asks)).expect("a sensible order");
+        let found = readings.iter().find(|reading| reading.limit.items()[reading.item].name() == item);
+        found.unwrap_or_else(|| panic!("no item {item}")).reading.used
+    }
+
+    /// What the store counts.
+    #[track_caller]
+    pub fn usage(&self, limit_id: &str, key: Option<&str>) -> Usage {
+        self.store.usage(limit_id, key.map(str::as_bytes)).now().expect("a known limit")
+    }
+}
+
+/// The lease of a grant.
+#[track_caller]
+fn lease(answer: &Answer) -> &Grant {
+    match &answer.outcome {
+        Outcome::Granted(Some(grant)) => grant,
+        other => panic!("expected a lease, got {other:?}"),
+    }
+}
+
+/// The denial of an answer.
+#[track_caller]
+fn denied(answer: &Answer) -> &Denied {
+    match &answer.outcome {
+        Outcome::Denied(denied) => denied,
+        other @ Outcome::Granted(_) => panic!("expected a denial, got {other:?}"),
+    }
+}
+
+/// How long after the decision a denial says to wait, in milliseconds.
+#[track_caller]
+fn wait_ms(answer: &Answer) -> u64 {
+    match denied(answer).wait {
+        Wait::Until(until) => until.since(answer.at).ticks().div_ceil(1_000_000),
+        other => panic!("expected a time to wait until, got {other:?}"),
+    }
+}

@@ -1,0 +1,182 @@
+//! Edits: limits change, what was counted stays.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tidegate::catalog::{Change, PutError};
+use tidegate::{Expect, ItemSpec, LimitSpec, Parting, Policy, Unit, Zone};
+
+use super::decisions::{bucket, sliding, total};
+use super::{Behaviour, Bench, wait_ms};
+
+pub(super) const ALL: &[Behaviour] = &[
+    ("edits_keep_counts", edits_keep_counts),
+    ("lowering_acts_at_once", lowering_acts_at_once),
+    ("raising_never_refuses", raising_never_refuses),
+    ("new_items_start_at_zero", new_items_start_at_zero),
+    ("removed_items_take_their_state", removed_items_take_their_state),
+    ("windows_judge_what_is_remembered", windows_judge_what_is_remembered),
+    ("zones_change_at_once", zones_change_at_once),
+    ("expectations_are_checked", expectations_are_checked),
+    ("invalid_limits_change_nothing", invalid_limits_change_nothing),
+    ("delete_forgets", delete_forgets),
+    ("retired_limits_come_back", retired_limits_come_back),
+    ("retirement_ends", retirement_ends),
+    ("resets_zero_one_key_or_all", resets_zero_one_key_or_all),
+    ("watchers_hear_every_change", watchers_hear_every_change),
+];
+
+fn edits_keep_counts(bench: &Bench) {
+    bench.add(LimitSpec::named("l").with(total(5)).with(sliding(3, 60).per_key()));
+    assert!(bench.granted("l", "u", 3));
+    bench.edit(LimitSpec::named("l").with(sliding(4, 60).per_key()).with(total(6)));
+    assert_eq!((bench.used("l", "u", "all/total"), bench.used("l", "u", "key/sliding-60s")), (3, 3));
+    assert!(bench.granted("l", "u", 1) && !bench.granted("l", "u", 1));
+}
+
+fn lowering_acts_at_once(bench: &Bench) {
+    bench.add(LimitSpec::named("b").with(bucket(1000, 1)));
+    assert!(bench.granted("b", "u", 1000));
+    bench.edit(LimitSpec::named("b").with(ItemSpec {
+        name: Some("all/bucket-1s".to_owned()),
+        policy: Policy::Bucket { window: Duration::from_secs(1), burst: Some(1000) },
+        ..bucket(1, 1)
+    }));
+    bench.pass(Duration::from_millis(500));
+    assert_eq!(bench.used("b", "u", "all/bucket-1s"), 1000, "half a unit came back, not half of all");
+    assert_eq!(wait_ms(&bench.take("b", "u", 1)), 500);
+}
+
+fn raising_never_refuses(bench: &Bench) {
+    bench.add(LimitSpec::named("b").with(bucket(10, 10)));
+    assert!(bench.granted("b", "u", 9));
+    bench.edit(LimitSpec::named("b").with(bucket(1000, 10)));
+    assert_eq!(bench.used("b", "u", "all/bucket-10s"), 9);
+    assert!(bench.granted("b", "u", 991) && !bench.granted("b", "u", 1));
+}
+
+fn new_items_start_at_zero(bench: &Bench) {
+    bench.add(LimitSpec::named("l").with(total(5)));
+    assert!(bench.granted("l", "u", 5));
+    bench.edit(LimitSpec::named("l").with(total(10)).with(sliding(2, 60)));
+    assert_eq!(bench.used("l", "u", "all/sliding-60s"), 0);
+}
+
+fn removed_items_take_their_state(bench: &Bench) {
+    let both = || LimitSpec::named("l").with(total(5)).with(total(5).per_key());
+    bench.add(both());
+    assert!(bench.granted("l", "u", 5));
+    bench.edit(LimitSpec::named("l").with(total(5).per_key()));
+    bench.edit(both());
+    assert_eq!((bench.used("l", "u", "all/total"), bench.used("l", "u", "key/total")), (0, 5));
+}
+
+fn windows_judge_what_is_remembered(bench: &Bench) {
+    let named = |limit, seconds| ItemSpec { name: Some("burst".to_owned()), ..sliding(limit, seconds) };
+    bench.add(LimitSpec::named("l").with(named(2, 10)));
+    assert!(bench.granted("l", "u", 1));
+    bench.pass_seconds(8);
+    assert!(bench.granted("l", "u", 1));
+    bench.edit(LimitSpec::named("l").with(named(2, 5)));
+    assert_eq!(bench.used("l", "u", "burst"), 1, "the first is out of the shorter window");
+    bench.edit(LimitSpec::named("l").with(named(2, 100)));
+    assert_eq!(bench.used("l", "u", "burst"), 1, "and was forgotten with it");
+}
+
+fn zones_change_at_once(bench: &Bench) {
+    let day = ItemSpec::of(Policy::Calendar(Unit::Day), 1);
+    // 1970-01-01 12:00 UTC is 20:00 in Shanghai.
+    bench.pass_seconds(12 * 3600);
+    bench.add(LimitSpec::named("l").with(day.clone()));
+    assert!(bench.granted("l", "u", 1));
+    assert_eq!(wait_ms(&bench.take("l", "u", 1)), 12 * 3_600_000);
+    let shanghai = Zone::named("Asia/Shanghai").expect("a zone of the database");
+    bench.edit(LimitSpec { time_zone: shanghai, ..LimitSpec::named("l").with(day) });
+    assert_eq!(wait_ms(&bench.take("l", "u", 1)), 4 * 3_600_000, "midnight in Shanghai");
+    bench.pass_seconds(4 * 3600);
+    assert!(bench.granted("l", "u", 1));
+}
+
+fn expectations_are_checked(bench: &Bench) {
+    let spec = |limit| LimitSpec::named("l").with(total(limit));
+    assert_eq!(bench.store.put(spec(1), Expect::Present).unwrap_err(), PutError::Unknown);
+    assert_eq!(bench.store.put(spec(1), Expect::Version(1)).unwrap_err(), PutError::Unknown);
+    let first = bench.store.put(spec(1), Expect::Absent).unwrap();
+    assert_eq!(bench.store.put(spec(2), Expect::Absent).unwrap_err(), PutError::Exists);
+    let same = bench.store.put(spec(1), Expect::Anything).unwrap();
+    assert_eq!(first.version(), same.version(), "nothing changed");
+    let second = bench.store.put(spec(2), Expect::Version(first.version())).unwrap();
+    assert!(second.version() > first.version());
+    let stale = bench.store.put(spec(3), Expect::Version(first.version())).unwrap_err();
+    assert_eq!(stale, PutError::Stale { version: second.version() });
+    assert_eq!(bench.store.get("l").unwrap().version(), second.version());
+}
+
+fn invalid_limits_change_nothing(bench: &Bench) {
+    bench.add(LimitSpec::named("l").with(ItemSpec { name: Some("cap".to_owned()), ..total(5) }));
+    assert!(bench.granted("l", "u", 2));
+    let other_policy = ItemSpec { name: Some("cap".to_owned()), ..sliding(5, 10) };
+    let error = bench.store.put(LimitSpec::named("l").with(other_policy), Expect::Present).unwrap_err();
+    assert!(matches!(error, PutError::Invalid(flaws) if flaws[0].field == "items[0].policy"));
+    let error = bench.store.put(LimitSpec::named("bad id!"), Expect::Absent).unwrap_err();
+    assert!(matches!(error, PutError::Invalid(flaws) if flaws.len() == 2), "every flaw at once");
+    assert_eq!(bench.used("l", "u", "cap"), 2);
+    assert!(bench.store.get("bad id!").is_none());
+}
+
+fn delete_forgets(bench: &Bench) {
+    bench.add(LimitSpec::named("l").with(total(1)));
+    assert!(bench.granted("l", "u", 1));
+    assert!(bench.store.remove("l", Parting::Forget));
+    assert!(!bench.store.remove("l", Parting::Forget));
+    assert!(bench.store.get("l").is_none());
+    bench.add(LimitSpec::named("l").with(total(1)));
+    assert!(bench.granted("l", "u", 1), "a later add starts at zero");
+}
+
+fn retired_limits_come_back(bench: &Bench) {
+    bench.add(LimitSpec::named("l").with(total(1)).with(total(1).per_key()));
+    assert!(bench.granted("l", "u", 1));
+    assert!(bench.store.remove("l", Parting::Retire));
+    assert!(bench.store.get("l").is_none(), "unknown at once");
+    bench.pass_seconds(7 * 86_400 - 1);
+    bench.add(LimitSpec::named("l").with(total(2)).with(total(1).per_key()));
+    assert!(!bench.granted("l", "u", 1), "a reverted edit does not oversell");
+    assert!(bench.granted("l", "v", 1));
+}
+
+fn retirement_ends(bench: &Bench) {
+    bench.add(LimitSpec::named("l").with(total(1)));
+    assert!(bench.granted("l", "u", 1));
+    assert!(bench.store.remove("l", Parting::Retire));
+    bench.pass_seconds(7 * 86_400);
+    bench.add(LimitSpec::named("l").with(total(1)));
+    assert!(bench.granted("l", "u", 1));
+}
+
+fn resets_zero_one_key_or_all(bench: &Bench) {
+    bench.add(LimitSpec::named("l").with(total(10)).with(total(2).per_key()));
+    assert!(bench.granted("l", "u", 2) && bench.granted("l", "v", 2));
+    bench.store.reset("l", Some(b"u")).now().unwrap();
+    bench.store.reset("l", Some(b"nobody")).now().unwrap();
+    assert_eq!((bench.used("l", "u", "key/total"), bench.used("l", "v", "key/total")), (0, 2));
+    assert_eq!(bench.used("l", "u", "all/total"), 4, "its per: key items only");
+    bench.store.reset("l", None).now().unwrap();
+    assert_eq!((bench.used("l", "v", "key/total"), bench.used("l", "v", "all/total")), (0, 0));
+}
+
+fn watchers_hear_every_change(bench: &Bench) {
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let ears = Arc::clone(&heard);
+    bench.store.watch(Box::new(move |change| {
+        let line = match change {
+            Change::Put(limit) => format!("put {} {}", limit.id(), limit.version()),
+            Change::Removed(limit) => format!("removed {}", limit.id()),
+        };
+        ears.lock().expect("no test panics in here").push(line);
+    }));
+    bench.add(LimitSpec::named("l").with(total(1)));
+    bench.edit(LimitSpec::named("l").with(total(2)));
+    assert!(bench.store.remove("l", Parting::Forget));
+    assert_eq!(*heard.lock().unwrap(), ["put l 1", "put l 2", "removed l"]);
+}

@@ -1,0 +1,230 @@
+//! Leases: held once, given back once, and settled to what was really used.
+
+use std::time::Duration;
+
+use tidegate::{
+    Actual, Answer, Ask, Charge, Hold, ItemSpec, LeaseId, LimitSpec, Order, Parting, Policy, Precision,
+    Rejection, Settlement, Unit,
+};
+
+use super::decisions::{bucket, sliding, total};
+use super::{Behaviour, Bench, lease};
+
+pub(super) const ALL: &[Behaviour] = &[
+    ("leases_are_released_once", leases_are_released_once),
+    ("leases_lapse", leases_lapse),
+    ("leases_are_renewed", leases_are_renewed),
+    ("fences_rise", fences_rise),
+    ("weights_count", weights_count),
+    ("reset_keeps_leases", reset_keeps_leases),
+    ("holds_settle_down", holds_settle_down),
+    ("holds_settle_up", holds_settle_up),
+    ("settling_twice_says_the_same", settling_twice_says_the_same),
+    ("a_lapsed_hold_keeps_its_charge", a_lapsed_hold_keeps_its_charge),
+    ("a_reset_voids_refunds", a_reset_voids_refunds),
+    ("sets_hold_and_settle_each_ask", sets_hold_and_settle_each_ask),
+    ("ttl_has_bounds", ttl_has_bounds),
+    ("deleted_limits_take_their_leases_along", deleted_limits_take_their_leases_along),
+];
+
+fn concurrency(limit: u64, ttl_seconds: u64) -> ItemSpec {
+    ItemSpec::of(Policy::Concurrency { ttl: Duration::from_secs(ttl_seconds) }, limit)
+}
+
+fn hold(bench: &Bench, limit_id: &str, count: u64) -> Answer {
+    let asks = [Ask { limit_id, key: Some(b"u"), count }];
+    bench.submit(Order { hold: Hold::Yes, ..Order::acquire(&asks) }).unwrap().0
+}
+
+fn release(bench: &Bench, answer: &Answer) -> bool {
+    bench.store.release(lease(answer).lease).now()
+}
+
+fn settle(bench: &Bench, answer: &Answer, actual: u64) -> Settlement {
+    bench.store.settle(lease(answer).lease, Actual::Every(actual)).now()
+}
+
+fn leases_are_released_once(bench: &Bench) {
+    bench.add(LimitSpec::named("l").with(concurrency(2, 60)));
+    let (a, _b) = (bench.take("l", "u", 1), bench.take("l", "v", 1));
+    assert!(!bench.granted("l", "u", 1));
+    assert!(release(bench, &a));
+    assert!(!release(bench, &a), "the second release is a no-op that says so");
+    assert_eq!(bench.used("l", "u", "all/concurrency"), 1);
+    assert!(bench.granted("l", "u", 1));
+    assert!(!bench.granted("l", "u", 1), "it freed one slot, not two");
+    assert!(!bench.store.release(LeaseId(42)).now(), "nor does a stranger's");
+}
+
+fn leases_lapse(bench: &Bench) {
+    bench.add(LimitSpec::named("l").with(concurrency(1, 60)));
+    let answer = bench.take("l", "u", 1);
+    bench.pass(Duration::from_nanos(59_999_999_999));
+    assert!(!bench.granted("l", "u", 1));
+    bench.pass(Duration::from_nanos(1));
+    assert!(bench.granted("l", "u", 1), "a dead holder's slot comes back");
+    assert!(!release(bench, &answer), "and a late release frees nobody else's");
+    assert!(!bench.granted("l", "u", 1));
+}
+
+fn leases_are_renewed(bench: &Bench) {
+    bench.add(LimitSpec::named("l").with(concurrency(1, 60)));
+    let answer = bench.take("l", "u", 1);
+    let renew = |ttl| bench.store.renew(lease(&answer).lease, ttl).now().unwrap();
+    for _ in 0..3 {
+        bench.pass_seconds(59);
+        assert!(renew(None).is_some());
+        assert!(!bench.granted("l", "u", 1));
+    }
+    renew(Some(Duration::from_secs(5))).expect("still held");
+    bench.pass_seconds(5);
+    assert_eq!(renew(None), None, "too late");
+    assert!(bench.granted("l", "u", 1));
+}
+
+fn fences_rise(bench: &Bench) {
+    let spec = || LimitSpec::named("l").with(concurrency(10, 60));
+    bench.add(spec());
+    let mut last = 0;
+    for round in 0..6 {
+        let answer = bench.take("l", "u", 1);
+        let (limit, fence) = lease(&answer).fences[0].clone();
+        assert_eq!(limit.id(), "l");
+        assert!(fence > last, "{fence} after {last}");
+        last = fence;
+        if round == 2 {
+            assert!(bench.store.remove("l", Parting::Forget));
+            bench.add(spec());
+        }
+    }
+}
+
+fn weights_count(bench: &Bench) {
+    bench.add(LimitSpec::named("l").with(ItemSpec { charge: Some(Charge::Count), ..concurrency(5, 60) }));
+    let heavy = bench.take("l", "u", 4);
+    assert!(!bench.granted("l", "u", 2));
+    assert!(bench.granted("l", "u", 1));
+    assert!(release(bench, &heavy));
+    assert_eq!(bench.used("l", "u", "all/concurrency"), 1);
+    assert!(bench.granted("l", "u", 4));
+}
+
+fn reset_keeps_leases(bench: &Bench) {
+    bench.add(LimitSpec::named("l").with(concurrency(1, 60)).with(total(5)));
+    let answer = bench.take("l", "u", 1);
+    bench.store.reset("l", None).now().unwrap();
+    assert_eq!(bench.used("l", "u", "all/total"), 0);
+    assert!(!bench.granted("l", "u", 1), "what is held is held");
+    assert!(release(bench, &answer));
+    assert!(bench.granted("l", "u", 1));
+}
+
+/// A limit of ten of every law that can be settled, by name.
+fn settleable() -> [(&'static str, ItemSpec); 6] {
+    let window = Duration::from_secs(10);
+    [
+        ("total", total(10)),
+        ("minute", ItemSpec::of(Policy::Calendar(Unit::Minute), 10)),
+        ("interval", ItemSpec::of(Policy::Interval { window }, 10)),
+        ("sliding", sliding(10, 10)),
+        ("bucketed", ItemSpec::of(Policy::Sliding { window, precision: Precision::Bucketed }, 10)),
+        ("bucket", bucket(10, 10)),
+    ]
+}
+
+fn holds_settle_down(bench: &Bench) {
+    for (id, item) in settleable() {
+        let name = item.effective_name();
+        bench.add(LimitSpec::named(id).with(item));
+        let answer = hold(bench, id, 8);
+        assert!(!bench.granted(id, "u", 3), "{id}: a hold is charged");
+        assert_eq!(settle(bench, &answer, 3), Settlement::Settled);
+        assert_eq!(bench.used(id, "u", &name), 3, "{id}");
+        assert!(bench.granted(id, "u", 7) && !bench.granted(id, "u", 1), "{id}: exactly the rest came back");
+    }
+}
+
+fn holds_settle_up(bench: &Bench) {
+    for (id, item) in settleable() {
+        let name = item.effective_name();
+        bench.add(LimitSpec::named(id).with(item));
+        let answer = hold(bench, id, 2);
+        assert_eq!(settle(bench, &answer, 15), Settlement::Settled);
+        assert_eq!(bench.used(id, "u", &name), 15, "{id}: the work was done, past the limit");
+        assert!(!bench.granted(id, "u", 1), "{id}");
+    }
+}
+
+fn settling_twice_says_the_same(bench: &Bench) {
+    bench.add(LimitSpec::named("l").with(total(10)));
+    let answer = hold(bench, "l", 8);
+    assert_eq!(settle(bench, &answer, 3), Settlement::Settled);
+    assert_eq!(settle(bench, &answer, 0), Settlement::Settled, "the first answer, and no second refund");
+    assert_eq!(bench.used("l", "u", "all/total"), 3);
+    assert!(!release(bench, &answer), "settling released it");
+    let released = hold(bench, "l", 2);
+    assert!(release(bench, &released));
+    assert_eq!(settle(bench, &released, 0), Settlement::Gone);
+    assert_eq!(bench.used("l", "u", "all/total"), 5, "a released hold keeps its charge");
+}
+
+fn a_lapsed_hold_keeps_its_charge(bench: &Bench) {
+    bench.add(LimitSpec::named("l").with(total(10)).with(concurrency(1, 30)));
+    let answer = hold(bench, "l", 8);
+    bench.pass_seconds(30);
+    assert_eq!(settle(bench, &answer, 0), Settlement::Gone);
+    assert_eq!(bench.used("l", "u", "all/total"), 8);
+    assert_eq!(bench.used("l", "u", "all/concurrency"), 0, "its concurrency came back");
+}
+
+fn a_reset_voids_refunds(bench: &Bench) {
+    for (id, item) in settleable() {
+        let name = item.effective_name();
+        bench.add(LimitSpec::named(id).with(item));
+        let answer = hold(bench, id, 8);
+        bench.store.reset(id, None).now().unwrap();
+        assert!(bench.granted(id, "u", 5));
+        assert_eq!(settle(bench, &answer, 0), Settlement::Settled);
+        assert_eq!(bench.used(id, "u", &name), 5, "{id}: nobody else's charge was given back");
+    }
+}
+
+fn sets_hold_and_settle_each_ask(bench: &Bench) {
+    bench.add(LimitSpec::named("requests").with(total(10)));
+    bench.add(LimitSpec::named("tokens").with(total(1000).per_key()));
+    let asks = [
+        Ask { limit_id: "requests", key: None, count: 1 },
+        Ask { limit_id: "tokens", key: Some(b"u"), count: 500 },
+    ];
+    let (answer, _) = bench.submit(Order { hold: Hold::Yes, ..Order::acquire(&asks) }).unwrap();
+    assert_eq!(lease(&answer).fences.len(), 2);
+    let settled = bench.store.settle(lease(&answer).lease, Actual::Each(&[1, 420])).now();
+    assert_eq!(settled, Settlement::Settled);
+    assert_eq!((bench.used("requests", "", "all/total"), bench.used("tokens", "u", "key/total")), (1, 420));
+}
+
+fn ttl_has_bounds(bench: &Bench) {
+    bench.add(LimitSpec::named("l").with(concurrency(3, 60)));
+    let asks = [Ask::one("l", None)];
+    let with_ttl = |ttl| bench.submit(Order { ttl: Some(ttl), ..Order::acquire(&asks) });
+    let century = Duration::from_secs(36_525 * 86_400);
+    assert!(with_ttl(century).unwrap().0.is_granted());
+    assert!(with_ttl(Duration::from_millis(1)).unwrap().0.is_granted());
+    for ttl in [Duration::ZERO, century + Duration::from_secs(1), Duration::MAX] {
+        assert_eq!(with_ttl(ttl).unwrap_err(), Rejection::TtlOutOfRange);
+    }
+    bench.pass(Duration::from_millis(1));
+    assert_eq!(bench.used("l", "", "all/concurrency"), 1, "one lapsed, one will not for a century");
+}
+
+fn deleted_limits_take_their_leases_along(bench: &Bench) {
+    let spec = || LimitSpec::named("l").with(concurrency(1, 60)).with(total(10));
+    bench.add(spec());
+    let answer = hold(bench, "l", 1);
+    assert!(bench.store.remove("l", Parting::Forget));
+    bench.add(spec());
+    let other = bench.take("l", "u", 1);
+    assert!(other.is_granted(), "the new limit starts empty");
+    release(bench, &answer);
+    assert!(!bench.granted("l", "u", 1), "and an old lease frees nothing in it");
+}

@@ -1,0 +1,152 @@
+//! Settings files: from what somebody wrote to limits that are known to make sense.
+//!
+//! A file passes through four hands, each with one question:
+//!
+//! ```text
+//! bytes ──▶ source ──▶ tree ──▶ record ──▶ limits ──▶ Settings
+//!           is it      is it    is each    does it
+//!           text?      YAML?    field      make sense
+//!                               allowed?   together?
+//! ```
+//!
+//! Decided: all errors at once. Whatever is wrong is reported with its line and its path, left out, and reading
+//! goes on; a file with any error gives no settings at all, so nothing is half applied. Only broken syntax ends
+//! the reading early. What a field may be stands in one set of tables, from which the published schema is made
+//! as well.
+//!
+//! Refused: reading through a general deserialiser. It would stop at the first error, and lose the places.
+//!
+//! ```
+//! let text = b"limits: [{id: api, items: [{policy: day, limit: 100}]}]";
+//! let reading = tidegate::file::read("tidegate.yaml", text).unwrap();
+//! assert_eq!(reading.settings.limits[0].id, "api");
+//!
+//! let text = b"limits: [{id: api, items: [{policy: dya, limit: 1.5}]}]";
+//! let wrong = tidegate::file::read("tidegate.yaml", text).unwrap_err();
+//! assert_eq!(wrong.errors(), 2);
+//! ```
+
+mod diagnostic;
+mod fields;
+mod limits;
+mod nearest;
+mod record;
+mod schema;
+mod source;
+mod tree;
+
+use std::rc::Rc;
+
+use tidegate_core::LimitSpec;
+
+pub use diagnostic::{Color, Diagnostic, Diagnostics, Excerpt, MOST_DIAGNOSTICS, Severity};
+pub use schema::schema;
+
+use diagnostic::Report;
+use fields::{LIMIT, SETTINGS};
+use limits::Ids;
+use record::{Path, read_record};
+use source::{LARGEST_FILE, Place, Source};
+use tree::{Kind, Node};
+
+/// The settings of a file that has no errors.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Settings {
+    /// The limits, in the order they are written. [`tidegate_core::Limit::new`] accepts each of them at
+    /// [`tidegate_core::Tick::NANOSECOND`], and no two have the same id.
+    pub limits: Vec<LimitSpec>,
+}
+
+/// A file that can be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reading {
+    /// What it says.
+    pub settings: Settings,
+    /// What in it has no effect.
+    pub warnings: Diagnostics,
+}
+
+/// Reads a settings file, YAML or JSON. The name is for messages only.
+///
+/// The error holds everything that is wrong with the file, and its warnings.
+pub fn read(name: &str, bytes: &[u8]) -> Result<Reading, Diagnostics> {
+    let text = decoded(name, bytes)?;
+    let source = Source::new(name, &text);
+    let mut report = Report::new(&source);
+    let limits = parsed(&mut report).map(|tree| read_settings(&mut report, &tree)).unwrap_or_default();
+    if report.failed() {
+        return Err(report.into_diagnostics());
+    }
+    Ok(Reading { settings: Settings { limits }, warnings: report.into_diagnostics() })
+}
+
+/// Reads a text that is one limit, such as the body of a request. Paths are relative to the limit.
+pub fn read_limit(name: &str, bytes: &[u8]) -> Result<LimitSpec, Diagnostics> {
+    let text = decoded(name, bytes)?;
+    let source = Source::new(name, &text);
+    let mut report = Report::new(&source);
+    let limit = parsed(&mut report).and_then(|tree| {
+        let record = read_record(&mut report, &tree, &LIMIT, &Path::Top);
+        limits::read_limit(&mut report, record, &tree, &Path::Top)
+    });
+    limit.filter(|_| !report.failed()).ok_or_else(|| report.into_diagnostics())
+}
+
+fn read_settings(report: &mut Report<'_>, tree: &Node) -> Vec<LimitSpec> {
+    if matches!(tree.kind, Kind::Empty) {
+        return Vec::new();
+    }
+    let mut settings = read_record(report, tree, &SETTINGS, &Path::Top);
+    let path = Path::Field(&Path::Top, "limits");
+    let mut ids = Ids::inside(&path);
+    let mut limits = Vec::new();
+    for (index, record) in settings.list("limits").unwrap_or_default().into_iter().enumerate() {
+        ids.see(report, index, record.text_and_place("id"));
+        let node = tree.field("limits").and_then(|list| list.element(index)).unwrap_or(tree);
+        limits.extend(limits::read_limit(report, record, node, &Path::Element(&path, index)));
+    }
+    limits
+}
+
+/// The bytes as text, or what keeps them from being text.
+fn decoded<'b>(name: &str, bytes: &'b [u8]) -> Result<std::borrow::Cow<'b, str>, Diagnostics> {
+    let refuse = |text: &str, at: usize, message: String| {
+        let source = Source::new(name, text);
+        let mut report = Report::new(&source);
+        report.error(Place::at(at), "", message);
+        report.into_diagnostics()
+    };
+    if bytes.len() > LARGEST_FILE {
+        let message =
+            format!("a file must be at most {} MiB, found {} bytes", LARGEST_FILE >> 20, bytes.len());
+        return Err(refuse("", 0, message));
+    }
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Ok(text.into()),
+        Err(error) => {
+            let at = error.valid_up_to();
+            let message = match bytes {
+                [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "this is UTF-16; save the file as UTF-8".to_owned(),
+                _ => {
+                    format!("must be UTF-8 text, found the byte 0x{:02x}; save the file as UTF-8", bytes[at])
+                }
+            };
+            Err(refuse(&String::from_utf8_lossy(bytes), at, message))
+        }
+    }
+}
+
+/// The tree of the text; what cannot be shown on a line is refused before the parser sees it.
+fn parsed(report: &mut Report<'_>) -> Option<Rc<Node>> {
+    let text = report.source().text;
+    let unseen = |letter: char| letter.is_control() && !matches!(letter, '\n' | '\r' | '\t' | '\u{85}');
+    match text.char_indices().find(|(_, letter)| unseen(*letter)) {
+        Some((at, letter)) => {
+            let message =
+                format!("must not contain control characters, found U+{:04X}; remove it", u32::from(letter));
+            report.error(Place { start: at, end: at + letter.len_utf8() }, "", message);
+            None
+        }
+        None => tree::parse(report),
+    }
+}

@@ -1,0 +1,237 @@
+//! The fields a settings file may have, as tables.
+//!
+//! The reader and the published schema are both made from these, so neither can know a field that the other
+//! does not. A table says what a field's value looks like and where it belongs; what values make sense together
+//! is the core's to say.
+
+use tidegate_core::{Charge, Durability, Fleet, Mode, OnOutage, Per, Precision, Unit, WeekStart};
+
+/// The fields of one kind of mapping.
+pub(super) struct Table {
+    /// What it describes, with its article.
+    pub(super) what: &'static str,
+    pub(super) fields: &'static [Field],
+}
+
+/// One field.
+pub(super) struct Field {
+    pub(super) name: &'static str,
+    pub(super) shape: Shape,
+    pub(super) need: Need,
+    pub(super) about: &'static str,
+}
+
+/// What a field's value looks like.
+pub(super) enum Shape {
+    /// Any text; a plain number is its text.
+    Text,
+    /// One of these words.
+    Word(fn() -> Vec<&'static str>),
+    /// `-1`, `0`, or a whole number above.
+    Limit,
+    /// A whole number from 1; the advice is for those who write 0.
+    Count { advice: &'static str },
+    /// `500ms`, `15s`, `10m`, `24h`, `7d`.
+    Duration,
+    /// RFC 3339 with an offset.
+    Instant,
+    /// An IANA time zone.
+    Zone,
+    /// A list of mappings.
+    List(&'static Table),
+    /// A section that this version does not read.
+    Unread,
+}
+
+/// Whether and where a field must be written.
+pub(super) enum Need {
+    Always,
+    Optional,
+    /// Only in items of these policies, and there always.
+    AlwaysIn(&'static [&'static str]),
+    /// Only in items of these policies.
+    OptionalIn(&'static [&'static str]),
+}
+
+impl Table {
+    pub(super) fn field(&self, name: &str) -> Option<&'static Field> {
+        self.fields.iter().find(|field| field.name == name)
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.fields.iter().map(|field| field.name)
+    }
+}
+
+impl Field {
+    /// The policies it belongs to, if not to all.
+    pub(super) const fn policies(&self) -> Option<&'static [&'static str]> {
+        match self.need {
+            Need::AlwaysIn(policies) | Need::OptionalIn(policies) => Some(policies),
+            Need::Always | Need::Optional => None,
+        }
+    }
+}
+
+const fn field(name: &'static str, shape: Shape, need: Need, about: &'static str) -> Field {
+    Field { name, shape, need, about }
+}
+
+/// The whole file.
+pub(super) static SETTINGS: Table = Table {
+    what: "a settings file",
+    fields: &[
+        field("limits", Shape::List(&LIMIT), Need::Optional, "What is limited."),
+        field("server", Shape::Unread, Need::Optional, "Where the server listens."),
+        field("store", Shape::Unread, Need::Optional, "Where counts are kept."),
+        field("auth", Shape::Unread, Need::Optional, "Who may ask."),
+        field("activity", Shape::Unread, Need::Optional, "The activity limit."),
+        field("tls", Shape::Unread, Need::Optional, "Certificates."),
+        field("envoy", Shape::Unread, Need::Optional, "The Envoy rate limit service."),
+    ],
+};
+
+/// One of `limits`.
+pub(super) static LIMIT: Table = Table {
+    what: "a limit",
+    fields: &[
+        field(
+            "id",
+            Shape::Text,
+            Need::Always,
+            "The name asks use: 1 to 256 characters of A-Z a-z 0-9 . _ : / -",
+        ),
+        field("description", Shape::Text, Need::Optional, "For people."),
+        field("time_zone", Shape::Zone, Need::Optional, "Where the calendar items live; by default UTC."),
+        field(
+            "week_start",
+            Shape::Word(week_starts),
+            Need::Optional,
+            "The first day of the week; by default monday.",
+        ),
+        field("starts_at", Shape::Instant, Need::Optional, "Everything is refused before."),
+        field(
+            "ends_at",
+            Shape::Instant,
+            Need::Optional,
+            "Everything is refused from then on, and the counts are dropped.",
+        ),
+        field("mode", Shape::Word(modes), Need::Optional, "Whether refusals are real; by default enforce."),
+        field(
+            "on_outage",
+            Shape::Word(outages),
+            Need::Optional,
+            "What to answer when the store cannot; by default deny.",
+        ),
+        field(
+            "durability",
+            Shape::Word(durabilities),
+            Need::Optional,
+            "How the embedded store keeps counts safe; by default ceiling.",
+        ),
+        field("fleet", Shape::Word(fleets), Need::Optional, "How nodes share the limit; by default exact."),
+        field(
+            "max_keys",
+            Shape::Count { advice: "leave it out for the store's own bound" },
+            Need::Optional,
+            "The most keys remembered at once.",
+        ),
+        field("items", Shape::List(&ITEM), Need::Always, "What is limited; all of them must allow an ask."),
+        field("overrides", Shape::List(&OVERRIDE), Need::Optional, "Exceptions for single keys."),
+    ],
+};
+
+/// One of a limit's `items`.
+pub(super) static ITEM: Table = Table {
+    what: "an item",
+    fields: &[
+        field("name", Shape::Text, Need::Optional, "The item's identity; by default PER/POLICY[-WINDOW]."),
+        field("policy", Shape::Word(policies), Need::Always, "How spent capacity comes back."),
+        field(
+            "limit",
+            Shape::Limit,
+            Need::Always,
+            "-1 counts and never refuses, 0 refuses everything, above is the limit.",
+        ),
+        field(
+            "per",
+            Shape::Word(pers),
+            Need::Optional,
+            "Whose spending is counted together; by default all.",
+        ),
+        field(
+            "window",
+            Shape::Duration,
+            Need::AlwaysIn(&["interval", "sliding", "bucket"]),
+            "The length of the window.",
+        ),
+        field(
+            "burst",
+            Shape::Count { advice: "to refuse everything write limit: 0" },
+            Need::OptionalIn(&["bucket"]),
+            "How much may be spent at once; by default the limit.",
+        ),
+        field(
+            "precision",
+            Shape::Word(precisions),
+            Need::OptionalIn(&["sliding"]),
+            "How finely spending is remembered; by default exact.",
+        ),
+        field("charge", Shape::Word(charges), Need::Optional, "What an ask costs: its count, or 1."),
+        field(
+            "ttl",
+            Shape::Duration,
+            Need::OptionalIn(&["concurrency"]),
+            "How long a lease lasts; by default 60s.",
+        ),
+    ],
+};
+
+/// One of a limit's `overrides`.
+pub(super) static OVERRIDE: Table = Table {
+    what: "an override",
+    fields: &[
+        field("key", Shape::Text, Need::Always, "The key it is for."),
+        field("item", Shape::Text, Need::Always, "The name of a per: key item."),
+        field("limit", Shape::Limit, Need::Always, "What the key has instead."),
+        field("until", Shape::Instant, Need::Optional, "When it ends; by default never."),
+    ],
+};
+
+/// The words of `policy`.
+pub(super) fn policies() -> Vec<&'static str> {
+    let calendar = Unit::ALL.iter().map(|unit| unit.word());
+    std::iter::once("total").chain(calendar).chain(["interval", "sliding", "bucket", "concurrency"]).collect()
+}
+
+fn week_starts() -> Vec<&'static str> {
+    WeekStart::ALL.iter().map(|day| day.word()).collect()
+}
+
+fn modes() -> Vec<&'static str> {
+    Mode::ALL.iter().map(|mode| mode.word()).collect()
+}
+
+fn outages() -> Vec<&'static str> {
+    OnOutage::ALL.iter().map(|answer| answer.word()).collect()
+}
+
+fn durabilities() -> Vec<&'static str> {
+    Durability::ALL.iter().map(|durability| durability.word()).collect()
+}
+
+fn fleets() -> Vec<&'static str> {
+    Fleet::ALL.iter().map(|fleet| fleet.word()).collect()
+}
+
+fn pers() -> Vec<&'static str> {
+    Per::ALL.iter().map(|per| per.word()).collect()
+}
+
+fn precisions() -> Vec<&'static str> {
+    Precision::ALL.iter().map(|precision| precision.word()).collect()
+}
+
+fn charges() -> Vec<&'static str> {
+    Charge::ALL.iter().map(|charge| charge.word()).collect()
+}

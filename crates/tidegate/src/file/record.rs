@@ -1,0 +1,358 @@
+//! From the tree to typed fields, by the tables of [`super::fields`].
+//!
+//! This is the only place where a field's value is judged by itself: unknown names, missing fields, wrong kinds,
+//! numbers out of range, words that are not allowed. A value that is wrong is reported and left out; its
+//! neighbours are read all the same.
+//!
+//! A field that says `null` is a field left out. A field with nothing behind its colon is half an edit and an
+//! error, except where a list is expected: a list with all its elements commented out is an empty list.
+
+use std::fmt;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use tidegate_core::{Capacity, Zone};
+
+use super::diagnostic::Report;
+use super::fields::{Field, Need, Shape, Table};
+use super::nearest::{did_you_mean, folded, nearest};
+use super::source::Place;
+use super::tree::{Entry, Kind, Node};
+use crate::text::{parse_capacity, parse_duration, parse_instant, parse_whole, quoted, shortened};
+
+/// The fields of a mapping.
+pub(super) struct Record {
+    pub(super) place: Place,
+    /// Whether all that was written could be read and nothing is missing.
+    pub(super) sound: bool,
+    /// Fields that somebody probably meant by a name that is none; they are not missing as well.
+    meant: Vec<&'static str>,
+    written: HashMap<&'static str, Written>,
+}
+
+/// A field that is written: where, and its value if that could be read.
+struct Written {
+    key_place: Place,
+    place: Place,
+    value: Option<Value>,
+}
+
+enum Value {
+    Text(String),
+    Word(&'static str),
+    Limit(Capacity),
+    Count(u64),
+    Duration(Duration),
+    Instant(Duration),
+    Zone(Zone),
+    List(Vec<Record>),
+}
+
+macro_rules! takers {
+    ($($name:ident: $variant:ident($type:ty)),+ $(,)?) => {
+        $(
+            #[doc = concat!("Takes the value of a field of shape `", stringify!($variant), "`.")]
+            pub(super) fn $name(&mut self, field: &str) -> Option<$type> {
+                match self.written.get_mut(field)?.value.take()? {
+                    Value::$variant(value) => Some(value),
+                    _ => None,
+                }
+            }
+        )+
+    };
+}
+
+impl Record {
+    takers! {
+        text: Text(String),
+        limit: Limit(Capacity),
+        count: Count(u64),
+        duration: Duration(Duration),
+        instant: Instant(Duration),
+        zone: Zone(Zone),
+        list: List(Vec<Record>),
+        word: Word(&'static str),
+    }
+
+    /// Takes a word as the choice it stands for.
+    pub(super) fn choice<T: Copy>(
+        &mut self,
+        field: &str,
+        all: &[T],
+        word: fn(T) -> &'static str,
+    ) -> Option<T> {
+        let written = self.word(field)?;
+        all.iter().copied().find(|choice| word(*choice) == written)
+    }
+
+    /// A text and where it stands, left where it is.
+    pub(super) fn text_and_place(&self, field: &str) -> Option<(&str, Place)> {
+        let written = self.written.get(field)?;
+        match &written.value {
+            Some(Value::Text(text)) => Some((text, written.place)),
+            _ => None,
+        }
+    }
+
+    /// The word of a field, left where it is.
+    pub(super) fn peek_word(&self, field: &str) -> Option<&'static str> {
+        match self.written.get(field)?.value {
+            Some(Value::Word(word)) => Some(word),
+            _ => None,
+        }
+    }
+
+    /// Whether a name that is none was probably meant to be this field.
+    pub(super) fn means(&self, field: &str) -> bool {
+        self.meant.contains(&field)
+    }
+
+    /// Where a field's name stands, if the field is written at all.
+    pub(super) fn key_place(&self, field: &str) -> Option<Place> {
+        self.written.get(field).map(|written| written.key_place)
+    }
+}
+
+/// The way from the top of the file to a value; written out only when there is something to report.
+#[derive(Clone, Copy)]
+pub(super) enum Path<'p> {
+    Top,
+    Field(&'p Path<'p>, &'p str),
+    Element(&'p Path<'p>, usize),
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Path::Top => Ok(()),
+            Path::Field(Path::Top, name) => f.write_str(&shortened(name)),
+            Path::Field(parent, name) => write!(f, "{parent}.{}", shortened(name)),
+            Path::Element(parent, index) => write!(f, "{parent}[{index}]"),
+        }
+    }
+}
+
+/// Reads a mapping; what cannot be read is reported and left out.
+pub(super) fn read_record(
+    report: &mut Report<'_>,
+    node: &Node,
+    table: &'static Table,
+    path: &Path<'_>,
+) -> Record {
+    let mut record = Record { place: node.place, sound: true, meant: Vec::new(), written: HashMap::new() };
+    let Kind::Map(entries) = &node.kind else {
+        record.sound = false;
+        if !matches!(node.kind, Kind::Broken) {
+            report.error(node.place, path, format!("must be {}; found {}", mapping(table), node.found()));
+        }
+        return record;
+    };
+    for entry in entries {
+        let path = Path::Field(path, &entry.key);
+        if let Some(field) = table.field(&entry.key) {
+            read_field(report, &mut record, entry, field, &path);
+        } else {
+            record.sound = false;
+            record.meant.extend(report_unknown(report, entry, table, &path));
+        }
+    }
+    report_missing(report, &mut record, node, table, path);
+    record
+}
+
+fn read_field(
+    report: &mut Report<'_>,
+    record: &mut Record,
+    entry: &Entry,
+    field: &'static Field,
+    path: &Path<'_>,
+) {
+    let node = entry.value.as_ref();
+    if matches!(field.shape, Shape::Unread) {
+        report.warning(entry.key_place, path, "not read by this version; it has no effect here");
+        return;
+    }
+    if is_null(node) {
+        return;
+    }
+    let value = match (&node.kind, &field.shape) {
+        (Kind::Broken, _) => None,
+        (Kind::Empty, Shape::List(_)) => Some(Value::List(Vec::new())),
+        (Kind::List(_), Shape::List(table)) => {
+            let records = read_list(report, node, table, path);
+            record.sound &= records.iter().all(|element| element.sound);
+            Some(Value::List(records))
+        }
+        (Kind::Empty, _) => {
+            let or_not = if matches!(field.need, Need::Always) { "" } else { "; or leave the field out" };
+            let message = format!("has no value; it must be {}{or_not}", allowed(field));
+            report.error(entry.key_place, path, message);
+            None
+        }
+        (Kind::Scalar { text, plain }, shape) => read_scalar(report, node, text, *plain, shape, path),
+        (Kind::List(_) | Kind::Map(_), shape) => {
+            let dash = matches!((&node.kind, shape), (Kind::Map(_), Shape::List(_)));
+            let help = dash.then(|| "an element of a list begins with a dash, '- '".to_owned());
+            let message = format!("must be {}; found {}", allowed(field), node.found());
+            report.error_with_help(node.place, path, message, help);
+            None
+        }
+    };
+    record.sound &= value.is_some();
+    record.written.insert(field.name, Written { key_place: entry.key_place, place: node.place, value });
+}
+
+fn read_list(report: &mut Report<'_>, node: &Node, table: &'static Table, path: &Path<'_>) -> Vec<Record> {
+    let Kind::List(elements) = &node.kind else { return Vec::new() };
+    let read = |(index, element): (usize, &std::rc::Rc<Node>)| {
+        read_record(report, element, table, &Path::Element(path, index))
+    };
+    elements.iter().enumerate().map(read).collect()
+}
+
+fn read_scalar(
+    report: &mut Report<'_>,
+    node: &Node,
+    text: &str,
+    plain: bool,
+    shape: &Shape,
+    path: &Path<'_>,
+) -> Option<Value> {
+    let mut help = None;
+    let value = match shape {
+        Shape::Text => Ok(Value::Text(text.to_owned())),
+        Shape::Word(words) => {
+            let words = words();
+            words.iter().find(|word| **word == text).map(|word| Value::Word(word)).ok_or_else(|| {
+                help = nearest(text, words.iter().copied()).map(did_you_mean);
+                format!("must be {}, found {}", listed(&words), quoted(text))
+            })
+        }
+        Shape::Limit | Shape::Count { .. } if !plain => {
+            let unquoted = parse_whole(text).map(|number| format!("; write {number} without quotes"));
+            Err(format!("must be a whole number, found {}{}", node.found(), unquoted.unwrap_or_default()))
+        }
+        Shape::Limit => parse_capacity(text).map(Value::Limit),
+        Shape::Count { advice } => parse_whole(text).and_then(|number| match u64::try_from(number) {
+            Ok(count) if count > 0 => Ok(Value::Count(count)),
+            _ => Err(format!("must be at least 1, found {number}; {advice}")),
+        }),
+        Shape::Duration => parse_duration(text).map(Value::Duration),
+        Shape::Instant => parse_instant(text).map(Value::Instant),
+        Shape::Zone => Zone::named(text).map(Value::Zone).ok_or_else(|| {
+            help = zone_meant(text);
+            format!("must be an IANA time zone such as UTC or Asia/Shanghai, found {}", quoted(text))
+        }),
+        Shape::List(table) => {
+            Err(format!("must be a list, each element {}; found {}", mapping(table), node.found()))
+        }
+        Shape::Unread => return None,
+    };
+    value.map_err(|message| report.error_with_help(node.place, path, message, help)).ok()
+}
+
+/// Reports a field that a table does not have, and returns those that it was probably meant to be.
+fn report_unknown(
+    report: &mut Report<'_>,
+    entry: &Entry,
+    table: &'static Table,
+    path: &Path<'_>,
+) -> Vec<&'static str> {
+    let names: Vec<_> = table.names().collect();
+    let message = format!("is not a field of {}; the fields are {}", table.what, listed_all(&names));
+    let (meant, help) = if entry.key == "<<" {
+        let help = "merge keys are not read; write the fields out, or use an alias for the whole value";
+        (names, Some(help.to_owned()))
+    } else {
+        let meant = nearest(&entry.key, names);
+        (meant.into_iter().collect(), meant.map(did_you_mean))
+    };
+    report.error_with_help(entry.key_place, path, message, help);
+    meant
+}
+
+fn report_missing(
+    report: &mut Report<'_>,
+    record: &mut Record,
+    node: &Node,
+    table: &'static Table,
+    path: &Path<'_>,
+) {
+    for field in table.fields.iter().filter(|field| matches!(field.need, Need::Always)) {
+        let (place, message) = match node.field(field.name) {
+            None => (node.place, format!("is missing; it must be {}", allowed(field))),
+            Some(value) if is_null(value) => (value.place, format!("must be {}; found null", allowed(field))),
+            Some(_) => continue,
+        };
+        record.sound = false;
+        if !record.meant.contains(&field.name) {
+            report.error(place, Path::Field(path, field.name), message);
+        }
+    }
+}
+
+/// The zone that was meant: the one of this city, or one spelled nearly so.
+fn zone_meant(written: &str) -> Option<String> {
+    static NAMES: LazyLock<Vec<String>> = LazyLock::new(Zone::names);
+    let city = folded(written);
+    if city.bytes().any(|b| b.is_ascii_digit()) && !city.contains('/') {
+        return Some(
+            "an offset is not a time zone; name a place with that offset, such as Asia/Shanghai".to_owned(),
+        );
+    }
+    let is_its_city = |name: &&str| name.rsplit('/').next().is_some_and(|last| folded(last) == city);
+    let names = || NAMES.iter().map(String::as_str);
+    names().find(is_its_city).or_else(|| nearest(written, names())).map(did_you_mean)
+}
+
+fn is_null(node: &Node) -> bool {
+    matches!(&node.kind, Kind::Scalar { text, plain: true } if ["null", "Null", "NULL", "~"].contains(&text.as_str()))
+}
+
+/// What a field may be, with its article.
+fn allowed(field: &Field) -> String {
+    match &field.shape {
+        Shape::Text => "a text".to_owned(),
+        Shape::Word(words) => listed(&words()),
+        Shape::Limit => "a whole number from -1".to_owned(),
+        Shape::Count { .. } => "a whole number from 1".to_owned(),
+        Shape::Duration => "a duration such as 500ms, 15s, 10m, 24h or 7d".to_owned(),
+        Shape::Instant => "an instant such as 2026-01-20T00:00:00+08:00".to_owned(),
+        Shape::Zone => "an IANA time zone such as UTC or Asia/Shanghai".to_owned(),
+        Shape::List(table) => format!("a list, each element {}", mapping(table)),
+        Shape::Unread => "a section".to_owned(),
+    }
+}
+
+/// What a table describes, with the fields it cannot do without.
+fn mapping(table: &Table) -> String {
+    let always = |field: &&Field| matches!(field.need, Need::Always);
+    let needed: Vec<_> = table.fields.iter().filter(always).map(|field| field.name).collect();
+    match needed.as_slice() {
+        [] => format!(
+            "{}, a mapping with fields such as {}",
+            table.what,
+            listed(&table.names().collect::<Vec<_>>())
+        ),
+        _ => format!("{}, a mapping with {}", table.what, listed_all(&needed)),
+    }
+}
+
+/// `a, b or c`.
+pub(super) fn listed(words: &[&str]) -> String {
+    joined(words, "or")
+}
+
+/// `a, b and c`.
+fn listed_all(words: &[&str]) -> String {
+    joined(words, "and")
+}
+
+fn joined(words: &[&str], last: &str) -> String {
+    match words {
+        [] => String::new(),
+        [only] => (*only).to_owned(),
+        [most @ .., end] => format!("{} {last} {end}", most.join(", ")),
+    }
+}

@@ -1,0 +1,128 @@
+//! The bytes of a file as text with places: where a value stands, and what its line looks like.
+//!
+//! Places are byte ranges; lines and columns are worked out only for what is reported. A line ends at LF, CR LF
+//! or a lone CR, as YAML has it, and a column counts characters from 1.
+
+use unicode_width::UnicodeWidthChar;
+
+use super::diagnostic::Excerpt;
+
+/// The largest file that is read.
+pub(super) const LARGEST_FILE: usize = 64 << 20;
+
+/// How many characters of a line are shown before and after the place.
+const SHOWN_BEFORE: usize = 60;
+const SHOWN_AFTER: usize = 60;
+
+/// A range of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) start: usize,
+    pub(super) end: usize,
+}
+
+impl Place {
+    pub(super) const START: Place = Place::at(0);
+
+    /// Between two bytes.
+    pub(super) const fn at(start: usize) -> Place {
+        Place { start, end: start }
+    }
+
+    pub(super) const fn is_empty(self) -> bool {
+        self.start == self.end
+    }
+}
+
+/// A named text and where its lines begin.
+pub(super) struct Source<'a> {
+    pub(super) name: &'a str,
+    pub(super) text: &'a str,
+    lines: Vec<usize>,
+}
+
+impl<'a> Source<'a> {
+    pub(super) fn new(name: &'a str, text: &'a str) -> Source<'a> {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let bytes = text.as_bytes();
+        let ends_line = |&at: &usize| match bytes[at] {
+            b'\n' => true,
+            b'\r' => bytes.get(at + 1) != Some(&b'\n'),
+            _ => false,
+        };
+        let lines = std::iter::once(0).chain((0..bytes.len()).filter(ends_line).map(|at| at + 1)).collect();
+        Source { name, text, lines }
+    }
+
+    /// The line and the column of a place, both from 1.
+    pub(super) fn line_and_column(&self, place: Place) -> (usize, usize) {
+        let line = self.line_index(place);
+        let start = self.lines[line];
+        (line + 1, self.text.get(start..place.start).map_or(0, |before| before.chars().count()) + 1)
+    }
+
+    /// The part of the line around a place.
+    pub(super) fn excerpt(&self, place: Place) -> Excerpt {
+        let line = self.line_index(place);
+        let end = self.lines.get(line + 1).copied().unwrap_or(self.text.len());
+        let whole = self.text.get(self.lines[line]..end).unwrap_or("").trim_end_matches(['\n', '\r']);
+        let (before, after) =
+            whole.split_at_checked(place.start.saturating_sub(self.lines[line])).unwrap_or((whole, ""));
+        let first = before.char_indices().rev().take(SHOWN_BEFORE).last().map_or(before.len(), |(at, _)| at);
+        let last = after.char_indices().nth(SHOWN_AFTER).map_or(after.len(), |(at, _)| at);
+
+        let mut shown = Shown::default();
+        if first > 0 {
+            shown.push('…');
+        }
+        before[first..].chars().for_each(|letter| shown.push(letter));
+        let caret = shown.width;
+        let marked = (place.end - place.start).min(last);
+        after[..last]
+            .char_indices()
+            .filter(|(at, _)| *at < marked)
+            .for_each(|(_, letter)| shown.push(letter));
+        let width = (shown.width - caret).max(1);
+        after[..last]
+            .char_indices()
+            .filter(|(at, _)| *at >= marked)
+            .for_each(|(_, letter)| shown.push(letter));
+        if last < after.len() {
+            shown.push('…');
+        }
+        Excerpt { text: shown.text, caret, width }
+    }
+
+    fn line_index(&self, place: Place) -> usize {
+        self.lines.partition_point(|start| *start <= place.start).saturating_sub(1)
+    }
+}
+
+/// Text for a terminal: tabs are spaces, what cannot be seen is made visible, and its width is known.
+#[derive(Default)]
+struct Shown {
+    text: String,
+    width: usize,
+}
+
+impl Shown {
+    fn push(&mut self, letter: char) {
+        // Marks that turn the direction of text could make a line look like another one.
+        let turns =
+            matches!(letter, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        match letter.width() {
+            _ if letter == '\t' => {
+                self.text.push_str("    ");
+                self.width += 4;
+            }
+            Some(width) if !turns => {
+                self.text.push(letter);
+                self.width += width;
+            }
+            _ => {
+                self.text.push('\u{fffd}');
+                self.width += 1;
+            }
+        }
+    }
+}

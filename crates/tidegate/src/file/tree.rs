@@ -1,0 +1,371 @@
+//! From text to a tree of values that know their places.
+//!
+//! YAML 1.2, of which JSON is a subset, through an event parser; the tree is built here, without recursion, so
+//! that no text can exhaust the stack. Scalars stay text: whether `10` is a number is for the reader of the field
+//! to say. Anchors and aliases work and share their nodes; the tree as it would be written out is bounded in
+//! nodes and in depth, so aliases of aliases cannot grow it without end.
+//!
+//! Refused with a place: keys written twice, keys that are not text, tags, a second document, aliases of nothing
+//! or of themselves. Reading goes on behind all of these. Behind broken syntax it cannot.
+
+use std::fmt::Write as _;
+use std::rc::Rc;
+
+use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, ScanError, Span};
+use hashbrown::HashMap;
+
+use super::diagnostic::Report;
+use super::source::Place;
+use crate::text::{quoted, shortened};
+
+/// The deepest nesting.
+const DEEPEST: usize = 64;
+/// The most values, counting those behind aliases each time.
+const MOST_NODES: usize = 4_000_000;
+
+/// A value and where it stands.
+pub(super) struct Node {
+    pub(super) place: Place,
+    pub(super) kind: Kind,
+    /// How many nodes this is when written out.
+    nodes: usize,
+    /// How many levels.
+    levels: usize,
+}
+
+/// What a value is, as far as syntax can say.
+pub(super) enum Kind {
+    /// One text, quoted or plain; nothing written at all is [`Kind::Empty`].
+    Scalar {
+        text: String,
+        plain: bool,
+    },
+    Empty,
+    List(Vec<Rc<Node>>),
+    Map(Vec<Entry>),
+    /// Something that has been reported already.
+    Broken,
+}
+
+/// A field of a mapping.
+pub(super) struct Entry {
+    pub(super) key: String,
+    pub(super) key_place: Place,
+    pub(super) value: Rc<Node>,
+}
+
+impl Node {
+    fn new(place: Place, kind: Kind) -> Node {
+        let (mut nodes, mut levels) = (1_usize, 0);
+        let mut contain = |child: &Node| {
+            nodes = nodes.saturating_add(child.nodes);
+            levels = levels.max(child.levels);
+        };
+        match &kind {
+            Kind::List(children) => children.iter().for_each(|child| contain(child)),
+            Kind::Map(entries) => entries.iter().for_each(|entry| contain(&entry.value)),
+            Kind::Scalar { .. } | Kind::Empty | Kind::Broken => {}
+        }
+        Node { place, kind, nodes, levels: levels + 1 }
+    }
+
+    /// The value of a field of a mapping.
+    pub(super) fn field(&self, name: &str) -> Option<&Node> {
+        match &self.kind {
+            Kind::Map(entries) => {
+                entries.iter().find(|entry| entry.key == name).map(|entry| entry.value.as_ref())
+            }
+            _ => None,
+        }
+    }
+
+    /// An element of a list.
+    pub(super) fn element(&self, index: usize) -> Option<&Node> {
+        match &self.kind {
+            Kind::List(children) => children.get(index).map(Rc::as_ref),
+            _ => None,
+        }
+    }
+
+    /// What it is, in a message.
+    pub(super) fn found(&self) -> String {
+        match &self.kind {
+            Kind::Scalar { text, plain: true } if text.parse::<f64>().is_ok() || text == "null" => {
+                shortened(text)
+            }
+            Kind::Scalar { text, .. } => format!("the text {}", quoted(text)),
+            Kind::Empty => "nothing".to_owned(),
+            Kind::List(_) => "a list".to_owned(),
+            Kind::Map(_) => "a mapping".to_owned(),
+            Kind::Broken => "something unreadable".to_owned(),
+        }
+    }
+}
+
+/// The tree of a text, or nothing if its syntax is broken. A text without any value is [`Kind::Empty`].
+pub(super) fn parse(report: &mut Report<'_>) -> Option<Rc<Node>> {
+    let source = report.source();
+    let options = granit_parser::options! { emit_unresolved_aliases: true, emit_comments: false };
+    let mut builder = Builder { stack: Vec::new(), anchors: HashMap::new(), nodes: 0, root: None, report };
+    for event in Parser::new_from_str_with_options(source.text, options) {
+        match event {
+            Ok((event, span)) => builder.take(event, place_of(&span)).ok()?,
+            Err(error) => {
+                let place = error.marker().byte_offset().unwrap_or(source.text.len());
+                let help = syntax_help(&error);
+                let message = match error.kind() {
+                    ErrorKind::RecursionLimitExceeded => too_deep(),
+                    _ => format!("this is not YAML: {}", error.info()),
+                };
+                builder.report.error_with_help(Place::at(place), "", message, help);
+                return None;
+            }
+        }
+    }
+    Some(builder.root.unwrap_or_else(|| Rc::new(Node::new(Place::START, Kind::Empty))))
+}
+
+/// The parser cannot or must not go on; the reason has been reported.
+struct Stop;
+
+struct Builder<'r, 's> {
+    stack: Vec<Frame>,
+    anchors: HashMap<usize, Rc<Node>>,
+    nodes: usize,
+    root: Option<Rc<Node>>,
+    report: &'r mut Report<'s>,
+}
+
+/// A list or a mapping that is still open.
+struct Frame {
+    place: Place,
+    anchor: usize,
+    open: Open,
+}
+
+enum Open {
+    List(Vec<Rc<Node>>),
+    Map {
+        entries: Vec<Entry>,
+        seen: HashMap<String, Place>,
+        key: Option<Key>,
+    },
+    /// A list or a mapping with a tag, which has been reported.
+    Tagged,
+}
+
+/// A key whose value comes next.
+enum Key {
+    Text(String, Place),
+    Broken,
+}
+
+impl Builder<'_, '_> {
+    fn take(&mut self, event: Event<'_>, place: Place) -> Result<(), Stop> {
+        match event {
+            Event::DocumentStart(..) if self.root.is_some() => {
+                let message = "a second document begins here; a file has one, so remove this line";
+                self.report.error(place, "", message);
+                return Err(Stop);
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                let plain = style == ScalarStyle::Plain;
+                let kind = match tag {
+                    Some(tag) => self.refuse_tag(place, &tag.original()),
+                    None if plain && place.is_empty() => Kind::Empty,
+                    None => Kind::Scalar { text: text.into_owned(), plain },
+                };
+                self.close(Node::new(place, kind), anchor)?;
+            }
+            Event::SequenceStart(_, anchor, tag) => {
+                let tag = tag.map(|tag| tag.original());
+                self.open(place, anchor, tag, Open::List(Vec::new()))?;
+            }
+            Event::MappingStart(_, anchor, tag) => {
+                let empty = Open::Map { entries: Vec::new(), seen: HashMap::new(), key: None };
+                self.open(place, anchor, tag.map(|tag| tag.original()), empty)?;
+            }
+            Event::SequenceEnd | Event::MappingEnd => {
+                let frame = self.stack.pop().expect("the parser closes what it has opened");
+                let kind = match frame.open {
+                    Open::List(children) => Kind::List(children),
+                    Open::Map { entries, .. } => Kind::Map(entries),
+                    Open::Tagged => Kind::Broken,
+                };
+                self.close(Node::new(frame.place, kind), frame.anchor)?;
+            }
+            Event::Alias(anchor) => match self.anchors.get(&anchor).cloned() {
+                Some(node) => self.attach(place, node)?,
+                None => self.refuse_alias(place, "this alias stands inside what it stands for")?,
+            },
+            Event::UnresolvedAlias(name) => {
+                let name = shortened(&name);
+                let message = format!(
+                    "nothing before this is marked &{name}; if *{name} is meant as text, put it in quotes"
+                );
+                self.refuse_alias(place, &message)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, place: Place, anchor: usize, tag: Option<String>, open: Open) -> Result<(), Stop> {
+        if self.stack.len() >= DEEPEST {
+            return self.too_deep(place);
+        }
+        let open = match tag {
+            Some(tag) => {
+                self.refuse_tag(place, &tag);
+                Open::Tagged
+            }
+            None => open,
+        };
+        self.stack.push(Frame { place, anchor, open });
+        Ok(())
+    }
+
+    fn close(&mut self, node: Node, anchor: usize) -> Result<(), Stop> {
+        let node = Rc::new(node);
+        if anchor != 0 {
+            self.anchors.insert(anchor, Rc::clone(&node));
+        }
+        let place = node.place;
+        self.attach(place, node)
+    }
+
+    /// Puts a finished node where it belongs. `place` is its own, or that of the alias that stands for it.
+    fn attach(&mut self, place: Place, node: Rc<Node>) -> Result<(), Stop> {
+        self.nodes = self.nodes.saturating_add(node.nodes);
+        if self.nodes > MOST_NODES {
+            let message =
+                format!("this file has more than {MOST_NODES} values, counting those behind aliases");
+            self.report.error(place, "", message);
+            return Err(Stop);
+        }
+        if self.stack.len() + node.levels > DEEPEST + 1 {
+            return self.too_deep(place);
+        }
+        match self.stack.last_mut().map(|frame| &mut frame.open) {
+            None => self.root = Some(node),
+            Some(Open::Tagged) => {}
+            Some(Open::List(children)) => children.push(node),
+            Some(Open::Map { entries, seen, key }) => match key.take() {
+                None => {
+                    *key = Some(key_of(&node, place));
+                    self.check_key(place, &node);
+                }
+                Some(Key::Broken) => {}
+                Some(Key::Text(text, key_place)) => {
+                    if let Some(first) = seen.get(&text).copied() {
+                        // Put back for a moment: the report wants its path.
+                        *key = Some(Key::Text(text, key_place));
+                        self.refuse_second(key_place, first);
+                    } else {
+                        seen.insert(text.clone(), key_place);
+                        entries.push(Entry { key: text, key_place, value: node });
+                    }
+                }
+            },
+        }
+        Ok(())
+    }
+
+    fn check_key(&mut self, place: Place, node: &Node) {
+        if !matches!(node.kind, Kind::Scalar { .. } | Kind::Broken) {
+            let message = format!("a field's name must be text, found {}", node.found());
+            self.report.error(place, self.path(), message);
+        }
+    }
+
+    /// Reports a key that is written twice and takes it off the frame.
+    fn refuse_second(&mut self, place: Place, first: Place) {
+        let (line, _) = self.report.source().line_and_column(first);
+        let message = format!("is written twice; the first is on line {line}; remove one of them");
+        self.report.error(place, self.path(), message);
+        if let Some(Frame { open: Open::Map { key, .. }, .. }) = self.stack.last_mut() {
+            *key = None;
+        }
+    }
+
+    fn refuse_tag(&mut self, place: Place, tag: &str) -> Kind {
+        let message = format!("tags are not read; remove {}", shortened(tag));
+        self.report.error(place, self.path(), message);
+        Kind::Broken
+    }
+
+    fn refuse_alias(&mut self, place: Place, message: &str) -> Result<(), Stop> {
+        self.report.error(place, self.path(), message);
+        self.attach(place, Rc::new(Node::new(place, Kind::Broken)))
+    }
+
+    fn too_deep(&mut self, place: Place) -> Result<(), Stop> {
+        self.report.error(place, "", too_deep());
+        Err(Stop)
+    }
+
+    /// The path of the value that comes next.
+    fn path(&self) -> String {
+        let mut path = String::new();
+        for frame in &self.stack {
+            match &frame.open {
+                Open::List(children) => {
+                    write!(path, "[{}]", children.len()).expect("a string takes all writes");
+                }
+                Open::Map { key: Some(Key::Text(text, _)), .. } => {
+                    let dot = if path.is_empty() { "" } else { "." };
+                    write!(path, "{dot}{}", shortened(text)).expect("a string takes all writes");
+                }
+                Open::Map { .. } | Open::Tagged => {}
+            }
+        }
+        path
+    }
+}
+
+fn key_of(node: &Node, place: Place) -> Key {
+    match &node.kind {
+        Kind::Scalar { text, .. } => Key::Text(text.clone(), place),
+        _ => Key::Broken,
+    }
+}
+
+fn too_deep() -> String {
+    format!("this is nested more than {DEEPEST} levels deep")
+}
+
+/// What usually causes a syntax error.
+fn syntax_help(error: &ScanError) -> Option<String> {
+    use ErrorKind as K;
+    let help = match error.kind() {
+        K::TabNotAllowed | K::TabInBlockIndentation | K::TabInIndentation | K::TabAtBlockScalarStart => {
+            "indent with spaces, not tabs"
+        }
+        K::MappingValueNotAllowed
+        | K::MappingKeyNotAllowed
+        | K::InvalidIndentation
+        | K::InvalidSimpleKey
+        | K::ExpectedBlockMappingKey
+        | K::ExpectedBlockSequenceEntry => "check the indentation; a text with ': ' in it must be in quotes",
+        K::UnexpectedCharacter { .. } => "a text that begins with this character must be in quotes",
+        K::UnclosedQuotedScalar | K::InvalidQuotedScalarIndent => "a closing quote may be missing",
+        K::InvalidColonPlacement
+        | K::ExpectedFlowMappingSeparator
+        | K::ExpectedFlowSequenceSeparator
+        | K::UnexpectedEofFlowMapping
+        | K::UnexpectedEofFlowSequence => "a comma or a closing bracket may be missing before this",
+        K::UnclosedFlowCollection { .. } | K::MismatchedFlowCollectionEnd { .. } => {
+            "write the bracket that closes this one"
+        }
+        K::ExpectedDocumentStart => "nothing may follow the value; remove this, or check the indentation",
+        K::UnknownQuotedScalarEscape => {
+            "in double quotes a backslash begins an escape; write two for one, or use single quotes"
+        }
+        _ => return None,
+    };
+    Some(help.to_owned())
+}
+
+fn place_of(span: &Span) -> Place {
+    span.byte_range().map_or(Place::START, |bytes| Place { start: bytes.start, end: bytes.end })
+}

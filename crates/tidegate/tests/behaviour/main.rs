@@ -1,0 +1,5 @@
+//! What the library does, seen from outside.
+
+mod file;
+mod map_store;
+mod text;

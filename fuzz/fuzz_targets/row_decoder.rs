@@ -1,0 +1,126 @@
+//! Any bytes at all, read as a row: refused as damage, or a row that can be lived with.
+//!
+//! What decodes must encode back to the same bytes, must answer every question at every instant, and after a charge
+//! must again be a row that can be written and read back. A store that crashes on a damaged row is an outage; one
+//! that writes a row it cannot read is a loss.
+
+#![no_main]
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use libfuzzer_sys::fuzz_target;
+use tidegate_core::time::LAST_SECOND;
+use tidegate_core::{
+    Amount, Capacity, Intent, ItemSpec, LeaseId, Limit, LimitSpec, Line, Load, OverrideSpec, Per, Policy,
+    Precision, Row, Seat, Span, Tenure, Tick, Timestamp, Unit, decide, encoding,
+};
+
+/// The key that has an override; other keys have none.
+const KEY: &[u8] = b"someone";
+
+/// When that override ends.
+const OVERRIDE_ENDS: Duration = Duration::from_secs(1_800_000_000);
+
+/// Every law, for all keys and for each key, bounded and not.
+static LIMIT: LazyLock<Limit> = LazyLock::new(|| {
+    let minute = Duration::from_secs(60);
+    let policies = [
+        Policy::Total,
+        Policy::Calendar(Unit::Month),
+        Policy::Interval { window: minute },
+        Policy::Sliding { window: minute, precision: Precision::Exact },
+        Policy::Bucket { window: minute, burst: Some(20) },
+        Policy::Concurrency { ttl: minute },
+    ];
+    let mut spec = LimitSpec::named("fuzz");
+    for per in [Per::All, Per::Key] {
+        for policy in policies {
+            let item = ItemSpec { per, ..ItemSpec::of(policy, 10) };
+            let unlimited = ItemSpec {
+                name: Some(format!("{}/{}/unlimited", per.word(), policy.word())),
+                limit: Capacity::Unlimited,
+                ..item.clone()
+            };
+            spec = spec.with(item).with(unlimited);
+        }
+    }
+    spec.overrides.push(OverrideSpec {
+        key: KEY.to_vec(),
+        item: "key/bucket-60s".to_owned(),
+        limit: Capacity::AtMost(5),
+        until: Some(OVERRIDE_ENDS),
+    });
+    Limit::new(spec, Tick::NANOSECOND).expect("the limit above is sound")
+});
+
+fuzz_target!(|bytes: &[u8]| {
+    let _ = encoding::version(bytes);
+    for per in [Per::All, Per::Key] {
+        if let Ok(row) = encoding::decode(bytes, &LIMIT, per) {
+            assert_eq!(encoded(&row, per), bytes, "a row has one encoding");
+            for now in instants(&row, per) {
+                for count in [0, 1, 10, Amount::MAX] {
+                    live_with(&row, per, count, now);
+                }
+            }
+        }
+    }
+});
+
+/// Asks a row, charges it as far as it agrees and then past its limits, and reads it back.
+fn live_with(row: &Row, per: Per, count: Amount, now: Timestamp) {
+    let seat = seat(per);
+    let tenure = Tenure { lease: LeaseId(7), expires_at: now.plus(Span::from_ticks(1)) };
+    let mut charged = Vec::new();
+    let mut next = row.clone();
+    let mut line = Line { limit: &LIMIT, seat, row: &mut next, load: Load::of(count) };
+    decide(std::slice::from_mut(&mut line), Intent::Acquire, Some(&tenure), now, &mut |each| {
+        charged.push(each);
+    });
+    for each in &charged {
+        line.settle(each.place.item, each, LIMIT.version(), 0, now);
+        // More than can be counted, at two instants: counts end at their largest, and rows stay readable.
+        for at in [now, now.plus(Span::ONE_TICK)] {
+            line.settle(each.place.item, each, LIMIT.version(), Amount::MAX, at);
+        }
+    }
+    for (index, item) in LIMIT.items().iter().enumerate().filter(|(_, item)| item.per() == per) {
+        let _ = line.reading(index, item, now);
+    }
+    next.release(&tenure, now);
+    let _ = (next.is_fresh(&LIMIT, seat, now), next.held(now));
+    assert_reads_back(&next, per);
+}
+
+fn assert_reads_back(row: &Row, per: Per) {
+    let read = encoding::decode(&encoded(row, per), &LIMIT, per);
+    assert_eq!(read.as_ref(), Ok(row), "what was written is read back");
+}
+
+fn encoded(row: &Row, per: Per) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encoding::encode(row, &LIMIT, per, &mut bytes);
+    bytes
+}
+
+fn seat(per: Per) -> Seat<'static> {
+    match per {
+        Per::All => Seat::All,
+        Per::Key => Seat::from(LIMIT.overrides(KEY)),
+    }
+}
+
+/// The ends of time, an ordinary day, and around every instant that the row itself mentions.
+fn instants(row: &Row, per: Per) -> Vec<Timestamp> {
+    let last = Timestamp::from_ticks(LAST_SECOND * Tick::NANOSECOND.per_second());
+    let ordinary = Tick::NANOSECOND.instant(OVERRIDE_ENDS).expect("before 2262");
+    let mut instants = vec![Timestamp::EPOCH, ordinary, last];
+    for item in LIMIT.items().iter().filter(|item| item.per() == per) {
+        if let Some(at) = item.rule().last_time(row.state(item)) {
+            instants.extend([at, at.plus(Span::ONE_TICK)]);
+        }
+    }
+    instants.retain(|&at| at <= last);
+    instants
+}

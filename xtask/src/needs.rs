@@ -1,0 +1,124 @@
+//! What the tests need beside cargo, and how to come by it.
+//!
+//! On Debian, as root, what is missing is installed. Anywhere else nothing is touched and the person is told what to
+//! install. The C compiler is asked for again although this very program could not have been linked without one:
+//! Rust may be set up with another linker, and dependencies that build C look for `cc`.
+
+use std::process::Command;
+
+use crate::process::{exists, run_shown};
+use crate::{Outcome, process};
+
+/// A program that must be there.
+#[derive(Debug)]
+struct Need {
+    program: &'static str,
+    /// The Debian packages that bring it.
+    packages: &'static [&'static str],
+    /// What it is for, to finish the sentence "needed to …".
+    purpose: &'static str,
+}
+
+const NEEDS: &[Need] = &[Need {
+    program: "cc",
+    packages: &["gcc", "libc6-dev"],
+    purpose: "link Rust programs and build C parts of dependencies",
+}];
+
+/// Who runs this and where: what may be done about a missing program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Power {
+    /// Root on a Debian: it can be installed.
+    Install,
+    /// A Debian, but not as root.
+    NotRoot,
+    /// No `apt-get` here.
+    NotDebian,
+}
+
+/// Makes sure that everything needed is there.
+pub(crate) fn meet() -> Outcome {
+    let missing = missing();
+    if missing.is_empty() {
+        let names: Vec<&str> = NEEDS.iter().map(|need| need.program).collect();
+        println!("found: {}", names.join(", "));
+        return Ok(());
+    }
+    let power = power();
+    if power != Power::Install {
+        return Err(advice(&missing, power).into());
+    }
+    install(&missing)
+}
+
+fn install(wanted: &[&Need]) -> Outcome {
+    for arguments in [vec!["update", "-q"], install_arguments(wanted)] {
+        let mut command = Command::new("apt-get");
+        command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+        let line = process::spoken(&command);
+        if !run_shown(command)?.succeeded() {
+            return Err(format!("`{line}` failed; {}", advice(wanted, Power::Install)).into());
+        }
+    }
+    let missing = missing();
+    if missing.is_empty() { Ok(()) } else { Err(advice(&missing, Power::Install).into()) }
+}
+
+fn missing() -> Vec<&'static Need> {
+    NEEDS.iter().filter(|need| !exists(need.program)).collect()
+}
+
+fn install_arguments(missing: &[&Need]) -> Vec<&'static str> {
+    let mut arguments = vec!["install", "-q", "-y", "--no-install-recommends"];
+    arguments.extend(missing.iter().flat_map(|need| need.packages));
+    arguments
+}
+
+/// What to do about missing programs, for somebody who must do it by hand.
+fn advice(missing: &[&Need], power: Power) -> String {
+    let why_not = match power {
+        Power::Install => "install it by hand",
+        Power::NotRoot => "it is not installed for you because you are not root",
+        Power::NotDebian => "it is not installed for you because this system has no apt-get",
+    };
+    let lines = missing.iter().map(|need| {
+        let packages = need.packages.join(" ");
+        format!("\n  `{}`, needed to {} (Debian: apt-get install {packages})", need.program, need.purpose)
+    });
+    format!("something is missing; {why_not}:{}", lines.collect::<String>())
+}
+
+fn power() -> Power {
+    if !exists("apt-get") {
+        Power::NotDebian
+    } else if is_root() {
+        Power::Install
+    } else {
+        Power::NotRoot
+    }
+}
+
+fn is_root() -> bool {
+    Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FROB: Need = Need { program: "frob", packages: &["libfrob", "frob-bin"], purpose: "frobnicate" };
+
+    #[test]
+    fn advice_names_the_program_the_purpose_and_the_packages() {
+        let text = advice(&[&FROB], Power::NotRoot);
+        for part in ["`frob`", "needed to frobnicate", "apt-get install libfrob frob-bin", "not root"] {
+            assert!(text.contains(part), "{part} is not in: {text}");
+        }
+        assert!(advice(&[&FROB], Power::NotDebian).contains("no apt-get"));
+    }
+
+    #[test]
+    fn every_package_of_every_need_is_installed() {
+        assert_eq!(install_arguments(&[&FROB])[4..], ["libfrob", "frob-bin"]);
+    }
+}

@@ -1,0 +1,124 @@
+//! The core is arithmetic: it reads no clock, touches no file, socket or thread, and has no floating point.
+//!
+//! `now` is an argument, and rounding is a decision about somebody's quota; both are easy to lose to one convenient
+//! line. Only the calendar speaks to jiff, so that everything else can be read without knowing it.
+
+use std::path::Path;
+
+use super::code::Token;
+use super::{Breach, Text};
+
+const CORE_SOURCES: &str = "crates/tidegate-core/src";
+const CALENDAR: &str = "crates/tidegate-core/src/calendar.rs";
+
+const PURE: &str = "the core does no I/O, reads no clock, spawns nothing, and has no floating point";
+const JIFF: &str = "in the core only calendar.rs speaks to jiff";
+
+const FORBIDDEN_WORDS: &[&str] = &["Instant", "SystemTime", "tokio", "f32", "f64"];
+const FORBIDDEN_OF_STD: &[&str] = &["fs", "net", "thread", "process", "env"];
+
+pub(super) fn breaches(text: &Text, tokens: &[Token<'_>]) -> Vec<Breach> {
+    if !text.path.starts_with(CORE_SOURCES) {
+        return Vec::new();
+    }
+    let mut breaches = Vec::new();
+    for token in tokens {
+        if FORBIDDEN_WORDS.contains(&token.text) || is_float(token.text) {
+            breaches.push(Breach::at(&text.path, token.line, PURE, token.text));
+        }
+        if token.text == "jiff" && text.path != Path::new(CALENDAR) {
+            breaches.push(Breach::at(&text.path, token.line, JIFF, token.text));
+        }
+    }
+    let of_std = modules_of_std(tokens).into_iter().filter(|token| FORBIDDEN_OF_STD.contains(&token.text));
+    breaches
+        .extend(of_std.map(|token| Breach::at(&text.path, token.line, PURE, format!("std::{}", token.text))));
+    breaches
+}
+
+/// A number that says it is floating: `1f64`.
+fn is_float(word: &str) -> bool {
+    word.starts_with(|letter: char| letter.is_ascii_digit())
+        && !word.starts_with("0x")
+        && (word.ends_with("f32") || word.ends_with("f64"))
+}
+
+/// What follows `std::`, also in a group: `std::fs`, `std::{fmt, net::{…}}`.
+fn modules_of_std<'t, 'a>(tokens: &'t [Token<'a>]) -> Vec<&'t Token<'a>> {
+    let mut found = Vec::new();
+    for (index, window) in tokens.windows(4).enumerate() {
+        let [first, colon, another, next] = window else { continue };
+        match [first.text, colon.text, another.text, next.text] {
+            ["std", ":", ":", "{"] => found.extend(heads_of_group(&tokens[index + 4..])),
+            ["std", ":", ":", _] => found.push(next),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// The first word of every entry of a group, up to its closing brace.
+fn heads_of_group<'t, 'a>(tokens: &'t [Token<'a>]) -> Vec<&'t Token<'a>> {
+    let mut heads = Vec::new();
+    let (mut depth, mut begins) = (1, true);
+    for token in tokens {
+        match token.text {
+            "{" => depth += 1,
+            "}" => depth -= 1,
+            "," if depth == 1 => begins = true,
+            _ if depth == 1 && begins => {
+                heads.push(token);
+                begins = false;
+            }
+            _ => {}
+        }
+        if depth == 0 {
+            break;
+        }
+    }
+    heads
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::code::tokens;
+    use super::super::tests::text;
+    use super::*;
+
+    fn found_in(path: &str, source: &str) -> Vec<String> {
+        let text = text(path, source);
+        breaches(&text, &tokens(&text.content)).into_iter().map(|breach| breach.found).collect()
+    }
+
+    fn found(source: &str) -> Vec<String> {
+        found_in("crates/tidegate-core/src/law.rs", source)
+    }
+
+    #[test]
+    fn clocks_files_sockets_threads_and_floats_are_found() {
+        assert_eq!(found("use std::time::{Duration, Instant};"), ["Instant"]);
+        assert_eq!(found("let t = std::time::SystemTime::now();"), ["SystemTime"]);
+        assert_eq!(found("std::fs::read(p)"), ["std::fs"]);
+        assert_eq!(found("use std::net::IpAddr;"), ["std::net"]);
+        assert_eq!(found("use std::{fmt, thread};"), ["std::thread"]);
+        assert_eq!(found("use std::{fmt::{self, Display}, net::{IpAddr}};"), ["std::net"]);
+        assert_eq!(found("async fn f() { tokio::spawn(g()) }"), ["tokio"]);
+        assert_eq!(found("x as f64 + 1f32"), ["f64", "1f32"]);
+    }
+
+    #[test]
+    fn prose_and_like_words_are_not() {
+        assert_eq!(
+            found("// f64 and std::fs\n/// Instant\nlet thread = \"std::net\"; let x = 0xf64;"),
+            [""; 0]
+        );
+        assert_eq!(found("use std::{fmt::{fs, net}};"), [""; 0]);
+        assert_eq!(found_in("crates/tidegate/src/clock.rs", "std::time::Instant::now()"), [""; 0]);
+    }
+
+    #[test]
+    fn jiff_belongs_to_the_calendar() {
+        assert_eq!(found("use jiff::Span;"), ["jiff"]);
+        assert_eq!(found_in("crates/tidegate-core/src/calendar.rs", "use jiff::Span;"), [""; 0]);
+    }
+}
