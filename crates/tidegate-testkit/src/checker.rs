@@ -18,7 +18,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use tidegate_core::{Amount, Capacity, Charge, ItemSpec, LimitSpec, Mode, Per, Policy, Tick, Timestamp, Unit};
+use tidegate_core::{
+    Amount, Capacity, Charge, ItemSpec, LimitSpec, Mode, Per, Policy, Tick, Timestamp, Unit,
+};
 
 use crate::civil::Almanac;
 
@@ -146,7 +148,8 @@ fn groups<'a>(record: &'a Record, item: &ItemSpec) -> BTreeMap<Option<Vec<u8>>, 
     let mut groups: BTreeMap<Option<Vec<u8>>, Vec<&Entry>> = BTreeMap::new();
     for entry in record.entries.iter().filter(|entry| entry.granted) {
         let key = if item.per == Per::Key { entry.key.clone() } else { None };
-        let excepted = record.spec.overrides.iter().any(|other| other.item == name && Some(&other.key) == key.as_ref());
+        let excepted =
+            record.spec.overrides.iter().any(|other| other.item == name && Some(&other.key) == key.as_ref());
         if !excepted {
             groups.entry(key).or_default().push(entry);
         }
@@ -209,7 +212,8 @@ impl Allowance<'_> {
         let mut almanac = Almanac::new(unit, &self.record.spec.time_zone, self.record.spec.week_start);
         let per_second = self.record.tick.per_second();
         self.grants.iter().find_map(|grant| {
-            let second = i64::try_from(grant.earliest() / per_second).expect("tests stay before the end of time");
+            let second =
+                i64::try_from(grant.earliest() / per_second).expect("tests stay before the end of time");
             let (start, end) = almanac.around(second);
             let ticks = |second: i64| u64::try_from(second).expect("not before 1970") * per_second;
             self.over(ticks(start), ticks(end) - 1, self.limit)
@@ -322,7 +326,8 @@ mod tests {
     #[test]
     fn a_total_is_a_sum_whenever_it_was() {
         explained(Policy::Total, 2, within(&[(0, 9), (3, 4)]), Proof::Unrefuted);
-        let violation = check(&record(Policy::Total, 2, within(&[(0, 9), (3, 4), (5, 99)]))).expect_err("planted");
+        let violation =
+            check(&record(Policy::Total, 2, within(&[(0, 9), (3, 4), (5, 99)]))).expect_err("planted");
         assert_eq!((violation.admitted, violation.allowed), (3, 2));
     }
 

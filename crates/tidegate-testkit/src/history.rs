@@ -383,6 +383,7 @@ pub fn play(history: &History, subject: &mut dyn Subject) -> Result<Tally, Strin
         begins: history.begins,
         ids: history.limits.iter().map(|spec| spec.id.clone()).collect(),
         leases: Vec::new(),
+        of_several: Vec::new(),
         wait: None,
         resets: Vec::new(),
         tally: Tally::default(),
@@ -423,6 +424,8 @@ struct Game {
     begins: u64,
     ids: Vec<String>,
     leases: Vec<Tenure>,
+    /// Leases of several asks, which have no one true cost to be settled to.
+    of_several: Vec<LeaseId>,
     wait: Option<Timestamp>,
     resets: Vec<Timestamp>,
     tally: Tally,
@@ -453,6 +456,9 @@ impl Game {
             Happening::Order { intent, asks, hold } => self.order(subject, *intent, asks, *hold),
             Happening::Settle(lease, actual) => {
                 let Some(tenure) = self.lease(*lease) else { return Ok(()) };
+                if self.of_several.contains(&tenure.lease) {
+                    return Ok(());
+                }
                 let ours = self.model.settle(tenure.lease, *actual, now);
                 self.tally.settled += usize::from(ours);
                 agree("settled", subject.settle(tenure.lease, *actual, now), ours)
@@ -537,6 +543,7 @@ impl Game {
         if theirs.refusal.is_none() && intent == Intent::Acquire {
             self.model.charge(&asks, theirs.lease, now);
             self.leases.extend(theirs.lease);
+            self.of_several.extend(theirs.lease.filter(|_| asks.len() > 1).map(|tenure| tenure.lease));
         }
         let truth = self.model.readings(&asks, now, View::Truth);
         let spent = self.model.readings(&asks, now, View::Spent);

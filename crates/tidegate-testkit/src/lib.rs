@@ -5,6 +5,7 @@
 
 pub mod checker;
 pub mod civil;
+pub mod effort;
 pub mod history;
 pub mod model;
 pub mod suite;

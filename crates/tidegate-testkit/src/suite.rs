@@ -7,6 +7,7 @@
 
 mod decisions;
 mod edits;
+mod histories;
 mod leases;
 mod requests;
 
@@ -18,6 +19,8 @@ use tidegate::{
     Amount, Answer, Answers, Ask, Catalog, Denied, Detail, Expect, Grant, ItemReading, LimitSpec,
     ManualClock, Order, Outcome, Rejection, Store, Wait,
 };
+
+pub use histories::Player;
 
 /// A store under test: decides, and knows its limits.
 pub trait FullStore: Store + Catalog {}

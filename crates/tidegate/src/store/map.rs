@@ -195,7 +195,7 @@ impl Inner {
     fn advance(&mut self, now: Timestamp) {
         self.latest = self.latest.max(now);
         while let Some((_, lease)) = self.leases.pop_lapsed(self.latest) {
-            for holding in lease.holdings.iter().filter(|holding| holding.pinned) {
+            for holding in &lease.holdings {
                 self.with_row(holding, Row::unpin);
             }
         }

@@ -636,7 +636,10 @@ mod the_schema {
             std::fs::write(PUBLISHED, &current).expect("the docs are writable");
         }
         let published = std::fs::read_to_string(PUBLISHED).expect("the schema is published");
-        assert_eq!(published, current, "publish it: TIDEGATE_PUBLISH=1 cargo test -p tidegate is_the_published_one");
+        assert_eq!(
+            published, current,
+            "publish it: TIDEGATE_PUBLISH=1 cargo test -p tidegate is_the_published_one"
+        );
     }
 
     #[test]

@@ -3,3 +3,4 @@
 mod file;
 mod map_store;
 mod text;
+mod threads;

@@ -2,12 +2,31 @@
 
 use std::sync::Arc;
 
-use tidegate::{ManualClock, MapStore, Timestamp};
-use tidegate_testkit::suite::Bench;
+use proptest::prelude::*;
+use tidegate::{ManualClock, MapStore, Tick, Timestamp};
+use tidegate_testkit::suite::{Bench, Player};
+use tidegate_testkit::{effort, history};
 
 fn bench() -> Bench {
-    let clock = Arc::new(ManualClock::at(Timestamp::EPOCH));
+    bench_ticking(Tick::NANOSECOND)
+}
+
+fn bench_ticking(tick: Tick) -> Bench {
+    let clock = Arc::new(ManualClock::ticking(tick, Timestamp::EPOCH));
     Bench::new(MapStore::new(Arc::clone(&clock), 7), clock)
 }
 
 tidegate_testkit::behaviour_suite!(bench);
+
+proptest! {
+    #![proptest_config(effort::cases(400))]
+
+    /// Any story, edits included, is answered as the reference model answers it.
+    #[test]
+    fn equivalence(story in history::histories(true)) {
+        let mut player = Player::new(bench_ticking(story.tick));
+        if let Err(difference) = history::play(&story, &mut player) {
+            return Err(TestCaseError::fail(difference));
+        }
+    }
+}

@@ -185,10 +185,7 @@ impl Inner {
                 self.highest_fence = self.highest_fence.max(tenant.fence);
                 fences.push((Arc::clone(&entrant.limit), tenant.fence));
             }
-            let pinned = order.hold == Hold::Yes;
-            if pinned {
-                entrant.row.pin();
-            }
+            entrant.row.pin();
             holding_of[index] = Some(holdings.len());
             let named =
                 |charged: &Charged| (entrant.limit.items()[charged.place.item].name().into(), *charged);
@@ -197,8 +194,7 @@ impl Inner {
                 generation: tenant.generation,
                 version: entrant.limit.version(),
                 key: order.asks[entrant.ask].key.filter(|_| entrant.station != Station::All).map(Into::into),
-                charges: if pinned { charges.into_iter().map(named).collect() } else { Vec::new() },
-                pinned,
+                charges: charges.into_iter().map(named).collect(),
             });
         }
         let asks = order.asks.iter().map(|ask| held_ask(ask, order, entrants, &holding_of)).collect();
@@ -206,21 +202,24 @@ impl Inner {
         Some(Grant { lease: tenure.lease, expires_at: tenure.expires_at, fences })
     }
 
-    /// Puts the rows back; those that remember nothing are not kept.
+    /// Puts the rows back, and adds those of new keys that remember something. Adding looks at other rows of the table,
+    /// so everything has to be back in its place by then.
     fn leave(&mut self, order: &Order<'_>, entrants: Vec<Entrant>) {
         let now = self.latest;
+        let mut new = Vec::new();
         for entrant in entrants {
             let tenant = self.limits.get_mut(entrant.limit.id()).expect("its row was taken from there");
             match entrant.station {
                 Station::All => tenant.all = entrant.row,
                 Station::Key(slot) => *tenant.table.row(slot) = entrant.row,
-                Station::NewKey(_) => {
-                    let key = order.asks[entrant.ask].key.unwrap_or_default();
-                    let seat = Seat::from(entrant.limit.overrides(key));
-                    if !entrant.row.is_fresh(&entrant.limit, seat, now) {
-                        tenant.table.insert(&entrant.limit, key, entrant.row, now);
-                    }
-                }
+                Station::NewKey(_) => new.push(entrant),
+            }
+        }
+        for Entrant { limit, ask, row, .. } in new {
+            let key = order.asks[ask].key.unwrap_or_default();
+            if !row.is_fresh(&limit, Seat::from(limit.overrides(key)), now) {
+                let tenant = self.limits.get_mut(limit.id()).expect("its row was taken from there");
+                tenant.table.insert(&limit, key, row, now);
             }
         }
     }

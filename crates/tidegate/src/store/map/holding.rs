@@ -31,9 +31,7 @@ impl Inner {
         for holding in &lease.holdings {
             self.with_row(holding, |row| {
                 row.release(&tenure, now);
-                if holding.pinned {
-                    row.unpin();
-                }
+                row.unpin();
             });
         }
         Some(lease)

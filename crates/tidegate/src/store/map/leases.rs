@@ -39,10 +39,8 @@ pub(super) struct Holding {
     /// The version of the limit it was charged under.
     pub(super) version: u32,
     pub(super) key: Option<Box<[u8]>>,
-    /// What each item was charged, by name; empty once it cannot be corrected any more.
+    /// What each item was charged, by name.
     pub(super) charges: Vec<(Box<str>, Charged)>,
-    /// Whether it pins its row.
-    pub(super) pinned: bool,
 }
 
 impl Lease {

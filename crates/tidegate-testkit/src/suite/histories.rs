@@ -1,0 +1,91 @@
+//! Generated histories: a store answers like the reference model, whatever happens to it.
+
+use std::collections::BTreeSet;
+
+use tidegate::{Actual, Ask, Expect, Hold, Order, Outcome, Settlement};
+use tidegate_core::{Amount, Intent, LeaseId, LimitSpec, Tenure, Timestamp};
+
+use super::Bench;
+use crate::history::{Answer, Subject};
+use crate::model::{OwnedAsk, Reading, Refusal};
+
+/// A store that plays the part of a story's subject.
+pub struct Player {
+    bench: Bench,
+    /// Holds that were settled. Settling again is answered as before, which a story takes for a lease that is gone.
+    settled: BTreeSet<LeaseId>,
+}
+
+impl Player {
+    /// A player for the store of this bench.
+    pub fn new(bench: Bench) -> Player {
+        Player { bench, settled: BTreeSet::new() }
+    }
+
+    /// The store at an instant.
+    fn at(&self, now: Timestamp) -> &Bench {
+        self.bench.clock.set(now);
+        &self.bench
+    }
+}
+
+impl Subject for Player {
+    fn put(&mut self, spec: &LimitSpec, now: Timestamp) -> bool {
+        self.at(now).store.put(spec.clone(), Expect::Anything).is_ok()
+    }
+
+    fn order(&mut self, intent: Intent, asks: &[OwnedAsk], hold: bool, now: Timestamp) -> Answer {
+        let asks: Vec<Ask<'_>> = asks
+            .iter()
+            .map(|ask| Ask { limit_id: &ask.limit_id, key: ask.key.as_deref(), count: ask.count })
+            .collect();
+        let hold = if hold { Hold::Yes } else { Hold::No };
+        let (answer, readings) = self
+            .at(now)
+            .submit(Order { intent, hold, ..Order::acquire(&asks) })
+            .expect("stories are sensible");
+        let (refusal, lease) = match answer.outcome {
+            Outcome::Granted(grant) => {
+                (None, grant.map(|grant| Tenure { lease: grant.lease, expires_at: grant.expires_at }))
+            }
+            Outcome::Denied(denied) => {
+                let item = denied.item_name().to_owned();
+                (Some(Refusal { limit_id: denied.limit.id().to_owned(), item, wait: denied.wait }), None)
+            }
+        };
+        let readings = readings
+            .iter()
+            .map(|each| Reading {
+                limit_id: each.limit.id().to_owned(),
+                item: each.limit.items()[each.item].name().to_owned(),
+                capacity: each.reading.capacity,
+                used: each.reading.used,
+                remaining: each.reading.remaining,
+                resets_at: each.reading.resets_at,
+            })
+            .collect();
+        Answer { refusal, readings, lease }
+    }
+
+    fn settle(&mut self, lease: LeaseId, actual: Amount, now: Timestamp) -> bool {
+        let settled = self.at(now).store.settle(lease, Actual::Every(actual)).now() == Settlement::Settled;
+        settled && self.settled.insert(lease)
+    }
+
+    fn release(&mut self, lease: LeaseId, now: Timestamp) -> bool {
+        self.at(now).store.release(lease).now()
+    }
+
+    fn renew(&mut self, lease: LeaseId, expires_at: Timestamp, now: Timestamp) -> bool {
+        let store = &self.at(now).store;
+        let ttl = store.capabilities().tick.duration(expires_at.since(now));
+        store.renew(lease, Some(ttl)).now().expect("stories are sensible").is_some()
+    }
+
+    fn reset(&mut self, limit_id: &str, key: Option<&[u8]>, now: Timestamp) {
+        self.at(now).store.reset(limit_id, key).now().expect("a known limit");
+    }
+
+    /// A store forgets when it likes; nobody has to ask it to.
+    fn forget(&mut self, _now: Timestamp) {}
+}
