@@ -122,17 +122,25 @@ pub fn judge(lines: &[Line<'_>], now: Timestamp) -> Option<Denial> {
 
 /// The harshest refusal at `at`, the first written of equals.
 fn harshest(lines: &[Line<'_>], at: Timestamp) -> Option<Denial> {
-    let mut worst: Option<Denial> = None;
+    let mut worst = None;
     each_item(lines, |place, line, item| {
         if line.limit.mode() == Mode::Enforce
             && let Verdict::Denied(wait) = line.judge(place.item, item, at)
-            && worst.is_none_or(|worst| wait > worst.wait)
         {
-            let first = worst.map_or(place, |worst| worst.first);
-            worst = Some(Denial { binding: place, wait, first });
+            worst = Some(harsher(worst, place, wait));
         }
     });
     worst
+}
+
+/// The harsher of what was found before and one more refusal.
+#[cold]
+fn harsher(worst: Option<Denial>, place: Place, wait: Wait) -> Denial {
+    match worst {
+        None => Denial { binding: place, wait, first: place },
+        Some(worst) if wait > worst.wait => Denial { binding: place, wait, ..worst },
+        Some(worst) => worst,
+    }
 }
 
 /// Charges every line that agrees: all of an enforced limit (it has been judged), none of a shadow limit of which
@@ -209,8 +217,18 @@ impl Line<'_> {
         self.limit.ends_at().is_some() || self.seat.may_tighten()
     }
 
-    /// Whether an item agrees at `now`, and if not, when it will, the limit's season included.
+    /// Whether an item agrees at `now`, and if not, when it will.
+    #[inline]
     fn judge(&self, index: usize, item: &Item, now: Timestamp) -> Verdict {
+        if self.limit.is_always_open() {
+            self.seat.judge(index, item, self.row.state(item), self.cost(item), now)
+        } else {
+            self.judge_in_season(index, item, now)
+        }
+    }
+
+    /// The same for a limit that starts or ends: before its start only that helps, and no wait reaches past its end.
+    fn judge_in_season(&self, index: usize, item: &Item, now: Timestamp) -> Verdict {
         let (opens, at) = match self.limit.season(now) {
             Season::After => return Verdict::Denied(Wait::Never),
             Season::Before(start) => (Verdict::Denied(Wait::Until(start)), start),

@@ -76,7 +76,7 @@ pub fn decode(bytes: &[u8], limit: &Limit, per: Per) -> Result<Row, Damage> {
     let latest = Timestamp::from_ticks(reader.number()?);
     let holds = reader.number32("too many holds")?;
     let items = limit.items().iter().filter(|item| item.per() == per);
-    let states = items.map(|item| reader.state(&item.rule().law, latest)).collect::<Result<Vec<_>, _>>()?;
+    let states = items.map(|item| reader.state(&item.rule().law, latest)).collect::<Result<_, _>>()?;
     if reader.at != bytes.len() {
         return Err(reader.damage("bytes after the last state"));
     }

@@ -186,6 +186,11 @@ impl Limit {
         if self.overrides.is_empty() { &[] } else { self.overrides.get(key).map_or(&[], Vec::as_slice) }
     }
 
+    /// Whether the limit neither starts nor ends.
+    pub fn is_always_open(&self) -> bool {
+        self.starts_at.is_none() && self.ends_at.is_none()
+    }
+
     /// Where `now` lies in the limit's life.
     pub fn season(&self, now: Timestamp) -> Season {
         match (self.starts_at, self.ends_at) {

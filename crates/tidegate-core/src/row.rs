@@ -4,6 +4,8 @@
 //! of its `per: all` items; document 004 calls it `CurrentData`. A row is aligned with the items of the version of
 //! the limit that wrote it.
 
+use std::ops::{Deref, DerefMut};
+
 use crate::amount::Amount;
 use crate::law::State;
 use crate::lease::Tenure;
@@ -15,9 +17,52 @@ use crate::time::Timestamp;
 /// The states of one limit's items of one `per`, in the order of the items.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Row {
-    pub(crate) states: Vec<State>,
+    pub(crate) states: States,
     /// How many open holds may still refund something here. Such a row is not forgotten.
     pub(crate) holds: u32,
+}
+
+/// The states of a row. Most rows have one, and it lies in the row itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum States {
+    One(State),
+    Many(Box<[State]>),
+}
+
+impl Default for States {
+    fn default() -> States {
+        States::Many(Box::default())
+    }
+}
+
+impl FromIterator<State> for States {
+    fn from_iter<I: IntoIterator<Item = State>>(states: I) -> States {
+        let mut states: Vec<State> = states.into_iter().collect();
+        if states.len() > 1 {
+            return States::Many(states.into());
+        }
+        states.pop().map_or_else(States::default, States::One)
+    }
+}
+
+impl Deref for States {
+    type Target = [State];
+
+    fn deref(&self) -> &[State] {
+        match self {
+            States::One(state) => std::slice::from_ref(state),
+            States::Many(states) => states,
+        }
+    }
+}
+
+impl DerefMut for States {
+    fn deref_mut(&mut self) -> &mut [State] {
+        match self {
+            States::One(state) => std::slice::from_mut(state),
+            States::Many(states) => states,
+        }
+    }
 }
 
 impl Row {
@@ -76,7 +121,7 @@ impl Row {
     /// Removes a lease's units; whether there were any that had not lapsed.
     pub fn release(&mut self, tenure: &Tenure, now: Timestamp) -> bool {
         let mut released = false;
-        for state in &mut self.states {
+        for state in self.states.iter_mut() {
             if let State::OnRelease(holders) = state {
                 released |= holders.remove(tenure).is_some() && now < tenure.expires_at;
             }
@@ -86,7 +131,7 @@ impl Row {
 
     /// Moves the end of a lease.
     pub fn renew(&mut self, tenure: &Tenure, expires_at: Timestamp) {
-        for state in &mut self.states {
+        for state in self.states.iter_mut() {
             if let State::OnRelease(holders) = state
                 && let Some(amount) = holders.remove(tenure)
             {

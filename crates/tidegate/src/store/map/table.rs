@@ -1,16 +1,15 @@
 //! The rows of one limit, by key.
 //!
-//! Rows live in numbered slots; a hash index finds the slot of a key. Rows that became fresh are reclaimed by a hand
-//! that goes round the slots and looks at two of them for every row that is added: no sweep, no timer, and never more
-//! than about twice the rows that are needed.
+//! Rows that became fresh are reclaimed by a hand that goes round the buckets of the hash table and looks at a few of them
+//! for every row that is added: no sweep, no timer, and never more than about twice the rows that are needed.
 
 use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 use tidegate_core::{Limit, Row, Seat, Timestamp};
 
-/// How many slots the hand looks at when a row is added.
-const LOOKS_PER_INSERT: usize = 2;
+/// How many buckets the hand looks at when a row is added; at least every third one has a row.
+const LOOKS_PER_INSERT: usize = 6;
 
 /// An instant that no row waits for.
 const NEVER: Timestamp = Timestamp::from_ticks(u64::MAX);
@@ -29,17 +28,15 @@ pub(super) enum Room {
 /// One key's row.
 #[derive(Debug)]
 struct Keyed {
-    key: Box<[u8]>,
+    key: Key,
     row: Row,
 }
 
-/// The rows of one limit, by key.
+/// The rows of one limit, by key. A *slot* is where a row lies until the next row is added.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     hasher: DefaultHashBuilder,
-    index: HashTable<usize>,
-    slots: Vec<Option<Keyed>>,
-    vacant: Vec<usize>,
+    rows: HashTable<Keyed>,
     hand: usize,
     /// No row can have become fresh before this instant, as far as was known when a full table was last searched.
     full_until: Timestamp,
@@ -48,76 +45,53 @@ pub(super) struct Table {
 impl Table {
     /// How many rows there are, fresh ones that were not noticed included.
     pub(super) fn len(&self) -> usize {
-        self.index.len()
+        self.rows.len()
     }
 
     /// The slot of a key.
     pub(super) fn find(&self, key: &[u8]) -> Option<usize> {
-        let hash = self.hasher.hash_one(key);
-        self.index.find(hash, |&slot| self.key(slot) == key).copied()
+        self.rows.find_bucket_index(self.hasher.hash_one(key), |keyed| keyed.key.bytes() == key)
     }
 
-    fn key(&self, slot: usize) -> &[u8] {
-        self.slots[slot].as_ref().map_or(&[], |keyed| &keyed.key)
-    }
-
-    /// The row in a slot that [`Table::find`] or [`Table::insert`] returned.
+    /// The row in a slot.
     pub(super) fn row(&mut self, slot: usize) -> &mut Row {
-        let keyed = self.slots[slot].as_mut();
-        &mut keyed.expect("slots are used while their row is there").row
+        &mut self.rows.get_bucket_mut(slot).expect("slots are used before rows are added").row
     }
 
     /// Every row with its key.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], &Row)> {
-        self.slots.iter().flatten().map(|keyed| (&*keyed.key, &keyed.row))
+        self.rows.iter().map(|keyed| (keyed.key.bytes(), &keyed.row))
     }
 
     /// Every row with its key, to be changed.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&[u8], &mut Row)> {
-        self.slots.iter_mut().flatten().map(|keyed| (&*keyed.key, &mut keyed.row))
+        self.rows.iter_mut().map(|keyed| (keyed.key.bytes(), &mut keyed.row))
     }
 
     /// Adds a row for a key that has none.
     pub(super) fn insert(&mut self, limit: &Limit, key: &[u8], row: Row, now: Timestamp) {
-        self.turn_hand(limit, now);
-        let keyed = Keyed { key: key.into(), row };
-        let slot = self.vacant.pop().unwrap_or(self.slots.len());
-        if slot == self.slots.len() {
-            self.slots.push(Some(keyed));
-        } else {
-            self.slots[slot] = Some(keyed);
-        }
-        let hash = self.hasher.hash_one(key);
-        self.index.insert_unique(hash, slot, |&slot| {
-            self.hasher.hash_one(self.slots[slot].as_ref().map_or(&[][..], |keyed| &keyed.key))
-        });
-    }
-
-    /// Looks at the next slots and drops the rows that are fresh.
-    fn turn_hand(&mut self, limit: &Limit, now: Timestamp) {
-        for _ in 0..LOOKS_PER_INSERT.min(self.slots.len()) {
-            self.hand = if self.hand + 1 < self.slots.len() { self.hand + 1 } else { 0 };
+        for _ in 0..LOOKS_PER_INSERT {
+            self.hand = if self.hand + 1 < self.rows.num_buckets() { self.hand + 1 } else { 0 };
             self.drop_if_fresh(self.hand, limit, now);
         }
+        let Table { hasher, rows, .. } = self;
+        let keyed = Keyed { key: Key::new(key), row };
+        rows.insert_unique(hasher.hash_one(key), keyed, |keyed| hasher.hash_one(keyed.key.bytes()));
     }
 
     fn drop_if_fresh(&mut self, slot: usize, limit: &Limit, now: Timestamp) {
-        let Some(keyed) = &self.slots[slot] else { return };
-        if !keyed.row.is_fresh(limit, Seat::from(limit.overrides(&keyed.key)), now) {
-            return;
+        if let Ok(entry) = self.rows.get_bucket_entry(slot) {
+            let Keyed { key, row } = entry.get();
+            if row.is_fresh(limit, Seat::from(limit.overrides(key.bytes())), now) {
+                entry.remove();
+            }
         }
-        let hash = self.hasher.hash_one(&*keyed.key);
-        if let Ok(entry) = self.index.find_entry(hash, |&other| other == slot) {
-            entry.remove();
-        }
-        self.slots[slot] = None;
-        self.vacant.push(slot);
     }
 
     /// Whether one more row would be above `most`, all fresh ones dropped.
     pub(super) fn room(&mut self, most: u64, limit: &Limit, now: Timestamp) -> Room {
         if self.len() as u64 >= most && self.full_until <= now {
-            for slot in 0..self.slots.len() {
+            for slot in 0..self.rows.num_buckets() {
                 self.drop_if_fresh(slot, limit, now);
             }
             let frees = self
@@ -135,5 +109,35 @@ impl Table {
     /// Something was given back, so that a row may be fresh sooner than was known.
     pub(super) fn may_have_room(&mut self) {
         self.full_until = Timestamp::EPOCH;
+    }
+}
+
+/// A key's bytes: short ones lie in the table itself, which saves looking elsewhere for nearly all of them.
+#[derive(Debug)]
+enum Key {
+    Short(u8, [u8; SHORT_KEY]),
+    Long(Box<[u8]>),
+}
+
+/// The longest key that lies in the table.
+const SHORT_KEY: usize = 22;
+
+impl Key {
+    fn new(key: &[u8]) -> Key {
+        match u8::try_from(key.len()) {
+            Ok(length) if key.len() <= SHORT_KEY => {
+                let mut bytes = [0; SHORT_KEY];
+                bytes[..key.len()].copy_from_slice(key);
+                Key::Short(length, bytes)
+            }
+            _ => Key::Long(key.into()),
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Key::Short(length, bytes) => &bytes[..usize::from(*length)],
+            Key::Long(bytes) => bytes,
+        }
     }
 }
