@@ -76,6 +76,17 @@ impl Row {
         &self.states[item.place()]
     }
 
+    /// The oldest instant that its first state would look at, for whoever wants to have looked before it matters.
+    pub fn glance(&self) -> Option<Timestamp> {
+        match self.states.first()? {
+            State::Rolling(runs) => runs.iter().next().map(|(at, _)| at),
+            State::Windowed(count) => Some(count.last_time),
+            State::Continuous(arrival) => Some(arrival.tat),
+            State::Never(tally) => Some(tally.last_time),
+            State::OnRelease(_) => None,
+        }
+    }
+
     /// Whether forgetting this row would be invisible from `now` on.
     pub fn is_fresh(&self, limit: &Limit, seat: Seat<'_>, now: Timestamp) -> bool {
         if limit.season(now) == Season::After {

@@ -27,6 +27,9 @@ use leases::Leases;
 use requests::Requests;
 use tenant::Tenant;
 
+/// How many orders of a batch are looked up before the first of them is decided.
+const LOOK_AHEAD: usize = 16;
+
 /// Rows in a map, decided one order at a time.
 pub struct MapStore {
     clock: Box<dyn Clock>,
@@ -97,9 +100,14 @@ impl Store for MapStore {
     fn submit(&self, orders: &[Order<'_>], mut buffer: Answers) -> Spoken<Answers> {
         buffer.clear();
         let mut inner = self.advance();
-        for order in orders {
-            let answer = inner.decide(order, &mut buffer);
-            buffer.push(answer);
+        for group in orders.chunks(LOOK_AHEAD) {
+            if group.len() > 1 {
+                inner.look_ahead(group);
+            }
+            for order in group {
+                let answer = inner.decide(order, &mut buffer);
+                buffer.push(answer);
+            }
         }
         Spoken::Now(buffer)
     }

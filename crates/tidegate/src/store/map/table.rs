@@ -53,6 +53,11 @@ impl Table {
         self.rows.find_bucket_index(self.hasher.hash_one(key), |keyed| keyed.key.bytes() == key)
     }
 
+    /// Looks at the memory that deciding about a key will need.
+    pub(super) fn glance(&self, key: &[u8]) -> Option<Timestamp> {
+        self.find(key).and_then(|slot| self.rows.get_bucket(slot)).and_then(|keyed| keyed.row.glance())
+    }
+
     /// The row in a slot.
     pub(super) fn row(&mut self, slot: usize) -> &mut Row {
         &mut self.rows.get_bucket_mut(slot).expect("slots are used before rows are added").row
