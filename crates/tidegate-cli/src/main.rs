@@ -1,3 +1,114 @@
-//! The `tidegate` binary.
+//! The `tidegate` binary: where doors and stores are put together.
+//!
+//! Alone in the workspace it reads the environment and ends the process. Results go to standard output, words for
+//! people to standard error, and the exit code says which of five things happened; see [`Failure`].
 
-fn main() {}
+mod args;
+mod check;
+mod decision;
+mod instant;
+mod json;
+mod lines;
+mod pipe;
+mod simulate;
+mod stop;
+
+use std::fmt;
+use std::io::{self, IsTerminal, Read, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Parser;
+use tidegate::file::Color;
+
+use args::{Args, Command};
+
+/// Why a command did not do what it was asked. Success is 0; 3 (refused) and 4 (unreachable) belong to the commands
+/// that talk to a server.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Something went wrong that the input is not to blame for: exit code 1.
+    Failed(String),
+    /// The input, a file or an argument makes no sense: exit code 2.
+    BadInput(String),
+}
+
+impl Failure {
+    fn code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Failure::Failed(_) => 1,
+            Failure::BadInput(_) => 2,
+        })
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Failed(why) | Failure::BadInput(why) => f.write_str(why),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            let asked_for = error.exit_code() == 0;
+            // Nothing can be done for somebody who has closed the stream that would tell them.
+            let _unread = error.print();
+            return if asked_for { ExitCode::SUCCESS } else { ExitCode::from(2) };
+        }
+    };
+    let done = match args.command {
+        Command::Check(args) => check::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
+        Command::Pipe(args) => pipe::run(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            say(&failure.to_string());
+            failure.code()
+        }
+    }
+}
+
+/// Says something to people. If nobody listens, so be it.
+pub(crate) fn say(text: &str) {
+    let _unheard = writeln!(io::stderr().lock(), "{}", text.trim_end());
+}
+
+/// Writes a result. A reader that has seen enough is no failure: `tidegate … | head -1` ends well.
+pub(crate) fn answer(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(unwritable(&error)),
+        _ => Ok(()),
+    }
+}
+
+/// Standard output cannot be written to.
+pub(crate) fn unwritable(error: &io::Error) -> Failure {
+    Failure::Failed(format!("cannot write to standard output: {error}"))
+}
+
+/// The whole of a file, or of standard input for `-`, and its name in messages.
+pub(crate) fn read_whole(path: &Path) -> Result<(String, Vec<u8>), Failure> {
+    let name = if path == Path::new("-") { "stdin".to_owned() } else { path.display().to_string() };
+    let read = if path == Path::new("-") {
+        let mut bytes = Vec::new();
+        io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
+    } else {
+        std::fs::read(path)
+    };
+    read.map(|bytes| (name.clone(), bytes))
+        .map_err(|error| Failure::BadInput(format!("cannot read {name}: {error}")))
+}
+
+/// Colour for people who look at a terminal and have not asked for none.
+#[expect(clippy::disallowed_methods, reason = "this is the crate that reads the environment")]
+pub(crate) fn color_of_stderr() -> Color {
+    let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    if io::stderr().is_terminal() && !refused { Color::Ansi } else { Color::Plain }
+}

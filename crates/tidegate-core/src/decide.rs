@@ -221,7 +221,7 @@ impl Line<'_> {
     #[inline]
     fn judge(&self, index: usize, item: &Item, now: Timestamp) -> Verdict {
         if self.limit.is_always_open() {
-            self.seat.judge(index, item, self.row.state(item), self.cost(item), now)
+            self.seat.judge(index, item, self.row.state(item), self.cost(item), now, None)
         } else {
             self.judge_in_season(index, item, now)
         }
@@ -234,7 +234,8 @@ impl Line<'_> {
             Season::Before(start) => (Verdict::Denied(Wait::Until(start)), start),
             Season::Open => (Verdict::Granted, now),
         };
-        match self.seat.judge(index, item, self.row.state(item), self.cost(item), at).and(opens) {
+        let over = self.limit.ends_at();
+        match self.seat.judge(index, item, self.row.state(item), self.cost(item), at, over).and(opens) {
             Verdict::Denied(Wait::Until(until)) if self.limit.season(until) == Season::After => {
                 Verdict::Denied(Wait::Never)
             }

@@ -104,16 +104,24 @@ impl<'a> Seat<'a> {
     }
 
     /// Whether `cost` more of item `index` fits at `now`, and if not, when it will, the end of an override
-    /// included.
-    pub fn judge(&self, index: usize, item: &Item, state: &State, cost: Amount, now: Timestamp) -> Verdict {
+    /// included, unless the limit is over by then.
+    pub fn judge(
+        &self,
+        index: usize,
+        item: &Item,
+        state: &State,
+        cost: Amount,
+        now: Timestamp,
+        over: Option<Timestamp>,
+    ) -> Verdict {
         let Some(exception) = self.exception(index) else { return item.rule().judge(state, cost, now) };
         let (rule, seen) = self.regard(index, item, state, now);
         let verdict = rule.judge(&seen, cost, now);
         let Verdict::Denied(wait) = verdict else { return Verdict::Granted };
-        match exception.until().filter(|&until| now < until) {
+        match exception.until().filter(|&until| now < until && over.is_none_or(|over| until < over)) {
             // Who waits for a holder is not made to wait for the override: a release or a lapse may come first.
             Some(until) if wait >= Wait::Until(until) && wait != Wait::OnRelease => {
-                match self.judge(index, item, state, cost, until) {
+                match self.judge(index, item, state, cost, until, over) {
                     Verdict::Granted => Verdict::Denied(Wait::Until(until)),
                     denied => denied,
                 }

@@ -154,7 +154,9 @@ fn groups<'a>(record: &'a Record, item: &ItemSpec) -> BTreeMap<Option<Vec<u8>>, 
             groups.entry(key).or_default().push(entry);
         }
     }
-    groups.values_mut().for_each(|grants| grants.sort_by_key(|grant| (grant.earliest(), grant.latest())));
+    for grants in groups.values_mut() {
+        grants.sort_by_key(|grant| (grant.earliest(), grant.latest()));
+    }
     groups
 }
 

@@ -344,6 +344,57 @@ pub fn histories(edits: bool) -> impl Strategy<Value = History> {
     })
 }
 
+/// Stories of one item and one key, edited often, in which little time passes: what is remembered meets every law that
+/// ever judges it.
+pub fn close_ups() -> impl Strategy<Value = History> {
+    let step = prop_oneof![
+        2 => Just(Step::Ticks(1)),
+        6 => (1u64..80).prop_map(Step::Millis),
+        2 => (-1i64..=1).prop_map(Step::ToWait),
+        2 => (Just(0usize), -1i64..=1).prop_map(|(reading, past)| Step::ToReset(reading, past)),
+    ];
+    let count = prop_oneof![1 => Just(0u64), 6 => Just(1), 3 => 2u64..=4];
+    let order = (count, any::<bool>()).prop_map(|(count, hold)| Happening::Order {
+        intent: Intent::Acquire,
+        asks: vec![(0, 0, count)],
+        hold,
+    });
+    let tweak = prop_oneof![
+        4 => windows().prop_map(|window| Tweak::Window(0, window)),
+        3 => capacities().prop_map(|limit| Tweak::Limit(0, limit)),
+        1 => option::of(1u64..=8).prop_map(|burst| Tweak::Burst(0, burst)),
+        2 => select(vec![Precision::Exact, Precision::Bucketed])
+            .prop_map(|precision| Tweak::Precision(0, precision)),
+        2 => (capacities(), option::of(0u64..600)).prop_map(|(limit, until)| Tweak::Except(0, 0, limit, until)),
+        1 => Just(Tweak::NoExceptions),
+        1 => select(ZONES.to_vec()).prop_map(Tweak::Zone),
+        1 => option::of(0u64..600).prop_map(Tweak::Ends),
+    ];
+    let one = prop_oneof![
+        6 => step.prop_map(Happening::Time),
+        8 => order,
+        3 => (0usize..3, 0u64..=6).prop_map(|(lease, actual)| Happening::Settle(lease, actual)),
+        1 => Just(Happening::Reset(0, None)),
+        3 => tweak.prop_map(|tweak| Happening::Edit(0, tweak)),
+    ];
+    (ticks(), select(BEGINNINGS.to_vec()), items(), vec(one, 4..50)).prop_filter_map(
+        "it can be meant",
+        |(tick, begins, item, events)| {
+            let spec = LimitSpec::named("a").with(ItemSpec {
+                per: Per::Key,
+                limit: if item.limit == Capacity::AtMost(0) { Capacity::AtMost(3) } else { item.limit },
+                ..item
+            });
+            Limit::new(spec.clone(), tick).is_ok().then(|| History {
+                tick,
+                begins,
+                limits: vec![spec],
+                events,
+            })
+        },
+    )
+}
+
 // Playing.
 
 /// What a subject answers to an order.
@@ -391,7 +442,7 @@ pub fn play(history: &History, subject: &mut dyn Subject) -> Result<Tally, Strin
         told: String::new(),
     };
     for spec in &history.limits {
-        game.put(subject, spec.clone())?;
+        game.put(subject, spec.clone());
     }
     for event in &history.events {
         if game.over {
@@ -435,13 +486,12 @@ struct Game {
 }
 
 impl Game {
-    fn put(&mut self, subject: &mut dyn Subject, spec: LimitSpec) -> Result<(), String> {
+    fn put(&mut self, subject: &mut dyn Subject, spec: LimitSpec) {
         let now = self.model.clamp(self.now);
         if subject.put(&spec, now) {
             self.model.put(spec, now);
             self.tally.edits += 1;
         }
-        Ok(())
     }
 
     fn happen(&mut self, subject: &mut dyn Subject, event: &Happening) -> Result<(), String> {
@@ -483,7 +533,8 @@ impl Game {
             Happening::Edit(limit, tweak) => {
                 let spec = self.model.spec(&self.ids[*limit]).expect("every limit was put");
                 let next = tweak.apply(spec, self.begins);
-                self.put(subject, next)
+                self.put(subject, next);
+                Ok(())
             }
             Happening::Forget => {
                 subject.forget(now);
@@ -532,7 +583,7 @@ impl Game {
         let theirs = subject.order(intent, &asks, hold, now);
         let truth = self.model.refusal(&asks, now, View::Truth);
         let spent = self.model.refusal(&asks, now, View::Spent);
-        between(&truth, &theirs.refusal, &spent)?;
+        between(truth.as_ref(), theirs.refusal.as_ref(), spent.as_ref())?;
         for view in [View::Truth, View::Spent] {
             self.promise_holds(&asks, now, view)?;
         }
@@ -576,8 +627,8 @@ fn agree(what: &str, theirs: bool, ours: bool) -> Result<(), String> {
 
 /// Whether an answer is the definition's, or, where a bucket was refunded, no kinder than the truth and no harsher than
 /// if nothing had been given back.
-fn between(truth: &Option<Refusal>, theirs: &Option<Refusal>, spent: &Option<Refusal>) -> Result<(), String> {
-    let wait = |refusal: &Option<Refusal>| refusal.as_ref().map(|refusal| refusal.wait);
+fn between(truth: Option<&Refusal>, theirs: Option<&Refusal>, spent: Option<&Refusal>) -> Result<(), String> {
+    let wait = |refusal: Option<&Refusal>| refusal.map(|refusal| refusal.wait);
     let right = if truth == spent {
         theirs == truth
     } else {

@@ -410,7 +410,7 @@ impl Model {
         let Some(article) = book.article(name) else { return };
         let question = Question { book, article, key, cost };
         let terms = self.terms(&question, now);
-        let mut ledger = self.caught_up(&question, &self.ledger(&question), now);
+        let mut ledger = self.caught_up(&question, &question.ledger(), now);
         let mut at = now;
         match terms.kind {
             Kind::Calendar(_) | Kind::Interval { .. } => {
@@ -628,11 +628,6 @@ impl Model {
         Terms { capacity, kind }
     }
 
-    fn ledger(&self, question: &Question<'_>) -> Ledger {
-        let place = (question.article.name.clone(), question.key.map(<[u8]>::to_vec));
-        question.book.ledgers.get(&place).cloned().unwrap_or_default()
-    }
-
     /// The ledger as it stands at `at`: a bucket whose exception has ended has been draining at the item's own rate
     /// since then.
     fn caught_up(&self, question: &Question<'_>, ledger: &Ledger, at: u64) -> Ledger {
@@ -646,7 +641,7 @@ impl Model {
     }
 
     fn used_now(&self, question: &Question<'_>, at: u64, view: View) -> Amount {
-        let ledger = self.caught_up(question, &self.ledger(question), at);
+        let ledger = self.caught_up(question, &question.ledger(), at);
         self.used(question, &self.terms(question, at), &ledger, at, view)
     }
 
@@ -680,7 +675,7 @@ impl Model {
     fn fits(&self, question: &Question<'_>, at: u64, view: View) -> bool {
         let terms = self.terms(question, at);
         let Capacity::AtMost(limit) = terms.capacity else { return true };
-        let ledger = self.caught_up(question, &self.ledger(question), at);
+        let ledger = self.caught_up(question, &question.ledger(), at);
         let (limit, cost) = (u128::from(limit), u128::from(question.cost));
         match terms.kind {
             Kind::Bucket { step } => {
@@ -707,7 +702,7 @@ impl Model {
         }
         for look in looks {
             let terms = self.terms(question, look);
-            let ledger = self.caught_up(question, &self.ledger(question), look);
+            let ledger = self.caught_up(question, &question.ledger(), look);
             match terms.kind {
                 Kind::Total | Kind::Concurrency => {}
                 Kind::Calendar(unit) => {
@@ -782,6 +777,14 @@ impl Model {
         let (start, end) = almanac.around(second);
         let ticks = |second: i64| u64::try_from(second).expect("not before 1970") * self.tick.per_second();
         (ticks(start), ticks(end))
+    }
+}
+
+impl Question<'_> {
+    /// What was admitted under this item for this key.
+    fn ledger(&self) -> Ledger {
+        let place = (self.article.name.clone(), self.key.map(<[u8]>::to_vec));
+        self.book.ledgers.get(&place).cloned().unwrap_or_default()
     }
 }
 

@@ -1,0 +1,165 @@
+//! What can be typed. Every command shows an example under `--help`; nothing here decides anything.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use tidegate::{Capacity, text};
+
+/// Decide who may do how much, how fast, and how many at once
+#[derive(Debug, Parser)]
+#[command(name = "tidegate", version, disable_help_subcommand = true)]
+#[command(after_help = "Example:
+  tidegate check tidegate.yaml
+
+Exit codes: 0 done, 1 failed, 2 bad input, 3 refused, 4 unreachable")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Find everything that is wrong with a file, before it is used
+    Check(CheckArgs),
+    /// Run a recorded or an invented day through the engine, in milliseconds
+    Simulate(SimulateArgs),
+    /// Throttle a stream of JSON lines: admitted ones pass, byte for byte and in order
+    Pipe(PipeArgs),
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  tidegate check tidegate.yaml
+  tidegate check --json - < tidegate.yaml
+  tidegate check --schema > tidegate.schema.json")]
+pub(crate) struct CheckArgs {
+    /// The file to check; - for standard input
+    #[arg(required_unless_present = "schema")]
+    pub(crate) file: Option<PathBuf>,
+    /// Answer in JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print the JSON schema of settings files, for editors
+    #[arg(long, conflicts_with_all = ["file", "json"])]
+    pub(crate) schema: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = r#"Example:
+  echo '{"at":"2026-02-17T00:00:00+08:00","limit_id":"spring-sale","limit_key":"ada"}' |
+    tidegate simulate --limits tidegate.yaml --summary
+
+Events, one per line; at is RFC 3339 or seconds since 1970:
+  {"at":…,"op":"acquire|peek|release|reset","limit_id":"x","limit_key":"u","count":1,"as":"label","lease":"label"}"#)]
+pub(crate) struct SimulateArgs {
+    /// The file with the limits; - for standard input, if the events come from elsewhere
+    #[arg(long, value_name = "FILE")]
+    pub(crate) limits: PathBuf,
+    /// The events; standard input if not given
+    #[arg(long, value_name = "FILE")]
+    pub(crate) input: Option<PathBuf>,
+    /// Close with a line that counts what was allowed and what refused it
+    #[arg(long)]
+    pub(crate) summary: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:
+  tail -f chat.ndjson | tidegate pipe --global 100/60s --per-key 10/60s --key user.id --stats | publish")]
+pub(crate) struct PipeArgs {
+    /// How many messages pass in any window, all users together; 0 refuses all, unlimited only counts
+    #[arg(long, value_name = "RATE", default_value = "100/60s", value_parser = rate, allow_hyphen_values = true)]
+    pub(crate) global: Rate,
+    /// How many messages of each user
+    #[arg(long, value_name = "RATE", default_value = "10/60s", value_parser = rate, allow_hyphen_values = true)]
+    pub(crate) per_key: Rate,
+    /// Where a message names its user, as a dotted path; without one it is from `unknown_user`
+    #[arg(long, value_name = "PATH", default_value = "user_id", value_parser = path)]
+    pub(crate) key: FieldPath,
+    /// Where a message says when it was sent (RFC 3339 or seconds), to replay a recording; else it is now
+    #[arg(long, value_name = "PATH", value_parser = path)]
+    pub(crate) time_field: Option<FieldPath>,
+    /// What happens to a line that is not JSON, or has no time that can be read
+    #[arg(long, value_enum, default_value_t = OnError::Drop)]
+    pub(crate) on_error: OnError,
+    /// Append refused lines to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) drops: Option<PathBuf>,
+    /// Close with counts, as JSON on standard error
+    #[arg(long)]
+    pub(crate) stats: bool,
+    /// Say on standard error when messages are refused: the 1st, 2nd, 4th, 8th, …
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+}
+
+/// What happens to a line that cannot be judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnError {
+    /// It goes no further
+    Drop,
+    /// It passes, and nobody is charged
+    Pass,
+}
+
+/// At most so many in every window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rate {
+    pub(crate) capacity: Capacity,
+    pub(crate) window: Duration,
+}
+
+fn rate(written: &str) -> Result<Rate, String> {
+    let (capacity, window) = match written.strip_prefix("unlimited") {
+        Some("") => (Capacity::Unlimited, Duration::from_secs(60)),
+        Some(rest) => text::parse_rate(&format!("-1{rest}"))?,
+        None => text::parse_rate(written)?,
+    };
+    Ok(Rate { capacity, window })
+}
+
+/// The names on the way from a message to one of its values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FieldPath {
+    pub(crate) first: String,
+    pub(crate) rest: Vec<String>,
+}
+
+fn path(written: &str) -> Result<FieldPath, String> {
+    let mut names = written.split('.').map(str::to_owned);
+    let path = FieldPath { first: names.next().unwrap_or_default(), rest: names.collect() };
+    if path.first.is_empty() || path.rest.iter().any(String::is_empty) {
+        return Err("must be field names with dots between them, such as user.id".to_owned());
+    }
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_grammar_holds_together() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn rates_may_be_unlimited() {
+        let minute = Duration::from_secs(60);
+        assert_eq!(rate("unlimited"), Ok(Rate { capacity: Capacity::Unlimited, window: minute }));
+        let hour = Duration::from_secs(3600);
+        assert_eq!(rate("unlimited/1h"), Ok(Rate { capacity: Capacity::Unlimited, window: hour }));
+        assert_eq!(rate("-1/1h"), Ok(Rate { capacity: Capacity::Unlimited, window: hour }));
+        assert!(rate("unlimited1h").is_err());
+    }
+
+    #[test]
+    fn paths_have_no_empty_names() {
+        assert!(path("").is_err());
+        assert!(path("a..b").is_err());
+        assert!(path("a.").is_err());
+        assert_eq!(path("a.b"), Ok(FieldPath { first: "a".into(), rest: vec!["b".into()] }));
+    }
+}

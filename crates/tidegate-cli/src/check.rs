@@ -1,0 +1,75 @@
+//! `tidegate check`: everything that is wrong with a file, all at once, before anything uses it.
+
+use serde::Serialize;
+use tidegate::LimitSpec;
+use tidegate::file::{self, Diagnostic, Diagnostics, Severity};
+
+use crate::args::CheckArgs;
+use crate::{Failure, answer, color_of_stderr, read_whole, say};
+
+/// Checks a file, or prints the schema that files are checked with.
+pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
+    let Some(path) = &args.file else { return print_schema() };
+    let (name, bytes) = read_whole(path)?;
+    let reading = file::read(&name, &bytes);
+    if args.json {
+        return report(reading.as_ref().map(|it| (&*it.settings.limits, &it.warnings)));
+    }
+    let reading = reading.map_err(|wrong| Failure::BadInput(wrong.render(color_of_stderr())))?;
+    if !reading.warnings.is_empty() {
+        say(&reading.warnings.render(color_of_stderr()));
+    }
+    answer(&ok_line(&name, &reading.settings.limits))
+}
+
+fn print_schema() -> Result<(), Failure> {
+    answer(&format!("{}\n", file::schema()))
+}
+
+/// `tidegate.yaml: ok, 3 limits, 8 items`.
+fn ok_line(name: &str, limits: &[LimitSpec]) -> String {
+    let counted = |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
+    let items = limits.iter().map(|limit| limit.items.len()).sum();
+    format!("{name}: ok, {}, {}\n", counted(limits.len(), "limit"), counted(items, "item"))
+}
+
+/// The same for programs. The diagnostics are the result, so they go where results go.
+fn report(reading: Result<(&[LimitSpec], &Diagnostics), &Diagnostics>) -> Result<(), Failure> {
+    let (limits, found) = match reading {
+        Ok((limits, warnings)) => (limits.len(), warnings),
+        Err(wrong) => (0, wrong),
+    };
+    let of = |severity| found.iter().filter(move |it| it.severity == severity).map(Finding::of).collect();
+    let report =
+        Report { ok: reading.is_ok(), limits, errors: of(Severity::Error), warnings: of(Severity::Warning) };
+    let text = serde_json::to_string(&report).map_err(|error| Failure::Failed(error.to_string()))?;
+    answer(&format!("{text}\n"))?;
+    reading.map(|_| ()).map_err(|wrong| Failure::BadInput(wrong.summary()))
+}
+
+/// The wire form of a check.
+#[derive(Serialize)]
+struct Report<'a> {
+    ok: bool,
+    limits: usize,
+    errors: Vec<Finding<'a>>,
+    warnings: Vec<Finding<'a>>,
+}
+
+/// The wire form of a diagnostic.
+#[derive(Serialize)]
+struct Finding<'a> {
+    file: &'a str,
+    line: usize,
+    column: usize,
+    field: &'a str,
+    message: &'a str,
+    help: Option<&'a str>,
+}
+
+impl<'a> Finding<'a> {
+    fn of(diagnostic: &'a Diagnostic) -> Finding<'a> {
+        let Diagnostic { file, line, column, field, message, help, .. } = diagnostic;
+        Finding { file, line: *line, column: *column, field, message, help: help.as_deref() }
+    }
+}

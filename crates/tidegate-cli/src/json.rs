@@ -1,0 +1,104 @@
+//! JSON as far as a stage in a pipe needs it: the fields of one object, as the text they were written in.
+//!
+//! Nothing is built. A field's value is the slice of the line that it occupies, so that a number keeps all its digits
+//! and an echo is exact. The whole line is checked all the same: what a later stage could not read is not JSON here.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// Why a line is not JSON, and where: for people.
+pub(crate) type Malformed = String;
+
+/// Calls `see` with the name and the written value of every field of the object in `line`. `false` if the line is
+/// JSON but not an object.
+pub(crate) fn fields<'a>(line: &'a str, see: impl FnMut(&str, &'a str)) -> Result<bool, Malformed> {
+    // Without its end, so that columns are those of the line.
+    let line = line.trim_ascii_end();
+    let is_object = line.trim_ascii_start().starts_with('{');
+    let mut reader = serde_json::Deserializer::from_str(line);
+    let read = if is_object {
+        reader.deserialize_map(Fields { see })
+    } else {
+        serde::Deserialize::deserialize(&mut reader).map(|IgnoredAny| ())
+    };
+    read.and_then(|()| reader.end()).map(|()| is_object).map_err(|error| malformed(&error))
+}
+
+/// The text that a JSON string means; `None` if the value is not a string, or not one that text can hold.
+pub(crate) fn text(json: &str) -> Option<Cow<'_, str>> {
+    let inner = json.strip_prefix('"')?.strip_suffix('"')?;
+    match memchr::memchr(b'\\', inner.as_bytes()) {
+        None => Some(Cow::Borrowed(inner)),
+        Some(_) => serde_json::from_str(json).ok().map(Cow::Owned),
+    }
+}
+
+/// What a JSON value is, in a message.
+pub(crate) fn kind(json: &str) -> &'static str {
+    match json.as_bytes().first() {
+        Some(b'"') => "text",
+        Some(b'{') => "an object",
+        Some(b'[') => "a list",
+        Some(b't') => "true",
+        Some(b'f') => "false",
+        Some(b'n') => "null",
+        _ => "a number",
+    }
+}
+
+/// A line is one line: its number is the caller's to say, the column is ours.
+fn malformed(error: &serde_json::Error) -> Malformed {
+    let text = error.to_string();
+    let what = text.split(" at line ").next().unwrap_or(&text);
+    format!("{what} at column {}", error.column())
+}
+
+struct Fields<F> {
+    see: F,
+}
+
+impl<'a, F: FnMut(&str, &'a str)> Visitor<'a> for Fields<F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'a>>(mut self, mut map: A) -> Result<(), A::Error> {
+        while let Some(name) = map.next_key_seed(Name)? {
+            let value: &'a RawValue = map.next_value()?;
+            (self.see)(&name, value.get());
+        }
+        Ok(())
+    }
+}
+
+/// A field's name, borrowed if it is written as it is meant.
+struct Name;
+
+impl<'a> DeserializeSeed<'a> for Name {
+    type Value = Cow<'a, str>;
+
+    fn deserialize<D: Deserializer<'a>>(self, reader: D) -> Result<Cow<'a, str>, D::Error> {
+        reader.deserialize_str(self)
+    }
+}
+
+impl<'a> Visitor<'a> for Name {
+    type Value = Cow<'a, str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a field's name")
+    }
+
+    fn visit_borrowed_str<E>(self, name: &'a str) -> Result<Cow<'a, str>, E> {
+        Ok(Cow::Borrowed(name))
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<Cow<'a, str>, E> {
+        Ok(Cow::Owned(name.to_owned()))
+    }
+}

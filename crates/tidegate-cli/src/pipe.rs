@@ -1,0 +1,269 @@
+//! `tidegate pipe`: a throttle between two programs, document 001 as a filter.
+//!
+//! Lines of JSON come in; those that the limits admit go out, byte for byte and in order; the rest are dropped. There
+//! is one limit with two items, all messages together (`global`) and each user's (`user`), decided as one: a refused
+//! message is charged to nobody. All lines that one read brings are decided as one batch, at one reading of the
+//! clock, and written with one write.
+//!
+//! Where the document is silent: `0` refuses everything, for users as well. A message that both items refuse counts
+//! as refused by `global`. A line that is not JSON, or has no time where one is needed, is an *error*: it is neither
+//! passed nor dropped in the statistics, whatever `--on-error` does with it.
+
+mod message;
+mod stats;
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use tidegate::{
+    Answer, Answers, Ask, Capacity, Catalog, Clock, Detail, Expect, ItemSpec, LimitSpec, ManualClock,
+    MapStore, Order, Outcome, Per, Policy, Precision, Store, SystemClock, Timestamp,
+};
+use tidegate_core::limit::LARGEST_EXACT;
+
+use crate::args::{OnError, PipeArgs, Rate};
+use crate::lines::{self, LONGEST_LINE, Part, Piece};
+use crate::stop::{self, StoppableInput};
+use crate::{Failure, say, unwritable};
+
+use message::{Message, Paths, Reader};
+use stats::{Fate, Stats};
+
+/// The limit's id.
+const LIMIT: &str = "pipe";
+/// The index of its first item.
+const GLOBAL: usize = 0;
+
+/// Copies standard input to standard output as far as the limits allow.
+pub(crate) fn run(args: &PipeArgs) -> Result<(), Failure> {
+    let mut stage = Stage::new(args)?;
+    let failed = |error| Failure::Failed(format!("cannot read standard input: {error}"));
+    let mut input = lines::Reader::new(StoppableInput::stdin().map_err(failed)?);
+    loop {
+        let written = match input.next().map_err(failed)? {
+            Piece::Lines(piece) => stage.pass(piece),
+            Piece::Overlong(piece, part) => stage.skip(piece, part),
+            Piece::End => break,
+        };
+        match written {
+            Err(Unwritten::NobodyReads) => break,
+            Err(Unwritten::Failed(failure)) => return Err(failure),
+            Ok(()) => {}
+        }
+    }
+    if args.stats {
+        let (current_global, active_users) = stage.current();
+        say(&stage.stats.report(current_global, active_users));
+    }
+    Ok(())
+}
+
+/// Why lines did not get out.
+enum Unwritten {
+    /// The output was closed: somebody has seen enough.
+    NobodyReads,
+    Failed(Failure),
+}
+
+/// The limit, its store, and where lines go.
+struct Stage {
+    store: MapStore,
+    /// The clock of a recording; `None` if it is now.
+    recorded: Option<Arc<ManualClock>>,
+    wall: SystemClock,
+    reader: Reader,
+    on_error: OnError,
+    verbose: bool,
+    stats: Stats,
+    out: Outlet,
+    drops: Option<Outlet>,
+    // Reused from batch to batch.
+    answers: Answers,
+    fates: Vec<Fate>,
+}
+
+impl Stage {
+    fn new(args: &PipeArgs) -> Result<Stage, Failure> {
+        let recorded = args.time_field.is_some().then(|| Arc::new(ManualClock::at(Timestamp::EPOCH)));
+        let store = match &recorded {
+            Some(clock) => MapStore::new(Arc::clone(clock), 0),
+            None => MapStore::new(SystemClock::new(), 0),
+        };
+        let limit = LimitSpec::named(LIMIT).with(item("global", Per::All, args.global)).with(item(
+            "user",
+            Per::Key,
+            args.per_key,
+        ));
+        let refuse = |error| Failure::BadInput(format!("--global and --per-key: {error}"));
+        store.put(limit, Expect::Absent).map_err(refuse)?;
+        Ok(Stage {
+            store,
+            recorded,
+            wall: SystemClock::new(),
+            reader: Reader::new(Paths { key: args.key.clone(), time: args.time_field.clone() }),
+            on_error: args.on_error,
+            verbose: args.verbose,
+            stats: Stats::default(),
+            out: Outlet::stdout()?,
+            drops: args.drops.as_deref().map(Outlet::append).transpose()?,
+            answers: Answers::new(Detail::Verdicts),
+            fates: Vec::new(),
+        })
+    }
+
+    /// Decides whole lines and passes those that are admitted.
+    fn pass(&mut self, piece: &[u8]) -> Result<(), Unwritten> {
+        let began = self.wall.now();
+        let lines: Vec<Line<'_>> = lines::split(piece)
+            .filter(|line| !lines::is_blank(line))
+            .map(|text| Line { text, message: self.reader.read(text) })
+            .collect();
+        self.decide(&lines);
+        let fates = std::mem::take(&mut self.fates);
+        let mut decided = fates.iter().copied();
+        for line in &lines {
+            let fate = line.message.as_ref().and_then(|_| decided.next()).unwrap_or(Fate::Error);
+            self.stats.count(fate);
+            self.route(line.text, fate);
+        }
+        self.fates = fates;
+        let written = self.flush();
+        self.stats.spent(self.wall.now().since(began));
+        written
+    }
+
+    /// Handles a line that is too long to be looked at: an error, whose bytes pass or not as they come.
+    fn skip(&mut self, piece: &[u8], part: Part) -> Result<(), Unwritten> {
+        if part == Part::First {
+            self.stats.count(Fate::Error);
+            if self.verbose {
+                say(&format!("pipe: a line is longer than {} MiB, which is an error", LONGEST_LINE >> 20));
+            }
+        }
+        self.route(piece, Fate::Error);
+        self.flush()
+    }
+
+    /// Fills `fates` with what becomes of every message, in their order.
+    fn decide(&mut self, lines: &[Line<'_>]) {
+        let messages = || lines.iter().filter_map(|line| line.message.as_ref());
+        let asks: Vec<Ask<'_>> = messages().map(|message| Ask::one(LIMIT, Some(&message.key))).collect();
+        let orders: Vec<Order<'_>> =
+            asks.iter().map(|ask| Order::acquire(std::slice::from_ref(ask))).collect();
+        self.fates.clear();
+        let Some(clock) = self.recorded.clone() else { return self.submit(&orders) };
+        let mut rest = &*orders;
+        let mut times = messages().map(|message| message.at).peekable();
+        while let Some(time) = times.next() {
+            // A message from the past is decided at the latest time seen, together with what came then.
+            let latest = time.max(clock.now());
+            let mut run = 1;
+            while times.next_if(|&next| next <= latest).is_some() {
+                run += 1;
+            }
+            clock.set(latest);
+            let (now, later) = rest.split_at(run);
+            self.submit(now);
+            rest = later;
+        }
+    }
+
+    /// Decides messages at one instant.
+    fn submit(&mut self, orders: &[Order<'_>]) {
+        self.answers = self.store.submit(orders, std::mem::take(&mut self.answers)).now();
+        self.fates.extend(self.answers.iter().map(|answer| answer.as_ref().map_or(Fate::Error, fate)));
+    }
+
+    fn route(&mut self, text: &[u8], fate: Fate) {
+        match fate {
+            Fate::Passed => self.out.push(text),
+            Fate::Error if self.on_error == OnError::Pass => self.out.push(text),
+            Fate::Error => {}
+            Fate::RefusedGlobal | Fate::RefusedUser => {
+                if let Some(drops) = &mut self.drops {
+                    drops.push(text);
+                }
+            }
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), Unwritten> {
+        let failed = |name: &str, error| {
+            Unwritten::Failed(Failure::Failed(format!("cannot write to {name}: {error}")))
+        };
+        if let Some(drops) = &mut self.drops {
+            drops.flush().map_err(|error| failed(&drops.name, error))?;
+        }
+        self.out.flush().map_err(|error| match error.kind() {
+            io::ErrorKind::BrokenPipe => Unwritten::NobodyReads,
+            _ => failed(&self.out.name, error),
+        })?;
+        if let Some(news) = self.stats.news().filter(|_| self.verbose) {
+            say(&news);
+        }
+        Ok(())
+    }
+
+    /// How many messages the window holds, and of how many users.
+    fn current(&self) -> (u64, usize) {
+        let usage = self.store.usage(LIMIT, None).now().ok();
+        let count = usage.and_then(|usage| usage.items.first().map(|item| item.current_count));
+        (count.unwrap_or_default(), self.store.live_keys(LIMIT))
+    }
+}
+
+/// A line, and what it says if it can be read.
+struct Line<'a> {
+    text: &'a [u8],
+    message: Option<Message<'a>>,
+}
+
+/// A sliding window: exact as long as that is affordable.
+fn item(name: &str, per: Per, rate: Rate) -> ItemSpec {
+    let exact = matches!(rate.capacity, Capacity::AtMost(limit) if limit <= LARGEST_EXACT);
+    let precision = if exact { Precision::Exact } else { Precision::Bucketed };
+    let policy = Policy::Sliding { window: rate.window, precision };
+    ItemSpec { name: Some(name.to_owned()), policy, per, limit: rate.capacity, charge: None }
+}
+
+fn fate(answer: &Answer) -> Fate {
+    match &answer.outcome {
+        Outcome::Granted(_) => Fate::Passed,
+        Outcome::Denied(denied) if denied.first.1 == GLOBAL => Fate::RefusedGlobal,
+        Outcome::Denied(_) => Fate::RefusedUser,
+    }
+}
+
+/// A file that is written to once per batch.
+struct Outlet {
+    name: String,
+    to: File,
+    waiting: Vec<u8>,
+}
+
+impl Outlet {
+    fn stdout() -> Result<Outlet, Failure> {
+        let to = io::stdout().as_fd().try_clone_to_owned().map_err(|error| unwritable(&error))?;
+        Ok(Outlet { name: "standard output".to_owned(), to: to.into(), waiting: Vec::new() })
+    }
+
+    fn append(path: &Path) -> Result<Outlet, Failure> {
+        let name = path.display().to_string();
+        let refuse = |error| Failure::BadInput(format!("--drops: cannot open {name}: {error}"));
+        let to = OpenOptions::new().create(true).append(true).open(path).map_err(refuse)?;
+        Ok(Outlet { name, to, waiting: Vec::new() })
+    }
+
+    fn push(&mut self, text: &[u8]) {
+        self.waiting.extend_from_slice(text);
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let written = stop::write_all(&self.to, &self.waiting);
+        self.waiting.clear();
+        written
+    }
+}

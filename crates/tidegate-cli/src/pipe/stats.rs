@@ -1,0 +1,94 @@
+//! What became of the messages, counted.
+
+use serde::Serialize;
+use tidegate::Span;
+
+/// What becomes of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    Passed,
+    RefusedGlobal,
+    RefusedUser,
+    /// It could not be judged.
+    Error,
+}
+
+/// Counts by fate.
+#[derive(Debug, Default)]
+pub(super) struct Stats {
+    passed: u64,
+    refused_global: u64,
+    refused_user: u64,
+    errors: u64,
+    spent: Span,
+    /// How many refusals and errors had been told of.
+    told: u64,
+}
+
+impl Stats {
+    pub(super) fn count(&mut self, fate: Fate) {
+        *match fate {
+            Fate::Passed => &mut self.passed,
+            Fate::RefusedGlobal => &mut self.refused_global,
+            Fate::RefusedUser => &mut self.refused_user,
+            Fate::Error => &mut self.errors,
+        } += 1;
+    }
+
+    /// Adds time spent on messages; waiting for them is not among it.
+    pub(super) fn spent(&mut self, span: Span) {
+        self.spent = self.spent.plus(span);
+    }
+
+    /// A sentence when the refusals and errors have doubled since the last one: a flood of refusals is not answered
+    /// with a flood of words. It holds counts and nothing that a message said.
+    pub(super) fn news(&mut self) -> Option<String> {
+        let (refused, errors) = (self.refused_global + self.refused_user, self.errors);
+        if refused + errors == 0 || refused + errors < 2 * self.told {
+            return None;
+        }
+        self.told = refused + errors;
+        let (global, user) = (self.refused_global, self.refused_user);
+        Some(format!(
+            "pipe: refused {refused} so far, {global} by global and {user} by user; {errors} errors"
+        ))
+    }
+
+    /// The statistics as one JSON object.
+    pub(super) fn report(&self, current_global: u64, active_users: usize) -> String {
+        let dropped = self.refused_global + self.refused_user;
+        let processed = self.passed + dropped + self.errors;
+        let report = Report {
+            processed,
+            passed: self.passed,
+            dropped,
+            dropped_global: self.refused_global,
+            dropped_user: self.refused_user,
+            errors: self.errors,
+            current_global,
+            active_users,
+            mean_us: mean_us(self.spent, processed),
+        };
+        serde_json::to_string(&report).unwrap_or_default()
+    }
+}
+
+/// The wire form of the statistics.
+#[derive(Serialize)]
+struct Report {
+    processed: u64,
+    passed: u64,
+    dropped: u64,
+    dropped_global: u64,
+    dropped_user: u64,
+    errors: u64,
+    current_global: u64,
+    active_users: usize,
+    mean_us: f64,
+}
+
+/// Microseconds per message, to the nanosecond.
+fn mean_us(spent: Span, processed: u64) -> f64 {
+    let nanos = spent.ticks().checked_div(processed).unwrap_or_default();
+    f64::from(u32::try_from(nanos).unwrap_or(u32::MAX)) / 1000.0
+}

@@ -1,0 +1,148 @@
+//! `tidegate simulate`: the same engine on a recorded or an invented day.
+//!
+//! Events come in, decisions go out, and the only clock is the events' own, so a day takes as long as its decisions.
+//! Runs are repeatable to the byte: the store's secret is fixed, and nothing depends on how the input arrives.
+//!
+//! Two threads share the work. One reads and understands batches of lines, the other decides and writes them. Between
+//! them is a short queue of batches; used ones travel back and are filled again.
+//!
+//! ```text
+//!   input ──▶ read, parse ══ batch ══▶ decide, write ──▶ output
+//!                  ▲                        │
+//!                  └════ empty batch ═══════┘
+//! ```
+//!
+//! Time does not go back. An event earlier than the latest one seen is decided at the latest, and its line says so in
+//! `decided_at`.
+
+mod batch;
+mod day;
+mod event;
+mod summary;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+
+use tidegate::LimitSpec;
+use tidegate::file;
+
+use crate::args::SimulateArgs;
+use crate::{Failure, color_of_stderr, read_whole, say, stop, unwritable};
+
+use batch::{Batch, End, Parser};
+use day::Day;
+
+/// How many batches wait between the threads.
+const WAITING: usize = 4;
+
+/// Runs the events through the limits.
+pub(crate) fn run(args: &SimulateArgs) -> Result<(), Failure> {
+    if args.limits == Path::new("-") && args.input.is_none() {
+        let why = "--limits - and the events cannot both be read from standard input; give --input FILE";
+        return Err(Failure::BadInput(why.to_owned()));
+    }
+    let mut day = Day::new(read_limits(&args.limits)?)?;
+    let (name, input) = open(args.input.as_deref())?;
+    let out = io::stdout().as_fd().try_clone_to_owned().map_err(|error| unwritable(&error))?;
+    let out = Output { to: File::from(out), summary: args.summary };
+
+    let (full, batches) = mpsc::sync_channel::<Batch>(WAITING);
+    let (empty, empties) = mpsc::channel::<Batch>();
+    let mut parser = Parser::new(name.clone(), input);
+    // Not joined: if the output is closed first, it may wait for input that never comes, and ends with the process.
+    let reading = thread::Builder::new().name("reading".to_owned()).spawn(move || {
+        let mut more = true;
+        while more {
+            let mut batch = empties.try_recv().unwrap_or_default();
+            parser.fill(&mut batch);
+            more = batch.end.is_none();
+            more &= full.send(batch).is_ok();
+        }
+    });
+    reading.map_err(|error| Failure::Failed(format!("cannot start a thread: {error}")))?;
+    decide(&mut day, &name, &batches, &empty, &out)
+}
+
+fn read_limits(path: &Path) -> Result<Vec<LimitSpec>, Failure> {
+    let (name, bytes) = read_whole(path)?;
+    let reading =
+        file::read(&name, &bytes).map_err(|wrong| Failure::BadInput(wrong.render(color_of_stderr())))?;
+    if !reading.warnings.is_empty() {
+        say(&reading.warnings.render(color_of_stderr()));
+    }
+    Ok(reading.settings.limits)
+}
+
+/// The events and what to call them.
+fn open(path: Option<&Path>) -> Result<(String, File), Failure> {
+    let name = path.map_or("stdin".to_owned(), |path| path.display().to_string());
+    let file = match path {
+        Some(path) if path != Path::new("-") => File::open(path),
+        _ => io::stdin().as_fd().try_clone_to_owned().map(File::from),
+    };
+    let refuse = |error| Failure::BadInput(format!("cannot read {name}: {error}"));
+    file.map(|file| (name.clone(), file)).map_err(refuse)
+}
+
+/// Where decisions go, and whether a summary follows them.
+struct Output {
+    to: File,
+    summary: bool,
+}
+
+/// Whether somebody still reads.
+#[derive(PartialEq, Eq)]
+enum Readers {
+    Some,
+    None,
+}
+
+impl Output {
+    fn write(&self, bytes: &[u8]) -> Result<Readers, Failure> {
+        match stop::write_all(&self.to, bytes) {
+            Ok(()) => Ok(Readers::Some),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Readers::None),
+            Err(error) => Err(unwritable(&error)),
+        }
+    }
+}
+
+/// Decides batch after batch, until one is the last.
+fn decide(
+    day: &mut Day,
+    name: &str,
+    batches: &Receiver<Batch>,
+    empty: &Sender<Batch>,
+    output: &Output,
+) -> Result<(), Failure> {
+    let mut out = Vec::new();
+    for batch in batches {
+        out.clear();
+        let refusal = batch.events.iter().find_map(|event| {
+            let at = |why| format!("{name}:{}: {why}", event.line);
+            day.take(event, &batch.text, &mut out).map_err(at).err()
+        });
+        let end = refusal.map(|why| End::Failed(Failure::BadInput(why)));
+        let mut batch = batch;
+        let end = end.or(batch.end.take());
+        if output.summary && matches!(end, Some(End::Input)) {
+            day.write_summary(&mut out);
+        }
+        if output.write(&out)? == Readers::None {
+            return Ok(());
+        }
+        match end {
+            Some(End::Input) => return Ok(()),
+            Some(End::Failed(failure)) => return Err(failure),
+            // The other thread may have ended; then nobody needs the batch.
+            None => drop(empty.send(batch)),
+        }
+    }
+    Err(Failure::Failed(
+        "reading the events ended without a word; this is a defect, please report it".to_owned(),
+    ))
+}

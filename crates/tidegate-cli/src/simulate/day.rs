@@ -1,0 +1,205 @@
+//! The simulated day: a store whose clock the events turn.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use tidegate::{
+    Amount, Answer, Answers, Ask, Catalog, Detail, Expect, LeaseId, LimitSpec, ManualClock, MapStore, Order,
+    Outcome, Rejection, Store, Timestamp,
+};
+
+use crate::{Failure, decision};
+
+use super::event::{Event, Op, Text};
+use super::summary::Summary;
+
+/// How many names of leases are kept before those that have lapsed are looked for.
+const FIRST_TIDYING: usize = 1024;
+
+/// A store, its clock, and what the events have named.
+#[derive(Debug)]
+pub(super) struct Day {
+    store: MapStore,
+    clock: Arc<ManualClock>,
+    latest: Timestamp,
+    answers: Answers,
+    writer: decision::Writer,
+    labels: Labels,
+    summary: Summary,
+}
+
+impl Day {
+    /// A day that begins with these limits and nothing counted.
+    pub(super) fn new(limits: Vec<LimitSpec>) -> Result<Day, Failure> {
+        let clock = Arc::new(ManualClock::at(Timestamp::EPOCH));
+        // A fixed secret: the same day gives the same leases.
+        let store = MapStore::new(Arc::clone(&clock), 0);
+        let summary = Summary::of(&limits);
+        for limit in limits {
+            let id = limit.id.clone();
+            let refuse = |error| Failure::BadInput(format!("limit '{id}': {error}"));
+            store.put(limit, Expect::Absent).map_err(refuse)?;
+        }
+        let answers = Answers::new(Detail::Readings);
+        let (latest, writer, labels) = (Timestamp::EPOCH, decision::Writer::default(), Labels::default());
+        Ok(Day { store, clock, latest, answers, writer, labels, summary })
+    }
+
+    /// Lets an event happen and appends its line, or says why it cannot be meant; then nothing is appended.
+    pub(super) fn take(&mut self, event: &Event, text: &str, out: &mut Vec<u8>) -> Result<(), String> {
+        if event.at > self.latest {
+            self.latest = event.at;
+            self.clock.set(event.at);
+        }
+        match &event.op {
+            Op::Acquire { count, label } => self.acquire(event, *count, label.as_ref(), text, out),
+            Op::Peek { count } => self.peek(event, *count, text, out),
+            Op::Release { label } => self.release(event, label, text, out),
+            Op::Reset => self.reset(event, text, out),
+        }
+    }
+
+    /// Appends the line that sums the day up.
+    pub(super) fn write_summary(&self, out: &mut Vec<u8>) {
+        self.summary.write(out);
+    }
+
+    fn acquire(
+        &mut self,
+        event: &Event,
+        count: Amount,
+        label: Option<&Text>,
+        text: &str,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        let asks = [ask(event, count, text)];
+        let id = asks[0].limit_id;
+        if label.is_some() && self.summary.has_leases(id) == Some(false) {
+            return Err(format!(
+                "as: limit '{id}' has no concurrency item, so its grants have no lease to name"
+            ));
+        }
+        self.submit(&Order::acquire(&asks), event, text, out, |day, answer| {
+            day.summary.count(id, answer);
+            if let (Some(label), Outcome::Granted(grant)) = (label, &answer.outcome) {
+                let lease = grant.as_ref().map(|grant| (grant.lease, grant.expires_at));
+                day.labels.set(label.meant(text), lease, day.latest);
+            }
+        })
+    }
+
+    fn peek(&mut self, event: &Event, count: Amount, text: &str, out: &mut Vec<u8>) -> Result<(), String> {
+        self.submit(&Order::peek(&[ask(event, count, text)]), event, text, out, |_, _| {})
+    }
+
+    /// Has an order decided, appends the decision, and does with it what else there is to do.
+    fn submit(
+        &mut self,
+        order: &Order<'_>,
+        event: &Event,
+        text: &str,
+        out: &mut Vec<u8>,
+        follow: impl FnOnce(&mut Day, &Answer),
+    ) -> Result<(), String> {
+        let buffer = std::mem::take(&mut self.answers);
+        let answers = self.store.submit(std::slice::from_ref(order), buffer).now();
+        let decided = match answers.get(0) {
+            Some(Ok(answer)) => {
+                follow(self, answer);
+                self.write_head(event, text, out);
+                self.writer.write(answer, &answers, out);
+                out.extend_from_slice(b"}\n");
+                Ok(())
+            }
+            Some(Err(rejection)) => Err(self.explain(rejection)),
+            None => Err("the store gave no answer; this is a defect, please report it".to_owned()),
+        };
+        self.answers = answers;
+        decided
+    }
+
+    fn release(&mut self, event: &Event, label: &Text, text: &str, out: &mut Vec<u8>) -> Result<(), String> {
+        if let Some(id) = &event.limit_id {
+            self.known(id.meant(text))?;
+        }
+        let lease = self.labels.take(label.meant(text));
+        let released = lease.is_some_and(|lease| self.store.release(lease).now());
+        self.write_head(event, text, out);
+        out.extend_from_slice(if released { b"\"released\":true}\n" } else { b"\"released\":false}\n" });
+        Ok(())
+    }
+
+    fn reset(&mut self, event: &Event, text: &str, out: &mut Vec<u8>) -> Result<(), String> {
+        let Ask { limit_id, key, .. } = ask(event, 0, text);
+        self.store.reset(limit_id, key).now().map_err(|rejection| self.explain(&rejection))?;
+        self.write_head(event, text, out);
+        out.extend_from_slice(b"\"reset\":true}\n");
+        Ok(())
+    }
+
+    fn known(&self, id: &str) -> Result<(), String> {
+        let unknown = || self.explain(&Rejection::UnknownLimit { limit_id: id.to_owned() });
+        self.summary.has_leases(id).map(|_| ()).ok_or_else(unknown)
+    }
+
+    /// A rejection with the field it is about and what would be right.
+    fn explain(&self, rejection: &Rejection) -> String {
+        match rejection {
+            Rejection::UnknownLimit { .. } => format!("limit_id: {rejection}; {}", self.summary.known()),
+            _ => format!("limit_key: {rejection}"),
+        }
+    }
+
+    /// What the event said, as it said it, up to the comma before the answer.
+    fn write_head(&mut self, event: &Event, text: &str, out: &mut Vec<u8>) {
+        let written = |value: &Option<Text>| match value {
+            Some(value) => text[value.written.clone()].as_bytes(),
+            None => b"null",
+        };
+        out.extend_from_slice(b"{\"at\":");
+        out.extend_from_slice(text[event.at_written.clone()].as_bytes());
+        out.extend_from_slice(b",\"limit_id\":");
+        out.extend_from_slice(written(&event.limit_id));
+        out.extend_from_slice(b",\"limit_key\":");
+        out.extend_from_slice(written(&event.limit_key));
+        if event.at < self.latest {
+            out.extend_from_slice(b",\"decided_at\":");
+            self.writer.instant(self.latest, out);
+        }
+        out.push(b',');
+    }
+}
+
+fn ask<'a>(event: &'a Event, count: Amount, text: &'a str) -> Ask<'a> {
+    let meant = |value: &'a Option<Text>| value.as_ref().map(|value| value.meant(text));
+    Ask {
+        limit_id: meant(&event.limit_id).unwrap_or_default(),
+        key: meant(&event.limit_key).map(str::as_bytes),
+        count,
+    }
+}
+
+/// Leases by the names that events gave them.
+#[derive(Debug, Default)]
+struct Labels {
+    leases: HashMap<Box<str>, (LeaseId, Timestamp)>,
+    tidy_at: usize,
+}
+
+impl Labels {
+    /// Gives a name to a lease, and takes it from the one that had it. A grant may hold nothing: of a limit that is
+    /// off, or of a count of 0.
+    fn set(&mut self, label: &str, lease: Option<(LeaseId, Timestamp)>, now: Timestamp) {
+        self.leases.remove(label);
+        let Some(lease) = lease else { return };
+        if self.leases.len() >= self.tidy_at {
+            self.leases.retain(|_, (_, expires_at)| now < *expires_at);
+            self.tidy_at = (2 * self.leases.len()).max(FIRST_TIDYING);
+        }
+        self.leases.insert(label.into(), lease);
+    }
+
+    fn take(&mut self, label: &str) -> Option<LeaseId> {
+        self.leases.remove(label).map(|(lease, _)| lease)
+    }
+}

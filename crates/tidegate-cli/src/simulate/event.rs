@@ -1,0 +1,190 @@
+//! One event: a line of the input, understood.
+//!
+//! Everything that can be wrong with a line by itself is found here, with the field and what is allowed; what depends
+//! on the limits is found when the event is decided. Fields that are `null` count as absent.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use tidegate::{Amount, Timestamp};
+
+use crate::instant;
+use crate::json::{self, kind};
+
+/// The fields an event may have, in the order of [`Written`].
+const FIELDS: [&str; 7] = ["at", "op", "limit_id", "limit_key", "count", "as", "lease"];
+
+/// Something that happens in the simulated day.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Event {
+    /// The number of its line.
+    pub(super) line: u64,
+    /// When it says it happens.
+    pub(super) at: Timestamp,
+    /// Where it says so.
+    pub(super) at_written: Range<usize>,
+    pub(super) limit_id: Option<Text>,
+    pub(super) limit_key: Option<Text>,
+    pub(super) op: Op,
+}
+
+/// What happens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Op {
+    Acquire { count: Amount, label: Option<Text> },
+    Peek { count: Amount },
+    Release { label: Text },
+    Reset,
+}
+
+/// A text of an event: where it is written, quotes included, and what it means if that is something else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Text {
+    pub(super) written: Range<usize>,
+    decoded: Option<Box<str>>,
+}
+
+impl Text {
+    /// What it means. `batch` is the text it was read from.
+    pub(super) fn meant<'a>(&'a self, batch: &'a str) -> &'a str {
+        self.decoded.as_deref().unwrap_or_else(|| &batch[self.written.start + 1..self.written.end - 1])
+    }
+}
+
+impl Event {
+    /// Reads a line that will stand at `start` of its batch's text.
+    pub(super) fn read(
+        line: &str,
+        start: usize,
+        number: u64,
+        instants: &mut instant::Reader,
+    ) -> Result<Event, String> {
+        let written = Written::read(line, start)?;
+        let [at, op, limit_id, limit_key, count, label, lease] = written.values;
+        let at =
+            at.ok_or("at: is missing; every event says when it happens, in RFC 3339 or seconds since 1970")?;
+        let text = |name, value: Option<&str>| value.map(|value| written.text(name, value)).transpose();
+        let (count, label, lease) = (read_count(count)?, text("as", label)?, text("lease", lease)?);
+        let op = read_op(op)?;
+        if op != "acquire" && label.is_some() {
+            return Err(format!("as: names the lease of an acquire, and this is {op}"));
+        }
+        if op != "release" && lease.is_some() {
+            return Err(format!(
+                "lease: says what a release gives back, and this is {op}; to name one write as"
+            ));
+        }
+        let op = match op {
+            "peek" => Op::Peek { count },
+            "release" => {
+                Op::Release { label: lease.ok_or("lease: is missing; a release names what it gives back")? }
+            }
+            "reset" => Op::Reset,
+            _ => Op::Acquire { count, label },
+        };
+        let event = Event {
+            line: number,
+            at: instants.read(at).map_err(|why| format!("at: {why}"))?,
+            at_written: written.place(at),
+            limit_id: text("limit_id", limit_id)?,
+            limit_key: text("limit_key", limit_key)?,
+            op,
+        };
+        if event.limit_id.is_none() && !matches!(event.op, Op::Release { .. }) {
+            return Err("limit_id: is missing; it says which limit is meant".to_owned());
+        }
+        Ok(event)
+    }
+}
+
+/// An event as it is written: the JSON of every field, in the order of [`FIELDS`].
+struct Written<'a> {
+    line: &'a str,
+    start: usize,
+    values: [Option<&'a str>; FIELDS.len()],
+}
+
+impl<'a> Written<'a> {
+    fn read(line: &'a str, start: usize) -> Result<Written<'a>, String> {
+        let mut written = Written { line, start, values: [None; FIELDS.len()] };
+        let mut seen = [false; FIELDS.len()];
+        let mut wrong = None;
+        let is_object = json::fields(line, |name, value| match field(name) {
+            Some(field) if !std::mem::replace(&mut seen[field], true) => {
+                written.values[field] = (value != "null").then_some(value);
+            }
+            Some(_) => wrong = wrong.take().or(Some(format!("{name}: is written twice"))),
+            None => wrong = wrong.take().or_else(|| Some(unknown(name))),
+        });
+        if is_object.map_err(|why| format!("is not JSON: {why}"))? {
+            return wrong.map_or(Ok(written), Err);
+        }
+        let (fields, found) = (FIELDS.join(", "), kind(line.trim()));
+        Err(format!("must be an object with the fields {fields}, found {found}"))
+    }
+
+    /// Where a value stands in the batch.
+    fn place(&self, value: &str) -> Range<usize> {
+        let start = self.start + (value.as_ptr().addr() - self.line.as_ptr().addr());
+        start..start + value.len()
+    }
+
+    fn text(&self, name: &str, value: &str) -> Result<Text, String> {
+        let meant = json::text(value).ok_or_else(|| match kind(value) {
+            "text" => format!("{name}: has an escape that is no character"),
+            found => format!("{name}: must be text, found {found}"),
+        })?;
+        let decoded = match meant {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(meant) => Some(meant.into_boxed_str()),
+        };
+        Ok(Text { written: self.place(value), decoded })
+    }
+}
+
+/// Where a field stands in [`FIELDS`].
+fn field(name: &str) -> Option<usize> {
+    Some(match name {
+        "at" => 0,
+        "op" => 1,
+        "limit_id" => 2,
+        "limit_key" => 3,
+        "count" => 4,
+        "as" => 5,
+        "lease" => 6,
+        _ => return None,
+    })
+}
+
+fn unknown(name: &str) -> String {
+    let shown: String = name.chars().take(48).flat_map(char::escape_debug).collect();
+    format!("{shown}: is not a field of an event; the fields are {}", FIELDS.join(", "))
+}
+
+fn read_op(value: Option<&str>) -> Result<&'static str, String> {
+    let Some(value) = value else { return Ok("acquire") };
+    let known = ["acquire", "peek", "release", "reset"];
+    let meant = json::text(value);
+    known
+        .into_iter()
+        .find(|op| meant.as_deref() == Some(op))
+        .ok_or_else(|| format!("op: must be one of {}, found {}", known.join(", "), shown(value)))
+}
+
+fn read_count(value: Option<&str>) -> Result<Amount, String> {
+    let Some(value) = value else { return Ok(1) };
+    let digits = value.bytes().all(|b| b.is_ascii_digit());
+    digits.then(|| value.parse().ok()).flatten().ok_or_else(|| {
+        format!(
+            "count: must be a whole number from 0 to {}, without fraction or exponent, found {}",
+            Amount::MAX,
+            shown(value)
+        )
+    })
+}
+
+/// A value in a message: a number or a word as it is, anything longer by its kind.
+fn shown(value: &str) -> &str {
+    let short = value.len() <= 24 && value.bytes().all(|b| b.is_ascii_graphic());
+    if short { value } else { kind(value) }
+}

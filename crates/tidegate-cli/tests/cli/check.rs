@@ -1,0 +1,73 @@
+use crate::{Files, example, run};
+
+const GOOD: &str =
+    "limits:\n  - id: a\n    items: [{policy: total, limit: 1}, {policy: day, limit: 1, per: key}]\n";
+const BAD: &str = "limits:\n  - id: a\n    items: [{policy: dya, limit: 1.5}]\n  - {id: a!, items: []}\n";
+
+#[test]
+fn a_good_file_is_one_line() {
+    let files = Files::new();
+    let path = files.write("tidegate.yaml", GOOD);
+    assert_eq!(run(&["check", &path], "").done(), format!("{path}: ok, 1 limit, 2 items\n"));
+    assert_eq!(run(&["check", "-"], GOOD).done(), "stdin: ok, 1 limit, 2 items\n");
+    assert_eq!(run(&["check", "-"], "").done(), "stdin: ok, 0 limits, 0 items\n");
+}
+
+#[test]
+fn the_examples_are_good() {
+    assert!(
+        run(&["check", &example("spring-sale/tidegate.yaml")], "")
+            .done()
+            .ends_with(": ok, 3 limits, 6 items\n")
+    );
+}
+
+#[test]
+fn everything_wrong_is_said_at_once_with_its_place() {
+    let files = Files::new();
+    let path = files.write("tidegate.yaml", BAD);
+    let wrong = run(&["check", &path], "").failed(2);
+    for part in [
+        ":3:22: limits[0].items[0].policy",
+        ":3:34: limits[0].items[0].limit",
+        "limits[1].id",
+        "limits[1].items",
+    ] {
+        assert!(wrong.contains(part), "{part} in {wrong}");
+    }
+    assert!(wrong.ends_with(&format!("4 errors in {path}\n")), "{wrong}");
+    assert!(!wrong.contains('\u{1b}'), "{wrong}");
+}
+
+#[test]
+fn programs_get_json() {
+    let good = run(&["check", "--json", "-"], GOOD).done();
+    assert_eq!(good, "{\"ok\":true,\"limits\":1,\"errors\":[],\"warnings\":[]}\n");
+
+    let bad = run(&["check", "--json", "-"], BAD);
+    assert_eq!((bad.code, &*bad.err), (Some(2), "4 errors in stdin\n"));
+    let report: serde_json::Value = serde_json::from_str(&bad.out).expect("JSON");
+    assert_eq!(report["ok"], false);
+    assert_eq!(report["limits"], 0);
+    assert_eq!(report["errors"].as_array().map(Vec::len), Some(4));
+    let first = &report["errors"][0];
+    assert_eq!((&first["file"], &first["line"], &first["column"]), (&"stdin".into(), &3.into(), &22.into()));
+    assert_eq!(first["field"], "limits[0].items[0].policy");
+    assert!(first["message"].is_string() && first.get("help").is_some());
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_bad_input() {
+    let files = Files::new();
+    let path = files.path("nowhere.yaml").display().to_string();
+    let why = run(&["check", &path], "").failed(2);
+    assert!(why.starts_with(&format!("cannot read {path}: No such file")), "{why}");
+    assert!(run(&["check", &files.path("").display().to_string()], "").failed(2).contains("directory"));
+}
+
+#[test]
+fn the_schema_is_json() {
+    let schema: serde_json::Value =
+        serde_json::from_str(&run(&["check", "--schema"], "").done()).expect("JSON");
+    assert!(schema["$schema"].is_string());
+}

@@ -1,0 +1,120 @@
+//! The binary as its users meet it: arguments and streams in, streams and an exit code out.
+//!
+//! Every test runs the real program. None of them sleeps: where a running process is the subject, the test waits for
+//! what the process writes.
+
+mod check;
+mod docs;
+mod pipe;
+mod simulate;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+/// What a run left behind.
+#[derive(Debug, PartialEq, Eq)]
+struct Run {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Run {
+    /// The standard output of a run that went well.
+    #[track_caller]
+    fn done(self) -> String {
+        assert_eq!((self.code, &*self.err), (Some(0), ""), "{}", self.out);
+        self.out
+    }
+
+    /// The standard error of a run that failed with this code and answered nothing.
+    #[track_caller]
+    fn failed(self, code: i32) -> String {
+        assert_eq!((self.code, &*self.out), (Some(code), ""), "{}", self.err);
+        self.err
+    }
+}
+
+fn tidegate(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command
+        .args(args)
+        .env_remove("NO_COLOR")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// Runs with this input, all of it at once.
+fn run_bytes(args: &[&str], input: &[u8]) -> Output {
+    let mut child = tidegate(args).spawn().expect("the binary starts");
+    let mut stdin = child.stdin.take().expect("it was piped");
+    let input = input.to_vec();
+    // From a thread of its own: both pipes may fill up. A process that ends early does not want the rest.
+    let feeder = std::thread::spawn(move || drop(stdin.write_all(&input)));
+    let output = child.wait_with_output().expect("it ends");
+    feeder.join().expect("feeding does not panic");
+    output
+}
+
+fn run(args: &[&str], input: &str) -> Run {
+    let Output { status, stdout, stderr } = run_bytes(args, input.as_bytes());
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    Run { code: status.code(), out: text(stdout), err: text(stderr) }
+}
+
+/// A directory of files that is gone after the test.
+struct Files(TempDir);
+
+impl Files {
+    fn new() -> Files {
+        Files(TempDir::new().expect("a temporary directory"))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, content: &str) -> String {
+        std::fs::write(self.path(name), content).expect("a file");
+        self.path(name).display().to_string()
+    }
+}
+
+fn example(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name).display().to_string()
+}
+
+#[test]
+fn help_is_everywhere_and_shows_an_example() {
+    for args in [&["--help"][..], &["check", "--help"], &["simulate", "--help"], &["pipe", "--help"]] {
+        let help = run(args, "").done();
+        assert!(help.contains("Example"), "{help}");
+        assert!(!help.contains('\u{1b}'), "no colour into a pipe: {help}");
+    }
+    assert!(run(&["--version"], "").done().starts_with("tidegate "));
+}
+
+#[test]
+fn what_cannot_be_typed_is_bad_input() {
+    for args in [
+        &[][..],
+        &["chekc"],
+        &["check"],
+        &["check", "--schema", "file.yaml"],
+        &["simulate"],
+        &["pipe", "--global", "lots"],
+        &["pipe", "--per-key", "10/60"],
+        &["pipe", "--key", "a..b"],
+        &["pipe", "--on-error", "panic"],
+        &["pipe", "stray"],
+    ] {
+        let run = run(args, "");
+        assert_eq!((run.code, &*run.out), (Some(2), ""), "{args:?}");
+        assert!(!run.err.is_empty(), "{args:?}");
+    }
+}
