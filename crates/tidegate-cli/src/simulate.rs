@@ -122,11 +122,8 @@ fn decide(
     let mut out = Vec::new();
     for batch in batches {
         out.clear();
-        let refusal = batch.events.iter().find_map(|event| {
-            let at = |why| format!("{name}:{}: {why}", event.line);
-            day.take(event, &batch.text, &mut out).map_err(at).err()
-        });
-        let end = refusal.map(|why| End::Failed(Failure::BadInput(why)));
+        let refuse = |(line, why)| End::Failed(Failure::BadInput(format!("{name}:{line}: {why}")));
+        let end = day.pass(&batch.events, &batch.text, &mut out).map_err(refuse).err();
         let mut batch = batch;
         let end = end.or(batch.end.take());
         if output.summary && matches!(end, Some(End::Input)) {

@@ -76,15 +76,17 @@ impl Row {
         &self.states[item.place()]
     }
 
-    /// The oldest instant that its first state would look at, for whoever wants to have looked before it matters.
-    pub fn glance(&self) -> Option<Timestamp> {
-        match self.states.first()? {
-            State::Rolling(runs) => runs.iter().next().map(|(at, _)| at),
-            State::Windowed(count) => Some(count.last_time),
-            State::Continuous(arrival) => Some(arrival.tat),
-            State::Never(tally) => Some(tally.last_time),
-            State::OnRelease(_) => None,
-        }
+    /// Looks at all the memory that judging the row would look at, for whoever wants to have looked before it matters.
+    /// The answer means nothing.
+    pub fn glance(&self) -> u64 {
+        let look = |state: &State| match state {
+            State::Rolling(runs) => runs.iter().next().map_or(0, |(at, _)| at.ticks()),
+            State::Windowed(count) => count.count,
+            State::Continuous(arrival) => arrival.tat.ticks(),
+            State::Never(tally) => tally.used,
+            State::OnRelease(holders) => holders.iter().len() as u64,
+        };
+        self.states.iter().map(look).fold(0, |all, each| all ^ each)
     }
 
     /// Whether forgetting this row would be invisible from `now` on.

@@ -5,6 +5,8 @@
 //!
 //! The suite speaks only through [`Store`] and [`Catalog`]; nothing in it knows how a store works.
 
+#![allow(clippy::unwrap_used, reason = "behaviours are tests: a panic is their answer")]
+
 mod decisions;
 mod edits;
 mod histories;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use hashbrown::HashMap;
+use tidegate::store::map::LOOK_AHEAD;
 use tidegate::{
     Amount, Answer, Answers, Ask, Catalog, Detail, Expect, LeaseId, LimitSpec, ManualClock, MapStore, Order,
     Outcome, Rejection, Store, Timestamp,
@@ -45,8 +46,25 @@ impl Day {
         Ok(Day { store, clock, latest, answers, writer, labels, summary })
     }
 
+    /// Lets events happen, in their order, and appends their lines. At the first that cannot be meant it stops and says
+    /// which it was and why; nothing is appended for that one.
+    pub(super) fn pass(
+        &mut self,
+        events: &[Event],
+        text: &str,
+        out: &mut Vec<u8>,
+    ) -> Result<(), (u64, String)> {
+        for group in events.chunks(LOOK_AHEAD) {
+            self.store.look_ahead(group.iter().map(|event| ask(event, 0, text)));
+            for event in group {
+                self.take(event, text, out).map_err(|why| (event.line, why))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Lets an event happen and appends its line, or says why it cannot be meant; then nothing is appended.
-    pub(super) fn take(&mut self, event: &Event, text: &str, out: &mut Vec<u8>) -> Result<(), String> {
+    fn take(&mut self, event: &Event, text: &str, out: &mut Vec<u8>) -> Result<(), String> {
         if event.at > self.latest {
             self.latest = event.at;
             self.clock.set(event.at);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate::{
-    Answers, Ask, Capacity, Charge, Detail, ItemSpec, LimitSpec, Mode, Order, OverrideSpec, Policy,
+    Answer, Answers, Ask, Capacity, Charge, Detail, ItemSpec, LimitSpec, Mode, Order, OverrideSpec, Policy,
     Precision, Rejection, Timestamp, Unit, Wait,
 };
 
@@ -266,7 +266,7 @@ fn a_batch_is_decided_in_order(bench: &Bench) {
     let (two, one, bad) = (asks(2), asks(1), [Ask::one("nobody", None)]);
     let orders = [&two[..], &two, &bad, &one, &one].map(Order::acquire);
     let answers = bench.store.submit(&orders, Answers::new(Detail::Verdicts)).now();
-    let granted: Vec<_> = answers.iter().map(|answer| answer.as_ref().ok().map(|a| a.is_granted())).collect();
+    let granted: Vec<_> = answers.iter().map(|answer| answer.as_ref().ok().map(Answer::is_granted)).collect();
     assert_eq!(granted, [Some(true), Some(false), None, Some(true), Some(false)]);
 }
 

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use hashbrown::HashMap;
-use tidegate_core::{LeaseId, Limit, LimitSpec, Order, Row, Tick, Timestamp};
+use tidegate_core::{Ask, LeaseId, Limit, LimitSpec, Order, Row, Tick, Timestamp};
 
 use crate::answer::{Answers, Rejection};
 use crate::catalog::{Catalog, Change, Expect, Parting, PutError, Watcher};
@@ -28,7 +28,7 @@ use requests::Requests;
 use tenant::Tenant;
 
 /// How many orders of a batch are looked up before the first of them is decided.
-const LOOK_AHEAD: usize = 16;
+pub const LOOK_AHEAD: usize = 16;
 
 /// Rows in a map, decided one order at a time.
 pub struct MapStore {
@@ -59,6 +59,13 @@ impl MapStore {
     /// How many leases are open.
     pub fn leases(&self) -> usize {
         self.advance().leases.len()
+    }
+
+    /// Looks at the rows of asks to come, about [`LOOK_AHEAD`] of them. Rows of many keys are far apart in memory; looked
+    /// at one after the other the processor fetches them side by side, where deciding would wait for each in turn.
+    /// Batches do this by themselves; it is for those who must submit their orders one by one.
+    pub fn look_ahead<'a>(&self, asks: impl IntoIterator<Item = Ask<'a>>) {
+        self.lock().look_ahead(asks);
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -102,7 +109,7 @@ impl Store for MapStore {
         let mut inner = self.advance();
         for group in orders.chunks(LOOK_AHEAD) {
             if group.len() > 1 {
-                inner.look_ahead(group);
+                inner.look_ahead(group.iter().flat_map(|order| order.asks).copied());
             }
             for order in group {
                 let answer = inner.decide(order, &mut buffer);

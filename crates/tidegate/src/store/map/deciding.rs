@@ -84,10 +84,9 @@ impl Inner {
         Ok(answer)
     }
 
-    /// Looks at the rows of the orders to come. Rows of many keys are far apart in memory; looked at one after the other
-    /// the processor fetches them side by side, where deciding would wait for each in turn.
-    pub(super) fn look_ahead(&self, orders: &[Order<'_>]) {
-        for ask in orders.iter().flat_map(|order| order.asks) {
+    /// See [`super::MapStore::look_ahead`].
+    pub(super) fn look_ahead<'a>(&self, asks: impl IntoIterator<Item = Ask<'a>>) {
+        for ask in asks {
             if let (Some(tenant), Some(key)) = (self.limits.get(ask.limit_id), ask.key) {
                 std::hint::black_box(tenant.table.glance(key));
             }

@@ -54,8 +54,8 @@ impl Table {
     }
 
     /// Looks at the memory that deciding about a key will need.
-    pub(super) fn glance(&self, key: &[u8]) -> Option<Timestamp> {
-        self.find(key).and_then(|slot| self.rows.get_bucket(slot)).and_then(|keyed| keyed.row.glance())
+    pub(super) fn glance(&self, key: &[u8]) -> u64 {
+        self.find(key).and_then(|slot| self.rows.get_bucket(slot)).map_or(0, |keyed| keyed.row.glance())
     }
 
     /// The row in a slot.
