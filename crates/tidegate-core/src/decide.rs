@@ -114,7 +114,7 @@ pub fn judge(lines: &[Line<'_>], now: Timestamp) -> Option<Denial> {
         // What fits now may not fit at the instant we are about to promise: an override may have ended, or the
         // limit itself. Only then is a second look worth its cost.
         match denial.wait {
-            Wait::Until(until) if lines.iter().any(Line::may_tighten) => at = until,
+            Wait::Until(until) if at < until && lines.iter().any(Line::may_tighten) => at = until,
             _ => return found,
         }
     }

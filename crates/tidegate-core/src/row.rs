@@ -142,8 +142,11 @@ impl Row {
         released
     }
 
-    /// Moves the end of a lease.
-    pub fn renew(&mut self, tenure: &Tenure, expires_at: Timestamp) {
+    /// Moves the end of a lease that has not lapsed.
+    pub fn renew(&mut self, tenure: &Tenure, expires_at: Timestamp, now: Timestamp) {
+        if tenure.expires_at <= now {
+            return;
+        }
         for state in self.states.iter_mut() {
             if let State::OnRelease(holders) = state
                 && let Some(amount) = holders.remove(tenure)

@@ -19,15 +19,19 @@
 //! charges had cost their true price from the start ([`View::Truth`]) and once as if nothing had been refunded
 //! ([`View::Spent`]), and whoever is tested must lie between.
 
+mod definitions;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 
 use tidegate_core::{
-    Amount, Capacity, Charge, ItemSpec, LeaseId, LimitSpec, Load, Mode, Per, Policy, Precision, Span, Tenure,
-    Tick, Timestamp, Unit, Wait, WeekStart,
+    Amount, Capacity, Charge, ItemSpec, LeaseId, LimitSpec, Load, Mode, Per, Policy, Span, Tenure, Tick,
+    Timestamp, Unit, Wait, WeekStart,
 };
 
 use crate::civil::Almanac;
+
+use definitions::{grain, last_tick, price, step};
 
 /// An ask that owns its words.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -238,7 +242,12 @@ impl Model {
             (Kind::Sliding { window, .. }, Kind::Sliding { grain, .. }) => {
                 ledger.events.retain(|event| event.at + window >= at);
                 if grain > 1 {
-                    ledger.events.iter_mut().for_each(|event| event.at = last_tick(event.at, grain));
+                    for event in &mut ledger.events {
+                        // A receipt finds its charge by the instant it counts at, which may be another now.
+                        let moved = last_tick(event.at, grain);
+                        event.frozen |= moved != event.at;
+                        event.at = moved;
+                    }
                 }
             }
             _ => {}
@@ -566,310 +575,6 @@ impl Model {
             }
         }
         questions
-    }
-
-    fn ticks(&self, duration: std::time::Duration) -> u64 {
-        self.tick.span(duration).ticks()
-    }
-
-    fn starts(&self, book: &Book) -> u64 {
-        book.spec.starts_at.and_then(|at| self.tick.instant_after(at)).map_or(0, Timestamp::ticks)
-    }
-
-    fn ends(&self, book: &Book) -> u64 {
-        book.spec.ends_at.and_then(|at| self.tick.instant(at)).map_or(u64::MAX, Timestamp::ticks)
-    }
-
-    fn is_over(&self, book: &Book, at: u64) -> bool {
-        at >= self.ends(book)
-    }
-
-    fn is_open(&self, question: &Question<'_>, at: u64) -> bool {
-        self.starts(question.book) <= at && !self.is_over(question.book, at)
-    }
-
-    /// The exception for this key: its limit and when it ends.
-    fn exception(&self, question: &Question<'_>) -> Option<(Capacity, u64)> {
-        let key = question.key?;
-        let found = question
-            .book
-            .spec
-            .overrides
-            .iter()
-            .find(|other| other.key == key && other.item == question.article.name)?;
-        let until = found.until.and_then(|until| self.tick.instant(until)).map_or(u64::MAX, Timestamp::ticks);
-        Some((found.limit, until))
-    }
-
-    fn terms(&self, question: &Question<'_>, at: u64) -> Terms {
-        let article = question.article;
-        let limit = match self.exception(question) {
-            Some((limit, until)) if at < until => limit,
-            _ => article.limit,
-        };
-        let (kind, capacity) = match article.policy {
-            Policy::Total => (Kind::Total, limit),
-            Policy::Calendar(unit) => (Kind::Calendar(unit), limit),
-            Policy::Interval { window } => (Kind::Interval { window: self.ticks(window) }, limit),
-            Policy::Sliding { window, precision } => {
-                let window = self.ticks(window);
-                (Kind::Sliding { window, grain: grain(window, precision, limit) }, limit)
-            }
-            Policy::Bucket { window, burst } => {
-                let step = if limit == article.limit {
-                    article.step
-                } else {
-                    step(self.ticks(window), limit, article.step)
-                };
-                (Kind::Bucket { step }, burst_of(article.limit, limit, burst))
-            }
-            Policy::Concurrency { .. } => (Kind::Concurrency, limit),
-        };
-        Terms { capacity, kind }
-    }
-
-    /// The ledger as it stands at `at`: a bucket whose exception has ended has been draining at the item's own rate
-    /// since then.
-    fn caught_up(&self, question: &Question<'_>, ledger: &Ledger, at: u64) -> Ledger {
-        let mut ledger = ledger.clone();
-        if let (Policy::Bucket { .. }, Some((_, until))) = (question.article.policy, self.exception(question))
-            && until <= at
-        {
-            ledger.carry_over(question.article.step, until);
-        }
-        ledger
-    }
-
-    fn used_now(&self, question: &Question<'_>, at: u64, view: View) -> Amount {
-        let ledger = self.caught_up(question, &question.ledger(), at);
-        self.used(question, &self.terms(question, at), &ledger, at, view)
-    }
-
-    fn used(&self, question: &Question<'_>, terms: &Terms, ledger: &Ledger, at: u64, view: View) -> Amount {
-        let sum = |counts: &dyn Fn(&Event) -> bool| -> u128 {
-            ledger.events.iter().filter(|event| counts(event)).map(|event| u128::from(event.amount)).sum()
-        };
-        let used = match terms.kind {
-            Kind::Total => sum(&|_| true),
-            Kind::Calendar(unit) => {
-                let shares_unit = ledger.last_time >= at
-                    || self.unit_around(question.book, unit, ledger.last_time)
-                        == self.unit_around(question.book, unit, at);
-                if shares_unit { sum(&|_| true) } else { 0 }
-            }
-            Kind::Interval { window } => {
-                if at < ledger.opened + window {
-                    sum(&|_| true)
-                } else {
-                    0
-                }
-            }
-            Kind::Sliding { window, .. } => sum(&|event| event.at + window >= at),
-            Kind::Bucket { .. } if terms.capacity == Capacity::Unlimited => 0,
-            Kind::Bucket { step } => ledger.backlog(at, view).div_ceil(u128::from(step)),
-            Kind::Concurrency => sum(&|event| event.lapses > at),
-        };
-        Amount::try_from(used).unwrap_or(Amount::MAX)
-    }
-
-    fn fits(&self, question: &Question<'_>, at: u64, view: View) -> bool {
-        let terms = self.terms(question, at);
-        let Capacity::AtMost(limit) = terms.capacity else { return true };
-        let ledger = self.caught_up(question, &question.ledger(), at);
-        let (limit, cost) = (u128::from(limit), u128::from(question.cost));
-        match terms.kind {
-            Kind::Bucket { step } => {
-                let step = u128::from(step);
-                let within = |from: u64| {
-                    let spent = ledger.ticks_since(from, view) + cost * step;
-                    spent <= u128::from(at.saturating_sub(from)) + limit * step
-                };
-                cost <= limit && ledger.events.iter().all(|event| within(event.at))
-            }
-            _ => u128::from(self.used(question, &terms, &ledger, at, view)) + cost <= limit,
-        }
-    }
-
-    /// When one item's answer could change by itself.
-    fn instants(&self, question: &Question<'_>, now: u64, view: View) -> Vec<u64> {
-        let mut instants = vec![self.starts(question.book)];
-        let mut looks = vec![now];
-        if let Some((_, until)) =
-            self.exception(question).filter(|&(_, until)| now < until && until < u64::MAX)
-        {
-            instants.push(until);
-            looks.push(until);
-        }
-        for look in looks {
-            let terms = self.terms(question, look);
-            let ledger = self.caught_up(question, &question.ledger(), look);
-            match terms.kind {
-                Kind::Total | Kind::Concurrency => {}
-                Kind::Calendar(unit) => {
-                    instants.push(self.unit_around(question.book, unit, ledger.last_time).1);
-                }
-                Kind::Interval { window } => instants.push(ledger.opened + window),
-                Kind::Sliding { window, .. } => {
-                    instants.extend(ledger.events.iter().map(|event| event.at + window + 1));
-                }
-                Kind::Bucket { step } => {
-                    let Capacity::AtMost(burst) = terms.capacity else { continue };
-                    let missing = |from: u64, cost: u128| {
-                        let full =
-                            u128::from(from) + ledger.ticks_since(from, view) + cost * u128::from(step);
-                        u64::try_from(full.saturating_sub(u128::from(burst) * u128::from(step)))
-                            .unwrap_or(u64::MAX)
-                    };
-                    for event in &ledger.events {
-                        instants.push(missing(event.at, u128::from(question.cost)));
-                        instants.push(missing(event.at, u128::from(burst)));
-                    }
-                }
-            }
-        }
-        instants
-    }
-
-    /// Whether one item refuses at `now`, and for how long.
-    fn wait(&self, question: &Question<'_>, now: u64, view: View) -> Option<Wait> {
-        if self.is_over(question.book, now) {
-            return Some(Wait::Never);
-        }
-        if self.is_open(question, now) && self.fits(question, now, view) {
-            return None;
-        }
-        if matches!(question.article.policy, Policy::Concurrency { .. }) {
-            return Some(self.holders_wait(question, now.max(self.starts(question.book)), view));
-        }
-        let mut instants = self.instants(question, now, view);
-        instants.sort_unstable();
-        let found = instants
-            .into_iter()
-            .find(|&at| at > now && self.is_open(question, at) && self.fits(question, at, view));
-        Some(found.map_or(Wait::Never, |at| Wait::Until(Timestamp::from_ticks(at))))
-    }
-
-    /// The wait for held units: for whoever holds them, if the capacity could ever be enough; else for the end of an
-    /// exception.
-    fn holders_wait(&self, question: &Question<'_>, at: u64, view: View) -> Wait {
-        if self.is_over(question.book, at) {
-            return Wait::Never;
-        }
-        if self.fits(question, at, view) {
-            return Wait::Until(Timestamp::from_ticks(at));
-        }
-        if self.terms(question, at).capacity.admits(0, question.cost) {
-            return Wait::OnRelease;
-        }
-        match self.exception(question) {
-            Some((_, until)) if at < until && until < u64::MAX => self.holders_wait(question, until, view),
-            _ => Wait::Never,
-        }
-    }
-
-    /// The calendar unit around an instant, in ticks.
-    fn unit_around(&self, book: &Book, unit: Unit, at: u64) -> (u64, u64) {
-        let zone = &book.spec.time_zone;
-        let place = (unit, zone.name().to_owned(), book.spec.week_start);
-        let mut almanacs = self.almanacs.borrow_mut();
-        let almanac = almanacs.entry(place).or_insert_with(|| Almanac::new(unit, zone, book.spec.week_start));
-        let second = i64::try_from(at / self.tick.per_second()).expect("tests stay before the end of time");
-        let (start, end) = almanac.around(second);
-        let ticks = |second: i64| u64::try_from(second).expect("not before 1970") * self.tick.per_second();
-        (ticks(start), ticks(end))
-    }
-}
-
-impl Question<'_> {
-    /// What was admitted under this item for this key.
-    fn ledger(&self) -> Ledger {
-        let place = (self.article.name.clone(), self.key.map(<[u8]>::to_vec));
-        self.book.ledgers.get(&place).cloned().unwrap_or_default()
-    }
-}
-
-impl Book {
-    fn article(&self, name: &str) -> Option<&Article> {
-        self.articles.iter().find(|article| article.name == name)
-    }
-}
-
-impl Ledger {
-    /// Ticks of refill spent from `from` on.
-    fn ticks_since(&self, from: u64, view: View) -> u128 {
-        let ticks = |event: &Event| match view {
-            View::Truth => event.carried[0] + u128::from(event.amount) * u128::from(self.step),
-            View::Spent => event.carried[1] + u128::from(event.spent) * u128::from(self.step),
-        };
-        self.events.iter().filter(|event| event.at >= from).map(ticks).sum()
-    }
-
-    /// How many ticks of refill are owed at `at`: the most that any suffix of the history has not paid back.
-    fn backlog(&self, at: u64, view: View) -> u128 {
-        let owed = |event: &Event| {
-            let full_at = u128::from(event.at) + self.ticks_since(event.at, view);
-            full_at.saturating_sub(u128::from(at))
-        };
-        self.events.iter().map(owed).max().unwrap_or(0)
-    }
-
-    /// The same units in use at `at`, rounded up, at another rate from then on.
-    fn carry_over(&mut self, step: u64, at: u64) {
-        if self.events.is_empty() || self.step == step {
-            return;
-        }
-        let [truth, spent] = [View::Truth, View::Spent]
-            .map(|view| (self.backlog(at, view) * u128::from(step)).div_ceil(u128::from(self.step.max(1))));
-        self.step = step;
-        self.events = vec![Event {
-            at,
-            amount: 0,
-            spent: 0,
-            carried: [truth, spent],
-            lease: None,
-            lapses: 0,
-            frozen: true,
-        }];
-    }
-}
-
-/// The ticks between two units of a bucket. One that refuses everything goes on draining as before.
-fn step(window: u64, limit: Capacity, before: u64) -> u64 {
-    match limit {
-        Capacity::Unlimited => 0,
-        Capacity::AtMost(0) if before > 0 => before,
-        Capacity::AtMost(limit) => window.div_ceil(limit.max(1)).max(1),
-    }
-}
-
-/// How finely a sliding window is ruled, in ticks.
-fn grain(window: u64, precision: Precision, limit: Capacity) -> u64 {
-    match (precision, limit) {
-        (Precision::Exact, Capacity::AtMost(_)) => 1,
-        _ => window.div_ceil(64),
-    }
-}
-
-/// The last tick of the sub-window around `at`.
-fn last_tick(at: u64, grain: u64) -> u64 {
-    at - at % grain + (grain - 1)
-}
-
-/// How much of a bucket may be spent at once. An exception has a burst in proportion.
-fn burst_of(own: Capacity, limit: Capacity, burst: Option<Amount>) -> Capacity {
-    match (limit, burst, own) {
-        (Capacity::AtMost(limit), Some(burst), Capacity::AtMost(own)) if limit > 0 && own > 0 => {
-            Capacity::AtMost((burst * limit / own).max(1))
-        }
-        (Capacity::AtMost(limit), Some(burst), _) if limit > 0 => Capacity::AtMost(burst),
-        _ => limit,
-    }
-}
-
-fn price(article: &Article, load: Load) -> Amount {
-    match article.charge {
-        Charge::Count => load.count,
-        Charge::Ask => load.asks,
     }
 }
 

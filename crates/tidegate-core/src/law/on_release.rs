@@ -90,6 +90,7 @@ pub fn judge(capacity: Capacity, holders: &Holders, cost: Amount, now: Timestamp
 /// Enters `cost` units under a lease.
 pub fn charge(holders: &mut Holders, cost: Amount, tenure: Option<&Tenure>, now: Timestamp) -> Receipt {
     holders.forget_lapsed(now);
+    debug_assert!(tenure.is_some(), "what is held is held under a lease");
     if let Some(tenure) = tenure {
         holders.insert(*tenure, cost);
     }

@@ -25,6 +25,7 @@ pub(super) const ALL: &[Behaviour] = &[
     ("sets_hold_and_settle_each_ask", sets_hold_and_settle_each_ask),
     ("ttl_has_bounds", ttl_has_bounds),
     ("deleted_limits_take_their_leases_along", deleted_limits_take_their_leases_along),
+    ("an_ended_limit_gives_nothing_back", an_ended_limit_gives_nothing_back),
 ];
 
 fn concurrency(limit: u64, ttl_seconds: u64) -> ItemSpec {
@@ -227,4 +228,19 @@ fn deleted_limits_take_their_leases_along(bench: &Bench) {
     assert!(other.is_granted(), "the new limit starts empty");
     release(bench, &answer);
     assert!(!bench.granted("l", "u", 1), "and an old lease frees nothing in it");
+}
+
+fn an_ended_limit_gives_nothing_back(bench: &Bench) {
+    let ends = |seconds| LimitSpec {
+        ends_at: Some(Duration::from_secs(seconds)),
+        ..LimitSpec::named("l").with(total(10)).with(concurrency(2, 600))
+    };
+    bench.add(ends(100));
+    let answer = hold(bench, "l", 8);
+    bench.pass_seconds(100);
+    bench.edit(ends(1000));
+    assert!(bench.granted("l", "u", 5), "what begins again begins at zero");
+    assert_eq!(settle(bench, &answer, 0), Settlement::Settled);
+    assert_eq!(bench.used("l", "u", "all/total"), 5, "nobody else's charge was given back");
+    assert_eq!(bench.used("l", "u", "all/concurrency"), 1);
 }

@@ -41,9 +41,10 @@ impl Inner {
         let mut lease = self.leases.remove(id)?;
         let ttl = ttl.map_or(lease.ttl, |ttl| self.tick.span(ttl));
         let tenure = Tenure { lease: id, expires_at: lease.expires_at };
-        lease.expires_at = self.latest.plus(ttl);
+        let now = self.latest;
+        lease.expires_at = now.plus(ttl);
         for holding in &lease.holdings {
-            self.with_row(holding, |row| row.renew(&tenure, lease.expires_at));
+            self.with_row(holding, |row| row.renew(&tenure, lease.expires_at, now));
         }
         let expires_at = lease.expires_at;
         self.leases.insert(id, lease);

@@ -12,6 +12,9 @@ const MOST_SETTLED: usize = 100_000;
 /// For how long.
 pub(super) const SETTLED_MEMORY: Duration = Duration::from_secs(600);
 
+/// The generation of a limit that no longer is; those that are count from 1.
+pub(super) const GONE: u64 = 0;
+
 /// A lease that has not been given back.
 #[derive(Debug)]
 pub(super) struct Lease {

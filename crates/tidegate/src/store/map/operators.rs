@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use tidegate_core::{Limit, LimitSpec, Line, Load, Per, Policy, Row, Seat};
+use tidegate_core::{Limit, LimitSpec, Line, Load, Per, Policy, Row, Season, Seat};
 
 use super::Inner;
+use super::leases::{GONE, Holding};
 use super::tenant::Tenant;
 use crate::answer::Rejection;
 use crate::catalog::{Expect, Parting, PutError, RETIREMENT};
@@ -91,7 +92,13 @@ impl Inner {
         }
         let tenant = self.limits.get_mut(&id).expect("it stands, or has just come back");
         if tenant.limit.version() != limit.version() {
+            let was_over = tenant.limit.season(now) == Season::After;
             tenant.adopt(Arc::clone(&limit), now);
+            if was_over {
+                // Its state was dropped; what was charged to it cannot be given back by what begins now.
+                let own = |holding: &&mut Holding| holding.limit_id == id;
+                self.leases.holdings().filter(own).for_each(|holding| holding.generation = GONE);
+            }
         }
         Ok(limit)
     }
