@@ -120,4 +120,19 @@ mod tests {
         let twice = "mutant a\nfile f\nold x\nnew y\ntests -p z\n".repeat(2);
         assert!(parse(&twice).unwrap_err().contains("two mutants"));
     }
+    /// The list is run rarely; that it still fits the tree, and is the one in the manual, is seen every time.
+    #[test]
+    fn every_mutant_can_be_planted_and_is_in_the_manual() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let read = |path: &str| std::fs::read_to_string(root.join(path)).expect("a file of the tree");
+        let manual = read("docs/laws.md");
+        for Mutant { name, file, old, .. } in parse(&read("xtask/mutants.txt")).unwrap() {
+            assert_eq!(
+                read(&file).matches(&old).count(),
+                1,
+                "{name}: its text is not in {file} exactly once"
+            );
+            assert!(manual.contains(&format!("`{name}`")), "{name}: not in docs/laws.md");
+        }
+    }
 }

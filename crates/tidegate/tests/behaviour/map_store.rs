@@ -29,4 +29,12 @@ proptest! {
             return Err(TestCaseError::fail(difference));
         }
     }
+    /// The same for stories of one item, looked at closely.
+    #[test]
+    fn equivalence_of_one_item(story in history::close_ups()) {
+        let mut player = Player::new(bench_ticking(story.tick));
+        if let Err(difference) = history::play(&story, &mut player) {
+            return Err(TestCaseError::fail(difference));
+        }
+    }
 }
