@@ -5,6 +5,7 @@
 //! | `cargo xtask test`    | everything that must be green: what is needed, every test, tidiness |
 //! | `cargo xtask tidy`    | the rules of the house that a compiler does not hold                |
 //! | `cargo xtask mutants` | plants known mistakes and shows that a test notices each            |
+//! | `cargo xtask bench`   | measures the commands, beside what else can be had                  |
 //!
 //! Decided: no argument parser, no framework, one dependency (to read what `cargo metadata` says). Refused: shell
 //! scripts with logic in them, which nobody tests.
@@ -13,6 +14,7 @@
 #![allow(clippy::print_stderr, reason = "a chore's failure is told to the person who ran it")]
 #![allow(clippy::disallowed_methods, reason = "a chore times its steps; nothing here decides about limits")]
 
+mod bench;
 mod mutants;
 mod needs;
 mod process;
@@ -33,7 +35,8 @@ usage: cargo xtask <chore>
 
   test [--long]          install what is missing, run every test, then tidy; --long gives property tests more cases
   tidy                   check the rules of the house
-  mutants [--only NAME]  plant the mistakes listed in xtask/mutants.txt and see that tests notice";
+  mutants [--only NAME]  plant the mistakes listed in xtask/mutants.txt and see that tests notice
+  bench                  measure the commands and print a table; minutes, on an otherwise idle machine";
 
 /// What was asked for.
 #[derive(Debug, PartialEq, Eq)]
@@ -41,6 +44,7 @@ enum Chore {
     Test(Length),
     Tidy,
     Mutants { only: Option<String> },
+    Bench,
     Help,
 }
 
@@ -52,6 +56,7 @@ impl Chore {
             ["tidy"] => Ok(Chore::Tidy),
             ["mutants"] => Ok(Chore::Mutants { only: None }),
             ["mutants", "--only", name] => Ok(Chore::Mutants { only: Some((*name).to_owned()) }),
+            ["bench"] => Ok(Chore::Bench),
             ["help" | "-h" | "--help"] => Ok(Chore::Help),
             [] => Err("which chore?".to_owned()),
             words => Err(format!("not a chore: {}", words.join(" "))),
@@ -63,6 +68,7 @@ impl Chore {
             Chore::Test(length) => suite::run(length),
             Chore::Tidy => tidy::run(),
             Chore::Mutants { only } => mutants::run(only.as_deref()),
+            Chore::Bench => bench::run(),
             Chore::Help => {
                 println!("{USAGE}");
                 Ok(())
