@@ -18,6 +18,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
+use tidegate::store::map::LOOK_AHEAD;
 use tidegate::{
     Answer, Answers, Ask, Capacity, Catalog, Clock, Detail, Expect, ItemSpec, LimitSpec, ManualClock,
     MapStore, Order, Outcome, Per, Policy, Precision, Store, SystemClock, Timestamp,
@@ -155,7 +156,7 @@ impl Stage {
             asks.iter().map(|ask| Order::acquire(std::slice::from_ref(ask))).collect();
         self.fates.clear();
         let Some(clock) = self.recorded.clone() else { return self.submit(&orders) };
-        let mut rest = &*orders;
+        let (mut rest, mut looked) = (&*orders, 0);
         let mut times = messages().map(|message| message.at).peekable();
         while let Some(time) = times.next() {
             // A message from the past is decided at the latest time seen, together with what came then.
@@ -165,6 +166,11 @@ impl Stage {
                 run += 1;
             }
             clock.set(latest);
+            let done = orders.len() - rest.len();
+            if looked <= done {
+                looked = done + LOOK_AHEAD;
+                self.store.look_ahead(asks[done..].iter().take(LOOK_AHEAD).copied());
+            }
             let (now, later) = rest.split_at(run);
             self.submit(now);
             rest = later;
