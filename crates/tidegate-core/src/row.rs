@@ -76,15 +76,23 @@ impl Row {
         &self.states[item.place()]
     }
 
-    /// Looks at all the memory that judging the row would look at, for whoever wants to have looked before it matters.
-    /// The answer means nothing.
+    /// Looks at the memory of the states, for whoever wants to have looked before it matters. The answer means nothing.
     pub fn glance(&self) -> u64 {
         let look = |state: &State| match state {
-            State::Rolling(runs) => runs.iter().next().map_or(0, |(at, _)| at.ticks()),
+            State::Rolling(runs) => runs.last_charge().map_or(0, Timestamp::ticks),
             State::Windowed(count) => count.count,
             State::Continuous(arrival) => arrival.tat.ticks(),
             State::Never(tally) => tally.used,
             State::OnRelease(holders) => holders.iter().len() as u64,
+        };
+        self.states.iter().map(look).fold(0, |all, each| all ^ each)
+    }
+
+    /// The same for the memory that states point to.
+    pub fn glance_further(&self) -> u64 {
+        let look = |state: &State| match state {
+            State::Rolling(runs) => runs.iter().next().map_or(0, |(at, _)| at.ticks()),
+            _ => 0,
         };
         self.states.iter().map(look).fold(0, |all, each| all ^ each)
     }

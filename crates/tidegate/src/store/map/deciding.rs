@@ -13,9 +13,9 @@ use tidegate_core::{
     Tenure, Timestamp, Wait,
 };
 
-use super::Inner;
 use super::leases::{HeldAsk, Holding, Lease};
 use super::table::Room;
+use super::{Inner, LOOK_AHEAD};
 use crate::answer::{Answer, Answers, Denied, Detail, Grant, ItemReading, Outcome, Rejection};
 
 /// A row that takes part in a decision, taken out of its place until it is made.
@@ -86,11 +86,18 @@ impl Inner {
 
     /// See [`super::MapStore::look_ahead`].
     pub(super) fn look_ahead<'a>(&self, asks: impl IntoIterator<Item = Ask<'a>>) {
-        for ask in asks {
-            if let (Some(tenant), Some(key)) = (self.limits.get(ask.limit_id), ask.key) {
-                std::hint::black_box(tenant.table.glance(key));
-            }
+        // Level by level, so that what is fetched for one row does not wait for what another row's points to.
+        let mut rows: [Option<&Row>; LOOK_AHEAD] = [None; LOOK_AHEAD];
+        for (row, ask) in rows.iter_mut().zip(asks) {
+            let tenant = self.limits.get(ask.limit_id);
+            *row = tenant.zip(ask.key).and_then(|(tenant, key)| tenant.table.get(key));
         }
+        let look = |glance: fn(&Row) -> u64| {
+            let all = rows.iter().flatten().map(|row| glance(row)).fold(0, |all, each| all ^ each);
+            std::hint::black_box(all);
+        };
+        look(Row::glance);
+        look(Row::glance_further);
     }
 
     /// The answer that the same request was granted before.

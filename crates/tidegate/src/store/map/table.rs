@@ -54,9 +54,9 @@ impl Table {
         self.rows.find_bucket_index(self.hasher.hash_one(key), |keyed| keyed.key.bytes() == key)
     }
 
-    /// Looks at the memory that deciding about a key will need.
-    pub(super) fn glance(&self, key: &[u8]) -> u64 {
-        self.find(key).and_then(|slot| self.rows.get_bucket(slot)).map_or(0, |keyed| keyed.row.glance())
+    /// The row of a key.
+    pub(super) fn get(&self, key: &[u8]) -> Option<&Row> {
+        self.find(key).and_then(|slot| self.rows.get_bucket(slot)).map(|keyed| &keyed.row)
     }
 
     /// The row in a slot.
