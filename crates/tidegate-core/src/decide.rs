@@ -282,6 +282,12 @@ impl Line<'_> {
         }
     }
 
+    /// When an item has nothing in use any more: by itself, or because the limit is over.
+    fn empties(&self, index: usize, item: &Item, now: Timestamp) -> Option<Timestamp> {
+        let empties = self.seat.empties(index, item, self.row.state(item), now)?;
+        Some(self.limit.ends_at().map_or(empties, |end| end.min(empties)))
+    }
+
     /// What an item says about itself at `now`.
     pub fn reading(&self, index: usize, item: &Item, now: Timestamp) -> Reading {
         let (rule, state) = self.seat.regard(index, item, self.row.state(item), now);
@@ -291,11 +297,7 @@ impl Line<'_> {
             capacity: rule.capacity,
             used,
             remaining: rule.capacity.remaining(used),
-            resets_at: if used == 0 {
-                None
-            } else {
-                self.seat.empties(index, item, self.row.state(item), now)
-            },
+            resets_at: if used == 0 { None } else { self.empties(index, item, now) },
         }
     }
 }

@@ -498,8 +498,9 @@ fn override_flaws(spec: &LimitSpec, tick: Tick) -> Vec<Flaw> {
 }
 
 fn names(items: &[ItemSpec]) -> String {
-    let keyed: Vec<_> =
+    let mut keyed: Vec<_> =
         items.iter().filter(|item| item.per == Per::Key).map(ItemSpec::effective_name).collect();
+    keyed.dedup();
     if keyed.is_empty() {
         "the limit has no per: key items".to_owned()
     } else {

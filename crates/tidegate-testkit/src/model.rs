@@ -344,8 +344,10 @@ impl Model {
                 _ if used == 0 => None,
                 _ => {
                     let mut instants = self.instants(question, at, view);
+                    instants.push(self.ends(question.book));
                     instants.sort_unstable();
-                    instants.into_iter().find(|&t| t > at && self.used_now(question, t, view) == 0)
+                    let nothing = |t| self.is_over(question.book, t) || self.used_now(question, t, view) == 0;
+                    instants.into_iter().find(|&t| t > at && nothing(t))
                 }
             };
             Reading {

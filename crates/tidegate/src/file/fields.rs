@@ -25,6 +25,8 @@ pub(super) struct Field {
 pub(super) enum Shape {
     /// Any text; a plain number is its text.
     Text,
+    /// A text of 1 to 256 letters, digits and `. _ : / -`.
+    Name,
     /// One of these words.
     Word(fn() -> Vec<&'static str>),
     /// `-1`, `0`, or a whole number above.
@@ -97,7 +99,7 @@ pub(super) static LIMIT: Table = Table {
     fields: &[
         field(
             "id",
-            Shape::Text,
+            Shape::Name,
             Need::Always,
             "The name asks use: 1 to 256 characters of A-Z a-z 0-9 . _ : / -",
         ),
@@ -145,7 +147,7 @@ pub(super) static LIMIT: Table = Table {
 pub(super) static ITEM: Table = Table {
     what: "an item",
     fields: &[
-        field("name", Shape::Text, Need::Optional, "The item's identity; by default PER/POLICY[-WINDOW]."),
+        field("name", Shape::Name, Need::Optional, "The item's identity; by default PER/POLICY[-WINDOW]."),
         field("policy", Shape::Word(policies), Need::Always, "How spent capacity comes back."),
         field(
             "limit",

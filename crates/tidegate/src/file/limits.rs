@@ -11,7 +11,7 @@ use tidegate_core::{
 };
 
 use super::diagnostic::Report;
-use super::fields::{ITEM, Need};
+use super::fields::{Field, ITEM, Need};
 use super::record::{Path, Record, listed};
 use super::source::Place;
 use super::tree::Node;
@@ -44,7 +44,7 @@ pub(super) fn read_limit(
     let sound = record.sound && items.sound && flaws.is_empty();
     for flaw in flaws {
         let field = as_written(&flaw.field, &overrides.written);
-        if items.sound || !depends_on_items(&field) {
+        if items.known || !depends_on_items(&field) {
             report.error(place_in(node, &field), inside(path, &field), flaw.message);
         }
     }
@@ -81,20 +81,25 @@ const STAND_IN: &str = "unread";
 /// The items of a limit, each at its index.
 struct Items {
     specs: Vec<ItemSpec>,
+    /// Whether all of them could be read.
     sound: bool,
+    /// Whether it is known of each what it is called and whose spending it counts.
+    known: bool,
 }
 
 impl Items {
     fn read(report: &mut Report<'_>, records: Option<Vec<Record>>, limit: &Path<'_>) -> Items {
         let Some(records) = records else {
-            return Items { specs: vec![ItemSpec::of(Policy::Total, 1)], sound: false };
+            return Items { specs: vec![ItemSpec::of(Policy::Total, 1)], sound: false, known: false };
         };
         let path = Path::Field(limit, "items");
-        let mut items = Items { specs: Vec::with_capacity(records.len()), sound: true };
+        let mut items = Items { specs: Vec::with_capacity(records.len()), sound: true, known: true };
         for (index, mut record) in records.into_iter().enumerate() {
             check_policy(report, &mut record, &Path::Element(&path, index));
             items.sound &= record.sound;
-            items.specs.push(item(record, index));
+            let identity = Identity::of(&record);
+            items.known &= identity == Identity::Known;
+            items.specs.push(item(record, identity, index));
         }
         items
     }
@@ -124,13 +129,37 @@ fn check_policy(report: &mut Report<'_>, record: &mut Record, path: &Path<'_>) {
     }
 }
 
+/// Whether it can be told what an item is called and whose spending it counts, whatever else is wrong with it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Identity {
+    Known,
+    Unknown,
+}
+
+impl Identity {
+    fn of(record: &Record) -> Identity {
+        let readable = |field| record.can_be_read(field) && !record.means(field);
+        let named = record.key_place("name").is_some();
+        let has_window = |policy| match ITEM.field("window").and_then(Field::policies) {
+            Some(policies) if policies.contains(&policy) => record.key_place("window").is_some(),
+            _ => true,
+        };
+        let by_policy = readable("window") && record.peek_word("policy").is_some_and(has_window);
+        if readable("name") && readable("per") && (named || by_policy) {
+            Identity::Known
+        } else {
+            Identity::Unknown
+        }
+    }
+}
+
 /// The item of a record. If not all of it could be read, what remains is judged field by field: it has no limit
-/// to be at odds with, and a name of its own.
-fn item(mut record: Record, index: usize) -> ItemSpec {
-    let own_name = (!record.sound).then(|| format!("{STAND_IN}:{index}/{STAND_IN}"));
+/// to be at odds with, and a name of its own if nobody knows what it is called.
+fn item(mut record: Record, identity: Identity, index: usize) -> ItemSpec {
+    let stand_in = (identity == Identity::Unknown).then(|| format!("{STAND_IN}:{index}/{STAND_IN}"));
     let limit = record.limit("limit").filter(|_| record.sound);
     ItemSpec {
-        name: record.text("name").or(own_name),
+        name: record.text("name").or(stand_in),
         limit: limit.unwrap_or(Capacity::Unlimited),
         per: record.choice("per", Per::ALL, Per::word).unwrap_or_default(),
         charge: record.choice("charge", Charge::ALL, Charge::word),
@@ -185,7 +214,7 @@ fn as_written(field: &str, written: &[usize]) -> String {
     }
 }
 
-/// Whether a flaw can be an illusion while some item could not be read: its name and its policy are not known.
+/// Whether a flaw can be an illusion while it is not known what some item is called.
 fn depends_on_items(field: &str) -> bool {
     let last = field.rsplit('.').next();
     field.starts_with("overrides[") && matches!(last, Some("item" | "limit"))

@@ -103,6 +103,11 @@ impl Record {
         }
     }
 
+    /// Whether a field is left out, or was written so that it could be read.
+    pub(super) fn can_be_read(&self, field: &str) -> bool {
+        self.written.get(field).is_none_or(|written| written.value.is_some())
+    }
+
     /// Whether a name that is none was probably meant to be this field.
     pub(super) fn means(&self, field: &str) -> bool {
         self.meant.contains(&field)
@@ -221,7 +226,7 @@ fn read_scalar(
 ) -> Option<Value> {
     let mut help = None;
     let value = match shape {
-        Shape::Text => Ok(Value::Text(text.to_owned())),
+        Shape::Text | Shape::Name => Ok(Value::Text(text.to_owned())),
         Shape::Word(words) => {
             let words = words();
             words.iter().find(|word| **word == text).map(|word| Value::Word(word)).ok_or_else(|| {
@@ -313,7 +318,7 @@ fn is_null(node: &Node) -> bool {
 /// What a field may be, with its article.
 fn allowed(field: &Field) -> String {
     match &field.shape {
-        Shape::Text => "a text".to_owned(),
+        Shape::Text | Shape::Name => "a text".to_owned(),
         Shape::Word(words) => listed(&words()),
         Shape::Limit => "a whole number from -1".to_owned(),
         Shape::Count { .. } => "a whole number from 1".to_owned(),

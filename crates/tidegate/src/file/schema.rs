@@ -87,6 +87,9 @@ fn allow_null(schema: &mut Value) {
 fn shape(shape: &Shape) -> Value {
     match shape {
         Shape::Text => json!({"type": ["string", "number", "boolean"]}),
+        Shape::Name => {
+            json!({"type": ["string", "number", "boolean"], "pattern": "^[A-Za-z0-9._:/-]{1,256}$"})
+        }
         Shape::Word(words) => json!({"type": "string", "enum": words()}),
         Shape::Limit => json!({"type": "integer", "minimum": -1, "maximum": LARGEST_LIMIT}),
         Shape::Count { .. } => json!({"type": "integer", "minimum": 1, "maximum": LARGEST_LIMIT}),
@@ -105,7 +108,8 @@ fn shape(shape: &Shape) -> Value {
             } else {
                 "override"
             };
-            json!({"type": "array", "items": {"$ref": format!("#/$defs/{name}")}})
+            let at_least = usize::from(std::ptr::eq(*table, &raw const ITEM));
+            json!({"type": "array", "items": {"$ref": format!("#/$defs/{name}")}, "minItems": at_least})
         }
         Shape::Unread => json!({}),
     }

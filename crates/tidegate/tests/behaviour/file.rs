@@ -535,6 +535,14 @@ mod bad_values {
 mod several {
     use super::*;
 
+    /// What one item's limit may be has nothing to do with what another is called.
+    #[test]
+    fn errors_of_items_do_not_hide_those_of_names() {
+        insta::assert_snapshot!(bad(
+            "limits:\n  - id: x\n    items:\n      - {policy: day, limit: 1, per: key}\n      - {policy: total, limit: -5}\n      - {policy: day, limit: -5, per: key}\n    overrides:\n      - {key: a, item: key/dya, limit: 1}\n"
+        ));
+    }
+
     #[test]
     fn limits_of_one_id() {
         insta::assert_snapshot!(bad(

@@ -184,7 +184,9 @@ impl Inner {
         entrants: &mut [Entrant],
         conclusion: &Conclusion,
     ) -> Option<Grant> {
-        let (tenure, ttl) = conclusion.tenure?;
+        // A limit that only watches may have been charged nothing; then there is no lease unless one was asked for.
+        let holds = order.hold == Hold::Yes || !conclusion.charges.is_empty();
+        let (tenure, ttl) = conclusion.tenure.filter(|_| holds)?;
         self.granted_leases += 1;
         let mut holdings = Vec::new();
         let mut holding_of = vec![None; entrants.len()];
