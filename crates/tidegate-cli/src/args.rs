@@ -1,5 +1,6 @@
 //! What can be typed. Every command shows an example under `--help`; nothing here decides anything.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use tidegate::{Capacity, text};
 
 /// Decide who may do how much, how fast, and how many at once
 #[derive(Debug, Parser)]
-#[command(name = "tidegate", version, disable_help_subcommand = true)]
+#[command(name = "tidegate", version)]
 #[command(after_help = "Example:
   tidegate check tidegate.yaml
 
@@ -66,9 +67,9 @@ pub(crate) struct SimulateArgs {
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
-  tail -f chat.ndjson | tidegate pipe --global 100/60s --per-key 10/60s --key user.id --stats | publish")]
+  tail -f chat.ndjson | tidegate pipe --global 100/60s --per-key 10/60s --key user.id | publish")]
 pub(crate) struct PipeArgs {
-    /// How many messages pass in any window, all users together; 0 refuses all, unlimited only counts
+    /// How many messages pass in any window, all users together; 0/60s refuses all, unlimited only counts
     #[arg(long, value_name = "RATE", default_value = "100/60s", value_parser = rate, allow_hyphen_values = true)]
     pub(crate) global: Rate,
     /// How many messages of each user
@@ -89,7 +90,7 @@ pub(crate) struct PipeArgs {
     /// Close with counts, as JSON on standard error
     #[arg(long)]
     pub(crate) stats: bool,
-    /// Say on standard error when messages are refused: the 1st, 2nd, 4th, 8th, …
+    /// Say on standard error how many messages were refused, whenever that has doubled
     #[arg(short, long)]
     pub(crate) verbose: bool,
 }
@@ -124,6 +125,13 @@ fn rate(written: &str) -> Result<Rate, String> {
 pub(crate) struct FieldPath {
     pub(crate) first: String,
     pub(crate) rest: Vec<String>,
+}
+
+impl fmt::Display for FieldPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.first)?;
+        self.rest.iter().try_for_each(|name| write!(f, ".{name}"))
+    }
 }
 
 fn path(written: &str) -> Result<FieldPath, String> {

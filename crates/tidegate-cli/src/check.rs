@@ -10,7 +10,11 @@ use crate::{Failure, answer, color_of_stderr, read_whole, say};
 /// Checks a file, or prints the schema that files are checked with.
 pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
     let Some(path) = &args.file else { return print_schema() };
-    let (name, bytes) = read_whole(path)?;
+    let read = read_whole(path);
+    if let (true, Err(unreadable)) = (args.json, &read) {
+        answer_json(&Report::unreadable(&path.display().to_string(), &unreadable.to_string()))?;
+    }
+    let (name, bytes) = read?;
     let reading = file::read(&name, &bytes);
     if args.json {
         return report(reading.as_ref().map(|it| (&*it.settings.limits, &it.warnings)));
@@ -36,15 +40,23 @@ fn ok_line(name: &str, limits: &[LimitSpec]) -> String {
 /// The same for programs. The diagnostics are the result, so they go where results go.
 fn report(reading: Result<(&[LimitSpec], &Diagnostics), &Diagnostics>) -> Result<(), Failure> {
     let (limits, found) = match reading {
-        Ok((limits, warnings)) => (limits.len(), warnings),
-        Err(wrong) => (0, wrong),
+        Ok((limits, warnings)) => (limits, warnings),
+        Err(wrong) => (&[][..], wrong),
     };
     let of = |severity| found.iter().filter(move |it| it.severity == severity).map(Finding::of).collect();
-    let report =
-        Report { ok: reading.is_ok(), limits, errors: of(Severity::Error), warnings: of(Severity::Warning) };
-    let text = serde_json::to_string(&report).map_err(|error| Failure::Failed(error.to_string()))?;
-    answer(&format!("{text}\n"))?;
+    answer_json(&Report {
+        ok: reading.is_ok(),
+        limits: limits.len(),
+        items: limits.iter().map(|limit| limit.items.len()).sum(),
+        errors: of(Severity::Error),
+        warnings: of(Severity::Warning),
+    })?;
     reading.map(|_| ()).map_err(|wrong| Failure::BadInput(wrong.summary()))
+}
+
+fn answer_json(report: &Report<'_>) -> Result<(), Failure> {
+    let text = serde_json::to_string(report).map_err(|error| Failure::Failed(error.to_string()))?;
+    answer(&format!("{text}\n"))
 }
 
 /// The wire form of a check.
@@ -52,8 +64,17 @@ fn report(reading: Result<(&[LimitSpec], &Diagnostics), &Diagnostics>) -> Result
 struct Report<'a> {
     ok: bool,
     limits: usize,
+    items: usize,
     errors: Vec<Finding<'a>>,
     warnings: Vec<Finding<'a>>,
+}
+
+impl<'a> Report<'a> {
+    /// The report of a file that cannot be read at all; it has no place to point to.
+    fn unreadable(file: &'a str, message: &'a str) -> Report<'a> {
+        let finding = Finding { file, line: 0, column: 0, field: "", message, help: None };
+        Report { ok: false, limits: 0, items: 0, errors: vec![finding], warnings: Vec::new() }
+    }
 }
 
 /// The wire form of a diagnostic.

@@ -21,12 +21,12 @@ use std::sync::Arc;
 use tidegate::store::map::LOOK_AHEAD;
 use tidegate::{
     Answer, Answers, Ask, Capacity, Catalog, Clock, Detail, Expect, ItemSpec, LimitSpec, ManualClock,
-    MapStore, Order, Outcome, Per, Policy, Precision, Store, SystemClock, Timestamp,
+    MapStore, Order, Outcome, Per, Policy, Precision, Store, SystemClock, Tick, Timestamp,
 };
-use tidegate_core::limit::LARGEST_EXACT;
+use tidegate_core::limit::{LARGEST_EXACT, item_flaws};
 
 use crate::args::{OnError, PipeArgs, Rate};
-use crate::lines::{self, LONGEST_LINE, Part, Piece};
+use crate::lines::{self, Part, Piece};
 use crate::stop::{self, StoppableInput};
 use crate::{Failure, say, unwritable};
 
@@ -78,6 +78,8 @@ struct Stage {
     reader: Reader,
     on_error: OnError,
     verbose: bool,
+    /// Whether statistics will be written at the end.
+    counts: bool,
     stats: Stats,
     out: Outlet,
     drops: Option<Outlet>,
@@ -98,6 +100,11 @@ impl Stage {
             Per::Key,
             args.per_key,
         ));
+        for (flag, item) in ["--global", "--per-key"].iter().zip(&limit.items) {
+            if let Some(flaw) = item_flaws(item, Tick::NANOSECOND).first() {
+                return Err(Failure::BadInput(format!("{flag}: its {flaw}")));
+            }
+        }
         let refuse = |error| Failure::BadInput(format!("--global and --per-key: {error}"));
         store.put(limit, Expect::Absent).map_err(refuse)?;
         Ok(Stage {
@@ -107,6 +114,7 @@ impl Stage {
             reader: Reader::new(Paths { key: args.key.clone(), time: args.time_field.clone() }),
             on_error: args.on_error,
             verbose: args.verbose,
+            counts: args.stats,
             stats: Stats::default(),
             out: Outlet::stdout()?,
             drops: args.drops.as_deref().map(Outlet::append).transpose()?,
@@ -122,11 +130,12 @@ impl Stage {
             .filter(|line| !lines::is_blank(line))
             .map(|text| Line { text, message: self.reader.read(text) })
             .collect();
+        self.tell_first_error(&lines);
         self.decide(&lines);
         let fates = std::mem::take(&mut self.fates);
         let mut decided = fates.iter().copied();
         for line in &lines {
-            let fate = line.message.as_ref().and_then(|_| decided.next()).unwrap_or(Fate::Error);
+            let fate = line.message.as_ref().ok().and_then(|_| decided.next()).unwrap_or(Fate::Error);
             self.stats.count(fate);
             self.route(line.text, fate);
         }
@@ -136,13 +145,36 @@ impl Stage {
         written
     }
 
+    /// Says what is wrong with the first line that cannot be judged. A stream of them is not answered with a stream of
+    /// words, but losing every message to a misspelt field is not done in silence either.
+    fn tell_first_error(&mut self, lines: &[Line<'_>]) {
+        if self.stats.errors() == 0
+            && let Some((index, why)) =
+                lines.iter().enumerate().find_map(|(index, line)| Some((index, line.message.as_ref().err()?)))
+        {
+            self.tell(self.stats.processed() + index as u64 + 1, why);
+        }
+    }
+
+    fn tell(&self, number: u64, why: &str) {
+        // Statistics count the errors, and are all that is written then, so that programs can read them.
+        if self.counts && !self.verbose {
+            return;
+        }
+        let done = match self.on_error {
+            OnError::Drop => "dropped",
+            OnError::Pass => "passed on",
+        };
+        say(&format!("pipe: message {number}: {why}; {done}, and further errors are only counted"));
+    }
+
     /// Handles a line that is too long to be looked at: an error, whose bytes pass or not as they come.
     fn skip(&mut self, piece: &[u8], part: Part) -> Result<(), Unwritten> {
         if part == Part::First {
-            self.stats.count(Fate::Error);
-            if self.verbose {
-                say(&format!("pipe: a line is longer than {} MiB, which is an error", LONGEST_LINE >> 20));
+            if self.stats.errors() == 0 {
+                self.tell(self.stats.processed() + 1, &message::too_long());
             }
+            self.stats.count(Fate::Error);
         }
         self.route(piece, Fate::Error);
         self.flush()
@@ -150,7 +182,7 @@ impl Stage {
 
     /// Fills `fates` with what becomes of every message, in their order.
     fn decide(&mut self, lines: &[Line<'_>]) {
-        let messages = || lines.iter().filter_map(|line| line.message.as_ref());
+        let messages = || lines.iter().filter_map(|line| line.message.as_ref().ok());
         let asks: Vec<Ask<'_>> = messages().map(|message| Ask::one(LIMIT, Some(&message.key))).collect();
         let orders: Vec<Order<'_>> =
             asks.iter().map(|ask| Order::acquire(std::slice::from_ref(ask))).collect();
@@ -191,6 +223,10 @@ impl Stage {
             Fate::RefusedGlobal | Fate::RefusedUser => {
                 if let Some(drops) = &mut self.drops {
                     drops.push(text);
+                    if !text.ends_with(b"\n") {
+                        // The last line of this stream is not the last line of the file.
+                        drops.push(b"\n");
+                    }
                 }
             }
         }
@@ -224,7 +260,7 @@ impl Stage {
 /// A line, and what it says if it can be read.
 struct Line<'a> {
     text: &'a [u8],
-    message: Option<Message<'a>>,
+    message: Result<Message<'a>, String>,
 }
 
 /// A sliding window: exact as long as that is affordable.

@@ -101,6 +101,13 @@ pub fn parse_whole(text: &str) -> Result<i64, String> {
 /// ```
 pub fn parse_instant(text: &str) -> Result<Duration, String> {
     let Some(written) = Written::split(text) else {
+        if let Some(coarser) = without_tenth_decimal(text).filter(|coarser| Written::split(coarser).is_some())
+        {
+            return Err(format!(
+                "must not be finer than a nanosecond, found {}; write {coarser}",
+                quoted(text)
+            ));
+        }
         return Err(format!(
             "must be a date, a time and an offset such as 2026-01-20T00:00:00+08:00 or 2026-01-19T16:00:00Z, \
              found {}{}",
@@ -121,6 +128,13 @@ pub fn parse_instant(text: &str) -> Result<Duration, String> {
         }
         Ok(since) => Ok(since),
     }
+}
+
+/// An instant without the decimals of its second beyond the ninth; `None` if it has no more than that.
+fn without_tenth_decimal(text: &str) -> Option<String> {
+    let (head, tail) = text.split_once('.')?;
+    let digits = tail.len() - tail.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    (digits > 9).then(|| format!("{head}.{}{}", &tail[..9], &tail[digits..]))
 }
 
 /// A value as messages show it: in quotes, on one line, not too long.

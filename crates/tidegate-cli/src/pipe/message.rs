@@ -1,6 +1,8 @@
 //! What a line says about itself: whose it is, and when it was sent.
 
 use std::borrow::Cow;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::LazyLock;
 
 use tidegate::Timestamp;
 use tidegate_core::limit::LONGEST_KEY;
@@ -39,13 +41,14 @@ impl Reader {
         Reader { paths, instants: instant::Reader::default() }
     }
 
-    /// The message on a line; `None` if it is not JSON, has no time where one is needed, or its key is too long. Of
-    /// fields that are written twice the last counts, as for most readers of JSON.
-    pub(super) fn read<'a>(&mut self, line: &'a [u8]) -> Option<Message<'a>> {
+    /// The message on a line, or why it cannot be judged: it is not JSON, or has no time where one is needed. Of fields
+    /// that are written twice the last counts, as for most readers of JSON.
+    pub(super) fn read<'a>(&mut self, line: &'a [u8]) -> Result<Message<'a>, String> {
         if line.len() > LONGEST_LINE {
-            return None;
+            return Err(too_long());
         }
-        let line = std::str::from_utf8(line).ok()?;
+        let line = std::str::from_utf8(line)
+            .map_err(|error| format!("is not UTF-8 text from column {}", error.valid_up_to() + 1))?;
         let Paths { key: key_path, time: time_path } = &self.paths;
         let (mut key, mut time) = (None, None);
         json::fields(line, |name, value| {
@@ -56,13 +59,22 @@ impl Reader {
                 time = Some(value);
             }
         })
-        .ok()?;
+        .map_err(|why| format!("is not JSON: {why}"))?;
         let at = match time_path {
-            Some(path) => self.instants.read(follow(time, &path.rest)?).ok()?,
+            Some(path) => {
+                let time = follow(time, &path.rest).ok_or_else(|| format!("{path}: is missing"))?;
+                self.instants.read(time).map_err(|why| format!("{path}: {why}"))?
+            }
             None => Timestamp::EPOCH,
         };
-        Some(Message { key: whose(follow(key, &key_path.rest))?, at })
+        let key = whose(follow(key, &key_path.rest));
+        Ok(Message { key: key.ok_or_else(|| format!("{key_path}: has an escape that is no character"))?, at })
     }
+}
+
+/// Why a line was not looked at.
+pub(super) fn too_long() -> String {
+    format!("is longer than {} MiB", LONGEST_LINE >> 20)
 }
 
 /// The value behind the rest of a path.
@@ -79,7 +91,7 @@ fn follow<'a>(value: Option<&'a str>, path: &[String]) -> Option<&'a str> {
     })
 }
 
-/// The key that a value stands for; `None` if it is too long, or no text.
+/// The key that a value stands for; `None` if it is no text.
 fn whose(value: Option<&str>) -> Option<Cow<'_, [u8]>> {
     let key = match value {
         None | Some("null") => Cow::Borrowed(UNKNOWN_USER),
@@ -89,5 +101,16 @@ fn whose(value: Option<&str>) -> Option<Cow<'_, [u8]>> {
         },
         Some(value) => Cow::Borrowed(value.as_bytes()),
     };
-    (key.len() <= LONGEST_KEY).then_some(key)
+    Some(if key.len() <= LONGEST_KEY { key } else { Cow::Owned(digest(&key)) })
+}
+
+/// Stands for a key that is longer than a store would take: its beginning, and a fingerprint of all of it that nobody
+/// outside this process can foresee. A user with a long name is a user like any other.
+fn digest(key: &[u8]) -> Vec<u8> {
+    static HASHERS: LazyLock<[RandomState; 2]> = LazyLock::new(|| [RandomState::new(), RandomState::new()]);
+    let mut short = key[..LONGEST_KEY - 16].to_vec();
+    for hasher in &*HASHERS {
+        short.extend_from_slice(&hasher.hash_one(key).to_le_bytes());
+    }
+    short
 }

@@ -35,6 +35,16 @@ impl Stats {
         } += 1;
     }
 
+    /// How many messages could not be judged so far.
+    pub(super) fn errors(&self) -> u64 {
+        self.errors
+    }
+
+    /// How many messages there were so far.
+    pub(super) fn processed(&self) -> u64 {
+        self.passed + self.refused_global + self.refused_user + self.errors
+    }
+
     /// Adds time spent on messages; waiting for them is not among it.
     pub(super) fn spent(&mut self, span: Span) {
         self.spent = self.spent.plus(span);
@@ -57,7 +67,7 @@ impl Stats {
     /// The statistics as one JSON object.
     pub(super) fn report(&self, current_global: u64, active_users: usize) -> String {
         let dropped = self.refused_global + self.refused_user;
-        let processed = self.passed + dropped + self.errors;
+        let processed = self.processed();
         let report = Report {
             processed,
             passed: self.passed,

@@ -100,8 +100,12 @@ impl Day {
         self.submit(&Order::acquire(&asks), event, text, out, |day, answer| {
             day.summary.count(id, answer);
             if let (Some(label), Outcome::Granted(grant)) = (label, &answer.outcome) {
-                let lease = grant.as_ref().map(|grant| (grant.lease, grant.expires_at));
-                day.labels.set(label.meant(text), lease, day.latest);
+                let named = grant.as_ref().map(|grant| Named {
+                    lease: grant.lease,
+                    expires_at: grant.expires_at,
+                    limit_id: id.into(),
+                });
+                day.labels.set(label.meant(text), named, day.latest);
             }
         })
     }
@@ -137,11 +141,15 @@ impl Day {
     }
 
     fn release(&mut self, event: &Event, label: &Text, text: &str, out: &mut Vec<u8>) -> Result<(), String> {
-        if let Some(id) = &event.limit_id {
-            self.known(id.meant(text))?;
+        let label = label.meant(text);
+        if let Some(limit_id) = &event.limit_id {
+            let limit_id = limit_id.meant(text);
+            self.known(limit_id)?;
+            if let Some(named) = self.labels.get(label).filter(|named| *named.limit_id != *limit_id) {
+                return Err(format!("limit_id: lease '{label}' is one of limit '{}'", named.limit_id));
+            }
         }
-        let lease = self.labels.take(label.meant(text));
-        let released = lease.is_some_and(|lease| self.store.release(lease).now());
+        let released = self.labels.take(label).is_some_and(|lease| self.store.release(lease).now());
         self.write_head(event, text, out);
         out.extend_from_slice(if released { b"\"released\":true}\n" } else { b"\"released\":false}\n" });
         Ok(())
@@ -200,24 +208,36 @@ fn ask<'a>(event: &'a Event, count: Amount, text: &'a str) -> Ask<'a> {
 /// Leases by the names that events gave them.
 #[derive(Debug, Default)]
 struct Labels {
-    leases: HashMap<Box<str>, (LeaseId, Timestamp)>,
+    leases: HashMap<Box<str>, Named>,
     tidy_at: usize,
+}
+
+/// A lease that has a name.
+#[derive(Debug)]
+struct Named {
+    lease: LeaseId,
+    expires_at: Timestamp,
+    limit_id: Box<str>,
 }
 
 impl Labels {
     /// Gives a name to a lease, and takes it from the one that had it. A grant may hold nothing: of a limit that is
     /// off, or of a count of 0.
-    fn set(&mut self, label: &str, lease: Option<(LeaseId, Timestamp)>, now: Timestamp) {
+    fn set(&mut self, label: &str, lease: Option<Named>, now: Timestamp) {
         self.leases.remove(label);
         let Some(lease) = lease else { return };
         if self.leases.len() >= self.tidy_at {
-            self.leases.retain(|_, (_, expires_at)| now < *expires_at);
+            self.leases.retain(|_, named| now < named.expires_at);
             self.tidy_at = (2 * self.leases.len()).max(FIRST_TIDYING);
         }
         self.leases.insert(label.into(), lease);
     }
 
+    fn get(&self, label: &str) -> Option<&Named> {
+        self.leases.get(label)
+    }
+
     fn take(&mut self, label: &str) -> Option<LeaseId> {
-        self.leases.remove(label).map(|(lease, _)| lease)
+        self.leases.remove(label).map(|named| named.lease)
     }
 }

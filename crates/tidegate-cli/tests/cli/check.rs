@@ -42,7 +42,7 @@ fn everything_wrong_is_said_at_once_with_its_place() {
 #[test]
 fn programs_get_json() {
     let good = run(&["check", "--json", "-"], GOOD).done();
-    assert_eq!(good, "{\"ok\":true,\"limits\":1,\"errors\":[],\"warnings\":[]}\n");
+    assert_eq!(good, "{\"ok\":true,\"limits\":1,\"items\":2,\"errors\":[],\"warnings\":[]}\n");
 
     let bad = run(&["check", "--json", "-"], BAD);
     assert_eq!((bad.code, &*bad.err), (Some(2), "4 errors in stdin\n"));
@@ -54,6 +54,11 @@ fn programs_get_json() {
     assert_eq!((&first["file"], &first["line"], &first["column"]), (&"stdin".into(), &3.into(), &22.into()));
     assert_eq!(first["field"], "limits[0].items[0].policy");
     assert!(first["message"].is_string() && first.get("help").is_some());
+
+    let missing = run(&["check", "--json", "/nowhere.yaml"], "");
+    assert_eq!(missing.code, Some(2));
+    let report: serde_json::Value = serde_json::from_str(&missing.out).expect("JSON");
+    assert_eq!((&report["ok"], &report["errors"][0]["file"]), (&false.into(), &"/nowhere.yaml".into()));
 }
 
 #[test]

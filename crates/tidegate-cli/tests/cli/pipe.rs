@@ -268,11 +268,13 @@ fn what_is_not_json_is_dropped_or_passes_uncharged() {
 }
 
 #[test]
-fn keys_have_a_longest_length() {
-    let message = |length: usize| format!("{{\"user_id\":\"{}\"}}\n", "k".repeat(length));
-    let run = run(&["pipe", "--stats"], &format!("{}{}", message(1024), message(1025)));
-    assert_eq!(run.out, message(1024));
-    assert!(run.err.contains("\"errors\":1,"), "{}", run.err);
+fn users_with_long_names_are_users_like_any_other() {
+    let message = |length: usize, end: char| format!("{{\"user_id\":\"{}{end}\"}}\n", "k".repeat(length));
+    let (short, long, other) = (message(1023, 'a'), message(5000, 'a'), message(5000, 'b'));
+    let input = format!("{short}{long}{long}{other}{other}{short}");
+    let run = run(&["pipe", "--per-key", "1/1h", "--stats"], &input);
+    assert!(run.out == format!("{short}{long}{other}"), "each passes once");
+    assert!(run.err.contains("\"dropped_user\":3,\"errors\":0,"), "{}", run.err);
 }
 
 #[test]
@@ -281,10 +283,13 @@ fn refused_lines_are_appended_to_the_drops() {
     let drops = files.write("drops.ndjson", "before\n");
     let input =
         "{\"user_id\":\"a\",\"n\":1}\n{\"user_id\":\"a\",\"n\":2}\r\nbroken\n{\"user_id\":\"a\",\"n\":3}";
-    let out = run(&["pipe", "--per-key", "1/1h", "--drops", &drops], input).done();
-    assert_eq!(out, "{\"user_id\":\"a\",\"n\":1}\n");
+    let first = run(&["pipe", "--per-key", "1/1h", "--drops", &drops], input);
+    assert_eq!((first.code, &*first.out), (Some(0), "{\"user_id\":\"a\",\"n\":1}\n"));
+    let told = "pipe: message 3: is not JSON: expected value at column 1; dropped, and further errors are only counted\n";
+    assert_eq!(first.err, told, "a message is not lost in silence");
     let dropped = std::fs::read_to_string(&drops).expect("drops");
-    assert_eq!(dropped, "before\n{\"user_id\":\"a\",\"n\":2}\r\n{\"user_id\":\"a\",\"n\":3}");
+    let expected = "before\n{\"user_id\":\"a\",\"n\":2}\r\n{\"user_id\":\"a\",\"n\":3}\n";
+    assert_eq!(dropped, expected, "what is appended next begins a line");
     assert!(
         run(&["pipe", "--drops", "/nowhere/drops"], "")
             .failed(2)
@@ -315,7 +320,23 @@ fn a_line_longer_than_the_bound_is_an_error_and_the_next_one_is_read() {
         "{}",
         run_it.err
     );
-    assert!(run(&["pipe", "--on-error", "pass"], &input).done() == input);
+    let passing = run(&["pipe", "--on-error", "pass"], &input);
+    assert!(
+        passing.out == input && passing.err.starts_with("pipe: message 2: is longer than 16 MiB; passed on")
+    );
+}
+
+#[test]
+fn a_rate_that_cannot_be_kept_names_its_flag() {
+    let said = run(&["pipe", "--per-key", "1/99999d"], "").failed(2);
+    assert!(said.starts_with("--per-key: its window: must be from 1ms to 36525d"), "{said}");
+}
+
+#[test]
+fn a_misspelt_time_field_is_told_once() {
+    let run = run(&["pipe", "--time-field", "tss"], &"{\"ts\":1}\n".repeat(5));
+    assert_eq!((run.code, &*run.out), (Some(0), ""));
+    assert_eq!(run.err, "pipe: message 1: tss: is missing; dropped, and further errors are only counted\n");
 }
 
 #[test]

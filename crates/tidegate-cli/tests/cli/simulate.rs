@@ -133,6 +133,15 @@ fn document_004_interval_is_anchored_at_the_first_hit() {
 }
 
 #[test]
+fn a_release_of_another_limits_lease_is_a_mistake() {
+    let limits = "limits: [{id: x, items: [{policy: concurrency, limit: 1}]}, {id: y, items: [{policy: total, limit: 1}]}]";
+    let events = "{\"at\":0,\"limit_id\":\"x\",\"as\":\"a\"}\n{\"at\":1,\"op\":\"release\",\"limit_id\":\"y\",\"lease\":\"a\"}\n";
+    let run = simulate(limits, events, &[]);
+    assert_eq!(run.code, Some(2));
+    assert!(run.err.ends_with(":2: limit_id: lease 'a' is one of limit 'x'\n"), "{}", run.err);
+}
+
+#[test]
 fn leases_are_named_released_once_and_lapse() {
     let limits = "limits: [{id: x, items: [{policy: concurrency, limit: 1, ttl: 10s}]}]";
     let events = r#"{"at":0,"limit_id":"x","as":"first"}
