@@ -125,6 +125,11 @@ pub(crate) fn split(piece: &[u8]) -> impl Iterator<Item = &[u8]> {
     ends.chain(rest).map(move |end| &piece[std::mem::replace(&mut start, end)..end])
 }
 
+/// A piece without what follows its last line end.
+pub(crate) fn whole(piece: &[u8]) -> &[u8] {
+    &piece[..memchr::memrchr(b'\n', piece).map_or(0, |at| at + 1)]
+}
+
 /// Whether a line has nothing on it.
 pub(crate) fn is_blank(line: &[u8]) -> bool {
     line.iter().all(u8::is_ascii_whitespace)

@@ -14,12 +14,13 @@ mod simulate;
 mod stop;
 
 use std::fmt;
+use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
-use tidegate::file::Color;
+use tidegate::file::{Color, LARGEST_FILE};
 
 use args::{Args, Command};
 
@@ -88,21 +89,29 @@ pub(crate) fn answer(text: &str) -> Result<(), Failure> {
     }
 }
 
+/// The input cannot be read: if it is no input at all, the one who named it can help.
+pub(crate) fn unreadable(name: &str, error: &io::Error) -> Failure {
+    let why = format!("cannot read {name}: {error}");
+    if error.kind() == io::ErrorKind::IsADirectory { Failure::BadInput(why) } else { Failure::Failed(why) }
+}
+
 /// Standard output cannot be written to.
 pub(crate) fn unwritable(error: &io::Error) -> Failure {
     Failure::Failed(format!("cannot write to standard output: {error}"))
 }
 
-/// The whole of a file, or of standard input for `-`, and its name in messages.
+/// The whole of a settings file, or of standard input for `-`, and its name in messages. Of one that is too large no more
+/// is read than it takes to know.
 pub(crate) fn read_whole(path: &Path) -> Result<(String, Vec<u8>), Failure> {
     let name = if path == Path::new("-") { "stdin".to_owned() } else { path.display().to_string() };
+    let most = LARGEST_FILE as u64 + 1;
+    let mut bytes = Vec::new();
     let read = if path == Path::new("-") {
-        let mut bytes = Vec::new();
-        io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
+        io::stdin().lock().take(most).read_to_end(&mut bytes)
     } else {
-        std::fs::read(path)
+        File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes))
     };
-    read.map(|bytes| (name.clone(), bytes))
+    read.map(|_| (name.clone(), bytes))
         .map_err(|error| Failure::BadInput(format!("cannot read {name}: {error}")))
 }
 

@@ -15,6 +15,7 @@ mod stats;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ use tidegate_core::limit::{LARGEST_EXACT, item_flaws};
 use crate::args::{OnError, PipeArgs, Rate};
 use crate::lines::{self, Part, Piece};
 use crate::stop::{self, StoppableInput};
-use crate::{Failure, say, unwritable};
+use crate::{Failure, say, unreadable, unwritable};
 
 use message::{Message, Paths, Reader};
 use stats::{Fate, Stats};
@@ -41,10 +42,14 @@ const GLOBAL: usize = 0;
 /// Copies standard input to standard output as far as the limits allow.
 pub(crate) fn run(args: &PipeArgs) -> Result<(), Failure> {
     let mut stage = Stage::new(args)?;
-    let failed = |error| Failure::Failed(format!("cannot read standard input: {error}"));
-    let mut input = lines::Reader::new(StoppableInput::stdin().map_err(failed)?);
+    let failed = |error| unreadable("standard input", &error);
+    let input = StoppableInput::stdin().map_err(failed)?;
+    let stopped = input.stopped();
+    let mut input = lines::Reader::new(input);
     loop {
         let written = match input.next().map_err(failed)? {
+            // A line that was being written when somebody said stop is not a line.
+            Piece::Lines(piece) if stopped() => stage.pass(lines::whole(piece)),
             Piece::Lines(piece) => stage.pass(piece),
             Piece::Overlong(piece, part) => stage.skip(piece, part),
             Piece::End => break,
@@ -80,6 +85,8 @@ struct Stage {
     verbose: bool,
     /// Whether statistics will be written at the end.
     counts: bool,
+    /// Whether a message that goes back in time was told of.
+    went_back: bool,
     stats: Stats,
     out: Outlet,
     drops: Option<Outlet>,
@@ -115,6 +122,7 @@ impl Stage {
             on_error: args.on_error,
             verbose: args.verbose,
             counts: args.stats,
+            went_back: false,
             stats: Stats::default(),
             out: Outlet::stdout()?,
             drops: args.drops.as_deref().map(Outlet::append).transpose()?,
@@ -152,27 +160,30 @@ impl Stage {
             && let Some((index, why)) =
                 lines.iter().enumerate().find_map(|(index, line)| Some((index, line.message.as_ref().err()?)))
         {
-            self.tell(self.stats.processed() + index as u64 + 1, why);
+            self.tell_error(self.stats.processed() + index as u64 + 1, why);
         }
     }
 
-    fn tell(&self, number: u64, why: &str) {
-        // Statistics count the errors, and are all that is written then, so that programs can read them.
-        if self.counts && !self.verbose {
-            return;
-        }
+    fn tell_error(&self, number: u64, why: &str) {
         let done = match self.on_error {
             OnError::Drop => "dropped",
             OnError::Pass => "passed on",
         };
-        say(&format!("pipe: message {number}: {why}; {done}, and further errors are only counted"));
+        self.tell(number, &format!("{why}; {done}, and further errors are only counted"));
+    }
+
+    /// Says something about a message, unless programs are to find nothing but the statistics.
+    fn tell(&self, number: u64, what: &str) {
+        if self.verbose || !self.counts {
+            say(&format!("pipe: message {number}: {what}"));
+        }
     }
 
     /// Handles a line that is too long to be looked at: an error, whose bytes pass or not as they come.
     fn skip(&mut self, piece: &[u8], part: Part) -> Result<(), Unwritten> {
         if part == Part::First {
             if self.stats.errors() == 0 {
-                self.tell(self.stats.processed() + 1, &message::too_long());
+                self.tell_error(self.stats.processed() + 1, &message::too_long());
             }
             self.stats.count(Fate::Error);
         }
@@ -193,6 +204,14 @@ impl Stage {
         while let Some(time) = times.next() {
             // A message from the past is decided at the latest time seen, together with what came then.
             let latest = time.max(clock.now());
+            if time < latest && !self.went_back {
+                self.went_back = true;
+                let number = self.stats.processed() + (orders.len() - rest.len()) as u64 + 1;
+                self.tell(
+                    number,
+                    "goes back in time; decided at the latest time seen, as others like it will be",
+                );
+            }
             let mut run = 1;
             while times.next_if(|&next| next <= latest).is_some() {
                 run += 1;
@@ -279,6 +298,15 @@ fn fate(answer: &Answer) -> Fate {
     }
 }
 
+/// Whether a file is the one that standard input is read from.
+fn is_standard_input(file: &File) -> bool {
+    let input = io::stdin().as_fd().try_clone_to_owned().map(File::from).and_then(|input| input.metadata());
+    match (file.metadata(), input) {
+        (Ok(file), Ok(input)) => file.is_file() && (file.dev(), file.ino()) == (input.dev(), input.ino()),
+        _ => false,
+    }
+}
+
 /// A file that is written to once per batch.
 struct Outlet {
     name: String,
@@ -296,6 +324,10 @@ impl Outlet {
         let name = path.display().to_string();
         let refuse = |error| Failure::BadInput(format!("--drops: cannot open {name}: {error}"));
         let to = OpenOptions::new().create(true).append(true).open(path).map_err(refuse)?;
+        if is_standard_input(&to) {
+            let why = format!("--drops: {name} is also the input; what is dropped would be read again");
+            return Err(Failure::BadInput(why));
+        }
         Ok(Outlet { name, to, waiting: Vec::new() })
     }
 

@@ -11,7 +11,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -24,6 +24,7 @@ const IMPATIENT: i32 = 1;
 pub(crate) struct StoppableInput {
     source: File,
     stop: UnixStream,
+    asked: Arc<AtomicBool>,
 }
 
 impl StoppableInput {
@@ -38,7 +39,13 @@ impl StoppableInput {
             signal_hook::flag::register(signal, Arc::clone(&asked))?;
             signal_hook::low_level::pipe::register(signal, told.try_clone()?)?;
         }
-        Ok(StoppableInput { source, stop })
+        Ok(StoppableInput { source, stop, asked })
+    }
+
+    /// Tells, now and later, whether somebody has said stop.
+    pub(crate) fn stopped(&self) -> impl Fn() -> bool + use<> {
+        let asked = Arc::clone(&self.asked);
+        move || asked.load(Ordering::Relaxed)
     }
 }
 

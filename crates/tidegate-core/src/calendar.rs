@@ -3,8 +3,8 @@
 //! This is the only file that speaks to jiff. Two rules turn wall clocks, which jump, into windows, which
 //! are half-open intervals that tile all of time:
 //!
-//! * A **second, minute or hour** begins whenever the wall clock reads its first moment, and at a jump that
-//!   skips over one. So the hour repeated in autumn is a new hour, each of the two sixty minutes long, and
+//! * A **second, minute or hour** begins whenever the wall clock reads its first moment, and at a jump from one
+//!   into another. So the hour repeated in autumn is a new hour, each of the two sixty minutes long, and
 //!   Lord Howe's half-hour change gives one long or one short hour.
 //! * A **day, week, month or year** begins at the first instant of its first date. A date that repeats part
 //!   of itself is one date (25 hours in New York in autumn); a date that does not exist begins where the

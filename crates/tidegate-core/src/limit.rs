@@ -7,7 +7,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
 use crate::amount::{Amount, Capacity, LARGEST_LIMIT};
 use crate::calendar::Calendar;
@@ -466,6 +466,9 @@ fn name_flaws(items: &[ItemSpec]) -> Vec<Flaw> {
 
 fn override_flaws(spec: &LimitSpec, tick: Tick) -> Vec<Flaw> {
     let mut flaws = Vec::new();
+    let item_of: HashMap<String, &ItemSpec> =
+        spec.items.iter().rev().map(|item| (item.effective_name(), item)).collect();
+    let mut seen: HashSet<(&[u8], &str)> = HashSet::with_capacity(spec.overrides.len());
     for (index, written) in spec.overrides.iter().enumerate() {
         let mut flaw = |field: &str, message: String| {
             flaws.push(Flaw::new(format!("overrides[{index}].{field}"), message));
@@ -476,12 +479,10 @@ fn override_flaws(spec: &LimitSpec, tick: Tick) -> Vec<Flaw> {
         if written.until.is_some_and(|until| until.as_secs() > LAST_SECOND) {
             flaw("until", "must be before the year 2262".to_owned());
         }
-        let twin =
-            |other: &&crate::spec::OverrideSpec| other.key == written.key && other.item == written.item;
-        if spec.overrides[..index].iter().any(|other| twin(&other)) {
+        if !seen.insert((&written.key, &written.item)) {
             flaw("item", format!("this key already has an override for '{}'", written.item));
         }
-        match spec.items.iter().find(|item| item.effective_name() == written.item) {
+        match item_of.get(&written.item) {
             Some(item) if item.per == Per::Key => {
                 if let Some(message) = limit_flaw(item, written.limit, tick) {
                     flaw("limit", message);

@@ -216,6 +216,11 @@ impl Row {
         };
         self.states.iter().map(held).fold(0, Amount::saturating_add)
     }
+
+    /// Whether somebody holds something here that they could give back.
+    pub fn is_held(&self, now: Timestamp) -> bool {
+        self.holds > 0 || self.held(now) > 0
+    }
 }
 
 fn items(limit: &Limit, per: Per) -> impl Iterator<Item = &Item> {

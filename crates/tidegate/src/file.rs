@@ -46,7 +46,8 @@ use diagnostic::Report;
 use fields::{LIMIT, SETTINGS};
 use limits::Ids;
 use record::{Path, read_record};
-use source::{LARGEST_FILE, Place, Source};
+pub use source::LARGEST_FILE;
+use source::{Place, Source};
 use tree::{Kind, Node};
 
 /// The settings of a file that has no errors.
@@ -117,8 +118,7 @@ fn decoded<'b>(name: &str, bytes: &'b [u8]) -> Result<std::borrow::Cow<'b, str>,
         report.into_diagnostics()
     };
     if bytes.len() > LARGEST_FILE {
-        let message =
-            format!("a file must be at most {} MiB, found {} bytes", LARGEST_FILE >> 20, bytes.len());
+        let message = format!("a file must be at most {} MiB, and this one is longer", LARGEST_FILE >> 20);
         return Err(refuse("", 0, message));
     }
     match std::str::from_utf8(bytes) {

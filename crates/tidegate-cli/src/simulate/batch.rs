@@ -3,7 +3,7 @@
 use std::fs::File;
 
 use crate::lines::{self, LONGEST_LINE, Piece};
-use crate::{Failure, instant};
+use crate::{Failure, instant, unreadable};
 
 use super::event::Event;
 
@@ -59,7 +59,7 @@ impl Parser {
                 Some(End::Failed(Failure::BadInput(why)))
             }
             Ok(Piece::End) => Some(End::Input),
-            Err(error) => Some(End::Failed(Failure::Failed(format!("cannot read {}: {error}", self.name)))),
+            Err(error) => Some(End::Failed(unreadable(&self.name, &error))),
         };
     }
 }

@@ -221,10 +221,9 @@ struct Named {
 }
 
 impl Labels {
-    /// Gives a name to a lease, and takes it from the one that had it. A grant may hold nothing: of a limit that is
-    /// off, or of a count of 0.
+    /// Gives a name to a lease, and takes it from the one that had it. A grant may hold nothing, of a limit that is
+    /// off, or of a count of 0; then there is nothing to name.
     fn set(&mut self, label: &str, lease: Option<Named>, now: Timestamp) {
-        self.leases.remove(label);
         let Some(lease) = lease else { return };
         if self.leases.len() >= self.tidy_at {
             self.leases.retain(|_, named| now < named.expires_at);

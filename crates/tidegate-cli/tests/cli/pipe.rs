@@ -172,6 +172,12 @@ fn time_that_goes_back_is_the_latest_time_seen() {
         110 ada user
         110.000000001 ada pass",
     );
+    let input = "{\"ts\":9}\n{\"ts\":8}\n{\"ts\":7}\n";
+    let said = run(&["pipe", "--time-field", "ts"], input);
+    assert_eq!((said.code, &*said.out), (Some(0), input));
+    let told =
+        "pipe: message 2: goes back in time; decided at the latest time seen, as others like it will be\n";
+    assert_eq!(said.err, told);
 }
 
 #[test]
@@ -450,6 +456,32 @@ fn a_signal_ends_it_with_everything_read_finished() {
         assert_eq!((code, &*out), (Some(0), ""), "{signal}");
         assert!(err.starts_with("{\"processed\":2,\"passed\":2,"), "{signal}: {err}");
     }
+}
+
+#[test]
+fn a_signal_does_not_tear_a_line() {
+    for on_error in ["drop", "pass"] {
+        let mut live = Live::start(&["pipe", "--stats", "--on-error", on_error]);
+        live.send("{\"n\":1}\n{\"n\":");
+        assert_eq!(live.receive(), "{\"n\":1}\n");
+        live.signal("TERM");
+        let stdin = live.stdin.take();
+        let (code, out, err) = live.end();
+        drop(stdin);
+        assert_eq!((code, &*out), (Some(0), ""), "{on_error}");
+        assert!(err.starts_with("{\"processed\":1,\"passed\":1,"), "{on_error}: {err}");
+    }
+}
+
+#[test]
+fn drops_are_not_read_again() {
+    let files = Files::new();
+    let path = files.write("both.ndjson", "{\"n\":1}\n");
+    let input = std::fs::File::open(&path).expect("just written");
+    let output =
+        tidegate(&["pipe", "--global", "0/1s", "--drops", &path]).stdin(input).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is also the input"));
 }
 
 #[test]

@@ -142,6 +142,14 @@ fn a_release_of_another_limits_lease_is_a_mistake() {
 }
 
 #[test]
+fn a_look_does_not_take_a_label() {
+    let limits = "limits: [{id: x, items: [{policy: concurrency, limit: 2}]}]";
+    let events = "{\"at\":0,\"limit_id\":\"x\",\"as\":\"a\"}\n{\"at\":1,\"limit_id\":\"x\",\"as\":\"a\",\"count\":0}\n{\"at\":2,\"op\":\"release\",\"lease\":\"a\"}\n";
+    let out = simulate(limits, events, &[]).done();
+    assert_eq!(lines(&out)[2]["released"], true);
+}
+
+#[test]
 fn leases_are_named_released_once_and_lapse() {
     let limits = "limits: [{id: x, items: [{policy: concurrency, limit: 1, ttl: 10s}]}]";
     let events = r#"{"at":0,"limit_id":"x","as":"first"}

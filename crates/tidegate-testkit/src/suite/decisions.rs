@@ -358,6 +358,7 @@ fn full_limits_refuse_only_new_keys(bench: &Bench) {
     let answer = bench.take("full", "c", 1);
     assert!(answer.degraded);
     assert_eq!(wait_ms(&answer), 9_001, "when the first of them is forgotten");
+    assert!(bench.granted("full", "c", 0), "whoever only looks needs no room");
     assert!(bench.granted("full", "a", 1), "old keys are exact");
     assert!(!bench.take("full", "b", 2).degraded);
     assert!(bench.granted("other", "c", 1), "other limits do not notice");

@@ -8,7 +8,7 @@ use unicode_width::UnicodeWidthChar;
 use super::diagnostic::Excerpt;
 
 /// The largest file that is read.
-pub(super) const LARGEST_FILE: usize = 64 << 20;
+pub const LARGEST_FILE: usize = 64 << 20;
 
 /// How many characters of a line are shown before and after the place.
 const SHOWN_BEFORE: usize = 60;

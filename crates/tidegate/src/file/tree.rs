@@ -236,7 +236,9 @@ impl Builder<'_, '_> {
 
     /// Puts a finished node where it belongs. `place` is its own, or that of the alias that stands for it.
     fn attach(&mut self, place: Place, node: Rc<Node>) -> Result<(), Stop> {
-        self.nodes = self.nodes.saturating_add(node.nodes);
+        // What a node holds was counted when it was closed; an alias stands for all of it again.
+        let added = if place == node.place { 1 } else { node.nodes };
+        self.nodes = self.nodes.saturating_add(added);
         if self.nodes > MOST_NODES {
             let message =
                 format!("this file has more than {MOST_NODES} values, counting those behind aliases");

@@ -210,7 +210,7 @@ impl Inner {
     fn advance(&mut self, now: Timestamp) {
         self.latest = self.latest.max(now);
         while let Some((_, lease)) = self.leases.pop_lapsed(self.latest) {
-            for holding in &lease.holdings {
+            for holding in lease.holdings.iter().filter(|holding| holding.pins) {
                 self.with_row(holding, Row::unpin);
             }
         }

@@ -297,6 +297,13 @@ mod bad_text {
         assert!(bad(text).contains("levels deep"));
     }
 
+    /// A value is counted once, however deep it lies.
+    #[test]
+    fn with_very_many_values_is_still_a_file() {
+        let text = format!("server: [[[[[{}0]]]]]\n", "0,".repeat(900_000));
+        assert!(read("tidegate.yaml", text.as_bytes()).is_ok());
+    }
+
     #[test]
     fn that_unfolds_without_end() {
         let mut text = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");

@@ -213,6 +213,7 @@ impl Inner {
                 version: entrant.limit.version(),
                 key: order.asks[entrant.ask].key.filter(|_| entrant.station != Station::All).map(Into::into),
                 charges: charges.into_iter().map(named).collect(),
+                pins: true,
             });
         }
         let asks = order.asks.iter().map(|ask| held_ask(ask, order, entrants, &holding_of)).collect();
@@ -245,7 +246,7 @@ impl Inner {
 
 impl Entrant {
     fn is_crowded(&self) -> bool {
-        matches!(self.station, Station::NewKey(Room::None | Room::NoneUntil(_)))
+        matches!(self.station, Station::NewKey(room) if room != Room::Enough)
     }
 }
 
@@ -277,6 +278,7 @@ fn no_room(line: usize, limit: &Limit, station: Station) -> Denial {
     let place = Place { line, item };
     let wait = match station {
         Station::NewKey(Room::NoneUntil(until)) => Wait::Until(until),
+        Station::NewKey(Room::NoneTillRelease) => Wait::OnRelease,
         _ => Wait::Never,
     };
     Denial { binding: place, wait, first: place }

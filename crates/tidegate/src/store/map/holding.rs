@@ -31,7 +31,9 @@ impl Inner {
         for holding in &lease.holdings {
             self.with_row(holding, |row| {
                 row.release(&tenure, now);
-                row.unpin();
+                if holding.pins {
+                    row.unpin();
+                }
             });
         }
         Some(lease)

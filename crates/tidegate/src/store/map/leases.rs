@@ -12,9 +12,6 @@ const MOST_SETTLED: usize = 100_000;
 /// For how long.
 pub(super) const SETTLED_MEMORY: Duration = Duration::from_secs(600);
 
-/// The generation of a limit that no longer is; those that are count from 1.
-pub(super) const GONE: u64 = 0;
-
 /// A lease that has not been given back.
 #[derive(Debug)]
 pub(super) struct Lease {
@@ -44,6 +41,8 @@ pub(super) struct Holding {
     pub(super) key: Option<Box<[u8]>>,
     /// What each item was charged, by name.
     pub(super) charges: Vec<(Box<str>, Charged)>,
+    /// Whether its row knows of it; a row that was dropped with its limit's end does not.
+    pub(super) pins: bool,
 }
 
 impl Lease {
@@ -57,6 +56,13 @@ impl Lease {
             }
         }
         loads
+    }
+}
+
+impl Holding {
+    /// What was charged is no longer counted, so it cannot be given back.
+    pub(super) fn void(&mut self) {
+        self.version = 0;
     }
 }
 

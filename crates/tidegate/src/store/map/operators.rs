@@ -5,7 +5,6 @@ use std::sync::Arc;
 use tidegate_core::{Limit, LimitSpec, Line, Load, Per, Policy, Row, Season, Seat};
 
 use super::Inner;
-use super::leases::{GONE, Holding};
 use super::tenant::Tenant;
 use crate::answer::Rejection;
 use crate::catalog::{Expect, Parting, PutError, RETIREMENT};
@@ -23,12 +22,12 @@ impl Inner {
             }
         } else {
             tenant.all.reset(&limit, Per::All);
-            tenant.table.iter_mut().for_each(|(_, row)| row.reset(&limit, Per::Key));
+            tenant.table.reset(&limit, self.latest);
         }
         // What was charged before cannot be given back: it is no longer counted.
         for holding in self.leases.holdings() {
             if *holding.limit_id == *limit_id && (key.is_none() || holding.key.as_deref() == key) {
-                holding.version = 0;
+                holding.void();
             }
         }
         Ok(())
@@ -96,8 +95,10 @@ impl Inner {
             tenant.adopt(Arc::clone(&limit), now);
             if was_over {
                 // Its state was dropped; what was charged to it cannot be given back by what begins now.
-                let own = |holding: &&mut Holding| holding.limit_id == id;
-                self.leases.holdings().filter(own).for_each(|holding| holding.generation = GONE);
+                for holding in self.leases.holdings().filter(|holding| holding.limit_id == id) {
+                    holding.void();
+                    holding.pins = false;
+                }
             }
         }
         Ok(limit)

@@ -6,7 +6,7 @@
 use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
-use tidegate_core::{Limit, Row, Seat, Timestamp};
+use tidegate_core::{Limit, Per, Row, Seat, Timestamp};
 
 /// How many buckets the hand looks at when a row is added. Nearly half of them or more have a row, so it goes round
 /// before the table could double.
@@ -22,6 +22,8 @@ pub(super) enum Room {
     Enough,
     /// Not before this instant, when a row becomes fresh.
     NoneUntil(Timestamp),
+    /// When somebody gives back what they hold.
+    NoneTillRelease,
     /// Time alone will not make any.
     None,
 }
@@ -85,6 +87,16 @@ impl Table {
         rows.insert_unique(hasher.hash_one(key), keyed, |keyed| hasher.hash_one(keyed.key.bytes()));
     }
 
+    /// Zeroes every row, and keeps only those that still hold something.
+    pub(super) fn reset(&mut self, limit: &Limit, now: Timestamp) {
+        let Table { hasher, rows, .. } = self;
+        rows.retain(|Keyed { key, row }| {
+            row.reset(limit, Per::Key);
+            !row.is_fresh(limit, Seat::from(limit.overrides(key.bytes())), now)
+        });
+        rows.shrink_to_fit(|keyed| hasher.hash_one(keyed.key.bytes()));
+    }
+
     fn drop_if_fresh(&mut self, slot: usize, limit: &Limit, now: Timestamp) {
         if let Ok(entry) = self.rows.get_bucket_entry(slot) {
             let Keyed { key, row } = entry.get();
@@ -107,6 +119,7 @@ impl Table {
         }
         match self.full_until {
             _ if (self.len() as u64) < most => Room::Enough,
+            NEVER if self.iter().any(|(_, row)| row.is_held(now)) => Room::NoneTillRelease,
             NEVER => Room::None,
             until => Room::NoneUntil(until),
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidegate_core::decide;
 use tidegate_core::{
-    Ask, Decision, Intent, Item, Law, Limit, Line, Load, Mode, Order, Per, Row, Season, Seat, Timestamp,
+    Ask, Decision, Hold, Intent, Item, Law, Limit, Line, Load, Mode, Order, Per, Row, Season, Seat, Timestamp,
 };
 
 use super::deciding::{Entrant, Station, put_in_words, read};
@@ -151,7 +151,9 @@ impl Tenant {
         let (station, row) = if let Some(slot) = self.table.find(key) {
             (Station::Key(slot), std::mem::take(self.table.row(slot)))
         } else {
-            let room = limit.spec().max_keys.map_or(Room::Enough, |most| self.table.room(most, &limit, now));
+            // Whoever only looks needs no row.
+            let most = limit.spec().max_keys.filter(|_| ask.count > 0 || order.hold == Hold::Yes);
+            let room = most.map_or(Room::Enough, |most| self.table.room(most, &limit, now));
             (Station::NewKey(room), Row::blank(&limit, Per::Key))
         };
         entrants.insert(end, Entrant { limit: Arc::clone(&limit), ask: index, station, row, load });
@@ -160,13 +162,22 @@ impl Tenant {
     /// Corrects what a holding was charged to what this load costs.
     pub(super) fn settle(&mut self, holding: &Holding, load: Load, now: Timestamp) {
         let limit = Arc::clone(&self.limit);
-        let seat = holding.key.as_deref().map_or(Seat::All, |key| Seat::from(limit.overrides(key)));
-        let Some(row) = self.row(holding.key.as_deref()) else { return };
+        let key = holding.key.as_deref();
+        let seat = key.map_or(Seat::All, |key| Seat::from(limit.overrides(key)));
+        let mut new = Row::blank(&limit, seat.per());
+        let (row, is_new) = match self.row(key) {
+            Some(row) => (row, false),
+            // Its row went with the limit's end, but work that was done is charged to what began since.
+            None => (&mut new, true),
+        };
         let mut line = Line { limit: &limit, seat, row, load };
         for (name, charged) in &holding.charges {
             if let Some((index, item)) = limit.item_named(name).filter(|(_, item)| item.per() == seat.per()) {
                 line.settle(index, charged, holding.version, decide::cost(item, load), now);
             }
+        }
+        if let Some(key) = key.filter(|_| is_new && !new.is_fresh(&limit, seat, now)) {
+            self.table.insert(&limit, key, new, now);
         }
     }
 }
