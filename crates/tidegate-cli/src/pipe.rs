@@ -199,19 +199,12 @@ impl Stage {
             asks.iter().map(|ask| Order::acquire(std::slice::from_ref(ask))).collect();
         self.fates.clear();
         let Some(clock) = self.recorded.clone() else { return self.submit(&orders) };
+        self.tell_first_step_back(lines, clock.now());
         let (mut rest, mut looked) = (&*orders, 0);
         let mut times = messages().map(|message| message.at).peekable();
         while let Some(time) = times.next() {
             // A message from the past is decided at the latest time seen, together with what came then.
             let latest = time.max(clock.now());
-            if time < latest && !self.went_back {
-                self.went_back = true;
-                let number = self.stats.processed() + (orders.len() - rest.len()) as u64 + 1;
-                self.tell(
-                    number,
-                    "goes back in time; decided at the latest time seen, as others like it will be",
-                );
-            }
             let mut run = 1;
             while times.next_if(|&next| next <= latest).is_some() {
                 run += 1;
@@ -225,6 +218,25 @@ impl Stage {
             let (now, later) = rest.split_at(run);
             self.submit(now);
             rest = later;
+        }
+    }
+
+    /// Says which message is the first that goes back in time.
+    fn tell_first_step_back(&mut self, lines: &[Line<'_>], mut latest: Timestamp) {
+        if self.went_back {
+            return;
+        }
+        for (index, line) in lines.iter().enumerate() {
+            let at = line.message.as_ref().map_or(latest, |message| message.at);
+            if at < latest {
+                self.went_back = true;
+                let number = self.stats.processed() + index as u64 + 1;
+                return self.tell(
+                    number,
+                    "goes back in time; it and others like it are decided at the latest time seen",
+                );
+            }
+            latest = at;
         }
     }
 

@@ -176,7 +176,7 @@ fn time_that_goes_back_is_the_latest_time_seen() {
     let said = run(&["pipe", "--time-field", "ts"], input);
     assert_eq!((said.code, &*said.out), (Some(0), input));
     let told =
-        "pipe: message 2: goes back in time; decided at the latest time seen, as others like it will be\n";
+        "pipe: message 2: goes back in time; it and others like it are decided at the latest time seen\n";
     assert_eq!(said.err, told);
 }
 
