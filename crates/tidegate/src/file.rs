@@ -29,7 +29,6 @@
 mod diagnostic;
 mod fields;
 mod limits;
-mod nearest;
 mod record;
 mod schema;
 mod source;

@@ -7,12 +7,17 @@
 //! Refused on purpose: fractions (`1.5h` is `90m`), sums (`1h30m`), thousands separators, a default unit, local
 //! times without an offset, and leap seconds, which a count of seconds since the epoch cannot name.
 
+mod nearest;
+
 use std::time::Duration;
 
 use jiff::civil::{Date, DateTime};
 use jiff::tz::Offset;
 use tidegate_core::Capacity;
 use tidegate_core::time::LAST_SECOND;
+
+pub use nearest::suggestion;
+pub(crate) use nearest::{did_you_mean, folded, nearest};
 
 /// The units of a duration and their milliseconds, in the order to list them.
 const UNITS: [(&str, u64); 5] =

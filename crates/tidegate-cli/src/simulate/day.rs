@@ -171,7 +171,9 @@ impl Day {
     /// A rejection with the field it is about and what would be right.
     fn explain(&self, rejection: &Rejection) -> String {
         match rejection {
-            Rejection::UnknownLimit { .. } => format!("limit_id: {rejection}; {}", self.summary.known()),
+            Rejection::UnknownLimit { limit_id } => {
+                format!("limit_id: {rejection}; {}", self.summary.known(limit_id))
+            }
             _ => format!("limit_key: {rejection}"),
         }
     }

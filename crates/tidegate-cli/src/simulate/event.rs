@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use tidegate::text::suggestion;
 use tidegate::{Amount, Timestamp};
 
 use crate::instant;
@@ -158,17 +159,18 @@ fn field(name: &str) -> Option<usize> {
 
 fn unknown(name: &str) -> String {
     let shown: String = name.chars().take(48).flat_map(char::escape_debug).collect();
-    format!("{shown}: is not a field of an event; the fields are {}", FIELDS.join(", "))
+    let meant = suggestion(name, FIELDS);
+    format!("{shown}: is not a field of an event; the fields are {}{meant}", FIELDS.join(", "))
 }
 
 fn read_op(value: Option<&str>) -> Result<&'static str, String> {
     let Some(value) = value else { return Ok("acquire") };
     let known = ["acquire", "peek", "release", "reset"];
     let meant = json::text(value);
-    known
-        .into_iter()
-        .find(|op| meant.as_deref() == Some(op))
-        .ok_or_else(|| format!("op: must be one of {}, found {}", known.join(", "), shown(value)))
+    known.into_iter().find(|op| meant.as_deref() == Some(op)).ok_or_else(|| {
+        let meant = suggestion(meant.as_deref().unwrap_or_default(), known);
+        format!("op: must be one of {}, found {}{meant}", known.join(", "), shown(value))
+    })
 }
 
 fn read_count(value: Option<&str>) -> Result<Amount, String> {

@@ -1,6 +1,7 @@
 //! The day in one line: for every limit what was allowed, what was refused, and by which item.
 
 use hashbrown::HashMap;
+use tidegate::text::suggestion;
 use tidegate::{Answer, LimitSpec, Mode, Outcome, Policy};
 
 use crate::decision::number;
@@ -37,13 +38,14 @@ impl Summary {
     }
 
     /// The limits there are, for somebody who named another.
-    pub(super) fn known(&self) -> String {
+    pub(super) fn known(&self, named: &str) -> String {
         const SHOWN: usize = 8;
         let ids: Vec<_> = self.limits.iter().take(SHOWN).map(|limit| &*limit.id).collect();
+        let meant = suggestion(named, self.limits.iter().map(|limit| &*limit.id));
         match self.limits.len() {
             0 => "the limits file has none".to_owned(),
-            count if count > SHOWN => format!("there are {count}, such as {}", ids.join(", ")),
-            _ => format!("known are {}", ids.join(", ")),
+            count if count > SHOWN => format!("there are {count}, such as {}{meant}", ids.join(", ")),
+            _ => format!("known are {}{meant}", ids.join(", ")),
         }
     }
 

@@ -16,10 +16,12 @@ use tidegate_core::{Capacity, Zone};
 
 use super::diagnostic::Report;
 use super::fields::{Field, Need, Shape, Table};
-use super::nearest::{did_you_mean, folded, nearest};
 use super::source::Place;
 use super::tree::{Entry, Kind, Node};
-use crate::text::{parse_capacity, parse_duration, parse_instant, parse_whole, quoted, shortened};
+use crate::text::{
+    did_you_mean, folded, nearest, parse_capacity, parse_duration, parse_instant, parse_whole, quoted,
+    shortened,
+};
 
 /// The fields of a mapping.
 pub(super) struct Record {

@@ -1,15 +1,20 @@
 //! "Did you mean": the word of a list that is nearest to what was written.
 
-use crate::text::quoted;
+use super::quoted;
+
+/// What to add to a message about a word that is none of these: the one that was probably meant, or nothing.
+pub fn suggestion<'w>(written: &str, words: impl IntoIterator<Item = &'w str>) -> String {
+    nearest(written, words).map(|word| format!("; {}", did_you_mean(word))).unwrap_or_default()
+}
 
 /// How people are told of the word they probably meant.
-pub(super) fn did_you_mean(word: &str) -> String {
+pub(crate) fn did_you_mean(word: &str) -> String {
     format!("did you mean {}?", quoted(word))
 }
 
 /// The word that was probably meant: the one with the fewest letters changed, added, dropped or swapped, if that
 /// is at most a third of them; or else one that is longer or shorter at its end only.
-pub(super) fn nearest<'w>(written: &str, words: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
+pub(crate) fn nearest<'w>(written: &str, words: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
     const LONGEST: usize = 64;
     const SHORTEST_STEM: usize = 3;
     if written.is_empty() || written.len() > LONGEST {
@@ -39,7 +44,7 @@ pub(super) fn nearest<'w>(written: &str, words: impl IntoIterator<Item = &'w str
 }
 
 /// A word without the differences that nobody means.
-pub(super) fn folded(word: &str) -> String {
+pub(crate) fn folded(word: &str) -> String {
     word.to_lowercase().replace([' ', '-'], "_")
 }
 
