@@ -33,7 +33,8 @@ impl SystemClock {
     /// A clock that begins at the wall clock's time.
     #[allow(clippy::disallowed_methods, reason = "this is the clock")]
     pub fn new() -> SystemClock {
-        SystemClock { started: Instant::now(), base: AtomicU64::new(wall()) }
+        let base = AtomicU64::new(wall());
+        SystemClock { started: Instant::now(), base }
     }
 }
 
@@ -45,11 +46,18 @@ impl Default for SystemClock {
 
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
-        let elapsed = nanos(self.started.elapsed());
-        let ahead = wall().saturating_sub(elapsed);
-        let base = self.base.fetch_max(ahead, Ordering::Relaxed).max(ahead);
-        Timestamp::from_ticks(base.saturating_add(elapsed))
+        // The wall first: a pause between the two then makes it seem behind, which the next reading mends; the other way
+        // round it would seem ahead, and would stay so.
+        let wall = wall();
+        Timestamp::from_ticks(reckon(&self.base, wall, nanos(self.started.elapsed())))
     }
+}
+
+/// The time it is when the wall clock says `wall` and this much has passed since `base` was set: what the wall clock
+/// says, unless it has gone back.
+fn reckon(base: &AtomicU64, wall: u64, elapsed: u64) -> u64 {
+    let ahead = wall.saturating_sub(elapsed);
+    base.fetch_max(ahead, Ordering::Relaxed).max(ahead).saturating_add(elapsed)
 }
 
 #[allow(clippy::disallowed_methods, reason = "this is the clock")]
@@ -107,5 +115,41 @@ impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
 
     fn tick(&self) -> Tick {
         (**self).tick()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wall_clock_that_goes_forward_is_followed() {
+        let base = AtomicU64::new(1_000);
+        assert_eq!(reckon(&base, 1_005, 5), 1_005);
+        assert_eq!(reckon(&base, 9_010, 10), 9_010, "also when it jumps");
+        assert_eq!(reckon(&base, 9_020, 20), 9_020);
+    }
+
+    #[test]
+    fn one_that_goes_back_neither_takes_time_back_nor_stops_it() {
+        let base = AtomicU64::new(1_000);
+        assert_eq!(reckon(&base, 1_100, 100), 1_100);
+        assert_eq!(reckon(&base, 600, 110), 1_110, "ten later, though the wall says five hundred earlier");
+        assert_eq!(reckon(&base, 690, 200), 1_200);
+        assert_eq!(reckon(&base, 2_000, 300), 2_000, "until the wall has caught up");
+    }
+
+    #[test]
+    fn a_pause_between_the_readings_is_not_kept() {
+        let base = AtomicU64::new(1_000);
+        assert_eq!(reckon(&base, 1_010, 60), 1_060, "fifty passed after the wall was read");
+        assert_eq!(reckon(&base, 1_070, 70), 1_070);
+    }
+
+    #[test]
+    fn the_real_one_only_goes_forward() {
+        let clock = SystemClock::new();
+        let readings: Vec<_> = (0..1000).map(|_| clock.now()).collect();
+        assert!(readings.is_sorted());
     }
 }
