@@ -20,12 +20,14 @@
 //!
 //! Exact is the ruler with one tick per mark. There is no second algorithm.
 
-use std::collections::VecDeque;
+mod list;
 
 use crate::amount::{Amount, Capacity};
 use crate::law::Receipt;
 use crate::time::{Span, Timestamp};
 use crate::verdict::{Verdict, Wait};
+
+use list::List;
 
 /// Into how many parts `bucketed` divides its window.
 pub const SUB_WINDOWS: u64 = 64;
@@ -38,7 +40,7 @@ pub struct Rolling {
 }
 
 /// Spending at one instant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Run {
     at: Timestamp,
     /// All spending up to and including this run, since `Runs::base`.
@@ -50,7 +52,7 @@ struct Run {
 pub struct Runs {
     /// The sum before the first run.
     base: Amount,
-    runs: VecDeque<Run>,
+    runs: List,
     /// When something was last spent, as the clock said, for people to read.
     last_time: Timestamp,
 }
@@ -77,7 +79,7 @@ impl Runs {
 
     /// Everything ever added, up to the last run.
     fn sum(&self) -> Amount {
-        self.runs.back().map_or(self.base, |run| run.sum)
+        self.runs.last().map_or(self.base, |run| run.sum)
     }
 
     /// The sum before run `index`.
@@ -91,17 +93,17 @@ impl Runs {
             self.rebase();
         }
         let sum = self.sum().saturating_add(amount);
-        match self.runs.back_mut() {
+        match self.runs.last_mut() {
             // Where there are no bits left to count with, what is counted stays for longer instead.
             Some(last) if last.at == at || last.sum == sum => *last = Run { at, sum },
-            _ => self.runs.push_back(Run { at, sum }),
+            _ => self.runs.push(Run { at, sum }),
         }
     }
 
     /// Starts the sums anew, before they run out of bits.
     fn rebase(&mut self) {
         let base = std::mem::take(&mut self.base);
-        for run in &mut self.runs {
+        for run in self.runs.iter_mut() {
             run.sum -= base;
         }
     }
@@ -109,7 +111,7 @@ impl Runs {
     fn drop_front(&mut self, count: usize) {
         if count > 0 {
             self.base = self.sum_before(count);
-            self.runs.drain(..count);
+            self.runs.drop_front(count);
         }
         self.forget_if_empty();
     }
@@ -154,7 +156,7 @@ impl Rolling {
 
     /// How many runs at the front have left the window.
     fn expired(&self, runs: &Runs, now: Timestamp) -> usize {
-        match runs.runs.front() {
+        match runs.runs.first() {
             Some(first) if self.leaves(first.at) <= now => {
                 runs.runs.partition_point(|run| self.leaves(run.at) <= now)
             }
@@ -197,7 +199,7 @@ impl Rolling {
     /// Spends `cost`. A clock that went back, or a coarser ruler used before, moves it to the latest run.
     pub fn charge(&self, runs: &mut Runs, cost: Amount, now: Timestamp) -> Receipt {
         self.forget_expired(runs, now);
-        let at = runs.runs.back().map_or(Timestamp::EPOCH, |run| run.at).max(self.mark(now));
+        let at = runs.runs.last().map_or(Timestamp::EPOCH, |run| run.at).max(self.mark(now));
         runs.push(at, cost);
         runs.last_time = runs.last_time.max(now);
         Receipt::At(at)
@@ -218,6 +220,6 @@ impl Rolling {
 
     /// When the last run leaves the window.
     pub fn empties(&self, runs: &Runs, now: Timestamp) -> Option<Timestamp> {
-        runs.runs.back().map(|last| self.leaves(last.at)).filter(|&at| at > now)
+        runs.runs.last().map(|last| self.leaves(last.at)).filter(|&at| at > now)
     }
 }
