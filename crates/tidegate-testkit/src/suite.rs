@@ -65,14 +65,15 @@ macro_rules! behaviour_suite {
             asks_have_a_bound empty_keys_are_keys peek_changes_nothing limit_zero_refuses_everything
             unlimited_counts_and_never_refuses a_batch_is_decided_in_order time_never_goes_back
             shadow_grants_and_does_not_charge off_is_not_asked overrides_apply_to_their_key
-            overrides_end_and_the_wait_knows starts_and_ends full_limits_refuse_only_new_keys charge_by_the_ask
+            overrides_end_and_the_wait_knows starts_and_ends full_limits_refuse_only_new_keys
+            a_set_of_new_keys_respects_the_bound charge_by_the_ask
             huge_costs_are_values usage_is_current_data
             leases_are_released_once leases_lapse leases_are_renewed fences_rise weights_count
             reset_keeps_leases holds_settle_down holds_settle_up settling_twice_says_the_same
             a_lapsed_hold_keeps_its_charge a_reset_voids_refunds sets_hold_and_settle_each_ask ttl_has_bounds
             deleted_limits_take_their_leases_along an_ended_limit_gives_nothing_back
             a_repeated_request_is_charged_once a_reused_request_is_rejected refusals_stay_retryable
-            requests_are_forgotten_after_ten_minutes request_ids_have_a_bound
+            requests_are_forgotten_after_ten_minutes request_ids_have_a_bound patience_has_a_bound
             edits_keep_counts lowering_acts_at_once raising_never_refuses new_items_start_at_zero
             removed_items_take_their_state windows_judge_what_is_remembered zones_change_at_once
             expectations_are_checked invalid_limits_change_nothing delete_forgets retired_limits_come_back

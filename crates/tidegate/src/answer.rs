@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use tidegate_core::limit::LONGEST_KEY;
-use tidegate_core::order::{LONGEST_REQUEST_ID, MOST_ASKS};
+use tidegate_core::order::{LONGEST_PATIENCE, LONGEST_REQUEST_ID, MOST_ASKS};
 use tidegate_core::{LeaseId, Limit, Reading, Timestamp, Wait};
 
 /// How much an asker wants to know.
@@ -192,6 +192,8 @@ pub enum Rejection {
     RequestIdReused,
     /// A time to live of zero, or above a century.
     TtlOutOfRange,
+    /// Patience above [`LONGEST_PATIENCE`].
+    PatienceOutOfRange,
 }
 
 impl Rejection {
@@ -204,7 +206,8 @@ impl Rejection {
             | Rejection::KeyTooLong { .. }
             | Rejection::AsksOutOfRange { .. }
             | Rejection::RequestIdOutOfRange { .. }
-            | Rejection::TtlOutOfRange => "bad_request",
+            | Rejection::TtlOutOfRange
+            | Rejection::PatienceOutOfRange => "bad_request",
         }
     }
 }
@@ -227,6 +230,9 @@ impl fmt::Display for Rejection {
             }
             Rejection::RequestIdReused => write!(f, "request_id was already granted with other asks"),
             Rejection::TtlOutOfRange => write!(f, "ttl must be from 1ms to 36525d (a century)"),
+            Rejection::PatienceOutOfRange => {
+                write!(f, "patience must be at most {} ms", LONGEST_PATIENCE.as_millis())
+            }
         }
     }
 }

@@ -122,7 +122,7 @@ pub trait Store: Send + Sync {
     fn capabilities(&self) -> Capabilities;
 
     /// Decides a batch of independent orders, one after the other, all at one instant. The buffer is cleared, filled
-    /// and given back.
+    /// and given back. A store does not wait: an order's patience is for whoever queues orders in front of it.
     fn submit(&self, orders: &[Order<'_>], buffer: Answers) -> Spoken<Answers>;
 
     /// Gives a lease back. `false` if it is gone: released before, lapsed, never granted.

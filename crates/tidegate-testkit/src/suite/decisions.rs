@@ -35,6 +35,7 @@ pub(super) const ALL: &[Behaviour] = &[
     ("overrides_end_and_the_wait_knows", overrides_end_and_the_wait_knows),
     ("starts_and_ends", starts_and_ends),
     ("full_limits_refuse_only_new_keys", full_limits_refuse_only_new_keys),
+    ("a_set_of_new_keys_respects_the_bound", a_set_of_new_keys_respects_the_bound),
     ("charge_by_the_ask", charge_by_the_ask),
     ("huge_costs_are_values", huge_costs_are_values),
     ("usage_is_current_data", usage_is_current_data),
@@ -364,6 +365,26 @@ fn full_limits_refuse_only_new_keys(bench: &Bench) {
     assert!(bench.granted("other", "c", 1), "other limits do not notice");
     bench.pass(Duration::from_nanos(10_000_000_001));
     assert!(bench.granted("full", "c", 1), "fresh rows make room");
+}
+
+fn a_set_of_new_keys_respects_the_bound(bench: &Bench) {
+    bench.add(LimitSpec { max_keys: Some(2), ..LimitSpec::named("l").with(sliding(5, 10).per_key()) });
+    let ask = |key: &'static [u8], count| Ask { limit_id: "l", key: Some(key), count };
+    assert!(bench.granted("l", "a", 1));
+    bench.pass_seconds(1);
+    let (answer, _) = bench.submit(Order::acquire(&[ask(b"b", 1), ask(b"c", 1)])).unwrap();
+    assert!(answer.degraded, "there is room for one of them");
+    assert_eq!(wait_ms(&answer), 9_001);
+    let (answer, _) = bench.submit(Order::acquire(&[ask(b"b", 0), ask(b"c", 1), ask(b"b", 1)])).unwrap();
+    assert!(answer.degraded, "however they are asked for");
+    let (answer, _) = bench.submit(Order::acquire(&[ask(b"a", 1), ask(b"b", 1)])).unwrap();
+    assert!(answer.is_granted());
+    let (answer, _) = bench.submit(Order::acquire(&[ask(b"a", 1), ask(b"c", 1)])).unwrap();
+    assert!(answer.degraded, "a known key does not make room");
+    assert_eq!((bench.used("l", "a", "key/sliding-10s"), bench.used("l", "b", "key/sliding-10s")), (2, 1));
+    bench.pass(Duration::from_nanos(10_000_000_001));
+    let (answer, _) = bench.submit(Order::acquire(&[ask(b"a", 1), ask(b"c", 1)])).unwrap();
+    assert!(answer.is_granted(), "fresh rows make room, also those that are asked");
 }
 
 fn charge_by_the_ask(bench: &Bench) {

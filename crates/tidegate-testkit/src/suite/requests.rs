@@ -13,6 +13,7 @@ pub(super) const ALL: &[Behaviour] = &[
     ("refusals_stay_retryable", refusals_stay_retryable),
     ("requests_are_forgotten_after_ten_minutes", requests_are_forgotten_after_ten_minutes),
     ("request_ids_have_a_bound", request_ids_have_a_bound),
+    ("patience_has_a_bound", patience_has_a_bound),
 ];
 
 fn with_id<'a>(asks: &'a [Ask<'a>], id: &'a [u8]) -> Order<'a> {
@@ -60,6 +61,14 @@ fn requests_are_forgotten_after_ten_minutes(bench: &Bench) {
         assert!(bench.submit(with_id(&asks, b"r")).unwrap().0.is_granted());
         assert_eq!(bench.used("l", "", "all/total"), used);
     }
+}
+
+fn patience_has_a_bound(bench: &Bench) {
+    bench.add(LimitSpec::named("l").with(total(10)));
+    let asks = [Ask::one("l", None)];
+    let patient = |seconds| Order { patience: Duration::from_secs(seconds), ..Order::acquire(&asks) };
+    assert!(bench.submit(patient(60)).unwrap().0.is_granted());
+    assert_eq!(bench.submit(patient(61)).unwrap_err(), Rejection::PatienceOutOfRange);
 }
 
 fn request_ids_have_a_bound(bench: &Bench) {

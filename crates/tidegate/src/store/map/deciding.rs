@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate_core::decide::{self, Decision};
 use tidegate_core::limit::LONGEST_KEY;
-use tidegate_core::order::{LONGEST_REQUEST_ID, MOST_ASKS, REQUEST_MEMORY};
+use tidegate_core::order::{LONGEST_PATIENCE, LONGEST_REQUEST_ID, MOST_ASKS, REQUEST_MEMORY};
 use tidegate_core::spec::DEFAULT_TTL;
 use tidegate_core::time::LONGEST_SPAN;
 use tidegate_core::{
@@ -116,19 +116,39 @@ impl Inner {
     /// first, repeated asks added up. Nothing is taken unless everything can be.
     fn enter(&mut self, order: &Order<'_>) -> Result<Vec<Entrant>, Rejection> {
         for ask in order.asks {
-            let tenant = self.limits.get(ask.limit_id);
+            let tenant = self.limits.get_mut(ask.limit_id);
             let tenant =
                 tenant.ok_or_else(|| Rejection::UnknownLimit { limit_id: ask.limit_id.to_owned() })?;
             if ask.key.is_none() && tenant.limit.needs_key() {
                 return Err(Rejection::KeyMissing { limit_id: ask.limit_id.to_owned() });
             }
+            // Before any slot is found or any row taken out of its own.
+            tenant.make_room(order.asks.len() as u64, self.latest);
         }
         let mut entrants: Vec<Entrant> = Vec::with_capacity(2 * order.asks.len());
         for (index, ask) in order.asks.iter().enumerate() {
             let tenant = self.limits.get_mut(ask.limit_id).expect("looked up above");
             tenant.enter(index, ask, order, self.latest, &mut entrants);
         }
+        self.find_room(order, &mut entrants);
         Ok(entrants)
+    }
+
+    /// Sees whether there is room for the new keys, one after the other. Whoever only looks needs no row.
+    fn find_room(&self, order: &Order<'_>, entrants: &mut [Entrant]) {
+        let mut before: Option<(Arc<Limit>, u64)> = None;
+        for entrant in entrants.iter_mut() {
+            let Some(most) = entrant.limit.spec().max_keys else { continue };
+            let needs_row = entrant.load.count > 0 || order.hold == Hold::Yes;
+            if matches!(entrant.station, Station::NewKey(_)) && needs_row {
+                // Entrants of one limit stand side by side.
+                let others =
+                    before.filter(|(limit, _)| Arc::ptr_eq(limit, &entrant.limit)).map_or(0, |(_, n)| n);
+                let table = &self.limits[entrant.limit.id()].table;
+                entrant.station = Station::NewKey(table.room(most, others + 1, self.latest));
+                before = Some((Arc::clone(&entrant.limit), others + 1));
+            }
+        }
     }
 
     /// Decides over the entrants and reads what they say afterwards.
@@ -314,6 +334,9 @@ fn held_ask(ask: &Ask<'_>, order: &Order<'_>, entrants: &[Entrant], holding_of: 
 fn check_order(order: &Order<'_>) -> Result<(), Rejection> {
     if order.asks.is_empty() || order.asks.len() > MOST_ASKS {
         return Err(Rejection::AsksOutOfRange { asks: order.asks.len() });
+    }
+    if order.patience > LONGEST_PATIENCE {
+        return Err(Rejection::PatienceOutOfRange);
     }
     order.asks.iter().try_for_each(|ask| check_key(ask.key))?;
     match order.request_id {

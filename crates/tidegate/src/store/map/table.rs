@@ -82,6 +82,9 @@ impl Table {
             self.hand = if self.hand + 1 < self.rows.num_buckets() { self.hand + 1 } else { 0 };
             self.drop_if_fresh(self.hand, limit, now);
         }
+        if let Some(freshens) = row.freshens(limit, Seat::from(limit.overrides(key)), now) {
+            self.full_until = self.full_until.min(freshens);
+        }
         let Table { hasher, rows, .. } = self;
         let keyed = Keyed { key: Key::new(key), row };
         rows.insert_unique(hasher.hash_one(key), keyed, |keyed| hasher.hash_one(keyed.key.bytes()));
@@ -106,9 +109,9 @@ impl Table {
         }
     }
 
-    /// Whether one more row would be above `most`, all fresh ones dropped.
-    pub(super) fn room(&mut self, most: u64, limit: &Limit, now: Timestamp) -> Room {
-        if self.len() as u64 >= most && self.full_until <= now {
+    /// Drops the fresh rows if this many more would be above `most`. Slots found before are no longer good.
+    pub(super) fn make_room(&mut self, most: u64, more: u64, limit: &Limit, now: Timestamp) {
+        if self.len() as u64 + more > most && self.full_until <= now {
             for slot in 0..self.rows.num_buckets() {
                 self.drop_if_fresh(slot, limit, now);
             }
@@ -117,8 +120,12 @@ impl Table {
                 .filter_map(|(key, row)| row.freshens(limit, Seat::from(limit.overrides(key)), now));
             self.full_until = frees.min().unwrap_or(NEVER);
         }
+    }
+
+    /// Whether there is room for this many more rows, after [`Table::make_room`].
+    pub(super) fn room(&self, most: u64, more: u64, now: Timestamp) -> Room {
         match self.full_until {
-            _ if (self.len() as u64) < most => Room::Enough,
+            _ if self.len() as u64 + more <= most => Room::Enough,
             NEVER if self.iter().any(|(_, row)| row.is_held(now)) => Room::NoneTillRelease,
             NEVER => Room::None,
             until => Room::NoneUntil(until),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidegate_core::decide;
 use tidegate_core::{
-    Ask, Decision, Hold, Intent, Item, Law, Limit, Line, Load, Mode, Order, Per, Row, Season, Seat, Timestamp,
+    Ask, Decision, Intent, Item, Law, Limit, Line, Load, Mode, Order, Per, Row, Season, Seat, Timestamp,
 };
 
 use super::deciding::{Entrant, Station, put_in_words, read};
@@ -57,6 +57,13 @@ impl Tenant {
             self.all = Row::blank(&self.limit, Per::All);
             self.table = Table::default();
             self.ended = true;
+        }
+    }
+
+    /// Drops fresh rows if this many new keys might not fit beside those there are.
+    pub(super) fn make_room(&mut self, more: u64, now: Timestamp) {
+        if let Some(most) = self.limit.spec().max_keys {
+            self.table.make_room(most, more, &self.limit, now);
         }
     }
 
@@ -151,10 +158,7 @@ impl Tenant {
         let (station, row) = if let Some(slot) = self.table.find(key) {
             (Station::Key(slot), std::mem::take(self.table.row(slot)))
         } else {
-            // Whoever only looks needs no row.
-            let most = limit.spec().max_keys.filter(|_| ask.count > 0 || order.hold == Hold::Yes);
-            let room = most.map_or(Room::Enough, |most| self.table.room(most, &limit, now));
-            (Station::NewKey(room), Row::blank(&limit, Per::Key))
+            (Station::NewKey(Room::Enough), Row::blank(&limit, Per::Key))
         };
         entrants.insert(end, Entrant { limit: Arc::clone(&limit), ask: index, station, row, load });
     }
