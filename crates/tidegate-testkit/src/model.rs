@@ -25,8 +25,8 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 
 use tidegate_core::{
-    Amount, Capacity, Charge, ItemSpec, LeaseId, LimitSpec, Load, Mode, Per, Policy, Span, Tenure, Tick,
-    Timestamp, Unit, Wait, WeekStart,
+    Amount, Capacity, Charge, ItemSpec, LeaseId, LimitSpec, Load, Mode, Per, Policy, Tenure, Tick, Timestamp,
+    Unit, Wait, WeekStart,
 };
 
 use crate::civil::Almanac;
@@ -222,11 +222,6 @@ impl Model {
             }
         }
         self.books.insert(book.spec.id.clone(), book);
-    }
-
-    /// Removes a limit and everything about it.
-    pub fn remove(&mut self, id: &str) {
-        self.books.remove(id);
     }
 
     fn adopted(&self, old: &Question<'_>, new: &Question<'_>, ledger: &Ledger, at: u64) -> Option<Ledger> {
@@ -578,9 +573,4 @@ impl Model {
         }
         questions
     }
-}
-
-/// A lease of this many ticks from `now`.
-pub fn tenure(lease: LeaseId, now: Timestamp, ticks: u64) -> Tenure {
-    Tenure { lease, expires_at: now.plus(Span::from_ticks(ticks)) }
 }
