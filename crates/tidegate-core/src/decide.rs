@@ -304,7 +304,13 @@ impl Line<'_> {
 
 /// What a load costs an item.
 pub fn cost(item: &Item, load: Load) -> Amount {
-    match item.charge() {
+    cost_of(item.charge(), load)
+}
+
+/// What a load costs an item that is charged like this.
+#[inline]
+pub fn cost_of(charge: Charge, load: Load) -> Amount {
+    match charge {
         Charge::Count => load.count,
         Charge::Ask => load.asks,
     }

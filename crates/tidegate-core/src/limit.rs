@@ -200,6 +200,11 @@ impl Limit {
         }
     }
 
+    /// When the limit begins, if it did not always.
+    pub fn starts_at(&self) -> Option<Timestamp> {
+        self.starts_at
+    }
+
     /// When the limit is over, if it ever is.
     pub fn ends_at(&self) -> Option<Timestamp> {
         self.ends_at

@@ -71,6 +71,38 @@ impl Row {
         Row { states: items(limit, per).map(|item| State::blank(&item.rule().law)).collect(), holds: 0 }
     }
 
+    /// A row of one item.
+    pub fn of(state: State) -> Row {
+        Row { states: States::One(state), holds: 0 }
+    }
+
+    /// The state of a row that remembers one item, and nothing else.
+    pub fn only(&self) -> Option<&State> {
+        match &self.states {
+            States::One(state) if self.holds == 0 => Some(state),
+            _ => None,
+        }
+    }
+
+    /// Makes a row of one sliding item remember this instead, where it was remembered before.
+    pub fn refill(&mut self, spent: impl Iterator<Item = (Timestamp, Amount)> + Clone) {
+        if let States::One(State::Rolling(runs)) = &mut self.states {
+            let last_time = spent.clone().last().map_or(Timestamp::EPOCH, |(at, _)| at);
+            runs.refill(spent, last_time);
+        }
+    }
+
+    /// The latest instant at which something was charged here, as far as the laws keep it.
+    pub fn latest_charge(&self) -> Timestamp {
+        let latest = |state: &State| match state {
+            State::Never(tally) => tally.last_time,
+            State::Windowed(count) => count.last_time,
+            State::Rolling(runs) => runs.last_charge().unwrap_or_default(),
+            State::Continuous(_) | State::OnRelease(_) => Timestamp::EPOCH,
+        };
+        self.states.iter().map(latest).max().unwrap_or_default()
+    }
+
     /// What is remembered about an item.
     pub fn state(&self, item: &Item) -> &State {
         &self.states[item.place()]

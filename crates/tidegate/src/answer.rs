@@ -194,6 +194,8 @@ pub enum Rejection {
     TtlOutOfRange,
     /// Patience above [`LONGEST_PATIENCE`].
     PatienceOutOfRange,
+    /// A grant would come with a lease, and whoever asked has nowhere to put one.
+    NeedsLease,
 }
 
 impl Rejection {
@@ -207,7 +209,8 @@ impl Rejection {
             | Rejection::AsksOutOfRange { .. }
             | Rejection::RequestIdOutOfRange { .. }
             | Rejection::TtlOutOfRange
-            | Rejection::PatienceOutOfRange => "bad_request",
+            | Rejection::PatienceOutOfRange
+            | Rejection::NeedsLease => "bad_request",
         }
     }
 }
@@ -230,6 +233,9 @@ impl fmt::Display for Rejection {
             }
             Rejection::RequestIdReused => write!(f, "request_id was already granted with other asks"),
             Rejection::TtlOutOfRange => write!(f, "ttl must be from 1ms to 36525d (a century)"),
+            Rejection::NeedsLease => {
+                write!(f, "a grant of this limit comes with a lease; ask the store for it")
+            }
             Rejection::PatienceOutOfRange => {
                 write!(f, "patience must be at most {} ms", LONGEST_PATIENCE.as_millis())
             }

@@ -19,6 +19,11 @@ pub trait Clock: Send + Sync {
     fn tick(&self) -> Tick {
         Tick::NANOSECOND
     }
+
+    /// Whether it may show an earlier instant than before, so that somebody must remember the latest.
+    fn may_go_back(&self) -> bool {
+        true
+    }
 }
 
 /// The wall clock, as long as it goes forward.
@@ -50,6 +55,10 @@ impl Clock for SystemClock {
         // round it would seem ahead, and would stay so.
         let wall = wall();
         Timestamp::from_ticks(reckon(&self.base, wall, nanos(self.started.elapsed())))
+    }
+
+    fn may_go_back(&self) -> bool {
+        false
     }
 }
 
@@ -115,6 +124,10 @@ impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
 
     fn tick(&self) -> Tick {
         (**self).tick()
+    }
+
+    fn may_go_back(&self) -> bool {
+        (**self).may_go_back()
     }
 }
 

@@ -8,7 +8,11 @@
 //!
 //! Refused: an asynchronous trait for everything. A local decision takes less time than a task switch.
 
+mod deciding;
+mod leases;
 pub mod map;
+pub mod memory;
+mod requests;
 
 use std::fmt;
 use std::future::Future;
@@ -20,6 +24,7 @@ use tidegate_core::{Amount, LeaseId, Order, Tick, Timestamp};
 use crate::answer::{Answers, Rejection};
 
 pub use map::MapStore;
+pub use memory::{Gate, Gates, Memory, MemoryStore};
 
 /// A place in a store's log. Replies that wait for it may be spoken once everything up to it is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -77,6 +77,16 @@ impl Runs {
         runs
     }
 
+    /// Forgets everything and remembers this instead, where it was remembered before.
+    pub fn refill(&mut self, list: impl IntoIterator<Item = (Timestamp, Amount)>, last_time: Timestamp) {
+        self.base = 0;
+        self.runs.clear();
+        self.last_time = last_time;
+        for (at, amount) in list {
+            self.push(at, amount);
+        }
+    }
+
     /// Everything ever added, up to the last run.
     fn sum(&self) -> Amount {
         self.runs.last().map_or(self.base, |run| run.sum)
@@ -141,6 +151,16 @@ impl Rolling {
     /// A window measured in 64 parts.
     pub const fn bucketed(window: Span) -> Rolling {
         Rolling { window, grain: Span::from_ticks(window.ticks().div_ceil(SUB_WINDOWS)) }
+    }
+
+    /// How long a unit counts.
+    pub const fn window(&self) -> Span {
+        self.window
+    }
+
+    /// Whether spending is measured to the tick.
+    pub fn is_exact(&self) -> bool {
+        self.grain == Span::ONE_TICK
     }
 
     /// The last tick of the sub-window around `at`: where spending at `at` is counted.

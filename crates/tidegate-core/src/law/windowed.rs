@@ -32,6 +32,13 @@ pub enum Windowed {
     },
     /// `second` to `year`: where the calendar says.
     Civil(Calendar),
+    /// One window of a calendar, looked up before. It answers as the calendar would while `now` lies in it.
+    During {
+        /// Its first instant.
+        start: Timestamp,
+        /// The first instant after it.
+        end: Timestamp,
+    },
 }
 
 /// How much was spent in the latest window there was.
@@ -44,11 +51,23 @@ pub struct Count {
 }
 
 impl Windowed {
+    /// The law as it is at `now`, without its calendar.
+    pub fn at(&self, now: Timestamp) -> Windowed {
+        match self {
+            Windowed::Civil(calendar) => {
+                let (start, end) = calendar.window(now);
+                Windowed::During { start, end }
+            }
+            other => other.clone(),
+        }
+    }
+
     /// The first instant after the window that `count` remembers.
     fn end(&self, count: &Count) -> Timestamp {
         match self {
             Windowed::FirstHit { window } => count.last_time.plus(*window),
             Windowed::Civil(calendar) => calendar.window(count.last_time).1,
+            Windowed::During { end, .. } => *end,
         }
     }
 
@@ -58,6 +77,7 @@ impl Windowed {
             && match self {
                 Windowed::FirstHit { window } => now < count.last_time.plus(*window),
                 Windowed::Civil(calendar) => count.last_time >= calendar.window(now).0,
+                Windowed::During { start, .. } => count.last_time >= *start,
             }
     }
 
@@ -85,7 +105,7 @@ impl Windowed {
         }
         count.count = count.count.saturating_add(cost);
         let at = now.max(count.last_time);
-        if let Windowed::Civil(_) = self {
+        if !matches!(self, Windowed::FirstHit { .. }) {
             count.last_time = at;
         }
         Receipt::At(at)
@@ -96,6 +116,7 @@ impl Windowed {
         let same_window = match self {
             Windowed::FirstHit { .. } => at >= count.last_time,
             Windowed::Civil(calendar) => at >= calendar.window(count.last_time).0,
+            Windowed::During { start, .. } => at >= *start,
         };
         if same_window && self.is_open(count, now) {
             count.count = count.count.saturating_sub(amount);

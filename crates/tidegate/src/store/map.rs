@@ -5,9 +5,7 @@
 
 mod deciding;
 mod holding;
-mod leases;
 mod operators;
-mod requests;
 mod table;
 mod tenant;
 
@@ -22,10 +20,11 @@ use crate::catalog::{Catalog, Change, Expect, Parting, PutError, Watcher};
 use crate::clock::Clock;
 use crate::store::{Actual, Atomicity, Capabilities, Reach, Settlement, Spoken, Store, Survival, Usage};
 
-use deciding::{check_key, check_ttl};
-use leases::Leases;
-use requests::Requests;
 use tenant::Tenant;
+
+use super::deciding::{check_key, check_ttl};
+use super::leases::Leases;
+use super::requests::Requests;
 
 /// How many orders of a batch are looked up before the first of them is decided.
 pub const LOOK_AHEAD: usize = 16;

@@ -2,5 +2,6 @@
 
 mod file;
 mod map_store;
+mod memory_store;
 mod text;
 mod threads;

@@ -69,6 +69,17 @@ impl List {
         }
     }
 
+    /// Drops all of them, and keeps the room.
+    pub(super) fn clear(&mut self) {
+        match self {
+            List::Few { length, .. } => *length = 0,
+            List::Many { gone, runs } => {
+                *gone = 0;
+                runs.clear();
+            }
+        }
+    }
+
     /// Drops this many from the front.
     pub(super) fn drop_front(&mut self, count: usize) {
         match self {

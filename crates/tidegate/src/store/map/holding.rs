@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate_core::{LeaseId, Row, Tenure, Timestamp};
 
 use super::Inner;
-use super::leases::{Holding, Lease, SETTLED_MEMORY};
+use crate::store::leases::{Holding, Lease, SETTLED_MEMORY};
 use crate::store::{Actual, Settlement};
 
 impl Inner {

@@ -8,25 +8,14 @@ use std::hash::BuildHasher;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use tidegate_core::{Limit, Per, Row, Seat, Timestamp};
 
+use crate::store::deciding::Room;
+
 /// How many buckets the hand looks at when a row is added. Nearly half of them or more have a row, so it goes round
 /// before the table could double.
 const LOOKS_PER_INSERT: usize = 3;
 
 /// An instant that no row waits for.
 const NEVER: Timestamp = Timestamp::from_ticks(u64::MAX);
-
-/// Whether a bounded table has room for another row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Room {
-    /// It has.
-    Enough,
-    /// Not before this instant, when a row becomes fresh.
-    NoneUntil(Timestamp),
-    /// When somebody gives back what they hold.
-    NoneTillRelease,
-    /// Time alone will not make any.
-    None,
-}
 
 /// One key's row.
 #[derive(Debug)]

@@ -7,10 +7,10 @@ use tidegate_core::{
     Ask, Decision, Intent, Item, Law, Limit, Line, Load, Mode, Order, Per, Row, Season, Seat, Timestamp,
 };
 
-use super::deciding::{Entrant, Station, put_in_words, read};
-use super::leases::Holding;
-use super::table::{Room, Table};
+use super::table::Table;
 use crate::answer::{Answer, Answers, Outcome};
+use crate::store::deciding::{Entrant, Room, Station, put_in_words, read};
+use crate::store::leases::Holding;
 
 /// A limit and its rows.
 pub(super) struct Tenant {

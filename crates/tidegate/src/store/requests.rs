@@ -18,16 +18,16 @@ type HeldAsk = (Box<str>, Option<Box<[u8]>>, Amount);
 
 /// A grant and what it was asked with.
 #[derive(Debug)]
-pub(super) struct Remembered {
+pub(in crate::store) struct Remembered {
     until: Timestamp,
     asks: Vec<HeldAsk>,
-    pub(super) answer: Answer,
-    pub(super) readings: Vec<ItemReading>,
+    pub(in crate::store) answer: Answer,
+    pub(in crate::store) readings: Vec<ItemReading>,
 }
 
 impl Remembered {
     /// Whether an order asks for the same.
-    pub(super) fn is_for(&self, order: &Order<'_>) -> bool {
+    pub(in crate::store) fn is_for(&self, order: &Order<'_>) -> bool {
         let same = |(held, ask): (&HeldAsk, &Ask<'_>)| {
             *held.0 == *ask.limit_id && held.1.as_deref() == ask.key && held.2 == ask.count
         };
@@ -37,18 +37,18 @@ impl Remembered {
 
 /// The grants that are remembered.
 #[derive(Debug, Default)]
-pub(super) struct Requests {
+pub(in crate::store) struct Requests {
     by_id: HashMap<Box<[u8]>, Remembered>,
     oldest_first: VecDeque<(Timestamp, Box<[u8]>)>,
 }
 
 impl Requests {
-    pub(super) fn get(&mut self, id: &[u8], now: Timestamp) -> Option<&Remembered> {
+    pub(in crate::store) fn get(&mut self, id: &[u8], now: Timestamp) -> Option<&Remembered> {
         self.forget(now);
         self.by_id.get(id)
     }
 
-    pub(super) fn remember(
+    pub(in crate::store) fn remember(
         &mut self,
         id: &[u8],
         order: &Order<'_>,

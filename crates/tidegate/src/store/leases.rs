@@ -10,44 +10,44 @@ use tidegate_core::{Amount, Charged, LeaseId, Load, Span, Timestamp};
 const MOST_SETTLED: usize = 100_000;
 
 /// For how long.
-pub(super) const SETTLED_MEMORY: Duration = Duration::from_secs(600);
+pub(in crate::store) const SETTLED_MEMORY: Duration = Duration::from_secs(600);
 
 /// A lease that has not been given back.
 #[derive(Debug)]
-pub(super) struct Lease {
-    pub(super) expires_at: Timestamp,
-    pub(super) ttl: Span,
+pub(in crate::store) struct Lease {
+    pub(in crate::store) expires_at: Timestamp,
+    pub(in crate::store) ttl: Span,
     /// The rows it holds something of.
-    pub(super) holdings: Vec<Holding>,
+    pub(in crate::store) holdings: Vec<Holding>,
     /// What each ask of the order was, as (index into `holdings` of its limit's `all` row, of its key's row, count).
-    pub(super) asks: Vec<HeldAsk>,
+    pub(in crate::store) asks: Vec<HeldAsk>,
 }
 
 /// One ask of a held order.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct HeldAsk {
-    pub(super) holdings: [Option<usize>; 2],
-    pub(super) count: Amount,
+pub(in crate::store) struct HeldAsk {
+    pub(in crate::store) holdings: [Option<usize>; 2],
+    pub(in crate::store) count: Amount,
 }
 
 /// What a lease holds of one row.
 #[derive(Debug)]
-pub(super) struct Holding {
-    pub(super) limit_id: Box<str>,
+pub(in crate::store) struct Holding {
+    pub(in crate::store) limit_id: Box<str>,
     /// Which incarnation of the limit: a deleted one takes its holdings with it.
-    pub(super) generation: u64,
+    pub(in crate::store) generation: u64,
     /// The version of the limit it was charged under.
-    pub(super) version: u32,
-    pub(super) key: Option<Box<[u8]>>,
+    pub(in crate::store) version: u32,
+    pub(in crate::store) key: Option<Box<[u8]>>,
     /// What each item was charged, by name.
-    pub(super) charges: Vec<(Box<str>, Charged)>,
+    pub(in crate::store) charges: Vec<(Box<str>, Charged)>,
     /// Whether its row knows of it; a row that was dropped with its limit's end does not.
-    pub(super) pins: bool,
+    pub(in crate::store) pins: bool,
 }
 
 impl Lease {
     /// What the order costs each holding if its asks had these counts.
-    pub(super) fn loads(&self, count_of: impl Fn(usize, Amount) -> Amount) -> Vec<Load> {
+    pub(in crate::store) fn loads(&self, count_of: impl Fn(usize, Amount) -> Amount) -> Vec<Load> {
         let mut loads = vec![Load::default(); self.holdings.len()];
         for (index, ask) in self.asks.iter().enumerate() {
             let load = Load::of(count_of(index, ask.count));
@@ -61,14 +61,14 @@ impl Lease {
 
 impl Holding {
     /// What was charged is no longer counted, so it cannot be given back.
-    pub(super) fn void(&mut self) {
+    pub(in crate::store) fn void(&mut self) {
         self.version = 0;
     }
 }
 
 /// All leases of a store.
 #[derive(Debug, Default)]
-pub(super) struct Leases {
+pub(in crate::store) struct Leases {
     open: HashMap<LeaseId, Lease>,
     by_end: BTreeSet<(Timestamp, LeaseId)>,
     settled: HashMap<LeaseId, Timestamp>,
@@ -76,27 +76,27 @@ pub(super) struct Leases {
 }
 
 impl Leases {
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::store) fn len(&self) -> usize {
         self.open.len()
     }
 
-    pub(super) fn insert(&mut self, id: LeaseId, lease: Lease) {
+    pub(in crate::store) fn insert(&mut self, id: LeaseId, lease: Lease) {
         self.by_end.insert((lease.expires_at, id));
         self.open.insert(id, lease);
     }
 
-    pub(super) fn get(&self, id: LeaseId) -> Option<&Lease> {
+    pub(in crate::store) fn get(&self, id: LeaseId) -> Option<&Lease> {
         self.open.get(&id)
     }
 
-    pub(super) fn remove(&mut self, id: LeaseId) -> Option<Lease> {
+    pub(in crate::store) fn remove(&mut self, id: LeaseId) -> Option<Lease> {
         let lease = self.open.remove(&id)?;
         self.by_end.remove(&(lease.expires_at, id));
         Some(lease)
     }
 
     /// A lease that has lapsed, taken out.
-    pub(super) fn pop_lapsed(&mut self, now: Timestamp) -> Option<(LeaseId, Lease)> {
+    pub(in crate::store) fn pop_lapsed(&mut self, now: Timestamp) -> Option<(LeaseId, Lease)> {
         let &(ends, id) = self.by_end.first()?;
         if ends > now {
             return None;
@@ -104,12 +104,17 @@ impl Leases {
         self.remove(id).map(|lease| (id, lease))
     }
 
+    /// When the first of them lapses.
+    pub(in crate::store) fn next_lapse(&self) -> Option<Timestamp> {
+        self.by_end.first().map(|(ends, _)| *ends)
+    }
+
     /// Every holding of every lease, to be changed.
-    pub(super) fn holdings(&mut self) -> impl Iterator<Item = &mut Holding> {
+    pub(in crate::store) fn holdings(&mut self) -> impl Iterator<Item = &mut Holding> {
         self.open.values_mut().flat_map(|lease| &mut lease.holdings)
     }
 
-    pub(super) fn remember_settled(&mut self, id: LeaseId, until: Timestamp) {
+    pub(in crate::store) fn remember_settled(&mut self, id: LeaseId, until: Timestamp) {
         if self.settled_order.len() >= MOST_SETTLED
             && let Some(oldest) = self.settled_order.pop_front()
         {
@@ -119,7 +124,7 @@ impl Leases {
         self.settled.insert(id, until);
     }
 
-    pub(super) fn was_settled(&self, id: LeaseId, now: Timestamp) -> bool {
+    pub(in crate::store) fn was_settled(&self, id: LeaseId, now: Timestamp) -> bool {
         self.settled.get(&id).is_some_and(|&until| now < until)
     }
 }

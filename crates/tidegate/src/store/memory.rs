@@ -1,0 +1,327 @@
+//! The memory store: exact under threads, bounded, and fast.
+//!
+//! Every limit owns its rows. Most rows are one word in a cache line of three ([`line`]), found by a fingerprint of the key; the rest
+//! are kept at full width beside them ([`shelf`]). Lines are in leaves, leaves in a tree that grows a leaf at a time ([`leaf`]).
+//!
+//! An order over rows that are one word each is decided without a lock ([`quick`]); everything else with the locks of what it is
+//! about, taken in one order by everybody ([`sitting`]). Both ask the core; no arithmetic of limits is done here.
+//!
+//! What takes memory has a bound. A row that is fresh gives its place to the next new key; a row that is not is never forgotten.
+//! When a limit may take no more, its *new* keys are refused, `degraded`, and nobody else notices.
+
+mod brief;
+mod budget;
+mod cell;
+mod counts;
+mod deciding;
+mod edition;
+mod gate;
+mod holding;
+mod leaf;
+mod line;
+mod operators;
+mod print;
+mod quick;
+mod shelf;
+mod sitting;
+mod sync;
+mod tenant;
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use tidegate_core::{LeaseId, Limit, LimitSpec, Order, Tick, Timestamp};
+
+use crate::answer::{Answers, Rejection};
+use crate::catalog::{Catalog, Change, Expect, Parting, PutError, Watcher};
+use crate::clock::Clock;
+use crate::store::deciding::{check_key, check_ttl};
+use crate::store::leases::{Lease, Leases};
+use crate::store::requests::Requests;
+use crate::store::{Actual, Atomicity, Capabilities, Reach, Settlement, Spoken, Store, Survival, Usage};
+
+use budget::Budget;
+use tenant::Tenant;
+
+pub use counts::ItemCount;
+pub use gate::{Gate, Gates};
+
+/// How many rows are brought near before the first of them is decided on.
+pub const LOOK_AHEAD: usize = 16;
+
+/// How much memory a store takes unless it is told otherwise.
+pub const DEFAULT_CAPACITY: usize = 1 << 30;
+
+/// The least memory a store can work with.
+pub const LEAST_CAPACITY: usize = 1 << 20;
+
+/// How a memory store is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memory {
+    /// The most bytes its rows may take. One limit may take half of them, unless its `max_keys` says less.
+    pub capacity_bytes: usize,
+    /// Makes fingerprints and lease ids hard to guess. It belongs to the store; a fixed one makes runs repeatable.
+    pub secret: [u64; 2],
+}
+
+impl Default for Memory {
+    /// A gibibyte, and a secret that nobody knows.
+    fn default() -> Memory {
+        use std::hash::{BuildHasher, RandomState};
+        let secret = [RandomState::new().hash_one(1), RandomState::new().hash_one(2)];
+        Memory { capacity_bytes: DEFAULT_CAPACITY, secret }
+    }
+}
+
+/// Limits and rows in this process's memory.
+#[derive(Clone)]
+pub struct MemoryStore {
+    shared: Arc<Shared>,
+}
+
+/// What was counted about one limit, and what it takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Observation {
+    /// Orders in which everything was granted.
+    pub granted: u64,
+    /// Orders that an item of this limit refused, and for longest.
+    pub refused: u64,
+    /// Orders that it would have refused, if it did not only watch.
+    pub shadowed: u64,
+    /// The refusals by item.
+    pub items: Vec<ItemCount>,
+    /// Rows of keys, fresh ones that were not noticed included.
+    pub rows: u64,
+    /// About how many bytes the limit takes.
+    pub bytes: usize,
+}
+
+impl MemoryStore {
+    /// An empty store that keeps this clock's time.
+    pub fn new(clock: impl Clock + 'static, memory: Memory) -> MemoryStore {
+        MemoryStore { shared: Arc::new(Shared::new(Box::new(clock), memory)) }
+    }
+
+    /// What was counted about a limit. Nobody waits for whoever asks this.
+    pub fn observe(&self, limit_id: &str) -> Option<Observation> {
+        let tenant = self.shared.tenant(limit_id)?;
+        let sum = tenant.counts.sum();
+        Some(Observation {
+            granted: sum.granted,
+            refused: sum.items.iter().map(|item| item.refused).sum(),
+            shadowed: sum.shadowed,
+            items: sum.items,
+            rows: tenant.budget.rows(),
+            bytes: tenant.bytes(),
+        })
+    }
+
+    /// About how many bytes all rows take.
+    pub fn bytes(&self) -> usize {
+        self.shared.budget.taken()
+    }
+
+    /// How many leases are open.
+    pub fn leases(&self) -> usize {
+        let now = self.shared.now();
+        let limits = self.shared.limits();
+        let mut desk = self.shared.desk();
+        self.shared.let_lapse(&limits, &mut desk, now);
+        desk.leases.len()
+    }
+
+    /// A handle on one limit, for those who decide on it often.
+    pub fn gate(&self, limit_id: &str) -> Option<Gate> {
+        Some(Gate::new(Arc::clone(&self.shared), self.shared.tenant(limit_id)?))
+    }
+
+    /// A handle on several limits that are decided together; `None` if one of them is unknown.
+    pub fn gates(&self, limit_ids: &[&str]) -> Option<Gates> {
+        let tenants: Option<Vec<_>> = limit_ids.iter().map(|id| self.shared.tenant(id)).collect();
+        Gates::new(Arc::clone(&self.shared), tenants?)
+    }
+}
+
+impl std::fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryStore").field("bytes", &self.bytes()).finish_non_exhaustive()
+    }
+}
+
+impl Store for MemoryStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            survival: Survival::Volatile,
+            reach: Reach::Process,
+            atomicity: Atomicity::AllRows,
+            tick: self.shared.tick,
+        }
+    }
+
+    fn submit(&self, orders: &[Order<'_>], mut buffer: Answers) -> Spoken<Answers> {
+        buffer.clear();
+        self.shared.submit(orders, &mut buffer);
+        Spoken::Now(buffer)
+    }
+
+    fn release(&self, lease: LeaseId) -> Spoken<bool> {
+        Spoken::Now(self.shared.release(lease))
+    }
+
+    fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Spoken<Result<Option<Timestamp>, Rejection>> {
+        Spoken::Now(check_ttl(ttl).map(|()| self.shared.renew(lease, ttl)))
+    }
+
+    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Settlement> {
+        Spoken::Now(self.shared.settle(lease, actual))
+    }
+
+    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<(), Rejection>> {
+        Spoken::Now(check_key(key).and_then(|()| self.shared.reset(limit_id, key)))
+    }
+
+    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>> {
+        Spoken::Now(check_key(key).and_then(|()| self.shared.usage(limit_id, key)))
+    }
+}
+
+impl Catalog for MemoryStore {
+    fn get(&self, id: &str) -> Option<Arc<Limit>> {
+        self.shared.tenant(id).map(|tenant| tenant.limit())
+    }
+
+    fn list(&self) -> Vec<Arc<Limit>> {
+        let mut all: Vec<_> = self.shared.limits().values().map(|tenant| tenant.limit()).collect();
+        all.sort_by(|a, b| a.id().cmp(b.id()));
+        all
+    }
+
+    fn put(&self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
+        let _one_at_a_time = self.shared.changing();
+        let limit = self.shared.put(spec, expect)?;
+        self.shared.tell(&Change::Put(Arc::clone(&limit)));
+        Ok(limit)
+    }
+
+    fn remove(&self, id: &str, parting: Parting) -> bool {
+        let _one_at_a_time = self.shared.changing();
+        let removed = self.shared.remove(id, parting);
+        if let Some(limit) = &removed {
+            self.shared.tell(&Change::Removed(Arc::clone(limit)));
+        }
+        removed.is_some()
+    }
+
+    fn watch(&self, watcher: Watcher) {
+        self.shared.watchers.write().unwrap_or_else(PoisonError::into_inner).push(watcher);
+    }
+}
+
+type Limits = HashMap<Box<str>, Arc<Tenant>>;
+
+/// What all handles of a store share.
+pub(super) struct Shared {
+    clock: Box<dyn Clock>,
+    tick: Tick,
+    secret: [u64; 2],
+    lease_secret: u64,
+    /// The latest instant at which something was decided the thorough way, or at all if the clock may go back.
+    seen: AtomicU64,
+    limits: RwLock<Limits>,
+    /// Limits that vanished from a file, with the instant their state is forgotten.
+    retired: Mutex<HashMap<Box<str>, (Timestamp, Arc<Tenant>)>>,
+    /// Held while the set of limits or one of them changes.
+    change: Mutex<()>,
+    desk: Mutex<Desk>,
+    /// When the first lease lapses, or the end of time.
+    next_lapse: AtomicU64,
+    /// How many limits were ever added.
+    generations: AtomicU64,
+    /// The highest fence ever given; a limit that is deleted and added again goes on from here.
+    highest_fence: AtomicU64,
+    budget: Arc<Budget>,
+    watchers: RwLock<Vec<Watcher>>,
+}
+
+/// Leases and request ids. Orders that have neither never come here.
+#[derive(Default)]
+pub(super) struct Desk {
+    leases: Leases,
+    requests: Requests,
+    /// How many leases were ever granted.
+    granted_leases: u64,
+}
+
+impl Desk {
+    fn insert(&mut self, id: LeaseId, lease: Lease) {
+        self.leases.insert(id, lease);
+    }
+}
+
+impl Shared {
+    fn new(clock: Box<dyn Clock>, memory: Memory) -> Shared {
+        Shared {
+            tick: clock.tick(),
+            clock,
+            secret: memory.secret,
+            lease_secret: memory.secret[0].rotate_left(32) ^ memory.secret[1],
+            seen: AtomicU64::new(0),
+            limits: RwLock::default(),
+            retired: Mutex::default(),
+            change: Mutex::default(),
+            desk: Mutex::default(),
+            next_lapse: AtomicU64::new(u64::MAX),
+            generations: AtomicU64::new(0),
+            highest_fence: AtomicU64::new(0),
+            budget: Arc::new(Budget::new(memory.capacity_bytes.max(LEAST_CAPACITY))),
+            watchers: RwLock::default(),
+        }
+    }
+
+    /// The instant it is. A clock that may go back is held at the latest instant it showed.
+    #[inline]
+    fn now(&self) -> Timestamp {
+        let now = self.clock.now();
+        if self.clock.may_go_back() { self.latest(now) } else { now }
+    }
+
+    /// The later of this instant and the latest that was seen.
+    fn latest(&self, now: Timestamp) -> Timestamp {
+        Timestamp::from_ticks(self.seen.fetch_max(now.ticks(), Ordering::Relaxed).max(now.ticks()))
+    }
+
+    fn has_seen(&self, now: Timestamp) {
+        self.seen.fetch_max(now.ticks(), Ordering::Relaxed);
+    }
+
+    fn limits(&self) -> std::sync::RwLockReadGuard<'_, Limits> {
+        self.limits.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tenant(&self, id: &str) -> Option<Arc<Tenant>> {
+        self.limits().get(id).map(Arc::clone)
+    }
+
+    fn changing(&self) -> MutexGuard<'_, ()> {
+        self.change.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next_fence(&self, tenant: &Tenant) -> u64 {
+        let fence = tenant.fence.fetch_add(1, Ordering::Relaxed) + 1;
+        self.highest_fence.fetch_max(fence, Ordering::Relaxed);
+        fence
+    }
+
+    fn tell(&self, change: &Change) {
+        for watcher in self.watchers.read().unwrap_or_else(PoisonError::into_inner).iter() {
+            watcher(change);
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! One word for one row: how a state that is small enough is written into a cell.
+//!
+//! ```text
+//!   bucket               the arrival time, in ticks since the shape's base                      61 bits
+//!   window, total        │ time since the base │ count │    and a sliding window with one run in it
+//! ```
+//!
+//! What does not fit (a count too large, a time before the base, credits that somebody may still settle against) is not squeezed: the
+//! row is then kept at full width, see [`super::shelf`]. So the width of the fields is a question of room, never of meaning.
+
+use tidegate_core::law::never::Tally;
+use tidegate_core::law::rolling::Runs;
+use tidegate_core::law::windowed::Count;
+use tidegate_core::law::{Windowed, continuous::Arrival};
+use tidegate_core::{Amount, Capacity, Law, Rule, Span, State, Timestamp};
+
+use super::line::{PAYLOAD, PAYLOAD_BITS};
+
+/// The fewest bits for a count.
+const FEWEST_COUNT_BITS: u32 = 4;
+/// Counts without a limit get this many.
+const UNLIMITED_COUNT_BITS: u32 = 20;
+/// Times of laws without a window reach this far: 52 days of nanoseconds.
+const WINDOWLESS_TIME_BITS: u32 = 52;
+/// The longest unit of the calendar, in seconds, is a year.
+const LONGEST_UNIT_SECONDS: u64 = 366 * 86_400;
+
+/// How the states of one item are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// No time before this can be written.
+    pub(super) base: Timestamp,
+    pub(super) time_bits: u32,
+}
+
+impl Shape {
+    /// The shape for an item's rule from `now` on, or `None` if its states never fit.
+    pub(super) fn of(rule: &Rule, ticks_per_second: u64, now: Timestamp) -> Option<Shape> {
+        let window = match &rule.law {
+            Law::OnRelease(_) => return None,
+            Law::Continuous(_) => return Some(Shape { base: now, time_bits: PAYLOAD_BITS }),
+            Law::Never => 1 << WINDOWLESS_TIME_BITS,
+            Law::Windowed(Windowed::FirstHit { window }) => window.ticks(),
+            Law::Windowed(_) => ticks_per_second.saturating_mul(LONGEST_UNIT_SECONDS),
+            Law::Rolling(rolling) => rolling.window().ticks(),
+        };
+        let count_bits = match rule.capacity {
+            Capacity::Unlimited => UNLIMITED_COUNT_BITS,
+            Capacity::AtMost(limit) => bits(limit) + 1,
+        };
+        // Everything that is remembered lies within a window of now, and the base may be a window old.
+        let least_time_bits = (bits(window) + 2).min(PAYLOAD_BITS - FEWEST_COUNT_BITS);
+        let count_bits = count_bits.clamp(FEWEST_COUNT_BITS, PAYLOAD_BITS - least_time_bits);
+        // What a state may remember from before was charged within a window of now, if at all.
+        let base = now.minus(Span::from_ticks(window.min(now.ticks() / 2)));
+        Some(Shape { base, time_bits: PAYLOAD_BITS - count_bits })
+    }
+
+    /// Whether times from `now` on will soon not fit any more.
+    pub(super) fn is_worn_out(&self, now: Timestamp) -> bool {
+        now.since(self.base).ticks() >> (self.time_bits - 1) != 0
+    }
+
+    /// A time and a count in a word.
+    #[inline]
+    pub(super) fn join(&self, time: Timestamp, count: Amount) -> Option<u64> {
+        let since = time.since(self.base).ticks();
+        let fits = time >= self.base && since >> self.time_bits == 0;
+        let count_bits = PAYLOAD_BITS - self.time_bits;
+        if count == 0 {
+            return Some(0);
+        }
+        (fits && count >> count_bits == 0).then(|| since << count_bits | count)
+    }
+
+    /// The time and the count of a word.
+    #[inline]
+    pub(super) fn split(&self, payload: u64) -> (Timestamp, Amount) {
+        let count_bits = PAYLOAD_BITS - self.time_bits;
+        let count = payload & ((1 << count_bits) - 1);
+        let time = if count == 0 {
+            Timestamp::EPOCH
+        } else {
+            self.base.plus(Span::from_ticks(payload >> count_bits))
+        };
+        (time, count)
+    }
+
+    /// A bucket's arrival time in a word. Arrivals before the base are over and all alike.
+    #[inline]
+    pub(super) fn arrival(&self, tat: Timestamp) -> Option<u64> {
+        let since = tat.since(self.base).ticks();
+        (since <= PAYLOAD).then_some(since)
+    }
+
+    /// The arrival time of a word.
+    #[inline]
+    pub(super) fn tat(&self, payload: u64) -> Timestamp {
+        self.base.plus(Span::from_ticks(payload))
+    }
+
+    /// A state in a word, if it fits. Nobody may have a claim to settle against it.
+    pub(super) fn write(&self, rule: &Rule, state: &State) -> Option<u64> {
+        match (&rule.law, state) {
+            (_, State::Never(tally)) => self.join(tally.last_time, tally.used),
+            (_, State::Windowed(count)) => self.join(count.last_time, count.count),
+            (Law::Continuous(law), State::Continuous(arrival)) => {
+                (arrival.step == law.step()).then(|| self.arrival(arrival.tat)).flatten()
+            }
+            (_, State::Rolling(runs)) => match (runs.iter().next(), runs.last_charge()) {
+                (None, _) => Some(0),
+                (Some((at, count)), Some(last)) if runs.iter().len() == 1 && at == last => {
+                    self.join(at, count)
+                }
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// The state of a word.
+    pub(super) fn read(&self, rule: &Rule, payload: u64) -> State {
+        let (time, count) = self.split(payload);
+        match &rule.law {
+            Law::Never => State::Never(Tally { used: count, last_time: time }),
+            Law::Windowed(_) => State::Windowed(Count { count, last_time: time }),
+            Law::Rolling(_) if count == 0 => State::Rolling(Runs::default()),
+            Law::Rolling(_) => State::Rolling(Runs::from_sorted([(time, count)], time)),
+            Law::Continuous(law) => {
+                State::Continuous(Arrival { tat: self.tat(payload), step: law.step(), credits: Span::ZERO })
+            }
+            Law::OnRelease(_) => State::blank(&rule.law),
+        }
+    }
+}
+
+/// How many bits a number needs.
+fn bits(number: u64) -> u32 {
+    u64::BITS - number.leading_zeros()
+}

@@ -1,0 +1,159 @@
+//! What happened, counted without anybody waiting for anybody.
+//!
+//! Every thread has a stripe of its own while it lives and counts there with plain loads and stores; whoever wants to know adds the
+//! stripes up. Threads beyond the stripes share the last one and pay for it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use tidegate_core::limit::MOST_ITEMS;
+
+/// Stripes that belong to one thread.
+const OWN_STRIPES: usize = 32;
+/// Items that are counted one by one from the start.
+const USUAL_ITEMS: usize = 8;
+
+/// The counts of one limit.
+#[derive(Debug)]
+pub(super) struct Counts {
+    stripes: [OnceLock<Box<Stripe>>; OWN_STRIPES + 1],
+    /// The names of the items that were ever counted; a name keeps its column.
+    columns: Mutex<Vec<Box<str>>>,
+}
+
+/// What one thread counted. Nobody else writes to it, so it does not share a cache line.
+#[repr(align(128))]
+#[derive(Debug)]
+struct Stripe {
+    granted: AtomicU64,
+    shadowed: AtomicU64,
+    usual: [AtomicU64; USUAL_ITEMS],
+    others: OnceLock<Box<[AtomicU64]>>,
+}
+
+/// How often an item refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ItemCount {
+    /// The item's name.
+    pub item: String,
+    /// Orders that it refused, and for longest.
+    pub refused: u64,
+}
+
+/// The sum of all stripes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Sum {
+    pub(super) granted: u64,
+    pub(super) shadowed: u64,
+    pub(super) items: Vec<ItemCount>,
+}
+
+impl Counts {
+    pub(super) fn new() -> Counts {
+        Counts { stripes: [const { OnceLock::new() }; OWN_STRIPES + 1], columns: Mutex::default() }
+    }
+
+    /// An order was granted.
+    #[inline]
+    pub(super) fn granted(&self) {
+        self.add(|stripe| &stripe.granted);
+    }
+
+    /// A limit that only watches would have refused.
+    pub(super) fn shadowed(&self) {
+        self.add(|stripe| &stripe.shadowed);
+    }
+
+    /// The item in this column refused.
+    #[inline]
+    pub(super) fn refused(&self, column: usize) {
+        self.add(|stripe| match stripe.usual.get(column) {
+            Some(count) => count,
+            None => &stripe.others.get_or_init(others)[(column - USUAL_ITEMS) % MOST_ITEMS],
+        });
+    }
+
+    #[inline]
+    fn add(&self, count: impl FnOnce(&Stripe) -> &AtomicU64) {
+        let own = OWN.with(|own| own.0);
+        let stripe = self.stripes[own].get_or_init(Box::default);
+        let count = count(stripe);
+        if own < OWN_STRIPES {
+            count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        } else {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The columns of these items. Names that were counted before keep theirs.
+    pub(super) fn columns<'a>(&self, names: impl Iterator<Item = &'a str>) -> Box<[usize]> {
+        let mut known = self.columns.lock().unwrap_or_else(PoisonError::into_inner);
+        let column = |name: &str| {
+            known.iter().position(|other| **other == *name).unwrap_or_else(|| {
+                known.push(name.into());
+                known.len() - 1
+            })
+        };
+        names.map(column).collect()
+    }
+
+    /// Everything that was counted.
+    pub(super) fn sum(&self) -> Sum {
+        let names = self.columns.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let items = names.iter().map(|name| ItemCount { item: name.to_string(), refused: 0 }).collect();
+        let mut sum = Sum { items, ..Sum::default() };
+        for stripe in self.stripes.iter().filter_map(OnceLock::get) {
+            sum.granted += stripe.granted.load(Ordering::Relaxed);
+            sum.shadowed += stripe.shadowed.load(Ordering::Relaxed);
+            let others = stripe.others.get().into_iter().flatten();
+            for (item, count) in sum.items.iter_mut().zip(stripe.usual.iter().chain(others)) {
+                item.refused += count.load(Ordering::Relaxed);
+            }
+        }
+        sum
+    }
+}
+
+impl Default for Stripe {
+    fn default() -> Stripe {
+        Stripe {
+            granted: AtomicU64::new(0),
+            shadowed: AtomicU64::new(0),
+            usual: std::array::from_fn(|_| AtomicU64::new(0)),
+            others: OnceLock::new(),
+        }
+    }
+}
+
+fn others() -> Box<[AtomicU64]> {
+    (0..MOST_ITEMS).map(|_| AtomicU64::new(0)).collect()
+}
+
+/// Stripes that no living thread has.
+static FREE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+/// Stripes that no thread ever had begin here.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// The stripe of a thread, for as long as it lives.
+struct Own(usize);
+
+impl Own {
+    fn new() -> Own {
+        // Taking over under the lock, one sees everything that the one before counted.
+        let free = FREE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let fresh = || usize::try_from(NEXT.fetch_add(1, Ordering::Relaxed)).unwrap_or(OWN_STRIPES);
+        Own(free.unwrap_or_else(fresh).min(OWN_STRIPES))
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if self.0 < OWN_STRIPES {
+            FREE.lock().unwrap_or_else(PoisonError::into_inner).push(self.0);
+        }
+    }
+}
+
+thread_local! {
+    static OWN: Own = Own::new();
+}

@@ -1,0 +1,243 @@
+//! Deciding: the quick way if it can be, the thorough way if it must.
+
+use std::sync::Arc;
+
+use tidegate_core::order::REQUEST_MEMORY;
+use tidegate_core::{Ask, Decision, Denial, Hold, Intent, Order, Place, Reading, Timestamp};
+
+use super::edition::Edition;
+use super::quick::{self, Judged, MOST_QUICK_ASKS, Plea, Quick};
+use super::sitting;
+use super::tenant::{Tenant, holds};
+use super::{Desk, LOOK_AHEAD, Limits, Shared};
+use crate::answer::{Answer, Answers, Denied, Detail, ItemReading, Outcome, Rejection};
+use crate::store::deciding::check_order;
+
+/// How often a new key's row is made for the quick way before the thorough way is taken.
+const ADMISSIONS: usize = 2 * MOST_QUICK_ASKS;
+
+impl Shared {
+    pub(super) fn submit(&self, orders: &[Order<'_>], answers: &mut Answers) {
+        let now = self.now();
+        let limits = self.limits();
+        for group in orders.chunks(LOOK_AHEAD) {
+            let near = bring_near(&limits, group);
+            for (order, near) in group.iter().zip(near) {
+                let answer = self.decide(&limits, order, near, now, answers);
+                answers.push(answer);
+            }
+        }
+    }
+
+    fn decide(
+        &self,
+        limits: &Limits,
+        order: &Order<'_>,
+        near: Option<Plea<'_>>,
+        now: Timestamp,
+        answers: &mut Answers,
+    ) -> Result<Answer, Rejection> {
+        check_order(order)?;
+        if let Some(plea) = near {
+            return self.decide_pleas(limits, order, &[plea], now, answers);
+        }
+        if let [ask] = order.asks {
+            return self.decide_pleas(limits, order, &[plea(limits, ask)?], now, answers);
+        }
+        let mut pleas = Vec::with_capacity(order.asks.len());
+        for ask in order.asks {
+            match plea(limits, ask) {
+                Ok(plea) => pleas.push(plea),
+                Err(unknown) => {
+                    // What is wrong with the asks before it is told first.
+                    return Err(pleas.iter().find_map(key_missing).unwrap_or(unknown));
+                }
+            }
+        }
+        self.decide_pleas(limits, order, &pleas, now, answers)
+    }
+
+    fn decide_pleas(
+        &self,
+        limits: &Limits,
+        order: &Order<'_>,
+        pleas: &[Plea<'_>],
+        now: Timestamp,
+        answers: &mut Answers,
+    ) -> Result<Answer, Rejection> {
+        if order.hold == Hold::No
+            && order.request_id.is_none()
+            && let Some(answer) = decide_quickly(order.intent, pleas, now, answers)
+        {
+            return Ok(answer);
+        }
+        if let Some(missing) = pleas.iter().find_map(key_missing) {
+            return Err(missing);
+        }
+        let now = self.latest(now);
+        let holds = |plea: &Plea<'_>| holds(&plea.tenant.edition().limit);
+        let acquires = order.intent == Intent::Acquire;
+        let needs_desk =
+            acquires && (order.hold == Hold::Yes || order.request_id.is_some() || pleas.iter().any(holds));
+        if !needs_desk && now.ticks() < self.next_lapse.load(std::sync::atomic::Ordering::Relaxed) {
+            return Ok(self.sit(order, pleas, now, None, answers));
+        }
+        let mut desk = self.desk();
+        self.let_lapse(limits, &mut desk, now);
+        if needs_desk {
+            self.decide_at_desk(order, pleas, now, &mut desk, answers)
+        } else {
+            drop(desk);
+            Ok(self.sit(order, pleas, now, None, answers))
+        }
+    }
+
+    fn decide_at_desk(
+        &self,
+        order: &Order<'_>,
+        pleas: &[Plea<'_>],
+        now: Timestamp,
+        desk: &mut Desk,
+        answers: &mut Answers,
+    ) -> Result<Answer, Rejection> {
+        if let Some(id) = order.request_id
+            && let Some(remembered) = desk.requests.get(id, now)
+        {
+            if !remembered.is_for(order) {
+                return Err(Rejection::RequestIdReused);
+            }
+            let first = answers.mark();
+            remembered.readings.iter().for_each(|reading| answers.read(reading.clone()));
+            return Ok(Answer { readings: first..answers.mark(), ..remembered.answer.clone() });
+        }
+        let answer = self.sit(order, pleas, now, Some(desk), answers);
+        if let (Some(id), true) = (order.request_id, answer.is_granted()) {
+            let until = answer.at.plus(self.tick.span(REQUEST_MEMORY));
+            let readings = answers.readings(&answer).to_vec();
+            desk.requests.remember(id, order, until, answer.clone(), readings);
+        }
+        self.mind_lapses(desk);
+        Ok(answer)
+    }
+}
+
+/// Brings the rows of a group near: rows of many keys are far apart in memory, and looked at one after the other the processor
+/// fetches them side by side, where deciding would wait for each in turn. Orders of one ask keep what was found for them.
+fn bring_near<'a>(limits: &'a Limits, group: &'a [Order<'a>]) -> [Option<Plea<'a>>; LOOK_AHEAD] {
+    let mut near = [const { None }; LOOK_AHEAD];
+    if group.len() == 1 {
+        return near;
+    }
+    for (near, order) in near.iter_mut().zip(group) {
+        if let [ask] = order.asks
+            && let Ok(found) = plea(limits, ask)
+        {
+            *near = Some(Plea { tag: found.tag(), ..found });
+        }
+    }
+    glance(near.iter().flatten());
+    near
+}
+
+/// Looks at the lines that pleas will be about.
+#[inline]
+pub(super) fn glance<'p, 'a: 'p>(pleas: impl Iterator<Item = &'p Plea<'a>>) {
+    let look = |plea: &Plea<'_>| {
+        let tag = plea.tag?;
+        plea.tenant.leaf(tag).map(|leaf| leaf.glance(tag))
+    };
+    std::hint::black_box(pleas.filter_map(look).fold(0, |all, each| all ^ each));
+}
+
+fn plea<'a>(limits: &'a Limits, ask: &Ask<'a>) -> Result<Plea<'a>, Rejection> {
+    match limits.get(ask.limit_id) {
+        Some(tenant) => Ok(Plea { tenant, key: ask.key, tag: None, count: ask.count }),
+        None => Err(Rejection::UnknownLimit { limit_id: ask.limit_id.to_owned() }),
+    }
+}
+
+fn key_missing(plea: &Plea<'_>) -> Option<Rejection> {
+    let missing = plea.key.is_none() && plea.tenant.edition().limit.needs_key();
+    missing.then(|| Rejection::KeyMissing { limit_id: plea.tenant.id.to_string() })
+}
+
+/// Decides pleas the quick way, making rows for new keys.
+#[inline]
+pub(super) fn quickly(
+    intent: Intent,
+    pleas: &[Plea<'_>],
+    now: Timestamp,
+    judged: &mut Judged,
+    reader: &mut quick::Reader<'_>,
+) -> Option<(Decision, Timestamp)> {
+    for _ in 0..ADMISSIONS {
+        match quick::decide(pleas, intent, now, judged, reader) {
+            Quick::Decided(decision, at) => {
+                if intent == Intent::Acquire {
+                    count(pleas, &decision);
+                }
+                return Some((decision, at));
+            }
+            Quick::NeedsRow { ask } => {
+                let tag = pleas[ask].tag()?;
+                if !sitting::admit(pleas[ask].tenant, tag, now) {
+                    return None;
+                }
+            }
+            Quick::Otherwise => return None,
+        }
+    }
+    None
+}
+
+#[inline]
+fn count(pleas: &[Plea<'_>], decision: &Decision) {
+    match decision {
+        Decision::Granted => pleas.iter().for_each(|plea| plea.tenant.counts.granted()),
+        Decision::Denied(denial) => pleas[denial.binding.line].tenant.count_refused(denial.binding.item),
+    }
+}
+
+/// The answer of the quick way, if it has one.
+fn decide_quickly(
+    intent: Intent,
+    pleas: &[Plea<'_>],
+    now: Timestamp,
+    answers: &mut Answers,
+) -> Option<Answer> {
+    let mut judged = [0; MOST_QUICK_ASKS];
+    let first = answers.mark();
+    let (decision, at) = if answers.detail() == Detail::Readings {
+        let mut readings: Vec<(usize, usize, Reading)> = Vec::new();
+        let mut reader = |ask, item, reading| readings.push((ask, item, reading));
+        let decided = quickly(intent, pleas, now, &mut judged, &mut Some(&mut reader))?;
+        for (ask, item, reading) in readings {
+            if let Some(edition) = pleas[ask].tenant.edition_numbered(judged[ask]) {
+                answers.read(ItemReading { limit: Arc::clone(&edition.limit), item, reading });
+            }
+        }
+        decided
+    } else {
+        quickly(intent, pleas, now, &mut judged, &mut None)?
+    };
+    let outcome = match decision {
+        Decision::Granted => Outcome::Granted(None),
+        Decision::Denied(denial) => Outcome::Denied(name(denial, pleas, &judged)?),
+    };
+    Some(Answer { outcome, at, degraded: false, shadowed: Vec::new(), readings: first..answers.mark() })
+}
+
+/// A denial that names its limits, as they were when they were asked.
+fn name(denial: Denial, pleas: &[Plea<'_>], judged: &Judged) -> Option<Denied> {
+    let Denial { binding, wait, first } = denial;
+    let edition = |place: Place| -> Option<Arc<Edition>> {
+        let tenant: &Tenant = pleas[place.line].tenant;
+        tenant.edition_numbered(judged[place.line])
+    };
+    let limit = Arc::clone(&edition(binding)?.limit);
+    let first = (
+        if first.line == binding.line { Arc::clone(&limit) } else { Arc::clone(&edition(first)?.limit) },
+        first.item,
+    );
+    Some(Denied { limit, item: binding.item, wait, first })
+}

@@ -1,0 +1,166 @@
+//! Editions: what the rows of a limit are written under, and how they are carried from one to the next.
+//!
+//! An edit, a reset of a whole limit, or a base that is worn out makes a new edition. No row is touched then: every leaf knows the
+//! edition of its rows, and whoever comes to it next with a later one carries its rows over first, as of the instant each edition
+//! was made. That is why all three take no longer for a million keys than for one.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use tidegate_core::{Item, Limit, Per, Row, Rule, Season, Seat, State, Timestamp};
+
+use super::cell::Shape;
+use super::line::{PAYLOAD, PRESENT, Tag, WIDE};
+use super::print::Printer;
+use super::shelf::{Ring, Shelf};
+
+/// The cell of a row that is about to be decided on for the first time. It is blank, and it is not forgotten.
+pub(super) const RESERVED: u64 = PRESENT | WIDE | 1 << 59;
+
+/// Why there is a new edition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Because {
+    /// The limit was put.
+    Put,
+    /// Its counts were zeroed.
+    Reset,
+    /// Times no longer fitted the cells.
+    WornOut,
+}
+
+/// What rows are written under.
+#[derive(Debug)]
+pub(super) struct Edition {
+    /// From 1, without gaps.
+    pub(super) number: u64,
+    /// When it was made.
+    pub(super) at: Timestamp,
+    pub(super) because: Because,
+    pub(super) limit: Arc<Limit>,
+    all: Option<Layout>,
+    key: Option<Layout>,
+    /// The keys with exceptions, by fingerprint.
+    exceptions: HashMap<Tag, Box<[u8]>>,
+}
+
+/// How rows of one item are written.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Layout {
+    /// The index of the item in its limit.
+    pub(super) item: usize,
+    pub(super) shape: Shape,
+    ring: Option<Ring>,
+}
+
+impl Edition {
+    pub(super) fn new(
+        number: u64,
+        at: Timestamp,
+        because: Because,
+        limit: Arc<Limit>,
+        printer: &Printer,
+    ) -> Edition {
+        let keys = limit.spec().overrides.iter().map(|written| written.key.as_slice());
+        let exceptions = keys.map(|key| (printer.print(key), key.into())).collect();
+        let (all, key) = (layout(&limit, Per::All, at), layout(&limit, Per::Key, at));
+        Edition { number, at, because, limit, all, key, exceptions }
+    }
+
+    /// How rows are written, if they have one item.
+    pub(super) fn layout(&self, per: Per) -> Option<&Layout> {
+        match per {
+            Per::All => self.all.as_ref(),
+            Per::Key => self.key.as_ref(),
+        }
+    }
+
+    /// Whether times from `now` on will soon not fit any more.
+    pub(super) fn is_worn_out(&self, now: Timestamp) -> bool {
+        [&self.all, &self.key].into_iter().flatten().any(|layout| layout.shape.is_worn_out(now))
+    }
+
+    /// Who sits where this tag is.
+    pub(super) fn seat(&self, per: Per, tag: Tag) -> Seat<'_> {
+        match per {
+            Per::All => Seat::All,
+            Per::Key => {
+                let key = if self.exceptions.is_empty() { None } else { self.exceptions.get(&tag) };
+                Seat::from(key.map_or(&[][..], |key| self.limit.overrides(key)))
+            }
+        }
+    }
+
+    fn ring(&self, per: Per) -> Option<Ring> {
+        self.layout(per).and_then(|layout| layout.ring)
+    }
+
+    fn rule(&self, layout: &Layout) -> &Rule {
+        self.limit.items()[layout.item].rule()
+    }
+
+    /// Takes the row out that a cell stands for.
+    pub(super) fn unpack(&self, per: Per, cell: u64, shelf: &mut Shelf) -> Row {
+        if cell == RESERVED {
+            return Row::blank(&self.limit, per);
+        }
+        if cell & WIDE != 0 {
+            return shelf.take(cell, self.ring(per));
+        }
+        match self.layout(per) {
+            Some(layout) if cell & PRESENT != 0 => {
+                Row::of(layout.shape.read(self.rule(layout), cell & PAYLOAD))
+            }
+            _ => Row::blank(&self.limit, per),
+        }
+    }
+
+    /// Packs a row into a cell, and onto the shelf if it must be.
+    pub(super) fn pack(&self, per: Per, tag: Tag, row: Row, shelf: &mut Shelf) -> u64 {
+        let excepted = per == Per::Key && !self.exceptions.is_empty() && self.exceptions.contains_key(&tag);
+        let layout = self.layout(per).filter(|_| !excepted);
+        if let (Some(layout), Some(state)) = (layout, row.only())
+            && let Some(payload) = layout.shape.write(self.rule(layout), state)
+        {
+            return PRESENT | payload;
+        }
+        PRESENT | shelf.put(row, layout.and_then(|layout| layout.ring))
+    }
+
+    /// When the row of a cell can be forgotten; `None` if time alone will not do it.
+    pub(super) fn freshens(&self, tag: Tag, cell: u64, shelf: &Shelf, now: Timestamp) -> Option<Timestamp> {
+        if cell == RESERVED {
+            return None;
+        }
+        let seat = self.seat(Per::Key, tag);
+        match self.layout(Per::Key) {
+            Some(layout) if cell & WIDE == 0 => {
+                let state: State = layout.shape.read(self.rule(layout), cell & PAYLOAD);
+                Row::of(state).freshens(&self.limit, seat, now)
+            }
+            _ => shelf.look(cell, self.ring(Per::Key), |row| row.freshens(&self.limit, seat, now)),
+        }
+    }
+
+    /// Carries a row over from the edition before this one.
+    pub(super) fn adopt(&self, former: &Edition, per: Per, tag: Tag, row: &mut Row) {
+        match self.because {
+            Because::WornOut => {}
+            Because::Reset => row.reset(&self.limit, per),
+            Because::Put if former.limit.season(self.at) == Season::After => {
+                *row = Row::blank(&self.limit, per);
+            }
+            Because::Put => {
+                let (old, new) = (former.seat(per, tag), self.seat(per, tag));
+                *row = row.adopt((&former.limit, old), (&self.limit, new), self.at);
+            }
+        }
+    }
+}
+
+/// How rows are written that have one item.
+fn layout(limit: &Limit, per: Per, now: Timestamp) -> Option<Layout> {
+    let mut items = limit.items().iter().enumerate().filter(|(_, item): &(usize, &Item)| item.per() == per);
+    let (index, item) = items.next()?;
+    let shape = Shape::of(item.rule(), limit.tick().per_second(), now)?;
+    items.next().is_none().then(|| Layout { item: index, shape, ring: Ring::of(item.rule()) })
+}

@@ -1,0 +1,137 @@
+//! Handles on limits, for those who decide on them often.
+
+use std::sync::Arc;
+
+use tidegate_core::order::MOST_ASKS;
+use tidegate_core::{Amount, Ask, Decision, Intent, Order, Timestamp, Verdict};
+
+use super::deciding::{glance, quickly};
+use super::quick::{MOST_QUICK_ASKS, Plea};
+use super::tenant::Tenant;
+use super::{LOOK_AHEAD, Shared};
+use crate::answer::{Answers, Detail, Outcome, Rejection};
+use crate::store::deciding::check_key;
+
+/// A handle on one limit: decides without looking the limit up, and says no more than whether and when.
+///
+/// It follows every edit of its limit. Once the limit is removed it says so; a limit that is added again under the same id is
+/// found by a new handle.
+#[derive(Clone)]
+pub struct Gate {
+    shared: Arc<Shared>,
+    tenant: Arc<Tenant>,
+}
+
+impl Gate {
+    pub(super) fn new(shared: Arc<Shared>, tenant: Arc<Tenant>) -> Gate {
+        Gate { shared, tenant }
+    }
+
+    /// Takes `count` for a key, now or not at all. Limits without `per: key` items take the key and ignore it.
+    ///
+    /// A grant that would come with a lease is refused a handle this small: see [`Rejection::NeedsLease`].
+    pub fn try_acquire(&self, key: &[u8], count: Amount) -> Result<Verdict, Rejection> {
+        check_key(Some(key))?;
+        let plea = Plea { tenant: &self.tenant, key: Some(key), tag: None, count };
+        self.shared.verdict(&[plea], self.shared.now())
+    }
+
+    /// Takes `count` for each of these keys, one after the other, all at one instant.
+    ///
+    /// # Panics
+    /// If there is not one verdict for each key.
+    pub fn try_batch(
+        &self,
+        keys: &[&[u8]],
+        count: Amount,
+        verdicts: &mut [Verdict],
+    ) -> Result<(), Rejection> {
+        assert_eq!(keys.len(), verdicts.len(), "one verdict for each key");
+        keys.iter().try_for_each(|key| check_key(Some(key)))?;
+        let now = self.shared.now();
+        for (keys, verdicts) in keys.chunks(LOOK_AHEAD).zip(verdicts.chunks_mut(LOOK_AHEAD)) {
+            let mut near: [Option<Plea<'_>>; LOOK_AHEAD] = [const { None }; LOOK_AHEAD];
+            for (near, key) in near.iter_mut().zip(keys) {
+                let tag = Some(self.tenant.printer.print(key));
+                *near = Some(Plea { tenant: &self.tenant, key: Some(key), tag, count });
+            }
+            glance(near.iter().flatten());
+            for (plea, verdict) in near.into_iter().flatten().zip(verdicts) {
+                *verdict = self.shared.verdict(&[plea], now)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A handle on several limits that are decided together, all or nothing.
+#[derive(Clone)]
+pub struct Gates {
+    shared: Arc<Shared>,
+    tenants: Box<[Arc<Tenant>]>,
+}
+
+impl Gates {
+    pub(super) fn new(shared: Arc<Shared>, tenants: Vec<Arc<Tenant>>) -> Option<Gates> {
+        let tenants: Box<[Arc<Tenant>]> = tenants.into();
+        (1..=MOST_ASKS).contains(&tenants.len()).then_some(Gates { shared, tenants })
+    }
+
+    /// Takes one of each limit for these keys, in the order of the limits: everything or nothing.
+    ///
+    /// # Panics
+    /// If there is not one key for each limit.
+    pub fn try_acquire(&self, keys: &[Option<&[u8]>]) -> Result<Verdict, Rejection> {
+        assert_eq!(keys.len(), self.tenants.len(), "one key for each limit");
+        keys.iter().try_for_each(|key| check_key(*key))?;
+        let now = self.shared.now();
+        if self.tenants.len() <= MOST_QUICK_ASKS {
+            let blank = Plea { tenant: &self.tenants[0], key: None, tag: None, count: 1 };
+            let mut pleas = [blank; MOST_QUICK_ASKS];
+            for ((plea, tenant), key) in pleas.iter_mut().zip(&self.tenants).zip(keys) {
+                *plea = Plea { tenant, key: *key, tag: None, count: 1 };
+            }
+            return self.shared.verdict(&pleas[..self.tenants.len()], now);
+        }
+        let pleas: Vec<Plea<'_>> = self
+            .tenants
+            .iter()
+            .zip(keys)
+            .map(|(tenant, key)| Plea { tenant, key: *key, tag: None, count: 1 })
+            .collect();
+        self.shared.verdict(&pleas, now)
+    }
+}
+
+impl Shared {
+    #[inline]
+    fn verdict(&self, pleas: &[Plea<'_>], now: Timestamp) -> Result<Verdict, Rejection> {
+        let mut judged = [0; MOST_QUICK_ASKS];
+        match quickly(Intent::Acquire, pleas, now, &mut judged, &mut None) {
+            Some((Decision::Granted, _)) => Ok(Verdict::Granted),
+            Some((Decision::Denied(denial), _)) => Ok(Verdict::Denied(denial.wait)),
+            None => self.thorough_verdict(pleas),
+        }
+    }
+
+    #[cold]
+    fn thorough_verdict(&self, pleas: &[Plea<'_>]) -> Result<Verdict, Rejection> {
+        let asks: Vec<Ask<'_>> = pleas
+            .iter()
+            .map(|plea| Ask { limit_id: &plea.tenant.id, key: plea.key, count: plea.count })
+            .collect();
+        if pleas.iter().any(|plea| super::tenant::holds(&plea.tenant.edition().limit)) {
+            return Err(Rejection::NeedsLease);
+        }
+        let mut answers = Answers::new(Detail::Verdicts);
+        self.submit(&[Order::acquire(&asks)], &mut answers);
+        match answers.get(0) {
+            Some(Ok(answer)) => Ok(match &answer.outcome {
+                Outcome::Granted(_) => Verdict::Granted,
+                Outcome::Denied(denied) => Verdict::Denied(denied.wait),
+            }),
+            Some(Err(rejection)) => Err(rejection.clone()),
+            None => unreachable!("one answer for one order"),
+        }
+    }
+}

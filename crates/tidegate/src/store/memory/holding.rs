@@ -1,0 +1,165 @@
+//! Giving back, renewing and settling what is held.
+//!
+//! Whoever comes to the desk has the list of limits in hand already: who waited for it at the desk could wait for somebody who
+//! changes the list, who waits for those that read it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tidegate_core::decide;
+use tidegate_core::{LeaseId, Line, Load, Row, Tenure, Timestamp};
+
+use super::sitting::{Missing, with_row};
+use super::tenant::Tenant;
+use super::{Desk, Limits, Shared};
+use crate::store::leases::{Holding, Lease, SETTLED_MEMORY};
+use crate::store::{Actual, Settlement};
+
+/// How many lapsed leases are cleared away at a time. Rows know by themselves that their leases have lapsed.
+const LAPSES_AT_A_TIME: usize = 64;
+
+impl Shared {
+    /// Clears away leases that have lapsed: their rows need not be remembered for them.
+    pub(super) fn let_lapse(&self, limits: &Limits, desk: &mut Desk, now: Timestamp) {
+        for _ in 0..LAPSES_AT_A_TIME {
+            let Some((_, lease)) = desk.leases.pop_lapsed(now) else { break };
+            for holding in lease.holdings.iter().filter(|holding| holding.pins) {
+                self.with_held(limits, holding, now, Row::unpin);
+            }
+        }
+        self.mind_lapses(desk);
+    }
+
+    /// Remembers when the next lease lapses.
+    pub(super) fn mind_lapses(&self, desk: &Desk) {
+        let next = desk.leases.next_lapse().map_or(u64::MAX, Timestamp::ticks);
+        self.next_lapse.store(next, Ordering::Relaxed);
+    }
+
+    /// The limit that a holding was charged under, if it still is the one, or comes back if its file does.
+    fn holder_of(&self, limits: &Limits, holding: &Holding) -> Option<Arc<Tenant>> {
+        let own = |tenant: &Arc<Tenant>| tenant.generation == holding.generation;
+        let current = limits.get(&holding.limit_id).map(Arc::clone);
+        current.filter(own).or_else(|| self.retired(&holding.limit_id).filter(own))
+    }
+
+    fn with_held<T>(
+        &self,
+        limits: &Limits,
+        holding: &Holding,
+        now: Timestamp,
+        change: impl FnOnce(&mut Row) -> T,
+    ) -> Option<T> {
+        let tenant = self.holder_of(limits, holding)?;
+        with_row(&tenant, holding.key.as_deref(), now, Missing::IsNothing, |_, _, row| change(row))
+    }
+
+    pub(super) fn release(&self, id: LeaseId) -> bool {
+        let now = self.latest(self.clock.now());
+        let limits = self.limits();
+        let mut desk = self.desk();
+        self.let_lapse(&limits, &mut desk, now);
+        let released = self.give_back(&limits, &mut desk, id, now).is_some();
+        self.mind_lapses(&desk);
+        released
+    }
+
+    /// Takes a lease out and gives back what it holds.
+    fn give_back(&self, limits: &Limits, desk: &mut Desk, id: LeaseId, now: Timestamp) -> Option<Lease> {
+        let lease = desk.leases.remove(id)?;
+        if lease.expires_at <= now {
+            // It has lapsed, but was not cleared away yet.
+            desk.leases.insert(id, lease);
+            return None;
+        }
+        let tenure = Tenure { lease: id, expires_at: lease.expires_at };
+        for holding in &lease.holdings {
+            self.with_held(limits, holding, now, |row| {
+                row.release(&tenure, now);
+                if holding.pins {
+                    row.unpin();
+                }
+            });
+        }
+        Some(lease)
+    }
+
+    pub(super) fn renew(&self, id: LeaseId, ttl: Option<Duration>) -> Option<Timestamp> {
+        let now = self.latest(self.clock.now());
+        let limits = self.limits();
+        let mut desk = self.desk();
+        self.let_lapse(&limits, &mut desk, now);
+        let mut lease = desk.leases.remove(id)?;
+        if lease.expires_at <= now {
+            desk.leases.insert(id, lease);
+            return None;
+        }
+        let ttl = ttl.map_or(lease.ttl, |ttl| self.tick.span(ttl));
+        let tenure = Tenure { lease: id, expires_at: lease.expires_at };
+        let expires_at = now.plus(ttl);
+        for holding in &lease.holdings {
+            self.with_held(&limits, holding, now, |row| row.renew(&tenure, expires_at, now));
+        }
+        lease.expires_at = expires_at;
+        desk.leases.insert(id, lease);
+        self.mind_lapses(&desk);
+        Some(expires_at)
+    }
+
+    pub(super) fn settle(&self, id: LeaseId, actual: Actual<'_>) -> Settlement {
+        let now = self.latest(self.clock.now());
+        let limits = self.limits();
+        let mut desk = self.desk();
+        self.let_lapse(&limits, &mut desk, now);
+        if desk.leases.was_settled(id, now) {
+            return Settlement::Settled;
+        }
+        let Some(lease) = desk.leases.get(id) else { return Settlement::Gone };
+        let loads = lease.loads(|ask, held| match actual {
+            Actual::Every(count) => count,
+            Actual::Each(counts) => counts.get(ask).copied().unwrap_or(held),
+        });
+        let Some(lease) = desk.leases.remove(id).filter(|lease| now < lease.expires_at) else {
+            return Settlement::Gone;
+        };
+        for (holding, load) in lease.holdings.iter().zip(loads) {
+            let tenure = Tenure { lease: id, expires_at: lease.expires_at };
+            self.correct(&limits, tenure, holding, load, now);
+        }
+        desk.leases.remember_settled(id, now.plus(self.tick.span(SETTLED_MEMORY)));
+        self.mind_lapses(&desk);
+        Settlement::Settled
+    }
+
+    /// Gives back what a holding holds, and corrects what it was charged to what this load costs.
+    fn correct(&self, limits: &Limits, tenure: Tenure, holding: &Holding, load: Load, now: Timestamp) {
+        let current = limits.get(&holding.limit_id).filter(|tenant| tenant.generation == holding.generation);
+        let Some(tenant) = current else {
+            self.with_held(limits, holding, now, |row| {
+                row.release(&tenure, now);
+                if holding.pins {
+                    row.unpin();
+                }
+            });
+            return;
+        };
+        let key = holding.key.as_deref();
+        with_row(tenant, key, now, Missing::IsMade, |edition, seat, row| {
+            row.release(&tenure, now);
+            if holding.pins {
+                row.unpin();
+            }
+            let now = row.latest_charge().max(now);
+            let limit = &edition.limit;
+            let mut line = Line { limit, seat, row, load };
+            for (name, charged) in &holding.charges {
+                if let Some((index, item)) =
+                    limit.item_named(name).filter(|(_, item)| item.per() == seat.per())
+                {
+                    line.settle(index, charged, holding.version, decide::cost(item, load), now);
+                }
+            }
+        });
+    }
+}

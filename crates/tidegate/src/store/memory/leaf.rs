@@ -1,0 +1,543 @@
+//! A leaf: up to some twenty thousand rows in lines, and the lock that their coming and going is done under.
+//!
+//! A row belongs into the line that its tag says, as a fraction of the lines there are, or into one of the next few. The lines
+//! are in pages, and pages are only ever added, so that nobody who looks without a lock can find memory gone. When a new row finds
+//! no place the leaf is *rebuilt*: fresh rows are dropped, an eighth more pages is added if that was not enough, and every row is
+//! placed anew. A leaf that has grown to its full size hands its pages to sixteen leaves of the next level instead.
+//!
+//! Whoever looks while a leaf is rebuilt may not find a row that is there. Not finding is therefore never believed without the lock.
+
+use std::sync::{Arc, PoisonError};
+
+use tidegate_core::{Per, Row, Timestamp};
+
+use super::budget::Budget;
+use super::edition::{Edition, RESERVED};
+use super::line::{self, EMPTY, HELD, Line, Look, SLOTS, Tag, WIDE};
+use super::shelf::Shelf;
+use super::sync::{AtomicU64, Mutex, MutexGuard, OnceLock, Ordering};
+
+/// Lines in a page.
+pub(super) const PAGE_LINES: usize = 64;
+/// Pages in a leaf.
+pub(super) const MOST_PAGES: usize = 128;
+/// Leaves that a full leaf becomes.
+pub(super) const FAN: usize = 16;
+const FAN_BITS: u32 = 4;
+/// How many lines a row may lie after the one it belongs into.
+const REACH: usize = 64;
+/// How full a leaf may become, in rows of a hundred places.
+const FULLEST: usize = 87;
+/// How full it may be after a rebuild that added no pages.
+const FULL_ENOUGH: usize = 76;
+/// A leaf with more rows than this is not searched for fresh ones at every turn.
+const SMALL: usize = 1024;
+/// Such a leaf is searched once in as many turns as make this many rows a turn.
+const ROWS_A_TURN: usize = 32;
+
+/// An instant that no row waits for.
+pub(super) const NEVER: Timestamp = Timestamp::from_ticks(u64::MAX);
+
+struct Page([Line; PAGE_LINES]);
+
+/// Some rows of a table, or the way to them.
+pub(super) struct Leaf {
+    /// The edition its rows are written under.
+    edition: AtomicU64,
+    /// How many pages it has; none before its first row.
+    pages_used: AtomicU64,
+    /// The level below, once this one was full.
+    branch: OnceLock<Box<[Leaf]>>,
+    pages: [OnceLock<Arc<Page>>; MOST_PAGES],
+    depth: u32,
+    inner: Mutex<Inner>,
+}
+
+/// What is under a leaf's lock.
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) shelf: Shelf,
+    rows: usize,
+    /// No row is fresh before this instant.
+    fresh_from: Timestamp,
+    /// How many new rows found the leaf full since it was last searched.
+    turns: usize,
+    /// What its shelf was last known to take.
+    shelf_bytes: usize,
+}
+
+/// A leaf whose lock is held, with its rows in the present edition.
+pub(super) struct Owned<'a> {
+    pub(super) leaf: &'a Leaf,
+    pub(super) inner: MutexGuard<'a, Inner>,
+}
+
+/// A row that was found.
+#[derive(Clone, Copy)]
+pub(super) struct Spot<'a> {
+    pub(super) line: &'a Line,
+    pub(super) slot: usize,
+    pub(super) cell: u64,
+    pub(super) seen: u64,
+}
+
+/// What came of reserving a place.
+pub(super) enum Reserved {
+    /// There is a blank row now.
+    Here,
+    /// The leaf's rows have moved a level down; look for the leaf again.
+    Below,
+    /// There is no place, and no row is fresh before this instant.
+    Crowded(Timestamp),
+}
+
+/// Where room is looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Room {
+    /// Among the lines there are, if they are not that full.
+    Here,
+    /// In more lines.
+    More,
+}
+
+/// What came of making room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rebuilt {
+    Roomy,
+    /// The leaf's rows have moved a level down.
+    Split,
+    /// There are no means to.
+    AsItWas,
+}
+
+/// What a leaf needs to know to make room.
+#[derive(Clone, Copy)]
+pub(super) struct Means<'a> {
+    pub(super) edition: &'a Edition,
+    pub(super) budget: &'a Budget,
+    pub(super) now: Timestamp,
+}
+
+impl Leaf {
+    pub(super) fn new(depth: u32, edition: u64) -> Leaf {
+        Leaf {
+            edition: AtomicU64::new(edition),
+            pages_used: AtomicU64::new(0),
+            branch: OnceLock::new(),
+            pages: std::array::from_fn(|_| OnceLock::new()),
+            depth,
+            inner: Mutex::new(Inner::default()),
+        }
+    }
+
+    /// The leaf that a tag belongs to.
+    #[inline]
+    pub(super) fn descend(&self, tag: Tag) -> &Leaf {
+        let mut leaf = self;
+        while let Some(branch) = leaf.branch.get() {
+            leaf = &branch[leaf.child(tag)];
+        }
+        leaf
+    }
+
+    /// Which leaf of the next level a tag belongs to.
+    #[inline]
+    fn child(&self, tag: Tag) -> usize {
+        let child = (tag.low << (FAN_BITS * self.depth)) >> (u64::BITS - FAN_BITS);
+        usize::try_from(child).expect("four bits")
+    }
+
+    /// Whether its rows moved a level down.
+    pub(super) fn is_branch(&self) -> bool {
+        self.branch.get().is_some()
+    }
+
+    /// Every leaf below this one that has rows of its own.
+    pub(super) fn each(&self, visit: &mut dyn FnMut(&Leaf)) {
+        match self.branch.get() {
+            Some(branch) => branch.iter().for_each(|leaf| leaf.each(visit)),
+            None => visit(self),
+        }
+    }
+
+    /// The edition of its rows.
+    #[inline]
+    pub(super) fn edition(&self) -> u64 {
+        self.edition.load(Ordering::Acquire)
+    }
+
+    /// Brings the line near that a tag belongs into. The answer means nothing.
+    #[inline]
+    pub(super) fn glance(&self, tag: Tag) -> u64 {
+        let lines = self.lines();
+        if lines == 0 { 0 } else { self.line(self.home(tag, lines)).map_or(0, Line::glance) }
+    }
+
+    /// Finds a row without a lock. That it is not found means nothing.
+    #[inline]
+    pub(super) fn find(&self, tag: Tag) -> Option<Spot<'_>> {
+        let lines = self.lines();
+        if lines == 0 {
+            return None;
+        }
+        let mut index = self.home(tag, lines);
+        for _ in 0..REACH.min(lines) {
+            let line = self.line(index)?;
+            match line.look(tag) {
+                Look::Found { slot, cell, seen } => return Some(Spot { line, slot, cell, seen }),
+                Look::Absent => return None,
+                Look::Passed => index = if index + 1 == lines { 0 } else { index + 1 },
+            }
+        }
+        None
+    }
+
+    /// Waits for the leaf's lock.
+    pub(super) fn own(&self) -> Owned<'_> {
+        // A panic inside is a defect of ours; it must not make the limiter the outage.
+        Owned { leaf: self, inner: self.inner.lock().unwrap_or_else(PoisonError::into_inner) }
+    }
+
+    /// Takes the leaf's lock if nobody has it.
+    pub(super) fn try_own(&self) -> Option<Owned<'_>> {
+        self.inner.try_lock().ok().map(|inner| Owned { leaf: self, inner })
+    }
+
+    #[inline]
+    fn lines(&self) -> usize {
+        usize::try_from(self.pages_used.load(Ordering::Acquire)).expect("few") * PAGE_LINES
+    }
+
+    #[inline]
+    fn line(&self, index: usize) -> Option<&Line> {
+        self.pages[index / PAGE_LINES].get().map(|page| &page.0[index % PAGE_LINES])
+    }
+
+    /// The line a tag belongs into, of this many.
+    #[inline]
+    fn home(&self, tag: Tag, lines: usize) -> usize {
+        let place = tag.low << (FAN_BITS * self.depth);
+        usize::try_from((u128::from(place) * lines as u128) >> u64::BITS).expect("below the number of lines")
+    }
+}
+
+impl Default for Inner {
+    fn default() -> Inner {
+        Inner { shelf: Shelf::default(), rows: 0, fresh_from: NEVER, turns: 0, shelf_bytes: 0 }
+    }
+}
+
+impl<'a> Owned<'a> {
+    /// Finds a row and waits until nobody else holds it, then holds it.
+    pub(super) fn hold(&self, tag: Tag) -> Option<Spot<'a>> {
+        let mut spot = self.leaf.find(tag)?;
+        spot.cell = line::take_any(spot.line.cell(spot.slot));
+        // Rows only go away under the lock, and we have it.
+        debug_assert!(spot.cell != EMPTY && spot.line.tag(spot.slot) == tag);
+        Some(spot)
+    }
+
+    /// Something may be fresh sooner than was known.
+    pub(super) fn may_have_fresh(&mut self) {
+        self.inner.fresh_from = Timestamp::EPOCH;
+    }
+
+    /// Takes note of what the shelf takes.
+    pub(super) fn weigh(&mut self, budget: &Budget) {
+        let bytes = self.inner.shelf.bytes();
+        budget.correct(self.inner.shelf_bytes, bytes);
+        self.inner.shelf_bytes = bytes;
+    }
+
+    /// Carries every row over to the last of these editions; the first is the one they are in.
+    pub(super) fn adopt(&mut self, editions: &[Arc<Edition>]) {
+        let (Some(first), Some(last)) = (editions.first(), editions.last()) else { return };
+        // Whoever holds a cell and then sees the former edition is before us; whoever takes one after us is not.
+        self.leaf.edition.store(u64::MAX, Ordering::Release);
+        let leaf = self.leaf;
+        let mut taken: Vec<(&AtomicU64, Tag, Row)> = Vec::new();
+        for index in 0..leaf.lines() {
+            let Some(line) = leaf.line(index) else { continue };
+            for slot in 0..SLOTS {
+                let cell = line.cell(slot);
+                if cell.load(Ordering::Relaxed) == EMPTY {
+                    continue;
+                }
+                let word = line::take_any(cell);
+                let tag = line.tag(slot);
+                let mut row = first.unpack(Per::Key, word, &mut self.inner.shelf);
+                for pair in editions.windows(2) {
+                    pair[1].adopt(&pair[0], Per::Key, tag, &mut row);
+                }
+                taken.push((cell, tag, row));
+            }
+        }
+        self.inner.shelf.forget_rings();
+        for (cell, tag, row) in taken {
+            let word = last.pack(Per::Key, tag, row, &mut self.inner.shelf);
+            line::give_back(cell, word);
+        }
+        self.inner.fresh_from = Timestamp::EPOCH;
+        leaf.edition.store(last.number, Ordering::Release);
+    }
+
+    /// Makes a place for a row that is not there: a blank row that is not forgotten, and that only the leaf's owner decides on.
+    pub(super) fn reserve(&mut self, tag: Tag, means: Means<'_>) -> Reserved {
+        if means.budget.has_all_rows() {
+            self.drop_fresh_if_due(means);
+        }
+        if !means.budget.take_row() {
+            return Reserved::Crowded(self.inner.fresh_from);
+        }
+        let fullest = self.leaf.lines() * SLOTS * FULLEST / 100;
+        if self.inner.rows < fullest && self.place(tag, RESERVED, Some(means)) {
+            self.inner.rows += 1;
+            return Reserved::Here;
+        }
+        self.drop_fresh_if_due(means);
+        for room in [Room::Here, Room::More] {
+            if self.rebuild(room, means) == Rebuilt::Split {
+                means.budget.give_row();
+                return Reserved::Below;
+            }
+            if self.place(tag, RESERVED, Some(means)) {
+                self.inner.rows += 1;
+                return Reserved::Here;
+            }
+        }
+        means.budget.give_row();
+        Reserved::Crowded(self.inner.fresh_from)
+    }
+
+    /// Forgets fresh rows, if there may be any. A large leaf is not searched for one of them at every turn.
+    pub(super) fn drop_fresh_if_due(&mut self, means: Means<'_>) {
+        self.inner.turns += 1;
+        let due = self.inner.rows <= SMALL || self.inner.turns * ROWS_A_TURN >= self.inner.rows;
+        if due && self.inner.fresh_from <= means.now {
+            self.drop_fresh(means);
+        }
+    }
+
+    /// Makes an ordinary blank row of a reserved one, to be used or forgotten by whoever comes next.
+    pub(super) fn open(&mut self, tag: Tag, means: Means<'_>) {
+        if let Some(spot) = self.leaf.find(tag)
+            && spot.cell == RESERVED
+        {
+            let row = Row::blank(&means.edition.limit, Per::Key);
+            let word = means.edition.pack(Per::Key, tag, row, &mut self.inner.shelf);
+            line::give_back(spot.line.cell(spot.slot), word);
+            self.inner.fresh_from = Timestamp::EPOCH;
+        }
+    }
+
+    /// Forgets a row that is held and has nothing on the shelf.
+    pub(super) fn vacate(&mut self, spot: &Spot<'_>, budget: &Budget) {
+        line::give_back(spot.line.cell(spot.slot), EMPTY);
+        self.inner.rows -= 1;
+        budget.give_row();
+    }
+
+    /// Writes a held row down.
+    pub(super) fn settle(&mut self, spot: &Spot<'_>, tag: Tag, row: Row, means: Means<'_>) {
+        let word = means.edition.pack(Per::Key, tag, row, &mut self.inner.shelf);
+        let freshens = means.edition.freshens(tag, word, &self.inner.shelf, means.now);
+        self.inner.fresh_from = self.inner.fresh_from.min(freshens.unwrap_or(NEVER));
+        line::give_back(spot.line.cell(spot.slot), word);
+    }
+
+    /// Whether somebody holds something here that they could give back.
+    pub(super) fn is_held(&self, now: Timestamp) -> bool {
+        self.inner.shelf.iter().any(|row| row.is_held(now))
+    }
+
+    /// Makes room: by placing the rows better, by more pages, or a level further down.
+    fn rebuild(&mut self, room: Room, means: Means<'_>) -> Rebuilt {
+        let places = self.leaf.lines() * SLOTS;
+        if room == Room::Here && places > 0 && self.inner.rows * 100 <= places * FULL_ENOUGH {
+            let rows = self.drain();
+            return self.arrange(rows, means);
+        }
+        let pages = self.pages();
+        if pages == MOST_PAGES {
+            // New leaves cost their own size; the pages are the same.
+            if !means.budget.take(FAN * size_of::<Leaf>()) {
+                return Rebuilt::AsItWas;
+            }
+            let rows = self.drain();
+            return self.scatter(rows, means);
+        }
+        let more = (pages / 8).clamp(1, MOST_PAGES - pages);
+        if !means.budget.take(more * size_of::<Page>()) {
+            return Rebuilt::AsItWas;
+        }
+        let rows = self.drain();
+        self.add_pages(more);
+        self.arrange(rows, means)
+    }
+
+    fn pages(&self) -> usize {
+        usize::try_from(self.leaf.pages_used.load(Ordering::Relaxed)).expect("few")
+    }
+
+    fn add_pages(&mut self, more: usize) {
+        let pages = self.pages();
+        for page in &self.leaf.pages[pages..pages + more] {
+            page.get_or_init(|| Arc::new(Page(std::array::from_fn(|_| Line::new()))));
+        }
+        self.leaf.pages_used.store((pages + more) as u64, Ordering::Release);
+    }
+
+    /// Forgets every fresh row, and learns when the next will be.
+    pub(super) fn drop_fresh(&mut self, means: Means<'_>) {
+        self.inner.turns = 0;
+        let mut next = NEVER;
+        self.each_row(|inner, tag, word| {
+            let freshens = means.edition.freshens(tag, word, &inner.shelf, means.now);
+            match freshens {
+                Some(at) if at <= means.now => {
+                    inner.forget(word, means.budget);
+                    EMPTY
+                }
+                _ => {
+                    next = next.min(freshens.unwrap_or(NEVER));
+                    word
+                }
+            }
+        });
+        self.inner.fresh_from = next;
+    }
+
+    /// Holds every row in turn, and leaves in its cell what is said. The caller holds none yet.
+    fn each_row(&mut self, mut change: impl FnMut(&mut Inner, Tag, u64) -> u64) {
+        let leaf = self.leaf;
+        for index in 0..leaf.lines() {
+            let Some(line) = leaf.line(index) else { continue };
+            for slot in 0..SLOTS {
+                let cell = line.cell(slot);
+                if cell.load(Ordering::Relaxed) != EMPTY {
+                    let word = line::take_any(cell);
+                    line::give_back(cell, change(&mut self.inner, line.tag(slot), word));
+                }
+            }
+        }
+    }
+
+    /// Takes every row out of its line.
+    fn drain(&mut self) -> Vec<(Tag, u64)> {
+        let mut rows = Vec::with_capacity(self.inner.rows);
+        self.each_row(|_, tag, word| {
+            rows.push((tag, word));
+            EMPTY
+        });
+        for index in 0..self.leaf.lines() {
+            self.leaf.line(index).expect("pages in use exist").set_passed(false);
+        }
+        rows
+    }
+
+    /// Places drained rows. If one finds no place there are more pages, even above the budget: no row is forgotten for want of room.
+    fn arrange(&mut self, mut rows: Vec<(Tag, u64)>, means: Means<'_>) -> Rebuilt {
+        loop {
+            let Some(stuck) = rows.iter().position(|&(tag, word)| !self.place(tag, word, None)) else {
+                return Rebuilt::Roomy;
+            };
+            let rest = rows.split_off(stuck);
+            rows = self.drain();
+            rows.extend(rest);
+            if self.pages() == MOST_PAGES {
+                means.budget.take_anyway(FAN * size_of::<Leaf>());
+                return self.scatter(rows, means);
+            }
+            means.budget.take_anyway(size_of::<Page>());
+            self.add_pages(1);
+        }
+    }
+
+    /// Hands drained rows and all pages to the level below.
+    fn scatter(&mut self, rows: Vec<(Tag, u64)>, means: Means<'_>) -> Rebuilt {
+        let leaf = self.leaf;
+        let edition = leaf.edition.load(Ordering::Relaxed);
+        // The lines will be others' lines: whoever still finds a row through this leaf must not believe its edition.
+        leaf.edition.store(u64::MAX, Ordering::Release);
+        leaf.pages_used.store(0, Ordering::Release);
+        let children: Box<[Leaf]> = (0..FAN).map(|_| Leaf::new(leaf.depth + 1, edition)).collect();
+        let each = MOST_PAGES / FAN;
+        for (child, pages) in children.iter().zip(leaf.pages.chunks(each)) {
+            for (own, page) in child.pages.iter().zip(pages) {
+                let page = page.get().expect("a full leaf has all its pages");
+                own.get_or_init(|| Arc::clone(page));
+            }
+            child.pages_used.store(each as u64, Ordering::Release);
+        }
+        let mut shares: Vec<Vec<(Tag, u64)>> =
+            (0..FAN).map(|_| Vec::with_capacity(rows.len() / FAN * 5 / 4)).collect();
+        for (tag, word) in rows {
+            shares[leaf.child(tag)].push((tag, word));
+        }
+        for (child, mut share) in children.iter().zip(shares) {
+            let mut child = child.own();
+            for (tag, word) in share.iter_mut().filter(|(_, word)| *word & WIDE != 0) {
+                let row = means.edition.unpack(Per::Key, *word, &mut self.inner.shelf);
+                *word = means.edition.pack(Per::Key, *tag, row, &mut child.inner.shelf);
+            }
+            child.inner.rows = share.len();
+            child.inner.fresh_from = self.inner.fresh_from;
+            child.arrange(share, means);
+            child.weigh(means.budget);
+        }
+        self.inner.shelf = Shelf::default();
+        self.inner.rows = 0;
+        self.weigh(means.budget);
+        leaf.branch.get_or_init(|| children);
+        Rebuilt::Split
+    }
+
+    fn is_fresh(&self, tag: Tag, word: u64, means: Means<'_>) -> bool {
+        means.edition.freshens(tag, word, &self.inner.shelf, means.now).is_some_and(|at| at <= means.now)
+    }
+
+    /// Puts a row into the first place for it, an empty one or, if that may be, a fresh row's.
+    fn place(&mut self, tag: Tag, word: u64, over_fresh: Option<Means<'_>>) -> bool {
+        let leaf = self.leaf;
+        let lines = leaf.lines();
+        if lines == 0 {
+            return false;
+        }
+        let mut index = leaf.home(tag, lines);
+        for _ in 0..REACH.min(lines) {
+            let line = leaf.line(index).expect("pages in use exist");
+            for slot in 0..SLOTS {
+                if self.clears(line, slot, over_fresh) {
+                    line.place(slot, tag, word);
+                    return true;
+                }
+            }
+            line.set_passed(true);
+            index = if index + 1 == lines { 0 } else { index + 1 };
+        }
+        false
+    }
+
+    /// Whether a slot is empty, or its row can be forgotten; then it is, and the cell is ours.
+    fn clears(&mut self, line: &Line, slot: usize, over_fresh: Option<Means<'_>>) -> bool {
+        let cell = line.cell(slot);
+        let found = cell.load(Ordering::Relaxed);
+        let Some(means) = over_fresh.filter(|_| found != EMPTY) else { return found == EMPTY };
+        // Rows that are being decided on are not fresh for long.
+        if found & HELD != 0 || !self.is_fresh(line.tag(slot), found, means) || !line::take(cell, found) {
+            return false;
+        }
+        self.inner.forget(found, means.budget);
+        true
+    }
+}
+
+impl Inner {
+    fn forget(&mut self, word: u64, budget: &Budget) {
+        if word & WIDE != 0 {
+            self.shelf.drop(word);
+        }
+        self.rows -= 1;
+        budget.give_row();
+    }
+}

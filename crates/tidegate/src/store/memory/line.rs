@@ -1,0 +1,174 @@
+//! A line: three rows in one cache line, and the protocol by which threads share them.
+//!
+//! ```text
+//!   word   0      1      2      3      4      5      6            7
+//!        ┌──────┬──────┬──────┬──────┬──────┬──────┬──────┬──────┬──────┬───────┐
+//!        │cell 0│cell 1│cell 2│low 0 │low 1 │low 2 │high 0│high 1│high 2│version│   64 bytes
+//!        └──────┴──────┴──────┴──────┴──────┴──────┴──────┴──────┴──────┴───────┘
+//!          what is counted      the tags: 96 bits of the key's fingerprint   + passed
+//! ```
+//!
+//! - A **cell** is a row, or says where the row is. Whoever changes a cell *holds* it: sets [`HELD`] by compare-and-swap, and ends by
+//!   storing the next word. Holding is for a handful of instructions; others spin.
+//! - A **tag** changes only while its cell is held or empty, and only by somebody who owns the line's leaf. So a tag that is compared
+//!   *after* the cell was taken is the tag of that cell, whatever happened since the line was first looked at.
+//! - Whoever only looks takes nothing and writes nothing. The **version** rises before a tag changes; if it is the same after the
+//!   cell was read as before the tag was, then cell and tag belonged together ([`Line::unchanged`]).
+//! - **passed** says that a row which belongs here lies in a later line, so a search must go on.
+
+use super::sync::{AtomicU64, Ordering, fence};
+
+/// Rows in a line.
+pub(super) const SLOTS: usize = 3;
+
+/// No row. The tag beside an empty cell means nothing.
+pub(super) const EMPTY: u64 = 0;
+/// Somebody is deciding on this row.
+pub(super) const HELD: u64 = 1 << 63;
+/// The row does not fit a cell; the payload says where it is.
+pub(super) const WIDE: u64 = 1 << 62;
+/// There is a row.
+pub(super) const PRESENT: u64 = 1 << 61;
+/// What is left for the row itself.
+pub(super) const PAYLOAD: u64 = PRESENT - 1;
+/// How many bits that is.
+pub(super) const PAYLOAD_BITS: u32 = 61;
+
+const LOWS: usize = 3;
+const HIGHS: usize = 6;
+const META: usize = 7;
+const PASSED: u64 = 1 << 32;
+const ONE_VERSION: u64 = 1 << 33;
+const HIGH: u64 = (1 << 32) - 1;
+
+/// What a line keeps of a fingerprint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Tag {
+    /// These bits also say where the row belongs.
+    pub(super) low: u64,
+    pub(super) high: u32,
+}
+
+/// What a search found in a line.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Look {
+    /// The row's cell as it was, and the line's version before that.
+    Found { slot: usize, cell: u64, seen: u64 },
+    /// It is not here, but may be in the next line.
+    Passed,
+    /// It is not here, nor further on.
+    Absent,
+}
+
+/// Three rows.
+#[repr(align(64))]
+#[derive(Debug)]
+pub(super) struct Line {
+    words: [AtomicU64; 8],
+}
+
+impl Line {
+    pub(super) fn new() -> Line {
+        Line { words: std::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+
+    /// Looks for a tag, without taking anything.
+    #[inline]
+    pub(super) fn look(&self, tag: Tag) -> Look {
+        let seen = self.words[META].load(Ordering::Acquire);
+        for slot in 0..SLOTS {
+            if self.words[LOWS + slot].load(Ordering::Relaxed) == tag.low && self.high(slot) == tag.high {
+                let cell = self.words[slot].load(Ordering::Acquire);
+                if cell != EMPTY {
+                    return Look::Found { slot, cell, seen };
+                }
+            }
+        }
+        if seen & PASSED == 0 { Look::Absent } else { Look::Passed }
+    }
+
+    /// Brings the line near, for whoever will look at it soon. The answer means nothing.
+    #[inline]
+    pub(super) fn glance(&self) -> u64 {
+        self.words[META].load(Ordering::Relaxed)
+    }
+
+    /// Whether every tag is still what it was when the line was looked at.
+    #[inline]
+    pub(super) fn unchanged(&self, seen: u64) -> bool {
+        // Orders the loads of tag and cell before this one.
+        fence(Ordering::Acquire);
+        self.words[META].load(Ordering::Relaxed) == seen
+    }
+
+    fn high(&self, slot: usize) -> u32 {
+        let word = self.words[HIGHS + slot / 2].load(Ordering::Relaxed);
+        let word = if slot == 1 { word >> 32 } else { word & HIGH };
+        u32::try_from(word).expect("32 bits")
+    }
+
+    /// The tag in a slot; it means something while the cell is held, or the leaf is owned.
+    #[inline]
+    pub(super) fn tag(&self, slot: usize) -> Tag {
+        Tag { low: self.words[LOWS + slot].load(Ordering::Relaxed), high: self.high(slot) }
+    }
+
+    /// The cell in a slot.
+    #[inline]
+    pub(super) fn cell(&self, slot: usize) -> &AtomicU64 {
+        &self.words[slot]
+    }
+
+    /// Whether rows that belong here lie further on.
+    pub(super) fn set_passed(&self, passed: bool) {
+        let meta = self.words[META].load(Ordering::Relaxed);
+        let meta = if passed { meta | PASSED } else { meta & !PASSED };
+        self.words[META].store(meta, Ordering::Relaxed);
+    }
+
+    /// Puts a row into a slot whose cell is empty or held by the caller, who owns the leaf.
+    pub(super) fn place(&self, slot: usize, tag: Tag, cell: u64) {
+        let meta = self.words[META].load(Ordering::Relaxed).wrapping_add(ONE_VERSION);
+        self.words[META].store(meta, Ordering::Relaxed);
+        // Whoever sees a new tag sees the new version too.
+        fence(Ordering::Release);
+        self.words[LOWS + slot].store(tag.low, Ordering::Relaxed);
+        let high = u64::from(tag.high);
+        match slot {
+            0 => {
+                let other = self.words[HIGHS].load(Ordering::Relaxed) & !HIGH;
+                self.words[HIGHS].store(other | high, Ordering::Relaxed);
+            }
+            1 => {
+                let other = self.words[HIGHS].load(Ordering::Relaxed) & HIGH;
+                self.words[HIGHS].store(other | high << 32, Ordering::Relaxed);
+            }
+            _ => self.words[META].store(meta & !HIGH | high, Ordering::Relaxed),
+        }
+        self.words[slot].store(cell, Ordering::Release);
+    }
+}
+
+/// Takes a cell that still says `seen`.
+#[inline]
+pub(super) fn take(cell: &AtomicU64, seen: u64) -> bool {
+    cell.compare_exchange(seen, seen | HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+}
+
+/// Gives a cell back with what it says from now on.
+#[inline]
+pub(super) fn give_back(cell: &AtomicU64, next: u64) {
+    cell.store(next, Ordering::Release);
+}
+
+/// Takes a cell whatever it says, waiting for whoever holds it. Returns what it said.
+pub(super) fn take_any(cell: &AtomicU64) -> u64 {
+    let mut turn = 0;
+    loop {
+        let seen = cell.load(Ordering::Relaxed);
+        if seen & HELD == 0 && take(cell, seen) {
+            return seen;
+        }
+        super::sync::pause(&mut turn);
+    }
+}

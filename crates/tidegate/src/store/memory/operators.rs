@@ -1,0 +1,143 @@
+//! What operators do: put and remove limits, reset counts, look at them.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use tidegate_core::{Limit, LimitSpec, Line, Load, Per, Policy, Season};
+
+use super::Shared;
+use super::edition::Because;
+use super::sitting::{Missing, with_row};
+use super::tenant::Tenant;
+use crate::answer::Rejection;
+use crate::catalog::{Expect, Parting, PutError, RETIREMENT};
+use crate::store::{ItemUsage, Usage};
+
+impl Shared {
+    /// A limit that vanished from a file and may come back.
+    pub(super) fn retired(&self, id: &str) -> Option<Arc<Tenant>> {
+        let retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        retired.get(id).map(|(_, tenant)| Arc::clone(tenant))
+    }
+
+    fn known(&self, limit_id: &str) -> Result<Arc<Tenant>, Rejection> {
+        self.tenant(limit_id).ok_or_else(|| Rejection::UnknownLimit { limit_id: limit_id.to_owned() })
+    }
+
+    pub(super) fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Result<(), Rejection> {
+        let _one_at_a_time = self.changing();
+        let now = self.latest(self.clock.now());
+        let tenant = self.known(limit_id)?;
+        // The desk first: nothing is settled while what it was charged to goes.
+        let mut desk = self.desk();
+        if key.is_some() {
+            with_row(&tenant, key, now, Missing::IsNothing, |edition, _, row| {
+                row.reset(&edition.limit, Per::Key);
+            });
+        } else {
+            tenant.publish(tenant.limit(), Because::Reset, now);
+        }
+        // What was charged before cannot be given back: it is no longer counted.
+        for holding in desk.leases.holdings() {
+            if *holding.limit_id == *limit_id && (key.is_none() || holding.key.as_deref() == key) {
+                holding.void();
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Result<Usage, Rejection> {
+        let now = self.now();
+        let tenant = self.known(limit_id)?;
+        let per = if key.is_some() { Per::Key } else { Per::All };
+        let looked = with_row(&tenant, key, now, Missing::IsBlank, |edition, seat, row| {
+            let limit = &edition.limit;
+            let now = row.latest_charge().max(now);
+            let over = limit.season(now) == Season::After;
+            let line = Line { limit, seat, row, load: Load::default() };
+            let mut usage = Usage { count: None, items: Vec::new() };
+            for (index, item) in limit.items().iter().enumerate().filter(|(_, item)| item.per() == per) {
+                let current_count = line.reading(index, item, now).used;
+                if *item.policy() == Policy::Total {
+                    usage.count = usage.count.max(Some(current_count));
+                }
+                usage.items.push(ItemUsage {
+                    item: item.name().to_owned(),
+                    policy: item.policy().word(),
+                    current_count,
+                    last_time: item.rule().last_time(line.row.state(item)).filter(|_| !over),
+                });
+            }
+            usage
+        });
+        Ok(looked.unwrap_or(Usage { count: None, items: Vec::new() }))
+    }
+
+    pub(super) fn put(&self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
+        let now = self.latest(self.clock.now());
+        {
+            let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+            retired.retain(|_, (forgotten_at, _)| now < *forgotten_at);
+        }
+        let id: Box<str> = spec.id.as_str().into();
+        let current = self.tenant(&id);
+        match (expect, current.as_ref().map(|tenant| tenant.limit().version())) {
+            (Expect::Absent, Some(_)) => return Err(PutError::Exists),
+            (Expect::Version(_) | Expect::Present, None) => return Err(PutError::Unknown),
+            (Expect::Version(wanted), Some(version)) if wanted != version => {
+                return Err(PutError::Stale { version });
+            }
+            _ => {}
+        }
+        let Some(tenant) = current.clone().or_else(|| self.retired(&id)) else {
+            let limit = Arc::new(Limit::new(spec, self.tick).map_err(PutError::Invalid)?);
+            self.add(id, Arc::clone(&limit), now);
+            return Ok(limit);
+        };
+        let former = tenant.limit();
+        let limit = if *former.spec() == spec {
+            former
+        } else {
+            let limit = Arc::new(former.succeed(spec).map_err(PutError::Invalid)?);
+            self.replace(&tenant, &former, Arc::clone(&limit), now);
+            limit
+        };
+        if current.is_none() {
+            self.retired.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+            tenant.refresh(now);
+            self.limits.write().unwrap_or_else(PoisonError::into_inner).insert(id, tenant);
+        }
+        Ok(limit)
+    }
+
+    fn add(&self, id: Box<str>, limit: Arc<Limit>, now: tidegate_core::Timestamp) {
+        let generation = self.generations.fetch_add(1, Ordering::Relaxed) + 1;
+        let fence = self.highest_fence.load(Ordering::Relaxed);
+        let tenant = Tenant::new(limit, generation, fence, self.secret, &self.budget, now);
+        self.limits.write().unwrap_or_else(PoisonError::into_inner).insert(id, Arc::new(tenant));
+    }
+
+    fn replace(&self, tenant: &Tenant, former: &Limit, limit: Arc<Limit>, now: tidegate_core::Timestamp) {
+        let mut desk = self.desk();
+        tenant.publish(limit, Because::Put, now);
+        if former.season(now) == Season::After {
+            // Its state was dropped; what was charged to it cannot be given back by what begins now.
+            for holding in desk.leases.holdings().filter(|holding| holding.limit_id == tenant.id) {
+                holding.void();
+                holding.pins = false;
+            }
+        }
+    }
+
+    pub(super) fn remove(&self, id: &str, parting: Parting) -> Option<Arc<Limit>> {
+        let now = self.latest(self.clock.now());
+        let (id, tenant) = self.limits.write().unwrap_or_else(PoisonError::into_inner).remove_entry(id)?;
+        tenant.retire();
+        let limit = tenant.limit();
+        if parting == Parting::Retire {
+            let until = now.plus(self.tick.span(RETIREMENT));
+            self.retired.lock().unwrap_or_else(PoisonError::into_inner).insert(id, (until, tenant));
+        }
+        Some(limit)
+    }
+}

@@ -1,0 +1,275 @@
+//! A limit and its rows.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use tidegate_core::{Item, Law, Limit, Mode, Per, Row, Timestamp};
+
+use super::brief::{Board, Brief};
+use super::budget::Budget;
+use super::counts::Counts;
+use super::edition::{Because, Edition};
+use super::leaf::{Leaf, Means, Owned};
+use super::line::{self, PRESENT, Tag};
+use super::print::Printer;
+use super::shelf::Shelf;
+use super::sync::{AtomicU64, Mutex, MutexGuard, OnceLock, Ordering};
+
+/// How many editions may be remembered for leaves that nobody came to since.
+const MOST_EDITIONS: usize = 32;
+
+/// No key has this tag that matters: it stands for all of them.
+pub(super) const NO_TAG: Tag = Tag { low: 0, high: 0 };
+
+/// A limit and its rows.
+pub(super) struct Tenant {
+    pub(super) id: Box<str>,
+    /// Which incarnation of its id it is.
+    pub(super) generation: u64,
+    pub(super) printer: Printer,
+    pub(super) board: Board,
+    pub(super) all: AllRow,
+    root: OnceLock<Box<Leaf>>,
+    /// Moves from leaf to leaf, looking for fresh rows.
+    hand: AtomicU64,
+    /// The latest fence it gave.
+    pub(super) fence: AtomicU64,
+    pub(super) counts: Counts,
+    pub(super) budget: Budget,
+    /// The editions that rows may still be in; the last is the present one.
+    editions: RwLock<Editions>,
+}
+
+struct Editions {
+    list: Vec<Arc<Edition>>,
+    columns: Box<[usize]>,
+}
+
+/// The limit's `all` row, found without looking for it.
+#[repr(align(64))]
+pub(super) struct AllRow {
+    edition: AtomicU64,
+    pub(super) cell: AtomicU64,
+    shelf: Mutex<Shelf>,
+}
+
+/// The `all` row with its lock held.
+pub(super) struct OwnedAll<'a> {
+    pub(super) row: &'a AllRow,
+    pub(super) shelf: MutexGuard<'a, Shelf>,
+}
+
+impl Tenant {
+    pub(super) fn new(
+        limit: Arc<Limit>,
+        generation: u64,
+        fence: u64,
+        secret: [u64; 2],
+        whole: &Arc<Budget>,
+        now: Timestamp,
+    ) -> Tenant {
+        let printer = Printer::new(secret, generation);
+        let budget = Budget::half_of(whole);
+        budget.bound_rows(limit.spec().max_keys);
+        let counts = Counts::new();
+        let columns = counts.columns(limit.items().iter().map(Item::name));
+        let edition = Arc::new(Edition::new(1, now, Because::Put, Arc::clone(&limit), &printer));
+        let tenant = Tenant {
+            id: limit.id().into(),
+            generation,
+            printer,
+            board: Board::new(),
+            all: AllRow {
+                edition: AtomicU64::new(1),
+                cell: AtomicU64::new(PRESENT),
+                shelf: Mutex::new(Shelf::default()),
+            },
+            root: OnceLock::new(),
+            hand: AtomicU64::new(0),
+            fence: AtomicU64::new(fence),
+            counts,
+            budget,
+            editions: RwLock::new(Editions { list: vec![edition], columns }),
+        };
+        tenant.all.own().settle(tenant.edition().as_ref(), Row::blank(&limit, Per::All));
+        tenant.refresh(now);
+        tenant
+    }
+
+    /// The present edition.
+    pub(super) fn edition(&self) -> Arc<Edition> {
+        let editions = self.editions.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(editions.list.last().expect("there is always one"))
+    }
+
+    /// An edition that is still remembered.
+    pub(super) fn edition_numbered(&self, number: u64) -> Option<Arc<Edition>> {
+        let editions = self.editions.read().unwrap_or_else(PoisonError::into_inner);
+        editions.list.iter().rev().find(|edition| edition.number == number).map(Arc::clone)
+    }
+
+    /// The limit as it is.
+    pub(super) fn limit(&self) -> Arc<Limit> {
+        Arc::clone(&self.edition().limit)
+    }
+
+    /// The item at this index refused an order.
+    pub(super) fn count_refused(&self, item: usize) {
+        let editions = self.editions.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&column) = editions.columns.get(item) {
+            self.counts.refused(column);
+        }
+    }
+
+    /// The leaf where a tag belongs.
+    #[inline]
+    pub(super) fn leaf(&self, tag: Tag) -> Option<&Leaf> {
+        self.root.get().map(|root| root.descend(tag))
+    }
+
+    /// The same, with a first leaf if there was none.
+    pub(super) fn leaf_or_new(&self, tag: Tag) -> &Leaf {
+        let first = || {
+            self.budget.take_anyway(size_of::<Leaf>());
+            Box::new(Leaf::new(0, self.edition().number))
+        };
+        self.root.get_or_init(first).descend(tag)
+    }
+
+    /// Every leaf that has rows of its own.
+    pub(super) fn each_leaf(&self, visit: &mut dyn FnMut(&Leaf)) {
+        if let Some(root) = self.root.get() {
+            root.each(visit);
+        }
+    }
+
+    /// Writes the brief anew: a window has ended, or begun.
+    pub(super) fn refresh(&self, now: Timestamp) {
+        let editions = self.editions.write().unwrap_or_else(PoisonError::into_inner);
+        let present = editions.list.last().expect("there is always one");
+        self.board.write(Brief::of(present, now));
+    }
+
+    /// Sees to it that the brief is good, if there can be one.
+    pub(super) fn keep_brief(&self, edition: &Edition, now: Timestamp) {
+        let good =
+            self.board.read().is_some_and(|brief| brief.is_good(now) && brief.edition == edition.number);
+        if !good && Brief::of(edition, now).is_some() {
+            self.refresh(now);
+        }
+        if edition.is_worn_out(now) {
+            self.publish(Arc::clone(&edition.limit), Because::WornOut, now);
+        }
+    }
+
+    /// Nobody is to be decided on without looking again whether the limit is there.
+    pub(super) fn retire(&self) {
+        let _alone = self.editions.write().unwrap_or_else(PoisonError::into_inner);
+        self.board.write(None);
+    }
+
+    /// Makes a new edition. Rows follow when somebody comes to them.
+    pub(super) fn publish(&self, limit: Arc<Limit>, because: Because, now: Timestamp) {
+        let crowded = {
+            let mut editions = self.editions.write().unwrap_or_else(PoisonError::into_inner);
+            let present = editions.list.last().expect("there is always one");
+            if because == Because::WornOut && !present.is_worn_out(now) {
+                return;
+            }
+            self.board.write(None);
+            self.budget.bound_rows(limit.spec().max_keys);
+            let number = present.number + 1;
+            editions.columns = self.counts.columns(limit.items().iter().map(Item::name));
+            let edition = Arc::new(Edition::new(number, now, because, limit, &self.printer));
+            self.board.write(Brief::of(&edition, now));
+            editions.list.push(edition);
+            editions.list.len() > MOST_EDITIONS
+        };
+        if crowded {
+            self.catch_up();
+        }
+    }
+
+    /// Carries every row over to the present edition, a leaf at a time, and forgets the editions before it.
+    fn catch_up(&self) {
+        let present = self.edition();
+        self.all.own().adopt(self, &present);
+        self.each_leaf(&mut |leaf| self.bring(&mut leaf.own(), &present));
+        let mut editions = self.editions.write().unwrap_or_else(PoisonError::into_inner);
+        editions.list.retain(|edition| edition.number >= present.number);
+    }
+
+    /// Carries the rows of a leaf over to an edition, if they are not in it.
+    pub(super) fn bring(&self, owned: &mut Owned<'_>, edition: &Edition) {
+        if owned.leaf.edition() < edition.number {
+            owned.adopt(&self.since(owned.leaf.edition(), edition.number));
+        }
+    }
+
+    /// The editions from one to another.
+    fn since(&self, from: u64, to: u64) -> Vec<Arc<Edition>> {
+        let editions = self.editions.read().unwrap_or_else(PoisonError::into_inner);
+        editions.list.iter().filter(|edition| (from..=to).contains(&edition.number)).map(Arc::clone).collect()
+    }
+
+    /// Looks for fresh rows in one leaf more, if nobody is busy there.
+    pub(super) fn move_hand(&self, means: Means<'_>) {
+        let step = self.hand.fetch_add(1, Ordering::Relaxed);
+        let tag = Tag { low: step.wrapping_mul(0x9e37_79b9_7f4a_7c15), high: 0 };
+        if let Some(mut owned) = self.leaf(tag).and_then(Leaf::try_own)
+            && !owned.leaf.is_branch()
+            && owned.leaf.edition() == means.edition.number
+        {
+            owned.drop_fresh_if_due(means);
+        }
+    }
+
+    /// About how many bytes it takes.
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<Tenant>() + self.budget.taken()
+    }
+}
+
+impl AllRow {
+    /// The edition of the row.
+    #[inline]
+    pub(super) fn edition(&self) -> u64 {
+        self.edition.load(Ordering::Acquire)
+    }
+
+    /// Waits for the row's lock.
+    pub(super) fn own(&self) -> OwnedAll<'_> {
+        OwnedAll { row: self, shelf: self.shelf.lock().unwrap_or_else(PoisonError::into_inner) }
+    }
+}
+
+impl OwnedAll<'_> {
+    /// Carries the row over to an edition, if it is not in it.
+    pub(super) fn adopt(&mut self, tenant: &Tenant, edition: &Edition) {
+        let former = self.row.edition();
+        if former >= edition.number {
+            return;
+        }
+        let editions = tenant.since(former, edition.number);
+        let [first, .., last] = editions.as_slice() else { return };
+        self.row.edition.store(u64::MAX, Ordering::Release);
+        let word = line::take_any(&self.row.cell);
+        let mut row = first.unpack(Per::All, word, &mut self.shelf);
+        for pair in editions.windows(2) {
+            pair[1].adopt(&pair[0], Per::All, NO_TAG, &mut row);
+        }
+        self.shelf.forget_rings();
+        self.settle(last, row);
+        self.row.edition.store(last.number, Ordering::Release);
+    }
+
+    /// Writes the row down; its cell is held, or new.
+    pub(super) fn settle(&mut self, edition: &Edition, row: Row) {
+        let word = edition.pack(Per::All, NO_TAG, row, &mut self.shelf);
+        line::give_back(&self.row.cell, word);
+    }
+}
+
+/// Whether a grant of the limit may come with a lease that nobody asked for.
+pub(super) fn holds(limit: &Limit) -> bool {
+    limit.mode() != Mode::Off && limit.items().iter().any(|item| matches!(item.rule().law, Law::OnRelease(_)))
+}
