@@ -225,6 +225,7 @@ type Limits = HashMap<Box<str>, Arc<Tenant>>;
 /// What all handles of a store share.
 pub(super) struct Shared {
     clock: Box<dyn Clock>,
+    may_go_back: bool,
     tick: Tick,
     secret: [u64; 2],
     lease_secret: u64,
@@ -265,6 +266,7 @@ impl Shared {
     fn new(clock: Box<dyn Clock>, memory: Memory) -> Shared {
         Shared {
             tick: clock.tick(),
+            may_go_back: clock.may_go_back(),
             clock,
             secret: memory.secret,
             lease_secret: memory.secret[0].rotate_left(32) ^ memory.secret[1],
@@ -285,7 +287,7 @@ impl Shared {
     #[inline]
     fn now(&self) -> Timestamp {
         let now = self.clock.now();
-        if self.clock.may_go_back() { self.latest(now) } else { now }
+        if self.may_go_back { self.latest(now) } else { now }
     }
 
     /// The later of this instant and the latest that was seen.

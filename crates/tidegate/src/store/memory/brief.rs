@@ -6,6 +6,8 @@
 //!
 //! The arithmetic is the core's. What is here is only which of its laws to ask, and with what.
 
+#![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
+
 use tidegate_core::decide;
 use tidegate_core::law::continuous::Arrival;
 use tidegate_core::law::never::{self, Tally};
@@ -21,103 +23,109 @@ use super::sync::{AtomicU64, Ordering, fence};
 
 /// The words of one item.
 const ITEM_WORDS: usize = 5;
-const EXCEPTS: usize = 4;
-const ALL: usize = 5;
-const KEY: usize = ALL + ITEM_WORDS;
-const WORDS: usize = KEY + ITEM_WORDS;
+const EDITION: usize = 0;
+const FROM: usize = 1;
+const UNTIL: usize = 2;
+const ENDS: usize = 3;
+const FLAGS: usize = 4;
+const FIRST: usize = 5;
+const SECOND: usize = FIRST + ITEM_WORDS;
+const WORDS: usize = SECOND + ITEM_WORDS;
 
-/// A limit, for a while.
+/// Keys have exceptions.
+const EXCEPTS: u64 = 1;
+/// There is a second item.
+const TWO_ITEMS: u64 = 2;
+
+/// What is true of a limit as a whole, for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Brief {
     pub(super) edition: u64,
     /// It is good from here,
-    from: Timestamp,
+    pub(super) from: Timestamp,
     /// to before here.
-    until: Timestamp,
+    pub(super) until: Timestamp,
     /// When the limit is over, or the end of time.
-    ends: Timestamp,
-    /// Whether keys have exceptions; those have rows of full width, so a key without a row may be one of them.
-    pub(super) excepts: bool,
-    pub(super) all: Option<Short>,
-    pub(super) key: Option<Short>,
+    pub(super) ends: Timestamp,
+    flags: u64,
+    /// The item that was written first, or the only one.
+    pub(super) first: Short,
 }
 
-/// A rule in short.
+/// A rule in short: how it is kept on the board.
+///
+/// ```text
+///   head    │ column │ item │ time bits │ unlimited │ charge │ per │ law │
+///   then      capacity, two words of the law's, the base of its cells
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Short {
-    /// The index of the item in its limit.
-    pub(super) item: usize,
-    law: ShortLaw,
-    capacity: Capacity,
-    charge: Charge,
-    shape: Shape,
+    head: u64,
+    capacity: u64,
+    a: u64,
+    b: u64,
+    base: u64,
 }
 
-/// A law that fits a cell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ShortLaw {
-    Never,
-    FirstHit(Span),
-    During(Timestamp, Timestamp),
-    Continuous(Span),
-}
+const NEVER: u64 = 0;
+const FIRST_HIT: u64 = 1;
+const DURING: u64 = 2;
+const CONTINUOUS: u64 = 3;
+const LAW: u64 = 3;
+const OF_KEY: u64 = 1 << 2;
+const BY_ASK: u64 = 1 << 3;
+const UNLIMITED: u64 = 1 << 4;
+const TIME_BITS: u32 = 8;
+const ITEM: u32 = 32;
+const COLUMN: u32 = 48;
 
 impl Brief {
-    /// The brief of an edition at `now`, if it can be had.
-    pub(super) fn of(edition: &Edition, now: Timestamp) -> Option<Brief> {
+    /// The brief of an edition at `now`, and its second item, if it can be had.
+    fn of(edition: &Edition, now: Timestamp) -> Option<(Brief, Option<Short>)> {
         let limit = &edition.limit;
         if limit.mode() != Mode::Enforce || limit.season(now) != Season::Open {
             return None;
         }
         let all = Short::of(edition, Per::All, now).ok()?;
         let key = Short::of(edition, Per::Key, now).ok()?;
+        let (first, second) = match (all, key) {
+            (Some(all), Some(key)) if key.item() < all.item() => (key, Some(all)),
+            (Some(all), key) => (all, key),
+            (None, key) => (key?, None),
+        };
         let (mut from, mut until) = (limit.starts_at().unwrap_or_default(), limit.ends_at().unwrap_or(LAST));
-        for short in [all, key].into_iter().flatten() {
-            if let ShortLaw::During(start, end) = short.law {
-                (from, until) = (from.max(start), until.min(end));
-            }
+        for short in [all, key].into_iter().flatten().filter(|short| short.head & LAW == DURING) {
+            from = from.max(Timestamp::from_ticks(short.a));
+            until = until.min(Timestamp::from_ticks(short.b));
         }
-        (all.is_some() || key.is_some()).then(|| Brief {
-            edition: edition.number,
-            from,
-            until,
-            ends: limit.ends_at().unwrap_or(LAST),
-            excepts: !limit.spec().overrides.is_empty(),
-            all,
-            key,
-        })
-    }
-
-    /// The items in the order they were written.
-    #[inline]
-    pub(super) fn in_order(&self) -> [Option<&Short>; 2] {
-        match (&self.all, &self.key) {
-            (Some(all), Some(key)) if key.item < all.item => [Some(key), Some(all)],
-            (all, key) => [all.as_ref(), key.as_ref()],
-        }
+        let excepts = if limit.spec().overrides.is_empty() { 0 } else { EXCEPTS };
+        let flags = excepts | if second.is_some() { TWO_ITEMS } else { 0 };
+        let ends = limit.ends_at().unwrap_or(LAST);
+        Some((Brief { edition: edition.number, from, until, ends, flags, first }, second))
     }
 
     /// Whether it can be gone by at `now`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn is_good(&self, now: Timestamp) -> bool {
         self.from <= now && now < self.until
     }
 
     /// Whether the limit ends, so that what it promises must be looked at twice.
-    #[inline]
+    #[inline(always)]
     pub(super) fn ends(&self) -> bool {
         self.ends != LAST
     }
 
-    /// What an item says about itself.
-    pub(super) fn reading(&self, short: &Short, payload: u64, now: Timestamp) -> Reading {
-        let (used, empties) = short.used(payload, now);
-        Reading {
-            capacity: short.capacity,
-            used,
-            remaining: short.capacity.remaining(used),
-            resets_at: empties.filter(|_| used > 0).map(|at| at.min(self.ends)),
-        }
+    /// Whether keys have exceptions. Those have rows of full width, so a key without a row may be one of them.
+    #[inline(always)]
+    pub(super) fn excepts(&self) -> bool {
+        self.flags & EXCEPTS != 0
+    }
+
+    /// Whether there is a second item.
+    #[inline(always)]
+    pub(super) fn has_second(&self) -> bool {
+        self.flags & TWO_ITEMS != 0
     }
 }
 
@@ -133,164 +141,221 @@ impl Short {
         }
         let layout = edition.layout(per).ok_or(NotShort)?;
         let item = &limit.items()[layout.item];
-        let law = match &item.rule().law {
-            Law::Never => ShortLaw::Never,
-            Law::Continuous(law) => ShortLaw::Continuous(law.step()),
+        let (law, a, b) = match &item.rule().law {
+            Law::Never => (NEVER, 0, 0),
+            Law::Continuous(law) => (CONTINUOUS, law.step().ticks(), 0),
             Law::Windowed(law) => match law.at(now) {
-                Windowed::FirstHit { window } => ShortLaw::FirstHit(window),
-                Windowed::During { start, end } => ShortLaw::During(start, end),
+                Windowed::FirstHit { window } => (FIRST_HIT, window.ticks(), 0),
+                Windowed::During { start, end } => (DURING, start.ticks(), end.ticks()),
                 Windowed::Civil(_) => return Err(NotShort),
             },
             Law::Rolling(_) | Law::OnRelease(_) => return Err(NotShort),
         };
-        let capacity = item.rule().capacity;
-        Ok(Some(Short { item: layout.item, law, capacity, charge: item.charge(), shape: layout.shape }))
+        let (unlimited, capacity) = match item.rule().capacity {
+            Capacity::Unlimited => (UNLIMITED, 0),
+            Capacity::AtMost(limit) => (0, limit),
+        };
+        let per = if per == Per::Key { OF_KEY } else { 0 };
+        let charge = if item.charge() == Charge::Ask { BY_ASK } else { 0 };
+        let time_bits = u64::from(layout.shape.time_bits) << TIME_BITS;
+        let column = edition.columns.get(layout.item).map_or(0, |&column| column as u64 & 0xffff);
+        let head =
+            law | per | charge | unlimited | time_bits | (layout.item as u64) << ITEM | column << COLUMN;
+        Ok(Some(Short { head, capacity, a, b, base: layout.shape.base.ticks() }))
+    }
+
+    /// The index of the item in its limit.
+    #[inline(always)]
+    pub(super) fn item(&self) -> usize {
+        usize::try_from(self.head >> ITEM & 0xffff).expect("16 bits")
+    }
+
+    /// Where its refusals are counted.
+    #[inline(always)]
+    pub(super) fn column(&self) -> usize {
+        usize::try_from(self.head >> COLUMN).expect("16 bits")
+    }
+
+    /// Whether it counts each key alone.
+    #[inline(always)]
+    pub(super) fn is_of_key(&self) -> bool {
+        self.head & OF_KEY != 0
+    }
+
+    #[inline(always)]
+    fn capacity(&self) -> Capacity {
+        if self.head & UNLIMITED == 0 { Capacity::AtMost(self.capacity) } else { Capacity::Unlimited }
+    }
+
+    #[inline(always)]
+    fn shape(&self) -> Shape {
+        let time_bits = u32::try_from(self.head >> TIME_BITS & 0xff).expect("a byte");
+        Shape { base: Timestamp::from_ticks(self.base), time_bits }
+    }
+
+    #[inline(always)]
+    fn window(&self) -> Windowed {
+        if self.head & LAW == FIRST_HIT {
+            Windowed::FirstHit { window: Span::from_ticks(self.a) }
+        } else {
+            Windowed::During { start: Timestamp::from_ticks(self.a), end: Timestamp::from_ticks(self.b) }
+        }
+    }
+
+    #[inline(always)]
+    fn rate(&self) -> Continuous {
+        Continuous::every(Span::from_ticks(self.a))
     }
 
     /// What a load costs.
-    #[inline]
+    #[inline(always)]
     pub(super) fn cost(&self, load: Load) -> Amount {
-        decide::cost_of(self.charge, load)
+        decide::cost_of(if self.head & BY_ASK == 0 { Charge::Count } else { Charge::Ask }, load)
     }
 
-    /// The latest instant at which something was charged, as far as the law keeps it.
-    #[inline]
-    pub(super) fn latest(&self, payload: u64) -> Timestamp {
-        match self.law {
-            ShortLaw::Continuous(_) => Timestamp::EPOCH,
-            _ => self.shape.split(payload).0,
+    /// The item as its law.
+    #[inline(always)]
+    pub(super) fn of_law<A: AskLaw>(&self, ask: A) -> A::Answer {
+        match self.head & LAW {
+            CONTINUOUS => ask.ask(&Bucket(self)),
+            NEVER => ask.ask(&Total(self)),
+            _ => ask.ask(&Window(self)),
         }
     }
 
-    /// Whether `cost` more fits.
-    #[inline]
-    pub(super) fn judge(&self, payload: u64, cost: Amount, now: Timestamp) -> Verdict {
-        if self.capacity == Capacity::Unlimited {
-            return Verdict::Granted;
-        }
-        match self.law {
-            ShortLaw::Continuous(step) => {
-                Continuous::every(step).judge(self.capacity, &self.arrival(step, payload), cost, now)
+    /// What the item says about itself; its limit is over at `ends`.
+    pub(super) fn reading(&self, payload: u64, ends: Timestamp, now: Timestamp) -> Reading {
+        let capacity = self.capacity();
+        let (used, empties) = match self.head & LAW {
+            CONTINUOUS => {
+                let (law, arrival) = (self.rate(), self.arrival(payload));
+                (law.used(capacity, &arrival, now), law.empties(&arrival, now))
             }
-            ShortLaw::Never => never::judge(self.capacity, &self.tally(payload), cost),
-            ShortLaw::FirstHit(window) => {
-                Windowed::FirstHit { window }.judge(self.capacity, &self.count(payload), cost, now)
-            }
-            ShortLaw::During(start, end) => {
-                Windowed::During { start, end }.judge(self.capacity, &self.count(payload), cost, now)
-            }
-        }
-    }
-
-    /// The payload after spending `cost`, if it fits a cell.
-    #[inline]
-    pub(super) fn charge(&self, payload: u64, cost: Amount, now: Timestamp) -> Option<u64> {
-        if cost == 0 {
-            return Some(payload);
-        }
-        match self.law {
-            ShortLaw::Continuous(step) => {
-                let mut arrival = self.arrival(step, payload);
-                let _no_refund = Continuous::every(step).charge(self.capacity, &mut arrival, cost, now);
-                self.shape.arrival(arrival.tat)
-            }
-            ShortLaw::Never => {
-                let mut tally = self.tally(payload);
-                let _no_refund = never::charge(&mut tally, cost, now);
-                self.shape.join(tally.last_time, tally.used)
-            }
-            ShortLaw::FirstHit(window) => {
-                self.charge_window(&Windowed::FirstHit { window }, payload, cost, now)
-            }
-            ShortLaw::During(start, end) => {
-                self.charge_window(&Windowed::During { start, end }, payload, cost, now)
-            }
-        }
-    }
-
-    #[inline]
-    fn charge_window(&self, law: &Windowed, payload: u64, cost: Amount, now: Timestamp) -> Option<u64> {
-        let mut count = self.count(payload);
-        let _no_refund = law.charge(&mut count, cost, now);
-        self.shape.join(count.last_time, count.count)
-    }
-
-    /// How much is in use, and when it will not be.
-    fn used(&self, payload: u64, now: Timestamp) -> (Amount, Option<Timestamp>) {
-        match self.law {
-            ShortLaw::Continuous(step) => {
-                let (law, arrival) = (Continuous::every(step), self.arrival(step, payload));
-                (law.used(self.capacity, &arrival, now), law.empties(&arrival, now))
-            }
-            ShortLaw::Never => (self.tally(payload).used, None),
-            ShortLaw::FirstHit(window) => {
-                let (law, count) = (Windowed::FirstHit { window }, self.count(payload));
+            NEVER => (self.tally(payload).used, None),
+            _ => {
+                let (law, count) = (self.window(), self.count(payload));
                 (law.used(&count, now), law.empties(&count, now))
             }
-            ShortLaw::During(start, end) => {
-                let (law, count) = (Windowed::During { start, end }, self.count(payload));
-                (law.used(&count, now), law.empties(&count, now))
-            }
-        }
+        };
+        let resets_at = empties.filter(|_| used > 0).map(|at| at.min(ends));
+        Reading { capacity, used, remaining: capacity.remaining(used), resets_at }
     }
 
-    #[inline]
-    fn arrival(&self, step: Span, payload: u64) -> Arrival {
-        Arrival { tat: self.shape.tat(payload), step, credits: Span::ZERO }
+    #[inline(always)]
+    fn arrival(&self, payload: u64) -> Arrival {
+        Arrival { tat: self.shape().tat(payload), step: Span::from_ticks(self.a), credits: Span::ZERO }
     }
 
-    #[inline]
+    #[inline(always)]
     fn tally(&self, payload: u64) -> Tally {
-        let (last_time, used) = self.shape.split(payload);
+        let (last_time, used) = self.shape().split(payload);
         Tally { used, last_time }
     }
 
-    #[inline]
+    #[inline(always)]
     fn count(&self, payload: u64) -> Count {
-        let (last_time, count) = self.shape.split(payload);
+        let (last_time, count) = self.shape().split(payload);
         Count { count, last_time }
     }
 
     fn words(&self) -> [u64; ITEM_WORDS] {
-        let (kind, a, b) = match self.law {
-            ShortLaw::Never => (1, 0, 0),
-            ShortLaw::FirstHit(window) => (2, window.ticks(), 0),
-            ShortLaw::During(start, end) => (3, start.ticks(), end.ticks()),
-            ShortLaw::Continuous(step) => (4, step.ticks(), 0),
-        };
-        let (unlimited, capacity) = match self.capacity {
-            Capacity::Unlimited => (1, 0),
-            Capacity::AtMost(limit) => (0, limit),
-        };
-        let charge = u64::from(self.charge == Charge::Ask);
-        let head = kind
-            | charge << 3
-            | unlimited << 4
-            | u64::from(self.shape.time_bits) << 8
-            | (self.item as u64) << 32;
-        [head, capacity, a, b, self.shape.base.ticks()]
+        [self.head, self.capacity, self.a, self.b, self.base]
+    }
+}
+
+/// A law whose states fit a cell, asked in words. The answers are the core's.
+pub(super) trait CellLaw {
+    /// The latest instant at which something was charged, as far as the law keeps it.
+    fn latest(&self, payload: u64) -> Timestamp;
+    /// Whether `cost` more fits.
+    fn judge(&self, payload: u64, cost: Amount, now: Timestamp) -> Verdict;
+    /// The payload after spending `cost`, if it fits a cell.
+    fn charge(&self, payload: u64, cost: Amount, now: Timestamp) -> Option<u64>;
+}
+
+/// Something that is asked of an item, whatever its law: compiled once for each of them.
+pub(super) trait AskLaw {
+    /// What comes of it.
+    type Answer;
+    /// Asks.
+    fn ask(self, law: &impl CellLaw) -> Self::Answer;
+}
+
+struct Bucket<'a>(&'a Short);
+struct Total<'a>(&'a Short);
+struct Window<'a>(&'a Short);
+
+impl CellLaw for Bucket<'_> {
+    #[inline(always)]
+    fn latest(&self, _: u64) -> Timestamp {
+        Timestamp::EPOCH
     }
 
-    #[inline]
-    fn from_words(words: [u64; ITEM_WORDS]) -> Option<Short> {
-        let [head, capacity, a, b, base] = words;
-        let law = match head & 7 {
-            1 => ShortLaw::Never,
-            2 => ShortLaw::FirstHit(Span::from_ticks(a)),
-            3 => ShortLaw::During(Timestamp::from_ticks(a), Timestamp::from_ticks(b)),
-            4 => ShortLaw::Continuous(Span::from_ticks(a)),
-            _ => return None,
-        };
-        Some(Short {
-            item: usize::try_from(head >> 32).unwrap_or_default(),
-            law,
-            capacity: if head & 16 == 0 { Capacity::AtMost(capacity) } else { Capacity::Unlimited },
-            charge: if head & 8 == 0 { Charge::Count } else { Charge::Ask },
-            shape: Shape {
-                base: Timestamp::from_ticks(base),
-                time_bits: u32::try_from(head >> 8 & 0xff).unwrap_or_default(),
-            },
-        })
+    #[inline(always)]
+    fn judge(&self, payload: u64, cost: Amount, now: Timestamp) -> Verdict {
+        self.0.rate().judge(self.0.capacity(), &self.0.arrival(payload), cost, now)
+    }
+
+    #[inline(always)]
+    fn charge(&self, payload: u64, cost: Amount, now: Timestamp) -> Option<u64> {
+        if cost == 0 {
+            return Some(payload);
+        }
+        let mut arrival = self.0.arrival(payload);
+        let _no_refund = self.0.rate().charge(self.0.capacity(), &mut arrival, cost, now);
+        self.0.shape().arrival(arrival.tat)
+    }
+}
+
+impl CellLaw for Total<'_> {
+    #[inline(always)]
+    fn latest(&self, payload: u64) -> Timestamp {
+        self.0.shape().split(payload).0
+    }
+
+    #[inline(always)]
+    fn judge(&self, payload: u64, cost: Amount, _: Timestamp) -> Verdict {
+        let capacity = self.0.capacity();
+        if capacity == Capacity::Unlimited {
+            return Verdict::Granted;
+        }
+        never::judge(capacity, &self.0.tally(payload), cost)
+    }
+
+    #[inline(always)]
+    fn charge(&self, payload: u64, cost: Amount, now: Timestamp) -> Option<u64> {
+        if cost == 0 {
+            return Some(payload);
+        }
+        let mut tally = self.0.tally(payload);
+        let _no_refund = never::charge(&mut tally, cost, now);
+        self.0.shape().join(tally.last_time, tally.used)
+    }
+}
+
+impl CellLaw for Window<'_> {
+    #[inline(always)]
+    fn latest(&self, payload: u64) -> Timestamp {
+        self.0.shape().split(payload).0
+    }
+
+    #[inline(always)]
+    fn judge(&self, payload: u64, cost: Amount, now: Timestamp) -> Verdict {
+        let capacity = self.0.capacity();
+        if capacity == Capacity::Unlimited {
+            return Verdict::Granted;
+        }
+        self.0.window().judge(capacity, &self.0.count(payload), cost, now)
+    }
+
+    #[inline(always)]
+    fn charge(&self, payload: u64, cost: Amount, now: Timestamp) -> Option<u64> {
+        if cost == 0 {
+            return Some(payload);
+        }
+        let mut count = self.0.count(payload);
+        let _no_refund = self.0.window().charge(&mut count, cost, now);
+        self.0.shape().join(count.last_time, count.count)
     }
 }
 
@@ -311,45 +376,84 @@ impl Board {
         Board { turn: AtomicU64::new(0), words: std::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
-    /// The brief, if there is one and nobody is writing it.
-    #[inline]
+    /// The brief, if there is one and nobody is writing it, with its first item.
+    #[inline(always)]
     pub(super) fn read(&self) -> Option<Brief> {
         let turn = self.turn.load(Ordering::Acquire);
-        let word = |index: usize| self.words[index].load(Ordering::Relaxed);
-        let time = |index: usize| Timestamp::from_ticks(word(index));
-        let item = |first: usize| Short::from_words(std::array::from_fn(|offset| word(first + offset)));
-        let edition = word(0);
         let brief = Brief {
-            edition,
-            from: time(1),
-            until: time(2),
-            ends: time(3),
-            excepts: word(EXCEPTS) != 0,
-            all: item(ALL),
-            key: item(KEY),
+            edition: self.word(EDITION),
+            from: Timestamp::from_ticks(self.word(FROM)),
+            until: Timestamp::from_ticks(self.word(UNTIL)),
+            ends: Timestamp::from_ticks(self.word(ENDS)),
+            flags: self.word(FLAGS),
+            first: self.short(FIRST),
         };
-        fence(Ordering::Acquire);
-        let whole = turn & 1 == 0 && self.turn.load(Ordering::Relaxed) == turn;
-        (whole && edition != 0).then_some(brief)
+        (self.is_whole(turn) && brief.edition != 0).then_some(brief)
     }
 
-    /// Writes a brief, or that there is none. Only one thread at a time may.
-    pub(super) fn write(&self, brief: Option<Brief>) {
+    /// The second item of a brief that was read, if it has not changed since.
+    #[inline(always)]
+    pub(super) fn second(&self, brief: &Brief) -> Option<Short> {
+        let turn = self.turn.load(Ordering::Acquire);
+        let short = self.short(SECOND);
+        let same = self.word(EDITION) == brief.edition && self.word(UNTIL) == brief.until.ticks();
+        (self.is_whole(turn) && same).then_some(short)
+    }
+
+    #[inline(always)]
+    fn word(&self, index: usize) -> u64 {
+        self.words[index].load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    fn short(&self, first: usize) -> Short {
+        Short {
+            head: self.word(first),
+            capacity: self.word(first + 1),
+            a: self.word(first + 2),
+            b: self.word(first + 3),
+            base: self.word(first + 4),
+        }
+    }
+
+    /// Whether nobody wrote since, or was writing then.
+    #[inline(always)]
+    fn is_whole(&self, turn: u64) -> bool {
+        fence(Ordering::Acquire);
+        turn & 1 == 0 && self.turn.load(Ordering::Relaxed) == turn
+    }
+
+    /// Whether there can be a brief of this edition, and what is written is not it.
+    pub(super) fn is_behind(&self, edition: &Edition, now: Timestamp) -> bool {
+        let good = self.read().is_some_and(|brief| brief.is_good(now) && brief.edition == edition.number);
+        !good && Brief::of(edition, now).is_some()
+    }
+
+    /// Writes the brief of an edition, if it can be had. Only one thread at a time may.
+    pub(super) fn show(&self, edition: &Edition, now: Timestamp) {
+        let mut words = [0; WORDS];
+        if let Some((brief, second)) = Brief::of(edition, now) {
+            words[EDITION] = brief.edition;
+            words[FROM] = brief.from.ticks();
+            words[UNTIL] = brief.until.ticks();
+            words[ENDS] = brief.ends.ticks();
+            words[FLAGS] = brief.flags;
+            words[FIRST..SECOND].copy_from_slice(&brief.first.words());
+            words[SECOND..].copy_from_slice(&second.map_or([0; ITEM_WORDS], |second| second.words()));
+        }
+        self.write(words);
+    }
+
+    /// Writes that there is none. Only one thread at a time may.
+    pub(super) fn clear(&self) {
+        self.write([0; WORDS]);
+    }
+
+    fn write(&self, words: [u64; WORDS]) {
         let turn = self.turn.load(Ordering::Relaxed);
         self.turn.store(turn.wrapping_add(1), Ordering::Relaxed);
+        // Whoever sees a new word sees that the turn is another.
         fence(Ordering::Release);
-        let mut words = [0; WORDS];
-        if let Some(brief) = brief {
-            words[0] = brief.edition;
-            words[1] = brief.from.ticks();
-            words[2] = brief.until.ticks();
-            words[3] = brief.ends.ticks();
-            words[EXCEPTS] = u64::from(brief.excepts);
-            for (first, short) in [(ALL, brief.all), (KEY, brief.key)] {
-                words[first..first + ITEM_WORDS]
-                    .copy_from_slice(&short.map_or([0; ITEM_WORDS], |short| short.words()));
-            }
-        }
         for (place, word) in self.words.iter().zip(words) {
             place.store(word, Ordering::Relaxed);
         }

@@ -8,6 +8,8 @@
 //! What does not fit (a count too large, a time before the base, credits that somebody may still settle against) is not squeezed: the
 //! row is then kept at full width, see [`super::shelf`]. So the width of the fields is a question of room, never of meaning.
 
+#![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
+
 use tidegate_core::law::never::Tally;
 use tidegate_core::law::rolling::Runs;
 use tidegate_core::law::windowed::Count;
@@ -62,7 +64,7 @@ impl Shape {
     }
 
     /// A time and a count in a word.
-    #[inline]
+    #[inline(always)]
     pub(super) fn join(&self, time: Timestamp, count: Amount) -> Option<u64> {
         let since = time.since(self.base).ticks();
         let fits = time >= self.base && since >> self.time_bits == 0;
@@ -74,7 +76,7 @@ impl Shape {
     }
 
     /// The time and the count of a word.
-    #[inline]
+    #[inline(always)]
     pub(super) fn split(&self, payload: u64) -> (Timestamp, Amount) {
         let count_bits = PAYLOAD_BITS - self.time_bits;
         let count = payload & ((1 << count_bits) - 1);
@@ -87,14 +89,14 @@ impl Shape {
     }
 
     /// A bucket's arrival time in a word. Arrivals before the base are over and all alike.
-    #[inline]
+    #[inline(always)]
     pub(super) fn arrival(&self, tat: Timestamp) -> Option<u64> {
         let since = tat.since(self.base).ticks();
         (since <= PAYLOAD).then_some(since)
     }
 
     /// The arrival time of a word.
-    #[inline]
+    #[inline(always)]
     pub(super) fn tat(&self, payload: u64) -> Timestamp {
         self.base.plus(Span::from_ticks(payload))
     }

@@ -3,6 +3,8 @@
 //! Every thread has a stripe of its own while it lives and counts there with plain loads and stores; whoever wants to know adds the
 //! stripes up. Threads beyond the stripes share the last one and pay for it.
 
+#![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -54,7 +56,7 @@ impl Counts {
     }
 
     /// An order was granted.
-    #[inline]
+    #[inline(always)]
     pub(super) fn granted(&self) {
         self.add(|stripe| &stripe.granted);
     }
@@ -65,7 +67,7 @@ impl Counts {
     }
 
     /// The item in this column refused.
-    #[inline]
+    #[inline(always)]
     pub(super) fn refused(&self, column: usize) {
         self.add(|stripe| match stripe.usual.get(column) {
             Some(count) => count,
@@ -73,7 +75,7 @@ impl Counts {
         });
     }
 
-    #[inline]
+    #[inline(always)]
     fn add(&self, count: impl FnOnce(&Stripe) -> &AtomicU64) {
         let own = OWN.with(|own| own.0);
         let stripe = self.stripes[own].get_or_init(Box::default);

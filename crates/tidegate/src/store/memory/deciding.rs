@@ -2,19 +2,21 @@
 
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
 use tidegate_core::order::REQUEST_MEMORY;
-use tidegate_core::{Ask, Decision, Denial, Hold, Intent, Order, Place, Reading, Timestamp};
+use tidegate_core::{Ask, Decision, Hold, Intent, Order, Reading, Timestamp};
 
 use super::edition::Edition;
-use super::quick::{self, Judged, MOST_QUICK_ASKS, Plea, Quick};
+use super::line::Tag;
+use super::quick::{self, MOST_ROWS, Plea, Quick};
 use super::sitting;
 use super::tenant::{Tenant, holds};
 use super::{Desk, LOOK_AHEAD, Limits, Shared};
-use crate::answer::{Answer, Answers, Denied, Detail, ItemReading, Outcome, Rejection};
-use crate::store::deciding::check_order;
+use crate::answer::{Answer, Answers, Detail, ItemReading, Outcome, Rejection};
+use crate::store::deciding::{check_order, put_in_words};
 
 /// How often a new key's row is made for the quick way before the thorough way is taken.
-const ADMISSIONS: usize = 2 * MOST_QUICK_ASKS;
+const ADMISSIONS: usize = 2 * MOST_ROWS;
 
 impl Shared {
     pub(super) fn submit(&self, orders: &[Order<'_>], answers: &mut Answers) {
@@ -135,18 +137,17 @@ fn bring_near<'a>(limits: &'a Limits, group: &'a [Order<'a>]) -> [Option<Plea<'a
             *near = Some(Plea { tag: found.tag(), ..found });
         }
     }
-    glance(near.iter().flatten());
+    for plea in near.iter().flatten() {
+        glance(plea.tenant, plea.tag.as_slice());
+    }
     near
 }
 
-/// Looks at the lines that pleas will be about.
+/// Looks at the lines that these tags belong into.
 #[inline]
-pub(super) fn glance<'p, 'a: 'p>(pleas: impl Iterator<Item = &'p Plea<'a>>) {
-    let look = |plea: &Plea<'_>| {
-        let tag = plea.tag?;
-        plea.tenant.leaf(tag).map(|leaf| leaf.glance(tag))
-    };
-    std::hint::black_box(pleas.filter_map(look).fold(0, |all, each| all ^ each));
+pub(super) fn glance(tenant: &Tenant, tags: &[Tag]) {
+    let look = |tag: &Tag| tenant.leaf(*tag).map_or(0, |leaf| leaf.glance(*tag));
+    std::hint::black_box(tags.iter().map(look).fold(0, |all, each| all ^ each));
 }
 
 fn plea<'a>(limits: &'a Limits, ask: &Ask<'a>) -> Result<Plea<'a>, Rejection> {
@@ -167,17 +168,11 @@ pub(super) fn quickly(
     intent: Intent,
     pleas: &[Plea<'_>],
     now: Timestamp,
-    judged: &mut Judged,
     reader: &mut quick::Reader<'_>,
 ) -> Option<(Decision, Timestamp)> {
     for _ in 0..ADMISSIONS {
-        match quick::decide(pleas, intent, now, judged, reader) {
-            Quick::Decided(decision, at) => {
-                if intent == Intent::Acquire {
-                    count(pleas, &decision);
-                }
-                return Some((decision, at));
-            }
+        match quick::decide(pleas, intent, now, reader) {
+            Quick::Decided(decision, at) => return Some((decision, at)),
             Quick::NeedsRow { ask } => {
                 let tag = pleas[ask].tag()?;
                 if !sitting::admit(pleas[ask].tenant, tag, now) {
@@ -190,14 +185,6 @@ pub(super) fn quickly(
     None
 }
 
-#[inline]
-fn count(pleas: &[Plea<'_>], decision: &Decision) {
-    match decision {
-        Decision::Granted => pleas.iter().for_each(|plea| plea.tenant.counts.granted()),
-        Decision::Denied(denial) => pleas[denial.binding.line].tenant.count_refused(denial.binding.item),
-    }
-}
-
 /// The answer of the quick way, if it has one.
 fn decide_quickly(
     intent: Intent,
@@ -205,39 +192,24 @@ fn decide_quickly(
     now: Timestamp,
     answers: &mut Answers,
 ) -> Option<Answer> {
-    let mut judged = [0; MOST_QUICK_ASKS];
+    // What is said must be said of the limits as they were when they were asked.
+    let editions: ArrayVec<Arc<Edition>, MOST_ROWS> =
+        pleas.iter().take(MOST_ROWS).map(|plea| plea.tenant.edition()).collect();
+    let wanted = answers.detail() == Detail::Readings;
     let first = answers.mark();
-    let (decision, at) = if answers.detail() == Detail::Readings {
-        let mut readings: Vec<(usize, usize, Reading)> = Vec::new();
-        let mut reader = |ask, item, reading| readings.push((ask, item, reading));
-        let decided = quickly(intent, pleas, now, &mut judged, &mut Some(&mut reader))?;
-        for (ask, item, reading) in readings {
-            if let Some(edition) = pleas[ask].tenant.edition_numbered(judged[ask]) {
-                answers.read(ItemReading { limit: Arc::clone(&edition.limit), item, reading });
-            }
+    let mut as_they_were = true;
+    let mut reader = |ask: usize, edition: u64, item: usize, reading: Reading| {
+        as_they_were &= editions[ask].number == edition;
+        if wanted && as_they_were {
+            answers.read(ItemReading { limit: Arc::clone(&editions[ask].limit), item, reading });
         }
-        decided
-    } else {
-        quickly(intent, pleas, now, &mut judged, &mut None)?
     };
+    let (decision, at) = quickly(intent, pleas, now, &mut Some(&mut reader))?;
     let outcome = match decision {
         Decision::Granted => Outcome::Granted(None),
-        Decision::Denied(denial) => Outcome::Denied(name(denial, pleas, &judged)?),
+        // Nothing was charged; somebody else can say it.
+        Decision::Denied(_) if !as_they_were => return None,
+        Decision::Denied(denial) => Outcome::Denied(put_in_words(denial, |ask| &editions[ask].limit)),
     };
     Some(Answer { outcome, at, degraded: false, shadowed: Vec::new(), readings: first..answers.mark() })
-}
-
-/// A denial that names its limits, as they were when they were asked.
-fn name(denial: Denial, pleas: &[Plea<'_>], judged: &Judged) -> Option<Denied> {
-    let Denial { binding, wait, first } = denial;
-    let edition = |place: Place| -> Option<Arc<Edition>> {
-        let tenant: &Tenant = pleas[place.line].tenant;
-        tenant.edition_numbered(judged[place.line])
-    };
-    let limit = Arc::clone(&edition(binding)?.limit);
-    let first = (
-        if first.line == binding.line { Arc::clone(&limit) } else { Arc::clone(&edition(first)?.limit) },
-        first.item,
-    );
-    Some(Denied { limit, item: binding.item, wait, first })
 }

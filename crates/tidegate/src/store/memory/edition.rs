@@ -37,6 +37,8 @@ pub(super) struct Edition {
     pub(super) at: Timestamp,
     pub(super) because: Because,
     pub(super) limit: Arc<Limit>,
+    /// Where the refusals of each item are counted.
+    pub(super) columns: Box<[usize]>,
     all: Option<Layout>,
     key: Option<Layout>,
     /// The keys with exceptions, by fingerprint.
@@ -58,12 +60,13 @@ impl Edition {
         at: Timestamp,
         because: Because,
         limit: Arc<Limit>,
+        columns: Box<[usize]>,
         printer: &Printer,
     ) -> Edition {
         let keys = limit.spec().overrides.iter().map(|written| written.key.as_slice());
         let exceptions = keys.map(|key| (printer.print(key), key.into())).collect();
         let (all, key) = (layout(&limit, Per::All, at), layout(&limit, Per::Key, at));
-        Edition { number, at, because, limit, all, key, exceptions }
+        Edition { number, at, because, limit, columns, all, key, exceptions }
     }
 
     /// How rows are written, if they have one item.

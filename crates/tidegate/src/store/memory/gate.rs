@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
 use tidegate_core::order::MOST_ASKS;
 use tidegate_core::{Amount, Ask, Decision, Intent, Order, Timestamp, Verdict};
 
+use super::brief::Brief;
 use super::deciding::{glance, quickly};
-use super::quick::{MOST_QUICK_ASKS, Plea};
+use super::line::Tag;
+use super::quick::{self, MOST_ROWS, Plea};
 use super::tenant::Tenant;
 use super::{LOOK_AHEAD, Shared};
 use crate::answer::{Answers, Detail, Outcome, Rejection};
@@ -33,7 +36,7 @@ impl Gate {
     pub fn try_acquire(&self, key: &[u8], count: Amount) -> Result<Verdict, Rejection> {
         check_key(Some(key))?;
         let plea = Plea { tenant: &self.tenant, key: Some(key), tag: None, count };
-        self.shared.verdict(&[plea], self.shared.now())
+        self.shared.verdict_of_one(plea, self.shared.now())
     }
 
     /// Takes `count` for each of these keys, one after the other, all at one instant.
@@ -50,14 +53,13 @@ impl Gate {
         keys.iter().try_for_each(|key| check_key(Some(key)))?;
         let now = self.shared.now();
         for (keys, verdicts) in keys.chunks(LOOK_AHEAD).zip(verdicts.chunks_mut(LOOK_AHEAD)) {
-            let mut near: [Option<Plea<'_>>; LOOK_AHEAD] = [const { None }; LOOK_AHEAD];
-            for (near, key) in near.iter_mut().zip(keys) {
-                let tag = Some(self.tenant.printer.print(key));
-                *near = Some(Plea { tenant: &self.tenant, key: Some(key), tag, count });
-            }
-            glance(near.iter().flatten());
-            for (plea, verdict) in near.into_iter().flatten().zip(verdicts) {
-                *verdict = self.shared.verdict(&[plea], now)?;
+            let tags: ArrayVec<Tag, LOOK_AHEAD> =
+                keys.iter().map(|key| self.tenant.printer.print(key)).collect();
+            glance(&self.tenant, &tags);
+            let brief = self.tenant.board.read();
+            for ((key, tag), verdict) in keys.iter().zip(tags).zip(verdicts) {
+                let plea = Plea { tenant: &self.tenant, key: Some(key), tag: Some(tag), count };
+                *verdict = self.shared.verdict_by(brief.as_ref(), plea, now)?;
             }
         }
         Ok(())
@@ -85,29 +87,38 @@ impl Gates {
         assert_eq!(keys.len(), self.tenants.len(), "one key for each limit");
         keys.iter().try_for_each(|key| check_key(*key))?;
         let now = self.shared.now();
-        if self.tenants.len() <= MOST_QUICK_ASKS {
-            let blank = Plea { tenant: &self.tenants[0], key: None, tag: None, count: 1 };
-            let mut pleas = [blank; MOST_QUICK_ASKS];
-            for ((plea, tenant), key) in pleas.iter_mut().zip(&self.tenants).zip(keys) {
-                *plea = Plea { tenant, key: *key, tag: None, count: 1 };
-            }
-            return self.shared.verdict(&pleas[..self.tenants.len()], now);
+        let pleas = self.tenants.iter().zip(keys);
+        let pleas = pleas.map(|(tenant, key)| Plea { tenant, key: *key, tag: None, count: 1 });
+        if self.tenants.len() <= MOST_ROWS {
+            return self.shared.verdict(&pleas.collect::<ArrayVec<_, MOST_ROWS>>(), now);
         }
-        let pleas: Vec<Plea<'_>> = self
-            .tenants
-            .iter()
-            .zip(keys)
-            .map(|(tenant, key)| Plea { tenant, key: *key, tag: None, count: 1 })
-            .collect();
-        self.shared.verdict(&pleas, now)
+        self.shared.verdict(&pleas.collect::<Vec<_>>(), now)
     }
 }
 
 impl Shared {
     #[inline]
+    fn verdict_of_one(&self, plea: Plea<'_>, now: Timestamp) -> Result<Verdict, Rejection> {
+        let brief = plea.tenant.board.read();
+        self.verdict_by(brief.as_ref(), plea, now)
+    }
+
+    /// A brief that is out of date is found out by the rows: they are in another edition.
+    #[inline]
+    fn verdict_by(
+        &self,
+        brief: Option<&Brief>,
+        plea: Plea<'_>,
+        now: Timestamp,
+    ) -> Result<Verdict, Rejection> {
+        match brief.and_then(|brief| quick::decide_one(&plea, brief, now)) {
+            Some(verdict) => Ok(verdict),
+            None => self.verdict(&[plea], now),
+        }
+    }
+
     fn verdict(&self, pleas: &[Plea<'_>], now: Timestamp) -> Result<Verdict, Rejection> {
-        let mut judged = [0; MOST_QUICK_ASKS];
-        match quickly(Intent::Acquire, pleas, now, &mut judged, &mut None) {
+        match quickly(Intent::Acquire, pleas, now, &mut None) {
             Some((Decision::Granted, _)) => Ok(Verdict::Granted),
             Some((Decision::Denied(denial), _)) => Ok(Verdict::Denied(denial.wait)),
             None => self.thorough_verdict(pleas),

@@ -7,6 +7,8 @@
 //!
 //! Whoever looks while a leaf is rebuilt may not find a row that is there. Not finding is therefore never believed without the lock.
 
+#![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
+
 use std::sync::{Arc, PoisonError};
 
 use tidegate_core::{Per, Row, Timestamp};
@@ -49,7 +51,8 @@ pub(super) struct Leaf {
     /// The level below, once this one was full.
     branch: OnceLock<Box<[Leaf]>>,
     pages: [OnceLock<Arc<Page>>; MOST_PAGES],
-    depth: u32,
+    /// How many bits of a tag the levels above have used.
+    used_bits: u32,
     inner: Mutex<Inner>,
 }
 
@@ -119,19 +122,19 @@ pub(super) struct Means<'a> {
 }
 
 impl Leaf {
-    pub(super) fn new(depth: u32, edition: u64) -> Leaf {
+    pub(super) fn new(used_bits: u32, edition: u64) -> Leaf {
         Leaf {
             edition: AtomicU64::new(edition),
             pages_used: AtomicU64::new(0),
             branch: OnceLock::new(),
             pages: std::array::from_fn(|_| OnceLock::new()),
-            depth,
+            used_bits,
             inner: Mutex::new(Inner::default()),
         }
     }
 
     /// The leaf that a tag belongs to.
-    #[inline]
+    #[inline(always)]
     pub(super) fn descend(&self, tag: Tag) -> &Leaf {
         let mut leaf = self;
         while let Some(branch) = leaf.branch.get() {
@@ -141,9 +144,9 @@ impl Leaf {
     }
 
     /// Which leaf of the next level a tag belongs to.
-    #[inline]
+    #[inline(always)]
     fn child(&self, tag: Tag) -> usize {
-        let child = (tag.low << (FAN_BITS * self.depth)) >> (u64::BITS - FAN_BITS);
+        let child = tag.low.wrapping_shl(self.used_bits) >> (u64::BITS - FAN_BITS);
         usize::try_from(child).expect("four bits")
     }
 
@@ -161,20 +164,20 @@ impl Leaf {
     }
 
     /// The edition of its rows.
-    #[inline]
+    #[inline(always)]
     pub(super) fn edition(&self) -> u64 {
         self.edition.load(Ordering::Acquire)
     }
 
     /// Brings the line near that a tag belongs into. The answer means nothing.
-    #[inline]
+    #[inline(always)]
     pub(super) fn glance(&self, tag: Tag) -> u64 {
         let lines = self.lines();
         if lines == 0 { 0 } else { self.line(self.home(tag, lines)).map_or(0, Line::glance) }
     }
 
     /// Finds a row without a lock. That it is not found means nothing.
-    #[inline]
+    #[inline(always)]
     pub(super) fn find(&self, tag: Tag) -> Option<Spot<'_>> {
         let lines = self.lines();
         if lines == 0 {
@@ -203,20 +206,20 @@ impl Leaf {
         self.inner.try_lock().ok().map(|inner| Owned { leaf: self, inner })
     }
 
-    #[inline]
+    #[inline(always)]
     fn lines(&self) -> usize {
         usize::try_from(self.pages_used.load(Ordering::Acquire)).expect("few") * PAGE_LINES
     }
 
-    #[inline]
+    #[inline(always)]
     fn line(&self, index: usize) -> Option<&Line> {
         self.pages[index / PAGE_LINES].get().map(|page| &page.0[index % PAGE_LINES])
     }
 
     /// The line a tag belongs into, of this many.
-    #[inline]
+    #[inline(always)]
     fn home(&self, tag: Tag, lines: usize) -> usize {
-        let place = tag.low << (FAN_BITS * self.depth);
+        let place = tag.low.wrapping_shl(self.used_bits);
         usize::try_from((u128::from(place) * lines as u128) >> u64::BITS).expect("below the number of lines")
     }
 }
@@ -460,7 +463,7 @@ impl<'a> Owned<'a> {
         // The lines will be others' lines: whoever still finds a row through this leaf must not believe its edition.
         leaf.edition.store(u64::MAX, Ordering::Release);
         leaf.pages_used.store(0, Ordering::Release);
-        let children: Box<[Leaf]> = (0..FAN).map(|_| Leaf::new(leaf.depth + 1, edition)).collect();
+        let children: Box<[Leaf]> = (0..FAN).map(|_| Leaf::new(leaf.used_bits + FAN_BITS, edition)).collect();
         let each = MOST_PAGES / FAN;
         for (child, pages) in children.iter().zip(leaf.pages.chunks(each)) {
             for (own, page) in child.pages.iter().zip(pages) {

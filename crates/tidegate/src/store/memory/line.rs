@@ -16,6 +16,8 @@
 //!   cell was read as before the tag was, then cell and tag belonged together ([`Line::unchanged`]).
 //! - **passed** says that a row which belongs here lies in a later line, so a search must go on.
 
+#![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
+
 use super::sync::{AtomicU64, Ordering, fence};
 
 /// Rows in a line.
@@ -73,7 +75,7 @@ impl Line {
     }
 
     /// Looks for a tag, without taking anything.
-    #[inline]
+    #[inline(always)]
     pub(super) fn look(&self, tag: Tag) -> Look {
         let seen = self.words[META].load(Ordering::Acquire);
         for slot in 0..SLOTS {
@@ -88,19 +90,20 @@ impl Line {
     }
 
     /// Brings the line near, for whoever will look at it soon. The answer means nothing.
-    #[inline]
+    #[inline(always)]
     pub(super) fn glance(&self) -> u64 {
         self.words[META].load(Ordering::Relaxed)
     }
 
     /// Whether every tag is still what it was when the line was looked at.
-    #[inline]
+    #[inline(always)]
     pub(super) fn unchanged(&self, seen: u64) -> bool {
         // Orders the loads of tag and cell before this one.
         fence(Ordering::Acquire);
         self.words[META].load(Ordering::Relaxed) == seen
     }
 
+    #[inline(always)]
     fn high(&self, slot: usize) -> u32 {
         let word = self.words[HIGHS + slot / 2].load(Ordering::Relaxed);
         let word = if slot == 1 { word >> 32 } else { word & HIGH };
@@ -108,13 +111,13 @@ impl Line {
     }
 
     /// The tag in a slot; it means something while the cell is held, or the leaf is owned.
-    #[inline]
+    #[inline(always)]
     pub(super) fn tag(&self, slot: usize) -> Tag {
         Tag { low: self.words[LOWS + slot].load(Ordering::Relaxed), high: self.high(slot) }
     }
 
     /// The cell in a slot.
-    #[inline]
+    #[inline(always)]
     pub(super) fn cell(&self, slot: usize) -> &AtomicU64 {
         &self.words[slot]
     }
@@ -150,13 +153,13 @@ impl Line {
 }
 
 /// Takes a cell that still says `seen`.
-#[inline]
+#[inline(always)]
 pub(super) fn take(cell: &AtomicU64, seen: u64) -> bool {
     cell.compare_exchange(seen, seen | HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
 }
 
 /// Gives a cell back with what it says from now on.
-#[inline]
+#[inline(always)]
 pub(super) fn give_back(cell: &AtomicU64, next: u64) {
     cell.store(next, Ordering::Release);
 }

@@ -5,24 +5,29 @@
 //!    charged, and given back.
 //!
 //! Cells are held for a few instructions and always taken in one order, so nobody waits in a circle. What is not this simple (a
-//! row that is not in a cell, a key with no row yet, a limit with exceptions for it, rows in an earlier edition) is left to
-//! [`super::sitting`], which takes the locks.
+//! row that is not in a cell, a limit with exceptions for the key, rows in an earlier edition) is left to [`super::sitting`], which
+//! takes the locks.
 //!
 //! Threads read the clock before they come here, so a thread may come late with an early time. It is then decided at the latest
 //! instant that its rows have seen.
 
+#![expect(
+    clippy::inline_always,
+    reason = "the quick way is one piece of code, a few hundred instructions in all"
+)]
+
+use arrayvec::ArrayVec;
 use tidegate_core::{Decision, Denial, Intent, Load, Place, Reading, Timestamp, Verdict, Wait};
 
-use super::brief::{Brief, Short};
+use super::brief::{AskLaw, Brief, CellLaw, Short};
 use super::leaf::Leaf;
 use super::line::{self, HELD, Line, PAYLOAD, PRESENT, Tag, WIDE};
-use super::sync::{AtomicU64, pause};
+use super::sync::{AtomicU64, Ordering, fence, pause};
 use super::tenant::Tenant;
 
-/// The most asks that are decided the quick way.
-pub(super) const MOST_QUICK_ASKS: usize = 8;
-const MOST_ROWS: usize = 2 * MOST_QUICK_ASKS;
-/// How often an order is tried without waiting for others to be done.
+/// The most rows that are decided on the quick way.
+pub(super) const MOST_ROWS: usize = 8;
+/// How often an order is tried before the locks are taken.
 const TRIES: u32 = 64;
 
 /// An ask whose limit was found.
@@ -37,7 +42,7 @@ pub(super) struct Plea<'a> {
 
 impl Plea<'_> {
     /// The key's fingerprint.
-    #[inline]
+    #[inline(always)]
     pub(super) fn tag(&self) -> Option<Tag> {
         self.tag.or_else(|| self.key.map(|key| self.tenant.printer.print(key)))
     }
@@ -54,293 +59,403 @@ pub(super) enum Quick {
     Otherwise,
 }
 
-/// What is done with the readings after the decision: the ask, the item, and what it said.
-pub(super) type Reader<'r> = Option<&'r mut dyn FnMut(usize, usize, Reading)>;
+/// What is told after the decision of every item: the ask, the edition it was judged in, the item, and what it says.
+pub(super) type Reader<'r> = Option<&'r mut dyn FnMut(usize, u64, usize, Reading)>;
 
-/// A row that is asked.
-#[derive(Clone, Copy)]
+/// A row that is asked: what its cell said, and what it would say after a grant.
 struct Stand<'a> {
-    ask: usize,
-    short: Short,
-    cost: u64,
     place: Where<'a>,
-    /// What its cell said.
+    cell: Option<&'a AtomicU64>,
     word: u64,
+    next: u64,
+    edition: u64,
 }
 
 /// Where a row is.
 #[derive(Clone, Copy)]
 enum Where<'a> {
-    All(&'a Tenant, u64),
+    All(&'a Tenant),
     Key {
         leaf: &'a Leaf,
         line: &'a Line,
         slot: usize,
         tag: Tag,
         seen: u64,
-        edition: u64,
     },
     /// Not found.
     Nowhere,
 }
 
-/// What one try came to.
-enum Try {
-    Done(Quick),
-    /// Somebody was faster.
-    Again,
+/// What is kept of an item for whoever wants to read it.
+struct Note {
+    ask: usize,
+    edition: u64,
+    short: Short,
+    ends: Timestamp,
 }
 
-/// The editions that an order was judged in, by ask.
-pub(super) type Judged = [u64; MOST_QUICK_ASKS];
+/// What is gathered about an order while its rows are found.
+struct Round<'a> {
+    stands: ArrayVec<Stand<'a>, MOST_ROWS>,
+    notes: ArrayVec<Note, MOST_ROWS>,
+    denial: Option<(Denial, usize)>,
+    /// The ask of a row that was not found and would be charged.
+    wants_row: Option<usize>,
+    /// Whether one of the limits ends.
+    ends: bool,
+}
+
+/// Why a try came to nothing.
+enum Setback {
+    /// Somebody was faster.
+    Again,
+    /// A row has seen this instant already.
+    At(Timestamp),
+    /// It is not for us.
+    Otherwise,
+}
 
 /// Decides the pleas of one order together.
-#[inline]
-pub(super) fn decide(
-    pleas: &[Plea<'_>],
-    intent: Intent,
-    now: Timestamp,
-    judged: &mut Judged,
-    reader: &mut Reader<'_>,
-) -> Quick {
-    let mut turn = 0;
+#[inline(always)]
+pub(super) fn decide(pleas: &[Plea<'_>], intent: Intent, now: Timestamp, reader: &mut Reader<'_>) -> Quick {
+    let (mut turn, mut at) = (0, now);
     for _ in 0..TRIES {
-        let tried = match pleas {
-            [plea] => {
-                let brief = plea.tenant.board.read();
-                judged[0] = brief.as_ref().map_or(0, |brief| brief.edition);
-                attempt::<2>(pleas, &[brief], intent, now, reader)
-            }
-            _ if pleas.len() <= MOST_QUICK_ASKS => {
-                let mut briefs = [None; MOST_QUICK_ASKS];
-                for ((brief, plea), judged) in briefs.iter_mut().zip(pleas).zip(judged.iter_mut()) {
-                    *brief = plea.tenant.board.read();
-                    *judged = brief.as_ref().map_or(0, |brief| brief.edition);
-                }
-                attempt::<MOST_ROWS>(pleas, &briefs, intent, now, reader)
-            }
-            _ => return Quick::Otherwise,
-        };
-        match tried {
-            Try::Done(quick) => return quick,
-            Try::Again => pause(&mut turn),
+        match attempt(pleas, intent, at, reader) {
+            Ok(quick) => return quick,
+            Err(Setback::Otherwise) => return Quick::Otherwise,
+            Err(Setback::Again) => pause(&mut turn),
+            Err(Setback::At(later)) => at = later,
         }
     }
     Quick::Otherwise
 }
 
-#[inline]
-fn attempt<const ROWS: usize>(
+fn attempt(
     pleas: &[Plea<'_>],
-    briefs: &[Option<Brief>],
     intent: Intent,
     now: Timestamp,
     reader: &mut Reader<'_>,
-) -> Try {
-    let mut stands: [Option<Stand<'_>>; ROWS] = [const { None }; ROWS];
-    let mut rows = 0;
-    let mut at = now;
-    for (ask, (plea, brief)) in pleas.iter().zip(briefs).enumerate() {
-        let Some(brief) = brief.as_ref().filter(|brief| brief.is_good(now)) else {
-            return Try::Done(Quick::Otherwise);
-        };
+) -> Result<Quick, Setback> {
+    let mut round =
+        Round { stands: ArrayVec::new(), notes: ArrayVec::new(), denial: None, wants_row: None, ends: false };
+    let reads = reader.is_some();
+    for (ask, plea) in pleas.iter().enumerate() {
         if pleas[..ask].iter().any(|other| std::ptr::eq(other.tenant, plea.tenant)) {
-            return Try::Done(Quick::Otherwise);
+            return Err(Setback::Otherwise);
         }
-        for short in brief.in_order().into_iter().flatten() {
-            let of_all = brief.all.as_ref().is_some_and(|all| all.item == short.item);
-            let found = if of_all { find_all(plea, brief) } else { find_key(plea, brief) };
-            let (place, word) = match found {
-                Found::Row(place, word) => (place, word),
-                Found::Busy => return Try::Again,
-                Found::Otherwise => return Try::Done(Quick::Otherwise),
-            };
-            at = at.max(short.latest(word & PAYLOAD));
-            stands[rows] =
-                Some(Stand { ask, short: *short, cost: short.cost(Load::of(plea.count)), place, word });
-            rows += 1;
+        let brief = plea.tenant.board.read().filter(|brief| brief.is_good(now)).ok_or(Setback::Otherwise)?;
+        round.ends |= brief.ends();
+        round.enter(ask, plea, &brief, &brief.first, now, reads)?;
+        if brief.has_second() {
+            let second = plea.tenant.board.second(&brief).ok_or(Setback::Again)?;
+            round.enter(ask, plea, &brief, &second, now, reads)?;
         }
     }
-    let good = |brief: &Option<Brief>| brief.as_ref().is_none_or(|brief| brief.is_good(at));
-    if at != now && !briefs.iter().all(good) {
-        return Try::Done(Quick::Otherwise);
+    if let Some((denial, column)) = round.denial {
+        round.refuse(&denial)?;
+        if intent == Intent::Acquire {
+            pleas[denial.binding.line].tenant.counts.refused(column);
+        }
+        round.tell(now, reader);
+        return Ok(Quick::Decided(Decision::Denied(denial), now));
     }
-    let stands = &mut stands[..rows];
-    if let Some(denial) = judge(stands, at) {
+    if let Some(ask) = round.wants_row {
+        // That a row was not found is not believed by somebody who only looks.
+        return if intent == Intent::Acquire { Ok(Quick::NeedsRow { ask }) } else { Err(Setback::Otherwise) };
+    }
+    match intent {
+        Intent::Acquire => {
+            round.charge()?;
+            pleas.iter().for_each(|plea| plea.tenant.counts.granted());
+        }
+        Intent::Peek if round.stands.iter().all(Stand::is_as_seen) => {}
+        Intent::Peek => return Err(Setback::Again),
+    }
+    round.tell(now, reader);
+    Ok(Quick::Decided(Decision::Granted, now))
+}
+
+impl<'a> Round<'a> {
+    /// Finds the row of one item, judges it, and reckons what it would say after a grant.
+    #[inline(always)]
+    fn enter(
+        &mut self,
+        ask: usize,
+        plea: &Plea<'a>,
+        brief: &Brief,
+        short: &Short,
+        now: Timestamp,
+        reads: bool,
+    ) -> Result<(), Setback> {
+        let (place, cell, word) =
+            if short.is_of_key() { find_key(plea, brief)? } else { find_all(plea, brief)? };
+        let cost = short.cost(Load::of(plea.count));
+        let judged = short.of_law(JudgeAndReckon { payload: usable(word)? & PAYLOAD, cost, now })?;
+        let next = match judged {
+            Judged::Denied(wait) => {
+                self.deny(Place { line: ask, item: short.item() }, wait, short.column());
+                word
+            }
+            Judged::Granted(next) => PRESENT | next,
+        };
+        if cell.is_none() {
+            // A look at what is not there is not for us, nor is the row that nothing is charged to.
+            if cost == 0 {
+                return Err(Setback::Otherwise);
+            }
+            self.wants_row = self.wants_row.or(Some(ask));
+        }
+        if reads
+            && self
+                .notes
+                .try_push(Note { ask, edition: brief.edition, short: *short, ends: brief.ends })
+                .is_err()
+        {
+            return Err(Setback::Otherwise);
+        }
+        let stand = Stand { place, cell, word, next, edition: brief.edition };
+        self.stands.try_push(stand).map_err(|_| Setback::Otherwise)
+    }
+
+    /// Keeps the harshest refusal, the first written of equals.
+    #[inline(always)]
+    fn deny(&mut self, place: Place, wait: Wait, column: usize) {
+        match &mut self.denial {
+            None => self.denial = Some((Denial { binding: place, wait, first: place }, column)),
+            Some((worst, at)) if wait > worst.wait => {
+                (worst.binding, worst.wait) = (place, wait);
+                *at = column;
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Whether the refusal can be given as it is.
+    #[inline(always)]
+    fn refuse(&self, denial: &Denial) -> Result<(), Setback> {
         // A limit that ends may have to take back what its items promise; all of them, unless the first says never.
         let final_word = denial.wait == Wait::Never && denial.binding == denial.first;
-        if !final_word && briefs.iter().flatten().any(Brief::ends) {
-            return Try::Done(Quick::Otherwise);
+        if self.ends && !final_word {
+            return Err(Setback::Otherwise);
         }
-        if !all_as_seen(stands) {
-            return Try::Again;
+        if self.stands.iter().all(Stand::is_as_seen) { Ok(()) } else { Err(Setback::Again) }
+    }
+
+    /// Takes every cell if it still says what was judged, charges them all, and gives them back.
+    #[inline(always)]
+    fn charge(&mut self) -> Result<(), Setback> {
+        let order = self.by_address();
+        let stands = &mut self.stands;
+        let taken = order.iter().take_while(|&&index| stands[usize::from(index)].take()).count();
+        let whole = taken == stands.len() && stands.iter().all(Stand::is_its_own);
+        for &index in &order[..taken] {
+            let stand = &mut stands[usize::from(index)];
+            if whole {
+                stand.word = stand.next;
+            }
+            if let Some(cell) = stand.cell {
+                line::give_back(cell, stand.word);
+            }
         }
-        tell(stands, briefs, at, reader);
-        return Try::Done(Quick::Decided(Decision::Denied(denial), at));
+        if whole { Ok(()) } else { Err(Setback::Again) }
     }
-    if let Some(missing) = stands.iter().flatten().find(|stand| matches!(stand.place, Where::Nowhere)) {
-        // That a row was not found is not believed by somebody who only looks.
-        let takes = intent == Intent::Acquire && missing.cost > 0;
-        let ask = missing.ask;
-        return Try::Done(if takes { Quick::NeedsRow { ask } } else { Quick::Otherwise });
-    }
-    if intent == Intent::Peek {
-        if !all_as_seen(stands) {
-            return Try::Again;
+
+    /// The stands in the order in which their cells are taken.
+    #[inline(always)]
+    fn by_address(&self) -> ArrayVec<u8, MOST_ROWS> {
+        let mut order: ArrayVec<u8, MOST_ROWS> = ArrayVec::new();
+        let address = |index: u8| self.stands[usize::from(index)].cell.map(std::ptr::from_ref);
+        // A handful, nearly always in order.
+        for index in 0..self.stands.len() {
+            let mut place = order.len();
+            let index = u8::try_from(index).expect("a handful");
+            while place > 0 && address(index) < address(order[place - 1]) {
+                place -= 1;
+            }
+            order.insert(place, index);
         }
-        tell(stands, briefs, at, reader);
-        return Try::Done(Quick::Decided(Decision::Granted, at));
+        order
     }
-    charge::<ROWS>(stands, briefs, at, reader)
+
+    /// Tells what every item says, if somebody wants to know.
+    #[inline(always)]
+    fn tell(&self, at: Timestamp, reader: &mut Reader<'_>) {
+        let Some(reader) = reader else { return };
+        for (note, stand) in self.notes.iter().zip(&self.stands) {
+            let reading = note.short.reading(stand.word & PAYLOAD, note.ends, at);
+            reader(note.ask, note.edition, note.short.item(), reading);
+        }
+    }
 }
 
-/// A row as it was found.
-enum Found<'a> {
-    Row(Where<'a>, u64),
-    Busy,
-    Otherwise,
+/// Whether a cost fits a payload at an instant, and what the payload is after that.
+struct JudgeAndReckon {
+    payload: u64,
+    cost: u64,
+    now: Timestamp,
 }
 
-#[inline]
+enum Judged {
+    Granted(u64),
+    Denied(Wait),
+}
+
+impl AskLaw for JudgeAndReckon {
+    type Answer = Result<Judged, Setback>;
+
+    #[inline(always)]
+    fn ask(self, law: &impl CellLaw) -> Result<Judged, Setback> {
+        let JudgeAndReckon { payload, cost, now } = self;
+        let latest = law.latest(payload);
+        if latest > now {
+            return Err(Setback::At(latest));
+        }
+        match law.judge(payload, cost, now) {
+            Verdict::Denied(wait) => Ok(Judged::Denied(wait)),
+            Verdict::Granted => law.charge(payload, cost, now).map(Judged::Granted).ok_or(Setback::Otherwise),
+        }
+    }
+}
+
+type Found<'a> = Result<(Where<'a>, Option<&'a AtomicU64>, u64), Setback>;
+
+#[inline(always)]
 fn find_all<'a>(plea: &Plea<'a>, brief: &Brief) -> Found<'a> {
     let all = &plea.tenant.all;
     if all.edition() != brief.edition {
-        return Found::Otherwise;
+        return Err(Setback::Otherwise);
     }
-    let word = all.cell.load(super::sync::Ordering::Acquire);
-    match word {
-        _ if word & HELD != 0 => Found::Busy,
-        _ if word & WIDE != 0 => Found::Otherwise,
-        _ => Found::Row(Where::All(plea.tenant, brief.edition), word),
-    }
+    Ok((Where::All(plea.tenant), Some(&all.cell), all.cell.load(Ordering::Acquire)))
 }
 
-#[inline]
+#[inline(always)]
 fn find_key<'a>(plea: &Plea<'a>, brief: &Brief) -> Found<'a> {
-    let Some(tag) = plea.tag() else { return Found::Otherwise };
-    let nowhere = || if brief.excepts { Found::Otherwise } else { Found::Row(Where::Nowhere, PRESENT) };
-    let Some(leaf) = plea.tenant.leaf(tag) else { return nowhere() };
+    let tag = plea.tag().ok_or(Setback::Otherwise)?;
+    let nowhere = if brief.excepts() { Err(Setback::Otherwise) } else { Ok((Where::Nowhere, None, PRESENT)) };
+    let Some(leaf) = plea.tenant.leaf(tag) else { return nowhere };
     if leaf.edition() != brief.edition {
-        return Found::Otherwise;
+        return Err(Setback::Otherwise);
     }
-    let Some(spot) = leaf.find(tag) else { return nowhere() };
-    match spot.cell {
-        word if word & HELD != 0 => Found::Busy,
-        word if word & WIDE != 0 => Found::Otherwise,
-        word => {
-            let (line, slot, seen, edition) = (spot.line, spot.slot, spot.seen, brief.edition);
-            Found::Row(Where::Key { leaf, line, slot, tag, seen, edition }, word)
-        }
+    let Some(spot) = leaf.find(tag) else { return nowhere };
+    let place = Where::Key { leaf, line: spot.line, slot: spot.slot, tag, seen: spot.seen };
+    Ok((place, Some(spot.line.cell(spot.slot)), spot.cell))
+}
+
+/// What a cell says, if it is a row that nobody holds.
+#[inline(always)]
+fn usable(word: u64) -> Result<u64, Setback> {
+    match word {
+        _ if word & HELD != 0 => Err(Setback::Again),
+        _ if word & WIDE != 0 => Err(Setback::Otherwise),
+        _ => Ok(word),
     }
 }
 
-/// The harshest refusal, the first written of equals.
-#[inline]
-fn judge(stands: &[Option<Stand<'_>>], at: Timestamp) -> Option<Denial> {
-    let mut worst: Option<Denial> = None;
-    for stand in stands.iter().flatten() {
-        if let Verdict::Denied(wait) = stand.short.judge(stand.word & PAYLOAD, stand.cost, at) {
-            let place = Place { line: stand.ask, item: stand.short.item };
-            worst = Some(match worst {
-                None => Denial { binding: place, wait, first: place },
-                Some(worst) if wait > worst.wait => Denial { binding: place, wait, ..worst },
-                Some(worst) => worst,
-            });
-        }
-    }
-    worst
-}
-
-/// Whether everything that was read belonged together, and was in the edition it was read for.
-#[inline]
-fn all_as_seen(stands: &[Option<Stand<'_>>]) -> bool {
-    stands.iter().flatten().all(|stand| match stand.place {
-        Where::All(tenant, edition) => {
-            super::sync::fence(super::sync::Ordering::Acquire);
-            tenant.all.edition() == edition
-        }
-        Where::Key { leaf, line, seen, edition, .. } => line.unchanged(seen) && leaf.edition() == edition,
-        Where::Nowhere => true,
-    })
-}
-
-/// Takes every cell if it still says what was judged, charges them all, and gives them back.
-#[inline]
-fn charge<const ROWS: usize>(
-    stands: &mut [Option<Stand<'_>>],
-    briefs: &[Option<Brief>],
-    at: Timestamp,
-    reader: &mut Reader<'_>,
-) -> Try {
-    let mut next = [0; ROWS];
-    for (stand, next) in stands.iter().flatten().zip(&mut next) {
-        match stand.short.charge(stand.word & PAYLOAD, stand.cost, at) {
-            Some(payload) => *next = PRESENT | payload,
-            None => return Try::Done(Quick::Otherwise),
-        }
-    }
-    let mut order: [u8; ROWS] = std::array::from_fn(|index| u8::try_from(index).unwrap_or_default());
-    let order = &mut order[..stands.len()];
-    let cell = |index: u8| stands[usize::from(index)].as_ref().and_then(Stand::cell);
-    order.sort_unstable_by_key(|&index| cell(index).map(std::ptr::from_ref));
-
-    let mut taken = 0;
-    while let Some(&index) = order.get(taken) {
-        let Some(stand) = &stands[usize::from(index)] else { break };
-        if !stand.cell().is_some_and(|cell| line::take(cell, stand.word)) {
-            break;
-        }
-        taken += 1;
-    }
-    let whole = taken == stands.len() && stands.iter().flatten().all(Stand::is_its_own);
-    for &index in &order[..taken] {
-        let index = usize::from(index);
-        if let Some(stand) = &mut stands[index] {
-            let word = if whole { next[index] } else { stand.word };
-            if let Some(cell) = stand.cell() {
-                line::give_back(cell, word);
-            }
-            stand.word = word;
-        }
-    }
-    if !whole {
-        return Try::Again;
-    }
-    tell(stands, briefs, at, reader);
-    Try::Done(Quick::Decided(Decision::Granted, at))
-}
-
-impl<'a> Stand<'a> {
-    #[inline]
-    fn cell(&self) -> Option<&'a AtomicU64> {
-        match self.place {
-            Where::All(tenant, _) => Some(&tenant.all.cell),
-            Where::Key { line, slot, .. } => Some(line.cell(slot)),
-            Where::Nowhere => None,
-        }
+impl Stand<'_> {
+    #[inline(always)]
+    fn take(&self) -> bool {
+        self.cell.is_some_and(|cell| line::take(cell, self.word))
     }
 
     /// Whether a cell that we hold is that of the row, in the edition that it was judged in.
-    #[inline]
+    #[inline(always)]
     fn is_its_own(&self) -> bool {
         match self.place {
-            Where::All(tenant, edition) => tenant.all.edition() == edition,
-            Where::Key { leaf, line, slot, tag, edition, .. } => {
-                line.tag(slot) == tag && leaf.edition() == edition
+            Where::All(tenant) => tenant.all.edition() == self.edition,
+            Where::Key { leaf, line, slot, tag, .. } => {
+                line.tag(slot) == tag && leaf.edition() == self.edition
             }
             Where::Nowhere => false,
         }
     }
+
+    /// Whether the row is still in the edition it was judged in.
+    #[inline(always)]
+    fn is_in_edition(&self) -> bool {
+        match self.place {
+            Where::All(tenant) => tenant.all.edition() == self.edition,
+            Where::Key { leaf, .. } => leaf.edition() == self.edition,
+            Where::Nowhere => true,
+        }
+    }
+
+    /// Whether what was read belonged together, and was in the edition it was read for.
+    #[inline(always)]
+    fn is_as_seen(&self) -> bool {
+        match self.place {
+            Where::All(tenant) => {
+                fence(Ordering::Acquire);
+                tenant.all.edition() == self.edition
+            }
+            Where::Key { leaf, line, seen, .. } => line.unchanged(seen) && leaf.edition() == self.edition,
+            Where::Nowhere => true,
+        }
+    }
 }
 
-/// Tells what every item says, if somebody wants to know.
-#[inline]
-fn tell(stands: &[Option<Stand<'_>>], briefs: &[Option<Brief>], at: Timestamp, reader: &mut Reader<'_>) {
-    if let Some(reader) = reader {
-        for stand in stands.iter().flatten() {
-            if let Some(brief) = &briefs[stand.ask] {
-                reader(stand.ask, stand.short.item, brief.reading(&stand.short, stand.word & PAYLOAD, at));
+/// Decides one ask of a limit with one item, and says only whether and when.
+#[inline(always)]
+pub(super) fn decide_one(plea: &Plea<'_>, brief: &Brief, now: Timestamp) -> Option<Verdict> {
+    match attempt_one(plea, brief, now) {
+        Ok(verdict) => Some(verdict),
+        Err(Setback::Again) => decide_one_again(plea, now),
+        Err(_) => None,
+    }
+}
+
+#[cold]
+fn decide_one_again(plea: &Plea<'_>, now: Timestamp) -> Option<Verdict> {
+    let mut turn = 0;
+    for _ in 0..TRIES {
+        pause(&mut turn);
+        match attempt_one(plea, &plea.tenant.board.read()?, now) {
+            Ok(verdict) => return Some(verdict),
+            Err(Setback::Again) => {}
+            Err(_) => return None,
+        }
+    }
+    None
+}
+
+#[inline(always)]
+fn attempt_one(plea: &Plea<'_>, brief: &Brief, now: Timestamp) -> Result<Verdict, Setback> {
+    let tenant = plea.tenant;
+    if brief.has_second() || !brief.is_good(now) {
+        return Err(Setback::Otherwise);
+    }
+    let short = &brief.first;
+    let (place, cell, word) = if short.is_of_key() {
+        let tag = plea.tag().ok_or(Setback::Otherwise)?;
+        let leaf = tenant.leaf(tag).ok_or(Setback::Otherwise)?;
+        let spot = leaf.find(tag).ok_or(Setback::Otherwise)?;
+        let place = Where::Key { leaf, line: spot.line, slot: spot.slot, tag, seen: spot.seen };
+        (place, spot.line.cell(spot.slot), spot.cell)
+    } else {
+        (Where::All(tenant), &tenant.all.cell, tenant.all.cell.load(Ordering::Acquire))
+    };
+    let cost = short.cost(Load::of(plea.count));
+    // The edition is looked at once the row was read, or is held.
+    let stand = Stand { place, cell: Some(cell), word, next: word, edition: brief.edition };
+    match short.of_law(JudgeAndReckon { payload: usable(word)? & PAYLOAD, cost, now })? {
+        Judged::Denied(Wait::Until(_)) if brief.ends() => Err(Setback::Otherwise),
+        Judged::Denied(wait) => {
+            if !stand.is_as_seen() {
+                return Err(if stand.is_in_edition() { Setback::Again } else { Setback::Otherwise });
             }
+            tenant.counts.refused(short.column());
+            Ok(Verdict::Denied(wait))
+        }
+        Judged::Granted(next) => {
+            if !line::take(cell, word) {
+                return Err(Setback::Again);
+            }
+            let own = stand.is_its_own();
+            line::give_back(cell, if own { PRESENT | next } else { word });
+            if !own {
+                return Err(if stand.is_in_edition() { Setback::Again } else { Setback::Otherwise });
+            }
+            tenant.counts.granted();
+            Ok(Verdict::Granted)
         }
     }
 }

@@ -364,7 +364,9 @@ impl<'a> Sitting<'a> {
         match conclusion.decision {
             Decision::Granted => self.editions.iter().for_each(|(tenant, _)| tenant.counts.granted()),
             Decision::Denied(denial) => {
-                self.parties[denial.binding.line].tenant.count_refused(denial.binding.item);
+                let tenant = self.parties[denial.binding.line].tenant;
+                let column = self.edition(tenant).columns.get(denial.binding.item);
+                tenant.counts.refused(column.copied().unwrap_or_default());
             }
         }
         for limit in &conclusion.shadowed {

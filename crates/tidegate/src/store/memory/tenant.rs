@@ -1,10 +1,12 @@
 //! A limit and its rows.
 
+#![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
+
 use std::sync::{Arc, PoisonError, RwLock};
 
 use tidegate_core::{Item, Law, Limit, Mode, Per, Row, Timestamp};
 
-use super::brief::{Board, Brief};
+use super::brief::Board;
 use super::budget::Budget;
 use super::counts::Counts;
 use super::edition::{Because, Edition};
@@ -36,12 +38,7 @@ pub(super) struct Tenant {
     pub(super) counts: Counts,
     pub(super) budget: Budget,
     /// The editions that rows may still be in; the last is the present one.
-    editions: RwLock<Editions>,
-}
-
-struct Editions {
-    list: Vec<Arc<Edition>>,
-    columns: Box<[usize]>,
+    editions: RwLock<Vec<Arc<Edition>>>,
 }
 
 /// The limit's `all` row, found without looking for it.
@@ -72,7 +69,7 @@ impl Tenant {
         budget.bound_rows(limit.spec().max_keys);
         let counts = Counts::new();
         let columns = counts.columns(limit.items().iter().map(Item::name));
-        let edition = Arc::new(Edition::new(1, now, Because::Put, Arc::clone(&limit), &printer));
+        let edition = Edition::new(1, now, Because::Put, Arc::clone(&limit), columns, &printer);
         let tenant = Tenant {
             id: limit.id().into(),
             generation,
@@ -88,7 +85,7 @@ impl Tenant {
             fence: AtomicU64::new(fence),
             counts,
             budget,
-            editions: RwLock::new(Editions { list: vec![edition], columns }),
+            editions: RwLock::new(vec![Arc::new(edition)]),
         };
         tenant.all.own().settle(tenant.edition().as_ref(), Row::blank(&limit, Per::All));
         tenant.refresh(now);
@@ -98,13 +95,7 @@ impl Tenant {
     /// The present edition.
     pub(super) fn edition(&self) -> Arc<Edition> {
         let editions = self.editions.read().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(editions.list.last().expect("there is always one"))
-    }
-
-    /// An edition that is still remembered.
-    pub(super) fn edition_numbered(&self, number: u64) -> Option<Arc<Edition>> {
-        let editions = self.editions.read().unwrap_or_else(PoisonError::into_inner);
-        editions.list.iter().rev().find(|edition| edition.number == number).map(Arc::clone)
+        Arc::clone(editions.last().expect("there is always one"))
     }
 
     /// The limit as it is.
@@ -112,16 +103,8 @@ impl Tenant {
         Arc::clone(&self.edition().limit)
     }
 
-    /// The item at this index refused an order.
-    pub(super) fn count_refused(&self, item: usize) {
-        let editions = self.editions.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(&column) = editions.columns.get(item) {
-            self.counts.refused(column);
-        }
-    }
-
     /// The leaf where a tag belongs.
-    #[inline]
+    #[inline(always)]
     pub(super) fn leaf(&self, tag: Tag) -> Option<&Leaf> {
         self.root.get().map(|root| root.descend(tag))
     }
@@ -145,15 +128,13 @@ impl Tenant {
     /// Writes the brief anew: a window has ended, or begun.
     pub(super) fn refresh(&self, now: Timestamp) {
         let editions = self.editions.write().unwrap_or_else(PoisonError::into_inner);
-        let present = editions.list.last().expect("there is always one");
-        self.board.write(Brief::of(present, now));
+        let present = editions.last().expect("there is always one");
+        self.board.show(present, now);
     }
 
     /// Sees to it that the brief is good, if there can be one.
     pub(super) fn keep_brief(&self, edition: &Edition, now: Timestamp) {
-        let good =
-            self.board.read().is_some_and(|brief| brief.is_good(now) && brief.edition == edition.number);
-        if !good && Brief::of(edition, now).is_some() {
+        if self.board.is_behind(edition, now) {
             self.refresh(now);
         }
         if edition.is_worn_out(now) {
@@ -164,25 +145,25 @@ impl Tenant {
     /// Nobody is to be decided on without looking again whether the limit is there.
     pub(super) fn retire(&self) {
         let _alone = self.editions.write().unwrap_or_else(PoisonError::into_inner);
-        self.board.write(None);
+        self.board.clear();
     }
 
     /// Makes a new edition. Rows follow when somebody comes to them.
     pub(super) fn publish(&self, limit: Arc<Limit>, because: Because, now: Timestamp) {
         let crowded = {
             let mut editions = self.editions.write().unwrap_or_else(PoisonError::into_inner);
-            let present = editions.list.last().expect("there is always one");
+            let present = editions.last().expect("there is always one");
             if because == Because::WornOut && !present.is_worn_out(now) {
                 return;
             }
-            self.board.write(None);
+            self.board.clear();
             self.budget.bound_rows(limit.spec().max_keys);
             let number = present.number + 1;
-            editions.columns = self.counts.columns(limit.items().iter().map(Item::name));
-            let edition = Arc::new(Edition::new(number, now, because, limit, &self.printer));
-            self.board.write(Brief::of(&edition, now));
-            editions.list.push(edition);
-            editions.list.len() > MOST_EDITIONS
+            let columns = self.counts.columns(limit.items().iter().map(Item::name));
+            let edition = Arc::new(Edition::new(number, now, because, limit, columns, &self.printer));
+            self.board.show(&edition, now);
+            editions.push(edition);
+            editions.len() > MOST_EDITIONS
         };
         if crowded {
             self.catch_up();
@@ -195,7 +176,7 @@ impl Tenant {
         self.all.own().adopt(self, &present);
         self.each_leaf(&mut |leaf| self.bring(&mut leaf.own(), &present));
         let mut editions = self.editions.write().unwrap_or_else(PoisonError::into_inner);
-        editions.list.retain(|edition| edition.number >= present.number);
+        editions.retain(|edition| edition.number >= present.number);
     }
 
     /// Carries the rows of a leaf over to an edition, if they are not in it.
@@ -208,7 +189,7 @@ impl Tenant {
     /// The editions from one to another.
     fn since(&self, from: u64, to: u64) -> Vec<Arc<Edition>> {
         let editions = self.editions.read().unwrap_or_else(PoisonError::into_inner);
-        editions.list.iter().filter(|edition| (from..=to).contains(&edition.number)).map(Arc::clone).collect()
+        editions.iter().filter(|edition| (from..=to).contains(&edition.number)).map(Arc::clone).collect()
     }
 
     /// Looks for fresh rows in one leaf more, if nobody is busy there.
@@ -231,7 +212,7 @@ impl Tenant {
 
 impl AllRow {
     /// The edition of the row.
-    #[inline]
+    #[inline(always)]
     pub(super) fn edition(&self) -> u64 {
         self.edition.load(Ordering::Acquire)
     }
