@@ -18,16 +18,11 @@ use std::time::Duration;
 
 use tidegate::store::Usage;
 use tidegate::{
-    Amount, Answer, Answers, Ask, Catalog, Denied, Detail, Expect, Grant, ItemReading, LimitSpec,
+    Amount, Answer, Answers, Ask, Catalog, Denied, Detail, Expect, FullStore, Grant, ItemReading, LimitSpec,
     ManualClock, Order, Outcome, Rejection, Store, Wait,
 };
 
 pub use histories::Player;
-
-/// A store under test: decides, and knows its limits.
-pub trait FullStore: Store + Catalog {}
-
-impl<S: Store + Catalog> FullStore for S {}
 
 /// A fresh store and the clock it goes by.
 pub struct Bench {
