@@ -20,6 +20,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! Asking at once needs no runtime. Waiting, keeping a lease alive and being told of its loss need tokio's timers, unless
+//! another [`Pulse`] is given.
+//!
 //! Decided: a limiter adds no arithmetic. What is granted, when a lease lapses, whether a release counts: the store's
 //! answer decides, always. The limiter only knows who holds something in this process and who waits for it.
 //!
@@ -157,6 +160,16 @@ impl Limiter {
         Ok(settled)
     }
 
+    /// Moves a lease's end to `ttl` from now (its own time to live if none is given), by its id.
+    pub fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Result<Renewal, AskError> {
+        let renewed = self.inner.renew(lease, ttl)?;
+        if ttl.is_some() {
+            // Perhaps it lapses sooner now than those believe who wait for it.
+            self.inner.queues.stir_all();
+        }
+        Ok(renewed.map_or(Renewal::Gone, Renewal::Until))
+    }
+
     /// Takes over a lease that somebody handed over as an id, by renewing it. `None` if it is gone. Its fences are not
     /// known here.
     pub fn adopt(&self, lease: LeaseId, ttl: Duration) -> Result<Option<Lease>, AskError> {
@@ -285,8 +298,8 @@ impl Inner {
         spots
     }
 
-    fn renew(&self, lease: LeaseId, ttl: Duration) -> Result<Option<Timestamp>, AskError> {
-        Ok(at_once(self.store.renew(lease, Some(ttl)))??)
+    fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Result<Option<Timestamp>, AskError> {
+        Ok(at_once(self.store.renew(lease, ttl))??)
     }
 }
 

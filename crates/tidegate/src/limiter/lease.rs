@@ -93,7 +93,7 @@ impl Lease {
     /// The lease that somebody else was granted, renewed.
     pub(super) fn adopt(inner: &Arc<Inner>, id: LeaseId, ttl: Duration) -> Result<Option<Lease>, AskError> {
         let before = inner.pulse.now();
-        let renewed = inner.renew(id, ttl)?;
+        let renewed = inner.renew(id, Some(ttl))?;
         let term = |expires_at| Arc::new(Term::new(inner, id, ttl, expires_at, before));
         Ok(renewed.map(|expires_at| Lease { term: term(expires_at), fences: Vec::new() }))
     }
@@ -220,7 +220,7 @@ impl Term {
 
     fn renew(&self, ttl: Duration) -> Result<Renewal, AskError> {
         let before = self.inner.pulse.now();
-        let Some(expires_at) = self.inner.renew(self.id, ttl)? else {
+        let Some(expires_at) = self.inner.renew(self.id, Some(ttl))? else {
             self.end();
             return Ok(Renewal::Gone);
         };

@@ -16,6 +16,9 @@
 //! all keys share, and keep their ticket: as soon as their own row is called they stand in their old place again.
 //! Nobody starves by that: in the row of their key nobody passes them, so once it lets them through it stays so.
 //!
+//! Because everybody asks for themselves, a waiter must be polled or dropped. One that is kept and never polled keeps
+//! its place, and those behind it wait out their patience.
+//!
 //! Everything is behind one lock, under which no store is asked and nobody is woken. Rows are known by a keyed hash of
 //! 64 bits: if two should ever share one, two strangers wait in one queue, and nothing worse.
 

@@ -34,7 +34,8 @@ use crate::answer::Detail;
 /// The answer to a question that may wait: a future that owns all it needs.
 ///
 /// It is cancel-safe: the order is put to the store inside a poll that then returns the answer, so that a dropped
-/// waiter was either never charged or has handed its grant over. Whoever stood behind it moves up.
+/// waiter was either never charged or has handed its grant over. Whoever stood behind it moves up. A waiter that is
+/// neither polled nor dropped keeps its place, and those behind it wait.
 #[must_use = "nobody waits in a line they do not stand in: await it"]
 pub struct Acquire {
     inner: Arc<Inner>,

@@ -204,6 +204,24 @@ impl<F: Future> Handheld<F> {
         }
     }
 
+    /// It is polled if it was not yet or was woken, and waits.
+    #[track_caller]
+    pub(crate) fn still_waits_or_starts(&mut self) {
+        if self.polls == 0 {
+            assert!(self.poll().is_pending(), "it does not wait");
+        }
+        self.still_waits();
+    }
+
+    /// It is polled if it was not yet or was woken, and is done.
+    #[track_caller]
+    pub(crate) fn is_answered(&mut self) -> F::Output {
+        match if self.polls == 0 { self.poll() } else { Poll::Pending } {
+            Poll::Ready(output) => output,
+            Poll::Pending => self.is_done(),
+        }
+    }
+
     /// It goes on waiting, even if it was woken.
     #[track_caller]
     pub(crate) fn still_waits(&mut self) {

@@ -205,6 +205,20 @@ fn who_let_others_pass_has_kept_their_place() {
 }
 
 #[test]
+fn who_was_called_stands_before_others_again_at_once() {
+    let stage = shared_and_keyed();
+    let take = |key| stage.limiter.ask("l", key).try_acquire().unwrap();
+    let ada = lease(granted(take("ada")));
+    let mut patient = stage.wait_for("l", "ada", 1, seconds(60)).starts();
+    assert!(take("bob").is_granted(), "she lets bob pass");
+    drop(ada);
+    assert!(!take("bob").is_granted(), "but not once her own is free");
+    drop(patient.is_served());
+    assert!(take("bob").is_granted());
+    assert_eq!(stage.limiter.waiting_in_all(), 0);
+}
+
+#[test]
 fn sets_from_both_sides_do_not_block_each_other() {
     let stage = Stage::with_slots(1);
     stage.put(LimitSpec::named("m").with(slots_of(1)));

@@ -53,3 +53,47 @@ async fn everybody_is_served_and_never_too_many_at_once() {
     let all: Vec<_> = (0..SLOTS).map(|_| limiter.ask_all("l").try_acquire().expect("a question")).collect();
     assert!(all.iter().all(tidegate::Decision::is_granted), "everything was given back");
 }
+
+#[test]
+fn whoever_releases_first_releases_once() {
+    let limiter = limiter();
+    for turn in 0..2_000 {
+        let granted = limiter.ask_all("l").try_acquire().expect("a question").granted();
+        let lease = granted.and_then(tidegate::Granted::into_lease).expect("everything was given back");
+        let id = lease.id();
+        let other = limiter.clone();
+        std::thread::scope(|scope| {
+            let by_id = scope.spawn(move || other.release(id));
+            let by_holder = (turn % 2 == 0).then(|| lease.release());
+            let by_id = by_id.join().expect("no panic");
+            assert!(by_holder.is_none_or(|by_holder| by_holder != by_id), "released once");
+        });
+    }
+    let all: Vec<_> = (0..=SLOTS).map(|_| limiter.ask_all("l").try_acquire().expect("a question")).collect();
+    assert_eq!(all.iter().filter(|decision| decision.is_granted()).count(), SLOTS);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn leases_that_are_kept_alive_are_given_back_once() {
+    let limiter = limiter();
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move {
+                for _ in 0..TURNS {
+                    let question = limiter.ask_all("l").ttl(Duration::from_millis(1));
+                    let decision = question.acquire_within(PATIENCE).await.expect("a question");
+                    let lease = decision.granted().and_then(tidegate::Granted::into_lease).expect("a lease");
+                    lease.keep_alive();
+                    tokio::task::yield_now().await;
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("no task fails");
+    }
+    assert_eq!(limiter.waiting_in_all(), 0);
+    let all: Vec<_> = (0..=SLOTS).map(|_| limiter.ask_all("l").try_acquire().expect("a question")).collect();
+    assert_eq!(all.iter().filter(|decision| decision.is_granted()).count(), SLOTS);
+}

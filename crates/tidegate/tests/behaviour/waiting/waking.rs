@@ -106,6 +106,13 @@ fn a_renewal_that_brings_the_lapse_nearer() {
     stage.pass(seconds(5));
     drop(waiter.is_served());
     drop(held);
+    let by_id = stage.take(1).into_id();
+    let mut waiter = stage.wait(1, seconds(30)).starts();
+    assert_eq!(stage.limiter.renew(by_id, Some(seconds(1))), Ok(Renewal::Until(at(seconds(6)))));
+    waiter.still_waits();
+    stage.pass(seconds(1));
+    drop(waiter.is_served());
+    assert_eq!(stage.limiter.renew(by_id, None), Ok(Renewal::Gone));
     stage.ends_with(0);
 }
 
