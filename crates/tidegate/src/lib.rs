@@ -1,7 +1,8 @@
 //! Tidegate, the library: decide who may do how much, how fast, how many at once.
 //!
 //! A [`store::Store`] decides [`Order`]s against the limits of its [`catalog::Catalog`], at the time of its
-//! [`clock::Clock`]. What limits mean is the business of [`tidegate_core`]; this crate gives them a place to live.
+//! [`clock::Clock`]. What limits mean is the business of [`tidegate_core`]; this crate gives them a place to live. Programs
+//! ask a [`Limiter`]; what follows is the layer below it, which doors and batches use.
 //!
 //! ```
 //! use std::time::Duration;

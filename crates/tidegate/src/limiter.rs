@@ -28,6 +28,7 @@
 //!
 //! Refused: limiters for stores that do not speak at once. Such a store's answers are [`Unavailable`] here.
 
+mod abroad;
 pub mod decision;
 pub mod lease;
 pub mod pulse;
@@ -44,7 +45,8 @@ use tidegate_core::{Ask, Intent, LeaseId, Order, Per, Span, Tick, Timestamp, Wai
 use crate::answer::{Answer, Answers, Detail, Outcome, Rejection};
 use crate::catalog::Change;
 use crate::store::{Actual, FullStore, Settlement, Spoken, Unavailable};
-use queues::{Bounds, Call, Kind, Queues, Spot, Ticket};
+use abroad::Abroad;
+use queues::{Bounds, Call, Kind, Queues, RowId, Spot, Ticket};
 
 pub use decision::{AskError, Decision, Denial, Granted};
 pub use lease::{Lease, Renewal};
@@ -96,7 +98,7 @@ impl LimiterBuilder {
         let LimiterBuilder { store, pulse, most_waiting, most_waiting_per_row } = self;
         let tick = store.capabilities().tick;
         let queues = Queues::new(Bounds { in_all: most_waiting, per_row: most_waiting_per_row });
-        let inner = Arc::new(Inner { store, pulse, tick, queues });
+        let inner = Arc::new(Inner { store, pulse, tick, queues, abroad: Abroad::default() });
         // The store outlives its limiters; it must not keep them.
         let waiting = Arc::downgrade(&inner);
         inner.store.watch(Box::new(move |change| {
@@ -149,14 +151,14 @@ impl Limiter {
     /// Gives a lease back by its id. `false` if it is gone.
     pub fn release(&self, lease: LeaseId) -> bool {
         let released = at_once(self.inner.store.release(lease)).unwrap_or(false);
-        self.inner.queues.stir_all();
+        self.inner.stir(self.inner.abroad.remove(lease).as_deref());
         released
     }
 
     /// Corrects a held charge to its true cost, then releases it, by the id of its lease.
     pub fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Result<Settlement, Unavailable> {
         let settled = at_once(self.inner.store.settle(lease, actual))?;
-        self.inner.queues.stir_all();
+        self.inner.stir(self.inner.abroad.remove(lease).as_deref());
         Ok(settled)
     }
 
@@ -165,7 +167,7 @@ impl Limiter {
         let renewed = self.inner.renew(lease, ttl)?;
         if ttl.is_some() {
             // Perhaps it lapses sooner now than those believe who wait for it.
-            self.inner.queues.stir_all();
+            self.inner.stir(self.inner.abroad.get(lease).as_deref());
         }
         Ok(renewed.map_or(Renewal::Gone, Renewal::Until))
     }
@@ -210,6 +212,7 @@ struct Inner {
     pulse: Arc<dyn Pulse>,
     tick: Tick,
     queues: Queues,
+    abroad: Abroad,
 }
 
 impl Inner {
@@ -296,6 +299,14 @@ impl Inner {
             }
         }
         spots
+    }
+
+    /// Something was given back at these rows, or nobody knows where.
+    fn stir(&self, rows: Option<&[RowId]>) {
+        match rows {
+            Some(rows) => self.queues.stir(rows.iter().copied()),
+            None => self.queues.stir_all(),
+        }
     }
 
     fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Result<Option<Timestamp>, AskError> {

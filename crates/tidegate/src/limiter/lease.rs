@@ -51,8 +51,8 @@ struct Term {
     inner: Arc<Inner>,
     id: LeaseId,
     ttl: Duration,
-    /// The rows it may have taken something from; none if nobody knows.
-    rows: Vec<RowId>,
+    /// The rows it may have taken something from, if that is known.
+    rows: Option<Arc<[RowId]>>,
     hold: Hold,
     expires_at: Mutex<Timestamp>,
     /// Whether somebody keeps it alive.
@@ -85,6 +85,7 @@ impl Lease {
         if order.hold == Hold::Yes {
             inner.queues.open_hold(&rows);
         }
+        let rows = Some(Arc::from(rows));
         let term =
             Term { rows, hold: order.hold, ..Term::new(inner, grant.lease, ttl, grant.expires_at, before) };
         Lease { term: Arc::new(term), fences: grant.fences }
@@ -94,8 +95,9 @@ impl Lease {
     pub(super) fn adopt(inner: &Arc<Inner>, id: LeaseId, ttl: Duration) -> Result<Option<Lease>, AskError> {
         let before = inner.pulse.now();
         let renewed = inner.renew(id, Some(ttl))?;
-        let term = |expires_at| Arc::new(Term::new(inner, id, ttl, expires_at, before));
-        Ok(renewed.map(|expires_at| Lease { term: term(expires_at), fences: Vec::new() }))
+        let rows = inner.abroad.remove(id);
+        let term = |expires_at| Term { rows, ..Term::new(inner, id, ttl, expires_at, before) };
+        Ok(renewed.map(|expires_at| Lease { term: Arc::new(term(expires_at)), fences: Vec::new() }))
     }
 
     /// Its identity.
@@ -160,7 +162,9 @@ impl Lease {
 
     /// Leaves it to lapse, or hands it over: it is no longer given back when dropped.
     pub fn into_id(self) -> LeaseId {
-        self.term.end();
+        if let (true, Some(rows)) = (self.term.end(), &self.term.rows) {
+            self.term.inner.abroad.add(self.term.id, rows);
+        }
         self.term.id
     }
 }
@@ -187,7 +191,7 @@ impl Term {
             inner: Arc::clone(inner),
             id,
             ttl,
-            rows: Vec::new(),
+            rows: None,
             hold: Hold::No,
             expires_at: Mutex::new(expires_at),
             kept: AtomicBool::new(false),
@@ -202,8 +206,8 @@ impl Term {
     /// Ends it here, whatever the store says; `true` for the one who did.
     fn end(&self) -> bool {
         let ended = self.tenancy.send_replace(Tenancy::Over) != Tenancy::Over;
-        if ended && self.hold == Hold::Yes {
-            self.inner.queues.close_hold(&self.rows);
+        if let (true, Hold::Yes, Some(rows)) = (ended, self.hold, &self.rows) {
+            self.inner.queues.close_hold(rows);
         }
         ended
     }
@@ -243,11 +247,7 @@ impl Term {
 
     /// Calls those who wait for what this lease held.
     fn stir(&self) {
-        if self.rows.is_empty() {
-            self.inner.queues.stir_all();
-        } else {
-            self.inner.queues.stir(self.rows.iter().copied());
-        }
+        self.inner.stir(self.rows.as_deref());
     }
 }
 

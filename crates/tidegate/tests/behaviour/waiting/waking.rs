@@ -37,6 +37,22 @@ fn a_release_by_id() {
 }
 
 #[test]
+fn a_release_by_id_calls_only_those_who_wait_for_it() {
+    let stage = Stage::with_slots(1);
+    stage.put(LimitSpec::named("m").with(slots_of(1)));
+    let id = stage.take(1).into_id();
+    let elsewhere = lease(granted(stage.limiter.ask_all("m").try_acquire().unwrap()));
+    let mut here = stage.wait(1, seconds(60)).starts();
+    let mut there = stage.wait_for("m", "u", 1, seconds(60)).starts();
+    assert!(stage.limiter.release(id));
+    assert!(!there.is_woken());
+    drop(here.is_served());
+    drop(elsewhere);
+    drop(there.is_served());
+    stage.ends_with(0);
+}
+
+#[test]
 fn time() {
     let stage = Stage::with_slots(1);
     stage.put(LimitSpec::named("b").with(bucket()));
