@@ -240,6 +240,39 @@ fn an_edit_to_other_rows_keeps_the_order() {
 }
 
 #[test]
+fn an_edit_after_which_they_are_in_nobodys_way() {
+    let stage = Stage::with_slots(1);
+    let held = stage.take(1);
+    let mut ada = stage.wait_for("l", "ada", 1, seconds(60)).starts();
+    let mut bob = stage.wait_for("l", "bob", 1, seconds(60)).starts();
+    stage.put(LimitSpec::named("l").with(slots_of(1).per_key()));
+    drop(bob.is_served());
+    drop(ada.is_served());
+    drop(held);
+    assert_eq!(stage.limiter.waiting_in_all(), 0);
+    stage.ends_with(0);
+}
+
+#[test]
+fn an_edit_after_which_they_are_in_each_others_way() {
+    let stage = Stage::new();
+    stage.put(LimitSpec::named("l").with(slots_of(2).per_key()));
+    let ada = lease(granted(stage.limiter.ask("l", "ada").count(2).try_acquire().unwrap()));
+    let mut waits = stage.wait_for("l", "ada", 2, seconds(60)).starts();
+    let bob = lease(granted(stage.limiter.ask("l", "bob").try_acquire().unwrap()));
+    // What all keys hold is counted from now on, by a name that did not count before.
+    stage.put(LimitSpec::named("l").with(slots_of(2)));
+    let first = waits.is_served();
+    let mut cid = stage.wait_for("l", "cid", 2, seconds(60)).starts();
+    assert!(!stage.limiter.ask("l", "dan").try_acquire().unwrap().is_granted());
+    drop(first);
+    assert!(!stage.limiter.ask("l", "dan").try_acquire().unwrap().is_granted(), "cid came first");
+    drop(cid.is_served());
+    drop((ada, bob));
+    stage.ends_with(0);
+}
+
+#[test]
 fn a_removal_with_the_rejection() {
     let stage = Stage::with_slots(1);
     let held = stage.take(1);
