@@ -1,7 +1,8 @@
 //! Tidegate, the library: decide who may do how much, how fast, how many at once.
 //!
 //! A [`store::Store`] decides [`Order`]s against the limits of its [`catalog::Catalog`], at the time of its
-//! [`clock::Clock`]. What limits mean is the business of [`tidegate_core`]; this crate gives them a place to live.
+//! [`clock::Clock`]. What limits mean is the business of [`tidegate_core`]; this crate gives them a place to live. Programs
+//! ask a [`Limiter`]; what follows is the layer below it, which doors and batches use.
 //!
 //! ```
 //! use std::time::Duration;
@@ -26,13 +27,15 @@ pub mod answer;
 pub mod catalog;
 pub mod clock;
 pub mod file;
+pub mod limiter;
 pub mod store;
 pub mod text;
 
 pub use answer::{Answer, Answers, Denied, Detail, Grant, ItemReading, Outcome, Rejection};
 pub use catalog::{Catalog, Expect, Parting};
 pub use clock::{Clock, ManualClock, SystemClock};
-pub use store::{Actual, MapStore, Settlement, Spoken, Store};
+pub use limiter::{Acquire, AskError, Decision, Denial, Granted, Lease, Limiter, Question, Renewal};
+pub use store::{Actual, FullStore, MapStore, Settlement, Spoken, Store};
 pub use tidegate_core::{
     Amount, Ask, Capacity, Charge, Flaw, Hold, Intent, ItemSpec, LeaseId, Limit, LimitSpec, Mode, Order,
     OverrideSpec, Per, Policy, Precision, Reading, Span, Tick, Timestamp, Unit, Wait, WeekStart, Zone,

@@ -62,6 +62,8 @@ pub(super) struct Conclusion {
     pub(super) shadowed: Vec<Arc<Limit>>,
     pub(super) charges: Vec<Charged>,
     pub(super) tenure: Option<(Tenure, Span)>,
+    /// When a lease lapses that is in the way of a refused order.
+    pub(super) lapses_at: Option<Timestamp>,
 }
 
 /// When an order is decided, and what its lease would be called.
@@ -70,6 +72,8 @@ pub(super) struct Occasion {
     pub(super) now: Timestamp,
     pub(super) tick: Tick,
     pub(super) lease: LeaseId,
+    /// When the first of the store's leases lapses.
+    pub(super) next_lapse: Option<Timestamp>,
 }
 
 /// Decides over the entrants and reads what they say afterwards.
@@ -105,13 +109,18 @@ pub(super) fn conclude(
     if let (true, Some(line), Some(station)) = (degraded, crowded, room) {
         decision = Decision::Denied(no_room(line, lines[line].limit, station));
     }
+    let lapses_at = match decision {
+        Decision::Denied(Denial { wait: Wait::OnRelease, .. }) if degraded => occasion.next_lapse,
+        Decision::Denied(Denial { wait: Wait::OnRelease, .. }) => decide::next_lapse(&lines, now),
+        _ => None,
+    };
     read(&lines, |line| &limits[line], now, answers);
-    Conclusion { decision, degraded, shadowed, charges, tenure }
+    Conclusion { decision, degraded, shadowed, charges, tenure, lapses_at }
 }
 
 /// The lease that a grant of this order would come with, and its time to live.
 fn tenure(order: &Order<'_>, lines: &[Line<'_>], occasion: Occasion) -> Option<(Tenure, Span)> {
-    let Occasion { now, tick, lease } = occasion;
+    let Occasion { now, tick, lease, .. } = occasion;
     let of_items = decide::lease_ttl(lines);
     if order.intent == Intent::Peek || (order.hold == Hold::No && of_items.is_none()) {
         return None;
@@ -185,11 +194,12 @@ pub(super) fn read<'l>(
     }
 }
 
-/// A denial that names its limits.
+/// A denial that names its limits, and waits for no lease.
 pub(super) fn put_in_words<'l>(denial: Denial, limit_of: impl Fn(usize) -> &'l Arc<Limit>) -> Denied {
     let Denial { binding, wait, first } = denial;
     let limit = Arc::clone(limit_of(binding.line));
-    Denied { limit, item: binding.item, wait, first: (Arc::clone(limit_of(first.line)), first.item) }
+    let first = (Arc::clone(limit_of(first.line)), first.item);
+    Denied { limit, item: binding.item, wait, first, lapses_at: None }
 }
 
 /// The refusal of a limit that has no room for another key.

@@ -7,7 +7,7 @@ use tidegate_core::order::REQUEST_MEMORY;
 use tidegate_core::{Ask, Hold, Intent, Limit, Order, Row, Seat};
 
 use super::{Inner, LOOK_AHEAD};
-use crate::answer::{Answer, Answers, Grant, Outcome, Rejection};
+use crate::answer::{Answer, Answers, Denied, Grant, Outcome, Rejection};
 use crate::store::deciding::{
     Conclusion, Entrant, Occasion, Station, check_order, conclude, grant, lease_id, put_in_words,
 };
@@ -27,10 +27,14 @@ impl Inner {
         let mut entrants = self.enter(order)?;
         let first = answers.mark();
         let lease = lease_id(self.secret, self.granted_leases + 1);
-        let occasion = Occasion { now: self.latest, tick: self.tick, lease };
+        let next_lapse = self.leases.next_lapse();
+        let occasion = Occasion { now: self.latest, tick: self.tick, lease, next_lapse };
         let conclusion = conclude(order, &mut entrants, occasion, answers);
         let outcome = match conclusion.decision {
-            Decision::Denied(denial) => Outcome::Denied(put_in_words(denial, |line| &entrants[line].limit)),
+            Decision::Denied(denial) => {
+                let denied = put_in_words(denial, |line| &entrants[line].limit);
+                Outcome::Denied(Denied { lapses_at: conclusion.lapses_at, ..denied })
+            }
             Decision::Granted => Outcome::Granted(self.grant(order, &mut entrants, &conclusion)),
         };
         self.leave(order, entrants);

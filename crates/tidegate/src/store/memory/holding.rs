@@ -31,6 +31,12 @@ impl Shared {
         self.mind_lapses(desk);
     }
 
+    /// When the next lease lapses.
+    pub(super) fn next_lapse(&self) -> Option<Timestamp> {
+        let next = Timestamp::from_ticks(self.next_lapse.load(Ordering::Relaxed));
+        (next.ticks() != u64::MAX).then_some(next)
+    }
+
     /// Remembers when the next lease lapses.
     pub(super) fn mind_lapses(&self, desk: &Desk) {
         let next = desk.leases.next_lapse().map_or(u64::MAX, Timestamp::ticks);

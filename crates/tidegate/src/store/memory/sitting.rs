@@ -15,7 +15,7 @@ use super::line::{self, Tag};
 use super::quick::Plea;
 use super::tenant::{OwnedAll, Tenant};
 use super::{Desk, Shared};
-use crate::answer::{Answer, Answers, Outcome};
+use crate::answer::{Answer, Answers, Denied, Outcome};
 use crate::store::deciding::{
     Conclusion, Entrant, Occasion, Room, Station, conclude, grant, lease_id, put_in_words,
 };
@@ -313,10 +313,15 @@ impl<'a> Sitting<'a> {
         shared.has_seen(now);
         let first = answers.mark();
         let number = desk.as_ref().map_or(0, |desk| desk.granted_leases + 1);
-        let occasion = Occasion { now, tick: shared.tick, lease: lease_id(shared.lease_secret, number) };
+        let next_lapse = shared.next_lapse();
+        let lease = lease_id(shared.lease_secret, number);
+        let occasion = Occasion { now, tick: shared.tick, lease, next_lapse };
         let conclusion = conclude(order, &mut entrants, occasion, answers);
         let outcome = match conclusion.decision {
-            Decision::Denied(denial) => Outcome::Denied(put_in_words(denial, |line| &entrants[line].limit)),
+            Decision::Denied(denial) => {
+                let denied = put_in_words(denial, |line| &entrants[line].limit);
+                Outcome::Denied(Denied { lapses_at: conclusion.lapses_at, ..denied })
+            }
             Decision::Granted => {
                 Outcome::Granted(self.grant(order, &mut entrants, &conclusion, desk.as_deref_mut(), shared))
             }

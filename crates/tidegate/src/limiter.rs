@@ -1,0 +1,330 @@
+//! The limiter: a store with manners.
+//!
+//! A store decides and forgets who asked. Programs want three things more: answers that own what they hold and give it
+//! back when they are dropped ([`Lease`]), a place to wait in line ([`Question::acquire_within`]), and a way to
+//! ask that reads aloud:
+//!
+//! ```
+//! use std::sync::Arc;
+//! use tidegate::{Catalog, Decision, Expect, ItemSpec, LimitSpec, Limiter, ManualClock, MapStore, Policy, Timestamp};
+//!
+//! let store = MapStore::new(ManualClock::at(Timestamp::EPOCH), 0);
+//! let slots = ItemSpec::of(Policy::Concurrency { ttl: std::time::Duration::from_secs(60) }, 1);
+//! store.put(LimitSpec::named("builds").with(slots), Expect::Absent)?;
+//!
+//! let limiter = Limiter::new(Arc::new(store));
+//! let Decision::Granted(granted) = limiter.ask_all("builds").try_acquire()? else { panic!("nobody else is here") };
+//! assert!(!limiter.ask_all("builds").try_acquire()?.is_granted(), "one at a time");
+//! drop(granted);
+//! assert!(limiter.ask_all("builds").try_acquire()?.is_granted(), "and then the next");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Asking at once needs no runtime. Waiting, keeping a lease alive and being told of its loss need tokio's timers, unless
+//! another [`Pulse`] is given.
+//!
+//! Decided: a limiter adds no arithmetic. What is granted, when a lease lapses, whether a release counts: the store's
+//! answer decides, always. The limiter only knows who holds something in this process and who waits for it.
+//!
+//! Refused: limiters for stores that do not speak at once. Such a store's answers are [`Unavailable`] here.
+
+mod abroad;
+pub mod decision;
+pub mod lease;
+pub mod pulse;
+pub mod question;
+mod queues;
+pub mod waiting;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_core::{Ask, Intent, LeaseId, Order, Per, Span, Tick, Timestamp, Wait};
+
+use crate::answer::{Answer, Answers, Detail, Outcome, Rejection};
+use crate::catalog::Change;
+use crate::store::{Actual, FullStore, Settlement, Spoken, Unavailable};
+use abroad::Abroad;
+use queues::{Bounds, Call, Kind, Queues, RowId, Spot, Ticket};
+
+pub use decision::{AskError, Decision, Denial, Granted};
+pub use lease::{Lease, Renewal};
+pub use pulse::{ManualPulse, Pulse, SystemPulse, Uptime};
+pub use question::Question;
+pub use waiting::Acquire;
+
+/// The most who may wait for one row, unless said otherwise.
+pub const MOST_WAITING_PER_ROW: usize = 10_000;
+
+/// The most who may wait at one limiter, unless said otherwise.
+pub const MOST_WAITING: usize = 100_000;
+
+/// Asks a store, keeps what is held, and lets askers wait in line. Copies are the same limiter.
+#[derive(Clone)]
+pub struct Limiter {
+    inner: Arc<Inner>,
+}
+
+/// What a limiter can be told when it is made.
+pub struct LimiterBuilder {
+    store: Arc<dyn FullStore>,
+    pulse: Arc<dyn Pulse>,
+    most_waiting: usize,
+    most_waiting_per_row: usize,
+}
+
+impl LimiterBuilder {
+    /// The holders' own sense of time, and what wakes those who wait.
+    pub fn pulse(mut self, pulse: impl Pulse + 'static) -> LimiterBuilder {
+        self.pulse = Arc::new(pulse);
+        self
+    }
+
+    /// The most who may wait at once; [`MOST_WAITING`] unless said.
+    pub fn most_waiting(mut self, most: usize) -> LimiterBuilder {
+        self.most_waiting = most;
+        self
+    }
+
+    /// The most who may wait at once for one row; [`MOST_WAITING_PER_ROW`] unless said.
+    pub fn most_waiting_per_row(mut self, most: usize) -> LimiterBuilder {
+        self.most_waiting_per_row = most;
+        self
+    }
+
+    /// The limiter.
+    pub fn build(self) -> Limiter {
+        let LimiterBuilder { store, pulse, most_waiting, most_waiting_per_row } = self;
+        let tick = store.capabilities().tick;
+        let queues = Queues::new(Bounds { in_all: most_waiting, per_row: most_waiting_per_row });
+        let inner = Arc::new(Inner { store, pulse, tick, queues, abroad: Abroad::default() });
+        // The store outlives its limiters; it must not keep them.
+        let waiting = Arc::downgrade(&inner);
+        inner.store.watch(Box::new(move |change| {
+            let (Change::Put(limit) | Change::Removed(limit)) = change;
+            if let Some(inner) = waiting.upgrade() {
+                inner.queues.stir_limit(limit.id(), Call::Edited);
+            }
+        }));
+        Limiter { inner }
+    }
+}
+
+impl Limiter {
+    /// A limiter that asks this store, which must be one that speaks at once.
+    pub fn new(store: Arc<dyn FullStore>) -> Limiter {
+        Limiter::builder(store).build()
+    }
+
+    /// The same, with more to say.
+    pub fn builder(store: Arc<dyn FullStore>) -> LimiterBuilder {
+        LimiterBuilder {
+            store,
+            pulse: Arc::new(SystemPulse),
+            most_waiting: MOST_WAITING,
+            most_waiting_per_row: MOST_WAITING_PER_ROW,
+        }
+    }
+
+    /// The store that decides. What is given back or reset there directly, and not through the limiter, does not wake
+    /// those who wait here; edits of limits do.
+    pub fn store(&self) -> &dyn FullStore {
+        &*self.inner.store
+    }
+
+    /// One unit of this limit for this key.
+    pub fn ask<'a>(&'a self, limit_id: &'a str, key: &'a (impl AsRef<[u8]> + ?Sized)) -> Question<'a> {
+        Question::one(self, Ask::one(limit_id, Some(key.as_ref())))
+    }
+
+    /// One unit of this limit, which counts all keys together.
+    pub fn ask_all<'a>(&'a self, limit_id: &'a str) -> Question<'a> {
+        Question::one(self, Ask::one(limit_id, None))
+    }
+
+    /// All of these or nothing.
+    pub fn asks<'a>(&'a self, asks: &'a [Ask<'a>]) -> Question<'a> {
+        Question::many(self, asks)
+    }
+
+    /// Gives a lease back by its id. `false` if it is gone.
+    pub fn release(&self, lease: LeaseId) -> bool {
+        let released = at_once(self.inner.store.release(lease)).unwrap_or(false);
+        self.inner.stir(self.inner.abroad.remove(lease).as_deref());
+        released
+    }
+
+    /// Corrects a held charge to its true cost, then releases it, by the id of its lease.
+    pub fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Result<Settlement, Unavailable> {
+        let settled = at_once(self.inner.store.settle(lease, actual))?;
+        self.inner.stir(self.inner.abroad.remove(lease).as_deref());
+        Ok(settled)
+    }
+
+    /// Moves a lease's end to `ttl` from now (its own time to live if none is given), by its id.
+    pub fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Result<Renewal, AskError> {
+        let renewed = self.inner.renew(lease, ttl)?;
+        if ttl.is_some() {
+            // Perhaps it lapses sooner now than those believe who wait for it.
+            self.inner.stir(self.inner.abroad.get(lease).as_deref());
+        }
+        Ok(renewed.map_or(Renewal::Gone, Renewal::Until))
+    }
+
+    /// Takes over a lease that somebody handed over as an id, by renewing it. `None` if it is gone. Its fences are not
+    /// known here.
+    pub fn adopt(&self, lease: LeaseId, ttl: Duration) -> Result<Option<Lease>, AskError> {
+        Lease::adopt(&self.inner, lease, ttl)
+    }
+
+    /// Zeroes counts: those of one key, or everything of the limit. Leases go on, and those who wait look again.
+    pub fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Result<(), AskError> {
+        at_once(self.inner.store.reset(limit_id, key))??;
+        let queues = &self.inner.queues;
+        match key {
+            None => queues.stir_limit(limit_id, Call::Look),
+            Some(_) => queues.stir(queues.rows_of(&Ask::one(limit_id, key))),
+        }
+        Ok(())
+    }
+
+    /// How many wait at this moment.
+    pub fn waiting_in_all(&self) -> usize {
+        self.inner.queues.len()
+    }
+
+    /// How many wait at this moment for this limit.
+    pub fn waiting(&self, limit_id: &str) -> usize {
+        self.inner.queues.len_of(limit_id)
+    }
+}
+
+impl fmt::Debug for Limiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limiter").field("waiting", &self.waiting_in_all()).finish_non_exhaustive()
+    }
+}
+
+/// What copies of a limiter share.
+struct Inner {
+    store: Arc<dyn FullStore>,
+    pulse: Arc<dyn Pulse>,
+    tick: Tick,
+    queues: Queues,
+    abroad: Abroad,
+}
+
+impl Inner {
+    fn clone_of(limiter: &Limiter) -> Arc<Inner> {
+        Arc::clone(&limiter.inner)
+    }
+
+    /// Puts an order of somebody who will not wait, unless that would overtake somebody who does.
+    fn try_acquire(self: &Arc<Inner>, order: &Order<'_>, detail: Detail) -> Result<Decision, AskError> {
+        if !self.queues.is_quiet() {
+            let spots = self.spots(order.asks);
+            if self.queues.contested(&spots, None).is_some() {
+                return self.look(order, detail, &spots, None).map(Decision::Denied);
+            }
+        }
+        self.submit(order, detail)
+    }
+
+    /// Puts an order to the store, and takes into possession what it grants.
+    fn submit(self: &Arc<Inner>, order: &Order<'_>, detail: Detail) -> Result<Decision, AskError> {
+        let before = self.pulse.now();
+        // A repeated order is answered as it was then; the one beside it tells what time it is.
+        let orders = [*order, Order { intent: Intent::Peek, request_id: None, ..*order }];
+        let orders = if order.request_id.is_some() { &orders[..] } else { &orders[..1] };
+        let answers = at_once(self.store.submit(orders, Answers::new(detail)))?;
+        let answer = answers.get(0).cloned().ok_or_else(speechless)??;
+        let now = answers.iter().last().and_then(|last| last.as_ref().ok()).map_or(answer.at, |last| last.at);
+        let readings = answers.readings(&answer).to_vec();
+        let Answer { outcome, at, degraded, shadowed, .. } = answer;
+        Ok(match outcome {
+            Outcome::Granted(grant) => {
+                let lease = grant.map(|grant| Lease::granted(self, grant, order, before, now));
+                Decision::Granted(Granted { at, shadowed, degraded, lease, readings })
+            }
+            Outcome::Denied(denied) => Decision::Denied(Denial {
+                at,
+                wait: denied.wait,
+                degraded,
+                limit: Arc::clone(&denied.limit),
+                item: denied.item,
+                denied: Some(denied),
+                tick: self.tick,
+                readings,
+            }),
+        })
+    }
+
+    /// What is said to somebody whose turn it is not: what the store says, and if it would grant this, to come back in a
+    /// moment.
+    fn look(
+        self: &Arc<Inner>,
+        order: &Order<'_>,
+        detail: Detail,
+        spots: &[Spot],
+        ticket: Option<Ticket>,
+    ) -> Result<Denial, AskError> {
+        let granted = match self.submit(&Order { intent: Intent::Peek, ..*order }, detail)? {
+            Decision::Denied(denial) => return Ok(denial),
+            Decision::Granted(granted) => granted,
+        };
+        let spot = self.queues.contested(spots, ticket).or(spots.first().copied());
+        let limit_id = order.asks[spot.map_or(0, |spot| spot.ask)].limit_id;
+        let unknown = || Rejection::UnknownLimit { limit_id: limit_id.to_owned() };
+        let limit = self.store.get(limit_id).ok_or_else(unknown)?;
+        let per = if spot.is_some_and(|spot| spot.kind == Kind::All) { Per::All } else { Per::Key };
+        Ok(Denial {
+            at: granted.at,
+            wait: Wait::Until(granted.at.plus(Span::ONE_TICK)),
+            degraded: false,
+            denied: None,
+            item: limit.items().iter().position(|item| item.per() == per).unwrap_or_default(),
+            limit,
+            tick: self.tick,
+            readings: granted.readings,
+        })
+    }
+
+    /// Where somebody with these asks stands.
+    fn spots(&self, asks: &[Ask<'_>]) -> Vec<Spot> {
+        let mut spots = Vec::new();
+        for (index, ask) in asks.iter().enumerate() {
+            if let Some(limit) = self.store.get(ask.limit_id) {
+                self.queues.spots(index, ask, &limit, &mut spots);
+            }
+        }
+        spots
+    }
+
+    /// Something was given back at these rows, or nobody knows where.
+    fn stir(&self, rows: Option<&[RowId]>) {
+        match rows {
+            Some(rows) => self.queues.stir(rows.iter().copied()),
+            None => self.queues.stir_all(),
+        }
+    }
+
+    fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Result<Option<Timestamp>, AskError> {
+        Ok(at_once(self.store.renew(lease, ttl))??)
+    }
+}
+
+/// The reply of a store that speaks at once.
+fn at_once<T>(spoken: Spoken<T>) -> Result<T, Unavailable> {
+    match spoken {
+        Spoken::Now(reply) => Ok(reply),
+        Spoken::Durable(..) | Spoken::Later(_) => {
+            Err(Unavailable { reason: "this store does not speak at once".to_owned() })
+        }
+    }
+}
+
+/// What a store that answers nothing to an order is told.
+fn speechless() -> AskError {
+    AskError::Unavailable(Unavailable { reason: "the store gave no answer".to_owned() })
+}
