@@ -27,6 +27,7 @@ pub mod catalog;
 pub mod clock;
 pub mod file;
 pub mod store;
+pub mod stream;
 pub mod text;
 
 pub use answer::{Answer, Answers, Denied, Detail, Grant, ItemReading, Outcome, Rejection};

@@ -2,5 +2,6 @@
 
 mod file;
 mod map_store;
+mod stream;
 mod text;
 mod threads;
