@@ -8,7 +8,7 @@
 //! to each other with its `all` row first, and the loads of repeated asks added up.
 
 use crate::amount::{Amount, Capacity};
-use crate::law::{Law, Receipt};
+use crate::law::{Law, Receipt, State};
 use crate::lease::Tenure;
 use crate::limit::{Item, Limit, Season};
 use crate::order::{Intent, Load};
@@ -205,6 +205,22 @@ pub fn lease_ttl(lines: &[Line<'_>]) -> Option<Span> {
         }
     });
     shortest
+}
+
+/// The earliest instant at which a lease lapses that is in the way: one of an item that refuses until somebody gives
+/// something back. `None` if there is no such item.
+pub fn next_lapse(lines: &[Line<'_>], now: Timestamp) -> Option<Timestamp> {
+    let mut earliest: Option<Timestamp> = None;
+    each_item(lines, |place, line, item| {
+        if line.limit.mode() == Mode::Enforce
+            && line.judge(place.item, item, now) == Verdict::Denied(Wait::OnRelease)
+            && let State::OnRelease(holders) = line.row.state(item)
+            && let Some(lapse) = holders.next_lapse(now)
+        {
+            earliest = Some(earliest.map_or(lapse, |other| other.min(lapse)));
+        }
+    });
+    earliest
 }
 
 impl Line<'_> {

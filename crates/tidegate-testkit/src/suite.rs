@@ -18,16 +18,11 @@ use std::time::Duration;
 
 use tidegate::store::Usage;
 use tidegate::{
-    Amount, Answer, Answers, Ask, Catalog, Denied, Detail, Expect, Grant, ItemReading, LimitSpec,
+    Amount, Answer, Answers, Ask, Catalog, Denied, Detail, Expect, FullStore, Grant, ItemReading, LimitSpec,
     ManualClock, Order, Outcome, Rejection, Store, Wait,
 };
 
 pub use histories::Player;
-
-/// A store under test: decides, and knows its limits.
-pub trait FullStore: Store + Catalog {}
-
-impl<S: Store + Catalog> FullStore for S {}
 
 /// A fresh store and the clock it goes by.
 pub struct Bench {
@@ -68,7 +63,7 @@ macro_rules! behaviour_suite {
             overrides_end_and_the_wait_knows starts_and_ends full_limits_refuse_only_new_keys
             a_set_of_new_keys_respects_the_bound charge_by_the_ask
             huge_costs_are_values usage_is_current_data
-            leases_are_released_once leases_lapse leases_are_renewed fences_rise weights_count
+            leases_are_released_once leases_lapse leases_are_renewed denials_know_the_next_lapse fences_rise weights_count
             reset_keeps_leases holds_settle_down holds_settle_up settling_twice_says_the_same
             a_lapsed_hold_keeps_its_charge a_reset_voids_refunds sets_hold_and_settle_each_ask ttl_has_bounds
             deleted_limits_take_their_leases_along an_ended_limit_gives_nothing_back

@@ -140,6 +140,8 @@ pub struct Denied {
     pub wait: Wait,
     /// The limit and the item of it that refused first in written order, however short its wait.
     pub first: (Arc<Limit>, usize),
+    /// Where only a release helps: the earliest instant at which a lease lapses that is in the way.
+    pub lapses_at: Option<Timestamp>,
 }
 
 impl Denied {

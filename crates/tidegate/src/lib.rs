@@ -26,6 +26,7 @@ pub mod answer;
 pub mod catalog;
 pub mod clock;
 pub mod file;
+pub mod limiter;
 pub mod store;
 pub mod stream;
 pub mod text;
@@ -33,7 +34,8 @@ pub mod text;
 pub use answer::{Answer, Answers, Denied, Detail, Grant, ItemReading, Outcome, Rejection};
 pub use catalog::{Catalog, Expect, Parting};
 pub use clock::{Clock, ManualClock, SystemClock};
-pub use store::{Actual, MapStore, Settlement, Spoken, Store};
+pub use limiter::{Acquire, AskError, Decision, Denial, Granted, Lease, Limiter, Question, Renewal};
+pub use store::{Actual, FullStore, MapStore, Settlement, Spoken, Store};
 pub use tidegate_core::{
     Amount, Ask, Capacity, Charge, Flaw, Hold, Intent, ItemSpec, LeaseId, Limit, LimitSpec, Mode, Order,
     OverrideSpec, Per, Policy, Precision, Reading, Span, Tick, Timestamp, Unit, Wait, WeekStart, Zone,

@@ -18,6 +18,7 @@ use std::time::Duration;
 use tidegate_core::{Amount, LeaseId, Order, Tick, Timestamp};
 
 use crate::answer::{Answers, Rejection};
+use crate::catalog::Catalog;
 
 pub use map::MapStore;
 
@@ -140,6 +141,11 @@ pub trait Store: Send + Sync {
     /// What is counted for the limit as a whole, or for one key.
     fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>>;
 }
+
+/// A store that also knows its limits: all that a limiter needs.
+pub trait FullStore: Store + Catalog {}
+
+impl<S: Store + Catalog + ?Sized> FullStore for S {}
 
 /// The true cost of a held order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

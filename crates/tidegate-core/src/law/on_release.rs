@@ -10,6 +10,7 @@
 //! are kept in the order in which they lapse, so that those that have lapsed are a prefix.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use crate::amount::{Amount, Capacity};
 use crate::law::Receipt;
@@ -41,6 +42,12 @@ impl Holders {
     /// When the last of the entries lapses.
     pub fn last_lapse(&self) -> Option<Timestamp> {
         self.entries.last_key_value().map(|((expires_at, _), _)| *expires_at)
+    }
+
+    /// When the first of the entries that have not lapsed at `now` will.
+    pub fn next_lapse(&self, now: Timestamp) -> Option<Timestamp> {
+        let later = (Bound::Excluded((now, LeaseId(u128::MAX))), Bound::Unbounded);
+        self.entries.range(later).next().map(|((expires_at, _), _)| *expires_at)
     }
 
     /// Adds units to a lease's entry.

@@ -4,16 +4,17 @@ use std::time::Duration;
 
 use tidegate::{
     Actual, Answer, Ask, Charge, Hold, ItemSpec, LeaseId, LimitSpec, Order, Parting, Policy, Precision,
-    Rejection, Settlement, Unit,
+    Rejection, Settlement, Timestamp, Unit,
 };
 
 use super::decisions::{bucket, sliding, total};
-use super::{Behaviour, Bench, lease};
+use super::{Behaviour, Bench, denied, lease};
 
 pub(super) const ALL: &[Behaviour] = &[
     ("leases_are_released_once", leases_are_released_once),
     ("leases_lapse", leases_lapse),
     ("leases_are_renewed", leases_are_renewed),
+    ("denials_know_the_next_lapse", denials_know_the_next_lapse),
     ("fences_rise", fences_rise),
     ("weights_count", weights_count),
     ("reset_keeps_leases", reset_keeps_leases),
@@ -81,6 +82,27 @@ fn leases_are_renewed(bench: &Bench) {
     bench.pass_seconds(5);
     assert_eq!(renew(None), None, "too late");
     assert!(bench.granted("l", "u", 1));
+}
+
+fn denials_know_the_next_lapse(bench: &Bench) {
+    bench.add(LimitSpec::named("l").with(concurrency(2, 60)).with(sliding(100, 10)));
+    bench.add(LimitSpec::named("other").with(concurrency(5, 1)));
+    let seconds = |seconds: u64| Some(Timestamp::from_ticks(seconds * 1_000_000_000));
+    let lapses_at = || denied(&bench.take("l", "u", 1)).lapses_at;
+    let a = bench.take("l", "u", 1);
+    bench.pass_seconds(10);
+    let _b = bench.take("l", "v", 1);
+    let _elsewhere = bench.take("other", "u", 1);
+    assert_eq!(lapses_at(), seconds(60), "the first of those that are in the way");
+    bench.store.renew(lease(&a).lease, None).now().unwrap();
+    bench.pass_seconds(1);
+    assert_eq!(lapses_at(), seconds(70));
+    bench.pass_seconds(59);
+    assert!(bench.granted("l", "u", 1) && bench.granted("l", "u", 1));
+    assert_eq!(lapses_at(), seconds(130), "what has lapsed is in nobody's way");
+    bench.add(LimitSpec::named("t").with(total(1)).with(concurrency(1, 60)));
+    let _held = bench.take("t", "u", 1);
+    assert_eq!(denied(&bench.take("t", "u", 1)).lapses_at, None, "no lapse helps who waits for ever");
 }
 
 fn fences_rise(bench: &Bench) {

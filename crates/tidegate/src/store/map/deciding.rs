@@ -47,6 +47,8 @@ struct Conclusion {
     shadowed: Vec<Arc<Limit>>,
     charges: Vec<Charged>,
     tenure: Option<(Tenure, Span)>,
+    /// When a lease lapses that is in the way of a refused order.
+    lapses_at: Option<Timestamp>,
 }
 
 impl Inner {
@@ -65,7 +67,10 @@ impl Inner {
         let first = answers.mark();
         let conclusion = self.conclude(order, &mut entrants, answers);
         let outcome = match conclusion.decision {
-            Decision::Denied(denial) => Outcome::Denied(put_in_words(denial, |line| &entrants[line].limit)),
+            Decision::Denied(denial) => {
+                let denied = put_in_words(denial, |line| &entrants[line].limit);
+                Outcome::Denied(Denied { lapses_at: conclusion.lapses_at, ..denied })
+            }
             Decision::Granted => Outcome::Granted(self.grant(order, &mut entrants, &conclusion)),
         };
         self.leave(order, entrants);
@@ -180,8 +185,13 @@ impl Inner {
         if let (true, Some(line), Some(station)) = (degraded, crowded, room) {
             decision = Decision::Denied(no_room(line, lines[line].limit, station));
         }
+        let lapses_at = match decision {
+            Decision::Denied(Denial { wait: Wait::OnRelease, .. }) if degraded => self.leases.next_lapse(),
+            Decision::Denied(Denial { wait: Wait::OnRelease, .. }) => decide::next_lapse(&lines, now),
+            _ => None,
+        };
         read(&lines, |line| &limits[line], now, answers);
-        Conclusion { decision, degraded, shadowed, charges, tenure }
+        Conclusion { decision, degraded, shadowed, charges, tenure, lapses_at }
     }
 
     /// The lease that a grant of this order would come with, and its time to live.
@@ -285,11 +295,12 @@ pub(super) fn read<'l>(
     }
 }
 
-/// A denial that names its limits.
+/// A denial that names its limits, and waits for no lease.
 pub(super) fn put_in_words<'l>(denial: Denial, limit_of: impl Fn(usize) -> &'l Arc<Limit>) -> Denied {
     let Denial { binding, wait, first } = denial;
     let limit = Arc::clone(limit_of(binding.line));
-    Denied { limit, item: binding.item, wait, first: (Arc::clone(limit_of(first.line)), first.item) }
+    let first = (Arc::clone(limit_of(first.line)), first.item);
+    Denied { limit, item: binding.item, wait, first, lapses_at: None }
 }
 
 /// The refusal of a limit that has no room for another key.

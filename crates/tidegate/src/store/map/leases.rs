@@ -104,6 +104,11 @@ impl Leases {
         self.remove(id).map(|lease| (id, lease))
     }
 
+    /// When the next lease lapses.
+    pub(super) fn next_lapse(&self) -> Option<Timestamp> {
+        self.by_end.first().map(|(ends, _)| *ends)
+    }
+
     /// Every holding of every lease, to be changed.
     pub(super) fn holdings(&mut self) -> impl Iterator<Item = &mut Holding> {
         self.open.values_mut().flat_map(|lease| &mut lease.holdings)

@@ -1,0 +1,253 @@
+//! Leases: what a grant holds, owned.
+//!
+//! A lease is given back once: by [`Lease::release`], by [`Lease::settle`], or by being dropped, whichever comes first; and
+//! if it lapsed before that, or somebody else gave it back by its id, the store says so and nothing is counted
+//! twice. The store keeps an entry per lease and removes it once; nothing here ever counts.
+//!
+//! The holder goes by its own [`Pulse`](super::Pulse): its deadline is the time to live after the moment *before* the
+//! order was sent, so it is never later than the store's end. [`Lease::lost`] ends at that deadline.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use tidegate_core::{LeaseId, Limit, Timestamp};
+use tokio::sync::watch;
+
+use super::Inner;
+use super::decision::AskError;
+use super::pulse::{Sleep, Uptime};
+use crate::answer::Grant;
+use crate::store::{Actual, Settlement, Unavailable};
+
+/// How many times a kept lease is renewed in one time to live.
+const RENEWALS_PER_TTL: u32 = 3;
+
+/// Something held until it is released, settled, dropped, or lapses.
+#[must_use = "a lease that is dropped is given back"]
+pub struct Lease {
+    term: Arc<Term>,
+    fences: Vec<(Arc<Limit>, u64)>,
+}
+
+/// What became of a renewal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Renewal {
+    /// It is held until this instant of the store's clock.
+    Until(Timestamp),
+    /// The lease is gone.
+    Gone,
+}
+
+/// Who holds a lease here, and until when: shared with whoever keeps it alive or waits for its loss.
+struct Term {
+    inner: Arc<Inner>,
+    id: LeaseId,
+    ttl: Duration,
+    expires_at: Mutex<Timestamp>,
+    /// Whether somebody keeps it alive.
+    kept: AtomicBool,
+    tenancy: watch::Sender<Tenancy>,
+}
+
+/// Whether a lease is held, as far as its holder can know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tenancy {
+    /// Until this moment.
+    Held(Uptime),
+    /// No longer: given back, handed over, or gone.
+    Over,
+}
+
+impl Lease {
+    /// The lease of a grant that was asked for at `before`.
+    pub(super) fn granted(inner: &Arc<Inner>, grant: Grant, before: Uptime, at: Timestamp) -> Lease {
+        let ttl = inner.tick.duration(grant.expires_at.since(at));
+        let term = Term::new(inner, grant.lease, ttl, grant.expires_at, before);
+        Lease { term, fences: grant.fences }
+    }
+
+    pub(super) fn adopt(inner: &Arc<Inner>, id: LeaseId, ttl: Duration) -> Result<Option<Lease>, AskError> {
+        let before = inner.pulse.now();
+        let renewed = inner.renew(id, Some(ttl))?;
+        Ok(renewed.map(|expires_at| Lease {
+            term: Term::new(inner, id, ttl, expires_at, before),
+            fences: Vec::new(),
+        }))
+    }
+
+    /// Its identity.
+    pub fn id(&self) -> LeaseId {
+        self.term.id
+    }
+
+    /// For every limit it holds something of, a number that rises with every lease of that limit.
+    pub fn fences(&self) -> &[(Arc<Limit>, u64)] {
+        &self.fences
+    }
+
+    /// The fence of the first limit it holds something of.
+    pub fn fence(&self) -> Option<u64> {
+        self.fences.first().map(|(_, fence)| *fence)
+    }
+
+    /// When it lapses unless it is renewed, by the store's clock.
+    pub fn expires_at(&self) -> Timestamp {
+        *self.term.expires_at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether its holder may still act on it: its own deadline has not passed, and nobody has said that it is gone.
+    pub fn is_held(&self) -> bool {
+        self.term.is_held()
+    }
+
+    /// Gives it back. `false` if it was gone.
+    pub fn release(self) -> bool {
+        self.term.give_back()
+    }
+
+    /// Corrects a held charge to its true cost, then gives it back.
+    pub fn settle(self, actual: Actual<'_>) -> Result<Settlement, Unavailable> {
+        self.term.end();
+        self.term.inner.settle(self.term.id, actual)
+    }
+
+    /// Moves its end to `ttl` from now.
+    pub fn renew(&self, ttl: Duration) -> Result<Renewal, AskError> {
+        self.term.renew(ttl)
+    }
+
+    /// Renews it from now on, in the background, whenever a third of its time to live has passed, until it is given back,
+    /// dropped or lost.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn keep_alive(&self) {
+        if !self.term.kept.swap(true, Ordering::AcqRel) {
+            tokio::spawn(keep(Arc::clone(&self.term)));
+        }
+    }
+
+    /// Ends when the lease is no longer held: its holder's own deadline has passed without a renewal, the store has
+    /// said that it is gone, or it was given back or handed over.
+    pub fn lost(&self) -> impl Future<Output = ()> + Send + 'static {
+        lost(Arc::clone(&self.term))
+    }
+
+    /// Leaves it to lapse, or hands it over: it is no longer given back when dropped.
+    pub fn into_id(self) -> LeaseId {
+        self.term.end();
+        self.term.id
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.term.give_back();
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("id", &self.term.id)
+            .field("expires_at", &self.expires_at())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Term {
+    fn new(
+        inner: &Arc<Inner>,
+        id: LeaseId,
+        ttl: Duration,
+        expires_at: Timestamp,
+        before: Uptime,
+    ) -> Arc<Term> {
+        let (tenancy, _) = watch::channel(Tenancy::Held(before.plus(ttl)));
+        let (inner, expires_at, kept) = (Arc::clone(inner), Mutex::new(expires_at), AtomicBool::new(false));
+        Arc::new(Term { inner, id, ttl, expires_at, kept, tenancy })
+    }
+
+    fn is_held(&self) -> bool {
+        matches!(*self.tenancy.borrow(), Tenancy::Held(deadline) if self.inner.pulse.now() < deadline)
+    }
+
+    /// Ends it here, whatever the store says; `true` for the one who did.
+    fn end(&self) -> bool {
+        self.tenancy.send_replace(Tenancy::Over) != Tenancy::Over
+    }
+
+    /// Gives it back, unless that was done or it is somebody else's now.
+    fn give_back(&self) -> bool {
+        self.end() && self.inner.release(self.id)
+    }
+
+    fn renew(&self, ttl: Duration) -> Result<Renewal, AskError> {
+        let before = self.inner.pulse.now();
+        let Some(expires_at) = self.inner.renew(self.id, Some(ttl))? else {
+            self.end();
+            return Ok(Renewal::Gone);
+        };
+        *self.expires_at.lock().unwrap_or_else(PoisonError::into_inner) = expires_at;
+        self.tenancy.send_if_modified(|tenancy| {
+            let goes_on = *tenancy != Tenancy::Over;
+            if goes_on {
+                *tenancy = Tenancy::Held(before.plus(ttl));
+            }
+            goes_on
+        });
+        Ok(Renewal::Until(expires_at))
+    }
+}
+
+/// Ends when a lease is no longer held.
+async fn lost(term: Arc<Term>) {
+    let mut changes = term.tenancy.subscribe();
+    loop {
+        let tenancy = *changes.borrow_and_update();
+        let Tenancy::Held(deadline) = tenancy else { return };
+        if deadline <= term.inner.pulse.now() {
+            return;
+        }
+        let sleep = term.inner.pulse.sleep_until(deadline);
+        changed_or(&mut changes, sleep).await;
+    }
+}
+
+/// Renews a lease until it is over.
+async fn keep(term: Arc<Term>) {
+    let mut changes = term.tenancy.subscribe();
+    let pause = term.ttl / RENEWALS_PER_TTL;
+    let mut next = term.inner.pulse.now().plus(pause);
+    loop {
+        let tenancy = *changes.borrow_and_update();
+        if tenancy == Tenancy::Over {
+            return;
+        }
+        let now = term.inner.pulse.now();
+        if next <= now {
+            // A store that cannot answer is asked again; a lease that is gone ends the tenancy.
+            let _renewal = term.renew(term.ttl);
+            next = now.plus(pause);
+            continue;
+        }
+        let sleep = term.inner.pulse.sleep_until(next);
+        changed_or(&mut changes, sleep).await;
+    }
+}
+
+/// Ends when the tenancy changes or the sleep ends.
+async fn changed_or(changes: &mut watch::Receiver<Tenancy>, mut sleep: Sleep) {
+    let mut changed = std::pin::pin!(changes.changed());
+    std::future::poll_fn(|context| {
+        if sleep.as_mut().poll(context).is_ready() || changed.as_mut().poll(context).is_ready() {
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    })
+    .await;
+}

@@ -1,0 +1,168 @@
+//! The pulse: this process's own sense of time.
+//!
+//! A store decides by its clock, and another machine may keep it. Whoever holds a lease cannot ask it "am I still the
+//! holder?" before every step, so holders go by a clock of their own: one that is never set and that goes on counting
+//! while the machine is suspended. A laptop that slept through its lease must wake up knowing so.
+//!
+//! ```text
+//!   holder   before ├───────────── ttl ─────────────┤ deadline        taken before the order is sent,
+//!   store        at    ├───────────── ttl ─────────────┤ expires_at   so it is never the later of the two
+//! ```
+//!
+//! Timers of asynchronous runtimes do not count suspended time. [`SystemPulse`] therefore sleeps in naps of at most
+//! [`LONGEST_NAP`] and looks at the clock after each: that is how late, after a resume, an end can be noticed at most.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+/// The longest that [`SystemPulse`] sleeps without looking at the clock.
+pub const LONGEST_NAP: Duration = Duration::from_secs(1);
+
+/// How long the machine has been up, suspended time included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Uptime(Duration);
+
+impl Uptime {
+    /// This long after the machine started.
+    pub const fn of(since_boot: Duration) -> Uptime {
+        Uptime(since_boot)
+    }
+
+    /// This much later; it stays at the end of time rather than wrap.
+    pub const fn plus(self, more: Duration) -> Uptime {
+        Uptime(self.0.saturating_add(more))
+    }
+
+    /// How long after `earlier` this is; zero if it is not after it.
+    pub const fn since(self, earlier: Uptime) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// Ends when its instant has come.
+pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Tells how long the machine has been up, and wakes whoever sleeps.
+pub trait Pulse: Send + Sync {
+    /// How long the machine has been up. It never goes back and counts suspended time.
+    fn now(&self) -> Uptime;
+
+    /// Ends as soon as [`Pulse::now`] has reached `until`.
+    fn sleep_until(&self, until: Uptime) -> Sleep;
+}
+
+/// The machine's own. Sleeping needs a tokio runtime with timers.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemPulse;
+
+impl Pulse for SystemPulse {
+    fn now(&self) -> Uptime {
+        use rustix::time::{ClockId, clock_gettime};
+        // Elsewhere the monotonic clock is the one that goes on during suspend.
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        let clock = ClockId::Boottime;
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        let clock = ClockId::Monotonic;
+        Uptime(Duration::try_from(clock_gettime(clock)).unwrap_or_default())
+    }
+
+    fn sleep_until(&self, until: Uptime) -> Sleep {
+        let pulse = *self;
+        Box::pin(async move {
+            loop {
+                let left = until.since(pulse.now());
+                if left.is_zero() {
+                    return;
+                }
+                tokio::time::sleep(left.min(LONGEST_NAP)).await;
+            }
+        })
+    }
+}
+
+/// A pulse that beats when it is told to: for tests. Copies beat together.
+#[derive(Clone, Default)]
+pub struct ManualPulse {
+    inner: Arc<Mutex<Manual>>,
+}
+
+#[derive(Default)]
+struct Manual {
+    now: Uptime,
+    sleepers: Vec<(Uptime, Waker)>,
+}
+
+impl ManualPulse {
+    /// A pulse that stands at the machine's start.
+    pub fn new() -> ManualPulse {
+        ManualPulse::default()
+    }
+
+    /// Moves it ahead and wakes whose instant has come.
+    pub fn advance(&self, by: Duration) {
+        let mut inner = self.lock();
+        inner.now = inner.now.plus(by);
+        let now = inner.now;
+        let due: Vec<(Uptime, Waker)> = inner.sleepers.extract_if(.., |(at, _)| *at <= now).collect();
+        drop(inner);
+        for (_, waker) in due {
+            waker.wake();
+        }
+    }
+
+    /// Moves it ahead and wakes nobody, as a suspended machine does.
+    pub fn suspend(&self, by: Duration) {
+        let mut inner = self.lock();
+        inner.now = inner.now.plus(by);
+    }
+
+    /// When the first sleeper is to be woken; `None` if nobody sleeps.
+    pub fn next(&self) -> Option<Uptime> {
+        self.lock().sleepers.iter().map(|(at, _)| *at).min()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Manual> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pulse for ManualPulse {
+    fn now(&self) -> Uptime {
+        self.lock().now
+    }
+
+    fn sleep_until(&self, until: Uptime) -> Sleep {
+        Box::pin(ManualSleep { pulse: self.clone(), until })
+    }
+}
+
+impl fmt::Debug for ManualPulse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ManualPulse").field("now", &self.now()).finish_non_exhaustive()
+    }
+}
+
+struct ManualSleep {
+    pulse: ManualPulse,
+    until: Uptime,
+}
+
+impl Future for ManualSleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut inner = self.pulse.lock();
+        if self.until <= inner.now {
+            return Poll::Ready(());
+        }
+        let waker = context.waker();
+        if !inner.sleepers.iter().any(|(at, other)| *at == self.until && other.will_wake(waker)) {
+            inner.sleepers.push((self.until, waker.clone()));
+        }
+        Poll::Pending
+    }
+}

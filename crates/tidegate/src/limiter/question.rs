@@ -1,0 +1,116 @@
+//! A question: what is asked, for whom, and what else the asker says about it.
+//!
+//! A question borrows, so that asking at once copies nothing. Only who waits is copied, and may then outlive everything.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use tidegate_core::{Amount, Ask, Hold, Intent, Order};
+
+use super::decision::{AskError, Decision};
+use super::waiting::Acquire;
+use super::{Inner, Limiter};
+use crate::answer::Detail;
+
+/// A question to a [`Limiter`], made by [`Limiter::ask`]. Nothing happens until it is put.
+#[derive(Debug, Clone)]
+#[must_use = "a question does nothing until it is put: try_acquire, peek or acquire_within"]
+pub struct Question<'a> {
+    limiter: &'a Limiter,
+    asks: Asks<'a>,
+    hold: Hold,
+    ttl: Option<Duration>,
+    request_id: Option<&'a [u8]>,
+    detail: Detail,
+}
+
+/// One ask where it lies, or several.
+#[derive(Debug, Clone)]
+enum Asks<'a> {
+    One([Ask<'a>; 1]),
+    Many(Cow<'a, [Ask<'a>]>),
+}
+
+impl<'a> Question<'a> {
+    pub(super) fn one(limiter: &'a Limiter, ask: Ask<'a>) -> Question<'a> {
+        Question::new(limiter, Asks::One([ask]))
+    }
+
+    pub(super) fn many(limiter: &'a Limiter, asks: &'a [Ask<'a>]) -> Question<'a> {
+        Question::new(limiter, Asks::Many(Cow::Borrowed(asks)))
+    }
+
+    fn new(limiter: &'a Limiter, asks: Asks<'a>) -> Question<'a> {
+        Question { limiter, asks, hold: Hold::No, ttl: None, request_id: None, detail: Detail::Verdicts }
+    }
+
+    /// How much: 1 unless said, and of a set this much of everything.
+    pub fn count(mut self, count: Amount) -> Question<'a> {
+        let asks: &mut [Ask<'a>] = match &mut self.asks {
+            Asks::One(ask) => ask,
+            Asks::Many(asks) => asks.to_mut(),
+        };
+        for ask in asks {
+            ask.count = count;
+        }
+        self
+    }
+
+    /// The charge is an estimate, to be settled to its true cost: the grant comes with a lease.
+    pub fn hold(mut self) -> Question<'a> {
+        self.hold = Hold::Yes;
+        self
+    }
+
+    /// How long a lease lasts. Unless said it is the shortest of the items that are held.
+    pub fn ttl(mut self, ttl: Duration) -> Question<'a> {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// A name that makes the question safe to repeat: it is answered again and charged once. A repeated grant speaks of
+    /// the same lease; whoever drops or releases it first gives it back for all.
+    pub fn request_id(mut self, id: &'a (impl AsRef<[u8]> + ?Sized)) -> Question<'a> {
+        self.request_id = Some(id.as_ref());
+        self
+    }
+
+    /// Ask every item what it says about itself.
+    pub fn readings(mut self) -> Question<'a> {
+        self.detail = Detail::Readings;
+        self
+    }
+
+    /// Takes it if it all fits now. Nobody who waits is overtaken: if somebody waits for one of the same rows, this is
+    /// denied.
+    pub fn try_acquire(&self) -> Result<Decision, AskError> {
+        self.limiter.inner.try_acquire(&self.order(Intent::Acquire), self.detail)
+    }
+
+    /// Says whether it would fit now, and changes nothing.
+    pub fn peek(&self) -> Result<Decision, AskError> {
+        self.limiter.inner.submit(&self.order(Intent::Peek), self.detail)
+    }
+
+    /// Takes it as soon as it all fits, first come first served, if that is within `patience` of this call. See
+    /// [`Acquire`].
+    pub fn acquire_within(&self, patience: Duration) -> Acquire {
+        let order = Order { patience, ..self.order(Intent::Acquire) };
+        Acquire::new(Inner::clone_of(self.limiter), &order, self.detail)
+    }
+
+    fn order(&self, intent: Intent) -> Order<'_> {
+        let asks: &[Ask<'_>] = match &self.asks {
+            Asks::One(ask) => ask,
+            Asks::Many(asks) => asks,
+        };
+        Order {
+            intent,
+            asks,
+            request_id: self.request_id,
+            hold: self.hold,
+            ttl: self.ttl,
+            patience: Duration::ZERO,
+        }
+    }
+}
