@@ -26,6 +26,7 @@ pub mod answer;
 pub mod catalog;
 pub mod clock;
 pub mod file;
+pub mod layer;
 pub mod limiter;
 pub mod store;
 pub mod stream;

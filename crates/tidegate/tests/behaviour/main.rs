@@ -1,6 +1,7 @@
 //! What the library does, seen from outside.
 
 mod file;
+mod layer;
 mod map_store;
 mod stream;
 mod text;
