@@ -29,16 +29,19 @@ pub mod decision;
 pub mod lease;
 pub mod pulse;
 pub mod question;
+mod queues;
 pub mod waiting;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::{Ask, LeaseId, Order, Tick, Timestamp};
+use tidegate_core::{Ask, Intent, LeaseId, Order, Per, Span, Tick, Timestamp, Wait};
 
-use crate::answer::{Answer, Answers, Detail, Outcome};
+use crate::answer::{Answer, Answers, Detail, Outcome, Rejection};
+use crate::catalog::Change;
 use crate::store::{Actual, FullStore, Settlement, Spoken, Unavailable};
+use queues::{Bounds, Call, Kind, Queues, Spot, Ticket};
 
 pub use decision::{AskError, Decision, Denial, Granted};
 pub use lease::{Lease, Renewal};
@@ -87,8 +90,19 @@ impl LimiterBuilder {
 
     /// The limiter.
     pub fn build(self) -> Limiter {
-        let tick = self.store.capabilities().tick;
-        Limiter { inner: Arc::new(Inner { store: self.store, pulse: self.pulse, tick }) }
+        let LimiterBuilder { store, pulse, most_waiting, most_waiting_per_row } = self;
+        let tick = store.capabilities().tick;
+        let queues = Queues::new(Bounds { in_all: most_waiting, per_row: most_waiting_per_row });
+        let inner = Arc::new(Inner { store, pulse, tick, queues });
+        // The store outlives its limiters; it must not keep them.
+        let waiting = Arc::downgrade(&inner);
+        inner.store.watch(Box::new(move |change| {
+            let (Change::Put(limit) | Change::Removed(limit)) = change;
+            if let Some(inner) = waiting.upgrade() {
+                inner.queues.stir_limit(limit.id(), Call::Edited);
+            }
+        }));
+        Limiter { inner }
     }
 }
 
@@ -131,12 +145,16 @@ impl Limiter {
 
     /// Gives a lease back by its id. `false` if it is gone.
     pub fn release(&self, lease: LeaseId) -> bool {
-        self.inner.release(lease)
+        let released = at_once(self.inner.store.release(lease)).unwrap_or(false);
+        self.inner.queues.stir_all();
+        released
     }
 
     /// Corrects a held charge to its true cost, then releases it, by the id of its lease.
     pub fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Result<Settlement, Unavailable> {
-        self.inner.settle(lease, actual)
+        let settled = at_once(self.inner.store.settle(lease, actual))?;
+        self.inner.queues.stir_all();
+        Ok(settled)
     }
 
     /// Takes over a lease that somebody handed over as an id, by renewing it. `None` if it is gone. Its fences are not
@@ -147,17 +165,23 @@ impl Limiter {
 
     /// Zeroes counts: those of one key, or everything of the limit. Leases go on, and those who wait look again.
     pub fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Result<(), AskError> {
-        Ok(at_once(self.inner.store.reset(limit_id, key))??)
+        at_once(self.inner.store.reset(limit_id, key))??;
+        let queues = &self.inner.queues;
+        match key {
+            None => queues.stir_limit(limit_id, Call::Look),
+            Some(_) => queues.stir(queues.rows_of(&Ask::one(limit_id, key))),
+        }
+        Ok(())
     }
 
     /// How many wait at this moment.
     pub fn waiting_in_all(&self) -> usize {
-        0
+        self.inner.queues.len()
     }
 
     /// How many wait at this moment for this limit.
-    pub fn waiting(&self, _limit_id: &str) -> usize {
-        0
+    pub fn waiting(&self, limit_id: &str) -> usize {
+        self.inner.queues.len_of(limit_id)
     }
 }
 
@@ -172,6 +196,7 @@ struct Inner {
     store: Arc<dyn FullStore>,
     pulse: Arc<dyn Pulse>,
     tick: Tick,
+    queues: Queues,
 }
 
 impl Inner {
@@ -179,20 +204,31 @@ impl Inner {
         Arc::clone(&limiter.inner)
     }
 
+    /// Puts an order of somebody who will not wait, unless that would overtake somebody who does.
     fn try_acquire(self: &Arc<Inner>, order: &Order<'_>, detail: Detail) -> Result<Decision, AskError> {
+        if !self.queues.is_quiet() {
+            let spots = self.spots(order.asks);
+            if self.queues.contested(&spots, None).is_some() {
+                return self.look(order, detail, &spots, None).map(Decision::Denied);
+            }
+        }
         self.submit(order, detail)
     }
 
     /// Puts an order to the store, and takes into possession what it grants.
     fn submit(self: &Arc<Inner>, order: &Order<'_>, detail: Detail) -> Result<Decision, AskError> {
         let before = self.pulse.now();
-        let answers = at_once(self.store.submit(std::slice::from_ref(order), Answers::new(detail)))?;
+        // A repeated order is answered as it was then; the one beside it tells what time it is.
+        let orders = [*order, Order { intent: Intent::Peek, request_id: None, ..*order }];
+        let orders = if order.request_id.is_some() { &orders[..] } else { &orders[..1] };
+        let answers = at_once(self.store.submit(orders, Answers::new(detail)))?;
         let answer = answers.get(0).cloned().ok_or_else(speechless)??;
+        let now = answers.iter().last().and_then(|last| last.as_ref().ok()).map_or(answer.at, |last| last.at);
         let readings = answers.readings(&answer).to_vec();
         let Answer { outcome, at, degraded, shadowed, .. } = answer;
         Ok(match outcome {
             Outcome::Granted(grant) => {
-                let lease = grant.map(|grant| Lease::granted(self, grant, before, at));
+                let lease = grant.map(|grant| Lease::granted(self, grant, order, before, now));
                 Decision::Granted(Granted { at, shadowed, degraded, lease, readings })
             }
             Outcome::Denied(denied) => Decision::Denied(Denial {
@@ -208,16 +244,49 @@ impl Inner {
         })
     }
 
-    fn release(&self, lease: LeaseId) -> bool {
-        at_once(self.store.release(lease)).unwrap_or(false)
+    /// What is said to somebody whose turn it is not: what the store says, and if it would grant this, to come back in a
+    /// moment.
+    fn look(
+        self: &Arc<Inner>,
+        order: &Order<'_>,
+        detail: Detail,
+        spots: &[Spot],
+        ticket: Option<Ticket>,
+    ) -> Result<Denial, AskError> {
+        let granted = match self.submit(&Order { intent: Intent::Peek, ..*order }, detail)? {
+            Decision::Denied(denial) => return Ok(denial),
+            Decision::Granted(granted) => granted,
+        };
+        let spot = self.queues.contested(spots, ticket).or(spots.first().copied());
+        let limit_id = order.asks[spot.map_or(0, |spot| spot.ask)].limit_id;
+        let unknown = || Rejection::UnknownLimit { limit_id: limit_id.to_owned() };
+        let limit = self.store.get(limit_id).ok_or_else(unknown)?;
+        let per = if spot.is_some_and(|spot| spot.kind == Kind::All) { Per::All } else { Per::Key };
+        Ok(Denial {
+            at: granted.at,
+            wait: Wait::Until(granted.at.plus(Span::ONE_TICK)),
+            degraded: false,
+            denied: None,
+            item: limit.items().iter().position(|item| item.per() == per).unwrap_or_default(),
+            limit,
+            tick: self.tick,
+            readings: granted.readings,
+        })
     }
 
-    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Result<Settlement, Unavailable> {
-        at_once(self.store.settle(lease, actual))
+    /// Where somebody with these asks stands.
+    fn spots(&self, asks: &[Ask<'_>]) -> Vec<Spot> {
+        let mut spots = Vec::new();
+        for (index, ask) in asks.iter().enumerate() {
+            if let Some(limit) = self.store.get(ask.limit_id) {
+                self.queues.spots(index, ask, &limit, &mut spots);
+            }
+        }
+        spots
     }
 
-    fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Result<Option<Timestamp>, AskError> {
-        Ok(at_once(self.store.renew(lease, ttl))??)
+    fn renew(&self, lease: LeaseId, ttl: Duration) -> Result<Option<Timestamp>, AskError> {
+        Ok(at_once(self.store.renew(lease, Some(ttl)))??)
     }
 }
 

@@ -14,17 +14,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use tidegate_core::{LeaseId, Limit, Timestamp};
+use tidegate_core::{Hold, LeaseId, Limit, Order, Timestamp};
 use tokio::sync::watch;
 
-use super::Inner;
 use super::decision::AskError;
 use super::pulse::{Sleep, Uptime};
+use super::queues::RowId;
+use super::{Inner, at_once};
 use crate::answer::Grant;
 use crate::store::{Actual, Settlement, Unavailable};
 
 /// How many times a kept lease is renewed in one time to live.
 const RENEWALS_PER_TTL: u32 = 3;
+
+/// The shortest time to live that a store takes.
+const SHORTEST_TTL: Duration = Duration::from_millis(1);
 
 /// Something held until it is released, settled, dropped, or lapses.
 #[must_use = "a lease that is dropped is given back"]
@@ -47,6 +51,9 @@ struct Term {
     inner: Arc<Inner>,
     id: LeaseId,
     ttl: Duration,
+    /// The rows it may have taken something from; none if nobody knows.
+    rows: Vec<RowId>,
+    hold: Hold,
     expires_at: Mutex<Timestamp>,
     /// Whether somebody keeps it alive.
     kept: AtomicBool,
@@ -63,20 +70,32 @@ enum Tenancy {
 }
 
 impl Lease {
-    /// The lease of a grant that was asked for at `before`.
-    pub(super) fn granted(inner: &Arc<Inner>, grant: Grant, before: Uptime, at: Timestamp) -> Lease {
-        let ttl = inner.tick.duration(grant.expires_at.since(at));
-        let term = Term::new(inner, grant.lease, ttl, grant.expires_at, before);
-        Lease { term, fences: grant.fences }
+    /// The lease of an order that was sent at `before` and granted, when it was `now` by the store's clock.
+    pub(super) fn granted(
+        inner: &Arc<Inner>,
+        grant: Grant,
+        order: &Order<'_>,
+        before: Uptime,
+        now: Timestamp,
+    ) -> Lease {
+        let ttl = inner.tick.duration(grant.expires_at.since(now));
+        let mut rows: Vec<RowId> = order.asks.iter().flat_map(|ask| inner.queues.rows_of(ask)).collect();
+        rows.sort_unstable();
+        rows.dedup();
+        if order.hold == Hold::Yes {
+            inner.queues.open_hold(&rows);
+        }
+        let term =
+            Term { rows, hold: order.hold, ..Term::new(inner, grant.lease, ttl, grant.expires_at, before) };
+        Lease { term: Arc::new(term), fences: grant.fences }
     }
 
+    /// The lease that somebody else was granted, renewed.
     pub(super) fn adopt(inner: &Arc<Inner>, id: LeaseId, ttl: Duration) -> Result<Option<Lease>, AskError> {
         let before = inner.pulse.now();
-        let renewed = inner.renew(id, Some(ttl))?;
-        Ok(renewed.map(|expires_at| Lease {
-            term: Term::new(inner, id, ttl, expires_at, before),
-            fences: Vec::new(),
-        }))
+        let renewed = inner.renew(id, ttl)?;
+        let term = |expires_at| Arc::new(Term::new(inner, id, ttl, expires_at, before));
+        Ok(renewed.map(|expires_at| Lease { term: term(expires_at), fences: Vec::new() }))
     }
 
     /// Its identity.
@@ -112,7 +131,9 @@ impl Lease {
     /// Corrects a held charge to its true cost, then gives it back.
     pub fn settle(self, actual: Actual<'_>) -> Result<Settlement, Unavailable> {
         self.term.end();
-        self.term.inner.settle(self.term.id, actual)
+        let settled = at_once(self.term.inner.store.settle(self.term.id, actual));
+        self.term.stir();
+        settled
     }
 
     /// Moves its end to `ttl` from now.
@@ -160,16 +181,18 @@ impl fmt::Debug for Lease {
 }
 
 impl Term {
-    fn new(
-        inner: &Arc<Inner>,
-        id: LeaseId,
-        ttl: Duration,
-        expires_at: Timestamp,
-        before: Uptime,
-    ) -> Arc<Term> {
-        let (tenancy, _) = watch::channel(Tenancy::Held(before.plus(ttl)));
-        let (inner, expires_at, kept) = (Arc::clone(inner), Mutex::new(expires_at), AtomicBool::new(false));
-        Arc::new(Term { inner, id, ttl, expires_at, kept, tenancy })
+    /// A term of nobody knows which rows.
+    fn new(inner: &Arc<Inner>, id: LeaseId, ttl: Duration, expires_at: Timestamp, before: Uptime) -> Term {
+        Term {
+            inner: Arc::clone(inner),
+            id,
+            ttl,
+            rows: Vec::new(),
+            hold: Hold::No,
+            expires_at: Mutex::new(expires_at),
+            kept: AtomicBool::new(false),
+            tenancy: watch::Sender::new(Tenancy::Held(before.plus(ttl))),
+        }
     }
 
     fn is_held(&self) -> bool {
@@ -178,21 +201,32 @@ impl Term {
 
     /// Ends it here, whatever the store says; `true` for the one who did.
     fn end(&self) -> bool {
-        self.tenancy.send_replace(Tenancy::Over) != Tenancy::Over
+        let ended = self.tenancy.send_replace(Tenancy::Over) != Tenancy::Over;
+        if ended && self.hold == Hold::Yes {
+            self.inner.queues.close_hold(&self.rows);
+        }
+        ended
     }
 
     /// Gives it back, unless that was done or it is somebody else's now.
     fn give_back(&self) -> bool {
-        self.end() && self.inner.release(self.id)
+        if !self.end() {
+            return false;
+        }
+        let released = at_once(self.inner.store.release(self.id)).unwrap_or(false);
+        self.stir();
+        released
     }
 
     fn renew(&self, ttl: Duration) -> Result<Renewal, AskError> {
         let before = self.inner.pulse.now();
-        let Some(expires_at) = self.inner.renew(self.id, Some(ttl))? else {
+        let Some(expires_at) = self.inner.renew(self.id, ttl)? else {
             self.end();
             return Ok(Renewal::Gone);
         };
-        *self.expires_at.lock().unwrap_or_else(PoisonError::into_inner) = expires_at;
+        let mut known = self.expires_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let former = std::mem::replace(&mut *known, expires_at);
+        drop(known);
         self.tenancy.send_if_modified(|tenancy| {
             let goes_on = *tenancy != Tenancy::Over;
             if goes_on {
@@ -200,7 +234,20 @@ impl Term {
             }
             goes_on
         });
+        if expires_at < former {
+            // It will lapse sooner than those believe who wait for it.
+            self.stir();
+        }
         Ok(Renewal::Until(expires_at))
+    }
+
+    /// Calls those who wait for what this lease held.
+    fn stir(&self) {
+        if self.rows.is_empty() {
+            self.inner.queues.stir_all();
+        } else {
+            self.inner.queues.stir(self.rows.iter().copied());
+        }
     }
 }
 
@@ -221,7 +268,9 @@ async fn lost(term: Arc<Term>) {
 /// Renews a lease until it is over.
 async fn keep(term: Arc<Term>) {
     let mut changes = term.tenancy.subscribe();
-    let pause = term.ttl / RENEWALS_PER_TTL;
+    // A lease that a repeated request speaks of may be over before it is kept.
+    let ttl = term.ttl.max(SHORTEST_TTL);
+    let pause = ttl / RENEWALS_PER_TTL;
     let mut next = term.inner.pulse.now().plus(pause);
     loop {
         let tenancy = *changes.borrow_and_update();
@@ -231,7 +280,7 @@ async fn keep(term: Arc<Term>) {
         let now = term.inner.pulse.now();
         if next <= now {
             // A store that cannot answer is asked again; a lease that is gone ends the tenancy.
-            let _renewal = term.renew(term.ttl);
+            let _renewal = term.renew(ttl);
             next = now.plus(pause);
             continue;
         }

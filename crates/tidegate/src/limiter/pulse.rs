@@ -12,6 +12,7 @@
 //! Timers of asynchronous runtimes do not count suspended time. [`SystemPulse`] therefore sleeps in naps of at most
 //! [`LONGEST_NAP`] and looks at the clock after each: that is how late, after a resume, an end can be noticed at most.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -93,7 +94,8 @@ pub struct ManualPulse {
 #[derive(Default)]
 struct Manual {
     now: Uptime,
-    sleepers: Vec<(Uptime, Waker)>,
+    last_sleeper: u64,
+    sleepers: BTreeMap<(Uptime, u64), Waker>,
 }
 
 impl ManualPulse {
@@ -107,11 +109,10 @@ impl ManualPulse {
         let mut inner = self.lock();
         inner.now = inner.now.plus(by);
         let now = inner.now;
-        let due: Vec<(Uptime, Waker)> = inner.sleepers.extract_if(.., |(at, _)| *at <= now).collect();
+        let asleep = inner.sleepers.split_off(&(now, u64::MAX));
+        let due = std::mem::replace(&mut inner.sleepers, asleep);
         drop(inner);
-        for (_, waker) in due {
-            waker.wake();
-        }
+        due.into_values().for_each(Waker::wake);
     }
 
     /// Moves it ahead and wakes nobody, as a suspended machine does.
@@ -120,9 +121,9 @@ impl ManualPulse {
         inner.now = inner.now.plus(by);
     }
 
-    /// When the first sleeper is to be woken; `None` if nobody sleeps.
-    pub fn next(&self) -> Option<Uptime> {
-        self.lock().sleepers.iter().map(|(at, _)| *at).min()
+    /// How many sleep.
+    pub fn sleepers(&self) -> usize {
+        self.lock().sleepers.len()
     }
 
     fn lock(&self) -> MutexGuard<'_, Manual> {
@@ -136,7 +137,9 @@ impl Pulse for ManualPulse {
     }
 
     fn sleep_until(&self, until: Uptime) -> Sleep {
-        Box::pin(ManualSleep { pulse: self.clone(), until })
+        let mut inner = self.lock();
+        inner.last_sleeper += 1;
+        Box::pin(ManualSleep { pulse: self.clone(), place: (until, inner.last_sleeper) })
     }
 }
 
@@ -148,7 +151,7 @@ impl fmt::Debug for ManualPulse {
 
 struct ManualSleep {
     pulse: ManualPulse,
-    until: Uptime,
+    place: (Uptime, u64),
 }
 
 impl Future for ManualSleep {
@@ -156,13 +159,16 @@ impl Future for ManualSleep {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.pulse.lock();
-        if self.until <= inner.now {
+        if self.place.0 <= inner.now {
             return Poll::Ready(());
         }
-        let waker = context.waker();
-        if !inner.sleepers.iter().any(|(at, other)| *at == self.until && other.will_wake(waker)) {
-            inner.sleepers.push((self.until, waker.clone()));
-        }
+        inner.sleepers.insert(self.place, context.waker().clone());
         Poll::Pending
+    }
+}
+
+impl Drop for ManualSleep {
+    fn drop(&mut self) {
+        self.pulse.lock().sleepers.remove(&self.place);
     }
 }

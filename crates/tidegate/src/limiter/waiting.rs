@@ -1,4 +1,20 @@
 //! Waiting in line.
+//!
+//! A waiter sleeps until something could have changed for it: it was called because somebody gave something back or left
+//! the queue before it, or the instant has come that the store promised, or its patience is over. It never looks
+//! before that, and it looks itself: the order is put to the store inside a poll of the waiter's own future, so that a grant
+//! and its answer are one step, and a waiter that is dropped was never charged.
+//!
+//! What it waits for depends on the denial:
+//!
+//! | wait        | wakes                                                                              |
+//! |-------------|------------------------------------------------------------------------------------|
+//! | `Until(t)`  | at `t`; not worth waiting for after its patience, unless a hold may be settled before |
+//! | `OnRelease` | when somebody gives something back, or the next lease in the way lapses            |
+//! | `Never`     | does not wait                                                                      |
+//!
+//! and always when its limit is edited or reset. Promised instants are the store's; how long it is until then is reckoned
+//! from the instant of its answer, so the waiter needs no clock of the store's.
 
 use std::fmt;
 use std::future::Future;
@@ -7,10 +23,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tidegate_core::{Amount, Ask, Hold, Intent, Order};
+use tidegate_core::{Amount, Ask, Hold, Intent, Item, Order, Per, Timestamp, Wait};
 
 use super::Inner;
-use super::decision::{AskError, Decision};
+use super::decision::{AskError, Decision, Denial};
+use super::pulse::{Sleep, Uptime};
+use super::queues::{Call, Kind, Spot, Standing, Ticket, Turn};
 use crate::answer::Detail;
 
 /// The answer to a question that may wait: a future that owns all it needs.
@@ -21,6 +39,19 @@ use crate::answer::Detail;
 pub struct Acquire {
     inner: Arc<Inner>,
     wish: Wish,
+    /// When patience is over.
+    deadline: Uptime,
+    stage: Stage,
+    spots: Vec<Spot>,
+    timer: Option<Sleep>,
+}
+
+/// How far it is.
+#[derive(Debug, Clone, Copy)]
+enum Stage {
+    New,
+    Waiting(Ticket),
+    Done,
 }
 
 /// An ask that owns its words: which limit, for which key, how much.
@@ -49,6 +80,17 @@ impl Wish {
         }
     }
 
+    fn order<'a>(&'a self, asks: &'a [Ask<'a>]) -> Order<'a> {
+        Order {
+            intent: Intent::Acquire,
+            asks,
+            request_id: self.request_id.as_deref(),
+            hold: self.hold,
+            ttl: self.ttl,
+            patience: self.patience,
+        }
+    }
+
     fn asks(&self) -> Vec<Ask<'_>> {
         self.asks
             .iter()
@@ -59,24 +101,139 @@ impl Wish {
 
 impl Acquire {
     pub(super) fn new(inner: Arc<Inner>, order: &Order<'_>, detail: Detail) -> Acquire {
-        Acquire { inner, wish: Wish::of(order, detail) }
+        let deadline = inner.pulse.now().plus(order.patience);
+        Acquire {
+            inner,
+            wish: Wish::of(order, detail),
+            deadline,
+            stage: Stage::New,
+            spots: Vec::new(),
+            timer: None,
+        }
+    }
+
+    /// Asks for the first time, and joins the queues if that did not help but waiting may.
+    fn arrive(&mut self, context: &mut Context<'_>) -> Poll<Result<Decision, AskError>> {
+        let asks = self.wish.asks();
+        let order = self.wish.order(&asks);
+        let ended = self.deadline <= self.inner.pulse.now();
+        self.spots = self.inner.spots(&asks);
+        let queues = &self.inner.queues;
+        let denial = if !queues.is_quiet() && queues.contested(&self.spots, None).is_some() {
+            self.inner.look(&order, self.wish.detail, &self.spots, None)?
+        } else {
+            match self.inner.submit(&order, self.wish.detail)? {
+                Decision::Denied(denial) => denial,
+                granted @ Decision::Granted(_) => return Poll::Ready(Ok(granted)),
+            }
+        };
+        if ended || self.next_look(&denial).is_none() {
+            return Poll::Ready(Ok(Decision::Denied(denial)));
+        }
+        let limits = self.wish.asks.iter().map(|(limit_id, ..)| limit_id.clone()).collect();
+        let Some(ticket) = queues.join(self.spots.clone(), limits) else {
+            return Poll::Ready(Ok(Decision::Denied(denial)));
+        };
+        self.stage = Stage::Waiting(ticket);
+        // What was given back between the answer and the queue has called nobody: look again.
+        self.attend(ticket, context)
+    }
+
+    /// Looks up, and asks if it was called.
+    fn attend(&mut self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Decision, AskError>> {
+        let rings = self.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(context).is_ready());
+        let timer = rings.then_some(Call::Look);
+        let Turn { call, mut standing } = self.inner.queues.attend(ticket, timer, context.waker());
+        let Some(call) = call else { return Poll::Pending };
+        let ended = self.deadline <= self.inner.pulse.now();
+        let asks = self.wish.asks();
+        if call == Call::Edited {
+            self.spots = self.inner.spots(&asks);
+            standing = self.inner.queues.move_to(ticket, self.spots.clone());
+        }
+        let order = self.wish.order(&asks);
+        let denial = match standing {
+            Standing::First => match self.inner.submit(&order, self.wish.detail)? {
+                Decision::Denied(denial) => denial,
+                granted @ Decision::Granted(_) => return Poll::Ready(Ok(granted)),
+            },
+            Standing::Behind if ended || call == Call::Edited => {
+                self.inner.look(&order, self.wish.detail, &self.spots, Some(ticket))?
+            }
+            // Whoever stands before us calls us when they leave.
+            Standing::Behind => return self.sleep_until(self.deadline, context),
+        };
+        let next = self.next_look(&denial).filter(|_| !ended);
+        let Some(next) = next else { return Poll::Ready(Ok(Decision::Denied(denial))) };
+        if standing == Standing::Behind {
+            return self.sleep_until(self.deadline, context);
+        }
+        self.inner.queues.held_up(ticket, held_up_by(&denial));
+        self.sleep_until(next, context)
+    }
+
+    /// When to look again if nobody calls; `None` if waiting is of no use.
+    fn next_look(&self, denial: &Denial) -> Option<Uptime> {
+        // After the answer, so that it is never too early.
+        let now = self.inner.pulse.now();
+        let due = |at: Timestamp| now.plus(self.inner.tick.duration(at.since(denial.at)));
+        let lapses_at = denial.denied.as_ref().and_then(|denied| denied.lapses_at);
+        match denial.wait {
+            Wait::Never => None,
+            Wait::OnRelease => Some(lapses_at.map_or(self.deadline, |at| due(at).min(self.deadline))),
+            Wait::Until(until) if due(until) <= self.deadline => Some(due(until)),
+            Wait::Until(_) => self.inner.queues.may_be_settled(&self.spots).then_some(self.deadline),
+        }
+    }
+
+    fn sleep_until<T>(&mut self, until: Uptime, context: &mut Context<'_>) -> Poll<T> {
+        let timer = self.timer.insert(self.inner.pulse.sleep_until(until));
+        if timer.as_mut().poll(context).is_ready() {
+            // The instant has come already; ask again, but not without letting others run.
+            self.timer = Some(Box::pin(std::future::ready(())));
+            context.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+
+    fn leave(&mut self) {
+        if let Stage::Waiting(ticket) = std::mem::replace(&mut self.stage, Stage::Done) {
+            self.timer = None;
+            self.inner.queues.leave(ticket);
+        }
+    }
+}
+
+/// What kind of row a denial is about.
+fn held_up_by(denial: &Denial) -> Kind {
+    match denial.limit().items().get(denial.item).map(Item::per) {
+        _ if denial.degraded => Kind::Room,
+        Some(Per::Key) => Kind::Key,
+        _ => Kind::All,
     }
 }
 
 impl Future for Acquire {
     type Output = Result<Decision, AskError>;
 
-    fn poll(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<Self::Output> {
-        let wish = &self.wish;
-        let order = Order {
-            intent: Intent::Acquire,
-            asks: &wish.asks(),
-            request_id: wish.request_id.as_deref(),
-            hold: wish.hold,
-            ttl: wish.ttl,
-            patience: wish.patience,
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let answer = match this.stage {
+            Stage::New => this.arrive(context),
+            Stage::Waiting(ticket) => this.attend(ticket, context),
+            Stage::Done => panic!("an answer is given once"),
         };
-        Poll::Ready(self.inner.try_acquire(&order, wish.detail))
+        if answer.is_ready() {
+            this.leave();
+            this.stage = Stage::Done;
+        }
+        answer
+    }
+}
+
+impl Drop for Acquire {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
 

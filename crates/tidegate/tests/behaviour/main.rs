@@ -2,7 +2,10 @@
 
 mod file;
 mod layer;
+mod leases;
 mod map_store;
+mod stage;
 mod stream;
 mod text;
 mod threads;
+mod waiting;

@@ -1,0 +1,232 @@
+//! A limiter on a stage: its store's clock and its holders' pulse are moved by hand, and whoever waits is polled by hand.
+//!
+//! Nothing here sleeps, and nothing runs unless a test says so: the stage polls a waiter when it was woken and counts how
+//! often that was.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use tidegate::limiter::ManualPulse;
+use tidegate::{
+    AskError, Catalog, Charge, Decision, Denial, Expect, Granted, ItemSpec, Lease, LimitSpec, Limiter,
+    ManualClock, MapStore, Policy, Tick, Timestamp,
+};
+
+/// Where the clocks begin, so that an instant before it can be told from none.
+const START: Timestamp = Timestamp::from_ticks(1_000_000_000_000_000);
+
+pub(crate) fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// The instant this long after the beginning.
+pub(crate) fn at(since_start: Duration) -> Timestamp {
+    START.plus(Tick::NANOSECOND.span(since_start))
+}
+
+/// A limiter whose time stands still.
+pub(crate) struct Stage {
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) pulse: ManualPulse,
+    pub(crate) store: Arc<MapStore>,
+    pub(crate) limiter: Limiter,
+}
+
+impl Stage {
+    pub(crate) fn new() -> Stage {
+        Stage::with_bounds(tidegate::limiter::MOST_WAITING, tidegate::limiter::MOST_WAITING_PER_ROW)
+    }
+
+    pub(crate) fn with_bounds(in_all: usize, per_row: usize) -> Stage {
+        let clock = Arc::new(ManualClock::at(START));
+        let pulse = ManualPulse::new();
+        let store = Arc::new(MapStore::new(Arc::clone(&clock), 7));
+        let builder = Limiter::builder(Arc::clone(&store) as _).pulse(pulse.clone());
+        let limiter = builder.most_waiting(in_all).most_waiting_per_row(per_row).build();
+        Stage { clock, pulse, store, limiter }
+    }
+
+    /// A stage with one limit `l` of this many slots at once, for a minute each.
+    pub(crate) fn with_slots(slots: u64) -> Stage {
+        let stage = Stage::new();
+        stage.put(LimitSpec::named("l").with(slots_of(slots)));
+        stage
+    }
+
+    pub(crate) fn put(&self, spec: LimitSpec) {
+        self.store.put(spec, Expect::Anything).expect("a valid limit");
+    }
+
+    /// Lets time pass, for the store and for holders.
+    pub(crate) fn pass(&self, time: Duration) {
+        self.clock.advance(time);
+        self.pulse.advance(time);
+    }
+
+    /// Takes this much of `l` at once.
+    #[track_caller]
+    pub(crate) fn take(&self, count: u64) -> Lease {
+        let decision = self.limiter.ask("l", "u").count(count).try_acquire().expect("a sensible question");
+        lease(granted(decision))
+    }
+
+    /// Whether one of `l` is granted now; it is given back at once.
+    #[track_caller]
+    pub(crate) fn is_free(&self) -> bool {
+        self.limiter.ask("l", "u").try_acquire().expect("a sensible question").is_granted()
+    }
+
+    /// Somebody who waits for this much of `l`, for this long, not polled yet.
+    pub(crate) fn wait(&self, count: u64, patience: Duration) -> Waiter {
+        self.wait_for("l", "u", count, patience)
+    }
+
+    pub(crate) fn wait_for(&self, limit_id: &str, key: &str, count: u64, patience: Duration) -> Waiter {
+        Waiter::new(self.limiter.ask(limit_id, key).count(count).acquire_within(patience))
+    }
+
+    /// What everything must end with: nobody waits, nobody sleeps, and of `l`'s slots exactly these are held and all others can
+    /// be had.
+    #[track_caller]
+    pub(crate) fn ends_with(&self, held: u64) {
+        assert_eq!(self.limiter.waiting_in_all(), 0, "nobody is in a queue");
+        assert_eq!(self.limiter.waiting("l"), 0);
+        let decision = self.limiter.ask("l", "u").count(0).readings().peek().expect("a sensible question");
+        let readings = match &decision {
+            Decision::Granted(granted) => granted.readings(),
+            Decision::Denied(denial) => denial.readings(),
+        };
+        let reading = readings[0].reading;
+        assert_eq!(reading.used, held, "what is held");
+        let free = reading.remaining.expect("a bounded limit");
+        let mut taken = Vec::new();
+        while let Some(granted) = self.limiter.ask("l", "u").try_acquire().expect("a question").granted() {
+            taken.push(granted);
+        }
+        assert_eq!(taken.len() as u64, free, "held + free = capacity");
+        drop(taken);
+        let again = self.limiter.ask("l", "u").count(0).readings().peek().expect("a sensible question");
+        assert_eq!(again.granted().expect("within capacity").readings()[0].reading.used, held);
+    }
+}
+
+/// So many at once, weighed by what they ask for.
+pub(crate) fn slots_of(slots: u64) -> ItemSpec {
+    ItemSpec { charge: Some(Charge::Count), ..ItemSpec::of(Policy::Concurrency { ttl: seconds(60) }, slots) }
+}
+
+#[track_caller]
+pub(crate) fn granted(decision: Decision) -> Granted {
+    match decision {
+        Decision::Granted(granted) => granted,
+        Decision::Denied(denial) => panic!("{denial}"),
+    }
+}
+
+#[track_caller]
+pub(crate) fn denied(decision: Decision) -> Denial {
+    decision.denied().expect("a denial")
+}
+
+#[track_caller]
+pub(crate) fn lease(granted: Granted) -> Lease {
+    granted.into_lease().expect("a lease")
+}
+
+/// Counts how often it was called.
+#[derive(Default)]
+struct Bell(AtomicUsize);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A future that is polled by hand.
+pub(crate) struct Handheld<F: Future> {
+    future: Pin<Box<F>>,
+    bell: Arc<Bell>,
+    heard: usize,
+    pub(crate) polls: usize,
+}
+
+/// Somebody who waits.
+pub(crate) type Waiter = Handheld<tidegate::Acquire>;
+
+impl<F: Future> Handheld<F> {
+    pub(crate) fn new(future: F) -> Handheld<F> {
+        Handheld { future: Box::pin(future), bell: Arc::default(), heard: 0, polls: 0 }
+    }
+
+    /// Polls it, woken or not.
+    pub(crate) fn poll(&mut self) -> Poll<F::Output> {
+        self.polls += 1;
+        self.heard = self.bell.0.load(Ordering::SeqCst);
+        let waker = Waker::from(Arc::clone(&self.bell));
+        self.future.as_mut().poll(&mut Context::from_waker(&waker))
+    }
+
+    /// Whether it was woken since it was last polled.
+    pub(crate) fn is_woken(&self) -> bool {
+        self.bell.0.load(Ordering::SeqCst) > self.heard
+    }
+
+    /// Polls it for as long as it was woken.
+    pub(crate) fn run(&mut self) -> Poll<F::Output> {
+        while self.is_woken() {
+            if let Poll::Ready(output) = self.poll() {
+                return Poll::Ready(output);
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Polls it for the first time; it has to wait.
+    #[track_caller]
+    pub(crate) fn starts(mut self) -> Handheld<F> {
+        assert!(self.poll().is_pending(), "it has to wait");
+        assert!(self.run().is_pending(), "it has to wait");
+        self
+    }
+
+    /// It is woken, and then it is done.
+    #[track_caller]
+    pub(crate) fn is_done(&mut self) -> F::Output {
+        assert!(self.is_woken(), "it was not woken");
+        match self.run() {
+            Poll::Ready(output) => output,
+            Poll::Pending => panic!("it still waits"),
+        }
+    }
+
+    /// It goes on waiting, even if it was woken.
+    #[track_caller]
+    pub(crate) fn still_waits(&mut self) {
+        assert!(self.run().is_pending(), "it does not wait any more");
+    }
+}
+
+impl Waiter {
+    /// It is served.
+    #[track_caller]
+    pub(crate) fn is_served(&mut self) -> Granted {
+        granted(self.is_done().expect("a sensible question"))
+    }
+
+    /// It is refused.
+    #[track_caller]
+    pub(crate) fn is_refused(&mut self) -> Denial {
+        denied(self.is_done().expect("a sensible question"))
+    }
+
+    /// It is told that its question makes no sense.
+    #[track_caller]
+    pub(crate) fn is_rejected(&mut self) -> AskError {
+        self.is_done().expect_err("no sense in it")
+    }
+}

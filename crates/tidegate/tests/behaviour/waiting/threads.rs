@@ -1,0 +1,55 @@
+//! Many who wait on many threads, by real clocks: nobody is forgotten, and never are there more than allowed.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use tidegate::{Catalog, Expect, ItemSpec, LimitSpec, Limiter, MapStore, Policy, SystemClock};
+
+const SLOTS: usize = 3;
+const TASKS: usize = 16;
+const TURNS: usize = 200;
+
+/// The longest patience there is: whoever is forgotten by a release would be refused at its end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn limiter() -> Limiter {
+    let store = MapStore::new(SystemClock::new(), 7);
+    let slots = ItemSpec::of(Policy::Concurrency { ttl: Duration::from_secs(3600) }, SLOTS as u64);
+    store.put(LimitSpec::named("l").with(slots), Expect::Absent).expect("a valid limit");
+    Limiter::new(Arc::new(store))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn everybody_is_served_and_never_too_many_at_once() {
+    let (limiter, inside) = (limiter(), Arc::new(AtomicUsize::new(0)));
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let (limiter, inside) = (limiter.clone(), Arc::clone(&inside));
+            tokio::spawn(async move {
+                for turn in 0..TURNS {
+                    if (task + turn) % 5 == 0 {
+                        // Some come, look once, and go.
+                        let mut fickle = std::pin::pin!(limiter.ask_all("l").acquire_within(PATIENCE));
+                        let _answer = fickle.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                        tokio::task::yield_now().await;
+                    }
+                    let decision = limiter.ask_all("l").acquire_within(PATIENCE).await.expect("a question");
+                    let granted = decision.granted().expect("everybody is served");
+                    assert!(inside.fetch_add(1, Ordering::SeqCst) < SLOTS);
+                    tokio::task::yield_now().await;
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    drop(granted);
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("no task fails");
+    }
+    assert_eq!(limiter.waiting_in_all(), 0);
+    let all: Vec<_> = (0..SLOTS).map(|_| limiter.ask_all("l").try_acquire().expect("a question")).collect();
+    assert!(all.iter().all(tidegate::Decision::is_granted), "everything was given back");
+}
