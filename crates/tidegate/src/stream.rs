@@ -9,6 +9,9 @@
 //!                          └───refused──▶ observer, then dropped
 //! ```
 //!
+//! With [`Limited::waiting`] messages that do not fit are kept back until they do, and what comes after them as well,
+//! so that the order stays: a slower stream instead of one with gaps.
+//!
 //! Where the document is silent: `0` refuses everything, for users as well; a message that both rules refuse counts as
 //! refused by the global one; a message without a user is from `unknown_user`.
 //!
@@ -22,9 +25,13 @@ mod rules;
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_core::Stream;
 use pin_project_lite::pin_project;
+use tidegate_core::order::LONGEST_PATIENCE;
+
+use gate::Waiting;
 
 pub use gate::{Counts, Gate, Stats, mean_us};
 pub use rules::{Fate, Rate, Refusal, RefusedBy, Rules, User};
@@ -54,7 +61,15 @@ pub trait LimitExt: Stream + Sized {
     where
         K: FnMut(&Self::Item) -> User<'_>,
     {
-        Limited { stream: self, key, gate: gate.clone(), observer: None, run: 0 }
+        Limited {
+            stream: self,
+            key,
+            gate: gate.clone(),
+            observer: None,
+            patience: Duration::ZERO,
+            waiting: None,
+            run: 0,
+        }
     }
 }
 
@@ -72,6 +87,9 @@ pin_project! {
         key: K,
         gate: Gate,
         observer: Option<Observer<S::Item>>,
+        // How long a message may wait; if not at all, it is decided at once.
+        patience: Duration,
+        waiting: Option<(S::Item, Waiting)>,
         // How many messages were taken since the stream last had none, or others last had their turn.
         run: u32,
     }
@@ -81,6 +99,16 @@ impl<S: Stream, K> Limited<S, K> {
     /// Tells this of every message that is refused, before it is dropped.
     pub fn observed(mut self, observer: impl FnMut(&S::Item, &Refusal) + Send + 'static) -> Limited<S, K> {
         self.observer = Some(Box::new(observer));
+        self
+    }
+
+    /// Lets a message that does not fit wait for as long as this, at most a minute, before it is dropped; those behind
+    /// it wait too. A message that would have to wait for longer is dropped at once.
+    ///
+    /// Waiting needs a tokio runtime with timers. Messages of several streams that share a gate are served first come
+    /// first served, except that a user who has to wait does not keep others waiting.
+    pub fn waiting(mut self, patience: Duration) -> Limited<S, K> {
+        self.patience = patience.min(LONGEST_PATIENCE);
         self
     }
 
@@ -99,18 +127,36 @@ where
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<S::Item>> {
         let mut this = self.project();
         loop {
-            if *this.run >= LONGEST_RUN {
-                *this.run = 0;
-                context.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            let Poll::Ready(next) = this.stream.as_mut().poll_next(context) else {
-                *this.run = 0;
-                return Poll::Pending;
+            let (message, fate) = if let Some((message, mut waiting)) = this.waiting.take() {
+                let Poll::Ready(fate) = waiting.poll(context) else {
+                    *this.waiting = Some((message, waiting));
+                    *this.run = 0;
+                    return Poll::Pending;
+                };
+                (message, fate)
+            } else {
+                if *this.run >= LONGEST_RUN {
+                    *this.run = 0;
+                    context.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                let Poll::Ready(next) = this.stream.as_mut().poll_next(context) else {
+                    *this.run = 0;
+                    return Poll::Pending;
+                };
+                let Some(message) = next else { return Poll::Ready(None) };
+                *this.run += 1;
+                let user = (this.key)(&message);
+                if *this.patience > Duration::ZERO {
+                    let waiting = this.gate.wait(&user, *this.patience);
+                    drop(user);
+                    *this.waiting = Some((message, waiting));
+                    continue;
+                }
+                let fate = this.gate.admit(user);
+                (message, fate)
             };
-            let Some(message) = next else { return Poll::Ready(None) };
-            *this.run += 1;
-            match this.gate.admit((this.key)(&message)) {
+            match fate {
                 Fate::Passed => return Poll::Ready(Some(message)),
                 Fate::Refused(refusal) => {
                     if let Some(observer) = this.observer {

@@ -1,13 +1,17 @@
 //! A gate: the rules, what they have counted, and what became of the messages.
 
 use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
-use tidegate_core::{Ask, Order, Span};
+use tidegate_core::Span;
 
-use crate::answer::{Answers, Detail};
 use crate::catalog::{Catalog, Expect, PutError};
 use crate::clock::{Clock, SystemClock};
+use crate::limiter::{Acquire, AskError, Decision, Limiter, Pulse, SystemPulse};
 use crate::store::{MapStore, Store};
 
 use super::rules::{Fate, RefusedBy, Rules, User};
@@ -34,6 +38,7 @@ pub struct Gate {
 
 struct Inner {
     store: Arc<MapStore>,
+    limiter: Limiter,
     /// Times the work, whatever the store's clock says.
     wall: SystemClock,
     desk: Mutex<Desk>,
@@ -42,7 +47,6 @@ struct Inner {
 /// What changes with every message.
 #[derive(Default)]
 struct Desk {
-    answers: Answers,
     counts: Counts,
     spent: Span,
 }
@@ -55,26 +59,35 @@ impl Gate {
 
     /// A gate with these rules, in this clock's time.
     pub fn keeping(rules: Rules, clock: impl Clock + 'static) -> Result<Gate, PutError> {
-        let store = Arc::new(MapStore::new(clock, 0));
-        store.put(rules.spec(LIMIT), Expect::Absent)?;
-        let desk = Desk { answers: Answers::new(Detail::Verdicts), ..Desk::default() };
-        Ok(Gate { inner: Arc::new(Inner { store, wall: SystemClock::new(), desk: Mutex::new(desk) }) })
+        Gate::pulsing(rules, clock, SystemPulse)
     }
 
-    /// Decides one message of this user, now.
+    /// The same, with a pulse of its own to wake messages that wait.
+    pub fn pulsing(
+        rules: Rules,
+        clock: impl Clock + 'static,
+        pulse: impl Pulse + 'static,
+    ) -> Result<Gate, PutError> {
+        let store = Arc::new(MapStore::new(clock, 0));
+        store.put(rules.spec(LIMIT), Expect::Absent)?;
+        let limiter = Limiter::builder(Arc::clone(&store) as Arc<_>).pulse(pulse).build();
+        Ok(Gate {
+            inner: Arc::new(Inner { store, limiter, wall: SystemClock::new(), desk: Mutex::default() }),
+        })
+    }
+
+    /// Decides one message of this user, now. It does not overtake messages that wait.
     pub fn admit<'a>(&self, user: impl Into<User<'a>>) -> Fate {
         let began = self.inner.wall.now();
         let user = user.into();
-        let asks = [Ask::one(LIMIT, Some(user.as_bytes()))];
-        let mut desk = self.desk();
-        let answers =
-            self.inner.store.submit(&[Order::acquire(&asks)], std::mem::take(&mut desk.answers)).now();
-        let answer = answers.get(0).and_then(|answer| answer.as_ref().ok());
-        let fate = Fate::of(answer.expect("the limit is there, has two items, and a user's name fits"));
-        desk.answers = answers;
-        desk.counts.count(fate);
-        desk.spent = desk.spent.plus(self.inner.wall.now().since(began));
-        fate
+        let decision = self.inner.limiter.ask(LIMIT, user.as_bytes()).try_acquire();
+        self.decided(&decision, self.inner.wall.now().since(began))
+    }
+
+    /// Lets one message of this user wait for as long as this.
+    pub(super) fn wait(&self, user: &User<'_>, patience: Duration) -> Waiting {
+        let question = self.inner.limiter.ask(LIMIT, user.as_bytes());
+        Waiting { gate: self.clone(), acquire: question.acquire_within(patience) }
     }
 
     /// What became of the messages so far, and what the windows hold now.
@@ -97,8 +110,19 @@ impl Gate {
 
     /// Empties both windows. The counts of what became of messages go on.
     pub fn reset(&self) {
-        let reset = self.inner.store.reset(LIMIT, None).now();
+        let reset = self.inner.limiter.reset(LIMIT, None);
         debug_assert!(reset.is_ok(), "the limit is there");
+    }
+
+    /// Counts a message and the time it took.
+    fn decided(&self, decision: &Result<Decision, AskError>, spent: Span) -> Fate {
+        let decision = decision.as_ref();
+        let fate =
+            Fate::of_decision(decision.expect("the limit is there, and a user's name and patience fit"));
+        let mut desk = self.desk();
+        desk.counts.count(fate);
+        desk.spent = desk.spent.plus(spent);
+        fate
     }
 
     fn desk(&self) -> MutexGuard<'_, Desk> {
@@ -110,6 +134,21 @@ impl Gate {
 impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Gate").field("counts", &self.desk().counts).finish_non_exhaustive()
+    }
+}
+
+/// A message that waits for its fate.
+pub(super) struct Waiting {
+    gate: Gate,
+    acquire: Acquire,
+}
+
+impl Waiting {
+    /// Its fate, when it is decided. Waiting is not work: only the last look is timed.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Fate> {
+        let began = self.gate.inner.wall.now();
+        let polled = Pin::new(&mut self.acquire).poll(context);
+        polled.map(|decision| self.gate.decided(&decision, self.gate.inner.wall.now().since(began)))
     }
 }
 

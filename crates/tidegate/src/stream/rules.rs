@@ -8,7 +8,8 @@ use std::time::Duration;
 use tidegate_core::limit::{LARGEST_EXACT, LONGEST_KEY};
 use tidegate_core::{Amount, Capacity, ItemSpec, LimitSpec, Per, Policy, Precision, Tick, Timestamp, Wait};
 
-use crate::answer::{Answer, Denied, Outcome};
+use crate::answer::{Answer, Outcome};
+use crate::limiter::Decision;
 
 /// The index of the item that counts all messages; the other one counts each user's.
 const GLOBAL: usize = 0;
@@ -149,8 +150,29 @@ impl Fate {
     pub fn of(answer: &Answer) -> Fate {
         match &answer.outcome {
             Outcome::Granted(_) => Fate::Passed,
-            Outcome::Denied(denied) => Fate::Refused(Refusal::of(denied, answer.at)),
+            Outcome::Denied(denied) => Fate::Refused(Refusal {
+                by: RefusedBy::item(denied.first.1),
+                wait: denied.wait,
+                at: answer.at,
+                tick: denied.limit.tick(),
+            }),
         }
+    }
+
+    /// The same for a limiter's decision.
+    pub(super) fn of_decision(decision: &Decision) -> Fate {
+        let denial = match decision {
+            Decision::Granted(_) => return Fate::Passed,
+            Decision::Denied(denial) => denial,
+        };
+        let in_line = || denial.limit().item_named(denial.item_name()).map_or(GLOBAL, |(index, _)| index);
+        let first = denial.denied().map_or_else(in_line, |denied| denied.first.1);
+        Fate::Refused(Refusal {
+            by: RefusedBy::item(first),
+            wait: denial.wait,
+            at: denial.at,
+            tick: denial.limit().tick(),
+        })
     }
 }
 
@@ -167,11 +189,6 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    fn of(denied: &Denied, at: Timestamp) -> Refusal {
-        let by = if denied.first.1 == GLOBAL { RefusedBy::Global } else { RefusedBy::User };
-        Refusal { by, wait: denied.wait, at, tick: denied.limit.tick() }
-    }
-
     /// How long until it would fit; `None` if no time passing will help.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.wait {
@@ -188,4 +205,10 @@ pub enum RefusedBy {
     Global,
     /// That for each user's.
     User,
+}
+
+impl RefusedBy {
+    fn item(index: usize) -> RefusedBy {
+        if index == GLOBAL { RefusedBy::Global } else { RefusedBy::User }
+    }
 }

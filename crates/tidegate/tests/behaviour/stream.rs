@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use futures_util::stream::{self, Stream, StreamExt};
+use tidegate::limiter::ManualPulse;
 use tidegate::stream::{Fate, Gate, LimitExt, Rate, RefusedBy, Rules, User};
 use tidegate::{Clock, ManualClock, Timestamp, Wait};
 
@@ -316,6 +317,52 @@ fn a_flood_lets_others_have_their_turn_whether_it_passes_or_not() {
         assert_eq!(turns.iter().sum::<u64>(), 1000);
         assert!(turns.iter().all(|taken| *taken <= 128), "limit {limit}: {turns:?}");
     }
+}
+
+#[test]
+fn messages_may_wait_until_they_fit_and_keep_their_order() {
+    let clock = Arc::new(ManualClock::at(Timestamp::EPOCH));
+    let pulse = ManualPulse::new();
+    let ten_seconds = Duration::from_secs(10);
+    let rules = rules(Rate::unlimited(ten_seconds), Rate::of(1, ten_seconds));
+    let gate = Gate::pulsing(rules, Arc::clone(&clock), pulse.clone()).expect("valid rules");
+    let messages = stream::iter(["ada 1", "ada 2", "bob 1", "ada 3"]);
+    let patient = messages.limited(&gate, |message| message[..3].into()).waiting(Duration::from_secs(60));
+    let mut patient = pin!(patient);
+    let wakes = Arc::new(Wakes::default());
+    let waker = Waker::from(Arc::clone(&wakes));
+    let mut next = || patient.as_mut().poll_next(&mut Context::from_waker(&waker));
+
+    assert_eq!(next(), Poll::Ready(Some("ada 1")));
+    assert_eq!(next(), Poll::Pending);
+    assert_eq!(wakes.0.load(Ordering::SeqCst), 0, "nothing to do until then");
+    assert_eq!(gate.stats().processed, 1, "what waits has not been decided");
+    let too_early = Duration::from_secs(10);
+    clock.advance(too_early);
+    pulse.advance(too_early);
+    assert_eq!(next(), Poll::Pending, "the window is closed");
+    let one_more = Duration::from_nanos(1);
+    clock.advance(one_more);
+    pulse.advance(one_more);
+    assert!(wakes.0.load(Ordering::SeqCst) > 0);
+    assert_eq!(next(), Poll::Ready(Some("ada 2")));
+    assert_eq!(next(), Poll::Ready(Some("bob 1")));
+    assert_eq!(next(), Poll::Pending);
+    clock.advance(too_early + one_more);
+    pulse.advance(too_early + one_more);
+    assert_eq!(next(), Poll::Ready(Some("ada 3")));
+    assert_eq!(next(), Poll::Ready(None));
+    let stats = gate.stats();
+    assert_eq!((stats.processed, stats.passed, stats.dropped), (4, 4, 0));
+}
+
+#[test]
+fn messages_that_would_wait_for_too_long_are_dropped_at_once() {
+    let gate = Gate::keeping(per_user(1), ManualClock::at(Timestamp::EPOCH)).expect("valid rules");
+    let messages = stream::iter(["ada", "ada", "bob"]);
+    let passed = finish(messages.limited(&gate, |user| (*user).into()).waiting(Duration::from_secs(5)));
+    assert_eq!(passed, ["ada", "bob"]);
+    assert_eq!(gate.stats().dropped_user, 1);
 }
 
 #[test]

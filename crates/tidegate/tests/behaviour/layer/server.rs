@@ -223,6 +223,52 @@ async fn what_is_held_comes_back_when_the_client_goes_away() {
 }
 
 #[tokio::test]
+async fn requests_may_wait_for_their_turn() {
+    let (store, _) = store([slots(1)]);
+    let limiter = shared(&store);
+    let patient = limit(limiter.clone(), asking).waiting(Duration::from_secs(60));
+    let mut server = Server::start(patient).await;
+    let (mut one, mut other) = (server.connect().await, server.connect().await);
+    let slow = one.send("/slow", Some("ada")).await;
+    let waiting = tokio::spawn(async move { other.status(Some("bob")).await });
+    until(|| limiter.waiting("api") == 1).await;
+    assert_eq!(server.calls(), 0, "it waits outside");
+    drop(server.chunks.take());
+    slow.into_body().collect().await.expect("the body ends");
+    assert_eq!(waiting.await.expect("it is answered"), 200);
+}
+
+#[tokio::test]
+async fn but_not_for_longer_than_their_patience() {
+    let (store, _) = store([slots(1)]);
+    let pulse = ManualPulse::new();
+    let limiter = Limiter::builder(Arc::clone(&store) as Arc<_>).pulse(pulse.clone()).build();
+    let patient = limit(limiter.clone(), asking).waiting(Duration::from_secs(2));
+    let server = Server::start(patient).await;
+    let (mut one, mut other) = (server.connect().await, server.connect().await);
+    let _slow = one.send("/slow", Some("ada")).await;
+    let waiting = tokio::spawn(async move { other.status(Some("bob")).await });
+    until(|| limiter.waiting("api") == 1).await;
+    pulse.advance(Duration::from_secs(2));
+    assert_eq!(waiting.await.expect("it is answered"), 429);
+    assert_eq!(server.calls(), 0);
+}
+
+#[tokio::test]
+async fn who_goes_away_does_not_wait_any_more() {
+    let (store, _) = store([slots(1)]);
+    let limiter = shared(&store);
+    let patient = limit(limiter.clone(), asking).waiting(Duration::from_secs(60));
+    let server = Server::start(patient).await;
+    let (mut one, mut other) = (server.connect().await, server.connect().await);
+    let _slow = one.send("/slow", Some("ada")).await;
+    let waiting = tokio::spawn(async move { other.status(Some("bob")).await });
+    until(|| limiter.waiting("api") == 1).await;
+    waiting.abort();
+    until(|| limiter.waiting("api") == 0).await;
+}
+
+#[tokio::test]
 async fn a_body_that_takes_longer_than_a_lease_lasts_keeps_it() {
     let (store, clock) = store([slots(1)]);
     let pulse = ManualPulse::new();
