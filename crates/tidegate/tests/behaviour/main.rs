@@ -1,5 +1,6 @@
 //! What the library does, seen from outside.
 
+mod examples;
 mod file;
 mod layer;
 mod leases;
