@@ -41,3 +41,8 @@ pub use tidegate_core::{
     Amount, Ask, Capacity, Charge, Flaw, Hold, Intent, ItemSpec, LeaseId, Limit, LimitSpec, Mode, Order,
     OverrideSpec, Per, Policy, Precision, Reading, Span, Tick, Timestamp, Unit, Wait, WeekStart, Zone,
 };
+
+/// The guide's examples, so that they are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/library.md")]
+struct Guide;
