@@ -1,6 +1,7 @@
 //! Waiting in line: first come first served, woken by what happens and by nothing else, and gone without a trace.
 
 mod cancelling;
+mod stories;
 mod threads;
 mod waking;
 

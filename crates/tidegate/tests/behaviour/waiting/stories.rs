@@ -1,0 +1,249 @@
+//! Invented stories of people who take, wait, give up, give back, leak and edit, run in any order.
+//!
+//! Whatever happens: nobody who came later is served before somebody who waits for the same; when everything is quiet
+//! nobody could be served before whom nobody stands; and when all is given back nobody waits and everything is free.
+
+use proptest::prelude::*;
+use std::task::Poll;
+use tidegate::{Ask, Decision, Lease, LimitSpec};
+use tidegate_testkit::effort;
+
+use crate::stage::{Stage, Waiter, seconds, slots_of};
+
+const KEYS: [&str; 3] = ["ada", "bob", "cid"];
+
+#[derive(Debug, Clone, Copy)]
+enum Move {
+    Take {
+        key: usize,
+        count: u64,
+    },
+    Wait {
+        key: usize,
+        count: u64,
+        patience: u64,
+    },
+    /// Both limits at once.
+    WaitForBoth {
+        key: usize,
+        count: u64,
+        patience: u64,
+    },
+    GiveUp(usize),
+    GiveBack(usize),
+    Leak(usize),
+    /// Polls one of those who were woken.
+    Run(usize),
+    RunAll,
+    Pass {
+        seconds: u64,
+    },
+    Edit {
+        slots: u64,
+    },
+}
+
+fn moves() -> impl Strategy<Value = Move> {
+    let (key, count, patience) = (0..KEYS.len(), 1..4_u64, 1..=60_u64);
+    prop_oneof![
+        2 => (key.clone(), count.clone()).prop_map(|(key, count)| Move::Take { key, count }),
+        4 => (key.clone(), count.clone(), patience.clone())
+            .prop_map(|(key, count, patience)| Move::Wait { key, count, patience }),
+        2 => (key, count, patience).prop_map(|(key, count, patience)| Move::WaitForBoth { key, count, patience }),
+        1 => any::<usize>().prop_map(Move::GiveUp),
+        4 => any::<usize>().prop_map(Move::GiveBack),
+        1 => any::<usize>().prop_map(Move::Leak),
+        4 => any::<usize>().prop_map(Move::Run),
+        1 => Just(Move::RunAll),
+        1 => (1..30_u64).prop_map(|seconds| Move::Pass { seconds }),
+        1 => (1..6_u64).prop_map(|slots| Move::Edit { slots }),
+    ]
+}
+
+/// What the slots are counted by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Counted {
+    All,
+    Key,
+    AllAndKey,
+}
+
+fn spec(counted: Counted, slots: u64) -> LimitSpec {
+    let limit = LimitSpec::named("l");
+    match counted {
+        Counted::All => limit.with(slots_of(slots)),
+        Counted::Key => limit.with(slots_of(slots).per_key()),
+        Counted::AllAndKey => limit.with(slots_of(slots)).with(slots_of(2).per_key()),
+    }
+}
+
+/// Somebody who waits, and for what.
+struct Patient {
+    waiter: Waiter,
+    key: usize,
+    count: u64,
+    both: Vec<&'static str>,
+}
+
+struct Play {
+    stage: Stage,
+    counted: Counted,
+    leases: Vec<Lease>,
+    /// Those who wait, in the order they came.
+    line: Vec<Patient>,
+}
+
+impl Play {
+    fn new(counted: Counted) -> Play {
+        let stage = Stage::new();
+        stage.put(spec(counted, 3));
+        stage.put(LimitSpec::named("m").with(slots_of(3)));
+        Play { stage, counted, leases: Vec::new(), line: Vec::new() }
+    }
+
+    fn make(&mut self, step: Move) {
+        match step {
+            Move::Take { key, count } => {
+                let question = self.stage.limiter.ask("l", KEYS[key]).count(count);
+                let decision = question.try_acquire().expect("a sensible question");
+                if decision.is_granted() {
+                    self.nobody_was_overtaken(self.line.len(), key, &["l"]);
+                }
+                self.leases.extend(decision.granted().and_then(tidegate::Granted::into_lease));
+            }
+            Move::Wait { key, count, patience } => self.wait(key, count, patience, vec!["l"]),
+            Move::WaitForBoth { key, count, patience } => self.wait(key, count, patience, vec!["m", "l"]),
+            Move::GiveUp(n) => drop(pick(&mut self.line, n)),
+            Move::GiveBack(n) => drop(pick(&mut self.leases, n)),
+            Move::Leak(n) => drop(pick(&mut self.leases, n).map(Lease::into_id)),
+            Move::Run(n) => {
+                let woken: Vec<usize> =
+                    (0..self.line.len()).filter(|place| self.line[*place].waiter.is_woken()).collect();
+                if !woken.is_empty() {
+                    self.poll(woken[n % woken.len()]);
+                }
+            }
+            Move::RunAll => self.run_all(),
+            Move::Pass { seconds: time } => self.stage.pass(seconds(time)),
+            Move::Edit { slots } => self.stage.put(spec(self.counted, slots)),
+        }
+    }
+
+    fn wait(&mut self, key: usize, count: u64, patience: u64, both: Vec<&'static str>) {
+        let asks: Vec<Ask<'_>> =
+            both.iter().map(|limit_id| Ask { limit_id, key: Some(KEYS[key].as_bytes()), count }).collect();
+        let waiter = Waiter::new(self.stage.limiter.asks(&asks).acquire_within(seconds(patience)));
+        self.line.push(Patient { waiter, key, count, both });
+        self.poll(self.line.len() - 1);
+    }
+
+    fn poll(&mut self, place: usize) {
+        let Poll::Ready(answer) = self.line[place].waiter.poll() else { return };
+        let Patient { key, both, .. } = self.line.remove(place);
+        if let Decision::Granted(granted) = answer.expect("a sensible question") {
+            self.nobody_was_overtaken(place, key, &both);
+            self.leases.extend(granted.into_lease());
+        }
+    }
+
+    /// Nobody who came before this place waits for a row that was just taken from. Whom their own key keeps waiting lets
+    /// others pass where all keys are counted, so only those of the same key are sure to wait.
+    fn nobody_was_overtaken(&self, place: usize, key: usize, both: &[&str]) {
+        for earlier in &self.line[..place] {
+            let shared = both.iter().any(|limit_id| earlier.both.contains(limit_id));
+            let overtaken = match self.counted {
+                Counted::All => shared,
+                Counted::Key | Counted::AllAndKey => earlier.key == key,
+            };
+            assert!(!overtaken, "somebody was overtaken");
+        }
+    }
+
+    fn run_all(&mut self) {
+        let mut polls = 0;
+        while let Some(place) = self.line.iter().rposition(|patient| patient.waiter.is_woken()) {
+            self.poll(place);
+            polls += 1;
+            assert!(polls < 10_000, "they wake each other for ever");
+        }
+        for (place, patient) in self.line.iter().enumerate() {
+            let fits = self.peek(patient).is_granted();
+            assert!(!fits || self.is_blocked(place), "number {place} waits for what it could have");
+        }
+    }
+
+    fn peek(&self, patient: &Patient) -> Decision {
+        let ask = |limit_id| Ask { limit_id, key: Some(KEYS[patient.key].as_bytes()), count: patient.count };
+        let asks: Vec<Ask<'_>> = patient.both.iter().copied().map(ask).collect();
+        self.stage.limiter.asks(&asks).peek().expect("a sensible question")
+    }
+
+    /// Whether somebody stands before this place: of the same key, or at a row that all keys share if it is not their key
+    /// that keeps them waiting.
+    fn is_blocked(&self, place: usize) -> bool {
+        let patient = &self.line[place];
+        let counted = |limit_id: &str| limit_id == "m" || self.counted != Counted::Key;
+        let keyed = self.counted != Counted::All;
+        (0..place).any(|earlier| {
+            let other = &self.line[earlier];
+            let same_key = |third: &Patient| keyed && third.key == other.key;
+            let shared = patient.both.iter().any(|id| counted(id) && other.both.contains(id));
+            let waits_for_key =
+                self.peek(other).denied().is_some_and(|denial| denial.item_name().starts_with("key/"))
+                    || self.line[..earlier].iter().any(same_key);
+            same_key(patient) || (shared && !waits_for_key)
+        })
+    }
+
+    fn end(mut self) {
+        self.leases.clear();
+        self.run_all();
+        while !self.line.is_empty() {
+            // Served one after the other; what was leaked lapses, and patience ends.
+            self.leases.clear();
+            self.run_all();
+            if self.leases.is_empty() {
+                self.stage.pass(seconds(1));
+                self.run_all();
+            }
+        }
+        self.leases.clear();
+        self.stage.pass(seconds(60));
+        assert_eq!((self.stage.limiter.waiting_in_all(), self.stage.pulse.sleepers()), (0, 0));
+        assert_eq!(self.stage.store.leases(), 0);
+        self.stage.put(spec(Counted::All, 3));
+        self.stage.ends_with(0);
+    }
+}
+
+/// Takes one out.
+fn pick<T>(list: &mut Vec<T>, n: usize) -> Option<T> {
+    (!list.is_empty()).then(|| list.remove(n % list.len()))
+}
+
+fn story(counted: Counted, moves: &[Move]) {
+    let mut play = Play::new(counted);
+    for step in moves {
+        play.make(*step);
+    }
+    play.end();
+}
+
+proptest! {
+    #![proptest_config(effort::cases(400))]
+
+    #[test]
+    fn of_slots_for_all(moves in prop::collection::vec(moves(), 0..60)) {
+        story(Counted::All, &moves);
+    }
+
+    #[test]
+    fn of_slots_for_each_key(moves in prop::collection::vec(moves(), 0..60)) {
+        story(Counted::Key, &moves);
+    }
+
+    #[test]
+    fn of_slots_for_all_and_for_each_key(moves in prop::collection::vec(moves(), 0..60)) {
+        story(Counted::AllAndKey, &moves);
+    }
+}
