@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use tidegate::{Capacity, text};
+use tidegate::stream::Rate;
+use tidegate::text;
 
 /// Decide who may do how much, how fast, and how many at once
 #[derive(Debug, Parser)]
@@ -104,20 +105,13 @@ pub(crate) enum OnError {
     Pass,
 }
 
-/// At most so many in every window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Rate {
-    pub(crate) capacity: Capacity,
-    pub(crate) window: Duration,
-}
-
 fn rate(written: &str) -> Result<Rate, String> {
-    let (capacity, window) = match written.strip_prefix("unlimited") {
-        Some("") => (Capacity::Unlimited, Duration::from_secs(60)),
+    let (limit, window) = match written.strip_prefix("unlimited") {
+        Some("") => return Ok(Rate::unlimited(Duration::from_secs(60))),
         Some(rest) => text::parse_rate(&format!("-1{rest}"))?,
         None => text::parse_rate(written)?,
     };
-    Ok(Rate { capacity, window })
+    Ok(Rate { limit, window })
 }
 
 /// The names on the way from a message to one of its values.
@@ -147,6 +141,7 @@ fn path(written: &str) -> Result<FieldPath, String> {
 mod tests {
     use super::*;
     use clap::CommandFactory;
+    use tidegate::stream::Rules;
 
     #[test]
     fn the_grammar_holds_together() {
@@ -155,12 +150,19 @@ mod tests {
 
     #[test]
     fn rates_may_be_unlimited() {
-        let minute = Duration::from_secs(60);
-        assert_eq!(rate("unlimited"), Ok(Rate { capacity: Capacity::Unlimited, window: minute }));
+        assert_eq!(rate("unlimited"), Ok(Rate::unlimited(Duration::from_secs(60))));
         let hour = Duration::from_secs(3600);
-        assert_eq!(rate("unlimited/1h"), Ok(Rate { capacity: Capacity::Unlimited, window: hour }));
-        assert_eq!(rate("-1/1h"), Ok(Rate { capacity: Capacity::Unlimited, window: hour }));
+        assert_eq!(rate("unlimited/1h"), Ok(Rate::unlimited(hour)));
+        assert_eq!(rate("-1/1h"), Ok(Rate::unlimited(hour)));
         assert!(rate("unlimited1h").is_err());
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_rules() {
+        let Command::Pipe(pipe) = Args::parse_from(["tidegate", "pipe"]).command else {
+            panic!("that is pipe")
+        };
+        assert_eq!(Rules { global: pipe.global, user: pipe.per_key }, Rules::default());
     }
 
     #[test]

@@ -1,13 +1,11 @@
 //! `tidegate pipe`: a throttle between two programs, document 001 as a filter.
 //!
-//! Lines of JSON come in; those that the limits admit go out, byte for byte and in order; the rest are dropped. There
-//! is one limit with two items, all messages together (`global`) and each user's (`user`), decided as one: a refused
-//! message is charged to nobody. All lines that one read brings are decided as one batch, at one reading of the
-//! clock, and written with one write.
+//! Lines of JSON come in; those that the rules of [`tidegate::stream`] admit go out, byte for byte and in order; the
+//! rest are dropped. All lines that one read brings are decided as one batch, at one reading of the clock, and written
+//! with one write.
 //!
-//! Where the document is silent: `0` refuses everything, for users as well. A message that both items refuse counts
-//! as refused by `global`. A line that is not JSON, or has no time where one is needed, is an *error*: it is neither
-//! passed nor dropped in the statistics, whatever `--on-error` does with it.
+//! A line that is not JSON, or has no time where one is needed, is an *error*: it is neither passed nor dropped in the
+//! statistics, whatever `--on-error` does with it.
 
 mod message;
 mod stats;
@@ -20,24 +18,23 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tidegate::store::map::LOOK_AHEAD;
+use tidegate::stream::{Fate, Rules};
 use tidegate::{
-    Answer, Answers, Ask, Capacity, Catalog, Clock, Detail, Expect, ItemSpec, LimitSpec, ManualClock,
-    MapStore, Order, Outcome, Per, Policy, Precision, Store, SystemClock, Tick, Timestamp,
+    Answers, Ask, Catalog, Clock, Detail, Expect, ManualClock, MapStore, Order, Store, SystemClock, Tick,
+    Timestamp,
 };
-use tidegate_core::limit::{LARGEST_EXACT, item_flaws};
+use tidegate_core::limit::item_flaws;
 
-use crate::args::{OnError, PipeArgs, Rate};
+use crate::args::{OnError, PipeArgs};
 use crate::lines::{self, Part, Piece};
 use crate::stop::{self, StoppableInput};
 use crate::{Failure, say, unreadable, unwritable};
 
 use message::{Message, Paths, Reader};
-use stats::{Fate, Stats};
+use stats::{LineFate, Stats};
 
 /// The limit's id.
 const LIMIT: &str = "pipe";
-/// The index of its first item.
-const GLOBAL: usize = 0;
 
 /// Copies standard input to standard output as far as the limits allow.
 pub(crate) fn run(args: &PipeArgs) -> Result<(), Failure> {
@@ -92,7 +89,7 @@ struct Stage {
     drops: Option<Outlet>,
     // Reused from batch to batch.
     answers: Answers,
-    fates: Vec<Fate>,
+    fates: Vec<LineFate>,
 }
 
 impl Stage {
@@ -102,18 +99,14 @@ impl Stage {
             Some(clock) => MapStore::new(Arc::clone(clock), 0),
             None => MapStore::new(SystemClock::new(), 0),
         };
-        let limit = LimitSpec::named(LIMIT).with(item("global", Per::All, args.global)).with(item(
-            "user",
-            Per::Key,
-            args.per_key,
-        ));
-        for (flag, item) in ["--global", "--per-key"].iter().zip(&limit.items) {
+        let rules = Rules { global: args.global, user: args.per_key };
+        for (flag, item) in ["--global", "--per-key"].iter().zip(&rules.items()) {
             if let Some(flaw) = item_flaws(item, Tick::NANOSECOND).first() {
                 return Err(Failure::BadInput(format!("{flag}: its {flaw}")));
             }
         }
         let refuse = |error| Failure::BadInput(format!("--global and --per-key: {error}"));
-        store.put(limit, Expect::Absent).map_err(refuse)?;
+        store.put(rules.spec(LIMIT), Expect::Absent).map_err(refuse)?;
         Ok(Stage {
             store,
             recorded,
@@ -143,7 +136,7 @@ impl Stage {
         let fates = std::mem::take(&mut self.fates);
         let mut decided = fates.iter().copied();
         for line in &lines {
-            let fate = line.message.as_ref().ok().and_then(|_| decided.next()).unwrap_or(Fate::Error);
+            let fate = line.message.as_ref().ok().and_then(|_| decided.next()).flatten();
             self.stats.count(fate);
             self.route(line.text, fate);
         }
@@ -185,16 +178,17 @@ impl Stage {
             if self.stats.errors() == 0 {
                 self.tell_error(self.stats.processed() + 1, &message::too_long());
             }
-            self.stats.count(Fate::Error);
+            self.stats.count(None);
         }
-        self.route(piece, Fate::Error);
+        self.route(piece, None);
         self.flush()
     }
 
     /// Fills `fates` with what becomes of every message, in their order.
     fn decide(&mut self, lines: &[Line<'_>]) {
         let messages = || lines.iter().filter_map(|line| line.message.as_ref().ok());
-        let asks: Vec<Ask<'_>> = messages().map(|message| Ask::one(LIMIT, Some(&message.key))).collect();
+        let asks: Vec<Ask<'_>> =
+            messages().map(|message| Ask::one(LIMIT, Some(message.user.as_bytes()))).collect();
         let orders: Vec<Order<'_>> =
             asks.iter().map(|ask| Order::acquire(std::slice::from_ref(ask))).collect();
         self.fates.clear();
@@ -243,15 +237,15 @@ impl Stage {
     /// Decides messages at one instant.
     fn submit(&mut self, orders: &[Order<'_>]) {
         self.answers = self.store.submit(orders, std::mem::take(&mut self.answers)).now();
-        self.fates.extend(self.answers.iter().map(|answer| answer.as_ref().map_or(Fate::Error, fate)));
+        self.fates.extend(self.answers.iter().map(|answer| answer.as_ref().ok().map(Fate::of)));
     }
 
-    fn route(&mut self, text: &[u8], fate: Fate) {
+    fn route(&mut self, text: &[u8], fate: LineFate) {
         match fate {
-            Fate::Passed => self.out.push(text),
-            Fate::Error if self.on_error == OnError::Pass => self.out.push(text),
-            Fate::Error => {}
-            Fate::RefusedGlobal | Fate::RefusedUser => {
+            Some(Fate::Passed) => self.out.push(text),
+            None if self.on_error == OnError::Pass => self.out.push(text),
+            None => {}
+            Some(Fate::Refused(_)) => {
                 if let Some(drops) = &mut self.drops {
                     drops.push(text);
                     if !text.ends_with(b"\n") {
@@ -292,22 +286,6 @@ impl Stage {
 struct Line<'a> {
     text: &'a [u8],
     message: Result<Message<'a>, String>,
-}
-
-/// A sliding window: exact as long as that is affordable.
-fn item(name: &str, per: Per, rate: Rate) -> ItemSpec {
-    let exact = matches!(rate.capacity, Capacity::AtMost(limit) if limit <= LARGEST_EXACT);
-    let precision = if exact { Precision::Exact } else { Precision::Bucketed };
-    let policy = Policy::Sliding { window: rate.window, precision };
-    ItemSpec { name: Some(name.to_owned()), policy, per, limit: rate.capacity, charge: None }
-}
-
-fn fate(answer: &Answer) -> Fate {
-    match &answer.outcome {
-        Outcome::Granted(_) => Fate::Passed,
-        Outcome::Denied(denied) if denied.first.1 == GLOBAL => Fate::RefusedGlobal,
-        Outcome::Denied(_) => Fate::RefusedUser,
-    }
 }
 
 /// Whether a file is the one that standard input is read from.

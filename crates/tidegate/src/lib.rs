@@ -27,8 +27,10 @@ pub mod answer;
 pub mod catalog;
 pub mod clock;
 pub mod file;
+pub mod layer;
 pub mod limiter;
 pub mod store;
+pub mod stream;
 pub mod text;
 
 pub use answer::{Answer, Answers, Denied, Detail, Grant, ItemReading, Outcome, Rejection};
@@ -40,3 +42,8 @@ pub use tidegate_core::{
     Amount, Ask, Capacity, Charge, Flaw, Hold, Intent, ItemSpec, LeaseId, Limit, LimitSpec, Mode, Order,
     OverrideSpec, Per, Policy, Precision, Reading, Span, Tick, Timestamp, Unit, Wait, WeekStart, Zone,
 };
+
+/// The guide's examples, so that they are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/library.md")]
+struct Guide;

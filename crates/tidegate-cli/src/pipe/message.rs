@@ -1,18 +1,13 @@
 //! What a line says about itself: whose it is, and when it was sent.
 
 use std::borrow::Cow;
-use std::hash::{BuildHasher, RandomState};
-use std::sync::LazyLock;
 
 use tidegate::Timestamp;
-use tidegate_core::limit::LONGEST_KEY;
+use tidegate::stream::User;
 
 use crate::args::FieldPath;
 use crate::lines::LONGEST_LINE;
 use crate::{instant, json};
-
-/// Who sent a message that does not say.
-const UNKNOWN_USER: &[u8] = b"unknown_user";
 
 /// Where messages say whose they are, and when they were sent.
 #[derive(Debug)]
@@ -24,7 +19,7 @@ pub(super) struct Paths {
 /// A message, as far as the limits are concerned.
 #[derive(Debug)]
 pub(super) struct Message<'a> {
-    pub(super) key: Cow<'a, [u8]>,
+    pub(super) user: User<'a>,
     /// When it was sent; the epoch unless that was to be read.
     pub(super) at: Timestamp,
 }
@@ -67,8 +62,11 @@ impl Reader {
             }
             None => Timestamp::EPOCH,
         };
-        let key = whose(follow(key, &key_path.rest));
-        Ok(Message { key: key.ok_or_else(|| format!("{key_path}: has an escape that is no character"))?, at })
+        let user = whose(follow(key, &key_path.rest));
+        Ok(Message {
+            user: user.ok_or_else(|| format!("{key_path}: has an escape that is no character"))?,
+            at,
+        })
     }
 }
 
@@ -91,26 +89,15 @@ fn follow<'a>(value: Option<&'a str>, path: &[String]) -> Option<&'a str> {
     })
 }
 
-/// The key that a value stands for; `None` if it is no text.
-fn whose(value: Option<&str>) -> Option<Cow<'_, [u8]>> {
-    let key = match value {
-        None | Some("null") => Cow::Borrowed(UNKNOWN_USER),
-        Some(value) if value.starts_with('"') => match json::text(value)? {
-            Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
-            Cow::Owned(text) => Cow::Owned(text.into_bytes()),
-        },
-        Some(value) => Cow::Borrowed(value.as_bytes()),
+/// The user that a value stands for; `None` if it is no text.
+fn whose(value: Option<&str>) -> Option<User<'_>> {
+    let name = match value {
+        None | Some("null") => return Some(None::<&str>.into()),
+        Some(value) if value.starts_with('"') => json::text(value)?,
+        Some(value) => Cow::Borrowed(value),
     };
-    Some(if key.len() <= LONGEST_KEY { key } else { Cow::Owned(digest(&key)) })
-}
-
-/// Stands for a key that is longer than a store would take: its beginning, and a fingerprint of all of it that nobody
-/// outside this process can foresee. A user with a long name is a user like any other.
-fn digest(key: &[u8]) -> Vec<u8> {
-    static HASHERS: LazyLock<[RandomState; 2]> = LazyLock::new(|| [RandomState::new(), RandomState::new()]);
-    let mut short = key[..LONGEST_KEY - 16].to_vec();
-    for hasher in &*HASHERS {
-        short.extend_from_slice(&hasher.hash_one(key).to_le_bytes());
-    }
-    short
+    Some(match name {
+        Cow::Borrowed(name) => name.into(),
+        Cow::Owned(name) => name.into(),
+    })
 }

@@ -2,23 +2,15 @@
 
 use serde::Serialize;
 use tidegate::Span;
+use tidegate::stream::{Counts, Fate, mean_us};
 
-/// What becomes of a line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
-    Passed,
-    RefusedGlobal,
-    RefusedUser,
-    /// It could not be judged.
-    Error,
-}
+/// What becomes of a line: nothing, if it could not be judged.
+pub(super) type LineFate = Option<Fate>;
 
 /// Counts by fate.
 #[derive(Debug, Default)]
 pub(super) struct Stats {
-    passed: u64,
-    refused_global: u64,
-    refused_user: u64,
+    judged: Counts,
     errors: u64,
     spent: Span,
     /// How many refusals and errors had been told of.
@@ -26,13 +18,11 @@ pub(super) struct Stats {
 }
 
 impl Stats {
-    pub(super) fn count(&mut self, fate: Fate) {
-        *match fate {
-            Fate::Passed => &mut self.passed,
-            Fate::RefusedGlobal => &mut self.refused_global,
-            Fate::RefusedUser => &mut self.refused_user,
-            Fate::Error => &mut self.errors,
-        } += 1;
+    pub(super) fn count(&mut self, fate: LineFate) {
+        match fate {
+            Some(fate) => self.judged.count(fate),
+            None => self.errors += 1,
+        }
     }
 
     /// How many messages could not be judged so far.
@@ -42,7 +32,7 @@ impl Stats {
 
     /// How many messages there were so far.
     pub(super) fn processed(&self) -> u64 {
-        self.passed + self.refused_global + self.refused_user + self.errors
+        self.judged.processed() + self.errors
     }
 
     /// Adds time spent on messages; waiting for them is not among it.
@@ -53,12 +43,12 @@ impl Stats {
     /// A sentence when the refusals and errors have doubled since the last one: a flood of refusals is not answered
     /// with a flood of words. It holds counts and nothing that a message said.
     pub(super) fn news(&mut self) -> Option<String> {
-        let (refused, errors) = (self.refused_global + self.refused_user, self.errors);
+        let (refused, errors) = (self.judged.dropped(), self.errors);
         if refused + errors == 0 || refused + errors < 2 * self.told {
             return None;
         }
         self.told = refused + errors;
-        let (global, user) = (self.refused_global, self.refused_user);
+        let Counts { dropped_global: global, dropped_user: user, .. } = self.judged;
         Some(format!(
             "pipe: refused {refused} so far, {global} by global and {user} by user; {errors} errors"
         ))
@@ -66,14 +56,13 @@ impl Stats {
 
     /// The statistics as one JSON object.
     pub(super) fn report(&self, current_global: u64, active_users: usize) -> String {
-        let dropped = self.refused_global + self.refused_user;
         let processed = self.processed();
         let report = Report {
             processed,
-            passed: self.passed,
-            dropped,
-            dropped_global: self.refused_global,
-            dropped_user: self.refused_user,
+            passed: self.judged.passed,
+            dropped: self.judged.dropped(),
+            dropped_global: self.judged.dropped_global,
+            dropped_user: self.judged.dropped_user,
             errors: self.errors,
             current_global,
             active_users,
@@ -95,10 +84,4 @@ struct Report {
     current_global: u64,
     active_users: usize,
     mean_us: f64,
-}
-
-/// Microseconds per message, to the nanosecond.
-fn mean_us(spent: Span, processed: u64) -> f64 {
-    let nanos = spent.ticks().checked_div(processed).unwrap_or_default();
-    f64::from(u32::try_from(nanos).unwrap_or(u32::MAX)) / 1000.0
 }

@@ -1,10 +1,13 @@
 //! What the library does, seen from outside.
 
+mod examples;
 mod file;
+mod layer;
 mod leases;
 mod map_store;
 mod memory_store;
 mod stage;
+mod stream;
 mod text;
 mod threads;
 mod waiting;

@@ -1,0 +1,144 @@
+//! The layer for HTTP: refusals are 429s that say when to come back, and every answer says how much is left.
+//!
+//! [`limit`] makes a [`LimitLayer`] with answers that clients understand: `RateLimit-Policy` and `RateLimit` as in
+//! draft-ietf-httpapi-ratelimit-headers-11, `Retry-After` in whole seconds, and a body of `application/problem+json`.
+//! A lease, if the grant has one, goes along with the response's body and is given back when that has been sent, or
+//! when the client is gone.
+//!
+//! Refused: finding out who the client is. Anybody can write a `Forwarded` or `X-Forwarded-For` field, and its leftmost
+//! entry is the one that the client wrote: whoever counts by that counts by what the attacker likes. Count by who is
+//! logged in, else by the peer's [`address_key`]; behind proxies, by the entry that the outermost proxy of *yours* wrote.
+
+mod body;
+mod fields;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ::http::header::CONTENT_TYPE;
+use ::http::{HeaderValue, Request, Response, StatusCode};
+use bytes::Bytes;
+
+use crate::answer::{Detail, Rejection};
+use crate::layer::{Asking, Failure, LimitLayer, Mode};
+use crate::limiter::{AskError, Denial, Granted, Limiter};
+
+pub use body::HeldBody;
+pub use fields::{
+    RATE_LIMIT, RATE_LIMIT_POLICY, describe, describe_denial, rate_limit, rate_limit_policy, retry_after,
+};
+
+/// A [`LimitLayer`] for requests with a body `B` to services that answer with a body `R`.
+pub type HttpLimitLayer<B, R> = LimitLayer<Request<B>, Response<R>, Response<HeldBody<R>>>;
+
+/// A layer that asks `ask` what a request is to be counted as, and answers by itself where it must: [`too_many_requests`]
+/// to those that are denied, [`undecided`] where there is no decision.
+pub fn limit<B, R, A: Into<Asking>>(
+    limiter: Limiter,
+    ask: impl Fn(&Request<B>) -> A + Send + Sync + 'static,
+) -> HttpLimitLayer<B, R> {
+    LimitLayer {
+        limiter,
+        mode: Mode::Refuse,
+        detail: Detail::Readings,
+        ask: Arc::new(move |request| ask(request).into()),
+        respond: Arc::new(|mut response, granted| {
+            if let Some(granted) = &granted {
+                describe(response.headers_mut(), granted.readings(), granted.at);
+            }
+            response.map(|body| HeldBody::holding(body, granted.and_then(Granted::into_lease)))
+        }),
+        refuse: Arc::new(|denial| too_many_requests(denial).map(HeldBody::telling)),
+        fail: Arc::new(|error| Failure::Refuse(undecided(error).map(HeldBody::telling))),
+    }
+}
+
+impl<B, R> HttpLimitLayer<B, R> {
+    /// Answers those that are denied like this. The fields that say when to come back and how much is left are added,
+    /// unless the answer has them.
+    pub fn refusing_with<T: Into<Bytes>>(
+        mut self,
+        refuse: impl Fn(&Denial) -> Response<T> + Send + Sync + 'static,
+    ) -> HttpLimitLayer<B, R> {
+        self.refuse = Arc::new(move |denial| {
+            let mut response = refuse(denial);
+            describe_denial(response.headers_mut(), denial);
+            response.map(HeldBody::telling)
+        });
+        self
+    }
+
+    /// Answers like this when there is no decision, or lets the request through.
+    pub fn failing_with<T: Into<Bytes>>(
+        mut self,
+        fail: impl Fn(&AskError) -> Failure<Response<T>> + Send + Sync + 'static,
+    ) -> HttpLimitLayer<B, R> {
+        self.fail = Arc::new(move |error| match fail(error) {
+            Failure::Refuse(response) => Failure::Refuse(response.map(HeldBody::telling)),
+            Failure::Admit => Failure::Admit,
+        });
+        self
+    }
+}
+
+/// The answer to a request that was denied: 429, when to come back, how much is left, and which policy it was that
+/// refused, as a problem of the type `quota-exceeded`.
+pub fn too_many_requests(denial: &Denial) -> Response<String> {
+    let violated = fields::policy_name(denial.limit(), denial.item_name(), denial.readings());
+    let problem = serde_json::json!({
+        "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+        "title": "Request cannot be satisfied as assigned quota has been exceeded",
+        "status": 429,
+        "violated-policies": [violated],
+    });
+    let mut response = problem_response(StatusCode::TOO_MANY_REQUESTS, &problem);
+    describe_denial(response.headers_mut(), denial);
+    response
+}
+
+/// The answer to a request about which there is no decision: 503 if the store could not answer, 400 for a key that no
+/// store would take, 500 for limits that are not there. It does not say more than that.
+pub fn undecided(error: &AskError) -> Response<String> {
+    let (status, code) = match error {
+        AskError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable"),
+        AskError::Rejected(rejection @ Rejection::KeyTooLong { .. }) => {
+            (StatusCode::BAD_REQUEST, rejection.code())
+        }
+        AskError::Rejected(rejection) => (StatusCode::INTERNAL_SERVER_ERROR, rejection.code()),
+    };
+    let problem = serde_json::json!({
+        "type": "about:blank",
+        "title": status.canonical_reason(),
+        "status": status.as_u16(),
+        "code": code,
+    });
+    problem_response(status, &problem)
+}
+
+fn problem_response(status: StatusCode, problem: &serde_json::Value) -> Response<String> {
+    let mut response = Response::new(problem.to_string());
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    response
+}
+
+/// The key of a peer's address. Of IPv6 it is the first half: a household has as many addresses as it likes in the
+/// other.
+///
+/// ```
+/// use tidegate::layer::http::address_key;
+///
+/// assert_eq!(address_key("192.0.2.7".parse()?), "192.0.2.7");
+/// assert_eq!(address_key("::ffff:192.0.2.7".parse()?), "192.0.2.7");
+/// assert_eq!(address_key("2001:db8:1:2:3:4:5:6".parse()?), "2001:db8:1:2::/64");
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
+pub fn address_key(address: IpAddr) -> String {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            format!("{}/64", std::net::Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
+        }
+    }
+}

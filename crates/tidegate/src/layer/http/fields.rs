@@ -1,0 +1,141 @@
+//! The header fields that say what is allowed, what is left, and when to come back.
+//!
+//! They are lists of structured fields (RFC 9651), of which only a little is written here: names that are checked to be
+//! plain when a limit is made, and whole numbers of at most fifteen digits.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use ::http::header::{Entry, RETRY_AFTER};
+use ::http::{HeaderMap, HeaderName, HeaderValue};
+use tidegate_core::{Amount, Capacity, Item, Limit, Mode, Policy, Timestamp, Unit};
+
+use crate::answer::ItemReading;
+use crate::limiter::Denial;
+
+/// What is allowed.
+pub const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+/// What is left.
+pub const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+
+/// The largest integer of a structured field.
+const LARGEST: u64 = 999_999_999_999_999;
+
+/// Says with a response what is allowed and what is left, unless it says so itself.
+pub fn describe(headers: &mut HeaderMap, readings: &[ItemReading], at: Timestamp) {
+    add(headers, RATE_LIMIT_POLICY, rate_limit_policy(readings));
+    add(headers, RATE_LIMIT, rate_limit(readings, at));
+}
+
+/// Says with a refusal what is allowed, what is left, and when to come back, unless it says so itself.
+pub fn describe_denial(headers: &mut HeaderMap, denial: &Denial) {
+    describe(headers, denial.readings(), denial.at);
+    add(headers, RETRY_AFTER, retry_after(denial));
+}
+
+fn add(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>) {
+    if let (Entry::Vacant(entry), Some(value)) = (headers.entry(name), value) {
+        entry.insert(value);
+    }
+}
+
+/// The `RateLimit-Policy` of these items: `"burst";q=100;w=60`. `None` if none of them refuses anything.
+///
+/// Items are called by their names, with the limit's in front where there are several limits. A window is told in whole
+/// seconds, rounded up; months and years, which have no one length, are told without. Of a bucket the quota is its
+/// burst and the window the time in which that comes back.
+pub fn rate_limit_policy(readings: &[ItemReading]) -> Option<HeaderValue> {
+    list(readings, |out, item, reading| {
+        let Capacity::AtMost(quota) = reading.reading.capacity else { return };
+        let _ = write!(out, ";q={}", quota.min(LARGEST));
+        if let Policy::Concurrency { .. } = item.policy() {
+            out.push_str(";qu=\"concurrent-requests\"");
+        }
+        if let Some(window) = window(item.policy(), &reading.limit, reading.item) {
+            let _ = write!(out, ";w={}", whole_seconds(window).max(1));
+        }
+    })
+}
+
+/// The `RateLimit` of these items, as read at this instant: `"burst";r=50;t=30`. `None` if none of them refuses anything.
+///
+/// `t` is when nothing will be in use any more, if time alone does that.
+pub fn rate_limit(readings: &[ItemReading], at: Timestamp) -> Option<HeaderValue> {
+    list(readings, |out, _, reading| {
+        let _ = write!(out, ";r={}", reading.reading.remaining.unwrap_or_default().min(LARGEST));
+        if let Some(resets_at) = reading.reading.resets_at {
+            let left = reading.limit.tick().duration(resets_at.since(at));
+            let _ = write!(out, ";t={}", whole_seconds(left));
+        }
+    })
+}
+
+/// The `Retry-After` of a denial: whole seconds, rounded up and never 0. `None` if it is not a matter of time.
+pub fn retry_after(denial: &Denial) -> Option<HeaderValue> {
+    denial.retry_after().map(|wait| whole_seconds(wait).max(1).into())
+}
+
+/// A list with an entry for each item that can refuse.
+fn list(
+    readings: &[ItemReading],
+    parameters: impl Fn(&mut String, &Item, &ItemReading),
+) -> Option<HeaderValue> {
+    let mut out = String::new();
+    for reading in readings.iter().filter(|reading| can_refuse(reading)) {
+        let Some(item) = reading.limit.items().get(reading.item) else { continue };
+        if !out.is_empty() {
+            out.push_str(", ");
+        }
+        let _ = write!(out, "\"{}\"", policy_name(&reading.limit, item.name(), readings));
+        parameters(&mut out, item, reading);
+    }
+    if out.is_empty() { None } else { HeaderValue::try_from(out).ok() }
+}
+
+/// Limits that only watch are not the client's business.
+fn can_refuse(reading: &ItemReading) -> bool {
+    reading.limit.mode() == Mode::Enforce && reading.reading.capacity != Capacity::Unlimited
+}
+
+/// What an item is called among these: by its name, with the limit's in front if there are several limits.
+pub(super) fn policy_name(limit: &Limit, item: &str, among: &[ItemReading]) -> String {
+    if among.iter().all(|reading| reading.limit.id() == limit.id()) {
+        item.to_owned()
+    } else {
+        format!("{}/{item}", limit.id())
+    }
+}
+
+/// The time in which what an item has comes back, where that has a length.
+fn window(policy: &Policy, limit: &Limit, index: usize) -> Option<Duration> {
+    let seconds = |seconds| Some(Duration::from_secs(seconds));
+    match *policy {
+        Policy::Interval { window }
+        | Policy::Sliding { window, .. }
+        | Policy::Bucket { window, burst: None } => Some(window),
+        Policy::Bucket { window, burst: Some(burst) } => {
+            refill(window, burst, limit.spec().items.get(index)?.limit)
+        }
+        Policy::Calendar(unit) => match unit {
+            Unit::Second => seconds(1),
+            Unit::Minute => seconds(60),
+            Unit::Hour => seconds(3600),
+            Unit::Day => seconds(86_400),
+            Unit::Week => seconds(7 * 86_400),
+            Unit::Month | Unit::Year => None,
+        },
+        Policy::Total | Policy::Concurrency { .. } => None,
+    }
+}
+
+/// How long a burst takes to come back at `limit` per window.
+fn refill(window: Duration, burst: Amount, limit: Capacity) -> Option<Duration> {
+    let Capacity::AtMost(limit @ 1..) = limit else { return None };
+    let nanos = (window.as_nanos().checked_mul(u128::from(burst))?).div_ceil(u128::from(limit));
+    Some(Duration::from_nanos(u64::try_from(nanos).ok()?))
+}
+
+/// Seconds, rounded up.
+fn whole_seconds(duration: Duration) -> u64 {
+    (duration.as_secs() + u64::from(duration.subsec_nanos() > 0)).min(LARGEST)
+}

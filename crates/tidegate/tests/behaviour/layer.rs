@@ -1,0 +1,232 @@
+//! The layer, alone and in a real server on the loopback interface with a real client.
+
+mod fields;
+mod server;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tidegate::layer::{Asking, Failure, Limit, LimitLayer};
+use tidegate::store::{Capabilities, Unavailable, Usage};
+use tidegate::{
+    Actual, Answers, Catalog, Expect, ItemSpec, LeaseId, Limit as LimitVersion, LimitSpec, Limiter,
+    ManualClock, MapStore, Order, Parting, Policy, Rejection, Settlement, Spoken, Store, Timestamp,
+};
+use tower::{Layer, Service, ServiceExt};
+
+pub(crate) const TTL: Duration = Duration::from_secs(60);
+
+/// A store with these limits whose clock stands still.
+pub(crate) fn store(limits: impl IntoIterator<Item = LimitSpec>) -> (Arc<MapStore>, Arc<ManualClock>) {
+    let clock = Arc::new(ManualClock::at(Timestamp::from_ticks(1_700_000_000_000_000_000)));
+    let store = MapStore::new(Arc::clone(&clock), 0);
+    for limit in limits {
+        store.put(limit, Expect::Absent).expect("a valid limit");
+    }
+    (Arc::new(store), clock)
+}
+
+pub(crate) fn limiter(limits: impl IntoIterator<Item = LimitSpec>) -> Limiter {
+    Limiter::new(store(limits).0)
+}
+
+/// So many for each key, ever.
+fn total(id: &str, limit: u64) -> LimitSpec {
+    LimitSpec::named(id).with(ItemSpec::of(Policy::Total, limit).per_key())
+}
+
+/// Answers with what it is asked, counts its calls, and insists on being polled ready before each.
+#[derive(Debug, Default)]
+struct Echo {
+    calls: Arc<AtomicUsize>,
+    ready: bool,
+}
+
+impl Clone for Echo {
+    fn clone(&self) -> Echo {
+        Echo { calls: Arc::clone(&self.calls), ready: false }
+    }
+}
+
+impl Service<String> for Echo {
+    type Response = String;
+    type Error = Infallible;
+    type Future = std::future::Ready<Result<String, Infallible>>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.ready = true;
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: String) -> Self::Future {
+        assert!(std::mem::take(&mut self.ready), "this one was not polled ready");
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        std::future::ready(Ok(request))
+    }
+}
+
+type EchoLayer = LimitLayer<String, String>;
+
+/// A layer that counts `name` for the limit `calls`, and lets requests that are empty through.
+fn layer(limiter: Limiter) -> EchoLayer {
+    LimitLayer::new(
+        limiter,
+        |name: &String| (!name.is_empty()).then(|| ("calls", name.clone())),
+        |denial| format!("denied by {}", denial.item_name()),
+        |error| Failure::Refuse(format!("failed: {error}")),
+    )
+}
+
+async fn ask(service: &Limit<Echo, EchoLayer>, request: &str) -> String {
+    service.clone().oneshot(request.to_owned()).await.expect("infallible")
+}
+
+#[tokio::test]
+async fn clones_count_together_and_keys_do_not() {
+    let echo = Echo::default();
+    let service = layer(limiter([total("calls", 2)])).layer(echo.clone());
+    let another = service.clone();
+    assert_eq!(ask(&service, "ada").await, "ada");
+    assert_eq!(ask(&another, "ada").await, "ada");
+    assert_eq!(ask(&service, "ada").await, "denied by key/total");
+    assert_eq!(ask(&another, "ada").await, "denied by key/total");
+    assert_eq!(ask(&another, "bob").await, "bob");
+    assert_eq!(echo.calls.load(Ordering::SeqCst), 3, "who is refused does not get there");
+}
+
+#[tokio::test]
+async fn services_of_one_layer_count_together() {
+    let layer = layer(limiter([total("calls", 1)]));
+    let (one, other) = (layer.layer(Echo::default()), layer.clone().layer(Echo::default()));
+    assert_eq!(ask(&one, "ada").await, "ada");
+    assert_eq!(ask(&other, "ada").await, "denied by key/total");
+}
+
+#[tokio::test]
+async fn being_ready_reserves_nothing() {
+    let (store, _) = store([total("calls", 1)]);
+    let mut service = layer(Limiter::new(Arc::clone(&store) as Arc<_>)).layer(Echo::default());
+    for _ in 0..10 {
+        assert!(service.poll_ready(&mut Context::from_waker(Waker::noop())).is_ready());
+        assert!(service.clone().poll_ready(&mut Context::from_waker(Waker::noop())).is_ready());
+    }
+    drop(service.call("ada".to_owned()));
+    assert_eq!(store.rows(), 0, "nor does a call that never ran");
+    assert_eq!(ask(&service, "ada").await, "ada");
+}
+
+#[tokio::test]
+async fn requests_may_be_counted_as_nothing_or_as_several() {
+    let limits = [total("calls", 1), total("bytes", 10)];
+    let (store, _) = store(limits);
+    let asking = |name: &String| match name.as_str() {
+        "" => Asking::nothing(),
+        name => Asking::of("calls", name).and("bytes", "everybody").count(6),
+    };
+    let layer = LimitLayer::new(
+        Limiter::new(Arc::clone(&store) as Arc<_>),
+        asking,
+        |denial| format!("denied by {}", denial.limit_id()),
+        |error| Failure::Refuse(error.to_string()),
+    );
+    let service = layer.layer(Echo::default());
+    assert_eq!(ask(&service, "").await, "");
+    assert_eq!(store.rows(), 0);
+    assert_eq!(ask(&service, "ada").await, "ada");
+    assert_eq!(ask(&service, "bob").await, "denied by bytes");
+    let usage = store.usage("calls", Some(b"bob")).now().expect("it is there");
+    assert_eq!(usage.items[0].current_count, 0, "all or nothing");
+}
+
+#[tokio::test]
+async fn without_a_decision_nothing_gets_through() {
+    let echo = Echo::default();
+    let service = layer(limiter([])).layer(echo.clone());
+    assert_eq!(ask(&service, "ada").await, "failed: unknown limit 'calls'");
+    let service = layer(Limiter::new(Arc::new(Silent))).layer(echo.clone());
+    assert!(ask(&service, "ada").await.starts_with("failed: the store cannot answer"));
+    assert_eq!(echo.calls.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn unless_somebody_says_so() {
+    let admitting = LimitLayer::new(
+        limiter([]),
+        |name: &String| ("calls", name.clone()),
+        |_| "denied".to_owned(),
+        |_| Failure::Admit,
+    );
+    assert_eq!(ask(&admitting.layer(Echo::default()), "ada").await, "ada");
+}
+
+#[tokio::test]
+async fn what_is_held_is_given_back_with_the_response() {
+    let slots = LimitSpec::named("calls").with(ItemSpec::of(Policy::Concurrency { ttl: TTL }, 1));
+    let (store, _) = store([slots]);
+    let service = layer(Limiter::new(Arc::clone(&store) as Arc<_>)).layer(Echo::default());
+    for _ in 0..3 {
+        assert_eq!(ask(&service, "ada").await, "ada");
+        assert_eq!(store.leases(), 0);
+    }
+}
+
+/// A store that says nothing.
+#[derive(Debug)]
+pub(crate) struct Silent;
+
+fn never<T: Send + 'static>() -> Spoken<T> {
+    Spoken::Later(Box::pin(async { Err(Unavailable { reason: "it is silent".to_owned() }) }))
+}
+
+impl Store for Silent {
+    fn capabilities(&self) -> Capabilities {
+        store([]).0.capabilities()
+    }
+
+    fn submit(&self, _: &[Order<'_>], _: Answers) -> Spoken<Answers> {
+        never()
+    }
+
+    fn release(&self, _: LeaseId) -> Spoken<bool> {
+        never()
+    }
+
+    fn renew(&self, _: LeaseId, _: Option<Duration>) -> Spoken<Result<Option<Timestamp>, Rejection>> {
+        never()
+    }
+
+    fn settle(&self, _: LeaseId, _: Actual<'_>) -> Spoken<Settlement> {
+        never()
+    }
+
+    fn reset(&self, _: &str, _: Option<&[u8]>) -> Spoken<Result<(), Rejection>> {
+        never()
+    }
+
+    fn usage(&self, _: &str, _: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>> {
+        never()
+    }
+}
+
+impl Catalog for Silent {
+    fn get(&self, _: &str) -> Option<Arc<LimitVersion>> {
+        None
+    }
+
+    fn list(&self) -> Vec<Arc<LimitVersion>> {
+        Vec::new()
+    }
+
+    fn put(&self, _: LimitSpec, _: Expect) -> Result<Arc<LimitVersion>, tidegate::catalog::PutError> {
+        Err(tidegate::catalog::PutError::Unknown)
+    }
+
+    fn remove(&self, _: &str, _: Parting) -> bool {
+        false
+    }
+
+    fn watch(&self, _: tidegate::catalog::Watcher) {}
+}

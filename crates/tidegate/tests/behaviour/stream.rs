@@ -1,0 +1,386 @@
+//! Document 001's rules, as a stream. The timelines are the document's vectors; B04 and its like are its requirements.
+
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use futures_util::stream::{self, Stream, StreamExt};
+use tidegate::limiter::ManualPulse;
+use tidegate::stream::{Fate, Gate, LimitExt, Rate, RefusedBy, Rules, User};
+use tidegate::{Clock, ManualClock, Timestamp, Wait};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn rules(global: Rate, user: Rate) -> Rules {
+    Rules { global, user }
+}
+
+fn per_user(limit: u64) -> Rules {
+    rules(Rate::unlimited(MINUTE), Rate::of(limit, MINUTE))
+}
+
+/// A message: when it comes, whose it is, and what should become of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Message {
+    at: Timestamp,
+    user: Option<&'static str>,
+    fate: &'static str,
+}
+
+/// Reads `seconds user fate`, a line for each message; a user `-` is none.
+fn messages(timeline: &'static str) -> Vec<Message> {
+    let lines = timeline.lines().map(str::trim).filter(|line| !line.is_empty());
+    let message = |line: &'static str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [at, user, fate] = words[..] else { panic!("'{line}' is not a time, a user and a fate") };
+        Message { at: instant(at), user: (user != "-").then_some(user), fate }
+    };
+    lines.map(message).collect()
+}
+
+/// An instant from seconds with decimals, exactly.
+fn instant(seconds: &str) -> Timestamp {
+    let (whole, decimals) = seconds.split_once('.').unwrap_or((seconds, ""));
+    Timestamp::from_ticks(format!("{whole}{decimals:0<9}").parse().expect("a number of seconds"))
+}
+
+/// The messages as a stream that moves the clock to each as it comes.
+fn arriving(messages: &[Message], clock: &Arc<ManualClock>) -> impl Stream<Item = Message> + use<> {
+    let clock = Arc::clone(clock);
+    stream::iter(messages.to_vec()).inspect(move |message| clock.set(message.at))
+}
+
+/// Runs a timeline through a gate and compares what passed, what the observer saw, and the statistics.
+#[track_caller]
+fn check(rules: Rules, timeline: &'static str) -> Gate {
+    let expected = messages(timeline);
+    let clock = Arc::new(ManualClock::at(Timestamp::EPOCH));
+    let gate = Gate::keeping(rules, Arc::clone(&clock)).expect("rules that can be kept");
+    let refused = Arc::new(Mutex::new(Vec::new()));
+    let notes = Arc::clone(&refused);
+    let limited = arriving(&expected, &clock).limited(&gate, |message| message.user.into()).observed(
+        move |message, refusal| {
+            let by = match refusal.by {
+                RefusedBy::Global => "global",
+                RefusedBy::User => "user",
+            };
+            notes.lock().expect("nobody panics").push(Message { fate: by, ..*message });
+        },
+    );
+    let passed = finish(limited);
+    let of = |fate: &dyn Fn(&str) -> bool| -> Vec<Message> {
+        expected.iter().copied().filter(|message| fate(message.fate)).collect()
+    };
+    assert_eq!(passed, of(&|fate| fate == "pass"));
+    assert_eq!(*refused.lock().expect("nobody panics"), of(&|fate| fate != "pass"));
+    let stats = gate.stats();
+    assert_eq!(stats.processed, expected.len() as u64);
+    assert_eq!(stats.passed, passed.len() as u64);
+    assert_eq!(stats.dropped, stats.dropped_global + stats.dropped_user);
+    assert_eq!(stats.dropped_global, of(&|fate| fate == "global").len() as u64);
+    assert_eq!(stats.dropped_user, of(&|fate| fate == "user").len() as u64);
+    gate
+}
+
+/// Everything a stream brings.
+fn finish<T>(stream: impl Stream<Item = T>) -> Vec<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(stream.collect())
+}
+
+#[test]
+fn b04_the_window_is_closed_at_both_ends() {
+    check(
+        per_user(1),
+        "0          ada pass
+         60.0       ada user
+         60.0000001 ada pass",
+    );
+}
+
+#[test]
+fn b06_b07_the_third_message_is_refused_for_any_user() {
+    check(
+        rules(Rate::of(2, MINUTE), Rate::of(10, MINUTE)),
+        "0 ada pass
+         0 bob pass
+         0 cem global
+         1 ada global",
+    );
+}
+
+#[test]
+fn b06_a_message_that_both_refuse_counts_as_global() {
+    check(
+        rules(Rate::of(1, MINUTE), Rate::of(1, MINUTE)),
+        "0 ada pass
+         1 ada global",
+    );
+    // Also where the user's rule refuses for longer.
+    check(
+        rules(Rate::of(1, Duration::from_secs(1)), Rate::of(1, MINUTE)),
+        "0   ada pass
+         0.5 ada global
+         1.5 ada user",
+    );
+}
+
+#[test]
+fn b07_the_fourth_message_of_a_user_is_refused_and_others_pass() {
+    check(
+        per_user(3),
+        "0 ada pass
+         0 ada pass
+         0 ada pass
+         0 ada user
+         0 bob pass",
+    );
+}
+
+#[test]
+fn b08_refusals_are_charged_to_nobody() {
+    check(
+        rules(Rate::of(2, MINUTE), Rate::of(1, MINUTE)),
+        "0      ada pass
+         30     ada user
+         30     ada user
+         30     ada user
+         31     bob pass
+         60.001 ada pass",
+    );
+}
+
+#[test]
+fn b12_messages_without_a_user_share_one() {
+    check(
+        per_user(1),
+        "0 -            pass
+         1 -            user
+         1 unknown_user user
+         1 ada          pass",
+    );
+}
+
+#[test]
+fn b13_the_statistics_tell_what_the_windows_hold() {
+    let gate = check(
+        rules(Rate::of(3, MINUTE), Rate::of(2, MINUTE)),
+        "0      ada pass
+         10     ada pass
+         20     ada user
+         20     bob pass
+         30     cem global
+         60.001 cem pass",
+    );
+    let stats = gate.stats();
+    assert_eq!((stats.current_global, stats.active_users), (3, 3), "one of ada's has left its window");
+    gate.reset();
+    let stats = gate.stats();
+    assert_eq!((stats.current_global, stats.active_users), (0, 0));
+    assert_eq!((stats.processed, stats.passed), (6, 4), "what has been done stays done");
+}
+
+#[test]
+fn b14_zero_refuses_everything_and_unlimited_nothing() {
+    check(rules(Rate::unlimited(MINUTE), Rate::of(0, MINUTE)), "0 ada user\n 0 bob user");
+    check(rules(Rate::of(0, MINUTE), Rate::unlimited(MINUTE)), "0 ada global\n 0 bob global");
+    let gate = check(
+        rules(Rate::unlimited(MINUTE), Rate::unlimited(MINUTE)),
+        "0 ada pass\n 0 ada pass\n 0 ada pass\n 0 bob pass",
+    );
+    assert_eq!(gate.stats().current_global, 4, "counted all the same");
+}
+
+#[test]
+fn b02_the_defaults_are_a_hundred_and_ten_a_minute() {
+    let gate = Gate::keeping(Rules::default(), ManualClock::at(Timestamp::EPOCH)).expect("valid rules");
+    let flood = stream::iter(0..30_u64).map(|n| n % 20).flat_map(|user| stream::iter([user; 10]));
+    let passed = finish(flood.limited(&gate, |user| user.to_string().into()));
+    assert_eq!(passed.len(), 100);
+    assert_eq!(gate.stats().active_users, 10);
+}
+
+#[test]
+fn b15_the_two_windows_need_not_be_equally_long() {
+    check(
+        rules(Rate::of(1, Duration::from_secs(1)), Rate::of(2, MINUTE)),
+        "0  ada pass
+         1  ada global
+         2  ada pass
+         4  ada user
+         4  bob pass",
+    );
+}
+
+#[test]
+fn b_f9_a_refusal_knows_when() {
+    let clock = Arc::new(ManualClock::at(Timestamp::EPOCH));
+    let gate = Gate::keeping(per_user(1), Arc::clone(&clock)).expect("valid rules");
+    assert_eq!(gate.admit("ada"), Fate::Passed);
+    clock.advance(Duration::from_secs(20));
+    let Fate::Refused(refusal) = gate.admit("ada") else { panic!("the window is full") };
+    let wait = refusal.retry_after().expect("it will fit");
+    assert_eq!(wait, Duration::from_nanos(40_000_000_001), "the window is closed");
+    clock.advance(Duration::from_secs(40));
+    assert_ne!(gate.admit("ada"), Fate::Passed);
+    clock.advance(Duration::from_nanos(1));
+    assert_eq!(gate.admit("ada"), Fate::Passed);
+
+    let never = Gate::new(per_user(0)).expect("valid rules");
+    let Fate::Refused(refusal) = never.admit("ada") else { panic!("nothing passes") };
+    assert_eq!((refusal.wait, refusal.retry_after()), (Wait::Never, None));
+}
+
+#[test]
+fn of_ten_at_once_exactly_three_pass() {
+    for _ in 0..50 {
+        let gate = Gate::keeping(per_user(3), ManualClock::at(Timestamp::EPOCH)).expect("valid rules");
+        let start = Barrier::new(10);
+        let passed = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..10 {
+                scope.spawn(|| {
+                    let stream = stream::iter([()]).limited(&gate, |()| "ada".into());
+                    start.wait();
+                    passed.fetch_add(finish(stream).len(), Ordering::SeqCst);
+                });
+            }
+        });
+        assert_eq!(passed.into_inner(), 3);
+        assert_eq!(gate.stats().dropped_user, 7, "each is counted once");
+    }
+}
+
+#[test]
+fn streams_of_one_gate_count_together() {
+    let gate = Gate::keeping(per_user(3), ManualClock::at(Timestamp::EPOCH)).expect("valid rules");
+    let of_ada = |count| stream::iter(vec!["ada"; count]).limited(&gate, |user| (*user).into());
+    assert_eq!(finish(of_ada(2)).len(), 2);
+    assert_eq!(finish(of_ada(2)).len(), 1);
+}
+
+#[test]
+fn users_with_long_names_are_users_like_any_other() {
+    let long = "x".repeat(2000);
+    let other = format!("{}y", &long[1..]);
+    let gate = Gate::keeping(per_user(1), ManualClock::at(Timestamp::EPOCH)).expect("valid rules");
+    assert_eq!(gate.admit(&*long), Fate::Passed);
+    assert_ne!(gate.admit(long.clone()), Fate::Passed);
+    assert_eq!(gate.admit(&*other), Fate::Passed);
+    assert_ne!(User::from(&*long), User::from(&*other));
+}
+
+#[test]
+fn rules_that_cannot_be_kept_are_told() {
+    let error = Gate::new(per_user(1 << 63)).expect_err("nothing can count that far");
+    assert!(error.to_string().contains("items[1]"), "{error}");
+}
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// How many messages were taken at every turn until the stream ended.
+fn turns(gate: &Gate, messages: impl Stream<Item = u32>) -> Vec<u64> {
+    let wakes = Arc::new(Wakes::default());
+    let waker = Waker::from(Arc::clone(&wakes));
+    let mut limited = pin!(messages.limited(gate, |_| "ada".into()));
+    let (mut turns, mut before) = (Vec::new(), 0);
+    loop {
+        let polled = limited.as_mut().poll_next(&mut Context::from_waker(&waker));
+        if let Poll::Ready(Some(_)) = polled {
+            continue;
+        }
+        let processed = gate.stats().processed;
+        turns.push(processed - before);
+        before = processed;
+        match polled {
+            Poll::Pending => assert_eq!(wakes.0.swap(0, Ordering::SeqCst), 1, "it asks for another turn"),
+            Poll::Ready(_) => return turns,
+        }
+    }
+}
+
+#[test]
+fn a_flood_lets_others_have_their_turn_whether_it_passes_or_not() {
+    for limit in [0, 1_000_000] {
+        let gate = Gate::keeping(per_user(limit), ManualClock::at(Timestamp::EPOCH)).expect("valid rules");
+        let turns = turns(&gate, stream::iter(0..1000));
+        assert_eq!(turns.iter().sum::<u64>(), 1000);
+        assert!(turns.iter().all(|taken| *taken <= 128), "limit {limit}: {turns:?}");
+    }
+}
+
+#[test]
+fn messages_may_wait_until_they_fit_and_keep_their_order() {
+    let clock = Arc::new(ManualClock::at(Timestamp::EPOCH));
+    let pulse = ManualPulse::new();
+    let ten_seconds = Duration::from_secs(10);
+    let rules = rules(Rate::unlimited(ten_seconds), Rate::of(1, ten_seconds));
+    let gate = Gate::pulsing(rules, Arc::clone(&clock), pulse.clone()).expect("valid rules");
+    let messages = stream::iter(["ada 1", "ada 2", "bob 1", "ada 3"]);
+    let patient = messages.limited(&gate, |message| message[..3].into()).waiting(Duration::from_secs(60));
+    let mut patient = pin!(patient);
+    let wakes = Arc::new(Wakes::default());
+    let waker = Waker::from(Arc::clone(&wakes));
+    let mut next = || patient.as_mut().poll_next(&mut Context::from_waker(&waker));
+
+    assert_eq!(next(), Poll::Ready(Some("ada 1")));
+    assert_eq!(next(), Poll::Pending);
+    assert_eq!(wakes.0.load(Ordering::SeqCst), 0, "nothing to do until then");
+    assert_eq!(gate.stats().processed, 1, "what waits has not been decided");
+    let too_early = Duration::from_secs(10);
+    clock.advance(too_early);
+    pulse.advance(too_early);
+    assert_eq!(next(), Poll::Pending, "the window is closed");
+    let one_more = Duration::from_nanos(1);
+    clock.advance(one_more);
+    pulse.advance(one_more);
+    assert!(wakes.0.load(Ordering::SeqCst) > 0);
+    assert_eq!(next(), Poll::Ready(Some("ada 2")));
+    assert_eq!(next(), Poll::Ready(Some("bob 1")));
+    assert_eq!(next(), Poll::Pending);
+    clock.advance(too_early + one_more);
+    pulse.advance(too_early + one_more);
+    assert_eq!(next(), Poll::Ready(Some("ada 3")));
+    assert_eq!(next(), Poll::Ready(None));
+    let stats = gate.stats();
+    assert_eq!((stats.processed, stats.passed, stats.dropped), (4, 4, 0));
+}
+
+#[test]
+fn messages_that_would_wait_for_too_long_are_dropped_at_once() {
+    let gate = Gate::keeping(per_user(1), ManualClock::at(Timestamp::EPOCH)).expect("valid rules");
+    let messages = stream::iter(["ada", "ada", "bob"]);
+    let passed = finish(messages.limited(&gate, |user| (*user).into()).waiting(Duration::from_secs(5)));
+    assert_eq!(passed, ["ada", "bob"]);
+    assert_eq!(gate.stats().dropped_user, 1);
+}
+
+#[test]
+fn a_stream_that_has_nothing_waits_for_it() {
+    let gate = Gate::keeping(per_user(1), ManualClock::at(Timestamp::EPOCH)).expect("valid rules");
+    let wakes = Arc::new(Wakes::default());
+    let waker = Waker::from(Arc::clone(&wakes));
+    let mut limited = pin!(stream::pending::<u32>().limited(&gate, |_| "ada".into()));
+    assert!(limited.as_mut().poll_next(&mut Context::from_waker(&waker)).is_pending());
+    assert_eq!(wakes.0.load(Ordering::SeqCst), 0, "nobody is woken for nothing");
+    assert_eq!(limited.size_hint(), (0, Some(0)));
+}
+
+#[test]
+fn the_clock_is_the_gates() {
+    let clock = Arc::new(ManualClock::at(instant("100")));
+    let gate = Gate::keeping(per_user(1), Arc::clone(&clock)).expect("valid rules");
+    gate.admit("ada");
+    let Fate::Refused(refusal) = gate.admit("ada") else { panic!("the window is full") };
+    assert_eq!(refusal.at, clock.now());
+}

@@ -1,0 +1,80 @@
+//! A web service: three requests a minute for each API key, and a page that is free.
+//!
+//! The layer counts in a limiter that all connections share. Every answer says what is left, and a refusal is a 429 that
+//! says when to come back. The program serves itself a few requests on the loopback interface and ends.
+//! Run it with `cargo run -p tidegate --example axum-service`.
+
+use std::error::Error;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::routing::get;
+use tidegate::layer::{Asking, http};
+use tidegate::{
+    Catalog, Expect, ItemSpec, LimitSpec, Limiter, ManualClock, MapStore, Policy, Precision, Timestamp,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    story(&mut std::io::stdout()).await
+}
+
+/// What a request is counted as.
+fn asking(request: &Request) -> Asking {
+    if request.uri().path() == "/health" {
+        return Asking::nothing();
+    }
+    // Who has no key shares one with all the others who have none.
+    let key = request.headers().get("api-key").map_or(&b"nobody"[..], |key| key.as_bytes());
+    Asking::of("api", key)
+}
+
+fn service(limiter: Limiter) -> Router {
+    Router::new()
+        .route("/", get(async || "hello\n"))
+        .route("/health", get(async || "fine\n"))
+        .layer(http::limit(limiter, asking))
+}
+
+/// A client that is in a hurry.
+pub(crate) async fn story(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
+    let window = Duration::from_secs(60);
+    let sliding = ItemSpec::of(Policy::Sliding { window, precision: Precision::Exact }, 3).per_key();
+    // A program uses SystemClock; this clock stands still so that every run says the same.
+    let store = MapStore::new(ManualClock::at(Timestamp::EPOCH), 0);
+    store.put(LimitSpec::named("api").with(sliding), Expect::Absent)?;
+
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    tokio::spawn(async move { axum::serve(listener, service(Limiter::new(Arc::new(store)))).await });
+
+    for path in ["/", "/", "/", "/", "/health"] {
+        // Each on a connection of its own.
+        writeln!(out, "GET {path}")?;
+        for line in request(address, path).await?.lines().filter(|line| is_of_interest(line)) {
+            writeln!(out, "  {line}")?;
+        }
+    }
+    Ok(())
+}
+
+/// An HTTP client, as short as they come.
+async fn request(address: SocketAddr, path: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address).await?;
+    let request =
+        format!("GET {path} HTTP/1.1\r\nhost: {address}\r\napi-key: ada\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
+fn is_of_interest(line: &str) -> bool {
+    ["HTTP/", "ratelimit", "retry-after"].iter().any(|start| line.starts_with(start))
+}

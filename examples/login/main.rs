@@ -1,0 +1,64 @@
+//! Logins: five tries in any fifteen seconds for each user, and twenty for each address, whoever it tries to be.
+//!
+//! Both limits are asked at once, and a try that one of them refuses costs neither, so hammering does not lengthen the
+//! wait. The refusal says when the next try will be heard. Run it with `cargo run -p tidegate --example login`.
+
+use std::error::Error;
+use std::io::Write;
+use std::sync::Arc;
+
+use tidegate::{Ask, Catalog, Clock, Decision, Expect, Limiter, ManualClock, MapStore, Timestamp, file};
+
+const LIMITS: &str = "
+limits:
+  - {id: user, items: [{policy: sliding, limit: 5, window: 15s, per: key}]}
+  - {id: address, items: [{policy: sliding, limit: 20, window: 15s, per: key}]}
+";
+
+fn main() -> Result<(), Box<dyn Error>> {
+    story(&mut std::io::stdout())
+}
+
+/// One user who forgot a password, and one address that tries many users.
+pub(crate) fn story(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
+    // A program uses SystemClock; this clock is moved by hand so that the story takes no time.
+    let clock = Arc::new(ManualClock::at(Timestamp::EPOCH));
+    let limiter = Limiter::new(Arc::new(store(Arc::clone(&clock))?));
+
+    for second in [0, 1, 2, 3, 4, 5, 9, 15, 16] {
+        clock.set(Timestamp::from_ticks(second * 1_000_000_000));
+        writeln!(out, "{second:>2} s  ada from 192.0.2.7: {}", try_login(&limiter, "ada", "192.0.2.7")?)?;
+    }
+
+    let users = (0..25).map(|user| format!("user-{user}"));
+    let mut heard = 0;
+    for user in users {
+        heard += u32::from(try_login(&limiter, &user, "203.0.113.9")? == "heard");
+    }
+    writeln!(out, "16 s  25 users from 203.0.113.9: {heard} heard")?;
+    writeln!(out, "16 s  bob from 203.0.113.9: {}", try_login(&limiter, "bob", "203.0.113.9")?)?;
+    writeln!(out, "16 s  bob from 192.0.2.8: {}", try_login(&limiter, "bob", "192.0.2.8")?)?;
+    Ok(())
+}
+
+/// What a login page would say.
+fn try_login(limiter: &Limiter, user: &str, address: &str) -> Result<String, Box<dyn Error>> {
+    let asks = [Ask::one("user", Some(user.as_bytes())), Ask::one("address", Some(address.as_bytes()))];
+    Ok(match limiter.asks(&asks).try_acquire()? {
+        Decision::Granted(_) => "heard".to_owned(),
+        Decision::Denied(denial) => {
+            // A sliding window always has an end; it is told in whole seconds, rounded up.
+            let seconds = denial.retry_after().unwrap_or_default().as_nanos().div_ceil(1_000_000_000);
+            format!("too many tries for this {}, try again in {seconds} s", denial.limit_id())
+        }
+    })
+}
+
+fn store(clock: impl Clock + 'static) -> Result<MapStore, Box<dyn Error>> {
+    let limits = file::read("login", LIMITS.as_bytes()).map_err(|errors| errors.summary())?.settings.limits;
+    let store = MapStore::new(clock, 0);
+    for limit in limits {
+        store.put(limit, Expect::Absent)?;
+    }
+    Ok(store)
+}
