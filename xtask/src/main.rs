@@ -1,11 +1,12 @@
 //! Chores of this repository, so that one command does what otherwise everybody would do a little differently.
 //!
-//! | command               | does                                                                |
-//! |-----------------------|---------------------------------------------------------------------|
-//! | `cargo xtask test`    | everything that must be green: what is needed, every test, tidiness |
-//! | `cargo xtask tidy`    | the rules of the house that a compiler does not hold                |
-//! | `cargo xtask mutants` | plants known mistakes and shows that a test notices each            |
-//! | `cargo xtask bench`   | measures the commands, beside what else can be had                  |
+//! | command                    | does                                                                |
+//! |----------------------------|---------------------------------------------------------------------|
+//! | `cargo xtask test`         | everything that must be green: what is needed, every test, tidiness |
+//! | `cargo xtask tidy`         | the rules of the house that a compiler does not hold                |
+//! | `cargo xtask mutants`      | plants known mistakes and shows that a test notices each            |
+//! | `cargo xtask bench`        | measures the commands, beside what else can be had                  |
+//! | `cargo xtask instructions` | counts the instructions of a decision                               |
 //!
 //! Decided: no argument parser, no framework, one dependency (to read what `cargo metadata` says). Refused: shell
 //! scripts with logic in them, which nobody tests.
@@ -15,6 +16,7 @@
 #![allow(clippy::disallowed_methods, reason = "a chore times its steps; nothing here decides about limits")]
 
 mod bench;
+mod instructions;
 mod mutants;
 mod needs;
 mod process;
@@ -25,6 +27,7 @@ mod workspace;
 
 use std::process::ExitCode;
 
+use instructions::Keep;
 use suite::Length;
 
 /// What a chore answers: nothing, or what went wrong, in words for the person who ran it.
@@ -36,7 +39,8 @@ usage: cargo xtask <chore>
   test [--long]          install what is missing, run every test, then tidy; --long gives property tests more cases
   tidy                   check the rules of the house
   mutants [--only NAME]  plant the mistakes listed in xtask/mutants.txt and see that tests notice
-  bench                  measure the commands and print a table; minutes, on an otherwise idle machine";
+  bench                  measure the commands and print a table; minutes, on an otherwise idle machine
+  instructions [--save]  count the instructions of a decision, beside benches/instructions.txt; --save rewrites it";
 
 /// What was asked for.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,6 +49,7 @@ enum Chore {
     Tidy,
     Mutants { only: Option<String> },
     Bench,
+    Instructions(Keep),
     Help,
 }
 
@@ -57,6 +62,8 @@ impl Chore {
             ["mutants"] => Ok(Chore::Mutants { only: None }),
             ["mutants", "--only", name] => Ok(Chore::Mutants { only: Some((*name).to_owned()) }),
             ["bench"] => Ok(Chore::Bench),
+            ["instructions"] => Ok(Chore::Instructions(Keep::Compare)),
+            ["instructions", "--save"] => Ok(Chore::Instructions(Keep::Save)),
             ["help" | "-h" | "--help"] => Ok(Chore::Help),
             [] => Err("which chore?".to_owned()),
             words => Err(format!("not a chore: {}", words.join(" "))),
@@ -69,6 +76,7 @@ impl Chore {
             Chore::Tidy => tidy::run(),
             Chore::Mutants { only } => mutants::run(only.as_deref()),
             Chore::Bench => bench::run(),
+            Chore::Instructions(keep) => instructions::run(keep),
             Chore::Help => {
                 println!("{USAGE}");
                 Ok(())
@@ -106,6 +114,7 @@ mod tests {
         assert_eq!(Chore::parse(&["test", "--long"]), Ok(Chore::Test(Length::Long)));
         assert_eq!(Chore::parse(&["tidy"]), Ok(Chore::Tidy));
         assert_eq!(Chore::parse(&["mutants"]), Ok(Chore::Mutants { only: None }));
+        assert_eq!(Chore::parse(&["instructions", "--save"]), Ok(Chore::Instructions(Keep::Save)));
         let only = Some("x".to_owned());
         assert_eq!(Chore::parse(&["mutants", "--only", "x"]), Ok(Chore::Mutants { only }));
     }

@@ -4,10 +4,19 @@
 //! NTP; a limiter that followed it would grant twice, and one that merely froze would refuse everybody until the
 //! old time came round again. [`SystemClock`] does neither: after a step back it goes on at the pace of the
 //! monotonic clock from the latest instant it has seen.
+//!
+//! A decision can take less time than asking the kernel for two clocks, so they are asked about once in a millisecond;
+//! in between the processor's own counter tells how much has passed (`clock/pace.rs`). It is trusted where the kernel
+//! itself keeps time by it, because then it is known to go on steadily and alike on every core; elsewhere every reading asks
+//! the kernel. Refused: a thread that writes the time down every so often. It is cheaper still to read, and as late as the
+//! scheduler is.
+
+mod pace;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use pace::Pace;
 use tidegate_core::{Tick, Timestamp};
 
 /// Tells the time, never going back.
@@ -27,19 +36,23 @@ pub trait Clock: Send + Sync {
 }
 
 /// The wall clock, as long as it goes forward.
+///
+/// It never goes back. When the wall clock jumps ahead it follows within a millisecond, when the wall clock steps back it
+/// goes on at the monotonic pace, and it is never more than a millisecond ahead of the two. The first one of a process takes
+/// about a millisecond to make, because the counter is measured.
 #[derive(Debug)]
 pub struct SystemClock {
-    started: Instant,
-    /// The wall clock at `started`, in nanoseconds; it only ever rises, when the wall clock jumps ahead.
-    base: AtomicU64,
+    kernel: Kernel,
+    /// Absent where the counter is not to be trusted.
+    counted: Option<Counted>,
 }
 
 impl SystemClock {
     /// A clock that begins at the wall clock's time.
-    #[allow(clippy::disallowed_methods, reason = "this is the clock")]
     pub fn new() -> SystemClock {
-        let base = AtomicU64::new(wall());
-        SystemClock { started: Instant::now(), base }
+        let kernel = Kernel::new();
+        let counted = keeps_time_by_the_counter().then(|| Counted::new(&kernel));
+        SystemClock { kernel, counted }
     }
 }
 
@@ -50,11 +63,73 @@ impl Default for SystemClock {
 }
 
 impl Clock for SystemClock {
+    #[inline]
     fn now(&self) -> Timestamp {
+        let kernel = || self.kernel.now();
+        Timestamp::from_ticks(match &self.counted {
+            Some(counted) => counted.pace.now(|| counted.counter(), kernel),
+            None => kernel(),
+        })
+    }
+}
+
+/// The processor's counter and the line of time it is on.
+#[derive(Debug)]
+struct Counted {
+    source: quanta::Clock,
+    pace: Pace,
+}
+
+impl Counted {
+    fn new(kernel: &Kernel) -> Counted {
+        let source = quanta::Clock::new();
+        let time = kernel.now();
+        let pace = Pace::new(time, counter(&source));
+        Counted { source, pace }
+    }
+
+    #[inline]
+    fn counter(&self) -> u64 {
+        counter(&self.source)
+    }
+}
+
+/// Nanoseconds since the counter was zero. Not `Clock::now`, which counts from the calibration and would stand still
+/// there after a sleep that set the counter back.
+#[inline]
+fn counter(source: &quanta::Clock) -> u64 {
+    source.delta_as_nanos(0, source.raw())
+}
+
+/// Whether the kernel makes its own clocks from the counter that user space can read.
+fn keeps_time_by_the_counter() -> bool {
+    const CLOCKSOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    if !cfg!(target_os = "linux") {
+        return true;
+    }
+    std::fs::read_to_string(CLOCKSOURCE).is_ok_and(|name| matches!(name.trim(), "tsc" | "arch_sys_counter"))
+}
+
+/// What the kernel's two clocks say together.
+#[derive(Debug)]
+struct Kernel {
+    started: Instant,
+    /// The wall clock at `started`, in nanoseconds; it only ever rises, when the wall clock jumps ahead.
+    base: AtomicU64,
+}
+
+impl Kernel {
+    #[expect(clippy::disallowed_methods, reason = "this is the clock")]
+    fn new() -> Kernel {
+        let base = AtomicU64::new(wall());
+        Kernel { started: Instant::now(), base }
+    }
+
+    fn now(&self) -> u64 {
         // The wall first: a pause between the two then makes it seem behind, which the next reading mends; the other way
         // round it would seem ahead, and would stay so.
         let wall = wall();
-        Timestamp::from_ticks(reckon(&self.base, wall, nanos(self.started.elapsed())))
+        reckon(&self.base, wall, nanos(self.started.elapsed()))
     }
 
     fn may_go_back(&self) -> bool {
@@ -69,7 +144,7 @@ fn reckon(base: &AtomicU64, wall: u64, elapsed: u64) -> u64 {
     base.fetch_max(ahead, Ordering::Relaxed).max(ahead).saturating_add(elapsed)
 }
 
-#[allow(clippy::disallowed_methods, reason = "this is the clock")]
+#[expect(clippy::disallowed_methods, reason = "this is the clock")]
 fn wall() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, nanos)
 }
@@ -162,7 +237,34 @@ mod tests {
     #[test]
     fn the_real_one_only_goes_forward() {
         let clock = SystemClock::new();
-        let readings: Vec<_> = (0..1000).map(|_| clock.now()).collect();
-        assert!(readings.is_sorted());
+        let forward = || {
+            let readings: Vec<_> = (0..200_000).map(|_| clock.now()).collect();
+            assert!(readings.is_sorted());
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(forward);
+            }
+        });
+    }
+
+    #[test]
+    fn the_real_one_stays_with_the_kernel() {
+        let clock = SystemClock::new();
+        for _ in 0..20_000 {
+            let before = clock.kernel.now();
+            let now = clock.now().ticks();
+            let after = clock.kernel.now();
+            assert!(now.saturating_add(pace::REACH) >= before, "{} behind", before.saturating_sub(now));
+            assert!(now <= after.saturating_add(pace::REACH), "{} ahead", now.saturating_sub(after));
+        }
+    }
+
+    #[test]
+    fn where_the_counter_is_not_trusted_every_reading_asks_the_kernel() {
+        let clock = SystemClock { kernel: Kernel::new(), counted: None };
+        let before = clock.kernel.now();
+        let now = clock.now().ticks();
+        assert!((before..=clock.kernel.now()).contains(&now));
     }
 }

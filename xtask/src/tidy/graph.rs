@@ -5,6 +5,7 @@
 //!                    ◀─ server | gateway | cpu         doors:  never name a store
 //!                    ◀─ testkit                        anybody's tests may use it
 //!                                          ◀─ cli      the only one that names both
+//!                                          ◀─ bench    measures any of them, and nobody leans on it
 //!   xtask                                              leans on nobody
 //! ```
 //!
@@ -28,6 +29,7 @@ const BESIDE_EACH_OTHER: &[&str] = &[
     TESTKIT,
 ];
 const CLI: &str = "tidegate-cli";
+const BENCH: &str = "tidegate-bench";
 const XTASK: &str = "xtask";
 
 /// What the core may use of the world outside.
@@ -35,7 +37,7 @@ const CORE_MAY_USE: &[&str] = &["hashbrown", "jiff"];
 
 const GRAPH: &str = "core <- tidegate <- stores and doors <- cli";
 const CORE_USES: &str = "the core uses hashbrown and jiff and nothing else";
-const FOLDER: &str = "a crate's folder is its name";
+const FOLDER: &str = "a crate's folder is its name, but for the chores and the benchmarks";
 const DESCRIPTION: &str = "every crate says what it is";
 
 /// Everything wrong with the crates as such.
@@ -86,7 +88,7 @@ fn allowed(name: &str) -> Option<Vec<&'static str>> {
     match name {
         CORE | XTASK => Some(vec![]),
         LIBRARY => Some(vec![CORE]),
-        CLI => {
+        CLI | BENCH => {
             let beside = BESIDE_EACH_OTHER.iter().copied().filter(|name| *name != TESTKIT);
             Some([CORE, LIBRARY].into_iter().chain(beside).collect())
         }
@@ -95,7 +97,11 @@ fn allowed(name: &str) -> Option<Vec<&'static str>> {
 }
 
 fn folder_for(name: &str) -> PathBuf {
-    if name == XTASK { name.into() } else { Path::new("crates").join(name) }
+    match name {
+        XTASK => name.into(),
+        BENCH => "benches".into(),
+        name => Path::new("crates").join(name),
+    }
 }
 
 #[cfg(test)]
@@ -124,6 +130,7 @@ mod tests {
             a_crate("tidegate-server", &[CORE, LIBRARY], &[TESTKIT]),
             a_crate(TESTKIT, &[CORE, LIBRARY], &[]),
             a_crate(CLI, &[LIBRARY, "tidegate-disk", "tidegate-server"], &[TESTKIT]),
+            a_crate(BENCH, &[LIBRARY, "tidegate-disk"], &["governor"]),
             a_crate(XTASK, &["serde_json"], &[]),
         ];
         crates.retain(|each| each.name != changed.name);
@@ -146,6 +153,8 @@ mod tests {
             ("tidegate-disk", "tidegate-server"),
             (TESTKIT, "tidegate-disk"),
             (CLI, TESTKIT),
+            (CLI, BENCH),
+            (LIBRARY, BENCH),
             (XTASK, CORE),
         ] {
             assert_eq!(found_with(a_crate(from, &[to], &[])), [format!("{from} leans on {to}")]);

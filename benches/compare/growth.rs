@@ -1,0 +1,80 @@
+//! The slowest insert while a table grows: somebody waits for it.
+//!
+//! A stopwatch also counts while another program has the processor. The thread's own time does not, and tells what the
+//! table itself costs; it takes a system call to read, which is part of every figure.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tidegate::SystemClock;
+use tidegate_bench::subjects::tidegate::Tidegate;
+use tidegate_bench::{Reach, Rule, Subject, keys, machine};
+
+use crate::args::Args;
+use crate::peers::governor::Governor;
+use crate::report::Report;
+
+const KEYS: u64 = 2_000_000;
+
+pub(crate) fn run(args: &Args, report: &mut Report) {
+    let count = args.effort.of(KEYS);
+    let columns = ["subject", "keys", "slowest", "99.99 %", "slowest, own time", "99.99 %, own time"];
+    report.head("One insert while a table grows from nothing, microseconds", &columns);
+    let tidegate = Tidegate::new(SystemClock::new(), &[(Rule::PLENTY, Reach::PerKey)]);
+    let governor = Governor::new(Rule::PLENTY);
+    let subjects: [&dyn Subject; 2] = [&tidegate, &governor];
+    for subject in subjects {
+        let (wall, own) = inserts(subject, count);
+        let figures = [last(&wall), rare(&wall), last(&own), rare(&own)];
+        let object = json!({
+            "scenario": "growth",
+            "subject": subject.name(),
+            "keys": count,
+            "slowest_ns": figures[0],
+            "p9999_ns": figures[1],
+            "slowest_own_ns": figures[2],
+            "p9999_own_ns": figures[3],
+        });
+        let [slowest, p9999, slowest_own, p9999_own] = figures.map(microseconds);
+        report.row(
+            &[subject.name().to_owned(), count.to_string(), slowest, p9999, slowest_own, p9999_own],
+            &object,
+        );
+    }
+}
+
+/// How long each insert took, sorted: by the stopwatch, and of this thread's own time.
+fn inserts(subject: &dyn Subject, count: u64) -> (Vec<u64>, Vec<u64>) {
+    let mut asker = subject.asker();
+    let (mut wall, mut own) = (Vec::new(), Vec::new());
+    let mut key = String::new();
+    for number in 0..count {
+        keys::write(&mut key, number);
+        let (began, began_own) = (machine::wall_time(), machine::thread_time());
+        asker.ask(&key);
+        let (ended, ended_own) = (machine::wall_time(), machine::thread_time());
+        wall.push(nanoseconds(ended.saturating_sub(began)));
+        own.push(nanoseconds(ended_own.saturating_sub(began_own)));
+    }
+    wall.sort_unstable();
+    own.sort_unstable();
+    (wall, own)
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn last(sorted: &[u64]) -> u64 {
+    sorted.last().copied().unwrap_or(0)
+}
+
+/// One in ten thousand is slower.
+fn rare(sorted: &[u64]) -> u64 {
+    sorted.get(sorted.len() - 1 - sorted.len() / 10_000).copied().unwrap_or(0)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+fn microseconds(nanoseconds: u64) -> String {
+    format!("{:.1}", nanoseconds as f64 / 1_000.0)
+}

@@ -1,0 +1,103 @@
+//! The hot paths, to be counted instruction by instruction: `cargo xtask instructions`.
+//!
+//! Times on a shared machine differ from minute to minute; instructions do not. A run of this program walks one path and
+//! only [`walk`] is counted: everything is prepared before it is entered, and the clock stands still. Without an argument
+//! the program lists the paths and how many decisions each makes.
+
+#![allow(clippy::print_stdout, reason = "what it says is its standard output")]
+#![allow(clippy::print_stderr, reason = "so is what went wrong")]
+
+use std::process::ExitCode;
+
+use tidegate::{ManualClock, Timestamp};
+use tidegate_bench::subjects::tidegate::Tidegate;
+use tidegate_bench::{Asker, Keys, Reach, Rule, Shape, Subject};
+
+/// How many decisions are counted; a multiple of a batch.
+const DECISIONS: usize = 16 * 1024;
+const MANY: u64 = 100_000;
+
+/// A path: what is limited, which keys were there before, which are asked for, and how.
+struct Path {
+    name: &'static str,
+    rules: Vec<(Rule, Reach)>,
+    before: Keys,
+    keys: Keys,
+    shape: Shape,
+    /// How many of them must be granted, or it is not the path it says.
+    granted: usize,
+}
+
+impl Path {
+    /// A path on which everything is granted, one by one, for a key that was there before.
+    fn hot(name: &'static str, rules: Vec<(Rule, Reach)>) -> Path {
+        let keys = Keys::hot(DECISIONS);
+        Path { name, rules, before: keys.clone(), keys, shape: Shape::Singles, granted: DECISIONS }
+    }
+
+    /// The same for keys out of many.
+    fn among_many(name: &'static str, shape: Shape) -> Path {
+        let keys = Keys::random(DECISIONS, MANY, 1);
+        Path { before: Keys::each(MANY), keys, shape, ..Path::hot(name, per_key(Rule::PLENTY)) }
+    }
+}
+
+fn per_key(rule: Rule) -> Vec<(Rule, Reach)> {
+    vec![(rule, Reach::PerKey)]
+}
+
+fn paths() -> [Path; 6] {
+    let four = [vec![(Rule::FREE, Reach::Shared); 3], per_key(Rule::FREE)].concat();
+    let new = Keys::each(DECISIONS as u64);
+    [
+        Path::hot("hot_granted", per_key(Rule::FREE)),
+        Path { granted: 0, ..Path::hot("hot_refused", per_key(Rule::SPENT)) },
+        Path::among_many("hit_among_100k", Shape::Singles),
+        Path::among_many("batch_of_16", Shape::Batches),
+        Path::hot("set_of_four", four),
+        Path { before: Keys::default(), keys: new, ..Path::hot("insert_new_key", per_key(Rule::PLENTY)) },
+    ]
+}
+
+fn main() -> ExitCode {
+    let Some(wanted) = std::env::args().nth(1) else {
+        for path in paths() {
+            println!("{} {DECISIONS}", path.name);
+        }
+        return ExitCode::SUCCESS;
+    };
+    match paths().iter().find(|path| path.name == wanted).map(follow) {
+        Some(Ok(())) => ExitCode::SUCCESS,
+        Some(Err(failure)) => failed(&failure),
+        None => failed("no such path"),
+    }
+}
+
+fn failed(failure: &str) -> ExitCode {
+    eprintln!("instructions: {failure}");
+    ExitCode::FAILURE
+}
+
+/// Prepares a path and walks it.
+fn follow(path: &Path) -> Result<(), String> {
+    // Some time after the epoch, so that no window begins with the clock.
+    let clock = ManualClock::at(Timestamp::from_ticks(1_700_000_000_000_000_000));
+    let subject = Tidegate::new(clock, &path.rules);
+    let mut asker = subject.asker();
+    asker.singles(&path.before);
+    let granted = walk(asker.as_mut(), path);
+    if granted == path.granted {
+        Ok(())
+    } else {
+        Err(format!("{}: {granted} were granted in place of {}", path.name, path.granted))
+    }
+}
+
+/// What is counted.
+#[inline(never)]
+fn walk(asker: &mut dyn Asker, path: &Path) -> usize {
+    match path.shape {
+        Shape::Singles => asker.singles(&path.keys),
+        Shape::Batches => asker.batches(&path.keys),
+    }
+}

@@ -1,0 +1,106 @@
+//! Keys: twelve bytes each, the same on every machine.
+//!
+//! They lie one after the other in the order in which they are asked for, so that reading a key costs every subject the
+//! same, and next to nothing. As text, because one of the peers takes nothing else.
+
+use std::fmt::Write;
+
+/// How long a key is.
+pub const LENGTH: usize = 12;
+
+/// Coprime to every number of keys that is used here, and large: its multiples are all over the place.
+const STRIDE: u64 = 982_451_653;
+
+/// Keys in the order in which they are asked for.
+#[derive(Debug, Clone, Default)]
+pub struct Keys(String);
+
+impl Keys {
+    /// One key, again and again.
+    pub fn hot(draws: usize) -> Keys {
+        Keys::of((0..draws).map(|_| 12_345))
+    }
+
+    /// Random draws out of this many keys.
+    pub fn random(draws: usize, out_of: u64, seed: u64) -> Keys {
+        let mut state = seed.wrapping_add(1);
+        Keys::of((0..draws).map(|_| {
+            // Knuth's multiplier: the same keys on every machine.
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % out_of
+        }))
+    }
+
+    /// Each of this many keys once, in no order.
+    pub fn each(count: u64) -> Keys {
+        Keys::of((0..count).map(|index| index * STRIDE % count))
+    }
+
+    fn of(numbers: impl Iterator<Item = u64>) -> Keys {
+        let mut text = String::new();
+        for number in numbers {
+            append(&mut text, number);
+        }
+        Keys(text)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len() / LENGTH
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The keys, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        (0..self.len()).map(|index| self.at(index))
+    }
+
+    /// The key at this place.
+    #[inline]
+    pub fn at(&self, index: usize) -> &str {
+        &self.0[index * LENGTH..(index + 1) * LENGTH]
+    }
+}
+
+/// The key of this number, in place of what the buffer held.
+pub fn write(buffer: &mut String, number: u64) {
+    buffer.clear();
+    append(buffer, number);
+}
+
+fn append(text: &mut String, number: u64) {
+    write!(text, "u{number:011}").expect("a string takes whatever is written to it");
+}
+
+/// The key as an array, for subjects whose keys have a fixed length.
+#[inline]
+pub fn array(key: &str) -> [u8; LENGTH] {
+    *key.as_bytes().first_chunk().expect("every key has twelve bytes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_key_comes_once() {
+        let keys = Keys::each(1_000);
+        let mut sorted: Vec<&str> = keys.iter().collect();
+        assert_ne!(sorted, Keys::of(0..1_000).iter().collect::<Vec<_>>(), "in no order");
+        sorted.sort_unstable();
+        assert_eq!(sorted, Keys::of(0..1_000).iter().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn keys_have_their_length_and_repeat_from_run_to_run() {
+        let keys = Keys::random(10, 1_000_000, 1);
+        assert_eq!(keys.len(), 10);
+        assert!(keys.iter().all(|key| key.len() == LENGTH && key.starts_with('u')));
+        assert_eq!(keys.0, Keys::random(10, 1_000_000, 1).0);
+        assert_ne!(keys.0, Keys::random(10, 1_000_000, 2).0);
+    }
+}

@@ -1,0 +1,47 @@
+//! What the machine says: memory in use by this process, time spent by this thread, time passed.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// The memory of this process that is really there, in bytes; 0 where the machine does not say.
+pub fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    pages * rustix::param::page_size() as u64
+}
+
+/// The processor time this thread has used. Unlike a stopwatch it does not count while somebody else runs.
+pub fn thread_time() -> Duration {
+    time_of(ClockId::ThreadCPUTime)
+}
+
+/// The time on a stopwatch that was started at some time.
+pub fn wall_time() -> Duration {
+    time_of(ClockId::Monotonic)
+}
+
+fn time_of(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_was_touched_is_counted() {
+        let before = resident_bytes();
+        let block = vec![1_u8; 32 << 20];
+        let grown = resident_bytes().saturating_sub(before);
+        assert!(grown >= 30 << 20, "{grown} bytes for {}", block.len());
+    }
+
+    #[test]
+    fn time_is_spent() {
+        let before = thread_time();
+        assert!((0..1_000_000_u64).map(std::hint::black_box).sum::<u64>() > 0);
+        assert!(thread_time() > before);
+    }
+}

@@ -1,0 +1,3 @@
+//! The subjects that are ours.
+
+pub mod tidegate;
