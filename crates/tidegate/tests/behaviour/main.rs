@@ -2,5 +2,5 @@
 
 mod file;
 mod map_store;
+mod storms;
 mod text;
-mod threads;
