@@ -125,7 +125,7 @@ pub trait Store: Send + Sync {
     /// and given back. A store does not wait: an order's patience is for whoever queues orders in front of it.
     fn submit(&self, orders: &[Order<'_>], buffer: Answers) -> Spoken<Answers>;
 
-    /// Gives a lease back. `false` if it is gone: released before, lapsed, never granted.
+    /// Gives a lease back. `false` if it is gone: released before, lapsed, deleted with its limits, never granted.
     fn release(&self, lease: LeaseId) -> Spoken<bool>;
 
     /// Moves a lease's end to `ttl` from now (its own time to live if none is given). `None` if it is gone.

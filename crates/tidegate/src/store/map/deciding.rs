@@ -137,16 +137,26 @@ impl Inner {
     /// Sees whether there is room for the new keys, one after the other. Whoever only looks needs no row.
     fn find_room(&self, order: &Order<'_>, entrants: &mut [Entrant]) {
         let mut before: Option<(Arc<Limit>, u64)> = None;
-        for entrant in entrants.iter_mut() {
+        for index in 0..entrants.len() {
+            let (entrant, limit) = (&entrants[index], Arc::clone(&entrants[index].limit));
             let Some(most) = entrant.limit.spec().max_keys else { continue };
             let needs_row = entrant.load.count > 0 || order.hold == Hold::Yes;
             if matches!(entrant.station, Station::NewKey(_)) && needs_row {
                 // Entrants of one limit stand side by side.
-                let others =
-                    before.filter(|(limit, _)| Arc::ptr_eq(limit, &entrant.limit)).map_or(0, |(_, n)| n);
-                let table = &self.limits[entrant.limit.id()].table;
-                entrant.station = Station::NewKey(table.room(most, others + 1, self.latest));
-                before = Some((Arc::clone(&entrant.limit), others + 1));
+                let others = before.filter(|(other, _)| Arc::ptr_eq(other, &limit)).map_or(0, |(_, n)| n);
+                let table = &self.limits[limit.id()].table;
+                let mut room = table.room(most, others + 1, self.latest);
+                // Rows that are out are not seen in their table.
+                let holds = |other: &Entrant| {
+                    Arc::ptr_eq(&other.limit, &limit)
+                        && other.station != Station::All
+                        && other.row.is_held(self.latest)
+                };
+                if room == Room::None && entrants.iter().any(holds) {
+                    room = Room::NoneTillRelease;
+                }
+                entrants[index].station = Station::NewKey(room);
+                before = Some((limit, others + 1));
             }
         }
     }
@@ -158,20 +168,24 @@ impl Inner {
         let crowded =
             entrants.iter().position(|entrant| entrant.is_crowded() && entrant.limit.mode() == Mode::Enforce);
         let room = crowded.map(|index| entrants[index].station);
+        // A limit that only watches does not charge where it would refuse.
+        let watches_a_crowd = |limit: &Arc<Limit>| {
+            let crowds = |entrant: &Entrant| Arc::ptr_eq(&entrant.limit, limit) && entrant.is_crowded();
+            limit.mode() == Mode::Shadow && entrants.iter().any(crowds)
+        };
+        let aside: Vec<bool> = limits.iter().map(watches_a_crowd).collect();
         let mut lines: Vec<Line<'_>> = Vec::with_capacity(entrants.len());
-        for (entrant, limit) in entrants.iter_mut().zip(&limits) {
+        for ((entrant, limit), aside) in entrants.iter_mut().zip(&limits).zip(&aside) {
             let key = order.asks[entrant.ask].key.unwrap_or_default();
             let seat =
                 if entrant.station == Station::All { Seat::All } else { Seat::from(limit.overrides(key)) };
-            // A limit that only watches does not charge where it would refuse.
-            let watches = limit.mode() != Mode::Enforce;
-            let load = if entrant.is_crowded() && watches { Load::default() } else { entrant.load };
+            let load = if *aside { Load::default() } else { entrant.load };
             lines.push(Line { limit, seat, row: &mut entrant.row, load });
         }
 
-        let shadowed = shadowed(&lines, &limits, now);
+        let shadowed = shadowed(&lines, &limits, &aside, now);
         let tenure = self.tenure(order, &lines);
-        let mut charges = Vec::new();
+        let mut charges: Vec<Charged> = Vec::new();
         let mut note = |charged| charges.extend(tenure.is_some().then_some(charged));
         let intent = if crowded.is_some() { Intent::Peek } else { order.intent };
         let lease = tenure.as_ref().map(|(tenure, _)| tenure);
@@ -180,6 +194,12 @@ impl Inner {
         if let (true, Some(line), Some(station)) = (degraded, crowded, room) {
             decision = Decision::Denied(no_room(line, lines[line].limit, station));
         }
+        // A lease knows of the rows it was charged to or is held for, and no other: they are kept for its sake.
+        let mut known: Vec<bool> = vec![order.hold == Hold::Yes; lines.len()];
+        for charged in &charges {
+            known[charged.place.line] |= charged.cost > 0;
+        }
+        charges.retain(|charged| known[charged.place.line] && !aside[charged.place.line]);
         read(&lines, |line| &limits[line], now, answers);
         Conclusion { decision, degraded, shadowed, charges, tenure }
     }
@@ -304,13 +324,18 @@ fn no_room(line: usize, limit: &Limit, station: Station) -> Denial {
     Denial { binding: place, wait, first: place }
 }
 
-/// The limits that only watch and would have refused.
-fn shadowed(lines: &[Line<'_>], limits: &[Arc<Limit>], now: Timestamp) -> Vec<Arc<Limit>> {
-    let mut shadowed = Vec::new();
+/// The limits that only watch and would have refused: by their items, or because they were put aside.
+fn shadowed(lines: &[Line<'_>], limits: &[Arc<Limit>], aside: &[bool], now: Timestamp) -> Vec<Arc<Limit>> {
+    let mut shadowed: Vec<Arc<Limit>> = Vec::new();
     if limits.iter().any(|limit| limit.mode() == Mode::Shadow) {
-        decide::shadow_refusals(lines, now, |refusing| {
-            shadowed.extend(limits.iter().find(|limit| std::ptr::eq(&raw const ***limit, refusing)).cloned());
-        });
+        let mut refusing: Vec<&Limit> = Vec::new();
+        decide::shadow_refusals(lines, now, |limit| refusing.push(limit));
+        for (limit, aside) in limits.iter().zip(aside) {
+            let refuses = *aside || refusing.iter().any(|other| std::ptr::eq(*other, &raw const **limit));
+            if refuses && shadowed.iter().all(|other| !Arc::ptr_eq(other, limit)) {
+                shadowed.push(Arc::clone(limit));
+            }
+        }
     }
     shadowed
 }
