@@ -19,7 +19,10 @@ use tidegate_core::{
 pub use playing::{Answer, Subject, Tally, play};
 
 /// The keys that ask.
-pub const KEYS: [&[u8]; 2] = [b"ada", b"bob"];
+pub const KEYS: [&[u8]; 4] = [b"ada", b"bob", b"cyd", b"dan"];
+
+/// How many of them ask where keys are not what it is about.
+const FEW: usize = 2;
 
 /// Zones whose clocks do something interesting.
 pub const ZONES: [&str; 6] =
@@ -120,6 +123,8 @@ pub enum Tweak {
     NoExceptions,
     /// The limit ends so many milliseconds after the beginning, or never.
     Ends(Option<u64>),
+    /// The limit remembers so many keys, or any number.
+    MaxKeys(Option<u64>),
 }
 
 impl Tweak {
@@ -162,6 +167,7 @@ impl Tweak {
             Tweak::Zone(name) => next.time_zone = zone(name),
             Tweak::WeekStart(day) => next.week_start = *day,
             Tweak::Mode(mode) => next.mode = *mode,
+            Tweak::MaxKeys(most) => next.max_keys = *most,
             Tweak::Except(key, item, limit, until) => {
                 let item = next.items[item % count].effective_name();
                 next.overrides.retain(|other| other.key != KEYS[*key] || other.item != item);
@@ -238,7 +244,7 @@ fn until() -> impl Strategy<Value = Option<u64>> {
 
 /// A limit that can be meant: whatever is wrong with a draw is left out.
 pub fn limits(id: &'static str, tick: Tick, begins: u64) -> impl Strategy<Value = LimitSpec> {
-    let exceptions = vec((0..KEYS.len(), 0usize..3, capacities(), until()), 0..=2);
+    let exceptions = vec((0..FEW, 0usize..3, capacities(), until()), 0..=2);
     let season = (option::weighted(0.15, 0u64..300), option::weighted(0.2, 300u64..3_000));
     (
         vec(items(), 1..=3),
@@ -291,7 +297,7 @@ fn tweaks() -> impl Strategy<Value = Tweak> {
         1 => select(ZONES.to_vec()).prop_map(Tweak::Zone),
         1 => select(WeekStart::ALL.to_vec()).prop_map(Tweak::WeekStart),
         1 => modes().prop_map(Tweak::Mode),
-        3 => (0..KEYS.len(), 0usize..3, capacities(), until())
+        3 => (0..FEW, 0usize..3, capacities(), until())
             .prop_map(|(key, item, limit, until)| Tweak::Except(key, item, limit, until)),
         1 => Just(Tweak::NoExceptions),
         1 => option::of(0u64..5_000).prop_map(Tweak::Ends),
@@ -313,9 +319,9 @@ pub fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn orders(limits: usize) -> impl Strategy<Value = Happening> {
+fn orders(limits: usize, keys: usize) -> impl Strategy<Value = Happening> {
     let count = prop_oneof![1 => Just(0u64), 6 => Just(1), 4 => 2u64..=4, 1 => 5u64..=9];
-    let ask = (0..limits, 0..KEYS.len(), count);
+    let ask = (0..limits, 0..keys, count);
     let intent = prop_oneof![4 => Just(Intent::Acquire), 1 => Just(Intent::Peek)];
     (intent, prop_oneof![3 => vec(ask.clone(), 1), 2 => vec(ask, 2..=4)], any::<bool>())
         .prop_map(|(intent, asks, hold)| Happening::Order { intent, asks, hold })
@@ -323,14 +329,18 @@ fn orders(limits: usize) -> impl Strategy<Value = Happening> {
 
 /// What may happen to so many limits. Without `edits`, nobody touches their text.
 pub fn happenings(limits: usize, edits: bool) -> impl Strategy<Value = Vec<Happening>> {
+    happenings_among(FEW, limits, edits)
+}
+
+fn happenings_among(keys: usize, limits: usize, edits: bool) -> impl Strategy<Value = Vec<Happening>> {
     let edit_weight = u32::from(edits) * 2;
     let one = prop_oneof![
         8 => steps().prop_map(Happening::Time),
-        12 => orders(limits),
+        12 => orders(limits, keys),
         4 => (0usize..3, 0u64..=9).prop_map(|(lease, actual)| Happening::Settle(lease, actual)),
         2 => (0usize..3).prop_map(Happening::Release),
         1 => (0usize..3, 1u64..200).prop_map(|(lease, ms)| Happening::Renew(lease, ms)),
-        1 => (0..limits, option::of(0..KEYS.len())).prop_map(|(limit, key)| Happening::Reset(limit, key)),
+        1 => (0..limits, option::of(0..keys)).prop_map(|(limit, key)| Happening::Reset(limit, key)),
         1 => Just(Happening::Forget),
         edit_weight => (0..limits, tweaks()).prop_map(|(limit, tweak)| Happening::Edit(limit, tweak)),
     ];
@@ -343,6 +353,29 @@ pub fn histories(edits: bool) -> impl Strategy<Value = History> {
         let both = (limits("a", tick, begins), limits("b", tick, begins), happenings(2, edits));
         both.prop_map(move |(a, b, events)| History { tick, begins, limits: vec![a, b], events })
     })
+}
+
+/// Whole stories over two limits that have no room for all the keys that ask.
+pub fn crowded_histories() -> impl Strategy<Value = History> {
+    let bound = || option::weighted(0.9, prop_oneof![3 => Just(1u64), 1 => Just(2), 1 => Just(3)]);
+    (ticks(), select(BEGINNINGS.to_vec()), bound(), bound()).prop_flat_map(
+        move |(tick, begins, most_a, most_b)| {
+            let rebounds = vec((any::<proptest::sample::Index>(), 0usize..2, bound()), 0..3);
+            let stories =
+                (happenings_among(KEYS.len(), 2, true), rebounds).prop_map(|(mut events, rebounds)| {
+                    for (place, limit, most) in rebounds {
+                        let edit = Happening::Edit(limit, Tweak::MaxKeys(most));
+                        events.insert(place.index(events.len() + 1), edit);
+                    }
+                    events
+                });
+            (limits("a", tick, begins), limits("b", tick, begins), stories).prop_map(move |(a, b, events)| {
+                let bounded = |spec, max_keys| LimitSpec { max_keys, ..spec };
+                let limits = vec![bounded(a, most_a), bounded(b, most_b)];
+                History { tick, begins, limits, events }
+            })
+        },
+    )
 }
 
 /// Stories of one item and one key, edited often, in which little time passes: what is remembered meets every law that

@@ -19,18 +19,20 @@
 //! charges had cost their true price from the start ([`View::Truth`]) and once as if nothing had been refunded
 //! ([`View::Spent`]), and whoever is tested must lie between.
 
+mod crowding;
 mod definitions;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 
 use tidegate_core::{
-    Amount, Capacity, Charge, ItemSpec, LeaseId, LimitSpec, Load, Mode, Per, Policy, Tenure, Tick, Timestamp,
-    Unit, Wait, WeekStart,
+    Amount, Capacity, Charge, Hold, ItemSpec, LeaseId, LimitSpec, Load, Mode, Per, Policy, Tenure, Tick,
+    Timestamp, Unit, Wait, WeekStart,
 };
 
 use crate::civil::Almanac;
 
+pub use crowding::Crowded;
 use definitions::{grain, last_tick, price, step};
 
 /// An ask that owns its words.
@@ -165,6 +167,8 @@ struct Event {
 struct Held {
     lapses: u64,
     charges: Vec<(String, String, Option<Vec<u8>>, Amount)>,
+    /// The keys whose rows it keeps from being forgotten, with their limits.
+    pins: Vec<(String, Vec<u8>)>,
 }
 
 /// One item as one order asks it.
@@ -205,12 +209,20 @@ impl Model {
 
     // Edits.
 
-    /// Adds a limit, or replaces its text. What had come back by now is forgotten; what survives is judged anew.
+    /// Adds a limit, or replaces its text. What had come back by now is forgotten; what survives is judged anew. The same
+    /// text again is no edit.
     pub fn put(&mut self, spec: LimitSpec, now: Timestamp) {
         let now = self.clamp(now).ticks();
+        if self.spec(&spec.id) == Some(&spec) {
+            return;
+        }
         let former = self.books.get(&spec.id).cloned();
         let articles = self.articles(&spec, former.as_ref());
         let mut book = Book { spec, articles, ledgers: BTreeMap::new() };
+        if former.as_ref().is_some_and(|former| self.is_over(former, now)) {
+            // Its rows are gone, and with them whatever kept them.
+            self.leases.values_mut().for_each(|held| held.pins.retain(|(id, _)| *id != book.spec.id));
+        }
         if let Some(former) = former.filter(|former| !self.is_over(former, now)) {
             for ((name, key), ledger) in &former.ledgers {
                 let (Some(old), Some(new)) = (former.article(name), book.article(name)) else { continue };
@@ -380,23 +392,31 @@ impl Model {
     // Changes.
 
     /// Records that these asks were granted at `now`, with this lease if there is one.
-    pub fn charge(&mut self, asks: &[OwnedAsk], tenure: Option<Tenure>, now: Timestamp) {
+    pub fn charge(&mut self, asks: &[OwnedAsk], hold: Hold, tenure: Option<Tenure>, now: Timestamp) {
+        let crowded = self.crowded(asks, hold, now, View::Truth);
         let now = self.clamp(now).ticks();
         let questions = self.questions(asks);
         let mut charges = Vec::new();
+        let mut pins = Vec::new();
         for question in &questions {
             let id = &question.book.spec.id;
-            if question.book.spec.mode == Mode::Shadow && self.would_refuse(&questions, id, now) {
+            // A limit that only watches does not charge where it would refuse, also for want of room.
+            let no_room = crowded.iter().any(|crowded| crowded.limit_id == *id);
+            if question.book.spec.mode == Mode::Shadow && (no_room || self.would_refuse(&questions, id, now))
+            {
                 continue;
             }
             let key = question.key.map(<[u8]>::to_vec);
+            pins.extend(
+                key.clone().filter(|_| hold == Hold::Yes || question.cost > 0).map(|key| (id.clone(), key)),
+            );
             charges.push((id.clone(), question.article.name.clone(), key, question.cost));
         }
         for (id, name, key, cost) in &charges {
             self.record(id, name, key.as_deref(), *cost, tenure, now);
         }
         if let Some(tenure) = tenure {
-            self.leases.insert(tenure.lease, Held { lapses: tenure.expires_at.ticks(), charges });
+            self.leases.insert(tenure.lease, Held { lapses: tenure.expires_at.ticks(), charges, pins });
         }
     }
 

@@ -7,6 +7,7 @@
 
 #![allow(clippy::unwrap_used, reason = "behaviours are tests: a panic is their answer")]
 
+mod bounds;
 mod decisions;
 mod edits;
 mod histories;
@@ -37,7 +38,7 @@ pub type Behaviour = (&'static str, fn(&Bench));
 
 /// Every behaviour.
 pub fn behaviours() -> impl Iterator<Item = Behaviour> {
-    [decisions::ALL, leases::ALL, requests::ALL, edits::ALL].into_iter().flatten().copied()
+    [decisions::ALL, leases::ALL, requests::ALL, edits::ALL, bounds::ALL].into_iter().flatten().copied()
 }
 
 /// Runs one behaviour by name.
@@ -73,6 +74,10 @@ macro_rules! behaviour_suite {
             removed_items_take_their_state windows_judge_what_is_remembered zones_change_at_once
             expectations_are_checked invalid_limits_change_nothing delete_forgets retired_limits_come_back
             retirement_ends resets_zero_one_key_or_all watchers_hear_every_change
+            a_lowered_bound_counts_only_live_keys a_holder_in_the_same_order_can_make_room
+            a_watching_limit_without_room_charges_nothing a_look_beside_a_lease_needs_no_room
+            what_ended_keeps_no_room renewals_have_bounds
+            a_lease_goes_with_its_limit a_lease_stays_with_what_is_left
         );
     };
     ($bench:path: $($name:ident)*) => {

@@ -71,6 +71,10 @@ impl Clock for SystemClock {
             None => kernel(),
         })
     }
+
+    fn may_go_back(&self) -> bool {
+        false
+    }
 }
 
 /// The processor's counter and the line of time it is on.
@@ -130,10 +134,6 @@ impl Kernel {
         // round it would seem ahead, and would stay so.
         let wall = wall();
         reckon(&self.base, wall, nanos(self.started.elapsed()))
-    }
-
-    fn may_go_back(&self) -> bool {
-        false
     }
 }
 

@@ -37,10 +37,13 @@ pub use answer::{Answer, Answers, Denied, Detail, Grant, ItemReading, Outcome, R
 pub use catalog::{Catalog, Expect, Parting};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use limiter::{Acquire, AskError, Decision, Denial, Granted, Lease, Limiter, Question, Renewal};
-pub use store::{Actual, FullStore, MapStore, Settlement, Spoken, Store};
+pub use store::{
+    Actual, FullStore, Gate, Gates, MapStore, Memory, MemoryStore, Observation, Settlement, Spoken, Store,
+};
 pub use tidegate_core::{
     Amount, Ask, Capacity, Charge, Flaw, Hold, Intent, ItemSpec, LeaseId, Limit, LimitSpec, Mode, Order,
-    OverrideSpec, Per, Policy, Precision, Reading, Span, Tick, Timestamp, Unit, Wait, WeekStart, Zone,
+    OverrideSpec, Per, Policy, Precision, Reading, Span, Tick, Timestamp, Unit, Verdict, Wait, WeekStart,
+    Zone,
 };
 
 /// The guide's examples, so that they are tests.

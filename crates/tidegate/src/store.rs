@@ -25,7 +25,7 @@ use crate::answer::{Answers, Rejection};
 use crate::catalog::Catalog;
 
 pub use map::MapStore;
-pub use memory::{Gate, Gates, Memory, MemoryStore};
+pub use memory::{Gate, Gates, Memory, MemoryStore, Observation};
 
 /// A place in a store's log. Replies that wait for it may be spoken once everything up to it is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -127,11 +127,12 @@ pub trait Store: Send + Sync {
     /// What this store promises.
     fn capabilities(&self) -> Capabilities;
 
-    /// Decides a batch of independent orders, one after the other, all at one instant. The buffer is cleared, filled
+    /// Decides a batch of independent orders, one after the other, at one reading of the clock. A row that another thread brought
+    /// to a later instant meanwhile carries the rest of the batch along to it; time never goes back. The buffer is cleared, filled
     /// and given back. A store does not wait: an order's patience is for whoever queues orders in front of it.
     fn submit(&self, orders: &[Order<'_>], buffer: Answers) -> Spoken<Answers>;
 
-    /// Gives a lease back. `false` if it is gone: released before, lapsed, never granted.
+    /// Gives a lease back. `false` if it is gone: released before, lapsed, deleted with its limits, never granted.
     fn release(&self, lease: LeaseId) -> Spoken<bool>;
 
     /// Moves a lease's end to `ttl` from now (its own time to live if none is given). `None` if it is gone.

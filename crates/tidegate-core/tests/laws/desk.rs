@@ -179,6 +179,9 @@ pub(crate) fn seat<'a>(limit: &'a Limit, whose: &Whose) -> Seat<'a> {
 impl Subject for Desk {
     fn put(&mut self, spec: &LimitSpec, now: Timestamp) -> bool {
         let former = self.limits.get(&spec.id).cloned();
+        if former.as_ref().is_some_and(|former| former.spec() == spec) {
+            return true;
+        }
         let made = match &former {
             Some(former) => former.succeed(spec.clone()),
             None => Limit::new(spec.clone(), self.tick),
@@ -222,7 +225,7 @@ impl Subject for Desk {
                 Some(Refusal { limit_id: limit_id.clone(), item: item.clone(), wait: denial.wait })
             }
         };
-        Answer { refusal, readings, lease }
+        Answer { refusal, readings, lease, degraded: false }
     }
 
     fn settle(&mut self, lease: LeaseId, actual: Amount, now: Timestamp) -> bool {

@@ -94,7 +94,7 @@ fn recorded(
             }
         }
     }
-    Record { spec, tick, entries }
+    Record::new(spec, tick, entries)
 }
 
 proptest! {

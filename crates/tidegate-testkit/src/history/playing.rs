@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use tidegate_core::{Amount, Intent, LeaseId, LimitSpec, Tenure, Timestamp, Wait};
+use tidegate_core::{Amount, Hold, Intent, LeaseId, LimitSpec, Mode, Tenure, Timestamp, Wait};
 
 use super::{Happening, History, KEYS, Step};
-use crate::model::{Model, OwnedAsk, Reading, Refusal, View};
+use crate::model::{Crowded, Model, OwnedAsk, Reading, Refusal, View};
 
 /// What a subject answers to an order.
 #[derive(Debug, Clone)]
@@ -17,6 +17,8 @@ pub struct Answer {
     pub readings: Vec<Reading>,
     /// The lease the grant came with.
     pub lease: Option<Tenure>,
+    /// Whether it was refused only because there is no room for another key.
+    pub degraded: bool,
 }
 
 /// Something that keeps limits: the core with a map around it, or a store.
@@ -72,6 +74,8 @@ pub struct Tally {
     pub granted: usize,
     /// Orders refused.
     pub refused: usize,
+    /// Orders refused because there was no room for another key.
+    pub degraded: usize,
     /// Edits accepted.
     pub edits: usize,
     /// Holds settled.
@@ -194,7 +198,22 @@ impl Game {
         let theirs = subject.order(intent, &asks, hold, now);
         let truth = self.model.refusal(&asks, now, View::Truth);
         let spent = self.model.refusal(&asks, now, View::Spent);
-        between(truth.as_ref(), theirs.refusal.as_ref(), spent.as_ref())?;
+        let hold = if hold { Hold::Yes } else { Hold::No };
+        let refused = [&truth, &spent].map(Option::is_some);
+        let [crowded, at_most] =
+            [View::Truth, View::Spent].map(|view| self.model.crowded(&asks, hold, now, view));
+        if crowded != at_most || (!crowded.is_empty() && refused[0] != refused[1]) {
+            // Whether a bucket's row can be forgotten is its own business, and so is what follows.
+            self.over = true;
+            return Ok(());
+        }
+        let no_room = crowded.iter().find(|crowded| crowded.mode == Mode::Enforce);
+        if let Some(crowded) = no_room.filter(|_| refused == [false, false]) {
+            self.is_degraded(&theirs, crowded, &asks, hold, now)?;
+        } else {
+            agree("degraded", theirs.degraded, false)?;
+            between(truth.as_ref(), theirs.refusal.as_ref(), spent.as_ref())?;
+        }
         for view in [View::Truth, View::Spent] {
             self.promise_holds(&asks, now, view)?;
         }
@@ -203,7 +222,7 @@ impl Game {
             return Ok(());
         }
         if theirs.refusal.is_none() && intent == Intent::Acquire {
-            self.model.charge(&asks, theirs.lease, now);
+            self.model.charge(&asks, hold, theirs.lease, now);
             self.leases.extend(theirs.lease);
             self.of_several.extend(theirs.lease.filter(|_| asks.len() > 1).map(|tenure| tenure.lease));
         }
@@ -217,7 +236,29 @@ impl Game {
         }
         self.tally.granted += usize::from(theirs.refusal.is_none());
         self.tally.refused += usize::from(theirs.refusal.is_some());
+        self.tally.degraded += usize::from(theirs.degraded);
         Ok(())
+    }
+
+    /// A refusal for want of room names the first key item of the limit, and a wait that can be explained.
+    fn is_degraded(
+        &self,
+        theirs: &Answer,
+        crowded: &Crowded,
+        asks: &[OwnedAsk],
+        hold: Hold,
+        now: Timestamp,
+    ) -> Result<(), String> {
+        agree("degraded", theirs.degraded, true)?;
+        let explained = theirs.refusal.as_ref().is_some_and(|refusal| {
+            (&refusal.limit_id, &refusal.item) == (&crowded.limit_id, &crowded.item)
+                && self.model.explains(refusal.wait, asks, hold, &crowded.limit_id, now)
+        });
+        if explained {
+            Ok(())
+        } else {
+            Err(format!("answered {:?}\nfor want of room: {crowded:?}", theirs.refusal))
+        }
     }
 
     /// The model's own wait is the first instant at which everything fits, tried one by one.

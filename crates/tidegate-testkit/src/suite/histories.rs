@@ -44,6 +44,7 @@ impl Subject for Player {
             .at(now)
             .submit(Order { intent, hold, ..Order::acquire(&asks) })
             .expect("stories are sensible");
+        let degraded = answer.degraded;
         let (refusal, lease) = match answer.outcome {
             Outcome::Granted(grant) => {
                 (None, grant.map(|grant| Tenure { lease: grant.lease, expires_at: grant.expires_at }))
@@ -64,7 +65,7 @@ impl Subject for Player {
                 resets_at: each.reading.resets_at,
             })
             .collect();
-        Answer { refusal, readings, lease }
+        Answer { refusal, readings, lease, degraded }
     }
 
     fn settle(&mut self, lease: LeaseId, actual: Amount, now: Timestamp) -> bool {

@@ -88,19 +88,23 @@ pub(super) fn conclude(
     let crowded =
         entrants.iter().position(|entrant| entrant.is_crowded() && entrant.limit.mode() == Mode::Enforce);
     let room = crowded.map(|index| entrants[index].station);
+    // A limit that only watches does not charge where it would refuse.
+    let watches_a_crowd = |limit: &Arc<Limit>| {
+        let crowds = |entrant: &Entrant| Arc::ptr_eq(&entrant.limit, limit) && entrant.is_crowded();
+        limit.mode() == Mode::Shadow && entrants.iter().any(crowds)
+    };
+    let aside: Vec<bool> = limits.iter().map(watches_a_crowd).collect();
     let mut lines: Vec<Line<'_>> = Vec::with_capacity(entrants.len());
-    for (entrant, limit) in entrants.iter_mut().zip(&limits) {
+    for ((entrant, limit), aside) in entrants.iter_mut().zip(&limits).zip(&aside) {
         let key = order.asks[entrant.ask].key.unwrap_or_default();
         let seat = if entrant.station == Station::All { Seat::All } else { Seat::from(limit.overrides(key)) };
-        // A limit that only watches does not charge where it would refuse.
-        let watches = limit.mode() != Mode::Enforce;
-        let load = if entrant.is_crowded() && watches { Load::default() } else { entrant.load };
+        let load = if *aside { Load::default() } else { entrant.load };
         lines.push(Line { limit, seat, row: &mut entrant.row, load });
     }
 
-    let shadowed = shadowed(&lines, &limits, now);
+    let shadowed = shadowed(&lines, &limits, &aside, now);
     let tenure = tenure(order, &lines, occasion);
-    let mut charges = Vec::new();
+    let mut charges: Vec<Charged> = Vec::new();
     let mut note = |charged| charges.extend(tenure.is_some().then_some(charged));
     let intent = if crowded.is_some() { Intent::Peek } else { order.intent };
     let lease = tenure.as_ref().map(|(tenure, _)| tenure);
@@ -109,6 +113,12 @@ pub(super) fn conclude(
     if let (true, Some(line), Some(station)) = (degraded, crowded, room) {
         decision = Decision::Denied(no_room(line, lines[line].limit, station));
     }
+    // A lease knows of the rows it was charged to or is held for, and no other: they are kept for its sake.
+    let mut known: Vec<bool> = vec![order.hold == Hold::Yes; lines.len()];
+    for charged in &charges {
+        known[charged.place.line] |= charged.cost > 0;
+    }
+    charges.retain(|charged| known[charged.place.line] && !aside[charged.place.line]);
     let lapses_at = match decision {
         Decision::Denied(Denial { wait: Wait::OnRelease, .. }) if degraded => occasion.next_lapse,
         Decision::Denied(Denial { wait: Wait::OnRelease, .. }) => decide::next_lapse(&lines, now),
@@ -214,13 +224,18 @@ fn no_room(line: usize, limit: &Limit, station: Station) -> Denial {
     Denial { binding: place, wait, first: place }
 }
 
-/// The limits that only watch and would have refused.
-fn shadowed(lines: &[Line<'_>], limits: &[Arc<Limit>], now: Timestamp) -> Vec<Arc<Limit>> {
-    let mut shadowed = Vec::new();
+/// The limits that only watch and would have refused: by their items, or because they were put aside.
+fn shadowed(lines: &[Line<'_>], limits: &[Arc<Limit>], aside: &[bool], now: Timestamp) -> Vec<Arc<Limit>> {
+    let mut shadowed: Vec<Arc<Limit>> = Vec::new();
     if limits.iter().any(|limit| limit.mode() == Mode::Shadow) {
-        decide::shadow_refusals(lines, now, |refusing| {
-            shadowed.extend(limits.iter().find(|limit| std::ptr::eq(&raw const ***limit, refusing)).cloned());
-        });
+        let mut refusing: Vec<&Limit> = Vec::new();
+        decide::shadow_refusals(lines, now, |limit| refusing.push(limit));
+        for (limit, aside) in limits.iter().zip(aside) {
+            let refuses = *aside || refusing.iter().any(|other| std::ptr::eq(*other, &raw const **limit));
+            if refuses && shadowed.iter().all(|other| !Arc::ptr_eq(other, limit)) {
+                shadowed.push(Arc::clone(limit));
+            }
+        }
     }
     shadowed
 }

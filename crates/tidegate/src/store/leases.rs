@@ -12,6 +12,9 @@ const MOST_SETTLED: usize = 100_000;
 /// For how long.
 pub(in crate::store) const SETTLED_MEMORY: Duration = Duration::from_secs(600);
 
+/// The incarnation of limits that are gone; the first one there is has the number 1.
+const GONE: u64 = 0;
+
 /// A lease that has not been given back.
 #[derive(Debug)]
 pub(in crate::store) struct Lease {
@@ -112,6 +115,23 @@ impl Leases {
     /// Every holding of every lease, to be changed.
     pub(in crate::store) fn holdings(&mut self) -> impl Iterator<Item = &mut Holding> {
         self.open.values_mut().flat_map(|lease| &mut lease.holdings)
+    }
+
+    /// An incarnation of a limit is gone and takes along what was held of it. A lease that held nothing else is gone too.
+    pub(in crate::store) fn forget(&mut self, generation: u64) {
+        let Leases { open, by_end, .. } = self;
+        open.retain(|id, lease| {
+            let mut concerned = false;
+            for holding in lease.holdings.iter_mut().filter(|holding| holding.generation == generation) {
+                holding.generation = GONE;
+                concerned = true;
+            }
+            let stays = !concerned || lease.holdings.iter().any(|holding| holding.generation != GONE);
+            if !stays {
+                by_end.remove(&(lease.expires_at, *id));
+            }
+            stays
+        });
     }
 
     pub(in crate::store) fn remember_settled(&mut self, id: LeaseId, until: Timestamp) {

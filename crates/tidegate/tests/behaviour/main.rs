@@ -7,7 +7,7 @@ mod leases;
 mod map_store;
 mod memory_store;
 mod stage;
+mod storms;
 mod stream;
 mod text;
-mod threads;
 mod waiting;

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 use tidegate::{ManualClock, MapStore, Tick, Timestamp};
 use tidegate_testkit::suite::{Bench, Player};
 use tidegate_testkit::{effort, history};
@@ -37,4 +39,26 @@ proptest! {
             return Err(TestCaseError::fail(difference));
         }
     }
+
+    /// The same for limits that have no room for all the keys that ask.
+    #[test]
+    fn equivalence_of_crowded_limits(story in history::crowded_histories()) {
+        let mut player = Player::new(bench_ticking(story.tick));
+        if let Err(difference) = history::play(&story, &mut player) {
+            return Err(TestCaseError::fail(difference));
+        }
+    }
+}
+
+/// Stories about crowds have crowds in them.
+#[test]
+fn crowded_limits_are_crowded() {
+    let mut runner = TestRunner::deterministic();
+    let mut refused = 0;
+    for _ in 0..200 {
+        let story = history::crowded_histories().new_tree(&mut runner).expect("a story").current();
+        let played = history::play(&story, &mut Player::new(bench_ticking(story.tick)));
+        refused += played.expect("the store answers like the model").degraded;
+    }
+    assert!(refused > 50, "{refused} in 200 stories");
 }

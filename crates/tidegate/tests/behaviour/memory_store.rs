@@ -39,4 +39,13 @@ proptest! {
             return Err(TestCaseError::fail(difference));
         }
     }
+
+    /// The same for limits that have no room for all the keys that ask.
+    #[test]
+    fn equivalence_of_crowded_limits(story in history::crowded_histories()) {
+        let mut player = Player::new(bench_ticking(story.tick));
+        if let Err(difference) = history::play(&story, &mut player) {
+            return Err(TestCaseError::fail(difference));
+        }
+    }
 }

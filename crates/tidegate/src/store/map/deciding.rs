@@ -9,7 +9,7 @@ use tidegate_core::{Ask, Hold, Intent, Limit, Order, Row, Seat};
 use super::{Inner, LOOK_AHEAD};
 use crate::answer::{Answer, Answers, Denied, Grant, Outcome, Rejection};
 use crate::store::deciding::{
-    Conclusion, Entrant, Occasion, Station, check_order, conclude, grant, lease_id, put_in_words,
+    Conclusion, Entrant, Occasion, Room, Station, check_order, conclude, grant, lease_id, put_in_words,
 };
 
 impl Inner {
@@ -106,16 +106,26 @@ impl Inner {
     /// Sees whether there is room for the new keys, one after the other. Whoever only looks needs no row.
     fn find_room(&self, order: &Order<'_>, entrants: &mut [Entrant]) {
         let mut before: Option<(Arc<Limit>, u64)> = None;
-        for entrant in entrants.iter_mut() {
+        for index in 0..entrants.len() {
+            let (entrant, limit) = (&entrants[index], Arc::clone(&entrants[index].limit));
             let Some(most) = entrant.limit.spec().max_keys else { continue };
             let needs_row = entrant.load.count > 0 || order.hold == Hold::Yes;
             if matches!(entrant.station, Station::NewKey(_)) && needs_row {
                 // Entrants of one limit stand side by side.
-                let others =
-                    before.filter(|(limit, _)| Arc::ptr_eq(limit, &entrant.limit)).map_or(0, |(_, n)| n);
-                let table = &self.limits[entrant.limit.id()].table;
-                entrant.station = Station::NewKey(table.room(most, others + 1, self.latest));
-                before = Some((Arc::clone(&entrant.limit), others + 1));
+                let others = before.filter(|(other, _)| Arc::ptr_eq(other, &limit)).map_or(0, |(_, n)| n);
+                let table = &self.limits[limit.id()].table;
+                let mut room = table.room(most, others + 1, self.latest);
+                // Rows that are out are not seen in their table.
+                let holds = |other: &Entrant| {
+                    Arc::ptr_eq(&other.limit, &limit)
+                        && other.station != Station::All
+                        && other.row.is_held(self.latest)
+                };
+                if room == Room::None && entrants.iter().any(holds) {
+                    room = Room::NoneTillRelease;
+                }
+                entrants[index].station = Station::NewKey(room);
+                before = Some((limit, others + 1));
             }
         }
     }

@@ -62,7 +62,9 @@ impl Inner {
 
     pub(super) fn put(&mut self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
         let now = self.latest;
-        self.retired.retain(|_, (forgotten_at, _)| now < *forgotten_at);
+        for (_, (_, tenant)) in self.retired.extract_if(|_, (forgotten_at, _)| *forgotten_at <= now) {
+            self.leases.forget(tenant.generation);
+        }
         let current = self.limits.get(&*spec.id).map(|tenant| tenant.limit.version());
         match (expect, current) {
             (Expect::Absent, Some(_)) => return Err(PutError::Exists),
@@ -92,6 +94,7 @@ impl Inner {
         let tenant = self.limits.get_mut(&id).expect("it stands, or has just come back");
         if tenant.limit.version() != limit.version() {
             let was_over = tenant.limit.season(now) == Season::After;
+            tenant.drop_if_ended(now);
             tenant.adopt(Arc::clone(&limit), now);
             if was_over {
                 // Its state was dropped; what was charged to it cannot be given back by what begins now.
@@ -107,8 +110,11 @@ impl Inner {
     pub(super) fn remove(&mut self, id: &str, parting: Parting) -> Option<Arc<Limit>> {
         let (id, tenant) = self.limits.remove_entry(id)?;
         let limit = Arc::clone(&tenant.limit);
-        if parting == Parting::Retire {
-            self.retired.insert(id, (self.latest.plus(self.tick.span(RETIREMENT)), tenant));
+        match parting {
+            Parting::Forget => self.leases.forget(tenant.generation),
+            Parting::Retire => {
+                self.retired.insert(id, (self.latest.plus(self.tick.span(RETIREMENT)), tenant));
+            }
         }
         Some(limit)
     }

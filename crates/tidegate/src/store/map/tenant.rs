@@ -101,7 +101,9 @@ impl Tenant {
         let all = Line { limit, seat: Seat::All, row: all, load };
         let decision = if let Some(key) = ask.key.filter(|_| limit.needs_key()) {
             let slot = table.find(key);
-            if slot.is_none() && limit.spec().max_keys.is_some() {
+            // A row that became fresh is a row too many where the bound was lowered.
+            let bounds = |most: u64| slot.is_none() || table.len() as u64 > most;
+            if limit.spec().max_keys.is_some_and(bounds) {
                 return None;
             }
             let row = slot.map_or(&mut *spare, |slot| table.row(slot));

@@ -93,7 +93,9 @@ impl Brief {
             (Some(all), key) => (all, key),
             (None, key) => (key?, None),
         };
-        let (mut from, mut until) = (limit.starts_at().unwrap_or_default(), limit.ends_at().unwrap_or(LAST));
+        // Nobody comes from before the edition.
+        let mut from = limit.starts_at().unwrap_or_default().max(edition.at);
+        let mut until = limit.ends_at().unwrap_or(LAST);
         for short in [all, key].into_iter().flatten().filter(|short| short.head & LAW == DURING) {
             from = from.max(Timestamp::from_ticks(short.a));
             until = until.min(Timestamp::from_ticks(short.b));

@@ -44,9 +44,14 @@ impl Budget {
         self.rows.load(Ordering::Relaxed)
     }
 
-    /// Whether another row would be one too many.
-    pub(super) fn has_all_rows(&self) -> bool {
-        self.rows() >= self.most_rows.load(Ordering::Relaxed)
+    /// Whether there may be this many rows more.
+    pub(super) fn has_rows_for(&self, more: u64) -> bool {
+        self.rows().saturating_add(more) <= self.most_rows.load(Ordering::Relaxed)
+    }
+
+    /// Whether there are more rows than there may be: the bound was lowered.
+    pub(super) fn has_too_many_rows(&self) -> bool {
+        self.rows() > self.most_rows.load(Ordering::Relaxed)
     }
 
     /// Takes a row, if it is not one too many. Two threads do not take the last one both.

@@ -20,12 +20,14 @@ const ADMISSIONS: usize = 2 * MOST_ROWS;
 
 impl Shared {
     pub(super) fn submit(&self, orders: &[Order<'_>], answers: &mut Answers) {
-        let now = self.now();
+        let mut now = self.now();
         let limits = self.limits();
         for group in orders.chunks(LOOK_AHEAD) {
             let near = bring_near(&limits, group);
             for (order, near) in group.iter().zip(near) {
                 let answer = self.decide(&limits, order, near, now, answers);
+                // A row that has seen a later instant than we did carries the rest of the batch along.
+                now = answer.as_ref().map_or(now, |answer| answer.at.max(now));
                 answers.push(answer);
             }
         }

@@ -13,6 +13,8 @@ use std::sync::{Arc, PoisonError};
 
 use tidegate_core::{Per, Row, Timestamp};
 
+use crate::store::deciding::Room as NoRoom;
+
 use super::budget::Budget;
 use super::edition::{Edition, RESERVED};
 use super::line::{self, EMPTY, HELD, Line, Look, SLOTS, Tag, WIDE};
@@ -38,7 +40,7 @@ const SMALL: usize = 1024;
 const ROWS_A_TURN: usize = 32;
 
 /// An instant that no row waits for.
-pub(super) const NEVER: Timestamp = Timestamp::from_ticks(u64::MAX);
+const NEVER: Timestamp = Timestamp::from_ticks(u64::MAX);
 
 struct Page([Line; PAGE_LINES]);
 
@@ -46,6 +48,9 @@ struct Page([Line; PAGE_LINES]);
 pub(super) struct Leaf {
     /// The edition its rows are written under.
     edition: AtomicU64,
+    /// The latest instant at which somebody with the lock forgot a row, gave something back, or decided. Whoever comes with an earlier
+    /// time is decided at this one: what was forgotten then may have mattered before.
+    floor: AtomicU64,
     /// How many pages it has; none before its first row.
     pages_used: AtomicU64,
     /// The level below, once this one was full.
@@ -90,8 +95,8 @@ pub(super) enum Reserved {
     Here,
     /// The leaf's rows have moved a level down; look for the leaf again.
     Below,
-    /// There is no place, and no row is fresh before this instant.
-    Crowded(Timestamp),
+    /// There is no place.
+    Crowded,
 }
 
 /// Where room is looked for.
@@ -125,6 +130,7 @@ impl Leaf {
     pub(super) fn new(used_bits: u32, edition: u64) -> Leaf {
         Leaf {
             edition: AtomicU64::new(edition),
+            floor: AtomicU64::new(0),
             pages_used: AtomicU64::new(0),
             branch: OnceLock::new(),
             pages: std::array::from_fn(|_| OnceLock::new()),
@@ -167,6 +173,17 @@ impl Leaf {
     #[inline(always)]
     pub(super) fn edition(&self) -> u64 {
         self.edition.load(Ordering::Acquire)
+    }
+
+    /// The earliest instant at which its rows may be decided on. It is looked at after a row was read.
+    #[inline(always)]
+    pub(super) fn floor(&self) -> Timestamp {
+        Timestamp::from_ticks(self.floor.load(Ordering::Relaxed))
+    }
+
+    /// Nobody is to be decided on at an earlier instant. It is said before a row is changed.
+    pub(super) fn raise(&self, now: Timestamp) {
+        self.floor.fetch_max(now.ticks(), Ordering::Relaxed);
     }
 
     /// Brings the line near that a tag belongs into. The answer means nothing.
@@ -257,6 +274,7 @@ impl<'a> Owned<'a> {
         let (Some(first), Some(last)) = (editions.first(), editions.last()) else { return };
         // Whoever holds a cell and then sees the former edition is before us; whoever takes one after us is not.
         self.leaf.edition.store(u64::MAX, Ordering::Release);
+        self.leaf.raise(last.at);
         let leaf = self.leaf;
         let mut taken: Vec<(&AtomicU64, Tag, Row)> = Vec::new();
         for index in 0..leaf.lines() {
@@ -286,11 +304,13 @@ impl<'a> Owned<'a> {
 
     /// Makes a place for a row that is not there: a blank row that is not forgotten, and that only the leaf's owner decides on.
     pub(super) fn reserve(&mut self, tag: Tag, means: Means<'_>) -> Reserved {
-        if means.budget.has_all_rows() {
+        // Fresh rows may be forgotten on the way.
+        self.leaf.raise(means.now);
+        if !means.budget.has_rows_for(1) {
             self.drop_fresh_if_due(means);
         }
         if !means.budget.take_row() {
-            return Reserved::Crowded(self.inner.fresh_from);
+            return Reserved::Crowded;
         }
         let fullest = self.leaf.lines() * SLOTS * FULLEST / 100;
         if self.inner.rows < fullest && self.place(tag, RESERVED, Some(means)) {
@@ -309,11 +329,12 @@ impl<'a> Owned<'a> {
             }
         }
         means.budget.give_row();
-        Reserved::Crowded(self.inner.fresh_from)
+        Reserved::Crowded
     }
 
     /// Forgets fresh rows, if there may be any. A large leaf is not searched for one of them at every turn.
     pub(super) fn drop_fresh_if_due(&mut self, means: Means<'_>) {
+        self.leaf.raise(means.now);
         self.inner.turns += 1;
         let due = self.inner.rows <= SMALL || self.inner.turns * ROWS_A_TURN >= self.inner.rows;
         if due && self.inner.fresh_from <= means.now {
@@ -348,9 +369,13 @@ impl<'a> Owned<'a> {
         line::give_back(spot.line.cell(spot.slot), word);
     }
 
-    /// Whether somebody holds something here that they could give back.
-    pub(super) fn is_held(&self, now: Timestamp) -> bool {
-        self.inner.shelf.iter().any(|row| row.is_held(now))
+    /// When there may be room again.
+    pub(super) fn no_room(&self, now: Timestamp) -> NoRoom {
+        match self.inner.fresh_from {
+            NEVER if self.inner.shelf.iter().any(|row| row.is_held(now)) => NoRoom::NoneTillRelease,
+            NEVER => NoRoom::None,
+            until => NoRoom::NoneUntil(until.max(now)),
+        }
     }
 
     /// Makes room: by placing the rows better, by more pages, or a level further down.
@@ -464,6 +489,7 @@ impl<'a> Owned<'a> {
         leaf.edition.store(u64::MAX, Ordering::Release);
         leaf.pages_used.store(0, Ordering::Release);
         let children: Box<[Leaf]> = (0..FAN).map(|_| Leaf::new(leaf.used_bits + FAN_BITS, edition)).collect();
+        children.iter().for_each(|child| child.raise(leaf.floor()));
         let each = MOST_PAGES / FAN;
         for (child, pages) in children.iter().zip(leaf.pages.chunks(each)) {
             for (own, page) in child.pages.iter().zip(pages) {

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use tidegate_core::{Limit, LimitSpec, Line, Load, Per, Policy, Season};
+use tidegate_core::{Limit, LimitSpec, Line, Load, Per, Policy, Season, Timestamp};
 
 use super::Shared;
 use super::edition::Because;
@@ -75,10 +75,7 @@ impl Shared {
 
     pub(super) fn put(&self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
         let now = self.latest(self.clock.now());
-        {
-            let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
-            retired.retain(|_, (forgotten_at, _)| now < *forgotten_at);
-        }
+        self.forget_retired(now);
         let id: Box<str> = spec.id.as_str().into();
         let current = self.tenant(&id);
         match (expect, current.as_ref().map(|tenant| tenant.limit().version())) {
@@ -110,14 +107,14 @@ impl Shared {
         Ok(limit)
     }
 
-    fn add(&self, id: Box<str>, limit: Arc<Limit>, now: tidegate_core::Timestamp) {
+    fn add(&self, id: Box<str>, limit: Arc<Limit>, now: Timestamp) {
         let generation = self.generations.fetch_add(1, Ordering::Relaxed) + 1;
         let fence = self.highest_fence.load(Ordering::Relaxed);
         let tenant = Tenant::new(limit, generation, fence, self.secret, &self.budget, now);
         self.limits.write().unwrap_or_else(PoisonError::into_inner).insert(id, Arc::new(tenant));
     }
 
-    fn replace(&self, tenant: &Tenant, former: &Limit, limit: Arc<Limit>, now: tidegate_core::Timestamp) {
+    fn replace(&self, tenant: &Tenant, former: &Limit, limit: Arc<Limit>, now: Timestamp) {
         let mut desk = self.desk();
         tenant.publish(limit, Because::Put, now);
         if former.season(now) == Season::After {
@@ -134,10 +131,27 @@ impl Shared {
         let (id, tenant) = self.limits.write().unwrap_or_else(PoisonError::into_inner).remove_entry(id)?;
         tenant.retire();
         let limit = tenant.limit();
-        if parting == Parting::Retire {
-            let until = now.plus(self.tick.span(RETIREMENT));
-            self.retired.lock().unwrap_or_else(PoisonError::into_inner).insert(id, (until, tenant));
+        match parting {
+            Parting::Forget => self.desk().leases.forget(tenant.generation),
+            Parting::Retire => {
+                let until = now.plus(self.tick.span(RETIREMENT));
+                self.retired.lock().unwrap_or_else(PoisonError::into_inner).insert(id, (until, tenant));
+            }
         }
         Some(limit)
+    }
+
+    /// Forgets limits that vanished from a file too long ago to come back as they were.
+    fn forget_retired(&self, now: Timestamp) {
+        let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        let gone: Vec<u64> = retired
+            .extract_if(|_, (forgotten_at, _)| *forgotten_at <= now)
+            .map(|(_, (_, tenant))| tenant.generation)
+            .collect();
+        drop(retired);
+        if !gone.is_empty() {
+            let mut desk = self.desk();
+            gone.into_iter().for_each(|generation| desk.leases.forget(generation));
+        }
     }
 }

@@ -188,7 +188,7 @@ impl<'a> Round<'a> {
         reads: bool,
     ) -> Result<(), Setback> {
         let (place, cell, word) =
-            if short.is_of_key() { find_key(plea, brief)? } else { find_all(plea, brief)? };
+            if short.is_of_key() { find_key(plea, brief, now)? } else { find_all(plea, brief, now)? };
         let cost = short.cost(Load::of(plea.count));
         let judged = short.of_law(JudgeAndReckon { payload: usable(word)? & PAYLOAD, cost, now })?;
         let next = match judged {
@@ -320,23 +320,33 @@ impl AskLaw for JudgeAndReckon {
 type Found<'a> = Result<(Where<'a>, Option<&'a AtomicU64>, u64), Setback>;
 
 #[inline(always)]
-fn find_all<'a>(plea: &Plea<'a>, brief: &Brief) -> Found<'a> {
+fn find_all<'a>(plea: &Plea<'a>, brief: &Brief, now: Timestamp) -> Found<'a> {
     let all = &plea.tenant.all;
     if all.edition() != brief.edition {
         return Err(Setback::Otherwise);
     }
-    Ok((Where::All(plea.tenant), Some(&all.cell), all.cell.load(Ordering::Acquire)))
+    let word = all.cell.load(Ordering::Acquire);
+    not_before(all.floor(), now)?;
+    Ok((Where::All(plea.tenant), Some(&all.cell), word))
+}
+
+/// What is decided is not decided before somebody else's deed.
+#[inline(always)]
+fn not_before(floor: Timestamp, now: Timestamp) -> Result<(), Setback> {
+    if floor > now { Err(Setback::At(floor)) } else { Ok(()) }
 }
 
 #[inline(always)]
-fn find_key<'a>(plea: &Plea<'a>, brief: &Brief) -> Found<'a> {
+fn find_key<'a>(plea: &Plea<'a>, brief: &Brief, now: Timestamp) -> Found<'a> {
     let tag = plea.tag().ok_or(Setback::Otherwise)?;
     let nowhere = if brief.excepts() { Err(Setback::Otherwise) } else { Ok((Where::Nowhere, None, PRESENT)) };
     let Some(leaf) = plea.tenant.leaf(tag) else { return nowhere };
     if leaf.edition() != brief.edition {
         return Err(Setback::Otherwise);
     }
-    let Some(spot) = leaf.find(tag) else { return nowhere };
+    let found = leaf.find(tag);
+    not_before(leaf.floor(), now)?;
+    let Some(spot) = found else { return nowhere };
     let place = Where::Key { leaf, line: spot.line, slot: spot.slot, tag, seen: spot.seen };
     Ok((place, Some(spot.line.cell(spot.slot)), spot.cell))
 }
@@ -428,10 +438,13 @@ fn attempt_one(plea: &Plea<'_>, brief: &Brief, now: Timestamp) -> Result<Verdict
         let tag = plea.tag().ok_or(Setback::Otherwise)?;
         let leaf = tenant.leaf(tag).ok_or(Setback::Otherwise)?;
         let spot = leaf.find(tag).ok_or(Setback::Otherwise)?;
+        not_before(leaf.floor(), now)?;
         let place = Where::Key { leaf, line: spot.line, slot: spot.slot, tag, seen: spot.seen };
         (place, spot.line.cell(spot.slot), spot.cell)
     } else {
-        (Where::All(tenant), &tenant.all.cell, tenant.all.cell.load(Ordering::Acquire))
+        let word = tenant.all.cell.load(Ordering::Acquire);
+        not_before(tenant.all.floor(), now)?;
+        (Where::All(tenant), &tenant.all.cell, word)
     };
     let cost = short.cost(Load::of(plea.count));
     // The edition is looked at once the row was read, or is held.

@@ -10,7 +10,7 @@ use tidegate_core::decide::Decision;
 use tidegate_core::{Hold, Intent, Limit, Load, Order, Per, Row, Seat, Timestamp};
 
 use super::edition::Edition;
-use super::leaf::{Leaf, Means, NEVER, Owned, Reserved, Spot};
+use super::leaf::{Leaf, Means, Owned, Reserved, Spot};
 use super::line::{self, Tag};
 use super::quick::Plea;
 use super::tenant::{OwnedAll, Tenant};
@@ -74,7 +74,7 @@ impl Shared {
         loop {
             let mut sitting = Sitting::open(pleas, self.latest(now));
             // What was decided before us on these rows was decided no later than now.
-            sitting.now = self.latest(now);
+            sitting.now = sitting.floor().max(self.latest(now));
             if !sitting.make_rows(order) {
                 continue;
             }
@@ -163,17 +163,40 @@ impl<'a> Sitting<'a> {
         true
     }
 
+    /// The earliest instant at which these rows may be decided on.
+    fn floor(&self) -> Timestamp {
+        let floor = |lock: &Lock<'_>| match lock {
+            Lock::All(tenant, _) => tenant.all.floor(),
+            Lock::Leaf(_, leaf, _) => leaf.floor(),
+        };
+        self.locks.iter().map(floor).max().unwrap_or_default()
+    }
+
+    /// Nobody is to be decided on at an earlier instant.
+    fn raise(&self) {
+        for lock in &self.locks {
+            match lock {
+                Lock::All(tenant, _) => tenant.all.raise(self.now),
+                Lock::Leaf(_, leaf, _) => leaf.raise(self.now),
+            }
+        }
+    }
+
     /// Gives every key a row that will need one. `false` if rows have moved and everything must be found again.
     fn make_rows(&mut self, order: &Order<'_>) -> bool {
-        let needs = |party: &Party<'_>| {
-            order.intent == Intent::Acquire && (party.load.count > 0 || order.hold == Hold::Yes)
-        };
+        let needs = |party: &Party<'_>| party.load.count > 0 || order.hold == Hold::Yes;
+        self.forget_fresh(order.asks.len() as u64);
+        if order.intent == Intent::Peek {
+            self.see_room(needs);
+            return true;
+        }
         // Making a place may forget a fresh row that is asked for as well, so go on until there is nothing to make.
         loop {
             let mut made = false;
             for index in 0..self.parties.len() {
                 let party = &self.parties[index];
                 let (Some((lock, tag)), true) = (party.key, needs(party)) else { continue };
+
                 if matches!(party.station, Station::NewKey(_)) || self.leaf(lock).leaf.find(tag).is_some() {
                     continue;
                 }
@@ -192,23 +215,50 @@ impl<'a> Sitting<'a> {
         }
     }
 
+    /// Forgets fresh rows where this many more might be too many: a key whose row is fresh is a new one there.
+    fn forget_fresh(&mut self, more: u64) {
+        for index in 0..self.parties.len() {
+            let (tenant, key) = (self.parties[index].tenant, self.parties[index].key);
+            if let Some((lock, _)) = key.filter(|_| !tenant.budget.has_rows_for(more)) {
+                let (edition, now) = (Arc::clone(self.edition(tenant)), self.now);
+                self.leaf(lock).drop_fresh_if_due(Means { edition: &edition, budget: &tenant.budget, now });
+            }
+        }
+    }
+
+    /// Sees whether there would be a row for every key that would need one, for whoever only looks.
+    fn see_room(&mut self, needs: impl Fn(&Party<'_>) -> bool) {
+        let mut others: Vec<(&Tenant, u64)> = Vec::new();
+        for index in 0..self.parties.len() {
+            let party = &self.parties[index];
+            let tenant = party.tenant;
+            let (Some((lock, tag)), true) = (party.key, needs(party)) else { continue };
+            if self.leaf(lock).leaf.find(tag).is_some() {
+                continue;
+            }
+            let before = others.iter().filter(|(other, _)| std::ptr::eq(*other, tenant)).count() as u64;
+            others.push((tenant, before));
+            let now = self.now;
+            if !tenant.budget.has_rows_for(before + 1) {
+                let room = self.leaf(lock).no_room(now);
+                self.parties[index].station = Station::NewKey(room);
+            }
+        }
+    }
+
     fn reserve(&mut self, index: usize, lock: usize, tag: Tag) -> Made {
         let tenant = self.parties[index].tenant;
         let edition = Arc::clone(self.edition(tenant));
         let now = self.now;
         let means = Means { edition: &edition, budget: &tenant.budget, now };
         let owned = self.leaf(lock);
-        let until = match owned.reserve(tag, means) {
+        match owned.reserve(tag, means) {
             Reserved::Here => return Made::Row,
             Reserved::Below => return Made::Moved,
-            Reserved::Crowded(until) => until,
-        };
+            Reserved::Crowded => {}
+        }
+        let room = owned.no_room(now);
         // There may be fresh rows elsewhere, for whoever comes next.
-        let room = match until {
-            NEVER if owned.is_held(now) => Room::NoneTillRelease,
-            NEVER => Room::None,
-            until => Room::NoneUntil(until.max(now)),
-        };
         tenant.move_hand(means);
         Made::No(room)
     }
@@ -310,6 +360,7 @@ impl<'a> Sitting<'a> {
         // Rows in cells may have been charged by somebody whose clock was read after ours.
         let now = entrants.iter().map(|entrant| entrant.row.latest_charge()).fold(self.now, Timestamp::max);
         self.now = now;
+        self.raise();
         shared.has_seen(now);
         let first = answers.mark();
         let number = desk.as_ref().map_or(0, |desk| desk.granted_leases + 1);
@@ -429,6 +480,7 @@ pub(super) fn with_row<T>(
         let mut owned = tenant.all.own();
         let edition = tenant.edition();
         owned.adopt(tenant, &edition);
+        tenant.all.raise(now);
         let word = line::take_any(&tenant.all.cell);
         let mut row = edition.unpack(Per::All, word, &mut owned.shelf);
         let answer = change(&edition, Seat::All, &mut row);
@@ -449,12 +501,13 @@ pub(super) fn with_row<T>(
         }
         let edition = tenant.edition();
         tenant.bring(&mut owned, &edition);
+        owned.leaf.raise(now);
         let means = Means { edition: &edition, budget: &tenant.budget, now };
         if if_missing == Missing::IsMade && owned.leaf.find(tag).is_none() {
             match owned.reserve(tag, means) {
                 Reserved::Here => {}
                 Reserved::Below => continue,
-                Reserved::Crowded(_) => return None,
+                Reserved::Crowded => return None,
             }
         }
         let Some(spot) = owned.hold(tag) else {
@@ -509,14 +562,14 @@ pub(super) fn admit(tenant: &Tenant, tag: Tag, now: Timestamp) -> bool {
         if owned.leaf.find(tag).is_some() {
             return true;
         }
-        let means = Means { edition: &edition, budget: &tenant.budget, now };
+        let means = Means { edition: &edition, budget: &tenant.budget, now: now.max(owned.leaf.floor()) };
         match owned.reserve(tag, means) {
             Reserved::Here => {
                 owned.open(tag, means);
                 return true;
             }
             Reserved::Below => {}
-            Reserved::Crowded(_) => return false,
+            Reserved::Crowded => return false,
         }
     }
 }

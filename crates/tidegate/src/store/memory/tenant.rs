@@ -45,6 +45,8 @@ pub(super) struct Tenant {
 #[repr(align(64))]
 pub(super) struct AllRow {
     edition: AtomicU64,
+    /// See [`Leaf`]: the earliest instant at which it may be decided on.
+    floor: AtomicU64,
     pub(super) cell: AtomicU64,
     shelf: Mutex<Shelf>,
 }
@@ -77,6 +79,7 @@ impl Tenant {
             board: Board::new(),
             all: AllRow {
                 edition: AtomicU64::new(1),
+                floor: AtomicU64::new(0),
                 cell: AtomicU64::new(PRESENT),
                 shelf: Mutex::new(Shelf::default()),
             },
@@ -129,12 +132,22 @@ impl Tenant {
     pub(super) fn refresh(&self, now: Timestamp) {
         let editions = self.editions.write().unwrap_or_else(PoisonError::into_inner);
         let present = editions.last().expect("there is always one");
-        self.board.show(present, now);
+        self.show(present, now);
+    }
+
+    /// Writes the brief of an edition. Where rows are too many already, every key has to be looked at with the locks: one whose row
+    /// is fresh is a new one.
+    fn show(&self, edition: &Edition, now: Timestamp) {
+        if self.budget.has_too_many_rows() {
+            self.board.clear();
+        } else {
+            self.board.show(edition, now);
+        }
     }
 
     /// Sees to it that the brief is good, if there can be one.
     pub(super) fn keep_brief(&self, edition: &Edition, now: Timestamp) {
-        if self.board.is_behind(edition, now) {
+        if !self.budget.has_too_many_rows() && self.board.is_behind(edition, now) {
             self.refresh(now);
         }
         if edition.is_worn_out(now) {
@@ -161,7 +174,7 @@ impl Tenant {
             let number = present.number + 1;
             let columns = self.counts.columns(limit.items().iter().map(Item::name));
             let edition = Arc::new(Edition::new(number, now, because, limit, columns, &self.printer));
-            self.board.show(&edition, now);
+            self.show(&edition, now);
             editions.push(edition);
             editions.len() > MOST_EDITIONS
         };
@@ -217,6 +230,17 @@ impl AllRow {
         self.edition.load(Ordering::Acquire)
     }
 
+    /// The earliest instant at which it may be decided on. It is looked at after the row was read.
+    #[inline(always)]
+    pub(super) fn floor(&self) -> Timestamp {
+        Timestamp::from_ticks(self.floor.load(Ordering::Relaxed))
+    }
+
+    /// Nobody is to be decided on at an earlier instant. It is said before the row is changed.
+    pub(super) fn raise(&self, now: Timestamp) {
+        self.floor.fetch_max(now.ticks(), Ordering::Relaxed);
+    }
+
     /// Waits for the row's lock.
     pub(super) fn own(&self) -> OwnedAll<'_> {
         OwnedAll { row: self, shelf: self.shelf.lock().unwrap_or_else(PoisonError::into_inner) }
@@ -233,6 +257,7 @@ impl OwnedAll<'_> {
         let editions = tenant.since(former, edition.number);
         let [first, .., last] = editions.as_slice() else { return };
         self.row.edition.store(u64::MAX, Ordering::Release);
+        self.row.raise(last.at);
         let word = line::take_any(&self.row.cell);
         let mut row = first.unpack(Per::All, word, &mut self.shelf);
         for pair in editions.windows(2) {

@@ -1,0 +1,294 @@
+//! What one item allows one key, law by law.
+//!
+//! Each bound is looked at where it would be broken: at the last grant of an interval. That grant was judged together with
+//! everything before it, by a text in force at that very instant. Only across a reset, and for windows that nobody can
+//! rebuild, does it take the kindest text of the whole interval, once for every stretch in which all may have been spent:
+//!
+//! ```text
+//!             from ├───────────────┼──reset──┼──────────────┤ to
+//!                    at most `most`            at most `most`
+//! ```
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use tidegate_core::{Charge, Per, Policy, Timestamp, Unit};
+
+use super::Entry;
+use super::era::{Era, charge};
+use super::sums::Sums;
+use crate::civil::Almanac;
+
+/// What one item allows one key, and what it was granted.
+pub(super) struct Allowance<'a> {
+    era: &'a Era<'a>,
+    /// By their latest instant.
+    grants: Vec<&'a Entry>,
+    /// Where each of the grants stands by its earliest instant.
+    ranks: Vec<usize>,
+    /// Their earliest instants in order.
+    earliest: Vec<u64>,
+    /// When what was counted may have been zeroed, from and to.
+    cuts: Vec<(u64, u64)>,
+}
+
+/// An interval, what was admitted in it, and what was allowed.
+pub(super) struct Excess {
+    pub(super) from: u64,
+    pub(super) to: u64,
+    pub(super) admitted: u128,
+    pub(super) allowed: u128,
+}
+
+impl<'a> Allowance<'a> {
+    pub(super) fn new(era: &'a Era<'a>, key: Option<&[u8]>, mut grants: Vec<&'a Entry>) -> Allowance<'a> {
+        grants.retain(|grant| weight(era, grant) > 0);
+        grants.sort_by_key(|grant| (grant.latest(), grant.earliest()));
+        let mut by_earliest: Vec<usize> = (0..grants.len()).collect();
+        by_earliest.sort_by_key(|&index| grants[index].earliest());
+        let mut ranks = vec![0; grants.len()];
+        for (rank, &index) in by_earliest.iter().enumerate() {
+            ranks[index] = rank;
+        }
+        let earliest = by_earliest.iter().map(|&index| grants[index].earliest()).collect();
+        // Leases go on through a reset, and one key's reset leaves what all share.
+        let held = matches!(era.item().policy, Policy::Concurrency { .. });
+        let concerns = |whose: Option<&[u8]>| whose.is_none() || (era.item().per == Per::Key && whose == key);
+        let resets = era.resets.iter().filter(|reset| !held && concerns(reset.key.as_deref()));
+        let cuts = resets.map(|reset| (reset.start.ticks(), reset.end.ticks())).collect();
+        Allowance { era, grants, ranks, earliest, cuts }
+    }
+
+    pub(super) fn exceeded(&self) -> Option<Excess> {
+        match self.era.item().policy {
+            Policy::Total => self.over(1, |_| Some(0)),
+            Policy::Calendar(unit) => self.over_in_a_unit(unit),
+            Policy::Interval { .. } => self.over_in_an_interval(),
+            Policy::Sliding { .. } => {
+                let longest = self.era.longest_window();
+                self.over(1, |grant| {
+                    let to = grant.latest();
+                    let window = self.era.shortest_window(to.saturating_sub(longest), to);
+                    Some(to.saturating_sub(window))
+                })
+            }
+            Policy::Bucket { .. } => self.over_a_rate(),
+            Policy::Concurrency { ttl } => self.over_at_once(self.era.tick.span(ttl).ticks()),
+        }
+    }
+
+    fn weight(&self, grant: &Entry) -> u128 {
+        weight(self.era, grant)
+    }
+
+    /// What is left of a grant when everything is settled.
+    fn kept(&self, grant: &Entry) -> u128 {
+        let refunded = match (charge(self.era.item()), grant.refunded) {
+            (Charge::Count, Some((_, refunded))) => u128::from(refunded),
+            _ => 0,
+        };
+        self.weight(grant).saturating_sub(refunded)
+    }
+
+    /// How many resets may have happened from `from` to `to`.
+    fn cuts_in(&self, from: u64, to: u64) -> u128 {
+        (self.cuts_begun(to) - self.cuts_over(from)) as u128
+    }
+
+    fn cuts_begun(&self, by: u64) -> usize {
+        self.cuts.partition_point(|&(start, _)| start <= by)
+    }
+
+    fn cuts_over(&self, before: u64) -> usize {
+        self.cuts.partition_point(|&(_, end)| end < before)
+    }
+
+    /// Whether more than `windows` times the capacity was admitted in an interval that ends with a grant and begins
+    /// where `from` says; `None` is where it cannot be said.
+    fn over(&self, windows: u128, mut from: impl FnMut(&Entry) -> Option<u64>) -> Option<Excess> {
+        let mut sums = Sums::new(self.grants.len());
+        // What nobody judged: only the last stretch of an interval is judged together with it.
+        let mut forced = Sums::new(self.grants.len());
+        // What may be given back, the earliest first.
+        let mut refunds = BinaryHeap::new();
+        for (grant, &rank) in self.grants.iter().zip(&self.ranks) {
+            let to = grant.latest();
+            sums.insert(rank, signed(self.weight(grant)), 0);
+            if grant.is_forced() {
+                forced.insert(rank, signed(self.weight(grant)), 0);
+                continue;
+            }
+            refunds.extend(grant.refunded.map(|(at, _)| Reverse((at.ticks(), rank, self.kept(grant)))));
+            while let Some(&Reverse((at, rank, kept))) = refunds.peek()
+                && at <= to
+            {
+                sums.insert(rank, signed(kept), 0);
+                refunds.pop();
+            }
+            let Some(from) = from(grant) else { continue };
+            let exceeds = |from: u64, stretches: u128, most: u128| {
+                let first = self.earliest.partition_point(|&earliest| earliest < from);
+                let unjudged = if stretches > 1 { forced.since(first) } else { 0 };
+                let admitted = unsigned(sums.since(first));
+                let allowed = stretches * most + unsigned(unjudged);
+                (admitted > allowed).then_some(Excess { from, to, admitted, allowed })
+            };
+            let begun = self.cuts_begun(to);
+            let reset = begun.checked_sub(1).map(|last| self.cuts[last].1);
+            // Since the last reset, if it is certainly over.
+            let sharp = if reset.is_none_or(|end| end < to) {
+                let from = reset.map_or(from, |end| from.max(end + 1));
+                let judged_since = if windows == 1 { grant.earliest() } else { from };
+                self.era.most(judged_since, to).and_then(|most| exceeds(from, windows, most))
+            } else {
+                None
+            };
+            let whole = || {
+                let cuts = self.cuts_in(from, to);
+                self.era.most(from, to).and_then(|most| exceeds(from, windows + cuts, most))
+            };
+            let excess = sharp.or_else(whole);
+            if excess.is_some() {
+                return excess;
+            }
+        }
+        None
+    }
+
+    fn over_in_a_unit(&self, unit: Unit) -> Option<Excess> {
+        let mut almanac = Almanac::new(unit, &self.era.spec.time_zone, self.era.spec.week_start);
+        let per_second = self.era.tick.per_second();
+        let mut latest = (0, 0);
+        self.over(1, |grant| {
+            if !(latest.0..latest.1).contains(&grant.latest()) {
+                let second =
+                    i64::try_from(grant.latest() / per_second).expect("tests stay before the end of time");
+                let (start, end) = almanac.around(second);
+                let ticks = |second: i64| u64::try_from(second).expect("not before 1970") * per_second;
+                latest = (ticks(start), ticks(end));
+            }
+            (latest.0 <= grant.earliest()).then_some(latest.0)
+        })
+    }
+
+    /// Windows hang from the first hit after the one before. Where every instant is known they are rebuilt. Otherwise
+    /// two things are certain: after a pause as long as a window the next hit opens one, and any stretch shorter than a
+    /// window meets at most two.
+    fn over_in_an_interval(&self) -> Option<Excess> {
+        let known = self.grants.iter().all(|grant| grant.earliest() == grant.latest());
+        let longest = self.era.longest_window();
+        if known && self.era.terms.len() == 1 && self.cuts.is_empty() {
+            let mut opened = None;
+            return self.over(1, |grant| {
+                let at = grant.latest();
+                if opened.is_none_or(|opened: u64| opened.saturating_add(longest) <= at) {
+                    opened = Some(at);
+                }
+                opened
+            });
+        }
+        let mut by_earliest = self.grants.clone();
+        by_earliest.sort_by_key(|grant| (grant.earliest(), grant.latest()));
+        let mut latest: Option<u64> = None;
+        for (index, grant) in by_earliest.iter().enumerate() {
+            let from = grant.earliest();
+            let opens = latest.is_none_or(|latest| from >= latest.saturating_add(longest));
+            if opens && let Some(excess) = self.over_since_a_hit(&by_earliest[index..], from, longest) {
+                return Some(excess);
+            }
+            latest = latest.max(Some(grant.latest()));
+        }
+        self.over(2, |grant| {
+            let to = grant.latest();
+            let window = self.era.shortest_window(to.saturating_sub(longest), to);
+            Some(to.saturating_sub(window - 1))
+        })
+    }
+
+    /// Whether the window that a hit at `from` opened was overspent. Such windows do not overlap, so that looking at all
+    /// of their grants is looking at each grant once.
+    fn over_since_a_hit(&self, grants: &[&Entry], from: u64, longest: u64) -> Option<Excess> {
+        let window = self.era.shortest_window(from, from.saturating_add(longest));
+        let to = from.saturating_add(window - 1);
+        let near = grants.iter().take_while(|grant| grant.earliest() <= to && !grant.is_forced());
+        let admitted: u128 = near.filter(|grant| grant.latest() <= to).map(|grant| self.kept(grant)).sum();
+        let allowed = self.era.most(from, to)? * (1 + self.cuts_in(from, to));
+        (admitted > allowed).then_some(Excess { from, to, admitted, allowed })
+    }
+
+    /// From any instant to any later one: no more than a burst and what came back between. A bucket forgets where a charge
+    /// lies, so that what was given back counts as never spent; and so does what nobody judged, where a reset may have
+    /// forgotten it.
+    fn over_a_rate(&self) -> Option<Excess> {
+        let refill = self.era.refill();
+        // A reset is as good as a whole burst that comes back at once.
+        let boost = signed(self.era.most(0, u64::MAX)?) * refill.unit;
+        let boosts = |cuts: usize| i128::try_from(cuts).expect("resets are few") * boost;
+        let by_then = |to: u64| refill.by(to) + boosts(self.cuts_begun(to));
+        let before = |from: u64| refill.by(from) + boosts(self.cuts_over(from));
+        let mut sums = Sums::new(self.grants.len());
+        for (index, (grant, &rank)) in self.grants.iter().zip(&self.ranks).enumerate() {
+            if grant.is_forced() && !self.cuts.is_empty() {
+                continue;
+            }
+            sums.insert(rank, signed(self.kept(grant)) * refill.unit, before(grant.earliest()));
+            let to = grant.latest();
+            let burst = signed(self.era.most(grant.earliest(), to)?);
+            if !grant.is_forced() && sums.worst() - by_then(to) > burst * refill.unit + refill.slack {
+                let since = |from: u64| {
+                    let inside = self.grants[..=index].iter().filter(|grant| grant.earliest() >= from);
+                    inside.map(|grant| signed(self.kept(grant))).sum::<i128>()
+                };
+                let worst = self.grants[..=index].iter().map(|grant| grant.earliest());
+                let from = worst.max_by_key(|&from| since(from) * refill.unit + before(from))?;
+                let allowed = burst + (by_then(to) - before(from)) / refill.unit;
+                let positive = |number: i128| u128::try_from(number).unwrap_or(0);
+                let (admitted, allowed) = (positive(since(from)), positive(allowed));
+                return Some(Excess { from, to, admitted, allowed });
+            }
+        }
+        None
+    }
+
+    /// What is certainly held at the instant of each grant.
+    fn over_at_once(&self, ttl: u64) -> Option<Excess> {
+        let returned = |grant: &Entry| {
+            let own = grant.returned.map_or_else(|| grant.earliest().saturating_add(ttl), Timestamp::ticks);
+            own.min(self.era.ends())
+        };
+        // What is held is released, not settled.
+        let holds = |grant: &&Entry| !grant.is_forced() && grant.latest() < returned(grant);
+        let held: Vec<&Entry> = self.grants.iter().copied().filter(holds).collect();
+        let mut by_return = held.clone();
+        by_return.sort_by_key(|grant| returned(grant));
+        let mut back = by_return.into_iter().peekable();
+        let mut holding: u128 = 0;
+        for grant in held {
+            let at = grant.latest();
+            holding += self.weight(grant);
+            // Whatever came back by now was granted before now.
+            while let Some(former) = back.next_if(|former| returned(former) <= at) {
+                holding -= self.weight(former);
+            }
+            if let Some(allowed) = self.era.most(grant.earliest(), at).filter(|&most| holding > most) {
+                return Some(Excess { from: at, to: at, admitted: holding, allowed });
+            }
+        }
+        None
+    }
+}
+
+fn weight(era: &Era<'_>, grant: &Entry) -> u128 {
+    u128::from(match charge(era.item()) {
+        Charge::Count => grant.count,
+        Charge::Ask => grant.asks.min(grant.count),
+    })
+}
+
+fn signed(weight: u128) -> i128 {
+    i128::try_from(weight).expect("counts have 64 bits")
+}
+
+fn unsigned(sum: i128) -> u128 {
+    u128::try_from(sum).expect("a sum of counts")
+}

@@ -1,0 +1,238 @@
+//! Storms that must be noticed: stores that are nearly right.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicUsize;
+
+use tidegate::catalog::{PutError, Watcher};
+use tidegate::store::{Capabilities, Usage};
+use tidegate::{
+    Actual, Answers, Ask, Capacity, Catalog, Detail, Hold, Intent, ItemSpec, LeaseId, Limit, MapStore, Order,
+    Outcome, Parting, Policy, Rejection, Settlement, Spoken, Store,
+};
+
+use super::*;
+
+/// What is wrong with a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Flaw {
+    Nothing,
+    /// It looks whether an order fits and charges it later, when it may not fit any more.
+    LooksThenCharges,
+    /// It forgets the last ask of a set.
+    ForgetsTheLastAsk,
+    /// It takes what fits of a set and then refuses the set.
+    TakesWhatFits,
+    /// It grants one more than this limit allows.
+    IsGenerousWith(&'static str),
+    /// It does not hear of edits.
+    IgnoresEdits,
+    /// It decides at an instant that was over before it was asked.
+    LivesInThePast,
+    /// It never answers the hundredth order.
+    Hangs,
+}
+
+/// A store with a flaw.
+struct Flawed {
+    inner: MapStore,
+    flaw: Flaw,
+    asked: AtomicUsize,
+}
+
+impl Flawed {
+    fn answer(&self, order: &Order<'_>) -> Result<tidegate::Answer, Rejection> {
+        let submit = |order: Order<'_>| {
+            let answers = self.inner.submit(&[order], Answers::new(Detail::Verdicts)).now();
+            answers.get(0).cloned().expect("one answer for one order")
+        };
+        let takes = order.intent == Intent::Acquire;
+        match self.flaw {
+            Flaw::LooksThenCharges if takes && order.hold == Hold::No => {
+                let looked = submit(Order { intent: Intent::Peek, ..*order })?;
+                if !looked.is_granted() || order.asks.iter().any(|ask| ask.limit_id == "slots") {
+                    return submit(*order);
+                }
+                std::thread::yield_now();
+                // A hold of nothing is settled to any cost, past the limit if it must be.
+                let nothing: Vec<Ask<'_>> = order.asks.iter().map(|ask| Ask { count: 0, ..*ask }).collect();
+                let held = submit(Order { hold: Hold::Yes, ..Order::acquire(&nothing) })?;
+                let Outcome::Granted(Some(grant)) = &held.outcome else { return Ok(held) };
+                let costs: Vec<_> = order.asks.iter().map(|ask| ask.count).collect();
+                self.inner.settle(grant.lease, Actual::Each(&costs)).now();
+                Ok(tidegate::Answer { outcome: Outcome::Granted(None), ..held })
+            }
+            Flaw::ForgetsTheLastAsk if order.asks.len() > 1 => {
+                submit(Order { asks: &order.asks[..order.asks.len() - 1], ..*order })
+            }
+            Flaw::TakesWhatFits if takes && order.asks.len() > 1 => {
+                let whole = submit(*order)?;
+                if !whole.is_granted() {
+                    for ask in order.asks.iter().filter(|ask| ask.limit_id != "slots") {
+                        submit(Order::acquire(&[*ask]))?;
+                    }
+                }
+                Ok(whole)
+            }
+            Flaw::LivesInThePast => {
+                let answer = submit(*order)?;
+                Ok(tidegate::Answer { at: Timestamp::from_ticks(answer.at.ticks() - 50 * STEP), ..answer })
+            }
+            Flaw::Hangs if self.asked.fetch_add(1, Ordering::Relaxed) >= 100 => loop {
+                std::thread::park();
+            },
+            _ => submit(*order),
+        }
+    }
+}
+
+impl Store for Flawed {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn submit(&self, orders: &[Order<'_>], mut buffer: Answers) -> Spoken<Answers> {
+        if self.flaw == Flaw::Nothing || orders.len() > 1 {
+            return self.inner.submit(orders, buffer);
+        }
+        buffer.clear();
+        for order in orders {
+            buffer.push(self.answer(order));
+        }
+        Spoken::Now(buffer)
+    }
+
+    fn release(&self, lease: LeaseId) -> Spoken<bool> {
+        self.inner.release(lease)
+    }
+
+    fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Spoken<Result<Option<Timestamp>, Rejection>> {
+        self.inner.renew(lease, ttl)
+    }
+
+    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Settlement> {
+        self.inner.settle(lease, actual)
+    }
+
+    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<(), Rejection>> {
+        self.inner.reset(limit_id, key)
+    }
+
+    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>> {
+        self.inner.usage(limit_id, key)
+    }
+}
+
+impl Catalog for Flawed {
+    fn get(&self, id: &str) -> Option<Arc<Limit>> {
+        self.inner.get(id)
+    }
+
+    fn list(&self) -> Vec<Arc<Limit>> {
+        self.inner.list()
+    }
+
+    fn put(&self, mut spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
+        if self.flaw == Flaw::IsGenerousWith(spec.id.as_str().to_owned().leak()) {
+            spec.items.iter_mut().for_each(one_more);
+        }
+        if self.flaw == Flaw::IgnoresEdits && expect == Expect::Present {
+            return Ok(self.inner.get(&spec.id).expect("it was put at first"));
+        }
+        self.inner.put(spec, expect)
+    }
+
+    fn remove(&self, id: &str, parting: Parting) -> bool {
+        self.inner.remove(id, parting)
+    }
+
+    fn watch(&self, watcher: Watcher) {
+        self.inner.watch(watcher);
+    }
+}
+
+fn one_more(item: &mut ItemSpec) {
+    if let Capacity::AtMost(limit) = &mut item.limit {
+        *limit += 1;
+    }
+    if let Policy::Bucket { burst: Some(burst), .. } = &mut item.policy {
+        *burst += 1;
+    }
+}
+
+fn noticed(flaw: Flaw, keys: usize, hands: Hands) -> Report {
+    let bench = |clock| -> Arc<dyn FullStore> {
+        Arc::new(Flawed { inner: MapStore::new(clock, 1), flaw, asked: AtomicUsize::new(0) })
+    };
+    let patience = Duration::from_millis(300);
+    storm(bench, Plan { orders: 1_500, patience, ..Plan::of(keys, hands) })
+}
+
+#[track_caller]
+fn caught(flaw: Flaw, keys: usize, hands: Hands, fault: &str) {
+    let report = noticed(flaw, keys, hands);
+    assert!(report.faults.iter().any(|found| found.contains(fault)), "{flaw:?} went unnoticed: {report}");
+}
+
+#[test]
+fn a_store_without_a_flaw_is_left_alone() {
+    for hands in [Hands::Off, Hands::On] {
+        noticed(Flaw::Nothing, 10, hands).prove();
+    }
+}
+
+#[test]
+fn looking_and_then_charging_is_caught() {
+    caught(Flaw::LooksThenCharges, 1, Hands::Off, "allowed");
+    caught(Flaw::LooksThenCharges, 10, Hands::Off, "allowed");
+}
+
+#[test]
+fn a_forgotten_ask_is_caught() {
+    caught(Flaw::ForgetsTheLastAsk, 10, Hands::Off, "granted");
+    caught(Flaw::ForgetsTheLastAsk, 10, Hands::On, "granted");
+}
+
+#[test]
+fn a_refusal_that_charges_is_caught() {
+    caught(Flaw::TakesWhatFits, 10, Hands::Off, "stock");
+    caught(Flaw::TakesWhatFits, 10, Hands::On, "stock");
+}
+
+#[test]
+fn one_too_many_of_any_limit_is_caught() {
+    for limit in ["stock", "rate", "turn", "hour", "slide", "slots"] {
+        for keys in [1, 10] {
+            caught(Flaw::IsGenerousWith(limit), keys, Hands::Off, &format!("{limit}: "));
+        }
+        caught(Flaw::IsGenerousWith(limit), 10, Hands::On, &format!("{limit}: "));
+    }
+}
+
+#[test]
+fn an_edit_that_is_not_heard_is_caught() {
+    caught(Flaw::IgnoresEdits, 10, Hands::On, "allowed");
+}
+
+#[test]
+fn a_decision_outside_of_its_call_is_caught() {
+    caught(Flaw::LivesInThePast, 10, Hands::Off, "but asked from");
+}
+
+#[test]
+fn a_deadlock_names_its_seed_and_who_is_where() {
+    let panic = catch_unwind(AssertUnwindSafe(|| noticed(Flaw::Hangs, 10, Hands::On))).expect_err("it hangs");
+    let story = panic.downcast_ref::<String>().expect("a story");
+    assert!(story.contains("seed 1") && story.contains("asker 3: Submitting"), "{story}");
+    assert!(story.contains("operator: Waiting"), "{story}");
+}
+
+/// Nothing is proved exactly from what was heard alone, and nothing is held against a store that is right.
+#[test]
+fn a_store_may_keep_its_times_to_itself() {
+    let bench = |clock| -> Arc<dyn FullStore> { Arc::new(MapStore::new(clock, 1)) };
+    for hands in [Hands::Off, Hands::On] {
+        let report = storm(bench, Plan { times: Times::Heard, orders: 500, ..Plan::of(10, hands) });
+        report.prove();
+        assert!(report.limits.iter().all(|limit| limit.proof == Some(Proof::Unrefuted)));
+    }
+}

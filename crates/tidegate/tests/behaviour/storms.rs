@@ -1,0 +1,28 @@
+//! Many askers at once: nothing is granted that the definitions do not allow, as proved from the record.
+
+use std::sync::Arc;
+
+use tidegate::{FullStore, MapStore};
+use tidegate_testkit::storm::SteppingClock;
+
+mod map {
+    use super::*;
+
+    fn bench(clock: Arc<SteppingClock>) -> Arc<dyn FullStore> {
+        Arc::new(MapStore::new(clock, 1))
+    }
+
+    tidegate_testkit::storms!(bench);
+}
+
+mod memory {
+    use tidegate::{Memory, MemoryStore};
+
+    use super::*;
+
+    fn bench(clock: Arc<SteppingClock>) -> Arc<dyn FullStore> {
+        Arc::new(MemoryStore::new(clock, Memory { secret: [3, 4], ..Memory::default() }))
+    }
+
+    tidegate_testkit::storms!(bench);
+}
