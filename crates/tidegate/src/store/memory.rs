@@ -221,6 +221,7 @@ impl Catalog for MemoryStore {
 }
 
 type Limits = HashMap<Box<str>, Arc<Tenant>>;
+type Retired = HashMap<Box<str>, (Timestamp, Arc<Tenant>)>;
 
 /// What all handles of a store share.
 pub(super) struct Shared {
@@ -233,7 +234,7 @@ pub(super) struct Shared {
     seen: AtomicU64,
     limits: RwLock<Limits>,
     /// Limits that vanished from a file, with the instant their state is forgotten.
-    retired: Mutex<HashMap<Box<str>, (Timestamp, Arc<Tenant>)>>,
+    retired: Mutex<Retired>,
     /// Held while the set of limits or one of them changes.
     change: Mutex<()>,
     desk: Mutex<Desk>,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use tidegate_core::order::MOST_ASKS;
-use tidegate_core::{Amount, Ask, Decision, Intent, Order, Timestamp, Verdict};
+use tidegate_core::{Amount, Ask, Intent, Order, Timestamp, Verdict};
 
 use super::brief::Brief;
 use super::deciding::{glance, quickly};
@@ -119,8 +119,8 @@ impl Shared {
 
     fn verdict(&self, pleas: &[Plea<'_>], now: Timestamp) -> Result<Verdict, Rejection> {
         match quickly(Intent::Acquire, pleas, now, &mut None) {
-            Some((Decision::Granted, _)) => Ok(Verdict::Granted),
-            Some((Decision::Denied(denial), _)) => Ok(Verdict::Denied(denial.wait)),
+            Some((None, _)) => Ok(Verdict::Granted),
+            Some((Some(refused), _)) => Ok(Verdict::Denied(refused.denial.wait)),
             None => self.thorough_verdict(pleas),
         }
     }

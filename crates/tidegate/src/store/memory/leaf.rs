@@ -176,6 +176,12 @@ impl Leaf {
         self.edition.load(Ordering::Acquire)
     }
 
+    /// Where the edition of its rows is read.
+    #[inline(always)]
+    pub(super) fn present(&self) -> &AtomicU64 {
+        &self.edition
+    }
+
     /// The earliest instant at which its rows may be decided on. It is looked at after a row was read.
     #[inline(always)]
     pub(super) fn floor(&self) -> Timestamp {

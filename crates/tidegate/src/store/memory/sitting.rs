@@ -358,7 +358,7 @@ impl<'a> Sitting<'a> {
         mut self,
         shared: &Shared,
         order: &Order<'_>,
-        mut desk: Option<&mut Desk>,
+        desk: Option<&mut Desk>,
         answers: &mut Answers,
     ) -> Option<Answer> {
         let mut entrants = self.take_rows();
@@ -383,7 +383,7 @@ impl<'a> Sitting<'a> {
                 Outcome::Denied(Denied { lapses_at: conclusion.lapses_at, ..denied })
             }
             Decision::Granted => {
-                Outcome::Granted(self.grant(order, &mut entrants, &conclusion, desk.as_deref_mut(), shared))
+                Outcome::Granted(self.grant(order, &mut entrants, &conclusion, desk, shared))
             }
         };
         self.count(order, &conclusion);
@@ -499,8 +499,8 @@ pub(super) fn with_row<T>(
     let tag = tenant.printer.print(key);
     loop {
         let mut owned = match if_missing {
-            Missing::IsMade => tenant.leaf_or_new(tag).own(),
-            Missing::IsBlank | Missing::IsNothing => match tenant.leaf(tag) {
+            Missing::Made => tenant.leaf_or_new(tag).own(),
+            Missing::Blank | Missing::Ignored => match tenant.leaf(tag) {
                 Some(leaf) => leaf.own(),
                 None => return blank(tenant, tag, if_missing, change),
             },
@@ -512,7 +512,7 @@ pub(super) fn with_row<T>(
         tenant.bring(&mut owned, &edition);
         owned.leaf.raise(now);
         let means = Means { edition: &edition, budget: &tenant.budget, now };
-        if if_missing == Missing::IsMade && owned.leaf.find(tag).is_none() {
+        if if_missing == Missing::Made && owned.leaf.find(tag).is_none() {
             match owned.reserve(tag, means) {
                 Reserved::Here => {}
                 Reserved::Below => continue,
@@ -541,11 +541,11 @@ pub(super) fn with_row<T>(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing {
     /// It is made, if there is room.
-    IsMade,
+    Made,
     /// It is looked at as if it were blank.
-    IsBlank,
-    /// Nothing.
-    IsNothing,
+    Blank,
+    /// Nothing is done.
+    Ignored,
 }
 
 fn blank<T>(
@@ -556,7 +556,7 @@ fn blank<T>(
 ) -> Option<T> {
     let edition = tenant.edition();
     let mut row = Row::blank(&edition.limit, Per::Key);
-    (if_missing == Missing::IsBlank).then(|| change(&edition, edition.seat(Per::Key, tag), &mut row))
+    (if_missing == Missing::Blank).then(|| change(&edition, edition.seat(Per::Key, tag), &mut row))
 }
 
 /// Decides the first ask of a new key, where the limit has one item. `None` if it is not that simple after all.
