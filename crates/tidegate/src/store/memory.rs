@@ -22,6 +22,7 @@ mod line;
 mod operators;
 mod print;
 mod quick;
+mod rows;
 mod shelf;
 mod sitting;
 mod sync;

@@ -9,7 +9,7 @@ use tidegate_core::{Ask, Hold, Intent, Order, Reading, Timestamp};
 use super::edition::Edition;
 use super::line::Tag;
 use super::quick::{self, MOST_ROWS, Plea, Quick, Refused};
-use super::sitting;
+use super::rows;
 use super::tenant::{Tenant, holds};
 use super::{Desk, LOOK_AHEAD, Limits, Shared};
 use crate::answer::{Answer, Answers, Denied, Detail, ItemReading, Outcome, Rejection};
@@ -179,11 +179,11 @@ pub(super) fn quickly(
             Quick::NeedsRow { ask } => {
                 let tag = pleas[ask].tag()?;
                 if let ([plea], None) = (pleas, &reader)
-                    && let Some(at) = sitting::begin(plea, tag, now)
+                    && let Some(at) = rows::begin(plea, tag, now)
                 {
                     return Some((None, at));
                 }
-                if !sitting::admit(pleas[ask].tenant, tag, now) {
+                if !rows::admit(pleas[ask].tenant, tag, now) {
                     return None;
                 }
             }

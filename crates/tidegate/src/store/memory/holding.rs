@@ -10,7 +10,7 @@ use std::time::Duration;
 use tidegate_core::decide;
 use tidegate_core::{LeaseId, Line, Load, Row, Tenure, Timestamp};
 
-use super::sitting::{Missing, with_row};
+use super::rows::{Missing, with_row};
 use super::tenant::Tenant;
 use super::{Desk, Limits, Shared};
 use crate::store::leases::{Holding, Lease, SETTLED_MEMORY};

@@ -7,7 +7,7 @@ use tidegate_core::{Limit, LimitSpec, Line, Load, Per, Policy, Season, Timestamp
 
 use super::Shared;
 use super::edition::Because;
-use super::sitting::{Missing, with_row};
+use super::rows::{Missing, with_row};
 use super::tenant::Tenant;
 use crate::answer::Rejection;
 use crate::catalog::{Expect, Parting, PutError, RETIREMENT};
