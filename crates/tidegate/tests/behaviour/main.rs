@@ -11,6 +11,7 @@ mod layer;
 mod limiter_over_map;
 mod limiter_over_memory;
 mod map_store;
+mod memory_handles;
 mod memory_store;
 mod stage;
 mod storms;

@@ -61,7 +61,7 @@ impl Shared {
         self.decide_pleas(limits, order, &pleas, now, answers)
     }
 
-    fn decide_pleas(
+    pub(super) fn decide_pleas(
         &self,
         limits: &Limits,
         order: &Order<'_>,
