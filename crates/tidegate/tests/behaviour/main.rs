@@ -13,6 +13,7 @@ mod limiter_over_memory;
 mod map_store;
 mod memory_handles;
 mod memory_store;
+mod observing;
 mod stage;
 mod storms;
 mod stream;
