@@ -19,6 +19,8 @@ mod gate;
 mod holding;
 mod leaf;
 mod line;
+#[cfg(all(test, tidegate_loom))]
+mod models;
 mod operators;
 mod print;
 mod quick;

@@ -28,7 +28,7 @@ use super::tenant::Tenant;
 /// The most rows that are decided on the quick way.
 pub(super) const MOST_ROWS: usize = 8;
 /// How often an order is tried before the locks are taken.
-const TRIES: u32 = 64;
+const TRIES: u32 = if cfg!(tidegate_loom) { 3 } else { 64 };
 
 /// An ask whose limit was found.
 #[derive(Clone, Copy)]

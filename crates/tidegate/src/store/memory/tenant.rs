@@ -2,7 +2,7 @@
 
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError};
 
 use tidegate_core::{Item, Law, Limit, Mode, Per, Row, Timestamp};
 
@@ -14,7 +14,7 @@ use super::leaf::{Leaf, Means, Owned};
 use super::line::{self, PRESENT, Tag};
 use super::print::Printer;
 use super::shelf::Shelf;
-use super::sync::{AtomicU64, Mutex, MutexGuard, OnceLock, Ordering};
+use super::sync::{AtomicU64, Mutex, MutexGuard, OnceLock, Ordering, RwLock};
 
 /// How many editions may be remembered for leaves that nobody came to since.
 const MOST_EDITIONS: usize = 32;
