@@ -2,6 +2,7 @@
 
 mod examples;
 mod file;
+mod flood;
 mod layer;
 mod leases;
 mod map_store;
