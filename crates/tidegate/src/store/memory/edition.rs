@@ -134,13 +134,21 @@ impl Edition {
         if cell == RESERVED {
             return None;
         }
-        let seat = self.seat(Per::Key, tag);
         match self.layout(Per::Key) {
+            // Keys with exceptions are never in cells.
             Some(layout) if cell & WIDE == 0 => {
-                let state: State = layout.shape.read(self.rule(layout), cell & PAYLOAD);
-                Row::of(state).freshens(&self.limit, seat, now)
+                let rule = self.rule(layout);
+                let state: State = layout.shape.read(rule, cell & PAYLOAD);
+                let empties = if rule.is_fresh(&state, now) { Some(now) } else { rule.empties(&state, now) };
+                match self.limit.ends_at() {
+                    Some(end) => Some(empties.map_or(end, |at| at.min(end))),
+                    None => empties,
+                }
             }
-            _ => shelf.look(cell, self.ring(Per::Key), |row| row.freshens(&self.limit, seat, now)),
+            _ => {
+                let seat = self.seat(Per::Key, tag);
+                shelf.look(cell, self.ring(Per::Key), |row| row.freshens(&self.limit, seat, now))
+            }
         }
     }
 

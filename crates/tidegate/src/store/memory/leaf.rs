@@ -1,14 +1,15 @@
-//! A leaf: up to some twenty thousand rows in lines, and the lock that their coming and going is done under.
+//! A leaf: up to some ten thousand rows in lines, and the lock that their coming and going is done under.
 //!
 //! A row belongs into the line that its tag says, as a fraction of the lines there are, or into one of the next few. The lines
 //! are in pages, and pages are only ever added, so that nobody who looks without a lock can find memory gone. When a new row finds
 //! no place the leaf is *rebuilt*: fresh rows are dropped, an eighth more pages is added if that was not enough, and every row is
-//! placed anew. A leaf that has grown to its full size hands its pages to sixteen leaves of the next level instead.
+//! placed anew. A leaf that has grown to its full size hands its pages to eight leaves of the next level instead.
 //!
 //! Whoever looks while a leaf is rebuilt may not find a row that is there. Not finding is therefore never believed without the lock.
 
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 
+use std::cell::Cell;
 use std::sync::{Arc, PoisonError};
 
 use tidegate_core::{Per, Row, Timestamp};
@@ -24,10 +25,10 @@ use super::sync::{AtomicU64, Mutex, MutexGuard, OnceLock, Ordering};
 /// Lines in a page.
 pub(super) const PAGE_LINES: usize = 64;
 /// Pages in a leaf.
-pub(super) const MOST_PAGES: usize = 128;
+pub(super) const MOST_PAGES: usize = 64;
 /// Leaves that a full leaf becomes.
-pub(super) const FAN: usize = 16;
-const FAN_BITS: u32 = 4;
+pub(super) const FAN: usize = 8;
+const FAN_BITS: u32 = 3;
 /// How many lines a row may lie after the one it belongs into.
 const REACH: usize = 64;
 /// How full a leaf may become, in rows of a hundred places.
@@ -153,7 +154,7 @@ impl Leaf {
     #[inline(always)]
     fn child(&self, tag: Tag) -> usize {
         let child = tag.low.wrapping_shl(self.used_bits) >> (u64::BITS - FAN_BITS);
-        usize::try_from(child).expect("four bits")
+        usize::try_from(child).expect("three bits")
     }
 
     /// Whether its rows moved a level down.
@@ -354,6 +355,15 @@ impl<'a> Owned<'a> {
         }
     }
 
+    /// Writes the first charge of a reserved row down.
+    pub(super) fn begin(&mut self, tag: Tag, word: u64, means: Means<'_>) {
+        if let Some(spot) = self.leaf.find(tag) {
+            let freshens = means.edition.freshens(tag, word, &self.inner.shelf, means.now);
+            self.inner.fresh_from = self.inner.fresh_from.min(freshens.unwrap_or(NEVER));
+            line::give_back(spot.line.cell(spot.slot), word);
+        }
+    }
+
     /// Forgets a row that is held and has nothing on the shelf.
     pub(super) fn vacate(&mut self, spot: &Spot<'_>, budget: &Budget) {
         line::give_back(spot.line.cell(spot.slot), EMPTY);
@@ -452,7 +462,9 @@ impl<'a> Owned<'a> {
 
     /// Takes every row out of its line.
     fn drain(&mut self) -> Vec<(Tag, u64)> {
-        let mut rows = Vec::with_capacity(self.inner.rows);
+        let mut rows = SCRATCH.take();
+        rows.clear();
+        rows.reserve(self.inner.rows);
         self.each_row(|_, tag, word| {
             rows.push((tag, word));
             EMPTY
@@ -467,6 +479,7 @@ impl<'a> Owned<'a> {
     fn arrange(&mut self, mut rows: Vec<(Tag, u64)>, means: Means<'_>) -> Rebuilt {
         loop {
             let Some(stuck) = rows.iter().position(|&(tag, word)| !self.place(tag, word, None)) else {
+                SCRATCH.set(rows);
                 return Rebuilt::Roomy;
             };
             let rest = rows.split_off(stuck);
@@ -551,7 +564,8 @@ impl<'a> Owned<'a> {
     fn clears(&mut self, line: &Line, slot: usize, over_fresh: Option<Means<'_>>) -> bool {
         let cell = line.cell(slot);
         let found = cell.load(Ordering::Relaxed);
-        let Some(means) = over_fresh.filter(|_| found != EMPTY) else { return found == EMPTY };
+        let may_be_fresh = |means: &Means<'_>| found != EMPTY && self.inner.fresh_from <= means.now;
+        let Some(means) = over_fresh.filter(may_be_fresh) else { return found == EMPTY };
         // Rows that are being decided on are not fresh for long.
         if found & HELD != 0 || !self.is_fresh(line.tag(slot), found, means) || !line::take(cell, found) {
             return false;
@@ -559,6 +573,11 @@ impl<'a> Owned<'a> {
         self.inner.forget(found, means.budget);
         true
     }
+}
+
+thread_local! {
+    /// Where rows are while a leaf is rebuilt, kept for the next time.
+    static SCRATCH: Cell<Vec<(Tag, u64)>> = const { Cell::new(Vec::new()) };
 }
 
 impl Inner {

@@ -403,6 +403,15 @@ impl Stand<'_> {
     }
 }
 
+/// What the cell of a new row says after this was charged to it; `None` if it does not fit.
+pub(super) fn first_word(brief: &Brief, count: u64, now: Timestamp) -> Option<u64> {
+    let cost = brief.first.cost(Load::of(count));
+    match brief.first.of_law(JudgeAndReckon { payload: 0, cost, now }) {
+        Ok(Judged::Granted(next)) => Some(PRESENT | next),
+        _ => None,
+    }
+}
+
 /// Decides one ask of a limit with one item, and says only whether and when.
 #[inline(always)]
 pub(super) fn decide_one(plea: &Plea<'_>, brief: &Brief, now: Timestamp) -> Option<Verdict> {

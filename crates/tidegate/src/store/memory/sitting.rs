@@ -12,7 +12,7 @@ use tidegate_core::{Hold, Intent, Limit, Load, Order, Per, Row, Seat, Timestamp}
 use super::edition::Edition;
 use super::leaf::{Leaf, Means, Owned, Reserved, Spot};
 use super::line::{self, Tag};
-use super::quick::Plea;
+use super::quick::{self, Plea};
 use super::tenant::{OwnedAll, Tenant};
 use super::{Desk, Shared};
 use crate::answer::{Answer, Answers, Denied, Outcome};
@@ -68,33 +68,30 @@ impl Shared {
         order: &Order<'_>,
         pleas: &[Plea<'_>],
         now: Timestamp,
-        desk: Option<&mut Desk>,
+        mut desk: Option<&mut Desk>,
         answers: &mut Answers,
     ) -> Answer {
         loop {
-            let mut sitting = Sitting::open(pleas, self.latest(now));
-            // What was decided before us on these rows was decided no later than now.
-            sitting.now = sitting.floor().max(self.latest(now));
-            if !sitting.make_rows(order) {
+            let mut sitting = Sitting::new(pleas);
+            if !sitting.lock(self, now) || !sitting.make_rows(order) {
                 continue;
             }
-            return sitting.decide(self, order, desk, answers);
+            if let Some(answer) = sitting.decide(self, order, desk.as_deref_mut(), answers) {
+                return answer;
+            }
         }
     }
 }
 
 impl<'a> Sitting<'a> {
-    /// Takes the locks of every row that the pleas are about, and brings the rows to the present edition.
-    fn open(pleas: &[Plea<'a>], now: Timestamp) -> Sitting<'a> {
-        loop {
-            let mut sitting = Sitting { locks: Vec::new(), parties: Vec::new(), editions: Vec::new(), now };
-            for (ask, plea) in pleas.iter().enumerate() {
-                sitting.enter(ask, plea, plea.tag());
-            }
-            if sitting.lock() {
-                return sitting;
-            }
+    /// The rows that the pleas are about.
+    fn new(pleas: &[Plea<'a>]) -> Sitting<'a> {
+        let now = Timestamp::EPOCH;
+        let mut sitting = Sitting { locks: Vec::new(), parties: Vec::new(), editions: Vec::new(), now };
+        for (ask, plea) in pleas.iter().enumerate() {
+            sitting.enter(ask, plea, plea.tag());
         }
+        sitting
     }
 
     /// One party per row: those of a limit side by side with its `all` row first, repeated asks added up.
@@ -134,8 +131,9 @@ impl<'a> Sitting<'a> {
         &self.editions.iter().find(own).expect("every tenant that is asked is here").1
     }
 
-    /// Takes the locks by address; `false` if a leaf has become a branch, or a limit has changed, since it was found.
-    fn lock(&mut self) -> bool {
+    /// Takes the locks by address, and brings the rows to the present edition. `false` if a leaf has become a branch, or a limit has
+    /// changed, since it was found.
+    fn lock(&mut self, shared: &Shared, now: Timestamp) -> bool {
         let mut order: Vec<usize> = (0..self.locks.len()).collect();
         order.sort_unstable_by_key(|&index| self.locks[index].address());
         for index in order {
@@ -149,7 +147,9 @@ impl<'a> Sitting<'a> {
                 }
             }
         }
-        if self.editions.iter().any(|(tenant, edition)| tenant.edition().number != edition.number) {
+        // The time first, then the limits: who is told of an edit is not decided on before it under what was there before.
+        self.now = self.floor().max(shared.latest(now));
+        if !self.is_up_to_date() {
             return false;
         }
         for index in 0..self.locks.len() {
@@ -161,6 +161,11 @@ impl<'a> Sitting<'a> {
             }
         }
         true
+    }
+
+    /// Whether the limits are still what they were when they were found.
+    fn is_up_to_date(&self) -> bool {
+        self.editions.iter().all(|(tenant, edition)| tenant.edition().number == edition.number)
     }
 
     /// The earliest instant at which these rows may be decided on.
@@ -348,19 +353,23 @@ impl<'a> Sitting<'a> {
         }
     }
 
-    /// Judges, charges, and puts everything back.
+    /// Judges, charges, and puts everything back. `None` if a limit changed before the time was certain.
     fn decide(
         mut self,
         shared: &Shared,
         order: &Order<'_>,
         mut desk: Option<&mut Desk>,
         answers: &mut Answers,
-    ) -> Answer {
+    ) -> Option<Answer> {
         let mut entrants = self.take_rows();
         // Rows in cells may have been charged by somebody whose clock was read after ours.
         let now = entrants.iter().map(|entrant| entrant.row.latest_charge()).fold(self.now, Timestamp::max);
         self.now = now;
         self.raise();
+        if !self.is_up_to_date() {
+            self.put_rows(entrants);
+            return None;
+        }
         shared.has_seen(now);
         let first = answers.mark();
         let number = desk.as_ref().map_or(0, |desk| desk.granted_leases + 1);
@@ -384,13 +393,13 @@ impl<'a> Sitting<'a> {
         for (tenant, edition) in &editions {
             tenant.keep_brief(edition, now);
         }
-        Answer {
+        Some(Answer {
             outcome,
             at: now,
             degraded: conclusion.degraded,
             shadowed: conclusion.shadowed,
             readings: first..answers.mark(),
-        }
+        })
     }
 
     fn grant(
@@ -548,6 +557,36 @@ fn blank<T>(
     let edition = tenant.edition();
     let mut row = Row::blank(&edition.limit, Per::Key);
     (if_missing == Missing::IsBlank).then(|| change(&edition, edition.seat(Per::Key, tag), &mut row))
+}
+
+/// Decides the first ask of a new key, where the limit has one item. `None` if it is not that simple after all.
+pub(super) fn begin(plea: &Plea<'_>, tag: Tag, now: Timestamp) -> Option<Timestamp> {
+    let tenant = plea.tenant;
+    loop {
+        let mut owned = tenant.leaf_or_new(tag).own();
+        if owned.leaf.is_branch() {
+            continue;
+        }
+        let edition = tenant.edition();
+        tenant.bring(&mut owned, &edition);
+        let now = now.max(owned.leaf.floor());
+        let brief =
+            tenant.board.read().filter(|brief| brief.is_good(now) && brief.edition == edition.number)?;
+        if brief.has_second() || brief.excepts() || owned.leaf.find(tag).is_some() {
+            return None;
+        }
+        let word = quick::first_word(&brief, plea.count, now)?;
+        let means = Means { edition: &edition, budget: &tenant.budget, now };
+        match owned.reserve(tag, means) {
+            Reserved::Here => {
+                owned.begin(tag, word, means);
+                tenant.counts.granted();
+                return Some(now);
+            }
+            Reserved::Below => {}
+            Reserved::Crowded => return None,
+        }
+    }
 }
 
 /// Gives a key a row, blank and nobody's, so that the quick way finds it. `false` if it cannot be.
