@@ -17,7 +17,7 @@ use crate::report::Report;
 const GOVERNOR: &str = "governor";
 const PEERS: [&str; 3] = [GOVERNOR, "throttlecrab", "pingora-limits"];
 const SUBJECTS: [&str; 6] = [NAME, SUBMIT, MAP, PEERS[0], PEERS[1], PEERS[2]];
-const SHARED: [Rule; 3] = [Rule::LIVE; 3];
+const SHARED: [Rule; 3] = [Rule::FREE; 3];
 const THREADS: [u64; 2] = [1, 2];
 
 /// How many decisions a thread makes in a round.
@@ -61,9 +61,9 @@ impl Bench<'_> {
         let decisions = self.decisions();
         let keys = || THREADS.map(|_| Keys::hot(decisions));
         if self.args.wants("hot-granted") {
-            let mut subjects = everybody(Rule::LIVE, 1_000);
-            subjects.push(Box::new(Submit::memory(SystemClock::new(), Rule::LIVE)));
-            subjects.push(Box::new(Submit::map(SystemClock::new(), Rule::LIVE)));
+            let mut subjects = everybody(Rule::FREE, 1_000);
+            subjects.push(Box::new(Submit::memory(SystemClock::new(), Rule::FREE)));
+            subjects.push(Box::new(Submit::map(SystemClock::new(), Rule::FREE)));
             self.measure("hot-granted", &subjects, &keys(), Shape::Singles, 100.0);
             self.measure("hot-granted, batches of 16", &subjects, &keys(), Shape::Batches, 100.0);
         }
@@ -92,22 +92,19 @@ impl Bench<'_> {
         if !self.args.wants("set-of-four") {
             return;
         }
-        let of_four = || -> Vec<Box<dyn Subject>> {
-            let rules: Vec<_> = SHARED
-                .iter()
-                .map(|rule| (*rule, Reach::Shared))
-                .chain([(Rule::LIVE, Reach::PerKey)])
-                .collect();
+        let of_four = |keyed| -> Vec<Box<dyn Subject>> {
+            let rules: Vec<_> =
+                SHARED.iter().map(|rule| (*rule, Reach::Shared)).chain([(keyed, Reach::PerKey)]).collect();
             vec![
                 Box::new(Tidegate::new(SystemClock::new(), &rules)),
-                Box::new(Governor::behind(&SHARED, Rule::LIVE)),
+                Box::new(Governor::behind(&SHARED, keyed)),
             ]
         };
         let decisions = self.decisions();
         let hot = THREADS.map(|_| Keys::hot(decisions));
-        self.measure("set-of-four, hot", &of_four(), &hot, Shape::Singles, 100.0);
+        self.measure("set-of-four, hot", &of_four(Rule::FREE), &hot, Shape::Singles, 100.0);
         let many = self.many();
-        let uniform = of_four();
+        let uniform = of_four(Rule::LIVE);
         load(&uniform, many);
         self.measure("set-of-four, uniform", &uniform, &self.draws(many), Shape::Singles, 100.0);
         check_rows(&uniform, many);

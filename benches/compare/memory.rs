@@ -83,6 +83,7 @@ pub(crate) fn child(case: &[String]) -> Result<Value, Failure> {
         "throttlecrab" => Box::new(Throttlecrab::new(rule, usize::try_from(count)?)),
         _ => return Err("no such subject".into()),
     };
+    let began = machine::wall_time();
     let mut asker = subject.asker();
     let mut key = String::new();
     for _ in 0..charges {
@@ -92,6 +93,12 @@ pub(crate) fn child(case: &[String]) -> Result<Value, Failure> {
         }
     }
     let grown = machine::resident_bytes().saturating_sub(before);
+    let elapsed = machine::wall_time().saturating_sub(began);
+    if matches!(rule, Rule::Sliding(_)) && elapsed >= Rule::MINUTE {
+        return Err(
+            "filling it took longer than the window, so that less was remembered; run it again".into()
+        );
+    }
     if let Some(rows) = subject.rows().filter(|rows| *rows != count) {
         return Err(format!("{name} remembers {rows} keys of {count}").into());
     }

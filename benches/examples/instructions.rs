@@ -73,15 +73,15 @@ fn per_key(rule: Rule) -> Vec<(Rule, Reach)> {
 }
 
 fn paths() -> [Path; 8] {
-    let four = [vec![(Rule::LIVE, Reach::Shared); 3], per_key(Rule::LIVE)].concat();
+    let four = [vec![(Rule::FREE, Reach::Shared); 3], per_key(Rule::FREE)].concat();
     let new = Keys::each(DECISIONS as u64);
     [
-        Path::hot("hot_granted", per_key(Rule::LIVE)),
+        Path::hot("hot_granted", per_key(Rule::FREE)),
         Path { granted: 0, ..Path::hot("hot_refused", per_key(Rule::SPENT)) },
         Path::among_many("hit_among_100k", Shape::Singles),
         Path::among_many("batch_of_16", Shape::Batches),
         Path::hot("set_of_four", four),
-        Path { door: Door::Submit, ..Path::hot("submit_hot_granted", per_key(Rule::LIVE)) },
+        Path { door: Door::Submit, ..Path::hot("submit_hot_granted", per_key(Rule::FREE)) },
         Path { door: Door::Submit, ..Path::among_many("submit_batch_of_16", Shape::Batches) },
         Path { before: Keys::default(), keys: new, ..Path::hot("insert_new_key", per_key(Rule::LIVE)) },
     ]

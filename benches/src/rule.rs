@@ -21,14 +21,21 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// More than anybody can ask for, and a second for each unit to come back: everything is granted, and a row that was
-    /// charged stays charged for as long as it is measured. A rate so high that rows are fresh at once would measure a store
-    /// that need not remember them.
-    pub const LIVE: Rule = Rule::Bucket { step: Duration::from_secs(1), burst: 1_000_000_000 };
+    /// More than anybody can ask for, and a second for each unit to come back: one key that is asked for all the time is always
+    /// granted, and never fresh.
+    pub const FREE: Rule = Rule::Bucket { step: Duration::from_secs(1), burst: 1_000_000_000 };
+    /// More than any of many keys is asked for, and an hour for each unit to come back: a row that was charged once is not fresh
+    /// for as long as it is measured. Were it sooner, what is measured need not remember it.
+    pub const LIVE: Rule = Rule::Bucket { step: Duration::from_secs(3_600), burst: 100_000 };
     /// Spent at once: nearly everything is refused.
     pub const SPENT: Rule = Rule::Bucket { step: Duration::from_secs(17_280), burst: 5 };
     /// Fresh again a tenth of a second after one hit: its rows need not be kept for long.
     pub const BRIEF: Rule = Rule::Bucket { step: Duration::from_millis(100), burst: 10 };
+
+    /// The window of [`Rule::Sliding`].
+    pub const MINUTE: Duration = Duration::from_secs(60);
+    /// The window of [`Rule::Interval`].
+    pub const HOUR: Duration = Duration::from_secs(3_600);
 
     /// The rule of this name.
     pub fn named(name: &str) -> Option<Rule> {

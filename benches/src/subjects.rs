@@ -3,8 +3,6 @@
 pub mod submit;
 pub mod tidegate;
 
-use std::time::Duration;
-
 use ::tidegate::{Catalog, Expect, ItemSpec, LimitSpec, Policy, Precision, Unit};
 
 use crate::rule::{Reach, Rule};
@@ -20,13 +18,12 @@ fn put(catalog: &impl Catalog, rules: &[(Rule, Reach)]) -> Vec<String> {
 }
 
 fn spec(id: &str, rule: Rule, reach: Reach) -> LimitSpec {
-    let (minute, hour) = (Duration::from_secs(60), Duration::from_secs(3_600));
     let (policy, capacity) = match rule {
         Rule::Bucket { step, burst } => (Policy::Bucket { window: step, burst: Some(burst.into()) }, 1),
         Rule::Day(capacity) => (Policy::Calendar(Unit::Day), capacity),
-        Rule::Interval(capacity) => (Policy::Interval { window: hour }, capacity),
+        Rule::Interval(capacity) => (Policy::Interval { window: Rule::HOUR }, capacity),
         Rule::Sliding(capacity) => {
-            (Policy::Sliding { window: minute, precision: Precision::Exact }, capacity)
+            (Policy::Sliding { window: Rule::MINUTE, precision: Precision::Exact }, capacity)
         }
     };
     let item = ItemSpec::of(policy, capacity.into());

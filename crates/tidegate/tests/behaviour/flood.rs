@@ -168,7 +168,9 @@ fn of_days_refuses_new_keys_until_midnight() {
                 assert!(answer.degraded, "nothing else could refuse a new key");
                 assert_eq!(denied.wait, Wait::Until(MIDNIGHT));
                 turned_away += 1;
-                assert_eq!(flooded.gate.try_acquire(&key(number), 1), Ok(Verdict::Denied(denied.wait)));
+                if number % 16 == 0 {
+                    assert_eq!(flooded.gate.try_acquire(&key(number), 1), Ok(Verdict::Denied(denied.wait)));
+                }
             }
         }
         if number % SELDOM == 0 {
