@@ -7,12 +7,9 @@
 
 use std::error::Error;
 use std::io::Write;
-use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{
-    Actual, Catalog, Decision, Expect, ItemSpec, LimitSpec, Limiter, MapStore, Policy, Precision, SystemClock,
-};
+use tidegate::{Actual, Decision, Expect, ItemSpec, LimitSpec, Limiter, Policy, Precision};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -25,9 +22,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
 pub(crate) async fn story(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     let sliding = Policy::Sliding { window: MINUTE, precision: Precision::Exact };
     let budget = LimitSpec::named("llm").with(ItemSpec::of(sliding, 10_000).per_key());
-    let store = MapStore::new(SystemClock::new(), 0);
-    store.put(budget, Expect::Absent)?;
-    let limiter = Limiter::new(Arc::new(store));
+    let limiter = Limiter::in_memory();
+    limiter.store().put(budget, Expect::Absent)?;
 
     for (prompt, estimate, truth) in [
         ("a short question", 2_000, 350),

@@ -7,7 +7,9 @@ use std::error::Error;
 use std::io::Write;
 use std::sync::Arc;
 
-use tidegate::{Ask, Catalog, Clock, Decision, Expect, Limiter, ManualClock, MapStore, Timestamp, file};
+use tidegate::{
+    Ask, Catalog, Clock, Decision, Expect, Limiter, ManualClock, Memory, MemoryStore, Timestamp, file,
+};
 
 const LIMITS: &str = "
 limits:
@@ -21,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// One user who forgot a password, and one address that tries many users.
 pub(crate) fn story(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
-    // A program uses SystemClock; this clock is moved by hand so that the story takes no time.
+    // A program uses Limiter::in_memory; this clock is moved by hand so that the story takes no time.
     let clock = Arc::new(ManualClock::at(Timestamp::EPOCH));
     let limiter = Limiter::new(Arc::new(store(Arc::clone(&clock))?));
 
@@ -54,9 +56,9 @@ fn try_login(limiter: &Limiter, user: &str, address: &str) -> Result<String, Box
     })
 }
 
-fn store(clock: impl Clock + 'static) -> Result<MapStore, Box<dyn Error>> {
+fn store(clock: impl Clock + 'static) -> Result<MemoryStore, Box<dyn Error>> {
     let limits = file::read("login", LIMITS.as_bytes()).map_err(|errors| errors.summary())?.settings.limits;
-    let store = MapStore::new(clock, 0);
+    let store = MemoryStore::new(clock, Memory::default());
     for limit in limits {
         store.put(limit, Expect::Absent)?;
     }

@@ -6,12 +6,9 @@
 
 use std::error::Error;
 use std::io::Write;
-use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{
-    Catalog, Charge, Decision, Expect, ItemSpec, LimitSpec, Limiter, MapStore, Policy, SystemClock,
-};
+use tidegate::{Charge, Decision, Expect, ItemSpec, LimitSpec, Limiter, Policy};
 use tokio::sync::mpsc;
 
 #[tokio::main(flavor = "current_thread")]
@@ -34,9 +31,8 @@ pub(crate) async fn story(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     let ttl = Duration::from_secs(60);
     // Concurrency costs one by default, however large the ask; here it costs what the job weighs.
     let slots = ItemSpec { charge: Some(Charge::Count), ..ItemSpec::of(Policy::Concurrency { ttl }, 4) };
-    let store = MapStore::new(SystemClock::new(), 0);
-    store.put(LimitSpec::named("workers").with(slots), Expect::Absent)?;
-    let limiter = Limiter::new(Arc::new(store));
+    let limiter = Limiter::in_memory();
+    limiter.store().put(LimitSpec::named("workers").with(slots), Expect::Absent)?;
 
     let (news, mut told) = mpsc::unbounded_channel();
     for job in JOBS {

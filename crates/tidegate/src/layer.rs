@@ -40,17 +40,17 @@ pub use asking::Asking;
 /// the same layer.
 ///
 /// ```
-/// use std::sync::Arc;
 /// use tidegate::layer::{Failure, LimitLayer};
-/// use tidegate::{Catalog, Expect, ItemSpec, LimitSpec, Limiter, MapStore, Policy, SystemClock};
+/// use tidegate::{Expect, ItemSpec, LimitSpec, Limiter, Policy};
 /// use tower::{ServiceBuilder, ServiceExt, service_fn};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-/// let store = MapStore::new(SystemClock::new(), 0);
-/// store.put(LimitSpec::named("echo").with(ItemSpec::of(Policy::Total, 1).per_key()), Expect::Absent)?;
+/// let limiter = Limiter::in_memory();
+/// let once = LimitSpec::named("echo").with(ItemSpec::of(Policy::Total, 1).per_key());
+/// limiter.store().put(once, Expect::Absent)?;
 /// let layer = LimitLayer::new(
-///     Limiter::new(Arc::new(store)),
+///     limiter,
 ///     |name: &String| ("echo", name.clone()),
 ///     |denied| format!("no: {}", denied.item_name()),
 ///     |error| Failure::Refuse(error.to_string()),

@@ -2,19 +2,36 @@
 //!
 //! A [`store::Store`] decides [`Order`]s against the limits of its [`catalog::Catalog`], at the time of its
 //! [`clock::Clock`]. What limits mean is the business of [`tidegate_core`]; this crate gives them a place to live. Programs
-//! ask a [`Limiter`]; what follows is the layer below it, which doors and batches use.
+//! ask a [`Limiter`]:
 //!
 //! ```
 //! use std::time::Duration;
-//! use tidegate::{Answers, Ask, Catalog, Detail, Expect, ItemSpec, LimitSpec, ManualClock, MapStore, Order, Policy};
-//! use tidegate::{Precision, Store, Timestamp};
+//! use tidegate::{Decision, Expect, ItemSpec, LimitSpec, Limiter, Policy, Precision};
 //!
 //! // Five logins in any fifteen seconds, for each user.
 //! let sliding = Policy::Sliding { window: Duration::from_secs(15), precision: Precision::Exact };
 //! let login = LimitSpec::named("login").with(ItemSpec::of(sliding, 5).per_key());
 //!
-//! let store = MapStore::new(ManualClock::at(Timestamp::EPOCH), 0);
-//! store.put(login, Expect::Absent)?;
+//! let limiter = Limiter::in_memory();
+//! limiter.store().put(login, Expect::Absent)?;
+//!
+//! for _ in 0..5 {
+//!     assert!(limiter.ask("login", "ada").try_acquire()?.is_granted());
+//! }
+//! let Decision::Denied(denial) = limiter.ask("login", "ada").try_acquire()? else { panic!("five are enough") };
+//! assert!(denial.retry_after().is_some_and(|wait| wait <= Duration::from_secs(15)));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Below it are the stores, which doors and batches use. There are two: [`MemoryStore`], which threads share, and [`MapStore`], the
+//! plain one that it is compared with.
+//!
+//! ```
+//! use tidegate::{Answers, Ask, Catalog, Detail, Expect, ItemSpec, LimitSpec, ManualClock, Memory, MemoryStore};
+//! use tidegate::{Order, Policy, Store, Timestamp};
+//!
+//! let store = MemoryStore::new(ManualClock::at(Timestamp::EPOCH), Memory::default());
+//! store.put(LimitSpec::named("login").with(ItemSpec::of(Policy::Total, 5).per_key()), Expect::Absent)?;
 //!
 //! let asks = [Ask::one("login", Some(b"ada"))];
 //! let answers = store.submit(&[Order::acquire(&asks); 6], Answers::new(Detail::Verdicts)).now();
@@ -22,6 +39,9 @@
 //! assert_eq!(granted, 5);
 //! # Ok::<(), tidegate::catalog::PutError>(())
 //! ```
+//!
+//! [`Gate`] and [`Gates`] here are handles on the limits of a memory store; [`stream::Gate`] is another thing, the rules for a stream
+//! of messages with a store of their own.
 
 pub mod answer;
 pub mod catalog;
@@ -36,9 +56,12 @@ pub mod text;
 pub use answer::{Answer, Answers, Denied, Detail, Grant, ItemReading, Outcome, Rejection};
 pub use catalog::{Catalog, Expect, Parting};
 pub use clock::{Clock, ManualClock, SystemClock};
-pub use limiter::{Acquire, AskError, Decision, Denial, Granted, Lease, Limiter, Question, Renewal};
+pub use limiter::{
+    Acquire, AskError, Decision, Denial, Granted, Lease, Limiter, Overview, Question, Renewal,
+};
 pub use store::{
-    Actual, FullStore, Gate, Gates, MapStore, Memory, MemoryStore, Observation, Settlement, Spoken, Store,
+    Actual, FullStore, Gate, Gates, ItemCount, MapStore, Memory, MemoryStore, Observation, Settlement,
+    Spoken, Store,
 };
 pub use tidegate_core::{
     Amount, Ask, Capacity, Charge, Flaw, Hold, Intent, ItemSpec, LeaseId, Limit, LimitSpec, Mode, Order,
@@ -50,3 +73,8 @@ pub use tidegate_core::{
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/library.md")]
 struct Guide;
+
+/// The README's.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -5,14 +5,12 @@
 //! ask that reads aloud:
 //!
 //! ```
-//! use std::sync::Arc;
-//! use tidegate::{Catalog, Decision, Expect, ItemSpec, LimitSpec, Limiter, ManualClock, MapStore, Policy, Timestamp};
+//! use tidegate::{Decision, Expect, ItemSpec, LimitSpec, Limiter, Policy};
 //!
-//! let store = MapStore::new(ManualClock::at(Timestamp::EPOCH), 0);
+//! let limiter = Limiter::in_memory();
 //! let slots = ItemSpec::of(Policy::Concurrency { ttl: std::time::Duration::from_secs(60) }, 1);
-//! store.put(LimitSpec::named("builds").with(slots), Expect::Absent)?;
+//! limiter.store().put(LimitSpec::named("builds").with(slots), Expect::Absent)?;
 //!
-//! let limiter = Limiter::new(Arc::new(store));
 //! let Decision::Granted(granted) = limiter.ask_all("builds").try_acquire()? else { panic!("nobody else is here") };
 //! assert!(!limiter.ask_all("builds").try_acquire()?.is_granted(), "one at a time");
 //! drop(granted);
@@ -31,6 +29,7 @@
 mod abroad;
 pub mod decision;
 pub mod lease;
+mod overview;
 pub mod pulse;
 pub mod question;
 mod queues;
@@ -44,12 +43,14 @@ use tidegate_core::{Ask, Intent, LeaseId, Order, Per, Span, Tick, Timestamp, Wai
 
 use crate::answer::{Answer, Answers, Detail, Outcome, Rejection};
 use crate::catalog::Change;
-use crate::store::{Actual, FullStore, Settlement, Spoken, Unavailable};
+use crate::clock::SystemClock;
+use crate::store::{Actual, FullStore, Memory, MemoryStore, Settlement, Spoken, Unavailable};
 use abroad::Abroad;
 use queues::{Bounds, Call, Kind, Queues, RowId, Spot, Ticket};
 
 pub use decision::{AskError, Decision, Denial, Granted};
 pub use lease::{Lease, Renewal};
+pub use overview::Overview;
 pub use pulse::{ManualPulse, Pulse, SystemPulse, Uptime};
 pub use question::Question;
 pub use waiting::Acquire;
@@ -112,6 +113,13 @@ impl LimiterBuilder {
 }
 
 impl Limiter {
+    /// A limiter over a [`MemoryStore`] of its own that keeps the system's time: a gibibyte at most, and a secret that nobody
+    /// knows. Its limits are put into [`Limiter::store`]. To choose these things, or to keep the store for its
+    /// [`Gate`](crate::Gate)s, make the store and give it to [`Limiter::new`]; copies of a memory store are the same store.
+    pub fn in_memory() -> Limiter {
+        Limiter::new(Arc::new(MemoryStore::new(SystemClock::new(), Memory::default())))
+    }
+
     /// A limiter that asks this store, which must be one that speaks at once.
     pub fn new(store: Arc<dyn FullStore>) -> Limiter {
         Limiter::builder(store).build()
@@ -197,6 +205,13 @@ impl Limiter {
     /// How many wait at this moment for this limit.
     pub fn waiting(&self, limit_id: &str) -> usize {
         self.inner.queues.len_of(limit_id)
+    }
+
+    /// What happened at a limit so far, and who waits for it. `None` if nobody knows the limit, or if the store does not
+    /// count: the memory store does, the plain one does not. Nobody who decides waits for whoever looks.
+    pub fn observe(&self, limit_id: &str) -> Option<Overview> {
+        let observed = self.inner.store.observe(limit_id)?;
+        Some(Overview::new(observed, self.waiting(limit_id)))
     }
 }
 

@@ -25,7 +25,7 @@ use crate::answer::{Answers, Rejection};
 use crate::catalog::Catalog;
 
 pub use map::MapStore;
-pub use memory::{Gate, Gates, Memory, MemoryStore, Observation};
+pub use memory::{Gate, Gates, Memory, MemoryStore};
 
 /// A place in a store's log. Replies that wait for it may be spoken once everything up to it is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -146,6 +146,11 @@ pub trait Store: Send + Sync {
 
     /// What is counted for the limit as a whole, or for one key.
     fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>>;
+
+    /// What happened at a limit so far. `None` if nobody knows the limit, or if the store does not count such things.
+    fn observe(&self, _limit_id: &str) -> Option<Observation> {
+        None
+    }
 }
 
 /// A store that also knows its limits: all that a limiter needs.
@@ -169,6 +174,33 @@ pub enum Settlement {
     Settled,
     /// The lease is gone, and its charge stands as it was.
     Gone,
+}
+
+/// What happened at one limit since it was added, and what it takes. Counts that are read while others decide may each be from a
+/// slightly different moment; none is lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Observation {
+    /// Orders in which everything was granted.
+    pub granted: u64,
+    /// Orders that an item of this limit refused, and for longest.
+    pub refused: u64,
+    /// Orders that it would have refused, if it did not only watch.
+    pub shadowed: u64,
+    /// The refusals by item.
+    pub items: Vec<ItemCount>,
+    /// Rows of keys, fresh ones that were not noticed included.
+    pub rows: u64,
+    /// About how many bytes the limit takes.
+    pub bytes: usize,
+}
+
+/// How often an item refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ItemCount {
+    /// The item's name. One that an edit removed keeps its count.
+    pub item: String,
+    /// Orders that it refused, and for longest.
+    pub refused: u64,
 }
 
 /// Document 004's `CurrentData`.

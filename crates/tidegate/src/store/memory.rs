@@ -19,9 +19,12 @@ mod gate;
 mod holding;
 mod leaf;
 mod line;
+#[cfg(all(test, tidegate_loom))]
+mod models;
 mod operators;
 mod print;
 mod quick;
+mod rows;
 mod shelf;
 mod sitting;
 mod sync;
@@ -41,12 +44,13 @@ use crate::clock::Clock;
 use crate::store::deciding::{check_key, check_ttl};
 use crate::store::leases::{Lease, Leases};
 use crate::store::requests::Requests;
-use crate::store::{Actual, Atomicity, Capabilities, Reach, Settlement, Spoken, Store, Survival, Usage};
+use crate::store::{
+    Actual, Atomicity, Capabilities, Observation, Reach, Settlement, Spoken, Store, Survival, Usage,
+};
 
 use budget::Budget;
 use tenant::Tenant;
 
-pub use counts::ItemCount;
 pub use gate::{Gate, Gates};
 
 /// How many rows are brought near before the first of them is decided on.
@@ -82,41 +86,10 @@ pub struct MemoryStore {
     shared: Arc<Shared>,
 }
 
-/// What was counted about one limit, and what it takes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Observation {
-    /// Orders in which everything was granted.
-    pub granted: u64,
-    /// Orders that an item of this limit refused, and for longest.
-    pub refused: u64,
-    /// Orders that it would have refused, if it did not only watch.
-    pub shadowed: u64,
-    /// The refusals by item.
-    pub items: Vec<ItemCount>,
-    /// Rows of keys, fresh ones that were not noticed included.
-    pub rows: u64,
-    /// About how many bytes the limit takes.
-    pub bytes: usize,
-}
-
 impl MemoryStore {
     /// An empty store that keeps this clock's time.
     pub fn new(clock: impl Clock + 'static, memory: Memory) -> MemoryStore {
         MemoryStore { shared: Arc::new(Shared::new(Box::new(clock), memory)) }
-    }
-
-    /// What was counted about a limit. Nobody waits for whoever asks this.
-    pub fn observe(&self, limit_id: &str) -> Option<Observation> {
-        let tenant = self.shared.tenant(limit_id)?;
-        let sum = tenant.counts.sum();
-        Some(Observation {
-            granted: sum.granted,
-            refused: sum.items.iter().map(|item| item.refused).sum(),
-            shadowed: sum.shadowed,
-            items: sum.items,
-            rows: tenant.budget.rows(),
-            bytes: tenant.bytes(),
-        })
     }
 
     /// About how many bytes all rows take.
@@ -186,6 +159,20 @@ impl Store for MemoryStore {
     fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>> {
         Spoken::Now(check_key(key).and_then(|()| self.shared.usage(limit_id, key)))
     }
+
+    /// Nobody waits for whoever asks this.
+    fn observe(&self, limit_id: &str) -> Option<Observation> {
+        let tenant = self.shared.tenant(limit_id)?;
+        let sum = tenant.counts.sum();
+        Some(Observation {
+            granted: sum.granted,
+            refused: sum.items.iter().map(|item| item.refused).sum(),
+            shadowed: sum.shadowed,
+            items: sum.items,
+            rows: tenant.budget.rows(),
+            bytes: tenant.bytes(),
+        })
+    }
 }
 
 impl Catalog for MemoryStore {
@@ -221,6 +208,7 @@ impl Catalog for MemoryStore {
 }
 
 type Limits = HashMap<Box<str>, Arc<Tenant>>;
+type Retired = HashMap<Box<str>, (Timestamp, Arc<Tenant>)>;
 
 /// What all handles of a store share.
 pub(super) struct Shared {
@@ -233,7 +221,7 @@ pub(super) struct Shared {
     seen: AtomicU64,
     limits: RwLock<Limits>,
     /// Limits that vanished from a file, with the instant their state is forgotten.
-    retired: Mutex<HashMap<Box<str>, (Timestamp, Arc<Tenant>)>>,
+    retired: Mutex<Retired>,
     /// Held while the set of limits or one of them changes.
     change: Mutex<()>,
     desk: Mutex<Desk>,

@@ -21,6 +21,9 @@ const LIMIT: &str = "messages";
 
 /// Decides which messages pass. Clones share what is counted, so several streams can go through one gate.
 ///
+/// A gate has a plain store of its own, because its stats tell how many users are active, and only the plain store counts the rows
+/// that still matter. It is not the [`Gate`](crate::Gate) of memory stores, which is a handle on one limit.
+///
 /// ```
 /// use std::time::Duration;
 /// use tidegate::stream::{Fate, Gate, Rate, Rules};

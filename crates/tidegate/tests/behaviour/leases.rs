@@ -9,7 +9,8 @@ use tidegate::{
     Rejection, Settlement, Store, Unit, Wait,
 };
 
-use crate::stage::{Handheld, Stage, at, denied, granted, lease, seconds, slots_of};
+use super::Stage;
+use crate::stage::{Handheld, at, denied, granted, lease, seconds, slots_of};
 
 #[test]
 fn a_dropped_lease_is_given_back() {

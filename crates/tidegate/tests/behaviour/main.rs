@@ -1,14 +1,21 @@
 //! What the library does, seen from outside.
 
+#![expect(
+    clippy::duplicate_mod,
+    reason = "what a limiter does is compiled once for each store that it is tried over"
+)]
+
 mod examples;
 mod file;
 mod flood;
 mod layer;
-mod leases;
+mod limiter_over_map;
+mod limiter_over_memory;
 mod map_store;
+mod memory_handles;
 mod memory_store;
+mod observing;
 mod stage;
 mod storms;
 mod stream;
 mod text;
-mod waiting;

@@ -1,5 +1,8 @@
 //! A limiter on a stage: its store's clock and its holders' pulse are moved by hand, and whoever waits is polled by hand.
 //!
+//! The stage is the same for every store. `leases.rs` and `waiting.rs` are compiled once for each, as `limiter_over_*`, and say
+//! `Stage` for the one of the store they are compiled for.
+//!
 //! Nothing here sleeps, and nothing runs unless a test says so: the stage polls a waiter when it was woken and counts how
 //! often that was.
 
@@ -12,8 +15,8 @@ use std::time::Duration;
 
 use tidegate::limiter::ManualPulse;
 use tidegate::{
-    AskError, Catalog, Charge, Decision, Denial, Expect, Granted, ItemSpec, Lease, LimitSpec, Limiter,
-    ManualClock, MapStore, Policy, Tick, Timestamp,
+    AskError, Charge, Clock, Decision, Denial, Expect, FullStore, Granted, ItemSpec, Lease, LimitSpec,
+    Limiter, ManualClock, MapStore, Memory, MemoryStore, Policy, Tick, Timestamp,
 };
 
 /// Where the clocks begin, so that an instant before it can be told from none.
@@ -28,30 +31,65 @@ pub(crate) fn at(since_start: Duration) -> Timestamp {
     START.plus(Tick::NANOSECOND.span(since_start))
 }
 
+/// A store that limiters are tried over.
+pub(crate) trait Staged: FullStore + Sized + 'static {
+    /// How many cases of a story that is invented are tried with it. The queues are the same over every store.
+    const STORIES: u32;
+
+    fn keeping(clock: impl Clock + 'static) -> Self;
+
+    /// How many leases are open.
+    fn open_leases(&self) -> usize;
+}
+
+impl Staged for MapStore {
+    const STORIES: u32 = 300;
+
+    fn keeping(clock: impl Clock + 'static) -> MapStore {
+        MapStore::new(clock, 7)
+    }
+
+    fn open_leases(&self) -> usize {
+        self.leases()
+    }
+}
+
+impl Staged for MemoryStore {
+    const STORIES: u32 = 100;
+
+    fn keeping(clock: impl Clock + 'static) -> MemoryStore {
+        MemoryStore::new(clock, Memory { secret: [7, 8], ..Memory::default() })
+    }
+
+    fn open_leases(&self) -> usize {
+        self.leases()
+    }
+}
+
 /// A limiter whose time stands still.
-pub(crate) struct Stage {
+pub(crate) struct Stage<S> {
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) pulse: ManualPulse,
-    pub(crate) store: Arc<MapStore>,
+    pub(crate) store: Arc<S>,
     pub(crate) limiter: Limiter,
 }
 
-impl Stage {
-    pub(crate) fn new() -> Stage {
+impl<S: Staged> Stage<S> {
+    pub(crate) fn new() -> Stage<S> {
         Stage::with_bounds(tidegate::limiter::MOST_WAITING, tidegate::limiter::MOST_WAITING_PER_ROW)
     }
 
-    pub(crate) fn with_bounds(in_all: usize, per_row: usize) -> Stage {
+    pub(crate) fn with_bounds(in_all: usize, per_row: usize) -> Stage<S> {
         let clock = Arc::new(ManualClock::at(START));
         let pulse = ManualPulse::new();
-        let store = Arc::new(MapStore::new(Arc::clone(&clock), 7));
+        let store = Arc::new(S::keeping(Arc::clone(&clock)));
         let builder = Limiter::builder(Arc::clone(&store) as _).pulse(pulse.clone());
         let limiter = builder.most_waiting(in_all).most_waiting_per_row(per_row).build();
         Stage { clock, pulse, store, limiter }
     }
 
     /// A stage with one limit `l` of this many slots at once, for a minute each.
-    pub(crate) fn with_slots(slots: u64) -> Stage {
+    pub(crate) fn with_slots(slots: u64) -> Stage<S> {
         let stage = Stage::new();
         stage.put(LimitSpec::named("l").with(slots_of(slots)));
         stage

@@ -1,15 +1,20 @@
 //! Waiting in line: first come first served, woken by what happens and by nothing else, and gone without a trace.
 
+#[path = "waiting/cancelling.rs"]
 mod cancelling;
+#[path = "waiting/stories.rs"]
 mod stories;
+#[path = "waiting/threads.rs"]
 mod threads;
+#[path = "waiting/waking.rs"]
 mod waking;
 
 use std::time::Duration;
 
 use tidegate::{Amount, Ask, AskError, Decision, ItemSpec, Lease, LimitSpec, Policy, Rejection, Span, Wait};
 
-use crate::stage::{Stage, Waiter, at, denied, granted, lease, seconds, slots_of};
+use super::{Stage, Store};
+use crate::stage::{Waiter, at, denied, granted, lease, seconds, slots_of};
 
 /// A bucket of one unit every ten seconds.
 fn bucket() -> ItemSpec {

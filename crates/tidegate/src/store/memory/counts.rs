@@ -10,6 +10,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use tidegate_core::limit::MOST_ITEMS;
 
+use crate::store::ItemCount;
+
 /// Stripes that belong to one thread.
 const OWN_STRIPES: usize = 32;
 /// Items that are counted one by one from the start.
@@ -31,15 +33,6 @@ struct Stripe {
     shadowed: AtomicU64,
     usual: [AtomicU64; USUAL_ITEMS],
     others: OnceLock<Box<[AtomicU64]>>,
-}
-
-/// How often an item refused.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ItemCount {
-    /// The item's name.
-    pub item: String,
-    /// Orders that it refused, and for longest.
-    pub refused: u64,
 }
 
 /// The sum of all stripes.

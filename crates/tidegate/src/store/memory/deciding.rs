@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use tidegate_core::order::REQUEST_MEMORY;
-use tidegate_core::{Ask, Decision, Hold, Intent, Order, Reading, Timestamp};
+use tidegate_core::{Ask, Hold, Intent, Order, Reading, Timestamp};
 
 use super::edition::Edition;
 use super::line::Tag;
-use super::quick::{self, MOST_ROWS, Plea, Quick};
-use super::sitting;
+use super::quick::{self, MOST_ROWS, Plea, Quick, Refused};
+use super::rows;
 use super::tenant::{Tenant, holds};
 use super::{Desk, LOOK_AHEAD, Limits, Shared};
-use crate::answer::{Answer, Answers, Detail, ItemReading, Outcome, Rejection};
-use crate::store::deciding::{check_order, put_in_words};
+use crate::answer::{Answer, Answers, Denied, Detail, ItemReading, Outcome, Rejection};
+use crate::store::deciding::check_order;
 
 /// How often a new key's row is made for the quick way before the thorough way is taken.
 const ADMISSIONS: usize = 2 * MOST_ROWS;
@@ -61,7 +61,7 @@ impl Shared {
         self.decide_pleas(limits, order, &pleas, now, answers)
     }
 
-    fn decide_pleas(
+    pub(super) fn decide_pleas(
         &self,
         limits: &Limits,
         order: &Order<'_>,
@@ -164,25 +164,26 @@ fn key_missing(plea: &Plea<'_>) -> Option<Rejection> {
     missing.then(|| Rejection::KeyMissing { limit_id: plea.tenant.id.to_string() })
 }
 
-/// Decides pleas the quick way, making rows for new keys.
+/// Decides pleas the quick way, making rows for new keys. `None` if it is not for the quick way.
 #[inline]
 pub(super) fn quickly(
     intent: Intent,
     pleas: &[Plea<'_>],
     now: Timestamp,
     reader: &mut quick::Reader<'_>,
-) -> Option<(Decision, Timestamp)> {
+) -> Option<(Option<Refused>, Timestamp)> {
     for _ in 0..ADMISSIONS {
         match quick::decide(pleas, intent, now, reader) {
-            Quick::Decided(decision, at) => return Some((decision, at)),
+            Quick::Granted(at) => return Some((None, at)),
+            Quick::Refused(refused, at) => return Some((Some(refused), at)),
             Quick::NeedsRow { ask } => {
                 let tag = pleas[ask].tag()?;
                 if let ([plea], None) = (pleas, &reader)
-                    && let Some(at) = sitting::begin(plea, tag, now)
+                    && let Some(at) = rows::begin(plea, tag, now)
                 {
-                    return Some((Decision::Granted, at));
+                    return Some((None, at));
                 }
-                if !sitting::admit(pleas[ask].tenant, tag, now) {
+                if !rows::admit(pleas[ask].tenant, tag, now) {
                     return None;
                 }
             }
@@ -199,24 +200,47 @@ fn decide_quickly(
     now: Timestamp,
     answers: &mut Answers,
 ) -> Option<Answer> {
-    // What is said must be said of the limits as they were when they were asked.
+    let first = answers.mark();
+    let (refused, at) = if answers.detail() == Detail::Readings {
+        decide_and_read(intent, pleas, now, answers)?
+    } else {
+        quickly(intent, pleas, now, &mut None)?
+    };
+    let outcome = match refused {
+        None => Outcome::Granted(None),
+        // Nothing was charged, so if the limits are others by now somebody else can say it.
+        Some(Refused { denial, editions: [binds, was_first], .. }) => {
+            let limit = |ask: usize, number: u64| {
+                let edition = pleas[ask].tenant.edition();
+                (edition.number == number).then(|| Arc::clone(&edition.limit))
+            };
+            let limits = [limit(denial.binding.line, binds)?, limit(denial.first.line, was_first)?];
+            let [binding, was_first] = limits;
+            Outcome::Denied(Denied {
+                limit: binding,
+                item: denial.binding.item,
+                wait: denial.wait,
+                first: (was_first, denial.first.item),
+                lapses_at: None,
+            })
+        }
+    };
+    Some(Answer { outcome, at, degraded: false, shadowed: Vec::new(), readings: first..answers.mark() })
+}
+
+/// The same with what every item says, of the limits as they were when they were asked.
+fn decide_and_read(
+    intent: Intent,
+    pleas: &[Plea<'_>],
+    now: Timestamp,
+    answers: &mut Answers,
+) -> Option<(Option<Refused>, Timestamp)> {
     let editions: ArrayVec<Arc<Edition>, MOST_ROWS> =
         pleas.iter().take(MOST_ROWS).map(|plea| plea.tenant.edition()).collect();
-    let wanted = answers.detail() == Detail::Readings;
-    let first = answers.mark();
-    let mut as_they_were = true;
     let mut reader = |ask: usize, edition: u64, item: usize, reading: Reading| {
-        as_they_were &= editions[ask].number == edition;
-        if wanted && as_they_were {
+        if editions[ask].number == edition {
             answers.read(ItemReading { limit: Arc::clone(&editions[ask].limit), item, reading });
         }
     };
-    let (decision, at) = quickly(intent, pleas, now, &mut Some(&mut reader))?;
-    let outcome = match decision {
-        Decision::Granted => Outcome::Granted(None),
-        // Nothing was charged; somebody else can say it.
-        Decision::Denied(_) if !as_they_were => return None,
-        Decision::Denied(denial) => Outcome::Denied(put_in_words(denial, |ask| &editions[ask].limit)),
-    };
-    Some(Answer { outcome, at, degraded: false, shadowed: Vec::new(), readings: first..answers.mark() })
+    quickly(intent, pleas, now, &mut Some(&mut reader))
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use tidegate_core::order::MOST_ASKS;
-use tidegate_core::{Amount, Ask, Decision, Intent, Order, Timestamp, Verdict};
+use tidegate_core::{Amount, Ask, Intent, Order, Timestamp, Verdict};
 
 use super::brief::Brief;
 use super::deciding::{glance, quickly};
@@ -13,12 +13,28 @@ use super::quick::{self, MOST_ROWS, Plea};
 use super::tenant::Tenant;
 use super::{LOOK_AHEAD, Shared};
 use crate::answer::{Answers, Detail, Outcome, Rejection};
+use crate::store::Actual;
 use crate::store::deciding::check_key;
 
 /// A handle on one limit: decides without looking the limit up, and says no more than whether and when.
 ///
-/// It follows every edit of its limit. Once the limit is removed it says so; a limit that is added again under the same id is
-/// found by a new handle.
+/// It follows every edit of its limit at once. When the limit is removed the handle says that it is unknown, and goes on saying so
+/// when a limit of the same id is added later: that is another limit, and found by a new handle. A limit that was only retired
+/// (it vanished from a file) and comes back is the same limit.
+///
+/// It does not know who waits in a [`Limiter`](crate::Limiter)'s queues, and passes them. It is not the
+/// [`Gate`](crate::stream::Gate) of streams, which has rules and a store of its own.
+///
+/// ```
+/// use tidegate::{Catalog, Expect, ItemSpec, LimitSpec, Memory, MemoryStore, Policy, SystemClock, Verdict, Wait};
+///
+/// let store = MemoryStore::new(SystemClock::new(), Memory::default());
+/// store.put(LimitSpec::named("trial").with(ItemSpec::of(Policy::Total, 2).per_key()), Expect::Absent)?;
+/// let gate = store.gate("trial").ok_or("it was put")?;
+/// assert_eq!(gate.try_acquire(b"ada", 2)?, Verdict::Granted);
+/// assert_eq!(gate.try_acquire(b"ada", 1)?, Verdict::Denied(Wait::Never));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Gate {
     shared: Arc<Shared>,
@@ -32,14 +48,20 @@ impl Gate {
 
     /// Takes `count` for a key, now or not at all. Limits without `per: key` items take the key and ignore it.
     ///
-    /// A grant that would come with a lease is refused a handle this small: see [`Rejection::NeedsLease`].
+    /// # Errors
+    /// [`Rejection::NeedsLease`] for a limit with `concurrency`: its grants come with a lease, and a verdict cannot hold one; nothing
+    /// is charged then. [`Rejection::UnknownLimit`] once the limit is gone, [`Rejection::KeyTooLong`] for keys above 1 KiB.
     pub fn try_acquire(&self, key: &[u8], count: Amount) -> Result<Verdict, Rejection> {
         check_key(Some(key))?;
         let plea = Plea { tenant: &self.tenant, key: Some(key), tag: None, count };
         self.shared.verdict_of_one(plea, self.shared.now())
     }
 
-    /// Takes `count` for each of these keys, one after the other, all at one instant.
+    /// Takes `count` for each of these keys, one after the other, all at one instant, as if each were asked alone.
+    ///
+    /// # Errors
+    /// As [`Gate::try_acquire`]. A key that is too long is found before anybody is charged; a limit that is removed in the midst of it
+    /// leaves those before it charged.
     ///
     /// # Panics
     /// If there is not one verdict for each key.
@@ -81,6 +103,9 @@ impl Gates {
 
     /// Takes one of each limit for these keys, in the order of the limits: everything or nothing.
     ///
+    /// # Errors
+    /// As [`Gate::try_acquire`], and [`Rejection::KeyMissing`] where a limit counts per key and none is given.
+    ///
     /// # Panics
     /// If there is not one key for each limit.
     pub fn try_acquire(&self, keys: &[Option<&[u8]>]) -> Result<Verdict, Rejection> {
@@ -119,30 +144,39 @@ impl Shared {
 
     fn verdict(&self, pleas: &[Plea<'_>], now: Timestamp) -> Result<Verdict, Rejection> {
         match quickly(Intent::Acquire, pleas, now, &mut None) {
-            Some((Decision::Granted, _)) => Ok(Verdict::Granted),
-            Some((Decision::Denied(denial), _)) => Ok(Verdict::Denied(denial.wait)),
-            None => self.thorough_verdict(pleas),
+            Some((None, _)) => Ok(Verdict::Granted),
+            Some((Some(refused), _)) => Ok(Verdict::Denied(refused.denial.wait)),
+            None => self.thorough_verdict(pleas, now),
         }
     }
 
     #[cold]
-    fn thorough_verdict(&self, pleas: &[Plea<'_>]) -> Result<Verdict, Rejection> {
+    fn thorough_verdict(&self, pleas: &[Plea<'_>], now: Timestamp) -> Result<Verdict, Rejection> {
+        let limits = self.limits();
+        for Plea { tenant, .. } in pleas {
+            // A limit that was added since under the same id is not the one that was asked.
+            if !limits.get(&tenant.id).is_some_and(|present| std::ptr::eq(&raw const **present, *tenant)) {
+                return Err(Rejection::UnknownLimit { limit_id: tenant.id.to_string() });
+            }
+        }
+        if pleas.iter().any(|plea| super::tenant::holds(&plea.tenant.edition().limit)) {
+            return Err(Rejection::NeedsLease);
+        }
         let asks: Vec<Ask<'_>> = pleas
             .iter()
             .map(|plea| Ask { limit_id: &plea.tenant.id, key: plea.key, count: plea.count })
             .collect();
-        if pleas.iter().any(|plea| super::tenant::holds(&plea.tenant.edition().limit)) {
-            return Err(Rejection::NeedsLease);
-        }
         let mut answers = Answers::new(Detail::Verdicts);
-        self.submit(&[Order::acquire(&asks)], &mut answers);
-        match answers.get(0) {
-            Some(Ok(answer)) => Ok(match &answer.outcome {
-                Outcome::Granted(_) => Verdict::Granted,
-                Outcome::Denied(denied) => Verdict::Denied(denied.wait),
-            }),
-            Some(Err(rejection)) => Err(rejection.clone()),
-            None => unreachable!("one answer for one order"),
+        let answer = self.decide_pleas(&limits, &Order::acquire(&asks), pleas, now, &mut answers)?;
+        drop(limits);
+        match answer.outcome {
+            Outcome::Granted(None) => Ok(Verdict::Granted),
+            Outcome::Granted(Some(grant)) => {
+                // The limit has learnt to hold since we looked: as if nothing had been taken.
+                self.settle(grant.lease, Actual::Every(0));
+                Err(Rejection::NeedsLease)
+            }
+            Outcome::Denied(denied) => Ok(Verdict::Denied(denied.wait)),
         }
     }
 }

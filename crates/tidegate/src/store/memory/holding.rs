@@ -10,7 +10,7 @@ use std::time::Duration;
 use tidegate_core::decide;
 use tidegate_core::{LeaseId, Line, Load, Row, Tenure, Timestamp};
 
-use super::sitting::{Missing, with_row};
+use super::rows::{Missing, with_row};
 use super::tenant::Tenant;
 use super::{Desk, Limits, Shared};
 use crate::store::leases::{Holding, Lease, SETTLED_MEMORY};
@@ -58,7 +58,7 @@ impl Shared {
         change: impl FnOnce(&mut Row) -> T,
     ) -> Option<T> {
         let tenant = self.holder_of(limits, holding)?;
-        with_row(&tenant, holding.key.as_deref(), now, Missing::IsNothing, |_, _, row| change(row))
+        with_row(&tenant, holding.key.as_deref(), now, Missing::Ignored, |_, _, row| change(row))
     }
 
     pub(super) fn release(&self, id: LeaseId) -> bool {
@@ -151,7 +151,7 @@ impl Shared {
             return;
         };
         let key = holding.key.as_deref();
-        with_row(tenant, key, now, Missing::IsMade, |edition, seat, row| {
+        with_row(tenant, key, now, Missing::Made, |edition, seat, row| {
             row.release(&tenure, now);
             if holding.pins {
                 row.unpin();

@@ -22,15 +22,15 @@ use super::line::{self, EMPTY, HELD, Line, Look, SLOTS, Tag, WIDE};
 use super::shelf::Shelf;
 use super::sync::{AtomicU64, Mutex, MutexGuard, OnceLock, Ordering};
 
-/// Lines in a page.
-pub(super) const PAGE_LINES: usize = 64;
+/// Lines in a page. In a model a leaf grows at its fourth row and splits at its sixth.
+pub(super) const PAGE_LINES: usize = if cfg!(tidegate_loom) { 1 } else { 64 };
 /// Pages in a leaf.
-pub(super) const MOST_PAGES: usize = 64;
+pub(super) const MOST_PAGES: usize = if cfg!(tidegate_loom) { 2 } else { 64 };
 /// Leaves that a full leaf becomes.
-pub(super) const FAN: usize = 8;
-const FAN_BITS: u32 = 3;
+pub(super) const FAN: usize = 1 << FAN_BITS;
+const FAN_BITS: u32 = if cfg!(tidegate_loom) { 1 } else { 3 };
 /// How many lines a row may lie after the one it belongs into.
-const REACH: usize = 64;
+const REACH: usize = if cfg!(tidegate_loom) { 2 } else { 64 };
 /// How full a leaf may become, in rows of a hundred places.
 const FULLEST: usize = 87;
 /// How full it may be after a rebuild that added no pages.
@@ -174,6 +174,12 @@ impl Leaf {
     #[inline(always)]
     pub(super) fn edition(&self) -> u64 {
         self.edition.load(Ordering::Acquire)
+    }
+
+    /// Where the edition of its rows is read.
+    #[inline(always)]
+    pub(super) fn present(&self) -> &AtomicU64 {
+        &self.edition
     }
 
     /// The earliest instant at which its rows may be decided on. It is looked at after a row was read.

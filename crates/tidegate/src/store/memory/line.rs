@@ -12,8 +12,9 @@
 //!   storing the next word. Holding is for a handful of instructions; others spin.
 //! - A **tag** changes only while its cell is held or empty, and only by somebody who owns the line's leaf. So a tag that is compared
 //!   *after* the cell was taken is the tag of that cell, whatever happened since the line was first looked at.
-//! - Whoever only looks takes nothing and writes nothing. The **version** rises before a tag changes; if it is the same after the
-//!   cell was read as before the tag was, then cell and tag belonged together ([`Line::unchanged`]).
+//! - Whoever only looks takes nothing and writes nothing. The **version** rises before a tag changes and again before the new row's
+//!   cell is there; if it is the same after the cell was read as before the tag was, then cell and tag belonged together
+//!   ([`Line::unchanged`]).
 //! - **passed** says that a row which belongs here lies in a later line, so a search must go on.
 
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
@@ -126,28 +127,35 @@ impl Line {
     pub(super) fn set_passed(&self, passed: bool) {
         let meta = self.words[META].load(Ordering::Relaxed);
         let meta = if passed { meta | PASSED } else { meta & !PASSED };
-        self.words[META].store(meta, Ordering::Relaxed);
+        // Whoever sees a version from here sees its tags, as if from where it was made.
+        self.words[META].store(meta, Ordering::Release);
     }
 
     /// Puts a row into a slot whose cell is empty or held by the caller, who owns the leaf.
     pub(super) fn place(&self, slot: usize, tag: Tag, cell: u64) {
         let meta = self.words[META].load(Ordering::Relaxed).wrapping_add(ONE_VERSION);
-        self.words[META].store(meta, Ordering::Relaxed);
+        // Whoever sees the new version sees that the former row is gone.
+        self.words[META].store(meta, Ordering::Release);
         // Whoever sees a new tag sees the new version too.
         fence(Ordering::Release);
         self.words[LOWS + slot].store(tag.low, Ordering::Relaxed);
         let high = u64::from(tag.high);
-        match slot {
+        let meta = meta.wrapping_add(ONE_VERSION);
+        let meta = match slot {
             0 => {
                 let other = self.words[HIGHS].load(Ordering::Relaxed) & !HIGH;
                 self.words[HIGHS].store(other | high, Ordering::Relaxed);
+                meta
             }
             1 => {
                 let other = self.words[HIGHS].load(Ordering::Relaxed) & HIGH;
                 self.words[HIGHS].store(other | high << 32, Ordering::Relaxed);
+                meta
             }
-            _ => self.words[META].store(meta & !HIGH | high, Ordering::Relaxed),
-        }
+            _ => meta & !HIGH | high,
+        };
+        // Whoever saw the version before this one may have seen the former tag; with the new cell they see this version.
+        self.words[META].store(meta, Ordering::Release);
         self.words[slot].store(cell, Ordering::Release);
     }
 }

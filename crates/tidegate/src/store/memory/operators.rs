@@ -7,7 +7,7 @@ use tidegate_core::{Limit, LimitSpec, Line, Load, Per, Policy, Season, Timestamp
 
 use super::Shared;
 use super::edition::Because;
-use super::sitting::{Missing, with_row};
+use super::rows::{Missing, with_row};
 use super::tenant::Tenant;
 use crate::answer::Rejection;
 use crate::catalog::{Expect, Parting, PutError, RETIREMENT};
@@ -31,7 +31,7 @@ impl Shared {
         // The desk first: nothing is settled while what it was charged to goes.
         let mut desk = self.desk();
         if key.is_some() {
-            with_row(&tenant, key, now, Missing::IsNothing, |edition, _, row| {
+            with_row(&tenant, key, now, Missing::Ignored, |edition, _, row| {
                 row.reset(&edition.limit, Per::Key);
             });
         } else {
@@ -50,7 +50,7 @@ impl Shared {
         let now = self.now();
         let tenant = self.known(limit_id)?;
         let per = if key.is_some() { Per::Key } else { Per::All };
-        let looked = with_row(&tenant, key, now, Missing::IsBlank, |edition, seat, row| {
+        let looked = with_row(&tenant, key, now, Missing::Blank, |edition, seat, row| {
             let limit = &edition.limit;
             let now = row.latest_charge().max(now);
             let over = limit.season(now) == Season::After;
@@ -88,7 +88,7 @@ impl Shared {
         }
         let Some(tenant) = current.clone().or_else(|| self.retired(&id)) else {
             let limit = Arc::new(Limit::new(spec, self.tick).map_err(PutError::Invalid)?);
-            self.add(id, Arc::clone(&limit), now);
+            self.add(id, &limit, now);
             return Ok(limit);
         };
         let former = tenant.limit();
@@ -107,7 +107,7 @@ impl Shared {
         Ok(limit)
     }
 
-    fn add(&self, id: Box<str>, limit: Arc<Limit>, now: Timestamp) {
+    fn add(&self, id: Box<str>, limit: &Arc<Limit>, now: Timestamp) {
         let generation = self.generations.fetch_add(1, Ordering::Relaxed) + 1;
         let fence = self.highest_fence.load(Ordering::Relaxed);
         let tenant = Tenant::new(limit, generation, fence, self.secret, &self.budget, now);
@@ -151,7 +151,9 @@ impl Shared {
         drop(retired);
         if !gone.is_empty() {
             let mut desk = self.desk();
-            gone.into_iter().for_each(|generation| desk.leases.forget(generation));
+            for generation in gone {
+                desk.leases.forget(generation);
+            }
         }
     }
 }

@@ -24,9 +24,12 @@ impl Printer {
     pub(super) fn new(secret: [u64; 2], generation: u64) -> Printer {
         // Keys of its own for every limit: what meets under one does not meet under another.
         let derive = RandomState::with_seeds(secret[0], secret[1], !secret[0], !secret[1]);
-        let own: [u64; 8] = std::array::from_fn(|index| derive.hash_one((generation, index)));
-        let [a, b, c, d, e, f, g, h] = own;
-        Printer { low: RandomState::with_seeds(a, b, c, d), high: RandomState::with_seeds(e, f, g, h) }
+        let own = |half: usize| {
+            let [first, second, third, fourth] =
+                std::array::from_fn(|index| derive.hash_one((generation, half, index)));
+            RandomState::with_seeds(first, second, third, fourth)
+        };
+        Printer { low: own(0), high: own(1) }
     }
 
     /// The fingerprint of a key.

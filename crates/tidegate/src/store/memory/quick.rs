@@ -17,18 +17,18 @@
 )]
 
 use arrayvec::ArrayVec;
-use tidegate_core::{Decision, Denial, Intent, Load, Place, Reading, Timestamp, Verdict, Wait};
+use tidegate_core::{Denial, Intent, Load, Place, Reading, Timestamp, Verdict, Wait};
 
 use super::brief::{AskLaw, Brief, CellLaw, Short};
-use super::leaf::Leaf;
-use super::line::{self, HELD, Line, PAYLOAD, PRESENT, Tag, WIDE};
+use super::leaf::Spot;
+use super::line::{self, HELD, PAYLOAD, PRESENT, Tag, WIDE};
 use super::sync::{AtomicU64, Ordering, fence, pause};
 use super::tenant::Tenant;
 
 /// The most rows that are decided on the quick way.
 pub(super) const MOST_ROWS: usize = 8;
 /// How often an order is tried before the locks are taken.
-const TRIES: u32 = 64;
+const TRIES: u32 = if cfg!(tidegate_loom) { 3 } else { 64 };
 
 /// An ask whose limit was found.
 #[derive(Clone, Copy)]
@@ -51,8 +51,10 @@ impl Plea<'_> {
 /// What the quick way came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Quick {
-    /// Decided, at this instant. Places are (ask, item).
-    Decided(Decision, Timestamp),
+    /// Granted, at this instant.
+    Granted(Timestamp),
+    /// Refused, at this instant. Places are (ask, item).
+    Refused(Refused, Timestamp),
     /// It would be granted, if the key of this ask had a row.
     NeedsRow { ask: usize },
     /// Not by us.
@@ -63,27 +65,16 @@ pub(super) enum Quick {
 pub(super) type Reader<'r> = Option<&'r mut dyn FnMut(usize, u64, usize, Reading)>;
 
 /// A row that is asked: what its cell said, and what it would say after a grant.
+#[derive(Clone, Copy)]
 struct Stand<'a> {
-    place: Where<'a>,
-    cell: Option<&'a AtomicU64>,
+    cell: &'a AtomicU64,
     word: u64,
     next: u64,
+    /// Where the edition of the row is read, and which it was judged in.
+    present: &'a AtomicU64,
     edition: u64,
-}
-
-/// Where a row is.
-#[derive(Clone, Copy)]
-enum Where<'a> {
-    All(&'a Tenant),
-    Key {
-        leaf: &'a Leaf,
-        line: &'a Line,
-        slot: usize,
-        tag: Tag,
-        seen: u64,
-    },
-    /// Not found.
-    Nowhere,
+    /// Where a key's row was found.
+    spot: Option<(Spot<'a>, Tag)>,
 }
 
 /// What is kept of an item for whoever wants to read it.
@@ -98,11 +89,20 @@ struct Note {
 struct Round<'a> {
     stands: ArrayVec<Stand<'a>, MOST_ROWS>,
     notes: ArrayVec<Note, MOST_ROWS>,
-    denial: Option<(Denial, usize)>,
+    denial: Option<Refused>,
     /// The ask of a row that was not found and would be charged.
     wants_row: Option<usize>,
     /// Whether one of the limits ends.
     ends: bool,
+}
+
+/// A refusal, where it is counted, and the editions that its places were judged in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Refused {
+    pub(super) denial: Denial,
+    column: usize,
+    /// Of what binds, and of what refused first.
+    pub(super) editions: [u64; 2],
 }
 
 /// Why a try came to nothing.
@@ -151,13 +151,13 @@ fn attempt(
             round.enter(ask, plea, &brief, &second, now, reads)?;
         }
     }
-    if let Some((denial, column)) = round.denial {
-        round.refuse(&denial)?;
+    if let Some(refused) = round.denial {
+        round.refuse(&refused.denial, reads)?;
         if intent == Intent::Acquire {
-            pleas[denial.binding.line].tenant.counts.refused(column);
+            pleas[refused.denial.binding.line].tenant.counts.refused(refused.column);
         }
         round.tell(now, reader);
-        return Ok(Quick::Decided(Decision::Denied(denial), now));
+        return Ok(Quick::Refused(refused, now));
     }
     if let Some(ask) = round.wants_row {
         // That a row was not found is not believed by somebody who only looks.
@@ -166,13 +166,15 @@ fn attempt(
     match intent {
         Intent::Acquire => {
             round.charge()?;
-            pleas.iter().for_each(|plea| plea.tenant.counts.granted());
+            for plea in pleas {
+                plea.tenant.counts.granted();
+            }
         }
         Intent::Peek if round.stands.iter().all(Stand::is_as_seen) => {}
         Intent::Peek => return Err(Setback::Again),
     }
     round.tell(now, reader);
-    Ok(Quick::Decided(Decision::Granted, now))
+    Ok(Quick::Granted(now))
 }
 
 impl<'a> Round<'a> {
@@ -187,44 +189,45 @@ impl<'a> Round<'a> {
         now: Timestamp,
         reads: bool,
     ) -> Result<(), Setback> {
-        let (place, cell, word) =
-            if short.is_of_key() { find_key(plea, brief, now)? } else { find_all(plea, brief, now)? };
+        let found =
+            if short.is_of_key() { find_key(plea, brief, now)? } else { Some(find_all(plea, brief, now)?) };
+        let word = found.as_ref().map_or(PRESENT, |stand| stand.word);
         let cost = short.cost(Load::of(plea.count));
         let judged = short.of_law(JudgeAndReckon { payload: usable(word)? & PAYLOAD, cost, now })?;
         let next = match judged {
             Judged::Denied(wait) => {
-                self.deny(Place { line: ask, item: short.item() }, wait, short.column());
+                let place = Place { line: ask, item: short.item() };
+                self.deny(place, wait, short.column(), brief.edition);
                 word
             }
             Judged::Granted(next) => PRESENT | next,
         };
-        if cell.is_none() {
+        if reads {
+            let note = Note { ask, edition: brief.edition, short: *short, ends: brief.ends };
+            self.notes.try_push(note).map_err(|_| Setback::Otherwise)?;
+        }
+        match found {
+            Some(stand) => self.stands.try_push(Stand { next, ..stand }).map_err(|_| Setback::Otherwise),
             // A look at what is not there is not for us, nor is the row that nothing is charged to.
-            if cost == 0 {
-                return Err(Setback::Otherwise);
+            None if cost == 0 => Err(Setback::Otherwise),
+            None => {
+                self.wants_row = self.wants_row.or(Some(ask));
+                Ok(())
             }
-            self.wants_row = self.wants_row.or(Some(ask));
         }
-        if reads
-            && self
-                .notes
-                .try_push(Note { ask, edition: brief.edition, short: *short, ends: brief.ends })
-                .is_err()
-        {
-            return Err(Setback::Otherwise);
-        }
-        let stand = Stand { place, cell, word, next, edition: brief.edition };
-        self.stands.try_push(stand).map_err(|_| Setback::Otherwise)
     }
 
     /// Keeps the harshest refusal, the first written of equals.
     #[inline(always)]
-    fn deny(&mut self, place: Place, wait: Wait, column: usize) {
+    fn deny(&mut self, place: Place, wait: Wait, column: usize, edition: u64) {
         match &mut self.denial {
-            None => self.denial = Some((Denial { binding: place, wait, first: place }, column)),
-            Some((worst, at)) if wait > worst.wait => {
-                (worst.binding, worst.wait) = (place, wait);
-                *at = column;
+            None => {
+                let denial = Denial { binding: place, wait, first: place };
+                self.denial = Some(Refused { denial, column, editions: [edition; 2] });
+            }
+            Some(worst) if wait > worst.denial.wait => {
+                (worst.denial.binding, worst.denial.wait) = (place, wait);
+                (worst.column, worst.editions[0]) = (column, edition);
             }
             Some(_) => {}
         }
@@ -232,10 +235,11 @@ impl<'a> Round<'a> {
 
     /// Whether the refusal can be given as it is.
     #[inline(always)]
-    fn refuse(&self, denial: &Denial) -> Result<(), Setback> {
+    fn refuse(&self, denial: &Denial, reads: bool) -> Result<(), Setback> {
         // A limit that ends may have to take back what its items promise; all of them, unless the first says never.
         let final_word = denial.wait == Wait::Never && denial.binding == denial.first;
-        if self.ends && !final_word {
+        // What is read of a row that was not found is not believed.
+        if (self.ends && !final_word) || (reads && self.wants_row.is_some()) {
             return Err(Setback::Otherwise);
         }
         if self.stands.iter().all(Stand::is_as_seen) { Ok(()) } else { Err(Setback::Again) }
@@ -253,9 +257,7 @@ impl<'a> Round<'a> {
             if whole {
                 stand.word = stand.next;
             }
-            if let Some(cell) = stand.cell {
-                line::give_back(cell, stand.word);
-            }
+            line::give_back(stand.cell, stand.word);
         }
         if whole { Ok(()) } else { Err(Setback::Again) }
     }
@@ -264,7 +266,7 @@ impl<'a> Round<'a> {
     #[inline(always)]
     fn by_address(&self) -> ArrayVec<u8, MOST_ROWS> {
         let mut order: ArrayVec<u8, MOST_ROWS> = ArrayVec::new();
-        let address = |index: u8| self.stands[usize::from(index)].cell.map(std::ptr::from_ref);
+        let address = |index: u8| std::ptr::from_ref(self.stands[usize::from(index)].cell);
         // A handful, nearly always in order.
         for index in 0..self.stands.len() {
             let mut place = order.len();
@@ -317,38 +319,44 @@ impl AskLaw for JudgeAndReckon {
     }
 }
 
-type Found<'a> = Result<(Where<'a>, Option<&'a AtomicU64>, u64), Setback>;
-
 #[inline(always)]
-fn find_all<'a>(plea: &Plea<'a>, brief: &Brief, now: Timestamp) -> Found<'a> {
+fn find_all<'a>(plea: &Plea<'a>, brief: &Brief, now: Timestamp) -> Result<Stand<'a>, Setback> {
     let all = &plea.tenant.all;
+    let word = all.cell.load(Ordering::Acquire);
+    not_before(all.floor(), now)?;
     if all.edition() != brief.edition {
         return Err(Setback::Otherwise);
     }
-    let word = all.cell.load(Ordering::Acquire);
-    not_before(all.floor(), now)?;
-    Ok((Where::All(plea.tenant), Some(&all.cell), word))
+    Ok(Stand {
+        cell: &all.cell,
+        word,
+        next: word,
+        present: all.present(),
+        edition: brief.edition,
+        spot: None,
+    })
+}
+
+#[inline(always)]
+fn find_key<'a>(plea: &Plea<'a>, brief: &Brief, now: Timestamp) -> Result<Option<Stand<'a>>, Setback> {
+    let tag = plea.tag().ok_or(Setback::Otherwise)?;
+    let nowhere = if brief.excepts() { Err(Setback::Otherwise) } else { Ok(None) };
+    let Some(leaf) = plea.tenant.leaf(tag) else { return nowhere };
+    let found = leaf.find(tag);
+    not_before(leaf.floor(), now)?;
+    if leaf.edition() != brief.edition {
+        return Err(Setback::Otherwise);
+    }
+    let Some(spot) = found else { return nowhere };
+    let (cell, word) = (spot.line.cell(spot.slot), spot.cell);
+    let (present, edition) = (leaf.present(), brief.edition);
+    Ok(Some(Stand { cell, word, next: word, present, edition, spot: Some((spot, tag)) }))
 }
 
 /// What is decided is not decided before somebody else's deed.
 #[inline(always)]
 fn not_before(floor: Timestamp, now: Timestamp) -> Result<(), Setback> {
     if floor > now { Err(Setback::At(floor)) } else { Ok(()) }
-}
-
-#[inline(always)]
-fn find_key<'a>(plea: &Plea<'a>, brief: &Brief, now: Timestamp) -> Found<'a> {
-    let tag = plea.tag().ok_or(Setback::Otherwise)?;
-    let nowhere = if brief.excepts() { Err(Setback::Otherwise) } else { Ok((Where::Nowhere, None, PRESENT)) };
-    let Some(leaf) = plea.tenant.leaf(tag) else { return nowhere };
-    if leaf.edition() != brief.edition {
-        return Err(Setback::Otherwise);
-    }
-    let found = leaf.find(tag);
-    not_before(leaf.floor(), now)?;
-    let Some(spot) = found else { return nowhere };
-    let place = Where::Key { leaf, line: spot.line, slot: spot.slot, tag, seen: spot.seen };
-    Ok((place, Some(spot.line.cell(spot.slot)), spot.cell))
 }
 
 /// What a cell says, if it is a row that nobody holds.
@@ -364,42 +372,26 @@ fn usable(word: u64) -> Result<u64, Setback> {
 impl Stand<'_> {
     #[inline(always)]
     fn take(&self) -> bool {
-        self.cell.is_some_and(|cell| line::take(cell, self.word))
+        line::take(self.cell, self.word)
+    }
+
+    /// Whether the row is in the edition it was judged in.
+    #[inline(always)]
+    fn is_in_edition(&self) -> bool {
+        self.present.load(Ordering::Acquire) == self.edition
     }
 
     /// Whether a cell that we hold is that of the row, in the edition that it was judged in.
     #[inline(always)]
     fn is_its_own(&self) -> bool {
-        match self.place {
-            Where::All(tenant) => tenant.all.edition() == self.edition,
-            Where::Key { leaf, line, slot, tag, .. } => {
-                line.tag(slot) == tag && leaf.edition() == self.edition
-            }
-            Where::Nowhere => false,
-        }
-    }
-
-    /// Whether the row is still in the edition it was judged in.
-    #[inline(always)]
-    fn is_in_edition(&self) -> bool {
-        match self.place {
-            Where::All(tenant) => tenant.all.edition() == self.edition,
-            Where::Key { leaf, .. } => leaf.edition() == self.edition,
-            Where::Nowhere => true,
-        }
+        self.is_in_edition() && self.spot.is_none_or(|(spot, tag)| spot.line.tag(spot.slot) == tag)
     }
 
     /// Whether what was read belonged together, and was in the edition it was read for.
     #[inline(always)]
     fn is_as_seen(&self) -> bool {
-        match self.place {
-            Where::All(tenant) => {
-                fence(Ordering::Acquire);
-                tenant.all.edition() == self.edition
-            }
-            Where::Key { leaf, line, seen, .. } => line.unchanged(seen) && leaf.edition() == self.edition,
-            Where::Nowhere => true,
-        }
+        fence(Ordering::Acquire);
+        self.spot.is_none_or(|(spot, _)| spot.line.unchanged(spot.seen)) && self.is_in_edition()
     }
 }
 
@@ -443,21 +435,13 @@ fn attempt_one(plea: &Plea<'_>, brief: &Brief, now: Timestamp) -> Result<Verdict
         return Err(Setback::Otherwise);
     }
     let short = &brief.first;
-    let (place, cell, word) = if short.is_of_key() {
-        let tag = plea.tag().ok_or(Setback::Otherwise)?;
-        let leaf = tenant.leaf(tag).ok_or(Setback::Otherwise)?;
-        let spot = leaf.find(tag).ok_or(Setback::Otherwise)?;
-        not_before(leaf.floor(), now)?;
-        let place = Where::Key { leaf, line: spot.line, slot: spot.slot, tag, seen: spot.seen };
-        (place, spot.line.cell(spot.slot), spot.cell)
+    let stand = if short.is_of_key() {
+        find_key(plea, brief, now)?.ok_or(Setback::Otherwise)?
     } else {
-        let word = tenant.all.cell.load(Ordering::Acquire);
-        not_before(tenant.all.floor(), now)?;
-        (Where::All(tenant), &tenant.all.cell, word)
+        find_all(plea, brief, now)?
     };
+    let (cell, word) = (stand.cell, stand.word);
     let cost = short.cost(Load::of(plea.count));
-    // The edition is looked at once the row was read, or is held.
-    let stand = Stand { place, cell: Some(cell), word, next: word, edition: brief.edition };
     match short.of_law(JudgeAndReckon { payload: usable(word)? & PAYLOAD, cost, now })? {
         Judged::Denied(Wait::Until(_)) if brief.ends() => Err(Setback::Otherwise),
         Judged::Denied(wait) => {

@@ -2,7 +2,7 @@
 
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError};
 
 use tidegate_core::{Item, Law, Limit, Mode, Per, Row, Timestamp};
 
@@ -14,7 +14,7 @@ use super::leaf::{Leaf, Means, Owned};
 use super::line::{self, PRESENT, Tag};
 use super::print::Printer;
 use super::shelf::Shelf;
-use super::sync::{AtomicU64, Mutex, MutexGuard, OnceLock, Ordering};
+use super::sync::{AtomicU64, Mutex, MutexGuard, OnceLock, Ordering, RwLock};
 
 /// How many editions may be remembered for leaves that nobody came to since.
 const MOST_EDITIONS: usize = 32;
@@ -59,7 +59,7 @@ pub(super) struct OwnedAll<'a> {
 
 impl Tenant {
     pub(super) fn new(
-        limit: Arc<Limit>,
+        limit: &Arc<Limit>,
         generation: u64,
         fence: u64,
         secret: [u64; 2],
@@ -71,7 +71,7 @@ impl Tenant {
         budget.bound_rows(limit.spec().max_keys);
         let counts = Counts::new();
         let columns = counts.columns(limit.items().iter().map(Item::name));
-        let edition = Edition::new(1, now, Because::Put, Arc::clone(&limit), columns, &printer);
+        let edition = Edition::new(1, now, Because::Put, Arc::clone(limit), columns, &printer);
         let tenant = Tenant {
             id: limit.id().into(),
             generation,
@@ -90,7 +90,7 @@ impl Tenant {
             budget,
             editions: RwLock::new(vec![Arc::new(edition)]),
         };
-        tenant.all.own().settle(tenant.edition().as_ref(), Row::blank(&limit, Per::All));
+        tenant.all.own().settle(tenant.edition().as_ref(), Row::blank(limit, Per::All));
         tenant.refresh(now);
         tenant
     }
@@ -228,6 +228,12 @@ impl AllRow {
     #[inline(always)]
     pub(super) fn edition(&self) -> u64 {
         self.edition.load(Ordering::Acquire)
+    }
+
+    /// Where the edition of the row is read.
+    #[inline(always)]
+    pub(super) fn present(&self) -> &AtomicU64 {
+        &self.edition
     }
 
     /// The earliest instant at which it may be decided on. It is looked at after the row was read.

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use tidegate::{Answers, Ask, Detail, ItemSpec, Lease, LimitSpec, Order, Policy, Store};
 
-use crate::stage::{Stage, Waiter, granted, lease, seconds, slots_of};
+use super::Stage;
+use crate::stage::{Staged, Waiter, granted, lease, seconds, slots_of};
 
 /// What is held while a scenario is played.
 type Held = Vec<Lease>;
@@ -56,7 +57,7 @@ fn play(scenario: &Scenario, moves: usize) -> Poll<()> {
     // Whatever it was told goes with it.
     let answered = answer.map(drop);
     held.clear();
-    assert_eq!(stage.store.leases(), 0, "after {moves} moves a lease is left behind");
+    assert_eq!(stage.store.open_leases(), 0, "after {moves} moves a lease is left behind");
     drop(granted(behind.is_answered().expect("a sensible question")));
     stage.ends_with(0);
     answered

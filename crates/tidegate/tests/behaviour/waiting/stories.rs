@@ -8,7 +8,8 @@ use std::task::Poll;
 use tidegate::{Ask, Decision, Lease, LimitSpec};
 use tidegate_testkit::effort;
 
-use crate::stage::{Stage, Waiter, seconds, slots_of};
+use super::{Stage, Store};
+use crate::stage::{Staged, Waiter, seconds, slots_of};
 
 const KEYS: [&str; 3] = ["ada", "bob", "cid"];
 
@@ -210,7 +211,7 @@ impl Play {
         self.leases.clear();
         self.stage.pass(seconds(60));
         assert_eq!((self.stage.limiter.waiting_in_all(), self.stage.pulse.sleepers()), (0, 0));
-        assert_eq!(self.stage.store.leases(), 0);
+        assert_eq!(self.stage.store.open_leases(), 0);
         self.stage.put(spec(Counted::All, 3));
         self.stage.ends_with(0);
     }
@@ -230,7 +231,7 @@ fn story(counted: Counted, moves: &[Move]) {
 }
 
 proptest! {
-    #![proptest_config(effort::cases(400))]
+    #![proptest_config(effort::cases(Store::STORIES))]
 
     #[test]
     fn of_slots_for_all(moves in prop::collection::vec(moves(), 0..60)) {

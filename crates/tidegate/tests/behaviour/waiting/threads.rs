@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use tidegate::{Catalog, Expect, ItemSpec, LimitSpec, Limiter, MapStore, Policy, SystemClock};
+use tidegate::{Catalog, Expect, ItemSpec, LimitSpec, Limiter, Policy, SystemClock};
+
+use super::Store;
+use crate::stage::Staged;
 
 const SLOTS: usize = 3;
 const TASKS: usize = 16;
@@ -16,7 +19,7 @@ const TURNS: usize = 200;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn limiter() -> Limiter {
-    let store = MapStore::new(SystemClock::new(), 7);
+    let store = Store::keeping(SystemClock::new());
     let slots = ItemSpec::of(Policy::Concurrency { ttl: Duration::from_secs(3600) }, SLOTS as u64);
     store.put(LimitSpec::named("l").with(slots), Expect::Absent).expect("a valid limit");
     Limiter::new(Arc::new(store))

@@ -7,8 +7,8 @@ use tidegate::{
     Actual, AskError, Catalog, ItemSpec, LimitSpec, Mode, Parting, Policy, Rejection, Settlement, Store, Wait,
 };
 
-use super::bucket;
-use crate::stage::{Stage, at, denied, granted, lease, seconds, slots_of};
+use super::{Stage, bucket};
+use crate::stage::{at, denied, granted, lease, seconds, slots_of};
 
 #[test]
 fn a_release() {

@@ -1,0 +1,112 @@
+//! The protocol of the table, tried in every order of events that matters.
+//!
+//! Each model is a few threads over the store's own code, with loom's atomics under it and tables so small that a handful of rows
+//! makes a leaf grow or split. loom runs a model once for every order in which the threads could see each other's writes, up to so many
+//! times that one of them is interrupted. What holds in all of them is said at the end of each model.
+//!
+//! `cargo xtask loom` runs them.
+
+mod lines;
+mod rows;
+mod sets;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use loom::model::Builder;
+use loom::thread::JoinHandle;
+use tidegate_core::{Amount, ItemSpec, Limit, LimitSpec, Policy, Tick, Timestamp, Verdict};
+
+use super::brief::Brief;
+use super::budget::Budget;
+use super::leaf::Means;
+use super::line::{PAYLOAD, Tag, WIDE};
+use super::quick::{self, Plea};
+use super::sitting::admit;
+use super::sync::modelled;
+use super::tenant::Tenant;
+
+/// When everything begins; nothing is at the end of time or at its beginning.
+const START: Timestamp = at(1_000_000);
+
+const fn at(ticks: u64) -> Timestamp {
+    Timestamp::from_ticks(ticks)
+}
+
+/// Tries every order of a model, with threads interrupted so many times at most.
+fn explore(interruptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(interruptions);
+    builder.max_branches = 100_000;
+    builder.check(model);
+}
+
+/// So much for each key, ever.
+fn total_per_key(limit: Amount) -> Arc<Limit> {
+    limit_of(ItemSpec::of(Policy::Total, limit).per_key())
+}
+
+/// So much for each key in a window of so many milliseconds from its first hit.
+fn interval_per_key(limit: Amount, milliseconds: u64) -> Arc<Limit> {
+    limit_of(ItemSpec::of(Policy::Interval { window: Duration::from_millis(milliseconds) }, limit).per_key())
+}
+
+fn limit_of(item: ItemSpec) -> Arc<Limit> {
+    let spec = LimitSpec::named("model").with(item);
+    Arc::new(Limit::new(spec, Tick::NANOSECOND).expect("the models' limits make sense"))
+}
+
+/// A limit without a row.
+fn tenant(limit: &Arc<Limit>) -> Tenant {
+    let whole = Arc::new(Budget::new(1 << 20));
+    Tenant::new(Arc::clone(limit), 1, 0, [1, 2], &whole, START)
+}
+
+/// The same, for several threads.
+fn table(limit: &Arc<Limit>) -> Arc<Tenant> {
+    Arc::new(tenant(limit))
+}
+
+/// A key's tag: the side says which half of a leaf, or which leaf after a split, it belongs to.
+const fn tag(side: u64, number: u32) -> Tag {
+    Tag { low: side << 63 | number as u64, high: number }
+}
+
+/// The brief as it is.
+fn brief(tenant: &Tenant) -> Brief {
+    tenant.board.read().expect("the models' limits can be had in short")
+}
+
+/// Gives a key a row and spends so much of it.
+fn seed(tenant: &Tenant, tag: Tag, count: Amount) {
+    assert!(admit(tenant, tag, START));
+    if count > 0 {
+        assert_eq!(decide(tenant, tag, count, &brief(tenant), START), Some(Verdict::Granted));
+    }
+}
+
+/// Decides on a key's row without a lock; `None` if that cannot be.
+fn decide(tenant: &Tenant, tag: Tag, count: Amount, brief: &Brief, now: Timestamp) -> Option<Verdict> {
+    quick::decide_one(&Plea { tenant, key: None, tag: Some(tag), count }, brief, now)
+}
+
+/// The same, and how much was charged.
+fn charged(tenant: &Tenant, tag: Tag, count: Amount, brief: &Brief) -> Amount {
+    if decide(tenant, tag, count, brief, START) == Some(Verdict::Granted) { count } else { 0 }
+}
+
+/// How much of a key is spent, once nobody is busy; `None` if it has no row.
+fn used(tenant: &Tenant, tag: Tag) -> Option<Amount> {
+    let leaf = tenant.leaf(tag)?;
+    let _alone = leaf.own();
+    let cell = leaf.find(tag)?.cell;
+    assert_eq!(cell & WIDE, 0, "the models' rows are small");
+    let brief = brief(tenant);
+    Some(brief.first.reading(cell & PAYLOAD, brief.ends, START).used)
+}
+
+/// The other thread of a model, with a hand on the table.
+fn beside<T: 'static>(tenant: &Arc<Tenant>, work: impl FnOnce(&Tenant) -> T + 'static) -> JoinHandle<T> {
+    let tenant = Arc::clone(tenant);
+    modelled::beside(move || work(&tenant))
+}

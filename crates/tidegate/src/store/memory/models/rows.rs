@@ -1,0 +1,179 @@
+//! Rows of one limit: found, charged, moved and forgotten.
+
+use tidegate_core::{Decision, Intent, Verdict};
+
+use super::super::edition::Because;
+use super::super::quick::{self, Plea, Quick};
+use super::super::sitting::admit;
+use super::{
+    START, at, beside, brief, charged, decide, explore, interval_per_key, seed, table, tag, total_per_key,
+    used,
+};
+
+/// What is granted is counted, and no more is granted than there is.
+#[test]
+fn charges_of_one_row_add_up() {
+    let limit = total_per_key(2);
+    explore(3, move || {
+        let (table, key) = (table(&limit), tag(0, 1));
+        seed(&table, key, 0);
+        let shown = brief(&table);
+        let other =
+            beside(&table, move |table| charged(table, key, 1, &shown) + charged(table, key, 1, &shown));
+        let own = charged(&table, key, 1, &shown);
+        let granted = own + other.join().expect("it ends");
+        assert!(granted <= 2);
+        assert_eq!(used(&table, key), Some(granted));
+    });
+}
+
+/// A key is not refused for what another key has spent, wherever the rows are moved.
+#[test]
+fn nobody_is_refused_for_another() {
+    let limit = total_per_key(2);
+    explore(2, move || {
+        let (table, key, full) = (table(&limit), tag(0, 1), tag(0, 2));
+        seed(&table, tag(0, 3), 0);
+        seed(&table, key, 1);
+        seed(&table, full, 2);
+        let shown = brief(&table);
+        // The first row is fresh and goes; the others move up, the full one into our place.
+        let mover = beside(&table, |table| admit(table, tag(0, 4), START));
+        let verdict = decide(&table, key, 1, &shown, START);
+        assert!(matches!(verdict, None | Some(Verdict::Granted)), "{verdict:?}");
+        assert!(mover.join().expect("it ends"));
+        assert_eq!(used(&table, key), Some(if verdict.is_some() { 2 } else { 1 }));
+        assert_eq!(used(&table, full), Some(2));
+    });
+}
+
+/// A row that gives its place to another key was not charged, and one that is charged stays.
+#[test]
+fn a_fresh_row_is_forgotten_or_charged() {
+    let limit = total_per_key(2);
+    explore(2, move || {
+        let (table, key, new) = (table(&limit), tag(0, 1), tag(0, 2));
+        seed(&table, tag(0, 3), 1);
+        seed(&table, tag(0, 4), 1);
+        seed(&table, key, 0);
+        let shown = brief(&table);
+        let other = beside(&table, move |table| admit(table, new, START));
+        let granted = charged(&table, key, 1, &shown);
+        assert!(other.join().expect("it ends"));
+        assert_eq!(used(&table, new), Some(0));
+        match used(&table, key) {
+            Some(count) => assert_eq!(count, granted),
+            None => assert_eq!(granted, 0),
+        }
+    });
+}
+
+/// A new key beside a row that is decided on.
+#[test]
+fn a_new_row_leaves_its_neighbours_alone() {
+    let limit = total_per_key(2);
+    explore(2, move || {
+        let (table, key, new) = (table(&limit), tag(0, 1), tag(0, 2));
+        seed(&table, key, 1);
+        let shown = brief(&table);
+        let other = beside(&table, move |table| admit(table, new, START));
+        let granted = charged(&table, key, 1, &shown);
+        assert!(other.join().expect("it ends"));
+        assert_eq!(granted, 1, "nothing was in the way");
+        assert_eq!((used(&table, key), used(&table, new)), (Some(2), Some(0)));
+    });
+}
+
+/// Two threads come with the same new key: there is one row, and it counts for both.
+#[test]
+fn a_new_key_has_one_row() {
+    let limit = total_per_key(2);
+    explore(2, move || {
+        let (table, key) = (table(&limit), tag(0, 1));
+        let shown = brief(&table);
+        let come = move |table: &super::Tenant| {
+            assert!(admit(table, key, START));
+            charged(table, key, 1, &shown)
+        };
+        let other = beside(&table, come);
+        let granted = come(&table) + other.join().expect("it ends");
+        assert_eq!(table.budget.rows(), 1);
+        assert_eq!(used(&table, key), Some(granted));
+    });
+}
+
+/// A leaf gets more lines while somebody decides on one of its rows.
+#[test]
+fn growth_loses_no_charge() {
+    while_a_row_is_added_to(3);
+}
+
+/// A leaf hands its rows to the next level while somebody decides on one of them.
+#[test]
+fn a_split_loses_no_charge() {
+    while_a_row_is_added_to(5);
+}
+
+fn while_a_row_is_added_to(rows: u32) {
+    let limit = total_per_key(4);
+    explore(2, move || {
+        let (table, key, new) = (table(&limit), tag(1, 1), tag(0, 9));
+        seed(&table, key, 1);
+        (1..rows).for_each(|number| seed(&table, tag(u64::from(number) % 2, number + 1), 2));
+        let shown = brief(&table);
+        let other = beside(&table, move |table| admit(table, new, START));
+        let granted = charged(&table, key, 1, &shown);
+        assert!(other.join().expect("it ends"));
+        assert_eq!(used(&table, key), Some(1 + granted));
+        assert_eq!(used(&table, new), Some(0));
+        for number in 1..rows {
+            assert_eq!(used(&table, tag(u64::from(number) % 2, number + 1)), Some(2));
+        }
+    });
+}
+
+/// Somebody who comes late with an early time does not profit from what was forgotten since.
+#[test]
+fn what_was_forgotten_is_not_spent_again() {
+    const WINDOW: u64 = 1_000_000;
+    let limit = interval_per_key(1, 1);
+    let (early, late) = (at(START.ticks() + WINDOW / 2), at(START.ticks() + 2 * WINDOW));
+    explore(2, move || {
+        let (table, key) = (table(&limit), tag(0, 1));
+        seed(&table, key, 1);
+        let other = beside(&table, move |table| {
+            // The row is fresh by now, gives way, and is made again.
+            let edition = table.edition();
+            let means = super::Means { edition: &edition, budget: &table.budget, now: late };
+            table.leaf(key).expect("there is a row").own().drop_fresh_if_due(means);
+            assert!(admit(table, key, late));
+        });
+        let plea = Plea { tenant: &table, key: None, tag: Some(key), count: 1 };
+        let quick = quick::decide(&[plea], Intent::Acquire, early, &mut None);
+        other.join().expect("it ends");
+        if let Quick::Decided(Decision::Granted, at) = quick {
+            assert!(at >= late, "the window was not over");
+        }
+    });
+}
+
+/// A limit is edited while somebody decides by the rules as they were.
+#[test]
+fn an_edit_loses_no_charge() {
+    let limit = total_per_key(4);
+    let next = std::sync::Arc::new(limit.succeed(limit.spec().clone()).expect("it makes sense"));
+    explore(2, move || {
+        let (table, key) = (table(&limit), tag(0, 1));
+        seed(&table, key, 1);
+        let shown = brief(&table);
+        let next = std::sync::Arc::clone(&next);
+        let editor = beside(&table, move |table| {
+            table.publish(next, Because::Put, START);
+            // Rows follow when somebody comes to them.
+            admit(table, key, START)
+        });
+        let granted = charged(&table, key, 1, &shown);
+        assert!(editor.join().expect("it ends"));
+        assert_eq!(used(&table, key), Some(1 + granted));
+    });
+}

@@ -1,0 +1,145 @@
+//! One row at a time: taken out under its lock and put back, or made for a key that had none.
+
+use tidegate_core::{Per, Row, Seat, Timestamp};
+
+use super::edition::Edition;
+use super::leaf::{Means, Reserved};
+use super::line::{self, Tag};
+use super::quick::{self, Plea};
+use super::tenant::Tenant;
+
+/// One row of one limit, taken out under its lock and put back: for whoever gives something back, corrects or looks.
+pub(super) fn with_row<T>(
+    tenant: &Tenant,
+    key: Option<&[u8]>,
+    now: Timestamp,
+    if_missing: Missing,
+    change: impl FnOnce(&Edition, Seat<'_>, &mut Row) -> T,
+) -> Option<T> {
+    let Some(key) = key else {
+        let mut owned = tenant.all.own();
+        let edition = tenant.edition();
+        owned.adopt(tenant, &edition);
+        tenant.all.raise(now);
+        let word = line::take_any(&tenant.all.cell);
+        let mut row = edition.unpack(Per::All, word, &mut owned.shelf);
+        let answer = change(&edition, Seat::All, &mut row);
+        owned.settle(&edition, row);
+        return Some(answer);
+    };
+    let tag = tenant.printer.print(key);
+    loop {
+        let mut owned = match if_missing {
+            Missing::Made => tenant.leaf_or_new(tag).own(),
+            Missing::Blank | Missing::Ignored => match tenant.leaf(tag) {
+                Some(leaf) => leaf.own(),
+                None => return blank(tenant, tag, if_missing, change),
+            },
+        };
+        if owned.leaf.is_branch() {
+            continue;
+        }
+        let edition = tenant.edition();
+        tenant.bring(&mut owned, &edition);
+        owned.leaf.raise(now);
+        let means = Means { edition: &edition, budget: &tenant.budget, now };
+        if if_missing == Missing::Made && owned.leaf.find(tag).is_none() {
+            match owned.reserve(tag, means) {
+                Reserved::Here => {}
+                Reserved::Below => continue,
+                Reserved::Crowded => return None,
+            }
+        }
+        let Some(spot) = owned.hold(tag) else {
+            drop(owned);
+            return blank(tenant, tag, if_missing, change);
+        };
+        let seat = edition.seat(Per::Key, tag);
+        let mut row = edition.unpack(Per::Key, spot.cell, &mut owned.inner.shelf);
+        let answer = change(&edition, seat, &mut row);
+        if row.is_fresh(&edition.limit, seat, now) {
+            owned.vacate(&spot, &tenant.budget);
+        } else {
+            owned.settle(&spot, tag, row, means);
+        }
+        owned.may_have_fresh();
+        owned.weigh(&tenant.budget);
+        return Some(answer);
+    }
+}
+
+/// What is done about a row that is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Missing {
+    /// It is made, if there is room.
+    Made,
+    /// It is looked at as if it were blank.
+    Blank,
+    /// Nothing is done.
+    Ignored,
+}
+
+fn blank<T>(
+    tenant: &Tenant,
+    tag: Tag,
+    if_missing: Missing,
+    change: impl FnOnce(&Edition, Seat<'_>, &mut Row) -> T,
+) -> Option<T> {
+    let edition = tenant.edition();
+    let mut row = Row::blank(&edition.limit, Per::Key);
+    (if_missing == Missing::Blank).then(|| change(&edition, edition.seat(Per::Key, tag), &mut row))
+}
+
+/// Decides the first ask of a new key, where the limit has one item. `None` if it is not that simple after all.
+pub(super) fn begin(plea: &Plea<'_>, tag: Tag, now: Timestamp) -> Option<Timestamp> {
+    let tenant = plea.tenant;
+    loop {
+        let mut owned = tenant.leaf_or_new(tag).own();
+        if owned.leaf.is_branch() {
+            continue;
+        }
+        let edition = tenant.edition();
+        tenant.bring(&mut owned, &edition);
+        let now = now.max(owned.leaf.floor());
+        let brief =
+            tenant.board.read().filter(|brief| brief.is_good(now) && brief.edition == edition.number)?;
+        if brief.has_second() || brief.excepts() || owned.leaf.find(tag).is_some() {
+            return None;
+        }
+        let word = quick::first_word(&brief, plea.count, now)?;
+        let means = Means { edition: &edition, budget: &tenant.budget, now };
+        match owned.reserve(tag, means) {
+            Reserved::Here => {
+                owned.begin(tag, word, means);
+                tenant.counts.granted();
+                return Some(now);
+            }
+            Reserved::Below => {}
+            Reserved::Crowded => return None,
+        }
+    }
+}
+
+/// Gives a key a row, blank and nobody's, so that the quick way finds it. `false` if it cannot be.
+pub(super) fn admit(tenant: &Tenant, tag: Tag, now: Timestamp) -> bool {
+    loop {
+        let mut owned = tenant.leaf_or_new(tag).own();
+        if owned.leaf.is_branch() {
+            continue;
+        }
+        let edition = tenant.edition();
+        tenant.bring(&mut owned, &edition);
+        if owned.leaf.find(tag).is_some() {
+            return true;
+        }
+        let means = Means { edition: &edition, budget: &tenant.budget, now: now.max(owned.leaf.floor()) };
+        match owned.reserve(tag, means) {
+            Reserved::Here => {
+                owned.open(tag, means);
+                return true;
+            }
+            Reserved::Below => {}
+            Reserved::Crowded => return false,
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! What threads meet over in a model.
+//!
+//! loom decides which orders to try by which accesses of an atomic depend on each other, and remembers one access of each atomic for
+//! that: the last. So when one thread loads it, then another loads and stores it, it does not notice that the store could have come
+//! before the first load (seen with loom 0.7.2), and a sequence lock is never caught in the act. Here every atomic has two *marks*: a thread
+//! that loads it touches its own mark, one that stores touches the other thread's. A mark is touched by an exchange that always fails:
+//! it orders nothing and changes nothing, but loom sees that the two depend on each other. So a model has two threads.
+
+use std::sync::PoisonError;
+
+pub(in super::super) use loom::sync::atomic::{Ordering, fence};
+pub(in super::super) use loom::sync::{Mutex, MutexGuard, RwLock};
+
+use loom::sync::atomic::AtomicU64 as Modelled;
+
+loom::thread_local! {
+    static SIDE: std::cell::Cell<usize> = std::cell::Cell::new(0);
+}
+
+/// The other thread of a model.
+#[cfg(test)]
+pub(in super::super) fn beside<T: 'static>(
+    work: impl FnOnce() -> T + 'static,
+) -> loom::thread::JoinHandle<T> {
+    loom::thread::spawn(move || {
+        SIDE.with(|side| side.set(1));
+        work()
+    })
+}
+
+/// Lets the others go on; whoever waits can do nothing else.
+pub(in super::super) fn pause(turn: &mut u32) {
+    *turn += 1;
+    loom::thread::yield_now();
+}
+
+/// A word that loom watches.
+#[derive(Debug)]
+pub(in super::super) struct AtomicU64 {
+    word: Modelled,
+    marks: [Modelled; 2],
+}
+
+impl AtomicU64 {
+    pub(in super::super) fn new(word: u64) -> AtomicU64 {
+        AtomicU64 { word: Modelled::new(word), marks: [Modelled::new(0), Modelled::new(0)] }
+    }
+
+    fn touch(&self, side: usize) {
+        let touched = self.marks[side].compare_exchange(1, 1, Ordering::Relaxed, Ordering::Relaxed);
+        assert!(touched.is_err(), "a mark is never set");
+    }
+
+    fn reads(&self) {
+        self.touch(SIDE.with(std::cell::Cell::get));
+    }
+
+    fn writes(&self) {
+        self.touch(1 - SIDE.with(std::cell::Cell::get));
+    }
+
+    pub(in super::super) fn load(&self, order: Ordering) -> u64 {
+        self.reads();
+        self.word.load(order)
+    }
+
+    pub(in super::super) fn store(&self, word: u64, order: Ordering) {
+        self.writes();
+        self.word.store(word, order);
+    }
+
+    pub(in super::super) fn compare_exchange(
+        &self,
+        old: u64,
+        new: u64,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<u64, u64> {
+        self.writes();
+        self.word.compare_exchange(old, new, success, failure)
+    }
+
+    pub(in super::super) fn fetch_max(&self, word: u64, order: Ordering) -> u64 {
+        self.writes();
+        self.word.fetch_max(word, order)
+    }
+
+    pub(in super::super) fn fetch_add(&self, more: u64, order: Ordering) -> u64 {
+        self.writes();
+        self.word.fetch_add(more, order)
+    }
+}
+
+/// The standard one, with what it promises said in loom's words: who finds a value sees all that made it.
+#[derive(Debug)]
+pub(in super::super) struct OnceLock<T> {
+    set: AtomicU64,
+    setting: Mutex<()>,
+    value: std::sync::OnceLock<T>,
+}
+
+impl<T> OnceLock<T> {
+    pub(in super::super) fn new() -> OnceLock<T> {
+        OnceLock { set: AtomicU64::new(0), setting: Mutex::new(()), value: std::sync::OnceLock::new() }
+    }
+
+    /// The value, if this thread can know of it.
+    pub(in super::super) fn get(&self) -> Option<&T> {
+        if self.set.load(Ordering::Acquire) == 0 { None } else { self.value.get() }
+    }
+
+    /// The value, made now if there is none.
+    pub(in super::super) fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
+        if let Some(value) = self.get() {
+            return value;
+        }
+        let _alone = self.setting.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.value.get().is_none() {
+            let made = make();
+            self.value.get_or_init(|| made);
+            self.set.store(1, Ordering::Release);
+        }
+        self.value.get().expect("it was set")
+    }
+}

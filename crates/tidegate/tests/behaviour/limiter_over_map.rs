@@ -1,0 +1,9 @@
+//! The limiter's behaviours over the plain store.
+
+#[path = "leases.rs"]
+mod leases;
+#[path = "waiting.rs"]
+mod waiting;
+
+type Store = tidegate::MapStore;
+type Stage = crate::stage::Stage<Store>;

@@ -1,0 +1,9 @@
+//! The limiter's behaviours over the memory store.
+
+#[path = "leases.rs"]
+mod leases;
+#[path = "waiting.rs"]
+mod waiting;
+
+type Store = tidegate::MemoryStore;
+type Stage = crate::stage::Stage<Store>;

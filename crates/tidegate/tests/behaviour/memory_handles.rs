@@ -1,0 +1,531 @@
+//! Handles on the limits of a memory store: they say what the store says, to sensible questions and to strange ones.
+//!
+//! Where both answer, the plain store is the judge.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tidegate::{
+    Amount, Answers, Ask, Capacity, Catalog, Detail, Expect, Gate, Grant, ItemSpec, LimitSpec, Limiter,
+    ManualClock, MapStore, Memory, MemoryStore, Mode, Order, Outcome, OverrideSpec, Parting, Policy,
+    Precision, Rejection, Settlement, Span, Store, SystemClock, Timestamp, Unit, Verdict, Wait,
+};
+
+/// Where the clock begins, so that there is a time before it.
+const START: Timestamp = Timestamp::from_ticks(1_000_000_000_000_000);
+const CENTURY: Duration = Duration::from_secs(36_525 * 86_400);
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn memory(clock: &Arc<ManualClock>) -> MemoryStore {
+    MemoryStore::new(Arc::clone(clock), Memory { secret: [7, 8], ..Memory::default() })
+}
+
+/// A store with these limits, and its clock.
+fn keeping(limits: impl IntoIterator<Item = LimitSpec>) -> (MemoryStore, Arc<ManualClock>) {
+    let clock = Arc::new(ManualClock::at(START));
+    let store = memory(&clock);
+    limits.into_iter().for_each(|limit| put(&store, limit));
+    (store, clock)
+}
+
+#[track_caller]
+fn put(store: &impl Catalog, spec: LimitSpec) {
+    store.put(spec, Expect::Anything).expect("a valid limit");
+}
+
+#[track_caller]
+fn gate(store: &MemoryStore, limit_id: &str) -> Gate {
+    store.gate(limit_id).expect("it was put")
+}
+
+fn total(id: &str, limit: Amount) -> LimitSpec {
+    LimitSpec::named(id).with(ItemSpec::of(Policy::Total, limit))
+}
+
+fn total_per_key(id: &str, limit: Amount) -> LimitSpec {
+    LimitSpec::named(id).with(ItemSpec::of(Policy::Total, limit).per_key())
+}
+
+fn slots(id: &str, slots: Amount) -> LimitSpec {
+    LimitSpec::named(id).with(ItemSpec::of(Policy::Concurrency { ttl: seconds(60) }, slots))
+}
+
+fn unknown(id: &str) -> Rejection {
+    Rejection::UnknownLimit { limit_id: id.to_owned() }
+}
+
+/// What is counted for a key, or for all.
+#[track_caller]
+fn used(store: &impl Store, limit_id: &str, key: Option<&[u8]>) -> Vec<Amount> {
+    let usage = store.usage(limit_id, key).now().expect("a sensible question");
+    usage.items.iter().map(|item| item.current_count).collect()
+}
+
+/// What a store says to one ask.
+fn verdict(store: &impl Store, ask: Ask<'_>) -> Result<Verdict, Rejection> {
+    let answers = store.submit(&[Order::acquire(&[ask])], Answers::new(Detail::Verdicts)).now();
+    let answer = answers.get(0).cloned().expect("one answer for one order")?;
+    Ok(match answer.outcome {
+        Outcome::Granted(_) => Verdict::Granted,
+        Outcome::Denied(denied) => Verdict::Denied(denied.wait),
+    })
+}
+
+/// Every law that a handle may decide by, with five of everything, for all keys, for each, and both.
+fn limits_of_five() -> Vec<LimitSpec> {
+    let window = seconds(10);
+    let policies = [
+        Policy::Total,
+        Policy::Calendar(Unit::Minute),
+        Policy::Interval { window },
+        Policy::Sliding { window, precision: Precision::Exact },
+        Policy::Sliding { window, precision: Precision::Bucketed },
+        Policy::Bucket { window, burst: None },
+    ];
+    let mut limits = Vec::new();
+    for policy in policies {
+        let item = ItemSpec::of(policy, 5);
+        limits.push(LimitSpec::named("l").with(item.clone()));
+        limits.push(LimitSpec::named("l").with(item.clone().per_key()));
+        limits.push(LimitSpec::named("l").with(item.clone()).with(ItemSpec::of(Policy::Total, 7).per_key()));
+        let ends_at = Some(Duration::from_nanos(START.ticks()) + seconds(15));
+        limits.push(LimitSpec { ends_at, ..LimitSpec::named("l").with(item.per_key()) });
+    }
+    limits
+}
+
+#[test]
+fn costs_of_nothing_of_everything_and_above_capacity_are_what_the_plain_store_says() {
+    for spec in limits_of_five() {
+        let (store, clock) = keeping([spec.clone()]);
+        let plain = MapStore::new(Arc::clone(&clock), 7);
+        put(&plain, spec.clone());
+        let gate = gate(&store, "l");
+        for (step, count) in
+            [0, 1, 0, 6, Amount::MAX, 3, 0, Amount::MAX - 1, 1, 1, 0, 5, 2, 0].into_iter().enumerate()
+        {
+            for key in [&b"ada"[..], b"bob"] {
+                let ask = Ask { limit_id: "l", key: Some(key), count };
+                let said = gate.try_acquire(key, count);
+                assert_eq!(said, verdict(&plain, ask), "step {step}, a cost of {count}, {spec:?}");
+                assert_eq!(
+                    used(&store, "l", Some(key)),
+                    used(&plain, "l", Some(key)),
+                    "step {step}, {spec:?}"
+                );
+            }
+            assert_eq!(used(&store, "l", None), used(&plain, "l", None), "step {step}, {spec:?}");
+            clock.advance(Duration::from_millis(1_500));
+        }
+    }
+}
+
+#[test]
+fn a_cost_of_nothing_leaves_no_row() {
+    let (store, _) = keeping([total_per_key("l", 5)]);
+    let gate = gate(&store, "l");
+    assert_eq!(gate.try_acquire(b"ada", 0), Ok(Verdict::Granted));
+    assert_eq!(store.observe("l").expect("it was put").rows, 0);
+    assert_eq!(gate.try_acquire(b"ada", 6), Ok(Verdict::Denied(Wait::Never)));
+    assert_eq!(store.observe("l").expect("it was put").rows, 0, "nor does a refusal");
+}
+
+#[test]
+fn keys_may_be_empty_and_have_a_kibibyte() {
+    let (store, _) = keeping([total_per_key("l", 1)]);
+    let (gate, gates) = (gate(&store, "l"), store.gates(&["l"]).expect("it was put"));
+    let keys = [vec![], vec![0], vec![b'k'; 1023], vec![b'k'; 1024]];
+    for key in &keys {
+        assert_eq!(gate.try_acquire(key, 1), Ok(Verdict::Granted), "{} bytes", key.len());
+    }
+    for key in &keys {
+        assert_eq!(gates.try_acquire(&[Some(key)]), Ok(Verdict::Denied(Wait::Never)), "{} bytes", key.len());
+        assert_eq!(used(&store, "l", Some(key)), [1]);
+    }
+}
+
+#[test]
+fn longer_keys_are_rejected_and_charge_nobody() {
+    let (store, _) = keeping([total_per_key("l", 1)]);
+    let (gate, gates) = (gate(&store, "l"), store.gates(&["l", "l"]).expect("it was put"));
+    for bytes in [1025, 65_536] {
+        let key = vec![b'k'; bytes];
+        let too_long = Rejection::KeyTooLong { bytes };
+        assert_eq!(gate.try_acquire(&key, 1), Err(too_long.clone()));
+        let mut verdicts = [Verdict::Granted; 2];
+        assert_eq!(gate.try_batch(&[b"ada", &key], 1, &mut verdicts), Err(too_long.clone()));
+        assert_eq!(gates.try_acquire(&[Some(b"ada"), Some(&key)]), Err(too_long.clone()));
+        assert_eq!(verdict(&store, Ask::one("l", Some(&key))), Err(too_long.clone()));
+        assert_eq!(store.reset("l", Some(&key)).now(), Err(too_long.clone()));
+        assert_eq!(store.usage("l", Some(&key)).now(), Err(too_long));
+    }
+    assert_eq!(used(&store, "l", Some(b"ada")), [0]);
+    assert_eq!(store.observe("l").expect("it was put").rows, 0);
+}
+
+#[test]
+fn a_limit_that_holds_needs_a_lease_and_is_not_for_handles() {
+    let counted = total("both", 5).with(slots("both", 1).items.remove(0));
+    let (store, _) = keeping([slots("slots", 1), counted, total("plain", 5)]);
+    for id in ["slots", "both"] {
+        let gate = gate(&store, id);
+        assert_eq!(gate.try_acquire(b"ada", 1), Err(Rejection::NeedsLease), "{id}");
+        assert_eq!(gate.try_acquire(b"ada", 0), Err(Rejection::NeedsLease), "{id}");
+        assert_eq!(gate.try_batch(&[b"ada"], 1, &mut [Verdict::Granted]), Err(Rejection::NeedsLease));
+        let gates = store.gates(&["plain", id]).expect("both were put");
+        assert_eq!(gates.try_acquire(&[None, None]), Err(Rejection::NeedsLease), "{id}");
+        assert!(used(&store, id, None).iter().all(|used| *used == 0), "nothing is charged");
+    }
+    assert_eq!((used(&store, "plain", None), store.leases()), (vec![0], 0));
+    assert_eq!(Rejection::NeedsLease.code(), "bad_request");
+    let words = Rejection::NeedsLease.to_string();
+    assert_eq!(words, "a grant of this limit comes with a lease; ask the store for it");
+}
+
+#[test]
+fn a_limit_that_learns_to_hold_leaves_its_handles_and_takes_them_back() {
+    let (store, _) = keeping([total("l", 5)]);
+    let gate = gate(&store, "l");
+    assert_eq!(gate.try_acquire(b"ada", 1), Ok(Verdict::Granted));
+    put(&store, total("l", 5).with(slots("l", 1).items.remove(0)));
+    assert_eq!(gate.try_acquire(b"ada", 1), Err(Rejection::NeedsLease));
+    put(&store, total("l", 5));
+    assert_eq!(gate.try_acquire(b"ada", 4), Ok(Verdict::Granted));
+    assert_eq!((used(&store, "l", None), store.leases()), (vec![5], 0));
+}
+
+/// Between a handle's look at its limit and the decision the limit may learn to hold. What was taken then is given back, so that
+/// exactly the grants that were told are counted, and no lease is left with nobody.
+#[test]
+fn edits_to_and_from_slots_while_handles_ask_leave_no_lease() {
+    let store = MemoryStore::new(SystemClock::new(), Memory::default());
+    put(&store, total("l", Amount::from(u32::MAX)));
+    let (gate, done) = (gate(&store, "l"), AtomicBool::new(false));
+    let granted: u64 = std::thread::scope(|scope| {
+        let ask = || {
+            let mut granted = 0;
+            while !done.load(Ordering::Relaxed) {
+                match gate.try_acquire(b"ada", 1) {
+                    Ok(verdict) => granted += u64::from(verdict == Verdict::Granted),
+                    Err(rejection) => assert_eq!(rejection, Rejection::NeedsLease),
+                }
+            }
+            granted
+        };
+        let askers = [scope.spawn(ask), scope.spawn(ask)];
+        for _ in 0..400 {
+            put(&store, total("l", Amount::from(u32::MAX)).with(slots("l", 1_000).items.remove(0)));
+            std::thread::yield_now();
+            put(&store, total("l", Amount::from(u32::MAX)));
+            std::thread::yield_now();
+        }
+        done.store(true, Ordering::Relaxed);
+        askers.into_iter().map(|asker| asker.join().expect("no panic")).sum()
+    });
+    assert_eq!(store.leases(), 0);
+    assert_eq!(used(&store, "l", None), [granted]);
+}
+
+#[test]
+fn a_handle_says_when_its_limit_is_gone() {
+    let (store, _) = keeping([total_per_key("l", 5), total("m", 5)]);
+    let (gate, gates) = (gate(&store, "l"), store.gates(&["m", "l"]).expect("both were put"));
+    assert_eq!(gate.try_acquire(b"ada", 1), Ok(Verdict::Granted));
+    assert!(store.remove("l", Parting::Forget));
+    assert_eq!(gate.try_acquire(b"ada", 1), Err(unknown("l")));
+    assert_eq!(gate.try_acquire(b"bob", 0), Err(unknown("l")));
+    assert_eq!(gate.try_batch(&[b"ada"], 1, &mut [Verdict::Granted]), Err(unknown("l")));
+    assert_eq!(gate.try_batch(&[], 1, &mut []), Ok(()), "nothing was asked");
+    assert_eq!(gates.try_acquire(&[None, Some(b"ada")]), Err(unknown("l")));
+    assert_eq!(used(&store, "m", None), [0]);
+    assert!(store.gate("l").is_none() && store.gates(&["m", "l"]).is_none());
+}
+
+#[test]
+fn a_limit_added_again_is_another_limit() {
+    let (store, _) = keeping([total_per_key("l", 1)]);
+    let old = gate(&store, "l");
+    assert_eq!(old.try_acquire(b"ada", 1), Ok(Verdict::Granted));
+    assert!(store.remove("l", Parting::Forget));
+    put(&store, total_per_key("l", 1));
+    assert_eq!(old.try_acquire(b"ada", 1), Err(unknown("l")));
+    let new = gate(&store, "l");
+    assert_eq!(new.try_acquire(b"ada", 1), Ok(Verdict::Granted), "it has counted nothing yet");
+    assert_eq!(used(&store, "l", Some(b"ada")), [1]);
+}
+
+/// An old handle used to find the new limit by its id, and left the lease of its grant with nobody.
+#[test]
+fn a_limit_added_again_with_slots_gives_no_lease_to_an_old_handle() {
+    let (store, _) = keeping([total("l", 5)]);
+    let old = gate(&store, "l");
+    assert!(store.remove("l", Parting::Forget));
+    put(&store, slots("l", 1));
+    assert_eq!(old.try_acquire(b"ada", 1), Err(unknown("l")));
+    assert_eq!((store.leases(), used(&store, "l", None)), (0, vec![0]));
+}
+
+#[test]
+fn a_limit_that_was_retired_comes_back_to_its_handles() {
+    let (store, _) = keeping([total_per_key("l", 2)]);
+    let gate = gate(&store, "l");
+    assert_eq!(gate.try_acquire(b"ada", 1), Ok(Verdict::Granted));
+    assert!(store.remove("l", Parting::Retire));
+    assert_eq!(gate.try_acquire(b"ada", 1), Err(unknown("l")));
+    put(&store, total_per_key("l", 2));
+    assert_eq!(gate.try_acquire(b"ada", 1), Ok(Verdict::Granted));
+    assert_eq!(gate.try_acquire(b"ada", 1), Ok(Verdict::Denied(Wait::Never)), "what was counted is kept");
+}
+
+#[test]
+fn a_handle_follows_edits_at_once() {
+    let (store, clock) = keeping([total_per_key("l", 2)]);
+    let gate = gate(&store, "l");
+    let ask = |key: &[u8], count| gate.try_acquire(key, count).expect("a sensible question");
+    let never = Verdict::Denied(Wait::Never);
+    assert_eq!([ask(b"ada", 2), ask(b"ada", 1)], [Verdict::Granted, never]);
+    put(&store, total_per_key("l", 5));
+    assert_eq!([ask(b"ada", 3), ask(b"ada", 1)], [Verdict::Granted, never], "more, with what is counted");
+    put(&store, total_per_key("l", 1));
+    assert_eq!([ask(b"bob", 1), ask(b"bob", 1)], [Verdict::Granted, never], "less");
+    let item = "key/total".to_owned();
+    let except = OverrideSpec { key: b"bob".into(), item, limit: Capacity::AtMost(3), until: None };
+    put(&store, LimitSpec { overrides: vec![except], ..total_per_key("l", 1) });
+    assert_eq!([ask(b"bob", 2), ask(b"bob", 1), ask(b"cid", 2)], [Verdict::Granted, never, never], "for one");
+    store.reset("l", None).now().expect("it is there");
+    assert_eq!([ask(b"cid", 1), ask(b"ada", 1)], [Verdict::Granted; 2], "from nothing");
+    let hourly = ItemSpec::of(Policy::Interval { window: seconds(3600) }, 1).per_key();
+    put(&store, LimitSpec::named("l").with(hourly.clone()));
+    let later = START.plus(tidegate::Tick::NANOSECOND.span(seconds(3600)));
+    assert_eq!([ask(b"ada", 1), ask(b"ada", 1)], [Verdict::Granted, Verdict::Denied(Wait::Until(later))]);
+    let starts_at = Some(Duration::from_nanos(START.ticks()) + seconds(7200));
+    put(&store, LimitSpec { starts_at, ..LimitSpec::named("l").with(hourly) });
+    let starts = START.plus(tidegate::Tick::NANOSECOND.span(seconds(7200)));
+    assert_eq!(ask(b"dan", 1), Verdict::Denied(Wait::Until(starts)), "not yet");
+    clock.advance(seconds(7200));
+    assert_eq!(ask(b"dan", 1), Verdict::Granted);
+}
+
+#[test]
+fn gates_want_a_key_where_one_is_counted() {
+    let (store, _) = keeping([total("all", 5), total_per_key("keyed", 5)]);
+    let gates = store.gates(&["all", "keyed"]).expect("both were put");
+    let missing = Rejection::KeyMissing { limit_id: "keyed".to_owned() };
+    assert_eq!(gates.try_acquire(&[Some(b"ada"), None]), Err(missing));
+    assert_eq!(used(&store, "all", None), [0]);
+    assert_eq!(gates.try_acquire(&[None, Some(b"")]), Ok(Verdict::Granted), "an empty key is a key");
+    assert_eq!(gates.try_acquire(&[Some(b"ignored"), Some(b"")]), Ok(Verdict::Granted));
+    assert_eq!((used(&store, "all", None), used(&store, "keyed", Some(b""))), (vec![2], vec![2]));
+}
+
+#[test]
+fn gates_over_few_and_over_many_limits_take_all_or_nothing() {
+    for many in [1, 2, 8, 9, 17, 32] {
+        let ids: Vec<String> = (0..many).map(|n| format!("l{n}")).collect();
+        let spec = |(n, id): (usize, &String)| {
+            let least = if n + 1 == many { 2 } else { 3 };
+            if n % 2 == 0 { total(id, least) } else { total_per_key(id, least) }
+        };
+        let (store, _) = keeping(ids.iter().enumerate().map(spec));
+        let limits: Vec<&str> = ids.iter().map(String::as_str).collect();
+        let gates = store.gates(&limits).expect("all were put");
+        let keys = vec![Some(&b"ada"[..]); many];
+        for said in [Verdict::Granted, Verdict::Granted, Verdict::Denied(Wait::Never)] {
+            assert_eq!(gates.try_acquire(&keys), Ok(said), "{many} limits");
+        }
+        for (n, id) in limits.iter().enumerate() {
+            let key = (n % 2 == 1).then_some(&b"ada"[..]);
+            assert_eq!(used(&store, id, key), [2], "{id} of {many}");
+            let seen = store.observe(id).expect("it was put");
+            let refused = u64::from(n + 1 == many);
+            assert_eq!((seen.granted, seen.refused), (2, refused), "{id} of {many}: the last one refused");
+        }
+    }
+}
+
+#[test]
+fn gates_are_over_1_to_32_known_limits() {
+    let (store, _) = keeping([total("l", 100)]);
+    assert!(store.gates(&[]).is_none());
+    assert!(store.gates(&["l"; 32]).is_some());
+    assert!(store.gates(&["l"; 33]).is_none());
+    assert!(store.gates(&["l", "nobody"]).is_none());
+    assert!(store.gate("nobody").is_none());
+}
+
+#[test]
+fn gates_over_the_same_limit_twice_ask_it_for_two() {
+    let (store, _) = keeping([total("all", 3), total_per_key("keyed", 3)]);
+    let never = Verdict::Denied(Wait::Never);
+    let gates = store.gates(&["all", "all"]).expect("it was put");
+    assert_eq!(gates.try_acquire(&[None, None]), Ok(Verdict::Granted));
+    assert_eq!(gates.try_acquire(&[None, None]), Ok(never), "one is left, and two are asked for");
+    assert_eq!(used(&store, "all", None), [2]);
+    let gates = store.gates(&["keyed", "keyed"]).expect("it was put");
+    assert_eq!(gates.try_acquire(&[Some(b"ada"), Some(b"bob")]), Ok(Verdict::Granted), "one of each");
+    assert_eq!(gates.try_acquire(&[Some(b"ada"), Some(b"ada")]), Ok(Verdict::Granted), "two of one");
+    assert_eq!(gates.try_acquire(&[Some(b"bob"), Some(b"ada")]), Ok(never), "ada has had three");
+    assert_eq!(
+        (used(&store, "keyed", Some(b"ada")), used(&store, "keyed", Some(b"bob"))),
+        (vec![3], vec![1])
+    );
+}
+
+#[test]
+fn a_batch_says_what_single_calls_say() {
+    let names: Vec<String> = (0..40).map(|n| format!("user-{}", n * n % 11)).collect();
+    let keys: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+    for spec in limits_of_five() {
+        let clock = Arc::new(ManualClock::at(START));
+        let (one, many) = (memory(&clock), memory(&clock));
+        put(&one, spec.clone());
+        put(&many, spec.clone());
+        let (one_gate, many_gate) = (gate(&one, "l"), gate(&many, "l"));
+        for (round, count) in [1, 0, 2, 6, 1, 1].into_iter().enumerate() {
+            let singles: Vec<Verdict> =
+                keys.iter().map(|key| one_gate.try_acquire(key, count).expect("a sensible key")).collect();
+            let mut verdicts = vec![Verdict::Denied(Wait::Never); keys.len()];
+            many_gate.try_batch(&keys, count, &mut verdicts).expect("sensible keys");
+            assert_eq!(verdicts, singles, "round {round} of {count}, {spec:?}");
+            for key in &keys {
+                assert_eq!(
+                    used(&many, "l", Some(key)),
+                    used(&one, "l", Some(key)),
+                    "round {round}, {spec:?}"
+                );
+            }
+            clock.advance(seconds(4));
+        }
+        let seen =
+            |store: &MemoryStore| store.observe("l").map(|seen| (seen.granted, seen.refused, seen.items));
+        assert_eq!(seen(&many), seen(&one), "{spec:?}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "one verdict for each key")]
+fn a_batch_with_too_few_verdicts_is_a_mistake() {
+    let (store, _) = keeping([total("l", 1)]);
+    let _never = gate(&store, "l").try_batch(&[b"ada"], 1, &mut []);
+}
+
+#[test]
+#[should_panic(expected = "one key for each limit")]
+fn gates_with_too_few_keys_are_a_mistake() {
+    let (store, _) = keeping([total("l", 1)]);
+    let _never = store.gates(&["l"]).expect("it was put").try_acquire(&[]);
+}
+
+/// What a store grants to an order for one of this limit, held for this long.
+fn lease(store: &impl Store, limit_id: &str, ttl: Option<Duration>) -> Result<Option<Grant>, Rejection> {
+    let asks = [Ask::one(limit_id, None)];
+    let order = Order { ttl, ..Order::acquire(&asks) };
+    let answers = store.submit(&[order], Answers::new(Detail::Verdicts)).now();
+    match answers.get(0).cloned().expect("one answer for one order")?.outcome {
+        Outcome::Granted(grant) => Ok(grant),
+        Outcome::Denied(denied) => panic!("{denied:?}"),
+    }
+}
+
+#[test]
+fn leases_live_for_a_millisecond_to_a_century() {
+    let (store, clock) = keeping([slots("l", 10)]);
+    let bad = [Duration::ZERO, Duration::from_micros(999), CENTURY + Duration::from_nanos(1), Duration::MAX];
+    for ttl in bad {
+        assert_eq!(lease(&store, "l", Some(ttl)), Err(Rejection::TtlOutOfRange), "{ttl:?}");
+    }
+    assert_eq!(store.leases(), 0);
+    let long = lease(&store, "l", Some(CENTURY)).expect("a century").expect("a lease");
+    let short = lease(&store, "l", Some(Duration::from_millis(1))).expect("a millisecond").expect("a lease");
+    for ttl in bad {
+        assert_eq!(store.renew(long.lease, Some(ttl)).now(), Err(Rejection::TtlOutOfRange), "{ttl:?}");
+    }
+    assert_eq!(store.leases(), 2);
+    clock.advance(Duration::from_millis(1));
+    assert_eq!((store.leases(), used(&store, "l", None)), (1, vec![1]));
+    assert!(!store.release(short.lease).now());
+    clock.set(long.expires_at.minus(Span::ONE_TICK));
+    assert_eq!(used(&store, "l", None), [1], "a century is not over");
+    clock.advance(Duration::from_nanos(1));
+    assert_eq!((store.leases(), used(&store, "l", None)), (0, vec![0]));
+    assert!(!store.release(long.lease).now());
+}
+
+#[test]
+fn a_limit_that_is_deleted_takes_its_leases_along() {
+    let (store, clock) = keeping([slots("l", 1), slots("m", 1)]);
+    let asks = [Ask::one("l", None), Ask::one("m", None)];
+    let answers = store.submit(&[Order::acquire(&asks)], Answers::new(Detail::Verdicts)).now();
+    let Some(Ok(answer)) = answers.get(0) else { panic!("a sensible order") };
+    let Outcome::Granted(Some(both)) = &answer.outcome else { panic!("both are free") };
+    assert!(store.remove("l", Parting::Forget));
+    put(&store, slots("l", 1));
+    assert_eq!((used(&store, "l", None), used(&store, "m", None)), (vec![0], vec![1]));
+    let fresh = lease(&store, "l", None).expect("a question").expect("the new limit is free");
+    assert!(fresh.fences[0].1 > both.fences[0].1, "fences go on rising");
+    assert!(store.release(both.lease).now(), "it still holds the other");
+    assert_eq!((used(&store, "l", None), used(&store, "m", None)), (vec![1], vec![0]));
+    assert!(store.remove("l", Parting::Forget) && store.remove("m", Parting::Forget));
+    assert_eq!(store.leases(), 0);
+    assert!(!store.release(fresh.lease).now());
+    assert_eq!(store.renew(fresh.lease, None).now(), Ok(None));
+    assert_eq!(store.settle(fresh.lease, tidegate::Actual::Every(1)).now(), Settlement::Gone);
+    clock.advance(seconds(3600));
+    put(&store, slots("l", 1));
+    assert!(lease(&store, "l", None).expect("a question").is_some());
+}
+
+#[test]
+fn a_shadow_refuses_nobody_through_a_handle() {
+    let (store, _) =
+        keeping([LimitSpec { mode: Mode::Shadow, ..total_per_key("watched", 1) }, total("enforced", 4)]);
+    let gate = gate(&store, "watched");
+    for count in [1, 1, Amount::MAX] {
+        assert_eq!(gate.try_acquire(b"ada", count), Ok(Verdict::Granted));
+    }
+    let seen = store.observe("watched").expect("it was put");
+    assert_eq!((seen.granted, seen.refused, seen.shadowed), (3, 0, 2));
+    assert_eq!(used(&store, "watched", Some(b"ada")), [1], "what it would have refused is not charged to it");
+    let gates = store.gates(&["watched", "enforced"]).expect("both were put");
+    let never = Verdict::Denied(Wait::Never);
+    for _ in 0..4 {
+        assert_eq!(gates.try_acquire(&[Some(b"bob"), None]), Ok(Verdict::Granted));
+    }
+    assert_eq!(gates.try_acquire(&[Some(b"bob"), None]), Ok(never), "the other one refuses");
+    put(&store, total_per_key("watched", 1));
+    assert_eq!(gate.try_acquire(b"ada", 1), Ok(never), "and now this one as well");
+}
+
+#[test]
+fn a_limit_that_is_off_is_not_asked_through_a_handle() {
+    let (store, _) = keeping([LimitSpec { mode: Mode::Off, ..total_per_key("l", 1) }]);
+    let gate = gate(&store, "l");
+    for count in [1, 1, Amount::MAX] {
+        assert_eq!(gate.try_acquire(b"ada", count), Ok(Verdict::Granted));
+    }
+    assert_eq!(used(&store, "l", Some(b"ada")), [0]);
+    assert_eq!(store.observe("l").expect("it was put").rows, 0);
+    put(&store, LimitSpec { mode: Mode::Off, ..slots("l", 1) });
+    assert_eq!(gate.try_acquire(b"ada", 1), Ok(Verdict::Granted), "slots that are off hold nothing");
+    assert_eq!(store.leases(), 0);
+    put(&store, total_per_key("l", 1));
+    let said = [gate.try_acquire(b"ada", 1), gate.try_acquire(b"ada", 1)];
+    assert_eq!(said, [Ok(Verdict::Granted), Ok(Verdict::Denied(Wait::Never))]);
+}
+
+#[test]
+fn handles_limiters_and_copies_of_a_store_count_together() {
+    let (store, _) = keeping([total_per_key("l", 3)]);
+    let limiter = Limiter::new(Arc::new(store.clone()));
+    let gate = gate(&store, "l");
+    assert_eq!(gate.clone().try_acquire(b"ada", 1), Ok(Verdict::Granted));
+    assert!(limiter.ask("l", "ada").try_acquire().expect("a question").is_granted());
+    assert_eq!(verdict(&store, Ask::one("l", Some(b"ada"))), Ok(Verdict::Granted));
+    assert!(!limiter.ask("l", "ada").try_acquire().expect("a question").is_granted());
+    drop((store, limiter));
+    assert_eq!(gate.try_acquire(b"ada", 1), Ok(Verdict::Denied(Wait::Never)), "it keeps its store");
+}
