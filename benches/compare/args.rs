@@ -5,7 +5,7 @@ use tidegate_bench::Watch;
 use crate::Failure;
 use crate::report::Format;
 
-/// Makes this process the child that fills a store and says how much it grew.
+/// Makes this process the child that measures one case: the next words say which.
 pub(crate) const CHILD: &str = "--child";
 
 /// How many keys a flood has.
@@ -21,7 +21,7 @@ pub(crate) struct Args {
     filters: Vec<String>,
     pub(crate) flood: bool,
     pub(crate) flood_keys: u64,
-    /// The case of memory that this process measures, and nothing else.
+    /// The one case that this process measures, and nothing else.
     pub(crate) child: Option<Vec<String>>,
 }
 

@@ -3,16 +3,20 @@
 //! With two threads the figure is what each of them spends on one of its own decisions: twice the decisions are made in it.
 
 use tidegate::SystemClock;
+use tidegate_bench::subjects::submit::{MAP, SUBMIT, Submit};
 use tidegate_bench::subjects::tidegate::{NAME, Tidegate};
-use tidegate_bench::{Keys, Plan, Reach, Rule, Shape, Subject, measure};
+use tidegate_bench::{Figures, Keys, Plan, Reach, Rule, Shape, Subject, measure};
 
 use crate::args::Args;
+use crate::bars::{Bar, Measure, Need};
 use crate::peers::governor::Governor;
 use crate::peers::pingora::Pingora;
 use crate::peers::throttlecrab::Throttlecrab;
 use crate::report::Report;
 
-const PEERS: [&str; 3] = ["governor", "throttlecrab", "pingora-limits"];
+const GOVERNOR: &str = "governor";
+const PEERS: [&str; 3] = [GOVERNOR, "throttlecrab", "pingora-limits"];
+const SUBJECTS: [&str; 6] = [NAME, SUBMIT, MAP, PEERS[0], PEERS[1], PEERS[2]];
 const SHARED: [Rule; 3] = [Rule::FREE; 3];
 const THREADS: [u64; 2] = [1, 2];
 
@@ -20,16 +24,28 @@ const THREADS: [u64; 2] = [1, 2];
 const DECISIONS: u64 = 400_000;
 const MANY_KEYS: u64 = 1_000_000;
 
+/// What must be reached, by scenario and number of threads.
+const BARS: &[(&str, usize, Measure, Need)] = &[
+    ("hot-granted", 1, Measure::AsFastAsGovernor, Need::AtLeast(1.5)),
+    ("hot-granted, batches of 16", 1, Measure::AsFastAsGovernor, Need::AtLeast(2.0)),
+    ("hot-refused", 2, Measure::AsFastAsGovernor, Need::AtLeast(3.0)),
+    ("uniform", 2, Measure::AsFastAsGovernor, Need::AtLeast(2.2)),
+    ("uniform, batches of 16", 2, Measure::AsFastAsGovernor, Need::AtLeast(5.0)),
+    ("set-of-four, hot", 1, Measure::ShareOfGovernor, Need::AtMost(0.5)),
+    ("set-of-four, hot", 2, Measure::ShareOfGovernor, Need::Below(1.0)),
+    ("set-of-four, uniform", 1, Measure::ShareOfGovernor, Need::AtMost(0.5)),
+    ("set-of-four, uniform", 2, Measure::ShareOfGovernor, Need::Below(1.0)),
+];
+
 pub(crate) fn run(args: &Args, report: &mut Report) {
-    let [first, second, third] = PEERS;
-    let columns: Vec<String> = ["scenario", "threads", NAME, first, second, third]
-        .into_iter()
-        .map(str::to_owned)
-        .chain(PEERS.iter().map(|peer| format!("to {peer}")))
-        .collect();
-    let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
-    report.head("Nanoseconds per decision, and Tidegate's share of each peer's", &columns);
-    let bench = Bench { args, report };
+    if !["hot-granted", "hot-refused", "uniform", "set-of-four"].iter().any(|name| args.wants(name)) {
+        return;
+    }
+    let ratios = PEERS.map(|peer| format!("as fast as {peer}"));
+    let columns = ["scenario", "threads"].into_iter().chain(SUBJECTS);
+    let columns: Vec<&str> = columns.chain(ratios.iter().map(String::as_str)).collect();
+    report.head("Nanoseconds per decision, and how much faster Tidegate is than each peer", &columns);
+    let mut bench = Bench { args, report };
     bench.hot();
     bench.uniform();
     bench.sets();
@@ -37,37 +53,42 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
 
 struct Bench<'a> {
     args: &'a Args,
-    report: &'a Report,
+    report: &'a mut Report,
 }
 
 impl Bench<'_> {
-    fn hot(&self) {
+    fn hot(&mut self) {
         let decisions = self.decisions();
         let keys = || THREADS.map(|_| Keys::hot(decisions));
         if self.args.wants("hot-granted") {
-            let subjects = everybody(Rule::FREE, 1_000);
-            self.measure("hot-granted", &subjects, &keys(), Shape::Singles, Some(100.0));
-            self.measure("hot-granted, batches of 16", &subjects, &keys(), Shape::Batches, Some(100.0));
+            let mut subjects = everybody(Rule::FREE, 1_000);
+            subjects.push(Box::new(Submit::memory(SystemClock::new(), Rule::FREE)));
+            subjects.push(Box::new(Submit::map(SystemClock::new(), Rule::FREE)));
+            self.measure("hot-granted", &subjects, &keys(), Shape::Singles, 100.0);
+            self.measure("hot-granted, batches of 16", &subjects, &keys(), Shape::Batches, 100.0);
         }
         if self.args.wants("hot-refused") {
-            let subjects = everybody(Rule::SPENT, 1_000);
-            self.measure("hot-refused", &subjects, &keys(), Shape::Singles, Some(0.0));
+            let mut subjects = everybody(Rule::SPENT, 1_000);
+            subjects.push(Box::new(Submit::map(SystemClock::new(), Rule::SPENT)));
+            self.measure("hot-refused", &subjects, &keys(), Shape::Singles, 0.0);
         }
     }
 
-    fn uniform(&self) {
+    fn uniform(&mut self) {
         if !self.args.wants("uniform") {
             return;
         }
-        let many = self.args.effort.of(MANY_KEYS);
-        let subjects = everybody(Rule::PLENTY, usize::try_from(many).expect("a million fits"));
+        let many = self.many();
+        let mut subjects = everybody(Rule::LIVE, usize::try_from(many).expect("a million fits"));
+        subjects.push(Box::new(Submit::memory(SystemClock::new(), Rule::LIVE)));
         load(&subjects, many);
         let keys = self.draws(many);
-        self.measure("uniform", &subjects, &keys, Shape::Singles, None);
-        self.measure("uniform, batches of 16", &subjects, &keys, Shape::Batches, None);
+        self.measure("uniform", &subjects, &keys, Shape::Singles, 100.0);
+        self.measure("uniform, batches of 16", &subjects, &keys, Shape::Batches, 100.0);
+        check_rows(&subjects, many);
     }
 
-    fn sets(&self) {
+    fn sets(&mut self) {
         if !self.args.wants("set-of-four") {
             return;
         }
@@ -80,28 +101,23 @@ impl Bench<'_> {
             ]
         };
         let decisions = self.decisions();
-        let hot = of_four(Rule::FREE);
-        self.measure(
-            "set-of-four, hot",
-            &hot,
-            &THREADS.map(|_| Keys::hot(decisions)),
-            Shape::Singles,
-            Some(100.0),
-        );
-        let many = self.args.effort.of(MANY_KEYS);
-        let uniform = of_four(Rule::PLENTY);
+        let hot = THREADS.map(|_| Keys::hot(decisions));
+        self.measure("set-of-four, hot", &of_four(Rule::FREE), &hot, Shape::Singles, 100.0);
+        let many = self.many();
+        let uniform = of_four(Rule::LIVE);
         load(&uniform, many);
-        self.measure("set-of-four, uniform", &uniform, &self.draws(many), Shape::Singles, Some(100.0));
+        self.measure("set-of-four, uniform", &uniform, &self.draws(many), Shape::Singles, 100.0);
+        check_rows(&uniform, many);
     }
 
     /// Measures with one thread and with two; `granted` in a hundred, or it was not what was meant.
     fn measure(
-        &self,
+        &mut self,
         name: &str,
         subjects: &[Box<dyn Subject>],
         keys: &[Keys; 2],
         shape: Shape,
-        granted: Option<f64>,
+        granted: f64,
     ) {
         let subjects: Vec<&dyn Subject> = subjects.iter().map(AsRef::as_ref).collect();
         for threads in 1..=keys.len() {
@@ -113,16 +129,30 @@ impl Bench<'_> {
             };
             let all = measure(&subjects, &plan);
             for figures in &all {
-                let off = granted.map_or(0.0, |granted| (figures.granted_percent - granted).abs());
+                let off = (figures.granted_percent - granted).abs();
                 assert!(off < 1.0, "{name}: {} granted {} %", figures.subject, figures.granted_percent);
             }
-            let columns: Vec<&str> = [NAME].into_iter().chain(PEERS).collect();
-            self.report.figures(name, threads, &all, &columns);
+            self.report.figures(name, threads, &all, &SUBJECTS, &PEERS);
+            self.bars(name, threads, &all);
+        }
+    }
+
+    fn bars(&mut self, name: &str, threads: usize, all: &[Figures]) {
+        let of = |name: &str| all.iter().find(|figures| figures.subject == name);
+        let (Some(ours), Some(governor)) = (of(NAME), of(GOVERNOR)) else { return };
+        for &(_, _, measure, need) in BARS.iter().filter(|bar| bar.0 == name && bar.1 == threads) {
+            let plural = if threads == 1 { "" } else { "s" };
+            let scenario = format!("{name}, {threads} thread{plural}");
+            self.report.bar(Bar::beside(scenario, measure, need, ours, governor));
         }
     }
 
     fn decisions(&self) -> usize {
         usize::try_from(self.args.effort.of(DECISIONS)).expect("a few hundred thousand fit")
+    }
+
+    fn many(&self) -> u64 {
+        self.args.effort.of(MANY_KEYS)
     }
 
     fn draws(&self, many: u64) -> [Keys; 2] {
@@ -144,5 +174,14 @@ fn load(subjects: &[Box<dyn Subject>], keys: u64) {
     let each = Keys::each(keys);
     for subject in subjects {
         subject.asker().singles(&each);
+    }
+    check_rows(subjects, keys);
+}
+
+/// Whoever says how much it remembers still remembers every key, or it was measured with less to do than was meant.
+fn check_rows(subjects: &[Box<dyn Subject>], keys: u64) {
+    for subject in subjects {
+        let rows = subject.rows().unwrap_or(keys);
+        assert!(rows == keys, "{} remembers {rows} keys of {keys}", subject.name());
     }
 }

@@ -11,12 +11,14 @@
 //! | `--own-time` | decisions timed by what each thread itself used: for a busy machine; waiting for a lock does not count |
 //! | `--json` | one object for each figure in place of tables |
 //!
-//! A ratio is Tidegate's figure divided by the peer's, below 1 where Tidegate is better.
+//! A ratio is the peer's time divided by Tidegate's: above 1 Tidegate is faster. Where a figure has a bar, the end of the report
+//! says whether it was met.
 
 #![allow(clippy::print_stdout, reason = "a benchmark's report is its standard output")]
 #![allow(clippy::print_stderr, reason = "a benchmark's failure is told to the person who ran it")]
 
 mod args;
+mod bars;
 mod decisions;
 mod flood;
 mod growth;
@@ -24,7 +26,7 @@ mod memory;
 mod peers;
 mod report;
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use args::Args;
 use report::Report;
@@ -44,11 +46,18 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> Result<(), Failure> {
     if let Some(case) = &args.child {
-        return memory::child(case);
+        let answer = match case.split_first() {
+            Some((scenario, case)) if scenario == memory::CHILD => memory::child(case)?,
+            Some((scenario, case)) if scenario == flood::CHILD => flood::child(case)?,
+            _ => return Err("no such case".into()),
+        };
+        println!("{answer}");
+        return Ok(());
     }
-    let mut report = Report::new(args.format);
+    let mut report = Report::new(args.format, args.effort);
     if args.flood {
-        flood::run(args, &mut report);
+        flood::run(args, &mut report)?;
+        report.finish();
         return Ok(());
     }
     decisions::run(args, &mut report);
@@ -58,5 +67,16 @@ fn run(args: &Args) -> Result<(), Failure> {
     if args.wants("memory") {
         memory::run(args, &mut report)?;
     }
+    report.finish();
     Ok(())
+}
+
+/// Measures a case in a process of its own, this program started again: what one store gave back to the allocator must not be
+/// room for the next.
+fn in_a_child(scenario: &str, case: &[String]) -> Result<serde_json::Value, Failure> {
+    let child = Command::new(std::env::current_exe()?).args([args::CHILD, scenario]).args(case).output()?;
+    if !child.status.success() {
+        return Err(String::from_utf8_lossy(&child.stderr).trim().to_owned().into());
+    }
+    Ok(serde_json::from_slice(&child.stdout)?)
 }

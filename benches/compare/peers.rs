@@ -8,11 +8,11 @@ use std::num::NonZeroU32;
 
 use tidegate_bench::Rule;
 
-/// What a peer makes of a rule: capacity and window. Every peer knows buckets and nothing else.
+/// What a peer makes of a rule: the most at once, and the time for one of them. Every peer knows buckets and nothing else.
 fn bucket(rule: Rule) -> (NonZeroU32, std::time::Duration) {
     match rule {
-        Rule::Bucket { capacity, window } => {
-            (NonZeroU32::new(capacity).expect("no rule of the benchmarks is empty"), window)
+        Rule::Bucket { step, burst } => {
+            (NonZeroU32::new(burst).expect("no rule of the benchmarks is empty"), step)
         }
         other => panic!("peers know buckets only, not {other:?}"),
     }

@@ -3,6 +3,9 @@
 use serde_json::{Value, json};
 use tidegate_bench::Figures;
 
+use crate::args::Effort;
+use crate::bars::Bar;
+
 /// What the report looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
@@ -12,14 +15,16 @@ pub(crate) enum Format {
     Json,
 }
 
-/// Tells what was measured as soon as it was.
+/// Tells what was measured as soon as it was, and which bars were met at the end.
 pub(crate) struct Report {
     format: Format,
+    effort: Effort,
+    bars: Vec<Bar>,
 }
 
 impl Report {
-    pub(crate) fn new(format: Format) -> Report {
-        Report { format }
+    pub(crate) fn new(format: Format, effort: Effort) -> Report {
+        Report { format, effort, bars: Vec::new() }
     }
 
     /// Begins a table.
@@ -37,14 +42,44 @@ impl Report {
         }
     }
 
-    /// The figures of one scenario for every subject, ours first.
-    pub(crate) fn figures(&self, scenario: &str, threads: usize, all: &[Figures], columns: &[&str]) {
+    /// A figure that has a bar; it is told at the end.
+    pub(crate) fn bar(&mut self, bar: Bar) {
+        self.bars.push(bar);
+    }
+
+    /// Tells all bars.
+    pub(crate) fn finish(&self) {
+        match self.format {
+            Format::Json => {
+                let quick = self.effort == Effort::Quick;
+                self.bars.iter().for_each(|bar| println!("{}", bar.object(quick)));
+            }
+            Format::Tables if self.bars.is_empty() => {}
+            Format::Tables => {
+                let quick =
+                    if self.effort == Effort::Quick { ", which a quick run cannot judge" } else { "" };
+                println!("\nBars{quick}\n");
+                self.bars.iter().for_each(|bar| println!("- {bar}"));
+            }
+        }
+    }
+
+    /// The figures of one scenario for every subject, ours first: the times in these columns, then how much faster than
+    /// each peer we are.
+    pub(crate) fn figures(
+        &self,
+        scenario: &str,
+        threads: usize,
+        all: &[Figures],
+        columns: &[&str],
+        peers: &[&str],
+    ) {
         let Some(ours) = all.first() else { return };
-        let of = |name: &&str| all.iter().find(|figures| figures.subject == *name);
+        let of = |name: &str| all.iter().find(|figures| figures.subject == name);
         let times = columns.iter().map(|name| of(name).map_or_else(dash, told));
-        let ratios = columns.iter().skip(1);
-        let ratios =
-            ratios.map(|name| of(name).map_or_else(dash, |peer| format!("{:.2}", ours.relative_to(peer))));
+        let ratios = peers
+            .iter()
+            .map(|name| of(name).map_or_else(dash, |peer| format!("{:.2}x", ours.as_fast_as(peer))));
         let cells: Vec<String> =
             [scenario.to_owned(), threads.to_string()].into_iter().chain(times).chain(ratios).collect();
         if self.format == Format::Tables {
@@ -62,7 +97,7 @@ impl Report {
                 "upper_quarter": high,
                 "rounds": figures.rounds.len(),
                 "granted_percent": figures.granted_percent,
-                "tidegate_relative": ours.relative_to(figures),
+                "tidegate_as_fast": ours.as_fast_as(figures),
             });
             self.row(&[], &object);
         }
@@ -77,5 +112,5 @@ fn dash() -> String {
 fn told(figures: &Figures) -> String {
     let (low, high) = figures.quarters();
     let median = figures.median();
-    format!("{median:.0} ±{:.0}%", (high - low) / 2.0 / median * 100.0)
+    format!("{median:.1} ±{:.0}%", (high - low) / 2.0 / median * 100.0)
 }

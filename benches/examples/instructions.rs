@@ -9,13 +9,37 @@
 
 use std::process::ExitCode;
 
-use tidegate::{ManualClock, Timestamp};
+use tidegate::{Clock, Timestamp};
+use tidegate_bench::subjects::submit::Submit;
 use tidegate_bench::subjects::tidegate::Tidegate;
 use tidegate_bench::{Asker, Keys, Reach, Rule, Shape, Subject};
 
 /// How many decisions are counted; a multiple of a batch.
 const DECISIONS: usize = 16 * 1024;
 const MANY: u64 = 100_000;
+
+/// How a store is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Door {
+    /// Through the handles of the memory store.
+    Handle,
+    /// By `submit`, as any store.
+    Submit,
+}
+
+/// A clock that stands still, and so never goes back. It takes next to no instructions.
+struct Still;
+
+impl Clock for Still {
+    fn now(&self) -> Timestamp {
+        // Some time after the epoch, so that no window begins with the clock.
+        Timestamp::from_ticks(1_700_000_000_000_000_000)
+    }
+
+    fn may_go_back(&self) -> bool {
+        false
+    }
+}
 
 /// A path: what is limited, which keys were there before, which are asked for, and how.
 struct Path {
@@ -24,6 +48,7 @@ struct Path {
     before: Keys,
     keys: Keys,
     shape: Shape,
+    door: Door,
     /// How many of them must be granted, or it is not the path it says.
     granted: usize,
 }
@@ -32,13 +57,14 @@ impl Path {
     /// A path on which everything is granted, one by one, for a key that was there before.
     fn hot(name: &'static str, rules: Vec<(Rule, Reach)>) -> Path {
         let keys = Keys::hot(DECISIONS);
-        Path { name, rules, before: keys.clone(), keys, shape: Shape::Singles, granted: DECISIONS }
+        let (shape, door) = (Shape::Singles, Door::Handle);
+        Path { name, rules, before: keys.clone(), keys, shape, door, granted: DECISIONS }
     }
 
     /// The same for keys out of many.
     fn among_many(name: &'static str, shape: Shape) -> Path {
         let keys = Keys::random(DECISIONS, MANY, 1);
-        Path { before: Keys::each(MANY), keys, shape, ..Path::hot(name, per_key(Rule::PLENTY)) }
+        Path { before: Keys::each(MANY), keys, shape, ..Path::hot(name, per_key(Rule::LIVE)) }
     }
 }
 
@@ -46,7 +72,7 @@ fn per_key(rule: Rule) -> Vec<(Rule, Reach)> {
     vec![(rule, Reach::PerKey)]
 }
 
-fn paths() -> [Path; 6] {
+fn paths() -> [Path; 8] {
     let four = [vec![(Rule::FREE, Reach::Shared); 3], per_key(Rule::FREE)].concat();
     let new = Keys::each(DECISIONS as u64);
     [
@@ -55,7 +81,9 @@ fn paths() -> [Path; 6] {
         Path::among_many("hit_among_100k", Shape::Singles),
         Path::among_many("batch_of_16", Shape::Batches),
         Path::hot("set_of_four", four),
-        Path { before: Keys::default(), keys: new, ..Path::hot("insert_new_key", per_key(Rule::PLENTY)) },
+        Path { door: Door::Submit, ..Path::hot("submit_hot_granted", per_key(Rule::FREE)) },
+        Path { door: Door::Submit, ..Path::among_many("submit_batch_of_16", Shape::Batches) },
+        Path { before: Keys::default(), keys: new, ..Path::hot("insert_new_key", per_key(Rule::LIVE)) },
     ]
 }
 
@@ -80,9 +108,11 @@ fn failed(failure: &str) -> ExitCode {
 
 /// Prepares a path and walks it.
 fn follow(path: &Path) -> Result<(), String> {
-    // Some time after the epoch, so that no window begins with the clock.
-    let clock = ManualClock::at(Timestamp::from_ticks(1_700_000_000_000_000_000));
-    let subject = Tidegate::new(clock, &path.rules);
+    let subject: Box<dyn Subject> = match (path.door, path.rules.as_slice()) {
+        (Door::Submit, [(rule, Reach::PerKey)]) => Box::new(Submit::memory(Still, *rule)),
+        (Door::Submit, _) => return Err("only one limit is asked by the door".to_owned()),
+        (Door::Handle, rules) => Box::new(Tidegate::new(Still, rules)),
+    };
     let mut asker = subject.asker();
     asker.singles(&path.before);
     let granted = walk(asker.as_mut(), path);

@@ -11,6 +11,14 @@ pub fn resident_bytes() -> u64 {
     pages * rustix::param::page_size() as u64
 }
 
+/// The most memory of this process that was ever there, in bytes; 0 where the machine does not say.
+pub fn peak_resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kibibytes = peak.and_then(|peak| peak.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kibibytes.unwrap_or(0) << 10
+}
+
 /// The processor time this thread has used. Unlike a stopwatch it does not count while somebody else runs.
 pub fn thread_time() -> Duration {
     time_of(ClockId::ThreadCPUTime)
@@ -36,6 +44,8 @@ mod tests {
         let block = vec![1_u8; 32 << 20];
         let grown = resident_bytes().saturating_sub(before);
         assert!(grown >= 30 << 20, "{grown} bytes for {}", block.len());
+        drop(block);
+        assert!(peak_resident_bytes() >= before + (30 << 20), "what was there is not forgotten");
     }
 
     #[test]

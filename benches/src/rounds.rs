@@ -52,7 +52,7 @@ impl Watch {
 pub enum Shape {
     /// One at a time.
     Singles,
-    /// Sixteen at a time; a subject that knows no batches is asked sixteen times.
+    /// Sixteen at a time; a subject that knows no batches is asked one at a time.
     Batches,
 }
 
@@ -76,6 +76,11 @@ impl Figures {
     /// The quarter points: half of the rounds lie between them.
     pub fn quarters(&self) -> (f64, f64) {
         (quantile(&self.rounds, 0.25), quantile(&self.rounds, 0.75))
+    }
+
+    /// How often this subject decides while the other decides once, measured round by round: above 1 it is the faster one.
+    pub fn as_fast_as(&self, other: &Figures) -> f64 {
+        other.relative_to(self)
     }
 
     /// How long this subject takes for each nanosecond of the other, measured round by round.
@@ -115,16 +120,17 @@ struct Turn {
 #[expect(clippy::cast_precision_loss, reason = "figures for people")]
 fn turn(subject: &dyn Subject, plan: &Plan) -> Turn {
     let start = Barrier::new(plan.keys.len());
+    let shape = if subject.knows_batches() { plan.shape } else { Shape::Singles };
     let run = |keys: &Keys| {
         let mut asker = subject.asker();
         start.wait();
         let began = plan.watch.read();
-        let granted = match plan.shape {
+        let granted = match shape {
             Shape::Singles => asker.singles(keys),
             Shape::Batches => asker.batches(keys),
         };
         let elapsed = plan.watch.read().saturating_sub(began);
-        let decisions = match plan.shape {
+        let decisions = match shape {
             Shape::Singles => keys.len(),
             Shape::Batches => keys.len() / BATCH * BATCH,
         } as f64;
@@ -170,6 +176,7 @@ mod tests {
         let theirs = figures(&[20.0, 22.0, 1_000.0, 20.0, 18.0]);
         assert!((ours.median() - 10.0).abs() < 1e-9);
         assert!((ours.relative_to(&theirs) - 0.5).abs() < 1e-9);
+        assert!((ours.as_fast_as(&theirs) - 2.0).abs() < 1e-9);
     }
 
     #[test]

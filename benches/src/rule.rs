@@ -5,36 +5,42 @@ use std::time::Duration;
 /// How much, and how it comes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
-    /// Continuously: `capacity` in a `window`, all of it at once if need be. The one that every peer knows.
+    /// Continuously: one unit comes back every `step`, up to `burst` of them. The one that every peer knows.
     Bucket {
-        /// How much.
-        capacity: u32,
-        /// In which time.
-        window: Duration,
+        /// The time in which one unit comes back.
+        step: Duration,
+        /// The most that may be spent at once.
+        burst: u32,
     },
     /// So much in a calendar day.
     Day(u32),
-    /// So much in a minute that the first hit opens.
+    /// So much in an hour that the first hit opens.
     Interval(u32),
     /// So much in any minute, exactly.
     Sliding(u32),
 }
 
 impl Rule {
-    /// More than anybody can ask for: everything is granted.
-    pub const FREE: Rule = Rule::Bucket { capacity: 1_000_000_000, window: Duration::from_secs(1) };
-    /// More than a key is asked for here, and an hour for each unit to come back: rows last for as long as they are
-    /// measured.
-    pub const PLENTY: Rule = Rule::Bucket { capacity: 1_000, window: Duration::from_secs(3_600_000) };
+    /// More than anybody can ask for, and a second for each unit to come back: one key that is asked for all the time is always
+    /// granted, and never fresh.
+    pub const FREE: Rule = Rule::Bucket { step: Duration::from_secs(1), burst: 1_000_000_000 };
+    /// More than any of many keys is asked for, and an hour for each unit to come back: a row that was charged once is not fresh
+    /// for as long as it is measured. Were it sooner, what is measured need not remember it.
+    pub const LIVE: Rule = Rule::Bucket { step: Duration::from_secs(3_600), burst: 100_000 };
     /// Spent at once: nearly everything is refused.
-    pub const SPENT: Rule = Rule::Bucket { capacity: 5, window: Duration::from_secs(86_400) };
+    pub const SPENT: Rule = Rule::Bucket { step: Duration::from_secs(17_280), burst: 5 };
     /// Fresh again a tenth of a second after one hit: its rows need not be kept for long.
-    pub const BRIEF: Rule = Rule::Bucket { capacity: 10, window: Duration::from_secs(1) };
+    pub const BRIEF: Rule = Rule::Bucket { step: Duration::from_millis(100), burst: 10 };
+
+    /// The window of [`Rule::Sliding`].
+    pub const MINUTE: Duration = Duration::from_secs(60);
+    /// The window of [`Rule::Interval`].
+    pub const HOUR: Duration = Duration::from_secs(3_600);
 
     /// The rule of this name.
     pub fn named(name: &str) -> Option<Rule> {
         Some(match name {
-            "bucket" => Rule::PLENTY,
+            "bucket" => Rule::LIVE,
             "day" => Rule::Day(1_000),
             "interval" => Rule::Interval(1_000),
             "sliding" => Rule::Sliding(10),

@@ -15,6 +15,16 @@ pub trait Subject: Sync {
 
     /// An asker for one thread.
     fn asker(&self) -> Box<dyn Asker + '_>;
+
+    /// Whether it can be asked for several keys at once. One that cannot is asked for each by itself.
+    fn knows_batches(&self) -> bool {
+        false
+    }
+
+    /// How many keys it remembers, if it says.
+    fn rows(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// What a subject said.
@@ -42,7 +52,7 @@ pub trait Asker {
     /// Asks for one unit for this key.
     fn ask(&mut self, key: &str) -> Said;
 
-    /// Asks for one unit for each of these keys; how many were granted.
+    /// Asks for one unit for each of these keys, as many as make a batch; how many were granted.
     fn ask_batch(&mut self, keys: &[&str]) -> usize {
         keys.iter().filter(|key| self.ask(key) == Said::Granted).count()
     }

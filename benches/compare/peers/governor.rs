@@ -34,9 +34,8 @@ impl Governor {
 }
 
 fn quota(rule: Rule) -> Quota {
-    let (capacity, window) = bucket(rule);
-    let quota = Quota::with_period(window / capacity.get()).expect("no rule refills in no time");
-    quota.allow_burst(capacity)
+    let (burst, step) = bucket(rule);
+    Quota::with_period(step).expect("no rule refills in no time").allow_burst(burst)
 }
 
 impl Subject for Governor {
@@ -46,6 +45,10 @@ impl Subject for Governor {
 
     fn asker(&self) -> Box<dyn Asker + '_> {
         if self.shared.is_empty() { Box::new(One(&self.keyed)) } else { Box::new(Several(self)) }
+    }
+
+    fn rows(&self) -> Option<u64> {
+        Some(self.keyed.len() as u64)
     }
 }
 

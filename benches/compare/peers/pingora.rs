@@ -14,11 +14,11 @@ pub(crate) struct Pingora {
 }
 
 impl Pingora {
-    /// A sketch over the rule's window.
+    /// A sketch over the time in which everything comes back.
     pub(crate) fn new(rule: Rule) -> Pingora {
-        let (capacity, window) = bucket(rule);
-        let most = isize::try_from(capacity.get()).expect("capacities are small");
-        Pingora { rate: Rate::new(window), most }
+        let (burst, step) = bucket(rule);
+        let most = isize::try_from(burst.get()).expect("bursts are small");
+        Pingora { rate: Rate::new(step * burst.get()), most }
     }
 }
 

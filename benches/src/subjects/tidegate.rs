@@ -1,62 +1,71 @@
-//! Tidegate as a subject: the one file that knows which store is measured, and how it is asked.
-//!
-//! It is the plain store by way of [`Store::submit`]. A store that can be asked through handles gets them in [`Tidegate::new`]
-//! and uses them in the two askers; nothing else changes.
+//! Tidegate as a subject: the memory store, asked through its handles.
 
-use std::time::Duration;
+use tidegate::store::memory::DEFAULT_CAPACITY;
+use tidegate::{Clock, Gate, Gates, Memory, MemoryStore, Rejection, Store, Verdict};
 
-use tidegate::{
-    Answer, Answers, Ask, Catalog, Clock, Detail, Expect, ItemSpec, LimitSpec, MapStore, Order, Policy,
-    Precision, Rejection, Store, Unit,
-};
-
+use super::put;
+use super::submit::Submitter;
 use crate::rule::{Reach, Rule};
 use crate::subject::{Asker, BATCH, Said, Subject};
 
 /// What it is called in the tables.
-pub const NAME: &str = "tidegate (map)";
+pub const NAME: &str = "tidegate";
 
-/// How many bytes a row of the plain store takes at most; it counts keys where others count bytes.
-const BYTES_PER_ROW: u64 = 190;
+/// The same secret in every run, so that rows lie where they lay in the last one.
+const SECRET: [u64; 2] = [0x0123_4567_89ab_cdef, 0x0fed_cba9_8765_4321];
+
+/// How many limits make a set.
+const SET: usize = 4;
+
+/// A memory store of this many bytes.
+pub(super) fn memory(clock: impl Clock + 'static, bytes: usize) -> MemoryStore {
+    MemoryStore::new(clock, Memory { capacity_bytes: bytes, secret: SECRET })
+}
 
 /// A store with some limits, all of which are asked together.
 #[derive(Debug)]
 pub struct Tidegate {
-    store: MapStore,
+    store: MemoryStore,
     limits: Vec<(String, Reach)>,
 }
 
 impl Tidegate {
     /// A store that holds these rules, one limit each, and asks all of them for every decision.
     pub fn new(clock: impl Clock + 'static, rules: &[(Rule, Reach)]) -> Tidegate {
-        Tidegate::with_room(clock, rules, None)
+        Tidegate::capped(clock, rules, DEFAULT_CAPACITY)
     }
 
     /// The same with so many bytes for everything it remembers.
-    pub fn capped(clock: impl Clock + 'static, rules: &[(Rule, Reach)], bytes: u64) -> Tidegate {
-        Tidegate::with_room(clock, rules, Some(bytes))
-    }
-
-    fn with_room(clock: impl Clock + 'static, rules: &[(Rule, Reach)], bytes: Option<u64>) -> Tidegate {
-        let store = MapStore::new(clock, 7);
-        let limits = rules.iter().enumerate().map(|(index, &(rule, reach))| {
-            let id = format!("limit-{index}");
-            let spec =
-                LimitSpec { max_keys: bytes.map(|bytes| bytes / BYTES_PER_ROW), ..spec(&id, rule, reach) };
-            store.put(spec, Expect::Absent).expect("the rules of the benchmarks make sense");
-            (id, reach)
-        });
-        let limits = limits.collect();
-        Tidegate { store, limits }
+    pub fn capped(clock: impl Clock + 'static, rules: &[(Rule, Reach)], bytes: usize) -> Tidegate {
+        let store = memory(clock, bytes);
+        let ids = put(&store, rules);
+        Tidegate { store, limits: ids.into_iter().zip(rules.iter().map(|rule| rule.1)).collect() }
     }
 
     /// An asker for one limit of several, as if it were the only one.
     pub fn asker_of(&self, limit: usize) -> Box<dyn Asker + '_> {
-        Box::new(One {
-            store: &self.store,
-            limit_id: &self.limits[limit].0,
-            answers: Some(Answers::new(Detail::Verdicts)),
-        })
+        Box::new(One(self.store.gate(&self.limits[limit].0).expect("it was put")))
+    }
+
+    /// The same by the store's door, which also says what was answered by rule.
+    pub fn submitter_of(&self, limit: usize) -> Box<dyn Asker + '_> {
+        Box::new(Submitter::new(&self.store, &self.limits[limit].0))
+    }
+
+    /// How much of a limit is in use by a key.
+    pub fn used(&self, limit: usize, key: &str) -> u64 {
+        let usage = self.store.usage(&self.limits[limit].0, Some(key.as_bytes())).now();
+        usage.expect("it was put").items.first().map_or(0, |item| item.current_count)
+    }
+
+    /// How many rows a limit has.
+    pub fn rows_of(&self, limit: usize) -> u64 {
+        self.store.observe(&self.limits[limit].0).map_or(0, |seen| seen.rows)
+    }
+
+    /// How many bytes the store says it takes.
+    pub fn bytes(&self) -> usize {
+        self.store.bytes()
     }
 }
 
@@ -69,89 +78,68 @@ impl Subject for Tidegate {
         if self.limits.len() == 1 {
             return self.asker_of(0);
         }
+        let ids: Vec<&str> = self.limits.iter().map(|(id, _)| id.as_str()).collect();
+        let reaches: Vec<Reach> = self.limits.iter().map(|(_, reach)| *reach).collect();
         Box::new(Set {
-            store: &self.store,
-            limits: &self.limits,
-            answers: Some(Answers::new(Detail::Verdicts)),
+            gates: self.store.gates(&ids).expect("they were put"),
+            reaches: reaches.try_into().expect("a set of four"),
         })
+    }
+
+    fn knows_batches(&self) -> bool {
+        true
+    }
+
+    fn rows(&self) -> Option<u64> {
+        Some(self.rows_of(self.limits.len() - 1))
     }
 }
 
 /// Asks one limit.
-struct One<'a> {
-    store: &'a MapStore,
-    limit_id: &'a str,
-    /// Moves through the store and back.
-    answers: Option<Answers>,
-}
+struct One(Gate);
 
-impl One<'_> {
-    fn submit(&mut self, orders: &[Order<'_>]) -> &Answers {
-        let buffer = self.answers.take().unwrap_or_default();
-        self.answers.insert(self.store.submit(orders, buffer).now())
-    }
-}
-
-impl Asker for One<'_> {
+impl Asker for One {
     #[inline]
     fn ask(&mut self, key: &str) -> Said {
-        let ask = [Ask::one(self.limit_id, Some(key.as_bytes()))];
-        said(self.submit(&[Order::acquire(&ask)]).get(0))
+        said(self.0.try_acquire(key.as_bytes(), 1))
     }
 
+    #[inline]
     fn ask_batch(&mut self, keys: &[&str]) -> usize {
         let Some(keys) = keys.first_chunk::<BATCH>() else { return 0 };
-        let asks: [[Ask<'_>; 1]; BATCH] = keys.map(|key| [Ask::one(self.limit_id, Some(key.as_bytes()))]);
-        let orders: [Order<'_>; BATCH] = std::array::from_fn(|index| Order::acquire(&asks[index]));
-        self.submit(&orders).iter().filter(|answer| said(Some(answer)) == Said::Granted).count()
+        let mut verdicts = [Verdict::Granted; BATCH];
+        if let Err(rejection) = self.0.try_batch(&keys.map(str::as_bytes), 1, &mut verdicts) {
+            nonsense(&rejection);
+        }
+        verdicts.iter().filter(|verdict| **verdict == Verdict::Granted).count()
     }
 }
 
 /// Asks several limits together, all or nothing.
-struct Set<'a> {
-    store: &'a MapStore,
-    limits: &'a [(String, Reach)],
-    answers: Option<Answers>,
+struct Set {
+    gates: Gates,
+    reaches: [Reach; SET],
 }
 
-impl Asker for Set<'_> {
+impl Asker for Set {
     #[inline]
     fn ask(&mut self, key: &str) -> Said {
-        let asks: [Ask<'_>; 4] = std::array::from_fn(|index| {
-            let (id, reach) = &self.limits[index];
-            Ask::one(id, (*reach == Reach::PerKey).then_some(key.as_bytes()))
-        });
-        let buffer = self.answers.take().unwrap_or_default();
-        let answers = self.store.submit(&[Order::acquire(&asks)], buffer).now();
-        said(self.answers.insert(answers).get(0))
+        let keys = self.reaches.map(|reach| (reach == Reach::PerKey).then_some(key.as_bytes()));
+        said(self.gates.try_acquire(&keys))
     }
 }
 
-fn said(answer: Option<&Result<Answer, Rejection>>) -> Said {
-    match answer {
-        Some(Ok(answer)) if answer.degraded && answer.is_granted() => Said::GrantedByRule,
-        Some(Ok(answer)) if answer.degraded => Said::RefusedByRule,
-        Some(Ok(answer)) => Said::of(answer.is_granted()),
-        Some(Err(rejection)) => panic!("the benchmark asked nonsense: {rejection}"),
-        None => panic!("a store answers every order"),
+#[inline]
+fn said(verdict: Result<Verdict, Rejection>) -> Said {
+    match verdict {
+        Ok(verdict) => Said::of(verdict == Verdict::Granted),
+        Err(rejection) => nonsense(&rejection),
     }
 }
 
-fn spec(id: &str, rule: Rule, reach: Reach) -> LimitSpec {
-    let minute = Duration::from_secs(60);
-    let (policy, capacity) = match rule {
-        Rule::Bucket { capacity, window } => (Policy::Bucket { window, burst: None }, capacity),
-        Rule::Day(capacity) => (Policy::Calendar(Unit::Day), capacity),
-        Rule::Interval(capacity) => (Policy::Interval { window: minute }, capacity),
-        Rule::Sliding(capacity) => {
-            (Policy::Sliding { window: minute, precision: Precision::Exact }, capacity)
-        }
-    };
-    let item = ItemSpec::of(policy, capacity.into());
-    LimitSpec::named(id).with(match reach {
-        Reach::Shared => item,
-        Reach::PerKey => item.per_key(),
-    })
+#[cold]
+fn nonsense(rejection: &Rejection) -> ! {
+    panic!("the benchmark asked nonsense: {rejection}")
 }
 
 #[cfg(test)]
@@ -172,12 +160,14 @@ mod tests {
         assert_eq!(asker.singles(&Keys::hot(7)), 5);
         assert_eq!(asker.batches(&Keys::each(32)), 32);
         assert_eq!(asker.ask("u00000012345"), Said::Refused);
+        assert_eq!(subject.submitter_of(0).ask("u00000012345"), Said::Refused);
+        assert_eq!((subject.used(0, "u00000012345"), subject.rows()), (5, Some(33)));
     }
 
     #[test]
     fn a_set_is_granted_by_all_or_charged_by_none() {
-        let shared = [(Rule::FREE, Reach::Shared), (Rule::SPENT, Reach::Shared), (Rule::FREE, Reach::Shared)];
-        let subject = Tidegate::new(clock(), &[&shared[..], &[(Rule::PLENTY, Reach::PerKey)]].concat());
+        let shared = [(Rule::LIVE, Reach::Shared), (Rule::SPENT, Reach::Shared), (Rule::LIVE, Reach::Shared)];
+        let subject = Tidegate::new(clock(), &[&shared[..], &[(Rule::LIVE, Reach::PerKey)]].concat());
         assert_eq!(subject.asker().singles(&Keys::each(100)), 5);
     }
 }

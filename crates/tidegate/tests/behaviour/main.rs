@@ -7,6 +7,7 @@
 
 mod examples;
 mod file;
+mod flood;
 mod layer;
 mod limiter_over_map;
 mod limiter_over_memory;

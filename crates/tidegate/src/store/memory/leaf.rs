@@ -335,6 +335,14 @@ impl<'a> Owned<'a> {
                 return Reserved::Here;
             }
         }
+        if self.inner.fresh_from == Timestamp::EPOCH {
+            // Not known, because rows were charged the quick way. Nobody is turned away for that, or told to come back at once.
+            self.drop_fresh(means);
+            if self.place(tag, RESERVED, Some(means)) {
+                self.inner.rows += 1;
+                return Reserved::Here;
+            }
+        }
         means.budget.give_row();
         Reserved::Crowded
     }
