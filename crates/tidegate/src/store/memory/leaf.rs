@@ -9,7 +9,8 @@
 
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 
-use std::cell::Cell;
+mod rebuilding;
+
 use std::sync::{Arc, PoisonError};
 
 use tidegate_core::{Per, Row, Timestamp};
@@ -402,152 +403,6 @@ impl<'a> Owned<'a> {
         }
     }
 
-    /// Makes room: by placing the rows better, by more pages, or a level further down.
-    fn rebuild(&mut self, room: Room, means: Means<'_>) -> Rebuilt {
-        let places = self.leaf.lines() * SLOTS;
-        if room == Room::Here && places > 0 && self.inner.rows * 100 <= places * FULL_ENOUGH {
-            let rows = self.drain();
-            return self.arrange(rows, means);
-        }
-        let pages = self.pages();
-        if pages == MOST_PAGES {
-            // New leaves cost their own size; the pages are the same.
-            if !means.budget.take(FAN * size_of::<Leaf>()) {
-                return Rebuilt::AsItWas;
-            }
-            let rows = self.drain();
-            return self.scatter(rows, means);
-        }
-        let more = (pages / 8).clamp(1, MOST_PAGES - pages);
-        if !means.budget.take(more * size_of::<Page>()) {
-            return Rebuilt::AsItWas;
-        }
-        let rows = self.drain();
-        self.add_pages(more);
-        self.arrange(rows, means)
-    }
-
-    fn pages(&self) -> usize {
-        usize::try_from(self.leaf.pages_used.load(Ordering::Relaxed)).expect("few")
-    }
-
-    fn add_pages(&mut self, more: usize) {
-        let pages = self.pages();
-        for page in &self.leaf.pages[pages..pages + more] {
-            page.get_or_init(|| Arc::new(Page(std::array::from_fn(|_| Line::new()))));
-        }
-        self.leaf.pages_used.store((pages + more) as u64, Ordering::Release);
-    }
-
-    /// Forgets every fresh row, and learns when the next will be.
-    pub(super) fn drop_fresh(&mut self, means: Means<'_>) {
-        self.inner.turns = 0;
-        let mut next = NEVER;
-        self.each_row(|inner, tag, word| {
-            let freshens = means.edition.freshens(tag, word, &inner.shelf, means.now);
-            match freshens {
-                Some(at) if at <= means.now => {
-                    inner.forget(word, means.budget);
-                    EMPTY
-                }
-                _ => {
-                    next = next.min(freshens.unwrap_or(NEVER));
-                    word
-                }
-            }
-        });
-        self.inner.fresh_from = next;
-    }
-
-    /// Holds every row in turn, and leaves in its cell what is said. The caller holds none yet.
-    fn each_row(&mut self, mut change: impl FnMut(&mut Inner, Tag, u64) -> u64) {
-        let leaf = self.leaf;
-        for index in 0..leaf.lines() {
-            let Some(line) = leaf.line(index) else { continue };
-            for slot in 0..SLOTS {
-                let cell = line.cell(slot);
-                if cell.load(Ordering::Relaxed) != EMPTY {
-                    let word = line::take_any(cell);
-                    line::give_back(cell, change(&mut self.inner, line.tag(slot), word));
-                }
-            }
-        }
-    }
-
-    /// Takes every row out of its line.
-    fn drain(&mut self) -> Vec<(Tag, u64)> {
-        let mut rows = SCRATCH.take();
-        rows.clear();
-        rows.reserve(self.inner.rows);
-        self.each_row(|_, tag, word| {
-            rows.push((tag, word));
-            EMPTY
-        });
-        for index in 0..self.leaf.lines() {
-            self.leaf.line(index).expect("pages in use exist").set_passed(false);
-        }
-        rows
-    }
-
-    /// Places drained rows. If one finds no place there are more pages, even above the budget: no row is forgotten for want of room.
-    fn arrange(&mut self, mut rows: Vec<(Tag, u64)>, means: Means<'_>) -> Rebuilt {
-        loop {
-            let Some(stuck) = rows.iter().position(|&(tag, word)| !self.place(tag, word, None)) else {
-                SCRATCH.set(rows);
-                return Rebuilt::Roomy;
-            };
-            let rest = rows.split_off(stuck);
-            rows = self.drain();
-            rows.extend(rest);
-            if self.pages() == MOST_PAGES {
-                means.budget.take_anyway(FAN * size_of::<Leaf>());
-                return self.scatter(rows, means);
-            }
-            means.budget.take_anyway(size_of::<Page>());
-            self.add_pages(1);
-        }
-    }
-
-    /// Hands drained rows and all pages to the level below.
-    fn scatter(&mut self, rows: Vec<(Tag, u64)>, means: Means<'_>) -> Rebuilt {
-        let leaf = self.leaf;
-        let edition = leaf.edition.load(Ordering::Relaxed);
-        // The lines will be others' lines: whoever still finds a row through this leaf must not believe its edition.
-        leaf.edition.store(u64::MAX, Ordering::Release);
-        leaf.pages_used.store(0, Ordering::Release);
-        let children: Box<[Leaf]> = (0..FAN).map(|_| Leaf::new(leaf.used_bits + FAN_BITS, edition)).collect();
-        children.iter().for_each(|child| child.raise(leaf.floor()));
-        let each = MOST_PAGES / FAN;
-        for (child, pages) in children.iter().zip(leaf.pages.chunks(each)) {
-            for (own, page) in child.pages.iter().zip(pages) {
-                let page = page.get().expect("a full leaf has all its pages");
-                own.get_or_init(|| Arc::clone(page));
-            }
-            child.pages_used.store(each as u64, Ordering::Release);
-        }
-        let mut shares: Vec<Vec<(Tag, u64)>> =
-            (0..FAN).map(|_| Vec::with_capacity(rows.len() / FAN * 5 / 4)).collect();
-        for (tag, word) in rows {
-            shares[leaf.child(tag)].push((tag, word));
-        }
-        for (child, mut share) in children.iter().zip(shares) {
-            let mut child = child.own();
-            for (tag, word) in share.iter_mut().filter(|(_, word)| *word & WIDE != 0) {
-                let row = means.edition.unpack(Per::Key, *word, &mut self.inner.shelf);
-                *word = means.edition.pack(Per::Key, *tag, row, &mut child.inner.shelf);
-            }
-            child.inner.rows = share.len();
-            child.inner.fresh_from = self.inner.fresh_from;
-            child.arrange(share, means);
-            child.weigh(means.budget);
-        }
-        self.inner.shelf = Shelf::default();
-        self.inner.rows = 0;
-        self.weigh(means.budget);
-        leaf.branch.get_or_init(|| children);
-        Rebuilt::Split
-    }
-
     fn is_fresh(&self, tag: Tag, word: u64, means: Means<'_>) -> bool {
         means.edition.freshens(tag, word, &self.inner.shelf, means.now).is_some_and(|at| at <= means.now)
     }
@@ -587,11 +442,6 @@ impl<'a> Owned<'a> {
         self.inner.forget(found, means.budget);
         true
     }
-}
-
-thread_local! {
-    /// Where rows are while a leaf is rebuilt, kept for the next time.
-    static SCRATCH: Cell<Vec<(Tag, u64)>> = const { Cell::new(Vec::new()) };
 }
 
 impl Inner {
