@@ -15,13 +15,12 @@ use std::sync::{Arc, PoisonError};
 
 use tidegate_core::{Per, Row, Timestamp};
 
-use crate::store::deciding::Room as NoRoom;
-
 use super::budget::Budget;
 use super::edition::{Edition, RESERVED};
 use super::line::{self, EMPTY, HELD, Line, Look, SLOTS, Tag, WIDE};
 use super::shelf::Shelf;
 use super::sync::{AtomicU64, Mutex, MutexGuard, OnceLock, Ordering};
+use crate::store::deciding::Room as NoRoom;
 
 /// Lines in a page. In a model a leaf grows at its fourth row and splits at its sixth.
 pub(super) const PAGE_LINES: usize = if cfg!(tidegate_loom) { 1 } else { 64 };
@@ -336,13 +335,9 @@ impl<'a> Owned<'a> {
                 return Reserved::Here;
             }
         }
+        // When a row will be fresh is not known once rows were charged the quick way. Nobody is told to come back at once for that.
         if self.inner.fresh_from == Timestamp::EPOCH {
-            // Not known, because rows were charged the quick way. Nobody is turned away for that, or told to come back at once.
             self.drop_fresh(means);
-            if self.place(tag, RESERVED, Some(means)) {
-                self.inner.rows += 1;
-                return Reserved::Here;
-            }
         }
         means.budget.give_row();
         Reserved::Crowded
