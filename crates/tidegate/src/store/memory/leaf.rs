@@ -335,9 +335,13 @@ impl<'a> Owned<'a> {
                 return Reserved::Here;
             }
         }
-        // When a row will be fresh is not known once rows were charged the quick way. Nobody is told to come back at once for that.
+        // When a row will be fresh is not known once rows were charged the quick way. Nobody is turned away for that.
         if self.inner.fresh_from == Timestamp::EPOCH {
             self.drop_fresh(means);
+            if self.place(tag, RESERVED, Some(means)) {
+                self.inner.rows += 1;
+                return Reserved::Here;
+            }
         }
         means.budget.give_row();
         Reserved::Crowded
