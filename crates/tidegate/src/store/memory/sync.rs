@@ -16,7 +16,7 @@ pub(super) use self::modelled::{AtomicU64, Mutex, MutexGuard, OnceLock, Ordering
 #[cfg(not(tidegate_loom))]
 pub(super) fn pause(turn: &mut u32) {
     *turn += 1;
-    if *turn % TURNS_BEFORE_YIELDING == 0 {
+    if turn.is_multiple_of(TURNS_BEFORE_YIELDING) {
         std::thread::yield_now();
     } else {
         std::hint::spin_loop();
