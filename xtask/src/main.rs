@@ -5,6 +5,7 @@
 //! | `cargo xtask test`         | everything that must be green: what is needed, every test, tidiness |
 //! | `cargo xtask tidy`         | the rules of the house that a compiler does not hold                |
 //! | `cargo xtask mutants`      | plants known mistakes and shows that a test notices each            |
+//! | `cargo xtask loom`         | tries every order of events in the models of the table              |
 //! | `cargo xtask bench`        | measures the commands, beside what else can be had                  |
 //! | `cargo xtask instructions` | counts the instructions of a decision                               |
 //!
@@ -17,6 +18,7 @@
 
 mod bench;
 mod instructions;
+mod models;
 mod mutants;
 mod needs;
 mod process;
@@ -36,9 +38,11 @@ type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
 const USAGE: &str = "\
 usage: cargo xtask <chore>
 
-  test [--long]          install what is missing, run every test, then tidy; --long gives property tests more cases
+  test [--long]          install what is missing, run every test, then tidy; --long gives property tests more cases,
+                         and runs the models
   tidy                   check the rules of the house
   mutants [--only NAME]  plant the mistakes listed in xtask/mutants.txt and see that tests notice
+  loom                   try every order of events in the models of the memory store's table
   bench                  measure the commands and print a table; minutes, on an otherwise idle machine
   instructions [--save]  count the instructions of a decision, beside benches/instructions.txt; --save rewrites it";
 
@@ -48,6 +52,7 @@ enum Chore {
     Test(Length),
     Tidy,
     Mutants { only: Option<String> },
+    Loom,
     Bench,
     Instructions(Keep),
     Help,
@@ -61,6 +66,7 @@ impl Chore {
             ["tidy"] => Ok(Chore::Tidy),
             ["mutants"] => Ok(Chore::Mutants { only: None }),
             ["mutants", "--only", name] => Ok(Chore::Mutants { only: Some((*name).to_owned()) }),
+            ["loom"] => Ok(Chore::Loom),
             ["bench"] => Ok(Chore::Bench),
             ["instructions"] => Ok(Chore::Instructions(Keep::Compare)),
             ["instructions", "--save"] => Ok(Chore::Instructions(Keep::Save)),
@@ -75,6 +81,7 @@ impl Chore {
             Chore::Test(length) => suite::run(length),
             Chore::Tidy => tidy::run(),
             Chore::Mutants { only } => mutants::run(only.as_deref()),
+            Chore::Loom => models::run().map(|_| ()),
             Chore::Bench => bench::run(),
             Chore::Instructions(keep) => instructions::run(keep),
             Chore::Help => {
@@ -114,6 +121,7 @@ mod tests {
         assert_eq!(Chore::parse(&["test", "--long"]), Ok(Chore::Test(Length::Long)));
         assert_eq!(Chore::parse(&["tidy"]), Ok(Chore::Tidy));
         assert_eq!(Chore::parse(&["mutants"]), Ok(Chore::Mutants { only: None }));
+        assert_eq!(Chore::parse(&["loom"]), Ok(Chore::Loom));
         assert_eq!(Chore::parse(&["instructions", "--save"]), Ok(Chore::Instructions(Keep::Save)));
         let only = Some("x".to_owned());
         assert_eq!(Chore::parse(&["mutants", "--only", "x"]), Ok(Chore::Mutants { only }));

@@ -8,13 +8,13 @@ use std::process::Command;
 use std::time::Instant;
 
 use crate::process::{run_shown, succeeds};
-use crate::{Outcome, needs, tidy};
+use crate::{Outcome, models, needs, tidy};
 
 /// How much work the property tests are given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Length {
     Usual,
-    /// `TIDEGATE_LONG=1`: many more cases.
+    /// `TIDEGATE_LONG=1`: many more cases, and the models.
     Long,
 }
 
@@ -30,7 +30,10 @@ pub(crate) struct Tally {
 pub(crate) fn run(length: Length) -> Outcome {
     let began = Instant::now();
     step("preflight", needs::meet)?;
-    let tally = step("tests", || tests(length))?;
+    let mut tally = step("tests", || tests(length))?;
+    if length == Length::Long {
+        tally = tally.plus(step("models", models::run)?);
+    }
     step("tidy", tidy::run)?;
     println!("\n{tally}; all green in {:.1} s", began.elapsed().as_secs_f64());
     Ok(())

@@ -19,15 +19,14 @@ use tidegate_core::{Amount, ItemSpec, Limit, LimitSpec, Policy, Tick, Timestamp,
 
 use super::brief::Brief;
 use super::budget::Budget;
-use super::leaf::Means;
 use super::line::{PAYLOAD, Tag, WIDE};
 use super::quick::{self, Plea};
 use super::sitting::admit;
 use super::sync::modelled;
 use super::tenant::Tenant;
 
-/// When everything begins; nothing is at the end of time or at its beginning.
-const START: Timestamp = at(1_000_000);
+/// When everything begins. Half of it is odd, so a cell that is read with another shape than it was written with says something else.
+const START: Timestamp = at(1_000_014);
 
 const fn at(ticks: u64) -> Timestamp {
     Timestamp::from_ticks(ticks)

@@ -1,10 +1,15 @@
 //! Rows of one limit: found, charged, moved and forgotten.
 
-use tidegate_core::{Decision, Intent, Verdict};
+use std::sync::Arc;
+
+use tidegate_core::{Decision, Intent, Limit, Verdict};
 
 use super::super::edition::Because;
+use super::super::leaf::Means;
+use super::super::line::Tag;
 use super::super::quick::{self, Plea, Quick};
 use super::super::sitting::admit;
+use super::super::tenant::Tenant;
 use super::{
     START, at, beside, brief, charged, decide, explore, interval_per_key, seed, table, tag, total_per_key,
     used,
@@ -33,11 +38,11 @@ fn nobody_is_refused_for_another() {
     let limit = total_per_key(2);
     explore(2, move || {
         let (table, key, full) = (table(&limit), tag(0, 1), tag(0, 2));
-        seed(&table, tag(0, 3), 0);
+        seed(&table, tag(1, 3), 1);
         seed(&table, key, 1);
         seed(&table, full, 2);
         let shown = brief(&table);
-        // The first row is fresh and goes; the others move up, the full one into our place.
+        // With two lines the first row goes to the second, and the others move up: the full one into our place.
         let mover = beside(&table, |table| admit(table, tag(0, 4), START));
         let verdict = decide(&table, key, 1, &shown, START);
         assert!(matches!(verdict, None | Some(Verdict::Granted)), "{verdict:?}");
@@ -91,7 +96,7 @@ fn a_new_key_has_one_row() {
     explore(2, move || {
         let (table, key) = (table(&limit), tag(0, 1));
         let shown = brief(&table);
-        let come = move |table: &super::Tenant| {
+        let come = move |table: &Tenant| {
             assert!(admit(table, key, START));
             charged(table, key, 1, &shown)
         };
@@ -144,7 +149,7 @@ fn what_was_forgotten_is_not_spent_again() {
         let other = beside(&table, move |table| {
             // The row is fresh by now, gives way, and is made again.
             let edition = table.edition();
-            let means = super::Means { edition: &edition, budget: &table.budget, now: late };
+            let means = Means { edition: &edition, budget: &table.budget, now: late };
             table.leaf(key).expect("there is a row").own().drop_fresh_if_due(means);
             assert!(admit(table, key, late));
         });
@@ -157,23 +162,31 @@ fn what_was_forgotten_is_not_spent_again() {
     });
 }
 
-/// A limit is edited while somebody decides by the rules as they were.
+/// A limit is edited while somebody decides by the rules as they were. A blank row says the same under both, but what is charged to it
+/// is written otherwise.
 #[test]
 fn an_edit_loses_no_charge() {
-    let limit = total_per_key(4);
-    let next = std::sync::Arc::new(limit.succeed(limit.spec().clone()).expect("it makes sense"));
+    let (limit, next) = edited();
     explore(2, move || {
         let (table, key) = (table(&limit), tag(0, 1));
-        seed(&table, key, 1);
-        let shown = brief(&table);
-        let next = std::sync::Arc::clone(&next);
-        let editor = beside(&table, move |table| {
-            table.publish(next, Because::Put, START);
-            // Rows follow when somebody comes to them.
-            admit(table, key, START)
-        });
+        seed(&table, key, 0);
+        let (shown, next) = (brief(&table), Arc::clone(&next));
+        let editor = beside(&table, move |table| edit(table, next, key));
         let granted = charged(&table, key, 1, &shown);
         assert!(editor.join().expect("it ends"));
-        assert_eq!(used(&table, key), Some(1 + granted));
+        assert_eq!(used(&table, key), Some(granted));
     });
+}
+
+/// A limit, and its next version, whose counts take more bits.
+fn edited() -> (Arc<Limit>, Arc<Limit>) {
+    let (limit, next) = (total_per_key(4), total_per_key(4000));
+    let next = limit.succeed(next.spec().clone()).expect("it makes sense");
+    (limit, Arc::new(next))
+}
+
+/// Edits a limit. Rows follow when somebody comes to them, so comes to one.
+fn edit(table: &Tenant, next: Arc<Limit>, key: Tag) -> bool {
+    table.publish(next, Because::Put, START);
+    admit(table, key, START)
 }

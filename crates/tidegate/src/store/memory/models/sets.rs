@@ -6,6 +6,7 @@ use tidegate_core::{Decision, Intent, ItemSpec, Policy};
 
 use super::super::line::PAYLOAD;
 use super::super::quick::{self, Plea, Quick};
+use super::super::sitting::{Missing, with_row};
 use super::super::sync::Ordering;
 use super::super::sync::modelled::beside;
 use super::super::tenant::Tenant;
@@ -18,8 +19,19 @@ fn used(tenant: &Tenant) -> u64 {
 }
 
 fn order(first: &Tenant, second: &Tenant) -> u64 {
-    let pleas = [first, second].map(|tenant| Plea { tenant, key: None, tag: None, count: 1 });
-    match quick::decide(&pleas, Intent::Acquire, START, &mut None) {
+    ask(&[first, second].map(plea))
+}
+
+fn alone(tenant: &Tenant) -> u64 {
+    ask(&[plea(tenant)])
+}
+
+fn plea(tenant: &Tenant) -> Plea<'_> {
+    Plea { tenant, key: None, tag: None, count: 1 }
+}
+
+fn ask(pleas: &[Plea<'_>]) -> u64 {
+    match quick::decide(pleas, Intent::Acquire, START, &mut None) {
         Quick::Decided(Decision::Granted, _) => 1,
         _ => 0,
     }
@@ -36,6 +48,34 @@ fn a_set_is_charged_whole() {
         let other = beside(move || order(&shared[1], &shared[0]));
         let granted = order(&both[0], &both[1]) + other.join().expect("it ends");
         assert!(granted <= 1);
+        assert_eq!((used(&both[0]), used(&both[1])), (granted, granted));
+    });
+}
+
+/// An order that finds its second row changed under it leaves the first as it was.
+#[test]
+fn a_set_that_comes_too_late_is_not_charged() {
+    let limit = limit_of(ItemSpec::of(Policy::Total, 3));
+    explore(3, move || {
+        let both = Arc::new([tenant(&limit), tenant(&limit)]);
+        let shared = Arc::clone(&both);
+        let other = beside(move || alone(&shared[1]));
+        let granted = order(&both[0], &both[1]);
+        let others = other.join().expect("it ends");
+        assert_eq!((used(&both[0]), used(&both[1])), (granted, granted + others));
+    });
+}
+
+/// Somebody takes a row out with its lock and puts it back while an order is decided without.
+#[test]
+fn the_thorough_way_loses_no_charge() {
+    let limit = limit_of(ItemSpec::of(Policy::Total, 3));
+    explore(3, move || {
+        let both = Arc::new([tenant(&limit), tenant(&limit)]);
+        let shared = Arc::clone(&both);
+        let other = beside(move || with_row(&shared[1], None, START, Missing::IsNothing, |_, _, _| ()));
+        let granted = order(&both[0], &both[1]);
+        assert!(other.join().expect("it ends").is_some());
         assert_eq!((used(&both[0]), used(&both[1])), (granted, granted));
     });
 }
