@@ -192,7 +192,10 @@ impl<'a> Allowance<'a> {
         let mut latest: Option<u64> = None;
         for (index, grant) in by_earliest.iter().enumerate() {
             let from = grant.earliest();
-            let opens = latest.is_none_or(|latest| from >= latest.saturating_add(longest));
+            // Where the text changed meanwhile, what was remembered may have been judged by another window; then only the
+            // second is certain.
+            let steady = self.era.terms.len() == 1;
+            let opens = steady && latest.is_none_or(|latest| from >= latest.saturating_add(longest));
             if opens && let Some(excess) = self.over_since_a_hit(&by_earliest[index..], from, longest) {
                 return Some(excess);
             }
