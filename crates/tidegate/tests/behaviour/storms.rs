@@ -24,6 +24,7 @@ mod memory {
         Arc::new(MemoryStore::new(clock, Memory { secret: [3, 4], ..Memory::default() }))
     }
 
+    use tidegate_testkit::effort;
     use tidegate_testkit::storm::{Hands, Plan, storm};
 
     #[track_caller]
@@ -48,15 +49,13 @@ mod memory {
         proved(10_000, Hands::Off);
     }
 
+    /// Only at length: one run in some dozens tells of a bucket that gave a few too many while its text changed, which is not
+    /// yet explained.
     #[test]
-    #[ignore = "one run in some dozens tells of a bucket that gave a few too many while its text changed: not yet explained"]
-    fn ten_rows_with_an_operator() {
-        proved(10, Hands::On);
-    }
-
-    #[test]
-    #[ignore = "see ten_rows_with_an_operator"]
-    fn ten_thousand_rows_with_an_operator() {
-        proved(10_000, Hands::On);
+    fn with_an_operator_at_length() {
+        if effort::times(1) > 1 {
+            proved(10, Hands::On);
+            proved(10_000, Hands::On);
+        }
     }
 }
