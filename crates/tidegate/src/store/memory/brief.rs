@@ -40,6 +40,8 @@ const TWO_ITEMS: u64 = 2;
 /// What is true of a limit as a whole, for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Brief {
+    /// When it was read, as the board counts.
+    turn: u64,
     pub(super) edition: u64,
     /// It is good from here,
     pub(super) from: Timestamp,
@@ -103,7 +105,13 @@ impl Brief {
         let excepts = if limit.spec().overrides.is_empty() { 0 } else { EXCEPTS };
         let flags = excepts | if second.is_some() { TWO_ITEMS } else { 0 };
         let ends = limit.ends_at().unwrap_or(LAST);
-        Some((Brief { edition: edition.number, from, until, ends, flags, first }, second))
+        Some((Brief { turn: 0, edition: edition.number, from, until, ends, flags, first }, second))
+    }
+
+    /// When it was read, as the board counts.
+    #[inline(always)]
+    pub(super) fn turn(&self) -> u64 {
+        self.turn
     }
 
     /// Whether it can be gone by at `now`.
@@ -383,6 +391,7 @@ impl Board {
     pub(super) fn read(&self) -> Option<Brief> {
         let turn = self.turn.load(Ordering::Acquire);
         let brief = Brief {
+            turn,
             edition: self.word(EDITION),
             from: Timestamp::from_ticks(self.word(FROM)),
             until: Timestamp::from_ticks(self.word(UNTIL)),
@@ -396,10 +405,15 @@ impl Board {
     /// The second item of a brief that was read, if it has not changed since.
     #[inline(always)]
     pub(super) fn second(&self, brief: &Brief) -> Option<Short> {
-        let turn = self.turn.load(Ordering::Acquire);
         let short = self.short(SECOND);
-        let same = self.word(EDITION) == brief.edition && self.word(UNTIL) == brief.until.ticks();
-        (self.is_whole(turn) && same).then_some(short)
+        self.is_whole(brief.turn).then_some(short)
+    }
+
+    /// Whether nothing was written since a brief was read. Whoever holds what they judged by it and finds so comes before the next
+    /// edit, and before the instant of it.
+    #[inline(always)]
+    pub(super) fn is_at(&self, turn: u64) -> bool {
+        self.turn.load(Ordering::Acquire) == turn
     }
 
     #[inline(always)]

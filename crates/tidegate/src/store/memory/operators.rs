@@ -35,7 +35,7 @@ impl Shared {
                 row.reset(&edition.limit, Per::Key);
             });
         } else {
-            tenant.publish(tenant.limit(), Because::Reset, now);
+            tenant.publish(tenant.limit(), Because::Reset, || self.latest(self.clock.now()));
         }
         // What was charged before cannot be given back: it is no longer counted.
         for holding in desk.leases.holdings() {
@@ -116,7 +116,7 @@ impl Shared {
 
     fn replace(&self, tenant: &Tenant, former: &Limit, limit: Arc<Limit>, now: Timestamp) {
         let mut desk = self.desk();
-        tenant.publish(limit, Because::Put, now);
+        tenant.publish(limit, Because::Put, || self.latest(self.clock.now()));
         if former.season(now) == Season::After {
             // Its state was dropped; what was charged to it cannot be given back by what begins now.
             for holding in desk.leases.holdings().filter(|holding| holding.limit_id == tenant.id) {

@@ -19,7 +19,7 @@
 use arrayvec::ArrayVec;
 use tidegate_core::{Denial, Intent, Load, Place, Reading, Timestamp, Verdict, Wait};
 
-use super::brief::{AskLaw, Brief, CellLaw, Short};
+use super::brief::{AskLaw, Board, Brief, CellLaw, Short};
 use super::leaf::Spot;
 use super::line::{self, HELD, PAYLOAD, PRESENT, Tag, WIDE};
 use super::sync::{AtomicU64, Ordering, fence, pause};
@@ -73,6 +73,9 @@ struct Stand<'a> {
     /// Where the edition of the row is read, and which it was judged in.
     present: &'a AtomicU64,
     edition: u64,
+    /// Where what it was judged by is written, and as of when.
+    board: &'a Board,
+    turn: u64,
     /// Where a key's row was found.
     spot: Option<(Spot<'a>, Tag)>,
 }
@@ -333,6 +336,8 @@ fn find_all<'a>(plea: &Plea<'a>, brief: &Brief, now: Timestamp) -> Result<Stand<
         next: word,
         present: all.present(),
         edition: brief.edition,
+        board: &plea.tenant.board,
+        turn: brief.turn(),
         spot: None,
     })
 }
@@ -350,7 +355,8 @@ fn find_key<'a>(plea: &Plea<'a>, brief: &Brief, now: Timestamp) -> Result<Option
     let Some(spot) = found else { return nowhere };
     let (cell, word) = (spot.line.cell(spot.slot), spot.cell);
     let (present, edition) = (leaf.present(), brief.edition);
-    Ok(Some(Stand { cell, word, next: word, present, edition, spot: Some((spot, tag)) }))
+    let (board, turn) = (&plea.tenant.board, brief.turn());
+    Ok(Some(Stand { cell, word, next: word, present, edition, board, turn, spot: Some((spot, tag)) }))
 }
 
 /// What is decided is not decided before somebody else's deed.
@@ -381,10 +387,13 @@ impl Stand<'_> {
         self.present.load(Ordering::Acquire) == self.edition
     }
 
-    /// Whether a cell that we hold is that of the row, in the edition that it was judged in.
+    /// Whether a cell that we hold is that of the row, in the edition that it was judged in, and nobody has begun another. Who
+    /// came after an edit began could be charged later than the edit's own instant, and be carried over as if before it.
     #[inline(always)]
     fn is_its_own(&self) -> bool {
-        self.is_in_edition() && self.spot.is_none_or(|(spot, tag)| spot.line.tag(spot.slot) == tag)
+        self.is_in_edition()
+            && self.board.is_at(self.turn)
+            && self.spot.is_none_or(|(spot, tag)| spot.line.tag(spot.slot) == tag)
     }
 
     /// Whether what was read belonged together, and was in the edition it was read for.

@@ -14,7 +14,7 @@ use super::leaf::{Leaf, Means, Owned};
 use super::line::{self, PRESENT, Tag};
 use super::print::Printer;
 use super::shelf::Shelf;
-use super::sync::{AtomicU64, Mutex, MutexGuard, OnceLock, Ordering, RwLock};
+use super::sync::{AtomicU64, Mutex, MutexGuard, OnceLock, Ordering, RwLock, fence};
 
 /// How many editions may be remembered for leaves that nobody came to since.
 const MOST_EDITIONS: usize = 32;
@@ -151,7 +151,7 @@ impl Tenant {
             self.refresh(now);
         }
         if edition.is_worn_out(now) {
-            self.publish(Arc::clone(&edition.limit), Because::WornOut, now);
+            self.publish(Arc::clone(&edition.limit), Because::WornOut, || now);
         }
     }
 
@@ -161,15 +161,18 @@ impl Tenant {
         self.board.clear();
     }
 
-    /// Makes a new edition. Rows follow when somebody comes to them.
-    pub(super) fn publish(&self, limit: Arc<Limit>, because: Because, now: Timestamp) {
+    /// Makes a new edition. Rows follow when somebody comes to them. Its instant is read once nobody can be decided on by the former
+    /// edition any more who has not been already: what was charged under that one was charged no later, and is carried over as of then.
+    pub(super) fn publish(&self, limit: Arc<Limit>, because: Because, clock: impl Fn() -> Timestamp) {
         let crowded = {
             let mut editions = self.editions.write().unwrap_or_else(PoisonError::into_inner);
             let present = editions.last().expect("there is always one");
-            if because == Because::WornOut && !present.is_worn_out(now) {
+            if because == Because::WornOut && !present.is_worn_out(clock()) {
                 return;
             }
             self.board.clear();
+            fence(Ordering::SeqCst);
+            let now = clock();
             self.budget.bound_rows(limit.spec().max_keys);
             let number = present.number + 1;
             let columns = self.counts.columns(limit.items().iter().map(Item::name));

@@ -187,6 +187,6 @@ fn edited() -> (Arc<Limit>, Arc<Limit>) {
 
 /// Edits a limit. Rows follow when somebody comes to them, so comes to one.
 fn edit(table: &Tenant, next: Arc<Limit>, key: Tag) -> bool {
-    table.publish(next, Because::Put, START);
+    table.publish(next, Because::Put, || START);
     admit(table, key, START)
 }
