@@ -51,7 +51,7 @@ pub(super) struct Brief {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Short {
-    head: u64,
+    pub(super) head: Head,
     capacity: u64,
     a: u64,
     b: u64,
@@ -76,6 +76,53 @@ const TIME_BITS: u32 = 8;
 const ITEM: u32 = 32;
 const COLUMN: u32 = 48;
 
+/// The first word of a rule in short, and what it says of the limit as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Head(u64);
+
+impl Head {
+    /// The index of the item in its limit.
+    #[inline(always)]
+    pub(super) fn item(self) -> usize {
+        usize::try_from(self.0 >> ITEM & 0xffff).expect("16 bits")
+    }
+
+    /// Where its refusals are counted.
+    #[inline(always)]
+    pub(super) fn column(self) -> usize {
+        usize::try_from(self.0 >> COLUMN).expect("16 bits")
+    }
+
+    /// Whether the limit ends, so that what it promises must be looked at twice.
+    #[inline(always)]
+    pub(super) fn ends(self) -> bool {
+        self.0 & OVER != 0
+    }
+
+    /// Whether keys have exceptions. Those have rows of full width, so a key without a row may be one of them.
+    #[inline(always)]
+    pub(super) fn excepts(self) -> bool {
+        self.0 & EXCEPTS != 0
+    }
+
+    /// Whether there is a second item.
+    #[inline(always)]
+    pub(super) fn has_second(self) -> bool {
+        self.0 & TWO_ITEMS != 0
+    }
+
+    /// Whether it counts each key alone.
+    #[inline(always)]
+    pub(super) fn is_of_key(self) -> bool {
+        self.0 & OF_KEY != 0
+    }
+
+    #[inline(always)]
+    fn law(self) -> u64 {
+        self.0 & LAW
+    }
+}
+
 impl Brief {
     /// The brief of an edition at `now`, and its second item, if it can be had.
     fn of(edition: &Edition, now: Timestamp) -> Option<(Brief, Option<Short>)> {
@@ -86,14 +133,14 @@ impl Brief {
         let all = Short::of(edition, Per::All, now).ok()?;
         let key = Short::of(edition, Per::Key, now).ok()?;
         let (first, second) = match (all, key) {
-            (Some(all), Some(key)) if key.item() < all.item() => (key, Some(all)),
+            (Some(all), Some(key)) if key.head.item() < all.head.item() => (key, Some(all)),
             (Some(all), key) => (all, key),
             (None, key) => (key?, None),
         };
         // Nobody comes from before the edition.
         let mut from = limit.starts_at().unwrap_or_default().max(edition.at);
         let mut until = limit.ends_at().unwrap_or(LAST);
-        for short in [all, key].into_iter().flatten().filter(|short| short.head & LAW == DURING) {
+        for short in [all, key].into_iter().flatten().filter(|short| short.head.law() == DURING) {
             from = from.max(Timestamp::from_ticks(short.a));
             until = until.min(Timestamp::from_ticks(short.b));
         }
@@ -101,7 +148,7 @@ impl Brief {
         let of_limit = flag(!limit.spec().overrides.is_empty(), EXCEPTS)
             | flag(second.is_some(), TWO_ITEMS)
             | flag(limit.ends_at().is_some(), OVER);
-        let told = |short: Short| Short { head: short.head | of_limit, ..short };
+        let told = |short: Short| Short { head: Head(short.head.0 | of_limit), ..short };
         let brief = Brief { edition: edition.number, from, until, first: told(first) };
         Some((brief, second.map(told)))
     }
@@ -144,59 +191,23 @@ impl Short {
         let column = edition.columns.get(layout.item).map_or(0, |&column| column as u64 & 0xffff);
         let head =
             law | per | charge | unlimited | time_bits | (layout.item as u64) << ITEM | column << COLUMN;
-        Ok(Some(Short { head, capacity, a, b, base: layout.shape.base.ticks() }))
-    }
-
-    /// The index of the item in its limit.
-    #[inline(always)]
-    pub(super) fn item(&self) -> usize {
-        usize::try_from(self.head >> ITEM & 0xffff).expect("16 bits")
-    }
-
-    /// Where its refusals are counted.
-    #[inline(always)]
-    pub(super) fn column(&self) -> usize {
-        usize::try_from(self.head >> COLUMN).expect("16 bits")
-    }
-
-    /// Whether the limit ends, so that what it promises must be looked at twice.
-    #[inline(always)]
-    pub(super) fn ends(&self) -> bool {
-        self.head & OVER != 0
-    }
-
-    /// Whether keys have exceptions. Those have rows of full width, so a key without a row may be one of them.
-    #[inline(always)]
-    pub(super) fn excepts(&self) -> bool {
-        self.head & EXCEPTS != 0
-    }
-
-    /// Whether there is a second.
-    #[inline(always)]
-    pub(super) fn has_second(&self) -> bool {
-        self.head & TWO_ITEMS != 0
-    }
-
-    /// Whether it counts each key alone.
-    #[inline(always)]
-    pub(super) fn is_of_key(&self) -> bool {
-        self.head & OF_KEY != 0
+        Ok(Some(Short { head: Head(head), capacity, a, b, base: layout.shape.base.ticks() }))
     }
 
     #[inline(always)]
     fn capacity(&self) -> Capacity {
-        if self.head & UNLIMITED == 0 { Capacity::AtMost(self.capacity) } else { Capacity::Unlimited }
+        if self.head.0 & UNLIMITED == 0 { Capacity::AtMost(self.capacity) } else { Capacity::Unlimited }
     }
 
     #[inline(always)]
     fn shape(&self) -> Shape {
-        let time_bits = u32::try_from(self.head >> TIME_BITS & 0xff).expect("a byte");
+        let time_bits = u32::try_from(self.head.0 >> TIME_BITS & 0xff).expect("a byte");
         Shape { base: Timestamp::from_ticks(self.base), time_bits }
     }
 
     #[inline(always)]
     fn window(&self) -> Windowed {
-        if self.head & LAW == FIRST_HIT {
+        if self.head.law() == FIRST_HIT {
             Windowed::FirstHit { window: Span::from_ticks(self.a) }
         } else {
             Windowed::During { start: Timestamp::from_ticks(self.a), end: Timestamp::from_ticks(self.b) }
@@ -211,13 +222,13 @@ impl Short {
     /// What a load costs.
     #[inline(always)]
     pub(super) fn cost(&self, load: Load) -> Amount {
-        decide::cost_of(if self.head & BY_ASK == 0 { Charge::Count } else { Charge::Ask }, load)
+        decide::cost_of(if self.head.0 & BY_ASK == 0 { Charge::Count } else { Charge::Ask }, load)
     }
 
     /// The item as its law.
     #[inline(always)]
     pub(super) fn of_law<A: AskLaw>(&self, ask: A) -> A::Answer {
-        match self.head & LAW {
+        match self.head.law() {
             CONTINUOUS => ask.ask(&Bucket(self)),
             NEVER => ask.ask(&Total(self)),
             _ => ask.ask(&Window(self)),
@@ -227,7 +238,7 @@ impl Short {
     /// What the item says about itself; its limit is over at `ends`.
     pub(super) fn reading(&self, payload: u64, ends: Timestamp, now: Timestamp) -> Reading {
         let capacity = self.capacity();
-        let (used, empties) = match self.head & LAW {
+        let (used, empties) = match self.head.law() {
             CONTINUOUS => {
                 let (law, arrival) = (self.rate(), self.arrival(payload));
                 (law.used(capacity, &arrival, now), law.empties(&arrival, now))
@@ -260,12 +271,14 @@ impl Short {
     }
 
     fn words(&self) -> [u64; ITEM_WORDS] {
-        [self.head, self.capacity, self.a, self.base, self.b]
+        [self.head.0, self.capacity, self.a, self.base, self.b]
     }
 }
 
 /// A law whose states fit a cell, asked in words. The answers are the core's.
 pub(super) trait CellLaw {
+    /// The item it is the law of.
+    fn short(&self) -> &Short;
     /// The latest instant at which something was charged, as far as the law keeps it.
     fn latest(&self, payload: u64) -> Timestamp;
     /// Whether `cost` more fits.
@@ -288,6 +301,11 @@ struct Window<'a>(&'a Short);
 
 impl CellLaw for Bucket<'_> {
     #[inline(always)]
+    fn short(&self) -> &Short {
+        self.0
+    }
+
+    #[inline(always)]
     fn latest(&self, _: u64) -> Timestamp {
         Timestamp::EPOCH
     }
@@ -309,6 +327,11 @@ impl CellLaw for Bucket<'_> {
 }
 
 impl CellLaw for Total<'_> {
+    #[inline(always)]
+    fn short(&self) -> &Short {
+        self.0
+    }
+
     #[inline(always)]
     fn latest(&self, payload: u64) -> Timestamp {
         self.0.shape().split(payload).0
@@ -335,6 +358,11 @@ impl CellLaw for Total<'_> {
 }
 
 impl CellLaw for Window<'_> {
+    #[inline(always)]
+    fn short(&self) -> &Short {
+        self.0
+    }
+
     #[inline(always)]
     fn latest(&self, payload: u64) -> Timestamp {
         self.0.shape().split(payload).0
@@ -392,6 +420,12 @@ impl Sheet<'_> {
         self.word(EDITION)
     }
 
+    /// The first word of the first item.
+    #[inline(always)]
+    pub(super) fn head(&self) -> Head {
+        Head(self.word(FIRST))
+    }
+
     /// The item that was written first, or the only one.
     #[inline(always)]
     pub(super) fn first(&self) -> Short {
@@ -416,7 +450,7 @@ impl Sheet<'_> {
     #[inline(always)]
     fn short(&self, first: usize) -> Short {
         Short {
-            head: self.word(first),
+            head: Head(self.word(first)),
             capacity: self.word(first + 1),
             a: self.word(first + 2),
             base: self.word(first + 3),

@@ -9,7 +9,7 @@ use tidegate_core::{Amount, Ask, Intent, Order, Timestamp, Verdict};
 use super::counts;
 use super::deciding::{glance, quickly};
 use super::line::Tag;
-use super::quick::{self, MOST_ROWS, Plea};
+use super::quick::{self, MOST_ROWS, Plea, Single};
 use super::tenant::Tenant;
 use super::{LOOK_AHEAD, Shared};
 use crate::answer::{Answers, Detail, Outcome, Rejection};
@@ -53,16 +53,16 @@ impl Gate {
     /// is charged then. [`Rejection::UnknownLimit`] once the limit is gone, [`Rejection::KeyTooLong`] for keys above 1 KiB.
     pub fn try_acquire(&self, key: &[u8], count: Amount) -> Result<Verdict, Rejection> {
         check_key(Some(key))?;
-        let plea = Plea { tenant: &self.tenant, key: Some(key), tag: None, count };
+        let tenant = &*self.tenant;
         let now = self.shared.now();
-        match quick::decide_one(&plea, None, now) {
+        match quick::decide_one(&Single { tenant, key, count }, now) {
             Some(verdict) => {
                 if verdict == Verdict::Granted {
-                    self.tenant.counts.granted();
+                    tenant.counts.granted();
                 }
                 Ok(verdict)
             }
-            None => self.shared.verdict(&[plea], now),
+            None => self.shared.verdict(&[Plea { tenant, key: Some(key), tag: None, count }], now),
         }
     }
 
@@ -102,21 +102,21 @@ impl Gate {
         let nears = glance(tags.iter().map(|tag| Some((tenant, *tag))));
         let mut granted = 0;
         let mut end = Ok(());
-        for (((key, tag), near), verdict) in keys.iter().zip(tags).zip(nears).zip(verdicts) {
+        for (index, (key, verdict)) in keys.iter().zip(verdicts).enumerate() {
+            let tag = tags[index];
+            if let Some(quick) = quick::decide_near(&Single { tenant, key, count }, tag, nears[index], now) {
+                granted += u64::from(quick == Verdict::Granted);
+                *verdict = quick;
+                continue;
+            }
             let plea = Plea { tenant, key: Some(key), tag: Some(tag), count };
-            *verdict = match quick::decide_one(&plea, near, now) {
-                Some(verdict) => {
-                    granted += u64::from(verdict == Verdict::Granted);
-                    verdict
+            match self.shared.verdict(&[plea], now) {
+                Ok(thorough) => *verdict = thorough,
+                Err(rejection) => {
+                    end = Err(rejection);
+                    break;
                 }
-                None => match self.shared.verdict(&[plea], now) {
-                    Ok(verdict) => verdict,
-                    Err(rejection) => {
-                        end = Err(rejection);
-                        break;
-                    }
-                },
-            };
+            }
         }
         tenant.counts.granted_on(counts::own(), granted);
         end
@@ -152,10 +152,12 @@ impl Gates {
         let now = self.shared.now();
         let pleas = self.tenants.iter().zip(keys);
         let pleas = pleas.map(|(tenant, key)| Plea { tenant, key: *key, tag: None, count: 1 });
-        if self.are_apart {
-            return self.shared.verdict(&pleas.collect::<ArrayVec<_, MOST_ROWS>>(), now);
+        if !self.are_apart {
+            return self.shared.thorough_verdict(&pleas.collect::<Vec<_>>(), now);
         }
-        self.shared.thorough_verdict(&pleas.collect::<Vec<_>>(), now)
+        let mut few: ArrayVec<Plea<'_>, MOST_ROWS> = ArrayVec::new();
+        pleas.for_each(|plea| few.push(plea));
+        self.shared.verdict(&few, now)
     }
 }
 

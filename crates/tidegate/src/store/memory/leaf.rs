@@ -103,6 +103,13 @@ pub(super) struct Spot<'a> {
     pub(super) seen: u64,
 }
 
+/// Where a row is that is not in the line it belongs into.
+pub(super) enum Elsewhere {
+    /// Perhaps in one of the next lines.
+    Further,
+    Nowhere,
+}
+
 /// What came of reserving a place.
 pub(super) enum Reserved {
     /// There is a blank row now.
@@ -275,11 +282,21 @@ impl<'a> Near<'a> {
     /// Finds a row without a lock. That it is not found means nothing.
     #[inline(always)]
     pub(super) fn find(&self, tag: Tag) -> Option<Spot<'a>> {
+        match self.look(tag) {
+            Ok(spot) => Some(spot),
+            Err(Elsewhere::Further) => self.leaf.find_further(tag),
+            Err(Elsewhere::Nowhere) => None,
+        }
+    }
+
+    /// The same in this line only.
+    #[inline(always)]
+    pub(super) fn look(&self, tag: Tag) -> Result<Spot<'a>, Elsewhere> {
         let line = self.line;
         match line.look(tag) {
-            Look::Found { slot, word, seen } => Some(Spot { line, cell: line.cell(slot), word, seen }),
-            Look::Absent => None,
-            Look::Passed => self.leaf.find_further(tag),
+            Look::Found { slot, word, seen } => Ok(Spot { line, cell: line.cell(slot), word, seen }),
+            Look::Passed => Err(Elsewhere::Further),
+            Look::Absent => Err(Elsewhere::Nowhere),
         }
     }
 }

@@ -21,7 +21,7 @@ use super::brief::Brief;
 use super::budget::Budget;
 use super::gallery::{Gallery, Place};
 use super::line::{PAYLOAD, Tag, WIDE};
-use super::quick::{self, Plea};
+use super::quick::{self, Single};
 use super::rows::admit;
 use super::sync::modelled;
 use super::tenant::Tenant;
@@ -90,7 +90,7 @@ fn seed(tenant: &Tenant, tag: Tag, count: Amount) {
 
 /// Decides on a key's row without a lock; `None` if that cannot be.
 fn decide(tenant: &Tenant, tag: Tag, count: Amount, now: Timestamp) -> Option<Verdict> {
-    quick::decide_one(&Plea { tenant, key: None, tag: Some(tag), count }, None, now)
+    quick::decide_near(&Single { tenant, key: b"", count }, tag, tenant.near(tag), now)
 }
 
 /// The same, and how much was charged.

@@ -19,9 +19,9 @@
 use arrayvec::ArrayVec;
 use tidegate_core::{Denial, Intent, Load, Place, Reading, Timestamp, Verdict, Wait};
 
-use super::brief::{AskLaw, CellLaw, Sheet, Short};
+use super::brief::{AskLaw, CellLaw, Head, Sheet, Short};
 use super::counts;
-use super::leaf::{Near, Spot};
+use super::leaf::{Elsewhere, Near, Spot};
 use super::line::{self, HELD, PAYLOAD, PRESENT, Tag, WIDE};
 use super::stamp::Stamp;
 use super::sync::pause;
@@ -180,13 +180,13 @@ impl<'a> Round<'a> {
     #[inline(always)]
     fn enter(&mut self, ask: usize, plea: &Plea<'a>, now: Timestamp) -> Result<(), Setback> {
         let sheet = plea.tenant.board.sheet();
-        let short = sheet.first();
+        let head = sheet.head();
         if !sheet.is_good(now) {
             return Err(Setback::Otherwise);
         }
-        self.ends |= short.ends();
-        self.enter_item(ask, plea, sheet, &short, now)?;
-        if short.has_second() {
+        self.ends |= head.ends();
+        self.enter_item(ask, plea, sheet, head, now, Sheet::first)?;
+        if head.has_second() {
             self.enter_second(ask, plea, sheet, now)?;
         }
         Ok(())
@@ -200,7 +200,7 @@ impl<'a> Round<'a> {
         sheet: Sheet<'a>,
         now: Timestamp,
     ) -> Result<(), Setback> {
-        self.enter_item(ask, plea, sheet, &sheet.second(), now)
+        self.enter_item(ask, plea, sheet, sheet.second().head, now, Sheet::second)
     }
 
     #[inline(always)]
@@ -209,14 +209,21 @@ impl<'a> Round<'a> {
         ask: usize,
         plea: &Plea<'a>,
         sheet: Sheet<'a>,
-        short: &Short,
+        head: Head,
         now: Timestamp,
+        short: impl Fn(&Sheet<'a>) -> Short,
     ) -> Result<(), Setback> {
-        let found = if short.is_of_key() {
-            find_key(plea, None, sheet, short, now)?
+        let found = if head.is_of_key() {
+            let tag = plea.tag().ok_or(Setback::Otherwise)?;
+            match plea.tenant.near(tag) {
+                Some(near) => find_key(near, tag, sheet, now)?,
+                None => None,
+            }
         } else {
             Some(find_all(plea.tenant, sheet, now)?)
         };
+        // Only now, so that nobody has to remember it meanwhile.
+        let short = &short(&sheet);
         let Some(spot) = found else {
             return short.of_law(EnterNew { round: self, ask, plea, sheet, short, now });
         };
@@ -225,15 +232,15 @@ impl<'a> Round<'a> {
 
     #[cold]
     fn note(&mut self, ask: usize, sheet: Sheet<'a>, short: &Short) {
-        let ends = if short.ends() { sheet.ends() } else { Timestamp::from_ticks(u64::MAX) };
+        let ends = if short.head.ends() { sheet.ends() } else { Timestamp::from_ticks(u64::MAX) };
         self.notes.push(Note { ask, edition: sheet.edition(), short: *short, ends });
     }
 
     /// Keeps the harshest refusal, the first written of equals.
     #[cold]
     fn deny(&mut self, ask: usize, sheet: Sheet<'a>, short: &Short, wait: Wait) {
-        let place = Place { line: ask, item: short.item() };
-        let (column, edition) = (short.column(), sheet.edition());
+        let place = Place { line: ask, item: short.head.item() };
+        let (column, edition) = (short.head.column(), sheet.edition());
         match &mut self.denial {
             None => {
                 let denial = Denial { binding: place, wait, first: place };
@@ -366,7 +373,7 @@ impl<'a> Round<'a> {
     fn tell_reader(&self, at: Timestamp, reader: &mut dyn FnMut(usize, u64, usize, Reading)) {
         for (note, stand) in self.notes.iter().zip(&self.stands) {
             let reading = note.short.reading(stand.spot.word & PAYLOAD, note.ends, at);
-            reader(note.ask, note.edition, note.short.item(), reading);
+            reader(note.ask, note.edition, note.short.head.item(), reading);
         }
     }
 }
@@ -426,8 +433,8 @@ impl AskLaw for EnterNew<'_, '_> {
     fn ask(self, law: &impl CellLaw) -> Result<(), Setback> {
         let EnterNew { round, ask, plea, sheet, short, now } = self;
         let cost = short.cost(Load::of(plea.count));
-        // A look at what is not there is not for us, nor is the row that nothing is charged to.
-        if cost == 0 {
+        // A look at what is not there is not for us, nor is the row that nothing is charged to; nor is a key that may be an exception.
+        if cost == 0 || short.head.excepts() {
             return Err(Setback::Otherwise);
         }
         if let Judged::Denied(wait) = judge(law, 0, cost, now)? {
@@ -459,22 +466,16 @@ fn judge(law: &impl CellLaw, payload: u64, cost: u64, now: Timestamp) -> Result<
 /// Finds the row of a key; `None` if it has none.
 #[inline(always)]
 fn find_key<'a>(
-    plea: &Plea<'a>,
-    near: Option<Near<'a>>,
+    near: Near<'a>,
+    tag: Tag,
     sheet: Sheet<'_>,
-    short: &Short,
     now: Timestamp,
 ) -> Result<Option<Spot<'a>>, Setback> {
-    let tag = plea.tag().ok_or(Setback::Otherwise)?;
-    if let Some(near) = near.or_else(|| plea.tenant.near(tag)) {
-        let stamp = &near.leaf.stamp;
-        is_in(stamp, sheet)?;
-        if let Some(spot) = near.find(tag) {
-            not_before(stamp.floor(), now)?;
-            return Ok(Some(spot));
-        }
-    }
-    if short.excepts() { Err(Setback::Otherwise) } else { Ok(None) }
+    let stamp = &near.leaf.stamp;
+    is_in(stamp, sheet)?;
+    let spot = near.find(tag);
+    not_before(stamp.floor(), now)?;
+    Ok(spot)
 }
 
 /// Finds the row of all keys together.
@@ -539,24 +540,52 @@ impl AskLaw for First {
     }
 }
 
+/// One ask of a limit that may have one item only.
+pub(super) struct Single<'a> {
+    pub(super) tenant: &'a Tenant,
+    pub(super) key: &'a [u8],
+    pub(super) count: u64,
+}
+
 /// Decides one ask of a limit with one item, and says only whether and when. The caller counts what is granted.
 #[inline(always)]
-pub(super) fn decide_one<'a>(plea: &Plea<'a>, near: Option<Near<'a>>, now: Timestamp) -> Option<Verdict> {
-    match attempt_one(plea, near, now) {
+pub(super) fn decide_one(single: &Single<'_>, now: Timestamp) -> Option<Verdict> {
+    if !single.tenant.board.sheet().head().is_of_key() {
+        return again_and_again(|| attempt_all(single, now));
+    }
+    let tag = single.tenant.printer.print(single.key);
+    decide_near(single, tag, single.tenant.near(tag), now)
+}
+
+/// The same for a key whose line is near.
+#[inline(always)]
+pub(super) fn decide_near<'a>(
+    single: &Single<'a>,
+    tag: Tag,
+    near: Option<Near<'a>>,
+    now: Timestamp,
+) -> Option<Verdict> {
+    match attempt_near(single, tag, near?, now) {
         Ok(verdict) => Some(verdict),
-        Err(Setback::Again) => decide_one_again(plea, now),
+        Err(Setback::Again) => decide_near_again(single, tag, now),
         Err(_) => None,
     }
 }
 
 #[cold]
-fn decide_one_again(plea: &Plea<'_>, now: Timestamp) -> Option<Verdict> {
+fn decide_near_again(single: &Single<'_>, tag: Tag, now: Timestamp) -> Option<Verdict> {
+    again_and_again(|| {
+        let near = single.tenant.near(tag).ok_or(Setback::Otherwise)?;
+        attempt_near(single, tag, near, now)
+    })
+}
+
+fn again_and_again(attempt: impl Fn() -> Result<Verdict, Setback>) -> Option<Verdict> {
     let mut turn = 0;
     for _ in 0..TRIES {
-        pause(&mut turn);
-        match attempt_one(plea, None, now) {
+        match attempt() {
             Ok(verdict) => return Some(verdict),
-            Err(Setback::Again) => {}
+            Err(Setback::Again) => pause(&mut turn),
             Err(_) => return None,
         }
     }
@@ -564,31 +593,51 @@ fn decide_one_again(plea: &Plea<'_>, now: Timestamp) -> Option<Verdict> {
 }
 
 #[inline(always)]
-fn attempt_one<'a>(plea: &Plea<'a>, near: Option<Near<'a>>, now: Timestamp) -> Result<Verdict, Setback> {
-    let sheet = plea.tenant.board.sheet();
-    let short = sheet.first();
-    if short.has_second() || !sheet.is_good(now) {
+fn attempt_near(single: &Single<'_>, tag: Tag, near: Near<'_>, now: Timestamp) -> Result<Verdict, Setback> {
+    let sheet = single.tenant.board.sheet();
+    let head = sheet.head();
+    if head.has_second() || !head.is_of_key() || !sheet.is_good(now) {
         return Err(Setback::Otherwise);
     }
-    if !short.is_of_key() {
-        return attempt_all(plea, sheet, now);
+    is_in(&near.leaf.stamp, sheet)?;
+    match near.look(tag) {
+        Ok(spot) => {
+            not_before(near.leaf.stamp.floor(), now)?;
+            sheet.first().of_law(One { single, sheet, spot, now })
+        }
+        Err(Elsewhere::Further) => attempt_further(single, tag, near, sheet, now),
+        Err(Elsewhere::Nowhere) => Err(Setback::Otherwise),
     }
-    let spot = find_key(plea, near, sheet, &short, now)?.ok_or(Setback::Otherwise)?;
-    short.of_law(One { plea, sheet, short: &short, spot, now })
+}
+
+/// The row is not in the line it belongs into.
+#[inline(never)]
+fn attempt_further<'a>(
+    single: &Single<'a>,
+    tag: Tag,
+    near: Near<'a>,
+    sheet: Sheet<'a>,
+    now: Timestamp,
+) -> Result<Verdict, Setback> {
+    let spot = find_key(near, tag, sheet, now)?.ok_or(Setback::Otherwise)?;
+    sheet.first().of_law(One { single, sheet, spot, now })
 }
 
 #[inline(never)]
-fn attempt_all(plea: &Plea<'_>, sheet: Sheet<'_>, now: Timestamp) -> Result<Verdict, Setback> {
-    let spot = find_all(plea.tenant, sheet, now)?;
-    let short = sheet.first();
-    short.of_law(One { plea, sheet, short: &short, spot, now })
+fn attempt_all(single: &Single<'_>, now: Timestamp) -> Result<Verdict, Setback> {
+    let sheet = single.tenant.board.sheet();
+    let head = sheet.head();
+    if head.has_second() || head.is_of_key() || !sheet.is_good(now) {
+        return Err(Setback::Otherwise);
+    }
+    let spot = find_all(single.tenant, sheet, now)?;
+    sheet.first().of_law(One { single, sheet, spot, now })
 }
 
 /// The only item of an ask, with its row.
 struct One<'r, 'a> {
-    plea: &'r Plea<'a>,
-    sheet: Sheet<'r>,
-    short: &'r Short,
+    single: &'r Single<'a>,
+    sheet: Sheet<'a>,
     spot: Spot<'a>,
     now: Timestamp,
 }
@@ -598,16 +647,16 @@ impl AskLaw for One<'_, '_> {
 
     #[inline(always)]
     fn ask(self, law: &impl CellLaw) -> Result<Verdict, Setback> {
-        let One { plea, sheet, short, spot, now } = self;
-        let cost = short.cost(Load::of(plea.count));
+        let One { single, sheet, spot, now } = self;
+        let cost = law.short().cost(Load::of(single.count));
         let stand = Stand { sheet, spot, next: 0 };
         match judge(law, usable(spot.word)?, cost, now)? {
-            Judged::Denied(Wait::Until(_)) if short.ends() => Err(Setback::Otherwise),
+            Judged::Denied(Wait::Until(_)) if law.short().head.ends() => Err(Setback::Otherwise),
             Judged::Denied(wait) => {
                 if !stand.is_as_seen() {
                     return Err(Setback::Again);
                 }
-                plea.tenant.counts.refused(short.column());
+                single.tenant.counts.refused(law.short().head.column());
                 Ok(Verdict::Denied(wait))
             }
             Judged::Granted(next) => {

@@ -103,7 +103,7 @@ pub(super) fn begin(plea: &Plea<'_>, tag: Tag, now: Timestamp) -> Option<Timesta
         let now = now.max(owned.leaf.stamp.floor());
         let brief =
             tenant.board.read().filter(|brief| brief.is_good(now) && brief.edition == edition.number)?;
-        if brief.first.has_second() || brief.first.excepts() || owned.leaf.find(tag).is_some() {
+        if brief.first.head.has_second() || brief.first.head.excepts() || owned.leaf.find(tag).is_some() {
             return None;
         }
         let word = quick::first_word(&brief.first, plea.count, now)?;
