@@ -22,6 +22,7 @@
 mod era;
 mod laws;
 mod refill;
+mod rows;
 mod sums;
 
 use std::collections::BTreeMap;
@@ -31,6 +32,7 @@ use tidegate_core::{Amount, ItemSpec, LimitSpec, Per, Policy, Tick, Timestamp};
 
 use era::Era;
 use laws::Allowance;
+use rows::Rows;
 
 /// One order as its asker saw it, as far as it is about one row of one limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -180,9 +182,10 @@ impl std::error::Error for Violation {}
 pub fn check(record: &Record) -> Result<Proof, Violation> {
     let mut grants: Vec<&Entry> = record.entries.iter().filter(|entry| entry.granted).collect();
     grants.sort_by_key(|entry| entry.earliest());
+    let rows = Rows::of(&grants);
     for era in Era::all(record) {
         for (key, grants) in groups(record, &era, &grants) {
-            if let Some(excess) = Allowance::new(&era, key.as_deref(), grants).exceeded() {
+            if let Some(excess) = Allowance::new(&era, &rows, key.as_deref(), grants).exceeded() {
                 let (from, to) = (Timestamp::from_ticks(excess.from), Timestamp::from_ticks(excess.to));
                 let (admitted, allowed) = (excess.admitted, excess.allowed);
                 return Err(Violation {

@@ -119,7 +119,7 @@ pub struct Findings {
 }
 
 impl Report {
-    /// Panics unless everything can be explained, every limit was tried, and most of them refused somebody.
+    /// Panics unless everything can be explained and every limit was really tried.
     ///
     /// # Panics
     /// If the store is not what it should be.
@@ -127,11 +127,8 @@ impl Report {
     pub fn prove(&self) {
         assert!(self.faults.is_empty(), "{self}");
         for limit in &self.limits {
-            assert!(limit.granted > 0, "{} was not tried\n{self}", limit.limit_id);
+            assert!(limit.granted > 0 && limit.refused > 0, "{} was not tried\n{self}", limit.limit_id);
         }
-        // How often each of them binds depends on how the threads meet.
-        let refusing = self.limits.iter().filter(|limit| limit.refused > 0).count();
-        assert!(2 * refusing > self.limits.len(), "hardly anybody was refused\n{self}");
     }
 }
 

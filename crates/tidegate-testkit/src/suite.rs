@@ -1,7 +1,8 @@
 //! The behaviour suite: what every store does, whatever it is made of.
 //!
 //! Each behaviour is a small function over a [`Bench`]: a fresh store and the clock it goes by. A store's own test binary
-//! says `behaviour_suite!(bench)` and gets one test per behaviour, under the same names as every other store.
+//! says `behaviour_suite!(bench)` and gets one test per behaviour, under the same names as every other store, and one per
+//! kind of story in which it must answer like the reference model.
 //!
 //! The suite speaks only through [`Store`] and [`Catalog`]; nothing in it knows how a store works.
 
@@ -20,10 +21,11 @@ use std::time::Duration;
 use tidegate::store::Usage;
 use tidegate::{
     Amount, Answer, Answers, Ask, Catalog, Denied, Detail, Expect, FullStore, Grant, ItemReading, LimitSpec,
-    ManualClock, Order, Outcome, Rejection, Store, Wait,
+    ManualClock, Order, Outcome, Rejection, Store, Tick, Wait,
 };
 
-pub use histories::Player;
+pub use decisions::every_policy;
+pub use histories::{Player, equivalence};
 
 /// A fresh store and the clock it goes by.
 pub struct Bench {
@@ -45,12 +47,13 @@ pub fn behaviours() -> impl Iterator<Item = Behaviour> {
 ///
 /// # Panics
 /// If the store does not behave so, or nothing has this name.
-pub fn run(name: &str, bench: &Bench) {
+pub fn run(name: &str, bench: impl Fn(Tick) -> Bench) {
     let (_, behaviour) = behaviours().find(|(other, _)| *other == name).expect("a behaviour of the suite");
-    behaviour(bench);
+    behaviour(&bench(Tick::NANOSECOND));
 }
 
-/// Makes one test per behaviour. `$bench` is a function that makes a fresh [`Bench`].
+/// Makes one test per behaviour and per kind of story. `$bench` is a function that makes a fresh [`Bench`] whose clock has
+/// the tick it is given.
 #[macro_export]
 macro_rules! behaviour_suite {
     ($bench:path) => {
@@ -84,7 +87,7 @@ macro_rules! behaviour_suite {
         $(
             #[test]
             fn $name() {
-                $crate::suite::run(stringify!($name), &$bench());
+                $crate::suite::run(stringify!($name), $bench);
             }
         )*
 
@@ -94,6 +97,24 @@ macro_rules! behaviour_suite {
             let named = [$(stringify!($name)),*];
             let missing: Vec<_> = $crate::suite::behaviours().map(|(name, _)| name).filter(|name| !named.contains(name)).collect();
             assert!(missing.is_empty(), "no test for {missing:?}");
+        }
+
+        /// Any story, edits included, is answered as the reference model answers it.
+        #[test]
+        fn equivalence() {
+            $crate::suite::equivalence($bench, $crate::history::histories(true));
+        }
+
+        /// The same for stories of one item, looked at closely.
+        #[test]
+        fn equivalence_of_one_item() {
+            $crate::suite::equivalence($bench, $crate::history::close_ups());
+        }
+
+        /// The same for limits that have no room for all the keys that ask.
+        #[test]
+        fn equivalence_of_crowded_limits() {
+            $crate::suite::equivalence($bench, $crate::history::crowded_histories());
         }
     };
 }

@@ -10,18 +10,21 @@
 //! ```
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 
 use tidegate_core::{Charge, Per, Policy, Timestamp, Unit};
 
 use super::Entry;
 use super::era::{Era, charge};
+use super::rows::{Row, Rows};
 use super::sums::Sums;
 use crate::civil::Almanac;
 
 /// What one item allows one key, and what it was granted.
 pub(super) struct Allowance<'a> {
     era: &'a Era<'a>,
+    /// What was ever granted to the key, in other eras and between them too.
+    row: Option<&'a Row>,
     /// By their latest instant.
     grants: Vec<&'a Entry>,
     /// Where each of the grants stands by its earliest instant.
@@ -41,7 +44,12 @@ pub(super) struct Excess {
 }
 
 impl<'a> Allowance<'a> {
-    pub(super) fn new(era: &'a Era<'a>, key: Option<&[u8]>, mut grants: Vec<&'a Entry>) -> Allowance<'a> {
+    pub(super) fn new(
+        era: &'a Era<'a>,
+        rows: &'a Rows<'a>,
+        key: Option<&[u8]>,
+        mut grants: Vec<&'a Entry>,
+    ) -> Allowance<'a> {
         grants.retain(|grant| weight(era, grant) > 0);
         grants.sort_by_key(|grant| (grant.latest(), grant.earliest()));
         let mut by_earliest: Vec<usize> = (0..grants.len()).collect();
@@ -56,7 +64,8 @@ impl<'a> Allowance<'a> {
         let concerns = |whose: Option<&[u8]>| whose.is_none() || (era.item().per == Per::Key && whose == key);
         let resets = era.resets.iter().filter(|reset| !held && concerns(reset.key.as_deref()));
         let cuts = resets.map(|reset| (reset.start.ticks(), reset.end.ticks())).collect();
-        Allowance { era, grants, ranks, earliest, cuts }
+        let row = rows.get(key);
+        Allowance { era, row, grants, ranks, earliest, cuts }
     }
 
     pub(super) fn exceeded(&self) -> Option<Excess> {
@@ -109,14 +118,19 @@ impl<'a> Allowance<'a> {
         let mut sums = Sums::new(self.grants.len());
         // What nobody judged: only the last stretch of an interval is judged together with it.
         let mut forced = Sums::new(self.grants.len());
+        let mut unjudged = Unjudged::default();
         // What may be given back, the earliest first.
         let mut refunds = BinaryHeap::new();
         for (grant, &rank) in self.grants.iter().zip(&self.ranks) {
             let to = grant.latest();
-            sums.insert(rank, signed(self.weight(grant)), 0);
             if grant.is_forced() {
-                forced.insert(rank, signed(self.weight(grant)), 0);
+                unjudged.add(grant, rank);
                 continue;
+            }
+            sums.insert(rank, signed(self.weight(grant)), 0);
+            for (former, rank) in unjudged.before(grant) {
+                sums.insert(rank, signed(self.weight(former)), 0);
+                forced.insert(rank, signed(self.weight(former)), 0);
             }
             refunds.extend(grant.refunded.map(|(at, _)| Reverse((at.ticks(), rank, self.kept(grant)))));
             while let Some(&Reverse((at, rank, kept))) = refunds.peek()
@@ -128,9 +142,9 @@ impl<'a> Allowance<'a> {
             let Some(from) = from(grant) else { continue };
             let exceeds = |from: u64, stretches: u128, most: u128| {
                 let first = self.earliest.partition_point(|&earliest| earliest < from);
-                let unjudged = if stretches > 1 { forced.since(first) } else { 0 };
+                let beyond = if stretches > 1 { forced.since(first) } else { 0 };
                 let admitted = unsigned(sums.since(first));
-                let allowed = stretches * most + unsigned(unjudged);
+                let allowed = stretches * most + unsigned(beyond);
                 (admitted > allowed).then_some(Excess { from, to, admitted, allowed })
             };
             let begun = self.cuts_begun(to);
@@ -171,41 +185,58 @@ impl<'a> Allowance<'a> {
         })
     }
 
-    /// Windows hang from the first hit after the one before. Where every instant is known they are rebuilt. Otherwise
-    /// two things are certain: after a pause as long as a window the next hit opens one, and any stretch shorter than a
-    /// window meets at most two.
+    /// Windows hang from the first hit after the one before. Three things are certain: after a pause as long as the longest
+    /// window the next hit opens one; from there on they can be rebuilt, where every instant is known and no operator came
+    /// between; and any stretch shorter than a window meets at most two.
     fn over_in_an_interval(&self) -> Option<Excess> {
-        let known = self.grants.iter().all(|grant| grant.earliest() == grant.latest());
+        let row = self.row?;
         let longest = self.era.longest_window();
-        if known && self.era.terms.len() == 1 && self.cuts.is_empty() {
-            let mut opened = None;
-            return self.over(1, |grant| {
-                let at = grant.latest();
-                if opened.is_none_or(|opened: u64| opened.saturating_add(longest) <= at) {
-                    opened = Some(at);
-                }
-                opened
-            });
-        }
+        let excess = if row.is_known() && self.era.terms.len() == 1 && self.cuts.is_empty() {
+            self.over_as_rebuilt(row, longest)
+        } else {
+            self.over_after_a_pause(row, longest)
+        };
+        excess.or_else(|| {
+            self.over(2, |grant| {
+                let to = grant.latest();
+                let window = self.era.shortest_window(to.saturating_sub(longest), to);
+                Some(to.saturating_sub(window - 1))
+            })
+        })
+    }
+
+    /// Whether a window was overspent, of those after the first that was opened after a pause.
+    fn over_as_rebuilt(&self, row: &Row, window: u64) -> Option<Excess> {
+        let mut opened: Option<u64> = None;
+        self.over(1, |grant| {
+            let at = grant.latest();
+            let opens = match opened {
+                Some(opened) => opened.saturating_add(window) <= at,
+                None => row.is_quiet(at, window),
+            };
+            if opens {
+                opened = Some(at);
+            }
+            opened
+        })
+    }
+
+    /// Whether a window was overspent that was opened after a pause.
+    fn over_after_a_pause(&self, row: &Row, longest: u64) -> Option<Excess> {
         let mut by_earliest = self.grants.clone();
-        by_earliest.sort_by_key(|grant| (grant.earliest(), grant.latest()));
-        let mut latest: Option<u64> = None;
-        for (index, grant) in by_earliest.iter().enumerate() {
-            let from = grant.earliest();
-            // Where the text changed meanwhile, what was remembered may have been judged by another window; then only the
-            // second is certain.
-            let steady = self.era.terms.len() == 1;
-            let opens = steady && latest.is_none_or(|latest| from >= latest.saturating_add(longest));
-            if opens && let Some(excess) = self.over_since_a_hit(&by_earliest[index..], from, longest) {
+        by_earliest.sort_by_key(|grant| grant.earliest());
+        let mut hits: &[&Entry] = &by_earliest;
+        while let Some(hit) = hits.first() {
+            let from = hit.earliest();
+            if row.is_quiet(from, longest)
+                && let Some(excess) = self.over_since_a_hit(hits, from, longest)
+            {
                 return Some(excess);
             }
-            latest = latest.max(Some(grant.latest()));
+            // Whatever else may have been the first at this instant opened the same window.
+            hits = &hits[hits.partition_point(|hit| hit.earliest() <= from)..];
         }
-        self.over(2, |grant| {
-            let to = grant.latest();
-            let window = self.era.shortest_window(to.saturating_sub(longest), to);
-            Some(to.saturating_sub(window - 1))
-        })
+        None
     }
 
     /// Whether the window that a hit at `from` opened was overspent. Such windows do not overlap, so that looking at all
@@ -230,19 +261,27 @@ impl<'a> Allowance<'a> {
         let by_then = |to: u64| refill.by(to) + boosts(self.cuts_begun(to));
         let before = |from: u64| refill.by(from) + boosts(self.cuts_over(from));
         let mut sums = Sums::new(self.grants.len());
-        for (index, (grant, &rank)) in self.grants.iter().zip(&self.ranks).enumerate() {
-            if grant.is_forced() && !self.cuts.is_empty() {
+        let mut unjudged = Unjudged::default();
+        let mut spent: Vec<&Entry> = Vec::new();
+        for (grant, &rank) in self.grants.iter().zip(&self.ranks) {
+            if grant.is_forced() {
+                if self.cuts.is_empty() {
+                    unjudged.add(grant, rank);
+                }
                 continue;
             }
-            sums.insert(rank, signed(self.kept(grant)) * refill.unit, before(grant.earliest()));
+            for (grant, rank) in unjudged.before(grant).chain([(*grant, rank)]) {
+                sums.insert(rank, signed(self.kept(grant)) * refill.unit, before(grant.earliest()));
+                spent.push(grant);
+            }
             let to = grant.latest();
             let burst = signed(self.era.most(grant.earliest(), to)?);
-            if !grant.is_forced() && sums.worst() - by_then(to) > burst * refill.unit + refill.slack {
+            if sums.worst() - by_then(to) > burst * refill.unit + refill.slack {
                 let since = |from: u64| {
-                    let inside = self.grants[..=index].iter().filter(|grant| grant.earliest() >= from);
+                    let inside = spent.iter().filter(|grant| grant.earliest() >= from);
                     inside.map(|grant| signed(self.kept(grant))).sum::<i128>()
                 };
-                let worst = self.grants[..=index].iter().map(|grant| grant.earliest());
+                let worst = spent.iter().map(|grant| grant.earliest());
                 let from = worst.max_by_key(|&from| since(from) * refill.unit + before(from))?;
                 let allowed = burst + (by_then(to) - before(from)) / refill.unit;
                 let positive = |number: i128| u128::try_from(number).unwrap_or(0);
@@ -278,6 +317,36 @@ impl<'a> Allowance<'a> {
             }
         }
         None
+    }
+}
+
+/// What nobody judged, until somebody was certainly judged together with it.
+///
+/// Whoever was decided last, it was not before the start of anybody else:
+///
+/// ```text
+///   forced            ├────┤
+///   judged     ├──────────────────┤     heard later, but perhaps decided before
+///   judged                  ├──┤        decided after; so whoever was last was judged together with what was forced
+/// ```
+#[derive(Default)]
+struct Unjudged<'a> {
+    /// By their latest instant, with their ranks.
+    waiting: VecDeque<(&'a Entry, usize)>,
+    /// The instant before which the last of the judged was certainly not decided.
+    last: u64,
+}
+
+impl<'a> Unjudged<'a> {
+    fn add(&mut self, forced: &'a Entry, rank: usize) {
+        self.waiting.push_back((forced, rank));
+    }
+
+    /// What became certain by this grant.
+    fn before(&mut self, judged: &Entry) -> impl Iterator<Item = (&'a Entry, usize)> {
+        self.last = self.last.max(judged.earliest());
+        let certain = self.waiting.partition_point(|(forced, _)| forced.latest() < self.last);
+        self.waiting.drain(..certain)
     }
 }
 

@@ -138,6 +138,21 @@ fn what_nobody_judged_counts_for_those_who_come_after() {
     assert!(check(&reset_between).is_err());
 }
 
+/// A settlement between the decision and its answer: the order was judged before it, and heard after it.
+#[test]
+fn what_nobody_judged_may_have_come_after_whoever_was_heard_later() {
+    let bucket = Policy::Bucket { window: Duration::from_secs(1), burst: Some(2) };
+    for policy in [Policy::Total, SLIDING, Policy::Calendar(Unit::Second), bucket] {
+        let mut entries = within(&[(0, 0), (2, 8)]);
+        entries.push(Entry { forced: Some(ms(0)), ..Entry::granted_within(ms(3), ms(5), None, 7) });
+        explained(policy, 2, entries.clone(), Proof::Unrefuted);
+        // Somebody began after it, so that whoever was decided last came after it.
+        entries.push(Entry::granted_within(ms(6), ms(7), None, 1));
+        let violation = check(&record(policy, 2, entries)).expect_err("there was no room left");
+        assert_eq!((violation.to, violation.admitted), (ms(7), 9), "{policy:?}");
+    }
+}
+
 #[test]
 fn held_units_overlap_only_where_they_certainly_do() {
     let concurrency = Policy::Concurrency { ttl: WINDOW };
@@ -284,6 +299,59 @@ fn leases_go_on_through_resets_and_end_with_their_item() {
     assert_eq!(check(&held), Ok(Proof::Unrefuted));
     held.entries = at(&[0, 1, 9]);
     assert!(check(&held).is_err());
+}
+
+/// An interval of two that is struck out from 5 to 6 and written back from 20 to 24.
+fn struck_and_written_back(entries: Vec<Entry>) -> Result<Proof, Violation> {
+    let mut record = record(Policy::Interval { window: WINDOW }, 2, entries);
+    let without = LimitSpec::named("x").with(ItemSpec::of(Policy::Total, 99));
+    record.edits.push(Edit { start: ms(5), end: ms(6), spec: without });
+    record.edits.push(Edit { start: ms(20), end: ms(24), spec: record.spec.clone() });
+    check(&record)
+}
+
+#[test]
+fn an_interval_is_held_to_its_text_after_an_edit() {
+    let edited_at_20 = |entries: Vec<Entry>, limit: Amount, window: u64| {
+        let mut record = record(Policy::Interval { window: WINDOW }, 2, entries);
+        record.edits.push(edited(&record, (20, 24), limit, window));
+        check(&record)
+    };
+    let violation = edited_at_20(at(&[0, 1, 45, 46, 50]), 2, 20).expect_err("45 opens a window for two");
+    assert_eq!((violation.from, violation.to, violation.admitted), (ms(45), ms(64), 3));
+    assert!(edited_at_20(within(&[(0, 2), (45, 47), (46, 48), (50, 55)]), 2, 20).is_err());
+    assert!(edited_at_20(at(&[0, 1, 45, 46, 50]), 1, 10).is_err(), "and the number since then");
+    assert_eq!(edited_at_20(at(&[0, 1, 45, 46, 50]), 3, 20), Ok(Proof::Unrefuted));
+    // What the former text let in less than a window ago may have opened what is open now.
+    assert_eq!(edited_at_20(at(&[19, 28, 29, 30]), 2, 10), Ok(Proof::Unrefuted));
+    assert!(edited_at_20(at(&[19, 29, 29, 30]), 2, 10).is_err());
+    assert!(struck_and_written_back(at(&[0, 1, 34, 35, 36])).is_err());
+    // Once a window has certainly been opened, those after it are known too.
+    assert!(struck_and_written_back(at(&[23, 34, 43, 44, 45, 53])).is_err());
+}
+
+#[test]
+fn whatever_may_have_opened_a_window_is_believed_to_have() {
+    // 23 may have opened a window, and then 33 opened the next. That it is of neither era does not matter.
+    assert_eq!(struck_and_written_back(at(&[23, 32, 33, 34])), Ok(Proof::Unrefuted));
+    assert_eq!(
+        struck_and_written_back(within(&[(23, 25), (32, 33), (33, 34), (34, 35)])),
+        Ok(Proof::Unrefuted)
+    );
+    assert!(struck_and_written_back(at(&[22, 32, 33, 34])).is_err(), "that would have been over by 32");
+    // So may a hold from before the era that was settled for more.
+    let mut entries = at(&[0, 32, 33, 34]);
+    assert!(struck_and_written_back(entries.clone()).is_err());
+    entries.push(Entry { forced: Some(ms(0)), ..Entry::granted_at(ms(26), None, 1) });
+    assert_eq!(struck_and_written_back(entries), Ok(Proof::Unrefuted));
+    // And what was asked before the era's last instant and heard after it.
+    let mut record =
+        record(Policy::Interval { window: WINDOW }, 2, within(&[(0, 40), (5, 8), (11, 12), (12, 13)]));
+    let without = LimitSpec::named("x").with(ItemSpec::of(Policy::Total, 99));
+    record.edits.push(Edit { start: ms(30), end: ms(31), spec: without });
+    assert_eq!(check(&record), Ok(Proof::Unrefuted));
+    record.entries.remove(0);
+    assert!(check(&record).is_err());
 }
 
 /// Whether some interval between two instants of the record holds more than it may, tried one by one.

@@ -1,4 +1,8 @@
-//! The limits of a storm: every law, for all keys together and for each alone, tight enough to refuse about half.
+//! The limits of a storm: every law, for all keys together and for each alone, tight enough that each of them refuses somebody.
+//!
+//! Of a hundred orders some eight ask nothing but this one limit, for thirteen units together. Whatever the others refuse and
+//! however the threads meet, those come through to it; so what is for the whole storm is for a twelfth of its orders, and what
+//! comes back is for about what they ask in its window together with a few of the rest.
 
 use std::time::Duration;
 
@@ -34,25 +38,25 @@ pub(super) fn limits(plan: &Plan) -> Vec<LimitSpec> {
         |item: ItemSpec| ItemSpec { charge: Some(Charge::Ask), name: Some("asks".to_owned()), ..item };
     let limits = vec![
         LimitSpec::named(STEADY)
-            .with(ItemSpec::of(Policy::Total, all_orders / 4))
-            .with(ItemSpec::of(Policy::Total, each(all_orders / 4)).per_key())
-            .with(one_by_one(ItemSpec::of(Policy::Total, each(all_orders / 6)).per_key())),
+            .with(ItemSpec::of(Policy::Total, all_orders / 12))
+            .with(ItemSpec::of(Policy::Total, each(all_orders / 12)).per_key())
+            .with(one_by_one(ItemSpec::of(Policy::Total, each(all_orders / 18)).per_key())),
         LimitSpec::named("rate")
-            .with(ItemSpec::of(bucket(None), 30))
-            .with(ItemSpec::of(bucket(Some(5)), each(20)).per_key()),
+            .with(ItemSpec::of(bucket(None), 16))
+            .with(ItemSpec::of(bucket(Some(5)), each(12)).per_key()),
         LimitSpec::named("turn")
-            .with(ItemSpec::of(Policy::Interval { window: WINDOW }, 30))
+            .with(ItemSpec::of(Policy::Interval { window: WINDOW }, 20))
             .with(ItemSpec::of(Policy::Interval { window: WINDOW / 2 }, each(12)).per_key()),
         LimitSpec::named("hour")
-            .with(ItemSpec::of(Policy::Calendar(Unit::Hour), all_orders / 4))
-            .with(ItemSpec::of(Policy::Calendar(Unit::Second), each(60)).per_key()),
+            .with(ItemSpec::of(Policy::Calendar(Unit::Hour), all_orders / 12))
+            .with(ItemSpec::of(Policy::Calendar(Unit::Second), each(20)).per_key()),
         LimitSpec::named("slide")
-            .with(ItemSpec::of(exact, 30))
+            .with(ItemSpec::of(exact, 20))
             .with(ItemSpec::of(exact, each(20)).per_key())
             .with(ItemSpec::of(bucketed, each(30)).per_key()),
         LimitSpec::named("slots")
-            .with(by_count(ItemSpec::of(held, 24)))
-            .with(ItemSpec::of(held, each(6)).per_key()),
+            .with(by_count(ItemSpec::of(held, 10)))
+            .with(ItemSpec::of(held, each(4)).per_key()),
     ];
     limits.into_iter().map(named_throughout).collect()
 }

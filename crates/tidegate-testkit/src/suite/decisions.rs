@@ -54,7 +54,7 @@ pub(super) fn total(limit: u64) -> ItemSpec {
 }
 
 /// One item of every policy, each with this limit.
-fn every_policy(limit: u64) -> [ItemSpec; 7] {
+pub fn every_policy(limit: u64) -> [ItemSpec; 7] {
     let window = Duration::from_secs(10);
     [
         Policy::Total,

@@ -2,12 +2,29 @@
 
 use std::collections::BTreeSet;
 
+use proptest::strategy::Strategy;
+use proptest::test_runner::{TestCaseError, TestRunner};
 use tidegate::{Actual, Ask, Expect, Hold, Order, Outcome, Settlement};
-use tidegate_core::{Amount, Intent, LeaseId, LimitSpec, Tenure, Timestamp};
+use tidegate_core::{Amount, Intent, LeaseId, LimitSpec, Tenure, Tick, Timestamp};
 
 use super::Bench;
-use crate::history::{Answer, Subject};
+use crate::effort;
+use crate::history::{Answer, History, Subject, play};
 use crate::model::{OwnedAsk, Reading, Refusal};
+
+/// Tells many stories to fresh stores and to the reference model.
+///
+/// # Panics
+/// If a store answers otherwise, with the shortest story in which it does.
+pub fn equivalence(bench: impl Fn(Tick) -> Bench, stories: impl Strategy<Value = History>) {
+    let told = TestRunner::new(effort::cases(400)).run(&stories, |story| {
+        let played = play(&story, &mut Player::new(bench(story.tick)));
+        played.map(drop).map_err(TestCaseError::fail)
+    });
+    if let Err(difference) = told {
+        panic!("{difference}");
+    }
+}
 
 /// A store that plays the part of a story's subject.
 pub struct Player {
@@ -89,4 +106,33 @@ impl Subject for Player {
 
     /// A store forgets when it likes; nobody has to ask it to.
     fn forget(&mut self, _now: Timestamp) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::strategy::ValueTree;
+    use tidegate::{ManualClock, MapStore};
+
+    use super::*;
+    use crate::history::crowded_histories;
+
+    fn bench(tick: Tick) -> Bench {
+        let clock = Arc::new(ManualClock::ticking(tick, Timestamp::EPOCH));
+        Bench::new(MapStore::new(Arc::clone(&clock), 7), clock)
+    }
+
+    /// Stories about crowds have crowds in them.
+    #[test]
+    fn crowded_limits_are_crowded() {
+        let mut runner = TestRunner::deterministic();
+        let mut refused = 0;
+        for _ in 0..200 {
+            let story = crowded_histories().new_tree(&mut runner).expect("a story").current();
+            let played = play(&story, &mut Player::new(bench(story.tick)));
+            refused += played.expect("the store answers like the model").degraded;
+        }
+        assert!(refused > 50, "{refused} in 200 stories");
+    }
 }

@@ -9,8 +9,9 @@ use std::time::Duration;
 use tidegate::{
     Amount, Answers, Ask, Capacity, Catalog, Detail, Expect, Gate, Grant, ItemSpec, LimitSpec, Limiter,
     ManualClock, MapStore, Memory, MemoryStore, Mode, Order, Outcome, OverrideSpec, Parting, Policy,
-    Precision, Rejection, Settlement, Span, Store, SystemClock, Timestamp, Unit, Verdict, Wait,
+    Rejection, Settlement, Span, Store, SystemClock, Timestamp, Verdict, Wait,
 };
+use tidegate_testkit::suite::every_policy;
 
 /// Where the clock begins, so that there is a time before it.
 const START: Timestamp = Timestamp::from_ticks(1_000_000_000_000_000);
@@ -77,18 +78,9 @@ fn verdict(store: &impl Store, ask: Ask<'_>) -> Result<Verdict, Rejection> {
 
 /// Every law that a handle may decide by, with five of everything, for all keys, for each, and both.
 fn limits_of_five() -> Vec<LimitSpec> {
-    let window = seconds(10);
-    let policies = [
-        Policy::Total,
-        Policy::Calendar(Unit::Minute),
-        Policy::Interval { window },
-        Policy::Sliding { window, precision: Precision::Exact },
-        Policy::Sliding { window, precision: Precision::Bucketed },
-        Policy::Bucket { window, burst: None },
-    ];
+    let holds = |item: &ItemSpec| matches!(item.policy, Policy::Concurrency { .. });
     let mut limits = Vec::new();
-    for policy in policies {
-        let item = ItemSpec::of(policy, 5);
+    for item in every_policy(5).into_iter().filter(|item| !holds(item)) {
         limits.push(LimitSpec::named("l").with(item.clone()));
         limits.push(LimitSpec::named("l").with(item.clone().per_key()));
         limits.push(LimitSpec::named("l").with(item.clone()).with(ItemSpec::of(Policy::Total, 7).per_key()));

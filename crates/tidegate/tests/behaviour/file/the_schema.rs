@@ -1,0 +1,64 @@
+//! The JSON Schema says what the reader says.
+
+use tidegate::file::{read, schema};
+
+const PUBLISHED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/limits.schema.json");
+
+#[test]
+fn is_the_published_one() {
+    let current = format!("{:#}\n", schema());
+    #[expect(clippy::disallowed_methods, reason = "whether to publish, the environment says")]
+    let publish = std::env::var_os("TIDEGATE_PUBLISH").is_some();
+    if publish {
+        std::fs::write(PUBLISHED, &current).expect("the docs are writable");
+    }
+    let published = std::fs::read_to_string(PUBLISHED).expect("the schema is published");
+    assert_eq!(
+        published, current,
+        "publish it: TIDEGATE_PUBLISH=1 cargo test -p tidegate is_the_published_one"
+    );
+}
+
+#[test]
+fn agrees_with_the_reader() {
+    let schema = schema();
+    jsonschema::draft202012::meta::validate(&schema).expect("the schema is a schema");
+    let validator = jsonschema::validator_for(&schema).expect("the schema is a schema");
+    let with_item = |item: &str| format!(r#"{{"limits": [{{"id": "a", "items": [{item}]}}]}}"#);
+    let cases = [
+        "{}".to_owned(),
+        r#"{"limits": [], "server": {"x": 1}}"#.to_owned(),
+        r#"{"limit": []}"#.to_owned(),
+        r#"{"limits": [{"id": "a"}]}"#.to_owned(),
+        r#"{"limits": [{"id": 7, "time_zone": null, "mode": "off", "starts_at": "2026-01-20T00:00:00+08:00",
+            "items": [{"policy": "day", "limit": 1, "per": "key"}],
+            "overrides": [{"key": 7, "item": "key/day", "limit": 2}]}]}"#
+            .to_owned(),
+        r#"{"limits": [{"id": "a", "mode": "on", "items": [{"policy": "day", "limit": 1}]}]}"#.to_owned(),
+        r#"{"limits": [{"id": "a", "ends_at": "2026-01-20", "items": [{"policy": "day", "limit": 1}]}]}"#
+            .to_owned(),
+        with_item(r#"{"policy": "day", "limit": 1}"#),
+        with_item(r#"{"policy": "day", "limit": -2}"#),
+        with_item(r#"{"policy": "day", "limit": "1"}"#),
+        with_item(r#"{"policy": "day", "limit": 1.5}"#),
+        with_item(r#"{"policy": "day", "limit": null}"#),
+        with_item(r#"{"policy": "day"}"#),
+        with_item(r#"{"limit": 1}"#),
+        with_item(r#"{"policy": "day", "limit": 1, "window": "1d"}"#),
+        with_item(r#"{"policy": "day", "limit": 1, "window": null}"#),
+        with_item(r#"{"policy": "sliding", "limit": 1}"#),
+        with_item(r#"{"policy": "sliding", "limit": 1, "window": null}"#),
+        with_item(r#"{"policy": "sliding", "limit": 1, "window": "15s", "precision": "bucketed"}"#),
+        with_item(r#"{"policy": "sliding", "limit": 1, "window": "15"}"#),
+        with_item(r#"{"policy": "bucket", "limit": 1, "window": "15s", "burst": 2}"#),
+        with_item(r#"{"policy": "bucket", "limit": 1, "window": "15s", "burst": 0}"#),
+        with_item(r#"{"policy": "bucket", "limit": 1, "window": "15s", "ttl": "5s"}"#),
+        with_item(r#"{"policy": "concurrency", "limit": 1, "ttl": "5s", "charge": "count"}"#),
+        with_item(r#"{"policy": "concurrency", "limit": 1, "burst": 5}"#),
+    ];
+    for case in cases {
+        let value = serde_json::from_str(&case).expect("the case is JSON");
+        let by_reader = read("f", case.as_bytes()).is_ok();
+        assert_eq!(validator.is_valid(&value), by_reader, "{case}");
+    }
+}
