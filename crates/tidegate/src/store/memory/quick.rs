@@ -21,10 +21,11 @@ use tidegate_core::{Denial, Intent, Load, Place, Reading, Timestamp, Verdict, Wa
 
 use super::brief::{AskLaw, CellLaw, Head, Sheet, Short};
 use super::counts;
+use super::gallery;
 use super::leaf::{Elsewhere, Near, Spot};
-use super::line::{self, HELD, PAYLOAD, PRESENT, Tag, WIDE};
+use super::line::{self, HELD, Line, PAYLOAD, PRESENT, Tag, WIDE};
 use super::stamp::Stamp;
-use super::sync::pause;
+use super::sync::{AtomicU64, Ordering, pause};
 use super::tenant::Tenant;
 
 /// The most rows that are decided on the quick way.
@@ -93,8 +94,20 @@ enum Setback {
 #[derive(Clone, Copy)]
 struct Stand<'a> {
     sheet: Sheet<'a>,
-    spot: Spot<'a>,
+    found: Found<'a>,
     next: u64,
+}
+
+/// A row that was found.
+#[derive(Clone, Copy)]
+struct Found<'a> {
+    cell: &'a AtomicU64,
+    word: u64,
+    /// What it is taken by, and what that said: a key's row by its cell, an `all` row by the guard of its place.
+    lock: &'a AtomicU64,
+    expected: u64,
+    /// Where a key's row is, and the version before anybody looked.
+    line: Option<(&'a Line, u64)>,
 }
 
 /// What is kept of an item for whoever wants to read it.
@@ -224,10 +237,10 @@ impl<'a> Round<'a> {
         };
         // Only now, so that nobody has to remember it meanwhile.
         let short = &short(&sheet);
-        let Some(spot) = found else {
+        let Some(found) = found else {
             return short.of_law(EnterNew { round: self, ask, plea, sheet, short, now });
         };
-        short.of_law(Enter { round: self, ask, plea, sheet, short, spot, now })
+        short.of_law(Enter { round: self, ask, plea, sheet, short, found, now })
     }
 
     #[cold]
@@ -254,43 +267,53 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Takes every cell if it still says what was judged, charges them all, and gives them back.
+    /// Takes every row if it still says what was judged, charges them all, and gives them back.
     #[inline(always)]
     fn charge(&mut self) -> Result<(), Setback> {
-        let (order, stands) = (self.by_address(), self.stands.as_mut_slice());
-        let mut taken = 0;
+        let order = self.by_address();
+        let stands = self.stands.as_mut_slice();
+        let mut taken: ArrayVec<Found<'_>, MOST_ROWS> = ArrayVec::new();
+        let mut whole = true;
         for &index in &order[..stands.len()] {
-            let Spot { cell, word, .. } = stands[index].spot;
-            if !line::take(cell, word) {
+            let found = stands[index].found;
+            // Rows in one place are taken together, if they were seen together.
+            whole = match taken.last() {
+                Some(former) if std::ptr::eq(former.lock, found.lock) => former.expected == found.expected,
+                _ if found.take() => {
+                    taken.push(found);
+                    true
+                }
+                _ => false,
+            };
+            if !whole {
                 break;
             }
-            taken += 1;
         }
-        let whole = taken == stands.len() && stands.iter().all(Stand::is_as_seen);
-        if !whole {
-            order[..taken]
-                .iter()
-                .for_each(|&index| line::give_back(stands[index].spot.cell, stands[index].spot.word));
+        if !whole || !stands.iter().all(Stand::is_as_seen) {
+            taken.iter().for_each(Found::leave);
             return Err(Setback::Again);
         }
         for stand in stands {
-            stand.spot.word = stand.next;
-            line::give_back(stand.spot.cell, stand.next);
+            stand.found.word = stand.next;
+            line::give_back(stand.found.cell, stand.next);
         }
+        taken.iter().for_each(Found::open);
         Ok(())
     }
 
-    /// The stands in the order in which their cells are taken, which is the same for everybody: so one of those who meet gets on.
+    /// The stands in the order in which they are taken, which is the same for everybody: so one of those who meet gets on.
     #[inline(always)]
     fn by_address(&self) -> [usize; MOST_ROWS] {
-        let address = |stand: &Stand<'_>| std::ptr::from_ref(stand.spot.cell);
+        let address = |stand: &Stand<'_>| std::ptr::from_ref(stand.found.lock);
         if self.stands.is_sorted_by_key(address) {
             return [0, 1, 2, 3, 4, 5, 6, 7];
         }
         let mut order = [0; MOST_ROWS];
         for (index, stand) in self.stands.iter().enumerate() {
             let own = address(stand);
-            let before = self.stands.iter().filter(|other| address(other) < own).count();
+            let (earlier, later) = self.stands.split_at(index);
+            let before = earlier.iter().filter(|other| address(other) <= own).count()
+                + later.iter().filter(|other| address(other) < own).count();
             order[before] = index;
         }
         order
@@ -372,7 +395,7 @@ impl<'a> Round<'a> {
     #[inline(never)]
     fn tell_reader(&self, at: Timestamp, reader: &mut dyn FnMut(usize, u64, usize, Reading)) {
         for (note, stand) in self.notes.iter().zip(&self.stands) {
-            let reading = note.short.reading(stand.spot.word & PAYLOAD, note.ends, at);
+            let reading = note.short.reading(stand.found.word & PAYLOAD, note.ends, at);
             reader(note.ask, note.edition, note.short.head.item(), reading);
         }
     }
@@ -385,7 +408,7 @@ struct Enter<'r, 'a> {
     plea: &'r Plea<'a>,
     sheet: Sheet<'a>,
     short: &'r Short,
-    spot: Spot<'a>,
+    found: Found<'a>,
     now: Timestamp,
 }
 
@@ -394,13 +417,13 @@ impl AskLaw for Enter<'_, '_> {
 
     #[inline(always)]
     fn ask(self, law: &impl CellLaw) -> Result<(), Setback> {
-        let Enter { round, ask, plea, sheet, short, spot, now } = self;
+        let Enter { round, ask, plea, sheet, short, found, now } = self;
         let cost = short.cost(Load::of(plea.count));
-        let next = match judge(law, usable(spot.word)?, cost, now) {
+        let next = match judge(law, usable(found.word)?, cost, now) {
             Ok(Judged::Granted(next)) => PRESENT | next,
             Ok(Judged::Denied(wait)) => {
                 round.deny(ask, sheet, short, wait);
-                spot.word
+                found.word
             }
             Err(Setback::At(_)) if !sheet.stands() => return Err(Setback::Again),
             Err(setback) => return Err(setback),
@@ -411,7 +434,7 @@ impl AskLaw for Enter<'_, '_> {
         if round.reads {
             round.note(ask, sheet, short);
         }
-        round.stands.push(Stand { sheet, spot, next });
+        round.stands.push(Stand { sheet, found, next });
         Ok(())
     }
 }
@@ -470,22 +493,61 @@ fn find_key<'a>(
     tag: Tag,
     sheet: Sheet<'_>,
     now: Timestamp,
-) -> Result<Option<Spot<'a>>, Setback> {
+) -> Result<Option<Found<'a>>, Setback> {
     let stamp = &near.leaf.stamp;
     is_in(stamp, sheet)?;
     let spot = near.find(tag);
     not_before(stamp.floor(), now)?;
-    Ok(spot)
+    Ok(spot.map(Found::of_key))
 }
 
 /// Finds the row of all keys together.
 #[inline(always)]
-fn find_all<'a>(tenant: &'a Tenant, sheet: Sheet<'_>, now: Timestamp) -> Result<Spot<'a>, Setback> {
+fn find_all<'a>(tenant: &'a Tenant, sheet: Sheet<'_>, now: Timestamp) -> Result<Found<'a>, Setback> {
     let all = &tenant.all;
     is_in(&all.stamp, sheet)?;
-    let spot = all.spot();
+    let lock = all.place.guard();
+    let expected = lock.load(Ordering::Acquire);
+    if expected & HELD != 0 {
+        return Err(Setback::Again);
+    }
+    let cell = all.place.cell();
+    let word = cell.load(Ordering::Acquire);
     not_before(all.stamp.floor(), now)?;
-    Ok(spot)
+    Ok(Found { cell, word, lock, expected, line: None })
+}
+
+impl<'a> Found<'a> {
+    #[inline(always)]
+    fn of_key(spot: Spot<'a>) -> Found<'a> {
+        let Spot { line, cell, word, seen } = spot;
+        Found { cell, word, lock: cell, expected: word, line: Some((line, seen)) }
+    }
+
+    /// Takes it, if it still says what it said.
+    #[inline(always)]
+    fn take(&self) -> bool {
+        line::take(self.lock, self.expected)
+    }
+
+    /// Gives it back as it was.
+    fn leave(&self) {
+        line::give_back(self.lock, self.expected);
+    }
+
+    /// Whether the cell that was read, or taken, was the row's.
+    #[inline(always)]
+    fn is_as_seen(&self) -> bool {
+        self.line.is_none_or(|(line, seen)| line.unchanged(seen))
+    }
+
+    /// Opens the guard of a row that was charged. A key's cell is open again when it is written.
+    #[inline(always)]
+    fn open(&self) {
+        if self.line.is_none() {
+            gallery::open(self.lock, self.expected);
+        }
+    }
 }
 
 /// Rows in an earlier edition say something else.
@@ -510,11 +572,11 @@ fn usable(word: u64) -> Result<u64, Setback> {
 }
 
 impl Stand<'_> {
-    /// Whether the cell that was read, or taken, was the row's, and by its rules. The row was in their edition before; before rows are
-    /// carried over to another edition the board turns.
+    /// Whether the row was seen, or taken, as itself, and by its rules. It was in their edition before; before rows are carried over to
+    /// another edition the board turns.
     #[inline(always)]
     fn is_as_seen(&self) -> bool {
-        self.spot.line.unchanged(self.spot.seen) && self.sheet.stands()
+        self.found.is_as_seen() && self.sheet.stands()
     }
 }
 
@@ -603,7 +665,7 @@ fn attempt_near(single: &Single<'_>, tag: Tag, near: Near<'_>, now: Timestamp) -
     match near.look(tag) {
         Ok(spot) => {
             not_before(near.leaf.stamp.floor(), now)?;
-            sheet.first().of_law(One { single, sheet, spot, now })
+            sheet.first().of_law(One { single, sheet, found: Found::of_key(spot), now })
         }
         Err(Elsewhere::Further) => attempt_further(single, tag, near, sheet, now),
         Err(Elsewhere::Nowhere) => Err(Setback::Otherwise),
@@ -619,8 +681,8 @@ fn attempt_further<'a>(
     sheet: Sheet<'a>,
     now: Timestamp,
 ) -> Result<Verdict, Setback> {
-    let spot = find_key(near, tag, sheet, now)?.ok_or(Setback::Otherwise)?;
-    sheet.first().of_law(One { single, sheet, spot, now })
+    let found = find_key(near, tag, sheet, now)?.ok_or(Setback::Otherwise)?;
+    sheet.first().of_law(One { single, sheet, found, now })
 }
 
 #[inline(never)]
@@ -630,15 +692,15 @@ fn attempt_all(single: &Single<'_>, now: Timestamp) -> Result<Verdict, Setback> 
     if head.has_second() || head.is_of_key() || !sheet.is_good(now) {
         return Err(Setback::Otherwise);
     }
-    let spot = find_all(single.tenant, sheet, now)?;
-    sheet.first().of_law(One { single, sheet, spot, now })
+    let found = find_all(single.tenant, sheet, now)?;
+    sheet.first().of_law(One { single, sheet, found, now })
 }
 
 /// The only item of an ask, with its row.
 struct One<'r, 'a> {
     single: &'r Single<'a>,
     sheet: Sheet<'a>,
-    spot: Spot<'a>,
+    found: Found<'a>,
     now: Timestamp,
 }
 
@@ -647,10 +709,10 @@ impl AskLaw for One<'_, '_> {
 
     #[inline(always)]
     fn ask(self, law: &impl CellLaw) -> Result<Verdict, Setback> {
-        let One { single, sheet, spot, now } = self;
+        let One { single, sheet, found, now } = self;
         let cost = law.short().cost(Load::of(single.count));
-        let stand = Stand { sheet, spot, next: 0 };
-        match judge(law, usable(spot.word)?, cost, now)? {
+        let stand = Stand { sheet, found, next: 0 };
+        match judge(law, usable(found.word)?, cost, now)? {
             Judged::Denied(Wait::Until(_)) if law.short().head.ends() => Err(Setback::Otherwise),
             Judged::Denied(wait) => {
                 if !stand.is_as_seen() {
@@ -660,12 +722,16 @@ impl AskLaw for One<'_, '_> {
                 Ok(Verdict::Denied(wait))
             }
             Judged::Granted(next) => {
-                if !line::take(spot.cell, spot.word) {
+                if !found.take() {
                     return Err(Setback::Again);
                 }
-                let own = stand.is_as_seen();
-                line::give_back(spot.cell, if own { PRESENT | next } else { spot.word });
-                if own { Ok(Verdict::Granted) } else { Err(Setback::Again) }
+                if !stand.is_as_seen() {
+                    found.leave();
+                    return Err(Setback::Again);
+                }
+                line::give_back(found.cell, PRESENT | next);
+                found.open();
+                Ok(Verdict::Granted)
             }
         }
     }

@@ -4,7 +4,7 @@ use tidegate_core::{Per, Row, Seat, Timestamp};
 
 use super::edition::Edition;
 use super::leaf::{Means, Reserved};
-use super::line::{self, Tag};
+use super::line::Tag;
 use super::quick::{self, Plea};
 use super::tenant::Tenant;
 
@@ -21,7 +21,7 @@ pub(super) fn with_row<T>(
         let edition = tenant.edition();
         owned.adopt(tenant, &edition);
         tenant.all.stamp.raise(now);
-        let word = line::take_any(tenant.all.cell());
+        let word = tenant.all.place.hold();
         let mut row = edition.unpack(Per::All, word, &mut owned.shelf);
         let answer = change(&edition, Seat::All, &mut row);
         owned.settle(&edition, row);

@@ -304,7 +304,7 @@ impl<'a> Sitting<'a> {
             let party = &mut self.parties[index];
             match (&party.key, &mut party.spot) {
                 (None, _) => {
-                    let _held = line::take_any(party.tenant.all.cell());
+                    let _held = party.tenant.all.place.hold();
                 }
                 (Some(_), Some(spot)) => spot.word = line::take_any(spot.cell),
                 (Some(_), None) => {}

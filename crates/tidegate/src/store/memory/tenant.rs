@@ -11,7 +11,7 @@ use super::budget::Budget;
 use super::counts::Counts;
 use super::edition::{Because, Edition};
 use super::gallery::Place;
-use super::leaf::{Leaf, Means, Near, Owned, Spot};
+use super::leaf::{Leaf, Means, Near, Owned};
 use super::line::{self, Tag};
 use super::print::Printer;
 use super::shelf::Shelf;
@@ -46,7 +46,7 @@ pub(super) struct Tenant {
 /// The limit's `all` row, found without looking for it.
 pub(super) struct AllRow {
     pub(super) stamp: Stamp,
-    place: Place,
+    pub(super) place: Place,
     shelf: Mutex<Shelf>,
 }
 
@@ -234,12 +234,6 @@ impl AllRow {
         self.place.cell()
     }
 
-    /// Where it is and what it says.
-    #[inline(always)]
-    pub(super) fn spot(&self) -> Spot<'_> {
-        self.place.spot()
-    }
-
     /// Waits for the row's lock.
     pub(super) fn own(&self) -> OwnedAll<'_> {
         OwnedAll { row: self, shelf: self.shelf.lock().unwrap_or_else(PoisonError::into_inner) }
@@ -257,7 +251,7 @@ impl OwnedAll<'_> {
         let [first, .., last] = editions.as_slice() else { return };
         self.row.stamp.lift();
         self.row.stamp.raise(last.at);
-        let word = line::take_any(self.row.cell());
+        let word = self.row.place.hold();
         let mut row = first.unpack(Per::All, word, &mut self.shelf);
         for pair in editions.windows(2) {
             pair[1].adopt(&pair[0], Per::All, NO_TAG, &mut row);
