@@ -47,7 +47,7 @@ pub(super) fn with_row<T>(
             match owned.reserve(tag, means) {
                 Reserved::Here => {}
                 Reserved::Below => continue,
-                Reserved::Crowded => return None,
+                Reserved::Crowded(_) => return None,
             }
         }
         let Some(spot) = owned.hold(tag) else {
@@ -62,7 +62,6 @@ pub(super) fn with_row<T>(
         } else {
             owned.settle(&spot, tag, row, means);
         }
-        owned.may_have_fresh();
         owned.weigh(&tenant.budget);
         return Some(answer);
     }
@@ -115,7 +114,7 @@ pub(super) fn begin(plea: &Plea<'_>, tag: Tag, now: Timestamp) -> Option<Timesta
                 return Some(now);
             }
             Reserved::Below => {}
-            Reserved::Crowded => return None,
+            Reserved::Crowded(_) => return None,
         }
     }
 }
@@ -139,7 +138,7 @@ pub(super) fn admit(tenant: &Tenant, tag: Tag, now: Timestamp) -> bool {
                 return true;
             }
             Reserved::Below => {}
-            Reserved::Crowded => return false,
+            Reserved::Crowded(_) => return false,
         }
     }
 }
