@@ -109,7 +109,9 @@ fn a_refusal_for_want_of_room_tells_the_truth() {
         for round in 1..=3 {
             // Everybody's window is over, and everybody comes again.
             let again = after(round * WINDOW);
-            keys.iter().for_each(|number| charge(&tenant, *number, again));
+            for number in &keys {
+                charge(&tenant, *number, again);
+            }
             let (now, fresh_at) =
                 (after(round * WINDOW + Duration::from_secs(1)), after((round + 1) * WINDOW));
             for number in 50_000..50_020 {

@@ -1,9 +1,11 @@
 //! One row at a time: taken out under its lock and put back, or made for a key that had none.
 
+use std::sync::Arc;
+
 use tidegate_core::{Per, Row, Seat, Timestamp};
 
 use super::edition::Edition;
-use super::leaf::{Means, Reserved};
+use super::leaf::{Means, Owned, Reserved};
 use super::line::{self, Tag};
 use super::quick::{self, Plea};
 use super::tenant::Tenant;
@@ -28,19 +30,11 @@ pub(super) fn with_row<T>(
         return Some(answer);
     };
     let tag = tenant.printer.print(key);
+    if if_missing != Missing::Made && tenant.leaf(tag).is_none() {
+        return blank(tenant, tag, if_missing, change);
+    }
     loop {
-        let mut owned = match if_missing {
-            Missing::Made => tenant.leaf_or_new(tag).own(),
-            Missing::Blank | Missing::Ignored => match tenant.leaf(tag) {
-                Some(leaf) => leaf.own(),
-                None => return blank(tenant, tag, if_missing, change),
-            },
-        };
-        if owned.leaf.is_branch() {
-            continue;
-        }
-        let edition = tenant.edition();
-        tenant.bring(&mut owned, &edition);
+        let (mut owned, edition) = own_leaf(tenant, tag);
         owned.leaf.raise(now);
         let means = Means { edition: &edition, budget: &tenant.budget, now };
         if if_missing == Missing::Made && owned.leaf.find(tag).is_none() {
@@ -89,16 +83,24 @@ fn blank<T>(
     (if_missing == Missing::Blank).then(|| change(&edition, edition.seat(Per::Key, tag), &mut row))
 }
 
+/// Waits for the lock of the leaf where a tag belongs, and brings its rows to the present edition.
+fn own_leaf(tenant: &Tenant, tag: Tag) -> (Owned<'_>, Arc<Edition>) {
+    loop {
+        let mut owned = tenant.leaf_or_new(tag).own();
+        // It may have become a branch while we waited.
+        if !owned.leaf.is_branch() {
+            let edition = tenant.edition();
+            tenant.bring(&mut owned, &edition);
+            return (owned, edition);
+        }
+    }
+}
+
 /// Decides the first ask of a new key, where the limit has one item. `None` if it is not that simple after all.
 pub(super) fn begin(plea: &Plea<'_>, tag: Tag, now: Timestamp) -> Option<Timestamp> {
     let tenant = plea.tenant;
     loop {
-        let mut owned = tenant.leaf_or_new(tag).own();
-        if owned.leaf.is_branch() {
-            continue;
-        }
-        let edition = tenant.edition();
-        tenant.bring(&mut owned, &edition);
+        let (mut owned, edition) = own_leaf(tenant, tag);
         let now = now.max(owned.leaf.floor());
         let brief =
             tenant.board.read().filter(|brief| brief.is_good(now) && brief.edition == edition.number)?;
@@ -122,12 +124,7 @@ pub(super) fn begin(plea: &Plea<'_>, tag: Tag, now: Timestamp) -> Option<Timesta
 /// Gives a key a row, blank and nobody's, so that the quick way finds it. `false` if it cannot be.
 pub(super) fn admit(tenant: &Tenant, tag: Tag, now: Timestamp) -> bool {
     loop {
-        let mut owned = tenant.leaf_or_new(tag).own();
-        if owned.leaf.is_branch() {
-            continue;
-        }
-        let edition = tenant.edition();
-        tenant.bring(&mut owned, &edition);
+        let (mut owned, edition) = own_leaf(tenant, tag);
         if owned.leaf.find(tag).is_some() {
             return true;
         }
