@@ -21,7 +21,7 @@ use super::brief::Brief;
 use super::budget::Budget;
 use super::line::{PAYLOAD, Tag, WIDE};
 use super::quick::{self, Plea};
-use super::sitting::admit;
+use super::rows::admit;
 use super::sync::modelled;
 use super::tenant::Tenant;
 
@@ -58,7 +58,7 @@ fn limit_of(item: ItemSpec) -> Arc<Limit> {
 /// A limit without a row.
 fn tenant(limit: &Arc<Limit>) -> Tenant {
     let whole = Arc::new(Budget::new(1 << 20));
-    Tenant::new(Arc::clone(limit), 1, 0, [1, 2], &whole, START)
+    Tenant::new(limit, 1, 0, [1, 2], &whole, START)
 }
 
 /// The same, for several threads.

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use tidegate_core::{Decision, Intent, Limit, Verdict};
+use tidegate_core::{Intent, Limit, Verdict};
 
 use super::super::edition::Because;
 use super::super::leaf::Means;
 use super::super::line::Tag;
 use super::super::quick::{self, Plea, Quick};
-use super::super::sitting::admit;
+use super::super::rows::admit;
 use super::super::tenant::Tenant;
 use super::{
     START, at, beside, brief, charged, decide, explore, interval_per_key, seed, table, tag, total_per_key,
@@ -156,7 +156,7 @@ fn what_was_forgotten_is_not_spent_again() {
         let plea = Plea { tenant: &table, key: None, tag: Some(key), count: 1 };
         let quick = quick::decide(&[plea], Intent::Acquire, early, &mut None);
         other.join().expect("it ends");
-        if let Quick::Decided(Decision::Granted, at) = quick {
+        if let Quick::Granted(at) = quick {
             assert!(at >= late, "the window was not over");
         }
     });

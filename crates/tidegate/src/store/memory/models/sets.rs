@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use tidegate_core::{Decision, Intent, ItemSpec, Policy};
+use tidegate_core::{Intent, ItemSpec, Policy};
 
 use super::super::line::PAYLOAD;
 use super::super::quick::{self, Plea, Quick};
-use super::super::sitting::{Missing, with_row};
+use super::super::rows::{Missing, with_row};
 use super::super::sync::Ordering;
 use super::super::sync::modelled::beside;
 use super::super::tenant::Tenant;
@@ -32,7 +32,7 @@ fn plea(tenant: &Tenant) -> Plea<'_> {
 
 fn ask(pleas: &[Plea<'_>]) -> u64 {
     match quick::decide(pleas, Intent::Acquire, START, &mut None) {
-        Quick::Decided(Decision::Granted, _) => 1,
+        Quick::Granted(_) => 1,
         _ => 0,
     }
 }
@@ -73,7 +73,7 @@ fn the_thorough_way_loses_no_charge() {
     explore(3, move || {
         let both = Arc::new([tenant(&limit), tenant(&limit)]);
         let shared = Arc::clone(&both);
-        let other = beside(move || with_row(&shared[1], None, START, Missing::IsNothing, |_, _, _| ()));
+        let other = beside(move || with_row(&shared[1], None, START, Missing::Ignored, |_, _, _| ()));
         let granted = order(&both[0], &both[1]);
         assert!(other.join().expect("it ends").is_some());
         assert_eq!((used(&both[0]), used(&both[1])), (granted, granted));
