@@ -17,6 +17,7 @@ mod counts;
 mod crowds;
 mod deciding;
 mod edition;
+mod gallery;
 mod gate;
 mod holding;
 mod leaf;
@@ -29,6 +30,7 @@ mod quick;
 mod rows;
 mod shelf;
 mod sitting;
+mod stamp;
 mod sync;
 mod tenant;
 
@@ -51,6 +53,7 @@ use crate::store::{
 };
 
 use budget::Budget;
+use gallery::Gallery;
 use tenant::Tenant;
 
 pub use gate::{Gate, Gates};
@@ -234,6 +237,7 @@ pub(super) struct Shared {
     /// The highest fence ever given; a limit that is deleted and added again goes on from here.
     highest_fence: AtomicU64,
     budget: Arc<Budget>,
+    gallery: Gallery,
     watchers: RwLock<Vec<Watcher>>,
 }
 
@@ -269,6 +273,7 @@ impl Shared {
             generations: AtomicU64::new(0),
             highest_fence: AtomicU64::new(0),
             budget: Arc::new(Budget::new(memory.capacity_bytes.max(LEAST_CAPACITY))),
+            gallery: Gallery::new(),
             watchers: RwLock::default(),
         }
     }

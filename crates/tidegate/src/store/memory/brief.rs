@@ -26,30 +26,19 @@ const ITEM_WORDS: usize = 5;
 const EDITION: usize = 0;
 const FROM: usize = 1;
 const UNTIL: usize = 2;
-const ENDS: usize = 3;
-const FLAGS: usize = 4;
-const FIRST: usize = 5;
+const FIRST: usize = 3;
 const SECOND: usize = FIRST + ITEM_WORDS;
-const WORDS: usize = SECOND + ITEM_WORDS;
-
-/// Keys have exceptions.
-const EXCEPTS: u64 = 1;
-/// There is a second item.
-const TWO_ITEMS: u64 = 2;
+const ENDS: usize = SECOND + ITEM_WORDS;
+const WORDS: usize = ENDS + 1;
 
 /// What is true of a limit as a whole, for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Brief {
-    /// When it was read, as the board counts.
-    turn: u64,
     pub(super) edition: u64,
     /// It is good from here,
     pub(super) from: Timestamp,
     /// to before here.
     pub(super) until: Timestamp,
-    /// When the limit is over, or the end of time.
-    pub(super) ends: Timestamp,
-    flags: u64,
     /// The item that was written first, or the only one.
     pub(super) first: Short,
 }
@@ -57,8 +46,8 @@ pub(super) struct Brief {
 /// A rule in short: how it is kept on the board.
 ///
 /// ```text
-///   head    │ column │ item │ time bits │ unlimited │ charge │ per │ law │
-///   then      capacity, two words of the law's, the base of its cells
+///   head    │ column │ item │ time bits │ of the limit: ends, excepts, two items │ unlimited │ charge │ per │ law │
+///   then      capacity, the law's first word, the base of its cells, the law's second word
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Short {
@@ -77,6 +66,12 @@ const LAW: u64 = 3;
 const OF_KEY: u64 = 1 << 2;
 const BY_ASK: u64 = 1 << 3;
 const UNLIMITED: u64 = 1 << 4;
+/// There is a second item.
+const TWO_ITEMS: u64 = 1 << 5;
+/// Keys have exceptions.
+const EXCEPTS: u64 = 1 << 6;
+/// The limit is over one day.
+const OVER: u64 = 1 << 7;
 const TIME_BITS: u32 = 8;
 const ITEM: u32 = 32;
 const COLUMN: u32 = 48;
@@ -102,40 +97,18 @@ impl Brief {
             from = from.max(Timestamp::from_ticks(short.a));
             until = until.min(Timestamp::from_ticks(short.b));
         }
-        let excepts = if limit.spec().overrides.is_empty() { 0 } else { EXCEPTS };
-        let flags = excepts | if second.is_some() { TWO_ITEMS } else { 0 };
-        let ends = limit.ends_at().unwrap_or(LAST);
-        Some((Brief { turn: 0, edition: edition.number, from, until, ends, flags, first }, second))
-    }
-
-    /// When it was read, as the board counts.
-    #[inline(always)]
-    pub(super) fn turn(&self) -> u64 {
-        self.turn
+        let flag = |is: bool, flag: u64| if is { flag } else { 0 };
+        let of_limit = flag(!limit.spec().overrides.is_empty(), EXCEPTS)
+            | flag(second.is_some(), TWO_ITEMS)
+            | flag(limit.ends_at().is_some(), OVER);
+        let told = |short: Short| Short { head: short.head | of_limit, ..short };
+        let brief = Brief { edition: edition.number, from, until, first: told(first) };
+        Some((brief, second.map(told)))
     }
 
     /// Whether it can be gone by at `now`.
-    #[inline(always)]
     pub(super) fn is_good(&self, now: Timestamp) -> bool {
         self.from <= now && now < self.until
-    }
-
-    /// Whether the limit ends, so that what it promises must be looked at twice.
-    #[inline(always)]
-    pub(super) fn ends(&self) -> bool {
-        self.ends != LAST
-    }
-
-    /// Whether keys have exceptions. Those have rows of full width, so a key without a row may be one of them.
-    #[inline(always)]
-    pub(super) fn excepts(&self) -> bool {
-        self.flags & EXCEPTS != 0
-    }
-
-    /// Whether there is a second item.
-    #[inline(always)]
-    pub(super) fn has_second(&self) -> bool {
-        self.flags & TWO_ITEMS != 0
     }
 }
 
@@ -184,6 +157,24 @@ impl Short {
     #[inline(always)]
     pub(super) fn column(&self) -> usize {
         usize::try_from(self.head >> COLUMN).expect("16 bits")
+    }
+
+    /// Whether the limit ends, so that what it promises must be looked at twice.
+    #[inline(always)]
+    pub(super) fn ends(&self) -> bool {
+        self.head & OVER != 0
+    }
+
+    /// Whether keys have exceptions. Those have rows of full width, so a key without a row may be one of them.
+    #[inline(always)]
+    pub(super) fn excepts(&self) -> bool {
+        self.head & EXCEPTS != 0
+    }
+
+    /// Whether there is a second.
+    #[inline(always)]
+    pub(super) fn has_second(&self) -> bool {
+        self.head & TWO_ITEMS != 0
     }
 
     /// Whether it counts each key alone.
@@ -269,7 +260,7 @@ impl Short {
     }
 
     fn words(&self) -> [u64; ITEM_WORDS] {
-        [self.head, self.capacity, self.a, self.b, self.base]
+        [self.head, self.capacity, self.a, self.base, self.b]
     }
 }
 
@@ -372,8 +363,70 @@ impl CellLaw for Window<'_> {
 /// An item whose rules do not fit in short.
 struct NotShort;
 
-/// Where the brief of a limit is read and written.
-#[repr(align(64))]
+/// What is written on a board, read word by word. It is to be believed if it still [stands](Sheet::stands) afterwards; until then
+/// its words may be of different briefs, and nothing that follows from them may be done.
+#[derive(Clone, Copy)]
+pub(super) struct Sheet<'a> {
+    board: &'a Board,
+    turn: u64,
+}
+
+impl Sheet<'_> {
+    /// Whether this is still what is written, and was when it was first looked at. Whoever holds what they judged by it and finds so
+    /// comes before the next edit, and before the instant of it.
+    #[inline(always)]
+    pub(super) fn stands(&self) -> bool {
+        // Orders the loads of the words before this one.
+        fence(Ordering::Acquire);
+        self.turn & 1 == 0 && self.board.turn.load(Ordering::Relaxed) == self.turn
+    }
+
+    /// Whether there is a brief and it can be gone by at `now`.
+    #[inline(always)]
+    pub(super) fn is_good(&self, now: Timestamp) -> bool {
+        self.word(FROM) <= now.ticks() && now.ticks() < self.word(UNTIL)
+    }
+
+    #[inline(always)]
+    pub(super) fn edition(&self) -> u64 {
+        self.word(EDITION)
+    }
+
+    /// The item that was written first, or the only one.
+    #[inline(always)]
+    pub(super) fn first(&self) -> Short {
+        self.short(FIRST)
+    }
+
+    #[inline(always)]
+    pub(super) fn second(&self) -> Short {
+        self.short(SECOND)
+    }
+
+    /// When the limit is over, or the end of time.
+    pub(super) fn ends(&self) -> Timestamp {
+        Timestamp::from_ticks(self.word(ENDS))
+    }
+
+    #[inline(always)]
+    fn word(&self, index: usize) -> u64 {
+        self.board.words[index].load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    fn short(&self, first: usize) -> Short {
+        Short {
+            head: self.word(first),
+            capacity: self.word(first + 1),
+            a: self.word(first + 2),
+            base: self.word(first + 3),
+            b: self.word(first + 4),
+        }
+    }
+}
+
+/// Where the brief of a limit is read and written. Most decisions read its first cache line only.
+#[repr(C, align(64))]
 #[derive(Debug)]
 pub(super) struct Board {
     /// Odd while somebody writes.
@@ -386,57 +439,22 @@ impl Board {
         Board { turn: AtomicU64::new(0), words: std::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
-    /// The brief, if there is one and nobody is writing it, with its first item.
+    /// What is written here now, to be read word by word.
     #[inline(always)]
+    pub(super) fn sheet(&self) -> Sheet<'_> {
+        Sheet { board: self, turn: self.turn.load(Ordering::Acquire) }
+    }
+
+    /// The brief, if there is one and nobody is writing it.
     pub(super) fn read(&self) -> Option<Brief> {
-        let turn = self.turn.load(Ordering::Acquire);
+        let sheet = self.sheet();
         let brief = Brief {
-            turn,
-            edition: self.word(EDITION),
-            from: Timestamp::from_ticks(self.word(FROM)),
-            until: Timestamp::from_ticks(self.word(UNTIL)),
-            ends: Timestamp::from_ticks(self.word(ENDS)),
-            flags: self.word(FLAGS),
-            first: self.short(FIRST),
+            edition: sheet.edition(),
+            from: Timestamp::from_ticks(sheet.word(FROM)),
+            until: Timestamp::from_ticks(sheet.word(UNTIL)),
+            first: sheet.first(),
         };
-        (self.is_whole(turn) && brief.edition != 0).then_some(brief)
-    }
-
-    /// The second item of a brief that was read, if it has not changed since.
-    #[inline(always)]
-    pub(super) fn second(&self, brief: &Brief) -> Option<Short> {
-        let short = self.short(SECOND);
-        self.is_whole(brief.turn).then_some(short)
-    }
-
-    /// Whether nothing was written since a brief was read. Whoever holds what they judged by it and finds so comes before the next
-    /// edit, and before the instant of it.
-    #[inline(always)]
-    pub(super) fn is_at(&self, turn: u64) -> bool {
-        self.turn.load(Ordering::Acquire) == turn
-    }
-
-    #[inline(always)]
-    fn word(&self, index: usize) -> u64 {
-        self.words[index].load(Ordering::Relaxed)
-    }
-
-    #[inline(always)]
-    fn short(&self, first: usize) -> Short {
-        Short {
-            head: self.word(first),
-            capacity: self.word(first + 1),
-            a: self.word(first + 2),
-            b: self.word(first + 3),
-            base: self.word(first + 4),
-        }
-    }
-
-    /// Whether nobody wrote since, or was writing then.
-    #[inline(always)]
-    fn is_whole(&self, turn: u64) -> bool {
-        fence(Ordering::Acquire);
-        turn & 1 == 0 && self.turn.load(Ordering::Relaxed) == turn
+        (sheet.stands() && brief.edition != 0).then_some(brief)
     }
 
     /// Whether there can be a brief of this edition, and what is written is not it.
@@ -452,10 +470,9 @@ impl Board {
             words[EDITION] = brief.edition;
             words[FROM] = brief.from.ticks();
             words[UNTIL] = brief.until.ticks();
-            words[ENDS] = brief.ends.ticks();
-            words[FLAGS] = brief.flags;
             words[FIRST..SECOND].copy_from_slice(&brief.first.words());
-            words[SECOND..].copy_from_slice(&second.map_or([0; ITEM_WORDS], |second| second.words()));
+            words[SECOND..ENDS].copy_from_slice(&second.map_or([0; ITEM_WORDS], |second| second.words()));
+            words[ENDS] = edition.limit.ends_at().unwrap_or(LAST).ticks();
         }
         self.write(words);
     }

@@ -5,6 +5,7 @@
 
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -51,32 +52,37 @@ impl Counts {
     /// An order was granted.
     #[inline(always)]
     pub(super) fn granted(&self) {
-        self.add(|stripe| &stripe.granted);
+        self.granted_on(own(), 1);
+    }
+
+    /// So many orders were granted, by whoever has this stripe.
+    #[inline(always)]
+    pub(super) fn granted_on(&self, stripe: usize, orders: u64) {
+        self.add(stripe, orders, |stripe| &stripe.granted);
     }
 
     /// A limit that only watches would have refused.
     pub(super) fn shadowed(&self) {
-        self.add(|stripe| &stripe.shadowed);
+        self.add(own(), 1, |stripe| &stripe.shadowed);
     }
 
     /// The item in this column refused.
     #[inline(always)]
     pub(super) fn refused(&self, column: usize) {
-        self.add(|stripe| match stripe.usual.get(column) {
+        self.add(own(), 1, |stripe| match stripe.usual.get(column) {
             Some(count) => count,
             None => &stripe.others.get_or_init(others)[(column - USUAL_ITEMS) % MOST_ITEMS],
         });
     }
 
     #[inline(always)]
-    fn add(&self, count: impl FnOnce(&Stripe) -> &AtomicU64) {
-        let own = OWN.with(|own| own.0);
+    fn add(&self, own: usize, more: u64, count: impl FnOnce(&Stripe) -> &AtomicU64) {
         let stripe = self.stripes[own].get_or_init(Box::default);
         let count = count(stripe);
         if own < OWN_STRIPES {
-            count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+            count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
         } else {
-            count.fetch_add(1, Ordering::Relaxed);
+            count.fetch_add(more, Ordering::Relaxed);
         }
     }
 
@@ -143,12 +149,33 @@ impl Own {
 
 impl Drop for Own {
     fn drop(&mut self) {
+        // Whatever this thread still counts on its way out it counts where all may.
+        INDEX.set(OWN_STRIPES);
         if self.0 < OWN_STRIPES {
             FREE.lock().unwrap_or_else(PoisonError::into_inner).push(self.0);
         }
     }
 }
 
+/// No stripe yet.
+const NONE: usize = usize::MAX;
+
 thread_local! {
     static OWN: Own = Own::new();
+    /// The same, to be read without asking whether it was made and is still there.
+    static INDEX: Cell<usize> = const { Cell::new(NONE) };
+}
+
+/// The stripe of this thread.
+#[inline(always)]
+pub(super) fn own() -> usize {
+    let index = INDEX.get();
+    if index == NONE { first_own() } else { index }
+}
+
+#[cold]
+fn first_own() -> usize {
+    let index = OWN.try_with(|own| own.0).unwrap_or(OWN_STRIPES);
+    INDEX.set(index);
+    index
 }

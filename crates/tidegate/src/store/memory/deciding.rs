@@ -7,6 +7,7 @@ use tidegate_core::order::REQUEST_MEMORY;
 use tidegate_core::{Ask, Hold, Intent, Limit, Order, Timestamp};
 
 use super::edition::Edition;
+use super::leaf::{Leaf, Near};
 use super::line::Tag;
 use super::quick::{self, MOST_ROWS, Plea, Quick, Refused};
 use super::rows;
@@ -139,17 +140,22 @@ fn bring_near<'a>(limits: &'a Limits, group: &'a [Order<'a>]) -> [Option<Plea<'a
             *near = Some(Plea { tag: found.tag(), ..found });
         }
     }
-    for plea in near.iter().flatten() {
-        glance(plea.tenant, plea.tag.as_slice());
-    }
+    glance(near.iter().map(|plea| plea.and_then(|plea| Some((plea.tenant, plea.tag?)))));
     near
 }
 
-/// Looks at the lines that these tags belong into.
+/// The lines that these tags belong into, on their way here. One step for all of them before the next for any: then the processor
+/// waits for many at a time.
 #[inline]
-pub(super) fn glance(tenant: &Tenant, tags: &[Tag]) {
-    let look = |tag: &Tag| tenant.leaf(*tag).map_or(0, |leaf| leaf.glance(*tag));
-    std::hint::black_box(tags.iter().map(look).fold(0, |all, each| all ^ each));
+pub(super) fn glance<'a>(
+    sought: impl Iterator<Item = Option<(&'a Tenant, Tag)>>,
+) -> ArrayVec<Option<Near<'a>>, LOOK_AHEAD> {
+    let leaves: ArrayVec<Option<(&Leaf, Tag)>, LOOK_AHEAD> =
+        sought.map(|sought| sought.and_then(|(tenant, tag)| Some((tenant.leaf(tag)?, tag)))).collect();
+    let near: ArrayVec<Option<Near<'a>>, LOOK_AHEAD> =
+        leaves.iter().map(|found| found.and_then(|(leaf, tag)| leaf.near(tag))).collect();
+    std::hint::black_box(near.iter().flatten().map(Near::glance).fold(0, |all, each| all ^ each));
+    near
 }
 
 fn plea<'a>(limits: &'a Limits, ask: &Ask<'a>) -> Result<Plea<'a>, Rejection> {
@@ -164,7 +170,7 @@ fn key_missing(plea: &Plea<'_>) -> Option<Rejection> {
     missing.then(|| Rejection::KeyMissing { limit_id: plea.tenant.id.to_string() })
 }
 
-/// Decides pleas the quick way, making rows for new keys. `None` if it is not for the quick way.
+/// Decides pleas of different limits the quick way, making rows for new keys. `None` if it is not for the quick way.
 #[inline]
 pub(super) fn quickly(
     intent: Intent,
@@ -200,6 +206,9 @@ fn decide_quickly(
     now: Timestamp,
     answers: &mut Answers,
 ) -> Option<Answer> {
+    if !quick::are_apart(pleas.iter().map(|plea| plea.tenant)) {
+        return None;
+    }
     let first = answers.mark();
     let (refused, at) = if answers.detail() == Detail::Readings {
         decide_and_read(intent, pleas, now, answers)?

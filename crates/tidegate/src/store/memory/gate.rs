@@ -6,7 +6,7 @@ use arrayvec::ArrayVec;
 use tidegate_core::order::MOST_ASKS;
 use tidegate_core::{Amount, Ask, Intent, Order, Timestamp, Verdict};
 
-use super::brief::Brief;
+use super::counts;
 use super::deciding::{glance, quickly};
 use super::line::Tag;
 use super::quick::{self, MOST_ROWS, Plea};
@@ -54,7 +54,16 @@ impl Gate {
     pub fn try_acquire(&self, key: &[u8], count: Amount) -> Result<Verdict, Rejection> {
         check_key(Some(key))?;
         let plea = Plea { tenant: &self.tenant, key: Some(key), tag: None, count };
-        self.shared.verdict_of_one(plea, self.shared.now())
+        let now = self.shared.now();
+        match quick::decide_one(&plea, None, now) {
+            Some(verdict) => {
+                if verdict == Verdict::Granted {
+                    self.tenant.counts.granted();
+                }
+                Ok(verdict)
+            }
+            None => self.shared.verdict(&[plea], now),
+        }
     }
 
     /// Takes `count` for each of these keys, one after the other, all at one instant, as if each were asked alone.
@@ -75,16 +84,42 @@ impl Gate {
         keys.iter().try_for_each(|key| check_key(Some(key)))?;
         let now = self.shared.now();
         for (keys, verdicts) in keys.chunks(LOOK_AHEAD).zip(verdicts.chunks_mut(LOOK_AHEAD)) {
-            let tags: ArrayVec<Tag, LOOK_AHEAD> =
-                keys.iter().map(|key| self.tenant.printer.print(key)).collect();
-            glance(&self.tenant, &tags);
-            let brief = self.tenant.board.read();
-            for ((key, tag), verdict) in keys.iter().zip(tags).zip(verdicts) {
-                let plea = Plea { tenant: &self.tenant, key: Some(key), tag: Some(tag), count };
-                *verdict = self.shared.verdict_by(brief.as_ref(), plea, now)?;
-            }
+            self.decide_some(keys, count, now, verdicts)?;
         }
         Ok(())
+    }
+
+    /// Decides as many as are looked at ahead.
+    fn decide_some(
+        &self,
+        keys: &[&[u8]],
+        count: Amount,
+        now: Timestamp,
+        verdicts: &mut [Verdict],
+    ) -> Result<(), Rejection> {
+        let tenant = &*self.tenant;
+        let tags: ArrayVec<Tag, LOOK_AHEAD> = keys.iter().map(|key| tenant.printer.print(key)).collect();
+        let nears = glance(tags.iter().map(|tag| Some((tenant, *tag))));
+        let mut granted = 0;
+        let mut end = Ok(());
+        for (((key, tag), near), verdict) in keys.iter().zip(tags).zip(nears).zip(verdicts) {
+            let plea = Plea { tenant, key: Some(key), tag: Some(tag), count };
+            *verdict = match quick::decide_one(&plea, near, now) {
+                Some(verdict) => {
+                    granted += u64::from(verdict == Verdict::Granted);
+                    verdict
+                }
+                None => match self.shared.verdict(&[plea], now) {
+                    Ok(verdict) => verdict,
+                    Err(rejection) => {
+                        end = Err(rejection);
+                        break;
+                    }
+                },
+            };
+        }
+        tenant.counts.granted_on(counts::own(), granted);
+        end
     }
 }
 
@@ -93,12 +128,15 @@ impl Gate {
 pub struct Gates {
     shared: Arc<Shared>,
     tenants: Box<[Arc<Tenant>]>,
+    /// Whether they can be decided the quick way.
+    are_apart: bool,
 }
 
 impl Gates {
     pub(super) fn new(shared: Arc<Shared>, tenants: Vec<Arc<Tenant>>) -> Option<Gates> {
         let tenants: Box<[Arc<Tenant>]> = tenants.into();
-        (1..=MOST_ASKS).contains(&tenants.len()).then_some(Gates { shared, tenants })
+        let are_apart = quick::are_apart(tenants.iter().map(|tenant| &**tenant));
+        (1..=MOST_ASKS).contains(&tenants.len()).then_some(Gates { shared, tenants, are_apart })
     }
 
     /// Takes one of each limit for these keys, in the order of the limits: everything or nothing.
@@ -114,34 +152,15 @@ impl Gates {
         let now = self.shared.now();
         let pleas = self.tenants.iter().zip(keys);
         let pleas = pleas.map(|(tenant, key)| Plea { tenant, key: *key, tag: None, count: 1 });
-        if self.tenants.len() <= MOST_ROWS {
+        if self.are_apart {
             return self.shared.verdict(&pleas.collect::<ArrayVec<_, MOST_ROWS>>(), now);
         }
-        self.shared.verdict(&pleas.collect::<Vec<_>>(), now)
+        self.shared.thorough_verdict(&pleas.collect::<Vec<_>>(), now)
     }
 }
 
 impl Shared {
-    #[inline]
-    fn verdict_of_one(&self, plea: Plea<'_>, now: Timestamp) -> Result<Verdict, Rejection> {
-        let brief = plea.tenant.board.read();
-        self.verdict_by(brief.as_ref(), plea, now)
-    }
-
-    /// A brief that is out of date is found out by the rows: they are in another edition.
-    #[inline]
-    fn verdict_by(
-        &self,
-        brief: Option<&Brief>,
-        plea: Plea<'_>,
-        now: Timestamp,
-    ) -> Result<Verdict, Rejection> {
-        match brief.and_then(|brief| quick::decide_one(&plea, brief, now)) {
-            Some(verdict) => Ok(verdict),
-            None => self.verdict(&[plea], now),
-        }
-    }
-
+    #[inline(never)]
     fn verdict(&self, pleas: &[Plea<'_>], now: Timestamp) -> Result<Verdict, Rejection> {
         match quickly(Intent::Acquire, pleas, now, &mut None) {
             Some((None, _)) => Ok(Verdict::Granted),

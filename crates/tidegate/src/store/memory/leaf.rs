@@ -19,7 +19,8 @@ use super::budget::Budget;
 use super::edition::{Edition, RESERVED};
 use super::line::{self, EMPTY, HELD, Line, Look, SLOTS, Tag, WIDE};
 use super::shelf::Shelf;
-use super::sync::{AtomicU64, Mutex, MutexGuard, OnceLock, Ordering};
+use super::stamp::Stamp;
+use super::sync::{AtomicU64, Mutex, MutexGuard, OnceLock, Ordering, fence};
 use crate::store::deciding::Room as NoRoom;
 
 /// Lines in a page. In a model a leaf grows at its fourth row and splits at its sixth.
@@ -46,20 +47,29 @@ const NEVER: Timestamp = Timestamp::from_ticks(u64::MAX);
 struct Page([Line; PAGE_LINES]);
 
 /// Some rows of a table, or the way to them.
+///
+/// What every decision reads of it is in its first cache line.
+#[repr(C, align(64))]
 pub(super) struct Leaf {
-    /// The edition its rows are written under.
-    edition: AtomicU64,
-    /// The latest instant at which somebody with the lock forgot a row, gave something back, or decided. Whoever comes with an earlier
-    /// time is decided at this one: what was forgotten then may have mattered before.
-    floor: AtomicU64,
+    /// Of its rows.
+    pub(super) stamp: Stamp,
     /// How many pages it has; none before its first row.
     pages_used: AtomicU64,
+    /// How often its rows began or ended to move: odd while they do.
+    moves: AtomicU64,
+    /// How many bits of a tag the levels above have used.
+    used_bits: u32,
     /// The level below, once this one was full.
     branch: OnceLock<Box<[Leaf]>>,
     pages: [OnceLock<Arc<Page>>; MOST_PAGES],
-    /// How many bits of a tag the levels above have used.
-    used_bits: u32,
     inner: Mutex<Inner>,
+}
+
+/// The line that a key belongs into, before anybody has looked there.
+#[derive(Clone, Copy)]
+pub(super) struct Near<'a> {
+    pub(super) leaf: &'a Leaf,
+    line: &'a Line,
 }
 
 /// What is under a leaf's lock.
@@ -96,8 +106,11 @@ pub(super) struct Owned<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Spot<'a> {
     pub(super) line: &'a Line,
-    pub(super) slot: usize,
-    pub(super) cell: u64,
+    /// Its cell,
+    pub(super) cell: &'a AtomicU64,
+    /// what that said,
+    pub(super) word: u64,
+    /// and the line's version before.
     pub(super) seen: u64,
 }
 
@@ -141,12 +154,12 @@ pub(super) struct Means<'a> {
 impl Leaf {
     pub(super) fn new(used_bits: u32, edition: u64) -> Leaf {
         Leaf {
-            edition: AtomicU64::new(edition),
-            floor: AtomicU64::new(0),
+            stamp: Stamp::new(edition),
             pages_used: AtomicU64::new(0),
+            moves: AtomicU64::new(0),
+            used_bits,
             branch: OnceLock::new(),
             pages: std::array::from_fn(|_| OnceLock::new()),
-            used_bits,
             inner: Mutex::new(Inner::default()),
         }
     }
@@ -181,39 +194,41 @@ impl Leaf {
         }
     }
 
-    /// The edition of its rows.
+    /// The line that a tag belongs into; none before the first row.
     #[inline(always)]
-    pub(super) fn edition(&self) -> u64 {
-        self.edition.load(Ordering::Acquire)
-    }
-
-    /// Where the edition of its rows is read.
-    #[inline(always)]
-    pub(super) fn present(&self) -> &AtomicU64 {
-        &self.edition
-    }
-
-    /// The earliest instant at which its rows may be decided on. It is looked at after a row was read.
-    #[inline(always)]
-    pub(super) fn floor(&self) -> Timestamp {
-        Timestamp::from_ticks(self.floor.load(Ordering::Relaxed))
-    }
-
-    /// Nobody is to be decided on at an earlier instant. It is said before a row is changed.
-    pub(super) fn raise(&self, now: Timestamp) {
-        self.floor.fetch_max(now.ticks(), Ordering::Relaxed);
-    }
-
-    /// Brings the line near that a tag belongs into. The answer means nothing.
-    #[inline(always)]
-    pub(super) fn glance(&self, tag: Tag) -> u64 {
+    pub(super) fn near(&self, tag: Tag) -> Option<Near<'_>> {
         let lines = self.lines();
-        if lines == 0 { 0 } else { self.line(self.home(tag, lines)).map_or(0, Line::glance) }
+        if lines == 0 {
+            return None;
+        }
+        self.line(self.home(tag, lines)).map(|line| Near { leaf: self, line })
     }
 
     /// Finds a row without a lock. That it is not found means nothing.
     #[inline(always)]
     pub(super) fn find(&self, tag: Tag) -> Option<Spot<'_>> {
+        self.near(tag)?.find(tag)
+    }
+
+    /// Whether a tag has no row, if that can be told without a lock.
+    pub(super) fn lacks(&self, tag: Tag) -> bool {
+        let moves = self.moves.load(Ordering::Acquire);
+        let lacks = moves.is_multiple_of(2) && !self.is_branch() && self.find(tag).is_none();
+        fence(Ordering::Acquire);
+        lacks && self.moves.load(Ordering::Relaxed) == moves
+    }
+
+    /// Rows begin to move, or have come to rest. Only with the lock.
+    fn turn_moves(&self) {
+        let moves = self.moves.load(Ordering::Relaxed);
+        self.moves.store(moves.wrapping_add(1), Ordering::Release);
+        // Whoever sees a row gone sees that they move.
+        fence(Ordering::Release);
+    }
+
+    /// Finds a row that is not in the line it belongs into.
+    #[inline(never)]
+    fn find_further(&self, tag: Tag) -> Option<Spot<'_>> {
         let lines = self.lines();
         if lines == 0 {
             return None;
@@ -222,7 +237,9 @@ impl Leaf {
         for _ in 0..REACH.min(lines) {
             let line = self.line(index)?;
             match line.look(tag) {
-                Look::Found { slot, cell, seen } => return Some(Spot { line, slot, cell, seen }),
+                Look::Found { slot, word, seen } => {
+                    return Some(Spot { line, cell: line.cell(slot), word, seen });
+                }
                 Look::Absent => return None,
                 Look::Passed => index = if index + 1 == lines { 0 } else { index + 1 },
             }
@@ -267,6 +284,25 @@ impl Leaf {
     }
 }
 
+impl<'a> Near<'a> {
+    /// Brings the line near, for whoever will look at it soon. The answer means nothing.
+    #[inline(always)]
+    pub(super) fn glance(&self) -> u64 {
+        self.line.glance()
+    }
+
+    /// Finds a row without a lock. That it is not found means nothing.
+    #[inline(always)]
+    pub(super) fn find(&self, tag: Tag) -> Option<Spot<'a>> {
+        let line = self.line;
+        match line.look(tag) {
+            Look::Found { slot, word, seen } => Some(Spot { line, cell: line.cell(slot), word, seen }),
+            Look::Absent => None,
+            Look::Passed => self.leaf.find_further(tag),
+        }
+    }
+}
+
 impl Default for Inner {
     fn default() -> Inner {
         let shelf = Shelf::default();
@@ -278,9 +314,9 @@ impl<'a> Owned<'a> {
     /// Finds a row and waits until nobody else holds it, then holds it.
     pub(super) fn hold(&self, tag: Tag) -> Option<Spot<'a>> {
         let mut spot = self.leaf.find(tag)?;
-        spot.cell = line::take_any(spot.line.cell(spot.slot));
+        spot.word = line::take_any(spot.cell);
         // Rows only go away under the lock, and we have it.
-        debug_assert!(spot.cell != EMPTY && spot.line.tag(spot.slot) == tag);
+        debug_assert!(spot.word != EMPTY);
         Some(spot)
     }
 
@@ -294,9 +330,8 @@ impl<'a> Owned<'a> {
     /// Carries every row over to the last of these editions; the first is the one they are in.
     pub(super) fn adopt(&mut self, editions: &[Arc<Edition>]) {
         let (Some(first), Some(last)) = (editions.first(), editions.last()) else { return };
-        // Whoever holds a cell and then sees the former edition is before us; whoever takes one after us is not.
-        self.leaf.edition.store(u64::MAX, Ordering::Release);
-        self.leaf.raise(last.at);
+        self.leaf.stamp.lift();
+        self.leaf.stamp.raise(last.at);
         let leaf = self.leaf;
         let mut taken: Vec<(&AtomicU64, Tag, Row)> = Vec::new();
         for index in 0..leaf.lines() {
@@ -321,13 +356,13 @@ impl<'a> Owned<'a> {
             line::give_back(cell, word);
         }
         self.inner.may_be_fresh_from(Timestamp::EPOCH);
-        leaf.edition.store(last.number, Ordering::Release);
+        leaf.stamp.set(last.number);
     }
 
     /// Makes a place for a row that is not there: a blank row that is not forgotten, and that only the leaf's owner decides on.
     pub(super) fn reserve(&mut self, tag: Tag, means: Means<'_>) -> Reserved {
         // Fresh rows may be forgotten on the way.
-        self.leaf.raise(means.now);
+        self.leaf.stamp.raise(means.now);
         // Between the question and the taking somebody else may take the last one.
         while !means.budget.take_row() {
             if !self.may_have_rows(1, tag, means) {
@@ -381,7 +416,7 @@ impl<'a> Owned<'a> {
 
     /// Forgets fresh rows, if there may be any. A large leaf is not searched for one of them at every turn.
     pub(super) fn drop_fresh_if_due(&mut self, means: Means<'_>) {
-        self.leaf.raise(means.now);
+        self.leaf.stamp.raise(means.now);
         self.inner.turns += 1;
         let due = self.inner.rows <= SMALL || self.inner.turns * ROWS_A_TURN >= self.inner.rows;
         if due && self.inner.fresh_from <= means.now {
@@ -432,11 +467,11 @@ impl<'a> Owned<'a> {
     /// Makes an ordinary blank row of a reserved one, to be used or forgotten by whoever comes next.
     pub(super) fn open(&mut self, tag: Tag, means: Means<'_>) {
         if let Some(spot) = self.leaf.find(tag)
-            && spot.cell == RESERVED
+            && spot.word == RESERVED
         {
             let row = Row::blank(&means.edition.limit, Per::Key);
             let word = means.edition.pack(Per::Key, tag, row, &mut self.inner.shelf);
-            line::give_back(spot.line.cell(spot.slot), word);
+            line::give_back(spot.cell, word);
             self.inner.may_be_fresh_from(means.now);
         }
     }
@@ -446,13 +481,13 @@ impl<'a> Owned<'a> {
         if let Some(spot) = self.leaf.find(tag) {
             let freshens = means.edition.freshens(tag, word, &self.inner.shelf, means.now);
             self.inner.may_be_fresh_from(freshens.unwrap_or(NEVER));
-            line::give_back(spot.line.cell(spot.slot), word);
+            line::give_back(spot.cell, word);
         }
     }
 
     /// Forgets a row that is held and has nothing on the shelf.
     pub(super) fn vacate(&mut self, spot: &Spot<'_>, budget: &Budget) {
-        line::give_back(spot.line.cell(spot.slot), EMPTY);
+        line::give_back(spot.cell, EMPTY);
         self.inner.rows -= 1;
         budget.give_row();
     }
@@ -462,7 +497,7 @@ impl<'a> Owned<'a> {
         let word = means.edition.pack(Per::Key, tag, row, &mut self.inner.shelf);
         let freshens = means.edition.freshens(tag, word, &self.inner.shelf, means.now);
         self.inner.may_be_fresh_from(freshens.unwrap_or(NEVER));
-        line::give_back(spot.line.cell(spot.slot), word);
+        line::give_back(spot.cell, word);
     }
 
     /// When there may be room again for a row that found none at this instant.

@@ -10,11 +10,9 @@
 //!
 //! - A **cell** is a row, or says where the row is. Whoever changes a cell *holds* it: sets [`HELD`] by compare-and-swap, and ends by
 //!   storing the next word. Holding is for a handful of instructions; others spin.
-//! - A **tag** changes only while its cell is held or empty, and only by somebody who owns the line's leaf. So a tag that is compared
-//!   *after* the cell was taken is the tag of that cell, whatever happened since the line was first looked at.
-//! - Whoever only looks takes nothing and writes nothing. The **version** rises before a tag changes and again before the new row's
-//!   cell is there; if it is the same after the cell was read as before the tag was, then cell and tag belonged together
-//!   ([`Line::unchanged`]).
+//! - A **tag** changes only while its cell is held or empty, and only by somebody who owns the line's leaf. The **version** rises
+//!   before that and again before the new row's cell is there. If it is the same after the cell was read, or taken, as before the tag was
+//!   compared, then cell and tag belonged together ([`Line::unchanged`]). Whoever only looks takes nothing and writes nothing.
 //! - **passed** says that a row which belongs here lies in a later line, so a search must go on.
 
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
@@ -55,8 +53,8 @@ pub(super) struct Tag {
 /// What a search found in a line.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Look {
-    /// The row's cell as it was, and the line's version before that.
-    Found { slot: usize, cell: u64, seen: u64 },
+    /// What the row's cell said, and the line's version before that.
+    Found { slot: usize, word: u64, seen: u64 },
     /// It is not here, but may be in the next line.
     Passed,
     /// It is not here, nor further on.
@@ -81,9 +79,9 @@ impl Line {
         let seen = self.words[META].load(Ordering::Acquire);
         for slot in 0..SLOTS {
             if self.words[LOWS + slot].load(Ordering::Relaxed) == tag.low && self.high(slot) == tag.high {
-                let cell = self.words[slot].load(Ordering::Acquire);
-                if cell != EMPTY {
-                    return Look::Found { slot, cell, seen };
+                let word = self.words[slot].load(Ordering::Acquire);
+                if word != EMPTY {
+                    return Look::Found { slot, word, seen };
                 }
             }
         }

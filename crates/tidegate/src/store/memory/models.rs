@@ -19,6 +19,7 @@ use tidegate_core::{Amount, ItemSpec, Limit, LimitSpec, Policy, Tick, Timestamp,
 
 use super::brief::Brief;
 use super::budget::Budget;
+use super::gallery::{Gallery, Place};
 use super::line::{PAYLOAD, Tag, WIDE};
 use super::quick::{self, Plea};
 use super::rows::admit;
@@ -27,6 +28,9 @@ use super::tenant::Tenant;
 
 /// When everything begins. Half of it is odd, so a cell that is read with another shape than it was written with says something else.
 const START: Timestamp = at(1_000_014);
+
+/// No limit of the models ends before.
+const LAST: Timestamp = at(u64::MAX);
 
 const fn at(ticks: u64) -> Timestamp {
     Timestamp::from_ticks(ticks)
@@ -56,14 +60,14 @@ fn limit_of(item: ItemSpec) -> Arc<Limit> {
 }
 
 /// A limit without a row.
-fn tenant(limit: &Arc<Limit>) -> Tenant {
+fn tenant_at(limit: &Arc<Limit>, place: Place) -> Tenant {
     let whole = Arc::new(Budget::new(1 << 20));
-    Tenant::new(limit, 1, 0, [1, 2], &whole, START)
+    Tenant::new(limit, 1, 0, [1, 2], &whole, place, START)
 }
 
 /// The same, for several threads.
 fn table(limit: &Arc<Limit>) -> Arc<Tenant> {
-    Arc::new(tenant(limit))
+    Arc::new(tenant_at(limit, Gallery::new().place()))
 }
 
 /// A key's tag: the side says which half of a leaf, or which leaf after a split, it belongs to.
@@ -80,28 +84,27 @@ fn brief(tenant: &Tenant) -> Brief {
 fn seed(tenant: &Tenant, tag: Tag, count: Amount) {
     assert!(admit(tenant, tag, START));
     if count > 0 {
-        assert_eq!(decide(tenant, tag, count, &brief(tenant), START), Some(Verdict::Granted));
+        assert_eq!(decide(tenant, tag, count, START), Some(Verdict::Granted));
     }
 }
 
 /// Decides on a key's row without a lock; `None` if that cannot be.
-fn decide(tenant: &Tenant, tag: Tag, count: Amount, brief: &Brief, now: Timestamp) -> Option<Verdict> {
-    quick::decide_one(&Plea { tenant, key: None, tag: Some(tag), count }, brief, now)
+fn decide(tenant: &Tenant, tag: Tag, count: Amount, now: Timestamp) -> Option<Verdict> {
+    quick::decide_one(&Plea { tenant, key: None, tag: Some(tag), count }, None, now)
 }
 
 /// The same, and how much was charged.
-fn charged(tenant: &Tenant, tag: Tag, count: Amount, brief: &Brief) -> Amount {
-    if decide(tenant, tag, count, brief, START) == Some(Verdict::Granted) { count } else { 0 }
+fn charged(tenant: &Tenant, tag: Tag, count: Amount) -> Amount {
+    if decide(tenant, tag, count, START) == Some(Verdict::Granted) { count } else { 0 }
 }
 
 /// How much of a key is spent, once nobody is busy; `None` if it has no row.
 fn used(tenant: &Tenant, tag: Tag) -> Option<Amount> {
     let leaf = tenant.leaf(tag)?;
     let _alone = leaf.own();
-    let cell = leaf.find(tag)?.cell;
+    let cell = leaf.find(tag)?.word;
     assert_eq!(cell & WIDE, 0, "the models' rows are small");
-    let brief = brief(tenant);
-    Some(brief.first.reading(cell & PAYLOAD, brief.ends, START).used)
+    Some(brief(tenant).first.reading(cell & PAYLOAD, LAST, START).used)
 }
 
 /// The other thread of a model, with a hand on the table.

@@ -94,7 +94,8 @@ impl Shared {
     fn add(&self, id: Box<str>, limit: &Arc<Limit>, now: Timestamp) {
         let generation = self.generations.fetch_add(1, Ordering::Relaxed) + 1;
         let fence = self.highest_fence.load(Ordering::Relaxed);
-        let tenant = Tenant::new(limit, generation, fence, self.secret, &self.budget, now);
+        let tenant =
+            Tenant::new(limit, generation, fence, self.secret, &self.budget, self.gallery.place(), now);
         self.limits.write().unwrap_or_else(PoisonError::into_inner).insert(id, Arc::new(tenant));
     }
 

@@ -8,6 +8,8 @@
 
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 
+use std::hash::{BuildHasher, Hasher};
+
 use ahash::RandomState;
 
 use super::line::Tag;
@@ -35,9 +37,17 @@ impl Printer {
     /// The fingerprint of a key.
     #[inline(always)]
     pub(super) fn print(&self, key: &[u8]) -> Tag {
-        let high = u32::try_from(self.high.hash_one(key) >> 32).expect("32 bits");
-        Tag { low: self.low.hash_one(key), high }
+        let high = u32::try_from(digest(&self.high, key) >> 32).expect("32 bits");
+        Tag { low: digest(&self.low, key), high }
     }
+}
+
+/// The bytes alone: their number is part of the hash as it is.
+#[inline(always)]
+fn digest(keys: &RandomState, key: &[u8]) -> u64 {
+    let mut hasher = keys.build_hasher();
+    hasher.write(key);
+    hasher.finish()
 }
 
 #[cfg(test)]

@@ -19,10 +19,12 @@
 use arrayvec::ArrayVec;
 use tidegate_core::{Denial, Intent, Load, Place, Reading, Timestamp, Verdict, Wait};
 
-use super::brief::{AskLaw, Board, Brief, CellLaw, Short};
-use super::leaf::Spot;
+use super::brief::{AskLaw, CellLaw, Sheet, Short};
+use super::counts;
+use super::leaf::{Near, Spot};
 use super::line::{self, HELD, PAYLOAD, PRESENT, Tag, WIDE};
-use super::sync::{AtomicU64, Ordering, fence, pause};
+use super::stamp::Stamp;
+use super::sync::pause;
 use super::tenant::Tenant;
 
 /// The most rows that are decided on the quick way.
@@ -44,7 +46,11 @@ impl Plea<'_> {
     /// The key's fingerprint.
     #[inline(always)]
     pub(super) fn tag(&self) -> Option<Tag> {
-        self.tag.or_else(|| self.key.map(|key| self.tenant.printer.print(key)))
+        match (self.tag, self.key) {
+            (Some(tag), _) => Some(tag),
+            (None, Some(key)) => Some(self.tenant.printer.print(key)),
+            (None, None) => None,
+        }
     }
 }
 
@@ -61,23 +67,34 @@ pub(super) enum Quick {
     Otherwise,
 }
 
+/// A refusal, where it is counted, and the editions that its places were judged in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Refused {
+    pub(super) denial: Denial,
+    column: usize,
+    /// Of what binds, and of what refused first.
+    pub(super) editions: [u64; 2],
+}
+
 /// What is told after the decision of every item: the ask, the edition it was judged in, the item, and what it says.
 pub(super) type Reader<'r> = Option<&'r mut dyn FnMut(usize, u64, usize, Reading)>;
 
-/// A row that is asked: what its cell said, and what it would say after a grant.
+/// Why a try came to nothing.
+enum Setback {
+    /// Somebody was faster.
+    Again,
+    /// A row has seen this instant already.
+    At(Timestamp),
+    /// It is not for us.
+    Otherwise,
+}
+
+/// A row that is asked: by which rules it was judged, where it is, what its cell said, and what it would say after a grant.
 #[derive(Clone, Copy)]
 struct Stand<'a> {
-    cell: &'a AtomicU64,
-    word: u64,
+    sheet: Sheet<'a>,
+    spot: Spot<'a>,
     next: u64,
-    /// Where the edition of the row is read, and which it was judged in.
-    present: &'a AtomicU64,
-    edition: u64,
-    /// Where what it was judged by is written, and as of when.
-    board: &'a Board,
-    turn: u64,
-    /// Where a key's row was found.
-    spot: Option<(Spot<'a>, Tag)>,
 }
 
 /// What is kept of an item for whoever wants to read it.
@@ -93,33 +110,15 @@ struct Round<'a> {
     stands: ArrayVec<Stand<'a>, MOST_ROWS>,
     notes: ArrayVec<Note, MOST_ROWS>,
     denial: Option<Refused>,
-    /// The ask of a row that was not found and would be charged.
-    wants_row: Option<usize>,
+    /// The asks of rows that were not found and would be charged, by bits.
+    want_rows: u32,
     /// Whether one of the limits ends.
     ends: bool,
+    /// Whether somebody wants to read what the items say.
+    reads: bool,
 }
 
-/// A refusal, where it is counted, and the editions that its places were judged in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Refused {
-    pub(super) denial: Denial,
-    column: usize,
-    /// Of what binds, and of what refused first.
-    pub(super) editions: [u64; 2],
-}
-
-/// Why a try came to nothing.
-enum Setback {
-    /// Somebody was faster.
-    Again,
-    /// A row has seen this instant already.
-    At(Timestamp),
-    /// It is not for us.
-    Otherwise,
-}
-
-/// Decides the pleas of one order together.
-#[inline(always)]
+/// Decides the pleas of one order together. They are of [different](are_apart) limits.
 pub(super) fn decide(pleas: &[Plea<'_>], intent: Intent, now: Timestamp, reader: &mut Reader<'_>) -> Quick {
     let (mut turn, mut at) = (0, now);
     for _ in 0..TRIES {
@@ -133,96 +132,108 @@ pub(super) fn decide(pleas: &[Plea<'_>], intent: Intent, now: Timestamp, reader:
     Quick::Otherwise
 }
 
+/// Whether these are few enough, and no limit among them is asked twice: the second would be judged as if there were no first.
+#[inline]
+pub(super) fn are_apart<'a>(tenants: impl ExactSizeIterator<Item = &'a Tenant> + Clone) -> bool {
+    let is_first =
+        |(ask, tenant): (usize, &Tenant)| !tenants.clone().take(ask).any(|other| std::ptr::eq(other, tenant));
+    tenants.len() <= MOST_ROWS && tenants.clone().enumerate().all(is_first)
+}
+
+#[inline(always)]
 fn attempt(
     pleas: &[Plea<'_>],
     intent: Intent,
     now: Timestamp,
     reader: &mut Reader<'_>,
 ) -> Result<Quick, Setback> {
-    let mut round =
-        Round { stands: ArrayVec::new(), notes: ArrayVec::new(), denial: None, wants_row: None, ends: false };
-    let reads = reader.is_some();
+    let mut round = Round::new(reader.is_some());
     for (ask, plea) in pleas.iter().enumerate() {
-        if pleas[..ask].iter().any(|other| std::ptr::eq(other.tenant, plea.tenant)) {
-            return Err(Setback::Otherwise);
-        }
-        let brief = plea.tenant.board.read().filter(|brief| brief.is_good(now)).ok_or(Setback::Otherwise)?;
-        round.ends |= brief.ends();
-        round.enter(ask, plea, &brief, &brief.first, now, reads)?;
-        if brief.has_second() {
-            let second = plea.tenant.board.second(&brief).ok_or(Setback::Again)?;
-            round.enter(ask, plea, &brief, &second, now, reads)?;
-        }
+        round.enter(ask, plea, now)?;
     }
-    if let Some(refused) = round.denial {
-        round.refuse(&refused.denial, reads)?;
-        if intent == Intent::Acquire {
-            pleas[refused.denial.binding.line].tenant.counts.refused(refused.column);
+    if round.denial.is_none() && round.want_rows == 0 && intent == Intent::Acquire {
+        round.charge()?;
+        let stripe = counts::own();
+        for plea in pleas {
+            plea.tenant.counts.granted_on(stripe, 1);
         }
         round.tell(now, reader);
-        return Ok(Quick::Refused(refused, now));
+        return Ok(Quick::Granted(now));
     }
-    if let Some(ask) = round.wants_row {
-        // That a row was not found is not believed by somebody who only looks.
-        return if intent == Intent::Acquire { Ok(Quick::NeedsRow { ask }) } else { Err(Setback::Otherwise) };
-    }
-    match intent {
-        Intent::Acquire => {
-            round.charge()?;
-            for plea in pleas {
-                plea.tenant.counts.granted();
-            }
-        }
-        Intent::Peek if round.stands.iter().all(Stand::is_as_seen) => {}
-        Intent::Peek => return Err(Setback::Again),
-    }
-    round.tell(now, reader);
-    Ok(Quick::Granted(now))
+    round.end(pleas, intent, now, reader)
 }
 
 impl<'a> Round<'a> {
-    /// Finds the row of one item, judges it, and reckons what it would say after a grant.
     #[inline(always)]
-    fn enter(
-        &mut self,
-        ask: usize,
-        plea: &Plea<'a>,
-        brief: &Brief,
-        short: &Short,
-        now: Timestamp,
-        reads: bool,
-    ) -> Result<(), Setback> {
-        let found =
-            if short.is_of_key() { find_key(plea, brief, now)? } else { Some(find_all(plea, brief, now)?) };
-        let word = found.as_ref().map_or(PRESENT, |stand| stand.word);
-        let cost = short.cost(Load::of(plea.count));
-        let judged = short.of_law(JudgeAndReckon { payload: usable(word)? & PAYLOAD, cost, now })?;
-        let next = match judged {
-            Judged::Denied(wait) => {
-                let place = Place { line: ask, item: short.item() };
-                self.deny(place, wait, short.column(), brief.edition);
-                word
-            }
-            Judged::Granted(next) => PRESENT | next,
-        };
-        if reads {
-            let note = Note { ask, edition: brief.edition, short: *short, ends: brief.ends };
-            self.notes.try_push(note).map_err(|_| Setback::Otherwise)?;
-        }
-        match found {
-            Some(stand) => self.stands.try_push(Stand { next, ..stand }).map_err(|_| Setback::Otherwise),
-            // A look at what is not there is not for us, nor is the row that nothing is charged to.
-            None if cost == 0 => Err(Setback::Otherwise),
-            None => {
-                self.wants_row = self.wants_row.or(Some(ask));
-                Ok(())
-            }
+    fn new(reads: bool) -> Round<'a> {
+        Round {
+            stands: ArrayVec::new(),
+            notes: ArrayVec::new(),
+            denial: None,
+            want_rows: 0,
+            ends: false,
+            reads,
         }
     }
 
-    /// Keeps the harshest refusal, the first written of equals.
+    /// Finds the rows of an ask, judges them, and reckons what they would say after a grant.
     #[inline(always)]
-    fn deny(&mut self, place: Place, wait: Wait, column: usize, edition: u64) {
+    fn enter(&mut self, ask: usize, plea: &Plea<'a>, now: Timestamp) -> Result<(), Setback> {
+        let sheet = plea.tenant.board.sheet();
+        let short = sheet.first();
+        if !sheet.is_good(now) {
+            return Err(Setback::Otherwise);
+        }
+        self.ends |= short.ends();
+        self.enter_item(ask, plea, sheet, &short, now)?;
+        if short.has_second() {
+            self.enter_second(ask, plea, sheet, now)?;
+        }
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn enter_second(
+        &mut self,
+        ask: usize,
+        plea: &Plea<'a>,
+        sheet: Sheet<'a>,
+        now: Timestamp,
+    ) -> Result<(), Setback> {
+        self.enter_item(ask, plea, sheet, &sheet.second(), now)
+    }
+
+    #[inline(always)]
+    fn enter_item(
+        &mut self,
+        ask: usize,
+        plea: &Plea<'a>,
+        sheet: Sheet<'a>,
+        short: &Short,
+        now: Timestamp,
+    ) -> Result<(), Setback> {
+        let found = if short.is_of_key() {
+            find_key(plea, None, sheet, short, now)?
+        } else {
+            Some(find_all(plea.tenant, sheet, now)?)
+        };
+        let Some(spot) = found else {
+            return short.of_law(EnterNew { round: self, ask, plea, sheet, short, now });
+        };
+        short.of_law(Enter { round: self, ask, plea, sheet, short, spot, now })
+    }
+
+    #[cold]
+    fn note(&mut self, ask: usize, sheet: Sheet<'a>, short: &Short) {
+        let ends = if short.ends() { sheet.ends() } else { Timestamp::from_ticks(u64::MAX) };
+        self.notes.push(Note { ask, edition: sheet.edition(), short: *short, ends });
+    }
+
+    /// Keeps the harshest refusal, the first written of equals.
+    #[cold]
+    fn deny(&mut self, ask: usize, sheet: Sheet<'a>, short: &Short, wait: Wait) {
+        let place = Place { line: ask, item: short.item() };
+        let (column, edition) = (short.column(), sheet.edition());
         match &mut self.denial {
             None => {
                 let denial = Denial { binding: place, wait, first: place };
@@ -236,68 +247,195 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Whether the refusal can be given as it is.
+    /// Takes every cell if it still says what was judged, charges them all, and gives them back.
     #[inline(always)]
-    fn refuse(&self, denial: &Denial, reads: bool) -> Result<(), Setback> {
+    fn charge(&mut self) -> Result<(), Setback> {
+        let (order, stands) = (self.by_address(), self.stands.as_mut_slice());
+        let mut taken = 0;
+        for &index in &order[..stands.len()] {
+            let Spot { cell, word, .. } = stands[index].spot;
+            if !line::take(cell, word) {
+                break;
+            }
+            taken += 1;
+        }
+        let whole = taken == stands.len() && stands.iter().all(Stand::is_as_seen);
+        if !whole {
+            order[..taken]
+                .iter()
+                .for_each(|&index| line::give_back(stands[index].spot.cell, stands[index].spot.word));
+            return Err(Setback::Again);
+        }
+        for stand in stands {
+            stand.spot.word = stand.next;
+            line::give_back(stand.spot.cell, stand.next);
+        }
+        Ok(())
+    }
+
+    /// The stands in the order in which their cells are taken, which is the same for everybody: so one of those who meet gets on.
+    #[inline(always)]
+    fn by_address(&self) -> [usize; MOST_ROWS] {
+        let address = |stand: &Stand<'_>| std::ptr::from_ref(stand.spot.cell);
+        if self.stands.is_sorted_by_key(address) {
+            return [0, 1, 2, 3, 4, 5, 6, 7];
+        }
+        let mut order = [0; MOST_ROWS];
+        for (index, stand) in self.stands.iter().enumerate() {
+            let own = address(stand);
+            let before = self.stands.iter().filter(|other| address(other) < own).count();
+            order[before] = index;
+        }
+        order
+    }
+
+    /// What is not simply granted.
+    #[inline(never)]
+    fn end(
+        &self,
+        pleas: &[Plea<'a>],
+        intent: Intent,
+        now: Timestamp,
+        reader: &mut Reader<'_>,
+    ) -> Result<Quick, Setback> {
+        if let Some(refused) = self.denial {
+            self.refuse(pleas, &refused.denial, now)?;
+            if intent == Intent::Acquire {
+                pleas[refused.denial.binding.line].tenant.counts.refused(refused.column);
+            }
+            self.tell(now, reader);
+            return Ok(Quick::Refused(refused, now));
+        }
+        match intent {
+            Intent::Acquire => {
+                let ask = usize::try_from(self.want_rows.trailing_zeros()).expect("below 32");
+                Ok(Quick::NeedsRow { ask })
+            }
+            // That a row was not found is not believed by somebody who only looks.
+            Intent::Peek if self.want_rows != 0 => Err(Setback::Otherwise),
+            Intent::Peek if self.stands.iter().all(Stand::is_as_seen) => {
+                self.tell(now, reader);
+                Ok(Quick::Granted(now))
+            }
+            Intent::Peek => Err(Setback::Again),
+        }
+    }
+
+    /// Whether the refusal can be given as it is.
+    fn refuse(&self, pleas: &[Plea<'a>], denial: &Denial, now: Timestamp) -> Result<(), Setback> {
         // A limit that ends may have to take back what its items promise; all of them, unless the first says never.
         let final_word = denial.wait == Wait::Never && denial.binding == denial.first;
-        // What is read of a row that was not found is not believed.
-        if (self.ends && !final_word) || (reads && self.wants_row.is_some()) {
+        // Nobody has read what is not there.
+        if (self.ends && !final_word) || (self.reads && self.want_rows != 0) {
             return Err(Setback::Otherwise);
+        }
+        if self.want_rows != 0 {
+            self.are_without_rows(pleas, now)?;
         }
         if self.stands.iter().all(Stand::is_as_seen) { Ok(()) } else { Err(Setback::Again) }
     }
 
-    /// Takes every cell if it still says what was judged, charges them all, and gives them back.
-    #[inline(always)]
-    fn charge(&mut self) -> Result<(), Setback> {
-        let order = self.by_address();
-        let stands = &mut self.stands;
-        let taken = order.iter().take_while(|&&index| stands[usize::from(index)].take()).count();
-        let whole = taken == stands.len() && stands.iter().all(Stand::is_its_own);
-        for &index in &order[..taken] {
-            let stand = &mut stands[usize::from(index)];
-            if whole {
-                stand.word = stand.next;
+    /// Whether the rows that were not found are not there: one of them might refuse for longer.
+    fn are_without_rows(&self, pleas: &[Plea<'a>], now: Timestamp) -> Result<(), Setback> {
+        for (_, plea) in pleas.iter().enumerate().filter(|(ask, _)| self.want_rows >> ask & 1 == 1) {
+            let tag = plea.tag().ok_or(Setback::Otherwise)?;
+            let sheet = plea.tenant.board.sheet();
+            if let Some(leaf) = plea.tenant.leaf(tag) {
+                is_in(&leaf.stamp, sheet)?;
+                if !leaf.lacks(tag) {
+                    return Err(Setback::Otherwise);
+                }
+                not_before(leaf.stamp.floor(), now)?;
             }
-            line::give_back(stand.cell, stand.word);
-        }
-        if whole { Ok(()) } else { Err(Setback::Again) }
-    }
-
-    /// The stands in the order in which their cells are taken.
-    #[inline(always)]
-    fn by_address(&self) -> ArrayVec<u8, MOST_ROWS> {
-        let mut order: ArrayVec<u8, MOST_ROWS> = ArrayVec::new();
-        let address = |index: u8| std::ptr::from_ref(self.stands[usize::from(index)].cell);
-        // A handful, nearly always in order.
-        for index in 0..self.stands.len() {
-            let mut place = order.len();
-            let index = u8::try_from(index).expect("a handful");
-            while place > 0 && address(index) < address(order[place - 1]) {
-                place -= 1;
+            if !sheet.is_good(now) || !sheet.stands() {
+                return Err(Setback::Again);
             }
-            order.insert(place, index);
         }
-        order
+        Ok(())
     }
 
     /// Tells what every item says, if somebody wants to know.
     #[inline(always)]
     fn tell(&self, at: Timestamp, reader: &mut Reader<'_>) {
-        let Some(reader) = reader else { return };
+        if let Some(reader) = reader {
+            self.tell_reader(at, reader);
+        }
+    }
+
+    #[inline(never)]
+    fn tell_reader(&self, at: Timestamp, reader: &mut dyn FnMut(usize, u64, usize, Reading)) {
         for (note, stand) in self.notes.iter().zip(&self.stands) {
-            let reading = note.short.reading(stand.word & PAYLOAD, note.ends, at);
+            let reading = note.short.reading(stand.spot.word & PAYLOAD, note.ends, at);
             reader(note.ask, note.edition, note.short.item(), reading);
         }
     }
 }
 
-/// Whether a cost fits a payload at an instant, and what the payload is after that.
-struct JudgeAndReckon {
-    payload: u64,
-    cost: u64,
+/// An item of an ask that enters a round, with its row.
+struct Enter<'r, 'a> {
+    round: &'r mut Round<'a>,
+    ask: usize,
+    plea: &'r Plea<'a>,
+    sheet: Sheet<'a>,
+    short: &'r Short,
+    spot: Spot<'a>,
     now: Timestamp,
+}
+
+impl AskLaw for Enter<'_, '_> {
+    type Answer = Result<(), Setback>;
+
+    #[inline(always)]
+    fn ask(self, law: &impl CellLaw) -> Result<(), Setback> {
+        let Enter { round, ask, plea, sheet, short, spot, now } = self;
+        let cost = short.cost(Load::of(plea.count));
+        let next = match judge(law, usable(spot.word)?, cost, now) {
+            Ok(Judged::Granted(next)) => PRESENT | next,
+            Ok(Judged::Denied(wait)) => {
+                round.deny(ask, sheet, short, wait);
+                spot.word
+            }
+            Err(Setback::At(_)) if !sheet.stands() => return Err(Setback::Again),
+            Err(setback) => return Err(setback),
+        };
+        if round.stands.is_full() {
+            return Err(Setback::Otherwise);
+        }
+        if round.reads {
+            round.note(ask, sheet, short);
+        }
+        round.stands.push(Stand { sheet, spot, next });
+        Ok(())
+    }
+}
+
+/// An item of an ask whose key has no row: it is judged as if it had a blank one.
+struct EnterNew<'r, 'a> {
+    round: &'r mut Round<'a>,
+    ask: usize,
+    plea: &'r Plea<'a>,
+    sheet: Sheet<'a>,
+    short: &'r Short,
+    now: Timestamp,
+}
+
+impl AskLaw for EnterNew<'_, '_> {
+    type Answer = Result<(), Setback>;
+
+    #[inline(never)]
+    fn ask(self, law: &impl CellLaw) -> Result<(), Setback> {
+        let EnterNew { round, ask, plea, sheet, short, now } = self;
+        let cost = short.cost(Load::of(plea.count));
+        // A look at what is not there is not for us, nor is the row that nothing is charged to.
+        if cost == 0 {
+            return Err(Setback::Otherwise);
+        }
+        if let Judged::Denied(wait) = judge(law, 0, cost, now)? {
+            round.deny(ask, sheet, short, wait);
+        }
+        round.want_rows |= 1 << ask;
+        Ok(())
+    }
 }
 
 enum Judged {
@@ -305,58 +443,54 @@ enum Judged {
     Denied(Wait),
 }
 
-impl AskLaw for JudgeAndReckon {
-    type Answer = Result<Judged, Setback>;
-
-    #[inline(always)]
-    fn ask(self, law: &impl CellLaw) -> Result<Judged, Setback> {
-        let JudgeAndReckon { payload, cost, now } = self;
-        let latest = law.latest(payload);
-        if latest > now {
-            return Err(Setback::At(latest));
-        }
-        match law.judge(payload, cost, now) {
-            Verdict::Denied(wait) => Ok(Judged::Denied(wait)),
-            Verdict::Granted => law.charge(payload, cost, now).map(Judged::Granted).ok_or(Setback::Otherwise),
-        }
+/// Whether a cost fits a payload at an instant, and what the payload is after that.
+#[inline(always)]
+fn judge(law: &impl CellLaw, payload: u64, cost: u64, now: Timestamp) -> Result<Judged, Setback> {
+    let latest = law.latest(payload);
+    if latest > now {
+        return Err(Setback::At(latest));
+    }
+    match law.judge(payload, cost, now) {
+        Verdict::Denied(wait) => Ok(Judged::Denied(wait)),
+        Verdict::Granted => law.charge(payload, cost, now).map(Judged::Granted).ok_or(Setback::Otherwise),
     }
 }
 
+/// Finds the row of a key; `None` if it has none.
 #[inline(always)]
-fn find_all<'a>(plea: &Plea<'a>, brief: &Brief, now: Timestamp) -> Result<Stand<'a>, Setback> {
-    let all = &plea.tenant.all;
-    let word = all.cell.load(Ordering::Acquire);
-    not_before(all.floor(), now)?;
-    if all.edition() != brief.edition {
-        return Err(Setback::Otherwise);
-    }
-    Ok(Stand {
-        cell: &all.cell,
-        word,
-        next: word,
-        present: all.present(),
-        edition: brief.edition,
-        board: &plea.tenant.board,
-        turn: brief.turn(),
-        spot: None,
-    })
-}
-
-#[inline(always)]
-fn find_key<'a>(plea: &Plea<'a>, brief: &Brief, now: Timestamp) -> Result<Option<Stand<'a>>, Setback> {
+fn find_key<'a>(
+    plea: &Plea<'a>,
+    near: Option<Near<'a>>,
+    sheet: Sheet<'_>,
+    short: &Short,
+    now: Timestamp,
+) -> Result<Option<Spot<'a>>, Setback> {
     let tag = plea.tag().ok_or(Setback::Otherwise)?;
-    let nowhere = if brief.excepts() { Err(Setback::Otherwise) } else { Ok(None) };
-    let Some(leaf) = plea.tenant.leaf(tag) else { return nowhere };
-    let found = leaf.find(tag);
-    not_before(leaf.floor(), now)?;
-    if leaf.edition() != brief.edition {
-        return Err(Setback::Otherwise);
+    if let Some(near) = near.or_else(|| plea.tenant.near(tag)) {
+        let stamp = &near.leaf.stamp;
+        is_in(stamp, sheet)?;
+        if let Some(spot) = near.find(tag) {
+            not_before(stamp.floor(), now)?;
+            return Ok(Some(spot));
+        }
     }
-    let Some(spot) = found else { return nowhere };
-    let (cell, word) = (spot.line.cell(spot.slot), spot.cell);
-    let (present, edition) = (leaf.present(), brief.edition);
-    let (board, turn) = (&plea.tenant.board, brief.turn());
-    Ok(Some(Stand { cell, word, next: word, present, edition, board, turn, spot: Some((spot, tag)) }))
+    if short.excepts() { Err(Setback::Otherwise) } else { Ok(None) }
+}
+
+/// Finds the row of all keys together.
+#[inline(always)]
+fn find_all<'a>(tenant: &'a Tenant, sheet: Sheet<'_>, now: Timestamp) -> Result<Spot<'a>, Setback> {
+    let all = &tenant.all;
+    is_in(&all.stamp, sheet)?;
+    let spot = all.spot();
+    not_before(all.stamp.floor(), now)?;
+    Ok(spot)
+}
+
+/// Rows in an earlier edition say something else.
+#[inline(always)]
+fn is_in(stamp: &Stamp, sheet: Sheet<'_>) -> Result<(), Setback> {
+    if stamp.edition() == sheet.edition() { Ok(()) } else { Err(Setback::Otherwise) }
 }
 
 /// What is decided is not decided before somebody else's deed.
@@ -365,58 +499,50 @@ fn not_before(floor: Timestamp, now: Timestamp) -> Result<(), Setback> {
     if floor > now { Err(Setback::At(floor)) } else { Ok(()) }
 }
 
-/// What a cell says, if it is a row that nobody holds.
+/// What a cell says of its row, if nobody holds it and it is there.
 #[inline(always)]
 fn usable(word: u64) -> Result<u64, Setback> {
-    match word {
-        _ if word & HELD != 0 => Err(Setback::Again),
-        _ if word & WIDE != 0 => Err(Setback::Otherwise),
-        _ => Ok(word),
+    if word & (HELD | WIDE) == 0 {
+        return Ok(word & PAYLOAD);
     }
+    Err(if word & HELD == 0 { Setback::Otherwise } else { Setback::Again })
 }
 
 impl Stand<'_> {
-    #[inline(always)]
-    fn take(&self) -> bool {
-        line::take(self.cell, self.word)
-    }
-
-    /// Whether the row is in the edition it was judged in.
-    #[inline(always)]
-    fn is_in_edition(&self) -> bool {
-        self.present.load(Ordering::Acquire) == self.edition
-    }
-
-    /// Whether a cell that we hold is that of the row, in the edition that it was judged in, and nobody has begun another. Who
-    /// came after an edit began could be charged later than the edit's own instant, and be carried over as if before it.
-    #[inline(always)]
-    fn is_its_own(&self) -> bool {
-        self.is_in_edition()
-            && self.board.is_at(self.turn)
-            && self.spot.is_none_or(|(spot, tag)| spot.line.tag(spot.slot) == tag)
-    }
-
-    /// Whether what was read belonged together, and was in the edition it was read for.
+    /// Whether the cell that was read, or taken, was the row's, and by its rules. The row was in their edition before; before rows are
+    /// carried over to another edition the board turns.
     #[inline(always)]
     fn is_as_seen(&self) -> bool {
-        fence(Ordering::Acquire);
-        self.spot.is_none_or(|(spot, _)| spot.line.unchanged(spot.seen)) && self.is_in_edition()
+        self.spot.line.unchanged(self.spot.seen) && self.sheet.stands()
     }
 }
 
 /// What the cell of a new row says after this was charged to it; `None` if it does not fit.
-pub(super) fn first_word(brief: &Brief, count: u64, now: Timestamp) -> Option<u64> {
-    let cost = brief.first.cost(Load::of(count));
-    match brief.first.of_law(JudgeAndReckon { payload: 0, cost, now }) {
-        Ok(Judged::Granted(next)) => Some(PRESENT | next),
-        _ => None,
+pub(super) fn first_word(short: &Short, count: u64, now: Timestamp) -> Option<u64> {
+    short.of_law(First { cost: short.cost(Load::of(count)), now })
+}
+
+/// The first charge of a row.
+struct First {
+    cost: u64,
+    now: Timestamp,
+}
+
+impl AskLaw for First {
+    type Answer = Option<u64>;
+
+    fn ask(self, law: &impl CellLaw) -> Option<u64> {
+        match judge(law, 0, self.cost, self.now) {
+            Ok(Judged::Granted(next)) => Some(PRESENT | next),
+            _ => None,
+        }
     }
 }
 
-/// Decides one ask of a limit with one item, and says only whether and when.
+/// Decides one ask of a limit with one item, and says only whether and when. The caller counts what is granted.
 #[inline(always)]
-pub(super) fn decide_one(plea: &Plea<'_>, brief: &Brief, now: Timestamp) -> Option<Verdict> {
-    match attempt_one(plea, brief, now) {
+pub(super) fn decide_one<'a>(plea: &Plea<'a>, near: Option<Near<'a>>, now: Timestamp) -> Option<Verdict> {
+    match attempt_one(plea, near, now) {
         Ok(verdict) => Some(verdict),
         Err(Setback::Again) => decide_one_again(plea, now),
         Err(_) => None,
@@ -428,7 +554,7 @@ fn decide_one_again(plea: &Plea<'_>, now: Timestamp) -> Option<Verdict> {
     let mut turn = 0;
     for _ in 0..TRIES {
         pause(&mut turn);
-        match attempt_one(plea, &plea.tenant.board.read()?, now) {
+        match attempt_one(plea, None, now) {
             Ok(verdict) => return Some(verdict),
             Err(Setback::Again) => {}
             Err(_) => return None,
@@ -438,39 +564,60 @@ fn decide_one_again(plea: &Plea<'_>, now: Timestamp) -> Option<Verdict> {
 }
 
 #[inline(always)]
-fn attempt_one(plea: &Plea<'_>, brief: &Brief, now: Timestamp) -> Result<Verdict, Setback> {
-    let tenant = plea.tenant;
-    if brief.has_second() || !brief.is_good(now) {
+fn attempt_one<'a>(plea: &Plea<'a>, near: Option<Near<'a>>, now: Timestamp) -> Result<Verdict, Setback> {
+    let sheet = plea.tenant.board.sheet();
+    let short = sheet.first();
+    if short.has_second() || !sheet.is_good(now) {
         return Err(Setback::Otherwise);
     }
-    let short = &brief.first;
-    let stand = if short.is_of_key() {
-        find_key(plea, brief, now)?.ok_or(Setback::Otherwise)?
-    } else {
-        find_all(plea, brief, now)?
-    };
-    let (cell, word) = (stand.cell, stand.word);
-    let cost = short.cost(Load::of(plea.count));
-    match short.of_law(JudgeAndReckon { payload: usable(word)? & PAYLOAD, cost, now })? {
-        Judged::Denied(Wait::Until(_)) if brief.ends() => Err(Setback::Otherwise),
-        Judged::Denied(wait) => {
-            if !stand.is_as_seen() {
-                return Err(if stand.is_in_edition() { Setback::Again } else { Setback::Otherwise });
+    if !short.is_of_key() {
+        return attempt_all(plea, sheet, now);
+    }
+    let spot = find_key(plea, near, sheet, &short, now)?.ok_or(Setback::Otherwise)?;
+    short.of_law(One { plea, sheet, short: &short, spot, now })
+}
+
+#[inline(never)]
+fn attempt_all(plea: &Plea<'_>, sheet: Sheet<'_>, now: Timestamp) -> Result<Verdict, Setback> {
+    let spot = find_all(plea.tenant, sheet, now)?;
+    let short = sheet.first();
+    short.of_law(One { plea, sheet, short: &short, spot, now })
+}
+
+/// The only item of an ask, with its row.
+struct One<'r, 'a> {
+    plea: &'r Plea<'a>,
+    sheet: Sheet<'r>,
+    short: &'r Short,
+    spot: Spot<'a>,
+    now: Timestamp,
+}
+
+impl AskLaw for One<'_, '_> {
+    type Answer = Result<Verdict, Setback>;
+
+    #[inline(always)]
+    fn ask(self, law: &impl CellLaw) -> Result<Verdict, Setback> {
+        let One { plea, sheet, short, spot, now } = self;
+        let cost = short.cost(Load::of(plea.count));
+        let stand = Stand { sheet, spot, next: 0 };
+        match judge(law, usable(spot.word)?, cost, now)? {
+            Judged::Denied(Wait::Until(_)) if short.ends() => Err(Setback::Otherwise),
+            Judged::Denied(wait) => {
+                if !stand.is_as_seen() {
+                    return Err(Setback::Again);
+                }
+                plea.tenant.counts.refused(short.column());
+                Ok(Verdict::Denied(wait))
             }
-            tenant.counts.refused(short.column());
-            Ok(Verdict::Denied(wait))
-        }
-        Judged::Granted(next) => {
-            if !line::take(cell, word) {
-                return Err(Setback::Again);
+            Judged::Granted(next) => {
+                if !line::take(spot.cell, spot.word) {
+                    return Err(Setback::Again);
+                }
+                let own = stand.is_as_seen();
+                line::give_back(spot.cell, if own { PRESENT | next } else { spot.word });
+                if own { Ok(Verdict::Granted) } else { Err(Setback::Again) }
             }
-            let own = stand.is_its_own();
-            line::give_back(cell, if own { PRESENT | next } else { word });
-            if !own {
-                return Err(if stand.is_in_edition() { Setback::Again } else { Setback::Otherwise });
-            }
-            tenant.counts.granted();
-            Ok(Verdict::Granted)
         }
     }
 }

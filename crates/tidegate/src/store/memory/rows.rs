@@ -22,8 +22,8 @@ pub(super) fn with_row<T>(
         let mut owned = tenant.all.own();
         let edition = tenant.edition();
         owned.adopt(tenant, &edition);
-        tenant.all.raise(now);
-        let word = line::take_any(&tenant.all.cell);
+        tenant.all.stamp.raise(now);
+        let word = line::take_any(tenant.all.cell());
         let mut row = edition.unpack(Per::All, word, &mut owned.shelf);
         let answer = change(&edition, Seat::All, &mut row);
         owned.settle(&edition, row);
@@ -35,7 +35,7 @@ pub(super) fn with_row<T>(
     }
     loop {
         let (mut owned, edition) = own_leaf(tenant, tag);
-        owned.leaf.raise(now);
+        owned.leaf.stamp.raise(now);
         let means = Means { edition: &edition, budget: &tenant.budget, now };
         if if_missing == Missing::Made && owned.leaf.find(tag).is_none() {
             match owned.reserve(tag, means) {
@@ -49,7 +49,7 @@ pub(super) fn with_row<T>(
             return blank(tenant, tag, if_missing, change);
         };
         let seat = edition.seat(Per::Key, tag);
-        let mut row = edition.unpack(Per::Key, spot.cell, &mut owned.inner.shelf);
+        let mut row = edition.unpack(Per::Key, spot.word, &mut owned.inner.shelf);
         let answer = change(&edition, seat, &mut row);
         if row.is_fresh(&edition.limit, seat, now) {
             owned.vacate(&spot, &tenant.budget);
@@ -101,13 +101,13 @@ pub(super) fn begin(plea: &Plea<'_>, tag: Tag, now: Timestamp) -> Option<Timesta
     let tenant = plea.tenant;
     loop {
         let (mut owned, edition) = own_leaf(tenant, tag);
-        let now = now.max(owned.leaf.floor());
+        let now = now.max(owned.leaf.stamp.floor());
         let brief =
             tenant.board.read().filter(|brief| brief.is_good(now) && brief.edition == edition.number)?;
-        if brief.has_second() || brief.excepts() || owned.leaf.find(tag).is_some() {
+        if brief.first.has_second() || brief.first.excepts() || owned.leaf.find(tag).is_some() {
             return None;
         }
-        let word = quick::first_word(&brief, plea.count, now)?;
+        let word = quick::first_word(&brief.first, plea.count, now)?;
         let means = Means { edition: &edition, budget: &tenant.budget, now };
         match owned.reserve(tag, means) {
             Reserved::Here => {
@@ -128,7 +128,8 @@ pub(super) fn admit(tenant: &Tenant, tag: Tag, now: Timestamp) -> bool {
         if owned.leaf.find(tag).is_some() {
             return true;
         }
-        let means = Means { edition: &edition, budget: &tenant.budget, now: now.max(owned.leaf.floor()) };
+        let means =
+            Means { edition: &edition, budget: &tenant.budget, now: now.max(owned.leaf.stamp.floor()) };
         match owned.reserve(tag, means) {
             Reserved::Here => {
                 owned.open(tag, means);

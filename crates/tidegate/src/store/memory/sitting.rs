@@ -171,8 +171,8 @@ impl<'a> Sitting<'a> {
     /// The earliest instant at which these rows may be decided on.
     fn floor(&self) -> Timestamp {
         let floor = |lock: &Lock<'_>| match lock {
-            Lock::All(tenant, _) => tenant.all.floor(),
-            Lock::Leaf(_, leaf, _) => leaf.floor(),
+            Lock::All(tenant, _) => tenant.all.stamp.floor(),
+            Lock::Leaf(_, leaf, _) => leaf.stamp.floor(),
         };
         self.locks.iter().map(floor).max().unwrap_or_default()
     }
@@ -181,8 +181,8 @@ impl<'a> Sitting<'a> {
     fn raise(&self) {
         for lock in &self.locks {
             match lock {
-                Lock::All(tenant, _) => tenant.all.raise(self.now),
-                Lock::Leaf(_, leaf, _) => leaf.raise(self.now),
+                Lock::All(tenant, _) => tenant.all.stamp.raise(self.now),
+                Lock::Leaf(_, leaf, _) => leaf.stamp.raise(self.now),
             }
         }
     }
@@ -295,12 +295,10 @@ impl<'a> Sitting<'a> {
         let mut order: Vec<(usize, usize)> = Vec::with_capacity(self.parties.len());
         for index in 0..self.parties.len() {
             let address = match self.parties[index].key {
-                None => std::ptr::from_ref(&self.parties[index].tenant.all.cell).addr(),
+                None => std::ptr::from_ref(self.parties[index].tenant.all.cell()).addr(),
                 Some((lock, tag)) => {
                     self.parties[index].spot = self.leaf(lock).leaf.find(tag);
-                    self.parties[index]
-                        .spot
-                        .map_or(0, |spot| std::ptr::from_ref(spot.line.cell(spot.slot)).addr())
+                    self.parties[index].spot.map_or(0, |spot| std::ptr::from_ref(spot.cell).addr())
                 }
             };
             order.push((address, index));
@@ -310,9 +308,9 @@ impl<'a> Sitting<'a> {
             let party = &mut self.parties[index];
             match (&party.key, &mut party.spot) {
                 (None, _) => {
-                    let _held = line::take_any(&party.tenant.all.cell);
+                    let _held = line::take_any(party.tenant.all.cell());
                 }
-                (Some(_), Some(spot)) => spot.cell = line::take_any(spot.line.cell(spot.slot)),
+                (Some(_), Some(spot)) => spot.word = line::take_any(spot.cell),
                 (Some(_), None) => {}
             }
         }
@@ -329,7 +327,7 @@ impl<'a> Sitting<'a> {
         let (row, station) = match (key, spot) {
             (None, _) => (self.take_all(tenant, &edition), Station::All),
             (Some((lock, _)), Some(spot)) => {
-                let row = edition.unpack(Per::Key, spot.cell, &mut self.leaf(lock).inner.shelf);
+                let row = edition.unpack(Per::Key, spot.word, &mut self.leaf(lock).inner.shelf);
                 (row, Station::Key(0))
             }
             (Some(_), None) => {
@@ -344,7 +342,7 @@ impl<'a> Sitting<'a> {
     }
 
     fn take_all(&mut self, tenant: &Tenant, edition: &Edition) -> Row {
-        let word = tenant.all.cell.load(super::sync::Ordering::Relaxed) & !line::HELD;
+        let word = tenant.all.cell().load(super::sync::Ordering::Relaxed) & !line::HELD;
         edition.unpack(Per::All, word, &mut self.all(tenant).shelf)
     }
 

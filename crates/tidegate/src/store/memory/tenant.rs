@@ -10,10 +10,12 @@ use super::brief::Board;
 use super::budget::Budget;
 use super::counts::Counts;
 use super::edition::{Because, Edition};
-use super::leaf::{Leaf, Means, Owned};
-use super::line::{self, PRESENT, Tag};
+use super::gallery::Place;
+use super::leaf::{Leaf, Means, Near, Owned, Spot};
+use super::line::{self, Tag};
 use super::print::Printer;
 use super::shelf::Shelf;
+use super::stamp::Stamp;
 use super::sync::{AtomicU64, Mutex, MutexGuard, OnceLock, Ordering, RwLock, fence};
 
 /// How many editions may be remembered for leaves that nobody came to since.
@@ -42,12 +44,9 @@ pub(super) struct Tenant {
 }
 
 /// The limit's `all` row, found without looking for it.
-#[repr(align(64))]
 pub(super) struct AllRow {
-    edition: AtomicU64,
-    /// See [`Leaf`]: the earliest instant at which it may be decided on.
-    floor: AtomicU64,
-    pub(super) cell: AtomicU64,
+    pub(super) stamp: Stamp,
+    place: Place,
     shelf: Mutex<Shelf>,
 }
 
@@ -64,6 +63,7 @@ impl Tenant {
         fence: u64,
         secret: [u64; 2],
         whole: &Arc<Budget>,
+        place: Place,
         now: Timestamp,
     ) -> Tenant {
         let printer = Printer::new(secret, generation);
@@ -77,12 +77,7 @@ impl Tenant {
             generation,
             printer,
             board: Board::new(),
-            all: AllRow {
-                edition: AtomicU64::new(1),
-                floor: AtomicU64::new(0),
-                cell: AtomicU64::new(PRESENT),
-                shelf: Mutex::new(Shelf::default()),
-            },
+            all: AllRow { stamp: Stamp::new(1), place, shelf: Mutex::new(Shelf::default()) },
             root: OnceLock::new(),
             hand: AtomicU64::new(0),
             fence: AtomicU64::new(fence),
@@ -116,6 +111,12 @@ impl Tenant {
     #[inline(always)]
     pub(super) fn leaf(&self, tag: Tag) -> Option<&Leaf> {
         self.root.get().map(|root| root.descend(tag))
+    }
+
+    /// The line where a tag belongs.
+    #[inline(always)]
+    pub(super) fn near(&self, tag: Tag) -> Option<Near<'_>> {
+        self.leaf(tag)?.near(tag)
     }
 
     /// The same, with a first leaf if there was none.
@@ -206,8 +207,8 @@ impl Tenant {
 
     /// Carries the rows of a leaf over to an edition, if they are not in it.
     pub(super) fn bring(&self, owned: &mut Owned<'_>, edition: &Edition) {
-        if owned.leaf.edition() < edition.number {
-            owned.adopt(&self.since(owned.leaf.edition(), edition.number));
+        if owned.leaf.stamp.edition() < edition.number {
+            owned.adopt(&self.since(owned.leaf.stamp.edition(), edition.number));
         }
     }
 
@@ -223,7 +224,7 @@ impl Tenant {
         let tag = Tag { low: step.wrapping_mul(0x9e37_79b9_7f4a_7c15), high: 0 };
         if let Some(mut owned) = self.leaf(tag).and_then(Leaf::try_own)
             && !owned.leaf.is_branch()
-            && owned.leaf.edition() == means.edition.number
+            && owned.leaf.stamp.edition() == means.edition.number
         {
             owned.drop_fresh_if_due(means);
         }
@@ -236,27 +237,16 @@ impl Tenant {
 }
 
 impl AllRow {
-    /// The edition of the row.
+    /// Its cell.
     #[inline(always)]
-    pub(super) fn edition(&self) -> u64 {
-        self.edition.load(Ordering::Acquire)
+    pub(super) fn cell(&self) -> &AtomicU64 {
+        self.place.cell()
     }
 
-    /// Where the edition of the row is read.
+    /// Where it is and what it says.
     #[inline(always)]
-    pub(super) fn present(&self) -> &AtomicU64 {
-        &self.edition
-    }
-
-    /// The earliest instant at which it may be decided on. It is looked at after the row was read.
-    #[inline(always)]
-    pub(super) fn floor(&self) -> Timestamp {
-        Timestamp::from_ticks(self.floor.load(Ordering::Relaxed))
-    }
-
-    /// Nobody is to be decided on at an earlier instant. It is said before the row is changed.
-    pub(super) fn raise(&self, now: Timestamp) {
-        self.floor.fetch_max(now.ticks(), Ordering::Relaxed);
+    pub(super) fn spot(&self) -> Spot<'_> {
+        self.place.spot()
     }
 
     /// Waits for the row's lock.
@@ -268,28 +258,28 @@ impl AllRow {
 impl OwnedAll<'_> {
     /// Carries the row over to an edition, if it is not in it.
     pub(super) fn adopt(&mut self, tenant: &Tenant, edition: &Edition) {
-        let former = self.row.edition();
+        let former = self.row.stamp.edition();
         if former >= edition.number {
             return;
         }
         let editions = tenant.since(former, edition.number);
         let [first, .., last] = editions.as_slice() else { return };
-        self.row.edition.store(u64::MAX, Ordering::Release);
-        self.row.raise(last.at);
-        let word = line::take_any(&self.row.cell);
+        self.row.stamp.lift();
+        self.row.stamp.raise(last.at);
+        let word = line::take_any(self.row.cell());
         let mut row = first.unpack(Per::All, word, &mut self.shelf);
         for pair in editions.windows(2) {
             pair[1].adopt(&pair[0], Per::All, NO_TAG, &mut row);
         }
         self.shelf.forget_rings();
         self.settle(last, row);
-        self.row.edition.store(last.number, Ordering::Release);
+        self.row.stamp.set(last.number);
     }
 
     /// Writes the row down; its cell is held, or new.
     pub(super) fn settle(&mut self, edition: &Edition, row: Row) {
         let word = edition.pack(Per::All, NO_TAG, row, &mut self.shelf);
-        line::give_back(&self.row.cell, word);
+        line::give_back(self.row.cell(), word);
     }
 }
 

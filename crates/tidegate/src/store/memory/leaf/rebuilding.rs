@@ -19,6 +19,13 @@ thread_local! {
 impl Owned<'_> {
     /// Makes room: by placing the rows better, by more pages, or a level further down.
     pub(super) fn rebuild(&mut self, room: Room, means: Means<'_>) -> Rebuilt {
+        self.leaf.turn_moves();
+        let rebuilt = self.move_rows(room, means);
+        self.leaf.turn_moves();
+        rebuilt
+    }
+
+    fn move_rows(&mut self, room: Room, means: Means<'_>) -> Rebuilt {
         let places = self.leaf.lines() * SLOTS;
         if room == Room::Here && places > 0 && self.inner.rows * 100 <= places * FULL_ENOUGH {
             let rows = self.drain();
@@ -126,12 +133,12 @@ impl Owned<'_> {
     /// Hands drained rows and all pages to the level below.
     pub(super) fn scatter(&mut self, rows: Vec<(Tag, u64)>, means: Means<'_>) -> Rebuilt {
         let leaf = self.leaf;
-        let edition = leaf.edition.load(Ordering::Relaxed);
+        let edition = leaf.stamp.edition();
         // The lines will be others' lines: whoever still finds a row through this leaf must not believe its edition.
-        leaf.edition.store(u64::MAX, Ordering::Release);
+        leaf.stamp.lift();
         leaf.pages_used.store(0, Ordering::Release);
         let children: Box<[Leaf]> = (0..FAN).map(|_| Leaf::new(leaf.used_bits + FAN_BITS, edition)).collect();
-        children.iter().for_each(|child| child.raise(leaf.floor()));
+        children.iter().for_each(|child| child.stamp.raise(leaf.stamp.floor()));
         let each = MOST_PAGES / FAN;
         for (child, pages) in children.iter().zip(leaf.pages.chunks(each)) {
             for (own, page) in child.pages.iter().zip(pages) {

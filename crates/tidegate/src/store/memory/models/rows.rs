@@ -11,8 +11,7 @@ use super::super::quick::{self, Plea, Quick};
 use super::super::rows::admit;
 use super::super::tenant::Tenant;
 use super::{
-    START, at, beside, brief, charged, decide, explore, interval_per_key, seed, table, tag, total_per_key,
-    used,
+    START, at, beside, charged, decide, explore, interval_per_key, seed, table, tag, total_per_key, used,
 };
 
 /// What is granted is counted, and no more is granted than there is.
@@ -22,10 +21,8 @@ fn charges_of_one_row_add_up() {
     explore(3, move || {
         let (table, key) = (table(&limit), tag(0, 1));
         seed(&table, key, 0);
-        let shown = brief(&table);
-        let other =
-            beside(&table, move |table| charged(table, key, 1, &shown) + charged(table, key, 1, &shown));
-        let own = charged(&table, key, 1, &shown);
+        let other = beside(&table, move |table| charged(table, key, 1) + charged(table, key, 1));
+        let own = charged(&table, key, 1);
         let granted = own + other.join().expect("it ends");
         assert!(granted <= 2);
         assert_eq!(used(&table, key), Some(granted));
@@ -41,10 +38,9 @@ fn nobody_is_refused_for_another() {
         seed(&table, tag(1, 3), 1);
         seed(&table, key, 1);
         seed(&table, full, 2);
-        let shown = brief(&table);
         // With two lines the first row goes to the second, and the others move up: the full one into our place.
         let mover = beside(&table, |table| admit(table, tag(0, 4), START));
-        let verdict = decide(&table, key, 1, &shown, START);
+        let verdict = decide(&table, key, 1, START);
         assert!(matches!(verdict, None | Some(Verdict::Granted)), "{verdict:?}");
         assert!(mover.join().expect("it ends"));
         assert_eq!(used(&table, key), Some(if verdict.is_some() { 2 } else { 1 }));
@@ -61,9 +57,8 @@ fn a_fresh_row_is_forgotten_or_charged() {
         seed(&table, tag(0, 3), 1);
         seed(&table, tag(0, 4), 1);
         seed(&table, key, 0);
-        let shown = brief(&table);
         let other = beside(&table, move |table| admit(table, new, START));
-        let granted = charged(&table, key, 1, &shown);
+        let granted = charged(&table, key, 1);
         assert!(other.join().expect("it ends"));
         assert_eq!(used(&table, new), Some(0));
         match used(&table, key) {
@@ -80,9 +75,8 @@ fn a_new_row_leaves_its_neighbours_alone() {
     explore(2, move || {
         let (table, key, new) = (table(&limit), tag(0, 1), tag(0, 2));
         seed(&table, key, 1);
-        let shown = brief(&table);
         let other = beside(&table, move |table| admit(table, new, START));
-        let granted = charged(&table, key, 1, &shown);
+        let granted = charged(&table, key, 1);
         assert!(other.join().expect("it ends"));
         assert_eq!(granted, 1, "nothing was in the way");
         assert_eq!((used(&table, key), used(&table, new)), (Some(2), Some(0)));
@@ -95,10 +89,9 @@ fn a_new_key_has_one_row() {
     let limit = total_per_key(2);
     explore(2, move || {
         let (table, key) = (table(&limit), tag(0, 1));
-        let shown = brief(&table);
         let come = move |table: &Tenant| {
             assert!(admit(table, key, START));
-            charged(table, key, 1, &shown)
+            charged(table, key, 1)
         };
         let other = beside(&table, come);
         let granted = come(&table) + other.join().expect("it ends");
@@ -125,9 +118,8 @@ fn while_a_row_is_added_to(rows: u32) {
         let (table, key, new) = (table(&limit), tag(1, 1), tag(0, 9));
         seed(&table, key, 1);
         (1..rows).for_each(|number| seed(&table, tag(u64::from(number) % 2, number + 1), 2));
-        let shown = brief(&table);
         let other = beside(&table, move |table| admit(table, new, START));
-        let granted = charged(&table, key, 1, &shown);
+        let granted = charged(&table, key, 1);
         assert!(other.join().expect("it ends"));
         assert_eq!(used(&table, key), Some(1 + granted));
         assert_eq!(used(&table, new), Some(0));
@@ -170,9 +162,9 @@ fn an_edit_loses_no_charge() {
     explore(2, move || {
         let (table, key) = (table(&limit), tag(0, 1));
         seed(&table, key, 0);
-        let (shown, next) = (brief(&table), Arc::clone(&next));
+        let next = Arc::clone(&next);
         let editor = beside(&table, move |table| edit(table, next, key));
-        let granted = charged(&table, key, 1, &shown);
+        let granted = charged(&table, key, 1);
         assert!(editor.join().expect("it ends"));
         assert_eq!(used(&table, key), Some(granted));
     });
@@ -189,4 +181,36 @@ fn edited() -> (Arc<Limit>, Arc<Limit>) {
 fn edit(table: &Tenant, next: Arc<Limit>, key: Tag) -> bool {
     table.publish(next, Because::Put, || START);
     admit(table, key, START)
+}
+
+/// A row is not read by the rules of another edition: what is used of it is the same in both, and there is more.
+#[test]
+fn an_edit_refuses_nobody() {
+    let (limit, next) = edited();
+    explore(2, move || {
+        let (table, key) = (table(&limit), tag(0, 1));
+        seed(&table, key, 2);
+        let next = Arc::clone(&next);
+        let editor = beside(&table, move |table| edit(table, next, key));
+        let verdict = decide(&table, key, 1, START);
+        assert!(matches!(verdict, None | Some(Verdict::Granted)), "{verdict:?}");
+        assert!(editor.join().expect("it ends"));
+        assert_eq!(used(&table, key), Some(if verdict.is_some() { 3 } else { 2 }));
+    });
+}
+
+/// A row that is there is not said to be missing, while a leaf grows or splits.
+#[test]
+fn no_row_is_missed() {
+    for rows in [3, 5] {
+        let limit = total_per_key(4);
+        explore(2, move || {
+            let (table, key) = (table(&limit), tag(1, 1));
+            seed(&table, key, 1);
+            (1..rows).for_each(|number| seed(&table, tag(u64::from(number) % 2, number + 1), 2));
+            let other = beside(&table, |table| admit(table, tag(0, 9), START));
+            assert!(!table.leaf(key).expect("it has rows").lacks(key));
+            assert!(other.join().expect("it ends"));
+        });
+    }
 }

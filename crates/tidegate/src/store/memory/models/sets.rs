@@ -2,20 +2,26 @@
 
 use std::sync::Arc;
 
-use tidegate_core::{Intent, ItemSpec, Policy};
+use tidegate_core::{Intent, ItemSpec, Limit, Policy};
 
+use super::super::gallery::Gallery;
 use super::super::line::PAYLOAD;
 use super::super::quick::{self, Plea, Quick};
 use super::super::rows::{Missing, with_row};
 use super::super::sync::Ordering;
 use super::super::sync::modelled::beside;
 use super::super::tenant::Tenant;
-use super::{START, brief, explore, limit_of, tenant};
+use super::{LAST, START, brief, explore, limit_of, tenant_at};
 
 fn used(tenant: &Tenant) -> u64 {
-    let brief = brief(tenant);
-    let cell = tenant.all.cell.load(Ordering::Relaxed);
-    brief.first.reading(cell & PAYLOAD, brief.ends, START).used
+    let cell = tenant.all.cell().load(Ordering::Relaxed);
+    brief(tenant).first.reading(cell & PAYLOAD, LAST, START).used
+}
+
+/// In one line, so that their addresses are in the same order every time.
+fn side_by_side(first: &Arc<Limit>, second: &Arc<Limit>) -> Arc<[Tenant; 2]> {
+    let gallery = Gallery::new();
+    Arc::new([first, second].map(|limit| tenant_at(limit, gallery.place())))
 }
 
 fn order(first: &Tenant, second: &Tenant) -> u64 {
@@ -42,8 +48,7 @@ fn ask(pleas: &[Plea<'_>]) -> u64 {
 fn a_set_is_charged_whole() {
     let [few, many] = [1, 2].map(|limit| limit_of(ItemSpec::of(Policy::Total, limit)));
     explore(2, move || {
-        // Side by side, so that their addresses are in the same order every time.
-        let both = Arc::new([tenant(&few), tenant(&many)]);
+        let both = side_by_side(&few, &many);
         let shared = Arc::clone(&both);
         let other = beside(move || order(&shared[1], &shared[0]));
         let granted = order(&both[0], &both[1]) + other.join().expect("it ends");
@@ -57,7 +62,7 @@ fn a_set_is_charged_whole() {
 fn a_set_that_comes_too_late_is_not_charged() {
     let limit = limit_of(ItemSpec::of(Policy::Total, 3));
     explore(3, move || {
-        let both = Arc::new([tenant(&limit), tenant(&limit)]);
+        let both = side_by_side(&limit, &limit);
         let shared = Arc::clone(&both);
         let other = beside(move || alone(&shared[1]));
         let granted = order(&both[0], &both[1]);
@@ -71,7 +76,7 @@ fn a_set_that_comes_too_late_is_not_charged() {
 fn the_thorough_way_loses_no_charge() {
     let limit = limit_of(ItemSpec::of(Policy::Total, 3));
     explore(3, move || {
-        let both = Arc::new([tenant(&limit), tenant(&limit)]);
+        let both = side_by_side(&limit, &limit);
         let shared = Arc::clone(&both);
         let other = beside(move || with_row(&shared[1], None, START, Missing::Ignored, |_, _, _| ()));
         let granted = order(&both[0], &both[1]);
