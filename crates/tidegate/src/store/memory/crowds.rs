@@ -6,6 +6,7 @@ use std::time::Duration;
 use tidegate_core::{ItemSpec, Limit, LimitSpec, Policy, Tick, Timestamp};
 
 use super::budget::Budget;
+use super::gallery::Gallery;
 use super::leaf::{Leaf, Means, Reserved};
 use super::line::{Look, Tag};
 use super::quick::{self, Plea, Quick};
@@ -26,7 +27,8 @@ fn tenant(most_keys: Option<u64>) -> Tenant {
     let item = ItemSpec::of(Policy::Interval { window: WINDOW }, 5).per_key();
     let spec = LimitSpec { max_keys: most_keys, ..LimitSpec::named("crowd").with(item) };
     let limit = Arc::new(Limit::new(spec, Tick::NANOSECOND).expect("it makes sense"));
-    Tenant::new(&limit, 1, 0, [1, 2], &Arc::new(Budget::new(2 * HALF_A_STORE)), START)
+    let whole = Arc::new(Budget::new(2 * HALF_A_STORE));
+    Tenant::new(&limit, 1, 0, [1, 2], &whole, Gallery::new().place(), START)
 }
 
 fn tag(tenant: &Tenant, number: u64) -> Tag {

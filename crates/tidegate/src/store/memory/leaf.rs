@@ -46,6 +46,10 @@ const NEVER: Timestamp = Timestamp::from_ticks(u64::MAX);
 
 struct Page([Line; PAGE_LINES]);
 
+/// What a page takes: itself, the count of those who have it, and what the allocator adds so that a line begins where the processor's
+/// own lines do.
+const PAGE_BYTES: usize = size_of::<Page>() + 2 * align_of::<Page>();
+
 /// Some rows of a table, or the way to them.
 ///
 /// What every decision reads of it is in its first cache line.
