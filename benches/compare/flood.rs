@@ -24,6 +24,8 @@ pub(crate) const CHILD: &str = "flood";
 const ROOM: usize = 64 << 20;
 /// What a process may grow by beside the store's rows: code, stacks, the allocator's own.
 const BESIDE_ROWS: usize = 4 << 20;
+/// The most of it that there is without a single row, and what a thread keeps for moving rows, in mebibytes.
+const UNTOLD: f64 = 1.0;
 /// Once in so many decisions everything else is looked at.
 const SELDOM: u64 = 1_000;
 /// How many keys the other limit has before the flood.
@@ -78,6 +80,13 @@ fn bars(rule: &str, object: &Value, report: &mut Report) {
         report.bar(Bar { scenario: format!("flood, {rule}, {what}"), measure, need, figure });
     };
     bar("memory", Measure::MebibytesGrown, Need::AtMost(most), figure("grown_bytes") / mib);
+    let untold = figure("grown_bytes") - figure("said_bytes");
+    bar(
+        "memory that the store does not tell of",
+        Measure::MebibytesGrown,
+        Need::AtMost(UNTOLD),
+        untold / mib,
+    );
     bar("wrong answers", Measure::Wrong, Need::AtMost(0.0), figure("wrong"));
     bar("neighbours refused", Measure::Wrong, Need::AtMost(0.0), figure("neighbours_refused"));
     if rule == "bucket" {

@@ -14,6 +14,9 @@ use crate::seat::Seat;
 use crate::spec::Per;
 use crate::time::Timestamp;
 
+/// What an allocator takes for a block of memory beside the block itself, about.
+const A_BLOCK: usize = 16;
+
 /// The states of one limit's items of one `per`, in the order of the items.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Row {
@@ -37,11 +40,14 @@ impl Default for States {
 
 impl FromIterator<State> for States {
     fn from_iter<I: IntoIterator<Item = State>>(states: I) -> States {
-        let mut states: Vec<State> = states.into_iter().collect();
-        if states.len() > 1 {
-            return States::Many(states.into());
+        let states = states.into_iter();
+        // Room for as many as there can be: a list that is cut to size leaves scraps that nobody can use.
+        let mut all: Vec<State> = Vec::with_capacity(states.size_hint().1.unwrap_or_default());
+        all.extend(states);
+        if all.len() > 1 {
+            return States::Many(all.into());
         }
-        states.pop().map_or_else(States::default, States::One)
+        all.pop().map_or_else(States::default, States::One)
     }
 }
 
@@ -231,13 +237,16 @@ impl Row {
 
     /// How many bytes this row takes in memory, about.
     pub fn weight(&self) -> usize {
-        let each = size_of::<State>();
+        let boxed = match &self.states {
+            States::One(_) => 0,
+            States::Many(states) => size_of_val::<[State]>(states) + A_BLOCK,
+        };
         let more = |state: &State| match state {
-            State::Rolling(runs) => runs.iter().len() * 16,
+            State::Rolling(runs) => runs.iter().len() * 16 + A_BLOCK,
             State::OnRelease(holders) => holders.iter().len() * 48,
             _ => 0,
         };
-        size_of::<Row>() + self.states.iter().map(|state| each + more(state)).sum::<usize>()
+        size_of::<Row>() + boxed + self.states.iter().map(more).sum::<usize>()
     }
 
     /// Units of every item that live leases hold in this row.

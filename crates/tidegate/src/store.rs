@@ -10,6 +10,7 @@
 
 mod deciding;
 mod leases;
+mod looking;
 pub mod map;
 pub mod memory;
 mod requests;

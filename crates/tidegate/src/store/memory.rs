@@ -13,6 +13,8 @@ mod brief;
 mod budget;
 mod cell;
 mod counts;
+#[cfg(all(test, not(tidegate_loom)))]
+mod crowds;
 mod deciding;
 mod edition;
 mod gallery;

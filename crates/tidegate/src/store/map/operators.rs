@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use tidegate_core::{Limit, LimitSpec, Line, Load, Per, Policy, Row, Season, Seat};
+use tidegate_core::{Limit, LimitSpec, Line, Load, Per, Row, Season, Seat};
 
 use super::Inner;
 use super::tenant::Tenant;
 use crate::answer::Rejection;
 use crate::catalog::{Expect, Parting, PutError, RETIREMENT};
-use crate::store::{ItemUsage, Usage};
+use crate::store::Usage;
+use crate::store::looking::usage;
 
 impl Inner {
     pub(super) fn reset(&mut self, limit_id: &str, key: Option<&[u8]>) -> Result<(), Rejection> {
@@ -43,21 +44,7 @@ impl Inner {
         let mut blank = Row::blank(&limit, per);
         let row = tenant.row(key).unwrap_or(&mut blank);
         let seat = key.map_or(Seat::All, |key| Seat::from(limit.overrides(key)));
-        let line = Line { limit: &limit, seat, row, load: Load::default() };
-        let mut usage = Usage { count: None, items: Vec::new() };
-        for (index, item) in limit.items().iter().enumerate().filter(|(_, item)| item.per() == per) {
-            let current_count = line.reading(index, item, now).used;
-            if *item.policy() == Policy::Total {
-                usage.count = usage.count.max(Some(current_count));
-            }
-            usage.items.push(ItemUsage {
-                item: item.name().to_owned(),
-                policy: item.policy().word(),
-                current_count,
-                last_time: item.rule().last_time(line.row.state(item)),
-            });
-        }
-        Ok(usage)
+        Ok(usage(&Line { limit: &limit, seat, row, load: Load::default() }, now))
     }
 
     pub(super) fn put(&mut self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {

@@ -68,6 +68,10 @@ impl Budget {
 
     /// Takes bytes, if there are that many left.
     pub(super) fn take(&self, bytes: usize) -> bool {
+        // Whoever has none left does not reach into everybody's.
+        if self.taken().saturating_add(bytes) > self.most {
+            return false;
+        }
         if self.whole.as_ref().is_some_and(|whole| !whole.take(bytes)) {
             return false;
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use tidegate_core::order::REQUEST_MEMORY;
-use tidegate_core::{Ask, Hold, Intent, Order, Reading, Timestamp};
+use tidegate_core::{Ask, Hold, Intent, Limit, Order, Timestamp};
 
 use super::edition::Edition;
 use super::leaf::{Leaf, Near};
@@ -217,11 +217,11 @@ fn decide_quickly(
     };
     let outcome = match refused {
         None => Outcome::Granted(None),
-        // Nothing was charged, so if the limits are others by now somebody else can say it.
+        // Nothing was charged, so if what the limits were is forgotten by now somebody else can say it.
         Some(Refused { denial, editions: [binds, was_first], .. }) => {
             let limit = |ask: usize, number: u64| {
-                let edition = pleas[ask].tenant.edition();
-                (edition.number == number).then(|| Arc::clone(&edition.limit))
+                let edition = pleas[ask].tenant.edition_of(number)?;
+                Some(Arc::clone(&edition.limit))
             };
             let limits = [limit(denial.binding.line, binds)?, limit(denial.first.line, was_first)?];
             let [binding, was_first] = limits;
@@ -237,19 +237,79 @@ fn decide_quickly(
     Some(Answer { outcome, at, degraded: false, shadowed: Vec::new(), readings: first..answers.mark() })
 }
 
-/// The same with what every item says, of the limits as they were when they were asked.
+/// The same with what every item says.
 fn decide_and_read(
     intent: Intent,
     pleas: &[Plea<'_>],
     now: Timestamp,
     answers: &mut Answers,
 ) -> Option<(Option<Refused>, Timestamp)> {
-    let editions: ArrayVec<Arc<Edition>, MOST_ROWS> =
-        pleas.iter().take(MOST_ROWS).map(|plea| plea.tenant.edition()).collect();
-    let mut reader = |ask: usize, edition: u64, item: usize, reading: Reading| {
-        if editions[ask].number == edition {
-            answers.read(ItemReading { limit: Arc::clone(&editions[ask].limit), item, reading });
-        }
+    let held = hold(pleas);
+    let mut reader = |ask, number, item, reading| {
+        answers.read(ItemReading { limit: judge(&held, pleas, ask, number), item, reading });
     };
     quickly(intent, pleas, now, &mut Some(&mut reader))
+}
+
+/// The present editions of as many limits as are asked the quick way. As long as they are held, none that comes after them is forgotten.
+fn hold(pleas: &[Plea<'_>]) -> ArrayVec<Arc<Edition>, MOST_ROWS> {
+    pleas.iter().take(MOST_ROWS).map(|plea| plea.tenant.edition()).collect()
+}
+
+/// The limit as it was when an ask was judged: as it was held, or edited since.
+fn judge(held: &[Arc<Edition>], pleas: &[Plea<'_>], ask: usize, number: u64) -> Arc<Limit> {
+    if held[ask].number == number {
+        return Arc::clone(&held[ask].limit);
+    }
+    let later = pleas[ask].tenant.edition_of(number);
+    Arc::clone(&later.expect("while one is held, none after it is forgotten").limit)
+}
+
+#[cfg(all(test, not(tidegate_loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use tidegate_core::{Amount, Capacity, ItemSpec, LimitSpec, Policy, Reading};
+
+    use super::*;
+    use crate::catalog::{Catalog, Expect};
+    use crate::clock::SystemClock;
+    use crate::store::Store;
+    use crate::store::memory::{Memory, MemoryStore};
+
+    fn limit(most: Amount) -> LimitSpec {
+        let window = Duration::from_secs(3_600);
+        LimitSpec::named("edited").with(ItemSpec::of(Policy::Interval { window }, most))
+    }
+
+    /// Somebody is about to decide, and holds the limit as it is; before they have, it is edited so often that everything before the
+    /// last edit may be forgotten, and others decide under each. What is then told is told under the limit that was asked.
+    #[test]
+    fn what_is_told_is_told_under_the_limit_that_was_asked() {
+        let store = MemoryStore::new(SystemClock::new(), Memory::default());
+        store.put(limit(1_000), Expect::Absent).expect("it makes sense");
+        let tenant = store.shared.tenant("edited").expect("it was put");
+        let pleas = [Plea { tenant: &tenant, key: None, tag: None, count: 1 }];
+        let asks = [Ask::one("edited", None)];
+        let held = hold(&pleas);
+        for edit in 1..100 {
+            store.put(limit(1_000 + edit), Expect::Present).expect("it makes sense");
+            store.submit(&[Order::acquire(&asks)], Answers::new(Detail::Verdicts)).now();
+        }
+        let mut told = Vec::new();
+        let mut reader =
+            |ask, number, item, reading: Reading| told.push((ask, number, item, reading.capacity));
+        let now = store.shared.now();
+        let granted = quickly(Intent::Acquire, &pleas, now, &mut Some(&mut reader));
+        assert!(matches!(granted, Some((None, _))), "{granted:?}");
+        let [(ask, number, item, capacity)] = told[..] else { panic!("{told:?}") };
+        assert_eq!(judge(&held, &pleas, ask, number).items()[item].rule().capacity, capacity);
+        for number in held[0].number..=number {
+            let most = Capacity::AtMost(1_000 + number - held[0].number);
+            assert_eq!(judge(&held, &pleas, ask, number).items()[0].rule().capacity, most);
+        }
+        drop(held);
+        store.put(limit(1), Expect::Present).expect("it makes sense");
+        assert!(tenant.edition_of(number - 1).is_none(), "nobody needs it any more");
+    }
 }

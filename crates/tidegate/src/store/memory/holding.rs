@@ -25,7 +25,7 @@ impl Shared {
         for _ in 0..LAPSES_AT_A_TIME {
             let Some((_, lease)) = desk.leases.pop_lapsed(now) else { break };
             for holding in lease.holdings.iter().filter(|holding| holding.pins) {
-                self.with_held(limits, holding, now, Row::unpin);
+                self.with_held(limits, holding, now, |row, _| row.unpin());
             }
         }
         self.mind_lapses(desk);
@@ -55,16 +55,17 @@ impl Shared {
         limits: &Limits,
         holding: &Holding,
         now: Timestamp,
-        change: impl FnOnce(&mut Row) -> T,
+        change: impl FnOnce(&mut Row, Timestamp) -> T,
     ) -> Option<T> {
         let tenant = self.holder_of(limits, holding)?;
-        with_row(&tenant, holding.key.as_deref(), now, Missing::Ignored, |_, _, row| change(row))
+        with_row(&tenant, holding.key.as_deref(), now, Missing::Ignored, |_, _, row, now| change(row, now))
     }
 
     pub(super) fn release(&self, id: LeaseId) -> bool {
-        let now = self.latest(self.clock.now());
         let limits = self.limits();
         let mut desk = self.desk();
+        // Not before: who had the desk while we waited for it may have found a lease lapsed.
+        let now = self.latest(self.clock.now());
         self.let_lapse(&limits, &mut desk, now);
         let released = self.give_back(&limits, &mut desk, id, now).is_some();
         self.mind_lapses(&desk);
@@ -81,7 +82,7 @@ impl Shared {
         }
         let tenure = Tenure { lease: id, expires_at: lease.expires_at };
         for holding in &lease.holdings {
-            self.with_held(limits, holding, now, |row| {
+            self.with_held(limits, holding, now, |row, now| {
                 row.release(&tenure, now);
                 if holding.pins {
                     row.unpin();
@@ -92,9 +93,10 @@ impl Shared {
     }
 
     pub(super) fn renew(&self, id: LeaseId, ttl: Option<Duration>) -> Option<Timestamp> {
-        let now = self.latest(self.clock.now());
         let limits = self.limits();
         let mut desk = self.desk();
+        // Not before: who had the desk while we waited for it may have found a lease lapsed.
+        let now = self.latest(self.clock.now());
         self.let_lapse(&limits, &mut desk, now);
         let mut lease = desk.leases.remove(id)?;
         if lease.expires_at <= now {
@@ -105,7 +107,7 @@ impl Shared {
         let tenure = Tenure { lease: id, expires_at: lease.expires_at };
         let expires_at = now.plus(ttl);
         for holding in &lease.holdings {
-            self.with_held(&limits, holding, now, |row| row.renew(&tenure, expires_at, now));
+            self.with_held(&limits, holding, now, |row, now| row.renew(&tenure, expires_at, now));
         }
         lease.expires_at = expires_at;
         desk.leases.insert(id, lease);
@@ -114,9 +116,10 @@ impl Shared {
     }
 
     pub(super) fn settle(&self, id: LeaseId, actual: Actual<'_>) -> Settlement {
-        let now = self.latest(self.clock.now());
         let limits = self.limits();
         let mut desk = self.desk();
+        // Not before: who had the desk while we waited for it may have found a lease lapsed.
+        let now = self.latest(self.clock.now());
         self.let_lapse(&limits, &mut desk, now);
         if desk.leases.was_settled(id, now) {
             return Settlement::Settled;
@@ -142,7 +145,7 @@ impl Shared {
     fn correct(&self, limits: &Limits, tenure: Tenure, holding: &Holding, load: Load, now: Timestamp) {
         let current = limits.get(&holding.limit_id).filter(|tenant| tenant.generation == holding.generation);
         let Some(tenant) = current else {
-            self.with_held(limits, holding, now, |row| {
+            self.with_held(limits, holding, now, |row, now| {
                 row.release(&tenure, now);
                 if holding.pins {
                     row.unpin();
@@ -151,7 +154,7 @@ impl Shared {
             return;
         };
         let key = holding.key.as_deref();
-        with_row(tenant, key, now, Missing::Made, |edition, seat, row| {
+        with_row(tenant, key, now, Missing::Made, |edition, seat, row, now| {
             row.release(&tenure, now);
             if holding.pins {
                 row.unpin();

@@ -46,6 +46,10 @@ const NEVER: Timestamp = Timestamp::from_ticks(u64::MAX);
 
 struct Page([Line; PAGE_LINES]);
 
+/// What a page takes: itself, the count of those who have it, and what the allocator adds so that a line begins where the processor's
+/// own lines do.
+const PAGE_BYTES: usize = size_of::<Page>() + 2 * align_of::<Page>();
+
 /// Some rows of a table, or the way to them.
 ///
 /// What every decision reads of it is in its first cache line.
@@ -81,8 +85,19 @@ pub(super) struct Inner {
     fresh_from: Timestamp,
     /// How many new rows found the leaf full since it was last searched.
     turns: usize,
+    /// The last search within reach of a tag that found nothing fresh.
+    searched: Option<Searched>,
     /// What its shelf was last known to take.
     shelf_bytes: usize,
+}
+
+/// A search in vain: whoever is asked for again at the same instant, on the way to a refusal, need not be searched for again.
+#[derive(Debug, Clone, Copy)]
+struct Searched {
+    tag: Tag,
+    at: Timestamp,
+    /// When the first of the rows there will be fresh.
+    next: Timestamp,
 }
 
 /// A leaf whose lock is held, with its rows in the present edition.
@@ -116,8 +131,8 @@ pub(super) enum Reserved {
     Here,
     /// The leaf's rows have moved a level down; look for the leaf again.
     Below,
-    /// There is no place.
-    Crowded,
+    /// There is no place, and this is when there may be one.
+    Crowded(NoRoom),
 }
 
 /// Where room is looked for.
@@ -264,6 +279,14 @@ impl Leaf {
         self.pages[index / PAGE_LINES].get().map(|page| &page.0[index % PAGE_LINES])
     }
 
+    /// The lines that the row of a tag may lie in, for whoever has the lock.
+    pub(super) fn within_reach(&self, tag: Tag) -> impl Iterator<Item = &Line> {
+        let lines = self.lines();
+        let home = self.home(tag, lines);
+        let index = move |step| if home + step < lines { home + step } else { home + step - lines };
+        (0..REACH.min(lines)).map(move |step| self.line(index(step)).expect("pages in use exist"))
+    }
+
     /// The line a tag belongs into, of this many.
     #[inline(always)]
     fn home(&self, tag: Tag, lines: usize) -> usize {
@@ -303,7 +326,8 @@ impl<'a> Near<'a> {
 
 impl Default for Inner {
     fn default() -> Inner {
-        Inner { shelf: Shelf::default(), rows: 0, fresh_from: NEVER, turns: 0, shelf_bytes: 0 }
+        let shelf = Shelf::default();
+        Inner { shelf, rows: 0, fresh_from: NEVER, turns: 0, searched: None, shelf_bytes: 0 }
     }
 }
 
@@ -315,11 +339,6 @@ impl<'a> Owned<'a> {
         // Rows only go away under the lock, and we have it.
         debug_assert!(spot.word != EMPTY);
         Some(spot)
-    }
-
-    /// Something may be fresh sooner than was known.
-    pub(super) fn may_have_fresh(&mut self) {
-        self.inner.fresh_from = Timestamp::EPOCH;
     }
 
     /// Takes note of what the shelf takes.
@@ -357,7 +376,7 @@ impl<'a> Owned<'a> {
             let word = last.pack(Per::Key, tag, row, &mut self.inner.shelf);
             line::give_back(cell, word);
         }
-        self.inner.fresh_from = Timestamp::EPOCH;
+        self.inner.may_be_fresh_from(Timestamp::EPOCH);
         leaf.stamp.set(last.number);
     }
 
@@ -365,38 +384,55 @@ impl<'a> Owned<'a> {
     pub(super) fn reserve(&mut self, tag: Tag, means: Means<'_>) -> Reserved {
         // Fresh rows may be forgotten on the way.
         self.leaf.stamp.raise(means.now);
-        if !means.budget.has_rows_for(1) {
+        // Between the question and the taking somebody else may take the last one.
+        while !means.budget.take_row() {
+            if !self.may_have_rows(1, tag, means) {
+                return Reserved::Crowded(self.no_room(tag, means.now));
+            }
+        }
+        let reserved = self.make_place(tag, means);
+        match reserved {
+            Reserved::Here => self.inner.rows += 1,
+            Reserved::Below | Reserved::Crowded(_) => means.budget.give_row(),
+        }
+        reserved
+    }
+
+    /// Whether the limit may have this many rows more, perhaps after fresh ones were forgotten here.
+    pub(super) fn may_have_rows(&mut self, more: u64, tag: Tag, means: Means<'_>) -> bool {
+        if !means.budget.has_rows_for(more) {
             self.drop_fresh_if_due(means);
         }
-        if !means.budget.take_row() {
-            return Reserved::Crowded;
-        }
-        let fullest = self.leaf.lines() * SLOTS * FULLEST / 100;
-        if self.inner.rows < fullest && self.place(tag, RESERVED, Some(means)) {
-            self.inner.rows += 1;
+        while !means.budget.has_rows_for(more) && self.drop_fresh_near(tag, means) {}
+        means.budget.has_rows_for(more)
+    }
+
+    /// Finds a place for a row, or makes one. A leaf that cannot grow is no fuller for that: where rows are packed to the last place,
+    /// whoever looks for one that is not there walks far.
+    fn make_place(&mut self, tag: Tag, means: Means<'_>) -> Reserved {
+        if !self.is_full() && self.place(tag, RESERVED, Some(means)) {
             return Reserved::Here;
         }
         self.drop_fresh_if_due(means);
         for room in [Room::Here, Room::More] {
-            if self.rebuild(room, means) == Rebuilt::Split {
-                means.budget.give_row();
-                return Reserved::Below;
-            }
-            if self.place(tag, RESERVED, Some(means)) {
-                self.inner.rows += 1;
-                return Reserved::Here;
+            match self.rebuild(room, means) {
+                Rebuilt::Split => return Reserved::Below,
+                Rebuilt::Roomy if self.place(tag, RESERVED, Some(means)) => return Reserved::Here,
+                Rebuilt::Roomy => {}
+                Rebuilt::AsItWas => break,
             }
         }
-        // When a row will be fresh is not known once rows were charged the quick way. Nobody is turned away for that.
-        if self.inner.fresh_from == Timestamp::EPOCH {
-            self.drop_fresh(means);
-            if self.place(tag, RESERVED, Some(means)) {
-                self.inner.rows += 1;
-                return Reserved::Here;
-            }
+        // A fresh row's place is as good, however full the leaf is.
+        let may_be = self.drop_fresh_near(tag, means) || !self.is_full();
+        if may_be && self.place(tag, RESERVED, Some(means)) {
+            return Reserved::Here;
         }
-        means.budget.give_row();
-        Reserved::Crowded
+        Reserved::Crowded(self.no_room(tag, means.now))
+    }
+
+    /// Whether there are as many rows as there should be in so many lines.
+    fn is_full(&self) -> bool {
+        self.inner.rows >= self.leaf.lines() * SLOTS * FULLEST / 100
     }
 
     /// Forgets fresh rows, if there may be any. A large leaf is not searched for one of them at every turn.
@@ -409,6 +445,46 @@ impl<'a> Owned<'a> {
         }
     }
 
+    /// Forgets the fresh rows of the nearest line within reach of a tag that has any. Whether it has; if not, it is known
+    /// when there will be room.
+    fn drop_fresh_near(&mut self, tag: Tag, means: Means<'_>) -> bool {
+        if self.inner.fresh_from > means.now || self.inner.searched_in_vain(tag, means.now).is_some() {
+            return false;
+        }
+        let mut next = NEVER;
+        for line in self.leaf.within_reach(tag) {
+            let mut dropped = false;
+            for slot in 0..SLOTS {
+                let cell = line.cell(slot);
+                let word = cell.load(Ordering::Relaxed);
+                // Rows that are being decided on are not fresh for long.
+                if word == EMPTY || word & HELD != 0 {
+                    continue;
+                }
+                let freshens = means.edition.freshens(line.tag(slot), word, &self.inner.shelf, means.now);
+                match freshens.unwrap_or(NEVER) {
+                    at if at > means.now => next = next.min(at),
+                    _ if line::take(cell, word) => {
+                        self.inner.forget(word, means.budget);
+                        line::give_back(cell, EMPTY);
+                        dropped = true;
+                    }
+                    _ => {}
+                }
+            }
+            if dropped {
+                return true;
+            }
+        }
+        if next == NEVER {
+            // Nothing here will ever be fresh, but somewhere else there may be.
+            self.drop_fresh(means);
+        } else {
+            self.inner.searched = Some(Searched { tag, at: means.now, next });
+        }
+        false
+    }
+
     /// Makes an ordinary blank row of a reserved one, to be used or forgotten by whoever comes next.
     pub(super) fn open(&mut self, tag: Tag, means: Means<'_>) {
         if let Some(spot) = self.leaf.find(tag)
@@ -417,7 +493,7 @@ impl<'a> Owned<'a> {
             let row = Row::blank(&means.edition.limit, Per::Key);
             let word = means.edition.pack(Per::Key, tag, row, &mut self.inner.shelf);
             line::give_back(spot.cell, word);
-            self.inner.fresh_from = Timestamp::EPOCH;
+            self.inner.may_be_fresh_from(means.now);
         }
     }
 
@@ -425,7 +501,7 @@ impl<'a> Owned<'a> {
     pub(super) fn begin(&mut self, tag: Tag, word: u64, means: Means<'_>) {
         if let Some(spot) = self.leaf.find(tag) {
             let freshens = means.edition.freshens(tag, word, &self.inner.shelf, means.now);
-            self.inner.fresh_from = self.inner.fresh_from.min(freshens.unwrap_or(NEVER));
+            self.inner.may_be_fresh_from(freshens.unwrap_or(NEVER));
             line::give_back(spot.cell, word);
         }
     }
@@ -441,13 +517,15 @@ impl<'a> Owned<'a> {
     pub(super) fn settle(&mut self, spot: &Spot<'_>, tag: Tag, row: Row, means: Means<'_>) {
         let word = means.edition.pack(Per::Key, tag, row, &mut self.inner.shelf);
         let freshens = means.edition.freshens(tag, word, &self.inner.shelf, means.now);
-        self.inner.fresh_from = self.inner.fresh_from.min(freshens.unwrap_or(NEVER));
+        self.inner.may_be_fresh_from(freshens.unwrap_or(NEVER));
         line::give_back(spot.cell, word);
     }
 
-    /// When there may be room again.
-    pub(super) fn no_room(&self, now: Timestamp) -> NoRoom {
-        match self.inner.fresh_from {
+    /// When there may be room again for a row that found none at this instant.
+    pub(super) fn no_room(&self, tag: Tag, now: Timestamp) -> NoRoom {
+        let known = self.inner.fresh_from;
+        let next = if known > now { known } else { self.inner.searched_in_vain(tag, now).unwrap_or(known) };
+        match next {
             NEVER if self.inner.shelf.iter().any(|row| row.is_held(now)) => NoRoom::NoneTillRelease,
             NEVER => NoRoom::None,
             until => NoRoom::NoneUntil(until.max(now)),
@@ -461,21 +539,13 @@ impl<'a> Owned<'a> {
     /// Puts a row into the first place for it, an empty one or, if that may be, a fresh row's.
     fn place(&mut self, tag: Tag, word: u64, over_fresh: Option<Means<'_>>) -> bool {
         let leaf = self.leaf;
-        let lines = leaf.lines();
-        if lines == 0 {
-            return false;
-        }
-        let mut index = leaf.home(tag, lines);
-        for _ in 0..REACH.min(lines) {
-            let line = leaf.line(index).expect("pages in use exist");
-            for slot in 0..SLOTS {
-                if self.clears(line, slot, over_fresh) {
-                    line.place(slot, tag, word);
-                    return true;
-                }
+        for (passed, line) in leaf.within_reach(tag).enumerate() {
+            if let Some(slot) = (0..SLOTS).find(|&slot| self.clears(line, slot, over_fresh)) {
+                // A row that found no place sends nobody on.
+                leaf.within_reach(tag).take(passed).for_each(|line| line.set_passed(true));
+                line.place(slot, tag, word);
+                return true;
             }
-            line.set_passed(true);
-            index = if index + 1 == lines { 0 } else { index + 1 };
         }
         false
     }
@@ -496,6 +566,17 @@ impl<'a> Owned<'a> {
 }
 
 impl Inner {
+    /// Something may be fresh from this instant on.
+    fn may_be_fresh_from(&mut self, at: Timestamp) {
+        self.fresh_from = self.fresh_from.min(at);
+        self.searched = None;
+    }
+
+    /// When the first row within reach of a tag will be fresh, if they were searched at this instant and none was.
+    fn searched_in_vain(&self, tag: Tag, now: Timestamp) -> Option<Timestamp> {
+        self.searched.filter(|last| last.tag == tag && last.at == now).map(|last| last.next)
+    }
+
     fn forget(&mut self, word: u64, budget: &Budget) {
         if word & WIDE != 0 {
             self.shelf.drop(word);

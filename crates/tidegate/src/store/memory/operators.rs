@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use tidegate_core::{Limit, LimitSpec, Line, Load, Per, Policy, Season, Timestamp};
+use tidegate_core::{Limit, LimitSpec, Line, Load, Per, Season, Timestamp};
 
 use super::Shared;
 use super::edition::Because;
@@ -11,7 +11,8 @@ use super::rows::{Missing, with_row};
 use super::tenant::Tenant;
 use crate::answer::Rejection;
 use crate::catalog::{Expect, Parting, PutError, RETIREMENT};
-use crate::store::{ItemUsage, Usage};
+use crate::store::Usage;
+use crate::store::looking::usage;
 
 impl Shared {
     /// A limit that vanished from a file and may come back.
@@ -31,7 +32,7 @@ impl Shared {
         // The desk first: nothing is settled while what it was charged to goes.
         let mut desk = self.desk();
         if key.is_some() {
-            with_row(&tenant, key, now, Missing::Ignored, |edition, _, row| {
+            with_row(&tenant, key, now, Missing::Ignored, |edition, _, row, _| {
                 row.reset(&edition.limit, Per::Key);
             });
         } else {
@@ -49,26 +50,9 @@ impl Shared {
     pub(super) fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Result<Usage, Rejection> {
         let now = self.now();
         let tenant = self.known(limit_id)?;
-        let per = if key.is_some() { Per::Key } else { Per::All };
-        let looked = with_row(&tenant, key, now, Missing::Blank, |edition, seat, row| {
-            let limit = &edition.limit;
+        let looked = with_row(&tenant, key, now, Missing::Blank, |edition, seat, row, now| {
             let now = row.latest_charge().max(now);
-            let over = limit.season(now) == Season::After;
-            let line = Line { limit, seat, row, load: Load::default() };
-            let mut usage = Usage { count: None, items: Vec::new() };
-            for (index, item) in limit.items().iter().enumerate().filter(|(_, item)| item.per() == per) {
-                let current_count = line.reading(index, item, now).used;
-                if *item.policy() == Policy::Total {
-                    usage.count = usage.count.max(Some(current_count));
-                }
-                usage.items.push(ItemUsage {
-                    item: item.name().to_owned(),
-                    policy: item.policy().word(),
-                    current_count,
-                    last_time: item.rule().last_time(line.row.state(item)).filter(|_| !over),
-                });
-            }
-            usage
+            usage(&Line { limit: &edition.limit, seat, row, load: Load::default() }, now)
         });
         Ok(looked.unwrap_or(Usage { count: None, items: Vec::new() }))
     }

@@ -1,68 +1,64 @@
 //! One row at a time: taken out under its lock and put back, or made for a key that had none.
 
+use std::sync::Arc;
+
 use tidegate_core::{Per, Row, Seat, Timestamp};
 
 use super::edition::Edition;
-use super::leaf::{Means, Reserved};
+use super::leaf::{Means, Owned, Reserved};
 use super::line::Tag;
 use super::quick::{self, Plea};
 use super::tenant::Tenant;
 
-/// One row of one limit, taken out under its lock and put back: for whoever gives something back, corrects or looks.
+/// One row of one limit, taken out under its lock and put back: for whoever gives something back, corrects or looks. It is done at
+/// the latest instant that the row may have been decided at: what is given back later than it was charged to others counts as of then.
 pub(super) fn with_row<T>(
     tenant: &Tenant,
     key: Option<&[u8]>,
     now: Timestamp,
     if_missing: Missing,
-    change: impl FnOnce(&Edition, Seat<'_>, &mut Row) -> T,
+    change: impl FnOnce(&Edition, Seat<'_>, &mut Row, Timestamp) -> T,
 ) -> Option<T> {
     let Some(key) = key else {
         let mut owned = tenant.all.own();
         let edition = tenant.edition();
         owned.adopt(tenant, &edition);
+        let now = now.max(tenant.all.stamp.floor());
         tenant.all.stamp.raise(now);
         let word = tenant.all.place.hold();
         let mut row = edition.unpack(Per::All, word, &mut owned.shelf);
-        let answer = change(&edition, Seat::All, &mut row);
+        let answer = change(&edition, Seat::All, &mut row, now);
         owned.settle(&edition, row);
         return Some(answer);
     };
     let tag = tenant.printer.print(key);
+    if if_missing != Missing::Made && tenant.leaf(tag).is_none() {
+        return blank(tenant, tag, now, if_missing, change);
+    }
     loop {
-        let mut owned = match if_missing {
-            Missing::Made => tenant.leaf_or_new(tag).own(),
-            Missing::Blank | Missing::Ignored => match tenant.leaf(tag) {
-                Some(leaf) => leaf.own(),
-                None => return blank(tenant, tag, if_missing, change),
-            },
-        };
-        if owned.leaf.is_branch() {
-            continue;
-        }
-        let edition = tenant.edition();
-        tenant.bring(&mut owned, &edition);
+        let (mut owned, edition) = own_leaf(tenant, tag);
+        let now = now.max(owned.leaf.stamp.floor());
         owned.leaf.stamp.raise(now);
         let means = Means { edition: &edition, budget: &tenant.budget, now };
         if if_missing == Missing::Made && owned.leaf.find(tag).is_none() {
             match owned.reserve(tag, means) {
                 Reserved::Here => {}
                 Reserved::Below => continue,
-                Reserved::Crowded => return None,
+                Reserved::Crowded(_) => return None,
             }
         }
         let Some(spot) = owned.hold(tag) else {
             drop(owned);
-            return blank(tenant, tag, if_missing, change);
+            return blank(tenant, tag, now, if_missing, change);
         };
         let seat = edition.seat(Per::Key, tag);
         let mut row = edition.unpack(Per::Key, spot.word, &mut owned.inner.shelf);
-        let answer = change(&edition, seat, &mut row);
+        let answer = change(&edition, seat, &mut row, now);
         if row.is_fresh(&edition.limit, seat, now) {
             owned.vacate(&spot, &tenant.budget);
         } else {
             owned.settle(&spot, tag, row, means);
         }
-        owned.may_have_fresh();
         owned.weigh(&tenant.budget);
         return Some(answer);
     }
@@ -82,28 +78,39 @@ pub(super) enum Missing {
 fn blank<T>(
     tenant: &Tenant,
     tag: Tag,
+    now: Timestamp,
     if_missing: Missing,
-    change: impl FnOnce(&Edition, Seat<'_>, &mut Row) -> T,
+    change: impl FnOnce(&Edition, Seat<'_>, &mut Row, Timestamp) -> T,
 ) -> Option<T> {
     let edition = tenant.edition();
     let mut row = Row::blank(&edition.limit, Per::Key);
-    (if_missing == Missing::Blank).then(|| change(&edition, edition.seat(Per::Key, tag), &mut row))
+    (if_missing == Missing::Blank).then(|| change(&edition, edition.seat(Per::Key, tag), &mut row, now))
+}
+
+/// Waits for the lock of the leaf where a tag belongs, and brings its rows to the present edition.
+fn own_leaf(tenant: &Tenant, tag: Tag) -> (Owned<'_>, Arc<Edition>) {
+    loop {
+        let mut owned = tenant.leaf_or_new(tag).own();
+        // It may have become a branch while we waited.
+        if !owned.leaf.is_branch() {
+            let edition = tenant.edition();
+            tenant.bring(&mut owned, &edition);
+            return (owned, edition);
+        }
+    }
 }
 
 /// Decides the first ask of a new key, where the limit has one item. `None` if it is not that simple after all.
 pub(super) fn begin(plea: &Plea<'_>, tag: Tag, now: Timestamp) -> Option<Timestamp> {
     let tenant = plea.tenant;
     loop {
-        let mut owned = tenant.leaf_or_new(tag).own();
-        if owned.leaf.is_branch() {
-            continue;
-        }
-        let edition = tenant.edition();
-        tenant.bring(&mut owned, &edition);
+        let (mut owned, edition) = own_leaf(tenant, tag);
         let now = now.max(owned.leaf.stamp.floor());
         let brief =
             tenant.board.read().filter(|brief| brief.is_good(now) && brief.edition == edition.number)?;
-        if brief.first.head.has_second() || brief.first.head.excepts() || owned.leaf.find(tag).is_some() {
+        let head = brief.first.head;
+        // An edit may have struck out the item that the key was asked for.
+        if head.has_second() || head.excepts() || !head.is_of_key() || owned.leaf.find(tag).is_some() {
             return None;
         }
         let word = quick::first_word(&brief.first, plea.count, now)?;
@@ -115,7 +122,7 @@ pub(super) fn begin(plea: &Plea<'_>, tag: Tag, now: Timestamp) -> Option<Timesta
                 return Some(now);
             }
             Reserved::Below => {}
-            Reserved::Crowded => return None,
+            Reserved::Crowded(_) => return None,
         }
     }
 }
@@ -123,12 +130,7 @@ pub(super) fn begin(plea: &Plea<'_>, tag: Tag, now: Timestamp) -> Option<Timesta
 /// Gives a key a row, blank and nobody's, so that the quick way finds it. `false` if it cannot be.
 pub(super) fn admit(tenant: &Tenant, tag: Tag, now: Timestamp) -> bool {
     loop {
-        let mut owned = tenant.leaf_or_new(tag).own();
-        if owned.leaf.is_branch() {
-            continue;
-        }
-        let edition = tenant.edition();
-        tenant.bring(&mut owned, &edition);
+        let (mut owned, edition) = own_leaf(tenant, tag);
         if owned.leaf.find(tag).is_some() {
             return true;
         }
@@ -140,7 +142,7 @@ pub(super) fn admit(tenant: &Tenant, tag: Tag, now: Timestamp) -> bool {
                 return true;
             }
             Reserved::Below => {}
-            Reserved::Crowded => return false,
+            Reserved::Crowded(_) => return false,
         }
     }
 }

@@ -15,6 +15,8 @@ const LARGEST_RING: Amount = 32;
 const ROWS_A_BOARD: usize = 32;
 /// Words that rings are cut from at a time.
 const WORDS_A_BOARD: usize = 512;
+/// What the allocator takes for a board beside the board itself, about.
+const A_BLOCK: usize = 16;
 /// Marks the place of a ring.
 const RING: u64 = 1 << 60;
 
@@ -124,7 +126,7 @@ impl Shelf {
             self.free_rows.extend((first..first + ROWS_A_BOARD).rev().map(place));
         }
         let place = self.free_rows.pop().expect("there is room by now");
-        self.weight += row.weight();
+        self.weight += weight_beside(&row);
         *self.row(place) = row;
         WIDE | u64::from(place)
     }
@@ -155,7 +157,7 @@ impl Shelf {
             return row;
         }
         let row = std::mem::take(self.row(place));
-        self.weight = self.weight.saturating_sub(row.weight());
+        self.weight = self.weight.saturating_sub(weight_beside(&row));
         self.free_rows.push(place);
         row
     }
@@ -188,7 +190,7 @@ impl Shelf {
             self.free_rings.push(place);
         } else {
             let row = std::mem::take(self.row(place));
-            self.weight = self.weight.saturating_sub(row.weight());
+            self.weight = self.weight.saturating_sub(weight_beside(&row));
             self.free_rows.push(place);
         }
     }
@@ -202,8 +204,16 @@ impl Shelf {
 
     /// About how many bytes it takes.
     pub(super) fn bytes(&self) -> usize {
-        let rings: usize = self.rings.iter().map(|board| 8 * board.len()).sum();
-        self.rows.len() * ROWS_A_BOARD * size_of::<Row>() + rings + self.weight
+        let boards = |boards: usize, bytes: usize| boards * (bytes + A_BLOCK);
+        // All rings of a shelf have the same size, and so have all of its boards.
+        let ring_board = self.rings.first().map_or(0, |board| size_of_val::<[u64]>(board));
+        let lists = (self.rows.capacity() + self.rings.capacity()) * size_of::<Box<[Row]>>();
+        let free = (self.free_rows.capacity() + self.free_rings.capacity()) * size_of::<u32>();
+        boards(self.rows.len(), ROWS_A_BOARD * size_of::<Row>())
+            + boards(self.rings.len(), ring_board)
+            + lists
+            + free
+            + self.weight
     }
 
     fn row(&mut self, place: u32) -> &mut Row {
@@ -225,6 +235,11 @@ impl Shelf {
 /// A place in a leaf: there are far fewer than 32 bits' worth.
 fn place(index: usize) -> u32 {
     u32::try_from(index).expect("a leaf has some ten thousand rows at most")
+}
+
+/// What a row points to, about, in bytes.
+fn weight_beside(row: &Row) -> usize {
+    row.weight() - size_of::<Row>()
 }
 
 fn place_of(cell: u64) -> u32 {

@@ -201,7 +201,6 @@ impl<'a> Sitting<'a> {
             for index in 0..self.parties.len() {
                 let party = &self.parties[index];
                 let (Some((lock, tag)), true) = (party.key, needs(party)) else { continue };
-
                 if matches!(party.station, Station::NewKey(_)) || self.leaf(lock).leaf.find(tag).is_some() {
                     continue;
                 }
@@ -233,19 +232,24 @@ impl<'a> Sitting<'a> {
 
     /// Sees whether there would be a row for every key that would need one, for whoever only looks.
     fn see_room(&mut self, needs: impl Fn(&Party<'_>) -> bool) {
-        let mut others: Vec<(&Tenant, u64)> = Vec::new();
+        let mut new = 0;
         for index in 0..self.parties.len() {
             let party = &self.parties[index];
             let tenant = party.tenant;
-            let (Some((lock, tag)), true) = (party.key, needs(party)) else { continue };
-            if self.leaf(lock).leaf.find(tag).is_some() {
+            // Those of a limit stand side by side, its `all` row first.
+            let Some((lock, tag)) = party.key else {
+                new = 0;
+                continue;
+            };
+            if !needs(party) || self.leaf(lock).leaf.find(tag).is_some() {
                 continue;
             }
-            let before = others.iter().filter(|(other, _)| std::ptr::eq(*other, tenant)).count() as u64;
-            others.push((tenant, before));
-            let now = self.now;
-            if !tenant.budget.has_rows_for(before + 1) {
-                let room = self.leaf(lock).no_room(now);
+            new += 1;
+            let (edition, now) = (Arc::clone(self.edition(tenant)), self.now);
+            let means = Means { edition: &edition, budget: &tenant.budget, now };
+            let owned = self.leaf(lock);
+            if !owned.may_have_rows(new, tag, means) {
+                let room = owned.no_room(tag, now);
                 self.parties[index].station = Station::NewKey(room);
             }
         }
@@ -258,14 +262,14 @@ impl<'a> Sitting<'a> {
         let means = Means { edition: &edition, budget: &tenant.budget, now };
         let owned = self.leaf(lock);
         match owned.reserve(tag, means) {
-            Reserved::Here => return Made::Row,
-            Reserved::Below => return Made::Moved,
-            Reserved::Crowded => {}
+            Reserved::Here => Made::Row,
+            Reserved::Below => Made::Moved,
+            Reserved::Crowded(room) => {
+                // There may be fresh rows elsewhere, for whoever comes next.
+                tenant.move_hand(means);
+                Made::No(room)
+            }
         }
-        let room = owned.no_room(now);
-        // There may be fresh rows elsewhere, for whoever comes next.
-        tenant.move_hand(means);
-        Made::No(room)
     }
 
     /// Makes ordinary rows of those that were reserved.

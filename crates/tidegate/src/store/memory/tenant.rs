@@ -96,6 +96,12 @@ impl Tenant {
         Arc::clone(editions.last().expect("there is always one"))
     }
 
+    /// The edition of this number, if it is remembered.
+    pub(super) fn edition_of(&self, number: u64) -> Option<Arc<Edition>> {
+        let editions = self.editions.read().unwrap_or_else(PoisonError::into_inner);
+        editions.iter().find(|edition| edition.number == number).map(Arc::clone)
+    }
+
     /// The limit as it is.
     pub(super) fn limit(&self) -> Arc<Limit> {
         Arc::clone(&self.edition().limit)
@@ -193,7 +199,10 @@ impl Tenant {
         self.all.own().adopt(self, &present);
         self.each_leaf(&mut |leaf| self.bring(&mut leaf.own(), &present));
         let mut editions = self.editions.write().unwrap_or_else(PoisonError::into_inner);
-        editions.retain(|edition| edition.number >= present.number);
+        // Whoever holds one may be about to tell what was decided in it, or in one after it. Nobody takes one while we are here.
+        let is_held = |edition: &Arc<Edition>| Arc::strong_count(edition) > 1;
+        let first = editions.iter().position(|edition| edition.number >= present.number || is_held(edition));
+        editions.drain(..first.unwrap_or_default());
     }
 
     /// Carries the rows of a leaf over to an edition, if they are not in it.

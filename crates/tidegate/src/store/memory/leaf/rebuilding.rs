@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tidegate_core::Per;
 
 use super::{
-    EMPTY, FAN, FAN_BITS, FULL_ENOUGH, Inner, Leaf, Line, MOST_PAGES, Means, NEVER, Ordering, Owned, Page,
-    Rebuilt, Room, SLOTS, Shelf, Tag, WIDE, line,
+    Budget, EMPTY, FAN, FAN_BITS, FULL_ENOUGH, Inner, Leaf, Line, MOST_PAGES, Means, NEVER, Ordering, Owned,
+    PAGE_BYTES, Page, Rebuilt, Room, SLOTS, Shelf, Tag, WIDE, line,
 };
 
 thread_local! {
@@ -16,37 +16,47 @@ thread_local! {
     static SCRATCH: Cell<Vec<(Tag, u64)>> = const { Cell::new(Vec::new()) };
 }
 
+/// How room is made.
+enum Step {
+    /// By placing the rows better.
+    Anew,
+    /// By more pages.
+    Grow { pages: usize },
+    /// By handing them a level down.
+    Split,
+}
+
 impl Owned<'_> {
     /// Makes room: by placing the rows better, by more pages, or a level further down.
     pub(super) fn rebuild(&mut self, room: Room, means: Means<'_>) -> Rebuilt {
+        let Some(step) = self.pay_for(room, means.budget) else { return Rebuilt::AsItWas };
         self.leaf.turn_moves();
-        let rebuilt = self.move_rows(room, means);
+        let rows = self.drain();
+        let rebuilt = match step {
+            Step::Anew => self.arrange(rows, means),
+            Step::Grow { pages } => {
+                self.add_pages(pages);
+                self.arrange(rows, means)
+            }
+            Step::Split => self.scatter(rows, means),
+        };
         self.leaf.turn_moves();
         rebuilt
     }
 
-    fn move_rows(&mut self, room: Room, means: Means<'_>) -> Rebuilt {
+    /// How room will be made, once it is paid for. `None` if it cannot be; then nothing has moved.
+    fn pay_for(&self, room: Room, budget: &Budget) -> Option<Step> {
         let places = self.leaf.lines() * SLOTS;
         if room == Room::Here && places > 0 && self.inner.rows * 100 <= places * FULL_ENOUGH {
-            let rows = self.drain();
-            return self.arrange(rows, means);
+            return Some(Step::Anew);
         }
         let pages = self.pages();
         if pages == MOST_PAGES {
             // New leaves cost their own size; the pages are the same.
-            if !means.budget.take(FAN * size_of::<Leaf>()) {
-                return Rebuilt::AsItWas;
-            }
-            let rows = self.drain();
-            return self.scatter(rows, means);
+            return budget.take(FAN * size_of::<Leaf>()).then_some(Step::Split);
         }
         let more = (pages / 8).clamp(1, MOST_PAGES - pages);
-        if !means.budget.take(more * size_of::<Page>()) {
-            return Rebuilt::AsItWas;
-        }
-        let rows = self.drain();
-        self.add_pages(more);
-        self.arrange(rows, means)
+        budget.take(more * PAGE_BYTES).then_some(Step::Grow { pages: more })
     }
 
     pub(super) fn pages(&self) -> usize {
@@ -125,7 +135,7 @@ impl Owned<'_> {
                 means.budget.take_anyway(FAN * size_of::<Leaf>());
                 return self.scatter(rows, means);
             }
-            means.budget.take_anyway(size_of::<Page>());
+            means.budget.take_anyway(PAGE_BYTES);
             self.add_pages(1);
         }
     }
@@ -168,5 +178,47 @@ impl Owned<'_> {
         self.weigh(means.budget);
         leaf.branch.get_or_init(|| children);
         Rebuilt::Split
+    }
+}
+
+#[cfg(all(test, not(tidegate_loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use tidegate_core::{Intent, ItemSpec, Limit, LimitSpec, Policy, Tick, Timestamp};
+
+    use super::super::super::gallery::Gallery;
+    use super::super::super::quick::{self, Plea, Quick};
+    use super::super::super::rows::begin;
+    use super::super::super::tenant::Tenant;
+    use super::*;
+
+    const START: Timestamp = Timestamp::from_ticks(1_000_000_000_000);
+
+    fn tenant(item: ItemSpec) -> Tenant {
+        let limit = Limit::new(LimitSpec::named("one").with(item), Tick::NANOSECOND).expect("it makes sense");
+        let whole = Arc::new(Budget::new(1 << 20));
+        Tenant::new(&Arc::new(limit), 1, 0, [1, 2], &whole, Gallery::new().place(), START)
+    }
+
+    fn once_in(seconds: u64) -> ItemSpec {
+        ItemSpec::of(Policy::Interval { window: Duration::from_secs(seconds) }, 1)
+    }
+
+    /// A row that must wait for an hour is on its way to another line while an order is refused by a row that must wait for a minute. The
+    /// order must not be told a minute.
+    #[test]
+    fn a_row_that_is_missed_is_not_taken_for_blank() {
+        let (keyed, shared) = (tenant(once_in(3_600).per_key()), tenant(once_in(60)));
+        let tag = Tag { low: 1, high: 1 };
+        let of_key = Plea { tenant: &keyed, key: None, tag: Some(tag), count: 1 };
+        let of_all = Plea { tenant: &shared, key: None, tag: None, count: 1 };
+        assert!(begin(&of_key, tag, START).is_some());
+        let decide = |pleas: &[Plea<'_>]| quick::decide(pleas, Intent::Acquire, START, &mut None);
+        assert_eq!(decide(&[of_all]), Quick::Granted(START));
+        let mut owned = keyed.leaf(tag).expect("there is a row").own();
+        owned.leaf.turn_moves();
+        assert_eq!(owned.drain().len(), 1);
+        assert_eq!(decide(&[of_key, of_all]), Quick::Otherwise);
     }
 }

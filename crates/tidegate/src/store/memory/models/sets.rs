@@ -78,7 +78,7 @@ fn the_thorough_way_loses_no_charge() {
     explore(3, move || {
         let both = side_by_side(&limit, &limit);
         let shared = Arc::clone(&both);
-        let other = beside(move || with_row(&shared[1], None, START, Missing::Ignored, |_, _, _| ()));
+        let other = beside(move || with_row(&shared[1], None, START, Missing::Ignored, |_, _, _, _| ()));
         let granted = order(&both[0], &both[1]);
         assert!(other.join().expect("it ends").is_some());
         assert_eq!((used(&both[0]), used(&both[1])), (granted, granted));

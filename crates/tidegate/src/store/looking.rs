@@ -1,0 +1,26 @@
+//! Looking: what every local store tells of a row to whoever only wants to know.
+
+use tidegate_core::{Line, Policy, Season, Timestamp};
+
+use super::{ItemUsage, Usage};
+
+/// What the items of a row have in use.
+pub(super) fn usage(line: &Line<'_>, now: Timestamp) -> Usage {
+    // What a limit that is over remembers means nothing any more.
+    let over = line.limit.season(now) == Season::After;
+    let mut usage = Usage { count: None, items: Vec::new() };
+    let items = line.limit.items().iter().enumerate();
+    for (index, item) in items.filter(|(_, item)| item.per() == line.seat.per()) {
+        let current_count = line.reading(index, item, now).used;
+        if *item.policy() == Policy::Total {
+            usage.count = usage.count.max(Some(current_count));
+        }
+        usage.items.push(ItemUsage {
+            item: item.name().to_owned(),
+            policy: item.policy().word(),
+            current_count,
+            last_time: item.rule().last_time(line.row.state(item)).filter(|_| !over),
+        });
+    }
+    usage
+}
