@@ -206,7 +206,7 @@ fn decide_quickly(
     now: Timestamp,
     answers: &mut Answers,
 ) -> Option<Answer> {
-    if !quick::are_apart(pleas.iter().map(|plea| plea.tenant)) {
+    if !quick::are_apart(pleas, |plea| plea.tenant) {
         return None;
     }
     let first = answers.mark();

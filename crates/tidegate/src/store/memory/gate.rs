@@ -135,7 +135,7 @@ pub struct Gates {
 impl Gates {
     pub(super) fn new(shared: Arc<Shared>, tenants: Vec<Arc<Tenant>>) -> Option<Gates> {
         let tenants: Box<[Arc<Tenant>]> = tenants.into();
-        let are_apart = quick::are_apart(tenants.iter().map(|tenant| &**tenant));
+        let are_apart = quick::are_apart(&tenants, |tenant| tenant);
         (1..=MOST_ASKS).contains(&tenants.len()).then_some(Gates { shared, tenants, are_apart })
     }
 

@@ -1,0 +1,150 @@
+//! One ask of one limit with one item, which is most of them.
+
+#![expect(
+    clippy::inline_always,
+    reason = "the quick way is one piece of code, a few hundred instructions in all"
+)]
+
+use tidegate_core::{Load, Timestamp, Verdict, Wait};
+
+use super::super::brief::{AskLaw, CellLaw, Sheet};
+use super::super::leaf::{Elsewhere, Near};
+use super::super::line::{self, PRESENT, Tag};
+use super::super::sync::pause;
+use super::super::tenant::Tenant;
+use super::{Found, Judged, Setback, TRIES, find_all, find_key, is_in, judge, not_before, usable};
+
+/// One ask of a limit that may have one item only.
+pub(in super::super) struct Single<'a> {
+    pub(in super::super) tenant: &'a Tenant,
+    pub(in super::super) key: &'a [u8],
+    pub(in super::super) count: u64,
+}
+
+/// Decides one ask of a limit with one item, and says only whether and when. The caller counts what is granted.
+#[inline(always)]
+pub(in super::super) fn decide_one(single: &Single<'_>, now: Timestamp) -> Option<Verdict> {
+    if !single.tenant.board.sheet().head().is_of_key() {
+        return again_and_again(|| attempt_all(single, now));
+    }
+    let tag = single.tenant.printer.print(single.key);
+    decide_near(single, tag, single.tenant.near(tag), now)
+}
+
+/// The same for a key whose line is near.
+#[inline(always)]
+pub(in super::super) fn decide_near<'a>(
+    single: &Single<'a>,
+    tag: Tag,
+    near: Option<Near<'a>>,
+    now: Timestamp,
+) -> Option<Verdict> {
+    match attempt_near(single, tag, near?, now) {
+        Ok(verdict) => Some(verdict),
+        Err(Setback::Again) => decide_near_again(single, tag, now),
+        Err(_) => None,
+    }
+}
+
+#[cold]
+fn decide_near_again(single: &Single<'_>, tag: Tag, now: Timestamp) -> Option<Verdict> {
+    again_and_again(|| {
+        let near = single.tenant.near(tag).ok_or(Setback::Otherwise)?;
+        attempt_near(single, tag, near, now)
+    })
+}
+
+fn again_and_again(attempt: impl Fn() -> Result<Verdict, Setback>) -> Option<Verdict> {
+    let mut turn = 0;
+    for _ in 0..TRIES {
+        match attempt() {
+            Ok(verdict) => return Some(verdict),
+            Err(Setback::Again) => pause(&mut turn),
+            Err(_) => return None,
+        }
+    }
+    None
+}
+
+#[inline(always)]
+fn attempt_near(single: &Single<'_>, tag: Tag, near: Near<'_>, now: Timestamp) -> Result<Verdict, Setback> {
+    let sheet = single.tenant.board.sheet();
+    let head = sheet.head();
+    if head.has_second() || !head.is_of_key() || !sheet.is_good(now) {
+        return Err(Setback::Otherwise);
+    }
+    is_in(&near.leaf.stamp, sheet)?;
+    match near.look(tag) {
+        Ok(spot) => {
+            not_before(near.leaf.stamp.floor(), now)?;
+            sheet.first().of_law(One { single, sheet, found: Found::of_key(spot), now })
+        }
+        Err(Elsewhere::Further) => attempt_further(single, tag, near, sheet, now),
+        Err(Elsewhere::Nowhere) => Err(Setback::Otherwise),
+    }
+}
+
+/// The row is not in the line it belongs into.
+#[inline(never)]
+fn attempt_further<'a>(
+    single: &Single<'a>,
+    tag: Tag,
+    near: Near<'a>,
+    sheet: Sheet<'a>,
+    now: Timestamp,
+) -> Result<Verdict, Setback> {
+    let found = find_key(near, tag, sheet, now)?.ok_or(Setback::Otherwise)?;
+    sheet.first().of_law(One { single, sheet, found, now })
+}
+
+#[inline(never)]
+fn attempt_all(single: &Single<'_>, now: Timestamp) -> Result<Verdict, Setback> {
+    let sheet = single.tenant.board.sheet();
+    let head = sheet.head();
+    if head.has_second() || head.is_of_key() || !sheet.is_good(now) {
+        return Err(Setback::Otherwise);
+    }
+    let found = find_all(single.tenant, sheet, now)?;
+    sheet.first().of_law(One { single, sheet, found, now })
+}
+
+/// The only item of an ask, with its row.
+struct One<'r, 'a> {
+    single: &'r Single<'a>,
+    sheet: Sheet<'a>,
+    found: Found<'a>,
+    now: Timestamp,
+}
+
+impl AskLaw for One<'_, '_> {
+    type Answer = Result<Verdict, Setback>;
+
+    #[inline(always)]
+    fn ask(self, law: &impl CellLaw) -> Result<Verdict, Setback> {
+        let One { single, sheet, found, now } = self;
+        let cost = law.short().cost(Load::of(single.count));
+        let is_as_seen = || found.is_as_seen() && sheet.stands();
+        match judge(law, usable(found.word)?, cost, now)? {
+            Judged::Denied(Wait::Until(_)) if law.short().head.ends() => Err(Setback::Otherwise),
+            Judged::Denied(wait) => {
+                if !is_as_seen() {
+                    return Err(Setback::Again);
+                }
+                single.tenant.counts.refused(law.short().head.column());
+                Ok(Verdict::Denied(wait))
+            }
+            Judged::Granted(next) => {
+                if !found.take() {
+                    return Err(Setback::Again);
+                }
+                if !is_as_seen() {
+                    found.leave();
+                    return Err(Setback::Again);
+                }
+                line::give_back(found.cell, PRESENT | next);
+                found.open();
+                Ok(Verdict::Granted)
+            }
+        }
+    }
+}
