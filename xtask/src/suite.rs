@@ -31,8 +31,9 @@ pub(crate) fn run(length: Length) -> Outcome {
     let began = Instant::now();
     step("preflight", needs::meet)?;
     let mut tally = step("tests", || tests(length))?;
-    if length == Length::Long {
-        tally = tally.plus(step("models", models::run)?);
+    match length {
+        Length::Long => tally = tally.plus(step("models", models::run)?),
+        Length::Usual => step("models compile", models::check)?,
     }
     step("tidy", tidy::run)?;
     println!("\n{tally}; all green in {:.1} s", began.elapsed().as_secs_f64());

@@ -74,6 +74,7 @@ pub(super) struct Leaf {
 pub(super) struct Near<'a> {
     pub(super) leaf: &'a Leaf,
     line: &'a Line,
+    index: usize,
 }
 
 /// What is under a leaf's lock.
@@ -212,7 +213,8 @@ impl Leaf {
         if lines == 0 {
             return None;
         }
-        self.line(self.home(tag, lines)).map(|line| Near { leaf: self, line })
+        let index = self.home(tag, lines);
+        self.line(index).map(|line| Near { leaf: self, line, index })
     }
 
     /// Finds a row without a lock. That it is not found means nothing.
@@ -276,7 +278,8 @@ impl Leaf {
 
     #[inline(always)]
     fn line(&self, index: usize) -> Option<&Line> {
-        self.pages[index / PAGE_LINES].get().map(|page| &page.0[index % PAGE_LINES])
+        let page = self.pages.get(index / PAGE_LINES)?.get()?;
+        Some(&page.0[index % PAGE_LINES])
     }
 
     /// The lines that the row of a tag may lie in, for whoever has the lock.
@@ -296,10 +299,16 @@ impl Leaf {
 }
 
 impl<'a> Near<'a> {
-    /// Brings the line near, for whoever will look at it soon. The answer means nothing.
+    /// Brings the line near, for whoever will look at it soon. Says whether the next may be needed as well.
     #[inline(always)]
-    pub(super) fn glance(&self) -> u64 {
-        self.line.glance()
+    pub(super) fn glance(&self) -> bool {
+        self.line.is_passed()
+    }
+
+    /// Brings the next line near. The answer means nothing.
+    #[inline(always)]
+    pub(super) fn glance_further(&self) -> bool {
+        self.leaf.line(self.index + 1).is_some_and(Line::is_passed)
     }
 
     /// Finds a row without a lock. That it is not found means nothing.

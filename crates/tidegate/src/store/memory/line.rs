@@ -88,10 +88,10 @@ impl Line {
         if seen & PASSED == 0 { Look::Absent } else { Look::Passed }
     }
 
-    /// Brings the line near, for whoever will look at it soon. The answer means nothing.
+    /// Whether rows that belong here may lie in a later line, as somebody thinks who only looks.
     #[inline(always)]
-    pub(super) fn glance(&self) -> u64 {
-        self.words[META].load(Ordering::Relaxed)
+    pub(super) fn is_passed(&self) -> bool {
+        self.words[META].load(Ordering::Relaxed) & PASSED != 0
     }
 
     /// Whether every tag is still what it was when the line was looked at.
