@@ -35,7 +35,7 @@ pub(super) use single::{Single, decide_near, decide_one};
 /// The most rows that are decided on the quick way.
 pub(super) const MOST_ROWS: usize = 8;
 /// How often an order is tried before the locks are taken.
-const TRIES: u32 = if cfg!(tidegate_loom) { 3 } else { 64 };
+const TRIES: u32 = if cfg!(tidegate_loom) { 2 } else { 64 };
 
 /// An ask whose limit was found.
 #[derive(Clone, Copy)]

@@ -187,7 +187,7 @@ fn edit(table: &Tenant, next: Arc<Limit>, key: Tag) -> bool {
 #[test]
 fn an_edit_refuses_nobody() {
     let (limit, next) = edited();
-    explore(2, move || {
+    explore(1, move || {
         let (table, key) = (table(&limit), tag(0, 1));
         seed(&table, key, 2);
         let next = Arc::clone(&next);
