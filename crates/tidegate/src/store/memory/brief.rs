@@ -513,7 +513,10 @@ impl Board {
 
     /// Writes that there is none. Only one thread at a time may.
     pub(super) fn clear(&self) {
-        self.write([0; WORDS]);
+        let mut words = self.words.each_ref().map(|word| word.load(Ordering::Relaxed));
+        // Nobody can go by it at any time.
+        (words[EDITION], words[UNTIL]) = (0, 0);
+        self.write(words);
     }
 
     fn write(&self, words: [u64; WORDS]) {
@@ -522,7 +525,9 @@ impl Board {
         // Whoever sees a new word sees that the turn is another.
         fence(Ordering::Release);
         for (place, word) in self.words.iter().zip(words) {
-            place.store(word, Ordering::Relaxed);
+            if place.load(Ordering::Relaxed) != word {
+                place.store(word, Ordering::Relaxed);
+            }
         }
         self.turn.store(turn.wrapping_add(2), Ordering::Release);
     }
