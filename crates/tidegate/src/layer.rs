@@ -31,6 +31,8 @@ use std::time::Duration;
 use tower_layer::Layer;
 use tower_service::Service;
 
+use tidegate_core::order::LONGEST_PATIENCE;
+
 use crate::answer::Detail;
 use crate::limiter::{AskError, Decision, Denial, Granted, Limiter};
 
@@ -120,9 +122,9 @@ impl<Q, R> LimitLayer<Q, R> {
 }
 
 impl<Q, I, O> LimitLayer<Q, I, O> {
-    /// Lets a call that does not fit wait for as long as this, first come first served, before it is refused.
+    /// Lets a call that does not fit wait for as long as this, at most a minute, first come first served, before it is refused.
     pub fn waiting(mut self, patience: Duration) -> LimitLayer<Q, I, O> {
-        self.mode = Mode::Wait(patience);
+        self.mode = Mode::Wait(patience.min(LONGEST_PATIENCE));
         self
     }
 

@@ -39,7 +39,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::{Ask, Intent, LeaseId, Order, Per, Span, Tick, Timestamp, Wait};
+use tidegate_core::{Ask, Intent, LeaseId, Order, Per, Tick, Timestamp, Wait};
 
 use crate::answer::{Answer, Answers, Detail, Outcome, Rejection};
 use crate::catalog::Change;
@@ -275,8 +275,8 @@ impl Inner {
         })
     }
 
-    /// What is said to somebody whose turn it is not: what the store says, and if it would grant this, to come back in a
-    /// moment.
+    /// What is said to somebody whose turn it is not: what the store says, and if it would grant this, that it may fit when those
+    /// before them are served or leave. When that is, nobody knows.
     fn look(
         self: &Arc<Inner>,
         order: &Order<'_>,
@@ -295,7 +295,7 @@ impl Inner {
         let per = if spot.is_some_and(|spot| spot.kind == Kind::All) { Per::All } else { Per::Key };
         Ok(Denial {
             at: granted.at,
-            wait: Wait::Until(granted.at.plus(Span::ONE_TICK)),
+            wait: Wait::OnRelease,
             degraded: false,
             denied: None,
             item: limit.items().iter().position(|item| item.per() == per).unwrap_or_default(),

@@ -69,7 +69,8 @@ impl<'a> Question<'a> {
     }
 
     /// A name that makes the question safe to repeat: it is answered again and charged once. A repeated grant speaks of
-    /// the same lease; whoever drops or releases it first gives it back for all.
+    /// the same lease; whoever drops or releases it first gives it back for all, and a question that is repeated after that is told of
+    /// a lease that has lapsed.
     pub fn request_id(mut self, id: &'a (impl AsRef<[u8]> + ?Sized)) -> Question<'a> {
         self.request_id = Some(id.as_ref());
         self
@@ -92,8 +93,8 @@ impl<'a> Question<'a> {
         self.limiter.inner.submit(&self.order(Intent::Peek), self.detail)
     }
 
-    /// Takes it as soon as it all fits, first come first served, if that is within `patience` of this call. See
-    /// [`Acquire`].
+    /// Takes it as soon as it all fits, first come first served, if that is within `patience` of this call; a minute is the longest there
+    /// is. It looks when it is polled: polled late, it takes what fits by then. See [`Acquire`].
     pub fn acquire_within(&self, patience: Duration) -> Acquire {
         let order = Order { patience, ..self.order(Intent::Acquire) };
         Acquire::new(Inner::clone_of(self.limiter), &order, self.detail)

@@ -8,7 +8,8 @@ use std::collections::VecDeque;
 use hashbrown::HashMap;
 use tidegate_core::{Amount, Ask, Order, Timestamp};
 
-use crate::answer::{Answer, ItemReading};
+use super::leases::Leases;
+use crate::answer::{Answer, Answers, ItemReading, Outcome};
 
 /// The most grants that are remembered.
 const MOST_REQUESTS: usize = 1_000_000;
@@ -32,6 +33,18 @@ impl Remembered {
             *held.0 == *ask.limit_id && held.1.as_deref() == ask.key && held.2 == ask.count
         };
         self.asks.len() == order.asks.len() && self.asks.iter().zip(order.asks).all(same)
+    }
+
+    /// The answer again. Its lease is told as it is by now: for how much longer it is held, or that it is no more.
+    pub(in crate::store) fn again(&self, leases: &Leases, now: Timestamp, answers: &mut Answers) -> Answer {
+        let first = answers.mark();
+        self.readings.iter().for_each(|reading| answers.read(reading.clone()));
+        let mut answer = Answer { readings: first..answers.mark(), ..self.answer.clone() };
+        if let Outcome::Granted(Some(grant)) = &mut answer.outcome {
+            let held = leases.get(grant.lease).map(|lease| lease.expires_at);
+            grant.expires_at = held.unwrap_or(grant.expires_at.min(now));
+        }
+        answer
     }
 }
 

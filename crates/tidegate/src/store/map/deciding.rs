@@ -76,9 +76,7 @@ impl Inner {
         if !remembered.is_for(order) {
             return Err(Rejection::RequestIdReused);
         }
-        let first = answers.mark();
-        remembered.readings.iter().for_each(|reading| answers.read(reading.clone()));
-        Ok(Some(Answer { readings: first..answers.mark(), ..remembered.answer.clone() }))
+        Ok(Some(remembered.again(&self.leases, self.latest, answers)))
     }
 
     /// Takes out the rows an order is about: one entrant per row, those of a limit side by side with its `all` row

@@ -74,7 +74,6 @@ pub(super) struct Leaf {
 pub(super) struct Near<'a> {
     pub(super) leaf: &'a Leaf,
     line: &'a Line,
-    index: usize,
 }
 
 /// What is under a leaf's lock.
@@ -213,8 +212,7 @@ impl Leaf {
         if lines == 0 {
             return None;
         }
-        let index = self.home(tag, lines);
-        self.line(index).map(|line| Near { leaf: self, line, index })
+        self.line(self.home(tag, lines)).map(|line| Near { leaf: self, line })
     }
 
     /// Finds a row without a lock. That it is not found means nothing.
@@ -299,16 +297,10 @@ impl Leaf {
 }
 
 impl<'a> Near<'a> {
-    /// Brings the line near, for whoever will look at it soon. Says whether the next may be needed as well.
+    /// Brings the line near, for whoever will look at it soon. The answer means nothing.
     #[inline(always)]
     pub(super) fn glance(&self) -> bool {
         self.line.is_passed()
-    }
-
-    /// Brings the next line near. The answer means nothing.
-    #[inline(always)]
-    pub(super) fn glance_further(&self) -> bool {
-        self.leaf.line(self.index + 1).is_some_and(Line::is_passed)
     }
 
     /// Finds a row without a lock. That it is not found means nothing.
