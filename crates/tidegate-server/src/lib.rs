@@ -1,0 +1,3 @@
+//! The server's doors.
+
+pub mod tokens;
