@@ -50,10 +50,19 @@ fn all_the_rest_of_a_limit_survives_the_way_there_and_back() {
 
 #[test]
 fn json_that_yaml_would_read_otherwise_is_json() {
-    let limit = "{\"id\":\"l\",\r\n\t\"description\":\"\\ud83d\\ude00 \\/ \\\"x\\\": # - \\t\\u00e9\",\
-        \"items\":[{\"policy\":\"total\",\"limit\":-1}]}";
-    let stage = Stage::with(&[limit]);
-    assert_eq!(stage.get("/v1/limits/l").at("/description"), json!("😀 / \"x\": # - \té"));
+    let text = r#"\ud83d\ude00 \/ \"x\": # - \t\u00e9\u0041 \b\f\n\r \\ \u2028"#;
+    let items = r#"[{"policy":"total","limit":-1}]"#;
+    for limit in [
+        format!(r#"{{"id":"l","description":"{text}","items":{items}}}"#),
+        format!("\r\n{{\"id\":\"l\",\r\n\t\"description\":\"{text}\",\r\n\t\"items\":\t{items}\t}}\n\n"),
+        format!("{{\"id\"\n:\"l\"\n,\"description\"\t:\n\"{text}\"\n,\n\"items\"\n\n:\n{items}\n}}"),
+        format!("{{\"\\u0069d\":\"l\",\n\"description\":\"{text}\",\n\"items\":\n{items}\n}}"),
+    ] {
+        let stage = Stage::with(&[&limit]);
+        let read = stage.get("/v1/limits/l").at("/description");
+        assert_eq!(read, json!("😀 / \"x\": # - \té\u{41} \u{8}\u{c}\n\r \\ \u{2028}"), "{limit}");
+    }
+    let stage = Stage::empty();
     for yaml in
         ["id: l", "{id: m, items: [{policy: total, limit: 1}]}", "{\"id\": \"m\",}", "", "[]", "7", "{} {}"]
     {
@@ -108,6 +117,10 @@ fn a_limit_is_replaced_only_as_itself() {
     assert_eq!(stage.ask("PUT /v1/limits/l", nameless).is(200).at("/items/0/limit"), json!(2));
     let other = r#"{"id": "m", "items": [{"policy": "total", "limit": -7}]}"#;
     stage.ask("PUT /v1/limits/l", other).fields(422, "invalid_limit", &["items[0].limit", "id"]);
+    for id in [r#""m""#, "7"] {
+        let other = format!(r#"{{"id": {id}, "items": [{{"policy": "total", "limit": 1}}]}}"#);
+        stage.ask("PUT /v1/limits/l", &other).fields(422, "invalid_limit", &["id"]);
+    }
     stage.ask("PUT /v1/limits/l", "{}").fields(422, "invalid_limit", &["items"]);
     stage.ask("PUT /v1/limits/m", nameless).problem(404, "unknown_limit");
 }

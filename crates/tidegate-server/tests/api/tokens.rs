@@ -4,10 +4,12 @@ use tidegate_server::tokens::{Role, Who};
 
 use crate::stage::{Stage, holder};
 
-const CALLS: [(&str, &str, Role); 14] = [
+const CALLS: [(&str, &str, Role); 16] = [
     ("POST /v1/peek", r#"{"limit_id": "shop/a", "limit_key": "k"}"#, Role::Read),
     ("GET /v1/limits", "", Role::Read),
     ("GET /v1/limits/shop%2Fa", "", Role::Read),
+    ("HEAD /v1/limits", "", Role::Read),
+    ("HEAD /v1/limits/shop%2Fa", "", Role::Read),
     ("GET /v1/limits/shop%2Fa/usage", "", Role::Read),
     ("POST /v1/acquire", r#"{"limit_id": "shop/a", "limit_key": "k"}"#, Role::Decide),
     ("GET /v1/gate/shop%2Fa/k", "", Role::Decide),
@@ -60,9 +62,13 @@ fn a_token_is_for_the_limits_of_its_prefix() {
     for (line, body, _) in CALLS {
         let told = stage.ask_as(&holder(Role::Admin, "bank/"), line, &[], body);
         match line {
-            "GET /v1/limits" => drop(told.is(200).says(r#"{"limits": [], "next": null}"#)),
+            "GET /v1/limits" | "HEAD /v1/limits" => {
+                told.is(200).says(r#"{"limits": [], "next": null}"#);
+            }
             // A lease's id says nothing about its limits.
-            "POST /v1/release" => drop(told.is(200)),
+            "POST /v1/release" => {
+                told.is(200);
+            }
             _ => assert!(told.problem(403, "forbidden").contains("bank/")),
         }
     }

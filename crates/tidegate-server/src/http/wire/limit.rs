@@ -1,7 +1,7 @@
 //! Limits as JSON: the same fields and the same checks as in a settings file, because it is the same reader.
 //!
-//! JSON is YAML but for a few escapes and tabs, so a body is first checked to be JSON, then written plainly, and then
-//! read by [`tidegate::file::read_limit`], which finds everything that is wrong at once.
+//! All JSON is YAML, so a body is first checked to be JSON and then read by [`tidegate::file::read_limit`], which finds
+//! everything that is wrong at once.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::http::problem::{Code, FieldError, Problem};
 /// Reads a limit that says its own id.
 pub(in crate::http) fn read(body: &[u8]) -> Result<LimitSpec, Problem> {
     let (json, _) = object(body)?;
-    checked(&plain(json)).map_err(refusal)
+    checked(json).map_err(refusal)
 }
 
 /// Reads the limit of this id, which it need not repeat but may not contradict.
@@ -24,16 +24,15 @@ pub(in crate::http) fn read_as(id: &str, body: &[u8]) -> Result<LimitSpec, Probl
     let (json, fields) = object(body)?;
     let text = match fields.get("id") {
         None => with_field(json, "id", id),
-        Some(_) => plain(json),
+        Some(_) => json.to_owned(),
     };
-    let contradicts = fields.get("id").and_then(Value::as_str).filter(|said| *said != id);
-    let contradiction = contradicts
-        .map(|_| FieldError { field: "id".to_owned(), message: format!("must be '{id}', as in the path") });
-    match (checked(&text), contradiction) {
-        (Ok(spec), None) => Ok(spec),
-        (Ok(_), Some(error)) => Err(refusal(vec![error])),
-        (Err(mut errors), contradiction) => {
-            errors.extend(contradiction);
+    let other = || FieldError { field: "id".to_owned(), message: format!("must be '{id}', as in the path") };
+    match checked(&text) {
+        Ok(spec) if spec.id == id => Ok(spec),
+        Ok(_) => Err(refusal(vec![other()])),
+        Err(mut errors) => {
+            let contradicts = fields.get("id").and_then(Value::as_str).is_some_and(|said| said != id);
+            errors.extend(contradicts.then(other));
             Err(refusal(errors))
         }
     }
@@ -46,11 +45,11 @@ pub(super) fn object(body: &[u8]) -> Result<(&str, Map<String, Value>), Problem>
     Ok((json.trim_matches([' ', '\t', '\n', '\r']), fields))
 }
 
-/// The JSON object with one text field more, in front of the others, written plainly.
+/// The JSON object with one text field more, in front of the others.
 pub(super) fn with_field(json: &str, field: &str, text: &str) -> String {
     let rest = json.strip_prefix('{').unwrap_or(json);
     let comma = if rest.trim_start().starts_with('}') { "" } else { "," };
-    plain(&format!("{{{}:{}{comma}{rest}", quoted(field), quoted(text)))
+    format!("{{{}:{}{comma}{rest}", quoted(field), quoted(text))
 }
 
 /// The limit with this override and no others, as far as overrides are concerned with it.
@@ -60,7 +59,7 @@ pub(super) fn limit_with(limit: &LimitSpec, overriding: &str) -> String {
     format!("{{\"id\":{},\"items\":{items},\"overrides\":[{overriding}]}}", quoted(&limit.id))
 }
 
-/// Reads a limit out of plain text, or says everything that is wrong with it.
+/// Reads a limit out of its text, or says everything that is wrong with it.
 pub(super) fn checked(text: &str) -> Result<LimitSpec, Vec<FieldError>> {
     read_limit("the body", text.as_bytes()).map_err(errors)
 }
@@ -84,42 +83,6 @@ pub(super) fn refusal(errors: Vec<FieldError>) -> Problem {
     let only_unknown = errors.iter().all(|error| error.message.starts_with("is not a field of "));
     let code = if only_unknown { Code::BadRequest } else { Code::InvalidLimit };
     Problem::of_fields(code, errors)
-}
-
-/// JSON in which strings are escaped only where they must be and that has no tabs and lines: what YAML reads alike.
-fn plain(json: &str) -> String {
-    let mut out = String::with_capacity(json.len());
-    let mut rest = json;
-    while let Some(start) = rest.find('"') {
-        let (before, string) = rest.split_at(start);
-        let (string, after) = string.split_at(end_of_string(string));
-        out.extend(before.chars().map(spaced));
-        match serde_json::from_str::<String>(string) {
-            Ok(text) => out.push_str(&quoted(&text)),
-            Err(_) => out.push_str(string),
-        }
-        rest = after;
-    }
-    out.extend(rest.chars().map(spaced));
-    out
-}
-
-fn spaced(letter: char) -> char {
-    if letter.is_ascii_whitespace() { ' ' } else { letter }
-}
-
-/// Where the string ends that this text begins with, its quote included.
-fn end_of_string(text: &str) -> usize {
-    let mut escaped = false;
-    for (at, byte) in text.bytes().enumerate().skip(1) {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' => escaped = true,
-            b'"' => return at + 1,
-            _ => {}
-        }
-    }
-    text.len()
 }
 
 fn quoted(text: &str) -> String {
