@@ -29,6 +29,7 @@ use std::fmt;
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 use tidegate::Flaw;
+pub use tidegate::file::{Role, TokenSpec};
 
 /// What every token begins with, so that people and scanners of leaked secrets know one when they see it.
 const MARK: &str = "tg_";
@@ -36,31 +37,6 @@ const MARK: &str = "tg_";
 const RANDOM_BYTES: usize = 32;
 /// How many bytes a hash has.
 const HASH_BYTES: usize = 32;
-
-/// How much a token allows; each role includes the ones before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Role {
-    /// To look: limits, counts, and what an ask would be answered.
-    Read,
-    /// To ask, and to give back.
-    Decide,
-    /// To change limits and counts.
-    Admin,
-}
-
-impl Role {
-    /// Every role, the least first.
-    pub const ALL: [Role; 3] = [Role::Read, Role::Decide, Role::Admin];
-
-    /// The word used in settings files.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Role::Read => "read",
-            Role::Decide => "decide",
-            Role::Admin => "admin",
-        }
-    }
-}
 
 /// What somebody may do, and to which limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,19 +71,6 @@ pub enum Who {
     Stranger,
     /// Somebody who may do this.
     Known(Pass),
-}
-
-/// One of `auth.tokens`, as written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TokenSpec {
-    /// For people.
-    pub name: String,
-    /// The SHA-256 of the token: 64 hexadecimal digits.
-    pub sha256: String,
-    /// How much it allows.
-    pub role: Role,
-    /// What the ids of its limits begin with; empty for all limits.
-    pub prefix: String,
 }
 
 /// The tokens that are known.
