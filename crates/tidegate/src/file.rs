@@ -26,6 +26,7 @@
 //! assert_eq!(wrong.errors(), 2);
 //! ```
 
+mod auth;
 mod diagnostic;
 mod fields;
 mod limits;
@@ -38,6 +39,7 @@ use std::rc::Rc;
 
 use tidegate_core::LimitSpec;
 
+pub use auth::{Role, TokenSpec};
 pub use diagnostic::{Color, Diagnostic, Diagnostics, Excerpt, MOST_DIAGNOSTICS, Severity};
 pub use schema::schema;
 
@@ -55,6 +57,8 @@ pub struct Settings {
     /// The limits, in the order they are written. [`tidegate_core::Limit::new`] accepts each of them at
     /// [`tidegate_core::Tick::NANOSECOND`], and no two have the same id.
     pub limits: Vec<LimitSpec>,
+    /// The tokens that are known, no two the same; `None` if nobody needs one.
+    pub tokens: Option<Vec<TokenSpec>>,
 }
 
 /// A file that can be used.
@@ -73,11 +77,11 @@ pub fn read(name: &str, bytes: &[u8]) -> Result<Reading, Diagnostics> {
     let text = decoded(name, bytes)?;
     let source = Source::new(name, &text);
     let mut report = Report::new(&source);
-    let limits = parsed(&mut report).map(|tree| read_settings(&mut report, &tree)).unwrap_or_default();
+    let settings = parsed(&mut report).map(|tree| read_settings(&mut report, &tree)).unwrap_or_default();
     if report.failed() {
         return Err(report.into_diagnostics());
     }
-    Ok(Reading { settings: Settings { limits }, warnings: report.into_diagnostics() })
+    Ok(Reading { settings, warnings: report.into_diagnostics() })
 }
 
 /// Reads a text that is one limit, such as the body of a request. Paths are relative to the limit.
@@ -92,9 +96,9 @@ pub fn read_limit(name: &str, bytes: &[u8]) -> Result<LimitSpec, Diagnostics> {
     limit.filter(|_| !report.failed()).ok_or_else(|| report.into_diagnostics())
 }
 
-fn read_settings(report: &mut Report<'_>, tree: &Node) -> Vec<LimitSpec> {
+fn read_settings(report: &mut Report<'_>, tree: &Node) -> Settings {
     if matches!(tree.kind, Kind::Empty) {
-        return Vec::new();
+        return Settings::default();
     }
     let mut settings = read_record(report, tree, &SETTINGS, &Path::Top);
     let path = Path::Field(&Path::Top, "limits");
@@ -105,7 +109,8 @@ fn read_settings(report: &mut Report<'_>, tree: &Node) -> Vec<LimitSpec> {
         let node = tree.field("limits").and_then(|list| list.element(index)).unwrap_or(tree);
         limits.extend(limits::read_limit(report, record, node, &Path::Element(&path, index)));
     }
-    limits
+    let tokens = settings.section("auth").map(|auth| auth::read_tokens(report, auth));
+    Settings { limits, tokens }
 }
 
 /// The bytes as text, or what keeps them from being text.

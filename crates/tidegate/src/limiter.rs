@@ -156,11 +156,16 @@ impl Limiter {
         Question::many(self, asks)
     }
 
-    /// Gives a lease back by its id. `false` if it is gone.
+    /// Gives a lease back by its id. `false` if it is gone, or if the store cannot answer.
     pub fn release(&self, lease: LeaseId) -> bool {
-        let released = at_once(self.inner.store.release(lease)).unwrap_or(false);
+        self.try_release(lease).unwrap_or(false)
+    }
+
+    /// The same, for those who must know whether the store has answered.
+    pub fn try_release(&self, lease: LeaseId) -> Result<bool, Unavailable> {
+        let released = at_once(self.inner.store.release(lease))?;
         self.inner.stir(self.inner.abroad.remove(lease).as_deref());
-        released
+        Ok(released)
     }
 
     /// Corrects a held charge to its true cost, then releases it, by the id of its lease.

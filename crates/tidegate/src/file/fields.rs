@@ -4,6 +4,7 @@
 //! does not. A table says what a field's value looks like and where it belongs; what values make sense together
 //! is the core's to say.
 
+use super::auth::Role;
 use tidegate_core::{Charge, Durability, Fleet, Mode, OnOutage, Per, Precision, Unit, WeekStart};
 
 /// The fields of one kind of mapping.
@@ -39,8 +40,12 @@ pub(super) enum Shape {
     Instant,
     /// An IANA time zone.
     Zone,
+    /// 64 hexadecimal digits.
+    Sha256,
     /// A list of mappings.
     List(&'static Table),
+    /// A mapping.
+    Section(&'static Table),
     /// A section that this version does not read.
     Unread,
 }
@@ -86,10 +91,37 @@ pub(super) static SETTINGS: Table = Table {
         field("limits", Shape::List(&LIMIT), Need::Optional, "What is limited."),
         field("server", Shape::Unread, Need::Optional, "Where the server listens."),
         field("store", Shape::Unread, Need::Optional, "Where counts are kept."),
-        field("auth", Shape::Unread, Need::Optional, "Who may ask."),
+        field("auth", Shape::Section(&AUTH), Need::Optional, "Who may ask; by default everybody."),
         field("activity", Shape::Unread, Need::Optional, "The activity limit."),
         field("tls", Shape::Unread, Need::Optional, "Certificates."),
         field("envoy", Shape::Unread, Need::Optional, "The Envoy rate limit service."),
+    ],
+};
+
+/// The section `auth`.
+pub(super) static AUTH: Table = Table {
+    what: "who may ask",
+    fields: &[field("tokens", Shape::List(&TOKEN), Need::Always, "The tokens that are known.")],
+};
+
+/// One of `auth.tokens`.
+pub(super) static TOKEN: Table = Table {
+    what: "a token",
+    fields: &[
+        field("name", Shape::Text, Need::Always, "For people."),
+        field("sha256", Shape::Sha256, Need::Always, "The SHA-256 of the token, in 64 hexadecimal digits."),
+        field(
+            "role",
+            Shape::Word(roles),
+            Need::Always,
+            "What it allows; each role includes the ones before.",
+        ),
+        field(
+            "prefix",
+            Shape::Text,
+            Need::Optional,
+            "What the ids of its limits begin with; by default all.",
+        ),
     ],
 };
 
@@ -204,6 +236,10 @@ pub(super) static OVERRIDE: Table = Table {
 pub(super) fn policies() -> Vec<&'static str> {
     let calendar = Unit::ALL.iter().map(|unit| unit.word());
     std::iter::once("total").chain(calendar).chain(["interval", "sliding", "bucket", "concurrency"]).collect()
+}
+
+fn roles() -> Vec<&'static str> {
+    Role::ALL.iter().map(|role| role.word()).collect()
 }
 
 fn week_starts() -> Vec<&'static str> {

@@ -49,6 +49,7 @@ enum Value {
     Instant(Duration),
     Zone(Zone),
     List(Vec<Record>),
+    Section(Record),
 }
 
 macro_rules! takers {
@@ -74,6 +75,7 @@ impl Record {
         instant: Instant(Duration),
         zone: Zone(Zone),
         list: List(Vec<Record>),
+        section: Section(Record),
         word: Word(&'static str),
     }
 
@@ -191,6 +193,11 @@ fn read_field(
             record.sound &= records.iter().all(|element| element.sound);
             Some(Value::List(records))
         }
+        (Kind::Map(_), Shape::Section(table)) => {
+            let section = read_record(report, node, table, path);
+            record.sound &= section.sound;
+            Some(Value::Section(section))
+        }
         (Kind::Empty, _) => {
             let or_not = if matches!(field.need, Need::Always) { "" } else { "; or leave the field out" };
             let message = format!("has no value; it must be {}{or_not}", allowed(field));
@@ -251,6 +258,13 @@ fn read_scalar(
             help = zone_meant(text);
             format!("must be an IANA time zone such as UTC or Asia/Shanghai, found {}", quoted(text))
         }),
+        Shape::Sha256 if text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+            Ok(Value::Text(text.to_owned()))
+        }
+        Shape::Sha256 => {
+            Err(format!("must be 64 hexadecimal digits, the SHA-256 of a token, found {}", quoted(text)))
+        }
+        Shape::Section(table) => Err(format!("must be {}; found {}", mapping(table), node.found())),
         Shape::List(table) => {
             Err(format!("must be a list, each element {}; found {}", mapping(table), node.found()))
         }
@@ -327,6 +341,8 @@ fn allowed(field: &Field) -> String {
         Shape::Duration => "a duration such as 500ms, 15s, 10m, 24h or 7d".to_owned(),
         Shape::Instant => "an instant such as 2026-01-20T00:00:00+08:00".to_owned(),
         Shape::Zone => "an IANA time zone such as UTC or Asia/Shanghai".to_owned(),
+        Shape::Sha256 => "64 hexadecimal digits, the SHA-256 of a token".to_owned(),
+        Shape::Section(table) => mapping(table),
         Shape::List(table) => format!("a list, each element {}", mapping(table)),
         Shape::Unread => "a section".to_owned(),
     }

@@ -7,7 +7,7 @@
 use serde_json::{Map, Value, json};
 use tidegate_core::amount::LARGEST_LIMIT;
 
-use super::fields::{Field, ITEM, LIMIT, Need, OVERRIDE, SETTINGS, Shape, Table};
+use super::fields::{Field, ITEM, LIMIT, Need, OVERRIDE, SETTINGS, Shape, TOKEN, Table};
 
 /// The schema of a settings file, draft 2020-12.
 pub fn schema() -> Value {
@@ -16,7 +16,7 @@ pub fn schema() -> Value {
     schema.insert("title".to_owned(), json!("Tidegate settings"));
     schema.insert(
         "$defs".to_owned(),
-        json!({"limit": object(&LIMIT), "item": item(), "override": object(&OVERRIDE)}),
+        json!({"limit": object(&LIMIT), "item": item(), "override": object(&OVERRIDE), "token": object(&TOKEN)}),
     );
     Value::Object(schema)
 }
@@ -105,12 +105,16 @@ fn shape(shape: &Shape) -> Value {
                 "limit"
             } else if std::ptr::eq(*table, &raw const ITEM) {
                 "item"
+            } else if std::ptr::eq(*table, &raw const TOKEN) {
+                "token"
             } else {
                 "override"
             };
             let at_least = usize::from(std::ptr::eq(*table, &raw const ITEM));
             json!({"type": "array", "items": {"$ref": format!("#/$defs/{name}")}, "minItems": at_least})
         }
+        Shape::Sha256 => json!({"type": ["string", "number"], "pattern": "^[0-9A-Fa-f]{64}$"}),
+        Shape::Section(table) => Value::Object(object(table)),
         Shape::Unread => json!({}),
     }
 }

@@ -207,3 +207,15 @@ fn of_overrides() {
         "limits: [{id: a, items: [{policy: day, limit: 1}], overrides: [{key: a, item: all/day, limit: 1}]}]"
     ));
 }
+
+#[test]
+fn of_tokens() {
+    let hash = "0123456789abcdef".repeat(4);
+    insta::assert_snapshot!(bad(format!(
+        "auth:\n  tokens:\n  - {{name: a, sha256: {hash}, role: admin}}\n  - {{name: b, sha256: abc, role: write}}\n  \
+         - {{sha256: {}, role: read, prefx: shop/}}\n",
+        hash.to_uppercase()
+    )));
+    insta::assert_snapshot!(bad("auth: {}"));
+    insta::assert_snapshot!(bad("auth: everybody"));
+}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::file::{Reading, Severity, read, read_limit};
+use tidegate::file::{Reading, Role, Severity, TokenSpec, read, read_limit};
 use tidegate::{Capacity, Charge, ItemSpec, LimitSpec, Mode, OverrideSpec, Policy, Precision};
 use tidegate::{Unit, WeekStart, Zone};
 
@@ -119,10 +119,32 @@ fn line_ends_of_any_system_count_alike() {
 
 #[test]
 fn sections_of_others_are_warnings() {
-    let text = "server: {port: 1}\nstore: memory\nauth: {}\nactivity:\ntls: []\nenvoy: {}\nlimits: []\n";
+    let text = "server: {port: 1}\nstore: memory\nactivity:\ntls: []\nenvoy: {}\nlimits: []\n";
     let reading = read("tidegate.yaml", text.as_bytes()).expect("warnings are not errors");
     assert!(reading.warnings.iter().all(|warning| warning.severity == Severity::Warning));
     insta::assert_snapshot!(reading.warnings);
+}
+
+#[test]
+fn tokens_are_read_with_their_roles_and_prefixes() {
+    let (one, two) = ("0123456789abcdef".repeat(4), "ABCDEF0123456789".repeat(4));
+    let text = format!(
+        "auth:\n  tokens:\n  - {{name: ops, sha256: {one}, role: admin}}\n  \
+         - {{name: shop, sha256: {two}, role: decide, prefix: shop/}}\n"
+    );
+    let token = |name: &str, sha256: &str, role, prefix: &str| TokenSpec {
+        name: name.to_owned(),
+        sha256: sha256.to_owned(),
+        role,
+        prefix: prefix.to_owned(),
+    };
+    let tokens = vec![token("ops", &one, Role::Admin, ""), token("shop", &two, Role::Decide, "shop/")];
+    let reading = read("tidegate.yaml", text.as_bytes()).expect("a good file");
+    assert_eq!((reading.settings.tokens, reading.warnings.is_empty()), (Some(tokens), true));
+
+    let known = |text: &str| read("tidegate.yaml", text.as_bytes()).expect("a good file").settings.tokens;
+    assert_eq!(known("limits: []"), None, "nobody needs one");
+    assert_eq!(known("auth:\n  tokens: []"), Some(vec![]), "nobody has one");
 }
 
 #[test]

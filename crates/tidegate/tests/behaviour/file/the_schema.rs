@@ -29,6 +29,19 @@ fn agrees_with_the_reader() {
         "{}".to_owned(),
         r#"{"limits": [], "server": {"x": 1}}"#.to_owned(),
         r#"{"limit": []}"#.to_owned(),
+        r#"{"auth": null}"#.to_owned(),
+        r#"{"auth": {}}"#.to_owned(),
+        r#"{"auth": []}"#.to_owned(),
+        r#"{"auth": {"tokens": []}}"#.to_owned(),
+        r#"{"auth": {"tokens": [{"name": "n", "sha256": "12", "role": "read"}]}}"#.to_owned(),
+        format!(
+            r#"{{"auth": {{"tokens": [{{"name": "n", "sha256": "{}", "role": "read"}}]}}}}"#,
+            "aB".repeat(32)
+        ),
+        format!(
+            r#"{{"auth": {{"tokens": [{{"name": "n", "sha256": "{}", "role": "write"}}]}}}}"#,
+            "aB".repeat(32)
+        ),
         r#"{"limits": [{"id": "a"}]}"#.to_owned(),
         r#"{"limits": [{"id": 7, "time_zone": null, "mode": "off", "starts_at": "2026-01-20T00:00:00+08:00",
             "items": [{"policy": "day", "limit": 1, "per": "key"}],

@@ -1,0 +1,213 @@
+//! The HTTP door, without its sockets: requests in, responses out.
+//!
+//! ```text
+//!   Request ──▶ route ──▶ who may? ──▶ handler ──▶ Response
+//!                 │          │            ├─ decisions, gate ──▶ Limiter ──▶ store
+//!                 │          │            ├─ leases, counts ───▶ Limiter ──▶ store
+//!                 │          │            └─ limits, overrides ─▶ Catalog
+//!                 └──────────┴─▶ problem
+//! ```
+//!
+//! Whoever listens reads a request whole, finds out who calls ([`crate::tokens::Tokens`]), and hands both over. Nothing here
+//! reads a clock, a socket or the environment, so every answer can be tested as a pair of texts.
+//!
+//! Decided: a refusal is an answer with status 200; only the gate, whose callers look at nothing but the status, says 429.
+//! What the handlers know and what `openapi.json` says is held together by a test.
+//!
+//! Refused: a framework of routes and extractors. There are fifteen paths, and the order of checks (path, method, token,
+//! size, body) is part of the contract.
+
+mod counts;
+mod decisions;
+mod gate;
+mod leases;
+mod limits;
+mod overrides;
+pub mod problem;
+mod query;
+mod readiness;
+mod route;
+mod wire;
+
+use std::fmt;
+use std::sync::Arc;
+
+use ::http::header::CONTENT_TYPE;
+use ::http::request::Parts;
+use ::http::{HeaderValue, Method, Request, Response, StatusCode};
+use bytes::Bytes;
+use serde::Serialize;
+use tidegate::store::Unavailable;
+use tidegate::{FullStore, Limiter, Spoken, Tick};
+
+use crate::tokens::{Pass, Role, Who};
+use problem::{Code, Problem};
+use route::Route;
+
+pub use readiness::{Readiness, State};
+
+/// The longest body that is read.
+pub const LARGEST_BODY: usize = 1 << 20;
+
+/// What the door speaks, as `OpenAPI` 3.1.
+pub const OPENAPI: &str = include_str!("http/openapi.json");
+
+/// An answer, or why there is none.
+type Reply = Result<Response<Bytes>, Problem>;
+
+/// Whether the limit of this id is written in a file.
+type IsFromFile = Box<dyn Fn(&str) -> bool + Send + Sync>;
+
+/// The HTTP API of a store and its limiter.
+pub struct Api<S: ?Sized> {
+    limiter: Limiter,
+    readiness: Arc<Readiness>,
+    is_from_file: IsFromFile,
+    tick: Tick,
+    store: Arc<S>,
+}
+
+impl<S: FullStore + ?Sized> Api<S> {
+    /// The API of this store, asked through this limiter of it. It is ready, and no limit is from a file.
+    pub fn new(store: Arc<S>, limiter: Limiter) -> Api<S> {
+        let tick = store.capabilities().tick;
+        let readiness = Arc::new(Readiness::new(State::Ready));
+        Api { limiter, readiness, is_from_file: Box::new(|_| false), tick, store }
+    }
+
+    /// Says on `/readyz` what is said here.
+    pub fn readiness(mut self, readiness: Arc<Readiness>) -> Api<S> {
+        self.readiness = readiness;
+        self
+    }
+
+    /// Does not change the limits of which this says that they are from a file.
+    pub fn from_file(mut self, is_from_file: impl Fn(&str) -> bool + Send + Sync + 'static) -> Api<S> {
+        self.is_from_file = Box::new(is_from_file);
+        self
+    }
+
+    /// Answers a request.
+    pub async fn call(&self, request: Request<Bytes>, from: Who) -> Response<Bytes> {
+        let (head, body) = request.into_parts();
+        self.answer(&head, &body, &from).await.unwrap_or_else(Problem::into_response)
+    }
+
+    async fn answer(&self, head: &Parts, body: &[u8], from: &Who) -> Reply {
+        let route = Route::of(head.uri.path())?;
+        let method = route.method(&head.method)?;
+        if let Some(open) = self.open(&route) {
+            return open;
+        }
+        let pass = admitted(from, route.needs(method))?;
+        if body.len() > LARGEST_BODY {
+            let detail = format!("a body has at most {LARGEST_BODY} bytes, this one has {}", body.len());
+            return Err(Problem::new(Code::TooLarge, detail));
+        }
+        self.route(&route, &Call { head, method, body, pass }).await
+    }
+
+    /// What everybody may see.
+    fn open(&self, route: &Route) -> Option<Reply> {
+        match route {
+            Route::Health => Some(json(StatusCode::OK, &serde_json::json!({"status": "ok"}))),
+            Route::Ready => Some(self.readiness.answer()),
+            Route::OpenApi => Some(Ok(json_text(StatusCode::OK, OPENAPI))),
+            _ => None,
+        }
+    }
+
+    async fn route(&self, route: &Route, call: &Call<'_>) -> Reply {
+        match (route, call.method) {
+            (Route::Acquire, _) => self.acquire(call).await,
+            (Route::Peek, _) => self.peek(call),
+            (Route::Release, _) => self.release(call),
+            (Route::Renew, _) => self.renew(call),
+            (Route::Settle, _) => self.settle(call),
+            (Route::Gate(place), _) => Ok(self.gate(place.as_ref(), call)),
+            (Route::Limits, &Method::POST) => self.add_limit(call),
+            (Route::Limits, _) => self.list_limits(call),
+            (Route::Limit(id), &Method::PUT) => self.set_limit(id, call),
+            (Route::Limit(id), &Method::DELETE) => self.delete_limit(id, call),
+            (Route::Limit(id), _) => self.get_limit(id, call),
+            (Route::Reset(id), _) => self.reset(id, call),
+            (Route::Usage(id), _) => self.usage(id, call).await,
+            (Route::Override(id, key), &Method::PUT) => self.put_override(id, key, call),
+            (Route::Override(id, key), _) => self.delete_override(id, key, call),
+            (Route::Health | Route::Ready | Route::OpenApi, _) => {
+                Err(Problem::new(Code::NotFound, "answered before anybody is asked for a token"))
+            }
+        }
+    }
+}
+
+impl<S: ?Sized> fmt::Debug for Api<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Api").field("limiter", &self.limiter).finish_non_exhaustive()
+    }
+}
+
+/// A request that may be answered, if the limit is one that the pass covers.
+struct Call<'a> {
+    head: &'a Parts,
+    /// `GET` for `HEAD` too.
+    method: &'a Method,
+    body: &'a [u8],
+    pass: &'a Pass,
+}
+
+impl Call<'_> {
+    /// Checks that the pass is for this limit.
+    fn concerns(&self, limit_id: &str) -> Result<(), Problem> {
+        if self.pass.covers(limit_id) {
+            return Ok(());
+        }
+        let detail = format!("this token is for limits whose ids begin with '{}'", self.pass.prefix);
+        Err(Problem::new(Code::Forbidden, detail))
+    }
+}
+
+/// The pass of somebody who may do what needs this role.
+fn admitted(from: &Who, needed: Role) -> Result<&Pass, Problem> {
+    let needed_word = needed.word();
+    match from {
+        Who::Stranger => {
+            let detail = format!("send 'Authorization: Bearer TOKEN' with a token of the role {needed_word}");
+            Err(Problem::new(Code::Unauthorized, detail))
+        }
+        Who::Known(pass) if pass.may(needed) => Ok(pass),
+        Who::Known(pass) => {
+            let detail = format!("this needs the role {needed_word}, and the token has {}", pass.role.word());
+            Err(Problem::new(Code::Forbidden, detail))
+        }
+    }
+}
+
+/// The reply of a store, waited for if somebody else decides. What waits for a log has nobody here to wait with.
+async fn heard<T>(spoken: Spoken<T>) -> Result<T, Unavailable> {
+    match spoken {
+        Spoken::Now(reply) => Ok(reply),
+        Spoken::Later(later) => later.await,
+        Spoken::Durable(..) => {
+            Err(Unavailable { reason: "this store's log cannot be waited for".to_owned() })
+        }
+    }
+}
+
+fn json(status: StatusCode, body: &impl Serialize) -> Reply {
+    let text = serde_json::to_vec(body).map_err(|_| Problem::bad_request("this cannot be said in JSON"))?;
+    Ok(json_text(status, text))
+}
+
+fn json_text(status: StatusCode, text: impl Into<Bytes>) -> Response<Bytes> {
+    let mut response = Response::new(text.into());
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+fn nothing() -> Response<Bytes> {
+    let mut response = Response::new(Bytes::new());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    response
+}

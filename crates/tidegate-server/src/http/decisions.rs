@@ -1,0 +1,84 @@
+//! Deciding: acquire and peek.
+
+use std::sync::Arc;
+
+use ::http::{Response, StatusCode};
+use bytes::Bytes;
+use tidegate::{Ask, AskError, Decision, FullStore, Hold, Limit, Mode, Question};
+use tidegate_core::OnOutage;
+
+use super::problem::Problem;
+use super::wire::{ask, decision, read};
+use super::{Api, Call, Reply, json_text};
+
+impl<S: FullStore + ?Sized> Api<S> {
+    /// Takes what is asked for, at once or within the asker's patience.
+    pub(super) async fn acquire(&self, call: &Call<'_>) -> Reply {
+        let body: ask::Question<'_> = read(call.body)?;
+        let asks = permitted(&body, call)?;
+        let patience = body.patience()?;
+        let decided = if patience.is_zero() {
+            self.question(&body, &asks).try_acquire()
+        } else {
+            // What waits owns its words.
+            let waiting = self.question(&body, &asks).acquire_within(patience);
+            waiting.await
+        };
+        self.decided(decided, &asks)
+    }
+
+    /// Answers the same question and changes nothing.
+    pub(super) fn peek(&self, call: &Call<'_>) -> Reply {
+        let body: ask::Question<'_> = read(call.body)?;
+        let asks = permitted(&body, call)?;
+        body.patience()?;
+        self.decided(self.question(&body, &asks).peek(), &asks)
+    }
+
+    fn question<'a>(&'a self, body: &'a ask::Question<'_>, asks: &'a [Ask<'a>]) -> Question<'a> {
+        let mut question = self.limiter.asks(asks).readings();
+        if body.hold() == Hold::Yes {
+            question = question.hold();
+        }
+        if let Some(ttl) = body.ttl() {
+            question = question.ttl(ttl);
+        }
+        match body.request_id() {
+            Some(id) => question.request_id(id),
+            None => question,
+        }
+    }
+
+    fn decided(&self, decided: Result<Decision, AskError>, asks: &[Ask<'_>]) -> Reply {
+        Ok(spoken(match decided {
+            Ok(decided) => decision::write(decided, self.tick),
+            Err(AskError::Unavailable(_)) => decision::by_rule(self.refusing(asks)?.as_ref()),
+            Err(AskError::Rejected(rejection)) => return Err(rejection.into()),
+        }))
+    }
+
+    /// While the store cannot answer: the first of the limits that says no then, if any does.
+    pub(super) fn refusing(&self, asks: &[Ask<'_>]) -> Result<Option<Arc<Limit>>, Problem> {
+        let mut refusing = None;
+        for ask in asks {
+            let limit = self.store.get(ask.limit_id).ok_or_else(|| Problem::unknown_limit(ask.limit_id))?;
+            let refuses = limit.mode() == Mode::Enforce && limit.spec().on_outage == OnOutage::Deny;
+            if refuses && refusing.is_none() {
+                refusing = Some(limit);
+            }
+        }
+        Ok(refusing)
+    }
+}
+
+/// A decision as it is answered.
+pub(super) fn spoken(decision: Vec<u8>) -> Response<Bytes> {
+    json_text(StatusCode::OK, decision)
+}
+
+/// What is asked for, if the pass is for all of it.
+fn permitted<'a>(body: &'a ask::Question<'_>, call: &Call<'_>) -> Result<Vec<Ask<'a>>, Problem> {
+    let asks = body.asks()?;
+    asks.iter().try_for_each(|ask| call.concerns(ask.limit_id))?;
+    Ok(asks)
+}

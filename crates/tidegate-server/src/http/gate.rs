@@ -1,0 +1,58 @@
+//! The gate: acquire one, for proxies that look at nothing but the status.
+//!
+//! nginx's `auth_request`, Traefik's `ForwardAuth` and a shell with curl all understand 200 and 429. Any method will do,
+//! because a proxy passes on the one it was called with. If the store cannot answer, a limit that then admits is a 200, and
+//! one that denies a 503: there is nothing true to say about when to come back.
+
+use ::http::header::CACHE_CONTROL;
+use ::http::{HeaderValue, Response};
+use bytes::Bytes;
+use tidegate::layer::http::{describe, too_many_requests};
+use tidegate::{Ask, AskError, Decision, FullStore};
+
+use super::decisions::spoken;
+use super::problem::Problem;
+use super::query::Query;
+use super::wire::decision;
+use super::{Api, Call, Reply};
+
+impl<S: FullStore + ?Sized> Api<S> {
+    /// Takes one, of the limit and for the key in the path or in the query. What it says is true once.
+    pub(super) fn gate(&self, place: Option<&(String, String)>, call: &Call<'_>) -> Response<Bytes> {
+        let reply = match place {
+            Some((limit_id, key)) => {
+                Query::read(call.head, &[]).and_then(|_| self.pass_one(limit_id, Some(key), call))
+            }
+            None => self.pass_queried(call),
+        };
+        let mut reply = reply.unwrap_or_else(Problem::into_response);
+        reply.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        reply
+    }
+
+    fn pass_queried(&self, call: &Call<'_>) -> Reply {
+        let query = Query::read(call.head, &["limit_id", "limit_key"])?;
+        let missing = || Problem::bad_request("the parameter limit_id is missing");
+        let limit_id = query.get("limit_id").ok_or_else(missing)?;
+        self.pass_one(limit_id, query.get("limit_key"), call)
+    }
+
+    fn pass_one(&self, limit_id: &str, key: Option<&str>, call: &Call<'_>) -> Reply {
+        call.concerns(limit_id)?;
+        let asks = [Ask::one(limit_id, key.map(str::as_bytes))];
+        match self.limiter.asks(&asks).readings().try_acquire() {
+            Ok(Decision::Granted(granted)) => {
+                let (at, readings) = (granted.at, granted.readings().to_vec());
+                let mut reply = spoken(decision::write(Decision::Granted(granted), self.tick));
+                describe(reply.headers_mut(), &readings, at);
+                Ok(reply)
+            }
+            Ok(Decision::Denied(denial)) => Ok(too_many_requests(&denial).map(Bytes::from)),
+            Err(AskError::Rejected(rejection)) => Err(rejection.into()),
+            Err(AskError::Unavailable(unavailable)) => match self.refusing(&asks)? {
+                Some(_) => Err(unavailable.into()),
+                None => Ok(spoken(decision::by_rule(None))),
+            },
+        }
+    }
+}

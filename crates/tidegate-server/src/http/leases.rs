@@ -1,0 +1,60 @@
+//! Leases by their ids: given back, renewed, settled.
+//!
+//! An id that no store would give out is a lease that is gone, like any other that is not there.
+//!
+//! A lease's id is a secret of whoever was granted it and says nothing about its limits, so a pass's prefix is not
+//! asked here.
+
+use ::http::StatusCode;
+use tidegate::{Actual, FullStore, LeaseId, Renewal, Settlement};
+
+use super::problem::{Code, Problem};
+use super::wire::lease::{Release, Renew, Settle, Spent};
+use super::wire::{instant, read};
+use super::{Api, Call, Reply, json};
+
+impl<S: FullStore + ?Sized> Api<S> {
+    /// Gives a lease back, once.
+    pub(super) fn release(&self, call: &Call<'_>) -> Reply {
+        let body: Release<'_> = read(call.body)?;
+        let released = match body.lease() {
+            Some(lease) => self.limiter.try_release(lease)?,
+            None => false,
+        };
+        json(StatusCode::OK, &serde_json::json!({"released": released}))
+    }
+
+    /// Moves a lease's end.
+    pub(super) fn renew(&self, call: &Call<'_>) -> Reply {
+        let body: Renew<'_> = read(call.body)?;
+        match self.limiter.renew(known(body.lease())?, body.ttl())? {
+            Renewal::Until(at) => {
+                let expires_at = instant::of(at, self.tick);
+                json(StatusCode::OK, &serde_json::json!({"expires_at": expires_at}))
+            }
+            Renewal::Gone => Err(gone()),
+        }
+    }
+
+    /// Corrects a held charge to its true cost, then gives it back.
+    pub(super) fn settle(&self, call: &Call<'_>) -> Reply {
+        let body: Settle<'_> = read(call.body)?;
+        let actual = match &body.actual {
+            Spent::Every(amount) => Actual::Every(*amount),
+            Spent::Each(amounts) => Actual::Each(amounts),
+        };
+        match self.limiter.settle(known(body.lease())?, actual)? {
+            Settlement::Settled => json(StatusCode::OK, &serde_json::json!({"settled": true})),
+            Settlement::Gone => Err(gone()),
+        }
+    }
+}
+
+fn known(lease: Option<LeaseId>) -> Result<LeaseId, Problem> {
+    lease.ok_or_else(gone)
+}
+
+fn gone() -> Problem {
+    let detail = "the lease was given back, has lapsed, or was never granted";
+    Problem::new(Code::UnknownLease, detail)
+}

@@ -1,0 +1,200 @@
+//! Problems: what is said when there is no answer (RFC 9457).
+//!
+//! Programs look at `code`, which never changes; people read `detail`. A refusal by a limit is an answer and no problem.
+
+use std::fmt;
+
+use ::http::header::{ALLOW, CONTENT_TYPE, WWW_AUTHENTICATE};
+use ::http::{HeaderValue, Response, StatusCode};
+use bytes::Bytes;
+use serde::Serialize;
+use tidegate::catalog::PutError;
+use tidegate::store::Unavailable;
+use tidegate::{AskError, Flaw, Rejection};
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = $word:literal, $status:ident, $title:literal;)+) => {
+        /// What kind of problem it is.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Code { $($(#[$doc])* $name),+ }
+
+        impl Code {
+            /// Every code there is.
+            pub const ALL: &'static [Code] = &[$(Code::$name),+];
+
+            /// The word that programs look at.
+            pub const fn word(self) -> &'static str {
+                match self { $(Code::$name => $word),+ }
+            }
+
+            /// The status it is answered with.
+            pub const fn status(self) -> StatusCode {
+                match self { $(Code::$name => StatusCode::$status),+ }
+            }
+
+            const fn title(self) -> &'static str {
+                match self { $(Code::$name => $title),+ }
+            }
+        }
+    };
+}
+
+codes! {
+    /// The request makes no sense.
+    BadRequest = "bad_request", BAD_REQUEST, "The request makes no sense";
+    /// Nobody knows who asks.
+    Unauthorized = "unauthorized", UNAUTHORIZED, "A token is needed";
+    /// The token does not allow this.
+    Forbidden = "forbidden", FORBIDDEN, "The token does not allow this";
+    /// There is nothing at this path.
+    NotFound = "not_found", NOT_FOUND, "There is nothing here";
+    /// No limit has this id.
+    UnknownLimit = "unknown_limit", NOT_FOUND, "No limit has this id";
+    /// The path is known, but not with this method.
+    MethodNotAllowed = "method_not_allowed", METHOD_NOT_ALLOWED, "This path does not know this method";
+    /// A limit was to be added, and is there.
+    LimitExists = "limit_exists", CONFLICT, "A limit of this id exists";
+    /// The limit is written in a file, and is changed there.
+    ManagedByFile = "managed_by_file", CONFLICT, "The limit is managed by a file";
+    /// The request id was granted with other asks.
+    RequestIdReused = "request_id_reused", CONFLICT, "The request id was used for something else";
+    /// The lease is gone, or never was.
+    UnknownLease = "unknown_lease", GONE, "The lease is gone";
+    /// The limit has changed since it was read.
+    StaleEtag = "stale_etag", PRECONDITION_FAILED, "The limit has changed";
+    /// The body is too long.
+    TooLarge = "too_large", PAYLOAD_TOO_LARGE, "The body is too large";
+    /// The limit makes no sense.
+    InvalidLimit = "invalid_limit", UNPROCESSABLE_ENTITY, "The limit is not valid";
+    /// The store cannot answer.
+    StoreUnavailable = "store_unavailable", SERVICE_UNAVAILABLE, "The store cannot answer";
+    /// The server starts, or is about to end.
+    NotReady = "not_ready", SERVICE_UNAVAILABLE, "Not ready";
+}
+
+/// What is wrong with one field.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FieldError {
+    /// The path of the field: `items[2].burst`.
+    pub field: String,
+    /// What is wrong with it and what is allowed.
+    pub message: String,
+}
+
+impl From<Flaw> for FieldError {
+    fn from(flaw: Flaw) -> FieldError {
+        FieldError { field: flaw.field, message: flaw.message }
+    }
+}
+
+/// Why a call has no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// What kind of problem it is.
+    pub code: Code,
+    /// What is wrong this time, and what is allowed.
+    pub detail: String,
+    /// What is wrong with which field, where there is more than one thing to say.
+    pub errors: Vec<FieldError>,
+    /// The methods that the path knows, where the method was wrong.
+    pub(super) allow: Option<&'static str>,
+}
+
+impl Problem {
+    pub(super) fn new(code: Code, detail: impl fmt::Display) -> Problem {
+        Problem { code, detail: detail.to_string(), errors: Vec::new(), allow: None }
+    }
+
+    pub(super) fn bad_request(detail: impl fmt::Display) -> Problem {
+        Problem::new(Code::BadRequest, detail)
+    }
+
+    pub(super) fn unknown_limit(id: &str) -> Problem {
+        Rejection::UnknownLimit { limit_id: id.to_owned() }.into()
+    }
+
+    pub(super) fn of_fields(code: Code, errors: Vec<FieldError>) -> Problem {
+        let detail = match errors.len() {
+            1 => "one thing is wrong with it; see errors".to_owned(),
+            many => format!("{many} things are wrong with it; see errors"),
+        };
+        Problem { errors, ..Problem::new(code, detail) }
+    }
+
+    /// The problem as it is answered.
+    pub fn into_response(self) -> Response<Bytes> {
+        let status = self.code.status();
+        let wire = Wire {
+            kind: "about:blank",
+            title: self.code.title(),
+            status: status.as_u16(),
+            code: self.code.word(),
+            detail: &self.detail,
+            errors: &self.errors,
+        };
+        let body = serde_json::to_vec(&wire).unwrap_or_default();
+        let mut response = Response::new(Bytes::from(body));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(allow) = self.allow {
+            headers.insert(ALLOW, HeaderValue::from_static(allow));
+        }
+        if self.code == Code::Unauthorized {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+#[derive(Serialize)]
+struct Wire<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    title: &'static str,
+    status: u16,
+    code: &'static str,
+    detail: &'a str,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    errors: &'a [FieldError],
+}
+
+impl From<Rejection> for Problem {
+    fn from(rejection: Rejection) -> Problem {
+        let code = match rejection {
+            Rejection::UnknownLimit { .. } => Code::UnknownLimit,
+            Rejection::RequestIdReused => Code::RequestIdReused,
+            _ => Code::BadRequest,
+        };
+        Problem::new(code, rejection)
+    }
+}
+
+impl From<Unavailable> for Problem {
+    fn from(_: Unavailable) -> Problem {
+        // The reason is for the log: it may name hosts.
+        Problem::new(Code::StoreUnavailable, "the store cannot answer now; try again")
+    }
+}
+
+impl From<AskError> for Problem {
+    fn from(error: AskError) -> Problem {
+        match error {
+            AskError::Rejected(rejection) => rejection.into(),
+            AskError::Unavailable(unavailable) => unavailable.into(),
+        }
+    }
+}
+
+impl From<PutError> for Problem {
+    fn from(error: PutError) -> Problem {
+        match error {
+            PutError::Exists => Problem::new(Code::LimitExists, error),
+            PutError::Unknown => Problem::new(Code::UnknownLimit, error),
+            PutError::Stale { .. } => Problem::new(Code::StaleEtag, error),
+            PutError::Invalid(flaws) => {
+                Problem::of_fields(Code::InvalidLimit, flaws.into_iter().map(FieldError::from).collect())
+            }
+        }
+    }
+}

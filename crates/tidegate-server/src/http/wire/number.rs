@@ -1,0 +1,50 @@
+//! Whole numbers, and messages that say which field it is and what is allowed.
+
+use std::fmt;
+
+use serde::de::{Deserializer, Error, Visitor};
+
+/// Reads a whole number that may be left out. Negative, fractional and too large ones are refused by name.
+pub(super) fn optional<'de, D: Deserializer<'de>>(
+    reader: D,
+    field: &'static str,
+) -> Result<Option<u64>, D::Error> {
+    reader.deserialize_option(Optional(Whole(field)))
+}
+
+/// Reads a whole number.
+pub(super) struct Whole(pub(super) &'static str);
+
+impl Visitor<'_> for Whole {
+    type Value = u64;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} to be a whole number from 0 to {}", self.0, u64::MAX)
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<u64, E> {
+        Ok(number)
+    }
+}
+
+struct Optional(Whole);
+
+impl<'de> Visitor<'de> for Optional {
+    type Value = Option<u64>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.expecting(f)
+    }
+
+    fn visit_none<E: Error>(self) -> Result<Option<u64>, E> {
+        Ok(None)
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Option<u64>, E> {
+        Ok(None)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, reader: D) -> Result<Option<u64>, D::Error> {
+        reader.deserialize_u64(self.0).map(Some)
+    }
+}

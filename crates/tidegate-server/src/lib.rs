@@ -1,0 +1,4 @@
+//! The server's doors.
+
+pub mod http;
+pub mod tokens;

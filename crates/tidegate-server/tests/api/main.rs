@@ -1,0 +1,12 @@
+//! The HTTP door as pairs of requests and answers, without a socket.
+
+mod configuration;
+mod decisions;
+mod document_004;
+mod gate;
+mod leases;
+mod openapi;
+mod outage;
+mod problems;
+mod stage;
+mod tokens;

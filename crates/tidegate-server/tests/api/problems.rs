@@ -1,0 +1,84 @@
+//! What is said to requests that have no answer, and to those who ask how the server is.
+
+use std::sync::Arc;
+
+use tidegate_server::http::{LARGEST_BODY, Readiness, State};
+
+use crate::stage::Stage;
+
+#[test]
+fn other_paths_are_not_found() {
+    let stage = Stage::empty();
+    for path in [
+        "/",
+        "/v1",
+        "/v1/",
+        "/v2/acquire",
+        "/v1/acquire/",
+        "/v1/limits/",
+        "/v1/gate/a",
+        "/v1/gate/a/b/c",
+        "/v1/limits/a/b",
+    ] {
+        for method in ["GET", "POST", "OPTIONS"] {
+            stage.ask(&format!("{method} {path}"), "").problem(404, "not_found");
+        }
+    }
+}
+
+#[test]
+fn other_methods_are_told_which_there_are() {
+    let stage = Stage::empty();
+    for (line, allow) in [
+        ("GET /v1/acquire", "POST"),
+        ("DELETE /v1/limits", "GET, HEAD, POST"),
+        ("POST /v1/limits/l", "GET, HEAD, PUT, DELETE"),
+        ("GET /v1/limits/l/reset", "POST"),
+        ("POST /v1/limits/l/usage", "GET, HEAD"),
+        ("GET /v1/limits/l/overrides/k", "PUT, DELETE"),
+        ("POST /healthz", "GET, HEAD"),
+    ] {
+        let told = stage.ask(line, "");
+        assert_eq!(told.header("allow"), Some(allow), "{line}");
+        told.problem(405, "method_not_allowed");
+    }
+}
+
+#[test]
+fn parts_of_paths_are_percent_encoded() {
+    let stage = Stage::with(&[r#"{"id": "a/b", "items": [{"policy": "total", "limit": 1}]}"#]);
+    stage.get("/v1/limits/a%2Fb").is(200);
+    stage.get("/v1/limits/a%2fb").is(200);
+    stage.get("/v1/limits/%61%2Fb").is(200);
+    for path in ["/v1/limits/a%", "/v1/limits/a%2", "/v1/limits/a%zz", "/v1/limits/%ff", "/v1/gate/a%2Fb/%c3"]
+    {
+        stage.get(path).problem(400, "bad_request");
+    }
+}
+
+#[test]
+fn bodies_have_an_end() {
+    let stage = Stage::with(&[r#"{"id": "l", "items": [{"policy": "total", "limit": 9}]}"#]);
+    let ask = r#"{"limit_id": "l"}"#;
+    let padded = |bytes: usize| format!("{ask}{}", " ".repeat(bytes - ask.len()));
+    assert!(stage.ask("POST /v1/acquire", &padded(LARGEST_BODY)).allowed());
+    for line in
+        ["POST /v1/acquire", "POST /v1/limits", "PUT /v1/limits/l", "POST /v1/release", "GET /v1/gate/l/k"]
+    {
+        stage.ask(line, &padded(LARGEST_BODY + 1)).problem(413, "too_large");
+    }
+}
+
+#[test]
+fn the_server_says_how_it_is() {
+    let readiness = Arc::new(Readiness::new(State::Starting));
+    let mut stage = Stage::empty();
+    stage.api = stage.api.readiness(Arc::clone(&readiness));
+    stage.get("/healthz").is(200).says(r#"{"status": "ok"}"#);
+    assert!(stage.get("/readyz").problem(503, "not_ready").contains("starting"));
+    readiness.set(State::Ready);
+    stage.get("/readyz").is(200).says(r#"{"status": "ready"}"#);
+    readiness.set(State::Draining);
+    assert!(stage.get("/readyz").problem(503, "not_ready").contains("end"));
+    stage.ask("HEAD /healthz", "").is(200);
+}

@@ -1,0 +1,174 @@
+//! A door, a store behind it, and a clock that stands still. Every answer is also compared with what `openapi.json` says
+//! about its path, method and status.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use serde_json::Value;
+use tidegate::limiter::ManualPulse;
+use tidegate::{FullStore, Limiter, ManualClock, Memory, MemoryStore, Timestamp};
+use tidegate_server::http::Api;
+use tidegate_server::tokens::{Pass, Role, Who};
+
+use crate::openapi;
+
+/// 2026-01-20T00:00:00Z, a Tuesday.
+pub(crate) const START: Duration = Duration::from_secs(1_768_867_200);
+
+pub(crate) struct Stage {
+    pub(crate) api: Api<dyn FullStore>,
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) pulse: ManualPulse,
+    pub(crate) limiter: Limiter,
+}
+
+impl Stage {
+    /// No limits at all.
+    pub(crate) fn empty() -> Stage {
+        Stage::over(|clock| Arc::new(MemoryStore::new(clock, Memory::default())))
+    }
+
+    /// A door to a store that is made with this clock.
+    pub(crate) fn over(store: impl FnOnce(Arc<ManualClock>) -> Arc<dyn FullStore>) -> Stage {
+        let nanos = u64::try_from(START.as_nanos()).expect("before 2554");
+        let clock = Arc::new(ManualClock::at(Timestamp::from_ticks(nanos)));
+        let pulse = ManualPulse::new();
+        let store = store(Arc::clone(&clock));
+        let limiter = Limiter::builder(Arc::clone(&store)).pulse(pulse.clone()).build();
+        Stage { api: Api::new(store, limiter.clone()), clock, pulse, limiter }
+    }
+
+    /// These limits, each as JSON.
+    pub(crate) fn with(limits: &[&str]) -> Stage {
+        let stage = Stage::empty();
+        for limit in limits {
+            stage.ask("POST /v1/limits", limit).is(201);
+        }
+        stage
+    }
+
+    /// Somebody who may do everything sends this and gets an answer at once.
+    #[track_caller]
+    pub(crate) fn ask(&self, line: &str, body: &str) -> Told {
+        self.ask_as(&Who::Known(Pass::everything()), line, &[], body)
+    }
+
+    #[track_caller]
+    pub(crate) fn get(&self, path: &str) -> Told {
+        self.ask(&format!("GET {path}"), "")
+    }
+
+    /// Somebody sends this with these header fields and gets an answer at once.
+    #[track_caller]
+    pub(crate) fn ask_as(&self, who: &Who, line: &str, fields: &[(&str, &str)], body: &str) -> Told {
+        let mut call = pin!(self.send(who, line, fields, body));
+        match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(told) => told,
+            Poll::Pending => panic!("{line} waits"),
+        }
+    }
+
+    /// Sends this; the answer may take its time.
+    pub(crate) fn send(
+        &self,
+        who: &Who,
+        line: &str,
+        fields: &[(&str, &str)],
+        body: &str,
+    ) -> impl Future<Output = Told> + Send + use<'_> {
+        let (method, path) = line.split_once(' ').expect("METHOD PATH");
+        let mut request = Request::builder().method(method).uri(path);
+        for (name, value) in fields {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Bytes::copy_from_slice(body.as_bytes())).expect("a request");
+        let (who, line) = (who.clone(), line.to_owned());
+        async move {
+            let response = self.api.call(request, who).await;
+            openapi::knows(&line, &response);
+            Told { response, line }
+        }
+    }
+}
+
+/// Somebody with a token of this role, for limits that begin like this.
+pub(crate) fn holder(role: Role, prefix: &str) -> Who {
+    Who::Known(Pass { role, prefix: prefix.to_owned() })
+}
+
+/// What was answered.
+pub(crate) struct Told {
+    pub(crate) response: Response<Bytes>,
+    line: String,
+}
+
+impl Told {
+    /// Has this status.
+    #[track_caller]
+    pub(crate) fn is(self, status: u16) -> Told {
+        assert_eq!(self.response.status(), status, "{}: {}", self.line, self.text());
+        self
+    }
+
+    /// Is this JSON.
+    #[track_caller]
+    pub(crate) fn says(self, json: &str) -> Told {
+        let meant: Value = serde_json::from_str(json).expect("a test's JSON");
+        assert_eq!(self.json(), meant, "{}", self.line);
+        self
+    }
+
+    /// Is a problem with this status and code; its detail is returned.
+    #[track_caller]
+    pub(crate) fn problem(self, status: u16, code: &str) -> String {
+        let told = self.is(status);
+        assert_eq!(told.header("content-type"), Some("application/problem+json"));
+        let json = told.json();
+        assert_eq!((&json["code"], &json["status"]), (&code.into(), &status.into()), "{}", told.text());
+        assert!(json["title"].is_string() && json["type"].is_string());
+        json["detail"].as_str().expect("a detail").to_owned()
+    }
+
+    /// Is a problem about these fields.
+    #[track_caller]
+    pub(crate) fn fields(self, status: u16, code: &str, fields: &[&str]) -> Vec<String> {
+        let json = self.json();
+        self.problem(status, code);
+        let errors = json["errors"].as_array().expect("a list of errors");
+        let found: Vec<_> = errors.iter().map(|error| error["field"].as_str().expect("a field")).collect();
+        assert_eq!(found, fields, "{json}");
+        errors.iter().map(|error| error["message"].as_str().expect("a message").to_owned()).collect()
+    }
+
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(self.response.body())
+            .unwrap_or_else(|error| panic!("{error}: {}", self.text()))
+    }
+
+    /// The value at this place of the JSON.
+    #[track_caller]
+    pub(crate) fn at(&self, pointer: &str) -> Value {
+        self.json().pointer(pointer).unwrap_or_else(|| panic!("no {pointer} in {}", self.text())).clone()
+    }
+
+    /// Whether a decision was a grant.
+    #[track_caller]
+    pub(crate) fn allowed(&self) -> bool {
+        assert_eq!(self.response.status(), 200, "{}: {}", self.line, self.text());
+        self.at("/allowed").as_bool().expect("yes or no")
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.response.headers().get(name).map(|value| value.to_str().expect("text"))
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(self.response.body()).into_owned()
+    }
+}

@@ -1,0 +1,78 @@
+//! The section `auth`: which tokens are known, and what they allow.
+//!
+//! The file knows a token by its SHA-256 only, so that whoever reads the file cannot use it.
+
+use hashbrown::HashMap;
+
+use super::diagnostic::Report;
+use super::record::{Path, Record};
+use super::source::Place;
+
+/// How much a token allows; each role includes the ones before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// To look: limits, counts, and what an ask would be answered.
+    Read,
+    /// To ask, and to give back.
+    Decide,
+    /// To change limits and counts.
+    Admin,
+}
+
+impl Role {
+    /// Every role, the least first.
+    pub const ALL: [Role; 3] = [Role::Read, Role::Decide, Role::Admin];
+
+    /// The word used in settings files.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Role::Read => "read",
+            Role::Decide => "decide",
+            Role::Admin => "admin",
+        }
+    }
+}
+
+/// One of `auth.tokens`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenSpec {
+    /// For people.
+    pub name: String,
+    /// The SHA-256 of the token: 64 hexadecimal digits.
+    pub sha256: String,
+    /// How much it allows.
+    pub role: Role,
+    /// What the ids of its limits begin with; empty for all limits.
+    pub prefix: String,
+}
+
+/// Reads the tokens of the section, and reports those that are written twice. What could not be read was reported.
+pub(super) fn read_tokens(report: &mut Report<'_>, mut auth: Record) -> Vec<TokenSpec> {
+    let auth_path = Path::Field(&Path::Top, "auth");
+    let path = Path::Field(&auth_path, "tokens");
+    let mut seen: HashMap<String, Place> = HashMap::new();
+    let mut tokens = Vec::new();
+    for (index, mut record) in auth.list("tokens").unwrap_or_default().into_iter().enumerate() {
+        if let Some((hash, place)) = record.text_and_place("sha256") {
+            let hash = hash.to_ascii_lowercase();
+            if let Some(first) = seen.get(&hash) {
+                let (line, _) = report.source().line_and_column(*first);
+                let message = format!("is the token on line {line} again; write every token once");
+                report.error(place, Path::Field(&Path::Element(&path, index), "sha256"), message);
+            } else {
+                seen.insert(hash, place);
+            }
+        }
+        tokens.extend(token(&mut record));
+    }
+    tokens
+}
+
+fn token(record: &mut Record) -> Option<TokenSpec> {
+    Some(TokenSpec {
+        name: record.text("name")?,
+        sha256: record.text("sha256")?,
+        role: record.choice("role", &Role::ALL, Role::word)?,
+        prefix: record.text("prefix").unwrap_or_default(),
+    })
+}
