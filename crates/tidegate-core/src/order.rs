@@ -28,7 +28,7 @@ pub enum Intent {
 /// Whether a charge is final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Hold {
-    /// It is.
+    /// It is, unless a `concurrency` item makes the grant carry a lease, which can be settled.
     #[default]
     No,
     /// It is an estimate, to be settled to its true cost under a lease.

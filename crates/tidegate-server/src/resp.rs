@@ -1,0 +1,30 @@
+//! RESP2 and RESP3: any Redis client is a client library.
+//!
+//! ```text
+//!   bytes ──▶ frame ──▶ command ──▶ session ──▶ Order, Order, … ──▶ Store::submit
+//!                                      │                               │
+//!   bytes ◀── reply ◀── decision ◀─────┴──────────── Answers ◀─────────┘
+//! ```
+//!
+//! Decided: a pipeline is a batch. Consecutive decisions of what was read at once are put to the store as one slice, at one reading of
+//! its clock, and everything is answered into one buffer; one write per reply costs more than all the decisions.
+//!
+//! Decided: this part has no sockets and no runtime. A [`Session`] is fed with what was read and says what is to be done next, so that
+//! every split of every pipeline can be tried in a test.
+//!
+//! Refused: believing a length. Every frame has a bound, known before anything is kept of it, and what breaks the protocol ends the
+//! connection with a reason.
+
+mod batch;
+pub mod command;
+pub mod decision;
+pub mod door;
+pub mod doorman;
+pub mod frame;
+pub mod reply;
+pub mod session;
+pub mod throttle;
+
+pub use door::Door;
+pub use doorman::Doorman;
+pub use session::{Answered, Awaited, Fed, Session, Then};

@@ -1,0 +1,168 @@
+//! Decisions on the wire: which integers are said about an answer, and to whom.
+//!
+//! ```text
+//!   TG.ACQUIRE, TG.PEEK   allowed  limit  remaining  retry_after ms  reset_after ms  item  lease
+//!   CL.THROTTLE           limited  limit  remaining  retry_after s   reset_after s
+//!   THROTTLE              allowed  limit  remaining  reset_after s   retry_after s
+//! ```
+//!
+//! Times are rounded up, so that whoever waits as long as it is told is not told to wait again. What no time helps has a retry after
+//! -1; 0 would say: at once.
+
+use std::sync::Arc;
+
+use tidegate::{
+    Amount, Answer, Answers, Capacity, ItemReading, Outcome, Rejection, Span, Tick, Timestamp, Wait,
+};
+
+use super::command::Dialect;
+use super::reply::Writer;
+use super::throttle::{Described, Throttles};
+
+/// What an answer is owed to, and in which words it is to be said.
+#[derive(Debug)]
+pub(super) enum Due {
+    /// `TG.ACQUIRE` and `TG.PEEK`.
+    Question,
+    /// `CL.THROTTLE` and `THROTTLE`.
+    Throttle(Dialect, Arc<Described>),
+}
+
+/// Says what a store answered.
+pub(super) struct Speaker<'a, 'o> {
+    pub(super) writer: Writer<'o>,
+    pub(super) tick: Tick,
+    pub(super) throttles: &'a Throttles,
+}
+
+impl Speaker<'_, '_> {
+    /// Says one answer of a batch.
+    pub(super) fn say(&mut self, due: &Due, answers: &Answers, index: usize) {
+        match (answers.get(index), due) {
+            (Some(Ok(answer)), Due::Question) => self.question(answer, answers.readings(answer)),
+            (Some(Ok(answer)), Due::Throttle(dialect, described)) => {
+                described.used_at(answer.at);
+                self.throttle(*dialect, answer, answers.readings(answer));
+            }
+            (Some(Err(Rejection::UnknownLimit { .. })), Due::Throttle(_, described)) => {
+                self.throttles.strike(described);
+                self.writer.error("UNAVAILABLE", "somebody removed this rate just now; ask again");
+            }
+            (Some(Err(rejection)), _) => self.rejection(rejection),
+            (None, _) => self.writer.error("UNAVAILABLE", "the store gave no answer"),
+        }
+    }
+
+    /// Says why an order could not be asked.
+    pub(super) fn rejection(&mut self, rejection: &Rejection) {
+        let code = if matches!(rejection, Rejection::UnknownLimit { .. }) { "NOLIMIT" } else { "ERR" };
+        self.writer.error(code, rejection);
+    }
+
+    fn question(&mut self, answer: &Answer, readings: &[ItemReading]) {
+        let told = Told::of(answer, readings, self.tick);
+        self.writer.array(7);
+        self.writer.integer(i64::from(answer.is_granted()));
+        self.writer.integer(told.limit);
+        self.writer.integer(told.remaining);
+        self.writer.integer(told.retry_after.map_or(-1, Rounded::milliseconds));
+        self.writer.integer(told.reset_after.map_or(-1, Rounded::milliseconds));
+        match &answer.outcome {
+            Outcome::Granted(grant) => {
+                self.writer.bulk(b"");
+                match grant {
+                    Some(grant) => self.writer.bulk(grant.lease.to_string().as_bytes()),
+                    None => self.writer.bulk(b""),
+                }
+            }
+            Outcome::Denied(denied) => {
+                self.writer.bulk(denied.item_name().as_bytes());
+                self.writer.bulk(b"");
+            }
+        }
+    }
+
+    fn throttle(&mut self, dialect: Dialect, answer: &Answer, readings: &[ItemReading]) {
+        let told = Told::of(answer, readings, self.tick);
+        let is_granted = answer.is_granted();
+        let retry_after = told.retry_after.map_or(-1, Rounded::seconds);
+        // Nothing in use has nothing to wait for.
+        let reset_after = told.reset_after.map_or(0, Rounded::seconds);
+        let integers = match dialect {
+            Dialect::Cell => [i64::from(!is_granted), told.limit, told.remaining, retry_after, reset_after],
+            Dialect::Crab => {
+                let retry_after = if is_granted { 0 } else { retry_after };
+                [i64::from(is_granted), told.limit, told.remaining, reset_after, retry_after]
+            }
+        };
+        self.writer.array(integers.len());
+        for integer in integers {
+            self.writer.integer(integer);
+        }
+    }
+}
+
+/// What is told about an answer: of the item that binds, or on a grant of the one with the least left.
+struct Told {
+    limit: i64,
+    remaining: i64,
+    retry_after: Option<Rounded>,
+    reset_after: Option<Rounded>,
+}
+
+impl Told {
+    fn of(answer: &Answer, readings: &[ItemReading], tick: Tick) -> Told {
+        let (item, retry_at) = match &answer.outcome {
+            Outcome::Granted(_) => {
+                (readings.iter().min_by_key(|it| it.reading.remaining.unwrap_or(Amount::MAX)), None)
+            }
+            Outcome::Denied(denied) => {
+                let binds = |it: &&ItemReading| it.item == denied.item && it.limit.id() == denied.limit.id();
+                let retry_at = match denied.wait {
+                    Wait::Until(at) => Some(at),
+                    Wait::OnRelease | Wait::Never => None,
+                };
+                (readings.iter().find(binds), retry_at)
+            }
+        };
+        let after = |at: Timestamp| Rounded { span: at.since(answer.at), tick };
+        let reading = item.map(|item| &item.reading);
+        Told {
+            // A limit that is off says nothing, and refuses nothing.
+            limit: reading.map_or(-1, |reading| match reading.capacity {
+                Capacity::Unlimited => -1,
+                Capacity::AtMost(amount) => saturating(amount),
+            }),
+            remaining: reading.and_then(|reading| reading.remaining).map_or(-1, saturating),
+            retry_after: retry_at.map(after),
+            reset_after: reading.and_then(|reading| reading.resets_at).map(after),
+        }
+    }
+}
+
+/// A span that will be told in whole units, rounded up.
+#[derive(Clone, Copy)]
+struct Rounded {
+    span: Span,
+    tick: Tick,
+}
+
+impl Rounded {
+    fn milliseconds(self) -> i64 {
+        self.units(1_000_000)
+    }
+
+    fn seconds(self) -> i64 {
+        self.units(1_000_000_000)
+    }
+
+    fn units(self, nanoseconds: u128) -> i64 {
+        let units = self.tick.duration(self.span).as_nanos().div_ceil(nanoseconds);
+        i64::try_from(units).unwrap_or(i64::MAX)
+    }
+}
+
+/// The integers of the wire are signed. No limit is above them; what is counted without a limit may be.
+fn saturating(amount: Amount) -> i64 {
+    i64::try_from(amount).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,66 @@
+//! The door: what all connections share.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tidegate::{FullStore, Tick};
+
+use super::doorman::Doorman;
+use super::throttle::Throttles;
+use crate::tokens::Pass;
+
+/// A store, who may come in to it, and the buckets that were described so far.
+pub struct Door {
+    store: Arc<dyn FullStore>,
+    doorman: Arc<dyn Doorman>,
+    throttles: Throttles,
+    tick: Tick,
+    sessions: AtomicU64,
+}
+
+impl Door {
+    /// The door to this store.
+    pub fn new(store: Arc<dyn FullStore>, doorman: Arc<dyn Doorman>) -> Door {
+        let throttles = Throttles::new(Arc::clone(&store));
+        let tick = store.capabilities().tick;
+        Door { store, doorman, throttles, tick, sessions: AtomicU64::new(0) }
+    }
+
+    /// The buckets that were described so far.
+    pub fn throttles(&self) -> &Throttles {
+        &self.throttles
+    }
+
+    pub(super) fn store(&self) -> &dyn FullStore {
+        &*self.store
+    }
+
+    pub(super) fn tick(&self) -> Tick {
+        self.tick
+    }
+
+    /// What somebody may do who has shown nothing.
+    pub(super) fn unknown_guest(&self) -> Option<Pass> {
+        self.doorman.is_open().then(Pass::everything)
+    }
+
+    pub(super) fn admit(&self, token: &[u8]) -> Option<Pass> {
+        self.doorman.admit(token)
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.doorman.is_open()
+    }
+
+    /// A number for the next connection, from 1.
+    pub(super) fn next_id(&self) -> u64 {
+        self.sessions.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
+
+impl fmt::Debug for Door {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Door").field("throttles", &self.throttles).finish_non_exhaustive()
+    }
+}

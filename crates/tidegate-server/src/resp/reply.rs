@@ -1,0 +1,143 @@
+//! Replies: what is said, in the words of the protocol that the client speaks.
+//!
+//! Everything is appended to one buffer. RESP3 has words of its own for nothing, for maps and for text that is meant for people;
+//! in RESP2 these are a negative length, a flat array, and a bulk string.
+
+use std::fmt::{self, Write};
+
+/// The longest text of an error. Errors quote what was asked, and that may be long.
+pub const LONGEST_ERROR: usize = 512;
+
+/// Which version of the protocol is spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Protocol {
+    /// What a connection begins with.
+    #[default]
+    Resp2,
+    /// What `HELLO 3` changes to.
+    Resp3,
+}
+
+impl Protocol {
+    /// Its number, as in `HELLO 3`.
+    pub const fn number(self) -> i64 {
+        match self {
+            Protocol::Resp2 => 2,
+            Protocol::Resp3 => 3,
+        }
+    }
+}
+
+/// Writes replies behind what is in the buffer already.
+#[derive(Debug)]
+pub struct Writer<'o> {
+    output: &'o mut Vec<u8>,
+    protocol: Protocol,
+}
+
+impl<'o> Writer<'o> {
+    /// Writes into this buffer.
+    pub fn new(output: &'o mut Vec<u8>, protocol: Protocol) -> Writer<'o> {
+        Writer { output, protocol }
+    }
+
+    /// A word such as `OK`. It has no line ends in it.
+    pub fn simple(&mut self, word: &'static str) {
+        self.line(b'+', word.as_bytes());
+    }
+
+    /// `-CODE text`. Whatever the text quotes, it stays one line.
+    pub fn error(&mut self, code: &str, text: impl fmt::Display) {
+        self.output.push(b'-');
+        self.output.extend_from_slice(code.as_bytes());
+        self.output.push(b' ');
+        // Writing into memory does not fail; what is too long is cut short.
+        let _ = write!(OneLine { output: self.output, room: LONGEST_ERROR }, "{text}");
+        self.end();
+    }
+
+    /// A number.
+    pub fn integer(&mut self, number: i64) {
+        self.headed(b':', number);
+    }
+
+    /// Bytes.
+    pub fn bulk(&mut self, bytes: &[u8]) {
+        self.length(b'$', bytes.len());
+        self.output.extend_from_slice(bytes);
+        self.end();
+    }
+
+    /// Text for people: several lines that a client may show as they are.
+    pub fn text(&mut self, text: &str) {
+        const KIND: &[u8] = b"txt:";
+        match self.protocol {
+            Protocol::Resp2 => self.bulk(text.as_bytes()),
+            Protocol::Resp3 => {
+                self.length(b'=', KIND.len() + text.len());
+                self.output.extend_from_slice(KIND);
+                self.output.extend_from_slice(text.as_bytes());
+                self.end();
+            }
+        }
+    }
+
+    /// Nothing.
+    pub fn nothing(&mut self) {
+        self.output.extend_from_slice(match self.protocol {
+            Protocol::Resp2 => b"$-1\r\n",
+            Protocol::Resp3 => b"_\r\n",
+        });
+    }
+
+    /// The head of an array; so many replies follow.
+    pub fn array(&mut self, length: usize) {
+        self.length(b'*', length);
+    }
+
+    /// The head of a map; so many pairs of replies follow.
+    pub fn map(&mut self, pairs: usize) {
+        match self.protocol {
+            Protocol::Resp2 => self.length(b'*', pairs * 2),
+            Protocol::Resp3 => self.length(b'%', pairs),
+        }
+    }
+
+    fn length(&mut self, kind: u8, length: usize) {
+        self.headed(kind, length);
+    }
+
+    fn headed(&mut self, kind: u8, number: impl itoa::Integer) {
+        let mut digits = itoa::Buffer::new();
+        self.line(kind, digits.format(number).as_bytes());
+    }
+
+    fn line(&mut self, kind: u8, rest: &[u8]) {
+        self.output.push(kind);
+        self.output.extend_from_slice(rest);
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.output.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Text in which every control character is a space, and which ends: nobody's key may begin another reply.
+struct OneLine<'o> {
+    output: &'o mut Vec<u8>,
+    room: usize,
+}
+
+impl Write for OneLine<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        text.chars().try_for_each(|letter| self.write_char(letter))
+    }
+
+    fn write_char(&mut self, letter: char) -> fmt::Result {
+        self.room = self.room.checked_sub(letter.len_utf8()).ok_or(fmt::Error)?;
+        let letter = if letter.is_control() { ' ' } else { letter };
+        self.output.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes());
+        Ok(())
+    }
+}

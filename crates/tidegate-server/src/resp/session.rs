@@ -1,0 +1,434 @@
+//! A session: one connection, from its first byte to its last.
+//!
+//! ```text
+//!   feed(TG.ACQUIRE a, TG.ACQUIRE b, PING, TG.PEEK c, TG.AC…)
+//!        └────────── one batch ───┘        └ a batch ┘ └ is kept by the caller, and fed again with more
+//! ```
+//!
+//! Whoever has the socket reads into a buffer, feeds the session with all of it, writes what came out, and keeps what was not
+//! consumed in front of what is read next. A buffer of [`LARGEST_FRAME`](super::frame::LARGEST_FRAME) bytes is always enough.
+//!
+//! Everything is answered in order. A store that decides elsewhere makes a session stop at the first batch it has not been
+//! answered: nothing behind it is looked at until [`Session::resume`].
+
+mod courtesies;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::store::{Later, Lsn, Unavailable};
+use tidegate::{Answers, Detail, Intent, LeaseId, Rejection, Spoken, Timestamp};
+
+use super::batch::{Entry, LARGEST_BATCH, Room};
+use super::command::{self, Command, Form, Leave, Mistake};
+use super::decision::{Due, Speaker};
+use super::door::Door;
+use super::frame::{Frame, Framing, Reader};
+use super::reply::{Protocol, Writer};
+use super::throttle::RESERVED;
+use crate::tokens::Pass;
+
+/// How much may be said before some of it has to be written: who asks much and reads nothing must not fill the memory.
+pub const LARGEST_OUTPUT: usize = 256 * 1024;
+
+/// One connection.
+#[derive(Debug)]
+pub struct Session {
+    door: Arc<Door>,
+    id: u64,
+    protocol: Protocol,
+    pass: Option<Pass>,
+    name: Box<[u8]>,
+    reader: Reader,
+    room: Room,
+    answers: Option<Answers>,
+    /// Whom the answers belong to that somebody else is deciding.
+    owed: Vec<Due>,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Open,
+    /// An answer is decided elsewhere.
+    Waiting,
+    Closed,
+}
+
+/// What became of what a session was fed with.
+#[derive(Debug)]
+pub struct Fed {
+    /// How many bytes are done with. The rest is fed again, with more behind it.
+    pub consumed: usize,
+    /// The output may be written when the store's log is durable up to here; at once if there is none.
+    pub durable: Option<Lsn>,
+    /// What to do when it is written.
+    pub then: Then,
+}
+
+/// What to do next.
+#[derive(Debug)]
+pub enum Then {
+    /// Read more.
+    Read,
+    /// Feed the rest again: there is much output and more to say.
+    Feed,
+    /// Wait for this, and [`Session::resume`] with it; then feed the rest again.
+    Wait(Awaited),
+    /// Close the connection.
+    Close,
+}
+
+/// Something that is decided elsewhere.
+pub enum Awaited {
+    /// A batch.
+    Decisions(Later<Answers>),
+    /// Whether a lease was given back.
+    Release(Later<bool>),
+    /// Until when a lease was renewed.
+    Renew(Later<Result<Option<Timestamp>, Rejection>>),
+}
+
+/// What was decided elsewhere.
+#[derive(Debug)]
+pub enum Answered {
+    /// A batch.
+    Decisions(Result<Answers, Unavailable>),
+    /// Whether a lease was given back.
+    Release(Result<bool, Unavailable>),
+    /// Until when a lease was renewed.
+    Renew(Result<Result<Option<Timestamp>, Rejection>, Unavailable>),
+}
+
+impl Awaited {
+    /// Waits for it.
+    pub async fn answered(self) -> Answered {
+        match self {
+            Awaited::Decisions(later) => Answered::Decisions(later.await),
+            Awaited::Release(later) => Answered::Release(later.await),
+            Awaited::Renew(later) => Answered::Renew(later.await),
+        }
+    }
+}
+
+impl std::fmt::Debug for Awaited {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Awaited::Decisions(_) => "Decisions",
+            Awaited::Release(_) => "Release",
+            Awaited::Renew(_) => "Renew",
+        })
+    }
+}
+
+/// What makes a session stop before everything is answered.
+enum Stop {
+    Wait(Awaited),
+    Close,
+}
+
+/// What a session says into.
+struct Mouth<'o> {
+    output: &'o mut Vec<u8>,
+    durable: Option<Lsn>,
+}
+
+impl Mouth<'_> {
+    /// What is said now may be heard when this is durable.
+    fn not_before(&mut self, lsn: Lsn) {
+        self.durable = self.durable.max(Some(lsn));
+    }
+}
+
+impl Session {
+    /// A connection that has just come to this door.
+    pub fn new(door: Arc<Door>) -> Session {
+        Session {
+            id: door.next_id(),
+            pass: door.unknown_guest(),
+            door,
+            protocol: Protocol::default(),
+            name: Box::default(),
+            reader: Reader::default(),
+            room: Room::default(),
+            answers: None,
+            owed: Vec::new(),
+            state: State::Open,
+        }
+    }
+
+    /// Answers what `input` says, behind what is in `output` already. While something is awaited, nothing is consumed.
+    pub fn feed(&mut self, input: &[u8], output: &mut Vec<u8>) -> Fed {
+        let mut mouth = Mouth { output, durable: None };
+        let mut entries = self.room.take();
+        let (consumed, then) = match self.state {
+            State::Open => self.converse(input, &mut entries, &mut mouth),
+            State::Waiting => (0, Then::Read),
+            State::Closed => (input.len(), Then::Close),
+        };
+        self.room.give_back(entries);
+        self.state = match then {
+            Then::Close => State::Closed,
+            Then::Wait(_) => State::Waiting,
+            _ => self.state,
+        };
+        Fed { consumed, durable: mouth.durable, then }
+    }
+
+    /// Says what was awaited. Afterwards the rest of the input is fed again.
+    pub fn resume(&mut self, answered: Answered, output: &mut Vec<u8>) {
+        if self.state != State::Waiting {
+            return;
+        }
+        self.state = State::Open;
+        let owed = std::mem::take(&mut self.owed);
+        let mut speaker = self.speaker(output);
+        match answered {
+            Answered::Decisions(Ok(answers)) => {
+                owed.iter().enumerate().for_each(|(index, due)| speaker.say(due, &answers, index));
+                self.answers = Some(answers);
+            }
+            Answered::Decisions(Err(error)) => {
+                for _ in &owed {
+                    speaker.writer.error("UNAVAILABLE", &error);
+                }
+            }
+            Answered::Release(Ok(released)) => speaker.writer.integer(i64::from(released)),
+            Answered::Renew(Ok(renewed)) => renewal(&mut speaker, renewed),
+            Answered::Release(Err(error)) | Answered::Renew(Err(error)) => {
+                speaker.writer.error("UNAVAILABLE", &error);
+            }
+        }
+    }
+
+    /// Answers frame after frame; how much was consumed, and what to do next.
+    fn converse<'i>(
+        &mut self,
+        input: &'i [u8],
+        entries: &mut Vec<Entry<'i>>,
+        mouth: &mut Mouth<'_>,
+    ) -> (usize, Then) {
+        let mut consumed = 0;
+        loop {
+            let rest = &input[consumed..];
+            let (length, framing) = match self.reader.read(rest) {
+                Ok(Frame::Whole { length, framing }) => (length, framing),
+                Ok(Frame::Blank { length }) => {
+                    consumed += length;
+                    continue;
+                }
+                Ok(Frame::Half) => return (consumed, self.decide(entries, mouth).unwrap_or(Then::Read)),
+                Err(fault) => {
+                    let wait = self.decide(entries, mouth);
+                    if wait.is_none() {
+                        self.writer(mouth.output).error("ERR", fault);
+                    }
+                    return (consumed, wait.unwrap_or(Then::Close));
+                }
+            };
+            match self.read(rest, framing) {
+                Ok(Said::Decision(entry)) => entries.push(entry),
+                said => {
+                    // What was said before is answered before, and perhaps elsewhere; then this is read once more.
+                    if let Some(wait) = self.decide(entries, mouth) {
+                        return (consumed, wait);
+                    }
+                    match self.answer(said, rest, mouth) {
+                        None => {}
+                        Some(Stop::Wait(awaited)) => return (consumed + length, Then::Wait(awaited)),
+                        Some(Stop::Close) => return (consumed + length, Then::Close),
+                    }
+                }
+            }
+            consumed += length;
+            if entries.len() >= LARGEST_BATCH
+                && let Some(wait) = self.decide(entries, mouth)
+            {
+                return (consumed, wait);
+            }
+            if mouth.output.len() >= LARGEST_OUTPUT {
+                return (consumed, self.decide(entries, mouth).unwrap_or(Then::Feed));
+            }
+        }
+    }
+
+    /// Puts what was gathered to the store and says its answers, unless they have to be awaited.
+    fn decide(&mut self, entries: &mut Vec<Entry<'_>>, mouth: &mut Mouth<'_>) -> Option<Then> {
+        if entries.is_empty() {
+            return None;
+        }
+        let answers = self.answers.take().unwrap_or_else(|| Answers::new(Detail::Readings));
+        let answers = match self.room.submit(entries, self.door.store(), answers) {
+            Spoken::Now(answers) => answers,
+            Spoken::Durable(answers, lsn) => {
+                mouth.not_before(lsn);
+                answers
+            }
+            Spoken::Later(later) => {
+                self.owed.extend(entries.drain(..).map(|entry| entry.due));
+                return Some(Then::Wait(Awaited::Decisions(later)));
+            }
+        };
+        let mut speaker = self.speaker(mouth.output);
+        for (index, entry) in entries.iter().enumerate() {
+            speaker.say(&entry.due, &answers, index);
+        }
+        entries.clear();
+        self.answers = Some(answers);
+        None
+    }
+
+    /// What the frame at the beginning of `rest` says.
+    fn read<'i>(&self, rest: &'i [u8], framing: Framing) -> Result<Said<'i>, (Mistake, Framing)> {
+        let arguments = self.reader.arguments(rest);
+        let Some(form) = arguments.get(0).and_then(Form::named) else {
+            return Err((command::unknown(&arguments), framing));
+        };
+        // Only a line that nobody knows is taken for a stranger who does not speak the protocol.
+        let harmless = |mistake| (mistake, Framing::Array);
+        self.check_leave(form).map_err(harmless)?;
+        self.understand(form.read(&arguments).map_err(harmless)?).map_err(harmless)
+    }
+
+    fn check_leave(&self, form: &Form) -> Result<(), Mistake> {
+        match (form.leave, &self.pass) {
+            (Leave::Outside, _) | (Leave::Inside, Some(_)) => Ok(()),
+            (Leave::Role(needed), Some(pass)) if pass.role >= needed => Ok(()),
+            (Leave::Role(_), Some(pass)) => Err(Mistake {
+                code: "NOPERM",
+                text: format!("a token of role {} may not run the '{}' command", pass.role.word(), form.name)
+                    .into(),
+            }),
+            (_, None) => Err(Mistake { code: "NOAUTH", text: "Authentication required.".into() }),
+        }
+    }
+
+    /// Tells decisions, which are gathered, from everything else.
+    fn understand<'i>(&self, command: Command<'i>) -> Result<Said<'i>, Mistake> {
+        let covers = |limit_id: &str| self.pass.as_ref().is_some_and(|pass| pass.covers(limit_id));
+        let outside = || Mistake { code: "NOPERM", text: "this token is for other limits".into() };
+        Ok(match command {
+            Command::Decide(question) => {
+                let limit_id = covers(question.limit_id).then_some(question.limit_id).ok_or_else(outside)?;
+                Said::Decision(Entry {
+                    due: Due::Question,
+                    intent: question.intent,
+                    limit_id,
+                    key: question.key,
+                    count: question.count,
+                    request_id: question.request_id,
+                })
+            }
+            Command::Throttle(throttle) => {
+                covers(RESERVED).then_some(()).ok_or_else(outside)?;
+                let described = self.door.throttles().described(throttle.bucket);
+                let described = described.map_err(|error| Mistake::err(error.to_string()))?;
+                Said::Decision(Entry {
+                    due: Due::Throttle(throttle.dialect, described),
+                    intent: Intent::Acquire,
+                    limit_id: "",
+                    key: throttle.key,
+                    count: throttle.quantity,
+                    request_id: None,
+                })
+            }
+            other => Said::Other(other),
+        })
+    }
+
+    /// Answers what is not a decision.
+    fn answer(
+        &mut self,
+        said: Result<Said<'_>, (Mistake, Framing)>,
+        rest: &[u8],
+        mouth: &mut Mouth<'_>,
+    ) -> Option<Stop> {
+        let command = match said {
+            Ok(Said::Other(command)) => command,
+            Ok(Said::Decision(_)) => return None,
+            Err((mistake, framing)) => {
+                self.writer(mouth.output).error(mistake.code, mistake.text);
+                return (framing == Framing::Line).then_some(Stop::Close);
+            }
+        };
+        let mut writer = self.writer(mouth.output);
+        match command {
+            Command::Decide(_) | Command::Throttle(_) => {}
+            Command::Release { lease } => return self.release(lease, mouth).map(Stop::Wait),
+            Command::Renew { lease, ttl } => return self.renew(lease, ttl, mouth).map(Stop::Wait),
+            Command::Ping { message: None } => writer.simple("PONG"),
+            Command::Ping { message: Some(message) } | Command::Echo { message } => writer.bulk(message),
+            Command::Hello(hello) => self.hello(&hello, mouth),
+            Command::Auth { token } => self.auth(token, mouth),
+            Command::Quit => {
+                writer.simple("OK");
+                return Some(Stop::Close);
+            }
+            Command::Select { index: 0 } => writer.simple("OK"),
+            Command::Select { .. } => writer.error("ERR", "DB index is out of range"),
+            Command::Commands(inquiry) => self.commands(inquiry, rest, mouth),
+            Command::Client(client) => self.client(client, mouth),
+            Command::Info => writer.text(courtesies::INFO),
+        }
+        None
+    }
+
+    fn release(&mut self, lease: &[u8], mouth: &mut Mouth<'_>) -> Option<Awaited> {
+        let released = match lease_id(lease).map(|lease| self.door.store().release(lease)) {
+            // What is no lease was never granted.
+            None => false,
+            Some(Spoken::Now(released)) => released,
+            Some(Spoken::Durable(released, lsn)) => {
+                mouth.not_before(lsn);
+                released
+            }
+            Some(Spoken::Later(later)) => return Some(Awaited::Release(later)),
+        };
+        self.writer(mouth.output).integer(i64::from(released));
+        None
+    }
+
+    fn renew(&mut self, lease: &[u8], ttl: Duration, mouth: &mut Mouth<'_>) -> Option<Awaited> {
+        let renewed = match lease_id(lease).map(|lease| self.door.store().renew(lease, Some(ttl))) {
+            None => Ok(None),
+            Some(Spoken::Now(renewed)) => renewed,
+            Some(Spoken::Durable(renewed, lsn)) => {
+                mouth.not_before(lsn);
+                renewed
+            }
+            Some(Spoken::Later(later)) => return Some(Awaited::Renew(later)),
+        };
+        renewal(&mut self.speaker(mouth.output), renewed);
+        None
+    }
+
+    fn writer<'o>(&self, output: &'o mut Vec<u8>) -> Writer<'o> {
+        Writer::new(output, self.protocol)
+    }
+
+    fn speaker<'o>(&self, output: &'o mut Vec<u8>) -> Speaker<'_, 'o> {
+        Speaker { writer: self.writer(output), tick: self.door.tick(), throttles: self.door.throttles() }
+    }
+}
+
+/// What a frame says, as far as it matters for the order of things.
+enum Said<'i> {
+    Decision(Entry<'i>),
+    Other(Command<'i>),
+}
+
+fn lease_id(text: &[u8]) -> Option<LeaseId> {
+    std::str::from_utf8(text).ok().and_then(LeaseId::parse)
+}
+
+/// The instant a lease ends at, in milliseconds of Unix time and rounded down: nobody may believe in it for longer than it lasts.
+fn renewal(speaker: &mut Speaker<'_, '_>, renewed: Result<Option<Timestamp>, Rejection>) {
+    match renewed {
+        Ok(Some(expires_at)) => {
+            let ms = speaker.tick.since_epoch(expires_at).as_millis();
+            speaker.writer.integer(i64::try_from(ms).unwrap_or(i64::MAX));
+        }
+        Ok(None) => speaker.writer.nothing(),
+        Err(rejection) => speaker.rejection(&rejection),
+    }
+}

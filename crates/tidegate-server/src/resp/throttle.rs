@@ -1,0 +1,284 @@
+//! Buckets that come with their own description: `CL.THROTTLE` and `THROTTLE` name a rate with every call, and no limit.
+//!
+//! Decided: a description *is* a limit. `CL.THROTTLE k 15 30 60` asks the limit `cl.throttle/16/30/60` (capacity, count, period), which is
+//! put into the catalog when it is first described. So the store decides these buckets as it decides everything: exactly, in batches,
+//! durably where it is durable, for all nodes where it is shared; and they can be looked at like any limit.
+//!
+//! Decided: a key that is asked by two descriptions has two rows. The time that a bucket remembers means something only together with
+//! its rate. Programs that use one row for all of them refuse what a higher rate allows, or forgive what a lower one forbids, and
+//! during a roll-out two versions of a client would pull a row to and fro.
+//!
+//! Decided: there are [`MOST_BUCKETS`] descriptions at most. If one more comes, those are forgotten that are unused for the longest, and
+//! of them only the ones all of whose rows are *fresh*: unused for as long as a whole burst takes to come back. Forgetting them can be
+//! noticed by nobody. If there is none, the newcomer is told so; it is neither let through nor does it push out somebody who waits.
+//! A store that others share may have been asked by them, so nothing is forgotten there.
+//!
+//! What this rests on: nobody else charges limits of this name. Doors ask [`is_reserved`].
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use tidegate::catalog::PutError;
+use tidegate::store::Reach;
+use tidegate::{
+    Amount, Answers, Ask, Detail, Expect, FullStore, ItemSpec, Limit, LimitSpec, Order, Parting, Policy,
+    Span, Spoken, Timestamp,
+};
+use tidegate_core::{Capacity, Law};
+
+/// What the ids of these limits begin with.
+pub const RESERVED: &str = "cl.throttle/";
+
+/// The most descriptions that are known at once.
+pub const MOST_BUCKETS: usize = 4096;
+
+/// How many are forgotten at a time: looking for them costs a look at all.
+const FORGOTTEN_AT_ONCE: usize = MOST_BUCKETS / 16;
+
+/// Whether this id belongs to a described bucket, or would.
+pub fn is_reserved(limit_id: &str) -> bool {
+    limit_id
+        .strip_prefix(RESERVED.trim_end_matches('/'))
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The description of a bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Bucket {
+    /// How much may be taken at once.
+    pub capacity: Amount,
+    /// How much comes back in a period.
+    pub count: Amount,
+    /// The period, in seconds.
+    pub period: u64,
+}
+
+impl Bucket {
+    fn id(&self) -> String {
+        format!("{RESERVED}{}/{}/{}", self.capacity, self.count, self.period)
+    }
+
+    fn spec(&self) -> LimitSpec {
+        let policy = Policy::Bucket { window: Duration::from_secs(self.period), burst: Some(self.capacity) };
+        LimitSpec::named(self.id()).with(ItemSpec::of(policy, self.count).per_key())
+    }
+
+    /// The description that an id was made of.
+    fn of(limit_id: &str) -> Option<Bucket> {
+        let mut numbers = limit_id.strip_prefix(RESERVED)?.split('/').map(|number| number.parse().ok());
+        let bucket = Bucket { capacity: numbers.next()??, count: numbers.next()??, period: numbers.next()?? };
+        (bucket.id() == limit_id).then_some(bucket)
+    }
+}
+
+/// A described bucket that the catalog knows. As long as somebody has it, it is not forgotten.
+#[derive(Debug)]
+pub struct Described {
+    bucket: Bucket,
+    id: Box<str>,
+    /// How long a whole burst takes to come back.
+    refill: Span,
+    last_used: AtomicU64,
+}
+
+impl Described {
+    fn new(bucket: Bucket, limit: &Limit, last_used: Timestamp) -> Described {
+        let refills = limit.items().iter().map(|item| match (item.rule().capacity, &item.rule().law) {
+            (Capacity::AtMost(burst), Law::Continuous(law)) => law.step().times(burst),
+            // Somebody edited it; there is no telling when such a limit is fresh.
+            _ => Span::from_ticks(u64::MAX),
+        });
+        let refill = refills.max().unwrap_or_default();
+        Described { bucket, id: limit.id().into(), refill, last_used: AtomicU64::new(last_used.ticks()) }
+    }
+
+    /// The id of the limit.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Somebody was answered at this instant.
+    pub fn used_at(&self, at: Timestamp) {
+        self.last_used.fetch_max(at.ticks(), Ordering::Relaxed);
+    }
+
+    /// From when on every row of it is fresh, unless it is used again.
+    fn fresh_from(&self) -> Timestamp {
+        Timestamp::from_ticks(self.last_used.load(Ordering::Relaxed)).plus(self.refill)
+    }
+}
+
+/// Why a description cannot be asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Indescribable {
+    /// No such bucket can be; this is why.
+    Invalid(String),
+    /// There are too many others.
+    TooMany,
+}
+
+impl fmt::Display for Indescribable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Indescribable::Invalid(why) => f.write_str(why),
+            Indescribable::TooMany => {
+                write!(f, "{MOST_BUCKETS} different rates are in use, and none can be forgotten yet")
+            }
+        }
+    }
+}
+
+/// All described buckets of a store.
+pub struct Throttles {
+    store: Arc<dyn FullStore>,
+    known: RwLock<Known>,
+    most: usize,
+}
+
+#[derive(Default)]
+struct Known {
+    buckets: HashMap<Bucket, Arc<Described>>,
+    /// Before this instant there is none to forget.
+    busy_until: Timestamp,
+}
+
+impl Throttles {
+    /// Those of this store: none yet, or those of an earlier life.
+    pub fn new(store: Arc<dyn FullStore>) -> Throttles {
+        Throttles::with_most(store, MOST_BUCKETS)
+    }
+
+    /// The same with another bound.
+    pub fn with_most(store: Arc<dyn FullStore>, most: usize) -> Throttles {
+        let mut known = Known::default();
+        for limit in store.list() {
+            if let Some(bucket) = Bucket::of(limit.id()) {
+                // When somebody asked it last is not known. Not later than now.
+                let last_used = now(&*store, limit.id()).unwrap_or(Timestamp::from_ticks(u64::MAX));
+                known.buckets.insert(bucket, Arc::new(Described::new(bucket, &limit, last_used)));
+            }
+        }
+        Throttles { store, known: RwLock::new(known), most }
+    }
+
+    /// How many are known.
+    pub fn len(&self) -> usize {
+        self.known.read().unwrap_or_else(PoisonError::into_inner).buckets.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The limit of this description.
+    pub fn described(&self, bucket: Bucket) -> Result<Arc<Described>, Indescribable> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(described) = known.buckets.get(&bucket) {
+            return Ok(Arc::clone(described));
+        }
+        drop(known);
+        // What cannot be is told before anybody has to wait for it, and nobody is forgotten for it.
+        let spec = bucket.spec();
+        let tick = self.store.capabilities().tick;
+        Limit::new(spec.clone(), tick).map_err(|flaws| Indescribable::Invalid(say(&flaws)))?;
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(described) = known.buckets.get(&bucket) {
+            return Ok(Arc::clone(described));
+        }
+        if known.buckets.len() >= self.most {
+            self.forget_some(&mut known);
+        }
+        if known.buckets.len() >= self.most {
+            return Err(Indescribable::TooMany);
+        }
+        let described = Arc::new(self.put(bucket, spec)?);
+        known.buckets.insert(bucket, Arc::clone(&described));
+        known.busy_until = Timestamp::EPOCH;
+        Ok(described)
+    }
+
+    /// The catalog does not know it any more: somebody removed it. Whoever asks next describes it anew.
+    pub fn strike(&self, described: &Described) {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        if known.buckets.get(&described.bucket).is_some_and(|it| std::ptr::eq(&raw const **it, described)) {
+            known.buckets.remove(&described.bucket);
+        }
+    }
+
+    fn put(&self, bucket: Bucket, spec: LimitSpec) -> Result<Described, Indescribable> {
+        match self.store.put(spec, Expect::Absent) {
+            Ok(limit) => Ok(Described::new(bucket, &limit, Timestamp::EPOCH)),
+            Err(PutError::Invalid(flaws)) => Err(Indescribable::Invalid(say(&flaws))),
+            // Another node was faster.
+            Err(error) => match self.store.get(&bucket.id()) {
+                Some(limit) => Ok(Described::new(bucket, &limit, Timestamp::from_ticks(u64::MAX))),
+                None => Err(Indescribable::Invalid(error.to_string())),
+            },
+        }
+    }
+
+    fn forget_some(&self, known: &mut Known) {
+        if self.store.capabilities().reach == Reach::Fleet {
+            return;
+        }
+        let some_id = known.buckets.values().next().map(|described| described.id.clone());
+        let Some(now) = some_id.and_then(|id| now(&*self.store, &id)) else { return };
+        if now < known.busy_until {
+            return;
+        }
+        let mut fresh = Vec::new();
+        let mut busy_until = Timestamp::from_ticks(u64::MAX);
+        for (bucket, described) in &mut known.buckets {
+            // Whoever has it may be about to charge it, and will say so.
+            let is_idle = Arc::get_mut(described).is_some();
+            if is_idle && described.fresh_from() <= now {
+                fresh.push((described.last_used.load(Ordering::Relaxed), *bucket));
+            } else {
+                busy_until = busy_until.min(described.fresh_from().max(now.plus(Span::ONE_TICK)));
+            }
+        }
+        known.busy_until = if fresh.is_empty() { busy_until } else { Timestamp::EPOCH };
+        fresh.sort_unstable_by_key(|(last_used, _)| *last_used);
+        for (_, bucket) in fresh.iter().take(FORGOTTEN_AT_ONCE.min(self.most.div_ceil(16))) {
+            if let Some(forgotten) = known.buckets.remove(bucket) {
+                self.store.remove(&forgotten.id, Parting::Forget);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Throttles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Throttles").field("known", &self.len()).finish_non_exhaustive()
+    }
+}
+
+/// What time the store says it is: a door has no clock of its own. `None` if the store does not say at once.
+fn now(store: &dyn FullStore, limit_id: &str) -> Option<Timestamp> {
+    let asks = [Ask { limit_id, key: Some(b""), count: 0 }];
+    let (Spoken::Now(answers) | Spoken::Durable(answers, _)) =
+        store.submit(&[Order::peek(&asks)], Answers::new(Detail::Verdicts))
+    else {
+        return None;
+    };
+    answers.get(0)?.as_ref().ok().map(|answer| answer.at)
+}
+
+/// What is wrong with a description, in the words of the command.
+fn say(flaws: &[tidegate::Flaw]) -> String {
+    let said = flaws.iter().map(|flaw| {
+        let field = flaw.field.rsplit('.').next().unwrap_or_default();
+        let field = match field {
+            "limit" => "count",
+            "window" => "period",
+            "burst" => "max_burst",
+            other => other,
+        };
+        format!("{field}: {}", flaw.message)
+    });
+    said.collect::<Vec<_>>().join("; ")
+}

@@ -1,0 +1,181 @@
+//! `TG.ACQUIRE`, `TG.PEEK`, `TG.RELEASE`, `TG.RENEW`.
+
+use tidegate::store::Usage;
+use tidegate::{Catalog, Store};
+
+use crate::stage::{Kind, Manner, OPEN, Stage, check, say};
+
+#[test]
+fn a_grant_tells_what_is_left_and_a_refusal_when_it_helps() {
+    check(
+        "0s      TG.ACQUIRE login ada      -> [1, 5, 4, -1, 15001, '', '']
+         1.5s    tg.acquire login ada 4    -> [1, 5, 0, -1, 15001, '', '']
+         2s      Tg.Acquire login ada      -> [0, 5, 0, 13001, 14501, 'key/sliding-15s', '']
+         2s      TG.ACQUIRE login bob 6    -> [0, 5, 5, -1, -1, 'key/sliding-15s', '']
+         2s      TG.ACQUIRE login bob 0    -> [1, 5, 5, -1, -1, '', '']
+         15.0005s TG.ACQUIRE login ada     -> [1, 5, 0, -1, 15001, '', '']",
+    );
+}
+
+#[test]
+fn looking_changes_nothing() {
+    check(
+        "0s  TG.PEEK login ada 5       -> [1, 5, 5, -1, -1, '', '']
+         0s  TG.PEEK login ada         -> [1, 5, 5, -1, -1, '', '']
+         0s  TG.ACQUIRE login ada 5    -> [1, 5, 0, -1, 15001, '', '']
+         0s  TG.PEEK login ada         -> [0, 5, 0, 15001, 15001, 'key/sliding-15s', '']
+         0s  TG.PEEK login ada 0       -> [1, 5, 0, -1, 15001, '', '']",
+    );
+}
+
+#[test]
+fn of_several_items_the_scarcest_is_told_and_the_one_that_binds() {
+    check(
+        "0s   TG.ACQUIRE sale ada      -> [1, 2, 1, -1, 10000, '', '']
+         0s   TG.ACQUIRE sale ada      -> [1, 2, 0, -1, 10000, '', '']
+         4s   TG.ACQUIRE sale ada      -> [0, 2, 0, 6000, 6000, 'key/interval-10s', '']
+         4s   TG.ACQUIRE sale ada 11   -> [0, 10, 8, -1, -1, 'all/total', '']
+         4s   TG.ACQUIRE sale '' 2     -> [1, 2, 0, -1, 10000, '', '']",
+    );
+}
+
+#[test]
+fn what_has_no_end_and_what_is_not_asked() {
+    check(
+        "0s   TG.ACQUIRE free ada 18446744073709551615  -> [1, -1, -1, -1, -1, '', '']
+         0s   TG.ACQUIRE asleep ada 3                   -> [1, -1, -1, -1, -1, '', '']",
+    );
+}
+
+#[test]
+fn a_request_id_is_charged_once() {
+    check(
+        "0s  TG.ACQUIRE login ada 2 REQ r1  -> [1, 5, 3, -1, 15001, '', '']
+         1s  TG.ACQUIRE login ada 2 req r1  -> [1, 5, 3, -1, 15001, '', '']
+         1s  TG.ACQUIRE login ada REQ r1    -> -ERR request_id was already granted with other asks
+         1s  TG.ACQUIRE login ada REQ r2    -> [1, 5, 2, -1, 15001, '', '']
+         1s  TG.ACQUIRE login ada REQ ''    -> -ERR request_id has 0 bytes; 1 to 256 are allowed",
+    );
+}
+
+#[test]
+fn mistakes_are_errors_and_the_conversation_goes_on() {
+    check(
+        "0s  TG.ACQUIRE nobody ada             -> -NOLIMIT unknown limit 'nobody'
+         0s  TG.PEEK nobody ada                -> -NOLIMIT unknown limit 'nobody'
+         0s  TG.ACQUIRE '' ada                 -> -NOLIMIT unknown limit ''
+         0s  TG.ACQUIRE login                  -> -ERR wrong number of arguments for 'tg.acquire' command
+         0s  TG.ACQUIRE login a 1 REQ r x      -> -ERR wrong number of arguments for 'tg.acquire' command
+         0s  TG.ACQUIRE login ada REQ          -> -ERR syntax error
+         0s  TG.ACQUIRE login ada 1 REQ        -> -ERR syntax error
+         0s  TG.ACQUIRE login ada REQ r 1      -> -ERR syntax error
+         0s  TG.ACQUIRE login ada 1 NOT r      -> -ERR syntax error
+         0s  TG.PEEK login ada 1 REQ           -> -ERR wrong number of arguments for 'tg.peek' command
+         0s  TG.ACQUIRE login ada -1           -> -ERR value is not an integer or out of range
+         0s  TG.ACQUIRE login ada +1           -> -ERR value is not an integer or out of range
+         0s  TG.ACQUIRE login ada 01           -> -ERR value is not an integer or out of range
+         0s  TG.ACQUIRE login ada 1.5          -> -ERR value is not an integer or out of range
+         0s  TG.ACQUIRE login ada ''           -> -ERR value is not an integer or out of range
+         0s  TG.ACQUIRE login ada 18446744073709551616 -> -ERR value is not an integer or out of range
+         0s  TG.ACQUIRE cl.throttle ada        -> -ERR limits of this name belong to CL.THROTTLE and THROTTLE
+         0s  TG.ACQUIRE cl.throttle/1/1/1 ada  -> -ERR limits of this name belong to CL.THROTTLE and THROTTLE
+         0s  TG.ACQUIRE cl.throttles ada       -> -NOLIMIT unknown limit 'cl.throttles'
+         0s  TG.PEEK login ada                 -> [1, 5, 5, -1, -1, '', '']",
+    );
+}
+
+#[test]
+fn keys_are_any_bytes_up_to_their_bound() {
+    let stage = Stage::plain();
+    let mut session = stage.session();
+    let mut ask = |key: &[u8]| {
+        let command = crate::stage::encode(&[b"TG.ACQUIRE", b"login".as_slice(), key, b"5"]);
+        crate::stage::read_aloud(&crate::stage::converse(&mut session, [&command[..]]).0)
+    };
+    for key in [b"".as_slice(), b"\0", b"\r\n", b"\xff\xfe", "schlüssel".as_bytes(), &[b'k'; 1024]] {
+        assert_eq!(ask(key), "[1, 5, 0, -1, 15001, '', '']", "{key:?}");
+    }
+    assert_eq!(ask(&[b'k'; 1025]), "-ERR limit_key has 1025 bytes; at most 1024 are allowed");
+}
+
+#[test]
+fn an_id_that_is_no_text_is_an_unknown_limit() {
+    let mut session = Stage::plain().session();
+    let command = crate::stage::encode(&[b"TG.PEEK".as_slice(), b"\xff\r\n+OK", b"ada"]);
+    let (said, _) = crate::stage::converse(&mut session, [&command[..]]);
+    assert_eq!(String::from_utf8_lossy(&said), "-NOLIMIT unknown limit '\\xff\\r\\n+OK'\r\n");
+}
+
+/// The lease in what `TG.ACQUIRE` said.
+fn lease(said: &str) -> String {
+    let lease = said.rsplit('\'').nth(1).expect("the last word is in quotes").to_owned();
+    assert_eq!(lease.len(), 32, "{said}");
+    lease
+}
+
+#[test]
+fn a_lease_is_renewed_and_given_back_once() {
+    for kind in [Kind::Map, Kind::Memory] {
+        for manner in [Manner::Now, Manner::Durable, Manner::Later] {
+            let stage = Stage::new(kind, manner, OPEN);
+            let mut session = stage.session();
+            let granted = say(&mut session, "TG.ACQUIRE builds ada");
+            assert!(granted.starts_with("[1, 1, 0, -1, -1, '', '"), "{granted}");
+            let lease = lease(&granted);
+            assert_eq!(
+                say(&mut session, "TG.ACQUIRE builds bob"),
+                "[0, 1, 0, -1, -1, 'all/concurrency', '']"
+            );
+            let mut renew = |ttl: &str| say(&mut session, &format!("TG.RENEW {lease} {ttl}"));
+            assert_eq!(renew("1500"), "1700000001500");
+            stage.clock.advance(std::time::Duration::from_nanos(999_999));
+            assert_eq!(renew("1500"), "1700000001500", "nobody may believe in it for too long");
+            assert_eq!(renew("0"), "-ERR ttl must be from 1ms to 36525d (a century)");
+            assert_eq!(renew("18446744073709551615"), "-ERR ttl must be from 1ms to 36525d (a century)");
+            assert_eq!(renew("-1"), "-ERR value is not an integer or out of range");
+            let release = format!("TG.RELEASE {lease}");
+            assert_eq!(say(&mut session, &release), "1");
+            assert_eq!(say(&mut session, &release), "0");
+            assert_eq!(say(&mut session, &format!("TG.RENEW {lease} 1500")), "nil2");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_lease_is_gone() {
+    check(
+        "0s  TG.RELEASE x                                    -> 0
+         0s  TG.RELEASE ''                                   -> 0
+         0s  TG.RELEASE 00000000000000000000000000000000     -> 0
+         0s  TG.RENEW x 1000                                 -> nil2
+         0s  TG.RENEW ffffffffffffffffffffffffffffffff 1000  -> nil2
+         0s  TG.RELEASE                                      -> -ERR wrong number of arguments for 'tg.release' command
+         0s  TG.RENEW x                                      -> -ERR wrong number of arguments for 'tg.renew' command",
+    );
+}
+
+#[test]
+fn a_store_that_cannot_answer_is_told() {
+    let stage = Stage::new(Kind::Map, Manner::Never, OPEN);
+    let mut session = stage.session();
+    let unavailable = "-UNAVAILABLE the store cannot answer: nobody  there";
+    let lease = "0".repeat(32);
+    for command in [
+        "TG.ACQUIRE login ada",
+        "TG.PEEK login ada",
+        &format!("TG.RELEASE {lease}"),
+        &format!("TG.RENEW {lease} 5"),
+    ] {
+        assert_eq!(say(&mut session, command), unavailable, "{command}");
+    }
+    assert_eq!(say(&mut session, "PING"), "+PONG");
+}
+
+#[test]
+fn the_store_has_counted_what_was_said() {
+    let stage = Stage::plain();
+    say(&mut stage.session(), "TG.ACQUIRE shop/cart ada 2");
+    let Usage { count, .. } = stage.store.usage("shop/cart", Some(b"ada")).now().expect("it is known");
+    assert_eq!(count, Some(2));
+    assert!(stage.store.get("shop/cart").is_some());
+}

@@ -1,0 +1,180 @@
+//! Where commands begin and end.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use tidegate_server::resp::frame::{
+    Fault, Frame, Framing, LARGEST_FRAME, LONGEST_LINE, MOST_ARGUMENTS, Reader,
+};
+use tidegate_testkit::effort::cases;
+
+use crate::stage::encode;
+
+/// Everything that is in these bytes if they come in pieces of these sizes, and what is wrong with them.
+fn read(bytes: &[u8], mut sizes: impl Iterator<Item = usize>) -> (Vec<Vec<Vec<u8>>>, Option<Fault>) {
+    let mut reader = Reader::default();
+    let (mut start, mut end, mut commands) = (0, 0, Vec::new());
+    loop {
+        match reader.read(&bytes[start..end]) {
+            Ok(Frame::Whole { length, .. }) => {
+                let arguments = reader.arguments(&bytes[start..end]);
+                assert_eq!(arguments.len(), arguments.iter().count());
+                assert!(!arguments.is_empty());
+                commands.push(arguments.iter().map(<[u8]>::to_vec).collect());
+                start += length;
+            }
+            Ok(Frame::Blank { length }) => start += length,
+            Ok(Frame::Half) if end == bytes.len() => return (commands, None),
+            Ok(Frame::Half) => end = end.saturating_add(sizes.next().unwrap_or(usize::MAX)).min(bytes.len()),
+            Err(fault) => return (commands, Some(fault)),
+        }
+    }
+}
+
+fn whole(bytes: &[u8]) -> (Vec<Vec<Vec<u8>>>, Option<Fault>) {
+    read(bytes, std::iter::empty())
+}
+
+#[track_caller]
+fn check(bytes: impl AsRef<[u8]>, commands: &[&[&str]], fault: Option<Fault>) {
+    let expected: Vec<Vec<Vec<u8>>> = commands
+        .iter()
+        .map(|command| command.iter().map(|word| word.as_bytes().to_vec()).collect())
+        .collect();
+    assert_eq!(whole(bytes.as_ref()), (expected.clone(), fault));
+    assert_eq!(read(bytes.as_ref(), std::iter::repeat(1)), (expected, fault), "byte by byte");
+}
+
+#[test]
+fn arrays_and_lines_are_commands() {
+    check("*1\r\n$4\r\nPING\r\n", &[&["PING"]], None);
+    check("*2\r\n$4\r\nECHO\r\n$0\r\n\r\nPING\r\n", &[&["ECHO", ""], &["PING"]], None);
+    check("*1\r\n$4\r\n\r\n\r\n\r\n", &[&["\r\n\r\n"]], None);
+    check("PING\n", &[&["PING"]], None);
+    check("  ECHO\t'a b'  \"c'd\" ''\r\n", &[&["ECHO", "a b", "c'd", ""]], None);
+}
+
+#[test]
+fn how_it_was_written_is_told() {
+    let mut reader = Reader::default();
+    assert_eq!(reader.read(b"PING\r\n"), Ok(Frame::Whole { length: 6, framing: Framing::Line }));
+    assert_eq!(reader.read(b"*1\r\n$1\r\nx\r\n*"), Ok(Frame::Whole { length: 11, framing: Framing::Array }));
+}
+
+#[test]
+fn nothing_is_ignored() {
+    check("*0\r\n*-1\r\n*-9223372036854775808\r\n\r\n\n  \r\nPING\r\n", &[&["PING"]], None);
+}
+
+#[test]
+fn half_a_frame_asks_for_more() {
+    for half in ["", "*", "*1", "*1\r", "*1\r\n", "*1\r\n$", "*1\r\n$2\r\nab", "*1\r\n$2\r\nab\r", "PING"] {
+        check(half, &[], None);
+    }
+}
+
+#[test]
+fn numbers_are_written_in_one_way() {
+    let numbers = ["", "+1", "01", "00", " 1", "1 ", "1x", "x", "0x1", "-0", "-", "--1", "1\0", "1\n"];
+    for number in numbers {
+        check(format!("*{number}\r\n"), &[], Some(Fault::ArrayLength));
+        check(format!("*1\r\n${number}\r\n"), &[], Some(Fault::BulkLength));
+    }
+    check("*1\r\n$-1\r\n", &[], Some(Fault::BulkLength));
+    check("*-01\r\n", &[], Some(Fault::ArrayLength));
+    check("*1\rx", &[], Some(Fault::ArrayLength));
+    check("*1\r\n$1\rx", &[], Some(Fault::BulkLength));
+}
+
+#[test]
+fn bombs_are_refused_before_they_come() {
+    for number in ["1025", "1048576", "2147483648", "9223372036854775807", "18446744073709551615"] {
+        check(format!("*{number}\r\n"), &[], Some(Fault::ArrayLength));
+    }
+    check("*18446744073709551616\r\n", &[], Some(Fault::ArrayLength));
+    check("*-99999999999999999999\r\n", &[], Some(Fault::ArrayLengthTooLong));
+    check("*-9999999999999999999\r\n", &[], None);
+    for number in ["65536", "536870912", "9223372036854775807", "18446744073709551615"] {
+        check(format!("*1\r\n${number}\r\n"), &[], Some(Fault::FrameTooLarge));
+    }
+    check("*1\r\n$18446744073709551616\r\n", &[], Some(Fault::BulkLength));
+    check("*".to_owned() + &"1".repeat(100), &[], Some(Fault::ArrayLengthTooLong));
+    check("*1\r\n$".to_owned() + &"1".repeat(100), &[], Some(Fault::BulkLengthTooLong));
+}
+
+#[test]
+fn what_is_no_bulk_string_is_a_fault() {
+    for other in *b"*+-:_%~,(#!=>|\0a" {
+        let frame = [b"*1\r\n".as_slice(), &[other], b"1\r\nx\r\n"].concat();
+        check(frame, &[], Some(Fault::NotBulk(other)));
+    }
+    check("*1\r\n$1\r\nxy\r\n", &[], Some(Fault::BulkEnd));
+    check("*1\r\n$3\r\nab\r\n\r\n", &[], Some(Fault::BulkEnd));
+    check("*1\r\n$1\r\nx\n\n", &[], Some(Fault::BulkEnd));
+}
+
+#[test]
+fn the_bounds_are_inside() {
+    let most = vec!["x"; MOST_ARGUMENTS];
+    check(encode(&most), &[&most], None);
+    check(vec!["x"; MOST_ARGUMENTS].join(" ") + "\n", &[&most], None);
+    check(vec!["x"; MOST_ARGUMENTS + 1].join(" ") + "\n", &[], Some(Fault::ArrayLength));
+
+    let head = "*1\r\n$65522\r\n".len();
+    let largest = "x".repeat(LARGEST_FRAME - head - 2);
+    let frame = encode(&[&largest]);
+    assert_eq!(frame.len(), LARGEST_FRAME);
+    assert_eq!(whole(&frame).0.len(), 1);
+    assert_eq!(whole(&encode(&[largest + "x"])).1, Some(Fault::FrameTooLarge));
+    let halves = ["x".repeat(LARGEST_FRAME / 2), "x".repeat(LARGEST_FRAME / 2)];
+    assert_eq!(whole(&encode(&halves)).1, Some(Fault::FrameTooLarge), "all of it together");
+
+    let longest = "x".repeat(LONGEST_LINE - 1) + "\n";
+    assert_eq!(whole(longest.as_bytes()).0.len(), 1);
+    check("x".to_owned() + &longest, &[], Some(Fault::LineTooLong));
+    check("x".repeat(LONGEST_LINE), &[], Some(Fault::LineTooLong));
+}
+
+#[test]
+fn quotes_close_at_the_end_of_a_word() {
+    for line in ["\"", "'a", "\"a\"b", "'a''b'", "\"a\\\"\"", "\"\\n\""] {
+        check(line.to_owned() + "\r\n", &[], Some(Fault::Quotes));
+    }
+}
+
+#[test]
+fn an_input_that_shrinks_is_half_a_frame() {
+    let mut reader = Reader::default();
+    assert_eq!(reader.read(b"*2\r\n$4\r\nPING\r\n"), Ok(Frame::Half));
+    assert_eq!(reader.read(b"*2"), Ok(Frame::Half));
+    assert_eq!(reader.read(b""), Ok(Frame::Half));
+}
+
+/// Bytes that look like a protocol more often than noise does.
+fn noise() -> impl Strategy<Value = Vec<u8>> {
+    let piece = prop_oneof![
+        4 => prop::sample::select(vec![
+            "*", "$", "\r\n", "\r", "\n", "0", "1", "2", "3", "-1", "65536", "\"", "'", " ", "PING", "TG.PEEK",
+            "*1\r\n", "$4\r\nPING\r\n", "*2\r\n$4\r\nECHO\r\n", "$0\r\n\r\n", "*0\r\n",
+        ]).prop_map(|text| text.as_bytes().to_vec()),
+        1 => vec(any::<u8>(), 0..8),
+    ];
+    vec(piece, 0..40).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #![proptest_config(cases(500))]
+
+    #[test]
+    fn what_is_written_is_read(
+        commands in vec(vec(vec(any::<u8>(), 0..40), 1..8), 0..6),
+        sizes in vec(1usize..30, 0..60),
+    ) {
+        let bytes: Vec<u8> = commands.iter().flat_map(|command| encode(command)).collect();
+        prop_assert_eq!(read(&bytes, sizes.into_iter()), (commands, None));
+    }
+
+    #[test]
+    fn noise_means_the_same_in_any_pieces(bytes in noise(), sizes in vec(1usize..9, 0..60)) {
+        prop_assert_eq!(read(&bytes, sizes.into_iter()), whole(&bytes));
+    }
+}

@@ -1,0 +1,10 @@
+//! What the doors do, seen from outside.
+
+mod admission;
+mod courtesies;
+mod decisions;
+mod frames;
+mod pipelines;
+mod replies;
+mod stage;
+mod throttles;

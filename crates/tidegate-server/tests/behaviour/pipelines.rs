@@ -1,0 +1,249 @@
+//! Pipelines: many commands at once, in any pieces.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use tidegate::store::Lsn;
+use tidegate_server::resp::frame::LARGEST_FRAME;
+use tidegate_server::resp::session::LARGEST_OUTPUT;
+use tidegate_server::resp::{Fed, Then};
+use tidegate_testkit::effort::cases;
+
+use crate::stage::{End, Kind, Manner, OPEN, Stage, converse, encode, read_aloud, words};
+
+/// Something of everything, ending with a good bye.
+fn everything() -> Vec<u8> {
+    let lines = [
+        "TG.ACQUIRE login ada 2",
+        "TG.PEEK login ada",
+        "TG.ACQUIRE nobody ada",
+        "TG.ACQUIRE login ada 9",
+        "CL.THROTTLE ada 2 30 60",
+        "THROTTLE ada 3 30 60 3",
+        "PING",
+        "TG.ACQUIRE login ada REQ r1",
+        "TG.ACQUIRE login ada REQ r1",
+        "TG.ACQUIRE login ada REQ",
+        "TG.RENEW x 1000",
+        "TG.RELEASE x",
+        "HELLO 3",
+        "TG.RENEW x 1000",
+        "GET x",
+        "ECHO hello",
+        "TG.ACQUIRE sale ada",
+        "SELECT 0",
+        "COMMAND COUNT",
+        "CLIENT ID",
+    ];
+    let mut bytes: Vec<u8> = lines.iter().flat_map(|line| words(line)).collect();
+    bytes.extend_from_slice(b"\r\n*0\r\n*-1\r\nTG.PEEK sale ada\r\nPING 'a b'\r\n");
+    bytes.extend(words("QUIT"));
+    bytes.extend(words("PING"));
+    bytes
+}
+
+fn said(manner: Manner, pieces: &[&[u8]]) -> (String, End) {
+    let stage = Stage::new(Kind::Map, manner, OPEN);
+    let (said, end) = converse(&mut stage.session(), pieces.iter().copied());
+    (said.escape_ascii().to_string(), end)
+}
+
+#[test]
+fn a_pipeline_says_the_same_wherever_it_is_split() {
+    let bytes = everything();
+    let whole = said(Manner::Now, &[&bytes]);
+    assert_eq!(whole.1, End::Closed);
+    assert!(whole.0.ends_with("a b\\r\\n+OK\\r\\n"), "{}", whole.0);
+    for at in 0..=bytes.len() {
+        let (one, two) = bytes.split_at(at);
+        assert_eq!(said(Manner::Now, &[one, two]), whole, "split at {at}");
+        assert_eq!(said(Manner::Later, &[one, two]), whole, "split at {at}, decided elsewhere");
+    }
+    let single: Vec<&[u8]> = bytes.chunks(1).collect();
+    assert_eq!(said(Manner::Now, &single), whole, "byte by byte");
+    assert_eq!(said(Manner::Durable, &[&bytes]), whole, "durable");
+}
+
+#[test]
+fn consecutive_decisions_are_one_batch() {
+    let stage = Stage::plain();
+    let mut session = stage.session();
+    let pipeline = |lines: &[&str]| lines.iter().flat_map(|line| words(line)).collect::<Vec<u8>>();
+    let decisions = pipeline(&["TG.ACQUIRE login ada"; 64]);
+    converse(&mut session, [&decisions[..]]);
+    assert_eq!(stage.store.batches(), 1);
+    let mixed =
+        pipeline(&["TG.ACQUIRE login ada", "TG.PEEK sale b", "TG.ACQUIRE nobody c", "TG.PEEK login d 0"]);
+    converse(&mut session, [&mixed[..]]);
+    assert_eq!(stage.store.batches(), 1, "whatever is asked");
+    let throttles = pipeline(&["THROTTLE a 1 1 1", "TG.PEEK login ada", "CL.THROTTLE a 1 1 1"]);
+    converse(&mut session, [&throttles[..]]);
+    assert_eq!(stage.store.batches(), 1, "whoever is asked");
+    let parted =
+        pipeline(&["TG.PEEK login ada", "TG.PEEK login b", "PING", "TG.PEEK login ada", "TG.PEEK login b"]);
+    let (said, _) = converse(&mut session, [&parted[..]]);
+    assert_eq!(stage.store.batches(), 2, "what is between is answered between");
+    let told = "[0, 5, 0, 15001, 15001, 'key/sliding-15s', '']";
+    assert_eq!(
+        read_aloud(&said),
+        format!("{told} [1, 5, 5, -1, -1, '', ''] +PONG {told} [1, 5, 5, -1, -1, '', '']")
+    );
+}
+
+#[test]
+fn a_very_long_pipeline_is_several_batches() {
+    let stage = Stage::plain();
+    let bytes: Vec<u8> = std::iter::repeat_n(words("TG.PEEK login ada"), 3000).flatten().collect();
+    let (said, _) = converse(&mut stage.session(), [&bytes[..]]);
+    assert_eq!(stage.store.batches(), 3);
+    assert_eq!(said, b"*7\r\n:1\r\n:5\r\n:5\r\n:-1\r\n:-1\r\n$0\r\n\r\n$0\r\n\r\n".repeat(3000));
+}
+
+#[test]
+fn what_waits_for_the_log_says_how_long() {
+    let stage = Stage::new(Kind::Map, Manner::Durable, OPEN);
+    let mut session = stage.session();
+    let bytes =
+        [words("TG.ACQUIRE login a"), words("PING"), words("TG.ACQUIRE login b"), words("PING")].concat();
+    let Fed { durable, .. } = session.feed(&bytes, &mut Vec::new());
+    assert_eq!(durable, Some(Lsn(2)), "the later of the two");
+    let Fed { durable, .. } = session.feed(&words("PING"), &mut Vec::new());
+    assert_eq!(durable, None);
+}
+
+#[test]
+fn nothing_is_overtaken_while_somebody_else_decides() {
+    let stage = Stage::new(Kind::Map, Manner::Later, OPEN);
+    let mut session = stage.session();
+    let first = words("TG.ACQUIRE login ada");
+    let bytes = [first.clone(), words("PING")].concat();
+    let mut output = Vec::new();
+    let fed = session.feed(&bytes, &mut output);
+    assert_eq!((fed.consumed, output.len()), (first.len(), 0));
+    assert!(matches!(fed.then, Then::Wait(_)));
+    let again = session.feed(&bytes[first.len()..], &mut output);
+    assert_eq!((again.consumed, output.len()), (0, 0), "nothing is looked at meanwhile");
+    assert!(matches!(again.then, Then::Read));
+}
+
+/// Who asks much in few words and reads nothing must not fill the memory.
+#[test]
+fn much_output_is_written_before_more_is_said() {
+    let stage = Stage::plain();
+    let mut session = stage.session();
+    let bytes = b"COMMAND\r\n".repeat(LARGEST_FRAME / 9);
+    let mut output = Vec::new();
+    let fed = session.feed(&bytes, &mut output);
+    assert!(matches!(fed.then, Then::Feed) && fed.consumed < bytes.len());
+    assert!((LARGEST_OUTPUT..LARGEST_OUTPUT + LARGEST_FRAME).contains(&output.len()));
+    let (all, end) = converse(&mut stage.session(), [&bytes[..]]);
+    assert_eq!(end, End::Open);
+    assert_eq!(all.windows(5).filter(|five| five == b"+fast").count(), bytes.len() / 9 * 15);
+}
+
+#[track_caller]
+fn hangs_up(bytes: impl AsRef<[u8]>, reason: &str) {
+    for manner in [Manner::Now, Manner::Later] {
+        let stage = Stage::new(Kind::Map, manner, OPEN);
+        let bytes = [&words("TG.PEEK login ada"), bytes.as_ref(), &words("PING")].concat();
+        let (said, end) = converse(&mut stage.session(), [&bytes[..]]);
+        let expected = format!("[1, 5, 5, -1, -1, '', ''] -ERR {reason}");
+        assert_eq!((read_aloud(&said), end), (expected, End::Closed));
+    }
+}
+
+#[test]
+fn what_breaks_the_protocol_is_told_and_ends_it() {
+    hangs_up("*1025\r\n", "Protocol error: invalid multibulk length");
+    hangs_up("*2147483647\r\n", "Protocol error: invalid multibulk length");
+    hangs_up("*1\r\n$536870912\r\n", "Protocol error: a frame has at most 65536 bytes");
+    hangs_up("*1\r\n$-1\r\n", "Protocol error: invalid bulk length");
+    hangs_up("*1\r\n:1\r\n", "Protocol error: expected '$', got ':'");
+    hangs_up("*1\r\n\r\r\n", "Protocol error: expected '$', got '\\r'");
+    hangs_up("*1\r\n$1\r\nxyz", "Protocol error: a bulk string must end where its length says");
+    hangs_up("*".to_owned() + &"9".repeat(30), "Protocol error: too big mbulk count string");
+    hangs_up("*1\r\n$".to_owned() + &"9".repeat(30), "Protocol error: too big bulk count string");
+    hangs_up("x".repeat(70_000), "Protocol error: too big inline request");
+    hangs_up("PING \"\r\n", "Protocol error: unbalanced quotes in request");
+}
+
+/// A browser that is made to talk to this port must not get to its body.
+#[test]
+fn a_line_that_nobody_knows_ends_it() {
+    hangs_up(
+        "POST / HTTP/1.1\r\nHost: x\r\n\r\n",
+        "unknown command 'POST', with args beginning with: '/' 'HTTP/1.1'",
+    );
+    hangs_up("\u{0}\u{1}\n", "unknown command '\\x00\\x01', with args beginning with:");
+    hangs_up("$4\r\nPING\r\n", "unknown command '$4', with args beginning with:");
+    let mut session = Stage::plain().session();
+    let (said, end) = converse(&mut session, [b"PING a b c\r\nPING\r\n".as_slice()]);
+    let expected = "-ERR wrong number of arguments for 'ping' command +PONG";
+    assert_eq!((read_aloud(&said).as_str(), end), (expected, End::Open), "a known one may be mistaken");
+}
+
+/// Words that commands are made of, sound and unsound.
+fn arguments() -> impl Strategy<Value = Vec<u8>> {
+    let known = [
+        "TG.ACQUIRE",
+        "TG.PEEK",
+        "TG.RELEASE",
+        "TG.RENEW",
+        "CL.THROTTLE",
+        "THROTTLE",
+        "PING",
+        "HELLO",
+        "COMMAND",
+        "CLIENT",
+        "INFO",
+        "login",
+        "sale",
+        "builds",
+        "nobody",
+        "ada",
+        "REQ",
+        "0",
+        "1",
+        "5",
+        "-1",
+        "3",
+        "AUTH",
+        "SETNAME",
+        "18446744073709551615",
+        "9223372036854775807",
+    ];
+    prop_oneof![
+        8 => prop::sample::select(known.to_vec()).prop_map(|word| word.as_bytes().to_vec()),
+        1 => vec(any::<u8>(), 0..20),
+    ]
+}
+
+proptest! {
+    #![proptest_config(cases(200))]
+
+    #[test]
+    fn any_commands_are_answered_once_each_and_alike_in_any_pieces(
+        commands in vec(vec(arguments(), 1..7), 1..12),
+        sizes in vec(1usize..60, 1..20),
+    ) {
+        let bytes: Vec<u8> = commands.iter().flat_map(|command| encode(command)).collect();
+        let whole = said(Manner::Now, &[&bytes]);
+        let mut pieces = Vec::new();
+        let mut rest = &bytes[..];
+        for size in sizes.iter().cycle() {
+            let (piece, after) = rest.split_at((*size).min(rest.len()));
+            pieces.push(piece);
+            rest = after;
+            if rest.is_empty() {
+                break;
+            }
+        }
+        prop_assert_eq!(said(Manner::Now, &pieces), whole.clone());
+        prop_assert_eq!(said(Manner::Later, &pieces), whole);
+    }
+
+    #[test]
+    fn any_bytes_are_lived_with(bytes in vec(any::<u8>(), 0..400), at in 0usize..400) {
+        let (one, two) = bytes.split_at(at.min(bytes.len()));
+        prop_assert_eq!(said(Manner::Now, &[one, two]), said(Manner::Now, &[&bytes]));
+    }
+}

@@ -1,0 +1,58 @@
+//! Any bytes at all, said to a session: answered, or hung up on; never a panic, and the same in any pieces.
+//!
+//! The first byte says how large the pieces are. What goes in whole and what goes in piece by piece must come out alike, or a
+//! pipeline would mean something else whenever the network cuts it.
+
+#![no_main]
+
+use std::sync::Arc;
+
+use libfuzzer_sys::fuzz_target;
+use tidegate::{Expect, FullStore, ItemSpec, LimitSpec, ManualClock, MapStore, Policy, Timestamp};
+use tidegate_server::resp::{Door, Doorman, Session, Then};
+use tidegate_server::tokens::Pass;
+
+/// Everybody may come in.
+struct Nobody;
+
+impl Doorman for Nobody {
+    fn admit(&self, _token: &[u8]) -> Option<Pass> {
+        None
+    }
+
+    fn is_open(&self) -> bool {
+        true
+    }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((size, bytes)) = bytes.split_first() else { return };
+    let whole = said(bytes, bytes.len().max(1));
+    assert_eq!(said(bytes, usize::from(*size).max(1)), whole, "pieces of {size} bytes");
+});
+
+/// What a new session says to these bytes in pieces of this size.
+fn said(bytes: &[u8], size: usize) -> Vec<u8> {
+    let store = MapStore::new(ManualClock::at(Timestamp::EPOCH), 7);
+    let store: Arc<dyn FullStore> = Arc::new(store);
+    let limit = LimitSpec::named("login").with(ItemSpec::of(Policy::Total, 5).per_key());
+    store.put(limit, Expect::Absent).expect("it is sound and the first");
+    let mut session = Session::new(Arc::new(Door::new(store, Arc::new(Nobody))));
+    let (mut buffer, mut output) = (Vec::new(), Vec::new());
+    for piece in bytes.chunks(size) {
+        buffer.extend_from_slice(piece);
+        loop {
+            let mut more = Vec::new();
+            let fed = session.feed(&buffer, &mut more);
+            buffer.drain(..fed.consumed);
+            output.append(&mut more);
+            match fed.then {
+                Then::Read => break,
+                Then::Feed => {}
+                Then::Close => return output,
+                Then::Wait(_) => unreachable!("a plain store speaks at once"),
+            }
+        }
+    }
+    output
+}
