@@ -1,4 +1,4 @@
-//! A leaf: up to some ten thousand rows in lines, and the lock that their coming and going is done under.
+//! A leaf: up to some five thousand rows in lines, and the lock that their coming and going is done under.
 //!
 //! A row belongs into the line that its tag says, as a fraction of the lines there are, or into one of the next few. The lines
 //! are in pages, and pages are only ever added, so that nobody who looks without a lock can find memory gone. When a new row finds
@@ -26,7 +26,7 @@ use crate::store::deciding::Room as NoRoom;
 /// Lines in a page. In a model a leaf grows at its fourth row and splits at its sixth.
 pub(super) const PAGE_LINES: usize = if cfg!(tidegate_loom) { 1 } else { 64 };
 /// Pages in a leaf.
-pub(super) const MOST_PAGES: usize = if cfg!(tidegate_loom) { 2 } else { 64 };
+pub(super) const MOST_PAGES: usize = if cfg!(tidegate_loom) { 2 } else { 32 };
 /// Leaves that a full leaf becomes.
 pub(super) const FAN: usize = 1 << FAN_BITS;
 const FAN_BITS: u32 = if cfg!(tidegate_loom) { 1 } else { 3 };

@@ -234,7 +234,7 @@ impl Shelf {
 
 /// A place in a leaf: there are far fewer than 32 bits' worth.
 fn place(index: usize) -> u32 {
-    u32::try_from(index).expect("a leaf has some ten thousand rows at most")
+    u32::try_from(index).expect("a leaf has some thousands of rows at most")
 }
 
 /// What a row points to, about, in bytes.
