@@ -159,24 +159,29 @@ fn one_more(item: &mut ItemSpec) {
     }
 }
 
-fn noticed(flaw: Flaw, keys: usize, hands: Hands) -> Report {
+/// How many storms a flaw may pass before it counts as unnoticed: what one of them shows depends on who came when, and the checker
+/// accuses nobody of what is not certain.
+const STORMS: u64 = 12;
+
+fn noticed(flaw: Flaw, keys: usize, hands: Hands, seed: u64) -> Report {
     let bench = |clock| -> Arc<dyn FullStore> {
         Arc::new(Flawed { inner: MapStore::new(clock, 1), flaw, asked: AtomicUsize::new(0) })
     };
     let patience = Duration::from_millis(300);
-    storm(bench, Plan { orders: 1_500, patience, ..Plan::of(keys, hands) })
+    storm(bench, Plan { orders: 1_500, patience, seed, ..Plan::of(keys, hands) })
 }
 
 #[track_caller]
 fn caught(flaw: Flaw, keys: usize, hands: Hands, fault: &str) {
-    let report = noticed(flaw, keys, hands);
-    assert!(report.faults.iter().any(|found| found.contains(fault)), "{flaw:?} went unnoticed: {report}");
+    let accused = |report: &Report| report.faults.iter().any(|found| found.contains(fault));
+    let found = (1..=STORMS).map(|seed| noticed(flaw, keys, hands, seed)).find(accused);
+    assert!(found.is_some(), "{flaw:?} went unnoticed in {STORMS} storms");
 }
 
 #[test]
 fn a_store_without_a_flaw_is_left_alone() {
     for hands in [Hands::Off, Hands::On] {
-        noticed(Flaw::Nothing, 10, hands).prove();
+        noticed(Flaw::Nothing, 10, hands, 1).prove();
     }
 }
 
@@ -220,7 +225,8 @@ fn a_decision_outside_of_its_call_is_caught() {
 
 #[test]
 fn a_deadlock_names_its_seed_and_who_is_where() {
-    let panic = catch_unwind(AssertUnwindSafe(|| noticed(Flaw::Hangs, 10, Hands::On))).expect_err("it hangs");
+    let panic =
+        catch_unwind(AssertUnwindSafe(|| noticed(Flaw::Hangs, 10, Hands::On, 1))).expect_err("it hangs");
     let story = panic.downcast_ref::<String>().expect("a story");
     assert!(story.contains("seed 1") && story.contains("asker 3: Submitting"), "{story}");
     assert!(story.contains("operator: Waiting"), "{story}");
