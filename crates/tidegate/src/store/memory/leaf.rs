@@ -5,7 +5,8 @@
 //! no place the leaf is *rebuilt*: fresh rows are dropped, an eighth more pages is added if that was not enough, and every row is
 //! placed anew. A leaf that has grown to its full size hands its pages to eight leaves of the next level instead.
 //!
-//! Whoever looks while a leaf is rebuilt may not find a row that is there. Not finding is therefore never believed without the lock.
+//! Whoever looks while a leaf is rebuilt may not find a row that is there. Not finding is therefore not believed without the lock, unless the
+//! leaf's count of moves says that none began or went on meanwhile ([`Leaf::lacks`]).
 
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 

@@ -40,8 +40,8 @@ impl Stamp {
         self.floor.fetch_max(now.ticks(), Ordering::Relaxed);
     }
 
-    /// From now on the rows are in no edition: whoever holds a cell and sees the former one was before us, whoever takes one later is
-    /// not. Only with the lock.
+    /// From now on the rows are in no edition, so that nobody begins to judge them. Who began before finds that the board has turned, or that
+    /// the row is not in its line any more. Only with the lock.
     pub(super) fn lift(&self) {
         self.edition.store(NONE, Ordering::Release);
     }

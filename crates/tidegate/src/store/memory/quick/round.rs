@@ -228,24 +228,19 @@ impl<'a> Round<'a> {
         let order = self.by_address();
         let stands = self.stands.as_mut_slice();
         let mut taken: ArrayVec<usize, MOST_ROWS> = ArrayVec::new();
-        let mut whole = true;
-        for &index in &order[..stands.len()] {
+        let all_taken = order[..stands.len()].iter().all(|&index| {
             let found = &stands[index].found;
-            let former = taken.last().map(|&former| &stands[former].found);
-            // Rows in one place are taken together, if they were seen together.
-            if let Some(former) = former.filter(|former| std::ptr::eq(former.lock, found.lock)) {
-                whole = former.expected == found.expected;
-            } else {
-                whole = found.take();
-                if whole {
+            match taken.last().map(|&former| &stands[former].found) {
+                // Rows in one place are taken together, if they were seen together.
+                Some(former) if std::ptr::eq(former.lock, found.lock) => former.expected == found.expected,
+                _ if found.take() => {
                     taken.push(index);
+                    true
                 }
+                _ => false,
             }
-            if !whole {
-                break;
-            }
-        }
-        if !whole || !stands.iter().all(Stand::is_as_seen) {
+        });
+        if !all_taken || !stands.iter().all(Stand::is_as_seen) {
             taken.iter().for_each(|&index| stands[index].found.leave());
             return Err(Setback::Again);
         }
@@ -261,10 +256,10 @@ impl<'a> Round<'a> {
     #[inline(always)]
     fn by_address(&self) -> [usize; MOST_ROWS] {
         let address = |stand: &Stand<'_>| std::ptr::from_ref(stand.found.lock);
+        let mut order = std::array::from_fn(|index| index);
         if self.stands.is_sorted_by_key(address) {
-            return [0, 1, 2, 3, 4, 5, 6, 7];
+            return order;
         }
-        let mut order = [0; MOST_ROWS];
         for (index, stand) in self.stands.iter().enumerate() {
             let own = address(stand);
             let (earlier, later) = self.stands.split_at(index);
