@@ -29,7 +29,10 @@ impl Session {
                 self.writer(mouth.output).simple("OK");
             }
             None if self.door.is_open() => self.writer(mouth.output).error("ERR", NO_TOKENS),
-            None => self.writer(mouth.output).error("WRONGPASS", WRONG_TOKEN),
+            None => {
+                self.failures += 1;
+                self.writer(mouth.output).error("WRONGPASS", WRONG_TOKEN);
+            }
         }
     }
 
@@ -37,7 +40,10 @@ impl Session {
         if let Some(token) = hello.token {
             match self.door.admit(token) {
                 Some(pass) => self.pass = Some(pass),
-                None => return self.writer(mouth.output).error("WRONGPASS", WRONG_TOKEN),
+                None => {
+                    self.failures += 1;
+                    return self.writer(mouth.output).error("WRONGPASS", WRONG_TOKEN);
+                }
             }
         }
         if self.pass.is_none() {
