@@ -139,7 +139,7 @@ impl Line {
     fn has_failed_too_often(&mut self, output: &mut Vec<u8>) -> bool {
         let failures = self.session.take_failures();
         let attempts = &self.worker.house.attempts;
-        let too_often = (0..failures).filter_map(|_| attempts.failed(self.address)).next().is_some();
+        let too_often = (0..failures).any(|_| attempts.failed(self.address).is_some());
         if too_often {
             Writer::new(output, self.session.protocol()).error("ERR", TOO_MANY_FAILURES);
         }

@@ -38,13 +38,11 @@ impl Session {
 
     pub(super) fn hello(&mut self, hello: &Hello<'_>, mouth: &mut Mouth<'_>) {
         if let Some(token) = hello.token {
-            match self.door.admit(token) {
-                Some(pass) => self.pass = Some(pass),
-                None => {
-                    self.failures += 1;
-                    return self.writer(mouth.output).error("WRONGPASS", WRONG_TOKEN);
-                }
-            }
+            let Some(pass) = self.door.admit(token) else {
+                self.failures += 1;
+                return self.writer(mouth.output).error("WRONGPASS", WRONG_TOKEN);
+            };
+            self.pass = Some(pass);
         }
         if self.pass.is_none() {
             return self.writer(mouth.output).error("NOAUTH", HELLO_OUTSIDE);

@@ -38,6 +38,7 @@ struct Line {
 }
 
 /// What was read.
+#[expect(clippy::large_enum_variant, reason = "it is taken apart where it was made")]
 enum Next {
     Request(Request<Bytes>),
     General,

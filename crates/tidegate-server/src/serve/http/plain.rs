@@ -9,6 +9,7 @@ use crate::serve::bounds::{LARGEST_HEAD, LARGEST_PLAIN_BODY, MOST_FIELDS};
 
 /// What stands at the beginning of a buffer.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is taken apart where it was made")]
 pub(super) enum Heard {
     /// A plain request of this many bytes.
     Whole(Request<Bytes>, usize),
