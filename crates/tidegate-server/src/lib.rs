@@ -5,5 +5,6 @@
 //! decides when.
 
 pub mod http;
+pub mod metrics;
 pub mod resp;
 pub mod tokens;
