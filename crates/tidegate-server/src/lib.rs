@@ -5,6 +5,7 @@
 //! decides when.
 
 pub mod http;
+pub mod metrics;
 pub mod resp;
 pub mod serve;
 pub mod tokens;
