@@ -14,6 +14,7 @@ use tidegate::file::Settings;
 use tidegate::store::{Memory, MemoryStore};
 use tidegate::{Expect, FullStore, Limiter};
 use tidegate_server::http::{Api, Readiness, State};
+use tidegate_server::metrics::Metrics;
 use tidegate_server::resp::Door;
 use tidegate_server::serve::{Bounds, Places, Server, Service};
 use tidegate_server::tokens::Tokens;
@@ -50,11 +51,13 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     };
     let doorman = Arc::new(tokens);
     let readiness = Arc::new(Readiness::new(State::Starting));
-    let api = Api::new(Arc::clone(&store), limiter).readiness(Arc::clone(&readiness));
+    let metrics = Arc::new(Metrics::new(places.workers));
+    let api =
+        Api::new(Arc::clone(&store), limiter).readiness(Arc::clone(&readiness)).metrics(Arc::clone(&metrics));
     let door = Door::new(store, Arc::clone(&doorman) as _);
     let bounds = Bounds::default();
     let bounds = Bounds { connections: bounds.connections.min(descriptors()), ..bounds };
-    let server = Server::start(Service { api, door, doorman }, &places, bounds)
+    let server = Server::start(Service { api, door, doorman, metrics }, &places, bounds)
         .map_err(|error| Failure::Failed(error.to_string()))?;
     readiness.set(State::Ready);
     say(&format!("tidegate ready http={} resp={} store=memory", shown(server.http()), shown(server.resp())));

@@ -94,6 +94,15 @@ pub struct Tally {
     pub failed_auths: u64,
 }
 
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, more: Tally) {
+        self.commands += more.commands;
+        self.granted += more.granted;
+        self.refused += more.refused;
+        self.failed_auths += more.failed_auths;
+    }
+}
+
 impl Tally {
     /// One more order was answered, if it was one.
     fn order(&mut self, intent: Intent, answers: &Answers, index: usize) {
