@@ -1,10 +1,5 @@
-//! What the doors do, seen from outside.
+//! What the server does, seen from outside.
 
-mod admission;
-mod courtesies;
-mod decisions;
-mod frames;
-mod pipelines;
-mod replies;
-mod stage;
-mod throttles;
+mod api;
+mod resp;
+mod serve;

@@ -2,7 +2,7 @@
 
 use tidegate_server::tokens::Role;
 
-use crate::stage::{Kind, Manner, Stage, Tokens, play, say};
+use crate::resp::stage::{Kind, Manner, Stage, Tokens, play, say};
 
 const TOKENS: Tokens = Tokens(&[
     ("r", Role::Read, None),

@@ -8,7 +8,7 @@ use tidegate_server::resp::session::LARGEST_OUTPUT;
 use tidegate_server::resp::{Fed, Then};
 use tidegate_testkit::effort::cases;
 
-use crate::stage::{End, Kind, Manner, OPEN, Stage, converse, encode, read_aloud, words};
+use crate::resp::stage::{End, Kind, Manner, OPEN, Stage, converse, encode, read_aloud, words};
 
 /// Something of everything, ending with a good bye.
 fn everything() -> Vec<u8> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidegate_server::http::{LARGEST_BODY, Readiness, State};
 
-use crate::stage::Stage;
+use crate::api::stage::Stage;
 
 #[test]
 fn other_paths_are_not_found() {

@@ -1,0 +1,1 @@
+//! The listener: sockets, threads and time, under load and attack.
