@@ -52,9 +52,10 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let doorman = Arc::new(tokens);
     let readiness = Arc::new(Readiness::new(State::Starting));
     let metrics = Arc::new(Metrics::new(places.workers));
-    let api =
-        Api::new(Arc::clone(&store), limiter).readiness(Arc::clone(&readiness)).metrics(Arc::clone(&metrics));
-    let door = Door::new(store, Arc::clone(&doorman) as _);
+    let api = Api::new(Arc::clone(&store), limiter.clone())
+        .readiness(Arc::clone(&readiness))
+        .metrics(Arc::clone(&metrics));
+    let door = Door::new(store, Arc::clone(&doorman) as _).beside(limiter);
     let bounds = Bounds::default();
     let bounds = Bounds { connections: bounds.connections.min(descriptors()), ..bounds };
     let server = Server::start(Service { api, door, doorman, metrics }, &places, bounds)
