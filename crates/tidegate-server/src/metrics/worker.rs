@@ -109,7 +109,8 @@ impl WorkerMetrics {
         if let Some(is_granted) = answered.granted {
             self.decided(DoorName::Http, u64::from(is_granted), u64::from(!is_granted));
         }
-        if status == 401 {
+        // Who showed wrong tokens too often did not come as far as a route.
+        if status == 401 || (status == 429 && answered.route == RouteName::Unknown) {
             self.failed_auth(DoorName::Http);
         }
     }

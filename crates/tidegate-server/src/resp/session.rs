@@ -47,6 +47,8 @@ pub struct Session {
     answers: Option<Answers>,
     /// Whom the answers belong to that somebody else is deciding.
     owed: Vec<Owed>,
+    /// How many tokens were shown that nobody knows, and that nobody was told of.
+    failures: u32,
     tally: Tally,
     state: State,
 }
@@ -92,6 +94,15 @@ pub struct Tally {
     pub failed_auths: u64,
 }
 
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, more: Tally) {
+        self.commands += more.commands;
+        self.granted += more.granted;
+        self.refused += more.refused;
+        self.failed_auths += more.failed_auths;
+    }
+}
+
 impl Tally {
     /// One more order was answered, if it was one.
     fn order(&mut self, intent: Intent, answers: &Answers, index: usize) {
@@ -108,7 +119,7 @@ impl Tally {
 pub enum Then {
     /// Read more.
     Read,
-    /// Feed the rest again: there is much output and more to say.
+    /// Feed the rest again: there is much output and more to say, or somebody should look at [`Session::take_failures`].
     Feed,
     /// Wait for this, and [`Session::resume`] with it; then feed the rest again.
     Wait(Awaited),
@@ -190,9 +201,21 @@ impl Session {
             room: Room::default(),
             answers: None,
             owed: Vec::new(),
+            failures: 0,
             tally: Tally::default(),
             state: State::Open,
         }
+    }
+
+    /// Which version of the protocol the client speaks.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// How many tokens were shown since the last call that nobody knows. A session stops at each, so that whoever
+    /// has the address can end it.
+    pub fn take_failures(&mut self) -> u32 {
+        std::mem::take(&mut self.failures)
     }
 
     /// Answers what `input` says, behind what is in `output` already. While something is awaited, nothing is consumed.
@@ -293,7 +316,7 @@ impl Session {
             {
                 return (consumed, wait);
             }
-            if mouth.output.len() >= LARGEST_OUTPUT {
+            if mouth.output.len() >= LARGEST_OUTPUT || self.failures > 0 {
                 return (consumed, self.decide(entries, mouth).unwrap_or(Then::Feed));
             }
         }

@@ -35,6 +35,7 @@ impl Session {
 
     fn wrong_token(&mut self, mouth: &mut Mouth<'_>) {
         self.tally.failed_auths += 1;
+        self.failures += 1;
         self.writer(mouth.output).error("WRONGPASS", WRONG_TOKEN);
     }
 
