@@ -1,5 +1,7 @@
 //! What can be typed. Every command shows an example under `--help`; nothing here decides anything.
 
+mod serve;
+
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,6 +9,8 @@ use std::time::Duration;
 use clap::{Parser, Subcommand, ValueEnum};
 use tidegate::stream::Rate;
 use tidegate::text;
+
+pub(crate) use serve::{ServeArgs, StoreUrl};
 
 /// Decide who may do how much, how fast, and how many at once
 #[derive(Debug, Parser)]
@@ -22,6 +26,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Answer over HTTP and RESP: the service
+    Serve(ServeArgs),
     /// Find everything that is wrong with a file, before it is used
     Check(CheckArgs),
     /// Run a recorded or an invented day through the engine, in milliseconds

@@ -10,6 +10,7 @@ mod instant;
 mod json;
 mod lines;
 mod pipe;
+mod serve;
 mod simulate;
 mod stop;
 
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
         }
     };
     let done = match args.command {
+        Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Pipe(args) => pipe::run(&args),

@@ -60,8 +60,8 @@ pub use limiter::{
     Acquire, AskError, Decision, Denial, Granted, Lease, Limiter, Overview, Question, Renewal,
 };
 pub use store::{
-    Actual, FullStore, Gate, Gates, ItemCount, MapStore, Memory, MemoryStore, Observation, Settlement,
-    Spoken, Store,
+    Actual, Extent, FullStore, Gate, Gates, ItemCount, MapStore, Memory, MemoryStore, Observation,
+    Settlement, Spoken, Store,
 };
 pub use tidegate_core::{
     Amount, Ask, Capacity, Charge, Flaw, Hold, Intent, ItemSpec, LeaseId, Limit, LimitSpec, Mode, Order,

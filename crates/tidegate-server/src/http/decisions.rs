@@ -9,11 +9,11 @@ use tidegate_core::OnOutage;
 
 use super::problem::Problem;
 use super::wire::{ask, decision, read};
-use super::{Api, Call, Reply, json_text};
+use super::{Api, Call, Reply, Told, json_text};
 
 impl<S: FullStore + ?Sized> Api<S> {
     /// Takes what is asked for, at once or within the asker's patience.
-    pub(super) async fn acquire(&self, call: &Call<'_>) -> Reply {
+    pub(super) async fn acquire(&self, call: &Call<'_>) -> Result<Told, Problem> {
         let body: ask::Question<'_> = read(call.body)?;
         let asks = permitted(&body, call)?;
         let patience = body.patience()?;
@@ -32,7 +32,7 @@ impl<S: FullStore + ?Sized> Api<S> {
         let body: ask::Question<'_> = read(call.body)?;
         let asks = permitted(&body, call)?;
         body.patience()?;
-        self.decided(self.question(&body, &asks).peek(), &asks)
+        self.decided(self.question(&body, &asks).peek(), &asks).map(|told| told.response)
     }
 
     fn question<'a>(&'a self, body: &'a ask::Question<'_>, asks: &'a [Ask<'a>]) -> Question<'a> {
@@ -49,12 +49,16 @@ impl<S: FullStore + ?Sized> Api<S> {
         }
     }
 
-    fn decided(&self, decided: Result<Decision, AskError>, asks: &[Ask<'_>]) -> Reply {
-        Ok(spoken(match decided {
-            Ok(decided) => decision::write(decided, self.tick),
-            Err(AskError::Unavailable(_)) => decision::by_rule(self.refusing(asks)?.as_ref()),
+    fn decided(&self, decided: Result<Decision, AskError>, asks: &[Ask<'_>]) -> Result<Told, Problem> {
+        let (granted, said) = match decided {
+            Ok(decided) => (decided.is_granted(), decision::write(decided, self.tick)),
+            Err(AskError::Unavailable(_)) => {
+                let refusing = self.refusing(asks)?;
+                (refusing.is_none(), decision::by_rule(refusing.as_ref()))
+            }
             Err(AskError::Rejected(rejection)) => return Err(rejection.into()),
-        }))
+        };
+        Ok(Told { response: spoken(said), granted: Some(granted) })
     }
 
     /// While the store cannot answer: the first of the limits that says no then, if any does.

@@ -31,6 +31,9 @@ use crate::tokens::Pass;
 /// How much may be said before some of it has to be written: who asks much and reads nothing must not fill the memory.
 pub const LARGEST_OUTPUT: usize = 256 * 1024;
 
+/// What somebody is told who has shown no token.
+const NOAUTH: &str = "NOAUTH";
+
 /// One connection.
 #[derive(Debug)]
 pub struct Session {
@@ -43,8 +46,18 @@ pub struct Session {
     room: Room,
     answers: Option<Answers>,
     /// Whom the answers belong to that somebody else is deciding.
-    owed: Vec<Due>,
+    owed: Vec<Owed>,
+    /// How many tokens were shown that nobody knows, and that nobody was told of.
+    failures: u32,
+    tally: Tally,
     state: State,
+}
+
+/// Somebody who is to be answered when somebody else has decided.
+#[derive(Debug)]
+struct Owed {
+    due: Due,
+    intent: Intent,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +77,41 @@ pub struct Fed {
     pub durable: Option<Lsn>,
     /// What to do when it is written.
     pub then: Then,
+    /// What was done, for whoever counts; also what was said by [`Session::resume`] before.
+    pub tally: Tally,
+}
+
+/// What was done, in numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tally {
+    /// Commands that are done with.
+    pub commands: u64,
+    /// Orders that were granted. Looks are not counted.
+    pub granted: u64,
+    /// Orders that were refused.
+    pub refused: u64,
+    /// Tokens that nobody knows, and commands of those who have shown none.
+    pub failed_auths: u64,
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, more: Tally) {
+        self.commands += more.commands;
+        self.granted += more.granted;
+        self.refused += more.refused;
+        self.failed_auths += more.failed_auths;
+    }
+}
+
+impl Tally {
+    /// One more order was answered, if it was one.
+    fn order(&mut self, intent: Intent, answers: &Answers, index: usize) {
+        if let (Intent::Acquire, Some(Ok(answer))) = (intent, answers.get(index)) {
+            let is_granted = answer.is_granted();
+            self.granted += u64::from(is_granted);
+            self.refused += u64::from(!is_granted);
+        }
+    }
 }
 
 /// What to do next.
@@ -71,7 +119,7 @@ pub struct Fed {
 pub enum Then {
     /// Read more.
     Read,
-    /// Feed the rest again: there is much output and more to say.
+    /// Feed the rest again: there is much output and more to say, or somebody should look at [`Session::take_failures`].
     Feed,
     /// Wait for this, and [`Session::resume`] with it; then feed the rest again.
     Wait(Awaited),
@@ -153,8 +201,21 @@ impl Session {
             room: Room::default(),
             answers: None,
             owed: Vec::new(),
+            failures: 0,
+            tally: Tally::default(),
             state: State::Open,
         }
+    }
+
+    /// Which version of the protocol the client speaks.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// How many tokens were shown since the last call that nobody knows. A session stops at each, so that whoever
+    /// has the address can end it.
+    pub fn take_failures(&mut self) -> u32 {
+        std::mem::take(&mut self.failures)
     }
 
     /// Answers what `input` says, behind what is in `output` already. While something is awaited, nothing is consumed.
@@ -172,7 +233,7 @@ impl Session {
             Then::Wait(_) => State::Waiting,
             _ => self.state,
         };
-        Fed { consumed, durable: mouth.durable, then }
+        Fed { consumed, durable: mouth.durable, then, tally: std::mem::take(&mut self.tally) }
     }
 
     /// Says what was awaited. Afterwards the rest of the input is fed again.
@@ -182,11 +243,16 @@ impl Session {
         }
         self.state = State::Open;
         let owed = std::mem::take(&mut self.owed);
+        let mut tally = self.tally;
         let mut speaker = self.speaker(output);
         match answered {
             Answered::Decisions(Ok(answers)) => {
-                owed.iter().enumerate().for_each(|(index, due)| speaker.say(due, &answers, index));
+                for (index, owed) in owed.iter().enumerate() {
+                    tally.order(owed.intent, &answers, index);
+                    speaker.say(&owed.due, &answers, index);
+                }
                 self.answers = Some(answers);
+                self.tally = tally;
             }
             Answered::Decisions(Err(error)) => {
                 for _ in &owed {
@@ -227,12 +293,16 @@ impl Session {
                 }
             };
             match self.read(rest, framing) {
-                Ok(Said::Decision(entry)) => entries.push(entry),
+                Ok(Said::Decision(entry)) => {
+                    self.tally.commands += 1;
+                    entries.push(entry);
+                }
                 said => {
                     // What was said before is answered before, and perhaps elsewhere; then this is read once more.
                     if let Some(wait) = self.decide(entries, mouth) {
                         return (consumed, wait);
                     }
+                    self.tally.commands += 1;
                     match self.answer(said, rest, mouth) {
                         None => {}
                         Some(Stop::Wait(awaited)) => return (consumed + length, Then::Wait(awaited)),
@@ -246,7 +316,7 @@ impl Session {
             {
                 return (consumed, wait);
             }
-            if mouth.output.len() >= LARGEST_OUTPUT {
+            if mouth.output.len() >= LARGEST_OUTPUT || self.failures > 0 {
                 return (consumed, self.decide(entries, mouth).unwrap_or(Then::Feed));
             }
         }
@@ -265,16 +335,19 @@ impl Session {
                 answers
             }
             Spoken::Later(later) => {
-                self.owed.extend(entries.drain(..).map(|entry| entry.due));
+                self.owed.extend(entries.drain(..).map(|Entry { due, intent, .. }| Owed { due, intent }));
                 return Some(Then::Wait(Awaited::Decisions(later)));
             }
         };
+        let mut tally = self.tally;
         let mut speaker = self.speaker(mouth.output);
         for (index, entry) in entries.iter().enumerate() {
+            tally.order(entry.intent, &answers, index);
             speaker.say(&entry.due, &answers, index);
         }
         entries.clear();
         self.answers = Some(answers);
+        self.tally = tally;
         None
     }
 
@@ -299,7 +372,7 @@ impl Session {
                 text: format!("a token of role {} may not run the '{}' command", pass.role.word(), form.name)
                     .into(),
             }),
-            (_, None) => Err(Mistake { code: "NOAUTH", text: "Authentication required.".into() }),
+            (_, None) => Err(Mistake { code: NOAUTH, text: "Authentication required.".into() }),
         }
     }
 
@@ -347,6 +420,7 @@ impl Session {
             Ok(Said::Other(command)) => command,
             Ok(Said::Decision(_)) => return None,
             Err((mistake, framing)) => {
+                self.tally.failed_auths += u64::from(mistake.code == NOAUTH);
                 self.writer(mouth.output).error(mistake.code, mistake.text);
                 return (framing == Framing::Line).then_some(Stop::Close);
             }

@@ -50,7 +50,7 @@ use crate::store::deciding::{check_key, check_ttl};
 use crate::store::leases::{Lease, Leases};
 use crate::store::requests::Requests;
 use crate::store::{
-    Actual, Atomicity, Capabilities, Observation, Reach, Settlement, Spoken, Store, Survival, Usage,
+    Actual, Atomicity, Capabilities, Extent, Observation, Reach, Settlement, Spoken, Store, Survival, Usage,
 };
 
 use budget::Budget;
@@ -178,6 +178,10 @@ impl Store for MemoryStore {
             rows: tenant.budget.rows(),
             bytes: tenant.bytes(),
         })
+    }
+
+    fn extent(&self) -> Option<Extent> {
+        Some(Extent { bytes: self.bytes(), budget_bytes: self.shared.budget.most(), leases: self.leases() })
     }
 }
 

@@ -3,7 +3,7 @@
 //! Client libraries open a connection with `HELLO`, `AUTH`, `CLIENT SETINFO` or `SELECT`, keep it with `PING`, and look around with `COMMAND`
 //! and `INFO`. They get what Redis would say, as far as it is true here: there is one database, and one node.
 
-use super::{Mouth, Session};
+use super::{Mouth, NOAUTH, Session};
 use crate::resp::command::{Client, FORMS, Form, Hello, Inquiry};
 use crate::resp::reply::{Protocol, Writer};
 
@@ -29,19 +29,26 @@ impl Session {
                 self.writer(mouth.output).simple("OK");
             }
             None if self.door.is_open() => self.writer(mouth.output).error("ERR", NO_TOKENS),
-            None => self.writer(mouth.output).error("WRONGPASS", WRONG_TOKEN),
+            None => self.wrong_token(mouth),
         }
+    }
+
+    fn wrong_token(&mut self, mouth: &mut Mouth<'_>) {
+        self.tally.failed_auths += 1;
+        self.failures += 1;
+        self.writer(mouth.output).error("WRONGPASS", WRONG_TOKEN);
     }
 
     pub(super) fn hello(&mut self, hello: &Hello<'_>, mouth: &mut Mouth<'_>) {
         if let Some(token) = hello.token {
             match self.door.admit(token) {
                 Some(pass) => self.pass = Some(pass),
-                None => return self.writer(mouth.output).error("WRONGPASS", WRONG_TOKEN),
+                None => return self.wrong_token(mouth),
             }
         }
         if self.pass.is_none() {
-            return self.writer(mouth.output).error("NOAUTH", HELLO_OUTSIDE);
+            self.tally.failed_auths += 1;
+            return self.writer(mouth.output).error(NOAUTH, HELLO_OUTSIDE);
         }
         if let Some(name) = hello.name {
             self.name = name.into();
