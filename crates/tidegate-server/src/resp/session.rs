@@ -26,7 +26,7 @@ use super::door::Door;
 use super::frame::{Frame, Framing, Reader};
 use super::reply::{Protocol, Writer};
 use super::throttle::RESERVED;
-use crate::tokens::Pass;
+use crate::tokens::{Pass, Shown};
 
 /// How much may be said before some of it has to be written: who asks much and reads nothing must not fill the memory.
 pub const LARGEST_OUTPUT: usize = 256 * 1024;
@@ -41,6 +41,10 @@ pub struct Session {
     id: u64,
     protocol: Protocol,
     pass: Option<Pass>,
+    /// The token by which it has the pass, if it has shown one.
+    shown: Option<Shown>,
+    /// How things stood at the door when it got the pass.
+    generation: u64,
     name: Box<[u8]>,
     reader: Reader,
     room: Room,
@@ -193,7 +197,9 @@ impl Session {
     pub fn new(door: Arc<Door>) -> Session {
         Session {
             id: door.next_id(),
+            generation: door.generation(),
             pass: door.unknown_guest(),
+            shown: None,
             door,
             protocol: Protocol::default(),
             name: Box::default(),
@@ -220,6 +226,7 @@ impl Session {
 
     /// Answers what `input` says, behind what is in `output` already. While something is awaited, nothing is consumed.
     pub fn feed(&mut self, input: &[u8], output: &mut Vec<u8>) -> Fed {
+        self.look_at_pass();
         let mut mouth = Mouth { output, durable: None };
         let mut entries = self.room.take();
         let (consumed, then) = match self.state {
@@ -234,6 +241,16 @@ impl Session {
             _ => self.state,
         };
         Fed { consumed, durable: mouth.durable, then, tally: std::mem::take(&mut self.tally) }
+    }
+
+    /// Whoever was let in may have to show again that they may be here. The number is read first: if things change while the doorman
+    /// thinks, they are looked at once more the next time.
+    fn look_at_pass(&mut self) {
+        let generation = self.door.generation();
+        if generation != self.generation {
+            self.generation = generation;
+            self.pass = self.door.admit_again(self.shown.as_ref());
+        }
     }
 
     /// Says what was awaited. Afterwards the rest of the input is fed again.
