@@ -45,6 +45,7 @@ use problem::{Code, Problem};
 use route::Route;
 
 pub use readiness::{Readiness, State};
+pub use wire::limit::limit_as_json;
 
 /// The longest body that is read.
 pub const LARGEST_BODY: usize = 1 << 20;
