@@ -1,6 +1,7 @@
 //! What can be typed. Every command shows an example under `--help`; nothing here decides anything.
 
 mod remote;
+mod serve;
 mod token;
 
 use std::fmt;
@@ -15,6 +16,7 @@ pub(crate) use remote::{
     AcquireArgs, AddArgs, DEFAULT_SERVER, DeleteArgs, GetArgs, LimitArgs, LimitCommand, LimitSource,
     ListArgs, PeekArgs, ReleaseArgs, RenewArgs, ResetArgs, ServerArgs, SetArgs, SettleArgs, Wanted,
 };
+pub(crate) use serve::{ServeArgs, StoreUrl};
 pub(crate) use token::{CompletionsArgs, NewTokenArgs, TokenArgs, TokenCommand};
 
 /// Decide who may do how much, how fast, and how many at once
@@ -31,6 +33,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Answer over HTTP and RESP: the service
+    Serve(ServeArgs),
     /// Find everything that is wrong with a file, before it is used
     Check(CheckArgs),
     /// Run a recorded or an invented day through the engine, in milliseconds

@@ -12,6 +12,7 @@ mod json;
 mod lines;
 mod pipe;
 mod remote;
+mod serve;
 mod simulate;
 mod stop;
 mod token;
@@ -72,6 +73,7 @@ fn main() -> ExitCode {
         }
     };
     let done = match args.command {
+        Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Pipe(args) => pipe::run(&args),

@@ -1,9 +1,10 @@
 //! The server's doors: how answers are spoken to programs elsewhere.
 //!
 //! A door turns its wire types into [`Order`](tidegate::Order)s and [`Answers`](tidegate::Answers) into its wire types. It knows no
-//! store but by the contract, and no socket: requests and bytes go in, responses and bytes come out, and whoever has the socket
+//! store but by the contract, and no socket: requests and bytes go in, responses and bytes come out. [`serve`] has the sockets, and
 //! decides when.
 
 pub mod http;
 pub mod resp;
+pub mod serve;
 pub mod tokens;

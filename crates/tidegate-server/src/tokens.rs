@@ -159,7 +159,7 @@ impl Tokens {
 }
 
 /// The token of an `Authorization` field; the scheme's case does not matter.
-fn bearer(field: &[u8]) -> Option<&[u8]> {
+pub(crate) fn bearer(field: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = field.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii()).filter(|token| !token.is_empty())
 }

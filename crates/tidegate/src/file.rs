@@ -32,6 +32,7 @@ mod fields;
 mod limits;
 mod record;
 mod schema;
+mod server;
 mod source;
 mod tree;
 
@@ -42,6 +43,9 @@ use tidegate_core::LimitSpec;
 pub use auth::{Role, TokenSpec};
 pub use diagnostic::{Color, Diagnostic, Diagnostics, Excerpt, MOST_DIAGNOSTICS, Severity};
 pub use schema::schema;
+pub use server::{
+    LEAST_MEMORY, LONGEST_TIMEOUT, Listen, MOST_CONNECTIONS, MOST_WORKERS, STORE_URLS, ServerSpec, StoreSpec,
+};
 
 use diagnostic::Report;
 use fields::{LIMIT, SETTINGS};
@@ -59,6 +63,10 @@ pub struct Settings {
     pub limits: Vec<LimitSpec>,
     /// The tokens that are known, no two the same; `None` if nobody needs one.
     pub tokens: Option<Vec<TokenSpec>>,
+    /// Where the server listens, and how long it waits.
+    pub server: ServerSpec,
+    /// Where counts are kept.
+    pub store: StoreSpec,
 }
 
 /// A file that can be used.
@@ -132,7 +140,9 @@ fn read_settings(report: &mut Report<'_>, tree: &Node) -> Settings {
         limits.extend(limits::read_limit(report, record, node, &Path::Element(&path, index)));
     }
     let tokens = settings.section("auth").map(|auth| auth::read_tokens(report, auth));
-    Settings { limits, tokens }
+    let server = settings.section("server").map(ServerSpec::read).unwrap_or_default();
+    let store = settings.section("store").map(StoreSpec::read).unwrap_or_default();
+    Settings { limits, tokens, server, store }
 }
 
 /// The bytes as text, or what keeps them from being text.

@@ -1,13 +1,17 @@
 //! Numbers and times as people write them, on the command line and in files.
 //!
 //! One grammar for every door: a duration is one whole number and one unit, a rate is a count over a duration, an
-//! instant is RFC 3339 with its offset. Each parser answers a refusal with a sentence that quotes what was
+//! instant is RFC 3339 with its offset, a size is one whole number and one unit that is a power of 1024, an address has its
+//! port. Each parser answers a refusal with a sentence that quotes what was
 //! written and shows what is allowed, so that callers need only say where.
 //!
 //! Refused on purpose: fractions (`1.5h` is `90m`), sums (`1h30m`), thousands separators, a default unit, local
-//! times without an offset, and leap seconds, which a count of seconds since the epoch cannot name.
+//! times without an offset, leap seconds, which a count of seconds since the epoch cannot name, sizes in `MB`, which
+//! are one thing to some and another to others, and names of hosts, which may be many addresses or none.
 
+mod address;
 mod nearest;
+mod size;
 
 use std::time::Duration;
 
@@ -16,8 +20,11 @@ use jiff::tz::Offset;
 use tidegate_core::Capacity;
 use tidegate_core::time::LAST_SECOND;
 
+pub use address::parse_address;
 pub use nearest::suggestion;
 pub(crate) use nearest::{did_you_mean, folded, nearest};
+pub use size::parse_size;
+pub(crate) use size::shown_size;
 
 /// The units of a duration and their milliseconds, in the order to list them.
 const UNITS: [(&str, u64); 5] =
@@ -274,6 +281,11 @@ fn scaled(number: &str, scale: u64) -> Option<u64> {
     let digits: u64 = format!("{whole}{fraction}").parse().ok()?;
     let product = digits.checked_mul(scale)?;
     product.is_multiple_of(tenths).then_some(product / tenths)
+}
+
+/// A duration as people write it; less than a millisecond is none.
+pub(crate) fn shown_duration(duration: Duration) -> String {
+    in_largest_unit(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
 }
 
 fn in_largest_unit(milliseconds: u64) -> String {

@@ -64,6 +64,10 @@ codes! {
     StaleEtag = "stale_etag", PRECONDITION_FAILED, "The limit has changed";
     /// The body is too long.
     TooLarge = "too_large", PAYLOAD_TOO_LARGE, "The body is too large";
+    /// Too many wrong tokens came from one address.
+    TooManyAttempts = "too_many_attempts", TOO_MANY_REQUESTS, "Too many failed attempts";
+    /// The request took too long to arrive.
+    RequestTimeout = "request_timeout", REQUEST_TIMEOUT, "The request took too long";
     /// The limit makes no sense.
     InvalidLimit = "invalid_limit", UNPROCESSABLE_ENTITY, "The limit is not valid";
     /// The store cannot answer.
@@ -101,11 +105,11 @@ pub struct Problem {
 }
 
 impl Problem {
-    pub(super) fn new(code: Code, detail: impl fmt::Display) -> Problem {
+    pub(crate) fn new(code: Code, detail: impl fmt::Display) -> Problem {
         Problem { code, detail: detail.to_string(), errors: Vec::new(), allow: None }
     }
 
-    pub(super) fn bad_request(detail: impl fmt::Display) -> Problem {
+    pub(crate) fn bad_request(detail: impl fmt::Display) -> Problem {
         Problem::new(Code::BadRequest, detail)
     }
 

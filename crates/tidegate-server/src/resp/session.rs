@@ -44,6 +44,8 @@ pub struct Session {
     answers: Option<Answers>,
     /// Whom the answers belong to that somebody else is deciding.
     owed: Vec<Due>,
+    /// How many tokens were shown that nobody knows, and that nobody was told of.
+    failures: u32,
     state: State,
 }
 
@@ -71,7 +73,7 @@ pub struct Fed {
 pub enum Then {
     /// Read more.
     Read,
-    /// Feed the rest again: there is much output and more to say.
+    /// Feed the rest again: there is much output and more to say, or somebody should look at [`Session::take_failures`].
     Feed,
     /// Wait for this, and [`Session::resume`] with it; then feed the rest again.
     Wait(Awaited),
@@ -153,8 +155,20 @@ impl Session {
             room: Room::default(),
             answers: None,
             owed: Vec::new(),
+            failures: 0,
             state: State::Open,
         }
+    }
+
+    /// Which version of the protocol the client speaks.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// How many tokens were shown since the last call that nobody knows. A session stops at each, so that whoever
+    /// has the address can end it.
+    pub fn take_failures(&mut self) -> u32 {
+        std::mem::take(&mut self.failures)
     }
 
     /// Answers what `input` says, behind what is in `output` already. While something is awaited, nothing is consumed.
@@ -246,7 +260,7 @@ impl Session {
             {
                 return (consumed, wait);
             }
-            if mouth.output.len() >= LARGEST_OUTPUT {
+            if mouth.output.len() >= LARGEST_OUTPUT || self.failures > 0 {
                 return (consumed, self.decide(entries, mouth).unwrap_or(Then::Feed));
             }
         }

@@ -4,7 +4,11 @@
 //! does not. A table says what a field's value looks like and where it belongs; what values make sense together
 //! is the core's to say.
 
+use std::time::Duration;
+
 use super::auth::Role;
+use super::server::{LEAST_MEMORY, MOST_CONNECTIONS, MOST_WORKERS, STORE_URLS};
+use tidegate_core::amount::LARGEST_LIMIT;
 use tidegate_core::{Charge, Durability, Fleet, Mode, OnOutage, Per, Precision, Unit, WeekStart};
 
 /// The fields of one kind of mapping.
@@ -33,9 +37,15 @@ pub(super) enum Shape {
     /// `-1`, `0`, or a whole number above.
     Limit,
     /// A whole number from 1; the advice is for those who write 0.
-    Count { advice: &'static str },
+    Count { most: u64, advice: &'static str },
     /// `500ms`, `15s`, `10m`, `24h`, `7d`.
     Duration,
+    /// The same, from this to [`LONGEST_TIMEOUT`](super::server::LONGEST_TIMEOUT).
+    Timeout { least: Duration },
+    /// `64MiB`, from this.
+    Size { least: u64 },
+    /// An address with its port, or `off`.
+    Listen,
     /// RFC 3339 with an offset.
     Instant,
     /// An IANA time zone.
@@ -89,12 +99,74 @@ pub(super) static SETTINGS: Table = Table {
     what: "a settings file",
     fields: &[
         field("limits", Shape::List(&LIMIT), Need::Optional, "What is limited."),
-        field("server", Shape::Unread, Need::Optional, "Where the server listens."),
-        field("store", Shape::Unread, Need::Optional, "Where counts are kept."),
+        field("server", Shape::Section(&SERVER), Need::Optional, "Where the server listens."),
+        field("store", Shape::Section(&STORE), Need::Optional, "Where counts are kept."),
         field("auth", Shape::Section(&AUTH), Need::Optional, "Who may ask; by default everybody."),
         field("activity", Shape::Unread, Need::Optional, "The activity limit."),
         field("tls", Shape::Unread, Need::Optional, "Certificates."),
         field("envoy", Shape::Unread, Need::Optional, "The Envoy rate limit service."),
+    ],
+};
+
+/// What a wait is at least, where not to wait makes no sense.
+const A_MOMENT: Duration = Duration::from_millis(1);
+
+/// The section `server`.
+pub(super) static SERVER: Table = Table {
+    what: "the server",
+    fields: &[
+        field("http", Shape::Listen, Need::Optional, "Where HTTP is spoken; by default 127.0.0.1:7700."),
+        field("resp", Shape::Listen, Need::Optional, "Where RESP is spoken; by default 127.0.0.1:7701."),
+        field(
+            "workers",
+            Shape::Count { most: MOST_WORKERS, advice: "leave it out for one per processor" },
+            Need::Optional,
+            "How many threads serve connections; by default one per processor.",
+        ),
+        field(
+            "max_connections",
+            Shape::Count { most: MOST_CONNECTIONS, advice: "to close a door write http: off or resp: off" },
+            Need::Optional,
+            "How many connections may be open at once.",
+        ),
+        field(
+            "idle_timeout",
+            Shape::Timeout { least: A_MOMENT },
+            Need::Optional,
+            "How long a connection may say nothing between requests.",
+        ),
+        field(
+            "header_timeout",
+            Shape::Timeout { least: A_MOMENT },
+            Need::Optional,
+            "How long the head of a request may take to arrive.",
+        ),
+        field(
+            "request_timeout",
+            Shape::Timeout { least: A_MOMENT },
+            Need::Optional,
+            "How long a whole request may take to arrive.",
+        ),
+        field(
+            "drain",
+            Shape::Timeout { least: Duration::ZERO },
+            Need::Optional,
+            "How long requests that are under way may take to end when the server stops.",
+        ),
+    ],
+};
+
+/// The section `store`.
+pub(super) static STORE: Table = Table {
+    what: "the store",
+    fields: &[
+        field("url", Shape::Word(store_urls), Need::Optional, "Which store."),
+        field(
+            "memory",
+            Shape::Size { least: LEAST_MEMORY },
+            Need::Optional,
+            "The most memory that counts may take; by default 1GiB.",
+        ),
     ],
 };
 
@@ -166,7 +238,7 @@ pub(super) static LIMIT: Table = Table {
         field("fleet", Shape::Word(fleets), Need::Optional, "How nodes share the limit; by default exact."),
         field(
             "max_keys",
-            Shape::Count { advice: "leave it out for the store's own bound" },
+            Shape::Count { most: LARGEST_LIMIT, advice: "leave it out for the store's own bound" },
             Need::Optional,
             "The most keys remembered at once.",
         ),
@@ -201,7 +273,7 @@ pub(super) static ITEM: Table = Table {
         ),
         field(
             "burst",
-            Shape::Count { advice: "to refuse everything write limit: 0" },
+            Shape::Count { most: LARGEST_LIMIT, advice: "to refuse everything write limit: 0" },
             Need::OptionalIn(&["bucket"]),
             "How much may be spent at once; by default the limit.",
         ),
@@ -236,6 +308,10 @@ pub(super) static OVERRIDE: Table = Table {
 pub(super) fn policies() -> Vec<&'static str> {
     let calendar = Unit::ALL.iter().map(|unit| unit.word());
     std::iter::once("total").chain(calendar).chain(["interval", "sliding", "bucket", "concurrency"]).collect()
+}
+
+fn store_urls() -> Vec<&'static str> {
+    STORE_URLS.to_vec()
 }
 
 fn roles() -> Vec<&'static str> {

@@ -16,11 +16,12 @@ use tidegate_core::{Capacity, Zone};
 
 use super::diagnostic::Report;
 use super::fields::{Field, Need, Shape, Table};
+use super::server::{LONGEST_TIMEOUT, Listen};
 use super::source::Place;
 use super::tree::{Entry, Kind, Node};
 use crate::text::{
-    did_you_mean, folded, nearest, parse_capacity, parse_duration, parse_instant, parse_whole, quoted,
-    shortened,
+    did_you_mean, folded, nearest, parse_address, parse_capacity, parse_duration, parse_instant, parse_size,
+    parse_whole, quoted, shortened, shown_duration, shown_size,
 };
 
 /// The fields of a mapping.
@@ -46,6 +47,8 @@ enum Value {
     Limit(Capacity),
     Count(u64),
     Duration(Duration),
+    Size(u64),
+    Listen(Listen),
     Instant(Duration),
     Zone(Zone),
     List(Vec<Record>),
@@ -72,6 +75,8 @@ impl Record {
         limit: Limit(Capacity),
         count: Count(u64),
         duration: Duration(Duration),
+        size: Size(u64),
+        listen: Listen(Listen),
         instant: Instant(Duration),
         zone: Zone(Zone),
         list: List(Vec<Record>),
@@ -248,11 +253,23 @@ fn read_scalar(
             Err(format!("must be a whole number, found {}{}", node.found(), unquoted.unwrap_or_default()))
         }
         Shape::Limit => parse_capacity(text).map(Value::Limit),
-        Shape::Count { advice } => parse_whole(text).and_then(|number| match u64::try_from(number) {
+        Shape::Count { most, advice } => parse_whole(text).and_then(|number| match u64::try_from(number) {
+            Ok(count) if count > *most => Err(format!("must be at most {most}, found {number}")),
             Ok(count) if count > 0 => Ok(Value::Count(count)),
             _ => Err(format!("must be at least 1, found {number}; {advice}")),
         }),
         Shape::Duration => parse_duration(text).map(Value::Duration),
+        Shape::Timeout { least } => parse_duration(text).and_then(|wait| timeout(wait, *least, text)),
+        Shape::Size { least } => parse_size(text).and_then(|bytes| match bytes {
+            _ if bytes < *least => {
+                Err(format!("must be at least {}, found {}", shown_size(*least), quoted(text)))
+            }
+            _ => Ok(Value::Size(bytes)),
+        }),
+        Shape::Listen if text == "off" => Ok(Value::Listen(Listen::Off)),
+        Shape::Listen => parse_address(text)
+            .map(|address| Value::Listen(Listen::At(address)))
+            .map_err(|why| format!("{why}; or write off to close the door")),
         Shape::Instant => parse_instant(text).map(Value::Instant),
         Shape::Zone => Zone::named(text).map(Value::Zone).ok_or_else(|| {
             help = zone_meant(text);
@@ -271,6 +288,17 @@ fn read_scalar(
         Shape::Unread => return None,
     };
     value.map_err(|message| report.error_with_help(node.place, path, message, help)).ok()
+}
+
+fn timeout(wait: Duration, least: Duration, text: &str) -> Result<Value, String> {
+    let refuse = |side: &str, bound: Duration| {
+        Err(format!("must be at {side} {}, found {}", shown_duration(bound), quoted(text)))
+    };
+    match wait {
+        _ if wait < least => refuse("least", least),
+        _ if wait > LONGEST_TIMEOUT => refuse("most", LONGEST_TIMEOUT),
+        _ => Ok(Value::Duration(wait)),
+    }
 }
 
 /// Reports a field that a table does not have, and returns those that it was probably meant to be.
@@ -338,7 +366,9 @@ fn allowed(field: &Field) -> String {
         Shape::Word(words) => listed(&words()),
         Shape::Limit => "a whole number from -1".to_owned(),
         Shape::Count { .. } => "a whole number from 1".to_owned(),
-        Shape::Duration => "a duration such as 500ms, 15s, 10m, 24h or 7d".to_owned(),
+        Shape::Duration | Shape::Timeout { .. } => "a duration such as 500ms, 15s, 10m, 24h or 7d".to_owned(),
+        Shape::Size { .. } => "a size such as 64MiB or 1GiB".to_owned(),
+        Shape::Listen => "an address such as 127.0.0.1:7700, or off".to_owned(),
         Shape::Instant => "an instant such as 2026-01-20T00:00:00+08:00".to_owned(),
         Shape::Zone => "an IANA time zone such as UTC or Asia/Shanghai".to_owned(),
         Shape::Sha256 => "64 hexadecimal digits, the SHA-256 of a token".to_owned(),

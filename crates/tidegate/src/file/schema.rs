@@ -92,8 +92,15 @@ fn shape(shape: &Shape) -> Value {
         }
         Shape::Word(words) => json!({"type": "string", "enum": words()}),
         Shape::Limit => json!({"type": "integer", "minimum": -1, "maximum": LARGEST_LIMIT}),
-        Shape::Count { .. } => json!({"type": "integer", "minimum": 1, "maximum": LARGEST_LIMIT}),
-        Shape::Duration => json!({"type": "string", "pattern": "^[0-9]+(ms|s|m|h|d)$"}),
+        Shape::Count { most, .. } => json!({"type": "integer", "minimum": 1, "maximum": most}),
+        Shape::Duration | Shape::Timeout { .. } => {
+            json!({"type": "string", "pattern": "^[0-9]+(ms|s|m|h|d)$"})
+        }
+        Shape::Size { .. } => json!({"type": "string", "pattern": "^[0-9]+(B|KiB|MiB|GiB|TiB)$"}),
+        Shape::Listen => json!({
+            "type": "string",
+            "pattern": "^(off|[0-9]{1,3}(\\.[0-9]{1,3}){3}:[0-9]{1,5}|\\[[0-9A-Fa-f:.]+(%[0-9]+)?\\]:[0-9]{1,5})$",
+        }),
         Shape::Instant => json!({
             "type": "string",
             "format": "date-time",

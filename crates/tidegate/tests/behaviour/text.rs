@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate::Capacity;
-use tidegate::text::{parse_capacity, parse_duration, parse_instant, parse_rate};
+use tidegate::text::{parse_address, parse_capacity, parse_duration, parse_instant, parse_rate, parse_size};
 
 #[test]
 fn durations_have_one_unit() {
@@ -17,6 +17,29 @@ fn durations_have_one_unit() {
     ];
     for (text, milliseconds) in cases {
         assert_eq!(parse_duration(text), Ok(Duration::from_millis(milliseconds)), "{text}");
+    }
+}
+
+#[test]
+fn sizes_have_one_unit() {
+    let cases =
+        [("0B", 0), ("17B", 17), ("1KiB", 1024), ("64MiB", 64 << 20), ("1GiB", 1 << 30), ("2TiB", 2 << 40)];
+    for (text, bytes) in cases {
+        assert_eq!(parse_size(text), Ok(bytes), "{text}");
+    }
+    assert_eq!(parse_size("16777215TiB"), Ok(16_777_215 << 40), "the largest that can be counted");
+    for wrong in ["16777216TiB", "", "MiB", "64", "64MB", "64mib", "64 MiB", "+1GiB", "1.5GiB", "1GiB1MiB"] {
+        assert!(parse_size(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn addresses_have_their_port() {
+    for right in ["127.0.0.1:7700", "0.0.0.0:0", "[::]:65535", "[fe80::1%2]:80"] {
+        assert_eq!(parse_address(right).map(|address| address.to_string()), Ok(right.to_owned()));
+    }
+    for wrong in ["", "7700", "127.0.0.1", "::1:7700", "[::1]", "localhost:1", "127.0.0.1:65536", "off"] {
+        assert!(parse_address(wrong).is_err(), "{wrong}");
     }
 }
 

@@ -29,16 +29,20 @@ impl Session {
                 self.writer(mouth.output).simple("OK");
             }
             None if self.door.is_open() => self.writer(mouth.output).error("ERR", NO_TOKENS),
-            None => self.writer(mouth.output).error("WRONGPASS", WRONG_TOKEN),
+            None => {
+                self.failures += 1;
+                self.writer(mouth.output).error("WRONGPASS", WRONG_TOKEN);
+            }
         }
     }
 
     pub(super) fn hello(&mut self, hello: &Hello<'_>, mouth: &mut Mouth<'_>) {
         if let Some(token) = hello.token {
-            match self.door.admit(token) {
-                Some(pass) => self.pass = Some(pass),
-                None => return self.writer(mouth.output).error("WRONGPASS", WRONG_TOKEN),
-            }
+            let Some(pass) = self.door.admit(token) else {
+                self.failures += 1;
+                return self.writer(mouth.output).error("WRONGPASS", WRONG_TOKEN);
+            };
+            self.pass = Some(pass);
         }
         if self.pass.is_none() {
             return self.writer(mouth.output).error("NOAUTH", HELLO_OUTSIDE);

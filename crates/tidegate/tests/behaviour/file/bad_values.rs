@@ -219,3 +219,63 @@ fn of_tokens() {
     insta::assert_snapshot!(bad("auth: {}"));
     insta::assert_snapshot!(bad("auth: everybody"));
 }
+
+/// What a section is told that has this field alone, one file for each line.
+#[track_caller]
+fn bad_section(section: &str, fields: &[&str]) -> String {
+    let mut told = String::new();
+    for field in fields {
+        writeln!(told, "{}\n", bad(format!("{section}:\n  {field}\n"))).expect("a string takes all writes");
+    }
+    told
+}
+
+#[test]
+fn of_server() {
+    insta::assert_snapshot!(bad_section(
+        "server",
+        &[
+            "http: 7700",
+            "http: ':7700'",
+            "http: localhost:7700",
+            "http: http://0.0.0.0:7700/",
+            "http: '*:7700'",
+            "http: ::1:7700",
+            "http: 127.0.0.1",
+            "http: 127.0.0.1:77000",
+            "resp: no",
+            "resp:",
+            "resp: []",
+            "workers: 0",
+            "workers: 1025",
+            "max_connections: -1",
+            "idle_timeout: 0s",
+            "header_timeout: 10",
+            "request_timeout: 25h",
+            "drain: forever",
+            "htttp: off",
+            "port: 7700",
+        ]
+    ));
+    insta::assert_snapshot!(bad("server: 127.0.0.1:7700\nstore:\n"));
+}
+
+#[test]
+fn of_store() {
+    insta::assert_snapshot!(bad_section(
+        "store",
+        &[
+            "url: mem",
+            "url: 'disk:data'",
+            "url: memory:",
+            "memory: 1073741824",
+            "memory: 64MB",
+            "memory: 1.5 GB",
+            "memory: 64",
+            "memory: 1023KiB",
+            "memory: 99999999999TiB",
+            "memory: much",
+            "memory: -1GiB",
+        ]
+    ));
+}

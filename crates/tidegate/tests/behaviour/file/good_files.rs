@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::file::{Reading, Role, Severity, TokenSpec, read, read_limit};
+use tidegate::file::{Listen, Reading, Role, ServerSpec, Severity, StoreSpec, TokenSpec, read, read_limit};
 use tidegate::{Capacity, Charge, ItemSpec, LimitSpec, Mode, OverrideSpec, Policy, Precision};
 use tidegate::{Unit, WeekStart, Zone};
 
@@ -119,7 +119,7 @@ fn line_ends_of_any_system_count_alike() {
 
 #[test]
 fn sections_of_others_are_warnings() {
-    let text = "server: {port: 1}\nstore: memory\nactivity:\ntls: []\nenvoy: {}\nlimits: []\n";
+    let text = "activity:\ntls: []\nenvoy: {}\nlimits: []\n";
     let reading = read("tidegate.yaml", text.as_bytes()).expect("warnings are not errors");
     assert!(reading.warnings.iter().all(|warning| warning.severity == Severity::Warning));
     insta::assert_snapshot!(reading.warnings);
@@ -145,6 +145,41 @@ fn tokens_are_read_with_their_roles_and_prefixes() {
     let known = |text: &str| read("tidegate.yaml", text.as_bytes()).expect("a good file").settings.tokens;
     assert_eq!(known("limits: []"), None, "nobody needs one");
     assert_eq!(known("auth:\n  tokens: []"), Some(vec![]), "nobody has one");
+}
+
+#[test]
+fn a_server_is_told_where_to_listen_and_how_long_to_wait() {
+    let text = "server:\n  http: 0.0.0.0:80\n  resp: off\n  workers: 4\n  max_connections: 20000\n  \
+                idle_timeout: 5m\n  header_timeout: 10s\n  request_timeout: 30s\n  drain: 0s\n";
+    let reading = read("tidegate.yaml", text.as_bytes()).expect("a good file");
+    let server = ServerSpec {
+        http: Some(Listen::At(([0, 0, 0, 0], 80).into())),
+        resp: Some(Listen::Off),
+        workers: Some(4),
+        max_connections: Some(20_000),
+        idle_timeout: Some(seconds(300)),
+        header_timeout: Some(seconds(10)),
+        request_timeout: Some(seconds(30)),
+        drain: Some(Duration::ZERO),
+    };
+    assert_eq!((reading.settings.server, reading.warnings.is_empty()), (server, true));
+
+    let read = |text: &str| read("tidegate.yaml", text.as_bytes()).expect("a good file").settings;
+    for nothing in ["limits: []", "server: {}\nstore: {}", "server: null\nstore: {url: null}"] {
+        let settings = read(nothing);
+        assert_eq!(settings.server, ServerSpec::default(), "{nothing}");
+        assert_eq!(settings.store, StoreSpec::default(), "{nothing}");
+    }
+    assert_eq!(read("server: {http: '[::1]:0'}").server.http, "[::1]:0".parse().ok().map(Listen::At));
+}
+
+#[test]
+fn a_store_is_named_with_or_without_its_colon() {
+    for text in ["store: {url: 'memory:', memory: 64MiB}", "store:\n  url: memory\n  memory: 65536KiB\n"] {
+        let reading = read("tidegate.yaml", text.as_bytes()).expect("a good file");
+        let store = StoreSpec { url: Some("memory:".to_owned()), memory: Some(64 << 20) };
+        assert_eq!((reading.settings.store, reading.warnings.is_empty()), (store, true), "{text}");
+    }
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn errors_are_all_told_at_once() {
 
 #[test]
 fn errors_in_colour() {
-    let errors = read("tidegate.yaml", b"server: 1\nlimit: []\n").expect_err("limit is unknown");
+    let errors = read("tidegate.yaml", b"envoy: 1\nlimit: []\n").expect_err("limit is unknown");
     insta::assert_snapshot!(errors.render(Color::Ansi).replace('\u{1b}', "ESC"));
 }
 
@@ -61,7 +61,7 @@ fn errors_beyond_the_most_are_counted() {
     assert_eq!(errors.summary(), "10000 errors in f (1000 shown)");
 }
 
-const HORRIBLE: &str = r#"server: {port: 1}
+const HORRIBLE: &str = r#"activity: {port: 1}
 limts: []
 limits:
   - id: spring sale

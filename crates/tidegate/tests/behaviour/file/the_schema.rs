@@ -27,7 +27,25 @@ fn agrees_with_the_reader() {
     let with_item = |item: &str| format!(r#"{{"limits": [{{"id": "a", "items": [{item}]}}]}}"#);
     let cases = [
         "{}".to_owned(),
-        r#"{"limits": [], "server": {"x": 1}}"#.to_owned(),
+        r#"{"limits": [], "activity": {"x": 1}}"#.to_owned(),
+        r#"{"server": {"x": 1}}"#.to_owned(),
+        r#"{"server": {}, "store": null}"#.to_owned(),
+        r#"{"server": {"http": "127.0.0.1:7700", "resp": "off", "workers": 2, "max_connections": null}}"#
+            .to_owned(),
+        r#"{"server": {"http": "[::1]:7700", "idle_timeout": "5m", "header_timeout": "10s", "drain": "0s"}}"#
+            .to_owned(),
+        r#"{"server": {"http": "localhost:7700"}}"#.to_owned(),
+        r#"{"server": {"http": 7700}}"#.to_owned(),
+        r#"{"server": {"workers": 0}}"#.to_owned(),
+        r#"{"server": {"workers": 1025}}"#.to_owned(),
+        r#"{"server": {"idle_timeout": "5"}}"#.to_owned(),
+        r#"{"server": []}"#.to_owned(),
+        r#"{"store": {"url": "memory:", "memory": "64MiB"}}"#.to_owned(),
+        r#"{"store": {"url": "memory"}}"#.to_owned(),
+        r#"{"store": {"url": "disc:"}}"#.to_owned(),
+        r#"{"store": {"memory": "64MB"}}"#.to_owned(),
+        r#"{"store": {"memory": 67108864}}"#.to_owned(),
+        r#"{"store": "memory:"}"#.to_owned(),
         r#"{"limit": []}"#.to_owned(),
         r#"{"auth": null}"#.to_owned(),
         r#"{"auth": {}}"#.to_owned(),

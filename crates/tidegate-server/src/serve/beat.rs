@@ -1,0 +1,80 @@
+//! The beat: time that is good to half a second, for what need not be known better.
+//!
+//! How long a connection has been silent, and what the `Date` field says, are not worth a clock reading per request. A task per
+//! worker writes both down twice a second.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+
+use tokio::time::Instant;
+
+/// How far from the truth it may be.
+pub(super) const COARSENESS: Duration = Duration::from_millis(500);
+
+/// How many bytes a date of HTTP has.
+pub(super) const DATE_BYTES: usize = 29;
+
+/// Coarse time of one worker.
+#[derive(Debug)]
+pub(super) struct Beat {
+    began: Instant,
+    /// Milliseconds since.
+    passed: AtomicU64,
+    date: RwLock<[u8; DATE_BYTES]>,
+}
+
+impl Beat {
+    pub(super) fn new() -> Arc<Beat> {
+        Arc::new(Beat { began: Instant::now(), passed: AtomicU64::new(0), date: RwLock::new(date()) })
+    }
+
+    /// About now.
+    pub(super) fn now(&self) -> Instant {
+        self.began + Duration::from_millis(self.passed.load(Ordering::Relaxed))
+    }
+
+    /// The `Date` field of an answer.
+    pub(super) fn date(&self) -> [u8; DATE_BYTES] {
+        *self.date.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Goes on writing down what time it is.
+    pub(super) async fn go(self: Arc<Beat>) {
+        let mut interval = tokio::time::interval(COARSENESS);
+        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        loop {
+            interval.tick().await;
+            let passed = self.began.elapsed().as_millis();
+            self.passed.store(u64::try_from(passed).unwrap_or(u64::MAX), Ordering::Relaxed);
+            *self.date.write().unwrap_or_else(PoisonError::into_inner) = date();
+        }
+    }
+}
+
+/// The date as HTTP writes it.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a date on the wire is the wall clock's; nothing is decided by it"
+)]
+fn date() -> [u8; DATE_BYTES] {
+    let now = jiff::Timestamp::try_from(SystemTime::now()).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
+    written(now)
+}
+
+fn written(at: jiff::Timestamp) -> [u8; DATE_BYTES] {
+    let text = at.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
+    text.as_bytes().try_into().unwrap_or(*b"Thu, 01 Jan 1970 00:00:00 GMT")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_written_as_http_wants_them() {
+        let at = |second| written(jiff::Timestamp::from_second(second).expect("a time"));
+        assert_eq!(&at(0), b"Thu, 01 Jan 1970 00:00:00 GMT");
+        assert_eq!(&at(1_794_787_200), b"Mon, 16 Nov 2026 00:00:00 GMT");
+    }
+}

@@ -1,0 +1,51 @@
+//! Bounds: how many, how long, how large. Each has a name, so that it can be found, changed and spoken about.
+
+use std::time::Duration;
+
+/// The longest head of a request: its line and its fields. A longer one is answered with 431.
+pub const LARGEST_HEAD: usize = 16 * 1024;
+
+/// The most fields that a head may have.
+pub const MOST_FIELDS: usize = 64;
+
+/// The longest body that is read together with its head. Longer ones, up to the door's bound, are read by the general way.
+pub const LARGEST_PLAIN_BODY: usize = 48 * 1024;
+
+/// The most calls that may be open at once on one HTTP/2 connection.
+pub const MOST_STREAMS: u32 = 128;
+
+/// The most connections that are told at the same time that there is no room. Others are closed without a word.
+pub const MOST_TURNED_AWAY: usize = 256;
+
+/// How long somebody who is turned away may take to read that.
+pub const FAREWELL: Duration = Duration::from_secs(1);
+
+/// How many connections the kernel may hold for a worker that is busy.
+pub const BACKLOG: i32 = 4096;
+
+/// What may be chosen when a server starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bounds {
+    /// The most connections, over all doors and workers. Who comes then is told so and sent away.
+    pub connections: usize,
+    /// A connection on which nothing was said for this long is closed.
+    pub idle: Duration,
+    /// From the first byte of a request to its last. Whoever takes longer is cut off.
+    pub request: Duration,
+    /// How long a client may refuse to take what it is answered.
+    pub write: Duration,
+    /// How long, after the server was told to stop, those may take who are being answered.
+    pub drain: Duration,
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds {
+            connections: 32_768,
+            idle: Duration::from_secs(600),
+            request: Duration::from_secs(10),
+            write: Duration::from_secs(10),
+            drain: Duration::from_secs(10),
+        }
+    }
+}

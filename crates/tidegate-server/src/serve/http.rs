@@ -1,0 +1,60 @@
+//! One HTTP connection.
+//!
+//! Almost every request is plain: HTTP/1.1, a short head, a body whose length is known, a connection that stays. Such requests are
+//! read out of the worker's buffer and answered with one write (`plain.rs`). As soon as a client says something else — chunks,
+//! `Expect`, `Connection: close`, HTTP/2, anything malformed — the connection is handed over to hyper as it is, with the bytes
+//! that were read, and stays there (`general.rs`). Both ask the same [`Api`](crate::http::Api).
+//!
+//! Decided: what is read here is only what cannot be misunderstood, so that there is one place that knows all of HTTP and it is
+//! not ours. See `docs/decisions/0011-plain-requests-have-a-lane.md`.
+
+mod general;
+mod lane;
+mod plain;
+mod rest;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ::http::header::{AUTHORIZATION, RETRY_AFTER};
+use ::http::{HeaderMap, HeaderValue, Response};
+use bytes::Bytes;
+use tokio::net::TcpStream;
+
+use super::worker::Worker;
+use super::{House, Over};
+use crate::http::problem::{Code, Problem};
+use crate::tokens::{Pass, Who, bearer};
+
+/// Answers a client until either side has enough.
+pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: Arc<Worker>) -> Over {
+    match lane::serve(stream, address, &worker).await {
+        lane::Exit::Over(over) => over,
+        lane::Exit::General(stream, heard) => general::serve(stream, heard, address, &worker).await,
+    }
+}
+
+impl House {
+    /// Who sends these fields from there; or what somebody is told who showed wrong tokens too often.
+    fn who(&self, fields: &HeaderMap, address: IpAddr) -> Result<Who, Box<Response<Bytes>>> {
+        if self.doorman.is_open() {
+            return Ok(Who::Known(Pass::everything()));
+        }
+        let Some(token) = fields.get(AUTHORIZATION).and_then(|field| bearer(field.as_bytes())) else {
+            return Ok(Who::Stranger);
+        };
+        if let Some(pass) = self.doorman.admit(token) {
+            return Ok(Who::Known(pass));
+        }
+        match self.attempts.failed(address) {
+            None => Ok(Who::Stranger),
+            Some(wait) => {
+                let detail = "too many wrong tokens came from this address";
+                let mut response = Problem::new(Code::TooManyAttempts, detail).into_response();
+                let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+                response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+                Err(Box::new(response))
+            }
+        }
+    }
+}

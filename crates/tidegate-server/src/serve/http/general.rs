@@ -1,0 +1,110 @@
+//! The general way: whatever HTTP allows, read by hyper.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::http::{HeaderValue, Request, Response, header::CONNECTION};
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tidegate_core::order::LONGEST_PATIENCE;
+use tokio::net::TcpStream;
+
+use super::rest::Rest;
+use crate::http::LARGEST_BODY;
+use crate::http::problem::{Code, Problem};
+use crate::serve::bounds::{LARGEST_HEAD, MOST_STREAMS};
+use crate::serve::worker::Worker;
+use crate::serve::{Cut, Over};
+
+/// What every HTTP/2 connection begins with.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
+
+/// How long a connection may be silent between two requests; hyper does not tell this from a head that takes too long.
+const BETWEEN_REQUESTS: Duration = Duration::from_secs(30);
+
+/// Answers everything that a client says from here on.
+pub(super) async fn serve(stream: TcpStream, heard: Vec<u8>, address: IpAddr, worker: &Arc<Worker>) -> Over {
+    let bounds = &worker.house.bounds;
+    let is_second = heard.starts_with(PREFACE);
+    // Who waits in line says nothing meanwhile.
+    let silence = bounds.idle.max(LONGEST_PATIENCE + Duration::from_secs(5));
+    let io = TokioIo::new(Rest::new(stream, heard, silence, bounds.write));
+    let shared = Arc::clone(worker);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let worker = Arc::clone(&shared);
+        async move { Ok::<_, Infallible>(answer(request, address, &worker).await.map(Full::new)) }
+    });
+    let ending = worker.house.ending.clone();
+    macro_rules! until_the_end {
+        ($connection:expr) => {{
+            let mut connection = pin!($connection);
+            tokio::select! {
+                done = connection.as_mut() => done,
+                () = ending.told() => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            }
+        }};
+    }
+    let done = if is_second {
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(MOST_STREAMS)
+            .max_header_list_size(u32::try_from(LARGEST_HEAD).unwrap_or(u32::MAX))
+            .keep_alive_interval(bounds.idle / 2)
+            .keep_alive_timeout(bounds.write);
+        until_the_end!(builder.serve_connection(io, service))
+    } else {
+        let mut builder = http1::Builder::new();
+        let head = bounds.request.max(BETWEEN_REQUESTS);
+        builder.timer(TokioTimer::new()).header_read_timeout(head).max_buf_size(4 * LARGEST_HEAD);
+        until_the_end!(builder.serve_connection(io, service))
+    };
+    match done {
+        Ok(()) => Over::Said,
+        Err(error) if error.is_timeout() => Over::Cut(Cut::SlowRequest),
+        Err(_) => Over::Left,
+    }
+}
+
+async fn answer(request: Request<Incoming>, address: IpAddr, worker: &Worker) -> Response<Bytes> {
+    let house = &worker.house;
+    let (head, body) = request.into_parts();
+    let who = match house.who(&head.headers, address) {
+        Ok(who) => who,
+        Err(response) => return *response,
+    };
+    let Ok(body) = tokio::time::timeout(house.bounds.request, collected(body)).await else {
+        let mut response =
+            Problem::new(Code::RequestTimeout, "the body did not come in time").into_response();
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        return response;
+    };
+    match body {
+        Some(body) => house.api.call(Request::from_parts(head, body), who).await,
+        None => Problem::bad_request("the body is broken").into_response(),
+    }
+}
+
+/// The whole body, or as much of it as shows that it is too large. `None` if it makes no sense.
+async fn collected(mut body: Incoming) -> Option<Bytes> {
+    let mut whole = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame.ok()?.into_data() {
+            whole.extend_from_slice(&data);
+        }
+        if whole.len() > LARGEST_BODY {
+            break;
+        }
+    }
+    Some(whole.freeze())
+}

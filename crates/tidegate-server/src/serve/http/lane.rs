@@ -1,0 +1,201 @@
+//! The lane: plain requests, one after the other, each answered as soon as it is whole.
+
+use std::future::Future;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use ::http::{Method, Request, Response};
+use bytes::Bytes;
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::plain::{self, Heard};
+use crate::serve::desk::{Desk, at_the_desk};
+use crate::serve::saying::say;
+use crate::serve::watch::{Interruption, Watch};
+use crate::serve::worker::Worker;
+use crate::serve::{Cut, Over};
+
+/// How the lane was left.
+pub(super) enum Exit {
+    Over(Over),
+    /// The connection needs somebody who knows all of HTTP; these bytes were read and not answered.
+    General(TcpStream, Vec<u8>),
+}
+
+struct Line {
+    stream: TcpStream,
+    address: IpAddr,
+    worker: Arc<Worker>,
+    /// What was read and is not answered yet.
+    kept: Vec<u8>,
+    /// What the client has not taken yet.
+    unsaid: Vec<u8>,
+    /// Whether what is kept is the beginning of a request that is not whole.
+    is_half: bool,
+}
+
+/// What was read.
+#[expect(clippy::large_enum_variant, reason = "it is taken apart where it was made")]
+enum Next {
+    Request(Request<Bytes>),
+    General,
+}
+
+/// Answers plain requests as long as there is nothing else.
+pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: &Arc<Worker>) -> Exit {
+    let house = &worker.house;
+    let mut watch = Watch::new(&house.ending, worker.beat.now(), house.bounds.idle);
+    let worker = Arc::clone(worker);
+    let mut line = Line { stream, address, worker, kept: Vec::new(), unsaid: Vec::new(), is_half: false };
+    loop {
+        let over = match line.heard(&mut watch).await {
+            Ok(Next::Request(request)) => line.answer(request).await.err(),
+            Ok(Next::General) => match line.say_rest().await {
+                Ok(()) => return Exit::General(line.stream, line.kept),
+                Err(over) => Some(over),
+            },
+            Err(over) => Some(over),
+        };
+        if let Some(over) = over {
+            return Exit::Over(over);
+        }
+    }
+}
+
+impl Line {
+    /// The next request: of what is kept, or of what is still to be read.
+    async fn heard(&mut self, watch: &mut Watch) -> Result<Next, Over> {
+        if !self.kept.is_empty() {
+            match plain::read(&self.kept) {
+                Heard::Whole(request, length) => {
+                    self.kept.drain(..length);
+                    return Ok(Next::Request(request));
+                }
+                Heard::Other => return Ok(Next::General),
+                Heard::Half => {}
+            }
+        }
+        // Whoever has asked for several things at once is answered at once; only now there is time to wait.
+        self.say_rest().await?;
+        self.schedule(watch);
+        let mut woken = false;
+        std::future::poll_fn(|cx| {
+            while let Poll::Ready(read) = at_the_desk(|desk| self.poll_read(cx, desk)) {
+                if let Some(next) = read? {
+                    return Poll::Ready(Ok(next));
+                }
+                // Half a request: it must be whole in time, however many pieces it comes in.
+                if std::mem::replace(&mut self.is_half, true) {
+                    continue;
+                }
+                self.schedule(watch);
+            }
+            let was_woken = std::mem::replace(&mut woken, true);
+            let interruption = ready!(watch.poll(cx, was_woken));
+            Poll::Ready(Err(match interruption {
+                Interruption::Ending => Over::Ending,
+                Interruption::Overdue if self.is_half => Over::Cut(Cut::SlowRequest),
+                Interruption::Overdue => Over::Cut(Cut::Idle),
+            }))
+        })
+        .await
+    }
+
+    /// When it will be too late for the next request.
+    fn schedule(&mut self, watch: &mut Watch) {
+        let bounds = &self.worker.house.bounds;
+        self.is_half = !self.kept.is_empty();
+        let patience = if self.is_half { bounds.request } else { bounds.idle };
+        watch.due(self.worker.beat.now() + patience);
+    }
+
+    /// Reads more. A request if it is whole by then.
+    fn poll_read(&mut self, cx: &mut Context<'_>, desk: &mut Desk) -> Poll<Result<Option<Next>, Over>> {
+        let before = self.kept.len();
+        desk.input[..before].copy_from_slice(&self.kept);
+        let mut room = ReadBuf::new(&mut desk.input[before..]);
+        let read = ready!(Pin::new(&mut self.stream).poll_read(cx, &mut room));
+        let length = before + room.filled().len();
+        if read.is_err() || length == before {
+            return Poll::Ready(Err(Over::Left));
+        }
+        let heard = &desk.input[..length];
+        let (next, rest) = match plain::read(heard) {
+            Heard::Whole(request, length) => (Some(Next::Request(request)), &heard[length..]),
+            Heard::Half => (None, heard),
+            Heard::Other => (Some(Next::General), heard),
+        };
+        self.keep(rest);
+        Poll::Ready(Ok(next))
+    }
+
+    fn keep(&mut self, rest: &[u8]) {
+        if rest.is_empty() {
+            // A connection on which nothing is half said keeps nothing.
+            self.kept = Vec::new();
+        } else {
+            self.kept.clear();
+            self.kept.extend_from_slice(rest);
+        }
+    }
+
+    async fn answer(&mut self, request: Request<Bytes>) -> Result<(), Over> {
+        let is_head = request.method() == Method::HEAD;
+        let house = Arc::clone(&self.worker.house);
+        let response = match house.who(request.headers(), self.address) {
+            Err(response) => *response,
+            Ok(who) => {
+                let call = std::pin::pin!(house.api.call(request, who));
+                self.unless_they_leave(call).await?
+            }
+        };
+        let date = self.worker.beat.date();
+        at_the_desk(|desk| {
+            plain::write(&response, is_head, &date, &mut desk.output);
+            self.say_now(&desk.output);
+        });
+        Ok(())
+    }
+
+    /// Waits for an answer. A client that leaves meanwhile is not kept in anybody's line.
+    async fn unless_they_leave(
+        &mut self,
+        mut call: Pin<&mut impl Future<Output = Response<Bytes>>>,
+    ) -> Result<Response<Bytes>, Over> {
+        let mut may_leave = self.kept.is_empty();
+        std::future::poll_fn(|cx| {
+            if let Poll::Ready(response) = call.as_mut().poll(cx) {
+                return Poll::Ready(Ok(response));
+            }
+            if may_leave {
+                let mut byte = [0; 1];
+                match ready!(self.stream.poll_peek(cx, &mut ReadBuf::new(&mut byte))) {
+                    Ok(0) | Err(_) => return Poll::Ready(Err(Over::Left)),
+                    // They have asked for more; that can be looked at later.
+                    Ok(_) => may_leave = false,
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Writes as much as goes now, unless there is more to say first.
+    fn say_now(&mut self, output: &[u8]) {
+        let at_once = self.unsaid.is_empty() && self.kept.is_empty();
+        let said = if at_once { self.stream.try_write(output).unwrap_or(0) } else { 0 };
+        self.unsaid.extend_from_slice(&output[said..]);
+    }
+
+    /// Waits until the client has taken everything.
+    async fn say_rest(&mut self) -> Result<(), Over> {
+        if self.unsaid.is_empty() {
+            return Ok(());
+        }
+        let unsaid = std::mem::take(&mut self.unsaid);
+        say(&self.stream, &unsaid, self.worker.house.bounds.write).await
+    }
+}

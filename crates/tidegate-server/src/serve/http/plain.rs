@@ -1,0 +1,215 @@
+//! Plain requests: how one is told from everything else, and how its answer is written.
+
+use ::http::header::{AUTHORIZATION, HeaderName, IF_MATCH};
+use ::http::{HeaderValue, Method, Request, Response, Uri};
+use bytes::Bytes;
+
+use crate::serve::beat::DATE_BYTES;
+use crate::serve::bounds::{LARGEST_HEAD, LARGEST_PLAIN_BODY, MOST_FIELDS};
+
+/// What stands at the beginning of a buffer.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is taken apart where it was made")]
+pub(super) enum Heard {
+    /// A plain request of this many bytes.
+    Whole(Request<Bytes>, usize),
+    /// The beginning of one, perhaps.
+    Half,
+    /// Something that has to be read by who knows all of HTTP.
+    Other,
+}
+
+/// The fields that the API looks at; others are not kept.
+const KEPT: [HeaderName; 3] = [AUTHORIZATION, IF_MATCH, ::http::header::ACCEPT];
+
+/// Reads the request at the beginning of the buffer.
+pub(super) fn read(buffer: &[u8]) -> Heard {
+    let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+    let mut head = httparse::Request::new(&mut fields);
+    let head_length = match head.parse(buffer) {
+        Ok(httparse::Status::Complete(length)) if length <= LARGEST_HEAD => length,
+        Ok(httparse::Status::Partial) if buffer.len() < LARGEST_HEAD => return Heard::Half,
+        _ => return Heard::Other,
+    };
+    let (Some(method), Some(target), Some(1)) = (head.method, head.path, head.version) else {
+        return Heard::Other;
+    };
+    let Some(body_length) = body_length(head.headers) else { return Heard::Other };
+    let length = head_length + body_length;
+    let Some(body) = buffer.get(head_length..length) else { return Heard::Half };
+    match request(method, target, head.headers, body) {
+        Some(request) => Heard::Whole(request, length),
+        None => Heard::Other,
+    }
+}
+
+/// How long the body is; `None` if that, or the connection, is not plain.
+fn body_length(fields: &[httparse::Header<'_>]) -> Option<usize> {
+    let mut length = None;
+    for field in fields {
+        let name = field.name;
+        let is = |known: &str| name.eq_ignore_ascii_case(known);
+        // Most names differ in their length already.
+        match name.len() {
+            2 if is("te") => return None,
+            6 if is("expect") => return None,
+            7 if is("upgrade") || is("trailer") => return None,
+            10 if is("connection") && !field.value.eq_ignore_ascii_case(b"keep-alive") => return None,
+            14 if is("content-length") => {
+                let said = digits(field.value).filter(|said| *said <= LARGEST_PLAIN_BODY)?;
+                if length.replace(said).is_some() {
+                    return None;
+                }
+            }
+            17 if is("transfer-encoding") => return None,
+            _ => {}
+        }
+    }
+    Some(length.unwrap_or(0))
+}
+
+/// A length of few digits and nothing else.
+fn digits(text: &[u8]) -> Option<usize> {
+    if text.is_empty() || text.len() > 9 {
+        return None;
+    }
+    text.iter().try_fold(0_usize, |number, digit| {
+        digit.is_ascii_digit().then(|| number * 10 + usize::from(digit - b'0'))
+    })
+}
+
+fn request(
+    method: &str,
+    target: &str,
+    fields: &[httparse::Header<'_>],
+    body: &[u8],
+) -> Option<Request<Bytes>> {
+    if !target.starts_with('/') {
+        return None;
+    }
+    let mut request = Request::new(Bytes::copy_from_slice(body));
+    *request.method_mut() = Method::from_bytes(method.as_bytes()).ok()?;
+    *request.uri_mut() = Uri::try_from(target).ok()?;
+    for field in fields {
+        if let Some(kept) = KEPT.iter().find(|kept| field.name.eq_ignore_ascii_case(kept.as_str())) {
+            let value = HeaderValue::from_bytes(field.value).ok()?;
+            request.headers_mut().append(kept.clone(), value);
+        }
+    }
+    Some(request)
+}
+
+/// Writes an answer behind what is in the buffer already. To `HEAD` the body is not sent, only its length.
+pub(super) fn write(
+    response: &Response<Bytes>,
+    is_head: bool,
+    date: &[u8; DATE_BYTES],
+    output: &mut Vec<u8>,
+) {
+    let status = response.status();
+    let body = response.body();
+    output.reserve(256 + body.len());
+    if status.as_u16() == 200 {
+        output.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
+    } else {
+        output.extend_from_slice(b"HTTP/1.1 ");
+        output.extend_from_slice(status.as_str().as_bytes());
+        output.push(b' ');
+        output.extend_from_slice(status.canonical_reason().unwrap_or("").as_bytes());
+        output.extend_from_slice(b"\r\n");
+    }
+    for (name, value) in response.headers() {
+        output.extend_from_slice(name.as_str().as_bytes());
+        output.extend_from_slice(b": ");
+        output.extend_from_slice(value.as_bytes());
+        output.extend_from_slice(b"\r\n");
+    }
+    // An answer without content has no length either.
+    if status.as_u16() != 204 {
+        output.extend_from_slice(b"content-length: ");
+        output.extend_from_slice(itoa::Buffer::new().format(body.len()).as_bytes());
+        output.extend_from_slice(b"\r\n");
+    }
+    output.extend_from_slice(b"date: ");
+    output.extend_from_slice(date);
+    output.extend_from_slice(b"\r\n\r\n");
+    if !is_head {
+        output.extend_from_slice(body);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_text(text: &str) -> Heard {
+        read(text.as_bytes())
+    }
+
+    #[test]
+    fn a_plain_request_is_read_whole_or_not_at_all() {
+        let text = "POST /v1/acquire?x=1 HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nAuthorization: Bearer t\r\n\r\nhelloGET";
+        let Heard::Whole(request, length) = read_text(text) else { panic!("it is plain") };
+        assert_eq!(length, text.len() - 3);
+        assert_eq!(request.method(), Method::POST);
+        assert_eq!(request.uri(), "/v1/acquire?x=1");
+        assert_eq!(&request.body()[..], b"hello");
+        assert_eq!(request.headers().get(AUTHORIZATION).expect("kept"), "Bearer t");
+        assert_eq!(request.headers().len(), 1, "the rest is not looked at by anybody");
+        for end in 0..length {
+            assert!(matches!(read_text(&text[..end]), Heard::Half), "{end}");
+        }
+    }
+
+    #[test]
+    fn whatever_is_not_plain_is_left_to_others() {
+        for head in [
+            "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            "GET / HTTP/1.0\r\n\r\n",
+            "GET http://h/ HTTP/1.1\r\n\r\n",
+            "OPTIONS * HTTP/1.1\r\n\r\n",
+            "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\nx",
+            "POST / HTTP/1.1\r\nContent-Length: 1, 1\r\n\r\nx",
+            "POST / HTTP/1.1\r\nContent-Length: +1\r\n\r\nx",
+            "POST / HTTP/1.1\r\nContent-Length: 99999\r\n\r\nx",
+            "POST / HTTP/1.1\r\nContent-Length:\r\n\r\nx",
+            "POST / HTTP/1.1\r\nExpect: 100-continue\r\n\r\n",
+            "GET / HTTP/1.1\r\nConnection: close\r\n\r\n",
+            "GET / HTTP/1.1\r\nConnection: keep-alive, upgrade\r\n\r\n",
+            "GET / HTTP/1.1\r\nUpgrade: h2c\r\n\r\n",
+            "GET / HTTP/1.1\r\nBad Name: x\r\n\r\n",
+            "GET / HTTP/1.1\r\n folded: x\r\n\r\n",
+            "\u{0}\u{1}garbage",
+            "*1\r\n$4\r\nPING\r\n",
+        ] {
+            assert!(matches!(read_text(head), Heard::Other), "{head:?}");
+        }
+    }
+
+    #[test]
+    fn a_head_is_short_and_has_few_fields() {
+        let long = format!("GET /{} HTTP/1.1\r\n", "x".repeat(LARGEST_HEAD));
+        assert!(matches!(read_text(&long), Heard::Other));
+        let fields = "a: b\r\n".repeat(MOST_FIELDS + 1);
+        assert!(matches!(read_text(&format!("GET / HTTP/1.1\r\n{fields}\r\n")), Heard::Other));
+    }
+
+    #[test]
+    fn answers_say_their_length_and_when() {
+        let date = *b"Mon, 16 Nov 2026 00:00:00 GMT";
+        let mut response = Response::new(Bytes::from_static(b"{}"));
+        let text = |response: &Response<Bytes>, is_head| {
+            let mut output = Vec::new();
+            write(response, is_head, &date, &mut output);
+            String::from_utf8(output).expect("text")
+        };
+        let ok = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\ndate: Mon, 16 Nov 2026 00:00:00 GMT\r\n\r\n";
+        assert_eq!(text(&response, false), format!("{ok}{{}}"));
+        assert_eq!(text(&response, true), ok);
+        *response.status_mut() = ::http::StatusCode::NO_CONTENT;
+        response.body_mut().clear();
+        assert!(!text(&response, false).contains("content-length"));
+        assert!(text(&response, false).starts_with("HTTP/1.1 204 No Content\r\n"));
+    }
+}

@@ -1,0 +1,195 @@
+//! One RESP connection: bytes from the socket to a session and back.
+//!
+//! What was read is answered inside the poll that read it, with one write. Only what the client does not take at once, and what
+//! is decided elsewhere, is waited for.
+
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::desk::{Desk, at_the_desk};
+use super::saying::say;
+use super::watch::{Interruption, Watch};
+use super::worker::Worker;
+use super::{Cut, Over};
+use crate::resp::reply::Writer;
+use crate::resp::{Awaited, Session, Then};
+
+const TOO_MANY_FAILURES: &str = "too many failed attempts from this address; wait a minute";
+
+/// A connection and what is kept of it between two polls.
+struct Line {
+    stream: TcpStream,
+    address: IpAddr,
+    session: Session,
+    worker: Arc<Worker>,
+    /// Half a frame, or what is behind something that is decided elsewhere.
+    kept: Vec<u8>,
+    /// What the client has not taken yet.
+    unsaid: Vec<u8>,
+}
+
+/// What to do after a poll.
+enum Next {
+    Read,
+    /// What is unsaid is to be said first; there may be whole frames behind it.
+    Say,
+    Wait(Awaited),
+    /// Say what is unsaid, then close.
+    Close,
+}
+
+/// Answers a client until either side has enough.
+pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: Arc<Worker>) -> Over {
+    let session = Session::new(Arc::clone(&worker.house.door));
+    let mut watch = Watch::new(&worker.house.ending, worker.beat.now(), worker.house.bounds.idle);
+    let mut line = Line { stream, address, session, worker, kept: Vec::new(), unsaid: Vec::new() };
+    loop {
+        let next = match line.heard(&mut watch).await {
+            Ok(next) => next,
+            Err(over) => return over,
+        };
+        if let Some(over) = line.follow(next).await {
+            return over;
+        }
+    }
+}
+
+impl Line {
+    /// Waits for something to read, and answers it.
+    async fn heard(&mut self, watch: &mut Watch) -> Result<Next, Over> {
+        let mut woken = false;
+        std::future::poll_fn(|cx| {
+            let before = self.kept.len();
+            if let Poll::Ready(next) = at_the_desk(|desk| self.poll_read(cx, desk)) {
+                self.schedule(watch, before);
+                return Poll::Ready(next);
+            }
+            let was_woken = std::mem::replace(&mut woken, true);
+            let interruption = std::task::ready!(watch.poll(cx, was_woken));
+            Poll::Ready(Err(match interruption {
+                Interruption::Ending => Over::Ending,
+                Interruption::Overdue if self.kept.is_empty() => Over::Cut(Cut::Idle),
+                Interruption::Overdue => Over::Cut(Cut::SlowRequest),
+            }))
+        })
+        .await
+    }
+
+    /// When it will be too late for the next thing. `before` bytes were kept before the last reading.
+    fn schedule(&self, watch: &mut Watch, before: usize) {
+        let bounds = &self.worker.house.bounds;
+        if self.kept.is_empty() {
+            watch.due(self.worker.beat.now() + bounds.idle);
+        } else if before == 0 || self.kept.len() <= before {
+            // Another frame has begun. However many pieces it comes in, it must be whole in time.
+            watch.due(self.worker.beat.now() + bounds.request);
+        }
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>, desk: &mut Desk) -> Poll<Result<Next, Over>> {
+        let before = self.kept.len();
+        desk.input[..before].copy_from_slice(&self.kept);
+        let mut room = ReadBuf::new(&mut desk.input[before..]);
+        let read = std::task::ready!(Pin::new(&mut self.stream).poll_read(cx, &mut room));
+        let length = room.filled().len();
+        Poll::Ready(match read {
+            Ok(()) if length == 0 => Err(Over::Left),
+            Ok(()) => Ok(self.answer(before + length, desk)),
+            Err(_) => Err(Over::Left),
+        })
+    }
+
+    /// Answers the first `length` bytes of the input.
+    fn answer(&mut self, length: usize, desk: &mut Desk) -> Next {
+        let mut done = 0;
+        loop {
+            let fed = self.session.feed(&desk.input[done..length], &mut desk.output);
+            done += fed.consumed;
+            let next = match fed.then {
+                Then::Feed if self.has_failed_too_often(&mut desk.output) => Next::Close,
+                Then::Feed => Next::Say,
+                Then::Read => Next::Read,
+                Then::Wait(awaited) => Next::Wait(awaited),
+                Then::Close => Next::Close,
+            };
+            let is_said = self.say_now(&mut desk.output);
+            if matches!(next, Next::Say) && is_said {
+                continue;
+            }
+            self.keep(&desk.input[done..length]);
+            return if is_said || !matches!(next, Next::Read) { next } else { Next::Say };
+        }
+    }
+
+    fn keep(&mut self, rest: &[u8]) {
+        if rest.is_empty() {
+            // A connection that has nothing half said keeps nothing.
+            self.kept = Vec::new();
+        } else {
+            self.kept.clear();
+            self.kept.extend_from_slice(rest);
+        }
+    }
+
+    fn has_failed_too_often(&mut self, output: &mut Vec<u8>) -> bool {
+        let failures = self.session.take_failures();
+        let attempts = &self.worker.house.attempts;
+        let too_often = (0..failures).any(|_| attempts.failed(self.address).is_some());
+        if too_often {
+            Writer::new(output, self.session.protocol()).error("ERR", TOO_MANY_FAILURES);
+        }
+        too_often
+    }
+
+    /// Writes as much as goes now; whether that was everything.
+    fn say_now(&mut self, output: &mut Vec<u8>) -> bool {
+        if output.is_empty() && self.unsaid.is_empty() {
+            return true;
+        }
+        let said = if self.unsaid.is_empty() { self.stream.try_write(output) } else { Ok(0) };
+        match said {
+            Ok(length) => self.unsaid.extend_from_slice(&output[length..]),
+            // Whatever else is wrong is found by whoever waits to write the rest.
+            Err(_) => self.unsaid.extend_from_slice(output),
+        }
+        output.clear();
+        self.unsaid.is_empty()
+    }
+
+    /// Does what a poll could not. `Some` if the connection is over.
+    async fn follow(&mut self, mut next: Next) -> Option<Over> {
+        loop {
+            if let Err(over) = self.say_rest().await {
+                return Some(over);
+            }
+            match next {
+                Next::Read => return None,
+                Next::Close => return Some(Over::Said),
+                Next::Say => {}
+                Next::Wait(awaited) => {
+                    let answered = awaited.answered().await;
+                    self.session.resume(answered, &mut self.unsaid);
+                }
+            }
+            next = at_the_desk(|desk| {
+                let length = self.kept.len();
+                desk.input[..length].copy_from_slice(&self.kept);
+                self.answer(length, desk)
+            });
+        }
+    }
+
+    /// Waits until the client has taken everything.
+    async fn say_rest(&mut self) -> Result<(), Over> {
+        if self.unsaid.is_empty() {
+            return Ok(());
+        }
+        let unsaid = std::mem::take(&mut self.unsaid);
+        say(&self.stream, &unsaid, self.worker.house.bounds.write).await
+    }
+}

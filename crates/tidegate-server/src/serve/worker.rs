@@ -1,0 +1,133 @@
+//! A worker: a thread with a runtime of its own, that accepts connections and answers them.
+//!
+//! Workers share the store and nothing else that is written often. A connection stays with the worker that accepted it, so what it
+//! does needs no other thread to wake.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Builder;
+
+use super::beat::Beat;
+use super::bounds::FAREWELL;
+use super::crowd::Seat;
+use super::{Gate, House, http, resp};
+
+/// How long a worker waits when the system has no more sockets to give.
+const SHORTAGE: Duration = Duration::from_millis(50);
+
+/// What the connections of one worker share.
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub(super) house: Arc<House>,
+    pub(super) beat: Arc<Beat>,
+}
+
+/// What a worker listens on.
+#[derive(Debug)]
+pub(super) struct Ears {
+    pub(super) http: Option<std::net::TcpListener>,
+    pub(super) resp: Option<std::net::TcpListener>,
+}
+
+/// Works until the server ends and the last connection is over, or has had its time.
+pub(super) fn work(house: Arc<House>, ears: Ears) -> io::Result<()> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let worker = Arc::new(Worker { house, beat: Beat::new() });
+        tokio::spawn(Arc::clone(&worker.beat).go());
+        let http = ears.http.map(TcpListener::from_std).transpose()?;
+        let resp = ears.resp.map(TcpListener::from_std).transpose()?;
+        let doors = [(Gate::Http, http), (Gate::Resp, resp)];
+        let accepting: Vec<_> = doors
+            .into_iter()
+            .filter_map(|(gate, listener)| listener.map(|listener| (gate, listener)))
+            .map(|(gate, listener)| tokio::spawn(accept(listener, gate, Arc::clone(&worker))))
+            .collect();
+        for each in accepting {
+            // It ends when it is told to; if it panicked, the other doors and workers go on.
+            let _ended = each.await;
+        }
+        let drain = worker.house.bounds.drain;
+        let _in_time = tokio::time::timeout(drain, worker.house.everybody_left()).await;
+        Ok(())
+    })
+}
+
+/// Lets in who comes, until the server ends.
+async fn accept(listener: TcpListener, gate: Gate, worker: Arc<Worker>) {
+    let ending = worker.house.ending.clone();
+    let mut told = std::pin::pin!(ending.told());
+    loop {
+        let mut arrival = std::pin::pin!(listener.accept());
+        let accepted = std::future::poll_fn(|cx| {
+            if told.as_mut().poll(cx).is_ready() {
+                return std::task::Poll::Ready(None);
+            }
+            arrival.as_mut().poll(cx).map(Some)
+        });
+        match accepted.await {
+            None => return,
+            Some(Ok((stream, address))) => admit(stream, address, gate, &worker),
+            Some(Err(error)) if is_the_clients(&error) => {}
+            Some(Err(error)) => {
+                tracing::warn!(door = gate.word(), %error, "cannot accept connections; trying again");
+                tokio::time::sleep(SHORTAGE).await;
+            }
+        }
+    }
+}
+
+/// Whether it concerns only the one connection that was about to be accepted.
+fn is_the_clients(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionRefused
+    )
+}
+
+fn admit(stream: TcpStream, address: SocketAddr, gate: Gate, worker: &Arc<Worker>) {
+    // Answers are small and whole; waiting for more to say would only make them late.
+    let _as_it_is = stream.set_nodelay(true);
+    match worker.house.crowd.enter() {
+        Some(seat) => {
+            let worker = Arc::clone(worker);
+            tokio::spawn(attend(stream, address, gate, worker, seat));
+        }
+        None => {
+            if let Some(seat) = worker.house.turned_away.enter() {
+                tokio::spawn(turn_away(stream, gate, seat));
+            }
+        }
+    }
+}
+
+async fn attend(stream: TcpStream, address: SocketAddr, gate: Gate, worker: Arc<Worker>, seat: Seat) {
+    let house = Arc::clone(&worker.house);
+    let over = match gate {
+        Gate::Http => http::serve(stream, address.ip(), worker).await,
+        Gate::Resp => resp::serve(stream, address.ip(), worker).await,
+    };
+    tracing::debug!(door = gate.word(), peer = %address, over = over.word(), "connection over");
+    drop(seat);
+    house.somebody_left();
+}
+
+/// Tells somebody for whom there is no room that this is so.
+async fn turn_away(mut stream: TcpStream, gate: Gate, seat: Seat) {
+    let farewell = async {
+        stream.write_all(gate.no_room()).await?;
+        stream.shutdown().await?;
+        // What they said is read and thrown away, or the kernel would throw away the answer instead.
+        let mut heard = [0; 1024];
+        while stream.read(&mut heard).await? > 0 {}
+        io::Result::Ok(())
+    };
+    let _heard_or_not = tokio::time::timeout(FAREWELL, farewell).await;
+    drop(seat);
+}
