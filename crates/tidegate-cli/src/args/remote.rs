@@ -18,11 +18,10 @@ pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:7700";
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct ServerArgs {
-    /// The server; else `TIDEGATE_SERVER`, else <http://127.0.0.1:7700>
     #[arg(long, value_name = "URL", value_parser = Url::parse)]
+    #[arg(help = "Where the server is [default: $TIDEGATE_SERVER, else http://127.0.0.1:7700]")]
     pub(crate) server: Option<Url>,
-    /// A file with the token; else it is `TIDEGATE_TOKEN`
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help = "A file with the token [default: $TIDEGATE_TOKEN]")]
     pub(crate) token_file: Option<PathBuf>,
     /// How long an answer may take, besides --wait
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = some_time)]
@@ -80,7 +79,7 @@ pub(crate) struct AddArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   tidegate limit set tidegate.yaml
-  tidegate limit set login --item policy=sliding,limit=9,window=15s,per=key --if-version 1-a94ce19e4c05e4e4")]
+  tidegate limit set login --item policy=day,limit=9 --if-version 1-a94ce19e4c05e4e4")]
 pub(crate) struct SetArgs {
     #[command(flatten)]
     pub(crate) source: LimitSource,

@@ -4,7 +4,7 @@ use super::Serving;
 use crate::{Files, example};
 
 const LOGIN: &str =
-    "id: login\nitems: [{policy: sliding, limit: 2, window: 15s, per: key}, {policy: day, limit: 1000}]";
+    "id: login\nitems: [{policy: sliding, limit: 2, window: 24h, per: key}, {policy: total, limit: 1000}]";
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
@@ -23,12 +23,12 @@ fn a_limit_is_added_shown_replaced_and_removed() {
     assert_eq!(added, format!("added login, version {}\n", version(&serving, "login")));
 
     let listed = serving.run(&["limit", "list"]).done();
-    assert_eq!(listed, "ID     MODE     ITEMS\nlogin  enforce  key/sliding-15s 2, all/day 1000\n");
+    assert_eq!(listed, "ID     MODE     ITEMS\nlogin  enforce  key/sliding-86400s 2, all/total 1000\n");
 
-    let items = ["--item", "policy=sliding,limit=9,window=15s,per=key"];
+    let items = ["--item", "policy=sliding,limit=9,window=24h,per=key"];
     let set = serving.run(&[&["limit", "set", "login"], &items[..]].concat()).done();
     assert!(set.starts_with("set login, version 2-"), "{set}");
-    assert!(serving.run(&["limit", "list"]).done().ends_with("login  enforce  key/sliding-15s 9\n"));
+    assert!(serving.run(&["limit", "list"]).done().ends_with("login  enforce  key/sliding-86400s 9\n"));
 
     assert_eq!(serving.run(&["limit", "delete", "login"]).done(), "deleted login\n");
     let none = serving.run(&["limit", "list"]);
@@ -127,12 +127,12 @@ fn a_limit_is_shown_with_what_it_has_counted() {
     let shown = serving.run(&["limit", "get", "login"]).done();
     let lines: Vec<_> = shown.lines().collect();
     assert_eq!(lines[0], format!("login  enforce  version {}", version(&serving, "login")));
-    assert_eq!(lines[2], "ITEM             LIMIT  USED  LAST CHARGED");
-    assert_eq!(lines[3], "key/sliding-15s      2     -");
-    assert!(lines[4].starts_with("all/day           1000     2  2"), "{shown}");
+    assert_eq!(lines[2], "ITEM                LIMIT  USED  LAST CHARGED");
+    assert_eq!(lines[3], "key/sliding-86400s      2     -");
+    assert!(lines[4].starts_with("all/total            1000     2  2"), "{shown}");
 
     let shown = serving.run(&["limit", "get", "login", "--key", "ada"]).done();
-    assert!(shown.contains("\nkey/sliding-15s      2     1  2"), "{shown}");
+    assert!(shown.contains("\nkey/sliding-86400s      2     1  2"), "{shown}");
 
     let shown = json(&serving.run(&["limit", "get", "login", "--key", "ada", "--json"]).done());
     assert_eq!(shown["limit"]["items"][0]["policy"], "sliding");
