@@ -8,7 +8,7 @@ use tidegate::{FullStore, Limiter, Tick};
 
 use super::doorman::Doorman;
 use super::throttle::Throttles;
-use crate::tokens::Pass;
+use crate::tokens::{Pass, Shown};
 
 /// A store, who may come in to it, and the buckets that were described so far.
 pub struct Door {
@@ -59,6 +59,15 @@ impl Door {
 
     pub(super) fn admit(&self, token: &[u8]) -> Option<Pass> {
         self.doorman.admit(token)
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.doorman.generation()
+    }
+
+    /// What somebody may do by now: by the token that was shown, or as anybody may.
+    pub(super) fn admit_again(&self, shown: Option<&Shown>) -> Option<Pass> {
+        shown.and_then(|shown| self.doorman.admit_again(shown)).or_else(|| self.unknown_guest())
     }
 
     pub(super) fn is_open(&self) -> bool {

@@ -27,7 +27,7 @@ use super::frame::{Fault, Frame, Framing, Reader};
 use super::reply::{Protocol, Writer};
 use super::throttle::RESERVED;
 use crate::metrics::Cut;
-use crate::tokens::Pass;
+use crate::tokens::{Pass, Shown};
 
 /// How much may be said before some of it has to be written: who asks much and reads nothing must not fill the memory.
 pub const LARGEST_OUTPUT: usize = 256 * 1024;
@@ -42,6 +42,10 @@ pub struct Session {
     id: u64,
     protocol: Protocol,
     pass: Option<Pass>,
+    /// The token by which it has the pass, if it has shown one.
+    shown: Option<Shown>,
+    /// How things stood at the door when it got the pass.
+    generation: u64,
     name: Box<[u8]>,
     reader: Reader,
     workroom: Workroom,
@@ -209,7 +213,9 @@ impl Session {
     pub fn new(door: Arc<Door>) -> Session {
         Session {
             id: door.next_id(),
+            generation: door.generation(),
             pass: door.unknown_guest(),
+            shown: None,
             door,
             protocol: Protocol::default(),
             name: Box::default(),
@@ -241,6 +247,7 @@ impl Session {
 
     /// Answers what `input` says, behind what is in `output` already. While something is awaited, nothing is consumed.
     pub fn feed(&mut self, input: &[u8], output: &mut Vec<u8>) -> Fed {
+        self.look_at_pass();
         let mut mouth = Mouth { output, durable: None };
         let mut entries = self.workroom.room.take();
         let (consumed, then) = match self.state {
@@ -255,6 +262,16 @@ impl Session {
             _ => self.state,
         };
         Fed { consumed, durable: mouth.durable, then, tally: std::mem::take(&mut self.tally) }
+    }
+
+    /// Whoever was let in may have to show again that they may be here. The number is read first: if things change while the doorman
+    /// thinks, they are looked at once more the next time.
+    fn look_at_pass(&mut self) {
+        let generation = self.door.generation();
+        if generation != self.generation {
+            self.generation = generation;
+            self.pass = self.door.admit_again(self.shown.as_ref());
+        }
     }
 
     /// Says what was awaited. Afterwards the rest of the input is fed again.
@@ -484,7 +501,9 @@ impl Session {
             }
             Some(Spoken::Later(later)) => return Some(Awaited::Release(later)),
         };
-        lease.into_iter().for_each(|lease| self.door.limiter().lease_changed(lease));
+        if let Some(lease) = lease {
+            self.door.limiter().lease_changed(lease);
+        }
         self.writer(mouth.output).integer(i64::from(released));
         None
     }
@@ -501,7 +520,9 @@ impl Session {
             Some(Spoken::Later(later)) => return Some(Awaited::Renew(later)),
         };
         // Perhaps it lapses sooner now than those believe who wait for it.
-        lease.into_iter().for_each(|lease| self.door.limiter().lease_changed(lease));
+        if let Some(lease) = lease {
+            self.door.limiter().lease_changed(lease);
+        }
         renewal(&mut self.speaker(mouth.output), renewed);
         None
     }

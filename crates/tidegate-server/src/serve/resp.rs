@@ -101,7 +101,7 @@ impl Line {
         // However many pieces a frame comes in, it must be whole in time.
         let (midst, due) = match self.half_since {
             None => (Midst::Nothing, self.worker.beat.now() + bounds.idle),
-            Some(since) => (Midst::Request, since + bounds.request),
+            Some(since) => (Midst::Request, since + bounds.head()),
         };
         watch.due(due);
         std::future::poll_fn(|cx| {

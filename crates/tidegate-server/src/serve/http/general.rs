@@ -101,7 +101,7 @@ async fn watched<C: Future<Output = hyper::Result<()>>>(
             let (midst, due) = match (leaving, doing) {
                 (Some((_, by)), _) => (Midst::Request, by),
                 (None, Doing::Call) => (Midst::Nothing, now + bounds.idle),
-                (None, Doing::Half(since)) => (Midst::Request, since + bounds.request),
+                (None, Doing::Half(since)) => (Midst::Request, since + bounds.head()),
                 (None, Doing::Nothing(since)) => (Midst::Nothing, since + bounds.idle),
             };
             watch.due(due);

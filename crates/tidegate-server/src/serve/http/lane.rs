@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::plain::{self, Heard, Parting};
+use super::plain::{self, Heard, Missing, Parting};
 use crate::http::Answered;
 use crate::metrics::Cut;
 use crate::serve::Over;
@@ -40,8 +40,8 @@ struct Line {
     kept: Vec<u8>,
     /// What the client has not taken yet.
     unsaid: Vec<u8>,
-    /// When the request began of which there is only a half.
-    half_since: Option<Instant>,
+    /// If what is kept is the beginning of a request: what is missing, and when it began.
+    half: Option<(Missing, Instant)>,
     /// The last answer was given: the server is about to end.
     has_had_its_say: bool,
 }
@@ -64,7 +64,7 @@ pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: &Arc<Worke
         worker,
         kept: Vec::new(),
         unsaid: Vec::new(),
-        half_since: None,
+        half: None,
         has_had_its_say: false,
     };
     loop {
@@ -104,7 +104,7 @@ impl Line {
                     return Ok(Next::Request(request));
                 }
                 Heard::Other => return Ok(Next::General),
-                Heard::Half => self.half_since = Some(Instant::now()),
+                Heard::Half(missing) => self.half = Some((missing, Instant::now())),
             }
         }
         // Whoever has asked for several things at once is answered at once; only now there is time to wait.
@@ -113,16 +113,11 @@ impl Line {
         std::future::poll_fn(|cx| {
             while let Poll::Ready(read) = at_the_desk(|desk| self.poll_read(cx, desk)) {
                 if let Some(next) = read? {
-                    self.half_since = None;
                     return Poll::Ready(Ok(next));
                 }
-                // Half a request: it must be whole in time, however many pieces it comes in.
-                if self.half_since.is_none() {
-                    self.half_since = Some(Instant::now());
-                    self.schedule(watch);
-                }
+                self.schedule(watch);
             }
-            let midst = if self.half_since.is_some() { Midst::Request } else { Midst::Nothing };
+            let midst = if self.half.is_some() { Midst::Request } else { Midst::Nothing };
             let interruption = ready!(watch.poll(cx, midst));
             Poll::Ready(Err(match interruption {
                 Interruption::Ending => Over::Ending,
@@ -133,12 +128,13 @@ impl Line {
         .await
     }
 
-    /// When it will be too late for the next request.
+    /// When it will be too late for the next request. However many pieces it comes in, it must be whole in time.
     fn schedule(&self, watch: &mut Watch) {
         let bounds = &self.worker.house.bounds;
-        watch.due(match self.half_since {
+        watch.due(match self.half {
             None => self.worker.beat.now() + bounds.idle,
-            Some(since) => since + bounds.request,
+            Some((Missing::Head, began)) => began + bounds.head(),
+            Some((Missing::Body, began)) => began + bounds.request,
         });
     }
 
@@ -155,9 +151,15 @@ impl Line {
         let heard = &desk.input[..length];
         let (next, rest) = match plain::read(heard) {
             Heard::Whole(request, length) => (Some(Next::Request(request)), &heard[length..]),
-            Heard::Half => (None, heard),
+            Heard::Half(missing) => {
+                let began = self.half.map_or_else(Instant::now, |(_, began)| began);
+                self.half = Some((missing, began));
+                self.keep(heard);
+                return Poll::Ready(Ok(None));
+            }
             Heard::Other => (Some(Next::General), heard),
         };
+        self.half = None;
         self.keep(rest);
         Poll::Ready(Ok(next))
     }

@@ -136,7 +136,8 @@ fn the_preface_may_come_in_pieces() {
         rest.extend(SETTINGS);
         rest.extend(get(1));
         client.say(&rest);
-        let answered = |said: &[u8]| frames(said).any(|frame| frame == (HEADERS, 1)).then_some(((), said.len()));
+        let answered =
+            |said: &[u8]| frames(said).any(|frame| frame == (HEADERS, 1)).then_some(((), said.len()));
         client.hear_until(answered).unwrap_or_else(|| panic!("split at {split}: no answer"));
     }
     stage.end();

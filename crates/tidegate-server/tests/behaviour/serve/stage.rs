@@ -29,7 +29,13 @@ pub(crate) const LIMITS: &str = "limits:
 
 /// Bounds that are never reached by a client that does nothing strange.
 pub(crate) fn wide() -> Bounds {
-    Bounds { request: FAR_TOO_LONG, write: FAR_TOO_LONG, drain: FAR_TOO_LONG, ..Bounds::default() }
+    Bounds {
+        head: FAR_TOO_LONG,
+        request: FAR_TOO_LONG,
+        write: FAR_TOO_LONG,
+        drain: FAR_TOO_LONG,
+        ..Bounds::default()
+    }
 }
 
 /// A server that runs, and what it runs on.
