@@ -25,6 +25,7 @@ pub(crate) struct Stage {
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) pulse: ManualPulse,
     pub(crate) limiter: Limiter,
+    pub(crate) store: Arc<dyn FullStore>,
 }
 
 impl Stage {
@@ -40,7 +41,7 @@ impl Stage {
         let pulse = ManualPulse::new();
         let store = store(Arc::clone(&clock));
         let limiter = Limiter::builder(Arc::clone(&store)).pulse(pulse.clone()).build();
-        Stage { api: Api::new(store, limiter.clone()), clock, pulse, limiter }
+        Stage { api: Api::new(Arc::clone(&store), limiter.clone()), clock, pulse, limiter, store }
     }
 
     /// These limits, each as JSON.

@@ -5,6 +5,8 @@ mod courtesies;
 mod decisions;
 mod frames;
 mod pipelines;
+mod reloading;
 mod replies;
+mod rules;
 mod stage;
 mod throttles;
