@@ -13,6 +13,7 @@ use serde_json::Value;
 use tidegate::limiter::ManualPulse;
 use tidegate::{FullStore, Limiter, ManualClock, Memory, MemoryStore, Timestamp};
 use tidegate_server::http::Api;
+use tidegate_server::metrics::Metrics;
 use tidegate_server::tokens::{Pass, Role, Who};
 
 use crate::openapi;
@@ -26,6 +27,7 @@ pub(crate) struct Stage {
     pub(crate) pulse: ManualPulse,
     pub(crate) limiter: Limiter,
     pub(crate) store: Arc<dyn FullStore>,
+    metrics: Arc<Metrics>,
 }
 
 impl Stage {
@@ -41,7 +43,9 @@ impl Stage {
         let pulse = ManualPulse::new();
         let store = store(Arc::clone(&clock));
         let limiter = Limiter::builder(Arc::clone(&store)).pulse(pulse.clone()).build();
-        Stage { api: Api::new(Arc::clone(&store), limiter.clone()), clock, pulse, limiter, store }
+        let metrics = Arc::new(Metrics::new(1));
+        let api = Api::new(Arc::clone(&store), limiter.clone()).metrics(Arc::clone(&metrics));
+        Stage { api, clock, pulse, limiter, store, metrics }
     }
 
     /// These limits, each as JSON.
@@ -90,7 +94,9 @@ impl Stage {
         let request = request.body(Bytes::copy_from_slice(body.as_bytes())).expect("a request");
         let (who, line) = (who.clone(), line.to_owned());
         async move {
-            let response = self.api.call(request, who).await;
+            let answered = self.api.respond(request, who).await;
+            self.metrics.worker(0).http_answered(&answered, 1_000);
+            let response = answered.response;
             openapi::knows(&line, &response);
             Told { response, line }
         }
