@@ -301,6 +301,13 @@ impl Catalog for Crowd {
         false
     }
 
+    fn apply(
+        &self,
+        _: Vec<tidegate::Edit>,
+    ) -> Result<Vec<tidegate::Edited>, tidegate::catalog::ApplyError> {
+        Err(tidegate::catalog::ApplyError { refused: Vec::new() })
+    }
+
     fn watch(&self, _: tidegate::catalog::Watcher) {}
 }
 
