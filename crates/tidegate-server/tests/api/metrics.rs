@@ -301,10 +301,7 @@ impl Catalog for Crowd {
         false
     }
 
-    fn apply(
-        &self,
-        _: Vec<tidegate::Edit>,
-    ) -> Result<Vec<tidegate::Edited>, tidegate::catalog::ApplyError> {
+    fn apply(&self, _: Vec<tidegate::Edit>) -> Result<Vec<tidegate::Edited>, tidegate::catalog::ApplyError> {
         Err(tidegate::catalog::ApplyError { refused: Vec::new() })
     }
 
