@@ -15,6 +15,7 @@ use tidegate::store::{Memory, MemoryStore};
 use tidegate::{Expect, FullStore, Limiter};
 use tidegate_server::http::{Api, Readiness, State};
 use tidegate_server::metrics::Metrics;
+use tidegate_server::refusals::Refusals;
 use tidegate_server::resp::Door;
 use tidegate_server::serve::{Bounds, Places, Server, Service};
 use tidegate_server::tokens::Tokens;
@@ -53,9 +54,12 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let doorman = Arc::new(tokens);
     let readiness = Arc::new(Readiness::new(State::Starting));
     let metrics = Arc::new(Metrics::new(places.workers));
-    let api =
-        Api::new(Arc::clone(&store), limiter).readiness(Arc::clone(&readiness)).metrics(Arc::clone(&metrics));
-    let door = Door::new(store, Arc::clone(&doorman) as _);
+    let refusals = Arc::new(Refusals::new(store.capabilities().tick));
+    let api = Api::new(Arc::clone(&store), limiter)
+        .readiness(Arc::clone(&readiness))
+        .metrics(Arc::clone(&metrics))
+        .refusals(Arc::clone(&refusals));
+    let door = Door::new(store, Arc::clone(&doorman) as _).refusals(refusals);
     let bounds = Bounds::default();
     let bounds = Bounds { connections: bounds.connections.min(descriptors()), ..bounds };
     let server = Server::start(Service { api, door, doorman, metrics }, &places, bounds)

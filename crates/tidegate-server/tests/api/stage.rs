@@ -26,7 +26,7 @@ pub(crate) struct Stage {
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) pulse: ManualPulse,
     pub(crate) limiter: Limiter,
-    metrics: Arc<Metrics>,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 impl Stage {
