@@ -55,11 +55,11 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let readiness = Arc::new(Readiness::new(State::Starting));
     let metrics = Arc::new(Metrics::new(places.workers));
     let refusals = Arc::new(Refusals::new(store.capabilities().tick));
-    let api = Api::new(Arc::clone(&store), limiter)
+    let api = Api::new(Arc::clone(&store), limiter.clone())
         .readiness(Arc::clone(&readiness))
         .metrics(Arc::clone(&metrics))
         .refusals(Arc::clone(&refusals));
-    let door = Door::new(store, Arc::clone(&doorman) as _).refusals(refusals);
+    let door = Door::new(store, Arc::clone(&doorman) as _).beside(limiter).refusals(refusals);
     let bounds = Bounds::default();
     let bounds = Bounds { connections: bounds.connections.min(descriptors()), ..bounds };
     let server = Server::start(Service { api, door, doorman, metrics }, &places, bounds)

@@ -7,6 +7,8 @@
 pub mod http;
 pub mod metrics;
 pub mod refusals;
+pub mod reload;
 pub mod resp;
+pub mod rules;
 pub mod serve;
 pub mod tokens;

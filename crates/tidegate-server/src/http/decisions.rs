@@ -12,12 +12,14 @@ use super::wire::{ask, decision, read};
 use super::{Api, Call, Reply, Told, json_text};
 use crate::metrics::DoorName;
 use crate::refusals::Refusal;
+use crate::resp::throttle::{BELONGS, is_reserved};
 
 impl<S: FullStore + ?Sized> Api<S> {
     /// Takes what is asked for, at once or within the asker's patience.
     pub(super) async fn acquire(&self, call: &Call<'_>) -> Result<Told, Problem> {
         let body: ask::Question<'_> = read(call.body)?;
         let asks = permitted(&body, call)?;
+        asks.iter().try_for_each(|ask| chargeable(ask.limit_id))?;
         let patience = body.patience()?;
         let decided = if patience.is_zero() {
             self.question(&body, &asks).try_acquire()
@@ -87,6 +89,12 @@ impl<S: FullStore + ?Sized> Api<S> {
         }
         Ok(refusing)
     }
+}
+
+/// Whether this door may charge the limit: described buckets are forgotten when nobody has used them, and only their own door
+/// knows when that was.
+pub(super) fn chargeable(limit_id: &str) -> Result<(), Problem> {
+    if is_reserved(limit_id) { Err(Problem::bad_request(BELONGS)) } else { Ok(()) }
 }
 
 /// A decision as it is answered.

@@ -26,7 +26,7 @@ use super::door::Door;
 use super::frame::{Frame, Framing, Reader};
 use super::reply::{Protocol, Writer};
 use super::throttle::RESERVED;
-use crate::tokens::Pass;
+use crate::tokens::{Pass, Shown};
 
 /// How much may be said before some of it has to be written: who asks much and reads nothing must not fill the memory.
 pub const LARGEST_OUTPUT: usize = 256 * 1024;
@@ -41,6 +41,10 @@ pub struct Session {
     id: u64,
     protocol: Protocol,
     pass: Option<Pass>,
+    /// The token by which it has the pass, if it has shown one.
+    shown: Option<Shown>,
+    /// How things stood at the door when it got the pass.
+    generation: u64,
     name: Box<[u8]>,
     reader: Reader,
     room: Room,
@@ -197,7 +201,9 @@ impl Session {
     pub fn new(door: Arc<Door>) -> Session {
         Session {
             id: door.next_id(),
+            generation: door.generation(),
             pass: door.unknown_guest(),
+            shown: None,
             door,
             protocol: Protocol::default(),
             name: Box::default(),
@@ -224,6 +230,7 @@ impl Session {
 
     /// Answers what `input` says, behind what is in `output` already. While something is awaited, nothing is consumed.
     pub fn feed(&mut self, input: &[u8], output: &mut Vec<u8>) -> Fed {
+        self.look_at_pass();
         let mut mouth = Mouth { output, durable: None };
         let mut entries = self.room.take();
         let (consumed, then) = match self.state {
@@ -238,6 +245,16 @@ impl Session {
             _ => self.state,
         };
         Fed { consumed, durable: mouth.durable, then, tally: std::mem::take(&mut self.tally) }
+    }
+
+    /// Whoever was let in may have to show again that they may be here. The number is read first: if things change while the doorman
+    /// thinks, they are looked at once more the next time.
+    fn look_at_pass(&mut self) {
+        let generation = self.door.generation();
+        if generation != self.generation {
+            self.generation = generation;
+            self.pass = self.door.admit_again(self.shown.as_ref());
+        }
     }
 
     /// Says what was awaited. Afterwards the rest of the input is fed again.
@@ -332,7 +349,7 @@ impl Session {
             return None;
         }
         let answers = self.answers.take().unwrap_or_else(|| Answers::new(Detail::Readings));
-        let answers = match self.room.submit(entries, self.door.store(), answers) {
+        let answers = match self.room.submit(entries, self.door.limiter(), answers) {
             Spoken::Now(answers) => answers,
             Spoken::Durable(answers, lsn) => {
                 mouth.not_before(lsn);
@@ -453,7 +470,8 @@ impl Session {
     }
 
     fn release(&mut self, lease: &[u8], mouth: &mut Mouth<'_>) -> Option<Awaited> {
-        let released = match lease_id(lease).map(|lease| self.door.store().release(lease)) {
+        let lease = lease_id(lease);
+        let released = match lease.map(|lease| self.door.store().release(lease)) {
             // What is no lease was never granted.
             None => false,
             Some(Spoken::Now(released)) => released,
@@ -463,12 +481,14 @@ impl Session {
             }
             Some(Spoken::Later(later)) => return Some(Awaited::Release(later)),
         };
+        lease.into_iter().for_each(|lease| self.door.limiter().lease_changed(lease));
         self.writer(mouth.output).integer(i64::from(released));
         None
     }
 
     fn renew(&mut self, lease: &[u8], ttl: Duration, mouth: &mut Mouth<'_>) -> Option<Awaited> {
-        let renewed = match lease_id(lease).map(|lease| self.door.store().renew(lease, Some(ttl))) {
+        let lease = lease_id(lease);
+        let renewed = match lease.map(|lease| self.door.store().renew(lease, Some(ttl))) {
             None => Ok(None),
             Some(Spoken::Now(renewed)) => renewed,
             Some(Spoken::Durable(renewed, lsn)) => {
@@ -477,6 +497,8 @@ impl Session {
             }
             Some(Spoken::Later(later)) => return Some(Awaited::Renew(later)),
         };
+        // Perhaps it lapses sooner now than those believe who wait for it.
+        lease.into_iter().for_each(|lease| self.door.limiter().lease_changed(lease));
         renewal(&mut self.speaker(mouth.output), renewed);
         None
     }
