@@ -51,6 +51,7 @@ use route::Route;
 
 pub use readiness::{Readiness, State};
 pub use route::RouteName;
+pub use wire::limit::limit_as_json;
 
 /// The longest body that is read.
 pub const LARGEST_BODY: usize = 1 << 20;

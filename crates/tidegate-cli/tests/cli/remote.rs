@@ -1,0 +1,10 @@
+//! The commands that talk to a server, with a server that really runs.
+
+mod asks;
+mod leases;
+mod limits;
+mod reach;
+mod serving;
+mod tokens;
+
+pub(crate) use serving::Serving;
