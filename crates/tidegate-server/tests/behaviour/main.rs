@@ -6,6 +6,7 @@ mod decisions;
 mod frames;
 mod pipelines;
 mod reloading;
+mod refusals;
 mod replies;
 mod rules;
 mod stage;
