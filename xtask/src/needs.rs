@@ -25,6 +25,14 @@ const NEEDS: &[Need] = &[Need {
     purpose: "link Rust programs and build C parts of dependencies",
 }];
 
+/// What the benchmark of the service is made with. Nothing else needs them.
+const BENCH_NEEDS: &[Need] = &[
+    Need { program: "redis-server", packages: &["redis-server"], purpose: "measure Redis" },
+    Need { program: "redis-benchmark", packages: &["redis-tools"], purpose: "ask over RESP" },
+    Need { program: "nginx", packages: &["nginx-light"], purpose: "measure nginx" },
+    Need { program: "wrk", packages: &["wrk"], purpose: "ask over HTTP" },
+];
+
 /// Who runs this and where: what may be done about a missing program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Power {
@@ -38,9 +46,18 @@ enum Power {
 
 /// Makes sure that everything needed is there.
 pub(crate) fn meet() -> Outcome {
-    let missing = missing();
+    meet_all(NEEDS)
+}
+
+/// Makes sure that everything is there that the service is measured with.
+pub(crate) fn meet_for_bench() -> Outcome {
+    meet_all(BENCH_NEEDS)
+}
+
+fn meet_all(needs: &'static [Need]) -> Outcome {
+    let missing = missing(needs);
     if missing.is_empty() {
-        let names: Vec<&str> = NEEDS.iter().map(|need| need.program).collect();
+        let names: Vec<&str> = needs.iter().map(|need| need.program).collect();
         println!("found: {}", names.join(", "));
         return Ok(());
     }
@@ -48,10 +65,10 @@ pub(crate) fn meet() -> Outcome {
     if power != Power::Install {
         return Err(advice(&missing, power).into());
     }
-    install(&missing)
+    install(&missing, needs)
 }
 
-fn install(wanted: &[&Need]) -> Outcome {
+fn install(wanted: &[&Need], needs: &'static [Need]) -> Outcome {
     for arguments in [vec!["update", "-q"], install_arguments(wanted)] {
         let mut command = Command::new("apt-get");
         command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
@@ -60,12 +77,12 @@ fn install(wanted: &[&Need]) -> Outcome {
             return Err(format!("`{line}` failed; {}", advice(wanted, Power::Install)).into());
         }
     }
-    let missing = missing();
+    let missing = missing(needs);
     if missing.is_empty() { Ok(()) } else { Err(advice(&missing, Power::Install).into()) }
 }
 
-fn missing() -> Vec<&'static Need> {
-    NEEDS.iter().filter(|need| !exists(need.program)).collect()
+fn missing(needs: &'static [Need]) -> Vec<&'static Need> {
+    needs.iter().filter(|need| !exists(need.program)).collect()
 }
 
 fn install_arguments(missing: &[&Need]) -> Vec<&'static str> {

@@ -10,6 +10,7 @@ mod decision;
 mod instant;
 mod json;
 mod lines;
+mod log;
 mod pipe;
 mod remote;
 mod serve;

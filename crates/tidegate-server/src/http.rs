@@ -4,22 +4,25 @@
 //!   Request ──▶ route ──▶ who may? ──▶ handler ──▶ Response
 //!                 │          │            ├─ decisions, gate ──▶ Limiter ──▶ store
 //!                 │          │            ├─ leases, counts ───▶ Limiter ──▶ store
-//!                 │          │            └─ limits, overrides ─▶ Catalog
+//!                 │          │            ├─ limits, overrides ─▶ Catalog
+//!                 │          │            └─ metrics, index
 //!                 └──────────┴─▶ problem
 //! ```
 //!
 //! Whoever listens reads a request whole, finds out who calls ([`crate::tokens::Tokens`]), and hands both over. Nothing here
-//! reads a clock, a socket or the environment, so every answer can be tested as a pair of texts.
+//! reads a clock, a socket or the environment, so every answer can be tested as a pair of texts. (Whoever asks for `/metrics` makes the
+//! process look at itself.)
 //!
 //! Decided: a refusal is an answer with status 200; only the gate, whose callers look at nothing but the status, says 429.
 //! What the handlers know and what `openapi.json` says is held together by a test.
 //!
-//! Refused: a framework of routes and extractors. There are fifteen paths, and the order of checks (path, method, token,
+//! Refused: a framework of routes and extractors. There are seventeen paths, and the order of checks (path, method, token,
 //! size, body) is part of the contract.
 
 mod counts;
 mod decisions;
 mod gate;
+mod index;
 mod leases;
 mod limits;
 mod overrides;
@@ -40,11 +43,13 @@ use serde::Serialize;
 use tidegate::store::Unavailable;
 use tidegate::{FullStore, Limiter, Spoken, Tick};
 
+use crate::metrics::{self, Metrics};
 use crate::tokens::{Pass, Role, Who};
 use problem::{Code, Problem};
 use route::Route;
 
 pub use readiness::{Readiness, State};
+pub use route::RouteName;
 pub use wire::limit::limit_as_json;
 
 /// The longest body that is read.
@@ -64,8 +69,32 @@ pub struct Api<S: ?Sized> {
     limiter: Limiter,
     readiness: Arc<Readiness>,
     is_from_file: IsFromFile,
+    metrics: Arc<Metrics>,
     tick: Tick,
     store: Arc<S>,
+}
+
+/// A request that was answered, and what is counted of it.
+#[derive(Debug)]
+pub struct Answered {
+    /// What is sent back.
+    pub response: Response<Bytes>,
+    /// What the path was about.
+    pub route: RouteName,
+    /// If an order was decided: whether it was granted. A look decides nothing.
+    pub granted: Option<bool>,
+}
+
+/// What a handler says, and whether that is a grant or a refusal.
+struct Told {
+    response: Response<Bytes>,
+    granted: Option<bool>,
+}
+
+impl From<Response<Bytes>> for Told {
+    fn from(response: Response<Bytes>) -> Told {
+        Told { response, granted: None }
+    }
 }
 
 impl<S: FullStore + ?Sized> Api<S> {
@@ -73,7 +102,14 @@ impl<S: FullStore + ?Sized> Api<S> {
     pub fn new(store: Arc<S>, limiter: Limiter) -> Api<S> {
         let tick = store.capabilities().tick;
         let readiness = Arc::new(Readiness::new(State::Ready));
-        Api { limiter, readiness, is_from_file: Box::new(|_| false), tick, store }
+        let metrics = Arc::new(Metrics::new(1));
+        Api { limiter, readiness, is_from_file: Box::new(|_| false), metrics, tick, store }
+    }
+
+    /// Tells on `/metrics` what is counted here, beside what the store counts.
+    pub fn metrics(mut self, metrics: Arc<Metrics>) -> Api<S> {
+        self.metrics = metrics;
+        self
     }
 
     /// Says on `/readyz` what is said here.
@@ -90,27 +126,42 @@ impl<S: FullStore + ?Sized> Api<S> {
 
     /// Answers a request.
     pub async fn call(&self, request: Request<Bytes>, from: Who) -> Response<Bytes> {
-        let (head, body) = request.into_parts();
-        self.answer(&head, &body, &from).await.unwrap_or_else(Problem::into_response)
+        self.respond(request, from).await.response
     }
 
-    async fn answer(&self, head: &Parts, body: &[u8], from: &Who) -> Reply {
-        let route = Route::of(head.uri.path())?;
+    /// Answers a request, and says what there is to count of it.
+    pub async fn respond(&self, request: Request<Bytes>, from: Who) -> Answered {
+        let (head, body) = request.into_parts();
+        let (name, told) = match Route::of(head.uri.path()) {
+            Ok(route) => (route.name(), self.answer(&route, &head, &body, &from).await),
+            Err(problem) => (RouteName::Unknown, Err(problem)),
+        };
+        let Told { response, granted } = told.unwrap_or_else(|problem| problem.into_response().into());
+        Answered { response, route: name, granted }
+    }
+
+    async fn answer(&self, route: &Route, head: &Parts, body: &[u8], from: &Who) -> Result<Told, Problem> {
         let method = route.method(&head.method)?;
-        if let Some(open) = self.open(&route) {
-            return open;
+        if let Some(open) = self.open(route) {
+            return open.map(Told::from);
         }
         let pass = admitted(from, route.needs(method))?;
         if body.len() > LARGEST_BODY {
             let detail = format!("a body has at most {LARGEST_BODY} bytes, this one has {}", body.len());
             return Err(Problem::new(Code::TooLarge, detail));
         }
-        self.route(&route, &Call { head, method, body, pass }).await
+        let call = Call { head, method, body, pass };
+        match route {
+            Route::Acquire => self.acquire(&call).await,
+            Route::Gate(place) => Ok(self.gate(place.as_ref(), &call)),
+            _ => self.route(route, &call).await.map(Told::from),
+        }
     }
 
     /// What everybody may see.
     fn open(&self, route: &Route) -> Option<Reply> {
         match route {
+            Route::Index => Some(Ok(index::page())),
             Route::Health => Some(json(StatusCode::OK, &serde_json::json!({"status": "ok"}))),
             Route::Ready => Some(self.readiness.answer()),
             Route::OpenApi => Some(Ok(json_text(StatusCode::OK, OPENAPI))),
@@ -118,14 +169,18 @@ impl<S: FullStore + ?Sized> Api<S> {
         }
     }
 
+    /// What happened so far, as far as the caller may see it.
+    fn measured(&self, call: &Call<'_>) -> Response<Bytes> {
+        typed(metrics::CONTENT_TYPE, self.metrics.render_for(&self.limiter, call.pass))
+    }
+
     async fn route(&self, route: &Route, call: &Call<'_>) -> Reply {
         match (route, call.method) {
-            (Route::Acquire, _) => self.acquire(call).await,
+            (Route::Metrics, _) => Ok(self.measured(call)),
             (Route::Peek, _) => self.peek(call),
             (Route::Release, _) => self.release(call),
             (Route::Renew, _) => self.renew(call),
             (Route::Settle, _) => self.settle(call),
-            (Route::Gate(place), _) => Ok(self.gate(place.as_ref(), call)),
             (Route::Limits, &Method::POST) => self.add_limit(call),
             (Route::Limits, _) => self.list_limits(call),
             (Route::Limit(id), &Method::PUT) => self.set_limit(id, call),
@@ -135,7 +190,10 @@ impl<S: FullStore + ?Sized> Api<S> {
             (Route::Usage(id), _) => self.usage(id, call).await,
             (Route::Override(id, key), &Method::PUT) => self.put_override(id, key, call),
             (Route::Override(id, key), _) => self.delete_override(id, key, call),
-            (Route::Health | Route::Ready | Route::OpenApi, _) => {
+            (Route::Acquire | Route::Gate(_), _) => {
+                Err(Problem::new(Code::NotFound, "answered with what was decided"))
+            }
+            (Route::Index | Route::Health | Route::Ready | Route::OpenApi, _) => {
                 Err(Problem::new(Code::NotFound, "answered before anybody is asked for a token"))
             }
         }
@@ -201,9 +259,15 @@ fn json(status: StatusCode, body: &impl Serialize) -> Reply {
 }
 
 fn json_text(status: StatusCode, text: impl Into<Bytes>) -> Response<Bytes> {
-    let mut response = Response::new(text.into());
+    let mut response = typed("application/json", text);
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// Something of this media type.
+fn typed(media_type: &'static str, text: impl Into<Bytes>) -> Response<Bytes> {
+    let mut response = Response::new(text.into());
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     response
 }
 

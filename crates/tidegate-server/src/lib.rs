@@ -5,6 +5,9 @@
 //! decides when.
 
 pub mod http;
+pub mod metrics;
+pub mod reload;
 pub mod resp;
+pub mod rules;
 pub mod serve;
 pub mod tokens;

@@ -27,4 +27,4 @@ pub mod throttle;
 
 pub use door::Door;
 pub use doorman::Doorman;
-pub use session::{Answered, Awaited, Fed, Session, Then};
+pub use session::{Answered, Awaited, Fed, Session, Tally, Then};

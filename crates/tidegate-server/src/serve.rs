@@ -37,6 +37,7 @@ use tidegate::FullStore;
 use tokio::sync::Notify;
 
 use crate::http::Api;
+use crate::metrics::{Cut, DoorName, Metrics};
 use crate::resp::{Door, Doorman};
 use attempts::Attempts;
 use bounds::MOST_TURNED_AWAY;
@@ -54,6 +55,8 @@ pub struct Service {
     pub door: Door,
     /// Who may come in. The same that the RESP door asks.
     pub doorman: Arc<dyn Doorman>,
+    /// Where workers count what they do. The same that the API shows.
+    pub metrics: Arc<Metrics>,
 }
 
 /// Where a server listens, and how.
@@ -131,14 +134,15 @@ impl Server {
             ending: Ending::default(),
             left: Notify::new(),
         });
+        let metrics = service.metrics;
         let mut server =
             Server { http: here(&http), resp: here(&resp), house, threads: Vec::with_capacity(workers) };
         let (mut http, mut resp) = (http.into_iter(), resp.into_iter());
         for number in 0..workers {
             let ears = Ears { http: http.next(), resp: resp.next() };
-            let house = Arc::clone(&server.house);
+            let (house, counts) = (Arc::clone(&server.house), metrics.worker(number));
             let thread = std::thread::Builder::new().name(format!("worker-{number}"));
-            match thread.spawn(move || worker::work(house, ears)) {
+            match thread.spawn(move || worker::work(house, counts, ears)) {
                 Ok(handle) => server.threads.push(handle),
                 Err(error) => {
                     server.house.ending.tell();
@@ -213,32 +217,16 @@ impl fmt::Debug for House {
     }
 }
 
-/// Through which door somebody came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Gate {
-    Http,
-    Resp,
-}
-
-impl Gate {
-    const fn word(self) -> &'static str {
-        match self {
-            Gate::Http => "http",
-            Gate::Resp => "resp",
+/// What somebody is told for whom there is no room.
+const fn no_room(door: DoorName) -> &'static [u8] {
+    match door {
+        DoorName::Http => {
+            b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\n\
+              connection: close\r\nretry-after: 1\r\ncontent-length: 133\r\n\r\n\
+              {\"type\":\"about:blank\",\"title\":\"Too many connections\",\"status\":503,\"code\":\"overloaded\",\
+              \"detail\":\"there is no room now; try again soon\"}"
         }
-    }
-
-    /// What somebody is told for whom there is no room.
-    const fn no_room(self) -> &'static [u8] {
-        match self {
-            Gate::Http => {
-                b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\n\
-                  connection: close\r\nretry-after: 1\r\ncontent-length: 133\r\n\r\n\
-                  {\"type\":\"about:blank\",\"title\":\"Too many connections\",\"status\":503,\"code\":\"overloaded\",\
-                  \"detail\":\"there is no room now; try again soon\"}"
-            }
-            Gate::Resp => b"-UNAVAILABLE too many connections; try again soon\r\n",
-        }
+        DoorName::Resp => b"-UNAVAILABLE too many connections; try again soon\r\n",
     }
 }
 
@@ -255,26 +243,13 @@ pub(crate) enum Over {
     Cut(Cut),
 }
 
-/// Why a client was cut off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cut {
-    /// It said nothing for too long.
-    Idle,
-    /// It took too long to say something.
-    SlowRequest,
-    /// It did not take what it was answered.
-    SlowReader,
-}
-
 impl Over {
-    const fn word(self) -> &'static str {
+    /// Why the server ended it, if it did.
+    const fn cut(self) -> Option<Cut> {
         match self {
-            Over::Left => "left",
-            Over::Said => "said",
-            Over::Ending => "ending",
-            Over::Cut(Cut::Idle) => "idle",
-            Over::Cut(Cut::SlowRequest) => "slow_request",
-            Over::Cut(Cut::SlowReader) => "slow_reader",
+            Over::Left | Over::Said => None,
+            Over::Ending => Some(Cut::Draining),
+            Over::Cut(reason) => Some(reason),
         }
     }
 }
@@ -285,7 +260,7 @@ mod tests {
 
     #[test]
     fn who_is_turned_away_gets_a_whole_answer() {
-        let text = std::str::from_utf8(Gate::Http.no_room()).expect("text");
+        let text = std::str::from_utf8(no_room(DoorName::Http)).expect("text");
         let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
         assert!(head.contains(&format!("content-length: {}", body.len())), "{}", body.len());
         let json: serde_json::Value = serde_json::from_str(body).expect("JSON");

@@ -50,6 +50,7 @@ pub use server::{
 use diagnostic::Report;
 use fields::{LIMIT, SETTINGS};
 use limits::Ids;
+pub use limits::{RESERVED, is_reserved};
 use record::{Path, read_record};
 pub use source::LARGEST_FILE;
 use source::{Place, Source};

@@ -54,14 +54,14 @@ pub mod stream;
 pub mod text;
 
 pub use answer::{Answer, Answers, Denied, Detail, Grant, ItemReading, Outcome, Rejection};
-pub use catalog::{Catalog, Expect, Parting};
+pub use catalog::{Catalog, Edit, Edited, Expect, Parting};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use limiter::{
     Acquire, AskError, Decision, Denial, Granted, Lease, Limiter, Overview, Question, Renewal,
 };
 pub use store::{
-    Actual, FullStore, Gate, Gates, ItemCount, MapStore, Memory, MemoryStore, Observation, Settlement,
-    Spoken, Store,
+    Actual, Extent, FullStore, Gate, Gates, ItemCount, MapStore, Memory, MemoryStore, Observation,
+    Settlement, Spoken, Store,
 };
 pub use tidegate_core::{
     Amount, Ask, Capacity, Charge, Flaw, Hold, Intent, ItemSpec, LeaseId, Limit, LimitSpec, Mode, Order,

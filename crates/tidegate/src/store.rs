@@ -152,6 +152,11 @@ pub trait Store: Send + Sync {
     fn observe(&self, _limit_id: &str) -> Option<Observation> {
         None
     }
+
+    /// What all limits together take, and how many leases are open. `None` if the store does not count such things.
+    fn extent(&self) -> Option<Extent> {
+        None
+    }
 }
 
 /// A store that also knows its limits: all that a limiter needs.
@@ -193,6 +198,17 @@ pub struct Observation {
     pub rows: u64,
     /// About how many bytes the limit takes.
     pub bytes: usize,
+}
+
+/// What all limits of a store take together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// About how many bytes all rows take.
+    pub bytes: usize,
+    /// The most bytes they may take.
+    pub budget_bytes: usize,
+    /// How many leases are open.
+    pub leases: usize,
 }
 
 /// How often an item refused.

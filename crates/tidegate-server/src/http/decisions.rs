@@ -9,13 +9,15 @@ use tidegate_core::OnOutage;
 
 use super::problem::Problem;
 use super::wire::{ask, decision, read};
-use super::{Api, Call, Reply, json_text};
+use super::{Api, Call, Reply, Told, json_text};
+use crate::resp::throttle::{BELONGS, is_reserved};
 
 impl<S: FullStore + ?Sized> Api<S> {
     /// Takes what is asked for, at once or within the asker's patience.
-    pub(super) async fn acquire(&self, call: &Call<'_>) -> Reply {
+    pub(super) async fn acquire(&self, call: &Call<'_>) -> Result<Told, Problem> {
         let body: ask::Question<'_> = read(call.body)?;
         let asks = permitted(&body, call)?;
+        asks.iter().try_for_each(|ask| chargeable(ask.limit_id))?;
         let patience = body.patience()?;
         let decided = if patience.is_zero() {
             self.question(&body, &asks).try_acquire()
@@ -32,7 +34,7 @@ impl<S: FullStore + ?Sized> Api<S> {
         let body: ask::Question<'_> = read(call.body)?;
         let asks = permitted(&body, call)?;
         body.patience()?;
-        self.decided(self.question(&body, &asks).peek(), &asks)
+        self.decided(self.question(&body, &asks).peek(), &asks).map(|told| told.response)
     }
 
     fn question<'a>(&'a self, body: &'a ask::Question<'_>, asks: &'a [Ask<'a>]) -> Question<'a> {
@@ -49,12 +51,16 @@ impl<S: FullStore + ?Sized> Api<S> {
         }
     }
 
-    fn decided(&self, decided: Result<Decision, AskError>, asks: &[Ask<'_>]) -> Reply {
-        Ok(spoken(match decided {
-            Ok(decided) => decision::write(decided, self.tick),
-            Err(AskError::Unavailable(_)) => decision::by_rule(self.refusing(asks)?.as_ref()),
+    fn decided(&self, decided: Result<Decision, AskError>, asks: &[Ask<'_>]) -> Result<Told, Problem> {
+        let (granted, said) = match decided {
+            Ok(decided) => (decided.is_granted(), decision::write(decided, self.tick)),
+            Err(AskError::Unavailable(_)) => {
+                let refusing = self.refusing(asks)?;
+                (refusing.is_none(), decision::by_rule(refusing.as_ref()))
+            }
             Err(AskError::Rejected(rejection)) => return Err(rejection.into()),
-        }))
+        };
+        Ok(Told { response: spoken(said), granted: Some(granted) })
     }
 
     /// While the store cannot answer: the first of the limits that says no then, if any does.
@@ -69,6 +75,12 @@ impl<S: FullStore + ?Sized> Api<S> {
         }
         Ok(refusing)
     }
+}
+
+/// Whether this door may charge the limit: described buckets are forgotten when nobody has used them, and only their own door
+/// knows when that was.
+pub(super) fn chargeable(limit_id: &str) -> Result<(), Problem> {
+    if is_reserved(limit_id) { Err(Problem::bad_request(BELONGS)) } else { Ok(()) }
 }
 
 /// A decision as it is answered.

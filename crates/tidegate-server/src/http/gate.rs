@@ -4,54 +4,57 @@
 //! because a proxy passes on the one it was called with. If the store cannot answer, a limit that then admits is a 200, and
 //! one that denies a 503: there is nothing true to say about when to come back.
 
+use ::http::HeaderValue;
 use ::http::header::CACHE_CONTROL;
-use ::http::{HeaderValue, Response};
 use bytes::Bytes;
 use tidegate::layer::http::{describe, too_many_requests};
 use tidegate::{Ask, AskError, Decision, FullStore};
 
-use super::decisions::spoken;
+use super::decisions::{chargeable, spoken};
 use super::problem::Problem;
 use super::query::Query;
 use super::wire::decision;
-use super::{Api, Call, Reply};
+use super::{Api, Call, Told};
 
 impl<S: FullStore + ?Sized> Api<S> {
     /// Takes one, of the limit and for the key in the path or in the query. What it says is true once.
-    pub(super) fn gate(&self, place: Option<&(String, String)>, call: &Call<'_>) -> Response<Bytes> {
+    pub(super) fn gate(&self, place: Option<&(String, String)>, call: &Call<'_>) -> Told {
         let reply = match place {
             Some((limit_id, key)) => {
                 Query::read(call.head, &[]).and_then(|_| self.pass_one(limit_id, Some(key), call))
             }
             None => self.pass_queried(call),
         };
-        let mut reply = reply.unwrap_or_else(Problem::into_response);
-        reply.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        let mut reply = reply.unwrap_or_else(|problem| problem.into_response().into());
+        reply.response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         reply
     }
 
-    fn pass_queried(&self, call: &Call<'_>) -> Reply {
+    fn pass_queried(&self, call: &Call<'_>) -> Result<Told, Problem> {
         let query = Query::read(call.head, &["limit_id", "limit_key"])?;
         let missing = || Problem::bad_request("the parameter limit_id is missing");
         let limit_id = query.get("limit_id").ok_or_else(missing)?;
         self.pass_one(limit_id, query.get("limit_key"), call)
     }
 
-    fn pass_one(&self, limit_id: &str, key: Option<&str>, call: &Call<'_>) -> Reply {
+    fn pass_one(&self, limit_id: &str, key: Option<&str>, call: &Call<'_>) -> Result<Told, Problem> {
         call.concerns(limit_id)?;
+        chargeable(limit_id)?;
         let asks = [Ask::one(limit_id, key.map(str::as_bytes))];
         match self.limiter.asks(&asks).readings().try_acquire() {
             Ok(Decision::Granted(granted)) => {
                 let (at, readings) = (granted.at, granted.readings().to_vec());
                 let mut reply = spoken(decision::write(Decision::Granted(granted), self.tick));
                 describe(reply.headers_mut(), &readings, at);
-                Ok(reply)
+                Ok(Told { response: reply, granted: Some(true) })
             }
-            Ok(Decision::Denied(denial)) => Ok(too_many_requests(&denial).map(Bytes::from)),
+            Ok(Decision::Denied(denial)) => {
+                Ok(Told { response: too_many_requests(&denial).map(Bytes::from), granted: Some(false) })
+            }
             Err(AskError::Rejected(rejection)) => Err(rejection.into()),
             Err(AskError::Unavailable(unavailable)) => match self.refusing(&asks)? {
                 Some(_) => Err(unavailable.into()),
-                None => Ok(spoken(decision::by_rule(None))),
+                None => Ok(Told { response: spoken(decision::by_rule(None)), granted: Some(true) }),
             },
         }
     }

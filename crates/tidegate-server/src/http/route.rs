@@ -6,9 +6,68 @@ use super::problem::{Code, Problem};
 use super::query::decoded;
 use crate::tokens::Role;
 
+macro_rules! route_names {
+    ($($(#[$doc:meta])* $name:ident = $template:literal;)+) => {
+        /// A route without what is particular about one path: what metrics tell apart.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum RouteName { $($(#[$doc])* $name),+ }
+
+        impl RouteName {
+            /// Every route.
+            pub const ALL: &'static [RouteName] = &[$(RouteName::$name),+];
+
+            /// Its template, as in `openapi.json`.
+            pub const fn template(self) -> &'static str {
+                match self { $(RouteName::$name => $template),+ }
+            }
+        }
+    };
+}
+
+route_names! {
+    /// The first page.
+    Index = "/";
+    /// Whether the process is alive.
+    Health = "/healthz";
+    /// Whether it may be sent requests.
+    Ready = "/readyz";
+    /// What the door speaks.
+    OpenApi = "/openapi.json";
+    /// What happened so far.
+    Metrics = "/metrics";
+    /// Take.
+    Acquire = "/v1/acquire";
+    /// Look.
+    Peek = "/v1/peek";
+    /// Give a lease back.
+    Release = "/v1/release";
+    /// Move a lease's end.
+    Renew = "/v1/renew";
+    /// Correct a held charge.
+    Settle = "/v1/settle";
+    /// Take one, with the limit and the key in the query.
+    GateQuery = "/v1/gate";
+    /// Take one, with the limit and the key in the path.
+    Gate = "/v1/gate/{id}/{key}";
+    /// All limits.
+    Limits = "/v1/limits";
+    /// One limit.
+    Limit = "/v1/limits/{id}";
+    /// Zero its counts.
+    Reset = "/v1/limits/{id}/reset";
+    /// Look at its counts.
+    Usage = "/v1/limits/{id}/usage";
+    /// An exception of it.
+    Override = "/v1/limits/{id}/overrides/{key}";
+    /// There is nothing at the path, or it was not understood.
+    Unknown = "other";
+}
+
 /// What a path is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Route {
+    Index,
+    Metrics,
     Health,
     Ready,
     OpenApi,
@@ -33,6 +92,8 @@ impl Route {
         let parts: Vec<&str> = path.split('/').skip(1).collect();
         let text = |part: &str| decoded(part, "a part of the path");
         Ok(match parts[..] {
+            [""] => Route::Index,
+            ["metrics"] => Route::Metrics,
             ["healthz"] => Route::Health,
             ["readyz"] => Route::Ready,
             ["openapi.json"] => Route::OpenApi,
@@ -54,6 +115,29 @@ impl Route {
         })
     }
 
+    /// Its name.
+    pub(super) fn name(&self) -> RouteName {
+        match self {
+            Route::Index => RouteName::Index,
+            Route::Metrics => RouteName::Metrics,
+            Route::Health => RouteName::Health,
+            Route::Ready => RouteName::Ready,
+            Route::OpenApi => RouteName::OpenApi,
+            Route::Acquire => RouteName::Acquire,
+            Route::Peek => RouteName::Peek,
+            Route::Release => RouteName::Release,
+            Route::Renew => RouteName::Renew,
+            Route::Settle => RouteName::Settle,
+            Route::Gate(None) => RouteName::GateQuery,
+            Route::Gate(Some(_)) => RouteName::Gate,
+            Route::Limits => RouteName::Limits,
+            Route::Limit(_) => RouteName::Limit,
+            Route::Reset(_) => RouteName::Reset,
+            Route::Usage(_) => RouteName::Usage,
+            Route::Override(..) => RouteName::Override,
+        }
+    }
+
     /// The method as it is answered (`HEAD` like `GET`), if the path knows it.
     pub(super) fn method<'m>(&self, method: &'m Method) -> Result<&'m Method, Problem> {
         let allow = self.allow();
@@ -72,7 +156,12 @@ impl Route {
     /// The methods of the path, as in an `Allow` field; none are named where any will do.
     fn allow(&self) -> &'static str {
         match self {
-            Route::Health | Route::Ready | Route::OpenApi | Route::Usage(_) => "GET, HEAD",
+            Route::Index
+            | Route::Metrics
+            | Route::Health
+            | Route::Ready
+            | Route::OpenApi
+            | Route::Usage(_) => "GET, HEAD",
             Route::Acquire
             | Route::Peek
             | Route::Release
@@ -89,7 +178,13 @@ impl Route {
     /// The least role that may do this.
     pub(super) fn needs(&self, method: &Method) -> Role {
         match self {
-            Route::Health | Route::Ready | Route::OpenApi | Route::Peek | Route::Usage(_) => Role::Read,
+            Route::Index
+            | Route::Metrics
+            | Route::Health
+            | Route::Ready
+            | Route::OpenApi
+            | Route::Peek
+            | Route::Usage(_) => Role::Read,
             Route::Acquire | Route::Release | Route::Renew | Route::Settle | Route::Gate(_) => Role::Decide,
             Route::Limits | Route::Limit(_) if *method == Method::GET => Role::Read,
             Route::Limits | Route::Limit(_) | Route::Reset(_) | Route::Override(..) => Role::Admin,

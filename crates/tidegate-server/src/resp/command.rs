@@ -12,7 +12,7 @@ use std::time::Duration;
 use tidegate::{Amount, Intent};
 
 use super::frame::Arguments;
-use super::throttle::{self, Bucket};
+use super::throttle::{self, BELONGS, Bucket};
 use crate::tokens::Role;
 
 /// What a client says.
@@ -316,7 +316,7 @@ fn question<'i>(intent: Intent, arguments: &Arguments<'i, '_>) -> Result<Questio
         text: format!("unknown limit '{}'", at(1).escape_ascii()).into(),
     })?;
     if throttle::is_reserved(limit_id) {
-        return Err(Mistake::err("limits of this name belong to CL.THROTTLE and THROTTLE"));
+        return Err(Mistake::err(BELONGS));
     }
     Ok(Question { intent, limit_id, key: at(2), count, request_id })
 }

@@ -26,10 +26,13 @@ use super::door::Door;
 use super::frame::{Frame, Framing, Reader};
 use super::reply::{Protocol, Writer};
 use super::throttle::RESERVED;
-use crate::tokens::Pass;
+use crate::tokens::{Pass, Shown};
 
 /// How much may be said before some of it has to be written: who asks much and reads nothing must not fill the memory.
 pub const LARGEST_OUTPUT: usize = 256 * 1024;
+
+/// What somebody is told who has shown no token.
+const NOAUTH: &str = "NOAUTH";
 
 /// One connection.
 #[derive(Debug)]
@@ -38,15 +41,27 @@ pub struct Session {
     id: u64,
     protocol: Protocol,
     pass: Option<Pass>,
+    /// The token by which it has the pass, if it has shown one.
+    shown: Option<Shown>,
+    /// How things stood at the door when it got the pass.
+    generation: u64,
     name: Box<[u8]>,
     reader: Reader,
     room: Room,
     answers: Option<Answers>,
     /// Whom the answers belong to that somebody else is deciding.
-    owed: Vec<Due>,
+    owed: Vec<Owed>,
     /// How many tokens were shown that nobody knows, and that nobody was told of.
     failures: u32,
+    tally: Tally,
     state: State,
+}
+
+/// Somebody who is to be answered when somebody else has decided.
+#[derive(Debug)]
+struct Owed {
+    due: Due,
+    intent: Intent,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +81,41 @@ pub struct Fed {
     pub durable: Option<Lsn>,
     /// What to do when it is written.
     pub then: Then,
+    /// What was done, for whoever counts; also what was said by [`Session::resume`] before.
+    pub tally: Tally,
+}
+
+/// What was done, in numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tally {
+    /// Commands that are done with.
+    pub commands: u64,
+    /// Orders that were granted. Looks are not counted.
+    pub granted: u64,
+    /// Orders that were refused.
+    pub refused: u64,
+    /// Tokens that nobody knows, and commands of those who have shown none.
+    pub failed_auths: u64,
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, more: Tally) {
+        self.commands += more.commands;
+        self.granted += more.granted;
+        self.refused += more.refused;
+        self.failed_auths += more.failed_auths;
+    }
+}
+
+impl Tally {
+    /// One more order was answered, if it was one.
+    fn order(&mut self, intent: Intent, answers: &Answers, index: usize) {
+        if let (Intent::Acquire, Some(Ok(answer))) = (intent, answers.get(index)) {
+            let is_granted = answer.is_granted();
+            self.granted += u64::from(is_granted);
+            self.refused += u64::from(!is_granted);
+        }
+    }
 }
 
 /// What to do next.
@@ -147,7 +197,9 @@ impl Session {
     pub fn new(door: Arc<Door>) -> Session {
         Session {
             id: door.next_id(),
+            generation: door.generation(),
             pass: door.unknown_guest(),
+            shown: None,
             door,
             protocol: Protocol::default(),
             name: Box::default(),
@@ -156,6 +208,7 @@ impl Session {
             answers: None,
             owed: Vec::new(),
             failures: 0,
+            tally: Tally::default(),
             state: State::Open,
         }
     }
@@ -173,6 +226,7 @@ impl Session {
 
     /// Answers what `input` says, behind what is in `output` already. While something is awaited, nothing is consumed.
     pub fn feed(&mut self, input: &[u8], output: &mut Vec<u8>) -> Fed {
+        self.look_at_pass();
         let mut mouth = Mouth { output, durable: None };
         let mut entries = self.room.take();
         let (consumed, then) = match self.state {
@@ -186,7 +240,17 @@ impl Session {
             Then::Wait(_) => State::Waiting,
             _ => self.state,
         };
-        Fed { consumed, durable: mouth.durable, then }
+        Fed { consumed, durable: mouth.durable, then, tally: std::mem::take(&mut self.tally) }
+    }
+
+    /// Whoever was let in may have to show again that they may be here. The number is read first: if things change while the doorman
+    /// thinks, they are looked at once more the next time.
+    fn look_at_pass(&mut self) {
+        let generation = self.door.generation();
+        if generation != self.generation {
+            self.generation = generation;
+            self.pass = self.door.admit_again(self.shown.as_ref());
+        }
     }
 
     /// Says what was awaited. Afterwards the rest of the input is fed again.
@@ -196,11 +260,16 @@ impl Session {
         }
         self.state = State::Open;
         let owed = std::mem::take(&mut self.owed);
+        let mut tally = self.tally;
         let mut speaker = self.speaker(output);
         match answered {
             Answered::Decisions(Ok(answers)) => {
-                owed.iter().enumerate().for_each(|(index, due)| speaker.say(due, &answers, index));
+                for (index, owed) in owed.iter().enumerate() {
+                    tally.order(owed.intent, &answers, index);
+                    speaker.say(&owed.due, &answers, index);
+                }
                 self.answers = Some(answers);
+                self.tally = tally;
             }
             Answered::Decisions(Err(error)) => {
                 for _ in &owed {
@@ -241,12 +310,16 @@ impl Session {
                 }
             };
             match self.read(rest, framing) {
-                Ok(Said::Decision(entry)) => entries.push(entry),
+                Ok(Said::Decision(entry)) => {
+                    self.tally.commands += 1;
+                    entries.push(entry);
+                }
                 said => {
                     // What was said before is answered before, and perhaps elsewhere; then this is read once more.
                     if let Some(wait) = self.decide(entries, mouth) {
                         return (consumed, wait);
                     }
+                    self.tally.commands += 1;
                     match self.answer(said, rest, mouth) {
                         None => {}
                         Some(Stop::Wait(awaited)) => return (consumed + length, Then::Wait(awaited)),
@@ -272,23 +345,26 @@ impl Session {
             return None;
         }
         let answers = self.answers.take().unwrap_or_else(|| Answers::new(Detail::Readings));
-        let answers = match self.room.submit(entries, self.door.store(), answers) {
+        let answers = match self.room.submit(entries, self.door.limiter(), answers) {
             Spoken::Now(answers) => answers,
             Spoken::Durable(answers, lsn) => {
                 mouth.not_before(lsn);
                 answers
             }
             Spoken::Later(later) => {
-                self.owed.extend(entries.drain(..).map(|entry| entry.due));
+                self.owed.extend(entries.drain(..).map(|Entry { due, intent, .. }| Owed { due, intent }));
                 return Some(Then::Wait(Awaited::Decisions(later)));
             }
         };
+        let mut tally = self.tally;
         let mut speaker = self.speaker(mouth.output);
         for (index, entry) in entries.iter().enumerate() {
+            tally.order(entry.intent, &answers, index);
             speaker.say(&entry.due, &answers, index);
         }
         entries.clear();
         self.answers = Some(answers);
+        self.tally = tally;
         None
     }
 
@@ -313,7 +389,7 @@ impl Session {
                 text: format!("a token of role {} may not run the '{}' command", pass.role.word(), form.name)
                     .into(),
             }),
-            (_, None) => Err(Mistake { code: "NOAUTH", text: "Authentication required.".into() }),
+            (_, None) => Err(Mistake { code: NOAUTH, text: "Authentication required.".into() }),
         }
     }
 
@@ -361,6 +437,7 @@ impl Session {
             Ok(Said::Other(command)) => command,
             Ok(Said::Decision(_)) => return None,
             Err((mistake, framing)) => {
+                self.tally.failed_auths += u64::from(mistake.code == NOAUTH);
                 self.writer(mouth.output).error(mistake.code, mistake.text);
                 return (framing == Framing::Line).then_some(Stop::Close);
             }
@@ -388,7 +465,8 @@ impl Session {
     }
 
     fn release(&mut self, lease: &[u8], mouth: &mut Mouth<'_>) -> Option<Awaited> {
-        let released = match lease_id(lease).map(|lease| self.door.store().release(lease)) {
+        let lease = lease_id(lease);
+        let released = match lease.map(|lease| self.door.store().release(lease)) {
             // What is no lease was never granted.
             None => false,
             Some(Spoken::Now(released)) => released,
@@ -398,12 +476,14 @@ impl Session {
             }
             Some(Spoken::Later(later)) => return Some(Awaited::Release(later)),
         };
+        lease.into_iter().for_each(|lease| self.door.limiter().lease_changed(lease));
         self.writer(mouth.output).integer(i64::from(released));
         None
     }
 
     fn renew(&mut self, lease: &[u8], ttl: Duration, mouth: &mut Mouth<'_>) -> Option<Awaited> {
-        let renewed = match lease_id(lease).map(|lease| self.door.store().renew(lease, Some(ttl))) {
+        let lease = lease_id(lease);
+        let renewed = match lease.map(|lease| self.door.store().renew(lease, Some(ttl))) {
             None => Ok(None),
             Some(Spoken::Now(renewed)) => renewed,
             Some(Spoken::Durable(renewed, lsn)) => {
@@ -412,6 +492,8 @@ impl Session {
             }
             Some(Spoken::Later(later)) => return Some(Awaited::Renew(later)),
         };
+        // Perhaps it lapses sooner now than those believe who wait for it.
+        lease.into_iter().for_each(|lease| self.door.limiter().lease_changed(lease));
         renewal(&mut self.speaker(mouth.output), renewed);
         None
     }

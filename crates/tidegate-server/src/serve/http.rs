@@ -15,15 +15,17 @@ mod rest;
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::http::header::{AUTHORIZATION, RETRY_AFTER};
-use ::http::{HeaderMap, HeaderValue, Response};
+use ::http::{HeaderMap, HeaderValue, Request, Response};
 use bytes::Bytes;
 use tokio::net::TcpStream;
 
 use super::worker::Worker;
 use super::{House, Over};
 use crate::http::problem::{Code, Problem};
+use crate::http::{Answered, RouteName};
 use crate::tokens::{Pass, Who, bearer};
 
 /// Answers a client until either side has enough.
@@ -35,26 +37,33 @@ pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: Arc<Worker
 }
 
 impl House {
-    /// Who sends these fields from there; or what somebody is told who showed wrong tokens too often.
-    fn who(&self, fields: &HeaderMap, address: IpAddr) -> Result<Who, Box<Response<Bytes>>> {
+    /// Answers a request from there.
+    async fn answered(&self, request: Request<Bytes>, address: IpAddr) -> Answered {
+        match self.who(request.headers(), address) {
+            Ok(who) => self.api.respond(request, who).await,
+            Err(wait) => Answered { response: too_often(wait), route: RouteName::Unknown, granted: None },
+        }
+    }
+
+    /// Who sends these fields from there; or how long somebody has to wait who showed wrong tokens too often.
+    fn who(&self, fields: &HeaderMap, address: IpAddr) -> Result<Who, Duration> {
         if self.doorman.is_open() {
             return Ok(Who::Known(Pass::everything()));
         }
         let Some(token) = fields.get(AUTHORIZATION).and_then(|field| bearer(field.as_bytes())) else {
             return Ok(Who::Stranger);
         };
-        if let Some(pass) = self.doorman.admit(token) {
-            return Ok(Who::Known(pass));
-        }
-        match self.attempts.failed(address) {
-            None => Ok(Who::Stranger),
-            Some(wait) => {
-                let detail = "too many wrong tokens came from this address";
-                let mut response = Problem::new(Code::TooManyAttempts, detail).into_response();
-                let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-                response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
-                Err(Box::new(response))
-            }
+        match self.doorman.admit(token) {
+            Some(pass) => Ok(Who::Known(pass)),
+            None => self.attempts.failed(address).map_or(Ok(Who::Stranger), Err),
         }
     }
+}
+
+fn too_often(wait: Duration) -> Response<Bytes> {
+    let detail = "too many wrong tokens came from this address";
+    let mut response = Problem::new(Code::TooManyAttempts, detail).into_response();
+    let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    response
 }

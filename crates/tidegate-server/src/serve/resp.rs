@@ -11,13 +11,14 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 
+use super::Over;
 use super::desk::{Desk, at_the_desk};
 use super::saying::say;
 use super::watch::{Interruption, Watch};
 use super::worker::Worker;
-use super::{Cut, Over};
+use crate::metrics::Cut;
 use crate::resp::reply::Writer;
-use crate::resp::{Awaited, Session, Then};
+use crate::resp::{Awaited, Session, Tally, Then};
 
 const TOO_MANY_FAILURES: &str = "too many failed attempts from this address; wait a minute";
 
@@ -106,10 +107,12 @@ impl Line {
 
     /// Answers the first `length` bytes of the input.
     fn answer(&mut self, length: usize, desk: &mut Desk) -> Next {
-        let mut done = 0;
+        let (mut done, mut tally) = (0, Tally::default());
+        let start = self.worker.stopwatch.raw();
         loop {
             let fed = self.session.feed(&desk.input[done..length], &mut desk.output);
             done += fed.consumed;
+            tally += fed.tally;
             let next = match fed.then {
                 Then::Feed if self.has_failed_too_often(&mut desk.output) => Next::Close,
                 Then::Feed => Next::Say,
@@ -122,6 +125,7 @@ impl Line {
                 continue;
             }
             self.keep(&desk.input[done..length]);
+            self.worker.counts.resp_fed(&tally, self.worker.since(start));
             return if is_said || !matches!(next, Next::Read) { next } else { Next::Say };
         }
     }

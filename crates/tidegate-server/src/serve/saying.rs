@@ -6,7 +6,8 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::{Cut, Over};
+use super::Over;
+use crate::metrics::Cut;
 
 /// Waits until the client has taken everything, for `patience` at most between two pieces.
 pub(super) async fn say(stream: &TcpStream, text: &[u8], patience: Duration) -> Result<(), Over> {

@@ -16,7 +16,8 @@ use tokio::runtime::Builder;
 use super::beat::Beat;
 use super::bounds::FAREWELL;
 use super::crowd::Seat;
-use super::{Gate, House, http, resp};
+use super::{House, http, no_room, resp};
+use crate::metrics::{DoorName, WorkerMetrics};
 
 /// How long a worker waits when the system has no more sockets to give.
 const SHORTAGE: Duration = Duration::from_millis(50);
@@ -26,6 +27,16 @@ const SHORTAGE: Duration = Duration::from_millis(50);
 pub(super) struct Worker {
     pub(super) house: Arc<House>,
     pub(super) beat: Arc<Beat>,
+    pub(super) counts: Arc<WorkerMetrics>,
+    /// For how long things take; nothing is decided by it.
+    pub(super) stopwatch: quanta::Clock,
+}
+
+impl Worker {
+    /// Nanoseconds since `start`, which [`quanta::Clock::raw`] said.
+    pub(super) fn since(&self, start: u64) -> u64 {
+        self.stopwatch.delta_as_nanos(start, self.stopwatch.raw())
+    }
 }
 
 /// What a worker listens on.
@@ -36,18 +47,18 @@ pub(super) struct Ears {
 }
 
 /// Works until the server ends and the last connection is over, or has had its time.
-pub(super) fn work(house: Arc<House>, ears: Ears) -> io::Result<()> {
+pub(super) fn work(house: Arc<House>, counts: Arc<WorkerMetrics>, ears: Ears) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let worker = Arc::new(Worker { house, beat: Beat::new() });
+        let worker = Arc::new(Worker { house, beat: Beat::new(), counts, stopwatch: quanta::Clock::new() });
         tokio::spawn(Arc::clone(&worker.beat).go());
         let http = ears.http.map(TcpListener::from_std).transpose()?;
         let resp = ears.resp.map(TcpListener::from_std).transpose()?;
-        let doors = [(Gate::Http, http), (Gate::Resp, resp)];
+        let doors = [(DoorName::Http, http), (DoorName::Resp, resp)];
         let accepting: Vec<_> = doors
             .into_iter()
-            .filter_map(|(gate, listener)| listener.map(|listener| (gate, listener)))
-            .map(|(gate, listener)| tokio::spawn(accept(listener, gate, Arc::clone(&worker))))
+            .filter_map(|(door, listener)| listener.map(|listener| (door, listener)))
+            .map(|(door, listener)| tokio::spawn(accept(listener, door, Arc::clone(&worker))))
             .collect();
         for each in accepting {
             // It ends when it is told to; if it panicked, the other doors and workers go on.
@@ -60,7 +71,7 @@ pub(super) fn work(house: Arc<House>, ears: Ears) -> io::Result<()> {
 }
 
 /// Lets in who comes, until the server ends.
-async fn accept(listener: TcpListener, gate: Gate, worker: Arc<Worker>) {
+async fn accept(listener: TcpListener, door: DoorName, worker: Arc<Worker>) {
     let ending = worker.house.ending.clone();
     let mut told = std::pin::pin!(ending.told());
     loop {
@@ -73,10 +84,10 @@ async fn accept(listener: TcpListener, gate: Gate, worker: Arc<Worker>) {
         });
         match accepted.await {
             None => return,
-            Some(Ok((stream, address))) => admit(stream, address, gate, &worker),
+            Some(Ok((stream, address))) => admit(stream, address, door, &worker),
             Some(Err(error)) if is_the_clients(&error) => {}
             Some(Err(error)) => {
-                tracing::warn!(door = gate.word(), %error, "cannot accept connections; trying again");
+                tracing::warn!(door = door.word(), %error, "cannot accept connections; trying again");
                 tokio::time::sleep(SHORTAGE).await;
             }
         }
@@ -91,37 +102,53 @@ fn is_the_clients(error: &io::Error) -> bool {
     )
 }
 
-fn admit(stream: TcpStream, address: SocketAddr, gate: Gate, worker: &Arc<Worker>) {
+fn admit(stream: TcpStream, address: SocketAddr, door: DoorName, worker: &Arc<Worker>) {
     // Answers are small and whole; waiting for more to say would only make them late.
     let _as_it_is = stream.set_nodelay(true);
     match worker.house.crowd.enter() {
         Some(seat) => {
-            let worker = Arc::clone(worker);
-            tokio::spawn(attend(stream, address, gate, worker, seat));
+            worker.counts.opened(door);
+            tokio::spawn(attend(stream, address, door, Arc::clone(worker), seat));
         }
         None => {
+            worker.counts.refused_connection(door);
             if let Some(seat) = worker.house.turned_away.enter() {
-                tokio::spawn(turn_away(stream, gate, seat));
+                tokio::spawn(turn_away(stream, door, seat));
             }
         }
     }
 }
 
-async fn attend(stream: TcpStream, address: SocketAddr, gate: Gate, worker: Arc<Worker>, seat: Seat) {
-    let house = Arc::clone(&worker.house);
-    let over = match gate {
-        Gate::Http => http::serve(stream, address.ip(), worker).await,
-        Gate::Resp => resp::serve(stream, address.ip(), worker).await,
+async fn attend(stream: TcpStream, address: SocketAddr, door: DoorName, worker: Arc<Worker>, seat: Seat) {
+    let attendance = Attendance { worker: Arc::clone(&worker), door, _seat: seat };
+    let over = match door {
+        DoorName::Http => http::serve(stream, address.ip(), worker).await,
+        DoorName::Resp => resp::serve(stream, address.ip(), worker).await,
     };
-    tracing::debug!(door = gate.word(), peer = %address, over = over.word(), "connection over");
-    drop(seat);
-    house.somebody_left();
+    if let Some(reason) = over.cut() {
+        attendance.worker.counts.cut(door, reason);
+    }
+    tracing::debug!(door = door.word(), peer = %address, over = ?over, "connection over");
+}
+
+/// That somebody is here. However they leave, also by a panic, they are not counted any more.
+struct Attendance {
+    worker: Arc<Worker>,
+    door: DoorName,
+    _seat: Seat,
+}
+
+impl Drop for Attendance {
+    fn drop(&mut self) {
+        self.worker.counts.closed(self.door);
+        self.worker.house.somebody_left();
+    }
 }
 
 /// Tells somebody for whom there is no room that this is so.
-async fn turn_away(mut stream: TcpStream, gate: Gate, seat: Seat) {
+async fn turn_away(mut stream: TcpStream, door: DoorName, seat: Seat) {
     let farewell = async {
-        stream.write_all(gate.no_room()).await?;
+        stream.write_all(no_room(door)).await?;
         stream.shutdown().await?;
         // What they said is read and thrown away, or the kernel would throw away the answer instead.
         let mut heard = [0; 1024];

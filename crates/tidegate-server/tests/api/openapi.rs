@@ -37,6 +37,11 @@ pub(crate) fn knows(line: &str, response: &Response<Bytes>) {
     );
 }
 
+/// The templates of all paths.
+pub(crate) fn templates() -> Vec<&'static str> {
+    DOCUMENT["paths"].as_object().expect("paths").keys().map(String::as_str).collect()
+}
+
 /// The template of a path, and what can be done there.
 fn operations(path: &str) -> Option<(&'static str, &'static Value)> {
     let paths = DOCUMENT["paths"].as_object().expect("paths");
@@ -56,7 +61,7 @@ fn operations(path: &str) -> Option<(&'static str, &'static Value)> {
 fn the_door_knows_every_path_of_the_document() {
     let stage = Stage::empty();
     let paths = DOCUMENT["paths"].as_object().expect("paths");
-    assert_eq!(paths.len(), 15);
+    assert_eq!(paths.len(), 17);
     for (template, operations) in paths {
         let path = template.replace("{id}", "no%2Fsuch").replace("{key}", "u");
         for method in METHODS {

@@ -10,7 +10,7 @@ use crate::stage::Stage;
 fn other_paths_are_not_found() {
     let stage = Stage::empty();
     for path in [
-        "/",
+        "/metrics/",
         "/v1",
         "/v1/",
         "/v2/acquire",

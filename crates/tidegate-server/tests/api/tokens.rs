@@ -4,7 +4,8 @@ use tidegate_server::tokens::{Role, Who};
 
 use crate::stage::{Stage, holder};
 
-const CALLS: [(&str, &str, Role); 16] = [
+const CALLS: [(&str, &str, Role); 17] = [
+    ("GET /metrics", "", Role::Read),
     ("POST /v1/peek", r#"{"limit_id": "shop/a", "limit_key": "k"}"#, Role::Read),
     ("GET /v1/limits", "", Role::Read),
     ("GET /v1/limits/shop%2Fa", "", Role::Read),
@@ -35,7 +36,7 @@ fn strangers_see_only_how_the_server_is() {
         assert_eq!(told.header("www-authenticate"), Some("Bearer"), "{line}");
         told.problem(401, "unauthorized");
     }
-    for path in ["/healthz", "/readyz", "/openapi.json"] {
+    for path in ["/", "/healthz", "/readyz", "/openapi.json"] {
         stage.ask_as(&Who::Stranger, &format!("GET {path}"), &[], "").is(200);
     }
 }
@@ -64,6 +65,9 @@ fn a_token_is_for_the_limits_of_its_prefix() {
         match line {
             "GET /v1/limits" | "HEAD /v1/limits" => {
                 told.is(200).says(r#"{"limits": [], "next": null}"#);
+            }
+            "GET /metrics" => {
+                assert!(!told.is(200).text().contains("shop/a"));
             }
             // A lease's id says nothing about its limits.
             "POST /v1/release" => {

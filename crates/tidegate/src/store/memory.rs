@@ -17,6 +17,7 @@ mod counts;
 mod crowds;
 mod deciding;
 mod edition;
+mod edits;
 mod gallery;
 mod gate;
 mod holding;
@@ -43,13 +44,13 @@ use hashbrown::HashMap;
 use tidegate_core::{LeaseId, Limit, LimitSpec, Order, Tick, Timestamp};
 
 use crate::answer::{Answers, Rejection};
-use crate::catalog::{Catalog, Change, Expect, Parting, PutError, Watcher};
+use crate::catalog::{ApplyError, Catalog, Change, Edit, Edited, Expect, Parting, PutError, Watcher};
 use crate::clock::Clock;
 use crate::store::deciding::{check_key, check_ttl};
 use crate::store::leases::{Lease, Leases};
 use crate::store::requests::Requests;
 use crate::store::{
-    Actual, Atomicity, Capabilities, Observation, Reach, Settlement, Spoken, Store, Survival, Usage,
+    Actual, Atomicity, Capabilities, Extent, Observation, Reach, Settlement, Spoken, Store, Survival, Usage,
 };
 
 use budget::Budget;
@@ -178,6 +179,10 @@ impl Store for MemoryStore {
             bytes: tenant.bytes(),
         })
     }
+
+    fn extent(&self) -> Option<Extent> {
+        Some(Extent { bytes: self.bytes(), budget_bytes: self.shared.budget.most(), leases: self.leases() })
+    }
 }
 
 impl Catalog for MemoryStore {
@@ -205,6 +210,13 @@ impl Catalog for MemoryStore {
             self.shared.tell(&Change::Removed(Arc::clone(limit)));
         }
         removed.is_some()
+    }
+
+    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
+        let _one_at_a_time = self.shared.changing();
+        let applied = self.shared.apply(edits)?;
+        applied.iter().filter_map(Edited::change).for_each(|change| self.shared.tell(&change));
+        Ok(applied)
     }
 
     fn watch(&self, watcher: Watcher) {

@@ -157,3 +157,21 @@ fn counts_are_read_while_others_decide() {
     assert_eq!((granted, seen.granted, seen.refused), (THREADS * ASKS / 2, granted, THREADS * ASKS / 2));
     assert_eq!(seen.items[0].refused, seen.refused);
 }
+
+#[test]
+fn a_store_tells_what_all_limits_take_together() {
+    let stage = Stage::new();
+    let before = stage.store.extent().expect("the memory store counts");
+    assert_eq!(before.leases, 0);
+    stage.put(LimitSpec::named("a").with(slots_of(5)));
+    stage.put(five_and_two());
+    let held = stage.limiter.ask("a", "ada").try_acquire().expect("a question");
+    assert!(stage.limiter.ask("l", "ada").try_acquire().expect("a question").is_granted());
+    let after = stage.store.extent().expect("the memory store counts");
+    assert_eq!((after.leases, after.bytes), (1, stage.store.bytes()));
+    assert!(before.bytes < after.bytes && after.bytes <= after.budget_bytes, "{before:?} {after:?}");
+    assert_eq!(after.budget_bytes, before.budget_bytes);
+    drop(held);
+    assert_eq!(stage.store.extent().map(|extent| extent.leases), Some(0));
+    assert_eq!(MapStore::new(SystemClock::new(), 7).extent(), None, "the plain store does not count");
+}

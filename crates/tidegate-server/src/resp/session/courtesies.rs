@@ -3,9 +3,10 @@
 //! Client libraries open a connection with `HELLO`, `AUTH`, `CLIENT SETINFO` or `SELECT`, keep it with `PING`, and look around with `COMMAND`
 //! and `INFO`. They get what Redis would say, as far as it is true here: there is one database, and one node.
 
-use super::{Mouth, Session};
+use super::{Mouth, NOAUTH, Session};
 use crate::resp::command::{Client, FORMS, Form, Hello, Inquiry};
 use crate::resp::reply::{Protocol, Writer};
+use crate::tokens::{Pass, Shown};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// What `INFO` says.
@@ -25,27 +26,35 @@ impl Session {
     pub(super) fn auth(&mut self, token: &[u8], mouth: &mut Mouth<'_>) {
         match self.door.admit(token) {
             Some(pass) => {
-                self.pass = Some(pass);
+                self.enter(pass, token);
                 self.writer(mouth.output).simple("OK");
             }
             None if self.door.is_open() => self.writer(mouth.output).error("ERR", NO_TOKENS),
-            None => {
-                self.failures += 1;
-                self.writer(mouth.output).error("WRONGPASS", WRONG_TOKEN);
-            }
+            None => self.wrong_token(mouth),
         }
+    }
+
+    fn enter(&mut self, pass: Pass, token: &[u8]) {
+        self.pass = Some(pass);
+        self.shown = Some(Shown::of(token));
+    }
+
+    fn wrong_token(&mut self, mouth: &mut Mouth<'_>) {
+        self.tally.failed_auths += 1;
+        self.failures += 1;
+        self.writer(mouth.output).error("WRONGPASS", WRONG_TOKEN);
     }
 
     pub(super) fn hello(&mut self, hello: &Hello<'_>, mouth: &mut Mouth<'_>) {
         if let Some(token) = hello.token {
-            let Some(pass) = self.door.admit(token) else {
-                self.failures += 1;
-                return self.writer(mouth.output).error("WRONGPASS", WRONG_TOKEN);
-            };
-            self.pass = Some(pass);
+            match self.door.admit(token) {
+                Some(pass) => self.enter(pass, token),
+                None => return self.wrong_token(mouth),
+            }
         }
         if self.pass.is_none() {
-            return self.writer(mouth.output).error("NOAUTH", HELLO_OUTSIDE);
+            self.tally.failed_auths += 1;
+            return self.writer(mouth.output).error(NOAUTH, HELLO_OUTSIDE);
         }
         if let Some(name) = hello.name {
             self.name = name.into();

@@ -19,9 +19,10 @@ use tokio::net::TcpStream;
 use super::rest::Rest;
 use crate::http::LARGEST_BODY;
 use crate::http::problem::{Code, Problem};
+use crate::metrics::Cut;
+use crate::serve::Over;
 use crate::serve::bounds::{LARGEST_HEAD, MOST_STREAMS};
 use crate::serve::worker::Worker;
-use crate::serve::{Cut, Over};
 
 /// What every HTTP/2 connection begins with.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
@@ -77,22 +78,18 @@ pub(super) async fn serve(stream: TcpStream, heard: Vec<u8>, address: IpAddr, wo
 }
 
 async fn answer(request: Request<Incoming>, address: IpAddr, worker: &Worker) -> Response<Bytes> {
-    let house = &worker.house;
     let (head, body) = request.into_parts();
-    let who = match house.who(&head.headers, address) {
-        Ok(who) => who,
-        Err(response) => return *response,
-    };
-    let Ok(body) = tokio::time::timeout(house.bounds.request, collected(body)).await else {
+    let Ok(body) = tokio::time::timeout(worker.house.bounds.request, collected(body)).await else {
         let mut response =
             Problem::new(Code::RequestTimeout, "the body did not come in time").into_response();
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         return response;
     };
-    match body {
-        Some(body) => house.api.call(Request::from_parts(head, body), who).await,
-        None => Problem::bad_request("the body is broken").into_response(),
-    }
+    let Some(body) = body else { return Problem::bad_request("the body is broken").into_response() };
+    let start = worker.stopwatch.raw();
+    let answered = worker.house.answered(Request::from_parts(head, body), address).await;
+    worker.counts.http_answered(&answered, worker.since(start));
+    answered.response
 }
 
 /// The whole body, or as much of it as shows that it is too large. `None` if it makes no sense.

@@ -6,17 +6,19 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use ::http::{Method, Request, Response};
+use ::http::{Method, Request};
 use bytes::Bytes;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::plain::{self, Heard};
+use crate::http::Answered;
+use crate::metrics::Cut;
+use crate::serve::Over;
 use crate::serve::desk::{Desk, at_the_desk};
 use crate::serve::saying::say;
 use crate::serve::watch::{Interruption, Watch};
 use crate::serve::worker::Worker;
-use crate::serve::{Cut, Over};
 
 /// How the lane was left.
 pub(super) enum Exit {
@@ -144,14 +146,12 @@ impl Line {
 
     async fn answer(&mut self, request: Request<Bytes>) -> Result<(), Over> {
         let is_head = request.method() == Method::HEAD;
+        let start = self.worker.stopwatch.raw();
         let house = Arc::clone(&self.worker.house);
-        let response = match house.who(request.headers(), self.address) {
-            Err(response) => *response,
-            Ok(who) => {
-                let call = std::pin::pin!(house.api.call(request, who));
-                self.unless_they_leave(call).await?
-            }
-        };
+        let answering = std::pin::pin!(house.answered(request, self.address));
+        let answered = self.unless_they_leave(answering).await?;
+        self.worker.counts.http_answered(&answered, self.worker.since(start));
+        let response = answered.response;
         let date = self.worker.beat.date();
         at_the_desk(|desk| {
             plain::write(&response, is_head, &date, &mut desk.output);
@@ -163,12 +163,12 @@ impl Line {
     /// Waits for an answer. A client that leaves meanwhile is not kept in anybody's line.
     async fn unless_they_leave(
         &mut self,
-        mut call: Pin<&mut impl Future<Output = Response<Bytes>>>,
-    ) -> Result<Response<Bytes>, Over> {
+        mut call: Pin<&mut impl Future<Output = Answered>>,
+    ) -> Result<Answered, Over> {
         let mut may_leave = self.kept.is_empty();
         std::future::poll_fn(|cx| {
-            if let Poll::Ready(response) = call.as_mut().poll(cx) {
-                return Poll::Ready(Ok(response));
+            if let Poll::Ready(answered) = call.as_mut().poll(cx) {
+                return Poll::Ready(Ok(answered));
             }
             if may_leave {
                 let mut byte = [0; 1];

@@ -109,6 +109,11 @@ impl Budget {
         }
     }
 
+    /// How many bytes may be taken.
+    pub(super) fn most(&self) -> usize {
+        self.most
+    }
+
     /// How many bytes are taken.
     pub(super) fn taken(&self) -> usize {
         self.taken.load(Ordering::Relaxed)

@@ -1,0 +1,134 @@
+//! How long things take and how large they are: counts between fixed bounds.
+
+use std::fmt::Display;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::page::{Family, Label};
+
+/// The bounds of what requests take, in nanoseconds: from a microsecond to ten seconds, three to each power of ten.
+pub(super) const DURATIONS: [u64; 22] = {
+    let mut bounds = [0; 22];
+    let (mut index, mut power) = (0, 1_000);
+    while index < bounds.len() {
+        bounds[index] = match index % 3 {
+            0 => power,
+            1 => power / 2 * 5,
+            _ => power * 5,
+        };
+        if index % 3 == 2 {
+            power *= 10;
+        }
+        index += 1;
+    }
+    bounds
+};
+
+/// The bounds of how many commands are answered at once: powers of two.
+pub(super) const BATCH_SIZES: [u64; 13] = {
+    let mut bounds = [1; 13];
+    let mut index = 1;
+    while index < bounds.len() {
+        bounds[index] = bounds[index - 1] * 2;
+        index += 1;
+    }
+    bounds
+};
+
+/// How many values were at most as large as each of `N` bounds, and above the one before.
+#[derive(Debug)]
+pub(super) struct Histogram<const N: usize> {
+    within: [AtomicU64; N],
+    beyond: AtomicU64,
+    sum: AtomicU64,
+}
+
+impl<const N: usize> Default for Histogram<N> {
+    fn default() -> Histogram<N> {
+        Histogram {
+            within: std::array::from_fn(|_| AtomicU64::new(0)),
+            beyond: AtomicU64::new(0),
+            sum: AtomicU64::new(0),
+        }
+    }
+}
+
+impl<const N: usize> Histogram<N> {
+    /// One more value.
+    #[inline]
+    pub(super) fn observe(&self, bounds: &[u64; N], value: u64) {
+        let place = bounds.partition_point(|&bound| bound < value);
+        self.within.get(place).unwrap_or(&self.beyond).fetch_add(1, Ordering::Relaxed);
+        self.sum.fetch_add(value, Ordering::Relaxed);
+    }
+}
+
+/// Histograms with the same bounds, added up.
+#[derive(Debug)]
+pub(super) struct Sum<const N: usize> {
+    within: [u64; N],
+    beyond: u64,
+    sum: u64,
+}
+
+impl<const N: usize> Sum<N> {
+    /// The sum of these.
+    pub(super) fn of<'a>(histograms: impl Iterator<Item = &'a Histogram<N>>) -> Sum<N> {
+        let mut sum = Sum { within: [0; N], beyond: 0, sum: 0 };
+        for histogram in histograms {
+            for (total, each) in sum.within.iter_mut().zip(&histogram.within) {
+                *total += each.load(Ordering::Relaxed);
+            }
+            sum.beyond += histogram.beyond.load(Ordering::Relaxed);
+            sum.sum = sum.sum.wrapping_add(histogram.sum.load(Ordering::Relaxed));
+        }
+        sum
+    }
+
+    /// Writes it with these labels; `say` puts a bound or a sum into words. The count is that of the buckets, so that the two always
+    /// agree, also while others count.
+    pub(super) fn write<S: Display>(
+        &self,
+        family: &mut Family<'_>,
+        labels: &[Label<'_>],
+        bounds: &[u64; N],
+        say: impl Fn(u64) -> S,
+    ) {
+        let mut count = 0;
+        let mut bucket = |bound: &str, more: u64| {
+            count += more;
+            let labels: Vec<Label<'_>> = labels.iter().copied().chain([("le", bound)]).collect();
+            family.suffixed("_bucket", &labels, count);
+        };
+        for (bound, more) in bounds.iter().zip(self.within) {
+            bucket(&say(*bound).to_string(), more);
+        }
+        bucket("+Inf", self.beyond);
+        family.suffixed("_sum", labels, say(self.sum));
+        family.suffixed("_count", labels, count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_bounded_from_a_microsecond_to_ten_seconds() {
+        assert_eq!(DURATIONS[..5], [1_000, 2_500, 5_000, 10_000, 25_000]);
+        assert_eq!(DURATIONS.last(), Some(&10_000_000_000));
+        assert!(DURATIONS.is_sorted() && BATCH_SIZES.is_sorted());
+        assert_eq!(BATCH_SIZES[..3], [1, 2, 4]);
+        assert_eq!(BATCH_SIZES.last(), Some(&4096));
+    }
+
+    #[test]
+    fn a_value_on_a_bound_is_within_it() {
+        let (one, other) = (Histogram::<2>::default(), Histogram::<2>::default());
+        for value in [0, 10, 11, 20] {
+            one.observe(&[10, 20], value);
+        }
+        other.observe(&[10, 20], 21);
+        let sum = Sum::of([&one, &other].into_iter());
+        assert_eq!((sum.within, sum.beyond, sum.sum), ([2, 2], 1, 62));
+    }
+}

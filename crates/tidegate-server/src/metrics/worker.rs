@@ -1,0 +1,213 @@
+//! The block of one worker: where whoever serves counts what it does.
+//!
+//! Additions are relaxed and go to lines of memory that belong to this worker alone, so that each costs a few nanoseconds and nobody
+//! waits. A task that moves to another worker may count on in its first block; sums are what is told.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::histogram::{BATCH_SIZES, DURATIONS, Histogram};
+use super::statuses::Statuses;
+use crate::http::{Answered, RouteName};
+use crate::resp::Tally;
+
+/// A door, as it is called in metrics and logs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DoorName {
+    /// HTTP.
+    Http,
+    /// RESP.
+    Resp,
+}
+
+impl DoorName {
+    /// Every door.
+    pub const ALL: [DoorName; 2] = [DoorName::Http, DoorName::Resp];
+
+    /// The word for it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            DoorName::Http => "http",
+            DoorName::Resp => "resp",
+        }
+    }
+}
+
+/// Why the server ended a connection that its client had not ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Cut {
+    /// Nothing came for too long.
+    Idle,
+    /// A request began, and its end did not come in time.
+    SlowRequest,
+    /// What was answered was not read in time.
+    SlowReader,
+    /// What came was too large.
+    TooLarge,
+    /// What came is not the protocol.
+    Protocol,
+    /// The server is about to end.
+    Draining,
+    /// Reading or writing failed.
+    Broken,
+}
+
+impl Cut {
+    /// Every reason.
+    pub const ALL: [Cut; 7] = [
+        Cut::Idle,
+        Cut::SlowRequest,
+        Cut::SlowReader,
+        Cut::TooLarge,
+        Cut::Protocol,
+        Cut::Draining,
+        Cut::Broken,
+    ];
+
+    /// The word for it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Cut::Idle => "idle",
+            Cut::SlowRequest => "slow_request",
+            Cut::SlowReader => "slow_reader",
+            Cut::TooLarge => "too_large",
+            Cut::Protocol => "protocol",
+            Cut::Draining => "draining",
+            Cut::Broken => "broken",
+        }
+    }
+}
+
+/// What one worker counted. It does not share a cache line with anybody else's.
+#[repr(align(128))]
+#[derive(Debug, Default)]
+pub struct WorkerMetrics {
+    doors: [DoorCounts; DoorName::ALL.len()],
+    pub(super) statuses: Statuses,
+    pub(super) batch_sizes: Histogram<{ BATCH_SIZES.len() }>,
+}
+
+/// What is counted at every door alike.
+#[derive(Debug, Default)]
+pub(super) struct DoorCounts {
+    pub(super) durations: Histogram<{ DURATIONS.len() }>,
+    pub(super) granted: AtomicU64,
+    pub(super) refused: AtomicU64,
+    pub(super) opened: AtomicU64,
+    pub(super) closed: AtomicU64,
+    pub(super) refused_connections: AtomicU64,
+    pub(super) failed_auths: AtomicU64,
+    pub(super) cut: [AtomicU64; Cut::ALL.len()],
+}
+
+impl WorkerMetrics {
+    /// A request was answered, so many nanoseconds after it had come in whole: its route, its status, what was decided, and whether
+    /// somebody was not let in.
+    #[inline]
+    pub fn http_answered(&self, answered: &Answered, nanos: u64) {
+        let status = answered.response.status().as_u16();
+        self.http_request(answered.route, status, nanos);
+        if let Some(is_granted) = answered.granted {
+            self.decided(DoorName::Http, u64::from(is_granted), u64::from(!is_granted));
+        }
+        // Who showed wrong tokens too often did not come as far as a route.
+        if status == 401 || (status == 429 && answered.route == RouteName::Unknown) {
+            self.failed_auth(DoorName::Http);
+        }
+    }
+
+    /// What was read at once was answered, in so many nanoseconds: the commands, what was decided, and who was not let in.
+    #[inline]
+    pub fn resp_fed(&self, tally: &Tally, nanos: u64) {
+        self.resp_batch(tally.commands, nanos);
+        self.decided(DoorName::Resp, tally.granted, tally.refused);
+        add(&self.door(DoorName::Resp).failed_auths, tally.failed_auths);
+    }
+
+    /// So many commands were answered together, in so many nanoseconds. None at all is no batch.
+    #[inline]
+    pub fn resp_batch(&self, commands: u64, nanos: u64) {
+        if commands > 0 {
+            self.batch_sizes.observe(&BATCH_SIZES, commands);
+            self.door(DoorName::Resp).durations.observe(&DURATIONS, nanos);
+        }
+    }
+
+    /// A request to this route was answered with this status, in so many nanoseconds. For what [`crate::http::Api::respond`] did not
+    /// answer; what it did is counted by [`WorkerMetrics::http_answered`].
+    #[inline]
+    pub fn http_request(&self, route: RouteName, status: u16, nanos: u64) {
+        self.statuses.count(route, status);
+        self.door(DoorName::Http).durations.observe(&DURATIONS, nanos);
+    }
+
+    /// So many orders were granted at this door, and so many refused.
+    #[inline]
+    pub fn decided(&self, door: DoorName, granted: u64, refused: u64) {
+        add(&self.door(door).granted, granted);
+        add(&self.door(door).refused, refused);
+    }
+
+    /// A connection was accepted.
+    #[inline]
+    pub fn opened(&self, door: DoorName) {
+        add(&self.door(door).opened, 1);
+    }
+
+    /// A connection that was accepted has ended, for whatever reason.
+    #[inline]
+    pub fn closed(&self, door: DoorName) {
+        add(&self.door(door).closed, 1);
+    }
+
+    /// A connection was turned away, because there are as many as may be. It was neither opened nor closed.
+    #[inline]
+    pub fn refused_connection(&self, door: DoorName) {
+        add(&self.door(door).refused_connections, 1);
+    }
+
+    /// The server ended a connection for this reason. It is also to be counted as closed.
+    #[inline]
+    pub fn cut(&self, door: DoorName, reason: Cut) {
+        add(&self.door(door).cut[reason as usize], 1);
+    }
+
+    /// Somebody came without a token, or with one that nobody knows, to something that needs one.
+    #[inline]
+    pub fn failed_auth(&self, door: DoorName) {
+        add(&self.door(door).failed_auths, 1);
+    }
+
+    #[inline]
+    pub(super) fn door(&self, door: DoorName) -> &DoorCounts {
+        &self.doors[door as usize]
+    }
+}
+
+/// Nothing costs nothing.
+#[inline]
+fn add(count: &AtomicU64, more: u64) {
+    if more > 0 {
+        count.fetch_add(more, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn doors_and_reasons_have_the_places_of_their_lists() {
+        for (index, door) in DoorName::ALL.into_iter().enumerate() {
+            assert_eq!(door as usize, index);
+        }
+        for (index, reason) in Cut::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, index);
+        }
+    }
+
+    #[test]
+    fn blocks_do_not_share_a_line() {
+        assert_eq!(align_of::<WorkerMetrics>(), 128);
+        assert_eq!(size_of::<WorkerMetrics>() % 128, 0);
+    }
+}
