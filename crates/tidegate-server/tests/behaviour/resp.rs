@@ -5,6 +5,7 @@ mod courtesies;
 mod decisions;
 mod frames;
 mod pipelines;
+mod refusals;
 mod replies;
 pub(crate) mod stage;
 mod throttles;
