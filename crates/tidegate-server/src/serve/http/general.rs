@@ -29,7 +29,7 @@ use crate::http::LARGEST_BODY;
 use crate::http::problem::{Code, Problem};
 use crate::metrics::Cut;
 use crate::serve::Over;
-use crate::serve::bounds::{LARGEST_HEAD, MOST_FIELDS, MOST_STREAMS};
+use crate::serve::bounds::{FAREWELL, LARGEST_HEAD, MOST_FIELDS, MOST_STREAMS};
 use crate::serve::watch::{Interruption, Midst, Watch};
 use crate::serve::worker::Worker;
 use crate::tokens::Who;
@@ -115,7 +115,7 @@ async fn watched<C: Future<Output = hyper::Result<()>>>(
                     return Poll::Ready(Over::Cut(Cut::Idle));
                 }
                 // A client of HTTP/2 is told, so that it does not begin a call while it is sent away.
-                (Interruption::Overdue, None, _) => Some((Over::Cut(Cut::Idle), now + bounds.write)),
+                (Interruption::Overdue, None, _) => Some((Over::Cut(Cut::Idle), now + FAREWELL)),
                 (Interruption::Ending, ..) => Some((Over::Ending, now + bounds.drain)),
             };
             end(connection.as_mut());

@@ -120,7 +120,9 @@ fn who_never_stops_talking_is_not_listened_to_for_ever() {
     for mut client in [http, resp] {
         client.listen_to_the_end(MOST_LAST_WORDS);
     }
-    talkers.into_iter().for_each(|talker| talker.join().expect("it sees the end"));
+    for talker in talkers {
+        talker.join().expect("it sees the end");
+    }
     draining.join().expect("the end comes");
 }
 

@@ -23,12 +23,13 @@ fn to_resp(stage: &Stage, bytes: &[u8]) -> String {
     String::from_utf8(said).expect("replies are text")
 }
 
-/// Says this to the HTTP door and nothing more; everything that is answered.
+/// Says this to the HTTP door, and nothing more when it was answered; everything that is answered.
 fn to_http(stage: &Stage, bytes: &[u8]) -> String {
     let mut client = stage.http();
     client.shout(bytes);
+    let first = client.answer().expect("an answer");
     client.has_said_everything();
-    String::from_utf8_lossy(&client.rest()).into_owned()
+    first.head + &String::from_utf8_lossy(&client.rest())
 }
 
 #[test]

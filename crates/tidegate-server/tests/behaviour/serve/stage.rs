@@ -267,6 +267,9 @@ impl Client {
         loop {
             if let Some((found, length)) = find(&self.heard) {
                 self.heard.drain(..length);
+                if self.heard.is_empty() {
+                    self.heard = Vec::new();
+                }
                 return Some(found);
             }
             match self.hear() {
