@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::thread::JoinHandle;
 
 use super::Serving;
-use crate::{feed, run, tidegate};
+use crate::{example, feed, run, tidegate};
 
 /// Somebody who answers the first request with this, and hears what was said.
 fn somebody(answer: &'static str) -> (String, JoinHandle<String>) {
@@ -52,7 +52,8 @@ fn a_server_that_is_not_there_is_exit_code_4_with_advice() {
             "{told}"
         );
     }
-    let told = run(&["limit", "add", "a", "--item", "policy=day,limit=1", "--server", &url], "").failed(4);
+    let three = example("spring-sale/tidegate.yaml");
+    let told = run(&["limit", "add", &three, "--server", &url], "").failed(4);
     assert_eq!(told.lines().count(), 2, "{told}");
 }
 
