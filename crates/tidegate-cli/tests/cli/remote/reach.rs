@@ -33,7 +33,7 @@ fn is_whole(said: &[u8]) -> bool {
     let fields = head.lines().filter_map(|line| line.split_once(": "));
     let length =
         fields.filter(|(name, _)| name.eq_ignore_ascii_case("content-length")).map(|(_, length)| length);
-    body.len() >= length.last().map_or(0, |length| length.parse().expect("a length"))
+    body.len() >= length.next_back().map_or(0, |length| length.parse().expect("a length"))
 }
 
 #[test]
