@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::catalog::{ApplyError, Edit, Edited};
 use tidegate::{
     Answers, Catalog, Expect, FullStore, ItemCount, LeaseId, Limit, LimitSpec, Limiter, Observation, Order,
     Parting, Spoken, Store,
@@ -299,6 +300,10 @@ impl Catalog for Crowd {
 
     fn remove(&self, _: &str, _: Parting) -> bool {
         false
+    }
+
+    fn apply(&self, _: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
+        Ok(Vec::new())
     }
 
     fn watch(&self, _: tidegate::catalog::Watcher) {}
