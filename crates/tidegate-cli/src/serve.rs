@@ -15,6 +15,7 @@ use tidegate::store::{Memory, MemoryStore};
 use tidegate::{FullStore, Limiter};
 use tidegate_server::http::{Api, Readiness, State};
 use tidegate_server::metrics::Metrics;
+use tidegate_server::refusals::Refusals;
 use tidegate_server::reload::Reloader;
 use tidegate_server::resp::Door;
 use tidegate_server::rules::Rules;
@@ -51,13 +52,15 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         metrics = metrics.reloads(Arc::clone(reloader));
     }
     let (readiness, metrics) = (Arc::new(readiness), Arc::new(metrics));
+    let refusals = Arc::new(Refusals::new(store.capabilities().tick));
     let from_file = Arc::clone(&rules);
     let api = Api::new(Arc::clone(&store), limiter.clone())
         .readiness(Arc::clone(&readiness))
         .metrics(Arc::clone(&metrics))
+        .refusals(Arc::clone(&refusals))
         .from_file(move |id| from_file.is_from_file(id));
     let doorman = Arc::clone(rules.tokens());
-    let door = Door::new(store, Arc::clone(&doorman) as _).beside(limiter);
+    let door = Door::new(store, Arc::clone(&doorman) as _).beside(limiter).refusals(refusals);
     let service = Service { api, door, doorman, metrics };
     let server = Server::start(service, &places, bounds(&settings.server))
         .map_err(|error| Failure::Failed(error.to_string()))?;

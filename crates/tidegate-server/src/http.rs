@@ -44,6 +44,7 @@ use tidegate::store::Unavailable;
 use tidegate::{FullStore, Limiter, Spoken, Tick};
 
 use crate::metrics::{self, Metrics};
+use crate::refusals::Refusals;
 use crate::tokens::{Pass, Role, Who};
 use problem::{Code, Problem};
 use route::Route;
@@ -70,6 +71,7 @@ pub struct Api<S: ?Sized> {
     readiness: Arc<Readiness>,
     is_from_file: IsFromFile,
     metrics: Arc<Metrics>,
+    refusals: Option<Arc<Refusals>>,
     tick: Tick,
     store: Arc<S>,
 }
@@ -103,7 +105,7 @@ impl<S: FullStore + ?Sized> Api<S> {
         let tick = store.capabilities().tick;
         let readiness = Arc::new(Readiness::new(State::Ready));
         let metrics = Arc::new(Metrics::new(1));
-        Api { limiter, readiness, is_from_file: Box::new(|_| false), metrics, tick, store }
+        Api { limiter, readiness, is_from_file: Box::new(|_| false), metrics, refusals: None, tick, store }
     }
 
     /// Tells on `/metrics` what is counted here, beside what the store counts.
@@ -121,6 +123,12 @@ impl<S: FullStore + ?Sized> Api<S> {
     /// Does not change the limits of which this says that they are from a file.
     pub fn from_file(mut self, is_from_file: impl Fn(&str) -> bool + Send + Sync + 'static) -> Api<S> {
         self.is_from_file = Box::new(is_from_file);
+        self
+    }
+
+    /// Tells these of every refusal.
+    pub fn refusals(mut self, refusals: Arc<Refusals>) -> Api<S> {
+        self.refusals = Some(refusals);
         self
     }
 

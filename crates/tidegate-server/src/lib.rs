@@ -6,6 +6,7 @@
 
 pub mod http;
 pub mod metrics;
+pub mod refusals;
 pub mod reload;
 pub mod resp;
 pub mod rules;

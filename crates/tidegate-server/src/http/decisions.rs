@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use ::http::{Response, StatusCode};
 use bytes::Bytes;
-use tidegate::{Ask, AskError, Decision, FullStore, Hold, Limit, Mode, Question};
+use tidegate::{Ask, AskError, Decision, Denial, FullStore, Hold, Limit, Mode, Question};
 use tidegate_core::OnOutage;
 
 use super::problem::Problem;
 use super::wire::{ask, decision, read};
 use super::{Api, Call, Reply, Told, json_text};
+use crate::metrics::DoorName;
+use crate::refusals::Refusal;
 use crate::resp::throttle::{BELONGS, is_reserved};
 
 impl<S: FullStore + ?Sized> Api<S> {
@@ -26,7 +28,19 @@ impl<S: FullStore + ?Sized> Api<S> {
             let waiting = self.question(&body, &asks).acquire_within(patience);
             waiting.await
         };
+        if let Ok(Decision::Denied(denial)) = &decided {
+            self.refused(denial, &asks);
+        }
         self.decided(decided, &asks)
+    }
+
+    /// Somebody was refused.
+    pub(super) fn refused(&self, denial: &Denial, asks: &[Ask<'_>]) {
+        if let Some(refusals) = &self.refusals {
+            let (limit, item) = (denial.limit_id(), denial.item_name());
+            let key = asks.iter().find(|ask| ask.limit_id == limit).and_then(|ask| ask.key);
+            refusals.refused(Refusal { limit, item, key, door: DoorName::Http, at: denial.at });
+        }
     }
 
     /// Answers the same question and changes nothing.

@@ -49,6 +49,7 @@ impl<S: FullStore + ?Sized> Api<S> {
                 Ok(Told { response: reply, granted: Some(true) })
             }
             Ok(Decision::Denied(denial)) => {
+                self.refused(&denial, &asks);
                 Ok(Told { response: too_many_requests(&denial).map(Bytes::from), granted: Some(false) })
             }
             Err(AskError::Rejected(rejection)) => Err(rejection.into()),

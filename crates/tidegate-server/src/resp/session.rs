@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::store::{Later, Lsn, Unavailable};
-use tidegate::{Answers, Detail, Intent, LeaseId, Rejection, Spoken, Timestamp};
+use tidegate::{Answer, Answers, Detail, Intent, LeaseId, Outcome, Rejection, Spoken, Timestamp};
 
 use super::batch::{Entry, LARGEST_BATCH, Room};
 use super::command::{self, Command, Form, Leave, Mistake};
@@ -62,6 +62,7 @@ pub struct Session {
 struct Owed {
     due: Due,
     intent: Intent,
+    key: Box<[u8]>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,12 +109,15 @@ impl std::ops::AddAssign for Tally {
 }
 
 impl Tally {
-    /// One more order was answered, if it was one.
-    fn order(&mut self, intent: Intent, answers: &Answers, index: usize) {
-        if let (Intent::Acquire, Some(Ok(answer))) = (intent, answers.get(index)) {
-            let is_granted = answer.is_granted();
-            self.granted += u64::from(is_granted);
-            self.refused += u64::from(!is_granted);
+    /// One more order was answered, if it was one; refusals are told to the door.
+    fn order(&mut self, intent: Intent, key: &[u8], answer: Option<&Result<Answer, Rejection>>, door: &Door) {
+        let (Intent::Acquire, Some(Ok(answer))) = (intent, answer) else { return };
+        match &answer.outcome {
+            Outcome::Granted(_) => self.granted += 1,
+            Outcome::Denied(denied) => {
+                self.refused += 1;
+                door.refused(denied, key, answer.at);
+            }
         }
     }
 }
@@ -265,7 +269,7 @@ impl Session {
         match answered {
             Answered::Decisions(Ok(answers)) => {
                 for (index, owed) in owed.iter().enumerate() {
-                    tally.order(owed.intent, &answers, index);
+                    tally.order(owed.intent, &owed.key, answers.get(index), &self.door);
                     speaker.say(&owed.due, &answers, index);
                 }
                 self.answers = Some(answers);
@@ -352,14 +356,15 @@ impl Session {
                 answers
             }
             Spoken::Later(later) => {
-                self.owed.extend(entries.drain(..).map(|Entry { due, intent, .. }| Owed { due, intent }));
+                let owed = |Entry { due, intent, key, .. }: Entry<'_>| Owed { due, intent, key: key.into() };
+                self.owed.extend(entries.drain(..).map(owed));
                 return Some(Then::Wait(Awaited::Decisions(later)));
             }
         };
         let mut tally = self.tally;
         let mut speaker = self.speaker(mouth.output);
         for (index, entry) in entries.iter().enumerate() {
-            tally.order(entry.intent, &answers, index);
+            tally.order(entry.intent, entry.key, answers.get(index), &self.door);
             speaker.say(&entry.due, &answers, index);
         }
         entries.clear();

@@ -27,7 +27,7 @@ pub(crate) struct Stage {
     pub(crate) pulse: ManualPulse,
     pub(crate) limiter: Limiter,
     pub(crate) store: Arc<dyn FullStore>,
-    metrics: Arc<Metrics>,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 impl Stage {

@@ -5,6 +5,7 @@ mod courtesies;
 mod decisions;
 mod frames;
 mod pipelines;
+mod refusals;
 mod reloading;
 mod replies;
 mod rules;
