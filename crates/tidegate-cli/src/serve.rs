@@ -44,13 +44,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let limiter = Limiter::new(Arc::clone(&store));
     let rules = Rules::new(Arc::clone(&store));
     let rules = Arc::new(if is_public && !args.insecure { rules.with_tokens_only() } else { rules });
-    let reloader = match &args.config {
-        Some(path) => Some(started(path, &rules)?),
-        None => {
-            rules.apply(Settings::default()).map_err(|unfit| Failure::BadInput(unfit.to_string()))?;
-            None
-        }
-    };
+    let reloader = started(args.config.as_deref(), &rules)?;
     let mut readiness = Readiness::new(State::Starting);
     let mut metrics = Metrics::new(places.workers);
     if let Some(reloader) = &reloader {
@@ -110,11 +104,15 @@ fn settings(path: &Path) -> Result<Settings, Failure> {
     Ok(reading.map_err(|wrong| Failure::BadInput(wrong.render(color_of_stderr())))?.settings)
 }
 
-/// The rules of the file, in force.
-fn started(path: &Path, rules: &Arc<Rules>) -> Result<Arc<Reloader>, Failure> {
+/// Puts the rules of the file into force, or none.
+fn started(path: Option<&Path>, rules: &Arc<Rules>) -> Result<Option<Arc<Reloader>>, Failure> {
+    let Some(path) = path else {
+        let none = rules.apply(Settings::default());
+        return none.map(|_| None).map_err(|unfit| Failure::BadInput(unfit.to_string()));
+    };
     let reloader = Arc::new(Reloader::new(path, Arc::clone(rules), SystemClock::new()));
     match reloader.reload_now().result {
-        Ok(_) => Ok(reloader),
+        Ok(_) => Ok(Some(reloader)),
         Err(failed) => Err(Failure::BadInput(failed.to_string())),
     }
 }

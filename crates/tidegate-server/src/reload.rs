@@ -158,8 +158,11 @@ impl Reloader {
 
     /// Looks at the file, and applies it if it has changed and is whole.
     pub fn look(&self) -> Looked {
+        self.look_at(Sight::of(&self.path))
+    }
+
+    fn look_at(&self, sight: Sight) -> Looked {
         let mut watch = self.watch();
-        let sight = Sight::of(&self.path);
         let is_as_taken = watch.taken.as_ref().is_some_and(|taken| taken.sight == sight);
         if is_as_taken && watch.wary == 0 && watch.candidate.is_none() {
             return Looked::Same;
@@ -305,4 +308,34 @@ fn unfit_in(name: &str, unfit: &Unfit) -> Failed {
     let summary =
         format!("the settings cannot be used because of {}; the log says all of it", fields.concat());
     Failed { summary, text: format!("{name}: {unfit}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate::{ManualClock, MapStore, Timestamp};
+
+    use super::*;
+
+    #[test]
+    fn a_clock_that_stands_still_hides_no_edit_of_its_last_moments() {
+        let path = std::env::temp_dir().join(format!("tidegate-reload-{}.yaml", std::process::id()));
+        let clock = || ManualClock::at(Timestamp::from_ticks(1));
+        let rules = Arc::new(Rules::new(Arc::new(MapStore::new(clock(), 1))));
+        let reloader = Reloader::new(&path, rules, clock());
+        let write = |text: &str| std::fs::write(&path, text).expect("a file");
+        write("limits: [] # one");
+        assert!(reloader.reload_now().result.is_ok());
+        let sight = Sight::of(&path);
+
+        write("limits: [] # two");
+        assert_eq!(reloader.look_at(sight), Looked::Changing, "it only seems to be the same");
+        assert!(matches!(reloader.look_at(sight), Looked::Read(_)));
+        for _ in 0..LOOKS_AFTERWARDS {
+            assert_eq!(reloader.look_at(sight), Looked::Same);
+        }
+        // A clock that stands still for longer is no clock; nobody reads the file for nothing for ever.
+        write("limits: [] # six");
+        assert_eq!(reloader.look_at(sight), Looked::Same);
+        std::fs::remove_file(&path).expect("it is there");
+    }
 }

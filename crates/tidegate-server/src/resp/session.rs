@@ -481,7 +481,9 @@ impl Session {
             }
             Some(Spoken::Later(later)) => return Some(Awaited::Release(later)),
         };
-        lease.into_iter().for_each(|lease| self.door.limiter().lease_changed(lease));
+        if let Some(lease) = lease {
+            self.door.limiter().lease_changed(lease);
+        }
         self.writer(mouth.output).integer(i64::from(released));
         None
     }
@@ -498,7 +500,9 @@ impl Session {
             Some(Spoken::Later(later)) => return Some(Awaited::Renew(later)),
         };
         // Perhaps it lapses sooner now than those believe who wait for it.
-        lease.into_iter().for_each(|lease| self.door.limiter().lease_changed(lease));
+        if let Some(lease) = lease {
+            self.door.limiter().lease_changed(lease);
+        }
         renewal(&mut self.speaker(mouth.output), renewed);
         None
     }

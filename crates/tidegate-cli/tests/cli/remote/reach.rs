@@ -15,15 +15,25 @@ fn somebody(answer: &'static str) -> (String, JoinHandle<String>) {
         let (mut caller, _) = listener.accept().expect("somebody calls");
         let mut said = Vec::new();
         let mut piece = [0; 4096];
-        while !said.windows(4).any(|four| four == b"\r\n\r\n") {
+        while !is_whole(&said) {
             let length = caller.read(&mut piece).expect("a request");
             assert!(length > 0, "a request has an end");
             said.extend_from_slice(&piece[..length]);
         }
         caller.write_all(answer.as_bytes()).expect("the caller listens");
-        String::from_utf8_lossy(&said).into_owned()
+        String::from_utf8(said).expect("text")
     });
     (url, heard)
+}
+
+/// Whether a request has its head, and as much of a body as that says.
+fn is_whole(said: &[u8]) -> bool {
+    let said = String::from_utf8_lossy(said);
+    let Some((head, body)) = said.split_once("\r\n\r\n") else { return false };
+    let fields = head.lines().filter_map(|line| line.split_once(": "));
+    let length =
+        fields.filter(|(name, _)| name.eq_ignore_ascii_case("content-length")).map(|(_, length)| length);
+    body.len() >= length.last().map_or(0, |length| length.parse().expect("a length"))
 }
 
 #[test]
@@ -55,6 +65,41 @@ fn a_server_that_stays_silent_is_given_up() {
     assert!(told.contains("whether it was done is not known"), "{told}");
     let told = run(&["limit", "list", "--server", &url, "--timeout", "50ms"], "").failed(4);
     assert!(!told.contains("whether it was done"), "{told}");
+}
+
+#[test]
+fn whoever_asks_to_wait_is_given_longer() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let args = ["acquire", "login", "--server", &url, "--timeout", "50ms", "--wait", "100ms"];
+    assert!(run(&args, "").failed(4).contains("gave no answer within 150ms"));
+}
+
+#[test]
+fn everything_that_was_typed_is_asked() {
+    const GRANTED: &str = "HTTP/1.1 200 OK\r\nContent-Length: 109\r\n\r\n{\"allowed\":true,\"lease\":null,\
+                           \"binding\":null,\"wait\":null,\"retry_after_ms\":null,\"degraded\":false,\"readings\":[]}";
+    let asked = |args: &[&str]| {
+        let (url, heard) = somebody(GRANTED);
+        run(&[args, &["--server", &url]].concat(), "").done();
+        let heard = heard.join().expect("it was asked");
+        let (head, body) = heard.split_once("\r\n\r\n").expect("a body");
+        let line = head.lines().next().expect("a line").to_owned();
+        (line, serde_json::from_str::<serde_json::Value>(body).expect("JSON"))
+    };
+    let options = ["--count", "3", "--wait", "5s", "--hold", "--ttl", "1m", "--request-id", "r"];
+    let (line, body) = asked(&[&["acquire", "a/b", "k"], &options[..]].concat());
+    assert_eq!(line, "POST /v1/acquire HTTP/1.1");
+    let meant = serde_json::json!({
+        "limit_id": "a/b", "limit_key": "k", "count": 3, "max_wait_ms": 5000, "hold": true, "ttl_ms": 60000, "request_id": "r"
+    });
+    assert_eq!(body, meant);
+
+    let (line, body) = asked(&["peek", "--ask", "limit=a,count=2,key=k", "--ask", "limit=b"]);
+    assert_eq!(line, "POST /v1/peek HTTP/1.1");
+    let asks =
+        serde_json::json!([{"limit_id": "a", "limit_key": "k", "count": 2}, {"limit_id": "b", "count": 1}]);
+    assert_eq!(body, serde_json::json!({"asks": asks}));
 }
 
 #[test]
