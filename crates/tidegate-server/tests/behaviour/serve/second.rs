@@ -126,7 +126,7 @@ fn get(stream: u32) -> Vec<u8> {
 
 #[test]
 fn the_preface_may_come_in_pieces() {
-    let stage = Stage::new(wide());
+    let stage = Stage::single(wide());
     for split in 0..PREFACE.len() {
         let mut client = stage.http();
         client.say(&PREFACE[..split]);

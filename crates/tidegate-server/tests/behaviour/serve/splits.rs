@@ -56,18 +56,19 @@ fn resp_answers(client: &mut Client) -> String {
     format!("{before}{}", after.split_once("\r\n").expect("the number ends").1)
 }
 
-/// The pieces are sent one after the other. Nobody waits between them, so some may arrive together; in most runs most do not.
-fn say_in_pieces(client: &mut Client, bytes: &[u8], ends: impl Iterator<Item = usize>) {
-    let mut start = 0;
+/// Sends one piece after the other. Between two of them the only worker answers somebody else, so that each arrives alone.
+fn say_in_pieces(stage: &Stage, client: &mut Client, bytes: &[u8], ends: impl Iterator<Item = usize>) {
+    let (mut somebody, mut start) = (stage.resp(), 0);
     for end in ends.chain([bytes.len()]) {
         client.say(&bytes[start..end]);
+        assert_eq!(somebody.tell("PING"), "+PONG");
         start = end;
     }
 }
 
 #[test]
 fn http_answers_the_same_however_it_is_split() {
-    let stage = Stage::new(wide());
+    let stage = Stage::single(wide());
     // Keys are of one length, so that conversations are too.
     let whole = http_conversation("k-00000");
     let mut client = stage.http();
@@ -79,7 +80,7 @@ fn http_answers_the_same_however_it_is_split() {
     for split in 0..=whole.len() {
         let conversation = http_conversation(&format!("k-{:05}", split + 1));
         let mut client = stage.http();
-        say_in_pieces(&mut client, &conversation, [split].into_iter());
+        say_in_pieces(&stage, &mut client, &conversation, [split].into_iter());
         assert_eq!(http_answers(&mut client), expected, "split at {split}");
     }
     stage.end();
@@ -87,7 +88,7 @@ fn http_answers_the_same_however_it_is_split() {
 
 #[test]
 fn resp_answers_the_same_however_it_is_split() {
-    let stage = Stage::new(wide());
+    let stage = Stage::single(wide());
     let whole = resp_conversation("k-00000");
     let mut client = stage.resp();
     client.say(&whole);
@@ -96,7 +97,7 @@ fn resp_answers_the_same_however_it_is_split() {
     for split in 0..=whole.len() {
         let conversation = resp_conversation(&format!("k-{:05}", split + 1));
         let mut client = stage.resp();
-        say_in_pieces(&mut client, &conversation, [split].into_iter());
+        say_in_pieces(&stage, &mut client, &conversation, [split].into_iter());
         assert_eq!(resp_answers(&mut client), expected, "split at {split}");
     }
     stage.end();
@@ -104,27 +105,27 @@ fn resp_answers_the_same_however_it_is_split() {
 
 #[test]
 fn byte_by_byte_is_answered_like_all_at_once() {
-    let stage = Stage::new(wide());
+    let stage = Stage::single(wide());
     let (http, resp) = (http_conversation("bytes-1"), resp_conversation("bytes-2"));
     let mut client = stage.http();
     client.say(&http_conversation("bytes-0"));
     let expected = http_answers(&mut client);
     let mut client = stage.http();
-    say_in_pieces(&mut client, &http, 0..http.len());
+    say_in_pieces(&stage, &mut client, &http, 0..http.len());
     assert_eq!(http_answers(&mut client), expected);
 
     let mut client = stage.resp();
     client.say(&resp_conversation("bytes-3"));
     let expected = resp_answers(&mut client);
     let mut client = stage.resp();
-    say_in_pieces(&mut client, &resp, 0..resp.len());
+    say_in_pieces(&stage, &mut client, &resp, 0..resp.len());
     assert_eq!(resp_answers(&mut client), expected);
     stage.end();
 }
 
 #[test]
 fn a_body_may_come_long_after_its_head() {
-    let stage = Stage::new(wide());
+    let stage = Stage::single(wide());
     let request = acquire("twice", "late");
     let end = request.windows(4).position(|four| four == b"\r\n\r\n").expect("a head") + 4;
     let mut client = stage.http();

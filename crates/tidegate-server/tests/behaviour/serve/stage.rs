@@ -16,7 +16,7 @@ use tidegate_server::tokens::{Role, TokenSpec, Tokens};
 use crate::resp::stage::{START, read_aloud, words};
 
 /// How many threads the servers have.
-pub(crate) const WORKERS: usize = 2;
+const WORKERS: usize = 2;
 
 /// Longer than anything takes here, so that what never comes is a failure and not a hang.
 pub(crate) const FAR_TOO_LONG: Duration = Duration::from_secs(60);
@@ -64,6 +64,15 @@ impl Stage {
     }
 
     pub(crate) fn with(limits: &str, bounds: Bounds, tokens: Tokens) -> Stage {
+        Stage::of(WORKERS, limits, bounds, tokens)
+    }
+
+    /// A server whose only worker does everything, one thing after the other.
+    pub(crate) fn single(bounds: Bounds) -> Stage {
+        Stage::of(1, LIMITS, bounds, Tokens::not_needed())
+    }
+
+    fn of(workers: usize, limits: &str, bounds: Bounds, tokens: Tokens) -> Stage {
         count_panics();
         let clock = Arc::new(ManualClock::at(START));
         let store: Arc<dyn FullStore> = Arc::new(MemoryStore::new(clock, Memory::default()));
@@ -72,11 +81,11 @@ impl Stage {
         }
         let limiter = Limiter::new(Arc::clone(&store));
         let doorman = Arc::new(tokens);
-        let metrics = Arc::new(Metrics::new(WORKERS));
+        let metrics = Arc::new(Metrics::new(workers));
         let api = Api::new(Arc::clone(&store), limiter.clone()).metrics(Arc::clone(&metrics));
         let door = Door::new(store, Arc::clone(&doorman) as _).beside(limiter.clone());
         let anywhere = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
-        let places = Places { http: anywhere, resp: anywhere, workers: WORKERS };
+        let places = Places { http: anywhere, resp: anywhere, workers };
         let server = Server::start(Service { api, door, doorman, metrics }, &places, bounds)
             .expect("there are free ports");
         Stage { server, limiter, panics_before: PANICS.load(Ordering::SeqCst) }
