@@ -3,6 +3,7 @@
 mod asks;
 mod leases;
 mod limits;
+mod logged;
 mod reach;
 mod serving;
 mod tokens;

@@ -304,7 +304,7 @@ fn described_buckets_belong_to_their_commands() {
     };
     assert_eq!(ids(""), ["cl.throttles", "l"], "nobody has written them");
     assert_eq!(ids("?prefix=cl."), ["cl.throttles"]);
-    assert_eq!(ids("?prefix=cl.throttle/"), [id.clone()], "unless they are asked for");
+    assert_eq!(ids("?prefix=cl.throttle/"), [id.as_str()], "unless they are asked for");
 
     stage.ask(&format!("POST {path}/reset"), r#"{"limit_key": "ada"}"#).is(204);
     stage.ask(&format!("DELETE {path}"), "").is(204);

@@ -1,6 +1,6 @@
 //! A `tidegate serve` of one test's own, and commands that are sent to it.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStderr};
 
 use crate::{Run, feed, tidegate};
@@ -10,7 +10,7 @@ pub(crate) struct Serving {
     child: Child,
     url: String,
     /// Not closed: what the server says later must have somewhere to go.
-    _err: BufReader<ChildStderr>,
+    err: BufReader<ChildStderr>,
 }
 
 impl Serving {
@@ -41,11 +41,19 @@ impl Serving {
                 break rest.split(' ').next().expect("an address").to_owned();
             }
         };
-        Serving { child, url: format!("http://{address}"), _err: err }
+        Serving { child, url: format!("http://{address}"), err }
     }
 
     pub(crate) fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Ends it; what it said since it was ready.
+    pub(crate) fn end(mut self) -> String {
+        let _ended = self.child.kill();
+        let mut said = String::new();
+        self.err.read_to_string(&mut said).expect("text");
+        said
     }
 
     /// Sends a command there.
