@@ -20,6 +20,7 @@
 //! size, body) is part of the contract.
 
 mod counts;
+pub mod decision;
 mod decisions;
 mod gate;
 mod index;

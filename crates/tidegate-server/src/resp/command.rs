@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tidegate::{Amount, Intent};
 
-use super::frame::Arguments;
+use super::frame::{Arguments, number};
 use super::throttle::{self, BELONGS, Bucket};
 use crate::tokens::Role;
 
@@ -236,6 +236,10 @@ pub static FORMS: [Form; 15] = [
 impl Form {
     /// The form of the command of this name, in whatever case.
     pub fn named(name: &[u8]) -> Option<&'static Form> {
+        // As nearly everybody writes the one that nearly everybody says.
+        if name == b"TG.ACQUIRE" {
+            return FORMS.first();
+        }
         FORMS.iter().find(|form| form.name.as_bytes().eq_ignore_ascii_case(name))
     }
 
@@ -417,12 +421,7 @@ fn required_amount(text: &[u8]) -> Result<Amount, Mistake> {
 }
 
 fn amount(text: &[u8]) -> Option<Amount> {
-    let digits = match text {
-        [b'0'] => text,
-        [b'1'..=b'9', rest @ ..] if rest.iter().all(u8::is_ascii_digit) => text,
-        _ => return None,
-    };
-    std::str::from_utf8(digits).ok()?.parse().ok()
+    number(text)
 }
 
 fn integer(text: &[u8]) -> Option<i64> {

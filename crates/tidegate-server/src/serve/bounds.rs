@@ -17,7 +17,16 @@ pub const MOST_STREAMS: u32 = 128;
 /// The most connections that are told at the same time that there is no room. Others are closed without a word.
 pub const MOST_TURNED_AWAY: usize = 256;
 
-/// How long somebody who is turned away may take to read that.
+/// How much may be written for a client before it has to take some of it.
+pub const MOST_UNSAID: usize = 256 * 1024;
+
+/// How much of what a client says is read while it waits for an answer, so that it can be seen when it leaves.
+pub const READ_AHEAD: usize = 16 * 1024;
+
+/// Whoever was answered this many bytes at once lets others have their turn first.
+pub const LONG_TURN: usize = 16 * 1024;
+
+/// How long somebody who is sent away may take to read why.
 pub const FAREWELL: Duration = Duration::from_secs(1);
 
 /// How many connections the kernel may hold for a worker that is busy.

@@ -9,7 +9,7 @@ use tidegate_server::resp::{Door, Session};
 use tidegate_server::rules::{Applied, Rules, Unfit};
 use tidegate_server::tokens::{NewToken, Role, Who};
 
-use crate::stage::{START, say};
+use crate::resp::stage::{START, say};
 
 /// Rules, the store they are for, and somebody who asks it.
 struct Scene {
@@ -178,6 +178,8 @@ fn limits_may_be_edited_over_the_api_beside_the_file() {
     assert_eq!(scene.ids(), ["a", "b", "mine"]);
 }
 
+const OUTSIDE: &str = "-NOAUTH Authentication required.";
+
 /// A token that everybody may read here, and its place in a file.
 fn token(role: &str) -> (String, String) {
     let new = NewToken::make().expect("randomness");
@@ -200,8 +202,6 @@ fn who_came_in_with_a_token_leaves_with_it() {
         session
     });
     let mut ask = |which: usize, line: &str| say(&mut sessions[which], line);
-    const OUTSIDE: &str = "-NOAUTH Authentication required.";
-
     scene.apply(&file(&two_line));
     assert_eq!(ask(0, "TG.PEEK a u"), OUTSIDE, "its token is gone");
     assert_eq!(ask(1, "TG.PEEK a u"), "[1, 5, 5, -1, -1, '', '']", "nobody else notices");

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::thread::JoinHandle;
 
 use super::Serving;
-use crate::{feed, run, tidegate};
+use crate::{example, feed, run, tidegate};
 
 /// Somebody who answers the first request with this, and hears what was said.
 fn somebody(answer: &'static str) -> (String, JoinHandle<String>) {
@@ -33,7 +33,7 @@ fn is_whole(said: &[u8]) -> bool {
     let fields = head.lines().filter_map(|line| line.split_once(": "));
     let length =
         fields.filter(|(name, _)| name.eq_ignore_ascii_case("content-length")).map(|(_, length)| length);
-    body.len() >= length.last().map_or(0, |length| length.parse().expect("a length"))
+    body.len() >= length.next_back().map_or(0, |length| length.parse().expect("a length"))
 }
 
 #[test]
@@ -52,7 +52,8 @@ fn a_server_that_is_not_there_is_exit_code_4_with_advice() {
             "{told}"
         );
     }
-    let told = run(&["limit", "add", "a", "--item", "policy=day,limit=1", "--server", &url], "").failed(4);
+    let three = example("spring-sale/tidegate.yaml");
+    let told = run(&["limit", "add", &three, "--server", &url], "").failed(4);
     assert_eq!(told.lines().count(), 2, "{told}");
 }
 

@@ -12,7 +12,7 @@ use hashbrown::HashSet;
 use tidegate_core::{Limit, LimitSpec, Season, Timestamp};
 
 use super::edition::{Because, Draft};
-use super::tenant::{Crowd, Tenant};
+use super::tenant::{Brief, Crowd, Tenant};
 use super::{Desk, Shared};
 use crate::catalog::{ApplyError, Edit, Edited, Expect, Parting, PutError, RETIREMENT, check_each};
 
@@ -24,7 +24,13 @@ enum Checked {
     Keep(Arc<Limit>),
     /// The limit is there, or comes back out of retirement.
     Put(Next),
-    Remove(Box<str>, Parting),
+    Remove(Option<Leaver>, Parting),
+}
+
+/// A limit that goes.
+struct Leaver {
+    tenant: Arc<Tenant>,
+    limit: Arc<Limit>,
 }
 
 /// The next version of a limit, or the same if it only comes back.
@@ -46,7 +52,7 @@ enum Ready {
     Add(Arc<Limit>, Arc<Tenant>),
     Keep(Arc<Limit>),
     Put(Next, Option<Draft>),
-    Remove(Box<str>, Parting),
+    Remove(Option<Leaver>, Parting),
 }
 
 impl Shared {
@@ -64,9 +70,10 @@ impl Shared {
             Checked::Remove(..) => return Err(PutError::Unknown),
         };
         if next.is_new() {
-            let draft = Draft::new(Arc::clone(&next.limit), &next.tenant.printer);
+            let draft = next.tenant.draft(Arc::clone(&next.limit));
             let mut desk = self.desk();
-            let crowd = next.tenant.announce(draft, Because::Put, || self.latest(self.clock.now()));
+            let instant = || self.latest(self.clock.now());
+            let crowd = next.tenant.announce(draft, Because::Put, Brief::Now, instant);
             if next.former.season(now) == Season::After {
                 void(&mut desk, |id| *id == *next.tenant.id);
             }
@@ -102,16 +109,20 @@ impl Shared {
         self.forget_retired(now);
         let checked = check_each(edits, |edit| match edit {
             Edit::Put(spec, expect) => self.check(spec, expect),
-            Edit::Remove(id, parting) => Ok(Checked::Remove(id.into(), parting)),
+            Edit::Remove(id, parting) => Ok(Checked::Remove(self.leaver(&id), parting)),
         })?;
         let ready: Vec<Ready> = checked.into_iter().map(|checked| self.made_ready(checked, now)).collect();
         let mut aftermath = Aftermath::default();
         let applied = self.hang_up(ready, now, &mut aftermath);
         // What is left concerns nobody's answers, and may take its time.
-        if !aftermath.forgotten.is_empty() {
-            self.desk().leases.forget(&aftermath.forgotten);
+        for tenant in &aftermath.changed {
+            tenant.refresh(self.latest(self.clock.now()));
         }
-        for tenant in aftermath.crowded {
+        if !aftermath.gone.is_empty() {
+            let gone = aftermath.gone.iter().map(|tenant| tenant.generation).collect();
+            self.desk().leases.forget(&gone);
+        }
+        for tenant in &aftermath.crowded {
             tenant.catch_up_if(Crowd::TooMany);
         }
         Ok(applied)
@@ -145,17 +156,20 @@ impl Shared {
             }
             Checked::Keep(limit) => Ready::Keep(limit),
             Checked::Put(next) => {
-                let draft = next.is_new().then(|| Draft::new(Arc::clone(&next.limit), &next.tenant.printer));
+                let draft = next.is_new().then(|| next.tenant.draft(Arc::clone(&next.limit)));
                 Ready::Put(next, draft)
             }
-            Checked::Remove(id, parting) => Ready::Remove(id, parting),
+            Checked::Remove(leaver, parting) => Ready::Remove(leaver, parting),
         }
     }
 
-    /// Puts everything where others find it, while nobody decides by id.
+    /// Puts everything where others find it, while nobody decides by id. Nothing is made, compiled or dropped here that could be before
+    /// or after.
     fn hang_up(&self, ready: Vec<Ready>, now: Timestamp, aftermath: &mut Aftermath) -> Vec<Edited> {
         let mut applied = Vec::with_capacity(ready.len());
         let mut over = HashSet::new();
+        let until = self.retirement(now);
+        let instant = || self.latest(self.clock.now());
         let mut limits = self.limits.write().unwrap_or_else(PoisonError::into_inner);
         let mut desk = self.desk();
         let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
@@ -166,48 +180,48 @@ impl Shared {
                     Edited::Added(limit)
                 }
                 Ready::Keep(limit) => Edited::Unchanged(limit),
-                Ready::Put(next, draft) => {
+                Ready::Put(Next { tenant, former, limit, comes_back }, draft) => {
                     if let Some(draft) = draft {
-                        let instant = || self.latest(self.clock.now());
-                        let crowd = next.tenant.announce(draft, Because::Put, instant);
-                        if crowd == Crowd::TooMany {
-                            aftermath.crowded.push(Arc::clone(&next.tenant));
+                        if former.season(now) == Season::After {
+                            over.insert(tenant.id.clone());
                         }
-                        if next.former.season(now) == Season::After {
-                            over.insert(next.tenant.id.clone());
+                        if tenant.announce(draft, Because::Put, Brief::Later, instant) == Crowd::TooMany {
+                            aftermath.crowded.push(Arc::clone(&tenant));
                         }
                     }
-                    if next.comes_back {
-                        retired.remove(&next.tenant.id);
-                        next.tenant.refresh(now);
-                        limits.insert(next.tenant.id.clone(), next.tenant);
-                        Edited::Added(next.limit)
+                    aftermath.former.push(former);
+                    aftermath.changed.push(Arc::clone(&tenant));
+                    if comes_back {
+                        retired.remove(&tenant.id);
+                        limits.insert(tenant.id.clone(), tenant);
+                        Edited::Added(limit)
                     } else {
-                        Edited::Replaced(next.limit)
+                        Edited::Replaced(limit)
                     }
                 }
-                Ready::Remove(id, parting) => match limits.remove_entry(&id) {
-                    None => Edited::Absent,
-                    Some((id, tenant)) => {
-                        tenant.retire();
-                        let limit = tenant.limit();
-                        match parting {
-                            Parting::Forget => {
-                                aftermath.forgotten.insert(tenant.generation);
-                            }
-                            Parting::Retire => {
-                                retired.insert(id, (self.retirement(now), tenant));
-                            }
+                Ready::Remove(None, _) => Edited::Absent,
+                Ready::Remove(Some(Leaver { tenant, limit }), parting) => {
+                    limits.remove(&tenant.id);
+                    tenant.retire();
+                    match parting {
+                        Parting::Forget => aftermath.gone.push(tenant),
+                        Parting::Retire => {
+                            retired.insert(tenant.id.clone(), (until, tenant));
                         }
-                        Edited::Removed(limit)
                     }
-                },
+                    Edited::Removed(limit)
+                }
             });
         }
         if !over.is_empty() {
             void(&mut desk, |id| over.contains(id));
         }
         applied
+    }
+
+    /// The limit of this id, which is to go.
+    fn leaver(&self, id: &str) -> Option<Leaver> {
+        self.tenant(id).map(|tenant| Leaver { limit: tenant.limit(), tenant })
     }
 
     /// A limit that has never been here.
@@ -238,10 +252,14 @@ impl Shared {
 /// What is left to do when everybody may decide again.
 #[derive(Default)]
 struct Aftermath {
+    /// Limits whose briefs are to be written.
+    changed: Vec<Arc<Tenant>>,
+    /// What limits were; somebody has to drop them.
+    former: Vec<Arc<Limit>>,
     /// Limits that have too many editions now.
     crowded: Vec<Arc<Tenant>>,
-    /// The generations of limits that were deleted.
-    forgotten: HashSet<u64>,
+    /// Limits that were deleted.
+    gone: Vec<Arc<Tenant>>,
 }
 
 /// What was charged to limits that were over cannot be given back by what begins now: their state was dropped.

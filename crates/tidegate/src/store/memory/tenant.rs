@@ -43,6 +43,14 @@ pub(super) struct Tenant {
     editions: RwLock<Vec<Arc<Edition>>>,
 }
 
+/// When the brief of a new edition is written. Until it is, everybody is decided on with the locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Brief {
+    Now,
+    /// By whoever comes, or is told to.
+    Later,
+}
+
 /// How many editions a limit has.
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -179,12 +187,25 @@ impl Tenant {
 
     /// Makes a new edition, and carries all rows over if there are too many editions.
     pub(super) fn publish(&self, limit: Arc<Limit>, because: Because, clock: impl Fn() -> Timestamp) {
-        self.catch_up_if(self.announce(Draft::new(limit, &self.printer), because, clock));
+        let draft = self.draft(limit);
+        self.catch_up_if(self.announce(draft, because, Brief::Now, clock));
+    }
+
+    /// What can be made of an edition before it comes.
+    pub(super) fn draft(&self, limit: Arc<Limit>) -> Draft {
+        let columns = self.counts.columns(limit.items().iter().map(Item::name));
+        Draft::new(limit, columns, &self.printer)
     }
 
     /// Makes a new edition. Rows follow when somebody comes to them. Its instant is read once nobody can be decided on by the former
     /// edition any more who has not been already: what was charged under that one was charged no later, and is carried over as of then.
-    pub(super) fn announce(&self, draft: Draft, because: Because, clock: impl Fn() -> Timestamp) -> Crowd {
+    pub(super) fn announce(
+        &self,
+        draft: Draft,
+        because: Because,
+        brief: Brief,
+        clock: impl Fn() -> Timestamp,
+    ) -> Crowd {
         let mut editions = self.editions.write().unwrap_or_else(PoisonError::into_inner);
         let present = editions.last().expect("there is always one");
         if because == Because::WornOut && !present.is_worn_out(clock()) {
@@ -195,9 +216,10 @@ impl Tenant {
         let now = clock();
         self.budget.bound_rows(draft.limit.spec().max_keys);
         let number = present.number + 1;
-        let columns = self.counts.columns(draft.limit.items().iter().map(Item::name));
-        let edition = Arc::new(Edition::of(draft, number, now, because, columns));
-        self.show(&edition, now);
+        let edition = Arc::new(Edition::of(draft, number, now, because));
+        if brief == Brief::Now {
+            self.show(&edition, now);
+        }
         editions.push(edition);
         if editions.len() > MOST_EDITIONS { Crowd::TooMany } else { Crowd::Few }
     }

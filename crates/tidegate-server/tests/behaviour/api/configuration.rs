@@ -6,7 +6,7 @@ use serde_json::json;
 use tidegate_server::resp::Door;
 use tidegate_server::resp::throttle::Bucket;
 
-use crate::stage::{Stage, Told, holder};
+use crate::api::stage::{Stage, Told, holder};
 use tidegate_server::tokens::{Pass, Role, Who};
 
 const SALE: &str = r#"{"id": "shop/sale", "description": "flash sale", "items": [
@@ -304,7 +304,7 @@ fn described_buckets_belong_to_their_commands() {
     };
     assert_eq!(ids(""), ["cl.throttles", "l"], "nobody has written them");
     assert_eq!(ids("?prefix=cl."), ["cl.throttles"]);
-    assert_eq!(ids("?prefix=cl.throttle/"), [id.clone()], "unless they are asked for");
+    assert_eq!(ids("?prefix=cl.throttle/"), [id.as_str()], "unless they are asked for");
 
     stage.ask(&format!("POST {path}/reset"), r#"{"limit_key": "ada"}"#).is(204);
     stage.ask(&format!("DELETE {path}"), "").is(204);
