@@ -105,6 +105,7 @@ fn every_route_is_called_as_in_the_document() {
 fn what_the_workers_counted_is_added_up() {
     let metrics = Metrics::new(2);
     let (one, other) = (metrics.worker(0), metrics.worker(1));
+    assert!(!Arc::ptr_eq(&one, &other), "each worker has a block of its own");
     one.opened(DoorName::Resp);
     one.opened(DoorName::Resp);
     other.closed(DoorName::Resp);
