@@ -8,6 +8,7 @@
 //! | `cargo xtask mutants`      | plants known mistakes and shows that a test notices each            |
 //! | `cargo xtask loom`         | tries every order of events in the models of the table              |
 //! | `cargo xtask bench`        | measures the commands, beside what else can be had                  |
+//! | `cargo xtask bench serve`  | measures the service, beside its peers                              |
 //! | `cargo xtask instructions` | counts the instructions of a decision                               |
 //!
 //! Decided: no argument parser, no framework, one dependency (to read what `cargo metadata` says). Refused: shell
@@ -24,6 +25,7 @@ mod models;
 mod mutants;
 mod needs;
 mod process;
+mod serving;
 mod suite;
 mod tidy;
 mod tree;
@@ -47,6 +49,7 @@ usage: cargo xtask <chore>
   mutants [--only NAME]  plant the mistakes listed in xtask/mutants.txt and see that tests notice
   loom                   try every order of events in the models of the memory store's table
   bench                  measure the commands and print a table; minutes, on an otherwise idle machine
+  bench serve            measure the service beside Redis, nginx and throttlecrab, which are installed
   instructions [--save]  count the instructions of a decision, beside benches/instructions.txt; --save rewrites it";
 
 /// What was asked for.
@@ -55,9 +58,14 @@ enum Chore {
     Test(Length),
     Clients,
     Tidy,
-    Mutants { only: Option<String> },
+    Mutants {
+        only: Option<String>,
+    },
     Loom,
     Bench,
+    BenchServe,
+    /// What `bench serve` runs on another core.
+    Load(Vec<String>),
     Instructions(Keep),
     Help,
 }
@@ -73,6 +81,8 @@ impl Chore {
             ["mutants", "--only", name] => Ok(Chore::Mutants { only: Some((*name).to_owned()) }),
             ["loom"] => Ok(Chore::Loom),
             ["bench"] => Ok(Chore::Bench),
+            ["bench", "serve"] => Ok(Chore::BenchServe),
+            ["load", words @ ..] => Ok(Chore::Load(words.iter().map(|&word| word.to_owned()).collect())),
             ["instructions"] => Ok(Chore::Instructions(Keep::Compare)),
             ["instructions", "--save"] => Ok(Chore::Instructions(Keep::Save)),
             ["help" | "-h" | "--help"] => Ok(Chore::Help),
@@ -89,6 +99,8 @@ impl Chore {
             Chore::Mutants { only } => mutants::run(only.as_deref()),
             Chore::Loom => models::run().map(|_| ()),
             Chore::Bench => bench::run(),
+            Chore::BenchServe => serving::run(),
+            Chore::Load(words) => serving::generate(&words.iter().map(String::as_str).collect::<Vec<_>>()),
             Chore::Instructions(keep) => instructions::run(keep),
             Chore::Help => {
                 println!("{USAGE}");

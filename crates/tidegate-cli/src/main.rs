@@ -9,6 +9,7 @@ mod decision;
 mod instant;
 mod json;
 mod lines;
+mod log;
 mod pipe;
 mod serve;
 mod simulate;

@@ -20,13 +20,14 @@ use tidegate_server::serve::{Bounds, Places, Server, Service};
 use tidegate_server::tokens::Tokens;
 
 use crate::args::{ServeArgs, StoreUrl};
-use crate::{Failure, color_of_stderr, read_whole, say};
+use crate::{Failure, color_of_stderr, log, read_whole, say};
 
 /// Descriptors that are kept for other things than connections.
 const SPARE_DESCRIPTORS: u64 = 64;
 
 /// Serves until it is told to stop.
 pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
+    log::init(args.logging.log, args.logging.log_level)?;
     // Nobody's signal gets lost between here and the end.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| Failure::Failed(format!("cannot wait for signals: {error}")))?;
@@ -52,9 +53,10 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let doorman = Arc::new(tokens);
     let readiness = Arc::new(Readiness::new(State::Starting));
     let metrics = Arc::new(Metrics::new(places.workers));
-    let api =
-        Api::new(Arc::clone(&store), limiter).readiness(Arc::clone(&readiness)).metrics(Arc::clone(&metrics));
-    let door = Door::new(store, Arc::clone(&doorman) as _);
+    let api = Api::new(Arc::clone(&store), limiter.clone())
+        .readiness(Arc::clone(&readiness))
+        .metrics(Arc::clone(&metrics));
+    let door = Door::new(store, Arc::clone(&doorman) as _).beside(limiter);
     let bounds = Bounds::default();
     let bounds = Bounds { connections: bounds.connections.min(descriptors()), ..bounds };
     let server = Server::start(Service { api, door, doorman, metrics }, &places, bounds)

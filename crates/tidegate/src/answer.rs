@@ -81,6 +81,15 @@ impl Answers {
         self.readings.push(reading);
     }
 
+    /// Takes back a grant that changed nothing: somebody else's turn is first.
+    pub(crate) fn deny(&mut self, index: usize, denied: Denied) {
+        if let Some(Ok(answer)) = self.list.get_mut(index)
+            && answer.is_granted()
+        {
+            answer.outcome = Outcome::Denied(denied);
+        }
+    }
+
     /// For stores: the next answer.
     pub fn push(&mut self, answer: Result<Answer, Rejection>) {
         self.list.push(answer);

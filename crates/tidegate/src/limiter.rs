@@ -27,6 +27,7 @@
 //! Refused: limiters for stores that do not speak at once. Such a store's answers are [`Unavailable`] here.
 
 mod abroad;
+mod batch;
 pub mod decision;
 pub mod lease;
 mod overview;

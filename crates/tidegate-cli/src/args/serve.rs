@@ -4,6 +4,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use crate::log::LogArgs;
+
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   tidegate serve
@@ -30,6 +32,8 @@ pub(crate) struct ServeArgs {
     /// Let strangers in: listen at a public address without tokens
     #[arg(long)]
     pub(crate) insecure: bool,
+    #[command(flatten)]
+    pub(crate) logging: LogArgs,
 }
 
 /// Where a door is, if it is open.

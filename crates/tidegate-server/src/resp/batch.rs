@@ -1,6 +1,6 @@
 //! A batch: consecutive decisions of a pipeline, on their way to the store together.
 
-use tidegate::{Amount, Answers, Ask, Intent, Order, Spoken, Store};
+use tidegate::{Amount, Answers, Ask, Intent, Limiter, Order, Spoken};
 
 use super::decision::Due;
 
@@ -48,11 +48,11 @@ impl Room {
         self.entries = emptied(entries);
     }
 
-    /// Puts all of them to the store, as one batch.
+    /// Puts all of them to the limiter's store, as one batch.
     pub(super) fn submit(
         &mut self,
         entries: &[Entry<'_>],
-        store: &(impl Store + ?Sized),
+        limiter: &Limiter,
         answers: Answers,
     ) -> Spoken<Answers> {
         let mut asks: Vec<Ask<'_>> = emptied(std::mem::take(&mut self.asks));
@@ -63,7 +63,7 @@ impl Room {
             request_id: entry.request_id,
             ..Order::acquire(std::slice::from_ref(ask))
         }));
-        let spoken = store.submit(&orders, answers);
+        let spoken = limiter.submit(&orders, answers);
         self.orders = emptied(orders);
         self.asks = emptied(asks);
         spoken

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidegate::{FullStore, Tick};
+use tidegate::{FullStore, Limiter, Tick};
 
 use super::doorman::Doorman;
 use super::throttle::Throttles;
@@ -13,6 +13,7 @@ use crate::tokens::Pass;
 /// A store, who may come in to it, and the buckets that were described so far.
 pub struct Door {
     store: Arc<dyn FullStore>,
+    limiter: Limiter,
     doorman: Arc<dyn Doorman>,
     throttles: Throttles,
     tick: Tick,
@@ -24,7 +25,14 @@ impl Door {
     pub fn new(store: Arc<dyn FullStore>, doorman: Arc<dyn Doorman>) -> Door {
         let throttles = Throttles::new(Arc::clone(&store));
         let tick = store.capabilities().tick;
-        Door { store, doorman, throttles, tick, sessions: AtomicU64::new(0) }
+        let limiter = Limiter::new(Arc::clone(&store));
+        Door { store, limiter, doorman, throttles, tick, sessions: AtomicU64::new(0) }
+    }
+
+    /// The same beside others who ask this limiter of the store: nobody who waits there is overtaken here.
+    pub fn beside(mut self, limiter: Limiter) -> Door {
+        self.limiter = limiter;
+        self
     }
 
     /// The buckets that were described so far.
@@ -34,6 +42,10 @@ impl Door {
 
     pub(super) fn store(&self) -> &dyn FullStore {
         &*self.store
+    }
+
+    pub(super) fn limiter(&self) -> &Limiter {
+        &self.limiter
     }
 
     pub(super) fn tick(&self) -> Tick {

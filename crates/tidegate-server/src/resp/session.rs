@@ -328,7 +328,7 @@ impl Session {
             return None;
         }
         let answers = self.answers.take().unwrap_or_else(|| Answers::new(Detail::Readings));
-        let answers = match self.room.submit(entries, self.door.store(), answers) {
+        let answers = match self.room.submit(entries, self.door.limiter(), answers) {
             Spoken::Now(answers) => answers,
             Spoken::Durable(answers, lsn) => {
                 mouth.not_before(lsn);
@@ -448,7 +448,8 @@ impl Session {
     }
 
     fn release(&mut self, lease: &[u8], mouth: &mut Mouth<'_>) -> Option<Awaited> {
-        let released = match lease_id(lease).map(|lease| self.door.store().release(lease)) {
+        let lease = lease_id(lease);
+        let released = match lease.map(|lease| self.door.store().release(lease)) {
             // What is no lease was never granted.
             None => false,
             Some(Spoken::Now(released)) => released,
@@ -458,12 +459,14 @@ impl Session {
             }
             Some(Spoken::Later(later)) => return Some(Awaited::Release(later)),
         };
+        lease.into_iter().for_each(|lease| self.door.limiter().lease_changed(lease));
         self.writer(mouth.output).integer(i64::from(released));
         None
     }
 
     fn renew(&mut self, lease: &[u8], ttl: Duration, mouth: &mut Mouth<'_>) -> Option<Awaited> {
-        let renewed = match lease_id(lease).map(|lease| self.door.store().renew(lease, Some(ttl))) {
+        let lease = lease_id(lease);
+        let renewed = match lease.map(|lease| self.door.store().renew(lease, Some(ttl))) {
             None => Ok(None),
             Some(Spoken::Now(renewed)) => renewed,
             Some(Spoken::Durable(renewed, lsn)) => {
@@ -472,6 +475,8 @@ impl Session {
             }
             Some(Spoken::Later(later)) => return Some(Awaited::Renew(later)),
         };
+        // Perhaps it lapses sooner now than those believe who wait for it.
+        lease.into_iter().for_each(|lease| self.door.limiter().lease_changed(lease));
         renewal(&mut self.speaker(mouth.output), renewed);
         None
     }

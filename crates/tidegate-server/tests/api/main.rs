@@ -3,8 +3,10 @@
 mod configuration;
 mod decisions;
 mod document_004;
+mod exposition;
 mod gate;
 mod leases;
+mod metrics;
 mod openapi;
 mod outage;
 mod problems;

@@ -37,6 +37,11 @@ pub(crate) fn knows(line: &str, response: &Response<Bytes>) {
     );
 }
 
+/// The templates of all paths.
+pub(crate) fn templates() -> Vec<&'static str> {
+    DOCUMENT["paths"].as_object().expect("paths").keys().map(String::as_str).collect()
+}
+
 /// The template of a path, and what can be done there.
 fn operations(path: &str) -> Option<(&'static str, &'static Value)> {
     let paths = DOCUMENT["paths"].as_object().expect("paths");

@@ -13,6 +13,7 @@ use serde_json::Value;
 use tidegate::limiter::ManualPulse;
 use tidegate::{FullStore, Limiter, ManualClock, Memory, MemoryStore, Timestamp};
 use tidegate_server::http::Api;
+use tidegate_server::metrics::Metrics;
 use tidegate_server::tokens::{Pass, Role, Who};
 
 use crate::openapi;
@@ -25,6 +26,7 @@ pub(crate) struct Stage {
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) pulse: ManualPulse,
     pub(crate) limiter: Limiter,
+    metrics: Arc<Metrics>,
 }
 
 impl Stage {
@@ -40,7 +42,9 @@ impl Stage {
         let pulse = ManualPulse::new();
         let store = store(Arc::clone(&clock));
         let limiter = Limiter::builder(Arc::clone(&store)).pulse(pulse.clone()).build();
-        Stage { api: Api::new(store, limiter.clone()), clock, pulse, limiter }
+        let metrics = Arc::new(Metrics::new(1));
+        let api = Api::new(store, limiter.clone()).metrics(Arc::clone(&metrics));
+        Stage { api, clock, pulse, limiter, metrics }
     }
 
     /// These limits, each as JSON.
@@ -89,7 +93,9 @@ impl Stage {
         let request = request.body(Bytes::copy_from_slice(body.as_bytes())).expect("a request");
         let (who, line) = (who.clone(), line.to_owned());
         async move {
-            let response = self.api.call(request, who).await;
+            let answered = self.api.respond(request, who).await;
+            self.metrics.worker(0).http_answered(&answered, 1_000);
+            let response = answered.response;
             openapi::knows(&line, &response);
             Told { response, line }
         }

@@ -2,7 +2,7 @@
 
 use tidegate_server::tokens::Role;
 
-use crate::stage::{Kind, Manner, Stage, Tokens, play, say};
+use crate::stage::{Kind, Manner, Stage, Tokens, play, say, words};
 
 const TOKENS: Tokens = Tokens(&[
     ("r", Role::Read, None),
@@ -84,4 +84,13 @@ fn an_open_door_needs_no_token() {
     let mut session = Stage::plain().session();
     assert!(say(&mut session, "AUTH x").starts_with("-ERR AUTH <password> called without any password"));
     assert_eq!(say(&mut session, "PING"), "+PONG");
+}
+
+#[test]
+fn who_is_not_let_in_is_counted() {
+    let stage = Stage::new(Kind::Map, Manner::Now, TOKENS);
+    let mut session = stage.session();
+    let mut failed = |line: &str| session.feed(&words(line), &mut Vec::new()).tally.failed_auths;
+    let lines = ["PING", "AUTH x", "HELLO 3 AUTH me x", "HELLO 3", "AUTH r", "PING", "TG.ACQUIRE login ada"];
+    assert_eq!(lines.map(&mut failed), [1, 1, 1, 1, 0, 0, 0]);
 }

@@ -5,10 +5,10 @@ use proptest::prelude::*;
 use tidegate::store::Lsn;
 use tidegate_server::resp::frame::LARGEST_FRAME;
 use tidegate_server::resp::session::LARGEST_OUTPUT;
-use tidegate_server::resp::{Fed, Then};
+use tidegate_server::resp::{Fed, Tally, Then};
 use tidegate_testkit::effort::cases;
 
-use crate::stage::{End, Kind, Manner, OPEN, Stage, converse, encode, read_aloud, words};
+use crate::stage::{End, Kind, Manner, OPEN, Stage, converse, encode, read_aloud, ready, words};
 
 /// Something of everything, ending with a good bye.
 fn everything() -> Vec<u8> {
@@ -245,5 +245,43 @@ proptest! {
     fn any_bytes_are_lived_with(bytes in vec(any::<u8>(), 0..400), at in 0usize..400) {
         let (one, two) = bytes.split_at(at.min(bytes.len()));
         prop_assert_eq!(said(Manner::Now, &[one, two]), said(Manner::Now, &[&bytes]));
+    }
+}
+
+#[test]
+fn what_was_done_is_told_to_whoever_counts() {
+    for manner in [Manner::Now, Manner::Later] {
+        let stage = Stage::new(Kind::Memory, manner, OPEN);
+        let mut session = stage.session();
+        let mut input: Vec<u8> = [
+            "TG.ACQUIRE login ada 3",
+            "TG.ACQUIRE login ada 3",
+            "TG.PEEK login ada 3",
+            "TG.PEEK login ada",
+            "TG.ACQUIRE nobody ada",
+            "PING",
+            "GET x",
+            "THROTTLE ada 1 1 60",
+            "QUIT",
+        ]
+        .iter()
+        .flat_map(|line| words(line))
+        .collect();
+        let mut sum = Tally::default();
+        loop {
+            let mut output = Vec::new();
+            let Fed { consumed, then, tally, .. } = session.feed(&input, &mut output);
+            input.drain(..consumed);
+            sum.commands += tally.commands;
+            sum.granted += tally.granted;
+            sum.refused += tally.refused;
+            sum.failed_auths += tally.failed_auths;
+            match then {
+                Then::Wait(awaited) => session.resume(ready(awaited.answered()), &mut output),
+                Then::Close => break,
+                Then::Read | Then::Feed => {}
+            }
+        }
+        assert_eq!(sum, Tally { commands: 9, granted: 2, refused: 1, failed_auths: 0 }, "{manner:?}");
     }
 }

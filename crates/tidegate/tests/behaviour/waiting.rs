@@ -1,5 +1,7 @@
 //! Waiting in line: first come first served, woken by what happens and by nothing else, and gone without a trace.
 
+#[path = "waiting/batches.rs"]
+mod batches;
 #[path = "waiting/cancelling.rs"]
 mod cancelling;
 #[path = "waiting/stories.rs"]

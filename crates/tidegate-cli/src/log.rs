@@ -1,0 +1,182 @@
+//! The log: what happened, for people at a terminal or for programs, on standard error.
+//!
+//! Text is one short line per event, with colour in a terminal and without in a pipe. JSON is one object per line: `timestamp` (RFC 3339, in
+//! UTC), `level`, `message`, the event's own fields beside them, and `target`, the part of the program that said it. A message is the
+//! name of an event and stays the same; what is particular is in the fields.
+//!
+//! Decided: `--log-level` is about Tidegate. Of the libraries below only warnings and errors are told.
+//!
+//! Refused: log files, rotation, and a syntax of filters. Whoever runs a service has something that reads standard error.
+
+use clap::ValueEnum;
+use tidegate::file::Color;
+use tracing::Subscriber;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::layer;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::{Layer, Registry};
+
+use crate::{Failure, color_of_stderr};
+
+/// What the targets of Tidegate's own events begin with.
+const OWN: &str = "tidegate";
+
+/// The flags of commands that log.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct LogArgs {
+    /// What the log on standard error looks like
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Text)]
+    pub(crate) log: Format,
+    /// How much is logged
+    #[arg(long, value_enum, value_name = "LEVEL", default_value_t = Level::Info)]
+    pub(crate) log_level: Level,
+}
+
+/// What the log looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// Lines for people
+    Text,
+    /// An object per line
+    Json,
+}
+
+/// How much is logged: this and everything above.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Level {
+    /// Something does not work
+    Error,
+    /// Something does not work as it should
+    Warn,
+    /// What operators want to know
+    Info,
+    /// Every connection
+    Debug,
+    /// Everything
+    Trace,
+}
+
+impl From<Level> for LevelFilter {
+    fn from(level: Level) -> LevelFilter {
+        match level {
+            Level::Error => LevelFilter::ERROR,
+            Level::Warn => LevelFilter::WARN,
+            Level::Info => LevelFilter::INFO,
+            Level::Debug => LevelFilter::DEBUG,
+            Level::Trace => LevelFilter::TRACE,
+        }
+    }
+}
+
+/// From now on events are written to standard error. Once per process.
+pub(crate) fn init(format: Format, level: Level) -> Result<(), Failure> {
+    let subscriber = subscriber(format, level, color_of_stderr(), std::io::stderr);
+    tracing::subscriber::set_global_default(subscriber)
+        .map_err(|error| Failure::Failed(format!("cannot start the log: {error}")))
+}
+
+/// Writes events to a writer.
+fn subscriber<W>(
+    format: Format,
+    level: Level,
+    color: Color,
+    writer: W,
+) -> Box<dyn Subscriber + Send + Sync + 'static>
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    let own = LevelFilter::from(level);
+    let others = own.min(LevelFilter::WARN);
+    let filter = Targets::new().with_default(others).with_target(OWN, own);
+    match format {
+        Format::Text => {
+            let text = layer().compact().with_target(false).with_ansi(color == Color::Ansi);
+            Box::new(Registry::default().with(text.with_writer(writer).with_filter(filter)))
+        }
+        Format::Json => {
+            let json = layer().json().flatten_event(true).with_current_span(false).with_span_list(false);
+            Box::new(Registry::default().with(json.with_writer(writer).with_filter(filter)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    use jiff::Timestamp;
+    use serde_json::Value;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Paper(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Paper {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What is written while this happens.
+    fn written(format: Format, level: Level, color: Color, happening: impl FnOnce()) -> String {
+        let paper = Paper::default();
+        let to = paper.clone();
+        let subscriber = subscriber(format, level, color, move || to.clone());
+        tracing::subscriber::with_default(subscriber, happening);
+        let bytes = paper.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        String::from_utf8(bytes).expect("a log is text")
+    }
+
+    fn refused() {
+        tracing::info!(target: "tidegate_server", limit = "login", left_out = 7_u64, "refused");
+    }
+
+    #[test]
+    fn json_is_an_object_per_line() {
+        let text = written(Format::Json, Level::Info, Color::Plain, || {
+            refused();
+            tracing::warn!(key = "a\"\n\u{1b}[31mb", "odd");
+        });
+        let lines: Vec<Value> =
+            text.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
+        let [one, other] = &lines[..] else { panic!("two lines: {text}") };
+        assert_eq!((&one["level"], &one["message"]), (&"INFO".into(), &"refused".into()));
+        assert_eq!((&one["limit"], &one["left_out"]), (&"login".into(), &7.into()));
+        assert_eq!(one["target"], "tidegate_server");
+        let at = one["timestamp"].as_str().expect("a text");
+        assert!(at.ends_with('Z') && at.parse::<Timestamp>().is_ok(), "{at}");
+        assert_eq!((&other["level"], &other["key"]), (&"WARN".into(), &"a\"\n\u{1b}[31mb".into()));
+    }
+
+    #[test]
+    fn text_is_a_line_with_colour_for_those_who_can_see_it() {
+        let plain = written(Format::Text, Level::Info, Color::Plain, refused);
+        assert!(plain.ends_with(" INFO refused limit=\"login\" left_out=7\n"), "{plain:?}");
+        assert!(!plain.contains('\u{1b}'), "{plain:?}");
+        let coloured = written(Format::Text, Level::Info, Color::Ansi, refused);
+        assert!(coloured.contains('\u{1b}') && coloured.contains("refused"), "{coloured:?}");
+    }
+
+    #[test]
+    fn levels_are_about_ourselves() {
+        let events = || {
+            tracing::debug!(target: "tidegate_server::serve", "ours");
+            tracing::info!(target: "hyper::proto", "theirs");
+            tracing::warn!(target: "hyper::proto", "their warning");
+        };
+        let lines = |level| written(Format::Text, level, Color::Plain, events).lines().count();
+        assert_eq!(lines(Level::Error), 0);
+        assert_eq!(lines(Level::Warn), 1);
+        assert_eq!(lines(Level::Info), 1);
+        assert_eq!(lines(Level::Debug), 2);
+    }
+}

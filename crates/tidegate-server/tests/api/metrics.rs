@@ -1,0 +1,339 @@
+//! What `/metrics` says, read as a scraper reads it.
+
+#![expect(clippy::float_cmp, reason = "what is written in decimal is compared as it was written")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::{
+    Answers, Catalog, Expect, FullStore, ItemCount, LeaseId, Limit, LimitSpec, Limiter, Observation, Order,
+    Parting, Spoken, Store,
+};
+use tidegate_server::http::RouteName;
+use tidegate_server::metrics::{Cut, DoorName, MOST_LIMITS, Metrics, ReloadsSoFar};
+use tidegate_server::tokens::Role;
+
+use crate::exposition::Page;
+use crate::openapi;
+use crate::stage::{Stage, holder};
+
+const LOGIN: &str = r#"{"id": "login", "items": [{"policy": "total", "limit": 3},
+                        {"policy": "total", "limit": 2, "per": "key"}]}"#;
+
+fn login(stage: &Stage, key: &str) -> bool {
+    stage.ask("POST /v1/acquire", &format!(r#"{{"limit_id": "login", "limit_key": "{key}"}}"#)).allowed()
+}
+
+fn page(stage: &Stage) -> Page {
+    let told = stage.get("/metrics").is(200);
+    assert_eq!(told.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    Page::read(&told.text())
+}
+
+#[test]
+fn decisions_are_told_by_limit_item_and_outcome() {
+    let stage = Stage::with(&[
+        LOGIN,
+        r#"{"id": "watched", "mode": "shadow", "items": [{"policy": "total", "limit": 0}]}"#,
+    ]);
+    let said = ["ada", "ada", "ada", "bob", "cid"].map(|key| login(&stage, key));
+    assert_eq!(said, [true, true, false, true, false]);
+    assert!(stage.ask("POST /v1/acquire", r#"{"limit_id": "watched"}"#).allowed());
+    stage.ask("POST /v1/peek", r#"{"limit_id": "login", "limit_key": "dan"}"#);
+    let page = page(&stage);
+    let count = |limit, item, outcome| {
+        page.get("tidegate_decisions_total", &[("limit", limit), ("item", item), ("outcome", outcome)])
+    };
+    assert_eq!(count("login", "", "granted"), 3.0);
+    assert_eq!(count("login", "key/total", "refused"), 1.0);
+    assert_eq!(count("login", "all/total", "refused"), 1.0);
+    assert_eq!(count("login", "", "shadowed"), 0.0);
+    assert_eq!((count("watched", "", "granted"), count("watched", "", "shadowed")), (1.0, 1.0));
+    let at_the_door =
+        |outcome| page.get("tidegate_door_decisions_total", &[("door", "http"), ("outcome", outcome)]);
+    assert_eq!((at_the_door("granted"), at_the_door("refused")), (4.0, 2.0), "a look decides nothing");
+    assert_eq!(page.get("tidegate_limit_rows", &[("limit", "login")]), 2.0);
+    assert!(page.get("tidegate_limit_bytes", &[("limit", "login")]) > 0.0);
+    assert_eq!(page.get("tidegate_limits", &[]), 2.0);
+    assert!(!stage.get("/metrics").text().contains("ada"), "who asked is nobody's business");
+}
+
+#[test]
+fn requests_are_told_by_template_and_status() {
+    let stage = Stage::with(&[LOGIN]);
+    for (line, body) in [
+        ("GET /v1/limits/login", ""),
+        ("GET /v1/limits/nobody", ""),
+        ("PUT /v1/limits/login/overrides/ada", r#"{"item": "key/total", "limit": 9}"#),
+        ("GET /v1/gate/login/ada", ""),
+        ("GET /v1/gate/login/bob", ""),
+        ("GET /v1/gate/login/cid", ""),
+        ("GET /v1/gate/login/dan", ""),
+        ("GET /v1/gate?limit_id=login&limit_key=dan", ""),
+        ("GET /no/such/path", ""),
+        ("PUT /v1/acquire", ""),
+    ] {
+        stage.ask(line, body);
+    }
+    let page = page(&stage);
+    let count = |route, code| page.get("tidegate_http_requests_total", &[("route", route), ("code", code)]);
+    assert_eq!(count("/v1/limits", "201"), 1.0);
+    assert_eq!((count("/v1/limits/{id}", "200"), count("/v1/limits/{id}", "404")), (1.0, 1.0));
+    assert_eq!(count("/v1/limits/{id}/overrides/{key}", "200"), 1.0);
+    assert_eq!((count("/v1/gate/{id}/{key}", "200"), count("/v1/gate/{id}/{key}", "429")), (3.0, 1.0));
+    assert_eq!(
+        (count("/v1/gate", "429"), count("other", "404"), count("/v1/acquire", "405")),
+        (1.0, 1.0, 1.0)
+    );
+    let at_the_door =
+        |outcome| page.get("tidegate_door_decisions_total", &[("door", "http"), ("outcome", outcome)]);
+    assert_eq!((at_the_door("granted"), at_the_door("refused")), (3.0, 2.0));
+    assert_eq!(page.get("tidegate_request_duration_seconds_count", &[("door", "http")]), 11.0);
+}
+
+#[test]
+fn every_route_is_called_as_in_the_document() {
+    let documented = openapi::templates();
+    let named: Vec<_> = RouteName::ALL.iter().map(|name| name.template()).collect();
+    assert!(documented.iter().all(|template| named.contains(template)), "{documented:?} {named:?}");
+    assert_eq!(named.len(), documented.len() + 1, "and what there is nothing at");
+}
+
+#[test]
+fn what_the_workers_counted_is_added_up() {
+    let metrics = Metrics::new(2);
+    let (one, other) = (metrics.worker(0), metrics.worker(1));
+    one.opened(DoorName::Resp);
+    one.opened(DoorName::Resp);
+    other.closed(DoorName::Resp);
+    other.cut(DoorName::Resp, Cut::SlowReader);
+    one.refused_connection(DoorName::Http);
+    other.failed_auth(DoorName::Http);
+    one.resp_batch(3, 2_500);
+    other.resp_batch(5_000, 20_000_000_000);
+    other.resp_batch(0, 7);
+    one.http_request(RouteName::Acquire, 200, 1_001);
+    one.http_request(RouteName::Unknown, 599, 1);
+    let page = Page::read(&metrics.render(&Limiter::in_memory()));
+    let get = |name, door| page.get(name, &[("door", door)]);
+    assert_eq!((get("tidegate_connections", "resp"), get("tidegate_connections", "http")), (1.0, 0.0));
+    assert_eq!(get("tidegate_connections_accepted_total", "resp"), 2.0);
+    assert_eq!(get("tidegate_connections_refused_total", "http"), 1.0);
+    assert_eq!(get("tidegate_authentication_failures_total", "http"), 1.0);
+    let cut = |reason| page.get("tidegate_connections_cut_total", &[("door", "resp"), ("reason", reason)]);
+    assert_eq!((cut("slow_reader"), cut("idle")), (1.0, 0.0));
+    let within =
+        |door, bound| page.get("tidegate_request_duration_seconds_bucket", &[("door", door), ("le", bound)]);
+    assert_eq!((within("resp", "0.000001"), within("resp", "0.0000025")), (0.0, 1.0));
+    assert_eq!((within("resp", "10"), within("resp", "+Inf")), (1.0, 2.0));
+    assert_eq!((within("http", "0.000001"), within("http", "0.0000025")), (1.0, 2.0));
+    assert_eq!(get("tidegate_request_duration_seconds_sum", "resp"), 20.000_002_5);
+    let size = |bound| page.get("tidegate_resp_batch_size_bucket", &[("le", bound)]);
+    assert_eq!((size("2"), size("4"), size("4096"), size("+Inf")), (0.0, 1.0, 1.0, 2.0));
+    assert_eq!(page.get("tidegate_resp_batch_size_sum", &[]), 5_003.0);
+    assert_eq!(page.get("tidegate_http_requests_total", &[("route", "other"), ("code", "other")]), 1.0);
+}
+
+#[test]
+fn more_workers_than_blocks_share_them() {
+    let metrics = Metrics::new(0);
+    metrics.worker(0).opened(DoorName::Http);
+    metrics.worker(7).opened(DoorName::Http);
+    let page = Page::read(&metrics.render(&Limiter::in_memory()));
+    assert_eq!(page.get("tidegate_connections", &[("door", "http")]), 2.0);
+}
+
+#[test]
+fn the_store_and_the_process_are_told() {
+    let stage =
+        Stage::with(&[r#"{"id": "slots", "items": [{"policy": "concurrency", "limit": 2, "ttl": "60s"}]}"#]);
+    stage.ask("POST /v1/limits", LOGIN).is(201);
+    assert!(login(&stage, "ada") && stage.ask("POST /v1/acquire", r#"{"limit_id": "slots"}"#).allowed());
+    let page = page(&stage);
+    assert_eq!((page.get("tidegate_leases", &[]), page.get("tidegate_waiters", &[])), (1.0, 0.0));
+    assert_eq!(page.get("tidegate_limit_waiters", &[("limit", "slots")]), 0.0);
+    assert_eq!(page.get("tidegate_store_budget_bytes", &[]), f64::from(1 << 30));
+    assert!(page.get("tidegate_store_bytes", &[]) > 0.0);
+    assert!(page.names().any(|name| name == "tidegate_build_info"));
+    if cfg!(target_os = "linux") {
+        assert!(page.get("process_resident_memory_bytes", &[]) > 1_000_000.0);
+        assert!(page.get("process_open_fds", &[]) >= 3.0);
+        assert!(page.get("process_start_time_seconds", &[]) > 1_700_000_000.0);
+        assert!(page.find("process_cpu_seconds_total", &[]).is_some());
+    }
+}
+
+#[test]
+fn who_has_a_prefix_sees_its_own_limits() {
+    let stage = Stage::with(&[LOGIN, r#"{"id": "shop/a", "items": [{"policy": "total", "limit": 1}]}"#]);
+    let told = stage.ask_as(&holder(Role::Read, "shop/"), "GET /metrics", &[], "").is(200);
+    let page = Page::read(&told.text());
+    assert_eq!(page.values("limit").into_iter().collect::<Vec<_>>(), ["shop/a"]);
+    assert_eq!(page.get("tidegate_limits", &[]), 1.0);
+}
+
+#[test]
+fn reloads_are_told_if_somebody_knows_of_them() {
+    let stage = Stage::empty();
+    assert!(page(&stage).find("tidegate_config_last_reload_successful", &[]).is_none());
+    let told =
+        |so_far: ReloadsSoFar| Page::read(&Metrics::new(1).reloads(move || so_far).render(&stage.limiter));
+    let at = Some(Duration::from_millis(1_768_867_200_500));
+    let bad = told(ReloadsSoFar { succeeded: 3, failed: 2, last_failed: true, last_success: at });
+    assert_eq!(bad.get("tidegate_reloads_total", &[("outcome", "succeeded")]), 3.0);
+    assert_eq!(bad.get("tidegate_reloads_total", &[("outcome", "failed")]), 2.0);
+    assert_eq!(bad.get("tidegate_config_last_reload_successful", &[]), 0.0);
+    assert_eq!(bad.get("tidegate_config_last_reload_success_timestamp_seconds", &[]), 1_768_867_200.5);
+    let none = told(ReloadsSoFar::default());
+    assert_eq!(none.get("tidegate_config_last_reload_successful", &[]), 1.0);
+    assert!(none.find("tidegate_config_last_reload_success_timestamp_seconds", &[]).is_none());
+}
+
+#[test]
+fn described_buckets_are_told_as_one_and_their_sum_does_not_fall() {
+    let stage = Stage::empty();
+    let bucket = |id: &str| format!(r#"{{"id": "{id}", "items": [{{"policy": "total", "limit": 2}}]}}"#);
+    for id in ["cl.throttle/2/1/60", "cl.throttle/2/1/30"] {
+        let spec = LimitSpec::named(id).with(tidegate::ItemSpec::of(tidegate::Policy::Total, 2));
+        stage.limiter.store().put(spec, Expect::Absent).expect("there is none yet");
+        for _ in 0..3 {
+            let _ = stage.limiter.ask_all(id).try_acquire().expect("a question");
+        }
+    }
+    stage.ask("POST /v1/limits", &bucket("other")).is(201);
+    let metrics = Metrics::new(1);
+    let sums = || {
+        let page = Page::read(&metrics.render(&stage.limiter));
+        assert_eq!(page.values("limit").into_iter().collect::<Vec<_>>(), ["cl.throttle", "other"]);
+        assert_eq!(page.get("tidegate_limits", &[]), 1.0);
+        let get = |item, outcome| {
+            let labels = [("limit", "cl.throttle"), ("item", item), ("outcome", outcome)];
+            page.get("tidegate_decisions_total", &labels)
+        };
+        (get("", "granted"), get("key/bucket", "refused"), page.get("tidegate_described_buckets", &[]))
+    };
+    assert_eq!(sums(), (4.0, 2.0, 2.0));
+    assert_eq!(sums(), (4.0, 2.0, 2.0), "looking counts nothing");
+    assert!(stage.limiter.store().remove("cl.throttle/2/1/60", Parting::Forget));
+    assert_eq!(sums(), (4.0, 2.0, 1.0), "what was forgotten happened nevertheless");
+    let spec =
+        LimitSpec::named("cl.throttle/2/1/60").with(tidegate::ItemSpec::of(tidegate::Policy::Total, 2));
+    stage.limiter.store().put(spec, Expect::Absent).expect("it was removed");
+    assert!(stage.limiter.ask_all("cl.throttle/2/1/60").try_acquire().expect("a question").is_granted());
+    assert_eq!(sums(), (5.0, 2.0, 2.0));
+}
+
+/// A store that knows many limits, each with an item of a name that no limits file could give it.
+struct Crowd {
+    limits: Vec<Arc<Limit>>,
+}
+
+const ODD: &str = "a \"quoted\\\" item\nof two lines";
+
+impl Crowd {
+    fn of(limits: usize) -> Crowd {
+        let limit = |index: usize| {
+            let spec = LimitSpec::named(format!("{index:06}"))
+                .with(tidegate::ItemSpec::of(tidegate::Policy::Total, 1));
+            Arc::new(Limit::new(spec, tidegate::Tick::NANOSECOND).expect("a valid limit"))
+        };
+        Crowd { limits: (0..limits).map(limit).collect() }
+    }
+}
+
+impl Store for Crowd {
+    fn capabilities(&self) -> tidegate::store::Capabilities {
+        Limiter::in_memory().store().capabilities()
+    }
+
+    fn submit(&self, _: &[Order<'_>], buffer: Answers) -> Spoken<Answers> {
+        Spoken::Now(buffer)
+    }
+
+    fn release(&self, _: LeaseId) -> Spoken<bool> {
+        Spoken::Now(false)
+    }
+
+    fn renew(
+        &self,
+        _: LeaseId,
+        _: Option<Duration>,
+    ) -> Spoken<Result<Option<tidegate::Timestamp>, tidegate::Rejection>> {
+        Spoken::Now(Ok(None))
+    }
+
+    fn settle(&self, _: LeaseId, _: tidegate::Actual<'_>) -> Spoken<tidegate::Settlement> {
+        Spoken::Now(tidegate::Settlement::Gone)
+    }
+
+    fn reset(&self, _: &str, _: Option<&[u8]>) -> Spoken<Result<(), tidegate::Rejection>> {
+        Spoken::Now(Ok(()))
+    }
+
+    fn usage(
+        &self,
+        _: &str,
+        _: Option<&[u8]>,
+    ) -> Spoken<Result<tidegate::store::Usage, tidegate::Rejection>> {
+        Spoken::Now(Ok(tidegate::store::Usage { count: None, items: Vec::new() }))
+    }
+
+    fn observe(&self, _: &str) -> Option<Observation> {
+        let items = vec![ItemCount { item: ODD.to_owned(), refused: 2 }];
+        Some(Observation { granted: 1, refused: 2, shadowed: 0, items, rows: 0, bytes: 0 })
+    }
+}
+
+impl Catalog for Crowd {
+    fn get(&self, id: &str) -> Option<Arc<Limit>> {
+        self.limits.iter().find(|limit| limit.id() == id).cloned()
+    }
+
+    fn list(&self) -> Vec<Arc<Limit>> {
+        self.limits.clone()
+    }
+
+    fn put(&self, _: LimitSpec, _: Expect) -> Result<Arc<Limit>, tidegate::catalog::PutError> {
+        Err(tidegate::catalog::PutError::Exists)
+    }
+
+    fn remove(&self, _: &str, _: Parting) -> bool {
+        false
+    }
+
+    fn watch(&self, _: tidegate::catalog::Watcher) {}
+}
+
+#[test]
+fn names_are_escaped_and_too_many_limits_are_left_out() {
+    let store: Arc<dyn FullStore> = Arc::new(Crowd::of(MOST_LIMITS + 3));
+    let page = Page::read(&Metrics::new(1).render(&Limiter::new(store)));
+    let labels = [("limit", "000000"), ("item", ODD), ("outcome", "refused")];
+    assert_eq!(page.get("tidegate_decisions_total", &labels), 2.0);
+    assert_eq!(page.values("limit").len(), MOST_LIMITS);
+    assert_eq!(page.get("tidegate_limits_left_out", &[]), 3.0);
+    assert!(page.find("tidegate_store_bytes", &[]).is_none(), "this store does not say");
+}
+
+#[test]
+fn the_first_page_is_for_people() {
+    let stage = Stage::empty();
+    let told = stage.get("/").is(200);
+    assert_eq!(told.header("content-type"), Some("text/html; charset=utf-8"));
+    assert!(
+        told.header("content-security-policy").is_some_and(|policy| policy.contains("default-src 'none'"))
+    );
+    let text = told.text();
+    assert!(text.contains(concat!("<small>", env!("CARGO_PKG_VERSION"), "</small>")));
+    assert!(!text.contains("<script") && !text.contains("{version}"));
+    for link in text.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next()) {
+        stage.get(link).is(200);
+    }
+    stage.ask("POST /", "").problem(405, "method_not_allowed");
+    let [add, take] = [0, 1].map(|call| {
+        let body = text.split("-d '").nth(1 + call).and_then(|rest| rest.split('\'').next());
+        body.expect("an example").to_owned()
+    });
+    stage.ask("POST /v1/limits", &add).is(201);
+    assert!(stage.ask("POST /v1/acquire", &take).allowed());
+}

@@ -1,0 +1,74 @@
+//! Batches: many orders at once, for doors that read many at once.
+//!
+//! A batch goes to the store as it is, in one piece. Only while somebody waits is it looked at order by order: who would overtake a
+//! waiter only looks, and if there is room, is told that it is not theirs yet.
+
+use std::sync::Arc;
+
+use tidegate_core::{Intent, LeaseId, Limit, Order, Per, Wait};
+
+use super::Limiter;
+use super::queues::{Kind, Spot};
+use crate::answer::{Answers, Denied};
+use crate::store::Spoken;
+
+/// An order that would overtake somebody who waits.
+#[derive(Debug)]
+struct Behind {
+    index: usize,
+    limit: Arc<Limit>,
+    item: usize,
+}
+
+impl Limiter {
+    /// Puts a batch to the store. Nobody who waits at this limiter is overtaken: an order for a row that somebody waits for is denied,
+    /// with [`Wait::OnRelease`] if only that is in its way. Leases are not owned by anybody here; they are given back by
+    /// their ids. `patience` of an order is not looked at.
+    pub fn submit(&self, orders: &[Order<'_>], answers: Answers) -> Spoken<Answers> {
+        let store = &self.inner.store;
+        if self.inner.queues.is_quiet() {
+            return store.submit(orders, answers);
+        }
+        let behind: Vec<Behind> =
+            orders.iter().enumerate().filter_map(|(index, order)| self.behind(index, order)).collect();
+        let mut looking = orders.to_vec();
+        for each in &behind {
+            looking[each.index].intent = Intent::Peek;
+        }
+        match store.submit(&looking, answers) {
+            Spoken::Now(answers) => Spoken::Now(in_turn(answers, behind)),
+            Spoken::Durable(answers, lsn) => Spoken::Durable(in_turn(answers, behind), lsn),
+            Spoken::Later(later) => {
+                Spoken::Later(Box::pin(async move { later.await.map(|answers| in_turn(answers, behind)) }))
+            }
+        }
+    }
+
+    /// A lease was given back, renewed or settled at the store itself: those look again who wait for what it holds.
+    pub fn lease_changed(&self, lease: LeaseId) {
+        if !self.inner.queues.is_quiet() {
+            self.inner.stir(self.inner.abroad.get(lease).as_deref());
+        }
+    }
+
+    fn behind(&self, index: usize, order: &Order<'_>) -> Option<Behind> {
+        if order.intent != Intent::Acquire {
+            return None;
+        }
+        let spots = self.inner.spots(order.asks);
+        let Spot { ask, kind, .. } = self.inner.queues.contested(&spots, None)?;
+        let limit = self.inner.store.get(order.asks.get(ask)?.limit_id)?;
+        let per = if kind == Kind::All { Per::All } else { Per::Key };
+        let item = limit.items().iter().position(|item| item.per() == per).unwrap_or_default();
+        Some(Behind { index, limit, item })
+    }
+}
+
+/// The answers, with everybody behind those who came before.
+fn in_turn(mut answers: Answers, behind: Vec<Behind>) -> Answers {
+    for Behind { index, limit, item } in behind {
+        let first = (Arc::clone(&limit), item);
+        answers.deny(index, Denied { limit, item, wait: Wait::OnRelease, first, lapses_at: None });
+    }
+    answers
+}
