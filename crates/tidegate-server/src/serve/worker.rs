@@ -120,7 +120,7 @@ fn admit(stream: TcpStream, address: SocketAddr, door: DoorName, worker: &Arc<Wo
 }
 
 async fn attend(stream: TcpStream, address: SocketAddr, door: DoorName, worker: Arc<Worker>, seat: Seat) {
-    let attendance = Attendance { worker: Arc::clone(&worker), door, _seat: seat };
+    let attendance = Attendance { worker: Arc::clone(&worker), door, seat: Some(seat) };
     let over = match door {
         DoorName::Http => http::serve(stream, address.ip(), worker).await,
         DoorName::Resp => resp::serve(stream, address.ip(), worker).await,
@@ -135,12 +135,14 @@ async fn attend(stream: TcpStream, address: SocketAddr, door: DoorName, worker: 
 struct Attendance {
     worker: Arc<Worker>,
     door: DoorName,
-    _seat: Seat,
+    seat: Option<Seat>,
 }
 
 impl Drop for Attendance {
     fn drop(&mut self) {
         self.worker.counts.closed(self.door);
+        // First the place is free, then others are told: they look how many are left.
+        drop(self.seat.take());
         self.worker.house.somebody_left();
     }
 }
