@@ -6,7 +6,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::http::{HeaderValue, Request, Response, header::CONNECTION};
+use ::http::header::{CONNECTION, CONTENT_LENGTH};
+use ::http::{HeaderValue, Method, Request, Response};
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -21,7 +22,7 @@ use crate::http::LARGEST_BODY;
 use crate::http::problem::{Code, Problem};
 use crate::metrics::Cut;
 use crate::serve::Over;
-use crate::serve::bounds::{LARGEST_HEAD, MOST_STREAMS};
+use crate::serve::bounds::{LARGEST_HEAD, MOST_DISCARDED, MOST_STREAMS};
 use crate::serve::worker::Worker;
 
 /// What every HTTP/2 connection begins with.
@@ -79,6 +80,7 @@ pub(super) async fn serve(stream: TcpStream, heard: Vec<u8>, address: IpAddr, wo
 
 async fn answer(request: Request<Incoming>, address: IpAddr, worker: &Worker) -> Response<Bytes> {
     let (head, body) = request.into_parts();
+    let is_head = head.method == Method::HEAD;
     let Ok(body) = tokio::time::timeout(worker.house.bounds.request, collected(body)).await else {
         let mut response =
             Problem::new(Code::RequestTimeout, "the body did not come in time").into_response();
@@ -89,17 +91,30 @@ async fn answer(request: Request<Incoming>, address: IpAddr, worker: &Worker) ->
     let start = worker.stopwatch.raw();
     let answered = worker.house.answered(Request::from_parts(head, body), address).await;
     worker.counts.http_answered(&answered, worker.since(start));
-    answered.response
+    if is_head { without_body(answered.response) } else { answered.response }
+}
+
+/// What `HEAD` is answered: everything but the body. Of HTTP/1 hyper knows this by itself.
+fn without_body(mut response: Response<Bytes>) -> Response<Bytes> {
+    let body = std::mem::take(response.body_mut());
+    response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+    response
 }
 
 /// The whole body, or as much of it as shows that it is too large. `None` if it makes no sense.
+///
+/// What is too large is not kept, and yet read on for a while: many clients do not look at an answer before they have said
+/// everything, and take it for an error if nobody listens any more.
 async fn collected(mut body: Incoming) -> Option<Bytes> {
     let mut whole = BytesMut::new();
+    let mut discarded = 0;
     while let Some(frame) = body.frame().await {
-        if let Ok(data) = frame.ok()?.into_data() {
+        let Ok(data) = frame.ok()?.into_data() else { continue };
+        if whole.len() <= LARGEST_BODY {
             whole.extend_from_slice(&data);
-        }
-        if whole.len() > LARGEST_BODY {
+        } else if discarded < MOST_DISCARDED {
+            discarded += data.len();
+        } else {
             break;
         }
     }
