@@ -1,6 +1,8 @@
 //! What can be typed. Every command shows an example under `--help`; nothing here decides anything.
 
+mod remote;
 mod serve;
+mod token;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,7 +12,12 @@ use clap::{Parser, Subcommand, ValueEnum};
 use tidegate::stream::Rate;
 use tidegate::text;
 
+pub(crate) use remote::{
+    AcquireArgs, AddArgs, DEFAULT_SERVER, DeleteArgs, GetArgs, LimitArgs, LimitCommand, LimitSource,
+    ListArgs, PeekArgs, ReleaseArgs, RenewArgs, ResetArgs, ServerArgs, SetArgs, SettleArgs, Wanted,
+};
 pub(crate) use serve::{ServeArgs, StoreUrl};
+pub(crate) use token::{CompletionsArgs, NewTokenArgs, TokenArgs, TokenCommand};
 
 /// Decide who may do how much, how fast, and how many at once
 #[derive(Debug, Parser)]
@@ -34,6 +41,22 @@ pub(crate) enum Command {
     Simulate(SimulateArgs),
     /// Throttle a stream of JSON lines: admitted ones pass, byte for byte and in order
     Pipe(PipeArgs),
+    /// Add, change and look at the limits of a running server
+    Limit(LimitArgs),
+    /// Ask a running server for something: exit code 0 if it is granted, 3 if it is refused
+    Acquire(AcquireArgs),
+    /// Ask the same and take nothing
+    Peek(PeekArgs),
+    /// Give a lease back
+    Release(ReleaseArgs),
+    /// Let a lease last longer
+    Renew(RenewArgs),
+    /// Correct what was taken with --hold to what it has truly cost
+    Settle(SettleArgs),
+    /// Make tokens for a server that asks for them
+    Token(TokenArgs),
+    /// Print what a shell needs to complete these commands
+    Completions(CompletionsArgs),
 }
 
 #[derive(Debug, clap::Args)]

@@ -5,15 +5,18 @@
 
 mod args;
 mod check;
+mod completions;
 mod decision;
 mod instant;
 mod json;
 mod lines;
 mod log;
 mod pipe;
+mod remote;
 mod serve;
 mod simulate;
 mod stop;
+mod token;
 
 use std::fmt;
 use std::fs::File;
@@ -26,14 +29,18 @@ use tidegate::file::{Color, LARGEST_FILE};
 
 use args::{Args, Command};
 
-/// Why a command did not do what it was asked. Success is 0; 3 (refused) and 4 (unreachable) belong to the commands
-/// that talk to a server.
+/// Why a command did not do what it was asked. Success is 0; refused and unreachable belong to the commands that talk to a
+/// server.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// Something went wrong that the input is not to blame for: exit code 1.
     Failed(String),
     /// The input, a file or an argument makes no sense: exit code 2.
     BadInput(String),
+    /// A server said no, and that is an answer, which was told: exit code 3.
+    Refused,
+    /// A server gave no answer: exit code 4.
+    Unreachable(String),
 }
 
 impl Failure {
@@ -41,6 +48,8 @@ impl Failure {
         ExitCode::from(match self {
             Failure::Failed(_) => 1,
             Failure::BadInput(_) => 2,
+            Failure::Refused => 3,
+            Failure::Unreachable(_) => 4,
         })
     }
 }
@@ -48,7 +57,8 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Failed(why) | Failure::BadInput(why) => f.write_str(why),
+            Failure::Failed(why) | Failure::BadInput(why) | Failure::Unreachable(why) => f.write_str(why),
+            Failure::Refused => f.write_str("refused"),
         }
     }
 }
@@ -68,9 +78,18 @@ fn main() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Pipe(args) => pipe::run(&args),
+        Command::Limit(args) => remote::limit(&args),
+        Command::Acquire(args) => remote::acquire(&args),
+        Command::Peek(args) => remote::peek(&args),
+        Command::Release(args) => remote::release(&args),
+        Command::Renew(args) => remote::renew(&args),
+        Command::Settle(args) => remote::settle(&args),
+        Command::Token(args) => token::run(&args),
+        Command::Completions(args) => completions::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Refused) => Failure::Refused.code(),
         Err(failure) => {
             say(&failure.to_string());
             failure.code()

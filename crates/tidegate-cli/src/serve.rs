@@ -1,6 +1,6 @@
 //! `tidegate serve`: the engine behind HTTP and RESP, until somebody says stop.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
@@ -10,20 +10,26 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tidegate::clock::SystemClock;
-use tidegate::file::Settings;
+use tidegate::file::{Listen, ServerSpec, Settings, StoreSpec};
 use tidegate::store::{Memory, MemoryStore};
-use tidegate::{Expect, FullStore, Limiter};
+use tidegate::{FullStore, Limiter};
 use tidegate_server::http::{Api, Readiness, State};
 use tidegate_server::metrics::Metrics;
+use tidegate_server::refusals::Refusals;
+use tidegate_server::reload::Reloader;
 use tidegate_server::resp::Door;
+use tidegate_server::rules::Rules;
 use tidegate_server::serve::{Bounds, Places, Server, Service};
-use tidegate_server::tokens::Tokens;
 
 use crate::args::{ServeArgs, StoreUrl};
 use crate::{Failure, color_of_stderr, log, read_whole, say};
 
 /// Descriptors that are kept for other things than connections.
 const SPARE_DESCRIPTORS: u64 = 64;
+
+/// Where it listens unless said.
+const HTTP: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7700);
+const RESP: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7701);
 
 /// Serves until it is told to stop.
 pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
@@ -32,75 +38,140 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| Failure::Failed(format!("cannot wait for signals: {error}")))?;
     let settings = args.config.as_deref().map(settings).transpose()?.unwrap_or_default();
-    let places = places(args);
-    check_public(&places, &settings, args.insecure)?;
-    let store: Arc<dyn FullStore> = match args.store {
-        StoreUrl::Memory => Arc::new(MemoryStore::new(SystemClock::new(), Memory::default())),
-    };
+    let places = places(args, &settings.server);
+    let is_public = check_public(&places, &settings, args.insecure)?;
+    let store = store(args, &settings.store);
     let limiter = Limiter::new(Arc::clone(&store));
-    for limit in settings.limits {
-        store
-            .put(limit, Expect::Anything)
-            .map_err(|error| Failure::BadInput(format!("a limit of the settings cannot be used: {error}")))?;
+    let rules = Rules::new(Arc::clone(&store));
+    let rules = Arc::new(if is_public && !args.insecure { rules.with_tokens_only() } else { rules });
+    let reloader = started(args.config.as_deref(), &rules)?;
+    let mut readiness = Readiness::new(State::Starting);
+    let mut metrics = Metrics::new(places.workers);
+    if let Some(reloader) = &reloader {
+        readiness = readiness.with_settings(Arc::clone(reloader));
+        metrics = metrics.reloads(Arc::clone(reloader));
     }
-    let tokens = match settings.tokens {
-        None => Tokens::not_needed(),
-        Some(tokens) => Tokens::new(tokens).map_err(|flaws| {
-            let flaws: Vec<String> = flaws.iter().map(|flaw| format!("\n  {flaw}")).collect();
-            Failure::BadInput(format!("the tokens of the settings make no sense{}", flaws.concat()))
-        })?,
-    };
-    let doorman = Arc::new(tokens);
-    let readiness = Arc::new(Readiness::new(State::Starting));
-    let metrics = Arc::new(Metrics::new(places.workers));
+    let (readiness, metrics) = (Arc::new(readiness), Arc::new(metrics));
+    let refusals = Arc::new(Refusals::new(store.capabilities().tick));
+    let from_file = Arc::clone(&rules);
     let api = Api::new(Arc::clone(&store), limiter.clone())
         .readiness(Arc::clone(&readiness))
-        .metrics(Arc::clone(&metrics));
-    let door = Door::new(store, Arc::clone(&doorman) as _).beside(limiter);
-    let bounds = Bounds::default();
-    let bounds = Bounds { connections: bounds.connections.min(descriptors()), ..bounds };
-    let server = Server::start(Service { api, door, doorman, metrics }, &places, bounds)
+        .metrics(Arc::clone(&metrics))
+        .refusals(Arc::clone(&refusals))
+        .from_file(move |id| from_file.is_from_file(id));
+    let doorman = Arc::clone(rules.tokens());
+    let door = Door::new(store, Arc::clone(&doorman) as _).beside(limiter).refusals(refusals);
+    let service = Service { api, door, doorman, metrics };
+    let server = Server::start(service, &places, bounds(&settings.server))
         .map_err(|error| Failure::Failed(error.to_string()))?;
+    let watching = reloader.as_ref().map(Reloader::watch_file).transpose();
+    let _watching =
+        watching.map_err(|error| Failure::Failed(format!("cannot watch the settings: {error}")))?;
     readiness.set(State::Ready);
     say(&format!("tidegate ready http={} resp={} store=memory", shown(server.http()), shown(server.resp())));
     for signal in signals.forever() {
-        if signal != SIGHUP {
-            break;
+        match (signal, &reloader) {
+            // How it went is in the log.
+            (SIGHUP, Some(reloader)) => {
+                let _told = reloader.reload_now();
+            }
+            (SIGHUP, None) => tracing::info!("there are no settings to read again"),
+            _ => break,
         }
     }
+    tracing::info!("told to stop; finishing what is under way");
     readiness.set(State::Draining);
+    // Whoever does not want to wait for that says so again.
+    std::thread::spawn(move || {
+        if signals.forever().any(|signal| signal != SIGHUP) {
+            end_at_once();
+        }
+    });
     server.drain();
     Ok(())
 }
 
+/// Nothing is waited for any more.
+#[expect(clippy::disallowed_methods, reason = "this is the crate that ends the process")]
+fn end_at_once() -> ! {
+    std::process::exit(1)
+}
+
+/// The settings as they are before anything is started, or all that is wrong with them.
 fn settings(path: &Path) -> Result<Settings, Failure> {
     let (name, bytes) = read_whole(path)?;
-    let color = color_of_stderr();
-    let reading = tidegate::file::read(&name, &bytes)
-        .map_err(|diagnostics| Failure::BadInput(diagnostics.render(color)))?;
-    if !reading.warnings.is_empty() {
-        say(&reading.warnings.render(color));
+    let reading = tidegate::file::read(&name, &bytes);
+    Ok(reading.map_err(|wrong| Failure::BadInput(wrong.render(color_of_stderr())))?.settings)
+}
+
+/// Puts the rules of the file into force, or none.
+fn started(path: Option<&Path>, rules: &Arc<Rules>) -> Result<Option<Arc<Reloader>>, Failure> {
+    let Some(path) = path else {
+        let none = rules.apply(Settings::default());
+        return none.map(|_| None).map_err(|unfit| Failure::BadInput(unfit.to_string()));
+    };
+    let reloader = Arc::new(Reloader::new(path, Arc::clone(rules), SystemClock::new()));
+    match reloader.reload_now().result {
+        Ok(_) => Ok(Some(reloader)),
+        Err(failed) => Err(Failure::BadInput(failed.to_string())),
     }
-    Ok(reading.settings)
 }
 
-fn places(args: &ServeArgs) -> Places {
-    let workers = args.workers.or_else(|| available_parallelism().ok()).map_or(1, NonZeroUsize::get);
-    Places { http: args.http.0, resp: args.resp.0, workers }
+fn store(args: &ServeArgs, spec: &StoreSpec) -> Arc<dyn FullStore> {
+    // The file's reader knows no other store either.
+    match args.store.unwrap_or(StoreUrl::Memory) {
+        StoreUrl::Memory => {
+            let memory = Memory::default();
+            let most = spec.memory.and_then(|bytes| usize::try_from(bytes).ok());
+            let memory = Memory { capacity_bytes: most.unwrap_or(memory.capacity_bytes), ..memory };
+            Arc::new(MemoryStore::new(SystemClock::new(), memory))
+        }
+    }
 }
 
-/// Whoever can be reached by strangers must know whom to answer.
-fn check_public(places: &Places, settings: &Settings, insecure: bool) -> Result<(), Failure> {
-    let public = [("http", places.http), ("resp", places.resp)]
-        .into_iter()
-        .find_map(|(door, place)| place.filter(|place| !place.ip().is_loopback()).map(|place| (door, place)));
+fn places(args: &ServeArgs, spec: &ServerSpec) -> Places {
+    let place = |said: Option<Listen>, written: Option<Listen>, usual: SocketAddr| match said
+        .or(written)
+        .unwrap_or(Listen::At(usual))
+    {
+        Listen::At(address) => Some(address),
+        Listen::Off => None,
+    };
+    let written = spec.workers.and_then(|workers| usize::try_from(workers).ok());
+    let cores = || available_parallelism().map_or(1, NonZeroUsize::get);
+    Places {
+        http: place(args.http, spec.http, HTTP),
+        resp: place(args.resp, spec.resp, RESP),
+        workers: args.workers.map(NonZeroUsize::get).or(written).unwrap_or_else(cores),
+    }
+}
+
+fn bounds(spec: &ServerSpec) -> Bounds {
+    let usual = Bounds::default();
+    let connections = spec.max_connections.and_then(|most| usize::try_from(most).ok());
+    Bounds {
+        connections: connections.unwrap_or(usual.connections).min(descriptors()),
+        idle: spec.idle_timeout.unwrap_or(usual.idle),
+        head: spec.header_timeout.unwrap_or(usual.head),
+        request: spec.request_timeout.unwrap_or(usual.request),
+        drain: spec.drain.unwrap_or(usual.drain),
+        ..usual
+    }
+}
+
+/// Whether strangers can reach the server. Whoever they can reach must know whom to answer.
+fn check_public(places: &Places, settings: &Settings, insecure: bool) -> Result<bool, Failure> {
+    let doors = [("http", places.http), ("resp", places.resp)];
+    let public = doors.into_iter().find_map(|(door, place)| {
+        place.filter(|place| !place.ip().to_canonical().is_loopback()).map(|place| (door, place))
+    });
     match public {
         Some((door, place)) if settings.tokens.is_none() && !insecure => Err(Failure::BadInput(format!(
             "{door}={place} can be reached from other machines, and nobody would need a token.\n\
              Make one with `tidegate token new` and write it into the settings under auth.tokens,\n\
              listen at 127.0.0.1, or say --insecure if something else keeps strangers away."
         ))),
-        _ => Ok(()),
+        public => Ok(public.is_some()),
     }
 }
 

@@ -20,6 +20,7 @@
 //! size, body) is part of the contract.
 
 mod counts;
+pub mod decision;
 mod decisions;
 mod gate;
 mod index;
@@ -44,12 +45,14 @@ use tidegate::store::Unavailable;
 use tidegate::{FullStore, Limiter, Spoken, Tick};
 
 use crate::metrics::{self, Metrics};
+use crate::refusals::Refusals;
 use crate::tokens::{Pass, Role, Who};
 use problem::{Code, Problem};
 use route::Route;
 
 pub use readiness::{Readiness, State};
 pub use route::RouteName;
+pub use wire::limit::limit_as_json;
 
 /// The longest body that is read.
 pub const LARGEST_BODY: usize = 1 << 20;
@@ -69,6 +72,7 @@ pub struct Api<S: ?Sized> {
     readiness: Arc<Readiness>,
     is_from_file: IsFromFile,
     metrics: Arc<Metrics>,
+    refusals: Option<Arc<Refusals>>,
     tick: Tick,
     store: Arc<S>,
 }
@@ -102,7 +106,7 @@ impl<S: FullStore + ?Sized> Api<S> {
         let tick = store.capabilities().tick;
         let readiness = Arc::new(Readiness::new(State::Ready));
         let metrics = Arc::new(Metrics::new(1));
-        Api { limiter, readiness, is_from_file: Box::new(|_| false), metrics, tick, store }
+        Api { limiter, readiness, is_from_file: Box::new(|_| false), metrics, refusals: None, tick, store }
     }
 
     /// Tells on `/metrics` what is counted here, beside what the store counts.
@@ -120,6 +124,12 @@ impl<S: FullStore + ?Sized> Api<S> {
     /// Does not change the limits of which this says that they are from a file.
     pub fn from_file(mut self, is_from_file: impl Fn(&str) -> bool + Send + Sync + 'static) -> Api<S> {
         self.is_from_file = Box::new(is_from_file);
+        self
+    }
+
+    /// Tells these of every refusal.
+    pub fn refusals(mut self, refusals: Arc<Refusals>) -> Api<S> {
+        self.refusals = Some(refusals);
         self
     }
 

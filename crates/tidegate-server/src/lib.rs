@@ -6,6 +6,9 @@
 
 pub mod http;
 pub mod metrics;
+pub mod refusals;
+pub mod reload;
 pub mod resp;
+pub mod rules;
 pub mod serve;
 pub mod tokens;

@@ -24,9 +24,12 @@
 //! # Ok::<(), tidegate_server::tokens::NoRandomness>(())
 //! ```
 
+mod shared;
+
 use std::fmt;
 
 use sha2::{Digest, Sha256};
+pub use shared::SharedTokens;
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 use tidegate::Flaw;
 pub use tidegate::file::{Role, TokenSpec};
@@ -73,6 +76,33 @@ pub enum Who {
     Known(Pass),
 }
 
+impl Who {
+    /// What they may do, if anybody knows them.
+    pub fn pass(self) -> Option<Pass> {
+        match self {
+            Who::Known(pass) => Some(pass),
+            Who::Stranger => None,
+        }
+    }
+}
+
+/// What is kept of a token that somebody has shown: enough to ask again what it allows, and not enough to show it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Shown([u8; HASH_BYTES]);
+
+impl Shown {
+    /// What is kept of this token.
+    pub fn of(token: &[u8]) -> Shown {
+        Shown(hash(token))
+    }
+}
+
+impl fmt::Debug for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Shown")
+    }
+}
+
 /// The tokens that are known.
 #[derive(Debug, Clone)]
 pub struct Tokens {
@@ -107,6 +137,11 @@ impl Tokens {
         Tokens { demand: Demand::None, known: Vec::new() }
     }
 
+    /// Nobody has a token, and everybody needs one.
+    pub fn nobody() -> Tokens {
+        Tokens { demand: Demand::Token, known: Vec::new() }
+    }
+
     /// These tokens and no others; or everything that is wrong with them. An empty list lets nobody in.
     pub fn new(specs: Vec<TokenSpec>) -> Result<Tokens, Vec<Flaw>> {
         let mut known: Vec<Known> = Vec::with_capacity(specs.len());
@@ -134,6 +169,19 @@ impl Tokens {
             (Demand::Token, None) => Who::Stranger,
             (Demand::Token, Some(token)) => self.holder(&hash(token)),
         }
+    }
+
+    /// Who calls that has shown this before.
+    pub fn who_showed(&self, shown: &Shown) -> Who {
+        match self.demand {
+            Demand::None => Who::Known(Pass::everything()),
+            Demand::Token => self.holder(&shown.0),
+        }
+    }
+
+    /// Whether callers need one.
+    pub fn are_needed(&self) -> bool {
+        self.demand == Demand::Token
     }
 
     /// Who calls with this `Authorization` field: `Bearer` and the token.

@@ -8,6 +8,7 @@
 
 #![allow(clippy::unwrap_used, reason = "behaviours are tests: a panic is their answer")]
 
+mod applying;
 mod bounds;
 mod decisions;
 mod edits;
@@ -40,7 +41,10 @@ pub type Behaviour = (&'static str, fn(&Bench));
 
 /// Every behaviour.
 pub fn behaviours() -> impl Iterator<Item = Behaviour> {
-    [decisions::ALL, leases::ALL, requests::ALL, edits::ALL, bounds::ALL].into_iter().flatten().copied()
+    [decisions::ALL, leases::ALL, requests::ALL, edits::ALL, applying::ALL, bounds::ALL]
+        .into_iter()
+        .flatten()
+        .copied()
 }
 
 /// Runs one behaviour by name.
@@ -77,6 +81,9 @@ macro_rules! behaviour_suite {
             removed_items_take_their_state windows_judge_what_is_remembered zones_change_at_once
             expectations_are_checked invalid_limits_change_nothing delete_forgets retired_limits_come_back
             retirement_ends resets_zero_one_key_or_all watchers_hear_every_change
+            many_edits_are_made_at_once one_bad_edit_changes_nothing applied_edits_keep_counts
+            what_an_application_retires_comes_back what_an_application_forgets_is_gone
+            nobody_meets_half_of_an_application nobody_finds_half_of_an_application
             a_lowered_bound_counts_only_live_keys a_holder_in_the_same_order_can_make_room
             a_watching_limit_without_room_charges_nothing a_look_beside_a_lease_needs_no_room
             what_ended_keeps_no_room renewals_have_bounds

@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hashbrown::HashSet;
 use tidegate_core::{Flaw, Limit, LimitSpec};
 
 /// How long a limit that was taken out of a file keeps its state, so that undoing the edit does not oversell.
@@ -25,6 +26,18 @@ pub enum Expect {
     Anything,
 }
 
+impl Expect {
+    /// Whether this is what is there: a version, or nothing.
+    pub(crate) fn meets(self, current: Option<u32>) -> Result<(), PutError> {
+        match (self, current) {
+            (Expect::Absent, Some(_)) => Err(PutError::Exists),
+            (Expect::Version(_) | Expect::Present, None) => Err(PutError::Unknown),
+            (Expect::Version(wanted), Some(version)) if wanted != version => Err(PutError::Stale { version }),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// What happens to a removed limit's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parting {
@@ -32,6 +45,90 @@ pub enum Parting {
     Forget,
     /// It is kept for [`RETIREMENT`]: the limit vanished from a file.
     Retire,
+}
+
+/// One of the edits that are applied together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Edit {
+    /// Adds or replaces a limit, if what is expected is there.
+    Put(LimitSpec, Expect),
+    /// Removes the limit of this id, if it is there.
+    Remove(String, Parting),
+}
+
+impl Edit {
+    /// The id of the limit it is about.
+    pub fn id(&self) -> &str {
+        match self {
+            Edit::Put(spec, _) => &spec.id,
+            Edit::Remove(id, _) => id,
+        }
+    }
+}
+
+/// What became of an edit.
+#[derive(Debug, Clone)]
+pub enum Edited {
+    /// The limit was not there, and is now.
+    Added(Arc<Limit>),
+    /// This version took the place of the former one.
+    Replaced(Arc<Limit>),
+    /// The limit says this already; nothing was touched.
+    Unchanged(Arc<Limit>),
+    /// The limit was there, and is gone.
+    Removed(Arc<Limit>),
+    /// There was nothing to remove.
+    Absent,
+}
+
+impl Edited {
+    /// What watchers are told of it.
+    pub fn change(&self) -> Option<Change> {
+        match self {
+            Edited::Added(limit) | Edited::Replaced(limit) => Some(Change::Put(Arc::clone(limit))),
+            Edited::Removed(limit) => Some(Change::Removed(Arc::clone(limit))),
+            Edited::Unchanged(_) | Edited::Absent => None,
+        }
+    }
+}
+
+/// Why edits were not applied: all that is wrong with any of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApplyError {
+    /// The ids of the limits that cannot be put, in the order of the edits, and why.
+    pub refused: Vec<(String, PutError)>,
+}
+
+impl fmt::Display for ApplyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("nothing was changed")?;
+        self.refused.iter().try_for_each(|(id, why)| write!(f, "; '{id}': {why}"))
+    }
+}
+
+impl std::error::Error for ApplyError {}
+
+/// Checks every edit, and says all that is wrong with any of them; each limit may be edited once.
+pub(crate) fn check_each<T>(
+    edits: Vec<Edit>,
+    mut check: impl FnMut(Edit) -> Result<T, PutError>,
+) -> Result<Vec<T>, ApplyError> {
+    let mut seen = HashSet::with_capacity(edits.len());
+    let mut checked = Vec::with_capacity(edits.len());
+    let mut refused = Vec::new();
+    for edit in edits {
+        let id = edit.id().to_owned();
+        let once = if seen.insert(id.clone()) {
+            check(edit)
+        } else {
+            Err(PutError::Invalid(vec![Flaw::new("id", "is edited more than once; edit every limit once")]))
+        };
+        match once {
+            Ok(good) => checked.push(good),
+            Err(why) => refused.push((id, why)),
+        }
+    }
+    if refused.is_empty() { Ok(checked) } else { Err(ApplyError { refused }) }
 }
 
 /// Something changed.
@@ -91,6 +188,12 @@ pub trait Catalog: Send + Sync {
 
     /// Removes a limit; whether it was there.
     fn remove(&self, id: &str, parting: Parting) -> bool;
+
+    /// Makes all of these edits, or none of them: everything is checked before anything is changed, and what is said about each
+    /// is in their order. Nobody who asks by id meets some of them and not others: an order over two limits is decided by both
+    /// as they were, or by both as they are then. Handles on limits ([`Gate`](crate::Gate)) follow each edit as it is made. A limit that
+    /// says already what it is to say is not touched. Watchers are told when all of it is done.
+    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError>;
 
     /// Calls this for every change from now on.
     fn watch(&self, watcher: Watcher);

@@ -50,6 +50,7 @@ pub use server::{
 use diagnostic::Report;
 use fields::{LIMIT, SETTINGS};
 use limits::Ids;
+pub use limits::{RESERVED, is_reserved};
 use record::{Path, read_record};
 pub use source::LARGEST_FILE;
 use source::{Place, Source};
@@ -102,6 +103,28 @@ pub fn read_limit(name: &str, bytes: &[u8]) -> Result<LimitSpec, Diagnostics> {
         limits::read_limit(&mut report, record, &tree, &Path::Top)
     });
     limit.filter(|_| !report.failed()).ok_or_else(|| report.into_diagnostics())
+}
+
+/// Reads the limits of a text that is either one limit or a settings file.
+///
+/// ```
+/// let one = b"{id: api, items: [{policy: day, limit: 100}]}";
+/// let many = b"limits: [{id: api, items: [{policy: day, limit: 100}]}]";
+/// assert_eq!(tidegate::file::read_limits("one", one), tidegate::file::read_limits("many", many));
+/// ```
+pub fn read_limits(name: &str, bytes: &[u8]) -> Result<Vec<LimitSpec>, Diagnostics> {
+    let text = decoded(name, bytes)?;
+    let source = Source::new(name, &text);
+    let mut report = Report::new(&source);
+    let limits = parsed(&mut report).map(|tree| {
+        let has_sections = SETTINGS.names().any(|section| tree.field(section).is_some());
+        if has_sections || matches!(tree.kind, Kind::Empty) {
+            return read_settings(&mut report, &tree).limits;
+        }
+        let record = read_record(&mut report, &tree, &LIMIT, &Path::Top);
+        limits::read_limit(&mut report, record, &tree, &Path::Top).into_iter().collect()
+    });
+    limits.filter(|_| !report.failed()).ok_or_else(|| report.into_diagnostics())
 }
 
 fn read_settings(report: &mut Report<'_>, tree: &Node) -> Settings {

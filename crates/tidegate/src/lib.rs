@@ -54,7 +54,7 @@ pub mod stream;
 pub mod text;
 
 pub use answer::{Answer, Answers, Denied, Detail, Grant, ItemReading, Outcome, Rejection};
-pub use catalog::{Catalog, Expect, Parting};
+pub use catalog::{Catalog, Edit, Edited, Expect, Parting};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use limiter::{
     Acquire, AskError, Decision, Denial, Granted, Lease, Limiter, Overview, Question, Renewal,

@@ -1,7 +1,10 @@
 //! What the documents show is what happens.
 //!
 //! Every `console` block is run: lines that begin with `$ ` are given to a shell at the root of the repository, with the
-//! binary under test as `tidegate`, and what follows must be what they print, on either stream.
+//! binary under test as `tidegate`, and what follows must be what they print, on either stream. A `…` stands for what
+//! nobody can foretell: anything that does not end a line.
+//!
+//! Every document has a server of its own, which `TIDEGATE_SERVER` names, and its commands are run in their order.
 
 #![allow(
     clippy::disallowed_methods,
@@ -10,6 +13,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use crate::remote::Serving;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -44,48 +49,76 @@ fn shown(document: &str) -> Vec<Shown> {
     found
 }
 
-/// What a command really prints, with numbers of microseconds, which nobody can foretell, blanked out.
-fn printed(command: &str) -> String {
+/// What a command really prints.
+fn printed(command: &str, server: &Serving) -> String {
     let binary = Path::new(env!("CARGO_BIN_EXE_tidegate"));
     let path = std::env::var("PATH").unwrap_or_default();
     let path = format!("{}:{path}", binary.parent().expect("a binary is in a folder").display());
     let script = format!("exec 2>&1; {command}");
-    let output = Command::new("sh").args(["-c", &script]).env("PATH", path).current_dir(root()).output();
-    settled(&String::from_utf8(output.expect("there is a shell").stdout).expect("text"))
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script]).env("PATH", path).env("TIDEGATE_SERVER", server.url()).current_dir(root());
+    let output = shell.env_remove("TIDEGATE_TOKEN").output().expect("there is a shell");
+    String::from_utf8(output.stdout).expect("text")
 }
 
-/// Blanks out what differs from run to run.
-fn settled(text: &str) -> String {
-    match text.split_once("\"mean_us\":") {
-        Some((before, after)) => {
-            let rest = after.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
-            format!("{before}\"mean_us\":…{rest}")
+/// Whether this was foretold.
+fn foretold(shown: &str, really: &str) -> bool {
+    let mut lines = (shown.lines(), really.lines());
+    loop {
+        match (lines.0.next(), lines.1.next()) {
+            (None, None) => return true,
+            (Some(shown), Some(really)) if line_foretold(shown, really) => {}
+            _ => return false,
         }
-        None => text.to_owned(),
     }
+}
+
+/// The same of one line: its parts are there, in their order, and nothing but a `…` is between them.
+fn line_foretold(shown: &str, really: &str) -> bool {
+    let mut parts = shown.split('…');
+    let Some(mut rest) = parts.next().and_then(|first| really.strip_prefix(first)) else { return false };
+    let mut parts = parts.peekable();
+    if parts.peek().is_none() {
+        return rest.is_empty();
+    }
+    while let Some(part) = parts.next() {
+        let found =
+            if parts.peek().is_none() { rest.ends_with(part).then_some("") } else { after(rest, part) };
+        let Some(after) = found else { return false };
+        rest = after;
+    }
+    true
+}
+
+/// What follows the first such part.
+fn after<'a>(text: &'a str, part: &str) -> Option<&'a str> {
+    text.split_once(part).map(|(_, after)| after)
 }
 
 #[track_caller]
 fn check(document: &str) {
     let path = root().join(document);
     let text = std::fs::read_to_string(&path).expect("the document is there");
+    let server = Serving::start();
     if std::env::var_os("TIDEGATE_PUBLISH").is_some() {
-        std::fs::write(&path, published(&text)).expect("the documents are writable");
+        std::fs::write(&path, published(&text, &server)).expect("the documents are writable");
         return;
     }
     let commands = shown(&text);
     assert!(!commands.is_empty(), "{document} shows nothing");
     for Shown { line, command, output } in commands {
-        let really = printed(&command);
-        assert_eq!(
-            really, output,
-            "{document}:{line}: `{command}` prints something else; if it is right, TIDEGATE_PUBLISH=1 writes it down"
+        let really = printed(&command, &server);
+        let advice = "if it is right, TIDEGATE_PUBLISH=1 writes it down";
+        assert!(
+            foretold(&output, &really),
+            "{document}:{line}: `{command}` prints something else; {advice}:\n{really}instead of:\n{output}"
         );
     }
 }
 
-/// The document with what its commands really print.
-fn published(text: &str) -> String {
+/// The document with what its commands really print, where that is something else than it shows.
+fn published(text: &str, server: &Serving) -> String {
+    let mut commands = shown(text).into_iter();
     let mut out = String::new();
     let (mut inside, mut skipping) = (false, false);
     for line in text.lines() {
@@ -93,7 +126,9 @@ fn published(text: &str) -> String {
             (false, "```console") => inside = true,
             (true, "```") => (inside, skipping) = (false, false),
             (true, line) if line.starts_with("$ ") => {
-                out.extend([line, "\n", &printed(&line[2..])]);
+                let Shown { command, output, .. } = commands.next().expect("it was found before");
+                let really = printed(&command, server);
+                out.extend([line, "\n", if foretold(&output, &really) { &output } else { &really }]);
                 skipping = true;
                 continue;
             }
@@ -104,6 +139,26 @@ fn published(text: &str) -> String {
         }
     }
     out
+}
+
+#[test]
+fn an_ellipsis_stands_for_a_part_of_a_line() {
+    for (shown, really) in [
+        ("a", "a"),
+        ("a…", "a"),
+        ("a…", "abc"),
+        ("…", "x"),
+        ("a … c …", "a b c d"),
+        ("…c", "cc"),
+        ("a\n…b", "a\nxb"),
+    ] {
+        assert!(foretold(shown, really), "{shown} {really}");
+    }
+    for (shown, really) in
+        [("a", "ab"), ("a", "a\na"), ("a\na", "a"), ("a…c", "ab"), ("…a…", "b"), ("a…", "b"), ("…", "a\nb")]
+    {
+        assert!(!foretold(shown, really), "{shown} {really}");
+    }
 }
 
 #[test]

@@ -5,8 +5,10 @@
 
 mod check;
 mod clients;
+mod completions;
 mod docs;
 mod pipe;
+mod remote;
 mod simulate;
 
 use std::io::Write;
@@ -44,6 +46,8 @@ fn tidegate(args: &[&str]) -> Command {
     command
         .args(args)
         .env_remove("NO_COLOR")
+        .env_remove("TIDEGATE_SERVER")
+        .env_remove("TIDEGATE_TOKEN")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
@@ -52,7 +56,11 @@ fn tidegate(args: &[&str]) -> Command {
 
 /// Runs with this input, all of it at once.
 fn run_bytes(args: &[&str], input: &[u8]) -> Output {
-    let mut child = tidegate(args).spawn().expect("the binary starts");
+    feed_bytes(&mut tidegate(args), input)
+}
+
+fn feed_bytes(command: &mut Command, input: &[u8]) -> Output {
+    let mut child = command.spawn().expect("the binary starts");
     let mut stdin = child.stdin.take().expect("it was piped");
     let input = input.to_vec();
     // From a thread of its own: both pipes may fill up. A process that ends early does not want the rest.
@@ -63,7 +71,11 @@ fn run_bytes(args: &[&str], input: &[u8]) -> Output {
 }
 
 fn run(args: &[&str], input: &str) -> Run {
-    let Output { status, stdout, stderr } = run_bytes(args, input.as_bytes());
+    feed(&mut tidegate(args), input)
+}
+
+fn feed(command: &mut Command, input: &str) -> Run {
+    let Output { status, stdout, stderr } = feed_bytes(command, input.as_bytes());
     let text = |bytes| String::from_utf8(bytes).expect("text");
     Run { code: status.code(), out: text(stdout), err: text(stderr) }
 }
@@ -92,8 +104,29 @@ fn example(name: &str) -> String {
 
 #[test]
 fn help_is_everywhere_and_shows_an_example() {
-    for args in [&["--help"][..], &["check", "--help"], &["simulate", "--help"], &["pipe", "--help"]] {
-        let help = run(args, "").done();
+    for command in [
+        "",
+        "check",
+        "simulate",
+        "pipe",
+        "limit",
+        "limit add",
+        "limit set",
+        "limit get",
+        "limit list",
+        "limit delete",
+        "limit reset",
+        "acquire",
+        "peek",
+        "release",
+        "renew",
+        "settle",
+        "token",
+        "token new",
+        "completions",
+    ] {
+        let args: Vec<_> = command.split_whitespace().chain(["--help"]).collect();
+        let help = run(&args, "").done();
         assert!(help.contains("Example"), "{help}");
         assert!(!help.contains('\u{1b}'), "no colour into a pipe: {help}");
     }

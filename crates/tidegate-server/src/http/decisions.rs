@@ -4,18 +4,22 @@ use std::sync::Arc;
 
 use ::http::{Response, StatusCode};
 use bytes::Bytes;
-use tidegate::{Ask, AskError, Decision, FullStore, Hold, Limit, Mode, Question};
+use tidegate::{Ask, AskError, Decision, Denial, FullStore, Hold, Limit, Mode, Question};
 use tidegate_core::OnOutage;
 
 use super::problem::Problem;
 use super::wire::{ask, decision, read};
 use super::{Api, Call, Reply, Told, json_text};
+use crate::metrics::DoorName;
+use crate::refusals::Refusal;
+use crate::resp::throttle::{BELONGS, is_reserved};
 
 impl<S: FullStore + ?Sized> Api<S> {
     /// Takes what is asked for, at once or within the asker's patience.
     pub(super) async fn acquire(&self, call: &Call<'_>) -> Result<Told, Problem> {
         let body: ask::Question<'_> = read(call.body)?;
         let asks = permitted(&body, call)?;
+        asks.iter().try_for_each(|ask| chargeable(ask.limit_id))?;
         let patience = body.patience()?;
         let decided = if patience.is_zero() {
             self.question(&body, &asks).try_acquire()
@@ -24,7 +28,19 @@ impl<S: FullStore + ?Sized> Api<S> {
             let waiting = self.question(&body, &asks).acquire_within(patience);
             waiting.await
         };
+        if let Ok(Decision::Denied(denial)) = &decided {
+            self.refused(denial, &asks);
+        }
         self.decided(decided, &asks)
+    }
+
+    /// Somebody was refused.
+    pub(super) fn refused(&self, denial: &Denial, asks: &[Ask<'_>]) {
+        if let Some(refusals) = &self.refusals {
+            let (limit, item) = (denial.limit_id(), denial.item_name());
+            let key = asks.iter().find(|ask| ask.limit_id == limit).and_then(|ask| ask.key);
+            refusals.refused(Refusal { limit, item, key, door: DoorName::Http, at: denial.at });
+        }
     }
 
     /// Answers the same question and changes nothing.
@@ -73,6 +89,12 @@ impl<S: FullStore + ?Sized> Api<S> {
         }
         Ok(refusing)
     }
+}
+
+/// Whether this door may charge the limit: described buckets are forgotten when nobody has used them, and only their own door
+/// knows when that was.
+pub(super) fn chargeable(limit_id: &str) -> Result<(), Problem> {
+    if is_reserved(limit_id) { Err(Problem::bad_request(BELONGS)) } else { Ok(()) }
 }
 
 /// A decision as it is answered.

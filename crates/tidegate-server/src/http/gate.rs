@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tidegate::layer::http::{describe, too_many_requests};
 use tidegate::{Ask, AskError, Decision, FullStore};
 
-use super::decisions::spoken;
+use super::decisions::{chargeable, spoken};
 use super::problem::Problem;
 use super::query::Query;
 use super::wire::decision;
@@ -39,6 +39,7 @@ impl<S: FullStore + ?Sized> Api<S> {
 
     fn pass_one(&self, limit_id: &str, key: Option<&str>, call: &Call<'_>) -> Result<Told, Problem> {
         call.concerns(limit_id)?;
+        chargeable(limit_id)?;
         let asks = [Ask::one(limit_id, key.map(str::as_bytes))];
         match self.limiter.asks(&asks).readings().try_acquire() {
             Ok(Decision::Granted(granted)) => {
@@ -48,6 +49,7 @@ impl<S: FullStore + ?Sized> Api<S> {
                 Ok(Told { response: reply, granted: Some(true) })
             }
             Ok(Decision::Denied(denial)) => {
+                self.refused(&denial, &asks);
                 Ok(Told { response: too_many_requests(&denial).map(Bytes::from), granted: Some(false) })
             }
             Err(AskError::Rejected(rejection)) => Err(rejection.into()),

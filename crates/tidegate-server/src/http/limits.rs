@@ -10,12 +10,14 @@ use ::http::{HeaderValue, Response, StatusCode};
 use bytes::Bytes;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
+use tidegate::file;
 use tidegate::{Expect, FullStore, Limit, Parting};
 
 use super::problem::{Code, Problem};
 use super::query::Query;
 use super::wire::limit::{self, LimitBody};
 use super::{Api, Call, Reply, json, nothing};
+use crate::resp::throttle::is_reserved;
 use crate::tokens::hex;
 
 /// How many limits a page has unless said.
@@ -37,7 +39,8 @@ impl<S: FullStore + ?Sized> Api<S> {
         Ok(reply)
     }
 
-    /// A page of the limits that the pass covers.
+    /// A page of the limits that the pass covers. Those that `CL.THROTTLE` describes, which nobody has written and of which there may be
+    /// thousands, are among them only if the prefix asks for them.
     pub(super) fn list_limits(&self, call: &Call<'_>) -> Reply {
         let query = Query::read(call.head, &["after", "limit", "prefix"])?;
         let size = page_size(query.get("limit"))?;
@@ -45,7 +48,8 @@ impl<S: FullStore + ?Sized> Api<S> {
         let mut limits = self.store.list();
         limits.retain(|limit| {
             let id = limit.id();
-            after.is_none_or(|after| id > after) && id.starts_with(prefix) && call.pass.covers(id)
+            let meant = prefix.starts_with(file::RESERVED) || !is_reserved(id);
+            meant && after.is_none_or(|after| id > after) && id.starts_with(prefix) && call.pass.covers(id)
         });
         let more = limits.len() > size;
         limits.truncate(size);

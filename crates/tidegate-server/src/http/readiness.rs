@@ -2,10 +2,15 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use std::sync::Arc;
+
 use ::http::StatusCode;
+use serde::Serialize;
 
 use super::problem::{Code, Problem};
+use super::wire::instant;
 use super::{Reply, json};
+use crate::reload::{Reloader, Standing};
 
 /// How far a server is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,12 +27,19 @@ pub enum State {
 #[derive(Debug)]
 pub struct Readiness {
     state: AtomicU8,
+    settings: Option<Arc<Reloader>>,
 }
 
 impl Readiness {
     /// A server in this state.
     pub fn new(state: State) -> Readiness {
-        Readiness { state: AtomicU8::new(state as u8) }
+        Readiness { state: AtomicU8::new(state as u8), settings: None }
+    }
+
+    /// Says also how reading the settings goes. A server whose file was spoiled is as ready as before.
+    pub fn with_settings(mut self, settings: Arc<Reloader>) -> Readiness {
+        self.settings = Some(settings);
+        self
     }
 
     /// From now on it is in this one.
@@ -47,8 +59,40 @@ impl Readiness {
     pub(super) fn answer(&self) -> Reply {
         match self.get() {
             State::Starting => Err(Problem::new(Code::NotReady, "the server is starting")),
-            State::Ready => json(StatusCode::OK, &serde_json::json!({"status": "ready"})),
+            State::Ready => {
+                let standing = self.settings.as_ref().map(|settings| settings.last_outcome());
+                json(StatusCode::OK, &Ready { status: "ready", config: Config::of(standing.as_ref()) })
+            }
             State::Draining => Err(Problem::new(Code::NotReady, "the server is about to end")),
         }
+    }
+}
+
+#[derive(Serialize)]
+struct Ready<'a> {
+    status: &'static str,
+    config: Config<'a>,
+}
+
+/// How reading the settings went. Everybody may see this, so nothing of the file is in it.
+#[derive(Serialize)]
+struct Config<'a> {
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loaded_at: Option<String>,
+}
+
+impl Config<'_> {
+    fn of(standing: Option<&Standing>) -> Config<'_> {
+        let last = standing.and_then(|standing| standing.last.as_ref());
+        let (status, error) = match last.map(|last| &last.result) {
+            None => ("none", None),
+            Some(Ok(_)) => ("ok", None),
+            Some(Err(failed)) => ("failed", Some(failed.summary.as_str())),
+        };
+        let loaded_at = standing.and_then(|standing| standing.loaded_at).map(instant::since_epoch);
+        Config { status, error, loaded_at }
     }
 }

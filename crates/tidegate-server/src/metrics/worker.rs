@@ -47,21 +47,12 @@ pub enum Cut {
     Protocol,
     /// The server is about to end.
     Draining,
-    /// Reading or writing failed.
-    Broken,
 }
 
 impl Cut {
     /// Every reason.
-    pub const ALL: [Cut; 7] = [
-        Cut::Idle,
-        Cut::SlowRequest,
-        Cut::SlowReader,
-        Cut::TooLarge,
-        Cut::Protocol,
-        Cut::Draining,
-        Cut::Broken,
-    ];
+    pub const ALL: [Cut; 6] =
+        [Cut::Idle, Cut::SlowRequest, Cut::SlowReader, Cut::TooLarge, Cut::Protocol, Cut::Draining];
 
     /// The word for it.
     pub const fn word(self) -> &'static str {
@@ -72,7 +63,6 @@ impl Cut {
             Cut::TooLarge => "too_large",
             Cut::Protocol => "protocol",
             Cut::Draining => "draining",
-            Cut::Broken => "broken",
         }
     }
 }

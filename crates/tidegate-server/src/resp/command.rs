@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use tidegate::{Amount, Intent};
 
-use super::frame::Arguments;
-use super::throttle::{self, Bucket};
+use super::frame::{Arguments, number};
+use super::throttle::{self, BELONGS, Bucket};
 use crate::tokens::Role;
 
 /// What a client says.
@@ -236,6 +236,10 @@ pub static FORMS: [Form; 15] = [
 impl Form {
     /// The form of the command of this name, in whatever case.
     pub fn named(name: &[u8]) -> Option<&'static Form> {
+        // As nearly everybody writes the one that nearly everybody says.
+        if name == b"TG.ACQUIRE" {
+            return FORMS.first();
+        }
         FORMS.iter().find(|form| form.name.as_bytes().eq_ignore_ascii_case(name))
     }
 
@@ -316,7 +320,7 @@ fn question<'i>(intent: Intent, arguments: &Arguments<'i, '_>) -> Result<Questio
         text: format!("unknown limit '{}'", at(1).escape_ascii()).into(),
     })?;
     if throttle::is_reserved(limit_id) {
-        return Err(Mistake::err("limits of this name belong to CL.THROTTLE and THROTTLE"));
+        return Err(Mistake::err(BELONGS));
     }
     Ok(Question { intent, limit_id, key: at(2), count, request_id })
 }
@@ -417,12 +421,7 @@ fn required_amount(text: &[u8]) -> Result<Amount, Mistake> {
 }
 
 fn amount(text: &[u8]) -> Option<Amount> {
-    let digits = match text {
-        [b'0'] => text,
-        [b'1'..=b'9', rest @ ..] if rest.iter().all(u8::is_ascii_digit) => text,
-        _ => return None,
-    };
-    std::str::from_utf8(digits).ok()?.parse().ok()
+    number(text)
 }
 
 fn integer(text: &[u8]) -> Option<i64> {

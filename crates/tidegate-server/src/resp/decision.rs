@@ -149,16 +149,14 @@ struct Rounded {
 
 impl Rounded {
     fn milliseconds(self) -> i64 {
-        self.units(1_000_000)
+        let time = self.tick.duration(self.span);
+        let parts = u64::from(time.subsec_nanos().div_ceil(1_000_000));
+        saturating(time.as_secs().saturating_mul(1_000).saturating_add(parts))
     }
 
     fn seconds(self) -> i64 {
-        self.units(1_000_000_000)
-    }
-
-    fn units(self, nanoseconds: u128) -> i64 {
-        let units = self.tick.duration(self.span).as_nanos().div_ceil(nanoseconds);
-        i64::try_from(units).unwrap_or(i64::MAX)
+        let time = self.tick.duration(self.span);
+        saturating(time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0)))
     }
 }
 

@@ -4,11 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidegate::{FullStore, Limiter, Tick};
+use tidegate::{Denied, FullStore, Limiter, Tick, Timestamp};
 
 use super::doorman::Doorman;
 use super::throttle::Throttles;
-use crate::tokens::Pass;
+use crate::metrics::DoorName;
+use crate::refusals::{Refusal, Refusals};
+use crate::tokens::{Pass, Shown};
 
 /// A store, who may come in to it, and the buckets that were described so far.
 pub struct Door {
@@ -16,6 +18,7 @@ pub struct Door {
     limiter: Limiter,
     doorman: Arc<dyn Doorman>,
     throttles: Throttles,
+    refusals: Option<Arc<Refusals>>,
     tick: Tick,
     sessions: AtomicU64,
 }
@@ -26,7 +29,13 @@ impl Door {
         let throttles = Throttles::new(Arc::clone(&store));
         let tick = store.capabilities().tick;
         let limiter = Limiter::new(Arc::clone(&store));
-        Door { store, limiter, doorman, throttles, tick, sessions: AtomicU64::new(0) }
+        Door { store, limiter, doorman, throttles, refusals: None, tick, sessions: AtomicU64::new(0) }
+    }
+
+    /// Tells these of every refusal.
+    pub fn refusals(mut self, refusals: Arc<Refusals>) -> Door {
+        self.refusals = Some(refusals);
+        self
     }
 
     /// The same beside others who ask this limiter of the store: nobody who waits there is overtaken here.
@@ -44,6 +53,14 @@ impl Door {
         &*self.store
     }
 
+    /// Somebody was refused.
+    pub(super) fn refused(&self, denied: &Denied, key: &[u8], at: Timestamp) {
+        if let Some(refusals) = &self.refusals {
+            let (limit, item) = (denied.limit.id(), denied.item_name());
+            refusals.refused(Refusal { limit, item, key: Some(key), door: DoorName::Resp, at });
+        }
+    }
+
     pub(super) fn limiter(&self) -> &Limiter {
         &self.limiter
     }
@@ -59,6 +76,15 @@ impl Door {
 
     pub(super) fn admit(&self, token: &[u8]) -> Option<Pass> {
         self.doorman.admit(token)
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.doorman.generation()
+    }
+
+    /// What somebody may do by now: by the token that was shown, or as anybody may.
+    pub(super) fn admit_again(&self, shown: Option<&Shown>) -> Option<Pass> {
+        shown.and_then(|shown| self.doorman.admit_again(shown)).or_else(|| self.unknown_guest())
     }
 
     pub(super) fn is_open(&self) -> bool {

@@ -1,6 +1,6 @@
-//! Who may come in.
+//! Who may come in, and for how long.
 
-use crate::tokens::{Pass, Tokens, Who};
+use crate::tokens::{Pass, SharedTokens, Shown, Tokens};
 
 /// Knows who may come in, and what they may do inside.
 pub trait Doorman: Send + Sync {
@@ -9,21 +9,46 @@ pub trait Doorman: Send + Sync {
 
     /// Whether people may come in without a token, and do everything.
     fn is_open(&self) -> bool;
+
+    /// Changes whenever somebody who is inside may have to leave, or may do something else by now. It is asked very often.
+    fn generation(&self) -> u64 {
+        0
+    }
+
+    /// What somebody may do by now who has shown this token before.
+    fn admit_again(&self, _shown: &Shown) -> Option<Pass> {
+        None
+    }
 }
 
 impl Doorman for Tokens {
     fn admit(&self, token: &[u8]) -> Option<Pass> {
-        known(self.who(Some(token)))
+        self.who(Some(token)).pass()
     }
 
     fn is_open(&self) -> bool {
-        known(self.who(None)).is_some()
+        !self.are_needed()
+    }
+
+    fn admit_again(&self, shown: &Shown) -> Option<Pass> {
+        self.who_showed(shown).pass()
     }
 }
 
-fn known(who: Who) -> Option<Pass> {
-    match who {
-        Who::Known(pass) => Some(pass),
-        Who::Stranger => None,
+impl Doorman for SharedTokens {
+    fn admit(&self, token: &[u8]) -> Option<Pass> {
+        self.pass(token)
+    }
+
+    fn is_open(&self) -> bool {
+        SharedTokens::is_open(self)
+    }
+
+    fn generation(&self) -> u64 {
+        SharedTokens::generation(self)
+    }
+
+    fn admit_again(&self, shown: &Shown) -> Option<Pass> {
+        self.who_showed(shown).pass()
     }
 }

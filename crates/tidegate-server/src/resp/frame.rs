@@ -131,6 +131,11 @@ impl Reader {
     /// Reads the frame that `input` begins with. Until it is whole, later inputs begin with the same bytes and only grow; after it, or
     /// after a fault, they begin with another.
     pub fn read(&mut self, input: &[u8]) -> Result<Frame, Fault> {
+        if matches!(self.stage, Stage::Start)
+            && let Some(length) = self.whole(input)
+        {
+            return Ok(Frame::Whole { length, framing: Framing::Array });
+        }
         let read = self.advance(input);
         if !matches!(read, Ok(Frame::Half)) {
             (self.stage, self.seen) = (Stage::Start, 0);
@@ -141,6 +146,26 @@ impl Reader {
     /// The arguments of the frame that was just read from `input`, the name of the command first.
     pub fn arguments<'i>(&self, input: &'i [u8]) -> Arguments<'i, '_> {
         Arguments { input, spans: &self.spans }
+    }
+
+    /// The length of an array that is there in one piece and has nothing odd about it: nearly every frame. Whatever it does not take
+    /// is read step by step.
+    fn whole(&mut self, input: &[u8]) -> Option<usize> {
+        let (count, mut at) = short_number(input, b'*', 0)?;
+        if count == 0 || count > MOST_ARGUMENTS {
+            return None;
+        }
+        self.spans.clear();
+        for _ in 0..count {
+            let (length, start) = short_number(input, b'$', at)?;
+            let end = start + length;
+            if input.get(end..end + LINE_END.len())? != LINE_END {
+                return None;
+            }
+            self.spans.push((start, end));
+            at = end + LINE_END.len();
+        }
+        (at <= LARGEST_FRAME).then_some(at)
     }
 
     fn advance(&mut self, input: &[u8]) -> Result<Frame, Fault> {
@@ -184,7 +209,7 @@ impl Reader {
             let negative = number(below_zero).filter(|number| *number > 0);
             return negative.map(|_| Step::Blank).ok_or(Fault::ArrayLength);
         }
-        match number(text) {
+        match size(text) {
             Some(0) => Ok(Step::Blank),
             Some(due) if due <= MOST_ARGUMENTS => {
                 self.stage = Stage::BulkLength { due };
@@ -201,7 +226,7 @@ impl Reader {
             Some((other, _)) => return Err(Fault::NotBulk(*other)),
         };
         let Some(text) = text else { return Ok(Step::Stuck) };
-        let length = number(text).ok_or(Fault::BulkLength)?;
+        let length = size(text).ok_or(Fault::BulkLength)?;
         self.seen += 1 + text.len() + LINE_END.len();
         let whole = length.checked_add(self.seen + LINE_END.len());
         if whole.is_none_or(|whole| whole > LARGEST_FRAME) {
@@ -313,15 +338,44 @@ fn number_line(rest: &[u8], too_long: Fault, invalid: Fault) -> Result<Option<&[
     }
 }
 
-/// A number as every client writes it.
-fn number(text: &[u8]) -> Option<usize> {
-    match text {
-        [b'0'] => Some(0),
-        [b'1'..=b'9', rest @ ..] if rest.iter().all(u8::is_ascii_digit) => {
-            std::str::from_utf8(text).ok()?.parse().ok()
-        }
-        _ => None,
+/// A number of at most four digits on a line of this kind, and where the next line begins.
+#[inline]
+fn short_number(input: &[u8], kind: u8, at: usize) -> Option<(usize, usize)> {
+    let line = input.get(at..)?;
+    let digit = |byte: u8| byte.is_ascii_digit().then(|| usize::from(byte - b'0'));
+    if *line.first()? != kind {
+        return None;
     }
+    let mut number = digit(*line.get(1)?)?;
+    let mut length = 2;
+    loop {
+        let byte = *line.get(length)?;
+        if byte == b'\r' {
+            return (*line.get(length + 1)? == b'\n').then_some((number, at + length + LINE_END.len()));
+        }
+        // No number of several digits begins with a zero.
+        if number == 0 || length > 4 {
+            return None;
+        }
+        number = number * 10 + digit(byte)?;
+        length += 1;
+    }
+}
+
+/// A number as every client writes it: digits, no sign, no zero before another digit.
+pub(super) fn number(text: &[u8]) -> Option<u64> {
+    match text {
+        [] | [b'0', _, ..] => None,
+        digits => digits.iter().try_fold(0_u64, |number, byte| {
+            let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+            number.checked_mul(10)?.checked_add(digit)
+        }),
+    }
+}
+
+/// A number of things in memory.
+fn size(text: &[u8]) -> Option<usize> {
+    number(text).and_then(|number| usize::try_from(number).ok())
 }
 
 /// The word whose quote opened just before `start`, and where the line goes on.

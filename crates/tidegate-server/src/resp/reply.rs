@@ -63,6 +63,10 @@ impl<'o> Writer<'o> {
 
     /// Bytes.
     pub fn bulk(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            self.output.extend_from_slice(b"$0\r\n\r\n");
+            return;
+        }
         self.length(b'$', bytes.len());
         self.output.extend_from_slice(bytes);
         self.end();
@@ -104,12 +108,22 @@ impl<'o> Writer<'o> {
     }
 
     fn length(&mut self, kind: u8, length: usize) {
-        self.headed(kind, length);
+        self.headed(kind, i64::try_from(length).unwrap_or(i64::MAX));
     }
 
-    fn headed(&mut self, kind: u8, number: impl itoa::Integer) {
+    /// A line of one number: most of what is said.
+    #[inline]
+    fn headed(&mut self, kind: u8, number: i64) {
+        if let Ok(digit @ 0..=9) = u8::try_from(number) {
+            self.output.extend_from_slice(&[kind, b'0' + digit, b'\r', b'\n']);
+            return;
+        }
         let mut digits = itoa::Buffer::new();
-        self.line(kind, digits.format(number).as_bytes());
+        let digits = digits.format(number).as_bytes();
+        self.output.reserve(digits.len() + 3);
+        self.output.push(kind);
+        self.output.extend_from_slice(digits);
+        self.output.extend_from_slice(b"\r\n");
     }
 
     fn line(&mut self, kind: u8, rest: &[u8]) {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::store::{Later, Lsn, Unavailable};
-use tidegate::{Answers, Detail, Intent, LeaseId, Rejection, Spoken, Timestamp};
+use tidegate::{Answer, Answers, Detail, Intent, LeaseId, Outcome, Rejection, Spoken, Timestamp};
 
 use super::batch::{Entry, LARGEST_BATCH, Room};
 use super::command::{self, Command, Form, Leave, Mistake};
@@ -26,7 +26,7 @@ use super::door::Door;
 use super::frame::{Frame, Framing, Reader};
 use super::reply::{Protocol, Writer};
 use super::throttle::RESERVED;
-use crate::tokens::Pass;
+use crate::tokens::{Pass, Shown};
 
 /// How much may be said before some of it has to be written: who asks much and reads nothing must not fill the memory.
 pub const LARGEST_OUTPUT: usize = 256 * 1024;
@@ -41,6 +41,10 @@ pub struct Session {
     id: u64,
     protocol: Protocol,
     pass: Option<Pass>,
+    /// The token by which it has the pass, if it has shown one.
+    shown: Option<Shown>,
+    /// How things stood at the door when it got the pass.
+    generation: u64,
     name: Box<[u8]>,
     reader: Reader,
     room: Room,
@@ -58,6 +62,7 @@ pub struct Session {
 struct Owed {
     due: Due,
     intent: Intent,
+    key: Box<[u8]>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,12 +109,15 @@ impl std::ops::AddAssign for Tally {
 }
 
 impl Tally {
-    /// One more order was answered, if it was one.
-    fn order(&mut self, intent: Intent, answers: &Answers, index: usize) {
-        if let (Intent::Acquire, Some(Ok(answer))) = (intent, answers.get(index)) {
-            let is_granted = answer.is_granted();
-            self.granted += u64::from(is_granted);
-            self.refused += u64::from(!is_granted);
+    /// One more order was answered, if it was one; refusals are told to the door.
+    fn order(&mut self, intent: Intent, key: &[u8], answer: Option<&Result<Answer, Rejection>>, door: &Door) {
+        let (Intent::Acquire, Some(Ok(answer))) = (intent, answer) else { return };
+        match &answer.outcome {
+            Outcome::Granted(_) => self.granted += 1,
+            Outcome::Denied(denied) => {
+                self.refused += 1;
+                door.refused(denied, key, answer.at);
+            }
         }
     }
 }
@@ -193,7 +201,9 @@ impl Session {
     pub fn new(door: Arc<Door>) -> Session {
         Session {
             id: door.next_id(),
+            generation: door.generation(),
             pass: door.unknown_guest(),
+            shown: None,
             door,
             protocol: Protocol::default(),
             name: Box::default(),
@@ -220,6 +230,7 @@ impl Session {
 
     /// Answers what `input` says, behind what is in `output` already. While something is awaited, nothing is consumed.
     pub fn feed(&mut self, input: &[u8], output: &mut Vec<u8>) -> Fed {
+        self.look_at_pass();
         let mut mouth = Mouth { output, durable: None };
         let mut entries = self.room.take();
         let (consumed, then) = match self.state {
@@ -236,6 +247,16 @@ impl Session {
         Fed { consumed, durable: mouth.durable, then, tally: std::mem::take(&mut self.tally) }
     }
 
+    /// Whoever was let in may have to show again that they may be here. The number is read first: if things change while the doorman
+    /// thinks, they are looked at once more the next time.
+    fn look_at_pass(&mut self) {
+        let generation = self.door.generation();
+        if generation != self.generation {
+            self.generation = generation;
+            self.pass = self.door.admit_again(self.shown.as_ref());
+        }
+    }
+
     /// Says what was awaited. Afterwards the rest of the input is fed again.
     pub fn resume(&mut self, answered: Answered, output: &mut Vec<u8>) {
         if self.state != State::Waiting {
@@ -248,7 +269,7 @@ impl Session {
         match answered {
             Answered::Decisions(Ok(answers)) => {
                 for (index, owed) in owed.iter().enumerate() {
-                    tally.order(owed.intent, &answers, index);
+                    tally.order(owed.intent, &owed.key, answers.get(index), &self.door);
                     speaker.say(&owed.due, &answers, index);
                 }
                 self.answers = Some(answers);
@@ -335,14 +356,15 @@ impl Session {
                 answers
             }
             Spoken::Later(later) => {
-                self.owed.extend(entries.drain(..).map(|Entry { due, intent, .. }| Owed { due, intent }));
+                let owed = |Entry { due, intent, key, .. }: Entry<'_>| Owed { due, intent, key: key.into() };
+                self.owed.extend(entries.drain(..).map(owed));
                 return Some(Then::Wait(Awaited::Decisions(later)));
             }
         };
         let mut tally = self.tally;
         let mut speaker = self.speaker(mouth.output);
         for (index, entry) in entries.iter().enumerate() {
-            tally.order(entry.intent, &answers, index);
+            tally.order(entry.intent, entry.key, answers.get(index), &self.door);
             speaker.say(&entry.due, &answers, index);
         }
         entries.clear();
@@ -459,7 +481,9 @@ impl Session {
             }
             Some(Spoken::Later(later)) => return Some(Awaited::Release(later)),
         };
-        lease.into_iter().for_each(|lease| self.door.limiter().lease_changed(lease));
+        if let Some(lease) = lease {
+            self.door.limiter().lease_changed(lease);
+        }
         self.writer(mouth.output).integer(i64::from(released));
         None
     }
@@ -476,7 +500,9 @@ impl Session {
             Some(Spoken::Later(later)) => return Some(Awaited::Renew(later)),
         };
         // Perhaps it lapses sooner now than those believe who wait for it.
-        lease.into_iter().for_each(|lease| self.door.limiter().lease_changed(lease));
+        if let Some(lease) = lease {
+            self.door.limiter().lease_changed(lease);
+        }
         renewal(&mut self.speaker(mouth.output), renewed);
         None
     }

@@ -38,12 +38,11 @@ pub const MOST_BUCKETS: usize = 4096;
 /// How many are forgotten at a time: looking for them costs a look at all.
 const FORGOTTEN_AT_ONCE: usize = MOST_BUCKETS / 16;
 
+/// Why nobody else charges one of them.
+pub const BELONGS: &str = "limits of this name belong to CL.THROTTLE and THROTTLE";
+
 /// Whether this id belongs to a described bucket, or would.
-pub fn is_reserved(limit_id: &str) -> bool {
-    limit_id
-        .strip_prefix(RESERVED.trim_end_matches('/'))
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
+pub use tidegate::file::is_reserved;
 
 /// The description of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

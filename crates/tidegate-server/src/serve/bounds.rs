@@ -33,7 +33,9 @@ pub struct Bounds {
     pub connections: usize,
     /// A connection on which nothing was said for this long is closed.
     pub idle: Duration,
-    /// From the first byte of a request to its last. Whoever takes longer is cut off.
+    /// From the first byte of a request's head to its last; of a RESP frame, the whole of it. Whoever takes longer is cut off.
+    pub head: Duration,
+    /// From the first byte of a request to the last of its body.
     pub request: Duration,
     /// How long a client may refuse to take what it is answered.
     pub write: Duration,
@@ -41,12 +43,20 @@ pub struct Bounds {
     pub drain: Duration,
 }
 
+impl Bounds {
+    /// How long a head may take: never longer than the whole request.
+    pub fn head(&self) -> Duration {
+        self.head.min(self.request)
+    }
+}
+
 impl Default for Bounds {
     fn default() -> Bounds {
         Bounds {
             connections: 32_768,
             idle: Duration::from_secs(600),
-            request: Duration::from_secs(10),
+            head: Duration::from_secs(10),
+            request: Duration::from_secs(30),
             write: Duration::from_secs(10),
             drain: Duration::from_secs(10),
         }

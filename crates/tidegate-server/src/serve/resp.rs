@@ -88,7 +88,7 @@ impl Line {
             watch.due(self.worker.beat.now() + bounds.idle);
         } else if before == 0 || self.kept.len() <= before {
             // Another frame has begun. However many pieces it comes in, it must be whole in time.
-            watch.due(self.worker.beat.now() + bounds.request);
+            watch.due(self.worker.beat.now() + bounds.head());
         }
     }
 

@@ -105,17 +105,14 @@ fn is_the_clients(error: &io::Error) -> bool {
 fn admit(stream: TcpStream, address: SocketAddr, door: DoorName, worker: &Arc<Worker>) {
     // Answers are small and whole; waiting for more to say would only make them late.
     let _as_it_is = stream.set_nodelay(true);
-    match worker.house.crowd.enter() {
-        Some(seat) => {
-            worker.counts.opened(door);
-            tokio::spawn(attend(stream, address, door, Arc::clone(worker), seat));
-        }
-        None => {
-            worker.counts.refused_connection(door);
-            if let Some(seat) = worker.house.turned_away.enter() {
-                tokio::spawn(turn_away(stream, door, seat));
-            }
-        }
+    if let Some(seat) = worker.house.crowd.enter() {
+        worker.counts.opened(door);
+        tokio::spawn(attend(stream, address, door, Arc::clone(worker), seat));
+        return;
+    }
+    worker.counts.refused_connection(door);
+    if let Some(seat) = worker.house.turned_away.enter() {
+        tokio::spawn(turn_away(stream, door, seat));
     }
 }
 

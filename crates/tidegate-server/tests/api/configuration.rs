@@ -1,6 +1,10 @@
 //! Limits: added, listed, looked at, replaced, removed, and made an exception of.
 
+use std::sync::Arc;
+
 use serde_json::json;
+use tidegate_server::resp::Door;
+use tidegate_server::resp::throttle::Bucket;
 
 use crate::stage::{Stage, Told, holder};
 use tidegate_server::tokens::{Pass, Role, Who};
@@ -258,4 +262,51 @@ fn everything_that_is_wrong_with_an_exception_is_told_at_once() {
     );
     put("[]").problem(400, "bad_request");
     assert_eq!(stage.get("/v1/limits/l").at("/overrides"), json!([]));
+}
+
+/// The limits that `CL.THROTTLE` makes: they can be looked at and cleared away, and nobody else writes or charges them.
+#[test]
+fn described_buckets_belong_to_their_commands() {
+    let stage = Stage::with(&[r#"{"id": "l", "items": [{"policy": "total", "limit": 1}]}"#]);
+    let door = Door::new(Arc::clone(&stage.store), Arc::new(tidegate_server::tokens::Tokens::not_needed()));
+    let bucket = Bucket { capacity: 16, count: 30, period: 60 };
+    let id = door.throttles().described(bucket).expect("it can be").id().to_owned();
+    let path = format!("/v1/limits/{}", id.replace('/', "%2F"));
+
+    for id in ["cl.throttle", "cl.throttle/1/1/1", "cl.throttle/mine"] {
+        let body = format!(r#"{{"id": "{id}", "items": [{{"policy": "total", "limit": 1}}]}}"#);
+        let told = stage.ask("POST /v1/limits", &body).fields(422, "invalid_limit", &["id"]);
+        assert!(told[0].contains("CL.THROTTLE"), "{told:?}");
+    }
+    stage
+        .ask("POST /v1/limits", r#"{"id": "cl.throttles", "items": [{"policy": "total", "limit": 1}]}"#)
+        .is(201);
+    let items = r#"{"items": [{"policy": "total", "limit": 1}]}"#;
+    stage.ask(&format!("PUT {path}"), items).fields(422, "invalid_limit", &["id"]);
+    stage.ask("PUT /v1/limits/cl.throttle%2F1%2F1%2F1", items).problem(404, "unknown_limit");
+    let more = r#"{"item": "key/bucket-60s", "limit": 100}"#;
+    stage.ask(&format!("PUT {path}/overrides/ada"), more).fields(422, "invalid_limit", &["id"]);
+    stage.ask(&format!("DELETE {path}/overrides/ada"), "").problem(404, "not_found");
+
+    let ask = format!(r#"{{"limit_id": "{id}", "limit_key": "ada"}}"#);
+    assert!(stage.ask("POST /v1/acquire", &ask).problem(400, "bad_request").contains("CL.THROTTLE"));
+    let set = format!(r#"{{"asks": [{{"limit_id": "l", "limit_key": "ada"}}, {ask}]}}"#);
+    stage.ask("POST /v1/acquire", &set).problem(400, "bad_request");
+    stage.get(&format!("/v1/gate/{}/ada", id.replace('/', "%2F"))).problem(400, "bad_request");
+    assert!(stage.ask("POST /v1/peek", &ask).allowed(), "to look does no harm");
+    stage.get(&format!("{path}/usage?limit_key=ada")).is(200);
+    stage.get(&path).is(200);
+
+    let ids = |query: &str| {
+        let json = stage.get(&format!("/v1/limits{query}")).is(200).json();
+        let ids = json["limits"].as_array().expect("a list").iter().map(|limit| limit["id"].clone());
+        ids.collect::<Vec<_>>()
+    };
+    assert_eq!(ids(""), ["cl.throttles", "l"], "nobody has written them");
+    assert_eq!(ids("?prefix=cl."), ["cl.throttles"]);
+    assert_eq!(ids("?prefix=cl.throttle/"), [id.as_str()], "unless they are asked for");
+
+    stage.ask(&format!("POST {path}/reset"), r#"{"limit_key": "ada"}"#).is(204);
+    stage.ask(&format!("DELETE {path}"), "").is(204);
+    stage.get(&path).problem(404, "unknown_limit");
 }

@@ -10,5 +10,6 @@ mod metrics;
 mod openapi;
 mod outage;
 mod problems;
+mod refusals;
 mod stage;
 mod tokens;

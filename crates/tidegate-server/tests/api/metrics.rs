@@ -2,9 +2,11 @@
 
 #![expect(clippy::float_cmp, reason = "what is written in decimal is compared as it was written")]
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::catalog::{ApplyError, Edit, Edited};
 use tidegate::{
     Answers, Catalog, Expect, FullStore, ItemCount, LeaseId, Limit, LimitSpec, Limiter, Observation, Order,
     Parting, Spoken, Store,
@@ -301,6 +303,10 @@ impl Catalog for Crowd {
         false
     }
 
+    fn apply(&self, _: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
+        Ok(Vec::new())
+    }
+
     fn watch(&self, _: tidegate::catalog::Watcher) {}
 }
 
@@ -313,6 +319,27 @@ fn names_are_escaped_and_too_many_limits_are_left_out() {
     assert_eq!(page.values("limit").len(), MOST_LIMITS);
     assert_eq!(page.get("tidegate_limits_left_out", &[]), 3.0);
     assert!(page.find("tidegate_store_bytes", &[]).is_none(), "this store does not say");
+}
+
+#[test]
+fn the_manual_has_every_metric_and_no_other() {
+    let manual = include_str!("../../../../docs/operations.md");
+    let rows = manual.lines().filter_map(|line| line.strip_prefix("| `")?.split_once(['`', '{']));
+    let documented: BTreeSet<&str> = rows
+        .map(|(name, _)| name)
+        .filter(|name| name.contains("tidegate_") || name.contains("process_"))
+        .collect();
+    let stage = Stage::with(&[LOGIN]);
+    stage.get("/readyz");
+    let at = Some(Duration::from_secs(1));
+    let reloads = move || ReloadsSoFar { last_success: at, ..ReloadsSoFar::default() };
+    let counted = stage.get("/metrics").text();
+    let with_reloads = Metrics::new(1).reloads(reloads).render(&stage.limiter);
+    let (counted, with_reloads) = (Page::read(&counted), Page::read(&with_reloads));
+    let told: BTreeSet<&str> = counted.names().chain(with_reloads.names()).collect();
+    if cfg!(target_os = "linux") {
+        assert_eq!(documented, told);
+    }
 }
 
 #[test]

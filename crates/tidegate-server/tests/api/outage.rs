@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use tidegate::catalog::{PutError, Watcher};
+use tidegate::catalog::{ApplyError, Edit, Edited, PutError, Watcher};
 use tidegate::store::{Capabilities, Settlement, Unavailable, Usage};
 use tidegate::{
     Actual, Answers, Catalog, Expect, LeaseId, Limit, LimitSpec, MapStore, Order, Parting, Rejection, Spoken,
@@ -65,6 +65,10 @@ impl Catalog for Silent {
 
     fn remove(&self, id: &str, parting: Parting) -> bool {
         self.0.remove(id, parting)
+    }
+
+    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
+        self.0.apply(edits)
     }
 
     fn watch(&self, watcher: Watcher) {

@@ -1,8 +1,11 @@
 //! What is said to requests that have no answer, and to those who ask how the server is.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tidegate_server::http::{LARGEST_BODY, Readiness, State};
+use tidegate_server::reload::Reloader;
+use tidegate_server::rules::Rules;
 
 use crate::stage::Stage;
 
@@ -77,8 +80,43 @@ fn the_server_says_how_it_is() {
     stage.get("/healthz").is(200).says(r#"{"status": "ok"}"#);
     assert!(stage.get("/readyz").problem(503, "not_ready").contains("starting"));
     readiness.set(State::Ready);
-    stage.get("/readyz").is(200).says(r#"{"status": "ready"}"#);
+    stage.get("/readyz").is(200).says(r#"{"status": "ready", "config": {"status": "none"}}"#);
     readiness.set(State::Draining);
     assert!(stage.get("/readyz").problem(503, "not_ready").contains("end"));
     stage.ask("HEAD /healthz", "").is(200);
+}
+
+#[test]
+fn a_server_whose_file_was_spoiled_is_ready_and_says_so() {
+    let path =
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("readiness-{}.yaml", std::process::id()));
+    let mut stage = Stage::empty();
+    let rules = Arc::new(Rules::new(Arc::clone(&stage.store)));
+    let reloader = Arc::new(Reloader::new(&path, Arc::clone(&rules), Arc::clone(&stage.clock)));
+    let readiness = Readiness::new(State::Ready).with_settings(Arc::clone(&reloader));
+    stage.api = stage.api.readiness(Arc::new(readiness)).from_file(move |id| rules.is_from_file(id));
+
+    std::fs::write(&path, "limits: [{id: l, items: [{policy: total, limit: 1}]}]").expect("a file");
+    assert!(reloader.reload_now().result.is_ok());
+    let ok = r#"{"status": "ready", "config": {"status": "ok", "loaded_at": "2026-01-20T00:00:00Z"}}"#;
+    stage.get("/readyz").is(200).says(ok);
+    stage.ask("DELETE /v1/limits/l", "").problem(409, "managed_by_file");
+
+    stage.clock.advance(std::time::Duration::from_secs(1));
+    std::fs::write(&path, "auth: {tokens: [{name: ops, sha256: a-secret-in-the-wrong-place, role: admin}]}")
+        .expect("a file");
+    assert!(reloader.reload_now().result.is_err());
+    let told = stage.get("/readyz").is(200);
+    assert!(!told.text().contains("secret"), "everybody may see this: {}", told.text());
+    told.says(
+        r#"{"status": "ready", "config": {"status": "failed", "loaded_at": "2026-01-20T00:00:00Z",
+            "error": "1 error in the settings file, the first on line 1; the log says all of it"}}"#,
+    );
+    stage.get("/v1/limits/l").is(200);
+
+    std::fs::write(&path, "limits: []").expect("a file");
+    assert!(reloader.reload_now().result.is_ok());
+    assert_eq!(stage.get("/readyz").is(200).at("/config/loaded_at"), "2026-01-20T00:00:01Z");
+    stage.get("/v1/limits/l").problem(404, "unknown_limit");
+    std::fs::remove_file(&path).expect("it is there");
 }

@@ -26,7 +26,8 @@ pub(crate) struct Stage {
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) pulse: ManualPulse,
     pub(crate) limiter: Limiter,
-    metrics: Arc<Metrics>,
+    pub(crate) store: Arc<dyn FullStore>,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 impl Stage {
@@ -43,8 +44,8 @@ impl Stage {
         let store = store(Arc::clone(&clock));
         let limiter = Limiter::builder(Arc::clone(&store)).pulse(pulse.clone()).build();
         let metrics = Arc::new(Metrics::new(1));
-        let api = Api::new(store, limiter.clone()).metrics(Arc::clone(&metrics));
-        Stage { api, clock, pulse, limiter, metrics }
+        let api = Api::new(Arc::clone(&store), limiter.clone()).metrics(Arc::clone(&metrics));
+        Stage { api, clock, pulse, limiter, store, metrics }
     }
 
     /// These limits, each as JSON.

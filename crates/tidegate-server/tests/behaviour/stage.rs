@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tidegate::catalog::{PutError, Watcher};
+use tidegate::catalog::{ApplyError, Edit, Edited, PutError, Watcher};
 use tidegate::store::{Capabilities, Later, Lsn, Unavailable, Usage};
 use tidegate::{
     Actual, Answers, Catalog, Expect, FullStore, LeaseId, Limit, LimitSpec, ManualClock, MapStore, Memory,
@@ -157,6 +157,9 @@ impl Catalog for Recording {
     }
     fn remove(&self, id: &str, parting: Parting) -> bool {
         self.inner.remove(id, parting)
+    }
+    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
+        self.inner.apply(edits)
     }
     fn watch(&self, watcher: Watcher) {
         self.inner.watch(watcher);

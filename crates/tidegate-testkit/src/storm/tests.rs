@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicUsize;
 
-use tidegate::catalog::{PutError, Watcher};
+use tidegate::catalog::{ApplyError, Edit, Edited, PutError, Watcher};
 use tidegate::store::{Capabilities, Usage};
 use tidegate::{
     Actual, Answers, Ask, Capacity, Catalog, Detail, Hold, Intent, ItemSpec, LeaseId, Limit, MapStore, Order,
@@ -143,6 +143,10 @@ impl Catalog for Flawed {
 
     fn remove(&self, id: &str, parting: Parting) -> bool {
         self.inner.remove(id, parting)
+    }
+
+    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
+        self.inner.apply(edits)
     }
 
     fn watch(&self, watcher: Watcher) {

@@ -6,7 +6,7 @@
 use hashbrown::HashMap;
 use tidegate_core::spec::DEFAULT_TTL;
 use tidegate_core::{
-    Capacity, Charge, Durability, Fleet, ItemSpec, Limit, LimitSpec, Mode, OnOutage, OverrideSpec, Per,
+    Capacity, Charge, Durability, Flaw, Fleet, ItemSpec, Limit, LimitSpec, Mode, OnOutage, OverrideSpec, Per,
     Policy, Precision, Tick, Unit, WeekStart, Zone,
 };
 
@@ -15,6 +15,14 @@ use super::fields::{Field, ITEM, Need};
 use super::record::{Path, Record, listed};
 use super::source::Place;
 use super::tree::Node;
+
+/// The name of limits that nobody writes: commands that describe a bucket make them, one below this name for each description.
+pub const RESERVED: &str = "cl.throttle";
+
+/// Whether limits of this id are made by commands that describe them, and by nobody else.
+pub fn is_reserved(id: &str) -> bool {
+    id.strip_prefix(RESERVED).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
 
 /// Reads one limit out of its fields, or reports all that is wrong with it.
 pub(super) fn read_limit(
@@ -40,7 +48,13 @@ pub(super) fn read_limit(
         items: items.specs,
         overrides: overrides.specs,
     };
-    let flaws = Limit::new(spec.clone(), Tick::NANOSECOND).err().unwrap_or_default();
+    let mut flaws = Limit::new(spec.clone(), Tick::NANOSECOND).err().unwrap_or_default();
+    if is_reserved(&spec.id) {
+        let message = format!(
+            "limits called {RESERVED} belong to the commands CL.THROTTLE and THROTTLE; choose another id"
+        );
+        flaws.push(Flaw::new("id", message));
+    }
     let sound = record.sound && items.sound && flaws.is_empty();
     for flaw in flaws {
         let field = as_written(&flaw.field, &overrides.written);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use tidegate_core::{Amount, Charged, LeaseId, Load, Span, Timestamp};
 
 /// How many settlements are remembered so that a repeated one can be answered.
@@ -118,11 +118,16 @@ impl Leases {
     }
 
     /// An incarnation of a limit is gone and takes along what was held of it. A lease that held nothing else is gone too.
-    pub(in crate::store) fn forget(&mut self, generation: u64) {
+    pub(in crate::store) fn forget(&mut self, generations: &HashSet<u64>) {
+        if generations.is_empty() {
+            return;
+        }
         let Leases { open, by_end, .. } = self;
         open.retain(|id, lease| {
             let mut concerned = false;
-            for holding in lease.holdings.iter_mut().filter(|holding| holding.generation == generation) {
+            for holding in
+                lease.holdings.iter_mut().filter(|holding| generations.contains(&holding.generation))
+            {
                 holding.generation = GONE;
                 concerned = true;
             }

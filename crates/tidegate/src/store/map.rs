@@ -16,7 +16,7 @@ use hashbrown::HashMap;
 use tidegate_core::{Ask, LeaseId, Limit, LimitSpec, Order, Row, Tick, Timestamp};
 
 use crate::answer::{Answers, Rejection};
-use crate::catalog::{Catalog, Change, Expect, Parting, PutError, Watcher};
+use crate::catalog::{ApplyError, Catalog, Change, Edit, Edited, Expect, Parting, PutError, Watcher};
 use crate::clock::Clock;
 use crate::store::{Actual, Atomicity, Capabilities, Reach, Settlement, Spoken, Store, Survival, Usage};
 
@@ -162,6 +162,12 @@ impl Catalog for MapStore {
             self.tell(&Change::Removed(Arc::clone(limit)));
         }
         removed.is_some()
+    }
+
+    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
+        let applied = self.advance().apply(edits)?;
+        applied.iter().filter_map(Edited::change).for_each(|change| self.tell(&change));
+        Ok(applied)
     }
 
     fn watch(&self, watcher: Watcher) {

@@ -17,6 +17,7 @@ mod counts;
 mod crowds;
 mod deciding;
 mod edition;
+mod edits;
 mod gallery;
 mod gate;
 mod holding;
@@ -43,7 +44,7 @@ use hashbrown::HashMap;
 use tidegate_core::{LeaseId, Limit, LimitSpec, Order, Tick, Timestamp};
 
 use crate::answer::{Answers, Rejection};
-use crate::catalog::{Catalog, Change, Expect, Parting, PutError, Watcher};
+use crate::catalog::{ApplyError, Catalog, Change, Edit, Edited, Expect, Parting, PutError, Watcher};
 use crate::clock::Clock;
 use crate::store::deciding::{check_key, check_ttl};
 use crate::store::leases::{Lease, Leases};
@@ -209,6 +210,13 @@ impl Catalog for MemoryStore {
             self.shared.tell(&Change::Removed(Arc::clone(limit)));
         }
         removed.is_some()
+    }
+
+    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
+        let _one_at_a_time = self.shared.changing();
+        let applied = self.shared.apply(edits)?;
+        applied.iter().filter_map(Edited::change).for_each(|change| self.shared.tell(&change));
+        Ok(applied)
     }
 
     fn watch(&self, watcher: Watcher) {

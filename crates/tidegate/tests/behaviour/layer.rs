@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use tidegate::catalog::{ApplyError, Edit, Edited, PutError};
 use tidegate::layer::{Asking, Failure, Limit, LimitLayer};
 use tidegate::store::{Capabilities, Unavailable, Usage};
 use tidegate::{
@@ -220,12 +221,17 @@ impl Catalog for Silent {
         Vec::new()
     }
 
-    fn put(&self, _: LimitSpec, _: Expect) -> Result<Arc<LimitVersion>, tidegate::catalog::PutError> {
-        Err(tidegate::catalog::PutError::Unknown)
+    fn put(&self, _: LimitSpec, _: Expect) -> Result<Arc<LimitVersion>, PutError> {
+        Err(PutError::Unknown)
     }
 
     fn remove(&self, _: &str, _: Parting) -> bool {
         false
+    }
+
+    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
+        let unknown = |edit: Edit| (edit.id().to_owned(), PutError::Unknown);
+        Err(ApplyError { refused: edits.into_iter().map(unknown).collect() })
     }
 
     fn watch(&self, _: tidegate::catalog::Watcher) {}

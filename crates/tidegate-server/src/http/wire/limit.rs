@@ -89,6 +89,11 @@ fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
+/// The JSON of a limit, as it is answered and as it can be put, for whoever talks to this door.
+pub fn limit_as_json(spec: &LimitSpec) -> String {
+    serde_json::to_string(&LimitBody::of(spec)).unwrap_or_default()
+}
+
 /// A limit as it is answered: as it was written, with the defaults filled in. It can be put as it is.
 #[derive(Debug, Serialize)]
 pub(in crate::http) struct LimitBody<'a> {

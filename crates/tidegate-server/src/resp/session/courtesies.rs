@@ -6,6 +6,7 @@
 use super::{Mouth, NOAUTH, Session};
 use crate::resp::command::{Client, FORMS, Form, Hello, Inquiry};
 use crate::resp::reply::{Protocol, Writer};
+use crate::tokens::{Pass, Shown};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// What `INFO` says.
@@ -25,12 +26,17 @@ impl Session {
     pub(super) fn auth(&mut self, token: &[u8], mouth: &mut Mouth<'_>) {
         match self.door.admit(token) {
             Some(pass) => {
-                self.pass = Some(pass);
+                self.enter(pass, token);
                 self.writer(mouth.output).simple("OK");
             }
             None if self.door.is_open() => self.writer(mouth.output).error("ERR", NO_TOKENS),
             None => self.wrong_token(mouth),
         }
+    }
+
+    fn enter(&mut self, pass: Pass, token: &[u8]) {
+        self.pass = Some(pass);
+        self.shown = Some(Shown::of(token));
     }
 
     fn wrong_token(&mut self, mouth: &mut Mouth<'_>) {
@@ -42,7 +48,7 @@ impl Session {
     pub(super) fn hello(&mut self, hello: &Hello<'_>, mouth: &mut Mouth<'_>) {
         if let Some(token) = hello.token {
             match self.door.admit(token) {
-                Some(pass) => self.pass = Some(pass),
+                Some(pass) => self.enter(pass, token),
                 None => return self.wrong_token(mouth),
             }
         }

@@ -67,7 +67,7 @@ pub(super) async fn serve(stream: TcpStream, heard: Vec<u8>, address: IpAddr, wo
         until_the_end!(builder.serve_connection(io, service))
     } else {
         let mut builder = http1::Builder::new();
-        let head = bounds.request.max(BETWEEN_REQUESTS);
+        let head = bounds.head().max(BETWEEN_REQUESTS);
         builder.timer(TokioTimer::new()).header_read_timeout(head).max_buf_size(4 * LARGEST_HEAD);
         until_the_end!(builder.serve_connection(io, service))
     };

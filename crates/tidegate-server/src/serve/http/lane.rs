@@ -10,8 +10,9 @@ use ::http::{Method, Request};
 use bytes::Bytes;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
-use super::plain::{self, Heard};
+use super::plain::{self, Heard, Missing};
 use crate::http::Answered;
 use crate::metrics::Cut;
 use crate::serve::Over;
@@ -35,8 +36,8 @@ struct Line {
     kept: Vec<u8>,
     /// What the client has not taken yet.
     unsaid: Vec<u8>,
-    /// Whether what is kept is the beginning of a request that is not whole.
-    is_half: bool,
+    /// If what is kept is the beginning of a request: what is missing, and when it began.
+    half: Option<(Missing, Instant)>,
 }
 
 /// What was read.
@@ -51,7 +52,7 @@ pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: &Arc<Worke
     let house = &worker.house;
     let mut watch = Watch::new(&house.ending, worker.beat.now(), house.bounds.idle);
     let worker = Arc::clone(worker);
-    let mut line = Line { stream, address, worker, kept: Vec::new(), unsaid: Vec::new(), is_half: false };
+    let mut line = Line { stream, address, worker, kept: Vec::new(), unsaid: Vec::new(), half: None };
     loop {
         let over = match line.heard(&mut watch).await {
             Ok(Next::Request(request)) => line.answer(request).await.err(),
@@ -77,7 +78,7 @@ impl Line {
                     return Ok(Next::Request(request));
                 }
                 Heard::Other => return Ok(Next::General),
-                Heard::Half => {}
+                Heard::Half(missing) => self.half = Some((missing, self.worker.beat.now())),
             }
         }
         // Whoever has asked for several things at once is answered at once; only now there is time to wait.
@@ -89,29 +90,27 @@ impl Line {
                 if let Some(next) = read? {
                     return Poll::Ready(Ok(next));
                 }
-                // Half a request: it must be whole in time, however many pieces it comes in.
-                if std::mem::replace(&mut self.is_half, true) {
-                    continue;
-                }
                 self.schedule(watch);
             }
             let was_woken = std::mem::replace(&mut woken, true);
             let interruption = ready!(watch.poll(cx, was_woken));
             Poll::Ready(Err(match interruption {
                 Interruption::Ending => Over::Ending,
-                Interruption::Overdue if self.is_half => Over::Cut(Cut::SlowRequest),
+                Interruption::Overdue if self.half.is_some() => Over::Cut(Cut::SlowRequest),
                 Interruption::Overdue => Over::Cut(Cut::Idle),
             }))
         })
         .await
     }
 
-    /// When it will be too late for the next request.
+    /// When it will be too late for the next request. However many pieces it comes in, it must be whole in time.
     fn schedule(&mut self, watch: &mut Watch) {
-        let bounds = &self.worker.house.bounds;
-        self.is_half = !self.kept.is_empty();
-        let patience = if self.is_half { bounds.request } else { bounds.idle };
-        watch.due(self.worker.beat.now() + patience);
+        let (bounds, now) = (&self.worker.house.bounds, self.worker.beat.now());
+        watch.due(match self.half {
+            None => now + bounds.idle,
+            Some((Missing::Head, began)) => began + bounds.head(),
+            Some((Missing::Body, began)) => began + bounds.request,
+        });
     }
 
     /// Reads more. A request if it is whole by then.
@@ -127,9 +126,15 @@ impl Line {
         let heard = &desk.input[..length];
         let (next, rest) = match plain::read(heard) {
             Heard::Whole(request, length) => (Some(Next::Request(request)), &heard[length..]),
-            Heard::Half => (None, heard),
+            Heard::Half(missing) => {
+                let began = self.half.map_or_else(|| self.worker.beat.now(), |(_, began)| began);
+                self.half = Some((missing, began));
+                self.keep(heard);
+                return Poll::Ready(Ok(None));
+            }
             Heard::Other => (Some(Next::General), heard),
         };
+        self.half = None;
         self.keep(rest);
         Poll::Ready(Ok(next))
     }

@@ -14,9 +14,18 @@ pub(super) enum Heard {
     /// A plain request of this many bytes.
     Whole(Request<Bytes>, usize),
     /// The beginning of one, perhaps.
-    Half,
+    Half(Missing),
     /// Something that has to be read by who knows all of HTTP.
     Other,
+}
+
+/// What is missing of a request that is not whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Missing {
+    /// Some of its head, and perhaps more.
+    Head,
+    /// Some of its body.
+    Body,
 }
 
 /// The fields that the API looks at; others are not kept.
@@ -28,7 +37,9 @@ pub(super) fn read(buffer: &[u8]) -> Heard {
     let mut head = httparse::Request::new(&mut fields);
     let head_length = match head.parse(buffer) {
         Ok(httparse::Status::Complete(length)) if length <= LARGEST_HEAD => length,
-        Ok(httparse::Status::Partial) if buffer.len() < LARGEST_HEAD => return Heard::Half,
+        Ok(httparse::Status::Partial) if buffer.len() < LARGEST_HEAD => {
+            return Heard::Half(Missing::Head);
+        }
         _ => return Heard::Other,
     };
     let (Some(method), Some(target), Some(1)) = (head.method, head.path, head.version) else {
@@ -36,7 +47,7 @@ pub(super) fn read(buffer: &[u8]) -> Heard {
     };
     let Some(body_length) = body_length(head.headers) else { return Heard::Other };
     let length = head_length + body_length;
-    let Some(body) = buffer.get(head_length..length) else { return Heard::Half };
+    let Some(body) = buffer.get(head_length..length) else { return Heard::Half(Missing::Body) };
     match request(method, target, head.headers, body) {
         Some(request) => Heard::Whole(request, length),
         None => Heard::Other,
@@ -157,7 +168,7 @@ mod tests {
         assert_eq!(request.headers().get(AUTHORIZATION).expect("kept"), "Bearer t");
         assert_eq!(request.headers().len(), 1, "the rest is not looked at by anybody");
         for end in 0..length {
-            assert!(matches!(read_text(&text[..end]), Heard::Half), "{end}");
+            assert!(matches!(read_text(&text[..end]), Heard::Half(_)), "{end}");
         }
     }
 

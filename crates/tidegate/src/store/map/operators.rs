@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use hashbrown::HashSet;
 use tidegate_core::{Limit, LimitSpec, Line, Load, Per, Row, Season, Seat};
 
 use super::Inner;
 use super::tenant::Tenant;
 use crate::answer::Rejection;
-use crate::catalog::{Expect, Parting, PutError, RETIREMENT};
+use crate::catalog::{ApplyError, Edit, Edited, Expect, Parting, PutError, RETIREMENT, check_each};
 use crate::store::Usage;
 use crate::store::looking::usage;
 
@@ -48,41 +49,69 @@ impl Inner {
     }
 
     pub(super) fn put(&mut self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
+        self.forget_retired();
+        let limit = self.next(spec, expect)?;
+        self.install(&limit);
+        Ok(limit)
+    }
+
+    pub(super) fn apply(&mut self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
+        enum Checked {
+            Put(Arc<Limit>),
+            Remove(String, Parting),
+        }
+        self.forget_retired();
+        let checked = check_each(edits, |edit| match edit {
+            Edit::Put(spec, expect) => self.next(spec, expect).map(Checked::Put),
+            Edit::Remove(id, parting) => Ok(Checked::Remove(id, parting)),
+        })?;
+        let applied = checked.into_iter().map(|checked| match checked {
+            Checked::Put(limit) => self.install(&limit),
+            Checked::Remove(id, parting) => self.remove(&id, parting).map_or(Edited::Absent, Edited::Removed),
+        });
+        Ok(applied.collect())
+    }
+
+    /// Forgets limits that vanished from a file too long ago to come back as they were.
+    fn forget_retired(&mut self) {
         let now = self.latest;
-        for (_, (_, tenant)) in self.retired.extract_if(|_, (forgotten_at, _)| *forgotten_at <= now) {
-            self.leases.forget(tenant.generation);
-        }
-        let current = self.limits.get(&*spec.id).map(|tenant| tenant.limit.version());
-        match (expect, current) {
-            (Expect::Absent, Some(_)) => return Err(PutError::Exists),
-            (Expect::Version(_) | Expect::Present, None) => return Err(PutError::Unknown),
-            (Expect::Version(wanted), Some(version)) if wanted != version => {
-                return Err(PutError::Stale { version });
-            }
-            _ => {}
-        }
-        let id: Box<str> = spec.id.as_str().into();
-        let standing = self.limits.get(&id).or_else(|| self.retired.get(&id).map(|(_, tenant)| tenant));
-        let Some(standing) = standing else {
-            let limit = Arc::new(Limit::new(spec, self.tick).map_err(PutError::Invalid)?);
-            self.generations += 1;
-            let tenant = Tenant::new(Arc::clone(&limit), self.generations, self.highest_fence);
-            self.limits.insert(id, tenant);
-            return Ok(limit);
+        let gone = self.retired.extract_if(|_, (forgotten_at, _)| *forgotten_at <= now);
+        let gone = gone.map(|(_, (_, tenant))| tenant.generation).collect();
+        self.leases.forget(&gone);
+    }
+
+    /// The limit that is to be put: the one that stands if it says the same, or its next version.
+    fn next(&self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
+        let current = self.limits.get(&*spec.id);
+        expect.meets(current.map(|tenant| tenant.limit.version()))?;
+        let standing = current.or_else(|| self.retired.get(&*spec.id).map(|(_, tenant)| tenant));
+        let next = match standing {
+            None => Limit::new(spec, self.tick),
+            Some(standing) if *standing.limit.spec() == spec => return Ok(Arc::clone(&standing.limit)),
+            Some(standing) => standing.limit.succeed(spec),
         };
-        let limit = if *standing.limit.spec() == spec {
-            Arc::clone(&standing.limit)
-        } else {
-            Arc::new(standing.limit.succeed(spec).map_err(PutError::Invalid)?)
-        };
+        next.map(Arc::new).map_err(PutError::Invalid)
+    }
+
+    /// Puts a limit that was made by [`Inner::next`].
+    fn install(&mut self, limit: &Arc<Limit>) -> Edited {
+        let now = self.latest;
+        let id: Box<str> = limit.id().into();
+        let was_there = self.limits.contains_key(&id);
         if let Some((_, tenant)) = self.retired.remove(&id) {
             self.limits.insert(id.clone(), tenant);
         }
-        let tenant = self.limits.get_mut(&id).expect("it stands, or has just come back");
-        if tenant.limit.version() != limit.version() {
+        let Some(tenant) = self.limits.get_mut(&id) else {
+            self.generations += 1;
+            let tenant = Tenant::new(Arc::clone(limit), self.generations, self.highest_fence);
+            self.limits.insert(id, tenant);
+            return Edited::Added(Arc::clone(limit));
+        };
+        let is_new = tenant.limit.version() != limit.version();
+        if is_new {
             let was_over = tenant.limit.season(now) == Season::After;
             tenant.drop_if_ended(now);
-            tenant.adopt(Arc::clone(&limit), now);
+            tenant.adopt(Arc::clone(limit), now);
             if was_over {
                 // Its state was dropped; what was charged to it cannot be given back by what begins now.
                 for holding in self.leases.holdings().filter(|holding| holding.limit_id == id) {
@@ -91,14 +120,18 @@ impl Inner {
                 }
             }
         }
-        Ok(limit)
+        match (was_there, is_new) {
+            (false, _) => Edited::Added(Arc::clone(limit)),
+            (true, true) => Edited::Replaced(Arc::clone(limit)),
+            (true, false) => Edited::Unchanged(Arc::clone(limit)),
+        }
     }
 
     pub(super) fn remove(&mut self, id: &str, parting: Parting) -> Option<Arc<Limit>> {
         let (id, tenant) = self.limits.remove_entry(id)?;
         let limit = Arc::clone(&tenant.limit);
         match parting {
-            Parting::Forget => self.leases.forget(tenant.generation),
+            Parting::Forget => self.leases.forget(&HashSet::from([tenant.generation])),
             Parting::Retire => {
                 self.retired.insert(id, (self.latest.plus(self.tick.span(RETIREMENT)), tenant));
             }

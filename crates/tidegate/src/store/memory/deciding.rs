@@ -131,12 +131,20 @@ fn bring_near<'a>(limits: &'a Limits, group: &'a [Order<'a>]) -> [Option<Plea<'a
     if group.len() == 1 {
         return near;
     }
+    // Most of what is read at once is about one limit.
+    let mut last: Option<Plea<'a>> = None;
     for (near, order) in near.iter_mut().zip(group) {
-        if let [ask] = order.asks
-            && let Ok(found) = plea(limits, ask)
-        {
-            *near = Some(Plea { tag: found.tag(), ..found });
-        }
+        let [ask] = order.asks else { continue };
+        let again = last.filter(|last| *last.tenant.id == *ask.limit_id);
+        let found = match again {
+            Some(last) => Plea { key: ask.key, tag: None, count: ask.count, ..last },
+            None => match plea(limits, ask) {
+                Ok(found) => found,
+                Err(_) => continue,
+            },
+        };
+        last = Some(found);
+        *near = Some(Plea { tag: found.tag(), ..found });
     }
     glance(near.iter().map(|plea| plea.and_then(|plea| Some((plea.tenant, plea.tag?)))));
     near

@@ -54,6 +54,21 @@ pub(super) struct Layout {
     ring: Option<Ring>,
 }
 
+/// What of an edition can be made before it is known when and after which one it comes.
+pub(super) struct Draft {
+    pub(super) limit: Arc<Limit>,
+    columns: Box<[usize]>,
+    exceptions: HashMap<Tag, Box<[u8]>>,
+}
+
+impl Draft {
+    pub(super) fn new(limit: Arc<Limit>, columns: Box<[usize]>, printer: &Printer) -> Draft {
+        let keys = limit.spec().overrides.iter().map(|written| written.key.as_slice());
+        let exceptions = keys.map(|key| (printer.print(key), key.into())).collect();
+        Draft { limit, columns, exceptions }
+    }
+}
+
 impl Edition {
     pub(super) fn new(
         number: u64,
@@ -63,8 +78,11 @@ impl Edition {
         columns: Box<[usize]>,
         printer: &Printer,
     ) -> Edition {
-        let keys = limit.spec().overrides.iter().map(|written| written.key.as_slice());
-        let exceptions = keys.map(|key| (printer.print(key), key.into())).collect();
+        Edition::of(Draft::new(limit, columns, printer), number, at, because)
+    }
+
+    pub(super) fn of(draft: Draft, number: u64, at: Timestamp, because: Because) -> Edition {
+        let Draft { limit, columns, exceptions } = draft;
         let (all, key) = (layout(&limit, Per::All, at), layout(&limit, Per::Key, at));
         Edition { number, at, because, limit, columns, all, key, exceptions }
     }

@@ -9,7 +9,7 @@ use tidegate_core::{Item, Law, Limit, Mode, Per, Row, Timestamp};
 use super::brief::Board;
 use super::budget::Budget;
 use super::counts::Counts;
-use super::edition::{Because, Edition};
+use super::edition::{Because, Draft, Edition};
 use super::gallery::Place;
 use super::leaf::{Leaf, Means, Near, Owned};
 use super::line::{self, Tag};
@@ -41,6 +41,23 @@ pub(super) struct Tenant {
     pub(super) budget: Budget,
     /// The editions that rows may still be in; the last is the present one.
     editions: RwLock<Vec<Arc<Edition>>>,
+}
+
+/// When the brief of a new edition is written. Until it is, everybody is decided on with the locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Brief {
+    Now,
+    /// By whoever comes, or is told to.
+    Later,
+}
+
+/// How many editions a limit has.
+#[must_use]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Crowd {
+    Few,
+    /// More than may be remembered.
+    TooMany,
 }
 
 /// The limit's `all` row, found without looking for it.
@@ -168,27 +185,48 @@ impl Tenant {
         self.board.clear();
     }
 
+    /// Makes a new edition, and carries all rows over if there are too many editions.
+    pub(super) fn publish(&self, limit: Arc<Limit>, because: Because, clock: impl Fn() -> Timestamp) {
+        let draft = self.draft(limit);
+        self.catch_up_if(self.announce(draft, because, Brief::Now, clock));
+    }
+
+    /// What can be made of an edition before it comes.
+    pub(super) fn draft(&self, limit: Arc<Limit>) -> Draft {
+        let columns = self.counts.columns(limit.items().iter().map(Item::name));
+        Draft::new(limit, columns, &self.printer)
+    }
+
     /// Makes a new edition. Rows follow when somebody comes to them. Its instant is read once nobody can be decided on by the former
     /// edition any more who has not been already: what was charged under that one was charged no later, and is carried over as of then.
-    pub(super) fn publish(&self, limit: Arc<Limit>, because: Because, clock: impl Fn() -> Timestamp) {
-        let crowded = {
-            let mut editions = self.editions.write().unwrap_or_else(PoisonError::into_inner);
-            let present = editions.last().expect("there is always one");
-            if because == Because::WornOut && !present.is_worn_out(clock()) {
-                return;
-            }
-            self.board.clear();
-            fence(Ordering::SeqCst);
-            let now = clock();
-            self.budget.bound_rows(limit.spec().max_keys);
-            let number = present.number + 1;
-            let columns = self.counts.columns(limit.items().iter().map(Item::name));
-            let edition = Arc::new(Edition::new(number, now, because, limit, columns, &self.printer));
+    pub(super) fn announce(
+        &self,
+        draft: Draft,
+        because: Because,
+        brief: Brief,
+        clock: impl Fn() -> Timestamp,
+    ) -> Crowd {
+        let mut editions = self.editions.write().unwrap_or_else(PoisonError::into_inner);
+        let present = editions.last().expect("there is always one");
+        if because == Because::WornOut && !present.is_worn_out(clock()) {
+            return Crowd::Few;
+        }
+        self.board.clear();
+        fence(Ordering::SeqCst);
+        let now = clock();
+        self.budget.bound_rows(draft.limit.spec().max_keys);
+        let number = present.number + 1;
+        let edition = Arc::new(Edition::of(draft, number, now, because));
+        if brief == Brief::Now {
             self.show(&edition, now);
-            editions.push(edition);
-            editions.len() > MOST_EDITIONS
-        };
-        if crowded {
+        }
+        editions.push(edition);
+        if editions.len() > MOST_EDITIONS { Crowd::TooMany } else { Crowd::Few }
+    }
+
+    /// Forgets editions if there are too many. This goes to every row; nobody has to wait for all of it.
+    pub(super) fn catch_up_if(&self, crowd: Crowd) {
+        if crowd == Crowd::TooMany {
             self.catch_up();
         }
     }

@@ -279,3 +279,13 @@ fn of_store() {
         ]
     ));
 }
+
+#[test]
+fn of_ids_that_belong_to_commands() {
+    for id in ["cl.throttle", "cl.throttle/1/2/3"] {
+        let told = bad(format!("limits: [{{id: {id}, items: [{{policy: day, limit: 1}}]}}]\n"));
+        assert!(told.contains("1:15: limits[0].id: limits called cl.throttle belong to"), "{told}");
+    }
+    let near = b"limits: [{id: cl.throttles, items: [{policy: day, limit: 1}]}]";
+    assert!(tidegate::file::read("tidegate.yaml", near).is_ok());
+}

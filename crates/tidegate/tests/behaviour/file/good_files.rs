@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tidegate::file::{Listen, Reading, Role, ServerSpec, Severity, StoreSpec, TokenSpec, read, read_limit};
+use tidegate::file::{
+    Listen, Reading, Role, ServerSpec, Severity, StoreSpec, TokenSpec, read, read_limit, read_limits,
+};
 use tidegate::{Capacity, Charge, ItemSpec, LimitSpec, Mode, OverrideSpec, Policy, Precision};
 use tidegate::{Unit, WeekStart, Zone};
 
@@ -193,4 +195,28 @@ fn one_limit_is_read_by_itself() {
     let fields: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
     assert_eq!(fields, ["items[0].limit", "x"]);
     assert!(read_limit("body", b"").is_err());
+}
+
+#[test]
+fn one_limit_and_a_whole_file_are_told_apart() {
+    let ids = |text: &str| -> Vec<String> {
+        let limits = read_limits("it", text.as_bytes()).expect(text);
+        limits.into_iter().map(|limit| limit.id).collect()
+    };
+    let item = "items: [{policy: day, limit: 1}]";
+    assert_eq!(ids(&format!("id: a\n{item}")), ["a"]);
+    assert_eq!(ids(&format!("{{\"id\": \"a\", {item}}}")), ["a"]);
+    assert_eq!(ids(&format!("limits: [{{id: a, {item}}}, {{id: b, {item}}}]\ntls: {{}}")), ["a", "b"]);
+    assert_eq!(ids(EXAMPLE), ["spring-sale"]);
+    for nothing in ["", "# nothing", "limits: []", "auth: {tokens: []}"] {
+        assert_eq!(ids(nothing), [""; 0], "{nothing}");
+    }
+    for (text, field) in [
+        ("id: a\nitems: [{policy: dya, limit: 1}]", "items[0].policy"),
+        ("limits: [{id: a, items: [{policy: dya, limit: 1}]}]", "limits[0].items[0].policy"),
+        ("[1]", ""),
+    ] {
+        let wrong = read_limits("it", text.as_bytes()).expect_err(text);
+        assert!(wrong.iter().any(|found| found.field == field), "{text}: {wrong}");
+    }
 }

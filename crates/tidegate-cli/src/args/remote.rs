@@ -1,0 +1,308 @@
+//! The commands that talk to a server: what can be typed, and what each word must look like.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Subcommand;
+use tidegate::text;
+use tidegate_core::order::LONGEST_PATIENCE;
+
+use crate::remote::ask::Ask;
+use crate::remote::url::Url;
+
+/// Where a server is unless said: where `tidegate serve` listens unless said.
+pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:7700";
+
+/// Which server, and who asks. A token is a secret, and what is typed can be seen by everybody on the machine; so it is
+/// in the environment or in a file.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Server")]
+pub(crate) struct ServerArgs {
+    #[arg(long, value_name = "URL", value_parser = Url::parse)]
+    #[arg(help = "Where the server is [default: $TIDEGATE_SERVER, else http://127.0.0.1:7700]")]
+    pub(crate) server: Option<Url>,
+    #[arg(long, value_name = "FILE", help = "A file with the token [default: $TIDEGATE_TOKEN]")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// How long an answer may take, besides --wait
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = some_time)]
+    pub(crate) timeout: Duration,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  tidegate limit add login --item policy=sliding,limit=5,window=15s,per=key
+  tidegate limit list --prefix shop/
+  tidegate limit get login --key ada")]
+pub(crate) struct LimitArgs {
+    #[command(subcommand)]
+    pub(crate) command: LimitCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LimitCommand {
+    /// Add a limit, or all limits of a file
+    Add(AddArgs),
+    /// Replace a limit, or all limits of a file, and keep the counts of items that stay
+    Set(SetArgs),
+    /// Show a limit and what is counted
+    Get(GetArgs),
+    /// List the limits
+    List(ListArgs),
+    /// Remove a limit and everything that it has counted
+    Delete(DeleteArgs),
+    /// Zero the counts of a limit, or of one of its keys
+    Reset(ResetArgs),
+}
+
+/// Where a limit is written: in a file, or on the command line.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LimitSource {
+    /// A file with one limit or a settings file with many, - for standard input; with --item the limit's id
+    #[arg(value_name = "FILE|ID")]
+    pub(crate) from: PathBuf,
+    /// An item, with the fields it has in a file: policy=sliding,limit=5,window=15s,per=key
+    #[arg(long = "item", value_name = "FIELDS")]
+    pub(crate) items: Vec<String>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  tidegate limit add tidegate.yaml
+  tidegate limit add login --item policy=sliding,limit=5,window=15s,per=key --item policy=day,limit=1000")]
+pub(crate) struct AddArgs {
+    #[command(flatten)]
+    pub(crate) source: LimitSource,
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  tidegate limit set tidegate.yaml
+  tidegate limit set login --item policy=day,limit=9 --if-version 1-a94ce19e4c05e4e4")]
+pub(crate) struct SetArgs {
+    #[command(flatten)]
+    pub(crate) source: LimitSource,
+    /// Only if this is its version by now, as `limit get` shows it
+    #[arg(long, value_name = "VERSION", value_parser = version)]
+    pub(crate) if_version: Option<String>,
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  tidegate limit get login
+  tidegate limit get login --key ada --json")]
+pub(crate) struct GetArgs {
+    /// The limit's id
+    #[arg(value_parser = limit_id)]
+    pub(crate) id: String,
+    /// Count for this key too
+    #[arg(long)]
+    pub(crate) key: Option<String>,
+    /// Answer in JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:
+  tidegate limit list --prefix shop/")]
+pub(crate) struct ListArgs {
+    /// Only limits whose ids begin with this
+    #[arg(long)]
+    pub(crate) prefix: Option<String>,
+    /// Answer in JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:
+  tidegate limit delete login")]
+pub(crate) struct DeleteArgs {
+    /// The limit's id
+    #[arg(value_parser = limit_id)]
+    pub(crate) id: String,
+    /// Only if this is its version by now, as `limit get` shows it
+    #[arg(long, value_name = "VERSION", value_parser = version)]
+    pub(crate) if_version: Option<String>,
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  tidegate limit reset login --key ada
+  tidegate limit reset login")]
+pub(crate) struct ResetArgs {
+    /// The limit's id
+    #[arg(value_parser = limit_id)]
+    pub(crate) id: String,
+    /// Only the items that count this key alone; else everything
+    #[arg(long)]
+    pub(crate) key: Option<String>,
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+}
+
+/// What is asked for: one limit, or several that are granted whole or not at all.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Wanted {
+    /// The limit's id
+    #[arg(required_unless_present = "asks", conflicts_with = "asks")]
+    pub(crate) limit: Option<String>,
+    /// For whom, if an item counts each key alone
+    #[arg(conflicts_with = "asks")]
+    pub(crate) key: Option<String>,
+    /// How much; 0 only looks
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "asks")]
+    pub(crate) count: u64,
+    /// One of several: limit=ID[,count=N][,key=KEY] with the key last, or an ask as JSON; all are granted or none
+    #[arg(long = "ask", value_name = "ASK", value_parser = Ask::parse)]
+    pub(crate) asks: Vec<Ask>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  tidegate acquire login ada
+  tidegate acquire workers --hold --ttl 5m --wait 30s
+  tidegate acquire --ask limit=team-tokens,count=500,key=blue --ask limit=all-tokens,count=500")]
+pub(crate) struct AcquireArgs {
+    #[command(flatten)]
+    pub(crate) wanted: Wanted,
+    /// Wait for it, in line, for so long
+    #[arg(long, value_name = "DURATION", value_parser = patience)]
+    pub(crate) wait: Option<Duration>,
+    /// Take it for an estimate: the grant has a lease, and can be settled
+    #[arg(long)]
+    pub(crate) hold: bool,
+    /// How long the lease lasts; else as long as the limit says
+    #[arg(long, value_name = "DURATION", value_parser = some_time)]
+    pub(crate) ttl: Option<Duration>,
+    /// A name that makes it safe to repeat: within 10 minutes it is charged once
+    #[arg(long, value_name = "NAME")]
+    pub(crate) request_id: Option<String>,
+    /// Print the decision as the server wrote it
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  tidegate peek login ada
+  tidegate peek login ada --count 3 --json")]
+pub(crate) struct PeekArgs {
+    #[command(flatten)]
+    pub(crate) wanted: Wanted,
+    /// Print the decision as the server wrote it
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:
+  tidegate release \"$LEASE\"")]
+pub(crate) struct ReleaseArgs {
+    /// The lease's id, as `acquire` told it
+    pub(crate) lease: String,
+    /// Print the answer as the server wrote it
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:
+  tidegate renew \"$LEASE\" --ttl 5m")]
+pub(crate) struct RenewArgs {
+    /// The lease's id, as `acquire` told it
+    pub(crate) lease: String,
+    /// How long it lasts from now on; else as long as when it was granted
+    #[arg(long, value_name = "DURATION", value_parser = some_time)]
+    pub(crate) ttl: Option<Duration>,
+    /// Print the answer as the server wrote it
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  tidegate settle \"$LEASE\" 312
+  tidegate settle \"$LEASE\" 312 40")]
+pub(crate) struct SettleArgs {
+    /// The lease's id, as `acquire --hold` told it
+    pub(crate) lease: String,
+    /// What was truly spent: one number for every ask, or one for each in their order
+    #[arg(required = true, value_name = "ACTUAL")]
+    pub(crate) actual: Vec<u64>,
+    /// Print the answer as the server wrote it
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+}
+
+/// A limit's id that can be part of a path; whether it is known, the server says.
+fn limit_id(written: &str) -> Result<String, String> {
+    if written.is_empty() { Err("must not be empty".to_owned()) } else { Ok(written.to_owned()) }
+}
+
+/// A version with or without the quotes of its `ETag`.
+fn version(written: &str) -> Result<String, String> {
+    let bare = written.trim_matches('"');
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    if bare.is_empty() || !bare.bytes().all(fits) {
+        return Err("must be as `tidegate limit get` shows it, such as 1-a94ce19e4c05e4e4".to_owned());
+    }
+    Ok(bare.to_owned())
+}
+
+fn some_time(written: &str) -> Result<Duration, String> {
+    match text::parse_duration(written)? {
+        Duration::ZERO => Err("must be at least 1ms".to_owned()),
+        time => Ok(time),
+    }
+}
+
+fn patience(written: &str) -> Result<Duration, String> {
+    let patience = text::parse_duration(written)?;
+    if patience > LONGEST_PATIENCE {
+        return Err(format!("must be at most {}s, found {written}", LONGEST_PATIENCE.as_secs()));
+    }
+    Ok(patience)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_may_be_written_with_the_quotes_of_their_header() {
+        assert_eq!(version("\"3-a94c\""), Ok("3-a94c".to_owned()));
+        assert_eq!(version("3-a94c"), Ok("3-a94c".to_owned()));
+        for wrong in ["", "\"\"", "3 4", "3,4", "*"] {
+            assert!(version(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn nobody_waits_longer_than_the_server_does() {
+        assert_eq!(patience("60s"), Ok(Duration::from_secs(60)));
+        assert_eq!(patience("0s"), Ok(Duration::ZERO));
+        assert!(patience("61s").is_err());
+        assert!(some_time("0s").is_err());
+    }
+}

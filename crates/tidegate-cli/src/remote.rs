@@ -1,0 +1,28 @@
+//! The commands that talk to a server.
+//!
+//! ```text
+//!   arguments ──▶ a request ──▶ server ──▶ an answer ──▶ words for people, or the server's own JSON
+//!                    │                        └─ problem ──▶ what is wrong, what to do, which exit code
+//!                    └─ limits are read from a file here, so that what is wrong has a line and a column
+//! ```
+//!
+//! Decided: blocking, one request after another; a command asks one thing and ends. `--json` is what the server wrote, to
+//! the byte, so that programs need to know one wire and not two.
+//!
+//! Refused: a token as a flag, because everybody on a machine can see what is typed; following redirects, because a
+//! question that is repeated elsewhere as another method is another question.
+
+pub(crate) mod ask;
+mod decide;
+mod lease;
+mod limits;
+mod problem;
+mod server;
+mod source;
+mod table;
+mod told;
+pub(crate) mod url;
+
+pub(crate) use decide::{acquire, peek};
+pub(crate) use lease::{release, renew, settle};
+pub(crate) use limits::run as limit;

@@ -1,0 +1,267 @@
+//! `tidegate limit`: limits of a running server, changed and looked at.
+
+use std::fmt::Write;
+
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+use tidegate::LimitSpec;
+use tidegate_server::http::limit_as_json;
+
+use super::server::{Answered, Server};
+use super::url::encoded;
+use super::{source, table};
+use crate::args::{AddArgs, DeleteArgs, GetArgs, LimitArgs, LimitCommand, ListArgs, ResetArgs, SetArgs};
+use crate::{Failure, answer, say};
+
+/// How many limits are asked for at once.
+const LIMITS_A_PAGE: usize = 500;
+
+/// Does what is to be done with limits.
+pub(crate) fn run(args: &LimitArgs) -> Result<(), Failure> {
+    match &args.command {
+        LimitCommand::Add(args) => add(args),
+        LimitCommand::Set(args) => set(args),
+        LimitCommand::Get(args) => get(args),
+        LimitCommand::List(args) => list(args),
+        LimitCommand::Delete(args) => delete(args),
+        LimitCommand::Reset(args) => reset(args),
+    }
+}
+
+fn add(args: &AddArgs) -> Result<(), Failure> {
+    let limits = source::limits(&args.source)?;
+    let server = Server::new(&args.server)?;
+    one_by_one(&limits, "added", |limit| server.post("/v1/limits", &limit_as_json(limit)))
+}
+
+fn set(args: &SetArgs) -> Result<(), Failure> {
+    let limits = source::limits(&args.source)?;
+    let version = args.if_version.as_deref();
+    if version.is_some() && limits.len() > 1 {
+        let why = format!("--if-version is for one limit, and there are {}", limits.len());
+        return Err(Failure::BadInput(why));
+    }
+    let server = Server::new(&args.server)?;
+    one_by_one(&limits, "set", |limit| server.put(&path(&limit.id), &limit_as_json(limit), version))
+}
+
+/// Does the same with every limit, and tells what became of each. A server that is gone for one is gone for all.
+fn one_by_one(
+    limits: &[LimitSpec],
+    done: &str,
+    send: impl Fn(&LimitSpec) -> Result<Answered, Failure>,
+) -> Result<(), Failure> {
+    let (mut failed, mut bad_input) = (0, false);
+    for limit in limits {
+        match send(limit) {
+            Ok(answered) => answer(&format!("{done} {}, version {}\n", limit.id, answered.version))?,
+            Err(failure) if limits.len() == 1 || matches!(failure, Failure::Unreachable(_)) => {
+                return Err(failure);
+            }
+            Err(failure) => {
+                failed += 1;
+                bad_input |= matches!(failure, Failure::BadInput(_));
+                say(&format!("{}: {}", limit.id, failure.to_string().replace('\n', "\n  ")));
+            }
+        }
+    }
+    if failed == 0 {
+        return Ok(());
+    }
+    let summary = format!("{} of {} limits were {done}", limits.len() - failed, limits.len());
+    Err(if bad_input { Failure::BadInput(summary) } else { Failure::Failed(summary) })
+}
+
+fn delete(args: &DeleteArgs) -> Result<(), Failure> {
+    Server::new(&args.server)?.delete(&path(&args.id), args.if_version.as_deref())?;
+    answer(&format!("deleted {}\n", args.id))
+}
+
+fn reset(args: &ResetArgs) -> Result<(), Failure> {
+    let body = json!({"limit_key": args.key});
+    Server::new(&args.server)?.post(&format!("{}/reset", path(&args.id)), &body.to_string())?;
+    let whose = args.key.as_ref().map(|key| format!(" for {key}")).unwrap_or_default();
+    answer(&format!("reset {}{whose}\n", args.id))
+}
+
+fn list(args: &ListArgs) -> Result<(), Failure> {
+    let server = Server::new(&args.server)?;
+    let prefix = args.prefix.as_deref().unwrap_or_default();
+    let first = format!("/v1/limits?limit={LIMITS_A_PAGE}&prefix={}", encoded(prefix));
+    let mut limits = Vec::new();
+    let mut next = Some(first.clone());
+    while let Some(path) = next {
+        let page: Page = server.get(&path)?.read()?;
+        limits.extend(page.limits);
+        next = page.next.map(|after| format!("{first}&after={}", encoded(&after)));
+    }
+    if args.json {
+        let written: Vec<_> = limits.iter().map(|limit| limit.get()).collect();
+        return answer(&format!("{{\"limits\":[{}],\"next\":null}}\n", written.join(",")));
+    }
+    if limits.is_empty() {
+        say(if prefix.is_empty() { "there are no limits" } else { "there are no such limits" });
+        return Ok(());
+    }
+    let rows: Result<Vec<_>, Failure> =
+        limits.iter().map(|limit| Shown::read(limit).map(|it| it.row())).collect();
+    answer(&table::lines(["ID", "MODE", "ITEMS"], &rows?))
+}
+
+fn get(args: &GetArgs) -> Result<(), Failure> {
+    let server = Server::new(&args.server)?;
+    let at = path(&args.id);
+    let answered = server.get(&at)?;
+    let usage = server.get(&format!("{at}/usage"))?;
+    let of_key = match &args.key {
+        Some(key) => Some(server.get(&format!("{at}/usage?limit_key={}", encoded(key)))?),
+        None => None,
+    };
+    if args.json {
+        let (limit, version) = (answered.text.trim_end(), &answered.version);
+        let mut text =
+            format!("{{\"limit\":{limit},\"version\":\"{version}\",\"usage\":{}", usage.text.trim_end());
+        if let (Some(key), Some(of_key)) = (&args.key, &of_key) {
+            let _infallible =
+                write!(text, ",\"limit_key\":{},\"key_usage\":{}", json!(key), of_key.text.trim_end());
+        }
+        return answer(&format!("{text}}}\n"));
+    }
+    let shown: Shown = answered.read()?;
+    let mut counted: Usage = usage.read()?;
+    if let Some(of_key) = of_key {
+        counted.policy_status.extend(of_key.read::<Usage>()?.policy_status);
+    }
+    answer(&shown.whole(&answered.version, &counted))
+}
+
+fn path(id: &str) -> String {
+    format!("/v1/limits/{}", encoded(id))
+}
+
+#[derive(Deserialize)]
+struct Page {
+    limits: Vec<Box<RawValue>>,
+    next: Option<String>,
+}
+
+/// A limit as it is answered, as far as people are shown it.
+#[derive(Debug, Deserialize)]
+struct Shown {
+    id: String,
+    description: Option<String>,
+    time_zone: String,
+    starts_at: Option<String>,
+    ends_at: Option<String>,
+    mode: String,
+    items: Vec<Item>,
+    overrides: Vec<Override>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Item {
+    name: Option<String>,
+    policy: String,
+    limit: i64,
+    per: String,
+    window: Option<String>,
+    burst: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Override {
+    key: String,
+    item: String,
+    limit: i64,
+    until: Option<String>,
+}
+
+/// Document 004's `CurrentData`.
+#[derive(Debug, Deserialize)]
+struct Usage {
+    policy_status: Vec<Status>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Status {
+    item: String,
+    current_count: u64,
+    last_time: Option<String>,
+}
+
+impl Shown {
+    fn read(written: &RawValue) -> Result<Shown, Failure> {
+        let cannot = |error| Failure::Failed(format!("the server's limit cannot be understood: {error}"));
+        serde_json::from_str(written.get()).map_err(cannot)
+    }
+
+    /// One line of a list.
+    fn row(&self) -> [String; 3] {
+        let items: Vec<_> =
+            self.items.iter().map(|item| format!("{} {}", item.name(), item.most())).collect();
+        [self.id.clone(), self.mode.clone(), items.join(", ")]
+    }
+
+    /// Everything about it.
+    fn whole(&self, version: &str, counted: &Usage) -> String {
+        let mut out = format!("{}  {}  version {version}\n", self.id, self.mode);
+        let utc = self.time_zone == "UTC";
+        for (what, value) in [
+            ("", self.description.as_ref()),
+            ("time zone ", Some(&self.time_zone).filter(|_| !utc)),
+            ("from ", self.starts_at.as_ref()),
+            ("until ", self.ends_at.as_ref()),
+        ] {
+            if let Some(value) = value {
+                let _infallible = writeln!(out, "{what}{}", table::harmless(value));
+            }
+        }
+        let rows: Vec<_> = self.items.iter().map(|item| item.row(counted)).collect();
+        out.push('\n');
+        out.push_str(&table::lines(["ITEM", " LIMIT", " USED", "LAST CHARGED"], &rows));
+        if !self.overrides.is_empty() {
+            let rows: Vec<_> = self.overrides.iter().map(Override::row).collect();
+            out.push('\n');
+            out.push_str(&table::lines(["OVERRIDE FOR", "ITEM", " LIMIT", "UNTIL"], &rows));
+        }
+        out
+    }
+}
+
+impl Item {
+    /// What it is called: as it says, or after what it is.
+    fn name(&self) -> String {
+        let Item { name, policy, per, window, .. } = self;
+        match (name, window) {
+            (Some(name), _) => name.clone(),
+            (None, Some(window)) => format!("{per}/{policy}-{window}"),
+            (None, None) => format!("{per}/{policy}"),
+        }
+    }
+
+    fn most(&self) -> String {
+        let burst = self.burst.map(|burst| format!(" burst {burst}")).unwrap_or_default();
+        format!("{}{burst}", capacity(self.limit))
+    }
+
+    /// Its line. What is not known, because it is counted for each key alone, is a dash.
+    fn row(&self, counted: &Usage) -> [String; 4] {
+        let name = self.name();
+        let status = counted.policy_status.iter().find(|status| status.item == name);
+        let used = status.map_or("-".to_owned(), |status| status.current_count.to_string());
+        let last = status.and_then(|status| status.last_time.clone()).unwrap_or_default();
+        [name, self.most(), used, last]
+    }
+}
+
+impl Override {
+    fn row(&self) -> [String; 4] {
+        let until = self.until.clone().unwrap_or_default();
+        [table::harmless(&self.key), self.item.clone(), capacity(self.limit), until]
+    }
+}
+
+fn capacity(limit: i64) -> String {
+    if limit < 0 { "unlimited".to_owned() } else { limit.to_string() }
+}

@@ -1,0 +1,127 @@
+//! What a server says when there is no answer, in words for people and as an exit code.
+//!
+//! The server's detail and every field that is wrong are told as they are; behind them stands what to do next.
+
+use serde::Deserialize;
+
+use super::url::Url;
+use crate::Failure;
+
+/// RFC 9457, as the server writes it.
+#[derive(Debug, Deserialize)]
+struct Problem {
+    code: String,
+    detail: String,
+    #[serde(default)]
+    errors: Vec<FieldError>,
+}
+
+#[derive(Debug, Deserialize)]
+struct FieldError {
+    field: String,
+    message: String,
+}
+
+/// What an answer with this status means for whoever asked. `token` says whether one was sent.
+pub(super) fn failure(url: &Url, status: u16, location: Option<&str>, text: &str, token: bool) -> Failure {
+    match serde_json::from_str::<Problem>(text) {
+        Ok(problem) => problem.failure(token),
+        Err(_) => Failure::Failed(stranger(url, status, location)),
+    }
+}
+
+/// Whoever answers is no Tidegate.
+fn stranger(url: &Url, status: u16, location: Option<&str>) -> String {
+    let answered = format!("{url} answered with status {status}, and not as a Tidegate does");
+    match location {
+        Some(elsewhere) => {
+            format!("{answered}; it points to {}, give that as --server", elsewhere.escape_debug())
+        }
+        None => format!("{answered}; is --server right?"),
+    }
+}
+
+impl Problem {
+    fn failure(&self, token: bool) -> Failure {
+        let mut told = if self.errors.is_empty() { self.detail.clone() } else { self.fields() };
+        if let Some(advice) = self.advice(token) {
+            told.push_str("; ");
+            told.push_str(advice);
+        }
+        match &*self.code {
+            "bad_request" | "invalid_limit" | "unknown_limit" | "not_found" | "request_id_reused"
+            | "too_large" => Failure::BadInput(told),
+            _ => Failure::Failed(told),
+        }
+    }
+
+    /// One line for every field that is wrong.
+    fn fields(&self) -> String {
+        let lines = self.errors.iter().map(|error| match &*error.field {
+            "" => error.message.clone(),
+            field => format!("{field}: {}", error.message),
+        });
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
+    /// What to do, where the server cannot know it.
+    fn advice(&self, token: bool) -> Option<&'static str> {
+        Some(match &*self.code {
+            "unauthorized" if token => {
+                "the server does not know the token that was sent: its sha256 must be among auth.tokens in the \
+                 server's settings file, 'tidegate token new' makes both"
+            }
+            "unauthorized" => "set TIDEGATE_TOKEN, or give --token-file",
+            "forbidden" => "ask whoever runs the server for a token that allows it",
+            "unknown_limit" => "'tidegate limit list' shows which there are",
+            "limit_exists" => "'tidegate limit set' replaces it",
+            "stale_etag" => "'tidegate limit get' shows the limit as it is now",
+            "request_id_reused" => "choose another --request-id, or repeat exactly what was asked",
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(code: &str, errors: &str, token: bool) -> Failure {
+        let text = format!("{{\"code\":\"{code}\",\"detail\":\"so it is\",\"errors\":{errors},\"new\":1}}");
+        let url = Url::parse("http://localhost:1").expect("a URL");
+        failure(&url, 400, None, &text, token)
+    }
+
+    #[test]
+    fn what_was_typed_is_to_blame_or_it_is_not() {
+        for code in ["bad_request", "invalid_limit", "unknown_limit", "not_found", "too_large"] {
+            assert!(matches!(told(code, "[]", false), Failure::BadInput(_)), "{code}");
+        }
+        for code in
+            ["unauthorized", "forbidden", "limit_exists", "managed_by_file", "store_unavailable", "new"]
+        {
+            assert!(matches!(told(code, "[]", false), Failure::Failed(_)), "{code}");
+        }
+    }
+
+    #[test]
+    fn every_field_has_its_line() {
+        let errors = r#"[{"field":"items[0].limit","message":"is missing"},{"field":"","message":"no"}]"#;
+        assert_eq!(told("invalid_limit", errors, false).to_string(), "items[0].limit: is missing\nno");
+    }
+
+    #[test]
+    fn a_token_is_missing_or_unknown() {
+        assert!(told("unauthorized", "[]", false).to_string().contains("set TIDEGATE_TOKEN"));
+        assert!(told("unauthorized", "[]", true).to_string().contains("does not know the token"));
+    }
+
+    #[test]
+    fn strangers_are_known_by_their_words() {
+        let url = Url::parse("http://localhost:1").expect("a URL");
+        let told = failure(&url, 404, None, "<html>", false).to_string();
+        assert!(told.contains("http://localhost:1 answered with status 404"), "{told}");
+        let told = failure(&url, 301, Some("https://there/"), "", false).to_string();
+        assert!(told.contains("points to https://there/"), "{told}");
+    }
+}

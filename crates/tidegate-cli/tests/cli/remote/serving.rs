@@ -1,0 +1,81 @@
+//! A `tidegate serve` of one test's own, and commands that are sent to it.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStderr};
+
+use crate::{Run, feed, tidegate};
+
+/// A server that runs until the test is over.
+pub(crate) struct Serving {
+    child: Child,
+    url: String,
+    /// Not closed: what the server says later must have somewhere to go.
+    err: BufReader<ChildStderr>,
+}
+
+impl Serving {
+    /// With no limits, for everybody.
+    pub(crate) fn start() -> Serving {
+        Serving::with(&[])
+    }
+
+    /// With these limits.
+    pub(crate) fn of(limits: &str) -> Serving {
+        let serving = Serving::start();
+        serving.fed(&["limit", "add", "-"], limits).done();
+        serving
+    }
+
+    /// With these arguments too.
+    pub(crate) fn with(args: &[&str]) -> Serving {
+        let places = ["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"];
+        let mut child = tidegate(&[&places, args].concat()).spawn().expect("the binary starts");
+        let mut err = BufReader::new(child.stderr.take().expect("it was piped"));
+        let mut said = String::new();
+        let address = loop {
+            let mut line = String::new();
+            let length = err.read_line(&mut line).expect("text");
+            assert!(length > 0, "the server ended before it was ready: {said}");
+            said.push_str(&line);
+            if let Some(rest) = line.strip_prefix("tidegate ready http=") {
+                break rest.split(' ').next().expect("an address").to_owned();
+            }
+        };
+        Serving { child, url: format!("http://{address}"), err }
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Ends it; what it said since it was ready.
+    pub(crate) fn end(mut self) -> String {
+        let _ended = self.child.kill();
+        let mut said = String::new();
+        self.err.read_to_string(&mut said).expect("text");
+        said
+    }
+
+    /// Sends a command there.
+    pub(crate) fn run(&self, args: &[&str]) -> Run {
+        self.fed(args, "")
+    }
+
+    /// Sends a command there that reads this.
+    pub(crate) fn fed(&self, args: &[&str], input: &str) -> Run {
+        feed(tidegate(args).env("TIDEGATE_SERVER", &self.url), input)
+    }
+
+    /// Sends a command there, with a token.
+    pub(crate) fn run_as(&self, token: &str, args: &[&str]) -> Run {
+        feed(tidegate(args).env("TIDEGATE_SERVER", &self.url).env("TIDEGATE_TOKEN", token), "")
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // It may have ended by itself, and nobody is left to be told.
+        let _ended = self.child.kill();
+        let _ended = self.child.wait();
+    }
+}

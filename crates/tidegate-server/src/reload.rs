@@ -1,0 +1,341 @@
+//! The file of the rules: read at the start, read again when it has changed, and when somebody asks for it.
+//!
+//! ```text
+//!   every half second: stat ──▶ as before? ──▶ nothing
+//!                                 │ no
+//!                                 ▼
+//!                               read ──▶ the same twice in a row? ──▶ Rules::apply ──▶ Outcome: log, /readyz, /metrics
+//! ```
+//!
+//! Decided: looking, on a thread of its own, instead of being told by the system. Editors write in place or rename, Kubernetes swaps a
+//! symbolic link two directories above, network file systems tell nobody anything; all of it shows in what `stat` says about the
+//! path. The reasons are in `docs/decisions/0010-files-are-looked-at.md`.
+//!
+//! Decided: a file is used when two looks in a row found the same, so that half a file is not taken for a whole one. What is
+//! used is remembered by its hash; a file that was only touched is not applied again.
+//!
+//! Decided: a file that cannot be read or used leaves the rules in force, is told once, and is tried again when it changes.
+
+mod sight;
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tidegate::clock::Clock;
+use tidegate::file::{self, Diagnostics};
+
+use crate::metrics::{Reloads, ReloadsSoFar};
+use crate::rules::{Applied, Rules, Unfit};
+use sight::{Sight, Taken};
+
+/// How long it is from one look to the next. Two looks must agree, so that an edit acts within two of these, and a bit.
+pub const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// For how many looks after a change the file is read even if it seems to be the same: clocks of file systems may stand still
+/// for two seconds, and an edit within them may not show.
+const LOOKS_AFTERWARDS: u8 = 6;
+
+/// A file, the rules it is for, and how reading it went.
+pub struct Reloader {
+    path: PathBuf,
+    rules: Arc<Rules>,
+    clock: Box<dyn Clock>,
+    watch: Mutex<Watch>,
+    standing: Mutex<Standing>,
+}
+
+/// What was seen of the file.
+#[derive(Default)]
+struct Watch {
+    /// What was used last, or found to be of no use.
+    taken: Option<Seen>,
+    /// What the last look found, if that is something else.
+    candidate: Option<Seen>,
+    /// For how many looks more the file is read in any case.
+    wary: u8,
+}
+
+/// What a look found.
+#[derive(Clone, PartialEq, Eq)]
+struct Seen {
+    sight: Sight,
+    taken: Taken,
+}
+
+/// How reading the file went.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Standing {
+    /// The last time; `None` if it was never read.
+    pub last: Option<Outcome>,
+    /// When the rules in force were read, since 1970.
+    pub loaded_at: Option<Duration>,
+    /// How often it went well.
+    pub succeeded: u64,
+    /// How often it did not.
+    pub failed: u64,
+}
+
+/// How reading the file went once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// When, since 1970.
+    pub at: Duration,
+    /// What became of the rules; or why they are what they were.
+    pub result: Result<Loaded, Failed>,
+}
+
+/// The file was used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loaded {
+    /// What became of the rules.
+    pub applied: Applied,
+    /// What in the file has no effect, in full.
+    pub warnings: Option<String>,
+}
+
+/// The file was not used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failed {
+    /// Why, in a few words that quote nothing of the file: for everybody.
+    pub summary: String,
+    /// Why, in full: for those who may read the file.
+    pub text: String,
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Failed {}
+
+/// What a look brought about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Looked {
+    /// Nothing is new.
+    Same,
+    /// Something is, and may not be whole yet.
+    Changing,
+    /// The file was read and used, or found to be of no use.
+    Read(Outcome),
+}
+
+impl Reloader {
+    /// For these rules, from this file. Nothing is read yet: the first [`Reloader::reload_now`] is the start.
+    pub fn new(path: impl Into<PathBuf>, rules: Arc<Rules>, clock: impl Clock + 'static) -> Reloader {
+        Reloader {
+            path: path.into(),
+            rules,
+            clock: Box::new(clock),
+            watch: Mutex::default(),
+            standing: Mutex::default(),
+        }
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How reading it went.
+    pub fn last_outcome(&self) -> Standing {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads the file and applies it at once, whether it has changed or not: at the start, and when somebody says so.
+    pub fn reload_now(&self) -> Outcome {
+        let mut watch = self.watch();
+        let sight = Sight::of(&self.path);
+        let contents = sight::read(&self.path);
+        self.take(&mut watch, Seen { sight, taken: Taken::of(&contents) }, contents)
+    }
+
+    /// Looks at the file, and applies it if it has changed and is whole.
+    pub fn look(&self) -> Looked {
+        self.look_at(Sight::of(&self.path))
+    }
+
+    fn look_at(&self, sight: Sight) -> Looked {
+        let mut watch = self.watch();
+        let is_as_taken = watch.taken.as_ref().is_some_and(|taken| taken.sight == sight);
+        if is_as_taken && watch.wary == 0 && watch.candidate.is_none() {
+            return Looked::Same;
+        }
+        let contents = sight::read(&self.path);
+        let seen = Seen { sight, taken: Taken::of(&contents) };
+        if watch.taken.as_ref().is_some_and(|taken| taken.taken == seen.taken) {
+            watch.wary = watch.wary.saturating_sub(1);
+            watch.candidate = None;
+            watch.taken = Some(seen);
+            return Looked::Same;
+        }
+        if watch.candidate.as_ref() == Some(&seen) {
+            return Looked::Read(self.take(&mut watch, seen, contents));
+        }
+        watch.candidate = Some(seen);
+        Looked::Changing
+    }
+
+    /// Looks every half second, on a thread of its own, until what is returned is dropped.
+    pub fn watch_file(self: &Arc<Reloader>) -> io::Result<Watching> {
+        let (stop, stopped) = mpsc::channel();
+        let reloader = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("reload".to_owned()).spawn(move || {
+            while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+                reloader.look();
+            }
+        })?;
+        Ok(Watching { stop: Some(stop), thread: Some(thread) })
+    }
+
+    fn watch(&self) -> MutexGuard<'_, Watch> {
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Uses what was read, or finds that it is of no use.
+    fn take(&self, watch: &mut Watch, seen: Seen, contents: Result<Vec<u8>, io::Error>) -> Outcome {
+        *watch = Watch { taken: Some(seen), candidate: None, wary: LOOKS_AFTERWARDS };
+        let outcome = Outcome {
+            at: self.clock.tick().since_epoch(self.clock.now()),
+            result: contents.map_err(|error| self.unreadable(&error)).and_then(|bytes| self.load(&bytes)),
+        };
+        self.note(&outcome);
+        self.log(&outcome);
+        outcome
+    }
+
+    fn load(&self, bytes: &[u8]) -> Result<Loaded, Failed> {
+        let name = self.path.display().to_string();
+        let reading = file::read(&name, bytes).map_err(|wrong| flawed(&wrong))?;
+        let applied = self.rules.apply(reading.settings).map_err(|unfit| unfit_in(&name, &unfit))?;
+        let warnings = (!reading.warnings.is_empty()).then(|| reading.warnings.to_string());
+        Ok(Loaded { applied, warnings })
+    }
+
+    fn unreadable(&self, error: &io::Error) -> Failed {
+        Failed {
+            summary: format!("the settings file cannot be read: {error}"),
+            text: format!("cannot read {}: {error}", self.path.display()),
+        }
+    }
+
+    fn note(&self, outcome: &Outcome) {
+        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        match outcome.result {
+            Ok(_) => {
+                standing.succeeded += 1;
+                standing.loaded_at = Some(outcome.at);
+            }
+            Err(_) => standing.failed += 1,
+        }
+        standing.last = Some(outcome.clone());
+    }
+
+    fn log(&self, outcome: &Outcome) {
+        let path = self.path.display();
+        match &outcome.result {
+            Ok(Loaded { applied, warnings }) => {
+                let Applied { added, changed, removed, unchanged, needs_restart } = applied;
+                tracing::info!(%path, added, changed, removed, unchanged, "the settings were read");
+                if !needs_restart.is_empty() {
+                    let sections = needs_restart.join(" and ");
+                    tracing::warn!(%path, sections, "these sections have changed and wait for a restart");
+                }
+                if let Some(warnings) = warnings {
+                    tracing::warn!(%path, "some settings have no effect\n{warnings}");
+                }
+            }
+            Err(failed) => {
+                tracing::error!(%path, "the settings were not used, and the former ones stay in force\n{failed}");
+            }
+        }
+    }
+}
+
+impl Reloads for Arc<Reloader> {
+    fn so_far(&self) -> ReloadsSoFar {
+        let standing = self.last_outcome();
+        ReloadsSoFar {
+            succeeded: standing.succeeded,
+            failed: standing.failed,
+            last_failed: standing.last.is_some_and(|last| last.result.is_err()),
+            last_success: standing.loaded_at,
+        }
+    }
+}
+
+impl fmt::Debug for Reloader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reloader").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// Somebody looks at the file for as long as this is kept.
+#[derive(Debug)]
+pub struct Watching {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has stopped looking too.
+            let _over = thread.join();
+        }
+    }
+}
+
+fn flawed(wrong: &Diagnostics) -> Failed {
+    let errors = match wrong.errors() {
+        1 => "1 error".to_owned(),
+        many => format!("{many} errors"),
+    };
+    let first = wrong.iter().find(|each| each.severity == file::Severity::Error).map_or(1, |each| each.line);
+    let summary = format!("{errors} in the settings file, the first on line {first}; the log says all of it");
+    Failed { summary, text: wrong.to_string() }
+}
+
+fn unfit_in(name: &str, unfit: &Unfit) -> Failed {
+    let fields: Vec<_> = unfit.flaws.iter().take(1).map(|flaw| flaw.field.as_str()).collect();
+    let summary =
+        format!("the settings cannot be used because of {}; the log says all of it", fields.concat());
+    Failed { summary, text: format!("{name}: {unfit}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate::{ManualClock, MapStore, Timestamp};
+
+    use super::*;
+
+    #[test]
+    fn a_clock_that_stands_still_hides_no_edit_of_its_last_moments() {
+        let path = std::env::temp_dir().join(format!("tidegate-reload-{}.yaml", std::process::id()));
+        let clock = || ManualClock::at(Timestamp::from_ticks(1));
+        let rules = Arc::new(Rules::new(Arc::new(MapStore::new(clock(), 1))));
+        let reloader = Reloader::new(&path, rules, clock());
+        let write = |text: &str| std::fs::write(&path, text).expect("a file");
+        write("limits: [] # one");
+        assert!(reloader.reload_now().result.is_ok());
+        let sight = Sight::of(&path);
+
+        write("limits: [] # two");
+        assert_eq!(reloader.look_at(sight), Looked::Changing, "it only seems to be the same");
+        assert!(matches!(reloader.look_at(sight), Looked::Read(_)));
+        for _ in 0..LOOKS_AFTERWARDS {
+            assert_eq!(reloader.look_at(sight), Looked::Same);
+        }
+        // A clock that stands still for longer is no clock; nobody reads the file for nothing for ever.
+        write("limits: [] # six");
+        assert_eq!(reloader.look_at(sight), Looked::Same);
+        std::fs::remove_file(&path).expect("it is there");
+    }
+}

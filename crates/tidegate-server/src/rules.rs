@@ -1,0 +1,226 @@
+//! The rules in force: which limits and tokens come from the file.
+//!
+//! Decided: one path. What a server starts with is applied to a store without limits by the same call that applies an edit later. All of
+//! it is checked first; then limits change together ([`Catalog::apply`](tidegate::Catalog::apply)) and tokens behind them. What fails
+//! changes nothing.
+//!
+//! Decided: the file wins. A limit that was made over the API and is written in the file later is the file's from then on, with the counts of
+//! its items that survive. A limit that is no longer written is unknown at once; if it comes back within
+//! [`RETIREMENT`](tidegate::catalog::RETIREMENT), so do its counts.
+//!
+//! Decided: until the first settings are applied nobody has a token, so that nobody comes in before it is known who may.
+//!
+//! Sockets and stores stay what they were at the start: `server` and `store` are compared with what they were then, and whoever
+//! applies is told which of them wait for a restart.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use std::collections::HashSet;
+
+use tidegate::catalog::{ApplyError, PutError};
+use tidegate::file::{ServerSpec, Settings, StoreSpec, is_reserved};
+use tidegate::{Edit, Edited, Expect, Flaw, FullStore, LimitSpec, Parting};
+
+use crate::resp::throttle::BELONGS;
+use crate::tokens::{SharedTokens, Tokens};
+
+/// Which limits and tokens come from the file.
+pub struct Rules {
+    store: Arc<dyn FullStore>,
+    tokens: Arc<SharedTokens>,
+    demand: Demand,
+    /// The ids of the limits that are written in the file.
+    from_file: RwLock<HashSet<Box<str>>>,
+    /// Held while settings are applied.
+    in_force: Mutex<InForce>,
+}
+
+/// Whether settings may let everybody in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Demand {
+    Anything,
+    Tokens,
+}
+
+#[derive(Default)]
+struct InForce {
+    settings: Arc<Settings>,
+    /// The sections that are read once, as they were then.
+    at_start: Option<(ServerSpec, StoreSpec)>,
+}
+
+/// What became of the limits when settings were applied.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Applied {
+    /// Limits that were not there before.
+    pub added: usize,
+    /// Limits that say something else by now.
+    pub changed: usize,
+    /// Limits that are no longer written.
+    pub removed: usize,
+    /// Limits that say what they said.
+    pub unchanged: usize,
+    /// The sections that have changed since the start and wait for a restart.
+    pub needs_restart: Vec<&'static str>,
+}
+
+impl fmt::Display for Applied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Applied { added, changed, removed, unchanged, .. } = self;
+        write!(f, "{added} limits added, {changed} changed, {removed} removed, {unchanged} unchanged")
+    }
+}
+
+/// Why settings were not applied: all that is wrong with them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unfit {
+    /// What is wrong, with its place in the file.
+    pub flaws: Vec<Flaw>,
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the settings cannot be used")?;
+        self.flaws.iter().try_for_each(|flaw| write!(f, "\n  {flaw}"))
+    }
+}
+
+impl std::error::Error for Unfit {}
+
+impl Rules {
+    /// No rules yet, over this store. Nobody may come in until the first are applied.
+    pub fn new(store: Arc<dyn FullStore>) -> Rules {
+        Rules {
+            store,
+            tokens: Arc::new(SharedTokens::new(Tokens::nobody())),
+            demand: Demand::Anything,
+            from_file: RwLock::default(),
+            in_force: Mutex::default(),
+        }
+    }
+
+    /// Refuses settings without `auth`: strangers can reach the server, and must not be let in by an edit.
+    pub fn with_tokens_only(mut self) -> Rules {
+        self.demand = Demand::Tokens;
+        self
+    }
+
+    /// Who may come in; the same for every door, and as the latest settings say.
+    pub fn tokens(&self) -> &Arc<SharedTokens> {
+        &self.tokens
+    }
+
+    /// The settings in force; empty ones before the first are applied.
+    pub fn in_force(&self) -> Arc<Settings> {
+        Arc::clone(&self.in_force.lock().unwrap_or_else(PoisonError::into_inner).settings)
+    }
+
+    /// Whether the limit of this id is written in the file, and changed there only.
+    pub fn is_from_file(&self, id: &str) -> bool {
+        self.from_file.read().unwrap_or_else(PoisonError::into_inner).contains(id)
+    }
+
+    /// Puts these settings in place of those in force, or changes nothing.
+    pub fn apply(&self, settings: Settings) -> Result<Applied, Unfit> {
+        let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
+        let tokens = self.check(&settings)?;
+        let written: HashSet<Box<str>> =
+            settings.limits.iter().map(|limit| limit.id.as_str().into()).collect();
+        let former = self.from_file.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let gone = former.difference(&written).map(|id| Edit::Remove(id.to_string(), Parting::Retire));
+        let put = settings.limits.iter().map(|limit| Edit::Put(limit.clone(), Expect::Anything));
+        let edits = put.chain(gone).collect();
+
+        // Whatever is or will be the file's is nobody else's to change meanwhile.
+        self.own(former.union(&written).cloned().collect());
+        let edited = match self.store.apply(edits) {
+            Ok(edited) => edited,
+            Err(error) => {
+                self.own(former);
+                return Err(Unfit { flaws: flaws_of(error, &settings.limits) });
+            }
+        };
+        self.own(written);
+        self.tokens.set(tokens);
+        let at_start =
+            in_force.at_start.get_or_insert_with(|| (settings.server.clone(), settings.store.clone()));
+        let applied = Applied { needs_restart: changed_since(at_start, &settings), ..counted(&edited) };
+        in_force.settings = Arc::new(settings);
+        Ok(applied)
+    }
+
+    /// Checks what the store does not, and makes the tokens.
+    fn check(&self, settings: &Settings) -> Result<Tokens, Unfit> {
+        let reserved = settings.limits.iter().enumerate().filter(|(_, limit)| is_reserved(&limit.id));
+        let mut flaws: Vec<Flaw> =
+            reserved.map(|(index, _)| Flaw::new(format!("limits[{index}].id"), BELONGS)).collect();
+        let tokens = match &settings.tokens {
+            None if self.demand == Demand::Tokens => {
+                let message = "is missing; this server can be reached from other machines, and nobody would need a token";
+                Err(vec![Flaw::new("auth", message)])
+            }
+            None => Ok(Tokens::not_needed()),
+            Some(tokens) => Tokens::new(tokens.clone()).map_err(|flaws| {
+                flaws
+                    .into_iter()
+                    .map(|flaw| Flaw::new(format!("auth.{}", flaw.field), flaw.message))
+                    .collect()
+            }),
+        };
+        match tokens {
+            Ok(tokens) if flaws.is_empty() => Ok(tokens),
+            tokens => {
+                flaws.extend(tokens.err().unwrap_or_default());
+                Err(Unfit { flaws })
+            }
+        }
+    }
+
+    fn own(&self, ids: HashSet<Box<str>>) {
+        *self.from_file.write().unwrap_or_else(PoisonError::into_inner) = ids;
+    }
+}
+
+impl fmt::Debug for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let limits = self.from_file.read().unwrap_or_else(PoisonError::into_inner).len();
+        f.debug_struct("Rules").field("limits", &limits).finish_non_exhaustive()
+    }
+}
+
+fn counted(edited: &[Edited]) -> Applied {
+    let mut applied = Applied::default();
+    for each in edited {
+        match each {
+            Edited::Added(_) => applied.added += 1,
+            Edited::Replaced(_) => applied.changed += 1,
+            Edited::Unchanged(_) => applied.unchanged += 1,
+            Edited::Removed(_) => applied.removed += 1,
+            Edited::Absent => {}
+        }
+    }
+    applied
+}
+
+fn changed_since((server, store): &(ServerSpec, StoreSpec), settings: &Settings) -> Vec<&'static str> {
+    let sections = [("server", *server != settings.server), ("store", *store != settings.store)];
+    sections.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name).collect()
+}
+
+/// What the store refuses, by its place in the file.
+fn flaws_of(error: ApplyError, limits: &[LimitSpec]) -> Vec<Flaw> {
+    let mut flaws = Vec::new();
+    for (id, why) in error.refused {
+        let index = limits.iter().rposition(|limit| limit.id == id).unwrap_or_default();
+        match why {
+            PutError::Invalid(found) => flaws.extend(
+                found
+                    .into_iter()
+                    .map(|flaw| Flaw::new(format!("limits[{index}].{}", flaw.field), flaw.message)),
+            ),
+            other => flaws.push(Flaw::new(format!("limits[{index}].id"), other.to_string())),
+        }
+    }
+    flaws
+}

@@ -1,0 +1,51 @@
+//! Refusals are told to whoever samples them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tidegate::Tick;
+use tidegate_server::refusals::{Line, Refusals, Sink};
+
+use crate::stage::Stage;
+
+/// Notes lines down.
+#[derive(Clone, Default)]
+struct Paper(Arc<Mutex<Vec<String>>>);
+
+impl Sink for Paper {
+    fn line(&self, line: &Line<'_>) {
+        let Line { limit, item, key, door, left_out } = line;
+        let key = key.as_deref().unwrap_or("nobody");
+        let told = format!("{limit} {item} {key} {} {left_out}", door.word());
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(told);
+    }
+}
+
+#[test]
+fn acquire_and_the_gate_tell_whom_they_refuse() {
+    let paper = Paper::default();
+    let stage = Stage::with(&[
+        r#"{"id": "a", "items": [{"policy": "total", "limit": 1, "per": "key"}]}"#,
+        r#"{"id": "b", "items": [{"policy": "total", "limit": 0}]}"#,
+        r#"{"id": "c", "items": [{"policy": "total", "limit": 0, "name": "none"}]}"#,
+    ]);
+    let refusals = Arc::new(Refusals::to(paper.clone(), Tick::NANOSECOND));
+    let stage = Stage { api: stage.api.refusals(refusals), ..stage };
+    for _ in 0..3 {
+        stage.ask("GET /v1/gate/a/ada", "");
+    }
+    let set = r#"{"asks": [{"limit_id": "a", "limit_key": "x"}, {"limit_id": "b", "limit_key": "bob\n"}]}"#;
+    assert!(!stage.ask("POST /v1/acquire", set).allowed());
+    assert!(!stage.ask("POST /v1/acquire", r#"{"limit_id": "c"}"#).allowed());
+    stage.clock.advance(std::time::Duration::from_secs(1));
+    assert!(!stage.ask("POST /v1/peek", r#"{"limit_id": "c"}"#).allowed(), "looks are not told");
+    stage.ask("GET /v1/gate/a/ada", "");
+    assert_eq!(
+        *paper.0.lock().unwrap_or_else(PoisonError::into_inner),
+        [
+            "a key/total ada http 0",
+            "b all/total bob\\n http 0",
+            "c none nobody http 0",
+            "a key/total ada http 1",
+        ]
+    );
+}

@@ -1,0 +1,55 @@
+//! Refusals are told to whoever samples them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tidegate::{FullStore, Tick};
+use tidegate_server::refusals::{Line, Refusals, Sink};
+use tidegate_server::resp::{Door, Session};
+
+use crate::stage::{Kind, Manner, OPEN, Stage, converse, words};
+
+/// Notes lines down.
+#[derive(Clone, Default)]
+struct Paper(Arc<Mutex<Vec<String>>>);
+
+impl Sink for Paper {
+    fn line(&self, line: &Line<'_>) {
+        let Line { limit, item, key, door, left_out } = line;
+        let key = key.as_deref().unwrap_or("nobody");
+        let told = format!("{limit} {item} {key} {} {left_out}", door.word());
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(told);
+    }
+}
+
+#[test]
+fn a_session_tells_whom_it_refuses() {
+    for manner in [Manner::Now, Manner::Durable, Manner::Later] {
+        let paper = Paper::default();
+        let stage = Stage::new(Kind::Memory, manner, OPEN);
+        let refusals = Arc::new(Refusals::to(paper.clone(), Tick::NANOSECOND));
+        let door =
+            Door::new(Arc::clone(&stage.store) as Arc<dyn FullStore>, Arc::new(OPEN)).refusals(refusals);
+        let mut session = Session::new(Arc::new(door));
+        let lines = [
+            "TG.ACQUIRE login ada 3",
+            "TG.PEEK login ada 3",
+            "TG.ACQUIRE login ada 3",
+            "TG.ACQUIRE login bob 9",
+            "THROTTLE cid 1 1 60",
+            "THROTTLE cid 1 1 60",
+        ];
+        let input: Vec<u8> = lines.iter().flat_map(|line| words(line)).collect();
+        converse(&mut session, [&input[..]]);
+        stage.clock.advance(std::time::Duration::from_secs(1));
+        converse(&mut session, [&words("TG.ACQUIRE login ada 3")[..]]);
+        assert_eq!(
+            *paper.0.lock().unwrap_or_else(PoisonError::into_inner),
+            [
+                "login key/sliding-15s ada resp 0",
+                "cl.throttle/1/1/60 key/bucket-60s cid resp 0",
+                "login key/sliding-15s ada resp 1",
+            ],
+            "{manner:?}"
+        );
+    }
+}

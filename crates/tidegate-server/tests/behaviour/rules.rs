@@ -1,0 +1,232 @@
+//! Limits and tokens from a file: applied together, and the file wins.
+
+use std::sync::Arc;
+
+use tidegate::file::{Settings, read};
+use tidegate::{Catalog, Edit, Expect, FullStore, ItemSpec, LimitSpec, Limiter, ManualClock, Policy};
+use tidegate::{Memory, MemoryStore, file};
+use tidegate_server::resp::{Door, Session};
+use tidegate_server::rules::{Applied, Rules, Unfit};
+use tidegate_server::tokens::{NewToken, Role, Who};
+
+use crate::stage::{START, say};
+
+/// Rules, the store they are for, and somebody who asks it.
+struct Scene {
+    store: Arc<MemoryStore>,
+    rules: Rules,
+    limiter: Limiter,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let clock = Arc::new(ManualClock::at(START));
+        let store = Arc::new(MemoryStore::new(clock, Memory::default()));
+        let full: Arc<dyn FullStore> = Arc::clone(&store) as _;
+        Scene { rules: Rules::new(Arc::clone(&full)), limiter: Limiter::new(full), store }
+    }
+
+    #[track_caller]
+    fn apply(&self, text: &str) -> Applied {
+        self.rules.apply(settings(text)).expect("they make sense")
+    }
+
+    #[track_caller]
+    fn fails(&self, settings: Settings) -> Vec<String> {
+        let Unfit { flaws } = self.rules.apply(settings).expect_err("they make no sense");
+        flaws.into_iter().map(|flaw| flaw.field).collect()
+    }
+
+    fn takes(&self, id: &str, count: u64) -> bool {
+        self.limiter.ask(id, b"u").count(count).try_acquire().expect("a known limit").is_granted()
+    }
+
+    fn ids(&self) -> Vec<String> {
+        self.store.list().iter().map(|limit| limit.id().to_owned()).collect()
+    }
+}
+
+#[track_caller]
+fn settings(text: &str) -> Settings {
+    read("tidegate.yaml", text.as_bytes()).unwrap_or_else(|wrong| panic!("{wrong}")).settings
+}
+
+fn applied(added: usize, changed: usize, removed: usize, unchanged: usize) -> Applied {
+    Applied { added, changed, removed, unchanged, needs_restart: Vec::new() }
+}
+
+fn total(id: &str, most: u64) -> LimitSpec {
+    LimitSpec::named(id).with(ItemSpec::of(Policy::Total, most))
+}
+
+const TWO: &str = "limits:
+  - {id: a, items: [{policy: total, limit: 5}]}
+  - {id: b, items: [{policy: total, limit: 5}]}
+";
+
+#[test]
+fn an_edit_changes_what_it_changes() {
+    let scene = Scene::new();
+    assert_eq!(scene.apply(TWO), applied(2, 0, 0, 0));
+    assert!(scene.takes("a", 3) && scene.takes("b", 3));
+    let b = scene.store.get("b").expect("it is written");
+
+    let next = "limits:
+  - {id: a, items: [{policy: total, limit: 4}]}
+  - {id: b, items: [{policy: total, limit: 5}]}
+  - {id: c, items: [{policy: total, limit: 1}]}
+";
+    assert_eq!(scene.apply(next), applied(1, 1, 0, 1));
+    assert!(scene.takes("a", 1) && !scene.takes("a", 1), "three of four were taken before");
+    assert!(Arc::ptr_eq(&b, &scene.store.get("b").expect("it is written")), "it was not touched");
+    assert_eq!(scene.rules.in_force().limits.len(), 3);
+    assert_eq!(scene.apply(next), applied(0, 0, 0, 3));
+}
+
+#[test]
+fn what_is_no_longer_written_is_unknown_and_may_come_back() {
+    let scene = Scene::new();
+    scene.apply(TWO);
+    assert!(scene.takes("b", 5));
+    let one = "limits: [{id: a, items: [{policy: total, limit: 5}]}]";
+    assert_eq!(scene.apply(one), applied(0, 0, 1, 1));
+    assert_eq!(scene.ids(), ["a"]);
+    assert!(!scene.rules.is_from_file("b"));
+    assert_eq!(scene.apply(TWO), applied(1, 0, 0, 1));
+    assert!(!scene.takes("b", 1), "an edit that is undone does not oversell");
+    assert!(scene.rules.is_from_file("b"));
+}
+
+#[test]
+fn the_file_wins() {
+    let scene = Scene::new();
+    for limit in [total("a", 9), total("b", 5), total("mine", 5)] {
+        scene.store.put(limit, Expect::Absent).expect("a new limit");
+    }
+    assert!(scene.takes("a", 5) && !scene.rules.is_from_file("a"));
+    assert_eq!(scene.apply(TWO), applied(0, 1, 0, 1), "one says something else, one says the same");
+    assert!(!scene.takes("a", 1), "its counts are kept");
+    assert!(scene.rules.is_from_file("a") && scene.rules.is_from_file("b"));
+    assert!(!scene.rules.is_from_file("mine"));
+    assert_eq!(scene.apply("limits: []"), applied(0, 0, 2, 0));
+    assert_eq!(scene.ids(), ["mine"], "what was never written stays");
+}
+
+#[test]
+fn what_fails_changes_nothing() {
+    let scene = Scene::new();
+    scene.apply(&format!("{TWO}auth: {{tokens: []}}"));
+    let before = scene.rules.in_force();
+
+    let mut bad = settings("auth: {tokens: []}");
+    bad.limits = vec![total("new", 1), LimitSpec::named("empty"), total("cl.throttle/1/1/1", 1)];
+    assert_eq!(scene.fails(bad), ["limits[2].id"]);
+    let mut bad = settings("limits: []");
+    bad.limits = vec![total("new", 1), LimitSpec::named("empty"), total("new", 2)];
+    assert_eq!(scene.fails(bad), ["limits[1].items", "limits[2].id"]);
+    let mut bad = settings("limits: [{id: new, items: [{policy: total, limit: 1}]}]");
+    let token = file::TokenSpec {
+        name: "ops".to_owned(),
+        sha256: "12".to_owned(),
+        role: Role::Admin,
+        prefix: String::new(),
+    };
+    bad.tokens = Some(vec![token]);
+    assert_eq!(scene.fails(bad), ["auth.tokens[0].sha256"]);
+
+    assert_eq!(scene.ids(), ["a", "b"]);
+    assert!(scene.rules.is_from_file("a") && !scene.rules.is_from_file("new"));
+    assert_eq!(scene.rules.tokens().who(None), Who::Stranger, "nobody was let in");
+    assert!(Arc::ptr_eq(&before, &scene.rules.in_force()));
+}
+
+#[test]
+fn nobody_comes_in_before_it_is_known_who_may() {
+    let scene = Scene::new();
+    assert_eq!(scene.rules.tokens().who(None), Who::Stranger);
+    scene.apply("limits: []");
+    assert!(scene.rules.tokens().is_open());
+}
+
+#[test]
+fn an_edit_does_not_let_strangers_in_where_strangers_come() {
+    let store: Arc<dyn FullStore> =
+        Arc::new(MemoryStore::new(Arc::new(ManualClock::at(START)), Memory::default()));
+    let rules = Rules::new(store).with_tokens_only();
+    rules.apply(settings("auth: {tokens: []}")).expect("it makes sense");
+    let unfit = rules.apply(settings(TWO)).expect_err("everybody would come in");
+    assert_eq!(unfit.flaws[0].field, "auth");
+    assert!(!rules.tokens().is_open());
+}
+
+#[test]
+fn sections_that_are_read_once_wait_for_a_restart() {
+    let scene = Scene::new();
+    let needs = |text: &str| scene.apply(text).needs_restart;
+    assert!(needs("server: {workers: 1}\nstore: {memory: 1GiB}").is_empty(), "this is the start");
+    assert_eq!(needs("server: {workers: 2}\nstore: {memory: 1GiB}"), ["server"]);
+    assert_eq!(needs("limits: []"), ["server", "store"]);
+    assert!(needs("server: {workers: 1}\nstore: {memory: 1GiB}").is_empty(), "it is as it was");
+}
+
+#[test]
+fn limits_may_be_edited_over_the_api_beside_the_file() {
+    let scene = Scene::new();
+    scene.apply(TWO);
+    scene.store.apply(vec![Edit::Put(total("mine", 1), Expect::Absent)]).expect("a new limit");
+    assert_eq!(scene.apply(TWO), applied(0, 0, 0, 2));
+    assert_eq!(scene.ids(), ["a", "b", "mine"]);
+}
+
+const OUTSIDE: &str = "-NOAUTH Authentication required.";
+
+/// A token that everybody may read here, and its place in a file.
+fn token(role: &str) -> (String, String) {
+    let new = NewToken::make().expect("randomness");
+    let line = format!("{{name: t, sha256: {}, role: {role}}}", new.sha256);
+    (new.secret, line)
+}
+
+#[test]
+fn who_came_in_with_a_token_leaves_with_it() {
+    let scene = Scene::new();
+    let (one, one_line) = token("decide");
+    let (two, two_line) = token("read");
+    let file = |tokens: &str| format!("{TWO}auth: {{tokens: [{tokens}]}}");
+    scene.apply(&file(&format!("{one_line}, {two_line}")));
+    let door = Arc::new(Door::new(Arc::clone(&scene.store) as _, Arc::clone(scene.rules.tokens()) as _));
+    let mut sessions = [one, two].map(|secret| {
+        let mut session = Session::new(Arc::clone(&door));
+        assert_eq!(say(&mut session, &format!("AUTH {secret}")), "+OK");
+        assert!(!format!("{session:?}").contains(&secret), "a secret is not kept");
+        session
+    });
+    let mut ask = |which: usize, line: &str| say(&mut sessions[which], line);
+    scene.apply(&file(&two_line));
+    assert_eq!(ask(0, "TG.PEEK a u"), OUTSIDE, "its token is gone");
+    assert_eq!(ask(1, "TG.PEEK a u"), "[1, 5, 5, -1, -1, '', '']", "nobody else notices");
+    scene.apply(&file(&format!("{one_line}, {}", two_line.replace("role: read", "role: decide"))));
+    assert_eq!(ask(0, "PING"), "+PONG", "it is back");
+    assert_eq!(ask(1, "TG.ACQUIRE a u"), "[1, 5, 4, -1, -1, '', '']", "and means more");
+    scene.apply(&file(&two_line.replace("role: read", "role: decide, prefix: b")));
+    assert!(ask(1, "TG.ACQUIRE a u").starts_with("-NOPERM"), "or less");
+    scene.apply(TWO);
+    assert_eq!(ask(0, "PING"), "+PONG", "nobody needs one");
+    assert_eq!(ask(1, "TG.ACQUIRE a u"), "[1, 5, 3, -1, -1, '', '']");
+    scene.apply(&file(""));
+    assert_eq!((ask(0, "PING"), ask(1, "PING")), (OUTSIDE.to_owned(), OUTSIDE.to_owned()));
+}
+
+#[test]
+fn a_guest_of_an_open_door_leaves_when_it_closes() {
+    let scene = Scene::new();
+    scene.apply(TWO);
+    let door = Arc::new(Door::new(Arc::clone(&scene.store) as _, Arc::clone(scene.rules.tokens()) as _));
+    let mut session = Session::new(door);
+    assert_eq!(say(&mut session, "PING"), "+PONG");
+    let (secret, line) = token("read");
+    scene.apply(&format!("auth: {{tokens: [{line}]}}"));
+    assert_eq!(say(&mut session, "PING"), "-NOAUTH Authentication required.");
+    assert_eq!(say(&mut session, &format!("HELLO 2 AUTH me {secret}")).get(..7), Some("['serve"));
+    assert_eq!(say(&mut session, "PING"), "+PONG");
+}

@@ -1,0 +1,277 @@
+//! Many edits at once: all of them or none, and nobody meets half of them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use tidegate::catalog::{ApplyError, Change, Edit, Edited, PutError};
+use tidegate::{
+    Amount, Answers, Ask, Detail, Expect, FullStore, ItemSpec, Limit, LimitSpec, Order, Parting, Policy,
+    Rejection,
+};
+
+use super::decisions::{sliding, total};
+use super::{Behaviour, Bench, lease};
+
+pub(super) const ALL: &[Behaviour] = &[
+    ("many_edits_are_made_at_once", many_edits_are_made_at_once),
+    ("one_bad_edit_changes_nothing", one_bad_edit_changes_nothing),
+    ("applied_edits_keep_counts", applied_edits_keep_counts),
+    ("what_an_application_retires_comes_back", what_an_application_retires_comes_back),
+    ("what_an_application_forgets_is_gone", what_an_application_forgets_is_gone),
+    ("nobody_meets_half_of_an_application", nobody_meets_half_of_an_application),
+    ("nobody_finds_half_of_an_application", nobody_finds_half_of_an_application),
+];
+
+fn put(spec: LimitSpec) -> Edit {
+    Edit::Put(spec, Expect::Anything)
+}
+
+fn remove(id: &str, parting: Parting) -> Edit {
+    Edit::Remove(id.to_owned(), parting)
+}
+
+fn limit(id: &str, most: Amount) -> LimitSpec {
+    LimitSpec::named(id).with(total(most))
+}
+
+/// Who was told what about which version.
+fn told(edited: &Edited) -> String {
+    let line = |word: &str, limit: &Limit| format!("{word} {} {}", limit.id(), limit.version());
+    match edited {
+        Edited::Added(limit) => line("added", limit),
+        Edited::Replaced(limit) => line("replaced", limit),
+        Edited::Unchanged(limit) => line("unchanged", limit),
+        Edited::Removed(limit) => line("removed", limit),
+        Edited::Absent => "absent".to_owned(),
+    }
+}
+
+/// What watchers hear from now on; each looks whether `last` is there already.
+fn listen(bench: &Bench, last: &'static str) -> Arc<Mutex<Vec<String>>> {
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let (ears, store) = (Arc::clone(&heard), Arc::clone(&bench.store));
+    bench.store.watch(Box::new(move |change| {
+        let (word, limit) = match change {
+            Change::Put(limit) => ("put", limit),
+            Change::Removed(limit) => ("removed", limit),
+        };
+        let done = store.get(last).is_some();
+        let line = format!("{word} {} {}, {done}", limit.id(), limit.version());
+        ears.lock().expect("no test panics in here").push(line);
+    }));
+    heard
+}
+
+fn many_edits_are_made_at_once(bench: &Bench) {
+    for id in ["same", "other", "gone"] {
+        bench.add(limit(id, 1));
+    }
+    let heard = listen(bench, "zz");
+    let same = bench.store.get("same").expect("it was added");
+    let applied = bench.store.apply(vec![
+        put(limit("new", 1)),
+        put(limit("same", 1)),
+        put(limit("other", 2)),
+        remove("gone", Parting::Retire),
+        remove("nobody", Parting::Forget),
+        Edit::Put(limit("zz", 1), Expect::Absent),
+    ]);
+    let applied: Vec<_> = applied.expect("all of them make sense").iter().map(told).collect();
+    assert_eq!(
+        applied,
+        ["added new 1", "unchanged same 1", "replaced other 2", "removed gone 1", "absent", "added zz 1"]
+    );
+    let ids: Vec<_> = bench.store.list().iter().map(|limit| limit.id().to_owned()).collect();
+    assert_eq!(ids, ["new", "other", "same", "zz"]);
+    let untouched = bench.store.get("same").expect("it was kept");
+    assert!(Arc::ptr_eq(&same, &untouched), "what says the same is not touched");
+    let heard = heard.lock().expect("no test panics in here");
+    assert_eq!(
+        *heard,
+        ["put new 1, true", "put other 2, true", "removed gone 1, true", "put zz 1, true"],
+        "watchers hear of changes alone, and when all is done"
+    );
+    assert!(bench.store.apply(Vec::new()).expect("nothing is right").is_empty());
+}
+
+fn one_bad_edit_changes_nothing(bench: &Bench) {
+    bench.add(limit("there", 1));
+    bench.edit(limit("there", 2));
+    bench.add(limit("gone", 1));
+    let heard = listen(bench, "there");
+    let refused = bench.store.apply(vec![
+        put(limit("new", 1)),
+        remove("gone", Parting::Forget),
+        put(limit("there", 3)),
+        put(LimitSpec::named("empty")),
+        Edit::Put(limit("nobody", 1), Expect::Present),
+        remove("there", Parting::Forget),
+    ]);
+    let ApplyError { refused } = refused.expect_err("three of them make no sense");
+    let ids: Vec<_> = refused.iter().map(|(id, _)| id.as_str()).collect();
+    assert_eq!(ids, ["empty", "nobody", "there"], "all that is wrong is told at once");
+    assert_eq!(refused[1].1, PutError::Unknown);
+    for index in [0, 2] {
+        assert!(matches!(refused[index].1, PutError::Invalid(_)), "{:?}", refused[index]);
+    }
+
+    let stale = vec![put(limit("new", 1)), Edit::Put(limit("there", 3), Expect::Version(1))];
+    let stale = bench.store.apply(stale).expect_err("there is a second version");
+    assert_eq!(stale.refused, [("there".to_owned(), PutError::Stale { version: 2 })]);
+    let exists = bench.store.apply(vec![Edit::Put(limit("there", 2), Expect::Absent)]);
+    assert_eq!(exists.expect_err("it is there").refused[0].1, PutError::Exists);
+
+    let now: Vec<_> =
+        bench.store.list().iter().map(|limit| (limit.id().to_owned(), limit.version())).collect();
+    assert_eq!(now, [("gone".to_owned(), 1), ("there".to_owned(), 2)]);
+    assert!(heard.lock().expect("no test panics in here").is_empty());
+}
+
+fn applied_edits_keep_counts(bench: &Bench) {
+    bench.add(LimitSpec::named("l").with(total(5)).with(sliding(3, 60).per_key()));
+    assert!(bench.granted("l", "u", 3));
+    let next = LimitSpec::named("l").with(sliding(4, 60).per_key()).with(total(9).per_key());
+    bench.store.apply(vec![put(next), put(limit("m", 1))]).expect("they make sense");
+    assert_eq!((bench.used("l", "u", "key/sliding-60s"), bench.used("l", "u", "key/total")), (3, 0));
+    assert!(bench.granted("l", "u", 1) && !bench.granted("l", "u", 1) && bench.granted("m", "u", 1));
+}
+
+fn what_an_application_retires_comes_back(bench: &Bench) {
+    bench.add(limit("same", 1));
+    bench.add(limit("other", 1));
+    assert!(bench.granted("same", "u", 1) && bench.granted("other", "u", 1));
+    let gone = vec![remove("same", Parting::Retire), remove("other", Parting::Retire)];
+    bench.store.apply(gone).expect("they are there");
+    assert!(bench.store.get("same").is_none() && bench.store.get("other").is_none(), "unknown at once");
+    bench.pass_seconds(7 * 86_400 - 1);
+    let back =
+        bench.store.apply(vec![put(limit("same", 1)), put(limit("other", 2))]).expect("they make sense");
+    assert_eq!(back.iter().map(told).collect::<Vec<_>>(), ["added same 1", "added other 2"]);
+    assert!(!bench.granted("same", "u", 1), "a reverted edit does not oversell");
+    assert!(bench.granted("other", "u", 1) && !bench.granted("other", "u", 1));
+
+    bench.store.apply(vec![remove("same", Parting::Retire)]).expect("it is there");
+    bench.pass_seconds(7 * 86_400);
+    bench.store.apply(vec![put(limit("same", 1))]).expect("it makes sense");
+    assert!(bench.granted("same", "u", 1), "not for ever");
+}
+
+fn what_an_application_forgets_is_gone(bench: &Bench) {
+    let slot = || {
+        let policy = Policy::Concurrency { ttl: Duration::from_secs(60) };
+        LimitSpec::named("slots").with(ItemSpec::of(policy, 1))
+    };
+    bench.add(slot());
+    let held = bench.take("slots", "u", 1);
+    bench.store.apply(vec![remove("slots", Parting::Forget)]).expect("it is there");
+    assert!(!bench.store.release(lease(&held).lease).now(), "its leases went along");
+    bench.store.apply(vec![put(slot())]).expect("it makes sense");
+    assert!(bench.granted("slots", "u", 1), "a later add starts at zero");
+}
+
+/// How often each thread asks at least, and how often limits change meanwhile.
+const ASKS: u64 = 400;
+const CHANGES: u64 = 200;
+
+/// Lets two threads ask, again and again, while this one changes limits; until all of them have done enough of it.
+fn while_limits_change(
+    store: &Arc<dyn FullStore>,
+    ask: impl Fn(&dyn FullStore) + Sync,
+    edits: impl Fn(u64) -> Vec<Edit>,
+) {
+    let asked = [AtomicU64::new(0), AtomicU64::new(0)];
+    let changes = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for mine in &asked {
+            let (ask, changes) = (&ask, &changes);
+            scope.spawn(move || {
+                // A thread that fails must not leave the others waiting for it.
+                let _enough = Enough(mine, ASKS);
+                while mine.load(Ordering::Relaxed) < ASKS || changes.load(Ordering::Relaxed) < CHANGES {
+                    ask(&**store);
+                    mine.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let _enough = Enough(&changes, CHANGES);
+        let busy = || asked.iter().any(|one| one.load(Ordering::Relaxed) < ASKS);
+        for change in 0.. {
+            if change >= CHANGES && !busy() {
+                break;
+            }
+            store.apply(edits(change)).expect("they make sense");
+            changes.fetch_add(1, Ordering::Relaxed);
+            thread::yield_now();
+        }
+    });
+}
+
+/// Says that its thread has done enough, however it ends.
+struct Enough<'a>(&'a AtomicU64, u64);
+
+impl Drop for Enough<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_max(self.1, Ordering::Relaxed);
+    }
+}
+
+fn nobody_meets_half_of_an_application(bench: &Bench) {
+    const IDS: [&str; 4] = ["a", "b", "c", "d"];
+    const MOST: [Amount; 2] = [1_000_000, 2_000_000];
+    // Some are decided by one number, some by more: stores may have more than one way to decide.
+    let all = |most: Amount| {
+        let spec = |id: &str| match id {
+            "a" | "b" => LimitSpec::named(id).with(total(most)),
+            _ => LimitSpec::named(id).with(total(most)).with(total(most).per_key()),
+        };
+        IDS.iter().map(|id| put(spec(id))).collect::<Vec<_>>()
+    };
+    bench.store.apply(all(MOST[0])).expect("they make sense");
+    let granted = AtomicU64::new(0);
+    let ask = |store: &dyn FullStore| {
+        for ids in [&IDS[..2], &IDS[..]] {
+            let asks: Vec<_> = ids.iter().map(|id| Ask { limit_id: id, key: Some(b"u"), count: 1 }).collect();
+            for order in [Order::acquire(&asks), Order::peek(&asks)] {
+                let answers = store.submit(&[order], Answers::new(Detail::Readings)).now();
+                let answer = answers.get(0).expect("one answer").as_ref().expect("a sensible order");
+                assert!(answer.is_granted());
+                let met: Vec<_> = answers
+                    .readings(answer)
+                    .iter()
+                    .map(|reading| (reading.limit.spec().items[0].limit, reading.reading.capacity))
+                    .collect();
+                assert!(met.iter().all(|other| *other == met[0]), "some new and some old: {met:?}");
+            }
+            granted.fetch_add(u64::from(ids.len() == 2), Ordering::Relaxed);
+        }
+    };
+    while_limits_change(&bench.store, ask, |change| all(MOST[usize::from(change % 2 == 0)]));
+    let granted = granted.load(Ordering::Relaxed);
+    assert_eq!(bench.used("a", "u", "all/total"), 2 * granted, "nothing was lost or counted twice");
+    assert_eq!(bench.used("d", "u", "key/total"), granted);
+}
+
+fn nobody_finds_half_of_an_application(bench: &Bench) {
+    let there = vec![put(limit("a", 1_000_000)), put(limit("b", 1_000_000))];
+    let gone = vec![remove("a", Parting::Retire), remove("b", Parting::Retire)];
+    bench.store.apply(there.clone()).expect("they make sense");
+    let ask = |store: &dyn FullStore| {
+        for ids in [["a", "b"], ["b", "a"]] {
+            let asks = ids.map(|limit_id| Ask { limit_id, key: Some(b"u"), count: 1 });
+            let answers = store.submit(&[Order::acquire(&asks)], Answers::new(Detail::Verdicts)).now();
+            match answers.get(0).expect("one answer") {
+                Ok(answer) => assert!(answer.is_granted()),
+                // The first that is unknown is told: if that is the second, the first was still there.
+                Err(Rejection::UnknownLimit { limit_id }) => assert_eq!(limit_id, ids[0], "half of them"),
+                Err(other) => panic!("a sensible order: {other}"),
+            }
+        }
+    };
+    while_limits_change(
+        &bench.store,
+        ask,
+        |change| if change % 2 == 0 { gone.clone() } else { there.clone() },
+    );
+}
