@@ -144,10 +144,8 @@ impl Server {
             let thread = std::thread::Builder::new().name(format!("worker-{number}"));
             match thread.spawn(move || worker::work(house, counts, ears)) {
                 Ok(handle) => server.threads.push(handle),
-                Err(error) => {
-                    server.house.ending.tell();
-                    return Err(StartError::Thread(error));
-                }
+                // Those that have started end with the server.
+                Err(error) => return Err(StartError::Thread(error)),
             }
         }
         Ok(server)
@@ -170,12 +168,19 @@ impl Server {
 
     /// Takes no more connections, ends those on which nothing is being said, lets the others finish, and returns when
     /// they have or when they took too long ([`Bounds::drain`]).
-    pub fn drain(self) {
+    pub fn drain(mut self) {
         self.house.ending.tell();
-        for thread in self.threads {
+        for thread in self.threads.drain(..) {
             // A worker that panicked has nothing left to finish.
             let _over = thread.join();
         }
+    }
+}
+
+/// A server that nobody holds any more ends by itself; nobody waits for it.
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.house.ending.tell();
     }
 }
 
@@ -222,7 +227,7 @@ const fn no_room(door: DoorName) -> &'static [u8] {
     match door {
         DoorName::Http => {
             b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\n\
-              connection: close\r\nretry-after: 1\r\ncontent-length: 133\r\n\r\n\
+              connection: close\r\nretry-after: 1\r\ncontent-length: 134\r\n\r\n\
               {\"type\":\"about:blank\",\"title\":\"Too many connections\",\"status\":503,\"code\":\"overloaded\",\
               \"detail\":\"there is no room now; try again soon\"}"
         }

@@ -167,6 +167,11 @@ fn readme() {
 }
 
 #[test]
+fn service() {
+    check("docs/service.md");
+}
+
+#[test]
 fn commands() {
     check("docs/commands.md");
 }

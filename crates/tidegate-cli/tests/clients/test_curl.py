@@ -394,6 +394,11 @@ def test_strangers_see_only_how_the_server_is(locked):
     locked("GET", "/v1/limits", token="tg_wrong").is_problem(401, "unauthorized")
 
 
+@pytest.mark.parametrize("size", [100, 300 * KIBIBYTE, 5 * MEBIBYTE])
+def test_strangers_hear_that_they_are_strangers_whatever_they_send(locked, size):
+    locked("POST", "/v1/acquire", send=padded({"limit_id": "x"}, size)).is_problem(401, "unauthorized")
+
+
 def test_every_role_does_what_it_may(locked, name):
     limit = {"id": name, "items": [total(5)]}
     for role in ("read", "decide"):

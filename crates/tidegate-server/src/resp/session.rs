@@ -23,9 +23,10 @@ use super::batch::{Entry, LARGEST_BATCH, Room};
 use super::command::{self, Command, Form, Leave, Mistake};
 use super::decision::{Due, Speaker};
 use super::door::Door;
-use super::frame::{Frame, Framing, Reader};
+use super::frame::{Fault, Frame, Framing, Reader};
 use super::reply::{Protocol, Writer};
 use super::throttle::RESERVED;
+use crate::metrics::Cut;
 use crate::tokens::{Pass, Shown};
 
 /// How much may be said before some of it has to be written: who asks much and reads nothing must not fill the memory.
@@ -47,14 +48,29 @@ pub struct Session {
     generation: u64,
     name: Box<[u8]>,
     reader: Reader,
-    room: Room,
-    answers: Option<Answers>,
+    workroom: Workroom,
     /// Whom the answers belong to that somebody else is deciding.
     owed: Vec<Owed>,
     /// How many tokens were shown that nobody knows, and that nobody was told of.
     failures: u32,
     tally: Tally,
     state: State,
+    cut: Option<Cut>,
+}
+
+/// Where a session works: room for the decisions of a batch and for their answers. It may be another's between two calls, so that
+/// a session that asked for much once does not keep the room for the rest of its life.
+#[derive(Debug, Default)]
+pub struct Workroom {
+    room: Room,
+    answers: Option<Answers>,
+}
+
+impl Workroom {
+    /// Changes places with the room of this session.
+    pub fn swap(&mut self, session: &mut Session) {
+        std::mem::swap(self, &mut session.workroom);
+    }
 }
 
 /// Somebody who is to be answered when somebody else has decided.
@@ -208,13 +224,18 @@ impl Session {
             protocol: Protocol::default(),
             name: Box::default(),
             reader: Reader::default(),
-            room: Room::default(),
-            answers: None,
+            workroom: Workroom::default(),
             owed: Vec::new(),
             failures: 0,
             tally: Tally::default(),
             state: State::Open,
+            cut: None,
         }
+    }
+
+    /// Why the session was ended, if it was because of what came.
+    pub fn cut(&self) -> Option<Cut> {
+        self.cut
     }
 
     /// Which version of the protocol the client speaks.
@@ -232,13 +253,13 @@ impl Session {
     pub fn feed(&mut self, input: &[u8], output: &mut Vec<u8>) -> Fed {
         self.look_at_pass();
         let mut mouth = Mouth { output, durable: None };
-        let mut entries = self.room.take();
+        let mut entries = self.workroom.room.take();
         let (consumed, then) = match self.state {
             State::Open => self.converse(input, &mut entries, &mut mouth),
             State::Waiting => (0, Then::Read),
             State::Closed => (input.len(), Then::Close),
         };
-        self.room.give_back(entries);
+        self.workroom.room.give_back(entries);
         self.state = match then {
             Then::Close => State::Closed,
             Then::Wait(_) => State::Waiting,
@@ -272,7 +293,6 @@ impl Session {
                     tally.order(owed.intent, &owed.key, answers.get(index), &self.door);
                     speaker.say(&owed.due, &answers, index);
                 }
-                self.answers = Some(answers);
                 self.tally = tally;
             }
             Answered::Decisions(Err(error)) => {
@@ -309,6 +329,7 @@ impl Session {
                     let wait = self.decide(entries, mouth);
                     if wait.is_none() {
                         self.writer(mouth.output).error("ERR", fault);
+                        self.cut = Some(fault.into());
                     }
                     return (consumed, wait.unwrap_or(Then::Close));
                 }
@@ -348,8 +369,8 @@ impl Session {
         if entries.is_empty() {
             return None;
         }
-        let answers = self.answers.take().unwrap_or_else(|| Answers::new(Detail::Readings));
-        let answers = match self.room.submit(entries, self.door.limiter(), answers) {
+        let answers = self.workroom.answers.take().unwrap_or_else(|| Answers::new(Detail::Readings));
+        let answers = match self.workroom.room.submit(entries, self.door.limiter(), answers) {
             Spoken::Now(answers) => answers,
             Spoken::Durable(answers, lsn) => {
                 mouth.not_before(lsn);
@@ -368,7 +389,7 @@ impl Session {
             speaker.say(&entry.due, &answers, index);
         }
         entries.clear();
-        self.answers = Some(answers);
+        self.workroom.answers = Some(answers);
         self.tally = tally;
         None
     }
@@ -444,7 +465,11 @@ impl Session {
             Err((mistake, framing)) => {
                 self.tally.failed_auths += u64::from(mistake.code == NOAUTH);
                 self.writer(mouth.output).error(mistake.code, mistake.text);
-                return (framing == Framing::Line).then_some(Stop::Close);
+                if framing == Framing::Array {
+                    return None;
+                }
+                self.cut = Some(Cut::Protocol);
+                return Some(Stop::Close);
             }
         };
         let mut writer = self.writer(mouth.output);
@@ -520,6 +545,15 @@ impl Session {
 enum Said<'i> {
     Decision(Entry<'i>),
     Other(Command<'i>),
+}
+
+impl From<Fault> for Cut {
+    fn from(fault: Fault) -> Cut {
+        match fault {
+            Fault::FrameTooLarge | Fault::LineTooLong => Cut::TooLarge,
+            _ => Cut::Protocol,
+        }
+    }
 }
 
 fn lease_id(text: &[u8]) -> Option<LeaseId> {

@@ -1,7 +1,7 @@
 //! The beat: time that is good to half a second, for what need not be known better.
 //!
 //! How long a connection has been silent, and what the `Date` field says, are not worth a clock reading per request. A task per
-//! worker writes both down twice a second.
+//! worker writes both down twice a second. Whoever has begun a request and not ended it is timed by a real clock; there are few of them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -29,9 +29,9 @@ impl Beat {
         Arc::new(Beat { began: Instant::now(), passed: AtomicU64::new(0), date: RwLock::new(date()) })
     }
 
-    /// About now.
+    /// About now, and rather too late than too early: nobody's time is up before it is.
     pub(super) fn now(&self) -> Instant {
-        self.began + Duration::from_millis(self.passed.load(Ordering::Relaxed))
+        self.began + Duration::from_millis(self.passed.load(Ordering::Relaxed)) + COARSENESS
     }
 
     /// The `Date` field of an answer.

@@ -11,7 +11,7 @@ pub const MOST_FIELDS: usize = 64;
 /// The longest body that is read together with its head. Longer ones, up to the door's bound, are read by the general way.
 pub const LARGEST_PLAIN_BODY: usize = 48 * 1024;
 
-/// How much of a body that is too large is read and thrown away, so that whoever sends it hears the answer.
+/// How much of a body that nobody wants is read and thrown away, so that whoever sends it hears the answer.
 pub const MOST_DISCARDED: usize = 16 * 1024 * 1024;
 
 /// The most calls that may be open at once on one HTTP/2 connection.
@@ -20,7 +20,16 @@ pub const MOST_STREAMS: u32 = 128;
 /// The most connections that are told at the same time that there is no room. Others are closed without a word.
 pub const MOST_TURNED_AWAY: usize = 256;
 
-/// How long somebody who is turned away may take to read that.
+/// How much may be written for a client before it has to take some of it.
+pub const MOST_UNSAID: usize = 256 * 1024;
+
+/// How much of what a client says is read while it waits for an answer, so that it can be seen when it leaves.
+pub const READ_AHEAD: usize = 16 * 1024;
+
+/// Whoever was answered this many bytes at once lets others have their turn first.
+pub const LONG_TURN: usize = 16 * 1024;
+
+/// How long somebody who is sent away may take to read why.
 pub const FAREWELL: Duration = Duration::from_secs(1);
 
 /// How many connections the kernel may hold for a worker that is busy.

@@ -23,9 +23,10 @@ impl Crowd {
 
     /// A place, if there is one.
     pub(super) fn enter(&self) -> Option<Seat> {
-        let before = self.present.fetch_add(1, Ordering::Relaxed);
-        let seat = Seat { present: Arc::clone(&self.present) };
-        (before < self.most).then_some(seat)
+        // Who finds no place is never counted, not even for a moment: it could cost somebody else theirs.
+        let one_more = |present: usize| (present < self.most).then_some(present + 1);
+        self.present.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        Some(Seat { present: Arc::clone(&self.present) })
     }
 
     /// How many there are.

@@ -6,6 +6,7 @@
 use std::cell::Cell;
 
 use crate::resp::frame::LARGEST_FRAME;
+use crate::resp::session::Workroom;
 
 /// How much is read at once, beside what was kept of a frame.
 const READ_AT_ONCE: usize = 64 * 1024;
@@ -13,17 +14,18 @@ const READ_AT_ONCE: usize = 64 * 1024;
 /// Output buffers that have grown beyond this are not kept.
 const LARGEST_KEPT_OUTPUT: usize = 1 << 20;
 
-/// Two buffers.
+/// Two buffers, and room to decide in.
 #[derive(Debug)]
 pub(super) struct Desk {
     pub(super) input: Box<[u8]>,
     pub(super) output: Vec<u8>,
+    pub(super) room: Workroom,
 }
 
 impl Desk {
     fn new() -> Desk {
         let input = vec![0; LARGEST_FRAME + READ_AT_ONCE].into_boxed_slice();
-        Desk { input, output: Vec::with_capacity(READ_AT_ONCE) }
+        Desk { input, output: Vec::with_capacity(READ_AT_ONCE), room: Workroom::default() }
     }
 }
 

@@ -8,6 +8,7 @@
 //! Decided: what is read here is only what cannot be misunderstood, so that there is one place that knows all of HTTP and it is
 //! not ours. See `docs/decisions/0011-plain-requests-have-a-lane.md`.
 
+mod calls;
 mod general;
 mod lane;
 mod plain;
@@ -32,14 +33,21 @@ use crate::tokens::{Pass, Who, bearer};
 pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: Arc<Worker>) -> Over {
     match lane::serve(stream, address, &worker).await {
         lane::Exit::Over(over) => over,
-        lane::Exit::General(stream, heard) => general::serve(stream, heard, address, &worker).await,
+        // Few come here, and what they need is large; nobody else should have to make room for it.
+        lane::Exit::General(stream, heard) => Box::pin(general::serve(stream, heard, address, &worker)).await,
     }
 }
 
 impl House {
     /// Answers a request from there.
     async fn answered(&self, request: Request<Bytes>, address: IpAddr) -> Answered {
-        match self.who(request.headers(), address) {
+        let who = self.who(request.headers(), address);
+        self.answered_to(request, who).await
+    }
+
+    /// Answers a request of somebody, or tells them that they showed wrong tokens too often.
+    async fn answered_to(&self, request: Request<Bytes>, who: Result<Who, Duration>) -> Answered {
+        match who {
             Ok(who) => self.api.respond(request, who).await,
             Err(wait) => Answered { response: too_often(wait), route: RouteName::Unknown, granted: None },
         }

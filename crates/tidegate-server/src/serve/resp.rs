@@ -10,11 +10,13 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 use super::Over;
+use super::bounds::LONG_TURN;
 use super::desk::{Desk, at_the_desk};
-use super::saying::say;
-use super::watch::{Interruption, Watch};
+use super::saying::{part, say};
+use super::watch::{Interruption, Midst, Watch};
 use super::worker::Worker;
 use crate::metrics::Cut;
 use crate::resp::reply::Writer;
@@ -32,6 +34,12 @@ struct Line {
     kept: Vec<u8>,
     /// What the client has not taken yet.
     unsaid: Vec<u8>,
+    /// When the frame began of which there is only a half.
+    half_since: Option<Instant>,
+    /// How many bytes were answered at once, the last time.
+    turn: usize,
+    /// Something was answered since the server was told to end.
+    has_had_its_say: bool,
 }
 
 /// What to do after a poll.
@@ -48,48 +56,66 @@ enum Next {
 pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: Arc<Worker>) -> Over {
     let session = Session::new(Arc::clone(&worker.house.door));
     let mut watch = Watch::new(&worker.house.ending, worker.beat.now(), worker.house.bounds.idle);
-    let mut line = Line { stream, address, session, worker, kept: Vec::new(), unsaid: Vec::new() };
-    loop {
-        let next = match line.heard(&mut watch).await {
-            Ok(next) => next,
-            Err(over) => return over,
-        };
-        if let Some(over) = line.follow(next).await {
-            return over;
-        }
+    let mut line = Line {
+        stream,
+        address,
+        session,
+        worker,
+        kept: Vec::new(),
+        unsaid: Vec::new(),
+        half_since: None,
+        turn: 0,
+        has_had_its_say: false,
+    };
+    let over = line.converse(&mut watch).await;
+    if line.has_had_its_say || over == Over::Said {
+        part(line.stream).await;
     }
+    line.session.cut().map_or(over, Over::Cut)
 }
 
 impl Line {
+    /// Hears and answers until something ends it.
+    async fn converse(&mut self, watch: &mut Watch) -> Over {
+        loop {
+            let next = match self.heard(watch).await {
+                Ok(next) => next,
+                Err(over) => return over,
+            };
+            if let Some(over) = self.follow(next).await {
+                return over;
+            }
+            if self.has_had_its_say {
+                return Over::Ending;
+            }
+            if self.turn >= LONG_TURN {
+                // Whoever always has more to say must not keep the others waiting.
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
     /// Waits for something to read, and answers it.
     async fn heard(&mut self, watch: &mut Watch) -> Result<Next, Over> {
-        let mut woken = false;
+        let bounds = &self.worker.house.bounds;
+        // However many pieces a frame comes in, it must be whole in time.
+        let (midst, due) = match self.half_since {
+            None => (Midst::Nothing, self.worker.beat.now() + bounds.idle),
+            Some(since) => (Midst::Request, since + bounds.head()),
+        };
+        watch.due(due);
         std::future::poll_fn(|cx| {
-            let before = self.kept.len();
             if let Poll::Ready(next) = at_the_desk(|desk| self.poll_read(cx, desk)) {
-                self.schedule(watch, before);
                 return Poll::Ready(next);
             }
-            let was_woken = std::mem::replace(&mut woken, true);
-            let interruption = std::task::ready!(watch.poll(cx, was_woken));
+            let interruption = std::task::ready!(watch.poll(cx, midst));
             Poll::Ready(Err(match interruption {
                 Interruption::Ending => Over::Ending,
-                Interruption::Overdue if self.kept.is_empty() => Over::Cut(Cut::Idle),
+                Interruption::Overdue if midst == Midst::Nothing => Over::Cut(Cut::Idle),
                 Interruption::Overdue => Over::Cut(Cut::SlowRequest),
             }))
         })
         .await
-    }
-
-    /// When it will be too late for the next thing. `before` bytes were kept before the last reading.
-    fn schedule(&self, watch: &mut Watch, before: usize) {
-        let bounds = &self.worker.house.bounds;
-        if self.kept.is_empty() {
-            watch.due(self.worker.beat.now() + bounds.idle);
-        } else if before == 0 || self.kept.len() <= before {
-            // Another frame has begun. However many pieces it comes in, it must be whole in time.
-            watch.due(self.worker.beat.now() + bounds.head());
-        }
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>, desk: &mut Desk) -> Poll<Result<Next, Over>> {
@@ -108,6 +134,8 @@ impl Line {
     /// Answers the first `length` bytes of the input.
     fn answer(&mut self, length: usize, desk: &mut Desk) -> Next {
         let (mut done, mut tally) = (0, Tally::default());
+        self.turn = length;
+        desk.room.swap(&mut self.session);
         let start = self.worker.stopwatch.raw();
         loop {
             let fed = self.session.feed(&desk.input[done..length], &mut desk.output);
@@ -124,19 +152,25 @@ impl Line {
             if matches!(next, Next::Say) && is_said {
                 continue;
             }
-            self.keep(&desk.input[done..length]);
+            desk.room.swap(&mut self.session);
+            self.keep(&desk.input[done..length], done);
             self.worker.counts.resp_fed(&tally, self.worker.since(start));
             return if is_said || !matches!(next, Next::Read) { next } else { Next::Say };
         }
     }
 
-    fn keep(&mut self, rest: &[u8]) {
+    /// Keeps what is left when so much is done with.
+    fn keep(&mut self, rest: &[u8], done: usize) {
+        self.has_had_its_say |= done > 0 && self.worker.house.ending.is_told();
         if rest.is_empty() {
             // A connection that has nothing half said keeps nothing.
             self.kept = Vec::new();
+            self.half_since = None;
         } else {
             self.kept.clear();
             self.kept.extend_from_slice(rest);
+            let is_another = done > 0 || self.half_since.is_none();
+            self.half_since = if is_another { Some(Instant::now()) } else { self.half_since };
         }
     }
 

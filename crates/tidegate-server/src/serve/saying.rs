@@ -1,12 +1,14 @@
-//! Saying everything to a client that does not take it at once.
+//! Saying everything to a client that does not take it at once, and parting from one that still talks.
 
 use std::io;
 use std::time::Duration;
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::Over;
+use super::bounds::FAREWELL;
 use crate::metrics::Cut;
 
 /// Waits until the client has taken everything, for `patience` at most between two pieces.
@@ -23,4 +25,16 @@ pub(super) async fn say(stream: &TcpStream, text: &[u8], patience: Duration) -> 
         }
     }
     Ok(())
+}
+
+/// Ends a connection so that the client hears the last words, even if it still talks: what it says is read and thrown away for
+/// a while ([`FAREWELL`]). If it were left unread, the kernel would throw away what was said instead.
+pub(super) async fn part(mut stream: TcpStream) {
+    let farewell = async {
+        stream.shutdown().await?;
+        let mut heard = [0; 1024];
+        while stream.read(&mut heard).await? > 0 {}
+        io::Result::Ok(())
+    };
+    let _heard_or_not = timeout(FAREWELL, farewell).await;
 }

@@ -9,13 +9,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 
 use super::beat::Beat;
 use super::bounds::FAREWELL;
 use super::crowd::Seat;
+use super::saying::part;
 use super::{House, http, no_room, resp};
 use crate::metrics::{DoorName, WorkerMetrics};
 
@@ -146,14 +147,9 @@ impl Drop for Attendance {
 
 /// Tells somebody for whom there is no room that this is so.
 async fn turn_away(mut stream: TcpStream, door: DoorName, seat: Seat) {
-    let farewell = async {
-        stream.write_all(no_room(door)).await?;
-        stream.shutdown().await?;
-        // What they said is read and thrown away, or the kernel would throw away the answer instead.
-        let mut heard = [0; 1024];
-        while stream.read(&mut heard).await? > 0 {}
-        io::Result::Ok(())
-    };
-    let _heard_or_not = tokio::time::timeout(FAREWELL, farewell).await;
+    let told = tokio::time::timeout(FAREWELL, stream.write_all(no_room(door))).await;
+    if matches!(told, Ok(Ok(()))) {
+        part(stream).await;
+    }
     drop(seat);
 }

@@ -1,13 +1,7 @@
-//! What the doors do, seen from outside.
+//! What the server does, seen from outside.
 
-mod admission;
-mod courtesies;
-mod decisions;
-mod frames;
-mod pipelines;
-mod refusals;
+mod api;
 mod reloading;
-mod replies;
+mod resp;
 mod rules;
-mod stage;
-mod throttles;
+mod serve;

@@ -12,7 +12,7 @@ use tidegate_server::metrics::Reloads;
 use tidegate_server::reload::{Looked, Outcome, Reloader};
 use tidegate_server::rules::Rules;
 
-use crate::stage::START;
+use crate::resp::stage::START;
 
 /// A directory of its own, the file in it, and who looks at it.
 struct Scene {

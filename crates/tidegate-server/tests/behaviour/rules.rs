@@ -9,7 +9,7 @@ use tidegate_server::resp::{Door, Session};
 use tidegate_server::rules::{Applied, Rules, Unfit};
 use tidegate_server::tokens::{NewToken, Role, Who};
 
-use crate::stage::{START, say};
+use crate::resp::stage::{START, say};
 
 /// Rules, the store they are for, and somebody who asks it.
 struct Scene {

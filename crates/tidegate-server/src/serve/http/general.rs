@@ -1,62 +1,57 @@
 //! The general way: whatever HTTP allows, read by hyper.
+//!
+//! hyper takes a silence between two requests for a head that takes too long, does not end a connection of HTTP/2 that answers its
+//! pings, and does not care whether an answer is taken. So its own clock is off, and how the client behaves is watched here
+//! ([`Calls`]): half a head must become a whole one in time, a body too, and who asks for nothing is idle.
 
 use std::convert::Infallible;
+use std::future::Future;
+use std::io;
 use std::net::IpAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::time::Duration;
+use std::task::{Poll, ready};
 
 use ::http::header::{CONNECTION, CONTENT_LENGTH};
 use ::http::{HeaderValue, Method, Request, Response};
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tidegate_core::order::LONGEST_PATIENCE;
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
+use super::calls::{Calls, Doing};
+use super::plain::PREFACE;
 use super::rest::Rest;
 use crate::http::LARGEST_BODY;
 use crate::http::problem::{Code, Problem};
 use crate::metrics::Cut;
 use crate::serve::Over;
-use crate::serve::bounds::{LARGEST_HEAD, MOST_DISCARDED, MOST_STREAMS};
+use crate::serve::bounds::{FAREWELL, LARGEST_HEAD, MOST_DISCARDED, MOST_FIELDS, MOST_STREAMS};
+use crate::serve::watch::{Interruption, Midst, Watch};
 use crate::serve::worker::Worker;
-
-/// What every HTTP/2 connection begins with.
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
-
-/// How long a connection may be silent between two requests; hyper does not tell this from a head that takes too long.
-const BETWEEN_REQUESTS: Duration = Duration::from_secs(30);
+use crate::tokens::Who;
 
 /// Answers everything that a client says from here on.
 pub(super) async fn serve(stream: TcpStream, heard: Vec<u8>, address: IpAddr, worker: &Arc<Worker>) -> Over {
     let bounds = &worker.house.bounds;
-    let is_second = heard.starts_with(PREFACE);
-    // Who waits in line says nothing meanwhile.
-    let silence = bounds.idle.max(LONGEST_PATIENCE + Duration::from_secs(5));
-    let io = TokioIo::new(Rest::new(stream, heard, silence, bounds.write));
-    let shared = Arc::clone(worker);
+    let version = if heard.starts_with(PREFACE) { Version::Second } else { Version::First };
+    let calls = Arc::new(Calls::new());
+    // Bytes of HTTP/2 are not the beginning of a request more often than they are.
+    let begins = (version == Version::First).then(|| Arc::clone(&calls));
+    let io = TokioIo::new(Rest::new(stream, heard, bounds.write, begins));
+    let shared = (Arc::clone(worker), Arc::clone(&calls));
     let service = service_fn(move |request: Request<Incoming>| {
-        let worker = Arc::clone(&shared);
-        async move { Ok::<_, Infallible>(answer(request, address, &worker).await.map(Full::new)) }
+        let (worker, calls) = (Arc::clone(&shared.0), Arc::clone(&shared.1));
+        async move {
+            let _open = calls.begin();
+            Ok::<_, Infallible>(answer(request, address, &worker).await.map(Full::new))
+        }
     });
-    let ending = worker.house.ending.clone();
-    macro_rules! until_the_end {
-        ($connection:expr) => {{
-            let mut connection = pin!($connection);
-            tokio::select! {
-                done = connection.as_mut() => done,
-                () = ending.told() => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
-                }
-            }
-        }};
-    }
-    let done = if is_second {
+    if version == Version::Second {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder
             .timer(TokioTimer::new())
@@ -64,24 +59,101 @@ pub(super) async fn serve(stream: TcpStream, heard: Vec<u8>, address: IpAddr, wo
             .max_header_list_size(u32::try_from(LARGEST_HEAD).unwrap_or(u32::MAX))
             .keep_alive_interval(bounds.idle / 2)
             .keep_alive_timeout(bounds.write);
-        until_the_end!(builder.serve_connection(io, service))
+        let connection = builder.serve_connection(io, service);
+        watched(connection, http2::Connection::graceful_shutdown, version, &calls, worker).await
     } else {
         let mut builder = http1::Builder::new();
-        let head = bounds.head().max(BETWEEN_REQUESTS);
-        builder.timer(TokioTimer::new()).header_read_timeout(head).max_buf_size(4 * LARGEST_HEAD);
-        until_the_end!(builder.serve_connection(io, service))
-    };
-    match done {
-        Ok(()) => Over::Said,
-        Err(error) if error.is_timeout() => Over::Cut(Cut::SlowRequest),
-        Err(_) => Over::Left,
+        builder
+            .timer(TokioTimer::new())
+            .header_read_timeout(None)
+            .max_buf_size(LARGEST_HEAD)
+            .max_headers(MOST_FIELDS);
+        let connection = builder.serve_connection(io, service);
+        watched(connection, http1::Connection::graceful_shutdown, version, &calls, worker).await
+    }
+}
+
+/// Which version of HTTP a connection speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    First,
+    Second,
+}
+
+/// Waits for the end of a connection, and brings it about if the client takes too long or the server ends.
+async fn watched<C: Future<Output = hyper::Result<()>>>(
+    connection: C,
+    end: impl Fn(Pin<&mut C>),
+    version: Version,
+    calls: &Calls,
+    worker: &Worker,
+) -> Over {
+    let bounds = &worker.house.bounds;
+    let mut connection = pin!(connection);
+    let mut watch = Watch::new(&worker.house.ending, Instant::now(), bounds.idle);
+    // Why the connection is about to end, and by when it has to.
+    let mut leaving: Option<(Over, Instant)> = None;
+    std::future::poll_fn(|cx| {
+        loop {
+            if let Poll::Ready(done) = connection.as_mut().poll(cx) {
+                return Poll::Ready(leaving.map_or_else(|| over(&done), |(over, _)| over));
+            }
+            let (now, doing) = (Instant::now(), calls.doing());
+            let (midst, due) = match (leaving, doing) {
+                (Some((_, by)), _) => (Midst::Request, by),
+                (None, Doing::Call) => (Midst::Nothing, now + bounds.idle),
+                (None, Doing::Half(since)) => (Midst::Request, since + bounds.head()),
+                (None, Doing::Nothing(since)) => (Midst::Nothing, since + bounds.idle),
+            };
+            watch.due(due);
+            let interruption = ready!(watch.poll(cx, midst));
+            leaving = match (interruption, leaving, doing) {
+                (Interruption::Overdue, Some((over, _)), _) => return Poll::Ready(over),
+                (Interruption::Overdue, None, Doing::Half(_)) => {
+                    return Poll::Ready(Over::Cut(Cut::SlowRequest));
+                }
+                (Interruption::Overdue, None, _) if version == Version::First => {
+                    return Poll::Ready(Over::Cut(Cut::Idle));
+                }
+                // A client of HTTP/2 is told, so that it does not begin a call while it is sent away.
+                (Interruption::Overdue, None, _) => Some((Over::Cut(Cut::Idle), now + FAREWELL)),
+                (Interruption::Ending, ..) => Some((Over::Ending, now + bounds.drain)),
+            };
+            end(connection.as_mut());
+        }
+    })
+    .await
+}
+
+/// How a connection ended that nobody here ended.
+fn over(done: &hyper::Result<()>) -> Over {
+    let Err(error) = done else { return Over::Said };
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
+    if source.is_some_and(|error| error.kind() == io::ErrorKind::TimedOut) {
+        Over::Cut(Cut::SlowReader)
+    } else if error.is_parse_too_large() {
+        Over::Cut(Cut::TooLarge)
+    } else if error.is_parse() {
+        Over::Cut(Cut::Protocol)
+    } else {
+        Over::Left
     }
 }
 
 async fn answer(request: Request<Incoming>, address: IpAddr, worker: &Worker) -> Response<Bytes> {
-    let (head, body) = request.into_parts();
+    let (head, mut body) = request.into_parts();
     let is_head = head.method == Method::HEAD;
-    let Ok(body) = tokio::time::timeout(worker.house.bounds.request, collected(body)).await else {
+    let patience = worker.house.bounds.request;
+    let who = worker.house.who(&head.headers, address);
+    // What a stranger sends is not worth the memory: no answer to them depends on it.
+    let wanted = async {
+        if matches!(who, Ok(Who::Known(_))) { collected(&mut body).await } else { Some(Bytes::new()) }
+    };
+    let heard = tokio::time::timeout(patience, wanted).await;
+    if head.version == ::http::Version::HTTP_2 && !body.is_end_stream() {
+        tokio::spawn(tokio::time::timeout(patience, discarded(body)));
+    }
+    let Ok(body) = heard else {
         let mut response =
             Problem::new(Code::RequestTimeout, "the body did not come in time").into_response();
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -89,7 +161,7 @@ async fn answer(request: Request<Incoming>, address: IpAddr, worker: &Worker) ->
     };
     let Some(body) = body else { return Problem::bad_request("the body is broken").into_response() };
     let start = worker.stopwatch.raw();
-    let answered = worker.house.answered(Request::from_parts(head, body), address).await;
+    let answered = worker.house.answered_to(Request::from_parts(head, body), who).await;
     worker.counts.http_answered(&answered, worker.since(start));
     if is_head { without_body(answered.response) } else { answered.response }
 }
@@ -102,21 +174,27 @@ fn without_body(mut response: Response<Bytes>) -> Response<Bytes> {
 }
 
 /// The whole body, or as much of it as shows that it is too large. `None` if it makes no sense.
-///
-/// What is too large is not kept, and yet read on for a while: many clients do not look at an answer before they have said
-/// everything, and take it for an error if nobody listens any more.
-async fn collected(mut body: Incoming) -> Option<Bytes> {
+async fn collected(body: &mut Incoming) -> Option<Bytes> {
     let mut whole = BytesMut::new();
-    let mut discarded = 0;
     while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.ok()?.into_data() else { continue };
-        if whole.len() <= LARGEST_BODY {
+        if let Ok(data) = frame.ok()?.into_data() {
             whole.extend_from_slice(&data);
-        } else if discarded < MOST_DISCARDED {
-            discarded += data.len();
-        } else {
+        }
+        if whole.len() > LARGEST_BODY {
             break;
         }
     }
     Some(whole.freeze())
+}
+
+/// Reads on for a while what nobody wants, while it is answered. Otherwise the call would be reset behind its answer, as HTTP/2
+/// has it, and many clients take that for a failure and never look at the answer.
+async fn discarded(mut body: Incoming) {
+    let mut length = 0;
+    while let Some(Ok(frame)) = body.frame().await {
+        length += frame.data_ref().map_or(0, Bytes::len);
+        if length > MOST_DISCARDED {
+            break;
+        }
+    }
 }

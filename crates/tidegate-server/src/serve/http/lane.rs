@@ -1,4 +1,7 @@
 //! The lane: plain requests, one after the other, each answered as soon as it is whole.
+//!
+//! What a client asks for at once is answered with one write, unless that becomes too much ([`MOST_UNSAID`]) or one of its requests has
+//! to wait in line: then what was answered before is said first.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -12,13 +15,14 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::plain::{self, Heard, Missing};
+use super::plain::{self, Heard, Missing, Parting};
 use crate::http::Answered;
 use crate::metrics::Cut;
 use crate::serve::Over;
+use crate::serve::bounds::{MOST_UNSAID, READ_AHEAD};
 use crate::serve::desk::{Desk, at_the_desk};
-use crate::serve::saying::say;
-use crate::serve::watch::{Interruption, Watch};
+use crate::serve::saying::{part, say};
+use crate::serve::watch::{Interruption, Midst, Watch};
 use crate::serve::worker::Worker;
 
 /// How the lane was left.
@@ -38,6 +42,8 @@ struct Line {
     unsaid: Vec<u8>,
     /// If what is kept is the beginning of a request: what is missing, and when it began.
     half: Option<(Missing, Instant)>,
+    /// The last answer was given: the server is about to end.
+    has_had_its_say: bool,
 }
 
 /// What was read.
@@ -52,7 +58,15 @@ pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: &Arc<Worke
     let house = &worker.house;
     let mut watch = Watch::new(&house.ending, worker.beat.now(), house.bounds.idle);
     let worker = Arc::clone(worker);
-    let mut line = Line { stream, address, worker, kept: Vec::new(), unsaid: Vec::new(), half: None };
+    let mut line = Line {
+        stream,
+        address,
+        worker,
+        kept: Vec::new(),
+        unsaid: Vec::new(),
+        half: None,
+        has_had_its_say: false,
+    };
     loop {
         let over = match line.heard(&mut watch).await {
             Ok(Next::Request(request)) => line.answer(request).await.err(),
@@ -63,6 +77,9 @@ pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: &Arc<Worke
             Err(over) => Some(over),
         };
         if let Some(over) = over {
+            if line.has_had_its_say {
+                part(line.stream).await;
+            }
             return Exit::Over(over);
         }
     }
@@ -71,20 +88,28 @@ pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: &Arc<Worke
 impl Line {
     /// The next request: of what is kept, or of what is still to be read.
     async fn heard(&mut self, watch: &mut Watch) -> Result<Next, Over> {
+        if self.has_had_its_say {
+            self.say_rest().await?;
+            return Err(Over::Ending);
+        }
         if !self.kept.is_empty() {
+            // Whoever asks for much at once must not keep the others waiting, nor make the server remember all the answers.
+            tokio::task::consume_budget().await;
+            if self.unsaid.len() >= MOST_UNSAID {
+                self.say_rest().await?;
+            }
             match plain::read(&self.kept) {
                 Heard::Whole(request, length) => {
                     self.kept.drain(..length);
                     return Ok(Next::Request(request));
                 }
                 Heard::Other => return Ok(Next::General),
-                Heard::Half(missing) => self.half = Some((missing, self.worker.beat.now())),
+                Heard::Half(missing) => self.half = Some((missing, Instant::now())),
             }
         }
         // Whoever has asked for several things at once is answered at once; only now there is time to wait.
         self.say_rest().await?;
         self.schedule(watch);
-        let mut woken = false;
         std::future::poll_fn(|cx| {
             while let Poll::Ready(read) = at_the_desk(|desk| self.poll_read(cx, desk)) {
                 if let Some(next) = read? {
@@ -92,11 +117,11 @@ impl Line {
                 }
                 self.schedule(watch);
             }
-            let was_woken = std::mem::replace(&mut woken, true);
-            let interruption = ready!(watch.poll(cx, was_woken));
+            let midst = if self.half.is_some() { Midst::Request } else { Midst::Nothing };
+            let interruption = ready!(watch.poll(cx, midst));
             Poll::Ready(Err(match interruption {
                 Interruption::Ending => Over::Ending,
-                Interruption::Overdue if self.half.is_some() => Over::Cut(Cut::SlowRequest),
+                Interruption::Overdue if midst == Midst::Request => Over::Cut(Cut::SlowRequest),
                 Interruption::Overdue => Over::Cut(Cut::Idle),
             }))
         })
@@ -104,10 +129,10 @@ impl Line {
     }
 
     /// When it will be too late for the next request. However many pieces it comes in, it must be whole in time.
-    fn schedule(&mut self, watch: &mut Watch) {
-        let (bounds, now) = (&self.worker.house.bounds, self.worker.beat.now());
+    fn schedule(&self, watch: &mut Watch) {
+        let bounds = &self.worker.house.bounds;
         watch.due(match self.half {
-            None => now + bounds.idle,
+            None => self.worker.beat.now() + bounds.idle,
             Some((Missing::Head, began)) => began + bounds.head(),
             Some((Missing::Body, began)) => began + bounds.request,
         });
@@ -127,7 +152,7 @@ impl Line {
         let (next, rest) = match plain::read(heard) {
             Heard::Whole(request, length) => (Some(Next::Request(request)), &heard[length..]),
             Heard::Half(missing) => {
-                let began = self.half.map_or_else(|| self.worker.beat.now(), |(_, began)| began);
+                let began = self.half.map_or_else(Instant::now, |(_, began)| began);
                 self.half = Some((missing, began));
                 self.keep(heard);
                 return Poll::Ready(Ok(None));
@@ -153,34 +178,43 @@ impl Line {
         let is_head = request.method() == Method::HEAD;
         let start = self.worker.stopwatch.raw();
         let house = Arc::clone(&self.worker.house);
-        let answering = std::pin::pin!(house.answered(request, self.address));
-        let answered = self.unless_they_leave(answering).await?;
+        let mut answering = std::pin::pin!(house.answered(request, self.address));
+        let at_once = std::future::poll_fn(|cx| Poll::Ready(answering.as_mut().poll(cx))).await;
+        let answered = match at_once {
+            Poll::Ready(answered) => answered,
+            Poll::Pending => {
+                self.say_rest().await?;
+                self.unless_they_leave(answering).await?
+            }
+        };
         self.worker.counts.http_answered(&answered, self.worker.since(start));
         let response = answered.response;
+        self.has_had_its_say = house.ending.is_told() && !matches!(plain::read(&self.kept), Heard::Whole(..));
+        let parting = if self.has_had_its_say { Parting::Close } else { Parting::KeepAlive };
         let date = self.worker.beat.date();
         at_the_desk(|desk| {
-            plain::write(&response, is_head, &date, &mut desk.output);
+            plain::write(&response, is_head, parting, &date, &mut desk.output);
             self.say_now(&desk.output);
         });
         Ok(())
     }
 
-    /// Waits for an answer. A client that leaves meanwhile is not kept in anybody's line.
+    /// Waits for an answer. A client that leaves meanwhile is not kept in anybody's line; so what it says is read, as far as
+    /// [`READ_AHEAD`].
     async fn unless_they_leave(
         &mut self,
         mut call: Pin<&mut impl Future<Output = Answered>>,
     ) -> Result<Answered, Over> {
-        let mut may_leave = self.kept.is_empty();
         std::future::poll_fn(|cx| {
             if let Poll::Ready(answered) = call.as_mut().poll(cx) {
                 return Poll::Ready(Ok(answered));
             }
-            if may_leave {
-                let mut byte = [0; 1];
-                match ready!(self.stream.poll_peek(cx, &mut ReadBuf::new(&mut byte))) {
-                    Ok(0) | Err(_) => return Poll::Ready(Err(Over::Left)),
-                    // They have asked for more; that can be looked at later.
-                    Ok(_) => may_leave = false,
+            while self.kept.len() < READ_AHEAD {
+                let mut ahead = [0; 1024];
+                let mut room = ReadBuf::new(&mut ahead);
+                match ready!(Pin::new(&mut self.stream).poll_read(cx, &mut room)) {
+                    Ok(()) if !room.filled().is_empty() => self.kept.extend_from_slice(room.filled()),
+                    _ => return Poll::Ready(Err(Over::Left)),
                 }
             }
             Poll::Pending

@@ -31,8 +31,15 @@ pub(super) enum Missing {
 /// The fields that the API looks at; others are not kept.
 const KEPT: [HeaderName; 3] = [AUTHORIZATION, IF_MATCH, ::http::header::ACCEPT];
 
+/// What every HTTP/2 connection begins with.
+pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
+
 /// Reads the request at the beginning of the buffer.
 pub(super) fn read(buffer: &[u8]) -> Heard {
+    // It is handed over when it can be told from everything else.
+    if buffer.len() < PREFACE.len() && PREFACE.starts_with(buffer) {
+        return Heard::Half(Missing::Head);
+    }
     let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
     let mut head = httparse::Request::new(&mut fields);
     let head_length = match head.parse(buffer) {
@@ -110,10 +117,18 @@ fn request(
     Some(request)
 }
 
+/// What becomes of the connection behind an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Parting {
+    KeepAlive,
+    Close,
+}
+
 /// Writes an answer behind what is in the buffer already. To `HEAD` the body is not sent, only its length.
 pub(super) fn write(
     response: &Response<Bytes>,
     is_head: bool,
+    parting: Parting,
     date: &[u8; DATE_BYTES],
     output: &mut Vec<u8>,
 ) {
@@ -140,6 +155,9 @@ pub(super) fn write(
         output.extend_from_slice(b"content-length: ");
         output.extend_from_slice(itoa::Buffer::new().format(body.len()).as_bytes());
         output.extend_from_slice(b"\r\n");
+    }
+    if parting == Parting::Close {
+        output.extend_from_slice(b"connection: close\r\n");
     }
     output.extend_from_slice(b"date: ");
     output.extend_from_slice(date);
@@ -199,6 +217,14 @@ mod tests {
     }
 
     #[test]
+    fn the_second_version_is_known_by_its_whole_first_line() {
+        for end in 0..PREFACE.len() {
+            assert!(matches!(read(&PREFACE[..end]), Heard::Half(Missing::Head)), "{end}");
+        }
+        assert!(matches!(read(PREFACE), Heard::Other));
+    }
+
+    #[test]
     fn a_head_is_short_and_has_few_fields() {
         let long = format!("GET /{} HTTP/1.1\r\n", "x".repeat(LARGEST_HEAD));
         assert!(matches!(read_text(&long), Heard::Other));
@@ -212,12 +238,15 @@ mod tests {
         let mut response = Response::new(Bytes::from_static(b"{}"));
         let text = |response: &Response<Bytes>, is_head| {
             let mut output = Vec::new();
-            write(response, is_head, &date, &mut output);
+            write(response, is_head, Parting::KeepAlive, &date, &mut output);
             String::from_utf8(output).expect("text")
         };
         let ok = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\ndate: Mon, 16 Nov 2026 00:00:00 GMT\r\n\r\n";
         assert_eq!(text(&response, false), format!("{ok}{{}}"));
         assert_eq!(text(&response, true), ok);
+        let mut last = Vec::new();
+        write(&response, true, Parting::Close, &date, &mut last);
+        assert!(String::from_utf8(last).expect("text").contains("\r\nconnection: close\r\n"));
         *response.status_mut() = ::http::StatusCode::NO_CONTENT;
         response.body_mut().clear();
         assert!(!text(&response, false).contains("content-length"));

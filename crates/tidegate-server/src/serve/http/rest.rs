@@ -1,17 +1,22 @@
-//! A connection of which something was read already, and which must not stand still.
+//! A connection of which something was read already, whose client has to take its answers, and which ends so that it hears the last.
 //!
-//! hyper knows when a head takes too long, and nothing about a client that stops in the middle of a body or does not take its answer.
-//! So whatever is neither read nor written for too long ends the connection here.
+//! hyper knows nothing about a client that does not take its answer, so whatever is not taken for too long ends the connection here.
+//! And it closes a connection on which something is unread, whereupon the kernel throws away what was said; so what is said after the
+//! end is read here and thrown away for a while.
 
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
+
+use super::calls::Calls;
+use crate::serve::bounds::FAREWELL;
 
 /// The rest of a connection.
 #[derive(Debug)]
@@ -20,8 +25,10 @@ pub(super) struct Rest {
     heard: Vec<u8>,
     /// How much of what was heard has been read again.
     read: usize,
-    silence: Patience,
+    /// Who is told that something was read.
+    calls: Option<Arc<Calls>>,
     deafness: Patience,
+    farewell: Patience,
 }
 
 /// How long nothing may happen.
@@ -49,9 +56,21 @@ impl Patience {
 }
 
 impl Rest {
-    /// A connection of which this was heard; how long it may say nothing, and how long it may take nothing.
-    pub(super) fn new(stream: TcpStream, heard: Vec<u8>, silence: Duration, deafness: Duration) -> Rest {
-        Rest { stream, heard, read: 0, silence: Patience::of(silence), deafness: Patience::of(deafness) }
+    /// A connection of which this was heard; how long it may take nothing, and who is told when it says something.
+    pub(super) fn new(
+        stream: TcpStream,
+        heard: Vec<u8>,
+        deafness: Duration,
+        calls: Option<Arc<Calls>>,
+    ) -> Rest {
+        let (deafness, farewell) = (Patience::of(deafness), Patience::of(FAREWELL));
+        Rest { stream, heard, read: 0, calls, deafness, farewell }
+    }
+
+    fn has_heard(&self) {
+        if let Some(calls) = &self.calls {
+            calls.heard();
+        }
     }
 }
 
@@ -70,15 +89,15 @@ impl AsyncRead for Rest {
             if this.read == this.heard.len() {
                 (this.heard, this.read) = (Vec::new(), 0);
             }
+            this.has_heard();
             return Poll::Ready(Ok(()));
         }
-        match Pin::new(&mut this.stream).poll_read(cx, buffer) {
-            Poll::Pending => this.silence.nothing(cx),
-            ready => {
-                this.silence.something();
-                ready
-            }
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut this.stream).poll_read(cx, buffer);
+        if buffer.filled().len() > before {
+            this.has_heard();
         }
+        read
     }
 }
 
@@ -119,6 +138,19 @@ impl AsyncWrite for Rest {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        let this = &mut *self;
+        ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
+        let mut heard = [0; 1024];
+        loop {
+            let mut room = ReadBuf::new(&mut heard);
+            match Pin::new(&mut this.stream).poll_read(cx, &mut room) {
+                Poll::Ready(Ok(())) if !room.filled().is_empty() => {}
+                Poll::Ready(_) => return Poll::Ready(Ok(())),
+                Poll::Pending => {
+                    let _time_is_up: io::Result<()> = ready!(this.farewell.nothing(cx));
+                    return Poll::Ready(Ok(()));
+                }
+            }
+        }
     }
 }

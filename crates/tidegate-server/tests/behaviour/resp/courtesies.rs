@@ -1,6 +1,6 @@
 //! What clients say before and beside what they came for.
 
-use crate::stage::{End, Stage, check, converse, read_aloud, say};
+use crate::resp::stage::{End, Stage, check, converse, read_aloud, say};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tidegate::{FullStore, Limiter, ManualClock, MapStore, Memory, MemoryStore, Tick};
 use tidegate_server::http::Api;
 
-use crate::stage::Stage;
+use crate::api::stage::Stage;
 
 /// `UpdateLimit`: take part `count` times; whether it is limited.
 fn update(stage: &Stage, id: &str, key: &str, count: u64) -> bool {

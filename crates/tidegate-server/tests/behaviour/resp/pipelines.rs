@@ -8,7 +8,7 @@ use tidegate_server::resp::session::LARGEST_OUTPUT;
 use tidegate_server::resp::{Fed, Tally, Then};
 use tidegate_testkit::effort::cases;
 
-use crate::stage::{End, Kind, Manner, OPEN, Stage, converse, encode, read_aloud, ready, words};
+use crate::resp::stage::{End, Kind, Manner, OPEN, Stage, converse, encode, read_aloud, ready, words};
 
 /// Something of everything, ending with a good bye.
 fn everything() -> Vec<u8> {

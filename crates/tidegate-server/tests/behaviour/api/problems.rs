@@ -7,7 +7,7 @@ use tidegate_server::http::{LARGEST_BODY, Readiness, State};
 use tidegate_server::reload::Reloader;
 use tidegate_server::rules::Rules;
 
-use crate::stage::Stage;
+use crate::api::stage::Stage;
 
 #[test]
 fn other_paths_are_not_found() {

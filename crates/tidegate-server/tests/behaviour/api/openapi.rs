@@ -8,7 +8,7 @@ use serde_json::Value;
 use tidegate_server::http::OPENAPI;
 use tidegate_server::http::problem::Code;
 
-use crate::stage::Stage;
+use crate::api::stage::Stage;
 
 static DOCUMENT: LazyLock<Value> = LazyLock::new(|| serde_json::from_str(OPENAPI).expect("it is JSON"));
 

@@ -6,7 +6,7 @@ use serde_json::json;
 use tidegate_server::resp::Door;
 use tidegate_server::resp::throttle::Bucket;
 
-use crate::stage::{Stage, Told, holder};
+use crate::api::stage::{Stage, Told, holder};
 use tidegate_server::tokens::{Pass, Role, Who};
 
 const SALE: &str = r#"{"id": "shop/sale", "description": "flash sale", "items": [

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate::{Catalog, FullStore, Parting, Store};
 use tidegate_server::resp::throttle::{Bucket, Indescribable, MOST_BUCKETS, Throttles, is_reserved};
 
-use crate::stage::{Stage, check, say};
+use crate::resp::stage::{Stage, check, say};
 
 /// 30 in 60 seconds, two seconds each; three at once.
 #[test]
@@ -157,7 +157,7 @@ fn three_of_three(stage: &Stage) -> Throttles {
     for capacity in [5, 2, 9] {
         let described = throttles.described(bucket(capacity)).expect("there is room");
         use_now(stage, described.id());
-        described.used_at(crate::stage::START);
+        described.used_at(crate::resp::stage::START);
     }
     throttles
 }
@@ -188,11 +188,11 @@ fn the_one_that_is_unused_for_longest_is_forgotten_first() {
     throttles
         .described(bucket(2))
         .expect("it is known")
-        .used_at(crate::stage::START.plus(tidegate::Span::ONE_TICK));
+        .used_at(crate::resp::stage::START.plus(tidegate::Span::ONE_TICK));
     throttles
         .described(bucket(5))
         .expect("it is known")
-        .used_at(crate::stage::START.plus(tidegate::Span::from_ticks(2)));
+        .used_at(crate::resp::stage::START.plus(tidegate::Span::from_ticks(2)));
     stage.clock.advance(Duration::from_secs(100));
     throttles.described(bucket(1)).expect("all are fresh");
     assert!(stage.store.get("cl.throttle/9/1/1").is_none());

@@ -15,9 +15,9 @@ use tidegate_server::http::RouteName;
 use tidegate_server::metrics::{Cut, DoorName, MOST_LIMITS, Metrics, ReloadsSoFar};
 use tidegate_server::tokens::Role;
 
-use crate::exposition::Page;
-use crate::openapi;
-use crate::stage::{Stage, holder};
+use crate::api::exposition::Page;
+use crate::api::openapi;
+use crate::api::stage::{Stage, holder};
 
 const LOGIN: &str = r#"{"id": "login", "items": [{"policy": "total", "limit": 3},
                         {"policy": "total", "limit": 2, "per": "key"}]}"#;

@@ -7,7 +7,7 @@ use tidegate_server::resp::frame::{
 };
 use tidegate_testkit::effort::cases;
 
-use crate::stage::encode;
+use crate::resp::stage::encode;
 
 /// Everything that is in these bytes if they come in pieces of these sizes, and what is wrong with them.
 fn read(bytes: &[u8], mut sizes: impl Iterator<Item = usize>) -> (Vec<Vec<Vec<u8>>>, Option<Fault>) {

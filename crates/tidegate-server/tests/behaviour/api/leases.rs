@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::stage::{Stage, Told};
+use crate::api::stage::{Stage, Told};
 
 const SLOTS: &str = r#"{"id": "slots", "items": [{"policy": "concurrency", "limit": 1, "ttl": "30s"}]}"#;
 const TOKENS: &str = r#"{"id": "tokens", "items": [{"policy": "day", "limit": 1000}]}"#;

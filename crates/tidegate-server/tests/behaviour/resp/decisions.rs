@@ -3,7 +3,7 @@
 use tidegate::store::Usage;
 use tidegate::{Catalog, Store};
 
-use crate::stage::{Kind, Manner, OPEN, Stage, check, say};
+use crate::resp::stage::{Kind, Manner, OPEN, Stage, check, say};
 
 #[test]
 fn a_grant_tells_what_is_left_and_a_refusal_when_it_helps() {
@@ -89,8 +89,8 @@ fn keys_are_any_bytes_up_to_their_bound() {
     let stage = Stage::plain();
     let mut session = stage.session();
     let mut ask = |key: &[u8]| {
-        let command = crate::stage::encode(&[b"TG.ACQUIRE", b"login".as_slice(), key, b"5"]);
-        crate::stage::read_aloud(&crate::stage::converse(&mut session, [&command[..]]).0)
+        let command = crate::resp::stage::encode(&[b"TG.ACQUIRE", b"login".as_slice(), key, b"5"]);
+        crate::resp::stage::read_aloud(&crate::resp::stage::converse(&mut session, [&command[..]]).0)
     };
     for key in [b"".as_slice(), b"\0", b"\r\n", b"\xff\xfe", "schlüssel".as_bytes(), &[b'k'; 1024]] {
         assert_eq!(ask(key), "[1, 5, 0, -1, 15001, '', '']", "{key:?}");
@@ -101,8 +101,8 @@ fn keys_are_any_bytes_up_to_their_bound() {
 #[test]
 fn an_id_that_is_no_text_is_an_unknown_limit() {
     let mut session = Stage::plain().session();
-    let command = crate::stage::encode(&[b"TG.PEEK".as_slice(), b"\xff\r\n+OK", b"ada"]);
-    let (said, _) = crate::stage::converse(&mut session, [&command[..]]);
+    let command = crate::resp::stage::encode(&[b"TG.PEEK".as_slice(), b"\xff\r\n+OK", b"ada"]);
+    let (said, _) = crate::resp::stage::converse(&mut session, [&command[..]]);
     assert_eq!(String::from_utf8_lossy(&said), "-NOLIMIT unknown limit '\\xff\\r\\n+OK'\r\n");
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tidegate::Tick;
 use tidegate_server::refusals::{Line, Refusals, Sink};
 
-use crate::stage::Stage;
+use crate::api::stage::Stage;
 
 /// Notes lines down.
 #[derive(Clone, Default)]

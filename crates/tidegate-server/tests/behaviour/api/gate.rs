@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::stage::Stage;
+use crate::api::stage::Stage;
 
 const API: &str =
     r#"{"id": "shop/api", "items": [{"policy": "interval", "limit": 2, "window": "10s", "per": "key"}]}"#;

@@ -6,7 +6,7 @@ use tidegate::{FullStore, Tick};
 use tidegate_server::refusals::{Line, Refusals, Sink};
 use tidegate_server::resp::{Door, Session};
 
-use crate::stage::{Kind, Manner, OPEN, Stage, converse, words};
+use crate::resp::stage::{Kind, Manner, OPEN, Stage, converse, words};
 
 /// Notes lines down.
 #[derive(Clone, Default)]

@@ -2,7 +2,7 @@
 
 use tidegate_server::tokens::Role;
 
-use crate::stage::{Kind, Manner, Stage, Tokens, play, say, words};
+use crate::resp::stage::{Kind, Manner, Stage, Tokens, play, say, words};
 
 const TOKENS: Tokens = Tokens(&[
     ("r", Role::Read, None),

@@ -2,7 +2,7 @@
 
 use tidegate_server::tokens::{Role, Who};
 
-use crate::stage::{Stage, holder};
+use crate::api::stage::{Stage, holder};
 
 const CALLS: [(&str, &str, Role); 17] = [
     ("GET /metrics", "", Role::Read),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 use tidegate_server::tokens::{Pass, Who};
 
-use crate::stage::Stage;
+use crate::api::stage::Stage;
 
 const SALE: &str = r#"{"id": "sale", "items": [{"policy": "total", "limit": 3}, {"policy": "day", "limit": 2, "per": "key"}]}"#;
 const SLOTS: &str = r#"{"id": "slots", "items": [{"policy": "concurrency", "limit": 1, "ttl": "30s"}]}"#;

@@ -11,7 +11,7 @@ use tidegate::{
     Store, Timestamp,
 };
 
-use crate::stage::Stage;
+use crate::api::stage::Stage;
 
 /// Knows its limits and nothing else.
 struct Silent(MapStore);

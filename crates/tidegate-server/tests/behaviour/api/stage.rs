@@ -16,7 +16,7 @@ use tidegate_server::http::Api;
 use tidegate_server::metrics::Metrics;
 use tidegate_server::tokens::{Pass, Role, Who};
 
-use crate::openapi;
+use crate::api::openapi;
 
 /// 2026-01-20T00:00:00Z, a Tuesday.
 pub(crate) const START: Duration = Duration::from_secs(1_768_867_200);

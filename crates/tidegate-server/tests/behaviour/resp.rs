@@ -1,0 +1,11 @@
+//! The RESP door as sessions that are fed and say something, without a socket.
+
+mod admission;
+mod courtesies;
+mod decisions;
+mod frames;
+mod pipelines;
+mod refusals;
+mod replies;
+pub(crate) mod stage;
+mod throttles;
