@@ -25,11 +25,12 @@ pub(crate) use load::generate;
 /// How often every pair is measured.
 const ROUNDS: usize = 3;
 
-/// What the limits of the server are. They refuse nobody: what is measured is a grant, which costs more than a refusal.
+/// What the limits of the server are. They refuse nobody: what is measured is a grant, which costs more than a refusal. A key's
+/// bucket is not full again before it is asked the next time, so that rows stay.
 const LIMITS: &str = "\
 limits:
   - id: api
-    items: [{policy: bucket, limit: 1000000000, window: 1s, burst: 1000000000, per: key}]
+    items: [{policy: bucket, limit: 100000000, window: 1h, burst: 1000000000, per: key}]
   - id: day
     items: [{policy: day, limit: 1000000000, per: key}]
 ";

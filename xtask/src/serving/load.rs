@@ -180,7 +180,7 @@ fn frame(command: &[&str], key: &str) -> Vec<u8> {
     let mut frame = format!("*{}\r\n", command.len());
     for word in command {
         let word = if *word == "key:__rand_int__" { key } else { word };
-        frame.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+        frame += &format!("${}\r\n{word}\r\n", word.len());
     }
     frame.into_bytes()
 }
@@ -211,7 +211,7 @@ impl Line {
         while missing > 0 {
             let length = self.stream.read(&mut self.buffer)?;
             let text = &self.buffer[..length];
-            let heard = text.iter().filter(|byte| **byte == b'\n').count();
+            let heard = text.split(|byte| *byte == b'\n').count() - 1;
             if length == 0 || heard > missing {
                 return Err(format!("not an answer: {}", String::from_utf8_lossy(text)).into());
             }

@@ -42,6 +42,7 @@ pub(crate) fn wide() -> Bounds {
 pub(crate) struct Stage {
     pub(crate) server: Server,
     pub(crate) limiter: Limiter,
+    pub(crate) store: Arc<dyn FullStore>,
     panics_before: usize,
 }
 
@@ -83,12 +84,12 @@ impl Stage {
         let doorman = Arc::new(tokens);
         let metrics = Arc::new(Metrics::new(workers));
         let api = Api::new(Arc::clone(&store), limiter.clone()).metrics(Arc::clone(&metrics));
-        let door = Door::new(store, Arc::clone(&doorman) as _).beside(limiter.clone());
+        let door = Door::new(Arc::clone(&store), Arc::clone(&doorman) as _).beside(limiter.clone());
         let anywhere = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
         let places = Places { http: anywhere, resp: anywhere, workers };
         let server = Server::start(Service { api, door, doorman, metrics }, &places, bounds)
             .expect("there are free ports");
-        Stage { server, limiter, panics_before: PANICS.load(Ordering::SeqCst) }
+        Stage { server, limiter, store, panics_before: PANICS.load(Ordering::SeqCst) }
     }
 
     pub(crate) fn http_address(&self) -> SocketAddr {

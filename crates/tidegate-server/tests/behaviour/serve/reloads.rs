@@ -1,0 +1,131 @@
+//! A storm of reloads under load: nobody's request fails, nothing that was counted is lost, and once a reload is acknowledged
+//! nothing is decided by what was before it.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use tidegate::ManualClock;
+use tidegate_server::reload::Reloader;
+use tidegate_server::rules::Rules;
+
+use super::stage::{Client, Stage, acquire, post, wide};
+use crate::resp::stage::START;
+
+/// How many edits there are.
+const EDITS: u64 = 1_000;
+
+/// How many requests each client has on its way at once.
+const DEPTH: usize = 16;
+
+/// The file as it says after so many edits. `sold` counts what everybody takes and is edited every time; `left` and `right` always say
+/// the same; a limit comes and goes.
+fn written(edit: u64) -> String {
+    let most = 1_000_000_000 + edit;
+    let sometimes =
+        if edit.is_multiple_of(2) { "  - {id: sometimes, items: [{policy: total, limit: 1}]}\n" } else { "" };
+    format!(
+        "limits:\n\
+         \x20 - {{id: sold, description: edit {edit}, items: [{{policy: total, limit: {most}}}, {{policy: total, limit: {most}, per: key}}]}}\n\
+         \x20 - {{id: left, items: [{{policy: total, limit: {most}}}]}}\n\
+         \x20 - {{id: right, items: [{{policy: total, limit: {most}}}]}}\n{sometimes}"
+    )
+}
+
+/// The file that is edited, always by renaming another over it, and whoever reads it.
+struct Author {
+    path: PathBuf,
+    reloader: Reloader,
+}
+
+impl Author {
+    fn of(stage: &Stage) -> Author {
+        let path =
+            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("storm-{}.yaml", std::process::id()));
+        let rules = Arc::new(Rules::new(Arc::clone(&stage.store)));
+        let reloader = Reloader::new(&path, rules, ManualClock::at(START));
+        Author { path, reloader }
+    }
+
+    fn edit(&self, edit: u64) {
+        let draft = self.path.with_extension("draft");
+        fs::write(&draft, written(edit)).expect("a file");
+        fs::rename(&draft, &self.path).expect("a file");
+        let outcome = self.reloader.reload_now();
+        assert!(outcome.result.is_ok(), "edit {edit}: {outcome:?}");
+    }
+}
+
+/// Asks over RESP until it is enough; how often it was granted.
+fn takes_by_resp(mut client: Client, name: &str, is_enough: &AtomicBool) -> u64 {
+    let mut granted = 0;
+    while !is_enough.load(Ordering::Relaxed) {
+        let batch: Vec<u8> =
+            (0..DEPTH).flat_map(|_| crate::resp::stage::words(&format!("TG.ACQUIRE sold {name}"))).collect();
+        client.say(&batch);
+        for _ in 0..DEPTH {
+            let reply = client.reply().expect("a reply");
+            assert!(reply.starts_with("[1, "), "{reply}");
+            granted += 1;
+        }
+    }
+    granted
+}
+
+/// The same over HTTP, and beside it looks at two limits that always say the same.
+fn takes_by_http(mut client: Client, name: &str, is_enough: &AtomicBool) -> u64 {
+    let both = post("/v1/peek", r#"{"asks":[{"limit_id":"left"},{"limit_id":"right"}]}"#);
+    let one = acquire("sold", name);
+    let mut granted = 0;
+    while !is_enough.load(Ordering::Relaxed) {
+        let answer = client.ask(&one);
+        assert_eq!((answer.status, answer.json()["allowed"].as_bool()), (200, Some(true)), "{answer:?}");
+        granted += 1;
+        let json = client.ask(&both).json();
+        assert_eq!(
+            json["readings"][0]["limit"], json["readings"][1]["limit"],
+            "an edit was met by halves: {json}"
+        );
+    }
+    granted
+}
+
+#[test]
+fn a_storm_of_edits_loses_nothing_and_stops_nobody() {
+    let stage = Stage::with("limits: []", wide(), tidegate_server::tokens::Tokens::not_needed());
+    let author = Author::of(&stage);
+    author.edit(0);
+    let (is_enough, granted) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for number in 0..2 {
+            let (by_resp, by_http) = (stage.resp(), stage.http());
+            let (is_enough, granted) = (&is_enough, &granted);
+            scope.spawn(move || {
+                granted.fetch_add(takes_by_resp(by_resp, &format!("r{number}"), is_enough), Ordering::Relaxed)
+            });
+            scope.spawn(move || {
+                granted.fetch_add(takes_by_http(by_http, &format!("h{number}"), is_enough), Ordering::Relaxed)
+            });
+        }
+        let (mut resp, mut http) = (stage.resp(), stage.http());
+        for edit in 1..=EDITS {
+            author.edit(edit);
+            // What was acknowledged is in force at both doors.
+            let most = 1_000_000_000 + edit;
+            let reply = resp.tell("TG.PEEK left somebody");
+            assert!(reply.starts_with(&format!("[1, {most}, ")), "edit {edit}: {reply}");
+            let answer = http.ask(&post("/v1/peek", r#"{"limit_id":"sometimes"}"#));
+            assert_eq!(answer.status, if edit.is_multiple_of(2) { 200 } else { 404 }, "edit {edit}");
+        }
+        is_enough.store(true, Ordering::Relaxed);
+    });
+    let granted = granted.into_inner();
+    assert!(granted > 0, "somebody asked meanwhile");
+    let usage = stage.http().ask(b"GET /v1/limits/sold/usage HTTP/1.1\r\nHost: h\r\n\r\n").json();
+    assert_eq!(usage["policy_status"][0]["current_count"], granted, "{usage}");
+    assert_eq!(author.reloader.last_outcome().succeeded, EDITS + 1);
+    fs::remove_file(&author.path).expect("a file");
+    stage.end();
+}
