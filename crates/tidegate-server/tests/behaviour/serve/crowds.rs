@@ -4,7 +4,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::resp::stage::words;
 use crate::serve::slow::resident;
-use crate::serve::stage::{Client, Stage, acquire, wide};
+use crate::serve::stage::{Client, Stage, reply_length, wide};
 
 /// How many there are, if the system has as many sockets; both ends of each are here.
 const MANY: usize = 10_000;
@@ -51,26 +51,23 @@ fn ten_thousand_connections_that_say_nothing_cost_little() {
 #[test]
 fn who_asked_for_much_once_keeps_little_afterwards() {
     // Buffers belong to the worker. A connection that was busy once must not keep them for the rest of its life.
+    const ASKS: usize = 1_024;
     let stage = Stage::new(wide());
-    let count = possible().min(500);
-    let asks = words("TG.ACQUIRE free ada").repeat(1_024);
-    let requests = acquire("free", "ada").repeat(200);
-    let busy = |number: usize| -> Client {
-        if number.is_multiple_of(2) {
-            let mut client = stage.resp();
-            client.say(&asks);
-            (0..1_024).for_each(|_| drop(client.reply().expect("a reply")));
-            client
-        } else {
-            let mut client = stage.http();
-            client.say(&requests);
-            (0..200).for_each(|_| drop(client.answer().expect("an answer")));
-            client
-        }
+    let count = possible().min(1_000);
+    let ask = words("TG.PEEK free ada");
+    let mut first = stage.resp();
+    first.say(&ask);
+    let length = first.hear_until(|heard| reply_length(heard).map(|length| (length, length)));
+    let (asks, length) = (ask.repeat(ASKS), ASKS * length.expect("a reply"));
+    let busy = || {
+        let mut client = stage.resp();
+        client.say(&asks);
+        client.hear_until(|heard| (heard.len() == length).then_some(((), length))).expect("all replies");
+        client
     };
-    let (_first, _second) = (busy(0), busy(1));
+    let _others: Vec<Client> = (0..10).map(|_| busy()).collect();
     let before = resident();
-    let all: Vec<Client> = (0..count).map(busy).collect();
+    let all: Vec<Client> = (0..count).map(|_| busy()).collect();
     let each = resident().saturating_sub(before) / count;
     assert!(each <= 4 * BYTES_EACH, "{each} bytes for each of {count}");
     drop(all);
