@@ -3,6 +3,7 @@
 //! | command                    | does                                                                |
 //! |----------------------------|---------------------------------------------------------------------|
 //! | `cargo xtask test`         | everything that must be green: what is needed, every test, tidiness |
+//! | `cargo xtask clients`      | fetches the client libraries that tests speak through               |
 //! | `cargo xtask tidy`         | the rules of the house that a compiler does not hold                |
 //! | `cargo xtask mutants`      | plants known mistakes and shows that a test notices each            |
 //! | `cargo xtask loom`         | tries every order of events in the models of the table              |
@@ -18,6 +19,7 @@
 #![allow(clippy::disallowed_methods, reason = "a chore times its steps; nothing here decides about limits")]
 
 mod bench;
+mod clients;
 mod instructions;
 mod models;
 mod mutants;
@@ -42,6 +44,7 @@ usage: cargo xtask <chore>
 
   test [--long]          install what is missing, run every test, then tidy; --long gives property tests more cases,
                          and runs the models
+  clients                only install what is missing, so that `cargo test` finds it
   tidy                   check the rules of the house
   mutants [--only NAME]  plant the mistakes listed in xtask/mutants.txt and see that tests notice
   loom                   try every order of events in the models of the memory store's table
@@ -53,6 +56,7 @@ usage: cargo xtask <chore>
 #[derive(Debug, PartialEq, Eq)]
 enum Chore {
     Test(Length),
+    Clients,
     Tidy,
     Mutants {
         only: Option<String>,
@@ -71,6 +75,7 @@ impl Chore {
         match words {
             ["test"] => Ok(Chore::Test(Length::Usual)),
             ["test", "--long"] => Ok(Chore::Test(Length::Long)),
+            ["clients"] => Ok(Chore::Clients),
             ["tidy"] => Ok(Chore::Tidy),
             ["mutants"] => Ok(Chore::Mutants { only: None }),
             ["mutants", "--only", name] => Ok(Chore::Mutants { only: Some((*name).to_owned()) }),
@@ -89,6 +94,7 @@ impl Chore {
     fn run(self) -> Outcome {
         match self {
             Chore::Test(length) => suite::run(length),
+            Chore::Clients => clients::run(),
             Chore::Tidy => tidy::run(),
             Chore::Mutants { only } => mutants::run(only.as_deref()),
             Chore::Loom => models::run().map(|_| ()),
@@ -131,6 +137,7 @@ mod tests {
     fn every_line_of_the_usage_is_understood() {
         assert_eq!(Chore::parse(&["test"]), Ok(Chore::Test(Length::Usual)));
         assert_eq!(Chore::parse(&["test", "--long"]), Ok(Chore::Test(Length::Long)));
+        assert_eq!(Chore::parse(&["clients"]), Ok(Chore::Clients));
         assert_eq!(Chore::parse(&["tidy"]), Ok(Chore::Tidy));
         assert_eq!(Chore::parse(&["mutants"]), Ok(Chore::Mutants { only: None }));
         assert_eq!(Chore::parse(&["loom"]), Ok(Chore::Loom));

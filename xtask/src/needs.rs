@@ -6,31 +6,56 @@
 
 use std::process::Command;
 
-use crate::process::{exists, run_shown};
+use crate::process::{exists, run_shown, succeeds};
 use crate::{Outcome, process};
 
 /// A program that must be there.
 #[derive(Debug)]
 struct Need {
     program: &'static str,
+    /// With these arguments it succeeds if it has all that is needed of it; none if it need only be there.
+    proof: &'static [&'static str],
     /// The Debian packages that bring it.
     packages: &'static [&'static str],
     /// What it is for, to finish the sentence "needed to …".
     purpose: &'static str,
 }
 
-const NEEDS: &[Need] = &[Need {
-    program: "cc",
-    packages: &["gcc", "libc6-dev"],
-    purpose: "link Rust programs and build C parts of dependencies",
-}];
+const NEEDS: &[Need] = &[
+    Need {
+        program: "cc",
+        proof: &[],
+        packages: &["gcc", "libc6-dev"],
+        purpose: "link Rust programs and build C parts of dependencies",
+    },
+    Need {
+        program: "curl",
+        // One that was built without HTTP/2 does not know the option.
+        proof: &["--http2-prior-knowledge", "--version"],
+        packages: &["curl"],
+        purpose: "call the server over HTTP/1.0, HTTP/1.1 and HTTP/2",
+    },
+    Need {
+        program: "redis-cli",
+        proof: &[],
+        packages: &["redis-tools"],
+        purpose: "call the server over RESP",
+    },
+    Need {
+        program: "python3",
+        // Debian packs the module that fills a virtual environment apart from Python itself.
+        proof: &["-c", "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))"],
+        packages: &["python3", "python3-venv"],
+        purpose: "run client libraries in a virtual environment (3.10 or later, with venv and ensurepip)",
+    },
+];
 
 /// What the benchmark of the service is made with. Nothing else needs them.
 const BENCH_NEEDS: &[Need] = &[
-    Need { program: "redis-server", packages: &["redis-server"], purpose: "measure Redis" },
-    Need { program: "redis-benchmark", packages: &["redis-tools"], purpose: "ask over RESP" },
-    Need { program: "nginx", packages: &["nginx-light"], purpose: "measure nginx" },
-    Need { program: "wrk", packages: &["wrk"], purpose: "ask over HTTP" },
+    Need { program: "redis-server", proof: &[], packages: &["redis-server"], purpose: "measure Redis" },
+    Need { program: "redis-benchmark", proof: &[], packages: &["redis-tools"], purpose: "ask over RESP" },
+    Need { program: "nginx", proof: &[], packages: &["nginx-light"], purpose: "measure nginx" },
+    Need { program: "wrk", proof: &[], packages: &["wrk"], purpose: "ask over HTTP" },
 ];
 
 /// Who runs this and where: what may be done about a missing program.
@@ -68,6 +93,15 @@ fn meet_all(needs: &'static [Need]) -> Outcome {
     install(&missing, needs)
 }
 
+impl Need {
+    fn is_met(&self) -> bool {
+        match self.proof {
+            [] => exists(self.program),
+            proof => succeeds(Command::new(self.program).args(proof)),
+        }
+    }
+}
+
 fn install(wanted: &[&Need], needs: &'static [Need]) -> Outcome {
     for arguments in [vec!["update", "-q"], install_arguments(wanted)] {
         let mut command = Command::new("apt-get");
@@ -82,7 +116,7 @@ fn install(wanted: &[&Need], needs: &'static [Need]) -> Outcome {
 }
 
 fn missing(needs: &'static [Need]) -> Vec<&'static Need> {
-    needs.iter().filter(|need| !exists(need.program)).collect()
+    needs.iter().filter(|need| !need.is_met()).collect()
 }
 
 fn install_arguments(missing: &[&Need]) -> Vec<&'static str> {
@@ -123,7 +157,8 @@ fn is_root() -> bool {
 mod tests {
     use super::*;
 
-    const FROB: Need = Need { program: "frob", packages: &["libfrob", "frob-bin"], purpose: "frobnicate" };
+    const FROB: Need =
+        Need { program: "frob", proof: &[], packages: &["libfrob", "frob-bin"], purpose: "frobnicate" };
 
     #[test]
     fn advice_names_the_program_the_purpose_and_the_packages() {
@@ -132,6 +167,15 @@ mod tests {
             assert!(text.contains(part), "{part} is not in: {text}");
         }
         assert!(advice(&[&FROB], Power::NotDebian).contains("no apt-get"));
+    }
+
+    #[test]
+    fn a_program_that_is_there_but_lacks_something_is_missing() {
+        let shell = |proof| Need { program: "sh", proof, ..FROB };
+        assert!(shell(&["-c", "exit 0"]).is_met());
+        assert!(!shell(&["-c", "exit 1"]).is_met());
+        assert!(shell(&[]).is_met());
+        assert!(!FROB.is_met());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use crate::process::{run_shown, succeeds};
-use crate::{Outcome, models, needs, tidy};
+use crate::{Outcome, clients, models, needs, tidy};
 
 /// How much work the property tests are given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +30,7 @@ pub(crate) struct Tally {
 pub(crate) fn run(length: Length) -> Outcome {
     let began = Instant::now();
     step("preflight", needs::meet)?;
+    step("client libraries", clients::prepare)?;
     let mut tally = step("tests", || tests(length))?;
     match length {
         Length::Long => tally = tally.plus(step("models", models::run)?),

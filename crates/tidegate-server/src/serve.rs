@@ -262,6 +262,7 @@ impl Over {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::problem::{Code, Problem};
 
     #[test]
     fn who_is_turned_away_gets_a_whole_answer() {
@@ -269,6 +270,7 @@ mod tests {
         let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
         assert!(head.contains(&format!("content-length: {}", body.len())), "{}", body.len());
         let json: serde_json::Value = serde_json::from_str(body).expect("JSON");
-        assert_eq!(json["code"], "overloaded");
+        let problem = Problem::new(Code::Overloaded, "there is no room now; try again soon").into_response();
+        assert_eq!(json, serde_json::from_slice::<serde_json::Value>(problem.body()).expect("JSON"));
     }
 }

@@ -4,6 +4,7 @@
 //! what the process writes.
 
 mod check;
+mod clients;
 mod completions;
 mod docs;
 mod pipe;

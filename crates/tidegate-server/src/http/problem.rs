@@ -74,6 +74,8 @@ codes! {
     StoreUnavailable = "store_unavailable", SERVICE_UNAVAILABLE, "The store cannot answer";
     /// The server starts, or is about to end.
     NotReady = "not_ready", SERVICE_UNAVAILABLE, "Not ready";
+    /// There are too many connections. Said by whoever listens, before anything is read.
+    Overloaded = "overloaded", SERVICE_UNAVAILABLE, "Too many connections";
 }
 
 /// What is wrong with one field.

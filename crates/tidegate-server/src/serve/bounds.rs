@@ -11,6 +11,9 @@ pub const MOST_FIELDS: usize = 64;
 /// The longest body that is read together with its head. Longer ones, up to the door's bound, are read by the general way.
 pub const LARGEST_PLAIN_BODY: usize = 48 * 1024;
 
+/// How much of a body that nobody wants is read and thrown away, so that whoever sends it hears the answer.
+pub const MOST_DISCARDED: usize = 16 * 1024 * 1024;
+
 /// The most calls that may be open at once on one HTTP/2 connection.
 pub const MOST_STREAMS: u32 = 128;
 

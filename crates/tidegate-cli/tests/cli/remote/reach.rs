@@ -31,7 +31,7 @@ fn is_whole(said: &[u8]) -> bool {
     let said = String::from_utf8_lossy(said);
     let Some((head, body)) = said.split_once("\r\n\r\n") else { return false };
     let fields = head.lines().filter_map(|line| line.split_once(": "));
-    let length =
+    let mut length =
         fields.filter(|(name, _)| name.eq_ignore_ascii_case("content-length")).map(|(_, length)| length);
     body.len() >= length.next_back().map_or(0, |length| length.parse().expect("a length"))
 }

@@ -12,10 +12,11 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Poll, ready};
 
-use ::http::{HeaderValue, Request, Response, header::CONNECTION};
+use ::http::header::{CONNECTION, CONTENT_LENGTH};
+use ::http::{HeaderValue, Method, Request, Response};
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -29,7 +30,7 @@ use crate::http::LARGEST_BODY;
 use crate::http::problem::{Code, Problem};
 use crate::metrics::Cut;
 use crate::serve::Over;
-use crate::serve::bounds::{FAREWELL, LARGEST_HEAD, MOST_FIELDS, MOST_STREAMS};
+use crate::serve::bounds::{FAREWELL, LARGEST_HEAD, MOST_DISCARDED, MOST_FIELDS, MOST_STREAMS};
 use crate::serve::watch::{Interruption, Midst, Watch};
 use crate::serve::worker::Worker;
 use crate::tokens::Who;
@@ -140,12 +141,19 @@ fn over(done: &hyper::Result<()>) -> Over {
 }
 
 async fn answer(request: Request<Incoming>, address: IpAddr, worker: &Worker) -> Response<Bytes> {
-    let (head, body) = request.into_parts();
+    let (head, mut body) = request.into_parts();
+    let is_head = head.method == Method::HEAD;
+    let patience = worker.house.bounds.request;
     let who = worker.house.who(&head.headers, address);
     // What a stranger sends is not worth the memory: no answer to them depends on it.
-    let wanted =
-        async { if matches!(who, Ok(Who::Known(_))) { collected(body).await } else { Some(Bytes::new()) } };
-    let Ok(body) = tokio::time::timeout(worker.house.bounds.request, wanted).await else {
+    let wanted = async {
+        if matches!(who, Ok(Who::Known(_))) { collected(&mut body).await } else { Some(Bytes::new()) }
+    };
+    let heard = tokio::time::timeout(patience, wanted).await;
+    if head.version == ::http::Version::HTTP_2 && !body.is_end_stream() {
+        tokio::spawn(tokio::time::timeout(patience, discarded(body)));
+    }
+    let Ok(body) = heard else {
         let mut response =
             Problem::new(Code::RequestTimeout, "the body did not come in time").into_response();
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -155,11 +163,18 @@ async fn answer(request: Request<Incoming>, address: IpAddr, worker: &Worker) ->
     let start = worker.stopwatch.raw();
     let answered = worker.house.answered_to(Request::from_parts(head, body), who).await;
     worker.counts.http_answered(&answered, worker.since(start));
-    answered.response
+    if is_head { without_body(answered.response) } else { answered.response }
+}
+
+/// What `HEAD` is answered: everything but the body. Of HTTP/1 hyper knows this by itself.
+fn without_body(mut response: Response<Bytes>) -> Response<Bytes> {
+    let body = std::mem::take(response.body_mut());
+    response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+    response
 }
 
 /// The whole body, or as much of it as shows that it is too large. `None` if it makes no sense.
-async fn collected(mut body: Incoming) -> Option<Bytes> {
+async fn collected(body: &mut Incoming) -> Option<Bytes> {
     let mut whole = BytesMut::new();
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame.ok()?.into_data() {
@@ -170,4 +185,16 @@ async fn collected(mut body: Incoming) -> Option<Bytes> {
         }
     }
     Some(whole.freeze())
+}
+
+/// Reads on for a while what nobody wants, while it is answered. Otherwise the call would be reset behind its answer, as HTTP/2
+/// has it, and many clients take that for a failure and never look at the answer.
+async fn discarded(mut body: Incoming) {
+    let mut length = 0;
+    while let Some(Ok(frame)) = body.frame().await {
+        length += frame.data_ref().map_or(0, Bytes::len);
+        if length > MOST_DISCARDED {
+            break;
+        }
+    }
 }

@@ -57,6 +57,13 @@ fn operations(path: &str) -> Option<(&'static str, &'static Value)> {
         .map(|(template, operations)| (template.as_str(), operations))
 }
 
+/// What a reference leads to, or the value itself.
+fn resolved(value: &Value) -> &Value {
+    let Some(reference) = value["$ref"].as_str() else { return value };
+    let place = reference.strip_prefix('#').expect("references stay in the document");
+    DOCUMENT.pointer(place).unwrap_or_else(|| panic!("{reference} leads nowhere"))
+}
+
 #[test]
 fn the_door_knows_every_path_of_the_document() {
     let stage = Stage::empty();
@@ -90,7 +97,7 @@ fn every_code_is_in_the_document() {
         let status = code.status().as_u16().to_string();
         let told = DOCUMENT["paths"].as_object().expect("paths").values().any(|operations| {
             METHODS.iter().any(|method| {
-                let about = &operations[method]["responses"][&status]["description"];
+                let about = &resolved(&operations[method]["responses"][&status])["description"];
                 about.as_str().is_some_and(|about| about.contains(&word))
             })
         });
@@ -99,15 +106,20 @@ fn every_code_is_in_the_document() {
 }
 
 #[test]
-fn every_schema_that_is_named_is_there_and_used() {
-    let schemas = DOCUMENT["components"]["schemas"].as_object().expect("schemas");
-    let named: Vec<_> =
-        OPENAPI.split("#/components/schemas/").skip(1).filter_map(|rest| rest.split('"').next()).collect();
-    for name in &named {
-        assert!(schemas.contains_key(*name), "{name} is not there");
-    }
-    for name in schemas.keys() {
-        assert!(named.contains(&name.as_str()), "{name} is not used");
+fn everything_that_is_named_is_there_and_used() {
+    for kind in ["schemas", "responses", "parameters", "headers"] {
+        let there = DOCUMENT["components"][kind].as_object().expect("a list");
+        let named: Vec<_> = OPENAPI
+            .split(&format!("#/components/{kind}/"))
+            .skip(1)
+            .filter_map(|rest| rest.split('"').next())
+            .collect();
+        for name in &named {
+            assert!(there.contains_key(*name), "{kind}: {name} is not there");
+        }
+        for name in there.keys() {
+            assert!(named.contains(&name.as_str()), "{kind}: {name} is not used");
+        }
     }
 }
 
@@ -133,6 +145,27 @@ fn what_a_limit_may_have_is_what_a_file_may_have() {
             words(&file["$defs"]["limit"]["properties"][field]),
             "{field}"
         );
+    }
+}
+
+/// What is put is read by the reader of files, so one description must be the other.
+#[test]
+fn a_limit_is_put_as_it_is_written_in_a_file() {
+    let file = tidegate::file::schema();
+    for (here, there) in [("LimitSpec", "limit"), ("ItemSpec", "item"), ("OverrideSpec", "override")] {
+        let text = file["$defs"][there].to_string();
+        let text = text.replace("#/$defs/item", "#/components/schemas/ItemSpec");
+        let text = text.replace("#/$defs/override", "#/components/schemas/OverrideSpec");
+        let mut written: Value = serde_json::from_str(&text).expect("it is JSON");
+        let mut put = DOCUMENT["components"]["schemas"][here].clone();
+        if here == "LimitSpec" {
+            // Where the path says the id, it may be left out.
+            written["required"] = serde_json::json!(["items"]);
+            let put = put.as_object_mut().expect("a schema");
+            put.remove("description").expect("words for people");
+            put.remove("examples").expect("an example");
+        }
+        assert_eq!(put, written, "{here}");
     }
 }
 

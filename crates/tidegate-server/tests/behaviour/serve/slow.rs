@@ -37,9 +37,9 @@ fn who_drips_a_request_is_cut_off() {
         b"POST /v1/peek HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP/1.1\r\n";
     is_cut_off_while_it_drips(stage.http(), b"GET / HTTP/1.1\r\nX: ", b"x");
     is_cut_off_while_it_drips(stage.http(), plain_body, b"x");
-    assert_eq!(stage.cuts("http", "slow_request"), 2);
+    stage.has_cut("http", "slow_request", 2);
     is_cut_off_while_it_drips(stage.http(), after_chunks, b"x");
-    assert_eq!(stage.cuts("http", "slow_request"), 3);
+    stage.has_cut("http", "slow_request", 3);
     let mut both = acquire("free", "ada");
     both.extend(b"GET / HTT");
     is_cut_off_while_it_drips(stage.http(), &both, b"x");
@@ -48,7 +48,7 @@ fn who_drips_a_request_is_cut_off() {
     let mut both = words("PING");
     both.extend(b"*1\r\n$4\r\nP");
     is_cut_off_while_it_drips(stage.resp(), &both, b"");
-    assert_eq!(stage.cuts("resp", "slow_request"), 3);
+    stage.has_cut("resp", "slow_request", 3);
     stage.is_well();
     stage.end();
 }
@@ -102,7 +102,8 @@ fn who_says_nothing_is_cut_off() {
     http.is_cut_off();
     resp.is_cut_off();
     chunks.is_cut_off();
-    assert_eq!((stage.cuts("http", "idle"), stage.cuts("resp", "idle")), (3, 2));
+    stage.has_cut("http", "idle", 3);
+    stage.has_cut("resp", "idle", 2);
     stage.end();
 }
 
@@ -113,7 +114,7 @@ fn a_second_of_http_2_without_a_call_is_idle_too() {
     client.say(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
     let said = client.rest();
     assert!(!said.is_empty(), "it says its settings, and that it goes");
-    assert_eq!(stage.cuts("http", "idle"), 1);
+    stage.has_cut("http", "idle", 1);
     stage.end();
 }
 
@@ -164,8 +165,8 @@ fn who_asks_much_and_reads_nothing_is_cut_off() {
     }
     let grown = resident().saturating_sub(before);
     assert!(grown < MOST_KEPT_FOR_THE_DEAF, "{grown} bytes");
-    assert_eq!(stage.cuts("http", "slow_reader"), 2);
-    assert_eq!(stage.cuts("resp", "slow_reader"), 2);
+    stage.has_cut("http", "slow_reader", 2);
+    stage.has_cut("resp", "slow_reader", 2);
     stage.end();
 }
 

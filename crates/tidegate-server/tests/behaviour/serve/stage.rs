@@ -145,6 +145,13 @@ impl Stage {
         line.parse().expect("a number")
     }
 
+    /// So many connections were cut off at this door for this reason, when those are counted of which the client knows.
+    #[track_caller]
+    pub(crate) fn has_cut(&self, door: &str, reason: &str, times: u64) {
+        self.until("as many are counted", |stage| stage.cuts(door, reason) >= times);
+        assert_eq!(self.cuts(door, reason), times, "{door}, {reason}");
+    }
+
     /// Ends the server.
     #[track_caller]
     pub(crate) fn end(self) {
