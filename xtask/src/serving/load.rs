@@ -180,7 +180,7 @@ fn frame(command: &[&str], key: &str) -> Vec<u8> {
     let mut frame = format!("*{}\r\n", command.len());
     for word in command {
         let word = if *word == "key:__rand_int__" { key } else { word };
-        frame += &format!("${}\r\n{word}\r\n", word.len());
+        frame.extend(["$", &word.len().to_string(), "\r\n", word, "\r\n"]);
     }
     frame.into_bytes()
 }
