@@ -14,6 +14,7 @@ pub(crate) enum Measure {
     ShareOfGovernor,
     BytesPerKey,
     MebibytesGrown,
+    Milliseconds,
     /// How often something was said that is not so.
     Wrong,
 }
@@ -96,6 +97,7 @@ impl Measure {
             Measure::ShareOfGovernor => "share_of_governor",
             Measure::BytesPerKey => "bytes_per_key",
             Measure::MebibytesGrown => "mebibytes_grown",
+            Measure::Milliseconds => "milliseconds",
             Measure::Wrong => "wrong",
         }
     }
@@ -113,6 +115,7 @@ impl fmt::Display for Bar {
             }
             Measure::BytesPerKey => write!(f, "{scenario}: {figure:.1} bytes per key")?,
             Measure::MebibytesGrown => write!(f, "{scenario}: grew by {figure:.1} MiB")?,
+            Measure::Milliseconds => write!(f, "{scenario}: {figure:.2} ms of own time")?,
             Measure::Wrong => write!(f, "{scenario}: {figure:.0} times")?,
         }
         let word = self.word();

@@ -5,6 +5,8 @@
 //! | `bucket`, fresh in a tenth of a second | everybody is granted, and whoever asks too often is refused in time: nothing is by rule |
 //! | `day` | once there is no room new keys are refused by rule; keys that were there before are counted as ever |
 //!
+//! How long the slowest decision takes is looked at once more by itself ([`crate::pace`]).
+//!
 //! Beside it somebody asks another limit of the same store, with keys that were there before and with new ones, and must not
 //! notice. Handles do not tell what was answered by rule; one question in a thousand goes by the store's door, which does.
 
@@ -21,7 +23,10 @@ use crate::{Failure, in_a_child};
 /// What this scenario's child is called.
 pub(crate) const CHILD: &str = "flood";
 
-const ROOM: usize = 64 << 20;
+/// What is flooded.
+pub(crate) const RULES: [&str; 2] = ["bucket", "day"];
+
+pub(crate) const ROOM: usize = 64 << 20;
 /// What a process may grow by beside the store's rows: code, stacks, the allocator's own.
 const BESIDE_ROWS: usize = 4 << 20;
 /// The most of it that there is without a single row, and what a thread keeps for moving rows, in mebibytes.
@@ -60,7 +65,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     // Fewer would not fill the store.
     let keys = if args.effort == Effort::Quick { args.flood_keys / 16 } else { args.flood_keys };
     report.head(&format!("{keys} keys against {} MiB", ROOM >> 20), &COLUMNS.map(|column| column.1));
-    for rule in ["bucket", "day"] {
+    for rule in RULES {
         let object = in_a_child(CHILD, &[rule.to_owned(), keys.to_string()])?;
         let cells = COLUMNS.map(|(name, _)| match &object[name] {
             Value::String(text) => text.clone(),
@@ -69,7 +74,16 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         report.row(&cells, &object);
         bars(rule, &object, report);
     }
-    Ok(())
+    crate::pace::run(keys, report)
+}
+
+/// The rule of this name, as it is flooded.
+pub(crate) fn rule_of(name: &str) -> Result<Rule, Failure> {
+    match name {
+        "bucket" => Ok(Rule::BRIEF),
+        "day" => Ok(Rule::Day(A_DAY)),
+        _ => Err("no such rule".into()),
+    }
 }
 
 fn bars(rule: &str, object: &Value, report: &mut Report) {
@@ -99,11 +113,8 @@ fn bars(rule: &str, object: &Value, report: &mut Report) {
 /// Floods a store, and says what it said and cost.
 pub(crate) fn child(case: &[String]) -> Result<Value, Failure> {
     let [rule, keys] = case else { return Err("a case has two words".into()) };
-    let (kind, keep) = match rule.as_str() {
-        "bucket" => (Rule::BRIEF, Keep::Briefly),
-        "day" => (Rule::Day(A_DAY), Keep::ForTheDay),
-        _ => return Err("no such rule".into()),
-    };
+    let kind = rule_of(rule)?;
+    let keep = if kind == Rule::BRIEF { Keep::Briefly } else { Keep::ForTheDay };
     let count: u64 = keys.parse()?;
     let (clock, before) = (SystemClock::new(), machine::resident_bytes());
     let day = || clock.now().ticks() / NANOSECONDS_A_DAY;

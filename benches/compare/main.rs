@@ -23,6 +23,7 @@ mod decisions;
 mod flood;
 mod growth;
 mod memory;
+mod pace;
 mod peers;
 mod report;
 
@@ -49,6 +50,7 @@ fn run(args: &Args) -> Result<(), Failure> {
         let answer = match case.split_first() {
             Some((scenario, case)) if scenario == memory::CHILD => memory::child(case)?,
             Some((scenario, case)) if scenario == flood::CHILD => flood::child(case)?,
+            Some((scenario, case)) if scenario == pace::CHILD => pace::child(case)?,
             _ => return Err("no such case".into()),
         };
         println!("{answer}");

@@ -66,6 +66,12 @@ impl Budget {
         self.rows.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// Whether there are that many bytes left.
+    pub(super) fn has(&self, bytes: usize) -> bool {
+        self.taken().saturating_add(bytes) <= self.most
+            && self.whole.as_ref().is_none_or(|whole| whole.has(bytes))
+    }
+
     /// Takes bytes, if there are that many left.
     pub(super) fn take(&self, bytes: usize) -> bool {
         // Whoever has none left does not reach into everybody's.

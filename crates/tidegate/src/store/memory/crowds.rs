@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::{ItemSpec, Limit, LimitSpec, Policy, Tick, Timestamp};
+use tidegate_core::decide::decide;
+use tidegate_core::{Intent, ItemSpec, Limit, LimitSpec, Line, Load, Policy, Row, Tick, Timestamp};
 
 use super::budget::Budget;
 use super::gallery::Gallery;
 use super::leaf::{Leaf, Means, Reserved};
 use super::line::{Look, Tag};
 use super::quick::{self, Plea, Quick};
-use super::rows::begin;
+use super::rows::{Missing, begin, with_row};
 use super::tenant::Tenant;
 use crate::store::deciding::Room;
 
@@ -26,9 +27,39 @@ fn after(time: Duration) -> Timestamp {
 fn tenant(most_keys: Option<u64>) -> Tenant {
     let item = ItemSpec::of(Policy::Interval { window: WINDOW }, 5).per_key();
     let spec = LimitSpec { max_keys: most_keys, ..LimitSpec::named("crowd").with(item) };
+    tenant_of(spec, HALF_A_STORE)
+}
+
+/// A limit that may take so many bytes.
+fn tenant_of(spec: LimitSpec, bytes: usize) -> Tenant {
     let limit = Arc::new(Limit::new(spec, Tick::NANOSECOND).expect("it makes sense"));
-    let whole = Arc::new(Budget::new(2 * HALF_A_STORE));
+    let whole = Arc::new(Budget::new(2 * bytes));
     Tenant::new(&limit, 1, 0, [1, 2], &whole, Gallery::new().place(), START)
+}
+
+/// Two items for each key, neither of which becomes fresh: no row fits a cell.
+fn wide_tenant(bytes: usize) -> Tenant {
+    let item = |limit| ItemSpec {
+        name: Some(format!("at-most-{limit}")),
+        ..ItemSpec::of(Policy::Total, limit).per_key()
+    };
+    tenant_of(LimitSpec::named("crowd").with(item(5)).with(item(50)), bytes)
+}
+
+/// Whether a key found a place for a row at full width. It is charged.
+fn comes_wide(tenant: &Tenant, number: u64) -> bool {
+    with_row(tenant, Some(&number.to_le_bytes()), START, Missing::Made, |edition, seat, row, now| {
+        let line = Line { limit: &edition.limit, seat, row, load: Load::of(1) };
+        decide(&mut [line], Intent::Acquire, None, now, &mut |_| {})
+    })
+    .is_some()
+}
+
+/// Notes in a key's row what somebody does there.
+fn note(tenant: &Tenant, number: u64, change: fn(&mut Row)) {
+    let key = number.to_le_bytes();
+    let noted = with_row(tenant, Some(&key), START, Missing::Ignored, |_, _, row, _| change(row));
+    assert!(noted.is_some(), "key {number} has no row");
 }
 
 fn tag(tenant: &Tenant, number: u64) -> Tag {
@@ -47,8 +78,7 @@ fn comes(tenant: &Tenant, number: u64, now: Timestamp) -> bool {
 
 /// Charges a key that is there.
 fn charge(tenant: &Tenant, number: u64, now: Timestamp) {
-    let quick =
-        quick::decide(&[plea(tenant, tag(tenant, number))], tidegate_core::Intent::Acquire, now, &mut None);
+    let quick = quick::decide(&[plea(tenant, tag(tenant, number))], Intent::Acquire, now, &mut None);
     assert!(matches!(quick, Quick::Granted(_)), "{quick:?}");
 }
 
@@ -121,4 +151,56 @@ fn a_refusal_for_want_of_room_tells_the_truth() {
             }
         }
     }
+}
+
+/// What does not fit into cells takes most of what its limit may take, and is paid for too.
+#[test]
+fn rows_at_full_width_are_paid_for() {
+    for parts in 8..16 {
+        let bytes = parts * HALF_A_STORE / 2;
+        let tenant = wide_tenant(bytes);
+        let came = (0..30_000).filter(|number| comes_wide(&tenant, *number)).count();
+        assert!((1_000..15_000).contains(&came), "{came} rows in {bytes} bytes");
+        let taken = tenant.budget.taken();
+        assert!(taken <= bytes * 11 / 10, "{taken} of {bytes} bytes, for {came} rows");
+    }
+}
+
+/// To move a row that does not fit a cell takes long: a leaf hands them to the next level before there are many.
+#[test]
+fn few_rows_at_full_width_are_moved_at_once() {
+    let tenant = wide_tenant(16 * HALF_A_STORE);
+    let came = (0..5_000).filter(|number| comes_wide(&tenant, *number)).count();
+    let mut leaves = Vec::new();
+    tenant.each_leaf(&mut |leaf| leaves.push(leaf.own().inner.shelf.rows()));
+    assert_eq!((came, leaves.iter().sum::<usize>()), (5_000, 5_000));
+    assert!(leaves.iter().all(|rows| *rows < 1_500), "{leaves:?}");
+}
+
+/// As long as anybody holds something there, whoever is turned away is told to wait for them, and no longer.
+#[test]
+fn a_refusal_for_want_of_room_knows_who_could_make_some() {
+    let tenant = wide_tenant(HALF_A_STORE);
+    let keys: Vec<u64> = (0..5_000).filter(|number| comes_wide(&tenant, *number)).collect();
+    let new = 10_000;
+    assert_eq!(turned_away(&tenant, new, START), Room::None);
+    let leaf = tenant.leaf_or_new(tag(&tenant, new));
+    let beside = |number: &&u64| std::ptr::eq(tenant.leaf_or_new(tag(&tenant, **number)), leaf);
+    let mut holders: Vec<u64> = keys.iter().filter(beside).step_by(7).copied().collect();
+    assert!(holders.len() > 10, "{} in one leaf", holders.len());
+    for number in &holders {
+        note(&tenant, *number, Row::pin);
+    }
+    while !holders.is_empty() {
+        assert_eq!(
+            turned_away(&tenant, new, START),
+            Room::NoneTillRelease,
+            "{} hold something",
+            holders.len()
+        );
+        // From both ends: those that came last are not those that are found first.
+        let index = if holders.len().is_multiple_of(2) { 0 } else { holders.len() - 1 };
+        note(&tenant, holders.remove(index), Row::unpin);
+    }
+    assert_eq!(turned_away(&tenant, new, START), Room::None);
 }

@@ -3,13 +3,15 @@
 //! A row belongs into the line that its tag says, as a fraction of the lines there are, or into one of the next few. The lines
 //! are in pages, and pages are only ever added, so that nobody who looks without a lock can find memory gone. When a new row finds
 //! no place the leaf is *rebuilt*: fresh rows are dropped, an eighth more pages is added if that was not enough, and every row is
-//! placed anew. A leaf that has grown to its full size hands its pages to eight leaves of the next level instead.
+//! placed anew. A leaf that has grown to its full size hands its pages to eight leaves of the next level instead. All of that is some
+//! asker's own time, which is why a leaf is no larger, and smaller where rows do not fit cells.
 //!
 //! Whoever looks while a leaf is rebuilt may not find a row that is there. Not finding is therefore not believed without the lock, unless the
 //! leaf's count of moves says that none began or went on meanwhile ([`Leaf::lacks`]).
 
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 
+mod forgetting;
 mod rebuilding;
 
 use std::sync::{Arc, PoisonError};
@@ -19,7 +21,7 @@ use tidegate_core::{Per, Row, Timestamp};
 use super::budget::Budget;
 use super::edition::{Edition, RESERVED};
 use super::line::{self, EMPTY, HELD, Line, Look, SLOTS, Tag, WIDE};
-use super::shelf::Shelf;
+use super::shelf::{BOARD_BYTES, Shelf};
 use super::stamp::Stamp;
 use super::sync::{AtomicU64, Mutex, MutexGuard, OnceLock, Ordering, fence};
 use crate::store::deciding::Room as NoRoom;
@@ -41,6 +43,9 @@ const FULL_ENOUGH: usize = 76;
 const SMALL: usize = 1024;
 /// Such a leaf is searched once in as many turns as make this many rows a turn.
 const ROWS_A_TURN: usize = 32;
+
+/// How many rows at full width a leaf may have and still grow: they take ten times as long to move.
+const MOST_WIDE: usize = 1024;
 
 /// An instant that no row waits for.
 const NEVER: Timestamp = Timestamp::from_ticks(u64::MAX);
@@ -275,6 +280,12 @@ impl Leaf {
         usize::try_from(self.pages_used.load(Ordering::Acquire)).expect("few") * PAGE_LINES
     }
 
+    /// The pages that have rows.
+    fn pages_in_use(&self) -> impl Iterator<Item = &Page> {
+        let pages = usize::try_from(self.pages_used.load(Ordering::Acquire)).expect("few");
+        self.pages[..pages].iter().map(|page| &**page.get().expect("pages in use exist"))
+    }
+
     #[inline(always)]
     fn line(&self, index: usize) -> Option<&Line> {
         let page = self.pages.get(index / PAGE_LINES)?.get()?;
@@ -294,6 +305,13 @@ impl Leaf {
     fn home(&self, tag: Tag, lines: usize) -> usize {
         let place = tag.low.wrapping_shl(self.used_bits);
         usize::try_from((u128::from(place) * lines as u128) >> u64::BITS).expect("below the number of lines")
+    }
+}
+
+impl Page {
+    /// Brings all lines near. Who takes a row waits for everything before it, so that one line would come after the other.
+    fn bring_near(&self) {
+        std::hint::black_box(self.0.iter().fold(false, |all, line| all ^ line.is_passed()));
     }
 }
 
@@ -412,12 +430,13 @@ impl<'a> Owned<'a> {
     /// Finds a place for a row, or makes one. A leaf that cannot grow is no fuller for that: where rows are packed to the last place,
     /// whoever looks for one that is not there walks far.
     fn make_place(&mut self, tag: Tag, means: Means<'_>) -> Reserved {
-        if !self.is_full() && self.place(tag, RESERVED, Some(means)) {
+        if self.may_be_fuller(means) && self.place(tag, RESERVED, Some(means)) {
             return Reserved::Here;
         }
         self.drop_fresh_if_due(means);
-        for room in [Room::Here, Room::More] {
-            match self.rebuild(room, means) {
+        let rooms = if self.affords_width(means) { &[Room::Here, Room::More][..] } else { &[] };
+        for room in rooms {
+            match self.rebuild(*room, means) {
                 Rebuilt::Split => return Reserved::Below,
                 Rebuilt::Roomy if self.place(tag, RESERVED, Some(means)) => return Reserved::Here,
                 Rebuilt::Roomy => {}
@@ -425,66 +444,26 @@ impl<'a> Owned<'a> {
             }
         }
         // A fresh row's place is as good, however full the leaf is.
-        let may_be = self.drop_fresh_near(tag, means) || !self.is_full();
+        let may_be = self.drop_fresh_near(tag, means) || self.may_be_fuller(means);
         if may_be && self.place(tag, RESERVED, Some(means)) {
             return Reserved::Here;
         }
         Reserved::Crowded(self.no_room(tag, means.now))
     }
 
+    /// Whether one more row does not make too many of them.
+    fn may_be_fuller(&self, means: Means<'_>) -> bool {
+        !self.is_full() && self.affords_width(means)
+    }
+
+    /// Whether a new row can be paid for. Its line is; but where no row fits a cell it takes more than that.
+    fn affords_width(&self, Means { edition, budget, .. }: Means<'_>) -> bool {
+        edition.layout(Per::Key).is_some() || self.inner.shelf.has_place() || budget.has(BOARD_BYTES)
+    }
+
     /// Whether there are as many rows as there should be in so many lines.
     fn is_full(&self) -> bool {
         self.inner.rows >= self.leaf.lines() * SLOTS * FULLEST / 100
-    }
-
-    /// Forgets fresh rows, if there may be any. A large leaf is not searched for one of them at every turn.
-    pub(super) fn drop_fresh_if_due(&mut self, means: Means<'_>) {
-        self.leaf.stamp.raise(means.now);
-        self.inner.turns += 1;
-        let due = self.inner.rows <= SMALL || self.inner.turns * ROWS_A_TURN >= self.inner.rows;
-        if due && self.inner.fresh_from <= means.now {
-            self.drop_fresh(means);
-        }
-    }
-
-    /// Forgets the fresh rows of the nearest line within reach of a tag that has any. Whether it has; if not, it is known
-    /// when there will be room.
-    fn drop_fresh_near(&mut self, tag: Tag, means: Means<'_>) -> bool {
-        if self.inner.fresh_from > means.now || self.inner.searched_in_vain(tag, means.now).is_some() {
-            return false;
-        }
-        let mut next = NEVER;
-        for line in self.leaf.within_reach(tag) {
-            let mut dropped = false;
-            for slot in 0..SLOTS {
-                let cell = line.cell(slot);
-                let word = cell.load(Ordering::Relaxed);
-                // Rows that are being decided on are not fresh for long.
-                if word == EMPTY || word & HELD != 0 {
-                    continue;
-                }
-                let freshens = means.edition.freshens(line.tag(slot), word, &self.inner.shelf, means.now);
-                match freshens.unwrap_or(NEVER) {
-                    at if at > means.now => next = next.min(at),
-                    _ if line::take(cell, word) => {
-                        self.inner.forget(word, means.budget);
-                        line::give_back(cell, EMPTY);
-                        dropped = true;
-                    }
-                    _ => {}
-                }
-            }
-            if dropped {
-                return true;
-            }
-        }
-        if next == NEVER {
-            // Nothing here will ever be fresh, but somewhere else there may be.
-            self.drop_fresh(means);
-        } else {
-            self.inner.searched = Some(Searched { tag, at: means.now, next });
-        }
-        false
     }
 
     /// Makes an ordinary blank row of a reserved one, to be used or forgotten by whoever comes next.
@@ -521,17 +500,6 @@ impl<'a> Owned<'a> {
         let freshens = means.edition.freshens(tag, word, &self.inner.shelf, means.now);
         self.inner.may_be_fresh_from(freshens.unwrap_or(NEVER));
         line::give_back(spot.cell, word);
-    }
-
-    /// When there may be room again for a row that found none at this instant.
-    pub(super) fn no_room(&self, tag: Tag, now: Timestamp) -> NoRoom {
-        let known = self.inner.fresh_from;
-        let next = if known > now { known } else { self.inner.searched_in_vain(tag, now).unwrap_or(known) };
-        match next {
-            NEVER if self.inner.shelf.iter().any(|row| row.is_held(now)) => NoRoom::NoneTillRelease,
-            NEVER => NoRoom::None,
-            until => NoRoom::NoneUntil(until.max(now)),
-        }
     }
 
     fn is_fresh(&self, tag: Tag, word: u64, means: Means<'_>) -> bool {
@@ -572,11 +540,6 @@ impl Inner {
     fn may_be_fresh_from(&mut self, at: Timestamp) {
         self.fresh_from = self.fresh_from.min(at);
         self.searched = None;
-    }
-
-    /// When the first row within reach of a tag will be fresh, if they were searched at this instant and none was.
-    fn searched_in_vain(&self, tag: Tag, now: Timestamp) -> Option<Timestamp> {
-        self.searched.filter(|last| last.tag == tag && last.at == now).map(|last| last.next)
     }
 
     fn forget(&mut self, word: u64, budget: &Budget) {

@@ -7,6 +7,7 @@
 use tidegate_core::law::rolling::Runs;
 use tidegate_core::{Amount, Capacity, Law, Row, Rule, Span, State, Timestamp};
 
+use super::edition::RESERVED;
 use super::line::WIDE;
 
 /// The most units a ring remembers.
@@ -17,6 +18,8 @@ const ROWS_A_BOARD: usize = 32;
 const WORDS_A_BOARD: usize = 512;
 /// What the allocator takes for a board beside the board itself, about.
 const A_BLOCK: usize = 16;
+/// What it takes to shelve the next rows.
+pub(super) const BOARD_BYTES: usize = ROWS_A_BOARD * size_of::<Row>() + A_BLOCK;
 /// Marks the place of a ring.
 const RING: u64 = 1 << 60;
 
@@ -107,6 +110,8 @@ pub(super) struct Shelf {
     free_rings: Vec<u32>,
     /// What the rows on it point to, about, in bytes.
     weight: usize,
+    /// The place of a row that was held, if any was since all of them were looked at.
+    holder: Option<u32>,
     /// A row that rings are unpacked into.
     spare: Option<Row>,
 }
@@ -127,6 +132,10 @@ impl Shelf {
         }
         let place = self.free_rows.pop().expect("there is room by now");
         self.weight += weight_beside(&row);
+        // Whether what is held has lapsed is seen when somebody asks.
+        if row.is_held(Timestamp::EPOCH) {
+            self.holder = Some(place);
+        }
         *self.row(place) = row;
         WIDE | u64::from(place)
     }
@@ -171,16 +180,35 @@ impl Shelf {
                 let last_time = last.map_or(Timestamp::EPOCH, |(at, _)| at);
                 look(&Row::of(State::Rolling(Runs::from_sorted(last, last_time))))
             }
-            _ => {
-                let place = place as usize;
-                look(&self.rows[place / ROWS_A_BOARD][place % ROWS_A_BOARD])
-            }
+            _ => look(self.at(place)),
         }
     }
 
-    /// Every row that is not a ring; places without one are blank.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Row> {
-        self.rows.iter().flatten()
+    /// Brings the rows of these cells near, for whoever will take them soon: one after the other would be waited for each in turn.
+    pub(super) fn bring_near(&self, cells: impl Iterator<Item = u64>) {
+        let wide = cells.filter(|cell| cell & (WIDE | RING) == WIDE && *cell != RESERVED);
+        std::hint::black_box(wide.fold(0, |all, cell| all ^ self.at(place_of(cell)).glance()));
+    }
+
+    /// How many rows are on it that are not rings.
+    pub(super) fn rows(&self) -> usize {
+        self.rows.len() * ROWS_A_BOARD - self.free_rows.len()
+    }
+
+    /// Whether another row can be put on it without another board.
+    pub(super) fn has_place(&self) -> bool {
+        !self.free_rows.is_empty()
+    }
+
+    /// Whether somebody holds something in a row of it that they could give back. All rows are looked at only after the one that was held
+    /// when last asked is not any more.
+    pub(super) fn is_held(&mut self, now: Timestamp) -> bool {
+        let held =
+            |place: u32| self.rows[place as usize / ROWS_A_BOARD][place as usize % ROWS_A_BOARD].is_held(now);
+        if self.holder.is_some_and(|place| !held(place)) {
+            self.holder = self.rows.iter().flatten().position(|row| row.is_held(now)).map(place);
+        }
+        self.holder.is_some()
     }
 
     /// Forgets a row.
@@ -204,16 +232,16 @@ impl Shelf {
 
     /// About how many bytes it takes.
     pub(super) fn bytes(&self) -> usize {
-        let boards = |boards: usize, bytes: usize| boards * (bytes + A_BLOCK);
         // All rings of a shelf have the same size, and so have all of its boards.
         let ring_board = self.rings.first().map_or(0, |board| size_of_val::<[u64]>(board));
         let lists = (self.rows.capacity() + self.rings.capacity()) * size_of::<Box<[Row]>>();
         let free = (self.free_rows.capacity() + self.free_rings.capacity()) * size_of::<u32>();
-        boards(self.rows.len(), ROWS_A_BOARD * size_of::<Row>())
-            + boards(self.rings.len(), ring_board)
-            + lists
-            + free
-            + self.weight
+        self.rows.len() * BOARD_BYTES + self.rings.len() * (ring_board + A_BLOCK) + lists + free + self.weight
+    }
+
+    fn at(&self, place: u32) -> &Row {
+        let place = place as usize;
+        &self.rows[place / ROWS_A_BOARD][place % ROWS_A_BOARD]
     }
 
     fn row(&mut self, place: u32) -> &mut Row {

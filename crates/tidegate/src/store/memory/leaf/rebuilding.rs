@@ -1,4 +1,4 @@
-//! Rebuilding: fresh rows forgotten, pages added, rows placed anew or handed a level down. All of it under the leaf's lock, while
+//! Rebuilding: pages added, rows placed anew or handed a level down. All of it under the leaf's lock, while
 //! others go on looking.
 
 use std::cell::Cell;
@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use tidegate_core::Per;
 
+use super::super::LOOK_AHEAD;
 use super::{
-    Budget, EMPTY, FAN, FAN_BITS, FULL_ENOUGH, Inner, Leaf, Line, MOST_PAGES, Means, NEVER, Ordering, Owned,
-    PAGE_BYTES, Page, Rebuilt, Room, SLOTS, Shelf, Tag, WIDE, line,
+    Budget, EMPTY, Edition, FAN, FAN_BITS, FULL_ENOUGH, Leaf, Line, MOST_PAGES, MOST_WIDE, Means, Ordering,
+    Owned, PAGE_BYTES, Page, Rebuilt, Room, SLOTS, Shelf, Tag, WIDE, line,
 };
 
 thread_local! {
@@ -51,12 +52,19 @@ impl Owned<'_> {
             return Some(Step::Anew);
         }
         let pages = self.pages();
-        if pages == MOST_PAGES {
+        if self.is_largest() {
             // New leaves cost their own size; the pages are the same.
             return budget.take(FAN * size_of::<Leaf>()).then_some(Step::Split);
         }
         let more = (pages / 8).clamp(1, MOST_PAGES - pages);
         budget.take(more * PAGE_BYTES).then_some(Step::Grow { pages: more })
+    }
+
+    /// Whether it has all the pages it may have. Rows at full width take longer to hand down, so it may not have as many of them. The leaves of
+    /// the next level get as many pages each.
+    fn is_largest(&self) -> bool {
+        let pages = self.pages();
+        pages == MOST_PAGES || pages > 0 && pages.is_multiple_of(FAN) && self.inner.shelf.rows() > MOST_WIDE
     }
 
     pub(super) fn pages(&self) -> usize {
@@ -71,52 +79,23 @@ impl Owned<'_> {
         self.leaf.pages_used.store((pages + more) as u64, Ordering::Release);
     }
 
-    /// Forgets every fresh row, and learns when the next will be.
-    pub(in crate::store::memory) fn drop_fresh(&mut self, means: Means<'_>) {
-        self.inner.turns = 0;
-        let mut next = NEVER;
-        self.each_row(|inner, tag, word| {
-            let freshens = means.edition.freshens(tag, word, &inner.shelf, means.now);
-            match freshens {
-                Some(at) if at <= means.now => {
-                    inner.forget(word, means.budget);
-                    EMPTY
-                }
-                _ => {
-                    next = next.min(freshens.unwrap_or(NEVER));
-                    word
-                }
-            }
-        });
-        self.inner.fresh_from = next;
-    }
-
-    /// Holds every row in turn, and leaves in its cell what is said. The caller holds none yet.
-    pub(super) fn each_row(&mut self, mut change: impl FnMut(&mut Inner, Tag, u64) -> u64) {
-        let leaf = self.leaf;
-        for index in 0..leaf.lines() {
-            let Some(line) = leaf.line(index) else { continue };
-            for slot in 0..SLOTS {
-                let cell = line.cell(slot);
-                if cell.load(Ordering::Relaxed) != EMPTY {
-                    let word = line::take_any(cell);
-                    line::give_back(cell, change(&mut self.inner, line.tag(slot), word));
-                }
-            }
-        }
-    }
-
     /// Takes every row out of its line.
     pub(super) fn drain(&mut self) -> Vec<(Tag, u64)> {
         let mut rows = SCRATCH.take();
         rows.clear();
         rows.reserve(self.inner.rows);
-        self.each_row(|_, tag, word| {
-            rows.push((tag, word));
-            EMPTY
-        });
-        for index in 0..self.leaf.lines() {
-            self.leaf.line(index).expect("pages in use exist").set_passed(false);
+        for page in self.leaf.pages_in_use() {
+            page.bring_near();
+            for line in &page.0 {
+                for slot in 0..SLOTS {
+                    let cell = line.cell(slot);
+                    if cell.load(Ordering::Relaxed) != EMPTY {
+                        rows.push((line.tag(slot), line::take_any(cell)));
+                        line::give_back(cell, EMPTY);
+                    }
+                }
+                line.set_passed(false);
+            }
         }
         rows
     }
@@ -131,7 +110,7 @@ impl Owned<'_> {
             let rest = rows.split_off(stuck);
             rows = self.drain();
             rows.extend(rest);
-            if self.pages() == MOST_PAGES {
+            if self.is_largest() {
                 means.budget.take_anyway(FAN * size_of::<Leaf>());
                 return self.scatter(rows, means);
             }
@@ -142,42 +121,61 @@ impl Owned<'_> {
 
     /// Hands drained rows and all pages to the level below.
     pub(super) fn scatter(&mut self, rows: Vec<(Tag, u64)>, means: Means<'_>) -> Rebuilt {
-        let leaf = self.leaf;
+        let (leaf, pages) = (self.leaf, self.pages());
         let edition = leaf.stamp.edition();
         // The lines will be others' lines: whoever still finds a row through this leaf must not believe its edition.
         leaf.stamp.lift();
         leaf.pages_used.store(0, Ordering::Release);
         let children: Box<[Leaf]> = (0..FAN).map(|_| Leaf::new(leaf.used_bits + FAN_BITS, edition)).collect();
         children.iter().for_each(|child| child.stamp.raise(leaf.stamp.floor()));
-        let each = MOST_PAGES / FAN;
+        let each = pages / FAN;
         for (child, pages) in children.iter().zip(leaf.pages.chunks(each)) {
             for (own, page) in child.pages.iter().zip(pages) {
-                let page = page.get().expect("a full leaf has all its pages");
+                let page = page.get().expect("pages in use exist");
                 own.get_or_init(|| Arc::clone(page));
             }
             child.pages_used.store(each as u64, Ordering::Release);
         }
-        let mut shares: Vec<Vec<(Tag, u64)>> =
-            (0..FAN).map(|_| Vec::with_capacity(rows.len() / FAN * 5 / 4)).collect();
-        for (tag, word) in rows {
-            shares[leaf.child(tag)].push((tag, word));
-        }
-        for (child, mut share) in children.iter().zip(shares) {
-            let mut child = child.own();
-            for (tag, word) in share.iter_mut().filter(|(_, word)| *word & WIDE != 0) {
-                let row = means.edition.unpack(Per::Key, *word, &mut self.inner.shelf);
-                *word = means.edition.pack(Per::Key, *tag, row, &mut child.inner.shelf);
+        let mut owned: Vec<Owned<'_>> = children.iter().map(Leaf::own).collect();
+        // Those that find no place at once.
+        let mut late: [Vec<(Tag, u64)>; FAN] = [const { Vec::new() }; FAN];
+        for some in rows.chunks(LOOK_AHEAD) {
+            self.inner.shelf.bring_near(some.iter().map(|(_, word)| *word));
+            for &(tag, word) in some {
+                let index = leaf.child(tag);
+                let child = &mut owned[index];
+                let word = self.hand_down(tag, word, child, means.edition);
+                if !child.place(tag, word, None) {
+                    late[index].push((tag, word));
+                }
             }
-            child.inner.rows = share.len();
+        }
+        SCRATCH.set(rows);
+        for (child, late) in owned.iter_mut().zip(late) {
             child.inner.fresh_from = self.inner.fresh_from;
-            child.arrange(share, means);
+            if !late.is_empty() {
+                let mut rows = child.drain();
+                rows.extend(late);
+                child.arrange(rows, means);
+            }
             child.weigh(means.budget);
         }
+        drop(owned);
         self.inner.shelf = Shelf::default();
         self.inner.rows = 0;
         self.weigh(means.budget);
         leaf.branch.get_or_init(|| children);
         Rebuilt::Split
+    }
+
+    /// Gives a row to a leaf of the next level, from shelf to shelf if it is on one. What its cell says from then on.
+    fn hand_down(&mut self, tag: Tag, word: u64, child: &mut Owned<'_>, edition: &Edition) -> u64 {
+        child.inner.rows += 1;
+        if word & WIDE == 0 {
+            return word;
+        }
+        let row = edition.unpack(Per::Key, word, &mut self.inner.shelf);
+        edition.pack(Per::Key, tag, row, &mut child.inner.shelf)
     }
 }
 
@@ -191,6 +189,7 @@ mod tests {
     use super::super::super::quick::{self, Plea, Quick};
     use super::super::super::rows::begin;
     use super::super::super::tenant::Tenant;
+    use super::super::PAGE_LINES;
     use super::*;
 
     const START: Timestamp = Timestamp::from_ticks(1_000_000_000_000);
@@ -220,5 +219,35 @@ mod tests {
         owned.leaf.turn_moves();
         assert_eq!(owned.drain().len(), 1);
         assert_eq!(decide(&[of_key, of_all]), Quick::Otherwise);
+    }
+
+    /// More rows belong to the first leaf of the next level than its pages have room for: they lay among its neighbour's.
+    #[test]
+    fn a_leaf_that_gets_more_rows_than_fit_grows_at_once() {
+        const CROWD: u64 = 790;
+        const OTHERS: u64 = 4_600;
+        let tenant = tenant(once_in(3_600).per_key());
+        let eighth = u64::MAX / FAN as u64;
+        let crowd = (0..CROWD).map(|number| number * (eighth / CROWD));
+        let others = (0..OTHERS).map(|number| eighth + number * ((u64::MAX - eighth) / OTHERS));
+        let mut lows: Vec<u64> = crowd.chain(others).collect();
+        // From everywhere in turn, as keys come.
+        lows.sort_unstable_by_key(|low| low.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let plea = |low: u64| Plea { tenant: &tenant, key: None, tag: Some(Tag { low, high: 7 }), count: 1 };
+        for low in &lows {
+            assert!(begin(&plea(*low), Tag { low: *low, high: 7 }, START).is_some());
+        }
+        let mut leaves = Vec::new();
+        tenant.each_leaf(&mut |leaf| {
+            let owned = leaf.own();
+            leaves.push((owned.inner.rows, owned.pages()));
+        });
+        assert_eq!(leaves.len(), FAN);
+        assert!(leaves[0].0 > MOST_PAGES / FAN * PAGE_LINES * SLOTS, "{leaves:?}");
+        assert_eq!(tenant.budget.rows(), CROWD + OTHERS);
+        for low in lows {
+            let again = quick::decide(&[plea(low)], Intent::Acquire, START, &mut None);
+            assert!(matches!(again, Quick::Refused(..)), "{low}: {again:?}");
+        }
     }
 }
