@@ -50,7 +50,7 @@ fn held(lease: &Lease) -> Held<'_> {
 fn object(said: &Said<'_>, tick: Tick) -> Vec<u8> {
     let mut out = Vec::with_capacity(ROOM);
     out.push(b'{');
-    write_fields(said, &mut out, &mut |at, out| out.extend_from_slice(instant::of(at, tick).as_bytes()));
+    write_fields(said, &mut out, &mut |at, out| instant::write(at, tick, out));
     out.push(b'}');
     out
 }

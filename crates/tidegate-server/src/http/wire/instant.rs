@@ -1,5 +1,9 @@
 //! Instants, as RFC 3339 in UTC with as many decimals as they need.
+//!
+//! Answers that follow each other speak of the same second, or of the end of the same day. So what is in front of the decimals is
+//! remembered, and the calendar is asked only for another second.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use tidegate::{Tick, Timestamp};
@@ -16,9 +20,64 @@ pub(in crate::http) fn since_epoch(since: Duration) -> String {
     jiff::Timestamp::new(second, nanosecond).unwrap_or(jiff::Timestamp::MAX).to_string()
 }
 
+/// How many bytes are in front of the decimals.
+const UP_TO_SECONDS: usize = "1970-01-01T00:00:00".len();
+
+thread_local! {
+    /// The second that was written last, and how.
+    static LAST: Cell<(u64, [u8; UP_TO_SECONDS])> = const { Cell::new((0, *b"1970-01-01T00:00:00")) };
+}
+
+/// Appends an instant of a store that keeps time in this tick.
+pub(in crate::http) fn write(at: Timestamp, tick: Tick, out: &mut Vec<u8>) {
+    let since = tick.since_epoch(at);
+    let (second, mut text) = LAST.get();
+    if second != since.as_secs() {
+        let written = since_epoch(Duration::from_secs(since.as_secs()));
+        match written.as_bytes() {
+            [seconds @ .., b'Z'] if seconds.len() == UP_TO_SECONDS => text.copy_from_slice(seconds),
+            // Beyond what can be said.
+            _ => return out.extend_from_slice(written.as_bytes()),
+        }
+        LAST.set((since.as_secs(), text));
+    }
+    out.extend_from_slice(&text);
+    decimals(since.subsec_nanos(), out);
+    out.push(b'Z');
+}
+
+/// As many decimals as there are.
+fn decimals(mut nanos: u32, out: &mut Vec<u8>) {
+    if nanos == 0 {
+        return;
+    }
+    let mut text = *b".000000000";
+    for place in text.iter_mut().skip(1).rev() {
+        *place = b'0' + u8::try_from(nanos % 10).unwrap_or_default();
+        nanos /= 10;
+    }
+    let last = text.iter().rposition(|digit| *digit != b'0').unwrap_or_default();
+    out.extend_from_slice(&text[..=last]);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_remembered_is_written_as_what_is_not() {
+        let seconds = [0, 0, 1_735_660_799, 1_735_660_799, 1_735_660_800, 1_709_164_800, 0];
+        for (second, nanos) in seconds.into_iter().zip([0, 1, 500_000_000, 999_999_999, 10, 123_456_789, 90])
+        {
+            let at = Timestamp::from_ticks(second * 1_000_000_000 + nanos);
+            let mut out = Vec::new();
+            write(at, Tick::NANOSECOND, &mut out);
+            assert_eq!(String::from_utf8(out).expect("text"), of(at, Tick::NANOSECOND));
+        }
+        let mut out = Vec::new();
+        write(Timestamp::from_ticks(u64::MAX), Tick::MILLISECOND, &mut out);
+        assert_eq!(out, of(Timestamp::from_ticks(u64::MAX), Tick::MILLISECOND).into_bytes());
+    }
 
     #[test]
     fn instants_have_the_decimals_they_need() {
