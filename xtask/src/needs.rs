@@ -56,6 +56,12 @@ const BENCH_NEEDS: &[Need] = &[
     Need { program: "redis-benchmark", proof: &[], packages: &["redis-tools"], purpose: "ask over RESP" },
     Need { program: "nginx", proof: &[], packages: &["nginx-light"], purpose: "measure nginx" },
     Need { program: "wrk", proof: &[], packages: &["wrk"], purpose: "ask over HTTP" },
+    Need {
+        program: "protoc",
+        proof: &[],
+        packages: &["protobuf-compiler"],
+        purpose: "build throttlecrab-server",
+    },
 ];
 
 /// Who runs this and where: what may be done about a missing program.

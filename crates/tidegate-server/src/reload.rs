@@ -205,8 +205,8 @@ impl Reloader {
             at: self.clock.tick().since_epoch(self.clock.now()),
             result: contents.map_err(|error| self.unreadable(&error)).and_then(|bytes| self.load(&bytes)),
         };
-        self.note(&outcome);
-        self.log(&outcome);
+        let is_first = self.note(&outcome);
+        self.log(&outcome, is_first);
         outcome
     }
 
@@ -225,7 +225,8 @@ impl Reloader {
         }
     }
 
-    fn note(&self, outcome: &Outcome) {
+    /// Remembers how it went; whether it was the first time.
+    fn note(&self, outcome: &Outcome) -> bool {
         let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         match outcome.result {
             Ok(_) => {
@@ -234,15 +235,20 @@ impl Reloader {
             }
             Err(_) => standing.failed += 1,
         }
-        standing.last = Some(outcome.clone());
+        standing.last.replace(outcome.clone()).is_none()
     }
 
-    fn log(&self, outcome: &Outcome) {
+    /// A start that went well is told by whoever starts.
+    fn log(&self, outcome: &Outcome, is_first: bool) {
         let path = self.path.display();
         match &outcome.result {
             Ok(Loaded { applied, warnings }) => {
                 let Applied { added, changed, removed, unchanged, needs_restart } = applied;
-                tracing::info!(%path, added, changed, removed, unchanged, "the settings were read");
+                if is_first {
+                    tracing::debug!(%path, added, changed, removed, unchanged, "the settings were read");
+                } else {
+                    tracing::info!(%path, added, changed, removed, unchanged, "the settings were read");
+                }
                 if !needs_restart.is_empty() {
                     let sections = needs_restart.join(" and ");
                     tracing::warn!(%path, sections, "these sections have changed and wait for a restart");

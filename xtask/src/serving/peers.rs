@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::Outcome;
@@ -35,6 +35,19 @@ pub(super) struct Running {
     worker: u32,
     http: SocketAddr,
     resp: SocketAddr,
+    /// Kept open, so that the server has somebody to talk to.
+    _log: Option<BufReader<ChildStderr>>,
+}
+
+/// Waits for the line that says that a server is ready.
+fn ready(mut log: BufReader<ChildStderr>, peer: Peer) -> Outcome<BufReader<ChildStderr>> {
+    let mut said = String::new();
+    while !said.contains("tidegate ready") {
+        if log.read_line(&mut said)? == 0 {
+            return Err(format!("{} did not start: {said}", peer.name()).into());
+        }
+    }
+    Ok(log)
 }
 
 impl Peer {
@@ -54,13 +67,8 @@ impl Peer {
         command.args(["-c", SERVERS_CORE]).args(&words).stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(if self == Peer::Tidegate { Stdio::piped() } else { Stdio::null() });
         let mut child = command.spawn().map_err(|error| format!("cannot run taskset: {error}"))?;
-        if let Some(stderr) = child.stderr.take() {
-            let mut line = String::new();
-            BufReader::new(stderr).read_line(&mut line)?;
-            if !line.contains("ready") {
-                return Err(format!("{} did not start: {line}", self.name()).into());
-            }
-        }
+        let log = child.stderr.take().map(BufReader::new);
+        let log = log.map(|log| ready(log, self)).transpose()?;
         let here = if matches!(self, Peer::Redis) { resp } else { http };
         let start = Instant::now();
         while TcpStream::connect(here).is_err() {
@@ -70,7 +78,7 @@ impl Peer {
             std::thread::sleep(Duration::from_millis(20));
         }
         let worker = if self == Peer::Nginx { only_child(child.id())? } else { child.id() };
-        Ok(Running { peer: self, child, worker, http, resp })
+        Ok(Running { peer: self, child, worker, http, resp, _log: log })
     }
 
     fn command(self, places: &Places, http: SocketAddr, resp: SocketAddr) -> Outcome<Vec<String>> {
