@@ -6,7 +6,14 @@
 //!
 //! Decided: `--log-level` is about Tidegate. Of the libraries below only warnings and errors are told.
 //!
+//! Decided: nobody waits for whoever reads the log; see [`patient`].
+//!
 //! Refused: log files, rotation, and a syntax of filters. Whoever runs a service has something that reads standard error.
+
+mod patient;
+
+use std::sync::OnceLock;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use tidegate::file::Color;
@@ -19,6 +26,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{Layer, Registry};
 
 use crate::{Failure, color_of_stderr};
+use patient::Patient;
 
 /// What the targets of Tidegate's own events begin with.
 const OWN: &str = "tidegate";
@@ -72,9 +80,25 @@ impl From<Level> for LevelFilter {
 
 /// From now on events are written to standard error. Once per process.
 pub(crate) fn init(format: Format, level: Level) -> Result<(), Failure> {
-    let subscriber = subscriber(format, level, color_of_stderr(), std::io::stderr);
+    let writer = Patient::over(std::io::stderr())
+        .map_err(|error| Failure::Failed(format!("cannot start the log: {error}")))?;
+    let subscriber = subscriber(format, level, color_of_stderr(), writer.clone());
+    let _first = WRITER.set(writer);
     tracing::subscriber::set_global_default(subscriber)
         .map_err(|error| Failure::Failed(format!("cannot start the log: {error}")))
+}
+
+/// What writes for this process, once there is a log.
+static WRITER: OnceLock<Patient> = OnceLock::new();
+
+/// How long the end of the process waits for the rest of the log.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Waits until the log is written, if somebody reads it.
+pub(crate) fn finish() {
+    if let Some(writer) = WRITER.get() {
+        writer.finish(LAST_WORDS);
+    }
 }
 
 /// Writes events to a writer.

@@ -39,6 +39,10 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         .map_err(|error| Failure::Failed(format!("cannot wait for signals: {error}")))?;
     let settings = args.config.as_deref().map(settings).transpose()?.unwrap_or_default();
     let places = places(args, &settings.server);
+    if places.http.is_none() && places.resp.is_none() {
+        let why = "both doors are off, and nobody could ask anything; give --http or --resp an address";
+        return Err(Failure::BadInput(why.to_owned()));
+    }
     let is_public = check_public(&places, &settings, args.insecure)?;
     let store = store(args, &settings.store);
     let limiter = Limiter::new(Arc::clone(&store));
@@ -88,6 +92,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         }
     });
     server.drain();
+    log::finish();
     Ok(())
 }
 
@@ -99,6 +104,10 @@ fn end_at_once() -> ! {
 
 /// The settings as they are before anything is started, or all that is wrong with them.
 fn settings(path: &Path) -> Result<Settings, Failure> {
+    // A pipe would be waited for, and could not be read again.
+    if std::fs::metadata(path).is_ok_and(|it| !it.is_file()) {
+        return Err(Failure::BadInput(format!("cannot read {}: it is not a file", path.display())));
+    }
     let (name, bytes) = read_whole(path)?;
     let reading = tidegate::file::read(&name, &bytes);
     Ok(reading.map_err(|wrong| Failure::BadInput(wrong.render(color_of_stderr())))?.settings)

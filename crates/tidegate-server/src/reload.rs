@@ -212,6 +212,13 @@ impl Reloader {
 
     fn load(&self, bytes: &[u8]) -> Result<Loaded, Failed> {
         let name = self.path.display().to_string();
+        if bytes.trim_ascii().is_empty() && !self.rules.in_force().limits.is_empty() {
+            // More likely somebody is about to write it than means that there are no limits any more.
+            return Err(Failed {
+                summary: "the settings file is empty".to_owned(),
+                text: format!("{name} is empty; to have no limits write `limits: []`"),
+            });
+        }
         let reading = file::read(&name, bytes).map_err(|wrong| flawed(&wrong))?;
         let applied = self.rules.apply(reading.settings).map_err(|unfit| unfit_in(&name, &unfit))?;
         let warnings = (!reading.warnings.is_empty()).then(|| reading.warnings.to_string());

@@ -4,7 +4,7 @@ use std::net::ToSocketAddrs;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use tidegate::file::Listen;
+use tidegate::file::{Listen, MOST_WORKERS};
 
 use crate::log::LogArgs;
 
@@ -30,7 +30,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub(crate) resp: Option<Listen>,
     /// How many threads answer; as many as there are cores unless said
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = workers)]
     pub(crate) workers: Option<NonZeroUsize>,
     /// Let strangers in: listen at a public address without tokens
     #[arg(long)]
@@ -55,6 +55,12 @@ fn address(written: &str) -> Result<Listen, String> {
     first.map(Listen::At).ok_or_else(wrong)
 }
 
+fn workers(written: &str) -> Result<NonZeroUsize, String> {
+    let number = written.parse::<u64>().ok().filter(|number| (1..=MOST_WORKERS).contains(number));
+    let number = number.and_then(|number| NonZeroUsize::new(usize::try_from(number).ok()?));
+    number.ok_or_else(|| format!("must be a whole number from 1 to {MOST_WORKERS}"))
+}
+
 fn store_url(written: &str) -> Result<StoreUrl, String> {
     match written {
         "memory:" | "memory" => Ok(StoreUrl::Memory),
@@ -75,6 +81,14 @@ mod tests {
         assert_eq!(address("127.0.0.1:7700"), Ok(Listen::At(here)));
         for wrong in ["", "7700", "127.0.0.1", "127.0.0.1:70000", "http://127.0.0.1:7700"] {
             assert!(address(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn workers_are_few() {
+        assert_eq!(workers("2"), Ok(NonZeroUsize::new(2).expect("it is not")));
+        for wrong in ["0", "-1", "1025", "99999999999", "1.5", ""] {
+            assert!(workers(wrong).is_err(), "{wrong}");
         }
     }
 

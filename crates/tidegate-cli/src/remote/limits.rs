@@ -98,7 +98,7 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
     }
     if args.json {
         let written: Vec<_> = limits.iter().map(|limit| limit.get()).collect();
-        return answer(&format!("{{\"limits\":[{}],\"next\":null}}\n", written.join(",")));
+        return answer(&format!("{{\"limits\":[{}]}}\n", written.join(",")));
     }
     if limits.is_empty() {
         say(if prefix.is_empty() { "there are no limits" } else { "there are no such limits" });

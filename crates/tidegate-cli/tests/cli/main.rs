@@ -9,6 +9,7 @@ mod completions;
 mod docs;
 mod pipe;
 mod remote;
+mod serve;
 mod simulate;
 
 use std::io::Write;

@@ -17,5 +17,9 @@ use super::problem::Problem;
 
 /// Reads a body, or says what is wrong with it.
 pub(super) fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
+    // Lists are taken for objects by whoever reads them field by field.
+    if body.trim_ascii_start().first().is_some_and(|first| *first != b'{') {
+        return Err(Problem::bad_request("the body must be a JSON object"));
+    }
     serde_json::from_slice(body).map_err(|error| Problem::bad_request(format!("the body: {error}")))
 }

@@ -122,9 +122,18 @@ fn edits_in_place_are_noticed() {
     scene.write(&file(&["a", "b"]));
     scene.loads(&["a", "b"]);
     scene.settle();
-    scene.write("");
+    scene.write("limits: []");
     scene.loads(&[]);
     scene.settle();
+}
+
+#[test]
+fn an_empty_file_does_not_mean_that_there_are_no_limits() {
+    let scene = Scene::with(&file(&["a"]));
+    scene.write(" \n");
+    let failed = scene.reloader.reload_now().result.expect_err("it is more likely a mistake");
+    assert!(failed.text.contains("is empty") && failed.text.contains("limits: []"), "{failed}");
+    assert_eq!(scene.ids(), ["a"]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! A `tidegate serve` of one test's own, and commands that are sent to it.
 
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, ChildStderr};
+use std::process::{Child, ChildStderr, Command};
 
 use crate::{Run, feed, tidegate};
 
@@ -48,12 +48,26 @@ impl Serving {
         &self.url
     }
 
-    /// Ends it; what it said since it was ready.
+    /// Tells it to end, and waits until it has; what it said since it was ready.
     pub(crate) fn end(mut self) -> String {
-        let _ended = self.child.kill();
+        self.tell_to_end();
         let mut said = String::new();
         self.err.read_to_string(&mut said).expect("text");
+        let status = self.child.wait().expect("it was started");
+        assert!(status.success(), "{status}: {said}");
         said
+    }
+
+    /// Tells it to end, and waits until it has, without reading what it says.
+    pub(crate) fn end_unheard(mut self) {
+        self.tell_to_end();
+        let status = self.child.wait().expect("it was started");
+        assert!(status.success(), "{status}");
+    }
+
+    fn tell_to_end(&self) {
+        let told = Command::new("sh").args(["-c", &format!("kill {}", self.child.id())]).status();
+        assert!(told.expect("there is a shell").success());
     }
 
     /// Sends a command there.
