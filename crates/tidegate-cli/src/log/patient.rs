@@ -137,7 +137,7 @@ mod tests {
         drop(go);
         drop(patient);
         let told: String = read.iter().collect();
-        assert!(told.contains("012345"), "what came first is there: {told}");
+        assert!(told.contains("123456789"), "what was handed over in time is there: {told}");
         assert!(told.contains("lines of the log were lost"), "{told}");
     }
 }
