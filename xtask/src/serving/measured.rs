@@ -18,12 +18,9 @@ pub(super) struct Figure {
 pub(super) struct Latency(pub(super) Option<f64>);
 
 impl Latency {
-    /// How many times the other; not a number if one is not known.
-    pub(super) fn over(self, other: &Latency) -> f64 {
-        match (self.0, other.0) {
-            (Some(one), Some(other)) => one / other,
-            _ => f64::NAN,
-        }
+    /// How many times the other, if both are known.
+    pub(super) fn over(self, other: Latency) -> Option<f64> {
+        self.0.zip(other.0).map(|(one, other)| one / other)
     }
 }
 
