@@ -235,6 +235,11 @@ impl Call<'_> {
     }
 }
 
+/// Whether everybody may see what is at this path: whoever asks if a server is well must be told.
+pub(crate) fn is_open_to_all(path: &str) -> bool {
+    Route::of(path).is_ok_and(|route| route.is_open())
+}
+
 /// The pass of somebody who may do what needs this role.
 fn admitted(from: &Who, needed: Role) -> Result<&Pass, Problem> {
     let needed_word = needed.word();

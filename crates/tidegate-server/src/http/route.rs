@@ -175,6 +175,11 @@ impl Route {
         }
     }
 
+    /// Whether everybody may see it, whatever tokens they show.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self, Route::Index | Route::Health | Route::Ready | Route::OpenApi)
+    }
+
     /// The least role that may do this.
     pub(super) fn needs(&self, method: &Method) -> Role {
         match self {

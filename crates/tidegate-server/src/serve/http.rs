@@ -26,11 +26,8 @@ use tokio::net::TcpStream;
 use super::worker::Worker;
 use super::{House, Over};
 use crate::http::problem::{Code, Problem};
-use crate::http::{Answered, RouteName};
+use crate::http::{Answered, RouteName, is_open_to_all};
 use crate::tokens::{Pass, Who, bearer};
-
-/// What everybody may see, whatever tokens they show: whoever asks whether a server is well must be told.
-const OPEN_TO_ALL: [&str; 4] = ["/", "/healthz", "/readyz", "/openapi.json"];
 
 /// Answers a client until either side has enough.
 pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: Arc<Worker>) -> Over {
@@ -52,9 +49,7 @@ impl House {
     async fn answered_to(&self, request: Request<Bytes>, who: Result<Who, Duration>) -> Answered {
         match who {
             Ok(who) => self.api.respond(request, who).await,
-            Err(_) if OPEN_TO_ALL.contains(&request.uri().path()) => {
-                self.api.respond(request, Who::Stranger).await
-            }
+            Err(_) if is_open_to_all(request.uri().path()) => self.api.respond(request, Who::Stranger).await,
             Err(wait) => Answered { response: too_often(wait), route: RouteName::Unknown, granted: None },
         }
     }
