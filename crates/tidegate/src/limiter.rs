@@ -40,7 +40,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::{Ask, Intent, LeaseId, Order, Per, Tick, Timestamp, Wait};
+use tidegate_core::{Ask, Intent, LeaseId, Limit, Order, Per, Tick, Timestamp, Wait};
 
 use crate::answer::{Answer, Answers, Detail, Outcome, Rejection};
 use crate::catalog::Change;
@@ -298,13 +298,13 @@ impl Inner {
         let limit_id = order.asks[spot.map_or(0, |spot| spot.ask)].limit_id;
         let unknown = || Rejection::UnknownLimit { limit_id: limit_id.to_owned() };
         let limit = self.store.get(limit_id).ok_or_else(unknown)?;
-        let per = if spot.is_some_and(|spot| spot.kind == Kind::All) { Per::All } else { Per::Key };
+        let item = item_at(&limit, spot.map_or(Kind::Key, |spot| spot.kind));
         Ok(Denial {
             at: granted.at,
             wait: Wait::OnRelease,
             degraded: false,
             denied: None,
-            item: limit.items().iter().position(|item| item.per() == per).unwrap_or_default(),
+            item,
             limit,
             tick: self.tick,
             readings: granted.readings,
@@ -333,6 +333,12 @@ impl Inner {
     fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Result<Option<Timestamp>, AskError> {
         Ok(at_once(self.store.renew(lease, ttl))??)
     }
+}
+
+/// The item of a limit that is told to somebody who stands behind others at a row of this kind: the first that counts there.
+fn item_at(limit: &Limit, kind: Kind) -> usize {
+    let per = if kind == Kind::All { Per::All } else { Per::Key };
+    limit.items().iter().position(|item| item.per() == per).unwrap_or_default()
 }
 
 /// The reply of a store that speaks at once.

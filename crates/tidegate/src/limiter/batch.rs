@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use tidegate_core::{Intent, LeaseId, Limit, Order, Per, Wait};
+use tidegate_core::{Intent, LeaseId, Limit, Order, Wait};
 
-use super::Limiter;
-use super::queues::{Kind, Spot};
+use super::queues::Spot;
+use super::{Limiter, item_at};
 use crate::answer::{Answers, Denied};
 use crate::store::Spoken;
 
@@ -58,8 +58,7 @@ impl Limiter {
         let spots = self.inner.spots(order.asks);
         let Spot { ask, kind, .. } = self.inner.queues.contested(&spots, None)?;
         let limit = self.inner.store.get(order.asks.get(ask)?.limit_id)?;
-        let per = if kind == Kind::All { Per::All } else { Per::Key };
-        let item = limit.items().iter().position(|item| item.per() == per).unwrap_or_default();
+        let item = item_at(&limit, kind);
         Some(Behind { index, limit, item })
     }
 }
