@@ -1,10 +1,10 @@
 //! What `tidegate serve` is told.
 
-use std::net::ToSocketAddrs;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use tidegate::file::{Listen, MOST_WORKERS};
+use tidegate::file::{Listen, MOST_WORKERS, STORE_URLS};
+use tidegate::text;
 
 use crate::log::LogArgs;
 
@@ -50,9 +50,7 @@ fn address(written: &str) -> Result<Listen, String> {
     if written == "off" {
         return Ok(Listen::Off);
     }
-    let wrong = || "must be an address and a port, such as 127.0.0.1:7700, or off".to_owned();
-    let first = written.to_socket_addrs().map_err(|_| wrong())?.next();
-    first.map(Listen::At).ok_or_else(wrong)
+    text::parse_address(written).map(Listen::At).map_err(|why| format!("{why}, or off"))
 }
 
 fn workers(written: &str) -> Result<NonZeroUsize, String> {
@@ -62,10 +60,11 @@ fn workers(written: &str) -> Result<NonZeroUsize, String> {
 }
 
 fn store_url(written: &str) -> Result<StoreUrl, String> {
-    match written {
-        "memory:" | "memory" => Ok(StoreUrl::Memory),
-        _ => Err("must be memory:, the only store there is so far".to_owned()),
-    }
+    // The same names as in settings files, all of which are this one so far.
+    let is_known = STORE_URLS.contains(&written);
+    is_known
+        .then_some(StoreUrl::Memory)
+        .ok_or_else(|| "must be memory:, the only store there is so far".to_owned())
 }
 
 #[cfg(test)]
