@@ -1,24 +1,12 @@
 //! Refusals are told to whoever samples them.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use tidegate::Tick;
-use tidegate_server::refusals::{Line, Refusals, Sink};
+use tidegate_server::refusals::Refusals;
 
 use crate::api::stage::Stage;
-
-/// Notes lines down.
-#[derive(Clone, Default)]
-struct Paper(Arc<Mutex<Vec<String>>>);
-
-impl Sink for Paper {
-    fn line(&self, line: &Line<'_>) {
-        let Line { limit, item, key, door, left_out } = line;
-        let key = key.as_deref().unwrap_or("nobody");
-        let told = format!("{limit} {item} {key} {} {left_out}", door.word());
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(told);
-    }
-}
+use crate::paper::Paper;
 
 #[test]
 fn acquire_and_the_gate_tell_whom_they_refuse() {
@@ -40,7 +28,7 @@ fn acquire_and_the_gate_tell_whom_they_refuse() {
     assert!(!stage.ask("POST /v1/peek", r#"{"limit_id": "c"}"#).allowed(), "looks are not told");
     stage.ask("GET /v1/gate/a/ada", "");
     assert_eq!(
-        *paper.0.lock().unwrap_or_else(PoisonError::into_inner),
+        paper.lines(),
         [
             "a key/total ada http 0",
             "b all/total bob\\n http 0",

@@ -1,25 +1,13 @@
 //! Refusals are told to whoever samples them.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use tidegate::{FullStore, Tick};
-use tidegate_server::refusals::{Line, Refusals, Sink};
+use tidegate_server::refusals::Refusals;
 use tidegate_server::resp::{Door, Session};
 
+use crate::paper::Paper;
 use crate::resp::stage::{Kind, Manner, OPEN, Stage, converse, words};
-
-/// Notes lines down.
-#[derive(Clone, Default)]
-struct Paper(Arc<Mutex<Vec<String>>>);
-
-impl Sink for Paper {
-    fn line(&self, line: &Line<'_>) {
-        let Line { limit, item, key, door, left_out } = line;
-        let key = key.as_deref().unwrap_or("nobody");
-        let told = format!("{limit} {item} {key} {} {left_out}", door.word());
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(told);
-    }
-}
 
 #[test]
 fn a_session_tells_whom_it_refuses() {
@@ -43,7 +31,7 @@ fn a_session_tells_whom_it_refuses() {
         stage.clock.advance(std::time::Duration::from_secs(1));
         converse(&mut session, [&words("TG.ACQUIRE login ada 3")[..]]);
         assert_eq!(
-            *paper.0.lock().unwrap_or_else(PoisonError::into_inner),
+            paper.lines(),
             [
                 "login key/sliding-15s ada resp 0",
                 "cl.throttle/1/1/60 key/bucket-60s cid resp 0",

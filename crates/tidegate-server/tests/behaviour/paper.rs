@@ -1,0 +1,25 @@
+//! Paper: somebody who notes down which refusals were told.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tidegate_server::refusals::{Line, Sink};
+
+/// Lines as they were told. Copies are the same paper.
+#[derive(Clone, Default)]
+pub(crate) struct Paper(Arc<Mutex<Vec<String>>>);
+
+impl Paper {
+    /// What was told so far, in order.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Sink for Paper {
+    fn line(&self, line: &Line<'_>) {
+        let Line { limit, item, key, door, left_out } = line;
+        let key = key.as_deref().unwrap_or("nobody");
+        let told = format!("{limit} {item} {key} {} {left_out}", door.word());
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(told);
+    }
+}
