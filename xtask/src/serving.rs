@@ -174,7 +174,7 @@ fn memory(places: &Places) -> Outcome {
     Ok(())
 }
 
-/// throttlecrab's server, built once. It is optional: without it, the pairs with it fail and say so.
+/// throttlecrab's server, built once.
 fn throttlecrab(folder: &std::path::Path) -> Outcome<PathBuf> {
     let root = folder.join("peers");
     let program = root.join("bin/throttlecrab-server");
