@@ -22,6 +22,7 @@ use crate::metrics::Cut;
 use crate::resp::reply::Writer;
 use crate::resp::{Awaited, Session, Tally, Then};
 
+const NO_LOG: &str = "this store's log cannot be waited for";
 const TOO_MANY_FAILURES: &str = "too many failed attempts from this address; wait a minute";
 
 /// A connection and what is kept of it between two polls.
@@ -142,6 +143,12 @@ impl Line {
             done += fed.consumed;
             tally += fed.tally;
             let next = match fed.then {
+                _ if fed.durable.is_some() => {
+                    // Nobody here can wait for a store's log yet, and an answer before it is written would be a lie.
+                    desk.output.clear();
+                    Writer::new(&mut desk.output, self.session.protocol()).error("UNAVAILABLE", NO_LOG);
+                    Next::Close
+                }
                 Then::Feed if self.has_failed_too_often(&mut desk.output) => Next::Close,
                 Then::Feed => Next::Say,
                 Then::Read => Next::Read,
