@@ -18,6 +18,7 @@ mod requests;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tidegate_core::{Amount, LeaseId, Order, Tick, Timestamp};
@@ -147,6 +148,18 @@ pub trait Store: Send + Sync {
 
     /// What is counted for the limit as a whole, or for one key.
     fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>>;
+
+    /// Whether everything up to this place in the log is durable, so that replies that wait for it may be spoken; if not yet, the task is
+    /// woken when it is. An error means that it never will be. Stores without a log have nothing to wait for.
+    fn poll_durable(&self, _lsn: Lsn, _context: &mut Context<'_>) -> Poll<Result<(), Unavailable>> {
+        Poll::Ready(Ok(()))
+    }
+
+    /// The end of the log: whatever was changed before this call, limits included, is durable when everything up to here is. `None` if
+    /// the store has no log.
+    fn tip(&self) -> Option<Lsn> {
+        None
+    }
 
     /// What happened at a limit so far. `None` if nobody knows the limit, or if the store does not count such things.
     fn observe(&self, _limit_id: &str) -> Option<Observation> {
