@@ -18,6 +18,7 @@ pub mod row;
 pub mod seat;
 pub mod spec;
 pub mod time;
+pub mod trace;
 pub mod verdict;
 
 pub use amount::{Amount, Capacity};
@@ -25,7 +26,7 @@ pub use calendar::{Unit, WeekStart, Zone};
 pub use decide::{Charged, Decision, Denial, Line, Place, Reading, decide};
 pub use law::{Law, Receipt, Rule, State};
 pub use lease::{LeaseId, Tenure};
-pub use limit::{Item, Limit, Override, Season};
+pub use limit::{Descent, Item, Limit, Override, Season};
 pub use order::{Ask, Hold, Intent, Load, Order};
 pub use row::Row;
 pub use seat::Seat;
@@ -34,4 +35,5 @@ pub use spec::{
     Precision,
 };
 pub use time::{Span, Tick, Timestamp};
+pub use trace::Trace;
 pub use verdict::{Verdict, Wait};

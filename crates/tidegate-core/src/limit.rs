@@ -53,6 +53,15 @@ pub struct Item {
     reshaped: u32,
 }
 
+/// What an item has from the versions of its limit before this one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Descent {
+    /// The first version in which it had the law it has.
+    pub reshaped: u32,
+    /// The step of a bucket: one that is paused drains as it did before.
+    pub step: Option<Span>,
+}
+
 /// A different rule for one item of one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Override {
@@ -76,6 +85,23 @@ impl Limit {
     /// The first version of a limit, or everything that is wrong with it.
     pub fn new(spec: LimitSpec, tick: Tick) -> Result<Limit, Vec<Flaw>> {
         Limit::compile(spec, tick, None)
+    }
+
+    /// A version of a limit that was written down, with what its items have from the versions before it ([`Item::descent`]).
+    pub fn again(spec: LimitSpec, tick: Tick, version: u32, descent: &[Descent]) -> Result<Limit, Vec<Flaw>> {
+        let mut limit = Limit::new(spec.clone(), tick)?;
+        for (item, descent) in limit.items.iter_mut().zip(descent) {
+            if let (Law::Continuous(law), Some(step)) = (&mut item.rule.law, descent.step) {
+                *law = Continuous::every(step);
+            }
+        }
+        // Paused exceptions go on at the pace of their item, so the limit is made once more from these items.
+        let mut limit = Limit::compile(spec, tick, Some(&limit))?;
+        limit.version = version;
+        for (item, descent) in limit.items.iter_mut().zip(descent) {
+            item.reshaped = descent.reshaped;
+        }
+        Ok(limit)
     }
 
     /// The next version of this limit, or everything that is wrong with it.
@@ -245,6 +271,12 @@ impl Item {
     /// The version in which its law last changed. Receipts from before cannot be refunded.
     pub fn reshaped(&self) -> u32 {
         self.reshaped
+    }
+
+    /// What it has from the versions before.
+    pub fn descent(&self) -> Descent {
+        let step = if let Law::Continuous(law) = &self.rule.law { Some(law.step()) } else { None };
+        Descent { reshaped: self.reshaped, step }
     }
 }
 

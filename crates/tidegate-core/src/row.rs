@@ -177,6 +177,14 @@ impl Row {
         self.holds = self.holds.saturating_sub(1);
     }
 
+    /// Notes that a lease holds this much of the item at `index` of its limit: it was written down, and the row was not.
+    pub fn hold(&mut self, limit: &Limit, index: usize, tenure: Tenure, amount: Amount) {
+        let state = limit.items().get(index).and_then(|item| self.states.get_mut(item.place()));
+        if let Some(State::OnRelease(holders)) = state {
+            holders.insert(tenure, amount);
+        }
+    }
+
     /// Removes a lease's units; whether there were any that had not lapsed.
     pub fn release(&mut self, tenure: &Tenure, now: Timestamp) -> bool {
         let mut released = false;

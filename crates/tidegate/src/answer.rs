@@ -11,6 +11,8 @@ use tidegate_core::limit::LONGEST_KEY;
 use tidegate_core::order::{LONGEST_PATIENCE, LONGEST_REQUEST_ID, MOST_ASKS};
 use tidegate_core::{LeaseId, Limit, Reading, Timestamp, Wait};
 
+use crate::store::memory::journal::Notes;
+
 /// How much an asker wants to know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Detail {
@@ -27,6 +29,8 @@ pub struct Answers {
     detail: Detail,
     list: Vec<Result<Answer, Rejection>>,
     readings: Vec<ItemReading>,
+    /// What a store with a log is told about what they changed.
+    notes: Option<Box<Notes>>,
 }
 
 impl Answers {
@@ -44,6 +48,19 @@ impl Answers {
     pub fn clear(&mut self) {
         self.list.clear();
         self.readings.clear();
+        if let Some(notes) = &mut self.notes {
+            notes.clear();
+        }
+    }
+
+    /// For stores with a log: from now on it is noted what answers change.
+    pub fn keep_notes(&mut self) {
+        self.notes.get_or_insert_default();
+    }
+
+    /// For stores with a log: what the answers changed, if that is noted.
+    pub fn notes(&mut self) -> Option<&mut Notes> {
+        self.notes.as_deref_mut()
     }
 
     /// How many answers there are.

@@ -33,6 +33,10 @@ pub trait Clock: Send + Sync {
     fn may_go_back(&self) -> bool {
         true
     }
+
+    /// This instant was seen before, perhaps by another process: a clock that never goes back shows none before it from now on. It takes
+    /// effect within a millisecond. A clock that may go back need not care; whoever remembers the latest instant does.
+    fn raise(&self, _seen: Timestamp) {}
 }
 
 /// The wall clock, as long as it goes forward.
@@ -74,6 +78,10 @@ impl Clock for SystemClock {
 
     fn may_go_back(&self) -> bool {
         false
+    }
+
+    fn raise(&self, seen: Timestamp) {
+        self.kernel.raise(seen.ticks());
     }
 }
 
@@ -127,6 +135,10 @@ impl Kernel {
     fn new() -> Kernel {
         let base = AtomicU64::new(wall());
         Kernel { started: Instant::now(), base }
+    }
+
+    fn raise(&self, seen: u64) {
+        let _never_back = reckon(&self.base, seen, nanos(self.started.elapsed()));
     }
 
     fn now(&self) -> u64 {
@@ -199,6 +211,10 @@ impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
 
     fn tick(&self) -> Tick {
         (**self).tick()
+    }
+
+    fn raise(&self, seen: Timestamp) {
+        (**self).raise(seen);
     }
 
     fn may_go_back(&self) -> bool {

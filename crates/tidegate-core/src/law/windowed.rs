@@ -63,7 +63,7 @@ impl Windowed {
     }
 
     /// The first instant after the window that `count` remembers.
-    fn end(&self, count: &Count) -> Timestamp {
+    pub(crate) fn end(&self, count: &Count) -> Timestamp {
         match self {
             Windowed::FirstHit { window } => count.last_time.plus(*window),
             Windowed::Civil(calendar) => calendar.window(count.last_time).1,
@@ -72,7 +72,7 @@ impl Windowed {
     }
 
     /// Whether the remembered window is still open. A clock that went back does not close it.
-    fn is_open(&self, count: &Count, now: Timestamp) -> bool {
+    pub(crate) fn is_open(&self, count: &Count, now: Timestamp) -> bool {
         count.count > 0
             && match self {
                 Windowed::FirstHit { window } => now < count.last_time.plus(*window),

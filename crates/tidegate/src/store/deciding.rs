@@ -184,6 +184,11 @@ pub(super) fn grant(
 }
 
 impl Entrant {
+    /// What its row counts.
+    pub(super) fn per(&self) -> Per {
+        if self.station == Station::All { Per::All } else { Per::Key }
+    }
+
     pub(super) fn is_crowded(&self) -> bool {
         matches!(self.station, Station::NewKey(room) if room != Room::Enough)
     }

@@ -16,36 +16,42 @@ pub(in crate::store) const SETTLED_MEMORY: Duration = Duration::from_secs(600);
 const GONE: u64 = 0;
 
 /// A lease that has not been given back.
-#[derive(Debug)]
-pub(in crate::store) struct Lease {
-    pub(in crate::store) expires_at: Timestamp,
-    pub(in crate::store) ttl: Span,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// When it lapses.
+    pub expires_at: Timestamp,
+    /// How long it lasts from a renewal on.
+    pub ttl: Span,
     /// The rows it holds something of.
-    pub(in crate::store) holdings: Vec<Holding>,
-    /// What each ask of the order was, as (index into `holdings` of its limit's `all` row, of its key's row, count).
-    pub(in crate::store) asks: Vec<HeldAsk>,
+    pub holdings: Vec<Holding>,
+    /// What each ask of the order was.
+    pub asks: Vec<HeldAsk>,
 }
 
 /// One ask of a held order.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::store) struct HeldAsk {
-    pub(in crate::store) holdings: [Option<usize>; 2],
-    pub(in crate::store) count: Amount,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeldAsk {
+    /// The indices of the holdings of its limit's `all` row, and of its key's row.
+    pub holdings: [Option<usize>; 2],
+    /// How much it asked for.
+    pub count: Amount,
 }
 
 /// What a lease holds of one row.
-#[derive(Debug)]
-pub(in crate::store) struct Holding {
-    pub(in crate::store) limit_id: Box<str>,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holding {
+    /// The limit's id.
+    pub limit_id: Box<str>,
     /// Which incarnation of the limit: a deleted one takes its holdings with it.
-    pub(in crate::store) generation: u64,
+    pub generation: u64,
     /// The version of the limit it was charged under.
-    pub(in crate::store) version: u32,
-    pub(in crate::store) key: Option<Box<[u8]>>,
+    pub version: u32,
+    /// Whose row; `None` for the row of all keys.
+    pub key: Option<Box<[u8]>>,
     /// What each item was charged, by name.
-    pub(in crate::store) charges: Vec<(Box<str>, Charged)>,
+    pub charges: Vec<(Box<str>, Charged)>,
     /// Whether its row knows of it; a row that was dropped with its limit's end does not.
-    pub(in crate::store) pins: bool,
+    pub pins: bool,
 }
 
 impl Lease {
@@ -79,6 +85,16 @@ pub(in crate::store) struct Leases {
 }
 
 impl Leases {
+    /// Which there are.
+    pub(in crate::store) fn ids(&self) -> impl Iterator<Item = LeaseId> {
+        self.open.keys().copied()
+    }
+
+    /// The settlements that are remembered, and until when.
+    pub(in crate::store) fn settled(&self) -> impl Iterator<Item = (LeaseId, Timestamp)> {
+        self.settled_order.iter().filter_map(|id| self.settled.get(id).map(|until| (*id, *until)))
+    }
+
     pub(in crate::store) fn len(&self) -> usize {
         self.open.len()
     }

@@ -21,6 +21,7 @@ mod edits;
 mod gallery;
 mod gate;
 mod holding;
+pub mod journal;
 mod leaf;
 mod line;
 #[cfg(all(test, tidegate_loom))]
@@ -28,16 +29,18 @@ mod models;
 mod operators;
 mod print;
 mod quick;
+pub mod restoring;
 mod rows;
 mod shelf;
 mod sitting;
 mod stamp;
 mod sync;
 mod tenant;
+pub mod walking;
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use hashbrown::HashMap;
@@ -58,6 +61,11 @@ use gallery::Gallery;
 use tenant::Tenant;
 
 pub use gate::{Gate, Gates};
+
+pub use journal::Notes;
+pub use restoring::Restoring;
+
+use journal::{Deed, Journal, What};
 
 /// How many rows are brought near before the first of them is decided on.
 pub const LOOK_AHEAD: usize = 16;
@@ -112,6 +120,26 @@ impl MemoryStore {
         desk.leases.len()
     }
 
+    /// The same as [`Store::release`], noting what was done for whoever keeps a log.
+    pub fn release_noting(&self, lease: LeaseId, notes: &mut Notes) -> bool {
+        self.shared.release(lease, Some(notes))
+    }
+
+    /// The same as [`Store::renew`], noting what was done.
+    pub fn renew_noting(
+        &self,
+        lease: LeaseId,
+        ttl: Option<Duration>,
+        notes: &mut Notes,
+    ) -> Result<Option<Timestamp>, Rejection> {
+        check_ttl(ttl).map(|()| self.shared.renew(lease, ttl, Some(notes)))
+    }
+
+    /// The same as [`Store::settle`], noting what was done.
+    pub fn settle_noting(&self, lease: LeaseId, actual: Actual<'_>, notes: &mut Notes) -> Settlement {
+        self.shared.settle(lease, actual, Some(notes))
+    }
+
     /// A handle on one limit, for those who decide on it often.
     pub fn gate(&self, limit_id: &str) -> Option<Gate> {
         Some(Gate::new(Arc::clone(&self.shared), self.shared.tenant(limit_id)?))
@@ -147,15 +175,15 @@ impl Store for MemoryStore {
     }
 
     fn release(&self, lease: LeaseId) -> Spoken<bool> {
-        Spoken::Now(self.shared.release(lease))
+        Spoken::Now(self.shared.release(lease, None))
     }
 
     fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Spoken<Result<Option<Timestamp>, Rejection>> {
-        Spoken::Now(check_ttl(ttl).map(|()| self.shared.renew(lease, ttl)))
+        Spoken::Now(check_ttl(ttl).map(|()| self.shared.renew(lease, ttl, None)))
     }
 
     fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Settlement> {
-        Spoken::Now(self.shared.settle(lease, actual))
+        Spoken::Now(self.shared.settle(lease, actual, None))
     }
 
     fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<(), Rejection>> {
@@ -251,6 +279,8 @@ pub(super) struct Shared {
     budget: Arc<Budget>,
     gallery: Gallery,
     watchers: RwLock<Vec<Watcher>>,
+    /// Is told of changes before they take effect, if somebody keeps a log.
+    journal: OnceLock<Arc<dyn Journal>>,
 }
 
 /// Leases and request ids. Orders that have neither never come here.
@@ -260,9 +290,17 @@ pub(super) struct Desk {
     requests: Requests,
     /// How many leases were ever granted.
     granted_leases: u64,
+    /// How many deeds were noted.
+    deeds: u64,
 }
 
 impl Desk {
+    /// The next deed.
+    fn deed(&mut self, what: What) -> Deed {
+        self.deeds += 1;
+        Deed { serial: self.deeds, what }
+    }
+
     fn insert(&mut self, id: LeaseId, lease: Lease) {
         self.leases.insert(id, lease);
     }
@@ -287,6 +325,7 @@ impl Shared {
             budget: Arc::new(Budget::new(memory.capacity_bytes.max(LEAST_CAPACITY))),
             gallery: Gallery::new(),
             watchers: RwLock::default(),
+            journal: OnceLock::new(),
         }
     }
 

@@ -15,21 +15,36 @@ use crate::answer::{Answer, Answers, ItemReading, Outcome};
 const MOST_REQUESTS: usize = 1_000_000;
 
 /// A limit, a key and a count that were asked for.
-type HeldAsk = (Box<str>, Option<Box<[u8]>>, Amount);
+pub type HeldQuestion = (Box<str>, Option<Box<[u8]>>, Amount);
 
 /// A grant and what it was asked with.
-#[derive(Debug)]
-pub(in crate::store) struct Remembered {
-    until: Timestamp,
-    asks: Vec<HeldAsk>,
-    pub(in crate::store) answer: Answer,
-    pub(in crate::store) readings: Vec<ItemReading>,
+#[derive(Debug, Clone)]
+pub struct Remembered {
+    /// Until when it is remembered.
+    pub until: Timestamp,
+    /// What was asked.
+    pub asks: Vec<HeldQuestion>,
+    /// What was answered.
+    pub answer: Answer,
+    /// What the items said.
+    pub readings: Vec<ItemReading>,
 }
 
 impl Remembered {
+    /// The grant of an order.
+    pub(in crate::store) fn new(
+        order: &Order<'_>,
+        until: Timestamp,
+        answer: Answer,
+        readings: Vec<ItemReading>,
+    ) -> Remembered {
+        let own = |ask: &Ask<'_>| (ask.limit_id.into(), ask.key.map(Into::into), ask.count);
+        Remembered { until, asks: order.asks.iter().map(own).collect(), answer, readings }
+    }
+
     /// Whether an order asks for the same.
     pub(in crate::store) fn is_for(&self, order: &Order<'_>) -> bool {
-        let same = |(held, ask): (&HeldAsk, &Ask<'_>)| {
+        let same = |(held, ask): (&HeldQuestion, &Ask<'_>)| {
             *held.0 == *ask.limit_id && held.1.as_deref() == ask.key && held.2 == ask.count
         };
         self.asks.len() == order.asks.len() && self.asks.iter().zip(order.asks).all(same)
@@ -61,18 +76,14 @@ impl Requests {
         self.by_id.get(id)
     }
 
-    pub(in crate::store) fn remember(
-        &mut self,
-        id: &[u8],
-        order: &Order<'_>,
-        until: Timestamp,
-        answer: Answer,
-        readings: Vec<ItemReading>,
-    ) {
-        let asks =
-            order.asks.iter().map(|ask| (ask.limit_id.into(), ask.key.map(Into::into), ask.count)).collect();
-        self.oldest_first.push_back((until, id.into()));
-        self.by_id.insert(id.into(), Remembered { until, asks, answer, readings });
+    pub(in crate::store) fn remember(&mut self, id: &[u8], grant: Remembered) {
+        self.oldest_first.push_back((grant.until, id.into()));
+        self.by_id.insert(id.into(), grant);
+    }
+
+    /// The ids that are remembered, oldest first.
+    pub(in crate::store) fn ids(&self) -> impl Iterator<Item = &[u8]> {
+        self.oldest_first.iter().map(|(_, id)| &**id)
     }
 
     fn forget(&mut self, now: Timestamp) {

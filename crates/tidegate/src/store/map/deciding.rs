@@ -11,6 +11,7 @@ use crate::answer::{Answer, Answers, Denied, Grant, Outcome, Rejection};
 use crate::store::deciding::{
     Conclusion, Entrant, Occasion, Room, Station, check_order, conclude, grant, lease_id, put_in_words,
 };
+use crate::store::requests::Remembered;
 
 impl Inner {
     pub(super) fn decide(&mut self, order: &Order<'_>, answers: &mut Answers) -> Result<Answer, Rejection> {
@@ -48,7 +49,7 @@ impl Inner {
         if let (Some(id), Intent::Acquire, true) = (order.request_id, order.intent, answer.is_granted()) {
             let until = self.latest.plus(self.tick.span(REQUEST_MEMORY));
             let readings = answers.readings(&answer).to_vec();
-            self.requests.remember(id, order, until, answer.clone(), readings);
+            self.requests.remember(id, Remembered::new(order, until, answer.clone(), readings));
         }
         Ok(answer)
     }

@@ -13,8 +13,9 @@ use tidegate_core::law::continuous::Arrival;
 use tidegate_core::law::never::{self, Tally};
 use tidegate_core::law::windowed::Count;
 use tidegate_core::law::{Continuous, Windowed};
+use tidegate_core::trace::NO_END;
 use tidegate_core::{
-    Amount, Capacity, Charge, Law, Limit, Load, Mode, Per, Reading, Season, Span, Timestamp, Verdict,
+    Amount, Capacity, Charge, Law, Limit, Load, Mode, Per, Reading, Season, Span, Timestamp, Trace, Verdict,
 };
 
 use super::cell::Shape;
@@ -68,7 +69,7 @@ const BY_ASK: u64 = 1 << 3;
 const UNLIMITED: u64 = 1 << 4;
 /// There is a second item.
 const TWO_ITEMS: u64 = 1 << 5;
-/// Keys have exceptions.
+/// Keys have exceptions, or may have used something that was not written down.
 const EXCEPTS: u64 = 1 << 6;
 /// The limit is over one day.
 const OVER: u64 = 1 << 7;
@@ -144,8 +145,10 @@ impl Brief {
             from = from.max(Timestamp::from_ticks(short.a));
             until = until.min(Timestamp::from_ticks(short.b));
         }
+        let haunted = key.and_then(|_| edition.is_haunted_until(now));
+        until = haunted.map_or(until, |end| until.min(end));
         let flag = |is: bool, flag: u64| if is { flag } else { 0 };
-        let of_limit = flag(!limit.spec().overrides.is_empty(), EXCEPTS)
+        let of_limit = flag(!limit.spec().overrides.is_empty() || haunted.is_some(), EXCEPTS)
             | flag(second.is_some(), TWO_ITEMS)
             | flag(limit.ends_at().is_some(), OVER);
         let told = |short: Short| Short { head: Head(short.head.0 | of_limit), ..short };
@@ -195,7 +198,7 @@ impl Short {
     }
 
     #[inline(always)]
-    fn capacity(&self) -> Capacity {
+    pub(super) fn capacity(&self) -> Capacity {
         if self.head.0 & UNLIMITED == 0 { Capacity::AtMost(self.capacity) } else { Capacity::Unlimited }
     }
 
@@ -251,6 +254,30 @@ impl Short {
         };
         let resets_at = empties.filter(|_| used > 0).map(|at| at.min(ends));
         Reading { capacity, used, remaining: capacity.remaining(used), resets_at }
+    }
+
+    /// What a log keeps of the item's state; `None` if there is nothing to keep.
+    pub(super) fn trace(&self, payload: u64) -> Option<Trace> {
+        match self.head.law() {
+            CONTINUOUS if self.capacity() == Capacity::Unlimited => None,
+            CONTINUOUS => {
+                let Arrival { tat, step, credits } = self.arrival(payload);
+                Some(Trace::Arrival { tat, step, credits })
+            }
+            NEVER => {
+                let Tally { used, last_time } = self.tally(payload);
+                Some(Trace::Count { count: used, last_time, until: NO_END })
+            }
+            law => {
+                let Count { count, last_time } = self.count(payload);
+                let until = if law == FIRST_HIT {
+                    last_time.plus(Span::from_ticks(self.a))
+                } else {
+                    Timestamp::from_ticks(self.b)
+                };
+                Some(Trace::Count { count, last_time, until })
+            }
+        }
     }
 
     #[inline(always)]

@@ -7,14 +7,16 @@ use tidegate_core::order::REQUEST_MEMORY;
 use tidegate_core::{Ask, Hold, Intent, Limit, Order, Timestamp};
 
 use super::edition::Edition;
+use super::journal::What;
 use super::leaf::{Leaf, Near};
 use super::line::Tag;
-use super::quick::{self, MOST_ROWS, Plea, Quick, Refused};
+use super::quick::{self, MOST_ROWS, Plea, Quick, Refused, Told};
 use super::rows;
 use super::tenant::{Tenant, holds};
 use super::{Desk, LOOK_AHEAD, Limits, Shared};
 use crate::answer::{Answer, Answers, Denied, Detail, ItemReading, Outcome, Rejection};
 use crate::store::deciding::check_order;
+use crate::store::requests::Remembered;
 
 /// How often a new key's row is made for the quick way before the thorough way is taken.
 const ADMISSIONS: usize = 2 * MOST_ROWS;
@@ -117,7 +119,11 @@ impl Shared {
         if let (Some(id), true) = (order.request_id, answer.is_granted()) {
             let until = answer.at.plus(self.tick.span(REQUEST_MEMORY));
             let readings = answers.readings(&answer).to_vec();
-            desk.requests.remember(id, order, until, answer.clone(), readings);
+            let grant = Remembered::new(order, until, answer.clone(), readings);
+            if let Some(notes) = answers.notes() {
+                notes.deeds.push(desk.deed(What::Remembered { id: id.into(), grant: grant.clone() }));
+            }
+            desk.requests.remember(id, grant);
         }
         self.mind_lapses(desk);
         Ok(answer)
@@ -216,11 +222,17 @@ fn decide_quickly(
         return None;
     }
     let first = answers.mark();
-    let (refused, at) = if answers.detail() == Detail::Readings {
+    let noted = answers.notes().map(|notes| notes.charges.len());
+    let (refused, at) = if answers.detail() == Detail::Readings || noted.is_some() {
         decide_and_read(intent, pleas, now, answers)?
     } else {
         quickly(intent, pleas, now, &mut None)?
     };
+    if let (Some(noted), Some(notes)) = (noted, answers.notes())
+        && (refused.is_some() || intent == Intent::Peek)
+    {
+        notes.charges.truncate(noted);
+    }
     let outcome = match refused {
         None => Outcome::Granted(None),
         // Nothing was charged, so if what the limits were is forgotten by now somebody else can say it.
@@ -251,8 +263,15 @@ fn decide_and_read(
     answers: &mut Answers,
 ) -> Option<(Option<Refused>, Timestamp)> {
     let held = hold(pleas);
-    let mut reader = |ask, number, item, reading| {
-        answers.read(ItemReading { limit: judge(&held, pleas, ask, number), item, reading });
+    let mut reader = |told: &Told<'_>| {
+        let limit = judge(&held, pleas, told.ask, told.edition);
+        if let Some(notes) = answers.notes() {
+            let plea = &pleas[told.ask];
+            notes.charges.extend(told.charge(plea, limit.version()));
+        }
+        if answers.detail() == Detail::Readings {
+            answers.read(ItemReading { limit, item: told.short.head.item(), reading: told.reading() });
+        }
     };
     quickly(intent, pleas, now, &mut Some(&mut reader))
 }
@@ -275,7 +294,7 @@ fn judge(held: &[Arc<Edition>], pleas: &[Plea<'_>], ask: usize, number: u64) -> 
 mod tests {
     use std::time::Duration;
 
-    use tidegate_core::{Amount, Capacity, ItemSpec, LimitSpec, Policy, Reading};
+    use tidegate_core::{Amount, Capacity, ItemSpec, LimitSpec, Policy};
 
     use super::*;
     use crate::catalog::{Catalog, Expect};
@@ -303,8 +322,9 @@ mod tests {
             store.submit(&[Order::acquire(&asks)], Answers::new(Detail::Verdicts)).now();
         }
         let mut told = Vec::new();
-        let mut reader =
-            |ask, number, item, reading: Reading| told.push((ask, number, item, reading.capacity));
+        let mut reader = |each: &Told<'_>| {
+            told.push((each.ask, each.edition, each.short.head.item(), each.reading().capacity));
+        };
         let now = store.shared.now();
         let granted = quickly(Intent::Acquire, &pleas, now, &mut Some(&mut reader));
         assert!(matches!(granted, Some((None, _))), "{granted:?}");

@@ -13,6 +13,10 @@ use super::cell::Shape;
 use super::line::{PAYLOAD, PRESENT, Tag, WIDE};
 use super::print::Printer;
 use super::shelf::{Ring, Shelf};
+use super::tenant::NO_TAG;
+
+/// Who has no exceptions.
+const NOBODY: Seat<'static> = Seat::Key { overrides: &[] };
 
 /// The cell of a row that is about to be decided on for the first time. It is blank, and it is not forgotten.
 pub(super) const RESERVED: u64 = PRESENT | WIDE | 1 << 59;
@@ -26,6 +30,8 @@ pub(super) enum Because {
     Reset,
     /// Times no longer fitted the cells.
     WornOut,
+    /// What was not written down before a crash is taken to have been used.
+    Crash,
 }
 
 /// What rows are written under.
@@ -43,6 +49,8 @@ pub(super) struct Edition {
     key: Option<Layout>,
     /// The keys with exceptions, by fingerprint.
     exceptions: HashMap<Tag, Box<[u8]>>,
+    /// What a key without a row is taken to have used: after a crash nobody knows what was not written down.
+    ghost: Option<Row>,
 }
 
 /// How rows of one item are written.
@@ -59,13 +67,15 @@ pub(super) struct Draft {
     pub(super) limit: Arc<Limit>,
     columns: Box<[usize]>,
     exceptions: HashMap<Tag, Box<[u8]>>,
+    /// What every key is taken to have used, if nobody knows.
+    pub(super) ghost: Option<Row>,
 }
 
 impl Draft {
     pub(super) fn new(limit: Arc<Limit>, columns: Box<[usize]>, printer: &Printer) -> Draft {
         let keys = limit.spec().overrides.iter().map(|written| written.key.as_slice());
         let exceptions = keys.map(|key| (printer.print(key), key.into())).collect();
-        Draft { limit, columns, exceptions }
+        Draft { limit, columns, exceptions, ghost: None }
     }
 }
 
@@ -78,13 +88,48 @@ impl Edition {
         columns: Box<[usize]>,
         printer: &Printer,
     ) -> Edition {
-        Edition::of(Draft::new(limit, columns, printer), number, at, because)
+        Edition::of(Draft::new(limit, columns, printer), number, at, because, None)
     }
 
-    pub(super) fn of(draft: Draft, number: u64, at: Timestamp, because: Because) -> Edition {
-        let Draft { limit, columns, exceptions } = draft;
+    pub(super) fn of(
+        draft: Draft,
+        number: u64,
+        at: Timestamp,
+        because: Because,
+        former: Option<&Edition>,
+    ) -> Edition {
+        let Draft { limit, columns, exceptions, ghost } = draft;
         let (all, key) = (layout(&limit, Per::All, at), layout(&limit, Per::Key, at));
-        Edition { number, at, because, limit, columns, all, key, exceptions }
+        let mut edition = Edition { number, at, because, limit, columns, all, key, exceptions, ghost };
+        if let (None, Some(former)) = (&edition.ghost, former)
+            && let Some(mut ghost) = former.ghost.clone().filter(|_| because != Because::Reset)
+        {
+            edition.adopt(former, Per::Key, NO_TAG, &mut ghost);
+            edition.ghost = (!ghost.is_fresh(&edition.limit, NOBODY, at)).then_some(ghost);
+        }
+        edition
+    }
+
+    /// The row of a key that has none.
+    pub(super) fn newcomer(&self) -> Row {
+        self.ghost.clone().unwrap_or_else(|| Row::blank(&self.limit, Per::Key))
+    }
+
+    /// What a key without a row is taken to have used.
+    pub(super) fn ghost(&self) -> Option<&Row> {
+        self.ghost.as_ref()
+    }
+
+    /// Until when a key without a row is taken to have used something; `None` if none is.
+    pub(super) fn is_haunted_until(&self, now: Timestamp) -> Option<Timestamp> {
+        let ghost = self.ghost.as_ref()?;
+        let freshens = ghost.freshens(&self.limit, NOBODY, now).unwrap_or(Timestamp::from_ticks(u64::MAX));
+        (freshens > now).then_some(freshens)
+    }
+
+    /// Whether a key's row says nothing that would not be said without it.
+    pub(super) fn is_forgettable(&self, row: &Row, seat: Seat<'_>, now: Timestamp) -> bool {
+        row.is_fresh(&self.limit, seat, now) || self.ghost.as_ref().is_some_and(|ghost| ghost == row)
     }
 
     /// How rows are written, if they have one item.
@@ -122,7 +167,7 @@ impl Edition {
     /// Takes the row out that a cell stands for.
     pub(super) fn unpack(&self, per: Per, cell: u64, shelf: &mut Shelf) -> Row {
         if cell == RESERVED {
-            return Row::blank(&self.limit, per);
+            return self.newcomer();
         }
         if cell & WIDE != 0 {
             return shelf.take(cell, self.ring(per));
@@ -174,6 +219,11 @@ impl Edition {
     pub(super) fn adopt(&self, former: &Edition, per: Per, tag: Tag, row: &mut Row) {
         match self.because {
             Because::WornOut => {}
+            Because::Crash => {
+                if let (Per::Key, Some(ghost)) = (per, &self.ghost) {
+                    row.merge(ghost, &self.limit, per);
+                }
+            }
             Because::Reset => row.reset(&self.limit, per),
             Because::Put if former.limit.season(self.at) == Season::After => {
                 *row = Row::blank(&self.limit, per);

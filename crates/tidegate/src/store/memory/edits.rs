@@ -12,6 +12,7 @@ use hashbrown::HashSet;
 use tidegate_core::{Limit, LimitSpec, Season, Timestamp};
 
 use super::edition::{Because, Draft};
+use super::journal::{Holding, Origin};
 use super::tenant::{Brief, Crowd, Tenant};
 use super::{Desk, Shared};
 use crate::catalog::{ApplyError, Edit, Edited, Expect, Parting, PutError, RETIREMENT, check_each};
@@ -21,7 +22,7 @@ enum Checked {
     /// Nobody has this id.
     Add(Arc<Limit>),
     /// The limit says this already.
-    Keep(Arc<Limit>),
+    Keep(Arc<Tenant>, Arc<Limit>),
     /// The limit is there, or comes back out of retirement.
     Put(Next),
     Remove(Option<Leaver>, Parting),
@@ -62,18 +63,24 @@ impl Shared {
         let next = match self.check(spec, expect)? {
             Checked::Add(limit) => {
                 let tenant = self.newcomer(&limit, now);
+                self.note_put(&tenant, &limit, now);
                 self.limits.write().unwrap_or_else(PoisonError::into_inner).insert(limit.id().into(), tenant);
                 return Ok(limit);
             }
             Checked::Put(next) => next,
-            Checked::Keep(limit) => return Ok(limit),
+            Checked::Keep(tenant, limit) => {
+                self.hand_over(&tenant, &limit, Origin::Put, now);
+                return Ok(limit);
+            }
             Checked::Remove(..) => return Err(PutError::Unknown),
         };
+        next.tenant.belongs_to(Origin::Put);
         if next.is_new() {
             let draft = next.tenant.draft(Arc::clone(&next.limit));
             let mut desk = self.desk();
             let instant = || self.latest(self.clock.now());
-            let crowd = next.tenant.announce(draft, Because::Put, Brief::Now, instant);
+            let note = |at| self.note_put(&next.tenant, &next.limit, at);
+            let crowd = next.tenant.announce(draft, Because::Put, Brief::Now, instant, note);
             if next.former.season(now) == Season::After {
                 void(&mut desk, |id| *id == *next.tenant.id);
             }
@@ -81,6 +88,9 @@ impl Shared {
             next.tenant.catch_up_if(crowd);
         }
         if next.comes_back {
+            if !next.is_new() {
+                self.note_put(&next.tenant, &next.limit, now);
+            }
             self.retired.lock().unwrap_or_else(PoisonError::into_inner).remove(&next.tenant.id);
             next.tenant.refresh(now);
             let mut limits = self.limits.write().unwrap_or_else(PoisonError::into_inner);
@@ -91,6 +101,7 @@ impl Shared {
 
     pub(super) fn remove(&self, id: &str, parting: Parting) -> Option<Arc<Limit>> {
         let now = self.latest(self.clock.now());
+        self.note_remove(&*self.tenant(id)?, parting, now);
         let (id, tenant) = self.limits.write().unwrap_or_else(PoisonError::into_inner).remove_entry(id)?;
         tenant.retire();
         let limit = tenant.limit();
@@ -140,7 +151,7 @@ impl Shared {
         };
         let former = tenant.limit();
         let limit = match *former.spec() == spec {
-            true if !comes_back => return Ok(Checked::Keep(former)),
+            true if !comes_back => return Ok(Checked::Keep(tenant, former)),
             true => Arc::clone(&former),
             false => Arc::new(former.succeed(spec).map_err(PutError::Invalid)?),
         };
@@ -152,9 +163,14 @@ impl Shared {
         match checked {
             Checked::Add(limit) => {
                 let tenant = self.newcomer(&limit, now);
+                tenant.belongs_to(Origin::Applied);
+                self.note_put(&tenant, &limit, now);
                 Ready::Add(limit, tenant)
             }
-            Checked::Keep(limit) => Ready::Keep(limit),
+            Checked::Keep(tenant, limit) => {
+                self.hand_over(&tenant, &limit, Origin::Applied, now);
+                Ready::Keep(limit)
+            }
             Checked::Put(next) => {
                 let draft = next.is_new().then(|| next.tenant.draft(Arc::clone(&next.limit)));
                 Ready::Put(next, draft)
@@ -181,11 +197,17 @@ impl Shared {
                 }
                 Ready::Keep(limit) => Edited::Unchanged(limit),
                 Ready::Put(Next { tenant, former, limit, comes_back }, draft) => {
+                    tenant.belongs_to(Origin::Applied);
+                    if draft.is_none() {
+                        self.note_put(&tenant, &limit, now);
+                    }
                     if let Some(draft) = draft {
                         if former.season(now) == Season::After {
                             over.insert(tenant.id.clone());
                         }
-                        if tenant.announce(draft, Because::Put, Brief::Later, instant) == Crowd::TooMany {
+                        let note = |at| self.note_put(&tenant, &limit, at);
+                        let crowd = tenant.announce(draft, Because::Put, Brief::Later, instant, note);
+                        if crowd == Crowd::TooMany {
                             aftermath.crowded.push(Arc::clone(&tenant));
                         }
                     }
@@ -201,6 +223,7 @@ impl Shared {
                 }
                 Ready::Remove(None, _) => Edited::Absent,
                 Ready::Remove(Some(Leaver { tenant, limit }), parting) => {
+                    self.note_remove(&tenant, parting, now);
                     limits.remove(&tenant.id);
                     tenant.retire();
                     match parting {
@@ -217,6 +240,28 @@ impl Shared {
             void(&mut desk, |id| over.contains(id));
         }
         applied
+    }
+
+    /// Tells whoever keeps a log that a limit says this, before anybody is decided on by it.
+    fn note_put(&self, tenant: &Tenant, limit: &Arc<Limit>, at: Timestamp) {
+        if let Some(journal) = self.journal.get() {
+            journal.put(&tenant.text(limit, at));
+        }
+    }
+
+    /// The same of a limit that goes.
+    fn note_remove(&self, tenant: &Tenant, parting: Parting, now: Timestamp) {
+        if let Some(journal) = self.journal.get() {
+            journal.remove(tenant.generation, parting, self.retirement(now));
+        }
+    }
+
+    /// A limit that stays as it is may be somebody else's from now on.
+    fn hand_over(&self, tenant: &Tenant, limit: &Arc<Limit>, origin: Origin, now: Timestamp) {
+        if tenant.origin() != origin {
+            tenant.belongs_to(origin);
+            self.note_put(tenant, limit, now);
+        }
     }
 
     /// The limit of this id, which is to go.
@@ -264,7 +309,15 @@ struct Aftermath {
 
 /// What was charged to limits that were over cannot be given back by what begins now: their state was dropped.
 fn void(desk: &mut Desk, was_over: impl Fn(&str) -> bool) {
-    for holding in desk.leases.holdings().filter(|holding| was_over(&holding.limit_id)) {
+    void_holdings(desk.leases.holdings(), was_over);
+}
+
+/// The same for some holdings.
+pub(super) fn void_holdings<'h>(
+    holdings: impl Iterator<Item = &'h mut Holding>,
+    was_over: impl Fn(&str) -> bool,
+) {
+    for holding in holdings.filter(|holding| was_over(&holding.limit_id)) {
         holding.void();
         holding.pins = false;
     }

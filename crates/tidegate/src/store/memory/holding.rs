@@ -8,9 +8,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tidegate_core::decide;
-use tidegate_core::{LeaseId, Line, Load, Row, Tenure, Timestamp};
+use tidegate_core::{Item, LeaseId, Line, Load, Row, Tenure, Timestamp};
 
+use super::journal::{Notes, What};
 use super::rows::{Missing, with_row};
+use super::sitting::note_row;
 use super::tenant::Tenant;
 use super::{Desk, Limits, Shared};
 use crate::store::leases::{Holding, Lease, SETTLED_MEMORY};
@@ -61,13 +63,16 @@ impl Shared {
         with_row(&tenant, holding.key.as_deref(), now, Missing::Ignored, |_, _, row, now| change(row, now))
     }
 
-    pub(super) fn release(&self, id: LeaseId) -> bool {
+    pub(super) fn release(&self, id: LeaseId, notes: Option<&mut Notes>) -> bool {
         let limits = self.limits();
         let mut desk = self.desk();
         // Not before: who had the desk while we waited for it may have found a lease lapsed.
         let now = self.latest(self.clock.now());
         self.let_lapse(&limits, &mut desk, now);
         let released = self.give_back(&limits, &mut desk, id, now).is_some();
+        if let Some(notes) = notes.filter(|_| released) {
+            notes.deeds.push(desk.deed(What::Released { id }));
+        }
         self.mind_lapses(&desk);
         released
     }
@@ -92,7 +97,12 @@ impl Shared {
         Some(lease)
     }
 
-    pub(super) fn renew(&self, id: LeaseId, ttl: Option<Duration>) -> Option<Timestamp> {
+    pub(super) fn renew(
+        &self,
+        id: LeaseId,
+        ttl: Option<Duration>,
+        notes: Option<&mut Notes>,
+    ) -> Option<Timestamp> {
         let limits = self.limits();
         let mut desk = self.desk();
         // Not before: who had the desk while we waited for it may have found a lease lapsed.
@@ -111,11 +121,19 @@ impl Shared {
         }
         lease.expires_at = expires_at;
         desk.leases.insert(id, lease);
+        if let Some(notes) = notes {
+            notes.deeds.push(desk.deed(What::Renewed { id, expires_at }));
+        }
         self.mind_lapses(&desk);
         Some(expires_at)
     }
 
-    pub(super) fn settle(&self, id: LeaseId, actual: Actual<'_>) -> Settlement {
+    pub(super) fn settle(
+        &self,
+        id: LeaseId,
+        actual: Actual<'_>,
+        mut notes: Option<&mut Notes>,
+    ) -> Settlement {
         let limits = self.limits();
         let mut desk = self.desk();
         // Not before: who had the desk while we waited for it may have found a lease lapsed.
@@ -134,15 +152,27 @@ impl Shared {
         };
         for (holding, load) in lease.holdings.iter().zip(loads) {
             let tenure = Tenure { lease: id, expires_at: lease.expires_at };
-            self.correct(&limits, tenure, holding, load, now);
+            self.correct(&limits, tenure, holding, load, now, notes.as_deref_mut());
         }
-        desk.leases.remember_settled(id, now.plus(self.tick.span(SETTLED_MEMORY)));
+        let until = now.plus(self.tick.span(SETTLED_MEMORY));
+        desk.leases.remember_settled(id, until);
+        if let Some(notes) = notes {
+            notes.deeds.push(desk.deed(What::Settled { id, until }));
+        }
         self.mind_lapses(&desk);
         Settlement::Settled
     }
 
     /// Gives back what a holding holds, and corrects what it was charged to what this load costs.
-    fn correct(&self, limits: &Limits, tenure: Tenure, holding: &Holding, load: Load, now: Timestamp) {
+    fn correct(
+        &self,
+        limits: &Limits,
+        tenure: Tenure,
+        holding: &Holding,
+        load: Load,
+        now: Timestamp,
+        notes: Option<&mut Notes>,
+    ) {
         let current = limits.get(&holding.limit_id).filter(|tenant| tenant.generation == holding.generation);
         let Some(tenant) = current else {
             self.with_held(limits, holding, now, |row, now| {
@@ -168,6 +198,12 @@ impl Shared {
                 {
                     line.settle(index, charged, holding.version, decide::cost(item, load), now);
                 }
+            }
+            if let Some(notes) = notes {
+                let tag = key.map(|key| tenant.printer.print(key));
+                let was_charged =
+                    |item: &Item| holding.charges.iter().any(|(name, _)| **name == *item.name());
+                note_row(tenant.generation, tag, (limit, seat, line.row), now, notes, was_charged);
             }
         });
     }

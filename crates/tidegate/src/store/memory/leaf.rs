@@ -203,6 +203,21 @@ impl Leaf {
         self.branch.get().is_some()
     }
 
+    /// The level below; none if its rows are here.
+    pub(super) fn children(&self) -> &[Leaf] {
+        self.branch.get().map_or(&[], |children| children)
+    }
+
+    /// Every place for a row, with what it says about whose it is. Only with the lock.
+    pub(super) fn each_cell(&self, mut visit: impl FnMut(Tag, &AtomicU64)) {
+        for page in self.pages_in_use() {
+            page.bring_near();
+            for line in &page.0 {
+                (0..SLOTS).for_each(|slot| visit(line.tag(slot), line.cell(slot)));
+            }
+        }
+    }
+
     /// Every leaf below this one that has rows of its own.
     pub(super) fn each(&self, visit: &mut dyn FnMut(&Leaf)) {
         match self.branch.get() {
@@ -471,7 +486,7 @@ impl<'a> Owned<'a> {
         if let Some(spot) = self.leaf.find(tag)
             && spot.word == RESERVED
         {
-            let row = Row::blank(&means.edition.limit, Per::Key);
+            let row = means.edition.newcomer();
             let word = means.edition.pack(Per::Key, tag, row, &mut self.inner.shelf);
             line::give_back(spot.cell, word);
             self.inner.may_be_fresh_from(means.now);

@@ -44,10 +44,11 @@ const HIGH: u64 = (1 << 32) - 1;
 
 /// What a line keeps of a fingerprint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Tag {
+pub struct Tag {
     /// These bits also say where the row belongs.
-    pub(super) low: u64,
-    pub(super) high: u32,
+    pub low: u64,
+    /// The rest.
+    pub high: u32,
 }
 
 /// What a search found in a line.

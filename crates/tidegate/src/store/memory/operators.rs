@@ -7,7 +7,7 @@ use tidegate_core::{Line, Load, Per};
 use super::Shared;
 use super::edition::Because;
 use super::rows::{Missing, with_row};
-use super::tenant::Tenant;
+use super::tenant::{Brief, Tenant};
 use crate::answer::Rejection;
 use crate::store::Usage;
 use crate::store::looking::usage;
@@ -29,12 +29,20 @@ impl Shared {
         let tenant = self.known(limit_id)?;
         // The desk first: nothing is settled while what it was charged to goes.
         let mut desk = self.desk();
+        let note = |at| {
+            if let Some(journal) = self.journal.get() {
+                journal.reset(tenant.generation, key.map(|key| (key, tenant.printer.print(key))), at);
+            }
+        };
         if key.is_some() {
+            note(now);
             with_row(&tenant, key, now, Missing::Ignored, |edition, _, row, _| {
                 row.reset(&edition.limit, Per::Key);
             });
         } else {
-            tenant.publish(tenant.limit(), Because::Reset, || self.latest(self.clock.now()));
+            let (draft, instant) = (tenant.draft(tenant.limit()), || self.latest(self.clock.now()));
+            let crowd = tenant.announce(draft, Because::Reset, Brief::Now, instant, note);
+            tenant.catch_up_if(crowd);
         }
         // What was charged before cannot be given back: it is no longer counted.
         for holding in desk.leases.holdings() {

@@ -29,7 +29,7 @@ use super::stamp::Stamp;
 use super::sync::{AtomicU64, Ordering};
 use super::tenant::Tenant;
 
-pub(super) use round::{Quick, Reader, Refused, are_apart, decide};
+pub(super) use round::{Quick, Reader, Refused, Told, are_apart, decide};
 pub(super) use single::{Single, decide_near, decide_one};
 
 /// The most rows that are decided on the quick way.

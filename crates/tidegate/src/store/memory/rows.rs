@@ -54,7 +54,7 @@ pub(super) fn with_row<T>(
         let seat = edition.seat(Per::Key, tag);
         let mut row = edition.unpack(Per::Key, spot.word, &mut owned.inner.shelf);
         let answer = change(&edition, seat, &mut row, now);
-        if row.is_fresh(&edition.limit, seat, now) {
+        if edition.is_forgettable(&row, seat, now) {
             owned.vacate(&spot, &tenant.budget);
         } else {
             owned.settle(&spot, tag, row, means);
@@ -83,12 +83,12 @@ fn blank<T>(
     change: impl FnOnce(&Edition, Seat<'_>, &mut Row, Timestamp) -> T,
 ) -> Option<T> {
     let edition = tenant.edition();
-    let mut row = Row::blank(&edition.limit, Per::Key);
+    let mut row = edition.newcomer();
     (if_missing == Missing::Blank).then(|| change(&edition, edition.seat(Per::Key, tag), &mut row, now))
 }
 
 /// Waits for the lock of the leaf where a tag belongs, and brings its rows to the present edition.
-fn own_leaf(tenant: &Tenant, tag: Tag) -> (Owned<'_>, Arc<Edition>) {
+pub(super) fn own_leaf(tenant: &Tenant, tag: Tag) -> (Owned<'_>, Arc<Edition>) {
     loop {
         let mut owned = tenant.leaf_or_new(tag).own();
         // It may have become a branch while we waited.

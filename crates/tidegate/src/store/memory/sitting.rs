@@ -6,14 +6,15 @@
 
 use std::sync::Arc;
 
-use tidegate_core::decide::Decision;
-use tidegate_core::{Hold, Intent, Limit, Load, Order, Per, Row, Seat, Timestamp};
+use tidegate_core::decide::{self, Decision};
+use tidegate_core::{Hold, Intent, Item, Limit, Load, Order, Per, Row, Seat, Timestamp, Trace};
 
 use super::edition::Edition;
+use super::journal::{Charge, Notes, What};
 use super::leaf::{Leaf, Means, Owned, Reserved, Spot};
 use super::line::{self, Tag};
 use super::quick::Plea;
-use super::tenant::{OwnedAll, Tenant};
+use super::tenant::{NO_TAG, OwnedAll, Tenant};
 use super::{Desk, Shared};
 use crate::answer::{Answer, Answers, Denied, Outcome};
 use crate::store::deciding::{
@@ -335,7 +336,7 @@ impl<'a> Sitting<'a> {
                     Station::NewKey(room) => Station::NewKey(room),
                     _ => Station::NewKey(Room::Enough),
                 };
-                (Row::blank(&edition.limit, Per::Key), station)
+                (edition.newcomer(), station)
             }
         };
         Entrant { limit: Arc::clone(&edition.limit), ask, station, row, load }
@@ -385,7 +386,8 @@ impl<'a> Sitting<'a> {
                 Outcome::Denied(Denied { lapses_at: conclusion.lapses_at, ..denied })
             }
             Decision::Granted => {
-                Outcome::Granted(self.grant(order, &mut entrants, &conclusion, desk, shared))
+                self.note_charges(order, &entrants, answers);
+                Outcome::Granted(self.grant(order, &mut entrants, &conclusion, desk, shared, answers))
             }
         };
         self.count(order, &conclusion);
@@ -411,6 +413,7 @@ impl<'a> Sitting<'a> {
         conclusion: &Conclusion,
         desk: Option<&mut Desk>,
         shared: &Shared,
+        answers: &mut Answers,
     ) -> Option<crate::answer::Grant> {
         let desk = desk?;
         let register = |limit: &Limit| {
@@ -420,8 +423,30 @@ impl<'a> Sitting<'a> {
         };
         let (grant, lease) = grant(order, entrants, conclusion, register)?;
         desk.granted_leases += 1;
+        if let Some(notes) = answers.notes() {
+            let generation_of = |limit: &Limit| {
+                lease.holdings.iter().find(|held| *held.limit_id == *limit.id()).map(|held| held.generation)
+            };
+            let fences =
+                grant.fences.iter().filter_map(|(limit, fence)| Some((generation_of(limit)?, *fence)));
+            let what = What::Granted { id: grant.lease, lease: lease.clone(), fences: fences.collect() };
+            notes.deeds.push(desk.deed(what));
+        }
         desk.insert(grant.lease, lease);
         Some(grant)
+    }
+
+    /// Notes how the rows are after they were charged, for whoever keeps a log.
+    fn note_charges(&self, order: &Order<'_>, entrants: &[Entrant], answers: &mut Answers) {
+        let Some(notes) = answers.notes().filter(|_| order.intent == Intent::Acquire) else { return };
+        for (entrant, party) in entrants.iter().zip(&self.parties) {
+            let tag = party.key.map(|(_, tag)| tag);
+            let seat = self.edition(party.tenant).seat(entrant.per(), tag.unwrap_or(NO_TAG));
+            let line = (&*entrant.limit, seat, &entrant.row);
+            note_row(party.tenant.generation, tag, line, self.now, notes, |item| {
+                decide::cost(item, entrant.load) > 0
+            });
+        }
     }
 
     fn count(&self, order: &Order<'_>, conclusion: &Conclusion) {
@@ -459,7 +484,7 @@ impl<'a> Sitting<'a> {
                     let means = Means { edition: &edition, budget: &tenant.budget, now };
                     let seat: Seat<'_> = edition.seat(Per::Key, tag);
                     let owned = self.leaf(lock);
-                    if entrant.row.is_fresh(&edition.limit, seat, now) {
+                    if edition.is_forgettable(&entrant.row, seat, now) {
                         owned.vacate(&spot, &tenant.budget);
                     } else {
                         owned.settle(&spot, tag, entrant.row, means);
@@ -469,6 +494,32 @@ impl<'a> Sitting<'a> {
                 (Some(_), None) => {}
             }
         }
+    }
+}
+
+/// Notes how the items of a row are, those that were charged.
+pub(super) fn note_row(
+    generation: u64,
+    key: Option<Tag>,
+    (limit, seat, row): (&Limit, Seat<'_>, &Row),
+    at: Timestamp,
+    notes: &mut Notes,
+    was_charged: impl Fn(&Item) -> bool,
+) {
+    for (index, item) in limit.items().iter().enumerate() {
+        if item.per() != seat.per() || !was_charged(item) {
+            continue;
+        }
+        let rule = seat.rule(index, item, at);
+        notes.charges.extend(Trace::of_latest(rule, row.state(item)).map(|trace| Charge {
+            generation,
+            version: limit.version(),
+            key,
+            item: index,
+            capacity: rule.capacity,
+            trace,
+            at,
+        }));
     }
 }
 

@@ -4,13 +4,14 @@
 
 use std::sync::{Arc, PoisonError};
 
-use tidegate_core::{Item, Law, Limit, Mode, Per, Row, Timestamp};
+use tidegate_core::{Item, Law, Limit, Mode, Per, Row, Timestamp, Trace};
 
 use super::brief::Board;
 use super::budget::Budget;
 use super::counts::Counts;
 use super::edition::{Because, Draft, Edition};
 use super::gallery::Place;
+use super::journal::{Origin, Text};
 use super::leaf::{Leaf, Means, Near, Owned};
 use super::line::{self, Tag};
 use super::print::Printer;
@@ -39,6 +40,8 @@ pub(super) struct Tenant {
     pub(super) fence: AtomicU64,
     pub(super) counts: Counts,
     pub(super) budget: Budget,
+    /// Whether it was put with others, as files are.
+    applied: AtomicU64,
     /// The editions that rows may still be in; the last is the present one.
     editions: RwLock<Vec<Arc<Edition>>>,
 }
@@ -100,6 +103,7 @@ impl Tenant {
             fence: AtomicU64::new(fence),
             counts,
             budget,
+            applied: AtomicU64::new(0),
             editions: RwLock::new(vec![Arc::new(edition)]),
         };
         tenant.all.own().settle(tenant.edition().as_ref(), Row::blank(limit, Per::All));
@@ -124,6 +128,22 @@ impl Tenant {
         Arc::clone(&self.edition().limit)
     }
 
+    /// Whose it is.
+    pub(super) fn origin(&self) -> Origin {
+        if self.applied.load(Ordering::Relaxed) == 0 { Origin::Put } else { Origin::Applied }
+    }
+
+    /// Whose it is from now on.
+    pub(super) fn belongs_to(&self, origin: Origin) {
+        self.applied.store(u64::from(origin == Origin::Applied), Ordering::Relaxed);
+    }
+
+    /// A text of the limit, as whoever keeps a log is told of it.
+    pub(super) fn text<'a>(&self, limit: &'a Arc<Limit>, at: Timestamp) -> Text<'a> {
+        let fence = self.fence.load(Ordering::Relaxed);
+        Text { generation: self.generation, limit, at, fence, origin: self.origin() }
+    }
+
     /// The leaf where a tag belongs.
     #[inline(always)]
     pub(super) fn leaf(&self, tag: Tag) -> Option<&Leaf> {
@@ -143,6 +163,34 @@ impl Tenant {
             Box::new(Leaf::new(0, self.edition().number))
         };
         self.root.get_or_init(first).descend(tag)
+    }
+
+    /// Where the rows of keys begin.
+    pub(super) fn root(&self) -> Option<&Leaf> {
+        self.root.get().map(|root| &**root)
+    }
+
+    /// A row of an earlier or the present version of the limit that remembers these traces, carried over to the present edition. `None` if
+    /// the version is not remembered, or if these are no traces of it.
+    pub(super) fn carried(
+        &self,
+        version: u32,
+        key: Option<Tag>,
+        traces: impl IntoIterator<Item = (usize, Trace)>,
+    ) -> Option<Row> {
+        let editions = self.editions.read().unwrap_or_else(PoisonError::into_inner);
+        let first = editions.iter().rposition(|edition| edition.limit.version() == version)?;
+        let per = if key.is_none() { Per::All } else { Per::Key };
+        let mut row = Row::blank(&editions[first].limit, per);
+        for (item, trace) in traces {
+            if !row.trace(&editions[first].limit, item, trace) {
+                return None;
+            }
+        }
+        for pair in editions[first..].windows(2) {
+            pair[1].adopt(&pair[0], per, key.unwrap_or(NO_TAG), &mut row);
+        }
+        Some(row)
     }
 
     /// Every leaf that has rows of its own.
@@ -188,7 +236,7 @@ impl Tenant {
     /// Makes a new edition, and carries all rows over if there are too many editions.
     pub(super) fn publish(&self, limit: Arc<Limit>, because: Because, clock: impl Fn() -> Timestamp) {
         let draft = self.draft(limit);
-        self.catch_up_if(self.announce(draft, because, Brief::Now, clock));
+        self.catch_up_if(self.announce(draft, because, Brief::Now, clock, |_| {}));
     }
 
     /// What can be made of an edition before it comes.
@@ -199,12 +247,14 @@ impl Tenant {
 
     /// Makes a new edition. Rows follow when somebody comes to them. Its instant is read once nobody can be decided on by the former
     /// edition any more who has not been already: what was charged under that one was charged no later, and is carried over as of then.
+    /// `before` is told the instant while nobody has been decided on by the new edition.
     pub(super) fn announce(
         &self,
         draft: Draft,
         because: Because,
         brief: Brief,
         clock: impl Fn() -> Timestamp,
+        before: impl FnOnce(Timestamp),
     ) -> Crowd {
         let mut editions = self.editions.write().unwrap_or_else(PoisonError::into_inner);
         let present = editions.last().expect("there is always one");
@@ -214,9 +264,10 @@ impl Tenant {
         self.board.clear();
         fence(Ordering::SeqCst);
         let now = clock();
+        before(now);
         self.budget.bound_rows(draft.limit.spec().max_keys);
         let number = present.number + 1;
-        let edition = Arc::new(Edition::of(draft, number, now, because));
+        let edition = Arc::new(Edition::of(draft, number, now, because, Some(present)));
         if brief == Brief::Now {
             self.show(&edition, now);
         }

@@ -10,6 +10,7 @@ use tidegate_core::{Denial, Intent, Load, Place, Reading, Timestamp, Wait};
 
 use super::super::brief::{AskLaw, CellLaw, Head, Sheet, Short};
 use super::super::counts;
+use super::super::journal::Charge;
 use super::super::line::{self, PAYLOAD, PRESENT};
 use super::super::sync::pause;
 use super::super::tenant::Tenant;
@@ -39,8 +40,43 @@ pub(in super::super) struct Refused {
     pub(in super::super) editions: [u64; 2],
 }
 
-/// What is told after the decision of every item: the ask, the edition it was judged in, the item, and what it says.
-pub(in super::super) type Reader<'r> = Option<&'r mut dyn FnMut(usize, u64, usize, Reading)>;
+/// Is told of every item after the decision.
+pub(in super::super) type Reader<'r> = Option<&'r mut dyn FnMut(&Told<'_>)>;
+
+/// What there is to tell about an item after the decision.
+pub(in super::super) struct Told<'a> {
+    /// Which ask it was for.
+    pub(in super::super) ask: usize,
+    /// The edition it was judged in.
+    pub(in super::super) edition: u64,
+    pub(in super::super) short: &'a Short,
+    payload: u64,
+    ends: Timestamp,
+    at: Timestamp,
+}
+
+impl Told<'_> {
+    /// What it says about itself.
+    pub(in super::super) fn reading(&self) -> Reading {
+        self.short.reading(self.payload, self.ends, self.at)
+    }
+
+    /// How it is after the plea was charged to it, if it was.
+    pub(in super::super) fn charge(&self, plea: &Plea<'_>, version: u32) -> Option<Charge> {
+        if self.short.cost(Load::of(plea.count)) == 0 {
+            return None;
+        }
+        Some(Charge {
+            generation: plea.tenant.generation,
+            version,
+            key: if self.short.head.is_of_key() { plea.tag() } else { None },
+            item: self.short.head.item(),
+            capacity: self.short.capacity(),
+            trace: self.short.trace(self.payload)?,
+            at: self.at,
+        })
+    }
+}
 
 /// A row that is asked: by which rules it was judged, where it is, what its cell said, and what it would say after a grant.
 #[derive(Clone, Copy)]
@@ -344,10 +380,10 @@ impl<'a> Round<'a> {
     }
 
     #[inline(never)]
-    fn tell_reader(&self, at: Timestamp, reader: &mut dyn FnMut(usize, u64, usize, Reading)) {
-        for (note, stand) in self.notes.iter().zip(&self.stands) {
-            let reading = note.short.reading(stand.found.word & PAYLOAD, note.ends, at);
-            reader(note.ask, note.edition, note.short.head.item(), reading);
+    fn tell_reader(&self, at: Timestamp, reader: &mut dyn FnMut(&Told<'_>)) {
+        for (Note { ask, edition, short, ends }, stand) in self.notes.iter().zip(&self.stands) {
+            let payload = stand.found.word & PAYLOAD;
+            reader(&Told { ask: *ask, edition: *edition, short, payload, ends: *ends, at });
         }
     }
 }

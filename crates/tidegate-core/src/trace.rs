@@ -1,0 +1,194 @@
+//! Traces: what a log keeps of a state.
+//!
+//! A log need not know a state to the tick. It is enough that what it remembers is never *less* than what was used: then what is
+//! recovered from it can refuse too much, and never sell too much. A trace is the part of a state that says how much; it may be
+//! written higher than it was, and any number of traces of one row can be merged in any order, with none of them counted twice.
+//!
+//! ```text
+//!   windows, total     count, in the window that ends at `until`      the later window, the higher count in the same
+//!   buckets            the arrival time, and the credits given        the later of each
+//!   sliding            what was spent at one mark of the ruler        the higher at each mark
+//! ```
+//!
+//! What leases hold has no trace: leases are written down one by one.
+
+use crate::amount::Amount;
+use crate::law::{Law, Rolling, Rule, State, Windowed, continuous, never, rolling, windowed};
+use crate::limit::Limit;
+use crate::row::Row;
+use crate::spec::Per;
+use crate::time::{Span, Timestamp};
+
+/// The end of a window that never ends.
+pub const NO_END: Timestamp = Timestamp::from_ticks(u64::MAX);
+
+/// How much is remembered of one item of a row, or of a part of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trace {
+    /// This much was spent in a window, or ever.
+    Count {
+        /// How much.
+        count: Amount,
+        /// The first charge of an interval, the latest of everything else.
+        last_time: Timestamp,
+        /// The first instant after the window; [`NO_END`] for `total`.
+        until: Timestamp,
+    },
+    /// A bucket is full again at this instant.
+    Arrival {
+        /// The theoretical arrival time.
+        tat: Timestamp,
+        /// The step it was reckoned with.
+        step: Span,
+        /// All credits ever given.
+        credits: Span,
+    },
+    /// This much was spent at one mark of a sliding window.
+    Run {
+        /// The mark.
+        at: Timestamp,
+        /// How much.
+        count: Amount,
+        /// When something was last spent.
+        last_time: Timestamp,
+    },
+}
+
+impl Trace {
+    /// The trace of the latest charge: merged with what was written down before, it is all that the state remembers. `None` if nothing
+    /// was charged, or if only leases say what is used.
+    pub fn of_latest(rule: &Rule, state: &State) -> Option<Trace> {
+        match (&rule.law, state) {
+            (_, State::Never(tally)) if tally.used > 0 => {
+                Some(Trace::Count { count: tally.used, last_time: tally.last_time, until: NO_END })
+            }
+            (Law::Windowed(law), State::Windowed(count)) if count.count > 0 => {
+                Some(Trace::Count { count: count.count, last_time: count.last_time, until: law.end(count) })
+            }
+            (_, State::Continuous(arrival)) if *arrival != blank_arrival(rule) => Some(of_arrival(arrival)),
+            (_, State::Rolling(runs)) => runs.iter().last().map(|run| of_run(runs, run)),
+            _ => None,
+        }
+    }
+
+    /// All that a state remembers.
+    pub fn each(rule: &Rule, state: &State, mut tell: impl FnMut(Trace)) {
+        match state {
+            State::Rolling(runs) => runs.iter().for_each(|run| tell(of_run(runs, run))),
+            state => Trace::of_latest(rule, state).into_iter().for_each(tell),
+        }
+    }
+
+    /// The least state that this is a trace of; `None` if it is of another law.
+    fn state(self, law: &Law) -> Option<State> {
+        Some(match (self, law) {
+            (Trace::Count { count, last_time, .. }, Law::Never) => {
+                State::Never(never::Tally { used: count, last_time })
+            }
+            (Trace::Count { count, last_time, .. }, Law::Windowed(_)) => {
+                State::Windowed(windowed::Count { count, last_time })
+            }
+            (Trace::Arrival { tat, step, credits }, Law::Continuous(_)) => {
+                State::Continuous(continuous::Arrival { tat, step, credits })
+            }
+            (Trace::Run { at, count, last_time }, Law::Rolling(_)) => {
+                State::Rolling(rolling::Runs::from_sorted([(at, count)], last_time))
+            }
+            _ => return None,
+        })
+    }
+}
+
+fn blank_arrival(rule: &Rule) -> continuous::Arrival {
+    let step = if let Law::Continuous(law) = &rule.law { law.step() } else { Span::ZERO };
+    continuous::Arrival { tat: Timestamp::EPOCH, step, credits: Span::ZERO }
+}
+
+fn of_arrival(arrival: &continuous::Arrival) -> Trace {
+    Trace::Arrival { tat: arrival.tat, step: arrival.step, credits: arrival.credits }
+}
+
+fn of_run(runs: &rolling::Runs, (at, count): (Timestamp, Amount)) -> Trace {
+    Trace::Run { at, count, last_time: runs.last_charge().unwrap_or(at) }
+}
+
+impl Row {
+    /// Remembers a trace of the item at `index` of its limit, if it did not already. `false` if that is no trace of this item.
+    pub fn trace(&mut self, limit: &Limit, index: usize, trace: Trace) -> bool {
+        let Some(item) = limit.items().get(index) else { return false };
+        let (Some(state), Some(own)) = (trace.state(&item.rule().law), self.states.get_mut(item.place()))
+        else {
+            return false;
+        };
+        merge(&item.rule().law, own, state);
+        true
+    }
+
+    /// Remembers what another row of the same version of the same limit does, wherever that is more. What leases hold is not merged.
+    pub fn merge(&mut self, other: &Row, limit: &Limit, per: Per) {
+        for item in limit.items().iter().filter(|item| item.per() == per) {
+            let (own, state) = (self.states.get_mut(item.place()), other.states.get(item.place()));
+            if let (Some(own), Some(state)) = (own, state) {
+                merge(&item.rule().law, own, state.clone());
+            }
+        }
+    }
+}
+
+/// The least that remembers at least as much as both.
+fn merge(law: &Law, own: &mut State, other: State) {
+    match (law, own, other) {
+        (_, State::Never(own), State::Never(other)) => {
+            own.used = own.used.max(other.used);
+            own.last_time = own.last_time.max(other.last_time);
+        }
+        (Law::Windowed(law), State::Windowed(own), State::Windowed(other)) => *own = law.merge(*own, other),
+        (_, State::Continuous(own), State::Continuous(other)) => {
+            own.tat = own.tat.max(other.tat);
+            own.step = other.step;
+            own.credits = own.credits.max(other.credits);
+        }
+        (Law::Rolling(_), State::Rolling(own), State::Rolling(other)) => Rolling::merge(own, &other),
+        _ => {}
+    }
+}
+
+impl Windowed {
+    /// The later window; of the same one, the higher count.
+    fn merge(&self, one: windowed::Count, other: windowed::Count) -> windowed::Count {
+        let (early, late) = if one.last_time <= other.last_time { (one, other) } else { (other, one) };
+        if late.count == 0 {
+            return early;
+        }
+        if !self.is_open(&early, late.last_time) {
+            return late;
+        }
+        let last_time = match self {
+            Windowed::FirstHit { .. } => early.last_time,
+            Windowed::Civil(_) | Windowed::During { .. } => late.last_time,
+        };
+        windowed::Count { count: early.count.max(late.count), last_time }
+    }
+}
+
+impl Rolling {
+    /// The higher amount at each mark.
+    fn merge(own: &mut rolling::Runs, other: &rolling::Runs) {
+        let last_time = own.last_charge().unwrap_or_default().max(other.last_charge().unwrap_or_default());
+        let former = std::mem::take(own);
+        let mut all: Vec<(Timestamp, Amount)> = Vec::with_capacity(former.iter().len() + other.iter().len());
+        let (mut ours, mut theirs) = (former.iter().peekable(), other.iter().peekable());
+        loop {
+            let next = match (ours.peek().copied(), theirs.peek().copied()) {
+                (None, None) => break,
+                (Some(run), None) | (None, Some(run)) => run,
+                (Some(one), Some(two)) if one.0 == two.0 => (one.0, one.1.max(two.1)),
+                (Some(one), Some(two)) => one.min(two),
+            };
+            ours.next_if(|run| run.0 == next.0);
+            theirs.next_if(|run| run.0 == next.0);
+            all.push(next);
+        }
+        *own = rolling::Runs::from_sorted(all, last_time);
+    }
+}

@@ -1,0 +1,247 @@
+//! Looking at everything a store remembers, while others go on deciding.
+//!
+//! Nobody waits for whoever looks for longer than it takes to copy one leaf. What is seen is from different moments, each after the walk
+//! began; whoever also has what was noted from then on has all of it.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use tidegate_core::{Item, LeaseId, Limit, Per, Row, Timestamp, Trace};
+
+use super::MemoryStore;
+use super::edition::{Edition, RESERVED};
+use super::journal::{Deed, Tag, Text, What};
+use super::leaf::Leaf;
+use super::line::{self, EMPTY, HELD, WIDE};
+use super::restoring::Counters;
+use super::shelf::Shelf;
+use super::tenant::Tenant;
+
+/// How many leases or request ids are copied at a time.
+const DEEDS_AT_A_TIME: usize = 256;
+
+/// Something that a store remembers.
+#[derive(Debug)]
+pub enum Sight<'a> {
+    /// What must never be used twice.
+    Counters(Counters),
+    /// A limit. It is seen before its rows.
+    Limit {
+        /// Its text.
+        text: Text<'a>,
+        /// Until when it may come back, if it has vanished from a file.
+        retired_until: Option<Timestamp>,
+    },
+    /// What keys without a row are taken to have used, by item.
+    Ghost {
+        /// Which incarnation of the limit.
+        generation: u64,
+        /// Which version of it.
+        version: u32,
+        /// What it remembers.
+        traces: &'a [(usize, Trace)],
+    },
+    /// A row.
+    Row {
+        /// Which incarnation of the limit.
+        generation: u64,
+        /// The limit as the row was written under it.
+        limit: &'a Limit,
+        /// Whose row; `None` for the row of all keys.
+        key: Option<Tag>,
+        /// What it remembers, by item.
+        traces: &'a [(usize, Trace)],
+    },
+    /// A lease, a settlement or a request id.
+    Deed(&'a Deed),
+}
+
+/// Whoever looks, and may have seen enough.
+pub type See<'s, E> = &'s mut dyn FnMut(Sight<'_>) -> Result<(), E>;
+
+impl MemoryStore {
+    /// Shows everything that is remembered.
+    pub fn walk<E>(&self, see: See<'_, E>) -> Result<(), E> {
+        let shared = &self.shared;
+        see(Sight::Counters(self.counters()))?;
+        let mut tenants: Vec<_> = shared.limits().values().map(|tenant| (Arc::clone(tenant), None)).collect();
+        let retired = shared.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        tenants.extend(retired.values().map(|(until, tenant)| (Arc::clone(tenant), Some(*until))));
+        drop(retired);
+        for (tenant, retired_until) in &tenants {
+            self.walk_limit(tenant, *retired_until, see)?;
+        }
+        self.walk_desk(see)?;
+        // Whatever was made meanwhile has numbers above the first.
+        see(Sight::Counters(self.counters()))
+    }
+
+    fn counters(&self) -> Counters {
+        let desk = self.shared.desk();
+        Counters {
+            generations: self.shared.generations.load(Ordering::Relaxed),
+            highest_fence: self.shared.highest_fence.load(Ordering::Relaxed),
+            granted_leases: desk.granted_leases,
+            deeds: desk.deeds,
+        }
+    }
+
+    fn walk_limit<E>(
+        &self,
+        tenant: &Tenant,
+        retired_until: Option<Timestamp>,
+        see: See<'_, E>,
+    ) -> Result<(), E> {
+        let now = self.shared.now();
+        let shown = tenant.edition();
+        see(Sight::Limit { text: tenant.text(&shown.limit, shown.at), retired_until })?;
+        let generation = tenant.generation;
+        let mut traces = Vec::new();
+        if let Some(ghost) = shown.ghost() {
+            trace_row(&shown.limit, Per::Key, ghost, &mut traces);
+            see(Sight::Ghost { generation, version: shown.limit.version(), traces: &traces })?;
+        }
+        let mut walk = Walk { tenant, retired_until, shown, now, traces, see };
+        let (edition, row) = all_row(tenant);
+        walk.turn_to(edition)?;
+        walk.row(None, &row)?;
+        tenant.root().map_or(Ok(()), |root| walk.leaf(root))
+    }
+
+    fn walk_desk<E>(&self, see: See<'_, E>) -> Result<(), E> {
+        let (leases, settled, requests) = {
+            let desk = self.shared.desk();
+            let leases: Vec<LeaseId> = desk.leases.ids().collect();
+            let settled: Vec<(LeaseId, Timestamp)> = desk.leases.settled().collect();
+            let requests: Vec<Box<[u8]>> = desk.requests.ids().map(Into::into).collect();
+            (leases, settled, requests)
+        };
+        let now = self.shared.now();
+        for some in leases.chunks(DEEDS_AT_A_TIME) {
+            let desk = self.shared.desk();
+            // As it is now, every deed so far is done.
+            let serial = desk.deeds;
+            let granted = |id: &LeaseId| {
+                let lease = desk.leases.get(*id).filter(|lease| lease.expires_at > now)?.clone();
+                Some(Deed { serial, what: What::Granted { id: *id, lease, fences: Vec::new() } })
+            };
+            let deeds: Vec<Deed> = some.iter().filter_map(granted).collect();
+            drop(desk);
+            deeds.iter().try_for_each(|deed| see(Sight::Deed(deed)))?;
+        }
+        for (id, until) in settled.into_iter().filter(|(_, until)| *until > now) {
+            see(Sight::Deed(&Deed { serial: 0, what: What::Settled { id, until } }))?;
+        }
+        for some in requests.chunks(DEEDS_AT_A_TIME) {
+            let mut desk = self.shared.desk();
+            let mut deeds = Vec::new();
+            for id in some {
+                if let Some(grant) = desk.requests.get(id, now).filter(|grant| grant.until > now) {
+                    let what = What::Remembered { id: id.clone(), grant: grant.clone() };
+                    deeds.push(Deed { serial: 0, what });
+                }
+            }
+            drop(desk);
+            deeds.iter().try_for_each(|deed| see(Sight::Deed(deed)))?;
+        }
+        Ok(())
+    }
+}
+
+/// On the way through the rows of a limit.
+struct Walk<'w, 's, E> {
+    tenant: &'w Tenant,
+    retired_until: Option<Timestamp>,
+    /// The edition whose text was shown.
+    shown: Arc<Edition>,
+    now: Timestamp,
+    traces: Vec<(usize, Trace)>,
+    see: See<'s, E>,
+}
+
+impl<E> Walk<'_, '_, E> {
+    /// Shows the limit again if it was edited since it was shown.
+    fn turn_to(&mut self, edition: Arc<Edition>) -> Result<(), E> {
+        if edition.limit.version() != self.shown.limit.version() {
+            let text = self.tenant.text(&edition.limit, edition.at);
+            (self.see)(Sight::Limit { text, retired_until: self.retired_until })?;
+        }
+        self.shown = edition;
+        Ok(())
+    }
+
+    fn leaf(&mut self, leaf: &Leaf) -> Result<(), E> {
+        let copied = if leaf.is_branch() { None } else { copy_leaf(self.tenant, leaf) };
+        let Some((edition, rows)) = copied else {
+            return leaf.children().iter().try_for_each(|child| self.leaf(child));
+        };
+        self.turn_to(edition)?;
+        for (tag, row) in &rows {
+            if !self.shown.is_forgettable(row, self.shown.seat(Per::Key, *tag), self.now) {
+                self.row(Some(*tag), row)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn row(&mut self, key: Option<Tag>, row: &Row) -> Result<(), E> {
+        let limit = &self.shown.limit;
+        trace_row(limit, if key.is_none() { Per::All } else { Per::Key }, row, &mut self.traces);
+        if self.traces.is_empty() {
+            return Ok(());
+        }
+        (self.see)(Sight::Row { generation: self.tenant.generation, limit, key, traces: &self.traces })
+    }
+}
+
+/// The row of all keys, copied.
+fn all_row(tenant: &Tenant) -> (Arc<Edition>, Row) {
+    let mut owned = tenant.all.own();
+    let edition = tenant.edition();
+    owned.adopt(tenant, &edition);
+    let word = tenant.all.place.hold();
+    let row = edition.unpack(Per::All, word, &mut owned.shelf);
+    let copy = row.clone();
+    owned.settle(&edition, row);
+    (edition, copy)
+}
+
+/// The rows of a leaf, copied; `None` if they have gone a level down.
+fn copy_leaf(tenant: &Tenant, leaf: &Leaf) -> Option<(Arc<Edition>, Vec<(Tag, Row)>)> {
+    let mut owned = leaf.own();
+    if leaf.is_branch() {
+        return None;
+    }
+    let edition = tenant.edition();
+    tenant.bring(&mut owned, &edition);
+    let mut words = Vec::new();
+    let mut rows = Vec::new();
+    leaf.each_cell(|tag, cell| {
+        let word = cell.load(Ordering::Acquire);
+        if word == EMPTY || word == RESERVED {
+            return;
+        }
+        if word & WIDE == 0 {
+            // Whoever holds it is about to charge it, and to note that.
+            words.push((tag, word & !HELD));
+            return;
+        }
+        let word = line::take_any(cell);
+        let row = edition.unpack(Per::Key, word, &mut owned.inner.shelf);
+        rows.push((tag, row.clone()));
+        line::give_back(cell, edition.pack(Per::Key, tag, row, &mut owned.inner.shelf));
+    });
+    drop(owned);
+    let mut empty = Shelf::default();
+    rows.extend(words.into_iter().map(|(tag, word)| (tag, edition.unpack(Per::Key, word, &mut empty))));
+    Some((edition, rows))
+}
+
+/// What a row remembers, by item.
+fn trace_row(limit: &Limit, per: Per, row: &Row, traces: &mut Vec<(usize, Trace)>) {
+    traces.clear();
+    let own = |(_, item): &(usize, &Item)| item.per() == per;
+    for (index, item) in limit.items().iter().enumerate().filter(own) {
+        Trace::each(item.rule(), row.state(item), |trace| traces.push((index, trace)));
+    }
+}
