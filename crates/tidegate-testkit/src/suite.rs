@@ -156,7 +156,7 @@ impl Bench {
 
     /// Submits one order.
     pub fn submit(&self, order: Order<'_>) -> Result<(Answer, Vec<ItemReading>), Rejection> {
-        let answers = self.store.submit(&[order], Answers::new(Detail::Readings)).now();
+        let answers = self.store.submit(&[order], Answers::new(Detail::Readings)).decided();
         let answer = answers.get(0).cloned().expect("one answer for one order")?;
         let readings = answers.readings(&answer).to_vec();
         Ok((answer, readings))
@@ -187,7 +187,7 @@ impl Bench {
     /// What the store counts.
     #[track_caller]
     pub fn usage(&self, limit_id: &str, key: Option<&str>) -> Usage {
-        self.store.usage(limit_id, key.map(str::as_bytes)).now().expect("a known limit")
+        self.store.usage(limit_id, key.map(str::as_bytes)).decided().expect("a known limit")
     }
 }
 

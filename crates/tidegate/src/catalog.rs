@@ -10,6 +10,8 @@ use std::time::Duration;
 use hashbrown::HashSet;
 use tidegate_core::{Flaw, Limit, LimitSpec};
 
+use crate::store::Unavailable;
+
 /// How long a limit that was taken out of a file keeps its state, so that undoing the edit does not oversell.
 pub const RETIREMENT: Duration = Duration::from_secs(7 * 86_400);
 
@@ -154,6 +156,8 @@ pub enum PutError {
     },
     /// It makes no sense.
     Invalid(Vec<Flaw>),
+    /// The store cannot write it down.
+    Unavailable(Unavailable),
 }
 
 impl fmt::Display for PutError {
@@ -166,6 +170,7 @@ impl fmt::Display for PutError {
                 write!(f, "the limit is not valid")?;
                 flaws.iter().try_for_each(|flaw| write!(f, "; {flaw}"))
             }
+            PutError::Unavailable(why) => why.fmt(f),
         }
     }
 }
@@ -197,4 +202,10 @@ pub trait Catalog: Send + Sync {
 
     /// Calls this for every change from now on.
     fn watch(&self, watcher: Watcher);
+
+    /// The ids of the limits that were put by [`Catalog::apply`] and by nobody else since: those of a file, if a store that outlives
+    /// its process was opened again.
+    fn applied(&self) -> Vec<String> {
+        Vec::new()
+    }
 }

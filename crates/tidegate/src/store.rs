@@ -47,6 +47,17 @@ pub enum Spoken<T> {
 }
 
 impl<T> Spoken<T> {
+    /// What a local store decided, whether it may be spoken of already or not: for those who see to that themselves.
+    ///
+    /// # Panics
+    /// If somebody else decides; ask the store's [`Capabilities`] first.
+    pub fn decided(self) -> T {
+        match self {
+            Spoken::Now(reply) | Spoken::Durable(reply, _) => reply,
+            Spoken::Later(_) => panic!("this store does not decide at once"),
+        }
+    }
+
     /// The reply of a store that speaks at once.
     ///
     /// # Panics

@@ -148,7 +148,7 @@ impl<'a> Asker<'a> {
             })
             .collect();
         let start = scene.clock.now();
-        let answers = scene.store.submit(&orders, buffer).now();
+        let answers = scene.store.submit(&orders, buffer).decided();
         let end = scene.clock.now();
         if answers.len() != orders.len() {
             self.fault(format!("{} answers to {} orders", answers.len(), orders.len()));
@@ -276,11 +276,11 @@ impl<'a> Asker<'a> {
     fn release(&mut self, kept: &Kept) {
         let (store, clock) = (&self.scene.store, &self.scene.clock);
         let start = clock.now();
-        let released = store.release(kept.lease).now();
+        let released = store.release(kept.lease).decided();
         let end = clock.now();
         self.judge("released", released, kept, start, end);
         self.returned(kept, start.min(kept.expires_at));
-        if self.dice.chance(10) && self.scene.store.release(kept.lease).now() {
+        if self.dice.chance(10) && self.scene.store.release(kept.lease).decided() {
             self.fault(format!("{:?} was released twice", kept.lease));
         }
     }
@@ -288,7 +288,7 @@ impl<'a> Asker<'a> {
     fn renew(&mut self, mut kept: Kept) {
         let ttl = self.dice.chance(50).then(|| Duration::from_millis(self.dice.one_of(&[1, 30, 300, 1000])));
         let start = self.scene.clock.now();
-        let renewed = self.scene.store.renew(kept.lease, ttl).now();
+        let renewed = self.scene.store.renew(kept.lease, ttl).decided();
         let end = self.scene.clock.now();
         match renewed {
             Ok(renewed) => {
@@ -321,7 +321,7 @@ impl<'a> Asker<'a> {
             })
             .collect();
         let start = self.scene.clock.now();
-        let settled = self.scene.store.settle(kept.lease, Actual::Each(&actual)).now();
+        let settled = self.scene.store.settle(kept.lease, Actual::Each(&actual)).decided();
         let end = self.scene.clock.now();
         self.judge("settled", settled == Settlement::Settled, kept, start, end);
         self.returned(kept, start.min(kept.expires_at));
@@ -336,7 +336,7 @@ impl<'a> Asker<'a> {
             self.correct(limit, line, start, end);
         }
         if self.dice.chance(10) {
-            let again = self.scene.store.settle(kept.lease, Actual::Every(0)).now();
+            let again = self.scene.store.settle(kept.lease, Actual::Every(0)).decided();
             if again != Settlement::Settled {
                 self.fault(format!("{:?} was settled, and then it was {again:?}", kept.lease));
             }

@@ -74,7 +74,7 @@ pub(super) fn close(scene: &Scene, diaries: Vec<Diary>, mut deeds: Deeds) -> Rep
 fn counted(scene: &Scene, spec: &LimitSpec, page: &[Line], mut say: impl FnMut(Option<&[u8]>, Usage)) {
     let keys: BTreeSet<&[u8]> = page.iter().filter_map(|line| line.entry.key.as_deref()).collect();
     for key in std::iter::once(None).chain(keys.into_iter().map(Some)) {
-        say(key, scene.store.usage(&spec.id, key).now().expect("the limit is known"));
+        say(key, scene.store.usage(&spec.id, key).decided().expect("the limit is known"));
     }
 }
 

@@ -79,7 +79,7 @@ impl<'a> Operator<'a> {
         let keys = self.scene.plan.keys;
         let whose = self.dice.chance(60).then(|| key(self.dice.index(keys.min(HOT_KEYS))));
         let start = self.scene.clock.now();
-        let done = self.scene.store.reset(&self.specs[limit].id, whose.as_deref()).now();
+        let done = self.scene.store.reset(&self.specs[limit].id, whose.as_deref()).decided();
         let end = self.scene.clock.now();
         if let Err(rejection) = done {
             self.deeds.faults.push(format!("a reset was rejected: {rejection}"));

@@ -42,7 +42,7 @@ struct Flawed {
 impl Flawed {
     fn answer(&self, order: &Order<'_>) -> Result<tidegate::Answer, Rejection> {
         let submit = |order: Order<'_>| {
-            let answers = self.inner.submit(&[order], Answers::new(Detail::Verdicts)).now();
+            let answers = self.inner.submit(&[order], Answers::new(Detail::Verdicts)).decided();
             answers.get(0).cloned().expect("one answer for one order")
         };
         let takes = order.intent == Intent::Acquire;
@@ -58,7 +58,7 @@ impl Flawed {
                 let held = submit(Order { hold: Hold::Yes, ..Order::acquire(&nothing) })?;
                 let Outcome::Granted(Some(grant)) = &held.outcome else { return Ok(held) };
                 let costs: Vec<_> = order.asks.iter().map(|ask| ask.count).collect();
-                self.inner.settle(grant.lease, Actual::Each(&costs)).now();
+                self.inner.settle(grant.lease, Actual::Each(&costs)).decided();
                 Ok(tidegate::Answer { outcome: Outcome::Granted(None), ..held })
             }
             Flaw::ForgetsTheLastAsk if order.asks.len() > 1 => {

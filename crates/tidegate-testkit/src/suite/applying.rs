@@ -166,7 +166,7 @@ fn what_an_application_forgets_is_gone(bench: &Bench) {
     bench.add(slot());
     let held = bench.take("slots", "u", 1);
     bench.store.apply(vec![remove("slots", Parting::Forget)]).expect("it is there");
-    assert!(!bench.store.release(lease(&held).lease).now(), "its leases went along");
+    assert!(!bench.store.release(lease(&held).lease).decided(), "its leases went along");
     bench.store.apply(vec![put(slot())]).expect("it makes sense");
     assert!(bench.granted("slots", "u", 1), "a later add starts at zero");
 }
@@ -234,7 +234,7 @@ fn nobody_meets_half_of_an_application(bench: &Bench) {
         for ids in [&IDS[..2], &IDS[..]] {
             let asks: Vec<_> = ids.iter().map(|id| Ask { limit_id: id, key: Some(b"u"), count: 1 }).collect();
             for order in [Order::acquire(&asks), Order::peek(&asks)] {
-                let answers = store.submit(&[order], Answers::new(Detail::Readings)).now();
+                let answers = store.submit(&[order], Answers::new(Detail::Readings)).decided();
                 let answer = answers.get(0).expect("one answer").as_ref().expect("a sensible order");
                 assert!(answer.is_granted());
                 let met: Vec<_> = answers
@@ -260,7 +260,7 @@ fn nobody_finds_half_of_an_application(bench: &Bench) {
     let ask = |store: &dyn FullStore| {
         for ids in [["a", "b"], ["b", "a"]] {
             let asks = ids.map(|limit_id| Ask { limit_id, key: Some(b"u"), count: 1 });
-            let answers = store.submit(&[Order::acquire(&asks)], Answers::new(Detail::Verdicts)).now();
+            let answers = store.submit(&[Order::acquire(&asks)], Answers::new(Detail::Verdicts)).decided();
             match answers.get(0).expect("one answer") {
                 Ok(answer) => assert!(answer.is_granted()),
                 // The first that is unknown is told: if that is the second, the first was still there.

@@ -52,7 +52,7 @@ fn a_holder_in_the_same_order_can_make_room(bench: &Bench) {
     let answer = acquire(bench, &[ask("l", "a", 0), ask("l", "b", 1)], Hold::No);
     assert!(answer.degraded);
     assert_eq!(denied(&answer).wait, Wait::OnRelease, "somebody can give it back, whoever asks");
-    assert!(bench.store.release(lease(&held).lease).now());
+    assert!(bench.store.release(lease(&held).lease).decided());
     assert!(bench.granted("l", "b", 1));
     assert_eq!(denied(&bench.take("l", "a", 1)).wait, Wait::Never, "a total never comes back");
 }
@@ -67,7 +67,7 @@ fn a_watching_limit_without_room_charges_nothing(bench: &Bench) {
         assert_eq!(answer.shadowed.iter().map(|limit| limit.id()).collect::<Vec<_>>(), ["w"]);
         assert_eq!(bench.used("w", "a", "all/total"), 1, "none of its items was charged");
     }
-    bench.store.reset("w", Some(b"a")).now().unwrap();
+    bench.store.reset("w", Some(b"a")).decided().unwrap();
     let answer = bench.take("w", "c", 1);
     assert!(answer.shadowed.is_empty(), "what was not charged took no room either");
 }
@@ -98,7 +98,7 @@ fn what_ended_keeps_no_room(bench: &Bench) {
 fn renewals_have_bounds(bench: &Bench) {
     bench.add(LimitSpec::named("l").with(concurrency(3)));
     let answer = bench.take("l", "u", 1);
-    let renew = |ttl| bench.store.renew(lease(&answer).lease, Some(ttl)).now();
+    let renew = |ttl| bench.store.renew(lease(&answer).lease, Some(ttl)).decided();
     let century = Duration::from_secs(36_525 * 86_400);
     for ttl in [Duration::ZERO, century + Duration::from_secs(1), Duration::MAX] {
         assert_eq!(renew(ttl), Err(Rejection::TtlOutOfRange));
@@ -116,14 +116,14 @@ fn a_lease_goes_with_its_limit(bench: &Bench) {
     let held = acquire(bench, &[ask("l", "u", 1)], Hold::Yes);
     let fence = lease(&held).fences[0].1;
     assert!(bench.store.remove("l", Parting::Forget));
-    assert!(!bench.store.release(lease(&released).lease).now(), "there is nothing to give back");
+    assert!(!bench.store.release(lease(&released).lease).decided(), "there is nothing to give back");
     bench.add(spec());
-    assert_eq!(bench.store.renew(lease(&renewed).lease, None).now(), Ok(None));
-    assert_eq!(bench.store.settle(lease(&settled).lease, tidegate::Actual::Every(4)).now(), Settlement::Gone);
+    assert_eq!(bench.store.renew(lease(&renewed).lease, None).decided(), Ok(None));
+    assert_eq!(bench.store.settle(lease(&settled).lease, tidegate::Actual::Every(4)).decided(), Settlement::Gone);
     assert_eq!(bench.used("l", "u", "all/total"), 0, "the new limit starts clean");
     let next = bench.take("l", "u", 1);
     assert!(lease(&next).fences[0].1 > fence, "fences rise all the same");
-    assert!(!bench.store.release(lease(&held).lease).now());
+    assert!(!bench.store.release(lease(&held).lease).decided());
     assert_eq!(bench.used("l", "u", "all/concurrency"), 1);
 }
 
@@ -135,7 +135,7 @@ fn a_lease_stays_with_what_is_left(bench: &Bench) {
     let other = acquire(bench, &[ask("c", "u", 1)], Hold::No);
     assert!(bench.store.remove("a", Parting::Forget) && bench.store.remove("c", Parting::Retire));
     assert!(!bench.granted("b", "u", 1), "it is still held");
-    assert!(bench.store.release(lease(&both).lease).now());
+    assert!(bench.store.release(lease(&both).lease).decided());
     assert!(bench.granted("b", "u", 1));
-    assert!(bench.store.release(lease(&other).lease).now(), "a retired limit may come back");
+    assert!(bench.store.release(lease(&other).lease).decided(), "a retired limit may come back");
 }

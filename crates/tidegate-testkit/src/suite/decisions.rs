@@ -189,8 +189,8 @@ fn unknown_limits_are_errors(bench: &Bench) {
     let error = bench.submit(Order::acquire(&asks)).unwrap_err();
     assert_eq!(error, Rejection::UnknownLimit { limit_id: "unknown".to_owned() });
     assert_eq!(bench.used("known", "", "all/total"), 0);
-    assert_eq!(bench.store.reset("unknown", None).now().unwrap_err().code(), "unknown_limit");
-    assert_eq!(bench.store.usage("unknown", None).now().unwrap_err().code(), "unknown_limit");
+    assert_eq!(bench.store.reset("unknown", None).decided().unwrap_err().code(), "unknown_limit");
+    assert_eq!(bench.store.usage("unknown", None).decided().unwrap_err().code(), "unknown_limit");
 }
 
 fn missing_keys_are_errors(bench: &Bench) {
@@ -266,7 +266,7 @@ fn a_batch_is_decided_in_order(bench: &Bench) {
     let asks = |count| [Ask { limit_id: "l", key: None, count }];
     let (two, one, bad) = (asks(2), asks(1), [Ask::one("nobody", None)]);
     let orders = [&two[..], &two, &bad, &one, &one].map(Order::acquire);
-    let answers = bench.store.submit(&orders, Answers::new(Detail::Verdicts)).now();
+    let answers = bench.store.submit(&orders, Answers::new(Detail::Verdicts)).decided();
     let granted: Vec<_> = answers.iter().map(|answer| answer.as_ref().ok().map(Answer::is_granted)).collect();
     assert_eq!(granted, [Some(true), Some(false), None, Some(true), Some(false)]);
 }

@@ -157,11 +157,11 @@ fn retirement_ends(bench: &Bench) {
 fn resets_zero_one_key_or_all(bench: &Bench) {
     bench.add(LimitSpec::named("l").with(total(10)).with(total(2).per_key()));
     assert!(bench.granted("l", "u", 2) && bench.granted("l", "v", 2));
-    bench.store.reset("l", Some(b"u")).now().unwrap();
-    bench.store.reset("l", Some(b"nobody")).now().unwrap();
+    bench.store.reset("l", Some(b"u")).decided().unwrap();
+    bench.store.reset("l", Some(b"nobody")).decided().unwrap();
     assert_eq!((bench.used("l", "u", "key/total"), bench.used("l", "v", "key/total")), (0, 2));
     assert_eq!(bench.used("l", "u", "all/total"), 4, "its per: key items only");
-    bench.store.reset("l", None).now().unwrap();
+    bench.store.reset("l", None).decided().unwrap();
     assert_eq!((bench.used("l", "v", "key/total"), bench.used("l", "v", "all/total")), (0, 0));
 }
 

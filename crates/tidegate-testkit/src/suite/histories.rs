@@ -86,22 +86,22 @@ impl Subject for Player {
     }
 
     fn settle(&mut self, lease: LeaseId, actual: Amount, now: Timestamp) -> bool {
-        let settled = self.at(now).store.settle(lease, Actual::Every(actual)).now() == Settlement::Settled;
+        let settled = self.at(now).store.settle(lease, Actual::Every(actual)).decided() == Settlement::Settled;
         settled && self.settled.insert(lease)
     }
 
     fn release(&mut self, lease: LeaseId, now: Timestamp) -> bool {
-        self.at(now).store.release(lease).now()
+        self.at(now).store.release(lease).decided()
     }
 
     fn renew(&mut self, lease: LeaseId, expires_at: Timestamp, now: Timestamp) -> bool {
         let store = &self.at(now).store;
         let ttl = store.capabilities().tick.duration(expires_at.since(now));
-        store.renew(lease, Some(ttl)).now().expect("stories are sensible").is_some()
+        store.renew(lease, Some(ttl)).decided().expect("stories are sensible").is_some()
     }
 
     fn reset(&mut self, limit_id: &str, key: Option<&[u8]>, now: Timestamp) {
-        self.at(now).store.reset(limit_id, key).now().expect("a known limit");
+        self.at(now).store.reset(limit_id, key).decided().expect("a known limit");
     }
 
     /// A store forgets when it likes; nobody has to ask it to.

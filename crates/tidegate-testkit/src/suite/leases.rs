@@ -39,11 +39,11 @@ fn hold(bench: &Bench, limit_id: &str, count: u64) -> Answer {
 }
 
 fn release(bench: &Bench, answer: &Answer) -> bool {
-    bench.store.release(lease(answer).lease).now()
+    bench.store.release(lease(answer).lease).decided()
 }
 
 fn settle(bench: &Bench, answer: &Answer, actual: u64) -> Settlement {
-    bench.store.settle(lease(answer).lease, Actual::Every(actual)).now()
+    bench.store.settle(lease(answer).lease, Actual::Every(actual)).decided()
 }
 
 fn leases_are_released_once(bench: &Bench) {
@@ -55,7 +55,7 @@ fn leases_are_released_once(bench: &Bench) {
     assert_eq!(bench.used("l", "u", "all/concurrency"), 1);
     assert!(bench.granted("l", "u", 1));
     assert!(!bench.granted("l", "u", 1), "it freed one slot, not two");
-    assert!(!bench.store.release(LeaseId(42)).now(), "nor does a stranger's");
+    assert!(!bench.store.release(LeaseId(42)).decided(), "nor does a stranger's");
 }
 
 fn leases_lapse(bench: &Bench) {
@@ -72,7 +72,7 @@ fn leases_lapse(bench: &Bench) {
 fn leases_are_renewed(bench: &Bench) {
     bench.add(LimitSpec::named("l").with(concurrency(1, 60)));
     let answer = bench.take("l", "u", 1);
-    let renew = |ttl| bench.store.renew(lease(&answer).lease, ttl).now().unwrap();
+    let renew = |ttl| bench.store.renew(lease(&answer).lease, ttl).decided().unwrap();
     for _ in 0..3 {
         bench.pass_seconds(59);
         assert!(renew(None).is_some());
@@ -94,7 +94,7 @@ fn denials_know_the_next_lapse(bench: &Bench) {
     let _b = bench.take("l", "v", 1);
     let _elsewhere = bench.take("other", "u", 1);
     assert_eq!(lapses_at(), seconds(60), "the first of those that are in the way");
-    bench.store.renew(lease(&a).lease, None).now().unwrap();
+    bench.store.renew(lease(&a).lease, None).decided().unwrap();
     bench.pass_seconds(1);
     assert_eq!(lapses_at(), seconds(70));
     bench.pass_seconds(59);
@@ -135,7 +135,7 @@ fn weights_count(bench: &Bench) {
 fn reset_keeps_leases(bench: &Bench) {
     bench.add(LimitSpec::named("l").with(concurrency(1, 60)).with(total(5)));
     let answer = bench.take("l", "u", 1);
-    bench.store.reset("l", None).now().unwrap();
+    bench.store.reset("l", None).decided().unwrap();
     assert_eq!(bench.used("l", "u", "all/total"), 0);
     assert!(!bench.granted("l", "u", 1), "what is held is held");
     assert!(release(bench, &answer));
@@ -205,7 +205,7 @@ fn a_reset_voids_refunds(bench: &Bench) {
         let name = item.effective_name();
         bench.add(LimitSpec::named(id).with(item));
         let answer = hold(bench, id, 8);
-        bench.store.reset(id, None).now().unwrap();
+        bench.store.reset(id, None).decided().unwrap();
         assert!(bench.granted(id, "u", 5));
         assert_eq!(settle(bench, &answer, 0), Settlement::Settled);
         assert_eq!(bench.used(id, "u", &name), 5, "{id}: nobody else's charge was given back");
@@ -221,7 +221,7 @@ fn sets_hold_and_settle_each_ask(bench: &Bench) {
     ];
     let (answer, _) = bench.submit(Order { hold: Hold::Yes, ..Order::acquire(&asks) }).unwrap();
     assert_eq!(lease(&answer).fences.len(), 2);
-    let settled = bench.store.settle(lease(&answer).lease, Actual::Each(&[1, 420])).now();
+    let settled = bench.store.settle(lease(&answer).lease, Actual::Each(&[1, 420])).decided();
     assert_eq!(settled, Settlement::Settled);
     assert_eq!((bench.used("requests", "", "all/total"), bench.used("tokens", "u", "key/total")), (1, 420));
 }

@@ -65,7 +65,7 @@ pub use gate::{Gate, Gates};
 pub use journal::Notes;
 pub use restoring::Restoring;
 
-use journal::{Deed, Journal, What};
+use journal::{Deed, Journal, Origin, What};
 
 /// How many rows are brought near before the first of them is decided on.
 pub const LOOK_AHEAD: usize = 16;
@@ -245,6 +245,12 @@ impl Catalog for MemoryStore {
         let applied = self.shared.apply(edits)?;
         applied.iter().filter_map(Edited::change).for_each(|change| self.shared.tell(&change));
         Ok(applied)
+    }
+
+    fn applied(&self) -> Vec<String> {
+        let limits = self.shared.limits();
+        let applied = limits.values().filter(|tenant| tenant.origin() == Origin::Applied);
+        applied.map(|tenant| tenant.id.to_string()).collect()
     }
 
     fn watch(&self, watcher: Watcher) {

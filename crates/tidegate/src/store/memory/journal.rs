@@ -56,6 +56,8 @@ pub struct Charge {
     pub trace: Trace,
     /// The instant it was decided at.
     pub at: Timestamp,
+    /// Whether the next charge leaves a trace of its own, as in an exact sliding window: there is nothing that could be allowed for ahead.
+    pub is_alone: bool,
 }
 
 /// Something that was done about a lease or a request id.

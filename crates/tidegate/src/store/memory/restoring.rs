@@ -16,7 +16,7 @@ use super::edits::void_holdings;
 use super::journal::{Deed, Journal, Lease, Origin, Tag, What};
 use super::leaf::{Means, Reserved};
 use super::rows::own_leaf;
-use super::tenant::{Brief, Tenant};
+use super::tenant::{Brief, NO_TAG, Tenant};
 use super::{Memory, MemoryStore, Shared};
 use crate::catalog::Parting;
 use crate::clock::Clock;
@@ -109,6 +109,11 @@ impl Restoring {
     /// The instant it is.
     pub fn now(&self) -> Timestamp {
         self.now
+    }
+
+    /// This instant was seen before: nothing is decided at an earlier one.
+    pub fn saw(&mut self, seen: Timestamp) {
+        self.now = self.shared.latest(self.shared.now().max(seen)).max(self.now);
     }
 
     /// So many limits were ever made, so many leases granted and so many deeds done, at least; no fence is higher than this.
@@ -244,7 +249,11 @@ impl Restoring {
         let stray = || Unrestorable::Stray { generation, version };
         let tenant = self.tenants.get(&generation).ok_or_else(stray)?;
         let mut draft = tenant.draft(tenant.limit());
-        draft.ghost = Some(tenant.carried(version, Some(super::tenant::NO_TAG), traces).ok_or_else(stray)?);
+        let mut ghost = tenant.carried(version, Some(NO_TAG), traces).ok_or_else(stray)?;
+        if let Some(present) = tenant.edition().ghost() {
+            ghost.merge(present, &draft.limit, Per::Key);
+        }
+        draft.ghost = Some(ghost);
         let _crowd = tenant.announce(draft, Because::Crash, Brief::Later, || at, |_| {});
         Ok(())
     }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use tidegate_core::decide::{self, Decision};
-use tidegate_core::{Hold, Intent, Item, Limit, Load, Order, Per, Row, Seat, Timestamp, Trace};
+use tidegate_core::{Hold, Intent, Item, Law, Limit, Load, Order, Per, Row, Seat, Timestamp, Trace};
 
 use super::edition::Edition;
 use super::journal::{Charge, Notes, What};
@@ -519,6 +519,7 @@ pub(super) fn note_row(
             capacity: rule.capacity,
             trace,
             at,
+            is_alone: matches!(&rule.law, Law::Rolling(rolling) if rolling.is_exact()),
         }));
     }
 }

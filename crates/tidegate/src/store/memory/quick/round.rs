@@ -74,6 +74,7 @@ impl Told<'_> {
             capacity: self.short.capacity(),
             trace: self.short.trace(self.payload)?,
             at: self.at,
+            is_alone: false,
         })
     }
 }
