@@ -1,0 +1,3 @@
+//! What the durable store does, seen from outside.
+
+mod log;
