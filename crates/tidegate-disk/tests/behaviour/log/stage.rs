@@ -62,3 +62,12 @@ pub(crate) fn commit(log: &Log, payload: &[u8], time: u64) {
     let lsn = log.append(payload, time).expect("the log is sound");
     log.wait_durable(lsn).expect("the log is sound");
 }
+
+/// The name of a segment.
+pub(crate) fn segment(number: u64) -> String {
+    format!("log-{number:016x}")
+}
+
+pub(crate) fn first_log() -> String {
+    segment(1)
+}
