@@ -156,6 +156,8 @@ impl Restoring {
                 }
             }
         };
+        // There may be more rows than a lowered bound allows; they are there nevertheless.
+        tenant.budget.bound_rows(None);
         tenant.belongs_to(origin);
         tenant.fence.fetch_max(fence, Ordering::Relaxed);
         self.tenants.insert(generation, Arc::clone(&tenant));
@@ -375,6 +377,9 @@ impl Restoring {
         desk.leases.forget(&gone);
         self.shared.mind_lapses(&desk);
         drop(desk);
+        for tenant in self.tenants.values() {
+            tenant.budget.bound_rows(tenant.limit().spec().max_keys);
+        }
         for tenant in self.shared.limits().values() {
             tenant.refresh(self.now);
         }

@@ -1,0 +1,96 @@
+//! Files: the few things that a log asks of a directory.
+//!
+//! This is all of the disk that the rest of the crate can see. It is small on purpose: whatever is not here cannot go wrong. [`Real`] is a
+//! directory; [`Simulated`] is one in memory, for tests, that fails when told to and shows what a crash may have left.
+//!
+//! Names are plain names of files in one directory; there are no paths. A write is whole or an error, and what it wrote is durable
+//! after [`File::sync`]; a name is durable after [`Files::sync_names`]. These are two promises, and files that are new need both.
+//!
+//! Refused: memory maps. An error of the disk is a signal there, and a log must be able to say what went wrong. Refused:
+//! asynchronous calls. One thread writes, and it has nothing else to do while the disk works.
+
+mod real;
+mod simulated;
+
+use std::fmt;
+use std::io;
+
+pub use real::Real;
+pub use simulated::{Call, Hold, Lasting, Simulated, Trouble};
+
+/// A directory.
+pub trait Files: Send + Sync + fmt::Debug {
+    /// Where it is, for messages.
+    fn place(&self) -> String;
+
+    /// The names of everything in the directory, in no order.
+    fn list(&self) -> io::Result<Vec<String>>;
+
+    /// Opens a file that is there.
+    fn open(&self, name: &str, purpose: Purpose) -> io::Result<Box<dyn File>>;
+
+    /// Makes a file that is not there, for writing. Who may read it is nobody else's business: it may hold a secret.
+    fn create(&self, name: &str) -> io::Result<Box<dyn File>>;
+
+    /// Gives a file another name, in place of whatever had that name.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+
+    /// Removes a file.
+    fn remove(&self, name: &str) -> io::Result<()>;
+
+    /// Makes durable which names there are.
+    fn sync_names(&self) -> io::Result<()>;
+
+    /// Takes a lock that one process at a time can have, on a file of this name; [`io::ErrorKind::WouldBlock`] if somebody else has it.
+    /// It is given back when the guard is dropped, and by the system when the process ends.
+    fn lock(&self, name: &str) -> io::Result<Box<dyn Guard>>;
+
+    /// Sixteen bytes that nobody can guess.
+    fn random(&self) -> io::Result<[u8; 16]>;
+}
+
+/// A file that is open.
+pub trait File: Send + Sync + fmt::Debug {
+    /// How many bytes it has.
+    fn length(&self) -> io::Result<u64>;
+
+    /// Reads from here until the buffer is full or the file ends; says how much was read.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Writes all of this here.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+
+    /// Makes room for this many bytes: the file is that long then, what was not written reads as zeros, and writing there needs no more
+    /// room on the disk.
+    fn reserve(&self, length: u64) -> io::Result<()>;
+
+    /// Makes durable what was written, and the length. After an error nobody knows what is on the disk; asking again proves nothing.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// A lock that is held until this is dropped.
+pub trait Guard: Send + Sync + fmt::Debug {}
+
+/// What a file is opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// To be read.
+    Reading,
+    /// To be read and written.
+    Writing,
+}
+
+/// Reads a whole file into a buffer, whose room is used again.
+pub(crate) fn read_whole(file: &dyn File, buffer: &mut Vec<u8>) -> io::Result<()> {
+    let length = usize::try_from(file.length()?)
+        .map_err(|_| io::Error::other("the file is larger than the memory of this machine"))?;
+    buffer.resize(length, 0);
+    let read = file.read_at(buffer, 0)?;
+    buffer.truncate(read);
+    Ok(())
+}
+
+/// Whether an error means that there is no room, which may change by itself, rather than that the disk is broken.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}

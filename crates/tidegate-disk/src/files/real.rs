@@ -1,0 +1,178 @@
+//! A directory of the file system.
+
+use std::fs::{self, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+use rustix::rand::GetRandomFlags;
+
+use super::{File, Files, Guard, Purpose};
+
+/// Files are their owner's: a log names customers and holds the secret of their fingerprints.
+const OWNER_ONLY: u32 = 0o600;
+
+/// How much is written at once where the file system cannot make room without writing.
+const ZEROS: usize = 64 << 10;
+
+/// A directory of the file system.
+#[derive(Debug)]
+pub struct Real {
+    folder: PathBuf,
+    /// Kept open to make names durable.
+    handle: fs::File,
+}
+
+impl Real {
+    /// The directory at this path, which is made if it is not there.
+    pub fn create(folder: &Path) -> io::Result<Real> {
+        match fs::create_dir_all(folder) {
+            Ok(()) => {}
+            // Something else has this name: opening it says what is wrong with it.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+        let files = Real::open(folder)?;
+        // A directory whose own name is lost in a crash takes everything with it.
+        if let Some(parent) = folder.parent() {
+            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            if let Ok(parent) = fs::File::open(parent) {
+                parent.sync_all()?;
+            }
+        }
+        Ok(files)
+    }
+
+    /// The directory at this path, which must be there.
+    pub fn open(folder: &Path) -> io::Result<Real> {
+        let handle = fs::File::open(folder)?;
+        if !handle.metadata()?.is_dir() {
+            return Err(io::Error::from(io::ErrorKind::NotADirectory));
+        }
+        Ok(Real { folder: folder.to_owned(), handle })
+    }
+
+    /// Where it is.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+impl Files for Real {
+    fn place(&self) -> String {
+        self.folder.display().to_string()
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let entries = fs::read_dir(&self.folder)?;
+        // A name that is not text is none of ours; what is left of it is enough to be told of.
+        entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+    }
+
+    fn open(&self, name: &str, purpose: Purpose) -> io::Result<Box<dyn File>> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(purpose == Purpose::Writing);
+        Ok(Box::new(RealFile(options.open(self.folder.join(name))?)))
+    }
+
+    fn create(&self, name: &str) -> io::Result<Box<dyn File>> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true).mode(OWNER_ONLY);
+        Ok(Box::new(RealFile(options.open(self.folder.join(name))?)))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.folder.join(from), self.folder.join(to))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.folder.join(name))
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        self.handle.sync_all()
+    }
+
+    fn lock(&self, name: &str) -> io::Result<Box<dyn Guard>> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(OWNER_ONLY);
+        let file = options.open(self.folder.join(name))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Box::new(RealGuard { _file: file })),
+            Err(TryLockError::WouldBlock) => Err(io::Error::from(io::ErrorKind::WouldBlock)),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    fn random(&self) -> io::Result<[u8; 16]> {
+        let mut bytes = [0; 16];
+        let filled = rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty())?;
+        if filled < bytes.len() {
+            return Err(io::Error::other("the system gave fewer random bytes than it was asked for"));
+        }
+        Ok(bytes)
+    }
+}
+
+/// A file of the file system.
+#[derive(Debug)]
+struct RealFile(fs::File);
+
+impl File for RealFile {
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut read = 0;
+        while read < buffer.len() {
+            match self.0.read_at(&mut buffer[read..], offset + read as u64) {
+                Ok(0) => break,
+                Ok(more) => read += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(read)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_all_at(bytes, offset)
+    }
+
+    fn reserve(&self, length: u64) -> io::Result<()> {
+        match rustix::fs::fallocate(&self.0, FallocateFlags::empty(), 0, length) {
+            Ok(()) => Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.write_zeros(length),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+}
+
+impl RealFile {
+    /// Makes room by writing it, from the present end on.
+    fn write_zeros(&self, length: u64) -> io::Result<()> {
+        let zeros = vec![0; ZEROS];
+        let mut at = self.length()?;
+        while at < length {
+            let count = usize::try_from(length - at).map_or(ZEROS, |left| left.min(ZEROS));
+            self.0.write_all_at(&zeros[..count], at)?;
+            at += count as u64;
+        }
+        Ok(())
+    }
+}
+
+/// Closing the file gives the lock back.
+#[derive(Debug)]
+struct RealGuard {
+    _file: fs::File,
+}
+
+impl Guard for RealGuard {}

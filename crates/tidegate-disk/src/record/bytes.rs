@@ -1,0 +1,174 @@
+//! Numbers, times and texts in bytes, written and read.
+
+use tidegate::store::memory::journal::Tag;
+use tidegate_core::{LeaseId, Timestamp};
+
+use super::Illegible;
+
+/// Appends to a buffer.
+pub(super) struct Writer<'a>(pub(super) &'a mut Vec<u8>);
+
+impl Writer<'_> {
+    pub(super) fn byte(&mut self, byte: u8) {
+        self.0.push(byte);
+    }
+
+    pub(super) fn number(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            self.0.push(u8::try_from(number & 0x7f).expect("seven bits") | 0x80);
+            number >>= 7;
+        }
+        self.0.push(u8::try_from(number).expect("seven bits"));
+    }
+
+    pub(super) fn time(&mut self, time: Timestamp) {
+        self.0.extend_from_slice(&time.ticks().to_le_bytes());
+    }
+
+    pub(super) fn tag(&mut self, tag: Tag) {
+        self.0.extend_from_slice(&tag.low.to_le_bytes());
+        self.0.extend_from_slice(&tag.high.to_le_bytes());
+    }
+
+    pub(super) fn lease_id(&mut self, id: LeaseId) {
+        self.0.extend_from_slice(&id.0.to_le_bytes());
+    }
+
+    pub(super) fn text(&mut self, text: &[u8]) {
+        self.number(text.len() as u64);
+        self.0.extend_from_slice(text);
+    }
+
+    /// Whether there is something, and it.
+    pub(super) fn maybe<T>(&mut self, something: Option<T>, write: impl FnOnce(&mut Self, T)) {
+        self.byte(u8::from(something.is_some()));
+        if let Some(something) = something {
+            write(self, something);
+        }
+    }
+}
+
+/// Reads what was written.
+#[derive(Debug, Clone)]
+pub(super) struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    /// Where the bytes begin in what is read.
+    offset: usize,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Reader<'a> {
+        Reader { bytes, at: 0, offset: 0 }
+    }
+
+    pub(super) fn is_at_end(&self) -> bool {
+        self.at == self.bytes.len()
+    }
+
+    pub(super) fn illegible(&self, what: &'static str) -> Illegible {
+        Illegible { at: self.offset + self.at, what }
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8], Illegible> {
+        let end = self.at.checked_add(length).filter(|end| *end <= self.bytes.len());
+        let end = end.ok_or(self.illegible("the end too early"))?;
+        let taken = &self.bytes[self.at..end];
+        self.at = end;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Illegible> {
+        Ok(self.take(N)?.try_into().expect("as long as it was asked to be"))
+    }
+
+    pub(super) fn byte(&mut self) -> Result<u8, Illegible> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    pub(super) fn flag(&mut self) -> Result<bool, Illegible> {
+        match self.byte()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(self.illegible("neither yes nor no")),
+        }
+    }
+
+    pub(super) fn number(&mut self) -> Result<u64, Illegible> {
+        let mut number = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7f);
+            if shift == 63 && bits > 1 {
+                break;
+            }
+            number |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Ok(number);
+            }
+        }
+        Err(self.illegible("a number above 64 bits"))
+    }
+
+    pub(super) fn number32(&mut self) -> Result<u32, Illegible> {
+        let number = self.number()?;
+        u32::try_from(number).map_err(|_| self.illegible("a number above 32 bits"))
+    }
+
+    pub(super) fn size(&mut self) -> Result<usize, Illegible> {
+        let number = self.number()?;
+        usize::try_from(number).map_err(|_| self.illegible("a number above 64 bits"))
+    }
+
+    /// How many entries follow; each takes at least `bytes_each`, so a lie about it cannot make us allocate.
+    pub(super) fn length(&mut self, bytes_each: usize) -> Result<usize, Illegible> {
+        let claimed = self.size()?;
+        let possible = (self.bytes.len() - self.at) / bytes_each;
+        if claimed <= possible { Ok(claimed) } else { Err(self.illegible("more entries than bytes")) }
+    }
+
+    pub(super) fn time(&mut self) -> Result<Timestamp, Illegible> {
+        Ok(Timestamp::from_ticks(u64::from_le_bytes(self.array()?)))
+    }
+
+    pub(super) fn tag(&mut self) -> Result<Tag, Illegible> {
+        Ok(Tag { low: u64::from_le_bytes(self.array()?), high: u32::from_le_bytes(self.array()?) })
+    }
+
+    pub(super) fn lease_id(&mut self) -> Result<LeaseId, Illegible> {
+        Ok(LeaseId(u128::from_le_bytes(self.array()?)))
+    }
+
+    pub(super) fn text(&mut self) -> Result<&'a [u8], Illegible> {
+        let length = self.size()?;
+        self.take(length)
+    }
+
+    pub(super) fn string(&mut self) -> Result<&'a str, Illegible> {
+        let text = self.text()?;
+        std::str::from_utf8(text).map_err(|_| self.illegible("text that is not UTF-8"))
+    }
+
+    /// A part that says its length, to be read by itself.
+    pub(super) fn part(&mut self) -> Result<Reader<'a>, Illegible> {
+        let length = self.size()?;
+        let offset = self.offset + self.at;
+        Ok(Reader { bytes: self.take(length)?, at: 0, offset })
+    }
+
+    pub(super) fn maybe<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<T, Illegible>,
+    ) -> Result<Option<T>, Illegible> {
+        if self.flag()? { read(self).map(Some) } else { Ok(None) }
+    }
+
+    pub(super) fn many<T>(
+        &mut self,
+        bytes_each: usize,
+        mut read: impl FnMut(&mut Self) -> Result<T, Illegible>,
+    ) -> Result<Vec<T>, Illegible> {
+        let length = self.length(bytes_each)?;
+        (0..length).map(|_| read(self)).collect()
+    }
+}

@@ -1,0 +1,536 @@
+//! The durable store: the memory store, and a log that is never behind what was said.
+//!
+//! ```text
+//!   orders ──▶ memory: decides at once ──▶ notes ──▶ ceilings: is it allowed for? ──no──▶ log ──durable──▶ spoken
+//!                                                                └──────────yes──────────────────────────▶ spoken
+//! ```
+//!
+//! Decisions are made in memory and never wait. What may have to wait is the reply: until the log says that at least as much was used as
+//! the reply gives away. So a crash can lose what was allowed for and not used, and never sells anything twice.
+//!
+//! A thread of its own, the *keeper*, looks once in a while whether the log has grown long, and writes a snapshot then: a walk through
+//! memory, while everybody goes on deciding. A clean stop ends with a snapshot of the true counts.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tidegate::answer::{Answers, Rejection};
+use tidegate::catalog::{ApplyError, Catalog, Edit, Edited, Expect, Parting, PutError, Watcher};
+use tidegate::clock::Clock;
+use tidegate::store::memory::journal::{Charge, Notes};
+use tidegate::store::memory::walking::Sight;
+use tidegate::store::{
+    Actual, Atomicity, Capabilities, Extent, Lsn, Observation, Reach, Settlement, Store, Survival,
+    Unavailable, Usage,
+};
+use tidegate::{MemoryStore, Spoken};
+use tidegate_core::{Durability, Intent, LeaseId, Limit, LimitSpec, Order, Timestamp, Trace};
+
+use crate::ceilings::{self, Need};
+use crate::files::{Files, Real};
+use crate::ledgers::{Ledger, Ledgers};
+use crate::log::{Log, OpenError, SnapshotError};
+use crate::record::Pen;
+use crate::recovery::{self, Recovery};
+
+/// How long the log may be before a snapshot takes its place, unless said otherwise.
+pub const SNAPSHOT_AFTER: u64 = 64 << 20;
+
+/// How often the keeper looks.
+const ROUND: Duration = Duration::from_secs(1);
+
+/// How a disk store is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// The most bytes that rows may take in memory.
+    pub capacity_bytes: usize,
+    /// How long the segments of the log are.
+    pub segment_bytes: u64,
+    /// The shortest log that a snapshot takes the place of. It also is at least twice as long as the snapshot before.
+    pub snapshot_after: u64,
+    /// Whether somebody takes snapshots without being asked.
+    pub keeper: Keeper,
+}
+
+/// Who takes snapshots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keeper {
+    /// A thread of the store's, as the log grows.
+    Thread,
+    /// Whoever calls [`DiskStore::snapshot`].
+    Caller,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            capacity_bytes: tidegate::store::memory::DEFAULT_CAPACITY,
+            segment_bytes: crate::log::SEGMENT_BYTES,
+            snapshot_after: SNAPSHOT_AFTER,
+            keeper: Keeper::Thread,
+        }
+    }
+}
+
+/// Limits and rows that survive a crash. Copies are the same store.
+#[derive(Clone)]
+pub struct DiskStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    memory: MemoryStore,
+    log: Arc<Log>,
+    ledgers: Arc<Ledgers>,
+    options: Options,
+    /// How long the last snapshot was.
+    snapshot_bytes: AtomicU64,
+    /// Whether something was decided since the keeper looked last.
+    decided: AtomicBool,
+    /// The instant of the latest decision.
+    latest: AtomicU64,
+    keeper: Mutex<Option<JoinHandle<()>>>,
+    bell: Arc<Bell>,
+}
+
+/// Tells the keeper to end.
+#[derive(Default)]
+struct Bell {
+    rung: Mutex<bool>,
+    heard: Condvar,
+}
+
+impl DiskStore {
+    /// Opens the store in this directory, or makes a new one if there is nothing.
+    pub fn open(
+        folder: &Path,
+        clock: Arc<dyn Clock>,
+        options: Options,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(DiskStore, Recovery), OpenError> {
+        let files =
+            Real::create(folder).map_err(|error| OpenError::of_disk(&folder.display().to_string(), error))?;
+        DiskStore::open_files(Arc::new(files), clock, options, progress)
+    }
+
+    /// The same for any files.
+    pub fn open_files(
+        files: Arc<dyn Files>,
+        clock: Arc<dyn Clock>,
+        options: Options,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(DiskStore, Recovery), OpenError> {
+        let recovered = recovery::open(files, clock, &options, progress)?;
+        let recovery::Recovered { memory, log, ledgers, recovery } = recovered;
+        let inner = Arc::new(Inner {
+            memory,
+            log,
+            ledgers,
+            options,
+            snapshot_bytes: AtomicU64::new(0),
+            decided: AtomicBool::new(false),
+            latest: AtomicU64::new(0),
+            keeper: Mutex::default(),
+            bell: Arc::default(),
+        });
+        if options.keeper == Keeper::Thread {
+            *inner.keeper.lock().unwrap_or_else(PoisonError::into_inner) = Some(keep(&inner));
+        }
+        Ok((DiskStore { inner }, recovery))
+    }
+
+    /// Writes everything that is remembered into a snapshot, which takes the place of the log before it.
+    pub fn snapshot(&self) -> Result<(), SnapshotError> {
+        self.inner.snapshot(Counts::Ceilings)
+    }
+
+    /// Writes the true counts down and ends. Nothing can be decided afterwards.
+    pub fn stop(&self) -> Result<(), StopError> {
+        self.inner.end_keeper();
+        self.inner.snapshot(Counts::Truth).map_err(StopError::Snapshot)?;
+        self.inner.log.stop().map_err(StopError::Log)
+    }
+
+    /// How many bytes of log would be read on top of the newest snapshot.
+    pub fn log_bytes(&self) -> u64 {
+        self.inner.log.bytes_since_snapshot()
+    }
+
+    /// Waits until everything that was said so far is durable. For those who have no task to wait in.
+    pub fn wait_durable(&self, lsn: Lsn) -> Result<(), Unavailable> {
+        self.inner.log.wait_durable(lsn)
+    }
+}
+
+/// Why a store did not stop cleanly. What was said before is safe nevertheless: the next start recovers it as after a crash.
+#[derive(Debug)]
+pub enum StopError {
+    /// The true counts could not be written.
+    Snapshot(SnapshotError),
+    /// The log could not be ended.
+    Log(Unavailable),
+}
+
+impl fmt::Display for StopError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StopError::Snapshot(error) => write!(f, "the last snapshot was not written: {error}"),
+            StopError::Log(error) => write!(f, "the log was not ended: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StopError {}
+
+/// What a snapshot says of rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Counts {
+    /// What the log has allowed for: others go on deciding.
+    Ceilings,
+    /// What was used: nobody does.
+    Truth,
+}
+
+/// How many bytes of records are put into a snapshot at a time.
+const CHUNK: usize = 256 << 10;
+
+thread_local! {
+    /// What this thread writes down, kept so that it need not be allocated again.
+    static PEN: RefCell<Pen> = RefCell::default();
+}
+
+impl Inner {
+    /// Why nothing can be decided at present.
+    fn trouble(&self) -> Option<Unavailable> {
+        self.ledgers.trouble().or_else(|| self.log.refusal())
+    }
+
+    /// Writes down what a batch changed. The place up to which the log must be durable before that is spoken of, if there is one.
+    fn write_down(&self, notes: &Notes) -> Result<Option<Lsn>, Unavailable> {
+        if notes.is_empty() {
+            return Ok(None);
+        }
+        PEN.with_borrow_mut(|pen| {
+            pen.clear();
+            let mut at = Timestamp::EPOCH;
+            let mut until = self.write_charges(&notes.charges, pen, &mut at)?;
+            notes.deeds.iter().for_each(|deed| pen.deed(deed));
+            if !pen.is_empty() {
+                until = until.max(Some(self.log.append(pen.bytes(), at.ticks())?));
+            }
+            if at > Timestamp::EPOCH {
+                self.latest.fetch_max(at.ticks(), Ordering::Relaxed);
+                self.decided.store(true, Ordering::Relaxed);
+            }
+            Ok(until)
+        })
+    }
+
+    fn write_charges(
+        &self,
+        charges: &[Charge],
+        pen: &mut Pen,
+        at: &mut Timestamp,
+    ) -> Result<Option<Lsn>, Unavailable> {
+        let mut until = None;
+        let mut last: Option<(u64, Option<Arc<Ledger>>)> = None;
+        for charge in charges {
+            *at = charge.at.max(*at);
+            let known = last.as_ref().is_some_and(|(generation, _)| *generation == charge.generation);
+            if !known {
+                last = Some((charge.generation, self.ledgers.get(charge.generation)));
+            }
+            // A limit that is gone by now sells nothing.
+            let Some((_, Some(ledger))) = &last else { continue };
+            if let Some(lsn) = self.write_charge(charge, ledger, pen)? {
+                until = until.max(Some(lsn));
+            }
+        }
+        Ok(until)
+    }
+
+    fn write_charge(
+        &self,
+        charge: &Charge,
+        ledger: &Ledger,
+        pen: &mut Pen,
+    ) -> Result<Option<Lsn>, Unavailable> {
+        let is_own = ledger.limit.version() == charge.version;
+        let allowance = ledger.allowances.get(charge.item).copied().filter(|_| is_own).unwrap_or_default();
+        let need = match ledger.durability() {
+            Durability::Volatile => Need::Nothing,
+            Durability::Sync => Need::Record,
+            Durability::Ceiling if ceilings::is_allowed(charge, allowance) => Need::Nothing,
+            Durability::Ceiling => self.ledgers.ceilings.need(charge, ledger.epoch(), |trace| {
+                let mut pen = Pen::default();
+                pen.row(charge.generation, charge.version, charge.key, &[(charge.item, trace)]);
+                self.log.append(pen.bytes(), charge.at.ticks()).map(|lsn| lsn.0)
+            })?,
+        };
+        Ok(match need {
+            Need::Nothing => Some(ledger.lsn),
+            Need::Wait(lsn) => Some(Lsn(lsn).max(ledger.lsn)),
+            Need::Record => {
+                pen.row(charge.generation, charge.version, charge.key, &[(charge.item, charge.trace)]);
+                None
+            }
+        })
+    }
+
+    /// A reply that waits for the log, if it must.
+    fn spoken<T>(&self, reply: T, until: Option<Lsn>) -> Spoken<T> {
+        match until {
+            Some(lsn) if lsn > self.log.durable() => Spoken::Durable(reply, lsn),
+            _ => Spoken::Now(reply),
+        }
+    }
+
+    /// Does something that leaves notes, and says what came of it when they are durable.
+    fn noted<T: Send + 'static>(&self, act: impl FnOnce(&mut Notes) -> T) -> Spoken<T> {
+        if let Some(why) = self.trouble() {
+            return unavailable(why);
+        }
+        let mut notes = Notes::default();
+        let reply = act(&mut notes);
+        match self.write_down(&notes) {
+            Ok(until) => self.spoken(reply, until),
+            Err(why) => unavailable(why),
+        }
+    }
+
+    fn snapshot(&self, counts: Counts) -> Result<(), SnapshotError> {
+        let written = self.log.snapshot(|snapshot| {
+            let mut pen = Pen::default();
+            self.memory.walk::<SnapshotError>(&mut |sight| {
+                self.show(sight, counts, &mut pen);
+                if pen.bytes().len() >= CHUNK {
+                    snapshot.put(pen.bytes())?;
+                    pen.clear();
+                }
+                Ok(())
+            })?;
+            if !pen.is_empty() {
+                snapshot.put(pen.bytes())?;
+            }
+            Ok(())
+        })?;
+        self.snapshot_bytes.store(written, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn show(&self, sight: Sight<'_>, counts: Counts, pen: &mut Pen) {
+        match sight {
+            Sight::Counters(counters) => pen.counters(&counters),
+            Sight::Limit { text, retired_until } => {
+                let ledger = self.ledgers.get(text.generation);
+                // When the truth is written, all of it is.
+                let unwritten = ledger.as_ref().map_or(&[][..], |ledger| match counts {
+                    Counts::Ceilings => &ledger.unwritten,
+                    Counts::Truth => &ledger.allowances,
+                });
+                pen.put(&text, unwritten);
+                if let Some(until) = retired_until {
+                    pen.remove(text.generation, Parting::Retire, until);
+                }
+            }
+            Sight::Ghost { generation, version, traces } => pen.ghost(generation, version, traces),
+            Sight::Row { generation, limit, key, traces } => {
+                let Some(ledger) = self.ledgers.get(generation) else { return };
+                if limit.spec().durability == Durability::Volatile {
+                    return;
+                }
+                if counts == Counts::Truth {
+                    pen.row(generation, limit.version(), key, traces);
+                    return;
+                }
+                let raised: Vec<(usize, Trace)> = traces
+                    .iter()
+                    .map(|&(item, trace)| {
+                        let epoch = ledger.epoch();
+                        let ceilings = &self.ledgers.ceilings;
+                        (item, ceilings.raised(generation, limit.version(), key, item, trace, epoch))
+                    })
+                    .collect();
+                pen.row(generation, limit.version(), key, &raised);
+            }
+            Sight::Deed(deed) => pen.deed(deed),
+        }
+    }
+
+    /// One round of the keeper's.
+    fn look_after(&self) {
+        if self.decided.swap(false, Ordering::Relaxed) && self.trouble().is_none() {
+            // An empty record: what counts is its time. If it cannot be written, the next charge says why.
+            let _no_matter = self.log.append(&[], self.latest.load(Ordering::Relaxed));
+        }
+        let long = self.options.snapshot_after.max(2 * self.snapshot_bytes.load(Ordering::Relaxed));
+        if self.log.bytes_since_snapshot() >= long && self.trouble().is_none() {
+            // What is not written now is written in the next round; the log is longer until then.
+            let _next_time = self.snapshot(Counts::Ceilings);
+        }
+    }
+
+    fn end_keeper(&self) {
+        *self.bell.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.bell.heard.notify_all();
+        let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(keeper) = keeper.filter(|keeper| keeper.thread().id() != std::thread::current().id()) {
+            let _it_has_ended = keeper.join();
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.end_keeper();
+    }
+}
+
+/// Starts the keeper. It does not keep the store.
+fn keep(inner: &Arc<Inner>) -> JoinHandle<()> {
+    let (store, bell) = (Arc::downgrade(inner), Arc::clone(&inner.bell));
+    std::thread::spawn(move || {
+        loop {
+            let rung = bell.rung.lock().unwrap_or_else(PoisonError::into_inner);
+            let (rung, _) = bell
+                .heard
+                .wait_timeout_while(rung, ROUND, |rung| !*rung)
+                .unwrap_or_else(PoisonError::into_inner);
+            if *rung {
+                return;
+            }
+            drop(rung);
+            let Some(inner) = store.upgrade() else { return };
+            inner.look_after();
+        }
+    })
+}
+
+/// A reply that nobody can give.
+fn unavailable<T: Send + 'static>(why: Unavailable) -> Spoken<T> {
+    Spoken::Later(Box::pin(std::future::ready(Err(why))))
+}
+
+impl Store for DiskStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            survival: Survival::Durable,
+            reach: Reach::Process,
+            atomicity: Atomicity::AllRows,
+            tick: self.inner.memory.capabilities().tick,
+        }
+    }
+
+    fn submit(&self, orders: &[Order<'_>], mut buffer: Answers) -> Spoken<Answers> {
+        if let Some(why) = self.inner.trouble() {
+            return unavailable(why);
+        }
+        buffer.keep_notes();
+        let mut answers = self.inner.memory.submit(orders, buffer).now();
+        let Some(notes) = answers.notes() else { return Spoken::Now(answers) };
+        let mut until = match self.inner.write_down(notes) {
+            Ok(until) => until,
+            Err(why) => return unavailable(why),
+        };
+        // A grant that is told again may be on its way to the disk for somebody else.
+        if orders.iter().any(|order| order.request_id.is_some() && order.intent == Intent::Acquire) {
+            until = until.max(Some(self.inner.log.tip()));
+        }
+        self.inner.spoken(answers, until)
+    }
+
+    fn release(&self, lease: LeaseId) -> Spoken<bool> {
+        self.inner.noted(|notes| self.inner.memory.release_noting(lease, notes))
+    }
+
+    fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Spoken<Result<Option<Timestamp>, Rejection>> {
+        self.inner.noted(|notes| self.inner.memory.renew_noting(lease, ttl, notes))
+    }
+
+    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Settlement> {
+        self.inner.noted(|notes| self.inner.memory.settle_noting(lease, actual, notes))
+    }
+
+    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<(), Rejection>> {
+        if let Some(why) = self.inner.trouble() {
+            return unavailable(why);
+        }
+        let reset = self.inner.memory.reset(limit_id, key).now();
+        if let Some(why) = self.inner.ledgers.trouble() {
+            return unavailable(why);
+        }
+        let until = reset.is_ok().then(|| self.inner.log.tip());
+        self.inner.spoken(reset, until)
+    }
+
+    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>> {
+        self.inner.memory.usage(limit_id, key)
+    }
+
+    fn poll_durable(&self, lsn: Lsn, context: &mut Context<'_>) -> Poll<Result<(), Unavailable>> {
+        if let Some(why) = self.inner.ledgers.trouble() {
+            return Poll::Ready(Err(why));
+        }
+        self.inner.log.poll_durable(lsn, context)
+    }
+
+    fn tip(&self) -> Option<Lsn> {
+        Some(self.inner.log.tip())
+    }
+
+    fn observe(&self, limit_id: &str) -> Option<Observation> {
+        self.inner.memory.observe(limit_id)
+    }
+
+    fn extent(&self) -> Option<Extent> {
+        self.inner.memory.extent()
+    }
+}
+
+impl Catalog for DiskStore {
+    fn get(&self, id: &str) -> Option<Arc<Limit>> {
+        self.inner.memory.get(id)
+    }
+
+    fn list(&self) -> Vec<Arc<Limit>> {
+        self.inner.memory.list()
+    }
+
+    fn put(&self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
+        self.inner.trouble().map_or(Ok(()), |why| Err(PutError::Unavailable(why)))?;
+        let limit = self.inner.memory.put(spec, expect)?;
+        self.inner.ledgers.trouble().map_or(Ok(limit), |why| Err(PutError::Unavailable(why)))
+    }
+
+    fn remove(&self, id: &str, parting: Parting) -> bool {
+        self.inner.memory.remove(id, parting)
+    }
+
+    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
+        let refuse =
+            |why: Unavailable| ApplyError { refused: vec![(String::new(), PutError::Unavailable(why))] };
+        self.inner.trouble().map_or(Ok(()), |why| Err(refuse(why)))?;
+        let edited = self.inner.memory.apply(edits)?;
+        self.inner.ledgers.trouble().map_or(Ok(edited), |why| Err(refuse(why)))
+    }
+
+    fn watch(&self, watcher: Watcher) {
+        self.inner.memory.watch(watcher);
+    }
+
+    fn applied(&self) -> Vec<String> {
+        self.inner.memory.applied()
+    }
+}
+
+impl fmt::Debug for DiskStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DiskStore").field("log", &self.inner.log).finish_non_exhaustive()
+    }
+}

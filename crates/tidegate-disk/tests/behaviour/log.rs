@@ -1,0 +1,7 @@
+//! The log: what it keeps, what it refuses, and what is left of it after a crash.
+
+mod crashes;
+mod damage;
+mod refusals;
+mod round_trips;
+mod stage;

@@ -1,0 +1,5 @@
+//! What the durable store does, seen from outside.
+
+mod log;
+mod reopening;
+mod store;

@@ -1,0 +1,46 @@
+//! The disk store does what every store does, also if it is stopped and opened again after everything it was asked.
+
+use std::sync::Arc;
+
+use tidegate::{Clock, ManualClock, Tick, Timestamp};
+use tidegate_disk::files::Simulated;
+use tidegate_disk::{DiskStore, Keeper, Options};
+use tidegate_testkit::suite::Bench;
+
+use crate::reopening::Reopening;
+
+pub(crate) const OPTIONS: Options = Options {
+    capacity_bytes: 64 << 20,
+    segment_bytes: 64 << 10,
+    snapshot_after: 1 << 20,
+    keeper: Keeper::Caller,
+};
+
+/// A store in these files that goes by this clock.
+pub(crate) fn open(files: &Arc<Simulated>, clock: &Arc<ManualClock>) -> DiskStore {
+    let clock: Arc<dyn Clock> = Arc::<ManualClock>::clone(clock);
+    let opened = DiskStore::open_files(Arc::<Simulated>::clone(files), clock, OPTIONS, &mut |_, _| {});
+    opened.unwrap_or_else(|error| panic!("{error}")).0
+}
+
+mod left_running {
+    use super::*;
+
+    fn bench(tick: Tick) -> Bench {
+        let clock = Arc::new(ManualClock::ticking(tick, Timestamp::EPOCH));
+        Bench::new(open(&Arc::default(), &clock), clock)
+    }
+
+    tidegate_testkit::behaviour_suite!(bench);
+}
+
+mod stopped_after_every_order {
+    use super::*;
+
+    fn bench(tick: Tick) -> Bench {
+        let clock = Arc::new(ManualClock::ticking(tick, Timestamp::EPOCH));
+        Bench::new(Reopening::new(&clock, 1), clock)
+    }
+
+    tidegate_testkit::behaviour_suite!(bench);
+}
