@@ -22,7 +22,7 @@ impl<S: FullStore + ?Sized> Api<S> {
         asks.iter().try_for_each(|ask| chargeable(ask.limit_id))?;
         let patience = body.patience()?;
         let decided = if patience.is_zero() {
-            self.question(&body, &asks).try_acquire()
+            self.question(&body, &asks).try_acquire_async().await
         } else {
             // What waits owns its words.
             let waiting = self.question(&body, &asks).acquire_within(patience);
@@ -44,11 +44,12 @@ impl<S: FullStore + ?Sized> Api<S> {
     }
 
     /// Answers the same question and changes nothing.
-    pub(super) fn peek(&self, call: &Call<'_>) -> Reply {
+    pub(super) async fn peek(&self, call: &Call<'_>) -> Reply {
         let body: ask::Question<'_> = read(call.body)?;
         let asks = permitted(&body, call)?;
         body.patience()?;
-        self.decided(self.question(&body, &asks).peek(), &asks).map(|told| told.response)
+        let decided = self.question(&body, &asks).peek_async().await;
+        self.decided(decided, &asks).map(|told| told.response)
     }
 
     fn question<'a>(&'a self, body: &'a ask::Question<'_>, asks: &'a [Ask<'a>]) -> Question<'a> {
