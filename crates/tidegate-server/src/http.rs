@@ -49,6 +49,7 @@ use tidegate::{FullStore, Limiter, Spoken, Tick};
 
 use crate::metrics::{self, Metrics};
 use crate::refusals::Refusals;
+use crate::serve::Ending;
 use crate::tokens::{Pass, Role, Who};
 use problem::{Code, Problem};
 use route::Route;
@@ -76,6 +77,8 @@ pub struct Api<S: ?Sized> {
     is_from_file: IsFromFile,
     metrics: Arc<Metrics>,
     refusals: Option<Arc<Refusals>>,
+    /// When nobody may wait in line any longer.
+    ending: Ending,
     tick: Tick,
     store: Arc<S>,
 }
@@ -109,7 +112,9 @@ impl<S: FullStore + ?Sized> Api<S> {
         let tick = store.capabilities().tick;
         let readiness = Arc::new(Readiness::new(State::Ready));
         let metrics = Arc::new(Metrics::new(1));
-        Api { limiter, readiness, is_from_file: Box::new(|_| false), metrics, refusals: None, tick, store }
+        let is_from_file: IsFromFile = Box::new(|_| false);
+        let ending = Ending::default();
+        Api { limiter, readiness, is_from_file, metrics, refusals: None, ending, tick, store }
     }
 
     /// Tells on `/metrics` what is counted here, beside what the store counts.
@@ -133,6 +138,12 @@ impl<S: FullStore + ?Sized> Api<S> {
     /// Tells these of every refusal.
     pub fn refusals(mut self, refusals: Arc<Refusals>) -> Api<S> {
         self.refusals = Some(refusals);
+        self
+    }
+
+    /// Answers those who wait in line as things stand when the end is told.
+    pub(crate) fn ends_with(mut self, ending: &Ending) -> Api<S> {
+        self.ending = ending.clone();
         self
     }
 

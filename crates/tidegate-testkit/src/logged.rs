@@ -12,8 +12,8 @@ use std::time::Duration;
 use tidegate::catalog::{ApplyError, PutError, Watcher};
 use tidegate::store::{Capabilities, Extent, Lsn, Observation, Survival, Unavailable, Usage};
 use tidegate::{
-    Actual, Answers, Catalog, Edit, Edited, Expect, FullStore, Intent, LeaseId, Limit, LimitSpec, Order,
-    Parting, Rejection, Settlement, Spoken, Store, Timestamp,
+    Actual, Answer, Answers, Catalog, Edit, Edited, Expect, FullStore, Intent, LeaseId, Limit, LimitSpec,
+    Order, Parting, Rejection, Settlement, Spoken, Store, Timestamp,
 };
 
 /// The longest that [`Log::wait_for_waiters`] waits before it says that nobody comes.
@@ -123,12 +123,13 @@ impl Log {
         let mut state = self.state();
         change(&mut state);
         let (durable, failed) = (state.durable, state.failed.is_some());
-        let (awake, waiting) =
+        let (awake, waiting): (Vec<_>, Vec<_>) =
             std::mem::take(&mut state.waiting).into_iter().partition(|(lsn, _)| failed || *lsn <= durable);
         state.waiting = waiting;
         drop(state);
-        let awake: Vec<(u64, Waker)> = awake;
-        awake.into_iter().for_each(|(_, waker)| waker.wake());
+        for (_, waker) in awake {
+            waker.wake();
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -186,7 +187,7 @@ impl<S: FullStore + ?Sized> Store for Logged<S> {
     fn submit(&self, orders: &[Order<'_>], buffer: Answers) -> Spoken<Answers> {
         let answers = self.store.submit(orders, buffer).now();
         let charged = orders.iter().zip(answers.iter()).any(|(order, answer)| {
-            order.intent == Intent::Acquire && answer.as_ref().is_ok_and(|answer| answer.is_granted())
+            order.intent == Intent::Acquire && answer.as_ref().is_ok_and(Answer::is_granted)
         });
         self.spoken(answers, charged)
     }

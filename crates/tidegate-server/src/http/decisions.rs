@@ -1,10 +1,12 @@
 //! Deciding: acquire and peek.
 
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 
 use ::http::{Response, StatusCode};
 use bytes::Bytes;
-use tidegate::{Ask, AskError, Decision, Denial, FullStore, Hold, Limit, Mode, Question};
+use tidegate::{Acquire, Ask, AskError, Decision, Denial, FullStore, Hold, Limit, Mode, Question};
 use tidegate_core::OnOutage;
 
 use super::problem::Problem;
@@ -24,14 +26,26 @@ impl<S: FullStore + ?Sized> Api<S> {
         let decided = if patience.is_zero() {
             self.question(&body, &asks).try_acquire_async().await
         } else {
-            // What waits owns its words.
-            let waiting = self.question(&body, &asks).acquire_within(patience);
-            waiting.await
+            // What waits owns its words. Few do, and what they need is large.
+            Box::pin(self.waited(self.question(&body, &asks).acquire_within(patience))).await
         };
         if let Ok(Decision::Denied(denial)) = &decided {
             self.refused(denial, &asks);
         }
         self.decided(decided, &asks)
+    }
+
+    /// Waits in line, but not when the server is about to end.
+    async fn waited(&self, mut waiting: Acquire) -> Result<Decision, AskError> {
+        let mut ending = Some(pin!(self.ending.told()));
+        poll_fn(|cx| {
+            if ending.as_mut().is_some_and(|told| told.as_mut().poll(cx).is_ready()) {
+                ending = None;
+                waiting.hurry();
+            }
+            Pin::new(&mut waiting).poll(cx)
+        })
+        .await
     }
 
     /// Somebody was refused.

@@ -60,7 +60,7 @@ impl Early<Decision> {
     }
 }
 
-/// A decision of which nobody has been told, and which waits for the log.
+/// A decision of which nobody has been told, and which waits for the log. It is kept apart, so that only who waits needs room for it.
 #[derive(Debug)]
 pub(super) struct Untold {
     decision: Option<Decision>,
@@ -70,8 +70,8 @@ pub(super) struct Untold {
 
 impl Untold {
     /// This decision, until the log is durable up to there; whether the order had a request id.
-    pub(super) fn new(decision: Decision, lsn: Lsn, may_be_repeated: bool) -> Untold {
-        Untold { decision: Some(decision), lsn, may_be_repeated }
+    pub(super) fn new(decision: Decision, lsn: Lsn, may_be_repeated: bool) -> Box<Untold> {
+        Box::new(Untold { decision: Some(decision), lsn, may_be_repeated })
     }
 
     /// The decision as soon as it may be told, once.
@@ -87,7 +87,10 @@ impl Untold {
     }
 
     /// The same, awaited.
-    pub(super) async fn told(mut self, store: &Arc<dyn FullStore>) -> Result<Decision, AskError> {
+    pub(super) async fn told(
+        mut self: Box<Untold>,
+        store: &Arc<dyn FullStore>,
+    ) -> Result<Decision, AskError> {
         std::future::poll_fn(|context| self.poll(store, context)).await
     }
 

@@ -94,8 +94,11 @@ impl<'a> Question<'a> {
     /// was granted, unless the question has a request id and may be repeated; what else was charged stays so.
     pub async fn try_acquire_async(&self) -> Result<Decision, AskError> {
         let inner = &self.limiter.inner;
-        let early = inner.try_acquire(&self.order(Intent::Acquire), self.detail)?;
-        self.told(early).await
+        let untold = match self.untold(inner.try_acquire(&self.order(Intent::Acquire), self.detail)?) {
+            Ok(decision) => return Ok(decision),
+            Err(untold) => untold,
+        };
+        untold.told(&inner.store).await
     }
 
     /// Says whether it would fit now, and changes nothing.
@@ -106,8 +109,12 @@ impl<'a> Question<'a> {
 
     /// The same, blocking nobody.
     pub async fn peek_async(&self) -> Result<Decision, AskError> {
-        let early = self.limiter.inner.submit(&self.order(Intent::Peek), self.detail)?;
-        self.told(early).await
+        let inner = &self.limiter.inner;
+        let untold = match self.untold(inner.submit(&self.order(Intent::Peek), self.detail)?) {
+            Ok(decision) => return Ok(decision),
+            Err(untold) => untold,
+        };
+        untold.told(&inner.store).await
     }
 
     /// Takes it as soon as it all fits, first come first served, if that is within `patience` of this call; a minute is the longest there
@@ -117,14 +124,11 @@ impl<'a> Question<'a> {
         Acquire::new(Inner::clone_of(self.limiter), &order, self.detail)
     }
 
-    /// Waits for the log if it must.
-    async fn told(&self, early: Early<Decision>) -> Result<Decision, AskError> {
+    /// What may be told at once, and what has to wait for the log.
+    fn untold(&self, early: Early<Decision>) -> Result<Decision, Box<Untold>> {
         match early.durable {
             None => Ok(early.reply),
-            Some(lsn) => {
-                let untold = Untold::new(early.reply, lsn, self.request_id.is_some());
-                untold.told(&self.limiter.inner.store).await
-            }
+            Some(lsn) => Err(Untold::new(early.reply, lsn, self.request_id.is_some())),
         }
     }
 

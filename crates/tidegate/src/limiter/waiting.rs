@@ -51,7 +51,7 @@ pub struct Acquire {
     spots: Vec<Spot>,
     timer: Option<Sleep>,
     /// What was decided and is not durable yet.
-    untold: Option<Untold>,
+    untold: Option<Box<Untold>>,
 }
 
 /// How far it is.
@@ -119,6 +119,12 @@ impl Acquire {
             timer: None,
             untold: None,
         }
+    }
+
+    /// Patience is over: it is answered as things stand when it is polled next. What was decided already still waits for the log.
+    pub fn hurry(&mut self) {
+        self.deadline = self.inner.pulse.now().min(self.deadline);
+        self.timer = Some(Box::pin(std::future::ready(())));
     }
 
     /// Asks for the first time, and joins the queues if that did not help but waiting may.

@@ -299,6 +299,11 @@ impl<F: Future> Handheld<F> {
 }
 
 impl Waiter {
+    /// Its patience is over.
+    pub(crate) fn hurry(&mut self) {
+        self.future.hurry();
+    }
+
     /// It is served.
     #[track_caller]
     pub(crate) fn is_served(&mut self) -> Granted {
