@@ -48,7 +48,10 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let limiter = Limiter::new(Arc::clone(&store));
     let rules = Rules::new(Arc::clone(&store));
     let rules = Arc::new(if is_public && !args.insecure { rules.with_tokens_only() } else { rules });
-    let reloader = started(args.config.as_deref(), &rules)?;
+    let reloader = started(args.config.as_deref(), &rules).map_err(|why| match store.trouble() {
+        Some(_) => Failure::Failed(why),
+        None => Failure::BadInput(why),
+    })?;
     let mut readiness = Readiness::new(State::Starting);
     let mut metrics = Metrics::new(places.workers);
     if let Some(reloader) = &reloader {
@@ -113,16 +116,16 @@ fn settings(path: &Path) -> Result<Settings, Failure> {
     Ok(reading.map_err(|wrong| Failure::BadInput(wrong.render(color_of_stderr())))?.settings)
 }
 
-/// Puts the rules of the file into force, or none.
-fn started(path: Option<&Path>, rules: &Arc<Rules>) -> Result<Option<Arc<Reloader>>, Failure> {
+/// Puts the rules of the file into force, or none; or says why that is not possible.
+fn started(path: Option<&Path>, rules: &Arc<Rules>) -> Result<Option<Arc<Reloader>>, String> {
     let Some(path) = path else {
         let none = rules.apply(Settings::default());
-        return none.map(|_| None).map_err(|unfit| Failure::BadInput(unfit.to_string()));
+        return none.map(|_| None).map_err(|unfit| unfit.to_string());
     };
     let reloader = Arc::new(Reloader::new(path, Arc::clone(rules), SystemClock::new()));
     match reloader.reload_now().result {
         Ok(_) => Ok(Some(reloader)),
-        Err(failed) => Err(Failure::BadInput(failed.to_string())),
+        Err(failed) => Err(failed.to_string()),
     }
 }
 

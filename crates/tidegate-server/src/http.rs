@@ -13,6 +13,9 @@
 //! reads a clock, a socket or the environment, so every answer can be tested as a pair of texts. (Whoever asks for `/metrics` makes the
 //! process look at itself.)
 //!
+//! Decided: what changed something is answered when the store's log is durable, inside the future of its own request. So others go on
+//! meanwhile, whoever leaves is not answered and gives back their lease, and a log that fails is an outage like any other.
+//!
 //! Decided: a refusal is an answer with status 200; only the gate, whose callers look at nothing but the status, says 429.
 //! What the handlers know and what `openapi.json` says is held together by a test.
 //!
@@ -41,11 +44,12 @@ use ::http::request::Parts;
 use ::http::{HeaderValue, Method, Request, Response, StatusCode};
 use bytes::Bytes;
 use serde::Serialize;
-use tidegate::store::Unavailable;
+use tidegate::store::{Unavailable, durable};
 use tidegate::{FullStore, Limiter, Spoken, Tick};
 
 use crate::metrics::{self, Metrics};
 use crate::refusals::Refusals;
+use crate::serve::Ending;
 use crate::tokens::{Pass, Role, Who};
 use problem::{Code, Problem};
 use route::Route;
@@ -73,6 +77,8 @@ pub struct Api<S: ?Sized> {
     is_from_file: IsFromFile,
     metrics: Arc<Metrics>,
     refusals: Option<Arc<Refusals>>,
+    /// When nobody may wait in line any longer.
+    ending: Ending,
     tick: Tick,
     store: Arc<S>,
 }
@@ -106,7 +112,9 @@ impl<S: FullStore + ?Sized> Api<S> {
         let tick = store.capabilities().tick;
         let readiness = Arc::new(Readiness::new(State::Ready));
         let metrics = Arc::new(Metrics::new(1));
-        Api { limiter, readiness, is_from_file: Box::new(|_| false), metrics, refusals: None, tick, store }
+        let is_from_file: IsFromFile = Box::new(|_| false);
+        let ending = Ending::default();
+        Api { limiter, readiness, is_from_file, metrics, refusals: None, ending, tick, store }
     }
 
     /// Tells on `/metrics` what is counted here, beside what the store counts.
@@ -130,6 +138,12 @@ impl<S: FullStore + ?Sized> Api<S> {
     /// Tells these of every refusal.
     pub fn refusals(mut self, refusals: Arc<Refusals>) -> Api<S> {
         self.refusals = Some(refusals);
+        self
+    }
+
+    /// Answers those who wait in line as things stand when the end is told.
+    pub(crate) fn ends_with(mut self, ending: &Ending) -> Api<S> {
+        self.ending = ending.clone();
         self
     }
 
@@ -162,7 +176,7 @@ impl<S: FullStore + ?Sized> Api<S> {
         let call = Call { head, method, body, pass };
         match route {
             Route::Acquire => self.acquire(&call).await,
-            Route::Gate(place) => Ok(self.gate(place.as_ref(), &call)),
+            Route::Gate(place) => Ok(self.gate(place.as_ref(), &call).await),
             _ => self.route(route, &call).await.map(Told::from),
         }
     }
@@ -172,9 +186,26 @@ impl<S: FullStore + ?Sized> Api<S> {
         match route {
             Route::Index => Some(Ok(index::page())),
             Route::Health => Some(json(StatusCode::OK, &serde_json::json!({"status": "ok"}))),
-            Route::Ready => Some(self.readiness.answer()),
+            Route::Ready => Some(self.readiness.answer(self.store.trouble())),
             Route::OpenApi => Some(Ok(json_text(StatusCode::OK, OPENAPI))),
             _ => None,
+        }
+    }
+
+    /// What this store says, when it may be told.
+    async fn heard<T>(&self, spoken: Spoken<T>) -> Result<T, Unavailable> {
+        match spoken {
+            Spoken::Now(reply) => Ok(reply),
+            Spoken::Durable(reply, lsn) => durable(&*self.store, lsn).await.map(|()| reply),
+            Spoken::Later(later) => later.await,
+        }
+    }
+
+    /// The limits were changed: waits until that is durable.
+    async fn written(&self) -> Result<(), Unavailable> {
+        match self.store.tip() {
+            Some(lsn) => durable(&*self.store, lsn).await,
+            None => Ok(()),
         }
     }
 
@@ -186,19 +217,19 @@ impl<S: FullStore + ?Sized> Api<S> {
     async fn route(&self, route: &Route, call: &Call<'_>) -> Reply {
         match (route, call.method) {
             (Route::Metrics, _) => Ok(self.measured(call)),
-            (Route::Peek, _) => self.peek(call),
-            (Route::Release, _) => self.release(call),
-            (Route::Renew, _) => self.renew(call),
-            (Route::Settle, _) => self.settle(call),
-            (Route::Limits, &Method::POST) => self.add_limit(call),
+            (Route::Peek, _) => self.peek(call).await,
+            (Route::Release, _) => self.release(call).await,
+            (Route::Renew, _) => self.renew(call).await,
+            (Route::Settle, _) => self.settle(call).await,
+            (Route::Limits, &Method::POST) => self.add_limit(call).await,
             (Route::Limits, _) => self.list_limits(call),
-            (Route::Limit(id), &Method::PUT) => self.set_limit(id, call),
-            (Route::Limit(id), &Method::DELETE) => self.delete_limit(id, call),
+            (Route::Limit(id), &Method::PUT) => self.set_limit(id, call).await,
+            (Route::Limit(id), &Method::DELETE) => self.delete_limit(id, call).await,
             (Route::Limit(id), _) => self.get_limit(id, call),
-            (Route::Reset(id), _) => self.reset(id, call),
+            (Route::Reset(id), _) => self.reset(id, call).await,
             (Route::Usage(id), _) => self.usage(id, call).await,
-            (Route::Override(id, key), &Method::PUT) => self.put_override(id, key, call),
-            (Route::Override(id, key), _) => self.delete_override(id, key, call),
+            (Route::Override(id, key), &Method::PUT) => self.put_override(id, key, call).await,
+            (Route::Override(id, key), _) => self.delete_override(id, key, call).await,
             (Route::Acquire | Route::Gate(_), _) => {
                 Err(Problem::new(Code::NotFound, "answered with what was decided"))
             }
@@ -252,17 +283,6 @@ fn admitted(from: &Who, needed: Role) -> Result<&Pass, Problem> {
         Who::Known(pass) => {
             let detail = format!("this needs the role {needed_word}, and the token has {}", pass.role.word());
             Err(Problem::new(Code::Forbidden, detail))
-        }
-    }
-}
-
-/// The reply of a store, waited for if somebody else decides. What waits for a log has nobody here to wait with.
-async fn heard<T>(spoken: Spoken<T>) -> Result<T, Unavailable> {
-    match spoken {
-        Spoken::Now(reply) => Ok(reply),
-        Spoken::Later(later) => later.await,
-        Spoken::Durable(..) => {
-            Err(Unavailable { reason: "this store's log cannot be waited for".to_owned() })
         }
     }
 }

@@ -21,10 +21,12 @@ pub mod decision;
 pub mod door;
 pub mod doorman;
 pub mod frame;
+pub mod pledge;
 pub mod reply;
 pub mod session;
 pub mod throttle;
 
 pub use door::Door;
 pub use doorman::Doorman;
+pub use pledge::Pledge;
 pub use session::{Answered, Awaited, Fed, Session, Tally, Then};

@@ -1,8 +1,9 @@
 //! The rules in force: which limits and tokens come from the file.
 //!
 //! Decided: one path. What a server starts with is applied to a store without limits by the same call that applies an edit later. All of
-//! it is checked first; then limits change together ([`Catalog::apply`](tidegate::Catalog::apply)) and tokens behind them. What fails
-//! changes nothing.
+//! it is checked first; then limits change together ([`Catalog::apply`](tidegate::Catalog::apply)) and, when that is durable, tokens
+//! behind them. What fails changes nothing; but if the store's log fails while limits change, whoever applies is told so, and nobody
+//! knows which limits there will be after a restart.
 //!
 //! Decided: the file wins. A limit that was made over the API and is written in the file later is the file's from then on, with the counts of
 //! its items that survive. A limit that is no longer written is unknown at once; if it comes back within
@@ -20,6 +21,7 @@ use std::collections::HashSet;
 
 use tidegate::catalog::{ApplyError, PutError};
 use tidegate::file::{ServerSpec, Settings, StoreSpec, is_reserved};
+use tidegate::store::{Unavailable, wait_durable};
 use tidegate::{Edit, Edited, Expect, Flaw, FullStore, LimitSpec, Parting};
 
 use crate::resp::throttle::BELONGS;
@@ -121,7 +123,7 @@ impl Rules {
         self.from_file.read().unwrap_or_else(PoisonError::into_inner).contains(id)
     }
 
-    /// Puts these settings in place of those in force, or changes nothing.
+    /// Puts these settings in place of those in force, or changes nothing. Blocks until the limits are durable: not for tasks.
     pub fn apply(&self, settings: Settings) -> Result<Applied, Unfit> {
         let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
         let tokens = self.check(&settings)?;
@@ -141,6 +143,9 @@ impl Rules {
                 return Err(Unfit { flaws: flaws_of(error, &settings.limits) });
             }
         };
+        if let Some(lsn) = self.store.tip() {
+            wait_durable(&*self.store, lsn).map_err(|error| unwritten(&error))?;
+        }
         self.own(written);
         self.tokens.set(tokens);
         let at_start =
@@ -206,6 +211,15 @@ fn counted(edited: &[Edited]) -> Applied {
 fn changed_since((server, store): &(ServerSpec, StoreSpec), settings: &Settings) -> Vec<&'static str> {
     let sections = [("server", *server != settings.server), ("store", *store != settings.store)];
     sections.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name).collect()
+}
+
+/// What is said when the store's log fails meanwhile.
+fn unwritten(error: &Unavailable) -> Unfit {
+    let message = format!(
+        "could not write the limits down: {}; see to it and start the server again, which reads the settings anew",
+        error.reason
+    );
+    Unfit { flaws: vec![Flaw::new("store", message)] }
 }
 
 /// What the store refuses, by its place in the file.

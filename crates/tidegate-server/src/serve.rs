@@ -42,10 +42,10 @@ use crate::resp::{Door, Doorman};
 use attempts::Attempts;
 use bounds::MOST_TURNED_AWAY;
 use crowd::Crowd;
-use watch::Ending;
 use worker::Ears;
 
 pub use bounds::Bounds;
+pub(crate) use watch::Ending;
 
 /// What a server answers with.
 pub struct Service {
@@ -123,15 +123,16 @@ impl Server {
         let (http, resp) = (sockets(places.http)?, sockets(places.resp)?);
         let here =
             |sockets: &[std::net::TcpListener]| sockets.first().and_then(|socket| socket.local_addr().ok());
+        let ending = Ending::default();
         let house = Arc::new(House {
-            api: service.api,
+            api: service.api.ends_with(&ending),
             door: Arc::new(service.door),
             doorman: service.doorman,
             crowd: Crowd::of(bounds.connections),
             turned_away: Crowd::of(MOST_TURNED_AWAY),
             bounds,
             attempts: Attempts::new(),
-            ending: Ending::default(),
+            ending,
             left: Notify::new(),
         });
         let metrics = service.metrics;
@@ -167,7 +168,7 @@ impl Server {
     }
 
     /// Takes no more connections, ends those on which nothing is being said, lets the others finish, and returns when
-    /// they have or when they took too long ([`Bounds::drain`]).
+    /// they have or when they took too long ([`Bounds::drain`]). Whoever waits in line is answered at once, as things stand.
     pub fn drain(mut self) {
         self.house.ending.tell();
         for thread in self.threads.drain(..) {

@@ -135,7 +135,7 @@ impl<Q, I, O> LimitLayer<Q, I, O> {
             question = question.readings();
         }
         match self.mode {
-            Mode::Refuse => question.try_acquire(),
+            Mode::Refuse => question.try_acquire_async().await,
             Mode::Wait(patience) => question.acquire_within(patience).await,
         }
     }

@@ -24,11 +24,17 @@
 //! Decided: a limiter adds no arithmetic. What is granted, when a lease lapses, whether a release counts: the store's
 //! answer decides, always. The limiter only knows who holds something in this process and who waits for it.
 //!
-//! Refused: limiters for stores that do not speak at once. Such a store's answers are [`Unavailable`] here.
+//! Decided: nobody is told what is not durable. Over a store with a log, calls like [`Question::try_acquire`], [`Limiter::try_release`] and
+//! [`Lease::renew`] block their thread until the log is written, which takes as long as the disk takes; their siblings that end in
+//! `_async`, and everything that waits in line, are futures that block nobody. A lease that is dropped is given back without waiting: if
+//! that is lost in a crash, it lapses instead. A store without a log never makes anybody wait.
+//!
+//! Refused: limiters for stores where somebody else decides. Such a store's answers are [`Unavailable`] here.
 
 mod abroad;
 mod batch;
 pub mod decision;
+mod early;
 pub mod lease;
 mod overview;
 pub mod pulse;
@@ -45,8 +51,9 @@ use tidegate_core::{Ask, Intent, LeaseId, Limit, Order, Per, Tick, Timestamp, Wa
 use crate::answer::{Answer, Answers, Detail, Outcome, Rejection};
 use crate::catalog::Change;
 use crate::clock::SystemClock;
-use crate::store::{Actual, FullStore, Memory, MemoryStore, Settlement, Spoken, Unavailable};
+use crate::store::{Actual, FullStore, Memory, MemoryStore, Settlement, Unavailable};
 use abroad::Abroad;
+use early::Early;
 use queues::{Bounds, Call, Kind, Queues, RowId, Spot, Ticket};
 
 pub use decision::{AskError, Decision, Denial, Granted};
@@ -121,7 +128,7 @@ impl Limiter {
         Limiter::new(Arc::new(MemoryStore::new(SystemClock::new(), Memory::default())))
     }
 
-    /// A limiter that asks this store, which must be one that speaks at once.
+    /// A limiter that asks this store, which must be one that decides by itself.
     pub fn new(store: Arc<dyn FullStore>) -> Limiter {
         Limiter::builder(store).build()
     }
@@ -164,26 +171,32 @@ impl Limiter {
 
     /// The same, for those who must know whether the store has answered.
     pub fn try_release(&self, lease: LeaseId) -> Result<bool, Unavailable> {
-        let released = at_once(self.inner.store.release(lease))?;
-        self.inner.stir(self.inner.abroad.remove(lease).as_deref());
-        Ok(released)
+        self.inner.release(lease)?.wait(self.store())
+    }
+
+    /// The same, blocking nobody.
+    pub async fn release_async(&self, lease: LeaseId) -> Result<bool, Unavailable> {
+        self.inner.release(lease)?.told(self.store()).await
     }
 
     /// Corrects a held charge to its true cost, then releases it, by the id of its lease.
     pub fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Result<Settlement, Unavailable> {
-        let settled = at_once(self.inner.store.settle(lease, actual))?;
-        self.inner.stir(self.inner.abroad.remove(lease).as_deref());
-        Ok(settled)
+        self.inner.settle(lease, actual)?.wait(self.store())
+    }
+
+    /// The same, blocking nobody.
+    pub async fn settle_async(&self, lease: LeaseId, actual: Actual<'_>) -> Result<Settlement, Unavailable> {
+        self.inner.settle(lease, actual)?.told(self.store()).await
     }
 
     /// Moves a lease's end to `ttl` from now (its own time to live if none is given), by its id.
     pub fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Result<Renewal, AskError> {
-        let renewed = self.inner.renew(lease, ttl)?;
-        if ttl.is_some() {
-            // Perhaps it lapses sooner now than those believe who wait for it.
-            self.inner.stir(self.inner.abroad.get(lease).as_deref());
-        }
-        Ok(renewed.map_or(Renewal::Gone, Renewal::Until))
+        Ok(self.inner.renew_abroad(lease, ttl)?.wait(self.store())?)
+    }
+
+    /// The same, blocking nobody.
+    pub async fn renew_async(&self, lease: LeaseId, ttl: Option<Duration>) -> Result<Renewal, AskError> {
+        Ok(self.inner.renew_abroad(lease, ttl)?.told(self.store()).await?)
     }
 
     /// Takes over a lease that somebody handed over as an id, by renewing it. `None` if it is gone. Its fences are not
@@ -194,13 +207,12 @@ impl Limiter {
 
     /// Zeroes counts: those of one key, or everything of the limit. Leases go on, and those who wait look again.
     pub fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Result<(), AskError> {
-        at_once(self.inner.store.reset(limit_id, key))??;
-        let queues = &self.inner.queues;
-        match key {
-            None => queues.stir_limit(limit_id, Call::Look),
-            Some(_) => queues.stir(queues.rows_of(&Ask::one(limit_id, key))),
-        }
-        Ok(())
+        Ok(self.inner.reset(limit_id, key)?.wait(self.store())?)
+    }
+
+    /// The same, blocking nobody.
+    pub async fn reset_async(&self, limit_id: &str, key: Option<&[u8]>) -> Result<(), AskError> {
+        Ok(self.inner.reset(limit_id, key)?.told(self.store()).await?)
     }
 
     /// How many wait at this moment.
@@ -242,28 +254,32 @@ impl Inner {
     }
 
     /// Puts an order of somebody who will not wait, unless that would overtake somebody who does.
-    fn try_acquire(self: &Arc<Inner>, order: &Order<'_>, detail: Detail) -> Result<Decision, AskError> {
+    fn try_acquire(
+        self: &Arc<Inner>,
+        order: &Order<'_>,
+        detail: Detail,
+    ) -> Result<Early<Decision>, AskError> {
         if !self.queues.is_quiet() {
             let spots = self.spots(order.asks);
             if self.queues.contested(&spots, None).is_some() {
-                return self.look(order, detail, &spots, None).map(Decision::Denied);
+                return self.look(order, detail, &spots, None);
             }
         }
         self.submit(order, detail)
     }
 
     /// Puts an order to the store, and takes into possession what it grants.
-    fn submit(self: &Arc<Inner>, order: &Order<'_>, detail: Detail) -> Result<Decision, AskError> {
+    fn submit(self: &Arc<Inner>, order: &Order<'_>, detail: Detail) -> Result<Early<Decision>, AskError> {
         let before = self.pulse.now();
         // A repeated order is answered as it was then; the one beside it tells what time it is.
         let orders = [*order, Order { intent: Intent::Peek, request_id: None, ..*order }];
         let orders = if order.request_id.is_some() { &orders[..] } else { &orders[..1] };
-        let answers = at_once(self.store.submit(orders, Answers::new(detail)))?;
+        let Early { reply: answers, durable } = Early::of(self.store.submit(orders, Answers::new(detail)))?;
         let answer = answers.get(0).cloned().ok_or_else(speechless)??;
         let now = answers.iter().last().and_then(|last| last.as_ref().ok()).map_or(answer.at, |last| last.at);
         let readings = answers.readings(&answer).to_vec();
         let Answer { outcome, at, degraded, shadowed, .. } = answer;
-        Ok(match outcome {
+        let reply = match outcome {
             Outcome::Granted(grant) => {
                 let lease = grant.map(|grant| Lease::granted(self, grant, order, before, now));
                 Decision::Granted(Granted { at, shadowed, degraded, lease, readings })
@@ -278,7 +294,8 @@ impl Inner {
                 tick: self.tick,
                 readings,
             }),
-        })
+        };
+        Ok(Early { reply, durable })
     }
 
     /// What is said to somebody whose turn it is not: what the store says, and if it would grant this, that it may fit when those
@@ -289,9 +306,10 @@ impl Inner {
         detail: Detail,
         spots: &[Spot],
         ticket: Option<Ticket>,
-    ) -> Result<Denial, AskError> {
-        let granted = match self.submit(&Order { intent: Intent::Peek, ..*order }, detail)? {
-            Decision::Denied(denial) => return Ok(denial),
+    ) -> Result<Early<Decision>, AskError> {
+        let Early { reply, durable } = self.submit(&Order { intent: Intent::Peek, ..*order }, detail)?;
+        let granted = match reply {
+            denied @ Decision::Denied(_) => return Ok(Early { reply: denied, durable }),
             Decision::Granted(granted) => granted,
         };
         let spot = self.queues.contested(spots, ticket).or(spots.first().copied());
@@ -299,7 +317,7 @@ impl Inner {
         let unknown = || Rejection::UnknownLimit { limit_id: limit_id.to_owned() };
         let limit = self.store.get(limit_id).ok_or_else(unknown)?;
         let item = item_at(&limit, spot.map_or(Kind::Key, |spot| spot.kind));
-        Ok(Denial {
+        let reply = Decision::Denied(Denial {
             at: granted.at,
             wait: Wait::OnRelease,
             degraded: false,
@@ -308,7 +326,8 @@ impl Inner {
             limit,
             tick: self.tick,
             readings: granted.readings,
-        })
+        });
+        Ok(Early { reply, durable })
     }
 
     /// Where somebody with these asks stands.
@@ -330,8 +349,42 @@ impl Inner {
         }
     }
 
-    fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Result<Option<Timestamp>, AskError> {
-        Ok(at_once(self.store.renew(lease, ttl))??)
+    /// Gives a lease back by its id. Those who wait look at once: whoever is granted what came back is told when both are durable.
+    fn release(&self, lease: LeaseId) -> Result<Early<bool>, Unavailable> {
+        let released = Early::of(self.store.release(lease))?;
+        self.stir(self.abroad.remove(lease).as_deref());
+        Ok(released)
+    }
+
+    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Result<Early<Settlement>, Unavailable> {
+        let settled = Early::of(self.store.settle(lease, actual))?;
+        self.stir(self.abroad.remove(lease).as_deref());
+        Ok(settled)
+    }
+
+    fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Result<Early<Option<Timestamp>>, AskError> {
+        let Early { reply, durable } = Early::of(self.store.renew(lease, ttl))?;
+        Ok(Early { reply: reply?, durable })
+    }
+
+    /// Renews a lease that is known by its id only.
+    fn renew_abroad(&self, lease: LeaseId, ttl: Option<Duration>) -> Result<Early<Renewal>, AskError> {
+        let Early { reply, durable } = self.renew(lease, ttl)?;
+        if ttl.is_some() {
+            // Perhaps it lapses sooner now than those believe who wait for it.
+            self.stir(self.abroad.get(lease).as_deref());
+        }
+        Ok(Early { reply: reply.map_or(Renewal::Gone, Renewal::Until), durable })
+    }
+
+    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Result<Early<()>, AskError> {
+        let Early { reply, durable } = Early::of(self.store.reset(limit_id, key))?;
+        reply?;
+        match key {
+            None => self.queues.stir_limit(limit_id, Call::Look),
+            Some(_) => self.queues.stir(self.queues.rows_of(&Ask::one(limit_id, key))),
+        }
+        Ok(Early { reply: (), durable })
     }
 }
 
@@ -339,16 +392,6 @@ impl Inner {
 fn item_at(limit: &Limit, kind: Kind) -> usize {
     let per = if kind == Kind::All { Per::All } else { Per::Key };
     limit.items().iter().position(|item| item.per() == per).unwrap_or_default()
-}
-
-/// The reply of a store that speaks at once.
-fn at_once<T>(spoken: Spoken<T>) -> Result<T, Unavailable> {
-    match spoken {
-        Spoken::Now(reply) => Ok(reply),
-        Spoken::Durable(..) | Spoken::Later(_) => {
-            Err(Unavailable { reason: "this store does not speak at once".to_owned() })
-        }
-    }
 }
 
 /// What a store that answers nothing to an order is told.

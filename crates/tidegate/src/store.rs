@@ -9,6 +9,7 @@
 //! Refused: an asynchronous trait for everything. A local decision takes less time than a task switch.
 
 mod deciding;
+mod durable;
 mod leases;
 mod looking;
 pub mod map;
@@ -26,6 +27,7 @@ use tidegate_core::{Amount, LeaseId, Order, Tick, Timestamp};
 use crate::answer::{Answers, Rejection};
 use crate::catalog::Catalog;
 
+pub use durable::{durable, wait_durable};
 pub use map::MapStore;
 pub use memory::{Gate, Gates, Memory, MemoryStore};
 
@@ -169,6 +171,12 @@ pub trait Store: Send + Sync {
     /// The end of the log: whatever was changed before this call, limits included, is durable when everything up to here is. `None` if
     /// the store has no log.
     fn tip(&self) -> Option<Lsn> {
+        None
+    }
+
+    /// Why the store's log cannot be written any more, if it cannot: from then on nothing that changes something is answered. `None` as
+    /// long as all is well, and for stores without a log.
+    fn trouble(&self) -> Option<Unavailable> {
         None
     }
 

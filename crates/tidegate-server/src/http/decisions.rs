@@ -1,10 +1,12 @@
 //! Deciding: acquire and peek.
 
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 
 use ::http::{Response, StatusCode};
 use bytes::Bytes;
-use tidegate::{Ask, AskError, Decision, Denial, FullStore, Hold, Limit, Mode, Question};
+use tidegate::{Acquire, Ask, AskError, Decision, Denial, FullStore, Hold, Limit, Mode, Question};
 use tidegate_core::OnOutage;
 
 use super::problem::Problem;
@@ -22,16 +24,28 @@ impl<S: FullStore + ?Sized> Api<S> {
         asks.iter().try_for_each(|ask| chargeable(ask.limit_id))?;
         let patience = body.patience()?;
         let decided = if patience.is_zero() {
-            self.question(&body, &asks).try_acquire()
+            self.question(&body, &asks).try_acquire_async().await
         } else {
-            // What waits owns its words.
-            let waiting = self.question(&body, &asks).acquire_within(patience);
-            waiting.await
+            // What waits owns its words. Few do, and what they need is large.
+            Box::pin(self.waited(self.question(&body, &asks).acquire_within(patience))).await
         };
         if let Ok(Decision::Denied(denial)) = &decided {
             self.refused(denial, &asks);
         }
         self.decided(decided, &asks)
+    }
+
+    /// Waits in line, but not when the server is about to end.
+    async fn waited(&self, mut waiting: Acquire) -> Result<Decision, AskError> {
+        let mut ending = Some(pin!(self.ending.told()));
+        poll_fn(|cx| {
+            if ending.as_mut().is_some_and(|told| told.as_mut().poll(cx).is_ready()) {
+                ending = None;
+                waiting.hurry();
+            }
+            Pin::new(&mut waiting).poll(cx)
+        })
+        .await
     }
 
     /// Somebody was refused.
@@ -44,11 +58,12 @@ impl<S: FullStore + ?Sized> Api<S> {
     }
 
     /// Answers the same question and changes nothing.
-    pub(super) fn peek(&self, call: &Call<'_>) -> Reply {
+    pub(super) async fn peek(&self, call: &Call<'_>) -> Reply {
         let body: ask::Question<'_> = read(call.body)?;
         let asks = permitted(&body, call)?;
         body.patience()?;
-        self.decided(self.question(&body, &asks).peek(), &asks).map(|told| told.response)
+        let decided = self.question(&body, &asks).peek_async().await;
+        self.decided(decided, &asks).map(|told| told.response)
     }
 
     fn question<'a>(&'a self, body: &'a ask::Question<'_>, asks: &'a [Ask<'a>]) -> Question<'a> {

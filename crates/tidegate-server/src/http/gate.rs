@@ -18,30 +18,31 @@ use super::{Api, Call, Told};
 
 impl<S: FullStore + ?Sized> Api<S> {
     /// Takes one, of the limit and for the key in the path or in the query. What it says is true once.
-    pub(super) fn gate(&self, place: Option<&(String, String)>, call: &Call<'_>) -> Told {
+    pub(super) async fn gate(&self, place: Option<&(String, String)>, call: &Call<'_>) -> Told {
         let reply = match place {
-            Some((limit_id, key)) => {
-                Query::read(call.head, &[]).and_then(|_| self.pass_one(limit_id, Some(key), call))
-            }
-            None => self.pass_queried(call),
+            Some((limit_id, key)) => match Query::read(call.head, &[]) {
+                Ok(_) => self.pass_one(limit_id, Some(key), call).await,
+                Err(problem) => Err(problem),
+            },
+            None => self.pass_queried(call).await,
         };
         let mut reply = reply.unwrap_or_else(|problem| problem.into_response().into());
         reply.response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         reply
     }
 
-    fn pass_queried(&self, call: &Call<'_>) -> Result<Told, Problem> {
+    async fn pass_queried(&self, call: &Call<'_>) -> Result<Told, Problem> {
         let query = Query::read(call.head, &["limit_id", "limit_key"])?;
         let missing = || Problem::bad_request("the parameter limit_id is missing");
         let limit_id = query.get("limit_id").ok_or_else(missing)?;
-        self.pass_one(limit_id, query.get("limit_key"), call)
+        self.pass_one(limit_id, query.get("limit_key"), call).await
     }
 
-    fn pass_one(&self, limit_id: &str, key: Option<&str>, call: &Call<'_>) -> Result<Told, Problem> {
+    async fn pass_one(&self, limit_id: &str, key: Option<&str>, call: &Call<'_>) -> Result<Told, Problem> {
         call.concerns(limit_id)?;
         chargeable(limit_id)?;
         let asks = [Ask::one(limit_id, key.map(str::as_bytes))];
-        match self.limiter.asks(&asks).readings().try_acquire() {
+        match self.limiter.asks(&asks).readings().try_acquire_async().await {
             Ok(Decision::Granted(granted)) => {
                 let (at, readings) = (granted.at, granted.readings().to_vec());
                 let mut reply = spoken(decision::write(Decision::Granted(granted), self.tick));

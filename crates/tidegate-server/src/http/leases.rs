@@ -15,19 +15,19 @@ use super::{Api, Call, Reply, json};
 
 impl<S: FullStore + ?Sized> Api<S> {
     /// Gives a lease back, once.
-    pub(super) fn release(&self, call: &Call<'_>) -> Reply {
+    pub(super) async fn release(&self, call: &Call<'_>) -> Reply {
         let body: Release<'_> = read(call.body)?;
         let released = match body.lease() {
-            Some(lease) => self.limiter.try_release(lease)?,
+            Some(lease) => self.limiter.release_async(lease).await?,
             None => false,
         };
         json(StatusCode::OK, &serde_json::json!({"released": released}))
     }
 
     /// Moves a lease's end.
-    pub(super) fn renew(&self, call: &Call<'_>) -> Reply {
+    pub(super) async fn renew(&self, call: &Call<'_>) -> Reply {
         let body: Renew<'_> = read(call.body)?;
-        match self.limiter.renew(known(body.lease())?, body.ttl())? {
+        match self.limiter.renew_async(known(body.lease())?, body.ttl()).await? {
             Renewal::Until(at) => {
                 let expires_at = instant::of(at, self.tick);
                 json(StatusCode::OK, &serde_json::json!({"expires_at": expires_at}))
@@ -37,13 +37,13 @@ impl<S: FullStore + ?Sized> Api<S> {
     }
 
     /// Corrects a held charge to its true cost, then gives it back.
-    pub(super) fn settle(&self, call: &Call<'_>) -> Reply {
+    pub(super) async fn settle(&self, call: &Call<'_>) -> Reply {
         let body: Settle<'_> = read(call.body)?;
         let actual = match &body.actual {
             Spent::Every(amount) => Actual::Every(*amount),
             Spent::Each(amounts) => Actual::Each(amounts),
         };
-        match self.limiter.settle(known(body.lease())?, actual)? {
+        match self.limiter.settle_async(known(body.lease())?, actual).await? {
             Settlement::Settled => json(StatusCode::OK, &serde_json::json!({"settled": true})),
             Settlement::Gone => Err(gone()),
         }

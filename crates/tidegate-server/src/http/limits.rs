@@ -27,10 +27,11 @@ const MOST_LIMITS_A_PAGE: usize = 1000;
 
 impl<S: FullStore + ?Sized> Api<S> {
     /// Adds a limit.
-    pub(super) fn add_limit(&self, call: &Call<'_>) -> Reply {
+    pub(super) async fn add_limit(&self, call: &Call<'_>) -> Reply {
         let spec = limit::read(call.body)?;
         call.concerns(&spec.id)?;
         let limit = self.store.put(spec, Expect::Absent)?;
+        self.written().await?;
         let mut reply = shown(StatusCode::CREATED, &limit)?;
         let location = format!("/v1/limits/{}", limit.id().replace('/', "%2F"));
         if let Ok(location) = HeaderValue::try_from(location) {
@@ -70,19 +71,24 @@ impl<S: FullStore + ?Sized> Api<S> {
     }
 
     /// Replaces a limit; the counts of items that survive by name stay.
-    pub(super) fn set_limit(&self, id: &str, call: &Call<'_>) -> Reply {
+    pub(super) async fn set_limit(&self, id: &str, call: &Call<'_>) -> Reply {
         let current = self.changeable(id, call)?;
         let expect = expected(&current, call)?;
         let spec = limit::read_as(id, call.body)?;
         let limit = self.store.put(spec, expect)?;
+        self.written().await?;
         shown(StatusCode::OK, &limit)
     }
 
     /// Removes a limit with its state.
-    pub(super) fn delete_limit(&self, id: &str, call: &Call<'_>) -> Reply {
+    pub(super) async fn delete_limit(&self, id: &str, call: &Call<'_>) -> Reply {
         let current = self.changeable(id, call)?;
         expected(&current, call)?;
-        if self.store.remove(id, Parting::Forget) { Ok(nothing()) } else { Err(Problem::unknown_limit(id)) }
+        if !self.store.remove(id, Parting::Forget) {
+            return Err(Problem::unknown_limit(id));
+        }
+        self.written().await?;
+        Ok(nothing())
     }
 
     /// The limit of this id.

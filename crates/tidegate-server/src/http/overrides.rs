@@ -19,18 +19,19 @@ use super::{Api, Call, Reply, json, nothing};
 
 impl<S: FullStore + ?Sized> Api<S> {
     /// Puts the override of an item for a key, in place of the former one.
-    pub(super) fn put_override(&self, id: &str, key: &str, call: &Call<'_>) -> Reply {
+    pub(super) async fn put_override(&self, id: &str, key: &str, call: &Call<'_>) -> Reply {
         let (limit, put) = self.edit(id, call, |spec| {
             let put = overriding::read(spec, key, call.body)?;
             spec.overrides.retain(|each| !(each.key == put.key && each.item == put.item));
             spec.overrides.push(put.clone());
             Ok(put)
         })?;
+        self.written().await?;
         Ok(tagged(json(StatusCode::OK, &OverrideBody::of(&put))?, &etag(&limit)?))
     }
 
     /// Removes the overrides of a key, or only that of one item: `?item=`, or `item` in the body.
-    pub(super) fn delete_override(&self, id: &str, key: &str, call: &Call<'_>) -> Reply {
+    pub(super) async fn delete_override(&self, id: &str, key: &str, call: &Call<'_>) -> Reply {
         let query = Query::read(call.head, &["item"])?;
         let body: Removal = if call.body.is_empty() { Removal::default() } else { read(call.body)? };
         let item = query.get("item").or(body.item.as_deref());
@@ -40,6 +41,7 @@ impl<S: FullStore + ?Sized> Api<S> {
                 .retain(|each| each.key != key.as_bytes() || item.is_some_and(|item| each.item != item));
             if spec.overrides.len() < before { Ok(()) } else { Err(nothing_to_remove(key)) }
         })?;
+        self.written().await?;
         Ok(nothing())
     }
 

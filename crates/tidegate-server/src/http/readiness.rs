@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ::http::StatusCode;
 use serde::Serialize;
+use tidegate::store::Unavailable;
 
 use super::problem::{Code, Problem};
 use super::wire::instant;
@@ -56,14 +57,16 @@ impl Readiness {
             .unwrap_or(State::Draining)
     }
 
-    pub(super) fn answer(&self) -> Reply {
-        match self.get() {
-            State::Starting => Err(Problem::new(Code::NotReady, "the server is starting")),
-            State::Ready => {
+    /// What is said about it. A store whose log has failed answers little that is of use, and is to be looked after by somebody.
+    pub(super) fn answer(&self, trouble: Option<Unavailable>) -> Reply {
+        match (self.get(), trouble) {
+            (State::Starting, _) => Err(Problem::new(Code::NotReady, "the server is starting")),
+            (State::Ready, Some(trouble)) => Err(Problem::new(Code::NotReady, trouble)),
+            (State::Ready, None) => {
                 let standing = self.settings.as_ref().map(|settings| settings.last_outcome());
                 json(StatusCode::OK, &Ready { status: "ready", config: Config::of(standing.as_ref()) })
             }
-            State::Draining => Err(Problem::new(Code::NotReady, "the server is about to end")),
+            (State::Draining, _) => Err(Problem::new(Code::NotReady, "the server is about to end")),
         }
     }
 }

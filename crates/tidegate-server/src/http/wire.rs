@@ -8,6 +8,7 @@ pub(super) mod instant;
 pub(super) mod lease;
 pub(super) mod limit;
 pub(super) mod number;
+pub(super) mod object;
 pub(super) mod overriding;
 pub(super) mod usage;
 

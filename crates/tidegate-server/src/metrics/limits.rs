@@ -136,6 +136,11 @@ fn store(page: &mut Page, limiter: &Limiter) {
         page.family("tidegate_store_budget_bytes", Kind::Gauge, help).sample(&[], extent.budget_bytes);
         page.family("tidegate_leases", Kind::Gauge, "Leases that are open.").sample(&[], extent.leases);
     }
+    if limiter.store().tip().is_some() {
+        let help = "1 if the store's log can no longer be written, so that nothing that changes something is answered.";
+        let failed = u8::from(limiter.store().trouble().is_some());
+        page.family("tidegate_store_log_failed", Kind::Gauge, help).sample(&[], failed);
+    }
     let help = "How many wait in line, at all limits.";
     page.family("tidegate_waiters", Kind::Gauge, help).sample(&[], limiter.waiting_in_all());
 }

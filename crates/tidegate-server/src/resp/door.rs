@@ -49,7 +49,7 @@ impl Door {
         &self.throttles
     }
 
-    pub(super) fn store(&self) -> &dyn FullStore {
+    pub(crate) fn store(&self) -> &dyn FullStore {
         &*self.store
     }
 

@@ -8,7 +8,7 @@
 //! Whoever has the socket reads into a buffer, feeds the session with all of it, writes what came out, and keeps what was not
 //! consumed in front of what is read next. A buffer of [`LARGEST_FRAME`](super::frame::LARGEST_FRAME) bytes is always enough.
 //!
-//! Everything is answered in order. A store that decides elsewhere makes a session stop at the first batch it has not been
+//! Everything is answered in order. What a store with a log has decided is said at once, and heard when it is durable ([`Pledge`]). A store that decides elsewhere makes a session stop at the first batch it has not been
 //! answered: nothing behind it is looked at until [`Session::resume`].
 
 mod courtesies;
@@ -24,6 +24,7 @@ use super::command::{self, Command, Form, Leave, Mistake};
 use super::decision::{Due, Speaker};
 use super::door::Door;
 use super::frame::{Fault, Frame, Framing, Reader};
+use super::pledge::{Mouth, Pledge};
 use super::reply::{Protocol, Writer};
 use super::throttle::RESERVED;
 use crate::metrics::Cut;
@@ -94,8 +95,10 @@ enum State {
 pub struct Fed {
     /// How many bytes are done with. The rest is fed again, with more behind it.
     pub consumed: usize,
-    /// The output may be written when the store's log is durable up to here; at once if there is none.
+    /// All of the output may be written when the store's log is durable up to here; at once if there is none.
     pub durable: Option<Lsn>,
+    /// Which replies wait for the log, in their order. Everything else may be written at once, as far as nothing before it waits.
+    pub pledges: Vec<Pledge>,
     /// What to do when it is written.
     pub then: Then,
     /// What was done, for whoever counts; also what was said by [`Session::resume`] before.
@@ -199,19 +202,6 @@ enum Stop {
     Close,
 }
 
-/// What a session says into.
-struct Mouth<'o> {
-    output: &'o mut Vec<u8>,
-    durable: Option<Lsn>,
-}
-
-impl Mouth<'_> {
-    /// What is said now may be heard when this is durable.
-    fn not_before(&mut self, lsn: Lsn) {
-        self.durable = self.durable.max(Some(lsn));
-    }
-}
-
 impl Session {
     /// A connection that has just come to this door.
     pub fn new(door: Arc<Door>) -> Session {
@@ -252,7 +242,7 @@ impl Session {
     /// Answers what `input` says, behind what is in `output` already. While something is awaited, nothing is consumed.
     pub fn feed(&mut self, input: &[u8], output: &mut Vec<u8>) -> Fed {
         self.look_at_pass();
-        let mut mouth = Mouth { output, durable: None };
+        let mut mouth = Mouth { output, pledges: Vec::new() };
         let mut entries = self.workroom.room.take();
         let (consumed, then) = match self.state {
             State::Open => self.converse(input, &mut entries, &mut mouth),
@@ -265,7 +255,9 @@ impl Session {
             Then::Wait(_) => State::Waiting,
             _ => self.state,
         };
-        Fed { consumed, durable: mouth.durable, then, tally: std::mem::take(&mut self.tally) }
+        let pledges = mouth.pledges;
+        let durable = pledges.iter().map(|pledge| pledge.lsn).max();
+        Fed { consumed, durable, pledges, then, tally: std::mem::take(&mut self.tally) }
     }
 
     /// Whoever was let in may have to show again that they may be here. The number is read first: if things change while the doorman
@@ -370,12 +362,9 @@ impl Session {
             return None;
         }
         let answers = self.workroom.answers.take().unwrap_or_else(|| Answers::new(Detail::Readings));
-        let answers = match self.workroom.room.submit(entries, self.door.limiter(), answers) {
-            Spoken::Now(answers) => answers,
-            Spoken::Durable(answers, lsn) => {
-                mouth.not_before(lsn);
-                answers
-            }
+        let (answers, durable) = match self.workroom.room.submit(entries, self.door.limiter(), answers) {
+            Spoken::Now(answers) => (answers, None),
+            Spoken::Durable(answers, lsn) => (answers, Some(lsn)),
             Spoken::Later(later) => {
                 let owed = |Entry { due, intent, key, .. }: Entry<'_>| Owed { due, intent, key: key.into() };
                 self.owed.extend(entries.drain(..).map(owed));
@@ -383,11 +372,13 @@ impl Session {
             }
         };
         let mut tally = self.tally;
+        let start = mouth.output.len();
         let mut speaker = self.speaker(mouth.output);
         for (index, entry) in entries.iter().enumerate() {
             tally.order(entry.intent, entry.key, answers.get(index), &self.door);
             speaker.say(&entry.due, &answers, index);
         }
+        mouth.pledge(start, entries.len(), durable);
         entries.clear();
         self.workroom.answers = Some(answers);
         self.tally = tally;
@@ -496,39 +487,37 @@ impl Session {
 
     fn release(&mut self, lease: &[u8], mouth: &mut Mouth<'_>) -> Option<Awaited> {
         let lease = lease_id(lease);
-        let released = match lease.map(|lease| self.door.store().release(lease)) {
+        let (released, durable) = match lease.map(|lease| self.door.store().release(lease)) {
             // What is no lease was never granted.
-            None => false,
-            Some(Spoken::Now(released)) => released,
-            Some(Spoken::Durable(released, lsn)) => {
-                mouth.not_before(lsn);
-                released
-            }
+            None => (false, None),
+            Some(Spoken::Now(released)) => (released, None),
+            Some(Spoken::Durable(released, lsn)) => (released, Some(lsn)),
             Some(Spoken::Later(later)) => return Some(Awaited::Release(later)),
         };
         if let Some(lease) = lease {
             self.door.limiter().lease_changed(lease);
         }
+        let start = mouth.output.len();
         self.writer(mouth.output).integer(i64::from(released));
+        mouth.pledge(start, 1, durable);
         None
     }
 
     fn renew(&mut self, lease: &[u8], ttl: Duration, mouth: &mut Mouth<'_>) -> Option<Awaited> {
         let lease = lease_id(lease);
-        let renewed = match lease.map(|lease| self.door.store().renew(lease, Some(ttl))) {
-            None => Ok(None),
-            Some(Spoken::Now(renewed)) => renewed,
-            Some(Spoken::Durable(renewed, lsn)) => {
-                mouth.not_before(lsn);
-                renewed
-            }
+        let (renewed, durable) = match lease.map(|lease| self.door.store().renew(lease, Some(ttl))) {
+            None => (Ok(None), None),
+            Some(Spoken::Now(renewed)) => (renewed, None),
+            Some(Spoken::Durable(renewed, lsn)) => (renewed, Some(lsn)),
             Some(Spoken::Later(later)) => return Some(Awaited::Renew(later)),
         };
         // Perhaps it lapses sooner now than those believe who wait for it.
         if let Some(lease) = lease {
             self.door.limiter().lease_changed(lease);
         }
+        let start = mouth.output.len();
         renewal(&mut self.speaker(mouth.output), renewed);
+        mouth.pledge(start, 1, durable);
         None
     }
 

@@ -1,13 +1,15 @@
 //! One RESP connection: bytes from the socket to a session and back.
 //!
-//! What was read is answered inside the poll that read it, with one write. Only what the client does not take at once, and what
-//! is decided elsewhere, is waited for.
+//! What was read is answered inside the poll that read it, with one write. Only what the client does not take at once, what waits for the
+//! store's log, and what is decided elsewhere, is waited for. What is ready is said before that, and nothing is read meanwhile.
 
+use std::future::{Future, poll_fn};
 use std::net::IpAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use tidegate::store::durable;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -20,9 +22,8 @@ use super::watch::{Interruption, Midst, Watch};
 use super::worker::Worker;
 use crate::metrics::Cut;
 use crate::resp::reply::Writer;
-use crate::resp::{Awaited, Session, Tally, Then};
+use crate::resp::{Awaited, Pledge, Session, Tally, Then};
 
-const NO_LOG: &str = "this store's log cannot be waited for";
 const TOO_MANY_FAILURES: &str = "too many failed attempts from this address; wait a minute";
 
 /// A connection and what is kept of it between two polls.
@@ -35,12 +36,20 @@ struct Line {
     kept: Vec<u8>,
     /// What the client has not taken yet.
     unsaid: Vec<u8>,
+    /// What waits for the store's log, and is to be said behind it.
+    pledged: Option<Pledged>,
     /// When the frame began of which there is only a half.
     half_since: Option<Instant>,
     /// How many bytes were answered at once, the last time.
     turn: usize,
     /// Something was answered since the server was told to end.
     has_had_its_say: bool,
+}
+
+/// Replies of which some wait for the log.
+struct Pledged {
+    text: Vec<u8>,
+    pledges: Vec<Pledge>,
 }
 
 /// What to do after a poll.
@@ -64,6 +73,7 @@ pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: Arc<Worker
         worker,
         kept: Vec::new(),
         unsaid: Vec::new(),
+        pledged: None,
         half_since: None,
         turn: 0,
         has_had_its_say: false,
@@ -105,7 +115,7 @@ impl Line {
             Some(since) => (Midst::Request, since + bounds.head()),
         };
         watch.due(due);
-        std::future::poll_fn(|cx| {
+        poll_fn(|cx| {
             if let Poll::Ready(next) = at_the_desk(|desk| self.poll_read(cx, desk)) {
                 return Poll::Ready(next);
             }
@@ -143,20 +153,15 @@ impl Line {
             done += fed.consumed;
             tally += fed.tally;
             let next = match fed.then {
-                _ if fed.durable.is_some() => {
-                    // Nobody here can wait for a store's log yet, and an answer before it is written would be a lie.
-                    desk.output.clear();
-                    Writer::new(&mut desk.output, self.session.protocol()).error("UNAVAILABLE", NO_LOG);
-                    Next::Close
-                }
                 Then::Feed if self.has_failed_too_often(&mut desk.output) => Next::Close,
                 Then::Feed => Next::Say,
                 Then::Read => Next::Read,
                 Then::Wait(awaited) => Next::Wait(awaited),
                 Then::Close => Next::Close,
             };
+            self.hold_back(fed.pledges, &mut desk.output);
             let is_said = self.say_now(&mut desk.output);
-            if matches!(next, Next::Say) && is_said {
+            if matches!(next, Next::Say) && is_said && self.pledged.is_none() {
                 continue;
             }
             desk.room.swap(&mut self.session);
@@ -164,6 +169,40 @@ impl Line {
             self.worker.counts.resp_fed(&tally, self.worker.since(start));
             return if is_said || !matches!(next, Next::Read) { next } else { Next::Say };
         }
+    }
+
+    /// Keeps everything from the first reply on that waits for the log.
+    fn hold_back(&mut self, mut pledges: Vec<Pledge>, output: &mut Vec<u8>) {
+        let Some(first) = pledges.first().map(|pledge| pledge.span.start) else { return };
+        for Pledge { span, .. } in &mut pledges {
+            *span = span.start - first..span.end - first;
+        }
+        self.pledged = Some(Pledged { text: output.split_off(first), pledges });
+    }
+
+    /// Says what waits for the log, as far as that becomes durable; what never will is answered with errors.
+    async fn redeem(&mut self) -> Result<(), Over> {
+        let Some(Pledged { text, pledges }) = self.pledged.take() else { return Ok(()) };
+        let (door, mut done) = (Arc::clone(&self.worker.house.door), 0);
+        for pledge in pledges {
+            self.unsaid.extend_from_slice(&text[done..pledge.span.start]);
+            done = pledge.span.end;
+            let mut durable = pin!(durable(door.store(), pledge.lsn));
+            let at_once = poll_fn(|cx| Poll::Ready(durable.as_mut().poll(cx))).await;
+            let durable = match at_once {
+                Poll::Ready(durable) => durable,
+                Poll::Pending => {
+                    self.say_rest().await?;
+                    durable.await
+                }
+            };
+            match durable {
+                Ok(()) => self.unsaid.extend_from_slice(&text[pledge.span]),
+                Err(why) => pledge.broken(&why, self.session.protocol(), &mut self.unsaid),
+            }
+        }
+        self.unsaid.extend_from_slice(&text[done..]);
+        Ok(())
     }
 
     /// Keeps what is left when so much is done with.
@@ -209,6 +248,9 @@ impl Line {
     /// Does what a poll could not. `Some` if the connection is over.
     async fn follow(&mut self, mut next: Next) -> Option<Over> {
         loop {
+            if let Err(over) = self.redeem().await {
+                return Some(over);
+            }
             if let Err(over) = self.say_rest().await {
                 return Some(over);
             }

@@ -17,7 +17,7 @@ use tokio::time::{Instant, Sleep};
 
 /// The end, as far as connections have to know of it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Ending {
+pub(crate) struct Ending {
     inner: Arc<EndingInner>,
 }
 
@@ -40,7 +40,7 @@ impl Ending {
     }
 
     /// Waits until everybody is told.
-    pub(super) async fn told(&self) {
+    pub(crate) async fn told(&self) {
         // Who is listening before they look cannot miss it.
         let bell = Arc::clone(&self.inner.bell).notified_owned();
         if !self.is_told() {

@@ -3,6 +3,7 @@
 mod configuration;
 mod decisions;
 mod document_004;
+mod durability;
 mod exposition;
 mod gate;
 mod leases;

@@ -8,6 +8,7 @@ use tidegate::{Memory, MemoryStore, file};
 use tidegate_server::resp::{Door, Session};
 use tidegate_server::rules::{Applied, Rules, Unfit};
 use tidegate_server::tokens::{NewToken, Role, Who};
+use tidegate_testkit::logged::{Log, Logged};
 
 use crate::resp::stage::{START, say};
 
@@ -229,4 +230,38 @@ fn a_guest_of_an_open_door_leaves_when_it_closes() {
     assert_eq!(say(&mut session, "PING"), "-NOAUTH Authentication required.");
     assert_eq!(say(&mut session, &format!("HELLO 2 AUTH me {secret}")).get(..7), Some("['serve"));
     assert_eq!(say(&mut session, "PING"), "+PONG");
+}
+
+/// Rules over a store with this log, shared with a thread that applies them.
+fn logged(log: &Log) -> Arc<Rules> {
+    let store = MemoryStore::new(Arc::new(ManualClock::at(START)), Memory::default());
+    Arc::new(Rules::new(Arc::new(Logged::new(Arc::new(store), log.clone()))))
+}
+
+#[test]
+fn rules_are_applied_when_the_limits_are_durable() {
+    let log = Log::by_hand();
+    let rules = logged(&log);
+    let applying = {
+        let rules = Arc::clone(&rules);
+        std::thread::spawn(move || rules.apply(settings(TWO)))
+    };
+    log.wait_for_waiters(1);
+    assert!(!rules.tokens().is_open(), "nobody comes in by rules that may be forgotten");
+    assert!(!applying.is_finished());
+    log.catch_up();
+    assert_eq!(applying.join().expect("it does not fail"), Ok(applied(2, 0, 0, 0)));
+    assert!(rules.tokens().is_open());
+}
+
+#[test]
+fn rules_that_cannot_be_written_down_are_not_applied() {
+    let log = Log::by_hand();
+    let rules = logged(&log);
+    log.fail("the disk is full");
+    let Unfit { flaws } = rules.apply(settings(TWO)).expect_err("they are not durable");
+    assert_eq!(flaws[0].field, "store");
+    assert!(flaws[0].message.contains("the disk is full"), "{}", flaws[0].message);
+    assert!(!rules.tokens().is_open());
+    assert!(rules.is_from_file("a"), "it is there, and nobody else changes it");
 }

@@ -7,6 +7,7 @@ mod bounds;
 mod crowds;
 mod ending;
 mod garbage;
+mod logs;
 mod reloads;
 mod sale;
 mod second;

@@ -6,6 +6,9 @@
 //!
 //! The holder goes by its own [`Pulse`](super::Pulse): its deadline is the time to live after the moment *before* the
 //! order was sent, so it is never later than the store's end. [`Lease::lost`] ends at that deadline.
+//!
+//! Over a store with a log, a renewal moves the deadline when it is durable, and until then only if it comes nearer. Releasing, settling
+//! and renewing block until that; dropping does not.
 
 use std::fmt;
 use std::future::Future;
@@ -17,10 +20,11 @@ use std::time::Duration;
 use tidegate_core::{Hold, LeaseId, Limit, Order, Timestamp};
 use tokio::sync::watch;
 
+use super::Inner;
 use super::decision::AskError;
+use super::early::Early;
 use super::pulse::{Sleep, Uptime};
 use super::queues::RowId;
-use super::{Inner, at_once};
 use crate::answer::Grant;
 use crate::store::{Actual, Settlement, Unavailable};
 
@@ -69,6 +73,13 @@ enum Tenancy {
     Over,
 }
 
+/// A renewal that may not be durable yet.
+struct Renewed {
+    early: Early<Option<Timestamp>>,
+    /// When the holder's own time is over, if it is.
+    deadline: Uptime,
+}
+
 impl Lease {
     /// The lease of an order that was sent at `before` and granted, when it was `now` by the store's clock.
     pub(super) fn granted(
@@ -94,7 +105,7 @@ impl Lease {
     /// The lease that somebody else was granted, renewed.
     pub(super) fn adopt(inner: &Arc<Inner>, id: LeaseId, ttl: Duration) -> Result<Option<Lease>, AskError> {
         let before = inner.pulse.now();
-        let renewed = inner.renew(id, Some(ttl))?;
+        let renewed = inner.renew(id, Some(ttl))?.wait(&*inner.store)?;
         let rows = inner.abroad.remove(id);
         let term = |expires_at| Term { rows, ..Term::new(inner, id, ttl, expires_at, before) };
         Ok(renewed.map(|expires_at| Lease { term: Arc::new(term(expires_at)), fences: Vec::new() }))
@@ -125,22 +136,39 @@ impl Lease {
         self.term.is_held()
     }
 
-    /// Gives it back. `false` if it was gone.
+    /// Gives it back. `false` if it was gone, or if the store cannot answer. To give it back without waiting for a log, drop it.
     pub fn release(self) -> bool {
-        self.term.give_back()
+        let released = self.term.give_back();
+        released.is_some_and(|released| released.wait(&*self.term.inner.store).unwrap_or(false))
+    }
+
+    /// The same, blocking nobody.
+    pub async fn release_async(self) -> bool {
+        match self.term.give_back() {
+            Some(released) => released.told(&*self.term.inner.store).await.unwrap_or(false),
+            None => false,
+        }
     }
 
     /// Corrects a held charge to its true cost, then gives it back.
     pub fn settle(self, actual: Actual<'_>) -> Result<Settlement, Unavailable> {
-        self.term.end();
-        let settled = at_once(self.term.inner.store.settle(self.term.id, actual));
-        self.term.stir();
-        settled
+        self.term.settle(actual)?.wait(&*self.term.inner.store)
+    }
+
+    /// The same, blocking nobody.
+    pub async fn settle_async(self, actual: Actual<'_>) -> Result<Settlement, Unavailable> {
+        self.term.settle(actual)?.told(&*self.term.inner.store).await
     }
 
     /// Moves its end to `ttl` from now.
     pub fn renew(&self, ttl: Duration) -> Result<Renewal, AskError> {
-        self.term.renew(ttl)
+        let Renewed { early, deadline } = self.term.renew(ttl)?;
+        Ok(self.term.renewed(early.wait(&*self.term.inner.store)?, deadline))
+    }
+
+    /// The same, blocking nobody.
+    pub async fn renew_async(&self, ttl: Duration) -> Result<Renewal, AskError> {
+        self.term.renew_async(ttl).await
     }
 
     /// Renews it from now on, in the background, whenever a third of its time to live has passed, until it is given back,
@@ -213,36 +241,64 @@ impl Term {
     }
 
     /// Gives it back, unless that was done or it is somebody else's now.
-    fn give_back(&self) -> bool {
+    fn give_back(&self) -> Option<Early<bool>> {
         if !self.end() {
-            return false;
+            return None;
         }
-        let released = at_once(self.inner.store.release(self.id)).unwrap_or(false);
+        let released = Early::of(self.inner.store.release(self.id));
         self.stir();
-        released
+        released.ok()
     }
 
-    fn renew(&self, ttl: Duration) -> Result<Renewal, AskError> {
-        let before = self.inner.pulse.now();
-        let Some(expires_at) = self.inner.renew(self.id, Some(ttl))? else {
+    fn settle(&self, actual: Actual<'_>) -> Result<Early<Settlement>, Unavailable> {
+        self.end();
+        let settled = Early::of(self.inner.store.settle(self.id, actual));
+        self.stir();
+        settled
+    }
+
+    /// Renews it at the store. The holder goes by that at once where its deadline comes nearer, and else by what [`Term::renewed`] is told.
+    fn renew(&self, ttl: Duration) -> Result<Renewed, AskError> {
+        let deadline = self.inner.pulse.now().plus(ttl);
+        let early = self.inner.renew(self.id, Some(ttl))?;
+        let Some(expires_at) = early.reply else {
             self.end();
-            return Ok(Renewal::Gone);
+            return Ok(Renewed { early, deadline });
         };
         let mut known = self.expires_at.lock().unwrap_or_else(PoisonError::into_inner);
         let former = std::mem::replace(&mut *known, expires_at);
         drop(known);
-        self.tenancy.send_if_modified(|tenancy| {
-            let goes_on = *tenancy != Tenancy::Over;
-            if goes_on {
-                *tenancy = Tenancy::Held(before.plus(ttl));
-            }
-            goes_on
-        });
+        self.move_deadline(|held| held.min(deadline));
         if expires_at < former {
             // It will lapse sooner than those believe who wait for it.
             self.stir();
         }
-        Ok(Renewal::Until(expires_at))
+        Ok(Renewed { early, deadline })
+    }
+
+    /// A renewal is durable: unless another has come after it, the holder goes by it from now on.
+    fn renewed(&self, expires_at: Option<Timestamp>, deadline: Uptime) -> Renewal {
+        let Some(expires_at) = expires_at else { return Renewal::Gone };
+        if *self.expires_at.lock().unwrap_or_else(PoisonError::into_inner) == expires_at {
+            self.move_deadline(|_| deadline);
+        }
+        Renewal::Until(expires_at)
+    }
+
+    async fn renew_async(&self, ttl: Duration) -> Result<Renewal, AskError> {
+        let Renewed { early, deadline } = self.renew(ttl)?;
+        Ok(self.renewed(early.told(&*self.inner.store).await?, deadline))
+    }
+
+    /// Moves the holder's deadline, if there is one.
+    fn move_deadline(&self, to: impl FnOnce(Uptime) -> Uptime) {
+        self.tenancy.send_if_modified(|tenancy| match *tenancy {
+            Tenancy::Over => false,
+            Tenancy::Held(deadline) => {
+                *tenancy = Tenancy::Held(to(deadline));
+                true
+            }
+        });
     }
 
     /// Calls those who wait for what this lease held.
@@ -280,7 +336,7 @@ async fn keep(term: Arc<Term>) {
         let now = term.inner.pulse.now();
         if next <= now {
             // A store that cannot answer is asked again; a lease that is gone ends the tenancy.
-            let _renewal = term.renew(ttl);
+            let _renewal = term.renew_async(ttl).await;
             next = now.plus(pause);
             continue;
         }

@@ -3,7 +3,8 @@
 //! A waiter sleeps until something could have changed for it: it was called because somebody gave something back or left
 //! the queue before it, or the instant has come that the store promised, or its patience is over. It never looks
 //! before that, and it looks itself: the order is put to the store inside a poll of the waiter's own future, so that a grant
-//! and its answer are one step, and a waiter that is dropped was never charged.
+//! and its answer are one step, and a waiter that is dropped was never charged. Over a store with a log there is a step between: the
+//! waiter has left the line, holds its answer, and is told when that is durable.
 //!
 //! What it waits for depends on the denial:
 //!
@@ -20,13 +21,14 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tidegate_core::{Amount, Ask, Hold, Intent, Item, Order, Per, Timestamp, Wait};
 
 use super::Inner;
 use super::decision::{AskError, Decision, Denial};
+use super::early::{Early, Untold};
 use super::pulse::{Sleep, Uptime};
 use super::queues::{Call, Kind, Spot, Standing, Ticket, Turn};
 use crate::answer::Detail;
@@ -36,6 +38,9 @@ use crate::answer::Detail;
 /// It is cancel-safe: the order is put to the store inside a poll that then returns the answer, so that a dropped
 /// waiter was either never charged or has handed its grant over. Whoever stood behind it moves up. A waiter that is
 /// neither polled nor dropped keeps its place, and those behind it wait.
+///
+/// If the store has a log, a grant is told when it is durable, however long after the patience that is. A waiter that is dropped meanwhile
+/// gives back the lease it was granted, unless it has a request id and may be repeated; what else was charged stays so.
 #[must_use = "nobody waits in a line they do not stand in: await it"]
 pub struct Acquire {
     inner: Arc<Inner>,
@@ -45,6 +50,8 @@ pub struct Acquire {
     stage: Stage,
     spots: Vec<Spot>,
     timer: Option<Sleep>,
+    /// What was decided and is not durable yet.
+    untold: Option<Box<Untold>>,
 }
 
 /// How far it is.
@@ -110,38 +117,45 @@ impl Acquire {
             stage: Stage::New,
             spots: Vec::new(),
             timer: None,
+            untold: None,
         }
     }
 
+    /// Patience is over: it is answered as things stand when it is polled next. What was decided already still waits for the log.
+    pub fn hurry(&mut self) {
+        self.deadline = self.inner.pulse.now().min(self.deadline);
+        self.timer = Some(Box::pin(std::future::ready(())));
+    }
+
     /// Asks for the first time, and joins the queues if that did not help but waiting may.
-    fn arrive(&mut self, context: &mut Context<'_>) -> Poll<Result<Decision, AskError>> {
+    fn arrive(&mut self, context: &mut Context<'_>) -> Poll<Result<Early<Decision>, AskError>> {
         let asks = self.wish.asks();
         let order = self.wish.order(&asks);
         let ended = self.deadline <= self.inner.pulse.now();
         self.spots = self.inner.spots(&asks);
         let queues = &self.inner.queues;
-        let denial = if !queues.is_quiet() && queues.contested(&self.spots, None).is_some() {
+        let early = if !queues.is_quiet() && queues.contested(&self.spots, None).is_some() {
             self.inner.look(&order, self.wish.detail, &self.spots, None)?
         } else {
-            match self.inner.submit(&order, self.wish.detail)? {
-                Decision::Denied(denial) => denial,
-                granted @ Decision::Granted(_) => return Poll::Ready(Ok(granted)),
-            }
+            self.inner.submit(&order, self.wish.detail)?
         };
-        if ended || self.next_look(&denial).is_none() {
-            return Poll::Ready(Ok(Decision::Denied(denial)));
+        let Decision::Denied(denial) = &early.reply else { return Poll::Ready(Ok(early)) };
+        if ended || self.next_look(denial).is_none() {
+            return Poll::Ready(Ok(early));
         }
         let limits = self.wish.asks.iter().map(|(limit_id, ..)| limit_id.clone()).collect();
-        let Some(ticket) = queues.join(self.spots.clone(), limits) else {
-            return Poll::Ready(Ok(Decision::Denied(denial)));
-        };
+        let Some(ticket) = queues.join(self.spots.clone(), limits) else { return Poll::Ready(Ok(early)) };
         self.stage = Stage::Waiting(ticket);
         // What was given back between the answer and the queue has called nobody: look again.
         self.attend(ticket, context)
     }
 
     /// Looks up, and asks if it was called.
-    fn attend(&mut self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Decision, AskError>> {
+    fn attend(
+        &mut self,
+        ticket: Ticket,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Early<Decision>, AskError>> {
         let rings = self.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(context).is_ready());
         let timer = rings.then_some(Call::Look);
         let Turn { call, mut standing } = self.inner.queues.attend(ticket, timer, context.waker());
@@ -153,23 +167,21 @@ impl Acquire {
             standing = self.inner.queues.move_to(ticket, self.spots.clone());
         }
         let order = self.wish.order(&asks);
-        let denial = match standing {
-            Standing::First => match self.inner.submit(&order, self.wish.detail)? {
-                Decision::Denied(denial) => denial,
-                granted @ Decision::Granted(_) => return Poll::Ready(Ok(granted)),
-            },
+        let early = match standing {
+            Standing::First => self.inner.submit(&order, self.wish.detail)?,
             Standing::Behind if ended || call == Call::Edited => {
                 self.inner.look(&order, self.wish.detail, &self.spots, Some(ticket))?
             }
             // Whoever stands before us calls us when they leave.
             Standing::Behind => return self.sleep_until(self.deadline, context),
         };
-        let next = self.next_look(&denial).filter(|_| !ended);
-        let Some(next) = next else { return Poll::Ready(Ok(Decision::Denied(denial))) };
+        let Decision::Denied(denial) = &early.reply else { return Poll::Ready(Ok(early)) };
+        let next = self.next_look(denial).filter(|_| !ended);
+        let Some(next) = next else { return Poll::Ready(Ok(early)) };
         if standing == Standing::Behind {
             return self.sleep_until(self.deadline, context);
         }
-        self.inner.queues.held_up(ticket, held_up_by(&denial));
+        self.inner.queues.held_up(ticket, held_up_by(denial));
         self.sleep_until(next, context)
     }
 
@@ -219,16 +231,25 @@ impl Future for Acquire {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        let answer = match this.stage {
-            Stage::New => this.arrive(context),
-            Stage::Waiting(ticket) => this.attend(ticket, context),
-            Stage::Done => panic!("an answer is given once"),
-        };
-        if answer.is_ready() {
+        if this.untold.is_none() {
+            let early = match this.stage {
+                Stage::New => ready!(this.arrive(context)),
+                Stage::Waiting(ticket) => ready!(this.attend(ticket, context)),
+                Stage::Done => panic!("an answer is given once"),
+            };
+            // Whoever stood behind need not wait for the log as well.
             this.leave();
             this.stage = Stage::Done;
+            let Early { reply, durable } = early?;
+            match durable {
+                None => return Poll::Ready(Ok(reply)),
+                Some(lsn) => this.untold = Some(Untold::new(reply, lsn, this.wish.request_id.is_some())),
+            }
         }
-        answer
+        let Some(untold) = &mut this.untold else { return Poll::Pending };
+        let told = ready!(untold.poll(&this.inner.store, context));
+        this.untold = None;
+        Poll::Ready(told)
     }
 }
 

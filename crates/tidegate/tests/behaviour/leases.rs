@@ -10,7 +10,7 @@ use tidegate::{
 };
 
 use super::Stage;
-use crate::stage::{Handheld, at, denied, granted, lease, seconds, slots_of};
+use crate::stage::{Handheld, at, decided, denied, granted, lease, seconds, slots_of};
 
 #[test]
 fn a_dropped_lease_is_given_back() {
@@ -198,7 +198,7 @@ fn lost_ends_when_the_store_says_so() {
     let stage = Stage::with_slots(1);
     let lease = stage.take(1);
     let mut lost = Handheld::new(lease.lost()).starts();
-    assert!(stage.store.release(lease.id()).now(), "behind its back");
+    assert!(decided(stage.store.release(lease.id())), "behind its back");
     lost.still_waits();
     assert_eq!(lease.renew(seconds(60)), Ok(Renewal::Gone));
     lost.is_done();

@@ -5,10 +5,12 @@
     reason = "what a limiter does is compiled once for each store that it is tried over"
 )]
 
+mod durability;
 mod examples;
 mod file;
 mod flood;
 mod layer;
+mod limiter_over_logged;
 mod limiter_over_map;
 mod limiter_over_memory;
 mod map_store;

@@ -16,8 +16,9 @@ use std::time::Duration;
 use tidegate::limiter::ManualPulse;
 use tidegate::{
     AskError, Charge, Clock, Decision, Denial, Expect, FullStore, Granted, ItemSpec, Lease, LimitSpec,
-    Limiter, ManualClock, MapStore, Memory, MemoryStore, Policy, Tick, Timestamp,
+    Limiter, ManualClock, MapStore, Memory, MemoryStore, Policy, Spoken, Tick, Timestamp,
 };
+use tidegate_testkit::logged::{Log, Logged};
 
 /// Where the clocks begin, so that an instant before it can be told from none.
 const START: Timestamp = Timestamp::from_ticks(1_000_000_000_000_000);
@@ -66,6 +67,27 @@ impl Staged for MemoryStore {
     }
 }
 
+impl Staged for Logged<MapStore> {
+    const STORIES: u32 = 50;
+
+    fn keeping(clock: impl Clock + 'static) -> Logged<MapStore> {
+        Logged::new(Arc::new(MapStore::keeping(clock)), Log::prompt())
+    }
+
+    fn open_leases(&self) -> usize {
+        self.store().leases()
+    }
+}
+
+/// What a store that decides by itself has decided, told already or not.
+#[track_caller]
+pub(crate) fn decided<T>(spoken: Spoken<T>) -> T {
+    match spoken {
+        Spoken::Now(reply) | Spoken::Durable(reply, _) => reply,
+        Spoken::Later(_) => panic!("somebody else decides"),
+    }
+}
+
 /// A limiter whose time stands still.
 pub(crate) struct Stage<S> {
     pub(crate) clock: Arc<ManualClock>,
@@ -80,9 +102,18 @@ impl<S: Staged> Stage<S> {
     }
 
     pub(crate) fn with_bounds(in_all: usize, per_row: usize) -> Stage<S> {
+        Stage::over(S::keeping, in_all, per_row)
+    }
+
+    /// A stage with a store that is made like this.
+    pub(crate) fn over(
+        keeping: impl FnOnce(Arc<ManualClock>) -> S,
+        in_all: usize,
+        per_row: usize,
+    ) -> Stage<S> {
         let clock = Arc::new(ManualClock::at(START));
         let pulse = ManualPulse::new();
-        let store = Arc::new(S::keeping(Arc::clone(&clock)));
+        let store = Arc::new(keeping(Arc::clone(&clock)));
         let builder = Limiter::builder(Arc::clone(&store) as _).pulse(pulse.clone());
         let limiter = builder.most_waiting(in_all).most_waiting_per_row(per_row).build();
         Stage { clock, pulse, store, limiter }
@@ -268,6 +299,11 @@ impl<F: Future> Handheld<F> {
 }
 
 impl Waiter {
+    /// Its patience is over.
+    pub(crate) fn hurry(&mut self) {
+        self.future.hurry();
+    }
+
     /// It is served.
     #[track_caller]
     pub(crate) fn is_served(&mut self) -> Granted {

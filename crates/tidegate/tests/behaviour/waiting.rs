@@ -68,6 +68,27 @@ fn waiters_are_served_in_the_order_they_came() {
 }
 
 #[test]
+fn who_is_hurried_is_answered_as_things_stand() {
+    let stage = Stage::with_slots(1);
+    let held = stage.take(1);
+    let (mut first, mut second) = (stage.wait(1, seconds(60)).starts(), stage.wait(1, seconds(60)).starts());
+    second.hurry();
+    first.hurry();
+    for waiter in [&mut second, &mut first] {
+        let std::task::Poll::Ready(Ok(Decision::Denied(denial))) = waiter.poll() else { panic!("it waits") };
+        assert_eq!(denial.wait, Wait::OnRelease);
+    }
+    let mut late = stage.wait(1, seconds(60));
+    late.hurry();
+    drop(held);
+    assert!(
+        matches!(late.poll(), std::task::Poll::Ready(Ok(Decision::Granted(_)))),
+        "what is free is granted"
+    );
+    stage.ends_with(0);
+}
+
+#[test]
 fn a_release_wakes_only_those_who_may_be_served() {
     let stage = Stage::with_slots(1);
     let mut held = stage.take(1);

@@ -8,6 +8,7 @@ use tidegate::{Ask, Hold};
 use tidegate_core::order::LONGEST_PATIENCE;
 
 use super::number::optional;
+use super::object::Object;
 use crate::http::problem::Problem;
 
 /// A question as written: one ask, or `asks`, and what else is said about them.
@@ -21,7 +22,7 @@ pub(in crate::http) struct Question<'a> {
     #[serde(default, deserialize_with = "count")]
     count: Option<u64>,
     #[serde(borrow)]
-    asks: Option<Vec<One<'a>>>,
+    asks: Option<Vec<Object<One<'a>>>>,
     #[serde(borrow)]
     request_id: Option<Cow<'a, str>>,
     hold: Option<bool>,
@@ -51,9 +52,10 @@ impl Question<'_> {
             (None, Some(_)) if self.limit_key.is_some() || self.count.is_some() => {
                 Err(Problem::bad_request("in a set, limit_key and count stand inside of asks"))
             }
-            (None, Some(asks)) => {
-                Ok(asks.iter().map(|one| ask(&one.limit_id, one.limit_key.as_deref(), one.count)).collect())
-            }
+            (None, Some(asks)) => Ok(asks
+                .iter()
+                .map(|Object(one)| ask(&one.limit_id, one.limit_key.as_deref(), one.count))
+                .collect()),
             (Some(_), Some(_)) => Err(Problem::bad_request("either limit_id or asks, not both")),
             (None, None) => Err(Problem::bad_request("limit_id is missing; or give a list of asks")),
         }

@@ -142,7 +142,7 @@ fn over(done: &hyper::Result<()>) -> Over {
 
 async fn answer(request: Request<Incoming>, address: IpAddr, worker: &Worker) -> Response<Bytes> {
     let (head, mut body) = request.into_parts();
-    let is_head = head.method == Method::HEAD;
+    let (is_head, is_second) = (head.method == Method::HEAD, head.version == ::http::Version::HTTP_2);
     let patience = worker.house.bounds.request;
     let who = worker.house.who(&head.headers, address);
     // What a stranger sends is not worth the memory: no answer to them depends on it.
@@ -150,7 +150,7 @@ async fn answer(request: Request<Incoming>, address: IpAddr, worker: &Worker) ->
         if matches!(who, Ok(Who::Known(_))) { collected(&mut body).await } else { Some(Bytes::new()) }
     };
     let heard = tokio::time::timeout(patience, wanted).await;
-    if head.version == ::http::Version::HTTP_2 && !body.is_end_stream() {
+    if is_second && !body.is_end_stream() {
         tokio::spawn(tokio::time::timeout(patience, discarded(body)));
     }
     let Ok(body) = heard else {
@@ -161,7 +161,11 @@ async fn answer(request: Request<Incoming>, address: IpAddr, worker: &Worker) ->
     };
     let Some(body) = body else { return Problem::bad_request("the body is broken").into_response() };
     let start = worker.stopwatch.raw();
-    let answered = worker.house.answered_to(Request::from_parts(head, body), who).await;
+    let mut answered = worker.house.answered_to(Request::from_parts(head, body), who).await;
+    if worker.house.ending.is_told() && !is_second {
+        // It may be answered before hyper is told of the end.
+        answered.response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     worker.counts.http_answered(&answered, worker.since(start));
     if is_head { without_body(answered.response) } else { answered.response }
 }

@@ -120,3 +120,21 @@ fn a_server_whose_file_was_spoiled_is_ready_and_says_so() {
     stage.get("/v1/limits/l").problem(404, "unknown_limit");
     std::fs::remove_file(&path).expect("it is there");
 }
+
+/// Whoever reads objects field by field takes lists for them too, in the order in which the fields happen to be written here.
+#[test]
+fn asks_are_objects_and_not_lists_of_their_parts() {
+    let stage = Stage::with(&[r#"{"id": "l", "items": [{"policy": "total", "limit": 5}]}"#]);
+    stage.ask("POST /v1/acquire", r#"{"asks": [{"limit_id": "l", "count": 2}]}"#).is(200);
+    for asks in [r#"[["l", "u", 1]]"#, r#"[{"limit_id": "l"}, ["l", null, 1]]"#, r#"["l"]"#, r"[[]]"] {
+        for path in ["acquire", "peek"] {
+            let body = format!("{{\"asks\": {asks}}}");
+            let detail = stage.ask(&format!("POST /v1/{path}"), &body).problem(400, "bad_request");
+            assert!(detail.contains("a JSON object"), "{detail}");
+        }
+    }
+    let unknown = r#"{"asks": [{"limit_id": "l", "limit_kee": "u"}]}"#;
+    assert!(stage.ask("POST /v1/acquire", unknown).problem(400, "bad_request").contains("limit_kee"));
+    let used = stage.get("/v1/limits/l/usage").is(200).at("/policy_status/0/current_count");
+    assert_eq!(used, serde_json::json!(2), "nothing was taken");
+}

@@ -2,7 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tidegate::store::Lsn;
+use tidegate::store::{Lsn, Unavailable};
 use tidegate_server::resp::frame::LARGEST_FRAME;
 use tidegate_server::resp::session::LARGEST_OUTPUT;
 use tidegate_server::resp::{Fed, Tally, Then};
@@ -104,10 +104,31 @@ fn what_waits_for_the_log_says_how_long() {
     let mut session = stage.session();
     let bytes =
         [words("TG.ACQUIRE login a"), words("PING"), words("TG.ACQUIRE login b"), words("PING")].concat();
-    let Fed { durable, .. } = session.feed(&bytes, &mut Vec::new());
+    let mut said = b"+OK\r\n".to_vec();
+    let Fed { durable, pledges, .. } = session.feed(&bytes, &mut said);
     assert_eq!(durable, Some(Lsn(2)), "the later of the two");
-    let Fed { durable, .. } = session.feed(&words("PING"), &mut Vec::new());
-    assert_eq!(durable, None);
+    let told: Vec<_> =
+        pledges.iter().map(|it| (read_aloud(&said[it.span.clone()]), it.replies, it.lsn)).collect();
+    let granted = "[1, 5, 4, -1, 15001, '', '']".to_owned();
+    assert_eq!(told, [(granted.clone(), 1, Lsn(1)), (granted, 1, Lsn(2))]);
+    let Fed { durable, pledges, .. } = session.feed(&words("PING"), &mut Vec::new());
+    assert_eq!((durable, pledges), (None, vec![]));
+}
+
+#[test]
+fn replies_that_stand_together_wait_together_and_fail_one_by_one() {
+    let stage = Stage::new(Kind::Map, Manner::Durable, OPEN);
+    let mut session = stage.session();
+    let line =
+        ["TG.ACQUIRE login a", "TG.ACQUIRE login b", "TG.RELEASE 0123456789abcdef0123456789abcdef", "PING"];
+    let mut said = Vec::new();
+    let Fed { pledges, .. } = session.feed(&line.map(words).concat(), &mut said);
+    let [pledge] = &pledges[..] else { panic!("one run of replies: {pledges:?}") };
+    assert_eq!((pledge.span.clone(), pledge.replies), (0..said.len() - b"+PONG\r\n".len(), 3));
+    let mut errors = Vec::new();
+    pledge.broken(&Unavailable { reason: "no\r\nroom".to_owned() }, session.protocol(), &mut errors);
+    let error = "-UNAVAILABLE the store cannot answer: no  room";
+    assert_eq!(read_aloud(&errors), [error; 3].join(" "));
 }
 
 #[test]

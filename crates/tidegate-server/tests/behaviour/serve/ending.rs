@@ -1,9 +1,6 @@
 //! The end: those who are being answered are answered, the others are sent away, and nobody is waited for too long.
 
 use std::net::TcpStream;
-use std::time::Duration;
-
-use tidegate_server::serve::Bounds;
 
 use crate::resp::stage::words;
 use crate::serve::stage::{Client, Stage, acquire, patient, post, wide};
@@ -40,39 +37,25 @@ fn who_says_nothing_is_sent_away_and_nobody_is_let_in() {
     }
 }
 
+/// Those who waited in line used to be cut off without an answer when the drain was over.
 #[test]
-fn who_waits_in_line_is_still_answered() {
+fn who_waits_in_line_is_answered_at_once_as_things_stand() {
     let stage = Stage::new(wide());
     let mut holder = stage.http();
-    let lease = takes(&mut holder);
-    let mut waiting = stage.http();
-    waiting.say(&patient("builds", "bob", 60_000));
-    stage.until("one waits", |stage| stage.limiter.waiting_in_all() == 1);
-    let limiter = stage.limiter.clone();
-    let draining = std::thread::spawn(move || stage.end());
-    // The holder is sent away, so somebody else gives it back.
-    holder.is_cut_off();
-    assert_eq!(limiter.waiting_in_all(), 1);
-    let lease = tidegate::LeaseId::parse(&lease).expect("a lease");
-    assert!(limiter.release(lease));
-    let answer = waiting.answer().expect("an answer");
-    assert_eq!(answer.json()["allowed"], true);
-    assert_eq!(answer.field("connection"), Some("close"));
-    waiting.is_cut_off();
-    draining.join().expect("the end comes");
-}
-
-#[test]
-fn who_waits_for_too_long_is_not_waited_for() {
-    let stage = Stage::new(Bounds { drain: Duration::from_millis(200), ..wide() });
-    let mut holder = stage.http();
     takes(&mut holder);
-    let mut waiting = stage.http();
-    waiting.say(&patient("builds", "bob", 60_000));
-    stage.until("one waits", |stage| stage.limiter.waiting_in_all() == 1);
+    let (mut plain, mut general) = (stage.http(), stage.http());
+    plain.say(&patient("builds", "bob", 60_000));
+    general.say(chunked().as_bytes());
+    stage.until("two wait", |stage| stage.limiter.waiting_in_all() == 2);
     let limiter = stage.limiter.clone();
     stage.end();
-    waiting.is_cut_off();
+    for mut waiting in [plain, general] {
+        let answer = waiting.answer().expect("an answer");
+        let said = answer.json();
+        assert_eq!((&said["allowed"], &said["wait"]), (&false.into(), &"on_release".into()));
+        assert_eq!(answer.field("connection"), Some("close"));
+        waiting.is_cut_off();
+    }
     assert_eq!(limiter.waiting_in_all(), 0);
 }
 
@@ -135,12 +118,7 @@ fn who_leaves_while_waiting_leaves_the_queue() {
     let mut followed = asks.clone();
     followed.extend(acquire("free", "bob"));
     followed.extend(b"GET / HTT");
-    let chunked = format!(
-        "POST /v1/acquire HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{}\r\n0\r\n\r\n",
-        BODY.len(),
-        BODY
-    );
-    for asks in [&asks[..], &followed, chunked.as_bytes()] {
+    for asks in [&asks[..], &followed, chunked().as_bytes()] {
         let mut waiting = stage.http();
         waiting.say(asks);
         stage.until("one waits", |stage| stage.limiter.waiting_in_all() == 1);
@@ -155,6 +133,12 @@ fn who_leaves_while_waiting_leaves_the_queue() {
 
 /// What may be said to somebody who never stops talking, when the server was told to end: what the kernel has, and some.
 const MOST_LAST_WORDS: usize = 64 << 20;
+
+/// Waits in line, and has to be read by hyper.
+fn chunked() -> String {
+    let head = "POST /v1/acquire HTTP/1.1\r\nTransfer-Encoding: chunked";
+    format!("{head}\r\n\r\n{:x}\r\n{BODY}\r\n0\r\n\r\n", BODY.len())
+}
 
 const BODY: &str = "{\"limit_id\":\"builds\",\"limit_key\":\"bob\",\"max_wait_ms\":60000}";
 

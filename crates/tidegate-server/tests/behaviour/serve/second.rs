@@ -10,11 +10,11 @@ use tidegate_server::serve::bounds::MOST_STREAMS;
 
 use crate::serve::stage::{Stage, wide};
 
-fn runtime() -> tokio::runtime::Runtime {
+pub(super) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
-async fn connected(stage: &Stage) -> SendRequest<Full<Bytes>> {
+pub(super) async fn connected(stage: &Stage) -> SendRequest<Full<Bytes>> {
     let stream = tokio::net::TcpStream::connect(stage.http_address()).await.expect("it listens");
     let (send, connection) =
         handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("they speak the same language");
@@ -22,7 +22,7 @@ async fn connected(stage: &Stage) -> SendRequest<Full<Bytes>> {
     send
 }
 
-fn acquire(key: &str, max_wait_ms: u64) -> Request<Full<Bytes>> {
+pub(super) fn acquire(key: &str, max_wait_ms: u64) -> Request<Full<Bytes>> {
     let limit_id = if max_wait_ms == 0 { "twice" } else { "builds" };
     let body =
         format!("{{\"limit_id\":\"{limit_id}\",\"limit_key\":\"{key}\",\"max_wait_ms\":{max_wait_ms}}}");
@@ -30,7 +30,7 @@ fn acquire(key: &str, max_wait_ms: u64) -> Request<Full<Bytes>> {
     request.expect("a request")
 }
 
-async fn told(
+pub(super) async fn told(
     send: &mut SendRequest<Full<Bytes>>,
     request: Request<Full<Bytes>>,
 ) -> (u16, Version, serde_json::Value) {

@@ -12,6 +12,7 @@ use tidegate_server::metrics::Metrics;
 use tidegate_server::resp::Door;
 use tidegate_server::serve::{Bounds, Places, Server, Service};
 use tidegate_server::tokens::{Role, TokenSpec, Tokens};
+use tidegate_testkit::logged::{Log, Logged};
 
 use crate::resp::stage::{START, read_aloud, words};
 
@@ -73,10 +74,26 @@ impl Stage {
         Stage::of(1, LIMITS, bounds, Tokens::not_needed())
     }
 
+    /// A server whose only worker answers for a store with this log. Its limits are durable.
+    pub(crate) fn logged(log: &Log) -> Stage {
+        let store = Logged::new(Arc::new(memory_store()), log.clone());
+        let stage = Stage::over(Arc::new(store), 1, LIMITS, wide(), Tokens::not_needed());
+        log.catch_up();
+        stage
+    }
+
     fn of(workers: usize, limits: &str, bounds: Bounds, tokens: Tokens) -> Stage {
+        Stage::over(Arc::new(memory_store()), workers, limits, bounds, tokens)
+    }
+
+    fn over(
+        store: Arc<dyn FullStore>,
+        workers: usize,
+        limits: &str,
+        bounds: Bounds,
+        tokens: Tokens,
+    ) -> Stage {
         count_panics();
-        let clock = Arc::new(ManualClock::at(START));
-        let store: Arc<dyn FullStore> = Arc::new(MemoryStore::new(clock, Memory::default()));
         for limit in file::read("limits.yaml", limits.as_bytes()).expect("they are sound").settings.limits {
             store.put(limit, Expect::Absent).expect("there is none yet");
         }
@@ -160,6 +177,10 @@ impl Stage {
         server.drain();
         assert_eq!(PANICS.load(Ordering::SeqCst), panics_before, "a worker panicked");
     }
+}
+
+fn memory_store() -> MemoryStore {
+    MemoryStore::new(Arc::new(ManualClock::at(START)), Memory::default())
 }
 
 /// How many workers have panicked, of all servers of this process.
@@ -328,6 +349,16 @@ impl Client {
             let length = reply_length(heard)?;
             Some((read_aloud(&heard[..length]), length))
         })
+    }
+
+    /// Nothing was said to it that it has not heard.
+    #[track_caller]
+    pub(crate) fn has_been_told_nothing(&mut self) {
+        self.stream.set_nonblocking(true).expect("a socket");
+        let told = self.stream.peek(&mut [0]);
+        self.stream.set_nonblocking(false).expect("a socket");
+        assert!(self.heard.is_empty(), "{}", self.heard.escape_ascii());
+        assert_eq!(told.map_err(|error| error.kind()), Err(io::ErrorKind::WouldBlock));
     }
 
     /// Everything until the end.

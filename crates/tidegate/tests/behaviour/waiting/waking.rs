@@ -8,7 +8,7 @@ use tidegate::{
 };
 
 use super::{Stage, bucket};
-use crate::stage::{at, denied, granted, lease, seconds, slots_of};
+use crate::stage::{at, decided, denied, granted, lease, seconds, slots_of};
 
 #[test]
 fn a_release() {
@@ -309,7 +309,7 @@ fn nothing_that_happens_behind_the_limiter_but_time_heals_it() {
     let stage = Stage::with_slots(1);
     let held = stage.take(1);
     let mut waiter = stage.wait(1, seconds(60)).starts();
-    assert!(stage.store.release(held.id()).now());
+    assert!(decided(stage.store.release(held.id())));
     waiter.still_waits();
     stage.pass(seconds(60));
     drop(waiter.is_served());

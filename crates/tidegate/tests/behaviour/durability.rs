@@ -1,0 +1,265 @@
+//! A limiter over a store with a log: nobody is told what is not durable, and nobody waits for more than that.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::store::Unavailable;
+use tidegate::{
+    Actual, AskError, Catalog, Expect, Lease, LimitSpec, ManualClock, MapStore, Renewal, Settlement,
+};
+use tidegate_testkit::logged::{Log, Logged};
+
+use crate::stage::{Handheld, Stage, Staged, granted, lease, seconds, slots_of};
+
+type LoggedStage = Stage<Logged<MapStore>>;
+
+const FULL: &str = "the disk is full";
+
+/// A stage with two slots and a log that is written by hand; the limit itself is durable.
+fn stage() -> (LoggedStage, Log) {
+    let log = Log::by_hand();
+    let keeping = |clock: Arc<ManualClock>| Logged::new(Arc::new(MapStore::keeping(clock)), log.clone());
+    let stage = Stage::over(keeping, 10, 10);
+    stage.put(LimitSpec::named("l").with(slots_of(2)));
+    log.catch_up();
+    (stage, log)
+}
+
+/// A slot that was granted, durably.
+fn held(stage: &LoggedStage, log: &Log) -> Lease {
+    let mut asking = stage.wait(1, Duration::ZERO).starts();
+    log.catch_up();
+    lease(asking.is_served())
+}
+
+fn failed<T>() -> Result<T, AskError> {
+    Err(AskError::Unavailable(Unavailable { reason: FULL.to_owned() }))
+}
+
+#[test]
+fn a_waiter_is_told_when_its_grant_is_durable() {
+    let (stage, log) = stage();
+    let mut first = stage.wait(1, seconds(60)).starts();
+    let mut second = stage.wait(1, seconds(60)).starts();
+    log.durable_to(tidegate::store::Lsn(log.tip().0 - 1));
+    let first = first.is_served();
+    second.still_waits();
+    log.catch_up();
+    drop((first, second.is_served()));
+    stage.ends_with_log(&log);
+}
+
+#[test]
+fn what_is_durable_already_is_not_waited_for() {
+    let (stage, log) = stage();
+    log.durable_to(tidegate::store::Lsn(100));
+    assert!(stage.wait(1, seconds(60)).is_answered().expect("a question").is_granted());
+    assert!(stage.limiter.ask("l", "u").try_acquire().expect("a question").is_granted());
+}
+
+#[test]
+fn refusals_and_looks_wait_for_nothing() {
+    let (stage, log) = stage();
+    let taken = stage.wait(2, Duration::ZERO).starts();
+    assert_eq!(log.waiting(), 1);
+    assert!(!stage.limiter.ask("l", "u").try_acquire().expect("a question").is_granted());
+    assert!(!stage.limiter.ask("l", "u").peek().expect("a question").is_granted());
+    assert!(!stage.limiter.release(tidegate::LeaseId(7)), "nobody has it");
+    drop(taken);
+}
+
+#[test]
+fn who_leaves_before_it_is_told_gives_its_lease_back() {
+    let (stage, log) = stage();
+    let waiter = stage.wait(2, seconds(60)).starts();
+    assert_eq!(stage.store.open_leases(), 1);
+    drop(waiter);
+    assert_eq!(stage.store.open_leases(), 0);
+
+    let limiter = stage.limiter.clone();
+    let asking = async move { limiter.ask("l", "u").count(2).try_acquire_async().await };
+    let asking = Handheld::new(asking).starts();
+    assert_eq!(stage.store.open_leases(), 1);
+    drop(asking);
+    stage.ends_with_log(&log);
+}
+
+#[test]
+fn who_may_ask_again_by_a_request_id_finds_the_lease() {
+    let (stage, log) = stage();
+    let ask = || Handheld::new(stage.limiter.ask("l", "u").request_id("r").acquire_within(seconds(60)));
+    drop(ask().starts());
+    assert_eq!(stage.store.open_leases(), 1, "it lapses, or whoever repeats the request gives it back");
+    let mut again = ask().starts();
+    log.catch_up();
+    let lease = lease(granted(again.is_done().expect("a question")));
+    assert!(lease.is_held());
+    drop(lease);
+    stage.ends_with_log(&log);
+}
+
+#[test]
+fn those_behind_do_not_wait_for_the_log_of_those_before() {
+    let (stage, log) = stage();
+    let both = stage.wait(2, Duration::ZERO).starts();
+    let mut first = stage.wait(2, seconds(60)).starts();
+    let mut second = stage.wait(1, seconds(60)).starts();
+    drop(both);
+    first.still_waits();
+    assert_eq!(stage.limiter.waiting_in_all(), 1, "the first was served and waits only for the log");
+    drop(first);
+    second.still_waits();
+    assert_eq!(stage.limiter.waiting_in_all(), 0, "so was the second");
+    log.catch_up();
+    drop(second.is_served());
+    stage.ends_with_log(&log);
+}
+
+#[test]
+fn a_log_that_fails_answers_everybody_who_waits_for_it() {
+    let (stage, log) = stage();
+    let mut waiter = stage.wait(1, seconds(60)).starts();
+    let limiter = stage.limiter.clone();
+    let mut asking =
+        Handheld::new(async move { limiter.ask("l", "u").try_acquire_async().await.map(|_| ()) }).starts();
+    log.fail(FULL);
+    assert_eq!(waiter.is_rejected(), failed::<()>().unwrap_err());
+    assert_eq!(asking.is_done(), failed());
+    assert_eq!(stage.store.open_leases(), 0, "what they were not told of they do not hold");
+    assert_eq!(stage.limiter.ask("l", "u").try_acquire().map(|_| ()), failed());
+    assert_eq!(stage.limiter.reset("l", None), failed());
+    assert!(stage.limiter.ask("l", "u").peek().is_ok(), "a look changes nothing");
+}
+
+#[test]
+fn a_renewal_counts_when_it_is_durable_and_a_nearer_end_at_once() {
+    let (stage, log) = stage();
+    let lease = Arc::new(held(&stage, &log));
+    let renewing = |ttl: Duration| {
+        let lease = Arc::clone(&lease);
+        Handheld::new(async move { lease.renew_async(ttl).await })
+    };
+    let mut long = renewing(seconds(100)).starts();
+    stage.pass(seconds(60));
+    assert!(!lease.is_held(), "nobody has said yet that it lasts longer");
+    log.catch_up();
+    assert!(matches!(long.is_done(), Ok(Renewal::Until(_))));
+    assert!(lease.is_held());
+    let short = renewing(seconds(1)).starts();
+    stage.pass(seconds(1));
+    assert!(!lease.is_held(), "it may have ended already");
+    drop(short);
+}
+
+#[test]
+fn the_renewal_that_was_decided_last_counts_in_whatever_order_they_are_told() {
+    let (stage, log) = stage();
+    let lease = Arc::new(held(&stage, &log));
+    let renewing = |ttl: Duration| {
+        let lease = Arc::clone(&lease);
+        Handheld::new(async move { lease.renew_async(ttl).await })
+    };
+    let (mut long, mut short) = (renewing(seconds(1000)).starts(), renewing(seconds(1)).starts());
+    log.catch_up();
+    assert!(short.is_done().is_ok() && long.is_done().is_ok());
+    stage.pass(seconds(1));
+    assert!(!lease.is_held(), "the store has ended it by now");
+}
+
+#[test]
+fn who_drops_a_lease_waits_for_nothing() {
+    let (stage, log) = stage();
+    let lease = held(&stage, &log);
+    drop(lease);
+    assert_eq!((stage.store.open_leases(), log.waiting()), (0, 0));
+}
+
+#[test]
+fn giving_back_settling_and_resetting_are_told_when_they_are_durable() {
+    let (stage, log) = stage();
+    let (one, other) = (held(&stage, &log), held(&stage, &log));
+    let mut released = Handheld::new(one.release_async()).starts();
+    let mut settled = Handheld::new(other.settle_async(Actual::Every(1))).starts();
+    let limiter = stage.limiter.clone();
+    let mut reset = Handheld::new(async move { limiter.reset_async("l", None).await }).starts();
+    log.catch_up();
+    assert!(released.is_done());
+    assert_eq!(settled.is_done(), Ok(Settlement::Settled));
+    assert_eq!(reset.is_done(), Ok(()));
+
+    let (one, other) = (held(&stage, &log).into_id(), held(&stage, &log).into_id());
+    let limiter = stage.limiter.clone();
+    let mut released = Handheld::new(async move { limiter.release_async(one).await }).starts();
+    let limiter = stage.limiter.clone();
+    let mut renewed = Handheld::new(async move { limiter.renew_async(other, None).await }).starts();
+    log.fail(FULL);
+    assert_eq!(released.is_done().map_err(AskError::from), failed());
+    assert_eq!(renewed.is_done(), failed());
+}
+
+/// Somebody on a thread of their own waits where they stand.
+#[test]
+fn a_thread_waits_where_it_stands() {
+    let (stage, log) = stage();
+    let limiter = stage.limiter.clone();
+    let thread = std::thread::spawn(move || {
+        let decision = limiter.ask("l", "u").try_acquire().expect("a question");
+        let granted = decision.granted().expect("there is room");
+        granted.into_lease().expect("a slot").release()
+    });
+    log.wait_for_waiters(1);
+    assert_eq!(stage.store.open_leases(), 1);
+    log.catch_up();
+    log.wait_for_waiters(1);
+    assert_eq!(stage.store.open_leases(), 0);
+    log.catch_up();
+    assert!(thread.join().expect("it does not fail"));
+}
+
+#[tokio::test]
+async fn a_kept_lease_is_renewed_without_blocking_the_others() {
+    let (stage, log) = stage();
+    let lease = held(&stage, &log);
+    lease.keep_alive();
+    tokio::task::yield_now().await;
+    stage.pass(seconds(20));
+    while log.waiting() == 0 {
+        tokio::task::yield_now().await;
+    }
+    log.catch_up();
+    let end = lease.expires_at();
+    while !{
+        stage.pass(seconds(1));
+        tokio::task::yield_now().await;
+        log.catch_up();
+        lease.expires_at() > end
+    } {}
+    assert!(lease.is_held());
+}
+
+impl LoggedStage {
+    /// Nobody waits for anything any more, and everything can be had.
+    #[track_caller]
+    fn ends_with_log(&self, log: &Log) {
+        log.durable_to(tidegate::store::Lsn(u64::MAX));
+        self.ends_with(0);
+        assert_eq!(self.store.open_leases(), 0);
+    }
+}
+
+/// The log is not in anybody's way who puts a limit, only of who must say so.
+#[test]
+fn the_tip_is_behind_every_change_of_the_limits() {
+    let (stage, log) = stage();
+    let before = log.tip();
+    stage.store.put(LimitSpec::named("other").with(slots_of(1)), Expect::Absent).expect("a limit");
+    let tip = tidegate::Store::tip(&*stage.store).expect("it has a log");
+    assert!(before < tip);
+    let mut durable = Handheld::new({
+        let store = Arc::clone(&stage.store);
+        async move { tidegate::store::durable(&*store, tip).await }
+    })
+    .starts();
+    log.catch_up();
+    assert_eq!(durable.is_done(), Ok(()));
+}

@@ -1,0 +1,9 @@
+//! The limiter's behaviours over a store with a log that is durable at once: everything is as it is without one.
+
+#[path = "leases.rs"]
+mod leases;
+#[path = "waiting.rs"]
+mod waiting;
+
+type Store = tidegate_testkit::logged::Logged<tidegate::MapStore>;
+type Stage = crate::stage::Stage<Store>;
