@@ -16,7 +16,7 @@ pub(crate) use remote::{
     AcquireArgs, AddArgs, DEFAULT_SERVER, DeleteArgs, GetArgs, LimitArgs, LimitCommand, LimitSource,
     ListArgs, PeekArgs, ReleaseArgs, RenewArgs, ResetArgs, ServerArgs, SetArgs, SettleArgs, Wanted,
 };
-pub(crate) use serve::{ServeArgs, StoreUrl};
+pub(crate) use serve::ServeArgs;
 pub(crate) use token::{CompletionsArgs, NewTokenArgs, TokenArgs, TokenCommand};
 
 /// Decide who may do how much, how fast, and how many at once

@@ -11,6 +11,7 @@ mod instant;
 mod json;
 mod lines;
 mod log;
+mod opened;
 mod pipe;
 mod remote;
 mod serve;

@@ -9,10 +9,9 @@ use std::thread::available_parallelism;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use tidegate::Limiter;
 use tidegate::clock::SystemClock;
-use tidegate::file::{Listen, ServerSpec, Settings, StoreSpec};
-use tidegate::store::{Memory, MemoryStore};
-use tidegate::{FullStore, Limiter};
+use tidegate::file::{Listen, ServerSpec, Settings};
 use tidegate_server::http::{Api, Readiness, State};
 use tidegate_server::metrics::Metrics;
 use tidegate_server::refusals::Refusals;
@@ -21,7 +20,8 @@ use tidegate_server::resp::Door;
 use tidegate_server::rules::Rules;
 use tidegate_server::serve::{Bounds, Places, Server, Service};
 
-use crate::args::{ServeArgs, StoreUrl};
+use crate::args::ServeArgs;
+use crate::opened::Opened;
 use crate::{Failure, color_of_stderr, log, read_whole, say};
 
 /// Descriptors that are kept for other things than connections.
@@ -35,7 +35,7 @@ const RESP: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7701);
 pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     log::init(args.logging.log, args.logging.log_level)?;
     // Nobody's signal gets lost between here and the end.
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| Failure::Failed(format!("cannot wait for signals: {error}")))?;
     let settings = args.config.as_deref().map(settings).transpose()?.unwrap_or_default();
     let places = places(args, &settings.server);
@@ -44,7 +44,25 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         return Err(Failure::BadInput(why.to_owned()));
     }
     let is_public = check_public(&places, &settings, args.insecure)?;
-    let store = store(args, &settings.store);
+    let url = args.store.as_ref().or(settings.store.url.as_ref());
+    let opened = Opened::open(url, settings.store.memory)?;
+    let served = serve(args, &settings, &places, is_public, &opened, signals);
+    // Also if nothing came of it: who finds the store next should not have to wonder what happened.
+    let stopped = opened.stop();
+    log::finish();
+    served.and(stopped)
+}
+
+/// Serves from a store that is open.
+fn serve(
+    args: &ServeArgs,
+    settings: &Settings,
+    places: &Places,
+    is_public: bool,
+    opened: &Opened,
+    mut signals: Signals,
+) -> Result<(), Failure> {
+    let store = opened.store();
     let limiter = Limiter::new(Arc::clone(&store));
     let rules = Rules::new(Arc::clone(&store));
     let rules = Arc::new(if is_public && !args.insecure { rules.with_tokens_only() } else { rules });
@@ -69,13 +87,14 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let doorman = Arc::clone(rules.tokens());
     let door = Door::new(store, Arc::clone(&doorman) as _).beside(limiter).refusals(refusals);
     let service = Service { api, door, doorman, metrics };
-    let server = Server::start(service, &places, bounds(&settings.server))
+    let server = Server::start(service, places, bounds(&settings.server))
         .map_err(|error| Failure::Failed(error.to_string()))?;
     let watching = reloader.as_ref().map(Reloader::watch_file).transpose();
     let _watching =
         watching.map_err(|error| Failure::Failed(format!("cannot watch the settings: {error}")))?;
     readiness.set(State::Ready);
-    say(&format!("tidegate ready http={} resp={} store=memory", shown(server.http()), shown(server.resp())));
+    let (http, resp) = (shown(server.http()), shown(server.resp()));
+    say(&format!("tidegate ready http={http} resp={resp} store={}", opened.kind()));
     for signal in signals.forever() {
         match (signal, &reloader) {
             // How it went is in the log.
@@ -95,7 +114,6 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         }
     });
     server.drain();
-    log::finish();
     Ok(())
 }
 
@@ -126,18 +144,6 @@ fn started(path: Option<&Path>, rules: &Arc<Rules>) -> Result<Option<Arc<Reloade
     match reloader.reload_now().result {
         Ok(_) => Ok(Some(reloader)),
         Err(failed) => Err(failed.to_string()),
-    }
-}
-
-fn store(args: &ServeArgs, spec: &StoreSpec) -> Arc<dyn FullStore> {
-    // The file's reader knows no other store either.
-    match args.store.unwrap_or(StoreUrl::Memory) {
-        StoreUrl::Memory => {
-            let memory = Memory::default();
-            let most = spec.memory.and_then(|bytes| usize::try_from(bytes).ok());
-            let memory = Memory { capacity_bytes: most.unwrap_or(memory.capacity_bytes), ..memory };
-            Arc::new(MemoryStore::new(SystemClock::new(), memory))
-        }
     }
 }
 

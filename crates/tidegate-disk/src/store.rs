@@ -484,6 +484,10 @@ impl Store for DiskStore {
         Some(self.inner.log.tip())
     }
 
+    fn trouble(&self) -> Option<Unavailable> {
+        self.inner.trouble()
+    }
+
     fn observe(&self, limit_id: &str) -> Option<Observation> {
         self.inner.memory.observe(limit_id)
     }

@@ -93,11 +93,13 @@ impl std::error::Error for Unfit {}
 impl Rules {
     /// No rules yet, over this store. Nobody may come in until the first are applied.
     pub fn new(store: Arc<dyn FullStore>) -> Rules {
+        // A store that outlives its servers knows which limits were a file's when it was last open.
+        let from_file = store.applied().into_iter().map(String::into_boxed_str).collect();
         Rules {
             store,
             tokens: Arc::new(SharedTokens::new(Tokens::nobody())),
             demand: Demand::Anything,
-            from_file: RwLock::default(),
+            from_file: RwLock::new(from_file),
             in_force: Mutex::default(),
         }
     }

@@ -44,7 +44,7 @@ pub use auth::{Role, TokenSpec};
 pub use diagnostic::{Color, Diagnostic, Diagnostics, Excerpt, MOST_DIAGNOSTICS, Severity};
 pub use schema::schema;
 pub use server::{
-    LEAST_MEMORY, LONGEST_TIMEOUT, Listen, MOST_CONNECTIONS, MOST_WORKERS, STORE_URLS, ServerSpec, StoreSpec,
+    LEAST_MEMORY, LONGEST_TIMEOUT, Listen, MOST_CONNECTIONS, MOST_WORKERS, ServerSpec, StoreSpec,
 };
 
 use diagnostic::Report;

@@ -12,6 +12,7 @@
 mod address;
 mod nearest;
 mod size;
+mod store;
 
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ pub use nearest::suggestion;
 pub(crate) use nearest::{did_you_mean, folded, nearest};
 pub use size::parse_size;
 pub(crate) use size::shown_size;
+pub use store::{StoreUrl, parse_store};
 
 /// The units of a duration and their milliseconds, in the order to list them.
 const UNITS: [(&str, u64); 5] =

@@ -3,8 +3,8 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use tidegate::file::{Listen, MOST_WORKERS, STORE_URLS};
-use tidegate::text;
+use tidegate::file::{Listen, MOST_WORKERS};
+use tidegate::text::{self, StoreUrl};
 
 use crate::log::LogArgs;
 
@@ -12,6 +12,7 @@ use crate::log::LogArgs;
 #[command(after_help = "Examples:
   tidegate serve
   tidegate serve --config tidegate.yaml
+  tidegate serve --store memory:
   tidegate serve --http 0.0.0.0:7700 --resp off --config tidegate.yaml
 
 What is said here goes before what the settings say.
@@ -20,8 +21,8 @@ pub(crate) struct ServeArgs {
     /// The settings: limits, tokens, bounds
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Where counts are kept [default: memory:]
-    #[arg(long, value_name = "URL", value_parser = store_url)]
+    /// Where counts are kept [default: disk:./tidegate-data]
+    #[arg(long, value_name = "URL", value_parser = text::parse_store)]
     pub(crate) store: Option<StoreUrl>,
     /// Where to listen for HTTP; off for nowhere [default: 127.0.0.1:7700]
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
@@ -39,13 +40,6 @@ pub(crate) struct ServeArgs {
     pub(crate) logging: LogArgs,
 }
 
-/// Where counts are kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StoreUrl {
-    /// In this process, and gone with it.
-    Memory,
-}
-
 fn address(written: &str) -> Result<Listen, String> {
     if written == "off" {
         return Ok(Listen::Off);
@@ -57,14 +51,6 @@ fn workers(written: &str) -> Result<NonZeroUsize, String> {
     let number = written.parse::<u64>().ok().filter(|number| (1..=MOST_WORKERS).contains(number));
     let number = number.and_then(|number| NonZeroUsize::new(usize::try_from(number).ok()?));
     number.ok_or_else(|| format!("must be a whole number from 1 to {MOST_WORKERS}"))
-}
-
-fn store_url(written: &str) -> Result<StoreUrl, String> {
-    // The same names as in settings files, all of which are this one so far.
-    let is_known = STORE_URLS.contains(&written);
-    is_known
-        .then_some(StoreUrl::Memory)
-        .ok_or_else(|| "must be memory:, the only store there is so far".to_owned())
 }
 
 #[cfg(test)]
@@ -89,11 +75,5 @@ mod tests {
         for wrong in ["0", "-1", "1025", "99999999999", "1.5", ""] {
             assert!(workers(wrong).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn there_is_one_store() {
-        assert_eq!(store_url("memory:"), Ok(StoreUrl::Memory));
-        assert!(store_url("disk:./data").is_err());
     }
 }

@@ -198,6 +198,7 @@ impl From<PutError> for Problem {
             PutError::Exists => Problem::new(Code::LimitExists, error),
             PutError::Unknown => Problem::new(Code::UnknownLimit, error),
             PutError::Stale { .. } => Problem::new(Code::StaleEtag, error),
+            PutError::Unavailable(unavailable) => unavailable.into(),
             PutError::Invalid(flaws) => {
                 Problem::of_fields(Code::InvalidLimit, flaws.into_iter().map(FieldError::from).collect())
             }

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::auth::Role;
-use super::server::{LEAST_MEMORY, MOST_CONNECTIONS, MOST_WORKERS, STORE_URLS};
+use super::server::{LEAST_MEMORY, MOST_CONNECTIONS, MOST_WORKERS};
 use tidegate_core::amount::LARGEST_LIMIT;
 use tidegate_core::{Charge, Durability, Fleet, Mode, OnOutage, Per, Precision, Unit, WeekStart};
 
@@ -46,6 +46,8 @@ pub(super) enum Shape {
     Size { least: u64 },
     /// An address with its port, or `off`.
     Listen,
+    /// The name of a store.
+    Store,
     /// RFC 3339 with an offset.
     Instant,
     /// An IANA time zone.
@@ -160,7 +162,12 @@ pub(super) static SERVER: Table = Table {
 pub(super) static STORE: Table = Table {
     what: "the store",
     fields: &[
-        field("url", Shape::Word(store_urls), Need::Optional, "Which store."),
+        field(
+            "url",
+            Shape::Store,
+            Need::Optional,
+            "Where counts are kept, memory: or disk:DIR; by default disk:./tidegate-data.",
+        ),
         field(
             "memory",
             Shape::Size { least: LEAST_MEMORY },
@@ -308,10 +315,6 @@ pub(super) static OVERRIDE: Table = Table {
 pub(super) fn policies() -> Vec<&'static str> {
     let calendar = Unit::ALL.iter().map(|unit| unit.word());
     std::iter::once("total").chain(calendar).chain(["interval", "sliding", "bucket", "concurrency"]).collect()
-}
-
-fn store_urls() -> Vec<&'static str> {
-    STORE_URLS.to_vec()
 }
 
 fn roles() -> Vec<&'static str> {

@@ -20,8 +20,8 @@ use super::server::{LONGEST_TIMEOUT, Listen};
 use super::source::Place;
 use super::tree::{Entry, Kind, Node};
 use crate::text::{
-    did_you_mean, folded, nearest, parse_address, parse_capacity, parse_duration, parse_instant, parse_size,
-    parse_whole, quoted, shortened, shown_duration, shown_size,
+    StoreUrl, did_you_mean, folded, nearest, parse_address, parse_capacity, parse_duration, parse_instant,
+    parse_size, parse_store, parse_whole, quoted, shortened, shown_duration, shown_size,
 };
 
 /// The fields of a mapping.
@@ -49,6 +49,7 @@ enum Value {
     Duration(Duration),
     Size(u64),
     Listen(Listen),
+    Store(StoreUrl),
     Instant(Duration),
     Zone(Zone),
     List(Vec<Record>),
@@ -77,6 +78,7 @@ impl Record {
         duration: Duration(Duration),
         size: Size(u64),
         listen: Listen(Listen),
+        store: Store(StoreUrl),
         instant: Instant(Duration),
         zone: Zone(Zone),
         list: List(Vec<Record>),
@@ -270,6 +272,7 @@ fn read_scalar(
         Shape::Listen => parse_address(text)
             .map(|address| Value::Listen(Listen::At(address)))
             .map_err(|why| format!("{why}; or write off to close the door")),
+        Shape::Store => parse_store(text).map(Value::Store),
         Shape::Instant => parse_instant(text).map(Value::Instant),
         Shape::Zone => Zone::named(text).map(Value::Zone).ok_or_else(|| {
             help = zone_meant(text);
@@ -369,6 +372,7 @@ fn allowed(field: &Field) -> String {
         Shape::Duration | Shape::Timeout { .. } => "a duration such as 500ms, 15s, 10m, 24h or 7d".to_owned(),
         Shape::Size { .. } => "a size such as 64MiB or 1GiB".to_owned(),
         Shape::Listen => "an address such as 127.0.0.1:7700, or off".to_owned(),
+        Shape::Store => "a store such as memory: or disk:./tidegate-data".to_owned(),
         Shape::Instant => "an instant such as 2026-01-20T00:00:00+08:00".to_owned(),
         Shape::Zone => "an IANA time zone such as UTC or Asia/Shanghai".to_owned(),
         Shape::Sha256 => "64 hexadecimal digits, the SHA-256 of a token".to_owned(),

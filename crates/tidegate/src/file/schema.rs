@@ -101,6 +101,7 @@ fn shape(shape: &Shape) -> Value {
             "type": "string",
             "pattern": "^(off|[0-9]{1,3}(\\.[0-9]{1,3}){3}:[0-9]{1,5}|\\[[0-9A-Fa-f:.]+(%[0-9]+)?\\]:[0-9]{1,5})$",
         }),
+        Shape::Store => json!({"type": "string", "pattern": "^(memory:?|disk:.+)$"}),
         Shape::Instant => json!({
             "type": "string",
             "format": "date-time",

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::record::Record;
+use crate::text::StoreUrl;
 
 /// The most threads a server may be told to have.
 pub const MOST_WORKERS: u64 = 1024;
@@ -14,8 +15,6 @@ pub const MOST_WORKERS: u64 = 1024;
 pub const MOST_CONNECTIONS: u64 = 10_000_000;
 /// The longest a server may be told to wait for anything.
 pub const LONGEST_TIMEOUT: Duration = Duration::from_secs(86_400);
-/// The stores that can be named. A colon at the end needs quotes in YAML, so that it may be left out.
-pub const STORE_URLS: [&str; 2] = ["memory:", "memory"];
 /// The least memory a store can be given.
 pub const LEAST_MEMORY: u64 = 1 << 20;
 
@@ -52,8 +51,8 @@ pub struct ServerSpec {
 /// The section `store`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoreSpec {
-    /// Which store, with its colon: `memory:`.
-    pub url: Option<String>,
+    /// Which store.
+    pub url: Option<StoreUrl>,
     /// The most bytes that rows may take in memory, at least [`LEAST_MEMORY`].
     pub memory: Option<u64>,
 }
@@ -75,10 +74,6 @@ impl ServerSpec {
 
 impl StoreSpec {
     pub(super) fn read(mut store: Record) -> StoreSpec {
-        StoreSpec { url: store.word("url").map(as_url), memory: store.size("memory") }
+        StoreSpec { url: store.store("url"), memory: store.size("memory") }
     }
-}
-
-fn as_url(word: &str) -> String {
-    if word.contains(':') { word.to_owned() } else { format!("{word}:") }
 }
