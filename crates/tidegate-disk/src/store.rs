@@ -162,6 +162,11 @@ impl DiskStore {
         self.inner.log.bytes_since_snapshot()
     }
 
+    /// The place up to which the log is durable.
+    pub fn durable(&self) -> Lsn {
+        self.inner.log.durable()
+    }
+
     /// Waits until everything that was said so far is durable. For those who have no task to wait in.
     pub fn wait_durable(&self, lsn: Lsn) -> Result<(), Unavailable> {
         self.inner.log.wait_durable(lsn)
