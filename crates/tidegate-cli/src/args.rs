@@ -56,7 +56,7 @@ pub(crate) enum Command {
     /// Correct what was taken with --hold to what it has truly cost
     Settle(SettleArgs),
     /// Put load on a server, and check that it sells nothing twice
-    Bench(BenchArgs),
+    Bench(Box<BenchArgs>),
     /// Make tokens for a server that asks for them
     Token(TokenArgs),
     /// Print what a shell needs to complete these commands

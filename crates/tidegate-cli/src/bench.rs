@@ -139,7 +139,7 @@ fn publish(args: &BenchArgs, report: &Report) -> Result<(), Failure> {
 }
 
 /// The text, and the JSON where it was asked for. Standard output belongs to one of them.
-fn publish_text(json: Option<&Path>, text: &str, value: &serde_json::Value) -> Result<(), Failure> {
+fn publish_text(json: Option<&Path>, text: &str, value: &str) -> Result<(), Failure> {
     match json {
         Some(path) if path == Path::new("-") => {
             say(text);

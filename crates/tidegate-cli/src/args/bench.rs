@@ -20,8 +20,8 @@ const MOST_KEYS: u32 = 10_000_000;
 const DEEPEST_PIPELINE: usize = 1024;
 /// The largest capacity that is set up.
 const LARGEST_CAPACITY: u64 = 1_000_000_000_000;
-/// The most kills.
-const MOST_KILLS: u32 = 100_000;
+/// The most kills: each life has a share of what is sold, and the shares must not become nothing.
+const MOST_KILLS: u32 = 1000;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -33,13 +33,14 @@ const MOST_KILLS: u32 = 100_000;
 Exit codes: 0 all is well, 1 failures or something was sold above its limit, 2 bad input, 4 unreachable")]
 pub(crate) struct BenchArgs {
     #[arg(long, value_name = "URL", value_parser = Target::parse)]
-    #[arg(help = "Where the server is, http:// or redis:// [default: $TIDEGATE_SERVER, else http://127.0.0.1:7700]")]
+    #[arg(
+        help = "Where the server is, http:// or redis:// [default: $TIDEGATE_SERVER, else http://127.0.0.1:7700]"
+    )]
     pub(crate) server: Option<Target>,
     /// Where limits are made if the load goes over redis:// [default: port 7700 of the same host]
     #[arg(long, value_name = "URL", value_parser = Url::parse)]
     pub(crate) http: Option<Url>,
-    /// A file with the token [default: $TIDEGATE_TOKEN]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help = "A file with the token [default: $TIDEGATE_TOKEN]")]
     pub(crate) token_file: Option<PathBuf>,
     /// How long an answer may take
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = some_time)]

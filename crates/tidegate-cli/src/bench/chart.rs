@@ -18,12 +18,12 @@ use super::target::Door;
 
 /// The whole picture.
 const WIDTH: u32 = 900;
-const HEIGHT: u32 = 420;
+const HEIGHT: u32 = 430;
 /// The ground of the curves.
 const LEFT: u32 = 76;
 const RIGHT: u32 = 588;
-const TOP: u32 = 104;
-const BOTTOM: u32 = 350;
+const TOP: u32 = 116;
+const BOTTOM: u32 = 362;
 /// Between the ground's edge and the first and last points.
 const MARGIN: u32 = 24;
 /// Lines above zero, on both axes.
@@ -110,7 +110,11 @@ fn place(levels: &[&Level], level: &Level) -> u32 {
     let (first, last) = (number(first), number(last));
     let width = f64::from(RIGHT - LEFT - 2 * MARGIN);
     let part = if last > first { (number(level) / first).ln() / (last / first).ln() } else { 0.5 };
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of the width of a picture")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a part of the width of a picture"
+    )]
     let offset = (part * width).round() as u32;
     LEFT + MARGIN + offset
 }
@@ -148,9 +152,13 @@ fn decimal(number: u64, parts: u64) -> String {
 struct Canvas(String);
 
 impl Canvas {
+    fn put(&mut self, element: &str) {
+        self.0.push_str(element);
+    }
+
     fn open(&mut self, title: &str) {
         let title = escaped(title);
-        self.0.push_str(&format!(
+        self.put(&format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" \
              height=\"{HEIGHT}\" role=\"img\">\n<title>{title}</title>\n<style>{STYLE}</style>\n\
              <rect class=\"ground\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n"
@@ -159,19 +167,17 @@ impl Canvas {
 
     fn text(&mut self, x: u32, y: u32, class: &str, anchor: &str, text: &str) {
         let text = escaped(text);
-        self.0.push_str(&format!(
+        self.put(&format!(
             "<text x=\"{x}\" y=\"{y}\" class=\"{class}\" text-anchor=\"{anchor}\">{text}</text>\n"
         ));
     }
 
     fn line(&mut self, class: &str, [x1, y1, x2, y2]: [u32; 4]) {
-        self.0.push_str(&format!(
-            "<line class=\"{class}\" x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\"/>\n"
-        ));
+        self.put(&format!("<line class=\"{class}\" x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\"/>\n"));
     }
 
     fn bar(&mut self, class: &str, [x, y, width, height]: [u32; 4]) {
-        self.0.push_str(&format!(
+        self.put(&format!(
             "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" rx=\"2\"/>\n"
         ));
     }
@@ -204,10 +210,10 @@ impl Canvas {
 
     fn curve(&mut self, class: &str, points: &[(u32, u32)], title: impl Fn(usize) -> String) {
         let path: Vec<_> = points.iter().map(|(x, y)| format!("{x},{y}")).collect();
-        self.0.push_str(&format!("<polyline class=\"line {class}\" points=\"{}\"/>\n", path.join(" ")));
+        self.put(&format!("<polyline class=\"line {class}\" points=\"{}\"/>\n", path.join(" ")));
         for (index, (x, y)) in points.iter().enumerate() {
             let title = escaped(&title(index));
-            self.0.push_str(&format!(
+            self.put(&format!(
                 "<circle class=\"point {class}-ink\" cx=\"{x}\" cy=\"{y}\" r=\"5\"><title>{title}</title></circle>\n"
             ));
         }
@@ -256,12 +262,19 @@ mod tests {
         let begin = format!("<polyline class=\"line {class}\" points=\"");
         let line = picture.lines().find_map(|line| line.strip_prefix(&begin)).expect("a curve");
         let pairs = line.trim_end_matches("\"/>").split(' ');
-        pairs.map(|pair| pair.split_once(',').expect("two")).map(|(x, y)| (x.parse().unwrap(), y.parse().unwrap())).collect()
+        pairs
+            .map(|pair| pair.split_once(',').expect("two"))
+            .map(|(x, y)| (x.parse().unwrap(), y.parse().unwrap()))
+            .collect()
     }
 
     #[test]
     fn curves_rise_with_what_they_show_and_stay_on_their_ground() {
-        let levels = vec![level(64, 80_000, 10_000, 900_000), level(1, 10_000, 10_000, 100_000), level(8, 40_000, 9_000, 300_000)];
+        let levels = vec![
+            level(64, 80_000, 10_000, 900_000),
+            level(1, 10_000, 10_000, 100_000),
+            level(8, 40_000, 9_000, 300_000),
+        ];
         let picture = draw(&report(levels));
         for class in ["rate", "slow"] {
             let points = points(&picture, class);

@@ -22,13 +22,13 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinSet, LocalSet};
 
 use super::line::{Line, Place};
+use super::nanoseconds;
 use super::plan::Plan;
 use super::random::Sequence;
 use super::stop::Stop;
 use super::tally::Tally;
 use super::watch::now;
 use super::wire::Ask;
-use super::nanoseconds;
 use crate::Failure;
 
 /// How long somebody waits who could not be connected.
@@ -98,7 +98,8 @@ impl Crew {
             let spawned = std::thread::Builder::new()
                 .name(format!("bench-{thread}"))
                 .spawn(move || asker.serve(share, &orders, &tell));
-            crew.threads.push(spawned.map_err(|error| Failure::Failed(format!("cannot start a thread: {error}")))?);
+            crew.threads
+                .push(spawned.map_err(|error| Failure::Failed(format!("cannot start a thread: {error}")))?);
             crew.orders.push(order);
         }
         drop(tell);
@@ -142,7 +143,9 @@ impl Crew {
             match self.done.recv_timeout(GLANCE) {
                 Ok(done) => return done,
                 Err(RecvTimeoutError::Timeout) => look(self.answered.load(Ordering::Relaxed)),
-                Err(RecvTimeoutError::Disconnected) => return Err("a thread of the tool has ended".to_owned()),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err("a thread of the tool has ended".to_owned());
+                }
             }
         }
     }
@@ -218,7 +221,12 @@ impl Asker {
             let mut loops = JoinSet::new();
             for (number, line) in lines.drain(..).enumerate() {
                 let seed = Sequence::from(((number as u64) << 32) | self.seed);
-                let closed = Loop { asker: Rc::clone(self), order: Rc::clone(&order), tally: Rc::clone(&tally), until };
+                let closed = Loop {
+                    asker: Rc::clone(self),
+                    order: Rc::clone(&order),
+                    tally: Rc::clone(&tally),
+                    until,
+                };
                 loops.spawn_local(closed.run(line, seed));
             }
             let mut kept = Vec::new();

@@ -31,7 +31,8 @@ impl Place {
     /// Finds out where it is.
     pub(super) fn find(target: &Target, token: Option<&str>, patience: Duration) -> Result<Place, Failure> {
         let unknown = |why: String| Failure::Unreachable(format!("cannot reach {target}: {why}"));
-        let found = (&*target.host, target.port).to_socket_addrs().map_err(|error| unknown(error.to_string()))?;
+        let found =
+            (&*target.host, target.port).to_socket_addrs().map_err(|error| unknown(error.to_string()))?;
         let addresses: Vec<_> = found.collect();
         if addresses.is_empty() {
             return Err(unknown("nobody knows this host".to_owned()));
@@ -76,7 +77,8 @@ pub(super) struct Line {
 impl Line {
     /// Connects, and shows the token where that is done first.
     pub(super) async fn open(place: &Place) -> Result<Line, String> {
-        let connecting = timeout(place.patience.min(LONGEST_CONNECTING), TcpStream::connect(&place.addresses[..]));
+        let connecting =
+            timeout(place.patience.min(LONGEST_CONNECTING), TcpStream::connect(&place.addresses[..]));
         let stream = connecting.await.map_err(|_| "no connection in time".to_owned())?;
         let stream = stream.map_err(|error| error.to_string())?;
         stream.set_nodelay(true).map_err(|error| error.to_string())?;

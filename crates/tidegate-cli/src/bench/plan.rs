@@ -42,8 +42,9 @@ impl Plan {
     pub(super) fn of(args: &BenchArgs) -> Result<Plan, Failure> {
         let target = match (&args.server, environment("TIDEGATE_SERVER")?) {
             (Some(target), _) => target.clone(),
-            (None, Some(written)) => Target::parse(&written)
-                .map_err(|why| Failure::BadInput(format!("TIDEGATE_SERVER {why}")))?,
+            (None, Some(written)) => {
+                Target::parse(&written).map_err(|why| Failure::BadInput(format!("TIDEGATE_SERVER {why}")))?
+            }
             (None, None) => Target::parse(DEFAULT_SERVER).map_err(Failure::Failed)?,
         };
         if args.pipeline > 1 && target.door == Door::Http {

@@ -100,6 +100,9 @@ mod tests {
         let half = line(Duration::from_secs(5), Duration::from_secs(10), 16, "measuring", now);
         assert_eq!(half, "████████████░░░░░░░░░░░░ 16 connections, measuring: 1,500/s, 5s left");
         let late = line(Duration::from_secs(50), Duration::from_secs(10), 1, "measuring", now);
-        assert!(late.starts_with(&"█".repeat(WIDTH)) && late.ends_with("1 connection, measuring: 1,500/s, 0s left"));
+        assert!(
+            late.starts_with(&"█".repeat(WIDTH))
+                && late.ends_with("1 connection, measuring: 1,500/s, 0s left")
+        );
     }
 }

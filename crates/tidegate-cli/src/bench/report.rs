@@ -1,12 +1,13 @@
 //! What is told at the end: a table for people, an object for programs. The object's fields are documented in
 //! `docs/bench.md`, and only ever added to.
 
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::value::RawValue;
 
 use super::milliseconds;
 use super::number::{basis_points, grouped};
 use super::plan::{Plan, Quota};
-use super::tally::Tally;
+use super::tally::{Reasons, Tally};
 use super::target::Door;
 use super::verdict::{Findings, Verdict};
 use crate::remote::table;
@@ -71,19 +72,19 @@ impl Level {
         ]
     }
 
-    fn json(&self) -> Value {
-        json!({
-            "concurrency": self.concurrency,
-            "decisions_per_second": self.rate,
-            "success_percent": hundredths(self.success),
-            "allowed": self.granted,
-            "refused": self.refused,
-            "failed": self.failed,
-            "latency_ns": {"p50": self.p50, "p99": self.p99, "p999": self.p999, "max": self.longest},
-            "limit": {"total": self.quota.total, "per_key": self.quota.per_key},
-            "server_counted": self.server_counted,
-            "over_admissions": self.found.over_admissions,
-        })
+    fn told(&self) -> LevelTold {
+        LevelTold {
+            concurrency: self.concurrency,
+            decisions_per_second: self.rate,
+            success_percent: hundredths(self.success),
+            allowed: self.granted,
+            refused: self.refused,
+            failed: self.failed,
+            latency_ns: LatencyTold { p50: self.p50, p99: self.p99, p999: self.p999, max: self.longest },
+            limit: LimitTold { total: self.quota.total, per_key: self.quota.per_key },
+            server_counted: self.server_counted,
+            over_admissions: self.found.over_admissions,
+        }
     }
 }
 
@@ -118,43 +119,103 @@ impl Report {
 
     /// For people.
     pub(super) fn text(&self) -> String {
-        let heads = [
-            " CONCURRENCY",
-            " DECISIONS/S",
-            " SUCCESS",
-            " ALLOWED",
-            " REFUSED",
-            " P50",
-            " P99",
-            " P99.9",
-        ];
+        let heads =
+            [" CONCURRENCY", " DECISIONS/S", " SUCCESS", " ALLOWED", " REFUSED", " P50", " P99", " P99.9"];
         let rows: Vec<_> = self.levels.iter().map(Level::row).collect();
         format!("{}\n{}", table::lines(heads, &rows), self.verdict.text())
     }
 
     /// For programs.
-    pub(super) fn json(&self) -> Value {
+    pub(super) fn json(&self) -> String {
         let Verdict { decisions, failures, found, reasons, .. } = &self.verdict;
-        let reasons: Vec<_> =
-            reasons.sorted().into_iter().map(|(reason, count)| json!({"reason": reason, "count": count})).collect();
-        json!({
-            "server": self.server,
-            "door": self.door.word(),
-            "pipeline": self.pipeline,
-            "keys": self.keys,
-            "duration_ms": self.duration_ms,
-            "warm_up_ms": self.warm_up_ms,
-            "levels": self.levels.iter().map(Level::json).collect::<Vec<_>>(),
-            "verdict": {
-                "clean": self.verdict.is_clean(),
-                "decisions": decisions,
-                "failures": failures,
-                "over_admissions": found.over_admissions,
-                "forgotten": found.forgotten,
-                "invented": found.invented,
-                "reasons": reasons,
+        json(&Told {
+            server: &self.server,
+            door: self.door.word(),
+            pipeline: self.pipeline,
+            keys: self.keys,
+            duration_ms: self.duration_ms,
+            warm_up_ms: self.warm_up_ms,
+            levels: self.levels.iter().map(Level::told).collect(),
+            verdict: VerdictTold {
+                clean: self.verdict.is_clean(),
+                decisions: *decisions,
+                failures: *failures,
+                over_admissions: found.over_admissions,
+                forgotten: found.forgotten,
+                invented: found.invented,
+                reasons: ReasonTold::all(reasons),
             },
         })
+    }
+}
+
+/// A report as JSON. What it is made of is numbers and text, so there is nothing that could not be written.
+pub(super) fn json(told: &impl Serialize) -> String {
+    serde_json::to_string(told).unwrap_or_default()
+}
+
+#[derive(Debug, Serialize)]
+struct Told<'a> {
+    server: &'a str,
+    door: &'static str,
+    pipeline: usize,
+    keys: u32,
+    duration_ms: u64,
+    warm_up_ms: u64,
+    levels: Vec<LevelTold>,
+    verdict: VerdictTold<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct LevelTold {
+    concurrency: usize,
+    decisions_per_second: u64,
+    success_percent: Box<RawValue>,
+    allowed: u64,
+    refused: u64,
+    failed: u64,
+    latency_ns: LatencyTold,
+    limit: LimitTold,
+    server_counted: Option<u64>,
+    over_admissions: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct LatencyTold {
+    p50: u64,
+    p99: u64,
+    p999: u64,
+    max: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct LimitTold {
+    total: u64,
+    per_key: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct VerdictTold<'a> {
+    clean: bool,
+    decisions: u64,
+    failures: u64,
+    over_admissions: u64,
+    forgotten: u64,
+    invented: u64,
+    reasons: Vec<ReasonTold<'a>>,
+}
+
+/// Why something failed, and how often.
+#[derive(Debug, Serialize)]
+pub(super) struct ReasonTold<'a> {
+    reason: &'a str,
+    count: u64,
+}
+
+impl<'a> ReasonTold<'a> {
+    /// All of them, the most frequent first.
+    pub(super) fn all(reasons: &'a Reasons) -> Vec<ReasonTold<'a>> {
+        reasons.sorted().into_iter().map(|(reason, count)| ReasonTold { reason, count }).collect()
     }
 }
 
@@ -164,8 +225,8 @@ pub(super) fn percent(success: u64) -> String {
 }
 
 /// `99.98`, exactly as it is written.
-fn hundredths(number: u64) -> Value {
-    serde_json::from_str(&format!("{}.{:02}", number / 100, number % 100)).unwrap_or_default()
+fn hundredths(number: u64) -> Box<RawValue> {
+    RawValue::from_string(format!("{}.{:02}", number / 100, number % 100)).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -223,8 +284,15 @@ The server has counted what it granted.
     #[test]
     fn the_object_is_for_programs() {
         let told = report(vec![level(4, 1000, 9_999, 240_000)]).json();
-        assert_eq!(told["levels"][0]["success_percent"].to_string(), "99.99");
-        assert_eq!(told["levels"][0]["latency_ns"]["p999"], 480_000);
-        assert_eq!(told["verdict"]["clean"], true);
+        assert_eq!(
+            told,
+            "{\"server\":\"http://127.0.0.1:7700\",\"door\":\"http\",\"pipeline\":1,\"keys\":10000,\
+             \"duration_ms\":5000,\"warm_up_ms\":500,\"levels\":[{\"concurrency\":4,\"decisions_per_second\":1000,\
+             \"success_percent\":99.99,\"allowed\":500,\"refused\":500,\"failed\":0,\
+             \"latency_ns\":{\"p50\":80000,\"p99\":240000,\"p999\":480000,\"max\":960000},\
+             \"limit\":{\"total\":500,\"per_key\":1},\"server_counted\":500,\"over_admissions\":0}],\
+             \"verdict\":{\"clean\":true,\"decisions\":7,\"failures\":0,\"over_admissions\":0,\"forgotten\":0,\
+             \"invented\":0,\"reasons\":[]}}"
+        );
     }
 }

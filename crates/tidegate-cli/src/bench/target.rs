@@ -72,7 +72,9 @@ impl Target {
     pub(super) fn http(&self) -> Result<Url, String> {
         match self.door {
             Door::Http => Url::parse(&self.text),
-            Door::Resp if self.host.contains(':') => Url::parse(&format!("http://[{}]:{HTTP_PORT}", self.host)),
+            Door::Resp if self.host.contains(':') => {
+                Url::parse(&format!("http://[{}]:{HTTP_PORT}", self.host))
+            }
             Door::Resp => Url::parse(&format!("http://{}:{HTTP_PORT}", self.host)),
         }
     }
@@ -87,7 +89,8 @@ impl fmt::Display for Target {
 fn host_and_port(authority: &str, usual: u16) -> Result<(String, u16), String> {
     let (host, port) = match authority.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => {
-            let port = port.parse().map_err(|_| format!("must have a port from 0 to 65535, found '{port}'"))?;
+            let port =
+                port.parse().map_err(|_| format!("must have a port from 0 to 65535, found '{port}'"))?;
             (host, port)
         }
         _ => (authority, usual),

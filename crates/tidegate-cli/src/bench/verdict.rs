@@ -78,28 +78,27 @@ impl Verdict {
             let above = counted(over_admissions, "grant", "grants");
             format!("{above} ABOVE THE LIMIT: more was sold than there was")
         };
-        let mut text = format!("{failures} in {decisions}; {sold}.\n");
+        let mut lines = vec![format!("{failures} in {decisions}; {sold}.")];
         let reasons = self.reasons.sorted();
-        for (why, count) in reasons.iter().take(SHOWN_REASONS) {
-            text.push_str(&format!("  {} x {why}\n", grouped(*count)));
-        }
+        let shown = reasons.iter().take(SHOWN_REASONS);
+        lines.extend(shown.map(|(why, count)| format!("  {} x {why}", grouped(*count))));
         if reasons.len() > SHOWN_REASONS {
-            text.push_str("  and for other reasons\n");
+            lines.push("  and for other reasons".to_owned());
         }
         if forgotten > 0 {
             let grants = counted(forgotten, "grant", "grants");
-            text.push_str(&format!("The server has not counted {grants} that it made.\n"));
+            lines.push(format!("The server has not counted {grants} that it made."));
         }
         if invented > 0 {
             let extra = counted(invented, "unit", "units");
-            text.push_str(&format!("The server has counted {extra} that it granted nobody.\n"));
+            lines.push(format!("The server has counted {extra} that it granted nobody."));
         }
         if self.uncompared > 0 {
-            text.push_str("What the server has counted could not be read, and was not compared.\n");
+            lines.push("What the server has counted could not be read, and was not compared.".to_owned());
         } else if forgotten == 0 && invented == 0 {
-            text.push_str("The server has counted what it granted.\n");
+            lines.push("The server has counted what it granted.".to_owned());
         }
-        text
+        lines.join("\n") + "\n"
     }
 
     /// The verdict as an end of the command.

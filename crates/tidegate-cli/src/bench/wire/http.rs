@@ -60,7 +60,8 @@ pub(super) fn hear(bytes: &[u8]) -> Result<Option<(usize, Reply)>, String> {
     };
     let Some(body) = bytes.get(begin..begin + length) else { return Ok(None) };
     let status = head.code.unwrap_or_default();
-    let reply = if status == 200 { decision(body) } else { Err(format!("status {status}: {}", quoted(body))) };
+    let reply =
+        if status == 200 { decision(body) } else { Err(format!("status {status}: {}", quoted(body))) };
     Ok(Some((begin + length, reply)))
 }
 
@@ -129,7 +130,9 @@ mod tests {
             assert_eq!(length, answer.len());
             assert!(reply.as_ref().is_err_and(|told| told.contains(why)), "{reply:?}");
         }
-        for nonsense in [&b"-ERR\r\n"[..], b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n"] {
+        for nonsense in
+            [&b"-ERR\r\n"[..], b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n"]
+        {
             assert!(hear(nonsense).is_err(), "{}", quoted(nonsense));
         }
     }

@@ -59,7 +59,8 @@ pub(in crate::bench) fn value(bytes: &[u8]) -> Result<Option<(Value<'_>, usize)>
     let nonsense = || format!("not RESP: {}", quoted(bytes));
     let line = bytes[..end].strip_suffix(b"\r").ok_or_else(nonsense)?;
     let (kind, rest) = line.split_first().ok_or_else(nonsense)?;
-    let number = || std::str::from_utf8(rest).ok().and_then(|text| text.parse::<i64>().ok()).ok_or_else(nonsense);
+    let number =
+        || std::str::from_utf8(rest).ok().and_then(|text| text.parse::<i64>().ok()).ok_or_else(nonsense);
     let begin = end + 1;
     match kind {
         b':' => Ok(Some((Value::Number(number()?), begin))),
@@ -75,7 +76,8 @@ pub(in crate::bench) fn value(bytes: &[u8]) -> Result<Option<(Value<'_>, usize)>
             Ok(bytes.get(begin..whole).map(|text| (Value::Text(&text[..length]), whole)))
         }
         b'*' => {
-            let count = usize::try_from(number()?).ok().filter(|count| *count <= FIELDS).ok_or_else(nonsense)?;
+            let count =
+                usize::try_from(number()?).ok().filter(|count| *count <= FIELDS).ok_or_else(nonsense)?;
             let (mut values, mut at) = (Vec::with_capacity(count), begin);
             for _ in 0..count {
                 let Some((each, length)) = value(&bytes[at..])? else { return Ok(None) };
@@ -124,7 +126,8 @@ mod tests {
         for odd in [&b":1\r\n"[..], b"+OK\r\n", b"*1\r\n:1\r\n", b"$-1\r\n"] {
             assert!(matches!(hear(odd), Ok(Some((_, Err(_))))), "{}", quoted(odd));
         }
-        for nonsense in [&b"HTTP/1.1 400\r\n"[..], b"\n", b"\r\n", b":x\r\n", b"*9999999\r\n", b"*7\r\n?\r\n"] {
+        for nonsense in [&b"HTTP/1.1 400\r\n"[..], b"\n", b"\r\n", b":x\r\n", b"*9999999\r\n", b"*7\r\n?\r\n"]
+        {
             assert!(hear(nonsense).is_err(), "{}", quoted(nonsense));
         }
     }
