@@ -127,7 +127,7 @@ fn short(number: u64) -> String {
         1_000_000..1_000_000_000 => (1_000_000, "M"),
         _ => (1_000_000_000, "G"),
     };
-    decimal(number * 10 / whole, 10) + unit
+    decimal(number / (whole / 10), 10) + unit
 }
 
 /// A time on an axis, from microseconds.

@@ -127,11 +127,8 @@ mod tests {
         let (mut one, mut other, mut both) = Default::default();
         for value in 0..10_000_u64 {
             let value = value * value;
-            if value % 3 == 0 {
-                Latencies::record(&mut one, value)
-            } else {
-                Latencies::record(&mut other, value)
-            };
+            let part = if value % 3 == 0 { &mut one } else { &mut other };
+            Latencies::record(part, value);
             Latencies::record(&mut both, value);
         }
         one.merge(&other);

@@ -84,7 +84,7 @@ fn line(passed: Duration, whole: Duration, connections: usize, doing: &str, now:
     let full = usize::try_from(passed.as_nanos() * WIDTH as u128 / whole.as_nanos()).unwrap_or(WIDTH);
     let bar = format!("{}{}", "█".repeat(full), "░".repeat(WIDTH - full));
     let rate = u128::from(now.answered) * 1_000_000_000 / now.passed.as_nanos().max(1);
-    let left = (whole - passed).as_secs_f64().ceil();
+    let left = whole.saturating_sub(passed).as_secs_f64().ceil();
     let connections = counted(connections as u64, "connection", "connections");
     let rate = grouped(u64::try_from(rate).unwrap_or(u64::MAX));
     format!("{bar} {connections}, {doing}: {rate}/s, {left}s left")
