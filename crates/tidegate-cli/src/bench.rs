@@ -67,7 +67,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let Bench { report, progress, .. } = bench;
     drop(progress);
     // What was measured before something went wrong is worth knowing.
-    if report.verdict.decisions > 0 {
+    if report.verdict.decisions > 0 || report.verdict.failures > 0 {
         publish(args, &report)?;
     }
     match measured {
@@ -93,6 +93,7 @@ struct Bench {
 impl Bench {
     /// All levels, one after another.
     fn measure(&mut self) -> Result<(), Failure> {
+        self.control.greet()?;
         for concurrency in self.plan.levels.clone() {
             let crew = Crew::hire(&self.place, concurrency, &self.plan, &self.stop)?;
             let rate = self.shift(&crew, Phase::WarmUp, self.plan.warm_up_quota())?;

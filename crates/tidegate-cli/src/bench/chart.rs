@@ -32,6 +32,9 @@ const LINES: u32 = 5;
 const BARS_LEFT: u32 = 712;
 const BARS_RIGHT: u32 = 812;
 const TALLEST_BAR: u32 = 18;
+/// What numbers need so that they do not touch each other.
+const WIDEST_NUMBER: u32 = 42;
+const TALLEST_NUMBER: u32 = 14;
 
 const STYLE: &str = "\
 text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;fill:#57606a}\
@@ -195,10 +198,14 @@ impl Canvas {
             self.text(LEFT - 10, y + 4, "rate-ink", "end", &short(rates.tick(line)));
             self.text(RIGHT + 10, y + 4, "slow-ink", "start", &time(times.tick(line)));
         }
+        let mut free_from = LEFT;
         for level in levels {
             let x = place(levels, level);
             self.line("axis", [x, BOTTOM, x, BOTTOM + 5]);
-            self.text(x, BOTTOM + 20, "", "middle", &grouped(level.concurrency as u64));
+            if x >= free_from {
+                self.text(x, BOTTOM + 20, "", "middle", &grouped(level.concurrency as u64));
+                free_from = x + WIDEST_NUMBER;
+            }
         }
         self.text(LEFT.midpoint(RIGHT), BOTTOM + 42, "", "middle", "connections that ask at once");
         let at = |level: &&Level, y: u32| (place(levels, level), y);
@@ -227,10 +234,14 @@ impl Canvas {
         let height = (room * 3 / 5).clamp(2, TALLEST_BAR);
         for (level, number) in levels.iter().zip(0..) {
             let middle = TOP + room.min(2 * TALLEST_BAR) * number + height / 2 + 4;
+            let is_told = number.is_multiple_of(TALLEST_NUMBER.div_ceil(room.max(1)));
             let (y, part) = (middle - height / 2, u32::try_from(level.success).unwrap_or(0).min(10_000));
-            self.text(BARS_LEFT - 10, middle + 4, "", "end", &grouped(level.concurrency as u64));
             self.bar("ill", [BARS_LEFT, y, width, height]);
             self.bar("well", [BARS_LEFT, y, width * part / 10_000, height]);
+            if !is_told {
+                continue;
+            }
+            self.text(BARS_LEFT - 10, middle + 4, "", "end", &grouped(level.concurrency as u64));
             let ink = if part == 10_000 { "" } else { "ill-ink" };
             self.text(BARS_RIGHT + 8, middle + 4, ink, "start", &percent(level.success));
         }
@@ -295,6 +306,21 @@ mod tests {
             assert_eq!(picture.matches("<circle").count(), 2 * count);
         }
         draw(&report(vec![level(1, u64::MAX / 4, 10_000, u64::MAX / 8)]));
+    }
+
+    #[test]
+    fn numbers_do_not_touch_each_other() {
+        let picture = draw(&report((1..=32).map(|number| level(number, 9, 10_000, 9)).collect()));
+        let numbers = |y: u32| {
+            let line = format!("y=\"{y}\" class=\"\" text-anchor=\"middle\"");
+            let found = picture.lines().filter(|each| each.contains(&line));
+            found
+                .map(|each| each.split('"').nth(1).expect("x").parse().expect("a number"))
+                .collect::<Vec<u32>>()
+        };
+        let below = numbers(BOTTOM + 20);
+        assert!(below.len() > 3 && below.windows(2).all(|two| two[1] - two[0] >= WIDEST_NUMBER), "{below:?}");
+        assert_eq!(picture.matches("100.00 %").count(), 16);
     }
 
     #[test]

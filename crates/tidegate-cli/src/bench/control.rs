@@ -34,6 +34,12 @@ impl Control {
         Ok(Control { server: Server::new(&server)?, token, prefix: args.prefix.clone() })
     }
 
+    /// Whether anybody is there, and lets us in: told before hundreds of connections ask the same.
+    pub(super) fn greet(&self) -> Result<(), Failure> {
+        let prefix = encoded(&self.prefix);
+        self.server.get(&format!("/v1/limits?limit=1&prefix={prefix}")).map(|_| ())
+    }
+
     /// What is shown at the other door too.
     pub(super) fn token(&self) -> Option<&str> {
         self.token.as_deref()

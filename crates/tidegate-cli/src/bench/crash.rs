@@ -67,7 +67,11 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let done = crashes.all();
     clear();
     if let Err(why) = done {
-        folder.keep();
+        if crashes.stop.is_asked() {
+            folder.remove()?;
+        } else {
+            folder.keep();
+        }
         return Err(why);
     }
     let report = CrashReport::of(&crashes, seed);

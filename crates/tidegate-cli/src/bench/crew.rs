@@ -7,7 +7,7 @@
 //!
 //! Connections stay open from the warm-up to what is measured. One that breaks is a failure for every question on it, and is
 //! opened anew; while that does not succeed, every attempt is a failure, and there is a pause between attempts. So a server
-//! that is gone costs the rest of the shift and no more.
+//! that is gone costs some seconds and no more.
 
 use std::cell::RefCell;
 use std::num::NonZeroUsize;
@@ -33,6 +33,8 @@ use crate::Failure;
 
 /// How long somebody waits who could not be connected.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Somebody who could not be connected for so long gives up until the next shift.
+const LONGEST_ABSENCE: Duration = Duration::from_secs(5);
 /// How often whoever looks is told how far it is.
 const GLANCE: Duration = Duration::from_millis(100);
 
@@ -252,11 +254,19 @@ struct Loop {
 impl Loop {
     async fn run(self, mut line: Option<Line>, mut sequence: Sequence) -> Option<Line> {
         let mut keys = Vec::with_capacity(self.asker.pipeline);
-        while now() < self.until && !self.asker.stop.is_asked() {
+        let (mut is_first, mut absent_since) = (true, None);
+        // Once at least, so that a shift says something on the slowest of machines.
+        while is_first || now() < self.until && !self.asker.stop.is_asked() {
+            is_first = false;
             let Some(open) = &mut line else {
+                let since = *absent_since.get_or_insert_with(now);
                 line = self.reopen().await;
+                if line.is_none() && now().duration_since(since) > LONGEST_ABSENCE {
+                    break;
+                }
                 continue;
             };
+            absent_since = None;
             keys.clear();
             keys.extend((0..self.asker.pipeline).map(|_| sequence.below(self.asker.keys)));
             if let Err(lost) = self.batch(open, &keys).await {

@@ -78,7 +78,8 @@ impl Verdict {
             let above = counted(over_admissions, "grant", "grants");
             format!("{above} ABOVE THE LIMIT: more was sold than there was")
         };
-        let mut lines = vec![format!("{failures} in {decisions}; {sold}.")];
+        let among = if self.failures == 0 { "in" } else { "beside" };
+        let mut lines = vec![format!("{failures} {among} {decisions}; {sold}.")];
         let reasons = self.reasons.sorted();
         let shown = reasons.iter().take(SHOWN_REASONS);
         lines.extend(shown.map(|(why, count)| format!("  {} x {why}", grouped(*count))));
@@ -184,7 +185,7 @@ mod tests {
         failing.fail("connection reset", 1200);
         failing.fail("no answer within 10ms", 1);
         let verdict = judged(&failing, Some(1));
-        let told = "1,201 failures in 4 decisions; nothing sold above its limit.\n  1,200 x connection reset\n  1 x no answer";
+        let told = "1,201 failures beside 4 decisions; nothing sold above its limit.\n  1,200 x connection reset\n  1 x no answer";
         assert!(verdict.text().starts_with(told), "{}", verdict.text());
         assert!(!verdict.is_clean());
     }

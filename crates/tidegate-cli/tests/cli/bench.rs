@@ -57,10 +57,15 @@ fn both_doors_are_measured_and_nothing_is_left_behind() {
 #[test]
 fn a_limit_is_sold_to_the_last_unit_and_no_further() {
     let serving = Serving::start();
-    // Each of 5 keys is asked thousands of times, or it is a very slow machine.
+    // As often as it takes to have asked more than there is of each key.
     let sold = |args: &[&str]| {
-        let told = told(&serving, &[&["--concurrency", "4", "--keys", "5"], args].concat());
-        (told["levels"][0]["allowed"].as_u64(), told["levels"][0]["limit"].clone())
+        loop {
+            let told = told(&serving, &[&["--concurrency", "4", "--keys", "5"], args].concat());
+            let level = &told["levels"][0];
+            if level["refused"].as_u64() > Some(100) {
+                return (level["allowed"].as_u64(), level["limit"].clone());
+            }
+        }
     };
     let limit = |total: u64, per_key: u64| serde_json::json!({"total": total, "per_key": per_key});
     assert_eq!(sold(&["--total", "7", "--per-key", "100"]), (Some(7), limit(7, 100)));
@@ -182,14 +187,15 @@ fn a_server_that_dies_is_a_failure_and_nobody_waits_for_it() {
     assert!(killed.expect("there is a shell").success());
     let output = bench.wait_with_output().expect("it ends");
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    // Before the first decision it was not reached, later it has failed.
+    // Between the warm-up and what is measured nobody asks, and it is only not there.
     match output.status.code() {
         Some(1) => {
-            assert!(err.contains("the verdict is not clean") && out.contains(" failures in "), "{out}{err}")
+            let told = out.contains("could not be read, and was not compared");
+            assert!(told && err.contains("the verdict is not clean"), "{out}{err}");
         }
-        code => assert_eq!((code, &*out), (Some(4), ""), "{err}"),
+        code => assert_eq!(code, Some(4), "{out}{err}"),
     }
-    assert!(err.contains("cannot reach "), "{err}");
+    assert!(err.contains("127.0.0.1"), "{err}");
 }
 
 #[test]

@@ -6,6 +6,8 @@ use memchr::memchr;
 
 use super::{Answer, Ask, Reply, quoted};
 
+/// The longest text: longer than any lease.
+const LONGEST_TEXT: i64 = 64 << 10;
 /// What a decision has: whether it is allowed comes first, the lease last.
 const FIELDS: usize = 7;
 
@@ -69,10 +71,9 @@ pub(in crate::bench) fn value(bytes: &[u8]) -> Result<Option<(Value<'_>, usize)>
         b'_' => Ok(Some((Value::Nothing, begin))),
         b'$' | b'*' if number()? < 0 => Ok(Some((Value::Nothing, begin))),
         b'$' => {
-            let length = usize::try_from(number()?).map_err(|_| nonsense())?;
-            let Some(whole) = begin.checked_add(length).and_then(|end| end.checked_add(2)) else {
-                return Err(nonsense());
-            };
+            let length = Some(number()?).filter(|length| *length <= LONGEST_TEXT).ok_or_else(nonsense)?;
+            let length = usize::try_from(length).map_err(|_| nonsense())?;
+            let whole = begin + length + 2;
             Ok(bytes.get(begin..whole).map(|text| (Value::Text(&text[..length]), whole)))
         }
         b'*' => {
@@ -80,6 +81,10 @@ pub(in crate::bench) fn value(bytes: &[u8]) -> Result<Option<(Value<'_>, usize)>
                 usize::try_from(number()?).ok().filter(|count| *count <= FIELDS).ok_or_else(nonsense)?;
             let (mut values, mut at) = (Vec::with_capacity(count), begin);
             for _ in 0..count {
+                // A list inside of a list is nothing that is asked for.
+                if bytes.get(at) == Some(&b'*') {
+                    return Err(nonsense());
+                }
                 let Some((each, length)) = value(&bytes[at..])? else { return Ok(None) };
                 values.push(each);
                 at += length;
@@ -126,8 +131,16 @@ mod tests {
         for odd in [&b":1\r\n"[..], b"+OK\r\n", b"*1\r\n:1\r\n", b"$-1\r\n"] {
             assert!(matches!(hear(odd), Ok(Some((_, Err(_))))), "{}", quoted(odd));
         }
-        for nonsense in [&b"HTTP/1.1 400\r\n"[..], b"\n", b"\r\n", b":x\r\n", b"*9999999\r\n", b"*7\r\n?\r\n"]
-        {
+        for nonsense in [
+            &b"HTTP/1.1 400\r\n"[..],
+            b"\n",
+            b"\r\n",
+            b":x\r\n",
+            b"*9999999\r\n",
+            b"*7\r\n?\r\n",
+            b"*1\r\n*1\r\n",
+            b"$65537\r\n",
+        ] {
             assert!(hear(nonsense).is_err(), "{}", quoted(nonsense));
         }
     }
