@@ -63,6 +63,11 @@ fn a_limit_is_sold_to_the_last_unit_and_no_further() {
             let told = told(&serving, &[&["--concurrency", "4", "--keys", "5"], args].concat());
             let level = &told["levels"][0];
             if level["refused"].as_u64() > Some(100) {
+                // Of each connection at most one answer was late, and there are twenty times 50 ms in a second.
+                let number = |name: &str| level[name].as_u64().expect("a number");
+                let decided = number("allowed") + number("refused");
+                let rate = number("decisions_per_second");
+                assert!((20 * (decided - 4)..=20 * decided).contains(&rate), "{level}");
                 return (level["allowed"].as_u64(), level["limit"].clone());
             }
         }
