@@ -1,5 +1,6 @@
 //! What can be typed. Every command shows an example under `--help`; nothing here decides anything.
 
+mod bench;
 mod remote;
 mod serve;
 mod token;
@@ -12,6 +13,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use tidegate::stream::Rate;
 use tidegate::text;
 
+pub(crate) use bench::BenchArgs;
 pub(crate) use remote::{
     AcquireArgs, AddArgs, DEFAULT_SERVER, DeleteArgs, GetArgs, LimitArgs, LimitCommand, LimitSource,
     ListArgs, PeekArgs, ReleaseArgs, RenewArgs, ResetArgs, ServerArgs, SetArgs, SettleArgs, Wanted,
@@ -53,6 +55,8 @@ pub(crate) enum Command {
     Renew(RenewArgs),
     /// Correct what was taken with --hold to what it has truly cost
     Settle(SettleArgs),
+    /// Put load on a server, and check that it sells nothing twice
+    Bench(Box<BenchArgs>),
     /// Make tokens for a server that asks for them
     Token(TokenArgs),
     /// Print what a shell needs to complete these commands

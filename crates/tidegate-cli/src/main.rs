@@ -4,6 +4,7 @@
 //! people to standard error, and the exit code says which of five things happened; see [`Failure`].
 
 mod args;
+mod bench;
 mod check;
 mod completions;
 mod decision;
@@ -85,6 +86,7 @@ fn main() -> ExitCode {
         Command::Release(args) => remote::release(&args),
         Command::Renew(args) => remote::renew(&args),
         Command::Settle(args) => remote::settle(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Token(args) => token::run(&args),
         Command::Completions(args) => completions::run(&args),
     };

@@ -17,9 +17,9 @@ mod decide;
 mod lease;
 mod limits;
 mod problem;
-mod server;
+pub(crate) mod server;
 mod source;
-mod table;
+pub(crate) mod table;
 mod told;
 pub(crate) mod url;
 

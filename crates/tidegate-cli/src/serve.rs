@@ -194,7 +194,7 @@ fn check_public(places: &Places, settings: &Settings, insecure: bool) -> Result<
 }
 
 /// How many connections the system lets this process have, after asking for as many as there are.
-fn descriptors() -> usize {
+pub(crate) fn descriptors() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };
     let current = if setrlimit(Resource::Nofile, raised).is_ok() { raised.current } else { limit.current };

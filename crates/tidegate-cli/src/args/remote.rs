@@ -270,7 +270,7 @@ fn version(written: &str) -> Result<String, String> {
     Ok(bare.to_owned())
 }
 
-fn some_time(written: &str) -> Result<Duration, String> {
+pub(super) fn some_time(written: &str) -> Result<Duration, String> {
     match text::parse_duration(written)? {
         Duration::ZERO => Err("must be at least 1ms".to_owned()),
         time => Ok(time),

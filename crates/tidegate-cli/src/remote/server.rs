@@ -28,7 +28,7 @@ const USER_AGENT: &str = concat!("tidegate/", env!("CARGO_PKG_VERSION"));
 
 /// A server that can be asked.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(crate) struct Server {
     url: Url,
     authorization: Option<HeaderValue>,
     agent: Agent,
@@ -37,16 +37,16 @@ pub(super) struct Server {
 
 /// What a server answered, if it is not a problem.
 #[derive(Debug)]
-pub(super) struct Answered {
+pub(crate) struct Answered {
     /// The body.
-    pub(super) text: String,
+    pub(crate) text: String,
     /// The version of what was answered, without quotes; empty if it has none.
-    pub(super) version: String,
+    pub(crate) version: String,
 }
 
 impl Server {
     /// The server that the arguments and the environment name.
-    pub(super) fn new(args: &ServerArgs) -> Result<Server, Failure> {
+    pub(crate) fn new(args: &ServerArgs) -> Result<Server, Failure> {
         Server::patient(args, Duration::ZERO)
     }
 
@@ -72,12 +72,12 @@ impl Server {
     }
 
     /// Gets what is at this path.
-    pub(super) fn get(&self, path: &str) -> Result<Answered, Failure> {
+    pub(crate) fn get(&self, path: &str) -> Result<Answered, Failure> {
         self.send(self.request(Method::GET, path), ())
     }
 
     /// Asks this, in JSON.
-    pub(super) fn post(&self, path: &str, body: &str) -> Result<Answered, Failure> {
+    pub(crate) fn post(&self, path: &str, body: &str) -> Result<Answered, Failure> {
         self.send(self.request(Method::POST, path).header(CONTENT_TYPE, "application/json"), body)
     }
 
@@ -88,7 +88,7 @@ impl Server {
     }
 
     /// Removes what is there, if its version is the one that is expected.
-    pub(super) fn delete(&self, path: &str, version: Option<&str>) -> Result<Answered, Failure> {
+    pub(crate) fn delete(&self, path: &str, version: Option<&str>) -> Result<Answered, Failure> {
         self.send(expecting(self.request(Method::DELETE, path), version), ())
     }
 
@@ -170,7 +170,7 @@ fn read(response: &mut Response<Body>) -> Result<String, ureq::Error> {
 
 impl Answered {
     /// What the answer says.
-    pub(super) fn read<T: DeserializeOwned>(&self) -> Result<T, Failure> {
+    pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         serde_json::from_str(&self.text).map_err(|error| {
             Failure::Failed(format!("the server's answer cannot be understood ({error}); is it a Tidegate?"))
         })
@@ -198,6 +198,15 @@ fn server_of_environment() -> Result<Url, Failure> {
 
 /// What is sent as `Authorization`, if anybody has a token.
 fn authorization(file: Option<&Path>) -> Result<Option<HeaderValue>, Failure> {
+    let Some(token) = token(file)? else { return Ok(None) };
+    let mut field = HeaderValue::try_from(format!("Bearer {token}"))
+        .map_err(|_| Failure::BadInput("the token is none".to_owned()))?;
+    field.set_sensitive(true);
+    Ok(Some(field))
+}
+
+/// The token of this file, or of the environment.
+pub(crate) fn token(file: Option<&Path>) -> Result<Option<String>, Failure> {
     let (from, token) = match file {
         Some(path) => {
             let (name, bytes) = read_whole(path)?;
@@ -214,15 +223,12 @@ fn authorization(file: Option<&Path>) -> Result<Option<HeaderValue>, Failure> {
         let why = format!("{from} is no token: it must be one word, as 'tidegate token new' prints it");
         return Err(Failure::BadInput(why));
     }
-    let mut field = HeaderValue::try_from(format!("Bearer {token}"))
-        .map_err(|_| Failure::BadInput(format!("{from} is no token")))?;
-    field.set_sensitive(true);
-    Ok(Some(field))
+    Ok(Some(token))
 }
 
 /// What the environment says; something empty is nothing.
 #[expect(clippy::disallowed_methods, reason = "this is the crate that reads the environment")]
-fn environment(name: &str) -> Result<Option<String>, Failure> {
+pub(crate) fn environment(name: &str) -> Result<Option<String>, Failure> {
     match std::env::var(name) {
         Ok(text) => Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty())),
         Err(std::env::VarError::NotPresent) => Ok(None),

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 /// The rows below their heads, each line with its end. Columns whose head begins with a space are numbers, and end in line.
-pub(super) fn lines<const N: usize>(heads: [&str; N], rows: &[[String; N]]) -> String {
+pub(crate) fn lines<const N: usize>(heads: [&str; N], rows: &[[String; N]]) -> String {
     let names = heads.map(|head| head.trim_start().to_owned());
     let all = || std::iter::once(&names).chain(rows);
     let mut out = String::new();

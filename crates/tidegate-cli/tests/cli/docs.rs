@@ -180,3 +180,8 @@ fn commands() {
 fn limits_file() {
     check("docs/limits-file.md");
 }
+
+#[test]
+fn bench() {
+    check("docs/bench.md");
+}

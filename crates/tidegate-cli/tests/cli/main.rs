@@ -3,6 +3,7 @@
 //! Every test runs the real program. None of them sleeps: where a running process is the subject, the test waits for
 //! what the process writes.
 
+mod bench;
 mod check;
 mod clients;
 mod completions;
@@ -122,6 +123,7 @@ fn help_is_everywhere_and_shows_an_example() {
         "release",
         "renew",
         "settle",
+        "bench",
         "token",
         "token new",
         "completions",

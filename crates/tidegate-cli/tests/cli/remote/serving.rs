@@ -9,6 +9,7 @@ use crate::{Run, feed, tidegate};
 pub(crate) struct Serving {
     child: Child,
     url: String,
+    resp: String,
     /// Not closed: what the server says later must have somewhere to go.
     err: BufReader<ChildStderr>,
 }
@@ -32,20 +33,32 @@ impl Serving {
         let mut child = tidegate(&[&places, args].concat()).spawn().expect("the binary starts");
         let mut err = BufReader::new(child.stderr.take().expect("it was piped"));
         let mut said = String::new();
-        let address = loop {
+        let (address, resp) = loop {
             let mut line = String::new();
             let length = err.read_line(&mut line).expect("text");
             assert!(length > 0, "the server ended before it was ready: {said}");
             said.push_str(&line);
             if let Some(rest) = line.strip_prefix("tidegate ready http=") {
-                break rest.split(' ').next().expect("an address").to_owned();
+                let mut words = rest.split(' ').map(str::to_owned);
+                let (http, resp) = (words.next().expect("an address"), words.next().expect("another"));
+                break (http, resp.replace("resp=", "redis://"));
             }
         };
-        Serving { child, url: format!("http://{address}"), err }
+        Serving { child, url: format!("http://{address}"), resp, err }
     }
 
     pub(crate) fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Where it speaks RESP.
+    pub(crate) fn resp(&self) -> &str {
+        &self.resp
+    }
+
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Tells it to end, and waits until it has; what it said since it was ready.

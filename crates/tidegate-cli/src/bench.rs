@@ -1,0 +1,185 @@
+//! `tidegate bench`: document 004's load test as a tool, with a verdict.
+//!
+//! ```text
+//!   for every level of concurrency
+//!     limit to warm up with ──▶ warm-up ──▶ how fast is it? ──▶ limit to measure with ──▶ measured
+//!                                  │                                                         │
+//!                                  └────── what was granted, per key ──▶ verdict ◀───────────┘
+//!                                                                           ▲
+//!                                            what the server has counted ───┘
+//! ```
+//!
+//! In the document throughput rose with concurrency and the success rate collapsed, because those who came at the same time failed
+//! each other. So a rate alone says nothing here: the tool sets up the limits itself, counts from outside what it was granted of
+//! them, and says whether anything failed or was sold twice.
+//!
+//! Decided: a closed loop. Every connection asks again when it was answered, so that concurrency is a number and not an outcome;
+//! what is late is in the latencies of those who waited. Limits are sized by the warm-up, so that grants and refusals both happen
+//! on any machine. Limits that were made are removed, whatever happens in between.
+//!
+//! Refused: TLS, which would measure the encryption; a proxy of the environment, which would measure the proxy.
+
+mod chart;
+mod control;
+pub(crate) mod crash;
+mod crew;
+mod latency;
+mod line;
+mod number;
+mod plan;
+mod progress;
+mod random;
+mod report;
+mod stop;
+mod tally;
+pub(crate) mod target;
+mod verdict;
+mod watch;
+mod wire;
+
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::args::BenchArgs;
+use crate::{Failure, answer, say};
+use control::{Control, Scratch};
+use crew::{Crew, Shift};
+use line::Place;
+use number::grouped;
+use plan::{Plan, Quota};
+use progress::{Phase, Progress};
+use report::{Level, Report};
+use stop::Stop;
+
+/// Puts load on a server, or kills one.
+pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
+    if args.crash {
+        return crash::run(args);
+    }
+    let plan = Plan::of(args)?;
+    let stop = Stop::listen()?;
+    let control = Control::of(args, &plan)?;
+    let place = Place::find(&plan.target, control.token(), plan.timeout)?;
+    let (progress, report) = (Progress::on_stderr(&plan), Report::begin(&plan));
+    let mut bench = Bench { plan, stop, control, place, progress, report };
+    let measured = bench.measure();
+    let Bench { report, progress, .. } = bench;
+    drop(progress);
+    // What was measured before something went wrong is worth knowing.
+    if report.verdict.decisions > 0 || report.verdict.failures > 0 {
+        publish(args, &report)?;
+    }
+    match measured {
+        // A server that goes away under load has failed, and how is in the verdict.
+        Err(why) if !report.verdict.is_clean() => {
+            say(&why.to_string());
+            report.verdict.judged()
+        }
+        measured => measured.and_then(|()| report.verdict.judged()),
+    }
+}
+
+/// A run, as far as it is.
+struct Bench {
+    plan: Plan,
+    stop: Stop,
+    control: Control,
+    place: Place,
+    progress: Progress,
+    report: Report,
+}
+
+impl Bench {
+    /// All levels, one after another.
+    fn measure(&mut self) -> Result<(), Failure> {
+        self.control.greet()?;
+        for concurrency in self.plan.levels.clone() {
+            let crew = Crew::hire(&self.place, concurrency, &self.plan, &self.stop)?;
+            let rate = self.shift(&crew, Phase::WarmUp, self.plan.warm_up_quota())?;
+            self.shift(&crew, Phase::Measured, self.plan.quota(rate))?;
+            self.progress.level_done();
+        }
+        Ok(())
+    }
+
+    /// Asks for a while about a limit that is made for it, and judges what came of it. Tells how many decisions there were in a
+    /// second.
+    fn shift(&mut self, crew: &Crew, phase: Phase, quota: Quota) -> Result<u64, Failure> {
+        let limit = Scratch::make(&self.control, quota)?;
+        let lasts = match phase {
+            Phase::WarmUp => self.plan.warm_up,
+            Phase::Measured => self.plan.duration,
+        };
+        let shift = Shift { limit: limit.id(), lasts };
+        let tally = crew.work(&shift, |now| self.progress.draw(crew.connections(), phase, now));
+        let counted = limit.count();
+        let server_counted = counted.as_ref().ok().copied();
+        let found = self.report.verdict.judge(&tally, quota, server_counted);
+        // Half a level has no rate.
+        if phase == Phase::Measured && !self.stop.is_asked() {
+            let level = Level::of(crew.connections(), &tally, quota, server_counted, found);
+            self.report.levels.push(level);
+        }
+        counted?;
+        limit.remove()?;
+        if self.stop.is_asked() {
+            let why = "stopped before the end; the limits that were made are removed";
+            return Err(Failure::Failed(why.to_owned()));
+        }
+        Ok(tally.rate())
+    }
+}
+
+/// Words for people, JSON for programs, and a picture.
+fn publish(args: &BenchArgs, report: &Report) -> Result<(), Failure> {
+    if let Some(path) = &args.svg {
+        write(path, &chart::draw(report))?;
+    }
+    publish_text(args.json.as_deref(), &report.text(), &report.json())
+}
+
+/// The text, and the JSON where it was asked for. Standard output belongs to one of them.
+fn publish_text(json: Option<&Path>, text: &str, value: &str) -> Result<(), Failure> {
+    match json {
+        Some(path) if path == Path::new("-") => {
+            say(text);
+            answer(&format!("{value}\n"))
+        }
+        Some(path) => {
+            write(path, &format!("{value}\n"))?;
+            answer(text)
+        }
+        None => answer(text),
+    }
+}
+
+fn write(path: &Path, content: &str) -> Result<(), Failure> {
+    let written = std::fs::File::create(path).and_then(|mut file| file.write_all(content.as_bytes()));
+    written.map_err(|error| Failure::Failed(format!("cannot write {}: {error}", path.display())))
+}
+
+/// A time for people, in milliseconds with three places: what is measured in microseconds and in seconds stands in one column.
+fn milliseconds(nanoseconds: u64) -> String {
+    let microseconds = nanoseconds.div_ceil(1000);
+    format!("{}.{:03} ms", grouped(microseconds / 1000), microseconds % 1000)
+}
+
+/// Nanoseconds, as many as fit.
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_rounded_up_to_the_microsecond() {
+        for (nanoseconds, text) in
+            [(0, "0.000 ms"), (1, "0.001 ms"), (182_000, "0.182 ms"), (1_234_567_001, "1,234.568 ms")]
+        {
+            assert_eq!(milliseconds(nanoseconds), text);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The side door: limits of the tool's own, made and removed over HTTP, and what the server has counted of them.
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::plan::{Plan, Quota};
+use super::random::surprise;
+use crate::Failure;
+use crate::args::{BenchArgs, ServerArgs};
+use crate::remote::server::{Server, token};
+use crate::remote::url::encoded;
+
+/// How long a key's quota lasts: longer than any level.
+const WINDOW: &str = "24h";
+
+/// A server that limits are made on.
+#[derive(Debug)]
+pub(super) struct Control {
+    server: Server,
+    token: Option<String>,
+    prefix: String,
+}
+
+impl Control {
+    /// The server of the arguments, by its HTTP door.
+    pub(super) fn of(args: &BenchArgs, plan: &Plan) -> Result<Control, Failure> {
+        let url = match &args.http {
+            Some(url) => url.clone(),
+            None => plan.target.http().map_err(Failure::BadInput)?,
+        };
+        let server =
+            ServerArgs { server: Some(url), token_file: args.token_file.clone(), timeout: args.timeout };
+        let token = token(args.token_file.as_deref())?;
+        Ok(Control { server: Server::new(&server)?, token, prefix: args.prefix.clone() })
+    }
+
+    /// Whether anybody is there, and lets us in: told before hundreds of connections ask the same.
+    pub(super) fn greet(&self) -> Result<(), Failure> {
+        let prefix = encoded(&self.prefix);
+        self.server.get(&format!("/v1/limits?limit=1&prefix={prefix}")).map(|_| ())
+    }
+
+    /// What is shown at the other door too.
+    pub(super) fn token(&self) -> Option<&str> {
+        self.token.as_deref()
+    }
+}
+
+/// A limit that is there as long as somebody needs it.
+#[derive(Debug)]
+pub(super) struct Scratch<'a> {
+    control: &'a Control,
+    id: String,
+    is_there: bool,
+}
+
+/// What the server has counted, as far as it is compared.
+#[derive(Debug, Deserialize)]
+struct Usage {
+    policy_status: Vec<Status>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Status {
+    item: String,
+    current_count: u64,
+}
+
+impl<'a> Scratch<'a> {
+    /// Makes a limit that nobody else has.
+    pub(super) fn make(control: &'a Control, quota: Quota) -> Result<Scratch<'a>, Failure> {
+        let id = format!("{}{:016x}", control.prefix, surprise());
+        let limit = json!({
+            "id": id,
+            "description": "made by tidegate bench, which removes it",
+            "items": [
+                {"policy": "total", "limit": quota.total},
+                {"policy": "interval", "limit": quota.per_key, "window": WINDOW, "per": "key"},
+            ],
+        });
+        control.server.post("/v1/limits", &limit.to_string())?;
+        Ok(Scratch { control, id, is_there: true })
+    }
+
+    /// Its id.
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// What the server says that it has granted.
+    pub(super) fn count(&self) -> Result<u64, Failure> {
+        let told = self.control.server.get(&format!("/v1/limits/{}/usage", encoded(&self.id)))?;
+        let usage: Usage = told.read()?;
+        let total = usage.policy_status.iter().find(|status| status.item == "all/total");
+        total.map(|status| status.current_count).ok_or_else(|| {
+            Failure::Failed("the server does not say what it has counted; is it a Tidegate?".to_owned())
+        })
+    }
+
+    /// Removes it.
+    pub(super) fn remove(mut self) -> Result<(), Failure> {
+        self.is_there = false;
+        self.delete()
+    }
+
+    fn delete(&self) -> Result<(), Failure> {
+        self.control.server.delete(&format!("/v1/limits/{}", encoded(&self.id)), None).map(|_| ())
+    }
+}
+
+impl Drop for Scratch<'_> {
+    fn drop(&mut self) {
+        if self.is_there {
+            // Something else went wrong before, and that is what is told.
+            let _removed = self.delete();
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! What came of the crashes: a table for people, an object for programs, and a verdict.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::super::number::{counted, grouped};
+use super::super::report::{ReasonTold, json};
+use super::super::tally::Reasons;
+use super::Crashes;
+use super::book::Account;
+use crate::Failure;
+use crate::remote::table;
+
+/// How many reasons are shown.
+const SHOWN_REASONS: usize = 5;
+
+/// Everything that was found out.
+#[derive(Debug)]
+pub(super) struct CrashReport {
+    store: String,
+    seed: u64,
+    kills: u32,
+    laws: Vec<Line>,
+    /// In order.
+    recoveries: Vec<Duration>,
+    leases: Leases,
+    retries: Retries,
+    forgotten_limits: u64,
+    failures: u64,
+    reasons: Reasons,
+}
+
+/// What became of one limit.
+#[derive(Debug, Clone, Serialize)]
+struct Line {
+    law: String,
+    limit: u64,
+    sold: u64,
+    over_admissions: u64,
+    lost: u64,
+    promised: u64,
+    unanswered: u64,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Leases {
+    outlived: u64,
+    lost: u64,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Retries {
+    repeated: u64,
+    charged_twice: u64,
+}
+
+impl Line {
+    fn of(account: &Account, kills: u32) -> Line {
+        Line {
+            law: account.law.to_string(),
+            limit: account.law.capacity(),
+            sold: account.most_sold(),
+            over_admissions: account.over(),
+            lost: account.lost(),
+            promised: account.promised(kills),
+            unanswered: account.unanswered,
+        }
+    }
+
+    fn row(&self) -> [String; 7] {
+        [
+            self.law.clone(),
+            grouped(self.limit),
+            grouped(self.sold),
+            grouped(self.over_admissions),
+            grouped(self.lost),
+            grouped(self.promised),
+            grouped(self.unanswered),
+        ]
+    }
+}
+
+impl CrashReport {
+    /// What a run has found out.
+    pub(super) fn of(crashes: &Crashes, seed: u64) -> CrashReport {
+        let book = crashes.book.borrow();
+        let mut recoveries = crashes.recoveries.clone();
+        recoveries.sort();
+        CrashReport {
+            store: crashes.store.clone(),
+            seed,
+            kills: crashes.kills,
+            laws: book.accounts.iter().map(|account| Line::of(account, crashes.kills)).collect(),
+            recoveries,
+            leases: Leases { outlived: book.leases_outlived, lost: book.leases_lost },
+            retries: Retries { repeated: book.replayed, charged_twice: book.charged_twice },
+            forgotten_limits: book.accounts.iter().map(|account| account.made.saturating_sub(1)).sum(),
+            failures: book.failures,
+            reasons: book.reasons.clone(),
+        }
+    }
+
+    /// Everything that is wrong, in plain words.
+    fn wrong(&self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        for Line { law, over_admissions, lost, promised, .. } in &self.laws {
+            if *over_admissions > 0 {
+                let above = grouped(*over_admissions);
+                wrong.push(format!("{law}: {above} SOLD ABOVE THE LIMIT."));
+            }
+            if lost > promised {
+                let (lost, promised) = (grouped(*lost), grouped(*promised));
+                wrong.push(format!("{law}: {lost} lost, and at most {promised} were to be."));
+            }
+        }
+        if self.leases.lost > 0 {
+            let lost = counted(self.leases.lost, "lease was", "leases were");
+            wrong.push(format!("{lost} forgotten by the server."));
+        }
+        if self.retries.charged_twice > 0 {
+            let twice =
+                counted(self.retries.charged_twice, "repeated question was", "repeated questions were");
+            wrong.push(format!("{twice} charged again."));
+        }
+        if self.forgotten_limits > 0 {
+            let limits = counted(self.forgotten_limits, "limit was", "limits were");
+            wrong.push(format!("{limits} gone after a crash."));
+        }
+        if self.failures > 0 {
+            wrong.push(format!("{} that no kill explains:", counted(self.failures, "failure", "failures")));
+            let reasons = self.reasons.sorted().into_iter().take(SHOWN_REASONS);
+            wrong.extend(reasons.map(|(why, count)| format!("  {} x {why}", grouped(count))));
+        }
+        wrong
+    }
+
+    /// For people.
+    pub(super) fn text(&self) -> String {
+        let heads = ["LAW", " LIMIT", " SOLD", " ABOVE", " LOST", " PROMISED", " UNANSWERED"];
+        let rows: Vec<_> = self.laws.iter().map(Line::row).collect();
+        let kills = counted(u64::from(self.kills), "kill", "kills");
+        let [min, median, max] = self.recovery().map(grouped);
+        let Leases { outlived, lost } = self.leases;
+        let survived = grouped(outlived.saturating_sub(lost));
+        let leases = counted(outlived, "lease", "leases");
+        let repeated = counted(self.retries.repeated, "question was", "questions were");
+        let twice = grouped(self.retries.charged_twice);
+        let mut wrong = self.wrong();
+        if wrong.is_empty() {
+            wrong
+                .push("Nothing was sold above its limit, and no more was lost than was promised.".to_owned());
+        }
+        format!(
+            "{}\n{kills}; ready again after {min} ms at best, {median} ms in the middle, {max} ms at worst.\n\
+             {survived} of {leases} survived; {repeated} repeated with their ids, {twice} charged again.\n{}\n",
+            table::lines(heads, &rows),
+            wrong.join("\n"),
+        )
+    }
+
+    /// For programs.
+    pub(super) fn json(&self) -> String {
+        let [min, median, max] = self.recovery();
+        json(&Told {
+            store: &self.store,
+            seed: self.seed,
+            kills: self.kills,
+            laws: &self.laws,
+            recovery_ms: RecoveryTold { min, median, max },
+            leases: self.leases,
+            retries: self.retries,
+            verdict: VerdictTold {
+                clean: self.wrong().is_empty(),
+                over_admissions: self.laws.iter().map(|line| line.over_admissions).sum(),
+                forgotten_limits: self.forgotten_limits,
+                failures: self.failures,
+                reasons: ReasonTold::all(&self.reasons),
+            },
+        })
+    }
+
+    /// The verdict as an end of the command.
+    pub(super) fn judged(&self) -> Result<(), Failure> {
+        match self.wrong().len() {
+            0 => Ok(()),
+            _ => Err(Failure::Failed(format!(
+                "the verdict is not clean; --seed {} draws the same moments again",
+                self.seed
+            ))),
+        }
+    }
+
+    /// The shortest, the one in the middle and the longest, in whole milliseconds, rounded up.
+    fn recovery(&self) -> [u64; 3] {
+        let all = &self.recoveries;
+        [all.first(), all.get(all.len() / 2), all.last()].map(|time| {
+            let nanoseconds = time.map_or(0, Duration::as_nanos);
+            u64::try_from(nanoseconds.div_ceil(1_000_000)).unwrap_or(u64::MAX)
+        })
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Told<'a> {
+    store: &'a str,
+    seed: u64,
+    kills: u32,
+    laws: &'a [Line],
+    recovery_ms: RecoveryTold,
+    leases: Leases,
+    retries: Retries,
+    verdict: VerdictTold<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct RecoveryTold {
+    min: u64,
+    median: u64,
+    max: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct VerdictTold<'a> {
+    clean: bool,
+    over_admissions: u64,
+    forgotten_limits: u64,
+    failures: u64,
+    reasons: Vec<ReasonTold<'a>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run in which all was well.
+    fn well() -> CrashReport {
+        let total = Line {
+            law: "total".to_owned(),
+            limit: 100_000,
+            sold: 99_300,
+            over_admissions: 0,
+            lost: 700,
+            promised: 790,
+            unanswered: 10,
+        };
+        CrashReport {
+            store: "disk:x".to_owned(),
+            seed: 7,
+            kills: 2,
+            laws: vec![total],
+            recoveries: [1_000, 2_500, 9_001].map(Duration::from_micros).to_vec(),
+            leases: Leases { outlived: 40, lost: 0 },
+            retries: Retries { repeated: 64, charged_twice: 0 },
+            forgotten_limits: 0,
+            failures: 0,
+            reasons: Reasons::default(),
+        }
+    }
+
+    #[test]
+    fn a_run_that_went_well_says_so() {
+        let told = "\
+LAW      LIMIT    SOLD  ABOVE  LOST  PROMISED  UNANSWERED
+total  100,000  99,300      0   700       790          10
+
+2 kills; ready again after 1 ms at best, 3 ms in the middle, 10 ms at worst.
+40 of 40 leases survived; 64 questions were repeated with their ids, 0 charged again.
+Nothing was sold above its limit, and no more was lost than was promised.
+";
+        assert_eq!(well().text(), told);
+        assert!(well().judged().is_ok());
+    }
+
+    #[test]
+    fn everything_that_can_be_wrong_is_found() {
+        type Spoil = fn(&mut CrashReport);
+        let spoil: [(&str, Spoil); 6] = [
+            ("total: 1 SOLD ABOVE THE LIMIT.", |report| report.laws[0].over_admissions = 1),
+            ("total: 791 lost, and at most 790 were to be.", |report| report.laws[0].lost = 791),
+            ("1 lease was forgotten by the server.", |report| report.leases.lost = 1),
+            ("3 repeated questions were charged again.", |report| report.retries.charged_twice = 3),
+            ("1 limit was gone after a crash.", |report| report.forgotten_limits = 1),
+            ("  1 x NOLIMIT", |report| {
+                report.failures = 1;
+                report.reasons.add("NOLIMIT", 1);
+            }),
+        ];
+        for (line, spoil) in spoil {
+            let mut report = well();
+            spoil(&mut report);
+            assert!(report.text().lines().any(|each| each == line), "{line} in {}", report.text());
+            assert!(!report.text().contains("Nothing was sold"), "{line}");
+            assert!(report.judged().is_err() && report.json().contains("\"clean\":false"), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_object_is_for_programs() {
+        assert_eq!(
+            well().json(),
+            "{\"store\":\"disk:x\",\"seed\":7,\"kills\":2,\"laws\":[{\"law\":\"total\",\"limit\":100000,\"sold\":99300,\
+             \"over_admissions\":0,\"lost\":700,\"promised\":790,\"unanswered\":10}],\
+             \"recovery_ms\":{\"min\":1,\"median\":3,\"max\":10},\"leases\":{\"outlived\":40,\"lost\":0},\
+             \"retries\":{\"repeated\":64,\"charged_twice\":0},\"verdict\":{\"clean\":true,\"over_admissions\":0,\
+             \"forgotten_limits\":0,\"failures\":0,\"reasons\":[]}}"
+        );
+    }
+}

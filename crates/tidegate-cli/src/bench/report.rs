@@ -1,0 +1,298 @@
+//! What is told at the end: a table for people, an object for programs. The object's fields are documented in
+//! `docs/bench.md`, and only ever added to.
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::milliseconds;
+use super::number::{basis_points, grouped};
+use super::plan::{Plan, Quota};
+use super::tally::{Reasons, Tally};
+use super::target::Door;
+use super::verdict::{Findings, Verdict};
+use crate::remote::table;
+
+/// What was measured with so many connections.
+#[derive(Debug, Clone)]
+pub(super) struct Level {
+    pub(super) concurrency: usize,
+    /// Decisions in a second.
+    pub(super) rate: u64,
+    /// Hundredths of a percent of the questions that were decided.
+    pub(super) success: u64,
+    pub(super) granted: u64,
+    pub(super) refused: u64,
+    pub(super) failed: u64,
+    /// Nanoseconds.
+    pub(super) p50: u64,
+    pub(super) p99: u64,
+    pub(super) p999: u64,
+    pub(super) longest: u64,
+    pub(super) quota: Quota,
+    pub(super) server_counted: Option<u64>,
+    pub(super) found: Findings,
+}
+
+impl Level {
+    /// What came of a shift.
+    pub(super) fn of(
+        concurrency: usize,
+        tally: &Tally,
+        quota: Quota,
+        server_counted: Option<u64>,
+        found: Findings,
+    ) -> Level {
+        Level {
+            concurrency,
+            rate: tally.rate(),
+            success: basis_points(tally.decided(), tally.decided() + tally.failed),
+            granted: tally.granted,
+            refused: tally.refused,
+            failed: tally.failed,
+            p50: tally.latencies.within(500),
+            p99: tally.latencies.within(990),
+            p999: tally.latencies.within(999),
+            longest: tally.latencies.largest(),
+            quota,
+            server_counted,
+            found,
+        }
+    }
+
+    fn row(&self) -> [String; 8] {
+        [
+            grouped(self.concurrency as u64),
+            grouped(self.rate),
+            percent(self.success),
+            grouped(self.granted),
+            grouped(self.refused),
+            milliseconds(self.p50),
+            milliseconds(self.p99),
+            milliseconds(self.p999),
+        ]
+    }
+
+    fn told(&self) -> LevelTold {
+        LevelTold {
+            concurrency: self.concurrency,
+            decisions_per_second: self.rate,
+            success_percent: hundredths(self.success),
+            allowed: self.granted,
+            refused: self.refused,
+            failed: self.failed,
+            latency_ns: LatencyTold { p50: self.p50, p99: self.p99, p999: self.p999, max: self.longest },
+            limit: LimitTold { total: self.quota.total, per_key: self.quota.per_key },
+            server_counted: self.server_counted,
+            over_admissions: self.found.over_admissions,
+        }
+    }
+}
+
+/// Everything that was measured, and the verdict.
+#[derive(Debug)]
+pub(super) struct Report {
+    pub(super) server: String,
+    pub(super) door: Door,
+    pub(super) pipeline: usize,
+    pub(super) keys: u32,
+    duration_ms: u64,
+    warm_up_ms: u64,
+    pub(super) levels: Vec<Level>,
+    pub(super) verdict: Verdict,
+}
+
+impl Report {
+    /// Nothing has been measured yet.
+    pub(super) fn begin(plan: &Plan) -> Report {
+        let whole = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        Report {
+            server: plan.target.to_string(),
+            door: plan.target.door,
+            pipeline: plan.pipeline,
+            keys: plan.keys,
+            duration_ms: whole(plan.duration),
+            warm_up_ms: whole(plan.warm_up),
+            levels: Vec::new(),
+            verdict: Verdict::default(),
+        }
+    }
+
+    /// For people.
+    pub(super) fn text(&self) -> String {
+        let heads =
+            [" CONCURRENCY", " DECISIONS/S", " SUCCESS", " ALLOWED", " REFUSED", " P50", " P99", " P99.9"];
+        let rows: Vec<_> = self.levels.iter().map(Level::row).collect();
+        format!("{}\n{}", table::lines(heads, &rows), self.verdict.text())
+    }
+
+    /// For programs.
+    pub(super) fn json(&self) -> String {
+        let Verdict { decisions, failures, found, reasons, .. } = &self.verdict;
+        json(&Told {
+            server: &self.server,
+            door: self.door.word(),
+            pipeline: self.pipeline,
+            keys: self.keys,
+            duration_ms: self.duration_ms,
+            warm_up_ms: self.warm_up_ms,
+            levels: self.levels.iter().map(Level::told).collect(),
+            verdict: VerdictTold {
+                clean: self.verdict.is_clean(),
+                decisions: *decisions,
+                failures: *failures,
+                over_admissions: found.over_admissions,
+                forgotten: found.forgotten,
+                invented: found.invented,
+                reasons: ReasonTold::all(reasons),
+            },
+        })
+    }
+}
+
+/// A report as JSON. What it is made of is numbers and text, so there is nothing that could not be written.
+pub(super) fn json(told: &impl Serialize) -> String {
+    serde_json::to_string(told).unwrap_or_default()
+}
+
+#[derive(Debug, Serialize)]
+struct Told<'a> {
+    server: &'a str,
+    door: &'static str,
+    pipeline: usize,
+    keys: u32,
+    duration_ms: u64,
+    warm_up_ms: u64,
+    levels: Vec<LevelTold>,
+    verdict: VerdictTold<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct LevelTold {
+    concurrency: usize,
+    decisions_per_second: u64,
+    success_percent: Box<RawValue>,
+    allowed: u64,
+    refused: u64,
+    failed: u64,
+    latency_ns: LatencyTold,
+    limit: LimitTold,
+    server_counted: Option<u64>,
+    over_admissions: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct LatencyTold {
+    p50: u64,
+    p99: u64,
+    p999: u64,
+    max: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct LimitTold {
+    total: u64,
+    per_key: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct VerdictTold<'a> {
+    clean: bool,
+    decisions: u64,
+    failures: u64,
+    over_admissions: u64,
+    forgotten: u64,
+    invented: u64,
+    reasons: Vec<ReasonTold<'a>>,
+}
+
+/// Why something failed, and how often.
+#[derive(Debug, Serialize)]
+pub(super) struct ReasonTold<'a> {
+    reason: &'a str,
+    count: u64,
+}
+
+impl<'a> ReasonTold<'a> {
+    /// All of them, the most frequent first.
+    pub(super) fn all(reasons: &'a Reasons) -> Vec<ReasonTold<'a>> {
+        reasons.sorted().into_iter().map(|(reason, count)| ReasonTold { reason, count }).collect()
+    }
+}
+
+/// `99.98 %`.
+pub(super) fn percent(success: u64) -> String {
+    format!("{}.{:02} %", success / 100, success % 100)
+}
+
+/// `99.98`, exactly as it is written.
+fn hundredths(number: u64) -> Box<RawValue> {
+    RawValue::from_string(format!("{}.{:02}", number / 100, number % 100)).unwrap_or_default()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A level as it might have been.
+    pub(in crate::bench) fn level(concurrency: usize, rate: u64, success: u64, p99: u64) -> Level {
+        Level {
+            concurrency,
+            rate,
+            success,
+            granted: rate / 2,
+            refused: rate - rate / 2,
+            failed: 0,
+            p50: p99 / 3,
+            p99,
+            p999: p99 * 2,
+            longest: p99 * 4,
+            quota: Quota { total: rate / 2, per_key: 1 },
+            server_counted: Some(rate / 2),
+            found: Findings::default(),
+        }
+    }
+
+    /// A report of these levels.
+    pub(in crate::bench) fn report(levels: Vec<Level>) -> Report {
+        Report {
+            server: "http://127.0.0.1:7700".to_owned(),
+            door: Door::Http,
+            pipeline: 1,
+            keys: 10_000,
+            duration_ms: 5000,
+            warm_up_ms: 500,
+            levels,
+            verdict: Verdict { decisions: 7, ..Verdict::default() },
+        }
+    }
+
+    #[test]
+    fn the_table_is_for_people() {
+        let report =
+            report(vec![level(1, 12_345, 10_000, 240_000), level(256, 1_234_567, 3_691, 18_000_001)]);
+        let told = "\
+CONCURRENCY  DECISIONS/S   SUCCESS  ALLOWED  REFUSED       P50        P99      P99.9
+          1       12,345  100.00 %    6,172    6,173  0.080 ms   0.240 ms   0.480 ms
+        256    1,234,567   36.91 %  617,283  617,284  6.000 ms  18.001 ms  36.001 ms
+
+0 failures in 7 decisions; nothing sold above its limit.
+The server has counted what it granted.
+";
+        assert_eq!(report.text(), told);
+    }
+
+    #[test]
+    fn the_object_is_for_programs() {
+        let told = report(vec![level(4, 1000, 9_999, 240_000)]).json();
+        assert_eq!(
+            told,
+            "{\"server\":\"http://127.0.0.1:7700\",\"door\":\"http\",\"pipeline\":1,\"keys\":10000,\
+             \"duration_ms\":5000,\"warm_up_ms\":500,\"levels\":[{\"concurrency\":4,\"decisions_per_second\":1000,\
+             \"success_percent\":99.99,\"allowed\":500,\"refused\":500,\"failed\":0,\
+             \"latency_ns\":{\"p50\":80000,\"p99\":240000,\"p999\":480000,\"max\":960000},\
+             \"limit\":{\"total\":500,\"per_key\":1},\"server_counted\":500,\"over_admissions\":0}],\
+             \"verdict\":{\"clean\":true,\"decisions\":7,\"failures\":0,\"over_admissions\":0,\"forgotten\":0,\
+             \"invented\":0,\"reasons\":[]}}"
+        );
+    }
+}

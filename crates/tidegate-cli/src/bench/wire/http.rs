@@ -1,0 +1,139 @@
+//! HTTP/1.1, as far as `POST /v1/acquire` needs it: connections that stay open, one question after another.
+
+use std::io::Write;
+
+use memchr::memmem;
+
+use super::{Answer, Ask, Reply, Target, quoted};
+
+/// The most header fields of an answer that are read.
+const MOST_FIELDS: usize = 64;
+/// The longest head of an answer.
+const LONGEST_HEAD: usize = 64 << 10;
+/// The longest body of an answer to one question.
+const LONGEST_BODY: usize = 1 << 20;
+
+/// What is the same at the beginning of every question.
+#[derive(Debug, Clone)]
+pub(in crate::bench) struct Head(String);
+
+impl Head {
+    /// For this server, and whoever has this token.
+    pub(super) fn new(target: &Target, token: Option<&str>) -> Head {
+        let Target { host, port, path, .. } = target;
+        let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+        let token = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+        Head(format!(
+            "POST {path}/v1/acquire HTTP/1.1\r\nHost: {host}:{port}\r\nUser-Agent: tidegate-bench\r\n{token}\
+             Content-Type: application/json\r\nContent-Length: "
+        ))
+    }
+}
+
+/// Adds a question to what will be sent. Limits, keys and ids are of the tool's own making: nothing in them needs escaping.
+pub(super) fn ask(out: &mut Vec<u8>, Head(head): &Head, Ask { limit, key, request_id }: Ask<'_>) {
+    const FIXED: usize = r#"{"limit_id":"","limit_key":""}"#.len();
+    const WITH_ID: usize = r#","request_id":"""#.len();
+    let length = FIXED + limit.len() + key.len() + request_id.map_or(0, |id| WITH_ID + id.len());
+    out.extend_from_slice(head.as_bytes());
+    // Writing to memory does not fail.
+    let _written = write!(out, "{length}\r\n\r\n{{\"limit_id\":\"{limit}\",\"limit_key\":\"{key}\"");
+    if let Some(id) = request_id {
+        let _written = write!(out, ",\"request_id\":\"{id}\"");
+    }
+    out.push(b'}');
+}
+
+/// The first answer in these bytes and how many of them it is; `None` if it is not whole yet.
+pub(super) fn hear(bytes: &[u8]) -> Result<Option<(usize, Reply)>, String> {
+    let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+    let mut head = httparse::Response::new(&mut fields);
+    let begin = match head.parse(bytes) {
+        Ok(httparse::Status::Complete(length)) => length,
+        Ok(httparse::Status::Partial) if bytes.len() <= LONGEST_HEAD => return Ok(None),
+        _ => return Err(format!("not HTTP: {}", quoted(bytes))),
+    };
+    let length = head.headers.iter().find(|field| field.name.eq_ignore_ascii_case("content-length"));
+    let length = length.and_then(|field| std::str::from_utf8(field.value).ok()?.trim().parse::<usize>().ok());
+    let Some(length) = length.filter(|length| *length <= LONGEST_BODY) else {
+        return Err("an answer without a length that can be read".to_owned());
+    };
+    let Some(body) = bytes.get(begin..begin + length) else { return Ok(None) };
+    let status = head.code.unwrap_or_default();
+    let reply =
+        if status == 200 { decision(body) } else { Err(format!("status {status}: {}", quoted(body))) };
+    Ok(Some((begin + length, reply)))
+}
+
+/// A decision begins with whether it is allowed; whoever answers otherwise is no Tidegate.
+fn decision(body: &[u8]) -> Reply {
+    let allowed = match body {
+        _ if body.starts_with(br#"{"allowed":true"#) => true,
+        _ if body.starts_with(br#"{"allowed":false"#) => false,
+        _ => return Err(format!("an answer that is no decision: {}", quoted(body))),
+    };
+    if memmem::find(body, br#""degraded":true"#).is_some() {
+        return Err("degraded: the store could not tell".to_owned());
+    }
+    let lease = body.strip_prefix(br#"{"allowed":true,"lease":{"id":""#);
+    let lease = lease.and_then(|rest| rest.split(|byte| *byte == b'"').next());
+    Ok(Answer { allowed, lease: lease.and_then(|lease| std::str::from_utf8(lease).ok()).map(Into::into) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answered(status: u16, body: &str) -> Vec<u8> {
+        format!("HTTP/1.1 {status} X\r\ncontent-type: a\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+            .into_bytes()
+    }
+
+    #[test]
+    fn questions_say_how_long_they_are() {
+        let target = Target::parse("http://[::1]:80/tide").expect("a target");
+        for (request_id, body) in [
+            (None, r#"{"limit_id":"a","limit_key":"k"}"#),
+            (Some("r1"), r#"{"limit_id":"a","limit_key":"k","request_id":"r1"}"#),
+        ] {
+            let mut out = Vec::new();
+            ask(&mut out, &Head::new(&target, Some("tg_1")), Ask { limit: "a", key: "k", request_id });
+            let text = String::from_utf8(out).expect("text");
+            assert!(text.starts_with("POST /tide/v1/acquire HTTP/1.1\r\nHost: [::1]:80\r\n"), "{text}");
+            assert!(text.contains("\r\nAuthorization: Bearer tg_1\r\n"), "{text}");
+            assert!(text.ends_with(&format!("\r\nContent-Length: {}\r\n\r\n{body}", body.len())), "{text}");
+        }
+    }
+
+    #[test]
+    fn answers_come_in_any_pieces() {
+        let grant = answered(200, r#"{"allowed":true,"lease":{"id":"l1","fence":1},"degraded":false}"#);
+        let refusal = answered(200, r#"{"allowed":false,"lease":null,"degraded":false}"#);
+        let both = [&grant[..], &refusal].concat();
+        for length in 0..grant.len() {
+            assert_eq!(hear(&both[..length]), Ok(None), "{length}");
+        }
+        let granted = Answer { allowed: true, lease: Some("l1".into()) };
+        assert_eq!(hear(&both), Ok(Some((grant.len(), Ok(granted)))));
+        let refused = Answer { allowed: false, lease: None };
+        assert_eq!(hear(&refusal), Ok(Some((refusal.len(), Ok(refused)))));
+    }
+
+    #[test]
+    fn whatever_is_no_decision_is_a_failure() {
+        for (answer, why) in [
+            (answered(503, r#"{"code":"store_unavailable"}"#), "status 503: "),
+            (answered(200, "<html>"), "no decision"),
+            (answered(200, r#"{"allowed":true,"lease":null,"degraded":true}"#), "degraded"),
+        ] {
+            let (length, reply) = hear(&answer).expect("HTTP").expect("whole");
+            assert_eq!(length, answer.len());
+            assert!(reply.as_ref().is_err_and(|told| told.contains(why)), "{reply:?}");
+        }
+        for nonsense in
+            [&b"-ERR\r\n"[..], b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n"]
+        {
+            assert!(hear(nonsense).is_err(), "{}", quoted(nonsense));
+        }
+    }
+}

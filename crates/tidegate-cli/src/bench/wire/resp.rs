@@ -1,0 +1,147 @@
+//! RESP, as far as `TG.ACQUIRE`, `TG.RELEASE`, `TG.RENEW` and `AUTH` need it.
+
+use std::io::Write;
+
+use memchr::memchr;
+
+use super::{Answer, Ask, Reply, quoted};
+
+/// The longest text: longer than any lease.
+const LONGEST_TEXT: i64 = 64 << 10;
+/// What a decision has: whether it is allowed comes first, the lease last.
+const FIELDS: usize = 7;
+
+/// Adds a question to what will be sent.
+pub(super) fn ask(out: &mut Vec<u8>, Ask { limit, key, request_id }: Ask<'_>) {
+    match request_id {
+        Some(id) => command(out, &["TG.ACQUIRE", limit, key, "1", "REQ", id]),
+        None => command(out, &["TG.ACQUIRE", limit, key]),
+    }
+}
+
+/// Adds any command.
+pub(in crate::bench) fn command(out: &mut Vec<u8>, words: &[&str]) {
+    // Writing to memory does not fail.
+    let _written = write!(out, "*{}\r\n", words.len());
+    for word in words {
+        let _written = write!(out, "${}\r\n{word}\r\n", word.len());
+    }
+}
+
+/// A value, as far as it is looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::bench) enum Value<'a> {
+    Number(i64),
+    Text(&'a [u8]),
+    Nothing,
+    Error(&'a [u8]),
+    List(Vec<Value<'a>>),
+}
+
+/// The first decision in these bytes and how many of them it is.
+pub(super) fn hear(bytes: &[u8]) -> Result<Option<(usize, Reply)>, String> {
+    let Some((value, length)) = value(bytes)? else { return Ok(None) };
+    let reply = match &value {
+        Value::Error(why) => Err(quoted(why)),
+        Value::List(fields) => decision(fields).ok_or_else(|| "an answer that is no decision".to_owned()),
+        _ => Err("an answer that is no decision".to_owned()),
+    };
+    Ok(Some((length, reply)))
+}
+
+fn decision(fields: &[Value<'_>]) -> Option<Answer> {
+    let [Value::Number(allowed), .., Value::Text(lease)] = fields else { return None };
+    let lease = std::str::from_utf8(lease).ok().filter(|lease| !lease.is_empty());
+    (fields.len() == FIELDS).then(|| Answer { allowed: *allowed == 1, lease: lease.map(Into::into) })
+}
+
+/// The first value in these bytes and how many of them it is; `None` if it is not whole yet.
+pub(in crate::bench) fn value(bytes: &[u8]) -> Result<Option<(Value<'_>, usize)>, String> {
+    let Some(end) = memchr(b'\n', bytes) else { return Ok(None) };
+    let nonsense = || format!("not RESP: {}", quoted(bytes));
+    let line = bytes[..end].strip_suffix(b"\r").ok_or_else(nonsense)?;
+    let (kind, rest) = line.split_first().ok_or_else(nonsense)?;
+    let number =
+        || std::str::from_utf8(rest).ok().and_then(|text| text.parse::<i64>().ok()).ok_or_else(nonsense);
+    let begin = end + 1;
+    match kind {
+        b':' => Ok(Some((Value::Number(number()?), begin))),
+        b'+' => Ok(Some((Value::Text(rest), begin))),
+        b'-' => Ok(Some((Value::Error(rest), begin))),
+        b'_' => Ok(Some((Value::Nothing, begin))),
+        b'$' | b'*' if number()? < 0 => Ok(Some((Value::Nothing, begin))),
+        b'$' => {
+            let length = Some(number()?).filter(|length| *length <= LONGEST_TEXT).ok_or_else(nonsense)?;
+            let length = usize::try_from(length).map_err(|_| nonsense())?;
+            let whole = begin + length + 2;
+            Ok(bytes.get(begin..whole).map(|text| (Value::Text(&text[..length]), whole)))
+        }
+        b'*' => {
+            let count =
+                usize::try_from(number()?).ok().filter(|count| *count <= FIELDS).ok_or_else(nonsense)?;
+            let (mut values, mut at) = (Vec::with_capacity(count), begin);
+            for _ in 0..count {
+                // A list inside of a list is nothing that is asked for.
+                if bytes.get(at) == Some(&b'*') {
+                    return Err(nonsense());
+                }
+                let Some((each, length)) = value(&bytes[at..])? else { return Ok(None) };
+                values.push(each);
+                at += length;
+            }
+            Ok(Some((Value::List(values), at)))
+        }
+        _ => Err(nonsense()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GRANT: &[u8] = b"*7\r\n:1\r\n:2\r\n:1\r\n:-1\r\n:5\r\n$0\r\n\r\n$5\r\nl\r\n-1\r\n";
+    const REFUSAL: &[u8] = b"*7\r\n:0\r\n:2\r\n:0\r\n:9\r\n:5\r\n$7\r\nkey/day\r\n$0\r\n\r\n";
+
+    #[test]
+    fn questions_are_framed() {
+        let mut out = Vec::new();
+        ask(&mut out, Ask { limit: "a", key: "k1", request_id: None });
+        assert_eq!(out, b"*3\r\n$10\r\nTG.ACQUIRE\r\n$1\r\na\r\n$2\r\nk1\r\n");
+        out.clear();
+        ask(&mut out, Ask { limit: "a", key: "k1", request_id: Some("r") });
+        assert!(out.ends_with(b"$1\r\n1\r\n$3\r\nREQ\r\n$1\r\nr\r\n"), "{}", quoted(&out));
+    }
+
+    #[test]
+    fn decisions_come_in_any_pieces() {
+        let both = [GRANT, REFUSAL].concat();
+        for length in 0..GRANT.len() {
+            assert_eq!(hear(&both[..length]), Ok(None), "{length}");
+        }
+        let lease = Some("l\r\n-1".into());
+        assert_eq!(hear(&both), Ok(Some((GRANT.len(), Ok(Answer { allowed: true, lease })))));
+        let refused = Ok(Answer { allowed: false, lease: None });
+        assert_eq!(hear(REFUSAL), Ok(Some((REFUSAL.len(), refused))));
+    }
+
+    #[test]
+    fn errors_are_replies_and_nonsense_is_not() {
+        let (length, reply) = hear(b"-NOLIMIT unknown limit 'x'\r\n").expect("RESP").expect("whole");
+        assert_eq!((length, reply), (28, Err("NOLIMIT unknown limit \\'x\\'".to_owned())));
+        for odd in [&b":1\r\n"[..], b"+OK\r\n", b"*1\r\n:1\r\n", b"$-1\r\n"] {
+            assert!(matches!(hear(odd), Ok(Some((_, Err(_))))), "{}", quoted(odd));
+        }
+        for nonsense in [
+            &b"HTTP/1.1 400\r\n"[..],
+            b"\n",
+            b"\r\n",
+            b":x\r\n",
+            b"*9999999\r\n",
+            b"*7\r\n?\r\n",
+            b"*1\r\n*1\r\n",
+            b"$65537\r\n",
+        ] {
+            assert!(hear(nonsense).is_err(), "{}", quoted(nonsense));
+        }
+    }
+}
