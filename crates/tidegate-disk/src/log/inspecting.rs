@@ -121,9 +121,25 @@ pub enum Tail {
     },
 }
 
+/// How often a log that changes while it is verified is looked at.
+const MOST_LOOKS: usize = 4;
+
 /// Looks at everything, and says what is wrong with it.
+///
+/// What is wrong with a log in use may only have looked so while somebody was writing; so it is looked at again, until it looks the same.
 pub fn verify(files: &dyn Files) -> io::Result<Report> {
-    inspect(files, &mut |_| {})
+    let mut report = inspect(files, &mut |_| {})?;
+    for _ in 1..MOST_LOOKS {
+        if report.is_sound() {
+            break;
+        }
+        let again = inspect(files, &mut |_| {})?;
+        if again == report {
+            break;
+        }
+        report = again;
+    }
+    Ok(report)
 }
 
 /// Looks at everything and shows it. An error is one of the directory as a whole.

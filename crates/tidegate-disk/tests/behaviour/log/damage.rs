@@ -19,7 +19,7 @@ fn a_store() -> (Arc<Simulated>, Replayed) {
     })
     .expect("there is room");
     for index in 1..=9_u8 {
-        commit(&log, &vec![index; 120], u64::from(index));
+        commit(&log, &[index; 120], u64::from(index));
     }
     log.stop().expect("the log is sound");
     drop(log);
@@ -106,11 +106,7 @@ fn a_log_that_ends_at_any_byte_has_exactly_the_blocks_before() {
         let lost = in_last.saturating_sub(kept);
         assert_eq!(replayed.blocks, whole.blocks[..whole.blocks.len() - lost], "cut at byte {end}");
         let from = if kept == 0 { 64 } else { ends(kept - 1) };
-        assert_eq!(
-            opened.cut_bytes as usize,
-            end_of_content(&torn).saturating_sub(from),
-            "cut at byte {end}"
-        );
+        assert_eq!(opened.cut_bytes, end_of_content(&torn).saturating_sub(from) as u64, "cut at byte {end}");
         let stopped = if kept > in_last { Before::Stopped } else { Before::Crashed };
         assert_eq!(opened.before, stopped, "cut at byte {end}");
         commit(&log, b"and on it goes", 50);
@@ -229,7 +225,7 @@ fn what_is_shown_of_a_log_is_all_that_is_in_it() {
         Found::Chunk { payload, .. } => seen.push(("chunk", payload.to_vec())),
         Found::Block { kind: Kind::Records, payload, .. } => seen.push(("records", payload.to_vec())),
         Found::Block { kind, .. } => {
-            seen.push((if kind == Kind::Seal { "seal" } else { "stop" }, Vec::new()))
+            seen.push((if kind == Kind::Seal { "seal" } else { "stop" }, Vec::new()));
         }
         Found::Problem(problem) => panic!("{problem}"),
     };
