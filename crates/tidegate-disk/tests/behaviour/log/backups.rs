@@ -68,15 +68,19 @@ fn damage_is_not_copied() {
     commit(&log, &[1; 100], 1);
     commit(&log, &[2; 100], 1);
     drop(log);
-    let mut bytes = files.bytes(&first_log()).expect("it is there");
-    bytes[160] ^= 1;
-    files.put(&first_log(), bytes);
-    let copy = Simulated::new();
-    match backup(&*files, &copy) {
-        Err(BackupError::Source(OpenError::Damaged(damage))) => assert_eq!(damage.file, first_log()),
-        outcome => panic!("{outcome:?}"),
+    let bytes = files.bytes(&first_log()).expect("it is there");
+    // In the payload of the first block, and of the last.
+    for at in [160, 112 + 148 + 60] {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 1;
+        files.put(&first_log(), damaged);
+        let copy = Simulated::new();
+        match backup(&*files, &copy) {
+            Err(BackupError::Source(OpenError::Damaged(damage))) => assert_eq!(damage.file, first_log()),
+            outcome => panic!("{outcome:?}"),
+        }
+        assert!(!copy.names().contains(&"identity".to_owned()), "and nothing looks like a store");
     }
-    assert!(!copy.names().contains(&"identity".to_owned()), "and nothing looks like a store");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use tidegate_disk::files::Simulated;
 use tidegate_disk::log::{Before, verify};
 use tidegate_testkit::effort::cases;
 
-use super::stage::{Replayed, as_files, open, try_open};
+use super::stage::{Replayed, as_files, commit, open, try_open};
 
 /// How often every moment of a run is crashed.
 const IMAGES: u64 = 4;
@@ -190,6 +190,28 @@ proptest! {
                 prop_assert!((least..=shown).contains(&found), "{}, {later} later: {found} of {least}", story());
             }
             drop(log);
+        }
+    }
+}
+
+/// A block that was on its way to the disk when its process was killed is written once more by the next. Both writes could be torn, each in its
+/// own way, and leave a block with a hole in the middle of its header: neither torn nor whole.
+#[test]
+fn a_block_is_not_written_over_while_it_is_on_its_way() {
+    let files = Arc::new(Simulated::recorded());
+    let (log, _, _) = open(&files);
+    // The header of the second block lies across the end of a sector.
+    commit(&log, &[1; 332], 1);
+    let before = files.changes();
+    commit(&log, &[2; 100], 2);
+    drop(log);
+    let killed = Arc::new(files.killed_after(before + 1));
+    let (_log, _, shown) = open(&killed);
+    assert_eq!(shown.blocks.len(), 2, "written, and not synced");
+    for changes in 0..=killed.changes() {
+        for seed in 0..100 {
+            let (_log, _, replayed) = open(&Arc::new(killed.crash_after(changes, seed)));
+            assert!((1..=2).contains(&replayed.blocks.len()), "after {changes} changes, seed {seed}");
         }
     }
 }

@@ -156,24 +156,26 @@ fn a_torn_tail_is_told_by_verify_and_is_no_problem() {
 #[test]
 fn an_invalid_block_with_a_valid_one_behind_it_is_damage_however_it_looks() {
     let (files, _) = a_store();
-    let name = segment(2);
-    let starts = blocks(&files, &name);
-    let bytes = files.bytes(&name).expect("it is there");
-    for (index, start) in starts.iter().enumerate() {
-        let end = starts.get(index + 1).copied().unwrap_or(start + 48);
-        // As if its first sector, all of it, or its end had never reached the disk.
-        for (from, to) in [(*start, start + 1), (*start, end), (end - 1, end)] {
-            let mut gap = bytes.clone();
-            gap[from..to].fill(0);
-            let damaged = Arc::new(files.killed());
-            damaged.put(&name, gap);
-            match refusal(&damaged) {
-                OpenError::Damaged(damage) => {
-                    assert_eq!((damage.file, damage.offset), (name.clone(), *start as u64));
+    // In a segment that is followed by another, and in the last one.
+    for name in [segment(2), segment(3)] {
+        let starts = blocks(&files, &name);
+        let bytes = files.bytes(&name).expect("it is there");
+        for pair in starts.windows(2) {
+            let (start, end) = (pair[0], pair[1]);
+            // As if its first byte, all of it, or its end had never reached the disk.
+            for (from, to) in [(start, start + 1), (start, end), (end - 1, end)] {
+                let mut gap = bytes.clone();
+                gap[from..to].fill(0);
+                let damaged = Arc::new(files.killed());
+                damaged.put(&name, gap);
+                match refusal(&damaged) {
+                    OpenError::Damaged(damage) => {
+                        assert_eq!((damage.file, damage.offset), (name.clone(), start as u64));
+                    }
+                    error => panic!("{name}, block at {start}: {error}"),
                 }
-                error => panic!("block {index}: {error}"),
+                assert!(!verify(&*damaged).expect("it can be read").is_sound(), "{name}, block at {start}");
             }
-            assert!(!verify(&*damaged).expect("it can be read").is_sound(), "block {index}");
         }
     }
 }
