@@ -4,6 +4,7 @@ mod backups;
 mod crashes;
 mod damage;
 mod failures;
+mod golden;
 mod refusals;
 mod round_trips;
 mod stage;

@@ -1,3 +1,4 @@
 //! What the durable store does, seen from outside.
 
+mod files;
 mod log;
