@@ -193,8 +193,11 @@ impl Inspection<'_> {
             None => self.link = Some(Link::first(store)),
         }
         let last = self.survey.segments.last().copied().unwrap_or(0);
-        if newest.is_none() && self.survey.segments.first().is_some_and(|lowest| *lowest > FIRST_SEGMENT) {
-            self.problem(&names::snapshot(last), 0, "missing, and the log before it is gone");
+        if let Some(lowest) = self.survey.segments.first()
+            && newest.is_none()
+            && *lowest > FIRST_SEGMENT
+        {
+            self.problem(&names::snapshot(*lowest), 0, "missing, and the log before it is gone");
         }
         let mut buffer = Vec::new();
         let mut number = begins;

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use proptest::collection::vec;
+use proptest::prelude::*;
 use tidegate_disk::files::Simulated;
-use tidegate_disk::log::{Before, Found, Kind, OpenError, Tail, inspect, verify};
-use tidegate_testkit::effort::times;
+use tidegate_disk::log::{Before, Found, Kind, OpenError, Tail, backup, inspect, verify};
+use tidegate_testkit::effort::{cases, times};
 
 use super::stage::{Replayed, as_files, commit, first_log, open, refusal, segment, try_open};
 
@@ -241,4 +243,74 @@ fn what_is_shown_of_a_log_is_all_that_is_in_it() {
     assert_eq!(records, whole.blocks.into_iter().map(|(_, _, bytes)| bytes).collect::<Vec<_>>());
     assert_eq!((report.snapshot, report.chunks, report.segments), (Some(2), 2, 2));
     assert_eq!((report.before, report.times), (Before::Stopped, Some((1, 9))));
+}
+
+/// What may happen to a file.
+#[derive(Debug, Clone)]
+enum Harm {
+    Fill { from: usize, length: usize, with: u8 },
+    Copy { from: usize, to: usize, length: usize },
+    Scribble { at: usize, bytes: Vec<u8> },
+    Cut { length: usize },
+}
+
+fn harm() -> impl Strategy<Value = Harm> {
+    let place = || 0..1100_usize;
+    prop_oneof![
+        (place(), 1..300_usize, any::<u8>()).prop_map(|(from, length, with)| Harm::Fill {
+            from,
+            length,
+            with
+        }),
+        (place(), 1..700_usize).prop_map(|(from, length)| Harm::Fill { from, length, with: 0 }),
+        (place(), place(), 1..300_usize).prop_map(|(from, to, length)| Harm::Copy { from, to, length }),
+        (place(), vec(any::<u8>(), 1..60)).prop_map(|(at, bytes)| Harm::Scribble { at, bytes }),
+        place().prop_map(|length| Harm::Cut { length }),
+    ]
+}
+
+impl Harm {
+    fn apply(&self, bytes: &mut Vec<u8>) {
+        let end = bytes.len();
+        let range = |from: usize, length: usize| from.min(end)..(from + length).min(end);
+        match self {
+            Harm::Fill { from, length, with } => bytes[range(*from, *length)].fill(*with),
+            Harm::Copy { from, to, length } => {
+                let copied = bytes[range(*from, *length)].to_vec();
+                let place = range(*to, copied.len());
+                let length = place.len();
+                bytes[place].copy_from_slice(&copied[..length]);
+            }
+            Harm::Scribble { at, bytes: scribbled } => {
+                let place = range(*at, scribbled.len());
+                let length = place.len();
+                bytes[place].copy_from_slice(&scribbled[..length]);
+            }
+            Harm::Cut { length } => bytes.truncate(*length),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(400))]
+
+    /// Nothing that can be done to a file makes up a history: it is refused, or what is replayed is a beginning of what was appended. Nobody panics.
+    #[test]
+    fn whatever_is_done_to_a_file(which in 0..4_usize, harms in vec(harm(), 1..4)) {
+        let (files, whole) = a_store();
+        let names: Vec<String> = files.names().into_iter().filter(|name| name != "lock").collect();
+        let mut bytes = files.bytes(&names[which]).expect("it was listed");
+        for harm in &harms {
+            harm.apply(&mut bytes);
+        }
+        files.put(&names[which], bytes);
+        let report = verify(&*files).expect("it can be read");
+        let copied = backup(&*files, &Simulated::new());
+        if let Ok((_log, _, replayed)) = try_open(as_files(&files)) {
+            prop_assert!(report.is_sound(), "it opens, but: {:?}", report.problems);
+            prop_assert!(copied.is_ok(), "it opens, but: {copied:?}");
+            prop_assert_eq!(&replayed.chunks, &whole.chunks);
+            prop_assert!(whole.blocks.starts_with(&replayed.blocks));
+        }
+    }
 }
