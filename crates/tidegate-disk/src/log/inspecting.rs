@@ -285,7 +285,9 @@ impl Inspection<'_> {
                 }
                 Err(invalid) => invalid,
             };
-            if let Some(later) = block::find_later(content, offset, 0, store) {
+            // Where the chain is lost, any block is better than none.
+            let least = self.link.map_or(0, |link| link.number);
+            if let Some(later) = block::find_later(content, offset, least, store) {
                 let what = format!("no valid block, but one at byte {later}: damaged");
                 self.problem(name, offset as u64, &what);
                 self.link = None;
