@@ -189,7 +189,7 @@ fn many_threads_append_and_each_finds_its_own_where_it_was_told() {
             move || {
                 let mut mine: Vec<(Lsn, Vec<u8>)> = Vec::new();
                 for index in 0..each {
-                    let bytes = payload(thread, index, 2 + usize::from(index * 31 % 97));
+                    let bytes = payload(thread, index, 2 + usize::from(index) * 31 % 97);
                     let lsn = log.append(&bytes, u64::from(index)).expect("the log is sound");
                     assert!(mine.last().is_none_or(|(before, _)| *before < lsn), "places rise");
                     mine.push((lsn, bytes));
