@@ -12,7 +12,7 @@
 //! What a log promises:
 //!
 //! - what was said to be durable is replayed when the log is opened again, in order, and nothing is that was not appended;
-//! - a crash at any moment leaves a log that opens, without its torn tail ([`block`](self) says what that is);
+//! - a crash at any moment leaves a log that opens, without its torn tail (`log/block.rs` says what that is);
 //! - anything else that is missing or changed is refused by name. A shorter history would sell again what was sold.
 //!
 //! An error of the disk poisons the log: nobody knows then what is on it, and a sync that is tried again says yes to what the first one lost. A
@@ -95,12 +95,12 @@ pub enum Entry<'a> {
     Block {
         /// Its number in the log.
         number: u64,
-        /// The latest time that its appenders gave.
+        /// The latest time that any appender gave so far; it never goes back.
         time: u64,
         /// Their payloads.
         payload: &'a [u8],
     },
-    /// How far reading has come; told after every file.
+    /// How far reading has come; told at the beginning and after every file.
     Progress {
         /// Bytes that were read.
         read: u64,
@@ -221,7 +221,7 @@ impl Log {
         self.shared.desk.append(payload, time)
     }
 
-    /// The place after everything that was appended.
+    /// The place after everything that was appended. Places are counted from when the log was opened.
     pub fn tip(&self) -> Lsn {
         self.shared.desk.tip()
     }

@@ -1,8 +1,8 @@
 //! A directory of the file system.
 
-use std::fs::{self, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FallocateFlags;
@@ -13,6 +13,7 @@ use super::{File, Files, Guard, Purpose};
 
 /// Files are their owner's: a log names customers and holds the secret of their fingerprints.
 const OWNER_ONLY: u32 = 0o600;
+const OWNER_ONLY_FOLDER: u32 = 0o700;
 
 /// How much is written at once where the file system cannot make room without writing.
 const ZEROS: usize = 64 << 10;
@@ -28,7 +29,7 @@ pub struct Real {
 impl Real {
     /// The directory at this path, which is made if it is not there.
     pub fn create(folder: &Path) -> io::Result<Real> {
-        match fs::create_dir_all(folder) {
+        match DirBuilder::new().recursive(true).mode(OWNER_ONLY_FOLDER).create(folder) {
             Ok(()) => {}
             // Something else has this name: opening it says what is wrong with it.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}

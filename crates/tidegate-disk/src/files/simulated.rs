@@ -94,7 +94,7 @@ struct Shared {
 struct State {
     disk: Disk,
     /// Everything that happened, if it is recorded.
-    record: Option<Vec<Change>>,
+    record: Option<Record>,
     rules: Vec<Rule>,
     holds: Vec<(u64, Call)>,
     next_hold: u64,
@@ -103,6 +103,26 @@ struct State {
     locked: Vec<String>,
     room: Option<u64>,
     randoms: u64,
+}
+
+/// What happened to a disk since it was as it was.
+#[derive(Debug)]
+struct Record {
+    base: Disk,
+    changes: Vec<Change>,
+}
+
+impl Record {
+    fn of(base: &Disk) -> Record {
+        Record { base: base.clone(), changes: Vec::new() }
+    }
+
+    /// The disk after so many changes.
+    fn disk_after(&self, changes: usize) -> Disk {
+        let mut disk = self.base.clone();
+        self.changes.iter().take(changes).for_each(|change| disk.apply(change));
+        disk
+    }
 }
 
 #[derive(Debug)]
@@ -128,10 +148,12 @@ impl Simulated {
 
     /// An empty directory that remembers everything that is done to it, for [`Simulated::crash_after`].
     pub fn recorded() -> Simulated {
-        Simulated::of(Disk::default(), Some(Vec::new()))
+        let disk = Disk::default();
+        let record = Record::of(&disk);
+        Simulated::of(disk, Some(record))
     }
 
-    fn of(disk: Disk, record: Option<Vec<Change>>) -> Simulated {
+    fn of(disk: Disk, record: Option<Record>) -> Simulated {
         let state = State {
             disk,
             record,
@@ -153,21 +175,35 @@ impl Simulated {
         Simulated::of(self.lock_state().disk.image(&mut Dice::new(seed)), None)
     }
 
-    /// The same, as if the power had failed after this many [changes](Simulated::changes).
+    /// The same, as if the power had failed after this many [changes](Simulated::changes). It is recorded too.
     ///
     /// # Panics
     /// If the directory is not [recorded](Simulated::recorded).
     pub fn crash_after(&self, changes: usize, seed: u64) -> Simulated {
+        let disk = self.disk_after(changes).image(&mut Dice::new(seed));
+        let record = Record::of(&disk);
+        Simulated::of(disk, Some(record))
+    }
+
+    /// What another process finds after this one was killed when it had made this many changes: everything that was written, durable or
+    /// not. It is recorded too.
+    ///
+    /// # Panics
+    /// If the directory is not [recorded](Simulated::recorded).
+    pub fn killed_after(&self, changes: usize) -> Simulated {
+        let disk = self.disk_after(changes);
+        let record = Record::of(&disk);
+        Simulated::of(disk, Some(record))
+    }
+
+    fn disk_after(&self, changes: usize) -> Disk {
         let state = self.lock_state();
-        let record = state.record.as_ref().expect("only a recorded directory knows its past");
-        let mut disk = Disk::default();
-        record.iter().take(changes).for_each(|change| disk.apply(change));
-        Simulated::of(disk.image(&mut Dice::new(seed)), None)
+        state.record.as_ref().expect("only a recorded directory knows its past").disk_after(changes)
     }
 
     /// How often the directory or a file of it was changed or synced so far. Zero if it is not recorded.
     pub fn changes(&self) -> usize {
-        self.lock_state().record.as_ref().map_or(0, Vec::len)
+        self.lock_state().record.as_ref().map_or(0, |record| record.changes.len())
     }
 
     /// What another process finds after this one was killed: everything that was written, durable or not, and no locks.
@@ -279,7 +315,7 @@ impl State {
     fn apply(&mut self, change: Change) {
         self.disk.apply(&change);
         if let Some(record) = &mut self.record {
-            record.push(change);
+            record.changes.push(change);
         }
     }
 

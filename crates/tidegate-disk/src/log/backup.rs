@@ -70,7 +70,7 @@ impl std::error::Error for BackupError {}
 /// Copies a log into an empty directory.
 pub fn backup(from: &dyn Files, to: &dyn Files) -> Result<Backup, BackupError> {
     let of_target = |error| BackupError::Target { place: to.place(), error };
-    if !to.list().map_err(of_target)?.is_empty() {
+    if !ours(to).map_err(of_target)?.is_empty() {
         return Err(BackupError::NotEmpty { place: to.place() });
     }
     let identity = read_identity(from).map_err(BackupError::Source)?;
@@ -87,10 +87,17 @@ pub fn backup(from: &dyn Files, to: &dyn Files) -> Result<Backup, BackupError> {
             Err(BackupError::Source(_)) if attempt < MOST_ATTEMPTS => attempt += 1,
             Err(error) => return Err(error),
         }
-        for name in to.list().map_err(of_target)? {
+        for name in ours(to).map_err(of_target)? {
             to.remove(&name).map_err(of_target)?;
         }
     }
+}
+
+/// What is in the directory that is copied to, but for what the file system keeps there.
+fn ours(to: &dyn Files) -> io::Result<Vec<String>> {
+    let mut names = to.list()?;
+    names.retain(|name| name != names::OF_THE_FILE_SYSTEM);
+    Ok(names)
 }
 
 struct Copy<'a> {

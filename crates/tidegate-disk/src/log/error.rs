@@ -57,8 +57,8 @@ pub enum OpenError {
     NotAStore {
         /// The directory.
         place: String,
-        /// One of the files.
-        found: String,
+        /// One of the files, if somebody looked at them.
+        found: Option<String>,
     },
     /// A later version of Tidegate wrote this.
     NewerFormat {
@@ -153,7 +153,10 @@ impl fmt::Display for OpenError {
             OpenError::NotADirectory { place } => {
                 write!(f, "{place} is not a directory; choose another path")
             }
-            OpenError::NotAStore { place, found } => write!(
+            OpenError::NotAStore { place, found: None } => {
+                write!(f, "{place} is not a store: it has no identity; look for another directory")
+            }
+            OpenError::NotAStore { place, found: Some(found) } => write!(
                 f,
                 "{place} is not a store: it holds '{found}' and no identity; nothing was touched; choose an empty \
                  directory, or restore the store from a backup"

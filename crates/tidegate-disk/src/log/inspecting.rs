@@ -121,9 +121,25 @@ pub enum Tail {
     },
 }
 
+/// How often a log that changes while it is verified is looked at.
+const MOST_LOOKS: usize = 4;
+
 /// Looks at everything, and says what is wrong with it.
+///
+/// What is wrong with a log in use may only have looked so while somebody was writing; so it is looked at again, until it looks the same.
 pub fn verify(files: &dyn Files) -> io::Result<Report> {
-    inspect(files, &mut |_| {})
+    let mut report = inspect(files, &mut |_| {})?;
+    for _ in 1..MOST_LOOKS {
+        if report.is_sound() {
+            break;
+        }
+        let again = inspect(files, &mut |_| {})?;
+        if again == report {
+            break;
+        }
+        report = again;
+    }
+    Ok(report)
 }
 
 /// Looks at everything and shows it. An error is one of the directory as a whole.
@@ -177,8 +193,11 @@ impl Inspection<'_> {
             None => self.link = Some(Link::first(store)),
         }
         let last = self.survey.segments.last().copied().unwrap_or(0);
-        if newest.is_none() && self.survey.segments.first().is_some_and(|lowest| *lowest > FIRST_SEGMENT) {
-            self.problem(&names::snapshot(last), 0, "missing, and the log before it is gone");
+        if let Some(lowest) = self.survey.segments.first()
+            && newest.is_none()
+            && *lowest > FIRST_SEGMENT
+        {
+            self.problem(&names::snapshot(*lowest), 0, "missing, and the log before it is gone");
         }
         let mut buffer = Vec::new();
         let mut number = begins;
@@ -266,7 +285,9 @@ impl Inspection<'_> {
                 }
                 Err(invalid) => invalid,
             };
-            if let Some(later) = block::find_later(content, offset, 0, store) {
+            // Where the chain is lost, any block is better than none.
+            let least = self.link.map_or(0, |link| link.number);
+            if let Some(later) = block::find_later(content, offset, least, store) {
                 let what = format!("no valid block, but one at byte {later}: damaged");
                 self.problem(name, offset as u64, &what);
                 self.link = None;

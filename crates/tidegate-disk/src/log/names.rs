@@ -19,7 +19,7 @@ pub(super) const FIRST_SEGMENT: u64 = 1;
 
 const UNFINISHED: &str = ".new";
 /// What some file systems put into the root of a volume.
-const OF_THE_FILE_SYSTEM: &str = "lost+found";
+pub(super) const OF_THE_FILE_SYSTEM: &str = "lost+found";
 
 pub(super) fn segment(number: u64) -> String {
     format!("log-{number:016x}")

@@ -52,6 +52,9 @@ pub(super) fn open(
         io::ErrorKind::WouldBlock => OpenError::Locked { place: place.clone() },
         _ => of_place(error),
     })?;
+    // Somebody who was killed may have named a file and not come to make the name durable. Nothing may follow from a name before it is: not
+    // that a store was created, nor that what a snapshot stands for can go.
+    files.sync_names().map_err(of_place)?;
     let survey = Survey::of(&*files).map_err(of_place)?;
     refuse_strangers(&place, &survey)?;
     let identity = if survey.identity.is_some() {
@@ -85,7 +88,7 @@ pub(super) fn open(
 fn refuse_strangers(place: &str, survey: &Survey) -> Result<(), OpenError> {
     match survey.foreign() {
         Some(found) if survey.identity.is_none() => {
-            Err(OpenError::NotAStore { place: place.to_owned(), found })
+            Err(OpenError::NotAStore { place: place.to_owned(), found: Some(found) })
         }
         _ => Ok(()),
     }
@@ -95,7 +98,10 @@ fn refuse_strangers(place: &str, survey: &Survey) -> Result<(), OpenError> {
 pub(super) fn read_identity(files: &dyn Files) -> Result<Identity, OpenError> {
     let mut bytes = Vec::new();
     let read = files.open(names::IDENTITY, Purpose::Reading).and_then(|file| read_whole(&*file, &mut bytes));
-    read.map_err(|error| OpenError::of_disk(names::IDENTITY, error))?;
+    read.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => OpenError::NotAStore { place: files.place(), found: None },
+        _ => OpenError::of_disk(names::IDENTITY, error),
+    })?;
     Identity::decode(names::IDENTITY, &bytes)
 }
 
@@ -162,12 +168,12 @@ fn mend(
 ) -> Result<End, OpenError> {
     let name = names::segment(ending.segment);
     let of_disk = |error| OpenError::of_disk(&name, error);
-    let file = files.open(&name, Purpose::Writing).map_err(of_disk)?;
+    let file = reopen(&*files, &name).map_err(of_disk)?;
     if let Some(last) = &ending.last_block {
         if last.segment == ending.segment {
             file.write_at(&last.bytes, last.offset).map_err(of_disk)?;
         } else {
-            let before = files.open(&names::segment(last.segment), Purpose::Writing).map_err(of_disk)?;
+            let before = reopen(&*files, &names::segment(last.segment)).map_err(of_disk)?;
             before.write_at(&last.bytes, last.offset).and_then(|()| before.sync()).map_err(of_disk)?;
         }
     }
@@ -176,8 +182,6 @@ fn mend(
     }
     clear(&*file, ending.offset, ending.dirty_to).map_err(of_disk)?;
     file.sync().map_err(of_disk)?;
-    // That a name was seen does not mean that it is durable.
-    files.sync_names().map_err(of_disk)?;
     let mut end = End {
         files,
         store: identity.store,
@@ -192,13 +196,21 @@ fn mend(
     if let Some(next) = ending.next {
         let name = names::segment(next.header.segment);
         let of_disk = |error| OpenError::of_disk(&name, error);
-        let file = end.files.open(&name, Purpose::Writing).map_err(of_disk)?;
+        let file = reopen(&*end.files, &name).map_err(of_disk)?;
         rewrite_header(&*file).map_err(of_disk)?;
         clear(&*file, segment::HEADER as u64, next.dirty_to).map_err(of_disk)?;
         file.sync().map_err(of_disk)?;
         end.seal_into(&next.header, file).map_err(|failure| of_failure(&name, failure))?;
     }
     Ok(end)
+}
+
+/// Opens a file to be written on. What somebody who was killed wrote last is made durable before anything is written over it: two writes
+/// of the same place that were both on their way when the power fails could leave a mixture that looks like neither.
+fn reopen(files: &dyn Files, name: &str) -> io::Result<Box<dyn File>> {
+    let file = files.open(name, Purpose::Writing)?;
+    file.sync()?;
+    Ok(file)
 }
 
 /// Writes the header once more, for the same reason as the last block.

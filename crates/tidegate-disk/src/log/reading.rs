@@ -73,6 +73,7 @@ pub(super) fn read(
     replay: &mut dyn FnMut(Entry<'_>) -> Result<(), String>,
 ) -> Result<Ending, OpenError> {
     let total = total(files, survey)?;
+    rejected(replay(Entry::Progress { read: 0, total }), "", 0)?;
     let mut reading = Reading::begin(files, identity, survey, replay)?;
     let mut buffer = Vec::new();
     loop {

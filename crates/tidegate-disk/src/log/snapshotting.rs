@@ -67,7 +67,6 @@ impl Log {
             // It may be what fills the disk; if it cannot be removed, the next opening does it.
             let _ = remove_if_there(&*self.files, &names::unfinished(&name));
         })?;
-        self.files.rename(&names::unfinished(&name), &name)?;
         self.files.sync_names()?;
         self.shared.superseded.store(rolled.written, Ordering::Release);
         // What cannot be removed now is removed when the log is opened again.
@@ -94,6 +93,8 @@ impl Log {
         write(&mut snapshot)?;
         let bytes = snapshot.bytes();
         snapshot.finish()?;
+        let name = names::snapshot(rolled.header.segment);
+        self.files.rename(&names::unfinished(&name), &name)?;
         Ok(bytes)
     }
 

@@ -100,12 +100,6 @@ impl Hall {
         tasks.into_values().for_each(Waker::wake);
     }
 
-    /// How many tasks wait.
-    #[cfg(test)]
-    pub(super) fn waiting(&self) -> usize {
-        self.lock().tasks.len()
-    }
-
     fn lock(&self) -> MutexGuard<'_, Waiters> {
         self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -21,14 +21,26 @@ const TRY_AGAIN: Duration = Duration::from_millis(500);
 pub(super) fn start(shared: Arc<Shared>, end: End) -> io::Result<JoinHandle<()>> {
     let thread = std::thread::Builder::new().name("tidegate-log".to_owned());
     thread.spawn(move || {
-        let mut writer = Writer { shared, end };
-        let health = writer.run();
-        let refusal = health.refusal();
-        writer.shared.desk.end(health);
-        if let Some(refusal) = refusal {
-            writer.shared.hall.fail(refusal);
-        }
+        // If the writer should ever panic, nobody must wait for it.
+        let reason = "the writer ended without a word".to_owned();
+        let mut farewell = Farewell { shared: Arc::clone(&shared), health: Health::Broken { reason } };
+        farewell.health = Writer { shared, end }.run();
     })
+}
+
+/// Tells everybody that the writer ended, and how, when it is dropped.
+struct Farewell {
+    shared: Arc<Shared>,
+    health: Health,
+}
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        self.shared.desk.end(self.health.clone());
+        if let Some(refusal) = self.health.refusal() {
+            self.shared.hall.fail(refusal);
+        }
+    }
 }
 
 struct Writer {

@@ -12,7 +12,7 @@ use tidegate_disk::files::Simulated;
 use tidegate_disk::log::{Before, verify};
 use tidegate_testkit::effort::cases;
 
-use super::stage::{Replayed, as_files, open, try_open};
+use super::stage::{Replayed, as_files, commit, open, try_open};
 
 /// How often every moment of a run is crashed.
 const IMAGES: u64 = 4;
@@ -159,8 +159,59 @@ proptest! {
                 if known.is_stopped_after(changes) {
                     prop_assert_eq!(before, Before::Stopped, "{}", story());
                 }
+                // The power fails once more, at some moment while the log was opened.
+                let later = usize::try_from(seed % (crashed.changes() as u64 + 1)).expect("a few");
+                let (_log, again, _) = recover(&Arc::new(crashed.crash_after(later, seed)), &story);
+                prop_assert!((durable..=found).contains(&again), "{}, {later} later: {again}", story());
                 go_on(&log, &crashed, found, seed, &story);
             }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(12))]
+
+    /// First the process is killed, and the system still has all that it wrote; then the power fails, while the next process opens the log or just
+    /// after. Whatever the second one was shown must be there for the third.
+    #[test]
+    fn what_was_replayed_after_a_kill_survives_a_crash(steps in vec(step(), 1..16), luck in any::<u64>()) {
+        let files = Arc::new(Simulated::recorded());
+        let known = play(&files, &steps);
+        for changes in 0..=files.changes() {
+            let story = || format!("killed after {changes} changes of {steps:?}, luck {luck}");
+            let killed = Arc::new(files.killed_after(changes));
+            let (log, shown, _) = recover(&killed, &story);
+            let opened = killed.changes();
+            for later in 0..=opened {
+                let crashed = Arc::new(killed.crash_after(later, luck.wrapping_add(later as u64)));
+                let (_log, found, _) = recover(&crashed, &story);
+                let least = if later == opened { shown } else { known.durable_after(changes) };
+                prop_assert!((least..=shown).contains(&found), "{}, {later} later: {found} of {least}", story());
+            }
+            drop(log);
+        }
+    }
+}
+
+/// A block that was on its way to the disk when its process was killed is written once more by the next. Both writes could be torn, each in its
+/// own way, and leave a block with a hole in the middle of its header: neither torn nor whole.
+#[test]
+fn a_block_is_not_written_over_while_it_is_on_its_way() {
+    let files = Arc::new(Simulated::recorded());
+    let (log, _, _) = open(&files);
+    // The header of the second block lies across the end of a sector.
+    commit(&log, &[1; 332], 1);
+    let before = files.changes();
+    commit(&log, &[2; 100], 2);
+    drop(log);
+    let killed = Arc::new(files.killed_after(before + 1));
+    let (_log, _, shown) = open(&killed);
+    assert_eq!(shown.blocks.len(), 2, "written, and not synced");
+    for changes in 0..=killed.changes() {
+        for seed in 0..100 {
+            let (_log, _, replayed) = open(&Arc::new(killed.crash_after(changes, seed)));
+            assert!((1..=2).contains(&replayed.blocks.len()), "after {changes} changes, seed {seed}");
         }
     }
 }

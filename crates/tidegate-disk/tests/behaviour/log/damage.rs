@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use proptest::collection::vec;
+use proptest::prelude::*;
 use tidegate_disk::files::Simulated;
-use tidegate_disk::log::{Before, Found, Kind, OpenError, Tail, inspect, verify};
-use tidegate_testkit::effort::times;
+use tidegate_disk::log::{Before, Found, Kind, OpenError, Tail, backup, inspect, verify};
+use tidegate_testkit::effort::{cases, times};
 
 use super::stage::{Replayed, as_files, commit, first_log, open, refusal, segment, try_open};
 
@@ -19,7 +21,7 @@ fn a_store() -> (Arc<Simulated>, Replayed) {
     })
     .expect("there is room");
     for index in 1..=9_u8 {
-        commit(&log, &vec![index; 120], u64::from(index));
+        commit(&log, &[index; 120], u64::from(index));
     }
     log.stop().expect("the log is sound");
     drop(log);
@@ -106,11 +108,7 @@ fn a_log_that_ends_at_any_byte_has_exactly_the_blocks_before() {
         let lost = in_last.saturating_sub(kept);
         assert_eq!(replayed.blocks, whole.blocks[..whole.blocks.len() - lost], "cut at byte {end}");
         let from = if kept == 0 { 64 } else { ends(kept - 1) };
-        assert_eq!(
-            opened.cut_bytes as usize,
-            end_of_content(&torn).saturating_sub(from),
-            "cut at byte {end}"
-        );
+        assert_eq!(opened.cut_bytes, end_of_content(&torn).saturating_sub(from) as u64, "cut at byte {end}");
         let stopped = if kept > in_last { Before::Stopped } else { Before::Crashed };
         assert_eq!(opened.before, stopped, "cut at byte {end}");
         commit(&log, b"and on it goes", 50);
@@ -160,24 +158,26 @@ fn a_torn_tail_is_told_by_verify_and_is_no_problem() {
 #[test]
 fn an_invalid_block_with_a_valid_one_behind_it_is_damage_however_it_looks() {
     let (files, _) = a_store();
-    let name = segment(2);
-    let starts = blocks(&files, &name);
-    let bytes = files.bytes(&name).expect("it is there");
-    for (index, start) in starts.iter().enumerate() {
-        let end = starts.get(index + 1).copied().unwrap_or(start + 48);
-        // As if its first sector, all of it, or its end had never reached the disk.
-        for (from, to) in [(*start, start + 1), (*start, end), (end - 1, end)] {
-            let mut gap = bytes.clone();
-            gap[from..to].fill(0);
-            let damaged = Arc::new(files.killed());
-            damaged.put(&name, gap);
-            match refusal(&damaged) {
-                OpenError::Damaged(damage) => {
-                    assert_eq!((damage.file, damage.offset), (name.clone(), *start as u64));
+    // In a segment that is followed by another, and in the last one.
+    for name in [segment(2), segment(3)] {
+        let starts = blocks(&files, &name);
+        let bytes = files.bytes(&name).expect("it is there");
+        for pair in starts.windows(2) {
+            let (start, end) = (pair[0], pair[1]);
+            // As if its first byte, all of it, or its end had never reached the disk.
+            for (from, to) in [(start, start + 1), (start, end), (end - 1, end)] {
+                let mut gap = bytes.clone();
+                gap[from..to].fill(0);
+                let damaged = Arc::new(files.killed());
+                damaged.put(&name, gap);
+                match refusal(&damaged) {
+                    OpenError::Damaged(damage) => {
+                        assert_eq!((damage.file, damage.offset), (name.clone(), start as u64));
+                    }
+                    error => panic!("{name}, block at {start}: {error}"),
                 }
-                error => panic!("block {index}: {error}"),
+                assert!(!verify(&*damaged).expect("it can be read").is_sound(), "{name}, block at {start}");
             }
-            assert!(!verify(&*damaged).expect("it can be read").is_sound(), "block {index}");
         }
     }
 }
@@ -229,7 +229,7 @@ fn what_is_shown_of_a_log_is_all_that_is_in_it() {
         Found::Chunk { payload, .. } => seen.push(("chunk", payload.to_vec())),
         Found::Block { kind: Kind::Records, payload, .. } => seen.push(("records", payload.to_vec())),
         Found::Block { kind, .. } => {
-            seen.push((if kind == Kind::Seal { "seal" } else { "stop" }, Vec::new()))
+            seen.push((if kind == Kind::Seal { "seal" } else { "stop" }, Vec::new()));
         }
         Found::Problem(problem) => panic!("{problem}"),
     };
@@ -243,4 +243,74 @@ fn what_is_shown_of_a_log_is_all_that_is_in_it() {
     assert_eq!(records, whole.blocks.into_iter().map(|(_, _, bytes)| bytes).collect::<Vec<_>>());
     assert_eq!((report.snapshot, report.chunks, report.segments), (Some(2), 2, 2));
     assert_eq!((report.before, report.times), (Before::Stopped, Some((1, 9))));
+}
+
+/// What may happen to a file.
+#[derive(Debug, Clone)]
+enum Harm {
+    Fill { from: usize, length: usize, with: u8 },
+    Copy { from: usize, to: usize, length: usize },
+    Scribble { at: usize, bytes: Vec<u8> },
+    Cut { length: usize },
+}
+
+fn harm() -> impl Strategy<Value = Harm> {
+    let place = || 0..1100_usize;
+    prop_oneof![
+        (place(), 1..300_usize, any::<u8>()).prop_map(|(from, length, with)| Harm::Fill {
+            from,
+            length,
+            with
+        }),
+        (place(), 1..700_usize).prop_map(|(from, length)| Harm::Fill { from, length, with: 0 }),
+        (place(), place(), 1..300_usize).prop_map(|(from, to, length)| Harm::Copy { from, to, length }),
+        (place(), vec(any::<u8>(), 1..60)).prop_map(|(at, bytes)| Harm::Scribble { at, bytes }),
+        place().prop_map(|length| Harm::Cut { length }),
+    ]
+}
+
+impl Harm {
+    fn apply(&self, bytes: &mut Vec<u8>) {
+        let end = bytes.len();
+        let range = |from: usize, length: usize| from.min(end)..(from + length).min(end);
+        match self {
+            Harm::Fill { from, length, with } => bytes[range(*from, *length)].fill(*with),
+            Harm::Copy { from, to, length } => {
+                let copied = bytes[range(*from, *length)].to_vec();
+                let place = range(*to, copied.len());
+                let length = place.len();
+                bytes[place].copy_from_slice(&copied[..length]);
+            }
+            Harm::Scribble { at, bytes: scribbled } => {
+                let place = range(*at, scribbled.len());
+                let length = place.len();
+                bytes[place].copy_from_slice(&scribbled[..length]);
+            }
+            Harm::Cut { length } => bytes.truncate(*length),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(400))]
+
+    /// Nothing that can be done to a file makes up a history: it is refused, or what is replayed is a beginning of what was appended. Nobody panics.
+    #[test]
+    fn whatever_is_done_to_a_file(which in 0..4_usize, harms in vec(harm(), 1..4)) {
+        let (files, whole) = a_store();
+        let names: Vec<String> = files.names().into_iter().filter(|name| name != "lock").collect();
+        let mut bytes = files.bytes(&names[which]).expect("it was listed");
+        for harm in &harms {
+            harm.apply(&mut bytes);
+        }
+        files.put(&names[which], bytes);
+        let report = verify(&*files).expect("it can be read");
+        let copied = backup(&*files, &Simulated::new());
+        if let Ok((_log, _, replayed)) = try_open(as_files(&files)) {
+            prop_assert!(report.is_sound(), "it opens, but: {:?}", report.problems);
+            prop_assert!(copied.is_ok(), "it opens, but: {copied:?}");
+            prop_assert_eq!(&replayed.chunks, &whole.chunks);
+            prop_assert!(whole.blocks.starts_with(&replayed.blocks));
+        }
+    }
 }

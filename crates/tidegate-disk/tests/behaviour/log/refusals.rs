@@ -65,7 +65,10 @@ fn a_directory_of_somebody_else_is_not_touched() {
     let files = Arc::new(Simulated::new());
     files.put("holiday.jpg", b"sun".to_vec());
     let error = refusal(&files);
-    assert!(matches!(&error, OpenError::NotAStore { found, .. } if found == "holiday.jpg"), "{error:?}");
+    assert!(
+        matches!(&error, OpenError::NotAStore { found: Some(found), .. } if found == "holiday.jpg"),
+        "{error:?}"
+    );
     assert_eq!(files.names(), ["holiday.jpg"], "not even a lock");
 }
 
@@ -75,7 +78,10 @@ fn a_store_that_lost_its_identity_is_not_touched_either() {
     files.take("identity");
     let before = files.names();
     let error = refusal(&files);
-    assert!(matches!(&error, OpenError::NotAStore { found, .. } if *found == first_log()), "{error:?}");
+    assert!(
+        matches!(&error, OpenError::NotAStore { found: Some(found), .. } if *found == first_log()),
+        "{error:?}"
+    );
     assert_eq!(files.names(), before);
 }
 
@@ -118,9 +124,8 @@ fn a_missing_segment_is_named_whichever_it_is() {
         let files = three_segments();
         files.take(&segment(gone));
         let error = refusal(&files);
-        let file = match &error {
-            OpenError::SegmentMissing { file } | OpenError::SnapshotMissing { file } => file,
-            _ => panic!("segment {gone}: {error}"),
+        let (OpenError::SegmentMissing { file } | OpenError::SnapshotMissing { file }) = &error else {
+            panic!("segment {gone}: {error}")
         };
         assert_eq!(file, named, "segment {gone}");
         assert!(error.to_string().contains("restore the directory from a backup"), "{error}");
