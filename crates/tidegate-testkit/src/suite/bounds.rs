@@ -119,7 +119,10 @@ fn a_lease_goes_with_its_limit(bench: &Bench) {
     assert!(!bench.store.release(lease(&released).lease).now(), "there is nothing to give back");
     bench.add(spec());
     assert_eq!(bench.store.renew(lease(&renewed).lease, None).now(), Ok(None));
-    assert_eq!(bench.store.settle(lease(&settled).lease, tidegate::Actual::Every(4)).now(), Settlement::Gone);
+    assert_eq!(
+        bench.store.settle(lease(&settled).lease, tidegate::Actual::Every(4)).now(),
+        Ok(Settlement::Gone)
+    );
     assert_eq!(bench.used("l", "u", "all/total"), 0, "the new limit starts clean");
     let next = bench.take("l", "u", 1);
     assert!(lease(&next).fences[0].1 > fence, "fences rise all the same");

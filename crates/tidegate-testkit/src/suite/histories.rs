@@ -86,7 +86,8 @@ impl Subject for Player {
     }
 
     fn settle(&mut self, lease: LeaseId, actual: Amount, now: Timestamp) -> bool {
-        let settled = self.at(now).store.settle(lease, Actual::Every(actual)).now() == Settlement::Settled;
+        let settled =
+            self.at(now).store.settle(lease, Actual::Every(actual)).now() == Ok(Settlement::Settled);
         settled && self.settled.insert(lease)
     }
 

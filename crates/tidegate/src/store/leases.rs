@@ -22,7 +22,7 @@ pub(in crate::store) struct Lease {
     pub(in crate::store) ttl: Span,
     /// The rows it holds something of.
     pub(in crate::store) holdings: Vec<Holding>,
-    /// What each ask of the order was, as (index into `holdings` of its limit's `all` row, of its key's row, count).
+    /// What each ask of the order was, as (index into `holdings` of its limit's `all` row, of its key's row).
     pub(in crate::store) asks: Vec<HeldAsk>,
 }
 
@@ -30,7 +30,6 @@ pub(in crate::store) struct Lease {
 #[derive(Debug, Clone, Copy)]
 pub(in crate::store) struct HeldAsk {
     pub(in crate::store) holdings: [Option<usize>; 2],
-    pub(in crate::store) count: Amount,
 }
 
 /// What a lease holds of one row.
@@ -50,10 +49,10 @@ pub(in crate::store) struct Holding {
 
 impl Lease {
     /// What the order costs each holding if its asks had these counts.
-    pub(in crate::store) fn loads(&self, count_of: impl Fn(usize, Amount) -> Amount) -> Vec<Load> {
+    pub(in crate::store) fn loads(&self, count_of: impl Fn(usize) -> Amount) -> Vec<Load> {
         let mut loads = vec![Load::default(); self.holdings.len()];
         for (index, ask) in self.asks.iter().enumerate() {
-            let load = Load::of(count_of(index, ask.count));
+            let load = Load::of(count_of(index));
             for holding in ask.holdings.into_iter().flatten() {
                 loads[holding] = loads[holding].plus(load);
             }

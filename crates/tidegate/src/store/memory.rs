@@ -154,7 +154,7 @@ impl Store for MemoryStore {
         Spoken::Now(check_ttl(ttl).map(|()| self.shared.renew(lease, ttl)))
     }
 
-    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Settlement> {
+    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Result<Settlement, Rejection>> {
         Spoken::Now(self.shared.settle(lease, actual))
     }
 
