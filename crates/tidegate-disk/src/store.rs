@@ -458,7 +458,7 @@ impl Store for DiskStore {
         self.inner.noted(|notes| self.inner.memory.renew_noting(lease, ttl, notes))
     }
 
-    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Settlement> {
+    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Result<Settlement, Rejection>> {
         self.inner.noted(|notes| self.inner.memory.settle_noting(lease, actual, notes))
     }
 

@@ -203,9 +203,9 @@ impl<S: FullStore + ?Sized> Store for Logged<S> {
         self.spoken(renewed, changed)
     }
 
-    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Settlement> {
+    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Result<Settlement, Rejection>> {
         let settled = self.store.settle(lease, actual).now();
-        let changed = matches!(settled, Settlement::Settled);
+        let changed = matches!(settled, Ok(Settlement::Settled));
         self.spoken(settled, changed)
     }
 

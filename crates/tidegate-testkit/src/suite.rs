@@ -73,7 +73,8 @@ macro_rules! behaviour_suite {
             huge_costs_are_values usage_is_current_data
             leases_are_released_once leases_lapse leases_are_renewed denials_know_the_next_lapse fences_rise weights_count
             reset_keeps_leases holds_settle_down holds_settle_up settling_twice_says_the_same
-            a_lapsed_hold_keeps_its_charge a_reset_voids_refunds sets_hold_and_settle_each_ask ttl_has_bounds
+            a_lapsed_hold_keeps_its_charge a_reset_voids_refunds sets_hold_and_settle_each_ask
+            a_list_of_costs_has_one_for_each_ask ttl_has_bounds
             deleted_limits_take_their_leases_along an_ended_limit_gives_nothing_back
             a_repeated_request_is_charged_once a_reused_request_is_rejected refusals_stay_retryable
             requests_are_forgotten_after_ten_minutes request_ids_have_a_bound patience_has_a_bound

@@ -224,6 +224,13 @@ pub enum Rejection {
     PatienceOutOfRange,
     /// A grant would come with a lease, and whoever asked has nowhere to put one.
     NeedsLease,
+    /// A list of true costs has one for each ask that was granted.
+    CostsOutOfRange {
+        /// How many it has.
+        costs: usize,
+        /// How many asks there are.
+        asks: usize,
+    },
 }
 
 impl Rejection {
@@ -238,7 +245,8 @@ impl Rejection {
             | Rejection::RequestIdOutOfRange { .. }
             | Rejection::TtlOutOfRange
             | Rejection::PatienceOutOfRange
-            | Rejection::NeedsLease => "bad_request",
+            | Rejection::NeedsLease
+            | Rejection::CostsOutOfRange { .. } => "bad_request",
         }
     }
 }
@@ -263,6 +271,9 @@ impl fmt::Display for Rejection {
             Rejection::TtlOutOfRange => write!(f, "ttl must be from 1ms to 36525d (a century)"),
             Rejection::NeedsLease => {
                 write!(f, "a grant of this limit comes with a lease; ask the store for it")
+            }
+            Rejection::CostsOutOfRange { costs, asks } => {
+                write!(f, "actual has {costs} numbers for {asks} asks; give one for each, or one for all")
             }
             Rejection::PatienceOutOfRange => {
                 write!(f, "patience must be at most {} ms", LONGEST_PATIENCE.as_millis())

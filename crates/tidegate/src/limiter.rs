@@ -180,13 +180,13 @@ impl Limiter {
     }
 
     /// Corrects a held charge to its true cost, then releases it, by the id of its lease.
-    pub fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Result<Settlement, Unavailable> {
-        self.inner.settle(lease, actual)?.wait(self.store())
+    pub fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Result<Settlement, AskError> {
+        Ok(self.inner.settle(lease, actual)?.wait(self.store())?)
     }
 
     /// The same, blocking nobody.
-    pub async fn settle_async(&self, lease: LeaseId, actual: Actual<'_>) -> Result<Settlement, Unavailable> {
-        self.inner.settle(lease, actual)?.told(self.store()).await
+    pub async fn settle_async(&self, lease: LeaseId, actual: Actual<'_>) -> Result<Settlement, AskError> {
+        Ok(self.inner.settle(lease, actual)?.told(self.store()).await?)
     }
 
     /// Moves a lease's end to `ttl` from now (its own time to live if none is given), by its id.
@@ -356,10 +356,11 @@ impl Inner {
         Ok(released)
     }
 
-    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Result<Early<Settlement>, Unavailable> {
-        let settled = Early::of(self.store.settle(lease, actual))?;
+    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Result<Early<Settlement>, AskError> {
+        let Early { reply, durable } = Early::of(self.store.settle(lease, actual))?;
+        let reply = reply?;
         self.stir(self.abroad.remove(lease).as_deref());
-        Ok(settled)
+        Ok(Early { reply, durable })
     }
 
     fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Result<Early<Option<Timestamp>>, AskError> {

@@ -153,8 +153,9 @@ pub trait Store: Send + Sync {
     /// Moves a lease's end to `ttl` from now (its own time to live if none is given). `None` if it is gone.
     fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Spoken<Result<Option<Timestamp>, Rejection>>;
 
-    /// Corrects a held charge to its true cost, then releases it. Settling again changes nothing and says the same.
-    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Settlement>;
+    /// Corrects a held charge to its true cost, then releases it. Settling again changes nothing and says the same. A list that has not
+    /// one cost for each ask is rejected, and changes nothing.
+    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Result<Settlement, Rejection>>;
 
     /// Zeroes counts: those of one key, or everything of the limit. Leases go on.
     fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<(), Rejection>>;
@@ -201,8 +202,28 @@ impl<S: Store + Catalog + ?Sized> FullStore for S {}
 pub enum Actual<'a> {
     /// The same for every ask.
     Every(Amount),
-    /// One for each ask, in their order; asks beyond the list keep what they held.
+    /// One for each ask, in their order: as many as there are asks.
     Each(&'a [Amount]),
+}
+
+impl Actual<'_> {
+    /// The true cost of this ask, of one that there is.
+    pub fn of(self, ask: usize) -> Amount {
+        match self {
+            Actual::Every(count) => count,
+            Actual::Each(counts) => counts.get(ask).copied().unwrap_or_default(),
+        }
+    }
+
+    /// Whether it says something about each of so many asks, and about nothing else.
+    pub fn check(self, asks: usize) -> Result<(), Rejection> {
+        match self {
+            Actual::Each(counts) if counts.len() != asks => {
+                Err(Rejection::CostsOutOfRange { costs: counts.len(), asks })
+            }
+            Actual::Every(_) | Actual::Each(_) => Ok(()),
+        }
+    }
 }
 
 /// What became of a settlement.

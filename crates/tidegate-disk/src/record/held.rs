@@ -3,7 +3,7 @@
 //! ```text
 //!   lease     expires:8  ttl
 //!             holdings ( limit-id  generation  version  [key]  pins  charges ( item-name  item  cost  receipt )… )…
-//!             asks ( [holding]  [holding]  count )…
+//!             asks ( [holding]  [holding] )…
 //!   receipt   0 plain, 1 at:8, 2 tat:8 step credits
 //!   grant     until:8  asks ( limit-id  [key]  count )…  at:8  degraded  [ id:16  expires:8  fences ( limit-id  fence )… ]
 //!             shadowed ( limit-id )…  readings ( limit-id  item-name  reading )…
@@ -41,11 +41,10 @@ pub(super) fn write_lease(out: &mut Writer<'_>, lease: &Lease) {
         }
     }
     out.number(lease.asks.len() as u64);
-    for HeldAsk { holdings, count } in &lease.asks {
+    for HeldAsk { holdings } in &lease.asks {
         for holding in holdings {
             out.maybe(holding.map(|index| index as u64), Writer::number);
         }
-        out.number(*count);
     }
 }
 
@@ -83,9 +82,8 @@ pub(super) fn read_lease(body: &mut Reader<'_>) -> Result<Lease, Illegible> {
                 })?,
             })
         })?,
-        asks: body.many(3, |body| {
-            let holdings = [body.maybe(Reader::size)?, body.maybe(Reader::size)?];
-            Ok(HeldAsk { holdings, count: body.number()? })
+        asks: body.many(2, |body| {
+            Ok(HeldAsk { holdings: [body.maybe(Reader::size)?, body.maybe(Reader::size)?] })
         })?,
     })
 }

@@ -76,7 +76,7 @@ impl Store for Reopening {
         self.ask(|store| store.renew(lease, ttl))
     }
 
-    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Settlement> {
+    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Result<Settlement, Rejection>> {
         self.ask(|store| store.settle(lease, actual))
     }
 

@@ -323,6 +323,10 @@ impl<'a> Asker<'a> {
         let start = self.scene.clock.now();
         let settled = self.scene.store.settle(kept.lease, Actual::Each(&actual)).decided();
         let end = self.scene.clock.now();
+        let settled = match settled {
+            Ok(settled) => settled,
+            Err(rejection) => return self.fault(format!("a cost for each ask was rejected: {rejection}")),
+        };
         self.judge("settled", settled == Settlement::Settled, kept, start, end);
         self.returned(kept, start.min(kept.expires_at));
         if settled == Settlement::Gone {
@@ -337,7 +341,7 @@ impl<'a> Asker<'a> {
         }
         if self.dice.chance(10) {
             let again = self.scene.store.settle(kept.lease, Actual::Every(0)).decided();
-            if again != Settlement::Settled {
+            if again != Ok(Settlement::Settled) {
                 self.fault(format!("{:?} was settled, and then it was {again:?}", kept.lease));
             }
         }

@@ -58,7 +58,7 @@ impl Flawed {
                 let held = submit(Order { hold: Hold::Yes, ..Order::acquire(&nothing) })?;
                 let Outcome::Granted(Some(grant)) = &held.outcome else { return Ok(held) };
                 let costs: Vec<_> = order.asks.iter().map(|ask| ask.count).collect();
-                self.inner.settle(grant.lease, Actual::Each(&costs)).decided();
+                self.inner.settle(grant.lease, Actual::Each(&costs)).decided().expect("a cost for each");
                 Ok(tidegate::Answer { outcome: Outcome::Granted(None), ..held })
             }
             Flaw::ForgetsTheLastAsk if order.asks.len() > 1 => {
@@ -109,8 +109,14 @@ impl Store for Flawed {
         self.inner.renew(lease, ttl)
     }
 
-    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Settlement> {
-        self.inner.settle(lease, actual)
+    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Result<Settlement, Rejection>> {
+        match (actual, self.inner.settle(lease, actual)) {
+            // What was forgotten is not settled either.
+            (Actual::Each([costs @ .., _]), Spoken::Now(Err(_))) => {
+                self.inner.settle(lease, Actual::Each(costs))
+            }
+            (_, settled) => settled,
+        }
     }
 
     fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<(), Rejection>> {

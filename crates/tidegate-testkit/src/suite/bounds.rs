@@ -121,7 +121,7 @@ fn a_lease_goes_with_its_limit(bench: &Bench) {
     assert_eq!(bench.store.renew(lease(&renewed).lease, None).decided(), Ok(None));
     assert_eq!(
         bench.store.settle(lease(&settled).lease, tidegate::Actual::Every(4)).decided(),
-        Settlement::Gone
+        Ok(Settlement::Gone)
     );
     assert_eq!(bench.used("l", "u", "all/total"), 0, "the new limit starts clean");
     let next = bench.take("l", "u", 1);

@@ -87,7 +87,7 @@ impl Subject for Player {
 
     fn settle(&mut self, lease: LeaseId, actual: Amount, now: Timestamp) -> bool {
         let settled =
-            self.at(now).store.settle(lease, Actual::Every(actual)).decided() == Settlement::Settled;
+            self.at(now).store.settle(lease, Actual::Every(actual)).decided() == Ok(Settlement::Settled);
         settled && self.settled.insert(lease)
     }
 

@@ -24,6 +24,7 @@ pub(super) const ALL: &[Behaviour] = &[
     ("a_lapsed_hold_keeps_its_charge", a_lapsed_hold_keeps_its_charge),
     ("a_reset_voids_refunds", a_reset_voids_refunds),
     ("sets_hold_and_settle_each_ask", sets_hold_and_settle_each_ask),
+    ("a_list_of_costs_has_one_for_each_ask", a_list_of_costs_has_one_for_each_ask),
     ("ttl_has_bounds", ttl_has_bounds),
     ("deleted_limits_take_their_leases_along", deleted_limits_take_their_leases_along),
     ("an_ended_limit_gives_nothing_back", an_ended_limit_gives_nothing_back),
@@ -43,7 +44,7 @@ fn release(bench: &Bench, answer: &Answer) -> bool {
 }
 
 fn settle(bench: &Bench, answer: &Answer, actual: u64) -> Settlement {
-    bench.store.settle(lease(answer).lease, Actual::Every(actual)).decided()
+    bench.store.settle(lease(answer).lease, Actual::Every(actual)).decided().expect("one cost for all")
 }
 
 fn leases_are_released_once(bench: &Bench) {
@@ -221,9 +222,29 @@ fn sets_hold_and_settle_each_ask(bench: &Bench) {
     ];
     let (answer, _) = bench.submit(Order { hold: Hold::Yes, ..Order::acquire(&asks) }).unwrap();
     assert_eq!(lease(&answer).fences.len(), 2);
-    let settled = bench.store.settle(lease(&answer).lease, Actual::Each(&[1, 420])).decided();
-    assert_eq!(settled, Settlement::Settled);
+    let settle = |actual: &[u64]| bench.store.settle(lease(&answer).lease, Actual::Each(actual)).decided();
+    assert_eq!(settle(&[1, 420]), Ok(Settlement::Settled));
     assert_eq!((bench.used("requests", "", "all/total"), bench.used("tokens", "u", "key/total")), (1, 420));
+}
+
+fn a_list_of_costs_has_one_for_each_ask(bench: &Bench) {
+    bench.add(LimitSpec::named("requests").with(total(10)));
+    bench.add(LimitSpec::named("tokens").with(total(1000).per_key()));
+    let asks = [
+        Ask { limit_id: "requests", key: None, count: 5 },
+        Ask { limit_id: "tokens", key: Some(b"u"), count: 500 },
+    ];
+    let (answer, _) = bench.submit(Order { hold: Hold::Yes, ..Order::acquire(&asks) }).unwrap();
+    let used = || (bench.used("requests", "", "all/total"), bench.used("tokens", "u", "key/total"));
+    let settle = |actual: &[u64]| bench.store.settle(lease(&answer).lease, Actual::Each(actual)).now();
+    for costs in [&[][..], &[1], &[1, 2, 3]] {
+        let rejected = Err(Rejection::CostsOutOfRange { costs: costs.len(), asks: 2 });
+        assert_eq!((settle(costs), used()), (rejected, (5, 500)), "nothing is settled");
+    }
+    assert!(bench.store.renew(lease(&answer).lease, None).now().unwrap().is_some(), "it is held as before");
+    assert_eq!((settle(&[1, 2]), used()), (Ok(Settlement::Settled), (1, 2)));
+    assert_eq!(settle(&[1]), Ok(Settlement::Settled), "the first answer");
+    assert_eq!(bench.store.settle(LeaseId(42), Actual::Each(&[])).now(), Ok(Settlement::Gone));
 }
 
 fn ttl_has_bounds(bench: &Bench) {

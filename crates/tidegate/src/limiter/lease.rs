@@ -26,7 +26,7 @@ use super::early::Early;
 use super::pulse::{Sleep, Uptime};
 use super::queues::RowId;
 use crate::answer::Grant;
-use crate::store::{Actual, Settlement, Unavailable};
+use crate::store::{Actual, Settlement};
 
 /// How many times a kept lease is renewed in one time to live.
 const RENEWALS_PER_TTL: u32 = 3;
@@ -150,14 +150,14 @@ impl Lease {
         }
     }
 
-    /// Corrects a held charge to its true cost, then gives it back.
-    pub fn settle(self, actual: Actual<'_>) -> Result<Settlement, Unavailable> {
-        self.term.settle(actual)?.wait(&*self.term.inner.store)
+    /// Corrects a held charge to its true cost, then gives it back. If the costs make no sense it is given back as it was charged.
+    pub fn settle(self, actual: Actual<'_>) -> Result<Settlement, AskError> {
+        Ok(self.term.settle(actual)?.wait(&*self.term.inner.store)?)
     }
 
     /// The same, blocking nobody.
-    pub async fn settle_async(self, actual: Actual<'_>) -> Result<Settlement, Unavailable> {
-        self.term.settle(actual)?.told(&*self.term.inner.store).await
+    pub async fn settle_async(self, actual: Actual<'_>) -> Result<Settlement, AskError> {
+        Ok(self.term.settle(actual)?.told(&*self.term.inner.store).await?)
     }
 
     /// Moves its end to `ttl` from now.
@@ -250,11 +250,12 @@ impl Term {
         released.ok()
     }
 
-    fn settle(&self, actual: Actual<'_>) -> Result<Early<Settlement>, Unavailable> {
+    fn settle(&self, actual: Actual<'_>) -> Result<Early<Settlement>, AskError> {
+        let Early { reply, durable } = Early::of(self.inner.store.settle(self.id, actual))?;
+        let reply = reply?;
         self.end();
-        let settled = Early::of(self.inner.store.settle(self.id, actual));
         self.stir();
-        settled
+        Ok(Early { reply, durable })
     }
 
     /// Renews it at the store. The holder goes by that at once where its deadline comes nearer, and else by what [`Term::renewed`] is told.

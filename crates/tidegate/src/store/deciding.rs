@@ -258,7 +258,7 @@ fn held_ask(ask: &Ask<'_>, order: &Order<'_>, entrants: &[Entrant], holding_of: 
             holdings[1] = *holding;
         }
     }
-    HeldAsk { holdings, count: ask.count }
+    HeldAsk { holdings }
 }
 
 pub(super) fn check_order(order: &Order<'_>) -> Result<(), Rejection> {

@@ -33,8 +33,6 @@ pub struct Lease {
 pub struct HeldAsk {
     /// The indices of the holdings of its limit's `all` row, and of its key's row.
     pub holdings: [Option<usize>; 2],
-    /// How much it asked for.
-    pub count: Amount,
 }
 
 /// What a lease holds of one row.
@@ -56,10 +54,10 @@ pub struct Holding {
 
 impl Lease {
     /// What the order costs each holding if its asks had these counts.
-    pub(in crate::store) fn loads(&self, count_of: impl Fn(usize, Amount) -> Amount) -> Vec<Load> {
+    pub(in crate::store) fn loads(&self, count_of: impl Fn(usize) -> Amount) -> Vec<Load> {
         let mut loads = vec![Load::default(); self.holdings.len()];
         for (index, ask) in self.asks.iter().enumerate() {
-            let load = Load::of(count_of(index, ask.count));
+            let load = Load::of(count_of(index));
             for holding in ask.holdings.into_iter().flatten() {
                 loads[holding] = loads[holding].plus(load);
             }

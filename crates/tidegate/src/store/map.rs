@@ -126,7 +126,7 @@ impl Store for MapStore {
         Spoken::Now(check_ttl(ttl).map(|()| self.advance().renew(lease, ttl)))
     }
 
-    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Settlement> {
+    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Result<Settlement, Rejection>> {
         Spoken::Now(self.advance().settle(lease, actual))
     }
 

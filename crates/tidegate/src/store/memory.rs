@@ -136,7 +136,12 @@ impl MemoryStore {
     }
 
     /// The same as [`Store::settle`], noting what was done.
-    pub fn settle_noting(&self, lease: LeaseId, actual: Actual<'_>, notes: &mut Notes) -> Settlement {
+    pub fn settle_noting(
+        &self,
+        lease: LeaseId,
+        actual: Actual<'_>,
+        notes: &mut Notes,
+    ) -> Result<Settlement, Rejection> {
         self.shared.settle(lease, actual, Some(notes))
     }
 
@@ -182,7 +187,7 @@ impl Store for MemoryStore {
         Spoken::Now(check_ttl(ttl).map(|()| self.shared.renew(lease, ttl, None)))
     }
 
-    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Settlement> {
+    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Result<Settlement, Rejection>> {
         Spoken::Now(self.shared.settle(lease, actual, None))
     }
 

@@ -199,7 +199,7 @@ impl Store for Silent {
         never()
     }
 
-    fn settle(&self, _: LeaseId, _: Actual<'_>) -> Spoken<Settlement> {
+    fn settle(&self, _: LeaseId, _: Actual<'_>) -> Spoken<Result<Settlement, Rejection>> {
         never()
     }
 

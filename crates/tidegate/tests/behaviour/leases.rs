@@ -346,6 +346,26 @@ fn a_set_settles_each_ask() {
 }
 
 #[test]
+fn a_settlement_that_makes_no_sense_gives_back_and_settles_nothing() {
+    let stage = Stage::with_slots(3);
+    stage.put(LimitSpec::named("calls").with(ItemSpec::of(Policy::Total, 10)));
+    let asks = [Ask::one("calls", None), Ask { limit_id: "l", key: None, count: 3 }];
+    let held = lease(granted(stage.limiter.asks(&asks).hold().try_acquire().unwrap()));
+    let mut waiter = stage.wait(1, seconds(60)).starts();
+    let rejection = Rejection::CostsOutOfRange { costs: 1, asks: 2 };
+    assert_eq!(
+        stage.limiter.settle(held.id(), Actual::Each(&[0])),
+        Err(AskError::Rejected(rejection.clone()))
+    );
+    waiter.still_waits();
+    assert!(held.is_held());
+    assert_eq!(held.settle(Actual::Each(&[0])), Err(AskError::Rejected(rejection)));
+    assert_eq!(used(&stage, "calls"), 1, "the charge stands");
+    drop(waiter.is_served());
+    stage.ends_with(0);
+}
+
+#[test]
 fn without_concurrency_and_hold_there_is_no_lease() {
     let stage = Stage::new();
     stage.put(LimitSpec::named("t").with(ItemSpec::of(Policy::Total, 10)));

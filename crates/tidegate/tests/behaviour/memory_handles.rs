@@ -465,7 +465,7 @@ fn a_limit_that_is_deleted_takes_its_leases_along() {
     assert_eq!(store.leases(), 0);
     assert!(!store.release(fresh.lease).now());
     assert_eq!(store.renew(fresh.lease, None).now(), Ok(None));
-    assert_eq!(store.settle(fresh.lease, tidegate::Actual::Every(1)).now(), Settlement::Gone);
+    assert_eq!(store.settle(fresh.lease, tidegate::Actual::Every(1)).now(), Ok(Settlement::Gone));
     clock.advance(seconds(3600));
     put(&store, slots("l", 1));
     assert!(lease(&store, "l", None).expect("a question").is_some());

@@ -6,7 +6,7 @@ use super::json;
 use crate::run;
 
 /// Whether `serve` has a store that survives being killed.
-const HAS_DISK: bool = false;
+const HAS_DISK: bool = true;
 
 /// What is told of a server that forgets everything when it is killed; in words too.
 fn of_one_that_forgets(seed: u32) -> (Value, String) {

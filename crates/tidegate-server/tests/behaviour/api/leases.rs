@@ -87,6 +87,10 @@ fn the_asks_of_a_set_are_settled_each_to_its_own_cost() {
     let stage = Stage::with(&[TOKENS, &TOKENS.replace("tokens", "calls")]);
     let set = r#"{"asks": [{"limit_id": "tokens", "count": 10}, {"limit_id": "calls", "count": 10}], "hold": true}"#;
     let lease = take(&stage, set);
+    for costs in [json!([]), json!([3]), json!([3, 7, 1])] {
+        let detail = with(&stage, "settle", &lease, json!({"actual": costs})).problem(400, "bad_request");
+        assert!(detail.contains("for 2 asks"), "{detail}");
+    }
     with(&stage, "settle", &lease, json!({"actual": [3, 7]})).is(200);
     for (limit, count) in [("tokens", 3), ("calls", 7)] {
         let told = stage.get(&format!("/v1/limits/{limit}/usage"));

@@ -265,8 +265,12 @@ impl Store for Crowd {
         Spoken::Now(Ok(None))
     }
 
-    fn settle(&self, _: LeaseId, _: tidegate::Actual<'_>) -> Spoken<tidegate::Settlement> {
-        Spoken::Now(tidegate::Settlement::Gone)
+    fn settle(
+        &self,
+        _: LeaseId,
+        _: tidegate::Actual<'_>,
+    ) -> Spoken<Result<tidegate::Settlement, tidegate::Rejection>> {
+        Spoken::Now(Ok(tidegate::Settlement::Gone))
     }
 
     fn reset(&self, _: &str, _: Option<&[u8]>) -> Spoken<Result<(), tidegate::Rejection>> {

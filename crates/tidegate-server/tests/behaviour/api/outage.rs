@@ -37,7 +37,7 @@ impl Store for Silent {
         silence()
     }
 
-    fn settle(&self, _: LeaseId, _: Actual<'_>) -> Spoken<Settlement> {
+    fn settle(&self, _: LeaseId, _: Actual<'_>) -> Spoken<Result<Settlement, Rejection>> {
         silence()
     }
 

@@ -134,7 +134,7 @@ impl Store for Recording {
     fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Spoken<Result<Option<Timestamp>, Rejection>> {
         self.spoken(self.inner.renew(lease, ttl))
     }
-    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Settlement> {
+    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Result<Settlement, Rejection>> {
         self.spoken(self.inner.settle(lease, actual))
     }
     fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<(), Rejection>> {

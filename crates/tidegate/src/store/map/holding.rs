@@ -5,6 +5,7 @@ use std::time::Duration;
 use tidegate_core::{LeaseId, Row, Tenure, Timestamp};
 
 use super::Inner;
+use crate::answer::Rejection;
 use crate::store::leases::{Holding, Lease, SETTLED_MEMORY};
 use crate::store::{Actual, Settlement};
 
@@ -53,16 +54,14 @@ impl Inner {
         Some(expires_at)
     }
 
-    pub(super) fn settle(&mut self, id: LeaseId, actual: Actual<'_>) -> Settlement {
+    pub(super) fn settle(&mut self, id: LeaseId, actual: Actual<'_>) -> Result<Settlement, Rejection> {
         if self.leases.was_settled(id, self.latest) {
-            return Settlement::Settled;
+            return Ok(Settlement::Settled);
         }
-        let Some(lease) = self.leases.get(id) else { return Settlement::Gone };
-        let loads = lease.loads(|ask, held| match actual {
-            Actual::Every(count) => count,
-            Actual::Each(counts) => counts.get(ask).copied().unwrap_or(held),
-        });
-        let Some(lease) = self.release(id) else { return Settlement::Gone };
+        let Some(lease) = self.leases.get(id) else { return Ok(Settlement::Gone) };
+        actual.check(lease.asks.len())?;
+        let loads = lease.loads(|ask| actual.of(ask));
+        let Some(lease) = self.release(id) else { return Ok(Settlement::Gone) };
         let now = self.latest;
         for (holding, load) in lease.holdings.iter().zip(loads) {
             let Some(tenant) = self.limits.get_mut(&*holding.limit_id) else { continue };
@@ -71,6 +70,6 @@ impl Inner {
             }
         }
         self.leases.remember_settled(id, now.plus(self.tick.span(SETTLED_MEMORY)));
-        Settlement::Settled
+        Ok(Settlement::Settled)
     }
 }

@@ -194,7 +194,7 @@ impl Shared {
             Outcome::Granted(None) => Ok(Verdict::Granted),
             Outcome::Granted(Some(grant)) => {
                 // The limit has learnt to hold since we looked: as if nothing had been taken.
-                self.settle(grant.lease, Actual::Every(0), None);
+                self.settle(grant.lease, Actual::Every(0), None)?;
                 Err(Rejection::NeedsLease)
             }
             Outcome::Denied(denied) => Ok(Verdict::Denied(denied.wait)),

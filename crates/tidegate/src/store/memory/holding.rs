@@ -15,6 +15,7 @@ use super::rows::{Missing, with_row};
 use super::sitting::note_row;
 use super::tenant::Tenant;
 use super::{Desk, Limits, Shared};
+use crate::answer::Rejection;
 use crate::store::leases::{Holding, Lease, SETTLED_MEMORY};
 use crate::store::{Actual, Settlement};
 
@@ -133,22 +134,20 @@ impl Shared {
         id: LeaseId,
         actual: Actual<'_>,
         mut notes: Option<&mut Notes>,
-    ) -> Settlement {
+    ) -> Result<Settlement, Rejection> {
         let limits = self.limits();
         let mut desk = self.desk();
         // Not before: who had the desk while we waited for it may have found a lease lapsed.
         let now = self.latest(self.clock.now());
         self.let_lapse(&limits, &mut desk, now);
         if desk.leases.was_settled(id, now) {
-            return Settlement::Settled;
+            return Ok(Settlement::Settled);
         }
-        let Some(lease) = desk.leases.get(id) else { return Settlement::Gone };
-        let loads = lease.loads(|ask, held| match actual {
-            Actual::Every(count) => count,
-            Actual::Each(counts) => counts.get(ask).copied().unwrap_or(held),
-        });
+        let Some(lease) = desk.leases.get(id) else { return Ok(Settlement::Gone) };
+        actual.check(lease.asks.len())?;
+        let loads = lease.loads(|ask| actual.of(ask));
         let Some(lease) = desk.leases.remove(id).filter(|lease| now < lease.expires_at) else {
-            return Settlement::Gone;
+            return Ok(Settlement::Gone);
         };
         for (holding, load) in lease.holdings.iter().zip(loads) {
             let tenure = Tenure { lease: id, expires_at: lease.expires_at };
@@ -160,7 +159,7 @@ impl Shared {
             notes.deeds.push(desk.deed(What::Settled { id, until }));
         }
         self.mind_lapses(&desk);
-        Settlement::Settled
+        Ok(Settlement::Settled)
     }
 
     /// Gives back what a holding holds, and corrects what it was charged to what this load costs.

@@ -179,7 +179,7 @@ fn a_server_is_told_where_to_listen_and_how_long_to_wait() {
 fn a_store_is_named_with_or_without_its_colon() {
     for text in ["store: {url: 'memory:', memory: 64MiB}", "store:\n  url: memory\n  memory: 65536KiB\n"] {
         let reading = read("tidegate.yaml", text.as_bytes()).expect("a good file");
-        let store = StoreSpec { url: Some("memory:".to_owned()), memory: Some(64 << 20) };
+        let store = StoreSpec { url: Some(tidegate::text::StoreUrl::Memory), memory: Some(64 << 20) };
         assert_eq!((reading.settings.store, reading.warnings.is_empty()), (store, true), "{text}");
     }
 }
