@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use tidegate::catalog::{ApplyError, Edit, Edited};
 use tidegate::{
-    Answers, Catalog, Expect, FullStore, ItemCount, LeaseId, Limit, LimitSpec, Limiter, Observation, Order,
-    Parting, Spoken, Store,
+    Answers, Catalog, Expect, FullStore, ItemCount, LeaseId, Limit, LimitSpec, Limiter, Memory, MemoryStore,
+    Observation, Order, Parting, Spoken, Store,
 };
 use tidegate_server::http::RouteName;
 use tidegate_server::metrics::{Cut, DoorName, MOST_LIMITS, Metrics, ReloadsSoFar};
 use tidegate_server::tokens::Role;
+use tidegate_testkit::logged::{Log, Logged};
 
 use crate::api::exposition::Page;
 use crate::api::openapi;
@@ -334,7 +335,10 @@ fn the_manual_has_every_metric_and_no_other() {
         .map(|(name, _)| name)
         .filter(|name| name.contains("tidegate_") || name.contains("process_"))
         .collect();
-    let stage = Stage::with(&[LOGIN]);
+    let stage = Stage::over(|clock| {
+        Arc::new(Logged::new(Arc::new(MemoryStore::new(clock, Memory::default())), Log::prompt()))
+    });
+    stage.ask("POST /v1/limits", LOGIN).is(201);
     stage.get("/readyz");
     let at = Some(Duration::from_secs(1));
     let reloads = move || ReloadsSoFar { last_success: at, ..ReloadsSoFar::default() };
