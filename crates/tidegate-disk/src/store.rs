@@ -245,8 +245,12 @@ impl Inner {
     ) -> Result<Option<Lsn>, Unavailable> {
         let mut until = None;
         let mut last: Option<(u64, Option<Arc<Ledger>>)> = None;
-        for charge in charges {
+        for (index, charge) in charges.iter().enumerate() {
             *at = charge.at.max(*at);
+            // Of a row that is charged again and again only the last need be written down.
+            if charges.get(index + 1).is_some_and(|later| ceilings::covers(later, charge)) {
+                continue;
+            }
             let known = last.as_ref().is_some_and(|(generation, _)| *generation == charge.generation);
             if !known {
                 last = Some((charge.generation, self.ledgers.get(charge.generation)));

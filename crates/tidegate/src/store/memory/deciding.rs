@@ -11,7 +11,7 @@ use super::brief::Short;
 use super::edition::Edition;
 use super::journal::What;
 use super::leaf::{Leaf, Near};
-use super::line::Tag;
+use super::line::{PAYLOAD, Tag};
 use super::quick::{self, MOST_ROWS, Plea, Quick, Refused, Single, Told, Witness};
 use super::rows;
 use super::tenant::{Tenant, holds};
@@ -221,11 +221,25 @@ fn decide_alone<'a>(
     let single = Single { tenant, key, count: plea.count };
     let mut seen = Seen::default();
     let verdict = if head.is_of_key() {
-        quick::decide_near(&single, plea.tag?, *near, now, &mut seen)?
+        quick::decide_near(&single, plea.tag?, *near, now, &mut seen)
     } else {
-        quick::decide_all(&single, now, &mut seen)?
+        Some(quick::decide_all(&single, now, &mut seen)?)
     };
-    let Seen(Some((short, number, payload))) = seen else { return None };
+    let (verdict, at, short, number, payload) = match (verdict, seen) {
+        (Some(verdict), Seen(Some((short, number, payload)))) => {
+            if verdict == Verdict::Granted {
+                tenant.counts.granted();
+            }
+            (verdict, now, short, number, payload)
+        }
+        // A key that nobody has seen is begun, which counts it.
+        _ => {
+            let tag =
+                plea.tag.filter(|tag| tenant.leaf(*tag).is_none_or(|leaf| leaf.find(*tag).is_none()))?;
+            let rows::Begun { at, short, edition, word } = rows::begin(plea, tag, now)?;
+            (Verdict::Granted, at, short, edition, word & PAYLOAD)
+        }
+    };
     let limit = match held {
         Some((_, edition)) if edition.number == number => Arc::clone(&edition.limit),
         _ => {
@@ -234,10 +248,7 @@ fn decide_alone<'a>(
         }
     };
     let outcome = match verdict {
-        Verdict::Granted => {
-            tenant.counts.granted();
-            Outcome::Granted(None)
-        }
+        Verdict::Granted => Outcome::Granted(None),
         Verdict::Denied(wait) => {
             let item = short.head.item();
             let first = (Arc::clone(&limit), item);
@@ -246,14 +257,14 @@ fn decide_alone<'a>(
     };
     let first = answers.mark();
     let ends = Timestamp::from_ticks(u64::MAX);
-    let told = Told { ask: 0, edition: number, short: &short, payload, ends, at: now };
+    let told = Told { ask: 0, edition: number, short: &short, payload, ends, at };
     if let (Verdict::Granted, Some(notes)) = (verdict, answers.notes()) {
         notes.charges.extend(told.charge(plea, limit.version()));
     }
     if answers.detail() == Detail::Readings {
         answers.read(ItemReading { limit, item: short.head.item(), reading: told.reading() });
     }
-    Some(Answer { outcome, at: now, degraded: false, shadowed: Vec::new(), readings: first..answers.mark() })
+    Some(Answer { outcome, at, degraded: false, shadowed: Vec::new(), readings: first..answers.mark() })
 }
 
 /// The lines that these tags belong into, on their way here. One step for all of them before the next for any: then the processor
@@ -297,9 +308,9 @@ pub(super) fn quickly(
             Quick::NeedsRow { ask } => {
                 let tag = pleas[ask].tag()?;
                 if let ([plea], None) = (pleas, &reader)
-                    && let Some(at) = rows::begin(plea, tag, now)
+                    && let Some(begun) = rows::begin(plea, tag, now)
                 {
-                    return Some((None, at));
+                    return Some((None, begun.at));
                 }
                 if !rows::admit(pleas[ask].tenant, tag, now) {
                     return None;
