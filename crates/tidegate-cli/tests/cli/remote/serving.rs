@@ -77,9 +77,14 @@ impl Serving {
         self.child.id()
     }
 
-    /// Where it keeps what it counts, if nobody told it.
+    /// Where it runs, if nobody else keeps that.
+    pub(crate) fn place(&self) -> &Path {
+        self.place.as_ref().expect("a place of its own").path()
+    }
+
+    /// Where it keeps what it counts there, if nobody told it.
     pub(crate) fn folder(&self) -> PathBuf {
-        self.place.as_ref().expect("a place of its own").path().join("tidegate-data")
+        self.place().join("tidegate-data")
     }
 
     /// What it said until it was ready.
