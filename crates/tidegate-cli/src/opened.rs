@@ -88,7 +88,7 @@ fn tell(recovery: &Recovery) {
     match recovery.before {
         Before::Created => tracing::info!("a new store"),
         Before::Stopped => {
-            tracing::info!(read_bytes, records, took_ms = took, "the store was stopped cleanly")
+            tracing::info!(read_bytes, records, took_ms = took, "the store was stopped cleanly");
         }
         Before::Crashed => {
             tracing::warn!(

@@ -255,7 +255,9 @@ impl Told {
             Told::Removed { whose, returns_until: Some(until) } => {
                 format!("retired {} may come back until {until}", whose.line())
             }
-            Told::Reset { whose, at, key } => format!("reset {}{} at {at}", whose.line(), of_key(key)),
+            Told::Reset { whose, at, key } => {
+                format!("reset {}{} at {at}", whose.line(), of_key(key.as_ref()))
+            }
             Told::Row { whose, version, key, items } => {
                 let key = key.as_deref().map(|key| format!(" key {}…", shortened(key))).unwrap_or_default();
                 format!("row {} v{version}{key} {}", whose.line(), of_items(items))
@@ -314,7 +316,7 @@ impl HoldingTold {
             "{}[{}]{} {}",
             harmless(&self.limit_id),
             self.generation,
-            of_key(&self.key),
+            of_key(self.key.as_ref()),
             charges.join(" ")
         )
     }
@@ -326,7 +328,7 @@ impl AskTold {
     }
 
     fn line(&self) -> String {
-        format!("{}{} {}", harmless(&self.limit_id), of_key(&self.key), self.count)
+        format!("{}{} {}", harmless(&self.limit_id), of_key(self.key.as_ref()), self.count)
     }
 }
 
@@ -350,8 +352,8 @@ fn of_items(items: &[ItemTold]) -> String {
     items.iter().map(line).collect::<Vec<_>>().join(", ")
 }
 
-fn of_key(key: &Option<String>) -> String {
-    key.as_deref().map(|key| format!(" key {}", harmless(key))).unwrap_or_default()
+fn of_key(key: Option<&String>) -> String {
+    key.map(|key| format!(" key {}", harmless(key))).unwrap_or_default()
 }
 
 fn shortened(fingerprint: &str) -> &str {

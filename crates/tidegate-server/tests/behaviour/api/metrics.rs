@@ -262,7 +262,7 @@ impl Store for Crowd {
         &self,
         _: LeaseId,
         _: Option<Duration>,
-    ) -> Spoken<Result<Option<tidegate::Timestamp>, tidegate::Rejection>> {
+    ) -> Spoken<Result<Option<Timestamp>, tidegate::Rejection>> {
         Spoken::Now(Ok(None))
     }
 
