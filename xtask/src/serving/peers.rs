@@ -93,6 +93,9 @@ impl Peer {
                 "serve",
                 "--workers",
                 "1",
+                // The others keep nothing either.
+                "--store",
+                "memory:",
                 "--config",
                 &settings,
                 "--http",
