@@ -135,6 +135,10 @@ impl Reading {
                     let now = restoring.now();
                     restoring.haunt(generation, version, traces, now)
                 }
+                Record::Leaf { generation, lie } => {
+                    restoring.leaf(generation, lie);
+                    Ok(())
+                }
                 Record::Deed(deed) => {
                     restoring.deed(*deed);
                     Ok(())

@@ -364,6 +364,7 @@ impl Inner {
                     .collect();
                 pen.row(generation, limit.version(), key, &raised);
             }
+            Sight::Leaf { generation, lie } => pen.leaf(generation, lie),
             Sight::Deed(deed) => pen.deed(deed),
         }
     }

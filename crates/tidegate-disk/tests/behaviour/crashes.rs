@@ -13,7 +13,8 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tidegate::store::{Lsn, Store};
 use tidegate::{
-    Amount, Answers, Ask, Catalog, Detail, Expect, Hold, ItemSpec, LeaseId, LimitSpec, ManualClock, Order, Outcome, Per, Policy, Precision, Spoken, Timestamp,
+    Amount, Answers, Ask, Catalog, Detail, Expect, Hold, ItemSpec, LeaseId, LimitSpec, ManualClock, Order,
+    Outcome, Per, Policy, Precision, Spoken, Timestamp,
 };
 use tidegate_core::Durability;
 use tidegate_disk::DiskStore;
@@ -121,18 +122,30 @@ struct Diary {
 
 #[derive(Debug, Clone, Copy)]
 enum Told {
-    Sold { limit: usize, key: u8, count: Amount },
-    Request { limit: usize, key: u8, id: u8 },
+    Sold {
+        limit: usize,
+        key: u8,
+        count: Amount,
+    },
+    Request {
+        limit: usize,
+        key: u8,
+        id: u8,
+    },
     Lease(LeaseId),
     Release(LeaseId),
     /// What was told before does not count any more.
-    Reset { limit: usize, key: Option<u8> },
+    Reset {
+        limit: usize,
+        key: Option<u8>,
+    },
 }
 
 impl Diary {
     /// The counts of a limit are about to be zeroed.
     fn forget(&mut self, limit: usize, key: Option<u8>) {
-        self.history.push((self.files.as_ref().map_or(0, |files| files.changes()), Told::Reset { limit, key }));
+        self.history
+            .push((self.files.as_ref().map_or(0, |files| files.changes()), Told::Reset { limit, key }));
         for row in 0..4 {
             if key.is_none_or(|key| usize::from(key) == row) {
                 self.sold[limit][row] = Sold::default();
@@ -180,7 +193,9 @@ impl Diary {
                 let known = self.requests.iter_mut().find(|(l, k, i, _)| (*l, *k, *i) == (limit, key, id));
                 known.expect("it was noted").3 = true;
             }
-            Told::Lease(id) => self.leases.iter_mut().find(|(lease, _)| *lease == id).expect("noted").1 = true,
+            Told::Lease(id) => {
+                self.leases.iter_mut().find(|(lease, _)| *lease == id).expect("noted").1 = true
+            }
             Told::Release(id) => self.released.push(id),
             Told::Reset { .. } => {}
         }
@@ -188,7 +203,8 @@ impl Diary {
 
     /// Whatever the log is durable up to is told.
     fn hear(&mut self, durable: Lsn) {
-        let (told, pending) = std::mem::take(&mut self.pending).into_iter().partition(|(lsn, _)| *lsn <= durable);
+        let (told, pending) =
+            std::mem::take(&mut self.pending).into_iter().partition(|(lsn, _)| *lsn <= durable);
         self.pending = pending;
         let told: Vec<(Lsn, Told)> = told;
         told.into_iter().for_each(|(_, told)| self.tell(told));
@@ -206,7 +222,8 @@ fn take(store: &DiskStore, diary: &mut Diary, limit: usize, key: u8, count: u8, 
     let asks = [Ask { limit_id: &id, key: Some(&name), count: Amount::from(count) }];
     let orders = vec![Order::acquire(&asks); usize::from(times)];
     let (answers, lsn) = spoken(store.submit(&orders, Answers::new(Detail::Verdicts)));
-    let granted = answers.iter().filter(|answer| answer.as_ref().is_ok_and(tidegate::Answer::is_granted)).count();
+    let granted =
+        answers.iter().filter(|answer| answer.as_ref().is_ok_and(tidegate::Answer::is_granted)).count();
     let count = Amount::from(count) * granted as Amount;
     if count > 0 {
         diary.note(lsn, Told::Sold { limit, key, count });
@@ -362,7 +379,11 @@ fn sell_out(store: &DiskStore, diary: &mut Diary) {
             // A key may also be stopped by what all keys have used.
             let alone = row == 3 || !spec.items.iter().any(|item| item.per == Per::All);
             let lost = diary.deaths * slice;
-            assert!(!alone || told + lost >= most, "{id}: only {told} of {most} in row {row} after {} deaths", diary.deaths);
+            assert!(
+                !alone || told + lost >= most,
+                "{id}: only {told} of {most} in row {row} after {} deaths",
+                diary.deaths
+            );
         }
     }
     let mut held = Amount::try_from(diary.leases.len()).expect("few");
@@ -374,7 +395,11 @@ fn sell_out(store: &DiskStore, diary: &mut Diary) {
     assert!(open <= MOST_SLOTS, "{open} slots are held");
 }
 
-fn a_life(files: &Arc<Simulated>, events: &[Event], keeps_history: bool) -> (DiskStore, Arc<ManualClock>, Diary) {
+fn a_life(
+    files: &Arc<Simulated>,
+    events: &[Event],
+    keeps_history: bool,
+) -> (DiskStore, Arc<ManualClock>, Diary) {
     let clock = Arc::new(ManualClock::at(START));
     let store = open(files, &clock);
     for spec in limits() {
@@ -422,7 +447,9 @@ fn look_at(image: Simulated, moment: usize, clock: &Arc<ManualClock>, diary: &Di
             for (item, used) in spec.items.iter().zip(used) {
                 let row = if item.per == Per::All { 3 } else { usize::from(key) };
                 let own = |each: &&Told| match each {
-                    Told::Sold { limit: other, key, .. } => *other == limit && (row == 3 || usize::from(*key) == row),
+                    Told::Sold { limit: other, key, .. } => {
+                        *other == limit && (row == 3 || usize::from(*key) == row)
+                    }
                     _ => false,
                 };
                 let count = |each: &Told| if let Told::Sold { count, .. } = each { *count } else { 0 };
@@ -434,18 +461,31 @@ fn look_at(image: Simulated, moment: usize, clock: &Arc<ManualClock>, diary: &Di
                 };
                 let since = told.iter().rposition(zeroed).map_or(0, |at| at + 1);
                 let told: Amount = told[since..].iter().filter(own).map(count).sum();
-                assert!(used >= told, "{}: {used} are remembered in row {row}, and {told} were told", spec.id);
+                assert!(
+                    used >= told,
+                    "{}: {used} are remembered in row {row}, and {told} were told",
+                    spec.id
+                );
                 let (_, slice) = bounds(spec, row).expect("there is such a row");
                 let decided: Amount = diary.history.iter().map(|(_, each)| each).filter(own).map(count).sum();
-                assert!(used <= decided + slice, "{}: {used} are remembered in row {row} of {decided}", spec.id);
+                assert!(
+                    used <= decided + slice,
+                    "{}: {used} are remembered in row {row} of {decided}",
+                    spec.id
+                );
             }
         }
     }
-    let released = |id: LeaseId| diary.history.iter().any(|(_, each)| matches!(each, Told::Release(other) if *other == id));
+    let released = |id: LeaseId| {
+        diary.history.iter().any(|(_, each)| matches!(each, Told::Release(other) if *other == id))
+    };
     for each in &told {
         match *each {
             Told::Lease(id) if !released(id) => {
-                assert!(spoken(store.renew(id, None)).0.expect("it makes sense").is_some(), "a lease is gone");
+                assert!(
+                    spoken(store.renew(id, None)).0.expect("it makes sense").is_some(),
+                    "a lease is gone"
+                );
             }
             Told::Release(id) => assert!(!spoken(store.release(id)).0, "what was given back is held"),
             Told::Request { limit, key, id } => {

@@ -3,5 +3,6 @@
 mod crashes;
 mod files;
 mod log;
+mod recovery;
 mod reopening;
 mod store;
