@@ -123,10 +123,7 @@ impl Reading {
                     self.unwritten.insert(text.generation, unwritten);
                     restoring.put(*text)
                 }
-                Record::Remove { generation, parting, until } => {
-                    restoring.remove(generation, parting, until);
-                    Ok(())
-                }
+                Record::Remove { generation, parting, until } => restoring.remove(generation, parting, until),
                 Record::Reset { generation, at, key } => restoring.reset(generation, key, at),
                 Record::Row { generation, version, key, traces } => {
                     restoring.row(generation, version, key, traces)
