@@ -100,7 +100,7 @@ pub enum Entry<'a> {
         /// Their payloads.
         payload: &'a [u8],
     },
-    /// How far reading has come; told at the beginning and after every file.
+    /// How far reading has come; told at the beginning, after every file, and every few mebibytes of a snapshot.
     Progress {
         /// Bytes that were read.
         read: u64,

@@ -17,6 +17,7 @@
 //!   9 released     serial  id:16
 //!  10 settled      serial  id:16  until:8
 //!  11 remembered   serial  request-id  grant (see `record/held.rs`)
+//!  12 leaf         generation  low:8  bits  pages
 //!
 //!   trace    0 count      count  last-time:8
 //!            1 arrival    tat:8  step  credits
@@ -25,6 +26,8 @@
 //!
 //! Rows say how much is remembered *at least*; reading one twice, or an old one after a new one, changes nothing. What a reset or a
 //! removal makes void is what stands before it.
+//!
+//! A leaf says how the rows behind it lay, so that there can be room for all of them at once. It may be ignored.
 //!
 //! Decided: every record says its length, so that one that is not understood can be shown and refused by name. Nothing is skipped: a
 //! store that does not understand a record does not know how much was sold.
@@ -38,7 +41,7 @@ use std::sync::Arc;
 
 use tidegate::catalog::Parting;
 use tidegate::store::memory::journal::{Deed, Origin, Tag, Text, What};
-use tidegate::store::memory::restoring::{Counters, WrittenText};
+use tidegate::store::memory::restoring::{Counters, Lie, WrittenText};
 use tidegate_core::trace::NO_END;
 use tidegate_core::{Amount, Descent, LeaseId, Limit, Span, Timestamp, Trace};
 
@@ -111,6 +114,13 @@ pub enum Record<'a> {
         /// What, by item.
         traces: Traces<'a>,
     },
+    /// How the rows that follow lay.
+    Leaf {
+        /// Which incarnation of the limit.
+        generation: u64,
+        /// How.
+        lie: Lie,
+    },
     /// A lease or a request id. Grants are told with the limits that are known by their ids.
     Deed(Box<Deed>),
 }
@@ -126,6 +136,7 @@ const RENEWED: u8 = 8;
 const RELEASED: u8 = 9;
 const SETTLED: u8 = 10;
 const REMEMBERED: u8 = 11;
+const LEAF: u8 = 12;
 
 /// Appends records to a buffer.
 #[derive(Debug, Default)]
@@ -234,6 +245,16 @@ impl Pen {
             out.number(generation);
             out.number(u64::from(version));
             write_traces(out, traces);
+        });
+    }
+
+    /// How the rows that follow lay.
+    pub fn leaf(&mut self, generation: u64, lie: Lie) {
+        self.record(LEAF, |out| {
+            out.number(generation);
+            out.time(Timestamp::from_ticks(lie.low));
+            out.number(u64::from(lie.bits));
+            out.number(lie.pages as u64);
         });
     }
 
@@ -403,6 +424,10 @@ fn read<'a>(kind: u8, body: &mut Reader<'a>, limit_of: LimitOf<'_>) -> Result<Re
             generation: body.number()?,
             version: body.number32()?,
             traces: read_traces(body)?,
+        },
+        LEAF => Record::Leaf {
+            generation: body.number()?,
+            lie: Lie { low: body.time()?.ticks(), bits: body.number32()?, pages: body.size()? },
         },
         GRANTED => {
             let (serial, id) = (body.number()?, body.lease_id()?);

@@ -11,7 +11,7 @@ use hashbrown::HashMap;
 use tidegate::clock::Clock;
 use tidegate::store::Lsn;
 use tidegate::store::memory::journal::Journal;
-use tidegate::store::memory::restoring::Restoring;
+use tidegate::store::memory::restoring::{Restoring, Unrestorable};
 use tidegate::{Memory, MemoryStore};
 use tidegate_core::{Amount, Timestamp};
 
@@ -50,6 +50,8 @@ struct Reading {
     /// What keys may have used of each item without a record, by limit.
     unwritten: HashMap<u64, Vec<Amount>>,
     records: u64,
+    /// Why there was no room for a row, if there was none.
+    crowded: Option<String>,
 }
 
 #[expect(
@@ -64,9 +66,9 @@ pub(crate) fn open(
 ) -> Result<Recovered, OpenError> {
     let began = Instant::now();
     let place = files.place();
-    let mut reading = Reading { restoring: None, unwritten: HashMap::new(), records: 0 };
+    let mut reading = Reading { restoring: None, unwritten: HashMap::new(), records: 0, crowded: None };
     let log_options = log::Options { segment_bytes: options.segment_bytes };
-    let (log, opened) = Log::open(files, log_options, &mut |entry| match entry {
+    let opening = Log::open(files, log_options, &mut |entry| match entry {
         Entry::Identity { secret } => {
             let memory = Memory { capacity_bytes: options.capacity_bytes, secret: halves(secret) };
             reading.restoring = Some(Restoring::new(Arc::clone(&clock), memory));
@@ -77,15 +79,23 @@ pub(crate) fn open(
             progress(read, total);
             Ok(())
         }
+    });
+    let (log, opened) = opening.map_err(|error| match reading.crowded.take() {
+        Some(reason) => OpenError::Crowded { reason },
+        None => error,
     })?;
     let log = Arc::new(log);
     catch_up_with(&*clock, Timestamp::from_ticks(opened.time));
-    let rejected = |why: String| OpenError::Rejected { file: place.clone(), offset: 0, reason: why };
-    let Reading { restoring, unwritten, records } = reading;
-    let mut restoring = restoring.ok_or_else(|| rejected("it has no identity".to_owned()))?;
+    let rejected = |why: &str| OpenError::Rejected { file: place.clone(), offset: 0, reason: why.to_owned() };
+    let unrestorable = |why: Unrestorable| match why {
+        Unrestorable::Crowded { .. } => OpenError::Crowded { reason: why.to_string() },
+        why => rejected(&why.to_string()),
+    };
+    let Reading { restoring, unwritten, records, .. } = reading;
+    let mut restoring = restoring.ok_or_else(|| rejected("it has no identity"))?;
     restoring.saw(Timestamp::from_ticks(opened.time));
     if opened.before == Before::Crashed {
-        haunt(&mut restoring, &unwritten).map_err(&rejected)?;
+        haunt(&mut restoring, &unwritten).map_err(unrestorable)?;
     }
     let mut known = HashMap::new();
     for (generation, limit) in restoring.limits() {
@@ -94,7 +104,7 @@ pub(crate) fn open(
     }
     let ledgers = Arc::new(Ledgers::new(Arc::clone(&log), known));
     let journal: Arc<dyn Journal> = Arc::<Ledgers>::clone(&ledgers);
-    let memory = restoring.finish(journal).map_err(|why| rejected(why.to_string()))?;
+    let memory = restoring.finish(journal).map_err(unrestorable)?;
     let recovery = Recovery {
         before: opened.before,
         read_bytes: opened.read_bytes,
@@ -123,10 +133,7 @@ impl Reading {
                     self.unwritten.insert(text.generation, unwritten);
                     restoring.put(*text)
                 }
-                Record::Remove { generation, parting, until } => {
-                    restoring.remove(generation, parting, until);
-                    Ok(())
-                }
+                Record::Remove { generation, parting, until } => restoring.remove(generation, parting, until),
                 Record::Reset { generation, at, key } => restoring.reset(generation, key, at),
                 Record::Row { generation, version, key, traces } => {
                     restoring.row(generation, version, key, traces)
@@ -135,25 +142,35 @@ impl Reading {
                     let now = restoring.now();
                     restoring.haunt(generation, version, traces, now)
                 }
+                Record::Leaf { generation, lie } => {
+                    restoring.leaf(generation, lie);
+                    Ok(())
+                }
                 Record::Deed(deed) => {
                     restoring.deed(*deed);
                     Ok(())
                 }
             };
-            told.map_err(|why| why.to_string())?;
+            told.map_err(|why| {
+                let reason = why.to_string();
+                if let Unrestorable::Crowded { .. } = why {
+                    self.crowded = Some(reason.clone());
+                }
+                reason
+            })?;
         }
     }
 }
 
 /// Takes every key to have used what was not written down.
-fn haunt(restoring: &mut Restoring, unwritten: &HashMap<u64, Vec<Amount>>) -> Result<(), String> {
+fn haunt(restoring: &mut Restoring, unwritten: &HashMap<u64, Vec<Amount>>) -> Result<(), Unrestorable> {
     let now = restoring.now();
     let limits: Vec<_> = restoring.limits().collect();
     for (generation, limit) in limits {
         let allowances = unwritten.get(&generation).map_or(&[][..], |allowances| allowances);
         let ghost = ceilings::ghost(&limit, allowances, now);
         if !ghost.is_empty() {
-            restoring.haunt(generation, limit.version(), ghost, now).map_err(|why| why.to_string())?;
+            restoring.haunt(generation, limit.version(), ghost, now)?;
         }
     }
     Ok(())

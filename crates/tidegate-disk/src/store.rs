@@ -157,6 +157,12 @@ impl DiskStore {
         self.inner.log.stop().map_err(StopError::Log)
     }
 
+    /// What the keeper does about once a second: writes down how late it is, if something was decided, and a snapshot if the log has grown
+    /// long. For those who are the keeper themselves.
+    pub fn look_after(&self) {
+        self.inner.look_after();
+    }
+
     /// How many bytes of log would be read on top of the newest snapshot.
     pub fn log_bytes(&self) -> u64 {
         self.inner.log.bytes_since_snapshot()
@@ -368,6 +374,7 @@ impl Inner {
                     .collect();
                 pen.row(generation, limit.version(), key, &raised);
             }
+            Sight::Leaf { generation, lie } => pen.leaf(generation, lie),
             Sight::Deed(deed) => pen.deed(deed),
         }
     }

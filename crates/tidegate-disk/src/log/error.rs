@@ -105,6 +105,11 @@ pub enum OpenError {
         /// What whoever replays says about it.
         reason: String,
     },
+    /// There are more rows than the store may have in memory.
+    Crowded {
+        /// Which, and how many bytes it may take.
+        reason: String,
+    },
     /// The disk failed.
     Disk {
         /// The file or directory.
@@ -182,6 +187,9 @@ impl fmt::Display for OpenError {
             }
             OpenError::Rejected { file, offset, reason } => {
                 write!(f, "{file} has records at byte {offset} that make no sense: {reason}; {RESTORE}")
+            }
+            OpenError::Crowded { reason } => {
+                write!(f, "{reason} (`store.memory` in the settings); nothing was changed")
             }
             OpenError::Disk { file, error } => {
                 write!(f, "the disk failed at {file}: {error}; check the disk, then start again")

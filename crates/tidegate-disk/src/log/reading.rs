@@ -20,6 +20,9 @@ use super::segment::{self, Header};
 use super::{Entry, snapshot};
 use crate::files::{Files, Purpose, read_whole};
 
+/// How much of a snapshot is read before it is told how far that has come. Segments are short; it is told after each.
+const TELL_AFTER: u64 = 4 << 20;
+
 /// How a log ends.
 #[derive(Debug)]
 pub(super) struct Ending {
@@ -74,7 +77,7 @@ pub(super) fn read(
 ) -> Result<Ending, OpenError> {
     let total = total(files, survey)?;
     rejected(replay(Entry::Progress { read: 0, total }), "", 0)?;
-    let mut reading = Reading::begin(files, identity, survey, replay)?;
+    let mut reading = Reading::begin(files, identity, survey, total, replay)?;
     let mut buffer = Vec::new();
     loop {
         reading.replay(Entry::Progress { read: reading.ending.read, total }, "", 0)?;
@@ -110,6 +113,8 @@ struct Reading<'a> {
     files: &'a dyn Files,
     identity: &'a Identity,
     survey: &'a Survey,
+    /// How many bytes there are to be read.
+    total: u64,
     replay: &'a mut dyn FnMut(Entry<'_>) -> Result<(), String>,
     ending: Ending,
 }
@@ -120,6 +125,7 @@ impl<'a> Reading<'a> {
         files: &'a dyn Files,
         identity: &'a Identity,
         survey: &'a Survey,
+        total: u64,
         replay: &'a mut dyn FnMut(Entry<'_>) -> Result<(), String>,
     ) -> Result<Reading<'a>, OpenError> {
         let ending = Ending {
@@ -136,7 +142,7 @@ impl<'a> Reading<'a> {
             read: 0,
             begins: FIRST_SEGMENT,
         };
-        let mut reading = Reading { files, identity, survey, replay, ending };
+        let mut reading = Reading { files, identity, survey, total, replay, ending };
         if let Some(number) = survey.snapshots.last() {
             reading.snapshot(*number)?;
         } else if let Some(lowest) = survey.segments.first()
@@ -149,8 +155,14 @@ impl<'a> Reading<'a> {
 
     fn snapshot(&mut self, number: u64) -> Result<(), OpenError> {
         let name = names::snapshot(number);
-        let replay = &mut *self.replay;
-        let mut visit = |offset, payload: &[u8]| rejected(replay(Entry::Snapshot(payload)), &name, offset);
+        let (replay, total, mut told) = (&mut *self.replay, self.total, 0);
+        let mut visit = |offset, payload: &[u8]| {
+            if offset - told >= TELL_AFTER {
+                told = offset;
+                rejected(replay(Entry::Progress { read: offset, total }), &name, offset)?;
+            }
+            rejected(replay(Entry::Snapshot(payload)), &name, offset)
+        };
         let contents = snapshot::read(self.files, number, &self.identity.store, &mut visit)?;
         self.ending.segment = number;
         self.ending.begins = number;

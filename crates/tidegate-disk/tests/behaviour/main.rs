@@ -1,7 +1,11 @@
 //! What the durable store does, seen from outside.
 
 mod crashes;
+mod faults;
 mod files;
+mod growth;
 mod log;
+mod recovery;
 mod reopening;
 mod store;
+mod storms;

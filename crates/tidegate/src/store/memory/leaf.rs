@@ -12,6 +12,7 @@
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 
 mod forgetting;
+mod readying;
 mod rebuilding;
 
 use std::sync::{Arc, PoisonError};
@@ -25,6 +26,8 @@ use super::shelf::{BOARD_BYTES, Shelf};
 use super::stamp::Stamp;
 use super::sync::{AtomicU64, Mutex, MutexGuard, OnceLock, Ordering, fence};
 use crate::store::deciding::Room as NoRoom;
+
+pub use readying::Lie;
 
 /// Lines in a page. In a model a leaf grows at its fourth row and splits at its sixth.
 pub(super) const PAGE_LINES: usize = if cfg!(tidegate_loom) { 1 } else { 64 };

@@ -5,8 +5,10 @@
 //! present one as it would have been in memory. Nobody else has the store meanwhile.
 
 use std::fmt;
+use std::num::NonZero;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
+use std::thread;
 
 use hashbrown::{HashMap, HashSet};
 use tidegate_core::{Descent, Flaw, LeaseId, Limit, LimitSpec, Per, Row, Season, Tenure, Timestamp, Trace};
@@ -14,6 +16,7 @@ use tidegate_core::{Descent, Flaw, LeaseId, Limit, LimitSpec, Per, Row, Season, 
 use super::edition::Because;
 use super::edits::void_holdings;
 use super::journal::{Deed, Journal, Lease, Origin, Tag, What};
+pub use super::leaf::Lie;
 use super::leaf::{Means, Reserved};
 use super::rows::own_leaf;
 use super::tenant::{Brief, NO_TAG, Tenant};
@@ -27,6 +30,49 @@ pub struct Restoring {
     now: Timestamp,
     tenants: HashMap<u64, Arc<Tenant>>,
     leases: HashMap<LeaseId, (u64, Lease)>,
+    /// Rows of keys that have no place yet.
+    waiting: Waiting,
+}
+
+/// How many rows wait to be given their places together.
+const MOST_WAITING: usize = 1 << 17;
+/// So few are placed before a thread has begun.
+const WORTH_A_THREAD: usize = 1 << 12;
+/// The most threads that give rows their places.
+const MOST_HANDS: usize = 4;
+/// In how many parts of a table rows are told apart.
+const PARTS: usize = 1 << PART_BITS;
+const PART_BITS: u32 = 6;
+/// A table with fewer rows is one part. Rows of one part after the other would crowd in a table that has not split as often yet.
+const FEWEST_APART: u64 = 1 << 17;
+
+/// Rows of keys that have no place yet.
+#[derive(Default)]
+struct Waiting {
+    parts: Vec<Vec<Waits>>,
+    count: usize,
+}
+
+/// A row of a key, in the present edition of its limit.
+struct Waits {
+    generation: u64,
+    tag: Tag,
+    row: Row,
+}
+
+impl Waiting {
+    /// A row of a table that has so many.
+    fn push(&mut self, waits: Waits, rows: u64) {
+        self.parts.resize_with(PARTS, Vec::new);
+        let apart = if rows < FEWEST_APART { 0 } else { waits.tag.low >> (u64::BITS - PART_BITS) };
+        self.parts[usize::try_from(apart).expect("a few bits")].push(waits);
+        self.count += 1;
+    }
+
+    fn clear(&mut self) {
+        self.parts.iter_mut().for_each(Vec::clear);
+        self.count = 0;
+    }
 }
 
 /// A text of a limit that was written down.
@@ -103,7 +149,13 @@ impl Restoring {
     pub fn new(clock: impl Clock + 'static, memory: Memory) -> Restoring {
         let shared = Arc::new(Shared::new(Box::new(clock), memory));
         let now = shared.now();
-        Restoring { shared, now, tenants: HashMap::new(), leases: HashMap::new() }
+        Restoring {
+            shared,
+            now,
+            tenants: HashMap::new(),
+            leases: HashMap::new(),
+            waiting: Waiting::default(),
+        }
     }
 
     /// The instant it is.
@@ -128,6 +180,7 @@ impl Restoring {
 
     /// A limit, or the next text of one, or one that came back as it was.
     pub fn put(&mut self, text: WrittenText) -> Result<(), Unrestorable> {
+        self.settle()?;
         let WrittenText { generation, version, spec, descent, at, fence, origin } = text;
         self.shared.generations.fetch_max(generation, Ordering::Relaxed);
         self.shared.highest_fence.fetch_max(fence, Ordering::Relaxed);
@@ -178,8 +231,14 @@ impl Restoring {
     }
 
     /// A limit goes.
-    pub fn remove(&mut self, generation: u64, parting: Parting, until: Timestamp) {
-        let Some(tenant) = self.tenants.get(&generation).map(Arc::clone) else { return };
+    pub fn remove(
+        &mut self,
+        generation: u64,
+        parting: Parting,
+        until: Timestamp,
+    ) -> Result<(), Unrestorable> {
+        self.settle()?;
+        let Some(tenant) = self.tenants.get(&generation).map(Arc::clone) else { return Ok(()) };
         let mut limits = self.shared.limits.write().unwrap_or_else(PoisonError::into_inner);
         let mut retired = self.shared.retired.lock().unwrap_or_else(PoisonError::into_inner);
         if limits.get(&tenant.id).is_some_and(|present| present.generation == generation) {
@@ -192,6 +251,7 @@ impl Restoring {
             drop((limits, retired));
             self.tenants.remove(&generation);
         }
+        Ok(())
     }
 
     /// Counts are zeroed: all of a limit, or those of one key.
@@ -201,6 +261,7 @@ impl Restoring {
         key: Option<(&[u8], Tag)>,
         at: Timestamp,
     ) -> Result<(), Unrestorable> {
+        self.settle()?;
         let Some(tenant) = self.tenants.get(&generation).map(Arc::clone) else { return Ok(()) };
         match key {
             None => {
@@ -220,6 +281,15 @@ impl Restoring {
         Ok(())
     }
 
+    /// Rows are about to come that lay together. There is room for all of them before the first one comes, if they are the first here
+    /// and if there can be.
+    pub fn leaf(&mut self, generation: u64, lie: Lie) {
+        if let Some(tenant) = self.tenants.get(&generation) {
+            tenant.leaf_or_new(NO_TAG);
+            tenant.root().into_iter().for_each(|root| root.make_ready(lie, &tenant.budget));
+        }
+    }
+
     /// A row of this version of a limit remembers at least this. One of a limit that is gone is nobody's.
     pub fn row(
         &mut self,
@@ -229,14 +299,47 @@ impl Restoring {
         traces: impl IntoIterator<Item = (usize, Trace)>,
     ) -> Result<(), Unrestorable> {
         let stray = || Unrestorable::Stray { generation, version };
-        let Some(tenant) = self.tenants.get(&generation).map(Arc::clone) else {
+        let Some(tenant) = self.tenants.get(&generation) else {
             let known = generation <= self.shared.generations.load(Ordering::Relaxed);
             return if known { Ok(()) } else { Err(stray()) };
         };
         let row = tenant.carried(version, key, traces).ok_or_else(stray)?;
-        self.change(&tenant, key, |limit, own| {
-            own.merge(&row, limit, if key.is_none() { Per::All } else { Per::Key });
-        })
+        let Some(tag) = key else {
+            return self.change(tenant, key, |limit, own| own.merge(&row, limit, Per::All));
+        };
+        self.waiting.push(Waits { generation, tag, row }, tenant.budget.rows());
+        if self.waiting.count >= MOST_WAITING { self.settle() } else { Ok(()) }
+    }
+
+    /// Gives the rows that wait their places, those of one part of a table after the other: told one by one they would each wait for another
+    /// part of memory. Parts are shared out among a few threads, because what one row remembers does not depend on another.
+    fn settle(&mut self) -> Result<(), Unrestorable> {
+        if self.waiting.count == 0 {
+            return Ok(());
+        }
+        let waiting = std::mem::take(&mut self.waiting);
+        let few = waiting.count < WORTH_A_THREAD;
+        let hands =
+            if few { 1 } else { thread::available_parallelism().map_or(1, NonZero::get).min(MOST_HANDS) };
+        let (this, parts) = (&*self, &waiting.parts);
+        let work = move |hand: usize| {
+            parts.iter().skip(hand).step_by(hands).flatten().try_for_each(|waits| this.place(waits))
+        };
+        let placed = thread::scope(|scope| {
+            let others: Vec<_> = (1..hands).map(|hand| scope.spawn(move || work(hand))).collect();
+            let own = work(0);
+            let joined =
+                others.into_iter().map(|other| other.join().expect("rows have places or are refused"));
+            joined.fold(own, Result::and)
+        });
+        self.waiting = waiting;
+        self.waiting.clear();
+        placed
+    }
+
+    fn place(&self, Waits { generation, tag, row }: &Waits) -> Result<(), Unrestorable> {
+        let merge = |limit: &Limit, own: &mut Row| own.merge(row, limit, Per::Key);
+        self.tenants.get(generation).map_or(Ok(()), |tenant| self.change(tenant, Some(*tag), merge))
     }
 
     /// From now on a key without a row has used this much, and a key with one at least as much: what was not written down before a
@@ -248,6 +351,7 @@ impl Restoring {
         traces: impl IntoIterator<Item = (usize, Trace)>,
         at: Timestamp,
     ) -> Result<(), Unrestorable> {
+        self.settle()?;
         let stray = || Unrestorable::Stray { generation, version };
         let tenant = self.tenants.get(&generation).ok_or_else(stray)?;
         let mut draft = tenant.draft(tenant.limit());
@@ -359,7 +463,8 @@ impl Restoring {
     }
 
     /// The store. From now on changes are told to the journal.
-    pub fn finish(self, journal: Arc<dyn Journal>) -> Result<MemoryStore, Unrestorable> {
+    pub fn finish(mut self, journal: Arc<dyn Journal>) -> Result<MemoryStore, Unrestorable> {
+        self.settle()?;
         let gone: HashSet<u64> = self
             .leases
             .values()

@@ -11,7 +11,7 @@ use tidegate_core::{Item, LeaseId, Limit, Per, Row, Timestamp, Trace};
 use super::MemoryStore;
 use super::edition::{Edition, RESERVED};
 use super::journal::{Deed, Tag, Text, What};
-use super::leaf::Leaf;
+use super::leaf::{Leaf, Lie};
 use super::line::{self, EMPTY, HELD, WIDE};
 use super::restoring::Counters;
 use super::shelf::Shelf;
@@ -40,6 +40,14 @@ pub enum Sight<'a> {
         version: u32,
         /// What it remembers.
         traces: &'a [(usize, Trace)],
+    },
+    /// Where the rows lie that are seen next: whoever makes them again can make room for all of them at once. They are seen in the order in
+    /// which they lie, and the first of them alone would be taken for a crowd.
+    Leaf {
+        /// Which incarnation of the limit.
+        generation: u64,
+        /// How.
+        lie: Lie,
     },
     /// A row.
     Row {
@@ -176,12 +184,15 @@ impl<E> Walk<'_, '_, E> {
             return leaf.children().iter().try_for_each(|child| self.leaf(child));
         };
         self.turn_to(edition)?;
-        for (tag, row) in &rows {
-            if !self.shown.is_forgettable(row, self.shown.seat(Per::Key, *tag), self.now) {
-                self.row(Some(*tag), row)?;
-            }
+        let (shown, now) = (Arc::clone(&self.shown), self.now);
+        let says_something =
+            |(tag, row): &&(Tag, Row)| !shown.is_forgettable(row, shown.seat(Per::Key, *tag), now);
+        let count = rows.iter().filter(says_something).count();
+        if let Some((tag, _)) = rows.iter().find(says_something) {
+            let generation = self.tenant.generation;
+            (self.see)(Sight::Leaf { generation, lie: leaf.lie(*tag, count) })?;
         }
-        Ok(())
+        rows.iter().filter(says_something).try_for_each(|(tag, row)| self.row(Some(*tag), row))
     }
 
     fn row(&mut self, key: Option<Tag>, row: &Row) -> Result<(), E> {

@@ -1,0 +1,145 @@
+//! A week of traffic: how large the directory becomes, and what a decision costs, does not depend on how long a store has been running.
+//!
+//! Keys come and go, some rows are hot, leases are taken, renewed and given back, orders have request ids, limits are edited, reset, removed
+//! and put again. Once a minute somebody is the keeper. The clock is moved by hand, so a week takes a few seconds.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::store::{Lsn, Store};
+use tidegate::{
+    Answers, Ask, Catalog, Detail, Expect, ItemSpec, LeaseId, LimitSpec, ManualClock, Order, Outcome,
+    Parting, Policy, Precision, Timestamp,
+};
+use tidegate_disk::DiskStore;
+use tidegate_disk::files::Simulated;
+
+use crate::store::{OPTIONS, open};
+
+const START: Timestamp = Timestamp::from_ticks(1_700_000_000_000_000_000);
+const MINUTE: Duration = Duration::from_secs(60);
+const MINUTES_A_DAY: u64 = 24 * 60;
+const DAYS: u64 = 7;
+/// How many keys are there at a time; every minute some go and others come.
+const KEYS: u64 = 400;
+const NEW_A_MINUTE: u64 = 20;
+/// How many orders are put in a minute, of every kind.
+const ORDERS: u64 = 12;
+
+/// The most that a directory may have: a log of `snapshot_after`, one snapshot and another that is being written, and what a segment is longer
+/// than what is in it.
+const MOST_BYTES: u64 = 2 * OPTIONS.snapshot_after + 4 * OPTIONS.segment_bytes;
+
+fn limits() -> Vec<LimitSpec> {
+    let limit = |id: &str, item: ItemSpec| LimitSpec::named(id).with(item);
+    let minutes = |minutes: u32| MINUTE * minutes;
+    let sliding = Policy::Sliding { window: minutes(10), precision: Precision::Exact };
+    vec![
+        limit("hot", ItemSpec::of(Policy::Interval { window: minutes(60) }, 1_000_000)),
+        limit("few", ItemSpec::of(Policy::Interval { window: minutes(30) }, 100).per_key()),
+        limit("many", ItemSpec::of(Policy::Bucket { window: MINUTE, burst: None }, 1_024).per_key()),
+        limit("sliding", ItemSpec::of(sliding, 1_000).per_key()),
+        limit("slots", ItemSpec::of(Policy::Concurrency { ttl: minutes(5) }, 1_000)),
+    ]
+}
+
+struct Week {
+    store: DiskStore,
+    files: Arc<Simulated>,
+    clock: Arc<ManualClock>,
+    leases: Vec<LeaseId>,
+    decisions: u64,
+    /// The largest the directory has been since somebody asked.
+    largest: u64,
+}
+
+impl Week {
+    fn order(&mut self, limit: &str, key: u64, request: Option<u64>) {
+        let (name, request) = (key.to_string(), request.map(u64::to_le_bytes));
+        let asks = [Ask::one(limit, Some(name.as_bytes()))];
+        let request_id = request.as_ref().map(|id| &id[..]);
+        let order = Order { request_id, ..Order::acquire(&asks) };
+        let answers = self.store.submit(&[order], Answers::new(Detail::Verdicts)).decided();
+        let answer = answers.get(0).expect("one").as_ref().expect("it makes sense");
+        if let Outcome::Granted(Some(grant)) = &answer.outcome {
+            self.leases.push(grant.lease);
+        }
+        self.decisions += 1;
+    }
+
+    fn minute(&mut self, minute: u64) {
+        for index in 0..ORDERS {
+            let dice = (minute * ORDERS + index).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+            let key = minute * NEW_A_MINUTE + dice % KEYS;
+            for limit in ["hot", "few", "many", "sliding"] {
+                self.order(limit, key, None);
+            }
+            self.order("slots", key, None);
+            self.order("few", key, (index == 0).then_some(minute));
+        }
+        // Half of the leases are given back, some are renewed, the rest lapses.
+        for lease in std::mem::take(&mut self.leases) {
+            match lease.0 >> 64 & 3 {
+                0 | 1 => drop(self.store.release(lease).decided()),
+                2 => drop(self.store.renew(lease, None).decided()),
+                _ => {}
+            }
+        }
+        if minute.is_multiple_of(60) {
+            self.edit(minute);
+        }
+        self.store.wait_durable(self.store.tip().expect("it has a log")).expect("the disk is well");
+        self.largest = self.largest.max(self.files.used());
+        self.store.look_after();
+        self.largest = self.largest.max(self.files.used());
+        self.clock.advance(MINUTE);
+    }
+
+    /// Once an hour.
+    fn edit(&mut self, minute: u64) {
+        let spec = limits().swap_remove(usize::try_from(minute / 60 % 4).expect("few"));
+        let id = spec.id.clone();
+        self.store.reset(&id, None).decided().expect("it is there");
+        if minute.is_multiple_of(360) {
+            assert!(self.store.remove(&id, Parting::Forget));
+        }
+        let spec = LimitSpec { description: Some(format!("of minute {minute}")), ..spec };
+        self.store.put(spec, Expect::Anything).expect("it makes sense");
+    }
+
+    fn tip(&self) -> Lsn {
+        self.store.tip().expect("it has a log")
+    }
+}
+
+#[test]
+fn a_week_leaves_no_more_behind_than_a_day() {
+    let (files, clock) = (Arc::new(Simulated::new()), Arc::new(ManualClock::at(START)));
+    let store = open(&files, &clock);
+    for spec in limits() {
+        store.put(spec, Expect::Absent).expect("it makes sense");
+    }
+    let mut week = Week { store, files, clock, leases: Vec::new(), decisions: 0, largest: 0 };
+    let mut days = Vec::new();
+    for day in 0..DAYS {
+        let (tip, decisions) = (week.tip(), week.decisions);
+        for minute in 0..MINUTES_A_DAY {
+            week.minute(day * MINUTES_A_DAY + minute);
+        }
+        let written = week.tip().0 - tip.0;
+        days.push((week.largest, written * 1_000 / (week.decisions - decisions)));
+        week.largest = 0;
+    }
+    // The first day begins with nothing.
+    let (_, usual) = days[1];
+    for (largest, per_thousand) in &days[1..] {
+        assert!(*largest <= MOST_BYTES, "{largest} bytes, at most {MOST_BYTES}; {days:?}");
+        assert!(
+            *per_thousand <= usual + usual / 20,
+            "{per_thousand} bytes for a thousand decisions; {days:?}"
+        );
+    }
+    assert!(week.store.log_bytes() < OPTIONS.snapshot_after, "the keeper has looked after it");
+    let extent = week.store.extent().expect("it knows");
+    assert!(extent.leases < 1_000, "{extent:?}");
+}

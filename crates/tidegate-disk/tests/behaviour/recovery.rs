@@ -1,0 +1,77 @@
+//! Opening a store with many rows.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::{
+    Amount, Answer, Answers, Ask, Catalog, Detail, Expect, ItemSpec, LimitSpec, ManualClock, Order, Policy,
+    Store, Timestamp,
+};
+use tidegate_disk::DiskStore;
+use tidegate_disk::files::Simulated;
+
+use crate::store::open;
+
+const START: Timestamp = Timestamp::from_ticks(1_700_000_000_000_000_000);
+const HOUR: Duration = Duration::from_secs(3_600);
+/// So many that leaves split twice.
+const KEYS: usize = 50_000;
+
+/// Charges every key of a limit once.
+fn charge(store: &DiskStore, limit: &str, keys: usize) {
+    for first in (0..keys).step_by(256) {
+        let names: Vec<String> = (first..keys.min(first + 256)).map(|index| index.to_string()).collect();
+        let asks: Vec<[Ask<'_>; 1]> =
+            names.iter().map(|name| [Ask::one(limit, Some(name.as_bytes()))]).collect();
+        let orders: Vec<Order<'_>> = asks.iter().map(|asks| Order::acquire(asks)).collect();
+        let answers = store.submit(&orders, Answers::new(Detail::Verdicts)).decided();
+        assert!(answers.iter().all(|answer| answer.as_ref().is_ok_and(Answer::is_granted)));
+        store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
+    }
+}
+
+fn used(store: &DiskStore, limit: &str, index: usize) -> Vec<Amount> {
+    let name = index.to_string();
+    let asks = [Ask::one(limit, Some(name.as_bytes()))];
+    let answers = store.submit(&[Order::peek(&asks)], Answers::new(Detail::Readings)).decided();
+    let answer = answers.get(0).expect("one").as_ref().expect("it makes sense");
+    answers.readings(answer).iter().map(|each| each.reading.used).collect()
+}
+
+fn bytes(store: &DiskStore) -> usize {
+    store.extent().expect("it knows").bytes
+}
+
+/// Rows are written down in the order of their tags. Told one by one to an empty table they were a crowd in its first lines, which grew without
+/// end: a store of a million keys that had been stopped did not open any more, whatever memory it was given.
+#[test]
+fn rows_take_no_more_memory_after_a_snapshot_than_before() {
+    let (files, clock) = (Arc::new(Simulated::new()), Arc::new(ManualClock::at(START)));
+    let store = open(&files, &clock);
+    let window = ItemSpec::of(Policy::Interval { window: HOUR }, 100).per_key();
+    let total = ItemSpec::of(Policy::Total, 200).per_key();
+    store.put(LimitSpec::named("narrow").with(window.clone()), Expect::Absent).expect("it makes sense");
+    store.put(LimitSpec::named("wide").with(window).with(total), Expect::Absent).expect("it makes sense");
+    charge(&store, "narrow", KEYS);
+    charge(&store, "wide", KEYS / 10);
+    let before = bytes(&store);
+    store.stop().expect("nothing is in the way");
+    for counts in [1, 2] {
+        store_again(&files, &clock, before, counts);
+    }
+}
+
+/// Opens it, looks at every row, charges each once more and stops it.
+fn store_again(files: &Arc<Simulated>, clock: &Arc<ManualClock>, before: usize, counts: Amount) {
+    let store = open(files, clock);
+    assert!(bytes(&store) <= before + before / 20, "{} bytes after {before}", bytes(&store));
+    for index in 0..KEYS {
+        assert_eq!(used(&store, "narrow", index), [counts], "key {index}");
+    }
+    for index in 0..KEYS / 10 {
+        assert_eq!(used(&store, "wide", index), [counts, counts], "key {index}");
+    }
+    charge(&store, "narrow", KEYS);
+    charge(&store, "wide", KEYS / 10);
+    store.stop().expect("nothing is in the way");
+}
