@@ -179,13 +179,15 @@ pub fn is_allowed(charge: &Charge, allowance: Amount) -> bool {
     }
 }
 
-impl Ceilings {
+impl Default for Ceilings {
     /// No ceilings.
-    pub fn new() -> Ceilings {
+    fn default() -> Ceilings {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         Ceilings { hasher: DefaultHashBuilder::default(), shards }
     }
+}
 
+impl Ceilings {
     fn shard(&self, place: &Place) -> &Mutex<HashMap<Place, Ceiling>> {
         let hash = self.hasher.hash_one(place);
         &self.shards[usize::try_from(hash >> 32).unwrap_or_default() % SHARDS]

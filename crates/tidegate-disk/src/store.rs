@@ -120,13 +120,14 @@ impl DiskStore {
     }
 
     /// The same for any files.
+    #[expect(clippy::needless_pass_by_value, reason = "the store keeps its clock")]
     pub fn open_files(
         files: Arc<dyn Files>,
         clock: Arc<dyn Clock>,
         options: Options,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(DiskStore, Recovery), OpenError> {
-        let recovered = recovery::open(files, clock, &options, progress)?;
+        let recovered = recovery::open(files, &clock, &options, progress)?;
         let recovery::Recovered { memory, log, ledgers, recovery } = recovered;
         let inner = Arc::new(Inner {
             memory,

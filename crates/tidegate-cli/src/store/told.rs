@@ -69,6 +69,11 @@ pub(super) enum Told {
         version: u32,
         items: Vec<ItemTold>,
     },
+    Leaf {
+        #[serde(flatten)]
+        whose: Whose,
+        pages: usize,
+    },
     Granted {
         serial: u64,
         lease: String,
@@ -178,6 +183,9 @@ impl Told {
                 version,
                 items: items(generation, version, traces, known),
             },
+            Record::Leaf { generation, lie } => {
+                Told::Leaf { whose: Whose::of(generation, known), pages: lie.pages }
+            }
             Record::Deed(deed) => Told::deed(*deed),
         }
     }
@@ -265,6 +273,7 @@ impl Told {
             Told::Ghost { whose, version, items } => {
                 format!("ghost {} v{version} every key {}", whose.line(), of_items(items))
             }
+            Told::Leaf { whose, pages } => format!("leaf {} of {pages} pages", whose.line()),
             Told::Granted { lease, expires_at, holdings, .. } => {
                 let holdings: Vec<_> = holdings.iter().map(HoldingTold::line).collect();
                 format!("granted lease {lease} until {expires_at}: {}", holdings.join(", "))

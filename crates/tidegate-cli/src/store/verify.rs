@@ -148,30 +148,7 @@ impl Rehearsal {
     }
 
     fn tell(&mut self, record: Record<'_>) -> Result<(), String> {
-        let restoring = &mut self.restoring;
-        let told = match record {
-            Record::Counters(counters) => {
-                restoring.counters(&counters);
-                Ok(())
-            }
-            Record::Put { text, .. } => restoring.put(*text),
-            Record::Remove { generation, parting, until } => {
-                restoring.remove(generation, parting, until);
-                Ok(())
-            }
-            Record::Reset { generation, at, key } => restoring.reset(generation, key, at),
-            Record::Row { generation, version, key, traces } => {
-                restoring.row(generation, version, key, traces)
-            }
-            Record::Ghost { generation, version, traces } => {
-                let now = restoring.now();
-                restoring.haunt(generation, version, traces, now)
-            }
-            Record::Deed(deed) => {
-                restoring.deed(*deed);
-                Ok(())
-            }
-        };
+        let told = record.tell(&mut self.restoring);
         told.map_err(|why| why.to_string())
     }
 }

@@ -3,16 +3,15 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use tidegate_core::limit::LONGEST_KEY;
-use tidegate_core::order::{LONGEST_PATIENCE, REQUEST_MEMORY};
-use tidegate_core::{Ask, Hold, Intent, Limit, Order, Timestamp, Verdict};
+use tidegate_core::order::REQUEST_MEMORY;
+use tidegate_core::{Ask, Hold, Intent, Limit, Order, Timestamp};
 
-use super::brief::Short;
+use super::alone::{bring_near, decide_alone};
 use super::edition::Edition;
 use super::journal::What;
 use super::leaf::{Leaf, Near};
-use super::line::{PAYLOAD, Tag};
-use super::quick::{self, MOST_ROWS, Plea, Quick, Refused, Single, Told, Witness};
+use super::line::Tag;
+use super::quick::{self, MOST_ROWS, Plea, Quick, Refused, Told};
 use super::rows;
 use super::tenant::{Tenant, holds};
 use super::{Desk, LOOK_AHEAD, Limits, Shared};
@@ -138,135 +137,6 @@ impl Shared {
     }
 }
 
-/// What was found for an order of one ask before it is decided.
-#[derive(Clone, Copy)]
-struct FoundAlone<'a> {
-    plea: Plea<'a>,
-    near: Option<Near<'a>>,
-}
-
-/// Brings the rows of a group near: rows of many keys are far apart in memory, and looked at one after the other the processor
-/// fetches them side by side, where deciding would wait for each in turn. Orders of one ask keep what was found for them.
-fn bring_near<'a>(
-    limits: &'a Limits,
-    group: &'a [Order<'a>],
-) -> ArrayVec<Option<FoundAlone<'a>>, LOOK_AHEAD> {
-    let mut found: ArrayVec<Option<FoundAlone<'a>>, LOOK_AHEAD> = ArrayVec::new();
-    // Most of what is read at once is about one limit.
-    let mut last: Option<Plea<'a>> = None;
-    for order in group {
-        let plea = find_alone(limits, order, last);
-        last = plea.or(last);
-        found.push(plea.map(|plea| FoundAlone { plea, near: None }));
-    }
-    let nears =
-        glance(found.iter().map(|found| found.and_then(|found| Some((found.plea.tenant, found.plea.tag?)))));
-    for (found, near) in found.iter_mut().zip(nears) {
-        if let Some(found) = found {
-            found.near = near;
-        }
-    }
-    found
-}
-
-/// The limit and the fingerprint of an order of one ask; `None` if it is not one, or nobody knows its limit.
-#[inline(always)]
-fn find_alone<'a>(limits: &'a Limits, order: &Order<'a>, last: Option<Plea<'a>>) -> Option<Plea<'a>> {
-    let [ask] = order.asks else { return None };
-    let again = last.filter(|last| *last.tenant.id == *ask.limit_id);
-    let found = match again {
-        Some(last) => Plea { key: ask.key, tag: None, count: ask.count, ..last },
-        None => plea(limits, ask).ok()?,
-    };
-    Some(Plea { tag: found.tag(), ..found })
-}
-
-/// The edition of the limit that was asked last. As long as it is held, none that comes after it is forgotten.
-type Held<'a> = Option<(&'a Tenant, Arc<Edition>)>;
-
-/// What was seen of a row after it was decided on.
-#[derive(Default)]
-struct Seen(Option<(Short, u64, u64)>);
-
-impl Witness for Seen {
-    #[inline(always)]
-    fn saw(&mut self, short: &Short, edition: u64, payload: u64) {
-        self.0 = Some((*short, edition, payload));
-    }
-}
-
-/// Decides an order of one ask of a limit with one item, which is most of them. `None` if it is not that simple.
-#[inline]
-fn decide_alone<'a>(
-    order: &Order<'_>,
-    FoundAlone { plea, near }: &FoundAlone<'a>,
-    held: &mut Held<'a>,
-    now: Timestamp,
-    answers: &mut Answers,
-) -> Option<Answer> {
-    let is_plain = order.intent == Intent::Acquire
-        && order.hold == Hold::No
-        && order.request_id.is_none()
-        && order.ttl.is_none()
-        && order.patience <= LONGEST_PATIENCE;
-    let key = plea.key.filter(|key| is_plain && key.len() <= LONGEST_KEY)?;
-    let tenant = plea.tenant;
-    let head = tenant.board.sheet().head();
-    if head.has_second() || head.ends() {
-        return None;
-    }
-    if !matches!(held, Some((last, _)) if std::ptr::eq(*last, tenant)) {
-        *held = Some((tenant, tenant.edition()));
-    }
-    let single = Single { tenant, key, count: plea.count };
-    let mut seen = Seen::default();
-    let verdict = if head.is_of_key() {
-        quick::decide_near(&single, plea.tag?, *near, now, &mut seen)
-    } else {
-        Some(quick::decide_all(&single, now, &mut seen)?)
-    };
-    let (verdict, at, short, number, payload) = match (verdict, seen) {
-        (Some(verdict), Seen(Some((short, number, payload)))) => {
-            if verdict == Verdict::Granted {
-                tenant.counts.granted();
-            }
-            (verdict, now, short, number, payload)
-        }
-        // A key that nobody has seen is begun, which counts it.
-        _ => {
-            let tag =
-                plea.tag.filter(|tag| tenant.leaf(*tag).is_none_or(|leaf| leaf.find(*tag).is_none()))?;
-            let rows::Begun { at, short, edition, word } = rows::begin(plea, tag, now)?;
-            (Verdict::Granted, at, short, edition, word & PAYLOAD)
-        }
-    };
-    let limit = match held {
-        Some((_, edition)) if edition.number == number => Arc::clone(&edition.limit),
-        _ => {
-            let later = tenant.edition_of(number).expect("while one is held, none after it is forgotten");
-            Arc::clone(&later.limit)
-        }
-    };
-    let outcome = match verdict {
-        Verdict::Granted => Outcome::Granted(None),
-        Verdict::Denied(wait) => {
-            let item = short.head.item();
-            let first = (Arc::clone(&limit), item);
-            Outcome::Denied(Denied { limit: Arc::clone(&limit), item, wait, first, lapses_at: None })
-        }
-    };
-    let first = answers.mark();
-    let ends = Timestamp::from_ticks(u64::MAX);
-    let told = Told { ask: 0, edition: number, short: &short, payload, ends, at };
-    if let (Verdict::Granted, Some(notes)) = (verdict, answers.notes()) {
-        notes.charges.extend(told.charge(plea, limit.version()));
-    }
-    if answers.detail() == Detail::Readings {
-        answers.read(ItemReading { limit, item: short.head.item(), reading: told.reading() });
-    }
-    Some(Answer { outcome, at, degraded: false, shadowed: Vec::new(), readings: first..answers.mark() })
-}
-
 /// The lines that these tags belong into, on their way here. One step for all of them before the next for any: then the processor
 /// waits for many at a time.
 #[inline]
@@ -281,7 +151,7 @@ pub(super) fn glance<'a>(
     near
 }
 
-fn plea<'a>(limits: &'a Limits, ask: &Ask<'a>) -> Result<Plea<'a>, Rejection> {
+pub(super) fn plea<'a>(limits: &'a Limits, ask: &Ask<'a>) -> Result<Plea<'a>, Rejection> {
     match limits.get(ask.limit_id) {
         Some(tenant) => Ok(Plea { tenant, key: ask.key, tag: None, count: ask.count }),
         None => Err(Rejection::UnknownLimit { limit_id: ask.limit_id.to_owned() }),
