@@ -13,9 +13,8 @@ use super::super::target::Target;
 use super::super::watch::now;
 use super::super::wire::Ask;
 use super::super::wire::resp::Value;
-use super::book::{Book, Question};
+use super::book::{Book, Question, Sent};
 use super::child::Ready;
-use super::law::Law;
 use crate::Failure;
 
 /// Connections of each kind.
@@ -122,12 +121,14 @@ pub(super) async fn ask(
 
 /// Gives a lease back, if there is one.
 async fn release(book: &RefCell<Book>, line: &mut Line, random: &mut Sequence) -> Result<(), String> {
-    let Some(held) = book.borrow_mut().lease_to_release(random) else { return Ok(()) };
+    let Some((held, sent)) = book.borrow_mut().lease_to_release(random) else { return Ok(()) };
     let released = line.call(&["TG.RELEASE", &held.lease], |value| *value == Value::Number(1)).await;
     let mut book = book.borrow_mut();
     match released {
         Ok(Ok(was_known)) => {
-            book.asked_about(&held, was_known);
+            if sent == Sent::First {
+                book.asked_about(&held, was_known);
+            }
             Ok(())
         }
         Ok(Err(why)) => {
@@ -136,7 +137,7 @@ async fn release(book: &RefCell<Book>, line: &mut Line, random: &mut Sequence) -
         }
         Err(why) => {
             // It may have come back or not.
-            book.account(Law::Concurrency).unanswered += 1;
+            book.sent_back.push(held);
             Err(why)
         }
     }

@@ -28,6 +28,15 @@ pub(super) struct Held {
     life: u32,
 }
 
+/// How often a lease was sent back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// The server must know it.
+    First,
+    /// It may have come back before.
+    Again,
+}
+
 /// What is known of one limit.
 #[derive(Debug)]
 pub(super) struct Account {
@@ -89,6 +98,8 @@ pub(super) struct Book {
     pub(super) accounts: Vec<Account>,
     /// Questions with an id that were under way when the server was killed: they are asked again.
     pub(super) again: Vec<Question>,
+    /// Leases whose release was sent and not answered: they are sent back again, and have come back or will.
+    pub(super) sent_back: Vec<Held>,
     /// Questions with an id that were granted in this life: asked again in the next, they cost nothing.
     pub(super) told: Vec<Question>,
     pub(super) replayed: u64,
@@ -126,6 +137,7 @@ impl Book {
         Book {
             accounts: laws.iter().map(account).collect(),
             again: Vec::new(),
+            sent_back: Vec::new(),
             told: Vec::new(),
             replayed: 0,
             charged_twice: 0,
@@ -233,11 +245,14 @@ impl Book {
         self.leases_lost += u64::from(!was_known);
     }
 
-    /// A lease to give back; from here on it counts as given back.
-    pub(super) fn lease_to_release(&mut self, random: &mut Sequence) -> Option<Held> {
+    /// A lease to give back, for the first time or again; from here on it counts as given back.
+    pub(super) fn lease_to_release(&mut self, random: &mut Sequence) -> Option<(Held, Sent)> {
+        if let Some(held) = self.sent_back.pop() {
+            return Some((held, Sent::Again));
+        }
         let account = self.accounts.iter_mut().find(|account| account.law == Law::Concurrency)?;
         let drawn = random.below(u32::try_from(account.held.len()).unwrap_or(u32::MAX)) as usize;
-        (drawn < account.held.len()).then(|| account.held.swap_remove(drawn))
+        (drawn < account.held.len()).then(|| (account.held.swap_remove(drawn), Sent::First))
     }
 }
 
@@ -290,11 +305,22 @@ mod tests {
         let mut book = Book::open(&[Law::Concurrency], 1);
         let limit = Law::Concurrency.capacity();
         sell(&mut book, Law::Concurrency, 0, limit);
-        assert!(book.lease_to_release(&mut Sequence::from(1)).is_some());
+        let sent = book.lease_to_release(&mut Sequence::from(1));
+        assert_eq!(sent.map(|(_, sent)| sent), Some(Sent::First));
         sell(&mut book, Law::Concurrency, 0, 1);
         assert_eq!((book.account(Law::Concurrency).over(), book.account(Law::Concurrency).lost()), (0, 0));
         sell(&mut book, Law::Concurrency, 0, 1);
         assert_eq!(book.account(Law::Concurrency).over(), 1);
+    }
+
+    #[test]
+    fn a_release_without_an_answer_is_sent_again() {
+        let mut book = Book::open(&[Law::Concurrency], 1);
+        sell(&mut book, Law::Concurrency, 0, 2);
+        let (held, _) = book.lease_to_release(&mut Sequence::from(1)).expect("there are two");
+        book.sent_back.push(held);
+        let sent = [(); 3].map(|()| book.lease_to_release(&mut Sequence::from(1)).map(|(_, sent)| sent));
+        assert_eq!(sent, [Some(Sent::Again), Some(Sent::First), None]);
     }
 
     #[test]

@@ -26,6 +26,12 @@ pub(super) async fn sell_out(book: &RefCell<Book>, ready: &Ready, patience: Dura
     for some in again.chunks(BATCH) {
         ask(book, &mut line, some.to_vec()).await.map_err(gone)?;
     }
+    let sent_back = std::mem::take(&mut book.borrow_mut().sent_back);
+    for held in sent_back {
+        // Whether it had come back before is nobody's business.
+        let released = line.call(&["TG.RELEASE", &held.lease], |_| ()).await.map_err(gone)?;
+        released.unwrap_or_else(|why| book.borrow_mut().fail(&why));
+    }
     renew_leases(book, &mut line).await.map_err(gone)?;
     let laws = book.borrow().laws();
     for law in laws {
