@@ -66,7 +66,7 @@ impl Trace {
                 Some(Trace::Count { count: count.count, last_time: count.last_time, until: law.end(count) })
             }
             (_, State::Continuous(arrival)) if *arrival != blank_arrival(rule) => Some(of_arrival(arrival)),
-            (_, State::Rolling(runs)) => runs.iter().last().map(|run| of_run(runs, run)),
+            (_, State::Rolling(runs)) => runs.latest().map(|run| of_run(runs, run)),
             _ => None,
         }
     }
@@ -124,6 +124,17 @@ impl Row {
         true
     }
 
+    /// Forgets what has left sliding windows by now; nobody can tell.
+    pub fn forget_expired(&mut self, limit: &Limit, per: Per, now: Timestamp) {
+        for item in limit.items().iter().filter(|item| item.per() == per) {
+            if let (Law::Rolling(law), Some(State::Rolling(runs))) =
+                (&item.rule().law, self.states.get_mut(item.place()))
+            {
+                law.forget_expired(runs, now);
+            }
+        }
+    }
+
     /// Remembers what another row of the same version of the same limit does, wherever that is more. What leases hold is not merged.
     pub fn merge(&mut self, other: &Row, limit: &Limit, per: Per) {
         for item in limit.items().iter().filter(|item| item.per() == per) {
@@ -175,6 +186,10 @@ impl Rolling {
     /// The higher amount at each mark.
     fn merge(own: &mut rolling::Runs, other: &rolling::Runs) {
         let last_time = own.last_charge().unwrap_or_default().max(other.last_charge().unwrap_or_default());
+        // Most of what is read from a log comes after what was read before.
+        if other.iter().len() == 1 && own.append(other, last_time) {
+            return;
+        }
         let former = std::mem::take(own);
         let mut all: Vec<(Timestamp, Amount)> = Vec::with_capacity(former.iter().len() + other.iter().len());
         let (mut ours, mut theirs) = (former.iter().peekable(), other.iter().peekable());

@@ -87,6 +87,24 @@ impl Runs {
         }
     }
 
+    /// What was spent last, as (instant, amount).
+    pub fn latest(&self) -> Option<(Timestamp, Amount)> {
+        let last = self.runs.last()?;
+        Some((last.at, last.sum - self.sum_before(self.runs.len() - 1)))
+    }
+
+    /// Takes the only run of another list over, if it is no earlier than the last one here; of the same instant, the higher amount.
+    pub(crate) fn append(&mut self, other: &Runs, last_time: Timestamp) -> bool {
+        let Some((at, amount)) = other.iter().next() else { return false };
+        match self.latest() {
+            Some((last, _)) if at < last => return false,
+            Some((last, own)) if at == last => self.push(at, amount.saturating_sub(own)),
+            _ => self.push(at, amount),
+        }
+        self.last_time = last_time;
+        true
+    }
+
     /// Everything ever added, up to the last run.
     fn sum(&self) -> Amount {
         self.runs.last().map_or(self.base, |run| run.sum)

@@ -3,6 +3,7 @@
 mod crashes;
 mod faults;
 mod files;
+mod ghosts;
 mod growth;
 mod log;
 mod recovery;

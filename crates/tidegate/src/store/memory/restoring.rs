@@ -305,7 +305,11 @@ impl Restoring {
         };
         let row = tenant.carried(version, key, traces).ok_or_else(stray)?;
         let Some(tag) = key else {
-            return self.change(tenant, key, |limit, own| own.merge(&row, limit, Per::All));
+            let now = self.now;
+            return self.change(tenant, key, |limit, own| {
+                own.merge(&row, limit, Per::All);
+                own.forget_expired(limit, Per::All, now);
+            });
         };
         self.waiting.push(Waits { generation, tag, row }, tenant.budget.rows());
         if self.waiting.count >= MOST_WAITING { self.settle() } else { Ok(()) }
@@ -338,7 +342,10 @@ impl Restoring {
     }
 
     fn place(&self, Waits { generation, tag, row }: &Waits) -> Result<(), Unrestorable> {
-        let merge = |limit: &Limit, own: &mut Row| own.merge(row, limit, Per::Key);
+        let merge = |limit: &Limit, own: &mut Row| {
+            own.merge(row, limit, Per::Key);
+            own.forget_expired(limit, Per::Key, self.now);
+        };
         self.tenants.get(generation).map_or(Ok(()), |tenant| self.change(tenant, Some(*tag), merge))
     }
 
@@ -353,7 +360,11 @@ impl Restoring {
     ) -> Result<(), Unrestorable> {
         self.settle()?;
         let stray = || Unrestorable::Stray { generation, version };
-        let tenant = self.tenants.get(&generation).ok_or_else(stray)?;
+        let Some(tenant) = self.tenants.get(&generation) else {
+            // It was removed, or has been in retirement for too long.
+            let known = generation <= self.shared.generations.load(Ordering::Relaxed);
+            return if known { Ok(()) } else { Err(stray()) };
+        };
         let mut draft = tenant.draft(tenant.limit());
         let mut ghost = tenant.carried(version, Some(NO_TAG), traces).ok_or_else(stray)?;
         if let Some(present) = tenant.edition().ghost() {
