@@ -3,6 +3,7 @@
 mod crashes;
 mod faults;
 mod files;
+mod golden;
 mod growth;
 mod log;
 mod recovery;
