@@ -3,6 +3,7 @@
 mod bench;
 mod remote;
 mod serve;
+mod store;
 mod token;
 
 use std::fmt;
@@ -19,6 +20,7 @@ pub(crate) use remote::{
     ListArgs, PeekArgs, ReleaseArgs, RenewArgs, ResetArgs, ServerArgs, SetArgs, SettleArgs, Wanted,
 };
 pub(crate) use serve::ServeArgs;
+pub(crate) use store::{BackupArgs, DumpArgs, StoreArgs, StoreCommand, VerifyArgs};
 pub(crate) use token::{CompletionsArgs, NewTokenArgs, TokenArgs, TokenCommand};
 
 /// Decide who may do how much, how fast, and how many at once
@@ -57,6 +59,8 @@ pub(crate) enum Command {
     Settle(SettleArgs),
     /// Put load on a server, and check that it sells nothing twice
     Bench(Box<BenchArgs>),
+    /// Look at a directory that a server keeps its counts in, and copy it
+    Store(StoreArgs),
     /// Make tokens for a server that asks for them
     Token(TokenArgs),
     /// Print what a shell needs to complete these commands

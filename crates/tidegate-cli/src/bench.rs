@@ -25,7 +25,7 @@ pub(crate) mod crash;
 mod crew;
 mod latency;
 mod line;
-mod number;
+pub(crate) mod number;
 mod plan;
 mod progress;
 mod random;

@@ -18,6 +18,7 @@ mod remote;
 mod serve;
 mod simulate;
 mod stop;
+mod store;
 mod token;
 
 use std::fmt;
@@ -87,6 +88,7 @@ fn main() -> ExitCode {
         Command::Renew(args) => remote::renew(&args),
         Command::Settle(args) => remote::settle(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Store(args) => store::run(&args),
         Command::Token(args) => token::run(&args),
         Command::Completions(args) => completions::run(&args),
     };

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use tidegate::clock::SystemClock;
 use tidegate::store::{FullStore, Memory, MemoryStore};
 use tidegate::text::StoreUrl;
-use tidegate_disk::log::{Before, OpenError};
+use tidegate_disk::log::Before;
 use tidegate_disk::{DiskStore, Options, Recovery};
 
+use crate::store::of_open;
 use crate::{Failure, say};
 
 /// Where counts are kept unless somebody says otherwise.
@@ -75,17 +76,9 @@ fn open_disk(folder: &Path, bytes: Option<usize>) -> Result<Opened, Failure> {
     let opened = DiskStore::open(folder, Arc::new(SystemClock::new()), options, &mut |read, total| {
         progress.tell(read, total);
     });
-    let (store, recovery) = opened.map_err(failure)?;
+    let (store, recovery) = opened.map_err(|error| of_open(&error))?;
     tell(&recovery);
     Ok(Opened::Disk(Arc::new(store)))
-}
-
-/// Whether it is the asker's to mend, or the disk's.
-fn failure(error: OpenError) -> Failure {
-    match error {
-        OpenError::Disk { .. } => Failure::Failed(error.to_string()),
-        _ => Failure::BadInput(error.to_string()),
-    }
 }
 
 /// What is worth knowing about a start.
@@ -95,7 +88,7 @@ fn tell(recovery: &Recovery) {
     match recovery.before {
         Before::Created => tracing::info!("a new store"),
         Before::Stopped => {
-            tracing::info!(read_bytes, records, took_ms = took, "the store was stopped cleanly")
+            tracing::info!(read_bytes, records, took_ms = took, "the store was stopped cleanly");
         }
         Before::Crashed => {
             tracing::warn!(

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use jiff::civil::{Date, Weekday};
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 
-use crate::time::{LAST_SECOND, Tick, Timestamp};
+use crate::time::{LAST_SECOND, Span, Tick, Timestamp};
 
 /// A unit of the calendar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -163,6 +163,22 @@ impl Calendar {
     /// The unit.
     pub const fn unit(&self) -> Unit {
         self.unit
+    }
+
+    /// The most ticks that a window of it can have, or a little more.
+    pub fn longest(&self) -> Span {
+        const DAY: u64 = 86_400;
+        let seconds = match self.unit {
+            Unit::Second => 1,
+            Unit::Minute => 60,
+            // Clocks are put forward and back by an hour, or less.
+            Unit::Hour => 2 * 3_600,
+            Unit::Day => 26 * 3_600,
+            Unit::Week => 8 * DAY,
+            Unit::Month => 32 * DAY,
+            Unit::Year => 367 * DAY,
+        };
+        Span::from_ticks(self.tick.per_second().saturating_mul(seconds))
     }
 
     /// The window around `at`: its first instant and the first instant after it.

@@ -40,14 +40,14 @@ impl Default for States {
 
 impl FromIterator<State> for States {
     fn from_iter<I: IntoIterator<Item = State>>(states: I) -> States {
-        let states = states.into_iter();
+        let mut states = states.into_iter();
+        let (Some(first), second) = (states.next(), states.next()) else { return States::default() };
+        let Some(second) = second else { return States::One(first) };
         // Room for as many as there can be: a list that is cut to size leaves scraps that nobody can use.
-        let mut all: Vec<State> = Vec::with_capacity(states.size_hint().1.unwrap_or_default());
+        let mut all: Vec<State> = Vec::with_capacity(states.size_hint().1.unwrap_or_default() + 2);
+        all.extend([first, second]);
         all.extend(states);
-        if all.len() > 1 {
-            return States::Many(all.into());
-        }
-        all.pop().map_or_else(States::default, States::One)
+        States::Many(all.into())
     }
 }
 

@@ -18,10 +18,10 @@
 //!
 //! This table is a cache. What it has forgotten is written down again, one record too many; so it is bounded, and forgets without asking.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::sync::{Mutex, PoisonError};
 
-use hashbrown::HashMap;
+use hashbrown::{DefaultHashBuilder, HashMap};
 use tidegate::store::memory::journal::{Charge, Tag};
 use tidegate_core::trace::NO_END;
 use tidegate_core::{Amount, Capacity, Law, Limit, Span, Timestamp, Trace};
@@ -113,7 +113,7 @@ pub enum Need {
 
 /// The ceilings of all rows.
 pub struct Ceilings {
-    hasher: RandomState,
+    hasher: DefaultHashBuilder,
     shards: Vec<Mutex<HashMap<Place, Ceiling>>>,
 }
 
@@ -154,6 +154,17 @@ fn widest(charge: &Charge) -> u64 {
     }
 }
 
+/// Whether the second of two charges says all that the first does: of the same row and item, in the same span.
+pub fn covers(later: &Charge, earlier: &Charge) -> bool {
+    !earlier.is_alone
+        && later.generation == earlier.generation
+        && later.key == earlier.key
+        && later.item == earlier.item
+        && later.version == earlier.version
+        && level(&later.trace).0 == level(&earlier.trace).0
+        && level(&later.trace).1 >= level(&earlier.trace).1
+}
+
 /// Whether a charge is within what is not written down.
 pub fn is_allowed(charge: &Charge, allowance: Amount) -> bool {
     if charge.key.is_none() || allowance == 0 {
@@ -168,13 +179,15 @@ pub fn is_allowed(charge: &Charge, allowance: Amount) -> bool {
     }
 }
 
-impl Ceilings {
+impl Default for Ceilings {
     /// No ceilings.
-    pub fn new() -> Ceilings {
+    fn default() -> Ceilings {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Ceilings { hasher: RandomState::new(), shards }
+        Ceilings { hasher: DefaultHashBuilder::default(), shards }
     }
+}
 
+impl Ceilings {
     fn shard(&self, place: &Place) -> &Mutex<HashMap<Place, Ceiling>> {
         let hash = self.hasher.hash_one(place);
         &self.shards[usize::try_from(hash >> 32).unwrap_or_default() % SHARDS]

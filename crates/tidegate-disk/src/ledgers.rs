@@ -33,10 +33,7 @@ pub(crate) struct Ledger {
 impl Ledger {
     pub(crate) fn new(limit: &Arc<Limit>, former: Option<&Ledger>, lsn: Lsn) -> Ledger {
         let writes_less = limit.spec().durability == Durability::Ceiling;
-        let allowances = match writes_less {
-            true => ceilings::allowances(limit),
-            false => vec![0; limit.items().len()],
-        };
+        let allowances = if writes_less { ceilings::allowances(limit) } else { vec![0; limit.items().len()] };
         let before = |name: &str| {
             let former = former?;
             let (index, _) = former.limit.item_named(name)?;
@@ -76,7 +73,7 @@ impl Ledgers {
     pub(crate) fn new(log: Arc<Log>, ledgers: HashMap<u64, Arc<Ledger>>) -> Ledgers {
         Ledgers {
             log,
-            ceilings: Ceilings::new(),
+            ceilings: Ceilings::default(),
             by_generation: RwLock::new(ledgers),
             trouble: Mutex::default(),
             is_troubled: AtomicBool::new(false),

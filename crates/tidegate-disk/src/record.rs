@@ -41,7 +41,7 @@ use std::sync::Arc;
 
 use tidegate::catalog::Parting;
 use tidegate::store::memory::journal::{Deed, Origin, Tag, Text, What};
-use tidegate::store::memory::restoring::{Counters, Lie, WrittenText};
+use tidegate::store::memory::restoring::{Counters, Lie, Restoring, Unrestorable, WrittenText};
 use tidegate_core::trace::NO_END;
 use tidegate_core::{Amount, Descent, LeaseId, Limit, Span, Timestamp, Trace};
 
@@ -125,6 +125,30 @@ pub enum Record<'a> {
     Deed(Box<Deed>),
 }
 
+impl Record<'_> {
+    /// Tells a store that is being made again what was written down.
+    pub fn tell(self, restoring: &mut Restoring) -> Result<(), Unrestorable> {
+        match self {
+            Record::Counters(counters) => restoring.counters(&counters),
+            Record::Put { text, .. } => return restoring.put(*text),
+            Record::Remove { generation, parting, until } => {
+                return restoring.remove(generation, parting, until);
+            }
+            Record::Reset { generation, at, key } => return restoring.reset(generation, key, at),
+            Record::Row { generation, version, key, traces } => {
+                return restoring.row(generation, version, key, traces);
+            }
+            Record::Ghost { generation, version, traces } => {
+                let now = restoring.now();
+                return restoring.haunt(generation, version, traces, now);
+            }
+            Record::Leaf { generation, lie } => restoring.leaf(generation, lie),
+            Record::Deed(deed) => restoring.deed(*deed),
+        }
+        Ok(())
+    }
+}
+
 const COUNTERS: u8 = 1;
 const PUT: u8 = 2;
 const REMOVE: u8 = 3;
@@ -173,9 +197,9 @@ impl Pen {
     pub fn counters(&mut self, counters: &Counters) {
         let Counters { generations, highest_fence, granted_leases, deeds } = *counters;
         self.record(COUNTERS, |out| {
-            [generations, highest_fence, granted_leases, deeds]
-                .into_iter()
-                .for_each(|number| out.number(number));
+            for number in [generations, highest_fence, granted_leases, deeds] {
+                out.number(number);
+            }
         });
     }
 

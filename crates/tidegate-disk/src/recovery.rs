@@ -60,7 +60,7 @@ struct Reading {
 )]
 pub(crate) fn open(
     files: Arc<dyn Files>,
-    clock: Arc<dyn Clock>,
+    clock: &Arc<dyn Clock>,
     options: &Options,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Recovered, OpenError> {
@@ -71,7 +71,7 @@ pub(crate) fn open(
     let opening = Log::open(files, log_options, &mut |entry| match entry {
         Entry::Identity { secret } => {
             let memory = Memory { capacity_bytes: options.capacity_bytes, secret: halves(secret) };
-            reading.restoring = Some(Restoring::new(Arc::clone(&clock), memory));
+            reading.restoring = Some(Restoring::new(Arc::clone(clock), memory));
             Ok(())
         }
         Entry::Snapshot(payload) | Entry::Block { payload, .. } => reading.read(payload),
@@ -85,7 +85,7 @@ pub(crate) fn open(
         None => error,
     })?;
     let log = Arc::new(log);
-    catch_up_with(&*clock, Timestamp::from_ticks(opened.time));
+    catch_up_with(&**clock, Timestamp::from_ticks(opened.time));
     let rejected = |why: &str| OpenError::Rejected { file: place.clone(), offset: 0, reason: why.to_owned() };
     let unrestorable = |why: Unrestorable| match why {
         Unrestorable::Crowded { .. } => OpenError::Crowded { reason: why.to_string() },
@@ -124,33 +124,10 @@ impl Reading {
                 records.next(&|id| restoring.limit(id)).map_err(|illegible| illegible.to_string())?;
             let Some(record) = record else { return Ok(()) };
             self.records += 1;
-            let told = match record {
-                Record::Counters(counters) => {
-                    restoring.counters(&counters);
-                    Ok(())
-                }
-                Record::Put { text, unwritten } => {
-                    self.unwritten.insert(text.generation, unwritten);
-                    restoring.put(*text)
-                }
-                Record::Remove { generation, parting, until } => restoring.remove(generation, parting, until),
-                Record::Reset { generation, at, key } => restoring.reset(generation, key, at),
-                Record::Row { generation, version, key, traces } => {
-                    restoring.row(generation, version, key, traces)
-                }
-                Record::Ghost { generation, version, traces } => {
-                    let now = restoring.now();
-                    restoring.haunt(generation, version, traces, now)
-                }
-                Record::Leaf { generation, lie } => {
-                    restoring.leaf(generation, lie);
-                    Ok(())
-                }
-                Record::Deed(deed) => {
-                    restoring.deed(*deed);
-                    Ok(())
-                }
-            };
+            if let Record::Put { text, unwritten } = &record {
+                self.unwritten.insert(text.generation, unwritten.clone());
+            }
+            let told = record.tell(restoring);
             told.map_err(|why| {
                 let reason = why.to_string();
                 if let Unrestorable::Crowded { .. } = why {
@@ -177,6 +154,10 @@ fn haunt(restoring: &mut Restoring, unwritten: &HashMap<u64, Vec<Amount>>) -> Re
 }
 
 /// Sees to it that the clock is not behind what was seen before.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a clock that was set back says so within a millisecond, and tells nobody"
+)]
 fn catch_up_with(clock: &dyn Clock, seen: Timestamp) {
     const TRIES: u32 = 100;
     clock.raise(seen);

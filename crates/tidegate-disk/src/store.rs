@@ -120,13 +120,14 @@ impl DiskStore {
     }
 
     /// The same for any files.
+    #[expect(clippy::needless_pass_by_value, reason = "the store keeps its clock")]
     pub fn open_files(
         files: Arc<dyn Files>,
         clock: Arc<dyn Clock>,
         options: Options,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(DiskStore, Recovery), OpenError> {
-        let recovered = recovery::open(files, clock, &options, progress)?;
+        let recovered = recovery::open(files, &clock, &options, progress)?;
         let recovery::Recovered { memory, log, ledgers, recovery } = recovered;
         let inner = Arc::new(Inner {
             memory,
@@ -251,8 +252,12 @@ impl Inner {
     ) -> Result<Option<Lsn>, Unavailable> {
         let mut until = None;
         let mut last: Option<(u64, Option<Arc<Ledger>>)> = None;
-        for charge in charges {
+        for (index, charge) in charges.iter().enumerate() {
             *at = charge.at.max(*at);
+            // Of a row that is charged again and again only the last need be written down.
+            if charges.get(index + 1).is_some_and(|later| ceilings::covers(later, charge)) {
+                continue;
+            }
             let known = last.as_ref().is_some_and(|(generation, _)| *generation == charge.generation);
             if !known {
                 last = Some((charge.generation, self.ledgers.get(charge.generation)));

@@ -114,6 +114,7 @@ impl Peer {
                 "serve",
                 "--workers",
                 "1",
+                // The others keep nothing, so neither does it where it is beside them.
                 "--store",
                 &self.store(places)?,
                 "--config",

@@ -1,7 +1,7 @@
 //! Numbers as people read them.
 
 /// A whole number with a comma before every third digit.
-pub(super) fn grouped(number: u64) -> String {
+pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {
@@ -14,7 +14,7 @@ pub(super) fn grouped(number: u64) -> String {
 }
 
 /// A number and its noun: `1 failure`, `2,000 failures`.
-pub(super) fn counted(number: u64, one: &str, many: &str) -> String {
+pub(crate) fn counted(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", grouped(number), if number == 1 { one } else { many })
 }
 

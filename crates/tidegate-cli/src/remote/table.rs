@@ -27,7 +27,7 @@ pub(crate) fn lines<const N: usize>(heads: [&str; N], rows: &[[String; N]]) -> S
 }
 
 /// Text that does nothing to a terminal but stand there.
-pub(super) fn harmless(text: &str) -> String {
+pub(crate) fn harmless(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {
         if letter.is_control() { out.extend(letter.escape_default()) } else { out.push(letter) }

@@ -4,7 +4,8 @@
 //! binary under test as `tidegate`, and what follows must be what they print, on either stream. A `…` stands for what
 //! nobody can foretell: anything that does not end a line.
 //!
-//! Every document has a server of its own, which `TIDEGATE_SERVER` names, and its commands are run in their order.
+//! Every document has a server of its own, which `TIDEGATE_SERVER` names, and its commands are run in their order. `TIDEGATE_DATA` is the
+//! directory that the server keeps everything in; temporary files go when the document is done.
 
 #![allow(
     clippy::disallowed_methods,
@@ -57,6 +58,7 @@ fn printed(command: &str, server: &Serving) -> String {
     let script = format!("exec 2>&1; {command}");
     let mut shell = Command::new("sh");
     shell.args(["-c", &script]).env("PATH", path).env("TIDEGATE_SERVER", server.url()).current_dir(root());
+    shell.env("TIDEGATE_DATA", server.folder()).env("TMPDIR", server.place());
     let output = shell.env_remove("TIDEGATE_TOKEN").output().expect("there is a shell");
     String::from_utf8(output.stdout).expect("text")
 }
@@ -174,6 +176,11 @@ fn service() {
 #[test]
 fn commands() {
     check("docs/commands.md");
+}
+
+#[test]
+fn operations() {
+    check("docs/operations.md");
 }
 
 #[test]

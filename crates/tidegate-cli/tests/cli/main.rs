@@ -12,6 +12,7 @@ mod pipe;
 mod remote;
 mod serve;
 mod simulate;
+mod store;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -124,6 +125,10 @@ fn help_is_everywhere_and_shows_an_example() {
         "renew",
         "settle",
         "bench",
+        "store",
+        "store verify",
+        "store dump",
+        "store backup",
         "token",
         "token new",
         "completions",
@@ -149,6 +154,10 @@ fn what_cannot_be_typed_is_bad_input() {
         &["pipe", "--key", "a..b"],
         &["pipe", "--on-error", "panic"],
         &["pipe", "stray"],
+        &["store"],
+        &["store", "mend", "."],
+        &["store", "verify"],
+        &["store", "backup", "."],
     ] {
         let run = run(args, "");
         assert_eq!((run.code, &*run.out), (Some(2), ""), "{args:?}");

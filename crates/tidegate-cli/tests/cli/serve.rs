@@ -5,13 +5,14 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use crate::remote::Serving;
-use crate::{feed, tidegate};
+use crate::{Files, feed, tidegate};
 
 /// Longer than anything takes here.
 const FAR_TOO_LONG: Duration = Duration::from_secs(60);
 
 fn refused(args: &[&str], code: i32) -> String {
-    feed(&mut tidegate(&[&["serve"], args].concat()), "").failed(code)
+    let nowhere = Files::new();
+    feed(tidegate(&[&["serve"], args].concat()).current_dir(nowhere.path("")), "").failed(code)
 }
 
 #[test]

@@ -29,8 +29,9 @@ def settings():
 
 @dataclass
 class Server:
-    """A running `tidegate serve`."""
+    """A running `tidegate serve` that keeps what it counts in a place of its own."""
 
+    place: str
     arguments: list
     token: str | None = None
     http: str = "127.0.0.1:0"
@@ -39,7 +40,7 @@ class Server:
 
     def start(self):
         command = [BINARY, "serve", "--http", self.http, "--resp", self.resp, *self.arguments]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, cwd=self.place, stderr=subprocess.PIPE, text=True)
         for line in self.process.stderr:
             self.said.append(line)
             ready = re.match(r"tidegate ready http=(\S+) resp=(\S+) ", line)
@@ -81,9 +82,9 @@ class Server:
 
 
 @pytest.fixture(scope="session")
-def server():
+def server(tmp_path_factory):
     """A server for everybody, without limits."""
-    running = Server([]).start()
+    running = Server(tmp_path_factory.mktemp("server"), []).start()
     yield running
     running.stop()
 
@@ -91,9 +92,10 @@ def server():
 @pytest.fixture(scope="session")
 def guarded(tmp_path_factory):
     """A server that wants a token."""
-    path = tmp_path_factory.mktemp("guarded") / "tidegate.yaml"
+    place = tmp_path_factory.mktemp("guarded")
+    path = place / "tidegate.yaml"
     path.write_text(settings())
-    running = Server(["--config", str(path)], token=TOKENS["admin"]).start()
+    running = Server(place, ["--config", str(path)], token=TOKENS["admin"]).start()
     yield running
     running.stop()
 

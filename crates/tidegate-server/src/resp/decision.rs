@@ -61,19 +61,15 @@ impl Speaker<'_, '_> {
 
     fn question(&mut self, answer: &Answer, readings: &[ItemReading]) {
         let told = Told::of(answer, readings, self.tick);
-        self.writer.array(7);
-        self.writer.integer(i64::from(answer.is_granted()));
-        self.writer.integer(told.limit);
-        self.writer.integer(told.remaining);
-        self.writer.integer(told.retry_after.map_or(-1, Rounded::milliseconds));
-        self.writer.integer(told.reset_after.map_or(-1, Rounded::milliseconds));
+        let retry_after = told.retry_after.map_or(-1, Rounded::milliseconds);
+        let reset_after = told.reset_after.map_or(-1, Rounded::milliseconds);
+        let is_granted = i64::from(answer.is_granted());
+        self.writer.five(b"*7\r\n", [is_granted, told.limit, told.remaining, retry_after, reset_after]);
         match &answer.outcome {
-            Outcome::Granted(grant) => {
+            Outcome::Granted(None) => self.writer.nothing_twice(),
+            Outcome::Granted(Some(grant)) => {
                 self.writer.bulk(b"");
-                match grant {
-                    Some(grant) => self.writer.bulk(grant.lease.to_string().as_bytes()),
-                    None => self.writer.bulk(b""),
-                }
+                self.writer.bulk(grant.lease.to_string().as_bytes());
             }
             Outcome::Denied(denied) => {
                 self.writer.bulk(denied.item_name().as_bytes());
@@ -95,10 +91,7 @@ impl Speaker<'_, '_> {
                 [i64::from(is_granted), told.limit, told.remaining, reset_after, retry_after]
             }
         };
-        self.writer.array(integers.len());
-        for integer in integers {
-            self.writer.integer(integer);
-        }
+        self.writer.five(b"*5\r\n", integers);
     }
 }
 

@@ -8,6 +8,9 @@ use std::fmt::{self, Write};
 /// The longest text of an error. Errors quote what was asked, and that may be long.
 pub const LONGEST_ERROR: usize = 512;
 
+/// A head and five numbers, each with a letter, a sign, nineteen digits and an end.
+const LONGEST_FIVE: usize = 4 + 5 * (1 + 20 + 2);
+
 /// Which version of the protocol is spoken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Protocol {
@@ -61,6 +64,29 @@ impl<'o> Writer<'o> {
         self.headed(b':', number);
     }
 
+    /// Five numbers behind a head that says what they are part of, in one piece: most of what is said.
+    pub fn five(&mut self, head: &[u8; 4], numbers: [i64; 5]) {
+        let mut line = [0; LONGEST_FIVE];
+        line[..4].copy_from_slice(head);
+        let mut end = 4;
+        for number in numbers {
+            line[end] = b':';
+            end += 1;
+            if let Ok(digit @ 0..=9) = u8::try_from(number) {
+                line[end] = b'0' + digit;
+                end += 1;
+            } else {
+                let mut digits = itoa::Buffer::new();
+                let digits = digits.format(number).as_bytes();
+                line[end..end + digits.len()].copy_from_slice(digits);
+                end += digits.len();
+            }
+            line[end..end + 2].copy_from_slice(b"\r\n");
+            end += 2;
+        }
+        self.output.extend_from_slice(&line[..end]);
+    }
+
     /// Bytes.
     pub fn bulk(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
@@ -70,6 +96,11 @@ impl<'o> Writer<'o> {
         self.length(b'$', bytes.len());
         self.output.extend_from_slice(bytes);
         self.end();
+    }
+
+    /// No bytes, and no bytes again.
+    pub(super) fn nothing_twice(&mut self) {
+        self.output.extend_from_slice(b"$0\r\n\r\n$0\r\n\r\n");
     }
 
     /// Text for people: several lines that a client may show as they are.
@@ -153,5 +184,21 @@ impl Write for OneLine<'_> {
         let letter = if letter.is_control() { ' ' } else { letter };
         self.output.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes());
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_as_they_are() {
+        let numbers = [0, 7, -1, 10, 99, 100, 101, -100, 12_345, 1_000_000, -999_999, i64::MAX, i64::MIN];
+        for number in numbers {
+            let mut output = Vec::new();
+            Writer::new(&mut output, Protocol::Resp2).five(b"*5\r\n", [number; 5]);
+            let expected = format!("*5\r\n{}", format!(":{number}\r\n").repeat(5));
+            assert_eq!(String::from_utf8_lossy(&output), expected);
+        }
     }
 }

@@ -219,7 +219,7 @@ impl Drop for Enough<'_> {
 
 fn nobody_meets_half_of_an_application(bench: &Bench) {
     const IDS: [&str; 4] = ["a", "b", "c", "d"];
-    const MOST: [Amount; 2] = [1_000_000, 2_000_000];
+    const MOST: [Amount; 2] = [50_000_000, 60_000_000];
     // Some are decided by one number, some by more: stores may have more than one way to decide.
     let all = |most: Amount| {
         let spec = |id: &str| match id {
@@ -254,7 +254,7 @@ fn nobody_meets_half_of_an_application(bench: &Bench) {
 }
 
 fn nobody_finds_half_of_an_application(bench: &Bench) {
-    let there = vec![put(limit("a", 1_000_000)), put(limit("b", 1_000_000))];
+    let there = vec![put(limit("a", 60_000_000)), put(limit("b", 60_000_000))];
     let gone = vec![remove("a", Parting::Retire), remove("b", Parting::Retire)];
     bench.store.apply(there.clone()).expect("they make sense");
     let ask = |store: &dyn FullStore| {

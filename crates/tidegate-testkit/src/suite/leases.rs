@@ -236,7 +236,7 @@ fn a_list_of_costs_has_one_for_each_ask(bench: &Bench) {
     ];
     let (answer, _) = bench.submit(Order { hold: Hold::Yes, ..Order::acquire(&asks) }).unwrap();
     let used = || (bench.used("requests", "", "all/total"), bench.used("tokens", "u", "key/total"));
-    let settle = |actual: &[u64]| bench.store.settle(lease(&answer).lease, Actual::Each(actual)).now();
+    let settle = |actual: &[u64]| bench.store.settle(lease(&answer).lease, Actual::Each(actual)).decided();
     for costs in [&[][..], &[1], &[1, 2, 3]] {
         let rejected = Err(Rejection::CostsOutOfRange { costs: costs.len(), asks: 2 });
         assert_eq!((settle(costs), used()), (rejected, (5, 500)), "nothing is settled");
@@ -244,7 +244,7 @@ fn a_list_of_costs_has_one_for_each_ask(bench: &Bench) {
     assert!(bench.store.renew(lease(&answer).lease, None).now().unwrap().is_some(), "it is held as before");
     assert_eq!((settle(&[1, 2]), used()), (Ok(Settlement::Settled), (1, 2)));
     assert_eq!(settle(&[1]), Ok(Settlement::Settled), "the first answer");
-    assert_eq!(bench.store.settle(LeaseId(42), Actual::Each(&[])).now(), Ok(Settlement::Gone));
+    assert_eq!(bench.store.settle(LeaseId(42), Actual::Each(&[])).decided(), Ok(Settlement::Gone));
 }
 
 fn ttl_has_bounds(bench: &Bench) {

@@ -9,6 +9,7 @@
 //! What takes memory has a bound. A row that is fresh gives its place to the next new key; a row that is not is never forgotten.
 //! When a limit may take no more, its *new* keys are refused, `degraded`, and nobody else notices.
 
+mod alone;
 mod brief;
 mod budget;
 mod cell;

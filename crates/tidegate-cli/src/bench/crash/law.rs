@@ -13,6 +13,9 @@ const REMEMBERED: u64 = 20_000;
 /// How much each key has of the limit that counts them alone, and how many keys there are.
 const PER_KEY: u64 = 100;
 const KEYS: u32 = 200;
+/// The same of the limit that has so much for each key that not all of it is written down.
+const MUCH_PER_KEY: u64 = 1000;
+const FEW_KEYS: u32 = 20;
 /// How much a bucket has at first, and what flows into it in a minute.
 const BURST: u64 = 20_000;
 const PER_MINUTE: u64 = 60;
@@ -31,6 +34,8 @@ pub(crate) enum Law {
     Total,
     /// So many for each key
     Key,
+    /// Many in a day for each key
+    KeyDay,
     /// So many in a day
     Day,
     /// So many in an hour that begins with the first
@@ -45,14 +50,23 @@ pub(crate) enum Law {
 
 impl Law {
     /// All of them.
-    pub(crate) const ALL: [Law; 7] =
-        [Law::Total, Law::Key, Law::Day, Law::Interval, Law::Sliding, Law::Bucket, Law::Concurrency];
+    pub(crate) const ALL: [Law; 8] = [
+        Law::Total,
+        Law::Key,
+        Law::KeyDay,
+        Law::Day,
+        Law::Interval,
+        Law::Sliding,
+        Law::Bucket,
+        Law::Concurrency,
+    ];
 
     /// The id of its limit.
     pub(super) const fn id(self) -> &'static str {
         match self {
             Law::Total => "crash/total",
             Law::Key => "crash/key",
+            Law::KeyDay => "crash/key-day",
             Law::Day => "crash/day",
             Law::Interval => "crash/interval",
             Law::Sliding => "crash/sliding",
@@ -66,6 +80,7 @@ impl Law {
         let item = match self {
             Law::Total => json!({"policy": "total", "limit": MUCH}),
             Law::Key => json!({"policy": "total", "limit": PER_KEY, "per": "key"}),
+            Law::KeyDay => json!({"policy": "day", "limit": MUCH_PER_KEY, "per": "key"}),
             Law::Day => json!({"policy": "day", "limit": MUCH}),
             Law::Interval => json!({"policy": "interval", "limit": MUCH, "window": "1h"}),
             Law::Sliding => json!({"policy": "sliding", "limit": REMEMBERED, "window": "1h"}),
@@ -80,6 +95,7 @@ impl Law {
         match self {
             Law::Total | Law::Day | Law::Interval => MUCH,
             Law::Key => PER_KEY * KEYS as u64,
+            Law::KeyDay => MUCH_PER_KEY * FEW_KEYS as u64,
             Law::Sliding => REMEMBERED,
             Law::Bucket => BURST,
             Law::Concurrency => LEASES,
@@ -88,12 +104,11 @@ impl Law {
 
     /// How many keys ask.
     pub(super) const fn keys(self) -> u32 {
-        if matches!(self, Law::Key) { KEYS } else { 1 }
-    }
-
-    /// How much one key has.
-    pub(super) const fn per_key(self) -> u64 {
-        self.capacity() / self.keys() as u64
+        match self {
+            Law::Key => KEYS,
+            Law::KeyDay => FEW_KEYS,
+            _ => 1,
+        }
     }
 
     /// The most that may be sold in this time; for leases, at once.
@@ -101,7 +116,7 @@ impl Law {
         let windows = |window: Duration| 1 + elapsed.as_secs() / window.as_secs();
         match self {
             Law::Total | Law::Key | Law::Concurrency => self.capacity(),
-            Law::Day => MUCH * windows(HALF_A_DAY),
+            Law::Day | Law::KeyDay => self.capacity() * windows(HALF_A_DAY),
             Law::Interval | Law::Sliding => self.capacity() * windows(HOUR),
             // What is about to be whole may be, by the server's clock.
             Law::Bucket => BURST + inflow(elapsed) + 1,
@@ -120,6 +135,7 @@ impl Law {
     pub(super) const fn slice(self) -> u64 {
         match self {
             Law::Total | Law::Day | Law::Interval | Law::Bucket => self.capacity() / SLICES,
+            Law::KeyDay => MUCH_PER_KEY / SLICES * FEW_KEYS as u64,
             Law::Key | Law::Sliding | Law::Concurrency => 0,
         }
     }
@@ -182,16 +198,17 @@ mod tests {
     fn time_sells_more_only_where_it_flows() {
         let minute = Duration::from_secs(60);
         assert_eq!((Law::Bucket.least(minute), Law::Bucket.most(minute)), (BURST + 60, BURST + 61));
-        for law in [Law::Total, Law::Key, Law::Day, Law::Interval, Law::Sliding, Law::Concurrency] {
+        for law in Law::ALL.into_iter().filter(|law| *law != Law::Bucket) {
             assert_eq!((law.least(minute), law.most(minute)), (law.capacity(), law.capacity()), "{law}");
         }
         assert_eq!(Law::Interval.most(HOUR), 2 * MUCH);
         assert_eq!(Law::Day.most(3 * HALF_A_DAY), 4 * MUCH);
+        assert_eq!(Law::KeyDay.most(HALF_A_DAY), 2 * Law::KeyDay.capacity());
     }
 
     #[test]
     fn small_limits_lose_nothing() {
-        assert_eq!(Law::Total.slice(), 390);
+        assert_eq!((Law::Total.slice(), Law::KeyDay.slice()), (390, 20 * 3));
         assert_eq!((Law::Key.slice(), Law::Sliding.slice(), Law::Concurrency.slice()), (0, 0, 0));
     }
 }

@@ -1,15 +1,22 @@
 //! A `tidegate serve` of one test's own, and commands that are sent to it.
 
 use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command};
+
+use tempfile::TempDir;
 
 use crate::{Run, feed, tidegate};
 
-/// A server that runs until the test is over.
+/// A server that runs until the test is over. Where it runs is its own, so that what it keeps by default is too.
 pub(crate) struct Serving {
     child: Child,
+    /// Where it runs, if nobody else keeps that.
+    place: Option<TempDir>,
     url: String,
     resp: String,
+    /// What it said until it was ready.
+    said: String,
     /// Not closed: what the server says later must have somewhere to go.
     err: BufReader<ChildStderr>,
 }
@@ -29,8 +36,17 @@ impl Serving {
 
     /// With these arguments too.
     pub(crate) fn with(args: &[&str]) -> Serving {
+        let place = TempDir::new().expect("a temporary directory");
+        let mut serving = Serving::at(place.path(), args);
+        serving.place = Some(place);
+        serving
+    }
+
+    /// In this directory, where another one may have run before.
+    pub(crate) fn at(place: &Path, args: &[&str]) -> Serving {
         let places = ["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"];
-        let mut child = tidegate(&[&places, args].concat()).spawn().expect("the binary starts");
+        let mut command = tidegate(&[&places, args].concat());
+        let mut child = command.current_dir(place).spawn().expect("the binary starts");
         let mut err = BufReader::new(child.stderr.take().expect("it was piped"));
         let mut said = String::new();
         let (address, resp) = loop {
@@ -44,7 +60,7 @@ impl Serving {
                 break (http, resp.replace("resp=", "redis://"));
             }
         };
-        Serving { child, url: format!("http://{address}"), resp, err }
+        Serving { child, place: None, url: format!("http://{address}"), resp, said, err }
     }
 
     pub(crate) fn url(&self) -> &str {
@@ -59,6 +75,27 @@ impl Serving {
     /// Its process.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Where it runs, if nobody else keeps that.
+    pub(crate) fn place(&self) -> &Path {
+        self.place.as_ref().expect("a place of its own").path()
+    }
+
+    /// Where it keeps what it counts there, if nobody told it.
+    pub(crate) fn folder(&self) -> PathBuf {
+        self.place().join("tidegate-data")
+    }
+
+    /// What it said until it was ready.
+    pub(crate) fn said(&self) -> &str {
+        &self.said
+    }
+
+    /// Kills it, as a crash does.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it was started");
     }
 
     /// Tells it to end, and waits until it has; what it said since it was ready.

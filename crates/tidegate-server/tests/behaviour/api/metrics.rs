@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use tidegate::catalog::{ApplyError, Edit, Edited};
 use tidegate::{
-    Answers, Catalog, Expect, FullStore, ItemCount, LeaseId, Limit, LimitSpec, Limiter, Observation, Order,
-    Parting, Spoken, Store,
+    Answers, Catalog, Expect, FullStore, ItemCount, LeaseId, Limit, LimitSpec, Limiter, ManualClock,
+    MapStore, Memory, MemoryStore, Observation, Order, Parting, Spoken, Store, Timestamp,
 };
 use tidegate_server::http::RouteName;
 use tidegate_server::metrics::{Cut, DoorName, MOST_LIMITS, Metrics, ReloadsSoFar};
 use tidegate_server::tokens::Role;
+use tidegate_testkit::logged::{Log, Logged};
 
 use crate::api::exposition::Page;
 use crate::api::openapi;
@@ -261,7 +262,7 @@ impl Store for Crowd {
         &self,
         _: LeaseId,
         _: Option<Duration>,
-    ) -> Spoken<Result<Option<tidegate::Timestamp>, tidegate::Rejection>> {
+    ) -> Spoken<Result<Option<Timestamp>, tidegate::Rejection>> {
         Spoken::Now(Ok(None))
     }
 
@@ -334,14 +335,19 @@ fn the_manual_has_every_metric_and_no_other() {
         .map(|(name, _)| name)
         .filter(|name| name.contains("tidegate_") || name.contains("process_"))
         .collect();
-    let stage = Stage::with(&[LOGIN]);
+    let stage = Stage::over(|clock| {
+        Arc::new(Logged::new(Arc::new(MemoryStore::new(clock, Memory::default())), Log::prompt()))
+    });
+    stage.ask("POST /v1/limits", LOGIN).is(201);
     stage.get("/readyz");
     let at = Some(Duration::from_secs(1));
     let reloads = move || ReloadsSoFar { last_success: at, ..ReloadsSoFar::default() };
     let counted = stage.get("/metrics").text();
-    let with_reloads = Metrics::new(1).reloads(reloads).render(&stage.limiter);
-    let (counted, with_reloads) = (Page::read(&counted), Page::read(&with_reloads));
-    let told: BTreeSet<&str> = counted.names().chain(with_reloads.names()).collect();
+    // Some are told only where settings are read again, and of stores with a log.
+    let logged = Logged::new(Arc::new(MapStore::new(ManualClock::at(Timestamp::EPOCH), 7)), Log::prompt());
+    let with_all = Metrics::new(1).reloads(reloads).render(&Limiter::new(Arc::new(logged)));
+    let (counted, with_all) = (Page::read(&counted), Page::read(&with_all));
+    let told: BTreeSet<&str> = counted.names().chain(with_all.names()).collect();
     if cfg!(target_os = "linux") {
         assert_eq!(documented, told);
     }

@@ -14,7 +14,7 @@ use tidegate_core::law::never::Tally;
 use tidegate_core::law::rolling::Runs;
 use tidegate_core::law::windowed::Count;
 use tidegate_core::law::{Windowed, continuous::Arrival};
-use tidegate_core::{Amount, Capacity, Law, Rule, Span, State, Timestamp};
+use tidegate_core::{Amount, Capacity, Law, Per, Rule, Span, State, Timestamp};
 
 use super::line::{PAYLOAD, PAYLOAD_BITS};
 
@@ -24,8 +24,9 @@ const FEWEST_COUNT_BITS: u32 = 4;
 const UNLIMITED_COUNT_BITS: u32 = 20;
 /// Times of laws without a window reach this far: 52 days of nanoseconds.
 const WINDOWLESS_TIME_BITS: u32 = 52;
-/// The longest unit of the calendar, in seconds, is a year.
-const LONGEST_UNIT_SECONDS: u64 = 366 * 86_400;
+/// Times of a row of all keys reach this far at least, where its counts need the bits: 17 seconds of nanoseconds. There is one such row, so
+/// that it costs nothing to begin anew every so often.
+const LEAST_SHARED_TIME_BITS: u32 = 34;
 
 /// How the states of one item are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,13 +38,14 @@ pub(super) struct Shape {
 
 impl Shape {
     /// The shape for an item's rule from `now` on, or `None` if its states never fit.
-    pub(super) fn of(rule: &Rule, ticks_per_second: u64, now: Timestamp) -> Option<Shape> {
+    pub(super) fn of(rule: &Rule, per: Per, now: Timestamp) -> Option<Shape> {
         let window = match &rule.law {
             Law::OnRelease(_) => return None,
             Law::Continuous(_) => return Some(Shape { base: now, time_bits: PAYLOAD_BITS }),
             Law::Never => 1 << WINDOWLESS_TIME_BITS,
             Law::Windowed(Windowed::FirstHit { window }) => window.ticks(),
-            Law::Windowed(_) => ticks_per_second.saturating_mul(LONGEST_UNIT_SECONDS),
+            Law::Windowed(Windowed::Civil(calendar)) => calendar.longest().ticks(),
+            Law::Windowed(Windowed::During { start, end }) => end.since(*start).ticks(),
             Law::Rolling(rolling) => rolling.window().ticks(),
         };
         let count_bits = match rule.capacity {
@@ -51,7 +53,14 @@ impl Shape {
             Capacity::AtMost(limit) => bits(limit) + 1,
         };
         // Everything that is remembered lies within a window of now, and the base may be a window old.
-        let least_time_bits = (bits(window) + 2).min(PAYLOAD_BITS - FEWEST_COUNT_BITS);
+        let mut least_time_bits = (bits(window) + 2).min(PAYLOAD_BITS - FEWEST_COUNT_BITS);
+        let mut window = window;
+        // The latest charge of a busy row is not old, whatever its window; where an interval began may be.
+        let keeps_latest = matches!(rule.law, Law::Never | Law::Windowed(Windowed::Civil(_)));
+        if per == Per::All && keeps_latest && count_bits > PAYLOAD_BITS - least_time_bits {
+            least_time_bits = LEAST_SHARED_TIME_BITS.max(PAYLOAD_BITS.saturating_sub(count_bits));
+            window = 1 << (least_time_bits - 2);
+        }
         let count_bits = count_bits.clamp(FEWEST_COUNT_BITS, PAYLOAD_BITS - least_time_bits);
         // What a state may remember from before was charged within a window of now, if at all.
         let base = now.minus(Span::from_ticks(window.min(now.ticks() / 2)));

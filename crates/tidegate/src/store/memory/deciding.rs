@@ -6,6 +6,7 @@ use arrayvec::ArrayVec;
 use tidegate_core::order::REQUEST_MEMORY;
 use tidegate_core::{Ask, Hold, Intent, Limit, Order, Timestamp};
 
+use super::alone::{bring_near, decide_alone};
 use super::edition::Edition;
 use super::journal::What;
 use super::leaf::{Leaf, Near};
@@ -25,10 +26,16 @@ impl Shared {
     pub(super) fn submit(&self, orders: &[Order<'_>], answers: &mut Answers) {
         let mut now = self.now();
         let limits = self.limits();
+        let mut held = None;
         for group in orders.chunks(LOOK_AHEAD) {
-            let near = bring_near(&limits, group);
-            for (order, near) in group.iter().zip(near) {
-                let answer = self.decide(&limits, order, near, now, answers);
+            let found = bring_near(&limits, group);
+            for (order, found) in group.iter().zip(found) {
+                let alone =
+                    found.as_ref().and_then(|found| decide_alone(order, found, &mut held, now, answers));
+                let answer = match alone {
+                    Some(answer) => Ok(answer),
+                    None => self.decide(&limits, order, found.map(|found| found.plea), now, answers),
+                };
                 // A row that has seen a later instant than we did carries the rest of the batch along.
                 now = answer.as_ref().map_or(now, |answer| answer.at.max(now));
                 answers.push(answer);
@@ -130,32 +137,6 @@ impl Shared {
     }
 }
 
-/// Brings the rows of a group near: rows of many keys are far apart in memory, and looked at one after the other the processor
-/// fetches them side by side, where deciding would wait for each in turn. Orders of one ask keep what was found for them.
-fn bring_near<'a>(limits: &'a Limits, group: &'a [Order<'a>]) -> [Option<Plea<'a>>; LOOK_AHEAD] {
-    let mut near = [const { None }; LOOK_AHEAD];
-    if group.len() == 1 {
-        return near;
-    }
-    // Most of what is read at once is about one limit.
-    let mut last: Option<Plea<'a>> = None;
-    for (near, order) in near.iter_mut().zip(group) {
-        let [ask] = order.asks else { continue };
-        let again = last.filter(|last| *last.tenant.id == *ask.limit_id);
-        let found = match again {
-            Some(last) => Plea { key: ask.key, tag: None, count: ask.count, ..last },
-            None => match plea(limits, ask) {
-                Ok(found) => found,
-                Err(_) => continue,
-            },
-        };
-        last = Some(found);
-        *near = Some(Plea { tag: found.tag(), ..found });
-    }
-    glance(near.iter().map(|plea| plea.and_then(|plea| Some((plea.tenant, plea.tag?)))));
-    near
-}
-
 /// The lines that these tags belong into, on their way here. One step for all of them before the next for any: then the processor
 /// waits for many at a time.
 #[inline]
@@ -170,7 +151,7 @@ pub(super) fn glance<'a>(
     near
 }
 
-fn plea<'a>(limits: &'a Limits, ask: &Ask<'a>) -> Result<Plea<'a>, Rejection> {
+pub(super) fn plea<'a>(limits: &'a Limits, ask: &Ask<'a>) -> Result<Plea<'a>, Rejection> {
     match limits.get(ask.limit_id) {
         Some(tenant) => Ok(Plea { tenant, key: ask.key, tag: None, count: ask.count }),
         None => Err(Rejection::UnknownLimit { limit_id: ask.limit_id.to_owned() }),
@@ -197,9 +178,9 @@ pub(super) fn quickly(
             Quick::NeedsRow { ask } => {
                 let tag = pleas[ask].tag()?;
                 if let ([plea], None) = (pleas, &reader)
-                    && let Some(at) = rows::begin(plea, tag, now)
+                    && let Some(begun) = rows::begin(plea, tag, now)
                 {
-                    return Some((None, at));
+                    return Some((None, begun.at));
                 }
                 if !rows::admit(pleas[ask].tenant, tag, now) {
                     return None;

@@ -240,6 +240,6 @@ impl Edition {
 fn layout(limit: &Limit, per: Per, now: Timestamp) -> Option<Layout> {
     let mut items = limit.items().iter().enumerate().filter(|(_, item): &(usize, &Item)| item.per() == per);
     let (index, item) = items.next()?;
-    let shape = Shape::of(item.rule(), limit.tick().per_second(), now)?;
+    let shape = Shape::of(item.rule(), per, now)?;
     items.next().is_none().then(|| Layout { item: index, shape, ring: Ring::of(item.rule()) })
 }

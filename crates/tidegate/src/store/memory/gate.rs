@@ -104,7 +104,9 @@ impl Gate {
         let mut end = Ok(());
         for (index, (key, verdict)) in keys.iter().zip(verdicts).enumerate() {
             let tag = tags[index];
-            if let Some(quick) = quick::decide_near(&Single { tenant, key, count }, tag, nears[index], now) {
+            if let Some(quick) =
+                quick::decide_near(&Single { tenant, key, count }, tag, nears[index], now, &mut ())
+            {
                 granted += u64::from(quick == Verdict::Granted);
                 *verdict = quick;
                 continue;

@@ -30,7 +30,7 @@ use super::sync::{AtomicU64, Ordering};
 use super::tenant::Tenant;
 
 pub(super) use round::{Quick, Reader, Refused, Told, are_apart, decide};
-pub(super) use single::{Single, decide_near, decide_one};
+pub(super) use single::{Single, Witness, decide_all, decide_near, decide_one};
 
 /// The most rows that are decided on the quick way.
 pub(super) const MOST_ROWS: usize = 8;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tidegate_core::{Per, Row, Seat, Timestamp};
 
+use super::brief::Short;
 use super::edition::Edition;
 use super::leaf::{Means, Owned, Reserved};
 use super::line::Tag;
@@ -100,8 +101,19 @@ pub(super) fn own_leaf(tenant: &Tenant, tag: Tag) -> (Owned<'_>, Arc<Edition>) {
     }
 }
 
+/// A row that was begun with a grant.
+pub(super) struct Begun {
+    pub(super) at: Timestamp,
+    /// The rules it was judged by,
+    pub(super) short: Short,
+    /// their edition,
+    pub(super) edition: u64,
+    /// and what its cell says.
+    pub(super) word: u64,
+}
+
 /// Decides the first ask of a new key, where the limit has one item. `None` if it is not that simple after all.
-pub(super) fn begin(plea: &Plea<'_>, tag: Tag, now: Timestamp) -> Option<Timestamp> {
+pub(super) fn begin(plea: &Plea<'_>, tag: Tag, now: Timestamp) -> Option<Begun> {
     let tenant = plea.tenant;
     loop {
         let (mut owned, edition) = own_leaf(tenant, tag);
@@ -119,7 +131,7 @@ pub(super) fn begin(plea: &Plea<'_>, tag: Tag, now: Timestamp) -> Option<Timesta
             Reserved::Here => {
                 owned.begin(tag, word, means);
                 tenant.counts.granted();
-                return Some(now);
+                return Some(Begun { at: now, short: brief.first, edition: brief.edition, word });
             }
             Reserved::Below => {}
             Reserved::Crowded(_) => return None,

@@ -217,8 +217,11 @@ fn all_row(tenant: &Tenant) -> (Arc<Edition>, Row) {
     (edition, copy)
 }
 
+/// The rows of a leaf, and the edition they are in.
+type Copied = (Arc<Edition>, Vec<(Tag, Row)>);
+
 /// The rows of a leaf, copied; `None` if they have gone a level down.
-fn copy_leaf(tenant: &Tenant, leaf: &Leaf) -> Option<(Arc<Edition>, Vec<(Tag, Row)>)> {
+fn copy_leaf(tenant: &Tenant, leaf: &Leaf) -> Option<Copied> {
     let mut owned = leaf.own();
     if leaf.is_branch() {
         return None;

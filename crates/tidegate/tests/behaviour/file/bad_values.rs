@@ -266,7 +266,8 @@ fn of_store() {
         "store",
         &[
             "url: mem",
-            "url: 'disk:data'",
+            "url: 'disk:'",
+            "url: disc:data",
             "url: memory:",
             "memory: 1073741824",
             "memory: 64MB",

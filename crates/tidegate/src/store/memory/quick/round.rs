@@ -50,9 +50,11 @@ pub(in super::super) struct Told<'a> {
     /// The edition it was judged in.
     pub(in super::super) edition: u64,
     pub(in super::super) short: &'a Short,
-    payload: u64,
-    ends: Timestamp,
-    at: Timestamp,
+    /// What its cell says.
+    pub(in super::super) payload: u64,
+    /// When its limit is over.
+    pub(in super::super) ends: Timestamp,
+    pub(in super::super) at: Timestamp,
 }
 
 impl Told<'_> {

@@ -7,9 +7,9 @@
 
 use tidegate_core::{Load, Timestamp, Verdict, Wait};
 
-use super::super::brief::{AskLaw, CellLaw, Sheet};
+use super::super::brief::{AskLaw, CellLaw, Sheet, Short};
 use super::super::leaf::{Elsewhere, Near};
-use super::super::line::{self, PRESENT, Tag};
+use super::super::line::{self, PAYLOAD, PRESENT, Tag};
 use super::super::sync::pause;
 use super::super::tenant::Tenant;
 use super::{Found, Judged, Setback, TRIES, find_all, find_key, is_in, judge, not_before, usable};
@@ -21,14 +21,35 @@ pub(in super::super) struct Single<'a> {
     pub(in super::super) count: u64,
 }
 
+/// Sees how the row is after the decision, for whoever tells more than whether and when.
+pub(in super::super) trait Witness {
+    /// The rules it was judged by, their edition, and what its cell says.
+    fn saw(&mut self, short: &Short, edition: u64, payload: u64);
+}
+
+/// Nobody wants to know.
+impl Witness for () {
+    #[inline(always)]
+    fn saw(&mut self, _: &Short, _: u64, _: u64) {}
+}
+
+/// Decides one ask of a limit with one item that counts all keys together.
+pub(in super::super) fn decide_all(
+    single: &Single<'_>,
+    now: Timestamp,
+    witness: &mut impl Witness,
+) -> Option<Verdict> {
+    again_and_again(|| attempt_all(single, now, witness))
+}
+
 /// Decides one ask of a limit with one item, and says only whether and when. The caller counts what is granted.
 #[inline(always)]
 pub(in super::super) fn decide_one(single: &Single<'_>, now: Timestamp) -> Option<Verdict> {
     if !single.tenant.board.sheet().head().is_of_key() {
-        return again_and_again(|| attempt_all(single, now));
+        return decide_all(single, now, &mut ());
     }
     let tag = single.tenant.printer.print(single.key);
-    decide_near(single, tag, single.tenant.near(tag), now)
+    decide_near(single, tag, single.tenant.near(tag), now, &mut ())
 }
 
 /// The same for a key whose line is near.
@@ -38,23 +59,29 @@ pub(in super::super) fn decide_near<'a>(
     tag: Tag,
     near: Option<Near<'a>>,
     now: Timestamp,
+    witness: &mut impl Witness,
 ) -> Option<Verdict> {
-    match attempt_near(single, tag, near?, now) {
+    match attempt_near(single, tag, near?, now, witness) {
         Ok(verdict) => Some(verdict),
-        Err(Setback::Again) => decide_near_again(single, tag, now),
+        Err(Setback::Again) => decide_near_again(single, tag, now, witness),
         Err(_) => None,
     }
 }
 
 #[cold]
-fn decide_near_again(single: &Single<'_>, tag: Tag, now: Timestamp) -> Option<Verdict> {
+fn decide_near_again(
+    single: &Single<'_>,
+    tag: Tag,
+    now: Timestamp,
+    witness: &mut impl Witness,
+) -> Option<Verdict> {
     again_and_again(|| {
         let near = single.tenant.near(tag).ok_or(Setback::Otherwise)?;
-        attempt_near(single, tag, near, now)
+        attempt_near(single, tag, near, now, witness)
     })
 }
 
-fn again_and_again(attempt: impl Fn() -> Result<Verdict, Setback>) -> Option<Verdict> {
+fn again_and_again(mut attempt: impl FnMut() -> Result<Verdict, Setback>) -> Option<Verdict> {
     let mut turn = 0;
     for _ in 0..TRIES {
         match attempt() {
@@ -67,7 +94,13 @@ fn again_and_again(attempt: impl Fn() -> Result<Verdict, Setback>) -> Option<Ver
 }
 
 #[inline(always)]
-fn attempt_near(single: &Single<'_>, tag: Tag, near: Near<'_>, now: Timestamp) -> Result<Verdict, Setback> {
+fn attempt_near(
+    single: &Single<'_>,
+    tag: Tag,
+    near: Near<'_>,
+    now: Timestamp,
+    witness: &mut impl Witness,
+) -> Result<Verdict, Setback> {
     let sheet = single.tenant.board.sheet();
     let head = sheet.head();
     if head.has_second() || !head.is_of_key() || !sheet.is_good(now) {
@@ -77,9 +110,9 @@ fn attempt_near(single: &Single<'_>, tag: Tag, near: Near<'_>, now: Timestamp) -
     match near.look(tag) {
         Ok(spot) => {
             not_before(near.leaf.stamp.floor(), now)?;
-            sheet.first().of_law(One { single, sheet, found: Found::of_key(spot), now })
+            sheet.first().of_law(One { single, sheet, found: Found::of_key(spot), now, witness })
         }
-        Err(Elsewhere::Further) => attempt_further(single, tag, near, sheet, now),
+        Err(Elsewhere::Further) => attempt_further(single, tag, near, sheet, now, witness),
         Err(Elsewhere::Nowhere) => Err(Setback::Otherwise),
     }
 }
@@ -92,36 +125,39 @@ fn attempt_further<'a>(
     near: Near<'a>,
     sheet: Sheet<'a>,
     now: Timestamp,
+    witness: &mut impl Witness,
 ) -> Result<Verdict, Setback> {
     let found = find_key(near, tag, sheet, now)?.ok_or(Setback::Otherwise)?;
-    sheet.first().of_law(One { single, sheet, found, now })
+    sheet.first().of_law(One { single, sheet, found, now, witness })
 }
 
 #[inline(never)]
-fn attempt_all(single: &Single<'_>, now: Timestamp) -> Result<Verdict, Setback> {
+fn attempt_all(single: &Single<'_>, now: Timestamp, witness: &mut impl Witness) -> Result<Verdict, Setback> {
     let sheet = single.tenant.board.sheet();
     let head = sheet.head();
     if head.has_second() || head.is_of_key() || !sheet.is_good(now) {
         return Err(Setback::Otherwise);
     }
     let found = find_all(single.tenant, sheet, now)?;
-    sheet.first().of_law(One { single, sheet, found, now })
+    sheet.first().of_law(One { single, sheet, found, now, witness })
 }
 
 /// The only item of an ask, with its row.
-struct One<'r, 'a> {
+struct One<'r, 'a, W> {
     single: &'r Single<'a>,
     sheet: Sheet<'a>,
     found: Found<'a>,
     now: Timestamp,
+    witness: &'r mut W,
 }
 
-impl AskLaw for One<'_, '_> {
+impl<W: Witness> AskLaw for One<'_, '_, W> {
     type Answer = Result<Verdict, Setback>;
 
     #[inline(always)]
     fn ask(self, law: &impl CellLaw) -> Result<Verdict, Setback> {
-        let One { single, sheet, found, now } = self;
+        let One { single, sheet, found, now, witness } = self;
+        let edition = sheet.edition();
         let cost = law.short().cost(Load::of(single.count));
         let is_as_seen = || found.is_as_seen() && sheet.stands();
         match judge(law, usable(found.word)?, cost, now)? {
@@ -131,6 +167,7 @@ impl AskLaw for One<'_, '_> {
                     return Err(Setback::Again);
                 }
                 single.tenant.counts.refused(law.short().head.column());
+                witness.saw(law.short(), edition, found.word & PAYLOAD);
                 Ok(Verdict::Denied(wait))
             }
             Judged::Granted(next) => {
@@ -143,6 +180,7 @@ impl AskLaw for One<'_, '_> {
                 }
                 line::give_back(found.cell, PRESENT | next);
                 found.open();
+                witness.saw(law.short(), edition, next);
                 Ok(Verdict::Granted)
             }
         }

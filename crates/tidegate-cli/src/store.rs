@@ -1,0 +1,127 @@
+//! `tidegate store`: looking at a directory that a server keeps everything in, and copying it.
+//!
+//! ```text
+//!   verify   every byte and every record, as a start would read them; what is wrong, and where
+//!   dump     the records, one per line
+//!   backup   the newest snapshot and the log on top of it, as far as they are whole
+//! ```
+//!
+//! Nothing is written into the directory and no lock is taken, so a server may run on it meanwhile.
+//!
+//! Decided: ids of leases are never shown whole, in JSON neither. Whoever has one can give the lease back.
+//!
+//! Refused: a repair. Whatever could be left out to make a damaged store open again would sell something twice.
+
+mod dump;
+mod known;
+mod told;
+mod verify;
+
+use std::io;
+use std::path::Path;
+
+use serde::Serialize;
+use tidegate::Timestamp;
+use tidegate_disk::files::{Files, Real};
+use tidegate_disk::log::{self, BackupError, OpenError};
+
+use crate::args::{BackupArgs, StoreArgs, StoreCommand};
+use crate::bench::number::{counted, grouped};
+use crate::instant::Writer;
+use crate::{Failure, answer};
+
+/// What makes a directory a store.
+const IDENTITY: &str = "identity";
+/// What the names of the other files of a store begin with.
+const OURS: [&str; 2] = ["log-", "snapshot-"];
+
+/// Looks at a store, or copies it.
+pub(crate) fn run(args: &StoreArgs) -> Result<(), Failure> {
+    match &args.command {
+        StoreCommand::Verify(args) => verify::run(args),
+        StoreCommand::Dump(args) => dump::run(args),
+        StoreCommand::Backup(args) => backup(args),
+    }
+}
+
+/// A directory that is a store, or what is left of one.
+fn open(folder: &Path) -> Result<Real, Failure> {
+    let files = Real::open(folder).map_err(|error| refused(folder, error))?;
+    let names = files.list().map_err(|error| refused(folder, error))?;
+    let is_ours = |name: &String| name == IDENTITY || OURS.iter().any(|ours| name.starts_with(ours));
+    if names.iter().any(is_ours) {
+        return Ok(files);
+    }
+    let why = OpenError::NotAStore { place: folder.display().to_string(), found: None };
+    Err(Failure::BadInput(why.to_string()))
+}
+
+/// Why a directory cannot be looked at.
+fn refused(folder: &Path, error: io::Error) -> Failure {
+    let place = folder.display().to_string();
+    if error.kind() == io::ErrorKind::NotFound {
+        return Failure::BadInput(format!("there is no directory {place}; choose another path"));
+    }
+    of_open(&OpenError::of_disk(&place, error))
+}
+
+/// Whether it is the asker's to mend, or the disk's.
+pub(crate) fn of_open(error: &OpenError) -> Failure {
+    match error {
+        OpenError::Disk { .. } => Failure::Failed(error.to_string()),
+        _ => Failure::BadInput(error.to_string()),
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct BackupTold {
+    files: u64,
+    bytes: u64,
+    last_block: u64,
+}
+
+fn backup(args: &BackupArgs) -> Result<(), Failure> {
+    let from = open(&args.folder)?;
+    let to = Real::create(&args.to).map_err(|error| of_open(&OpenError::of_disk(&place(&args.to), error)))?;
+    let done = log::backup(&from, &to).map_err(|error| match error {
+        BackupError::NotEmpty { .. } => Failure::BadInput(error.to_string()),
+        _ => Failure::Failed(error.to_string()),
+    })?;
+    if args.json {
+        let told = BackupTold { files: done.files, bytes: done.bytes, last_block: done.last_number };
+        return answer(&as_line(&told));
+    }
+    let (files, bytes) = (counted(done.files, "file", "files"), counted(done.bytes, "byte", "bytes"));
+    answer(&format!(
+        "copied {files} with {bytes}, up to block {}\nstart from it with: tidegate serve --store disk:{}\n",
+        grouped(done.last_number),
+        place(&args.to),
+    ))
+}
+
+fn place(folder: &Path) -> String {
+    folder.display().to_string()
+}
+
+/// An instant as people and programs read it.
+fn instant(at: Timestamp) -> String {
+    let mut out = Vec::new();
+    Writer::default().write(at, &mut out);
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// Bytes as hexadecimal digits.
+fn digits(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::new(), |mut out, byte| {
+        let _written = write!(out, "{byte:02x}");
+        out
+    })
+}
+
+/// A JSON object and the end of its line.
+fn as_line<T: Serialize>(told: &T) -> String {
+    let mut line = serde_json::to_string(told).expect("names and numbers are JSON");
+    line.push('\n');
+    line
+}

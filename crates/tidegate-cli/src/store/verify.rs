@@ -1,0 +1,308 @@
+//! `tidegate store verify`: whether a server could start from a directory, and what is wrong if not.
+//!
+//! Everything is read as a start would read it, and told to a store in memory that nobody asks: what a start would refuse is found here.
+
+use std::path::Path;
+
+use serde::Serialize;
+use tidegate::Timestamp;
+use tidegate::clock::SystemClock;
+use tidegate::store::Memory;
+use tidegate::store::memory::restoring::Restoring;
+use tidegate_disk::files::Real;
+use tidegate_disk::log::{Before, Found, MOST_PROBLEMS, Problem, Report, Tail, inspect};
+use tidegate_disk::record::{Record, Records};
+
+use super::{as_line, digits, instant, open, place, refused};
+use crate::args::VerifyArgs;
+use crate::bench::number::{counted, grouped};
+use crate::{Failure, answer};
+
+/// How often a store that changes while it is looked at is looked at.
+const MOST_LOOKS: usize = 4;
+/// A store that is only rehearsed has room for everything: how much a server gives it is not known here.
+const ROOM: usize = usize::MAX / 4;
+
+const WHAT_TO_DO: &str = "A server does not start from this directory. Restore it from a backup (`tidegate store backup` makes one); \
+                          nothing can be left out of it without selling something twice.";
+
+/// Looks at everything, and says what is wrong with it.
+pub(super) fn run(args: &VerifyArgs) -> Result<(), Failure> {
+    let files = open(&args.folder)?;
+    let seen = look_well(&files).map_err(|error| refused(&args.folder, error))?;
+    answer(&if args.json { as_line(&seen.told(&args.folder)) } else { seen.text(&args.folder) })?;
+    match seen.report.problem_count {
+        0 => Ok(()),
+        count => {
+            let wrong = counted(count, "thing is", "things are");
+            Err(Failure::Failed(format!("{wrong} wrong with the store")))
+        }
+    }
+}
+
+/// Looks until nothing is wrong, or the same is wrong twice: what is being written may look wrong for a moment.
+fn look_well(files: &Real) -> std::io::Result<Seen> {
+    let mut seen = look(files)?;
+    for _ in 1..MOST_LOOKS {
+        if seen.report.is_sound() {
+            break;
+        }
+        let again = look(files)?;
+        if again == seen {
+            break;
+        }
+        seen = again;
+    }
+    Ok(seen)
+}
+
+fn look(files: &Real) -> std::io::Result<Seen> {
+    let mut rehearsal = Rehearsal::new();
+    let mut report = inspect(files, &mut |found| rehearsal.found(&found))?;
+    let room = MOST_PROBLEMS.saturating_sub(report.problems.len());
+    report.problem_count += rehearsal.problems.len() as u64;
+    report.problems.extend(rehearsal.problems.into_iter().take(room));
+    Ok(Seen {
+        limits: rehearsal.restoring.limits().count() as u64,
+        snapshot_records: rehearsal.snapshot_records,
+        log_records: rehearsal.log_records,
+        report,
+    })
+}
+
+/// What was found.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    report: Report,
+    limits: u64,
+    snapshot_records: u64,
+    log_records: u64,
+}
+
+/// A start that does not take place.
+struct Rehearsal {
+    restoring: Restoring,
+    snapshot_records: u64,
+    log_records: u64,
+    /// Whether everything so far was as it should be. What comes after a gap need not make sense.
+    is_whole: bool,
+    problems: Vec<Problem>,
+}
+
+impl Rehearsal {
+    fn new() -> Rehearsal {
+        let memory = Memory { capacity_bytes: ROOM, ..Memory::default() };
+        Rehearsal {
+            restoring: Restoring::new(SystemClock::new(), memory),
+            snapshot_records: 0,
+            log_records: 0,
+            is_whole: true,
+            problems: Vec::new(),
+        }
+    }
+
+    fn found(&mut self, found: &Found<'_>) {
+        let (file, offset, read) = match *found {
+            Found::Chunk { file, offset, payload } => {
+                let read = self.read(payload);
+                self.snapshot_records += read.0;
+                (file, offset, read.1)
+            }
+            Found::Block { file, offset, payload, .. } => {
+                let read = self.read(payload);
+                self.log_records += read.0;
+                (file, offset, read.1)
+            }
+            Found::Problem(_) => {
+                self.is_whole = false;
+                return;
+            }
+        };
+        if let Err(why) = read {
+            self.is_whole = false;
+            let what = format!("records that make no sense: {why}");
+            if self.problems.len() < MOST_PROBLEMS {
+                self.problems.push(Problem { file: file.to_owned(), offset, what });
+            }
+        }
+    }
+
+    /// Reads records; how many, and whether all of them made sense.
+    fn read(&mut self, payload: &[u8]) -> (u64, Result<(), String>) {
+        let mut records = Records::new(payload);
+        let mut count = 0;
+        loop {
+            let restoring = &self.restoring;
+            let record = match records.next(&|id| restoring.limit(id)) {
+                Ok(Some(record)) => record,
+                Ok(None) => return (count, Ok(())),
+                Err(illegible) => return (count, Err(illegible.to_string())),
+            };
+            count += 1;
+            if self.is_whole
+                && let Err(why) = self.tell(record)
+            {
+                return (count, Err(why));
+            }
+        }
+    }
+
+    fn tell(&mut self, record: Record<'_>) -> Result<(), String> {
+        let told = record.tell(&mut self.restoring);
+        told.map_err(|why| why.to_string())
+    }
+}
+
+impl Seen {
+    /// For people.
+    fn text(&self, folder: &Path) -> String {
+        let Seen { report, limits, snapshot_records, log_records } = self;
+        let records = |count| counted(count, "record", "records");
+        let bytes = |count| counted(count, "byte", "bytes");
+        let mut lines = vec![match report.store_id {
+            Some(id) => format!("{}: store {}", place(folder), digits(&id)),
+            None => format!("{}: which store it is cannot be read", place(folder)),
+        }];
+        lines.push(match report.snapshot {
+            Some(segment) => format!(
+                "snapshot  1, before segment {segment}: {}, {}, {}",
+                counted(report.chunks, "chunk", "chunks"),
+                bytes(report.snapshot_bytes),
+                records(*snapshot_records),
+            ),
+            None => "snapshot  none yet".to_owned(),
+        });
+        lines.push(format!(
+            "log       {}, {}, {}, {}",
+            counted(report.segments, "segment", "segments"),
+            counted(report.blocks, "block", "blocks"),
+            bytes(report.block_bytes),
+            records(*log_records),
+        ));
+        lines.push(format!("limits    {}", grouped(*limits)));
+        if let Some((first, last)) = report.times {
+            lines.push(format!("written   from {} to {}", at(first), at(last)));
+        }
+        let left = match report.before {
+            Before::Created => "new, and never written to",
+            Before::Stopped => "stopped cleanly",
+            Before::Crashed => "a server runs on it, or it was not stopped cleanly: the next start recovers",
+        };
+        lines.push(format!("left      {left}"));
+        lines.push(match &report.tail {
+            Tail::Whole => "tail      whole".to_owned(),
+            Tail::Torn { file, offset, bytes: torn } => format!(
+                "tail      {} of {file} from byte {offset} on are not a whole block: nobody was told of it, and a start cuts it off",
+                bytes(*torn)
+            ),
+        });
+        if report.is_sound() {
+            lines.push("Nothing is wrong with it.".to_owned());
+        } else {
+            lines.extend(report.problems.iter().map(|problem| format!("WRONG     {problem}")));
+            let untold = report.problem_count.saturating_sub(report.problems.len() as u64);
+            if untold > 0 {
+                lines.push(format!("          and {} more", grouped(untold)));
+            }
+            lines.push(WHAT_TO_DO.to_owned());
+        }
+        lines.push(String::new());
+        lines.join("\n")
+    }
+
+    fn told(&self, folder: &Path) -> Told<'_> {
+        let report = &self.report;
+        let problem = |problem: &Problem| ProblemTold {
+            file: problem.file.clone(),
+            offset: problem.offset,
+            what: problem.what.clone(),
+        };
+        Told {
+            directory: place(folder),
+            store: report.store_id.map(|id| digits(&id)),
+            sound: report.is_sound(),
+            left: match report.before {
+                Before::Created => "new",
+                Before::Stopped => "stopped",
+                Before::Crashed => "running_or_crashed",
+            },
+            snapshot: report.snapshot.map(|segment| SnapshotTold {
+                segment,
+                chunks: report.chunks,
+                bytes: report.snapshot_bytes,
+                records: self.snapshot_records,
+            }),
+            log: LogTold {
+                segments: report.segments,
+                blocks: report.blocks,
+                bytes: report.block_bytes,
+                records: self.log_records,
+                last_block: report.last_number,
+            },
+            limits: self.limits,
+            times: report.times.map(|(first, last)| TimesTold { first: at(first), last: at(last) }),
+            torn_tail: match &report.tail {
+                Tail::Whole => None,
+                Tail::Torn { file, offset, bytes } => Some(TornTold { file, offset: *offset, bytes: *bytes }),
+            },
+            problems: report.problems.iter().map(problem).collect(),
+            problem_count: report.problem_count,
+        }
+    }
+}
+
+fn at(ticks: u64) -> String {
+    instant(Timestamp::from_ticks(ticks))
+}
+
+#[derive(Debug, Serialize)]
+struct Told<'a> {
+    directory: String,
+    store: Option<String>,
+    sound: bool,
+    left: &'static str,
+    snapshot: Option<SnapshotTold>,
+    log: LogTold,
+    limits: u64,
+    times: Option<TimesTold>,
+    torn_tail: Option<TornTold<'a>>,
+    problems: Vec<ProblemTold>,
+    problem_count: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct SnapshotTold {
+    segment: u64,
+    chunks: u64,
+    bytes: u64,
+    records: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct LogTold {
+    segments: u64,
+    blocks: u64,
+    bytes: u64,
+    records: u64,
+    last_block: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct TimesTold {
+    first: String,
+    last: String,
+}
+
+#[derive(Debug, Serialize)]
+struct TornTold<'a> {
+    file: &'a str,
+    offset: u64,
+    bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct ProblemTold {
+    file: String,
+    offset: u64,
+    what: String,
+}
