@@ -214,6 +214,10 @@ fn leases() -> Vec<(String, LeaseId)> {
 }
 
 /// Writes all three files, if that was asked for.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "whoever wants them written says so where no argument can be given"
+)]
 #[test]
 fn a_golden_store_is_written_on_demand() {
     let (life, leases) = live();

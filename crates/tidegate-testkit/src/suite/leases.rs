@@ -241,7 +241,10 @@ fn a_list_of_costs_has_one_for_each_ask(bench: &Bench) {
         let rejected = Err(Rejection::CostsOutOfRange { costs: costs.len(), asks: 2 });
         assert_eq!((settle(costs), used()), (rejected, (5, 500)), "nothing is settled");
     }
-    assert!(bench.store.renew(lease(&answer).lease, None).now().unwrap().is_some(), "it is held as before");
+    assert!(
+        bench.store.renew(lease(&answer).lease, None).decided().unwrap().is_some(),
+        "it is held as before"
+    );
     assert_eq!((settle(&[1, 2]), used()), (Ok(Settlement::Settled), (1, 2)));
     assert_eq!(settle(&[1]), Ok(Settlement::Settled), "the first answer");
     assert_eq!(bench.store.settle(LeaseId(42), Actual::Each(&[])).decided(), Ok(Settlement::Gone));
