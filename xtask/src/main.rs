@@ -34,6 +34,7 @@ mod workspace;
 use std::process::ExitCode;
 
 use instructions::Keep;
+use serving::{Effort, What};
 use suite::Length;
 
 /// What a chore answers: nothing, or what went wrong, in words for the person who ran it.
@@ -49,7 +50,9 @@ usage: cargo xtask <chore>
   mutants [--only NAME]  plant the mistakes listed in xtask/mutants.txt and see that tests notice
   loom                   try every order of events in the models of the memory store's table
   bench                  measure the commands and print a table; minutes, on an otherwise idle machine
-  bench serve            measure the service beside Redis, nginx and throttlecrab, which are installed
+  bench serve [disk] [--quick]
+                         measure the service beside Redis, nginx and throttlecrab, which are installed, and its store on
+                         disk beside the one in memory; `disk`: only that; --quick: only whether it works
   instructions [--save]  count the instructions of a decision, beside benches/instructions.txt; --save rewrites it";
 
 /// What was asked for.
@@ -63,7 +66,7 @@ enum Chore {
     },
     Loom,
     Bench,
-    BenchServe,
+    BenchServe(What, Effort),
     /// What `bench serve` runs on another core.
     Load(Vec<String>),
     Instructions(Keep),
@@ -81,7 +84,10 @@ impl Chore {
             ["mutants", "--only", name] => Ok(Chore::Mutants { only: Some((*name).to_owned()) }),
             ["loom"] => Ok(Chore::Loom),
             ["bench"] => Ok(Chore::Bench),
-            ["bench", "serve"] => Ok(Chore::BenchServe),
+            ["bench", "serve"] => Ok(Chore::BenchServe(What::Everything, Effort::Full)),
+            ["bench", "serve", "--quick"] => Ok(Chore::BenchServe(What::Everything, Effort::Quick)),
+            ["bench", "serve", "disk"] => Ok(Chore::BenchServe(What::Disk, Effort::Full)),
+            ["bench", "serve", "disk", "--quick"] => Ok(Chore::BenchServe(What::Disk, Effort::Quick)),
             ["load", words @ ..] => Ok(Chore::Load(words.iter().map(|&word| word.to_owned()).collect())),
             ["instructions"] => Ok(Chore::Instructions(Keep::Compare)),
             ["instructions", "--save"] => Ok(Chore::Instructions(Keep::Save)),
@@ -99,7 +105,7 @@ impl Chore {
             Chore::Mutants { only } => mutants::run(only.as_deref()),
             Chore::Loom => models::run().map(|_| ()),
             Chore::Bench => bench::run(),
-            Chore::BenchServe => serving::run(),
+            Chore::BenchServe(what, effort) => serving::run(what, effort),
             Chore::Load(words) => serving::generate(&words.iter().map(String::as_str).collect::<Vec<_>>()),
             Chore::Instructions(keep) => instructions::run(keep),
             Chore::Help => {

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use super::Effort;
 use super::measured::{Figure, Latency, of_redis_benchmark, of_wrk, went_well};
 use super::peers::{Peer, Places, Running};
 use crate::Outcome;
@@ -14,7 +15,7 @@ const ASKERS_CORE: &str = "1";
 /// How long a load lasts, about.
 const SECONDS: u64 = 5;
 /// How many keys there are.
-const KEYS: &str = "100000";
+pub(super) const KEYS: u32 = 100_000;
 
 /// A way to ask.
 #[derive(Debug, Clone, Copy)]
@@ -22,6 +23,7 @@ pub(super) enum Load {
     RedisBenchmark {
         connections: u32,
         depth: u32,
+        keys: u32,
         command: &'static [&'static str],
     },
     /// Requests that are made once and sent again and again; answers are counted and not looked at.
@@ -37,12 +39,15 @@ pub(super) enum Load {
 
 impl Load {
     /// Puts it on a server.
-    pub(super) fn put(self, on: &Running, places: &Places) -> Outcome<Figure> {
+    pub(super) fn put(self, on: &Running, effort: Effort, places: &Places) -> Outcome<Figure> {
         let before = on.processor_time()?;
         let (requests, (rate, p50, p99)) = match self {
-            Load::RedisBenchmark { connections, depth, command } => {
-                let requests = on_redis_benchmark(depth);
-                let text = redis_benchmark(on, requests, connections, depth, command)?;
+            Load::RedisBenchmark { connections, depth, keys, command } => {
+                let requests = match effort {
+                    Effort::Full => on_redis_benchmark(depth),
+                    Effort::Quick => on_redis_benchmark(depth) / 20,
+                };
+                let text = redis_benchmark(on, requests, [connections, depth, keys], command)?;
                 #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
                 (requests as f64, of_redis_benchmark(&text).ok_or(text)?)
             }
@@ -82,16 +87,11 @@ const fn on_redis_benchmark(depth: u32) -> u64 {
     }
 }
 
-fn redis_benchmark(
-    on: &Running,
-    requests: u64,
-    connections: u32,
-    depth: u32,
-    command: &[&str],
-) -> Outcome<String> {
+fn redis_benchmark(on: &Running, requests: u64, numbers: [u32; 3], command: &[&str]) -> Outcome<String> {
     let (port, requests) = (on.resp().port().to_string(), requests.to_string());
-    let (connections, depth) = (connections.to_string(), depth.to_string());
-    let mut words = vec!["-p", &port, "-n", &requests, "-c", &connections, "-P", &depth, "-r", KEYS, "--csv"];
+    let [connections, depth, keys] = numbers.map(|number| number.to_string());
+    let mut words =
+        vec!["-p", &port, "-n", &requests, "-c", &connections, "-P", &depth, "-r", &keys, "--csv"];
     words.extend(command);
     pinned("redis-benchmark", &words)
 }
@@ -99,7 +99,7 @@ fn redis_benchmark(
 fn wrk(on: &Running, connections: u32, places: &Places) -> Outcome<String> {
     let script = places.folder.join("wrk.lua");
     let (path, body) = match on.peer {
-        Peer::Tidegate => ("/v1/acquire", r#"{"limit_id":"api","limit_key":"user-1"}"#),
+        Peer::Tidegate | Peer::OnDisk => ("/v1/acquire", r#"{"limit_id":"api","limit_key":"user-1"}"#),
         Peer::Throttlecrab => (
             "/throttle",
             r#"{"key":"user-1","max_burst":1000000000,"count_per_period":1000000000,"period":1}"#,

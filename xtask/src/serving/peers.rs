@@ -21,7 +21,10 @@ pub(super) struct Places {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Peer {
+    /// With its rows in memory.
     Tidegate,
+    /// With a store in a directory that is new each time.
+    OnDisk,
     Redis,
     Nginx,
     Throttlecrab,
@@ -54,10 +57,28 @@ impl Peer {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Peer::Tidegate => "Tidegate",
+            Peer::OnDisk => "Tidegate on disk",
             Peer::Redis => "Redis",
             Peer::Nginx => "nginx `return 200`",
             Peer::Throttlecrab => "throttlecrab-server",
         }
+    }
+
+    /// Whether it says when it is ready.
+    const fn is_ours(self) -> bool {
+        matches!(self, Peer::Tidegate | Peer::OnDisk)
+    }
+
+    /// Where it keeps its rows.
+    fn store(self, places: &Places) -> Outcome<String> {
+        if self != Peer::OnDisk {
+            return Ok("memory:".to_owned());
+        }
+        let folder = places.folder.join("store");
+        if folder.exists() {
+            std::fs::remove_dir_all(&folder)?;
+        }
+        Ok(format!("disk:{}", folder.display()))
     }
 
     pub(super) fn start(self, places: &Places) -> Outcome<Running> {
@@ -65,7 +86,7 @@ impl Peer {
         let words = self.command(places, http, resp)?;
         let mut command = Command::new("taskset");
         command.args(["-c", SERVERS_CORE]).args(&words).stdin(Stdio::null()).stdout(Stdio::null());
-        command.stderr(if self == Peer::Tidegate { Stdio::piped() } else { Stdio::null() });
+        command.stderr(if self.is_ours() { Stdio::piped() } else { Stdio::null() });
         let mut child = command.spawn().map_err(|error| format!("cannot run taskset: {error}"))?;
         let log = child.stderr.take().map(BufReader::new);
         let log = log.map(|log| ready(log, self)).transpose()?;
@@ -88,14 +109,14 @@ impl Peer {
         let (http_text, resp_port, http_port) =
             (http.to_string(), resp.port().to_string(), http.port().to_string());
         Ok(match self {
-            Peer::Tidegate => words(&[
+            Peer::Tidegate | Peer::OnDisk => words(&[
                 &text(&places.tidegate),
                 "serve",
                 "--workers",
                 "1",
-                // The others keep nothing either.
+                // The others keep nothing, so neither does it where it is beside them.
                 "--store",
-                "memory:",
+                &self.store(places)?,
                 "--config",
                 &settings,
                 "--http",

@@ -4,7 +4,7 @@ mod backups;
 mod crashes;
 mod damage;
 mod failures;
-mod golden;
+pub(crate) mod golden;
 mod refusals;
 mod round_trips;
 mod stage;

@@ -4,6 +4,7 @@ mod crashes;
 mod faults;
 mod files;
 mod ghosts;
+mod golden;
 mod growth;
 mod log;
 mod recovery;

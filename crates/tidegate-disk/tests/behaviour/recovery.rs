@@ -9,6 +9,7 @@ use tidegate::{
 };
 use tidegate_disk::DiskStore;
 use tidegate_disk::files::Simulated;
+use tidegate_disk::log::{self, Entry, Log};
 
 use crate::store::open;
 
@@ -74,4 +75,33 @@ fn store_again(files: &Arc<Simulated>, clock: &Arc<ManualClock>, before: usize, 
     charge(&store, "narrow", KEYS);
     charge(&store, "wide", KEYS / 10);
     store.stop().expect("nothing is in the way");
+}
+
+/// A snapshot is one file however large it is.
+#[test]
+fn people_are_told_how_far_reading_a_snapshot_has_come() {
+    const CHUNK: usize = 1 << 20;
+    let files = Arc::new(Simulated::new());
+    let told = || {
+        let mut told = Vec::new();
+        let opened = Log::open(Arc::<Simulated>::clone(&files), log::Options::default(), &mut |entry| {
+            if let Entry::Progress { read, total } = entry {
+                told.push((read, total));
+            }
+            Ok(())
+        });
+        (opened.unwrap_or_else(|error| panic!("{error}")).0, told)
+    };
+    let (log, _) = told();
+    log.snapshot(|snapshot| (0..24).try_for_each(|_| Ok(snapshot.put(&[7; CHUNK])?)))
+        .expect("the disk is well");
+    log.stop().expect("the disk is well");
+    drop(log);
+    let (_log, told) = told();
+    assert!(told.is_sorted(), "{told:?}");
+    let total = told[0].1;
+    assert!(told.iter().all(|(read, of)| read <= of && *of == total), "{told:?}");
+    let steps: Vec<u64> = told.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
+    let snapshot = &steps[..steps.len() - 1];
+    assert!(snapshot.iter().all(|step| *step <= 6 * CHUNK as u64), "{told:?}");
 }

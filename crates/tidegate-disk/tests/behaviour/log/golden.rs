@@ -33,7 +33,7 @@ fn write() -> Simulated {
     files.killed()
 }
 
-fn as_text(files: &Simulated) -> String {
+pub(crate) fn as_text(files: &Simulated) -> String {
     let mut text = String::new();
     for name in files.names() {
         let bytes = files.bytes(&name).expect("it was listed");
@@ -47,7 +47,7 @@ fn as_text(files: &Simulated) -> String {
     text
 }
 
-fn from_text(text: &str) -> Simulated {
+pub(crate) fn from_text(text: &str) -> Simulated {
     let files = Simulated::new();
     for line in text.lines() {
         let [name, length, digits] = line.split(' ').collect::<Vec<_>>()[..] else {
