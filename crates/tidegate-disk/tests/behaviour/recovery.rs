@@ -93,7 +93,7 @@ fn people_are_told_how_far_reading_a_snapshot_has_come() {
         (opened.unwrap_or_else(|error| panic!("{error}")).0, told)
     };
     let (log, _) = told();
-    log.snapshot(|snapshot| (0..24).try_for_each(|_| Ok(snapshot.put(&[7; CHUNK])?)))
+    log.snapshot(|snapshot| (0..24).try_for_each(|_| Ok(snapshot.put(&vec![7; CHUNK])?)))
         .expect("the disk is well");
     log.stop().expect("the disk is well");
     drop(log);
