@@ -166,7 +166,6 @@ const LEAF: u8 = 12;
 #[derive(Debug, Default)]
 pub struct Pen {
     bytes: Vec<u8>,
-    body: Vec<u8>,
 }
 
 impl Pen {
@@ -186,11 +185,20 @@ impl Pen {
     }
 
     fn record(&mut self, kind: u8, write: impl FnOnce(&mut Writer<'_>)) {
-        self.body.clear();
-        write(&mut Writer(&mut self.body));
         self.bytes.push(kind);
-        Writer(&mut self.bytes).number(self.body.len() as u64);
-        self.bytes.extend_from_slice(&self.body);
+        // Most bodies are short, and their length is one byte.
+        let place = self.bytes.len();
+        self.bytes.push(0);
+        write(&mut Writer(&mut self.bytes));
+        let length = self.bytes.len() - place - 1;
+        if let Ok(short @ 0..0x80) = u8::try_from(length) {
+            self.bytes[place] = short;
+            return;
+        }
+        let body = self.bytes.split_off(place + 1);
+        self.bytes.pop();
+        Writer(&mut self.bytes).number(length as u64);
+        self.bytes.extend_from_slice(&body);
     }
 
     /// What must never be used twice.

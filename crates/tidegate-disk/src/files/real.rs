@@ -4,6 +4,7 @@ use std::fs::{self, DirBuilder, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -75,13 +76,13 @@ impl Files for Real {
     fn open(&self, name: &str, purpose: Purpose) -> io::Result<Box<dyn File>> {
         let mut options = OpenOptions::new();
         options.read(true).write(purpose == Purpose::Writing);
-        Ok(Box::new(RealFile(options.open(self.folder.join(name))?)))
+        Ok(Box::new(RealFile::of(options.open(self.folder.join(name))?)))
     }
 
     fn create(&self, name: &str) -> io::Result<Box<dyn File>> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(OWNER_ONLY);
-        Ok(Box::new(RealFile(options.open(self.folder.join(name))?)))
+        Ok(Box::new(RealFile::of(options.open(self.folder.join(name))?)))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -117,19 +118,31 @@ impl Files for Real {
     }
 }
 
+/// How far ahead of what is written a reserved file is filled with zeros.
+const AHEAD: u64 = 1 << 20;
+
 /// A file of the file system.
+///
+/// Room that is only reserved is slow to write to: file systems note in their own journal which of it has been written, at every sync. So a
+/// reserved file is filled with zeros a stretch ahead of its writer, and most syncs find nothing to note.
 #[derive(Debug)]
-struct RealFile(fs::File);
+struct RealFile {
+    file: fs::File,
+    /// How much was reserved.
+    reserved: AtomicU64,
+    /// How much of that has been written, zeros included.
+    written: AtomicU64,
+}
 
 impl File for RealFile {
     fn length(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.len())
+        Ok(self.file.metadata()?.len())
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut read = 0;
         while read < buffer.len() {
-            match self.0.read_at(&mut buffer[read..], offset + read as u64) {
+            match self.file.read_at(&mut buffer[read..], offset + read as u64) {
                 Ok(0) => break,
                 Ok(more) => read += more,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -140,30 +153,52 @@ impl File for RealFile {
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.0.write_all_at(bytes, offset)
+        self.file.write_all_at(bytes, offset)?;
+        self.fill_ahead(offset + bytes.len() as u64)
     }
 
     fn reserve(&self, length: u64) -> io::Result<()> {
-        match rustix::fs::fallocate(&self.0, FallocateFlags::empty(), 0, length) {
-            Ok(()) => Ok(()),
+        match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, length) {
+            Ok(()) => {
+                self.reserved.store(length, Ordering::Relaxed);
+                Ok(())
+            }
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.write_zeros(length),
             Err(error) => Err(error.into()),
         }
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.0.sync_data()
+        self.file.sync_data()
     }
 }
 
 impl RealFile {
+    fn of(file: fs::File) -> RealFile {
+        RealFile { file, reserved: AtomicU64::new(0), written: AtomicU64::new(0) }
+    }
+
+    /// Fills what is reserved with zeros, if the writer has come to the end of those.
+    fn fill_ahead(&self, end: u64) -> io::Result<()> {
+        let (reserved, written) =
+            (self.reserved.load(Ordering::Relaxed), self.written.load(Ordering::Relaxed));
+        if end <= written || end >= reserved {
+            return Ok(());
+        }
+        let to = reserved.min(end + AHEAD);
+        let zeros = vec![0; usize::try_from(to - end).unwrap_or_default()];
+        self.file.write_all_at(&zeros, end)?;
+        self.written.store(to, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Makes room by writing it, from the present end on.
     fn write_zeros(&self, length: u64) -> io::Result<()> {
         let zeros = vec![0; ZEROS];
         let mut at = self.length()?;
         while at < length {
             let count = usize::try_from(length - at).map_or(ZEROS, |left| left.min(ZEROS));
-            self.0.write_all_at(&zeros[..count], at)?;
+            self.file.write_all_at(&zeros[..count], at)?;
             at += count as u64;
         }
         Ok(())
