@@ -321,7 +321,9 @@ impl Inner {
     }
 
     fn snapshot(&self, counts: Counts) -> Result<(), SnapshotError> {
-        let written = self.log.snapshot(|snapshot| {
+        // Changes of limits are written down before they are made: one that is not made yet must not stand before the snapshot.
+        let hold = || self.memory.unchanging();
+        let written = self.log.snapshot_while(hold, |snapshot| {
             let mut pen = Pen::default();
             self.memory.walk::<SnapshotError>(&mut |sight| {
                 self.show(sight, counts, &mut pen);

@@ -56,12 +56,23 @@ impl Log {
         &self,
         write: impl FnOnce(&mut Snapshot) -> Result<(), SnapshotError>,
     ) -> Result<u64, SnapshotError> {
+        self.snapshot_while(|| (), write)
+    }
+
+    /// The same, with something held while the log is split: for whoever appends before they act, so that nobody is in between.
+    pub fn snapshot_while<G>(
+        &self,
+        hold: impl FnOnce() -> G,
+        write: impl FnOnce(&mut Snapshot) -> Result<(), SnapshotError>,
+    ) -> Result<u64, SnapshotError> {
         let _only = match self.snapshotting.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return Err(SnapshotError::Busy),
         };
+        let held = hold();
         let rolled = self.split().map_err(SnapshotError::Unavailable)?;
+        drop(held);
         let name = names::snapshot(rolled.header.segment);
         let bytes = self.write_snapshot(&rolled, write).inspect_err(|_| {
             // It may be what fills the disk; if it cannot be removed, the next opening does it.

@@ -1,5 +1,6 @@
 //! What the durable store does, seen from outside.
 
+mod beside;
 mod crashes;
 mod faults;
 mod files;

@@ -303,6 +303,10 @@ impl Restoring {
             let known = generation <= self.shared.generations.load(Ordering::Relaxed);
             return if known { Ok(()) } else { Err(stray()) };
         };
+        // Charged before the snapshot that was read first, and written down after it: the snapshot knows.
+        if version < tenant.first_version() {
+            return Ok(());
+        }
         let row = tenant.carried(version, key, traces).ok_or_else(stray)?;
         let Some(tag) = key else {
             let now = self.now;

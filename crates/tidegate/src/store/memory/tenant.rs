@@ -170,6 +170,12 @@ impl Tenant {
         self.root.get().map(|root| &**root)
     }
 
+    /// The version of the first edition that is remembered.
+    pub(super) fn first_version(&self) -> u32 {
+        let editions = self.editions.read().unwrap_or_else(PoisonError::into_inner);
+        editions.first().map_or(0, |edition| edition.limit.version())
+    }
+
     /// A row of an earlier or the present version of the limit that remembers these traces, carried over to the present edition. `None` if
     /// the version is not remembered, or if these are no traces of it.
     pub(super) fn carried(
@@ -302,7 +308,7 @@ impl Tenant {
     }
 
     /// The editions from one to another.
-    fn since(&self, from: u64, to: u64) -> Vec<Arc<Edition>> {
+    pub(super) fn since(&self, from: u64, to: u64) -> Vec<Arc<Edition>> {
         let editions = self.editions.read().unwrap_or_else(PoisonError::into_inner);
         editions.iter().filter(|edition| (from..=to).contains(&edition.number)).map(Arc::clone).collect()
     }

@@ -4,7 +4,7 @@
 //! began; whoever also has what was noted from then on has all of it.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use tidegate_core::{Item, LeaseId, Limit, Per, Row, Timestamp, Trace};
 
@@ -67,7 +67,24 @@ pub enum Sight<'a> {
 /// Whoever looks, and may have seen enough.
 pub type See<'s, E> = &'s mut dyn FnMut(Sight<'_>) -> Result<(), E>;
 
+/// While it is held, no limit is put, removed or reset.
+#[must_use = "it is over when this is dropped"]
+pub struct Unchanging<'a> {
+    _alone: MutexGuard<'a, ()>,
+}
+
+impl std::fmt::Debug for Unchanging<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Unchanging").finish_non_exhaustive()
+    }
+}
+
 impl MemoryStore {
+    /// Waits until no limit is being changed, and lets nobody change one until the answer is dropped. Decisions go on.
+    pub fn unchanging(&self) -> Unchanging<'_> {
+        Unchanging { _alone: self.shared.changing() }
+    }
+
     /// Shows everything that is remembered.
     pub fn walk<E>(&self, see: See<'_, E>) -> Result<(), E> {
         let shared = &self.shared;
@@ -168,11 +185,15 @@ struct Walk<'w, 's, E> {
 }
 
 impl<E> Walk<'_, '_, E> {
-    /// Shows the limit again if it was edited since it was shown.
+    /// Shows the limit again if it was edited since it was shown: every text it has had since, because rows may have been charged under any of
+    /// them. As long as the one that was shown is held, none after it is forgotten.
     fn turn_to(&mut self, edition: Arc<Edition>) -> Result<(), E> {
-        if edition.limit.version() != self.shown.limit.version() {
-            let text = self.tenant.text(&edition.limit, edition.at);
-            (self.see)(Sight::Limit { text, retired_until: self.retired_until })?;
+        for next in self.tenant.since(self.shown.number, edition.number) {
+            if next.limit.version() != self.shown.limit.version() {
+                let text = self.tenant.text(&next.limit, next.at);
+                (self.see)(Sight::Limit { text, retired_until: self.retired_until })?;
+                self.shown = next;
+            }
         }
         self.shown = edition;
         Ok(())
