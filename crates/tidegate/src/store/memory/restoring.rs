@@ -186,6 +186,10 @@ impl Restoring {
         self.shared.highest_fence.fetch_max(fence, Ordering::Relaxed);
         let id: Box<str> = spec.id.as_str().into();
         let known = self.tenants.get(&generation).map(Arc::clone);
+        if known.as_ref().is_some_and(|tenant| tenant.id != id) {
+            let flaw = Flaw::new("id", "is not the one that this limit had before");
+            return Err(Unrestorable::Limit { id: id.to_string(), flaws: vec![flaw] });
+        }
         let tenant = match known {
             Some(tenant) if version <= tenant.limit().version() => tenant,
             known => {
