@@ -153,6 +153,9 @@ enum Room {
     More,
 }
 
+/// Where room is looked for in turn.
+const ROOMS: [Room; 6] = [Room::Here, Room::More, Room::More, Room::More, Room::More, Room::More];
+
 /// What came of making room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rebuilt {
@@ -452,7 +455,8 @@ impl<'a> Owned<'a> {
             return Reserved::Here;
         }
         self.drop_fresh_if_due(means);
-        let rooms = if self.affords_width(means) { &[Room::Here, Room::More][..] } else { &[] };
+        // Now and then so many rows belong near each other that more lines do not help at once; that they never help does not happen.
+        let rooms = if self.affords_width(means) { &ROOMS[..] } else { &[] };
         for room in rooms {
             match self.rebuild(*room, means) {
                 Rebuilt::Split => return Reserved::Below,
