@@ -18,6 +18,7 @@ mod told;
 mod verify;
 
 use std::io;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::Serialize;
@@ -59,7 +60,7 @@ fn open(folder: &Path) -> Result<Real, Failure> {
 /// Why a directory cannot be looked at.
 fn refused(folder: &Path, error: io::Error) -> Failure {
     let place = folder.display().to_string();
-    if error.kind() == io::ErrorKind::NotFound {
+    if error.kind() == ErrorKind::NotFound {
         return Failure::BadInput(format!("there is no directory {place}; choose another path"));
     }
     of_open(&OpenError::of_disk(&place, error))
@@ -68,7 +69,18 @@ fn refused(folder: &Path, error: io::Error) -> Failure {
 /// Whether it is the asker's to mend, or the disk's.
 pub(crate) fn of_open(error: &OpenError) -> Failure {
     match error {
-        OpenError::Disk { .. } => Failure::Failed(error.to_string()),
+        // A name that leads nowhere, or to something else, is no fault of the disk.
+        OpenError::Disk { error: of_disk, .. }
+            if !matches!(
+                of_disk.kind(),
+                ErrorKind::NotFound
+                    | ErrorKind::IsADirectory
+                    | ErrorKind::NotADirectory
+                    | ErrorKind::InvalidInput
+            ) =>
+        {
+            Failure::Failed(error.to_string())
+        }
         _ => Failure::BadInput(error.to_string()),
     }
 }

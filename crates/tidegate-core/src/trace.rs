@@ -154,13 +154,21 @@ fn merge(law: &Law, own: &mut State, other: State) {
             own.last_time = own.last_time.max(other.last_time);
         }
         (Law::Windowed(law), State::Windowed(own), State::Windowed(other)) => *own = law.merge(*own, other),
-        (_, State::Continuous(own), State::Continuous(other)) => {
-            own.tat = own.tat.max(other.tat);
-            own.step = other.step;
-            own.credits = own.credits.max(other.credits);
-        }
+        (_, State::Continuous(own), State::Continuous(other)) => merge_arrivals(own, other),
         (Law::Rolling(_), State::Rolling(own), State::Rolling(other)) => Rolling::merge(own, &other),
         _ => {}
+    }
+}
+
+/// The later arrival, reckoned with the shorter step: so there are as many units in it as in either. An exception may have charged one of
+/// them at another rate.
+fn merge_arrivals(own: &mut continuous::Arrival, other: continuous::Arrival) {
+    if own.tat == Timestamp::EPOCH && own.credits == Span::ZERO {
+        *own = other;
+    } else if other.tat > Timestamp::EPOCH || other.credits > Span::ZERO {
+        own.tat = own.tat.max(other.tat);
+        own.step = own.step.min(other.step);
+        own.credits = own.credits.max(other.credits);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs::{self, DirBuilder, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -62,6 +62,17 @@ impl Real {
     }
 }
 
+impl Real {
+    /// Whether the directory of this name is still the one that was opened. Another one may be somebody else's store by now.
+    fn check_place(&self) -> io::Result<()> {
+        let (own, there) = (self.handle.metadata()?, fs::metadata(&self.folder)?);
+        if (own.dev(), own.ino()) == (there.dev(), there.ino()) {
+            return Ok(());
+        }
+        Err(io::Error::other("the directory was removed or replaced while it was in use"))
+    }
+}
+
 impl Files for Real {
     fn place(&self) -> String {
         self.folder.display().to_string()
@@ -74,22 +85,29 @@ impl Files for Real {
     }
 
     fn open(&self, name: &str, purpose: Purpose) -> io::Result<Box<dyn File>> {
+        // Whoever opens a pipe waits for somebody to write into it.
+        if !fs::metadata(self.folder.join(name))?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{name} is not a file")));
+        }
         let mut options = OpenOptions::new();
         options.read(true).write(purpose == Purpose::Writing);
         Ok(Box::new(RealFile::of(options.open(self.folder.join(name))?)))
     }
 
     fn create(&self, name: &str) -> io::Result<Box<dyn File>> {
+        self.check_place()?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(OWNER_ONLY);
         Ok(Box::new(RealFile::of(options.open(self.folder.join(name))?)))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.check_place()?;
         fs::rename(self.folder.join(from), self.folder.join(to))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
+        self.check_place()?;
         fs::remove_file(self.folder.join(name))
     }
 

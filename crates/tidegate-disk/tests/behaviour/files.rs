@@ -139,3 +139,32 @@ fn rules_count_calls_and_room_is_counted_in_bytes() {
     file.reserve(11).expect("there is room");
     assert_eq!(files.used(), 11);
 }
+
+/// Somebody removes the directory, and somebody else makes another of the same name: nothing is put into that one, and nothing removed.
+#[test]
+fn a_directory_that_was_replaced_is_left_alone() {
+    let folder = folder("replaced");
+    let files = Real::create(&folder).expect("there is room");
+    files.create("own").expect("there is room");
+    std::fs::remove_dir_all(&folder).expect("it is there");
+    std::fs::create_dir(&folder).expect("there is room");
+    std::fs::write(folder.join("theirs"), b"x").expect("there is room");
+    for refused in [files.create("more").map(|_| ()), files.rename("theirs", "ours"), files.remove("theirs")]
+    {
+        let why = refused.expect_err("it is another directory").to_string();
+        assert!(why.contains("removed or replaced"), "{why}");
+    }
+    assert!(folder.join("theirs").exists());
+    std::fs::remove_dir_all(&folder).expect("it is there");
+}
+
+/// What is not a file is not waited for.
+#[test]
+fn what_is_not_a_file_is_not_opened() {
+    let folder = folder("strange");
+    let files = Real::create(&folder).expect("there is room");
+    std::fs::create_dir(folder.join("a")).expect("there is room");
+    let why = files.open("a", Purpose::Reading).expect_err("it is a directory");
+    assert_eq!(why.kind(), ErrorKind::InvalidInput);
+    std::fs::remove_dir_all(&folder).expect("it is there");
+}

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tidegate::store::Store;
 use tidegate::{
-    Amount, Answers, Ask, Catalog, Detail, Expect, ItemSpec, LimitSpec, ManualClock, Order, Parting, Policy,
-    Timestamp,
+    Amount, Answers, Ask, Capacity, Catalog, Detail, Expect, ItemSpec, LimitSpec, ManualClock, Order,
+    OverrideSpec, Parting, Policy, Timestamp,
 };
 use tidegate_disk::DiskStore;
 use tidegate_disk::files::Simulated;
@@ -80,4 +80,33 @@ fn a_ghost_goes_with_its_limit() {
     store.stop().expect("the disk is well");
     clock.advance(Duration::from_secs(8 * 86_400));
     assert!(open(&files, &clock).list().is_empty());
+}
+
+/// A key is allowed a hundred times as much for a while, uses some of it, and the machine dies. When the exception is over, what was used is
+/// used at the usual rate too: the ghost must not make less of it.
+#[test]
+fn a_ghost_takes_nothing_from_an_exception() {
+    let (files, clock) = (Arc::new(Simulated::new()), Arc::new(ManualClock::at(START)));
+    let store = open(&files, &clock);
+    let day = Duration::from_secs(86_400);
+    let item = ItemSpec::of(Policy::Bucket { window: day, burst: Some(1_000) }, 1).per_key();
+    let until = Duration::from_nanos(START.ticks()) + Duration::from_secs(4);
+    let exception = OverrideSpec {
+        key: b"vip".to_vec(),
+        item: item.effective_name(),
+        limit: Capacity::AtMost(100),
+        until: Some(until),
+    };
+    let spec = LimitSpec { overrides: vec![exception], ..LimitSpec::named("burst").with(item) };
+    store.put(spec, Expect::Absent).expect("it makes sense");
+    let asks = [Ask { limit_id: "burst", key: Some(b"vip"), count: 390 }];
+    let answers = store.submit(&[Order::acquire(&asks)], Answers::new(Detail::Verdicts)).decided();
+    assert!(answers.get(0).expect("one").as_ref().expect("it makes sense").is_granted());
+    store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
+    let store = open(&Arc::new(files.killed()), &clock);
+    clock.advance(Duration::from_secs(5));
+    let answers = store.submit(&[Order::peek(&asks)], Answers::new(Detail::Readings)).decided();
+    let answer = answers.get(0).expect("one").as_ref().expect("it makes sense");
+    let used = answers.readings(answer)[0].reading.used;
+    assert!(used >= 385, "{used} are remembered of 390");
 }
