@@ -3,15 +3,16 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread::available_parallelism;
+use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tidegate::Limiter;
 use tidegate::clock::SystemClock;
 use tidegate::file::{Listen, ServerSpec, Settings};
+use tidegate::{FullStore, Limiter};
 use tidegate_server::http::{Api, Readiness, State};
 use tidegate_server::metrics::Metrics;
 use tidegate_server::refusals::Refusals;
@@ -95,6 +96,7 @@ fn serve(
     readiness.set(State::Ready);
     let (http, resp) = (shown(server.http()), shown(server.resp()));
     say(&format!("tidegate ready http={http} resp={resp} store={}", opened.kind()));
+    let _watched = watch_store(opened.store())?;
     for signal in signals.forever() {
         match (signal, &reloader) {
             // How it went is in the log.
@@ -115,6 +117,32 @@ fn serve(
     });
     server.drain();
     Ok(())
+}
+
+/// How often it is looked whether the store is well.
+const LOOK_AT_STORE: Duration = Duration::from_secs(1);
+
+/// Says in the log when the store's own log cannot be written, and when it can again; until the answer is dropped.
+fn watch_store(store: Arc<dyn FullStore>) -> Result<mpsc::Sender<()>, Failure> {
+    let (watched, over) = mpsc::channel();
+    let look = move || {
+        let mut known = None;
+        while over.recv_timeout(LOOK_AT_STORE) == Err(mpsc::RecvTimeoutError::Timeout) {
+            let trouble = store.trouble();
+            if trouble == known {
+                continue;
+            }
+            if let Some(why) = &trouble {
+                tracing::error!(reason = %why.reason, "the store cannot write; limits follow their on_outage");
+            } else {
+                tracing::info!("the store can write again");
+            }
+            known = trouble;
+        }
+    };
+    let begun = std::thread::Builder::new().name("tidegate-watch".to_owned()).spawn(look);
+    begun.map_err(|error| Failure::Failed(format!("cannot start a thread: {error}")))?;
+    Ok(watched)
 }
 
 /// Nothing is waited for any more.

@@ -429,7 +429,10 @@ impl Session {
             Command::Throttle(throttle) => {
                 covers(RESERVED).then_some(()).ok_or_else(outside)?;
                 let described = self.door.throttles().described(throttle.bucket);
-                let described = described.map_err(|error| Mistake::err(error.to_string()))?;
+                let described = described.map_err(|error| match self.door.limiter().store().trouble() {
+                    Some(why) => Mistake { code: "UNAVAILABLE", text: why.to_string().into() },
+                    None => Mistake::err(error.to_string()),
+                })?;
                 Said::Decision(Entry {
                     due: Due::Throttle(throttle.dialect, described),
                     intent: Intent::Acquire,
