@@ -92,12 +92,16 @@ pub(super) fn decide_alone<'a>(
         && order.request_id.is_none()
         && order.ttl.is_none()
         && order.patience <= LONGEST_PATIENCE;
-    let key = plea.key.filter(|key| is_plain && key.len() <= LONGEST_KEY)?;
     let tenant = plea.tenant;
     let head = tenant.board.sheet().head();
-    if head.has_second() || head.ends() {
+    if !is_plain || head.has_second() || head.ends() {
         return None;
     }
+    let key = match plea.key {
+        Some(key) if key.len() <= LONGEST_KEY => key,
+        None if !head.is_of_key() => &[],
+        _ => return None,
+    };
     if !matches!(held, Some((last, _)) if std::ptr::eq(*last, tenant)) {
         *held = Some((tenant, tenant.edition()));
     }
