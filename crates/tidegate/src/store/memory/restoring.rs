@@ -515,7 +515,8 @@ impl Restoring {
     /// Makes rows know what a lease holds of them.
     fn hold(&self, id: LeaseId, lease: &Lease) -> Result<(), Unrestorable> {
         let tenure = Tenure { lease: id, expires_at: lease.expires_at };
-        for holding in &lease.holdings {
+        // A row that was dropped with its limit's end does not know of a lease that goes on.
+        for holding in lease.holdings.iter().filter(|holding| holding.pins) {
             let Some(tenant) = self.tenants.get(&holding.generation) else { continue };
             let tag = holding.key.as_deref().map(|key| tenant.printer.print(key));
             let per = if tag.is_none() { Per::All } else { Per::Key };
@@ -525,9 +526,7 @@ impl Restoring {
                         row.hold(limit, index, tenure, charged.cost);
                     }
                 }
-                if holding.pins {
-                    row.pin();
-                }
+                row.pin();
             })?;
         }
         Ok(())
