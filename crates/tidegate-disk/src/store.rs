@@ -14,7 +14,7 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
@@ -95,6 +95,8 @@ struct Inner {
     decided: AtomicBool,
     /// The instant of the latest decision.
     latest: AtomicU64,
+    /// Whether the true counts are being written down. Nothing that is charged from then on may go without a record of its own.
+    stopping: AtomicBool,
     keeper: Mutex<Option<JoinHandle<()>>>,
     bell: Arc<Bell>,
 }
@@ -137,6 +139,7 @@ impl DiskStore {
             snapshot_bytes: AtomicU64::new(0),
             decided: AtomicBool::new(false),
             latest: AtomicU64::new(0),
+            stopping: AtomicBool::new(false),
             keeper: Mutex::default(),
             bell: Arc::default(),
         });
@@ -151,9 +154,12 @@ impl DiskStore {
         self.inner.snapshot(Counts::Ceilings)
     }
 
-    /// Writes the true counts down and ends. Nothing can be decided afterwards.
+    /// Writes the true counts down and ends. Nothing can be decided afterwards; what others are told meanwhile counts.
     pub fn stop(&self) -> Result<(), StopError> {
         self.inner.end_keeper();
+        self.inner.stopping.store(true, Ordering::Relaxed);
+        // Who charged a row before and did not see this is seen by the walk; who charges one later sees this.
+        fence(Ordering::SeqCst);
         self.inner.snapshot(Counts::Truth).map_err(StopError::Snapshot)?;
         self.inner.log.stop().map_err(StopError::Log)
     }
@@ -228,6 +234,8 @@ impl Inner {
         if notes.is_empty() {
             return Ok(None);
         }
+        // What was charged is seen by whoever stops the store, or that they do is seen here.
+        fence(Ordering::SeqCst);
         PEN.with_borrow_mut(|pen| {
             pen.clear();
             let mut at = Timestamp::EPOCH;
@@ -282,6 +290,7 @@ impl Inner {
         let need = match ledger.durability() {
             Durability::Volatile => Need::Nothing,
             Durability::Sync => Need::Record,
+            Durability::Ceiling if self.stopping.load(Ordering::Relaxed) => Need::Record,
             Durability::Ceiling if ceilings::is_allowed(charge, allowance) => Need::Nothing,
             Durability::Ceiling => self.ledgers.ceilings.need(charge, ledger.epoch(), |trace| {
                 let mut pen = Pen::default();

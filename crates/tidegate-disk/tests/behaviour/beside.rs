@@ -54,3 +54,51 @@ fn limits_that_change_while_snapshots_are_taken_are_as_they_were_told() {
     let used = again.usage("edited", Some(b"u")).decided().expect("it is there").count;
     assert!(used >= Some(CHANGES), "{used:?}");
 }
+
+/// A store is stopped while others still ask. Whatever they were told counts when it is opened again, also what needed no record.
+#[test]
+fn whoever_is_told_something_while_a_store_stops_is_believed_afterwards() {
+    const ROUNDS: u64 = 30;
+    const KEYS: u64 = 4;
+    let clock = Arc::new(ManualClock::at(Timestamp::from_ticks(1_700_000_000_000_000_000)));
+    let day = Policy::Interval { window: std::time::Duration::from_secs(86_400) };
+    for round in 0..ROUNDS {
+        let files: Arc<Simulated> = Arc::default();
+        let store = open(&files, &clock);
+        let (shared, own) =
+            (ItemSpec::of(Policy::Total, 100_000_000), ItemSpec::of(day, 100_000_000).per_key());
+        store.put(LimitSpec::named("busy").with(shared).with(own), Expect::Absent).expect("it makes sense");
+        let sold: Vec<u64> = thread::scope(|scope| {
+            let asking = |key: u64| {
+                let (store, name) = (&store, [b'0' + u8::try_from(key).expect("few")]);
+                scope.spawn(move || {
+                    let asks = [Ask { limit_id: "busy", key: Some(&name), count: 1 }];
+                    let mut told = 0;
+                    loop {
+                        let heard = store.submit(&[Order::acquire(&asks)], Answers::new(Detail::Verdicts));
+                        let is_told = match heard {
+                            tidegate::Spoken::Now(_) => true,
+                            tidegate::Spoken::Durable(_, lsn) => store.wait_durable(lsn).is_ok(),
+                            tidegate::Spoken::Later(_) => return told,
+                        };
+                        told += u64::from(is_told);
+                    }
+                })
+            };
+            let askers: Vec<_> = (0..KEYS).map(asking).collect();
+            // Not always as soon.
+            (0..round).for_each(|_| thread::yield_now());
+            store.stop().expect("the disk is well");
+            askers.into_iter().map(|asker| asker.join().expect("nobody panics")).collect()
+        });
+        let again = open(&files, &clock);
+        let all = again.usage("busy", None).decided().expect("it is there").count;
+        assert!(all >= Some(sold.iter().sum()), "{all:?} of {sold:?}");
+        for (key, sold) in sold.iter().enumerate() {
+            let name = [b'0' + u8::try_from(key).expect("few")];
+            let used =
+                again.usage("busy", Some(&name)).decided().expect("it is there").items[0].current_count;
+            assert!(used >= *sold, "{used} of {sold}");
+        }
+    }
+}

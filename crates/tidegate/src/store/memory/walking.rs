@@ -89,10 +89,12 @@ impl MemoryStore {
     pub fn walk<E>(&self, see: See<'_, E>) -> Result<(), E> {
         let shared = &self.shared;
         see(Sight::Counters(self.counters()))?;
+        // A limit that goes from one list to the other meanwhile would be in neither.
+        let unchanging = self.unchanging();
         let mut tenants: Vec<_> = shared.limits().values().map(|tenant| (Arc::clone(tenant), None)).collect();
         let retired = shared.retired.lock().unwrap_or_else(PoisonError::into_inner);
         tenants.extend(retired.values().map(|(until, tenant)| (Arc::clone(tenant), Some(*until))));
-        drop(retired);
+        drop((retired, unchanging));
         for (tenant, retired_until) in &tenants {
             self.walk_limit(tenant, *retired_until, see)?;
         }
