@@ -22,6 +22,7 @@ mod source;
 pub(crate) mod table;
 mod told;
 pub(crate) mod url;
+pub(crate) mod usage;
 
 pub(crate) use decide::{acquire, peek};
 pub(crate) use lease::{release, renew, settle};

@@ -147,12 +147,30 @@ fn put_state(out: &mut Vec<u8>, state: &State, latest: Timestamp) {
     }
 }
 
-fn put(out: &mut Vec<u8>, mut number: u64) {
+/// Appends a number in its shortest form.
+pub fn put(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number.to_le_bytes()[0] | 0x80);
         number >>= 7;
     }
     out.push(number.to_le_bytes()[0]);
+}
+
+/// A number out of bytes that are given one by one; `None` if it has more than 64 bits.
+pub fn take<E>(mut next: impl FnMut() -> Result<u8, E>) -> Result<Option<u64>, E> {
+    let mut number = 0u64;
+    for shift in (0..64).step_by(7) {
+        let byte = next()?;
+        let bits = u64::from(byte & 0x7f);
+        if shift == 63 && bits > 1 {
+            break;
+        }
+        number |= bits << shift;
+        if byte & 0x80 == 0 {
+            return Ok(Some(number));
+        }
+    }
+    Ok(None)
 }
 
 struct Reader<'a> {
@@ -180,19 +198,8 @@ impl<'a> Reader<'a> {
     }
 
     fn number(&mut self) -> Result<u64, Damage> {
-        let mut number = 0u64;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            let bits = u64::from(byte & 0x7f);
-            if shift == 63 && bits > 1 {
-                break;
-            }
-            number |= bits << shift;
-            if byte & 0x80 == 0 {
-                return Ok(number);
-            }
-        }
-        Err(self.damage("a number above 64 bits"))
+        let number = take(|| self.byte())?;
+        number.ok_or(self.damage("a number above 64 bits"))
     }
 
     fn number32(&mut self, what: &'static str) -> Result<u32, Damage> {

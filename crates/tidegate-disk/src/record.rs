@@ -41,7 +41,7 @@ use std::sync::Arc;
 
 use tidegate::catalog::Parting;
 use tidegate::store::memory::journal::{Deed, Origin, Tag, Text, What};
-use tidegate::store::memory::restoring::{Counters, Lie, Restoring, Unrestorable, WrittenText};
+use tidegate::store::memory::restoring::{Counters, Restoring, Spread, Unrestorable, WrittenText};
 use tidegate_core::trace::NO_END;
 use tidegate_core::{Amount, Descent, LeaseId, Limit, Span, Timestamp, Trace};
 
@@ -119,7 +119,7 @@ pub enum Record<'a> {
         /// Which incarnation of the limit.
         generation: u64,
         /// How.
-        lie: Lie,
+        spread: Spread,
     },
     /// A lease or a request id. Grants are told with the limits that are known by their ids.
     Deed(Box<Deed>),
@@ -142,7 +142,7 @@ impl Record<'_> {
                 let now = restoring.now();
                 return restoring.haunt(generation, version, traces, now);
             }
-            Record::Leaf { generation, lie } => restoring.leaf(generation, lie),
+            Record::Leaf { generation, spread } => restoring.leaf(generation, spread),
             Record::Deed(deed) => restoring.deed(*deed),
         }
         Ok(())
@@ -281,12 +281,12 @@ impl Pen {
     }
 
     /// How the rows that follow lay.
-    pub fn leaf(&mut self, generation: u64, lie: Lie) {
+    pub fn leaf(&mut self, generation: u64, spread: Spread) {
         self.record(LEAF, |out| {
             out.number(generation);
-            out.time(Timestamp::from_ticks(lie.low));
-            out.number(u64::from(lie.bits));
-            out.number(lie.pages as u64);
+            out.time(Timestamp::from_ticks(spread.low));
+            out.number(u64::from(spread.bits));
+            out.number(spread.pages as u64);
         });
     }
 
@@ -459,7 +459,7 @@ fn read<'a>(kind: u8, body: &mut Reader<'a>, limit_of: LimitOf<'_>) -> Result<Re
         },
         LEAF => Record::Leaf {
             generation: body.number()?,
-            lie: Lie { low: body.time()?.ticks(), bits: body.number32()?, pages: body.size()? },
+            spread: Spread { low: body.time()?.ticks(), bits: body.number32()?, pages: body.size()? },
         },
         GRANTED => {
             let (serial, id) = (body.number()?, body.lease_id()?);

@@ -180,9 +180,9 @@ impl DiskStore {
         self.inner.log.durable()
     }
 
-    /// Waits until everything that was said so far is durable. For those who have no task to wait in.
+    /// Waits until everything up to this place is durable. For those who have no task to wait in.
     pub fn wait_durable(&self, lsn: Lsn) -> Result<(), Unavailable> {
-        self.inner.log.wait_durable(lsn)
+        tidegate::store::wait_durable(self, lsn)
     }
 }
 
@@ -386,7 +386,7 @@ impl Inner {
                     .collect();
                 pen.row(generation, limit.version(), key, &raised);
             }
-            Sight::Leaf { generation, lie } => pen.leaf(generation, lie),
+            Sight::Leaf { generation, spread } => pen.leaf(generation, spread),
             Sight::Deed(deed) => pen.deed(deed),
         }
     }

@@ -235,6 +235,7 @@ fn flaws_of(error: ApplyError, limits: &[LimitSpec]) -> Vec<Flaw> {
                     .into_iter()
                     .map(|flaw| Flaw::new(format!("limits[{index}].{}", flaw.field), flaw.message)),
             ),
+            PutError::Unavailable(why) => flaws.extend(unwritten(&why).flaws),
             other => flaws.push(Flaw::new(format!("limits[{index}].id"), other.to_string())),
         }
     }

@@ -1,6 +1,5 @@
 //! The side door: limits of the tool's own, made and removed over HTTP, and what the server has counted of them.
 
-use serde::Deserialize;
 use serde_json::json;
 
 use super::plan::{Plan, Quota};
@@ -9,6 +8,7 @@ use crate::Failure;
 use crate::args::{BenchArgs, ServerArgs};
 use crate::remote::server::{Server, token};
 use crate::remote::url::encoded;
+use crate::remote::usage::Usage;
 
 /// How long a key's quota lasts: longer than any level.
 const WINDOW: &str = "24h";
@@ -54,18 +54,6 @@ pub(super) struct Scratch<'a> {
     is_there: bool,
 }
 
-/// What the server has counted, as far as it is compared.
-#[derive(Debug, Deserialize)]
-struct Usage {
-    policy_status: Vec<Status>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Status {
-    item: String,
-    current_count: u64,
-}
-
 impl<'a> Scratch<'a> {
     /// Makes a limit that nobody else has.
     pub(super) fn make(control: &'a Control, quota: Quota) -> Result<Scratch<'a>, Failure> {
@@ -91,8 +79,7 @@ impl<'a> Scratch<'a> {
     pub(super) fn count(&self) -> Result<u64, Failure> {
         let told = self.control.server.get(&format!("/v1/limits/{}/usage", encoded(&self.id)))?;
         let usage: Usage = told.read()?;
-        let total = usage.policy_status.iter().find(|status| status.item == "all/total");
-        total.map(|status| status.current_count).ok_or_else(|| {
+        usage.of("all/total").map(|status| status.current_count).ok_or_else(|| {
             Failure::Failed("the server does not say what it has counted; is it a Tidegate?".to_owned())
         })
     }

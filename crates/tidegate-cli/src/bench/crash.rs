@@ -33,6 +33,7 @@ use super::stop::Stop;
 use crate::args::{BenchArgs, ServerArgs};
 use crate::remote::server::Server;
 use crate::remote::url::{Url, encoded};
+use crate::remote::usage::Usage;
 use crate::{Failure, say};
 use book::Book;
 use child::{Child, Ready};
@@ -194,16 +195,6 @@ impl Crashes {
 #[derive(Debug, serde::Deserialize)]
 struct Allowed {
     allowed: bool,
-}
-
-#[derive(Debug, serde::Deserialize)]
-struct Usage {
-    policy_status: Vec<Status>,
-}
-
-#[derive(Debug, serde::Deserialize)]
-struct Status {
-    current_count: u64,
 }
 
 /// Where the server keeps its counts.

@@ -10,6 +10,7 @@ use tidegate_server::http::limit_as_json;
 
 use super::server::{Answered, Server};
 use super::url::encoded;
+use super::usage::Usage;
 use super::{source, table};
 use crate::args::{AddArgs, DeleteArgs, GetArgs, LimitArgs, LimitCommand, ListArgs, ResetArgs, SetArgs};
 use crate::{Failure, answer, say};
@@ -177,19 +178,6 @@ struct Override {
     until: Option<String>,
 }
 
-/// Document 004's `CurrentData`.
-#[derive(Debug, Deserialize)]
-struct Usage {
-    policy_status: Vec<Status>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Status {
-    item: String,
-    current_count: u64,
-    last_time: Option<String>,
-}
-
 impl Shown {
     fn read(written: &RawValue) -> Result<Shown, Failure> {
         let cannot = |error| Failure::Failed(format!("the server's limit cannot be understood: {error}"));
@@ -248,7 +236,7 @@ impl Item {
     /// Its line. What is not known, because it is counted for each key alone, is a dash.
     fn row(&self, counted: &Usage) -> [String; 4] {
         let name = self.name();
-        let status = counted.policy_status.iter().find(|status| status.item == name);
+        let status = counted.of(&name);
         let used = status.map_or("-".to_owned(), |status| status.current_count.to_string());
         let last = status.and_then(|status| status.last_time.clone()).unwrap_or_default();
         [name, self.most(), used, last]

@@ -183,8 +183,8 @@ impl Told {
                 version,
                 items: items(generation, version, traces, known),
             },
-            Record::Leaf { generation, lie } => {
-                Told::Leaf { whose: Whose::of(generation, known), pages: lie.pages }
+            Record::Leaf { generation, spread } => {
+                Told::Leaf { whose: Whose::of(generation, known), pages: spread.pages }
             }
             Record::Deed(deed) => Told::deed(*deed),
         }

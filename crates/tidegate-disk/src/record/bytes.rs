@@ -1,7 +1,7 @@
 //! Numbers, times and texts in bytes, written and read.
 
 use tidegate::store::memory::journal::Tag;
-use tidegate_core::{LeaseId, Timestamp};
+use tidegate_core::{LeaseId, Timestamp, encoding};
 
 use super::Illegible;
 
@@ -13,12 +13,8 @@ impl Writer<'_> {
         self.0.push(byte);
     }
 
-    pub(super) fn number(&mut self, mut number: u64) {
-        while number >= 0x80 {
-            self.0.push(u8::try_from(number & 0x7f).expect("seven bits") | 0x80);
-            number >>= 7;
-        }
-        self.0.push(u8::try_from(number).expect("seven bits"));
+    pub(super) fn number(&mut self, number: u64) {
+        encoding::put(self.0, number);
     }
 
     pub(super) fn time(&mut self, time: Timestamp) {
@@ -95,19 +91,8 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn number(&mut self) -> Result<u64, Illegible> {
-        let mut number = 0u64;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            let bits = u64::from(byte & 0x7f);
-            if shift == 63 && bits > 1 {
-                break;
-            }
-            number |= bits << shift;
-            if byte & 0x80 == 0 {
-                return Ok(number);
-            }
-        }
-        Err(self.illegible("a number above 64 bits"))
+        let number = encoding::take(|| self.byte())?;
+        number.ok_or(self.illegible("a number above 64 bits"))
     }
 
     pub(super) fn number32(&mut self) -> Result<u32, Illegible> {

@@ -27,7 +27,7 @@ use super::stamp::Stamp;
 use super::sync::{AtomicU64, Mutex, MutexGuard, OnceLock, Ordering, fence};
 use crate::store::deciding::Room as NoRoom;
 
-pub use readying::Lie;
+pub use readying::Spread;
 
 /// Lines in a page. In a model a leaf grows at its fourth row and splits at its sixth.
 pub(super) const PAGE_LINES: usize = if cfg!(tidegate_loom) { 1 } else { 64 };

@@ -16,7 +16,7 @@ use tidegate_core::{Descent, Flaw, LeaseId, Limit, LimitSpec, Per, Row, Season, 
 use super::edition::Because;
 use super::edits::void_holdings;
 use super::journal::{Deed, Journal, Lease, Origin, Tag, What};
-pub use super::leaf::Lie;
+pub use super::leaf::Spread;
 use super::leaf::{Means, Reserved};
 use super::rows::own_leaf;
 use super::tenant::{Brief, NO_TAG, Tenant};
@@ -287,10 +287,10 @@ impl Restoring {
 
     /// Rows are about to come that lay together. There is room for all of them before the first one comes, if they are the first here
     /// and if there can be.
-    pub fn leaf(&mut self, generation: u64, lie: Lie) {
+    pub fn leaf(&mut self, generation: u64, spread: Spread) {
         if let Some(tenant) = self.tenants.get(&generation) {
             tenant.leaf_or_new(NO_TAG);
-            tenant.root().into_iter().for_each(|root| root.make_ready(lie, &tenant.budget));
+            tenant.root().into_iter().for_each(|root| root.make_ready(spread, &tenant.budget));
         }
     }
 

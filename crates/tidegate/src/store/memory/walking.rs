@@ -11,7 +11,7 @@ use tidegate_core::{Item, LeaseId, Limit, Per, Row, Timestamp, Trace};
 use super::MemoryStore;
 use super::edition::{Edition, RESERVED};
 use super::journal::{Deed, Tag, Text, What};
-use super::leaf::{Leaf, Lie};
+use super::leaf::{Leaf, Spread};
 use super::line::{self, EMPTY, HELD, WIDE};
 use super::restoring::Counters;
 use super::shelf::Shelf;
@@ -47,7 +47,7 @@ pub enum Sight<'a> {
         /// Which incarnation of the limit.
         generation: u64,
         /// How.
-        lie: Lie,
+        spread: Spread,
     },
     /// A row.
     Row {
@@ -213,7 +213,7 @@ impl<E> Walk<'_, '_, E> {
         let count = rows.iter().filter(says_something).count();
         if let Some((tag, _)) = rows.iter().find(says_something) {
             let generation = self.tenant.generation;
-            (self.see)(Sight::Leaf { generation, lie: leaf.lie(*tag, count) })?;
+            (self.see)(Sight::Leaf { generation, spread: leaf.spread(*tag, count) })?;
         }
         rows.iter().filter(says_something).try_for_each(|(tag, row)| self.row(Some(*tag), row))
     }

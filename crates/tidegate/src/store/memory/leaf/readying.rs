@@ -10,7 +10,7 @@ use super::{
 
 /// How some rows lay together. It is a hint: a store that lays its rows out in another way makes of it what it can.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lie {
+pub struct Spread {
     /// The tag of one of them.
     pub low: u64,
     /// How many leading bits of their tags they have in common.
@@ -21,24 +21,24 @@ pub struct Lie {
 
 impl Leaf {
     /// How so many rows of this leaf lie, one of which has this tag.
-    pub(in crate::store::memory) fn lie(&self, tag: Tag, rows: usize) -> Lie {
+    pub(in crate::store::memory) fn spread(&self, tag: Tag, rows: usize) -> Spread {
         let pages = usize::try_from(self.pages_used.load(Ordering::Relaxed)).expect("few");
         let needed = (rows * 100).div_ceil(PAGE_LINES * SLOTS * FULL_ENOUGH);
-        Lie { low: tag.low, bits: self.used_bits, pages: needed.min(pages) }
+        Spread { low: tag.low, bits: self.used_bits, pages: needed.min(pages) }
     }
 
     /// Makes the leaf that rows lay in, below this one. Where rows are already, or where it cannot be paid for, everything stays as it is, and
     /// rows find their places one by one.
-    pub(in crate::store::memory) fn make_ready(&self, lie: Lie, budget: &Budget) {
+    pub(in crate::store::memory) fn make_ready(&self, spread: Spread, budget: &Budget) {
         let mut leaf = self;
-        while leaf.used_bits < lie.bits && leaf.used_bits + FAN_BITS < u64::BITS {
+        while leaf.used_bits < spread.bits && leaf.used_bits + FAN_BITS < u64::BITS {
             if !leaf.own().is_split(budget) {
                 return;
             }
-            leaf = &leaf.children()[leaf.child(Tag { low: lie.low, high: 0 })];
+            leaf = &leaf.children()[leaf.child(Tag { low: spread.low, high: 0 })];
         }
         let mut owned = leaf.own();
-        let pages = lie.pages.min(MOST_PAGES);
+        let pages = spread.pages.min(MOST_PAGES);
         if owned.is_untouched() && budget.take(pages * PAGE_BYTES) {
             owned.add_pages(pages);
         }
