@@ -257,6 +257,21 @@ impl Row {
         size_of::<Row>() + boxed + self.states.iter().map(more).sum::<usize>()
     }
 
+    /// The leases that hold something here and have not lapsed, first to lapse first.
+    pub fn holders(&self, now: Timestamp) -> Vec<Tenure> {
+        let mut holders: Vec<Tenure> = Vec::new();
+        for state in self.states.iter() {
+            if let State::OnRelease(entries) = state {
+                holders.extend(
+                    entries.iter().map(|(tenure, _)| tenure).filter(|tenure| now < tenure.expires_at),
+                );
+            }
+        }
+        holders.sort_unstable_by_key(|tenure| (tenure.expires_at, tenure.lease));
+        holders.dedup();
+        holders
+    }
+
     /// Units of every item that live leases hold in this row.
     pub fn held(&self, now: Timestamp) -> Amount {
         let held = |state: &State| match state {

@@ -30,7 +30,7 @@ use tidegate::store::{
     Unavailable, Usage,
 };
 use tidegate::{MemoryStore, Spoken};
-use tidegate_core::{Durability, Intent, LeaseId, Limit, LimitSpec, Order, Timestamp, Trace};
+use tidegate_core::{Durability, Intent, LeaseId, Limit, LimitSpec, Order, Tenure, Timestamp, Trace};
 
 use crate::ceilings::{self, Need};
 use crate::files::{Files, Real};
@@ -499,6 +499,14 @@ impl Store for DiskStore {
 
     fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>> {
         self.inner.memory.usage(limit_id, key)
+    }
+
+    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Vec<Tenure>, Rejection>> {
+        self.inner.memory.holders(limit_id, key)
+    }
+
+    fn held_until(&self, leases: &[LeaseId]) -> Spoken<Vec<Option<Timestamp>>> {
+        self.inner.memory.held_until(leases)
     }
 
     fn poll_durable(&self, lsn: Lsn, context: &mut Context<'_>) -> Poll<Result<(), Unavailable>> {

@@ -13,7 +13,7 @@ use tidegate::catalog::{ApplyError, PutError, Watcher};
 use tidegate::store::{Capabilities, Extent, Lsn, Observation, Survival, Unavailable, Usage};
 use tidegate::{
     Actual, Answer, Answers, Catalog, Edit, Edited, Expect, FullStore, Intent, LeaseId, Limit, LimitSpec,
-    Order, Parting, Rejection, Settlement, Spoken, Store, Timestamp,
+    Order, Parting, Rejection, Settlement, Spoken, Store, Tenure, Timestamp,
 };
 
 /// The longest that [`Log::wait_for_waiters`] waits before it says that nobody comes.
@@ -217,6 +217,14 @@ impl<S: FullStore + ?Sized> Store for Logged<S> {
 
     fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>> {
         self.store.usage(limit_id, key)
+    }
+
+    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Vec<Tenure>, Rejection>> {
+        self.store.holders(limit_id, key)
+    }
+
+    fn held_until(&self, leases: &[LeaseId]) -> Spoken<Vec<Option<Timestamp>>> {
+        self.store.held_until(leases)
     }
 
     fn poll_durable(&self, lsn: Lsn, context: &mut Context<'_>) -> Poll<Result<(), Unavailable>> {

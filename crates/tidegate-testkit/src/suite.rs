@@ -76,6 +76,7 @@ macro_rules! behaviour_suite {
             a_lapsed_hold_keeps_its_charge a_reset_voids_refunds sets_hold_and_settle_each_ask
             a_list_of_costs_has_one_for_each_ask ttl_has_bounds
             deleted_limits_take_their_leases_along an_ended_limit_gives_nothing_back
+            holders_are_known leases_know_how_long_they_are_held
             a_repeated_request_is_charged_once a_reused_request_is_rejected refusals_stay_retryable
             requests_are_forgotten_after_ten_minutes request_ids_have_a_bound patience_has_a_bound
             edits_keep_counts lowering_acts_at_once raising_never_refuses new_items_start_at_zero

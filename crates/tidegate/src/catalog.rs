@@ -10,7 +10,7 @@ use std::time::Duration;
 use hashbrown::HashSet;
 use tidegate_core::{Flaw, Limit, LimitSpec};
 
-use crate::store::Unavailable;
+use crate::store::{Spoken, Unavailable};
 
 /// How long a limit that was taken out of a file keeps its state, so that undoing the edit does not oversell.
 pub const RETIREMENT: Duration = Duration::from_secs(7 * 86_400);
@@ -199,6 +199,11 @@ pub trait Catalog: Send + Sync {
     /// as they were, or by both as they are then. Handles on limits ([`Gate`](crate::Gate)) follow each edit as it is made. A limit that
     /// says already what it is to say is not touched. Watchers are told when all of it is done.
     fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError>;
+
+    /// The same for those who must not block: where somebody else keeps the limits, the other calls wait for them.
+    fn edit(&self, edits: Vec<Edit>) -> Spoken<Result<Vec<Edited>, ApplyError>> {
+        Spoken::Now(self.apply(edits))
+    }
 
     /// Calls this for every change from now on.
     fn watch(&self, watcher: Watcher);

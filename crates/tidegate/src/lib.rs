@@ -65,8 +65,8 @@ pub use store::{
 };
 pub use tidegate_core::{
     Amount, Ask, Capacity, Charge, Flaw, Hold, Intent, ItemSpec, LeaseId, Limit, LimitSpec, Mode, Order,
-    OverrideSpec, Per, Policy, Precision, Reading, Span, Tick, Timestamp, Unit, Verdict, Wait, WeekStart,
-    Zone,
+    OverrideSpec, Per, Policy, Precision, Reading, Span, Tenure, Tick, Timestamp, Unit, Verdict, Wait,
+    WeekStart, Zone,
 };
 
 /// The guide's examples, so that they are tests.

@@ -22,11 +22,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tidegate_core::{Amount, LeaseId, Order, Tick, Timestamp};
+use tidegate_core::{Amount, LeaseId, Order, Tenure, Tick, Timestamp};
 
 use crate::answer::{Answers, Rejection};
 use crate::catalog::Catalog;
 
+pub(crate) use durable::block_on;
 pub use durable::{durable, wait_durable};
 pub use map::MapStore;
 pub use memory::{Gate, Gates, Memory, MemoryStore};
@@ -49,14 +50,37 @@ pub enum Spoken<T> {
 }
 
 impl<T> Spoken<T> {
-    /// What a local store decided, whether it may be spoken of already or not: for those who see to that themselves.
+    /// What was decided, whether it may be spoken of already or not: for those who see to that themselves. Where somebody else decides,
+    /// this blocks its thread until they have.
     ///
     /// # Panics
-    /// If somebody else decides; ask the store's [`Capabilities`] first.
+    /// If that somebody cannot answer.
     pub fn decided(self) -> T {
         match self {
             Spoken::Now(reply) | Spoken::Durable(reply, _) => reply,
-            Spoken::Later(_) => panic!("this store does not decide at once"),
+            Spoken::Later(later) => match block_on(later) {
+                Ok(reply) => reply,
+                Err(why) => panic!("{why}"),
+            },
+        }
+    }
+
+    /// The reply when it may be spoken; until then this blocks its thread. Not for tasks: the reply may come from the very thread that is
+    /// blocked.
+    pub fn wait<S: Store + ?Sized>(self, store: &S) -> Result<T, Unavailable> {
+        match self {
+            Spoken::Now(reply) => Ok(reply),
+            Spoken::Durable(reply, lsn) => wait_durable(store, lsn).map(|()| reply),
+            Spoken::Later(later) => block_on(later),
+        }
+    }
+
+    /// The same, blocking nobody.
+    pub async fn told<S: Store + ?Sized>(self, store: &S) -> Result<T, Unavailable> {
+        match self {
+            Spoken::Now(reply) => Ok(reply),
+            Spoken::Durable(reply, lsn) => durable(store, lsn).await.map(|()| reply),
+            Spoken::Later(later) => later.await,
         }
     }
 
@@ -162,6 +186,13 @@ pub trait Store: Send + Sync {
 
     /// What is counted for the limit as a whole, or for one key.
     fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>>;
+
+    /// Who holds something of the limit as a whole, or of one key's row: leases that have not lapsed, first to lapse first. Only `concurrency`
+    /// items know.
+    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Vec<Tenure>, Rejection>>;
+
+    /// Until when each of these leases is held, in their order; `None` for those that are gone.
+    fn held_until(&self, leases: &[LeaseId]) -> Spoken<Vec<Option<Timestamp>>>;
 
     /// Whether everything up to this place in the log is durable, so that replies that wait for it may be spoken; if not yet, the task is
     /// woken when it is. An error means that it never will be. Stores without a log have nothing to wait for.

@@ -8,7 +8,7 @@ use tidegate::catalog::{ApplyError, Change, PutError, Watcher};
 use tidegate::store::{Actual, Capabilities, Settlement, Usage};
 use tidegate::{
     Answers, Catalog, Edit, Edited, Expect, LeaseId, Limit, LimitSpec, ManualClock, Order, Parting,
-    Rejection, Spoken, Store, Timestamp,
+    Rejection, Spoken, Store, Tenure, Timestamp,
 };
 use tidegate_disk::DiskStore;
 use tidegate_disk::files::Simulated;
@@ -86,6 +86,14 @@ impl Store for Reopening {
 
     fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>> {
         self.ask(|store| store.usage(limit_id, key))
+    }
+
+    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Vec<Tenure>, Rejection>> {
+        self.ask(|store| store.holders(limit_id, key))
+    }
+
+    fn held_until(&self, leases: &[LeaseId]) -> Spoken<Vec<Option<Timestamp>>> {
+        self.ask(|store| store.held_until(leases))
     }
 }
 

@@ -7,7 +7,7 @@ use tidegate::catalog::{ApplyError, Edit, Edited, PutError, Watcher};
 use tidegate::store::{Capabilities, Usage};
 use tidegate::{
     Actual, Answers, Ask, Capacity, Catalog, Detail, Hold, Intent, ItemSpec, LeaseId, Limit, MapStore, Order,
-    Outcome, Parting, Policy, Rejection, Settlement, Spoken, Store,
+    Outcome, Parting, Policy, Rejection, Settlement, Spoken, Store, Tenure,
 };
 
 use super::*;
@@ -125,6 +125,14 @@ impl Store for Flawed {
 
     fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>> {
         self.inner.usage(limit_id, key)
+    }
+
+    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Vec<Tenure>, Rejection>> {
+        self.inner.holders(limit_id, key)
+    }
+
+    fn held_until(&self, leases: &[LeaseId]) -> Spoken<Vec<Option<Timestamp>>> {
+        self.inner.held_until(leases)
     }
 }
 

@@ -28,6 +28,8 @@ pub(super) const ALL: &[Behaviour] = &[
     ("ttl_has_bounds", ttl_has_bounds),
     ("deleted_limits_take_their_leases_along", deleted_limits_take_their_leases_along),
     ("an_ended_limit_gives_nothing_back", an_ended_limit_gives_nothing_back),
+    ("holders_are_known", holders_are_known),
+    ("leases_know_how_long_they_are_held", leases_know_how_long_they_are_held),
 ];
 
 fn concurrency(limit: u64, ttl_seconds: u64) -> ItemSpec {
@@ -45,6 +47,42 @@ fn release(bench: &Bench, answer: &Answer) -> bool {
 
 fn settle(bench: &Bench, answer: &Answer, actual: u64) -> Settlement {
     bench.store.settle(lease(answer).lease, Actual::Every(actual)).decided().expect("one cost for all")
+}
+
+fn holders_are_known(bench: &Bench) {
+    bench.add(LimitSpec::named("l").with(concurrency(9, 60)).with(concurrency(9, 60).per_key()));
+    bench.add(LimitSpec::named("other").with(sliding(5, 60)));
+    let a = bench.take("l", "u", 1);
+    bench.pass_seconds(10);
+    let (b, _c) = (bench.take("l", "u", 2), bench.take("l", "v", 1));
+    let holders = |key: Option<&[u8]>| bench.store.holders("l", key).decided().expect("a known limit");
+    let ids = |key| holders(key).iter().map(|tenure| tenure.lease).collect::<Vec<_>>();
+    assert_eq!(ids(Some(b"u")), [lease(&a).lease, lease(&b).lease], "first to lapse first");
+    assert_eq!(holders(Some(b"u"))[0].expires_at, lease(&a).expires_at);
+    assert_eq!(ids(None).len(), 3);
+    assert!(ids(Some(b"nobody")).is_empty());
+    assert!(release(bench, &b));
+    bench.pass_seconds(49);
+    assert_eq!(ids(Some(b"u")), [lease(&a).lease]);
+    bench.pass_seconds(1);
+    assert!(ids(Some(b"u")).is_empty(), "what has lapsed is held by nobody");
+    assert_eq!(ids(None).len(), 1);
+    assert_eq!(bench.store.holders("other", None).decided(), Ok(Vec::new()), "it holds nothing");
+    assert!(matches!(bench.store.holders("x", None).decided(), Err(Rejection::UnknownLimit { .. })));
+}
+
+fn leases_know_how_long_they_are_held(bench: &Bench) {
+    bench.add(LimitSpec::named("l").with(concurrency(9, 60)));
+    let (a, b) = (lease(&bench.take("l", "u", 1)).clone(), lease(&bench.take("l", "v", 1)).clone());
+    let asked = [b.lease, LeaseId(7), a.lease];
+    let held = || bench.store.held_until(&asked).decided();
+    assert_eq!(held(), [Some(b.expires_at), None, Some(a.expires_at)]);
+    bench.pass_seconds(30);
+    let renewed = bench.store.renew(b.lease, None).decided().unwrap();
+    assert!(bench.store.release(a.lease).decided());
+    assert_eq!(held(), [renewed, None, None]);
+    bench.pass_seconds(60);
+    assert_eq!(held(), [None, None, None]);
 }
 
 fn leases_are_released_once(bench: &Bench) {

@@ -3,6 +3,8 @@
 //! A store says at once what it decided, and when that may be told. Doors and other tasks wait with [`durable`], which never blocks a
 //! thread; programs without a runtime, and threads that have nothing else to do, with [`wait_durable`].
 
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
@@ -17,11 +19,17 @@ pub async fn durable<S: Store + ?Sized>(store: &S, lsn: Lsn) -> Result<(), Unava
 
 /// The same, blocking this thread. Not for tasks: the log may be written by the very thread that is blocked.
 pub fn wait_durable<S: Store + ?Sized>(store: &S, lsn: Lsn) -> Result<(), Unavailable> {
+    block_on(durable(store, lsn))
+}
+
+/// What this future comes to; until then this thread is blocked.
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Parked(std::thread::current())));
     let mut context = Context::from_waker(&waker);
     loop {
-        match store.poll_durable(lsn, &mut context) {
-            Poll::Ready(durable) => return durable,
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(done) => return done,
             Poll::Pending => std::thread::park(),
         }
     }

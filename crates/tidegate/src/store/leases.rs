@@ -121,6 +121,11 @@ impl Leases {
         self.remove(id).map(|lease| (id, lease))
     }
 
+    /// Until when each of these is held.
+    pub(in crate::store) fn held_until(&self, ids: &[LeaseId]) -> Vec<Option<Timestamp>> {
+        ids.iter().map(|id| self.get(*id).map(|lease| lease.expires_at)).collect()
+    }
+
     /// When the first of them lapses.
     pub(in crate::store) fn next_lapse(&self) -> Option<Timestamp> {
         self.by_end.first().map(|(ends, _)| *ends)

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use hashbrown::HashMap;
-use tidegate_core::{Ask, LeaseId, Limit, LimitSpec, Order, Row, Tick, Timestamp};
+use tidegate_core::{Ask, LeaseId, Limit, LimitSpec, Order, Row, Tenure, Tick, Timestamp};
 
 use crate::answer::{Answers, Rejection};
 use crate::catalog::{ApplyError, Catalog, Change, Edit, Edited, Expect, Parting, PutError, Watcher};
@@ -136,6 +136,14 @@ impl Store for MapStore {
 
     fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>> {
         Spoken::Now(check_key(key).and_then(|()| self.advance().usage(limit_id, key)))
+    }
+
+    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Vec<Tenure>, Rejection>> {
+        Spoken::Now(check_key(key).and_then(|()| self.advance().holders(limit_id, key)))
+    }
+
+    fn held_until(&self, leases: &[LeaseId]) -> Spoken<Vec<Option<Timestamp>>> {
+        Spoken::Now(self.advance().leases.held_until(leases))
     }
 }
 

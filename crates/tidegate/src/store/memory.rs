@@ -45,7 +45,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use hashbrown::HashMap;
-use tidegate_core::{LeaseId, Limit, LimitSpec, Order, Tick, Timestamp};
+use tidegate_core::{LeaseId, Limit, LimitSpec, Order, Tenure, Tick, Timestamp};
 
 use crate::answer::{Answers, Rejection};
 use crate::catalog::{ApplyError, Catalog, Change, Edit, Edited, Expect, Parting, PutError, Watcher};
@@ -198,6 +198,14 @@ impl Store for MemoryStore {
 
     fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>> {
         Spoken::Now(check_key(key).and_then(|()| self.shared.usage(limit_id, key)))
+    }
+
+    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Vec<Tenure>, Rejection>> {
+        Spoken::Now(check_key(key).and_then(|()| self.shared.holders(limit_id, key)))
+    }
+
+    fn held_until(&self, leases: &[LeaseId]) -> Spoken<Vec<Option<Timestamp>>> {
+        Spoken::Now(self.shared.held_until(leases))
     }
 
     /// Nobody waits for whoever asks this.

@@ -14,7 +14,7 @@ use tidegate::layer::{Asking, Failure, Limit, LimitLayer};
 use tidegate::store::{Capabilities, Unavailable, Usage};
 use tidegate::{
     Actual, Answers, Catalog, Expect, ItemSpec, LeaseId, Limit as LimitVersion, LimitSpec, Limiter,
-    ManualClock, MapStore, Order, Parting, Policy, Rejection, Settlement, Spoken, Store, Timestamp,
+    ManualClock, MapStore, Order, Parting, Policy, Rejection, Settlement, Spoken, Store, Tenure, Timestamp,
 };
 use tower::{Layer, Service, ServiceExt};
 
@@ -208,6 +208,14 @@ impl Store for Silent {
     }
 
     fn usage(&self, _: &str, _: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>> {
+        never()
+    }
+
+    fn holders(&self, _: &str, _: Option<&[u8]>) -> Spoken<Result<Vec<Tenure>, Rejection>> {
+        never()
+    }
+
+    fn held_until(&self, _: &[LeaseId]) -> Spoken<Vec<Option<Timestamp>>> {
         never()
     }
 }

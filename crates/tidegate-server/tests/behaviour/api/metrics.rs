@@ -286,6 +286,18 @@ impl Store for Crowd {
         Spoken::Now(Ok(tidegate::store::Usage { count: None, items: Vec::new() }))
     }
 
+    fn holders(
+        &self,
+        _: &str,
+        _: Option<&[u8]>,
+    ) -> Spoken<Result<Vec<tidegate::Tenure>, tidegate::Rejection>> {
+        Spoken::Now(Ok(Vec::new()))
+    }
+
+    fn held_until(&self, _: &[LeaseId]) -> Spoken<Vec<Option<Timestamp>>> {
+        Spoken::Now(Vec::new())
+    }
+
     fn observe(&self, _: &str) -> Option<Observation> {
         let items = vec![ItemCount { item: ODD.to_owned(), refused: 2 }];
         Some(Observation { granted: 1, refused: 2, shadowed: 0, items, rows: 0, bytes: 0 })

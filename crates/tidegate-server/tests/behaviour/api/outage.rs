@@ -8,7 +8,7 @@ use tidegate::catalog::{ApplyError, Edit, Edited, PutError, Watcher};
 use tidegate::store::{Capabilities, Settlement, Unavailable, Usage};
 use tidegate::{
     Actual, Answers, Catalog, Expect, LeaseId, Limit, LimitSpec, MapStore, Order, Parting, Rejection, Spoken,
-    Store, Timestamp,
+    Store, Tenure, Timestamp,
 };
 
 use crate::api::stage::Stage;
@@ -46,6 +46,14 @@ impl Store for Silent {
     }
 
     fn usage(&self, _: &str, _: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>> {
+        silence()
+    }
+
+    fn holders(&self, _: &str, _: Option<&[u8]>) -> Spoken<Result<Vec<Tenure>, Rejection>> {
+        silence()
+    }
+
+    fn held_until(&self, _: &[LeaseId]) -> Spoken<Vec<Option<Timestamp>>> {
         silence()
     }
 }

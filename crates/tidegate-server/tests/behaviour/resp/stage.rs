@@ -15,7 +15,7 @@ use tidegate::catalog::{ApplyError, Edit, Edited, PutError, Watcher};
 use tidegate::store::{Capabilities, Later, Lsn, Unavailable, Usage};
 use tidegate::{
     Actual, Answers, Catalog, Expect, FullStore, LeaseId, Limit, LimitSpec, ManualClock, MapStore, Memory,
-    MemoryStore, Order, Parting, Rejection, Settlement, Spoken, Store, Tick, Timestamp, file,
+    MemoryStore, Order, Parting, Rejection, Settlement, Spoken, Store, Tenure, Tick, Timestamp, file,
 };
 use tidegate_server::resp::{Door, Doorman, Fed, Session, Then};
 use tidegate_server::tokens::{Pass, Role};
@@ -142,6 +142,14 @@ impl Store for Recording {
     }
     fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>> {
         self.spoken(self.inner.usage(limit_id, key))
+    }
+
+    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Vec<Tenure>, Rejection>> {
+        self.spoken(self.inner.holders(limit_id, key))
+    }
+
+    fn held_until(&self, leases: &[LeaseId]) -> Spoken<Vec<Option<Timestamp>>> {
+        self.spoken(self.inner.held_until(leases))
     }
 }
 

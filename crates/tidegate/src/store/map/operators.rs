@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hashbrown::HashSet;
-use tidegate_core::{Limit, LimitSpec, Line, Load, Per, Row, Season, Seat};
+use tidegate_core::{Limit, LimitSpec, Line, Load, Per, Row, Season, Seat, Tenure};
 
 use super::Inner;
 use super::tenant::Tenant;
@@ -46,6 +46,14 @@ impl Inner {
         let row = tenant.row(key).unwrap_or(&mut blank);
         let seat = key.map_or(Seat::All, |key| Seat::from(limit.overrides(key)));
         Ok(usage(&Line { limit: &limit, seat, row, load: Load::default() }, now))
+    }
+
+    pub(super) fn holders(&mut self, limit_id: &str, key: Option<&[u8]>) -> Result<Vec<Tenure>, Rejection> {
+        let now = self.latest;
+        let tenant = self.limits.get_mut(limit_id);
+        let tenant = tenant.ok_or_else(|| Rejection::UnknownLimit { limit_id: limit_id.to_owned() })?;
+        tenant.drop_if_ended(now);
+        Ok(tenant.row(key).map(|row| row.holders(now)).unwrap_or_default())
     }
 
     pub(super) fn put(&mut self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {

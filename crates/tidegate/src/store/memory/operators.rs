@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use tidegate_core::{Line, Load, Per};
+use tidegate_core::{LeaseId, Line, Load, Per, Tenure, Timestamp};
 
 use super::Shared;
 use super::edition::Because;
@@ -61,5 +61,20 @@ impl Shared {
             usage(&Line { limit: &edition.limit, seat, row, load: Load::default() }, now)
         });
         Ok(looked.unwrap_or(Usage { count: None, items: Vec::new() }))
+    }
+
+    pub(super) fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> Result<Vec<Tenure>, Rejection> {
+        let now = self.now();
+        let tenant = self.known(limit_id)?;
+        let looked = with_row(&tenant, key, now, Missing::Ignored, |_, _, row, now| row.holders(now));
+        Ok(looked.unwrap_or_default())
+    }
+
+    pub(super) fn held_until(&self, leases: &[LeaseId]) -> Vec<Option<Timestamp>> {
+        let desk = self.desk();
+        // Not before: who had the desk while we waited for it may have found a lease lapsed.
+        let now = self.latest(self.clock.now());
+        let held = desk.leases.held_until(leases);
+        held.into_iter().map(|until| until.filter(|until| now < *until)).collect()
     }
 }
