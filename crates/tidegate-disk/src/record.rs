@@ -7,16 +7,16 @@
 //!   └──────┴─────────┴──────────────────────────┘
 //!
 //!   1 counters     generations  highest-fence  leases  deeds
-//!   2 put          generation  version  at:8  fence  origin  items ( reshaped  step+1  unwritten )…  limit (see `record/spec.rs`)
+//!   2 put          generation  version  at:8  fence  origin  items ( reshaped  step+1  unwritten )…  limit (see `tidegate::store::written::limit`)
 //!   3 remove       generation  parting  until:8
 //!   4 reset        generation  at:8  of-key  ( key  tag:12 )
 //!   5 row          generation  version  whose ( tag:12 )  traces ( item  trace )…
 //!   6 ghost        generation  version  traces ( item  trace )…
-//!   7 granted      serial  id:16  lease (see `record/held.rs`)  fences ( generation  fence )…
+//!   7 granted      serial  id:16  lease (see `tidegate::store::written::held`)  fences ( generation  fence )…
 //!   8 renewed      serial  id:16  expires:8
 //!   9 released     serial  id:16
 //!  10 settled      serial  id:16  until:8
-//!  11 remembered   serial  request-id  grant (see `record/held.rs`)
+//!  11 remembered   serial  request-id  grant (see `tidegate::store::written::held`)
 //!  12 leaf         generation  low:8  bits  pages
 //!
 //!   trace    0 count      count  last-time:8
@@ -32,37 +32,15 @@
 //! Decided: every record says its length, so that one that is not understood can be shown and refused by name. Nothing is skipped: a
 //! store that does not understand a record does not know how much was sold.
 
-mod bytes;
-mod held;
-mod spec;
-
-use std::fmt;
-use std::sync::Arc;
-
 use tidegate::catalog::Parting;
 use tidegate::store::memory::journal::{Deed, Origin, Tag, Text, What};
 use tidegate::store::memory::restoring::{Counters, Restoring, Spread, Unrestorable, WrittenText};
 use tidegate_core::trace::NO_END;
-use tidegate_core::{Amount, Descent, LeaseId, Limit, Span, Timestamp, Trace};
+use tidegate_core::{Amount, Descent, LeaseId, Span, Timestamp, Trace};
 
-use bytes::{Reader, Writer};
-
-/// Why bytes are not records.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Illegible {
-    /// Where, in bytes from the start.
-    pub at: usize,
-    /// What was found there.
-    pub what: &'static str,
-}
-
-impl fmt::Display for Illegible {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at byte {}", self.what, self.at)
-    }
-}
-
-impl std::error::Error for Illegible {}
+use tidegate::store::written::bytes::{Reader, Writer};
+pub use tidegate::store::written::{Illegible, LimitOf};
+use tidegate::store::written::{held, limit as spec};
 
 /// What was written down.
 #[derive(Debug)]
@@ -397,9 +375,6 @@ fn read_traces<'a>(reader: &mut Reader<'a>) -> Result<Traces<'a>, Illegible> {
 pub struct Records<'a> {
     reader: Reader<'a>,
 }
-
-/// Says which limit has an id, for grants that name one.
-pub type LimitOf<'l> = &'l dyn Fn(&str) -> Option<Arc<Limit>>;
 
 impl<'a> Records<'a> {
     /// All records of these bytes.

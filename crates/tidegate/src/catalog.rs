@@ -30,7 +30,7 @@ pub enum Expect {
 
 impl Expect {
     /// Whether this is what is there: a version, or nothing.
-    pub(crate) fn meets(self, current: Option<u32>) -> Result<(), PutError> {
+    pub fn meets(self, current: Option<u32>) -> Result<(), PutError> {
         match (self, current) {
             (Expect::Absent, Some(_)) => Err(PutError::Exists),
             (Expect::Version(_) | Expect::Present, None) => Err(PutError::Unknown),
@@ -111,7 +111,7 @@ impl fmt::Display for ApplyError {
 impl std::error::Error for ApplyError {}
 
 /// Checks every edit, and says all that is wrong with any of them; each limit may be edited once.
-pub(crate) fn check_each<T>(
+pub fn check_each<T>(
     edits: Vec<Edit>,
     mut check: impl FnMut(Edit) -> Result<T, PutError>,
 ) -> Result<Vec<T>, ApplyError> {

@@ -15,6 +15,7 @@ mod looking;
 pub mod map;
 pub mod memory;
 mod requests;
+pub mod written;
 
 use std::fmt;
 use std::future::Future;

@@ -4,6 +4,7 @@
 //! compared with. One order at a time, so that nothing has to be argued about concurrency.
 
 mod deciding;
+pub mod excerpt;
 mod holding;
 mod operators;
 mod table;

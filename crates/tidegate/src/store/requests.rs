@@ -81,6 +81,11 @@ impl Requests {
         self.by_id.insert(id.into(), grant);
     }
 
+    /// All that are remembered.
+    pub(in crate::store) fn iter(&self) -> impl Iterator<Item = (&[u8], &Remembered)> {
+        self.by_id.iter().map(|(id, grant)| (&**id, grant))
+    }
+
     /// The ids that are remembered, oldest first.
     pub(in crate::store) fn ids(&self) -> impl Iterator<Item = &[u8]> {
         self.oldest_first.iter().map(|(_, id)| &**id)

@@ -32,12 +32,39 @@ pub(super) struct Table {
     hand: usize,
     /// No row can have become fresh before this instant, as far as was known when a full table was last searched.
     full_until: Timestamp,
+    elsewhere: Elsewhere,
+}
+
+/// The rows of a bounded limit that are not in its table, because it is an excerpt: those that are not fresh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Elsewhere {
+    /// How many.
+    pub rows: u64,
+    /// When the first of them becomes fresh by time alone.
+    pub freshens: Option<Timestamp>,
+    /// Whether somebody holds something of one.
+    pub is_held: bool,
 }
 
 impl Table {
     /// How many rows there are, fresh ones that were not noticed included.
     pub(super) fn len(&self) -> usize {
         self.rows.len()
+    }
+
+    /// There are these rows too.
+    pub(super) fn beside(&mut self, elsewhere: Elsewhere) {
+        self.elsewhere = elsewhere;
+    }
+
+    /// Adds a row for a key that has none, and looks at no other.
+    pub(super) fn bring(&mut self, limit: &Limit, key: &[u8], row: Row, now: Timestamp) {
+        if let Some(freshens) = row.freshens(limit, Seat::from(limit.overrides(key)), now) {
+            self.full_until = self.full_until.min(freshens);
+        }
+        let Table { hasher, rows, .. } = self;
+        let keyed = Keyed { key: Key::new(key), row };
+        rows.insert_unique(hasher.hash_one(key), keyed, |keyed| hasher.hash_one(keyed.key.bytes()));
     }
 
     /// The slot of a key.
@@ -71,12 +98,7 @@ impl Table {
             self.hand = if self.hand + 1 < self.rows.num_buckets() { self.hand + 1 } else { 0 };
             self.drop_if_fresh(self.hand, limit, now);
         }
-        if let Some(freshens) = row.freshens(limit, Seat::from(limit.overrides(key)), now) {
-            self.full_until = self.full_until.min(freshens);
-        }
-        let Table { hasher, rows, .. } = self;
-        let keyed = Keyed { key: Key::new(key), row };
-        rows.insert_unique(hasher.hash_one(key), keyed, |keyed| hasher.hash_one(keyed.key.bytes()));
+        self.bring(limit, key, row, now);
     }
 
     /// Zeroes every row, and keeps only those that still hold something.
@@ -100,25 +122,31 @@ impl Table {
 
     /// Drops the fresh rows if this many more would be above `most`. Slots found before are no longer good.
     pub(super) fn make_room(&mut self, most: u64, more: u64, limit: &Limit, now: Timestamp) {
-        if self.len() as u64 + more > most && self.full_until <= now {
+        if self.occupied() + more > most && self.full_until <= now {
             for slot in 0..self.rows.num_buckets() {
                 self.drop_if_fresh(slot, limit, now);
             }
             let frees = self
                 .iter()
                 .filter_map(|(key, row)| row.freshens(limit, Seat::from(limit.overrides(key)), now));
-            self.full_until = frees.min().unwrap_or(NEVER);
+            self.full_until = frees.chain(self.elsewhere.freshens).min().unwrap_or(NEVER);
         }
     }
 
     /// Whether there is room for this many more rows, after [`Table::make_room`].
     pub(super) fn room(&self, most: u64, more: u64, now: Timestamp) -> Room {
         match self.full_until {
-            _ if self.len() as u64 + more <= most => Room::Enough,
+            _ if self.occupied() + more <= most => Room::Enough,
+            NEVER if self.elsewhere.is_held => Room::NoneTillRelease,
             NEVER if self.iter().any(|(_, row)| row.is_held(now)) => Room::NoneTillRelease,
             NEVER => Room::None,
             until => Room::NoneUntil(until),
         }
+    }
+
+    /// How many rows there are, here and elsewhere.
+    pub(super) fn occupied(&self) -> u64 {
+        self.len() as u64 + self.elsewhere.rows
     }
 
     /// Something was given back, so that a row may be fresh sooner than was known.

@@ -102,7 +102,7 @@ impl Tenant {
         let decision = if let Some(key) = ask.key.filter(|_| limit.needs_key()) {
             let slot = table.find(key);
             // A row that became fresh is a row too many where the bound was lowered.
-            let bounds = |most: u64| slot.is_none() || table.len() as u64 > most;
+            let bounds = |most: u64| slot.is_none() || table.occupied() > most;
             if limit.spec().max_keys.is_some_and(bounds) {
                 return None;
             }

@@ -14,15 +14,17 @@
 
 use std::sync::Arc;
 
-use tidegate::answer::{Answer, Grant, ItemReading, Outcome};
-use tidegate::store::memory::journal::{HeldAsk, Holding, Lease, Remembered};
+use crate::answer::{Answer, Grant, ItemReading, Outcome};
+use crate::store::leases::{HeldAsk, Holding, Lease};
+use crate::store::requests::Remembered;
 use tidegate_core::law::continuous::Ticket;
 use tidegate_core::{Capacity, Charged, Limit, Place, Reading, Receipt, Span};
 
 use super::bytes::{Reader, Writer};
 use super::{Illegible, LimitOf};
 
-pub(super) fn write_lease(out: &mut Writer<'_>, lease: &Lease) {
+/// Writes a lease.
+pub fn write_lease(out: &mut Writer<'_>, lease: &Lease) {
     out.time(lease.expires_at);
     out.number(lease.ttl.ticks());
     out.number(lease.holdings.len() as u64);
@@ -64,7 +66,8 @@ fn write_receipt(out: &mut Writer<'_>, receipt: Receipt) {
     }
 }
 
-pub(super) fn read_lease(body: &mut Reader<'_>) -> Result<Lease, Illegible> {
+/// Reads a lease.
+pub fn read_lease(body: &mut Reader<'_>) -> Result<Lease, Illegible> {
     Ok(Lease {
         expires_at: body.time()?,
         ttl: Span::from_ticks(body.number()?),
@@ -101,7 +104,8 @@ fn read_receipt(body: &mut Reader<'_>) -> Result<Receipt, Illegible> {
     })
 }
 
-pub(super) fn write_grant(out: &mut Writer<'_>, grant: &Remembered) {
+/// Writes a grant that is remembered.
+pub fn write_grant(out: &mut Writer<'_>, grant: &Remembered) {
     out.time(grant.until);
     out.number(grant.asks.len() as u64);
     for (limit_id, key, count) in &grant.asks {
@@ -143,7 +147,8 @@ fn write_reading(out: &mut Writer<'_>, reading: &Reading) {
     out.maybe(reading.resets_at, Writer::time);
 }
 
-pub(super) fn read_grant(body: &mut Reader<'_>, limit_of: LimitOf<'_>) -> Result<Remembered, Illegible> {
+/// Reads a grant that is remembered.
+pub fn read_grant(body: &mut Reader<'_>, limit_of: LimitOf<'_>) -> Result<Remembered, Illegible> {
     let until = body.time()?;
     let asks = body.many(3, |body| {
         let limit_id = body.string()?.into();

@@ -20,7 +20,8 @@ use tidegate_core::{
 use super::Illegible;
 use super::bytes::{Reader, Writer};
 
-pub(super) fn write(out: &mut Writer<'_>, spec: &LimitSpec) {
+/// Writes a limit as it was written.
+pub fn write(out: &mut Writer<'_>, spec: &LimitSpec) {
     out.text(spec.id.as_bytes());
     out.maybe(spec.description.as_deref(), |out, text| out.text(text.as_bytes()));
     out.text(spec.time_zone.name().as_bytes());
@@ -83,7 +84,8 @@ fn capacity(out: &mut Writer<'_>, capacity: Capacity) {
     }
 }
 
-pub(super) fn read(body: &mut Reader<'_>) -> Result<LimitSpec, Illegible> {
+/// Reads a limit.
+pub fn read(body: &mut Reader<'_>) -> Result<LimitSpec, Illegible> {
     Ok(LimitSpec {
         id: body.string()?.to_owned(),
         description: body.maybe(|body| Ok(body.string()?.to_owned()))?,

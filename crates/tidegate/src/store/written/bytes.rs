@@ -1,42 +1,49 @@
 //! Numbers, times and texts in bytes, written and read.
 
-use tidegate::store::memory::journal::Tag;
+use crate::store::memory::journal::Tag;
 use tidegate_core::{LeaseId, Timestamp, encoding};
 
 use super::Illegible;
 
 /// Appends to a buffer.
-pub(super) struct Writer<'a>(pub(super) &'a mut Vec<u8>);
+#[derive(Debug)]
+pub struct Writer<'a>(pub &'a mut Vec<u8>);
 
 impl Writer<'_> {
-    pub(super) fn byte(&mut self, byte: u8) {
+    /// One byte.
+    pub fn byte(&mut self, byte: u8) {
         self.0.push(byte);
     }
 
-    pub(super) fn number(&mut self, number: u64) {
+    /// A number.
+    pub fn number(&mut self, number: u64) {
         encoding::put(self.0, number);
     }
 
-    pub(super) fn time(&mut self, time: Timestamp) {
+    /// An instant.
+    pub fn time(&mut self, time: Timestamp) {
         self.0.extend_from_slice(&time.ticks().to_le_bytes());
     }
 
-    pub(super) fn tag(&mut self, tag: Tag) {
+    /// What stands for a key.
+    pub fn tag(&mut self, tag: Tag) {
         self.0.extend_from_slice(&tag.low.to_le_bytes());
         self.0.extend_from_slice(&tag.high.to_le_bytes());
     }
 
-    pub(super) fn lease_id(&mut self, id: LeaseId) {
+    /// A lease's identity.
+    pub fn lease_id(&mut self, id: LeaseId) {
         self.0.extend_from_slice(&id.0.to_le_bytes());
     }
 
-    pub(super) fn text(&mut self, text: &[u8]) {
+    /// Bytes, behind their length.
+    pub fn text(&mut self, text: &[u8]) {
         self.number(text.len() as u64);
         self.0.extend_from_slice(text);
     }
 
     /// Whether there is something, and it.
-    pub(super) fn maybe<T>(&mut self, something: Option<T>, write: impl FnOnce(&mut Self, T)) {
+    pub fn maybe<T>(&mut self, something: Option<T>, write: impl FnOnce(&mut Self, T)) {
         self.byte(u8::from(something.is_some()));
         if let Some(something) = something {
             write(self, something);
@@ -46,7 +53,7 @@ impl Writer<'_> {
 
 /// Reads what was written.
 #[derive(Debug, Clone)]
-pub(super) struct Reader<'a> {
+pub struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
     /// Where the bytes begin in what is read.
@@ -54,15 +61,18 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Reader<'a> {
+    /// Reads these bytes from their start.
+    pub fn new(bytes: &'a [u8]) -> Reader<'a> {
         Reader { bytes, at: 0, offset: 0 }
     }
 
-    pub(super) fn is_at_end(&self) -> bool {
+    /// Whether everything is read.
+    pub fn is_at_end(&self) -> bool {
         self.at == self.bytes.len()
     }
 
-    pub(super) fn illegible(&self, what: &'static str) -> Illegible {
+    /// What is wrong here.
+    pub fn illegible(&self, what: &'static str) -> Illegible {
         Illegible { at: self.offset + self.at, what }
     }
 
@@ -78,11 +88,13 @@ impl<'a> Reader<'a> {
         Ok(self.take(N)?.try_into().expect("as long as it was asked to be"))
     }
 
-    pub(super) fn byte(&mut self) -> Result<u8, Illegible> {
+    /// One byte.
+    pub fn byte(&mut self) -> Result<u8, Illegible> {
         Ok(self.array::<1>()?[0])
     }
 
-    pub(super) fn flag(&mut self) -> Result<bool, Illegible> {
+    /// Yes or no.
+    pub fn flag(&mut self) -> Result<bool, Illegible> {
         match self.byte()? {
             0 => Ok(false),
             1 => Ok(true),
@@ -90,65 +102,75 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn number(&mut self) -> Result<u64, Illegible> {
+    /// A number.
+    pub fn number(&mut self) -> Result<u64, Illegible> {
         let number = encoding::take(|| self.byte())?;
         number.ok_or(self.illegible("a number above 64 bits"))
     }
 
-    pub(super) fn number32(&mut self) -> Result<u32, Illegible> {
+    /// A number of 32 bits.
+    pub fn number32(&mut self) -> Result<u32, Illegible> {
         let number = self.number()?;
         u32::try_from(number).map_err(|_| self.illegible("a number above 32 bits"))
     }
 
-    pub(super) fn size(&mut self) -> Result<usize, Illegible> {
+    /// A number of bytes or entries.
+    pub fn size(&mut self) -> Result<usize, Illegible> {
         let number = self.number()?;
         usize::try_from(number).map_err(|_| self.illegible("a number above 64 bits"))
     }
 
     /// How many entries follow; each takes at least `bytes_each`, so a lie about it cannot make us allocate.
-    pub(super) fn length(&mut self, bytes_each: usize) -> Result<usize, Illegible> {
+    pub fn length(&mut self, bytes_each: usize) -> Result<usize, Illegible> {
         let claimed = self.size()?;
         let possible = (self.bytes.len() - self.at) / bytes_each;
         if claimed <= possible { Ok(claimed) } else { Err(self.illegible("more entries than bytes")) }
     }
 
-    pub(super) fn time(&mut self) -> Result<Timestamp, Illegible> {
+    /// An instant.
+    pub fn time(&mut self) -> Result<Timestamp, Illegible> {
         Ok(Timestamp::from_ticks(u64::from_le_bytes(self.array()?)))
     }
 
-    pub(super) fn tag(&mut self) -> Result<Tag, Illegible> {
+    /// What stands for a key.
+    pub fn tag(&mut self) -> Result<Tag, Illegible> {
         Ok(Tag { low: u64::from_le_bytes(self.array()?), high: u32::from_le_bytes(self.array()?) })
     }
 
-    pub(super) fn lease_id(&mut self) -> Result<LeaseId, Illegible> {
+    /// A lease's identity.
+    pub fn lease_id(&mut self) -> Result<LeaseId, Illegible> {
         Ok(LeaseId(u128::from_le_bytes(self.array()?)))
     }
 
-    pub(super) fn text(&mut self) -> Result<&'a [u8], Illegible> {
+    /// Bytes, behind their length.
+    pub fn text(&mut self) -> Result<&'a [u8], Illegible> {
         let length = self.size()?;
         self.take(length)
     }
 
-    pub(super) fn string(&mut self) -> Result<&'a str, Illegible> {
+    /// Text, behind its length.
+    pub fn string(&mut self) -> Result<&'a str, Illegible> {
         let text = self.text()?;
         std::str::from_utf8(text).map_err(|_| self.illegible("text that is not UTF-8"))
     }
 
     /// A part that says its length, to be read by itself.
-    pub(super) fn part(&mut self) -> Result<Reader<'a>, Illegible> {
+    pub fn part(&mut self) -> Result<Reader<'a>, Illegible> {
         let length = self.size()?;
         let offset = self.offset + self.at;
         Ok(Reader { bytes: self.take(length)?, at: 0, offset })
     }
 
-    pub(super) fn maybe<T>(
+    /// Something, if there is something.
+    pub fn maybe<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, Illegible>,
     ) -> Result<Option<T>, Illegible> {
         if self.flag()? { read(self).map(Some) } else { Ok(None) }
     }
 
-    pub(super) fn many<T>(
+    /// Entries, behind their number.
+    pub fn many<T>(
         &mut self,
         bytes_each: usize,
         mut read: impl FnMut(&mut Self) -> Result<T, Illegible>,
