@@ -57,11 +57,14 @@ pub fn run(name: &str, bench: impl Fn(Tick) -> Bench) {
 }
 
 /// Makes one test per behaviour and per kind of story. `$bench` is a function that makes a fresh [`Bench`] whose clock has
-/// the tick it is given.
+/// the tick it is given. For a store that takes its time, a number says how many stories of each kind it is told.
 #[macro_export]
 macro_rules! behaviour_suite {
     ($bench:path) => {
-        $crate::behaviour_suite!($bench:
+        $crate::behaviour_suite!($bench, 400);
+    };
+    ($bench:path, $cases:literal) => {
+        $crate::behaviour_suite!($bench, $cases:
             grants_up_to_the_limit refuses_and_charges_nothing counts_all_keys_and_each_key repeated_asks_add_up
             a_set_is_all_or_nothing binding_is_the_longest_wait ties_go_to_the_first_written count_zero_only_looks
             more_than_capacity_is_never unknown_limits_are_errors missing_keys_are_errors keys_have_a_bound
@@ -92,7 +95,7 @@ macro_rules! behaviour_suite {
             a_lease_goes_with_its_limit a_lease_stays_with_what_is_left
         );
     };
-    ($bench:path: $($name:ident)*) => {
+    ($bench:path, $cases:literal: $($name:ident)*) => {
         $(
             #[test]
             fn $name() {
@@ -111,19 +114,19 @@ macro_rules! behaviour_suite {
         /// Any story, edits included, is answered as the reference model answers it.
         #[test]
         fn equivalence() {
-            $crate::suite::equivalence($bench, $crate::history::histories(true));
+            $crate::suite::equivalence($bench, $crate::history::histories(true), $cases);
         }
 
         /// The same for stories of one item, looked at closely.
         #[test]
         fn equivalence_of_one_item() {
-            $crate::suite::equivalence($bench, $crate::history::close_ups());
+            $crate::suite::equivalence($bench, $crate::history::close_ups(), $cases);
         }
 
         /// The same for limits that have no room for all the keys that ask.
         #[test]
         fn equivalence_of_crowded_limits() {
-            $crate::suite::equivalence($bench, $crate::history::crowded_histories());
+            $crate::suite::equivalence($bench, $crate::history::crowded_histories(), $cases);
         }
     };
 }

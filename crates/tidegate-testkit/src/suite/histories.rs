@@ -16,8 +16,8 @@ use crate::model::{OwnedAsk, Reading, Refusal};
 ///
 /// # Panics
 /// If a store answers otherwise, with the shortest story in which it does.
-pub fn equivalence(bench: impl Fn(Tick) -> Bench, stories: impl Strategy<Value = History>) {
-    let told = TestRunner::new(effort::cases(400)).run(&stories, |story| {
+pub fn equivalence(bench: impl Fn(Tick) -> Bench, stories: impl Strategy<Value = History>, cases: u32) {
+    let told = TestRunner::new(effort::cases(cases)).run(&stories, |story| {
         let played = play(&story, &mut Player::new(bench(story.tick)));
         played.map(drop).map_err(TestCaseError::fail)
     });

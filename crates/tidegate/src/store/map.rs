@@ -200,6 +200,8 @@ struct Inner {
     /// How many leases were ever granted.
     granted_leases: u64,
     leases: Leases,
+    /// When the first lease lapses that is not among them, because this is an excerpt.
+    next_lapse: Option<Timestamp>,
     requests: Requests,
 }
 
@@ -215,6 +217,7 @@ impl Default for Inner {
             highest_fence: 0,
             granted_leases: 0,
             leases: Leases::default(),
+            next_lapse: None,
             requests: Requests::default(),
         }
     }

@@ -28,7 +28,7 @@ impl Inner {
         let mut entrants = self.enter(order)?;
         let first = answers.mark();
         let lease = lease_id(self.secret, self.granted_leases + 1);
-        let next_lapse = self.leases.next_lapse();
+        let next_lapse = self.leases.next_lapse().into_iter().chain(self.next_lapse).min();
         let occasion = Occasion { now: self.latest, tick: self.tick, lease, next_lapse };
         let conclusion = conclude(order, &mut entrants, occasion, answers);
         let outcome = match conclusion.decision {

@@ -85,6 +85,11 @@ impl Excerpt {
         self.inner.leases.insert(id, lease);
     }
 
+    /// Of the leases that are not here, the first to lapse does so at this instant.
+    pub fn next_lapse(&mut self, at: Option<Timestamp>) {
+        self.inner.next_lapse = at;
+    }
+
     /// Brings a settlement that is remembered until then.
     pub fn settled(&mut self, id: LeaseId, until: Timestamp) {
         self.inner.leases.remember_settled(id, until);

@@ -1,0 +1,229 @@
+//! Edits: who changes limits is alone.
+//!
+//! A server that decides holds a lock together with all others who decide; who edits takes it alone. So an edit begins when the last charge
+//! under the former text is written down, and its instant is later than any of them.
+
+use std::sync::Arc;
+
+use deadpool_postgres::Object;
+use futures_util::future::try_join_all;
+use tidegate::catalog::{
+    ApplyError, Change, Edit, Edited, Expect, Parting, PutError, RETIREMENT, check_each,
+};
+use tidegate_core::{Limit, LimitSpec, Season, Tick, Timestamp};
+
+use crate::connecting::Fault;
+use crate::limits::{Entry, Limits, Standing, column, descent_of, read_since, text_of};
+
+/// Whose edits they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum By {
+    /// A file's: everything it says, and again when it is read again.
+    File,
+    /// Somebody's.
+    Operator,
+}
+
+/// What was edited, and how the limits are after it.
+pub(crate) struct Done {
+    pub(crate) edited: Result<Vec<Edited>, ApplyError>,
+    pub(crate) limits: Limits,
+}
+
+/// An edit that makes sense.
+enum Checked {
+    Put(Arc<Limit>),
+    Remove(String, Parting),
+}
+
+/// The transaction of one who edits: nobody else decides or edits until it ends.
+pub(crate) struct Editor<'c> {
+    pub(crate) connection: &'c Object,
+    pub(crate) limits: Limits,
+    pub(crate) now: Timestamp,
+    pub(crate) tick: Tick,
+}
+
+impl Editor<'_> {
+    /// Makes the edits, all or none.
+    pub(crate) async fn apply(mut self, edits: Vec<Edit>, by: By) -> Result<Done, Fault> {
+        let checked = check_each(edits, |edit| match edit {
+            Edit::Put(spec, expect) => self.next(spec, expect).map(Checked::Put),
+            Edit::Remove(id, parting) => Ok(Checked::Remove(id, parting)),
+        });
+        let checked = match checked {
+            Ok(checked) => checked,
+            Err(error) => return Ok(Done { edited: Err(error), limits: self.limits }),
+        };
+        let revision = self.limits.revision + 1;
+        // Side by side, so that many limits are not as many round trips.
+        let each = checked.into_iter().map(|each| self.make(each, by, revision));
+        let edited = try_join_all(each).await?;
+        let since = self.limits.revision;
+        let changed = edited.iter().any(|each| !matches!(each, Edited::Absent));
+        if changed {
+            self.connection.execute("UPDATE store SET revision = $1", &[&revision]).await?;
+            let (revision, found) = read_since(self.connection, since, self.tick).await?;
+            self.limits = self.limits.with(revision, found);
+        }
+        Ok(Done { edited: Ok(edited), limits: self.limits })
+    }
+
+    async fn make(&self, each: Checked, by: By, revision: i64) -> Result<Edited, Fault> {
+        match each {
+            Checked::Put(limit) => self.install(&limit, by, revision).await,
+            Checked::Remove(id, parting) => self.remove(&id, parting, revision).await,
+        }
+    }
+
+    /// Zeroes everything that a limit counts.
+    pub(crate) async fn reset(mut self, id: &str) -> Result<(bool, Limits), Fault> {
+        let Some(entry) = self.limits.get(id).map(Arc::clone) else { return Ok((false, self.limits)) };
+        let (since, revision) = (self.limits.revision, self.limits.revision + 1);
+        let edition = entry.edition + 1;
+        self.write_edition(entry.generation, edition, &entry.limit, true).await?;
+        let update = "UPDATE limits SET edition = $2, voided = $2, revision = $3 WHERE generation = $1";
+        self.connection.execute(update, &[&entry.generation, &edition, &revision]).await?;
+        self.connection.execute("UPDATE store SET revision = $1", &[&revision]).await?;
+        let (revision, found) = read_since(self.connection, since, self.tick).await?;
+        self.limits = self.limits.with(revision, found);
+        Ok((true, self.limits))
+    }
+
+    /// The limit of this id that stands: in force, or retired and not forgotten yet.
+    fn standing(&self, id: &str) -> Option<&Arc<Entry>> {
+        let stands = |entry: &&Arc<Entry>| match entry.standing {
+            Standing::InForce => true,
+            Standing::RetiredUntil(until) => self.now < until,
+        };
+        self.limits.standing(id).filter(stands)
+    }
+
+    fn next(&self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
+        expect.meets(self.limits.get(&spec.id).map(|entry| entry.limit.version()))?;
+        let next = match self.standing(&spec.id) {
+            None => Limit::new(spec, self.tick),
+            Some(entry) if *entry.limit.spec() == spec => return Ok(Arc::clone(&entry.limit)),
+            Some(entry) => entry.limit.succeed(spec),
+        };
+        next.map(Arc::new).map_err(PutError::Invalid)
+    }
+
+    async fn install(&self, limit: &Arc<Limit>, by: By, revision: i64) -> Result<Edited, Fault> {
+        let applied = by == By::File;
+        let Some(entry) = self.standing(limit.id()).map(Arc::clone) else {
+            self.add(limit, applied, revision).await?;
+            return Ok(Edited::Added(Arc::clone(limit)));
+        };
+        let was_there = entry.standing == Standing::InForce;
+        let is_new = entry.limit.version() != limit.version();
+        let mut edition = entry.edition;
+        let (mut voided, mut unpinned) = (entry.voided, entry.unpinned);
+        if is_new {
+            edition += 1;
+            if entry.limit.season(self.now) == Season::After {
+                // Its state was dropped; what was charged to it cannot be given back by what begins now.
+                (voided, unpinned) = (edition, edition);
+            }
+            self.write_edition(entry.generation, edition, limit, false).await?;
+            // Whether rows are counted may have changed.
+            let uncounted = "UPDATE states SET keys = NULL WHERE generation = $1 AND key = '\\x00'";
+            self.connection.execute(uncounted, &[&entry.generation]).await?;
+        }
+        let update = "UPDATE limits SET standing = 0, retired_until = NULL, edition = $2, voided = $3, unpinned = $4, \
+                      applied = $5, revision = $6 WHERE generation = $1";
+        let values: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
+            [&entry.generation, &edition, &voided, &unpinned, &applied, &revision];
+        self.connection.execute(update, &values).await?;
+        Ok(match (was_there, is_new) {
+            (false, _) => Edited::Added(Arc::clone(limit)),
+            (true, true) => Edited::Replaced(Arc::clone(limit)),
+            (true, false) => Edited::Unchanged(Arc::clone(limit)),
+        })
+    }
+
+    async fn add(&self, limit: &Arc<Limit>, applied: bool, revision: i64) -> Result<(), Fault> {
+        // One that was retired too long ago to come back makes room for its successor.
+        if let Some(former) = self.limits.standing(limit.id()) {
+            self.forget(former.generation, revision).await?;
+        }
+        let insert = "INSERT INTO limits (generation, id, applied, revision) VALUES (nextval('generations'), $1, $2, $3) \
+                      RETURNING generation";
+        let row = self.connection.query_one(insert, &[&limit.id(), &applied, &revision]).await?;
+        let generation: i64 = row.get(0);
+        self.write_edition(generation, 1, limit, false).await?;
+        // A limit that is deleted and added again goes on with higher fences.
+        let all = "INSERT INTO states (generation, key, edition, fence) \
+                   SELECT $1, '\\x00', 1, greatest((SELECT coalesce(max(fence), 0) FROM states WHERE key = '\\x00'), store.fence) \
+                   FROM store";
+        self.connection.execute(all, &[&generation]).await?;
+        Ok(())
+    }
+
+    async fn write_edition(
+        &self,
+        generation: i64,
+        edition: i32,
+        limit: &Limit,
+        is_reset: bool,
+    ) -> Result<(), Fault> {
+        let insert = "INSERT INTO editions (generation, edition, began, is_reset, version, text, descent) \
+                      VALUES ($1, $2, $3, $4, $5, $6, $7)";
+        let version = i32::try_from(limit.version()).unwrap_or(i32::MAX);
+        let values: [&(dyn tokio_postgres::types::ToSql + Sync); 7] = [
+            &generation,
+            &edition,
+            &column(self.now),
+            &is_reset,
+            &version,
+            &text_of(limit.spec()),
+            &descent_of(limit),
+        ];
+        self.connection.execute(insert, &values).await?;
+        Ok(())
+    }
+
+    async fn remove(&self, id: &str, parting: Parting, revision: i64) -> Result<Edited, Fault> {
+        let Some(entry) = self.limits.get(id) else { return Ok(Edited::Absent) };
+        match parting {
+            Parting::Forget => self.forget(entry.generation, revision).await?,
+            Parting::Retire => {
+                let until = column(self.now.plus(self.tick.span(RETIREMENT)));
+                let update =
+                    "UPDATE limits SET standing = 1, retired_until = $2, revision = $3 WHERE generation = $1";
+                self.connection.execute(update, &[&entry.generation, &until, &revision]).await?;
+            }
+        }
+        Ok(Edited::Removed(Arc::clone(&entry.limit)))
+    }
+
+    /// The rows of a limit that is gone are swept away later; nobody finds them.
+    pub(crate) async fn forget(&self, generation: i64, revision: i64) -> Result<(), Fault> {
+        let floor = "UPDATE store SET fence = greatest(fence, \
+                     (SELECT coalesce(max(fence), 0) FROM states WHERE generation = $1 AND key = '\\x00'))";
+        self.connection.execute(floor, &[&generation]).await?;
+        let update = "UPDATE limits SET standing = 2, revision = $2 WHERE generation = $1";
+        self.connection.execute(update, &[&generation, &revision]).await?;
+        Ok(())
+    }
+}
+
+/// What watchers are told when the limits changed from one revision to another.
+pub(crate) fn changes(before: &Limits, after: &Limits) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for entry in before.all().filter(|entry| entry.standing == Standing::InForce) {
+        if after.get(entry.id()).is_none() {
+            changes.push(Change::Removed(Arc::clone(&entry.limit)));
+        }
+    }
+    for entry in after.all().filter(|entry| entry.standing == Standing::InForce) {
+        let known = before.get(entry.id());
+        let same = known.is_some_and(|known| {
+            known.generation == entry.generation && known.limit.version() == entry.limit.version()
+        });
+        if !same {
+            changes.push(Change::Put(Arc::clone(&entry.limit)));
+        }
+    }
+    changes
+}

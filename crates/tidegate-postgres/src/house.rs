@@ -1,0 +1,172 @@
+//! The house: what all workers of a store share.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use deadpool_postgres::Object;
+use tidegate::answer::{Answers, Outcome};
+use tidegate::catalog::{Change, Watcher};
+use tidegate::store::{ItemCount, Observation};
+use tidegate_core::{Intent, Tick};
+
+use crate::connecting::{Connections, Fault};
+use crate::editing::changes;
+use crate::job::OwnOrder;
+use crate::limits::{Limits, read_since};
+use crate::schema::{Lock, lock_key};
+use crate::time::{Source, Time};
+use crate::url::{BadUrl, Options};
+
+/// How far the numbers of leases of two sittings are apart: more than can be granted in one.
+const NUMBERS_APART: u64 = 1 << 20;
+
+/// What workers share.
+pub(crate) struct House {
+    pub(crate) connections: Connections,
+    pub(crate) time: Time,
+    pub(crate) tick: Tick,
+    /// Makes the ids of leases hard to guess.
+    pub(crate) secret: u64,
+    numbers: AtomicU64,
+    pub(crate) limits_lock: i64,
+    pub(crate) sweeping_lock: i64,
+    pub(crate) schema: String,
+    limits: RwLock<Arc<Limits>>,
+    /// Held while the limits are exchanged and watchers are told of it.
+    exchange: Mutex<()>,
+    watchers: RwLock<Vec<Watcher>>,
+    counts: Mutex<HashMap<Box<str>, Counts>>,
+}
+
+/// What happened at a limit, as this server has seen it.
+#[derive(Debug, Default)]
+struct Counts {
+    granted: u64,
+    refused: u64,
+    shadowed: u64,
+    items: HashMap<Box<str>, u64>,
+}
+
+impl House {
+    pub(crate) fn new(options: &Options, source: Source) -> Result<House, BadUrl> {
+        let mut random = [0; 16];
+        getrandom::fill(&mut random)
+            .map_err(|error| BadUrl(format!("cannot be used without random numbers: {error}")))?;
+        let [secret, number] = [0, 8]
+            .map(|at| u64::from_le_bytes(random[at..at + 8].try_into().expect("eight of sixteen bytes")));
+        let time = Time::new(source);
+        Ok(House {
+            connections: Connections::new(options)?,
+            tick: time.tick(),
+            time,
+            secret,
+            numbers: AtomicU64::new(number),
+            limits_lock: lock_key(&options.schema, Lock::Limits),
+            sweeping_lock: lock_key(&options.schema, Lock::Sweeping),
+            schema: options.schema.clone(),
+            limits: RwLock::default(),
+            exchange: Mutex::default(),
+            watchers: RwLock::default(),
+            counts: Mutex::default(),
+        })
+    }
+
+    /// A number that no lease of this process has had, nor will have those after it.
+    pub(crate) fn number(&self) -> u64 {
+        // Wrapping is fine, but the last few must not: the excerpt counts on from here.
+        let number = self.numbers.fetch_add(NUMBERS_APART, Ordering::Relaxed);
+        number.min(u64::MAX - NUMBERS_APART)
+    }
+
+    /// The limits as they are known here.
+    pub(crate) fn limits(&self) -> Arc<Limits> {
+        Arc::clone(&self.limits.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Reads what has changed.
+    pub(crate) async fn refresh(&self, connection: &Object) -> Result<(), Fault> {
+        let limits = self.limits();
+        let (revision, found) = read_since(connection, limits.revision, self.tick).await?;
+        if revision < limits.revision {
+            // The tables are not the ones we knew: somebody made them anew.
+            let (revision, found) = read_since(connection, -1, self.tick).await?;
+            self.exchange(Limits::default().with(revision, found), &[], true);
+        } else if revision > limits.revision {
+            self.exchange(limits.with(revision, found), &[], false);
+        }
+        Ok(())
+    }
+
+    /// From now on these are the limits, unless later ones are known. Watchers are told what others have changed, then of these ids in
+    /// their order.
+    pub(crate) fn exchange(&self, next: Limits, ours: &[&str], anew: bool) {
+        let _in_order = self.exchange.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.limits();
+        if next.revision <= before.revision && !anew {
+            return;
+        }
+        let mut told = changes(&before, &next);
+        told.sort_by_key(|change| {
+            let (Change::Put(limit) | Change::Removed(limit)) = change;
+            ours.iter().position(|id| *id == limit.id()).map_or(0, |place| place + 1)
+        });
+        *self.limits.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
+        let watchers = self.watchers.read().unwrap_or_else(PoisonError::into_inner);
+        for change in &told {
+            watchers.iter().for_each(|watcher| watcher(change));
+        }
+    }
+
+    pub(crate) fn watch(&self, watcher: Watcher) {
+        self.watchers.write().unwrap_or_else(PoisonError::into_inner).push(watcher);
+    }
+
+    /// Counts what was answered.
+    pub(crate) fn count(&self, orders: &[OwnOrder], answers: &Answers) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        for (order, answer) in orders.iter().zip(answers.iter()) {
+            let (Intent::Acquire, Ok(answer)) = (order.intent, answer) else { continue };
+            match &answer.outcome {
+                Outcome::Granted(_) => {
+                    for (index, ask) in order.asks.iter().enumerate() {
+                        if order.asks[..index].iter().all(|other| other.limit_id != ask.limit_id) {
+                            counts.entry(ask.limit_id.clone()).or_default().granted += 1;
+                        }
+                    }
+                }
+                Outcome::Denied(denied) => {
+                    let count = counts.entry(denied.limit.id().into()).or_default();
+                    count.refused += 1;
+                    if let Some(item) = denied.limit.items().get(denied.item) {
+                        *count.items.entry(item.name().into()).or_default() += 1;
+                    }
+                }
+            }
+            for limit in &answer.shadowed {
+                counts.entry(limit.id().into()).or_default().shadowed += 1;
+            }
+        }
+    }
+
+    pub(crate) fn observe(&self, limit_id: &str) -> Option<Observation> {
+        self.limits().get(limit_id)?;
+        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let none = Counts::default();
+        let count = counts.get(limit_id).unwrap_or(&none);
+        let mut items: Vec<ItemCount> = count
+            .items
+            .iter()
+            .map(|(item, refused)| ItemCount { item: item.to_string(), refused: *refused })
+            .collect();
+        items.sort_by(|a, b| a.item.cmp(&b.item));
+        Some(Observation {
+            granted: count.granted,
+            refused: count.refused,
+            shadowed: count.shadowed,
+            items,
+            rows: 0,
+            bytes: 0,
+        })
+    }
+}

@@ -1,0 +1,95 @@
+//! Listening: changes of limits that other servers make.
+//!
+//! A connection of its own listens for them, and the revision is looked at every second in case nothing was heard. Both only make it sooner:
+//! whoever decides looks at the revision while holding the limits' lock.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio_postgres::AsyncMessage;
+
+use crate::connecting::Fault;
+use crate::engine::{Engine, channel};
+use crate::tls;
+use crate::url::Options;
+
+/// How often the revision is looked at although nothing was heard.
+const LOOK: Duration = Duration::from_secs(1);
+
+impl Engine {
+    /// Reads limits again whenever there is reason to.
+    pub(crate) async fn keep_up(self: Arc<Engine>, options: Options) {
+        let heard = Arc::new(Notify::new());
+        tokio::spawn(listen(options, Arc::clone(&heard)));
+        loop {
+            let _either = tokio::time::timeout(LOOK, heard.notified()).await;
+            if let Err(fault) = self.refresh().await {
+                tracing::debug!(%fault, "the limits could not be looked at");
+            }
+        }
+    }
+
+    async fn refresh(&self) -> Result<(), Fault> {
+        let connection = self.house.connections.get().await?;
+        match tokio::time::timeout(self.round, self.house.refresh(&connection)).await {
+            Ok(Ok(())) => {
+                // Whoever asks next need not find out by themselves.
+                if self.queue.came_up() {
+                    tracing::info!("PostgreSQL answers again");
+                }
+                Ok(())
+            }
+            Ok(Err(fault)) => Err(fault),
+            Err(_) => {
+                crate::connecting::discard(connection);
+                Err(Fault::Lost("PostgreSQL did not answer in time".to_owned()))
+            }
+        }
+    }
+}
+
+/// Rings whenever something is told, from connection to connection.
+async fn listen(options: Options, heard: Arc<Notify>) {
+    loop {
+        if let Err(why) = listen_once(&options, &heard).await {
+            tracing::debug!(why, "nobody listens for changes; they are looked for");
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+async fn listen_once(options: &Options, heard: &Notify) -> Result<(), String> {
+    let connector = tls::connector(&options.tls).map_err(|bad| bad.to_string())?;
+    let connected = options.config.connect(connector).await;
+    let (client, mut connection) = connected.map_err(|error| crate::connecting::words(&error))?;
+    let begun = async { client.batch_execute(&format!("LISTEN \"{}\"", channel(&options.schema))).await };
+    let mut begun = Box::pin(begun);
+    let mut is_listening = false;
+    // The client speaks only while its connection is polled.
+    poll_fn(|context| {
+        if !is_listening && begun.as_mut().poll(context).is_ready() {
+            is_listening = true;
+            heard.notify_one();
+        }
+        loop {
+            match connection.poll_message(context) {
+                std::task::Poll::Ready(Some(Ok(AsyncMessage::Notification(_)))) => heard.notify_one(),
+                std::task::Poll::Ready(Some(Ok(_))) => {}
+                std::task::Poll::Ready(Some(Err(error))) => {
+                    return std::task::Poll::Ready(Err(crate::connecting::words(&error)));
+                }
+                std::task::Poll::Ready(None) => return std::task::Poll::Ready(Ok(())),
+                std::task::Poll::Pending => {
+                    if is_listening || begun.as_mut().poll(context).is_pending() {
+                        return std::task::Poll::Pending;
+                    }
+                    is_listening = true;
+                    heard.notify_one();
+                }
+            }
+        }
+    })
+    .await
+}

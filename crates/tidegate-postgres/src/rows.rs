@@ -1,0 +1,98 @@
+//! Rows of the table of states: which there are for a job, and how they are called.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher};
+
+use tidegate_core::{Hold, Intent};
+
+use crate::job::{Job, OwnOrder, Task};
+use crate::limits::{Entry, Limits};
+
+/// The key of the row of all keys.
+pub(crate) const ALL: &[u8] = &[0];
+
+/// The column that stands for a key.
+pub(crate) fn column_of(key: Option<&[u8]>) -> Vec<u8> {
+    match key {
+        None => ALL.to_vec(),
+        Some(key) => [&[1], key].concat(),
+    }
+}
+
+/// The key that a column stands for; `None` for the row of all keys.
+pub(crate) fn key_of(column: &[u8]) -> Option<&[u8]> {
+    match column {
+        [1, key @ ..] => Some(key),
+        _ => None,
+    }
+}
+
+/// What a row is called: a limit's incarnation, and the column of its key. Everybody locks rows in this order.
+pub(crate) type RowName = (i64, Vec<u8>);
+
+/// How a row is needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Need {
+    /// If it is there.
+    Look,
+    /// To be changed, and made if it is not there.
+    Change,
+}
+
+/// The rows that jobs are about, in the order of their names.
+pub(crate) type Needs = BTreeMap<RowName, Need>;
+
+/// Adds the rows of a job. Leases are not looked into here: what they hold is known when they are read.
+pub(crate) fn needs_of(job: &Job, limits: &Limits, needs: &mut Needs) {
+    match &job.task {
+        Task::Orders { orders, .. } => orders.iter().for_each(|order| needs_of_order(order, limits, needs)),
+        Task::Reset { limit_id, key, .. } => {
+            if let Some(entry) = limits.get(limit_id) {
+                need(entry, Some(key), Need::Change, needs);
+            }
+        }
+        Task::Usage { limit_id, key, .. } | Task::Holders { limit_id, key, .. } => {
+            if let Some(entry) = limits.get(limit_id) {
+                need(entry, key.as_deref(), Need::Look, needs);
+            }
+        }
+        Task::Tidy { rows, .. } => {
+            for row in rows.iter().filter(|(generation, _)| limits.incarnation(*generation).is_some()) {
+                needs.insert(row.clone(), Need::Look);
+            }
+        }
+        Task::Release { .. } | Task::Renew { .. } | Task::Settle { .. } => {}
+    }
+}
+
+fn needs_of_order(order: &OwnOrder, limits: &Limits, needs: &mut Needs) {
+    let how = if changes(order) { Need::Change } else { Need::Look };
+    for ask in &order.asks {
+        let Some(entry) = limits.get(&ask.limit_id) else { continue };
+        if entry.needs_all || order.hold == Hold::Yes {
+            need(entry, None, how, needs);
+        }
+        if let Some(key) = ask.key.as_deref().filter(|_| entry.limit.needs_key()) {
+            need(entry, Some(key), how, needs);
+        }
+    }
+}
+
+/// Whether an order may change something.
+pub(crate) fn changes(order: &OwnOrder) -> bool {
+    let takes = order.asks.iter().any(|ask| ask.count > 0);
+    order.intent == Intent::Acquire && (takes || order.hold == Hold::Yes || order.request_id.is_some())
+}
+
+pub(crate) fn need(entry: &Entry, key: Option<&[u8]>, how: Need, needs: &mut Needs) {
+    let slot = needs.entry((entry.generation, column_of(key))).or_insert(how);
+    *slot = how.max(*slot);
+}
+
+/// What stands for a row while jobs wait: equal for equal rows, and for others hardly ever.
+pub(crate) fn touch(hasher: &impl BuildHasher, (generation, column): &RowName) -> u64 {
+    let mut hash = hasher.build_hasher();
+    hash.write_i64(*generation);
+    hash.write(column);
+    hash.finish()
+}

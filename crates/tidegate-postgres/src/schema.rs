@@ -1,0 +1,175 @@
+//! The tables: made when a store is first opened, brought up to date when a newer program opens it.
+//!
+//! Decided: migrations are numbered, part of the program, and only go forward. A program that finds a later number than it knows does not
+//! touch anything: it would not understand what a newer one has written.
+
+use std::fmt;
+
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, NoTls};
+
+use crate::connecting::words;
+use crate::tls;
+use crate::url::{BadUrl, Options, Tls};
+
+/// What makes the tables, in order; the first is number 1.
+const MIGRATIONS: &[&str] = &[include_str!("schema/001.sql")];
+
+/// The version of the tables that this program knows.
+pub const VERSION: i32 = MIGRATIONS.len() as i32;
+
+/// Why a store was not opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OpenError {
+    /// The URL makes no sense.
+    Url(BadUrl),
+    /// The database cannot be reached, or does not let us in.
+    Unreachable {
+        /// Where.
+        place: String,
+        /// What it says.
+        why: String,
+    },
+    /// The schema was made by a newer program.
+    Newer {
+        /// The schema.
+        schema: String,
+        /// Its version.
+        found: i32,
+    },
+    /// The user may not make the schema or its tables.
+    Forbidden {
+        /// The schema.
+        schema: String,
+        /// Who.
+        user: String,
+        /// What the database says.
+        why: String,
+    },
+    /// Something else went wrong.
+    Failed(String),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::Url(bad) => write!(f, "the store's URL {bad}"),
+            OpenError::Unreachable { place, why } => write!(f, "{place} cannot be opened: {why}"),
+            OpenError::Newer { schema, found } => write!(
+                f,
+                "the schema '{schema}' has version {found}, and this program knows versions up to {VERSION}; nothing was \
+                 changed. Run the newer program, or name another schema (?schema=NAME)"
+            ),
+            OpenError::Forbidden { schema, user, why } => write!(
+                f,
+                "the user '{user}' may not make the schema '{schema}' or its tables: {why}. Let an owner of the database do \
+                 it once: CREATE SCHEMA \"{schema}\" AUTHORIZATION \"{user}\""
+            ),
+            OpenError::Failed(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+/// Makes sure that the tables are there and of the version we know.
+pub(crate) async fn prepare(options: &Options) -> Result<(), OpenError> {
+    let unreachable =
+        |error: &tokio_postgres::Error| OpenError::Unreachable { place: options.place(), why: words(error) };
+    let client = if options.tls == Tls::Off {
+        let (client, connection) =
+            options.config.connect(NoTls).await.map_err(|error| unreachable(&error))?;
+        tokio::spawn(connection);
+        client
+    } else {
+        let connector = tls::connector(&options.tls).map_err(OpenError::Url)?;
+        let (client, connection) =
+            options.config.connect(connector).await.map_err(|error| unreachable(&error))?;
+        tokio::spawn(connection);
+        client
+    };
+    migrate(&client, options).await
+}
+
+async fn migrate(client: &Client, options: &Options) -> Result<(), OpenError> {
+    let schema = &options.schema;
+    let failed = |error: tokio_postgres::Error| of_migration(&error, options);
+    // One at a time, whoever comes; the lock goes with the connection.
+    client
+        .execute("SELECT pg_advisory_lock($1)", &[&lock_key(schema, Lock::Migrating)])
+        .await
+        .map_err(failed)?;
+    let there = "SELECT 1 FROM pg_namespace WHERE nspname = $1";
+    if client.query_opt(there, &[schema]).await.map_err(failed)?.is_none() {
+        let create = format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\"");
+        client.batch_execute(&create).await.map_err(failed)?;
+    }
+    let table = format!("\"{schema}\".migrations");
+    let known = client.query_one("SELECT to_regclass($1) IS NOT NULL", &[&table]).await.map_err(failed)?;
+    let found: i32 = if known.get(0) {
+        let latest = format!("SELECT coalesce(max(version), 0) FROM {table}");
+        client.query_one(&latest, &[]).await.map_err(failed)?.get(0)
+    } else {
+        0
+    };
+    if found > VERSION {
+        return Err(OpenError::Newer { schema: schema.clone(), found });
+    }
+    for (index, migration) in MIGRATIONS.iter().enumerate() {
+        let version = index as i32 + 1;
+        if version <= found {
+            continue;
+        }
+        let text = format!(
+            "BEGIN; SET LOCAL search_path = \"{schema}\"; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; \
+             CREATE TABLE IF NOT EXISTS migrations (version integer PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now()); \
+             {migration} INSERT INTO migrations (version) VALUES ({version}); COMMIT"
+        );
+        if let Err(error) = client.batch_execute(&text).await {
+            let _the_connection_ends_anyway = client.batch_execute("ROLLBACK").await;
+            return Err(of_migration(&error, options));
+        }
+        tracing::info!(schema, version, "the tables were made");
+    }
+    client
+        .execute("SELECT pg_advisory_unlock($1)", &[&lock_key(schema, Lock::Migrating)])
+        .await
+        .map_err(failed)?;
+    Ok(())
+}
+
+fn of_migration(error: &tokio_postgres::Error, options: &Options) -> OpenError {
+    match error.code() {
+        Some(&SqlState::INSUFFICIENT_PRIVILEGE) => OpenError::Forbidden {
+            schema: options.schema.clone(),
+            user: options.user().to_owned(),
+            why: words(error),
+        },
+        _ => OpenError::Failed(format!(
+            "the tables of the schema '{}' could not be made ready: {}",
+            options.schema,
+            words(error)
+        )),
+    }
+}
+
+/// What servers lock against each other beside rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lock {
+    /// The tables are made.
+    Migrating,
+    /// Shared by everybody who decides, alone for who changes limits.
+    Limits,
+    /// Somebody sweeps.
+    Sweeping,
+}
+
+/// The number of such a lock: locks are known by a number in the whole database, so it is made of the schema's name.
+pub(crate) fn lock_key(schema: &str, lock: Lock) -> i64 {
+    // FNV-1a: it has to be the same in every version of the program.
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    for byte in b"tidegate/".iter().chain(schema.as_bytes()) {
+        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    i64::from_le_bytes((hash & !3 | lock as u64).to_le_bytes())
+}

@@ -1,0 +1,152 @@
+//! Sweeping: what time has made meaningless is cleared away, a little every second, by one server at a time.
+//!
+//! Nothing depends on it being prompt. Leases that have lapsed hold nothing, rows that are fresh count nothing, limits that are gone are found
+//! by nobody; they only take room.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_postgres::Object;
+use tidegate_core::{LeaseId, Timestamp};
+
+use crate::connecting::Fault;
+use crate::engine::{Engine, instant as steady};
+use crate::job::{Job, Task};
+use crate::limits::column;
+use crate::sitting::CLOCK;
+
+/// How often somebody sweeps.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// How many of each kind at a time.
+const AT_A_TIME: i64 = 1000;
+
+/// The most request ids that are remembered; beyond that the oldest are forgotten.
+const MOST_REQUESTS: i64 = 1_000_000;
+
+/// Every so many rounds what takes longer is looked at.
+const SELDOM: u64 = 60;
+
+/// Rows that are fresh. Those of limits that bound their keys are counted, and forgotten when room is needed.
+const FORGET_ROWS: &str = "DELETE FROM states s USING (
+        SELECT s.generation, s.key FROM states s JOIN limits l ON l.generation = s.generation AND l.edition = s.edition
+        WHERE s.freshens <= $1 AND s.key <> '\\x00' AND NOT EXISTS
+            (SELECT FROM states a WHERE a.generation = s.generation AND a.key = '\\x00' AND a.keys IS NOT NULL)
+        LIMIT $2 FOR UPDATE OF s SKIP LOCKED
+    ) fresh WHERE s.generation = fresh.generation AND s.key = fresh.key";
+
+/// Rows of limits that are gone.
+const FORGET_LIMITS: &str = "DELETE FROM states s USING (
+        SELECT s.generation, s.key FROM states s JOIN limits l ON l.generation = s.generation
+        WHERE l.standing = 2 LIMIT $1 FOR UPDATE OF s SKIP LOCKED
+    ) gone WHERE s.generation = gone.generation AND s.key = gone.key";
+
+impl Engine {
+    /// Sweeps until the store is closed.
+    pub(crate) async fn sweep(self: Arc<Engine>) {
+        let mut round = 0u64;
+        loop {
+            tokio::time::sleep(PAUSE).await;
+            round += 1;
+            if self.queue.outage().is_some() {
+                continue;
+            }
+            if let Err(fault) = self.sweep_once(round.is_multiple_of(SELDOM)).await {
+                tracing::debug!(%fault, "not everything was swept");
+            }
+        }
+    }
+
+    pub(crate) async fn sweep_once(&self, thoroughly: bool) -> Result<(), Fault> {
+        let connection = self.house.connections.get().await?;
+        let swept = tokio::time::timeout(self.round * 2, self.sweep_with(&connection, thoroughly)).await;
+        let fault = match swept {
+            Ok(Ok(tidy)) => {
+                tidy.into_iter().for_each(|job| self.queue.push(job));
+                return Ok(());
+            }
+            Ok(Err(fault)) => fault,
+            Err(_) => Fault::Lost("sweeping took too long".to_owned()),
+        };
+        // It may be in the middle of a transaction.
+        crate::connecting::discard(connection);
+        Err(fault)
+    }
+
+    async fn sweep_with(&self, connection: &Object, thoroughly: bool) -> Result<Vec<Job>, Fault> {
+        let house = &self.house;
+        connection.batch_execute("BEGIN").await?;
+        let alone = "SELECT pg_try_advisory_xact_lock($1)";
+        if !connection.query_one(alone, &[&house.sweeping_lock]).await?.get::<_, bool>(0) {
+            connection.batch_execute("ROLLBACK").await?;
+            return Ok(Vec::new());
+        }
+        connection.execute("SELECT pg_advisory_xact_lock_shared($1)", &[&house.limits_lock]).await?;
+        let clock = connection.prepare_cached(CLOCK).await?;
+        let now = house.time.now(connection.query_one(&clock, &[]).await?.get(0));
+        let at = column(now);
+        let row = connection
+            .query_one("UPDATE store SET latest = greatest(latest, $1) RETURNING latest", &[&at])
+            .await?;
+        house.time.raise(crate::limits::instant(row.get(0)));
+        connection.execute(FORGET_ROWS, &[&at, &AT_A_TIME]).await?;
+        connection.execute(FORGET_LIMITS, &[&AT_A_TIME]).await?;
+        for table in ["requests", "settlements"] {
+            let forget = format!(
+                "DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE until <= $1 AND until > 0 LIMIT $2 FOR UPDATE SKIP LOCKED)"
+            );
+            connection.execute(&forget, &[&at, &AT_A_TIME]).await?;
+        }
+        if thoroughly {
+            self.sweep_thoroughly(connection).await?;
+        }
+        let tidy = vec![lapsed(connection, now, AT_A_TIME).await?, behind(connection).await?];
+        connection.batch_execute("COMMIT").await?;
+        let is_needed = |job: &Job| match &job.task {
+            Task::Tidy { leases, rows } => !leases.is_empty() || !rows.is_empty(),
+            _ => false,
+        };
+        Ok(tidy.into_iter().filter(is_needed).collect())
+    }
+
+    /// What grows slowly.
+    async fn sweep_thoroughly(&self, connection: &Object) -> Result<(), Fault> {
+        let too_many =
+            "DELETE FROM requests WHERE id IN (SELECT id FROM requests ORDER BY until DESC OFFSET $1)";
+        connection.execute(too_many, &[&MOST_REQUESTS]).await?;
+        // Texts that no row is of any more.
+        let texts = "DELETE FROM editions e USING limits l WHERE l.generation = e.generation AND (l.standing = 2 OR e.edition < l.edition \
+                     AND NOT EXISTS (SELECT FROM states s WHERE s.generation = e.generation AND s.edition < l.edition))";
+        connection.execute(texts, &[]).await?;
+        // Ten thousand changes are more than any server can miss and go on.
+        let gone = "DELETE FROM limits l WHERE standing = 2 AND revision < (SELECT revision FROM store) - 10000 \
+                    AND NOT EXISTS (SELECT FROM states s WHERE s.generation = l.generation)";
+        connection.execute(gone, &[]).await?;
+        Ok(())
+    }
+}
+
+/// Leases that have lapsed, to be cleared away.
+pub(crate) async fn lapsed(connection: &Object, now: Timestamp, most: i64) -> Result<Job, Fault> {
+    let find = "SELECT id FROM leases WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2";
+    let statement = connection.prepare_cached(find).await?;
+    let rows = connection.query(&statement, &[&column(now), &most]).await?;
+    let id = |row: &tokio_postgres::Row| {
+        let bytes: [u8; 16] = row.get::<_, &[u8]>(0).try_into().ok()?;
+        Some(LeaseId(u128::from_be_bytes(bytes)))
+    };
+    Ok(tidy(Task::Tidy { leases: rows.iter().filter_map(id).collect(), rows: Vec::new() }))
+}
+
+/// Rows that are of a former edition, to be brought up.
+async fn behind(connection: &Object) -> Result<Job, Fault> {
+    let find = "SELECT s.generation, s.key FROM limits l JOIN states s ON s.generation = l.generation AND s.edition < l.edition \
+                WHERE l.standing < 2 LIMIT $1";
+    let rows = connection.query(find, &[&AT_A_TIME]).await?;
+    let rows = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    Ok(tidy(Task::Tidy { leases: Vec::new(), rows }))
+}
+
+fn tidy(task: Task) -> Job {
+    Job { task, since: steady(), touches: Vec::new(), only_looks: false }
+}

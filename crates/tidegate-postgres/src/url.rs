@@ -1,0 +1,271 @@
+//! Names of stores: `postgres://USER:PASSWORD@HOST:PORT/DATABASE?schema=NAME&…`.
+//!
+//! | parameter | means | unless said |
+//! |---|---|---|
+//! | `schema` | where the tables are | `tidegate` |
+//! | `pool_size` | connections that decide | 4 |
+//! | `connect_timeout` | seconds until a connection attempt is given up | 3 |
+//! | `lock_timeout_ms`, `statement_timeout_ms` | how long the database may wait for a lock, or work on a statement | 2000, 5000 |
+//! | `sslmode` | `disable`, `prefer`, `require`, `verify-full` | `prefer` |
+//! | `sslrootcert` | a file with the certificates that are trusted | the system's |
+//!
+//! Everything else is what `libpq` and tokio-postgres know (`application_name`, several hosts, `target_session_attrs`). A password is never
+//! shown: whatever is said about a URL is made of its other parts.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use tokio_postgres::Config;
+use tokio_postgres::config::{Host, SslMode};
+
+/// The schema unless said.
+pub const USUAL_SCHEMA: &str = "tidegate";
+/// The longest name of a schema: what the database keeps of one.
+pub const LONGEST_SCHEMA: usize = 63;
+/// Connections that decide, unless said.
+pub const USUAL_POOL: usize = 4;
+/// The most connections that decide.
+pub const LARGEST_POOL: usize = 64;
+
+/// Where the database is and how it is spoken to.
+#[derive(Clone)]
+pub struct Options {
+    /// How it is reached.
+    pub(crate) config: Config,
+    /// Where the tables are.
+    pub schema: String,
+    /// Connections that decide.
+    pub pool_size: usize,
+    /// How long the database may wait for a lock.
+    pub lock_timeout: Duration,
+    /// How long it may work on a statement.
+    pub statement_timeout: Duration,
+    pub(crate) tls: Tls,
+}
+
+/// Whether and whom to trust.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Tls {
+    /// No encryption.
+    Off,
+    /// Encryption, if there is any; the server is whoever answers.
+    Unverified,
+    /// The server shows a certificate for its name that these sign; the system's if there is no file.
+    Verified(Option<PathBuf>),
+}
+
+/// What is wrong with a URL, without its password.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadUrl(pub String);
+
+impl fmt::Display for BadUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadUrl {}
+
+impl Options {
+    /// Reads a URL.
+    pub fn parse(url: &str) -> Result<Options, BadUrl> {
+        let (base, query) = url.split_once('?').map_or((url, ""), |(base, query)| (base, query));
+        let mut own = Own::default();
+        let mut rest: Vec<&str> = Vec::new();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            if !own.take(name, value)? {
+                rest.push(pair);
+            }
+        }
+        let joint = if rest.is_empty() { "" } else { "?" };
+        let plain = format!("{base}{joint}{}", rest.join("&"));
+        // The parser's own words may quote what it was given, the password included.
+        let mut config = Config::from_str(&plain).map_err(|_| BadUrl(not_understood(&rest)))?;
+        if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+            return Err(BadUrl("names no host; write postgres://USER@HOST/DATABASE".to_owned()));
+        }
+        if config.get_user().is_none() {
+            return Err(BadUrl("names no user; write postgres://USER@HOST/DATABASE".to_owned()));
+        }
+        if config.get_application_name().is_none() {
+            config.application_name("tidegate");
+        }
+        own.options(config)
+    }
+
+    /// Where it is, without who and by what password.
+    pub fn place(&self) -> String {
+        let host = match self.config.get_hosts().first() {
+            Some(Host::Tcp(name)) => name.clone(),
+            Some(Host::Unix(path)) => path.display().to_string(),
+            None => self.config.get_hostaddrs().first().map(ToString::to_string).unwrap_or_default(),
+        };
+        let port = self.config.get_ports().first().copied().unwrap_or(5432);
+        let database = self.config.get_dbname().or(self.config.get_user()).unwrap_or_default();
+        format!("postgres://{host}:{port}/{database}?schema={}", self.schema)
+    }
+
+    /// The user that connects.
+    pub(crate) fn user(&self) -> &str {
+        self.config.get_user().unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options").field("place", &self.place()).finish_non_exhaustive()
+    }
+}
+
+/// The parameters that are ours.
+struct Own {
+    schema: String,
+    pool_size: usize,
+    connect_timeout: Duration,
+    lock_timeout: Duration,
+    statement_timeout: Duration,
+    mode: Mode,
+    roots: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Disable,
+    Prefer,
+    Require,
+    VerifyFull,
+}
+
+impl Default for Own {
+    fn default() -> Own {
+        Own {
+            schema: USUAL_SCHEMA.to_owned(),
+            pool_size: USUAL_POOL,
+            connect_timeout: Duration::from_secs(3),
+            lock_timeout: Duration::from_secs(2),
+            statement_timeout: Duration::from_secs(5),
+            mode: Mode::Prefer,
+            roots: None,
+        }
+    }
+}
+
+impl Own {
+    /// Whether it was one of ours.
+    fn take(&mut self, name: &str, value: &str) -> Result<bool, BadUrl> {
+        let value = decoded(name, value)?;
+        match name {
+            "schema" => self.schema = schema(value)?,
+            "pool_size" => self.pool_size = number(name, &value, 1, LARGEST_POOL as u64)?,
+            "connect_timeout" => {
+                self.connect_timeout = Duration::from_secs(number(name, &value, 1, 3600)?);
+            }
+            "lock_timeout_ms" => {
+                self.lock_timeout = Duration::from_millis(number(name, &value, 1, 600_000)?);
+            }
+            "statement_timeout_ms" => {
+                self.statement_timeout = Duration::from_millis(number(name, &value, 1, 600_000)?);
+            }
+            "sslrootcert" => self.roots = Some(PathBuf::from(value)),
+            "sslmode" => {
+                self.mode = match value.as_str() {
+                    "disable" => Mode::Disable,
+                    "prefer" => Mode::Prefer,
+                    "require" => Mode::Require,
+                    "verify-full" => Mode::VerifyFull,
+                    _ => {
+                        let allowed = "disable, prefer, require or verify-full";
+                        return Err(BadUrl(format!("sslmode must be {allowed}, found '{value}'")));
+                    }
+                };
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn options(self, mut config: Config) -> Result<Options, BadUrl> {
+        config.ssl_mode(match self.mode {
+            Mode::Disable => SslMode::Disable,
+            Mode::Prefer => SslMode::Prefer,
+            Mode::Require | Mode::VerifyFull => SslMode::Require,
+        });
+        let tls = match (self.mode, self.roots) {
+            (Mode::Disable, None) => Tls::Off,
+            (Mode::Disable, Some(_)) => {
+                return Err(BadUrl("sslrootcert is of no use with sslmode=disable".to_owned()));
+            }
+            (Mode::VerifyFull, roots) => Tls::Verified(roots),
+            (_, Some(roots)) => Tls::Verified(Some(roots)),
+            (_, None) => Tls::Unverified,
+        };
+        // What the database is to hold itself to, from the first statement on.
+        let (lock, statement) = (self.lock_timeout.as_millis(), self.statement_timeout.as_millis());
+        let said = config.get_options().map(|said| format!("{said} ")).unwrap_or_default();
+        config.options(format!(
+            "{said}-c search_path=\"{}\" -c lock_timeout={lock} -c statement_timeout={statement} \
+             -c idle_in_transaction_session_timeout=30000 -c timezone=UTC",
+            self.schema.replace('\\', "\\\\").replace(' ', "\\ ")
+        ));
+        config.connect_timeout(self.connect_timeout);
+        Ok(Options {
+            config,
+            schema: self.schema,
+            pool_size: self.pool_size,
+            lock_timeout: self.lock_timeout,
+            statement_timeout: self.statement_timeout,
+            tls,
+        })
+    }
+}
+
+fn schema(name: String) -> Result<String, BadUrl> {
+    let fine = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    if name.is_empty() || name.len() > LONGEST_SCHEMA || !name.chars().all(fine) || name.starts_with("pg_") {
+        let allowed = format!("1 to {LONGEST_SCHEMA} letters, digits, - and _, not beginning with pg_");
+        return Err(BadUrl(format!("schema must be {allowed}, found '{}'", name.escape_debug())));
+    }
+    Ok(name)
+}
+
+fn number<N: TryFrom<u64>>(name: &str, value: &str, least: u64, most: u64) -> Result<N, BadUrl> {
+    let number = value.parse::<u64>().ok().filter(|number| (least..=most).contains(number));
+    let number = number.and_then(|number| N::try_from(number).ok());
+    number.ok_or_else(|| {
+        BadUrl(format!(
+            "{name} must be a whole number from {least} to {most}, found '{}'",
+            value.escape_debug()
+        ))
+    })
+}
+
+fn not_understood(rest: &[&str]) -> String {
+    let names: Vec<&str> = rest.iter().map(|pair| pair.split('=').next().unwrap_or_default()).collect();
+    let parameters = if names.is_empty() {
+        String::new()
+    } else {
+        format!(" (it has the parameters {})", names.join(", "))
+    };
+    format!("cannot be understood{parameters}; write postgres://USER:PASSWORD@HOST:PORT/DATABASE")
+}
+
+/// A value with `%` and two digits put back to the byte they stand for.
+fn decoded(name: &str, value: &str) -> Result<String, BadUrl> {
+    let mut bytes = Vec::with_capacity(value.len());
+    let mut rest = value.as_bytes();
+    while let [first, after @ ..] = rest {
+        rest = after;
+        if *first != b'%' {
+            bytes.push(*first);
+            continue;
+        }
+        let digits = after.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
+        let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        bytes.push(byte.ok_or_else(|| BadUrl(format!("{name} has a % without two digits behind it")))?);
+        rest = &after[2..];
+    }
+    String::from_utf8(bytes).map_err(|_| BadUrl(format!("{name} is not UTF-8")))
+}

@@ -1,0 +1,5 @@
+//! What the store in PostgreSQL does, seen from outside.
+
+mod cluster;
+mod sql;
+mod store;

@@ -1,0 +1,51 @@
+//! Plain SQL, for looking at the tables from outside.
+
+use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
+
+/// A connection of one's own, and the runtime it lives in.
+pub(crate) struct Sql {
+    runtime: tokio::runtime::Runtime,
+    client: Client,
+}
+
+impl Sql {
+    pub(crate) fn new(url: &str) -> Sql {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let client = runtime.block_on(async {
+            let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("a database");
+            tokio::spawn(connection);
+            client
+        });
+        Sql { runtime, client }
+    }
+
+    /// Runs statements, and gives the rows as texts.
+    #[track_caller]
+    pub(crate) fn rows(&self, text: &str) -> Vec<Vec<String>> {
+        let told = self.runtime.block_on(self.client.simple_query(text));
+        let told = told.unwrap_or_else(|error| panic!("{text}: {error:?}"));
+        let row = |message: SimpleQueryMessage| match message {
+            SimpleQueryMessage::Row(row) => {
+                Some((0..row.len()).map(|index| row.get(index).unwrap_or_default().to_owned()).collect())
+            }
+            _ => None,
+        };
+        told.into_iter().filter_map(row).collect()
+    }
+
+    /// The only value of the only row.
+    #[track_caller]
+    pub(crate) fn value(&self, text: &str) -> String {
+        self.rows(text).into_iter().flatten().next().expect("a value")
+    }
+}
+
+/// Runs statements on a connection that ends at once.
+#[track_caller]
+pub(crate) fn run(url: &str, text: &str) {
+    Sql::new(url).rows(text);
+}

@@ -1,0 +1,27 @@
+//! The store does what every store does.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use tidegate::{Clock, ManualClock, Tick, Timestamp};
+use tidegate_postgres::{PostgresStore, Source};
+use tidegate_testkit::suite::Bench;
+
+use crate::cluster::{new_schema, options, shared};
+use crate::sql;
+
+/// A store in a schema of its own that goes by this clock. The schema of the store before it goes: stories are told one after the other.
+fn bench(tick: Tick) -> Bench {
+    // Every test has a thread of its own.
+    thread_local!(static LAST: Cell<Option<String>> = const { Cell::new(None) });
+    let clock = Arc::new(ManualClock::ticking(tick, Timestamp::EPOCH));
+    let schema = new_schema();
+    if let Some(last) = LAST.replace(Some(schema.clone())) {
+        sql::run(shared(), &format!("DROP SCHEMA \"{last}\" CASCADE"));
+    }
+    let source = Source::Given(Arc::<ManualClock>::clone(&clock) as Arc<dyn Clock>);
+    let store = PostgresStore::open_with(options(&schema), source);
+    Bench::new(store.unwrap_or_else(|error| panic!("{error}")), clock)
+}
+
+tidegate_testkit::behaviour_suite!(bench, 12);
