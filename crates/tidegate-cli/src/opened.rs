@@ -9,6 +9,7 @@ use tidegate::store::{FullStore, Memory, MemoryStore};
 use tidegate::text::StoreUrl;
 use tidegate_disk::log::Before;
 use tidegate_disk::{DiskStore, Options, Recovery};
+use tidegate_postgres::{OpenError, PostgresStore};
 
 use crate::store::of_open;
 use crate::{Failure, say};
@@ -23,6 +24,7 @@ const QUIET: Duration = Duration::from_secs(1);
 pub(crate) enum Opened {
     Memory(Arc<MemoryStore>),
     Disk(Arc<DiskStore>),
+    Postgres(Arc<PostgresStore>),
 }
 
 impl Opened {
@@ -36,6 +38,7 @@ impl Opened {
                 Ok(Opened::Memory(Arc::new(MemoryStore::new(SystemClock::new(), memory))))
             }
             Some(StoreUrl::Disk(folder)) => open_disk(folder, bytes),
+            Some(StoreUrl::Postgres(url)) => open_postgres(url),
             None => open_disk(Path::new(USUAL_FOLDER), bytes),
         }
     }
@@ -44,6 +47,7 @@ impl Opened {
         match self {
             Opened::Memory(store) => Arc::<MemoryStore>::clone(store),
             Opened::Disk(store) => Arc::<DiskStore>::clone(store),
+            Opened::Postgres(store) => Arc::<PostgresStore>::clone(store),
         }
     }
 
@@ -52,6 +56,7 @@ impl Opened {
         match self {
             Opened::Memory(_) => "memory",
             Opened::Disk(_) => "disk",
+            Opened::Postgres(_) => "postgres",
         }
     }
 
@@ -59,6 +64,10 @@ impl Opened {
     pub(crate) fn stop(&self) -> Result<(), Failure> {
         match self {
             Opened::Memory(_) => Ok(()),
+            Opened::Postgres(store) => {
+                store.close();
+                Ok(())
+            }
             Opened::Disk(store) => store.stop().map_err(|error| {
                 Failure::Failed(format!(
                     "the store was not stopped cleanly: {error}\n\
@@ -79,6 +88,16 @@ fn open_disk(folder: &Path, bytes: Option<usize>) -> Result<Opened, Failure> {
     let (store, recovery) = opened.map_err(|error| of_open(&error))?;
     tell(&recovery);
     Ok(Opened::Disk(Arc::new(store)))
+}
+
+fn open_postgres(url: &str) -> Result<Opened, Failure> {
+    let opened = tidegate_postgres::Options::parse(url).map_err(OpenError::Url).and_then(PostgresStore::open);
+    let store = opened.map_err(|error| match error {
+        OpenError::Url(_) => Failure::BadInput(error.to_string()),
+        OpenError::Unreachable { .. } => Failure::Unreachable(error.to_string()),
+        _ => Failure::Failed(error.to_string()),
+    })?;
+    Ok(Opened::Postgres(Arc::new(store)))
 }
 
 /// What is worth knowing about a start.

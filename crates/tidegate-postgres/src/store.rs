@@ -263,6 +263,10 @@ impl Store for PostgresStore {
         self.apart(async move { engine.held_until(&leases).await })
     }
 
+    fn trouble(&self) -> Option<Unavailable> {
+        self.outage()
+    }
+
     fn observe(&self, limit_id: &str) -> Option<Observation> {
         self.engine.house.observe(limit_id)
     }

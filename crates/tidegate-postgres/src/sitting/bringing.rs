@@ -30,6 +30,8 @@ pub(super) struct Loaded {
     pub(super) resets: i32,
     pub(super) fence: i64,
     pub(super) keys: Option<i64>,
+    /// How many there were when it was read.
+    pub(super) keys_read: Option<i64>,
     pub(super) state: Vec<u8>,
     /// Whether it was made for us, and nobody has seen it.
     pub(super) is_new: bool,
@@ -45,6 +47,7 @@ impl Loaded {
             resets: row.get(4),
             fence: row.get(5),
             keys: row.get(6),
+            keys_read: row.get(6),
             state: row.get(7),
             is_new: false,
             was_reset: false,

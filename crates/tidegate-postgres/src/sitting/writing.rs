@@ -311,11 +311,11 @@ impl Sitting<'_> {
             let fence = fence.max(loaded.fence);
             let is_bounded = entry.limit.spec().max_keys.is_some();
             let more = keys.get(&loaded.name.0).copied().unwrap_or(0);
-            let counts_anew = is_bounded && more != 0;
+            loaded.keys = loaded.keys.filter(|_| is_bounded).map(|keys| keys + more);
+            let counts_anew = loaded.keys != loaded.keys_read;
             let Some(row) = excerpt.row_of(entry.id(), None) else { continue };
             if fence != loaded.fence || counts_anew || differs(entry, loaded, row) {
                 loaded.fence = fence;
-                loaded.keys = loaded.keys.filter(|_| is_bounded).map(|keys| keys + more);
                 written.row(entry, loaded, row, now);
             }
         }
