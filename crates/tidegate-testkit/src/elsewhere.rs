@@ -223,7 +223,9 @@ impl<T> Future for Hoping<T> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut desk = Desk::lock(&self.desk);
-        if let (true, Some(reply)) = (desk.is_told, desk.reply.take()) {
+        if desk.is_told
+            && let Some(reply) = desk.reply.take()
+        {
             return Poll::Ready(reply);
         }
         desk.waker = Some(context.waker().clone());
