@@ -90,7 +90,9 @@ impl Road {
     /// The answers of everybody who is on their way are lost; and what was not decided yet never will be.
     pub fn lose(&self, reason: &str) {
         let away = std::mem::take(&mut *self.lock());
-        away.into_iter().for_each(|errand| errand.get_lost(Unavailable { reason: reason.to_owned() }));
+        for errand in away {
+            errand.get_lost(Unavailable { reason: reason.to_owned() });
+        }
     }
 
     /// Waits until so many are on their way.

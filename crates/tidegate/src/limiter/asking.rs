@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use tidegate_core::{Ask, Hold, Intent, Limit, Order, Wait};
 
-use super::calling::{Calling, Whom};
+use super::calling::Whom;
 use super::decision::{AskError, Decision, Denial, Granted};
 use super::early::Asked;
 use super::lease::Lease;
@@ -62,7 +62,9 @@ impl Inner {
             let unheard = unheard;
             let answers = later.await?;
             let taken = inner.taken(&answers, sent, || rows);
-            unheard.map(Calling::keep_still);
+            if let Some(unheard) = unheard {
+                unheard.keep_still();
+            }
             Ok(taken)
         }))
     }

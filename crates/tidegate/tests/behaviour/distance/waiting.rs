@@ -299,9 +299,9 @@ fn whoever_is_first_in_line_looks_for_what_others_have_given_back() {
         second.still_waits();
     }
     for _ in 0..3 {
-        stage.pass(FLEET_LOOK - Duration::from_millis(1));
+        stage.pass(FLEET_LOOK / 2);
         assert!(!first.is_woken() && !second.is_woken());
-        stage.pass(Duration::from_millis(1));
+        stage.pass(FLEET_LOOK / 2);
         second.still_waits();
         first.still_waits();
         assert_eq!(road.let_go(), 1, "only the first looks");
