@@ -318,6 +318,7 @@ fn a_renewal_that_ends_a_lease_sooner_calls_those_who_wait() {
     let mut renewed = renewing(&lease, seconds(5));
     road.let_go();
     assert!(renewed.is_done().is_ok());
+    assert!(waiter.is_woken());
     waiter.still_waits();
     road.let_go();
     waiter.still_waits();

@@ -85,6 +85,25 @@ fn who_leaves_the_line_while_an_order_is_away_is_followed_by_the_next() {
     stage.ends();
 }
 
+/// The slot was granted to somebody who never heard of it.
+#[test]
+fn who_leaves_while_an_order_is_away_calls_those_in_line() {
+    let road = Road::answered_by_hand();
+    let stage = stage(1, &road);
+    let leaver = asking(&stage, 1).starts();
+    let mut waiter = stage.wait(1, seconds(60)).starts();
+    road.let_go_of(1);
+    waiter.still_waits();
+    road.let_go_of(1);
+    waiter.still_waits();
+    assert_eq!((road.away(), stage.limiter.waiting_in_all()), (1, 1));
+    drop(leaver);
+    waiter.still_waits();
+    road.let_go();
+    drop(waiter.is_served());
+    stage.ends();
+}
+
 #[test]
 fn who_may_ask_again_by_a_request_id_finds_the_lease() {
     let road = Road::answered_by_hand();
