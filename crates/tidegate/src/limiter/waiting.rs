@@ -14,12 +14,14 @@
 //! | `OnRelease` | when somebody gives something back, or the next lease in the way lapses            |
 //! | `Never`     | does not wait                                                                      |
 //!
-//! and always when its limit is edited or reset. If other processes share the store, they give back without calling anybody here: whoever
-//! is first in line looks again every [`FLEET_LOOK`], unless it waits for an instant that nobody can bring nearer.
+//! and always when its limit is edited or reset. Promised instants are the store's; how long it is until then is reckoned
+//! from the instant of its answer, so the waiter needs no clock of the store's. If other processes share the store, they give back without
+//! calling anybody here: whoever is first in line looks again every [`FLEET_LOOK`], unless it waits for an instant that nobody can bring
+//! nearer.
 //!
 //! Where somebody else decides, an order is away between two polls. The waiter keeps its place meanwhile; if it is called it looks again
-//! after the answer, and if its patience ends the answer is the last. Promised instants are the store's; how long it is until then is reckoned
-//! from the instant of its answer, so the waiter needs no clock of the store's.
+//! after the answer, and if its patience ends the answer is the last. Whoever asks for the first time stands in no line yet, so that
+//! others can be served while nobody knows whether it has to wait; if it has, it stands where it would have stood.
 
 use std::fmt;
 use std::future::Future;
