@@ -21,7 +21,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tidegate::answer::{Answers, Rejection};
-use tidegate::catalog::{ApplyError, Catalog, Edit, Edited, Expect, Parting, PutError, Watcher};
+use tidegate::catalog::{ApplyError, Catalog, Edit, Edited, Expect, Origin, Parting, PutError, Watcher};
 use tidegate::clock::Clock;
 use tidegate::store::memory::journal::{Charge, Notes};
 use tidegate::store::memory::walking::Sight;
@@ -227,6 +227,15 @@ impl Inner {
     /// Why nothing can be decided at present.
     fn trouble(&self) -> Option<Unavailable> {
         self.ledgers.trouble().or_else(|| self.log.refusal())
+    }
+
+    /// Edits the limits in memory, of which the log is told meanwhile.
+    fn edited<T>(&self, edit: impl FnOnce(&MemoryStore) -> Result<T, ApplyError>) -> Result<T, ApplyError> {
+        let refuse =
+            |why: Unavailable| ApplyError { refused: vec![(String::new(), PutError::Unavailable(why))] };
+        self.trouble().map_or(Ok(()), |why| Err(refuse(why)))?;
+        let edited = edit(&self.memory)?;
+        self.ledgers.trouble().map_or(Ok(edited), |why| Err(refuse(why)))
     }
 
     /// Writes down what a batch changed. The place up to which the log must be durable before that is spoken of, if there is one.
@@ -553,11 +562,12 @@ impl Catalog for DiskStore {
     }
 
     fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
-        let refuse =
-            |why: Unavailable| ApplyError { refused: vec![(String::new(), PutError::Unavailable(why))] };
-        self.inner.trouble().map_or(Ok(()), |why| Err(refuse(why)))?;
-        let edited = self.inner.memory.apply(edits)?;
-        self.inner.ledgers.trouble().map_or(Ok(edited), |why| Err(refuse(why)))
+        self.inner.edited(|memory| memory.apply(edits))
+    }
+
+    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> Spoken<Result<Vec<Edited>, ApplyError>> {
+        // The memory store speaks at once.
+        Spoken::Now(self.inner.edited(|memory| memory.edit(edits, origin).decided()))
     }
 
     fn watch(&self, watcher: Watcher) {

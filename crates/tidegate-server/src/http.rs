@@ -14,7 +14,8 @@
 //! process look at itself.)
 //!
 //! Decided: what changed something is answered when the store's log is durable, inside the future of its own request. So others go on
-//! meanwhile, whoever leaves is not answered and gives back their lease, and a log that fails is an outage like any other.
+//! meanwhile, whoever leaves is not answered and gives back their lease, and a log that fails is an outage like any other. Where somebody
+//! else decides, or keeps the limits, their answer is waited for in the same way, and one that is lost is the same outage.
 //!
 //! Decided: a refusal is an answer with status 200; only the gate, whose callers look at nothing but the status, says 429.
 //! What the handlers know and what `openapi.json` says is held together by a test.

@@ -2,11 +2,13 @@
 //!
 //! [`model`] says what limits mean, by definition and slowly; [`history`] invents what happens to them;
 //! [`storm`] lets many threads loose on a store at once, and [`checker`] looks at what really happened and says whether it
-//! may have. [`logged`] puts a log in front of a store, which is written when a test says so.
+//! may have. [`logged`] puts a log in front of a store, which is written when a test says so; [`elsewhere`] puts a store
+//! far away, and lets a test say when its answers arrive.
 
 pub mod checker;
 pub mod civil;
 pub mod effort;
+pub mod elsewhere;
 pub mod history;
 pub mod logged;
 pub mod model;

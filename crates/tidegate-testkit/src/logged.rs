@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tidegate::catalog::{ApplyError, PutError, Watcher};
+use tidegate::catalog::{ApplyError, Origin, PutError, Watcher};
 use tidegate::store::{Capabilities, Extent, Lsn, Observation, Survival, Unavailable, Usage};
 use tidegate::{
     Actual, Answer, Answers, Catalog, Edit, Edited, Expect, FullStore, Intent, LeaseId, Limit, LimitSpec,
@@ -270,11 +270,21 @@ impl<S: FullStore + ?Sized> Catalog for Logged<S> {
 
     fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
         let applied = self.store.apply(edits);
-        let changed = applied.as_ref().is_ok_and(|edited| edited.iter().any(|each| each.change().is_some()));
+        let changed = has_changed(&applied);
         self.edited(applied, changed)
+    }
+
+    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> Spoken<Result<Vec<Edited>, ApplyError>> {
+        let edited = self.store.edit(edits, origin).now();
+        let changed = has_changed(&edited);
+        Spoken::Now(self.edited(edited, changed))
     }
 
     fn watch(&self, watcher: Watcher) {
         self.store.watch(watcher);
     }
+}
+
+fn has_changed(edited: &Result<Vec<Edited>, ApplyError>) -> bool {
+    edited.as_ref().is_ok_and(|edited| edited.iter().any(|each| each.change().is_some()))
 }

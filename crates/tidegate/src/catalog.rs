@@ -40,6 +40,16 @@ impl Expect {
     }
 }
 
+/// Whose a limit is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Origin {
+    /// Somebody put it: an operator, or a program.
+    #[default]
+    Put,
+    /// It was put with others by [`Catalog::apply`], as files are.
+    Applied,
+}
+
 /// What happens to a removed limit's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parting {
@@ -84,6 +94,17 @@ pub enum Edited {
 }
 
 impl Edited {
+    /// The limit as it is now, or as it was when it was removed.
+    pub fn limit(&self) -> Option<&Arc<Limit>> {
+        match self {
+            Edited::Added(limit)
+            | Edited::Replaced(limit)
+            | Edited::Unchanged(limit)
+            | Edited::Removed(limit) => Some(limit),
+            Edited::Absent => None,
+        }
+    }
+
     /// What watchers are told of it.
     pub fn change(&self) -> Option<Change> {
         match self {
@@ -200,10 +221,11 @@ pub trait Catalog: Send + Sync {
     /// says already what it is to say is not touched. Watchers are told when all of it is done.
     fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError>;
 
-    /// The same for those who must not block: where somebody else keeps the limits, the other calls wait for them.
-    fn edit(&self, edits: Vec<Edit>) -> Spoken<Result<Vec<Edited>, ApplyError>> {
-        Spoken::Now(self.apply(edits))
-    }
+    /// The same for those who must not block, and who say whose the limits are then: with [`Origin::Applied`] it is what [`Catalog::apply`]
+    /// does, with [`Origin::Put`] what [`Catalog::put`] and [`Catalog::remove`] do. Where somebody else keeps the limits, all the other calls
+    /// wait for them. Whoever is told that a version is [`PutError::Stale`] finds the one that is there by [`Catalog::get`]. What was edited
+    /// is durable when [`Store::tip`](crate::Store::tip) is.
+    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> Spoken<Result<Vec<Edited>, ApplyError>>;
 
     /// Calls this for every change from now on.
     fn watch(&self, watcher: Watcher);

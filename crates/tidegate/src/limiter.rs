@@ -29,12 +29,21 @@
 //! `_async`, and everything that waits in line, are futures that block nobody. A lease that is dropped is given back without waiting: if
 //! that is lost in a crash, it lapses instead. A store without a log never makes anybody wait.
 //!
-//! Refused: limiters for stores where somebody else decides. Such a store's answers are [`Unavailable`] here.
+//! Decided: where somebody else decides ([`Spoken::Later`](crate::Spoken::Later)), the same calls block until they have, and the same
+//! futures wait for them. An order is on its way from the moment it is put. Whoever leaves before the answer is there is not told, and
+//! the store gives back what they were granted. If such a store is shared with other processes ([`Reach::Fleet`]), those release without
+//! calling anybody here, and whoever is first in line looks again every [`FLEET_LOOK`].
+//!
+//! Refused: an order among processes. Who waits here is served in the order in which they came here; of two who wait in two processes the
+//! store serves the one who asks it first.
 
 mod abroad;
+mod asking;
 mod batch;
+mod calling;
 pub mod decision;
 mod early;
+mod horizon;
 pub mod lease;
 mod overview;
 pub mod pulse;
@@ -46,22 +55,20 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::{Ask, Intent, LeaseId, Limit, Order, Per, Tick, Timestamp, Wait};
+use tidegate_core::{Ask, LeaseId, Limit, Per, Tick};
 
-use crate::answer::{Answer, Answers, Detail, Outcome, Rejection};
 use crate::catalog::Change;
 use crate::clock::SystemClock;
-use crate::store::{Actual, FullStore, Memory, MemoryStore, Settlement, Unavailable};
+use crate::store::{Actual, Capabilities, FullStore, Memory, MemoryStore, Reach, Settlement, Unavailable};
 use abroad::Abroad;
-use early::Early;
-use queues::{Bounds, Call, Kind, Queues, RowId, Spot, Ticket};
+use queues::{Bounds, Call, Kind, Queues, RowId, Spot};
 
 pub use decision::{AskError, Decision, Denial, Granted};
 pub use lease::{Lease, Renewal};
 pub use overview::Overview;
 pub use pulse::{ManualPulse, Pulse, SystemPulse, Uptime};
 pub use question::Question;
-pub use waiting::Acquire;
+pub use waiting::{Acquire, FLEET_LOOK};
 
 /// The most who may wait for one row, unless said otherwise.
 pub const MOST_WAITING_PER_ROW: usize = 10_000;
@@ -105,9 +112,9 @@ impl LimiterBuilder {
     /// The limiter.
     pub fn build(self) -> Limiter {
         let LimiterBuilder { store, pulse, most_waiting, most_waiting_per_row } = self;
-        let tick = store.capabilities().tick;
+        let Capabilities { tick, reach, .. } = store.capabilities();
         let queues = Queues::new(Bounds { in_all: most_waiting, per_row: most_waiting_per_row });
-        let inner = Arc::new(Inner { store, pulse, tick, queues, abroad: Abroad::default() });
+        let inner = Arc::new(Inner { store, pulse, tick, reach, queues, abroad: Abroad::default() });
         // The store outlives its limiters; it must not keep them.
         let waiting = Arc::downgrade(&inner);
         inner.store.watch(Box::new(move |change| {
@@ -128,7 +135,7 @@ impl Limiter {
         Limiter::new(Arc::new(MemoryStore::new(SystemClock::new(), Memory::default())))
     }
 
-    /// A limiter that asks this store, which must be one that decides by itself.
+    /// A limiter that asks this store.
     pub fn new(store: Arc<dyn FullStore>) -> Limiter {
         Limiter::builder(store).build()
     }
@@ -171,48 +178,57 @@ impl Limiter {
 
     /// The same, for those who must know whether the store has answered.
     pub fn try_release(&self, lease: LeaseId) -> Result<bool, Unavailable> {
-        self.inner.release(lease)?.wait(self.store())
+        self.inner.release(lease).wait(self.store())
     }
 
     /// The same, blocking nobody.
     pub async fn release_async(&self, lease: LeaseId) -> Result<bool, Unavailable> {
-        self.inner.release(lease)?.told(self.store()).await
+        self.inner.release(lease).told(self.store()).await
     }
 
     /// Corrects a held charge to its true cost, then releases it, by the id of its lease.
     pub fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Result<Settlement, AskError> {
-        Ok(self.inner.settle(lease, actual)?.wait(self.store())?)
+        Ok(self.inner.settle(lease, actual).wait(self.store())??)
     }
 
     /// The same, blocking nobody.
     pub async fn settle_async(&self, lease: LeaseId, actual: Actual<'_>) -> Result<Settlement, AskError> {
-        Ok(self.inner.settle(lease, actual)?.told(self.store()).await?)
+        Ok(self.inner.settle(lease, actual).told(self.store()).await??)
     }
 
     /// Moves a lease's end to `ttl` from now (its own time to live if none is given), by its id.
     pub fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Result<Renewal, AskError> {
-        Ok(self.inner.renew_abroad(lease, ttl)?.wait(self.store())?)
+        Ok(self.inner.renew(lease, ttl).wait(self.store())??)
     }
 
     /// The same, blocking nobody.
     pub async fn renew_async(&self, lease: LeaseId, ttl: Option<Duration>) -> Result<Renewal, AskError> {
-        Ok(self.inner.renew_abroad(lease, ttl)?.told(self.store()).await?)
+        Ok(self.inner.renew(lease, ttl).told(self.store()).await??)
     }
 
     /// Takes over a lease that somebody handed over as an id, by renewing it. `None` if it is gone. Its fences are not
     /// known here.
     pub fn adopt(&self, lease: LeaseId, ttl: Duration) -> Result<Option<Lease>, AskError> {
-        Lease::adopt(&self.inner, lease, ttl)
+        let before = self.inner.pulse.now();
+        let renewed = self.inner.store.renew(lease, Some(ttl)).wait(self.store())??;
+        Ok(Lease::adopted(&self.inner, lease, ttl, before, renewed))
+    }
+
+    /// The same, blocking nobody.
+    pub async fn adopt_async(&self, lease: LeaseId, ttl: Duration) -> Result<Option<Lease>, AskError> {
+        let before = self.inner.pulse.now();
+        let renewed = self.inner.store.renew(lease, Some(ttl)).told(self.store()).await??;
+        Ok(Lease::adopted(&self.inner, lease, ttl, before, renewed))
     }
 
     /// Zeroes counts: those of one key, or everything of the limit. Leases go on, and those who wait look again.
     pub fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Result<(), AskError> {
-        Ok(self.inner.reset(limit_id, key)?.wait(self.store())?)
+        Ok(self.inner.reset(limit_id, key).wait(self.store())??)
     }
 
     /// The same, blocking nobody.
     pub async fn reset_async(&self, limit_id: &str, key: Option<&[u8]>) -> Result<(), AskError> {
-        Ok(self.inner.reset(limit_id, key)?.told(self.store()).await?)
+        Ok(self.inner.reset(limit_id, key).told(self.store()).await??)
     }
 
     /// How many wait at this moment.
@@ -244,6 +260,7 @@ struct Inner {
     store: Arc<dyn FullStore>,
     pulse: Arc<dyn Pulse>,
     tick: Tick,
+    reach: Reach,
     queues: Queues,
     abroad: Abroad,
 }
@@ -251,83 +268,6 @@ struct Inner {
 impl Inner {
     fn clone_of(limiter: &Limiter) -> Arc<Inner> {
         Arc::clone(&limiter.inner)
-    }
-
-    /// Puts an order of somebody who will not wait, unless that would overtake somebody who does.
-    fn try_acquire(
-        self: &Arc<Inner>,
-        order: &Order<'_>,
-        detail: Detail,
-    ) -> Result<Early<Decision>, AskError> {
-        if !self.queues.is_quiet() {
-            let spots = self.spots(order.asks);
-            if self.queues.contested(&spots, None).is_some() {
-                return self.look(order, detail, &spots, None);
-            }
-        }
-        self.submit(order, detail)
-    }
-
-    /// Puts an order to the store, and takes into possession what it grants.
-    fn submit(self: &Arc<Inner>, order: &Order<'_>, detail: Detail) -> Result<Early<Decision>, AskError> {
-        let before = self.pulse.now();
-        // A repeated order is answered as it was then; the one beside it tells what time it is.
-        let orders = [*order, Order { intent: Intent::Peek, request_id: None, ..*order }];
-        let orders = if order.request_id.is_some() { &orders[..] } else { &orders[..1] };
-        let Early { reply: answers, durable } = Early::of(self.store.submit(orders, Answers::new(detail)))?;
-        let answer = answers.get(0).cloned().ok_or_else(speechless)??;
-        let now = answers.iter().last().and_then(|last| last.as_ref().ok()).map_or(answer.at, |last| last.at);
-        let readings = answers.readings(&answer).to_vec();
-        let Answer { outcome, at, degraded, shadowed, .. } = answer;
-        let reply = match outcome {
-            Outcome::Granted(grant) => {
-                let lease = grant.map(|grant| Lease::granted(self, grant, order, before, now));
-                Decision::Granted(Granted { at, shadowed, degraded, lease, readings })
-            }
-            Outcome::Denied(denied) => Decision::Denied(Denial {
-                at,
-                wait: denied.wait,
-                degraded,
-                limit: Arc::clone(&denied.limit),
-                item: denied.item,
-                denied: Some(denied),
-                tick: self.tick,
-                readings,
-            }),
-        };
-        Ok(Early { reply, durable })
-    }
-
-    /// What is said to somebody whose turn it is not: what the store says, and if it would grant this, that it may fit when those
-    /// before them are served or leave. When that is, nobody knows.
-    fn look(
-        self: &Arc<Inner>,
-        order: &Order<'_>,
-        detail: Detail,
-        spots: &[Spot],
-        ticket: Option<Ticket>,
-    ) -> Result<Early<Decision>, AskError> {
-        let Early { reply, durable } = self.submit(&Order { intent: Intent::Peek, ..*order }, detail)?;
-        let granted = match reply {
-            denied @ Decision::Denied(_) => return Ok(Early { reply: denied, durable }),
-            Decision::Granted(granted) => granted,
-        };
-        let spot = self.queues.contested(spots, ticket).or(spots.first().copied());
-        let limit_id = order.asks[spot.map_or(0, |spot| spot.ask)].limit_id;
-        let unknown = || Rejection::UnknownLimit { limit_id: limit_id.to_owned() };
-        let limit = self.store.get(limit_id).ok_or_else(unknown)?;
-        let item = item_at(&limit, spot.map_or(Kind::Key, |spot| spot.kind));
-        let reply = Decision::Denied(Denial {
-            at: granted.at,
-            wait: Wait::OnRelease,
-            degraded: false,
-            denied: None,
-            item,
-            limit,
-            tick: self.tick,
-            readings: granted.readings,
-        });
-        Ok(Early { reply, durable })
     }
 
     /// Where somebody with these asks stands.
@@ -348,54 +288,10 @@ impl Inner {
             None => self.queues.stir_all(),
         }
     }
-
-    /// Gives a lease back by its id. Those who wait look at once: whoever is granted what came back is told when both are durable.
-    fn release(&self, lease: LeaseId) -> Result<Early<bool>, Unavailable> {
-        let released = Early::of(self.store.release(lease))?;
-        self.stir(self.abroad.remove(lease).as_deref());
-        Ok(released)
-    }
-
-    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Result<Early<Settlement>, AskError> {
-        let Early { reply, durable } = Early::of(self.store.settle(lease, actual))?;
-        let reply = reply?;
-        self.stir(self.abroad.remove(lease).as_deref());
-        Ok(Early { reply, durable })
-    }
-
-    fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Result<Early<Option<Timestamp>>, AskError> {
-        let Early { reply, durable } = Early::of(self.store.renew(lease, ttl))?;
-        Ok(Early { reply: reply?, durable })
-    }
-
-    /// Renews a lease that is known by its id only.
-    fn renew_abroad(&self, lease: LeaseId, ttl: Option<Duration>) -> Result<Early<Renewal>, AskError> {
-        let Early { reply, durable } = self.renew(lease, ttl)?;
-        if ttl.is_some() {
-            // Perhaps it lapses sooner now than those believe who wait for it.
-            self.stir(self.abroad.get(lease).as_deref());
-        }
-        Ok(Early { reply: reply.map_or(Renewal::Gone, Renewal::Until), durable })
-    }
-
-    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Result<Early<()>, AskError> {
-        let Early { reply, durable } = Early::of(self.store.reset(limit_id, key))?;
-        reply?;
-        match key {
-            None => self.queues.stir_limit(limit_id, Call::Look),
-            Some(_) => self.queues.stir(self.queues.rows_of(&Ask::one(limit_id, key))),
-        }
-        Ok(Early { reply: (), durable })
-    }
 }
 
 /// The item of a limit that is told to somebody who stands behind others at a row of this kind: the first that counts there.
 fn item_at(limit: &Limit, kind: Kind) -> usize {
     let per = if kind == Kind::All { Per::All } else { Per::Key };
     limit.items().iter().position(|item| item.per() == per).unwrap_or_default()
-}
-
-/// What a store that answers nothing to an order is told.
-fn speechless() -> AskError {
-    AskError::Unavailable(Unavailable { reason: "the store gave no answer".to_owned() })
 }

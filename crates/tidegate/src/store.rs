@@ -37,7 +37,7 @@ pub use memory::{Gate, Gates, Memory, MemoryStore};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lsn(pub u64);
 
-/// A future that outlives the call it came from.
+/// A future that outlives the call it came from. See [`Spoken::Later`] for what whoever makes one promises.
 pub type Later<T> = Pin<Box<dyn Future<Output = Result<T, Unavailable>> + Send>>;
 
 /// A reply, and when it may be spoken.
@@ -47,6 +47,13 @@ pub enum Spoken<T> {
     /// When the store's log is durable up to here.
     Durable(T, Lsn),
     /// When somebody else has decided.
+    ///
+    /// The work begins when the store is called, not when this is first polled, and it goes on whether or not anybody waits: who drops this
+    /// has only stopped waiting. A lease that was granted to somebody who is not there to be told belongs to nobody, and the store gives it
+    /// back itself, unless the order has a request id: whoever repeats it is told of the same lease. What was charged without a
+    /// lease stays charged. [`Unavailable`] means that nobody knows whether it was done.
+    ///
+    /// Two calls that are on their way at once may take effect in either order.
     Later(Later<T>),
 }
 
@@ -82,6 +89,19 @@ impl<T> Spoken<T> {
             Spoken::Now(reply) => Ok(reply),
             Spoken::Durable(reply, lsn) => durable(store, lsn).await.map(|()| reply),
             Spoken::Later(later) => later.await,
+        }
+    }
+
+    /// This made of the reply, as soon as it is known and whether it may be spoken of or not. If somebody else decides, that is when they are
+    /// heard; if nobody waits for them, it never is.
+    pub fn map<U>(self, make: impl FnOnce(T) -> U + Send + 'static) -> Spoken<U>
+    where
+        T: 'static,
+    {
+        match self {
+            Spoken::Now(reply) => Spoken::Now(make(reply)),
+            Spoken::Durable(reply, lsn) => Spoken::Durable(make(reply), lsn),
+            Spoken::Later(later) => Spoken::Later(Box::pin(async move { later.await.map(make) })),
         }
     }
 
@@ -169,7 +189,9 @@ pub trait Store: Send + Sync {
 
     /// Decides a batch of independent orders, one after the other, at one reading of the clock. A row that another thread brought
     /// to a later instant meanwhile carries the rest of the batch along to it; time never goes back. The buffer is cleared, filled
-    /// and given back. A store does not wait: an order's patience is for whoever queues orders in front of it.
+    /// and given back. A store does not wait: an order's patience is for whoever queues orders in front of it. Where somebody else
+    /// decides, the orders are on their way when this returns, and leases that nobody is told of are the store's to give back:
+    /// [`Spoken::Later`].
     fn submit(&self, orders: &[Order<'_>], buffer: Answers) -> Spoken<Answers>;
 
     /// Gives a lease back. `false` if it is gone: released before, lapsed, deleted with its limits, never granted.

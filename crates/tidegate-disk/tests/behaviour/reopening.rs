@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
-use tidegate::catalog::{ApplyError, Change, PutError, Watcher};
+use tidegate::catalog::{ApplyError, Change, Origin, PutError, Watcher};
 use tidegate::store::{Actual, Capabilities, Settlement, Usage};
 use tidegate::{
     Answers, Catalog, Edit, Edited, Expect, LeaseId, Limit, LimitSpec, ManualClock, Order, Parting,
@@ -117,6 +117,10 @@ impl Catalog for Reopening {
 
     fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
         self.ask(|store| store.apply(edits))
+    }
+
+    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> Spoken<Result<Vec<Edited>, ApplyError>> {
+        self.ask(|store| store.edit(edits, origin))
     }
 
     fn watch(&self, watcher: Watcher) {

@@ -10,8 +10,10 @@ use ::http::{HeaderValue, Response, StatusCode};
 use bytes::Bytes;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
+use tidegate::catalog::{ApplyError, Origin, PutError};
 use tidegate::file;
-use tidegate::{Expect, FullStore, Limit, Parting};
+use tidegate::store::Unavailable;
+use tidegate::{Edit, Edited, Expect, FullStore, Limit, LimitSpec, Parting};
 
 use super::problem::{Code, Problem};
 use super::query::Query;
@@ -30,8 +32,7 @@ impl<S: FullStore + ?Sized> Api<S> {
     pub(super) async fn add_limit(&self, call: &Call<'_>) -> Reply {
         let spec = limit::read(call.body)?;
         call.concerns(&spec.id)?;
-        let limit = self.store.put(spec, Expect::Absent)?;
-        self.written().await?;
+        let limit = self.put(spec, Expect::Absent).await?;
         let mut reply = shown(StatusCode::CREATED, &limit)?;
         let location = format!("/v1/limits/{}", limit.id().replace('/', "%2F"));
         if let Ok(location) = HeaderValue::try_from(location) {
@@ -75,8 +76,7 @@ impl<S: FullStore + ?Sized> Api<S> {
         let current = self.changeable(id, call)?;
         let expect = expected(&current, call)?;
         let spec = limit::read_as(id, call.body)?;
-        let limit = self.store.put(spec, expect)?;
-        self.written().await?;
+        let limit = self.put(spec, expect).await?;
         shown(StatusCode::OK, &limit)
     }
 
@@ -84,11 +84,29 @@ impl<S: FullStore + ?Sized> Api<S> {
     pub(super) async fn delete_limit(&self, id: &str, call: &Call<'_>) -> Reply {
         let current = self.changeable(id, call)?;
         expected(&current, call)?;
-        if !self.store.remove(id, Parting::Forget) {
-            return Err(Problem::unknown_limit(id));
+        match self.edited(Edit::Remove(id.to_owned(), Parting::Forget)).await? {
+            Edited::Absent => Err(Problem::unknown_limit(id)),
+            _ => Ok(nothing()),
         }
-        self.written().await?;
-        Ok(nothing())
+    }
+
+    /// Puts a limit that is no file's.
+    pub(super) async fn put(&self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
+        let edited = self.edited(Edit::Put(spec, expect)).await?;
+        edited.limit().map(Arc::clone).ok_or_else(unsaid)
+    }
+
+    /// Makes one edit, and waits until it is made for good. No worker waits for that.
+    async fn edited(&self, edit: Edit) -> Result<Edited, PutError> {
+        let edited = self.heard(self.store.edit(vec![edit], Origin::Put)).await;
+        let edited = match edited.map_err(PutError::Unavailable)? {
+            Ok(edited) => edited.into_iter().next(),
+            Err(ApplyError { refused }) => {
+                return Err(refused.into_iter().next().map_or_else(unsaid, |(_, why)| why));
+            }
+        };
+        self.written().await.map_err(PutError::Unavailable)?;
+        edited.ok_or_else(unsaid)
     }
 
     /// The limit of this id.
@@ -106,6 +124,11 @@ impl<S: FullStore + ?Sized> Api<S> {
         }
         Ok(limit)
     }
+}
+
+/// What is said of a store that says nothing about an edit.
+fn unsaid() -> PutError {
+    PutError::Unavailable(Unavailable { reason: "the store did not say what became of an edit".to_owned() })
 }
 
 #[derive(Serialize)]

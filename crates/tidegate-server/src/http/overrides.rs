@@ -1,7 +1,8 @@
 //! Overrides: exceptions for single keys, put and removed while the limit stays as it is.
 //!
 //! An override is a part of its limit, so each change is a new version of it. Two who change overrides of one limit at
-//! the same time both succeed: the slower one begins again with what the other has left.
+//! the same time both succeed: the slower one begins again with what the other has left. It does so [`MOST_TRIES`] times at most, because
+//! each may be a round trip, and is then told that the limit has changed.
 
 use std::sync::Arc;
 
@@ -10,23 +11,26 @@ use tidegate::catalog::PutError;
 use tidegate::{Expect, FullStore, Limit, LimitSpec};
 
 use super::limits::{etag, expected, tagged};
-use super::problem::{Code, FieldError, Problem};
+use super::problem::{Code, Problem};
 use super::query::Query;
 use super::wire::limit::OverrideBody;
 use super::wire::overriding::{self, Removal};
 use super::wire::read;
 use super::{Api, Call, Reply, json, nothing};
 
+/// How often an edit is tried while others edit the same limit.
+const MOST_TRIES: usize = 64;
+
 impl<S: FullStore + ?Sized> Api<S> {
     /// Puts the override of an item for a key, in place of the former one.
     pub(super) async fn put_override(&self, id: &str, key: &str, call: &Call<'_>) -> Reply {
-        let (limit, put) = self.edit(id, call, |spec| {
+        let change = |spec: &mut LimitSpec| {
             let put = overriding::read(spec, key, call.body)?;
             spec.overrides.retain(|each| !(each.key == put.key && each.item == put.item));
             spec.overrides.push(put.clone());
             Ok(put)
-        })?;
-        self.written().await?;
+        };
+        let (limit, put) = self.edit(id, call, change).await?;
         Ok(tagged(json(StatusCode::OK, &OverrideBody::of(&put))?, &etag(&limit)?))
     }
 
@@ -35,35 +39,33 @@ impl<S: FullStore + ?Sized> Api<S> {
         let query = Query::read(call.head, &["item"])?;
         let body: Removal = if call.body.is_empty() { Removal::default() } else { read(call.body)? };
         let item = query.get("item").or(body.item.as_deref());
-        self.edit(id, call, |spec| {
+        let change = |spec: &mut LimitSpec| {
             let before = spec.overrides.len();
             spec.overrides
                 .retain(|each| each.key != key.as_bytes() || item.is_some_and(|item| each.item != item));
             if spec.overrides.len() < before { Ok(()) } else { Err(nothing_to_remove(key)) }
-        })?;
-        self.written().await?;
+        };
+        self.edit(id, call, change).await?;
         Ok(nothing())
     }
 
-    /// Edits a limit, again and again until nobody else did so meanwhile.
-    fn edit<T>(
+    /// Edits a limit, again until nobody else did so meanwhile.
+    async fn edit<T>(
         &self,
         id: &str,
         call: &Call<'_>,
         change: impl Fn(&mut LimitSpec) -> Result<T, Problem>,
     ) -> Result<(Arc<Limit>, T), Problem> {
+        let mut tries = 0;
         loop {
             let current = self.changeable(id, call)?;
             expected(&current, call)?;
             let mut spec = current.spec().clone();
             let changed = change(&mut spec)?;
-            match self.store.put(spec, Expect::Version(current.version())) {
+            tries += 1;
+            match self.put(spec, Expect::Version(current.version())).await {
                 Ok(limit) => return Ok((limit, changed)),
-                Err(PutError::Stale { .. }) => {}
-                Err(PutError::Invalid(flaws)) => {
-                    let errors = flaws.into_iter().map(FieldError::from).collect();
-                    return Err(Problem::of_fields(Code::InvalidLimit, errors));
-                }
+                Err(PutError::Stale { .. }) if tries < MOST_TRIES => {}
                 Err(error) => return Err(error.into()),
             }
         }

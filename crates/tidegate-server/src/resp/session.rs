@@ -495,7 +495,7 @@ impl Session {
             None => (false, None),
             Some(Spoken::Now(released)) => (released, None),
             Some(Spoken::Durable(released, lsn)) => (released, Some(lsn)),
-            Some(Spoken::Later(later)) => return Some(Awaited::Release(later)),
+            Some(Spoken::Later(later)) => return Some(Awaited::Release(self.then_call(lease, later))),
         };
         if let Some(lease) = lease {
             self.door.limiter().lease_changed(lease);
@@ -512,7 +512,7 @@ impl Session {
             None => (Ok(None), None),
             Some(Spoken::Now(renewed)) => (renewed, None),
             Some(Spoken::Durable(renewed, lsn)) => (renewed, Some(lsn)),
-            Some(Spoken::Later(later)) => return Some(Awaited::Renew(later)),
+            Some(Spoken::Later(later)) => return Some(Awaited::Renew(self.then_call(lease, later))),
         };
         // Perhaps it lapses sooner now than those believe who wait for it.
         if let Some(lease) = lease {
@@ -522,6 +522,18 @@ impl Session {
         renewal(&mut self.speaker(mouth.output), renewed);
         mouth.pledge(start, 1, durable);
         None
+    }
+
+    /// The same answer about a lease; when it is in, those look again who wait for what the lease holds.
+    fn then_call<T: 'static>(&self, lease: Option<LeaseId>, later: Later<T>) -> Later<T> {
+        let limiter = self.door.limiter().clone();
+        Box::pin(async move {
+            let reply = later.await;
+            if let Some(lease) = lease {
+                limiter.lease_changed(lease);
+            }
+            reply
+        })
     }
 
     fn writer<'o>(&self, output: &'o mut Vec<u8>) -> Writer<'o> {

@@ -11,7 +11,11 @@
 //! Decided: there are [`MOST_BUCKETS`] descriptions at most. If one more comes, those are forgotten that are unused for the longest, and
 //! of them only the ones all of whose rows are *fresh*: unused for as long as a whole burst takes to come back. Forgetting them can be
 //! noticed by nobody. If there is none, the newcomer is told so; it is neither let through nor does it push out somebody who waits.
-//! A store that others share may have been asked by them, so nothing is forgotten there.
+//! A store that others share may have been asked by them, so nothing is forgotten there, and what time it is there nobody has to know.
+//!
+//! Decided: describing a rate blocks. Where somebody else keeps the limits, the first command that names a rate holds up its worker for a
+//! round trip, and whoever else describes one meanwhile; every later one finds it here. Rates are few, and are named by
+//! programs and not by their users.
 //!
 //! What this rests on: nobody else charges limits of this name. Doors ask [`is_reserved`].
 
@@ -256,7 +260,8 @@ impl fmt::Debug for Throttles {
     }
 }
 
-/// What time the store says it is: a door has no clock of its own. `None` if the store does not say at once.
+/// What time the store says it is: a door has no clock of its own. `None` if somebody else would have to be asked: their buckets are
+/// never forgotten.
 fn now(store: &dyn FullStore, limit_id: &str) -> Option<Timestamp> {
     let asks = [Ask { limit_id, key: Some(b""), count: 0 }];
     let (Spoken::Now(answers) | Spoken::Durable(answers, _)) =

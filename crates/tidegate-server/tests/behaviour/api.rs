@@ -2,6 +2,7 @@
 
 mod configuration;
 mod decisions;
+mod distance;
 mod document_004;
 mod durability;
 mod exposition;

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicUsize;
 
-use tidegate::catalog::{ApplyError, Edit, Edited, PutError, Watcher};
+use tidegate::catalog::{ApplyError, Edit, Edited, Origin, PutError, Watcher};
 use tidegate::store::{Capabilities, Usage};
 use tidegate::{
     Actual, Answers, Ask, Capacity, Catalog, Detail, Hold, Intent, ItemSpec, LeaseId, Limit, MapStore, Order,
@@ -161,6 +161,10 @@ impl Catalog for Flawed {
 
     fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
         self.inner.apply(edits)
+    }
+
+    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> Spoken<Result<Vec<Edited>, ApplyError>> {
+        self.inner.edit(edits, origin)
     }
 
     fn watch(&self, watcher: Watcher) {

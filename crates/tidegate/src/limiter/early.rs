@@ -1,7 +1,9 @@
-//! What a store has decided and nobody may be told yet.
+//! What a store has decided and nobody may be told yet, or what somebody else has not decided yet.
 //!
 //! Stores with a log decide at once and speak when the decision is durable. Whoever asked waits for that: a thread where it stands, a
-//! task without blocking anybody. Between the two moments the answer belongs to nobody, and the asker may leave.
+//! task without blocking anybody. Between the two moments the answer belongs to nobody, and the asker may leave. Where somebody
+//! else decides there is nothing to belong to anybody until they have, and what is theirs to give back if the asker leaves is the
+//! store's to see to.
 //!
 //! Decided: whoever leaves meanwhile, or is told that the log has failed, gives back the lease of the grant they were not told of. What was
 //! charged without a lease stays charged: too little is admitted, never too much. An order with a request id keeps its lease until it
@@ -10,53 +12,56 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tidegate_core::Order;
-
 use super::decision::{AskError, Decision};
 use super::lease::Lease;
-use crate::store::{FullStore, Lsn, Spoken, Unavailable, durable, wait_durable};
+use crate::store::{FullStore, Later, Lsn, Spoken, Unavailable, block_on, wait_durable};
 
-/// A reply, and what must be durable before anybody is told.
+/// What a store says to an order.
+pub(super) type Asked = Spoken<Result<Decision, AskError>>;
+
+/// A decision, and what must be durable before anybody is told.
 #[derive(Debug)]
-pub(super) struct Early<T> {
-    pub(super) reply: T,
+pub(super) struct Early {
+    pub(super) reply: Decision,
     pub(super) durable: Option<Lsn>,
 }
 
-impl<T> Early<T> {
-    /// The reply of a store that decides by itself.
-    pub(super) fn of(spoken: Spoken<T>) -> Result<Early<T>, Unavailable> {
-        match spoken {
-            Spoken::Now(reply) => Ok(Early { reply, durable: None }),
-            Spoken::Durable(reply, lsn) => Ok(Early { reply, durable: Some(lsn) }),
-            Spoken::Later(_) => Err(Unavailable { reason: "this store does not speak at once".to_owned() }),
-        }
-    }
-
-    /// Waits where it stands until the reply may be told.
-    pub(super) fn wait(self, store: &dyn FullStore) -> Result<T, Unavailable> {
-        if let Some(lsn) = self.durable {
-            wait_durable(store, lsn)?;
-        }
-        Ok(self.reply)
-    }
-
-    /// Waits until the reply may be told, and blocks nobody.
-    pub(super) async fn told(self, store: &dyn FullStore) -> Result<T, Unavailable> {
-        if let Some(lsn) = self.durable {
-            durable(store, lsn).await?;
-        }
-        Ok(self.reply)
-    }
+/// What is told later.
+pub(super) enum Owed {
+    /// When the log is durable.
+    Log(Box<Untold>),
+    /// When somebody else has decided.
+    Elsewhere(Later<Result<Decision, AskError>>),
 }
 
-impl Early<Decision> {
-    /// Waits where it stands until the asker may be told.
-    pub(super) fn decided(self, order: &Order<'_>, store: &dyn FullStore) -> Result<Decision, AskError> {
-        let Some(lsn) = self.durable else { return Ok(self.reply) };
-        let mut untold = Untold::new(self.reply, lsn, order.request_id.is_some());
-        wait_durable(store, lsn)?;
-        untold.take()
+impl Owed {
+    /// What may be told at once, or what has to be waited for; whether the order had a request id.
+    pub(super) fn of(asked: Asked, may_be_repeated: bool) -> Result<Result<Decision, AskError>, Owed> {
+        match asked {
+            Spoken::Now(decided) => Ok(decided),
+            Spoken::Durable(Ok(decision), lsn) => Err(Owed::Log(Untold::new(decision, lsn, may_be_repeated))),
+            Spoken::Durable(rejected, _) => Ok(rejected),
+            Spoken::Later(later) => Err(Owed::Elsewhere(later)),
+        }
+    }
+
+    /// Waits where it stands.
+    pub(super) fn wait(self, store: &dyn FullStore) -> Result<Decision, AskError> {
+        match self {
+            Owed::Log(mut untold) => {
+                wait_durable(store, untold.lsn)?;
+                untold.take()
+            }
+            Owed::Elsewhere(later) => block_on(later)?,
+        }
+    }
+
+    /// Waits, and blocks nobody.
+    pub(super) async fn told(self, store: &Arc<dyn FullStore>) -> Result<Decision, AskError> {
+        match self {
+            Owed::Log(mut untold) => std::future::poll_fn(|context| untold.poll(store, context)).await,
+            Owed::Elsewhere(later) => later.await?,
+        }
     }
 }
 
@@ -84,14 +89,6 @@ impl Untold {
             durable?;
             self.take()
         })
-    }
-
-    /// The same, awaited.
-    pub(super) async fn told(
-        mut self: Box<Untold>,
-        store: &Arc<dyn FullStore>,
-    ) -> Result<Decision, AskError> {
-        std::future::poll_fn(|context| self.poll(store, context)).await
     }
 
     fn take(&mut self) -> Result<Decision, AskError> {

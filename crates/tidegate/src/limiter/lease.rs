@@ -9,24 +9,30 @@
 //!
 //! Over a store with a log, a renewal moves the deadline when it is durable, and until then only if it comes nearer. Releasing, settling
 //! and renewing block until that; dropping does not.
+//!
+//! Where somebody else decides, the deadline comes nearer when a renewal is sent, and moves away when it was answered; `horizon` says which
+//! counts if several are on their way. A lease that is dropped is given back without waiting for the answer: inside a tokio runtime a
+//! task of its own hears it and calls those who wait then, elsewhere they are called at once.
 
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::Poll;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tidegate_core::{Hold, LeaseId, Limit, Order, Timestamp};
+use tidegate_core::{Hold, LeaseId, Limit, Timestamp};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::Inner;
+use super::calling::Whom;
 use super::decision::AskError;
-use super::early::Early;
+use super::horizon::{Horizon, Landing};
 use super::pulse::{Sleep, Uptime};
 use super::queues::RowId;
-use crate::answer::Grant;
-use crate::store::{Actual, Settlement};
+use crate::answer::{Grant, Rejection};
+use crate::store::{Actual, Later, Settlement, Spoken};
 
 /// How many times a kept lease is renewed in one time to live.
 const RENEWALS_PER_TTL: u32 = 3;
@@ -58,7 +64,7 @@ struct Term {
     /// The rows it may have taken something from, if that is known.
     rows: Option<Arc<[RowId]>>,
     hold: Hold,
-    expires_at: Mutex<Timestamp>,
+    horizon: Mutex<Horizon>,
     /// Whether somebody keeps it alive.
     kept: AtomicBool,
     tenancy: watch::Sender<Tenancy>,
@@ -73,11 +79,30 @@ enum Tenancy {
     Over,
 }
 
-/// A renewal that may not be durable yet.
-struct Renewed {
-    early: Early<Option<Timestamp>>,
-    /// When the holder's own time is over, if it is.
+/// What a store says to a renewal.
+type Renewed = Result<Option<Timestamp>, Rejection>;
+
+/// A renewal that somebody else decides on; it lands when it is dropped.
+struct Flight {
+    term: Arc<Term>,
     deadline: Uptime,
+    landing: Landing,
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.term.land(self.deadline, self.landing);
+    }
+}
+
+/// A hold that somebody else settles: when this is dropped they have, or nobody will hear of it.
+struct Settling(Arc<Term>);
+
+impl Drop for Settling {
+    fn drop(&mut self) {
+        self.0.close_hold();
+        self.0.stir();
+    }
 }
 
 impl Lease {
@@ -85,30 +110,31 @@ impl Lease {
     pub(super) fn granted(
         inner: &Arc<Inner>,
         grant: Grant,
-        order: &Order<'_>,
+        hold: Hold,
+        rows: Vec<RowId>,
         before: Uptime,
         now: Timestamp,
     ) -> Lease {
         let ttl = inner.tick.duration(grant.expires_at.since(now));
-        let mut rows: Vec<RowId> = order.asks.iter().flat_map(|ask| inner.queues.rows_of(ask)).collect();
-        rows.sort_unstable();
-        rows.dedup();
-        if order.hold == Hold::Yes {
+        if hold == Hold::Yes {
             inner.queues.open_hold(&rows);
         }
         let rows = Some(Arc::from(rows));
-        let term =
-            Term { rows, hold: order.hold, ..Term::new(inner, grant.lease, ttl, grant.expires_at, before) };
+        let term = Term { rows, hold, ..Term::new(inner, grant.lease, ttl, grant.expires_at, before) };
         Lease { term: Arc::new(term), fences: grant.fences }
     }
 
-    /// The lease that somebody else was granted, renewed.
-    pub(super) fn adopt(inner: &Arc<Inner>, id: LeaseId, ttl: Duration) -> Result<Option<Lease>, AskError> {
-        let before = inner.pulse.now();
-        let renewed = inner.renew(id, Some(ttl))?.wait(&*inner.store)?;
+    /// The lease that somebody else was granted, renewed by an order that was sent at `before`.
+    pub(super) fn adopted(
+        inner: &Arc<Inner>,
+        id: LeaseId,
+        ttl: Duration,
+        before: Uptime,
+        renewed: Option<Timestamp>,
+    ) -> Option<Lease> {
         let rows = inner.abroad.remove(id);
         let term = |expires_at| Term { rows, ..Term::new(inner, id, ttl, expires_at, before) };
-        Ok(renewed.map(|expires_at| Lease { term: Arc::new(term(expires_at)), fences: Vec::new() }))
+        renewed.map(|expires_at| Lease { term: Arc::new(term(expires_at)), fences: Vec::new() })
     }
 
     /// Its identity.
@@ -128,7 +154,7 @@ impl Lease {
 
     /// When it lapses unless it is renewed, by the store's clock.
     pub fn expires_at(&self) -> Timestamp {
-        *self.term.expires_at.lock().unwrap_or_else(PoisonError::into_inner)
+        self.term.horizon().expires_at
     }
 
     /// Whether its holder may still act on it: its own deadline has not passed, and nobody has said that it is gone.
@@ -136,7 +162,7 @@ impl Lease {
         self.term.is_held()
     }
 
-    /// Gives it back. `false` if it was gone, or if the store cannot answer. To give it back without waiting for a log, drop it.
+    /// Gives it back. `false` if it was gone, or if the store cannot answer. To give it back without waiting for that, drop it.
     pub fn release(self) -> bool {
         let released = self.term.give_back();
         released.is_some_and(|released| released.wait(&*self.term.inner.store).unwrap_or(false))
@@ -152,18 +178,18 @@ impl Lease {
 
     /// Corrects a held charge to its true cost, then gives it back. If the costs make no sense it is given back as it was charged.
     pub fn settle(self, actual: Actual<'_>) -> Result<Settlement, AskError> {
-        Ok(self.term.settle(actual)?.wait(&*self.term.inner.store)?)
+        Ok(self.term.settle(actual).wait(&*self.term.inner.store)??)
     }
 
     /// The same, blocking nobody.
     pub async fn settle_async(self, actual: Actual<'_>) -> Result<Settlement, AskError> {
-        Ok(self.term.settle(actual)?.told(&*self.term.inner.store).await?)
+        Ok(self.term.settle(actual).told(&*self.term.inner.store).await??)
     }
 
     /// Moves its end to `ttl` from now.
     pub fn renew(&self, ttl: Duration) -> Result<Renewal, AskError> {
-        let Renewed { early, deadline } = self.term.renew(ttl)?;
-        Ok(self.term.renewed(early.wait(&*self.term.inner.store)?, deadline))
+        let (renewed, deadline) = self.term.renew(ttl);
+        Ok(self.term.renewed(renewed.wait(&*self.term.inner.store)??, deadline))
     }
 
     /// The same, blocking nobody.
@@ -199,7 +225,13 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.term.give_back();
+        let Some(Spoken::Later(mut released)) = self.term.give_back() else { return };
+        // Nobody waits for this answer but those who wait in line.
+        if released.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(released);
+        }
     }
 }
 
@@ -221,7 +253,7 @@ impl Term {
             ttl,
             rows: None,
             hold: Hold::No,
-            expires_at: Mutex::new(expires_at),
+            horizon: Mutex::new(Horizon::new(expires_at)),
             kept: AtomicBool::new(false),
             tenancy: watch::Sender::new(Tenancy::Held(before.plus(ttl))),
         }
@@ -231,64 +263,145 @@ impl Term {
         matches!(*self.tenancy.borrow(), Tenancy::Held(deadline) if self.inner.pulse.now() < deadline)
     }
 
+    fn horizon(&self) -> MutexGuard<'_, Horizon> {
+        self.horizon.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Ends it here, whatever the store says; `true` for the one who did.
     fn end(&self) -> bool {
-        let ended = self.tenancy.send_replace(Tenancy::Over) != Tenancy::Over;
-        if let (true, Hold::Yes, Some(rows)) = (ended, self.hold, &self.rows) {
-            self.inner.queues.close_hold(rows);
+        let ended = self.leave();
+        if ended {
+            self.close_hold();
         }
         ended
     }
 
+    /// Nobody here holds it any more; `true` for the one who did.
+    fn leave(&self) -> bool {
+        self.tenancy.send_replace(Tenancy::Over) != Tenancy::Over
+    }
+
+    /// It will not be settled here any more.
+    fn close_hold(&self) {
+        if let (Hold::Yes, Some(rows)) = (self.hold, &self.rows) {
+            self.inner.queues.close_hold(rows);
+        }
+    }
+
     /// Gives it back, unless that was done or it is somebody else's now.
-    fn give_back(&self) -> Option<Early<bool>> {
+    fn give_back(&self) -> Option<Spoken<bool>> {
         if !self.end() {
             return None;
         }
-        let released = Early::of(self.inner.store.release(self.id));
-        self.stir();
-        released.ok()
+        Some(match self.inner.store.release(self.id) {
+            Spoken::Later(later) => {
+                Spoken::Later(self.inner.then_call(later, Whom::Rows(self.rows.as_ref().map(Arc::clone))))
+            }
+            released => {
+                self.stir();
+                released
+            }
+        })
     }
 
-    fn settle(&self, actual: Actual<'_>) -> Result<Early<Settlement>, AskError> {
-        let Early { reply, durable } = Early::of(self.inner.store.settle(self.id, actual))?;
-        let reply = reply?;
-        self.end();
-        self.stir();
-        Ok(Early { reply, durable })
-    }
-
-    /// Renews it at the store. The holder goes by that at once where its deadline comes nearer, and else by what [`Term::renewed`] is told.
-    fn renew(&self, ttl: Duration) -> Result<Renewed, AskError> {
-        let deadline = self.inner.pulse.now().plus(ttl);
-        let early = self.inner.renew(self.id, Some(ttl))?;
-        let Some(expires_at) = early.reply else {
-            self.end();
-            return Ok(Renewed { early, deadline });
+    fn settle(self: &Arc<Term>, actual: Actual<'_>) -> Spoken<Result<Settlement, Rejection>> {
+        let later = match self.inner.store.settle(self.id, actual) {
+            Spoken::Later(later) => later,
+            spoken => {
+                if let Spoken::Now(Ok(_)) | Spoken::Durable(Ok(_), _) = &spoken {
+                    self.end();
+                    self.stir();
+                }
+                return spoken;
+            }
         };
-        let mut known = self.expires_at.lock().unwrap_or_else(PoisonError::into_inner);
-        let former = std::mem::replace(&mut *known, expires_at);
-        drop(known);
+        // What is being settled must not be given back meanwhile, whoever drops it.
+        let settling = self.leave().then(|| Settling(Arc::clone(self)));
+        Spoken::Later(Box::pin(async move {
+            let settled = later.await;
+            if let (Some(Settling(term)), Err(_) | Ok(Err(_))) = (&settling, &settled) {
+                drop(term.inner.store.release(term.id));
+            }
+            drop(settling);
+            settled
+        }))
+    }
+
+    /// Renews it at the store. The holder goes by that at once where its deadline comes nearer, and else by what [`Term::renewed`] is told:
+    /// what the store says, and when the holder's own time is over, if that is not seen to already.
+    fn renew(self: &Arc<Term>, ttl: Duration) -> (Spoken<Renewed>, Option<Uptime>) {
+        let deadline = self.inner.pulse.now().plus(ttl);
+        match self.inner.store.renew(self.id, Some(ttl)) {
+            Spoken::Later(later) => (Spoken::Later(self.send(later, deadline)), None),
+            spoken => {
+                if let Spoken::Now(Ok(expires_at)) | Spoken::Durable(Ok(expires_at), _) = &spoken {
+                    self.decided(*expires_at, deadline);
+                }
+                (spoken, Some(deadline))
+            }
+        }
+    }
+
+    /// The store has renewed it by itself, or said that it is gone.
+    fn decided(&self, expires_at: Option<Timestamp>, deadline: Uptime) {
+        let Some(expires_at) = expires_at else {
+            self.end();
+            return;
+        };
+        let former = std::mem::replace(&mut self.horizon().expires_at, expires_at);
         self.move_deadline(|held| held.min(deadline));
         if expires_at < former {
             // It will lapse sooner than those believe who wait for it.
             self.stir();
         }
-        Ok(Renewed { early, deadline })
+    }
+
+    /// Somebody else decides on a renewal. They may have, from now on.
+    fn send(self: &Arc<Term>, later: Later<Renewed>, deadline: Uptime) -> Later<Renewed> {
+        let tenancy = *self.tenancy.borrow();
+        if let Tenancy::Held(held) = tenancy {
+            self.horizon().send(held);
+        }
+        self.move_deadline(|held| held.min(deadline));
+        let mut flight = Flight { term: Arc::clone(self), deadline, landing: Landing::Unheard };
+        Box::pin(async move {
+            let renewed = later.await?;
+            flight.landing = match &renewed {
+                Ok(Some(expires_at)) => Landing::Moved(*expires_at),
+                Ok(None) | Err(_) => Landing::Refused,
+            };
+            if renewed == Ok(None) {
+                flight.term.end();
+            }
+            drop(flight);
+            Ok(renewed)
+        })
+    }
+
+    /// A renewal that somebody else decided on was answered, or nobody waits for it any more.
+    fn land(&self, deadline: Uptime, landing: Landing) {
+        let landed = self.horizon().land(deadline, landing);
+        let Some(landed) = landed else { return };
+        self.move_deadline(|_| landed.deadline);
+        if landed.is_sooner {
+            self.stir();
+        }
     }
 
     /// A renewal is durable: unless another has come after it, the holder goes by it from now on.
-    fn renewed(&self, expires_at: Option<Timestamp>, deadline: Uptime) -> Renewal {
+    fn renewed(&self, expires_at: Option<Timestamp>, deadline: Option<Uptime>) -> Renewal {
         let Some(expires_at) = expires_at else { return Renewal::Gone };
-        if *self.expires_at.lock().unwrap_or_else(PoisonError::into_inner) == expires_at {
+        if let Some(deadline) = deadline
+            && self.horizon().expires_at == expires_at
+        {
             self.move_deadline(|_| deadline);
         }
         Renewal::Until(expires_at)
     }
 
-    async fn renew_async(&self, ttl: Duration) -> Result<Renewal, AskError> {
-        let Renewed { early, deadline } = self.renew(ttl)?;
-        Ok(self.renewed(early.told(&*self.inner.store).await?, deadline))
+    async fn renew_async(self: &Arc<Term>, ttl: Duration) -> Result<Renewal, AskError> {
+        let (renewed, deadline) = self.renew(ttl);
+        Ok(self.renewed(renewed.told(&*self.inner.store).await??, deadline))
     }
 
     /// Moves the holder's deadline, if there is one.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tidegate_core::{Amount, Ask, Hold, Intent, Order};
 
 use super::decision::{AskError, Decision};
-use super::early::{Early, Untold};
+use super::early::{Asked, Owed};
 use super::waiting::Acquire;
 use super::{Inner, Limiter};
 use crate::answer::Detail;
@@ -84,37 +84,40 @@ impl<'a> Question<'a> {
     }
 
     /// Takes it if it all fits now. Nobody who waits is overtaken: if somebody waits for one of the same rows, this is
-    /// denied. Over a store with a log it blocks until a grant is durable; in tasks [`Question::try_acquire_async`] does not.
+    /// denied. Over a store with a log it blocks until a grant is durable, and where somebody else decides until they have; in tasks
+    /// [`Question::try_acquire_async`] does not.
     pub fn try_acquire(&self) -> Result<Decision, AskError> {
-        let (inner, order) = (&self.limiter.inner, self.order(Intent::Acquire));
-        inner.try_acquire(&order, self.detail)?.decided(&order, &*inner.store)
+        let inner = &self.limiter.inner;
+        let asked = inner.try_acquire(&self.order(Intent::Acquire), self.detail);
+        self.owed(asked).unwrap_or_else(|owed| owed.wait(&*inner.store))
     }
 
-    /// The same, blocking nobody. It is decided when it is first polled. Whoever drops it before they are told gives back a lease that
+    /// The same, blocking nobody. It is put when it is first polled. Whoever drops it before they are told gives back a lease that
     /// was granted, unless the question has a request id and may be repeated; what else was charged stays so.
     pub async fn try_acquire_async(&self) -> Result<Decision, AskError> {
         let inner = &self.limiter.inner;
-        let untold = match self.untold(inner.try_acquire(&self.order(Intent::Acquire), self.detail)?) {
-            Ok(decision) => return Ok(decision),
-            Err(untold) => untold,
+        let owed = match self.owed(inner.try_acquire(&self.order(Intent::Acquire), self.detail)) {
+            Ok(decided) => return decided,
+            Err(owed) => owed,
         };
-        untold.told(&inner.store).await
+        owed.told(&inner.store).await
     }
 
     /// Says whether it would fit now, and changes nothing.
     pub fn peek(&self) -> Result<Decision, AskError> {
-        let (inner, order) = (&self.limiter.inner, self.order(Intent::Peek));
-        inner.submit(&order, self.detail)?.decided(&order, &*inner.store)
+        let inner = &self.limiter.inner;
+        let asked = inner.submit(&self.order(Intent::Peek), self.detail);
+        self.owed(asked).unwrap_or_else(|owed| owed.wait(&*inner.store))
     }
 
     /// The same, blocking nobody.
     pub async fn peek_async(&self) -> Result<Decision, AskError> {
         let inner = &self.limiter.inner;
-        let untold = match self.untold(inner.submit(&self.order(Intent::Peek), self.detail)?) {
-            Ok(decision) => return Ok(decision),
-            Err(untold) => untold,
+        let owed = match self.owed(inner.submit(&self.order(Intent::Peek), self.detail)) {
+            Ok(decided) => return decided,
+            Err(owed) => owed,
         };
-        untold.told(&inner.store).await
+        owed.told(&inner.store).await
     }
 
     /// Takes it as soon as it all fits, first come first served, if that is within `patience` of this call; a minute is the longest there
@@ -124,12 +127,9 @@ impl<'a> Question<'a> {
         Acquire::new(Inner::clone_of(self.limiter), &order, self.detail)
     }
 
-    /// What may be told at once, and what has to wait for the log.
-    fn untold(&self, early: Early<Decision>) -> Result<Decision, Box<Untold>> {
-        match early.durable {
-            None => Ok(early.reply),
-            Some(lsn) => Err(Untold::new(early.reply, lsn, self.request_id.is_some())),
-        }
+    /// What may be told at once, and what has to be waited for.
+    fn owed(&self, asked: Asked) -> Result<Result<Decision, AskError>, Owed> {
+        Owed::of(asked, self.request_id.is_some())
     }
 
     fn order(&self, intent: Intent) -> Order<'_> {

@@ -16,6 +16,9 @@
 //! all keys share, and keep their ticket: as soon as their own row is called they stand in their old place again.
 //! Nobody starves by that: in the row of their key nobody passes them, so once it lets them through it stays so.
 //!
+//! Where somebody else decides, a ticket is drawn when the first order is sent, and used if the answer is that it has to wait: who was
+//! answered sooner does not come before who asked sooner.
+//!
 //! Because everybody asks for themselves, a waiter must be polled or dropped. One that is kept and never polled keeps
 //! its place, and those behind it wait out their patience.
 //!
@@ -200,8 +203,19 @@ impl Queues {
         self.within(|hall| spots.iter().copied().find(|spot| hall.is_contested(*spot, before)))
     }
 
-    /// Joins the queues of these rows; `None` if one of them is full. Whoever joins is called at once.
-    pub(super) fn join(&self, spots: Vec<Spot>, mut limits: Vec<Box<str>>) -> Option<Ticket> {
+    /// Draws a ticket, for whoever may have to join when they were answered.
+    pub(super) fn draw(&self) -> Ticket {
+        self.within(Hall::draw)
+    }
+
+    /// Joins the queues of these rows, in the place of the ticket or of one that is drawn now; `None` if one of them is full. Whoever joins
+    /// is called at once.
+    pub(super) fn join(
+        &self,
+        ticket: Option<Ticket>,
+        spots: Vec<Spot>,
+        mut limits: Vec<Box<str>>,
+    ) -> Option<Ticket> {
         limits.sort_unstable();
         limits.dedup();
         self.within(|hall| {
@@ -211,8 +225,7 @@ impl Queues {
             {
                 return None;
             }
-            hall.last_ticket += 1;
-            let ticket = Ticket(hall.last_ticket);
+            let ticket = ticket.unwrap_or_else(|| hall.draw());
             self.count(&limits, |count| {
                 count.fetch_add(1, Ordering::Relaxed);
             });
@@ -243,6 +256,15 @@ impl Queues {
                 hall.take_stand(ticket);
             }
             Turn { call, standing: hall.standing(ticket) }
+        })
+    }
+
+    /// Whether there was a call that nobody has heard; if not, the waker is for the next one.
+    pub(super) fn is_called(&self, ticket: Ticket, waker: &Waker) -> bool {
+        self.within(|hall| {
+            let Some(waiter) = hall.waiters.get_mut(&ticket) else { return false };
+            waiter.waker = Some(waker.clone());
+            waiter.call.is_some()
         })
     }
 
@@ -364,6 +386,11 @@ impl Queues {
 }
 
 impl Hall {
+    fn draw(&mut self) -> Ticket {
+        self.last_ticket += 1;
+        Ticket(self.last_ticket)
+    }
+
     fn is_contested(&self, spot: Spot, before: Option<Ticket>) -> bool {
         let first = self.queues.get(&spot.row).and_then(|queue| queue.standing.first());
         spot.kind != Kind::Room && first.is_some_and(|first| before.is_none_or(|ticket| *first < ticket))

@@ -15,7 +15,13 @@
 //! | `Never`     | does not wait                                                                      |
 //!
 //! and always when its limit is edited or reset. Promised instants are the store's; how long it is until then is reckoned
-//! from the instant of its answer, so the waiter needs no clock of the store's.
+//! from the instant of its answer, so the waiter needs no clock of the store's. If other processes share the store, they give back without
+//! calling anybody here: whoever is first in line looks again every [`FLEET_LOOK`], unless it waits for an instant that nobody can bring
+//! nearer.
+//!
+//! Where somebody else decides, an order is away between two polls. The waiter keeps its place meanwhile; if it is called it looks again
+//! after the answer, and if its patience ends the answer is the last. Whoever asks for the first time stands in no line yet, so that
+//! others can be served while nobody knows whether it has to wait; if it has, it stands where it would have stood.
 
 use std::fmt;
 use std::future::Future;
@@ -28,10 +34,14 @@ use tidegate_core::{Amount, Ask, Hold, Intent, Item, Order, Per, Timestamp, Wait
 
 use super::Inner;
 use super::decision::{AskError, Decision, Denial};
-use super::early::{Early, Untold};
+use super::early::{Asked, Early, Untold};
 use super::pulse::{Sleep, Uptime};
 use super::queues::{Call, Kind, Spot, Standing, Ticket, Turn};
 use crate::answer::Detail;
+use crate::store::{Later, Reach, Spoken};
+
+/// How often whoever is first in line looks again for what other processes may have given back.
+pub const FLEET_LOOK: Duration = Duration::from_millis(100);
 
 /// The answer to a question that may wait: a future that owns all it needs.
 ///
@@ -40,7 +50,8 @@ use crate::answer::Detail;
 /// neither polled nor dropped keeps its place, and those behind it wait.
 ///
 /// If the store has a log, a grant is told when it is durable, however long after the patience that is. A waiter that is dropped meanwhile
-/// gives back the lease it was granted, unless it has a request id and may be repeated; what else was charged stays so.
+/// gives back the lease it was granted, unless it has a request id and may be repeated; what else was charged stays so. If somebody else
+/// decides, the same is true of a waiter that is dropped while its order is away, and it is the store that gives the lease back.
 #[must_use = "nobody waits in a line they do not stand in: await it"]
 pub struct Acquire {
     inner: Arc<Inner>,
@@ -50,6 +61,8 @@ pub struct Acquire {
     stage: Stage,
     spots: Vec<Spot>,
     timer: Option<Sleep>,
+    /// What was put to the store and is not answered yet.
+    away: Option<Away>,
     /// What was decided and is not durable yet.
     untold: Option<Box<Untold>>,
 }
@@ -58,8 +71,17 @@ pub struct Acquire {
 #[derive(Debug, Clone, Copy)]
 enum Stage {
     New,
+    /// The first order is away; the ticket is its place if it has to join.
+    Asking(Ticket),
     Waiting(Ticket),
     Done,
+}
+
+/// An order that somebody else decides.
+struct Away {
+    reply: Later<Result<Decision, AskError>>,
+    /// How it stood when it asked.
+    standing: Standing,
 }
 
 /// An ask that owns its words: which limit, for which key, how much.
@@ -117,64 +139,129 @@ impl Acquire {
             stage: Stage::New,
             spots: Vec::new(),
             timer: None,
+            away: None,
             untold: None,
         }
     }
 
-    /// Patience is over: it is answered as things stand when it is polled next. What was decided already still waits for the log.
+    /// Patience is over: it is answered as things stand when it is polled next. What was decided already still waits for the log, and what is
+    /// away is waited for.
     pub fn hurry(&mut self) {
         self.deadline = self.inner.pulse.now().min(self.deadline);
         self.timer = Some(Box::pin(std::future::ready(())));
     }
 
     /// Asks for the first time, and joins the queues if that did not help but waiting may.
-    fn arrive(&mut self, context: &mut Context<'_>) -> Poll<Result<Early<Decision>, AskError>> {
+    fn arrive(&mut self, context: &mut Context<'_>) -> Poll<Result<Early, AskError>> {
         let asks = self.wish.asks();
         let order = self.wish.order(&asks);
-        let ended = self.deadline <= self.inner.pulse.now();
+        let ended = self.is_over();
         self.spots = self.inner.spots(&asks);
         let queues = &self.inner.queues;
-        let early = if !queues.is_quiet() && queues.contested(&self.spots, None).is_some() {
-            self.inner.look(&order, self.wish.detail, &self.spots, None)?
+        let asked = if !queues.is_quiet() && queues.contested(&self.spots, None).is_some() {
+            self.inner.look(&order, self.wish.detail, &self.spots, None)
         } else {
-            self.inner.submit(&order, self.wish.detail)?
+            self.inner.submit(&order, self.wish.detail)
         };
+        match early(asked) {
+            Ok(early) => self.join(None, early?, ended, context),
+            Err(reply) => {
+                let ticket = queues.draw();
+                self.stage = Stage::Asking(ticket);
+                self.away = Some(Away { reply, standing: Standing::First });
+                self.listen(ticket, context)
+            }
+        }
+    }
+
+    /// Listens for the answer to the first order, which somebody else decides. They have not joined: others may be served meanwhile.
+    fn listen(&mut self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Early, AskError>> {
+        let (early, _) = ready!(self.hear(context))?;
+        self.spots = self.inner.spots(&self.wish.asks());
+        let ended = self.is_over();
+        self.join(Some(ticket), early, ended, context)
+    }
+
+    /// Joins the queues, if the answer to the first order is that waiting may help.
+    fn join(
+        &mut self,
+        ticket: Option<Ticket>,
+        early: Early,
+        ended: bool,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Early, AskError>> {
         let Decision::Denied(denial) = &early.reply else { return Poll::Ready(Ok(early)) };
         if ended || self.next_look(denial).is_none() {
             return Poll::Ready(Ok(early));
         }
         let limits = self.wish.asks.iter().map(|(limit_id, ..)| limit_id.clone()).collect();
-        let Some(ticket) = queues.join(self.spots.clone(), limits) else { return Poll::Ready(Ok(early)) };
+        let Some(ticket) = self.inner.queues.join(ticket, self.spots.clone(), limits) else {
+            return Poll::Ready(Ok(early));
+        };
         self.stage = Stage::Waiting(ticket);
         // What was given back between the answer and the queue has called nobody: look again.
         self.attend(ticket, context)
     }
 
     /// Looks up, and asks if it was called.
-    fn attend(
-        &mut self,
-        ticket: Ticket,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<Early<Decision>, AskError>> {
+    fn attend(&mut self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Early, AskError>> {
         let rings = self.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(context).is_ready());
         let timer = rings.then_some(Call::Look);
         let Turn { call, mut standing } = self.inner.queues.attend(ticket, timer, context.waker());
         let Some(call) = call else { return Poll::Pending };
-        let ended = self.deadline <= self.inner.pulse.now();
+        let ended = self.is_over();
         let asks = self.wish.asks();
         if call == Call::Edited {
             self.spots = self.inner.spots(&asks);
             standing = self.inner.queues.move_to(ticket, self.spots.clone());
         }
         let order = self.wish.order(&asks);
-        let early = match standing {
-            Standing::First => self.inner.submit(&order, self.wish.detail)?,
+        let asked = match standing {
+            Standing::First => self.inner.submit(&order, self.wish.detail),
             Standing::Behind if ended || call == Call::Edited => {
-                self.inner.look(&order, self.wish.detail, &self.spots, Some(ticket))?
+                self.inner.look(&order, self.wish.detail, &self.spots, Some(ticket))
             }
             // Whoever stands before us calls us when they leave.
             Standing::Behind => return self.sleep_until(self.deadline, context),
         };
+        match early(asked) {
+            Ok(early) => self.weigh(ticket, early?, standing, ended, context),
+            Err(reply) => {
+                self.away = Some(Away { reply, standing });
+                self.attend_away(ticket, context)
+            }
+        }
+    }
+
+    /// Listens for the answer to an order that somebody else decides, in its place in the line.
+    fn attend_away(&mut self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Early, AskError>> {
+        let (early, standing) = ready!(self.hear(context))?;
+        let ended = self.is_over();
+        let weighed = self.weigh(ticket, early, standing, ended, context);
+        // A call that came while the order was away may be about what it was too early for.
+        if weighed.is_pending() && self.inner.queues.is_called(ticket, context.waker()) {
+            context.waker().wake_by_ref();
+        }
+        weighed
+    }
+
+    /// What an order was answered that is away.
+    fn hear(&mut self, context: &mut Context<'_>) -> Poll<Result<(Early, Standing), AskError>> {
+        let Some(Away { reply, standing }) = &mut self.away else { return Poll::Pending };
+        let (decided, standing) = (ready!(reply.as_mut().poll(context)), *standing);
+        self.away = None;
+        Poll::Ready(Ok((Early { reply: decided??, durable: None }, standing)))
+    }
+
+    /// Whether this is its answer; if not, it sleeps.
+    fn weigh(
+        &mut self,
+        ticket: Ticket,
+        early: Early,
+        standing: Standing,
+        ended: bool,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Early, AskError>> {
         let Decision::Denied(denial) = &early.reply else { return Poll::Ready(Ok(early)) };
         let next = self.next_look(denial).filter(|_| !ended);
         let Some(next) = next else { return Poll::Ready(Ok(early)) };
@@ -185,18 +272,31 @@ impl Acquire {
         self.sleep_until(next, context)
     }
 
+    /// Whether its patience is.
+    fn is_over(&self) -> bool {
+        self.deadline <= self.inner.pulse.now()
+    }
+
     /// When to look again if nobody calls; `None` if waiting is of no use.
     fn next_look(&self, denial: &Denial) -> Option<Uptime> {
         // After the answer, so that it is never too early.
         let now = self.inner.pulse.now();
         let due = |at: Timestamp| now.plus(self.inner.tick.duration(at.since(denial.at)));
         let lapses_at = denial.denied.as_ref().and_then(|denied| denied.lapses_at);
-        match denial.wait {
+        let next = match denial.wait {
             Wait::Never => None,
             Wait::OnRelease => Some(lapses_at.map_or(self.deadline, |at| due(at).min(self.deadline))),
             Wait::Until(until) if due(until) <= self.deadline => Some(due(until)),
             Wait::Until(_) => self.inner.queues.may_be_settled(&self.spots).then_some(self.deadline),
-        }
+        };
+        next.map(|next| if self.may_come_unheard(denial) { next.min(now.plus(FLEET_LOOK)) } else { next })
+    }
+
+    /// Whether another process may bring nearer what is waited for. Of holds that are settled elsewhere only those are known that were
+    /// opened here.
+    fn may_come_unheard(&self, denial: &Denial) -> bool {
+        self.inner.reach == Reach::Fleet
+            && (denial.wait == Wait::OnRelease || self.inner.queues.may_be_settled(&self.spots))
     }
 
     fn sleep_until<T>(&mut self, until: Uptime, context: &mut Context<'_>) -> Poll<T> {
@@ -210,10 +310,21 @@ impl Acquire {
     }
 
     fn leave(&mut self) {
+        // Whoever is called now finds what comes back of it, if the store is quick.
+        self.away = None;
         if let Stage::Waiting(ticket) = std::mem::replace(&mut self.stage, Stage::Done) {
             self.timer = None;
             self.inner.queues.leave(ticket);
         }
+    }
+}
+
+/// What the store has decided, or what somebody else will.
+fn early(asked: Asked) -> Result<Result<Early, AskError>, Later<Result<Decision, AskError>>> {
+    match asked {
+        Spoken::Now(decided) => Ok(decided.map(|reply| Early { reply, durable: None })),
+        Spoken::Durable(decided, lsn) => Ok(decided.map(|reply| Early { reply, durable: Some(lsn) })),
+        Spoken::Later(later) => Err(later),
     }
 }
 
@@ -234,6 +345,8 @@ impl Future for Acquire {
         if this.untold.is_none() {
             let early = match this.stage {
                 Stage::New => ready!(this.arrive(context)),
+                Stage::Asking(ticket) => ready!(this.listen(ticket, context)),
+                Stage::Waiting(ticket) if this.away.is_some() => ready!(this.attend_away(ticket, context)),
                 Stage::Waiting(ticket) => ready!(this.attend(ticket, context)),
                 Stage::Done => panic!("an answer is given once"),
             };

@@ -240,7 +240,8 @@ impl Catalog for MemoryStore {
 
     fn put(&self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
         let _one_at_a_time = self.shared.changing();
-        let limit = self.shared.put(spec, expect)?;
+        let edited = self.shared.put(spec, expect)?;
+        let limit = edited.limit().map(Arc::clone).ok_or(PutError::Unknown)?;
         self.shared.tell(&Change::Put(Arc::clone(&limit)));
         Ok(limit)
     }
@@ -256,9 +257,26 @@ impl Catalog for MemoryStore {
 
     fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
         let _one_at_a_time = self.shared.changing();
-        let applied = self.shared.apply(edits)?;
+        let applied = self.shared.apply(edits, Origin::Applied)?;
         applied.iter().filter_map(Edited::change).for_each(|change| self.shared.tell(&change));
         Ok(applied)
+    }
+
+    fn edit(&self, mut edits: Vec<Edit>, origin: Origin) -> Spoken<Result<Vec<Edited>, ApplyError>> {
+        let _one_at_a_time = self.shared.changing();
+        let edited = match edits.pop() {
+            // Nobody who decides has to wait for one.
+            Some(only) if origin == Origin::Put && edits.is_empty() => {
+                self.shared.edit(only).map(|edited| vec![edited])
+            }
+            last => {
+                edits.extend(last);
+                self.shared.apply(edits, origin)
+            }
+        };
+        let changes = edited.iter().flatten().filter_map(Edited::change);
+        changes.for_each(|change| self.shared.tell(&change));
+        Spoken::Now(edited)
     }
 
     fn applied(&self) -> Vec<String> {

@@ -328,7 +328,7 @@ fn settling_after_the_lapse_changes_nothing() {
     let held = lease(granted(stage.limiter.ask("l", "u").count(4).hold().try_acquire().unwrap()));
     stage.pass(seconds(60));
     assert_eq!(held.settle(Actual::Every(1)), Ok(Settlement::Gone));
-    let usage = stage.store.usage("l", None).now().unwrap();
+    let usage = stage.store.usage("l", None).decided().unwrap();
     assert_eq!(usage.count, Some(4), "the charge stands");
     stage.ends_with(0);
 }

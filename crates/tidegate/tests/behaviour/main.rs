@@ -5,11 +5,14 @@
     reason = "what a limiter does is compiled once for each store that it is tried over"
 )]
 
+mod distance;
 mod durability;
+mod elsewhere_store;
 mod examples;
 mod file;
 mod flood;
 mod layer;
+mod limiter_over_elsewhere;
 mod limiter_over_logged;
 mod limiter_over_map;
 mod limiter_over_memory;

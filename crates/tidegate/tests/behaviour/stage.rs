@@ -18,6 +18,7 @@ use tidegate::{
     AskError, Charge, Clock, Decision, Denial, Expect, FullStore, Granted, ItemSpec, Lease, LimitSpec,
     Limiter, ManualClock, MapStore, Memory, MemoryStore, Policy, Spoken, Tick, Timestamp,
 };
+use tidegate_testkit::elsewhere::{Elsewhere, Road};
 use tidegate_testkit::logged::{Log, Logged};
 
 /// Where the clocks begin, so that an instant before it can be told from none.
@@ -79,13 +80,22 @@ impl Staged for Logged<MapStore> {
     }
 }
 
-/// What a store that decides by itself has decided, told already or not.
+impl Staged for Elsewhere<MapStore> {
+    const STORIES: u32 = 50;
+
+    fn keeping(clock: impl Clock + 'static) -> Elsewhere<MapStore> {
+        Elsewhere::new(Arc::new(MapStore::keeping(clock)), Road::prompt())
+    }
+
+    fn open_leases(&self) -> usize {
+        self.store().leases()
+    }
+}
+
+/// What a store has decided, told already or not.
 #[track_caller]
 pub(crate) fn decided<T>(spoken: Spoken<T>) -> T {
-    match spoken {
-        Spoken::Now(reply) | Spoken::Durable(reply, _) => reply,
-        Spoken::Later(_) => panic!("somebody else decides"),
-    }
+    spoken.decided()
 }
 
 /// A limiter whose time stands still.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::catalog::{ApplyError, Edit, Edited};
+use tidegate::catalog::{ApplyError, Edit, Edited, Origin};
 use tidegate::{
     Answers, Catalog, Expect, FullStore, ItemCount, LeaseId, Limit, LimitSpec, Limiter, ManualClock,
     MapStore, Memory, MemoryStore, Observation, Order, Parting, Spoken, Store, Timestamp,
@@ -323,6 +323,10 @@ impl Catalog for Crowd {
 
     fn apply(&self, _: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
         Ok(Vec::new())
+    }
+
+    fn edit(&self, _: Vec<Edit>, _: Origin) -> Spoken<Result<Vec<Edited>, ApplyError>> {
+        Spoken::Now(Ok(Vec::new()))
     }
 
     fn watch(&self, _: tidegate::catalog::Watcher) {}

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use tidegate::catalog::{ApplyError, Edit, Edited, PutError, Watcher};
+use tidegate::catalog::{ApplyError, Edit, Edited, Origin, PutError, Watcher};
 use tidegate::store::{Capabilities, Settlement, Unavailable, Usage};
 use tidegate::{
     Actual, Answers, Catalog, Expect, LeaseId, Limit, LimitSpec, MapStore, Order, Parting, Rejection, Spoken,
@@ -77,6 +77,10 @@ impl Catalog for Silent {
 
     fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
         self.0.apply(edits)
+    }
+
+    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> Spoken<Result<Vec<Edited>, ApplyError>> {
+        self.0.edit(edits, origin)
     }
 
     fn watch(&self, watcher: Watcher) {

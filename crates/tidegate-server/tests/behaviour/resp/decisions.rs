@@ -1,7 +1,15 @@
 //! `TG.ACQUIRE`, `TG.PEEK`, `TG.RELEASE`, `TG.RENEW`.
 
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use tidegate::limiter::ManualPulse;
 use tidegate::store::Usage;
-use tidegate::{Catalog, Store};
+use tidegate::{Catalog, Limiter, Store};
+use tidegate_server::resp::{Door, Session};
 
 use crate::resp::stage::{Kind, Manner, OPEN, Stage, check, say};
 
@@ -128,7 +136,7 @@ fn a_lease_is_renewed_and_given_back_once() {
             );
             let mut renew = |ttl: &str| say(&mut session, &format!("TG.RENEW {lease} {ttl}"));
             assert_eq!(renew("1500"), "1700000001500");
-            stage.clock.advance(std::time::Duration::from_nanos(999_999));
+            stage.clock.advance(Duration::from_nanos(999_999));
             assert_eq!(renew("1500"), "1700000001500", "nobody may believe in it for too long");
             assert_eq!(renew("0"), "-ERR ttl must be from 1ms to 36525d (a century)");
             assert_eq!(renew("18446744073709551615"), "-ERR ttl must be from 1ms to 36525d (a century)");
@@ -138,6 +146,23 @@ fn a_lease_is_renewed_and_given_back_once() {
             assert_eq!(say(&mut session, &release), "0");
             assert_eq!(say(&mut session, &format!("TG.RENEW {lease} 1500")), "nil2");
         }
+    }
+}
+
+/// Whoever waits beside this door hears of it, whenever the store answers. Nobody looks who is not called.
+#[test]
+fn what_is_given_back_calls_those_who_wait_in_line() {
+    for manner in [Manner::Now, Manner::Durable, Manner::Later] {
+        let stage = Stage::new(Kind::Map, manner, OPEN);
+        let limiter = Limiter::builder(Arc::clone(&stage.store) as _).pulse(ManualPulse::new()).build();
+        let door = Door::new(Arc::clone(&stage.store) as _, Arc::new(OPEN)).beside(limiter.clone());
+        let mut session = Session::new(Arc::new(door));
+        let lease = lease(&say(&mut session, "TG.ACQUIRE builds ada"));
+        let mut waiter = pin!(limiter.ask("builds", "bob").acquire_within(Duration::from_secs(10)));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(waiter.as_mut().poll(&mut context).is_pending());
+        assert_eq!(say(&mut session, &format!("TG.RELEASE {lease}")), "1");
+        assert!(waiter.as_mut().poll(&mut context).is_ready(), "{manner:?}");
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tidegate::catalog::{ApplyError, Edit, Edited, PutError, Watcher};
+use tidegate::catalog::{ApplyError, Edit, Edited, Origin, PutError, Watcher};
 use tidegate::store::{Capabilities, Later, Lsn, Unavailable, Usage};
 use tidegate::{
     Actual, Answers, Catalog, Expect, FullStore, LeaseId, Limit, LimitSpec, ManualClock, MapStore, Memory,
@@ -168,6 +168,10 @@ impl Catalog for Recording {
     }
     fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
         self.inner.apply(edits)
+    }
+
+    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> Spoken<Result<Vec<Edited>, ApplyError>> {
+        self.inner.edit(edits, origin)
     }
     fn watch(&self, watcher: Watcher) {
         self.inner.watch(watcher);

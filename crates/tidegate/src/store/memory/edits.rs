@@ -57,7 +57,7 @@ enum Ready {
 }
 
 impl Shared {
-    pub(super) fn put(&self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
+    pub(super) fn put(&self, spec: LimitSpec, expect: Expect) -> Result<Edited, PutError> {
         let now = self.latest(self.clock.now());
         self.forget_retired(now);
         let next = match self.check(spec, expect)? {
@@ -65,12 +65,12 @@ impl Shared {
                 let tenant = self.newcomer(&limit, now);
                 self.note_put(&tenant, &limit, now);
                 self.limits.write().unwrap_or_else(PoisonError::into_inner).insert(limit.id().into(), tenant);
-                return Ok(limit);
+                return Ok(Edited::Added(limit));
             }
             Checked::Put(next) => next,
             Checked::Keep(tenant, limit) => {
                 self.hand_over(&tenant, &limit, Origin::Put, now);
-                return Ok(limit);
+                return Ok(Edited::Unchanged(limit));
             }
             Checked::Remove(..) => return Err(PutError::Unknown),
         };
@@ -95,8 +95,9 @@ impl Shared {
             next.tenant.refresh(now);
             let mut limits = self.limits.write().unwrap_or_else(PoisonError::into_inner);
             limits.insert(next.tenant.id.clone(), next.tenant);
+            return Ok(Edited::Added(next.limit));
         }
-        Ok(next.limit)
+        Ok(Edited::Replaced(next.limit))
     }
 
     pub(super) fn remove(&self, id: &str, parting: Parting) -> Option<Arc<Limit>> {
@@ -115,16 +116,30 @@ impl Shared {
         Some(limit)
     }
 
-    pub(super) fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
+    /// Makes one edit of somebody who is no file: with the lock of that limit alone.
+    pub(super) fn edit(&self, edit: Edit) -> Result<Edited, ApplyError> {
+        match edit {
+            Edit::Put(spec, expect) => {
+                let id = spec.id.clone();
+                self.put(spec, expect).map_err(|why| ApplyError { refused: vec![(id, why)] })
+            }
+            Edit::Remove(id, parting) => {
+                Ok(self.remove(&id, parting).map_or(Edited::Absent, Edited::Removed))
+            }
+        }
+    }
+
+    pub(super) fn apply(&self, edits: Vec<Edit>, origin: Origin) -> Result<Vec<Edited>, ApplyError> {
         let now = self.latest(self.clock.now());
         self.forget_retired(now);
         let checked = check_each(edits, |edit| match edit {
             Edit::Put(spec, expect) => self.check(spec, expect),
             Edit::Remove(id, parting) => Ok(Checked::Remove(self.leaver(&id), parting)),
         })?;
-        let ready: Vec<Ready> = checked.into_iter().map(|checked| self.made_ready(checked, now)).collect();
+        let ready: Vec<Ready> =
+            checked.into_iter().map(|checked| self.made_ready(checked, origin, now)).collect();
         let mut aftermath = Aftermath::default();
-        let applied = self.hang_up(ready, now, &mut aftermath);
+        let applied = self.hang_up(ready, origin, now, &mut aftermath);
         // What is left concerns nobody's answers, and may take its time.
         for tenant in &aftermath.changed {
             tenant.refresh(self.latest(self.clock.now()));
@@ -159,16 +174,16 @@ impl Shared {
     }
 
     /// Makes what an edit needs, as far as it can be made before anybody has to wait for it.
-    fn made_ready(&self, checked: Checked, now: Timestamp) -> Ready {
+    fn made_ready(&self, checked: Checked, origin: Origin, now: Timestamp) -> Ready {
         match checked {
             Checked::Add(limit) => {
                 let tenant = self.newcomer(&limit, now);
-                tenant.belongs_to(Origin::Applied);
+                tenant.belongs_to(origin);
                 self.note_put(&tenant, &limit, now);
                 Ready::Add(limit, tenant)
             }
             Checked::Keep(tenant, limit) => {
-                self.hand_over(&tenant, &limit, Origin::Applied, now);
+                self.hand_over(&tenant, &limit, origin, now);
                 Ready::Keep(limit)
             }
             Checked::Put(next) => {
@@ -181,7 +196,13 @@ impl Shared {
 
     /// Puts everything where others find it, while nobody decides by id. Nothing is made, compiled or dropped here that could be before
     /// or after.
-    fn hang_up(&self, ready: Vec<Ready>, now: Timestamp, aftermath: &mut Aftermath) -> Vec<Edited> {
+    fn hang_up(
+        &self,
+        ready: Vec<Ready>,
+        origin: Origin,
+        now: Timestamp,
+        aftermath: &mut Aftermath,
+    ) -> Vec<Edited> {
         let mut applied = Vec::with_capacity(ready.len());
         let mut over = HashSet::new();
         let until = self.retirement(now);
@@ -197,7 +218,7 @@ impl Shared {
                 }
                 Ready::Keep(limit) => Edited::Unchanged(limit),
                 Ready::Put(Next { tenant, former, limit, comes_back }, draft) => {
-                    tenant.belongs_to(Origin::Applied);
+                    tenant.belongs_to(origin);
                     if draft.is_none() {
                         self.note_put(&tenant, &limit, now);
                     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use tidegate_core::{Capacity, LeaseId, Limit, Timestamp, Trace};
 
+pub use crate::catalog::Origin;
 use crate::catalog::Parting;
 pub use crate::store::leases::{HeldAsk, Holding, Lease};
 pub use crate::store::requests::{HeldQuestion, Remembered};
@@ -107,16 +108,6 @@ pub enum What {
         /// The grant.
         grant: Remembered,
     },
-}
-
-/// Whose a limit is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Origin {
-    /// It was put by itself.
-    #[default]
-    Put,
-    /// It was put with others by [`Catalog::apply`](crate::Catalog::apply), as files are.
-    Applied,
 }
 
 /// Is told of changes before they take effect. It is called with locks held: it may write something down, and must not call back.
