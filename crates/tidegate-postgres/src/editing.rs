@@ -8,21 +8,12 @@ use std::sync::Arc;
 use deadpool_postgres::Object;
 use futures_util::future::try_join_all;
 use tidegate::catalog::{
-    ApplyError, Change, Edit, Edited, Expect, Parting, PutError, RETIREMENT, check_each,
+    ApplyError, Change, Edit, Edited, Expect, Origin, Parting, PutError, RETIREMENT, check_each,
 };
 use tidegate_core::{Limit, LimitSpec, Season, Tick, Timestamp};
 
 use crate::connecting::Fault;
 use crate::limits::{Entry, Limits, Standing, column, descent_of, read_since, text_of};
-
-/// Whose edits they are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum By {
-    /// A file's: everything it says, and again when it is read again.
-    File,
-    /// Somebody's.
-    Operator,
-}
 
 /// What was edited, and how the limits are after it.
 pub(crate) struct Done {
@@ -46,7 +37,7 @@ pub(crate) struct Editor<'c> {
 
 impl Editor<'_> {
     /// Makes the edits, all or none.
-    pub(crate) async fn apply(mut self, edits: Vec<Edit>, by: By) -> Result<Done, Fault> {
+    pub(crate) async fn apply(mut self, edits: Vec<Edit>, by: Origin) -> Result<Done, Fault> {
         let checked = check_each(edits, |edit| match edit {
             Edit::Put(spec, expect) => self.next(spec, expect).map(Checked::Put),
             Edit::Remove(id, parting) => Ok(Checked::Remove(id, parting)),
@@ -69,7 +60,7 @@ impl Editor<'_> {
         Ok(Done { edited: Ok(edited), limits: self.limits })
     }
 
-    async fn make(&self, each: Checked, by: By, revision: i64) -> Result<Edited, Fault> {
+    async fn make(&self, each: Checked, by: Origin, revision: i64) -> Result<Edited, Fault> {
         match each {
             Checked::Put(limit) => self.install(&limit, by, revision).await,
             Checked::Remove(id, parting) => self.remove(&id, parting, revision).await,
@@ -109,8 +100,8 @@ impl Editor<'_> {
         next.map(Arc::new).map_err(PutError::Invalid)
     }
 
-    async fn install(&self, limit: &Arc<Limit>, by: By, revision: i64) -> Result<Edited, Fault> {
-        let applied = by == By::File;
+    async fn install(&self, limit: &Arc<Limit>, by: Origin, revision: i64) -> Result<Edited, Fault> {
+        let applied = by == Origin::Applied;
         let Some(entry) = self.standing(limit.id()).map(Arc::clone) else {
             self.add(limit, applied, revision).await?;
             return Ok(Edited::Added(Arc::clone(limit)));

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use deadpool_postgres::Object;
 use tidegate::answer::{Answers, Outcome};
-use tidegate::catalog::{ApplyError, Edit, Edited};
+use tidegate::catalog::{ApplyError, Edit, Edited, Origin};
 use tidegate::store::Unavailable;
 use tidegate_core::LeaseId;
 
 use crate::connecting::{Fault, discard};
-use crate::editing::{By, Editor};
+use crate::editing::Editor;
 use crate::house::House;
 use crate::job::{Job, Task};
 use crate::looking::look;
@@ -185,7 +185,7 @@ impl Engine {
     pub(crate) async fn edit(
         &self,
         edits: Vec<Edit>,
-        by: By,
+        by: Origin,
     ) -> Result<Result<Vec<Edited>, ApplyError>, Fault> {
         match self.alone(&Act::Edit(edits, by)).await? {
             Acted::Edited(edited) => Ok(edited),
@@ -285,7 +285,7 @@ impl Engine {
 
 /// What is done while nobody decides.
 enum Act {
-    Edit(Vec<Edit>, By),
+    Edit(Vec<Edit>, Origin),
     Reset(String),
 }
 

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tidegate::answer::{Answers, Rejection};
-use tidegate::catalog::{ApplyError, Catalog, Edit, Edited, Expect, Parting, PutError, Watcher};
+use tidegate::catalog::{ApplyError, Catalog, Edit, Edited, Expect, Origin, Parting, PutError, Watcher};
 use tidegate::store::{
     Actual, Atomicity, Capabilities, Later, Observation, Reach, Settlement, Spoken, Store, Survival,
     Unavailable, Usage,
@@ -16,7 +16,6 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
 use crate::connecting::Fault;
-use crate::editing::By;
 use crate::engine::{Engine, instant};
 use crate::house::House;
 use crate::job::{Job, OwnActual, OwnOrder, Task};
@@ -123,7 +122,7 @@ impl PostgresStore {
         Spoken::Later(heard(told))
     }
 
-    fn edit_by(&self, edits: Vec<Edit>, by: By) -> Spoken<Result<Vec<Edited>, ApplyError>> {
+    fn edit_by(&self, edits: Vec<Edit>, by: Origin) -> Spoken<Result<Vec<Edited>, ApplyError>> {
         let engine = Arc::clone(&self.engine);
         let ids: Vec<String> = edits.iter().map(|edit| edit.id().to_owned()).collect();
         self.apart(async move {
@@ -140,7 +139,7 @@ impl PostgresStore {
     /// Makes one edit, and waits for it.
     fn edit_one(&self, edit: Edit) -> Result<Edited, PutError> {
         let closed = |why| PutError::Unavailable(why);
-        let edited = self.edit_by(vec![edit], By::Operator).wait(self).map_err(closed)?;
+        let edited = self.edit_by(vec![edit], Origin::Put).wait(self).map_err(closed)?;
         let silent = || PutError::Unavailable(Unavailable { reason: "the store gave no answer".to_owned() });
         match edited {
             Ok(mut edited) => edited.pop().ok_or_else(silent),
@@ -301,14 +300,14 @@ impl Catalog for PostgresStore {
 
     fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
         let ids: Vec<String> = edits.iter().map(|edit| edit.id().to_owned()).collect();
-        self.edit_by(edits, By::File).wait(self).unwrap_or_else(|why| {
+        self.edit_by(edits, Origin::Applied).wait(self).unwrap_or_else(|why| {
             let why = PutError::Unavailable(why);
             Err(ApplyError { refused: ids.into_iter().map(|id| (id, why.clone())).collect() })
         })
     }
 
-    fn edit(&self, edits: Vec<Edit>) -> Spoken<Result<Vec<Edited>, ApplyError>> {
-        self.edit_by(edits, By::Operator)
+    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> Spoken<Result<Vec<Edited>, ApplyError>> {
+        self.edit_by(edits, origin)
     }
 
     fn watch(&self, watcher: Watcher) {

@@ -77,7 +77,8 @@ fn without_password(url: &str) -> String {
         }
         None => base.to_owned(),
     };
-    let hide = |pair: &str| if pair.starts_with("password=") { "password=***".to_owned() } else { pair.to_owned() };
+    let hide =
+        |pair: &str| if pair.starts_with("password=") { "password=***".to_owned() } else { pair.to_owned() };
     match query {
         Some(query) => format!("{shown}?{}", query.split('&').map(hide).collect::<Vec<_>>().join("&")),
         None => shown,
