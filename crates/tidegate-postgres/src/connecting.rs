@@ -1,5 +1,6 @@
 //! Connections: a pool of them, and what it means when one fails.
 
+use std::error::Error as _;
 use std::fmt;
 use std::time::Duration;
 
@@ -54,9 +55,10 @@ impl From<tokio_postgres::Error> for Fault {
             | SqlState::CANNOT_CONNECT_NOW
             | SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT
             | SqlState::READ_ONLY_SQL_TRANSACTION
-            | SqlState::TOO_MANY_CONNECTIONS => Fault::Lost(why),
+            | SqlState::TOO_MANY_CONNECTIONS
             // Statements were prepared on tables that were made anew since.
-            SqlState::FEATURE_NOT_SUPPORTED | SqlState::UNDEFINED_PSTATEMENT => Fault::Lost(why),
+            | SqlState::FEATURE_NOT_SUPPORTED
+            | SqlState::UNDEFINED_PSTATEMENT => Fault::Lost(why),
             _ => Fault::Refused(why),
         }
     }
@@ -64,15 +66,10 @@ impl From<tokio_postgres::Error> for Fault {
 
 /// What the database says, with what that is called.
 pub(crate) fn words(error: &tokio_postgres::Error) -> String {
-    match error.as_db_error() {
-        Some(db) => format!("PostgreSQL says: {} ({})", db.message(), db.code().code()),
-        None => {
-            use std::error::Error as _;
-            match error.source() {
-                Some(source) => format!("PostgreSQL cannot be reached: {error}: {source}"),
-                None => format!("PostgreSQL cannot be reached: {error}"),
-            }
-        }
+    match (error.as_db_error(), error.source()) {
+        (Some(db), _) => format!("PostgreSQL says: {} ({})", db.message(), db.code().code()),
+        (None, Some(source)) => format!("PostgreSQL cannot be reached: {error}: {source}"),
+        (None, None) => format!("PostgreSQL cannot be reached: {error}"),
     }
 }
 

@@ -67,7 +67,9 @@ impl Engine {
                 Fault::Lost(_) if losses < MOST_LOSSES => losses += 1,
                 _ => {
                     let why = fault.unavailable();
-                    jobs.into_iter().for_each(|job| job.fail(&why));
+                    for job in jobs {
+                        job.fail(&why);
+                    }
                     if matches!(fault, Fault::Lost(_) | Fault::Doubtful(_)) {
                         self.went_down(&why);
                     } else {

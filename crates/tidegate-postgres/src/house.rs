@@ -1,6 +1,8 @@
 //! The house: what all workers of a store share.
 
-use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -14,12 +16,16 @@ use crate::connecting::{Connections, Fault};
 use crate::editing::changes;
 use crate::job::OwnOrder;
 use crate::limits::{Limits, read_since};
+use crate::rows::RowName;
 use crate::schema::{Lock, lock_key};
 use crate::time::{Source, Time};
 use crate::url::{BadUrl, Options};
 
 /// How far the numbers of leases of two sittings are apart: more than can be granted in one.
 const NUMBERS_APART: u64 = 1 << 20;
+
+/// The most rows of which it is remembered that they are there.
+const MOST_KNOWN: usize = 1 << 18;
 
 /// What workers share.
 pub(crate) struct House {
@@ -37,6 +43,9 @@ pub(crate) struct House {
     exchange: Mutex<()>,
     watchers: RwLock<Vec<Watcher>>,
     counts: Mutex<HashMap<Box<str>, Counts>>,
+    hasher: RandomState,
+    /// Rows that were there when somebody last looked.
+    rows: Mutex<HashSet<u64>>,
 }
 
 /// What happened at a limit, as this server has seen it.
@@ -69,6 +78,8 @@ impl House {
             exchange: Mutex::default(),
             watchers: RwLock::default(),
             counts: Mutex::default(),
+            hasher: RandomState::new(),
+            rows: Mutex::default(),
         })
     }
 
@@ -120,6 +131,39 @@ impl House {
 
     pub(crate) fn watch(&self, watcher: Watcher) {
         self.watchers.write().unwrap_or_else(PoisonError::into_inner).push(watcher);
+    }
+
+    /// What stands for a row: equal for equal rows, and for others hardly ever.
+    pub(crate) fn touch(&self, (generation, column): &RowName) -> u64 {
+        let mut hash = self.hasher.build_hasher();
+        hash.write_i64(*generation);
+        hash.write(column);
+        hash.finish()
+    }
+
+    /// Which of these rows were not there when somebody last looked, or never were looked for.
+    pub(crate) fn unknown<'n>(&self, names: impl Iterator<Item = &'n RowName>) -> Vec<&'n RowName> {
+        let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        names.filter(|name| !rows.contains(&self.touch(name))).collect()
+    }
+
+    /// These rows are there.
+    pub(crate) fn found<'n>(&self, names: impl Iterator<Item = &'n RowName>) {
+        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        for name in names {
+            rows.insert(self.touch(name));
+        }
+        if rows.len() > MOST_KNOWN {
+            rows.clear();
+        }
+    }
+
+    /// These rows are not there.
+    pub(crate) fn lost<'n>(&self, names: impl Iterator<Item = &'n RowName>) {
+        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        for name in names {
+            rows.remove(&self.touch(name));
+        }
     }
 
     /// Counts what was answered.

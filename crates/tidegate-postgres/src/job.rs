@@ -172,7 +172,9 @@ impl Job {
         match &mut self.task {
             Task::Orders { orders, answers, .. } => {
                 answers.clear();
-                orders.iter().for_each(|order| order.decide(excerpt, answers));
+                for order in orders.iter() {
+                    order.decide(excerpt, answers);
+                }
             }
             Task::Release { id, done, .. } => *done = Some(excerpt.release(*id)),
             Task::Renew { id, ttl, done, .. } => *done = Some(excerpt.renew(*id, *ttl)),
@@ -180,7 +182,7 @@ impl Job {
             Task::Reset { limit_id, key, done, .. } => *done = Some(excerpt.reset(limit_id, key)),
             Task::Usage { limit_id, key, done, .. } => *done = Some(excerpt.usage(limit_id, key.as_deref())),
             Task::Holders { limit_id, key, done, .. } => {
-                *done = Some(excerpt.holders(limit_id, key.as_deref()))
+                *done = Some(excerpt.holders(limit_id, key.as_deref()));
             }
             Task::Tidy { .. } => {}
         }

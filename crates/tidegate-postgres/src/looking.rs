@@ -25,7 +25,9 @@ const LOOK: &str = "SELECT (SELECT revision FROM store), (extract(epoch FROM clo
 pub(crate) async fn look(house: &House, connection: &Object, jobs: &mut [Job]) -> Result<(), Fault> {
     let limits = house.limits();
     let mut needs = Needs::new();
-    jobs.iter().for_each(|job| needs_of(job, &limits, &mut needs));
+    for job in jobs.iter() {
+        needs_of(job, &limits, &mut needs);
+    }
     if needs.is_empty() {
         // Nothing is known of what they ask for, which may be only because it was added a moment ago.
         needs.insert((0, Vec::new()), crate::rows::Need::Look);
@@ -57,7 +59,9 @@ pub(crate) async fn look(house: &House, connection: &Object, jobs: &mut [Job]) -
         let key = key_of(row.get(3));
         excerpt.row(entry.id(), key, entry.bring_up(row.get(6), edition, key)?);
     }
-    jobs.iter_mut().for_each(|job| job.perform(&mut excerpt));
+    for job in jobs.iter_mut() {
+        job.perform(&mut excerpt);
+    }
     Ok(())
 }
 

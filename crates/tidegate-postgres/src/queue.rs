@@ -149,7 +149,9 @@ impl Queue {
         drop(state);
         let seconds = PATIENCE.as_secs();
         let why = Unavailable { reason: format!("PostgreSQL had no time for this within {seconds} s") };
-        late.into_iter().for_each(|job| job.fail(&why));
+        for job in late {
+            job.fail(&why);
+        }
     }
 
     /// The database cannot be reached: those who wait are told, and nobody tries for a while.
@@ -160,7 +162,9 @@ impl Queue {
         state.outage = Some(Outage { why: why.clone(), until: now + pause, next });
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
-        waiting.into_iter().for_each(|job| job.fail(why));
+        for job in waiting {
+            job.fail(why);
+        }
     }
 
     /// The database answers; whether it did not before.
@@ -180,7 +184,9 @@ impl Queue {
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
         let why = Unavailable { reason: "the store is closed".to_owned() };
-        waiting.into_iter().for_each(|job| job.fail(&why));
+        for job in waiting {
+            job.fail(&why);
+        }
         self.bell.notify_waiters();
         self.bell.notify_one();
     }

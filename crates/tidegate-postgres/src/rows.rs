@@ -1,7 +1,6 @@
 //! Rows of the table of states: which there are for a job, and how they are called.
 
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher, Hasher};
 
 use tidegate_core::{Hold, Intent};
 
@@ -87,12 +86,4 @@ pub(crate) fn changes(order: &OwnOrder) -> bool {
 pub(crate) fn need(entry: &Entry, key: Option<&[u8]>, how: Need, needs: &mut Needs) {
     let slot = needs.entry((entry.generation, column_of(key))).or_insert(how);
     *slot = how.max(*slot);
-}
-
-/// What stands for a row while jobs wait: equal for equal rows, and for others hardly ever.
-pub(crate) fn touch(hasher: &impl BuildHasher, (generation, column): &RowName) -> u64 {
-    let mut hash = hasher.build_hasher();
-    hash.write_i64(*generation);
-    hash.write(column);
-    hash.finish()
 }

@@ -12,11 +12,11 @@ use crate::connecting::words;
 use crate::tls;
 use crate::url::{BadUrl, Options, Tls};
 
-/// What makes the tables, in order; the first is number 1.
-const MIGRATIONS: &[&str] = &[include_str!("schema/001.sql")];
+/// What makes the tables, in order.
+const MIGRATIONS: &[(i32, &str)] = &[(1, include_str!("schema/001.sql"))];
 
 /// The version of the tables that this program knows.
-pub const VERSION: i32 = MIGRATIONS.len() as i32;
+pub const VERSION: i32 = 1;
 
 /// Why a store was not opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,11 +115,7 @@ async fn migrate(client: &Client, options: &Options) -> Result<(), OpenError> {
     if found > VERSION {
         return Err(OpenError::Newer { schema: schema.clone(), found });
     }
-    for (index, migration) in MIGRATIONS.iter().enumerate() {
-        let version = index as i32 + 1;
-        if version <= found {
-            continue;
-        }
+    for (version, migration) in MIGRATIONS.iter().filter(|(version, _)| *version > found) {
         let text = format!(
             "BEGIN; SET LOCAL search_path = \"{schema}\"; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; \
              CREATE TABLE IF NOT EXISTS migrations (version integer PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now()); \

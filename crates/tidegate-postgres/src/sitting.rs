@@ -97,8 +97,10 @@ pub(crate) async fn sit(
     }
     let limits = house.limits();
     let mut needs = Needs::new();
-    jobs.iter().for_each(|job| needs_of(job, &limits, &mut needs));
-    let ids: Vec<LeaseId> = jobs.iter().flat_map(|job| job.leases()).copied().collect();
+    for job in jobs.iter() {
+        needs_of(job, &limits, &mut needs);
+    }
+    let ids: Vec<LeaseId> = jobs.iter().flat_map(Job::leases).copied().collect();
     if !ids.is_empty() {
         // What leases hold never changes, so it can be read before anything is locked.
         for lease in read_leases(connection, &ids, false).await?.values() {
@@ -132,7 +134,7 @@ impl<'a> Sitting<'a> {
         let mut request_ids: Vec<Vec<u8>> = request_ids(jobs);
         request_ids.sort_unstable();
         request_ids.dedup();
-        let wanted = Wanted::of(&needs, &limits);
+        let wanted = Wanted::of(&needs, &limits, house, start);
         let (blank, rows, clock) = (
             connection.prepare_cached(MAKE_BLANK),
             connection.prepare_cached(LOCK_ROWS),
@@ -196,7 +198,9 @@ impl<'a> Sitting<'a> {
                 rows[found].is_new = true;
             }
         }
-        if missing(&needs, &rows) {
+        let missing = missing(&needs, &rows);
+        if !missing.is_empty() {
+            house.lost(missing.into_iter());
             return Err(Fault::Again("a row was forgotten meanwhile".to_owned()));
         }
         let Rest { requests, leases, settlements, micros } = rest?;
@@ -251,27 +255,32 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn of(needs: &Needs, limits: &Limits) -> Wanted {
+    fn of(needs: &Needs, limits: &Limits, house: &House, start: Start) -> Wanted {
         let mut wanted = Wanted { all: Default::default(), blank: Default::default() };
-        for ((generation, key), need) in needs {
+        for (generation, key) in needs.keys() {
             wanted.all.0.push(*generation);
             wanted.all.1.push(key.clone());
-            // The row of all keys is there as long as its limit is.
-            if *need == Need::Change && key != ALL {
-                let edition = limits.incarnation(*generation).map_or(0, |entry| entry.edition);
-                wanted.blank.0.push(*generation);
-                wanted.blank.1.push(key.clone());
-                wanted.blank.2.push(edition);
-            }
+        }
+        // The row of all keys is there as long as its limit is.
+        let changed = || needs.iter().filter(|(name, need)| **need == Need::Change && name.1 != ALL);
+        let names = changed().map(|(name, _)| name);
+        // Most rows are there. Who finds out otherwise begins again, carefully.
+        let blank = if start == Start::Trusting { house.unknown(names) } else { names.collect() };
+        for (generation, key) in blank {
+            let edition = limits.incarnation(*generation).map_or(0, |entry| entry.edition);
+            wanted.blank.0.push(*generation);
+            wanted.blank.1.push(key.clone());
+            wanted.blank.2.push(edition);
         }
         wanted
     }
 }
 
-/// Whether a row that is to be changed is not there.
-fn missing(needs: &Needs, rows: &[Loaded]) -> bool {
+/// The rows that are to be changed and are not there.
+fn missing<'n>(needs: &'n Needs, rows: &[Loaded]) -> Vec<&'n RowName> {
     let there = |name: &RowName| rows.binary_search_by(|row| row.name.cmp(name)).is_ok();
-    needs.iter().any(|(name, need)| *need == Need::Change && !there(name))
+    let missing = needs.iter().filter(|(name, need)| **need == Need::Change && !there(name));
+    missing.map(|(name, _)| name).collect()
 }
 
 /// The limits that a job asks.

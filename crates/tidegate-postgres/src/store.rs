@@ -1,6 +1,5 @@
 //! The store: the contract of all stores, kept by a database.
 
-use std::collections::hash_map::RandomState;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -21,7 +20,7 @@ use crate::house::House;
 use crate::job::{Job, OwnActual, OwnOrder, Task};
 use crate::limits::Standing;
 use crate::queue::Queue;
-use crate::rows::{Needs, changes, needs_of, touch};
+use crate::rows::{Needs, changes, needs_of};
 use crate::schema::{self, OpenError};
 use crate::time::Source;
 use crate::url::Options;
@@ -30,7 +29,6 @@ use crate::url::Options;
 pub struct PostgresStore {
     engine: Arc<Engine>,
     handle: Handle,
-    hasher: RandomState,
     capabilities: Capabilities,
     stop: Arc<Notify>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -62,14 +60,7 @@ impl PostgresStore {
         let thread = thread.map_err(|error| OpenError::Failed(format!("no thread can be had: {error}")))?;
         let ended = |_| OpenError::Failed("the store's thread ended".to_owned());
         let handle = opened.recv().map_err(ended).and_then(|opened| opened)?;
-        Ok(PostgresStore {
-            engine,
-            handle,
-            hasher: RandomState::new(),
-            capabilities,
-            stop,
-            thread: Mutex::new(Some(thread)),
-        })
+        Ok(PostgresStore { engine, handle, capabilities, stop, thread: Mutex::new(Some(thread)) })
     }
 
     /// Why the database cannot be asked at this moment, if it cannot.
@@ -104,7 +95,7 @@ impl PostgresStore {
         if !only_looks {
             let mut needs = Needs::new();
             needs_of(&job, &self.engine.house.limits(), &mut needs);
-            job.touches = needs.keys().map(|name| touch(&self.hasher, name)).collect();
+            job.touches = needs.keys().map(|name| self.engine.house.touch(name)).collect();
         }
         self.engine.queue.push(job);
         Spoken::Later(heard(told))
@@ -233,17 +224,14 @@ impl Store for PostgresStore {
 
     fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<(), Rejection>> {
         let id: Box<str> = limit_id.into();
-        match key {
-            Some(key) => {
-                self.put(false, |tell| Task::Reset { limit_id: id, key: key.into(), done: None, tell })
-            }
-            None => {
-                let engine = Arc::clone(&self.engine);
-                self.apart(async move {
-                    let found = engine.reset(&id).await?;
-                    Ok(if found { Ok(()) } else { Err(Rejection::UnknownLimit { limit_id: id.into() }) })
-                })
-            }
+        if let Some(key) = key {
+            self.put(false, |tell| Task::Reset { limit_id: id, key: key.into(), done: None, tell })
+        } else {
+            let engine = Arc::clone(&self.engine);
+            self.apart(async move {
+                let found = engine.reset(&id).await?;
+                Ok(if found { Ok(()) } else { Err(Rejection::UnknownLimit { limit_id: id.into() }) })
+            })
         }
     }
 

@@ -62,7 +62,9 @@ impl Engine {
         let swept = tokio::time::timeout(self.round * 2, self.sweep_with(&connection, thoroughly)).await;
         let fault = match swept {
             Ok(Ok(tidy)) => {
-                tidy.into_iter().for_each(|job| self.queue.push(job));
+                for job in tidy {
+                    self.queue.push(job);
+                }
                 return Ok(());
             }
             Ok(Err(fault)) => fault,

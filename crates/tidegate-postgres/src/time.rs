@@ -90,10 +90,6 @@ impl Time {
             *seen = Seen { latest, when: steady() };
         }
     }
-
-    pub(crate) fn latest(&self) -> Timestamp {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).latest
-    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "how much time passes while the database's clock is behind")]

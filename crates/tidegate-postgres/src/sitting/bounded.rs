@@ -42,9 +42,9 @@ impl Sitting<'_> {
         }
         for (index, most) in bounded {
             let generation = self.rows[index].name.0;
-            let own = |row: &&Loaded| row.name.0 == generation && row.name.1 != ALL;
-            let new = self.rows.iter().filter(own).filter(|row| row.is_new).count() as i64;
-            let known = self.rows.iter().filter(own).count() as i64 - new;
+            let own = || self.rows.iter().filter(|row| row.name.0 == generation && row.name.1 != ALL);
+            let new: i64 = own().map(|row| i64::from(row.is_new)).sum();
+            let known: i64 = own().map(|row| i64::from(!row.is_new)).sum();
             let mut keys = match self.rows[index].keys {
                 Some(keys) => keys,
                 None => self.count(generation).await? - new,

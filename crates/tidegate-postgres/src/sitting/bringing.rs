@@ -139,7 +139,7 @@ fn read_lease(row: &tokio_postgres::Row) -> Result<(LeaseId, LeaseRow), Fault> {
     let damaged = |why: String| Fault::Refused(format!("a lease in the tables is not understood: {why}"));
     let id: &[u8] = row.get(0);
     let id = id.try_into().map_err(|_| damaged("its id".to_owned()))?;
-    let mut lease = held::read_lease(&mut Reader::new(row.get(2))).map_err(|why| damaged(why.to_string()))?;
+    let lease = held::read_lease(&mut Reader::new(row.get(2))).map_err(|why| damaged(why.to_string()))?;
     let marks = Reader::new(row.get(1)).many(3, Mark::read).map_err(|why| damaged(why.to_string()))?;
     if marks.len() != lease.holdings.len() {
         return Err(damaged("its marks".to_owned()));

@@ -1,6 +1,6 @@
 //! Writing: what is different after the jobs, in as few statements as there are tables.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::pin::Pin;
 
 use deadpool_postgres::Object;
@@ -55,6 +55,9 @@ struct Script {
     parts: Vec<(&'static str, Vec<Column>)>,
 }
 
+/// A statement that is on its way.
+type Sent<'a> = Pin<Box<dyn Future<Output = Result<(), tokio_postgres::Error>> + Send + 'a>>;
+
 /// A column of values.
 type Column = Box<dyn ToSql + Sync + Send>;
 
@@ -69,8 +72,7 @@ impl Script {
         for (text, _) in &self.parts {
             statements.push(connection.prepare_cached(text).await?);
         }
-        let mut sent: Vec<Pin<Box<dyn Future<Output = Result<(), tokio_postgres::Error>> + Send + '_>>> =
-            Vec::new();
+        let mut sent: Vec<Sent<'_>> = Vec::new();
         for (statement, (_, columns)) in statements.iter().zip(&self.parts) {
             sent.push(Box::pin(async move {
                 let values: Vec<&(dyn ToSql + Sync)> =
@@ -272,11 +274,15 @@ impl Sitting<'_> {
             self.connection.batch_execute("ROLLBACK").await?;
             return Ok(());
         }
+        let gone: HashSet<RowName> = rows.gone.0.iter().copied().zip(rows.gone.1.iter().cloned()).collect();
         let mut script = Script::default();
         rows.script(&mut script);
         leases.script(&mut script);
         memories.script(&mut script);
-        script.commit(self.connection).await
+        script.commit(self.connection).await?;
+        self.house.lost(gone.iter());
+        self.house.found(self.rows.iter().map(|row| &row.name).filter(|name| !gone.contains(*name)));
+        Ok(())
     }
 
     fn is_new(&self, (generation, key): (&i64, &Vec<u8>)) -> bool {

@@ -44,8 +44,13 @@ impl Sql {
     }
 }
 
-/// Runs statements on a connection that ends at once.
-#[track_caller]
-pub(crate) fn run(url: &str, text: &str) {
-    Sql::new(url).rows(text);
+/// Drops a schema. Connections of a store that was just closed may still be at it, so it is tried more than once.
+pub(crate) fn drop_schema(url: &str, schema: &str) {
+    let sql = Sql::new(url);
+    let text = format!("DROP SCHEMA IF EXISTS \"{schema}\" CASCADE");
+    for _ in 0..5 {
+        if sql.runtime.block_on(sql.client.batch_execute(&text)).is_ok() {
+            return;
+        }
+    }
 }

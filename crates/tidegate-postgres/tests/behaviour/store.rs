@@ -17,7 +17,7 @@ fn bench(tick: Tick) -> Bench {
     let clock = Arc::new(ManualClock::ticking(tick, Timestamp::EPOCH));
     let schema = new_schema();
     if let Some(last) = LAST.replace(Some(schema.clone())) {
-        sql::run(shared(), &format!("DROP SCHEMA IF EXISTS \"{last}\" CASCADE"));
+        sql::drop_schema(shared(), &last);
     }
     let source = Source::Given(Arc::<ManualClock>::clone(&clock) as Arc<dyn Clock>);
     let store = PostgresStore::open_with(options(&schema), source);
