@@ -41,6 +41,8 @@ use std::rc::Rc;
 
 use tidegate_core::LimitSpec;
 
+use crate::activity::Rules;
+
 pub use activity::ActivitySpec;
 pub use auth::{Role, TokenSpec};
 pub use diagnostic::{Color, Diagnostic, Diagnostics, Excerpt, MOST_DIAGNOSTICS, Severity};
@@ -72,6 +74,14 @@ pub struct Settings {
     pub store: StoreSpec,
     /// Document 000's numbers, if the section is written; it is a limit then, called `activity`, that is not among the others.
     pub activity: Option<ActivitySpec>,
+}
+
+impl Settings {
+    /// All limits: those below `limits`, and that of the section `activity`.
+    pub fn all_limits(&self) -> Vec<LimitSpec> {
+        let activity = self.activity.as_ref().map(|section| Rules::of(section).spec());
+        self.limits.iter().cloned().chain(activity).collect()
+    }
 }
 
 /// A file that can be used.
@@ -123,7 +133,7 @@ pub fn read_limits(name: &str, bytes: &[u8]) -> Result<Vec<LimitSpec>, Diagnosti
     let limits = parsed(&mut report).map(|tree| {
         let has_sections = SETTINGS.names().any(|section| tree.field(section).is_some());
         if has_sections || matches!(tree.kind, Kind::Empty) {
-            return read_settings(&mut report, &tree).limits;
+            return read_settings(&mut report, &tree).all_limits();
         }
         let record = read_record(&mut report, &tree, &LIMIT, &Path::Top);
         limits::read_limit(&mut report, record, &tree, &Path::Top).into_iter().collect()
