@@ -221,7 +221,7 @@ impl Route {
             | Route::Peek
             | Route::Usage(_)
             | Route::ActivityEvents(..) => Role::Read,
-            Route::Activity(_) if *method == Method::GET => Role::Read,
+            Route::Limits | Route::Limit(_) | Route::Activity(_) if *method == Method::GET => Role::Read,
             Route::Acquire
             | Route::Release
             | Route::Renew
@@ -230,7 +230,6 @@ impl Route {
             | Route::Activity(_)
             | Route::ActivityOne(..)
             | Route::ActivityRenew(..) => Role::Decide,
-            Route::Limits | Route::Limit(_) if *method == Method::GET => Role::Read,
             Route::Limits | Route::Limit(_) | Route::Reset(_) | Route::Override(..) => Role::Admin,
         }
     }

@@ -57,7 +57,7 @@ impl ActivitySpec {
             let message = format!(
                 "is the limit '{ID}', and a limit of that id is written on line {line} too; keep one of them"
             );
-            report.error(key, &path, message);
+            report.error(key, path, message);
         }
         let places: Vec<(&str, Option<Place>)> =
             Rules::FIELDS.iter().map(|field| (*field, section.value_place(field))).collect();

@@ -179,10 +179,9 @@ async fn answer(
     }
     worker.counts.http_answered(&answered, worker.since(start));
     match answered.events {
-        events @ Some(_) if !is_head => (answered.response, events),
-        Some(_) => (answered.response, None),
         None if is_head => (without_body(answered.response), None),
-        None => (answered.response, None),
+        // Nobody knows how long what comes piece by piece will be, and to `HEAD` none of it comes.
+        events => (answered.response, events.filter(|_| !is_head)),
     }
 }
 

@@ -65,7 +65,9 @@ fn whoever_watches_is_told_of_the_end_wherever_it_comes_from() {
     let mut eve = watch(&stage, "eve", &ids[2]);
     // Over HTTP.
     assert_eq!(stage.http().ask(&call("DELETE", "/v1/activity/ada")).json()["removed"], 1);
-    ada.iter_mut().for_each(|each| hears_the_end(each, "released"));
+    for each in &mut ada {
+        hears_the_end(each, "released");
+    }
     // At the store, as another process would.
     let lease = LeaseId::parse(&ids[1]).expect("an id");
     let until = stage.store.renew(lease, Some(Duration::from_secs(400))).now().expect("a renewal");

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use tidegate::activity::{Reason, Rules};
+use tidegate::activity::{Active, Reason, Rules};
 use tidegate::limiter::Renewal;
 use tidegate::{Capacity, Per};
 use tokio::sync::Barrier;
@@ -53,7 +53,7 @@ async fn f2_racers_get_thirty_places_and_not_one_more() {
                 tasks.extend(racer.await.expect("no panic"));
             }
             assert_eq!(tasks.len(), 30, "all of them, and no more");
-            let names: HashSet<_> = tasks.iter().map(|task| task.active_id()).collect();
+            let names: HashSet<_> = tasks.iter().map(Active::active_id).collect();
             assert_eq!((names.len(), scene.running("u-0").await.0), (30, 30));
             drop(tasks);
             assert_eq!(scene.running("u-0").await.0, 0);
@@ -135,7 +135,7 @@ async fn f8_when_to_come_back_is_true() {
     assert_eq!(scene.activity.is_active("u").await.unwrap().retry_after, Some(wait));
     assert!(wait > seconds(5) && wait < seconds(5) + seconds(1), "{wait:?}");
     let tick = std::time::Duration::from_nanos(1);
-    scene.stage.pass(wait - tick);
+    scene.stage.pass(wait.saturating_sub(tick));
     scene.refuses("u").await;
     scene.stage.pass(tick);
     scene.begins("u").await.release().await;

@@ -172,11 +172,8 @@ fn another_runtime_looks_on_when_the_first_one_ends() {
         let _watching = tokio::spawn(one.ended());
         breath().await;
     });
-    let mut end = second.block_on(async {
-        let end = tokio::spawn(other.ended());
-        breath().await;
-        end
-    });
+    let mut end = second.spawn(other.ended());
+    second.block_on(breath());
     // With its runtime goes the one who looked.
     drop(first);
     second.block_on(async {

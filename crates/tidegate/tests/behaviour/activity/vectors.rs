@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use tidegate::activity::{Activity, Reason, Rules, SYSTEM_IS_FULL};
+use tidegate::activity::{Active, Activity, Reason, Rules, SYSTEM_IS_FULL};
 use tidegate::limiter::Renewal;
 use tidegate::{Capacity, Catalog, Expect, LeaseId, Limiter, Per};
+use tidegate_core::limit::Item;
 
 use super::super::{Stage, Store};
 use super::{BOTH, LETTER, STRICT, Scene};
@@ -136,7 +137,7 @@ async fn to_the_letter_the_window_refuses_nobody_who_does_not_ask_first() {
     assert_eq!(scene.running("u").await, (4, 4));
     // The same through the names of the tasks.
     tasks.push(scene.begins("u").await);
-    let names: Vec<LeaseId> = tasks.into_iter().map(|task| task.into_id()).collect();
+    let names: Vec<LeaseId> = tasks.into_iter().map(Active::into_id).collect();
     assert_eq!(scene.is_limited("u").await, Some(Reason::UserWindow));
     assert_eq!(scene.activity.remove("u", names[2]).await.unwrap(), 1);
     assert_eq!(scene.is_limited("u").await, None);
@@ -168,7 +169,7 @@ async fn the_limit_is_one_like_any_other_and_there_when_it_is_needed() {
     assert!(scene.stage.store.get("activity").is_none(), "nobody has asked");
     let task = scene.begins("u").await;
     let limit = scene.stage.store.get("activity").expect("a limit");
-    let names: Vec<&str> = limit.items().iter().map(|item| item.name()).collect();
+    let names: Vec<&str> = limit.items().iter().map(Item::name).collect();
     assert_eq!(names, ["key/sliding-15s", "key/concurrency", "all/concurrency"]);
     // Another process that says the same changes nothing; one with other rules changes the limit, and keeps the counts.
     let same = Activity::new(scene.stage.limiter.clone(), STRICT).unwrap();

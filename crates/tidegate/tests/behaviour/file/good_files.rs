@@ -150,7 +150,7 @@ fn an_activity_is_a_limit_in_words_of_its_own() {
     assert_eq!(nothing("limits: []"), None);
     let alone = "limits: [{id: activity, items: [{policy: day, limit: 1}]}]";
     assert_eq!(nothing(alone), None, "whoever writes the limit has the limit");
-    assert_eq!(tidegate::file::read_limits("f", b"activity: {}").expect("it makes sense").len(), 1);
+    assert_eq!(read_limits("f", b"activity: {}").expect("it makes sense").len(), 1);
 }
 
 #[test]
