@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use std::collections::HashSet;
 
-use tidegate::activity::{self, Activity, Keeper};
+use tidegate::activity::{self, Activity, KeptBy};
 use tidegate::catalog::{ApplyError, PutError};
 use tidegate::file::{ActivitySpec, ServerSpec, Settings, StoreSpec, is_reserved};
 use tidegate::store::{Unavailable, wait_durable};
@@ -166,9 +166,9 @@ impl Rules {
         }
         if let Some((activity, _)) = &self.activity {
             let is_ours = written.contains(activity::ID);
-            let keeper = if is_ours { Keeper::SomebodyElse } else { Keeper::Activity };
+            let kept_by = if is_ours { KeptBy::SomebodyElse } else { KeptBy::Activity };
             // They were found to make sense before anything was changed.
-            let _told = activity.set_rules(rules, keeper);
+            let _told = activity.set_rules(rules, kept_by);
         }
         self.own(written);
         self.tokens.set(tokens);

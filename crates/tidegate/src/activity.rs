@@ -75,13 +75,13 @@ struct Inner {
 /// The rules, and whether the limit says them.
 struct InForce {
     rules: Rules,
-    keeper: Keeper,
+    kept_by: KeptBy,
     is_put: AtomicBool,
 }
 
 /// Who sees to it that there is a limit with these rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keeper {
+pub enum KeptBy {
     /// The activity itself, when it is first asked.
     Activity,
     /// Somebody else: the limit comes from a file.
@@ -89,10 +89,10 @@ pub enum Keeper {
 }
 
 impl InForce {
-    fn new(rules: Rules, keeper: Keeper) -> Result<Arc<InForce>, BadRules> {
+    fn new(rules: Rules, kept_by: KeptBy) -> Result<Arc<InForce>, BadRules> {
         match rules.flaws() {
             flaws if flaws.is_empty() => {
-                Ok(Arc::new(InForce { rules, keeper, is_put: AtomicBool::new(false) }))
+                Ok(Arc::new(InForce { rules, kept_by, is_put: AtomicBool::new(false) }))
             }
             flaws => Err(BadRules { flaws }),
         }
@@ -102,7 +102,7 @@ impl InForce {
 impl Activity {
     /// The activity of everybody who asks this limiter's store. The limit is put there when it is first needed.
     pub fn new(limiter: Limiter, rules: Rules) -> Result<Activity, BadRules> {
-        let in_force = RwLock::new(InForce::new(rules, Keeper::Activity)?);
+        let in_force = RwLock::new(InForce::new(rules, KeptBy::Activity)?);
         let vigil = Vigil::new(limiter.clone());
         Ok(Activity { inner: Arc::new(Inner { limiter, in_force, vigil }) })
     }
@@ -113,8 +113,8 @@ impl Activity {
     }
 
     /// From now on these are in force. Tasks that are running go on.
-    pub fn set_rules(&self, rules: Rules, keeper: Keeper) -> Result<(), BadRules> {
-        let next = InForce::new(rules, keeper)?;
+    pub fn set_rules(&self, rules: Rules, kept_by: KeptBy) -> Result<(), BadRules> {
+        let next = InForce::new(rules, kept_by)?;
         *self.inner.in_force.write().unwrap_or_else(PoisonError::into_inner) = next;
         Ok(())
     }
@@ -252,7 +252,7 @@ impl Activity {
     async fn prepared(&self, user: &str) -> Result<Arc<InForce>, ActivityError> {
         BadUser::check(user)?;
         let in_force = self.in_force();
-        if in_force.keeper == Keeper::Activity {
+        if in_force.kept_by == KeptBy::Activity {
             let is_put = in_force.is_put.load(Ordering::Acquire);
             // Somebody may have deleted it since.
             if !is_put || self.inner.limiter.store().get(ID).is_none() {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Watching ─┐                      every 200 ms, while anybody watches
-//!   Watching ─┼─▶ posts ◀── keeper ──────────▶ held_until([id, id, …]) ──▶ store
+//!   Watching ─┼─▶ posts ◀── lookout ─────────▶ held_until([id, id, …]) ──▶ store
 //!   Watching ─┘     ▲
 //!                   └──── what this process ends itself is told at once
 //! ```
@@ -10,7 +10,7 @@
 //! Decided: one question for all, however many watch, so that the store is asked five times a second and not five times a second for
 //! each task. While nobody watches nothing is asked.
 //!
-//! The keeper is a task of whichever runtime somebody watched in first. If that runtime ends before the others, those who still watch are
+//! The lookout is a task of whichever runtime somebody watched in first. If that runtime ends before the others, those who still watch are
 //! woken and the first of them begins anew in its own.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -206,7 +206,7 @@ impl Shared {
         let here = tokio::runtime::Handle::current();
         posts.is_kept = true;
         drop(posts);
-        here.spawn(Keeper { shared: Arc::clone(this), is_relieved: false }.look_on());
+        here.spawn(Lookout { shared: Arc::clone(this), is_relieved: false }.look_out());
     }
 
     /// Which are watched. If none are, whoever looks may stop, and has.
@@ -257,15 +257,15 @@ impl Shared {
 }
 
 /// The one who looks.
-struct Keeper {
+struct Lookout {
     shared: Arc<Shared>,
     /// Nobody watched any more, so that it could go.
     is_relieved: bool,
 }
 
-impl Keeper {
+impl Lookout {
     /// Looks until nobody watches. A store that cannot answer is asked again; nobody is told what is not known.
-    async fn look_on(mut self) {
+    async fn look_out(mut self) {
         let shared = Arc::clone(&self.shared);
         let pulse = shared.limiter.pulse();
         loop {
@@ -286,7 +286,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for Lookout {
     fn drop(&mut self) {
         if self.is_relieved {
             return;

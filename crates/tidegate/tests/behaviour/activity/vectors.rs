@@ -184,7 +184,7 @@ async fn the_limit_is_one_like_any_other_and_there_when_it_is_needed() {
     drop(task);
     // Rules may change while tasks run.
     let task = scene.begins("u").await;
-    scene.activity.set_rules(fewer, tidegate::activity::Keeper::Activity).unwrap();
+    scene.activity.set_rules(fewer, tidegate::activity::KeptBy::Activity).unwrap();
     assert_eq!(scene.activity.rules(), fewer);
     assert_eq!(scene.is_limited("v").await, Some(Reason::Concurrency));
     drop(task);
@@ -194,7 +194,7 @@ async fn the_limit_is_one_like_any_other_and_there_when_it_is_needed() {
 #[tokio::test]
 async fn a_limit_that_somebody_else_keeps_is_left_alone() {
     let scene = Scene::new(STRICT);
-    scene.activity.set_rules(STRICT, tidegate::activity::Keeper::SomebodyElse).unwrap();
+    scene.activity.set_rules(STRICT, tidegate::activity::KeptBy::SomebodyElse).unwrap();
     assert!(scene.activity.is_active("u").await.is_err(), "it is not there");
     let one = Rules { max_concurrent_tasks: Capacity::AtMost(1), ..STRICT };
     scene.stage.store.put(one.spec(), Expect::Absent).unwrap();
