@@ -17,13 +17,14 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
     let (name, bytes) = read?;
     let reading = file::read(&name, &bytes);
     if args.json {
-        return report(reading.as_ref().map(|it| (&*it.settings.limits, &it.warnings)));
+        let all = reading.as_ref().map(|it| it.settings.all_limits()).unwrap_or_default();
+        return report(reading.as_ref().map(|it| (&*all, &it.warnings)));
     }
     let reading = reading.map_err(|wrong| Failure::BadInput(wrong.render(color_of_stderr())))?;
     if !reading.warnings.is_empty() {
         say(&reading.warnings.render(color_of_stderr()));
     }
-    answer(&ok_line(&name, &reading.settings.limits))
+    answer(&ok_line(&name, &reading.settings.all_limits()))
 }
 
 fn print_schema() -> Result<(), Failure> {

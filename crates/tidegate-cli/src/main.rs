@@ -3,6 +3,7 @@
 //! Alone in the workspace it reads the environment and ends the process. Results go to standard output, words for
 //! people to standard error, and the exit code says which of five things happened; see [`Failure`].
 
+mod activity;
 mod args;
 mod bench;
 mod check;

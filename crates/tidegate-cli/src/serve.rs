@@ -10,8 +10,9 @@ use std::time::Duration;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use tidegate::activity::{self, Activity};
 use tidegate::clock::SystemClock;
-use tidegate::file::{Listen, ServerSpec, Settings};
+use tidegate::file::{ActivitySpec, Listen, ServerSpec, Settings};
 use tidegate::{FullStore, Limiter};
 use tidegate_server::http::{Api, Readiness, State};
 use tidegate_server::metrics::Metrics;
@@ -21,6 +22,7 @@ use tidegate_server::resp::Door;
 use tidegate_server::rules::Rules;
 use tidegate_server::serve::{Bounds, Places, Server, Service};
 
+use crate::activity::environment;
 use crate::args::ServeArgs;
 use crate::opened::Opened;
 use crate::{Failure, color_of_stderr, log, read_whole, say};
@@ -38,6 +40,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     // Nobody's signal gets lost between here and the end.
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| Failure::Failed(format!("cannot wait for signals: {error}")))?;
+    let over = environment()?;
     let settings = args.config.as_deref().map(settings).transpose()?.unwrap_or_default();
     let places = places(args, &settings.server);
     if places.http.is_none() && places.resp.is_none() {
@@ -47,7 +50,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let is_public = check_public(&places, &settings, args.insecure)?;
     let url = args.store.as_ref().or(settings.store.url.as_ref());
     let opened = Opened::open(url, settings.store.memory)?;
-    let served = serve(args, &settings, &places, is_public, &opened, signals);
+    let served = serve(args, &settings, over, &places, is_public, &opened, signals);
     // Also if nothing came of it: who finds the store next should not have to wonder what happened.
     let stopped = opened.stop();
     log::finish();
@@ -58,6 +61,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
 fn serve(
     args: &ServeArgs,
     settings: &Settings,
+    over: ActivitySpec,
     places: &Places,
     is_public: bool,
     opened: &Opened,
@@ -65,7 +69,9 @@ fn serve(
 ) -> Result<(), Failure> {
     let store = opened.store();
     let limiter = Limiter::new(Arc::clone(&store));
-    let rules = Rules::new(Arc::clone(&store));
+    let activity = Activity::new(limiter.clone(), activity::Rules::default())
+        .map_err(|error| Failure::Failed(error.to_string()))?;
+    let rules = Rules::new(Arc::clone(&store)).with_activity(activity.clone(), over);
     let rules = Arc::new(if is_public && !args.insecure { rules.with_tokens_only() } else { rules });
     let reloader = started(args.config.as_deref(), &rules).map_err(|why| match store.trouble() {
         Some(_) => Failure::Failed(why),
@@ -84,6 +90,7 @@ fn serve(
         .readiness(Arc::clone(&readiness))
         .metrics(Arc::clone(&metrics))
         .refusals(Arc::clone(&refusals))
+        .activity(activity)
         .from_file(move |id| from_file.is_from_file(id));
     let doorman = Arc::clone(rules.tokens());
     let door = Door::new(store, Arc::clone(&doorman) as _).beside(limiter).refusals(refusals);

@@ -74,7 +74,7 @@ fn read_limits(path: &Path) -> Result<Vec<LimitSpec>, Failure> {
     if !reading.warnings.is_empty() {
         say(&reading.warnings.render(color_of_stderr()));
     }
-    Ok(reading.settings.limits)
+    Ok(reading.settings.all_limits())
 }
 
 /// The events and what to call them.

@@ -4,6 +4,7 @@
 //!   Request ──▶ route ──▶ who may? ──▶ handler ──▶ Response
 //!                 │          │            ├─ decisions, gate ──▶ Limiter ──▶ store
 //!                 │          │            ├─ leases, counts ───▶ Limiter ──▶ store
+//!                 │          │            ├─ activity, events ─▶ Activity ─▶ store
 //!                 │          │            ├─ limits, overrides ─▶ Catalog
 //!                 │          │            └─ metrics, index
 //!                 └──────────┴─▶ problem
@@ -20,12 +21,14 @@
 //! Decided: a refusal is an answer with status 200; only the gate, whose callers look at nothing but the status, says 429.
 //! What the handlers know and what `openapi.json` says is held together by a test.
 //!
-//! Refused: a framework of routes and extractors. There are seventeen paths, and the order of checks (path, method, token,
+//! Refused: a framework of routes and extractors. There are twenty-one paths, and the order of checks (path, method, token,
 //! size, body) is part of the contract.
 
+mod activity;
 mod counts;
 pub mod decision;
 mod decisions;
+pub mod events;
 mod gate;
 mod index;
 mod leases;
@@ -45,13 +48,16 @@ use ::http::request::Parts;
 use ::http::{HeaderValue, Method, Request, Response, StatusCode};
 use bytes::Bytes;
 use serde::Serialize;
+use tidegate::activity::{Activity, Rules};
 use tidegate::store::{Unavailable, durable};
 use tidegate::{FullStore, Limiter, Spoken, Tick};
+use tokio::sync::Semaphore;
 
 use crate::metrics::{self, Metrics};
 use crate::refusals::Refusals;
 use crate::serve::Ending;
 use crate::tokens::{Pass, Role, Who};
+use events::{Events, MOST_EVENT_STREAMS};
 use problem::{Code, Problem};
 use route::Route;
 
@@ -74,6 +80,9 @@ type IsFromFile = Box<dyn Fn(&str) -> bool + Send + Sync>;
 /// The HTTP API of a store and its limiter.
 pub struct Api<S: ?Sized> {
     limiter: Limiter,
+    activity: Activity,
+    /// Places for those who watch activities.
+    streams: Arc<Semaphore>,
     readiness: Arc<Readiness>,
     is_from_file: IsFromFile,
     metrics: Arc<Metrics>,
@@ -89,6 +98,8 @@ pub struct Api<S: ?Sized> {
 pub struct Answered {
     /// What is sent back.
     pub response: Response<Bytes>,
+    /// What follows it, piece by piece; the response has no body of its own then.
+    pub events: Option<Events>,
     /// What the path was about.
     pub route: RouteName,
     /// If an order was decided: whether it was granted. A look decides nothing.
@@ -98,12 +109,13 @@ pub struct Answered {
 /// What a handler says, and whether that is a grant or a refusal.
 struct Told {
     response: Response<Bytes>,
+    events: Option<Events>,
     granted: Option<bool>,
 }
 
 impl From<Response<Bytes>> for Told {
     fn from(response: Response<Bytes>) -> Told {
-        Told { response, granted: None }
+        Told { response, events: None, granted: None }
     }
 }
 
@@ -115,7 +127,21 @@ impl<S: FullStore + ?Sized> Api<S> {
         let metrics = Arc::new(Metrics::new(1));
         let is_from_file: IsFromFile = Box::new(|_| false);
         let ending = Ending::default();
-        Api { limiter, readiness, is_from_file, metrics, refusals: None, ending, tick, store }
+        let activity =
+            Activity::new(limiter.clone(), Rules::default()).expect("the document's own numbers make sense");
+        let streams = Arc::new(Semaphore::new(MOST_EVENT_STREAMS));
+        Api {
+            limiter,
+            activity,
+            streams,
+            readiness,
+            is_from_file,
+            metrics,
+            refusals: None,
+            ending,
+            tick,
+            store,
+        }
     }
 
     /// Tells on `/metrics` what is counted here, beside what the store counts.
@@ -136,6 +162,12 @@ impl<S: FullStore + ?Sized> Api<S> {
         self
     }
 
+    /// Answers for this activity, of the same limiter, instead of one with the document's numbers.
+    pub fn activity(mut self, activity: Activity) -> Api<S> {
+        self.activity = activity;
+        self
+    }
+
     /// Tells these of every refusal.
     pub fn refusals(mut self, refusals: Arc<Refusals>) -> Api<S> {
         self.refusals = Some(refusals);
@@ -148,7 +180,7 @@ impl<S: FullStore + ?Sized> Api<S> {
         self
     }
 
-    /// Answers a request.
+    /// Answers a request. What would follow it piece by piece is left out.
     pub async fn call(&self, request: Request<Bytes>, from: Who) -> Response<Bytes> {
         self.respond(request, from).await.response
     }
@@ -160,8 +192,9 @@ impl<S: FullStore + ?Sized> Api<S> {
             Ok(route) => (route.name(), self.answer(&route, &head, &body, &from).await),
             Err(problem) => (RouteName::Unknown, Err(problem)),
         };
-        let Told { response, granted } = told.unwrap_or_else(|problem| problem.into_response().into());
-        Answered { response, route: name, granted }
+        let told = told.unwrap_or_else(|problem| problem.into_response().into());
+        let Told { response, events, granted } = told;
+        Answered { response, events, route: name, granted }
     }
 
     async fn answer(&self, route: &Route, head: &Parts, body: &[u8], from: &Who) -> Result<Told, Problem> {
@@ -178,6 +211,8 @@ impl<S: FullStore + ?Sized> Api<S> {
         match route {
             Route::Acquire => self.acquire(&call).await,
             Route::Gate(place) => Ok(self.gate(place.as_ref(), &call).await),
+            Route::Activity(user) if *method == Method::POST => self.set_active(user, &call).await,
+            Route::ActivityEvents(user, id) => self.watch_active(user, id, &call).await,
             _ => self.route(route, &call).await.map(Told::from),
         }
     }
@@ -231,7 +266,11 @@ impl<S: FullStore + ?Sized> Api<S> {
             (Route::Usage(id), _) => self.usage(id, call).await,
             (Route::Override(id, key), &Method::PUT) => self.put_override(id, key, call).await,
             (Route::Override(id, key), _) => self.delete_override(id, key, call).await,
-            (Route::Acquire | Route::Gate(_), _) => {
+            (Route::Activity(user), &Method::DELETE) => self.remove_active(user, None, call).await,
+            (Route::Activity(user), _) => self.is_active(user, call).await,
+            (Route::ActivityOne(user, id), _) => self.remove_active(user, Some(id), call).await,
+            (Route::ActivityRenew(user, id), _) => self.renew_active(user, id, call).await,
+            (Route::Acquire | Route::Gate(_) | Route::ActivityEvents(..), _) => {
                 Err(Problem::new(Code::NotFound, "answered with what was decided"))
             }
             (Route::Index | Route::Health | Route::Ready | Route::OpenApi, _) => {

@@ -11,6 +11,10 @@
 //!
 //! Decided: until the first settings are applied nobody has a token, so that nobody comes in before it is known who may.
 //!
+//! Decided: the section `activity` is a limit of the file like those below `limits`, and the rules of the [`Activity`] with it. What the
+//! environment says goes over what is written. Without the section there is no limit until somebody asks for an activity, and
+//! nobody's but theirs.
+//!
 //! Sockets and stores stay what they were at the start: `server` and `store` are compared with what they were then, and whoever
 //! applies is told which of them wait for a restart.
 
@@ -19,8 +23,9 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use std::collections::HashSet;
 
+use tidegate::activity::{self, Activity, KeptBy};
 use tidegate::catalog::{ApplyError, PutError};
-use tidegate::file::{ServerSpec, Settings, StoreSpec, is_reserved};
+use tidegate::file::{ActivitySpec, ServerSpec, Settings, StoreSpec, is_reserved};
 use tidegate::store::{Unavailable, wait_durable};
 use tidegate::{Edit, Edited, Expect, Flaw, FullStore, LimitSpec, Parting};
 
@@ -32,6 +37,8 @@ pub struct Rules {
     store: Arc<dyn FullStore>,
     tokens: Arc<SharedTokens>,
     demand: Demand,
+    /// What is told its rules, and what goes over those that are written.
+    activity: Option<(Activity, ActivitySpec)>,
     /// The ids of the limits that are written in the file.
     from_file: RwLock<HashSet<Box<str>>>,
     /// Held while settings are applied.
@@ -99,6 +106,7 @@ impl Rules {
             store,
             tokens: Arc::new(SharedTokens::new(Tokens::nobody())),
             demand: Demand::Anything,
+            activity: None,
             from_file: RwLock::new(from_file),
             in_force: Mutex::default(),
         }
@@ -107,6 +115,12 @@ impl Rules {
     /// Refuses settings without `auth`: strangers can reach the server, and must not be let in by an edit.
     pub fn with_tokens_only(mut self) -> Rules {
         self.demand = Demand::Tokens;
+        self
+    }
+
+    /// Tells this activity the rules of the section `activity`, with what is said here over them.
+    pub fn with_activity(mut self, activity: Activity, over: ActivitySpec) -> Rules {
+        self.activity = Some((activity, over));
         self
     }
 
@@ -129,11 +143,13 @@ impl Rules {
     pub fn apply(&self, settings: Settings) -> Result<Applied, Unfit> {
         let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
         let tokens = self.check(&settings)?;
-        let written: HashSet<Box<str>> =
-            settings.limits.iter().map(|limit| limit.id.as_str().into()).collect();
+        let rules = self.activity_of(&settings)?;
+        let section = settings.activity.map(|_| rules.spec());
+        let limits: Vec<LimitSpec> = settings.limits.iter().cloned().chain(section).collect();
+        let written: HashSet<Box<str>> = limits.iter().map(|limit| limit.id.as_str().into()).collect();
         let former = self.from_file.read().unwrap_or_else(PoisonError::into_inner).clone();
         let gone = former.difference(&written).map(|id| Edit::Remove(id.to_string(), Parting::Retire));
-        let put = settings.limits.iter().map(|limit| Edit::Put(limit.clone(), Expect::Anything));
+        let put = limits.iter().map(|limit| Edit::Put(limit.clone(), Expect::Anything));
         let edits = put.chain(gone).collect();
 
         // Whatever is or will be the file's is nobody else's to change meanwhile.
@@ -142,11 +158,17 @@ impl Rules {
             Ok(edited) => edited,
             Err(error) => {
                 self.own(former);
-                return Err(Unfit { flaws: flaws_of(error, &settings.limits) });
+                return Err(Unfit { flaws: flaws_of(error, &limits) });
             }
         };
         if let Some(lsn) = self.store.tip() {
             wait_durable(&*self.store, lsn).map_err(|error| unwritten(&error))?;
+        }
+        if let Some((activity, _)) = &self.activity {
+            let is_ours = written.contains(activity::ID);
+            let kept_by = if is_ours { KeptBy::SomebodyElse } else { KeptBy::Activity };
+            // They were found to make sense before anything was changed.
+            let _told = activity.set_rules(rules, kept_by);
         }
         self.own(written);
         self.tokens.set(tokens);
@@ -155,6 +177,20 @@ impl Rules {
         let applied = Applied { needs_restart: changed_since(at_start, &settings), ..counted(&edited) };
         in_force.settings = Arc::new(settings);
         Ok(applied)
+    }
+
+    /// The rules of the activity: what is written, and what goes over it.
+    fn activity_of(&self, settings: &Settings) -> Result<activity::Rules, Unfit> {
+        let over = self.activity.as_ref().map(|(_, over)| *over).unwrap_or_default();
+        let rules = activity::Rules::of(&over.over(settings.activity.unwrap_or_default()));
+        let in_section = |flaw: Flaw| Flaw::new(format!("{}.{}", activity::ID, flaw.field), flaw.message);
+        let mut flaws: Vec<Flaw> = rules.flaws().into_iter().map(in_section).collect();
+        let index = settings.limits.iter().position(|limit| limit.id == activity::ID);
+        if let (Some(index), true) = (index, over != ActivitySpec::default()) {
+            let message = "is the limit of activities, and the environment has numbers for it; write the section activity instead";
+            flaws.push(Flaw::new(format!("limits[{index}].id"), message));
+        }
+        if flaws.is_empty() { Ok(rules) } else { Err(Unfit { flaws }) }
     }
 
     /// Checks what the store does not, and makes the tokens.

@@ -26,6 +26,7 @@
 //! assert_eq!(wrong.errors(), 2);
 //! ```
 
+mod activity;
 mod auth;
 mod diagnostic;
 mod fields;
@@ -40,6 +41,9 @@ use std::rc::Rc;
 
 use tidegate_core::LimitSpec;
 
+use crate::activity::Rules;
+
+pub use activity::ActivitySpec;
 pub use auth::{Role, TokenSpec};
 pub use diagnostic::{Color, Diagnostic, Diagnostics, Excerpt, MOST_DIAGNOSTICS, Severity};
 pub use schema::schema;
@@ -68,6 +72,16 @@ pub struct Settings {
     pub server: ServerSpec,
     /// Where counts are kept.
     pub store: StoreSpec,
+    /// Document 000's numbers, if the section is written; it is a limit then, called `activity`, that is not among the others.
+    pub activity: Option<ActivitySpec>,
+}
+
+impl Settings {
+    /// All limits: those below `limits`, and that of the section `activity`.
+    pub fn all_limits(&self) -> Vec<LimitSpec> {
+        let activity = self.activity.as_ref().map(|section| Rules::of(section).spec());
+        self.limits.iter().cloned().chain(activity).collect()
+    }
 }
 
 /// A file that can be used.
@@ -119,7 +133,7 @@ pub fn read_limits(name: &str, bytes: &[u8]) -> Result<Vec<LimitSpec>, Diagnosti
     let limits = parsed(&mut report).map(|tree| {
         let has_sections = SETTINGS.names().any(|section| tree.field(section).is_some());
         if has_sections || matches!(tree.kind, Kind::Empty) {
-            return read_settings(&mut report, &tree).limits;
+            return read_settings(&mut report, &tree).all_limits();
         }
         let record = read_record(&mut report, &tree, &LIMIT, &Path::Top);
         limits::read_limit(&mut report, record, &tree, &Path::Top).into_iter().collect()
@@ -135,15 +149,22 @@ fn read_settings(report: &mut Report<'_>, tree: &Node) -> Settings {
     let path = Path::Field(&Path::Top, "limits");
     let mut ids = Ids::inside(&path);
     let mut limits = Vec::new();
+    let mut activity_limit = None;
     for (index, record) in settings.list("limits").unwrap_or_default().into_iter().enumerate() {
         ids.see(report, index, record.text_and_place("id"));
+        if let Some((activity::ID, place)) = record.text_and_place("id") {
+            activity_limit.get_or_insert(place);
+        }
         let node = tree.field("limits").and_then(|list| list.element(index)).unwrap_or(tree);
         limits.extend(limits::read_limit(report, record, node, &Path::Element(&path, index)));
     }
+    let key = settings.key_place(activity::ID).unwrap_or(tree.place);
+    let activity = settings.section(activity::ID);
+    let activity = activity.map(|section| ActivitySpec::read(report, section, key, activity_limit));
     let tokens = settings.section("auth").map(|auth| auth::read_tokens(report, auth));
     let server = settings.section("server").map(ServerSpec::read).unwrap_or_default();
     let store = settings.section("store").map(StoreSpec::read).unwrap_or_default();
-    Settings { limits, tokens, server, store }
+    Settings { limits, tokens, server, store, activity }
 }
 
 /// The bytes as text, or what keeps them from being text.

@@ -43,6 +43,7 @@
 //! [`Gate`] and [`Gates`] here are handles on the limits of a memory store; [`stream::Gate`] is another thing, the rules for a stream
 //! of messages with a store of their own.
 
+pub mod activity;
 pub mod answer;
 pub mod catalog;
 pub mod clock;
@@ -73,6 +74,11 @@ pub use tidegate_core::{
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/library.md")]
 struct Guide;
+
+/// Those of the page about activities.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/activity.md")]
+struct Activities;
 
 /// The README's.
 #[cfg(doctest)]

@@ -156,6 +156,11 @@ impl Limiter {
         &*self.inner.store
     }
 
+    /// The holders' own sense of time.
+    pub(crate) fn pulse(&self) -> &dyn Pulse {
+        &*self.inner.pulse
+    }
+
     /// One unit of this limit for this key.
     pub fn ask<'a>(&'a self, limit_id: &'a str, key: &'a (impl AsRef<[u8]> + ?Sized)) -> Question<'a> {
         Question::one(self, Ask::one(limit_id, Some(key.as_ref())))

@@ -16,6 +16,7 @@ use crate::log::LogArgs;
   tidegate serve --http 0.0.0.0:7700 --resp off --config tidegate.yaml
 
 What is said here goes before what the settings say.
+MAX_CONCURRENT_TASKS, SLIDE_WINDOW_QUESTION_COUNT and SLIDE_WINDOW_TIME in the environment go before the section activity.
 SIGTERM drains and ends, SIGHUP reads the settings again, as does an edit of the file.")]
 pub(crate) struct ServeArgs {
     /// The settings: limits, tokens, bounds

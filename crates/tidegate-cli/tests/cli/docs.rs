@@ -164,6 +164,11 @@ fn an_ellipsis_stands_for_a_part_of_a_line() {
 }
 
 #[test]
+fn activity() {
+    check("docs/activity.md");
+}
+
+#[test]
 fn readme() {
     check("README.md");
 }

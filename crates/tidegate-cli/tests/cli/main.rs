@@ -3,6 +3,7 @@
 //! Every test runs the real program. None of them sleeps: where a running process is the subject, the test waits for
 //! what the process writes.
 
+mod activity;
 mod bench;
 mod check;
 mod clients;
@@ -51,6 +52,9 @@ fn tidegate(args: &[&str]) -> Command {
         .env_remove("NO_COLOR")
         .env_remove("TIDEGATE_SERVER")
         .env_remove("TIDEGATE_TOKEN")
+        .env_remove("MAX_CONCURRENT_TASKS")
+        .env_remove("SLIDE_WINDOW_QUESTION_COUNT")
+        .env_remove("SLIDE_WINDOW_TIME")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());

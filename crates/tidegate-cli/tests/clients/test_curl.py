@@ -226,6 +226,32 @@ def test_leases_are_renewed_released_and_settled(curl, name):
     curl("POST", "/v1/settle", {"lease_id": "none", "actual": 7}).is_problem(410, "unknown_lease")
 
 
+def test_tasks_begin_and_end(curl, name):
+    path = f"/v1/activity/{name}"
+    begun = curl("POST", path)
+    assert begun.status == 201 and begun.json["expires_at"] > begun.json["timestamp"]
+    task = f"{path}/{begun.json['active_id']}"
+    assert curl("GET", path).json["user_active"] == 1
+    assert curl("POST", f"{task}/renew", {"ttl_ms": 600_000}).json["expires_at"] > begun.json["expires_at"]
+    assert [curl("DELETE", task).json["removed"] for _ in range(2)] == [1, 0]
+    curl("POST", f"{task}/renew").is_problem(410, "unknown_lease")
+    assert [curl("POST", path).status for _ in range(5)] == [201] * 4 + [429]
+    refused = curl("POST", path)
+    refused.is_problem(429, "user_window")
+    assert 1 <= int(refused.fields["retry-after"]) <= 16
+    assert curl("DELETE", path).json == {"removed": 4}
+
+
+def test_what_becomes_of_a_task_is_told(curl, name):
+    task = curl("POST", f"/v1/activity/{name}", {"ttl_ms": 2000}).json["active_id"]
+    told = curl("GET", f"/v1/activity/{name}/{task}/events")
+    assert (told.status, told.fields["content-type"]) == (200, "text/event-stream")
+    events = [line for line in told.body.decode().splitlines() if line.startswith("event: ")]
+    assert events == ["event: active", "event: ended"], "and the answer is over"
+    assert 'data: {"reason":"expired"}' in told.body.decode()
+    curl("GET", f"/v1/activity/{name}/{task}/events").is_problem(410, "unknown_lease")
+
+
 def test_the_gate_opens_and_closes(curl, name):
     curl.server.add(f"api/{name}", {"policy": "interval", "limit": 2, "window": "1d", "per": "key"})
     path = f"/v1/gate/api%2F{name}/ada"

@@ -89,7 +89,7 @@ impl<S: FullStore + ?Sized> Api<S> {
             }
             Err(AskError::Rejected(rejection)) => return Err(rejection.into()),
         };
-        Ok(Told { response: spoken(said), granted: Some(granted) })
+        Ok(Told { granted: Some(granted), ..spoken(said).into() })
     }
 
     /// While the store cannot answer: the first of the limits that says no then, if any does.

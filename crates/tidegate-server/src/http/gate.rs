@@ -47,16 +47,16 @@ impl<S: FullStore + ?Sized> Api<S> {
                 let (at, readings) = (granted.at, granted.readings().to_vec());
                 let mut reply = spoken(decision::write(Decision::Granted(granted), self.tick));
                 describe(reply.headers_mut(), &readings, at);
-                Ok(Told { response: reply, granted: Some(true) })
+                Ok(Told { granted: Some(true), ..reply.into() })
             }
             Ok(Decision::Denied(denial)) => {
                 self.refused(&denial, &asks);
-                Ok(Told { response: too_many_requests(&denial).map(Bytes::from), granted: Some(false) })
+                Ok(Told { granted: Some(false), ..too_many_requests(&denial).map(Bytes::from).into() })
             }
             Err(AskError::Rejected(rejection)) => Err(rejection.into()),
             Err(AskError::Unavailable(unavailable)) => match self.refusing(&asks)? {
                 Some(_) => Err(unavailable.into()),
-                None => Ok(Told { response: spoken(decision::by_rule(None)), granted: Some(true) }),
+                None => Ok(Told { granted: Some(true), ..spoken(decision::by_rule(None)).into() }),
             },
         }
     }

@@ -54,7 +54,7 @@ fn known(lease: Option<LeaseId>) -> Result<LeaseId, Problem> {
     lease.ok_or_else(gone)
 }
 
-fn gone() -> Problem {
+pub(super) fn gone() -> Problem {
     let detail = "the lease was given back, has lapsed, or was never granted";
     Problem::new(Code::UnknownLease, detail)
 }

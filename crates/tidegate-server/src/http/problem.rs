@@ -3,8 +3,9 @@
 //! Programs look at `code`, which never changes; people read `detail`. A refusal by a limit is an answer and no problem.
 
 use std::fmt;
+use std::time::Duration;
 
-use ::http::header::{ALLOW, CONTENT_TYPE, WWW_AUTHENTICATE};
+use ::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use ::http::{HeaderValue, Response, StatusCode};
 use bytes::Bytes;
 use serde::Serialize;
@@ -66,6 +67,10 @@ codes! {
     TooLarge = "too_large", PAYLOAD_TOO_LARGE, "The body is too large";
     /// Too many wrong tokens came from one address.
     TooManyAttempts = "too_many_attempts", TOO_MANY_REQUESTS, "Too many failed attempts";
+    /// A user made as many requests as a window allows.
+    UserWindow = "user_window", TOO_MANY_REQUESTS, "The user's window is full";
+    /// As many tasks are running as are allowed.
+    ActivityError = "ActivityError", SERVICE_UNAVAILABLE, "As many tasks are running as are allowed";
     /// The request took too long to arrive.
     RequestTimeout = "request_timeout", REQUEST_TIMEOUT, "The request took too long";
     /// The limit makes no sense.
@@ -104,11 +109,13 @@ pub struct Problem {
     pub errors: Vec<FieldError>,
     /// The methods that the path knows, where the method was wrong.
     pub(super) allow: Option<&'static str>,
+    /// How long to wait before asking again, where that is known.
+    pub(super) retry_after: Option<Duration>,
 }
 
 impl Problem {
     pub(crate) fn new(code: Code, detail: impl fmt::Display) -> Problem {
-        Problem { code, detail: detail.to_string(), errors: Vec::new(), allow: None }
+        Problem { code, detail: detail.to_string(), errors: Vec::new(), allow: None, retry_after: None }
     }
 
     pub(crate) fn bad_request(detail: impl fmt::Display) -> Problem {
@@ -137,6 +144,7 @@ impl Problem {
             code: self.code.word(),
             detail: &self.detail,
             errors: &self.errors,
+            retry_after_ms: self.retry_after.map(in_ms),
         };
         let body = serde_json::to_vec(&wire).unwrap_or_default();
         let mut response = Response::new(Bytes::from(body));
@@ -145,6 +153,9 @@ impl Problem {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if let Some(allow) = self.allow {
             headers.insert(ALLOW, HeaderValue::from_static(allow));
+        }
+        if let Some(wait) = self.retry_after {
+            headers.insert(RETRY_AFTER, HeaderValue::from(in_ms(wait).div_ceil(1000)));
         }
         if self.code == Code::Unauthorized {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -163,6 +174,13 @@ struct Wire<'a> {
     detail: &'a str,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     errors: &'a [FieldError],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
+}
+
+/// A wait in whole milliseconds, never too short.
+pub(super) fn in_ms(wait: Duration) -> u64 {
+    u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 impl From<Rejection> for Problem {

@@ -59,6 +59,14 @@ route_names! {
     Usage = "/v1/limits/{id}/usage";
     /// An exception of it.
     Override = "/v1/limits/{id}/overrides/{key}";
+    /// Whether a user may begin a task; begin one; end them all.
+    Activity = "/v1/activity/{user}";
+    /// End a task.
+    ActivityOne = "/v1/activity/{user}/{active_id}";
+    /// Keep a task's place.
+    ActivityRenew = "/v1/activity/{user}/{active_id}/renew";
+    /// What becomes of a task.
+    ActivityEvents = "/v1/activity/{user}/{active_id}/events";
     /// There is nothing at the path, or it was not understood.
     Unknown = "other";
 }
@@ -84,6 +92,12 @@ pub(super) enum Route {
     Usage(String),
     /// Of a limit, for a key.
     Override(String, String),
+    /// Of a user.
+    Activity(String),
+    /// Of a user, a task.
+    ActivityOne(String, String),
+    ActivityRenew(String, String),
+    ActivityEvents(String, String),
 }
 
 impl Route {
@@ -109,9 +123,17 @@ impl Route {
             ["v1", "limits", id, "reset"] => Route::Reset(text(id)?),
             ["v1", "limits", id, "usage"] => Route::Usage(text(id)?),
             ["v1", "limits", id, "overrides", key] => Route::Override(text(id)?, text(key)?),
-            _ => {
-                return Err(Problem::new(Code::NotFound, "there is nothing at this path; see /openapi.json"));
+            ["v1", "activity", user] if !user.is_empty() => Route::Activity(text(user)?),
+            ["v1", "activity", user, id, ref rest @ ..] if !user.is_empty() && !id.is_empty() => {
+                let (user, id) = (text(user)?, text(id)?);
+                match rest {
+                    [] => Route::ActivityOne(user, id),
+                    ["renew"] => Route::ActivityRenew(user, id),
+                    ["events"] => Route::ActivityEvents(user, id),
+                    _ => return Err(nothing_here()),
+                }
             }
+            _ => return Err(nothing_here()),
         })
     }
 
@@ -135,6 +157,10 @@ impl Route {
             Route::Reset(_) => RouteName::Reset,
             Route::Usage(_) => RouteName::Usage,
             Route::Override(..) => RouteName::Override,
+            Route::Activity(_) => RouteName::Activity,
+            Route::ActivityOne(..) => RouteName::ActivityOne,
+            Route::ActivityRenew(..) => RouteName::ActivityRenew,
+            Route::ActivityEvents(..) => RouteName::ActivityEvents,
         }
     }
 
@@ -161,13 +187,17 @@ impl Route {
             | Route::Health
             | Route::Ready
             | Route::OpenApi
-            | Route::Usage(_) => "GET, HEAD",
+            | Route::Usage(_)
+            | Route::ActivityEvents(..) => "GET, HEAD",
             Route::Acquire
             | Route::Peek
             | Route::Release
             | Route::Renew
             | Route::Settle
-            | Route::Reset(_) => "POST",
+            | Route::Reset(_)
+            | Route::ActivityRenew(..) => "POST",
+            Route::Activity(_) => "GET, HEAD, POST, DELETE",
+            Route::ActivityOne(..) => "DELETE",
             Route::Gate(_) => "",
             Route::Limits => "GET, HEAD, POST",
             Route::Limit(_) => "GET, HEAD, PUT, DELETE",
@@ -189,10 +219,22 @@ impl Route {
             | Route::Ready
             | Route::OpenApi
             | Route::Peek
-            | Route::Usage(_) => Role::Read,
-            Route::Acquire | Route::Release | Route::Renew | Route::Settle | Route::Gate(_) => Role::Decide,
-            Route::Limits | Route::Limit(_) if *method == Method::GET => Role::Read,
+            | Route::Usage(_)
+            | Route::ActivityEvents(..) => Role::Read,
+            Route::Limits | Route::Limit(_) | Route::Activity(_) if *method == Method::GET => Role::Read,
+            Route::Acquire
+            | Route::Release
+            | Route::Renew
+            | Route::Settle
+            | Route::Gate(_)
+            | Route::Activity(_)
+            | Route::ActivityOne(..)
+            | Route::ActivityRenew(..) => Role::Decide,
             Route::Limits | Route::Limit(_) | Route::Reset(_) | Route::Override(..) => Role::Admin,
         }
     }
+}
+
+fn nothing_here() -> Problem {
+    Problem::new(Code::NotFound, "there is nothing at this path; see /openapi.json")
 }

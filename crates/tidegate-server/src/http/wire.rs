@@ -2,6 +2,7 @@
 //!
 //! What is read refuses fields that it does not know. What is written often is written by hand into one buffer.
 
+pub(super) mod activity;
 pub(super) mod ask;
 pub(super) mod decision;
 pub(super) mod instant;

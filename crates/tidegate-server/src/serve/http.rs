@@ -2,12 +2,13 @@
 //!
 //! Almost every request is plain: HTTP/1.1, a short head, a body whose length is known, a connection that stays. Such requests are
 //! read out of the worker's buffer and answered with one write (`plain.rs`). As soon as a client says something else — chunks,
-//! `Expect`, `Connection: close`, HTTP/2, anything malformed — the connection is handed over to hyper as it is, with the bytes
+//! `Expect`, `Connection: close`, HTTP/2, an answer that comes piece by piece, anything malformed — the connection is handed over to hyper as it is, with the bytes
 //! that were read, and stays there (`general.rs`). Both ask the same [`Api`](crate::http::Api).
 //!
 //! Decided: what is read here is only what cannot be misunderstood, so that there is one place that knows all of HTTP and it is
 //! not ours. See `docs/decisions/0011-plain-requests-have-a-lane.md`.
 
+mod body;
 mod calls;
 mod general;
 mod lane;
@@ -50,7 +51,10 @@ impl House {
         match who {
             Ok(who) => self.api.respond(request, who).await,
             Err(_) if is_open_to_all(request.uri().path()) => self.api.respond(request, Who::Stranger).await,
-            Err(wait) => Answered { response: too_often(wait), route: RouteName::Unknown, granted: None },
+            Err(wait) => {
+                let response = too_often(wait);
+                Answered { response, events: None, route: RouteName::Unknown, granted: None }
+            }
         }
     }
 

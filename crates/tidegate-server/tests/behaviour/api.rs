@@ -1,5 +1,6 @@
 //! The HTTP door as pairs of requests and answers, without a socket.
 
+mod activity;
 mod configuration;
 mod decisions;
 mod distance;

@@ -1,10 +1,15 @@
 //! Limits and tokens from a file: applied together, and the file wins.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
-use tidegate::file::{Settings, read};
-use tidegate::{Catalog, Edit, Expect, FullStore, ItemSpec, LimitSpec, Limiter, ManualClock, Policy};
-use tidegate::{Memory, MemoryStore, file};
+use tidegate::activity::{self, Activity, Reason};
+use tidegate::file::{ActivitySpec, Settings, read};
+use tidegate::{
+    Capacity, Catalog, Edit, Expect, FullStore, ItemSpec, LimitSpec, Limiter, ManualClock, Policy,
+};
+use tidegate::{Memory, MemoryStore, Store, file};
 use tidegate_server::resp::{Door, Session};
 use tidegate_server::rules::{Applied, Rules, Unfit};
 use tidegate_server::tokens::{NewToken, Role, Who};
@@ -264,4 +269,73 @@ fn rules_that_cannot_be_written_down_are_not_applied() {
     assert!(flaws[0].message.contains("the disk is full"), "{}", flaws[0].message);
     assert!(!rules.tokens().is_open());
     assert!(rules.is_from_file("a"), "it is there, and nobody else changes it");
+}
+
+/// An activity, and rules that tell it its numbers.
+fn with_activity(over: ActivitySpec) -> (Scene, Activity) {
+    let Scene { store, rules, limiter } = Scene::new();
+    let activity = Activity::new(limiter.clone(), activity::Rules::default()).expect("sensible rules");
+    let rules = rules.with_activity(activity.clone(), over);
+    (Scene { store, rules, limiter }, activity)
+}
+
+fn limited(activity: &Activity, user: &str) -> Option<Reason> {
+    let status = pin!(activity.is_active(user));
+    match status.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(status) => status.expect("a status").reason,
+        Poll::Pending => panic!("it waits"),
+    }
+}
+
+#[test]
+fn the_section_activity_is_a_limit_of_the_file() {
+    let (scene, activity) = with_activity(ActivitySpec::default());
+    assert_eq!(scene.apply("limits: []"), applied(0, 0, 0, 0));
+    assert!(scene.ids().is_empty(), "nobody has asked");
+    assert_eq!(limited(&activity, "u"), None);
+    assert_eq!(scene.ids(), ["activity"]);
+    assert!(!scene.rules.is_from_file("activity"), "it was put because somebody asked");
+
+    assert_eq!(scene.apply("activity: {max_concurrent_tasks: 1, window: 20s}"), applied(0, 1, 0, 0));
+    assert!(scene.rules.is_from_file("activity"));
+    assert_eq!(activity.rules().window.as_secs(), 20);
+    let held = scene.limiter.ask("activity", "u").try_acquire().expect("a limit").granted();
+    assert_eq!(limited(&activity, "v"), Some(Reason::Concurrency));
+    // An edit acts at once, and what is counted stays.
+    assert_eq!(scene.apply("activity: {max_concurrent_tasks: 2, window: 20s}"), applied(0, 1, 0, 0));
+    assert_eq!(limited(&activity, "v"), None);
+    assert_eq!(scene.apply("activity: {max_concurrent_tasks: 2, window: 20s}"), applied(0, 0, 0, 1));
+    // Whoever takes the section out gets the document's numbers, and those who run go on.
+    assert_eq!(scene.apply("limits: []"), applied(0, 0, 1, 0));
+    assert_eq!((limited(&activity, "v"), activity.rules()), (None, activity::Rules::default()));
+    assert_eq!(scene.store.holders("activity", Some(b"u")).decided().expect("a limit").len(), 1);
+    drop(held);
+}
+
+#[test]
+fn the_environment_goes_over_the_section() {
+    let over = ActivitySpec { max_concurrent_tasks: Some(Capacity::AtMost(0)), ..ActivitySpec::default() };
+    let (scene, activity) = with_activity(over);
+    scene.apply("activity: {max_concurrent_tasks: 9, window_requests: 2}");
+    assert_eq!(activity.rules().window_requests, Capacity::AtMost(2));
+    assert_eq!(limited(&activity, "u"), Some(Reason::Concurrency));
+    scene.apply("limits: []");
+    assert_eq!(limited(&activity, "u"), Some(Reason::Concurrency), "also where nothing is written");
+    // What makes no sense together changes nothing.
+    let over = ActivitySpec { window: Some(std::time::Duration::from_secs(900)), ..ActivitySpec::default() };
+    let (scene, _) = with_activity(over);
+    assert_eq!(scene.fails(settings("activity: {compat: true}")), ["activity.lease_ttl"]);
+    assert!(scene.ids().is_empty());
+}
+
+#[test]
+fn a_limit_that_is_written_under_its_own_name_is_left_alone() {
+    let text = "limits: [{id: activity, items: [{policy: concurrency, limit: 0, ttl: 60s}]}]";
+    let (scene, activity) = with_activity(ActivitySpec::default());
+    assert_eq!(scene.apply(text), applied(1, 0, 0, 0));
+    assert_eq!(limited(&activity, "u"), Some(Reason::Concurrency));
+    assert_eq!(scene.store.get("activity").expect("a limit").items().len(), 1);
+    let over = ActivitySpec { window_requests: Some(Capacity::AtMost(1)), ..ActivitySpec::default() };
+    let (scene, _) = with_activity(over);
+    assert_eq!(scene.fails(settings(text)), ["limits[0].id"], "two would speak of it");
 }

@@ -3,6 +3,7 @@
 //! Everything happens in this process, over the loopback. Nothing waits for a time to pass: a test waits for an answer, for the end
 //! of a connection, or asks somebody else until something is so.
 
+mod activity;
 mod bounds;
 mod crowds;
 mod ending;

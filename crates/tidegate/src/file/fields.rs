@@ -38,6 +38,8 @@ pub(super) enum Shape {
     Limit,
     /// A whole number from 1; the advice is for those who write 0.
     Count { most: u64, advice: &'static str },
+    /// `true` or `false`.
+    Truth,
     /// `500ms`, `15s`, `10m`, `24h`, `7d`.
     Duration,
     /// The same, from this to [`LONGEST_TIMEOUT`](super::server::LONGEST_TIMEOUT).
@@ -104,7 +106,7 @@ pub(super) static SETTINGS: Table = Table {
         field("server", Shape::Section(&SERVER), Need::Optional, "Where the server listens."),
         field("store", Shape::Section(&STORE), Need::Optional, "Where counts are kept."),
         field("auth", Shape::Section(&AUTH), Need::Optional, "Who may ask; by default everybody."),
-        field("activity", Shape::Unread, Need::Optional, "The activity limit."),
+        field("activity", Shape::Section(&ACTIVITY), Need::Optional, "The limit of activities."),
         field("tls", Shape::Unread, Need::Optional, "Certificates."),
         field("envoy", Shape::Unread, Need::Optional, "The Envoy rate limit service."),
     ],
@@ -173,6 +175,44 @@ pub(super) static STORE: Table = Table {
             Shape::Size { least: LEAST_MEMORY },
             Need::Optional,
             "The most memory that counts may take; by default 1GiB.",
+        ),
+    ],
+};
+
+/// The section `activity`.
+pub(super) static ACTIVITY: Table = Table {
+    what: "the limit of activities",
+    fields: &[
+        field(
+            "max_concurrent_tasks",
+            Shape::Limit,
+            Need::Optional,
+            "How many tasks may run at once; by default 30.",
+        ),
+        field(
+            "max_concurrent_per_user",
+            Shape::Limit,
+            Need::Optional,
+            "How many of them may be one user's; by default -1, any number.",
+        ),
+        field(
+            "window_requests",
+            Shape::Limit,
+            Need::Optional,
+            "How many requests of a user are admitted in every window; by default 5.",
+        ),
+        field("window", Shape::Duration, Need::Optional, "The length of that window; by default 15s."),
+        field(
+            "lease_ttl",
+            Shape::Duration,
+            Need::Optional,
+            "How long a task that is not renewed keeps its place; by default 5m.",
+        ),
+        field(
+            "compat",
+            Shape::Truth,
+            Need::Optional,
+            "Whether the window counts running tasks only, and refuses nobody by itself; by default false.",
         ),
     ],
 };

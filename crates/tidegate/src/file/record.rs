@@ -46,6 +46,7 @@ enum Value {
     Word(&'static str),
     Limit(Capacity),
     Count(u64),
+    Truth(bool),
     Duration(Duration),
     Size(u64),
     Listen(Listen),
@@ -75,6 +76,7 @@ impl Record {
         text: Text(String),
         limit: Limit(Capacity),
         count: Count(u64),
+        truth: Truth(bool),
         duration: Duration(Duration),
         size: Size(u64),
         listen: Listen(Listen),
@@ -122,6 +124,11 @@ impl Record {
     /// Whether a name that is none was probably meant to be this field.
     pub(super) fn means(&self, field: &str) -> bool {
         self.meant.contains(&field)
+    }
+
+    /// Where a field's value stands, if the field is written at all.
+    pub(super) fn value_place(&self, field: &str) -> Option<Place> {
+        self.written.get(field).map(|written| written.place)
     }
 
     /// Where a field's name stands, if the field is written at all.
@@ -260,6 +267,11 @@ fn read_scalar(
             Ok(count) if count > 0 => Ok(Value::Count(count)),
             _ => Err(format!("must be at least 1, found {number}; {advice}")),
         }),
+        Shape::Truth => match text {
+            "true" if plain => Ok(Value::Truth(true)),
+            "false" if plain => Ok(Value::Truth(false)),
+            _ => Err(format!("must be true or false, found {}", node.found())),
+        },
         Shape::Duration => parse_duration(text).map(Value::Duration),
         Shape::Timeout { least } => parse_duration(text).and_then(|wait| timeout(wait, *least, text)),
         Shape::Size { least } => parse_size(text).and_then(|bytes| match bytes {
@@ -369,6 +381,7 @@ fn allowed(field: &Field) -> String {
         Shape::Word(words) => listed(&words()),
         Shape::Limit => "a whole number from -1".to_owned(),
         Shape::Count { .. } => "a whole number from 1".to_owned(),
+        Shape::Truth => "true or false".to_owned(),
         Shape::Duration | Shape::Timeout { .. } => "a duration such as 500ms, 15s, 10m, 24h or 7d".to_owned(),
         Shape::Size { .. } => "a size such as 64MiB or 1GiB".to_owned(),
         Shape::Listen => "an address such as 127.0.0.1:7700, or off".to_owned(),

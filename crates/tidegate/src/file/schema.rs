@@ -93,6 +93,7 @@ fn shape(shape: &Shape) -> Value {
         Shape::Word(words) => json!({"type": "string", "enum": words()}),
         Shape::Limit => json!({"type": "integer", "minimum": -1, "maximum": LARGEST_LIMIT}),
         Shape::Count { most, .. } => json!({"type": "integer", "minimum": 1, "maximum": most}),
+        Shape::Truth => json!({"type": "boolean"}),
         Shape::Duration | Shape::Timeout { .. } => {
             json!({"type": "string", "pattern": "^[0-9]+(ms|s|m|h|d)$"})
         }

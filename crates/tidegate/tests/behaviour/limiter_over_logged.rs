@@ -1,5 +1,7 @@
 //! The limiter's behaviours over a store with a log that is durable at once: everything is as it is without one.
 
+#[path = "activity.rs"]
+mod activity;
 #[path = "leases.rs"]
 mod leases;
 #[path = "waiting.rs"]

@@ -1,5 +1,7 @@
 //! The limiter's behaviours over the plain store.
 
+#[path = "activity.rs"]
+mod activity;
 #[path = "leases.rs"]
 mod leases;
 #[path = "waiting.rs"]

@@ -5,6 +5,7 @@
     reason = "what a limiter does is compiled once for each store that it is tried over"
 )]
 
+mod counting;
 mod distance;
 mod durability;
 mod elsewhere_store;

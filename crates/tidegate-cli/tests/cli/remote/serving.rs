@@ -44,8 +44,14 @@ impl Serving {
 
     /// In this directory, where another one may have run before.
     pub(crate) fn at(place: &Path, args: &[&str]) -> Serving {
+        Serving::in_environment(place, args, &[])
+    }
+
+    /// The same, with this in the environment.
+    pub(crate) fn in_environment(place: &Path, args: &[&str], variables: &[(&str, &str)]) -> Serving {
         let places = ["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"];
         let mut command = tidegate(&[&places, args].concat());
+        command.envs(variables.iter().copied());
         let mut child = command.current_dir(place).spawn().expect("the binary starts");
         let mut err = BufReader::new(child.stderr.take().expect("it was piped"));
         let mut said = String::new();

@@ -23,10 +23,12 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
+use super::body::Said;
 use super::calls::{Calls, Doing};
 use super::plain::PREFACE;
 use super::rest::Rest;
 use crate::http::LARGEST_BODY;
+use crate::http::events::Events;
 use crate::http::problem::{Code, Problem};
 use crate::metrics::Cut;
 use crate::serve::Over;
@@ -47,8 +49,12 @@ pub(super) async fn serve(stream: TcpStream, heard: Vec<u8>, address: IpAddr, wo
     let service = service_fn(move |request: Request<Incoming>| {
         let (worker, calls) = (Arc::clone(&shared.0), Arc::clone(&shared.1));
         async move {
-            let _open = calls.begin();
-            Ok::<_, Infallible>(answer(request, address, &worker).await.map(Full::new))
+            let open = calls.begin();
+            let (response, events) = answer(request, address, &worker).await;
+            Ok::<_, Infallible>(response.map(|whole| match events {
+                Some(events) => Said::Pieces { events, _call: open },
+                None => Said::Whole(Full::new(whole)),
+            }))
         }
     });
     if version == Version::Second {
@@ -140,7 +146,12 @@ fn over(done: &hyper::Result<()>) -> Over {
     }
 }
 
-async fn answer(request: Request<Incoming>, address: IpAddr, worker: &Worker) -> Response<Bytes> {
+/// The answer to a request, and what follows it piece by piece.
+async fn answer(
+    request: Request<Incoming>,
+    address: IpAddr,
+    worker: &Worker,
+) -> (Response<Bytes>, Option<Events>) {
     let (head, mut body) = request.into_parts();
     let (is_head, is_second) = (head.method == Method::HEAD, head.version == ::http::Version::HTTP_2);
     let patience = worker.house.bounds.request;
@@ -157,9 +168,9 @@ async fn answer(request: Request<Incoming>, address: IpAddr, worker: &Worker) ->
         let mut response =
             Problem::new(Code::RequestTimeout, "the body did not come in time").into_response();
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        return response;
+        return (response, None);
     };
-    let Some(body) = body else { return Problem::bad_request("the body is broken").into_response() };
+    let Some(body) = body else { return (Problem::bad_request("the body is broken").into_response(), None) };
     let start = worker.stopwatch.raw();
     let mut answered = worker.house.answered_to(Request::from_parts(head, body), who).await;
     if worker.house.ending.is_told() && !is_second {
@@ -167,7 +178,11 @@ async fn answer(request: Request<Incoming>, address: IpAddr, worker: &Worker) ->
         answered.response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     worker.counts.http_answered(&answered, worker.since(start));
-    if is_head { without_body(answered.response) } else { answered.response }
+    match answered.events {
+        None if is_head => (without_body(answered.response), None),
+        // Nobody knows how long what comes piece by piece will be, and to `HEAD` none of it comes.
+        events => (answered.response, events.filter(|_| !is_head)),
+    }
 }
 
 /// What `HEAD` is answered: everything but the body. Of HTTP/1 hyper knows this by itself.

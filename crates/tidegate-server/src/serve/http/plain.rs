@@ -102,7 +102,7 @@ fn request(
     fields: &[httparse::Header<'_>],
     body: &[u8],
 ) -> Option<Request<Bytes>> {
-    if !target.starts_with('/') {
+    if !target.starts_with('/') || comes_in_pieces(target) {
         return None;
     }
     let mut request = Request::new(Bytes::copy_from_slice(body));
@@ -115,6 +115,12 @@ fn request(
         }
     }
     Some(request)
+}
+
+/// Whether what is at this path is told piece by piece; answers here are whole.
+fn comes_in_pieces(target: &str) -> bool {
+    let path = target.split('?').next().unwrap_or_default();
+    path.starts_with("/v1/activity/") && path.ends_with("/events")
 }
 
 /// What becomes of the connection behind an answer.
@@ -211,6 +217,8 @@ mod tests {
             "GET / HTTP/1.1\r\n folded: x\r\n\r\n",
             "\u{0}\u{1}garbage",
             "*1\r\n$4\r\nPING\r\n",
+            "GET /v1/activity/u/00/events HTTP/1.1\r\n\r\n",
+            "GET /v1/activity/u/00/events?x=1 HTTP/1.1\r\n\r\n",
         ] {
             assert!(matches!(read_text(head), Heard::Other), "{head:?}");
         }

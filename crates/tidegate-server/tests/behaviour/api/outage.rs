@@ -142,3 +142,28 @@ fn other_calls_say_so() {
         assert!(!detail.contains("db-7"), "what happened is for the log: {detail}");
     }
 }
+
+/// Nobody begins a task that nobody could end, whatever the limit says.
+#[test]
+fn no_task_begins_while_nobody_counts() {
+    let stage = stage();
+    let id = "0123456789abcdef0123456789abcdef";
+    let all = [
+        "GET /v1/activity/u".to_owned(),
+        "POST /v1/activity/u".to_owned(),
+        "DELETE /v1/activity/u".to_owned(),
+        format!("DELETE /v1/activity/u/{id}"),
+        format!("POST /v1/activity/u/{id}/renew"),
+        format!("GET /v1/activity/u/{id}/events"),
+    ];
+    for line in &all {
+        let detail = stage.ask(line, "").problem(503, "store_unavailable");
+        assert!(!detail.contains("db-7"), "what happened is for the log: {detail}");
+    }
+    let rules = tidegate::activity::Rules::default();
+    let admits = LimitSpec { on_outage: tidegate_core::OnOutage::Admit, ..rules.spec() };
+    stage.store.put(admits, Expect::Present).expect("it was put when it was needed");
+    for line in &all {
+        stage.ask(line, "").problem(503, "store_unavailable");
+    }
+}

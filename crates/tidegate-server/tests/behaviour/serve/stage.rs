@@ -82,6 +82,12 @@ impl Stage {
         stage
     }
 
+    /// A server whose store's time is moved by hand, with bounds that are never reached.
+    pub(crate) fn timed(clock: &Arc<ManualClock>) -> Stage {
+        let store = MemoryStore::new(Arc::clone(clock), Memory::default());
+        Stage::over(Arc::new(store), WORKERS, LIMITS, wide(), Tokens::not_needed())
+    }
+
     fn of(workers: usize, limits: &str, bounds: Bounds, tokens: Tokens) -> Stage {
         Stage::over(Arc::new(memory_store()), workers, limits, bounds, tokens)
     }

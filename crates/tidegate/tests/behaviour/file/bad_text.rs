@@ -93,7 +93,7 @@ fn that_is_too_deep() {
 /// A value is counted once, however deep it lies.
 #[test]
 fn with_very_many_values_is_still_a_file() {
-    let text = format!("activity: [[[[[{}0]]]]]\n", "0,".repeat(900_000));
+    let text = format!("envoy: [[[[[{}0]]]]]\n", "0,".repeat(900_000));
     assert!(read("tidegate.yaml", text.as_bytes()).is_ok());
 }
 

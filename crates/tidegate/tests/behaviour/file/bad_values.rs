@@ -261,6 +261,32 @@ fn of_server() {
 }
 
 #[test]
+fn of_activity() {
+    insta::assert_snapshot!(bad_section(
+        "activity",
+        &[
+            "max_concurrent_tasks: -2",
+            "max_concurrent_tasks: '30'",
+            "window_requests: 1.5",
+            "window_requests: 99999999999999999999",
+            "window: 15",
+            "window: 0s",
+            "lease_ttl: forever",
+            "lease_ttl: 0s",
+            "compat: yes",
+            "compat: 'true'",
+            "compat: 1",
+            "compat:",
+            "compat: {}",
+            "max_concurent_tasks: 30",
+        ]
+    ));
+    let both = "limits:\n  - {id: activity, items: [{policy: day, limit: 1}]}\nactivity:\n  window: 0s\n  lease_ttl: 0s\n";
+    insta::assert_snapshot!(bad(both));
+    insta::assert_snapshot!(bad("activity: {compat: true, window: 5m, window_requests: 1000001}\n"));
+}
+
+#[test]
 fn of_store() {
     insta::assert_snapshot!(bad_section(
         "store",

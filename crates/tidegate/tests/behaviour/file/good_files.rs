@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tidegate::file::{
-    Listen, Reading, Role, ServerSpec, Severity, StoreSpec, TokenSpec, read, read_limit, read_limits,
+    ActivitySpec, Listen, Reading, Role, ServerSpec, Severity, StoreSpec, TokenSpec, read, read_limit,
+    read_limits,
 };
 use tidegate::{Capacity, Charge, ItemSpec, LimitSpec, Mode, OverrideSpec, Policy, Precision};
 use tidegate::{Unit, WeekStart, Zone};
@@ -121,10 +122,35 @@ fn line_ends_of_any_system_count_alike() {
 
 #[test]
 fn sections_of_others_are_warnings() {
-    let text = "activity:\ntls: []\nenvoy: {}\nlimits: []\n";
+    let text = "tls: []\nenvoy: {}\nlimits: []\n";
     let reading = read("tidegate.yaml", text.as_bytes()).expect("warnings are not errors");
     assert!(reading.warnings.iter().all(|warning| warning.severity == Severity::Warning));
     insta::assert_snapshot!(reading.warnings);
+}
+
+#[test]
+fn an_activity_is_a_limit_in_words_of_its_own() {
+    let text = "activity: {max_concurrent_tasks: 3, max_concurrent_per_user: -1, window_requests: 0, window: 500ms, \
+                lease_ttl: 2m, compat: true}";
+    let settings = read("tidegate.yaml", text.as_bytes()).expect("it makes sense").settings;
+    let spec = ActivitySpec {
+        max_concurrent_tasks: Some(Capacity::AtMost(3)),
+        max_concurrent_per_user: Some(Capacity::Unlimited),
+        window_requests: Some(Capacity::AtMost(0)),
+        window: Some(Duration::from_millis(500)),
+        lease_ttl: Some(Duration::from_secs(120)),
+        compat: Some(true),
+    };
+    assert_eq!((settings.activity, settings.limits.len()), (Some(spec), 0));
+    assert_eq!(settings.all_limits()[0].id, "activity");
+    let nothing =
+        |text: &str| read("tidegate.yaml", text.as_bytes()).expect("it makes sense").settings.activity;
+    assert_eq!(nothing("activity: {}"), Some(ActivitySpec::default()));
+    assert_eq!(nothing("activity: null"), None);
+    assert_eq!(nothing("limits: []"), None);
+    let alone = "limits: [{id: activity, items: [{policy: day, limit: 1}]}]";
+    assert_eq!(nothing(alone), None, "whoever writes the limit has the limit");
+    assert_eq!(read_limits("f", b"activity: {}").expect("it makes sense").len(), 1);
 }
 
 #[test]

@@ -61,7 +61,7 @@ fn errors_beyond_the_most_are_counted() {
     assert_eq!(errors.summary(), "10000 errors in f (1000 shown)");
 }
 
-const HORRIBLE: &str = r#"activity: {port: 1}
+const HORRIBLE: &str = r#"envoy: {port: 1}
 limts: []
 limits:
   - id: spring sale

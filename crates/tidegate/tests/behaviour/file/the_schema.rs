@@ -28,6 +28,10 @@ fn agrees_with_the_reader() {
     let cases = [
         "{}".to_owned(),
         r#"{"limits": [], "activity": {"x": 1}}"#.to_owned(),
+        r#"{"activity": {"max_concurrent_tasks": -1, "window": "15s", "compat": true}}"#.to_owned(),
+        r#"{"activity": {"compat": "true"}}"#.to_owned(),
+        r#"{"activity": {"window": 15}}"#.to_owned(),
+        r#"{"activity": null}"#.to_owned(),
         r#"{"server": {"x": 1}}"#.to_owned(),
         r#"{"server": {}, "store": null}"#.to_owned(),
         r#"{"server": {"http": "127.0.0.1:7700", "resp": "off", "workers": 2, "max_connections": null}}"#

@@ -1,0 +1,113 @@
+//! Document 000 over HTTP: who may begin a task, and tasks by their names.
+//!
+//! Paths speak of users and of their tasks; the limit behind them is called `activity`, and that is what a pass must cover. Whoever is refused
+//! gets a problem here, because that is what callers of the document's module are used to: 429 for the window, 503 for the tasks.
+//! While the store cannot answer nobody begins anything, whatever the limit says about outages: there would be no name to end it by.
+
+use ::http::StatusCode;
+use ::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use ::http::{HeaderValue, Response};
+use bytes::Bytes;
+use serde_json::json;
+use tidegate::activity::{ActivityError, ID, Reason};
+use tidegate::{Ask, FullStore, LeaseId, Renewal};
+
+use super::events::Events;
+use super::leases::gone;
+use super::problem::{Code, Problem};
+use super::query::Query;
+use super::wire::activity::{Begun, Standing, Term};
+use super::wire::{instant, read};
+use super::{Api, Call, Reply, Told, json};
+
+impl<S: FullStore + ?Sized> Api<S> {
+    /// Whether a task of this user would be refused, and by what.
+    pub(super) async fn is_active(&self, user: &str, call: &Call<'_>) -> Reply {
+        plain(call)?;
+        let status = self.activity.is_active(user).await?;
+        json(StatusCode::OK, &Standing::from(status))
+    }
+
+    /// Begins a task.
+    pub(super) async fn set_active(&self, user: &str, call: &Call<'_>) -> Result<Told, Problem> {
+        plain(call)?;
+        let active = match self.activity.set_active_for(user, term(call)?.ttl()).await {
+            Ok(active) => active,
+            Err(ActivityError::Refused(refusal)) => {
+                self.refused(refusal.denial(), &[Ask::one(ID, Some(user.as_bytes()))]);
+                let problem = Problem::from(ActivityError::Refused(refusal));
+                return Ok(Told { granted: Some(false), ..problem.into_response().into() });
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let begun = Begun::of(active, self.tick);
+        Ok(Told { granted: Some(true), ..json(StatusCode::CREATED, &begun)?.into() })
+    }
+
+    /// Keeps a task's place.
+    pub(super) async fn renew_active(&self, user: &str, id: &str, call: &Call<'_>) -> Reply {
+        plain(call)?;
+        let ttl = term(call)?.ttl();
+        let id = LeaseId::parse(id).ok_or_else(gone)?;
+        match self.activity.renew(user, id, ttl).await? {
+            Renewal::Until(at) => json(StatusCode::OK, &json!({"expires_at": instant::of(at, self.tick)})),
+            Renewal::Gone => Err(gone()),
+        }
+    }
+
+    /// Ends a task, or all tasks of a user.
+    pub(super) async fn remove_active(&self, user: &str, id: Option<&str>, call: &Call<'_>) -> Reply {
+        plain(call)?;
+        let removed = match id.map(LeaseId::parse) {
+            None => self.activity.remove_active(user).await?,
+            Some(Some(id)) => self.activity.remove(user, id).await?,
+            // No task is called that.
+            Some(None) => 0,
+        };
+        json(StatusCode::OK, &json!({"removed": removed}))
+    }
+
+    /// Tells of a task until it is over.
+    pub(super) async fn watch_active(&self, user: &str, id: &str, call: &Call<'_>) -> Result<Told, Problem> {
+        plain(call)?;
+        let full = |_| Problem::new(Code::Overloaded, "too many tasks are watched; try again later");
+        let seat = std::sync::Arc::clone(&self.streams).try_acquire_owned().map_err(full)?;
+        let id = LeaseId::parse(id).ok_or_else(gone)?;
+        let watching = self.activity.watch(user, id).await?.ok_or_else(gone)?;
+        let mut response = Response::new(Bytes::new());
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        let events = Events::new(id, watching, self.tick, self.ending.clone(), seat);
+        Ok(Told { events: Some(events), ..response.into() })
+    }
+}
+
+/// Checks that the pass is for activities, and that nothing is asked for beside what the path says.
+fn plain(call: &Call<'_>) -> Result<(), Problem> {
+    call.concerns(ID)?;
+    Query::read(call.head, &[]).map(|_| ())
+}
+
+/// What the body says; nothing if there is none.
+fn term(call: &Call<'_>) -> Result<Term, Problem> {
+    if call.body.is_empty() { Ok(Term::default()) } else { read(call.body) }
+}
+
+impl From<ActivityError> for Problem {
+    fn from(error: ActivityError) -> Problem {
+        match error {
+            ActivityError::Refused(refusal) => {
+                let code = match refusal.reason {
+                    Reason::UserWindow => Code::UserWindow,
+                    Reason::Concurrency => Code::ActivityError,
+                };
+                Problem { retry_after: refusal.retry_after, ..Problem::new(code, refusal) }
+            }
+            ActivityError::BadUser(why) => Problem::bad_request(why),
+            ActivityError::BadTtl(why) => Problem::bad_request(format!("ttl_ms {why}")),
+            ActivityError::Rejected(rejection) => rejection.into(),
+            ActivityError::Unavailable(unavailable) => unavailable.into(),
+        }
+    }
+}

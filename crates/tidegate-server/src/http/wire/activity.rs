@@ -1,0 +1,71 @@
+//! Activities: how they stand, a task that has begun, and how long it keeps its place.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize};
+use tidegate::activity::{Active, Reason, Status};
+use tidegate::{Amount, Tick};
+
+use super::instant;
+use super::number::optional;
+use crate::http::problem::in_ms;
+
+/// Whether a task of a user would be refused, and by what.
+#[derive(Debug, Serialize)]
+pub(in crate::http) struct Standing {
+    limited: bool,
+    reason: Option<&'static str>,
+    retry_after_ms: Option<u64>,
+    active: Amount,
+    user_active: Amount,
+}
+
+impl From<Status> for Standing {
+    fn from(status: Status) -> Standing {
+        Standing {
+            limited: status.limited,
+            reason: status.reason.map(Reason::word),
+            retry_after_ms: status.retry_after.map(in_ms),
+            active: status.active,
+            user_active: status.user_active,
+        }
+    }
+}
+
+/// A task that has begun.
+#[derive(Debug, Serialize)]
+pub(in crate::http) struct Begun {
+    active_id: String,
+    timestamp: String,
+    expires_at: String,
+}
+
+impl Begun {
+    /// Speaks of a task, which goes on without anybody here.
+    pub(in crate::http) fn of(active: Active, tick: Tick) -> Begun {
+        let (timestamp, expires_at) = (active.timestamp(), active.expires_at());
+        Begun {
+            active_id: active.into_id().to_string(),
+            timestamp: instant::of(timestamp, tick),
+            expires_at: instant::of(expires_at, tick),
+        }
+    }
+}
+
+/// How long from now, if that is said.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::http) struct Term {
+    #[serde(default, deserialize_with = "ttl_ms")]
+    ttl_ms: Option<u64>,
+}
+
+impl Term {
+    pub(in crate::http) fn ttl(&self) -> Option<Duration> {
+        self.ttl_ms.map(Duration::from_millis)
+    }
+}
+
+fn ttl_ms<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<u64>, D::Error> {
+    optional(reader, "ttl_ms")
+}

@@ -1,0 +1,266 @@
+//! What is said about a user's activity, and why there is none.
+
+use std::fmt;
+use std::time::Duration;
+
+use tidegate_core::limit::LONGEST_KEY;
+use tidegate_core::{Amount, Limit, Per, Policy};
+
+use crate::answer::{ItemReading, Rejection};
+use crate::limiter::{AskError, Denial};
+use crate::store::Unavailable;
+
+/// What the document says to somebody for whom there is no place.
+pub const SYSTEM_IS_FULL: &str = "系统并发已达上限";
+
+/// Whether a user may begin something, and how much is going on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Status {
+    /// The document's `is_active`: true means limited, false that a task may begin.
+    pub limited: bool,
+    /// By what; the window if by both.
+    pub reason: Option<Reason>,
+    /// How long until the window has room: exactly if nothing else is in the way, else at most. Nobody knows when a task ends.
+    pub retry_after: Option<Duration>,
+    /// How many tasks run, of all users.
+    pub active: Amount,
+    /// How many of them are this user's.
+    pub user_active: Amount,
+}
+
+impl Status {
+    /// Whether a task may begin: the opposite of limited.
+    pub fn can_active(&self) -> bool {
+        !self.limited
+    }
+
+    /// Whether the user has a task that runs.
+    pub fn has_active(&self) -> bool {
+        self.user_active > 0
+    }
+}
+
+/// What limits a user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// The user made enough requests in the window.
+    UserWindow,
+    /// Enough tasks run.
+    Concurrency,
+}
+
+impl Reason {
+    /// The word that programs look at.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Reason::UserWindow => "user_window",
+            Reason::Concurrency => "concurrency",
+        }
+    }
+}
+
+/// A task was not set active, and nothing was changed.
+#[derive(Debug, Clone)]
+pub struct Refusal {
+    /// By what; the window if by both.
+    pub reason: Reason,
+    /// Whose tasks are too many, if it is that: the user's own or everybody's.
+    pub per: Per,
+    /// As in [`Status::retry_after`].
+    pub retry_after: Option<Duration>,
+    denial: Denial,
+}
+
+impl Refusal {
+    pub(super) fn of(denial: Denial) -> Refusal {
+        let (reason, per) = cause(&denial);
+        Refusal { reason, per, retry_after: retry_after(&denial, reason), denial }
+    }
+
+    /// All that the limit says about it.
+    pub fn denial(&self) -> &Denial {
+        &self.denial
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.reason, self.per) {
+            (Reason::UserWindow, _) => f.write_str("this user made as many requests as the window allows"),
+            (Reason::Concurrency, Per::All) => {
+                write!(f, "{SYSTEM_IS_FULL}: as many tasks are running as are allowed")
+            }
+            (Reason::Concurrency, Per::Key) => {
+                write!(f, "{SYSTEM_IS_FULL}: as many tasks of this user are running as are allowed")
+            }
+        }
+    }
+}
+
+/// Which of the items refused, if several did the first that is written.
+fn cause(denial: &Denial) -> (Reason, Per) {
+    let in_line = || denial.limit().item_named(denial.item_name()).map_or(0, |(index, _)| index);
+    let (limit, index): (&Limit, usize) = match denial.denied() {
+        Some(denied) => (&denied.first.0, denied.first.1),
+        // Others wait for what would have been granted.
+        None => (denial.limit(), in_line()),
+    };
+    match limit.items().get(index) {
+        Some(item) if is_window(item.policy()) && item.per() == Per::Key => (Reason::UserWindow, Per::Key),
+        Some(item) => (Reason::Concurrency, item.per()),
+        None => (Reason::Concurrency, Per::All),
+    }
+}
+
+pub(super) fn cause_of(denial: &Denial) -> Reason {
+    cause(denial).0
+}
+
+/// How long until the window has room. Where tasks are in the way as well, the limit cannot say when it fits; but the window says when
+/// it would be empty.
+pub(super) fn retry_after(denial: &Denial, reason: Reason) -> Option<Duration> {
+    match reason {
+        Reason::Concurrency => None,
+        Reason::UserWindow => denial.retry_after().or_else(|| {
+            let window = Gauge::Window.of(denial.readings())?;
+            let empty_at = window.reading.resets_at?;
+            Some(denial.limit().tick().duration(empty_at.since(denial.at)))
+        }),
+    }
+}
+
+/// One of the three things that are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Gauge {
+    Window,
+    Tasks(Per),
+}
+
+impl Gauge {
+    /// What it says, if it is among these.
+    pub(super) fn of(self, readings: &[ItemReading]) -> Option<&ItemReading> {
+        readings.iter().find(|each| {
+            let item = each.limit.items().get(each.item);
+            item.is_some_and(|item| match self {
+                Gauge::Window => is_window(item.policy()) && item.per() == Per::Key,
+                Gauge::Tasks(per) => !is_window(item.policy()) && item.per() == per,
+            })
+        })
+    }
+
+    /// How much of it is in use.
+    pub(super) fn used(self, readings: &[ItemReading]) -> Amount {
+        self.of(readings).map_or(0, |found| found.reading.used)
+    }
+}
+
+/// Whether it counts requests, and not tasks.
+fn is_window(policy: &Policy) -> bool {
+    !matches!(policy, Policy::Concurrency { .. })
+}
+
+/// Why there is nothing to say about a user, or no task of theirs was set active.
+#[derive(Debug, Clone)]
+pub enum ActivityError {
+    /// The window or the number of tasks is full; the document's `ActivityError` is the latter.
+    Refused(Box<Refusal>),
+    /// Nobody can be called that.
+    BadUser(BadUser),
+    /// A time to live that cannot be had: what is wrong with it.
+    BadTtl(String),
+    /// The limit does not know what to do with the question.
+    Rejected(Rejection),
+    /// The store could not answer.
+    Unavailable(Unavailable),
+}
+
+impl ActivityError {
+    /// The refusal, if it is one.
+    pub fn refusal(&self) -> Option<&Refusal> {
+        match self {
+            ActivityError::Refused(refusal) => Some(refusal),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for ActivityError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ActivityError::Refused(refusal) => refusal.fmt(f),
+            ActivityError::BadUser(why) => why.fmt(f),
+            ActivityError::BadTtl(why) => write!(f, "the time to live {why}"),
+            ActivityError::Rejected(why) => why.fmt(f),
+            ActivityError::Unavailable(why) => why.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ActivityError {}
+
+impl From<BadUser> for ActivityError {
+    fn from(why: BadUser) -> ActivityError {
+        ActivityError::BadUser(why)
+    }
+}
+
+impl From<Rejection> for ActivityError {
+    fn from(why: Rejection) -> ActivityError {
+        ActivityError::Rejected(why)
+    }
+}
+
+impl From<Unavailable> for ActivityError {
+    fn from(why: Unavailable) -> ActivityError {
+        ActivityError::Unavailable(why)
+    }
+}
+
+impl From<AskError> for ActivityError {
+    fn from(why: AskError) -> ActivityError {
+        match why {
+            AskError::Rejected(why) => why.into(),
+            AskError::Unavailable(why) => why.into(),
+        }
+    }
+}
+
+/// Why nobody can be called that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BadUser {
+    /// It has no letters.
+    Empty,
+    /// It is longer than a key may be.
+    TooLong {
+        /// How long it is.
+        bytes: usize,
+    },
+    /// It contains U+0000, which databases do not take.
+    HasNul,
+}
+
+impl BadUser {
+    /// Whether somebody can be called this.
+    pub(super) fn check(user: &str) -> Result<(), BadUser> {
+        match user.len() {
+            0 => Err(BadUser::Empty),
+            bytes if bytes > LONGEST_KEY => Err(BadUser::TooLong { bytes }),
+            _ if user.contains('\0') => Err(BadUser::HasNul),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for BadUser {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BadUser::Empty => write!(f, "the user is empty; 1 to {LONGEST_KEY} bytes are allowed"),
+            BadUser::TooLong { bytes } => {
+                write!(f, "the user has {bytes} bytes; 1 to {LONGEST_KEY} are allowed")
+            }
+            BadUser::HasNul => f.write_str("the user must not contain U+0000"),
+        }
+    }
+}
+
+impl std::error::Error for BadUser {}

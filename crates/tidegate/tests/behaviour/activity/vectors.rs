@@ -1,0 +1,272 @@
+//! V1 to V5, and what else the document says.
+
+use std::sync::Arc;
+
+use tidegate::activity::{Active, Activity, Reason, Rules, SYSTEM_IS_FULL};
+use tidegate::limiter::Renewal;
+use tidegate::{Capacity, Catalog, Expect, LeaseId, Limiter, Per};
+use tidegate_core::limit::Item;
+
+use super::super::{Stage, Store};
+use super::{BOTH, LETTER, STRICT, Scene};
+use crate::counting::Counting;
+use crate::stage::{Staged, at, seconds};
+
+#[test]
+fn the_numbers_are_the_documents() {
+    assert_eq!(Rules::default(), STRICT);
+}
+
+#[tokio::test]
+async fn v1_five_requests_limit_a_user_until_the_first_leaves_the_closed_window() {
+    for rules in BOTH {
+        let scene = Scene::new(rules);
+        let mut tasks = Vec::new();
+        for second in 0..5 {
+            scene.until(second * 1000);
+            assert_eq!(scene.is_limited("u").await, None);
+            tasks.push(scene.begins("u").await);
+        }
+        scene.until(4500);
+        assert_eq!(scene.is_limited("u").await, Some(Reason::UserWindow));
+        assert_eq!(scene.is_limited("v").await, None, "of nobody else");
+        scene.until(15_000);
+        assert_eq!(scene.is_limited("u").await, Some(Reason::UserWindow), "what is 15 s old still counts");
+        scene.until(15_001);
+        assert_eq!(scene.is_limited("u").await, None, "four are left");
+    }
+}
+
+#[tokio::test]
+async fn v2_thirty_tasks_are_enough() {
+    for rules in BOTH {
+        let scene = Scene::new(rules);
+        let mut tasks = Vec::new();
+        for other in 0..29 {
+            tasks.push(scene.begins(&format!("other-{other}")).await);
+        }
+        assert_eq!(scene.is_limited("u").await, None);
+        tasks.push(scene.begins("u").await);
+        assert_eq!(scene.is_limited("anyone").await, Some(Reason::Concurrency));
+        let refusal = scene.refuses("anyone").await;
+        assert_eq!((refusal.reason, refusal.per), (Reason::Concurrency, Per::All));
+        assert!(refusal.to_string().contains(SYSTEM_IS_FULL), "{refusal}");
+        assert_eq!(refusal.retry_after, None, "nobody knows when a task ends");
+        assert_eq!(scene.running("u").await, (30, 1), "nothing was written");
+    }
+}
+
+#[tokio::test]
+async fn v3_all_tasks_of_a_user_are_removed_and_nobody_elses() {
+    for rules in BOTH {
+        let scene = Scene::new(rules);
+        let (a, b, c) = (scene.begins("u").await, scene.begins("u").await, scene.begins("u").await);
+        let other = scene.begins("v").await;
+        assert_eq!(scene.activity.remove_active("u").await.unwrap(), 3);
+        assert_eq!(scene.running("u").await, (1, 0));
+        assert_eq!(scene.activity.remove_active("u").await.unwrap(), 0, "again is no error");
+        assert!(!c.release().await || rules.compat, "there is nothing left to give back");
+        drop((a, b));
+        assert_eq!(scene.running("v").await, (1, 1));
+        drop(other);
+        assert_eq!(scene.running("v").await, (0, 0));
+    }
+}
+
+#[tokio::test]
+async fn v4_one_question_says_it_all_and_the_window_is_named_if_both_are_full() {
+    for rules in BOTH {
+        let stage = Stage::new();
+        let store = Arc::new(Counting::over(Arc::new(Store::keeping(Arc::clone(&stage.clock)))));
+        let activity = Activity::new(Limiter::new(Arc::clone(&store) as _), rules).unwrap();
+        let mut tasks = Vec::new();
+        for task in 0..30 {
+            let user = if task < 5 { "u".to_owned() } else { format!("other-{task}") };
+            tasks.push(activity.set_active(&user).await.unwrap());
+        }
+        store.asked();
+        let status = activity.is_active("u").await.unwrap();
+        assert_eq!(store.asked(), 1, "{rules:?}");
+        assert_eq!((status.limited, status.reason), (true, Some(Reason::UserWindow)));
+        assert_eq!((status.active, status.user_active), (30, 5));
+        assert!(
+            status.retry_after.is_some_and(|wait| wait > seconds(14) && wait <= seconds(16)),
+            "{status:?}"
+        );
+        assert_eq!(activity.is_active("v").await.unwrap().reason, Some(Reason::Concurrency));
+        let refusal = activity.set_active("u").await.unwrap_err();
+        let reason = refusal.refusal().unwrap().reason;
+        // To the letter, whoever sets a task active is refused by the number of tasks only.
+        assert_eq!(reason, if rules.compat { Reason::Concurrency } else { Reason::UserWindow });
+    }
+}
+
+#[tokio::test]
+async fn v5_a_user_whose_requests_are_old_may_go_on_and_take_everything() {
+    for rules in BOTH {
+        let scene = Scene::new(rules);
+        let mut tasks = Vec::new();
+        for batch in 0..6 {
+            scene.until(batch * 15_001);
+            assert_eq!(
+                scene.is_limited("u").await,
+                None,
+                "their tasks are running, and their requests are old"
+            );
+            for _ in 0..5 {
+                tasks.push(scene.begins("u").await);
+            }
+        }
+        assert_eq!(scene.running("u").await, (30, 30), "in 75.005 s");
+        scene.until(75_005 + 15_001);
+        assert_eq!(scene.is_limited("u").await, Some(Reason::Concurrency));
+    }
+}
+
+#[tokio::test]
+async fn to_the_letter_the_window_refuses_nobody_who_does_not_ask_first() {
+    let scene = Scene::new(LETTER);
+    let mut tasks = Vec::new();
+    for _ in 0..12 {
+        tasks.push(scene.begins("u").await);
+    }
+    assert_eq!(scene.is_limited("u").await, Some(Reason::UserWindow));
+    assert_eq!(scene.running("u").await, (12, 12), "every call is a row of its own");
+    tasks.truncate(4);
+    assert_eq!(scene.is_limited("u").await, None, "the window counts what is running");
+    assert_eq!(scene.running("u").await, (4, 4));
+    // The same through the names of the tasks.
+    tasks.push(scene.begins("u").await);
+    let names: Vec<LeaseId> = tasks.into_iter().map(Active::into_id).collect();
+    assert_eq!(scene.is_limited("u").await, Some(Reason::UserWindow));
+    assert_eq!(scene.activity.remove("u", names[2]).await.unwrap(), 1);
+    assert_eq!(scene.is_limited("u").await, None);
+    assert_eq!(scene.activity.remove("u", names[2]).await.unwrap(), 0);
+    assert_eq!(scene.running("u").await, (4, 4));
+}
+
+#[tokio::test]
+async fn a_task_knows_when_it_began_and_when_it_ends() {
+    let scene = Scene::new(STRICT);
+    scene.until(2000);
+    let task = scene.begins("u").await;
+    assert_eq!((task.timestamp(), task.expires_at()), (at(seconds(2)), at(seconds(302))));
+    assert_eq!((task.user(), task.is_held()), ("u", true));
+    scene.until(100_000);
+    assert_eq!(task.renew().await.unwrap(), Renewal::Until(at(seconds(400))));
+    let id = task.active_id();
+    let renewed = scene.activity.renew("u", id, Some(seconds(10))).await.unwrap();
+    assert_eq!(renewed, Renewal::Until(at(seconds(110))));
+    scene.until(110_000);
+    assert_eq!(scene.activity.renew("u", id, None).await.unwrap(), Renewal::Gone);
+    let short = scene.activity.set_active_for("u", Some(seconds(1))).await.unwrap();
+    assert_eq!(short.expires_at(), at(seconds(111)));
+}
+
+#[tokio::test]
+async fn the_limit_is_one_like_any_other_and_there_when_it_is_needed() {
+    let scene = Scene::new(STRICT);
+    assert!(scene.stage.store.get("activity").is_none(), "nobody has asked");
+    let task = scene.begins("u").await;
+    let limit = scene.stage.store.get("activity").expect("a limit");
+    let names: Vec<&str> = limit.items().iter().map(Item::name).collect();
+    assert_eq!(names, ["key/sliding-15s", "key/concurrency", "all/concurrency"]);
+    // Another process that says the same changes nothing; one with other rules changes the limit, and keeps the counts.
+    let same = Activity::new(scene.stage.limiter.clone(), STRICT).unwrap();
+    assert_eq!(same.is_active("u").await.unwrap().active, 1);
+    assert_eq!(scene.stage.store.get("activity").unwrap().version(), limit.version());
+    let fewer = Rules { max_concurrent_tasks: Capacity::AtMost(1), ..STRICT };
+    let other = Activity::new(scene.stage.limiter.clone(), fewer).unwrap();
+    assert_eq!(other.is_active("v").await.unwrap().reason, Some(Reason::Concurrency));
+    // Somebody deletes it: it is put again.
+    scene.stage.store.remove("activity", tidegate::Parting::Forget);
+    assert_eq!(scene.is_limited("u").await, None);
+    drop(task);
+    // Rules may change while tasks run.
+    let task = scene.begins("u").await;
+    scene.activity.set_rules(fewer, tidegate::activity::KeptBy::Activity).unwrap();
+    assert_eq!(scene.activity.rules(), fewer);
+    assert_eq!(scene.is_limited("v").await, Some(Reason::Concurrency));
+    drop(task);
+    assert_eq!(scene.is_limited("v").await, None);
+}
+
+#[tokio::test]
+async fn a_limit_that_somebody_else_keeps_is_left_alone() {
+    let scene = Scene::new(STRICT);
+    scene.activity.set_rules(STRICT, tidegate::activity::KeptBy::SomebodyElse).unwrap();
+    assert!(scene.activity.is_active("u").await.is_err(), "it is not there");
+    let one = Rules { max_concurrent_tasks: Capacity::AtMost(1), ..STRICT };
+    scene.stage.store.put(one.spec(), Expect::Absent).unwrap();
+    let _task = scene.begins("u").await;
+    assert_eq!(scene.refuses("v").await.reason, Reason::Concurrency);
+}
+
+#[tokio::test]
+async fn whoever_cannot_be_called_that_is_told_why() {
+    let scene = Scene::new(STRICT);
+    let long = "x".repeat(1025);
+    let longest = "x".repeat(1024);
+    for (user, why) in [
+        ("", "empty"),
+        (long.as_str(), "1025 bytes"),
+        ("a\0b", "U+0000"),
+        (&"y".repeat(1 << 16), "65536 bytes"),
+    ] {
+        for error in [
+            scene.activity.is_active(user).await.unwrap_err(),
+            scene.activity.set_active(user).await.unwrap_err(),
+            scene.activity.remove_active(user).await.unwrap_err(),
+            scene.activity.remove(user, LeaseId(1)).await.unwrap_err(),
+            scene.activity.renew(user, LeaseId(1), None).await.unwrap_err(),
+            scene.activity.watch(user, LeaseId(1)).await.map(|_| ()).unwrap_err(),
+        ] {
+            assert!(error.to_string().contains(why), "{error}");
+        }
+    }
+    for user in ["用户-一", "🌊", " ", "a/b", &longest] {
+        let task = scene.begins(user).await;
+        assert_eq!(scene.activity.remove(user, task.active_id()).await.unwrap(), 1);
+    }
+}
+
+#[test]
+fn rules_that_cannot_be_meant_are_refused_all_at_once() {
+    let wrong = Rules {
+        window: seconds(0),
+        lease_ttl: seconds(0),
+        max_concurrent_tasks: Capacity::AtMost(u64::MAX),
+        max_concurrent_per_user: Capacity::AtMost(u64::MAX),
+        ..STRICT
+    };
+    let fields = |rules: Rules| -> Vec<String> { rules.flaws().into_iter().map(|flaw| flaw.field).collect() };
+    assert_eq!(fields(wrong), ["window", "lease_ttl"], "what a limit may be depends on the rest");
+    let wrong = Rules { window: seconds(1), lease_ttl: seconds(1), ..wrong };
+    assert_eq!(fields(wrong), ["max_concurrent_per_user", "max_concurrent_tasks"]);
+    let letter = Rules { lease_ttl: seconds(15), window_requests: Capacity::AtMost(1_000_001), ..LETTER };
+    assert_eq!(
+        fields(letter),
+        ["window_requests", "lease_ttl"],
+        "what lapses cannot be taken out of the window"
+    );
+    let error = Activity::new(Stage::new().limiter, letter).unwrap_err();
+    assert_eq!(error.flaws.len(), 2);
+    assert!(error.to_string().contains("longer than the window of 15s"), "{error}");
+    let many = Rules { window_requests: Capacity::AtMost(1_000_001), ..STRICT };
+    assert_eq!(fields(many), [""; 0], "counted in parts of the window");
+    let none =
+        Rules { window_requests: Capacity::AtMost(0), max_concurrent_tasks: Capacity::Unlimited, ..STRICT };
+    assert_eq!(fields(none), [""; 0]);
+}
+
+#[tokio::test]
+async fn to_the_letter_nothing_lapses_that_is_in_the_window() {
+    let scene = Scene::new(LETTER);
+    let short = scene.activity.set_active_for("u", Some(seconds(15))).await.unwrap_err();
+    assert!(short.to_string().contains("longer than the window of 15s"), "{short}");
+    let task = scene.activity.set_active_for("u", Some(seconds(16))).await.unwrap();
+    assert!(task.renew_for(seconds(15)).await.is_err());
+    assert!(scene.activity.renew("u", task.active_id(), Some(seconds(15))).await.is_err());
+    scene.until(15_000);
+    assert_eq!(task.renew().await.unwrap(), Renewal::Until(at(seconds(315))));
+}
