@@ -60,7 +60,7 @@ impl Tidegate {
 
     /// How many rows a limit has.
     pub fn rows_of(&self, limit: usize) -> u64 {
-        self.store.observe(&self.limits[limit].0).map_or(0, |seen| seen.rows)
+        self.store.observe(&self.limits[limit].0).map_or(0, |seen| seen.rows.unwrap_or(0))
     }
 
     /// How many bytes the store says it takes.

@@ -20,6 +20,7 @@ use crate::job::{Job, Task};
 use crate::looking::look;
 use crate::queue::{Queue, ended, touched};
 use crate::sitting::{CLOCK, LAPSED, Start, sit};
+use crate::store::SLACK;
 
 /// How often something is tried again that somebody was in the way of.
 const MOST_TRIES: usize = 12;
@@ -29,9 +30,6 @@ const MOST_LOSSES: usize = 2;
 
 /// How many leases that have lapsed are cleared away at a time.
 const LAPSES_AT_A_TIME: i64 = 256;
-
-/// Beyond what the database may take for a statement, this long is waited for its answer.
-const SLACK: Duration = Duration::from_secs(1);
 
 /// What the tasks of the thread share.
 pub(crate) struct Engine {
@@ -102,8 +100,18 @@ impl Engine {
         match &fault {
             Fault::Lost(_) | Fault::Doubtful(_) => discard(connection),
             Fault::Again(why) => {
-                let again = self.clear_the_way(connection, why, only_looks).await;
-                again?;
+                let cleared = self.clear_the_way(&connection, why, only_looks);
+                match tokio::time::timeout(self.round, cleared).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(fault)) => {
+                        discard(connection);
+                        return Err(fault);
+                    }
+                    Err(_) => {
+                        discard(connection);
+                        return Err(Fault::Lost("PostgreSQL did not answer in time".to_owned()));
+                    }
+                }
             }
             Fault::Refused(_) => self.roll_back(connection).await,
         }
@@ -111,19 +119,16 @@ impl Engine {
     }
 
     /// Ends a transaction and sees to what was in its way.
-    async fn clear_the_way(&self, connection: Object, why: &str, only_looks: bool) -> Result<(), Fault> {
+    async fn clear_the_way(&self, connection: &Object, why: &str, only_looks: bool) -> Result<(), Fault> {
         if !only_looks {
             connection.batch_execute("ROLLBACK").await?;
         }
-        self.house.refresh(&connection).await?;
+        self.house.refresh(connection).await?;
         if why == LAPSED {
             let statement = connection.prepare_cached(CLOCK).await?;
             let now = self.house.time.now(connection.query_one(&statement, &[]).await?.get(0));
-            let mut tidy = [crate::sweeping::lapsed(&connection, now, LAPSES_AT_A_TIME).await?];
-            let tidied = Box::pin(sit(&self.house, &connection, &mut tidy, Start::Careful)).await;
-            if tidied.is_err() {
-                self.roll_back(connection).await;
-            }
+            let mut tidy = [crate::sweeping::lapsed(connection, now, LAPSES_AT_A_TIME).await?];
+            Box::pin(sit(&self.house, connection, &mut tidy, Start::Careful)).await?;
         }
         Ok(())
     }

@@ -209,8 +209,8 @@ impl House {
             refused: count.refused,
             shadowed: count.shadowed,
             items,
-            rows: 0,
-            bytes: 0,
+            rows: None,
+            bytes: None,
         })
     }
 }

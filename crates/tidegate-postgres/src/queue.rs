@@ -16,11 +16,14 @@ use crate::job::{Job, Task};
 /// The most jobs of one transaction.
 const MOST_TOGETHER: usize = 512;
 
+/// The most orders of one transaction, if no job alone has more.
+const MOST_ORDERS: usize = 2048;
+
 /// The most jobs that may wait.
 const MOST_WAITING: usize = 65_536;
 
 /// The longest that a job waits for its turn.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The most leases of which it is remembered what they touch.
 const MOST_REMEMBERED: usize = 65_536;
@@ -55,6 +58,8 @@ struct Outage {
     until: Instant,
     /// How long the next break is.
     next: Duration,
+    /// Whether somebody tries. Nobody else waits to hear how it went.
+    is_tried: bool,
 }
 
 impl Queue {
@@ -63,8 +68,10 @@ impl Queue {
         let mut state = self.state();
         let refusal = if state.is_closed {
             Some(Unavailable { reason: "the store is closed".to_owned() })
-        } else if let Some(outage) = state.outage.as_ref().filter(|outage| job.since < outage.until) {
-            Some(outage.why.clone())
+        } else if let Some(outage) = &mut state.outage {
+            let tries = job.since >= outage.until && !outage.is_tried;
+            outage.is_tried |= tries;
+            (!tries).then(|| outage.why.clone())
         } else if state.waiting.len() >= MOST_WAITING {
             Some(Unavailable { reason: format!("{MOST_WAITING} wait for PostgreSQL already") })
         } else {
@@ -159,7 +166,7 @@ impl Queue {
         let mut state = self.state();
         let pause = state.outage.as_ref().map_or(SHORTEST_BREAK, |outage| outage.next);
         let next = (pause * 2).min(LONGEST_BREAK);
-        state.outage = Some(Outage { why: why.clone(), until: now + pause, next });
+        state.outage = Some(Outage { why: why.clone(), until: now + pause, next, is_tried: false });
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
         for job in waiting {
@@ -202,9 +209,9 @@ impl State {
         let mut together: Vec<Job> = Vec::new();
         let mut left = VecDeque::with_capacity(self.waiting.len());
         let mut blocked: HashSet<u64> = HashSet::new();
-        let mut kind = None;
+        let (mut kind, mut orders) = (None, 0);
         for job in std::mem::take(&mut self.waiting) {
-            let is_full = together.len() >= MOST_TOGETHER;
+            let is_full = together.len() >= MOST_TOGETHER || orders >= MOST_ORDERS;
             let waits = |touch: &u64| self.busy.contains_key(touch) || blocked.contains(touch);
             let must_wait = !job.only_looks && job.touches.iter().any(waits);
             if is_full || must_wait || kind.is_some_and(|kind| kind != job.only_looks) {
@@ -215,6 +222,7 @@ impl State {
                 continue;
             }
             kind = Some(job.only_looks);
+            orders += if let Task::Orders { orders, .. } = &job.task { orders.len() } else { 1 };
             together.push(job);
         }
         self.waiting = left;

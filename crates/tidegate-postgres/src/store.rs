@@ -25,6 +25,9 @@ use crate::schema::{self, OpenError};
 use crate::time::Source;
 use crate::url::Options;
 
+/// Beyond what the database may take for a statement, this long is waited for its answer.
+pub(crate) const SLACK: Duration = Duration::from_secs(1);
+
 /// A store in PostgreSQL. Any number of them, in any number of processes, share one schema and decide as one.
 pub struct PostgresStore {
     engine: Arc<Engine>,
@@ -49,7 +52,7 @@ impl PostgresStore {
             atomicity: Atomicity::AllRows,
             tick: house.tick,
         };
-        let round = options.statement_timeout + options.lock_timeout + Duration::from_secs(1);
+        let round = options.statement_timeout.max(options.lock_timeout) + SLACK;
         let engine = Arc::new(Engine { house, queue: Queue::default(), round });
         let (stop, runs) = (Arc::new(Notify::new()), Arc::clone(&engine));
         let (ready, opened) = std::sync::mpsc::channel();

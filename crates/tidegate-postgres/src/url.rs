@@ -5,7 +5,7 @@
 //! | `schema` | where the tables are | `tidegate` |
 //! | `pool_size` | connections that decide | 4 |
 //! | `connect_timeout` | seconds until a connection attempt is given up | 3 |
-//! | `lock_timeout_ms`, `statement_timeout_ms` | how long the database may wait for a lock, or work on a statement | 2000, 5000 |
+//! | `lock_timeout_ms`, `statement_timeout_ms` | how long the database may wait for a lock, or work on a statement | 1000, 2000 |
 //! | `sslmode` | `disable`, `prefer`, `require`, `verify-full` | `prefer` |
 //! | `sslrootcert` | a file with the certificates that are trusted | the system's |
 //!
@@ -145,8 +145,8 @@ impl Default for Own {
             schema: USUAL_SCHEMA.to_owned(),
             pool_size: USUAL_POOL,
             connect_timeout: Duration::from_secs(3),
-            lock_timeout: Duration::from_secs(2),
-            statement_timeout: Duration::from_secs(5),
+            lock_timeout: Duration::from_secs(1),
+            statement_timeout: Duration::from_secs(2),
             mode: Mode::Prefer,
             roots: None,
         }

@@ -301,10 +301,10 @@ pub struct Observation {
     pub shadowed: u64,
     /// The refusals by item.
     pub items: Vec<ItemCount>,
-    /// Rows of keys, fresh ones that were not noticed included.
-    pub rows: u64,
-    /// About how many bytes the limit takes.
-    pub bytes: usize,
+    /// Rows of keys, fresh ones that were not noticed included, where the store has them at hand.
+    pub rows: Option<u64>,
+    /// About how many bytes the limit takes, where the store has its rows at hand.
+    pub bytes: Option<usize>,
 }
 
 /// What all limits of a store take together.

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use tidegate::store::Reach;
 use tidegate::{Limit, Limiter, Overview};
 
 use super::page::{Kind, Label, Page};
@@ -24,8 +25,8 @@ const DESCRIBED_ITEM: &str = "key/bucket";
 pub(super) struct Described {
     seen: HashMap<Box<str>, Counts>,
     total: Counts,
-    rows: u64,
-    bytes: usize,
+    rows: Option<u64>,
+    bytes: Option<usize>,
 }
 
 /// Granted and refused.
@@ -39,7 +40,7 @@ impl Described {
     /// Adds what happened since the last time. Nobody waits for described buckets, and none is a shadow.
     fn look<'a>(&mut self, limits: impl Iterator<Item = (&'a str, Overview)>) {
         let mut seen = HashMap::new();
-        (self.rows, self.bytes) = (0, 0);
+        (self.rows, self.bytes) = (None, None);
         for (id, overview) in limits {
             let now = Counts { granted: overview.granted, refused: overview.refused };
             let before = self.seen.get(id).copied().unwrap_or_default();
@@ -48,8 +49,8 @@ impl Described {
             let before = if is_same { before } else { Counts::default() };
             self.total.granted += now.granted - before.granted;
             self.total.refused += now.refused - before.refused;
-            self.rows += overview.rows;
-            self.bytes += overview.bytes;
+            self.rows = sum(self.rows, overview.rows);
+            self.bytes = sum(self.bytes, overview.bytes);
             seen.insert(id.into(), now);
         }
         self.seen = seen;
@@ -115,16 +116,20 @@ fn decisions(page: &mut Page, told: &[Told]) {
 }
 
 fn sizes(page: &mut Page, told: &[Told]) {
-    let mut gauge = |name: &'static str, help: &'static str, value: fn(&Overview) -> u64| {
+    let mut gauge = |name: &'static str, help: &'static str, value: fn(&Overview) -> Option<u64>| {
         let mut family = page.family(name, Kind::Gauge, help);
         for Told { id, overview } in told {
-            family.sample(&[("limit", id)], value(overview));
+            if let Some(value) = value(overview) {
+                family.sample(&[("limit", id)], value);
+            }
         }
     };
     let help = "Rows of keys, fresh ones that were not noticed yet included.";
     gauge("tidegate_limit_rows", help, |overview| overview.rows);
-    gauge("tidegate_limit_bytes", "About how many bytes a limit takes.", |overview| overview.bytes as u64);
-    gauge("tidegate_limit_waiters", "How many wait for a limit.", |overview| overview.waiting as u64);
+    gauge("tidegate_limit_bytes", "About how many bytes a limit takes.", |overview| {
+        overview.bytes.map(|bytes| bytes as u64)
+    });
+    gauge("tidegate_limit_waiters", "How many wait for a limit.", |overview| Some(overview.waiting as u64));
 }
 
 /// What is told of the store as a whole.
@@ -141,6 +146,20 @@ fn store(page: &mut Page, limiter: &Limiter) {
         let failed = u8::from(limiter.store().trouble().is_some());
         page.family("tidegate_store_log_failed", Kind::Gauge, help).sample(&[], failed);
     }
+    if limiter.store().capabilities().reach == Reach::Fleet {
+        let help =
+            "1 while the store that servers share cannot be asked, so that limits answer by their on_outage.";
+        let out = u8::from(limiter.store().trouble().is_some());
+        page.family("tidegate_store_unavailable", Kind::Gauge, help).sample(&[], out);
+    }
     let help = "How many wait in line, at all limits.";
     page.family("tidegate_waiters", Kind::Gauge, help).sample(&[], limiter.waiting_in_all());
+}
+
+/// The sum of what is known.
+fn sum<N: std::ops::Add<Output = N>>(sum: Option<N>, more: Option<N>) -> Option<N> {
+    match (sum, more) {
+        (Some(sum), Some(more)) => Some(sum + more),
+        (sum, more) => sum.or(more),
+    }
 }

@@ -32,7 +32,7 @@ use super::horizon::{Horizon, Landing};
 use super::pulse::{Sleep, Uptime};
 use super::queues::RowId;
 use crate::answer::{Grant, Rejection};
-use crate::store::{Actual, Later, Settlement, Spoken};
+use crate::store::{Actual, Later, Reach, Settlement, Spoken};
 
 /// How many times a kept lease is renewed in one time to live.
 const RENEWALS_PER_TTL: u32 = 3;
@@ -441,7 +441,13 @@ async fn keep(term: Arc<Term>) {
     // A lease that a repeated request speaks of may be over before it is kept.
     let ttl = term.ttl.max(SHORTEST_TTL);
     let pause = ttl / RENEWALS_PER_TTL;
-    let mut next = term.inner.pulse.now().plus(pause);
+    let beat = |now: Uptime| match term.inner.store.capabilities().reach {
+        Reach::Process => now.plus(pause),
+        // All leases of this process that last as long are renewed at the same moment, so that a store that combines what it is asked has
+        // one heartbeat of the process to write down, and not one of every lease.
+        Reach::Fleet => now.next_beat(pause),
+    };
+    let mut next = beat(term.inner.pulse.now());
     loop {
         let tenancy = *changes.borrow_and_update();
         if tenancy == Tenancy::Over {
@@ -451,7 +457,7 @@ async fn keep(term: Arc<Term>) {
         if next <= now {
             // A store that cannot answer is asked again; a lease that is gone ends the tenancy.
             let _renewal = term.renew_async(ttl).await;
-            next = now.plus(pause);
+            next = beat(now);
             continue;
         }
         let sleep = term.inner.pulse.sleep_until(next);

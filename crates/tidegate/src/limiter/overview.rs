@@ -20,10 +20,10 @@ pub struct Overview {
     pub shadowed: u64,
     /// How many wait for it at this moment, at this limiter.
     pub waiting: usize,
-    /// Rows of keys that are kept, fresh ones that were not noticed yet included.
-    pub rows: u64,
-    /// About how many bytes the limit takes.
-    pub bytes: usize,
+    /// Rows of keys that are kept, fresh ones that were not noticed yet included; `None` where rows are kept elsewhere.
+    pub rows: Option<u64>,
+    /// About how many bytes the limit takes; `None` where rows are kept elsewhere.
+    pub bytes: Option<usize>,
     /// The refusals by item.
     pub items: Vec<ItemCount>,
 }

@@ -38,6 +38,15 @@ impl Uptime {
         Uptime(self.0.saturating_add(more))
     }
 
+    /// The next moment of those that lie this far apart, counted from the start of the machine: the same for all who ask before it.
+    pub(super) fn next_beat(self, apart: Duration) -> Uptime {
+        let apart = apart.as_nanos().max(1);
+        let next = (self.0.as_nanos() / apart + 1).saturating_mul(apart);
+        let second = 1_000_000_000;
+        let whole = u64::try_from(next / second).unwrap_or(u64::MAX);
+        Uptime(Duration::new(whole, u32::try_from(next % second).unwrap_or(0)))
+    }
+
     /// How long after `earlier` this is; zero if it is not after it.
     pub const fn since(self, earlier: Uptime) -> Duration {
         self.0.saturating_sub(earlier.0)

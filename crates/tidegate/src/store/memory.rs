@@ -217,8 +217,8 @@ impl Store for MemoryStore {
             refused: sum.items.iter().map(|item| item.refused).sum(),
             shadowed: sum.shadowed,
             items: sum.items,
-            rows: tenant.budget.rows(),
-            bytes: tenant.bytes(),
+            rows: Some(tenant.budget.rows()),
+            bytes: Some(tenant.bytes()),
         })
     }
 

@@ -300,7 +300,7 @@ impl Store for Crowd {
 
     fn observe(&self, _: &str) -> Option<Observation> {
         let items = vec![ItemCount { item: ODD.to_owned(), refused: 2 }];
-        Some(Observation { granted: 1, refused: 2, shadowed: 0, items, rows: 0, bytes: 0 })
+        Some(Observation { granted: 1, refused: 2, shadowed: 0, items, rows: Some(0), bytes: Some(0) })
     }
 }
 
