@@ -33,6 +33,9 @@ const LAPSES_AT_A_TIME: i64 = 256;
 /// Beyond what the database may take for a statement, this long is waited for its answer.
 const SLACK: Duration = Duration::from_secs(1);
 
+/// What is said of a database that says nothing.
+const SILENT: &str = "PostgreSQL did not answer in time";
+
 /// What the tasks of the thread share.
 pub(crate) struct Engine {
     pub(crate) house: House,
@@ -95,13 +98,18 @@ impl Engine {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(fault)) => fault,
             // Whether it was committed is not known.
-            Err(_) => Fault::Doubtful("PostgreSQL did not answer in time".to_owned()),
+            Err(_) => Fault::Doubtful(SILENT.to_owned()),
         };
         match &fault {
             Fault::Lost(_) | Fault::Doubtful(_) => discard(connection),
             Fault::Again(why) => {
-                let again = self.clear_the_way(connection, why, only_looks).await;
-                again?;
+                let cleared = self.clear_the_way(&connection, why, only_looks);
+                let silent = |_| Err(Fault::Lost(SILENT.to_owned()));
+                if let Err(fault) = tokio::time::timeout(self.round, cleared).await.unwrap_or_else(silent) {
+                    // It may be in the middle of a transaction.
+                    discard(connection);
+                    return Err(fault);
+                }
             }
             Fault::Refused(_) => self.roll_back(connection).await,
         }
@@ -109,18 +117,18 @@ impl Engine {
     }
 
     /// Ends a transaction and sees to what was in its way.
-    async fn clear_the_way(&self, connection: Object, why: &str, only_looks: bool) -> Result<(), Fault> {
+    async fn clear_the_way(&self, connection: &Object, why: &str, only_looks: bool) -> Result<(), Fault> {
         if !only_looks {
             connection.batch_execute("ROLLBACK").await?;
         }
-        self.house.refresh(&connection).await?;
+        self.house.refresh(connection).await?;
         if why == LAPSED {
             let statement = connection.prepare_cached(CLOCK).await?;
             let now = self.house.time.now(connection.query_one(&statement, &[]).await?.get(0));
-            let mut tidy = [crate::sweeping::lapsed(&connection, now, LAPSES_AT_A_TIME).await?];
-            let tidied = Box::pin(sit(&self.house, &connection, &mut tidy, Start::Careful)).await;
+            let mut tidy = [crate::sweeping::lapsed(connection, now, LAPSES_AT_A_TIME).await?];
+            let tidied = Box::pin(sit(&self.house, connection, &mut tidy, Start::Careful)).await;
             if tidied.is_err() {
-                self.roll_back(connection).await;
+                connection.batch_execute("ROLLBACK").await?;
             }
         }
         Ok(())
@@ -210,7 +218,7 @@ impl Engine {
                     return Ok(done);
                 }
                 Ok(Err(fault)) => fault,
-                Err(_) => Fault::Doubtful("PostgreSQL did not answer in time".to_owned()),
+                Err(_) => Fault::Doubtful(SILENT.to_owned()),
             };
             match fault {
                 Fault::Again(_) if tries < MOST_TRIES => self.roll_back(connection).await,
@@ -277,7 +285,7 @@ impl Engine {
             Ok(Err(fault)) => Err(fault),
             Err(_) => {
                 discard(connection);
-                Err(Fault::Lost("PostgreSQL did not answer in time".to_owned()))
+                Err(Fault::Lost(SILENT.to_owned()))
             }
         }
     }
