@@ -7,7 +7,7 @@ use tidegate::Catalog;
 use tidegate_postgres::{OpenError, Options, PostgresStore, VERSION};
 
 use crate::cluster::{Cluster, new_schema, options, shared};
-use crate::sql::{self, Sql};
+use crate::sql::Sql;
 
 /// A password that nobody would write by chance.
 const SECRET: &str = "hunter2-xyzzy";
@@ -60,7 +60,7 @@ fn role(name: &str, more: &str) {
         "DO $$ BEGIN PERFORM pg_advisory_xact_lock(7); \
          IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{name}') THEN CREATE ROLE {name} LOGIN {more}; END IF; END $$"
     );
-    sql::run(shared(), &make);
+    Sql::new(shared()).rows(&make);
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn a_wrong_password_is_not_shown() {
     let none = refused(&url_of("walled", &schema));
     says(&none.to_string(), &["password missing"]);
     // The right one opens it, so that it is the password that was wrong.
-    sql::run(shared(), &format!("CREATE SCHEMA {schema} AUTHORIZATION walled"));
+    Sql::new(shared()).rows(&format!("CREATE SCHEMA {schema} AUTHORIZATION walled"));
     let options = Options::parse(&url_of("walled:the%20right%20one", &schema)).expect("a URL");
     let store = PostgresStore::open(options).expect("the right password");
     assert!(!format!("{store:?}").contains("the right one"));
@@ -175,7 +175,7 @@ fn a_newer_schema_is_not_touched() {
     let schema = new_schema();
     drop(PostgresStore::open(options(&schema)).expect("a new schema"));
     let newer = VERSION + 1;
-    sql::run(shared(), &format!("INSERT INTO {schema}.migrations (version) VALUES ({newer})"));
+    Sql::new(shared()).rows(&format!("INSERT INTO {schema}.migrations (version) VALUES ({newer})"));
     let error = refused(&url_of("tidegate", &schema));
     assert_eq!(error, OpenError::Newer { schema: schema.clone(), found: newer });
     says(
@@ -183,7 +183,7 @@ fn a_newer_schema_is_not_touched() {
         &[&schema, &format!("version {newer}"), &format!("up to {VERSION}"), "nothing was"],
     );
     // Without it all is as before.
-    sql::run(shared(), &format!("DELETE FROM {schema}.migrations WHERE version = {newer}"));
+    Sql::new(shared()).rows(&format!("DELETE FROM {schema}.migrations WHERE version = {newer}"));
     PostgresStore::open(options(&schema)).expect("it opens again");
 }
 
@@ -196,7 +196,7 @@ fn who_may_not_create_is_told_what_to_ask_for() {
     assert!(matches!(error, OpenError::Forbidden { .. }), "{error:?}");
     says(&error.to_string(), &["'poor'", &schema, "42501", &grant]);
     // What it says helps.
-    sql::run(shared(), &grant);
+    Sql::new(shared()).rows(&grant);
     let store = PostgresStore::open(Options::parse(&url_of("poor", &schema)).expect("a URL"));
     assert!(store.expect("a schema of one's own").list().is_empty());
 }
