@@ -20,6 +20,7 @@
 
 mod bench;
 mod clients;
+mod database;
 mod instructions;
 mod models;
 mod mutants;

@@ -3,62 +3,91 @@
 //! On Debian, as root, what is missing is installed. Anywhere else nothing is touched and the person is told what to
 //! install. The C compiler is asked for again although this very program could not have been linked without one:
 //! Rust may be set up with another linker, and dependencies that build C look for `cc`.
+//!
+//! Where PostgreSQL is, the script knows that starts one for the tests: distributions keep it off the path. A package may
+//! start a database of its own when it is installed, or fail to; nobody here minds, for the tests' is on another port.
 
 use std::process::Command;
 
 use crate::process::{exists, run_shown, succeeds};
-use crate::{Outcome, process};
+use crate::{Outcome, database, process};
 
 /// A program that must be there.
 #[derive(Debug)]
 struct Need {
     program: &'static str,
-    /// With these arguments it succeeds if it has all that is needed of it; none if it need only be there.
-    proof: &'static [&'static str],
+    proof: Proof,
     /// The Debian packages that bring it.
     packages: &'static [&'static str],
     /// What it is for, to finish the sentence "needed to …".
     purpose: &'static str,
 }
 
+/// How it is known that a program is there.
+#[derive(Debug, Clone, Copy)]
+enum Proof {
+    /// It can be run.
+    Runs,
+    /// With these arguments it succeeds, if it has all that is needed of it.
+    Succeeds(&'static [&'static str]),
+    /// This script of the repository finds it.
+    Found(&'static str),
+}
+
 const NEEDS: &[Need] = &[
     Need {
         program: "cc",
-        proof: &[],
+        proof: Proof::Runs,
         packages: &["gcc", "libc6-dev"],
         purpose: "link Rust programs and build C parts of dependencies",
     },
     Need {
         program: "curl",
         // One that was built without HTTP/2 does not know the option.
-        proof: &["--http2-prior-knowledge", "--version"],
+        proof: Proof::Succeeds(&["--http2-prior-knowledge", "--version"]),
         packages: &["curl"],
         purpose: "call the server over HTTP/1.0, HTTP/1.1 and HTTP/2",
     },
     Need {
         program: "redis-cli",
-        proof: &[],
+        proof: Proof::Runs,
         packages: &["redis-tools"],
         purpose: "call the server over RESP",
     },
     Need {
         program: "python3",
         // Debian packs the module that fills a virtual environment apart from Python itself.
-        proof: &["-c", "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))"],
+        proof: Proof::Succeeds(&["-c", "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))"]),
         packages: &["python3", "python3-venv"],
         purpose: "run client libraries in a virtual environment (3.10 or later, with venv and ensurepip)",
+    },
+    Need {
+        program: "postgres",
+        proof: Proof::Found(database::SCRIPT),
+        packages: &["postgresql"],
+        purpose: "keep counts in a database that is made for the tests",
     },
 ];
 
 /// What the benchmark of the service is made with. Nothing else needs them.
 const BENCH_NEEDS: &[Need] = &[
-    Need { program: "redis-server", proof: &[], packages: &["redis-server"], purpose: "measure Redis" },
-    Need { program: "redis-benchmark", proof: &[], packages: &["redis-tools"], purpose: "ask over RESP" },
-    Need { program: "nginx", proof: &[], packages: &["nginx-light"], purpose: "measure nginx" },
-    Need { program: "wrk", proof: &[], packages: &["wrk"], purpose: "ask over HTTP" },
+    Need {
+        program: "redis-server",
+        proof: Proof::Runs,
+        packages: &["redis-server"],
+        purpose: "measure Redis",
+    },
+    Need {
+        program: "redis-benchmark",
+        proof: Proof::Runs,
+        packages: &["redis-tools"],
+        purpose: "ask over RESP",
+    },
+    Need { program: "nginx", proof: Proof::Runs, packages: &["nginx-light"], purpose: "measure nginx" },
+    Need { program: "wrk", proof: Proof::Runs, packages: &["wrk"], purpose: "ask over HTTP" },
     Need {
         program: "protoc",
-        proof: &[],
+        proof: Proof::Runs,
         packages: &["protobuf-compiler"],
         purpose: "build throttlecrab-server",
     },
@@ -102,8 +131,9 @@ fn meet_all(needs: &'static [Need]) -> Outcome {
 impl Need {
     fn is_met(&self) -> bool {
         match self.proof {
-            [] => exists(self.program),
-            proof => succeeds(Command::new(self.program).args(proof)),
+            Proof::Runs => exists(self.program),
+            Proof::Succeeds(arguments) => succeeds(Command::new(self.program).args(arguments)),
+            Proof::Found(script) => database::is_found_by(script),
         }
     }
 }
@@ -163,8 +193,12 @@ fn is_root() -> bool {
 mod tests {
     use super::*;
 
-    const FROB: Need =
-        Need { program: "frob", proof: &[], packages: &["libfrob", "frob-bin"], purpose: "frobnicate" };
+    const FROB: Need = Need {
+        program: "frob",
+        proof: Proof::Runs,
+        packages: &["libfrob", "frob-bin"],
+        purpose: "frobnicate",
+    };
 
     #[test]
     fn advice_names_the_program_the_purpose_and_the_packages() {
@@ -178,9 +212,9 @@ mod tests {
     #[test]
     fn a_program_that_is_there_but_lacks_something_is_missing() {
         let shell = |proof| Need { program: "sh", proof, ..FROB };
-        assert!(shell(&["-c", "exit 0"]).is_met());
-        assert!(!shell(&["-c", "exit 1"]).is_met());
-        assert!(shell(&[]).is_met());
+        assert!(shell(Proof::Succeeds(&["-c", "exit 0"])).is_met());
+        assert!(!shell(Proof::Succeeds(&["-c", "exit 1"])).is_met());
+        assert!(shell(Proof::Runs).is_met());
         assert!(!FROB.is_met());
     }
 

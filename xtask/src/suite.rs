@@ -7,8 +7,9 @@
 use std::process::Command;
 use std::time::Instant;
 
+use crate::database::Database;
 use crate::process::{run_shown, succeeds};
-use crate::{Outcome, clients, models, needs, tidy};
+use crate::{Outcome, clients, database, models, needs, tidy};
 
 /// How much work the property tests are given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +32,11 @@ pub(crate) fn run(length: Length) -> Outcome {
     let began = Instant::now();
     step("preflight", needs::meet)?;
     step("client libraries", clients::prepare)?;
-    let mut tally = step("tests", || tests(length))?;
+    let database = step("database", Database::start)?;
+    let tested = step("tests", || tests(length, &database));
+    // It goes before anything is said of what failed.
+    drop(database);
+    let mut tally = tested?;
     match length {
         Length::Long => tally = tally.plus(step("models", models::run)?),
         Length::Usual => step("models compile", models::check)?,
@@ -51,11 +56,11 @@ fn step<T>(name: &str, work: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     outcome
 }
 
-fn tests(length: Length) -> Outcome<Tally> {
+fn tests(length: Length, database: &Database) -> Outcome<Tally> {
     let mut tally = Tally::default();
     for arguments in test_commands(has_nextest()) {
         let mut command = Command::new("cargo");
-        command.args(*arguments);
+        command.args(*arguments).env(database::GIVEN, database.url());
         if length == Length::Long {
             command.env("TIDEGATE_LONG", "1");
         }

@@ -2,7 +2,6 @@
 
 use std::error::Error as _;
 use std::fmt;
-use std::time::Duration;
 
 use deadpool_postgres::{
     Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, Timeouts,
@@ -84,7 +83,7 @@ impl Connections {
         let connector = tls::connector(&options.tls)?;
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let manager = Manager::from_config(options.config.clone(), connector, recycling);
-        let connect = options.config.get_connect_timeout().copied().unwrap_or(Duration::from_secs(3));
+        let connect = options.connecting();
         let timeouts = Timeouts { wait: Some(connect), create: Some(connect), recycle: Some(connect) };
         let pool = Pool::builder(manager)
             .max_size(options.pool_size + SPARE)

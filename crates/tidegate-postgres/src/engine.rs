@@ -31,6 +31,9 @@ const MOST_LOSSES: usize = 2;
 /// How many leases that have lapsed are cleared away at a time.
 const LAPSES_AT_A_TIME: i64 = 256;
 
+/// What is said of a database that says nothing.
+const SILENT: &str = "PostgreSQL did not answer in time";
+
 /// What the tasks of the thread share.
 pub(crate) struct Engine {
     pub(crate) house: House,
@@ -95,22 +98,17 @@ impl Engine {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(fault)) => fault,
             // Whether it was committed is not known.
-            Err(_) => Fault::Doubtful("PostgreSQL did not answer in time".to_owned()),
+            Err(_) => Fault::Doubtful(SILENT.to_owned()),
         };
         match &fault {
             Fault::Lost(_) | Fault::Doubtful(_) => discard(connection),
             Fault::Again(why) => {
                 let cleared = self.clear_the_way(&connection, why, only_looks);
-                match tokio::time::timeout(self.round, cleared).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(fault)) => {
-                        discard(connection);
-                        return Err(fault);
-                    }
-                    Err(_) => {
-                        discard(connection);
-                        return Err(Fault::Lost("PostgreSQL did not answer in time".to_owned()));
-                    }
+                let silent = |_| Err(Fault::Lost(SILENT.to_owned()));
+                if let Err(fault) = tokio::time::timeout(self.round, cleared).await.unwrap_or_else(silent) {
+                    // It may be in the middle of a transaction.
+                    discard(connection);
+                    return Err(fault);
                 }
             }
             Fault::Refused(_) => self.roll_back(connection).await,
@@ -128,7 +126,10 @@ impl Engine {
             let statement = connection.prepare_cached(CLOCK).await?;
             let now = self.house.time.now(connection.query_one(&statement, &[]).await?.get(0));
             let mut tidy = [crate::sweeping::lapsed(connection, now, LAPSES_AT_A_TIME).await?];
-            Box::pin(sit(&self.house, connection, &mut tidy, Start::Careful)).await?;
+            let tidied = Box::pin(sit(&self.house, connection, &mut tidy, Start::Careful)).await;
+            if tidied.is_err() {
+                connection.batch_execute("ROLLBACK").await?;
+            }
         }
         Ok(())
     }
@@ -217,7 +218,7 @@ impl Engine {
                     return Ok(done);
                 }
                 Ok(Err(fault)) => fault,
-                Err(_) => Fault::Doubtful("PostgreSQL did not answer in time".to_owned()),
+                Err(_) => Fault::Doubtful(SILENT.to_owned()),
             };
             match fault {
                 Fault::Again(_) if tries < MOST_TRIES => self.roll_back(connection).await,
@@ -284,7 +285,7 @@ impl Engine {
             Ok(Err(fault)) => Err(fault),
             Err(_) => {
                 discard(connection);
-                Err(Fault::Lost("PostgreSQL did not answer in time".to_owned()))
+                Err(Fault::Lost(SILENT.to_owned()))
             }
         }
     }

@@ -62,7 +62,8 @@ async fn listen(options: Options, heard: Arc<Notify>) {
 
 async fn listen_once(options: &Options, heard: &Notify) -> Result<(), String> {
     let connector = tls::connector(&options.tls).map_err(|bad| bad.to_string())?;
-    let connected = options.config.connect(connector).await;
+    let connected = tokio::time::timeout(options.connecting(), options.config.connect(connector)).await;
+    let connected = connected.map_err(|_| "PostgreSQL did not answer in time".to_owned())?;
     let (client, mut connection) = connected.map_err(|error| crate::connecting::words(&error))?;
     let begun = async { client.batch_execute(&format!("LISTEN \"{}\"", channel(&options.schema))).await };
     let mut begun = Box::pin(begun);

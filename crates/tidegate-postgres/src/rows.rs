@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tidegate_core::{Hold, Intent};
 
 use crate::job::{Job, OwnOrder, Task};
-use crate::limits::{Entry, Limits};
+use crate::limits::{Entry, Limits, may_hold};
 
 /// The key of the row of all keys.
 pub(crate) const ALL: &[u8] = &[0];
@@ -66,9 +66,12 @@ pub(crate) fn needs_of(job: &Job, limits: &Limits, needs: &mut Needs) {
 
 fn needs_of_order(order: &OwnOrder, limits: &Limits, needs: &mut Needs) {
     let how = if changes(order) { Need::Change } else { Need::Look };
+    // A lease has a fence of every limit that was asked together with what it holds, and the row of all keys knows the latest.
+    let may_lease = |id: &str| limits.get(id).is_some_and(|entry| may_hold(&entry.limit));
+    let leases = order.hold == Hold::Yes || order.asks.iter().any(|ask| may_lease(&ask.limit_id));
     for ask in &order.asks {
         let Some(entry) = limits.get(&ask.limit_id) else { continue };
-        if entry.needs_all || order.hold == Hold::Yes {
+        if entry.needs_all || leases {
             need(entry, None, how, needs);
         }
         if let Some(key) = ask.key.as_deref().filter(|_| entry.limit.needs_key()) {

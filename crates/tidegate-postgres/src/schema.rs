@@ -74,21 +74,30 @@ impl std::error::Error for OpenError {}
 
 /// Makes sure that the tables are there and of the version we know.
 pub(crate) async fn prepare(options: &Options) -> Result<(), OpenError> {
-    let unreachable =
-        |error: &tokio_postgres::Error| OpenError::Unreachable { place: options.place(), why: words(error) };
-    let client = if options.tls == Tls::Off {
-        let (client, connection) =
-            options.config.connect(NoTls).await.map_err(|error| unreachable(&error))?;
-        tokio::spawn(connection);
-        client
-    } else {
-        let connector = tls::connector(&options.tls).map_err(OpenError::Url)?;
-        let (client, connection) =
-            options.config.connect(connector).await.map_err(|error| unreachable(&error))?;
-        tokio::spawn(connection);
-        client
+    let client = match tokio::time::timeout(options.connecting(), connect(options)).await {
+        Ok(connected) => connected?,
+        // Somebody may take a connection and never say a word.
+        Err(_) => {
+            let seconds = options.connecting().as_secs();
+            let why = format!("PostgreSQL did not answer within {seconds} s");
+            return Err(OpenError::Unreachable { place: options.place(), why });
+        }
     };
     migrate(&client, options).await
+}
+
+async fn connect(options: &Options) -> Result<Client, OpenError> {
+    let unreachable =
+        |error: tokio_postgres::Error| OpenError::Unreachable { place: options.place(), why: words(&error) };
+    if options.tls == Tls::Off {
+        let (client, connection) = options.config.connect(NoTls).await.map_err(unreachable)?;
+        tokio::spawn(connection);
+        return Ok(client);
+    }
+    let connector = tls::connector(&options.tls).map_err(OpenError::Url)?;
+    let (client, connection) = options.config.connect(connector).await.map_err(unreachable)?;
+    tokio::spawn(connection);
+    Ok(client)
 }
 
 async fn migrate(client: &Client, options: &Options) -> Result<(), OpenError> {

@@ -10,7 +10,8 @@
 //! | `sslrootcert` | a file with the certificates that are trusted | the system's |
 //!
 //! Everything else is what `libpq` and tokio-postgres know (`application_name`, several hosts, `target_session_attrs`). A password is never
-//! shown: whatever is said about a URL is made of its other parts.
+//! shown: whatever is said about a URL is made of its other parts. Where it cannot be told which part is the password, because there is an `@`
+//! too many or one behind the `?`, nothing is repeated.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -28,6 +29,11 @@ pub const LONGEST_SCHEMA: usize = 63;
 pub const USUAL_POOL: usize = 4;
 /// The most connections that decide.
 pub const LARGEST_POOL: usize = 64;
+/// How long a connection attempt may take, unless said.
+const USUAL_CONNECT: Duration = Duration::from_secs(3);
+/// The parameters that are read here.
+const PARAMETERS: &str =
+    "schema, pool_size, connect_timeout, lock_timeout_ms, statement_timeout_ms, sslmode and sslrootcert";
 
 /// Where the database is and how it is spoken to.
 #[derive(Clone)]
@@ -71,7 +77,15 @@ impl std::error::Error for BadUrl {}
 impl Options {
     /// Reads a URL.
     pub fn parse(url: &str) -> Result<Options, BadUrl> {
+        let scheme = ["postgres://", "postgresql://"].into_iter().find(|scheme| url.starts_with(scheme));
+        if scheme.is_none() {
+            return Err(BadUrl(not_understood()));
+        }
         let (base, query) = url.split_once('?').map_or((url, ""), |(base, query)| (base, query));
+        if query.contains('@') || base.matches('@').count() > 1 {
+            let means = "in a password write %3F for a ? and %40 for an @";
+            return Err(BadUrl(format!("has an @ where none is expected; {means}")));
+        }
         let mut own = Own::default();
         let mut rest: Vec<&str> = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -82,12 +96,11 @@ impl Options {
         }
         let joint = if rest.is_empty() { "" } else { "?" };
         let plain = format!("{base}{joint}{}", rest.join("&"));
-        // The parser's own words may quote what it was given, the password included.
-        let mut config = Config::from_str(&plain).map_err(|_| BadUrl(not_understood(&rest)))?;
+        let mut config = Config::from_str(&plain).map_err(|_| BadUrl(not_understood()))?;
         if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
             return Err(BadUrl("names no host; write postgres://USER@HOST/DATABASE".to_owned()));
         }
-        if config.get_user().is_none() {
+        if config.get_user().is_none_or(str::is_empty) {
             return Err(BadUrl("names no user; write postgres://USER@HOST/DATABASE".to_owned()));
         }
         if config.get_application_name().is_none() {
@@ -106,6 +119,13 @@ impl Options {
         let port = self.config.get_ports().first().copied().unwrap_or(5432);
         let database = self.config.get_dbname().or(self.config.get_user()).unwrap_or_default();
         format!("postgres://{host}:{port}/{database}?schema={}", self.schema)
+    }
+
+    /// How long a connection may take to be made: each host has its time, one after the other.
+    pub(crate) fn connecting(&self) -> Duration {
+        let hosts = self.config.get_hosts().len().max(self.config.get_hostaddrs().len()).max(1);
+        let each = self.config.get_connect_timeout().copied().unwrap_or(USUAL_CONNECT);
+        each.saturating_mul(u32::try_from(hosts).unwrap_or(u32::MAX))
     }
 
     /// The user that connects.
@@ -144,7 +164,7 @@ impl Default for Own {
         Own {
             schema: USUAL_SCHEMA.to_owned(),
             pool_size: USUAL_POOL,
-            connect_timeout: Duration::from_secs(3),
+            connect_timeout: USUAL_CONNECT,
             lock_timeout: Duration::from_secs(1),
             statement_timeout: Duration::from_secs(2),
             mode: Mode::Prefer,
@@ -242,14 +262,12 @@ fn number<N: TryFrom<u64>>(name: &str, value: &str, least: u64, most: u64) -> Re
     })
 }
 
-fn not_understood(rest: &[&str]) -> String {
-    let names: Vec<&str> = rest.iter().map(|pair| pair.split('=').next().unwrap_or_default()).collect();
-    let parameters = if names.is_empty() {
-        String::new()
-    } else {
-        format!(" (it has the parameters {})", names.join(", "))
-    };
-    format!("cannot be understood{parameters}; write postgres://USER:PASSWORD@HOST:PORT/DATABASE")
+/// The parser's own words, and the names of parameters it does not know, may be parts of a password.
+fn not_understood() -> String {
+    format!(
+        "cannot be understood; write postgres://USER:PASSWORD@HOST:PORT/DATABASE?PARAMETER=VALUE&… with the parameters {PARAMETERS}, or \
+         those that libpq knows, such as application_name"
+    )
 }
 
 /// A value with `%` and two digits put back to the byte they stand for.

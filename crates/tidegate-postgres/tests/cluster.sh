@@ -2,6 +2,10 @@
 # A throw-away PostgreSQL: made in a temporary directory, run as an unprivileged user on a free port, and gone with whoever started it.
 #
 #   cluster.sh [SETTING=VALUE]...
+#   cluster.sh --where
+#
+# The second only says where the programs are, or `missing WHAT`. With `ssl=on` it shows a certificate of its own for the name `localhost`, which
+# nobody has signed but itself; `SHOW ssl_cert_file` tells where that is.
 #
 # Says one line when it is ready, `ready postgres://tidegate@127.0.0.1:PORT/postgres`, or `missing WHAT` or `failed WHY`. Then it does what its
 # input says, line by line, and answers each with `done`: `stop`, `start`, `restart`, `crash` (as a power failure), `pause`, `resume`. When its
@@ -21,6 +25,7 @@ find_bin() {
 
 bin=$(find_bin)
 if [ -z "$bin" ]; then say 'missing initdb and postgres (Debian: apt-get install postgresql)'; exit 1; fi
+if [ "${1:-}" = --where ]; then say "$bin"; exit 0; fi
 
 # The server refuses to run as root, so somebody else runs all of this.
 if [ "$(id -u)" = 0 ]; then
@@ -60,6 +65,20 @@ fi
     case " $* " in *' fsync='*) ;; *) say 'fsync = off'; say 'full_page_writes = off' ;; esac
     for setting in "$@"; do say "${setting%%=*} = '${setting#*=}'"; done
 } >>data/postgresql.conf
+
+# A certificate that is no authority: whoever trusts it trusts this server, and nobody that it could sign for.
+certify() {
+    command -v openssl >/dev/null || { say 'missing openssl (Debian: apt-get install openssl)'; exit 1; }
+    {
+        say '[req]'; say 'distinguished_name = name'; say 'x509_extensions = more'; say 'prompt = no'
+        say '[name]'; say 'CN = localhost'
+        say '[more]'; say 'basicConstraints = critical, CA:FALSE'; say 'subjectAltName = DNS:localhost'
+    } >certificate.conf
+    (umask 077 && openssl req -x509 -newkey rsa:2048 -nodes -days 30 -config certificate.conf \
+        -keyout server.key -out server.crt) >certificate.log 2>&1 || { say "failed: openssl: $(tail -1 certificate.log)"; exit 1; }
+    { say "ssl_cert_file = '$place/server.crt'"; say "ssl_key_file = '$place/server.key'"; } >>data/postgresql.conf
+}
+case " $* " in *' ssl=on '*) certify ;; esac
 
 start() {
     "$bin/postgres" -D data -p "$port" >>server.log 2>&1 </dev/null &

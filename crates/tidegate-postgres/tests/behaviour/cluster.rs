@@ -7,6 +7,8 @@ use std::sync::{Mutex, OnceLock};
 
 use tidegate_postgres::Options;
 
+use crate::sql::Sql;
+
 /// Where a database is that tests may use.
 const GIVEN: &str = "TIDEGATE_TEST_POSTGRES";
 
@@ -74,4 +76,12 @@ pub(crate) fn new_schema() -> String {
 /// The options for this schema of the shared database.
 pub(crate) fn options(schema: &str) -> Options {
     Options::parse(&format!("{}?schema={schema}", shared())).expect("a URL of ours")
+}
+
+/// The URL of a database beside the shared one, with nobody else in it.
+pub(crate) fn new_database() -> String {
+    let name = new_schema();
+    Sql::new(shared()).rows(&format!("CREATE DATABASE {name}"));
+    let (server, _) = shared().rsplit_once('/').expect("a URL of ours names a database");
+    format!("{server}/{name}")
 }

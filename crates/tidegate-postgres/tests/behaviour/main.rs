@@ -1,5 +1,9 @@
 //! What the store in PostgreSQL does, seen from outside.
 
 mod cluster;
+mod faults;
+mod fleet;
+mod load;
+mod opening;
 mod sql;
 mod store;

@@ -9,18 +9,28 @@ pub(crate) struct Sql {
 }
 
 impl Sql {
+    #[track_caller]
     pub(crate) fn new(url: &str) -> Sql {
+        Sql::connect(url).unwrap_or_else(|error| panic!("{url}: {error:?}"))
+    }
+
+    /// A connection, if one is to be had.
+    pub(crate) fn try_new(url: &str) -> Option<Sql> {
+        Sql::connect(url).ok()
+    }
+
+    fn connect(url: &str) -> Result<Sql, tokio_postgres::Error> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .expect("a runtime");
         let client = runtime.block_on(async {
-            let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("a database");
+            let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
             tokio::spawn(connection);
-            client
-        });
-        Sql { runtime, client }
+            Ok(client)
+        })?;
+        Ok(Sql { runtime, client })
     }
 
     /// Runs statements, and gives the rows as texts.

@@ -1,0 +1,341 @@
+//! Several stores on one schema, as several servers are: they decide as one.
+
+mod storms;
+mod sweeping;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tidegate::catalog::Change;
+use tidegate::store::Unavailable;
+use tidegate::{
+    Actual, Answer, Answers, Ask, Catalog, Clock, Detail, Expect, Hold, ItemSpec, LimitSpec, ManualClock,
+    Order, Outcome, Parting, Policy, Precision, Rejection, Settlement, Store, Tick, Timestamp,
+};
+use tidegate_postgres::{Options, PostgresStore, Source};
+
+use crate::cluster::{new_database, new_schema, options, shared};
+use crate::load::{eventually, lease, take, used, within};
+use crate::sql::Sql;
+
+/// How many servers there are.
+const SERVERS: usize = 3;
+/// How many threads ask them.
+const CLIENTS: usize = 64;
+
+const LONG: Duration = Duration::from_secs(3600);
+
+fn fleet(schema: &str) -> Vec<PostgresStore> {
+    fleet_of(&options(schema))
+}
+
+fn fleet_of(options: &Options) -> Vec<PostgresStore> {
+    let open = |_| PostgresStore::open(options.clone()).unwrap_or_else(|error| panic!("{error}"));
+    (0..SERVERS).map(open).collect()
+}
+
+fn total(id: &str, capacity: u64) -> LimitSpec {
+    LimitSpec::named(id).with(ItemSpec::of(Policy::Total, capacity))
+}
+
+fn slots(id: &str, capacity: u64, ttl: Duration) -> LimitSpec {
+    LimitSpec::named(id).with(ItemSpec::of(Policy::Concurrency { ttl }, capacity))
+}
+
+/// Puts one order, and hears the answer.
+#[track_caller]
+fn submit(store: &PostgresStore, order: Order<'_>) -> Result<Answer, Rejection> {
+    let answers = store.submit(&[order], Answers::new(Detail::Verdicts)).wait(store);
+    let answers = answers.unwrap_or_else(|why: Unavailable| panic!("{why}"));
+    answers.get(0).expect("one answer for one order").clone()
+}
+
+fn is_granted(store: &PostgresStore, limit_id: &str, key: &[u8]) -> bool {
+    matches!(take(store, limit_id, key), Ok(Outcome::Granted(_)))
+}
+
+/// How often servers waited for each other in a circle in a database of their own. They have to be closed: it is written down when they go.
+fn deadlocks(url: &str) -> u64 {
+    let sql = Sql::new(url);
+    let others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    eventually("all have gone", || sql.value(others) == "0");
+    let found = sql.value("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()");
+    found.parse().expect("a number")
+}
+
+/// Asks a limit from everywhere until each client has asked this often; how many were granted.
+fn rush(stores: &[PostgresStore], each: usize, ask: impl Fn(&PostgresStore, usize) -> bool + Sync) -> u64 {
+    let granted = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let (store, granted, ask) = (&stores[client % stores.len()], &granted, &ask);
+            scope.spawn(move || {
+                for _ in 0..each {
+                    granted.fetch_add(u64::from(ask(store, client)), Ordering::SeqCst);
+                }
+            });
+        }
+    });
+    granted.into_inner()
+}
+
+#[test]
+fn what_is_granted_is_exact() {
+    let database = new_database();
+    let stores = fleet_of(&Options::parse(&database).expect("a URL of ours"));
+    let sliding = |precision| Policy::Sliding { window: LONG, precision };
+    for (id, policy) in [
+        ("total", Policy::Total),
+        ("interval", Policy::Interval { window: LONG }),
+        ("exact", sliding(Precision::Exact)),
+        ("bucketed", sliding(Precision::Bucketed)),
+        // Less than one comes back in ten days.
+        ("bucket", Policy::Bucket { window: Duration::from_secs(86_400 * 10 * 150), burst: None }),
+    ] {
+        let spec =
+            LimitSpec::named(id).with(ItemSpec::of(policy, 150)).with(ItemSpec::of(policy, 60).per_key());
+        stores[0].put(spec, Expect::Absent).expect("a new limit");
+        // Four keys have room for more than all of them together.
+        let granted =
+            rush(&stores, 4, |store, client| is_granted(store, id, format!("key-{}", client % 4).as_bytes()));
+        assert_eq!(granted, 150, "{id}");
+        let each: u64 = (0..4).map(|key| used(&stores[1], id, Some(format!("key-{key}").as_bytes()))).sum();
+        assert_eq!((used(&stores[2], id, None), each), (150, 150), "{id}");
+    }
+    drop(stores);
+    assert_eq!(deadlocks(&database), 0, "nobody waits in a circle");
+}
+
+#[test]
+fn never_more_hold_a_slot_than_there_are() {
+    let schema = new_schema();
+    let stores = fleet(&schema);
+    stores[0].put(slots("slots", 30, LONG), Expect::Absent).expect("a new limit");
+    let (live, most) = (AtomicU64::new(0), AtomicU64::new(0));
+    let fences = Mutex::new(Vec::new());
+    let granted = rush(&stores, 5, |store, client| {
+        let outcome = take(store, "slots", format!("user-{client}").as_bytes()).expect("it answers");
+        let Outcome::Granted(Some(grant)) = outcome else { return false };
+        let now = live.fetch_add(1, Ordering::SeqCst) + 1;
+        most.fetch_max(now, Ordering::SeqCst);
+        assert!(now <= 30, "{now} hold one of 30");
+        fences.lock().expect("no panic").push(grant.fences[0].1);
+        live.fetch_sub(1, Ordering::SeqCst);
+        // Given back somewhere else than where it was taken.
+        let elsewhere = &stores[(client + 1) % SERVERS];
+        assert_eq!(elsewhere.release(grant.lease).wait(elsewhere), Ok(true));
+        true
+    });
+    assert!(granted >= 30 && most.into_inner() > 0);
+    let mut fences = fences.into_inner().expect("no panic");
+    fences.sort_unstable();
+    fences.dedup();
+    assert_eq!(fences.len() as u64, granted, "no fence is given twice");
+    assert_eq!(used(&stores[0], "slots", None), 0, "all came back");
+    // All 30 can be had, and not one more.
+    let taken = rush(&stores, 1, |store, _| is_granted(store, "slots", b"again"));
+    assert_eq!(taken, 30);
+}
+
+#[test]
+fn edits_are_in_force_everywhere_when_they_are_told() {
+    let schema = new_schema();
+    let stores = fleet(&schema);
+    for round in 0..20u64 {
+        let (editor, others) = (&stores[round as usize % SERVERS], &stores);
+        // One more than is counted by now: whoever decides by the former text refuses.
+        let spec = total("edited", round * SERVERS as u64 + 3);
+        editor.put(spec, Expect::Anything).expect("an edit");
+        for store in others {
+            assert!(is_granted(store, "edited", b""), "round {round}");
+        }
+        assert!(!is_granted(&others[(round as usize + 1) % SERVERS], "edited", b""), "round {round}");
+    }
+    stores[1].reset("edited", None).wait(&stores[1]).expect("it answers").expect("a known limit");
+    for store in &stores {
+        assert!(is_granted(store, "edited", b""), "what was counted is gone for all");
+    }
+    assert!(stores[2].remove("edited", Parting::Forget));
+    for store in &stores {
+        let asks = [Ask { limit_id: "edited", key: None, count: 1 }];
+        let unknown = Rejection::UnknownLimit { limit_id: "edited".to_owned() };
+        assert_eq!(submit(store, Order::acquire(&asks)), Err(unknown), "it is gone for all");
+    }
+}
+
+#[test]
+fn resets_of_a_key_are_seen_by_all() {
+    let stores = fleet(&new_schema());
+    let spec = LimitSpec::named("each").with(ItemSpec::of(Policy::Total, 1).per_key());
+    stores[0].put(spec, Expect::Absent).expect("a new limit");
+    for (index, store) in stores.iter().enumerate() {
+        assert!(is_granted(store, "each", b"one"));
+        assert!(!is_granted(&stores[(index + 1) % SERVERS], "each", b"one"));
+        let reset = stores[(index + 2) % SERVERS].reset("each", Some(b"one")).wait(store);
+        reset.expect("it answers").expect("a known limit");
+    }
+}
+
+#[test]
+fn a_request_is_charged_once_wherever_it_is_repeated() {
+    let stores = fleet(&new_schema());
+    stores[0].put(total("once", 1000), Expect::Absent).expect("a new limit");
+    stores[0].put(slots("slots", 1000, LONG), Expect::Absent).expect("a new limit");
+    let ids = Mutex::new(Vec::new());
+    rush(&stores, 1, |store, client| {
+        let name = format!("request-{}", client % 8);
+        let asks = ["once", "slots"].map(|limit_id| Ask { limit_id, key: Some(b"me".as_slice()), count: 1 });
+        let order = Order { request_id: Some(name.as_bytes()), ..Order::acquire(&asks) };
+        let answer = submit(store, order).expect("a sensible order");
+        ids.lock().expect("no panic").push((name, lease(&answer.outcome).lease));
+        true
+    });
+    let mut ids = ids.into_inner().expect("no panic");
+    assert_eq!(ids.len(), CLIENTS);
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 8, "one lease for each request");
+    assert_eq!((used(&stores[1], "once", None), used(&stores[2], "slots", None)), (8, 8));
+}
+
+#[test]
+fn what_one_granted_another_settles_renews_and_releases() {
+    let stores = fleet(&new_schema());
+    stores[0].put(total("held", 100), Expect::Absent).expect("a new limit");
+    let [one, two, three] = [&stores[0], &stores[1], &stores[2]];
+    let asks = [Ask { limit_id: "held", key: None, count: 10 }];
+    let hold = || {
+        let order = Order { hold: Hold::Yes, ttl: Some(LONG), ..Order::acquire(&asks) };
+        lease(&submit(one, order).expect("a sensible order").outcome)
+    };
+    let (settled, released) = (hold(), hold());
+    let ends = two.held_until(&[settled.lease, released.lease]).wait(two).expect("it answers");
+    assert_eq!(ends, [Some(settled.expires_at), Some(released.expires_at)]);
+    let renewed = three.renew(settled.lease, Some(LONG * 2)).wait(three).expect("it answers");
+    assert!(renewed.expect("a sensible ttl").expect("it is held") > settled.expires_at);
+    let settle = |store: &PostgresStore| store.settle(settled.lease, Actual::Every(3)).wait(store);
+    assert_eq!(settle(two), Ok(Ok(Settlement::Settled)));
+    assert_eq!(settle(three), Ok(Ok(Settlement::Settled)), "said again, and not done again");
+    assert_eq!(two.release(released.lease).wait(two), Ok(true));
+    assert_eq!(one.release(released.lease).wait(one), Ok(false), "once for all");
+    assert!(settled.fences[0].1 < released.fences[0].1, "fences rise");
+    let next = hold();
+    assert!(next.fences[0].1 > released.fences[0].1);
+}
+
+#[test]
+fn fences_rise_from_server_to_server() {
+    let stores = fleet(&new_schema());
+    stores[0].put(slots("slots", 1000, LONG), Expect::Absent).expect("a new limit");
+    let mut last = 0;
+    for round in 0..30 {
+        if round == 15 {
+            // A limit that is deleted and made again goes on with higher ones.
+            assert!(stores[1].remove("slots", Parting::Forget));
+            stores[2].put(slots("slots", 1000, LONG), Expect::Absent).expect("a new limit");
+        }
+        let outcome = take(&stores[round % SERVERS], "slots", b"").expect("it answers");
+        let fence = lease(&outcome).fences[0].1;
+        assert!(fence > last, "{fence} after {last}");
+        last = fence;
+    }
+}
+
+/// A lease has a fence of every limit that was asked with it, those that hold nothing included.
+#[test]
+fn fences_rise_for_limits_that_count_each_key_alone() {
+    let stores = fleet(&new_schema());
+    stores[0].put(slots("slots", 1000, LONG), Expect::Absent).expect("a new limit");
+    let each = LimitSpec::named("each").with(ItemSpec::of(Policy::Total, 1000).per_key());
+    stores[0].put(each, Expect::Absent).expect("a new limit");
+    let mut last = 0;
+    for round in 0..9 {
+        let key = format!("key-{}", round % 2);
+        let asks = ["slots", "each"].map(|limit_id| Ask { limit_id, key: Some(key.as_bytes()), count: 1 });
+        let answer = submit(&stores[round % SERVERS], Order::acquire(&asks)).expect("a sensible order");
+        let fences = lease(&answer.outcome).fences;
+        let fence = fences.iter().find(|(limit, _)| limit.id() == "each").expect("a fence of each limit").1;
+        assert!(fence > last, "{fence} after {last}");
+        last = fence;
+    }
+}
+
+/// What a watcher was told, as short words.
+fn watched(store: &PostgresStore) -> Arc<Mutex<Vec<String>>> {
+    let heard: Arc<Mutex<Vec<String>>> = Arc::default();
+    let tell = Arc::clone(&heard);
+    store.watch(Box::new(move |change| {
+        let word = match change {
+            Change::Put(limit) => format!("put {} {}", limit.id(), limit.version()),
+            Change::Removed(limit) => format!("removed {}", limit.id()),
+        };
+        tell.lock().expect("no panic").push(word);
+    }));
+    heard
+}
+
+#[test]
+fn watchers_hear_what_others_change() {
+    let stores = fleet(&new_schema());
+    let heard = watched(&stores[1]);
+    let hears = |word: &str| {
+        let is_there = || heard.lock().expect("no panic").iter().any(|other| other == word);
+        assert!(within(Duration::from_secs(30), is_there), "nobody told of '{word}'");
+    };
+    stores[0].put(total("news", 1), Expect::Absent).expect("a new limit");
+    hears("put news 1");
+    stores[2].put(total("news", 2), Expect::Present).expect("an edit");
+    hears("put news 2");
+    assert!(stores[0].remove("news", Parting::Forget));
+    hears("removed news");
+    assert_eq!(heard.lock().expect("no panic").len(), 3, "each once");
+}
+
+#[test]
+fn changes_arrive_although_nobody_listens() {
+    let schema = new_schema();
+    let store = PostgresStore::open(options(&schema)).expect("a new schema");
+    let heard = watched(&store);
+    let sql = Sql::new(shared());
+    let listener = format!("FROM pg_stat_activity WHERE query = 'LISTEN \"tidegate/{schema}\"'");
+    eventually("it listens", || sql.value(&format!("SELECT count(*) {listener}")) == "1");
+    // As a server would that is of another mind about what to tell: written, and not said.
+    store.put(total("news", 1), Expect::Absent).expect("a new limit");
+    sql.rows(&format!("SELECT pg_terminate_backend(pid) {listener}"));
+    sql.rows(&format!(
+        "SET search_path = {schema}; BEGIN; UPDATE limits SET standing = 2, revision = revision + 1; \
+         UPDATE store SET revision = revision + 1; COMMIT"
+    ));
+    eventually("it is noticed", || heard.lock().expect("no panic").iter().any(|word| word == "removed news"));
+    eventually("it listens again", || sql.value(&format!("SELECT count(*) {listener}")) == "1");
+}
+
+/// Clocks of servers that do not agree: nobody decides a row at an instant before one that it was decided at already.
+#[test]
+fn a_clock_that_goes_back_gives_nothing_back() {
+    let schema = new_schema();
+    let at = |seconds: u64| {
+        Arc::new(ManualClock::ticking(Tick::NANOSECOND, Timestamp::from_ticks(seconds * 1_000_000_000)))
+    };
+    let (early, late) = (at(1_000_000), at(1_000_500));
+    let open = |clock: &Arc<ManualClock>| {
+        let source = Source::Given(Arc::<ManualClock>::clone(clock) as Arc<dyn Clock>);
+        PostgresStore::open_with(options(&schema), source).expect("a store")
+    };
+    let ahead = open(&late);
+    let spec =
+        LimitSpec::named("rate").with(ItemSpec::of(Policy::Interval { window: Duration::from_secs(100) }, 2));
+    ahead.put(spec, Expect::Absent).expect("a new limit");
+    assert!(is_granted(&ahead, "rate", b""));
+    let behind = open(&early);
+    let asks = [Ask { limit_id: "rate", key: None, count: 1 }];
+    let second = submit(&behind, Order::acquire(&asks)).expect("a sensible order");
+    assert!(second.is_granted());
+    assert!(second.at >= late.now(), "decided at {:?}", second.at);
+    assert!(!is_granted(&behind, "rate", b""), "its window has not gone back");
+    early.advance(Duration::from_secs(550));
+    assert!(!is_granted(&behind, "rate", b""), "50 s of 100 have passed");
+    early.advance(Duration::from_secs(51));
+    assert!(is_granted(&behind, "rate", b""));
+}

@@ -1,0 +1,134 @@
+//! Storms over a fleet: whoever asks meets another server each time, and the record must be explained as if there were one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tidegate::answer::{Answers, Rejection};
+use tidegate::catalog::{ApplyError, Edit, Edited, Origin, PutError, Watcher};
+use tidegate::store::{Capabilities, Usage};
+use tidegate::{
+    Actual, Catalog, Clock, Expect, FullStore, LeaseId, Limit, LimitSpec, Order, Parting, Settlement, Spoken,
+    Store, Tenure, Timestamp,
+};
+use tidegate_postgres::{Options, PostgresStore, Source};
+use tidegate_testkit::storm::{Hands, Plan, SteppingClock, storm};
+
+use super::{SERVERS, deadlocks};
+use crate::cluster::new_database;
+
+/// Servers that are asked in turn.
+struct Turns {
+    stores: Vec<PostgresStore>,
+    turn: AtomicUsize,
+}
+
+impl Turns {
+    fn next(&self) -> &PostgresStore {
+        &self.stores[self.turn.fetch_add(1, Ordering::Relaxed) % self.stores.len()]
+    }
+}
+
+impl Store for Turns {
+    fn capabilities(&self) -> Capabilities {
+        self.next().capabilities()
+    }
+
+    fn submit(&self, orders: &[Order<'_>], buffer: Answers) -> Spoken<Answers> {
+        self.next().submit(orders, buffer)
+    }
+
+    fn release(&self, lease: LeaseId) -> Spoken<bool> {
+        self.next().release(lease)
+    }
+
+    fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Spoken<Result<Option<Timestamp>, Rejection>> {
+        self.next().renew(lease, ttl)
+    }
+
+    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Result<Settlement, Rejection>> {
+        self.next().settle(lease, actual)
+    }
+
+    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<(), Rejection>> {
+        self.next().reset(limit_id, key)
+    }
+
+    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>> {
+        self.next().usage(limit_id, key)
+    }
+
+    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Vec<Tenure>, Rejection>> {
+        self.next().holders(limit_id, key)
+    }
+
+    fn held_until(&self, leases: &[LeaseId]) -> Spoken<Vec<Option<Timestamp>>> {
+        self.next().held_until(leases)
+    }
+}
+
+impl Catalog for Turns {
+    fn get(&self, id: &str) -> Option<Arc<Limit>> {
+        self.next().get(id)
+    }
+
+    fn list(&self) -> Vec<Arc<Limit>> {
+        self.next().list()
+    }
+
+    fn put(&self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
+        self.next().put(spec, expect)
+    }
+
+    fn remove(&self, id: &str, parting: Parting) -> bool {
+        self.next().remove(id, parting)
+    }
+
+    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
+        self.next().apply(edits)
+    }
+
+    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> Spoken<Result<Vec<Edited>, ApplyError>> {
+        self.next().edit(edits, origin)
+    }
+
+    fn watch(&self, watcher: Watcher) {
+        self.next().watch(watcher);
+    }
+
+    fn applied(&self) -> Vec<String> {
+        self.next().applied()
+    }
+}
+
+/// Lets a storm loose on a fleet. A transaction takes a while, so it is a small one.
+#[track_caller]
+fn weather(keys: usize, hands: Hands) {
+    let database = new_database();
+    let options = Options::parse(&database).expect("a URL of ours");
+    let bench = |clock: Arc<SteppingClock>| -> Arc<dyn FullStore> {
+        let open = |_| {
+            let source = Source::Given(Arc::<SteppingClock>::clone(&clock) as Arc<dyn Clock>);
+            PostgresStore::open_with(options.clone(), source).unwrap_or_else(|error| panic!("{error}"))
+        };
+        Arc::new(Turns { stores: (0..SERVERS).map(open).collect(), turn: AtomicUsize::new(0) })
+    };
+    let plan = Plan::of(keys, hands);
+    storm(bench, Plan { orders: plan.orders / 10, ..plan }).prove();
+    assert_eq!(deadlocks(&database), 0, "nobody waits in a circle");
+}
+
+#[test]
+fn one_row() {
+    weather(1, Hands::Off);
+}
+
+#[test]
+fn ten_rows_with_an_operator() {
+    weather(10, Hands::On);
+}
+
+#[test]
+fn many_rows_with_an_operator() {
+    weather(1_000, Hands::On);
+}
