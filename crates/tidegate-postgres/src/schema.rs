@@ -74,16 +74,13 @@ impl std::error::Error for OpenError {}
 
 /// Makes sure that the tables are there and of the version we know.
 pub(crate) async fn prepare(options: &Options) -> Result<(), OpenError> {
-    let client = match tokio::time::timeout(options.connecting(), connect(options)).await {
-        Ok(connected) => connected?,
-        // Somebody may take a connection and never say a word.
-        Err(_) => {
-            let seconds = options.connecting().as_secs();
-            let why = format!("PostgreSQL did not answer within {seconds} s");
-            return Err(OpenError::Unreachable { place: options.place(), why });
-        }
+    // Somebody may take a connection and never say a word.
+    let silent = |_| {
+        let why = format!("PostgreSQL did not answer within {} s", options.connecting().as_secs());
+        Err(OpenError::Unreachable { place: options.place(), why })
     };
-    migrate(&client, options).await
+    let connected = tokio::time::timeout(options.connecting(), connect(options)).await;
+    migrate(&connected.unwrap_or_else(silent)?, options).await
 }
 
 async fn connect(options: &Options) -> Result<Client, OpenError> {

@@ -43,6 +43,8 @@ place=$(mktemp -d "${TMPDIR:-/tmp}/tidegate-postgres-XXXXXX") || { say 'failed: 
 cd "$place" || exit 1
 server=
 finish() {
+    # Who is paused would not hear of its end.
+    [ -n "$server" ] && kill -CONT "$server" $(pgrep -P "$server") 2>/dev/null
     [ -n "$server" ] && kill -QUIT "$server" 2>/dev/null && wait "$server" 2>/dev/null
     cd / && rm -rf "$place"
 }
