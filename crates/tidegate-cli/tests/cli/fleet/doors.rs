@@ -125,19 +125,19 @@ fn redis_clients_are_answered_from_the_same_counts() {
 }
 
 /// A connection to a server's RESP door.
-struct Resp {
+pub(super) struct Resp {
     stream: BufReader<TcpStream>,
 }
 
 impl Resp {
-    fn to(server: &Serving) -> Resp {
+    pub(super) fn to(server: &Serving) -> Resp {
         let address = server.resp().strip_prefix("redis://").expect("an address");
         Resp { stream: BufReader::new(TcpStream::connect(address).expect("it listens")) }
     }
 
     /// The reply to a command: values as they are, arrays in brackets.
     #[track_caller]
-    fn say(&mut self, words: &[&[u8]]) -> String {
+    pub(super) fn say(&mut self, words: &[&[u8]]) -> String {
         let mut command = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {
             command.extend(format!("${}\r\n", word.len()).bytes());

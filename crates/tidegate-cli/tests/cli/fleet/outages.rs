@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tidegate_testkit::cluster::Cluster;
 
+use super::doors::Resp;
 use super::{Fleet, Wire};
 
 const LIMITS: &str = "limits:
@@ -74,6 +75,8 @@ fn servers_answer_by_rule_while_the_database_is_away_and_come_back_by_themselves
             assert_eq!(told.problem(), (503, "store_unavailable"), "{told:?}");
         }
     }
+    let resp = Resp::to(&fleet.servers[0]).say(&[b"TG.ACQUIRE", b"lenient", b"ada"]);
+    assert!(resp.starts_with("UNAVAILABLE "), "{resp}");
     cluster.order("start");
     for wire in [&mut first, &mut second] {
         until_ready_is(wire, 200);
