@@ -23,14 +23,12 @@ fn standing(wire: &mut Wire, user: &str) -> (u64, u64, Option<String>) {
 /// A-F3: a process that dies gives its places back, but not before their time is over.
 #[test]
 fn a_server_that_is_killed_keeps_its_places_until_their_time_is_over() {
-    let fleet = Fleet::of(3, "activity: {max_concurrent_tasks: 4, lease_ttl: 3s}");
+    let mut fleet = Fleet::of(3, "activity: {max_concurrent_tasks: 4, lease_ttl: 3s}");
     let [mut doomed, mut second, mut third] = fleet.wires();
     let held: Vec<_> = (0..4).map(|task| begin(&mut doomed, &format!("doomed-{task}"))).collect();
-    let Fleet { mut servers, sql, _place } = fleet;
-    servers.remove(0).kill();
-    let ends: Vec<i64> = held.iter().map(|(_, end)| sql.ms_of(end)).collect();
+    fleet.servers.remove(0).kill();
+    let ends: Vec<i64> = held.iter().map(|(_, end)| fleet.sql.ms_of(end)).collect();
     let (first, last) = (ends[0], ends[3]);
-    let fleet = Fleet { servers, sql, _place };
     for wire in [&mut second, &mut third] {
         assert_eq!(standing(wire, "eve"), (4, 0, Some("concurrency".to_owned())));
         assert_eq!(wire.post("/v1/activity/eve", "").problem(), (503, "ActivityError"));
