@@ -173,7 +173,8 @@ impl Engine {
         }
     }
 
-    fn went_down(&self, why: &Unavailable) {
+    /// The database cannot be reached.
+    pub(crate) fn went_down(&self, why: &Unavailable) {
         if self.queue.outage().is_none() {
             tracing::error!(%why, "PostgreSQL cannot decide; limits answer by on_outage");
         }

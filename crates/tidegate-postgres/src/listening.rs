@@ -18,15 +18,26 @@ use crate::url::Options;
 /// How often the revision is looked at although nothing was heard.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// After how many looks in a row that failed the database counts as gone. One may have met a restart.
+const FAILURES: usize = 2;
+
 impl Engine {
     /// Reads limits again whenever there is reason to.
     pub(crate) async fn keep_up(self: Arc<Engine>, options: Options) {
         let heard = Arc::new(Notify::new());
         tokio::spawn(listen(options, Arc::clone(&heard)));
+        let mut failures = 0;
         loop {
             let _either = tokio::time::timeout(LOOK, heard.notified()).await;
-            if let Err(fault) = self.refresh().await {
-                tracing::debug!(%fault, "the limits could not be looked at");
+            let Err(fault) = self.refresh().await else {
+                failures = 0;
+                continue;
+            };
+            tracing::debug!(%fault, "the limits could not be looked at");
+            failures += 1;
+            // A server that nobody asks has to know too: whoever balances load asks it nothing but whether it is ready.
+            if failures >= FAILURES && matches!(fault, Fault::Lost(_) | Fault::Doubtful(_)) {
+                self.went_down(&fault.unavailable());
             }
         }
     }

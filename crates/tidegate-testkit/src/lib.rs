@@ -3,10 +3,11 @@
 //! [`model`] says what limits mean, by definition and slowly; [`history`] invents what happens to them;
 //! [`storm`] lets many threads loose on a store at once, and [`checker`] looks at what really happened and says whether it
 //! may have. [`logged`] puts a log in front of a store, which is written when a test says so; [`elsewhere`] puts a store
-//! far away, and lets a test say when its answers arrive.
+//! far away, and lets a test say when its answers arrive. [`cluster`] is a database that is thrown away after the tests.
 
 pub mod checker;
 pub mod civil;
+pub mod cluster;
 pub mod effort;
 pub mod elsewhere;
 pub mod history;

@@ -21,6 +21,11 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
+/// The text of a document.
+pub(crate) fn read(document: &str) -> String {
+    std::fs::read_to_string(root().join(document)).expect("the document is there")
+}
+
 /// One command of a document and what it says will happen.
 struct Shown {
     line: usize,
@@ -99,17 +104,22 @@ fn after<'a>(text: &'a str, part: &str) -> Option<&'a str> {
 
 #[track_caller]
 fn check(document: &str) {
+    check_with(document, &Serving::start());
+}
+
+/// The same with a server that keeps what it counts elsewhere.
+#[track_caller]
+pub(crate) fn check_with(document: &str, server: &Serving) {
     let path = root().join(document);
-    let text = std::fs::read_to_string(&path).expect("the document is there");
-    let server = Serving::start();
+    let text = read(document);
     if std::env::var_os("TIDEGATE_PUBLISH").is_some() {
-        std::fs::write(&path, published(&text, &server)).expect("the documents are writable");
+        std::fs::write(&path, published(&text, server)).expect("the documents are writable");
         return;
     }
     let commands = shown(&text);
     assert!(!commands.is_empty(), "{document} shows nothing");
     for Shown { line, command, output } in commands {
-        let really = printed(&command, &server);
+        let really = printed(&command, server);
         let advice = "if it is right, TIDEGATE_PUBLISH=1 writes it down";
         assert!(
             foretold(&output, &really),

@@ -9,6 +9,7 @@ mod check;
 mod clients;
 mod completions;
 mod docs;
+mod fleet;
 mod pipe;
 mod remote;
 mod serve;

@@ -1,5 +1,6 @@
 //! What the store in PostgreSQL does, seen from outside.
 
+mod activity;
 mod cluster;
 mod faults;
 mod fleet;

@@ -1,0 +1,69 @@
+//! Several servers on one PostgreSQL: real processes, real sockets, and somebody who looks at the tables with plain SQL.
+//!
+//! What is waited for is waited for by the database's clock, because that is the one that decides.
+
+mod doors;
+mod manual;
+mod opening;
+mod outages;
+mod races;
+mod sql;
+mod tasks;
+mod wire;
+
+use tempfile::TempDir;
+use tidegate_testkit::cluster::{new_schema, shared};
+
+use crate::remote::Serving;
+use sql::Sql;
+use wire::Wire;
+
+/// Servers that share a schema of their own.
+struct Fleet {
+    servers: Vec<Serving>,
+    sql: Sql,
+    /// Where their settings are.
+    _place: TempDir,
+}
+
+impl Fleet {
+    /// So many, with these settings, in the database that all tests share.
+    fn of(count: usize, settings: &str) -> Fleet {
+        Fleet::at(shared(), count, settings)
+    }
+
+    /// The same in another database.
+    fn at(url: &str, count: usize, settings: &str) -> Fleet {
+        let place = TempDir::new().expect("a temporary directory");
+        let config = place.path().join("tidegate.yaml");
+        std::fs::write(&config, settings).expect("a file");
+        let schema = new_schema();
+        // The database is here: whoever does not reach it at once will not reach it.
+        let store = format!("{url}?schema={schema}&connect_timeout=1");
+        let args = ["--config", &config.display().to_string(), "--store", &store];
+        let servers: Vec<Serving> = (0..count).map(|_| Serving::with(&args)).collect();
+        for server in &servers {
+            assert!(server.said().trim_end().ends_with(" store=postgres"), "{}", server.said());
+        }
+        let sql = Sql::new(url);
+        sql.rows(&format!("SET search_path = {schema}"));
+        Fleet { servers, sql, _place: place }
+    }
+
+    /// A connection to one of them.
+    fn wire(&self, server: usize) -> Wire {
+        Wire::to(&self.servers[server])
+    }
+
+    /// One to each.
+    fn wires<const N: usize>(&self) -> [Wire; N] {
+        assert_eq!(self.servers.len(), N);
+        std::array::from_fn(|server| self.wire(server))
+    }
+
+    /// Who runs a task, and its name, as the tables say.
+    fn tasks(&self) -> Vec<[String; 2]> {
+        let rows = self.sql.rows("SELECT user_sub, id FROM session_activity ORDER BY 1, 2");
+        rows.into_iter().map(|row| row.try_into().expect("two columns")).collect()
+    }
+}
