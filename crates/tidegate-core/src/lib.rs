@@ -7,6 +7,7 @@
 //! Read [`law`] for what the laws mean and [`decide()`] for how they are asked together; the rest is vocabulary.
 
 pub mod amount;
+pub mod budget;
 pub mod calendar;
 pub mod decide;
 pub mod encoding;

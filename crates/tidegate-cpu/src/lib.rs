@@ -1,0 +1,1 @@
+//! The CPU governor: keeps a machine, a cgroup or a process tree under an average over a window, and uses as much of that as it can.
