@@ -49,13 +49,13 @@ fn time_that_nobody_saw_counts_by_policy() {
 /// D07: what was used over a boundary counts where it was used.
 #[test]
 fn windows_begin_anew() {
-    let mut account = open(Unobserved::Zero, false, DAY - MINUTE * 10);
-    account.observe(after(DAY - MINUTE), Rate::from_units(90).over(MINUTE * 9));
+    let mut account = open(Unobserved::Zero, false, MINUTE * 1430);
+    account.observe(after(MINUTE * 1439), Rate::from_units(90).over(MINUTE * 9));
     assert_eq!(minutes(account.used()), 810);
     account.observe(after(DAY + MINUTE), Rate::from_units(50).over(MINUTE * 2));
     assert_eq!(minutes(account.used()), 50, "half of the last two minutes");
     assert_eq!(account.elapsed(), MINUTE);
-    account.observe(after(DAY * 4), Rate::from_units(10).over(DAY * 3 - MINUTE));
+    account.observe(after(DAY * 4), Rate::from_units(10).over(MINUTE * (3 * 1440 - 1)));
     assert_eq!(minutes(account.used()), 0, "now is the first instant of a new window");
     account.skip(after(DAY * 4 + MINUTE));
     account.skip(after(DAY * 5 + MINUTE));
@@ -103,7 +103,7 @@ fn clocks_that_are_put_right_lose_nothing() {
     let noon = DAY / 2;
     account.observe(moment(noon + MINUTE, noon + MINUTE), Rate::from_units(60).over(MINUTE));
     // An hour back: the window goes on where it was.
-    account.observe(moment(noon - MINUTE * 58, noon + MINUTE * 2), Rate::from_units(60).over(MINUTE));
+    account.observe(moment(MINUTE * (720 - 58), noon + MINUTE * 2), Rate::from_units(60).over(MINUTE));
     assert_eq!((minutes(account.used()), account.elapsed()), (120, noon + MINUTE));
     assert_eq!(minutes(account.trailing_used()), 120);
     // And a day ahead: a new window, and the same trail.
@@ -140,7 +140,7 @@ proptest! {
         for (seconds, percent, times) in looks {
             for _ in 0..times {
                 let limit = account.advice().limit;
-                let left = account.tile().length() - account.elapsed();
+                let left = account.tile().length().saturating_sub(account.elapsed());
                 // Somebody looks when a window ends, as the governor does.
                 let time = (SECOND * seconds).min(left);
                 let rate = Rate::from_billionths(limit.billionths() / 100 * percent);
