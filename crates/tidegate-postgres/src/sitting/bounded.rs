@@ -52,9 +52,12 @@ impl Sitting<'_> {
                 )));
             };
             let mut elsewhere = Elsewhere::default();
-            // A row that is fresh may be forgotten, and its key is new then.
-            let more = new + self.fresh_in_hand(generation)?;
-            if more > 0 && u64::try_from(keys + more).unwrap_or(0) > most {
+            // Who only looks has no row made for them. A row that is fresh may be forgotten, and its key is new then.
+            let absent = self.absent.get(&generation).copied().unwrap_or(0);
+            let more = new + absent + self.fresh_in_hand(generation)?;
+            // What is given back needs no room.
+            let is_asked = self.named.contains(&generation);
+            if is_asked && more > 0 && u64::try_from(keys + more).unwrap_or(0) > most {
                 self.let_lapse().await?;
                 keys -= self.forget_fresh(generation).await?;
                 elsewhere = self.look_around(generation).await?;
