@@ -138,6 +138,13 @@ impl Zone {
         self.0.iana_name().unwrap_or("UTC")
     }
 
+    /// How many minutes after midnight clocks show at an instant, in nanoseconds.
+    pub fn minute_of_day(&self, at: Timestamp) -> u16 {
+        let second = i64::try_from(Tick::NANOSECOND.second_of(at).min(LAST_SECOND)).unwrap_or(i64::MAX);
+        let wall = second + i64::from(self.0.to_offset(instant(second)).seconds());
+        u16::try_from(wall.rem_euclid(86_400) / 60).unwrap_or(0)
+    }
+
     /// The names of all zones, for messages that suggest one.
     pub fn names() -> Vec<String> {
         TimeZoneDatabase::bundled().available().map(|name| name.to_string()).collect()
