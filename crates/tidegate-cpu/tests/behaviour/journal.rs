@@ -124,7 +124,8 @@ fn a_restart_continues_the_same_window() {
     let mut journal = Journal::open(folder.path(), DAY * 30).expect("a journal");
     let mut governor = Governor::new(settings(text), after(Duration::ZERO));
     let mut total = Quota::ZERO;
-    let load = |number: u32| Rate::from_units(if (number / 200).is_multiple_of(3) { 90 } else { number % 37 });
+    let load =
+        |number: u32| Rate::from_units(if (number / 200).is_multiple_of(3) { 90 } else { number % 37 });
     let begin = sample(0, Quota::ZERO);
     journal.append(&Sample { applied: governor.applied(), ..begin }).expect("room on the disk");
     for number in 1..4000u32 {

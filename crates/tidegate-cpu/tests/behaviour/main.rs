@@ -2,6 +2,7 @@
 
 mod governor;
 mod journal;
+mod runner;
 mod weeks;
 
 use std::time::Duration;
