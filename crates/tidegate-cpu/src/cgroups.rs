@@ -19,6 +19,8 @@ use crate::processes::Proc;
 
 /// The file that makes a directory a cgroup: the processes in it.
 pub(crate) const PROCS: &str = "cgroup.procs";
+/// Which controllers the children of a cgroup of version 2 have.
+pub(crate) const SUBTREE: &str = "cgroup.subtree_control";
 /// Which controllers a cgroup of version 2 has.
 const CONTROLLERS: &str = "cgroup.controllers";
 /// Where version 2 is, on machines that have both.

@@ -112,7 +112,7 @@ impl Guardian {
     }
 
     /// Notes how changes are undone that are about to be made. They may be made when this returns.
-    pub(crate) fn note(&self, undos: &[Undo]) -> Result<Vec<u64>, GuardianError> {
+    pub fn register(&self, undos: &[Undo]) -> Result<Vec<u64>, GuardianError> {
         let mut desk = self.desk();
         let first = desk.next;
         let numbered: Vec<(u64, Undo)> = (first..).zip(undos.iter().cloned()).collect();
@@ -128,7 +128,7 @@ impl Guardian {
     }
 
     /// Notes that these need not be undone any more.
-    pub(crate) fn forget(&self, numbers: &[u64]) -> Result<(), GuardianError> {
+    pub fn release(&self, numbers: &[u64]) -> Result<(), GuardianError> {
         let mut desk = self.desk();
         let known: Vec<u64> =
             numbers.iter().copied().filter(|number| desk.open.remove(number).is_some()).collect();

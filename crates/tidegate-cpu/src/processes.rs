@@ -52,6 +52,8 @@ pub struct Stat {
     pub doing: Doing,
     /// Who started it, or took it over.
     pub parent: u32,
+    /// The process group it is in, which is named after its leader.
+    pub group: u32,
     /// The session it is in, which is named after its leader.
     pub session: u32,
     /// Whether it is a thread of the kernel.
@@ -84,6 +86,7 @@ impl Stat {
             name,
             doing,
             parent: u32::try_from(number(1)?).ok()?,
+            group: u32::try_from(number(2)?).ok()?,
             session: u32::try_from(number(3)?).ok()?,
             is_kernel: number(6)? & KERNEL_THREAD != 0,
             threads: number(17)?,
@@ -273,8 +276,8 @@ mod tests {
         let stat = Stat::of(7, LINE.as_bytes()).expect("it makes sense");
         assert_eq!(stat.process, Process { pid: 7, started: 5000 });
         assert_eq!(
-            (stat.name.as_str(), stat.doing, stat.parent, stat.session),
-            ("a) (b c", Doing::Stopped, 3, 6)
+            (stat.name.as_str(), stat.doing, stat.parent, stat.group, stat.session),
+            ("a) (b c", Doing::Stopped, 3, 7, 6)
         );
         assert_eq!((stat.is_kernel, stat.threads, stat.own, stat.reaped), (true, 2, 120, 30));
     }

@@ -10,10 +10,9 @@ use std::path::{Path, PathBuf};
 
 use super::bandwidth::Bandwidth;
 use super::{EnforceError, refused};
-use crate::cgroups::{CgroupError, Version, has_cpu, lists_cpu};
+use crate::cgroups::{CgroupError, SUBTREE, Version, has_cpu, lists_cpu};
 use crate::guardian::{Trail, Undo, write_if_there};
 
-const SUBTREE: &str = "cgroup.subtree_control";
 /// No quota, in version 1.
 const UNLIMITED: &str = "-1";
 

@@ -23,7 +23,7 @@ impl Trail {
 
     /// Notes how changes are undone, before they are made.
     pub(crate) fn note(&mut self, undos: Vec<Undo>) -> Result<(), GuardianError> {
-        let numbers = self.guardian.note(&undos)?;
+        let numbers = self.guardian.register(&undos)?;
         self.steps.extend(numbers.into_iter().zip(undos));
         Ok(())
     }
@@ -33,7 +33,7 @@ impl Trail {
         let (over, left): (Vec<_>, Vec<_>) = self.steps.drain(..).partition(|(_, undo)| is_over(undo));
         self.steps = left;
         let numbers: Vec<u64> = over.into_iter().map(|(number, _)| number).collect();
-        self.guardian.forget(&numbers)
+        self.guardian.release(&numbers)
     }
 
     /// Goes all the way back, the latest step first. What cannot be undone stays noted, for the watchdog and the next start; it is told of the
@@ -48,7 +48,7 @@ impl Trail {
             }
         }
         // What stays noted though it is undone is only undone once more.
-        let _forgotten = self.guardian.forget(&undone);
+        let _forgotten = self.guardian.release(&undone);
         stuck
     }
 }

@@ -26,7 +26,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use crate::cgroups::{Hierarchy, PROCS, processes_in};
+use crate::cgroups::{Hierarchy, PROCS, SUBTREE, processes_in};
 use crate::processes::{Proc, Process};
 
 /// How often a cgroup is emptied before it is given up: processes may be started in it meanwhile.
@@ -71,7 +71,13 @@ impl Undo {
     /// Makes it as it was. What is gone by now needs nothing.
     pub(super) fn perform(&self, proc: &Proc) -> io::Result<()> {
         match self {
-            Undo::Write { file, content } => unless_gone(write_if_there(file, content)),
+            Undo::Write { file, content } => match write_if_there(file, content) {
+                // Somebody else needs the controller by now.
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy && file.ends_with(SUBTREE) => {
+                    Ok(())
+                }
+                written => unless_gone(written),
+            },
             Undo::Continue { process } => proc.signal(*process, Signal::CONT).map(|_| ()),
             Undo::Move { process, to } => match proc.look(*process)? {
                 Some(_) => unless_gone(write_if_there(&to.join(PROCS), &process.pid.to_string())),

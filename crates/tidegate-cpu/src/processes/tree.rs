@@ -11,6 +11,9 @@
 //! Who has been seen in the tree stays in it, also when its parent ends and somebody else takes it over. New ones are children of members,
 //! or are in a session that a member leads: only its descendants can be. So a daemon that forks twice is found, however fast it is.
 //!
+//! Parents are looked at before their children. So nobody is counted by itself and by its parent in one look; and of those that ended in
+//! the middle of one, the parent is *owed*: what it says more at the next look was counted before.
+//!
 //! What is used is counted by differences, and they are never negative. What a member used before it ended is counted by then, up to
 //! the last look, and the rest by its parent, if that one asks how it ended. Should one end whose parent does not ask, what it used
 //! after the last look is lost, and nothing else.
@@ -39,6 +42,8 @@ pub(crate) struct Tree {
     sessions: BTreeSet<u32>,
     /// What all members have used, in ticks.
     used: u64,
+    /// What was counted of those that ended in the middle of the last look, by who has asked for them meanwhile.
+    owed: BTreeMap<Process, u64>,
 }
 
 impl Tree {
@@ -51,6 +56,7 @@ impl Tree {
             members: BTreeMap::new(),
             sessions: BTreeSet::new(),
             used: 0,
+            owed: BTreeMap::new(),
         };
         let mut present = BTreeMap::from([(pid, root)]);
         tree.find_whole(&mut present)?;
@@ -61,7 +67,9 @@ impl Tree {
     /// Looks who is there and what they have used.
     pub(crate) fn refresh(&mut self, depth: Depth) -> io::Result<()> {
         let mut present = BTreeMap::new();
-        for known in self.members.values() {
+        let mut known: Vec<&Stat> = self.members.values().collect();
+        known.sort_by_key(|stat| stat.process.started);
+        for known in known {
             if let Some(stat) = self.proc.look(known.process)? {
                 present.insert(stat.process.pid, stat);
             }
@@ -141,15 +149,20 @@ impl Tree {
         for stat in present.values() {
             let before = self.members.get(&stat.process.pid).filter(|known| known.process == stat.process);
             let (own, of_children) = before.map_or((0, 0), |known| (known.own, known.reaped));
+            let owed = self.owed.get(&stat.process).copied().unwrap_or_default();
             self.used = self.used.saturating_add(stat.own.saturating_sub(own));
-            reaped.insert(stat.process.pid, stat.reaped.saturating_sub(of_children));
+            reaped.insert(stat.process.pid, stat.reaped.saturating_sub(of_children).saturating_sub(owed));
         }
-        let gone = self.members.values().filter(|known| !is_there(&present, known.process));
-        for known in gone {
+        self.owed.clear();
+        for gone in self.members.values().filter(|known| !is_there(&present, known.process)) {
             // What was counted of it while it was there is not counted again by whoever asked for it.
-            if let Some(by_parent) = self.heir(known, &present).and_then(|heir| reaped.get_mut(&heir)) {
-                *by_parent = by_parent.saturating_sub(known.own.saturating_add(known.reaped));
+            let Some(heir) = self.heir(gone, &present) else { continue };
+            let counted = gone.own.saturating_add(gone.reaped);
+            let by_heir = reaped.entry(heir.pid).or_default();
+            if counted > *by_heir {
+                *self.owed.entry(heir).or_default() += counted - *by_heir;
             }
+            *by_heir = by_heir.saturating_sub(counted);
         }
         self.used = reaped.values().fold(self.used, |used, more| used.saturating_add(*more));
         self.sessions.extend(present.values().map(|stat| stat.process.pid));
@@ -159,13 +172,13 @@ impl Tree {
     }
 
     /// The nearest ancestor that is still there: it has asked for those between, as they had asked for this one.
-    fn heir(&self, gone: &Stat, present: &BTreeMap<u32, Stat>) -> Option<u32> {
+    fn heir(&self, gone: &Stat, present: &BTreeMap<u32, Stat>) -> Option<Process> {
         let mut parent = gone.parent;
         // No line of ancestors is longer than the tree; parents that were reused could make a circle.
         for _ in 0..=self.members.len() {
             let known = self.members.get(&parent)?;
             if is_there(present, known.process) {
-                return Some(parent);
+                return Some(known.process);
             }
             parent = known.parent;
         }

@@ -1,8 +1,12 @@
 //! What the CPU governor does, seen from outside.
 
+mod enforcer;
 mod governor;
+mod guardian;
 mod journal;
+mod meter;
 mod runner;
+mod stage;
 mod weeks;
 
 use std::time::Duration;
