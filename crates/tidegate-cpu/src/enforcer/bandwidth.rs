@@ -1,0 +1,120 @@
+//! Limits in the kernel's terms: so many microseconds in every period.
+//!
+//! ```text
+//!   limit 26.7 % of one core  ──▶  26700 in 100000
+//!   limit 30 % of two cores   ──▶  60000 in 100000
+//!   limit 0.4 % of one core   ──▶   4000 in 1000000      the kernel takes no quota under 1000
+//! ```
+
+use tidegate_core::budget::Rate;
+
+/// The period, in microseconds, as long as the quota is not too small for it.
+const PERIOD: u64 = 100_000;
+/// The longest period that the kernel takes.
+const LONGEST_PERIOD: u64 = 1_000_000;
+/// The smallest quota that the kernel takes: a thousandth of a core, with the longest period.
+const SMALLEST_QUOTA: u64 = 1_000;
+/// Microseconds.
+const SECOND: u64 = 1_000_000;
+/// Billionths of a percent in a hundred percent.
+const WHOLE: u128 = 100 * 1_000_000_000;
+
+/// How much of a quota that was not used may be used later, in percent of one quota. It makes short bursts possible; the average stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Burst(u8);
+
+impl Burst {
+    /// What is not used in a period is lost.
+    pub const NONE: Burst = Burst(0);
+    /// As much as one quota: the most that there can be.
+    pub const ONE_QUOTA: Burst = Burst(100);
+
+    /// So many percent of a quota, 100 at most.
+    pub const fn of_percent(percent: u8) -> Burst {
+        Burst(if percent > 100 { 100 } else { percent })
+    }
+}
+
+impl Default for Burst {
+    fn default() -> Burst {
+        Burst::ONE_QUOTA
+    }
+}
+
+/// A limit in the kernel's terms, in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Bandwidth {
+    pub(super) quota: u64,
+    pub(super) period: u64,
+    pub(super) burst: u64,
+}
+
+impl Bandwidth {
+    /// The largest quota that is not above the limit; but never less than the kernel takes.
+    pub(super) fn of(limit: Rate, cores: u32, burst: Burst) -> Bandwidth {
+        Bandwidth::of_share(share(limit, cores), burst)
+    }
+
+    /// The same, for so many microseconds in a second.
+    pub(super) fn of_share(share: u64, burst: Burst) -> Bandwidth {
+        let in_period = |period: u64| share / (SECOND / period);
+        let (quota, period) = match in_period(PERIOD) {
+            quota if quota >= SMALLEST_QUOTA => (quota, PERIOD),
+            _ => (in_period(LONGEST_PERIOD).max(SMALLEST_QUOTA), LONGEST_PERIOD),
+        };
+        Bandwidth {
+            quota,
+            period,
+            burst: quota / 100 * u64::from(burst.0) + quota % 100 * u64::from(burst.0) / 100,
+        }
+    }
+}
+
+/// What a limit allows, in microseconds in a second. More than all cores is no more than all cores.
+pub(super) fn share(limit: Rate, cores: u32) -> u64 {
+    let whole = u64::from(cores) * SECOND;
+    let part = u128::from(limit.billionths()) * u128::from(whole) / WHOLE;
+    u64::try_from(part).map_or(whole, |part| part.min(whole))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(millionths: u64, cores: u32) -> (u64, u64) {
+        let bandwidth = Bandwidth::of(Rate::from_billionths(millionths * 1000), cores, Burst::NONE);
+        (bandwidth.quota, bandwidth.period)
+    }
+
+    #[test]
+    fn as_document_003_writes_it() {
+        assert_eq!(written(26_700_000, 1), (26_700, 100_000));
+        assert_eq!(written(27_750_000, 1), (27_750, 100_000));
+        assert_eq!(written(27_750_000, 4), (111_000, 100_000));
+        // Rounded down: 27.745652 % of one core.
+        assert_eq!(written(27_745_652, 1), (27_745, 100_000));
+    }
+
+    #[test]
+    fn small_limits_have_longer_periods() {
+        assert_eq!(written(1_000_000, 1), (1_000, 100_000));
+        assert_eq!(written(999_999, 1), (9_999, 1_000_000));
+        assert_eq!(written(100_000, 1), (1_000, 1_000_000));
+        assert_eq!(written(0, 64), (1_000, 1_000_000));
+    }
+
+    #[test]
+    fn absurd_limits_are_all_cores() {
+        assert_eq!(written(100_000_000, 2), (200_000, 100_000));
+        assert_eq!(written(u64::MAX / 1000, u32::MAX), (100_000 * u64::from(u32::MAX), 100_000));
+    }
+
+    #[test]
+    fn a_burst_is_at_most_one_quota() {
+        let burst = |burst| Bandwidth::of(Rate::from_units(30), 2, burst).burst;
+        assert_eq!(burst(Burst::default()), 60_000);
+        assert_eq!(burst(Burst::of_percent(250)), 60_000);
+        assert_eq!(burst(Burst::of_percent(25)), 15_000);
+        assert_eq!(burst(Burst::NONE), 0);
+    }
+}

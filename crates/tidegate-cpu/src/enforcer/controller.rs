@@ -1,0 +1,163 @@
+//! The files of one cgroup that hold its quota, in either version.
+//!
+//! The kernel takes no burst above the quota, not even for the moment between two writes. So the burst is put to zero first, and to what it
+//! shall be last. In version 1 it takes no period that would make the quota more than its parent's; a quota that is lifted while the period
+//! changes is.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::bandwidth::Bandwidth;
+use super::{EnforceError, refused};
+use crate::cgroups::{CgroupError, SUBTREE, Version, has_cpu, lists_cpu};
+use crate::guardian::{Trail, Undo, write_if_there};
+
+/// No quota, in version 1.
+const UNLIMITED: &str = "-1";
+
+/// The files that hold the quota of a cgroup.
+#[derive(Debug)]
+pub(super) struct Controller {
+    version: Version,
+    folder: PathBuf,
+    has_burst: bool,
+}
+
+impl Controller {
+    /// Those in this directory, if they are there and may be written.
+    pub(super) fn of(version: Version, folder: &Path) -> Result<Controller, CgroupError> {
+        let mut controller = Controller { version, folder: folder.to_owned(), has_burst: false };
+        controller.has_burst = controller.burst().is_file();
+        for file in controller.files() {
+            may_write(&file).map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound => CgroupError::NoController { path: folder.to_owned() },
+                _ => CgroupError::of(&file, error),
+            })?;
+        }
+        Ok(controller)
+    }
+
+    /// How to make them as they are now. Undone from the last to the first, the kernel takes each.
+    pub(super) fn undos(&self) -> Result<Vec<Undo>, CgroupError> {
+        let mut undos = Vec::new();
+        let mut keep = |file: PathBuf| {
+            let content = fs::read_to_string(&file).map_err(|error| CgroupError::of(&file, error))?;
+            undos.push(Undo::Write { file, content: content.trim().to_owned() });
+            Ok::<(), CgroupError>(())
+        };
+        if self.has_burst {
+            keep(self.burst())?;
+        }
+        match self.version {
+            Version::Two => keep(self.max())?,
+            Version::One => {
+                keep(self.quota())?;
+                keep(self.period())?;
+                undos.push(Undo::Write { file: self.quota(), content: UNLIMITED.to_owned() });
+            }
+        }
+        if self.has_burst {
+            undos.push(Undo::Write { file: self.burst(), content: "0".to_owned() });
+        }
+        Ok(undos)
+    }
+
+    /// Puts a limit in force. One that is in force already stays: the kernel begins a new quota with every one that is written.
+    pub(super) fn write(&self, limit: Bandwidth) -> Result<(), EnforceError> {
+        if self.is(limit) {
+            return Ok(());
+        }
+        let Bandwidth { quota, period, burst } = limit;
+        if self.has_burst {
+            put(&self.burst(), "0")?;
+        }
+        match self.version {
+            Version::Two => put(&self.max(), &format!("{quota} {period}"))?,
+            Version::One => {
+                if !holds(&self.period(), period) {
+                    put(&self.quota(), UNLIMITED)?;
+                    put(&self.period(), &period.to_string())?;
+                }
+                put(&self.quota(), &quota.to_string())?;
+            }
+        }
+        if self.has_burst && burst > 0 {
+            put(&self.burst(), &burst.to_string())?;
+        }
+        Ok(())
+    }
+
+    fn is(&self, Bandwidth { quota, period, burst }: Bandwidth) -> bool {
+        let has_quota = match self.version {
+            Version::Two => {
+                fs::read_to_string(self.max()).is_ok_and(|max| max.trim() == format!("{quota} {period}"))
+            }
+            Version::One => holds(&self.quota(), quota) && holds(&self.period(), period),
+        };
+        has_quota && (!self.has_burst || holds(&self.burst(), burst))
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let mut files = match self.version {
+            Version::Two => vec![self.max()],
+            Version::One => vec![self.quota(), self.period()],
+        };
+        files.extend(self.has_burst.then(|| self.burst()));
+        files
+    }
+
+    fn max(&self) -> PathBuf {
+        self.folder.join("cpu.max")
+    }
+
+    fn quota(&self) -> PathBuf {
+        self.folder.join("cpu.cfs_quota_us")
+    }
+
+    fn period(&self) -> PathBuf {
+        self.folder.join("cpu.cfs_period_us")
+    }
+
+    fn burst(&self) -> PathBuf {
+        self.folder.join(match self.version {
+            Version::Two => "cpu.max.burst",
+            Version::One => "cpu.cfs_burst_us",
+        })
+    }
+}
+
+fn put(file: &Path, content: &str) -> Result<(), EnforceError> {
+    write_if_there(file, content).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => CgroupError::of(file, error).into(),
+        _ => refused(file, content, error),
+    })
+}
+
+fn holds(file: &Path, number: u64) -> bool {
+    fs::read_to_string(file).is_ok_and(|content| content.trim().parse() == Ok(number))
+}
+
+/// Opens a file for writing, and writes nothing.
+pub(super) fn may_write(file: &Path) -> io::Result<()> {
+    fs::OpenOptions::new().write(true).open(file).map(drop)
+}
+
+/// Sees to it that the children of a cgroup of version 2 have the CPU controller, beginning at the root of the tree.
+pub(super) fn enable_below(tree: &Path, parent: &Path, trail: &mut Trail) -> Result<(), EnforceError> {
+    let mut line: Vec<&Path> = parent.ancestors().take_while(|path| path.starts_with(tree)).collect();
+    line.reverse();
+    for cgroup in line {
+        let file = cgroup.join(SUBTREE);
+        if lists_cpu(&file) {
+            continue;
+        }
+        if !has_cpu(cgroup) {
+            return Err(CgroupError::NoController { path: cgroup.to_owned() }.into());
+        }
+        may_write(&file).map_err(|error| CgroupError::of(&file, error))?;
+        trail.note(vec![Undo::Write { file: file.clone(), content: "-cpu".to_owned() }])?;
+        put(&file, "+cpu")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,172 @@
+//! For how much of every period a tree may run.
+//!
+//! What counts is what it has used, not for how long it was allowed to. An account is credited with the limit for all time that passes, and
+//! charged with everything that is measured; the tree runs until what is in it would be used up at the pace of late.
+//!
+//! ```text
+//!   limit 30 % of 2 cores = 60 ms in 100 ms
+//!     one core busy:    pace 1 ──▶ runs 60, stopped 40
+//!     both cores busy:  pace 2 ──▶ runs 30, stopped 70
+//!     it was late:      used 90 ──▶ 30 in debt ──▶ the next period is shorter
+//! ```
+
+use std::time::Duration;
+
+use tidegate_core::budget::Rate;
+
+/// How often a tree is stopped and continued.
+pub(super) const PERIOD: Duration = Duration::from_millis(100);
+/// A run shorter than this is not worth its signals; it is saved up.
+const SHORTEST_RUN: Duration = Duration::from_millis(5);
+/// The slowest pace that is reckoned with, in thousandths of a core: a tree that was idle may not be for long.
+const SLOWEST: u64 = 100;
+/// Thousandths.
+const THOUSAND: u64 = 1000;
+/// Billionths of a percent in a hundred percent.
+const WHOLE: u128 = 100 * 1_000_000_000;
+
+/// An account of CPU time.
+#[derive(Debug)]
+pub(super) struct Duty {
+    cores: u32,
+    limit: Rate,
+    /// Nanoseconds of CPU time that may be used; less than zero is debt.
+    balance: i128,
+    /// Thousandths of a core that it uses while it runs, of late.
+    pace: u64,
+}
+
+impl Duty {
+    pub(super) fn new(cores: u32, limit: Rate) -> Duty {
+        // Until it is known better, it uses everything.
+        Duty { cores, limit, balance: 0, pace: u64::from(cores) * THOUSAND }
+    }
+
+    pub(super) fn set_limit(&mut self, limit: Rate) {
+        self.limit = limit;
+    }
+
+    /// Whether it may run all the time.
+    pub(super) fn is_free(&self) -> bool {
+        u128::from(self.limit.billionths()) >= WHOLE
+    }
+
+    /// Time has passed, of which it ran a part, and used something.
+    pub(super) fn account(&mut self, passed: Duration, ran: Duration, used: Duration) {
+        let nanos = |time: Duration| i128::try_from(time.as_nanos()).unwrap_or(i128::MAX);
+        let credit = self.credit(passed);
+        self.balance = self.balance.saturating_add(credit).saturating_sub(nanos(used)).min(self.most());
+        if ran >= SHORTEST_RUN {
+            let seen = used.as_nanos().saturating_mul(u128::from(THOUSAND)) / ran.as_nanos().max(1);
+            let most = u64::from(self.cores) * THOUSAND;
+            let seen = u64::try_from(seen).unwrap_or(most).clamp(SLOWEST.min(most), most);
+            // Faster is believed at once, slower only by and by: the measure is coarse.
+            self.pace = seen.max((self.pace * 3 + seen) / 4);
+        }
+    }
+
+    /// For how long it may run in the next period.
+    pub(super) fn run(&self) -> Duration {
+        if self.is_free() {
+            return PERIOD;
+        }
+        let affordable = self.balance.max(0) * i128::from(THOUSAND) / i128::from(self.pace.max(1));
+        let affordable = Duration::from_nanos(u64::try_from(affordable).unwrap_or(u64::MAX));
+        if affordable < SHORTEST_RUN { Duration::ZERO } else { affordable.min(PERIOD) }
+    }
+
+    /// The most that is saved up: for a period, or for the shortest run.
+    fn most(&self) -> i128 {
+        let shortest = SHORTEST_RUN.as_nanos() * u128::from(self.pace) / u128::from(THOUSAND);
+        self.credit(PERIOD).max(i128::try_from(shortest).unwrap_or(i128::MAX))
+    }
+
+    /// What the limit allows in this time.
+    fn credit(&self, time: Duration) -> i128 {
+        let nanos = time.as_nanos().saturating_mul(u128::from(self.cores));
+        i128::try_from(nanos.saturating_mul(u128::from(self.limit.billionths())) / WHOLE).unwrap_or(i128::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs a tree that uses so many thousandths of a core, as measured in ticks of 10 ms; how long it ran and what it used, of so many periods.
+    fn simulate(limit: u32, cores: u32, load: impl Fn(u32) -> u64, periods: u32) -> (Duration, Duration) {
+        let mut duty = Duty::new(cores, Rate::from_units(limit));
+        let (mut ran, mut used, mut seen) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+        for period in 0..periods {
+            let run = duty.run();
+            ran += run;
+            used += run * u32::try_from(load(period)).expect("a small number") / 1000;
+            let measured =
+                Duration::from_millis(u64::try_from(used.as_millis()).expect("a short time") / 10 * 10);
+            duty.account(PERIOD, run, measured.saturating_sub(seen));
+            seen = measured;
+        }
+        (ran, used)
+    }
+
+    /// A part of the whole, in percent.
+    fn percent(part: Duration, whole: Duration) -> u128 {
+        part.as_nanos() * 100 / whole.as_nanos()
+    }
+
+    #[test]
+    fn one_of_two_cores_at_thirty_percent_is_stopped_for_forty() {
+        let (ran, used) = simulate(30, 2, |_| 1000, 600);
+        assert!((58..=60).contains(&percent(ran, PERIOD * 600)), "{ran:?}");
+        assert!(percent(used, PERIOD * 600 * 2) <= 30, "{used:?}");
+    }
+
+    #[test]
+    fn two_of_two_cores_at_thirty_percent_are_stopped_for_seventy() {
+        let (ran, used) = simulate(30, 2, |_| 2000, 600);
+        assert!((29..=30).contains(&percent(ran, PERIOD * 600)), "{ran:?}");
+        assert!(percent(used, PERIOD * 600 * 2) <= 30, "{used:?}");
+    }
+
+    #[test]
+    fn who_uses_less_is_not_stopped() {
+        let (ran, _) = simulate(30, 2, |_| 500, 600);
+        assert!(percent(ran, PERIOD * 600) >= 98, "{ran:?}");
+    }
+
+    #[test]
+    fn who_changes_pace_stays_under_the_limit() {
+        // From idle to everything and back, as fast as it can be noticed.
+        for length in [1, 2, 7, 40] {
+            let (_, used) = simulate(20, 2, |period| if period / length % 2 == 0 { 0 } else { 2000 }, 1200);
+            let allowed = PERIOD * 1200 * 2 / 5;
+            assert!(used <= allowed + PERIOD * 2, "{length}: {used:?}");
+        }
+    }
+
+    #[test]
+    fn small_limits_are_kept_by_rare_runs() {
+        let (_, used) = simulate(1, 2, |_| 2000, 6000);
+        let whole = PERIOD * 6000 * 2;
+        assert!(used <= whole / 100, "{used:?}");
+        assert!(used >= whole / 125, "{used:?}");
+    }
+
+    #[test]
+    fn nothing_is_nothing_and_all_is_all() {
+        assert_eq!(simulate(0, 2, |_| 2000, 100).0, Duration::ZERO);
+        assert_eq!(simulate(100, 2, |_| 2000, 100).0, PERIOD * 100);
+    }
+
+    #[test]
+    fn being_late_is_paid_back() {
+        let mut duty = Duty::new(2, Rate::from_units(30));
+        duty.account(PERIOD, PERIOD, PERIOD * 2);
+        let mut stopped = 0;
+        while duty.run().is_zero() {
+            duty.account(PERIOD, Duration::ZERO, Duration::ZERO);
+            stopped += 1;
+        }
+        // 140 ms of debt at 60 ms a period, and enough for a short run.
+        assert_eq!(stopped, 3);
+    }
+}

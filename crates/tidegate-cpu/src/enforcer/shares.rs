@@ -1,0 +1,256 @@
+//! One limit for several cgroups.
+//!
+//! A kernel has a quota for each cgroup and none for several, so the limit is divided, anew every time it is applied: by what each has used
+//! since the last time. Whoever used less than its quota gets what it used and a quarter more; the rest is divided evenly among those that
+//! used theirs up, so that nobody who wants more is kept small by having been small before. The sum is never more than the limit.
+//!
+//! ```text
+//!   limit  ├────────────────────────────────────────────────┤
+//!          │idle│ used a little │ hungry       │ hungry       │
+//!           floor   + a quarter    what is left, evenly
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use tidegate_core::budget::Rate;
+
+use super::bandwidth::{Bandwidth, Burst, share};
+use super::{EnforceError, Enforcer, Quota, now};
+use crate::cgroups::{CgroupError, Roots};
+use crate::guardian::Guardian;
+use crate::meter::{CgroupMeter, Meter, MeterError, Reading, cores_in};
+
+/// What an idle cgroup gets at least: this part of an even share. It must be able to start.
+const FLOOR: u64 = 10;
+/// Whoever used this part of its quota, in eighths, would have used more.
+const HUNGRY_EIGHTHS: u64 = 7;
+
+/// One limit for several cgroups together.
+#[derive(Debug)]
+pub struct Shares {
+    roots: Roots,
+    burst: Burst,
+    guardian: Guardian,
+    parts: Vec<Part>,
+    divided_at: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Part {
+    path: PathBuf,
+    quota: Quota,
+    meter: CgroupMeter,
+    last: Reading,
+    /// What it got the last time.
+    share: Option<u64>,
+}
+
+impl Shares {
+    /// For the cgroups at these paths; those that are gone are left out.
+    pub fn over(
+        roots: &Roots,
+        paths: &[PathBuf],
+        burst: Burst,
+        guardian: &Guardian,
+    ) -> Result<Shares, EnforceError> {
+        let mut shares = Shares {
+            roots: roots.clone(),
+            burst,
+            guardian: guardian.clone(),
+            parts: Vec::new(),
+            divided_at: None,
+        };
+        shares.follow(paths)?;
+        Ok(shares)
+    }
+
+    /// From now on, for these: the others get back what they had before.
+    pub fn follow(&mut self, paths: &[PathBuf]) -> Result<(), EnforceError> {
+        let (stay, mut leave): (Vec<Part>, Vec<Part>) =
+            self.parts.drain(..).partition(|part| paths.contains(&part.path));
+        self.parts = stay;
+        let restored = leave.iter_mut().try_for_each(|part| part.quota.restore());
+        for path in paths {
+            if self.parts.iter().all(|part| part.path != *path) {
+                match self.part(path) {
+                    Ok(part) => self.parts.push(part),
+                    Err(error) if is_gone(&error) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        restored
+    }
+
+    /// The cgroups that are limited.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.parts.iter().map(|part| part.path.as_path())
+    }
+
+    fn part(&self, path: &Path) -> Result<Part, EnforceError> {
+        let quota = Quota::over(&self.roots, path, self.burst, &self.guardian)?;
+        let mut meter = CgroupMeter::new(&self.roots, path)?;
+        let last = meter.read()?;
+        Ok(Part { path: path.to_owned(), quota, meter, last, share: None })
+    }
+
+    /// What each has used since the last time. Those that are gone need no share.
+    fn look(&mut self, passed: Duration) -> Result<Vec<Wish>, EnforceError> {
+        let mut wishes = Vec::new();
+        let mut left = Vec::new();
+        for mut part in self.parts.drain(..) {
+            let reading = match part.meter.read() {
+                Ok(reading) => reading,
+                Err(MeterError::Cgroup(CgroupError::Missing { .. })) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let used = reading.since(&part.last).unwrap_or(reading.used);
+            part.last = reading;
+            wishes.push(Wish::of(used, passed, part.share));
+            left.push(part);
+        }
+        self.parts = left;
+        Ok(wishes)
+    }
+}
+
+impl Enforcer for Shares {
+    fn apply(&mut self, limit: Rate) -> Result<(), EnforceError> {
+        let now = now();
+        let passed = self.divided_at.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
+        let wishes = self.look(passed)?;
+        self.divided_at = Some(now);
+        let cores = cores_in(&self.roots)?;
+        let shares = divide(share(limit, cores), &wishes);
+        let mut first_error = Ok(());
+        for (part, share) in self.parts.iter_mut().zip(shares) {
+            part.share = Some(share);
+            let put = part.quota.put(Bandwidth::of_share(share, part.quota.burst()));
+            match put {
+                Err(error) if is_gone(&error) => {}
+                // One that cannot be limited is no reason not to limit the others.
+                Err(error) if first_error.is_ok() => first_error = Err(error),
+                _ => {}
+            }
+        }
+        first_error
+    }
+
+    fn restore(&mut self) -> Result<(), EnforceError> {
+        let mut first_error = Ok(());
+        for part in &mut self.parts {
+            part.share = None;
+            first_error = first_error.and(part.quota.restore());
+        }
+        first_error
+    }
+}
+
+fn is_gone(error: &EnforceError) -> bool {
+    let missing = |error: &CgroupError| matches!(error, CgroupError::Missing { .. });
+    match error {
+        EnforceError::Cgroup(error) | EnforceError::Meter(MeterError::Cgroup(error)) => missing(error),
+        _ => false,
+    }
+}
+
+/// What somebody would use, in microseconds of CPU time in a second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wish {
+    /// As much as it can have.
+    All,
+    /// This much.
+    Some(u64),
+}
+
+impl Wish {
+    fn of(used: Duration, passed: Duration, share: Option<u64>) -> Wish {
+        if passed.is_zero() {
+            // Nothing is known yet.
+            return Wish::All;
+        }
+        let rate = used.as_micros().saturating_mul(1_000_000) / passed.as_micros().max(1);
+        let rate = u64::try_from(rate).unwrap_or(u64::MAX);
+        match share {
+            Some(share) if rate.saturating_mul(8) < share.saturating_mul(HUNGRY_EIGHTHS) => {
+                Wish::Some(rate.saturating_add(rate / 4))
+            }
+            _ => Wish::All,
+        }
+    }
+}
+
+/// Divides a whole by wishes: the sum of the parts is never more.
+fn divide(whole: u64, wishes: &[Wish]) -> Vec<u64> {
+    let count = wishes.len() as u64;
+    if count == 0 {
+        return Vec::new();
+    }
+    let floor = whole / count / FLOOR;
+    let mut shares = vec![0; wishes.len()];
+    // The smallest wishes first: what they do not take is the others'.
+    let mut order: Vec<usize> = (0..wishes.len()).collect();
+    order.sort_by_key(|index| match wishes[*index] {
+        Wish::Some(wish) => (0, wish),
+        Wish::All => (1, 0),
+    });
+    let mut left = whole;
+    for (done, index) in order.iter().enumerate() {
+        let even = left / (count - done as u64);
+        let share = match wishes[*index] {
+            Wish::Some(wish) => wish.max(floor).min(even),
+            Wish::All => even,
+        };
+        shares[*index] = share;
+        left -= share;
+    }
+    // What nobody wishes is room for everybody.
+    let more = left / count;
+    for share in &mut shares {
+        *share += more;
+    }
+    shares
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hungry_share_what_the_others_leave() {
+        let shares = divide(1000, &[Wish::Some(0), Wish::All, Wish::Some(100), Wish::All]);
+        assert_eq!(shares, [25, 437, 100, 438]);
+    }
+
+    #[test]
+    fn who_was_small_and_is_hungry_is_not_kept_small() {
+        // The second one had the floor and used it up, the first one nearly everything.
+        let wish = |used, share| Wish::of(Duration::from_micros(used), Duration::from_secs(1), Some(share));
+        assert_eq!(divide(1000, &[wish(940, 950), wish(50, 50)]), [500, 500]);
+    }
+
+    #[test]
+    fn without_anybody_hungry_there_is_room_for_all() {
+        assert_eq!(divide(1000, &[Wish::Some(100), Wish::Some(300)]), [400, 600]);
+        assert_eq!(divide(1000, &[Wish::Some(0), Wish::Some(0)]), [500, 500]);
+    }
+
+    #[test]
+    fn the_sum_is_never_more_than_the_whole() {
+        let wishes = [Wish::All, Wish::Some(0), Wish::Some(7), Wish::Some(u64::MAX), Wish::Some(500)];
+        for whole in [0, 1, 2, 7, 99, 1000, 1_000_003, u64::MAX] {
+            for count in 0..=wishes.len() {
+                let sum: u128 = divide(whole, &wishes[..count]).into_iter().map(u128::from).sum();
+                assert!(sum <= u128::from(whole), "{whole} for {count}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_everything() {
+        assert_eq!(Wish::of(Duration::ZERO, Duration::ZERO, None), Wish::All);
+        assert_eq!(Wish::of(Duration::ZERO, Duration::from_secs(1), None), Wish::All);
+        assert_eq!(Wish::of(Duration::from_micros(8), Duration::from_secs(1), Some(100)), Wish::Some(10));
+    }
+}

@@ -1,0 +1,338 @@
+//! Limiting a process tree by stopping it for a part of the time.
+//!
+//! A thread of its own stops and continues the tree ten times a second; [`Duty`] says for how long it runs. Whoever is stopped already when
+//! its turn comes was stopped by somebody else, and is left as it is. After everybody was stopped, the tree is looked at again: a process
+//! may have been started meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, test_kill_process};
+use tidegate_core::budget::Rate;
+
+use super::duty::{Duty, PERIOD};
+use super::{EnforceError, Enforcer, is_forbidden, now};
+use crate::cgroups::Roots;
+use crate::guardian::{Guardian, Trail, Undo};
+use crate::meter::cores_in;
+use crate::processes::{Depth, Doing, Hold, Proc, Process, Tree, own_pid, ticks};
+
+/// How often to look for processes that were started while others were stopped.
+const MOST_PASSES: u32 = 16;
+/// Every so many looks all processes of the machine are looked at.
+const WHOLE_EVERY: u32 = 100;
+/// How many processes are held by descriptors all the time; the others are looked up for every signal.
+const MOST_HOLDS: usize = 256;
+
+/// Stops and continues a process tree, so that it uses no more than the limit. It needs no rights but those to send signals to it.
+#[derive(Debug)]
+pub struct Signals {
+    pid: u32,
+    desk: Arc<Desk>,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Nothing is limited.
+    Resting(Box<Worker>),
+    /// A thread limits it.
+    Working(JoinHandle<Worker>),
+    /// The thread has failed.
+    Lost,
+}
+
+/// The tree below the process of this number, if it may be limited.
+pub(super) fn tree_of(roots: &Roots, pid: u32) -> Result<Tree, EnforceError> {
+    let tree = Tree::of(&roots.processes(), pid);
+    let tree = tree.map_err(|error| EnforceError::Failed { doing: "look at the process tree", error })?;
+    let tree = tree.ok_or(EnforceError::Gone { pid })?;
+    let holds = |pid: u32| tree.members().any(|stat| stat.process.pid == pid);
+    let what = || format!("the process tree below {pid}");
+    if holds(own_pid()) {
+        return Err(EnforceError::Protected { what: what(), who: "the governor itself" });
+    }
+    if holds(1) {
+        return Err(EnforceError::Protected { what: what(), who: "the first process of the machine" });
+    }
+    if tree.members().any(|stat| stat.is_kernel) {
+        return Err(EnforceError::Protected { what: what(), who: "the kernel" });
+    }
+    Ok(tree)
+}
+
+impl Signals {
+    /// For the tree below the process of this number. Nothing is limited yet.
+    pub fn over(roots: &Roots, pid: u32, guardian: &Guardian) -> Result<Signals, EnforceError> {
+        let tree = tree_of(roots, pid)?;
+        let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(EnforceError::Gone { pid })?;
+        match test_kill_process(raw).map_err(io::Error::from) {
+            Err(error) if is_forbidden(&error) => return Err(EnforceError::NotOurs { pid }),
+            _ => {}
+        }
+        let proc = roots.processes();
+        let worker = Worker {
+            trail: Trail::new(guardian, &proc),
+            proc,
+            tree,
+            duty: Duty::new(cores_in(roots)?, Rate::ZERO),
+            looks: 1,
+            holds: BTreeMap::new(),
+            noted: BTreeSet::new(),
+            stopped: BTreeSet::new(),
+            foreign: BTreeSet::new(),
+        };
+        Ok(Signals { pid, desk: Arc::new(Desk::default()), state: State::Resting(Box::new(worker)) })
+    }
+}
+
+impl Enforcer for Signals {
+    fn apply(&mut self, limit: Rate) -> Result<(), EnforceError> {
+        self.desk.order(Order::Keep(limit));
+        if let State::Working(thread) = &self.state {
+            return if thread.is_finished() {
+                self.restore().and(Err(EnforceError::Gone { pid: self.pid }))
+            } else {
+                Ok(())
+            };
+        }
+        let State::Resting(worker) = std::mem::replace(&mut self.state, State::Lost) else {
+            return Err(EnforceError::Gone { pid: self.pid });
+        };
+        let desk = Arc::clone(&self.desk);
+        let thread = thread::Builder::new().name("cpu-signals".to_owned()).spawn(move || worker.work(&desk));
+        self.state =
+            State::Working(thread.map_err(|error| EnforceError::Failed { doing: "start a thread", error })?);
+        Ok(())
+    }
+
+    fn restore(&mut self) -> Result<(), EnforceError> {
+        self.desk.order(Order::End);
+        if let State::Working(thread) = std::mem::replace(&mut self.state, State::Lost) {
+            let lost = |_| EnforceError::Failed {
+                doing: "stop limiting",
+                error: io::Error::other("the thread panicked"),
+            };
+            self.state = State::Resting(Box::new(thread.join().map_err(lost)?));
+        }
+        if let State::Resting(worker) = &mut self.state {
+            worker.let_go()?;
+        }
+        self.desk.failure().map_or(Ok(()), Err)
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        // What cannot be undone now stays noted.
+        let _restored = self.restore();
+    }
+}
+
+/// What the thread shall do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Order {
+    /// Keep to this limit.
+    Keep(Rate),
+    /// Let everybody go.
+    #[default]
+    End,
+}
+
+/// Where orders lie for the thread, and failures for the governor.
+#[derive(Debug, Default)]
+struct Desk {
+    paper: Mutex<Paper>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Paper {
+    order: Order,
+    failure: Option<EnforceError>,
+}
+
+impl Desk {
+    fn order(&self, order: Order) {
+        self.paper().order = order;
+        self.changed.notify_all();
+    }
+
+    fn failure(&self) -> Option<EnforceError> {
+        self.paper().failure.take()
+    }
+
+    /// Waits so long, or until there is another order than this.
+    fn wait(&self, order: Order, time: Option<Duration>) {
+        let same = |paper: &mut Paper| paper.order == order;
+        let paper = self.paper();
+        match time {
+            Some(time) => drop(self.changed.wait_timeout_while(paper, time, same)),
+            None => drop(self.changed.wait_while(paper, same)),
+        }
+    }
+
+    fn paper(&self) -> MutexGuard<'_, Paper> {
+        // An order is a plain value; whoever panicked has not left half of one.
+        self.paper.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Who stops and continues.
+#[derive(Debug)]
+struct Worker {
+    proc: Proc,
+    tree: Tree,
+    duty: Duty,
+    trail: Trail,
+    looks: u32,
+    holds: BTreeMap<Process, Hold>,
+    /// Those the guardian knows of.
+    noted: BTreeSet<Process>,
+    /// Those that are stopped by us.
+    stopped: BTreeSet<Process>,
+    /// Those that we may not stop.
+    foreign: BTreeSet<Process>,
+}
+
+impl Worker {
+    fn work(mut self: Box<Self>, desk: &Desk) -> Worker {
+        if let Err(error) = self.keep(desk) {
+            desk.paper().failure = Some(error);
+        }
+        // Whatever happened: nobody stays stopped. What cannot be continued stays noted.
+        let _let_go = self.let_go();
+        *self
+    }
+
+    /// Keeps to the limit until the order ends, or the tree.
+    fn keep(&mut self, desk: &Desk) -> Result<(), EnforceError> {
+        let (mut last, mut counted) = (now(), self.tree.used());
+        loop {
+            let order = desk.paper().order;
+            let Order::Keep(limit) = order else { return Ok(()) };
+            self.duty.set_limit(limit);
+            if self.duty.is_free() {
+                self.go_on()?;
+                desk.wait(order, None);
+                self.look()?;
+                (last, counted) = (now(), self.tree.used());
+                continue;
+            }
+            let run = self.duty.run();
+            let began = now();
+            if !run.is_zero() {
+                self.go_on()?;
+                desk.wait(order, Some(run));
+            }
+            if run < PERIOD {
+                self.stop()?;
+            } else {
+                self.look()?;
+            }
+            let stopped = now();
+            if self.tree.members().all(|stat| stat.doing == Doing::Ended) {
+                return Ok(());
+            }
+            if run < PERIOD {
+                desk.wait(order, Some(PERIOD.saturating_sub(stopped.saturating_duration_since(began))));
+            }
+            let ran = if run.is_zero() { Duration::ZERO } else { stopped.saturating_duration_since(began) };
+            let (end, used) = (now(), self.tree.used());
+            self.duty.account(end.saturating_duration_since(last), ran, ticks(used - counted));
+            (last, counted) = (end, used);
+        }
+    }
+
+    /// Looks who is there, and forgets who is not.
+    fn look(&mut self) -> Result<(), EnforceError> {
+        let depth = if self.looks.is_multiple_of(WHOLE_EVERY) { Depth::Whole } else { Depth::Near };
+        self.looks = self.looks.wrapping_add(1);
+        self.tree
+            .refresh(depth)
+            .map_err(|error| EnforceError::Failed { doing: "look at the process tree", error })?;
+        let Worker { tree, holds, noted, stopped, foreign, trail, .. } = self;
+        holds.retain(|process, _| tree.has(*process));
+        stopped.retain(|process| tree.has(*process));
+        foreign.retain(|process| tree.has(*process));
+        if noted.iter().any(|process| !tree.has(*process)) {
+            noted.retain(|process| tree.has(*process));
+            trail.forget(|undo| matches!(undo, Undo::Continue { process } if !tree.has(*process)))?;
+        }
+        Ok(())
+    }
+
+    /// Stops everybody, also those who are started meanwhile.
+    fn stop(&mut self) -> Result<(), EnforceError> {
+        let mut asked = BTreeSet::new();
+        for _ in 0..MOST_PASSES {
+            self.look()?;
+            let living =
+                self.tree.members().filter(|stat| stat.doing == Doing::Living).map(|stat| stat.process);
+            let next: Vec<Process> = living
+                .filter(|process| !asked.contains(process) && !self.foreign.contains(process))
+                .collect();
+            if next.is_empty() {
+                break;
+            }
+            let fresh: Vec<Process> =
+                next.iter().copied().filter(|process| !self.noted.contains(process)).collect();
+            if !fresh.is_empty() {
+                self.trail
+                    .note(fresh.iter().map(|process| Undo::Continue { process: *process }).collect())?;
+                self.noted.extend(fresh);
+            }
+            for process in next {
+                asked.insert(process);
+                self.stopped.insert(process);
+                self.send(process, Signal::STOP)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Continues everybody who is stopped by us.
+    fn go_on(&mut self) -> Result<(), EnforceError> {
+        for process in std::mem::take(&mut self.stopped) {
+            self.send(process, Signal::CONT)?;
+        }
+        Ok(())
+    }
+
+    /// Continues everybody, and has nothing noted any more.
+    fn let_go(&mut self) -> Result<(), EnforceError> {
+        self.stopped.clear();
+        self.noted.clear();
+        self.holds.clear();
+        Ok(self.trail.back()?)
+    }
+
+    fn send(&mut self, process: Process, signal: Signal) -> Result<(), EnforceError> {
+        let sent = self.hold(process).and_then(|()| match self.holds.get(&process) {
+            Some(hold) => hold.signal(&self.proc, signal),
+            None => self.proc.signal(process, signal),
+        });
+        match sent {
+            Ok(_) => Ok(()),
+            // A program may have become somebody else's. The others are limited all the same.
+            Err(error) if is_forbidden(&error) => {
+                self.foreign.insert(process);
+                self.stopped.remove(&process);
+                Ok(())
+            }
+            Err(error) => Err(EnforceError::Failed { doing: "send a signal", error }),
+        }
+    }
+
+    /// Holds a process from now on, unless too many are held.
+    fn hold(&mut self, process: Process) -> io::Result<()> {
+        if self.holds.len() < MOST_HOLDS && !self.holds.contains_key(&process) {
+            let held = self.proc.hold(process)?;
+            self.holds.extend(held.map(|hold| (process, hold)));
+        }
+        Ok(())
+    }
+}

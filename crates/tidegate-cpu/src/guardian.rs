@@ -1,0 +1,264 @@
+//! The guardian: no stopped process and no changed limit is left behind, whatever becomes of the governor.
+//!
+//! Who is about to change something says first how it is undone. That is kept twice: in a file, and by a watchdog, a small process at the
+//! other end of a pipe.
+//!
+//! ```text
+//!   governor ──note──▶ file `undo` ──────────────▶ the next start: restore_left_behind
+//!      │ ╰────note──▶ pipe ──▶ watchdog ──pipe closes──▶ undoes everything, at once
+//!      ╰─ then, and only then, the change itself
+//! ```
+//!
+//! The governor's end of the pipe is closed by the kernel, however the governor ends. The file is for the day on which both are killed. It
+//! names the boot it was written in: a machine that was started again has nothing that is stopped or limited, and what has the same name
+//! there is not the same.
+//!
+//! Refused: a parent-death signal for everybody that is stopped. It is lost when a program is replaced, and a limit has no signals.
+
+mod book;
+mod trail;
+mod undo;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fmt;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use book::Book;
+pub(crate) use trail::Trail;
+use undo::Note;
+pub use undo::Undo;
+pub(crate) use undo::write_if_there;
+pub use watch::watch;
+
+use crate::cgroups::Roots;
+
+/// The file in a directory of a governor that says what is to be undone.
+const FILE: &str = "undo";
+/// Starts a program with the signals ignored by which people end programs: they are meant for the governor.
+const DEAF: &str = "trap '' HUP INT TERM; exec \"$@\"";
+
+/// Keeps what is to be undone. Clones are the same guardian.
+#[derive(Debug, Clone)]
+pub struct Guardian {
+    desk: Arc<Mutex<Desk>>,
+}
+
+#[derive(Debug)]
+struct Desk {
+    book: Book,
+    watchdog: Option<Watchdog>,
+    next: u64,
+    open: BTreeMap<u64, Undo>,
+}
+
+#[derive(Debug)]
+struct Watchdog {
+    child: Child,
+    pipe: Option<ChildStdin>,
+}
+
+impl Guardian {
+    /// A guardian that has only the file: what is left behind is undone at the next start. The directory must be there.
+    ///
+    /// Call [`restore_left_behind`] before: what the file says by now is forgotten.
+    pub fn alone(folder: &Path) -> Result<Guardian, GuardianError> {
+        let file = folder.join(FILE);
+        let boot = boot()?;
+        let book = Book::begin(&file, &boot).map_err(|error| GuardianError::of("write", &file, error))?;
+        let desk = Desk { book, watchdog: None, next: 1, open: BTreeMap::new() };
+        Ok(Guardian { desk: Arc::new(Mutex::new(desk)) })
+    }
+
+    /// A guardian with a watchdog: this program with these arguments, which must call [`watch`] with its standard input.
+    pub fn spawn(folder: &Path, program: &Path, args: &[&OsStr]) -> Result<Guardian, GuardianError> {
+        let guardian = Guardian::alone(folder)?;
+        let mut child = Command::new("/bin/sh")
+            .args(["-c", DEAF, "sh"])
+            .arg(program)
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|error| GuardianError::of("start the watchdog", program, error))?;
+        let pipe = child.stdin.take();
+        guardian.desk().watchdog = Some(Watchdog { child, pipe });
+        let first = Note::File { path: std::path::absolute(folder.join(FILE)).unwrap_or(folder.join(FILE)) };
+        guardian.desk().tell(&first.line());
+        Ok(guardian)
+    }
+
+    /// Whether the watchdog is there, as far as is known. Without it, what is left behind waits for the next start.
+    pub fn is_watched(&self) -> bool {
+        match &mut self.desk().watchdog {
+            Some(watchdog) => watchdog.pipe.is_some() && matches!(watchdog.child.try_wait(), Ok(None)),
+            None => false,
+        }
+    }
+
+    /// The number of the watchdog's process.
+    pub fn watchdog(&self) -> Option<u32> {
+        self.desk().watchdog.as_ref().map(|watchdog| watchdog.child.id())
+    }
+
+    /// What is to be undone by now, the oldest first.
+    pub fn open(&self) -> Vec<Undo> {
+        self.desk().open.values().cloned().collect()
+    }
+
+    /// Notes how changes are undone that are about to be made. They may be made when this returns.
+    pub fn register(&self, undos: &[Undo]) -> Result<Vec<u64>, GuardianError> {
+        let mut desk = self.desk();
+        let first = desk.next;
+        let numbered: Vec<(u64, Undo)> = (first..).zip(undos.iter().cloned()).collect();
+        let lines: String = numbered
+            .iter()
+            .map(|(number, undo)| Note::Add { number: *number, undo: undo.clone() }.line())
+            .collect();
+        desk.write(&lines)?;
+        desk.next += numbered.len() as u64;
+        let numbers = numbered.iter().map(|(number, _)| *number).collect();
+        desk.open.extend(numbered);
+        Ok(numbers)
+    }
+
+    /// Notes that these need not be undone any more.
+    pub fn release(&self, numbers: &[u64]) -> Result<(), GuardianError> {
+        let mut desk = self.desk();
+        let known: Vec<u64> =
+            numbers.iter().copied().filter(|number| desk.open.remove(number).is_some()).collect();
+        let lines: String = known.iter().map(|number| Note::Forget { number: *number }.line()).collect();
+        if lines.is_empty() { Ok(()) } else { desk.write(&lines) }
+    }
+
+    /// Ends the watch, when everything is undone. What is not, the watchdog undoes, or the next start.
+    pub fn finish(self) -> Result<(), GuardianError> {
+        let mut desk = self.desk();
+        if !desk.open.is_empty() {
+            desk.dismiss();
+            return Ok(());
+        }
+        desk.tell(&Note::Done.line());
+        desk.dismiss();
+        desk.book.remove()
+    }
+
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        // Whoever panicked has noted what it was to note, or has changed nothing.
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Desk {
+    fn write(&mut self, lines: &str) -> Result<(), GuardianError> {
+        self.tell(lines);
+        self.book.append(lines)?;
+        self.book.shorten(&self.open)
+    }
+
+    /// Tells the watchdog. One that is gone is not missed here: the file is there, and the governor asks whether it is watched.
+    fn tell(&mut self, lines: &str) {
+        if let Some(watchdog) = &mut self.watchdog {
+            let told = watchdog.pipe.as_mut().map(|pipe| pipe.write_all(lines.as_bytes()));
+            if told.is_some_and(|told| told.is_err()) {
+                watchdog.pipe = None;
+            }
+        }
+    }
+
+    /// Closes the pipe and waits until the watchdog has done what it has to.
+    fn dismiss(&mut self) {
+        if let Some(mut watchdog) = self.watchdog.take() {
+            drop(watchdog.pipe.take());
+            // It ends by itself; how, does not matter any more.
+            let _ended = watchdog.child.wait();
+        }
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        self.dismiss();
+    }
+}
+
+/// What [`restore_left_behind`] did.
+#[derive(Debug, Default)]
+pub struct Restored {
+    /// What was to be undone, and is.
+    pub undone: Vec<Undo>,
+    /// What could not be undone, and why. It is tried again at the next start.
+    pub failed: Vec<(Undo, io::Error)>,
+}
+
+/// Undoes what a governor with this directory left behind. Once is as good as twice, and nothing to do is fine.
+pub fn restore_left_behind(folder: &Path) -> Result<Restored, GuardianError> {
+    let file = folder.join(FILE);
+    let notes = match std::fs::read(&file) {
+        Ok(bytes) => undo::notes(&bytes),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Restored::default()),
+        Err(error) => return Err(GuardianError::of("read", &file, error)),
+    };
+    let boot = boot()?;
+    let open = if notes.boot.as_ref() == Some(&boot) { notes.open } else { BTreeMap::new() };
+    let restored = undo_all(open.into_values().collect());
+    if restored.failed.is_empty() {
+        book::remove(&file)?;
+    } else {
+        let left = (1..).zip(restored.failed.iter().rev().map(|(undo, _)| undo.clone())).collect();
+        Book::begin(&file, &boot)
+            .map_err(|error| GuardianError::of("write", &file, error))?
+            .write_anew(&left)?;
+    }
+    Ok(restored)
+}
+
+/// Undoes everything, the latest first.
+fn undo_all(undos: Vec<Undo>) -> Restored {
+    let proc = Roots::default().processes();
+    let mut restored = Restored::default();
+    for undo in undos.into_iter().rev() {
+        match undo.perform(&proc) {
+            Ok(()) => restored.undone.push(undo),
+            Err(error) => restored.failed.push((undo, error)),
+        }
+    }
+    restored
+}
+
+fn boot() -> Result<String, GuardianError> {
+    let proc = Roots::default().processes();
+    proc.boot().map_err(|error| GuardianError::of("find the name of this boot in", proc.root(), error))
+}
+
+/// What is to be undone cannot be kept; then nothing may be changed.
+#[derive(Debug)]
+pub struct GuardianError {
+    doing: &'static str,
+    path: PathBuf,
+    error: io::Error,
+}
+
+impl GuardianError {
+    fn of(doing: &'static str, path: &Path, error: io::Error) -> GuardianError {
+        GuardianError { doing, path: path.to_owned(), error }
+    }
+}
+
+impl fmt::Display for GuardianError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let GuardianError { doing, path, error } = self;
+        write!(f, "cannot {doing} {}: {error}; nothing is changed that could not be undone", path.display())
+    }
+}
+
+impl std::error::Error for GuardianError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}

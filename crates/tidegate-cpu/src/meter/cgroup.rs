@@ -1,0 +1,102 @@
+//! A cgroup with everything below it.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::counter::Counter;
+use super::{Life, Meter, MeterError, Reading};
+use crate::cgroups::{CgroupError, Hierarchy, Roots, Version};
+
+/// A cgroup with everything below it: `cpu.stat` in version 2, `cpuacct.usage` in version 1. What has ended is in it.
+#[derive(Debug)]
+pub struct CgroupMeter {
+    boot: String,
+    version: Version,
+    folder: PathBuf,
+    open: Option<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    counter: Counter,
+    life: Life,
+}
+
+impl CgroupMeter {
+    /// The cgroup at this path.
+    pub fn new(roots: &Roots, path: &Path) -> Result<CgroupMeter, MeterError> {
+        let hierarchy = Hierarchy::find(roots)?;
+        let folder = hierarchy.at(path)?.counts;
+        let proc = roots.processes();
+        let boot = proc.boot().map_err(|error| MeterError::of(proc.root(), error))?;
+        let mut meter = CgroupMeter { boot, version: hierarchy.version, folder, open: None };
+        meter.read()?;
+        Ok(meter)
+    }
+
+    fn open(&mut self) -> Result<&mut Open, MeterError> {
+        match &mut self.open {
+            Some(open) => Ok(open),
+            none => {
+                let found =
+                    fs::metadata(&self.folder).map_err(|error| CgroupError::of(&self.folder, error))?;
+                let path = self.folder.join(match self.version {
+                    Version::One => "cpuacct.usage",
+                    Version::Two => "cpu.stat",
+                });
+                let counter = Counter::open(path).map_err(|error| without_counter(&self.folder, error))?;
+                // A cgroup that is made anew has another number.
+                let place = [found.dev().to_le_bytes(), found.ino().to_le_bytes()].concat();
+                let life = Life::of(&[b"cgroup", self.boot.as_bytes(), &place]);
+                Ok(none.insert(Open { counter, life }))
+            }
+        }
+    }
+
+    fn try_read(&mut self) -> Result<Reading, MeterError> {
+        let version = self.version;
+        let open = self.open()?;
+        let (path, life) = (open.counter.path().to_owned(), open.life);
+        let text = open.counter.text().map_err(|error| MeterError::of(&path, error))?;
+        let used = match version {
+            Version::One => text.trim().parse().ok().map(Duration::from_nanos),
+            Version::Two => usage(text).map(Duration::from_micros),
+        };
+        let used = used.ok_or(MeterError::Unreadable { path })?;
+        Ok(Reading { used, life, age: None })
+    }
+}
+
+impl Meter for CgroupMeter {
+    fn read(&mut self) -> Result<Reading, MeterError> {
+        match self.try_read() {
+            // The cgroup that was open is gone. Another one of the same name may be there.
+            Err(MeterError::Failed { error, .. }) if is_removed(&error) => {
+                self.open = None;
+                self.try_read()
+            }
+            read => read,
+        }
+    }
+}
+
+fn is_removed(error: &io::Error) -> bool {
+    Errno::from_io_error(error) == Some(Errno::NODEV)
+}
+
+fn without_counter(folder: &Path, error: io::Error) -> CgroupError {
+    match error.kind() {
+        io::ErrorKind::NotFound => CgroupError::NoController { path: folder.to_owned() },
+        _ => CgroupError::of(folder, error),
+    }
+}
+
+/// Microseconds, from the lines of `cpu.stat`.
+fn usage(text: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix("usage_usec ")?.trim().parse().ok())
+}

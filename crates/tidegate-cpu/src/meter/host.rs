@@ -1,0 +1,97 @@
+//! The whole machine.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::counter::Counter;
+use super::{Life, Meter, MeterError, Reading};
+use crate::cgroups::Roots;
+use crate::processes::{Proc, ticks};
+
+/// The whole machine: what all its processors did since the boot.
+///
+/// Everything that is work for somebody counts: `user`, `nice`, `system`, `irq` and `softirq`. Not `idle` and `iowait`, in which there was
+/// nothing to do; not `steal`, which was somebody else's; not `guest`, which is in `user` already.
+#[derive(Debug)]
+pub struct HostMeter {
+    proc: Proc,
+    stat: Counter,
+    life: Life,
+    highest: Duration,
+}
+
+impl HostMeter {
+    /// The machine that this directory tells of.
+    pub fn new(roots: &Roots) -> Result<HostMeter, MeterError> {
+        let proc = roots.processes();
+        let boot = proc.boot().map_err(|error| MeterError::of(proc.root(), error))?;
+        let path = roots.proc.join("stat");
+        let stat = Counter::open(path.clone()).map_err(|error| MeterError::of(&path, error))?;
+        let life = Life::of(&[b"host", boot.as_bytes()]);
+        Ok(HostMeter { proc, stat, life, highest: Duration::ZERO })
+    }
+}
+
+impl Meter for HostMeter {
+    fn read(&mut self) -> Result<Reading, MeterError> {
+        let path = self.stat.path().to_owned();
+        let text = self.stat.text().map_err(|error| MeterError::of(&path, error))?;
+        let used = busy(text).map(ticks).ok_or(MeterError::Unreadable { path })?;
+        // Some kernels correct themselves by a tick or two.
+        self.highest = self.highest.max(used);
+        let age =
+            self.proc.uptime().map_err(|error| MeterError::of(&self.proc.root().join("uptime"), error))?;
+        Ok(Reading { used: self.highest, life: self.life, age: Some(age) })
+    }
+}
+
+/// The ticks in which something was done.
+fn busy(text: &str) -> Option<u64> {
+    let mut words = text.lines().next()?.split_ascii_whitespace();
+    if words.next()? != "cpu" {
+        return None;
+    }
+    let fields: Vec<u64> = words.map(str::parse).collect::<Result<_, _>>().ok()?;
+    let [user, nice, system, _idle, _iowait, irq, softirq, ..] = fields[..] else { return None };
+    [user, nice, system, irq, softirq].into_iter().try_fold(0_u64, u64::checked_add)
+}
+
+/// How many processors are online.
+pub fn cores() -> u32 {
+    // Without a `/proc` there is nothing to govern; what is asked must have an answer all the same.
+    cores_in(&Roots::default()).unwrap_or_else(|_| {
+        std::thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX))
+    })
+}
+
+/// How many processors are online, as this directory tells it.
+pub(crate) fn cores_in(roots: &Roots) -> Result<u32, MeterError> {
+    let path: PathBuf = roots.proc.join("stat");
+    let text = fs::read_to_string(&path).map_err(|error| MeterError::of(&path, error))?;
+    let is_core = |line: &&str| {
+        line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|letter: char| letter.is_ascii_digit()))
+    };
+    let count = text.lines().filter(is_core).count();
+    u32::try_from(count).ok().filter(|count| *count > 0).ok_or(MeterError::Unreadable { path })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_work_counts() {
+        assert_eq!(busy("cpu  1 10 100 7 7 1000 10000 7 7 7\ncpu0 1"), Some(11111));
+        // Kernels before steal and guests.
+        assert_eq!(busy("cpu 1 2 3 4 5 6 7"), Some(19));
+        for wrong in ["", "cpu0 1 2 3 4 5 6 7", "cpu 1 2 3 4 5 6", "cpu 1 2 3 4 5 6 x"] {
+            assert_eq!(busy(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn there_is_a_core() {
+        assert!(cores() >= 1);
+    }
+}

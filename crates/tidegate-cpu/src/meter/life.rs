@@ -1,0 +1,99 @@
+//! Which life of a counter a reading belongs to.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// One life of a counter. Two readings of one life can be subtracted; others cannot.
+///
+/// It is a fingerprint of what would be different in another life, such as the name of the boot and the number of a cgroup. It is written as
+/// 32 digits, and stays what it is when a governor is started anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Life(u128);
+
+impl Life {
+    /// The life that these words tell from any other.
+    pub fn of(words: &[&[u8]]) -> Life {
+        // FNV-1a over all words, each with its length, so that no two lists are alike.
+        let mut print = OFFSET;
+        for word in words {
+            for byte in word.len().to_le_bytes().iter().chain(*word) {
+                print = (print ^ u128::from(*byte)).wrapping_mul(PRIME);
+            }
+        }
+        Life(print)
+    }
+
+    /// Its bytes.
+    pub fn to_bytes(self) -> [u8; 16] {
+        self.0.to_be_bytes()
+    }
+
+    /// The life with these bytes.
+    pub fn from_bytes(bytes: [u8; 16]) -> Life {
+        Life(u128::from_be_bytes(bytes))
+    }
+}
+
+const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+/// How many digits a life is written with.
+const DIGITS: usize = 32;
+
+impl fmt::Display for Life {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:0DIGITS$x}", self.0)
+    }
+}
+
+impl FromStr for Life {
+    type Err = BadLife;
+
+    fn from_str(text: &str) -> Result<Life, BadLife> {
+        let is_plain = text.len() == DIGITS && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = is_plain.then(|| u128::from_str_radix(text, 16).ok()).flatten();
+        number.map(Life).ok_or(BadLife)
+    }
+}
+
+/// What was read is not 32 hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BadLife;
+
+impl fmt::Display for BadLife {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the life of a counter is {DIGITS} hexadecimal digits")
+    }
+}
+
+impl std::error::Error for BadLife {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_read_as_it_was_written() {
+        for words in [&[][..], &[b"a".as_slice()], &[b"a", b"b"]] {
+            let life = Life::of(words);
+            assert_eq!(life.to_string().parse(), Ok(life));
+            assert_eq!(Life::from_bytes(life.to_bytes()), life);
+        }
+        for wrong in ["", "1", "+0000000000000000000000000000001", "0000000000000000000000000000000g"] {
+            assert_eq!(wrong.parse::<Life>(), Err(BadLife), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn other_words_are_another_life() {
+        let lives = [
+            Life::of(&[]),
+            Life::of(&[b""]),
+            Life::of(&[b"ab"]),
+            Life::of(&[b"a", b"b"]),
+            Life::of(&[b"b", b"a"]),
+        ];
+        for (index, one) in lives.iter().enumerate() {
+            assert!(!lives[..index].contains(one));
+        }
+    }
+}

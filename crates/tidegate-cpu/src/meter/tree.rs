@@ -1,0 +1,50 @@
+//! A process with all its descendants.
+
+use std::io;
+
+use super::{Life, Meter, MeterError, Reading};
+use crate::cgroups::Roots;
+use crate::processes::{Depth, Proc, Tree, ticks};
+
+/// Every so many reads all processes are looked at, for those whose parents ended before anybody saw them.
+const WHOLE_EVERY: u32 = 12;
+
+/// A process with all its descendants, also those that have ended and those that somebody else took over.
+///
+/// What it says is exact to a tick of the kernel's clock for every process that lives, usually a hundredth of a second.
+#[derive(Debug)]
+pub struct TreeMeter {
+    proc: Proc,
+    tree: Tree,
+    life: Life,
+    reads: u32,
+}
+
+impl TreeMeter {
+    /// The tree below the process of this number.
+    pub fn new(roots: &Roots, pid: u32) -> Result<TreeMeter, MeterError> {
+        let proc = roots.processes();
+        let failed = |error| MeterError::of(proc.root(), error);
+        let boot = proc.boot().map_err(failed)?;
+        let tree = Tree::of(&proc, pid).map_err(failed)?.ok_or(MeterError::Gone { pid })?;
+        let root = tree.root();
+        let life =
+            Life::of(&[b"tree", boot.as_bytes(), &root.pid.to_le_bytes(), &root.started.to_le_bytes()]);
+        Ok(TreeMeter { proc, tree, life, reads: 0 })
+    }
+}
+
+impl Meter for TreeMeter {
+    fn read(&mut self) -> Result<Reading, MeterError> {
+        let failed = |error: io::Error| MeterError::of(self.proc.root(), error);
+        let depth = if self.reads.is_multiple_of(WHOLE_EVERY) { Depth::Whole } else { Depth::Near };
+        self.reads = self.reads.wrapping_add(1);
+        self.tree.refresh(depth).map_err(failed)?;
+        let root = self.tree.root();
+        if self.tree.members().next().is_none() {
+            return Err(MeterError::Gone { pid: root.pid });
+        }
+        let age = self.proc.uptime().map_err(failed)?.saturating_sub(ticks(root.started));
+        Ok(Reading { used: ticks(self.tree.used()), life: self.life, age: Some(age) })
+    }
+}

@@ -1,0 +1,309 @@
+//! Processes, as `/proc` tells of them.
+//!
+//! A number is not a process: when one ends, its number is given to another. What is meant here is always a number *and* the tick at which
+//! its holder started, and whoever is sent a signal is held by a descriptor first, and looked at then.
+
+mod tree;
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+
+pub(crate) use tree::{Depth, Tree};
+
+/// Longer than any line that a process is described by.
+const LONGEST_STAT: usize = 2048;
+/// The kernel's mark for threads of its own.
+const KERNEL_THREAD: u64 = 0x0020_0000;
+
+/// One process and no other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Process {
+    /// Its number, which another one may have later.
+    pub pid: u32,
+    /// The tick after the boot at which it started.
+    pub started: u64,
+}
+
+/// What a process is doing, as far as it matters here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Doing {
+    /// It runs, or would if it had something to do.
+    Living,
+    /// Somebody stopped it.
+    Stopped,
+    /// It has ended, and nobody has asked how.
+    Ended,
+}
+
+/// What is known of a process. Times are in ticks of the kernel's clock; see [`ticks`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stat {
+    /// Which one.
+    pub process: Process,
+    /// The first fifteen bytes of its program's name.
+    pub name: String,
+    /// What it is doing.
+    pub doing: Doing,
+    /// Who started it, or took it over.
+    pub parent: u32,
+    /// The process group it is in, which is named after its leader.
+    pub group: u32,
+    /// The session it is in, which is named after its leader.
+    pub session: u32,
+    /// Whether it is a thread of the kernel.
+    pub is_kernel: bool,
+    /// How many threads it has.
+    pub threads: u64,
+    /// What it has used itself.
+    pub own: u64,
+    /// What its children had used, and theirs, when it asked how they ended.
+    pub reaped: u64,
+}
+
+impl Stat {
+    /// Reads the line of `/proc/N/stat`. A name may hold anything, also parentheses and spaces.
+    fn of(pid: u32, line: &[u8]) -> Option<Stat> {
+        let open = line.iter().position(|byte| *byte == b'(')?;
+        let close = line.iter().rposition(|byte| *byte == b')')?;
+        let name = String::from_utf8_lossy(line.get(open + 1..close)?).into_owned();
+        let rest = std::str::from_utf8(line.get(close + 1..)?).ok()?;
+        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+        let number =
+            |at: usize| fields.get(at)?.parse::<i64>().ok().map(|number| number.max(0).unsigned_abs());
+        let doing = match *fields.first()? {
+            "T" | "t" => Doing::Stopped,
+            "Z" | "X" | "x" => Doing::Ended,
+            _ => Doing::Living,
+        };
+        Some(Stat {
+            process: Process { pid, started: number(19)? },
+            name,
+            doing,
+            parent: u32::try_from(number(1)?).ok()?,
+            group: u32::try_from(number(2)?).ok()?,
+            session: u32::try_from(number(3)?).ok()?,
+            is_kernel: number(6)? & KERNEL_THREAD != 0,
+            threads: number(17)?,
+            own: number(11)?.saturating_add(number(12)?),
+            reaped: number(13)?.saturating_add(number(14)?),
+        })
+    }
+}
+
+/// The length of so many ticks.
+pub fn ticks(count: u64) -> Duration {
+    let per_second = rustix::param::clock_ticks_per_second().max(1);
+    let rest = u32::try_from(count % per_second * 1_000_000_000 / per_second);
+    Duration::new(count / per_second, rest.unwrap_or_default())
+}
+
+/// A directory like `/proc`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Proc {
+    root: PathBuf,
+}
+
+impl Proc {
+    /// The directory at this path.
+    pub fn at(root: &Path) -> Proc {
+        Proc { root: root.to_owned() }
+    }
+
+    /// Where it is.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// What is known of the process of this number; `None` if there is none.
+    pub fn stat(&self, pid: u32) -> io::Result<Option<Stat>> {
+        let path = self.root.join(format!("{pid}/stat"));
+        let Some(line) = unless_gone(read_once(&path))? else { return Ok(None) };
+        let unreadable =
+            || io::Error::new(io::ErrorKind::InvalidData, format!("{} makes no sense", path.display()));
+        Stat::of(pid, &line).map(Some).ok_or_else(unreadable)
+    }
+
+    /// What is known of this very process; `None` if it is gone.
+    pub fn look(&self, process: Process) -> io::Result<Option<Stat>> {
+        Ok(self.stat(process.pid)?.filter(|stat| stat.process == process))
+    }
+
+    /// The numbers of all processes.
+    pub fn all(&self) -> io::Result<Vec<u32>> {
+        let mut pids = Vec::new();
+        for entry in fs::read_dir(&self.root)? {
+            pids.extend(entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()));
+        }
+        Ok(pids)
+    }
+
+    /// The numbers of a process's children; `None` if this kernel does not tell.
+    pub(crate) fn children(&self, stat: &Stat) -> io::Result<Option<Vec<u32>>> {
+        let tasks = self.root.join(format!("{}/task", stat.process.pid));
+        let mut threads = vec![stat.process.pid];
+        if stat.threads > 1 {
+            let Some(entries) = unless_gone(fs::read_dir(&tasks))? else { return Ok(Some(Vec::new())) };
+            let names = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+            threads = names.collect();
+        }
+        let mut children = Vec::new();
+        for thread in threads {
+            let file = tasks.join(thread.to_string()).join("children");
+            match unless_gone(fs::read_to_string(file))? {
+                Some(line) => {
+                    children.extend(line.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+                }
+                // A process that is there and has no such file: the kernel was built without it.
+                None if stat.threads == 1 && self.look(stat.process)?.is_some() => return Ok(None),
+                None => {}
+            }
+        }
+        Ok(Some(children))
+    }
+
+    /// The lines of `/proc/N/cgroup`; `None` if there is no such process.
+    pub(crate) fn cgroups(&self, pid: u32) -> io::Result<Option<String>> {
+        unless_gone(fs::read_to_string(self.root.join(format!("{pid}/cgroup"))))
+    }
+
+    /// How long ago the machine was started, suspended time included.
+    pub(crate) fn uptime(&self) -> io::Result<Duration> {
+        let path = self.root.join("uptime");
+        let text = fs::read_to_string(&path)?;
+        let first = text.split_ascii_whitespace().next().unwrap_or_default();
+        let (seconds, hundredths) = first.split_once('.').unwrap_or((first, "0"));
+        match (seconds.parse(), hundredths.parse::<u64>()) {
+            (Ok(seconds), Ok(hundredths)) => {
+                Ok(Duration::from_secs(seconds) + Duration::from_millis(hundredths * 10))
+            }
+            _ => {
+                Err(io::Error::new(io::ErrorKind::InvalidData, format!("{} makes no sense", path.display())))
+            }
+        }
+    }
+
+    /// What this boot of the machine is called. No other is.
+    pub(crate) fn boot(&self) -> io::Result<String> {
+        Ok(fs::read_to_string(self.root.join("sys/kernel/random/boot_id"))?.trim().to_owned())
+    }
+
+    /// Takes hold of a process; `None` if it is gone, or its number is another's by now.
+    pub(crate) fn hold(&self, process: Process) -> io::Result<Option<Hold>> {
+        let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
+        let descriptor = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(descriptor) => Some(descriptor),
+            Err(Errno::SRCH) => return Ok(None),
+            // Old kernels have no such descriptors, and a process may have as many as it is allowed: then looking right before must do.
+            Err(_) => None,
+        };
+        // Held first and looked at then: what is seen now is what is held.
+        Ok(self.look(process)?.map(|_| Hold { process, pid, descriptor }))
+    }
+
+    /// Sends a signal; `false` if the process is gone.
+    pub(crate) fn signal(&self, process: Process, signal: Signal) -> io::Result<bool> {
+        match self.hold(process)? {
+            Some(hold) => hold.signal(self, signal),
+            None => Ok(false),
+        }
+    }
+}
+
+/// A process that is held: its number cannot become another's unnoticed.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    process: Process,
+    pid: Pid,
+    descriptor: Option<OwnedFd>,
+}
+
+impl Hold {
+    /// Sends a signal; `false` if the process is gone.
+    pub(crate) fn signal(&self, proc: &Proc, signal: Signal) -> io::Result<bool> {
+        let sent = match &self.descriptor {
+            Some(descriptor) => pidfd_send_signal(descriptor, signal),
+            None if proc.look(self.process)?.is_none() => return Ok(false),
+            None => kill_process(self.pid, signal),
+        };
+        match sent {
+            Ok(()) => Ok(true),
+            Err(Errno::SRCH) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Who is asking: this process.
+pub(crate) fn own_pid() -> u32 {
+    std::process::id()
+}
+
+/// A process that ended while it was looked at is not an error.
+fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if is_gone(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || Errno::from_io_error(error) == Some(Errno::SRCH)
+}
+
+/// Reads a file that the kernel makes up, whole, with one call.
+fn read_once(path: &Path) -> io::Result<Vec<u8>> {
+    let mut buffer = vec![0; LONGEST_STAT];
+    let length = File::open(path)?.read(&mut buffer)?;
+    buffer.truncate(length);
+    Ok(buffer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &str = "7 (a) (b c) T 3 7 6 0 -1 2097152 1 2 3 4 100 20 30 -4 20 0 2 0 5000 1 2 3";
+
+    #[test]
+    fn a_line_is_read_behind_its_name() {
+        let stat = Stat::of(7, LINE.as_bytes()).expect("it makes sense");
+        assert_eq!(stat.process, Process { pid: 7, started: 5000 });
+        assert_eq!(
+            (stat.name.as_str(), stat.doing, stat.parent, stat.group, stat.session),
+            ("a) (b c", Doing::Stopped, 3, 7, 6)
+        );
+        assert_eq!((stat.is_kernel, stat.threads, stat.own, stat.reaped), (true, 2, 120, 30));
+    }
+
+    #[test]
+    fn half_a_line_is_none() {
+        for length in 0..LINE.len() - "5000 1 2 3".len() {
+            assert_eq!(Stat::of(7, &LINE.as_bytes()[..length]), None, "{length}");
+        }
+    }
+
+    #[test]
+    fn ticks_have_a_length() {
+        let second = rustix::param::clock_ticks_per_second();
+        assert_eq!(ticks(second * 3), Duration::from_secs(3));
+        assert_eq!(ticks(second / 2), Duration::from_millis(500));
+        assert!(ticks(u64::MAX) > ticks(u64::MAX / 2));
+    }
+
+    #[test]
+    fn this_process_is_found_and_its_number_alone_is_not_enough() {
+        let proc = Proc::at(Path::new("/proc"));
+        let own = proc.stat(own_pid()).expect("it can be read").expect("it is there").process;
+        assert!(proc.hold(own).expect("it can be held").is_some());
+        let another = Process { started: own.started + 1, ..own };
+        assert!(proc.hold(another).expect("it can be looked at").is_none());
+        assert!(!proc.signal(another, Signal::KILL).expect("nobody is sent anything"));
+    }
+}

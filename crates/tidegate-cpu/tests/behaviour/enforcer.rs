@@ -1,0 +1,5 @@
+//! Limits that hold.
+
+mod quotas;
+mod sharing;
+mod signals;
