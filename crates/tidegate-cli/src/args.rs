@@ -17,8 +17,7 @@ use tidegate::text;
 
 pub(crate) use bench::BenchArgs;
 pub(crate) use cpu::{
-    CpuArgs, CpuCommand, CpuReportArgs, CpuSimulateArgs, CpuStatusArgs, PlanArgs, StateArgs, Switch,
-    TermsArgs,
+    CpuArgs, CpuCommand, CpuReportArgs, CpuSimulateArgs, CpuStatusArgs, PlanArgs, StateArgs,
 };
 pub(crate) use remote::{
     AcquireArgs, AddArgs, DEFAULT_SERVER, DeleteArgs, GetArgs, LimitArgs, LimitCommand, LimitSource,

@@ -10,10 +10,13 @@
 //! Nothing is reckoned here. Budgets are [`tidegate::budget`], the governor is [`tidegate_cpu`]; these commands read what people write, and
 //! write what people and programs read.
 
+mod place;
 mod plan;
 mod replace;
+mod report;
 mod shown;
 mod simulate;
+mod status;
 mod terms;
 mod trace;
 
@@ -25,6 +28,7 @@ pub(crate) fn run(args: &CpuArgs) -> Result<(), Failure> {
     match &args.command {
         CpuCommand::Plan(args) => plan::run(args),
         CpuCommand::Simulate(args) => simulate::run(args),
-        CpuCommand::Status(_) | CpuCommand::Report(_) => Ok(()),
+        CpuCommand::Status(args) => status::run(args),
+        CpuCommand::Report(args) => report::run(args),
     }
 }
