@@ -116,7 +116,7 @@ impl Trace {
             return Ok(None);
         }
         let row = match form {
-            Form::Columns => self.columns(line)?,
+            Form::Columns => plain(line).map_or_else(|| self.columns(line), Ok)?,
             Form::Objects => self.object(line)?,
         };
         self.follow(row.at)?;
@@ -216,41 +216,41 @@ fn shown(value: &[u8]) -> String {
     format!("'{out}'")
 }
 
-/// Plain seconds since 1970, such as `1761091205.25`.
+/// A row of two plain numbers, such as `1761091205,36.5`.
+fn plain(line: &[u8]) -> Option<Row> {
+    let (nanos, rest) = decimal(line)?;
+    let (load, rest) = decimal(rest.strip_prefix(b",")?)?;
+    let at = Timestamp::from_ticks(i64::try_from(nanos).ok()?.unsigned_abs());
+    (rest.is_empty() && load <= WHOLE).then(|| Row { at, load: Rate::from_billionths(load) })
+}
+
+/// Plain seconds since 1970, such as `1761091205.25`. Whatever comes behind the ninth place is for somebody else to judge.
 fn seconds(written: &[u8]) -> Option<Timestamp> {
-    let (whole, part, rest) = decimal(written)?;
-    // Whatever comes behind the ninth place is for somebody else to judge.
-    if !rest.is_empty() {
-        return None;
-    }
-    let nanos = whole.checked_mul(BILLION)?.checked_add(part)?;
-    i64::try_from(nanos).ok()?;
-    Some(Timestamp::from_ticks(nanos))
+    let (nanos, rest) = decimal(written)?;
+    let nanos = i64::try_from(nanos).ok().filter(|_| rest.is_empty())?;
+    Some(Timestamp::from_ticks(nanos.unsigned_abs()))
 }
 
 /// A load in percent. What is finer than a billionth of a percent is left out.
 fn read_load(written: &[u8]) -> Result<Rate, String> {
+    let has_places = written.contains(&b'.');
     decimal(written)
-        .filter(|(_, _, rest)| rest.iter().all(u8::is_ascii_digit))
-        .and_then(|(whole, part, _)| whole.checked_mul(BILLION)?.checked_add(part))
-        .filter(|load| *load <= WHOLE)
-        .map(Rate::from_billionths)
+        .filter(|(_, rest)| rest.iter().all(|byte| has_places && byte.is_ascii_digit()))
+        .filter(|(load, _)| *load <= WHOLE)
+        .map(|(load, _)| Rate::from_billionths(load))
         .ok_or_else(|| format!("cpu: must be a number from 0 to 100 such as 36.5, found {}", shown(written)))
 }
 
-/// Digits, and the billionths behind a point if there is one; what follows them.
-fn decimal(written: &[u8]) -> Option<(u64, u64, &[u8])> {
+/// The billionths that digits say, with a point among them or without; what follows them.
+fn decimal(written: &[u8]) -> Option<(u64, &[u8])> {
     let (whole, count) = digits(written, MOST_DIGITS);
     let rest = &written[count..];
-    if count == 0 {
-        return None;
-    }
-    let Some(places) = rest.strip_prefix(b".") else {
-        return rest.is_empty().then_some((whole, 0, rest));
-    };
+    let number = whole.checked_mul(BILLION).filter(|_| count > 0)?;
+    let Some(places) = rest.strip_prefix(b".") else { return Some((number, rest)) };
     let (part, count) = digits(places, PLACES);
     let scale = u32::try_from(PLACES - count).ok()?;
-    (count > 0).then(|| (whole, part * 10_u64.pow(scale), &places[count..]))
+    let number = number.checked_add(part * 10_u64.pow(scale)).filter(|_| count > 0)?;
+    Some((number, &places[count..]))
 }
 
 /// The number that some digits make, and how many they are.

@@ -112,11 +112,14 @@ impl Trail {
         // Whatever `s` is, the floor until then is what `C − m·t` leaves out.
         let room = self.quota.raw() - self.tip.total.raw() + self.drawn(start) + least;
         let mut rate = Quota::from_raw(room).lasting(time(self.step));
-        let first = self.points.partition_point(|point| point.at <= now.saturating_sub(self.window));
+        let first = self.until(now.saturating_sub(self.window));
         for point in self.points.range(first..).take_while(|point| point.at <= start) {
             let runs = point.at + self.window - now;
             let left = self.quota.minus(self.tip.total.minus(point.total));
-            rate = rate.min(left.lasting(time(runs)));
+            // Only what does not fit has to be divided.
+            if rate.over(time(runs)) > left {
+                rate = left.lasting(time(runs));
+            }
         }
         rate
     }
@@ -167,15 +170,38 @@ impl Trail {
         self.tip.total.minus(self.total_at(at))
     }
 
+    /// How many points are at or before a moment. Who asks means the front, where points leave, so they are looked for from there: in
+    /// strides that double, and then in halves.
+    fn until(&self, at: i64) -> usize {
+        let is_before = |index: usize| self.points.get(index).is_some_and(|point| point.at <= at);
+        let mut stride = 1;
+        while is_before(stride) {
+            stride *= 2;
+        }
+        let (mut from, mut to) = (stride / 2, stride.min(self.points.len()));
+        while from < to {
+            let middle = from.midpoint(to);
+            if is_before(middle) {
+                from = middle + 1;
+            } else {
+                to = middle;
+            }
+        }
+        from
+    }
+
     /// All that was used until a moment on the trail, rounded down.
     fn total_at(&self, at: i64) -> Quota {
-        let after = self.points.partition_point(|point| point.at <= at);
+        let after = self.until(at);
         let next = self.points.get(after).copied().unwrap_or(self.tip);
         let Some(before) = after.checked_sub(1).and_then(|index| self.points.get(index)) else {
             return self.points.front().map_or(self.tip.total, |first| first.total);
         };
         if at >= next.at {
             return next.total;
+        }
+        if at == before.at {
+            return before.total;
         }
         let used = next.total.minus(before.total);
         before.total.plus(used.portion(time(at - before.at), time(next.at - before.at)))
