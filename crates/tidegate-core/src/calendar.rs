@@ -141,8 +141,14 @@ impl Zone {
     /// How many minutes after midnight clocks show at an instant, in nanoseconds.
     pub fn minute_of_day(&self, at: Timestamp) -> u16 {
         let second = i64::try_from(Tick::NANOSECOND.second_of(at).min(LAST_SECOND)).unwrap_or(i64::MAX);
-        let wall = second + i64::from(self.0.to_offset(instant(second)).seconds());
+        let wall = second + i64::from(self.offset(at));
         u16::try_from(wall.rem_euclid(86_400) / 60).unwrap_or(0)
+    }
+
+    /// By how many seconds clocks are ahead of UTC at an instant, in nanoseconds; below zero they are behind.
+    pub fn offset(&self, at: Timestamp) -> i32 {
+        let second = i64::try_from(Tick::NANOSECOND.second_of(at).min(LAST_SECOND)).unwrap_or(i64::MAX);
+        self.0.to_offset(instant(second)).seconds()
     }
 
     /// The names of all zones, for messages that suggest one.
