@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   plan       pure arithmetic: what may be used from here on
+//!   run        the governor at work
 //!   simulate   a trace through the governor, as fast as it can be reckoned
 //!   status     how the budget stands, from the governor's journal
 //!   report     a picture of the same
@@ -12,6 +13,7 @@
 
 mod plan;
 mod replace;
+mod run;
 mod shown;
 mod simulate;
 mod terms;
@@ -24,7 +26,12 @@ use crate::args::{CpuArgs, CpuCommand};
 pub(crate) fn run(args: &CpuArgs) -> Result<(), Failure> {
     match &args.command {
         CpuCommand::Plan(args) => plan::run(args),
+        CpuCommand::Run(args) => run::run(args),
         CpuCommand::Simulate(args) => simulate::run(args),
+        CpuCommand::Watch => {
+            run::stand_watch();
+            Ok(())
+        }
         CpuCommand::Status(_) | CpuCommand::Report(_) => Ok(()),
     }
 }
