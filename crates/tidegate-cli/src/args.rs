@@ -1,6 +1,7 @@
 //! What can be typed. Every command shows an example under `--help`; nothing here decides anything.
 
 mod bench;
+mod cpu;
 mod remote;
 mod serve;
 mod store;
@@ -15,6 +16,10 @@ use tidegate::stream::Rate;
 use tidegate::text;
 
 pub(crate) use bench::BenchArgs;
+pub(crate) use cpu::{
+    CpuArgs, CpuCommand, CpuReportArgs, CpuSimulateArgs, CpuStatusArgs, PlanArgs, StateArgs, Switch,
+    TermsArgs,
+};
 pub(crate) use remote::{
     AcquireArgs, AddArgs, DEFAULT_SERVER, DeleteArgs, GetArgs, LimitArgs, LimitCommand, LimitSource,
     ListArgs, PeekArgs, ReleaseArgs, RenewArgs, ResetArgs, ServerArgs, SetArgs, SettleArgs, Wanted,
@@ -59,6 +64,8 @@ pub(crate) enum Command {
     Settle(SettleArgs),
     /// Put load on a server, and check that it sells nothing twice
     Bench(Box<BenchArgs>),
+    /// Keep the average load of a processor under a limit: plans, simulations, how it stands
+    Cpu(CpuArgs),
     /// Look at a directory that a server keeps its counts in, and copy it
     Store(StoreArgs),
     /// Make tokens for a server that asks for them

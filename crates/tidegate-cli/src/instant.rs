@@ -56,6 +56,20 @@ impl Reader {
         Tick::NANOSECOND.instant(since_epoch).ok_or_else(after)
     }
 
+    /// The instant of RFC 3339 text that has no quotes around it.
+    pub(crate) fn read_plain(&mut self, text: &str) -> Result<Timestamp, String> {
+        let known = self.recall(text.as_bytes());
+        let since_epoch = match known {
+            Some(known) => known,
+            None => {
+                let instant = tidegate::text::parse_instant(text)?;
+                self.known = Midnight::before(text.as_bytes(), instant);
+                instant
+            }
+        };
+        Ok(Tick::NANOSECOND.instant(since_epoch).expect("what was read ends with the last second"))
+    }
+
     fn read_text(&mut self, value: &str) -> Result<Duration, String> {
         let written = &value[1..value.len() - 1];
         if let Some(known) = self.recall(written.as_bytes()) {
@@ -205,8 +219,8 @@ fn date(day: u64) -> [u8; DATE_END + 1] {
     text.as_bytes().try_into().unwrap_or(*b"0000-00-00T")
 }
 
-/// `.5`: a part of a second, in as few digits as it needs.
-fn fraction(mut nanos: u64, out: &mut Vec<u8>) {
+/// `.5`: billionths, such as a part of a second, in as few digits as they need.
+pub(crate) fn fraction(mut nanos: u64, out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(b".000000000");
     for place in (start + 1..out.len()).rev() {

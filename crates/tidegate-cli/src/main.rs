@@ -8,6 +8,7 @@ mod args;
 mod bench;
 mod check;
 mod completions;
+mod cpu;
 mod decision;
 mod instant;
 mod json;
@@ -89,6 +90,7 @@ fn main() -> ExitCode {
         Command::Renew(args) => remote::renew(&args),
         Command::Settle(args) => remote::settle(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Cpu(args) => cpu::run(&args),
         Command::Store(args) => store::run(&args),
         Command::Token(args) => token::run(&args),
         Command::Completions(args) => completions::run(&args),

@@ -132,7 +132,7 @@ fn digits(bytes: &[u8]) -> String {
 }
 
 /// A JSON object and the end of its line.
-fn as_line<T: Serialize>(told: &T) -> String {
+pub(crate) fn as_line<T: Serialize>(told: &T) -> String {
     let mut line = serde_json::to_string(told).expect("names and numbers are JSON");
     line.push('\n');
     line

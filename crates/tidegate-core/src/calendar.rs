@@ -1,6 +1,6 @@
 //! The calendar: which second, hour, day, week, month or year an instant belongs to, where people live.
 //!
-//! This is the only file that speaks to jiff. Two rules turn wall clocks, which jump, into windows, which
+//! This is the only module that speaks to jiff. Two rules turn wall clocks, which jump, into windows, which
 //! are half-open intervals that tile all of time:
 //!
 //! * A **second, minute or hour** begins whenever the wall clock reads its first moment, and at a jump from one
@@ -17,12 +17,16 @@
 //! the one before. [`Calendar`] therefore remembers the last window it found in one atomic word. It is a memo
 //! of a pure function: losing or racing it changes only the time taken.
 
+mod tiling;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use jiff::civil::{Date, Weekday};
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 
 use crate::time::{LAST_SECOND, Span, Tick, Timestamp};
+
+pub use tiling::{LONGEST_TILE, SHORTEST_TILE, Tile, Tiling};
 
 /// A unit of the calendar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -132,6 +136,19 @@ impl Zone {
     /// The zone's name, spelled as the database spells it.
     pub fn name(&self) -> &str {
         self.0.iana_name().unwrap_or("UTC")
+    }
+
+    /// How many minutes after midnight clocks show at an instant, in nanoseconds.
+    pub fn minute_of_day(&self, at: Timestamp) -> u16 {
+        let second = i64::try_from(Tick::NANOSECOND.second_of(at).min(LAST_SECOND)).unwrap_or(i64::MAX);
+        let wall = second + i64::from(self.offset(at));
+        u16::try_from(wall.rem_euclid(86_400) / 60).unwrap_or(0)
+    }
+
+    /// By how many seconds clocks are ahead of UTC at an instant, in nanoseconds; below zero they are behind.
+    pub fn offset(&self, at: Timestamp) -> i32 {
+        let second = i64::try_from(Tick::NANOSECOND.second_of(at).min(LAST_SECOND)).unwrap_or(i64::MAX);
+        self.0.to_offset(instant(second)).seconds()
     }
 
     /// The names of all zones, for messages that suggest one.

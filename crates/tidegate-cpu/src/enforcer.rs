@@ -6,6 +6,7 @@
 //! | [`Shares`] | several cgroups together | a quota for each, whose sum is the limit |
 //! | [`Enclosure`] | a process tree | a cgroup made for it |
 //! | [`Signals`] | a process tree | stopping it for a part of the time |
+//! | [`Machine`] | all that may be limited on a machine | shares of what the rest leaves |
 //! | [`Advice`] | nothing | saying what the limit is |
 //!
 //! A limit is a rate whose unit is one percent of the machine, all of its cores together. Everything that an enforcer changes is noted by
@@ -19,6 +20,7 @@ mod controller;
 mod duty;
 mod enclosure;
 mod limitable;
+mod machine;
 mod quota;
 mod shares;
 mod signals;
@@ -33,6 +35,7 @@ use tidegate_core::budget::Rate;
 pub use bandwidth::Burst;
 pub use enclosure::Enclosure;
 pub use limitable::limitable;
+pub use machine::Machine;
 pub use quota::Quota;
 pub use shares::Shares;
 pub use signals::Signals;

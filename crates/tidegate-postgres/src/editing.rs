@@ -13,7 +13,7 @@ use tidegate::catalog::{
 use tidegate_core::{Limit, LimitSpec, Season, Tick, Timestamp};
 
 use crate::connecting::Fault;
-use crate::limits::{Entry, Limits, Standing, column, descent_of, read_since, text_of};
+use crate::limits::{Entry, Limits, Standing, bounds_keys, column, descent_of, read_since, text_of};
 
 /// What was edited, and how the limits are after it.
 pub(crate) struct Done {
@@ -117,9 +117,9 @@ impl Editor<'_> {
                 (voided, unpinned) = (edition, edition);
             }
             self.write_edition(entry.generation, edition, limit, false).await?;
-            // Whether rows are counted may have changed.
-            let uncounted = "UPDATE states SET keys = NULL WHERE generation = $1 AND key = '\\x00'";
-            self.connection.execute(uncounted, &[&entry.generation]).await?;
+            if bounds_keys(limit) != entry.bounds_keys() {
+                self.count_rows(entry.generation, bounds_keys(limit)).await?;
+            }
         }
         let update = "UPDATE limits SET standing = 0, retired_until = NULL, edition = $2, voided = $3, unpinned = $4, \
                       applied = $5, revision = $6 WHERE generation = $1";
@@ -144,10 +144,20 @@ impl Editor<'_> {
         let generation: i64 = row.get(0);
         self.write_edition(generation, 1, limit, false).await?;
         // A limit that is deleted and added again goes on with higher fences.
-        let all = "INSERT INTO states (generation, key, edition, fence) \
-                   SELECT $1, '\\x00', 1, greatest((SELECT coalesce(max(fence), 0) FROM states WHERE key = '\\x00'), store.fence) \
+        let all = "INSERT INTO states (generation, key, edition, keys, fence) \
+                   SELECT $1, '\\x00', 1, $2, greatest((SELECT coalesce(max(fence), 0) FROM states WHERE key = '\\x00'), store.fence) \
                    FROM store";
-        self.connection.execute(all, &[&generation]).await?;
+        let keys = bounds_keys(limit).then_some(0i64);
+        self.connection.execute(all, &[&generation, &keys]).await?;
+        Ok(())
+    }
+
+    /// Counts the rows of a limit from now on, or no longer. Nobody makes or forgets one meanwhile: neither who decides nor who sweeps.
+    async fn count_rows(&self, generation: i64, counted: bool) -> Result<(), Fault> {
+        let count = "UPDATE states SET keys = CASE WHEN $2 THEN \
+                     (SELECT count(*) FROM states WHERE generation = $1 AND key <> '\\x00') END \
+                     WHERE generation = $1 AND key = '\\x00'";
+        self.connection.execute(count, &[&generation, &counted]).await?;
         Ok(())
     }
 

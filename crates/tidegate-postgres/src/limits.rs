@@ -57,6 +57,11 @@ impl Entry {
         self.limit.id()
     }
 
+    /// Whether it has a bound on how many keys it knows, so that its rows are counted.
+    pub(crate) fn bounds_keys(&self) -> bool {
+        bounds_keys(&self.limit)
+    }
+
     /// A row as it is under the present edition. It was written under this one.
     pub(crate) fn bring_up(&self, bytes: &[u8], edition: i32, key: Option<&[u8]>) -> Result<Row, Fault> {
         let per = if key.is_some() { Per::Key } else { Per::All };
@@ -222,7 +227,12 @@ fn damaged(what: &str) -> Fault {
 /// Whether every decision is about the row of all keys: it counts something, gives fences, or knows how many rows there are.
 pub(crate) fn needs_all(limit: &Limit) -> bool {
     let counts = limit.items().iter().any(|item| item.per() == Per::All);
-    counts || limit.spec().max_keys.is_some() || may_hold(limit)
+    counts || bounds_keys(limit) || may_hold(limit)
+}
+
+/// Whether there is a bound on how many keys a limit knows.
+pub(crate) fn bounds_keys(limit: &Limit) -> bool {
+    limit.spec().max_keys.is_some()
 }
 
 /// Whether a grant comes with a lease although nobody asked for one.

@@ -56,8 +56,10 @@ pub(crate) fn needs_of(job: &Job, limits: &Limits, needs: &mut Needs) {
             }
         }
         Task::Tidy { rows, .. } => {
-            for row in rows.iter().filter(|(generation, _)| limits.incarnation(*generation).is_some()) {
-                needs.insert(row.clone(), Need::Look);
+            for (generation, column) in rows {
+                if let Some(entry) = limits.incarnation(*generation) {
+                    need(entry, key_of(column), Need::Look, needs);
+                }
             }
         }
         Task::Release { .. } | Task::Renew { .. } | Task::Settle { .. } => {}
@@ -86,7 +88,11 @@ pub(crate) fn changes(order: &OwnOrder) -> bool {
     order.intent == Intent::Acquire && (takes || order.hold == Hold::Yes || order.request_id.is_some())
 }
 
+/// Adds a row. Where rows are counted, whoever comes to one of them holds the count too: it may come into being, or be forgotten.
 pub(crate) fn need(entry: &Entry, key: Option<&[u8]>, how: Need, needs: &mut Needs) {
-    let slot = needs.entry((entry.generation, column_of(key))).or_insert(how);
-    *slot = how.max(*slot);
+    let count = (key.is_some() && entry.bounds_keys()).then(|| ALL.to_vec());
+    for column in [Some(column_of(key)), count].into_iter().flatten() {
+        let slot = needs.entry((entry.generation, column)).or_insert(how);
+        *slot = how.max(*slot);
+    }
 }

@@ -68,6 +68,8 @@ pub(crate) struct Sitting<'a> {
     looked_at: HashSet<LeaseId>,
     /// The limits that are asked.
     named: HashSet<i64>,
+    /// How many rows of a limit are looked at and are not there.
+    absent: HashMap<i64, i64>,
     now: Timestamp,
     /// Whether something was written already.
     has_written: bool,
@@ -203,6 +205,10 @@ impl<'a> Sitting<'a> {
             house.lost(missing.into_iter());
             return Err(Fault::Again("a row was forgotten meanwhile".to_owned()));
         }
+        let mut absent: HashMap<i64, i64> = HashMap::new();
+        for (generation, _) in needs.keys().filter(|name| !is_there(name, &rows)) {
+            *absent.entry(*generation).or_default() += 1;
+        }
         let Rest { requests, leases, settlements, micros } = rest?;
         let now = house.time.now(micros);
         let seen = rows.iter().map(|row| row.seen).max().unwrap_or_default();
@@ -216,6 +222,7 @@ impl<'a> Sitting<'a> {
             requests,
             looked_at: HashSet::new(),
             named,
+            absent,
             now: now.max(seen),
             has_written: false,
         })
@@ -278,9 +285,12 @@ impl Wanted {
 
 /// The rows that are to be changed and are not there.
 fn missing<'n>(needs: &'n Needs, rows: &[Loaded]) -> Vec<&'n RowName> {
-    let there = |name: &RowName| rows.binary_search_by(|row| row.name.cmp(name)).is_ok();
-    let missing = needs.iter().filter(|(name, need)| **need == Need::Change && !there(name));
+    let missing = needs.iter().filter(|(name, need)| **need == Need::Change && !is_there(name, rows));
     missing.map(|(name, _)| name).collect()
+}
+
+fn is_there(name: &RowName, rows: &[Loaded]) -> bool {
+    rows.binary_search_by(|row| row.name.cmp(name)).is_ok()
 }
 
 /// The limits that a job asks.

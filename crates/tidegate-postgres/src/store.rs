@@ -144,7 +144,7 @@ impl PostgresStore {
     /// Whether orders may be looked at without locks.
     fn may_look(&self, orders: &[OwnOrder]) -> bool {
         let limits = self.engine.house.limits();
-        let bounds = |id: &str| limits.get(id).is_some_and(|entry| entry.limit.spec().max_keys.is_some());
+        let bounds = |id: &str| limits.get(id).is_some_and(|entry| entry.bounds_keys());
         orders.iter().all(|order| !changes(order) && !order.asks.iter().any(|ask| bounds(&ask.limit_id)))
     }
 }

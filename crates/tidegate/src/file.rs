@@ -28,6 +28,7 @@
 
 mod activity;
 mod auth;
+mod cpu;
 mod diagnostic;
 mod fields;
 mod limits;
@@ -45,6 +46,7 @@ use crate::activity::Rules;
 
 pub use activity::ActivitySpec;
 pub use auth::{Role, TokenSpec};
+pub use cpu::{CpuSpec, TimeSlot, read_cpu};
 pub use diagnostic::{Color, Diagnostic, Diagnostics, Excerpt, MOST_DIAGNOSTICS, Severity};
 pub use schema::schema;
 pub use server::{

@@ -54,6 +54,8 @@ pub mod store;
 pub mod stream;
 pub mod text;
 
+pub use tidegate_core::budget;
+
 pub use answer::{Answer, Answers, Denied, Detail, Grant, ItemReading, Outcome, Rejection};
 pub use catalog::{Catalog, Edit, Edited, Expect, Parting};
 pub use clock::{Clock, ManualClock, SystemClock};

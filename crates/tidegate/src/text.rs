@@ -10,6 +10,7 @@
 //! are one thing to some and another to others, and names of hosts, which may be many addresses or none.
 
 mod address;
+mod clock;
 mod nearest;
 mod size;
 mod store;
@@ -22,6 +23,7 @@ use tidegate_core::Capacity;
 use tidegate_core::time::LAST_SECOND;
 
 pub use address::parse_address;
+pub use clock::{TimeOfDay, parse_clock};
 pub use nearest::suggestion;
 pub(crate) use nearest::{did_you_mean, folded, nearest};
 pub use size::parse_size;
@@ -92,6 +94,33 @@ pub fn parse_capacity(text: &str) -> Result<Capacity, String> {
             shortened(text)
         )),
     }
+}
+
+/// A number with up to nine places behind its point, such as `0.9` or `36.5`, in billionths.
+pub fn parse_decimal(text: &str) -> Result<u64, String> {
+    const PLACES: usize = 9;
+    let refuse = || format!("must be a number such as 30 or 0.9, found {}", quoted(text));
+    let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
+    let is_number = |digits: &str| !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
+    if !is_number(whole) || !is_number(part) {
+        return Err(refuse());
+    }
+    if part.len() > PLACES {
+        return Err(format!("must have at most {PLACES} places behind its point, found {}", quoted(text)));
+    }
+    let part: u64 = format!("{part:0<PLACES$}").parse().map_err(|_| refuse())?;
+    let whole: u64 = whole.parse().map_err(|_| refuse())?;
+    let number = whole.checked_mul(1_000_000_000).and_then(|whole| whole.checked_add(part));
+    number.ok_or_else(|| format!("is too large: {}", quoted(text)))
+}
+
+/// A number of billionths, with as many places behind its point as it needs.
+pub fn shown_decimal(billionths: i128) -> String {
+    let sign = if billionths < 0 { "-" } else { "" };
+    let (whole, part) =
+        (billionths.unsigned_abs() / 1_000_000_000, billionths.unsigned_abs() % 1_000_000_000);
+    let shown = format!("{sign}{whole}.{part:09}");
+    shown.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// A whole number in decimal digits, in the range of a signed 64-bit integer.

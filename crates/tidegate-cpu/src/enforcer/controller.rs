@@ -63,8 +63,11 @@ impl Controller {
         Ok(undos)
     }
 
-    /// Puts a limit in force.
+    /// Puts a limit in force. One that is in force already stays: the kernel begins a new quota with every one that is written.
     pub(super) fn write(&self, limit: Bandwidth) -> Result<(), EnforceError> {
+        if self.is(limit) {
+            return Ok(());
+        }
         let Bandwidth { quota, period, burst } = limit;
         if self.has_burst {
             put(&self.burst(), "0")?;
@@ -83,6 +86,16 @@ impl Controller {
             put(&self.burst(), &burst.to_string())?;
         }
         Ok(())
+    }
+
+    fn is(&self, Bandwidth { quota, period, burst }: Bandwidth) -> bool {
+        let has_quota = match self.version {
+            Version::Two => {
+                fs::read_to_string(self.max()).is_ok_and(|max| max.trim() == format!("{quota} {period}"))
+            }
+            Version::One => holds(&self.quota(), quota) && holds(&self.period(), period),
+        };
+        has_quota && (!self.has_burst || holds(&self.burst(), burst))
     }
 
     fn files(&self) -> Vec<PathBuf> {

@@ -1,6 +1,84 @@
 //! What the CPU governor does, seen from outside.
 
 mod enforcer;
+mod governor;
 mod guardian;
+mod journal;
 mod meter;
+mod runner;
 mod stage;
+mod weeks;
+
+use std::time::Duration;
+
+use tidegate::budget::{Moment, Rate};
+use tidegate::file::{CpuSpec, read_cpu};
+use tidegate_core::{Span, Timestamp};
+use tidegate_cpu::Settings;
+
+/// 2025-10-22 at midnight.
+const MIDNIGHT: u64 = 1_761_091_200_000_000_000;
+
+/// The settings that a file stands for.
+#[track_caller]
+fn settings(text: &str) -> Settings {
+    let spec = read_cpu("cpu.yaml", text.as_bytes()).unwrap_or_else(|wrong| panic!("{}", wrong.summary()));
+    Settings::of(spec).unwrap_or_else(|flaw| panic!("{flaw}"))
+}
+
+/// So long after midnight, by both clocks.
+fn after(time: Duration) -> Moment {
+    let nanos = u64::try_from(time.as_nanos()).expect("some days");
+    Moment {
+        wall: Timestamp::from_ticks(MIDNIGHT).plus(Span::from_ticks(nanos)),
+        steady: i64::try_from(nanos).expect("some days"),
+    }
+}
+
+fn percent(thousandths: u64) -> Rate {
+    Rate::from_billionths(thousandths * 1_000_000)
+}
+
+#[test]
+fn the_defaults_are_those_of_the_document() {
+    let usual = Settings::of(CpuSpec::default()).expect("they make sense");
+    let written = settings(
+        "avg_load_limit_percent: 30\nrolling_window_hours: 24\nwindow_start_hour: 0\ntime_zone: UTC\nmin_load_percent: 10\n\
+         max_load_percent: 90\nsafety_factor: 0.9\nmetrics_interval_seconds: 5\nadjust_interval_seconds: 15\ntrailing_guard: true\n\
+         reserve_percent: 1\nincrease_deadband_points: 5\ntolerance_points: 1\nunobserved: limit\nhistory_retention_days: 30\n",
+    );
+    assert_eq!(usual, written);
+}
+
+#[test]
+fn files_that_make_no_sense_are_refused_with_the_reason() {
+    for (text, field, why) in [
+        ("min_load_percent: 95\navg_load_limit_percent: 99", "min_load_percent", "max_load_percent"),
+        ("min_load_percent: 31", "min_load_percent", "alone exceed the average"),
+        ("rolling_window_hours: 0", "rolling_window_hours", "from 1 to 168"),
+        ("rolling_window_hours: 169", "rolling_window_hours", "from 1 to 168"),
+        ("safety_factor: 0", "safety_factor", "above 0 and at most 1"),
+        ("safety_factor: 1.01", "safety_factor", "above 0 and at most 1"),
+        ("time_zone: Mars/Olympus", "time_zone", "IANA time zone"),
+        ("avg_load_limit_percent: 0", "avg_load_limit_percent", "above 0"),
+        ("avg_load_limit_percent: .nan", "avg_load_limit_percent", "a number such as"),
+        ("window_start_hour: 24", "window_start_hour", "from 0 to 23"),
+        ("unobserved: maybe", "unobserved", "limit, average or zero"),
+        ("time_slots: [{start: '9', end: '18:00', max_load_percent: 80}]", "time_slots[0].start", "09:30"),
+        (
+            "time_slots: [{start: '09:00', end: '18:00', max_load_percent: 5}]",
+            "time_slots",
+            "min_load_percent",
+        ),
+        ("max_load: 5", "max_load", "is not a field"),
+    ] {
+        let wrong = read_cpu("cpu.yaml", text.as_bytes()).expect_err(text);
+        let told = wrong.iter().next().expect("one error").clone();
+        assert_eq!(told.field, field, "{text}");
+        assert!(told.message.contains(why), "{text}: {}", told.message);
+    }
+    // The reserve that nobody wrote leaves less than the floor.
+    let spec = read_cpu("cpu.yaml", b"min_load_percent: 30").expect("it makes sense by itself");
+    let flaw = Settings::of(spec).expect_err("29.7 are left");
+    assert!(flaw.to_string().contains("29.7"), "{flaw}");
+}

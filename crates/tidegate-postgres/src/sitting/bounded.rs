@@ -45,14 +45,19 @@ impl Sitting<'_> {
             let own = || self.rows.iter().filter(|row| row.name.0 == generation && row.name.1 != ALL);
             let new: i64 = own().map(|row| i64::from(row.is_new)).sum();
             let known: i64 = own().map(|row| i64::from(!row.is_new)).sum();
-            let mut keys = match self.rows[index].keys {
-                Some(keys) => keys,
-                None => self.count(generation).await? - new,
+            let Some(mut keys) = self.rows[index].keys else {
+                let id = self.limits.incarnation(generation).map_or("", |entry| entry.id());
+                return Err(Fault::Refused(format!(
+                    "the rows of '{id}' are not counted, and it bounds its keys"
+                )));
             };
             let mut elsewhere = Elsewhere::default();
-            // A row that is fresh may be forgotten, and its key is new then.
-            let more = new + self.fresh_in_hand(generation)?;
-            if more > 0 && u64::try_from(keys + more).unwrap_or(0) > most {
+            // Who only looks has no row made for them. A row that is fresh may be forgotten, and its key is new then.
+            let absent = self.absent.get(&generation).copied().unwrap_or(0);
+            let more = new + absent + self.fresh_in_hand(generation)?;
+            // What is given back needs no room.
+            let is_asked = self.named.contains(&generation);
+            if is_asked && more > 0 && u64::try_from(keys + more).unwrap_or(0) > most {
                 self.let_lapse().await?;
                 keys -= self.forget_fresh(generation).await?;
                 elsewhere = self.look_around(generation).await?;
@@ -76,12 +81,6 @@ impl Sitting<'_> {
             fresh += i64::from(state.is_fresh(&entry.limit, seat, self.now));
         }
         Ok(fresh)
-    }
-
-    async fn count(&self, generation: i64) -> Result<i64, Fault> {
-        let count = "SELECT count(*) FROM states WHERE generation = $1 AND key <> '\\x00'";
-        let statement = self.connection.prepare_cached(count).await?;
-        Ok(self.connection.query_one(&statement, &[&generation]).await?.get(0))
     }
 
     /// Rows are kept for leases that have lapsed until those are cleared away, which locks other rows: it is done apart, and we begin again.

@@ -119,8 +119,7 @@ impl Written {
         let mut state = Vec::new();
         encoding::encode(row, limit, per, &mut state);
         let freshens = if per == Per::All { None } else { row.freshens(limit, seat, now) };
-        let is_bounded = limit.spec().max_keys.is_some();
-        let freshens = freshens.map(|at| if is_bounded { at } else { coarse(at, limit) });
+        let freshens = freshens.map(|at| if entry.bounds_keys() { at } else { coarse(at, limit) });
         self.generations.push(loaded.name.0);
         self.keys.push(loaded.name.1.clone());
         self.editions.push(entry.edition);
@@ -315,9 +314,8 @@ impl Sitting<'_> {
             let Some(entry) = self.limits.incarnation(loaded.name.0) else { continue };
             let fence = excerpt.fence_of(entry.id()).and_then(|fence| i64::try_from(fence).ok()).unwrap_or(0);
             let fence = fence.max(loaded.fence);
-            let is_bounded = entry.limit.spec().max_keys.is_some();
             let more = keys.get(&loaded.name.0).copied().unwrap_or(0);
-            loaded.keys = loaded.keys.filter(|_| is_bounded).map(|keys| keys + more);
+            loaded.keys = loaded.keys.map(|keys| keys + more);
             let counts_anew = loaded.keys != loaded.keys_read;
             let Some(row) = excerpt.row_of(entry.id(), None) else { continue };
             if fence != loaded.fence || counts_anew || differs(entry, loaded, row) {

@@ -1,5 +1,6 @@
 //! Several stores on one schema, as several servers are: they decide as one.
 
+mod bounded;
 mod storms;
 mod sweeping;
 mod waiting;

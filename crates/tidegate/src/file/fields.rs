@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::auth::Role;
 use super::server::{LEAST_MEMORY, MOST_CONNECTIONS, MOST_WORKERS};
 use tidegate_core::amount::LARGEST_LIMIT;
+use tidegate_core::budget::Unobserved;
 use tidegate_core::{Charge, Durability, Fleet, Mode, OnOutage, Per, Precision, Unit, WeekStart};
 
 /// The fields of one kind of mapping.
@@ -38,6 +39,12 @@ pub(super) enum Shape {
     Limit,
     /// A whole number from 1; the advice is for those who write 0.
     Count { most: u64, advice: &'static str },
+    /// A whole number within bounds.
+    Whole { least: u64, most: u64 },
+    /// A number with up to nine places behind its point, within bounds that are billionths.
+    Decimal { least: u64, most: u64 },
+    /// A time of day, `09:30`.
+    Clock,
     /// `true` or `false`.
     Truth,
     /// `500ms`, `15s`, `10m`, `24h`, `7d`.
@@ -109,6 +116,105 @@ pub(super) static SETTINGS: Table = Table {
         field("activity", Shape::Section(&ACTIVITY), Need::Optional, "The limit of activities."),
         field("tls", Shape::Unread, Need::Optional, "Certificates."),
         field("envoy", Shape::Unread, Need::Optional, "The Envoy rate limit service."),
+    ],
+};
+
+/// One percent, and one, in billionths.
+const BILLION: u64 = 1_000_000_000;
+
+/// A part of a machine, or of a quota, in percent.
+const PERCENT: Shape = Shape::Decimal { least: 0, most: 100 * BILLION };
+
+/// The file of the CPU governor.
+pub(super) static CPU: Table = Table {
+    what: "the settings of the CPU governor",
+    fields: &[
+        field(
+            "avg_load_limit_percent",
+            Shape::Decimal { least: 1, most: 100 * BILLION },
+            Need::Optional,
+            "What may be used on average over a window; by default 30.",
+        ),
+        field(
+            "rolling_window_hours",
+            Shape::Whole { least: 1, most: 168 },
+            Need::Optional,
+            "How long a window is; by default 24.",
+        ),
+        field(
+            "window_start_hour",
+            Shape::Whole { least: 0, most: 23 },
+            Need::Optional,
+            "The hour of the day at which windows begin; by default 0.",
+        ),
+        field("time_zone", Shape::Zone, Need::Optional, "Whose hours are meant; by default UTC."),
+        field("min_load_percent", PERCENT, Need::Optional, "What may always be used; by default 10."),
+        field("max_load_percent", PERCENT, Need::Optional, "What may be used at most; by default 90."),
+        field(
+            "safety_factor",
+            Shape::Decimal { least: 1, most: BILLION },
+            Need::Optional,
+            "How much of what can be spread is spread evenly; by default 0.9.",
+        ),
+        field(
+            "metrics_interval_seconds",
+            Shape::Whole { least: 1, most: 300 },
+            Need::Optional,
+            "How often the counter is read; by default every 5 seconds.",
+        ),
+        field(
+            "adjust_interval_seconds",
+            Shape::Whole { least: 1, most: 600 },
+            Need::Optional,
+            "How often the limit may rise; by default every 15 seconds.",
+        ),
+        field(
+            "trailing_guard",
+            Shape::Truth,
+            Need::Optional,
+            "Whether every window that ends at any moment is kept under the average too; by default true.",
+        ),
+        field(
+            "reserve_percent",
+            Shape::Decimal { least: 0, most: 99 * BILLION },
+            Need::Optional,
+            "How much of the quota is taken off once, against what cannot be measured; by default 1.",
+        ),
+        field(
+            "increase_deadband_points",
+            PERCENT,
+            Need::Optional,
+            "By how many points the limit rises at least; by default 5.",
+        ),
+        field(
+            "tolerance_points",
+            PERCENT,
+            Need::Optional,
+            "By how many points more than the limit may be measured before that is told; by default 1.",
+        ),
+        field(
+            "unobserved",
+            Shape::Word(|| Unobserved::ALL.map(Unobserved::word).to_vec()),
+            Need::Optional,
+            "What time counts as that nobody looked at; by default limit.",
+        ),
+        field(
+            "history_retention_days",
+            Shape::Whole { least: 8, most: 3650 },
+            Need::Optional,
+            "How long samples are kept; by default 30 days.",
+        ),
+        field("time_slots", Shape::List(&TIME_SLOT), Need::Optional, "Hours in which less may be used."),
+    ],
+};
+
+/// Hours of the day, which may go over midnight.
+pub(super) static TIME_SLOT: Table = Table {
+    what: "a time slot",
+    fields: &[
+        field("start", Shape::Clock, Need::Always, "When it begins."),
+        field("end", Shape::Clock, Need::Always, "When it is over."),
+        field("max_load_percent", PERCENT, Need::Always, "What may be used at most meanwhile."),
     ],
 };
 

@@ -20,8 +20,9 @@ use super::server::{LONGEST_TIMEOUT, Listen};
 use super::source::Place;
 use super::tree::{Entry, Kind, Node};
 use crate::text::{
-    StoreUrl, did_you_mean, folded, nearest, parse_address, parse_capacity, parse_duration, parse_instant,
-    parse_size, parse_store, parse_whole, quoted, shortened, shown_duration, shown_size,
+    StoreUrl, TimeOfDay, did_you_mean, folded, nearest, parse_address, parse_capacity, parse_clock,
+    parse_decimal, parse_duration, parse_instant, parse_size, parse_store, parse_whole, quoted, shortened,
+    shown_decimal, shown_duration, shown_size,
 };
 
 /// The fields of a mapping.
@@ -46,6 +47,8 @@ enum Value {
     Word(&'static str),
     Limit(Capacity),
     Count(u64),
+    Decimal(u64),
+    Clock(TimeOfDay),
     Truth(bool),
     Duration(Duration),
     Size(u64),
@@ -76,6 +79,8 @@ impl Record {
         text: Text(String),
         limit: Limit(Capacity),
         count: Count(u64),
+        decimal: Decimal(u64),
+        clock: Clock(TimeOfDay),
         truth: Truth(bool),
         duration: Duration(Duration),
         size: Size(u64),
@@ -257,7 +262,7 @@ fn read_scalar(
                 format!("must be {}, found {}", listed(&words), quoted(text))
             })
         }
-        Shape::Limit | Shape::Count { .. } if !plain => {
+        Shape::Limit | Shape::Count { .. } | Shape::Whole { .. } if !plain => {
             let unquoted = parse_whole(text).map(|number| format!("; write {number} without quotes"));
             Err(format!("must be a whole number, found {}{}", node.found(), unquoted.unwrap_or_default()))
         }
@@ -267,6 +272,17 @@ fn read_scalar(
             Ok(count) if count > 0 => Ok(Value::Count(count)),
             _ => Err(format!("must be at least 1, found {number}; {advice}")),
         }),
+        Shape::Whole { least, most } => parse_whole(text).and_then(|number| match u64::try_from(number) {
+            Ok(count) if (*least..=*most).contains(&count) => Ok(Value::Count(count)),
+            _ => Err(format!("must be from {least} to {most}, found {number}")),
+        }),
+        Shape::Decimal { least, most } => parse_decimal(text).and_then(|number| {
+            if (*least..=*most).contains(&number) {
+                return Ok(Value::Decimal(number));
+            }
+            Err(format!("must be {}, found {}", decimals(*least, *most), quoted(text)))
+        }),
+        Shape::Clock => parse_clock(text).map(Value::Clock),
         Shape::Truth => match text {
             "true" if plain => Ok(Value::Truth(true)),
             "false" if plain => Ok(Value::Truth(false)),
@@ -303,6 +319,15 @@ fn read_scalar(
         Shape::Unread => return None,
     };
     value.map_err(|message| report.error_with_help(node.place, path, message, help)).ok()
+}
+
+/// The bounds of a number; the least number above zero stands for anything above it.
+fn decimals(least: u64, most: u64) -> String {
+    let most = shown_decimal(most.into());
+    match least {
+        1 => format!("above 0 and at most {most}"),
+        _ => format!("from {} to {most}", shown_decimal(least.into())),
+    }
 }
 
 fn timeout(wait: Duration, least: Duration, text: &str) -> Result<Value, String> {
@@ -381,11 +406,14 @@ fn allowed(field: &Field) -> String {
         Shape::Word(words) => listed(&words()),
         Shape::Limit => "a whole number from -1".to_owned(),
         Shape::Count { .. } => "a whole number from 1".to_owned(),
+        Shape::Whole { least, most } => format!("a whole number from {least} to {most}"),
+        Shape::Decimal { least, most } => format!("a number {}", decimals(*least, *most)),
+        Shape::Clock => "a time of day such as 09:30".to_owned(),
         Shape::Truth => "true or false".to_owned(),
         Shape::Duration | Shape::Timeout { .. } => "a duration such as 500ms, 15s, 10m, 24h or 7d".to_owned(),
         Shape::Size { .. } => "a size such as 64MiB or 1GiB".to_owned(),
         Shape::Listen => "an address such as 127.0.0.1:7700, or off".to_owned(),
-        Shape::Store => "a store such as memory: or disk:./tidegate-data".to_owned(),
+        Shape::Store => "a store such as memory:, disk:./tidegate-data or postgres://…".to_owned(),
         Shape::Instant => "an instant such as 2026-01-20T00:00:00+08:00".to_owned(),
         Shape::Zone => "an IANA time zone such as UTC or Asia/Shanghai".to_owned(),
         Shape::Sha256 => "64 hexadecimal digits, the SHA-256 of a token".to_owned(),

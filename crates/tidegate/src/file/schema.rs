@@ -93,6 +93,9 @@ fn shape(shape: &Shape) -> Value {
         Shape::Word(words) => json!({"type": "string", "enum": words()}),
         Shape::Limit => json!({"type": "integer", "minimum": -1, "maximum": LARGEST_LIMIT}),
         Shape::Count { most, .. } => json!({"type": "integer", "minimum": 1, "maximum": most}),
+        Shape::Whole { least, most } => json!({"type": "integer", "minimum": least, "maximum": most}),
+        Shape::Decimal { .. } => json!({"type": "number", "minimum": 0}),
+        Shape::Clock => json!({"type": "string", "pattern": "^([01][0-9]|2[0-3]):[0-5][0-9]$"}),
         Shape::Truth => json!({"type": "boolean"}),
         Shape::Duration | Shape::Timeout { .. } => {
             json!({"type": "string", "pattern": "^[0-9]+(ms|s|m|h|d)$"})
@@ -102,7 +105,7 @@ fn shape(shape: &Shape) -> Value {
             "type": "string",
             "pattern": "^(off|[0-9]{1,3}(\\.[0-9]{1,3}){3}:[0-9]{1,5}|\\[[0-9A-Fa-f:.]+(%[0-9]+)?\\]:[0-9]{1,5})$",
         }),
-        Shape::Store => json!({"type": "string", "pattern": "^(memory:?|disk:.+)$"}),
+        Shape::Store => json!({"type": "string", "pattern": "^(memory:?|disk:.+|postgres(ql)?://.+)$"}),
         Shape::Instant => json!({
             "type": "string",
             "format": "date-time",

@@ -3,13 +3,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tidegate::{Catalog, Expect, ItemSpec, LimitSpec, Outcome, Policy, Store};
+use tidegate::{Ask, Catalog, Expect, Grant, ItemSpec, LimitSpec, Order, Outcome, Policy, Store};
+use tidegate_postgres::{Options, PostgresStore};
 
-use super::{LONG, SERVERS, deadlocks, fleet_of, is_granted, rush};
+use super::{LONG, SERVERS, deadlocks, fleet_of, rush, submit};
 use crate::cluster::new_database;
-use crate::load::{lease, take};
 use crate::sql::Sql;
-use tidegate_postgres::Options;
 
 /// The most keys that the limit knows.
 const MOST: u64 = 12;
@@ -24,6 +23,24 @@ fn bounded(window: Duration, max_keys: Option<u64>) -> LimitSpec {
         .with(item(Policy::Interval { window }, 3))
         .with(item(Policy::Concurrency { ttl: LONG }, 2));
     LimitSpec { max_keys, ..spec }
+}
+
+/// The slot that a key is granted, if it is. Whoever finds no room is refused by `on_outage`.
+fn grant(store: &PostgresStore, key: &[u8]) -> Option<Grant> {
+    let asks = [Ask { limit_id: "bounded", key: Some(key), count: 1 }];
+    match submit(store, Order::acquire(&asks)).expect("a sensible order").outcome {
+        Outcome::Granted(grant) => grant,
+        Outcome::Denied(_) => None,
+    }
+}
+
+/// Ends a loop elsewhere, also if we panic.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
 
 #[track_caller]
@@ -42,7 +59,7 @@ fn rows_are_counted_whatever_is_done_to_them() {
     for round in 0..6 {
         let key = [b'a' + round % 3];
         // One server takes it, another resets it, a third gives it back and asks for it once more.
-        let held = lease(&take(&stores[0], "bounded", &key).expect("it answers")).lease;
+        let held = grant(&stores[0], &key).expect("there is room").lease;
         check(&sql);
         let reset = stores[1].reset("bounded", Some(&key)).wait(&stores[1]).expect("it answers");
         reset.expect("a known limit");
@@ -56,10 +73,10 @@ fn rows_are_counted_whatever_is_done_to_them() {
     }
     // What was reset and given back counts nothing, so three others have room.
     for key in [b"x", b"y", b"z"] {
-        assert!(is_granted(&stores[1], "bounded", key));
+        assert!(grant(&stores[1], key).is_some());
         check(&sql);
     }
-    assert!(!is_granted(&stores[2], "bounded", b"w"));
+    assert!(grant(&stores[2], b"w").is_none());
 }
 
 /// Keys come and go at every server, while an operator bounds them, unbounds them, and sweeps.
@@ -81,18 +98,15 @@ fn rows_are_counted_while_they_are_swept() {
                 round += 1;
             }
         });
+        let _over = Over(&over);
         rush(&stores, 30, |store, client| {
             let key = format!("key-{}", client % 24);
-            let granted = match take(store, "bounded", key.as_bytes()).expect("it answers") {
-                Outcome::Granted(grant) => grant.expect("slots are held"),
-                Outcome::Denied(_) => return false,
-            };
+            let Some(granted) = grant(store, key.as_bytes()) else { return false };
             if client % 5 == 0 {
                 store.reset("bounded", Some(key.as_bytes())).wait(store).expect("it answers").expect("known");
             }
             store.release(granted.lease).wait(store).expect("it answers")
         });
-        over.store(true, Ordering::SeqCst);
     });
     stores[0].put(bounded(window, Some(MOST)), Expect::Present).expect("an edit");
     check(&Sql::new(&database));

@@ -1,0 +1,30 @@
+//! `tidegate cpu`: the average load of a processor, kept under a limit.
+//!
+//! ```text
+//!   plan       pure arithmetic: what may be used from here on
+//!   simulate   a trace through the governor, as fast as it can be reckoned
+//!   status     how the budget stands, from the governor's journal
+//!   report     a picture of the same
+//! ```
+//!
+//! Nothing is reckoned here. Budgets are [`tidegate::budget`], the governor is [`tidegate_cpu`]; these commands read what people write, and
+//! write what people and programs read.
+
+mod plan;
+mod replace;
+mod shown;
+mod simulate;
+mod terms;
+mod trace;
+
+use crate::Failure;
+use crate::args::{CpuArgs, CpuCommand};
+
+/// Plans, simulates, or looks at what a governor has written.
+pub(crate) fn run(args: &CpuArgs) -> Result<(), Failure> {
+    match &args.command {
+        CpuCommand::Plan(args) => plan::run(args),
+        CpuCommand::Simulate(args) => simulate::run(args),
+        CpuCommand::Status(_) | CpuCommand::Report(_) => Ok(()),
+    }
+}

@@ -1,0 +1,80 @@
+//! `tidegate cpu simulate`: a load through the governor, and what became of it.
+//!
+//! What the governor has not seen before the trace counts as the settings say (`unobserved`), as it does when a governor is started on a
+//! machine that ran before.
+
+mod looks;
+mod told;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use tidegate_cpu::Settings;
+use tidegate_cpu::simulation::Simulation;
+
+use super::terms;
+use super::trace::{Row, Trace};
+use crate::args::CpuSimulateArgs;
+use crate::{Failure, answer};
+
+use looks::Looks;
+use told::Told;
+
+/// Runs the trace, and says what came of it.
+pub(super) fn run(args: &CpuSimulateArgs) -> Result<(), Failure> {
+    let stdin = Path::new("-");
+    if args.trace == stdin && args.config.as_deref() == Some(stdin) {
+        let why = "--trace and --config cannot both be read from standard input; give a FILE for one of them";
+        return Err(Failure::BadInput(why.to_owned()));
+    }
+    let settings = terms::settings(args.spec(), terms::read(args.config.as_deref())?)?;
+    let (name, input) = open(&args.trace)?;
+    let mut looks = args.samples.as_deref().map(Looks::begin).transpose()?;
+    let told = simulate(&settings, name, input, looks.as_mut())?;
+    looks.map_or(Ok(()), Looks::finish)?;
+    answer(&if args.json { told.json() } else { told.text() })
+}
+
+/// The trace and what to call it.
+fn open(path: &Path) -> Result<(String, File), Failure> {
+    let is_stdin = path == Path::new("-");
+    let name = if is_stdin { "stdin".to_owned() } else { path.display().to_string() };
+    let file =
+        if is_stdin { io::stdin().as_fd().try_clone_to_owned().map(File::from) } else { File::open(path) };
+    file.map(|file| (name.clone(), file))
+        .map_err(|error| Failure::BadInput(format!("cannot read {name}: {error}")))
+}
+
+fn simulate(
+    settings: &Settings,
+    name: String,
+    input: File,
+    mut looks: Option<&mut Looks>,
+) -> Result<Told, Failure> {
+    let mut running: Option<(Simulation, Row)> = None;
+    let mut first = None;
+    Trace::named(name).read(input, |row| {
+        first.get_or_insert(row.at);
+        if let Some((simulation, before)) = &mut running {
+            let mut limit = simulation.governor().applied();
+            simulation.run(row.at, before.load, |at, used, look| {
+                if let Some(looks) = &mut looks {
+                    looks.add(at, before.load, used, limit, look);
+                    limit = look.applied;
+                }
+            });
+            *before = row;
+        } else {
+            running = Some((Simulation::new(settings.clone(), row.at), row));
+        }
+    })?;
+    let (Some((simulation, last)), Some(first)) = (running, first) else {
+        return Err(Failure::Failed(
+            "a trace without rows was read; this is a defect, please report it".to_owned(),
+        ));
+    };
+    let (outcome, windows) = simulation.finish();
+    Ok(Told::of(settings, first, last.at, &outcome, &windows))
+}

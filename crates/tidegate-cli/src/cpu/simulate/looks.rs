@@ -1,0 +1,66 @@
+//! Every look of the governor, as CSV.
+//!
+//! A line is about the time since the line above: what would have been used in it, what was, and under which limit. The last two columns are what
+//! the window and the trail allow from then on.
+
+use std::path::Path;
+
+use tidegate::Timestamp;
+use tidegate::budget::Rate;
+use tidegate_cpu::Look;
+
+use crate::Failure;
+use crate::cpu::replace::Replacement;
+use crate::instant::{Writer, fraction};
+
+const HEADER: &[u8] = b"time,demand,used,limit,safe,trailing\n";
+
+/// Billionths in a unit.
+const BILLION: u64 = 1_000_000_000;
+
+/// The file, as far as it is written.
+#[derive(Debug)]
+pub(super) struct Looks {
+    file: Replacement,
+    instants: Writer,
+    line: Vec<u8>,
+    /// What went wrong, if something did; then nothing more is written.
+    failed: Option<Failure>,
+}
+
+impl Looks {
+    pub(super) fn begin(path: &Path) -> Result<Looks, Failure> {
+        let mut file = Replacement::begin(path)?;
+        file.write(HEADER)?;
+        Ok(Looks { file, instants: Writer::default(), line: Vec::new(), failed: None })
+    }
+
+    pub(super) fn add(&mut self, at: Timestamp, demand: Rate, used: Rate, limit: Rate, look: &Look) {
+        self.line.clear();
+        self.instants.write(at, &mut self.line);
+        let whole = Rate::from_billionths(100 * BILLION);
+        for rate in [demand, used, limit, look.advice.outlook.safe, look.advice.trailing.min(whole)] {
+            self.line.push(b',');
+            write_rate(rate, &mut self.line);
+        }
+        self.line.push(b'\n');
+        if self.failed.is_none() {
+            self.failed = self.file.write(&self.line).err();
+        }
+    }
+
+    pub(super) fn finish(self) -> Result<(), Failure> {
+        match self.failed {
+            Some(failure) => Err(failure),
+            None => self.file.finish(),
+        }
+    }
+}
+
+fn write_rate(rate: Rate, out: &mut Vec<u8>) {
+    let (whole, part) = (rate.billionths() / BILLION, rate.billionths() % BILLION);
+    out.extend_from_slice(itoa::Buffer::new().format(whole).as_bytes());
+    if part != 0 {
+        fraction(part, out);
+    }
+}

@@ -1,0 +1,154 @@
+//! Budgets: the vectors of document 003, the windows they are for, and what they promise.
+
+mod accounts;
+mod tilings;
+mod trails;
+
+use std::time::Duration;
+
+use tidegate_core::budget::{Quota, Rate, Share, Standing, Terms, TermsFlaw};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// So many thousandths of a percent.
+fn thousandths(count: u64) -> Rate {
+    Rate::from_billionths(count * 1_000_000)
+}
+
+fn share(thousandths: u64) -> Share {
+    Share::from_billionths(thousandths * 1_000_000).expect("at most the whole")
+}
+
+/// 30 % on average, from 10 to 90, of which nine tenths are spread.
+fn terms() -> Terms {
+    Terms {
+        average: Rate::from_units(30),
+        floor: Rate::from_units(10),
+        ceiling: Rate::from_units(90),
+        whole: Rate::from_units(100),
+        safety: share(900),
+        reserve: Share::NONE,
+    }
+}
+
+/// A quota in whole units for a minute.
+fn minutes(quota: Quota) -> i128 {
+    assert_eq!(quota.billionths_for_a_minute() % 1_000_000_000, 0);
+    quota.billionths_for_a_minute() / 1_000_000_000
+}
+
+/// D01–D04.
+#[test]
+fn quotas_are_percents_times_minutes() {
+    for (percent, time) in [(30, 60), (60, 30), (15, 120)] {
+        assert_eq!(minutes(Rate::from_units(percent).over(MINUTE * time)), 1800);
+    }
+    for (percent, time) in [(30, 1440), (60, 720), (90, 480)] {
+        assert_eq!(minutes(Rate::from_units(percent).over(MINUTE * time)), 43_200);
+    }
+    assert_eq!(minutes(terms().total(DAY)), 43_200);
+    for (average, time, used, remaining) in
+        [(36_500, 60, 2190, 41_010), (35_000, 720, 25_200, 18_000), (28_000, 1440, 40_320, 2880)]
+    {
+        let spent = thousandths(average).over(MINUTE * time);
+        assert_eq!(minutes(spent), used);
+        assert_eq!(minutes(terms().outlook(DAY, MINUTE * time, spent).remaining), remaining);
+    }
+    let over = terms().outlook(DAY, MINUTE * 720, Rate::from_units(90).over(MINUTE * 720));
+    assert_eq!(minutes(over.remaining), -21_600);
+}
+
+/// D08–D12, D15, D16: every row of the table, to nine decimals.
+#[test]
+fn safe_limits_are_those_of_the_table() {
+    //   minutes, average in thousandths, safe, target, in billionths
+    let rows: [(u32, u64, u64, u64); 5] = [
+        (0, 0, 28_000_000_000, 30_000_000_000),
+        (60, 36_500, 27_745_652_173, 29_717_391_304),
+        (720, 35_000, 23_500_000_000, 25_000_000_000),
+        (1440, 28_000, 28_000_000_000, 30_000_000_000),
+        (1380, 0, 90_000_000_000, 100_000_000_000),
+    ];
+    for (elapsed, average, safe, target) in rows {
+        let elapsed = MINUTE * elapsed;
+        let outlook = terms().outlook(DAY, elapsed, thousandths(average).over(elapsed));
+        assert_eq!(outlook.safe.billionths(), safe, "{elapsed:?}");
+        assert_eq!(outlook.target.billionths(), target, "{elapsed:?}");
+        assert_eq!(outlook.standing, Standing::Ok, "{elapsed:?}");
+        assert_eq!(outlook.left + elapsed, DAY);
+    }
+    let hour = terms().outlook(DAY, MINUTE * 60, thousandths(36_500).over(MINUTE * 60));
+    assert_eq!(minutes(hour.future_floor), 13_800);
+    assert_eq!(minutes(hour.remaining.minus(hour.future_floor)), 27_210);
+}
+
+/// D09, D10.
+#[test]
+fn what_does_not_suffice_for_the_floor_is_told() {
+    let elapsed = MINUTE * 720;
+    let with = |used: i128| {
+        let used = Quota::from_raw(used * 60 * 1_000_000_000 * 1_000_000_000);
+        let outlook = terms().outlook(DAY, elapsed, used);
+        (outlook.standing, outlook.safe)
+    };
+    let floor = Rate::from_units(10);
+    assert_eq!(with(43_200), (Standing::Exhausted, floor));
+    assert_eq!(with(50_000), (Standing::Exhausted, floor));
+    assert_eq!(with(36_001), (Standing::Insufficient, floor));
+    assert_eq!(with(36_000), (Standing::Ok, floor), "just enough is no error");
+    assert!(with(35_999).1 > floor);
+}
+
+/// D14, and D16 at the end of a window.
+#[test]
+fn little_is_known_at_the_beginning_and_all_at_the_end() {
+    let early = terms().unknown(DAY, MINUTE);
+    assert_eq!((early.used, early.target), (Quota::ZERO, Rate::from_units(30)));
+    let over = terms().outlook(DAY, DAY, Rate::from_units(31).over(DAY));
+    assert_eq!((over.target, over.safe), (Rate::ZERO, Rate::from_units(28)), "the next window has begun");
+    assert!(
+        terms().outlook(DAY, DAY.saturating_sub(Duration::from_nanos(1)), Quota::ZERO).safe
+            == Rate::from_units(90)
+    );
+}
+
+/// D17: who uses exactly what is left for the time that is left ends at the average.
+#[test]
+fn the_target_ends_at_the_average() {
+    for (elapsed, average) in [(1, 90_000), (60, 36_500), (720, 35_000), (1000, 12_345)] {
+        let elapsed = MINUTE * elapsed;
+        let used = thousandths(average).over(elapsed);
+        let outlook = terms().outlook(DAY, elapsed, used);
+        let end = used.plus(outlook.target.over(outlook.left));
+        let missing = outlook.total.minus(end);
+        assert!(missing >= Quota::ZERO && missing < Rate::from_billionths(1).over(DAY), "{missing:?}");
+    }
+}
+
+#[test]
+fn a_reserve_is_taken_off_once() {
+    let reserved = Terms { reserve: share(10), ..terms() };
+    let outlook = reserved.outlook(DAY, Duration::ZERO, Quota::ZERO);
+    assert_eq!(minutes(outlook.total), 42_768);
+    assert_eq!(outlook.safe, thousandths(27_730));
+}
+
+/// D19.
+#[test]
+fn terms_that_cannot_be_kept_are_refused() {
+    let units = Rate::from_units;
+    assert_eq!(terms().check(), Ok(()));
+    for (wrong, flaw) in [
+        (Terms { floor: units(91), average: units(95), ..terms() }, TermsFlaw::FloorAboveCeiling),
+        (Terms { ceiling: units(101), ..terms() }, TermsFlaw::CeilingAboveWhole),
+        (Terms { average: Rate::ZERO, floor: Rate::ZERO, ..terms() }, TermsFlaw::NoAverage),
+        (Terms { average: units(101), ..terms() }, TermsFlaw::AverageAboveWhole),
+        (Terms { floor: units(31), ..terms() }, TermsFlaw::FloorAboveAverage),
+        (Terms { floor: units(30), reserve: share(10), ..terms() }, TermsFlaw::FloorAboveReserved),
+        (Terms { safety: Share::NONE, ..terms() }, TermsFlaw::NoSafety),
+    ] {
+        assert_eq!(wrong.check(), Err(flaw));
+    }
+    assert!(Share::from_billionths(1_000_000_001).is_none());
+}

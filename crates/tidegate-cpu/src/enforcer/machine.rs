@@ -1,0 +1,119 @@
+//! Limiting a machine: what may be limited gets what the rest leaves.
+//!
+//! The average counts everything that runs, and not everything may be limited. So what the others used is taken off the limit before it is
+//! divided. What may be limited changes, and is looked for again now and then.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use tidegate_core::budget::{Quota as Used, Rate};
+
+use super::{Burst, EnforceError, Enforcer, Shares, limitable, now};
+use crate::cgroups::Roots;
+use crate::guardian::Guardian;
+use crate::meter::{CgroupMeter, HostMeter, Meter, Reading, cores_in};
+
+/// Every so many limits, what may be limited is looked for again.
+const FOLLOW_EVERY: u32 = 12;
+
+/// What the limited ones get at least, together: a hundredth of the machine.
+const LEAST: Rate = Rate::from_units(1);
+
+/// Billionths of a percent in a hundred percent.
+const WHOLE: i128 = 100 * 1_000_000_000;
+
+/// A machine, of which a part is limited.
+pub struct Machine {
+    roots: Roots,
+    /// Whether it was said what is limited.
+    is_given: bool,
+    shares: Shares,
+    host: (HostMeter, Reading),
+    parts: BTreeMap<PathBuf, (CgroupMeter, Reading)>,
+    looked_at: Instant,
+    limits: u32,
+}
+
+impl Machine {
+    /// Limits these cgroups, or all that may be limited.
+    pub fn new(
+        roots: &Roots,
+        paths: Option<&[PathBuf]>,
+        burst: Burst,
+        guardian: &Guardian,
+    ) -> Result<Machine, EnforceError> {
+        let found = paths.map_or_else(|| limitable(roots), |paths| Ok(paths.to_vec()))?;
+        let shares = Shares::over(roots, &found, burst, guardian)?;
+        let mut host = HostMeter::new(roots)?;
+        let reading = host.read()?;
+        let mut machine = Machine {
+            roots: roots.clone(),
+            is_given: paths.is_some(),
+            shares,
+            host: (host, reading),
+            parts: BTreeMap::new(),
+            looked_at: now(),
+            limits: 0,
+        };
+        machine.follow();
+        Ok(machine)
+    }
+
+    /// Measures those that are limited.
+    fn follow(&mut self) {
+        let paths: Vec<PathBuf> = self.shares.paths().map(PathBuf::from).collect();
+        self.parts.retain(|path, _| paths.contains(path));
+        for path in paths {
+            if self.parts.contains_key(&path) {
+                continue;
+            }
+            let meter = CgroupMeter::new(&self.roots, &path);
+            // One that is gone again is measured by nobody.
+            if let Ok((meter, reading)) =
+                meter.and_then(|mut meter| meter.read().map(|reading| (meter, reading)))
+            {
+                self.parts.insert(path, (meter, reading));
+            }
+        }
+    }
+
+    /// What others than those that are limited have used since the last time, of the whole machine.
+    fn others(&mut self) -> Result<Rate, EnforceError> {
+        let at = now();
+        let passed = at.saturating_duration_since(self.looked_at);
+        self.looked_at = at;
+        let (host, last) = &mut self.host;
+        let reading = host.read()?;
+        let mut others = reading.since(last).unwrap_or_default();
+        *last = reading;
+        for (meter, last) in self.parts.values_mut() {
+            let Ok(reading) = meter.read() else { continue };
+            others = others.saturating_sub(reading.since(last).unwrap_or_default());
+            *last = reading;
+        }
+        if passed < Duration::from_millis(100) {
+            return Ok(Rate::ZERO);
+        }
+        let nanos = i128::try_from(others.as_nanos()).unwrap_or(i128::MAX);
+        let cores = i128::from(cores_in(&self.roots)?.max(1));
+        Ok(Used::from_raw(nanos.saturating_mul(WHOLE) / cores).lasting(passed))
+    }
+}
+
+impl Enforcer for Machine {
+    fn apply(&mut self, limit: Rate) -> Result<(), EnforceError> {
+        self.limits = self.limits.wrapping_add(1);
+        if !self.is_given && self.limits.is_multiple_of(FOLLOW_EVERY) {
+            let found = limitable(&self.roots)?;
+            self.shares.follow(&found)?;
+            self.follow();
+        }
+        let others = self.others()?;
+        self.shares.apply(limit.minus(others).max(LEAST.min(limit)))
+    }
+
+    fn restore(&mut self) -> Result<(), EnforceError> {
+        self.shares.restore()
+    }
+}

@@ -1,0 +1,199 @@
+//! The governor: when a limit changes, and to what.
+//!
+//! It is told what was used since it last looked, and says what may be used until it looks again. A limit that has to fall falls at
+//! once; one that could rise rises when it is worth it (`increase_deadband_points`) and not too often (`adjust_interval_seconds`). No clock is
+//! read here.
+
+use tidegate::budget::{Account, Advice, Moment, Quota, Rate, Standing};
+
+use crate::journal::Sample;
+use crate::settings::Settings;
+
+/// Keeps a budget.
+#[derive(Debug, Clone)]
+pub struct Governor {
+    settings: Settings,
+    account: Account,
+    applied: Rate,
+    /// When the limit may rise again.
+    rises_at: i64,
+    /// How many samples were taken in this window.
+    samples: u64,
+    /// How many of them were above the limit by more than the tolerance.
+    exceeded: u64,
+}
+
+/// What was seen since the last look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seen {
+    /// So much was used.
+    Used(Quota),
+    /// Nobody knows.
+    Nothing,
+}
+
+/// What came of a look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Look {
+    /// What the budget says.
+    pub advice: Advice,
+    /// What the present time slot allows, if there is one.
+    pub slot: Option<Rate>,
+    /// What may be used until the next look.
+    pub applied: Rate,
+    /// What was used since the last look, on average.
+    pub measured: Option<Rate>,
+    /// Whether that was above the limit by more than the tolerance.
+    pub exceeds: bool,
+}
+
+/// How much of the quota is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Risk {
+    /// Below 70 %.
+    Low,
+    /// From 70 % on.
+    Medium,
+    /// From 90 % on.
+    High,
+}
+
+impl Risk {
+    /// The word for it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Risk::Low => "low",
+            Risk::Medium => "medium",
+            Risk::High => "high",
+        }
+    }
+}
+
+impl Governor {
+    /// Governs from now on.
+    pub fn new(settings: Settings, now: Moment) -> Governor {
+        let account = Account::open(
+            settings.terms,
+            settings.tiling.clone(),
+            settings.unobserved,
+            settings.guards,
+            settings.step(),
+            now,
+        );
+        let applied = settings.terms.average.clamp(settings.terms.floor, settings.terms.ceiling);
+        let mut governor =
+            Governor { settings, account, applied, rises_at: now.steady, samples: 0, exceeded: 0 };
+        governor.decide();
+        governor
+    }
+
+    /// Something was used, or nobody knows; what may be used from now on.
+    pub fn look(&mut self, now: Moment, seen: Seen) -> Look {
+        let before = self.account.now();
+        let measured = match seen {
+            Seen::Nothing => {
+                self.account.skip(now);
+                None
+            }
+            Seen::Used(used) => {
+                let tile = self.account.tile();
+                self.account.observe(now, used);
+                if self.account.tile() != tile {
+                    (self.samples, self.exceeded) = (0, 0);
+                }
+                self.samples += 1;
+                let nanos = u64::try_from(now.steady.saturating_sub(before.steady)).unwrap_or(0);
+                (nanos > 0).then(|| used.lasting(std::time::Duration::from_nanos(nanos)))
+            }
+        };
+        let exceeds = measured.is_some_and(|rate| rate > self.applied.plus(self.settings.tolerance));
+        self.exceeded += u64::from(exceeds);
+        let (advice, slot) = self.decide();
+        Look { advice, slot, applied: self.applied, measured, exceeds }
+    }
+
+    /// Goes on where samples end, which reach back to the beginning of the window and of the trail if there are as many. `None` if there are none.
+    pub fn resume(settings: Settings, samples: &[Sample]) -> Option<Governor> {
+        let (first, rest) = samples.split_first()?;
+        let mut governor = Governor::new(settings, first.at);
+        let mut before = first;
+        for sample in rest {
+            let tile = governor.account.tile();
+            if sample.observed {
+                governor.account.observe(sample.at, sample.total.minus(before.total));
+                governor.samples += 1;
+            } else {
+                governor.account.skip(sample.at);
+            }
+            if governor.account.tile() != tile {
+                governor.samples = u64::from(sample.observed);
+            }
+            before = sample;
+        }
+        let terms = &governor.settings.terms;
+        governor.applied = before.applied.clamp(terms.floor, terms.ceiling);
+        governor.rises_at = governor.account.now().steady;
+        Some(governor)
+    }
+
+    /// Decides again: time has passed, or much was recalled.
+    fn decide(&mut self) -> (Advice, Option<Rate>) {
+        let now = self.account.now();
+        let advice = self.account.advice();
+        let slot = (!self.settings.slots.is_empty())
+            .then(|| self.settings.tiling.zone().minute_of_day(now.wall))
+            .and_then(|minute| self.settings.slot_ceiling(minute));
+        let floor = self.settings.terms.floor;
+        let wanted = slot.map_or(advice.limit, |slot| advice.limit.min(slot)).max(floor);
+        if wanted < self.applied {
+            self.applied = wanted;
+        } else if wanted >= self.applied.plus(self.settings.dead_band) && now.steady >= self.rises_at {
+            self.applied = wanted;
+            let pause = i64::try_from(self.settings.adjust_every.as_nanos()).unwrap_or(i64::MAX);
+            self.rises_at = now.steady.saturating_add(pause);
+        }
+        (advice, slot)
+    }
+
+    /// What may be used until the next look.
+    pub fn applied(&self) -> Rate {
+        self.applied
+    }
+
+    /// The books.
+    pub fn account(&self) -> &Account {
+        &self.account
+    }
+
+    /// What the budget says now.
+    pub fn advice(&mut self) -> Advice {
+        self.account.advice()
+    }
+
+    /// How it governs.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// How many samples were taken in this window, and how many were above the limit by more than the tolerance.
+    pub fn samples(&self) -> (u64, u64) {
+        (self.samples, self.exceeded)
+    }
+
+    /// How much of the window's quota is used.
+    pub fn risk(&self) -> Risk {
+        let (used, total) =
+            (self.account.used().raw(), self.settings.terms.total(self.account.tile().length()).raw());
+        let reaches = |percent: i128| used.saturating_mul(100) >= total.saturating_mul(percent);
+        match () {
+            () if reaches(90) => Risk::High,
+            () if reaches(70) => Risk::Medium,
+            () => Risk::Low,
+        }
+    }
+
+    /// Whether what is left suffices for the floor.
+    pub fn standing(&mut self) -> Standing {
+        self.account.advice().outlook.standing
+    }
+}

@@ -1,0 +1,201 @@
+//! The journal: every sample, on disk, so that a restart goes on with the same window.
+//!
+//! ```text
+//!   DIR/lock                        held while somebody governs
+//!   DIR/00000000001761091200.samples   a header, then records of one size; named by the second of the first
+//! ```
+//!
+//! A sample is one write at the end of a file, whatever the journal holds. Each has a checksum: what was torn by a power failure is
+//! seen and left out, and the time it was about counts as not looked at. Files whose samples are all older than the retention go.
+
+mod record;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use tidegate::budget::{Moment, Quota, Rate};
+use tidegate_core::{Span, Timestamp};
+
+use record::{HEADER, LENGTH};
+
+/// The most samples of a file: those of a day at five seconds each.
+const MOST_SAMPLES: u32 = 17_280;
+
+/// Every so many samples the disk is told to keep them: once a minute at five seconds each.
+const SYNC_EVERY: u32 = 12;
+
+const EXTENSION: &str = "samples";
+
+/// What was seen, and what was allowed from then on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sample {
+    /// When.
+    pub at: Moment,
+    /// What was seen to be used since the journal began. The difference of two is what was used in between, also if one between them is lost.
+    pub total: Quota,
+    /// Whether somebody looked since the sample before.
+    pub observed: bool,
+    /// What may be used from now on.
+    pub applied: Rate,
+    /// What the counter said.
+    pub counter: Duration,
+    /// Which life of the counter that was.
+    pub life: u128,
+    /// Which boot of the machine it was, and how long after that.
+    pub boot: u64,
+    /// How long after the boot.
+    pub uptime: Duration,
+}
+
+/// A journal that is written.
+#[derive(Debug)]
+pub struct Journal {
+    folder: PathBuf,
+    retention: Duration,
+    /// The file that is written, and how many samples it has.
+    file: Option<(File, u32)>,
+    unsynced: u32,
+    /// Held until the journal is closed.
+    _lock: File,
+}
+
+/// Why a journal cannot be opened.
+#[derive(Debug)]
+pub enum JournalError {
+    /// Somebody else governs with it.
+    InUse,
+    /// The folder or a file cannot be used.
+    Io(PathBuf, io::Error),
+}
+
+impl std::fmt::Display for JournalError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            JournalError::InUse => f.write_str("another governor is running with this state directory"),
+            JournalError::Io(path, error) => write!(f, "{}: {error}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for JournalError {}
+
+impl Journal {
+    /// Opens the journal of a folder, which is made if it is not there. There can be one at a time.
+    pub fn open(folder: &Path, retention: Duration) -> Result<Journal, JournalError> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |error| JournalError::Io(path, error)
+        };
+        fs::create_dir_all(folder).map_err(failed(folder))?;
+        let path = folder.join("lock");
+        let lock =
+            OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(failed(&path))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(JournalError::InUse),
+            Err(error) => return Err(JournalError::Io(path, error.into())),
+        }
+        Ok(Journal { folder: folder.to_owned(), retention, file: None, unsynced: 0, _lock: lock })
+    }
+
+    /// Writes a sample down.
+    pub fn append(&mut self, sample: &Sample) -> io::Result<()> {
+        if self.file.as_ref().is_none_or(|(_, count)| *count >= MOST_SAMPLES) {
+            self.begin(sample.at.wall)?;
+        }
+        let Some((file, count)) = &mut self.file else { return Ok(()) };
+        file.write_all(&record::encode(sample))?;
+        *count += 1;
+        self.unsynced += 1;
+        if self.unsynced >= SYNC_EVERY {
+            file.sync_data()?;
+            self.unsynced = 0;
+        }
+        Ok(())
+    }
+
+    /// Has the disk keep everything.
+    pub fn sync(&mut self) -> io::Result<()> {
+        self.unsynced = 0;
+        self.file.as_ref().map_or(Ok(()), |(file, _)| file.sync_data())
+    }
+
+    /// Begins a new file. Files that nobody needs any more go.
+    fn begin(&mut self, now: Timestamp) -> io::Result<()> {
+        self.sync()?;
+        let mut second = now.ticks() / 1_000_000_000;
+        // A clock that was put back does not make files come in another order.
+        if let Some((last, _)) = files(&self.folder)?.last() {
+            second = second.max(last + 1);
+        }
+        let path = self.folder.join(format!("{second:020}.{EXTENSION}"));
+        let mut file = OpenOptions::new().append(true).create_new(true).open(path)?;
+        file.write_all(HEADER)?;
+        self.file = Some((file, 0));
+        self.forget(now.ticks() / 1_000_000_000)
+    }
+
+    fn forget(&self, now: u64) -> io::Result<()> {
+        let oldest = now.saturating_sub(self.retention.as_secs());
+        let files = files(&self.folder)?;
+        for pair in files.windows(2) {
+            // Everything in it is from before the next one began.
+            if pair[1].0 < oldest {
+                fs::remove_file(&pair[0].1)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether somebody governs with this folder.
+pub fn is_in_use(folder: &Path) -> bool {
+    let Ok(lock) = File::open(folder.join("lock")) else { return false };
+    matches!(flock(&lock, FlockOperation::NonBlockingLockShared), Err(rustix::io::Errno::WOULDBLOCK))
+}
+
+/// The samples of a folder from an instant on, and those of the same file before it.
+pub fn read_since(folder: &Path, since: Timestamp) -> io::Result<Vec<Sample>> {
+    let files = match files(folder) {
+        Ok(files) => files,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let second = since.ticks() / 1_000_000_000;
+    let first = files.iter().rposition(|(first, _)| *first <= second).unwrap_or(0);
+    let mut samples = Vec::new();
+    for (_, path) in &files[first..] {
+        let mut bytes = Vec::new();
+        File::open(path)?.read_to_end(&mut bytes)?;
+        if bytes.len() >= HEADER.len() && !bytes.starts_with(HEADER) {
+            let why = format!("{} is not a file of samples of this version", path.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        let records = bytes.get(HEADER.len()..).unwrap_or_default().chunks_exact(LENGTH);
+        samples.extend(records.filter_map(record::decode));
+    }
+    Ok(samples)
+}
+
+/// An instant some time before another.
+pub fn before(at: Timestamp, time: Duration) -> Timestamp {
+    at.minus(Span::from_ticks(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
+}
+
+/// The files of a folder, the oldest first, by the second they begin with.
+fn files(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let is_ours = path.extension().is_some_and(|extension| extension == EXTENSION);
+        let second = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
+        if let Some(second) = second.filter(|_| is_ours) {
+            files.push((second, path));
+        }
+    }
+    files.sort();
+    Ok(files)
+}

@@ -1,0 +1,274 @@
+//! The runner: one look after another, from the counter to the limit, with every sample written down.
+//!
+//! What is limited may be less than what is measured: a command, on a machine whose average counts. Then it gets what the others leave.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use tidegate::budget::{Moment, Quota, Rate};
+
+use crate::clock::Now;
+use crate::enforcer::{EnforceError, Enforcer};
+use crate::governor::{Governor, Look, Seen};
+use crate::journal::{Journal, Sample, before, read_since};
+use crate::meter::{Life, Meter, MeterError, Reading};
+use crate::settings::Settings;
+
+/// Billionths of a percent in a hundred percent.
+const WHOLE: i128 = 100 * 1_000_000_000;
+
+/// What somebody gets at least whom the others leave nothing: a hundredth of the machine.
+const LEAST: Rate = Rate::from_units(1);
+
+/// Measures, decides, enforces and writes down.
+pub struct Runner {
+    governor: Governor,
+    journal: Journal,
+    cores: u32,
+    measured: Measured,
+    /// What is limited, if that is not all that is measured.
+    part: Option<Measured>,
+    enforcer: Box<dyn Enforcer>,
+    /// What is enforced.
+    enforced: Option<Rate>,
+    last: Sample,
+}
+
+/// A counter, and what it said last.
+struct Measured {
+    meter: Box<dyn Meter>,
+    last: Reading,
+}
+
+impl Measured {
+    fn of(mut meter: Box<dyn Meter>) -> Result<Measured, MeterError> {
+        let last = meter.read()?;
+        Ok(Measured { meter, last })
+    }
+
+    /// What was used since the last time, if that is known.
+    fn look(&mut self) -> Result<Option<Duration>, MeterError> {
+        let reading = self.meter.read()?;
+        let used = reading.since(&self.last);
+        self.last = reading;
+        Ok(used)
+    }
+}
+
+/// Why governing cannot go on.
+#[derive(Debug)]
+pub enum RunError {
+    /// What was to be measured cannot be, or is gone.
+    Meter(MeterError),
+    /// The limit cannot be put in force.
+    Enforce(EnforceError),
+    /// The journal cannot be written or read.
+    Journal(io::Error),
+}
+
+impl fmt::Display for RunError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RunError::Meter(error) => write!(f, "{error}"),
+            RunError::Enforce(error) => write!(f, "{error}"),
+            RunError::Journal(error) => write!(f, "the samples cannot be kept: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for RunError {}
+
+impl From<MeterError> for RunError {
+    fn from(error: MeterError) -> RunError {
+        RunError::Meter(error)
+    }
+}
+
+impl From<EnforceError> for RunError {
+    fn from(error: EnforceError) -> RunError {
+        RunError::Enforce(error)
+    }
+}
+
+/// The samples that a governor needs to go on: those of its window, and of the same time before now.
+pub fn recent(folder: &Path, settings: &Settings, now: Now) -> io::Result<Vec<Sample>> {
+    let tile = settings.tiling.tile(now.wall);
+    let since = tile.start.min(before(now.wall, settings.tiling.nominal()));
+    read_since(folder, before(since, settings.step()))
+}
+
+impl Runner {
+    /// Goes on where the journal ends, or begins anew. What was used since then is known if the counter still lives.
+    pub fn begin(
+        settings: Settings,
+        journal: (Journal, &[Sample]),
+        cores: u32,
+        meter: Box<dyn Meter>,
+        part: Option<Box<dyn Meter>>,
+        enforcer: Box<dyn Enforcer>,
+        now: Now,
+    ) -> Result<Runner, RunError> {
+        let measured = Measured::of(meter)?;
+        let part = part.map(Measured::of).transpose()?;
+        let (journal, samples) = journal;
+        let reading = measured.last;
+        let first = Moment { wall: now.wall, steady: i64::try_from(now.wall.ticks()).unwrap_or(i64::MAX) };
+        let resumed = Governor::resume(settings.clone(), samples).zip(samples.last().copied());
+        let (governor, last) = resumed.unwrap_or_else(|| {
+            let governor = Governor::new(settings, first);
+            let begin = Sample {
+                at: first,
+                total: Quota::ZERO,
+                observed: false,
+                applied: governor.applied(),
+                counter: reading.used,
+                life: number(reading.life),
+                boot: now.boot,
+                uptime: now.uptime,
+            };
+            (governor, begin)
+        });
+        let is_resumed = !samples.is_empty();
+        let mut runner = Runner { governor, journal, cores, measured, part, enforcer, enforced: None, last };
+        if is_resumed {
+            runner.bridge(reading, now)?;
+        } else {
+            runner.write(runner.last)?;
+        }
+        runner.enforce(None)?;
+        Ok(runner)
+    }
+
+    /// What happened while nobody governed: what the counter says, and what it does not say by policy.
+    fn bridge(&mut self, reading: Reading, now: Now) -> Result<(), RunError> {
+        let moment = self.moment(now);
+        if number(reading.life) == self.last.life && reading.used >= self.last.counter {
+            let used = self.quota(reading.used.saturating_sub(self.last.counter));
+            self.note(moment, Seen::Used(used), reading, now)?;
+            return Ok(());
+        }
+        // A counter that began since then knows everything from there on.
+        let slept = Duration::from_nanos(u64::try_from(moment.steady - self.last.at.steady).unwrap_or(0));
+        let unseen = reading.age.map(|age| slept.saturating_sub(age)).filter(|unseen| *unseen < slept);
+        let Some(unseen) = unseen else {
+            self.note(moment, Seen::Nothing, reading, now)?;
+            return Ok(());
+        };
+        let known = slept.saturating_sub(unseen);
+        let began = Moment {
+            wall: before(now.wall, known).max(self.last.at.wall),
+            steady: moment
+                .steady
+                .saturating_sub_unsigned(u64::try_from(known.as_nanos()).unwrap_or(u64::MAX)),
+        };
+        let reborn = Now { wall: began.wall, uptime: now.uptime.saturating_sub(known), boot: now.boot };
+        self.note(began, Seen::Nothing, Reading { used: Duration::ZERO, ..reading }, reborn)?;
+        let used = self.quota(reading.used);
+        self.note(moment, Seen::Used(used), reading, now)?;
+        Ok(())
+    }
+
+    /// Looks at the counter, decides, and puts the limit in force.
+    pub fn look(&mut self, now: Now) -> Result<Look, RunError> {
+        let used = self.measured.look()?;
+        let reading = self.measured.last;
+        let seen = used.map_or(Seen::Nothing, |used| Seen::Used(self.quota(used)));
+        let moment = self.moment(now);
+        let passed = u64::try_from(moment.steady - self.last.at.steady).unwrap_or(0);
+        let look = self.note(moment, seen, reading, now)?;
+        let rest = match &mut self.part {
+            None => None,
+            Some(part) => {
+                let own = part.look()?.unwrap_or_default();
+                let others = used.unwrap_or_default().saturating_sub(own);
+                Some(self.quota(others).lasting(Duration::from_nanos(passed.max(1))))
+            }
+        };
+        self.enforce(rest)?;
+        Ok(look)
+    }
+
+    /// How long nothing has to be done: until the next sample, or until the window ends.
+    pub fn pause(&self, now: Now) -> Duration {
+        let account = self.governor.account();
+        let left = Duration::from_nanos(account.tile().end.since(now.wall).ticks());
+        let next = self.governor.settings().sample_every;
+        if left.is_zero() { next } else { next.min(left) }
+    }
+
+    /// Lifts the limit, and ends.
+    pub fn finish(mut self) -> Result<Governor, RunError> {
+        let restored = self.enforcer.restore();
+        self.journal.sync().map_err(RunError::Journal)?;
+        restored?;
+        Ok(self.governor)
+    }
+
+    /// The governor.
+    pub fn governor(&mut self) -> &mut Governor {
+        &mut self.governor
+    }
+
+    /// What is enforced, if not the limit itself.
+    pub fn enforced(&self) -> Option<Rate> {
+        self.enforced
+    }
+
+    fn enforce(&mut self, rest: Option<Rate>) -> Result<(), RunError> {
+        let applied = self.governor.applied();
+        let limit = rest.map_or(applied, |rest| applied.minus(rest).max(LEAST.min(applied)));
+        // Several that share a limit are served anew each time.
+        self.enforcer.apply(limit)?;
+        self.enforced = Some(limit);
+        Ok(())
+    }
+
+    fn note(&mut self, at: Moment, seen: Seen, reading: Reading, now: Now) -> Result<Look, RunError> {
+        let look = self.governor.look(at, seen);
+        let (used, observed) = match seen {
+            Seen::Used(used) => (used, true),
+            Seen::Nothing => (Quota::ZERO, false),
+        };
+        self.write(Sample {
+            at,
+            total: self.last.total.plus(used),
+            observed,
+            applied: look.applied,
+            counter: reading.used,
+            life: number(reading.life),
+            boot: now.boot,
+            uptime: now.uptime,
+        })?;
+        Ok(look)
+    }
+
+    fn write(&mut self, sample: Sample) -> Result<(), RunError> {
+        self.journal.append(&sample).map_err(RunError::Journal)?;
+        self.last = sample;
+        Ok(())
+    }
+
+    /// The steady clock goes on over restarts: by the time since the start of the machine, or by the wall clock if that was another one.
+    fn moment(&self, now: Now) -> Moment {
+        let passed = if now.boot == self.last.boot {
+            now.uptime.saturating_sub(self.last.uptime)
+        } else {
+            Duration::from_nanos(now.wall.since(self.last.at.wall).ticks())
+        };
+        let passed = u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX);
+        Moment { wall: now.wall, steady: self.last.at.steady.saturating_add_unsigned(passed) }
+    }
+
+    /// CPU time of all cores as a quota: percents of the machine, rounded up.
+    fn quota(&self, used: Duration) -> Quota {
+        let nanos = i128::try_from(used.as_nanos()).unwrap_or(i128::MAX);
+        let cores = i128::from(self.cores.max(1));
+        Quota::from_raw((nanos.saturating_mul(WHOLE)).saturating_add(cores - 1) / cores)
+    }
+}
+
+fn number(life: Life) -> u128 {
+    u128::from_le_bytes(life.to_bytes())
+}

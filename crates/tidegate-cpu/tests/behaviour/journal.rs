@@ -1,0 +1,148 @@
+//! What is on disk, after whatever happened to it.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use tidegate::budget::{Quota, Rate};
+use tidegate_core::Timestamp;
+use tidegate_cpu::journal::{Journal, JournalError, Sample, before, is_in_use, read_since};
+use tidegate_cpu::{Governor, Seen};
+
+use super::{after, settings};
+
+const DAY: Duration = Duration::from_secs(86_400);
+const SAMPLE: Duration = Duration::from_secs(5);
+
+fn sample(number: u32, total: Quota) -> Sample {
+    let at = SAMPLE * number;
+    Sample {
+        at: after(at),
+        total,
+        observed: true,
+        applied: Rate::from_units(20 + number % 7),
+        counter: at,
+        life: 7,
+        boot: 1,
+        uptime: at,
+    }
+}
+
+/// Writes so many samples of a load of 20 %.
+fn write(folder: &Path, count: u32) -> Vec<Sample> {
+    let mut journal = Journal::open(folder, DAY * 30).expect("a journal");
+    let samples: Vec<Sample> =
+        (0..count).map(|number| sample(number, Rate::from_units(20).over(SAMPLE * number))).collect();
+    for sample in &samples {
+        journal.append(sample).expect("room on the disk");
+    }
+    samples
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a folder")
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let folder = folder();
+    let samples = write(folder.path(), 20_000);
+    assert_eq!(read_since(folder.path(), Timestamp::EPOCH).expect("it is there"), samples);
+    assert!(!is_in_use(folder.path()));
+    assert_eq!(fs::read_dir(folder.path()).expect("it is there").count(), 3, "two days and the lock");
+    // Only the files that are needed are read.
+    let late = read_since(folder.path(), samples[19_000].at.wall).expect("it is there");
+    assert_eq!(late, samples[17_280..]);
+    assert_eq!(read_since(&folder.path().join("nowhere"), Timestamp::EPOCH).expect("nothing"), []);
+}
+
+#[test]
+fn one_governs_at_a_time() {
+    let folder = folder();
+    let journal = Journal::open(folder.path(), DAY).expect("a journal");
+    assert!(is_in_use(folder.path()));
+    assert!(matches!(Journal::open(folder.path(), DAY), Err(JournalError::InUse)));
+    drop(journal);
+    Journal::open(folder.path(), DAY).expect("it is free again");
+}
+
+/// A torn tail and a damaged record cost themselves, and what they counted is in the next one.
+#[test]
+fn damage_is_seen_and_bridged() {
+    let folder = folder();
+    let samples = write(folder.path(), 100);
+    let file = fs::read_dir(folder.path()).expect("it is there").map(|entry| entry.expect("a file").path());
+    let file = file.into_iter().find(|path| path.extension().is_some()).expect("samples");
+    let mut bytes = fs::read(&file).expect("samples");
+    let length = (bytes.len() - 24) / 100;
+    bytes[24 + 50 * length + 17] ^= 1;
+    bytes.truncate(bytes.len() - 3);
+    fs::write(&file, bytes).expect("room on the disk");
+    let read = read_since(folder.path(), Timestamp::EPOCH).expect("it is there");
+    let mut expected = samples;
+    expected.remove(99);
+    expected.remove(50);
+    assert_eq!(read, expected);
+    let governor = Governor::resume(settings("unobserved: zero"), &read).expect("samples");
+    assert_eq!(governor.account().used(), Rate::from_units(20).over(SAMPLE * 98), "nothing is lost");
+    // Whoever goes on begins a new file, behind the torn one.
+    let mut journal = Journal::open(folder.path(), DAY * 30).expect("a journal");
+    journal.append(&sample(200, Quota::ZERO)).expect("room on the disk");
+    let read = read_since(folder.path(), Timestamp::EPOCH).expect("it is there");
+    assert_eq!(read.last(), Some(&sample(200, Quota::ZERO)));
+}
+
+#[test]
+fn old_files_go() {
+    let folder = folder();
+    let mut journal = Journal::open(folder.path(), DAY * 8).expect("a journal");
+    // One sample in five minutes: files of sixty days each would never go, so they are made by hand.
+    for day in 0..20 {
+        let second = after(DAY * day).wall.ticks() / 1_000_000_000;
+        fs::write(folder.path().join(format!("{second:020}.samples")), b"tidegate cpu samples 1\n\n")
+            .expect("room");
+    }
+    journal.append(&sample(17_280 * 20, Quota::ZERO)).expect("room on the disk");
+    let left = fs::read_dir(folder.path()).expect("it is there").count();
+    assert_eq!(left, 11, "eight days, the one that reaches into them, the new one, and the lock");
+}
+
+#[test]
+fn other_files_are_refused() {
+    let folder = folder();
+    fs::write(folder.path().join("00000000000000000001.samples"), b"tidegate cpu samples 9\n\nand so on")
+        .expect("room");
+    let error = read_since(folder.path(), Timestamp::EPOCH).expect_err("not ours");
+    assert!(error.to_string().contains("not a file of samples of this version"), "{error}");
+}
+
+/// A governor that goes on from its journal decides as one that never stopped.
+#[test]
+fn a_restart_continues_the_same_window() {
+    let folder = folder();
+    let text = "rolling_window_hours: 2";
+    let mut journal = Journal::open(folder.path(), DAY * 30).expect("a journal");
+    let mut governor = Governor::new(settings(text), after(Duration::ZERO));
+    let mut total = Quota::ZERO;
+    let load =
+        |number: u32| Rate::from_units(if (number / 200).is_multiple_of(3) { 90 } else { number % 37 });
+    let begin = sample(0, Quota::ZERO);
+    journal.append(&Sample { applied: governor.applied(), ..begin }).expect("room on the disk");
+    for number in 1..4000u32 {
+        let used = load(number).min(governor.applied()).over(SAMPLE);
+        total = total.plus(used);
+        let look = governor.look(after(SAMPLE * number), Seen::Used(used));
+        let written = Sample { applied: look.applied, ..sample(number, total) };
+        journal.append(&written).expect("room on the disk");
+        if number % 499 == 0 {
+            let now = written.at.wall;
+            let window = governor.account().tile().start.min(before(now, Duration::from_secs(7200)));
+            let samples = read_since(folder.path(), before(window, SAMPLE)).expect("it is there");
+            let mut again = Governor::resume(settings(text), &samples).expect("samples");
+            assert_eq!(again.applied(), governor.applied());
+            assert_eq!(again.advice(), governor.advice(), "at {number}");
+            assert_eq!(again.account().used(), governor.account().used());
+            governor = again;
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! One look after another, over restarts, with counters that are ours.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tidegate::budget::Rate;
+use tidegate_cpu::clock::Now;
+use tidegate_cpu::enforcer::{EnforceError, Enforcer};
+use tidegate_cpu::journal::Journal;
+use tidegate_cpu::meter::{Life, Meter, MeterError, Reading};
+use tidegate_cpu::runner::recent;
+use tidegate_cpu::{Runner, Settings};
+
+use super::{after, settings};
+
+const CORES: u32 = 4;
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A counter that says what it is told to.
+#[derive(Clone)]
+struct Counter(Arc<Mutex<Reading>>);
+
+impl Counter {
+    fn new() -> Counter {
+        Counter(Arc::new(Mutex::new(Reading {
+            used: Duration::ZERO,
+            life: Life::of(&[b"first"]),
+            age: None,
+        })))
+    }
+
+    /// All cores together use this much more.
+    fn use_up(&self, time: Duration) {
+        self.0.lock().expect("no panic").used += time;
+    }
+
+    fn set(&self, reading: Reading) {
+        *self.0.lock().expect("no panic") = reading;
+    }
+}
+
+impl Meter for Counter {
+    fn read(&mut self) -> Result<Reading, MeterError> {
+        Ok(*self.0.lock().expect("no panic"))
+    }
+}
+
+/// Remembers the last limit.
+#[derive(Clone, Default)]
+struct Limit(Arc<Mutex<Option<Rate>>>);
+
+impl Limit {
+    fn now(&self) -> Option<Rate> {
+        *self.0.lock().expect("no panic")
+    }
+}
+
+impl Enforcer for Limit {
+    fn apply(&mut self, limit: Rate) -> Result<(), EnforceError> {
+        *self.0.lock().expect("no panic") = Some(limit);
+        Ok(())
+    }
+
+    fn restore(&mut self) -> Result<(), EnforceError> {
+        *self.0.lock().expect("no panic") = None;
+        Ok(())
+    }
+}
+
+fn at(minutes: u64) -> Now {
+    let time = MINUTE * u32::try_from(minutes).expect("some days");
+    Now { wall: after(time).wall, uptime: time, boot: 1 }
+}
+
+struct Desk {
+    folder: tempfile::TempDir,
+    counter: Counter,
+    limit: Limit,
+    settings: Settings,
+}
+
+impl Desk {
+    fn new(text: &str) -> Desk {
+        Desk {
+            folder: tempfile::tempdir().expect("a folder"),
+            counter: Counter::new(),
+            limit: Limit::default(),
+            settings: settings(text),
+        }
+    }
+
+    fn start(&self, part: Option<&Counter>, now: Now) -> Runner {
+        let folder: &Path = self.folder.path();
+        let samples = recent(folder, &self.settings, now).expect("it is there");
+        let journal = Journal::open(folder, self.settings.retention).expect("a journal");
+        let part = part.map(|part| Box::new(part.clone()) as Box<dyn Meter>);
+        let enforcer = Box::new(self.limit.clone());
+        let meter = Box::new(self.counter.clone());
+        Runner::begin(self.settings.clone(), (journal, &samples), CORES, meter, part, enforcer, now)
+            .unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+fn used(runner: &mut Runner) -> i128 {
+    runner.governor().account().used().billionths_for_a_minute() / 1_000_000_000
+}
+
+fn look(runner: &mut Runner, now: Now) -> Rate {
+    runner.look(now).unwrap_or_else(|error| panic!("{error}")).applied
+}
+
+#[test]
+fn time_of_all_cores_is_percents_of_the_machine() {
+    let desk = Desk::new("unobserved: zero");
+    let mut runner = desk.start(None, at(0));
+    // Two of four cores for a minute.
+    desk.counter.use_up(MINUTE * 2);
+    let applied = look(&mut runner, at(1));
+    assert_eq!(used(&mut runner), 50);
+    assert_eq!(desk.limit.now(), Some(applied));
+    runner.finish().unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(desk.limit.now(), None, "the limit is lifted");
+}
+
+/// The counter has it all, however long nobody looked.
+#[test]
+fn a_restart_loses_nothing_that_was_counted() {
+    let desk = Desk::new("unobserved: limit\nreserve_percent: 0");
+    let mut runner = desk.start(None, at(0));
+    desk.counter.use_up(MINUTE * 40);
+    look(&mut runner, at(10));
+    let applied = desk.limit.now();
+    drop(runner);
+    // An hour without a governor, one core busy.
+    desk.counter.use_up(MINUTE * 60);
+    let mut runner = desk.start(None, at(70));
+    assert_eq!(used(&mut runner), 1000 + 1500);
+    assert!(desk.limit.now().is_some() && desk.limit.now() <= applied);
+    let unseen = runner.governor().account().unobserved_for();
+    assert_eq!(unseen, Duration::ZERO);
+}
+
+/// Another counter does not know what the first would have said.
+#[test]
+fn what_no_counter_knows_counts_by_policy() {
+    for (policy, expected) in [("limit", 1800), ("zero", 0)] {
+        let desk = Desk::new(&format!("unobserved: {policy}\nreserve_percent: 0"));
+        drop(desk.start(None, at(0)));
+        desk.counter.set(Reading { used: MINUTE * 999, life: Life::of(&[b"second"]), age: None });
+        let mut runner = desk.start(None, at(60));
+        assert_eq!(used(&mut runner), expected, "{policy}");
+        // From here on it is known.
+        desk.counter.use_up(MINUTE * 4);
+        look(&mut runner, at(61));
+        assert_eq!(used(&mut runner), expected + 100);
+    }
+}
+
+/// A machine that was started again counts from its start, and only the time before that is unknown.
+#[test]
+fn a_counter_that_began_meanwhile_is_believed_from_there_on() {
+    let desk = Desk::new("unobserved: limit\nreserve_percent: 0");
+    drop(desk.start(None, at(0)));
+    let life = Life::of(&[b"second"]);
+    desk.counter.set(Reading { used: MINUTE * 20, life, age: Some(MINUTE * 20) });
+    let now = Now { uptime: MINUTE * 20, boot: 2, ..at(60) };
+    let mut runner = desk.start(None, now);
+    assert_eq!(used(&mut runner), 30 * 40 + 500, "forty minutes by policy, then one core of four");
+    drop(runner);
+    desk.counter.use_up(MINUTE * 4);
+    let mut runner = desk.start(None, Now { uptime: MINUTE * 21, boot: 2, ..at(61) });
+    assert_eq!(used(&mut runner), 30 * 40 + 600);
+}
+
+/// What is limited gets what the others leave.
+#[test]
+fn others_are_taken_off() {
+    let desk = Desk::new("unobserved: zero\nreserve_percent: 0");
+    let command = Counter::new();
+    let mut runner = desk.start(Some(&command), at(0));
+    // Others use a tenth of the machine, the command a fifth.
+    desk.counter.use_up(MINUTE * 4 * 30 / 100);
+    command.use_up(MINUTE * 4 * 20 / 100);
+    let applied = look(&mut runner, at(1));
+    assert_eq!(desk.limit.now(), Some(applied.minus(Rate::from_units(10))));
+    // Others use everything: something is left all the same.
+    desk.counter.use_up(MINUTE * 4);
+    look(&mut runner, at(2));
+    assert_eq!(desk.limit.now(), Some(Rate::from_units(1)));
+}
+
+/// A clock that is put back or forward changes neither what was used nor for how long.
+#[test]
+fn clocks_that_are_set_change_nothing_on_the_trail() {
+    let desk = Desk::new("unobserved: zero\nreserve_percent: 0");
+    let mut runner = desk.start(None, at(600));
+    for minute in 1..=10u64 {
+        desk.counter.use_up(MINUTE);
+        let wall = at(if minute % 2 == 0 { 600 + minute } else { 540 + minute }).wall;
+        look(&mut runner, Now { wall, ..at(600 + minute) });
+    }
+    assert_eq!(used(&mut runner), 250);
+    let account = runner.governor().account();
+    assert_eq!(account.trailing_used().billionths_for_a_minute() / 1_000_000_000, 250);
+    let began = account.now().steady;
+    drop(runner);
+    let mut runner = desk.start(None, at(611));
+    assert_eq!(runner.governor().account().now().steady - began, 60_000_000_000);
+}
