@@ -10,6 +10,7 @@ mod clients;
 mod completions;
 mod docs;
 mod fleet;
+mod governing;
 mod pipe;
 mod remote;
 mod serve;
