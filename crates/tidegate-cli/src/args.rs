@@ -18,7 +18,7 @@ use tidegate::text;
 pub(crate) use bench::BenchArgs;
 pub(crate) use cpu::{
     CpuArgs, CpuCommand, CpuReportArgs, CpuRunArgs, CpuSimulateArgs, CpuStatusArgs, Enforce, PlanArgs,
-    StateArgs, Switch, Target, TermsArgs,
+    StateArgs, Target,
 };
 pub(crate) use remote::{
     AcquireArgs, AddArgs, DEFAULT_SERVER, DeleteArgs, GetArgs, LimitArgs, LimitCommand, LimitSource,

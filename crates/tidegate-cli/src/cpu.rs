@@ -11,11 +11,14 @@
 //! Nothing is reckoned here. Budgets are [`tidegate::budget`], the governor is [`tidegate_cpu`]; these commands read what people write, and
 //! write what people and programs read.
 
+mod place;
 mod plan;
 mod replace;
+mod report;
 mod run;
 mod shown;
 mod simulate;
+mod status;
 mod terms;
 mod trace;
 
@@ -28,10 +31,11 @@ pub(crate) fn run(args: &CpuArgs) -> Result<(), Failure> {
         CpuCommand::Plan(args) => plan::run(args),
         CpuCommand::Run(args) => run::run(args),
         CpuCommand::Simulate(args) => simulate::run(args),
+        CpuCommand::Status(args) => status::run(args),
+        CpuCommand::Report(args) => report::run(args),
         CpuCommand::Watch => {
             run::stand_watch();
             Ok(())
         }
-        CpuCommand::Status(_) | CpuCommand::Report(_) => Ok(()),
     }
 }

@@ -58,16 +58,14 @@ impl Reader {
 
     /// The instant of RFC 3339 text that has no quotes around it.
     pub(crate) fn read_plain(&mut self, text: &str) -> Result<Timestamp, String> {
-        let known = self.recall(text.as_bytes());
-        let since_epoch = match known {
-            Some(known) => known,
-            None => {
-                let instant = tidegate::text::parse_instant(text)?;
-                self.known = Midnight::before(text.as_bytes(), instant);
-                instant
-            }
-        };
-        Ok(Tick::NANOSECOND.instant(since_epoch).expect("what was read ends with the last second"))
+        let mut since_epoch = self.recall(text.as_bytes());
+        if since_epoch.is_none() {
+            let instant = tidegate::text::parse_instant(text)?;
+            self.known = Midnight::before(text.as_bytes(), instant);
+            since_epoch = Some(instant);
+        }
+        let instant = since_epoch.and_then(|since_epoch| Tick::NANOSECOND.instant(since_epoch));
+        Ok(instant.expect("what could be read ends with the last second"))
     }
 
     fn read_text(&mut self, value: &str) -> Result<Duration, String> {

@@ -21,6 +21,7 @@ mod serve;
 mod simulate;
 mod stop;
 mod store;
+mod svg;
 mod token;
 
 use std::fmt;

@@ -17,6 +17,7 @@ pub mod trail;
 
 use std::time::Duration;
 
+pub use crate::calendar::{Tile, Tiling};
 pub use account::{Account, Advice, Moment, Unobserved};
 pub use trail::Trail;
 

@@ -4,6 +4,8 @@
 //! once; one that could rise rises when it is worth it (`increase_deadband_points`) and not too often (`adjust_interval_seconds`). No clock is
 //! read here.
 
+use std::time::Duration;
+
 use tidegate::budget::{Account, Advice, Moment, Quota, Rate, Standing};
 
 use crate::journal::Sample;
@@ -89,25 +91,7 @@ impl Governor {
 
     /// Something was used, or nobody knows; what may be used from now on.
     pub fn look(&mut self, now: Moment, seen: Seen) -> Look {
-        let before = self.account.now();
-        let measured = match seen {
-            Seen::Nothing => {
-                self.account.skip(now);
-                None
-            }
-            Seen::Used(used) => {
-                let tile = self.account.tile();
-                self.account.observe(now, used);
-                if self.account.tile() != tile {
-                    (self.samples, self.exceeded) = (0, 0);
-                }
-                self.samples += 1;
-                let nanos = u64::try_from(now.steady.saturating_sub(before.steady)).unwrap_or(0);
-                (nanos > 0).then(|| used.lasting(std::time::Duration::from_nanos(nanos)))
-            }
-        };
-        let exceeds = measured.is_some_and(|rate| rate > self.applied.plus(self.settings.tolerance));
-        self.exceeded += u64::from(exceeds);
+        let (measured, exceeds) = self.take(now, seen);
         let (advice, slot) = self.decide();
         Look { advice, slot, applied: self.applied, measured, exceeds }
     }
@@ -118,22 +102,34 @@ impl Governor {
         let mut governor = Governor::new(settings, first.at);
         let mut before = first;
         for sample in rest {
-            let tile = governor.account.tile();
-            if sample.observed {
-                governor.account.observe(sample.at, sample.total.minus(before.total));
-                governor.samples += 1;
-            } else {
-                governor.account.skip(sample.at);
-            }
-            if governor.account.tile() != tile {
-                governor.samples = u64::from(sample.observed);
-            }
+            governor.applied = before.applied;
+            let used = Seen::Used(sample.total.minus(before.total));
+            governor.take(sample.at, if sample.observed { used } else { Seen::Nothing });
             before = sample;
         }
         let terms = &governor.settings.terms;
         governor.applied = before.applied.clamp(terms.floor, terms.ceiling);
         governor.rises_at = governor.account.now().steady;
         Some(governor)
+    }
+
+    /// Puts what was seen into the books: what was used on average since the last time, and whether that was too much.
+    fn take(&mut self, now: Moment, seen: Seen) -> (Option<Rate>, bool) {
+        let (before, tile) = (self.account.now(), self.account.tile());
+        match seen {
+            Seen::Used(used) => self.account.observe(now, used),
+            Seen::Nothing => self.account.skip(now),
+        }
+        if self.account.tile() != tile {
+            (self.samples, self.exceeded) = (0, 0);
+        }
+        let Seen::Used(used) = seen else { return (None, false) };
+        self.samples += 1;
+        let nanos = u64::try_from(now.steady.saturating_sub(before.steady)).unwrap_or(0);
+        let measured = (nanos > 0).then(|| used.lasting(Duration::from_nanos(nanos)));
+        let exceeds = measured.is_some_and(|rate| rate > self.applied.plus(self.settings.tolerance));
+        self.exceeded += u64::from(exceeds);
+        (measured, exceeds)
     }
 
     /// Decides again: time has passed, or much was recalled.

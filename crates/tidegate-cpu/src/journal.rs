@@ -168,16 +168,35 @@ pub fn read_since(folder: &Path, since: Timestamp) -> io::Result<Vec<Sample>> {
     let first = files.iter().rposition(|(first, _)| *first <= second).unwrap_or(0);
     let mut samples = Vec::new();
     for (_, path) in &files[first..] {
-        let mut bytes = Vec::new();
-        File::open(path)?.read_to_end(&mut bytes)?;
-        if bytes.len() >= HEADER.len() && !bytes.starts_with(HEADER) {
-            let why = format!("{} is not a file of samples of this version", path.display());
-            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
-        }
-        let records = bytes.get(HEADER.len()..).unwrap_or_default().chunks_exact(LENGTH);
-        samples.extend(records.filter_map(record::decode));
+        samples.extend(read(path)?);
     }
     Ok(samples)
+}
+
+/// The latest sample of a folder, if there is one.
+pub fn latest(folder: &Path) -> io::Result<Option<Sample>> {
+    let files = match files(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        found => found?,
+    };
+    for (_, path) in files.iter().rev() {
+        if let Some(last) = read(path)?.pop() {
+            return Ok(Some(last));
+        }
+    }
+    Ok(None)
+}
+
+/// The samples of a file.
+fn read(path: &Path) -> io::Result<Vec<Sample>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.read_to_end(&mut bytes)?;
+    if bytes.len() >= HEADER.len() && !bytes.starts_with(HEADER) {
+        let why = format!("{} is not a file of samples of this version", path.display());
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+    }
+    let records = bytes.get(HEADER.len()..).unwrap_or_default().chunks_exact(LENGTH);
+    Ok(records.filter_map(record::decode).collect())
 }
 
 /// An instant some time before another.

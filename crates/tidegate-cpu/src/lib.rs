@@ -17,6 +17,7 @@ pub mod governor;
 pub mod guardian;
 pub mod journal;
 pub mod meter;
+pub mod metrics;
 pub mod processes;
 pub mod runner;
 pub mod settings;

@@ -53,7 +53,7 @@ pub struct Outcome {
 }
 
 impl Simulation {
-    /// Begins at an instant, with nothing used before.
+    /// Begins at an instant. What was used before counts as the settings say of time that nobody looked at.
     pub fn new(settings: Settings, begin: Timestamp) -> Simulation {
         let steady = i64::try_from(begin.ticks()).unwrap_or(i64::MAX);
         let governor = Governor::new(settings, Moment { wall: begin, steady });
@@ -113,7 +113,7 @@ impl Simulation {
 
     /// What happened, window by window.
     pub fn finish(mut self) -> (Outcome, Vec<Window>) {
-        if self.used > Quota::ZERO || self.windows.is_empty() {
+        if self.governor.account().now().wall > self.tile.start || self.windows.is_empty() {
             self.close(false);
         }
         (self.outcome, self.windows)

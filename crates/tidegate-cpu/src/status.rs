@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tidegate::budget::{Outlook, Quota, Rate};
 use tidegate_core::calendar::Tile;
+use tidegate_core::{Tick, Timestamp};
 
 use crate::governor::{Governor, Risk};
 
@@ -40,6 +41,11 @@ pub struct Status {
 }
 
 impl Status {
+    /// The instant at which it stood so.
+    pub fn at(&self) -> Timestamp {
+        self.window.start.plus(Tick::NANOSECOND.span(self.elapsed))
+    }
+
     /// How a governor's budget stands.
     pub fn of(governor: &mut Governor) -> Status {
         let advice = governor.advice();

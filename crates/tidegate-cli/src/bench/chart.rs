@@ -15,6 +15,7 @@
 use super::number::{counted, grouped};
 use super::report::{Level, Report, percent};
 use super::target::Door;
+use crate::svg::{Canvas, escaped};
 
 /// The whole picture.
 const WIDTH: u32 = 900;
@@ -50,8 +51,7 @@ text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;fill:#57606a
 pub(super) fn draw(report: &Report) -> String {
     let mut levels: Vec<&Level> = report.levels.iter().collect();
     levels.sort_by_key(|level| level.concurrency);
-    let mut out = Canvas(String::new());
-    out.open(&format!("Load on {}", report.server));
+    let mut out = Canvas::open([WIDTH, HEIGHT], &format!("Load on {}", report.server), STYLE);
     out.text(LEFT, 34, "title", "start", &format!("Load on {}", report.server));
     out.text(LEFT, 56, "", "start", &asked(report));
     let verdict = report.verdict.text();
@@ -59,8 +59,7 @@ pub(super) fn draw(report: &Report) -> String {
     out.text(LEFT, 74, ink, "start", verdict.lines().next().unwrap_or_default());
     out.curves(&levels);
     out.bars(&levels);
-    out.0.push_str("</svg>\n");
-    out.0
+    out.close()
 }
 
 /// What was asked, in a line.
@@ -151,40 +150,7 @@ fn decimal(number: u64, parts: u64) -> String {
     }
 }
 
-/// The file, as far as it is written.
-struct Canvas(String);
-
 impl Canvas {
-    fn put(&mut self, element: &str) {
-        self.0.push_str(element);
-    }
-
-    fn open(&mut self, title: &str) {
-        let title = escaped(title);
-        self.put(&format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" \
-             height=\"{HEIGHT}\" role=\"img\">\n<title>{title}</title>\n<style>{STYLE}</style>\n\
-             <rect class=\"ground\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n"
-        ));
-    }
-
-    fn text(&mut self, x: u32, y: u32, class: &str, anchor: &str, text: &str) {
-        let text = escaped(text);
-        self.put(&format!(
-            "<text x=\"{x}\" y=\"{y}\" class=\"{class}\" text-anchor=\"{anchor}\">{text}</text>\n"
-        ));
-    }
-
-    fn line(&mut self, class: &str, [x1, y1, x2, y2]: [u32; 4]) {
-        self.put(&format!("<line class=\"{class}\" x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\"/>\n"));
-    }
-
-    fn bar(&mut self, class: &str, [x, y, width, height]: [u32; 4]) {
-        self.put(&format!(
-            "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" rx=\"2\"/>\n"
-        ));
-    }
-
     /// Throughput on the left axis, p99 on the right one.
     fn curves(&mut self, levels: &[&Level]) {
         let rates = Axis::over(levels.iter().map(|level| level.rate));
@@ -246,22 +212,6 @@ impl Canvas {
             self.text(BARS_RIGHT + 8, middle + 4, ink, "start", &percent(level.success));
         }
     }
-}
-
-/// Text that is text inside of a file that is not.
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            letter if letter.is_control() => out.push(' '),
-            letter => out.push(letter),
-        }
-    }
-    out
 }
 
 #[cfg(test)]

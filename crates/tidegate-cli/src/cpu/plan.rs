@@ -76,7 +76,7 @@ fn json(terms: &Terms, outlook: &Outlook, expected_samples: u128) -> String {
 fn text(outlook: &Outlook, is_known: bool) -> String {
     let used = shown::short_quota(outlook.used);
     let used = if is_known { used } else { format!("{used}, because there are too few samples to tell") };
-    shown::table([
+    shown::table(&[
         ("total", shown::short_quota(outlook.total)),
         ("used", used),
         ("remaining", shown::short_quota(outlook.remaining)),

@@ -25,9 +25,11 @@ use tidegate_cpu::clock::Clock;
 use tidegate_cpu::guardian::{Guardian, restore_left_behind, watch};
 use tidegate_cpu::journal::{Journal, JournalError};
 use tidegate_cpu::meter::cores;
+use tidegate_cpu::metrics::{self, Governing};
 use tidegate_cpu::runner::{RunError, Runner, recent};
+use tidegate_cpu::status::Status;
 
-use super::terms;
+use super::{replace, terms};
 use crate::args::CpuRunArgs;
 use crate::{Failure, say};
 use command::Started;
@@ -152,6 +154,9 @@ fn govern(
             Err(error) => return Err(failed(error)),
         };
         display.look(runner.governor(), &look);
+        if let Some(file) = &args.prometheus {
+            replace::replace(file, &metrics::text(&Status::of(runner.governor()), Governing::Yes))?;
+        }
     };
     // What was used until now is known, unless it went with its counter.
     let _gone = runner.look(clock.now());

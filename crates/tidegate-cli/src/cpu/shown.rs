@@ -32,6 +32,11 @@ pub(super) fn rate(rate: Rate) -> Number {
     number(rate.billionths().into())
 }
 
+/// A rate of which there cannot be more than everything.
+pub(super) fn at_most_all(rate: Rate) -> Rate {
+    rate.min(Rate::from_units(100))
+}
+
 /// A quota, in percents times minutes.
 pub(super) fn quota(quota: Quota) -> Number {
     number(quota.billionths_for_a_minute())
@@ -81,9 +86,8 @@ pub(super) fn instant(zone: &Zone, at: Timestamp) -> String {
     Writer::default().write(clock, &mut out);
     let mut text = String::from_utf8_lossy(&out).into_owned();
     if offset != 0 {
-        text.pop();
         let (sign, minutes) = (if offset < 0 { '-' } else { '+' }, offset.unsigned_abs() / 60);
-        text.push_str(&format!("{sign}{:02}:{:02}", minutes / 60, minutes % 60));
+        text = format!("{}{sign}{:02}:{:02}", text.trim_end_matches('Z'), minutes / 60, minutes % 60);
     }
     text
 }
@@ -96,9 +100,10 @@ pub(super) fn wall(zone: &Zone, at: Timestamp) -> (Timestamp, i32) {
 }
 
 /// Names and what they are, one per line, in two columns.
-pub(super) fn table<const N: usize>(rows: [(&str, String); N]) -> String {
+pub(super) fn table(rows: &[(&str, String)]) -> String {
     let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
-    rows.iter().map(|(name, value)| format!("{name:width$}  {value}\n")).collect()
+    let lines: Vec<_> = rows.iter().map(|(name, value)| format!("{name:width$}  {value}\n")).collect();
+    lines.concat()
 }
 
 #[cfg(test)]

@@ -109,17 +109,12 @@ impl Trace {
         if line.is_empty() {
             return Ok(None);
         }
-        let form = match self.form {
-            Some(form) => form,
-            None => {
-                let form = if line.starts_with(b"{") { Form::Objects } else { Form::Columns };
-                self.form = Some(form);
-                if form == Form::Columns && is_header(line) {
-                    return Ok(None);
-                }
-                form
-            }
-        };
+        let is_first = self.form.is_none();
+        let form =
+            *self.form.get_or_insert(if line.starts_with(b"{") { Form::Objects } else { Form::Columns });
+        if is_first && is_header(line) {
+            return Ok(None);
+        }
         let row = match form {
             Form::Columns => self.columns(line)?,
             Form::Objects => self.object(line)?,
@@ -195,7 +190,7 @@ impl Trace {
 }
 
 fn is_header(line: &[u8]) -> bool {
-    let mut columns = line.split(|&byte| byte == b',').map(|column| column.trim_ascii());
+    let mut columns = line.split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
     FIELDS
         .iter()
         .all(|field| columns.next().is_some_and(|column| column.eq_ignore_ascii_case(field.as_bytes())))

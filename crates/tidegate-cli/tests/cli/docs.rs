@@ -207,3 +207,8 @@ fn limits_file() {
 fn bench() {
     check("docs/bench.md");
 }
+
+#[test]
+fn cpu() {
+    check("docs/cpu.md");
+}

@@ -103,6 +103,7 @@ impl Drop for Busy {
 }
 
 #[track_caller]
+#[expect(clippy::disallowed_methods, reason = "the kernel tells nobody that a process was continued")]
 fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
@@ -178,7 +179,7 @@ fn what_makes_no_sense_is_refused_and_nothing_is_changed() {
         (&["--target", "cgroup:/tmp"], "/tmp"),
         (&["--target", "pid:4194305"], "4194305"),
         (&["--target", "pid:0"], "process"),
-        (&["--target", "pid:1", "--enforce", "signal"], "first process"),
+        (&["--target", "pid:1", "--enforce", "signal"], "is not limited"),
         (&["--target", "moon"], "host, cgroup:PATH or pid:N"),
         (&["--min-load", "40"], "--avg-limit"),
         (&["--min-load", "95", "--avg-limit", "99"], "--max-load"),
@@ -270,7 +271,7 @@ fn who_may_not_limit_only_monitors() {
     }
     let folder = folder();
     let state = folder.path().join("state");
-    let all = fs::Permissions::from(std::os::unix::fs::PermissionsExt::from_mode(0o777));
+    let all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     fs::set_permissions(folder.path(), all).expect("it is ours");
     let binary = folder.path().join("tidegate");
     fs::copy(env!("CARGO_BIN_EXE_tidegate"), &binary).expect("room");

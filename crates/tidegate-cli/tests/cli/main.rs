@@ -8,6 +8,7 @@ mod bench;
 mod check;
 mod clients;
 mod completions;
+mod cpu;
 mod docs;
 mod fleet;
 mod governing;
@@ -131,6 +132,11 @@ fn help_is_everywhere_and_shows_an_example() {
         "renew",
         "settle",
         "bench",
+        "cpu",
+        "cpu plan",
+        "cpu simulate",
+        "cpu status",
+        "cpu report",
         "store",
         "store verify",
         "store dump",
@@ -160,6 +166,9 @@ fn what_cannot_be_typed_is_bad_input() {
         &["pipe", "--key", "a..b"],
         &["pipe", "--on-error", "panic"],
         &["pipe", "stray"],
+        &["cpu"],
+        &["cpu", "simulate"],
+        &["cpu", "report"],
         &["store"],
         &["store", "mend", "."],
         &["store", "verify"],

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidegate::budget::{Quota, Rate};
 use tidegate_core::Timestamp;
-use tidegate_cpu::journal::{Journal, JournalError, Sample, before, is_in_use, read_since};
+use tidegate_cpu::journal::{Journal, JournalError, Sample, before, is_in_use, latest, read_since};
 use tidegate_cpu::{Governor, Seen};
 
 use super::{after, settings};
@@ -90,6 +90,39 @@ fn damage_is_seen_and_bridged() {
     journal.append(&sample(200, Quota::ZERO)).expect("room on the disk");
     let read = read_since(folder.path(), Timestamp::EPOCH).expect("it is there");
     assert_eq!(read.last(), Some(&sample(200, Quota::ZERO)));
+}
+
+/// A file that was just begun has nothing to tell; the one before has.
+#[test]
+fn the_latest_sample_is_found_behind_empty_files() {
+    let folder = folder();
+    assert_eq!(latest(folder.path()).expect("it is there"), None);
+    assert_eq!(latest(&folder.path().join("nowhere")).expect("nothing"), None);
+    let samples = write(folder.path(), 3);
+    fs::write(folder.path().join("00000000009000000000.samples"), b"tidegate cpu samples 1\n\n")
+        .expect("room");
+    assert_eq!(latest(folder.path()).expect("it is there"), samples.last().copied());
+}
+
+/// What was counted in a window is counted again from its samples, whether somebody looked when it began or not.
+#[test]
+fn counts_survive_a_restart() {
+    let text = "rolling_window_hours: 1\nmin_load_percent: 0";
+    let mut governor = Governor::new(settings(text), after(Duration::ZERO));
+    let mut samples = vec![Sample { applied: governor.applied(), ..sample(0, Quota::ZERO) }];
+    let mut total = Quota::ZERO;
+    for number in 1..1000u32 {
+        let over = Rate::from_units(if number % 10 == 3 { 2 } else { 1 });
+        let used = governor.applied().plus(over).over(SAMPLE);
+        let is_seen = number != 720;
+        total = if is_seen { total.plus(used) } else { total };
+        let seen = if is_seen { Seen::Used(used) } else { Seen::Nothing };
+        let look = governor.look(after(SAMPLE * number), seen);
+        samples.push(Sample { applied: look.applied, observed: is_seen, ..sample(number, total) });
+        let again = Governor::resume(settings(text), &samples).expect("samples");
+        assert_eq!(again.samples(), governor.samples(), "at {number}");
+    }
+    assert_eq!(governor.samples(), (279, 28), "279 in the window, every tenth too much");
 }
 
 #[test]

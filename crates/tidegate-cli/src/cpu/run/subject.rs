@@ -168,6 +168,12 @@ impl Place<'_> {
                 (Box::new(machine().map_err(|error| wrong(&error))?), "limited by cgroups")
             }
             None => match machine() {
+                Ok(machine) if machine.is_powerless() => {
+                    say(
+                        "only monitoring: everything here runs beside what people need to log in, and that is not limited; name a cgroup with --limit-cgroup, or give a command",
+                    );
+                    (Box::new(machine), "only monitored")
+                }
                 Ok(machine) => (Box::new(machine), "limited by cgroups"),
                 Err(error) if paths.is_some() => return Err(wrong(&error)),
                 Err(error) => Self::monitor(&error)?,

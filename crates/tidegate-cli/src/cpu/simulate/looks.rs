@@ -11,6 +11,7 @@ use tidegate_cpu::Look;
 
 use crate::Failure;
 use crate::cpu::replace::Replacement;
+use crate::cpu::shown::at_most_all;
 use crate::instant::{Writer, fraction};
 
 const HEADER: &[u8] = b"time,demand,used,limit,safe,trailing\n";
@@ -38,8 +39,8 @@ impl Looks {
     pub(super) fn add(&mut self, at: Timestamp, demand: Rate, used: Rate, limit: Rate, look: &Look) {
         self.line.clear();
         self.instants.write(at, &mut self.line);
-        let whole = Rate::from_billionths(100 * BILLION);
-        for rate in [demand, used, limit, look.advice.outlook.safe, look.advice.trailing.min(whole)] {
+        let (safe, trailing) = (look.advice.outlook.safe, at_most_all(look.advice.trailing));
+        for rate in [demand, used, limit, safe, trailing] {
             self.line.push(b',');
             write_rate(rate, &mut self.line);
         }

@@ -92,7 +92,7 @@ impl Told {
         let rows: Vec<_> = self.windows.iter().map(row).collect();
         let mut text = table::lines(["START", "END", " AVERAGE", " OF QUOTA", "WHOLE"], &rows);
         text.push('\n');
-        text.push_str(&shown::table([
+        text.push_str(&shown::table(&[
             ("limit", format!("{} on average", shown::short_rate(self.average))),
             ("worst trailing average", shown::short_rate(self.worst)),
             ("quota used in whole windows", percent(self.utilisation)),

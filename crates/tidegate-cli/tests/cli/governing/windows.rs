@@ -1,7 +1,6 @@
 //! Whole windows: what is used at the end of one is under the limit, and close to it.
 
 use std::process::Stdio;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use tidegate_testkit::effort::is_long;
@@ -12,14 +11,6 @@ use crate::tidegate;
 /// How long windows are, in seconds.
 const WINDOW: u64 = 120;
 const LIMIT: f64 = 30.0;
-
-fn to_next_window() {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
-    let past = Duration::from_nanos(
-        u64::try_from(now.as_nanos() % u128::from(WINDOW * 1_000_000_000)).expect("small"),
-    );
-    std::thread::sleep(Duration::from_secs(WINDOW).saturating_sub(past));
-}
 
 /// What a window ended with: the last samples that are told before the next one begins.
 fn end_of_window(governor: &mut Governor) -> Value {
@@ -57,8 +48,9 @@ fn whole_window(enforce: &str, is_killed: bool) {
         "--unobserved",
         "zero",
     ];
-    to_next_window();
     let mut governor = Governor::start(folder.path(), &args);
+    // The first window is not whole.
+    end_of_window(&mut governor);
     if is_killed {
         while number(&governor.sample(), "remaining_minutes") > 1.0 {}
         governor.kill();

@@ -1,0 +1,216 @@
+//! Columns: samples put together, as many as a picture is wide.
+//!
+//! ```text
+//!   samples   ├──┼─┼──┼───┼ nobody looked ┼──┼─┤
+//!   columns   │    │    │    │    │    │    │    │     each with its mean, its lowest and its highest
+//! ```
+//!
+//! What is used between two samples is used evenly. All of it is one pass over the samples, however many there are.
+
+use std::time::Duration;
+
+use tidegate::budget::{Quota, Rate};
+use tidegate::{Span, Timestamp};
+use tidegate_cpu::journal::Sample;
+
+/// What happened in a column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Column {
+    used: Quota,
+    seen: Duration,
+    unseen: Duration,
+    range: Option<(Rate, Rate)>,
+    /// What was allowed at its end, if somebody looked.
+    limit: Option<Rate>,
+}
+
+impl Column {
+    /// What was used on average, where somebody looked.
+    pub(super) fn mean(&self) -> Option<Rate> {
+        (!self.seen.is_zero()).then(|| self.used.lasting(self.seen))
+    }
+
+    /// The lowest and the highest of it.
+    pub(super) fn range(&self) -> Option<(Rate, Rate)> {
+        self.range
+    }
+
+    /// How long nobody looked.
+    pub(super) fn unseen(&self) -> Duration {
+        self.unseen
+    }
+
+    /// Whether nobody looked for most of it.
+    pub(super) fn is_dark(&self) -> bool {
+        self.unseen > self.seen
+    }
+
+    pub(super) fn limit(&self) -> Option<Rate> {
+        self.limit
+    }
+
+    fn add(&mut self, rate: Option<Rate>, limit: Rate, time: Duration) {
+        let Some(rate) = rate else {
+            self.unseen += time;
+            return;
+        };
+        let (lowest, highest) = self.range.unwrap_or((rate, rate));
+        self.range = Some((lowest.min(rate), highest.max(rate)));
+        self.used = self.used.plus(rate.over(time));
+        self.seen += time;
+        self.limit = Some(limit);
+    }
+}
+
+/// The time from one instant to another, in columns of the same length.
+#[derive(Debug)]
+pub(super) struct Columns {
+    from: Timestamp,
+    to: Timestamp,
+    columns: Vec<Column>,
+    /// Everything in one.
+    whole: Column,
+    samples: u64,
+}
+
+impl Columns {
+    /// Puts samples together.
+    pub(super) fn of(samples: &[Sample], from: Timestamp, to: Timestamp, count: u32) -> Columns {
+        let columns = vec![Column::default(); usize::try_from(count.max(1)).unwrap_or(1)];
+        let mut all = Columns { from, to, columns, whole: Column::default(), samples: 0 };
+        all.samples = samples.iter().filter(|sample| sample.at.wall >= from).count() as u64;
+        for pair in samples.windows(2) {
+            all.add(&pair[0], &pair[1]);
+        }
+        all
+    }
+
+    fn add(&mut self, before: &Sample, after: &Sample) {
+        let rate = after.observed.then(|| {
+            let steady = u64::try_from(after.at.steady.saturating_sub(before.at.steady)).unwrap_or(0);
+            after.total.minus(before.total).lasting(Duration::from_nanos(steady))
+        });
+        let (start, end) = (before.at.wall.max(self.from), after.at.wall.min(self.to));
+        if start >= end {
+            return;
+        }
+        let time = |from: Timestamp, to: Timestamp| Duration::from_nanos(to.since(from).ticks());
+        self.whole.add(rate, before.applied, time(start, end));
+        let mut index = self.index(start);
+        loop {
+            let (first, last) = (self.begin(index), self.begin(index + 1));
+            let Some(column) = self.columns.get_mut(index) else { return };
+            column.add(rate, before.applied, time(first.max(start), last.min(end)));
+            if last >= end {
+                return;
+            }
+            index += 1;
+        }
+    }
+
+    /// The column of an instant.
+    pub(super) fn index(&self, at: Timestamp) -> usize {
+        let length = u128::from(self.to.since(self.from).ticks().max(1));
+        let place = u128::from(at.since(self.from).ticks()) * self.columns.len() as u128 / length;
+        let index = usize::try_from(place).unwrap_or(usize::MAX).min(self.columns.len());
+        // A column begins at a whole nanosecond, which may be a little before the exact place.
+        if self.begin(index + 1) <= at { index + 1 } else { index }
+    }
+
+    /// Where a column begins.
+    fn begin(&self, index: usize) -> Timestamp {
+        let length = u128::from(self.to.since(self.from).ticks());
+        let offset = length * index as u128 / self.columns.len() as u128;
+        self.from.plus(Span::from_ticks(u64::try_from(offset).unwrap_or(u64::MAX)))
+    }
+
+    pub(super) fn from(&self) -> Timestamp {
+        self.from
+    }
+
+    pub(super) fn to(&self) -> Timestamp {
+        self.to
+    }
+
+    pub(super) fn iter(&self) -> std::slice::Iter<'_, Column> {
+        self.columns.iter()
+    }
+
+    pub(super) fn whole(&self) -> &Column {
+        &self.whole
+    }
+
+    /// How many samples are in it.
+    pub(super) fn samples(&self) -> u64 {
+        self.samples
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use tidegate::budget::Moment;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// Samples at these seconds; what was used before each in percent, or nothing if nobody looked. The limit is 40.
+    pub(in super::super) fn samples(rows: &[(u64, Option<u32>)]) -> Vec<Sample> {
+        let mut total = Quota::ZERO;
+        let mut last = 0;
+        let row = |&(second, used): &(u64, Option<u32>)| {
+            let passed = Duration::from_secs(second - std::mem::replace(&mut last, second));
+            total = total.plus(Rate::from_units(used.unwrap_or(0)).over(passed));
+            Sample {
+                at: Moment {
+                    wall: Timestamp::from_ticks(second * SECOND),
+                    steady: i64::try_from(second * SECOND).expect("small"),
+                },
+                total,
+                observed: used.is_some(),
+                applied: Rate::from_units(40),
+                counter: Duration::ZERO,
+                life: 0,
+                boot: 0,
+                uptime: Duration::ZERO,
+            }
+        };
+        rows.iter().map(row).collect()
+    }
+
+    fn at(second: u64) -> Timestamp {
+        Timestamp::from_ticks(second * SECOND)
+    }
+
+    #[test]
+    fn columns_have_the_mean_and_the_range_of_their_samples() {
+        let samples = samples(&[(0, None), (5, Some(10)), (10, Some(30)), (30, Some(50)), (40, None)]);
+        let columns = Columns::of(&samples, at(0), at(40), 4);
+        let means: Vec<_> = columns.iter().map(Column::mean).collect();
+        let units = |units| Some(Rate::from_units(units));
+        assert_eq!(means, [units(20), units(50), units(50), None]);
+        let ranges: Vec<_> = columns.iter().map(Column::range).collect();
+        let range = |least, most| Some((Rate::from_units(least), Rate::from_units(most)));
+        assert_eq!(ranges, [range(10, 30), range(50, 50), range(50, 50), None]);
+        let dark: Vec<_> = columns.iter().map(Column::is_dark).collect();
+        assert_eq!(dark, [false, false, false, true]);
+        assert_eq!(columns.whole().unseen(), Duration::from_secs(10));
+        assert_eq!(columns.whole().mean(), Some(Rate::from_billionths(40 * SECOND)));
+        assert_eq!(columns.samples(), 5);
+    }
+
+    /// What is used is used, however it is cut.
+    #[test]
+    fn nothing_is_lost_between_columns() {
+        let rows: Vec<_> = (0..500_u64)
+            .map(|number| (number * 7, Some(u32::try_from(number % 100).expect("small"))))
+            .collect();
+        let samples = samples(&rows);
+        for (from, to, count) in [(0, 3493, 13), (100, 2999, 880), (5, 6, 880), (3493, 3493, 4)] {
+            let columns = Columns::of(&samples, at(from), at(to), count);
+            let sum = |of: fn(&Column) -> Duration| columns.iter().map(of).sum::<Duration>();
+            assert_eq!(sum(|column| column.seen), Duration::from_secs(to - from), "{from} {to}");
+            let used = columns.iter().fold(Quota::ZERO, |sum, column| sum.plus(column.used));
+            assert_eq!(used, columns.whole.used);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Pictures: SVG files without anything from elsewhere, which say themselves how they look on light and on dark ground.
+
+/// A picture, as far as it is drawn.
+#[derive(Debug)]
+pub(crate) struct Canvas(String);
+
+impl Canvas {
+    /// A picture of this width and height.
+    pub(crate) fn open([width, height]: [u32; 2], title: &str, style: &str) -> Canvas {
+        let title = escaped(title);
+        Canvas(format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
+             height=\"{height}\" role=\"img\">\n<title>{title}</title>\n<style>{style}</style>\n\
+             <rect class=\"ground\" width=\"{width}\" height=\"{height}\"/>\n"
+        ))
+    }
+
+    /// The whole file.
+    pub(crate) fn close(mut self) -> String {
+        self.0.push_str("</svg>\n");
+        self.0
+    }
+
+    /// An element as it is.
+    pub(crate) fn put(&mut self, element: &str) {
+        self.0.push_str(element);
+    }
+
+    pub(crate) fn text(&mut self, x: u32, y: u32, class: &str, anchor: &str, text: &str) {
+        let text = escaped(text);
+        self.put(&format!(
+            "<text x=\"{x}\" y=\"{y}\" class=\"{class}\" text-anchor=\"{anchor}\">{text}</text>\n"
+        ));
+    }
+
+    pub(crate) fn line(&mut self, class: &str, [x1, y1, x2, y2]: [u32; 4]) {
+        self.put(&format!("<line class=\"{class}\" x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\"/>\n"));
+    }
+
+    pub(crate) fn bar(&mut self, class: &str, [x, y, width, height]: [u32; 4]) {
+        self.put(&format!(
+            "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" rx=\"2\"/>\n"
+        ));
+    }
+
+    /// A path, by its commands.
+    pub(crate) fn path(&mut self, class: &str, commands: &str) {
+        self.put(&format!("<path class=\"{class}\" d=\"{commands}\"/>\n"));
+    }
+}
+
+/// Text that is text inside of a file that is not.
+pub(crate) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            letter if letter.is_control() => out.push(' '),
+            letter => out.push(letter),
+        }
+    }
+    out
+}

@@ -1,0 +1,13 @@
+//! `tidegate cpu`.
+
+mod journals;
+mod plan;
+mod report;
+mod simulate;
+mod status;
+
+use serde_json::Value;
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).expect("JSON")
+}
