@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   plan       pure arithmetic: what may be used from here on
+//!   run        the governor at work
 //!   simulate   a trace through the governor, as fast as it can be reckoned
 //!   status     how the budget stands, from the governor's journal
 //!   report     a picture of the same
@@ -14,6 +15,7 @@ mod place;
 mod plan;
 mod replace;
 mod report;
+mod run;
 mod shown;
 mod simulate;
 mod status;
@@ -27,8 +29,13 @@ use crate::args::{CpuArgs, CpuCommand};
 pub(crate) fn run(args: &CpuArgs) -> Result<(), Failure> {
     match &args.command {
         CpuCommand::Plan(args) => plan::run(args),
+        CpuCommand::Run(args) => run::run(args),
         CpuCommand::Simulate(args) => simulate::run(args),
         CpuCommand::Status(args) => status::run(args),
         CpuCommand::Report(args) => report::run(args),
+        CpuCommand::Watch => {
+            run::stand_watch();
+            Ok(())
+        }
     }
 }

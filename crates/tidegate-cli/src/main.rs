@@ -47,6 +47,8 @@ pub(crate) enum Failure {
     Refused,
     /// A server gave no answer: exit code 4.
     Unreachable(String),
+    /// A command that was run has ended with a code of its own, and said what it had to say.
+    Ended(u8),
 }
 
 impl Failure {
@@ -56,6 +58,7 @@ impl Failure {
             Failure::BadInput(_) => 2,
             Failure::Refused => 3,
             Failure::Unreachable(_) => 4,
+            Failure::Ended(code) => *code,
         })
     }
 }
@@ -65,6 +68,7 @@ impl fmt::Display for Failure {
         match self {
             Failure::Failed(why) | Failure::BadInput(why) | Failure::Unreachable(why) => f.write_str(why),
             Failure::Refused => f.write_str("refused"),
+            Failure::Ended(code) => write!(f, "the command ended with exit code {code}"),
         }
     }
 }
@@ -98,7 +102,7 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Refused) => Failure::Refused.code(),
+        Err(failure @ (Failure::Refused | Failure::Ended(_))) => failure.code(),
         Err(failure) => {
             say(&failure.to_string());
             failure.code()

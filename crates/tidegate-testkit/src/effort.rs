@@ -17,10 +17,11 @@ pub fn times(work: usize) -> usize {
     if is_long() { work * 20 } else { work }
 }
 
+/// Whether tests may take long.
 #[expect(
     clippy::disallowed_methods,
     reason = "how long tests run is asked of the environment, by tests only"
 )]
-fn is_long() -> bool {
+pub fn is_long() -> bool {
     std::env::var_os("TIDEGATE_LONG").is_some()
 }

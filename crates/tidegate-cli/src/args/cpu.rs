@@ -3,6 +3,8 @@
 //! What a flag says by itself is checked here; what flags say together is checked with the file's settings, by
 //! [`crate::cpu::terms`].
 
+mod run;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,6 +14,8 @@ use tidegate::file::CpuSpec;
 use tidegate::text::{parse_decimal, parse_duration, suggestion};
 use tidegate_core::Zone;
 use tidegate_core::calendar::{LONGEST_TILE, SHORTEST_TILE};
+
+pub(crate) use run::{CpuRunArgs, Enforce, Target};
 
 /// Billionths in a unit.
 const UNIT: u64 = 1_000_000_000;
@@ -26,6 +30,7 @@ const MOST_HOURS: u32 = 366 * 24;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
+  tidegate cpu run --avg-limit 30 -- ./render-everything
   tidegate cpu plan --avg-limit 30 --window 24h --elapsed 60m --average 36.5
   tidegate cpu simulate --trace yesterday.csv --guard off
   tidegate cpu status --json")]
@@ -38,12 +43,17 @@ pub(crate) struct CpuArgs {
 pub(crate) enum CpuCommand {
     /// Reckon what may be used from here on, without a clock and without state
     Plan(PlanArgs),
+    /// Govern: keep a machine, a cgroup, a process or a command under its average
+    Run(Box<CpuRunArgs>),
     /// Run a recorded or an invented load through the governor
     Simulate(Box<CpuSimulateArgs>),
     /// Say how the budget stands
     Status(CpuStatusArgs),
     /// Draw what was used and what was allowed
     Report(CpuReportArgs),
+    /// Put back what a governor changed when it ends without a word
+    #[command(hide = true)]
+    Watch,
 }
 
 /// The numbers of a budget.

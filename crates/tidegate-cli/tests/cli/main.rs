@@ -11,6 +11,7 @@ mod completions;
 mod cpu;
 mod docs;
 mod fleet;
+mod governing;
 mod pipe;
 mod remote;
 mod serve;

@@ -8,9 +8,11 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+
 use super::bandwidth::Bandwidth;
 use super::{EnforceError, refused};
-use crate::cgroups::{CgroupError, SUBTREE, Version, has_cpu, lists_cpu};
+use crate::cgroups::{CgroupError, SUBTREE, Version, has_cpu, lists_cpu, processes_in};
 use crate::guardian::{Trail, Undo, write_if_there};
 
 /// No quota, in version 1.
@@ -31,7 +33,10 @@ impl Controller {
         controller.has_burst = controller.burst().is_file();
         for file in controller.files() {
             may_write(&file).map_err(|error| match error.kind() {
-                io::ErrorKind::NotFound => CgroupError::NoController { path: folder.to_owned() },
+                // It may have been removed meanwhile; then it is not the controller that is missing.
+                io::ErrorKind::NotFound if folder.is_dir() => {
+                    CgroupError::NoController { path: folder.to_owned() }
+                }
                 _ => CgroupError::of(&file, error),
             })?;
         }
@@ -128,9 +133,14 @@ impl Controller {
 }
 
 fn put(file: &Path, content: &str) -> Result<(), EnforceError> {
-    write_if_there(file, content).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => CgroupError::of(file, error).into(),
-        _ => refused(file, content, error),
+    write_if_there(file, content).map_err(|error| {
+        let is_gone =
+            error.kind() == io::ErrorKind::NotFound || Errno::from_io_error(&error) == Some(Errno::NODEV);
+        if is_gone {
+            CgroupError::Missing { path: file.to_owned() }.into()
+        } else {
+            refused(file, content, error)
+        }
     })
 }
 
@@ -141,6 +151,15 @@ fn holds(file: &Path, number: u64) -> bool {
 /// Opens a file for writing, and writes nothing.
 pub(super) fn may_write(file: &Path) -> io::Result<()> {
     fs::OpenOptions::new().write(true).open(file).map(drop)
+}
+
+/// Whether a cgroup of version 2 has the CPU controller, or can be given it: only the root may have both processes and children with
+/// controllers.
+pub(super) fn can_have_cpu(tree: &Path, cgroup: &Path) -> bool {
+    let mut around = cgroup.ancestors().skip(1).take_while(|path| path.starts_with(tree));
+    let can_pass_on = |path: &Path| path == tree || processes_in(path).is_ok_and(|pids| pids.is_empty());
+    cgroup.join("cpu.max").is_file()
+        || (has_cpu(tree) && around.all(|path| lists_cpu(&path.join(SUBTREE)) || can_pass_on(path)))
 }
 
 /// Sees to it that the children of a cgroup of version 2 have the CPU controller, beginning at the root of the tree.

@@ -18,7 +18,8 @@ use std::io;
 use std::path::PathBuf;
 
 use super::EnforceError;
-use crate::cgroups::{Cgroup, CgroupError, Hierarchy, Roots, Use};
+use super::controller::can_have_cpu;
+use crate::cgroups::{Cgroup, CgroupError, Hierarchy, Roots, Use, Version};
 use crate::processes::{Proc, Stat, own_pid};
 
 /// The first process of the machine.
@@ -57,7 +58,7 @@ const NEEDED: &[&str] = &[
 
 /// The largest cgroups that hold nobody who must not be limited, by their directories in the tree that limits.
 ///
-/// Never those of the governor and its ancestors, of the first process, of the kernel's threads, and of what people log in with.
+/// Those that cannot be given the CPU controller are left out. Never those of the governor and its ancestors, of the first process, of the kernel's threads, and of what people log in with.
 pub fn limitable(roots: &Roots) -> Result<Vec<PathBuf>, EnforceError> {
     let hierarchy = Hierarchy::find(roots)?;
     let proc = roots.processes();
@@ -74,7 +75,7 @@ pub fn limitable(roots: &Roots) -> Result<Vec<PathBuf>, EnforceError> {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(CgroupError::of(&cgroup, error).into()),
             }
-        } else {
+        } else if hierarchy.version == Version::One || can_have_cpu(&hierarchy.limits, &cgroup) {
             found.push(cgroup);
         }
     }

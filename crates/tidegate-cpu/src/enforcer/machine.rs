@@ -60,6 +60,11 @@ impl Machine {
         Ok(machine)
     }
 
+    /// Whether there is nothing that may be limited, by now.
+    pub fn is_powerless(&self) -> bool {
+        self.parts.is_empty()
+    }
+
     /// Measures those that are limited.
     fn follow(&mut self) {
         let paths: Vec<PathBuf> = self.shares.paths().map(PathBuf::from).collect();

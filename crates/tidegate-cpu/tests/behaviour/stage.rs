@@ -310,8 +310,9 @@ impl RealCgroup {
     pub(crate) fn take(&self, troop: &Troop) {
         for stat in troop.members() {
             for folder in self.folders() {
-                fs::write(folder.join("cgroup.procs"), stat.process.pid.to_string())
-                    .expect("it can be moved");
+                let moved = fs::write(folder.join("cgroup.procs"), stat.process.pid.to_string());
+                let is_gone = real_proc().look(stat.process).expect("it can be read").is_none();
+                assert!(moved.is_ok() || is_gone, "{moved:?}");
             }
         }
     }

@@ -8,6 +8,7 @@ use tidegate_core::Timestamp;
 use tidegate_cpu::journal::Sample;
 use tidegate_cpu::simulation::Simulation;
 use tidegate_cpu::{Governor, Seen, Settings};
+use tidegate_testkit::effort::cases;
 
 use super::{MIDNIGHT, settings};
 
@@ -150,7 +151,7 @@ fn events() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(cases(48))]
 
     #[test]
     fn nobody_who_obeys_is_over(

@@ -196,14 +196,19 @@ fn while_limits_change(
             });
         }
         let _enough = Enough(&changes, CHANGES);
+        let total = || asked.iter().map(|one| one.load(Ordering::Relaxed)).sum::<u64>();
         let busy = || asked.iter().any(|one| one.load(Ordering::Relaxed) < ASKS);
         for change in 0.. {
             if change >= CHANGES && !busy() {
                 break;
             }
+            let before = total();
             store.apply(edits(change)).expect("they make sense");
             changes.fetch_add(1, Ordering::Relaxed);
-            thread::yield_now();
+            // Where an edit is quicker than a question, it would be all that happens.
+            while change >= CHANGES && busy() && total() == before {
+                thread::yield_now();
+            }
         }
     });
 }

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use tidegate_core::budget::{Account, Moment, Quota, Rate, Share, Terms, Unobserved};
 use tidegate_core::calendar::{Tiling, Zone};
 use tidegate_core::{Span, Timestamp};
+use tidegate_testkit::effort::cases;
 
 use super::{DAY, MINUTE, minutes, share, terms};
 
@@ -117,7 +118,7 @@ fn minutes_rounded(quota: Quota) -> i128 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #![proptest_config(cases(60))]
 
     /// The document's theorem, and the trail's: whoever obeys is never over, for any window, use and jitter.
     #[test]

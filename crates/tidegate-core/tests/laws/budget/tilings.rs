@@ -5,6 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tidegate_core::calendar::{Tiling, Zone};
 use tidegate_core::{Tick, Timestamp};
+use tidegate_testkit::effort::cases;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -89,6 +90,8 @@ fn others_are_no_tilings() {
 }
 
 proptest! {
+    #![proptest_config(cases(256))]
+
     /// Every instant has one tile, the next begins where it ends, and it is as long as it says give or take what clocks jump.
     #[test]
     fn tiles_cover_time(

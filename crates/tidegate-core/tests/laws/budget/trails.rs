@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate_core::budget::{Quota, Rate, Trail};
+use tidegate_testkit::effort::cases;
 
 /// Seconds of a small world.
 const WINDOW: i64 = 60;
@@ -72,7 +73,7 @@ fn rates() -> impl Strategy<Value = u32> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(cases(400))]
 
     /// What the trail allows is kept by the model, and one billionth more is not.
     #[test]

@@ -94,6 +94,23 @@ fn what_may_be_limited_is_found() {
 }
 
 #[test]
+fn what_cannot_have_the_controller_is_left_out() {
+    let kernel = Kernel::two();
+    // It holds processes beside its children, so that those cannot have controllers.
+    kernel.process(50, "sshd", 1, 5, "/mixed");
+    kernel.put("cgroup/mixed/cgroup.procs", "50\n");
+    kernel.put("cgroup/mixed/cgroup.subtree_control", "");
+    kernel.put("cgroup/mixed/a/cgroup.procs", "");
+    kernel.put("cgroup/pure/cgroup.procs", "");
+    assert_eq!(limitable(&kernel.roots).expect("it can be looked at"), [kernel.path("cgroup/pure")]);
+    kernel.put("cgroup/mixed/cgroup.procs", "");
+    let both = [kernel.path("cgroup/mixed/a"), kernel.path("cgroup/pure")];
+    assert_eq!(limitable(&kernel.roots).expect("it can be looked at"), both);
+    kernel.put("cgroup/cgroup.controllers", "memory\n");
+    assert!(limitable(&kernel.roots).expect("it can be looked at").is_empty());
+}
+
+#[test]
 fn on_this_machine_the_governor_is_not_limited() {
     let Some((roots, hierarchy)) = real_cgroups() else { return };
     let cgroup = RealCgroup::new(&hierarchy, "find");

@@ -64,6 +64,8 @@ fn children_are_limited_as_they_come() {
     bench.signals.apply(percent_of(1, 20)).expect("it is ours");
     let used = bench.used(1);
     assert!((1..=27).contains(&used), "{used} % instead of 20 %");
+    let open = bench.guardian.open().len();
+    assert!(open <= 8, "{open} are noted, and most of them have ended");
     bench.signals.restore().expect("everybody can go on");
     eventually("nobody is stopped", || bench.troop.stopped() == 0);
     assert_eq!(bench.guardian.open(), []);

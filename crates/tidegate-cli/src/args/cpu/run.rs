@@ -1,0 +1,127 @@
+//! `tidegate cpu run`: what can be typed.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use tidegate::budget::{Share, Unobserved};
+use tidegate::file::CpuSpec;
+use tidegate_core::Zone;
+
+use super::{Switch, TermsArgs, interval, reserve, unobserved, zone};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  tidegate cpu run --avg-limit 30 -- ./render-everything
+  tidegate cpu run --config cpu.yaml --target host
+  tidegate cpu run --target cgroup:/sys/fs/cgroup/batch --avg-limit 20 --window 12h
+  tidegate cpu run --target pid:4711 --enforce signal
+
+A command is measured and limited by itself, or, with --target host, gets what the others leave of the machine's average. Exit code: that
+of the command; else 0 when it is told to stop. Whatever was changed is put back, also after kill -9.")]
+pub(crate) struct CpuRunArgs {
+    /// What is measured and limited: host, cgroup:PATH or pid:N [default: the command, or the host if there is none]
+    #[arg(long, value_name = "TARGET", value_parser = target)]
+    pub(crate) target: Option<Target>,
+    /// How it is limited [default: by a cgroup where that is allowed, else by signals where that is possible, else not]
+    #[arg(long, value_enum)]
+    pub(crate) enforce: Option<Enforce>,
+    /// With --target host: the cgroups that are limited, together [default: all that hold nobody who is needed to log in]
+    #[arg(long = "limit-cgroup", value_name = "PATH")]
+    pub(crate) limit_cgroups: Vec<PathBuf>,
+    /// How much unused quota of a cgroup may be used later, in percent of a period's quota
+    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub(crate) burst: u8,
+    /// The directory in which samples are kept
+    #[arg(long, value_name = "DIR", default_value = "./tidegate-cpu")]
+    pub(crate) state: PathBuf,
+    /// The settings; flags go before what it says
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) terms: TermsArgs,
+    /// How much of the quota is taken off once, in percent [default: 1]
+    #[arg(long, value_name = "PERCENT", value_parser = reserve, allow_hyphen_values = true)]
+    pub(crate) reserve: Option<Share>,
+    /// Whether windows that end at any moment are kept under the average too [default: on]
+    #[arg(long, value_enum)]
+    pub(crate) guard: Option<Switch>,
+    /// Whose hours are meant, such as Asia/Shanghai [default: UTC]
+    #[arg(long, value_name = "ZONE", value_parser = zone)]
+    pub(crate) zone: Option<Zone>,
+    /// The hour of the day at which windows begin [default: 0]
+    #[arg(long, value_name = "HOUR", value_parser = clap::value_parser!(u8).range(0..=23), allow_hyphen_values = true)]
+    pub(crate) start_hour: Option<u8>,
+    /// What time counts as that nobody looked at: limit, average or zero [default: limit]
+    #[arg(long, value_name = "POLICY", value_parser = unobserved)]
+    pub(crate) unobserved: Option<Unobserved>,
+    /// How often the counter is read [default: 5s]
+    #[arg(long, value_name = "DURATION", value_parser = interval, allow_hyphen_values = true)]
+    pub(crate) interval: Option<Duration>,
+    /// How often the limit may rise [default: 15s]
+    #[arg(long, value_name = "DURATION", value_parser = interval, allow_hyphen_values = true)]
+    pub(crate) adjust: Option<Duration>,
+    /// Write metrics in the text format of Prometheus at every sample; the file is replaced as a whole
+    #[arg(long, value_name = "FILE")]
+    pub(crate) prometheus: Option<PathBuf>,
+    /// Tell every sample on standard error, as JSON
+    #[arg(long, conflicts_with = "quiet")]
+    pub(crate) json: bool,
+    /// Tell nothing but errors
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+    /// The command that is run under the governor
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// What is measured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// The whole machine.
+    Host,
+    /// A cgroup, by its directory.
+    Cgroup(PathBuf),
+    /// A process and all that it starts.
+    Pid(u32),
+}
+
+/// How something is limited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Enforce {
+    /// By the kernel's quota for a cgroup
+    Cgroup,
+    /// By stopping and continuing processes
+    Signal,
+    /// Not at all: the limit is told, and nothing else
+    None,
+}
+
+impl CpuRunArgs {
+    /// What was typed, as a file would say it.
+    pub(crate) fn spec(&self) -> CpuSpec {
+        CpuSpec {
+            reserve: self.reserve,
+            guards: self.guard.map(|guard| guard == Switch::On),
+            zone: self.zone.clone(),
+            first_hour: self.start_hour,
+            unobserved: self.unobserved,
+            sample_every: self.interval,
+            adjust_every: self.adjust,
+            ..self.terms.spec()
+        }
+    }
+}
+
+fn target(written: &str) -> Result<Target, String> {
+    match written.split_once(':') {
+        None if written == "host" => Ok(Target::Host),
+        Some(("cgroup", path)) if !path.is_empty() => Ok(Target::Cgroup(path.into())),
+        Some(("pid", number)) => match number.parse() {
+            Ok(pid) if pid > 0 => Ok(Target::Pid(pid)),
+            _ => Err(format!("'{number}' is not the number of a process")),
+        },
+        _ => Err("must be host, cgroup:PATH or pid:N".to_owned()),
+    }
+}

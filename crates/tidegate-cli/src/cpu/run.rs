@@ -1,0 +1,200 @@
+//! `tidegate cpu run`: the governor at work.
+//!
+//! ```text
+//!   settings ─▶ what was left behind is put back ─▶ the command waits ─▶ limit in force ─▶ the command goes on
+//!                                                                             │
+//!             ended, or told to stop ◀── look, decide, enforce, tell ◀────────╯ every five seconds
+//! ```
+
+mod command;
+mod display;
+mod subject;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tidegate_cpu::Settings;
+use tidegate_cpu::cgroups::Roots;
+use tidegate_cpu::clock::Clock;
+use tidegate_cpu::guardian::{Guardian, restore_left_behind, watch};
+use tidegate_cpu::journal::{Journal, JournalError};
+use tidegate_cpu::meter::cores;
+use tidegate_cpu::metrics::{self, Governing};
+use tidegate_cpu::runner::{RunError, Runner, recent};
+use tidegate_cpu::status::Status;
+
+use super::{replace, terms};
+use crate::args::CpuRunArgs;
+use crate::{Failure, say};
+use command::Started;
+use display::Display;
+use subject::Subject;
+
+/// What ends or interrupts the waiting.
+enum Event {
+    /// The command has ended, with this code.
+    Ended(u8),
+    /// Somebody says stop.
+    Told(i32),
+}
+
+/// Governs until the command ends or somebody says stop.
+pub(crate) fn run(args: &CpuRunArgs) -> Result<(), Failure> {
+    let settings = terms::settings(args.spec(), terms::read(args.config.as_deref())?)?;
+    let program = args.command.first().map(|program| command::find(program)).transpose()?;
+    let state = &args.state;
+    fs::create_dir_all(state)
+        .map_err(|error| Failure::BadInput(format!("--state {}: {error}", state.display())))?;
+    let journal = Journal::open(state, settings.retention).map_err(|error| match error {
+        JournalError::InUse => {
+            Failure::BadInput(format!("{error} ({}); name another one with --state", state.display()))
+        }
+        JournalError::Io(..) => Failure::Failed(error.to_string()),
+    })?;
+    put_back(state)?;
+    let (events, told) = channel();
+    hear(events.clone()).map_err(|error| Failure::Failed(format!("signals cannot be heard: {error}")))?;
+    let guardian = guard(state)?;
+    let roots = Roots::default();
+    let mut started = program.map(|program| command::start(&program, &args.command[1..])).transpose()?;
+    let governed = govern(args, settings, journal, &roots, &guardian, started.as_mut(), events, &told);
+    if governed.is_err()
+        && let Some(started) = &mut started
+    {
+        started.give_up();
+    }
+    let finished = guardian.finish().map_err(|error| Failure::Failed(error.to_string()));
+    let code = governed?;
+    finished?;
+    match code {
+        None | Some(0) => Ok(()),
+        Some(code) => Err(Failure::Ended(code)),
+    }
+}
+
+/// What a governor before us could not put back.
+fn put_back(state: &Path) -> Result<(), Failure> {
+    let restored = restore_left_behind(state).map_err(|error| Failure::Failed(error.to_string()))?;
+    if !restored.undone.is_empty() {
+        let count = restored.undone.len();
+        say(&format!("{count} changes of a governor that ended without a word were put back"));
+    }
+    for (undo, error) in restored.failed {
+        say(&format!("this could not be put back: {undo:?}: {error}"));
+    }
+    Ok(())
+}
+
+/// The watchdog is this program too.
+fn guard(state: &Path) -> Result<Guardian, Failure> {
+    let program = std::env::current_exe().map_err(|error| Failure::Failed(format!("where am I: {error}")))?;
+    Guardian::spawn(state, &program, &[OsStr::new("cpu"), OsStr::new("watch")])
+        .map_err(|error| Failure::Failed(error.to_string()))
+}
+
+/// What the watchdog does: waits for the governor to end, and puts back what it could not.
+pub(crate) fn stand_watch() {
+    let _restored = watch(io::stdin().lock());
+}
+
+#[expect(clippy::too_many_arguments, reason = "everything that was made ready")]
+fn govern(
+    args: &CpuRunArgs,
+    settings: Settings,
+    journal: Journal,
+    roots: &Roots,
+    guardian: &Guardian,
+    mut started: Option<&mut Started>,
+    events: Sender<Event>,
+    told: &Receiver<Event>,
+) -> Result<Option<u8>, Failure> {
+    let clock = Clock::new(&roots.proc).map_err(|error| Failure::Failed(format!("the clock: {error}")))?;
+    let samples =
+        recent(&args.state, &settings, clock.now()).map_err(|error| Failure::Failed(error.to_string()))?;
+    let subject = Subject::find(args, &settings, roots, guardian, started.as_deref().map(Started::pid))?;
+    let mut display = Display::new(args, &subject.what);
+    let Subject { meter, part, enforcer, .. } = subject;
+    let mut runner =
+        Runner::begin(settings, (journal, &samples), cores(), meter, part, enforcer, clock.now())
+            .map_err(failed)?;
+    if let Some(started) = &mut started {
+        started.go_on(events)?;
+    }
+    display.begin(runner.governor());
+    let mut told_already = false;
+    let code = loop {
+        match told.recv_timeout(runner.pause(clock.now())) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(Event::Ended(code)) => break Some(code),
+            Ok(Event::Told(signal)) => match &started {
+                // Its end is waited for; whoever says it twice does not want to.
+                Some(started) if !told_already => {
+                    started.tell(signal);
+                    told_already = true;
+                    continue;
+                }
+                _ => break None,
+            },
+            Err(RecvTimeoutError::Disconnected) => break None,
+        }
+        let look = match runner.look(clock.now()) {
+            Ok(look) => look,
+            // What was governed is gone; its command says how.
+            Err(RunError::Meter(_) | RunError::Enforce(_)) if started.is_some() => continue,
+            Err(error) if is_gone(&error) => {
+                say(&error.to_string());
+                break None;
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        display.look(runner.governor(), &look);
+        if let Some(file) = &args.prometheus {
+            replace::replace(file, &metrics::text(&Status::of(runner.governor()), Governing::Yes))?;
+        }
+    };
+    // What was used until now is known, unless it went with its counter.
+    let _gone = runner.look(clock.now());
+    let mut governor = runner.finish().map_err(failed)?;
+    display.end(&mut governor);
+    Ok(code)
+}
+
+fn is_gone(error: &RunError) -> bool {
+    use tidegate_cpu::cgroups::CgroupError;
+    use tidegate_cpu::enforcer::EnforceError;
+    use tidegate_cpu::meter::MeterError;
+    let gone = |error: &MeterError| {
+        matches!(error, MeterError::Gone { .. } | MeterError::Cgroup(CgroupError::Missing { .. }))
+    };
+    match error {
+        RunError::Meter(error) | RunError::Enforce(EnforceError::Meter(error)) => gone(error),
+        RunError::Enforce(EnforceError::Gone { .. } | EnforceError::Cgroup(CgroupError::Missing { .. })) => {
+            true
+        }
+        _ => false,
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it is how errors are mapped")]
+fn failed(error: RunError) -> Failure {
+    Failure::Failed(error.to_string())
+}
+
+/// Hears the signals by which programs are told to stop.
+fn hear(events: Sender<Event>) -> io::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        for signal in signals.forever() {
+            if events.send(Event::Told(signal)).is_err() {
+                return;
+            }
+        }
+    })?;
+    Ok(())
+}
