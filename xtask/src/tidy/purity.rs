@@ -3,7 +3,6 @@
 //! `now` is an argument, and rounding is a decision about somebody's quota; both are easy to lose to one convenient
 //! line. Only the calendar speaks to jiff, so that everything else can be read without knowing it.
 
-
 use super::code::Token;
 use super::{Breach, Text};
 

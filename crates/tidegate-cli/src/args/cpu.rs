@@ -184,7 +184,7 @@ pub(crate) struct StateArgs {
     /// The directory in which the governor keeps its samples
     #[arg(long, value_name = "DIR", default_value = "./tidegate-cpu")]
     pub(crate) state: PathBuf,
-    /// The settings that the governor was started with, if there were any
+    /// Other settings than those that the governor was started with last, which it keeps in its directory
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 }

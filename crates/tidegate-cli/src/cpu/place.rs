@@ -3,12 +3,26 @@
 use std::io;
 use std::path::Path;
 
+use tidegate::file::CpuSpec;
 use tidegate_cpu::Settings;
 use tidegate_cpu::journal::{Sample, latest};
 
+use super::replace::replace;
 use super::terms;
 use crate::Failure;
 use crate::args::StateArgs;
+
+/// The file beside the samples that says by which settings they were taken.
+const SETTINGS: &str = "cpu.yaml";
+
+/// Keeps the settings of a governor for whoever looks at its samples.
+pub(super) fn keep(folder: &Path, spec: &CpuSpec) -> Result<(), Failure> {
+    let text = format!(
+        "# What the governor was started with last; written by it, and read by status and report.\n{}",
+        spec.text()
+    );
+    replace(&folder.join(SETTINGS), &text)
+}
 
 /// A journal that has something in it, and the settings to read it by.
 #[derive(Debug)]
@@ -21,9 +35,11 @@ pub(super) struct Place<'a> {
 impl Place<'_> {
     /// Opens it for reading; whoever governs with it is not disturbed.
     pub(super) fn open(args: &StateArgs) -> Result<Place<'_>, Failure> {
-        let file = terms::read(args.config.as_deref())?;
-        let settings = Settings::of(file).map_err(|flaw| Failure::BadInput(flaw.to_string()))?;
         let folder = args.state.as_path();
+        let kept = folder.join(SETTINGS);
+        let file = args.config.as_deref().or_else(|| kept.is_file().then_some(kept.as_path()));
+        let settings =
+            Settings::of(terms::read(file)?).map_err(|flaw| Failure::BadInput(flaw.to_string()))?;
         let last = latest(folder).map_err(|error| unread(folder, &error))?.ok_or_else(|| empty(folder))?;
         Ok(Place { folder, settings, last })
     }

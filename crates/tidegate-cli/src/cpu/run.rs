@@ -19,6 +19,7 @@ use std::thread;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use tidegate::file::CpuSpec;
 use tidegate_cpu::Settings;
 use tidegate_cpu::cgroups::Roots;
 use tidegate_cpu::clock::Clock;
@@ -29,7 +30,7 @@ use tidegate_cpu::metrics::{self, Governing};
 use tidegate_cpu::runner::{RunError, Runner, recent};
 use tidegate_cpu::status::Status;
 
-use super::{replace, terms};
+use super::{place, replace, terms};
 use crate::args::CpuRunArgs;
 use crate::{Failure, say};
 use command::Started;
@@ -46,7 +47,8 @@ enum Event {
 
 /// Governs until the command ends or somebody says stop.
 pub(crate) fn run(args: &CpuRunArgs) -> Result<(), Failure> {
-    let settings = terms::settings(args.spec(), terms::read(args.config.as_deref())?)?;
+    let spec = args.spec().over(terms::read(args.config.as_deref())?);
+    let settings = terms::settings(spec.clone(), CpuSpec::default())?;
     let program = args.command.first().map(|program| command::find(program)).transpose()?;
     let state = &args.state;
     fs::create_dir_all(state)
@@ -57,6 +59,7 @@ pub(crate) fn run(args: &CpuRunArgs) -> Result<(), Failure> {
         }
         JournalError::Io(..) => Failure::Failed(error.to_string()),
     })?;
+    place::keep(state, &spec)?;
     put_back(state)?;
     let (events, told) = channel();
     hear(events.clone()).map_err(|error| Failure::Failed(format!("signals cannot be heard: {error}")))?;

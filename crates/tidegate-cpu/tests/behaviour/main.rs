@@ -50,6 +50,20 @@ fn the_defaults_are_those_of_the_document() {
     assert_eq!(usual, written);
 }
 
+/// What a governor keeps of its settings says the same as what it was given.
+#[test]
+fn settings_are_written_as_they_were_read() {
+    let text = "avg_load_limit_percent: 12.5\nrolling_window: 90s\nwindow_start_hour: 6\ntime_zone: Asia/Shanghai\nmin_load_percent: 1.25\n\
+                max_load_percent: 80\nsafety_factor: 0.875\nmetrics_interval_seconds: 3\nadjust_interval_seconds: 6\ntrailing_guard: false\n\
+                reserve_percent: 2.5\nincrease_deadband_points: 4\ntolerance_points: 0.5\nunobserved: average\nhistory_retention_days: 9\n\
+                time_slots:\n  - {start: \"23:00\", end: \"06:30\", max_load_percent: 60}\n";
+    let spec = read_cpu("cpu.yaml", text.as_bytes()).unwrap_or_else(|wrong| panic!("{}", wrong.summary()));
+    assert_eq!(spec.text(), text);
+    assert_eq!(CpuSpec::default().text(), "");
+    let both = read_cpu("cpu.yaml", b"rolling_window: 2h\nrolling_window_hours: 2").expect_err("said twice");
+    assert!(both.iter().any(|told| told.field == "rolling_window" && told.message.contains("said twice")));
+}
+
 #[test]
 fn files_that_make_no_sense_are_refused_with_the_reason() {
     for (text, field, why) in [

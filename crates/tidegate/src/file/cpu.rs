@@ -99,6 +99,50 @@ impl CpuSpec {
         }
     }
 
+    /// The text that says the same.
+    pub fn text(&self) -> String {
+        let rate = |rate: Rate| shown_decimal(rate.billionths().into());
+        let share = |share: Share, times: i128| shown_decimal(i128::from(share.billionths()) * times);
+        let seconds = |time: Duration| time.as_secs().to_string();
+        let lines = [
+            ("avg_load_limit_percent", self.average.map(rate)),
+            ("rolling_window", self.window.map(|window| format!("{}s", window.as_secs()))),
+            ("window_start_hour", self.first_hour.map(|hour| hour.to_string())),
+            ("time_zone", self.zone.as_ref().map(|zone| zone.name().to_owned())),
+            ("min_load_percent", self.floor.map(rate)),
+            ("max_load_percent", self.ceiling.map(rate)),
+            ("safety_factor", self.safety.map(|factor| share(factor, 1))),
+            ("metrics_interval_seconds", self.sample_every.map(seconds)),
+            ("adjust_interval_seconds", self.adjust_every.map(seconds)),
+            ("trailing_guard", self.guards.map(|guards| guards.to_string())),
+            ("reserve_percent", self.reserve.map(|reserve| share(reserve, 100))),
+            ("increase_deadband_points", self.dead_band.map(rate)),
+            ("tolerance_points", self.tolerance.map(rate)),
+            ("unobserved", self.unobserved.map(|policy| policy.word().to_owned())),
+            ("history_retention_days", self.retention.map(|time| (time.as_secs() / 86_400).to_string())),
+        ];
+        let mut text = String::new();
+        for (field, value) in lines {
+            if let Some(value) = value {
+                text.extend([field, ": ", &value, "\n"]);
+            }
+        }
+        for (index, slot) in self.slots.iter().enumerate() {
+            text.push_str(if index == 0 { "time_slots:\n" } else { "" });
+            let (start, end, most) = (slot.start, slot.end, rate(slot.ceiling));
+            text.extend([
+                "  - {start: \"",
+                &start.to_string(),
+                "\", end: \"",
+                &end.to_string(),
+                "\", max_load_percent: ",
+                &most,
+                "}\n",
+            ]);
+        }
+        text
+    }
+
     /// The terms of the budget. Without a reserve, unless one is asked for.
     pub fn terms(&self) -> Terms {
         let nine_tenths = Share::from_billionths(900_000_000).expect("less than the whole");
@@ -162,7 +206,9 @@ impl CpuSpec {
         let hundredth = |billionths: u64| Share::from_billionths(billionths / 100);
         CpuSpec {
             average: record.decimal("avg_load_limit_percent").map(rate),
-            window: record.count("rolling_window_hours").map(|hours| Duration::from_secs(hours * 3600)),
+            window: record
+                .duration("rolling_window")
+                .or(record.count("rolling_window_hours").map(|hours| Duration::from_secs(hours * 3600))),
             first_hour: record.count("window_start_hour").and_then(|hour| u8::try_from(hour).ok()),
             zone: record.zone("time_zone"),
             floor: record.decimal("min_load_percent").map(rate),
@@ -206,6 +252,12 @@ pub fn read_cpu(name: &str, bytes: &[u8]) -> Result<CpuSpec, Diagnostics> {
         let record = read_record(&mut report, &tree, &CPU, &Path::Top);
         let (sound, places) = (record.sound, CPU.names().map(|name| (name, record.value_place(name))));
         let places: Vec<_> = places.collect();
+        if let (Some(place), Some(_)) =
+            (record.key_place("rolling_window"), record.key_place("rolling_window_hours"))
+        {
+            let message = "is said twice, by rolling_window_hours too; keep one of them";
+            report.error(place, Path::Field(&Path::Top, "rolling_window"), message.to_owned());
+        }
         let spec = CpuSpec::read(record);
         // What could not be read was reported, and would only be blamed again for not fitting the rest.
         if let Some((field, message)) = spec.flaw().filter(|_| sound) {

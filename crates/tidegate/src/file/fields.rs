@@ -142,6 +142,12 @@ pub(super) static CPU: Table = Table {
             "How long a window is; by default 24.",
         ),
         field(
+            "rolling_window",
+            Shape::Duration,
+            Need::Optional,
+            "The same in any unit, from 60s to 7d; one of the two.",
+        ),
+        field(
             "window_start_hour",
             Shape::Whole { least: 0, most: 23 },
             Need::Optional,

@@ -18,6 +18,12 @@ impl TimeOfDay {
     }
 }
 
+impl std::fmt::Display for TimeOfDay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:02}:{:02}", self.0 / 60, self.0 % 60)
+    }
+}
+
 /// A time of day such as `09:30`; `24:00` is midnight.
 pub fn parse_clock(text: &str) -> Result<TimeOfDay, String> {
     let number = |digits: &str| match digits.as_bytes() {

@@ -57,10 +57,10 @@ pub(crate) struct CpuRunArgs {
     #[arg(long, value_name = "POLICY", value_parser = unobserved)]
     pub(crate) unobserved: Option<Unobserved>,
     /// How often the counter is read [default: 5s]
-    #[arg(long, value_name = "DURATION", value_parser = interval, allow_hyphen_values = true)]
+    #[arg(long, value_name = "DURATION", value_parser = seconds, allow_hyphen_values = true)]
     pub(crate) interval: Option<Duration>,
     /// How often the limit may rise [default: 15s]
-    #[arg(long, value_name = "DURATION", value_parser = interval, allow_hyphen_values = true)]
+    #[arg(long, value_name = "DURATION", value_parser = seconds, allow_hyphen_values = true)]
     pub(crate) adjust: Option<Duration>,
     /// Write metrics in the text format of Prometheus at every sample; the file is replaced as a whole
     #[arg(long, value_name = "FILE")]
@@ -112,6 +112,11 @@ impl CpuRunArgs {
             ..self.terms.spec()
         }
     }
+}
+
+fn seconds(written: &str) -> Result<Duration, String> {
+    let time = interval(written)?;
+    if time.subsec_nanos() == 0 { Ok(time) } else { Err("must be whole seconds".to_owned()) }
 }
 
 fn target(written: &str) -> Result<Target, String> {
