@@ -126,10 +126,10 @@ fn govern(
     let mut runner =
         Runner::begin(settings, (journal, &samples), cores(), meter, part, enforcer, clock.now())
             .map_err(failed)?;
+    display.begin(runner.governor());
     if let Some(started) = &mut started {
         started.go_on(events)?;
     }
-    display.begin(runner.governor());
     let mut told_already = false;
     let code = loop {
         match told.recv_timeout(runner.pause(clock.now())) {
