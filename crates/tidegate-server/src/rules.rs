@@ -141,9 +141,10 @@ impl Rules {
         Arc::clone(&self.in_force.lock().unwrap_or_else(PoisonError::into_inner).settings)
     }
 
-    /// Whether the limit of this id is written in the file, and changed there only.
+    /// Whether the limit of this id is written in the file, or in that of another server of the same store, and changed there only.
     pub fn is_from_file(&self, id: &str) -> bool {
-        self.from_file.read().unwrap_or_else(PoisonError::into_inner).contains(id)
+        let is_ours = self.from_file.read().unwrap_or_else(PoisonError::into_inner).contains(id);
+        is_ours || self.store.applied().iter().any(|applied| applied == id)
     }
 
     /// Puts these settings in place of those in force, or changes nothing. Blocks until the limits are durable: not for tasks.

@@ -405,6 +405,8 @@ fn only_a_file_takes_what_another_file_gave() {
     let (other, _) = beside(&scene, ActivitySpec::default());
     let found = other.apply(settings("limits: [{id: b, items: [{policy: total, limit: 5}]}]"));
     assert_eq!(found.expect("they make sense").taken, ["a"]);
+    other.apply(settings("limits: [{id: c, items: [{policy: total, limit: 5}]}]")).expect("they make sense");
+    assert!(without.is_from_file("c"), "whenever it came");
     // What it gave itself it may take without a word.
     assert!(other.apply(settings("limits: []")).expect("they make sense").taken.is_empty());
     assert!(scene.ids().is_empty());
