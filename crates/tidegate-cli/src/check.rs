@@ -3,8 +3,10 @@
 use serde::Serialize;
 use tidegate::LimitSpec;
 use tidegate::file::{self, Diagnostic, Diagnostics, Severity};
+use tidegate::text::StoreUrl;
 
 use crate::args::CheckArgs;
+use crate::opened::postgres_options;
 use crate::{Failure, answer, color_of_stderr, read_whole, say};
 
 /// Checks a file, or prints the schema that files are checked with.
@@ -16,6 +18,13 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
     }
     let (name, bytes) = read?;
     let reading = file::read(&name, &bytes);
+    let url = reading.as_ref().ok().and_then(|it| it.settings.store.url.as_ref());
+    if let Some(Err(wrong)) = url.and_then(database) {
+        if args.json {
+            answer_json(&Report::of_one(Finding { field: "store.url", ..Finding::of_file(&name, &wrong) }))?;
+        }
+        return Err(Failure::BadInput(format!("error: {name}: store.url: {wrong}\n1 error in {name}")));
+    }
     if args.json {
         let all = reading.as_ref().map(|it| it.settings.all_limits()).unwrap_or_default();
         return report(reading.as_ref().map(|it| (&*all, &it.warnings)));
@@ -25,6 +34,12 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
         say(&reading.warnings.render(color_of_stderr()));
     }
     answer(&ok_line(&name, &reading.settings.all_limits()))
+}
+
+/// Whether a URL of a database can be meant, if it is one: what a server would say that starts with it.
+fn database(url: &StoreUrl) -> Option<Result<(), String>> {
+    let StoreUrl::Postgres(url) = url else { return None };
+    Some(postgres_options(url).map(|_| ()).map_err(|wrong| wrong.to_string()))
 }
 
 fn print_schema() -> Result<(), Failure> {
@@ -73,7 +88,10 @@ struct Report<'a> {
 impl<'a> Report<'a> {
     /// The report of a file that cannot be read at all; it has no place to point to.
     fn unreadable(file: &'a str, message: &'a str) -> Report<'a> {
-        let finding = Finding { file, line: 0, column: 0, field: "", message, help: None };
+        Report::of_one(Finding::of_file(file, message))
+    }
+
+    fn of_one(finding: Finding<'a>) -> Report<'a> {
         Report { ok: false, limits: 0, items: 0, errors: vec![finding], warnings: Vec::new() }
     }
 }
@@ -90,6 +108,11 @@ struct Finding<'a> {
 }
 
 impl<'a> Finding<'a> {
+    /// One that has no place in the file.
+    fn of_file(file: &'a str, message: &'a str) -> Finding<'a> {
+        Finding { file, line: 0, column: 0, field: "", message, help: None }
+    }
+
     fn of(diagnostic: &'a Diagnostic) -> Finding<'a> {
         let Diagnostic { file, line, column, field, message, help, .. } = diagnostic;
         Finding { file, line: *line, column: *column, field, message, help: help.as_deref() }

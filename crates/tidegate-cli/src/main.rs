@@ -32,6 +32,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use tidegate::file::{Color, LARGEST_FILE};
+use tidegate::text;
 
 use args::{Args, Command};
 
@@ -76,11 +77,14 @@ impl fmt::Display for Failure {
 fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
-        Err(error) => {
-            let asked_for = error.exit_code() == 0;
+        Err(error) if error.exit_code() == 0 => {
             // Nothing can be done for somebody who has closed the stream that would tell them.
             let _unread = error.print();
-            return if asked_for { ExitCode::SUCCESS } else { ExitCode::from(2) };
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            say(&concealed(error.render().to_string()));
+            return ExitCode::from(2);
         }
     };
     let done = match args.command {
@@ -104,10 +108,27 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure @ (Failure::Refused | Failure::Ended(_))) => failure.code(),
         Err(failure) => {
-            say(&failure.to_string());
+            say(&concealed(failure.to_string()));
             failure.code()
         }
     }
+}
+
+/// What is told about arguments, without the passwords in them, wherever they were put.
+fn concealed(mut told: String) -> String {
+    let mut before = String::new();
+    for arg in std::env::args_os() {
+        let arg = arg.to_string_lossy().into_owned();
+        let (name, value) = arg.split_once('=').filter(|_| arg.starts_with("--")).unwrap_or((&before, &arg));
+        let is_store = name == "--store";
+        let shown =
+            if is_store { text::without_store_passwords(value) } else { text::without_passwords(value) };
+        if shown != value {
+            told = told.replace(value, &shown);
+        }
+        before = arg;
+    }
+    told
 }
 
 /// Says something to people. If nobody listens, so be it.

@@ -11,11 +11,15 @@ use tidegate_disk::log::Before;
 use tidegate_disk::{DiskStore, Options, Recovery};
 use tidegate_postgres::{OpenError, PostgresStore};
 
+use crate::remote::server::environment;
 use crate::store::of_open;
 use crate::{Failure, say};
 
 /// Where counts are kept unless somebody says otherwise.
 pub(crate) const USUAL_FOLDER: &str = "./tidegate-data";
+
+/// Where a password may be that is not in the URL, as `libpq` has it.
+const PASSWORD: &str = "PGPASSWORD";
 
 /// How long a recovery may take before people are told how far it is.
 const QUIET: Duration = Duration::from_secs(1);
@@ -91,13 +95,22 @@ fn open_disk(folder: &Path, bytes: Option<usize>) -> Result<Opened, Failure> {
 }
 
 fn open_postgres(url: &str) -> Result<Opened, Failure> {
-    let opened = tidegate_postgres::Options::parse(url).map_err(OpenError::Url).and_then(PostgresStore::open);
-    let store = opened.map_err(|error| match error {
+    let mut options = postgres_options(url)?;
+    if let Some(password) = environment(PASSWORD)? {
+        options = options.or_password(&password);
+    }
+    let store = PostgresStore::open(options).map_err(|error| match error {
         OpenError::Url(_) => Failure::BadInput(error.to_string()),
         OpenError::Unreachable { .. } => Failure::Unreachable(error.to_string()),
         _ => Failure::Failed(error.to_string()),
     })?;
     Ok(Opened::Postgres(Arc::new(store)))
+}
+
+/// Reads the URL of a database.
+pub(crate) fn postgres_options(url: &str) -> Result<tidegate_postgres::Options, Failure> {
+    let read = tidegate_postgres::Options::parse(url).map_err(OpenError::Url);
+    read.map_err(|error| Failure::BadInput(error.to_string()))
 }
 
 /// What is worth knowing about a start.

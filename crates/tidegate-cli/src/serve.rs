@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tidegate::activity::{self, Activity};
+use tidegate::activity::Activity;
 use tidegate::clock::SystemClock;
 use tidegate::file::{ActivitySpec, Listen, ServerSpec, Settings};
 use tidegate::{FullStore, Limiter};
@@ -69,8 +69,7 @@ fn serve(
 ) -> Result<(), Failure> {
     let store = opened.store();
     let limiter = Limiter::new(Arc::clone(&store));
-    let activity = Activity::new(limiter.clone(), activity::Rules::default())
-        .map_err(|error| Failure::Failed(error.to_string()))?;
+    let activity = Activity::of_store(limiter.clone());
     let rules = Rules::new(Arc::clone(&store)).with_activity(activity.clone(), over);
     let rules = Arc::new(if is_public && !args.insecure { rules.with_tokens_only() } else { rules });
     let reloader = started(args.config.as_deref(), &rules).map_err(|why| match store.trouble() {
@@ -169,11 +168,10 @@ fn settings(path: &Path) -> Result<Settings, Failure> {
     Ok(reading.map_err(|wrong| Failure::BadInput(wrong.render(color_of_stderr())))?.settings)
 }
 
-/// Puts the rules of the file into force, or none; or says why that is not possible.
+/// Puts the rules of the file into force, or leaves those of the store as they are; or says why that is not possible.
 fn started(path: Option<&Path>, rules: &Arc<Rules>) -> Result<Option<Arc<Reloader>>, String> {
     let Some(path) = path else {
-        let none = rules.apply(Settings::default());
-        return none.map(|_| None).map_err(|unfit| unfit.to_string());
+        return rules.apply_nothing().map(|()| None).map_err(|unfit| unfit.to_string());
     };
     let reloader = Arc::new(Reloader::new(path, Arc::clone(rules), SystemClock::new()));
     match reloader.reload_now().result {

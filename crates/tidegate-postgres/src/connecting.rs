@@ -2,13 +2,18 @@
 
 use std::error::Error as _;
 use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use deadpool_postgres::{
     Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, Timeouts,
 };
 use tidegate::store::Unavailable;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_postgres::error::SqlState;
 
+use crate::engine::instant;
 use crate::tls;
 use crate::url::{BadUrl, Options};
 
@@ -24,6 +29,8 @@ pub(crate) enum Fault {
     Lost(String),
     /// The connection went while the database was committing: what was asked for may have been done, and must not be tried again.
     Doubtful(String),
+    /// The database answers, and will do it for nobody: tables are gone, or may not be written to.
+    Unable(String),
     /// The database will not do it.
     Refused(String),
 }
@@ -36,8 +43,7 @@ impl Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Fault::Again(why) | Fault::Lost(why) | Fault::Doubtful(why) | Fault::Refused(why)) = self;
-        f.write_str(why)
+        f.write_str(self.why())
     }
 }
 
@@ -53,11 +59,15 @@ impl From<tokio_postgres::Error> for Fault {
             | SqlState::CRASH_SHUTDOWN
             | SqlState::CANNOT_CONNECT_NOW
             | SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT
-            | SqlState::READ_ONLY_SQL_TRANSACTION
             | SqlState::TOO_MANY_CONNECTIONS
             // Statements were prepared on tables that were made anew since.
             | SqlState::FEATURE_NOT_SUPPORTED
             | SqlState::UNDEFINED_PSTATEMENT => Fault::Lost(why),
+            SqlState::READ_ONLY_SQL_TRANSACTION
+            | SqlState::INSUFFICIENT_PRIVILEGE
+            | SqlState::INVALID_SCHEMA_NAME
+            | SqlState::UNDEFINED_TABLE
+            | SqlState::DISK_FULL => Fault::Unable(why),
             _ => Fault::Refused(why),
         }
     }
@@ -67,15 +77,52 @@ impl From<tokio_postgres::Error> for Fault {
 pub(crate) fn words(error: &tokio_postgres::Error) -> String {
     match (error.as_db_error(), error.source()) {
         (Some(db), _) => format!("PostgreSQL says: {} ({})", db.message(), db.code().code()),
+        (None, Some(source)) if source.to_string() == "password missing" => {
+            "PostgreSQL wants a password for this user, and there is none: put it into the URL; tidegate serve takes it from PGPASSWORD too".to_owned()
+        }
         (None, Some(source)) => format!("PostgreSQL cannot be reached: {error}: {source}"),
         (None, None) => format!("PostgreSQL cannot be reached: {error}"),
     }
 }
 
-/// The connections of a store.
+/// How long it is done with the connections there are before more are tried for.
+const GROW_AGAIN: Duration = Duration::from_secs(5);
+
+/// The connections of a store. Whoever wants one takes a seat first.
+///
+/// ```text
+///    seats ──▶ connection that is idle, or a new one
+///      ▲                                  │ the database gives no more
+///      └── a seat less, for five seconds ─┘ and there are others
+/// ```
 #[derive(Clone)]
 pub(crate) struct Connections {
     pool: Pool,
+    seats: Arc<Semaphore>,
+    shortage: Arc<Mutex<Shortage>>,
+    /// How long somebody waits for a seat.
+    patience: Duration,
+}
+
+/// Seats that were taken away because the database gives no more connections.
+#[derive(Default)]
+struct Shortage {
+    seats: usize,
+    since: Option<Instant>,
+}
+
+/// A connection and its seat.
+pub(crate) struct Connection {
+    object: Object,
+    _seat: OwnedSemaphorePermit,
+}
+
+impl Deref for Connection {
+    type Target = Object;
+
+    fn deref(&self) -> &Object {
+        &self.object
+    }
 }
 
 impl Connections {
@@ -85,23 +132,71 @@ impl Connections {
         let manager = Manager::from_config(options.config.clone(), connector, recycling);
         let connect = options.connecting();
         let timeouts = Timeouts { wait: Some(connect), create: Some(connect), recycle: Some(connect) };
+        let seats = options.pool_size + SPARE;
         let pool = Pool::builder(manager)
-            .max_size(options.pool_size + SPARE)
+            .max_size(seats)
             .timeouts(timeouts)
             .runtime(Runtime::Tokio1)
             .build()
             .map_err(|error| BadUrl(format!("no connections can be made: {error}")))?;
-        Ok(Connections { pool })
+        let (seats, shortage) = (Arc::new(Semaphore::new(seats)), Arc::default());
+        Ok(Connections { pool, seats, shortage, patience: connect })
     }
 
-    pub(crate) async fn get(&self) -> Result<Object, Fault> {
-        self.pool.get().await.map_err(|error| match error {
-            PoolError::Backend(error) => Fault::from(error).lost(),
-            PoolError::Timeout(_) => {
-                Fault::Lost("no connection to PostgreSQL could be had in time".to_owned())
+    pub(crate) async fn get(&self) -> Result<Connection, Fault> {
+        loop {
+            self.grow();
+            let seat = tokio::time::timeout(self.patience, Arc::clone(&self.seats).acquire_owned()).await;
+            let Ok(Ok(seat)) = seat else {
+                return Err(Fault::Lost("no connection to PostgreSQL could be had in time".to_owned()));
+            };
+            match self.pool.get().await {
+                Ok(object) => return Ok(Connection { object, _seat: seat }),
+                Err(PoolError::Backend(error)) => {
+                    let is_full = error.code() == Some(&SqlState::TOO_MANY_CONNECTIONS);
+                    if !is_full || !self.do_without(seat, &error) {
+                        return Err(Fault::from(error).lost());
+                    }
+                }
+                Err(PoolError::Timeout(_)) => {
+                    return Err(Fault::Lost("no connection to PostgreSQL could be had in time".to_owned()));
+                }
+                Err(other) => {
+                    return Err(Fault::Lost(format!("no connection to PostgreSQL could be had: {other}")));
+                }
             }
-            other => Fault::Lost(format!("no connection to PostgreSQL could be had: {other}")),
-        })
+        }
+    }
+
+    /// Takes a seat away, if there are connections that others have seats for.
+    fn do_without(&self, seat: OwnedSemaphorePermit, why: &tokio_postgres::Error) -> bool {
+        let mut shortage = self.shortage.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.pool.status().max_size;
+        if self.pool.status().size == 0 || shortage.seats + 1 >= all {
+            return false;
+        }
+        seat.forget();
+        shortage.seats += 1;
+        if shortage.since.is_none() {
+            let connections = all - shortage.seats;
+            tracing::warn!(why = %words(why), connections, "PostgreSQL gives no more connections; going on with those there are");
+        }
+        shortage.since = Some(instant());
+        true
+    }
+
+    /// Gives back what was taken away, after a while.
+    fn grow(&self) {
+        let mut shortage = self.shortage.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_over = |since: Instant| instant().saturating_duration_since(since) >= GROW_AGAIN;
+        if shortage.seats > 0 && shortage.since.is_some_and(is_over) {
+            self.seats.add_permits(std::mem::take(&mut shortage.seats));
+        }
+        // A shortage that has not come back is over.
+        let is_forgotten = |since: Instant| instant().saturating_duration_since(since) >= GROW_AGAIN * 2;
+        if shortage.seats == 0 && shortage.since.is_some_and(is_forgotten) {
+            shortage.since = None;
+        }
     }
 
     /// Ends all of them.
@@ -112,12 +207,17 @@ impl Connections {
 
 impl Fault {
     /// Whoever is not let in has no connection.
-    fn lost(self) -> Fault {
-        match self {
-            Fault::Again(why) | Fault::Lost(why) | Fault::Doubtful(why) | Fault::Refused(why) => {
-                Fault::Lost(why)
-            }
-        }
+    fn lost(&self) -> Fault {
+        Fault::Lost(self.why().to_owned())
+    }
+
+    fn why(&self) -> &str {
+        let (Fault::Again(why)
+        | Fault::Lost(why)
+        | Fault::Doubtful(why)
+        | Fault::Unable(why)
+        | Fault::Refused(why)) = self;
+        why
     }
 
     /// It happened while a commit was on its way.
@@ -130,6 +230,6 @@ impl Fault {
 }
 
 /// Takes a connection out of the pool that may be in the middle of something.
-pub(crate) fn discard(connection: Object) {
-    drop(Object::take(connection));
+pub(crate) fn discard(connection: Connection) {
+    drop(Object::take(connection.object));
 }

@@ -13,12 +13,12 @@ use tidegate::catalog::{ApplyError, Edit, Edited, Origin};
 use tidegate::store::Unavailable;
 use tidegate_core::LeaseId;
 
-use crate::connecting::{Fault, discard};
+use crate::connecting::{Connection, Fault, discard};
 use crate::editing::Editor;
 use crate::house::House;
 use crate::job::{Job, Task};
 use crate::looking::look;
-use crate::queue::{Queue, ended, touched};
+use crate::queue::{PATIENCE, Queue, ended, touched};
 use crate::sitting::{CLOCK, LAPSED, Start, sit};
 use crate::store::SLACK;
 
@@ -30,6 +30,9 @@ const MOST_LOSSES: usize = 2;
 
 /// How many leases that have lapsed are cleared away at a time.
 const LAPSES_AT_A_TIME: i64 = 256;
+
+/// The least of a round that is left for a decision after a connection was waited for.
+const SHORTEST_ROUND: Duration = Duration::from_millis(500);
 
 /// What is said of a database that says nothing.
 const SILENT: &str = "PostgreSQL did not answer in time";
@@ -56,35 +59,51 @@ impl Engine {
         let (mut tries, mut losses) = (0, 0);
         loop {
             let start = if tries == 0 { Start::Trusting } else { Start::Careful };
+            let writes = tries > 0 || jobs.iter().any(|job| !job.only_looks);
             let fault = match self.attempt(&mut jobs, start).await {
                 Ok(()) => {
-                    self.is_well();
+                    self.is_well(writes);
                     return self.tell(jobs);
                 }
                 Err(fault) => fault,
             };
             match &fault {
                 Fault::Again(_) if tries < MOST_TRIES => tries += 1,
-                Fault::Lost(_) if losses < MOST_LOSSES => losses += 1,
-                _ => {
-                    let why = fault.unavailable();
-                    for job in jobs {
-                        job.fail(&why);
-                    }
-                    if matches!(fault, Fault::Lost(_) | Fault::Doubtful(_)) {
-                        self.went_down(&why);
-                    } else {
-                        tracing::warn!(%why, "PostgreSQL could not decide");
-                    }
-                    return;
+                Fault::Lost(_) | Fault::Unable(_) if losses < MOST_LOSSES && self.may_try_again(&jobs) => {
+                    losses += 1;
                 }
+                _ => return self.give_up(jobs, &fault),
             }
+        }
+    }
+
+    /// Whether another connection is worth a try: not if everybody knows that there is none, nor for those who have waited long enough.
+    fn may_try_again(&self, jobs: &[Job]) -> bool {
+        let now = instant();
+        let is_late = |job: &Job| now.saturating_duration_since(job.since) > PATIENCE;
+        self.queue.outage().is_none() && !jobs.iter().any(is_late)
+    }
+
+    fn give_up(&self, jobs: Vec<Job>, fault: &Fault) {
+        let why = fault.unavailable();
+        // Whoever is told may look at once whether that is known.
+        match fault {
+            Fault::Lost(_) | Fault::Doubtful(_) => self.went_down(&why),
+            Fault::Unable(_) => self.cannot(&why),
+            Fault::Again(_) | Fault::Refused(_) => tracing::warn!(%why, "PostgreSQL could not decide"),
+        }
+        for job in jobs {
+            job.fail(&why);
         }
     }
 
     /// One transaction, or one look.
     async fn attempt(&self, jobs: &mut [Job], start: Start) -> Result<(), Fault> {
-        let connection = self.house.connections.get().await?;
+        let silent = |_| Err(Fault::Lost(SILENT.to_owned()));
+        let began = instant();
+        let connection = self.house.connections.get();
+        let connection = tokio::time::timeout(self.round, connection).await.unwrap_or_else(silent)?;
+        let left = self.round.saturating_sub(instant().saturating_duration_since(began));
         let only_looks = start == Start::Trusting && jobs.iter().all(|job| job.only_looks);
         let done = async {
             if only_looks {
@@ -93,7 +112,7 @@ impl Engine {
                 sit(&self.house, &connection, jobs, start).await
             }
         };
-        let done = tokio::time::timeout(self.round, done).await;
+        let done = tokio::time::timeout(left.max(SHORTEST_ROUND), done).await;
         let fault = match done {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(fault)) => fault,
@@ -101,7 +120,7 @@ impl Engine {
             Err(_) => Fault::Doubtful(SILENT.to_owned()),
         };
         match &fault {
-            Fault::Lost(_) | Fault::Doubtful(_) => discard(connection),
+            Fault::Lost(_) | Fault::Doubtful(_) | Fault::Unable(_) => discard(connection),
             Fault::Again(why) => {
                 let cleared = self.clear_the_way(&connection, why, only_looks);
                 let silent = |_| Err(Fault::Lost(SILENT.to_owned()));
@@ -134,7 +153,7 @@ impl Engine {
         Ok(())
     }
 
-    async fn roll_back(&self, connection: Object) {
+    async fn roll_back(&self, connection: Connection) {
         let rolled = tokio::time::timeout(SLACK, connection.batch_execute("ROLLBACK")).await;
         if !matches!(rolled, Ok(Ok(()))) {
             discard(connection);
@@ -167,15 +186,26 @@ impl Engine {
         }
     }
 
-    fn is_well(&self) {
+    /// The database answers; and if something was written, it can do that too.
+    pub(crate) fn is_well(&self, wrote: bool) {
         if self.queue.came_up() {
             tracing::info!("PostgreSQL answers again");
+        }
+        if wrote && self.queue.can_again() {
+            tracing::info!("PostgreSQL decides again");
+        }
+    }
+
+    /// The database answers, and cannot decide for anybody.
+    pub(crate) fn cannot(&self, why: &Unavailable) {
+        if self.queue.cannot(why) {
+            tracing::error!(%why, "PostgreSQL cannot decide; limits answer by on_outage");
         }
     }
 
     /// The database cannot be reached.
     pub(crate) fn went_down(&self, why: &Unavailable) {
-        if self.queue.outage().is_none() {
+        if !self.queue.is_down() {
             tracing::error!(%why, "PostgreSQL cannot decide; limits answer by on_outage");
         }
         self.queue.went_down(why, instant());
@@ -213,9 +243,11 @@ impl Engine {
         let mut tries = 0;
         loop {
             let connection = self.house.connections.get().await?;
-            let fault = match tokio::time::timeout(self.round * 2, self.act_alone(&connection, act)).await {
+            // Edits of many limits take their time; but where nobody answers, nobody waits twice.
+            let most = if self.queue.outage().is_some() { self.round } else { self.round * 2 };
+            let fault = match tokio::time::timeout(most, self.act_alone(&connection, act)).await {
                 Ok(Ok(done)) => {
-                    self.is_well();
+                    self.is_well(true);
                     return Ok(done);
                 }
                 Ok(Err(fault)) => fault,
@@ -223,7 +255,7 @@ impl Engine {
             };
             match fault {
                 Fault::Again(_) if tries < MOST_TRIES => self.roll_back(connection).await,
-                Fault::Lost(_) if tries < MOST_LOSSES => discard(connection),
+                Fault::Lost(_) if tries < MOST_LOSSES && self.queue.outage().is_none() => discard(connection),
                 Fault::Refused(_) | Fault::Again(_) => {
                     self.roll_back(connection).await;
                     return Err(fault);

@@ -47,9 +47,7 @@ impl Engine {
         match tokio::time::timeout(self.round, self.house.refresh(&connection)).await {
             Ok(Ok(())) => {
                 // Whoever asks next need not find out by themselves.
-                if self.queue.came_up() {
-                    tracing::info!("PostgreSQL answers again");
-                }
+                self.is_well(false);
                 Ok(())
             }
             Ok(Err(fault)) => Err(fault),

@@ -23,7 +23,7 @@ const MOST_ORDERS: usize = 2048;
 const MOST_WAITING: usize = 65_536;
 
 /// The longest that a job waits for its turn.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The most leases of which it is remembered what they touch.
 const MOST_REMEMBERED: usize = 65_536;
@@ -47,6 +47,8 @@ struct State {
     /// What leases touch that were granted here.
     held: HashMap<LeaseId, Vec<u64>>,
     outage: Option<Outage>,
+    /// Why the database, which can be reached, decides for nobody.
+    inability: Option<Unavailable>,
     is_closed: bool,
 }
 
@@ -179,9 +181,26 @@ impl Queue {
         self.state().outage.take().is_some()
     }
 
-    /// Why the database cannot be asked, if it cannot.
+    /// The database can be reached, but decides for nobody; whether that was not known. Whoever asks next tries all the same.
+    pub(crate) fn cannot(&self, why: &Unavailable) -> bool {
+        self.state().inability.replace(why.clone()).is_none()
+    }
+
+    /// The database has written something; whether it could not before.
+    pub(crate) fn can_again(&self) -> bool {
+        self.state().inability.take().is_some()
+    }
+
+    /// Whether the database cannot be reached.
+    pub(crate) fn is_down(&self) -> bool {
+        self.state().outage.is_some()
+    }
+
+    /// Why the database cannot decide for anybody, if it cannot.
     pub(crate) fn outage(&self) -> Option<Unavailable> {
-        self.state().outage.as_ref().map(|outage| outage.why.clone())
+        let state = self.state();
+        let outage = state.outage.as_ref().map(|outage| &outage.why);
+        outage.or(state.inability.as_ref()).cloned()
     }
 
     /// Nothing more is done.

@@ -53,7 +53,7 @@ pub enum OpenError {
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            OpenError::Url(bad) => write!(f, "the store's URL {bad}"),
+            OpenError::Url(bad) => write!(f, "the store's URL is not right: {bad}"),
             OpenError::Unreachable { place, why } => write!(f, "{place} cannot be opened: {why}"),
             OpenError::Newer { schema, found } => write!(
                 f,

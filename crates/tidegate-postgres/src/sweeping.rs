@@ -48,10 +48,14 @@ impl Engine {
         loop {
             tokio::time::sleep(PAUSE).await;
             round += 1;
-            if self.queue.outage().is_some() {
+            if self.queue.is_down() {
                 continue;
             }
             if let Err(fault) = self.sweep_once(round.is_multiple_of(SELDOM)).await {
+                // A server that nobody asks has to know too, and this is the one who writes there.
+                if let Fault::Unable(_) = fault {
+                    self.cannot(&fault.unavailable());
+                }
                 tracing::debug!(%fault, "not everything was swept");
             }
         }
@@ -61,7 +65,9 @@ impl Engine {
         let connection = self.house.connections.get().await?;
         let swept = tokio::time::timeout(self.round * 2, self.sweep_with(&connection, thoroughly)).await;
         let fault = match swept {
-            Ok(Ok(tidy)) => {
+            Ok(Ok(None)) => return Ok(()),
+            Ok(Ok(Some(tidy))) => {
+                self.is_well(true);
                 for job in tidy {
                     self.queue.push(job);
                 }
@@ -75,13 +81,14 @@ impl Engine {
         Err(fault)
     }
 
-    async fn sweep_with(&self, connection: &Object, thoroughly: bool) -> Result<Vec<Job>, Fault> {
+    /// What is left to do; `None` if somebody else sweeps.
+    async fn sweep_with(&self, connection: &Object, thoroughly: bool) -> Result<Option<Vec<Job>>, Fault> {
         let house = &self.house;
         connection.batch_execute("BEGIN").await?;
         let alone = "SELECT pg_try_advisory_xact_lock($1)";
         if !connection.query_one(alone, &[&house.sweeping_lock]).await?.get::<_, bool>(0) {
             connection.batch_execute("ROLLBACK").await?;
-            return Ok(Vec::new());
+            return Ok(None);
         }
         connection.execute("SELECT pg_advisory_xact_lock_shared($1)", &[&house.limits_lock]).await?;
         let clock = connection.prepare_cached(CLOCK).await?;
@@ -108,7 +115,7 @@ impl Engine {
             Task::Tidy { leases, rows } => !leases.is_empty() || !rows.is_empty(),
             _ => false,
         };
-        Ok(tidy.into_iter().filter(is_needed).collect())
+        Ok(Some(tidy.into_iter().filter(is_needed).collect()))
     }
 
     /// What grows slowly.

@@ -32,8 +32,15 @@ pub const LARGEST_POOL: usize = 64;
 /// How long a connection attempt may take, unless said.
 const USUAL_CONNECT: Duration = Duration::from_secs(3);
 /// The parameters that are read here.
-const PARAMETERS: &str =
-    "schema, pool_size, connect_timeout, lock_timeout_ms, statement_timeout_ms, sslmode and sslrootcert";
+const OWN: [&str; 7] = [
+    "schema",
+    "pool_size",
+    "connect_timeout",
+    "lock_timeout_ms",
+    "statement_timeout_ms",
+    "sslmode",
+    "sslrootcert",
+];
 
 /// Where the database is and how it is spoken to.
 #[derive(Clone)]
@@ -86,17 +93,23 @@ impl Options {
             let means = "in a password write %3F for a ? and %40 for an @";
             return Err(BadUrl(format!("has an @ where none is expected; {means}")));
         }
+        check_escapes(base)?;
         let mut own = Own::default();
         let mut rest: Vec<&str> = Vec::new();
+        let mut said: Vec<&str> = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             if !own.take(name, value)? {
                 rest.push(pair);
+            } else if said.contains(&name) {
+                return Err(BadUrl(format!("says {name} twice")));
+            } else {
+                said.push(name);
             }
         }
         let joint = if rest.is_empty() { "" } else { "?" };
         let plain = format!("{base}{joint}{}", rest.join("&"));
-        let mut config = Config::from_str(&plain).map_err(|_| BadUrl(not_understood()))?;
+        let mut config = Config::from_str(&plain).map_err(|_| BadUrl(misunderstood(base, &rest)))?;
         if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
             return Err(BadUrl("names no host; write postgres://USER@HOST/DATABASE".to_owned()));
         }
@@ -107,6 +120,15 @@ impl Options {
             config.application_name("tidegate");
         }
         own.options(config)
+    }
+
+    /// The same, with this password if the URL has none.
+    #[must_use]
+    pub fn or_password(mut self, password: &str) -> Options {
+        if self.config.get_password().is_none() {
+            self.config.password(password);
+        }
+        self
     }
 
     /// Where it is, without who and by what password.
@@ -262,12 +284,50 @@ fn number<N: TryFrom<u64>>(name: &str, value: &str, least: u64, most: u64) -> Re
     })
 }
 
+/// A `%` that stands for nothing would be taken for itself, in a password that nobody can look at.
+fn check_escapes(base: &str) -> Result<(), BadUrl> {
+    let is_digit = |at: usize| base.as_bytes().get(at).is_some_and(u8::is_ascii_hexdigit);
+    let is_odd = |(at, _): (usize, &str)| !is_digit(at + 1) || !is_digit(at + 2);
+    if base.match_indices('%').any(is_odd) {
+        let means = "write %25 for a % in a user or a password";
+        return Err(BadUrl(format!("has a % without two hexadecimal digits behind it; {means}")));
+    }
+    Ok(())
+}
+
+/// What in particular is not understood, as far as that cannot be a part of a password: what is behind the `@`.
+fn misunderstood(base: &str, pairs: &[&str]) -> String {
+    let Some((_, place)) = base.rsplit_once('@') else { return not_understood() };
+    let hosts = place.split('/').next().unwrap_or_default();
+    let ports =
+        hosts.split(',').filter_map(|host| host.rsplit_once(':')).filter(|(_, port)| !port.ends_with(']'));
+    if let Some((_, port)) = ports.into_iter().find(|(_, port)| port.parse::<u16>().is_err()) {
+        return format!(
+            "has a port that must be a whole number from 1 to 65535, found '{}'",
+            port.escape_debug()
+        );
+    }
+    let is_odd = |pair: &&&str| Config::from_str(&format!("postgres://user@host/database?{pair}")).is_err();
+    let Some(odd) = pairs.iter().find(is_odd) else { return not_understood() };
+    let name = odd.split('=').next().unwrap_or_default();
+    let meant = tidegate::text::suggestion(name, OWN);
+    format!(
+        "has the parameter '{}', which is not known or has no such value{meant}; {}",
+        name.escape_debug(),
+        known()
+    )
+}
+
 /// The parser's own words, and the names of parameters it does not know, may be parts of a password.
 fn not_understood() -> String {
     format!(
-        "cannot be understood; write postgres://USER:PASSWORD@HOST:PORT/DATABASE?PARAMETER=VALUE&… with the parameters {PARAMETERS}, or \
-         those that libpq knows, such as application_name"
+        "cannot be understood; write postgres://USER:PASSWORD@HOST:PORT/DATABASE?PARAMETER=VALUE&… {}",
+        known()
     )
+}
+
+fn known() -> String {
+    format!("with the parameters {}, or those that libpq knows, such as application_name", OWN.join(", "))
 }
 
 /// A value with `%` and two digits put back to the byte they stand for.

@@ -48,7 +48,7 @@ use ::http::request::Parts;
 use ::http::{HeaderValue, Method, Request, Response, StatusCode};
 use bytes::Bytes;
 use serde::Serialize;
-use tidegate::activity::{Activity, Rules};
+use tidegate::activity::Activity;
 use tidegate::store::{Unavailable, durable};
 use tidegate::{FullStore, Limiter, Spoken, Tick};
 use tokio::sync::Semaphore;
@@ -127,8 +127,7 @@ impl<S: FullStore + ?Sized> Api<S> {
         let metrics = Arc::new(Metrics::new(1));
         let is_from_file: IsFromFile = Box::new(|_| false);
         let ending = Ending::default();
-        let activity =
-            Activity::new(limiter.clone(), Rules::default()).expect("the document's own numbers make sense");
+        let activity = Activity::of_store(limiter.clone());
         let streams = Arc::new(Semaphore::new(MOST_EVENT_STREAMS));
         Api {
             limiter,

@@ -250,7 +250,7 @@ impl Reloader {
         let path = self.path.display();
         match &outcome.result {
             Ok(Loaded { applied, warnings }) => {
-                let Applied { added, changed, removed, unchanged, needs_restart } = applied;
+                let Applied { added, changed, removed, unchanged, needs_restart, .. } = applied;
                 if is_first {
                     tracing::debug!(%path, added, changed, removed, unchanged, "the settings were read");
                 } else {

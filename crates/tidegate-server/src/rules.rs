@@ -12,8 +12,11 @@
 //! Decided: until the first settings are applied nobody has a token, so that nobody comes in before it is known who may.
 //!
 //! Decided: the section `activity` is a limit of the file like those below `limits`, and the rules of the [`Activity`] with it. What the
-//! environment says goes over what is written. Without the section there is no limit until somebody asks for an activity, and
-//! nobody's but theirs.
+//! environment says goes over what is written, and is put where nothing is written, so that whoever starts a server so gets these numbers.
+//! Without either the limit is whatever the store has, whoever put it there, and nobody's file removes or changes it by a request.
+//!
+//! Decided: a server without a file applies nothing, and so removes nothing that others have from theirs. Who applies a file in which
+//! limits are missing that another process had in its own retires them, and says so in the log.
 //!
 //! Sockets and stores stay what they were at the start: `server` and `store` are compared with what they were then, and whoever
 //! applies is told which of them wait for a restart.
@@ -24,7 +27,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::collections::HashSet;
 
 use tidegate::activity::{self, Activity, KeptBy};
-use tidegate::catalog::{ApplyError, PutError};
+use tidegate::catalog::{ApplyError, Origin, PutError};
 use tidegate::file::{ActivitySpec, ServerSpec, Settings, StoreSpec, is_reserved};
 use tidegate::store::{Unavailable, wait_durable};
 use tidegate::{Edit, Edited, Expect, Flaw, FullStore, LimitSpec, Parting};
@@ -55,6 +58,8 @@ enum Demand {
 #[derive(Default)]
 struct InForce {
     settings: Arc<Settings>,
+    /// The ids of the limits that this process has put from its file.
+    put: HashSet<Box<str>>,
     /// The sections that are read once, as they were then.
     at_start: Option<(ServerSpec, StoreSpec)>,
 }
@@ -70,6 +75,8 @@ pub struct Applied {
     pub removed: usize,
     /// Limits that say what they said.
     pub unchanged: usize,
+    /// Limits that another process had from its file, and that are gone because this one does not have them.
+    pub taken: Vec<String>,
     /// The sections that have changed since the start and wait for a restart.
     pub needs_restart: Vec<&'static str>,
 }
@@ -134,9 +141,10 @@ impl Rules {
         Arc::clone(&self.in_force.lock().unwrap_or_else(PoisonError::into_inner).settings)
     }
 
-    /// Whether the limit of this id is written in the file, and changed there only.
+    /// Whether the limit of this id is written in the file, or in that of another server of the same store, and changed there only.
     pub fn is_from_file(&self, id: &str) -> bool {
-        self.from_file.read().unwrap_or_else(PoisonError::into_inner).contains(id)
+        let is_ours = self.from_file.read().unwrap_or_else(PoisonError::into_inner).contains(id);
+        is_ours || self.store.applied().iter().any(|applied| applied == id)
     }
 
     /// Puts these settings in place of those in force, or changes nothing. Blocks until the limits are durable: not for tasks.
@@ -148,7 +156,8 @@ impl Rules {
         let limits: Vec<LimitSpec> = settings.limits.iter().cloned().chain(section).collect();
         let written: HashSet<Box<str>> = limits.iter().map(|limit| limit.id.as_str().into()).collect();
         let former = self.from_file.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let gone = former.difference(&written).map(|id| Edit::Remove(id.to_string(), Parting::Retire));
+        let left: Vec<&str> = former.difference(&written).map(|id| &**id).collect();
+        let gone = left.iter().map(|id| Edit::Remove((*id).to_owned(), Parting::Retire));
         let put = limits.iter().map(|limit| Edit::Put(limit.clone(), Expect::Anything));
         let edits = put.chain(gone).collect();
 
@@ -164,19 +173,53 @@ impl Rules {
         if let Some(lsn) = self.store.tip() {
             wait_durable(&*self.store, lsn).map_err(|error| unwritten(&error))?;
         }
-        if let Some((activity, _)) = &self.activity {
-            let is_ours = written.contains(activity::ID);
-            let kept_by = if is_ours { KeptBy::SomebodyElse } else { KeptBy::Activity };
-            // They were found to make sense before anything was changed.
-            let _told = activity.set_rules(rules, kept_by);
-        }
+        let removed =
+            left.iter().zip(&edited[limits.len()..]).filter(|(_, it)| matches!(it, Edited::Removed(_)));
+        let mut taken: Vec<String> =
+            removed.map(|(id, _)| (*id).to_owned()).filter(|id| !in_force.put.contains(&**id)).collect();
+        taken.sort();
+        tell_of(&taken);
+        self.tell_activity(rules, written.contains(activity::ID))?;
+        in_force.put.clone_from(&written);
         self.own(written);
         self.tokens.set(tokens);
         let at_start =
             in_force.at_start.get_or_insert_with(|| (settings.server.clone(), settings.store.clone()));
-        let applied = Applied { needs_restart: changed_since(at_start, &settings), ..counted(&edited) };
+        let needs_restart = changed_since(at_start, &settings);
+        let applied = Applied { taken, needs_restart, ..counted(&edited) };
         in_force.settings = Arc::new(settings);
         Ok(applied)
+    }
+
+    /// There is no file: everybody may come in, if that is allowed at all, and limits are those of the store. What is said over the section
+    /// `activity` is put. Blocks until that is durable: not for tasks.
+    pub fn apply_nothing(&self) -> Result<(), Unfit> {
+        let _in_turn = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
+        let nothing = Settings::default();
+        let tokens = self.check(&nothing)?;
+        let rules = self.activity_of(&nothing)?;
+        self.tell_activity(rules, false)?;
+        self.tokens.set(tokens);
+        Ok(())
+    }
+
+    /// Tells the activity its rules. If no file has the limit, but somebody says numbers for it, they are put here and not when somebody
+    /// asks: who says nothing must be able to ask without changing anything.
+    fn tell_activity(&self, rules: activity::Rules, from_file: bool) -> Result<(), Unfit> {
+        let Some((activity, over)) = &self.activity else { return Ok(()) };
+        if !from_file && *over != ActivitySpec::default() {
+            let edit = vec![Edit::Put(rules.spec(), Expect::Anything)];
+            let edited =
+                self.store.edit(edit, Origin::Put).wait(&*self.store).map_err(|error| unwritten(&error))?;
+            edited.map_err(|error| Unfit { flaws: flaws_of(error, &[]) })?;
+            if let Some(lsn) = self.store.tip() {
+                wait_durable(&*self.store, lsn).map_err(|error| unwritten(&error))?;
+            }
+        }
+        let kept_by = if from_file { KeptBy::SomebodyElse } else { KeptBy::Store };
+        // They were found to make sense before anything was changed.
+        let _told = activity.set_rules(rules, kept_by);
+        Ok(())
     }
 
     /// The rules of the activity: what is written, and what goes over it.
@@ -230,6 +273,21 @@ impl fmt::Debug for Rules {
         let limits = self.from_file.read().unwrap_or_else(PoisonError::into_inner).len();
         f.debug_struct("Rules").field("limits", &limits).finish_non_exhaustive()
     }
+}
+
+/// Says which limits of others are gone: some of them by name.
+fn tell_of(taken: &[String]) {
+    const MOST_NAMED: usize = 10;
+    if taken.is_empty() {
+        return;
+    }
+    let named = taken.iter().take(MOST_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let more = if taken.len() > MOST_NAMED { ", …" } else { "" };
+    tracing::warn!(
+        limits = %format!("{named}{more}"),
+        count = taken.len(),
+        "these limits came from the file of another server or of an earlier start; they are not in this file, and were retired"
+    );
 }
 
 fn counted(edited: &[Edited]) -> Applied {

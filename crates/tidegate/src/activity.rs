@@ -46,14 +46,14 @@ use std::time::Duration;
 
 use tidegate_core::{Capacity, LeaseId, Per, Tenure, Timestamp};
 
-use crate::catalog::{Edit, Expect, Origin};
+use crate::catalog::{ApplyError, Edit, Expect, Origin, PutError};
 use crate::limiter::{Decision, Limiter, Renewal};
 use crate::store::{Actual, Settlement, Unavailable, durable};
 use status::{Gauge, cause_of, retry_after};
 use vigil::Vigil;
 
 pub use active::Active;
-pub use rules::{BadRules, Rules};
+pub use rules::{BadRules, LONGEST_TTL, Rules};
 pub use status::{ActivityError, BadUser, Reason, Refusal, SYSTEM_IS_FULL, Status};
 pub use vigil::{Ended, LOOK_EVERY, MOST_WATCHED, Standing, Watching};
 
@@ -86,6 +86,17 @@ pub enum KeptBy {
     Activity,
     /// Somebody else: the limit comes from a file.
     SomebodyElse,
+    /// Whoever was there first: what the store has holds, and these rules are put only if a task is to begin and there are none.
+    Store,
+}
+
+/// What a limit is needed for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Need {
+    /// For looking at it, or for ending what was begun: nothing is made for that.
+    Look,
+    /// For a task that is to begin.
+    Begin,
 }
 
 impl InForce {
@@ -102,9 +113,20 @@ impl InForce {
 impl Activity {
     /// The activity of everybody who asks this limiter's store. The limit is put there when it is first needed.
     pub fn new(limiter: Limiter, rules: Rules) -> Result<Activity, BadRules> {
-        let in_force = RwLock::new(InForce::new(rules, KeptBy::Activity)?);
-        let vigil = Vigil::new(limiter.clone());
-        Ok(Activity { inner: Arc::new(Inner { limiter, in_force, vigil }) })
+        Ok(Activity::with(limiter, InForce::new(rules, KeptBy::Activity)?))
+    }
+
+    /// The activity of a store that others may use: with the limit that is there, whoever put it, or the document's numbers if there
+    /// is none when a task is to begin.
+    pub fn of_store(limiter: Limiter) -> Activity {
+        let is_put = AtomicBool::new(false);
+        let usual = InForce { rules: Rules::default(), kept_by: KeptBy::Store, is_put };
+        Activity::with(limiter, Arc::new(usual))
+    }
+
+    fn with(limiter: Limiter, in_force: Arc<InForce>) -> Activity {
+        let (in_force, vigil) = (RwLock::new(in_force), Vigil::new(limiter.clone()));
+        Activity { inner: Arc::new(Inner { limiter, in_force, vigil }) }
     }
 
     /// The rules in force.
@@ -121,7 +143,10 @@ impl Activity {
 
     /// Whether a task of this user would be refused now, and by what.
     pub async fn is_active(&self, user: &str) -> Result<Status, ActivityError> {
-        let in_force = self.prepared(user).await?;
+        let Some(in_force) = self.prepared(user, Need::Look).await? else {
+            return Ok(Status::of_nobody(&self.rules()));
+        };
+        self.shaped()?;
         let decision = self.inner.limiter.ask(ID, user).readings().peek_async().await?;
         let readings = match &decision {
             Decision::Granted(granted) if granted.degraded => return Err(unknown().into()),
@@ -159,8 +184,8 @@ impl Activity {
 
     /// The same, for a task that keeps its place for this long unless it is renewed.
     pub async fn set_active_for(&self, user: &str, ttl: Option<Duration>) -> Result<Active, ActivityError> {
-        let in_force = self.prepared(user).await?;
-        let rules = in_force.rules;
+        let rules = self.prepared(user, Need::Begin).await?.map_or_else(|| self.rules(), |it| it.rules);
+        self.shaped()?;
         let mut question = self.inner.limiter.ask(ID, user).readings();
         if rules.compat {
             question = question.hold();
@@ -182,7 +207,7 @@ impl Activity {
 
     /// Ends this task of this user; how many that were: one, or none if it was over or is not theirs.
     pub async fn remove(&self, user: &str, active_id: LeaseId) -> Result<usize, ActivityError> {
-        let in_force = self.prepared(user).await?;
+        let Some(in_force) = self.prepared(user, Need::Look).await? else { return Ok(0) };
         if self.held(user, active_id).await?.is_none() {
             return Ok(0);
         }
@@ -191,7 +216,7 @@ impl Activity {
 
     /// Ends all tasks of this user; how many that were. Whoever runs them is told.
     pub async fn remove_active(&self, user: &str) -> Result<usize, ActivityError> {
-        let in_force = self.prepared(user).await?;
+        let Some(in_force) = self.prepared(user, Need::Look).await? else { return Ok(0) };
         let mut removed = 0;
         for Tenure { lease, .. } in self.holders(user).await? {
             removed += usize::from(self.end(lease, in_force.rules).await?);
@@ -206,7 +231,7 @@ impl Activity {
         active_id: LeaseId,
         ttl: Option<Duration>,
     ) -> Result<Renewal, ActivityError> {
-        let in_force = self.prepared(user).await?;
+        let Some(in_force) = self.prepared(user, Need::Look).await? else { return Ok(Renewal::Gone) };
         let ttl = Activity::allowed(&in_force.rules, ttl)?;
         if self.held(user, active_id).await?.is_none() {
             return Ok(Renewal::Gone);
@@ -220,7 +245,9 @@ impl Activity {
 
     /// Watches this task of this user, to be told when it ends. `None` if it is over or is not theirs.
     pub async fn watch(&self, user: &str, active_id: LeaseId) -> Result<Option<Watching>, ActivityError> {
-        self.prepared(user).await?;
+        if self.prepared(user, Need::Look).await?.is_none() {
+            return Ok(None);
+        }
         let Some(until) = self.held(user, active_id).await? else { return Ok(None) };
         let full = || Unavailable { reason: format!("{MOST_WATCHED} activities are watched already") };
         Ok(Some(self.inner.vigil.watch(user, active_id, until).ok_or_else(full)?))
@@ -245,38 +272,63 @@ impl Activity {
 
     /// A time to live that may be had.
     fn allowed(rules: &Rules, ttl: Option<Duration>) -> Result<Option<Duration>, ActivityError> {
-        if rules.allow_ttl(ttl) { Ok(ttl) } else { Err(ActivityError::BadTtl(rules.outlives_the_window())) }
+        match ttl.and_then(|ttl| rules.bad_ttl(ttl)) {
+            None => Ok(ttl),
+            Some(why) => Err(ActivityError::BadTtl(why)),
+        }
     }
 
-    /// The rules, when there is a limit that has them and somebody can be called this.
-    async fn prepared(&self, user: &str) -> Result<Arc<InForce>, ActivityError> {
+    /// The rules, when there is a limit and somebody can be called this; `None` if there is no limit and none is needed.
+    async fn prepared(&self, user: &str, need: Need) -> Result<Option<Arc<InForce>>, ActivityError> {
         BadUser::check(user)?;
         let in_force = self.in_force();
-        if in_force.kept_by == KeptBy::Activity {
-            let is_put = in_force.is_put.load(Ordering::Acquire);
-            // Somebody may have deleted it since.
-            if !is_put || self.inner.limiter.store().get(ID).is_none() {
-                self.put(&in_force.rules).await?;
-                in_force.is_put.store(true, Ordering::Release);
+        let is_there = || self.inner.limiter.store().get(ID).is_some();
+        match in_force.kept_by {
+            KeptBy::SomebodyElse => {}
+            KeptBy::Activity => {
+                let is_put = in_force.is_put.load(Ordering::Acquire);
+                // Somebody may have deleted it since.
+                if !is_put || !is_there() {
+                    self.put(&in_force.rules, Expect::Anything).await?;
+                    in_force.is_put.store(true, Ordering::Release);
+                }
             }
+            KeptBy::Store if is_there() => {}
+            KeptBy::Store if need == Need::Look => {
+                // Nobody knows what is there while nobody can look.
+                return self.inner.limiter.store().trouble().map_or(Ok(None), |why| Err(why.into()));
+            }
+            KeptBy::Store => self.put(&in_force.rules, Expect::Absent).await?,
         }
-        Ok(in_force)
+        Ok(Some(in_force))
     }
 
-    /// Sees to it that the limit has these rules. Several processes may do so at once: they say the same.
-    async fn put(&self, rules: &Rules) -> Result<(), ActivityError> {
+    /// Sees to it that there is a limit: with these rules, or if none was expected, whichever is there by now.
+    async fn put(&self, rules: &Rules, expect: Expect) -> Result<(), ActivityError> {
         let store = self.inner.limiter.store();
         let spec = rules.spec();
         if store.get(ID).is_some_and(|limit| *limit.spec() == spec) {
             return Ok(());
         }
         let refused = |why: String| Unavailable { reason: format!("the limit '{ID}' cannot be put: {why}") };
-        let edited = store.edit(vec![Edit::Put(spec, Expect::Anything)], Origin::Put).told(store).await?;
-        edited.map_err(|why| refused(why.to_string()))?;
+        let edited = store.edit(vec![Edit::Put(spec, expect)], Origin::Put).told(store).await?;
+        match edited {
+            Err(ApplyError { refused }) if refused.iter().all(|(_, why)| *why == PutError::Exists) => {}
+            edited => drop(edited.map_err(|why| refused(why.to_string()))?),
+        }
         if let Some(lsn) = store.tip() {
             durable(store, lsn).await?;
         }
         Ok(())
+    }
+
+    /// Whether the limit that is there can keep activities.
+    fn shaped(&self) -> Result<(), ActivityError> {
+        let limit = self.inner.limiter.store().get(ID);
+        match limit.map(|limit| Rules::misfit(limit.spec())) {
+            Some(Some(flaw)) => Err(ActivityError::Misfit(flaw)),
+            _ => Ok(()),
+        }
     }
 
     async fn holders(&self, user: &str) -> Result<Vec<Tenure>, ActivityError> {

@@ -12,6 +12,7 @@
 mod address;
 mod clock;
 mod nearest;
+mod secret;
 mod size;
 mod store;
 
@@ -26,6 +27,8 @@ pub use address::parse_address;
 pub use clock::{TimeOfDay, parse_clock};
 pub use nearest::suggestion;
 pub(crate) use nearest::{did_you_mean, folded, nearest};
+pub(crate) use secret::passwords;
+pub use secret::{without_passwords, without_store_passwords};
 pub use size::parse_size;
 pub(crate) use size::shown_size;
 pub use store::{StoreUrl, parse_store};
@@ -189,7 +192,7 @@ pub(crate) fn quoted(text: &str) -> String {
 pub(crate) fn shortened(text: &str) -> String {
     const LONGEST: usize = 48;
     let mut shown = String::new();
-    for (count, letter) in text.chars().enumerate() {
+    for (count, letter) in without_passwords(text).chars().enumerate() {
         if count == LONGEST {
             shown.push('…');
             break;
@@ -280,7 +283,9 @@ fn offset(text: &str) -> Option<i32> {
 fn duration_meant(text: &str) -> Option<String> {
     let text = text.trim().to_ascii_lowercase();
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
-        return (text.len() < 20).then(|| format!("{text}s"));
+        // Nothing at all is seldom what is allowed.
+        let is_something = text.bytes().any(|digit| digit != b'0');
+        return (text.len() < 20 && is_something).then(|| format!("{text}s"));
     }
     let mut rest = text.as_str();
     let mut milliseconds = 0_u64;

@@ -40,6 +40,22 @@ fn everything_wrong_is_said_at_once_with_its_place() {
 }
 
 #[test]
+fn the_url_of_a_database_is_checked_as_a_server_would() {
+    let text = "store: {url: \"postgres://app:hunter2@db/limits?pool_size=0\"}\n";
+    let wrong = run(&["check", "-"], text).failed(2);
+    assert!(wrong.contains("store.url") && wrong.contains("from 1 to 64"), "{wrong}");
+    let report = run(&["check", "--json", "-"], text);
+    assert_eq!(
+        (report.code, report.out.contains("\"field\":\"store.url\"")),
+        (Some(2), true),
+        "{}",
+        report.out
+    );
+    assert!(!wrong.contains("hunter2") && !report.out.contains("hunter2"));
+    assert!(run(&["check", "-"], &text.replace("=0", "=1")).done().ends_with("ok, 0 limits, 0 items\n"));
+}
+
+#[test]
 fn programs_get_json() {
     let good = run(&["check", "--json", "-"], GOOD).done();
     assert_eq!(good, "{\"ok\":true,\"limits\":1,\"items\":2,\"errors\":[],\"warnings\":[]}\n");

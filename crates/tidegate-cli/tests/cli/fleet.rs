@@ -3,6 +3,7 @@
 //! What is waited for is waited for by the database's clock, because that is the one that decides.
 
 mod doors;
+mod files;
 mod manual;
 mod opening;
 mod outages;

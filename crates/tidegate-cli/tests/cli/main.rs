@@ -55,6 +55,7 @@ fn tidegate(args: &[&str]) -> Command {
         .env_remove("NO_COLOR")
         .env_remove("TIDEGATE_SERVER")
         .env_remove("TIDEGATE_TOKEN")
+        .env_remove("PGPASSWORD")
         .env_remove("MAX_CONCURRENT_TASKS")
         .env_remove("SLIDE_WINDOW_QUESTION_COUNT")
         .env_remove("SLIDE_WINDOW_TIME")

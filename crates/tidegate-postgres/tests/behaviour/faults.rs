@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::{Catalog, Expect, Outcome, Store};
+use tidegate::{Catalog, Expect, ItemSpec, LimitSpec, Outcome, Per, Policy, Store};
 use tidegate_postgres::{Options, PostgresStore};
 
 use crate::cluster::{Cluster, new_schema, shared};
@@ -84,6 +84,85 @@ fn a_pause_under_load() {
         &books.outages(),
         &["did not answer in time", "no time for this", "could be had in time", "cannot be reached"],
     );
+}
+
+/// One round is as long as a statement may take and a second; nobody waits for three of them.
+#[test]
+fn nobody_waits_twice_for_a_database_that_says_nothing() {
+    let cluster = Cluster::start(&[]);
+    let url = format!("{}?schema=silent&connect_timeout=3", cluster.url());
+    let store = PostgresStore::open(Options::parse(&url).expect("a URL of ours")).expect("a new schema");
+    for spec in limits() {
+        store.put(spec, Expect::Absent).expect("a new limit");
+    }
+    cluster.order("pause");
+    let mut waited = Vec::new();
+    // Those that are answered at once do not count.
+    while waited.len() < 3 {
+        let began = steady();
+        let told = take(&store, TIGHT, b"one");
+        let took = began.elapsed();
+        if told.is_ok() || took > Duration::from_millis(500) {
+            waited.push((told.is_ok(), took));
+        }
+    }
+    cluster.order("resume");
+    let is_fine = |(answered, took): &(bool, Duration)| !answered && *took < Duration::from_secs(6);
+    assert!(waited.iter().all(is_fine), "{waited:?}");
+    eventually("it decides again", || take(&store, TIGHT, b"one").is_ok());
+}
+
+#[expect(clippy::disallowed_methods, reason = "how long somebody waits is the subject")]
+fn steady() -> std::time::Instant {
+    std::time::Instant::now()
+}
+
+/// Who has connections that work goes on with them, though there should be more.
+#[test]
+fn fewer_connections_than_wanted() {
+    let cluster = Cluster::start(&[]);
+    let sql = Sql::new(cluster.url());
+    sql.rows("CREATE ROLE few LOGIN PASSWORD 'few' CONNECTION LIMIT 4");
+    sql.rows("CREATE SCHEMA few AUTHORIZATION few");
+    let url = cluster.url().replace("tidegate@", "few:few@");
+    let options = Options::parse(&format!("{url}?schema=few&pool_size=8")).expect("a URL of ours");
+    let store = PostgresStore::open(options).unwrap_or_else(|error| panic!("{error}"));
+    // Each key has a row of its own, so that nobody waits for anybody and all connections are wanted.
+    let apart = ItemSpec { per: Per::Key, ..ItemSpec::of(Policy::Total, 1000) };
+    store.put(LimitSpec::named("apart").with(apart), Expect::Absent).expect("a new limit");
+    std::thread::scope(|scope| {
+        for thread in 0..16 {
+            let store = &store;
+            scope.spawn(move || {
+                let key = format!("key-{thread}");
+                for _ in 0..40 {
+                    take(store, "apart", key.as_bytes()).unwrap_or_else(|why| panic!("{why}"));
+                }
+            });
+        }
+    });
+    assert_eq!(store.outage(), None);
+}
+
+/// A database that answers and decides for nobody is known as such, also where nobody asks, and until it does again.
+#[test]
+fn a_table_that_is_gone_for_a_while() {
+    let (_, store, sql) = ours();
+    for spec in limits() {
+        store.put(spec, Expect::Absent).expect("a new limit");
+    }
+    for is_asked in [true, false] {
+        sql.rows("ALTER TABLE states RENAME TO elsewhere");
+        if is_asked {
+            let why = take(&store, TIGHT, b"one").expect_err("there is no table");
+            assert!(why.reason.contains("(42P01)"), "{why}");
+            assert!(store.outage().is_some(), "whoever was told may look");
+        }
+        eventually("it is noticed", || store.outage().is_some_and(|why| why.reason.contains("42P01")));
+        sql.rows("ALTER TABLE elsewhere RENAME TO states");
+        eventually("it is well", || store.outage().is_none());
+        take(&store, TIGHT, b"one").expect("it decides");
+    }
 }
 
 #[test]

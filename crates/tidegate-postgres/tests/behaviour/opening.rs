@@ -72,8 +72,11 @@ fn urls_that_make_no_sense_are_told_what_would() {
         (format!("mysql://me:{SECRET}@host/db"), &[form]),
         (format!("postgres://me:{SECRET}@/db"), &["no host", form]),
         (format!("postgres://:{SECRET}@host/db"), &["no user", form]),
-        (format!("postgres://me:{SECRET}@host:port/db"), &[form]),
-        (format!("postgres://me:{SECRET}@host:99999/db"), &[form]),
+        (format!("postgres://me:{SECRET}@host:port/db"), &["1 to 65535", "'port'"]),
+        (format!("postgres://me:{SECRET}@host:99999/db"), &["1 to 65535"]),
+        (format!("postgres://me:{SECRET}%@host/db"), &["%25"]),
+        (whole("pool_size=1&pool_size=2"), &["pool_size twice"]),
+        (whole("pool_sise=1"), &["'pool_sise'", "did you mean 'pool_size'?"]),
         (whole("no_such_thing=1"), &["schema", "pool_size", "sslmode"]),
         (whole(&format!("password={SECRET}&no_such_thing=1")), &["schema", "pool_size"]),
         (whole("schema="), &["1 to 63 letters, digits, - and _"]),
@@ -127,7 +130,7 @@ fn a_wrong_password_is_not_shown() {
     let by_parameter = refused(&format!("{}&password={SECRET}", url_of("walled", &schema)));
     says(&by_parameter.to_string(), &["28P01"]);
     let none = refused(&url_of("walled", &schema));
-    says(&none.to_string(), &["password missing"]);
+    says(&none.to_string(), &["wants a password for this user, and there is none"]);
     // The right one opens it, so that it is the password that was wrong.
     Sql::new(shared()).rows(&format!("CREATE SCHEMA {schema} AUTHORIZATION walled"));
     let options = Options::parse(&url_of("walled:the%20right%20one", &schema)).expect("a URL");

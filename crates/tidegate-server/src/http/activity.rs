@@ -105,7 +105,8 @@ impl From<ActivityError> for Problem {
                 Problem { retry_after: refusal.retry_after, ..Problem::new(code, refusal) }
             }
             ActivityError::BadUser(why) => Problem::bad_request(why),
-            ActivityError::BadTtl(why) => Problem::bad_request(format!("ttl_ms {why}")),
+            ActivityError::BadTtl(why) => Problem::new(Code::InvalidTtl, format!("ttl_ms {why}")),
+            ActivityError::Misfit(_) => Problem::new(Code::InvalidLimit, error),
             ActivityError::Rejected(rejection) => rejection.into(),
             ActivityError::Unavailable(unavailable) => unavailable.into(),
         }

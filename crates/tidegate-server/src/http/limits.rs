@@ -10,6 +10,7 @@ use ::http::{HeaderValue, Response, StatusCode};
 use bytes::Bytes;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
+use tidegate::activity;
 use tidegate::catalog::{ApplyError, Origin, PutError};
 use tidegate::file;
 use tidegate::store::Unavailable;
@@ -92,6 +93,11 @@ impl<S: FullStore + ?Sized> Api<S> {
 
     /// Puts a limit that is no file's.
     pub(super) async fn put(&self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
+        if let Some(flaw) =
+            Some(&spec).filter(|spec| spec.id == activity::ID).and_then(activity::Rules::misfit)
+        {
+            return Err(PutError::Invalid(vec![flaw]));
+        }
         let edited = self.edited(Edit::Put(spec, expect)).await?;
         edited.limit().map(Arc::clone).ok_or_else(unsaid)
     }

@@ -75,6 +75,8 @@ codes! {
     RequestTimeout = "request_timeout", REQUEST_TIMEOUT, "The request took too long";
     /// The limit makes no sense.
     InvalidLimit = "invalid_limit", UNPROCESSABLE_ENTITY, "The limit is not valid";
+    /// A task cannot have this time to live.
+    InvalidTtl = "invalid_ttl", UNPROCESSABLE_ENTITY, "A task cannot have this time to live";
     /// The store cannot answer.
     StoreUnavailable = "store_unavailable", SERVICE_UNAVAILABLE, "The store cannot answer";
     /// The server starts, or is about to end.

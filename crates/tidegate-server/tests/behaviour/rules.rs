@@ -58,7 +58,7 @@ fn settings(text: &str) -> Settings {
 }
 
 fn applied(added: usize, changed: usize, removed: usize, unchanged: usize) -> Applied {
-    Applied { added, changed, removed, unchanged, needs_restart: Vec::new() }
+    Applied { added, changed, removed, unchanged, ..Applied::default() }
 }
 
 fn total(id: &str, most: u64) -> LimitSpec {
@@ -274,17 +274,21 @@ fn rules_that_cannot_be_written_down_are_not_applied() {
 /// An activity, and rules that tell it its numbers.
 fn with_activity(over: ActivitySpec) -> (Scene, Activity) {
     let Scene { store, rules, limiter } = Scene::new();
-    let activity = Activity::new(limiter.clone(), activity::Rules::default()).expect("sensible rules");
+    let activity = Activity::of_store(limiter.clone());
     let rules = rules.with_activity(activity.clone(), over);
     (Scene { store, rules, limiter }, activity)
 }
 
-fn limited(activity: &Activity, user: &str) -> Option<Reason> {
-    let status = pin!(activity.is_active(user));
-    match status.poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(status) => status.expect("a status").reason,
+/// What is answered at once.
+fn now<T>(told: impl Future<Output = T>) -> T {
+    match pin!(told).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(told) => told,
         Poll::Pending => panic!("it waits"),
     }
+}
+
+fn limited(activity: &Activity, user: &str) -> Option<Reason> {
+    now(activity.is_active(user)).expect("a status").reason
 }
 
 #[test]
@@ -293,8 +297,11 @@ fn the_section_activity_is_a_limit_of_the_file() {
     assert_eq!(scene.apply("limits: []"), applied(0, 0, 0, 0));
     assert!(scene.ids().is_empty(), "nobody has asked");
     assert_eq!(limited(&activity, "u"), None);
+    assert!(scene.ids().is_empty(), "asking makes nothing");
+    let first = now(activity.set_active("u")).expect("room");
     assert_eq!(scene.ids(), ["activity"]);
-    assert!(!scene.rules.is_from_file("activity"), "it was put because somebody asked");
+    assert!(!scene.rules.is_from_file("activity"), "it was put because a task began");
+    drop(first);
 
     assert_eq!(scene.apply("activity: {max_concurrent_tasks: 1, window: 20s}"), applied(0, 1, 0, 0));
     assert!(scene.rules.is_from_file("activity"));
@@ -308,6 +315,9 @@ fn the_section_activity_is_a_limit_of_the_file() {
     // Whoever takes the section out gets the document's numbers, and those who run go on.
     assert_eq!(scene.apply("limits: []"), applied(0, 0, 1, 0));
     assert_eq!((limited(&activity, "v"), activity.rules()), (None, activity::Rules::default()));
+    let other = now(activity.set_active("v")).expect("room");
+    assert_eq!(scene.store.get("activity").expect("a limit").spec(), &activity::Rules::default().spec());
+    drop(other);
     assert_eq!(scene.store.holders("activity", Some(b"u")).decided().expect("a limit").len(), 1);
     drop(held);
 }
@@ -330,12 +340,74 @@ fn the_environment_goes_over_the_section() {
 
 #[test]
 fn a_limit_that_is_written_under_its_own_name_is_left_alone() {
-    let text = "limits: [{id: activity, items: [{policy: concurrency, limit: 0, ttl: 60s}]}]";
+    let text = "limits: [{id: activity, items: [{policy: day, limit: 9, per: key}, \
+                {policy: concurrency, limit: -1, ttl: 60s, per: key}, {policy: concurrency, limit: 0, ttl: 60s}]}]";
     let (scene, activity) = with_activity(ActivitySpec::default());
     assert_eq!(scene.apply(text), applied(1, 0, 0, 0));
     assert_eq!(limited(&activity, "u"), Some(Reason::Concurrency));
-    assert_eq!(scene.store.get("activity").expect("a limit").items().len(), 1);
+    assert_eq!(scene.store.get("activity").expect("a limit").spec().items[2].limit, Capacity::AtMost(0));
     let over = ActivitySpec { window_requests: Some(Capacity::AtMost(1)), ..ActivitySpec::default() };
     let (scene, _) = with_activity(over);
     assert_eq!(scene.fails(settings(text)), ["limits[0].id"], "two would speak of it");
+}
+
+#[test]
+fn a_limit_that_cannot_keep_tasks_is_told_as_that_and_charged_nothing() {
+    let (scene, activity) = with_activity(ActivitySpec::default());
+    scene.apply("limits: [{id: activity, items: [{policy: total, limit: 5}]}]");
+    for error in [now(activity.set_active("u")).map(|_| ()), now(activity.is_active("u")).map(|_| ())] {
+        let why = error.expect_err("there are no tasks").to_string();
+        assert!(why.contains("'activity'") && why.contains("policy: concurrency, per: key"), "{why}");
+    }
+    let usage = scene.store.usage("activity", None).decided().expect("a limit");
+    assert_eq!(usage.count, Some(0));
+}
+
+/// Another process with the same store.
+fn beside(scene: &Scene, over: ActivitySpec) -> (Rules, Activity) {
+    let activity = Activity::of_store(scene.limiter.clone());
+    (Rules::new(Arc::clone(&scene.store) as _).with_activity(activity.clone(), over), activity)
+}
+
+#[test]
+fn the_environment_is_put_at_the_start_and_left_alone_by_those_who_say_nothing() {
+    let (scene, _) = with_activity(ActivitySpec::default());
+    let over = ActivitySpec { max_concurrent_tasks: Some(Capacity::AtMost(2)), ..ActivitySpec::default() };
+    let (rules, _) = beside(&scene, over);
+    rules.apply_nothing().expect("they make sense");
+    let tasks = || scene.store.get("activity").expect("a limit").spec().items[2].limit;
+    assert_eq!(tasks(), Capacity::AtMost(2), "before anybody asks");
+    assert!(rules.tokens().is_open());
+    let (silent, activity) = beside(&scene, ActivitySpec::default());
+    silent.apply_nothing().expect("nothing is always possible");
+    let _task = now(activity.set_active("u")).expect("room");
+    assert_eq!((limited(&activity, "u"), tasks()), (None, Capacity::AtMost(2)));
+    // Nor is an edit undone by whoever starts again and says nothing.
+    let edited = activity::Rules { max_concurrent_tasks: Capacity::AtMost(50), ..activity::Rules::default() };
+    scene.store.put(edited.spec(), Expect::Present).expect("an edit");
+    let (again, activity) = beside(&scene, ActivitySpec::default());
+    again.apply_nothing().expect("nothing is always possible");
+    let _task = now(activity.set_active("u")).expect("room");
+    assert_eq!(tasks(), Capacity::AtMost(50));
+    // Who has numbers says them again when settings are read again.
+    rules.apply(settings("limits: []")).expect("they make sense");
+    assert_eq!(tasks(), Capacity::AtMost(2));
+}
+
+#[test]
+fn only_a_file_takes_what_another_file_gave() {
+    let scene = Scene::new();
+    assert_eq!(scene.apply(TWO), applied(2, 0, 0, 0));
+    let (without, _) = beside(&scene, ActivitySpec::default());
+    without.apply_nothing().expect("nothing is always possible");
+    assert_eq!(scene.ids(), ["a", "b"], "who has no file removes nothing");
+    assert!(without.is_from_file("a"), "and changes nothing that is written in one");
+    let (other, _) = beside(&scene, ActivitySpec::default());
+    let found = other.apply(settings("limits: [{id: b, items: [{policy: total, limit: 5}]}]"));
+    assert_eq!(found.expect("they make sense").taken, ["a"]);
+    other.apply(settings("limits: [{id: c, items: [{policy: total, limit: 5}]}]")).expect("they make sense");
+    assert!(without.is_from_file("c"), "whenever it came");
+    // What it gave itself it may take without a word.
+    assert!(other.apply(settings("limits: []")).expect("they make sense").taken.is_empty());
+    assert!(scene.ids().is_empty());
 }

@@ -92,8 +92,8 @@ impl Active {
 
     /// Keeps its place for this long from now.
     pub async fn renew_for(&self, ttl: Duration) -> Result<Renewal, ActivityError> {
-        if !self.rules.allow_ttl(Some(ttl)) {
-            return Err(ActivityError::BadTtl(self.rules.outlives_the_window()));
+        if let Some(why) = self.rules.bad_ttl(ttl) {
+            return Err(ActivityError::BadTtl(why));
         }
         let Some(lease) = &self.lease else { return Ok(Renewal::Gone) };
         let renewal = lease.renew_async(ttl).await?;

@@ -10,6 +10,9 @@ use super::ID;
 use crate::file::ActivitySpec;
 use crate::text::shown_duration;
 
+/// The longest that a task may keep its place without being renewed.
+pub const LONGEST_TTL: Duration = Duration::from_secs(24 * 3600);
+
 /// How often a user may ask, and how many tasks may run at once. As everywhere, a capacity may be anything, something or nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
@@ -110,13 +113,28 @@ impl Rules {
         flaws
     }
 
-    /// Whether a task may be given this time to live.
-    pub(super) fn allow_ttl(&self, ttl: Option<Duration>) -> bool {
-        !self.compat || ttl.is_none_or(|ttl| ttl > self.window)
+    /// What a limit called [`activity`](ID) lacks to keep activities; `None` if nothing. It may have other items beside.
+    pub fn misfit(spec: &LimitSpec) -> Option<Flaw> {
+        let is_task = |item: &ItemSpec| matches!(item.policy, Policy::Concurrency { .. });
+        let has =
+            |tasks: bool, per: Per| spec.items.iter().any(|item| is_task(item) == tasks && item.per == per);
+        let is_whole = has(false, Per::Key) && has(true, Per::Key) && has(true, Per::All);
+        let message = "must count requests (such as policy: sliding, per: key), tasks of a user (policy: concurrency, per: key) and tasks \
+                       of everybody (policy: concurrency, per: all), because this is the limit of activities; an item that is not to \
+                       refuse anybody has limit: -1";
+        (!is_whole).then(|| Flaw::new("items", message))
+    }
+
+    /// What is wrong with a time to live that a task cannot be given; `None` if nothing.
+    pub(super) fn bad_ttl(&self, ttl: Duration) -> Option<String> {
+        if ttl > LONGEST_TTL {
+            return Some(format!("must be at most {}; renew the task instead", shown_duration(LONGEST_TTL)));
+        }
+        (self.compat && ttl <= self.window).then(|| self.outlives_the_window())
     }
 
     /// Why a time to live is not allowed: a task that ends by itself cannot be taken out of the window, so it must have left it.
-    pub(super) fn outlives_the_window(&self) -> String {
+    fn outlives_the_window(&self) -> String {
         format!("must be longer than the window of {} with compat: true", shown_duration(self.window))
     }
 }

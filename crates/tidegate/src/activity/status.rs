@@ -4,8 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use tidegate_core::limit::LONGEST_KEY;
-use tidegate_core::{Amount, Limit, Per, Policy};
+use tidegate_core::{Amount, Capacity, Flaw, Limit, Per, Policy};
 
+use super::{ID, Rules};
 use crate::answer::{ItemReading, Rejection};
 use crate::limiter::{AskError, Denial};
 use crate::store::Unavailable;
@@ -29,6 +30,18 @@ pub struct Status {
 }
 
 impl Status {
+    /// How a user stands where nothing was ever counted: only a limit of nothing refuses.
+    pub(super) fn of_nobody(rules: &Rules) -> Status {
+        let none = Capacity::AtMost(0);
+        let tasks = [rules.max_concurrent_per_user, rules.max_concurrent_tasks].contains(&none);
+        let reason = if rules.window_requests == none {
+            Some(Reason::UserWindow)
+        } else {
+            tasks.then_some(Reason::Concurrency)
+        };
+        Status { limited: reason.is_some(), reason, retry_after: None, active: 0, user_active: 0 }
+    }
+
     /// Whether a task may begin: the opposite of limited.
     pub fn can_active(&self) -> bool {
         !self.limited
@@ -168,6 +181,8 @@ pub enum ActivityError {
     BadUser(BadUser),
     /// A time to live that cannot be had: what is wrong with it.
     BadTtl(String),
+    /// The limit that is there cannot keep activities: what it lacks.
+    Misfit(Flaw),
     /// The limit does not know what to do with the question.
     Rejected(Rejection),
     /// The store could not answer.
@@ -190,6 +205,9 @@ impl fmt::Display for ActivityError {
             ActivityError::Refused(refusal) => refusal.fmt(f),
             ActivityError::BadUser(why) => why.fmt(f),
             ActivityError::BadTtl(why) => write!(f, "the time to live {why}"),
+            ActivityError::Misfit(Flaw { field, message }) => {
+                write!(f, "the {field} of the limit '{ID}' {message}")
+            }
             ActivityError::Rejected(why) => why.fmt(f),
             ActivityError::Unavailable(why) => why.fmt(f),
         }

@@ -21,7 +21,7 @@ use tidegate_core::{LeaseId, Timestamp};
 use tokio::sync::watch;
 
 use super::ID;
-use crate::limiter::{Decision, Limiter};
+use crate::limiter::{AskError, Decision, Limiter};
 
 /// How long it is from one look at the store to the next: an end is known within this and the time an answer takes.
 pub const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -239,9 +239,11 @@ impl Shared {
         let whose = gone.first().and_then(|id| self.posts().watched.get(id).map(|post| post.user.clone()));
         let Some(user) = whose else { return };
         let now = match self.limiter.ask(ID, &*user).peek_async().await {
-            Ok(Decision::Granted(granted)) => Some(granted.at),
-            Ok(Decision::Denied(denial)) => Some(denial.at),
-            Err(_) => None,
+            Ok(Decision::Granted(granted)) if !granted.degraded => Some(granted.at),
+            Ok(Decision::Denied(denial)) if !denial.degraded => Some(denial.at),
+            // Nobody knows how late it is: it is asked again at the next look.
+            Ok(_) | Err(AskError::Unavailable(_)) => return,
+            Err(AskError::Rejected(_)) => None,
         };
         let mut posts = self.posts();
         for post in gone.iter().filter_map(|id| posts.watched.remove(id)) {

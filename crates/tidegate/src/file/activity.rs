@@ -70,8 +70,10 @@ impl ActivitySpec {
             lease_ttl: section.duration("lease_ttl"),
             compat: section.truth("compat"),
         };
-        // What could not be read was reported, and would only be blamed again for not fitting the rest.
-        let flaws = if sound { Rules::of(&spec).flaws() } else { Vec::new() };
+        // What could not be read was reported, and would only be blamed again for not fitting the rest; durations are wrong by themselves.
+        let alone =
+            ActivitySpec { window: spec.window, lease_ttl: spec.lease_ttl, ..ActivitySpec::default() };
+        let flaws = Rules::of(if sound { &spec } else { &alone }).flaws();
         for Flaw { field, message } in flaws {
             let place = places.iter().find(|(name, _)| *name == field).and_then(|(_, place)| *place);
             report.error(place.unwrap_or(key), Path::Field(&path, &field), message);

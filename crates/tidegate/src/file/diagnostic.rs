@@ -289,15 +289,33 @@ impl<'s> Report<'s> {
             return;
         }
         let (line, column) = self.source.line_and_column(place);
+        let secrets = self.source.secrets(place);
+        let shown = |text: String| concealed(text, &secrets);
         self.found.push(Diagnostic {
             severity,
             file: self.source.name.to_owned(),
             line,
             column,
-            field: field.to_string(),
-            message,
-            help,
+            field: shown(field.to_string()),
+            message: shown(message),
+            help: help.map(shown),
             excerpt: self.source.excerpt(place),
         });
     }
+}
+
+/// The text with `***` for every part of a password that stands in it as a word.
+fn concealed(text: String, secrets: &[&str]) -> String {
+    secrets.iter().fold(text, |text, secret| {
+        let mut shown = String::with_capacity(text.len());
+        let mut rest = &*text;
+        while let Some(at) = rest.find(secret) {
+            let (before, after) = (&rest[..at], &rest[at + secret.len()..]);
+            let is_word =
+                !before.ends_with(char::is_alphanumeric) && !after.starts_with(char::is_alphanumeric);
+            shown.extend([before, if is_word { "***" } else { secret }]);
+            rest = after;
+        }
+        shown + rest
+    })
 }

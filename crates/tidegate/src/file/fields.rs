@@ -280,7 +280,7 @@ pub(super) static STORE: Table = Table {
             "url",
             Shape::Store,
             Need::Optional,
-            "Where counts are kept, memory: or disk:DIR; by default disk:./tidegate-data.",
+            "Where counts are kept, memory:, disk:DIR or postgres://USER@HOST/DATABASE; by default disk:./tidegate-data.",
         ),
         field(
             "memory",

@@ -3,9 +3,12 @@
 //! Places are byte ranges; lines and columns are worked out only for what is reported. A line ends at LF, CR LF
 //! or a lone CR, as YAML has it, and a column counts characters from 1.
 
+use std::borrow::Cow;
+
 use unicode_width::UnicodeWidthChar;
 
 use super::diagnostic::Excerpt;
+use crate::text::passwords;
 
 /// The largest file that is read.
 pub const LARGEST_FILE: usize = 64 << 20;
@@ -13,6 +16,9 @@ pub const LARGEST_FILE: usize = 64 << 20;
 /// How many characters of a line are shown before and after the place.
 const SHOWN_BEFORE: usize = 60;
 const SHOWN_AFTER: usize = 60;
+
+/// Where YAML may end a value inside a line.
+const SPLITS: [char; 12] = [',', '{', '}', '[', ']', '#', '"', '\'', ':', ' ', '\t', '@'];
 
 /// A range of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,8 +70,8 @@ impl<'a> Source<'a> {
     /// The part of the line around a place.
     pub(super) fn excerpt(&self, place: Place) -> Excerpt {
         let line = self.line_index(place);
-        let end = self.lines.get(line + 1).copied().unwrap_or(self.text.len());
-        let whole = self.text.get(self.lines[line]..end).unwrap_or("").trim_end_matches(['\n', '\r']);
+        let whole = self.line(line);
+        let whole = &*starred(whole);
         let (before, after) =
             whole.split_at_checked(place.start.saturating_sub(self.lines[line])).unwrap_or((whole, ""));
         let first = before.char_indices().rev().take(SHOWN_BEFORE).last().map_or(before.len(), |(at, _)| at);
@@ -93,9 +99,35 @@ impl<'a> Source<'a> {
         Excerpt { text: shown.text, caret, width }
     }
 
+    /// Parts of passwords on the line of a place, as they may have been read: a password with a comma is two values to YAML.
+    pub(super) fn secrets(&self, place: Place) -> Vec<&'a str> {
+        let line = self.line(self.line_index(place));
+        let parts = passwords(line).into_iter().flat_map(|range| line[range].split(SPLITS));
+        parts.filter(|part| !part.is_empty()).collect()
+    }
+
+    fn line(&self, line: usize) -> &'a str {
+        let end = self.lines.get(line + 1).copied().unwrap_or(self.text.len());
+        self.text.get(self.lines[line]..end).unwrap_or("").trim_end_matches(['\n', '\r'])
+    }
+
     fn line_index(&self, place: Place) -> usize {
         self.lines.partition_point(|start| *start <= place.start).saturating_sub(1)
     }
+}
+
+/// A line with a star for every byte of a password, so that all else stays in its column.
+fn starred(line: &str) -> Cow<'_, str> {
+    let found = passwords(line);
+    if found.is_empty() {
+        return Cow::Borrowed(line);
+    }
+    let mut shown = line.to_owned();
+    for range in found {
+        let stars = "*".repeat(range.len());
+        shown.replace_range(range, &stars);
+    }
+    Cow::Owned(shown)
 }
 
 /// Text for a terminal: tabs are spaces, what cannot be seen is made visible, and its width is known.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{did_you_mean, nearest, quoted};
+use super::{did_you_mean, nearest, quoted, without_store_passwords};
 
 /// Where counts are kept.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -31,6 +31,9 @@ pub fn parse_store(text: &str) -> Result<StoreUrl, String> {
     match text.split_once(':') {
         Some(("memory", "")) => Ok(StoreUrl::Memory),
         None if text == "memory" => Ok(StoreUrl::Memory),
+        Some(("disk", folder)) if is_postgres(folder) => {
+            Err("names a database, not a directory; leave out the disk: before postgres:".to_owned())
+        }
         Some(("disk", folder)) if !folder.is_empty() => Ok(StoreUrl::Disk(PathBuf::from(folder))),
         Some(("postgres" | "postgresql", rest)) if rest.len() > 2 && rest.starts_with("//") => {
             Ok(StoreUrl::Postgres(text.to_owned()))
@@ -42,12 +45,22 @@ pub fn parse_store(text: &str) -> Result<StoreUrl, String> {
         _ if text == "disk" => Err("names no directory; write disk:./tidegate-data".to_owned()),
         other => {
             let kind = other.map_or(text, |(kind, _)| kind);
-            let meant = nearest(kind, ["memory", "disk", "postgres"]);
+            let kind = kind.trim().to_ascii_lowercase();
+            let meant = nearest(&kind, ["memory", "disk", "postgres"]);
             let advice =
                 meant.map(|meant| format!("; {}", did_you_mean(&format!("{meant}:")))).unwrap_or_default();
-            Err(format!("must be memory:, disk:DIRECTORY or postgres://…, found {}{advice}", quoted(text)))
+            Err(format!(
+                "must be memory:, disk:DIRECTORY or postgres://…, found {}{advice}",
+                quoted(&without_store_passwords(text))
+            ))
         }
     }
+}
+
+/// Whether a directory is a database whose kind was put behind another.
+fn is_postgres(folder: &str) -> bool {
+    let kind = folder.split_once(':').map(|(kind, _)| kind.trim().to_ascii_lowercase());
+    kind.is_some_and(|kind| matches!(&*kind, "postgres" | "postgresql"))
 }
 
 impl std::fmt::Display for StoreUrl {
@@ -55,7 +68,7 @@ impl std::fmt::Display for StoreUrl {
         match self {
             StoreUrl::Memory => f.write_str("memory:"),
             StoreUrl::Disk(folder) => write!(f, "disk:{}", folder.display()),
-            StoreUrl::Postgres(url) => f.write_str(&without_password(url)),
+            StoreUrl::Postgres(url) => f.write_str(&without_store_passwords(url)),
         }
     }
 }
@@ -63,24 +76,5 @@ impl std::fmt::Display for StoreUrl {
 impl std::fmt::Debug for StoreUrl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "StoreUrl({self})")
-    }
-}
-
-/// The URL with its password struck out, wherever it stands.
-fn without_password(url: &str) -> String {
-    let (base, query) = url.split_once('?').map_or((url, None), |(base, query)| (base, Some(query)));
-    let (kind, rest) = base.split_once("//").unwrap_or(("", base));
-    let shown = match rest.rsplit_once('@') {
-        Some((who, place)) => {
-            let (user, password) = who.split_once(':').map_or((who, ""), |(user, _)| (user, ":***"));
-            format!("{kind}//{user}{password}@{place}")
-        }
-        None => base.to_owned(),
-    };
-    let hide =
-        |pair: &str| if pair.starts_with("password=") { "password=***".to_owned() } else { pair.to_owned() };
-    match query {
-        Some(query) => format!("{shown}?{}", query.split('&').map(hide).collect::<Vec<_>>().join("&")),
-        None => shown,
     }
 }

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use tidegate::Capacity;
-use tidegate::text::{parse_address, parse_capacity, parse_duration, parse_instant, parse_rate, parse_size};
+use tidegate::text::{
+    parse_address, parse_capacity, parse_duration, parse_instant, parse_rate, parse_size, parse_store,
+    without_passwords,
+};
 
 #[test]
 fn durations_have_one_unit() {
@@ -69,4 +72,59 @@ fn rates_are_a_count_over_a_duration() {
             .map(|text| parse_rate(text).expect_err("the rate must be refused"))
             .collect();
     insta::assert_snapshot!(told.join("\n"));
+}
+
+#[test]
+fn passwords_are_struck_out_of_what_is_almost_a_url() {
+    for (text, shown) in [
+        ("postgres://app:s3cret@db/limits", "postgres://app:***@db/limits"),
+        ("postgre://app:s3cret@db/limits", "postgre://app:***@db/limits"),
+        ("POSTGRES://app:s3cret@db/limits", "POSTGRES://app:***@db/limits"),
+        (" postgres://app:s3cret@db", " postgres://app:***@db"),
+        ("postgres:/app:s3cret@db", "postgres:/app:***@db"),
+        ("postgres:app:s3cret@db", "postgres:app:***@db"),
+        ("postgres://app:s3c:r/e@t s3cret@db", "postgres://app:***@db"),
+        ("disk:postgres://app:s3cret@db", "disk:postgres://app:***@db"),
+        ("host=db password=s3cret user=app", "host=db password=*** user=app"),
+        ("host=db password = 's3c ret'", "host=db password = ***"),
+        ("postgres://app@db/x?password=s3cret&pool_size=4", "postgres://app@db/x?password=***&pool_size=4"),
+        ("{url: postgres://app:s3,cret@db}", "{url: postgres://app:***@db}"),
+        ("{url: postgres://app:s3cret}", "{url: postgres://app:***}"),
+        ("  password: s3cret", "  password: ***"),
+        ("http://app:s3cret@server", "http://app:***@server"),
+    ] {
+        assert_eq!(without_passwords(text), shown);
+        assert_eq!(without_passwords(shown), shown, "once is enough");
+    }
+    for text in [
+        "",
+        "user:alice@example.com",
+        "postgres://app@db:5432/limits?schema=a",
+        "postgres://db:5432/limits",
+        "postgres://[::1]:5432/limits",
+        "disk:./a:b",
+        "the password is missing",
+    ] {
+        assert_eq!(without_passwords(text), text);
+    }
+}
+
+#[test]
+fn a_store_that_is_mistyped_keeps_its_password_to_itself() {
+    for text in [
+        "postgre://app:s3cret@db/limits",
+        "POSTGRES://app:s3cret@db/limits",
+        " postgres://app:s3cret@db/limits",
+        "postgres:/app:s3cret@db/limits",
+        "postgres:app:s3cret@db/limits",
+        "host=db password=s3cret",
+        "pg:app:s3cret@db",
+        "app:s3cret@db",
+        "disk:postgres://app:s3cret@db/limits",
+        "disk: PostgreSQL:app:s3cret@db/limits",
+    ] {
+        let why = parse_store(text).expect_err(text);
+        assert!(!why.contains("s3cret"), "{text}: {why}");
+    }
+    assert!(parse_store("POSTGRES://app@db/x").unwrap_err().contains("did you mean 'postgres:'?"));
 }

@@ -3,7 +3,7 @@
 use tidegate_testkit::cluster::{Cluster, new_schema, shared};
 
 use super::Sql;
-use crate::{Files, feed, tidegate};
+use crate::{Files, Run, feed, run, tidegate};
 
 const SECRET: &str = "hunter2-correct-horse";
 
@@ -21,14 +21,66 @@ fn refused(store: &str, code: i32) -> String {
 fn a_url_that_makes_no_sense_is_bad_input() {
     for (store, part) in [
         (format!("postgres://app:{SECRET}@db/limits?pool_size=0"), "from 1 to 64"),
-        (format!("postgres://app:{SECRET}@db/limits?schema=pg_x"), "schema must be"),
+        (format!("postgres://app:{SECRET}@db/limits?schema=pg_x"), "not right: schema must be"),
         (format!("postgres://app:{SECRET}@db/limits?sslmode=maybe"), "sslmode must be"),
-        (format!("postgres://app:{SECRET}@db/limits?pool=4"), "cannot be understood"),
-        (format!("postgres://app:{SECRET}@db:port/limits"), "cannot be understood"),
+        (
+            format!("postgres://app:{SECRET}@db/limits?pool_sise=4"),
+            "the parameter 'pool_sise', which is not known or has no such value; did you mean 'pool_size'?",
+        ),
+        (format!("postgres://app:{SECRET}@db/limits?pool_size=4&pool_size=5"), "says pool_size twice"),
+        (format!("postgres://app:%zz{SECRET}@db/limits"), "write %25 for a %"),
+        (
+            format!("postgres://app:{SECRET}@db:port/limits"),
+            "a port that must be a whole number from 1 to 65535, found 'port'",
+        ),
         ("postgres:".to_owned(), "names no database"),
     ] {
         let why = refused(&store, 2);
         assert!(why.contains(part), "{store}: {why}");
+    }
+}
+
+#[test]
+fn a_password_is_not_repeated_however_it_was_mistyped() {
+    for store in [
+        format!("postgre://walled:{SECRET}@db/limits"),
+        format!("POSTGRES://walled:{SECRET}@db/limits"),
+        format!(" postgres://walled:{SECRET}@db/limits"),
+        format!("postgres:/walled:{SECRET}@db/limits"),
+        format!("postgres:walled:{SECRET}@db/limits"),
+        format!("walled:{SECRET}@db/limits"),
+        format!("host=db password={SECRET}"),
+        format!("disk:postgres://walled:{SECRET}@db/limits"),
+    ] {
+        assert!(refused(&store, 2).contains("--store"), "{store}");
+        let joined = format!("--store={store}");
+        for args in [["serve", &joined], ["serve", store.trim()], ["check", store.trim()], [&store, "x"]] {
+            let why = run(&args, "").failed(2);
+            let about_store = !store.starts_with("walled:") || args[1] == joined;
+            assert!(!about_store || !why.contains(SECRET), "{args:?}: {why}");
+        }
+    }
+}
+
+#[test]
+fn a_password_in_a_file_is_not_repeated_with_its_line() {
+    for line in [
+        format!("store:\n  url: \"postgre://walled:{SECRET}@h/db\"\n"),
+        format!("store: {{url: postgres://u:{SECRET},{SECRET}@h:5432/db}}\n"),
+        format!("store: {{url: postgres://u:a,{SECRET},b@h:5432/db}}\n"),
+        format!("store:\n  url: host=h password={SECRET}\n"),
+        format!("store:\n  password: {SECRET}\n"),
+        format!("store: [postgres://u:{SECRET}@h:5432/db]\n"),
+        format!("server:\n  http: postgres://u:{SECRET}@h:5432/db\n"),
+        format!("postgres://u:{SECRET}@h:5432/db\n"),
+    ] {
+        let files = Files::new();
+        let path = files.write("tidegate.yaml", &line);
+        for args in [&["check", &path][..], &["check", "--json", &path], &["serve", "--config", &path]] {
+            let Run { code, out, err } = run(args, "");
+            assert_eq!(code, Some(2), "{line}");
+            assert!(!out.contains(SECRET) && !err.contains(SECRET), "{line}{out}{err}");
+        }
     }
 }
 
@@ -47,6 +99,14 @@ fn a_wrong_password_is_not_repeated() {
     let store = cluster.url().replace("tidegate@", &format!("walled:{SECRET}@"));
     let why = refused(&store, 4);
     assert!(why.contains("password authentication failed for user \"walled\" (28P01)"), "{why}");
+    // Without one that is told.
+    let bare = cluster.url().replace("tidegate@", "walled@");
+    let why = refused(&bare, 4);
+    assert!(why.contains("wants a password for this user, and there is none"), "{why}");
+    // The environment may have it, where nobody who lists processes sees it.
+    let args = ["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--store", &bare];
+    let why = feed(tidegate(&args).env("PGPASSWORD", "another"), "").failed(1);
+    assert!(why.contains("AUTHORIZATION \"walled\""), "{why}");
     // With the right one it is let in, and may not make anything.
     let store = cluster.url().replace("tidegate@", "walled:another@");
     let why = refused(&store, 1);

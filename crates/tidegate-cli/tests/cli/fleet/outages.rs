@@ -107,3 +107,41 @@ fn a_server_that_nobody_asks_notices_too() {
         assert!(noticed, "after {order}");
     }
 }
+
+/// A database that can be asked and changes nothing is no use to anybody, and whoever balances load has to know.
+#[test]
+fn a_database_that_may_only_be_read_is_not_ready() {
+    let cluster = Cluster::start(&[]);
+    let fleet = Fleet::at(cluster.url(), 1, LIMITS);
+    let mut wire = fleet.wire(0);
+    let (_nobody, silence) = std::sync::mpsc::channel::<()>();
+    for (setting, status) in [("on", 503), ("off", 200)] {
+        fleet.sql.rows(&format!("ALTER SYSTEM SET default_transaction_read_only = {setting}"));
+        fleet.sql.rows("SELECT pg_reload_conf()");
+        let noticed = (0..LOOKS).any(|_| {
+            let _in_vain = silence.recv_timeout(LOOK_EVERY);
+            wire.get("/readyz").status == status
+        });
+        assert!(noticed, "{setting}");
+        let is_well = status == 200;
+        assert_eq!(acquire(&mut wire, "strict"), (is_well, !is_well));
+        assert_eq!(wire.get("/readyz").status, status, "a decision changes nothing about that");
+    }
+}
+
+/// What lapsed while nobody could look is told as such when somebody can.
+#[test]
+fn what_lapses_during_an_outage_has_expired() {
+    let cluster = Cluster::start(&[]);
+    let fleet = Fleet::at(cluster.url(), 1, "activity: {}");
+    let begun = fleet.wire(0).post("/v1/activity/ada", r#"{"ttl_ms": 4000}"#).is(201);
+    let id = begun["active_id"].as_str().expect("a name");
+    let mut events = fleet.wire(0).events(&format!("/v1/activity/ada/{id}/events"));
+    assert_eq!(events.next().0, "active");
+    cluster.order("stop");
+    let (_nobody, silence) = std::sync::mpsc::channel::<()>();
+    let _in_vain = silence.recv_timeout(Duration::from_millis(5_500));
+    cluster.order("start");
+    let (event, data) = events.next();
+    assert_eq!((event.as_str(), &data["reason"]), ("ended", &"expired".into()));
+}

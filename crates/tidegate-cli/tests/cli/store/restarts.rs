@@ -140,9 +140,15 @@ fn a_limit_of_the_file_stays_the_files() {
     is_the_files(&serving);
     serving.run(&["acquire", "mine"]).done();
     serving.run(&["limit", "delete", "mine"]).done();
-    // Without the file nobody has written it.
+    // Who starts without a file changes nothing; who starts with one in which it is not written does, and says so.
     serving.end();
     let serving = Serving::at(&files.path(""), &[]);
+    serving.run(&["acquire", "a"]).done();
+    is_the_files(&serving);
+    serving.end();
+    files.write("tidegate.yaml", "limits: []");
+    let serving = start();
+    assert!(serving.said().contains("were retired"), "{}", serving.said());
     assert!(serving.run(&["acquire", "a"]).failed(2).contains("unknown limit 'a'"));
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::de::{Deserializer, Error, Visitor};
+use tidegate_core::order::LONGEST_PATIENCE;
 
 /// Reads a whole number that may be left out. Negative, fractional and too large ones are refused by name.
 pub(super) fn optional<'de, D: Deserializer<'de>>(
@@ -19,7 +20,13 @@ impl Visitor<'_> for Whole {
     type Value = u64;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} to be a whole number from 0 to {}", self.0, u64::MAX)
+        match self.0 {
+            "max_wait_ms" => {
+                write!(f, "max_wait_ms to be a whole number from 0 to {}", LONGEST_PATIENCE.as_millis())
+            }
+            "ttl_ms" => f.write_str("ttl_ms to be a whole number of milliseconds above 0"),
+            field => write!(f, "{field} to be a whole number from 0 to {}", u64::MAX),
+        }
     }
 
     fn visit_u64<E: Error>(self, number: u64) -> Result<u64, E> {

@@ -195,6 +195,53 @@ fn it_is_a_limit_like_any_other() {
 }
 
 #[test]
+fn a_limit_of_another_shape_is_refused() {
+    let stage = Stage::empty();
+    let odd = r#"{"id": "activity", "items": [{"policy": "total", "limit": 5}]}"#;
+    let told = stage.ask("POST /v1/limits", odd).is(422);
+    assert_eq!((told.at("/code"), told.at("/errors/0/field")), (json!("invalid_limit"), json!("items")));
+    let why = told.at("/errors/0/message").to_string();
+    assert!(why.contains("policy: concurrency, per: all"), "{why}");
+    begin(&stage, "u");
+    stage.ask("PUT /v1/limits/activity", odd).problem(422, "invalid_limit");
+    begin(&stage, "u");
+    // Somebody else puts it all the same.
+    let spec =
+        tidegate::LimitSpec::named("activity").with(tidegate::ItemSpec::of(tidegate::Policy::Total, 5));
+    stage.store.put(spec, tidegate::Expect::Anything).expect("a limit");
+    for line in ["GET", "POST"] {
+        let why = stage.ask(&format!("{line} /v1/activity/u"), "").problem(422, "invalid_limit");
+        assert!(why.contains("the items of the limit 'activity' must"), "{why}");
+    }
+    let usage = stage.get("/v1/limits/activity/usage").is(200);
+    assert_eq!(usage.at("/count"), 0, "nothing was charged");
+}
+
+#[test]
+fn nobody_keeps_a_place_for_good() {
+    let stage = Stage::empty();
+    let id = begin(&stage, "u");
+    let (day, more) = (r#"{"ttl_ms": 86400000}"#, r#"{"ttl_ms": 86400001}"#);
+    for path in ["/v1/activity/u".to_owned(), format!("/v1/activity/u/{id}/renew")] {
+        let why = stage.ask(&format!("POST {path}"), more).problem(422, "invalid_ttl");
+        assert!(why.contains("at most 1d"), "{why}");
+    }
+    stage.ask("POST /v1/activity/u", day).is(201);
+    stage.ask(&format!("POST /v1/activity/u/{id}/renew"), day).is(200);
+}
+
+#[test]
+fn looking_makes_nothing() {
+    let stage = Stage::empty();
+    assert_eq!(running(&stage, "u"), (json!(0), json!(0)));
+    stage.get(&format!("/v1/activity/u/{NOBODY}/events")).problem(410, "unknown_lease");
+    stage.ask("DELETE /v1/activity/u", "").is(200).says(r#"{"removed": 0}"#);
+    stage.get("/v1/limits/activity").problem(404, "unknown_limit");
+    begin(&stage, "u");
+    stage.get("/v1/limits/activity").is(200);
+}
+
+#[test]
 fn what_makes_no_sense_is_told() {
     let stage = Stage::empty();
     let long = "x".repeat(1025);

@@ -169,11 +169,15 @@ fn patience_has_an_end() {
 #[test]
 fn numbers_are_whole_and_fit() {
     let stage = Stage::with(&[SALE]);
-    for field in ["count", "ttl_ms", "max_wait_ms"] {
+    for (field, bounds) in [
+        ("count", "from 0 to 18446744073709551615"),
+        ("ttl_ms", "of milliseconds above 0"),
+        ("max_wait_ms", "from 0 to 60000"),
+    ] {
         for value in ["-1", "1.5", "18446744073709551616", "1e3", "\"1\"", "true", "[1]", "-0.0"] {
             let ask = format!(r#"{{"limit_id": "sale", "limit_key": "u", "{field}": {value}}}"#);
             let detail = stage.ask("POST /v1/acquire", &ask).problem(400, "bad_request");
-            let allowed = format!("{field} to be a whole number from 0 to 18446744073709551615");
+            let allowed = format!("{field} to be a whole number {bounds}");
             assert!(detail.contains(&allowed), "{field} {value}: {detail}");
         }
     }

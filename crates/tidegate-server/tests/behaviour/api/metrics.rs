@@ -14,6 +14,7 @@ use tidegate::{
 use tidegate_server::http::RouteName;
 use tidegate_server::metrics::{Cut, DoorName, MOST_LIMITS, Metrics, ReloadsSoFar};
 use tidegate_server::tokens::Role;
+use tidegate_testkit::elsewhere::{Elsewhere, Road};
 use tidegate_testkit::logged::{Log, Logged};
 
 use crate::api::exposition::Page;
@@ -359,11 +360,14 @@ fn the_manual_has_every_metric_and_no_other() {
     let at = Some(Duration::from_secs(1));
     let reloads = move || ReloadsSoFar { last_success: at, ..ReloadsSoFar::default() };
     let counted = stage.get("/metrics").text();
-    // Some are told only where settings are read again, and of stores with a log.
+    // Some are told only where settings are read again, and of stores with a log or in a fleet.
     let logged = Logged::new(Arc::new(MapStore::new(ManualClock::at(Timestamp::EPOCH), 7)), Log::prompt());
     let with_all = Metrics::new(1).reloads(reloads).render(&Limiter::new(Arc::new(logged)));
-    let (counted, with_all) = (Page::read(&counted), Page::read(&with_all));
-    let told: BTreeSet<&str> = counted.names().chain(with_all.names()).collect();
+    let shared =
+        Elsewhere::shared(Arc::new(MapStore::new(ManualClock::at(Timestamp::EPOCH), 7)), Road::prompt());
+    let in_fleet = Metrics::new(1).render(&Limiter::new(Arc::new(shared)));
+    let (counted, with_all, in_fleet) = (Page::read(&counted), Page::read(&with_all), Page::read(&in_fleet));
+    let told: BTreeSet<&str> = counted.names().chain(with_all.names()).chain(in_fleet.names()).collect();
     if cfg!(target_os = "linux") {
         assert_eq!(documented, told);
     }

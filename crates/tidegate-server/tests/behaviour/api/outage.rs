@@ -156,13 +156,14 @@ fn no_task_begins_while_nobody_counts() {
         format!("POST /v1/activity/u/{id}/renew"),
         format!("GET /v1/activity/u/{id}/events"),
     ];
+    let rules = tidegate::activity::Rules::default();
+    stage.store.put(rules.spec(), Expect::Absent).expect("a new limit");
     for line in &all {
         let detail = stage.ask(line, "").problem(503, "store_unavailable");
         assert!(!detail.contains("db-7"), "what happened is for the log: {detail}");
     }
-    let rules = tidegate::activity::Rules::default();
     let admits = LimitSpec { on_outage: tidegate_core::OnOutage::Admit, ..rules.spec() };
-    stage.store.put(admits, Expect::Present).expect("it was put when it was needed");
+    stage.store.put(admits, Expect::Present).expect("it is there");
     for line in &all {
         stage.ask(line, "").problem(503, "store_unavailable");
     }
