@@ -22,6 +22,9 @@ const WHOLE: i128 = 100 * 1_000_000_000;
 /// What somebody gets at least whom the others leave nothing: a hundredth of the machine.
 const LEAST: Rate = Rate::from_units(1);
 
+/// Limits are enforced in steps of a quarter of a point, rounded down: a kernel gives a new quota with every limit that is written.
+const STEP: u64 = 250_000_000;
+
 /// Measures, decides, enforces and writes down.
 pub struct Runner {
     governor: Governor,
@@ -34,6 +37,8 @@ pub struct Runner {
     /// What is enforced.
     enforced: Option<Rate>,
     last: Sample,
+    /// Why the last sample could not be kept.
+    unkept: Option<io::Error>,
 }
 
 /// A counter, and what it said last.
@@ -131,30 +136,34 @@ impl Runner {
             (governor, begin)
         });
         let is_resumed = !samples.is_empty();
-        let mut runner = Runner { governor, journal, cores, measured, part, enforcer, enforced: None, last };
+        let mut runner =
+            Runner { governor, journal, cores, measured, part, enforcer, enforced: None, last, unkept: None };
         if is_resumed {
-            runner.bridge(reading, now)?;
+            runner.bridge(reading, now);
         } else {
-            runner.write(runner.last)?;
+            runner.write(runner.last);
+        }
+        if let Some(error) = runner.unkept.take() {
+            return Err(RunError::Journal(error));
         }
         runner.enforce(None)?;
         Ok(runner)
     }
 
     /// What happened while nobody governed: what the counter says, and what it does not say by policy.
-    fn bridge(&mut self, reading: Reading, now: Now) -> Result<(), RunError> {
+    fn bridge(&mut self, reading: Reading, now: Now) {
         let moment = self.moment(now);
         if number(reading.life) == self.last.life && reading.used >= self.last.counter {
             let used = self.quota(reading.used.saturating_sub(self.last.counter));
-            self.note(moment, Seen::Used(used), reading, now)?;
-            return Ok(());
+            self.note(moment, Seen::Used(used), reading, now);
+            return;
         }
         // A counter that began since then knows everything from there on.
         let slept = Duration::from_nanos(u64::try_from(moment.steady - self.last.at.steady).unwrap_or(0));
         let unseen = reading.age.map(|age| slept.saturating_sub(age)).filter(|unseen| *unseen < slept);
         let Some(unseen) = unseen else {
-            self.note(moment, Seen::Nothing, reading, now)?;
-            return Ok(());
+            self.note(moment, Seen::Nothing, reading, now);
+            return;
         };
         let known = slept.saturating_sub(unseen);
         let began = Moment {
@@ -164,10 +173,9 @@ impl Runner {
                 .saturating_sub_unsigned(u64::try_from(known.as_nanos()).unwrap_or(u64::MAX)),
         };
         let reborn = Now { wall: began.wall, uptime: now.uptime.saturating_sub(known), boot: now.boot };
-        self.note(began, Seen::Nothing, Reading { used: Duration::ZERO, ..reading }, reborn)?;
+        self.note(began, Seen::Nothing, Reading { used: Duration::ZERO, ..reading }, reborn);
         let used = self.quota(reading.used);
-        self.note(moment, Seen::Used(used), reading, now)?;
-        Ok(())
+        self.note(moment, Seen::Used(used), reading, now);
     }
 
     /// Looks at the counter, decides, and puts the limit in force.
@@ -177,7 +185,7 @@ impl Runner {
         let seen = used.map_or(Seen::Nothing, |used| Seen::Used(self.quota(used)));
         let moment = self.moment(now);
         let passed = u64::try_from(moment.steady - self.last.at.steady).unwrap_or(0);
-        let look = self.note(moment, seen, reading, now)?;
+        let look = self.note(moment, seen, reading, now);
         let rest = match &mut self.part {
             None => None,
             Some(part) => {
@@ -211,6 +219,11 @@ impl Runner {
         &mut self.governor
     }
 
+    /// Why the last sample could not be kept, if it could not. Governing goes on; a restart would miss what was not kept since.
+    pub fn unkept(&self) -> Option<&io::Error> {
+        self.unkept.as_ref()
+    }
+
     /// What is enforced, if not the limit itself.
     pub fn enforced(&self) -> Option<Rate> {
         self.enforced
@@ -219,13 +232,15 @@ impl Runner {
     fn enforce(&mut self, rest: Option<Rate>) -> Result<(), RunError> {
         let applied = self.governor.applied();
         let limit = rest.map_or(applied, |rest| applied.minus(rest).max(LEAST.min(applied)));
+        let stepped = Rate::from_billionths(limit.billionths() / STEP * STEP);
+        let limit = if stepped == Rate::ZERO { limit } else { stepped };
         // Several that share a limit are served anew each time.
         self.enforcer.apply(limit)?;
         self.enforced = Some(limit);
         Ok(())
     }
 
-    fn note(&mut self, at: Moment, seen: Seen, reading: Reading, now: Now) -> Result<Look, RunError> {
+    fn note(&mut self, at: Moment, seen: Seen, reading: Reading, now: Now) -> Look {
         let look = self.governor.look(at, seen);
         let (used, observed) = match seen {
             Seen::Used(used) => (used, true),
@@ -240,14 +255,14 @@ impl Runner {
             life: number(reading.life),
             boot: now.boot,
             uptime: now.uptime,
-        })?;
-        Ok(look)
+        });
+        look
     }
 
-    fn write(&mut self, sample: Sample) -> Result<(), RunError> {
-        self.journal.append(&sample).map_err(RunError::Journal)?;
+    /// A sample that cannot be kept is in the next one that can.
+    fn write(&mut self, sample: Sample) {
+        self.unkept = self.journal.append(&sample).err();
         self.last = sample;
-        Ok(())
     }
 
     /// The steady clock goes on over restarts: by the time since the start of the machine, or by the wall clock if that was another one.

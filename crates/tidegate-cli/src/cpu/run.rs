@@ -20,7 +20,6 @@ use std::thread;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tidegate::file::CpuSpec;
-use tidegate_cpu::Settings;
 use tidegate_cpu::cgroups::Roots;
 use tidegate_cpu::clock::Clock;
 use tidegate_cpu::guardian::{Guardian, restore_left_behind, watch};
@@ -29,6 +28,7 @@ use tidegate_cpu::meter::cores;
 use tidegate_cpu::metrics::{self, Governing};
 use tidegate_cpu::runner::{RunError, Runner, recent};
 use tidegate_cpu::status::Status;
+use tidegate_cpu::{Governor, Settings};
 
 use super::{place, replace, terms};
 use crate::args::CpuRunArgs;
@@ -126,11 +126,14 @@ fn govern(
     let mut runner =
         Runner::begin(settings, (journal, &samples), cores(), meter, part, enforcer, clock.now())
             .map_err(failed)?;
+    tell_collectors(args, runner.governor())
+        .map_err(|failure| Failure::BadInput(format!("--prometheus: {failure}")))?;
     display.begin(runner.governor());
     if let Some(started) = &mut started {
         started.go_on(events)?;
     }
     let mut told_already = false;
+    let mut troubles: (Option<String>, Option<String>) = (None, None);
     let code = loop {
         match told.recv_timeout(runner.pause(clock.now())) {
             Err(RecvTimeoutError::Timeout) => {}
@@ -157,8 +160,15 @@ fn govern(
             Err(error) => return Err(failed(error)),
         };
         display.look(runner.governor(), &look);
-        if let Some(file) = &args.prometheus {
-            replace::replace(file, &metrics::text(&Status::of(runner.governor()), Governing::Yes))?;
+        let metrics = tell_collectors(args, runner.governor()).err().map(|failure| failure.to_string());
+        let unkept =
+            runner.unkept().map(|error| format!("samples cannot be kept, governing goes on: {error}"));
+        for (told, trouble) in [(&mut troubles.0, metrics), (&mut troubles.1, unkept)] {
+            // Once, until it is another one.
+            if let Some(trouble) = trouble.as_ref().filter(|trouble| told.as_ref() != Some(*trouble)) {
+                say(trouble);
+            }
+            *told = trouble;
         }
     };
     // What was used until now is known, unless it went with its counter.
@@ -166,6 +176,12 @@ fn govern(
     let mut governor = runner.finish().map_err(failed)?;
     display.end(&mut governor);
     Ok(code)
+}
+
+/// Writes the metrics, if anybody wants them.
+fn tell_collectors(args: &CpuRunArgs, governor: &mut Governor) -> Result<(), Failure> {
+    let Some(file) = &args.prometheus else { return Ok(()) };
+    replace::replace(file, &metrics::text(&Status::of(governor), Governing::Yes))
 }
 
 fn is_gone(error: &RunError) -> bool {

@@ -188,6 +188,10 @@ fn what_makes_no_sense_is_refused_and_nothing_is_changed() {
         (&["--safety", "0"], "above 0"),
         (&["--zone", "Mars/Olympus"], "time zone"),
         (&["--interval", "30s", "--window", "60s"], "quarter"),
+        (&["--interval", "1ms"], "whole seconds"),
+        (&["--adjust", "601s"], "600s"),
+        (&["--target", "host", "--limit-cgroup", "/sys/fs/cgroup/there-is-none"], "there-is-none"),
+        (&["--prometheus", "/nonexistent/metrics", "--", "true"], "/nonexistent/metrics"),
         (&["--", "there-is-no-such-program"], "there-is-no-such-program"),
         (&["--", "/etc/passwd"], "/etc/passwd"),
         (&["--target", "pid:2147483", "--", "true"], "leave --target out"),
@@ -231,6 +235,30 @@ fn a_signal_is_handed_on() {
     let told = Command::new("kill").args(["-TERM", &governor.child.id().to_string()]).status().expect("kill");
     assert!(told.success());
     assert_eq!(governor.child.wait().expect("it is ours").code(), Some(9));
+}
+
+/// A program that stops itself when it sees its child stopped is continued, and told to stop it hears it.
+#[test]
+fn who_stops_with_its_child_goes_on_with_it() {
+    let folder = folder();
+    // As su and shells with job control do.
+    let script = "import os, signal, sys\npid = os.fork()\nif pid == 0:\n    while True: pass\nwhile True:\n    _, status = os.waitpid(pid, os.WUNTRACED)\n    if os.WIFSTOPPED(status):\n        os.kill(os.getpid(), signal.SIGSTOP)\n        os.kill(pid, signal.SIGCONT)\n    else:\n        sys.exit(5)";
+    let args = ["--enforce", "signal", "--avg-limit", "20", "--", "python3", "-c", script];
+    let mut governor = Governor::start(folder.path(), &args);
+    for _ in 0..3 {
+        governor.sample();
+    }
+    let child = Command::new("pgrep").args(["-P", &root_of(&governor)]).output().expect("pgrep");
+    let child = String::from_utf8_lossy(&child.stdout).trim().to_owned();
+    assert!(Command::new("kill").args(["-KILL", &child]).status().expect("kill").success(), "{child}");
+    assert_eq!(governor.child.wait().expect("it is ours").code(), Some(5));
+}
+
+/// The command of a governor: its child that is not the watchdog.
+fn root_of(governor: &Governor) -> String {
+    let children =
+        Command::new("pgrep").args(["-P", &governor.child.id().to_string(), "-f", "python3"]).output();
+    String::from_utf8_lossy(&children.expect("pgrep").stdout).lines().next().unwrap_or_default().to_owned()
 }
 
 /// Killed, it leaves nobody stopped and nothing limited, and its successor goes on with the same window.

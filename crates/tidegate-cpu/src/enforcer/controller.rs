@@ -74,8 +74,10 @@ impl Controller {
             return Ok(());
         }
         let Bandwidth { quota, period, burst } = limit;
-        if self.has_burst {
-            put(&self.burst(), "0")?;
+        // The kernel takes no burst above a quota, and begins a new quota with every write: so it is written once, before or after.
+        let falls = self.has_burst && number(&self.burst()).is_none_or(|before| before > burst);
+        if falls {
+            put(&self.burst(), &burst.to_string())?;
         }
         match self.version {
             Version::Two => put(&self.max(), &format!("{quota} {period}"))?,
@@ -87,7 +89,7 @@ impl Controller {
                 put(&self.quota(), &quota.to_string())?;
             }
         }
-        if self.has_burst && burst > 0 {
+        if self.has_burst && !falls && !holds(&self.burst(), burst) {
             put(&self.burst(), &burst.to_string())?;
         }
         Ok(())
@@ -144,8 +146,12 @@ fn put(file: &Path, content: &str) -> Result<(), EnforceError> {
     })
 }
 
-fn holds(file: &Path, number: u64) -> bool {
-    fs::read_to_string(file).is_ok_and(|content| content.trim().parse() == Ok(number))
+fn holds(file: &Path, wanted: u64) -> bool {
+    number(file) == Some(wanted)
+}
+
+fn number(file: &Path) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
 /// Opens a file for writing, and writes nothing.

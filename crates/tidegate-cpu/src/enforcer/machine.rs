@@ -44,6 +44,10 @@ impl Machine {
         guardian: &Guardian,
     ) -> Result<Machine, EnforceError> {
         let found = paths.map_or_else(|| limitable(roots), |paths| Ok(paths.to_vec()))?;
+        for path in paths.unwrap_or_default() {
+            // Those that were named have to be there.
+            CgroupMeter::new(roots, path)?;
+        }
         let shares = Shares::over(roots, &found, burst, guardian)?;
         let mut host = HostMeter::new(roots)?;
         let reading = host.read()?;

@@ -1,8 +1,13 @@
 //! Limiting a process tree by stopping it for a part of the time.
 //!
 //! A thread of its own stops and continues the tree ten times a second; [`Duty`] says for how long it runs. Whoever is stopped already when
-//! its turn comes was stopped by somebody else, and is left as it is. After everybody was stopped, the tree is looked at again: a process
-//! may have been started meanwhile.
+//! its turn comes, and never ran with us, was stopped by somebody else, and is left as it is. After everybody was stopped, the tree is looked at
+//! again: a process may have been started meanwhile.
+//!
+//! Some programs stop themselves when they see a child stopped (`su` does). Whoever was stopped by us once and is found stopped is therefore
+//! continued with the others, or nobody ever would.
+//!
+//! A tree that uses less than it may is looked at less often. What it uses meanwhile is charged all the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -24,6 +29,8 @@ use crate::processes::{Depth, Doing, Hold, Proc, Process, Tree, own_pid, ticks};
 const MOST_PASSES: u32 = 16;
 /// Every so many looks all processes of the machine are looked at.
 const WHOLE_EVERY: u32 = 100;
+/// A tree that uses little is looked at after this many periods at most.
+const LONGEST_REST: u32 = 8;
 /// How many processes are held by descriptors all the time; the others are looked up for every signal.
 const MOST_HOLDS: usize = 256;
 
@@ -211,6 +218,7 @@ impl Worker {
     /// Keeps to the limit until the order ends, or the tree.
     fn keep(&mut self, desk: &Desk) -> Result<(), EnforceError> {
         let (mut last, mut counted) = (now(), self.tree.used());
+        let mut rest = 1;
         loop {
             let order = desk.paper().order;
             let Order::Keep(limit) = order else { return Ok(()) };
@@ -226,12 +234,13 @@ impl Worker {
             let began = now();
             if !run.is_zero() {
                 self.go_on()?;
-                desk.wait(order, Some(run));
+                desk.wait(order, Some(if run < PERIOD { run } else { PERIOD * rest }));
             }
             if run < PERIOD {
                 self.stop()?;
             } else {
                 self.look()?;
+                self.wake()?;
             }
             let stopped = now();
             if self.tree.members().all(|stat| stat.doing == Doing::Ended) {
@@ -242,6 +251,8 @@ impl Worker {
             }
             let ran = if run.is_zero() { Duration::ZERO } else { stopped.saturating_duration_since(began) };
             let (end, used) = (now(), self.tree.used());
+            let is_busy = run < PERIOD || used > counted;
+            rest = if is_busy { 1 } else { (rest * 2).min(LONGEST_REST) };
             self.duty.account(end.saturating_duration_since(last), ran, ticks(used - counted));
             (last, counted) = (end, used);
         }
@@ -290,6 +301,22 @@ impl Worker {
                 self.stopped.insert(process);
                 self.send(process, Signal::STOP)?;
             }
+        }
+        self.stopped.extend(self.followers());
+        Ok(())
+    }
+
+    /// Whoever ran with us and is stopped: by us, or by itself because it saw another stopped.
+    fn followers(&self) -> Vec<Process> {
+        let stopped =
+            self.tree.members().filter(|stat| stat.doing == Doing::Stopped).map(|stat| stat.process);
+        stopped.filter(|process| self.noted.contains(process)).collect()
+    }
+
+    /// Continues whoever is stopped although nobody should be.
+    fn wake(&mut self) -> Result<(), EnforceError> {
+        for process in self.followers() {
+            self.send(process, Signal::CONT)?;
         }
         Ok(())
     }

@@ -102,6 +102,11 @@ impl Desk {
     }
 }
 
+/// In quarters of a point, rounded down.
+fn stepped(rate: Rate) -> Rate {
+    Rate::from_billionths(rate.billionths() / 250_000_000 * 250_000_000)
+}
+
 fn used(runner: &mut Runner) -> i128 {
     runner.governor().account().used().billionths_for_a_minute() / 1_000_000_000
 }
@@ -118,7 +123,7 @@ fn time_of_all_cores_is_percents_of_the_machine() {
     desk.counter.use_up(MINUTE * 2);
     let applied = look(&mut runner, at(1));
     assert_eq!(used(&mut runner), 50);
-    assert_eq!(desk.limit.now(), Some(applied));
+    assert_eq!(desk.limit.now(), Some(stepped(applied)));
     runner.finish().unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(desk.limit.now(), None, "the limit is lifted");
 }
@@ -183,7 +188,7 @@ fn others_are_taken_off() {
     desk.counter.use_up(MINUTE * 4 * 30 / 100);
     command.use_up(MINUTE * 4 * 20 / 100);
     let applied = look(&mut runner, at(1));
-    assert_eq!(desk.limit.now(), Some(applied.minus(Rate::from_units(10))));
+    assert_eq!(desk.limit.now(), Some(stepped(applied.minus(Rate::from_units(10)))));
     // Others use everything: something is left all the same.
     desk.counter.use_up(MINUTE * 4);
     look(&mut runner, at(2));

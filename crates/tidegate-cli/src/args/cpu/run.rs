@@ -7,9 +7,10 @@ use std::time::Duration;
 use clap::ValueEnum;
 use tidegate::budget::{Share, Unobserved};
 use tidegate::file::CpuSpec;
+use tidegate::text::parse_duration;
 use tidegate_core::Zone;
 
-use super::{Switch, TermsArgs, interval, reserve, unobserved, zone};
+use super::{Switch, TermsArgs, reserve, unobserved, zone};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -57,10 +58,10 @@ pub(crate) struct CpuRunArgs {
     #[arg(long, value_name = "POLICY", value_parser = unobserved)]
     pub(crate) unobserved: Option<Unobserved>,
     /// How often the counter is read [default: 5s]
-    #[arg(long, value_name = "DURATION", value_parser = seconds, allow_hyphen_values = true)]
+    #[arg(long, value_name = "DURATION", value_parser = sample, allow_hyphen_values = true)]
     pub(crate) interval: Option<Duration>,
     /// How often the limit may rise [default: 15s]
-    #[arg(long, value_name = "DURATION", value_parser = seconds, allow_hyphen_values = true)]
+    #[arg(long, value_name = "DURATION", value_parser = adjust, allow_hyphen_values = true)]
     pub(crate) adjust: Option<Duration>,
     /// Write metrics in the text format of Prometheus at every sample; the file is replaced as a whole
     #[arg(long, value_name = "FILE")]
@@ -114,9 +115,21 @@ impl CpuRunArgs {
     }
 }
 
-fn seconds(written: &str) -> Result<Duration, String> {
-    let time = interval(written)?;
-    if time.subsec_nanos() == 0 { Ok(time) } else { Err("must be whole seconds".to_owned()) }
+/// As the file has them.
+fn sample(written: &str) -> Result<Duration, String> {
+    seconds(written, 300)
+}
+
+fn adjust(written: &str) -> Result<Duration, String> {
+    seconds(written, 600)
+}
+
+fn seconds(written: &str, most: u64) -> Result<Duration, String> {
+    let time = parse_duration(written)?;
+    if time.subsec_nanos() == 0 && (1..=most).contains(&time.as_secs()) {
+        return Ok(time);
+    }
+    Err(format!("must be whole seconds from 1s to {most}s"))
 }
 
 fn target(written: &str) -> Result<Target, String> {

@@ -93,6 +93,8 @@ impl Started {
         }
         if let Some(signal) = Signal::from_named_raw(signal) {
             self.send(signal);
+            // Who is stopped hears nothing.
+            self.send(Signal::CONT);
         }
     }
 
