@@ -8,8 +8,10 @@ mod waiting;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::activity::{Activity, Ended, LOOK_EVERY, Rules};
+use tidegate::limiter::ManualPulse;
 use tidegate::store::Unavailable;
-use tidegate::{AskError, Lease, LimitSpec, ManualClock, MapStore};
+use tidegate::{AskError, Catalog, Expect, Lease, LimitSpec, Limiter, ManualClock, MapStore, Timestamp};
 use tidegate_testkit::elsewhere::{Elsewhere, Road};
 
 use crate::stage::{Stage, Staged, lease, slots_of};
@@ -48,4 +50,51 @@ impl FarStage {
     fn ends(&self) {
         assert_eq!((self.limiter.waiting_in_all(), self.store.open_leases()), (0, 0));
     }
+}
+
+/// Lets everything run that can.
+async fn breath() {
+    for _ in 0..32 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A task is gone, and nobody can say how late it is: that is asked again before anybody is told how it ended.
+#[tokio::test]
+async fn what_lapsed_while_nobody_could_ask_has_expired() {
+    let (clock, road) = (Arc::new(ManualClock::at(Timestamp::EPOCH)), Road::answered_by_hand());
+    let (inner, pulse) = (Arc::new(MapStore::new(Arc::clone(&clock), 7)), ManualPulse::new());
+    let rules = Rules::default();
+    inner.put(rules.spec(), Expect::Absent).expect("a new limit");
+    let store = Arc::new(Elsewhere::new(inner, road.clone()));
+    let activity = Activity::of_store(Limiter::builder(store).pulse(pulse.clone()).build());
+    let begun = tokio::spawn({
+        let activity = activity.clone();
+        async move {
+            let task = activity.set_active("u").await.expect("room").into_id();
+            activity.watch("u", task).await.expect("an answer").expect("it runs").ended().await
+        }
+    });
+    for _question in ["to begin", "whose it is"] {
+        breath().await;
+        assert_eq!(road.let_go(), 1);
+    }
+    breath().await;
+    clock.advance(rules.lease_ttl);
+    pulse.advance(LOOK_EVERY);
+    breath().await;
+    assert_eq!(road.let_go(), 1, "whether it is held");
+    breath().await;
+    assert_eq!(road.away(), 1, "how late it is");
+    road.lose("the database is away");
+    breath().await;
+    assert!(!begun.is_finished(), "nobody knows");
+    pulse.advance(LOOK_EVERY);
+    for _question in ["whether it is held", "how late it is"] {
+        breath().await;
+        assert_eq!(road.let_go(), 1);
+    }
+    breath().await;
+    assert!(begun.is_finished());
+    assert_eq!(begun.await.expect("no panic"), Ended::Expired);
 }
