@@ -39,13 +39,11 @@ impl<T: Hash + Eq> Seen<T> {
 
     /// The line of the first one like this, if this is not the first.
     fn again(&mut self, report: &Report<'_>, one: T, place: Place) -> Option<usize> {
-        match self.0.get(&one) {
-            Some(first) => Some(report.source().line_and_column(*first).0),
-            None => {
-                self.0.insert(one, place);
-                None
-            }
+        if let Some(first) = self.0.get(&one) {
+            return Some(report.source().line_and_column(*first).0);
         }
+        self.0.insert(one, place);
+        None
     }
 }
 
@@ -138,7 +136,7 @@ fn read_endpoints(report: &mut Report<'_>, list: Vec<Record>, path: &Path<'_>) -
         let Some(port) = record.count("port").and_then(|port| u16::try_from(port).ok()) else { continue };
         if let Some(line) = seen.again(report, (host.clone(), port), host_place) {
             let message = format!("{host}:{port} is written on line {line} too; remove one of them");
-            report.error(host_place, &path, message);
+            report.error(host_place, path, message);
         }
         endpoints.push(Endpoint { host, port, priority: record.count("priority").unwrap_or(1) });
     }
