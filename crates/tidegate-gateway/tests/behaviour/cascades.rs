@@ -74,14 +74,14 @@ fn limits_of_levels_do_not_cascade() {
             .map_err(|refusal| refusal.level)
     };
     // Each client once, so that no client's rule refuses.
-    let at_route = (0..).map(|client| ask("api.example.com", client)).take_while(Result::is_ok).count();
+    let at_route = (0..5_000).map(|client| ask("api.example.com", client)).take_while(Result::is_ok).count();
     assert_eq!(at_route, 500);
     assert_eq!(ask("api.example.com", 9999), Err(Level::Route));
     let at_backend =
-        (10_000..).map(|client| ask("other.example.com", client)).take_while(Result::is_ok).count();
+        (10_000..15_000).map(|client| ask("other.example.com", client)).take_while(Result::is_ok).count();
     assert_eq!(at_backend, 500, "the backend's thousand is shared by its routes");
     assert_eq!(ask("other.example.com", 9999), Err(Level::Backend));
-    let plain = (20_000_u32..).map(|client| manager.try_acquire("plain", &client.to_be_bytes(), None));
+    let plain = (20_000_u32..25_000).map(|client| manager.try_acquire("plain", &client.to_be_bytes(), None));
     assert_eq!(plain.take_while(Result::is_ok).count(), 1000, "the server's two thousand are everybody's");
     let refusal = manager.try_acquire("plain", b"new", None).expect_err("2000 are 2000");
     assert_eq!((refusal.level, refusal.limit, refusal.kind), (Level::Server, 2000, Kind::Requests));

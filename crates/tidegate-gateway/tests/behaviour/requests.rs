@@ -19,7 +19,7 @@ fn n_pass_and_the_next_does_not() {
     let refusal = manager.try_acquire("b", b"c", None).expect_err("three are three");
     assert_eq!((refusal.kind, refusal.level, refusal.limit), (Kind::Requests, Level::Server, 3));
     let wait = refusal.retry_after.expect("time helps");
-    clock.advance(wait - Duration::from_nanos(1));
+    clock.advance(wait.saturating_sub(Duration::from_nanos(1)));
     assert!(manager.try_acquire("b", b"c", None).is_err());
     clock.advance(Duration::from_nanos(1));
     assert!(manager.try_acquire("b", b"c", None).is_ok());

@@ -34,7 +34,7 @@ impl HostPattern {
         };
         let lower = text.to_ascii_lowercase();
         let host = lower.strip_suffix('.').unwrap_or(&lower);
-        if host == "*" {
+        if text == "*" {
             return Ok(HostPattern::Any);
         }
         if host.starts_with('[') {
