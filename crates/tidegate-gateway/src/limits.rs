@@ -289,24 +289,23 @@ impl RateLimitManager {
         backend: &str,
         limits: Option<RateLimits>,
     ) -> Result<bool, ApplyError> {
-        let changed = self.put(|rules| {
-            rules.backend(backend).limits = limits.unwrap_or_default();
-        })?;
-        Ok(changed.changed > 0)
+        let mut changed = false;
+        self.put(|rules| changed = rules.backend(backend).say(limits))?;
+        Ok(changed)
     }
 
     /// Sets what a route may be asked for; `None` is nothing configured. Whether anything changed.
     pub fn update_route_limiter(&self, route: &str, limits: Option<RateLimits>) -> Result<bool, ApplyError> {
-        let changed = self.put(|rules| {
-            rules.route(route).limits = limits.unwrap_or_default();
-        })?;
-        Ok(changed.changed > 0)
+        let mut changed = false;
+        self.put(|rules| changed = rules.route(route).say(limits))?;
+        Ok(changed)
     }
 
     /// Sets what everybody together may do; `None` is no limit. Whether anything changed.
     pub fn update_server_rate_limit_config(&self, limits: Option<RateLimits>) -> Result<bool, ApplyError> {
-        let changed = self.put(|rules| rules.server.limits = limits.unwrap_or_default())?;
-        Ok(changed.changed > 0)
+        let mut changed = false;
+        self.put(|rules| changed = rules.server.say(limits))?;
+        Ok(changed)
     }
 
     /// Takes the limits of all routes away. Connections stay counted.

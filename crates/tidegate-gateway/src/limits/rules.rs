@@ -101,6 +101,12 @@ impl Ruled {
     pub(super) fn new(scope: Scope, name: &str) -> Ruled {
         Ruled { ids: Ids::new(scope, name), limits: RateLimits::default(), backend: None }
     }
+
+    /// Makes these the limits, `None` being none; whether they were others.
+    pub(super) fn say(&mut self, limits: Option<RateLimits>) -> bool {
+        let limits = limits.unwrap_or_default();
+        std::mem::replace(&mut self.limits, limits) != limits
+    }
 }
 
 /// Everything that is configured.

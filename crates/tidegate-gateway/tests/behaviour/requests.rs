@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tidegate::file::gateway::{Allowance, RateLimits};
 use tidegate::{Memory, SystemClock};
 use tidegate_gateway::{Kind, Level, RateLimitManager};
 
@@ -92,6 +93,20 @@ fn a_plan_that_is_kept_follows_every_change() {
     assert!(manager.try_request(&plan, b"c").is_ok());
     manager.update_server_rate_limit_config(None).expect("it makes sense");
     assert!(manager.try_request(&plan, b"c").is_ok(), "the limit that it knew is gone");
+}
+
+#[test]
+fn unlimited_exempts_one_route_from_the_servers_rule() {
+    let (manager, _clock) = manager();
+    manager.update_server_rate_limit_config(Some(limits(-1, -1, 1, -1))).expect("it makes sense");
+    assert_eq!(manager.update_route_limiter("r", None), Ok(false), "nothing was said before either");
+    let plan = manager.plan("b", Some("r"));
+    assert!(manager.try_request(&plan, b"c").is_ok());
+    assert!(manager.try_request(&plan, b"c").is_err());
+    let unlimited = RateLimits { max_qps_per_client: Allowance::Unlimited, ..RateLimits::default() };
+    assert_eq!(manager.update_route_limiter("r", Some(unlimited)), Ok(true));
+    assert!((0..100).all(|_| manager.try_request(&plan, b"c").is_ok()));
+    assert!(manager.try_acquire("b", b"c", None).is_err());
 }
 
 #[test]
