@@ -30,7 +30,9 @@ mod activity;
 mod auth;
 mod cpu;
 mod diagnostic;
+mod env;
 mod fields;
+pub mod gateway;
 mod limits;
 mod record;
 mod schema;
@@ -48,6 +50,7 @@ pub use activity::ActivitySpec;
 pub use auth::{Role, TokenSpec};
 pub use cpu::{CpuSpec, TimeSlot, read_cpu};
 pub use diagnostic::{Color, Diagnostic, Diagnostics, Excerpt, MOST_DIAGNOSTICS, Severity};
+pub use gateway::{GatewaySpec, read_gateway};
 pub use schema::schema;
 pub use server::{
     LEAST_MEMORY, LONGEST_TIMEOUT, Listen, MOST_CONNECTIONS, MOST_WORKERS, ServerSpec, StoreSpec,

@@ -63,6 +63,10 @@ pub(super) enum Shape {
     Zone,
     /// 64 hexadecimal digits.
     Sha256,
+    /// A limit of a gateway: `-1`, `0`, a whole number above, `inherit` or `unlimited`.
+    Allowance,
+    /// A list of texts.
+    Texts,
     /// A list of mappings.
     List(&'static Table),
     /// A mapping.
@@ -101,7 +105,7 @@ impl Field {
     }
 }
 
-const fn field(name: &'static str, shape: Shape, need: Need, about: &'static str) -> Field {
+pub(super) const fn field(name: &'static str, shape: Shape, need: Need, about: &'static str) -> Field {
     Field { name, shape, need, about }
 }
 

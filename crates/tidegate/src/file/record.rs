@@ -16,6 +16,7 @@ use tidegate_core::{Capacity, Zone};
 
 use super::diagnostic::Report;
 use super::fields::{Field, Need, Shape, Table};
+use super::gateway::Allowance;
 use super::server::{LONGEST_TIMEOUT, Listen};
 use super::source::Place;
 use super::tree::{Entry, Kind, Node};
@@ -56,6 +57,8 @@ enum Value {
     Store(StoreUrl),
     Instant(Duration),
     Zone(Zone),
+    Allowance(Allowance),
+    Texts(Vec<(String, Place)>),
     List(Vec<Record>),
     Section(Record),
 }
@@ -88,6 +91,8 @@ impl Record {
         store: Store(StoreUrl),
         instant: Instant(Duration),
         zone: Zone(Zone),
+        allowance: Allowance(Allowance),
+        texts: Texts(Vec<(String, Place)>),
         list: List(Vec<Record>),
         section: Section(Record),
         word: Word(&'static str),
@@ -207,6 +212,8 @@ fn read_field(
     let value = match (&node.kind, &field.shape) {
         (Kind::Broken, _) => None,
         (Kind::Empty, Shape::List(_)) => Some(Value::List(Vec::new())),
+        (Kind::Empty, Shape::Texts) => Some(Value::Texts(Vec::new())),
+        (Kind::List(elements), Shape::Texts) => read_texts(report, elements, path).map(Value::Texts),
         (Kind::List(_), Shape::List(table)) => {
             let records = read_list(report, node, table, path);
             record.sound &= records.iter().all(|element| element.sound);
@@ -242,6 +249,26 @@ fn read_list(report: &mut Report<'_>, node: &Node, table: &'static Table, path: 
         read_record(report, element, table, &Path::Element(path, index))
     };
     elements.iter().enumerate().map(read).collect()
+}
+
+/// The texts of a list, if all of them are.
+fn read_texts(
+    report: &mut Report<'_>,
+    elements: &[std::rc::Rc<Node>],
+    path: &Path<'_>,
+) -> Option<Vec<(String, Place)>> {
+    let mut texts = Vec::with_capacity(elements.len());
+    for (index, element) in elements.iter().enumerate() {
+        match &element.kind {
+            Kind::Scalar { text, .. } => texts.push((text.clone(), element.place)),
+            Kind::Broken => {}
+            _ => {
+                let message = format!("must be a text; found {}", element.found());
+                report.error(element.place, Path::Element(path, index), message);
+            }
+        }
+    }
+    (texts.len() == elements.len()).then_some(texts)
 }
 
 fn read_scalar(
@@ -316,6 +343,8 @@ fn read_scalar(
         Shape::List(table) => {
             Err(format!("must be a list, each element {}; found {}", mapping(table), node.found()))
         }
+        Shape::Allowance => Allowance::parse(text, plain).map(Value::Allowance),
+        Shape::Texts => Err(format!("must be a list of texts; found {}", node.found())),
         Shape::Unread => return None,
     };
     value.map_err(|message| report.error_with_help(node.place, path, message, help)).ok()
@@ -419,6 +448,8 @@ fn allowed(field: &Field) -> String {
         Shape::Sha256 => "64 hexadecimal digits, the SHA-256 of a token".to_owned(),
         Shape::Section(table) => mapping(table),
         Shape::List(table) => format!("a list, each element {}", mapping(table)),
+        Shape::Allowance => "a whole number from -1, inherit or unlimited".to_owned(),
+        Shape::Texts => "a list of texts".to_owned(),
         Shape::Unread => "a section".to_owned(),
     }
 }

@@ -127,6 +127,8 @@ fn shape(shape: &Shape) -> Value {
         }
         Shape::Sha256 => json!({"type": ["string", "number"], "pattern": "^[0-9A-Fa-f]{64}$"}),
         Shape::Section(table) => Value::Object(object(table)),
+        Shape::Allowance => json!({"type": ["integer", "string"], "minimum": -1, "maximum": LARGEST_LIMIT}),
+        Shape::Texts => json!({"type": "array", "items": {"type": "string"}}),
         Shape::Unread => json!({}),
     }
 }

@@ -55,7 +55,7 @@ pub(super) struct Entry {
 }
 
 impl Node {
-    fn new(place: Place, kind: Kind) -> Node {
+    pub(super) fn new(place: Place, kind: Kind) -> Node {
         let (mut nodes, mut levels) = (1_usize, 0);
         let mut contain = |child: &Node| {
             nodes = nodes.saturating_add(child.nodes);

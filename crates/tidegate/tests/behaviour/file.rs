@@ -7,6 +7,7 @@ mod anything;
 mod bad_structure;
 mod bad_text;
 mod bad_values;
+mod gateways;
 mod good_files;
 mod several;
 mod the_schema;

@@ -1,0 +1,114 @@
+//! A plan: which limits a request is asked for at one route, found once and used for every request.
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use tidegate::Capacity;
+use tidegate::file::gateway::{Allowance, RateLimits};
+
+use super::rules::{Ruled, Rules};
+use crate::cascade::{Scope, cascade};
+
+/// Which level refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Level {
+    /// All requests together.
+    Server,
+    /// Those of the route.
+    Route,
+    /// Those of the backend.
+    Backend,
+    /// Those of the client.
+    Client,
+}
+
+impl Level {
+    /// The word for logs and metrics.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Level::Server => "server",
+            Level::Route => "route",
+            Level::Backend => "backend",
+            Level::Client => "client",
+        }
+    }
+}
+
+/// How many levels there are.
+pub(super) const LEVELS: usize = 4;
+
+/// One limit to ask, and at which level it is.
+#[derive(Debug, Clone)]
+pub(super) struct Gauge {
+    pub(super) level: Level,
+    pub(super) id: Arc<str>,
+}
+
+/// What is asked for a request to one route of one backend. It may be kept from request to request: a plan that a reload left behind
+/// is replaced where it no longer holds.
+#[derive(Debug)]
+pub struct Plan {
+    pub(super) backend: Box<str>,
+    pub(super) route: Option<Box<str>>,
+    /// What a request is asked for: those of the levels that are limited, in the order of the document.
+    pub(super) requests: ArrayVec<Gauge, LEVELS>,
+    /// What a connection is asked for when it first comes here: route, backend, client.
+    pub(super) connections: ArrayVec<Gauge, LEVELS>,
+    /// Whether the backend and the route have counts of their own.
+    pub(super) counts_everything: bool,
+    /// Which rules it was made from.
+    pub(super) generation: u64,
+}
+
+impl Plan {
+    pub(super) fn new(rules: &Rules, backend: &str, route: Option<&str>) -> Plan {
+        let on_backend = rules.backends.get(backend);
+        let on_route = route.and_then(|route| rules.routes.get(route));
+        let mut plan = Plan {
+            backend: backend.into(),
+            route: route.map(Into::into),
+            requests: ArrayVec::new(),
+            connections: ArrayVec::new(),
+            counts_everything: on_backend.is_some() && route.is_some() == on_route.is_some(),
+            generation: rules.generation,
+        };
+        for (level, ruled) in
+            [(Level::Server, Some(&rules.server)), (Level::Route, on_route), (Level::Backend, on_backend)]
+        {
+            let Some(Ruled { ids, limits, .. }) = ruled else { continue };
+            if let Allowance::AtMost(_) = limits.max_qps {
+                plan.requests.push(Gauge { level, id: Arc::clone(&ids.qps) });
+            }
+            if level != Level::Server {
+                plan.connections.push(Gauge { level, id: Arc::clone(&ids.connections) });
+            }
+        }
+        let applied = |field: fn(&RateLimits) -> Allowance| {
+            let of = |ruled: Option<&Ruled>| ruled.map_or(Allowance::Inherit, |ruled| field(&ruled.limits));
+            let applied = cascade(of(on_route), of(on_backend), of(Some(&rules.server)));
+            let ruled = match applied.scope {
+                Scope::Route => on_route,
+                Scope::Backend => on_backend,
+                Scope::Server => None,
+            };
+            (ruled.unwrap_or(&rules.server), applied.capacity)
+        };
+        let (ruled, capacity) = applied(|limits| limits.max_qps_per_client);
+        if capacity != Capacity::Unlimited {
+            plan.requests.push(Gauge { level: Level::Client, id: Arc::clone(&ruled.ids.client_qps) });
+        }
+        let (ruled, _) = applied(|limits| limits.max_connections_per_client);
+        plan.connections.push(Gauge { level: Level::Client, id: Arc::clone(&ruled.ids.client_connections) });
+        plan
+    }
+
+    /// The name of the backend.
+    pub fn backend(&self) -> &str {
+        &self.backend
+    }
+
+    /// The id of the route.
+    pub fn route(&self) -> Option<&str> {
+        self.route.as_deref()
+    }
+}

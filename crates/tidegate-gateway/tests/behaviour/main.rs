@@ -1,0 +1,11 @@
+//! What the gateway's rules do, seen from outside.
+
+mod cascades;
+mod clients;
+mod connections;
+mod demonstrations;
+mod proxy_headers;
+mod reloads;
+mod requests;
+mod routing;
+mod stage;

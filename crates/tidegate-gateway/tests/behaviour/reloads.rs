@@ -1,0 +1,142 @@
+//! Hot updates: counts stay, only what changed is touched, tightening warns.
+
+use std::time::Duration;
+
+use tidegate_gateway::limits::Overfull;
+use tidegate_gateway::{Counted, Reloaded};
+
+use crate::stage::{DOCUMENT, limits, manager, managing, spec};
+
+#[test]
+fn an_equal_file_changes_nothing() {
+    let (manager, _clock) = managing(DOCUMENT);
+    assert_eq!(manager.reload(&spec(DOCUMENT)), Ok(Reloaded::default()));
+    assert_eq!(manager.update_backend_limiter("api-service", Some(limits(1000, 5000, 50, 10))), Ok(false));
+    assert_eq!(manager.update_backend_limiter("api-service", Some(limits(1001, 5000, 50, 10))), Ok(true));
+    let back = manager.reload(&spec(DOCUMENT)).expect("it makes sense");
+    assert_eq!(back.changed, 1, "only what changed");
+}
+
+#[test]
+fn a_hundred_reloads_let_nobody_in_twice() {
+    let (manager, _clock) = manager();
+    let mut open = Vec::new();
+    for round in 0..100 {
+        // Every reload changes something, so that none is skipped.
+        manager.update_backend_limiter("b", Some(limits(round, 100, -1, -1))).expect("it makes sense");
+        while let Ok(connection) = manager.try_acquire_connection("b", b"c", None) {
+            open.push(connection);
+        }
+        assert!(open.len() <= 100, "{}", open.len());
+        open.truncate(90);
+    }
+    open.clear();
+    assert_eq!(manager.current_connections(Counted::Backend("b")), 0);
+}
+
+#[test]
+fn who_came_without_a_limit_is_known_to_the_limit() {
+    let (manager, _clock) = manager();
+    let mut open: Vec<_> =
+        (0..10).map(|_| manager.try_acquire_connection("b", b"c", Some("r")).expect("no limit")).collect();
+    manager.update_backend_limiter("b", Some(limits(-1, 5, -1, -1))).expect("it makes sense");
+    while open.len() > 4 {
+        assert!(manager.try_acquire_connection("b", b"c", Some("r")).is_err(), "{} are open", open.len());
+        open.pop();
+    }
+    open.push(manager.try_acquire_connection("b", b"c", Some("r")).expect("four are left"));
+    assert!(manager.try_acquire_connection("b", b"c", Some("r")).is_err());
+    open.clear();
+    assert_eq!(manager.current_connections(Counted::Backend("b")), 0);
+    assert_eq!(manager.store().leases(), 0);
+}
+
+#[test]
+fn the_same_holds_for_the_clients_of_the_server() {
+    let (manager, _clock) = manager();
+    let mut open: Vec<_> =
+        (0..10).map(|_| manager.try_acquire_connection("b", b"c", None).expect("no limit")).collect();
+    manager.update_server_rate_limit_config(Some(limits(-1, -1, -1, 5))).expect("it makes sense");
+    assert!(manager.try_acquire_connection("b", b"d", None).is_ok());
+    open.truncate(5);
+    assert!(manager.try_acquire_connection("b", b"c", None).is_err());
+    open.truncate(4);
+    assert!(manager.try_acquire_connection("b", b"c", None).is_ok());
+}
+
+#[test]
+fn tightening_warns_and_cuts_nobody_off() {
+    let text = |most: &str| {
+        spec(&format!(
+            "{{server: {{rateLimit: {{maxConnections: {most}}}}}, backends: [{{name: b, endpoints: [{{host: h, port: 1}}]}}], routes: []}}"
+        ))
+    };
+    let (manager, _clock) = manager();
+    assert!(manager.reload(&text("10000")).expect("it makes sense").overfull.is_empty());
+    let mut open: Vec<_> = (0..6000).map(|_| manager.accept(None).expect("there is room")).collect();
+    let reloaded = manager.reload(&text("5000")).expect("it makes sense");
+    let warning = Overfull { limit_id: "server/connections".to_owned(), most: 5000, open: 6000 };
+    assert_eq!(reloaded.overfull, [warning]);
+    assert_eq!(manager.current_connections(Counted::Server), 6000);
+    open.truncate(5000);
+    assert!(manager.accept(None).is_err());
+    open.truncate(4999);
+    assert!(manager.accept(None).is_ok());
+    assert!(
+        manager.reload(&text("-1")).expect("it makes sense").overfull.is_empty(),
+        "no limit is not below"
+    );
+}
+
+#[test]
+fn requests_stay_counted_and_only_a_fixed_second_restarts() {
+    for (window, expected) in [("sliding", 20), ("fixed", 20 + 10 + 20)] {
+        let text = |most: u64| {
+            spec(&format!(
+                "{{server: {{rateLimit: {{maxQps: {most}, window: {window}}}}}, backends: [{{name: b, endpoints: [{{host: h, port: 1}}]}}], routes: []}}"
+            ))
+        };
+        let (manager, clock) = manager();
+        manager.reload(&text(20)).expect("it makes sense");
+        clock.advance(Duration::from_millis(10));
+        let mut granted = 0;
+        for most in [20, 10, 20] {
+            manager.reload(&text(most)).expect("it makes sense");
+            granted += (0..100).filter(|_| manager.try_acquire("b", b"c", None).is_ok()).count();
+        }
+        assert_eq!(granted, expected, "{window}");
+    }
+}
+
+#[test]
+fn a_route_that_comes_back_knows_its_connections() {
+    let without = DOCUMENT.replace("  - {host: plain.example.com, backend: plain}\n", "");
+    assert_ne!(without, DOCUMENT);
+    let (manager, _clock) = managing(DOCUMENT);
+    let plan = manager.plan("plain", Some("plain.example.com"));
+    let mut open = Vec::new();
+    for client in 0_u8..2 {
+        let connection = manager.accept(Some(&[client])).expect("there is room");
+        manager.enter(&connection, &plan).expect("there is room");
+        open.push(connection);
+    }
+    manager.reload(&spec(&without)).expect("it makes sense");
+    assert_eq!(manager.current_connections(Counted::Route("plain.example.com")), 0, "nobody knows it");
+    open.pop();
+    manager.reload(&spec(DOCUMENT)).expect("it makes sense");
+    assert_eq!(manager.current_connections(Counted::Route("plain.example.com")), 1);
+    open.pop();
+    assert_eq!(manager.current_connections(Counted::Route("plain.example.com")), 0);
+    assert_eq!(manager.store().leases(), 0);
+}
+
+#[test]
+fn long_and_odd_names_are_names() {
+    let (manager, _clock) = manager();
+    let long = "x/*".repeat(300);
+    for name in ["a b", "a:20b", "a/b", "a::b", "é", "*", long.as_str(), &format!("{long}y")] {
+        manager.update_backend_limiter(name, Some(limits(1, -1, -1, -1))).expect("it makes sense");
+        assert!(manager.try_acquire(name, b"c", None).is_ok(), "{name} is a name of its own");
+        assert!(manager.try_acquire(name, b"c", None).is_err(), "{name}");
+    }
+}
