@@ -127,6 +127,19 @@ pub(crate) struct CpuSimulateArgs {
     /// The load; - for standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: PathBuf,
+    #[command(flatten)]
+    pub(crate) how: GovernArgs,
+    /// Write every look of the governor as CSV
+    #[arg(long, value_name = "FILE")]
+    pub(crate) samples: Option<PathBuf>,
+    /// Answer in JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// How it is governed.
+#[derive(Debug, clap::Args)]
+pub(crate) struct GovernArgs {
     /// The settings of the governor; flags go before what it says
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -144,18 +157,12 @@ pub(crate) struct CpuSimulateArgs {
     /// The hour of the day at which windows begin [default: 0]
     #[arg(long, value_name = "HOUR", value_parser = clap::value_parser!(u8).range(0..=23), allow_hyphen_values = true)]
     pub(crate) start_hour: Option<u8>,
-    /// What time counts as that nobody looked at: limit, average or zero; here that before the trace [default: limit]
+    /// What time counts as that nobody looked at: limit, average or zero; for a trace that before it [default: limit]
     #[arg(long, value_name = "POLICY", value_parser = unobserved)]
     pub(crate) unobserved: Option<Unobserved>,
-    /// Write every look of the governor as CSV
-    #[arg(long, value_name = "FILE")]
-    pub(crate) samples: Option<PathBuf>,
-    /// Answer in JSON
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
-impl CpuSimulateArgs {
+impl GovernArgs {
     /// What was typed, as a file would say it.
     pub(crate) fn spec(&self) -> CpuSpec {
         CpuSpec {

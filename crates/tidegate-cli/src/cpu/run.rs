@@ -47,7 +47,7 @@ enum Event {
 
 /// Governs until the command ends or somebody says stop.
 pub(crate) fn run(args: &CpuRunArgs) -> Result<(), Failure> {
-    let spec = args.spec().over(terms::read(args.config.as_deref())?);
+    let spec = args.spec().over(terms::read(args.how.config.as_deref())?);
     let settings = terms::settings(spec.clone(), CpuSpec::default())?;
     let program = args.command.first().map(|program| command::find(program)).transpose()?;
     let state = &args.state;

@@ -25,11 +25,11 @@ use told::Told;
 /// Runs the trace, and says what came of it.
 pub(super) fn run(args: &CpuSimulateArgs) -> Result<(), Failure> {
     let stdin = Path::new("-");
-    if args.trace == stdin && args.config.as_deref() == Some(stdin) {
+    if args.trace == stdin && args.how.config.as_deref() == Some(stdin) {
         let why = "--trace and --config cannot both be read from standard input; give a FILE for one of them";
         return Err(Failure::BadInput(why.to_owned()));
     }
-    let settings = terms::settings(args.spec(), terms::read(args.config.as_deref())?)?;
+    let settings = terms::settings(args.how.spec(), terms::read(args.how.config.as_deref())?)?;
     let (name, input) = open(&args.trace)?;
     let mut looks = args.samples.as_deref().map(Looks::begin).transpose()?;
     let told = simulate(&settings, name, input, looks.as_mut())?;

@@ -5,12 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use tidegate::budget::{Share, Unobserved};
 use tidegate::file::CpuSpec;
 use tidegate::text::parse_duration;
-use tidegate_core::Zone;
 
-use super::{Switch, TermsArgs, reserve, unobserved, zone};
+use super::GovernArgs;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -37,26 +35,8 @@ pub(crate) struct CpuRunArgs {
     /// The directory in which samples are kept
     #[arg(long, value_name = "DIR", default_value = "./tidegate-cpu")]
     pub(crate) state: PathBuf,
-    /// The settings; flags go before what it says
-    #[arg(long, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) terms: TermsArgs,
-    /// How much of the quota is taken off once, in percent [default: 1]
-    #[arg(long, value_name = "PERCENT", value_parser = reserve, allow_hyphen_values = true)]
-    pub(crate) reserve: Option<Share>,
-    /// Whether windows that end at any moment are kept under the average too [default: on]
-    #[arg(long, value_enum)]
-    pub(crate) guard: Option<Switch>,
-    /// Whose hours are meant, such as Asia/Shanghai [default: UTC]
-    #[arg(long, value_name = "ZONE", value_parser = zone)]
-    pub(crate) zone: Option<Zone>,
-    /// The hour of the day at which windows begin [default: 0]
-    #[arg(long, value_name = "HOUR", value_parser = clap::value_parser!(u8).range(0..=23), allow_hyphen_values = true)]
-    pub(crate) start_hour: Option<u8>,
-    /// What time counts as that nobody looked at: limit, average or zero [default: limit]
-    #[arg(long, value_name = "POLICY", value_parser = unobserved)]
-    pub(crate) unobserved: Option<Unobserved>,
+    pub(crate) how: GovernArgs,
     /// How often the counter is read [default: 5s]
     #[arg(long, value_name = "DURATION", value_parser = sample, allow_hyphen_values = true)]
     pub(crate) interval: Option<Duration>,
@@ -102,16 +82,7 @@ pub(crate) enum Enforce {
 impl CpuRunArgs {
     /// What was typed, as a file would say it.
     pub(crate) fn spec(&self) -> CpuSpec {
-        CpuSpec {
-            reserve: self.reserve,
-            guards: self.guard.map(|guard| guard == Switch::On),
-            zone: self.zone.clone(),
-            first_hour: self.start_hour,
-            unobserved: self.unobserved,
-            sample_every: self.interval,
-            adjust_every: self.adjust,
-            ..self.terms.spec()
-        }
+        CpuSpec { sample_every: self.interval, adjust_every: self.adjust, ..self.how.spec() }
     }
 }
 
