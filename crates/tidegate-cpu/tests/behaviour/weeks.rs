@@ -25,8 +25,9 @@ struct World {
     /// Everything that was used, in real time.
     truth: Vec<(i64, Quota)>,
     window: i64,
-    /// What was used in the present window, as the governor divides time.
+    /// What was used in the present window, as the governor divides time, and how much of it has really passed.
     tile_used: Quota,
+    tile_time: Duration,
     /// The first point of the truth that a window may begin at.
     first: usize,
 }
@@ -35,8 +36,10 @@ impl World {
     fn new(settings: Settings, begin: u64) -> World {
         let window = i64::try_from(settings.tiling.nominal().as_nanos()).expect("a week");
         let at = Moment { wall: Timestamp::from_ticks(begin), steady: 0 };
+        let governor = Governor::new(settings, at);
         World {
-            governor: Governor::new(settings, at),
+            tile_time: governor.account().elapsed(),
+            governor,
             journal: Vec::new(),
             now: 0,
             offset: i64::try_from(begin).expect("this century"),
@@ -64,11 +67,13 @@ impl World {
         let tile = self.governor.account().tile();
         let moment = self.moment();
         self.tile_used = self.tile_used.plus(used);
-        let allowed = self.governor.settings().terms.average.over(tile.length());
+        self.tile_time += Duration::from_nanos(time.unsigned_abs());
+        // A clock that is put back makes a window longer than it says: its average is over the time that it really has.
+        let allowed = self.governor.settings().terms.average.over(tile.length().max(self.tile_time));
         assert!(self.tile_used <= allowed, "{:?} of {allowed:?} in {tile:?}", self.tile_used);
         let look = self.governor.look(moment, if is_seen { Seen::Used(used) } else { Seen::Nothing });
         if self.governor.account().tile() != tile {
-            self.tile_used = Quota::ZERO;
+            (self.tile_used, self.tile_time) = (Quota::ZERO, Duration::ZERO);
         }
         let seen_total = self.journal.last().map_or(Quota::ZERO, |last| last.total);
         self.journal.push(Sample {
