@@ -35,19 +35,10 @@ struct Governor {
 impl Governor {
     fn start(state: &Path, args: &[&str]) -> Governor {
         let state = state.display().to_string();
-        let mut all = vec![
-            "cpu",
-            "run",
-            "--state",
-            &state,
-            "--window",
-            "60s",
-            "--interval",
-            "1s",
-            "--adjust",
-            "1s",
-            "--json",
-        ];
+        let mut all = vec!["cpu", "run", "--state", &state, "--interval", "1s", "--adjust", "1s", "--json"];
+        if !args.contains(&"--window") {
+            all.extend(["--window", "60s"]);
+        }
         all.extend(args);
         let mut child =
             tidegate(&all).stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("the binary starts");
