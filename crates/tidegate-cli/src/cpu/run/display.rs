@@ -28,7 +28,6 @@ pub(super) struct Display {
     manner: Manner,
     what: String,
     last_line: Option<i64>,
-    applied: Option<Rate>,
 }
 
 impl Display {
@@ -39,16 +38,15 @@ impl Display {
             () if io::stderr().is_terminal() => Manner::Line,
             () => Manner::Lines,
         };
-        Display { manner, what: what.to_owned(), last_line: None, applied: None }
+        Display { manner, what: what.to_owned(), last_line: None }
     }
 
-    pub(super) fn begin(&mut self, governor: &mut Governor) {
+    pub(super) fn begin(&self, governor: &Governor) {
         if !matches!(self.manner, Manner::Silent | Manner::Json) {
             let terms = governor.settings().terms;
             let (average, limit) = (percent(terms.average), percent(governor.applied()));
             say(&format!("governing {}: {average} on average, at first {limit}", self.what));
         }
-        self.applied = Some(governor.applied());
     }
 
     pub(super) fn look(&mut self, governor: &mut Governor, look: &Look) {
@@ -69,13 +67,9 @@ impl Display {
                 }
             }
         }
-        if look.exceeds && self.manner == Manner::Lines && self.applied == Some(look.applied) {
-            tracing::debug!(measured = ?look.measured, "more was used than the limit");
-        }
-        self.applied = Some(look.applied);
     }
 
-    pub(super) fn end(&mut self, governor: &mut Governor) {
+    pub(super) fn end(&self, governor: &mut Governor) {
         if matches!(self.manner, Manner::Silent | Manner::Json) {
             return;
         }
