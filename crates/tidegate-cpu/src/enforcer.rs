@@ -44,6 +44,17 @@ use crate::cgroups::CgroupError;
 use crate::guardian::{GuardianError, Undo};
 use crate::meter::MeterError;
 
+/// Billionths of a percent in all of a machine.
+const WHOLE: u128 = 100 * 1_000_000_000;
+
+/// What somebody gets at least whom the others leave nothing: a hundredth of the machine.
+const LEAST: Rate = Rate::from_units(1);
+
+/// What is left of a limit for some, if others use so much of it.
+pub(crate) fn left_by(others: Rate, limit: Rate) -> Rate {
+    limit.minus(others).max(LEAST.min(limit))
+}
+
 /// Something that keeps to a limit.
 pub trait Enforcer: Send {
     /// From now on, no more than this.

@@ -22,6 +22,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tidegate_core::budget::Quota;
+
 pub use cgroup::CgroupMeter;
 pub(crate) use host::cores_in;
 pub use host::{HostMeter, cores};
@@ -54,6 +56,16 @@ impl Reading {
 pub trait Meter: Send {
     /// Reads it. Within a life it never says less than before.
     fn read(&mut self) -> Result<Reading, MeterError>;
+}
+
+/// Billionths of a percent in all of a machine.
+const WHOLE: i128 = 100 * 1_000_000_000;
+
+/// CPU time of so many cores together as a quota: percents of the machine, rounded up.
+pub(crate) fn of_machine(used: Duration, cores: u32) -> Quota {
+    let nanos = i128::try_from(used.as_nanos()).unwrap_or(i128::MAX);
+    let cores = i128::from(cores.max(1));
+    Quota::from_raw(nanos.saturating_mul(WHOLE).saturating_add(cores - 1) / cores)
 }
 
 /// Why CPU time cannot be read.

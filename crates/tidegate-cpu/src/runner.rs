@@ -10,17 +10,11 @@ use std::time::Duration;
 use tidegate::budget::{Moment, Quota, Rate};
 
 use crate::clock::Now;
-use crate::enforcer::{EnforceError, Enforcer};
+use crate::enforcer::{EnforceError, Enforcer, left_by};
 use crate::governor::{Governor, Look, Seen};
 use crate::journal::{Journal, Sample, before, read_since};
-use crate::meter::{Life, Meter, MeterError, Reading};
+use crate::meter::{Life, Meter, MeterError, Reading, of_machine};
 use crate::settings::Settings;
-
-/// Billionths of a percent in a hundred percent.
-const WHOLE: i128 = 100 * 1_000_000_000;
-
-/// What somebody gets at least whom the others leave nothing: a hundredth of the machine.
-const LEAST: Rate = Rate::from_units(1);
 
 /// Limits are enforced in steps of a quarter of a point, rounded down: a kernel gives a new quota with every limit that is written.
 const STEP: u64 = 250_000_000;
@@ -206,12 +200,12 @@ impl Runner {
         if left.is_zero() { next } else { next.min(left) }
     }
 
-    /// Lifts the limit, and ends.
-    pub fn finish(mut self) -> Result<Governor, RunError> {
+    /// Lifts the limit, and ends. What was kept of the samples is told apart: it does not change how the run ended.
+    pub fn finish(mut self) -> Result<(Governor, io::Result<()>), RunError> {
         let restored = self.enforcer.restore();
-        self.journal.sync().map_err(RunError::Journal)?;
+        let kept = self.journal.sync();
         restored?;
-        Ok(self.governor)
+        Ok((self.governor, kept))
     }
 
     /// The governor.
@@ -231,7 +225,7 @@ impl Runner {
 
     fn enforce(&mut self, rest: Option<Rate>) -> Result<(), RunError> {
         let applied = self.governor.applied();
-        let limit = rest.map_or(applied, |rest| applied.minus(rest).max(LEAST.min(applied)));
+        let limit = rest.map_or(applied, |rest| left_by(rest, applied));
         let stepped = Rate::from_billionths(limit.billionths() / STEP * STEP);
         let limit = if stepped == Rate::ZERO { limit } else { stepped };
         // Several that share a limit are served anew each time.
@@ -276,11 +270,8 @@ impl Runner {
         Moment { wall: now.wall, steady: self.last.at.steady.saturating_add_unsigned(passed) }
     }
 
-    /// CPU time of all cores as a quota: percents of the machine, rounded up.
     fn quota(&self, used: Duration) -> Quota {
-        let nanos = i128::try_from(used.as_nanos()).unwrap_or(i128::MAX);
-        let cores = i128::from(self.cores.max(1));
-        Quota::from_raw((nanos.saturating_mul(WHOLE)).saturating_add(cores - 1) / cores)
+        of_machine(used, self.cores)
     }
 }
 

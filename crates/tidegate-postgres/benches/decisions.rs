@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use tidegate::{Answers, Ask, Catalog, Detail, Expect, ItemSpec, LimitSpec, Order, Policy, Spoken, Store};
 use tidegate_postgres::{Options, PostgresStore};
+use tokio::task::JoinHandle;
 use tokio_postgres::NoTls;
 
 const CLIENTS: usize = 256;
@@ -142,8 +143,13 @@ async fn document_000(url: &str, time: Duration) -> Measured {
             latencies
         })
     });
+    gathered(tasks.collect(), began).await
+}
+
+/// What all clients saw.
+async fn gathered(tasks: Vec<JoinHandle<Vec<Duration>>>, began: Instant) -> Measured {
     let mut latencies = Vec::new();
-    for task in tasks.collect::<Vec<_>>() {
+    for task in tasks {
         latencies.extend(task.await.unwrap());
     }
     measured(latencies, began.elapsed())
@@ -185,11 +191,7 @@ async fn ask(
             latencies
         })
     });
-    let mut latencies = Vec::new();
-    for task in tasks.collect::<Vec<_>>() {
-        latencies.extend(task.await.unwrap());
-    }
-    measured(latencies, began.elapsed())
+    gathered(tasks.collect(), began).await
 }
 
 /// Stores many more keys: copies of one that is there.

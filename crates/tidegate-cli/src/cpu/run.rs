@@ -59,14 +59,12 @@ pub(crate) fn run(args: &CpuRunArgs) -> Result<(), Failure> {
         }
         JournalError::Io(..) => Failure::Failed(error.to_string()),
     })?;
-    place::keep(state, &spec)?;
     put_back(state)?;
     let (events, told) = channel();
     hear(events.clone()).map_err(|error| Failure::Failed(format!("signals cannot be heard: {error}")))?;
     let guardian = guard(state)?;
-    let roots = Roots::default();
     let mut started = program.map(|program| command::start(&program, &args.command[1..])).transpose()?;
-    let governed = govern(args, settings, journal, &roots, &guardian, started.as_mut(), events, &told);
+    let governed = govern(args, (spec, settings), journal, &guardian, started.as_mut(), events, &told);
     if governed.is_err()
         && let Some(started) = &mut started
     {
@@ -106,17 +104,17 @@ pub(crate) fn stand_watch() {
     let _restored = watch(io::stdin().lock());
 }
 
-#[expect(clippy::too_many_arguments, reason = "everything that was made ready")]
+/// One look after another, until the end. The exit code of the command, if it was that which ended.
 fn govern(
     args: &CpuRunArgs,
-    settings: Settings,
+    (spec, settings): (CpuSpec, Settings),
     journal: Journal,
-    roots: &Roots,
     guardian: &Guardian,
     mut started: Option<&mut Started>,
     events: Sender<Event>,
     told: &Receiver<Event>,
 ) -> Result<Option<u8>, Failure> {
+    let roots = &Roots::default();
     let clock = Clock::new(&roots.proc).map_err(|error| Failure::Failed(format!("the clock: {error}")))?;
     let samples =
         recent(&args.state, &settings, clock.now()).map_err(|error| Failure::Failed(error.to_string()))?;
@@ -126,14 +124,16 @@ fn govern(
     let mut runner =
         Runner::begin(settings, (journal, &samples), cores(), meter, part, enforcer, clock.now())
             .map_err(failed)?;
-    tell_collectors(args, runner.governor())
+    // Whoever looks at the samples reads them by these; a start that was refused has none.
+    place::keep(&args.state, &spec)?;
+    tell_collectors(args, runner.governor(), Governing::Yes)
         .map_err(|failure| Failure::BadInput(format!("--prometheus: {failure}")))?;
     display.begin(runner.governor());
     if let Some(started) = &mut started {
         started.go_on(events)?;
     }
     let mut told_already = false;
-    let mut troubles: (Option<String>, Option<String>) = (None, None);
+    let (mut loose, mut unread, mut unkept) = (Trouble::default(), Trouble::default(), Trouble::default());
     let code = loop {
         match told.recv_timeout(runner.pause(clock.now())) {
             Err(RecvTimeoutError::Timeout) => {}
@@ -152,36 +152,50 @@ fn govern(
         let look = match runner.look(clock.now()) {
             Ok(look) => look,
             // What was governed is gone; its command says how.
-            Err(RunError::Meter(_) | RunError::Enforce(_)) if started.is_some() => continue,
+            Err(error) if is_gone(&error) && started.is_some() => continue,
             Err(error) if is_gone(&error) => {
                 say(&error.to_string());
                 break None;
             }
-            Err(error) => return Err(failed(error)),
-        };
-        display.look(runner.governor(), &look);
-        let metrics = tell_collectors(args, runner.governor()).err().map(|failure| failure.to_string());
-        let unkept =
-            runner.unkept().map(|error| format!("samples cannot be kept, governing goes on: {error}"));
-        for (told, trouble) in [(&mut troubles.0, metrics), (&mut troubles.1, unkept)] {
-            // Once, until it is another one.
-            if let Some(trouble) = trouble.as_ref().filter(|trouble| told.as_ref() != Some(*trouble)) {
-                say(trouble);
+            // It may be over in a moment; meanwhile somebody should know.
+            Err(error) => {
+                loose.is(Some(format!("not governing at the moment: {error}")));
+                continue;
             }
-            *told = trouble;
-        }
+        };
+        loose.is(None);
+        display.look(runner.governor(), &look);
+        let told = tell_collectors(args, runner.governor(), Governing::Yes);
+        unread.is(told.err().map(|failure| failure.to_string()));
+        unkept.is(runner.unkept().map(|error| format!("samples cannot be kept, governing goes on: {error}")));
     };
     // What was used until now is known, unless it went with its counter.
     let _gone = runner.look(clock.now());
-    let mut governor = runner.finish().map_err(failed)?;
+    let (mut governor, kept) = runner.finish().map_err(failed)?;
+    unkept.is(kept.err().map(|error| format!("the last samples may not be kept: {error}")));
+    let told = tell_collectors(args, &mut governor, Governing::No);
+    unread.is(told.err().map(|failure| failure.to_string()));
     display.end(&mut governor);
     Ok(code)
 }
 
+/// Something that is wrong and does not end the run: told once, until it is something else.
+#[derive(Default)]
+struct Trouble(Option<String>);
+
+impl Trouble {
+    fn is(&mut self, now: Option<String>) {
+        if let Some(trouble) = now.as_ref().filter(|_| self.0 != now) {
+            say(trouble);
+        }
+        self.0 = now;
+    }
+}
+
 /// Writes the metrics, if anybody wants them.
-fn tell_collectors(args: &CpuRunArgs, governor: &mut Governor) -> Result<(), Failure> {
+fn tell_collectors(args: &CpuRunArgs, governor: &mut Governor, governing: Governing) -> Result<(), Failure> {
     let Some(file) = &args.prometheus else { return Ok(()) };
-    replace::replace(file, &metrics::text(&Status::of(governor), Governing::Yes))
+    replace::replace(file, &metrics::text(&Status::of(governor), governing))
 }
 
 fn is_gone(error: &RunError) -> bool {

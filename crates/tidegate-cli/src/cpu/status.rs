@@ -28,7 +28,11 @@ pub(super) fn run(args: &CpuStatusArgs) -> Result<(), Failure> {
     if let Some(path) = &args.prometheus {
         replace(path, &metrics::text(&status, governing))?;
     }
-    answer(&if args.json { json(&zone, &status, governing) } else { text(&zone, &status, governing) })
+    answer(&if args.json {
+        as_line(&told(&zone, &status, governing))
+    } else {
+        text(&zone, &status, governing)
+    })
 }
 
 fn read(place: Place<'_>) -> Result<Status, Failure> {
@@ -44,7 +48,7 @@ fn read(place: Place<'_>) -> Result<Status, Failure> {
 
 /// The wire form of a status.
 #[derive(Serialize)]
-struct Told {
+pub(super) struct Told {
     at: String,
     running: bool,
     status: &'static str,
@@ -68,10 +72,11 @@ struct Told {
     is_starting: bool,
 }
 
-fn json(zone: &Zone, status: &Status, governing: Governing) -> String {
+/// A status for programs.
+pub(super) fn told(zone: &Zone, status: &Status, governing: Governing) -> Told {
     let outlook = &status.outlook;
     let (trailing_used, trailing_quota) = status.trailing;
-    as_line(&Told {
+    Told {
         at: shown::instant(zone, status.at()),
         running: governing == Governing::Yes,
         status: outlook.standing.word(),
@@ -93,7 +98,7 @@ fn json(zone: &Zone, status: &Status, governing: Governing) -> String {
         remaining_minutes: shown::minutes(outlook.left),
         unobserved_minutes: shown::minutes(status.unobserved),
         is_starting: status.is_starting,
-    })
+    }
 }
 
 fn text(zone: &Zone, status: &Status, governing: Governing) -> String {

@@ -203,6 +203,26 @@ fn what_makes_no_sense_is_refused_and_nothing_is_changed() {
     }
 }
 
+/// Who reads the metrics afterwards is not told of a governor that has ended; who was refused has changed no settings.
+#[test]
+fn what_is_left_says_how_it_ended() {
+    let folder = folder();
+    let (state, metrics) = (folder.path().join("state"), folder.path().join("metrics"));
+    let run = |more: &[&str]| {
+        let (state, metrics) = (state.display().to_string(), metrics.display().to_string());
+        let mut args =
+            vec!["cpu", "run", "-q", "--state", &state, "--prometheus", &metrics, "--enforce", "none"];
+        args.extend(more);
+        tidegate(&args).stdin(Stdio::null()).output().expect("the binary starts").status.code()
+    };
+    assert_eq!(run(&["--avg-limit", "25", "--", "true"]), Some(0));
+    assert!(fs::read_to_string(&metrics).expect("metrics").contains("tidegate_cpu_running 0\n"));
+    let kept = || fs::read_to_string(state.join("cpu.yaml")).expect("settings");
+    assert!(kept().contains("avg_load_limit_percent: 25\n"), "{}", kept());
+    assert_eq!(run(&["--avg-limit", "40", "--target", "pid:4194305"]), Some(2));
+    assert!(kept().contains("avg_load_limit_percent: 25\n"), "{}", kept());
+}
+
 #[test]
 fn one_governs_with_a_directory() {
     let folder = folder();

@@ -8,6 +8,8 @@
 
 use tidegate_core::budget::Rate;
 
+use super::WHOLE;
+
 /// The period, in microseconds, as long as the quota is not too small for it.
 const PERIOD: u64 = 100_000;
 /// The longest period that the kernel takes.
@@ -16,8 +18,6 @@ const LONGEST_PERIOD: u64 = 1_000_000;
 const SMALLEST_QUOTA: u64 = 1_000;
 /// Microseconds.
 const SECOND: u64 = 1_000_000;
-/// Billionths of a percent in a hundred percent.
-const WHOLE: u128 = 100 * 1_000_000_000;
 
 /// How much of a quota that was not used may be used later, in percent of one quota. It makes short bursts possible; the average stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 use tidegate_core::budget::Rate;
 
+use super::WHOLE;
+
 /// How often a tree is stopped and continued.
 pub(super) const PERIOD: Duration = Duration::from_millis(100);
 /// A run shorter than this is not worth its signals; it is saved up.
@@ -22,8 +24,6 @@ const SHORTEST_RUN: Duration = Duration::from_millis(5);
 const SLOWEST: u64 = 100;
 /// Thousandths.
 const THOUSAND: u64 = 1000;
-/// Billionths of a percent in a hundred percent.
-const WHOLE: u128 = 100 * 1_000_000_000;
 
 /// An account of CPU time.
 #[derive(Debug)]

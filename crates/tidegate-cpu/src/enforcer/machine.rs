@@ -7,21 +7,18 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use tidegate_core::budget::{Quota as Used, Rate};
+use tidegate_core::budget::Rate;
 
-use super::{Burst, EnforceError, Enforcer, Shares, limitable, now};
+use super::{Burst, EnforceError, Enforcer, Shares, left_by, limitable, now};
 use crate::cgroups::Roots;
 use crate::guardian::Guardian;
-use crate::meter::{CgroupMeter, HostMeter, Meter, Reading, cores_in};
+use crate::meter::{CgroupMeter, HostMeter, Meter, Reading, cores_in, of_machine};
 
 /// Every so many limits, what may be limited is looked for again.
 const FOLLOW_EVERY: u32 = 12;
 
-/// What the limited ones get at least, together: a hundredth of the machine.
-const LEAST: Rate = Rate::from_units(1);
-
-/// Billionths of a percent in a hundred percent.
-const WHOLE: i128 = 100 * 1_000_000_000;
+/// In less time than this nothing can be told of a rate: counters tick in hundredths of a second.
+const SHORTEST_LOOK: Duration = Duration::from_millis(100);
 
 /// A machine, of which a part is limited.
 pub struct Machine {
@@ -101,12 +98,10 @@ impl Machine {
             others = others.saturating_sub(reading.since(last).unwrap_or_default());
             *last = reading;
         }
-        if passed < Duration::from_millis(100) {
+        if passed < SHORTEST_LOOK {
             return Ok(Rate::ZERO);
         }
-        let nanos = i128::try_from(others.as_nanos()).unwrap_or(i128::MAX);
-        let cores = i128::from(cores_in(&self.roots)?.max(1));
-        Ok(Used::from_raw(nanos.saturating_mul(WHOLE) / cores).lasting(passed))
+        Ok(of_machine(others, cores_in(&self.roots)?).lasting(passed))
     }
 }
 
@@ -119,7 +114,7 @@ impl Enforcer for Machine {
             self.follow();
         }
         let others = self.others()?;
-        self.shares.apply(limit.minus(others).max(LEAST.min(limit)))
+        self.shares.apply(left_by(others, limit))
     }
 
     fn restore(&mut self) -> Result<(), EnforceError> {

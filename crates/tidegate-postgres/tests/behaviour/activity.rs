@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::activity::{Active, Activity, ActivityError, Reason, Refusal, Rules};
-use tidegate::{Capacity, Clock, Limiter, ManualClock, Timestamp};
+use tidegate::{Clock, Limiter, ManualClock, Timestamp};
 use tidegate_postgres::{PostgresStore, Source};
 use tokio::runtime::Runtime;
 
@@ -17,14 +17,7 @@ use crate::cluster::{new_schema, options_at, shared};
 use crate::sql::Sql;
 
 /// The document's numbers.
-const STRICT: Rules = Rules {
-    max_concurrent_tasks: Capacity::AtMost(30),
-    max_concurrent_per_user: Capacity::Unlimited,
-    window_requests: Capacity::AtMost(5),
-    window: Duration::from_secs(15),
-    lease_ttl: Duration::from_secs(300),
-    compat: false,
-};
+const STRICT: Rules = Rules::DOCUMENT;
 
 /// The document to the letter.
 const LETTER: Rules = Rules { compat: true, ..STRICT };

@@ -33,18 +33,21 @@ pub struct Rules {
 impl Default for Rules {
     /// The document's: thirty tasks at once, five requests of a user in fifteen seconds. A place is kept for five minutes.
     fn default() -> Rules {
-        Rules {
-            max_concurrent_tasks: Capacity::AtMost(30),
-            max_concurrent_per_user: Capacity::Unlimited,
-            window_requests: Capacity::AtMost(5),
-            window: Duration::from_secs(15),
-            lease_ttl: Duration::from_secs(300),
-            compat: false,
-        }
+        Rules::DOCUMENT
     }
 }
 
 impl Rules {
+    /// The document's numbers.
+    pub const DOCUMENT: Rules = Rules {
+        max_concurrent_tasks: Capacity::AtMost(30),
+        max_concurrent_per_user: Capacity::Unlimited,
+        window_requests: Capacity::AtMost(5),
+        window: Duration::from_secs(15),
+        lease_ttl: Duration::from_secs(300),
+        compat: false,
+    };
+
     /// The names of its fields, as in a settings file.
     pub const FIELDS: [&'static str; 6] = [
         "max_concurrent_tasks",

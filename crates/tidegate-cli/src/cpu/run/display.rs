@@ -3,13 +3,16 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use tidegate::budget::Rate;
-use tidegate::text::shown_decimal;
+use serde::Serialize;
+use tidegate_cpu::metrics::Governing;
 use tidegate_cpu::status::Status;
 use tidegate_cpu::{Governor, Look};
 
 use crate::args::CpuRunArgs;
+use crate::cpu::shown::{self, Number};
+use crate::cpu::status::{Told, told};
 use crate::say;
+use crate::store::as_line;
 
 /// Where nobody looks at a terminal, a line is written once in so many nanoseconds of the governor's time.
 const LINE_EVERY: i64 = 60_000_000_000;
@@ -44,7 +47,7 @@ impl Display {
     pub(super) fn begin(&self, governor: &Governor) {
         if !matches!(self.manner, Manner::Silent | Manner::Json) {
             let terms = governor.settings().terms;
-            let (average, limit) = (percent(terms.average), percent(governor.applied()));
+            let (average, limit) = (shown::short_rate(terms.average), shown::short_rate(governor.applied()));
             say(&format!("governing {}: {average} on average, at first {limit}", self.what));
         }
     }
@@ -53,7 +56,7 @@ impl Display {
         let now = governor.account().now().steady;
         match self.manner {
             Manner::Silent => {}
-            Manner::Json => say(&object(&Status::of(governor), look)),
+            Manner::Json => say(&object(governor, look)),
             Manner::Line => {
                 let line = format!("\r\x1b[K{}", line(&Status::of(governor), look));
                 let mut out = io::stderr().lock();
@@ -75,62 +78,44 @@ impl Display {
         }
         let status = Status::of(governor);
         let clear = if self.manner == Manner::Line { "\r\x1b[K" } else { "" };
-        let (used, total) = (
-            minutes(status.outlook.used.billionths_for_a_minute()),
-            minutes(status.outlook.total.billionths_for_a_minute()),
-        );
-        let average = percent(status.average);
+        let (used, total) = (status.outlook.used, status.outlook.total);
         say(&format!(
-            "{clear}done: {used} of {total} %·min used in this window, {average} on average while it was watched"
+            "{clear}done: {} of {} used in this window, {} on average while it was watched",
+            shown::short_quota(used),
+            shown::short_quota(total),
+            shown::short_rate(status.average)
         ));
     }
 }
 
 /// Used, remaining, the limit and why, and the time that is left.
 fn line(status: &Status, look: &Look) -> String {
-    let measured = look.measured.map_or("?".to_owned(), percent);
-    let (used, total) = (status.outlook.used.raw(), status.outlook.total.raw().max(1));
-    let part =
-        percent(Rate::from_billionths(u64::try_from(used.max(0) * 100_000 / total).unwrap_or(0) * 1_000_000));
-    let remaining = minutes(status.outlook.remaining.billionths_for_a_minute());
+    let outlook = &status.outlook;
+    let used = shown::part(outlook.used, outlook.total).unwrap_or(0);
     format!(
-        "now {measured} · used {part} of the quota, {remaining} %·min left · limit {} (safe {}, trailing {}) · {} left",
-        percent(look.applied),
-        percent(look.advice.outlook.safe),
-        percent(look.advice.trailing.min(Rate::from_units(100))),
-        time(status.outlook.left),
+        "now {} · used {} % of the quota, {} left · limit {} (safe {}, trailing {}) · {} left",
+        look.measured.map_or("unknown".to_owned(), shown::short_rate),
+        shown::short(used),
+        shown::short_quota(outlook.remaining),
+        shown::short_rate(look.applied),
+        shown::short_rate(outlook.safe),
+        shown::short_rate(shown::at_most_all(status.trailing_limit)),
+        time(outlook.left),
     )
 }
 
-fn object(status: &Status, look: &Look) -> String {
-    let rate = |rate: Rate| shown_decimal(rate.billionths().into());
-    let quota = |quota: tidegate::budget::Quota| shown_decimal(quota.billionths_for_a_minute());
-    format!(
-        "{{\"measured\":{},\"applied_limit\":{},\"safe_limit\":{},\"trailing_limit\":{},\"used\":{},\"remaining\":{},\"total_quota\":{},\
-         \"risk\":\"{}\",\"samples\":{},\"exceeded\":{},\"remaining_minutes\":{},\"status\":\"{}\"}}",
-        look.measured.map_or("null".to_owned(), rate),
-        rate(look.applied),
-        rate(look.advice.outlook.safe),
-        rate(look.advice.trailing.min(Rate::from_units(100))),
-        quota(status.outlook.used),
-        quota(status.outlook.remaining),
-        quota(status.outlook.total),
-        status.risk.word(),
-        status.samples,
-        status.exceeded,
-        shown_decimal(i128::try_from(status.outlook.left.as_nanos() / 60).unwrap_or(i128::MAX)),
-        status.outlook.standing.word(),
-    )
+/// A sample as an object: how it stands, and what was measured since the one before.
+#[derive(Serialize)]
+struct Sample {
+    measured: Option<Number>,
+    #[serde(flatten)]
+    status: Told,
 }
 
-/// A rate in percent, with one place.
-fn percent(rate: Rate) -> String {
-    let tenths = rate.billionths() / 100_000_000;
-    format!("{}.{} %", tenths / 10, tenths % 10)
-}
-
-fn minutes(billionths: i128) -> String {
-    (billionths / 1_000_000_000).to_string()
+fn object(governor: &mut Governor, look: &Look) -> String {
+    let status = Status::of(governor);
+    let status = told(governor.settings().tiling.zone(), &status, Governing::Yes);
+    as_line(&Sample { measured: look.measured.map(shown::rate), status })
 }
 
 fn time(left: Duration) -> String {
