@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
-use rustix::process::{Pid, Signal, getsid, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use tidegate_core::budget::Rate;
 use tidegate_cpu::cgroups::Roots;
 use tidegate_cpu::enforcer::{Burst, Enclosure, Enforcer, Quota, Signals};
@@ -205,7 +205,10 @@ fn the_watchdog_is_small_and_is_not_ended_by_those_who_end_the_governor() {
     let (child, watchdog) = governor("watched-signals", folder.path(), &troop.pid().to_string());
     let watchdog: u32 = watchdog.trim().parse().expect("it says which one it is");
     let raw = i32::try_from(watchdog).ok().and_then(Pid::from_raw).expect("it is a number");
-    eventually("it has a session of its own", || getsid(Some(raw)) == Ok(raw));
+    // Read from `/proc`: the session before that may be led from outside of this namespace, and has no number here then.
+    eventually("it has a session of its own", || {
+        real_proc().stat(watchdog).expect("it can be read").is_some_and(|stat| stat.session == watchdog)
+    });
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         kill_process(raw, signal).expect("it is ours");
     }
