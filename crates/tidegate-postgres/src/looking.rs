@@ -74,6 +74,10 @@ pub(crate) async fn held_until(
     let leases = read_leases(connection, ids, false).await?;
     let clock = connection.prepare_cached(CLOCK).await?;
     let now = house.time.now(connection.query_one(&clock, &[]).await?.get(0));
+    if leases.values().any(|row| !row.is_known(&house.limits())) {
+        // Its limit is gone, or another server has made it a moment ago.
+        house.refresh(connection).await?;
+    }
     let limits = house.limits();
     let held = |id: &LeaseId| {
         let row = leases.get(id).filter(|row| row.is_known(&limits))?;
