@@ -51,11 +51,11 @@ use serde::Serialize;
 use tidegate::activity::Activity;
 use tidegate::store::{Unavailable, durable};
 use tidegate::{FullStore, Limiter, Spoken, Tick};
+use tidegate_rim::Ending;
 use tokio::sync::Semaphore;
 
 use crate::metrics::{self, Metrics};
 use crate::refusals::Refusals;
-use crate::serve::Ending;
 use crate::tokens::{Pass, Role, Who};
 use events::{Events, MOST_EVENT_STREAMS};
 use problem::{Code, Problem};

@@ -18,10 +18,7 @@
 //! Refused: a library of metrics. All there is to know about the format is in `page.rs`, and a registry behind a lock or a map
 //! of labels would cost more than the decision that is counted.
 
-mod histogram;
 mod limits;
-mod page;
-mod process;
 mod reloads;
 mod served;
 mod statuses;
@@ -31,17 +28,18 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tidegate::Limiter;
+use tidegate_rim::page::{Kind, Page};
+use tidegate_rim::process;
 
 use crate::tokens::Pass;
 use limits::Described;
-use page::{Kind, Page};
 
 pub use limits::MOST_LIMITS;
 pub use reloads::{Reloads, ReloadsSoFar};
 pub use worker::{Cut, DoorName, WorkerMetrics};
 
 /// The media type of what is rendered.
-pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub use tidegate_rim::page::CONTENT_TYPE;
 
 /// Everything that is counted.
 pub struct Metrics {

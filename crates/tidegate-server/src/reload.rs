@@ -1,70 +1,36 @@
 //! The file of the rules: read at the start, read again when it has changed, and when somebody asks for it.
 //!
 //! ```text
-//!   every half second: stat ──▶ as before? ──▶ nothing
-//!                                 │ no
-//!                                 ▼
-//!                               read ──▶ the same twice in a row? ──▶ Rules::apply ──▶ Outcome: log, /readyz, /metrics
+//!   looked at, every half second ──▶ the same twice in a row? ──▶ Rules::apply ──▶ Outcome: log, /readyz, /metrics
 //! ```
 //!
-//! Decided: looking, on a thread of its own, instead of being told by the system. Editors write in place or rename, Kubernetes swaps a
-//! symbolic link two directories above, network file systems tell nobody anything; all of it shows in what `stat` says about the
-//! path. The reasons are in `docs/decisions/0010-files-are-looked-at.md`.
-//!
-//! Decided: a file is used when two looks in a row found the same, so that half a file is not taken for a whole one. What is
-//! used is remembered by its hash; a file that was only touched is not applied again.
+//! When a file has changed is known to [`tidegate_rim::looking`].
 //!
 //! Decided: a file that cannot be read or used leaves the rules in force, is told once, and is tried again when it changes.
-
-mod sight;
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tidegate::clock::Clock;
 use tidegate::file::{self, Diagnostics};
+use tidegate_rim::looking::{Look, Looker};
 
 use crate::metrics::{Reloads, ReloadsSoFar};
 use crate::rules::{Applied, Rules, Unfit};
-use sight::{Sight, Taken};
 
-/// How long it is from one look to the next. Two looks must agree, so that an edit acts within two of these, and a bit.
-pub const LOOK_EVERY: Duration = Duration::from_millis(500);
-
-/// For how many looks after a change the file is read even if it seems to be the same: clocks of file systems may stand still
-/// for two seconds, and an edit within them may not show.
-const LOOKS_AFTERWARDS: u8 = 6;
+pub use tidegate_rim::looking::{LOOK_EVERY, Watching};
 
 /// A file, the rules it is for, and how reading it went.
 pub struct Reloader {
     path: PathBuf,
     rules: Arc<Rules>,
     clock: Box<dyn Clock>,
-    watch: Mutex<Watch>,
+    /// Whoever reads has it until what was read is in force, so that files are used in the order in which they were read.
+    looker: Mutex<Looker>,
     standing: Mutex<Standing>,
-}
-
-/// What was seen of the file.
-#[derive(Default)]
-struct Watch {
-    /// What was used last, or found to be of no use.
-    taken: Option<Seen>,
-    /// What the last look found, if that is something else.
-    candidate: Option<Seen>,
-    /// For how many looks more the file is read in any case.
-    wary: u8,
-}
-
-/// What a look found.
-#[derive(Clone, PartialEq, Eq)]
-struct Seen {
-    sight: Sight,
-    taken: Taken,
 }
 
 /// How reading the file went.
@@ -129,13 +95,9 @@ pub enum Looked {
 impl Reloader {
     /// For these rules, from this file. Nothing is read yet: the first [`Reloader::reload_now`] is the start.
     pub fn new(path: impl Into<PathBuf>, rules: Arc<Rules>, clock: impl Clock + 'static) -> Reloader {
-        Reloader {
-            path: path.into(),
-            rules,
-            clock: Box::new(clock),
-            watch: Mutex::default(),
-            standing: Mutex::default(),
-        }
+        let path = path.into();
+        let looker = Mutex::new(Looker::new(&path));
+        Reloader { path, rules, clock: Box::new(clock), looker, standing: Mutex::default() }
     }
 
     /// The file.
@@ -150,57 +112,35 @@ impl Reloader {
 
     /// Reads the file and applies it at once, whether it has changed or not: at the start, and when somebody says so.
     pub fn reload_now(&self) -> Outcome {
-        let mut watch = self.watch();
-        let sight = Sight::of(&self.path);
-        let contents = sight::read(&self.path);
-        self.take(&mut watch, Seen { sight, taken: Taken::of(&contents) }, contents)
+        let mut looker = self.looker();
+        let contents = looker.read_now();
+        self.take(contents)
     }
 
     /// Looks at the file, and applies it if it has changed and is whole.
     pub fn look(&self) -> Looked {
-        self.look_at(Sight::of(&self.path))
-    }
-
-    fn look_at(&self, sight: Sight) -> Looked {
-        let mut watch = self.watch();
-        let is_as_taken = watch.taken.as_ref().is_some_and(|taken| taken.sight == sight);
-        if is_as_taken && watch.wary == 0 && watch.candidate.is_none() {
-            return Looked::Same;
+        let mut looker = self.looker();
+        match looker.look() {
+            Look::Same => Looked::Same,
+            Look::Changing => Looked::Changing,
+            Look::Changed(contents) => Looked::Read(self.take(contents)),
         }
-        let contents = sight::read(&self.path);
-        let seen = Seen { sight, taken: Taken::of(&contents) };
-        if watch.taken.as_ref().is_some_and(|taken| taken.taken == seen.taken) {
-            watch.wary = watch.wary.saturating_sub(1);
-            watch.candidate = None;
-            watch.taken = Some(seen);
-            return Looked::Same;
-        }
-        if watch.candidate.as_ref() == Some(&seen) {
-            return Looked::Read(self.take(&mut watch, seen, contents));
-        }
-        watch.candidate = Some(seen);
-        Looked::Changing
     }
 
     /// Looks every half second, on a thread of its own, until what is returned is dropped.
     pub fn watch_file(self: &Arc<Reloader>) -> io::Result<Watching> {
-        let (stop, stopped) = mpsc::channel();
         let reloader = Arc::clone(self);
-        let thread = std::thread::Builder::new().name("reload".to_owned()).spawn(move || {
-            while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
-                reloader.look();
-            }
-        })?;
-        Ok(Watching { stop: Some(stop), thread: Some(thread) })
+        Watching::start("reload", move || {
+            reloader.look();
+        })
     }
 
-    fn watch(&self) -> MutexGuard<'_, Watch> {
-        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
+    fn looker(&self) -> MutexGuard<'_, Looker> {
+        self.looker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Uses what was read, or finds that it is of no use.
-    fn take(&self, watch: &mut Watch, seen: Seen, contents: Result<Vec<u8>, io::Error>) -> Outcome {
-        *watch = Watch { taken: Some(seen), candidate: None, wary: LOOKS_AFTERWARDS };
+    fn take(&self, contents: io::Result<Vec<u8>>) -> Outcome {
         let outcome = Outcome {
             at: self.clock.tick().since_epoch(self.clock.now()),
             result: contents.map_err(|error| self.unreadable(&error)).and_then(|bytes| self.load(&bytes)),
@@ -289,23 +229,6 @@ impl fmt::Debug for Reloader {
     }
 }
 
-/// Somebody looks at the file for as long as this is kept.
-#[derive(Debug)]
-pub struct Watching {
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for Watching {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // A thread that panicked has stopped looking too.
-            let _over = thread.join();
-        }
-    }
-}
-
 fn flawed(wrong: &Diagnostics) -> Failed {
     let errors = match wrong.errors() {
         1 => "1 error".to_owned(),
@@ -321,34 +244,4 @@ fn unfit_in(name: &str, unfit: &Unfit) -> Failed {
     let summary =
         format!("the settings cannot be used because of {}; the log says all of it", fields.concat());
     Failed { summary, text: format!("{name}: {unfit}") }
-}
-
-#[cfg(test)]
-mod tests {
-    use tidegate::{ManualClock, MapStore, Timestamp};
-
-    use super::*;
-
-    #[test]
-    fn a_clock_that_stands_still_hides_no_edit_of_its_last_moments() {
-        let path = std::env::temp_dir().join(format!("tidegate-reload-{}.yaml", std::process::id()));
-        let clock = || ManualClock::at(Timestamp::from_ticks(1));
-        let rules = Arc::new(Rules::new(Arc::new(MapStore::new(clock(), 1))));
-        let reloader = Reloader::new(&path, rules, clock());
-        let write = |text: &str| std::fs::write(&path, text).expect("a file");
-        write("limits: [] # one");
-        assert!(reloader.reload_now().result.is_ok());
-        let sight = Sight::of(&path);
-
-        write("limits: [] # two");
-        assert_eq!(reloader.look_at(sight), Looked::Changing, "it only seems to be the same");
-        assert!(matches!(reloader.look_at(sight), Looked::Read(_)));
-        for _ in 0..LOOKS_AFTERWARDS {
-            assert_eq!(reloader.look_at(sight), Looked::Same);
-        }
-        // A clock that stands still for longer is no clock; nobody reads the file for nothing for ever.
-        write("limits: [] # six");
-        assert_eq!(reloader.look_at(sight), Looked::Same);
-        std::fs::remove_file(&path).expect("it is there");
-    }
 }

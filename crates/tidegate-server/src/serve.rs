@@ -21,7 +21,6 @@ pub mod bounds;
 mod crowd;
 mod desk;
 mod http;
-mod listen;
 mod resp;
 mod saying;
 mod watch;
@@ -34,6 +33,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use tidegate::FullStore;
+use tidegate_rim::{Ending, listen};
 use tokio::sync::Notify;
 
 use crate::http::Api;
@@ -45,7 +45,6 @@ use crowd::Crowd;
 use worker::Ears;
 
 pub use bounds::Bounds;
-pub(crate) use watch::Ending;
 
 /// What a server answers with.
 pub struct Service {
@@ -116,9 +115,7 @@ impl Server {
         let workers = places.workers.max(1);
         let sockets = |place: Option<SocketAddr>| match place {
             None => Ok(Vec::new()),
-            Some(address) => {
-                listen::listen(address, workers).map_err(|error| StartError::Address { address, error })
-            }
+            Some(address) => listen(address, workers).map_err(|error| StartError::Address { address, error }),
         };
         let (http, resp) = (sockets(places.http)?, sockets(places.resp)?);
         let here =

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   core ◀─ tidegate ◀─ disk | redis | postgres        stores: never name a door
-//!                    ◀─ server | gateway | cpu         doors:  never name a store
+//!                    ◀─ rim ◀─ server | gateway        doors:  never name a store
+//!                    ◀─ cpu
 //!                    ◀─ testkit                        anybody's tests may use it
 //!                                          ◀─ cli      the only one that names both
 //!                                          ◀─ bench    measures any of them, and nobody leans on it
@@ -19,6 +20,9 @@ use crate::workspace::{Crate, Role};
 const CORE: &str = "tidegate-core";
 const LIBRARY: &str = "tidegate";
 const TESTKIT: &str = "tidegate-testkit";
+/// What doors share.
+const RIM: &str = "tidegate-rim";
+const DOORS: &[&str] = &["tidegate-server", "tidegate-gateway"];
 const BESIDE_EACH_OTHER: &[&str] = &[
     "tidegate-disk",
     "tidegate-redis",
@@ -26,6 +30,7 @@ const BESIDE_EACH_OTHER: &[&str] = &[
     "tidegate-server",
     "tidegate-gateway",
     "tidegate-cpu",
+    RIM,
     TESTKIT,
 ];
 const CLI: &str = "tidegate-cli";
@@ -92,6 +97,7 @@ fn allowed(name: &str) -> Option<Vec<&'static str>> {
             let beside = BESIDE_EACH_OTHER.iter().copied().filter(|name| *name != TESTKIT);
             Some([CORE, LIBRARY].into_iter().chain(beside).collect())
         }
+        name if DOORS.contains(&name) => Some(vec![CORE, LIBRARY, RIM]),
         name => BESIDE_EACH_OTHER.contains(&name).then(|| vec![CORE, LIBRARY]),
     }
 }
@@ -127,7 +133,8 @@ mod tests {
             a_crate(CORE, &["hashbrown", "jiff"], &["proptest", TESTKIT]),
             a_crate(LIBRARY, &[CORE, "tokio"], &[TESTKIT]),
             a_crate("tidegate-disk", &[CORE, LIBRARY], &[TESTKIT]),
-            a_crate("tidegate-server", &[CORE, LIBRARY], &[TESTKIT]),
+            a_crate(RIM, &[LIBRARY], &[]),
+            a_crate("tidegate-server", &[CORE, LIBRARY, RIM], &[TESTKIT]),
             a_crate(TESTKIT, &[CORE, LIBRARY], &[]),
             a_crate(CLI, &[LIBRARY, "tidegate-disk", "tidegate-server"], &[TESTKIT]),
             a_crate(BENCH, &[LIBRARY, "tidegate-disk"], &["governor"]),
@@ -151,6 +158,8 @@ mod tests {
             (LIBRARY, "tidegate-disk"),
             ("tidegate-server", "tidegate-disk"),
             ("tidegate-disk", "tidegate-server"),
+            ("tidegate-disk", RIM),
+            (RIM, "tidegate-server"),
             (TESTKIT, "tidegate-disk"),
             (CLI, TESTKIT),
             (CLI, BENCH),

@@ -21,10 +21,10 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tidegate::activity::{Standing, Watching};
 use tidegate::{LeaseId, Tick};
+use tidegate_rim::Ending;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::wire::instant;
-use crate::serve::Ending;
 
 /// The most streams that may be open at once.
 pub const MOST_EVENT_STREAMS: usize = 10_000;

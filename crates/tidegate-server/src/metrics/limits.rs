@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use tidegate::store::Reach;
 use tidegate::{Limit, Limiter, Overview};
+use tidegate_rim::page::{Kind, Label, Page};
 
-use super::page::{Kind, Label, Page};
 use crate::resp::throttle::{self, RESERVED};
 use crate::tokens::Pass;
 

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::histogram::{BATCH_SIZES, DURATIONS, Sum};
-use super::page::{Kind, Page, Seconds};
+use tidegate_rim::histogram::{DURATIONS, Sum};
+use tidegate_rim::page::{Kind, Page, Seconds};
+
 use super::statuses::Statuses;
-use super::worker::{Cut, DoorCounts, DoorName, WorkerMetrics};
+use super::worker::{BATCH_SIZES, Cut, DoorCounts, DoorName, WorkerMetrics};
 
 pub(super) fn write(page: &mut Page, workers: &[Arc<WorkerMetrics>]) {
     let served = Served { workers };

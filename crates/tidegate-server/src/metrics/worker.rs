@@ -5,10 +5,22 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::histogram::{BATCH_SIZES, DURATIONS, Histogram};
+use tidegate_rim::histogram::{DURATIONS, Histogram};
+
 use super::statuses::Statuses;
 use crate::http::{Answered, RouteName};
 use crate::resp::Tally;
+
+/// The bounds of how many commands are answered at once: powers of two.
+pub(super) const BATCH_SIZES: [u64; 13] = {
+    let mut bounds = [1; 13];
+    let mut index = 1;
+    while index < bounds.len() {
+        bounds[index] = bounds[index - 1] * 2;
+        index += 1;
+    }
+    bounds
+};
 
 /// A door, as it is called in metrics and logs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -193,6 +205,13 @@ mod tests {
         for (index, reason) in Cut::ALL.into_iter().enumerate() {
             assert_eq!(reason as usize, index);
         }
+    }
+
+    #[test]
+    fn batches_are_bounded_from_one_command_to_thousands() {
+        assert!(BATCH_SIZES.is_sorted());
+        assert_eq!(BATCH_SIZES[..3], [1, 2, 4]);
+        assert_eq!(BATCH_SIZES.last(), Some(&4096));
     }
 
     #[test]

@@ -6,48 +6,12 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tidegate_rim::Ending;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::{Instant, Sleep};
-
-/// The end, as far as connections have to know of it.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Ending {
-    inner: Arc<EndingInner>,
-}
-
-#[derive(Debug, Default)]
-struct EndingInner {
-    told: AtomicBool,
-    bell: Arc<Notify>,
-}
-
-impl Ending {
-    /// Everybody is told.
-    pub(super) fn tell(&self) {
-        self.inner.told.store(true, Ordering::Release);
-        self.inner.bell.notify_waiters();
-    }
-
-    /// Whether everybody was told.
-    pub(super) fn is_told(&self) -> bool {
-        self.inner.told.load(Ordering::Acquire)
-    }
-
-    /// Waits until everybody is told.
-    pub(crate) async fn told(&self) {
-        // Who is listening before they look cannot miss it.
-        let bell = Arc::clone(&self.inner.bell).notified_owned();
-        if !self.is_told() {
-            bell.await;
-        }
-    }
-}
 
 /// Why a connection should stop waiting, if not for something to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +46,7 @@ pub(super) struct Watch {
 impl Watch {
     /// From now on it is too late after `patience`.
     pub(super) fn new(ending: &Ending, now: Instant, patience: Duration) -> Watch {
-        let bell = Box::pin(Arc::clone(&ending.inner.bell).notified_owned());
+        let bell = Box::pin(ending.bell());
         let due = now + patience;
         let alarm = Box::pin(tokio::time::sleep_until(due));
         Watch { ending: ending.clone(), bell, alarm, due, is_armed: false }

@@ -5,9 +5,12 @@
 
 use std::fmt::{Display, Write};
 
+/// The media type of a page.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
 /// What kind of thing a family is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub enum Kind {
     /// It only rises.
     Counter,
     /// It is as it is now.
@@ -17,22 +20,22 @@ pub(super) enum Kind {
 }
 
 /// A label: its name and its value.
-pub(super) type Label<'a> = (&'static str, &'a str);
+pub type Label<'a> = (&'static str, &'a str);
 
 /// The text so far.
 #[derive(Debug, Default)]
-pub(super) struct Page {
+pub struct Page {
     text: String,
 }
 
 impl Page {
     /// Begins a family.
-    pub(super) fn family(&mut self, name: &'static str, kind: Kind, help: &'static str) -> Family<'_> {
+    pub fn family(&mut self, name: &'static str, kind: Kind, help: &'static str) -> Family<'_> {
         Family { page: self, name, kind, help: Some(help) }
     }
 
     /// The whole text.
-    pub(super) fn into_text(self) -> String {
+    pub fn into_text(self) -> String {
         self.text
     }
 
@@ -44,7 +47,7 @@ impl Page {
 
 /// A family that is being written.
 #[derive(Debug)]
-pub(super) struct Family<'p> {
+pub struct Family<'p> {
     page: &'p mut Page,
     name: &'static str,
     kind: Kind,
@@ -54,12 +57,12 @@ pub(super) struct Family<'p> {
 
 impl Family<'_> {
     /// One sample.
-    pub(super) fn sample(&mut self, labels: &[Label<'_>], value: impl Display) {
+    pub fn sample(&mut self, labels: &[Label<'_>], value: impl Display) {
         self.suffixed("", labels, value);
     }
 
     /// One sample of a histogram's parts.
-    pub(super) fn suffixed(&mut self, suffix: &str, labels: &[Label<'_>], value: impl Display) {
+    pub fn suffixed(&mut self, suffix: &str, labels: &[Label<'_>], value: impl Display) {
         if let Some(help) = self.help.take() {
             let kind = match self.kind {
                 Kind::Counter => "counter",
@@ -96,7 +99,7 @@ fn escape(text: &mut String, value: &str) {
 
 /// So many nanoseconds, said in seconds to the last digit and without floating point.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Seconds(pub(super) u128);
+pub struct Seconds(pub u128);
 
 impl Display for Seconds {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

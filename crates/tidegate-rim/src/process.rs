@@ -4,11 +4,12 @@
 
 use std::fs;
 
-use super::page::{Kind, Page, Seconds};
+use crate::page::{Kind, Page, Seconds};
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
-pub(super) fn write(page: &mut Page) {
+/// Says it on this page.
+pub fn write(page: &mut Page) {
     let units = Units {
         page_bytes: rustix::param::page_size() as u64,
         ticks: rustix::param::clock_ticks_per_second(),

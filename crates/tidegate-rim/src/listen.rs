@@ -9,10 +9,11 @@ use std::net::{SocketAddr, TcpListener};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::bounds::BACKLOG;
+/// How many connections the kernel may hold for a worker that is busy.
+pub const BACKLOG: i32 = 4096;
 
 /// As many sockets at this address as there are workers. Port 0 is any that is free, the same for all.
-pub(super) fn listen(address: SocketAddr, workers: usize) -> io::Result<Vec<TcpListener>> {
+pub fn listen(address: SocketAddr, workers: usize) -> io::Result<Vec<TcpListener>> {
     if address.port() != 0 {
         // Nobody else may have it.
         let alone = socket(address)?;

@@ -3,10 +3,10 @@
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::page::{Family, Label};
+use crate::page::{Family, Label};
 
 /// The bounds of what requests take, in nanoseconds: from a microsecond to ten seconds, three to each power of ten.
-pub(super) const DURATIONS: [u64; 22] = {
+pub const DURATIONS: [u64; 22] = {
     let mut bounds = [0; 22];
     let (mut index, mut power) = (0, 1_000);
     while index < bounds.len() {
@@ -23,20 +23,9 @@ pub(super) const DURATIONS: [u64; 22] = {
     bounds
 };
 
-/// The bounds of how many commands are answered at once: powers of two.
-pub(super) const BATCH_SIZES: [u64; 13] = {
-    let mut bounds = [1; 13];
-    let mut index = 1;
-    while index < bounds.len() {
-        bounds[index] = bounds[index - 1] * 2;
-        index += 1;
-    }
-    bounds
-};
-
 /// How many values were at most as large as each of `N` bounds, and above the one before.
 #[derive(Debug)]
-pub(super) struct Histogram<const N: usize> {
+pub struct Histogram<const N: usize> {
     within: [AtomicU64; N],
     beyond: AtomicU64,
     sum: AtomicU64,
@@ -55,7 +44,7 @@ impl<const N: usize> Default for Histogram<N> {
 impl<const N: usize> Histogram<N> {
     /// One more value.
     #[inline]
-    pub(super) fn observe(&self, bounds: &[u64; N], value: u64) {
+    pub fn observe(&self, bounds: &[u64; N], value: u64) {
         let place = bounds.partition_point(|&bound| bound < value);
         self.within.get(place).unwrap_or(&self.beyond).fetch_add(1, Ordering::Relaxed);
         self.sum.fetch_add(value, Ordering::Relaxed);
@@ -64,7 +53,7 @@ impl<const N: usize> Histogram<N> {
 
 /// Histograms with the same bounds, added up.
 #[derive(Debug)]
-pub(super) struct Sum<const N: usize> {
+pub struct Sum<const N: usize> {
     within: [u64; N],
     beyond: u64,
     sum: u64,
@@ -72,7 +61,7 @@ pub(super) struct Sum<const N: usize> {
 
 impl<const N: usize> Sum<N> {
     /// The sum of these.
-    pub(super) fn of<'a>(histograms: impl Iterator<Item = &'a Histogram<N>>) -> Sum<N> {
+    pub fn of<'a>(histograms: impl Iterator<Item = &'a Histogram<N>>) -> Sum<N> {
         let mut sum = Sum { within: [0; N], beyond: 0, sum: 0 };
         for histogram in histograms {
             for (total, each) in sum.within.iter_mut().zip(&histogram.within) {
@@ -86,7 +75,7 @@ impl<const N: usize> Sum<N> {
 
     /// Writes it with these labels; `say` puts a bound or a sum into words. The count is that of the buckets, so that the two always
     /// agree, also while others count.
-    pub(super) fn write<S: Display>(
+    pub fn write<S: Display>(
         &self,
         family: &mut Family<'_>,
         labels: &[Label<'_>],
@@ -116,9 +105,7 @@ mod tests {
     fn durations_are_bounded_from_a_microsecond_to_ten_seconds() {
         assert_eq!(DURATIONS[..5], [1_000, 2_500, 5_000, 10_000, 25_000]);
         assert_eq!(DURATIONS.last(), Some(&10_000_000_000));
-        assert!(DURATIONS.is_sorted() && BATCH_SIZES.is_sorted());
-        assert_eq!(BATCH_SIZES[..3], [1, 2, 4]);
-        assert_eq!(BATCH_SIZES.last(), Some(&4096));
+        assert!(DURATIONS.is_sorted());
     }
 
     #[test]
