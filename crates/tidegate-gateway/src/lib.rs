@@ -11,6 +11,7 @@
 
 pub mod cascade;
 pub mod client;
+pub mod endpoints;
 pub mod limits;
 pub mod routes;
 

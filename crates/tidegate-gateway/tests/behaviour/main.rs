@@ -4,6 +4,7 @@ mod cascades;
 mod clients;
 mod connections;
 mod demonstrations;
+mod endpoints;
 mod proxy_headers;
 mod reloads;
 mod requests;
