@@ -2,6 +2,7 @@
 
 mod bench;
 mod cpu;
+mod gateway;
 mod remote;
 mod serve;
 mod store;
@@ -20,6 +21,7 @@ pub(crate) use cpu::{
     CpuArgs, CpuCommand, CpuReportArgs, CpuRunArgs, CpuSimulateArgs, CpuStatusArgs, Enforce, PlanArgs,
     StateArgs, Target,
 };
+pub(crate) use gateway::{AccessLog, GatewayArgs};
 pub(crate) use remote::{
     AcquireArgs, AddArgs, DEFAULT_SERVER, DeleteArgs, GetArgs, LimitArgs, LimitCommand, LimitSource,
     ListArgs, PeekArgs, ReleaseArgs, RenewArgs, ResetArgs, ServerArgs, SetArgs, SettleArgs, Wanted,
@@ -44,6 +46,8 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Answer over HTTP and RESP: the service
     Serve(ServeArgs),
+    /// Stand in front of services, and let through what their limits allow: the gateway
+    Gateway(GatewayArgs),
     /// Find everything that is wrong with a file, before it is used
     Check(CheckArgs),
     /// Run a recorded or an invented day through the engine, in milliseconds

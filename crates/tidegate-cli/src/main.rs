@@ -10,6 +10,7 @@ mod check;
 mod completions;
 mod cpu;
 mod decision;
+mod gateway;
 mod instant;
 mod json;
 mod lines;
@@ -89,6 +90,7 @@ fn main() -> ExitCode {
     };
     let done = match args.command {
         Command::Serve(args) => serve::run(&args),
+        Command::Gateway(args) => gateway::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Pipe(args) => pipe::run(&args),

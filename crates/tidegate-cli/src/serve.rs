@@ -153,7 +153,7 @@ fn watch_store(store: Arc<dyn FullStore>) -> Result<mpsc::Sender<()>, Failure> {
 
 /// Nothing is waited for any more.
 #[expect(clippy::disallowed_methods, reason = "this is the crate that ends the process")]
-fn end_at_once() -> ! {
+pub(crate) fn end_at_once() -> ! {
     std::process::exit(1)
 }
 

@@ -48,7 +48,7 @@ fn address(written: &str) -> Result<Listen, String> {
     text::parse_address(written).map(Listen::At).map_err(|why| format!("{why}, or off"))
 }
 
-fn workers(written: &str) -> Result<NonZeroUsize, String> {
+pub(super) fn workers(written: &str) -> Result<NonZeroUsize, String> {
     let number = written.parse::<u64>().ok().filter(|number| (1..=MOST_WORKERS).contains(number));
     let number = number.and_then(|number| NonZeroUsize::new(usize::try_from(number).ok()?));
     number.ok_or_else(|| format!("must be a whole number from 1 to {MOST_WORKERS}"))

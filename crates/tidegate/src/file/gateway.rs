@@ -30,6 +30,9 @@ pub use patterns::{HostPattern, LONGEST_HOST, LONGEST_PATH, Network, PathPattern
 /// Where the gateway listens if nothing is said.
 pub const DEFAULT_PORT: u16 = 9848;
 
+/// The largest body of a request if nothing is said: a gibibyte.
+pub const DEFAULT_MAX_BODY: u64 = 1 << 30;
+
 /// What one field of a rate limit says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Allowance {
@@ -177,6 +180,10 @@ pub struct GatewayServer {
     pub idle_timeout: Duration,
     /// How long requests under way may take when the gateway stops.
     pub drain_timeout: Duration,
+    /// How long nothing may be said on a connection that was upgraded, such as a WebSocket.
+    pub tunnel_timeout: Duration,
+    /// The largest body of a request, in bytes.
+    pub max_body: u64,
 }
 
 impl Default for GatewayServer {
@@ -192,6 +199,8 @@ impl Default for GatewayServer {
             body_timeout: Duration::from_secs(60),
             idle_timeout: Duration::from_secs(75),
             drain_timeout: Duration::from_secs(30),
+            tunnel_timeout: Duration::from_secs(3600),
+            max_body: DEFAULT_MAX_BODY,
         }
     }
 }
@@ -336,6 +345,8 @@ fn read_server(report: &mut Report<'_>, mut section: Record) -> GatewayServer {
         body_timeout: section.duration("bodyTimeout").unwrap_or(defaults.body_timeout),
         idle_timeout: section.duration("idleTimeout").unwrap_or(defaults.idle_timeout),
         drain_timeout: section.duration("drainTimeout").unwrap_or(defaults.drain_timeout),
+        tunnel_timeout: section.duration("tunnelTimeout").unwrap_or(defaults.tunnel_timeout),
+        max_body: section.count("maxBodyBytes").unwrap_or(defaults.max_body),
     }
 }
 

@@ -15,6 +15,9 @@ const WAIT: Shape = Shape::Timeout { least: A_MOMENT };
 const MOST_PROBES: u64 = 86_400;
 const PROBES: Shape = Shape::Whole { least: 1, most: MOST_PROBES };
 
+/// The most that the body of a request may be allowed to be: a pebibyte.
+const LARGEST_BODY: u64 = 1 << 50;
+
 /// The whole file.
 pub(in crate::file) static GATEWAY: Table = Table {
     what: "the settings of the gateway",
@@ -84,6 +87,18 @@ static SERVER: Table = Table {
             Shape::Timeout { least: Duration::ZERO },
             Need::Optional,
             "How long requests that are under way may take when the gateway stops; by default 30s.",
+        ),
+        field(
+            "tunnelTimeout",
+            WAIT,
+            Need::Optional,
+            "How long nothing may be said on a connection that was upgraded, such as a WebSocket; by default 1h.",
+        ),
+        field(
+            "maxBodyBytes",
+            Shape::Whole { least: 0, most: LARGEST_BODY },
+            Need::Optional,
+            "The largest body of a request, in bytes; by default a gibibyte.",
         ),
     ],
 };

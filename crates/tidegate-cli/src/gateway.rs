@@ -1,0 +1,67 @@
+//! `tidegate gateway`: a reverse proxy with limits, until somebody says stop.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::thread::available_parallelism;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tidegate::file::read_gateway;
+use tidegate_gateway::{Gateway, GatewayError, Means};
+
+use crate::args::GatewayArgs;
+use crate::serve::{descriptors, end_at_once};
+use crate::{Failure, color_of_stderr, log, read_whole, say};
+
+/// Serves until it is told to stop.
+pub(crate) fn run(args: &GatewayArgs) -> Result<(), Failure> {
+    log::init(args.logging.log, args.logging.log_level)?;
+    // Nobody's signal gets lost between here and the end.
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
+        .map_err(|error| Failure::Failed(format!("cannot wait for signals: {error}")))?;
+    let served = serve(args, signals);
+    log::finish();
+    served
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the crate that reads the environment")]
+fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+fn serve(args: &GatewayArgs, mut signals: Signals) -> Result<(), Failure> {
+    let (name, bytes) = read_whole(&args.config)?;
+    let spec = read_gateway(&name, &bytes, &environment)
+        .map_err(|wrong| Failure::BadInput(wrong.render(color_of_stderr())))?;
+    let cores = || available_parallelism().map_or(1, NonZeroUsize::get);
+    let means = Means {
+        workers: args.workers.map_or_else(cores, NonZeroUsize::get),
+        connections: descriptors(),
+        ..Means::default()
+    };
+    let gateway = Gateway::start(spec, means).map_err(|error| match error {
+        GatewayError::Thread(_) => Failure::Failed(error.to_string()),
+        _ => Failure::BadInput(error.to_string()),
+    })?;
+    let reloader = Arc::new(gateway.reloader(&args.config, Box::new(environment)));
+    let watching = reloader.watch_file();
+    let _watching =
+        watching.map_err(|error| Failure::Failed(format!("cannot watch the settings: {error}")))?;
+    say(&format!("tidegate gateway ready at {}", gateway.address()));
+    for signal in signals.forever() {
+        if signal != SIGHUP {
+            break;
+        }
+        // How it went is in the log.
+        let _told = reloader.reload_now();
+    }
+    tracing::info!("told to stop; finishing what is under way");
+    // Whoever does not want to wait for that says so again.
+    std::thread::spawn(move || {
+        if signals.forever().any(|signal| signal != SIGHUP) {
+            end_at_once();
+        }
+    });
+    gateway.drain();
+    Ok(())
+}

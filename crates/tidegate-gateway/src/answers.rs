@@ -1,0 +1,185 @@
+//! What the gateway says itself: refusals, and that something went wrong.
+//!
+//! | | |
+//! |---|---|
+//! | 400, 405, 413, 414, 431, 501, 505 | the request is not one that is passed on |
+//! | 404 | no route |
+//! | 408 | the request did not come in time |
+//! | 429 | `Too Many Requests`, `Too Many Connections` |
+//! | 502 | whoever is behind the gateway failed |
+//! | 503 | nobody behind the gateway is well |
+//! | 504 | it took too long |
+//!
+//! Calls of gRPC are told by `grpc-status`, with 200, because their clients look nowhere else.
+
+use std::time::Duration;
+
+use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use tidegate::layer::http::{RATE_LIMIT, RATE_LIMIT_POLICY};
+
+use crate::limits::{Kind, Refusal};
+use crate::wire::head::push_field;
+use crate::wire::{Flaw, push_number};
+
+/// After how long to come back if no time helps by itself.
+const SOME_TIME: u64 = 1;
+/// What can be asked for.
+const METHODS: &str = "GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH";
+
+/// An answer of the gateway itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// What was sent is not passed on.
+    Flawed(Flaw),
+    /// There is no route.
+    NoRoute,
+    /// A limit said no.
+    Refused(Refusal),
+    /// The request did not come in time.
+    Slow,
+    /// Whoever is behind the gateway failed.
+    Failed,
+    /// Nobody behind the gateway is well.
+    Nobody,
+    /// It took too long.
+    Late,
+}
+
+impl Answer {
+    /// The status.
+    pub(crate) const fn status(self) -> u16 {
+        match self {
+            Answer::Flawed(flaw) => flaw.status(),
+            Answer::NoRoute => 404,
+            Answer::Slow => 408,
+            Answer::Refused(_) => 429,
+            Answer::Failed => 502,
+            Answer::Nobody => 503,
+            Answer::Late => 504,
+        }
+    }
+
+    /// The status that clients of gRPC understand.
+    pub(crate) const fn grpc_status(self) -> u16 {
+        match self {
+            Answer::Late => 4,
+            Answer::Refused(_) => 8,
+            Answer::NoRoute => 12,
+            Answer::Failed | Answer::Nobody => 14,
+            Answer::Flawed(_) | Answer::Slow => 13,
+        }
+    }
+
+    /// Whether the connection ends with it: too many connections are not fewer if they stay.
+    pub(crate) const fn ends_connection(self) -> bool {
+        matches!(
+            self,
+            Answer::Flawed(_) | Answer::Slow | Answer::Refused(Refusal { kind: Kind::Connections, .. })
+        )
+    }
+
+    /// What is said.
+    pub(crate) fn body(self) -> String {
+        match self {
+            Answer::Flawed(flaw) => format!("{}: {flaw}", reason(flaw.status())),
+            Answer::Refused(refusal) => refusal.kind.body().to_owned(),
+            other => reason(other.status()).to_owned(),
+        }
+    }
+
+    /// The fields beside it.
+    fn fields(self) -> Vec<(HeaderName, String)> {
+        match self {
+            Answer::Refused(refusal) => described(&refusal),
+            Answer::Flawed(Flaw::Method) => vec![(ALLOW, METHODS.to_owned())],
+            Answer::Nobody => vec![(RETRY_AFTER, SOME_TIME.to_string())],
+            _ => Vec::new(),
+        }
+    }
+
+    /// As it is written to a client of HTTP/1; how long what is behind the head is.
+    pub(crate) fn write(self, to_head: bool, closes: bool, out: &mut Vec<u8>) -> u64 {
+        let body = self.body();
+        out.extend_from_slice(b"HTTP/1.1 ");
+        push_number(out, u64::from(self.status()));
+        out.push(b' ');
+        out.extend_from_slice(reason(self.status()).as_bytes());
+        out.extend_from_slice(b"\r\nContent-Type: text/plain\r\nContent-Length: ");
+        push_number(out, body.len() as u64);
+        out.extend_from_slice(b"\r\n");
+        for (name, value) in self.fields() {
+            push_field(out, name.as_str().as_bytes(), value.as_bytes());
+        }
+        if closes {
+            push_field(out, b"Connection", b"close");
+        }
+        out.extend_from_slice(b"\r\n");
+        if to_head {
+            return 0;
+        }
+        out.extend_from_slice(body.as_bytes());
+        body.len() as u64
+    }
+
+    /// As hyper takes it: status, fields, body.
+    pub(crate) fn parts(self, is_grpc: bool) -> (StatusCode, HeaderMap, String) {
+        let mut headers = HeaderMap::new();
+        for (name, value) in self.fields() {
+            if let Ok(value) = HeaderValue::try_from(value) {
+                headers.insert(name, value);
+            }
+        }
+        if is_grpc {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+            headers.insert(HeaderName::from_static("grpc-status"), HeaderValue::from(self.grpc_status()));
+            if let Ok(message) = HeaderValue::try_from(self.body()) {
+                headers.insert(HeaderName::from_static("grpc-message"), message);
+            }
+            return (StatusCode::OK, headers, String::new());
+        }
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+        (StatusCode::from_u16(self.status()).unwrap_or(StatusCode::BAD_GATEWAY), headers, self.body())
+    }
+}
+
+/// What a refusal says about the limit, and when to come back.
+fn described(refusal: &Refusal) -> Vec<(HeaderName, String)> {
+    let level = refusal.level.word();
+    let (policy, left) = match refusal.kind {
+        Kind::Requests => {
+            let seconds = refusal.retry_after.map_or(SOME_TIME, whole_seconds);
+            (format!("\"{level}\";q={};w=1", refusal.limit), format!("\"{level}\";r=0;t={seconds}"))
+        }
+        Kind::Connections => (
+            format!("\"{level}-connections\";q={};qu=\"connections\"", refusal.limit),
+            format!("\"{level}-connections\";r=0"),
+        ),
+    };
+    let wait = refusal.retry_after.map_or(SOME_TIME, whole_seconds);
+    vec![(RETRY_AFTER, wait.to_string()), (RATE_LIMIT_POLICY, policy), (RATE_LIMIT, left)]
+}
+
+/// Rounded up, and never 0: nobody is told to come back too early.
+fn whole_seconds(wait: Duration) -> u64 {
+    (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1)
+}
+
+const fn reason(status: u16) -> &'static str {
+    match status {
+        400 => "Bad Request",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        413 => "Content Too Large",
+        414 => "URI Too Long",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        501 => "Not Implemented",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        505 => "HTTP Version Not Supported",
+        _ => "Error",
+    }
+}

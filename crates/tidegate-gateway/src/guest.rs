@@ -1,0 +1,74 @@
+//! A guest: one connection of a client, and what its requests may do.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::answers::Answer;
+use crate::client::ClientKey;
+use crate::limits::{Connection, Plan};
+use crate::site::{Site, Way};
+use crate::wire::head::Forwarded;
+use crate::worker::Worker;
+
+/// One connection of a client.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    pub(crate) worker: Arc<Worker>,
+    /// Who is at the other end, as far as is known: the peer, or whom its PROXY header names.
+    pub(crate) peer: IpAddr,
+    /// Whether it speaks TLS.
+    pub(crate) is_secure: bool,
+    /// The client, if nobody says otherwise.
+    key: ClientKey,
+    connection: Connection,
+    /// Where it was counted last, so that this need not be asked again.
+    entered: Mutex<Option<Arc<Plan>>>,
+}
+
+/// Who sent a request.
+#[derive(Debug, Clone)]
+pub(crate) struct Sender {
+    /// Where the client is.
+    pub(crate) address: IpAddr,
+    /// Under which bytes it is counted.
+    pub(crate) key: ClientKey,
+}
+
+impl Guest {
+    pub(crate) fn new(worker: Arc<Worker>, peer: IpAddr, is_secure: bool, connection: Connection) -> Guest {
+        let peer = peer.to_canonical();
+        let key = ClientKey::of_address(peer);
+        Guest { worker, peer, is_secure, key, connection, entered: Mutex::new(None) }
+    }
+
+    /// What is said about a request to those behind the gateway.
+    pub(crate) fn forwarded(&self, site: &Site) -> Forwarded {
+        Forwarded { peer: self.peer, is_trusted: site.clients.trusts(self.peer), is_secure: self.is_secure }
+    }
+
+    /// Who has sent a request with these values of `X-Forwarded-For`, and of the header that names clients.
+    pub(crate) fn sender<'h>(
+        &self,
+        site: &Site,
+        forwarded: impl DoubleEndedIterator<Item = &'h [u8]>,
+        name: Option<&[u8]>,
+    ) -> Sender {
+        let address = site.clients.address(self.peer, forwarded);
+        let key = name.and_then(ClientKey::of_name);
+        let by_address =
+            || if address == self.peer { self.key.clone() } else { ClientKey::of_address(address) };
+        Sender { address, key: key.unwrap_or_else(by_address) }
+    }
+
+    /// Whether a request may go this way: first its connection, then it itself.
+    pub(crate) fn ask(&self, way: &Way, sender: &Sender) -> Result<(), Answer> {
+        let limits = &self.worker.house.limits;
+        let mut entered = self.entered.lock().unwrap_or_else(PoisonError::into_inner);
+        if !entered.as_ref().is_some_and(|plan| Arc::ptr_eq(plan, &way.plan)) {
+            limits.enter(&self.connection, &way.plan).map_err(Answer::Refused)?;
+            *entered = Some(Arc::clone(&way.plan));
+        }
+        drop(entered);
+        limits.try_request(&way.plan, sender.key.as_bytes()).map_err(Answer::Refused)
+    }
+}

@@ -1,0 +1,477 @@
+//! HTTP/1: requests of one connection, one after the other, each taken to an endpoint and its response back.
+//!
+//! ```text
+//!   client ──▶ input ──▶ Head ──▶ way, limits ──▶ Errand ──▶ Exchange ──▶ unsaid ──▶ client
+//!                                      │                        ▲ │
+//!                                      └──▶ Answer ──▶ unsaid   │ ▼
+//!                                                             endpoint
+//! ```
+//!
+//! All of it is one task: whoever wakes it, the client, the endpoint or the clock, it goes on where it can. A connection on which nothing is
+//! said has no buffers.
+
+mod exchange;
+mod tunnel;
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Poll, ready};
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+
+use crate::answers::Answer;
+use crate::buffers::{Buffer, USUAL, Unsaid};
+use crate::door::Stream;
+use crate::endpoints::Endpoint;
+use crate::guest::Guest;
+use crate::pace::{Interruption, Midst, Pace};
+use crate::site::{Site, Way};
+use crate::story::{Asked, Story, Told, Trouble};
+use crate::upstream::connect;
+use crate::wire::LARGEST_HEAD;
+use crate::wire::framing::{Body, Framing};
+use crate::wire::head::{self, Head};
+use crate::worker::Over;
+use exchange::{Broken, End, Exchange};
+
+/// How much of a body that nobody wants is read, so that the connection can go on.
+const MOST_DISCARDED: u64 = 64 * 1024;
+/// How many endpoints, or connections to them, are tried for one request.
+const MOST_TRIES: u32 = 3;
+/// How long somebody who is sent away may take to read why.
+pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
+
+/// What is to be done for a client.
+struct Errand {
+    site: Arc<Site>,
+    way: Arc<Way>,
+    framing: Framing,
+    to_head: bool,
+    is_repeatable: bool,
+    keeps_alive: bool,
+    minor: u8,
+    upgrades: bool,
+    expects_continue: bool,
+    story: Story,
+}
+
+/// What was made of the bytes that have arrived.
+#[expect(clippy::large_enum_variant, reason = "it is taken apart where it was made")]
+enum Understood {
+    /// There must be more.
+    More,
+    Errand(Errand),
+    /// The gateway answers by itself.
+    Answer {
+        answer: Answer,
+        to_head: bool,
+        framing: Framing,
+        goes_on: bool,
+    },
+}
+
+/// A connection.
+struct Relay<S> {
+    stream: S,
+    input: Buffer,
+    guest: Guest,
+    pace: Pace,
+    /// What the client has not been told yet.
+    unsaid: Unsaid,
+    /// The head of the request that is under way, for its endpoint.
+    outgoing: Unsaid,
+    /// Whether what is in `input` was found to be less than a head.
+    is_half: bool,
+}
+
+/// Serves a connection of which this has arrived already.
+pub(crate) async fn serve<S: Stream>(stream: S, arrived: Buffer, guest: Guest) -> Over {
+    let idle = guest.worker.site().spec.server.idle_timeout;
+    let pace = Pace::new(&guest.worker.house.ending, Instant::now(), idle);
+    let (unsaid, outgoing) = (Unsaid::default(), Unsaid::default());
+    let mut relay = Relay { stream, input: arrived, guest, pace, unsaid, outgoing, is_half: false };
+    loop {
+        let done = match relay.next().await {
+            Ok(errand) => relay.run(errand).await,
+            Err(over) => Err(over),
+        };
+        if let Err(over) = done {
+            if over.has_said_something() {
+                part(relay.stream).await;
+            }
+            return over;
+        }
+        relay.outgoing = Unsaid::default();
+        relay.unsaid = Unsaid::default();
+    }
+}
+
+impl<S: Stream> Relay<S> {
+    /// The next errand. What the gateway answers by itself is answered on the way.
+    async fn next(&mut self) -> Result<Errand, Over> {
+        loop {
+            let understood = if self.input.is_empty() { Understood::More } else { self.understand() };
+            match understood {
+                Understood::Errand(errand) => return Ok(errand),
+                Understood::More if self.input.is_full() => self.input.grow(LARGEST_HEAD),
+                Understood::More => self.fill().await?,
+                Understood::Answer { answer, to_head, framing, goes_on } => {
+                    self.answer(answer, to_head, framing, goes_on).await?;
+                }
+            }
+        }
+    }
+
+    /// Waits until more has arrived.
+    async fn fill(&mut self) -> Result<(), Over> {
+        let now = Instant::now();
+        let server = &self.guest.worker.site().spec.server;
+        let midst = if self.input.is_empty() { Midst::Nothing } else { Midst::Something };
+        match midst {
+            Midst::Nothing => {
+                self.input.rest();
+                self.pace.within(now, server.idle_timeout);
+            }
+            // However many pieces it comes in, it must be whole in time.
+            Midst::Something if !self.is_half => self.pace.within(now, server.header_timeout),
+            Midst::Something => {}
+        }
+        self.is_half = midst == Midst::Something;
+        let (stream, input, pace) = (&mut self.stream, &mut self.input, &mut self.pace);
+        let filled = std::future::poll_fn(|cx| {
+            let arrived = match midst {
+                Midst::Nothing if stream.poll_readable(cx).is_pending() => Poll::Pending,
+                _ => input.poll_fill(Pin::new(&mut *stream), cx),
+            };
+            match arrived {
+                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(Over::Left)),
+                Poll::Ready(Ok(_)) => return Poll::Ready(Ok(())),
+                Poll::Pending => {}
+            }
+            Poll::Ready(Err(match ready!(pace.poll(cx, midst)) {
+                Interruption::Ending => Over::Ending,
+                Interruption::Overdue if midst == Midst::Nothing => Over::Idle,
+                Interruption::Overdue => Over::SlowHead,
+            }))
+        })
+        .await;
+        if matches!(filled, Err(Over::SlowHead)) {
+            // It is told, whether it listens or not.
+            let _told = self.answer(Answer::Slow, false, Framing::None, false).await;
+        }
+        filled
+    }
+
+    /// Makes of what has arrived what can be made of it.
+    fn understand(&mut self) -> Understood {
+        let mut room = head::room();
+        let worker = &self.guest.worker;
+        let head = match Head::read(self.input.filled(), &mut room) {
+            Ok(Some(head)) => head,
+            Ok(None) => return Understood::More,
+            Err(flaw) => {
+                let answer = Answer::Flawed(flaw);
+                Story::new(self.guest.peer, worker.now()).answered(worker, &Asked::default(), answer);
+                return Understood::Answer { answer, to_head: false, framing: Framing::None, goes_on: false };
+            }
+        };
+        self.is_half = false;
+        let site = worker.site();
+        let name = site.spec.server.client_header.as_deref().and_then(|name| head.value(name.as_bytes()));
+        let sender = self.guest.sender(&site, head.values(b"x-forwarded-for"), name);
+        let mut story = Story::new(sender.address, worker.now());
+        let to_head = head.method == "HEAD";
+        let way = site.find(head.host, head.path).cloned();
+        let admitted = match &way {
+            None => Err(Answer::NoRoute),
+            Some(way) => {
+                story.goes(way);
+                self.guest.ask(way, &sender)
+            }
+        };
+        let refused = admitted.as_ref().err().copied();
+        story.is_from(worker, &sender, refused);
+        let body = Body::new(head.framing, site.spec.server.max_body).err();
+        let length = head.length;
+        let understood = match (way, refused.or(body.map(Answer::Flawed))) {
+            (Some(way), None) => {
+                self.outgoing = Unsaid::new();
+                head.compose(&self.guest.forwarded(&site), &mut self.outgoing.bytes);
+                Understood::Errand(Errand {
+                    framing: head.framing,
+                    to_head,
+                    is_repeatable: is_repeatable(head.method),
+                    keeps_alive: head.keeps_alive,
+                    minor: head.minor,
+                    upgrades: head.upgrade.is_some(),
+                    expects_continue: head.expects_continue,
+                    story,
+                    way,
+                    site: Arc::clone(&site),
+                })
+            }
+            (_, answer) => {
+                let answer = answer.unwrap_or(Answer::NoRoute);
+                story.answered(worker, &Asked::of_head(&head), answer);
+                let goes_on = head.keeps_alive && !head.expects_continue && !answer.ends_connection();
+                Understood::Answer { answer, to_head, framing: head.framing, goes_on }
+            }
+        };
+        self.input.settle(length);
+        understood
+    }
+
+    /// Says what the gateway has to say itself, and gets over the body that nobody wants.
+    async fn answer(
+        &mut self,
+        answer: Answer,
+        to_head: bool,
+        framing: Framing,
+        goes_on: bool,
+    ) -> Result<(), Over> {
+        let goes_on = goes_on && !self.pace.is_ending();
+        let unwanted = Body::new(framing, MOST_DISCARDED).ok().filter(|_| goes_on);
+        let goes_on = unwanted.is_some();
+        answer.write(to_head, !goes_on, &mut self.unsaid.bytes);
+        if let Some(mut unwanted) = unwanted {
+            while !unwanted.is_done() {
+                let piece = unwanted.next(self.input.filled()).map(|piece| piece.used);
+                match piece {
+                    // Too much, or broken: the connection cannot go on after all, which the client finds out.
+                    Err(_) => return self.say().await.and(Err(Over::Said)),
+                    Ok(0) => {
+                        self.say().await?;
+                        self.fill_body().await?;
+                    }
+                    Ok(used) => self.input.settle(used),
+                }
+            }
+        }
+        // Whoever has sent several requests at once is answered at once.
+        if self.input.is_empty() || !goes_on || self.unsaid.bytes.len() > USUAL {
+            self.say().await?;
+        }
+        if goes_on { Ok(()) } else { Err(Over::Said) }
+    }
+
+    /// Waits for more of a body that nobody wants.
+    async fn fill_body(&mut self) -> Result<(), Over> {
+        let patience = self.guest.worker.site().spec.server.body_timeout;
+        self.pace.within(Instant::now(), patience);
+        let (stream, input, pace) = (&mut self.stream, &mut self.input, &mut self.pace);
+        std::future::poll_fn(|cx| match input.poll_fill(Pin::new(&mut *stream), cx) {
+            Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(Err(Over::Left)),
+            Poll::Ready(Ok(_)) => Poll::Ready(Ok(())),
+            Poll::Pending => {
+                let _late = ready!(pace.poll(cx, Midst::Something));
+                Poll::Ready(Err(Over::SlowBody))
+            }
+        })
+        .await
+    }
+
+    /// Says what is unsaid.
+    async fn say(&mut self) -> Result<(), Over> {
+        let patience = self.guest.worker.site().spec.server.body_timeout;
+        let (stream, unsaid, pace) = (&mut self.stream, &mut self.unsaid, &mut self.pace);
+        let mut is_set = false;
+        std::future::poll_fn(|cx| {
+            match unsaid.poll_say(Pin::new(&mut *stream), cx, false) {
+                Poll::Ready(Ok(())) => return Pin::new(&mut *stream).poll_flush(cx).map_err(|_| Over::Left),
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(Over::Left)),
+                Poll::Pending => {}
+            }
+            if !std::mem::replace(&mut is_set, true) {
+                pace.within(Instant::now(), patience);
+            }
+            let _late = ready!(pace.poll(cx, Midst::Something));
+            Poll::Ready(Err(Over::SlowReader))
+        })
+        .await
+    }
+
+    /// Does an errand: finds an endpoint, and takes the request there and the response back.
+    async fn run(&mut self, mut errand: Errand) -> Result<(), Over> {
+        let mut tried: Vec<Arc<Endpoint>> = Vec::new();
+        let mut tries = 0;
+        let mut failure = Answer::Nobody;
+        loop {
+            let backend = &errand.way.backend;
+            let picked = backend.pick(self.guest.worker.uptime(), &tried).filter(|_| tries < MOST_TRIES);
+            let Some(endpoint) = picked else { return self.fail(errand, failure).await };
+            tries += 1;
+            errand.story.tried(&endpoint, tries);
+            let held = endpoint.hold();
+            let kept = self.guest.worker.pool.take(&endpoint);
+            let is_kept = kept.is_some();
+            let upstream = match kept {
+                Some(upstream) => upstream,
+                None => match connect(&endpoint, backend.connect_timeout).await {
+                    Ok(upstream) => {
+                        endpoint.succeeded();
+                        upstream
+                    }
+                    Err(error) => {
+                        let is_late = error.kind() == std::io::ErrorKind::TimedOut;
+                        failure = if is_late { Answer::Late } else { Answer::Failed };
+                        self.guest.worker.trouble(&endpoint, Trouble::Connect, &error);
+                        endpoint.failed(self.guest.worker.uptime());
+                        tried.push(endpoint);
+                        continue;
+                    }
+                },
+            };
+            match self.exchange(&mut errand, &endpoint, upstream).await? {
+                Exchanged::Done => {
+                    drop(held);
+                    return Ok(());
+                }
+                Exchanged::Failed { answer, may_repeat } => {
+                    failure = answer;
+                    if !may_repeat {
+                        return self.fail(errand, failure).await;
+                    }
+                    if !is_kept {
+                        tried.push(endpoint);
+                    }
+                    self.outgoing.rewind();
+                }
+            }
+        }
+    }
+
+    /// Tells the client that nobody could answer. Of its body nothing more is wanted.
+    async fn fail(&mut self, errand: Errand, answer: Answer) -> Result<(), Over> {
+        let worker = Arc::clone(&self.guest.worker);
+        errand.story.answered(&worker, &Asked::of_composed(&self.outgoing.bytes), answer);
+        let has_body = !matches!(errand.framing, Framing::None | Framing::Length(0));
+        self.answer(answer, errand.to_head, Framing::None, errand.keeps_alive && !has_body).await
+    }
+
+    async fn exchange(
+        &mut self,
+        errand: &mut Errand,
+        endpoint: &Arc<Endpoint>,
+        upstream: TcpStream,
+    ) -> Result<Exchanged, Over> {
+        let worker = Arc::clone(&self.guest.worker);
+        let body = match Body::new(errand.framing, errand.site.spec.server.max_body) {
+            Ok(body) => body,
+            Err(flaw) => return Ok(Exchanged::Failed { answer: Answer::Flawed(flaw), may_repeat: false }),
+        };
+        let is_ending = self.pace.is_ending();
+        let mut exchange = Exchange::new(
+            &mut self.stream,
+            &mut self.input,
+            upstream,
+            &mut self.outgoing,
+            &mut self.unsaid,
+            body,
+        );
+        exchange.prepare(errand.framing, errand.to_head, errand.minor, errand.keeps_alive && !is_ending);
+        if errand.expects_continue {
+            exchange.invite();
+        }
+        let (response, server) = (errand.way.backend.response_timeout, &errand.site.spec.server);
+        let pace = &mut self.pace;
+        pace.within(Instant::now(), response);
+        let ended = std::future::poll_fn(|cx| {
+            if let Poll::Ready(ended) = exchange.poll(cx) {
+                return Poll::Ready(ended);
+            }
+            if exchange.has_moved() {
+                let patience = if exchange.waits_for_response() { response } else { server.body_timeout };
+                pace.within(Instant::now(), patience);
+            }
+            match pace.poll(cx, Midst::Something) {
+                Poll::Ready(Interruption::Overdue) => Poll::Ready(Err(exchange.overdue())),
+                _ => Poll::Pending,
+            }
+        })
+        .await;
+        let told = exchange.told();
+        match ended {
+            Ok(End::Whole { upstream, goes_on }) => {
+                let now = worker.now();
+                if let Some(upstream) = upstream {
+                    worker.pool.keep(endpoint, upstream, now, errand.way.backend.idle_timeout);
+                }
+                errand.story.finished(&worker, || Asked::of_composed(&self.outgoing.bytes), told, now);
+                if goes_on { Ok(Exchanged::Done) } else { Err(Over::Said) }
+            }
+            Ok(End::Upgraded { upstream, arrived }) => {
+                errand.story.finished(
+                    &worker,
+                    || Asked::of_composed(&self.outgoing.bytes),
+                    told,
+                    worker.now(),
+                );
+                if !errand.upgrades {
+                    return Err(Over::Left);
+                }
+                let input = std::mem::take(&mut self.input);
+                Err(tunnel::between(
+                    &mut self.stream,
+                    input,
+                    upstream,
+                    arrived,
+                    &mut self.pace,
+                    server.tunnel_timeout,
+                )
+                .await)
+            }
+            Err(broken) => self.broken(errand, endpoint, broken, told),
+        }
+    }
+
+    /// What becomes of an exchange that did not end well.
+    fn broken(
+        &mut self,
+        errand: &Errand,
+        endpoint: &Endpoint,
+        broken: Broken,
+        told: Told,
+    ) -> Result<Exchanged, Over> {
+        let worker = Arc::clone(&self.guest.worker);
+        if let Some(trouble) = broken.trouble() {
+            worker.trouble(endpoint, trouble, &broken);
+        }
+        if let (Some(answer), 0) = (broken.answer(), told.status) {
+            let may_repeat = broken.is_repeatable(errand.is_repeatable);
+            return Ok(Exchanged::Failed { answer, may_repeat });
+        }
+        // The client has heard a part of it; all that can be said is that there is no more.
+        let over = broken.over();
+        errand.story.broke(&worker, || Asked::of_composed(&self.outgoing.bytes), told, over, worker.now());
+        Err(over)
+    }
+}
+
+/// How an exchange went, if the client is still there.
+enum Exchanged {
+    Done,
+    /// Nobody has heard anything of it yet.
+    Failed {
+        answer: Answer,
+        may_repeat: bool,
+    },
+}
+
+/// Whether a request may be made twice.
+fn is_repeatable(method: &str) -> bool {
+    matches!(method, "GET" | "HEAD" | "OPTIONS" | "PUT" | "DELETE")
+}
+
+/// Ends a connection so that the client hears the last words, even if it still talks.
+pub(crate) async fn part<S: Stream>(mut stream: S) {
+    let farewell = async {
+        stream.shutdown().await?;
+        let mut heard = [0; 1024];
+        while tokio::io::AsyncReadExt::read(&mut stream, &mut heard).await? > 0 {}
+        std::io::Result::Ok(())
+    };
+    let _heard_or_not = timeout(FAREWELL, farewell).await;
+}

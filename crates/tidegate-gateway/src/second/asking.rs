@@ -1,0 +1,255 @@
+//! Asking an endpoint: by HTTP/1 on a connection that is kept afterwards, or by HTTP/2 on one that many share.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use http::request::Parts;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::body::Upload;
+use crate::answers::Answer;
+use crate::endpoints::{Endpoint, Held};
+use crate::site::Way;
+use crate::story::{Story, Trouble};
+use crate::upstream::connect;
+use crate::wire::{LARGEST_HEAD, MOST_FIELDS};
+use crate::worker::Worker;
+
+/// How many endpoints, or connections to them, are tried for one request.
+const MOST_TRIES: u32 = 3;
+/// How often an endpoint that says nothing is asked whether it is still there.
+const ASK_EVERY: Duration = Duration::from_secs(30);
+
+/// A request that may go to an endpoint.
+pub(super) struct Call {
+    pub(super) head: Parts,
+    pub(super) body: Upload,
+    pub(super) way: Arc<Way>,
+    pub(super) is_grpc: bool,
+    pub(super) story: Story,
+}
+
+/// What became of it.
+#[expect(clippy::large_enum_variant, reason = "it is taken apart where it was made")]
+pub(super) enum Fate {
+    Answered { response: Response<Incoming>, line: Line, held: Held, story: Story },
+    Failed { answer: Answer, story: Story },
+}
+
+/// The connection that a response comes by.
+pub(super) enum Line {
+    /// Alone on it: it can be kept when the response is whole.
+    First { sender: http1::SendRequest<Upload>, keep: Arc<AtomicBool>, is_last: bool },
+    /// With others.
+    Second,
+}
+
+impl Line {
+    /// The response is whole.
+    pub(super) fn keep(self) {
+        if let Line::First { sender, keep, is_last } = self {
+            keep.store(!is_last, Ordering::Release);
+            drop(sender);
+        }
+    }
+}
+
+/// Connections of HTTP/2 to endpoints, by their ids.
+#[derive(Debug, Default)]
+pub(crate) struct Seconds {
+    open: Mutex<HashMap<u64, http2::SendRequest<Upload>>>,
+}
+
+impl Seconds {
+    fn get(&self, endpoint: &Endpoint) -> Option<http2::SendRequest<Upload>> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|_, sender| !sender.is_closed());
+        open.get(&endpoint.id()).cloned()
+    }
+
+    fn put(&self, endpoint: &Endpoint, sender: http2::SendRequest<Upload>) {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).insert(endpoint.id(), sender);
+    }
+
+    fn forget(&self, endpoint: &Endpoint) {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&endpoint.id());
+    }
+}
+
+/// How one try ended.
+enum Tried {
+    Answered(Response<Incoming>, Line),
+    /// Nobody has heard of it: here it is again.
+    Unsent(Request<Upload>, io::Error),
+    Broken(Trouble, String),
+}
+
+impl Call {
+    /// Asks endpoints until one answers, as far as that is safe.
+    pub(super) async fn ask(self, worker: &Arc<Worker>) -> Fate {
+        let Call { head, body, way, is_grpc, mut story } = self;
+        let is_harmless = body.is_empty() && head.method.is_idempotent();
+        let again = is_harmless.then(|| head.clone());
+        let mut request = Request::from_parts(head, body);
+        let mut tried: Vec<Arc<Endpoint>> = Vec::new();
+        let mut failure = Answer::Nobody;
+        for tries in 1..=MOST_TRIES {
+            let Some(endpoint) = way.backend.pick(worker.uptime(), &tried) else { break };
+            story.tried(&endpoint, tries);
+            let held = endpoint.hold();
+            let (is_kept, outcome) = if is_grpc {
+                by_second(worker, &way, &endpoint, request).await
+            } else {
+                by_first(worker, &way, &endpoint, request).await
+            };
+            match outcome {
+                Tried::Answered(response, line) => return Fate::Answered { response, line, held, story },
+                Tried::Unsent(unsent, error) => {
+                    request = unsent;
+                    failure =
+                        if error.kind() == io::ErrorKind::TimedOut { Answer::Late } else { Answer::Failed };
+                    if !is_kept {
+                        worker.trouble(&endpoint, Trouble::Connect, &error);
+                        endpoint.failed(worker.uptime());
+                        tried.push(endpoint);
+                    }
+                }
+                Tried::Broken(trouble, why) => {
+                    worker.trouble(&endpoint, trouble, &why);
+                    failure = if trouble == Trouble::Timeout { Answer::Late } else { Answer::Failed };
+                    let Some(head) = again.clone().filter(|_| trouble == Trouble::Closed) else { break };
+                    request = Request::from_parts(head, Upload::default());
+                    if !is_kept {
+                        tried.push(endpoint);
+                    }
+                }
+            }
+        }
+        Fate::Failed { answer: failure, story }
+    }
+}
+
+/// By HTTP/1, alone on a connection. Whether the connection was there before.
+async fn by_first(
+    worker: &Arc<Worker>,
+    way: &Way,
+    endpoint: &Arc<Endpoint>,
+    request: Request<Upload>,
+) -> (bool, Tried) {
+    let kept = worker.pool.take(endpoint);
+    let is_kept = kept.is_some();
+    let stream = match kept {
+        Some(stream) => stream,
+        None => match connect(endpoint, way.backend.connect_timeout).await {
+            Ok(stream) => {
+                endpoint.succeeded();
+                stream
+            }
+            Err(error) => return (is_kept, Tried::Unsent(request, error)),
+        },
+    };
+    let keep = Arc::new(AtomicBool::new(false));
+    let mut sender = match first(worker, way, endpoint, stream, &keep).await {
+        Ok(sender) => sender,
+        Err(error) => return (is_kept, Tried::Unsent(request, io::Error::other(error))),
+    };
+    let tried = match timeout(way.backend.response_timeout, sender.try_send_request(request)).await {
+        Ok(Ok(response)) => {
+            let is_last = is_last(&response);
+            Tried::Answered(response, Line::First { sender, keep, is_last })
+        }
+        Ok(Err(mut error)) => match error.take_message() {
+            Some(request) => Tried::Unsent(request, io::Error::other(error.into_error())),
+            None => broken(error.error()),
+        },
+        Err(_) => Tried::Broken(Trouble::Timeout, "it took too long".to_owned()),
+    };
+    (is_kept, tried)
+}
+
+async fn first(
+    worker: &Arc<Worker>,
+    way: &Way,
+    endpoint: &Arc<Endpoint>,
+    stream: TcpStream,
+    keep: &Arc<AtomicBool>,
+) -> hyper::Result<http1::SendRequest<Upload>> {
+    let mut builder = http1::Builder::new();
+    builder.max_headers(MOST_FIELDS).max_buf_size(LARGEST_HEAD);
+    let (sender, mut connection) = builder.handshake(TokioIo::new(stream)).await?;
+    let (worker, endpoint, keep) = (Arc::clone(worker), Arc::clone(endpoint), Arc::clone(keep));
+    let patience = way.backend.idle_timeout;
+    tokio::spawn(async move {
+        let ended = std::future::poll_fn(|cx| connection.poll_without_shutdown(cx)).await;
+        let parts = connection.into_parts();
+        if ended.is_ok() && keep.load(Ordering::Acquire) && parts.read_buf.is_empty() {
+            worker.pool.keep(&endpoint, parts.io.into_inner(), worker.now(), patience);
+        }
+    });
+    Ok(sender)
+}
+
+/// By HTTP/2, on a connection with others. Whether the connection was there before.
+async fn by_second(
+    worker: &Arc<Worker>,
+    way: &Way,
+    endpoint: &Arc<Endpoint>,
+    request: Request<Upload>,
+) -> (bool, Tried) {
+    let kept = worker.seconds.get(endpoint);
+    let is_kept = kept.is_some();
+    let mut sender = match kept {
+        Some(sender) => sender,
+        None => match second(way, endpoint).await {
+            Ok(sender) => {
+                endpoint.succeeded();
+                worker.seconds.put(endpoint, sender.clone());
+                sender
+            }
+            Err(error) => return (is_kept, Tried::Unsent(request, error)),
+        },
+    };
+    let tried = match timeout(way.backend.response_timeout, sender.try_send_request(request)).await {
+        Ok(Ok(response)) => Tried::Answered(response, Line::Second),
+        Ok(Err(mut error)) => {
+            worker.seconds.forget(endpoint);
+            match error.take_message() {
+                Some(request) => Tried::Unsent(request, io::Error::other(error.into_error())),
+                None => broken(error.error()),
+            }
+        }
+        Err(_) => Tried::Broken(Trouble::Timeout, "it took too long".to_owned()),
+    };
+    (is_kept, tried)
+}
+
+async fn second(way: &Way, endpoint: &Endpoint) -> io::Result<http2::SendRequest<Upload>> {
+    let stream = connect(endpoint, way.backend.connect_timeout).await?;
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.timer(TokioTimer::new()).keep_alive_interval(ASK_EVERY).keep_alive_timeout(ASK_EVERY);
+    let shaken = timeout(way.backend.connect_timeout, builder.handshake(TokioIo::new(stream)));
+    let (sender, connection) =
+        shaken.await.map_err(|_| io::ErrorKind::TimedOut)?.map_err(io::Error::other)?;
+    tokio::spawn(connection);
+    Ok(sender)
+}
+
+fn broken(error: &hyper::Error) -> Tried {
+    let trouble = if error.is_parse() { Trouble::Protocol } else { Trouble::Closed };
+    Tried::Broken(trouble, error.to_string())
+}
+
+/// Whether an endpoint says nothing more on this connection.
+fn is_last(response: &Response<Incoming>) -> bool {
+    let values = response.headers().get_all(http::header::CONNECTION);
+    response.version() != http::Version::HTTP_11
+        || crate::wire::fields::names(values.iter().map(http::HeaderValue::as_bytes), b"close")
+}

@@ -1,0 +1,172 @@
+//! A worker: a thread with a runtime of its own, that accepts connections and serves them.
+//!
+//! Workers share the limits and the site and nothing else that is written often. A connection stays with the worker that accepted it, and so
+//! do the connections to endpoints that it uses.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Builder;
+use tokio::time::Instant;
+
+use crate::door;
+use crate::endpoints::Endpoint;
+use crate::gateway::House;
+use crate::probing;
+use crate::second::Seconds;
+use crate::site::Site;
+use crate::story::Trouble;
+use crate::upstream::Pool;
+
+/// How long a worker waits when the system has no more sockets to give.
+const SHORTAGE: Duration = Duration::from_millis(50);
+/// How often connections that nobody uses are looked at.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+
+/// What the connections of one worker share.
+pub(crate) struct Worker {
+    pub(crate) house: Arc<House>,
+    pub(crate) pool: Pool,
+    pub(crate) seconds: Seconds,
+    /// The site in force, and which one it is.
+    site: Mutex<(u64, Arc<Site>)>,
+}
+
+impl Worker {
+    /// The site in force.
+    pub(crate) fn site(&self) -> Arc<Site> {
+        let mut known = self.site.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.0 != self.house.generation() {
+            *known = self.house.site();
+        }
+        Arc::clone(&known.1)
+    }
+
+    /// The time.
+    #[expect(clippy::unused_self, reason = "it is the worker's time")]
+    pub(crate) fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    /// For how long the gateway has run.
+    pub(crate) fn uptime(&self) -> Duration {
+        self.house.began.elapsed()
+    }
+
+    /// Notes that an endpoint did not do what it should.
+    pub(crate) fn trouble(&self, endpoint: &Endpoint, trouble: Trouble, why: &dyn fmt::Display) {
+        tracing::debug!(endpoint = endpoint.authority(), trouble = trouble.word(), %why, "an endpoint failed");
+    }
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker").finish_non_exhaustive()
+    }
+}
+
+/// Works until the gateway ends and the last connection is over, or has had its time.
+pub(crate) fn work(house: Arc<House>, listener: std::net::TcpListener, number: usize) -> io::Result<()> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let site = Mutex::new(house.site());
+        let worker = Arc::new(Worker { house, pool: Pool::default(), seconds: Seconds::default(), site });
+        tokio::spawn(sweep(Arc::clone(&worker)));
+        if number == 0 {
+            tokio::spawn(probing::go(Arc::clone(&worker)));
+        }
+        let listener = TcpListener::from_std(listener)?;
+        accept(listener, &worker).await;
+        let drain = worker.site().drain_timeout();
+        let _in_time = tokio::time::timeout(drain, worker.house.everybody_left()).await;
+        Ok(())
+    })
+}
+
+async fn sweep(worker: Arc<Worker>) {
+    loop {
+        tokio::time::sleep(SWEEP_EVERY).await;
+        worker.pool.sweep(worker.now());
+    }
+}
+
+/// Lets in who comes, until the gateway ends.
+async fn accept(listener: TcpListener, worker: &Arc<Worker>) {
+    let ending = worker.house.ending.clone();
+    let mut told = std::pin::pin!(ending.told());
+    loop {
+        let mut arrival = std::pin::pin!(listener.accept());
+        let accepted = std::future::poll_fn(|cx| {
+            if told.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(None);
+            }
+            arrival.as_mut().poll(cx).map(Some)
+        });
+        match accepted.await {
+            None => return,
+            Some(Ok((stream, address))) => admit(stream, address, worker),
+            Some(Err(error)) if is_the_clients(&error) => {}
+            Some(Err(error)) => {
+                tracing::warn!(%error, "cannot accept connections; trying again");
+                tokio::time::sleep(SHORTAGE).await;
+            }
+        }
+    }
+}
+
+/// Whether it concerns only the one connection that was about to be accepted.
+fn is_the_clients(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionReset | ConnectionRefused)
+}
+
+fn admit(stream: TcpStream, address: SocketAddr, worker: &Arc<Worker>) {
+    // Responses are written as they come; waiting for more would only make them late.
+    let _as_it_is = stream.set_nodelay(true);
+    if let Some(seat) = worker.house.enter() {
+        let worker = Arc::clone(worker);
+        tokio::spawn(async move {
+            let over = door::attend(stream, address, &worker).await;
+            tracing::debug!(peer = %address, ?over, "connection over");
+            drop(seat);
+        });
+    }
+}
+
+/// How a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Over {
+    /// The client left.
+    Left,
+    /// Everything was said.
+    Said,
+    /// The gateway ends.
+    Ending,
+    /// Nothing was said for too long.
+    Idle,
+    /// The head of a request took too long.
+    SlowHead,
+    /// A body took too long.
+    SlowBody,
+    /// The client did not take what it was sent.
+    SlowReader,
+    /// What the client said makes no sense.
+    Protocol,
+    /// An endpoint failed in the middle of a response.
+    Upstream,
+    /// There were too many connections.
+    Refused,
+}
+
+impl Over {
+    /// Whether the client was told something that it should have time to hear.
+    pub(crate) const fn has_said_something(self) -> bool {
+        matches!(self, Over::Said | Over::SlowHead | Over::Refused)
+    }
+}
