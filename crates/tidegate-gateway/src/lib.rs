@@ -9,6 +9,7 @@
 //! [`routes`] finds the most specific route, [`client`] finds out who asks, [`cascade`] says whose rule holds for a client, and
 //! [`limits`] asks all levels together. Nothing here has a socket.
 
+pub mod access;
 pub mod cascade;
 pub mod client;
 pub mod endpoints;

@@ -1,5 +1,6 @@
 //! What the gateway's rules do, seen from outside.
 
+mod access_log;
 mod cascades;
 mod clients;
 mod connections;
