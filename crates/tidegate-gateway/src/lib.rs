@@ -13,6 +13,7 @@ pub mod access;
 pub mod cascade;
 pub mod client;
 pub mod endpoints;
+pub mod hot;
 pub mod limits;
 pub mod routes;
 

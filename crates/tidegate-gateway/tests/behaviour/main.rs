@@ -6,6 +6,7 @@ mod clients;
 mod connections;
 mod demonstrations;
 mod endpoints;
+mod hottest;
 mod proxy_headers;
 mod reloads;
 mod requests;
