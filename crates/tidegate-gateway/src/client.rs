@@ -22,9 +22,9 @@ pub use proxy::{Header, HeaderError, LONGEST_V1, LONGEST_V2, parse_proxy_header}
 pub const LONGEST_NAME: usize = 128;
 
 /// What stands before the bytes of each kind of client, so that no kind can be taken for another.
-const V4: u8 = b'4';
-const V6: u8 = b'6';
-const NAMED: u8 = b'n';
+pub(crate) const V4: u8 = b'4';
+pub(crate) const V6: u8 = b'6';
+pub(crate) const NAMED: u8 = b'n';
 
 /// The bytes a client is counted under.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -9,6 +9,7 @@
 //! What decides is pure: [`routes`] finds the most specific route, [`client`] finds out who asks, [`cascade`] says whose rule holds for
 //! a client, [`limits`] asks all levels together, [`wire`] reads and writes HTTP/1, [`endpoints`] says who is next. The rest has sockets.
 
+pub mod access;
 mod answers;
 mod buffers;
 pub mod cascade;
@@ -17,6 +18,7 @@ mod door;
 pub mod endpoints;
 mod gateway;
 mod guest;
+pub mod hot;
 pub mod limits;
 mod pace;
 mod probing;

@@ -15,6 +15,7 @@
 
 mod connection;
 mod plan;
+mod refusal;
 mod rules;
 
 use std::cell::Cell;
@@ -37,6 +38,7 @@ pub use connection::Connection;
 use connection::Held;
 use plan::{Gauge, LEVELS};
 pub use plan::{Level, Plan};
+pub use refusal::{Kind, Refusal};
 use rules::{Ruled, Rules};
 
 /// How many clients are remembered at once by each rule, unless told otherwise. A table that is full refuses new clients only.
@@ -44,40 +46,6 @@ pub const MOST_CLIENTS: u64 = 1_000_000;
 
 /// The most asks of one order: all levels, and the client at the door.
 const MOST_GAUGES: usize = LEVELS + 1;
-
-/// What was refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// A request: `Too Many Requests`.
-    Requests,
-    /// A connection: `Too Many Connections`.
-    Connections,
-}
-
-impl Kind {
-    /// The body of the 429.
-    pub const fn body(self) -> &'static str {
-        match self {
-            Kind::Requests => "Too Many Requests",
-            Kind::Connections => "Too Many Connections",
-        }
-    }
-}
-
-/// Why not: nothing was spent anywhere.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Refusal {
-    /// What was refused.
-    pub kind: Kind,
-    /// The first level that refused, in the order server, route, backend, client.
-    pub level: Level,
-    /// The limit there.
-    pub limit: u64,
-    /// After how long all levels could let it through; `None` if no time helps by itself: a connection must close, or the limit is 0.
-    pub retry_after: Option<Duration>,
-    /// Whether there was no room to count somebody new, so that nobody could tell.
-    pub degraded: bool,
-}
 
 /// Whose connections are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

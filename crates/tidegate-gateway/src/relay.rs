@@ -311,7 +311,7 @@ impl<S: Stream> Relay<S> {
                 Some(upstream) => upstream,
                 None => match connect(&endpoint, backend.connect_timeout).await {
                     Ok(upstream) => {
-                        endpoint.succeeded();
+                        endpoint.connected();
                         upstream
                     }
                     Err(error) => {

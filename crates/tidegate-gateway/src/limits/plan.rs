@@ -23,6 +23,9 @@ pub enum Level {
 }
 
 impl Level {
+    /// All of them, in the order in which they are asked.
+    pub const ALL: [Level; LEVELS] = [Level::Server, Level::Route, Level::Backend, Level::Client];
+
     /// The word for logs and metrics.
     pub const fn word(self) -> &'static str {
         match self {

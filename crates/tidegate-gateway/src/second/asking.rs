@@ -150,7 +150,7 @@ async fn by_first(
         Some(stream) => stream,
         None => match connect(endpoint, way.backend.connect_timeout).await {
             Ok(stream) => {
-                endpoint.succeeded();
+                endpoint.connected();
                 stream
             }
             Err(error) => return (is_kept, Tried::Unsent(request, error)),
@@ -210,7 +210,7 @@ async fn by_second(
         Some(sender) => sender,
         None => match second(way, endpoint).await {
             Ok(sender) => {
-                endpoint.succeeded();
+                endpoint.connected();
                 worker.seconds.put(endpoint, sender.clone());
                 sender
             }

@@ -1,10 +1,12 @@
 //! What the gateway's rules do, seen from outside.
 
+mod access_log;
 mod cascades;
 mod clients;
 mod connections;
 mod demonstrations;
 mod endpoints;
+mod hottest;
 mod proxy_headers;
 mod reloads;
 mod requests;
