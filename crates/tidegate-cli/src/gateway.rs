@@ -1,17 +1,23 @@
 //! `tidegate gateway`: a reverse proxy with limits, until somebody says stop.
 
+use std::io;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread::available_parallelism;
+use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tidegate::file::read_gateway;
-use tidegate_gateway::{Gateway, GatewayError, Means};
+use tidegate_gateway::access::Format;
+use tidegate_gateway::{Gateway, GatewayError, Logbook, Means};
 
-use crate::args::GatewayArgs;
+use crate::args::{AccessLog, GatewayArgs};
 use crate::serve::{descriptors, end_at_once};
 use crate::{Failure, color_of_stderr, log, read_whole, say};
+
+/// How long the last lines of the access log may take to be written.
+const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// Serves until it is told to stop.
 pub(crate) fn run(args: &GatewayArgs) -> Result<(), Failure> {
@@ -33,10 +39,12 @@ fn serve(args: &GatewayArgs, mut signals: Signals) -> Result<(), Failure> {
     let (name, bytes) = read_whole(&args.config)?;
     let spec = read_gateway(&name, &bytes, &environment)
         .map_err(|wrong| Failure::BadInput(wrong.render(color_of_stderr())))?;
+    let logbook = logbook(args.access_log)?;
     let cores = || available_parallelism().map_or(1, NonZeroUsize::get);
     let means = Means {
         workers: args.workers.map_or_else(cores, NonZeroUsize::get),
         connections: descriptors(),
+        logbook: logbook.clone(),
         ..Means::default()
     };
     let gateway = Gateway::start(spec, means).map_err(|error| match error {
@@ -63,5 +71,19 @@ fn serve(args: &GatewayArgs, mut signals: Signals) -> Result<(), Failure> {
         }
     });
     gateway.drain();
+    if let Some(logbook) = logbook {
+        logbook.finish(LAST_LINES);
+    }
     Ok(())
+}
+
+/// Where a line for every request goes.
+fn logbook(wanted: AccessLog) -> Result<Option<Logbook>, Failure> {
+    let format = match wanted {
+        AccessLog::Off => return Ok(None),
+        AccessLog::Text => Format::Text,
+        AccessLog::Json => Format::Json,
+    };
+    let logbook = Logbook::over(io::stdout(), format);
+    logbook.map(Some).map_err(|error| Failure::Failed(format!("cannot start a thread: {error}")))
 }

@@ -88,6 +88,11 @@ impl Answer {
         }
     }
 
+    /// How long what is said is.
+    pub(crate) fn body_length(self, to_head: bool) -> u64 {
+        if to_head { 0 } else { self.body().len() as u64 }
+    }
+
     /// The fields beside it.
     fn fields(self) -> Vec<(HeaderName, String)> {
         match self {
@@ -98,8 +103,8 @@ impl Answer {
         }
     }
 
-    /// As it is written to a client of HTTP/1; how long what is behind the head is.
-    pub(crate) fn write(self, to_head: bool, closes: bool, out: &mut Vec<u8>) -> u64 {
+    /// As it is written to a client of HTTP/1.
+    pub(crate) fn write(self, to_head: bool, closes: bool, out: &mut Vec<u8>) {
         let body = self.body();
         out.extend_from_slice(b"HTTP/1.1 ");
         push_number(out, u64::from(self.status()));
@@ -115,11 +120,9 @@ impl Answer {
             push_field(out, b"Connection", b"close");
         }
         out.extend_from_slice(b"\r\n");
-        if to_head {
-            return 0;
+        if !to_head {
+            out.extend_from_slice(body.as_bytes());
         }
-        out.extend_from_slice(body.as_bytes());
-        body.len() as u64
     }
 
     /// As hyper takes it: status, fields, body.

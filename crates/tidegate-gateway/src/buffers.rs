@@ -67,11 +67,6 @@ impl Buffer {
         }
     }
 
-    /// What was in it, and nothing else.
-    pub(crate) fn into_vec(self) -> Vec<u8> {
-        self.filled().to_vec()
-    }
-
     /// A buffer with this in it.
     pub(crate) fn of(bytes: &[u8]) -> Buffer {
         let mut buffer = Buffer::default();

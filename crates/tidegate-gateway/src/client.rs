@@ -57,6 +57,11 @@ impl ClientKey {
         Some(ClientKey(std::iter::once(NAMED).chain(name.iter().copied()).collect()))
     }
 
+    /// The name, if it is a name's.
+    pub fn name(&self) -> Option<&[u8]> {
+        self.0.strip_prefix(&[NAMED])
+    }
+
     /// The bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0

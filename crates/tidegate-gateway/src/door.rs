@@ -239,7 +239,7 @@ async fn turn_away<S: Stream>(
         loop {
             if is_second || arrived.filled().starts_with(PREFACE) {
                 second::turn_away(Begun::new(arrived, stream), answer).await;
-                Story::new(peer, started).answered(worker, &Asked::default(), answer);
+                Story::new(peer, "HTTP/2.0", started).answered(worker, &Asked::default(), answer);
                 return;
             }
             let mut room = room();
@@ -247,7 +247,7 @@ async fn turn_away<S: Stream>(
             if !matches!(heard, Ok(None)) || arrived.is_full() {
                 let head = heard.ok().flatten();
                 let asked = head.as_ref().map_or_else(Asked::default, Asked::of_head);
-                Story::new(peer, started).answered(worker, &asked, answer);
+                Story::new(peer, "HTTP/1.1", started).answered(worker, &asked, answer);
                 let mut out = Vec::new();
                 answer.write(asked.method == "HEAD", true, &mut out);
                 if stream.write_all(&out).await.is_ok() {

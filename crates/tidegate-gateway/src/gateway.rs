@@ -5,18 +5,21 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use tidegate::Memory;
 use tidegate::catalog::ApplyError;
-use tidegate::clock::SystemClock;
+use tidegate::clock::{Clock, SystemClock};
 use tidegate::file::GatewaySpec;
 use tidegate_rim::{Ending, listen};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::hot::Hot;
 use crate::limits::{MOST_CLIENTS, RateLimitManager, Reloaded};
+use crate::logbook::Logbook;
 use crate::reload::{Environment, Reloader};
 use crate::site::Site;
 use crate::tls::{self, TlsError};
@@ -34,11 +37,13 @@ pub struct Means {
     pub connections: usize,
     /// The memory for what is counted.
     pub memory: Memory,
+    /// Where a line for every request goes, if anywhere.
+    pub logbook: Option<Logbook>,
 }
 
 impl Default for Means {
     fn default() -> Means {
-        Means { workers: 1, connections: 100_000, memory: Memory::default() }
+        Means { workers: 1, connections: 100_000, memory: Memory::default(), logbook: None }
     }
 }
 
@@ -100,6 +105,9 @@ impl Gateway {
         let site = Arc::new(Site::new(spec, acceptor, &limits, None));
         let house = Arc::new(House {
             limits,
+            clock: SystemClock::new(),
+            logbook: means.logbook,
+            hot: (0..workers).map(|_| Arc::default()).collect(),
             site: RwLock::new((1, site)),
             generation: AtomicU64::new(1),
             ending: Ending::default(),
@@ -168,6 +176,10 @@ impl Drop for Gateway {
 /// What all workers share.
 pub(crate) struct House {
     pub(crate) limits: RateLimitManager,
+    clock: SystemClock,
+    pub(crate) logbook: Option<Logbook>,
+    /// Who asks most, for each worker.
+    pub(crate) hot: Vec<Arc<Mutex<Hot>>>,
     /// The site in force, and which one it is.
     site: RwLock<(u64, Arc<Site>)>,
     generation: AtomicU64,
@@ -180,6 +192,11 @@ pub(crate) struct House {
 }
 
 impl House {
+    /// What the clock on the wall says, since 1970.
+    pub(crate) fn wall_clock(&self) -> Duration {
+        self.clock.tick().since_epoch(self.clock.now())
+    }
+
     /// Which site is in force.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)

@@ -174,7 +174,11 @@ impl<S: Stream> Relay<S> {
             Ok(None) => return Understood::More,
             Err(flaw) => {
                 let answer = Answer::Flawed(flaw);
-                Story::new(self.guest.peer, worker.now()).answered(worker, &Asked::default(), answer);
+                Story::new(self.guest.peer, "HTTP/1.1", worker.now()).answered(
+                    worker,
+                    &Asked::default(),
+                    answer,
+                );
                 return Understood::Answer { answer, to_head: false, framing: Framing::None, goes_on: false };
             }
         };
@@ -182,7 +186,7 @@ impl<S: Stream> Relay<S> {
         let site = worker.site();
         let name = site.spec.server.client_header.as_deref().and_then(|name| head.value(name.as_bytes()));
         let sender = self.guest.sender(&site, head.values(b"x-forwarded-for"), name);
-        let mut story = Story::new(sender.address, worker.now());
+        let mut story = Story::new(sender.address, protocol(head.minor), worker.now());
         let to_head = head.method == "HEAD";
         let way = site.find(head.host, head.path).cloned();
         let admitted = match &way {
@@ -458,6 +462,10 @@ enum Exchanged {
         answer: Answer,
         may_repeat: bool,
     },
+}
+
+const fn protocol(minor: u8) -> &'static str {
+    if minor == 0 { "HTTP/1.0" } else { "HTTP/1.1" }
 }
 
 /// Whether a request may be made twice.

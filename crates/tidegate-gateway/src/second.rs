@@ -186,7 +186,7 @@ async fn answer(request: Request<Incoming>, guest: Arc<Guest>, open: Open) -> Re
         Ok(target) => target,
         Err(flaw) => {
             let answer = Answer::Flawed(flaw);
-            Story::new(guest.peer, worker.now()).answered(&worker, &kept.asked(), answer);
+            Story::new(guest.peer, "HTTP/2.0", worker.now()).answered(&worker, &kept.asked(), answer);
             return own(answer, is_grpc);
         }
     };
@@ -197,7 +197,7 @@ async fn answer(request: Request<Incoming>, guest: Arc<Guest>, open: Open) -> Re
     let forwarded: Vec<&[u8]> =
         head.headers.get_all("x-forwarded-for").iter().map(http::HeaderValue::as_bytes).collect();
     let sender = guest.sender(&site, forwarded.into_iter(), name.map(http::HeaderValue::as_bytes));
-    let mut story = Story::new(sender.address, worker.now());
+    let mut story = Story::new(sender.address, "HTTP/2.0", worker.now());
     let way = site.find(&target.host, &target.path).cloned();
     let admitted = match &way {
         None => Err(Answer::NoRoute),

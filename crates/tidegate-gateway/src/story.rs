@@ -5,12 +5,17 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use crate::access::Entry;
 use crate::answers::Answer;
 use crate::endpoints::Endpoint;
 use crate::guest::Sender;
+use crate::limits::Refusal;
 use crate::site::Way;
 use crate::wire::head::{Head, room};
 use crate::worker::{Over, Worker};
+
+/// The status in the log of a request whose client has left before it was answered.
+const LEFT: u16 = 499;
 
 /// What an endpoint is to blame for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +84,9 @@ impl<'a> Asked<'a> {
 #[derive(Debug)]
 pub(crate) struct Story {
     client: IpAddr,
+    /// What the client is called, if it is known by a name.
+    name: Option<Box<[u8]>>,
+    protocol: &'static str,
     started: Instant,
     way: Option<Arc<Way>>,
     endpoint: Option<Arc<Endpoint>>,
@@ -86,42 +94,95 @@ pub(crate) struct Story {
 }
 
 impl Story {
-    pub(crate) const fn new(client: IpAddr, started: Instant) -> Story {
-        Story { client, started, way: None, endpoint: None, tries: 0 }
+    pub(crate) const fn new(client: IpAddr, protocol: &'static str, started: Instant) -> Story {
+        Story { client, name: None, protocol, started, way: None, endpoint: None, tries: 0 }
     }
 
+    /// Which way it goes.
     pub(crate) fn goes(&mut self, way: &Arc<Way>) {
         self.way = Some(Arc::clone(way));
     }
 
+    /// Which endpoint it is tried at.
     pub(crate) fn tried(&mut self, endpoint: &Arc<Endpoint>, tries: u32) {
         self.endpoint = Some(Arc::clone(endpoint));
         self.tries = tries;
     }
 
-    pub(crate) fn is_from(&self, _worker: &Worker, _sender: &Sender, _refused: Option<Answer>) {}
+    /// Who has asked, and whether a limit refused it.
+    pub(crate) fn is_from(&mut self, worker: &Worker, sender: &Sender, refused: Option<Answer>) {
+        worker.saw(sender.key.as_bytes(), matches!(refused, Some(Answer::Refused(_))));
+        if worker.page.is_some() {
+            self.name = sender.key.name().map(Into::into);
+        }
+    }
 
     /// The gateway answered by itself.
-    pub(crate) fn answered(&self, _worker: &Worker, _asked: &Asked<'_>, _answer: Answer) {}
+    pub(crate) fn answered(&self, worker: &Worker, asked: &Asked<'_>, answer: Answer) {
+        let told =
+            Told { status: answer.status(), sent: answer.body_length(asked.method == "HEAD"), received: 0 };
+        let refused = match answer {
+            Answer::Refused(refusal) => Some(refusal),
+            _ => None,
+        };
+        self.tell(worker, || *asked, told, refused, worker.now());
+    }
 
     /// The response is whole.
     pub(crate) fn finished<'a>(
         &self,
-        _worker: &Worker,
-        _asked: impl FnOnce() -> Asked<'a>,
-        _told: Told,
-        _now: Instant,
+        worker: &Worker,
+        asked: impl FnOnce() -> Asked<'a>,
+        told: Told,
+        now: Instant,
     ) {
+        self.tell(worker, asked, told, None, now);
     }
 
     /// The response broke off.
     pub(crate) fn broke<'a>(
         &self,
-        _worker: &Worker,
-        _asked: impl FnOnce() -> Asked<'a>,
-        _told: Told,
-        _over: Over,
-        _now: Instant,
+        worker: &Worker,
+        asked: impl FnOnce() -> Asked<'a>,
+        told: Told,
+        over: Over,
+        now: Instant,
     ) {
+        // Who has left before anything was said is told apart, as others do.
+        let status = if told.status == 0 && over == Over::Left { LEFT } else { told.status };
+        self.tell(worker, asked, Told { status, ..told }, None, now);
+    }
+
+    fn tell<'a>(
+        &self,
+        worker: &Worker,
+        asked: impl FnOnce() -> Asked<'a>,
+        told: Told,
+        refused: Option<Refusal>,
+        now: Instant,
+    ) {
+        let took = now.saturating_duration_since(self.started);
+        let Some(page) = &worker.page else { return };
+        let asked = asked();
+        page.write(&Entry {
+            at: worker.house.wall_clock().saturating_sub(took),
+            client: self.client,
+            client_name: self.name.as_deref(),
+            method: asked.method,
+            host: asked.host,
+            path: asked.path,
+            protocol: self.protocol,
+            status: told.status,
+            sent_bytes: told.sent,
+            received_bytes: told.received,
+            took,
+            route: self.way.as_ref().map(|way| &*way.route),
+            backend: self.way.as_ref().map(|way| &*way.backend.name),
+            endpoint: self.endpoint.as_ref().map(|endpoint| endpoint.authority()),
+            retries: self.tries.saturating_sub(1),
+            refused,
+            user_agent: asked.user_agent,
+            referer: asked.referer,
+        });
     }
 }

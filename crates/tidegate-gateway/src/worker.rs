@@ -18,6 +18,8 @@ use tokio::time::Instant;
 use crate::door;
 use crate::endpoints::Endpoint;
 use crate::gateway::House;
+use crate::hot::Hot;
+use crate::logbook::Page;
 use crate::probing;
 use crate::second::Seconds;
 use crate::site::Site;
@@ -29,11 +31,18 @@ const SHORTAGE: Duration = Duration::from_millis(50);
 /// How often connections that nobody uses are looked at.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
+/// How long a line of the access log lies before it is handed over.
+const TURN_EVERY: Duration = Duration::from_millis(100);
+
 /// What the connections of one worker share.
 pub(crate) struct Worker {
     pub(crate) house: Arc<House>,
     pub(crate) pool: Pool,
     pub(crate) seconds: Seconds,
+    /// Where it writes what was asked for, if anybody wants to know.
+    pub(crate) page: Option<Page>,
+    /// Who asks most.
+    hot: Arc<Mutex<Hot>>,
     /// The site in force, and which one it is.
     site: Mutex<(u64, Arc<Site>)>,
 }
@@ -59,6 +68,11 @@ impl Worker {
         self.house.began.elapsed()
     }
 
+    /// Notes that a client has asked for something.
+    pub(crate) fn saw(&self, client: &[u8], refused: bool) {
+        self.hot.lock().unwrap_or_else(PoisonError::into_inner).seen(client, refused);
+    }
+
     /// Notes that an endpoint did not do what it should.
     pub(crate) fn trouble(&self, endpoint: &Endpoint, trouble: Trouble, why: &dyn fmt::Display) {
         tracing::debug!(endpoint = endpoint.authority(), trouble = trouble.word(), %why, "an endpoint failed");
@@ -76,8 +90,12 @@ pub(crate) fn work(house: Arc<House>, listener: std::net::TcpListener, number: u
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let site = Mutex::new(house.site());
-        let worker = Arc::new(Worker { house, pool: Pool::default(), seconds: Seconds::default(), site });
+        let page = house.logbook.clone().map(Page::new);
+        let hot = house.hot.get(number).cloned().unwrap_or_default();
+        let (pool, seconds) = (Pool::default(), Seconds::default());
+        let worker = Arc::new(Worker { house, pool, seconds, page, hot, site });
         tokio::spawn(sweep(Arc::clone(&worker)));
+        tokio::spawn(turn_pages(Arc::clone(&worker)));
         if number == 0 {
             tokio::spawn(probing::go(Arc::clone(&worker)));
         }
@@ -85,6 +103,9 @@ pub(crate) fn work(house: Arc<House>, listener: std::net::TcpListener, number: u
         accept(listener, &worker).await;
         let drain = worker.site().drain_timeout();
         let _in_time = tokio::time::timeout(drain, worker.house.everybody_left()).await;
+        if let Some(page) = &worker.page {
+            page.hand_over();
+        }
         Ok(())
     })
 }
@@ -93,6 +114,13 @@ async fn sweep(worker: Arc<Worker>) {
     loop {
         tokio::time::sleep(SWEEP_EVERY).await;
         worker.pool.sweep(worker.now());
+    }
+}
+
+async fn turn_pages(worker: Arc<Worker>) {
+    while let Some(page) = &worker.page {
+        tokio::time::sleep(TURN_EVERY).await;
+        page.hand_over();
     }
 }
 
