@@ -105,7 +105,10 @@ pub(crate) async fn serve<S: Stream>(stream: S, arrived: Buffer, guest: Guest) -
             return over;
         }
         relay.outgoing = Unsaid::default();
-        relay.unsaid = Unsaid::default();
+        // What the gateway has to say itself may wait for what is asked next, and is not lost then.
+        if relay.unsaid.is_empty() {
+            relay.unsaid = Unsaid::default();
+        }
     }
 }
 
@@ -117,6 +120,8 @@ impl<S: Stream> Relay<S> {
             match understood {
                 Understood::Errand(errand) => return Ok(errand),
                 Understood::More if self.input.is_full() => self.input.grow(LARGEST_HEAD),
+                // Nobody waits for an answer until they have asked for another.
+                Understood::More if !self.unsaid.is_empty() => self.say().await?,
                 Understood::More => self.fill().await?,
                 Understood::Answer { answer, to_head, framing, goes_on } => {
                     self.answer(answer, to_head, framing, goes_on).await?;
@@ -376,6 +381,7 @@ impl<S: Stream> Relay<S> {
             body,
         );
         exchange.prepare(errand.framing, errand.to_head, errand.minor, errand.keeps_alive && !is_ending);
+        exchange.may_upgrade(errand.upgrades);
         if errand.expects_continue {
             exchange.invite();
         }
@@ -413,9 +419,6 @@ impl<S: Stream> Relay<S> {
                     told,
                     worker.now(),
                 );
-                if !errand.upgrades {
-                    return Err(Over::Left);
-                }
                 let input = std::mem::take(&mut self.input);
                 Err(tunnel::between(
                     &mut self.stream,

@@ -24,6 +24,9 @@ use crate::worker::Over;
 /// What a client is told that waits for a word before it sends a body.
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
+/// How much is said to a client at once.
+const MOST_SAID: usize = 2 * USUAL;
+
 /// How an exchange ends well.
 pub(super) enum End {
     /// The response is whole.
@@ -149,6 +152,8 @@ pub(super) struct Exchange<'e, S> {
     upload: Upload,
     stage: Stage,
     to_head: bool,
+    /// Whether the client wants to go over to another protocol.
+    upgrades: bool,
     to: To,
     /// Whether both connections can go on.
     client_goes_on: bool,
@@ -181,6 +186,7 @@ impl<'e, S: Stream> Exchange<'e, S> {
             upload: Upload::Going,
             stage: Stage::Head,
             to_head: false,
+            upgrades: false,
             to: To { minor: 1, keeps_alive: true },
             client_goes_on: true,
             upstream_goes_on: false,
@@ -197,6 +203,11 @@ impl<'e, S: Stream> Exchange<'e, S> {
         }
         self.frames = if framing == Framing::Chunked { Frames::Chunks } else { Frames::Plain };
         (self.to_head, self.to) = (to_head, To { minor, keeps_alive });
+    }
+
+    /// Whether the client has asked for another protocol; nobody else is given one.
+    pub(super) fn may_upgrade(&mut self, upgrades: bool) {
+        self.upgrades = upgrades;
     }
 
     /// Asks the client for the body it waits to send.
@@ -321,6 +332,8 @@ impl<'e, S: Stream> Exchange<'e, S> {
     fn poll_download(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
         loop {
             let is_over = self.understand()?;
+            // More may have arrived than is said at once.
+            let has_more = self.down.bytes.len() >= MOST_SAID;
             // What is there is said before more is read, so that neither end is ahead of the other; and all of it at once.
             if !self.down.is_empty() {
                 match self.down.poll_say(Pin::new(&mut *self.client), cx, false) {
@@ -331,6 +344,9 @@ impl<'e, S: Stream> Exchange<'e, S> {
             }
             if is_over {
                 return Pin::new(&mut *self.client).poll_flush(cx).map_err(|_| Broken::Left);
+            }
+            if has_more {
+                continue;
             }
             let Some(upstream) = self.upstream.as_mut() else { return Poll::Ready(Err(self.closed())) };
             let read = match self.reply.poll_fill(Pin::new(upstream), cx) {
@@ -365,7 +381,7 @@ impl<'e, S: Stream> Exchange<'e, S> {
                     }
                 }
                 Stage::Body { body, frames, is_finished } => {
-                    while !body.is_done() && self.down.bytes.len() < 2 * USUAL {
+                    while !body.is_done() && self.down.bytes.len() < MOST_SAID {
                         let piece = body.next(self.reply.filled()).map_err(Broken::Nonsense)?;
                         let used = piece.used;
                         self.told.sent += piece.data.len() as u64;
@@ -400,6 +416,9 @@ impl<'e, S: Stream> Exchange<'e, S> {
             // What comes before the response is between the gateway and the endpoint.
             self.reply.settle(length);
             return Ok(!self.reply.is_empty());
+        }
+        if reply.status == 101 && !self.upgrades {
+            return Err(Broken::Nonsense(Flaw::Bad("it goes over to a protocol that nobody asked for")));
         }
         if self.down.bytes.capacity() == 0 {
             *self.down = Unsaid::new();
