@@ -10,8 +10,8 @@
 //! disagree about where a request ends are what smuggling is made of; whoever is behind the gateway hears of lengths only from it.
 //!
 //! Refused, each with an answer that says so: lengths that conflict or repeat, codings other than `chunked`, both at once, fields
-//! that are folded over lines, fields with spaces before the colon, `NUL` and other control characters, bare carriage returns, several
-//! hosts or none, paths with `.` and `..` in them.
+//! that are folded over lines, fields with spaces before the colon, `NUL` and other control characters, bare carriage returns and bare line
+//! feeds, several hosts or none, paths with `.` and `..` in them.
 
 pub mod fields;
 pub mod framing;
@@ -76,6 +76,11 @@ impl fmt::Display for Flaw {
 }
 
 impl std::error::Error for Flaw {}
+
+/// Whether there is a line that ends otherwise than lines do. Some take what is behind it for the rest of the line, and others do not.
+pub(crate) fn has_odd_line(lines: &[u8]) -> bool {
+    memchr::memchr_iter(b'\n', lines).any(|at| at == 0 || lines[at - 1] != b'\r')
+}
 
 /// Adds a decimal number.
 pub(crate) fn push_number(out: &mut Vec<u8>, number: u64) {

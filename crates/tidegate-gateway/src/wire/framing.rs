@@ -3,8 +3,8 @@
 //! A body is taken from what has arrived piece by piece, and written anew: data in, data out. Nothing of how it was framed by whoever sent
 //! it goes any further.
 
-use super::Flaw;
 use super::fields::{Field, field};
+use super::{Flaw, has_odd_line};
 
 /// The longest line that says how large a chunk is, with what is said behind it.
 const LONGEST_CHUNK_LINE: usize = 256;
@@ -145,7 +145,9 @@ impl Body {
         const BROKEN: Flaw = Flaw::Bad("the fields behind the body make no sense");
         let mut room = [httparse::EMPTY_HEADER; MOST_TRAILERS];
         match httparse::parse_headers(rest, &mut room) {
-            Ok(httparse::Status::Complete((length, trailers))) => {
+            Ok(httparse::Status::Complete((length, trailers)))
+                if length <= LARGEST_TRAILERS && !has_odd_line(&rest[..length]) =>
+            {
                 for each in trailers.iter().filter(|each| may_follow(each.name.as_bytes())) {
                     self.trailers.extend_from_slice(each.name.as_bytes());
                     self.trailers.extend_from_slice(b": ");

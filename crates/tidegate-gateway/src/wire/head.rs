@@ -7,7 +7,7 @@ use httparse::{Error, Header, Status};
 
 use super::fields::{Field, field, has_dots, is_host, names, words};
 use super::framing::Framing;
-use super::{Flaw, LARGEST_HEAD, LONGEST_TARGET, MOST_FIELDS, content_length, push_number};
+use super::{Flaw, LARGEST_HEAD, LONGEST_TARGET, MOST_FIELDS, content_length, has_odd_line, push_number};
 
 /// What the gateway calls itself to those behind it.
 const PSEUDONYM: &[u8] = b"tidegate";
@@ -72,6 +72,9 @@ impl<'b, 'r> Head<'b, 'r> {
             Err(Error::HeaderValue) => return Err(Flaw::Bad("a field's value makes no sense")),
             Err(_) => return Err(Flaw::Bad("this is not an HTTP request")),
         };
+        if has_odd_line(&bytes[..length]) {
+            return Err(Flaw::Bad("a line ends without a carriage return"));
+        }
         let (Some(method), Some(target), Some(minor)) = (request.method, request.path, request.version)
         else {
             return Err(Flaw::Bad("this is not an HTTP request"));
@@ -138,9 +141,8 @@ impl<'b, 'r> Head<'b, 'r> {
             (false, None) => Framing::None,
         };
         self.keeps_alive = !closes && (self.minor > 0 || stays);
-        if !upgrades || self.minor == 0 || self.framing != Framing::None {
-            self.upgrade = None;
-        }
+        let may_upgrade = upgrades && self.minor > 0 && self.framing == Framing::None;
+        self.upgrade = self.upgrade.filter(|protocol| may_upgrade && !is_http(protocol));
         if target.len() > LONGEST_TARGET {
             return Err(Flaw::LongTarget);
         }
@@ -209,16 +211,17 @@ impl<'b, 'r> Head<'b, 'r> {
         out.extend_from_slice(b"\r\n");
         let mut claims = Claims::default();
         for each in self.fields {
-            match field(each.name.as_bytes()) {
+            let kind = field(each.name.as_bytes());
+            match kind {
                 Field::Ordinary | Field::ContentType | Field::UserAgent | Field::Referer | Field::Via => {}
-                Field::ClaimedClient if about.is_trusted => {}
-                Field::ForwardedProto if about.is_trusted => claims.proto = true,
-                Field::ForwardedHost if about.is_trusted => claims.host = true,
+                Field::ClaimedClient | Field::ForwardedProto | Field::ForwardedHost if about.is_trusted => {}
                 _ => continue,
             }
             if self.names_fields && self.is_for_this_hop(each.name.as_bytes()) {
                 continue;
             }
+            claims.proto |= kind == Field::ForwardedProto;
+            claims.host |= kind == Field::ForwardedHost;
             push_field(out, each.name.as_bytes(), each.value);
         }
         self.compose_claims(about, claims, out);
@@ -298,6 +301,15 @@ pub(crate) fn push_address(out: &mut Vec<u8>, address: IpAddr) {
 /// How many gateways like this one have passed a request on.
 pub(crate) fn hops(via: &[u8]) -> usize {
     words(via).filter(|hop| hop.ends_with(PSEUDONYM)).count()
+}
+
+/// Whether one of these protocols is HTTP, or what it may be spoken over. Who went over to it would have a connection behind the gateway,
+/// and could ask there for what the gateway never sees.
+fn is_http(protocols: &[u8]) -> bool {
+    words(protocols).any(|protocol| {
+        let name = protocol.split(|byte| *byte == b'/').next().unwrap_or_default().trim_ascii();
+        [&b"http"[..], b"h2c", b"h2", b"h3", b"tls"].iter().any(|known| name.eq_ignore_ascii_case(known))
+    })
 }
 
 fn strip_scheme(target: &str) -> Option<&str> {
