@@ -58,6 +58,8 @@ impl Routes {
     /// The place of the most specific route for what a request says: its host, with or without a port, and its path.
     pub fn find(&self, host: &str, path: &str) -> Option<usize> {
         let path = path.split(['?', '#']).next().unwrap_or(path);
+        // What is asked of everything that a host has, such as `OPTIONS *`, goes where its root does.
+        let path = if path == "*" { "/" } else { path };
         let specific = Host::normal(host).and_then(|host| {
             let host = host.as_str();
             let exact = self.exact.get(host).and_then(|paths| paths.find(path));
