@@ -145,6 +145,13 @@ impl Gateway {
         self.house.open.load(Ordering::Acquire)
     }
 
+    /// How many requests and tunnels are at endpoints.
+    pub fn under_way(&self) -> usize {
+        let (_, site) = self.house.site();
+        let backends = site.backends.values();
+        backends.flat_map(|backend| backend.endpoints()).map(|endpoint| endpoint.open()).sum()
+    }
+
     /// Reads settings from this file, which the gateway was started with, whenever it is told to or the file has changed.
     pub fn reloader(&self, path: impl Into<PathBuf>, env: Environment) -> Reloader {
         Reloader::new(Arc::clone(&self.house), path.into(), env)

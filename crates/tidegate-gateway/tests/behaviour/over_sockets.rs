@@ -1,0 +1,15 @@
+//! The gateway over real sockets: raw clients on the one side, scripted backends on the other.
+
+mod bodies;
+mod drain;
+mod limits;
+mod proxied;
+mod relaying;
+mod reloads;
+mod retries;
+mod slow;
+mod smuggling;
+mod splits;
+mod stage;
+mod upgrades;
+mod wire;

@@ -1,0 +1,224 @@
+//! Requests that could be understood in two ways: refused, and nothing of them goes on.
+
+use super::stage::{Backend, Stage, get};
+
+/// What is behind every one of them; if it were ever answered, somebody would have been smuggled in.
+const BEHIND: &str = "GET /smuggled HTTP/1.1\r\nHost: a.test\r\n\r\n";
+
+/// Heads with something wrong, what is behind them, and the status. Nothing reaches the backend.
+const HEADS: &[(&str, &str, u16)] = &[
+    ("Content-Length: 5\r\nTransfer-Encoding: chunked", "0\r\n\r\n", 400),
+    ("Transfer-Encoding: chunked\r\nContent-Length: 5", "0\r\n\r\n", 400),
+    ("Content-Length: 5\r\nContent-Length: 5", "hello", 400),
+    ("Content-Length: 5\r\nContent-Length: 6", "hello!", 400),
+    ("Content-Length: 5, 5", "hello", 400),
+    ("Content-Length: +5", "hello", 400),
+    ("Content-Length: -5", "hello", 400),
+    ("Content-Length: 0x5", "hello", 400),
+    ("Content-Length: 5 5", "hello", 400),
+    ("Content-Length: 5;", "hello", 400),
+    ("Content-Length: ", "hello", 400),
+    ("Content-Length: 1e1", "hello", 400),
+    ("Content-Length: 99999999999999999999", "hello", 400),
+    ("Content-Length: 18446744073709551621", "hello", 400),
+    ("Transfer-Encoding: chunked, chunked", "0\r\n\r\n", 501),
+    ("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked", "0\r\n\r\n", 501),
+    ("Transfer-Encoding: xchunked", "0\r\n\r\n", 501),
+    ("Transfer-Encoding: chunked;q=1", "0\r\n\r\n", 501),
+    ("Transfer-Encoding: gzip, chunked", "0\r\n\r\n", 501),
+    ("Transfer-Encoding: identity", "0\r\n\r\n", 501),
+    ("Transfer-Encoding: ", "0\r\n\r\n", 501),
+    ("Transfer-Encoding: \"chunked\"", "0\r\n\r\n", 501),
+    ("Transfer-Encoding: chunked\x0b", "0\r\n\r\n", 400),
+    ("Transfer-Encoding : chunked", "0\r\n\r\n", 400),
+    ("Transfer-Encoding\t: chunked", "0\r\n\r\n", 400),
+    ("Content-Length : 5", "hello", 400),
+    ("Content-Length\0: 5", "hello", 400),
+    ("X: 1\r\n Content-Length: 5", "hello", 400),
+    ("X: 1\r\n\tfolded", "", 400),
+    ("Transfer-Encoding:\r\n chunked", "0\r\n\r\n", 400),
+    ("X: a\0b", "", 400),
+    ("X: a\rb", "", 400),
+    ("X: a\r\rContent-Length: 5", "hello", 400),
+    ("X: a\nTransfer-Encoding: chunked", "0\r\n\r\n", 400),
+    ("X: a\nY: b", "", 400),
+    ("X: a\x7fb", "", 400),
+    ("nocolon", "", 400),
+    (": novalue", "", 400),
+    ("X(y): 1", "", 400),
+    ("X y: 1", "", 400),
+    ("\u{e9}: 1", "", 400),
+    ("Expect: 200-ok", "", 400),
+];
+
+#[test]
+fn what_could_be_understood_in_two_ways_is_refused() {
+    let backend = Backend::echo();
+    let stage = Stage::before(&backend);
+    for (fields, body, status) in HEADS {
+        for method in ["POST", "GET"] {
+            let request = format!("{method} / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n\r\n{body}{BEHIND}");
+            let mut client = stage.client();
+            let answer = client.ask(&request);
+            assert_eq!(answer.status(), *status, "{request:?}");
+            assert!(answer.closes());
+            client.is_over();
+        }
+    }
+    assert_eq!(backend.connections(), 0, "nobody heard of any of it");
+    stage.end();
+}
+
+#[test]
+fn lines_that_could_be_understood_in_two_ways_are_refused() {
+    let backend = Backend::echo();
+    let stage = Stage::before(&backend);
+    let long = format!("GET /{} HTTP/1.1\r\nHost: a.test\r\n\r\n", "x".repeat(20_000));
+    let large = format!("GET / HTTP/1.1\r\nHost: a.test\r\nX: {}\r\n\r\n", "x".repeat(100_000));
+    let endless = format!("GET / HTTP/1.1\r\nHost: a.test\r\nX: {}", "x".repeat(70_000));
+    let many: String = (0..200).map(|number| format!("X-{number}: 1\r\n")).collect();
+    let many = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{many}\r\n");
+    for (request, status) in [
+        ("GET / HTTP/1.1\nHost: a.test\n\n", 400),
+        ("GET / HTTP/1.1\r\nHost: a.test\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nHost: a.test\r\n\n", 400),
+        ("GET / HTTP/1.1\rHost: a.test\r\r", 400),
+        ("GET  / HTTP/1.1\r\nHost: a.test\r\n\r\n", 400),
+        ("GET / HTTP/1.1 \r\nHost: a.test\r\n\r\n", 400),
+        ("GET\t/ HTTP/1.1\r\nHost: a.test\r\n\r\n", 400),
+        ("GET /a b HTTP/1.1\r\nHost: a.test\r\n\r\n", 505),
+        ("G\0ET / HTTP/1.1\r\nHost: a.test\r\n\r\n", 400),
+        ("GET /\0 HTTP/1.1\r\nHost: a.test\r\n\r\n", 400),
+        ("GET /\u{e9} HTTP/1.1\r\nHost: a.test\r\n\r\n", 400),
+        ("GET /#x HTTP/1.1\r\nHost: a.test\r\n\r\n", 400),
+        ("GET /a/../b HTTP/1.1\r\nHost: a.test\r\n\r\n", 400),
+        ("GET /.. HTTP/1.1\r\nHost: a.test\r\n\r\n", 400),
+        ("GET /%2e%2E/b HTTP/1.1\r\nHost: a.test\r\n\r\n", 400),
+        ("GET /a%2f..%2fb HTTP/1.1\r\nHost: a.test\r\n\r\n", 400),
+        ("GET /a/..;x/b HTTP/1.1\r\nHost: a.test\r\n\r\n", 400),
+        ("GET /a\\..\\b HTTP/1.1\r\nHost: a.test\r\n\r\n", 400),
+        ("GET http://a.test/a/../b HTTP/1.1\r\nHost: a.test\r\n\r\n", 400),
+        ("POST / HTTP/1.0\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 501),
+        ("GET /\r\n\r\n", 400),
+        (long.as_str(), 414),
+        (large.as_str(), 431),
+        (endless.as_str(), 431),
+        (many.as_str(), 431),
+    ] {
+        let mut client = stage.client();
+        client.shout(request);
+        let shown = &request[..request.len().min(80)];
+        let told = client.message(false).map_or(0, |answer| answer.status());
+        assert_eq!(told, status, "{shown:?}");
+        client.is_over();
+    }
+    assert_eq!(backend.connections(), 0, "nobody heard of any of it");
+    stage.end();
+}
+
+/// Bodies with something wrong, of which the backend may hear the beginning, and never the end.
+#[test]
+fn chunks_that_could_be_understood_in_two_ways_are_refused() {
+    let backend = Backend::echo();
+    let stage = Stage::before(&backend);
+    let long = format!("5;{}\r\nhello\r\n0\r\n\r\n", "x".repeat(5000));
+    let trailers = format!("0\r\nX: {}\r\n\r\n", "x".repeat(10_000));
+    for chunks in [
+        "-5\r\nhello\r\n0\r\n\r\n",
+        "+5\r\nhello\r\n0\r\n\r\n",
+        "0x5\r\nhello\r\n0\r\n\r\n",
+        " 5\r\nhello\r\n0\r\n\r\n",
+        "5\nhello\r\n0\r\n\r\n",
+        "5\rhello\r\n0\r\n\r\n",
+        "5\r\nhello0\r\n\r\n",
+        "5\r\nhello!\r\n0\r\n\r\n",
+        "5\r\nhello\n0\r\n\r\n",
+        "5;\nx\r\nhello\r\n0\r\n\r\n",
+        "5;\rx\r\nhello\r\n0\r\n\r\n",
+        "10000000000000005\r\nhello\r\n0\r\n\r\n",
+        "fffffffffffffffff\r\nhello\r\n0\r\n\r\n",
+        "\r\nhello\r\n0\r\n\r\n",
+        "g\r\nhello\r\n0\r\n\r\n",
+        "0\r\nnocolon\r\n\r\n",
+        "0\r\n folded: 1\r\n\r\n",
+        "0\r\nX : 1\r\n\r\n",
+        "0\r\nX: a\0\r\n\r\n",
+        "0\r\n\n",
+        "0\r\nX: 1\n\r\n",
+        "0\r\nX: 1\r\n\n",
+        long.as_str(),
+        trailers.as_str(),
+    ] {
+        let head = "POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let mut client = stage.client();
+        let answer = client.ask(format!("{head}{chunks}{BEHIND}"));
+        let shown = &chunks[..chunks.len().min(80)];
+        assert_eq!((answer.status(), answer.closes()), (400, true), "{shown:?}");
+        client.is_over();
+    }
+    assert_eq!(backend.requests(), 0, "no request was whole");
+    stage.end();
+}
+
+/// What is odd, and can be understood in one way only.
+#[test]
+fn what_is_merely_odd_is_served() {
+    let backend = Backend::echo();
+    let stage = Stage::before(&backend);
+    for (fields, body, received) in [
+        ("Content-Length: 5 ", "hello", "hello"),
+        ("Content-Length:5", "hello", "hello"),
+        ("Content-Length: \t 005", "hello", "hello"),
+        ("content-LENGTH: 5", "hello", "hello"),
+        ("Transfer-Encoding: Chunked", "5\r\nhello\r\n0\r\n\r\n", "hello"),
+        ("transfer-encoding:\tchunked \t", "5;a=\"b\"\r\nhello\r\n00\r\n\r\n", "hello"),
+        ("Transfer_Encoding: chunked\r\nContent-Length: 5", "hello", "hello"),
+        ("X:", "", ""),
+        ("X: \u{e9}", "", ""),
+        ("Connection: content-length, transfer-encoding\r\nContent-Length: 5", "hello", "hello"),
+        (
+            "Connection: content-length, transfer-encoding\r\nTransfer-Encoding: chunked",
+            "5\r\nhello\r\n0\r\n\r\n",
+            "hello",
+        ),
+    ] {
+        let mut client = stage.client();
+        let head = format!("POST /odd HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n\r\n{body}");
+        let echoed = client.ask(&head).echoed();
+        assert_eq!(String::from_utf8_lossy(&echoed.body), received, "{fields:?}");
+        let lengths = echoed.values("content-length").len() + echoed.values("transfer-encoding").len();
+        assert_eq!(lengths, usize::from(!body.is_empty()), "one framing, the gateway's own: {fields:?}");
+        assert_eq!(client.ask(get("a.test")).echoed().line, "GET / HTTP/1.1", "{fields:?}");
+    }
+    // An empty line before a request is none.
+    let mut client = stage.client();
+    assert_eq!(client.ask("\r\n".to_owned() + &get("a.test")).status(), 200);
+    drop(client);
+    stage.end();
+}
+
+/// HTTP/2 in plain text is spoken from the first byte or not at all: nobody gets a connection behind the gateway for themselves.
+#[test]
+fn nobody_goes_over_to_another_http_behind_the_gateway() {
+    let backend = Backend::new(|message, wire| {
+        if message.field("upgrade").is_some() {
+            wire.say("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n");
+            return true;
+        }
+        super::stage::echo(message, wire)
+    });
+    let stage = Stage::before(&backend);
+    for upgrade in
+        ["h2c", "H2C", "websocket, h2c", "h2c, websocket", " h2c ", "HTTP/2.0", "http/1.1", "TLS/1.0, h2c"]
+    {
+        let answer = stage.ask(format!(
+            "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: {upgrade}\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n"
+        ));
+        assert_eq!(answer.status(), 200, "{upgrade}");
+        let echoed = answer.echoed();
+        for gone in ["upgrade", "connection", "http2-settings"] {
+            assert_eq!(echoed.field(gone), None, "{upgrade}");
+        }
+    }
+    stage.end();
+}
