@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -164,7 +165,7 @@ impl Drop for Open {
 /// An answer of the gateway itself.
 fn own(answer: Answer, is_grpc: bool) -> Response<Said> {
     let (status, headers, body) = answer.parts(is_grpc);
-    let mut response = Response::new(Said::Whole(body.into()));
+    let mut response = Response::new(Said::Whole(Bytes::from(body.into_owned()).into()));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     response
