@@ -7,6 +7,7 @@ mod connections;
 mod demonstrations;
 mod endpoints;
 mod hottest;
+mod looking;
 mod proxy_headers;
 mod reloads;
 mod requests;
