@@ -54,6 +54,8 @@ usage: cargo xtask <chore>
   bench serve [disk] [--quick]
                          measure the service beside Redis, nginx and throttlecrab, which are installed, and its store on
                          disk beside the one in memory; `disk`: only that; --quick: only whether it works
+  bench gateway [--quick]
+                         measure the gateway beside nginx and HAProxy, which are installed
   instructions [--save]  count the instructions of a decision, beside benches/instructions.txt; --save rewrites it";
 
 /// What was asked for.
@@ -68,6 +70,7 @@ enum Chore {
     Loom,
     Bench,
     BenchServe(What, Effort),
+    BenchGateway(Effort),
     /// What `bench serve` runs on another core.
     Load(Vec<String>),
     Instructions(Keep),
@@ -89,6 +92,8 @@ impl Chore {
             ["bench", "serve", "--quick"] => Ok(Chore::BenchServe(What::Everything, Effort::Quick)),
             ["bench", "serve", "disk"] => Ok(Chore::BenchServe(What::Disk, Effort::Full)),
             ["bench", "serve", "disk", "--quick"] => Ok(Chore::BenchServe(What::Disk, Effort::Quick)),
+            ["bench", "gateway"] => Ok(Chore::BenchGateway(Effort::Full)),
+            ["bench", "gateway", "--quick"] => Ok(Chore::BenchGateway(Effort::Quick)),
             ["load", words @ ..] => Ok(Chore::Load(words.iter().map(|&word| word.to_owned()).collect())),
             ["instructions"] => Ok(Chore::Instructions(Keep::Compare)),
             ["instructions", "--save"] => Ok(Chore::Instructions(Keep::Save)),
@@ -107,6 +112,7 @@ impl Chore {
             Chore::Loom => models::run().map(|_| ()),
             Chore::Bench => bench::run(),
             Chore::BenchServe(what, effort) => serving::run(what, effort),
+            Chore::BenchGateway(effort) => serving::proxies::run(effort),
             Chore::Load(words) => serving::generate(&words.iter().map(String::as_str).collect::<Vec<_>>()),
             Chore::Instructions(keep) => instructions::run(keep),
             Chore::Help => {

@@ -84,6 +84,7 @@ const BENCH_NEEDS: &[Need] = &[
         purpose: "ask over RESP",
     },
     Need { program: "nginx", proof: Proof::Runs, packages: &["nginx-light"], purpose: "measure nginx" },
+    Need { program: "haproxy", proof: Proof::Runs, packages: &["haproxy"], purpose: "measure HAProxy" },
     Need { program: "wrk", proof: Proof::Runs, packages: &["wrk"], purpose: "ask over HTTP" },
     Need {
         program: "protoc",

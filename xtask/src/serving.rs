@@ -13,6 +13,7 @@
 mod load;
 mod measured;
 mod peers;
+pub(crate) mod proxies;
 
 use std::path::PathBuf;
 use std::process::Command;

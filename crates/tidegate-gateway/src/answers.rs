@@ -12,8 +12,12 @@
 //!
 //! Calls of gRPC are told by `grpc-status`, with 200, because their clients look nowhere else.
 
+use std::borrow::Cow;
+use std::fmt;
+use std::io::Write;
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tidegate::layer::http::{RATE_LIMIT, RATE_LIMIT_POLICY};
@@ -24,6 +28,8 @@ use crate::wire::{Flaw, push_number};
 
 /// After how long to come back if no time helps by itself.
 const SOME_TIME: u64 = 1;
+/// The largest integer of a structured field.
+const LARGEST_INTEGER: u64 = 999_999_999_999_999;
 /// What can be asked for.
 const METHODS: &str = "GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH";
 
@@ -80,11 +86,11 @@ impl Answer {
     }
 
     /// What is said.
-    pub(crate) fn body(self) -> String {
+    pub(crate) fn body(self) -> Cow<'static, str> {
         match self {
-            Answer::Flawed(flaw) => format!("{}: {flaw}", reason(flaw.status())),
-            Answer::Refused(refusal) => refusal.kind.body().to_owned(),
-            other => reason(other.status()).to_owned(),
+            Answer::Flawed(flaw) => format!("{}: {flaw}", reason(flaw.status())).into(),
+            Answer::Refused(refusal) => refusal.kind.body().into(),
+            other => reason(other.status()).into(),
         }
     }
 
@@ -93,13 +99,14 @@ impl Answer {
         if to_head { 0 } else { self.body().len() as u64 }
     }
 
-    /// The fields beside it.
-    fn fields(self) -> Vec<(HeaderName, String)> {
+    /// The fields beside it, one after the other: a name and a value.
+    fn fields(self, mut put: impl FnMut(HeaderName, &[u8])) {
+        let mut value = ArrayVec::new();
         match self {
-            Answer::Refused(refusal) => described(&refusal),
-            Answer::Flawed(Flaw::Method) => vec![(ALLOW, METHODS.to_owned())],
-            Answer::Nobody => vec![(RETRY_AFTER, SOME_TIME.to_string())],
-            _ => Vec::new(),
+            Answer::Refused(refusal) => describe(&refusal, &mut put),
+            Answer::Flawed(Flaw::Method) => put(ALLOW, METHODS.as_bytes()),
+            Answer::Nobody => put(RETRY_AFTER, written(&mut value, format_args!("{SOME_TIME}"))),
+            _ => {}
         }
     }
 
@@ -113,9 +120,7 @@ impl Answer {
         out.extend_from_slice(b"\r\nContent-Type: text/plain\r\nContent-Length: ");
         push_number(out, body.len() as u64);
         out.extend_from_slice(b"\r\n");
-        for (name, value) in self.fields() {
-            push_field(out, name.as_str().as_bytes(), value.as_bytes());
-        }
+        self.fields(|name, value| push_field(out, name.as_str().as_bytes(), value));
         if closes {
             push_field(out, b"Connection", b"close");
         }
@@ -126,41 +131,54 @@ impl Answer {
     }
 
     /// As hyper takes it: status, fields, body.
-    pub(crate) fn parts(self, is_grpc: bool) -> (StatusCode, HeaderMap, String) {
+    pub(crate) fn parts(self, is_grpc: bool) -> (StatusCode, HeaderMap, Cow<'static, str>) {
         let mut headers = HeaderMap::new();
-        for (name, value) in self.fields() {
-            if let Ok(value) = HeaderValue::try_from(value) {
+        self.fields(|name, value| {
+            if let Ok(value) = HeaderValue::from_bytes(value) {
                 headers.insert(name, value);
             }
-        }
+        });
         if is_grpc {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
             headers.insert(HeaderName::from_static("grpc-status"), HeaderValue::from(self.grpc_status()));
-            if let Ok(message) = HeaderValue::try_from(self.body()) {
+            if let Ok(message) = HeaderValue::try_from(&*self.body()) {
                 headers.insert(HeaderName::from_static("grpc-message"), message);
             }
-            return (StatusCode::OK, headers, String::new());
+            return (StatusCode::OK, headers, Cow::Borrowed(""));
         }
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
         (StatusCode::from_u16(self.status()).unwrap_or(StatusCode::BAD_GATEWAY), headers, self.body())
     }
 }
 
+/// The longest value that is written for a refusal.
+const LONGEST_VALUE: usize = 96;
+type Value = ArrayVec<u8, LONGEST_VALUE>;
+
+/// A short value. None is longer than there is room for.
+fn written<'v>(value: &'v mut Value, text: fmt::Arguments<'_>) -> &'v [u8] {
+    value.clear();
+    let _fits = value.write_fmt(text);
+    value
+}
+
 /// What a refusal says about the limit, and when to come back.
-fn described(refusal: &Refusal) -> Vec<(HeaderName, String)> {
-    let level = refusal.level.word();
-    let (policy, left) = match refusal.kind {
+fn describe(refusal: &Refusal, put: &mut impl FnMut(HeaderName, &[u8])) {
+    let mut value = Value::new();
+    let (level, limit) = (refusal.level.word(), refusal.limit.min(LARGEST_INTEGER));
+    let seconds = refusal.retry_after.map_or(SOME_TIME, whole_seconds);
+    put(RETRY_AFTER, written(&mut value, format_args!("{seconds}")));
+    match refusal.kind {
         Kind::Requests => {
-            let seconds = refusal.retry_after.map_or(SOME_TIME, whole_seconds);
-            (format!("\"{level}\";q={};w=1", refusal.limit), format!("\"{level}\";r=0;t={seconds}"))
+            put(RATE_LIMIT_POLICY, written(&mut value, format_args!("\"{level}\";q={limit};w=1")));
+            put(RATE_LIMIT, written(&mut value, format_args!("\"{level}\";r=0;t={seconds}")));
         }
-        Kind::Connections => (
-            format!("\"{level}-connections\";q={};qu=\"connections\"", refusal.limit),
-            format!("\"{level}-connections\";r=0"),
-        ),
-    };
-    let wait = refusal.retry_after.map_or(SOME_TIME, whole_seconds);
-    vec![(RETRY_AFTER, wait.to_string()), (RATE_LIMIT_POLICY, policy), (RATE_LIMIT, left)]
+        Kind::Connections => {
+            let policy = format_args!("\"{level}-connections\";q={limit};qu=\"connections\"");
+            put(RATE_LIMIT_POLICY, written(&mut value, policy));
+            put(RATE_LIMIT, written(&mut value, format_args!("\"{level}-connections\";r=0")));
+        }
+    }
 }
 
 /// Rounded up, and never 0: nobody is told to come back too early.

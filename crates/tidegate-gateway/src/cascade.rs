@@ -17,6 +17,17 @@ pub enum Scope {
     Route,
 }
 
+impl Scope {
+    /// The word for logs and metrics.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Scope::Server => "server",
+            Scope::Backend => "backend",
+            Scope::Route => "route",
+        }
+    }
+}
+
 /// The rule that holds for a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Applied {

@@ -232,6 +232,7 @@ async fn turn_away<S: Stream>(
     refusal: Refusal,
     is_second: bool,
 ) -> Over {
+    worker.numbers.refused_connection();
     let Some(_seat) = worker.house.turn_away() else { return Over::Refused };
     let answer = Answer::Refused(refusal);
     let started = worker.now();

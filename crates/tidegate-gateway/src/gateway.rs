@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use tidegate_rim::{Ending, listen};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::hot::Hot;
 use crate::limits::{MOST_CLIENTS, RateLimitManager, Reloaded};
 use crate::logbook::Logbook;
+use crate::numbers::Numbers;
 use crate::reload::{Environment, Reloader};
 use crate::site::Site;
 use crate::tls::{self, TlsError};
@@ -102,12 +102,13 @@ impl Gateway {
         let address = sockets.first().and_then(|socket| socket.local_addr().ok()).unwrap_or(address);
         let limits = RateLimitManager::new(SystemClock::new(), means.memory, MOST_CLIENTS);
         limits.reload(&spec).map_err(GatewayError::Limits)?;
-        let site = Arc::new(Site::new(spec, acceptor, &limits, None));
+        let numbers = Numbers::new(workers);
+        let site = Arc::new(Site::new(spec, acceptor, &limits, &numbers, None));
         let house = Arc::new(House {
             limits,
             clock: SystemClock::new(),
             logbook: means.logbook,
-            hot: (0..workers).map(|_| Arc::default()).collect(),
+            numbers,
             site: RwLock::new((1, site)),
             generation: AtomicU64::new(1),
             ending: Ending::default(),
@@ -185,8 +186,7 @@ pub(crate) struct House {
     pub(crate) limits: RateLimitManager,
     clock: SystemClock,
     pub(crate) logbook: Option<Logbook>,
-    /// Who asks most, for each worker.
-    pub(crate) hot: Vec<Arc<Mutex<Hot>>>,
+    pub(crate) numbers: Numbers,
     /// The site in force, and which one it is.
     site: RwLock<(u64, Arc<Site>)>,
     generation: AtomicU64,
@@ -223,7 +223,7 @@ impl House {
         if before.spec.server.listen != spec.server.listen || before.spec.management != spec.management {
             tracing::warn!("where the gateway listens has changed in the settings, and waits for a restart");
         }
-        let next = Arc::new(Site::new(spec, acceptor, &self.limits, Some(before)));
+        let next = Arc::new(Site::new(spec, acceptor, &self.limits, &self.numbers, Some(before)));
         *site = (generation + 1, next);
         self.generation.store(site.0, Ordering::Release);
         Ok(reloaded)

@@ -29,7 +29,7 @@ pub const LINES: usize = 256;
 const LONGEST: usize = LONGEST_NAME + 1;
 
 /// Who asked most, as one worker saw it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Hot {
     lines: Vec<Line>,
     /// The lines by how much they have, the least first: no line has more than those at twice its place and one or two beyond.

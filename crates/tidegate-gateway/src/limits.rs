@@ -14,6 +14,7 @@
 //! - Requests at a level without a limit are not counted: a limit that comes begins with an empty second. Connections always are.
 
 mod connection;
+mod looking;
 mod plan;
 mod refusal;
 mod rules;
@@ -36,6 +37,7 @@ use tidegate::{
 
 pub use connection::Connection;
 use connection::Held;
+pub use looking::{ClientCounts, ClientRule, Rule, Standing, Standings};
 use plan::{Gauge, LEVELS};
 pub use plan::{Level, Plan};
 pub use refusal::{Kind, Refusal};

@@ -27,9 +27,10 @@ use crate::buffers::{Buffer, USUAL, Unsaid};
 use crate::door::Stream;
 use crate::endpoints::Endpoint;
 use crate::guest::Guest;
+use crate::numbers::Failure;
 use crate::pace::{Interruption, Midst, Pace};
 use crate::site::{Site, Way};
-use crate::story::{Asked, Story, Told, Trouble};
+use crate::story::{Asked, Story, Told};
 use crate::upstream::connect;
 use crate::wire::LARGEST_HEAD;
 use crate::wire::framing::{Body, Framing};
@@ -45,6 +46,7 @@ const MOST_TRIES: u32 = 3;
 pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
 
 /// What is to be done for a client.
+#[expect(clippy::struct_excessive_bools, reason = "each is another word of the request")]
 struct Errand {
     site: Arc<Site>,
     way: Arc<Way>,
@@ -59,7 +61,6 @@ struct Errand {
 }
 
 /// What was made of the bytes that have arrived.
-#[expect(clippy::large_enum_variant, reason = "it is taken apart where it was made")]
 enum Understood {
     /// There must be more.
     More,
@@ -312,7 +313,7 @@ impl<S: Stream> Relay<S> {
             let picked = backend.pick(self.guest.worker.uptime(), &tried).filter(|_| tries < MOST_TRIES);
             let Some(endpoint) = picked else { return self.fail(errand, failure).await };
             tries += 1;
-            errand.story.tried(&endpoint, tries);
+            errand.story.tried(&self.guest.worker, &endpoint, tries);
             let held = endpoint.hold();
             let kept = self.guest.worker.pool.take(&endpoint);
             let is_kept = kept.is_some();
@@ -326,7 +327,7 @@ impl<S: Stream> Relay<S> {
                     Err(error) => {
                         let is_late = error.kind() == std::io::ErrorKind::TimedOut;
                         failure = if is_late { Answer::Late } else { Answer::Failed };
-                        self.guest.worker.trouble(&endpoint, Trouble::Connect, &error);
+                        self.guest.worker.trouble(&endpoint, Failure::Connect, &error);
                         endpoint.failed(self.guest.worker.uptime());
                         tried.push(endpoint);
                         continue;
@@ -419,6 +420,7 @@ impl<S: Stream> Relay<S> {
                     told,
                     worker.now(),
                 );
+                worker.numbers.upgraded();
                 let input = std::mem::take(&mut self.input);
                 Err(tunnel::between(
                     &mut self.stream,

@@ -17,24 +17,12 @@ use crate::limits::Reloaded;
 /// Where the values of `${env:…}` come from.
 pub type Environment = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
-/// A file, the gateway it is for, and how reading it went.
+/// A file, and the gateway it is for.
 pub struct Reloader {
     house: Arc<House>,
     env: Environment,
     looker: Mutex<Looker>,
     name: String,
-    standing: Mutex<Standing>,
-}
-
-/// How reading the file went, since the gateway started.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Standing {
-    /// How often it went well.
-    pub succeeded: u64,
-    /// How often it did not.
-    pub failed: u64,
-    /// Whether the last time was one of those.
-    pub last_failed: bool,
 }
 
 /// Why a file was not used: everything that is wrong with it.
@@ -77,7 +65,7 @@ impl Reloader {
         let mut looker = Looker::new(path);
         // What is there now is what the gateway was started with, or will be found to be something else.
         let _as_started = looker.read_now();
-        Reloader { house, env, looker: Mutex::new(looker), name, standing: Mutex::default() }
+        Reloader { house, env, looker: Mutex::new(looker), name }
     }
 
     /// Reads the file and puts it in force, whether it has changed or not.
@@ -105,11 +93,6 @@ impl Reloader {
         })
     }
 
-    /// How reading it went.
-    pub fn standing(&self) -> Standing {
-        *self.standing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn take(&self, read: io::Result<Vec<u8>>) -> Result<Reloaded, Unused> {
         let name = &self.name;
         let reloaded = read
@@ -120,15 +103,12 @@ impl Reloader {
                     .reload(spec)
                     .map_err(|error: GatewayError| Unused::of_one(format!("{name}: {error}")))
             });
-        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
-        standing.last_failed = reloaded.is_err();
+        self.house.numbers.reloaded(reloaded.is_ok(), self.house.wall_clock());
         match &reloaded {
             Ok(Reloaded { changed, overfull }) => {
-                standing.succeeded += 1;
                 tracing::info!(path = %name, changed_limits = changed, overfull = overfull.len(), "the settings were read");
             }
             Err(unused) => {
-                standing.failed += 1;
                 tracing::error!(path = %name, "the settings were not used, and the former ones stay in force\n{unused}");
             }
         }

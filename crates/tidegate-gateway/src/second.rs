@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -76,9 +77,8 @@ pub(crate) async fn serve<S: Stream>(stream: S, arrived: Buffer, guest: Guest) -
             }
             let midst = if ends.is_some() { Midst::Something } else { Midst::Nothing };
             match (pace.poll(cx, midst), ends) {
-                (Poll::Pending, _) => return Poll::Pending,
+                (Poll::Pending, _) | (Poll::Ready(Interruption::Ending), Some(_)) => return Poll::Pending,
                 (Poll::Ready(Interruption::Overdue), Some((over, _))) => return Poll::Ready(over),
-                (Poll::Ready(Interruption::Ending), Some(_)) => return Poll::Pending,
                 (Poll::Ready(Interruption::Overdue), None) => {
                     pace.within(now, FAREWELL);
                     ends = Some((Over::Idle, now));
@@ -164,7 +164,7 @@ impl Drop for Open {
 /// An answer of the gateway itself.
 fn own(answer: Answer, is_grpc: bool) -> Response<Said> {
     let (status, headers, body) = answer.parts(is_grpc);
-    let mut response = Response::new(Said::Whole(body.into()));
+    let mut response = Response::new(Said::Whole(Bytes::from(body.into_owned()).into()));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     response
@@ -209,8 +209,7 @@ async fn answer(request: Request<Incoming>, guest: Arc<Guest>, open: Open) -> Re
     story.is_from(&worker, &sender, admitted.as_ref().err().copied());
     let most = site.spec.server.max_body;
     let too_large = hyper::body::Body::size_hint(&body).lower() > most;
-    let admitted =
-        admitted.and_then(|()| if too_large { Err(Answer::Flawed(Flaw::LargeBody)) } else { Ok(()) });
+    let admitted = admitted.and(if too_large { Err(Answer::Flawed(Flaw::LargeBody)) } else { Ok(()) });
     let (Some(way), Ok(())) = (way, admitted) else {
         let answer = admitted.err().unwrap_or(Answer::NoRoute);
         story.answered(&worker, &kept.asked(), answer);

@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 use tidegate::file::GatewaySpec;
+use tidegate::file::gateway::Route;
 use tokio_rustls::TlsAcceptor;
 
 use crate::client::Clients;
 use crate::endpoints::Backend;
 use crate::limits::{Plan, RateLimitManager};
+use crate::numbers::{Numbers, RouteNumbers};
 use crate::routes::Routes;
 
 /// What a gateway serves.
@@ -33,6 +35,8 @@ pub(crate) struct Site {
 pub(crate) struct Way {
     /// The route's id.
     pub(crate) route: Box<str>,
+    /// Where its requests are counted.
+    pub(crate) numbers: Arc<RouteNumbers>,
     /// What is asked before.
     pub(crate) plan: Arc<Plan>,
     /// Who answers.
@@ -45,6 +49,7 @@ impl Site {
         spec: GatewaySpec,
         tls: Option<TlsAcceptor>,
         limits: &RateLimitManager,
+        numbers: &Numbers,
         before: Option<&Site>,
     ) -> Site {
         let made = spec.backends.iter().map(|backend| {
@@ -55,12 +60,13 @@ impl Site {
         let backends: HashMap<Arc<str>, Arc<Backend>> = made.collect();
         let mut routed = Vec::with_capacity(spec.routes.len());
         let mut ways = Vec::with_capacity(spec.routes.len());
-        for route in &spec.routes {
+        let ids: Vec<String> = spec.routes.iter().map(Route::id).collect();
+        let counts = numbers.routes(ids.iter().map(String::as_str));
+        for ((route, id), numbers) in spec.routes.iter().zip(ids).zip(counts) {
             // A file without errors has no route to nowhere.
             let Some(backend) = backends.get(route.backend.as_str()) else { continue };
-            let id = route.id();
             let plan = limits.plan(&route.backend, Some(&id));
-            ways.push(Arc::new(Way { route: id.into(), plan, backend: Arc::clone(backend) }));
+            ways.push(Arc::new(Way { route: id.into(), numbers, plan, backend: Arc::clone(backend) }));
             routed.push(route.clone());
         }
         Site { clients: Clients::new(&spec.server), routes: Routes::new(&routed), ways, backends, tls, spec }

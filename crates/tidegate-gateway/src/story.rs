@@ -17,30 +17,6 @@ use crate::worker::{Over, Worker};
 /// The status in the log of a request whose client has left before it was answered.
 const LEFT: u16 = 499;
 
-/// What an endpoint is to blame for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Trouble {
-    /// No connection could be made.
-    Connect,
-    /// It closed the connection in the middle.
-    Closed,
-    /// What it said makes no sense.
-    Protocol,
-    /// It took too long.
-    Timeout,
-}
-
-impl Trouble {
-    pub(crate) const fn word(self) -> &'static str {
-        match self {
-            Trouble::Connect => "connect",
-            Trouble::Closed => "closed",
-            Trouble::Protocol => "protocol",
-            Trouble::Timeout => "timeout",
-        }
-    }
-}
-
 /// What was said to a client, and what it said behind its head.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Told {
@@ -104,14 +80,17 @@ impl Story {
     }
 
     /// Which endpoint it is tried at.
-    pub(crate) fn tried(&mut self, endpoint: &Arc<Endpoint>, tries: u32) {
+    pub(crate) fn tried(&mut self, worker: &Worker, endpoint: &Arc<Endpoint>, tries: u32) {
         self.endpoint = Some(Arc::clone(endpoint));
         self.tries = tries;
+        if tries > 1 {
+            worker.numbers.retried();
+        }
     }
 
     /// Who has asked, and whether a limit refused it.
     pub(crate) fn is_from(&mut self, worker: &Worker, sender: &Sender, refused: Option<Answer>) {
-        worker.saw(sender.key.as_bytes(), matches!(refused, Some(Answer::Refused(_))));
+        worker.numbers.asked(sender.key.as_bytes(), matches!(refused, Some(Answer::Refused(_))));
         if worker.page.is_some() {
             self.name = sender.key.name().map(Into::into);
         }
@@ -125,6 +104,9 @@ impl Story {
             Answer::Refused(refusal) => Some(refusal),
             _ => None,
         };
+        if let Some(refusal) = &refused {
+            worker.numbers.refused(refusal);
+        }
         self.tell(worker, || *asked, told, refused, worker.now());
     }
 
@@ -162,6 +144,8 @@ impl Story {
         now: Instant,
     ) {
         let took = now.saturating_duration_since(self.started);
+        let route = self.way.as_ref().map(|way| &*way.numbers);
+        worker.numbers.finished(route, told.status, took, told.received, told.sent);
         let Some(page) = &worker.page else { return };
         let asked = asked();
         page.write(&Entry {

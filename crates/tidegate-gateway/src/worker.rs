@@ -17,13 +17,12 @@ use tokio::time::Instant;
 
 use crate::door;
 use crate::endpoints::Endpoint;
-use crate::gateway::House;
-use crate::hot::Hot;
+use crate::gateway::{House, Seat};
 use crate::logbook::Page;
+use crate::numbers::{Cut, Failure, WorkerNumbers};
 use crate::probing;
 use crate::second::Seconds;
 use crate::site::Site;
-use crate::story::Trouble;
 use crate::upstream::Pool;
 
 /// How long a worker waits when the system has no more sockets to give.
@@ -31,6 +30,8 @@ const SHORTAGE: Duration = Duration::from_millis(50);
 /// How often connections that nobody uses are looked at.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
+/// How often what is remembered of the hottest clients is halved.
+const FADE_EVERY: Duration = Duration::from_secs(10);
 /// How long a line of the access log lies before it is handed over.
 const TURN_EVERY: Duration = Duration::from_millis(100);
 
@@ -41,8 +42,7 @@ pub(crate) struct Worker {
     pub(crate) seconds: Seconds,
     /// Where it writes what was asked for, if anybody wants to know.
     pub(crate) page: Option<Page>,
-    /// Who asks most.
-    hot: Arc<Mutex<Hot>>,
+    pub(crate) numbers: Arc<WorkerNumbers>,
     /// The site in force, and which one it is.
     site: Mutex<(u64, Arc<Site>)>,
 }
@@ -68,14 +68,10 @@ impl Worker {
         self.house.began.elapsed()
     }
 
-    /// Notes that a client has asked for something.
-    pub(crate) fn saw(&self, client: &[u8], refused: bool) {
-        self.hot.lock().unwrap_or_else(PoisonError::into_inner).seen(client, refused);
-    }
-
     /// Notes that an endpoint did not do what it should.
-    pub(crate) fn trouble(&self, endpoint: &Endpoint, trouble: Trouble, why: &dyn fmt::Display) {
-        tracing::debug!(endpoint = endpoint.authority(), trouble = trouble.word(), %why, "an endpoint failed");
+    pub(crate) fn trouble(&self, endpoint: &Endpoint, failure: Failure, why: &dyn fmt::Display) {
+        self.numbers.upstream_failed(failure);
+        tracing::debug!(endpoint = endpoint.authority(), failure = failure.word(), %why, "an endpoint failed");
     }
 }
 
@@ -91,13 +87,14 @@ pub(crate) fn work(house: Arc<House>, listener: std::net::TcpListener, number: u
     runtime.block_on(async {
         let site = Mutex::new(house.site());
         let page = house.logbook.clone().map(Page::new);
-        let hot = house.hot.get(number).cloned().unwrap_or_default();
+        let numbers = house.numbers.worker(number);
         let (pool, seconds) = (Pool::default(), Seconds::default());
-        let worker = Arc::new(Worker { house, pool, seconds, page, hot, site });
+        let worker = Arc::new(Worker { house, pool, seconds, page, numbers, site });
         tokio::spawn(sweep(Arc::clone(&worker)));
         tokio::spawn(turn_pages(Arc::clone(&worker)));
         if number == 0 {
             tokio::spawn(probing::go(Arc::clone(&worker)));
+            tokio::spawn(fade(Arc::clone(&worker)));
         }
         let listener = TcpListener::from_std(listener)?;
         accept(listener, &worker).await;
@@ -114,6 +111,14 @@ async fn sweep(worker: Arc<Worker>) {
     loop {
         tokio::time::sleep(SWEEP_EVERY).await;
         worker.pool.sweep(worker.now());
+    }
+}
+
+/// Lets what clients did long ago be forgotten.
+async fn fade(worker: Arc<Worker>) {
+    loop {
+        tokio::time::sleep(FADE_EVERY).await;
+        worker.house.numbers.fade();
     }
 }
 
@@ -157,13 +162,31 @@ fn is_the_clients(error: &io::Error) -> bool {
 fn admit(stream: TcpStream, address: SocketAddr, worker: &Arc<Worker>) {
     // Responses are written as they come; waiting for more would only make them late.
     let _as_it_is = stream.set_nodelay(true);
-    if let Some(seat) = worker.house.enter() {
-        let worker = Arc::clone(worker);
-        tokio::spawn(async move {
-            let over = door::attend(stream, address, &worker).await;
-            tracing::debug!(peer = %address, ?over, "connection over");
-            drop(seat);
-        });
+    let Some(seat) = worker.house.enter() else {
+        worker.numbers.refused_connection();
+        return;
+    };
+    let present = Present { worker: Arc::clone(worker), seat: Some(seat) };
+    worker.numbers.accepted();
+    tokio::spawn(async move {
+        let over = door::attend(stream, address, &present.worker).await;
+        if let Some(cut) = over.cut() {
+            present.worker.numbers.cut(cut);
+        }
+        tracing::debug!(peer = %address, ?over, "connection over");
+    });
+}
+
+/// That somebody is here. However they leave, also by a panic, they are not counted any more.
+struct Present {
+    worker: Arc<Worker>,
+    seat: Option<Seat>,
+}
+
+impl Drop for Present {
+    fn drop(&mut self) {
+        self.worker.numbers.closed();
+        drop(self.seat.take());
     }
 }
 
@@ -186,6 +209,8 @@ pub(crate) enum Over {
     SlowReader,
     /// What the client said makes no sense.
     Protocol,
+    /// What the client said is too large.
+    TooLarge,
     /// An endpoint failed in the middle of a response.
     Upstream,
     /// There were too many connections.
@@ -193,6 +218,21 @@ pub(crate) enum Over {
 }
 
 impl Over {
+    /// Why the gateway ended it, if it did.
+    const fn cut(self) -> Option<Cut> {
+        match self {
+            Over::Left | Over::Said | Over::Refused => None,
+            Over::Ending => Some(Cut::Draining),
+            Over::Idle => Some(Cut::Idle),
+            Over::SlowHead => Some(Cut::SlowHeader),
+            Over::SlowBody => Some(Cut::SlowBody),
+            Over::SlowReader => Some(Cut::SlowReader),
+            Over::Protocol => Some(Cut::Protocol),
+            Over::TooLarge => Some(Cut::TooLarge),
+            Over::Upstream => Some(Cut::Upstream),
+        }
+    }
+
     /// Whether the client was told something that it should have time to hear.
     pub(crate) const fn has_said_something(self) -> bool {
         matches!(self, Over::Said | Over::SlowHead | Over::Refused)

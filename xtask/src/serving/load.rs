@@ -11,9 +11,9 @@ use super::peers::{Peer, Places, Running};
 use crate::Outcome;
 
 /// Where whoever asks runs.
-const ASKERS_CORE: &str = "1";
+pub(super) const ASKERS_CORE: &str = "1";
 /// How long a load lasts, about.
-const SECONDS: u64 = 5;
+pub(super) const SECONDS: u64 = 5;
 /// How many keys there are.
 pub(super) const KEYS: u32 = 100_000;
 
@@ -119,7 +119,7 @@ fn wrk(on: &Running, connections: u32, places: &Places) -> Outcome<String> {
     pinned("wrk", &["-t1", "-c", &connections, "-d", &seconds, "--latency", "-s", &script, &url])
 }
 
-fn pinned(program: &str, words: &[&str]) -> Outcome<String> {
+pub(super) fn pinned(program: &str, words: &[&str]) -> Outcome<String> {
     let mut command = Command::new("taskset");
     command.args(["-c", ASKERS_CORE, program]).args(words);
     let output = command.output().map_err(|error| format!("{program}: {error}"))?;

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use crate::Outcome;
 
 /// Where servers run; whoever asks runs on another.
-const SERVERS_CORE: &str = "0";
-const READY_WITHIN: Duration = Duration::from_secs(10);
+pub(super) const SERVERS_CORE: &str = "0";
+pub(super) const READY_WITHIN: Duration = Duration::from_secs(10);
 
 /// Where programs and files are.
 pub(super) struct Places {
@@ -155,12 +155,12 @@ fn nginx(http: SocketAddr, folder: &str) -> String {
 }
 
 /// A port that is free now.
-fn free() -> Outcome<SocketAddr> {
+pub(super) fn free() -> Outcome<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
 /// nginx works in a child of its first process.
-fn only_child(parent: u32) -> Outcome<u32> {
+pub(super) fn only_child(parent: u32) -> Outcome<u32> {
     let path = format!("/proc/{parent}/task/{parent}/children");
     let children = std::fs::read_to_string(path)?;
     let first = children.split_whitespace().next().ok_or("nginx has no worker")?;
@@ -178,21 +178,31 @@ impl Running {
 
     /// The processor time it has used, in microseconds.
     pub(super) fn processor_time(&self) -> Outcome<f64> {
-        const TICKS_A_SECOND: f64 = 100.0;
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.worker))?;
-        // The name of the program is in parentheses and may have blanks in it.
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        let [user, system] = [11, 12].map(|at| fields.get(at).and_then(|ticks| ticks.parse::<f64>().ok()));
-        let ticks = user.zip(system).ok_or("the kernel does not say how long it ran")?;
-        Ok((ticks.0 + ticks.1) * 1e6 / TICKS_A_SECOND)
+        processor_time(self.worker)
     }
 
     /// The memory that is really there, in bytes.
     pub(super) fn resident(&self) -> Outcome<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.worker))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
-        Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? * 1024)
+        resident(self.worker)
     }
+}
+
+/// The processor time that a process has used, in microseconds.
+pub(super) fn processor_time(pid: u32) -> Outcome<f64> {
+    const TICKS_A_SECOND: f64 = 100.0;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name of the program is in parentheses and may have blanks in it.
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let [user, system] = [11, 12].map(|at| fields.get(at).and_then(|ticks| ticks.parse::<f64>().ok()));
+    let ticks = user.zip(system).ok_or("the kernel does not say how long it ran")?;
+    Ok((ticks.0 + ticks.1) * 1e6 / TICKS_A_SECOND)
+}
+
+/// The memory of a process that is really there, in bytes.
+pub(super) fn resident(pid: u32) -> Outcome<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
+    Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? * 1024)
 }
 
 impl Drop for Running {

@@ -14,7 +14,8 @@ use tokio::net::TcpStream;
 use crate::answers::Answer;
 use crate::buffers::{Buffer, USUAL, Unsaid};
 use crate::door::Stream;
-use crate::story::{Told, Trouble};
+use crate::numbers::Failure;
+use crate::story::Told;
 use crate::wire::framing::{Body, Frames, Framing};
 use crate::wire::head::room;
 use crate::wire::reply::{Reply, To};
@@ -86,11 +87,11 @@ impl Broken {
     }
 
     /// What the endpoint is to blame for.
-    pub(super) const fn trouble(self) -> Option<Trouble> {
+    pub(super) const fn trouble(self) -> Option<Failure> {
         match self {
-            Broken::Closed { .. } => Some(Trouble::Closed),
-            Broken::Nonsense(_) => Some(Trouble::Protocol),
-            Broken::Late => Some(Trouble::Timeout),
+            Broken::Closed { .. } => Some(Failure::Closed),
+            Broken::Nonsense(_) => Some(Failure::Protocol),
+            Broken::Late => Some(Failure::Timeout),
             _ => None,
         }
     }
@@ -99,6 +100,7 @@ impl Broken {
     pub(super) const fn over(self) -> Over {
         match self {
             Broken::Left => Over::Left,
+            Broken::Body(Flaw::LargeBody) => Over::TooLarge,
             Broken::Body(_) => Over::Protocol,
             Broken::SlowBody => Over::SlowBody,
             Broken::SlowReader => Over::SlowReader,
@@ -136,6 +138,7 @@ enum Upload {
     Refused,
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "each is about another party")]
 pub(super) struct Exchange<'e, S> {
     client: &'e mut S,
     input: &'e mut Buffer,
@@ -373,8 +376,7 @@ impl<'e, S: Stream> Exchange<'e, S> {
     fn understand(&mut self) -> Result<bool, Broken> {
         loop {
             match &mut self.stage {
-                Stage::Upgraded => return Ok(true),
-                Stage::Body { is_finished: true, .. } => return Ok(true),
+                Stage::Upgraded | Stage::Body { is_finished: true, .. } => return Ok(true),
                 Stage::Head => {
                     if self.reply.is_empty() || !self.read_head()? {
                         return Ok(false);

@@ -17,8 +17,9 @@ use tokio::time::timeout;
 use super::body::Upload;
 use crate::answers::Answer;
 use crate::endpoints::{Endpoint, Held};
+use crate::numbers::Failure;
 use crate::site::Way;
-use crate::story::{Story, Trouble};
+use crate::story::Story;
 use crate::upstream::connect;
 use crate::wire::{LARGEST_HEAD, MOST_FIELDS};
 use crate::worker::Worker;
@@ -38,7 +39,6 @@ pub(super) struct Call {
 }
 
 /// What became of it.
-#[expect(clippy::large_enum_variant, reason = "it is taken apart where it was made")]
 pub(super) enum Fate {
     Answered { response: Response<Incoming>, line: Line, held: Held, story: Story },
     Failed { answer: Answer, story: Story },
@@ -89,7 +89,7 @@ enum Tried {
     Answered(Response<Incoming>, Line),
     /// Nobody has heard of it: here it is again.
     Unsent(Request<Upload>, io::Error),
-    Broken(Trouble, String),
+    Broken(Failure, String),
 }
 
 impl Call {
@@ -103,7 +103,7 @@ impl Call {
         let mut failure = Answer::Nobody;
         for tries in 1..=MOST_TRIES {
             let Some(endpoint) = way.backend.pick(worker.uptime(), &tried) else { break };
-            story.tried(&endpoint, tries);
+            story.tried(worker, &endpoint, tries);
             let held = endpoint.hold();
             let (is_kept, outcome) = if is_grpc {
                 by_second(worker, &way, &endpoint, request).await
@@ -117,15 +117,15 @@ impl Call {
                     failure =
                         if error.kind() == io::ErrorKind::TimedOut { Answer::Late } else { Answer::Failed };
                     if !is_kept {
-                        worker.trouble(&endpoint, Trouble::Connect, &error);
+                        worker.trouble(&endpoint, Failure::Connect, &error);
                         endpoint.failed(worker.uptime());
                         tried.push(endpoint);
                     }
                 }
                 Tried::Broken(trouble, why) => {
                     worker.trouble(&endpoint, trouble, &why);
-                    failure = if trouble == Trouble::Timeout { Answer::Late } else { Answer::Failed };
-                    let Some(head) = again.clone().filter(|_| trouble == Trouble::Closed) else { break };
+                    failure = if trouble == Failure::Timeout { Answer::Late } else { Answer::Failed };
+                    let Some(head) = again.clone().filter(|_| trouble == Failure::Closed) else { break };
                     request = Request::from_parts(head, Upload::default());
                     if !is_kept {
                         tried.push(endpoint);
@@ -170,7 +170,7 @@ async fn by_first(
             Some(request) => Tried::Unsent(request, io::Error::other(error.into_error())),
             None => broken(error.error()),
         },
-        Err(_) => Tried::Broken(Trouble::Timeout, "it took too long".to_owned()),
+        Err(_) => Tried::Broken(Failure::Timeout, "it took too long".to_owned()),
     };
     (is_kept, tried)
 }
@@ -226,7 +226,7 @@ async fn by_second(
                 None => broken(error.error()),
             }
         }
-        Err(_) => Tried::Broken(Trouble::Timeout, "it took too long".to_owned()),
+        Err(_) => Tried::Broken(Failure::Timeout, "it took too long".to_owned()),
     };
     (is_kept, tried)
 }
@@ -243,7 +243,7 @@ async fn second(way: &Way, endpoint: &Endpoint) -> io::Result<http2::SendRequest
 }
 
 fn broken(error: &hyper::Error) -> Tried {
-    let trouble = if error.is_parse() { Trouble::Protocol } else { Trouble::Closed };
+    let trouble = if error.is_parse() { Failure::Protocol } else { Failure::Closed };
     Tried::Broken(trouble, error.to_string())
 }
 

@@ -52,7 +52,8 @@ pub(super) fn target(head: &Parts) -> Result<Target, Flaw> {
     if path.len() > LONGEST_TARGET {
         return Err(Flaw::LongTarget);
     }
-    if !path.starts_with('/') && !(path == "*" && head.method == Method::OPTIONS) || path.contains('#') {
+    let is_all = path == "*" && head.method == Method::OPTIONS;
+    if !(path.starts_with('/') || is_all) || path.contains('#') {
         return Err(Flaw::Bad("the target is neither a path nor an address"));
     }
     if has_dots(path.as_bytes()) {

@@ -98,16 +98,12 @@ pub fn has_dots(path: &[u8]) -> bool {
     if memchr::memmem::find(path, b"/.").is_none() && memchr::memchr3(b'%', b'\\', b';', path).is_none() {
         return false;
     }
-    let is_separator = |byte: &u8| matches!(byte, b'/' | b'\\');
-    let plain = decoded(path);
     // What stands behind a semicolon is not part of the segment, some say.
-    let name = |segment: &[u8]| {
-        segment
-            .split(|byte| *byte == b';')
-            .next()
-            .map_or(0, |name| if name == b"." || name == b".." { 1 } else { 0 })
+    let is_dots = |segment: &[u8]| {
+        let name = segment.split(|byte| *byte == b';').next();
+        name.is_some_and(|name| name == b"." || name == b"..")
     };
-    plain.split(|byte| is_separator(byte)).any(|segment| name(segment) == 1)
+    decoded(path).split(|byte| matches!(byte, b'/' | b'\\')).any(is_dots)
 }
 
 /// A path without `%2e`, `%2f` and `%5c`.

@@ -7,6 +7,8 @@ mod connections;
 mod demonstrations;
 mod endpoints;
 mod hottest;
+mod looking;
+mod numbers;
 mod over_sockets;
 mod proxy_headers;
 mod reloads;

@@ -1,0 +1,330 @@
+//! `cargo xtask bench gateway`: the gateway beside nginx and HAProxy, over real sockets, in the same run.
+//!
+//! Proxies run on the first core, one at a time; whoever asks and the endpoint behind the proxy (an nginx that answers by itself) share the
+//! second. What is compared is what a proxy does in a second and what a request costs it in processor time.
+
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::Effort;
+use super::load::{ASKERS_CORE, SECONDS, pinned};
+use super::measured::{Figure, median, of_wrk};
+use super::peers::{READY_WITHIN, SERVERS_CORE, free, only_child, processor_time, resident};
+use crate::workspace::Workspace;
+use crate::{Outcome, needs, process};
+
+/// How many connections ask.
+const CONNECTIONS: u32 = 64;
+/// How many connections say nothing while memory is measured.
+const IDLE: u64 = 5_000;
+/// What an idle connection may take, in KiB.
+const MOST_KIBIBYTES: f64 = 20.0;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Proxy {
+    Tidegate,
+    /// Without any limits.
+    Unlimited,
+    Nginx,
+    HaProxy,
+}
+
+impl Proxy {
+    const fn name(self) -> &'static str {
+        match self {
+            Proxy::Tidegate => "Tidegate",
+            Proxy::Unlimited => "Tidegate without limits",
+            Proxy::Nginx => "nginx",
+            Proxy::HaProxy => "HAProxy",
+        }
+    }
+}
+
+/// A process that runs until it is dropped.
+struct Running {
+    child: Child,
+    /// The process that does the work.
+    worker: u32,
+    address: SocketAddr,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // nginx ends its worker only if it is asked kindly.
+        let _asked = Command::new("kill").arg(self.child.id().to_string()).status();
+        let _ended = self.child.wait();
+    }
+}
+
+/// What is compared.
+struct Pair {
+    name: &'static str,
+    path: &'static str,
+    ours: Proxy,
+    theirs: Proxy,
+    at_least: f64,
+    goal: Option<f64>,
+    p99_at_most: Option<f64>,
+}
+
+const PAIRS: [Pair; 5] = [
+    Pair {
+        name: "proxied, four levels of limits",
+        path: "/",
+        ours: Proxy::Tidegate,
+        theirs: Proxy::Nginx,
+        at_least: 0.7,
+        goal: Some(1.0),
+        p99_at_most: Some(1.5),
+    },
+    Pair {
+        name: "proxied, four levels of limits",
+        path: "/",
+        ours: Proxy::Tidegate,
+        theirs: Proxy::HaProxy,
+        at_least: 0.7,
+        goal: Some(1.0),
+        p99_at_most: None,
+    },
+    Pair {
+        name: "refused (429)",
+        path: "/refused",
+        ours: Proxy::Tidegate,
+        theirs: Proxy::Nginx,
+        at_least: 0.9,
+        goal: Some(1.0),
+        p99_at_most: None,
+    },
+    Pair {
+        name: "refused (429)",
+        path: "/refused",
+        ours: Proxy::Tidegate,
+        theirs: Proxy::HaProxy,
+        at_least: 0.9,
+        goal: Some(1.0),
+        p99_at_most: None,
+    },
+    Pair {
+        name: "limits on beside limits off",
+        path: "/",
+        ours: Proxy::Tidegate,
+        theirs: Proxy::Unlimited,
+        at_least: 0.97,
+        goal: None,
+        p99_at_most: None,
+    },
+];
+
+/// Measures everything and prints a table.
+pub(crate) fn run(effort: Effort) -> Outcome {
+    let workspace = Workspace::load()?;
+    needs::meet_for_bench()?;
+    let mut build = Command::new("cargo");
+    build.args(["build", "--release", "--locked"]).current_dir(&workspace.root);
+    if !process::run_shown(build)?.succeeded() {
+        return Err("the release build failed".into());
+    }
+    let folder = workspace.target.join("bench");
+    std::fs::create_dir_all(&folder)?;
+    let tidegate = workspace.target.join("release/tidegate");
+    let endpoint = endpoint(&folder)?;
+    println!("\n| what | proxy | rate /s | CPU us/request | p50 ms | p99 ms | ratio | bar |");
+    println!("|---|---|---|---|---|---|---|---|");
+    for pair in &PAIRS {
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for _ in 0..effort.rounds() {
+            for (proxy, figures) in [(pair.ours, &mut ours), (pair.theirs, &mut theirs)] {
+                let running = start(proxy, endpoint.address, &folder, &tidegate)?;
+                figures.push(ask(&running, pair.path)?);
+            }
+        }
+        tell(pair, &median(ours), &median(theirs));
+    }
+    memory(endpoint.address, &folder, &tidegate)
+}
+
+fn tell(pair: &Pair, ours: &Figure, theirs: &Figure) {
+    let ratio = ours.rate / theirs.rate;
+    let verdict = match pair.goal {
+        Some(goal) if ratio >= goal => "met, with its goal",
+        _ if ratio >= pair.at_least => "met",
+        _ => "missed",
+    };
+    let row = |what: &str, proxy: Proxy, figure: &Figure, rest: &str| {
+        let Figure { rate, micros, p50, p99 } = figure;
+        println!("| {what} | {} | {rate:.0} | {micros:.2} | {p50} | {p99} | {rest} |", proxy.name());
+    };
+    row(pair.name, pair.ours, ours, &format!("{ratio:.2} | {} {verdict}", pair.at_least));
+    let times = ours.p99.over(theirs.p99);
+    let slowest = times.map_or(String::new(), |times| format!(", p99 {times:.2}x"));
+    let of_slowest = times.zip(pair.p99_at_most).map_or(String::new(), |(times, most)| {
+        format!("p99 at most {most}x, {}", if times <= most { "met" } else { "missed" })
+    });
+    let cost = format!("CPU {:.2}x{slowest} | {of_slowest}", ours.micros / theirs.micros);
+    row("", pair.theirs, theirs, &cost);
+}
+
+/// Asks for some seconds.
+fn ask(running: &Running, path: &str) -> Outcome<Figure> {
+    let before = processor_time(running.worker)?;
+    let (url, connections) = (format!("http://{}{path}", running.address), CONNECTIONS.to_string());
+    let seconds = format!("{SECONDS}s");
+    let text = pinned("wrk", &["-t1", "-c", &connections, "-d", &seconds, "--latency", &url])?;
+    let refused = text.contains("Non-2xx");
+    if text.contains("Socket errors") || refused != (path == "/refused") {
+        return Err(format!("not what was asked for:\n{text}").into());
+    }
+    let (rate, p50, p99) = of_wrk(&text).ok_or(text)?;
+    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+    let requests = rate * SECONDS as f64;
+    Ok(Figure { rate, micros: (processor_time(running.worker)? - before) / requests, p50, p99 })
+}
+
+/// What a connection on which nothing is said takes.
+fn memory(endpoint: SocketAddr, folder: &Path, tidegate: &Path) -> Outcome {
+    println!("\n| idle connections | RSS above the empty gateway, KiB each | bar |\n|---|---|---|");
+    let running = start(Proxy::Tidegate, endpoint, folder, tidegate)?;
+    let before = resident(running.worker)?;
+    let mut open = Vec::new();
+    for _ in 0..IDLE {
+        let mut stream = TcpStream::connect(running.address)?;
+        // Each has asked for something once.
+        std::io::Write::write_all(&mut stream, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
+        let mut answer = [0; 512];
+        if std::io::Read::read(&mut stream, &mut answer)? == 0 {
+            return Err("a connection was closed".into());
+        }
+        open.push(stream);
+    }
+    let grown = resident(running.worker)?.saturating_sub(before) / IDLE;
+    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+    let kibibytes = grown as f64 / 1024.0;
+    let verdict = if kibibytes < MOST_KIBIBYTES { "met" } else { "missed" };
+    println!("| {IDLE} | {kibibytes:.2} | under {MOST_KIBIBYTES}, {verdict} |");
+    drop(open);
+    Ok(())
+}
+
+/// The endpoint behind the proxies.
+fn endpoint(folder: &Path) -> Outcome<Running> {
+    let address = free()?;
+    let file = folder.join("endpoint.conf");
+    let body = "return 200 \"hello, this is a small response of a backend\\n\";";
+    std::fs::write(
+        &file,
+        nginx(folder, "endpoint", "", &format!("listen {address}; location / {{ {body} }}")),
+    )?;
+    spawn(ASKERS_CORE, &nginx_words(folder, &file), address, true)
+}
+
+fn start(proxy: Proxy, endpoint: SocketAddr, folder: &Path, tidegate: &Path) -> Outcome<Running> {
+    let address = free()?;
+    let words = match proxy {
+        Proxy::Tidegate | Proxy::Unlimited => {
+            let file = folder.join("gateway.yaml");
+            std::fs::write(&file, gateway(address, endpoint, proxy == Proxy::Tidegate))?;
+            let words = ["gateway", "--workers", "1", "--access-log", "off", "--config"];
+            let mut all = vec![tidegate.display().to_string()];
+            all.extend(words.map(str::to_owned));
+            all.push(file.display().to_string());
+            all
+        }
+        Proxy::Nginx => {
+            let file = folder.join("proxy.conf");
+            std::fs::write(&file, nginx_proxy(folder, address, endpoint))?;
+            nginx_words(folder, &file)
+        }
+        Proxy::HaProxy => {
+            let file = folder.join("haproxy.cfg");
+            std::fs::write(&file, haproxy(address, endpoint))?;
+            vec!["haproxy".to_owned(), "-f".to_owned(), file.display().to_string()]
+        }
+    };
+    spawn(SERVERS_CORE, &words, address, proxy == Proxy::Nginx)
+}
+
+fn spawn(core: &str, words: &[String], address: SocketAddr, has_child: bool) -> Outcome<Running> {
+    let mut command = Command::new("taskset");
+    command.args(["-c", core]).args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().map_err(|error| format!("cannot run taskset: {error}"))?;
+    let start = Instant::now();
+    while TcpStream::connect(address).is_err() {
+        if start.elapsed() > READY_WITHIN || child.try_wait()?.is_some() {
+            return Err(format!("`{}` does not answer at {address}", words.join(" ")).into());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let worker = if has_child { only_child(child.id())? } else { child.id() };
+    Ok(Running { child, worker, address })
+}
+
+fn nginx_words(folder: &Path, file: &PathBuf) -> Vec<String> {
+    let folder = folder.display().to_string();
+    let file = file.display().to_string();
+    ["nginx", "-p", &folder, "-c", &file, "-e", "/dev/null"].map(str::to_owned).to_vec()
+}
+
+fn nginx(folder: &Path, name: &str, http: &str, server: &str) -> String {
+    let folder = folder.display();
+    format!(
+        "daemon off; worker_processes 1; pid {folder}/{name}.pid; error_log /dev/null crit;\n\
+         events {{ worker_connections 16384; }}\n\
+         http {{ access_log off; keepalive_requests 1000000000; default_type text/plain;\n\
+         client_body_temp_path {folder}/{name}-1; proxy_temp_path {folder}/{name}-2;\n\
+         fastcgi_temp_path {folder}/{name}-3; uwsgi_temp_path {folder}/{name}-4; scgi_temp_path {folder}/{name}-5;\n\
+         {http}\nserver {{ {server} }} }}\n"
+    )
+}
+
+/// A limit of requests and one of connections for each client, and the fields that the gateway writes.
+fn nginx_proxy(folder: &Path, address: SocketAddr, endpoint: SocketAddr) -> String {
+    let http = format!(
+        "limit_req_zone $binary_remote_addr zone=client:10m rate=1000000r/s;\n\
+         limit_req_zone $binary_remote_addr zone=tight:10m rate=1r/s;\n\
+         limit_conn_zone $binary_remote_addr zone=conns:10m; limit_req_status 429; limit_conn_status 429;\n\
+         upstream api {{ server {endpoint}; keepalive 256; keepalive_requests 1000000000; }}"
+    );
+    let pass = "limit_conn conns 60000; proxy_pass http://api; proxy_http_version 1.1; proxy_set_header Connection \"\";\n\
+                proxy_set_header Host $host; proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;\n\
+                proxy_set_header X-Forwarded-Proto $scheme; proxy_set_header X-Forwarded-Host $host;";
+    let server = format!(
+        "listen {address};\nlocation / {{ limit_req zone=client burst=1000000 nodelay; {pass} }}\n\
+         location /refused {{ limit_req zone=tight; {pass} }}"
+    );
+    nginx(folder, "proxy", &http, &server)
+}
+
+fn haproxy(address: SocketAddr, endpoint: SocketAddr) -> String {
+    format!(
+        "global\n  nbthread 1\n  maxconn 9000\n\
+         defaults\n  mode http\n  timeout connect 5s\n  timeout client 60s\n  timeout server 60s\n  http-reuse always\n\
+         frontend all\n  bind {address}\n  option forwardfor\n\
+         \x20 stick-table type ip size 1m expire 10s store http_req_rate(1s),conn_cur\n  http-request track-sc0 src\n\
+         \x20 http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt 1000000000 }}\n\
+         \x20 http-request deny deny_status 429 if {{ sc_conn_cur(0) gt 100000 }}\n\
+         \x20 http-request deny deny_status 429 if {{ path /refused }} {{ sc_http_req_rate(0) gt 1 }}\n\
+         \x20 default_backend api\n\
+         backend api\n  server one {endpoint}\n"
+    )
+}
+
+/// Four limits of requests and four of connections, and one route that is nearly always refused.
+fn gateway(address: SocketAddr, endpoint: SocketAddr, limited: bool) -> String {
+    let (all, own, tight) = if limited {
+        (
+            "rateLimit: {maxQps: 900000, maxConnections: 100000, maxQpsPerClient: 900000, maxConnectionsPerClient: 100000}",
+            "rateLimit: {maxQps: 900000, maxConnections: 100000}",
+            "rateLimit: {maxQps: 1, maxConnections: 100000}",
+        )
+    } else {
+        ("rateLimit: {}", "rateLimit: {}", "rateLimit: {}")
+    };
+    let (host, port) = (endpoint.ip(), endpoint.port());
+    format!(
+        "server:\n  listen: {address}\n  {all}\n\
+         backends:\n  - name: api\n    endpoints: [{{host: {host}, port: {port}}}]\n    {own}\n\
+         routes:\n  - path: /**\n    backend: api\n    {own}\n  - path: /refused\n    backend: api\n    {tight}\n"
+    )
+}
