@@ -372,7 +372,6 @@ impl<S: Stream> Relay<S> {
             Ok(body) => body,
             Err(flaw) => return Ok(Exchanged::Failed { answer: Answer::Flawed(flaw), may_repeat: false }),
         };
-        let is_ending = self.pace.is_ending();
         let mut exchange = Exchange::new(
             &mut self.stream,
             &mut self.input,
@@ -380,8 +379,9 @@ impl<S: Stream> Relay<S> {
             &mut self.outgoing,
             &mut self.unsaid,
             body,
+            &worker.house.ending,
         );
-        exchange.prepare(errand.framing, errand.to_head, errand.minor, errand.keeps_alive && !is_ending);
+        exchange.prepare(errand.framing, errand.to_head, errand.minor, errand.keeps_alive);
         exchange.may_upgrade(errand.upgrades);
         if errand.expects_continue {
             exchange.invite();

@@ -9,6 +9,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use tidegate_rim::Ending;
 use tokio::net::TcpStream;
 
 use crate::answers::Answer;
@@ -144,6 +145,8 @@ pub(super) struct Exchange<'e, S> {
     input: &'e mut Buffer,
     upstream: Option<TcpStream>,
     reply: Buffer,
+    /// Whether the gateway is about to end: then the client's connection does not go on.
+    ending: &'e Ending,
     head: &'e mut Unsaid,
     up: Unsaid,
     down: &'e mut Unsaid,
@@ -173,12 +176,14 @@ impl<'e, S: Stream> Exchange<'e, S> {
         head: &'e mut Unsaid,
         down: &'e mut Unsaid,
         body: Body,
+        ending: &'e Ending,
     ) -> Exchange<'e, S> {
         Exchange {
             client,
             input,
             upstream: Some(upstream),
             reply: Buffer::default(),
+            ending,
             head,
             up: Unsaid::default(),
             down,
@@ -425,7 +430,8 @@ impl<'e, S: Stream> Exchange<'e, S> {
         if self.down.bytes.capacity() == 0 {
             *self.down = Unsaid::new();
         }
-        let (frames, goes_on) = reply.compose(self.to, &mut self.down.bytes);
+        let to = To { keeps_alive: self.to.keeps_alive && !self.ending.is_told(), ..self.to };
+        let (frames, goes_on) = reply.compose(to, &mut self.down.bytes);
         self.told.status = reply.status;
         self.client_goes_on = goes_on;
         self.upstream_goes_on = reply.keeps_alive;
