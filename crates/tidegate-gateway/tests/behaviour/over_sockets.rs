@@ -3,6 +3,7 @@
 mod bodies;
 mod drain;
 mod limits;
+mod probes;
 mod proxied;
 mod relaying;
 mod reloads;

@@ -1,1 +1,106 @@
-//! Soon.
+//! The end: nobody is cut off who is being served, and nobody stays for ever.
+
+use std::net::TcpStream;
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
+
+use super::stage::{Backend, Stage, file, get, response, wait_until};
+use super::wire::FAR_TOO_LONG;
+
+#[test]
+fn whoever_says_nothing_is_let_go_at_once() {
+    let backend = Backend::echo();
+    let stage = Stage::with(&file("", "", &[&backend]), 2);
+    let mut silent = stage.client();
+    let mut idle = stage.client();
+    assert_eq!(idle.ask(get("a.test")).status(), 200);
+    let mut half = stage.client();
+    half.say("PRI * HT");
+    let address = stage.gateway.address();
+    wait_until("all are known", || stage.gateway.connections() == 3);
+    stage.gateway.drain();
+    for client in [&mut silent, &mut idle, &mut half] {
+        client.is_over();
+    }
+    assert!(TcpStream::connect(address).is_err(), "nobody listens any more");
+}
+
+#[test]
+fn whoever_is_being_served_is_served() {
+    let (arrived, arrivals) = channel();
+    let (go, may_go) = channel::<()>();
+    let may_go = Mutex::new(may_go);
+    let backend = Backend::new(move |_, wire| {
+        arrived.send(()).expect("somebody waits");
+        let _told = may_go.lock().expect("no panic").recv_timeout(FAR_TOO_LONG);
+        wire.say(response("done"));
+        true
+    });
+    let stage = Stage::before(&backend);
+    let address = stage.gateway.address();
+    let mut client = stage.client();
+    client.say(get("a.test"));
+    arrivals.recv_timeout(FAR_TOO_LONG).expect("it is at the backend");
+    let ending = std::thread::spawn(move || stage.gateway.drain());
+    wait_until("nobody listens any more", || TcpStream::connect(address).is_err());
+    go.send(()).expect("it waits");
+    let answer = client.hear();
+    assert_eq!((answer.text().as_str(), answer.closes()), ("done", true));
+    client.is_over();
+    ending.join().expect("it ends");
+}
+
+/// What was begun when the gateway was told to end may still be said, and is answered.
+#[test]
+fn half_a_request_may_become_a_whole_one() {
+    let backend = Backend::echo();
+    let stage = Stage::before(&backend);
+    let address = stage.gateway.address();
+    let mut client = stage.client();
+    assert_eq!(client.ask(get("a.test")).status(), 200);
+    client.say("GET / HTTP/1.1\r\nHo");
+    // Whoever is asked next is asked after this was heard, on the same worker.
+    for _ in 0..2 {
+        assert_eq!(stage.ask(get("a.test")).status(), 200);
+    }
+    let ending = std::thread::spawn(move || stage.gateway.drain());
+    wait_until("nobody listens any more", || TcpStream::connect(address).is_err());
+    client.say("st: a.test\r\n\r\n");
+    let answer = client.hear();
+    assert_eq!((answer.status(), answer.closes()), (200, true));
+    client.is_over();
+    ending.join().expect("it ends");
+}
+
+#[test]
+fn whoever_takes_too_long_is_cut_off() {
+    let backend = Backend::raw(|mut wire, _| {
+        let head = wire.head();
+        if head.contains("Upgrade") {
+            wire.say("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n");
+        }
+        wire.is_over_somehow();
+    });
+    let stage = Stage::with(&file("drainTimeout: 200ms", "", &[&backend]), 2);
+    let mut tunnel = stage.client();
+    tunnel.say("GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n");
+    assert!(tunnel.head().contains(" 101 "));
+    let mut waiting = stage.client();
+    waiting.say(get("a.test"));
+    wait_until("both are at the backend", || stage.gateway.under_way() == 2);
+    stage.gateway.drain();
+    tunnel.is_over();
+    waiting.is_over();
+}
+
+#[test]
+fn a_gateway_that_is_dropped_ends() {
+    let backend = Backend::echo();
+    let stage = Stage::before(&backend);
+    let address = stage.gateway.address();
+    let mut client = stage.client();
+    assert_eq!(client.ask(get("a.test")).status(), 200);
+    drop(stage);
+    client.is_over();
+    wait_until("nobody listens any more", || TcpStream::connect(address).is_err());
+}
