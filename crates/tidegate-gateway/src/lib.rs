@@ -20,6 +20,7 @@ mod gateway;
 mod guest;
 pub mod hot;
 pub mod limits;
+pub mod manage;
 pub mod numbers;
 mod pace;
 mod probing;
