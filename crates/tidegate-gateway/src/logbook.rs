@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::access::{Entry, Format};
+use crate::numbers::WorkerNumbers;
 
 /// How many pages may be on their way.
 const MOST_PAGES: usize = 256;
@@ -82,6 +83,7 @@ fn write(pages: &Receiver<Message>, mut to: impl Write) {
 #[derive(Debug)]
 pub(crate) struct Page {
     logbook: Logbook,
+    numbers: Arc<WorkerNumbers>,
     lines: Mutex<Lines>,
 }
 
@@ -92,8 +94,8 @@ struct Lines {
 }
 
 impl Page {
-    pub(crate) fn new(logbook: Logbook) -> Page {
-        Page { logbook, lines: Mutex::default() }
+    pub(crate) fn new(logbook: Logbook, numbers: Arc<WorkerNumbers>) -> Page {
+        Page { logbook, numbers, lines: Mutex::default() }
     }
 
     /// Writes a line.
@@ -118,6 +120,7 @@ impl Page {
         let Lines { text, count } = std::mem::take(lines);
         if self.logbook.pages.try_send(Message::Page(text)).is_err() {
             self.logbook.lost.fetch_add(count, Ordering::Relaxed);
+            self.numbers.lost_lines(count);
         }
     }
 }
@@ -176,7 +179,7 @@ mod tests {
         let written = Arc::new(Mutex::new(Vec::new()));
         let to = Reluctant { may, written: Arc::clone(&written) };
         let logbook = Logbook::over(to, Format::Text).expect("a thread");
-        let page = Page::new(logbook.clone());
+        let page = Page::new(logbook.clone(), crate::numbers::Numbers::new(1).worker(0));
         let handed_over = MOST_PAGES as u64 + 10;
         for _ in 0..handed_over {
             page.write(&entry());
