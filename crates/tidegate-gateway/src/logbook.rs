@@ -53,7 +53,12 @@ impl Logbook {
     /// Waits until everything that was handed over is written, but not for long.
     pub fn finish(&self, at_most: Duration) {
         let (tell, told) = sync_channel(1);
-        if self.pages.try_send(Message::Told(tell)).is_ok() {
+        let pages = self.pages.clone();
+        // There may be no room for one more message until somebody reads, and they may never.
+        let asking = std::thread::Builder::new().spawn(move || {
+            let _heard = pages.send(Message::Told(tell));
+        });
+        if asking.is_ok() {
             let _in_time = told.recv_timeout(at_most);
         }
     }
