@@ -1,1 +1,189 @@
-//! Soon.
+//! Proxies before the gateway: who is believed, and about whom.
+
+use super::stage::{Backend, Stage, file, get};
+use super::wire::Message;
+
+const CLAIMS: &str = "X-Forwarded-For: 6.6.6.6, 203.0.113.9\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: outside.test\r\nX-Forwarded-Port: 444\r\nX-Real-IP: 6.6.6.6\r\nForwarded: for=6.6.6.6\r\n";
+
+fn claiming(fields: &str) -> String {
+    format!("GET / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n")
+}
+
+fn claims(echoed: &Message) -> [Option<&str>; 6] {
+    ["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "x-forwarded-port", "x-real-ip", "forwarded"]
+        .map(|name| echoed.field(name))
+}
+
+#[test]
+fn nobody_is_believed_who_is_not_trusted() {
+    let backend = Backend::echo();
+    for server in ["", "trustedProxies: [10.0.0.0/8]", "trustedProxies: ['127.0.0.9/32']"] {
+        let stage = Stage::new(&file(server, "", &[&backend]));
+        let echoed = stage.ask(claiming(CLAIMS)).echoed();
+        let own = [Some("127.0.0.1"), Some("http"), Some("a.test"), None, None, None];
+        assert_eq!(claims(&echoed), own, "{server}");
+        stage.end();
+    }
+}
+
+#[test]
+fn trusted_proxies_are_believed_and_added_to() {
+    let backend = Backend::echo();
+    let stage = Stage::new(&file("trustedProxies: [127.0.0.0/8]", "", &[&backend]));
+    let echoed = stage.ask(claiming(CLAIMS)).echoed();
+    let all = [
+        Some("6.6.6.6, 203.0.113.9, 127.0.0.1"),
+        Some("https"),
+        Some("outside.test"),
+        Some("444"),
+        Some("6.6.6.6"),
+        Some("for=6.6.6.6"),
+    ];
+    assert_eq!(claims(&echoed), all);
+    // What a proxy names for its own hop does not take away what the gateway says.
+    let hop = "Connection: x-forwarded-proto, x-forwarded-for, x-forwarded-host\r\n";
+    let echoed = stage.ask(claiming(&format!("{hop}{CLAIMS}"))).echoed();
+    assert_eq!(claims(&echoed)[1..3], [Some("http"), Some("a.test")]);
+    assert!(echoed.field("x-forwarded-for").is_some_and(|through| through.ends_with("127.0.0.1")));
+    stage.end();
+}
+
+/// How many of these requests are served, each with its fields.
+fn served(stage: &Stage, fields: &[&str]) -> Vec<bool> {
+    let mut client = stage.client();
+    let served = fields.iter().map(|fields| client.ask(claiming(fields)).status() == 200).collect();
+    drop(client);
+    served
+}
+
+#[test]
+fn the_client_is_whom_trusted_proxies_say() {
+    let backend = Backend::echo();
+    let stage = Stage::new(&file(
+        "trustedProxies: [127.0.0.0/8, 10.0.0.0/8]; rateLimit: {maxQpsPerClient: 1, maxConnectionsPerClient: 1}",
+        "",
+        &[&backend],
+    ));
+    let asked = [
+        ("X-Forwarded-For: 203.0.113.9\r\n", true),
+        ("X-Forwarded-For: 203.0.113.9\r\n", false),
+        ("X-Forwarded-For: 203.0.113.10\r\n", true),
+        // What a client says itself is to the left of what is believed.
+        ("X-Forwarded-For: 1.2.3.4, 203.0.113.9\r\n", false),
+        ("X-Forwarded-For: 1.2.3.4\r\nX-Forwarded-For: 203.0.113.9, 10.1.1.1\r\n", false),
+        ("X-Forwarded-For: 203.0.113.11, 10.1.1.1\r\n", true),
+        ("X-Forwarded-For: 203.0.113.11:4711\r\n", false),
+        // One household has as many addresses as it likes.
+        ("X-Forwarded-For: 2001:db8:0:1::1\r\n", true),
+        ("X-Forwarded-For: 2001:db8:0:1:ffff::2\r\n", false),
+        ("X-Forwarded-For: [2001:db8:0:1::3]:80\r\n", false),
+        ("X-Forwarded-For: 2001:db8:0:2::1\r\n", true),
+        ("X-Forwarded-For: ::ffff:203.0.113.9\r\n", false),
+        // What cannot be read is nobody's, and so the proxy's.
+        ("X-Forwarded-For: nonsense\r\n", true),
+        ("", false),
+        ("X-Forwarded-For: 203.0.113.77, nonsense\r\n", false),
+    ];
+    let (fields, expected): (Vec<&str>, Vec<bool>) = asked.into_iter().unzip();
+    assert_eq!(served(&stage, &fields), expected);
+    stage.end();
+}
+
+#[test]
+fn a_proxy_may_have_more_connections_than_a_client() {
+    let backend = Backend::echo();
+    let limits = "rateLimit: {maxConnectionsPerClient: 1}";
+    let stage = Stage::new(&file(&format!("trustedProxies: [127.0.0.2/32]; {limits}"), "", &[&backend]));
+    let mut open = Vec::new();
+    for (address, status) in [(2, 200), (2, 200), (2, 200), (3, 200), (3, 429)] {
+        let mut client = stage.client_at(address);
+        assert_eq!(client.ask(get("a.test")).status(), status, "127.0.0.{address}");
+        open.push(client);
+    }
+    drop(open);
+    stage.end();
+}
+
+#[test]
+fn a_header_may_name_the_client() {
+    let backend = Backend::echo();
+    let server = "clientHeader: X-Api-Key; rateLimit: {maxQpsPerClient: 1}";
+    let stage = Stage::new(&file(server, "", &[&backend]));
+    let long = format!("X-Api-Key: {}\r\n", "k".repeat(200));
+    let asked = [
+        ("X-Api-Key: one\r\n", true),
+        ("x-api-key: one\r\n", false),
+        ("X-Api-Key: two\r\n", true),
+        // Without a name, or with several, or with one that is too long, it is the address.
+        ("", true),
+        ("X-Api-Key: \r\n", false),
+        ("X-Api-Key: three\r\nX-Api-Key: four\r\n", false),
+        (long.as_str(), false),
+    ];
+    let (fields, expected): (Vec<&str>, Vec<bool>) = asked.into_iter().unzip();
+    assert_eq!(served(&stage, &fields), expected);
+    stage.end();
+}
+
+const VERSION_2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xcb\x00\x71\x09\x0a\0\0\x01\x12\x34\0\x50";
+
+#[test]
+fn connections_of_proxies_say_whom_they_are_for() {
+    let backend = Backend::echo();
+    let server =
+        "trustedProxies: [127.0.0.0/8]; proxyProtocol: true; rateLimit: {maxConnectionsPerClient: 1}";
+    let stage = Stage::new(&file(server, "", &[&backend]));
+    let beginnings: [(&[u8], &str); 5] = [
+        (b"PROXY TCP4 203.0.113.1 10.0.0.1 4660 80\r\n", "203.0.113.1"),
+        (b"PROXY TCP6 2001:db8::7 2001:db8::1 4660 80\r\n", "2001:db8::7"),
+        (VERSION_2, "203.0.113.9"),
+        (b"PROXY UNKNOWN\r\n", "127.0.0.1"),
+        (b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0", "127.0.0.1"),
+    ];
+    for (beginning, whom) in beginnings {
+        for step in [1, 7, 1000] {
+            let mut client = stage.client();
+            let all = [beginning, get("a.test").as_bytes()].concat();
+            for piece in all.chunks(step) {
+                client.say(piece);
+            }
+            assert_eq!(client.hear().echoed().field("x-forwarded-for"), Some(whom));
+            assert_eq!(client.ask(get("a.test")).status(), 200, "it is said once");
+            drop(client);
+            stage.is_empty();
+        }
+    }
+    // What clients of a proxy claim themselves is not believed.
+    let mut client = stage.client();
+    client.say(VERSION_2);
+    let echoed = client.ask(claiming(CLAIMS)).echoed();
+    assert_eq!(echoed.field("x-forwarded-for"), Some("203.0.113.9"));
+    // They are clients: each has its own connections.
+    let mut second = stage.client();
+    second.say(VERSION_2);
+    assert_eq!(second.ask(get("a.test")).status(), 429);
+    second.is_over();
+    drop(client);
+    for wrong in [get("a.test").into_bytes(), b"PROXY nonsense\r\n".to_vec(), b"PROXY TCP4 x\r\n".to_vec()] {
+        let mut client = stage.client();
+        client.shout([&wrong, get("a.test").as_bytes()].concat());
+        client.is_over();
+    }
+    stage.end();
+}
+
+#[test]
+fn whoever_is_not_trusted_cannot_say_whom_they_are_for() {
+    let backend = Backend::echo();
+    let stage = Stage::new(&file("trustedProxies: [10.0.0.0/8]; proxyProtocol: true", "", &[&backend]));
+    assert_eq!(stage.ask(get("a.test")).status(), 200);
+    for beginning in [VERSION_2, b"PROXY TCP4 203.0.113.1 10.0.0.1 4660 80\r\n"] {
+        let mut client = stage.client();
+        client.shout([beginning, get("a.test").as_bytes()].concat());
+        let status = client.hear().status();
+        assert!(matches!(status, 400 | 505), "{status}");
+        client.is_over();
+    }
+    assert_eq!(backend.requests(), 1);
+    stage.end();
+}

@@ -8,7 +8,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
-use tidegate::Store;
 use tidegate_gateway::{Counted, Gateway, Means};
 
 use super::wire::{FAR_TOO_LONG, Message, Wire};
