@@ -10,7 +10,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tidegate::file::read_gateway;
 use tidegate_gateway::access::Format;
-use tidegate_gateway::{Gateway, GatewayError, Logbook, Means};
+use tidegate_gateway::{Gateway, GatewayError, Logbook, Means, manage};
 
 use crate::args::{AccessLog, GatewayArgs};
 use crate::serve::{descriptors, end_at_once};
@@ -39,6 +39,7 @@ fn serve(args: &GatewayArgs, mut signals: Signals) -> Result<(), Failure> {
     let (name, bytes) = read_whole(&args.config)?;
     let spec = read_gateway(&name, &bytes, &environment)
         .map_err(|wrong| Failure::BadInput(wrong.render(color_of_stderr())))?;
+    let management = spec.management;
     let logbook = logbook(args.access_log)?;
     let cores = || available_parallelism().map_or(1, NonZeroUsize::get);
     let means = Means {
@@ -55,7 +56,12 @@ fn serve(args: &GatewayArgs, mut signals: Signals) -> Result<(), Failure> {
     let watching = reloader.watch_file();
     let _watching =
         watching.map_err(|error| Failure::Failed(format!("cannot watch the settings: {error}")))?;
-    say(&format!("tidegate gateway ready at {}", gateway.address()));
+    let managed = management.map(|address| manage::start(address, Arc::clone(&reloader) as _));
+    let managed = managed
+        .transpose()
+        .map_err(|error| Failure::BadInput(format!("the management port cannot be opened: {error}")))?;
+    let at = managed.as_ref().map_or("off".to_owned(), |managed| managed.address().to_string());
+    say(&format!("tidegate gateway ready http={} management={at}", gateway.address()));
     for signal in signals.forever() {
         if signal != SIGHUP {
             break;

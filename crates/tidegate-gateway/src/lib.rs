@@ -21,6 +21,7 @@ mod guest;
 pub mod hot;
 pub mod limits;
 pub mod logbook;
+pub mod manage;
 pub mod numbers;
 mod pace;
 mod probing;

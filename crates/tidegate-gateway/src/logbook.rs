@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::access::{Entry, Format};
+use crate::numbers::WorkerNumbers;
 
 /// How many pages may be on their way.
 const MOST_PAGES: usize = 256;
@@ -52,7 +53,12 @@ impl Logbook {
     /// Waits until everything that was handed over is written, but not for long.
     pub fn finish(&self, at_most: Duration) {
         let (tell, told) = sync_channel(1);
-        if self.pages.try_send(Message::Told(tell)).is_ok() {
+        let pages = self.pages.clone();
+        // There may be no room for one more message until somebody reads, and they may never.
+        let asking = std::thread::Builder::new().spawn(move || {
+            let _heard = pages.send(Message::Told(tell));
+        });
+        if asking.is_ok() {
             let _in_time = told.recv_timeout(at_most);
         }
     }
@@ -82,6 +88,7 @@ fn write(pages: &Receiver<Message>, mut to: impl Write) {
 #[derive(Debug)]
 pub(crate) struct Page {
     logbook: Logbook,
+    numbers: Arc<WorkerNumbers>,
     lines: Mutex<Lines>,
 }
 
@@ -92,8 +99,8 @@ struct Lines {
 }
 
 impl Page {
-    pub(crate) fn new(logbook: Logbook) -> Page {
-        Page { logbook, lines: Mutex::default() }
+    pub(crate) fn new(logbook: Logbook, numbers: Arc<WorkerNumbers>) -> Page {
+        Page { logbook, numbers, lines: Mutex::default() }
     }
 
     /// Writes a line.
@@ -118,6 +125,7 @@ impl Page {
         let Lines { text, count } = std::mem::take(lines);
         if self.logbook.pages.try_send(Message::Page(text)).is_err() {
             self.logbook.lost.fetch_add(count, Ordering::Relaxed);
+            self.numbers.lost_lines(count);
         }
     }
 }
@@ -176,7 +184,7 @@ mod tests {
         let written = Arc::new(Mutex::new(Vec::new()));
         let to = Reluctant { may, written: Arc::clone(&written) };
         let logbook = Logbook::over(to, Format::Text).expect("a thread");
-        let page = Page::new(logbook.clone());
+        let page = Page::new(logbook.clone(), crate::numbers::Numbers::new(1).worker(0));
         let handed_over = MOST_PAGES as u64 + 10;
         for _ in 0..handed_over {
             page.write(&entry());

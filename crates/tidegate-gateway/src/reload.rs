@@ -7,12 +7,16 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tidegate::file::{GatewaySpec, read_gateway};
 use tidegate_rim::{Look, Looker, Watching};
 
+use crate::endpoints::Backend;
 use crate::gateway::{GatewayError, House};
-use crate::limits::Reloaded;
+use crate::limits::{RateLimitManager, Reloaded};
+use crate::manage::{Behind, Status};
+use crate::numbers::Numbers;
 
 /// Where the values of `${env:…}` come from.
 pub type Environment = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
@@ -113,6 +117,42 @@ impl Reloader {
             }
         }
         reloaded
+    }
+}
+
+/// What the management port looks at.
+impl Behind for Reloader {
+    fn status(&self) -> Status {
+        if self.house.ending.is_told() { Status::Draining } else { Status::Up }
+    }
+
+    fn now(&self) -> Duration {
+        self.house.wall_clock()
+    }
+
+    fn uptime(&self) -> Duration {
+        self.house.began.elapsed()
+    }
+
+    fn limits(&self) -> &RateLimitManager {
+        &self.house.limits
+    }
+
+    fn numbers(&self) -> &Numbers {
+        &self.house.numbers
+    }
+
+    fn backends(&self) -> Vec<Arc<Backend>> {
+        let (_, site) = self.house.site();
+        site.spec
+            .backends
+            .iter()
+            .filter_map(|backend| site.backends.get(backend.name.as_str()).cloned())
+            .collect()
+    }
+
+    fn reload(&self) -> Result<Reloaded, Unused> {
+        self.reload_now()
     }
 }
 

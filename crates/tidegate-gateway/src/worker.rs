@@ -30,8 +30,6 @@ const SHORTAGE: Duration = Duration::from_millis(50);
 /// How often connections that nobody uses are looked at.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
-/// How often what is remembered of the hottest clients is halved.
-const FADE_EVERY: Duration = Duration::from_secs(10);
 /// How long a line of the access log lies before it is handed over.
 const TURN_EVERY: Duration = Duration::from_millis(100);
 
@@ -88,15 +86,14 @@ pub(crate) fn work(house: Arc<House>, listener: std::net::TcpListener, number: u
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let site = Mutex::new(house.site());
-        let page = house.logbook.clone().map(Page::new);
         let numbers = house.numbers.worker(number);
+        let page = house.logbook.clone().map(|logbook| Page::new(logbook, Arc::clone(&numbers)));
         let (pool, seconds, responses) = (Pool::default(), Seconds::default(), Responses::default());
         let worker = Arc::new(Worker { house, pool, seconds, responses, page, numbers, site });
         tokio::spawn(sweep(Arc::clone(&worker)));
         tokio::spawn(turn_pages(Arc::clone(&worker)));
         if number == 0 {
             tokio::spawn(probing::go(Arc::clone(&worker)));
-            tokio::spawn(fade(Arc::clone(&worker)));
         }
         let listener = TcpListener::from_std(listener)?;
         accept(listener, &worker).await;
@@ -114,14 +111,6 @@ async fn sweep(worker: Arc<Worker>) {
         tokio::time::sleep(SWEEP_EVERY).await;
         worker.pool.sweep(worker.now());
         worker.responses.sweep(worker.now());
-    }
-}
-
-/// Lets what clients did long ago be forgotten.
-async fn fade(worker: Arc<Worker>) {
-    loop {
-        tokio::time::sleep(FADE_EVERY).await;
-        worker.house.numbers.fade();
     }
 }
 

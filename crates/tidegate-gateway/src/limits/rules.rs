@@ -30,8 +30,9 @@ use crate::cascade::{Scope, cascade, larger};
 const CONNECTION_TTL: Duration = Duration::from_secs(36_500 * 86_400);
 /// The length of the window of requests.
 const SECOND: Duration = Duration::from_secs(1);
-/// The largest limit whose requests are each remembered; above, they are in 64 parts of a second.
-const LARGEST_EXACT: u64 = 1_000_000;
+/// The largest limit whose requests are each remembered; above, they are in 64 parts of a second, so that a row has a bound: no second
+/// has more than the limit, and what is used comes back up to a 64th of a second later.
+const LARGEST_EXACT: u64 = 1_000;
 /// The longest name that is part of an id as it is.
 const LONGEST_PLAIN: usize = 200;
 

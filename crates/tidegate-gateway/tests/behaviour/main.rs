@@ -8,6 +8,7 @@ mod demonstrations;
 mod endpoints;
 mod hottest;
 mod looking;
+mod managing;
 mod numbers;
 mod over_sockets;
 mod proxy_headers;

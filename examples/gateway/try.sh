@@ -1,0 +1,29 @@
+#!/bin/sh
+# Starts a service and a gateway in front of it, asks for a few things, and ends both.
+set -eu
+cd "$(dirname "$0")"
+place=$(mktemp -d)
+ended() { kill "$service" "$gateway" 2>/dev/null || true; wait; rm -r "$place"; }
+# What NAME=… is in the line that a program says when it is ready.
+ready() { until grep -q ready "$place/$1"; do sleep 0.05; done; sed -n "s/.* $2=\([^ ]*\).*/\1/p" "$place/$1"; }
+
+tidegate serve --http 127.0.0.1:0 --resp off --store memory: 2>"$place/service" & service=$!
+gateway=$service; trap ended EXIT
+BACKEND_PORT=$(ready service http | sed 's/.*://') LISTEN=127.0.0.1:0 MANAGEMENT=127.0.0.1:0 \
+    tidegate gateway --config gateway.yaml >"$place/access" 2>"$place/gateway" & gateway=$!
+here=http://$(ready gateway http) management=http://$(ready gateway management)
+
+echo "--- three requests to api.example.com, where a client may make two in a second"
+for _ in 1 2 3; do curl -s -o /dev/null -w '%{http_code}\n' -H 'Host: api.example.com' "$here/healthz"; done
+echo "--- one more, in full"
+curl -si -H 'Host: api.example.com' "$here/healthz" | tr -d '\r'
+echo
+echo "--- static files have no limit for clients"
+for _ in 1 2 3 4 5 6; do curl -s -o /dev/null -w '%{http_code} ' -H 'Host: cdn.example.com' "$here/static/x"; done
+echo
+echo "--- what the route stands at"
+curl -s "$management/limits" | tr -d ' \n' | sed 's/.*\({"name":"api.example.com".*\)/\1/; s/},{"name.*/}/'
+echo
+kill -TERM "$gateway"; wait "$gateway"
+echo "--- what the access log says of the third"
+sed -n 3p "$place/access" | sed 's/.*" 429/429/; s/took=[0-9.]*/took=…/'
