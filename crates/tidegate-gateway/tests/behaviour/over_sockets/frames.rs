@@ -182,3 +182,22 @@ fn a_head_without_an_end_is_cut_off() {
     stage.end();
     assert_eq!(backend.requests(), 0);
 }
+
+/// Who is turned away is told so in the protocol that it speaks, however its greeting arrives.
+#[test]
+fn a_greeting_may_arrive_in_pieces() {
+    let backend = Backend::saying(response("ok"));
+    for (server, status) in [("", 0x88), ("rateLimit: {maxConnections: 0}", 0x48)] {
+        let stage = Stage::new(&file(server, "", &[&backend]));
+        let mut wire = stage.client();
+        for piece in b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".chunks(5) {
+            wire.say(piece);
+            wire.is_silent_for_a_moment();
+        }
+        wire.say(head(1, true, &[]));
+        let (_, _, block) = next(&mut wire, &[HEADERS]).expect("a head");
+        assert_eq!(block[0], status, "{server}");
+        drop(wire);
+        stage.end();
+    }
+}
