@@ -10,9 +10,9 @@
 mod asking;
 mod body;
 mod fields;
+mod upload;
 
 use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
@@ -37,6 +37,7 @@ use crate::wire::{Flaw, LARGEST_HEAD};
 use crate::worker::Over;
 pub(crate) use asking::Seconds;
 use asking::{Call, Fate};
+pub(crate) use body::Responses;
 use body::Said;
 
 /// The most calls that may be open at once on one connection.
@@ -216,16 +217,17 @@ async fn answer(request: Request<Incoming>, guest: Arc<Guest>, open: Open) -> Re
         return own(answer, is_grpc);
     };
     fields::prepare(&mut head, &target, &guest.forwarded(&site), is_grpc);
-    let call = Call { head, body: body::Upload::new(body, most), way, is_grpc, story };
+    let patience = site.spec.server.body_timeout;
+    let upload = upload::Upload::new(body, most, worker.now());
+    let call = Call { head, body: upload, body_timeout: patience, way, is_grpc, story };
     match call.ask(&worker).await {
         Fate::Answered { response, line, held, story } => {
-            let patience = site.spec.server.body_timeout;
             let (mut head, body) = response.into_parts();
             fields::cleanse(&mut head.headers);
             head.version = http::Version::HTTP_2;
             let ending = body::Ending { line, held, story, kept, worker, open };
-            let relayed = body::Relayed::new(body, head.status.as_u16(), patience, ending);
-            Response::from_parts(head, Said::Relayed(Box::pin(relayed)))
+            let relayed = body::Relayed::shared(body, head.status.as_u16(), patience, ending);
+            Response::from_parts(head, Said::Relayed(relayed))
         }
         Fate::Failed { answer, story } => {
             story.answered(&worker, &kept.asked(), answer);
@@ -233,6 +235,3 @@ async fn answer(request: Request<Incoming>, guest: Arc<Guest>, open: Open) -> Re
         }
     }
 }
-
-/// A body that is read in place.
-type Pinned<T> = Pin<Box<T>>;

@@ -21,7 +21,7 @@ use crate::gateway::{House, Seat};
 use crate::logbook::Page;
 use crate::numbers::{Cut, Failure, WorkerNumbers};
 use crate::probing;
-use crate::second::Seconds;
+use crate::second::{Responses, Seconds};
 use crate::site::Site;
 use crate::upstream::Pool;
 
@@ -38,6 +38,8 @@ pub(crate) struct Worker {
     pub(crate) house: Arc<House>,
     pub(crate) pool: Pool,
     pub(crate) seconds: Seconds,
+    /// Those of HTTP/2 that are under way.
+    pub(crate) responses: Responses,
     /// Where it writes what was asked for, if anybody wants to know.
     pub(crate) page: Option<Page>,
     pub(crate) numbers: Arc<WorkerNumbers>,
@@ -86,8 +88,8 @@ pub(crate) fn work(house: Arc<House>, listener: std::net::TcpListener, number: u
         let site = Mutex::new(house.site());
         let numbers = house.numbers.worker(number);
         let page = house.logbook.clone().map(|logbook| Page::new(logbook, Arc::clone(&numbers)));
-        let (pool, seconds) = (Pool::default(), Seconds::default());
-        let worker = Arc::new(Worker { house, pool, seconds, page, numbers, site });
+        let (pool, seconds, responses) = (Pool::default(), Seconds::default(), Responses::default());
+        let worker = Arc::new(Worker { house, pool, seconds, responses, page, numbers, site });
         tokio::spawn(sweep(Arc::clone(&worker)));
         tokio::spawn(turn_pages(Arc::clone(&worker)));
         if number == 0 {
@@ -108,6 +110,7 @@ async fn sweep(worker: Arc<Worker>) {
     loop {
         tokio::time::sleep(SWEEP_EVERY).await;
         worker.pool.sweep(worker.now());
+        worker.responses.sweep(worker.now());
     }
 }
 

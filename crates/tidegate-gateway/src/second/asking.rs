@@ -14,14 +14,14 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::body::Upload;
+use super::upload::{Late, Patience, Upload};
 use crate::answers::Answer;
 use crate::endpoints::{Endpoint, Held};
 use crate::numbers::Failure;
 use crate::site::Way;
 use crate::story::Story;
 use crate::upstream::connect;
-use crate::wire::{LARGEST_HEAD, MOST_FIELDS};
+use crate::wire::{Flaw, LARGEST_HEAD, MOST_FIELDS};
 use crate::worker::Worker;
 
 /// How many endpoints, or connections to them, are tried for one request.
@@ -33,6 +33,8 @@ const ASK_EVERY: Duration = Duration::from_secs(30);
 pub(super) struct Call {
     pub(super) head: Parts,
     pub(super) body: Upload,
+    /// How long the body may stand still.
+    pub(super) body_timeout: Duration,
     pub(super) way: Arc<Way>,
     pub(super) is_grpc: bool,
     pub(super) story: Story,
@@ -90,12 +92,15 @@ enum Tried {
     /// Nobody has heard of it: here it is again.
     Unsent(Request<Upload>, io::Error),
     Broken(Failure, String),
+    /// The client is to blame.
+    Faulty(Answer),
 }
 
 impl Call {
     /// Asks endpoints until one answers, as far as that is safe.
     pub(super) async fn ask(self, worker: &Arc<Worker>) -> Fate {
-        let Call { head, body, way, is_grpc, mut story } = self;
+        let Call { head, body, body_timeout, way, is_grpc, mut story } = self;
+        let patience = body.patience(way.backend.response_timeout, body_timeout);
         let is_harmless = body.is_empty() && head.method.is_idempotent();
         let again = is_harmless.then(|| head.clone());
         let mut request = Request::from_parts(head, body);
@@ -106,9 +111,9 @@ impl Call {
             story.tried(worker, &endpoint, tries);
             let held = endpoint.hold();
             let (is_kept, outcome) = if is_grpc {
-                by_second(worker, &way, &endpoint, request).await
+                by_second(worker, &way, &endpoint, request, &patience).await
             } else {
-                by_first(worker, &way, &endpoint, request).await
+                by_first(worker, &way, &endpoint, request, &patience).await
             };
             match outcome {
                 Tried::Answered(response, line) => return Fate::Answered { response, line, held, story },
@@ -122,6 +127,7 @@ impl Call {
                         tried.push(endpoint);
                     }
                 }
+                Tried::Faulty(answer) => return Fate::Failed { answer, story },
                 Tried::Broken(trouble, why) => {
                     worker.trouble(&endpoint, trouble, &why);
                     failure = if trouble == Failure::Timeout { Answer::Late } else { Answer::Failed };
@@ -143,6 +149,7 @@ async fn by_first(
     way: &Way,
     endpoint: &Arc<Endpoint>,
     request: Request<Upload>,
+    patience: &Patience,
 ) -> (bool, Tried) {
     let kept = worker.pool.take(endpoint);
     let is_kept = kept.is_some();
@@ -161,16 +168,16 @@ async fn by_first(
         Ok(sender) => sender,
         Err(error) => return (is_kept, Tried::Unsent(request, io::Error::other(error))),
     };
-    let tried = match timeout(way.backend.response_timeout, sender.try_send_request(request)).await {
+    let tried = match patience.wait(sender.try_send_request(request)).await {
         Ok(Ok(response)) => {
             let is_last = is_last(&response);
             Tried::Answered(response, Line::First { sender, keep, is_last })
         }
         Ok(Err(mut error)) => match error.take_message() {
             Some(request) => Tried::Unsent(request, io::Error::other(error.into_error())),
-            None => broken(error.error()),
+            None => broken(error.error(), patience),
         },
-        Err(_) => Tried::Broken(Failure::Timeout, "it took too long".to_owned()),
+        Err(late) => late_by(late),
     };
     (is_kept, tried)
 }
@@ -203,6 +210,7 @@ async fn by_second(
     way: &Way,
     endpoint: &Arc<Endpoint>,
     request: Request<Upload>,
+    patience: &Patience,
 ) -> (bool, Tried) {
     let kept = worker.seconds.get(endpoint);
     let is_kept = kept.is_some();
@@ -217,16 +225,16 @@ async fn by_second(
             Err(error) => return (is_kept, Tried::Unsent(request, error)),
         },
     };
-    let tried = match timeout(way.backend.response_timeout, sender.try_send_request(request)).await {
+    let tried = match patience.wait(sender.try_send_request(request)).await {
         Ok(Ok(response)) => Tried::Answered(response, Line::Second),
         Ok(Err(mut error)) => {
             worker.seconds.forget(endpoint);
             match error.take_message() {
                 Some(request) => Tried::Unsent(request, io::Error::other(error.into_error())),
-                None => broken(error.error()),
+                None => broken(error.error(), patience),
             }
         }
-        Err(_) => Tried::Broken(Failure::Timeout, "it took too long".to_owned()),
+        Err(late) => late_by(late),
     };
     (is_kept, tried)
 }
@@ -242,7 +250,18 @@ async fn second(way: &Way, endpoint: &Endpoint) -> io::Result<http2::SendRequest
     Ok(sender)
 }
 
-fn broken(error: &hyper::Error) -> Tried {
+/// What it means that nothing came in time.
+fn late_by(whom: Late) -> Tried {
+    match whom {
+        Late::Client => Tried::Faulty(Answer::Slow),
+        Late::Endpoint => Tried::Broken(Failure::Timeout, "it took too long".to_owned()),
+    }
+}
+
+fn broken(error: &hyper::Error, patience: &Patience) -> Tried {
+    if patience.is_too_large() {
+        return Tried::Faulty(Answer::Flawed(Flaw::LargeBody));
+    }
     let trouble = if error.is_parse() { Failure::Protocol } else { Failure::Closed };
     Tried::Broken(trouble, error.to_string())
 }
