@@ -52,9 +52,9 @@ enum State {
     Lost,
 }
 
-/// The tree below the process of this number, if it may be limited.
-pub(super) fn tree_of(roots: &Roots, pid: u32) -> Result<Tree, EnforceError> {
-    let tree = Tree::of(&roots.processes(), pid);
+/// The tree below the process of this number, if it may be limited. Of a command, the watchdog has the orphans.
+pub(super) fn tree_of(roots: &Roots, pid: u32, guardian: &Guardian) -> Result<Tree, EnforceError> {
+    let tree = Tree::of(&roots.processes(), pid, guardian.keeper_of(pid));
     let tree = tree.map_err(|error| EnforceError::Failed { doing: "look at the process tree", error })?;
     let tree = tree.ok_or(EnforceError::Gone { pid })?;
     let holds = |pid: u32| tree.members().any(|stat| stat.process.pid == pid);
@@ -74,7 +74,7 @@ pub(super) fn tree_of(roots: &Roots, pid: u32) -> Result<Tree, EnforceError> {
 impl Signals {
     /// For the tree below the process of this number. Nothing is limited yet.
     pub fn over(roots: &Roots, pid: u32, guardian: &Guardian) -> Result<Signals, EnforceError> {
-        let tree = tree_of(roots, pid)?;
+        let tree = tree_of(roots, pid, guardian)?;
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(EnforceError::Gone { pid })?;
         match test_kill_process(raw).map_err(io::Error::from) {
             Err(error) if is_forbidden(&error) => return Err(EnforceError::NotOurs { pid }),

@@ -9,6 +9,7 @@ use tidegate_cpu::enforcer::{Advice, Burst, Enclosure, EnforceError, Enforcer, M
 use tidegate_cpu::guardian::Guardian;
 use tidegate_cpu::meter::{CgroupMeter, HostMeter, Meter, MeterError, TreeMeter};
 
+use super::command::Started;
 use crate::args::{CpuRunArgs, Enforce, Target};
 use crate::{Failure, say};
 
@@ -44,7 +45,7 @@ impl Subject {
         settings: &Settings,
         roots: &Roots,
         guardian: &Guardian,
-        command: Option<u32>,
+        command: Option<&Started>,
     ) -> Result<Subject, Failure> {
         let burst = Burst::of_percent(args.burst);
         let place = Place { roots, guardian, burst, first: settings.terms.floor };
@@ -54,12 +55,12 @@ impl Subject {
             return Err(bad("--limit-cgroup is for --target host without a command"));
         }
         match (&args.target, command) {
-            (None, Some(pid)) => {
-                let (meter, enforcer, how) = place.command(args.enforce, pid)?;
+            (None, Some(command)) => {
+                let (meter, enforcer, how) = place.command(args.enforce, command)?;
                 Ok(Subject { what: format!("the command, {how}"), meter, part: None, enforcer })
             }
-            (Some(Target::Host), Some(pid)) => {
-                let (part, enforcer, how) = place.command(args.enforce, pid)?;
+            (Some(Target::Host), Some(command)) => {
+                let (part, enforcer, how) = place.command(args.enforce, command)?;
                 let meter = Box::new(HostMeter::new(roots).map_err(|error| wrong(&error.into()))?);
                 Ok(Subject {
                     what: format!("the machine by the command, {how}"),
@@ -84,7 +85,8 @@ impl Subject {
 
 impl Place<'_> {
     /// A command that waits: in a cgroup of its own, which counts everything it ever starts.
-    fn command(&self, enforce: Option<Enforce>, pid: u32) -> Result<Governed, Failure> {
+    fn command(&self, enforce: Option<Enforce>, command: &Started) -> Result<Governed, Failure> {
+        let pid = command.pid();
         if matches!(enforce, None | Some(Enforce::Cgroup)) {
             match self.enclosed(pid) {
                 Ok((meter, enforcer)) => return Ok((meter, enforcer, "limited by a cgroup")),
@@ -92,7 +94,8 @@ impl Place<'_> {
                 Err(error) => say(&format!("no cgroup: {error}; signals are used instead")),
             }
         }
-        let meter = Box::new(TreeMeter::new(self.roots, pid).map_err(|error| wrong(&error.into()))?);
+        let meter = TreeMeter::kept(self.roots, pid, Some(command.keeper()));
+        let meter = Box::new(meter.map_err(|error| wrong(&error.into()))?);
         let enforce = if enforce.is_none() { Some(Enforce::Signal) } else { enforce };
         let (enforcer, how) = self.processes(enforce, pid)?;
         Ok((meter, enforcer, how))
