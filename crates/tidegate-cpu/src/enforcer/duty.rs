@@ -4,11 +4,17 @@
 //! charged with everything that is measured; the tree runs until what is in it would be used up at the pace of late.
 //!
 //! ```text
-//!   limit 30 % of 2 cores = 60 ms in 100 ms
-//!     one core busy:    pace 1 ──▶ runs 60, stopped 40
-//!     both cores busy:  pace 2 ──▶ runs 30, stopped 70
-//!     it was late:      used 90 ──▶ 30 in debt ──▶ the next period is shorter
+//!   limit 30 % of 2 cores = 120 ms in 200 ms
+//!     one core busy:    pace 1 ──▶ runs 120, stopped 80
+//!     both cores busy:  pace 2 ──▶ runs 60, stopped 140
+//!     it was late:      used 180 ──▶ 60 in debt ──▶ the next period is shorter
 //! ```
+//!
+//! Who was not stopped has used what it wanted, and saves up no more than a period. Who was stopped would have used the rest: its pace was
+//! overrated, or it was continued late, and it gets that later.
+//!
+//! A period is as short as it may be. To stop and continue costs sleeping, waking, reading and two signals for each process; who does it says what
+//! it used itself, and the period is so long that this is less than a thousandth of a core.
 
 use std::time::Duration;
 
@@ -16,8 +22,15 @@ use tidegate_core::budget::Rate;
 
 use super::WHOLE;
 
-/// How often a tree is stopped and continued.
-pub(super) const PERIOD: Duration = Duration::from_millis(100);
+/// The shortest and the longest time in which a tree is stopped and continued once.
+const SHORTEST_PERIOD: Duration = Duration::from_millis(100);
+const LONGEST_PERIOD: Duration = Duration::from_secs(1);
+/// How many times longer than what it costs a period is: a sixteenth of a percent of a core is spent.
+const DEARNESS: u32 = 1600;
+/// What a period costs, until it is known.
+const USUAL_COST: Duration = Duration::from_micros(125);
+/// How many periods are saved up by those who are stopped.
+const MOST_SAVED: i128 = 4;
 /// A run shorter than this is not worth its signals; it is saved up.
 const SHORTEST_RUN: Duration = Duration::from_millis(5);
 /// The slowest pace that is reckoned with, in thousandths of a core: a tree that was idle may not be for long.
@@ -34,12 +47,14 @@ pub(super) struct Duty {
     balance: i128,
     /// Thousandths of a core that it uses while it runs, of late.
     pace: u64,
+    /// What it costs to stop and continue it once, of late.
+    cost: Duration,
 }
 
 impl Duty {
     pub(super) fn new(cores: u32, limit: Rate) -> Duty {
         // Until it is known better, it uses everything.
-        Duty { cores, limit, balance: 0, pace: u64::from(cores) * THOUSAND }
+        Duty { cores, limit, balance: 0, pace: u64::from(cores) * THOUSAND, cost: USUAL_COST }
     }
 
     pub(super) fn set_limit(&mut self, limit: Rate) {
@@ -51,11 +66,23 @@ impl Duty {
         u128::from(self.limit.billionths()) >= WHOLE
     }
 
+    /// How long a period is.
+    pub(super) fn period(&self) -> Duration {
+        self.cost.saturating_mul(DEARNESS).clamp(SHORTEST_PERIOD, LONGEST_PERIOD)
+    }
+
+    /// What a period has cost whoever stops and continues it.
+    pub(super) fn spend(&mut self, spent: Duration) {
+        self.cost = (self.cost * 7 + spent.min(LONGEST_PERIOD)) / 8;
+    }
+
     /// Time has passed, of which it ran a part, and used something.
     pub(super) fn account(&mut self, passed: Duration, ran: Duration, used: Duration) {
         let nanos = |time: Duration| i128::try_from(time.as_nanos()).unwrap_or(i128::MAX);
         let credit = self.credit(passed);
-        self.balance = self.balance.saturating_add(credit).saturating_sub(nanos(used)).min(self.most());
+        let was_stopped = ran.saturating_add(SHORTEST_RUN) < passed;
+        let most = if was_stopped { self.most() * MOST_SAVED } else { self.most() };
+        self.balance = self.balance.saturating_add(credit).saturating_sub(nanos(used)).min(most);
         if ran >= SHORTEST_RUN {
             let seen = used.as_nanos().saturating_mul(u128::from(THOUSAND)) / ran.as_nanos().max(1);
             let most = u64::from(self.cores) * THOUSAND;
@@ -68,17 +95,17 @@ impl Duty {
     /// For how long it may run in the next period.
     pub(super) fn run(&self) -> Duration {
         if self.is_free() {
-            return PERIOD;
+            return self.period();
         }
         let affordable = self.balance.max(0) * i128::from(THOUSAND) / i128::from(self.pace.max(1));
         let affordable = Duration::from_nanos(u64::try_from(affordable).unwrap_or(u64::MAX));
-        if affordable < SHORTEST_RUN { Duration::ZERO } else { affordable.min(PERIOD) }
+        if affordable < SHORTEST_RUN { Duration::ZERO } else { affordable.min(self.period()) }
     }
 
     /// The most that is saved up: for a period, or for the shortest run.
     fn most(&self) -> i128 {
         let shortest = SHORTEST_RUN.as_nanos() * u128::from(self.pace) / u128::from(THOUSAND);
-        self.credit(PERIOD).max(i128::try_from(shortest).unwrap_or(i128::MAX))
+        self.credit(self.period()).max(i128::try_from(shortest).unwrap_or(i128::MAX))
     }
 
     /// What the limit allows in this time.
@@ -91,6 +118,9 @@ impl Duty {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The first period: what it costs is not known.
+    const PERIOD: Duration = Duration::from_millis(200);
 
     /// Runs a tree that uses so many thousandths of a core, as measured in ticks of 10 ms; how long it ran and what it used, of so many periods.
     fn simulate(limit: u32, cores: u32, load: impl Fn(u32) -> u64, periods: u32) -> (Duration, Duration) {
@@ -158,6 +188,52 @@ mod tests {
     }
 
     #[test]
+    fn who_is_slower_than_it_seemed_gets_the_rest_later() {
+        // Others use the cores too, so that both are had now and then and mostly one and a half.
+        let load =
+            |period: u32| if period.is_multiple_of(5) { 2000 } else { 1300 + u64::from(period % 7) * 60 };
+        let (_, used) = simulate(30, 2, load, 1200);
+        let whole = PERIOD * 1200 * 2;
+        assert!(percent(used * 100, whole) <= 3000, "{used:?}");
+        assert!(percent(used * 100, whole) >= 2960, "{used:?}");
+    }
+
+    #[test]
+    fn who_is_continued_late_gets_the_rest_later() {
+        let mut duty = Duty::new(2, Rate::from_units(30));
+        let (mut passed, mut used) = (Duration::ZERO, Duration::ZERO);
+        for period in 0..1200_u32 {
+            let run = duty.run();
+            // The machine is busy: every third time somebody wakes up much later.
+            let late = if period.is_multiple_of(3) { PERIOD } else { Duration::ZERO };
+            duty.account(PERIOD + late, run, run * 2);
+            passed += PERIOD + late;
+            used += run * 2;
+        }
+        assert!((2960..=3000).contains(&percent(used * 100, passed * 2)), "{used:?} of {passed:?}");
+    }
+
+    #[test]
+    fn who_rests_saves_up_no_more_than_a_period() {
+        let mut duty = Duty::new(2, Rate::from_units(30));
+        for _ in 0..100 {
+            let run = duty.run();
+            duty.account(PERIOD, run, Duration::ZERO);
+        }
+        assert_eq!(duty.balance, duty.credit(PERIOD));
+    }
+
+    #[test]
+    fn periods_are_so_long_that_they_cost_less_than_a_thousandth_of_a_core() {
+        let mut duty = Duty::new(2, Rate::from_units(30));
+        assert_eq!(duty.period(), PERIOD);
+        for (cost, period) in [(1, 100), (60, 100), (125, 200), (300, 480), (5000, 1000)] {
+            (0..200).for_each(|_| duty.spend(Duration::from_micros(cost)));
+            assert_eq!(duty.period().as_millis().div_ceil(10) * 10, period, "{cost}");
+        }
+    }
+
+    #[test]
     fn being_late_is_paid_back() {
         let mut duty = Duty::new(2, Rate::from_units(30));
         duty.account(PERIOD, PERIOD, PERIOD * 2);
@@ -166,7 +242,7 @@ mod tests {
             duty.account(PERIOD, Duration::ZERO, Duration::ZERO);
             stopped += 1;
         }
-        // 140 ms of debt at 60 ms a period, and enough for a short run.
+        // 280 ms of debt at 120 ms a period, and enough for a short run.
         assert_eq!(stopped, 3);
     }
 }

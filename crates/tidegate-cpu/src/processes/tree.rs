@@ -19,19 +19,30 @@
 //! Parents are looked at before their children. So nobody is counted by itself and by its parent in one look; and of those that ended in
 //! the middle of one, the parent is *owed*: what it says more at the next look was counted before.
 //!
+//! Trees are looked at several times a second. So what is read of those who are known stays open, and nobody looks for new ones as long as no
+//! process was started on the whole machine: the kernel tells which number it gave last.
+//!
 //! What is used is counted by differences, and they are never negative. What a member used before it ended is counted by then, up to
 //! the last look, and the rest by its parent, if that one asks how it ended. Should one end whose parent does not ask, what it used
 //! after the last look is lost, and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::io;
 
-use super::{Proc, Process, Stat};
+use super::{Newest, Proc, Process, Stat, children_in, unless_gone};
+
+/// How many members are read from files that stay open.
+const MOST_OPEN: usize = 256;
+/// After so many looks at the latest, new members are looked for whatever the kernel says of its numbers.
+const FIND_EVERY: u32 = 16;
+/// How often they are looked for after a number was given: who has one may not be there yet.
+const FINDS: u32 = 2;
 
 /// How thoroughly to look for new members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Depth {
-    /// Among the children of those that are known; it costs as much as the tree is large.
+    /// Among the children of those that are known, if anybody was started; it costs as much as the tree is large.
     Near,
     /// Among all processes of the machine.
     Whole,
@@ -45,12 +56,28 @@ pub(crate) struct Tree {
     members: BTreeMap<u32, Stat>,
     /// Who has the orphans, if that is somebody of ours.
     keeper: Option<Stat>,
+    /// What is read of them again and again.
+    files: BTreeMap<Process, Open>,
+    most_open: usize,
+    /// Which number was given last, when it was looked at last.
+    newest: Newest,
+    /// How often new members are still to be looked for, and after how many looks once more.
+    finds: u32,
+    find_in: u32,
     /// Sessions that were begun by members.
     sessions: BTreeSet<u32>,
     /// What all members have used, in ticks.
     used: u64,
     /// What was counted of those that ended in the middle of the last look.
     owed: Vec<Debt>,
+}
+
+/// The files of a process that stay open.
+#[derive(Debug)]
+struct Open {
+    stat: File,
+    /// Those of its first thread.
+    children: Option<File>,
 }
 
 /// What was counted of somebody before whoever asked for it will say it again.
@@ -73,6 +100,12 @@ impl Tree {
             root: root.process,
             members: BTreeMap::new(),
             keeper: None,
+            files: BTreeMap::new(),
+            // Only the kernel's own files say that their process is gone.
+            most_open: if proc.is_real() { MOST_OPEN } else { 0 },
+            newest: Newest::of(proc),
+            finds: FINDS,
+            find_in: 0,
             sessions: BTreeSet::new(),
             used: 0,
             owed: Vec::new(),
@@ -86,18 +119,65 @@ impl Tree {
     /// Looks who is there and what they have used.
     pub(crate) fn refresh(&mut self, depth: Depth) -> io::Result<()> {
         // Parents before their children.
-        let keeper = self.keeper.as_ref().map(|keeper| self.proc.look(keeper.process)).transpose()?.flatten();
+        let keeper = self.keeper.as_ref().map(|keeper| keeper.process);
+        let keeper = keeper.map(|keeper| self.look(keeper)).transpose()?.flatten();
         let mut present = BTreeMap::new();
-        let mut known: Vec<&Stat> = self.members.values().collect();
-        known.sort_by_key(|stat| stat.process.started);
-        for known in known {
-            if let Some(stat) = self.proc.look(known.process)? {
+        let mut known: Vec<Process> = self.members.values().map(|stat| stat.process).collect();
+        known.sort_by_key(|process| process.started);
+        for process in known {
+            if let Some(stat) = self.look(process)? {
                 present.insert(stat.process.pid, stat);
             }
         }
-        self.find(depth, &mut present, keeper.as_ref())?;
+        if self.may_have_grown() || depth == Depth::Whole || present.is_empty() {
+            self.find(depth, &mut present, keeper.as_ref())?;
+        }
         self.take(present, keeper);
         Ok(())
+    }
+
+    /// What is known of a process; `None` if it is gone.
+    fn look(&mut self, process: Process) -> io::Result<Option<Stat>> {
+        if let Some(open) = self.files.get(&process) {
+            return unless_gone(self.proc.stat_in(&open.stat, process.pid));
+        }
+        if self.files.len() >= self.most_open {
+            return self.proc.look(process);
+        }
+        // Opened first and looked at then: what is seen now is what is open.
+        let Some(file) = self.proc.open(process.pid)? else { return Ok(None) };
+        let children = self.proc.open_children(process.pid, process.pid)?;
+        let stat = unless_gone(self.proc.stat_in(&file, process.pid))?.filter(|stat| stat.process == process);
+        if stat.is_some() {
+            self.files.insert(process, Open { stat: file, children });
+        }
+        Ok(stat)
+    }
+
+    /// The numbers of a process's children; `None` if this kernel does not tell.
+    fn children(&self, stat: &Stat, is_keeper: bool) -> io::Result<Option<Vec<u32>>> {
+        let open = self.files.get(&stat.process).and_then(|open| open.children.as_ref());
+        match open {
+            // Those of a keeper are all with its first thread: orphans are, and it started the root.
+            Some(file) if is_keeper || stat.threads == 1 => {
+                Ok(Some(unless_gone(children_in(file))?.unwrap_or_default()))
+            }
+            _ => self.proc.children(stat),
+        }
+    }
+
+    /// Whether there may be new members.
+    fn may_have_grown(&mut self) -> bool {
+        if self.newest.has_changed() {
+            self.finds = FINDS;
+        }
+        if self.finds > 0 || self.find_in == 0 {
+            self.finds = self.finds.saturating_sub(1);
+            self.find_in = FIND_EVERY;
+            return true;
+        }
+        self.find_in -= 1;
+        false
     }
 
     /// Adds whoever belongs to those who are present.
@@ -142,8 +222,9 @@ impl Tree {
         let mut ask: Vec<u32> = present.keys().copied().collect();
         ask.extend(keeper.map(|keeper| keeper.process.pid));
         while let Some(parent) = ask.pop() {
-            let Some(stat) = present.get(&parent).or(keeper) else { continue };
-            let Some(children) = self.proc.children(stat)? else { return Ok(false) };
+            let member = present.get(&parent);
+            let Some(stat) = member.or(keeper) else { continue };
+            let Some(children) = self.children(stat, member.is_none())? else { return Ok(false) };
             for child in children.into_iter().filter(|child| !present.contains_key(child)).collect::<Vec<_>>()
             {
                 // It may have ended since, and its number may be another's.
@@ -210,6 +291,9 @@ impl Tree {
         self.sessions.retain(|session| present.values().any(|stat| stat.session == *session));
         self.members = present;
         self.keeper = keeper;
+        let Tree { files, members, keeper, .. } = self;
+        let keeper = keeper.as_ref().map(|keeper| keeper.process);
+        files.retain(|process, _| is_there(members, *process) || Some(*process) == keeper);
     }
 
     /// What those who are there have heard of others since the last look who ended.

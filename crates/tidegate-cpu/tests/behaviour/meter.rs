@@ -305,6 +305,30 @@ fn who_came_to_the_keeper_in_the_end_is_counted_once() {
     grove.says(517);
 }
 
+/// A look costs little when nothing was started on the machine.
+#[test]
+fn new_ones_are_looked_for_when_somebody_was_started() {
+    let kernel = Kernel::bare();
+    kernel.put("proc/loadavg", "0.10 0.20 0.30 1/99 100\n");
+    kernel.stat(100, &Life { own: 10, started: 50, ..Life::default() });
+    let meter = TreeMeter::new(&kernel.roots, 100).expect("it is there");
+    let mut grove = Grove { kernel, meter };
+    // Twice more after the last number was given: who has it may not be there yet.
+    grove.says(10);
+    grove.kernel.stat(101, &Life { parent: 100, own: 5, started: 60, ..Life::default() });
+    grove.says(15);
+    grove.kernel.stat(102, &Life { parent: 100, own: 3, started: 70, ..Life::default() });
+    grove.says(15);
+    grove.kernel.put("proc/loadavg", "0.10 0.20 0.30 1/99 102\n");
+    grove.says(18);
+    // Whatever the numbers say, in the end everybody is found.
+    grove.says(18);
+    grove.kernel.stat(103, &Life { parent: 100, own: 2, started: 80, ..Life::default() });
+    grove.says(18);
+    let found = (0..20).any(|_| grove.meter.read().expect("it is there").used == ticks(20));
+    assert!(found);
+}
+
 #[test]
 fn a_number_that_was_given_again_is_not_the_same_process() {
     let mut grove = Grove::new(&Life { own: 10, started: 50, ..Life::default() });
