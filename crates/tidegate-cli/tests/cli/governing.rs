@@ -3,6 +3,7 @@
 //! How close the average comes to the limit depends on what else the machine does, so that only runs at length look at it; that it is not above
 //! is looked at in every run.
 
+mod wards;
 mod windows;
 
 use std::fs;
@@ -265,11 +266,13 @@ fn who_stops_with_its_child_goes_on_with_it() {
     assert_eq!(governor.child.wait().expect("it is ours").code(), Some(5));
 }
 
-/// The command of a governor: its child that is not the watchdog.
+/// The command of a governor: the child of its watchdog.
 fn root_of(governor: &Governor) -> String {
-    let children =
-        Command::new("pgrep").args(["-P", &governor.child.id().to_string(), "-f", "python3"]).output();
-    String::from_utf8_lossy(&children.expect("pgrep").stdout).lines().next().unwrap_or_default().to_owned()
+    let child_of = |pid: &str| {
+        let children = Command::new("pgrep").args(["-P", pid]).output().expect("pgrep");
+        String::from_utf8_lossy(&children.stdout).lines().next().unwrap_or_default().to_owned()
+    };
+    child_of(&child_of(&governor.child.id().to_string()))
 }
 
 /// Killed, it leaves nobody stopped and nothing limited, and its successor goes on with the same window.
