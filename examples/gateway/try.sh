@@ -21,9 +21,13 @@ echo
 echo "--- static files have no limit for clients"
 for _ in 1 2 3 4 5 6; do curl -s -o /dev/null -w '%{http_code} ' -H 'Host: cdn.example.com' "$here/static/x"; done
 echo
-echo "--- what the route stands at"
-curl -s "$management/limits" | tr -d ' \n' | sed 's/.*\({"name":"api.example.com".*\)/\1/; s/},{"name.*/}/'
-echo
+echo "--- what is used and was refused at the route, and who asks most"
+curl -s "$management/limits" | python3 -c '
+import json, sys
+limits = json.load(sys.stdin)
+route = next(route for route in limits["routes"] if route["id"] == "api.example.com")
+print(json.dumps({"maxQpsPerClient": route["maxQpsPerClient"]}))
+print(json.dumps(limits["hottestClients"]["clients"]))'
 kill -TERM "$gateway"; wait "$gateway"
-echo "--- what the access log says of the third"
-sed -n 3p "$place/access" | sed 's/.*" 429/429/; s/took=[0-9.]*/took=…/'
+echo "--- what the access log says of the first that was refused"
+grep '" 429 ' "$place/access" | head -n 1 | sed 's/.*" 429/429/; s/took=[0-9.]*/took=…/'
