@@ -15,5 +15,6 @@ mod slow;
 mod smuggling;
 mod splits;
 mod stage;
+mod tls;
 mod upgrades;
 mod wire;

@@ -232,7 +232,7 @@ fn an_early_response_is_passed_on() {
     });
     let stage = Stage::before(&backend);
     let mut client = stage.client();
-    client.say(format!("POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: {}\r\n\r\n", MANY));
+    client.say(format!("POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: {MANY}\r\n\r\n"));
     client.say("GET /smuggled HTTP/1.1\r\nHost: a.test\r\n\r\n");
     let answer = client.hear();
     assert_eq!((answer.status(), answer.text().as_str()), (413, "no"));

@@ -340,7 +340,7 @@ fn what_comes_before_the_response_is_no_response() {
 #[test]
 fn nonsense_of_backends_is_not_passed_on() {
     let head = |field: &str| format!("HTTP/1.1 200 OK\r\n{field}\r\n\r\nhello");
-    let many: String = (0..200).map(|number| format!("X-{number}: 1\r\n")).collect();
+    let many = "X-Many: 1\r\n".repeat(200);
     let large = format!("X: {}", "x".repeat(70_000));
     for said in [
         "nonsense\r\n\r\n".to_owned(),

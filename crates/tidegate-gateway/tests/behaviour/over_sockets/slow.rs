@@ -91,7 +91,8 @@ fn torrent() -> (Backend, Arc<AtomicBool>) {
             return;
         }
         wire.shout("HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n");
-        while wire.stream.write_all(&[b'x'; 65_536]).is_ok() {}
+        let much = vec![b'x'; 65_536];
+        while wire.stream.write_all(&much).is_ok() {}
         ended.store(true, Ordering::SeqCst);
     });
     (backend, is_over)
