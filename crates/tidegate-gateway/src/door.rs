@@ -247,7 +247,8 @@ async fn turn_away<S: Stream>(
             }
             let mut room = room();
             let heard = Head::read(arrived.filled(), &mut room);
-            if !matches!(heard, Ok(None)) || arrived.is_full() {
+            let may_be_second = PREFACE.starts_with(arrived.filled());
+            if !matches!(heard, Ok(None)) && !may_be_second || arrived.is_full() {
                 let head = heard.ok().flatten();
                 let asked = head.as_ref().map_or_else(Asked::default, Asked::of_head);
                 Story::new(peer, "HTTP/1.1", started).answered(worker, &asked, answer);

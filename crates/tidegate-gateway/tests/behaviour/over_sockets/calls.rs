@@ -41,13 +41,17 @@ async fn answer(request: Request<Incoming>) -> Result<Response<AnyBody>, Infalli
 
 impl Calls {
     fn new() -> Calls {
-        let (told, address) = channel();
+        Calls::at(SocketAddr::from(([127, 0, 0, 1], 0)))
+    }
+
+    fn at(address: SocketAddr) -> Calls {
+        let (told, found) = channel();
         let (end, mut ended) = oneshot::channel();
         let thread = std::thread::spawn(move || {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
-                let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+                let listener = TcpListener::bind(address).await.expect("a free port");
                 told.send(listener.local_addr().expect("it is bound")).expect("somebody waits");
                 loop {
                     let (stream, _) = tokio::select! {
@@ -59,7 +63,7 @@ impl Calls {
                 }
             });
         });
-        let address = address.recv().expect("it listens");
+        let address = found.recv().expect("it listens");
         Calls { address, end: Some(end), thread: Some(thread) }
     }
 
@@ -149,4 +153,21 @@ fn calls_are_refused_in_their_own_words() {
     });
     stage.end();
     elsewhere.end();
+}
+
+/// Many calls share one connection to a backend; when that is gone, there is another.
+#[test]
+fn backends_of_calls_may_die_and_come_back() {
+    let calls = Calls::new();
+    let (stage, address) = (calls.stage(""), calls.address);
+    run(async {
+        let mut sender = connect(stage.gateway.address()).await;
+        assert_eq!(trailer(&ask(&mut sender, call(full("x"))).await, "grpc-status"), Some("0"));
+        drop(calls);
+        assert_eq!(ask(&mut sender, call(full("x"))).await.field("grpc-status"), Some("14"));
+        let again = Calls::at(address);
+        assert_eq!(trailer(&ask(&mut sender, call(full("x"))).await, "grpc-status"), Some("0"));
+        drop(again);
+    });
+    stage.end();
 }

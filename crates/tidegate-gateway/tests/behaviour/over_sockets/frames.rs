@@ -1,11 +1,15 @@
 //! HTTP/2 frame by frame, as only bad clients speak it.
 
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
+
 use super::stage::{Backend, Stage, file, get, response, wait_until};
-use super::wire::Wire;
+use super::wire::{FAR_TOO_LONG, Wire};
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
+const PING: u8 = 6;
 const GOAWAY: u8 = 7;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
@@ -181,4 +185,53 @@ fn a_head_without_an_end_is_cut_off() {
     wire.is_over_somehow();
     stage.end();
     assert_eq!(backend.requests(), 0);
+}
+
+/// Who is turned away is told so in the protocol that it speaks, however its greeting arrives.
+#[test]
+fn a_greeting_may_arrive_in_pieces() {
+    let backend = Backend::saying(response("ok"));
+    for (server, status) in [("", 0x88), ("rateLimit: {maxConnections: 0}", 0x48)] {
+        let stage = Stage::new(&file(server, "", &[&backend]));
+        let mut wire = stage.client();
+        for piece in b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".chunks(5) {
+            wire.say(piece);
+            wire.is_silent_for_a_moment();
+        }
+        wire.say(head(1, true, &[]));
+        let (_, _, block) = next(&mut wire, &[HEADERS]).expect("a head");
+        assert_eq!(block[0], status, "{server}");
+        drop(wire);
+        stage.end();
+    }
+}
+
+/// Who has a call under way is told that the gateway ends, and the call is finished.
+#[test]
+fn clients_are_told_that_the_gateway_ends() {
+    const ACK: u8 = 1;
+    let (go, may_go) = channel::<()>();
+    let may_go = Mutex::new(may_go);
+    let backend = Backend::new(move |_, wire| {
+        let _told = may_go.lock().expect("no panic").recv_timeout(FAR_TOO_LONG);
+        wire.shout(response("done"));
+        true
+    });
+    let stage = Stage::before(&backend);
+    let (mut wire, mut idle) = (begin(&stage), begin(&stage));
+    wire.say(head(1, true, &[]));
+    wait_until("it is at the backend", || stage.gateway.under_way() == 1);
+    let ending = std::thread::spawn(move || stage.gateway.drain());
+    for (wire, is_idle) in [(&mut wire, false), (&mut idle, true)] {
+        next(wire, &[GOAWAY]).expect("it is told");
+        if !is_idle {
+            let (_, _, ping) = next(wire, &[PING]).expect("it is asked whether it has heard");
+            wire.say(frame(PING, ACK, 0, &ping));
+        }
+    }
+    go.send(()).expect("it waits");
+    assert_eq!(next(&mut wire, &[HEADERS]).expect("a head").2[0], 0x88);
+    assert_eq!(next(&mut wire, &[DATA]).expect("a body").2, b"done");
+    drop((wire, idle));
+    ending.join().expect("it ends");
 }

@@ -365,3 +365,44 @@ fn nonsense_of_backends_is_not_passed_on() {
         stage.end();
     }
 }
+
+/// What a backend says without being asked is for nobody, least of all for the next client.
+#[test]
+fn nobody_gets_an_answer_to_what_others_asked() {
+    let twice = Backend::new(|message, wire| {
+        let path = message.line.split(' ').nth(1).unwrap_or_default();
+        wire.shout([response(path), response("stray")].concat());
+        true
+    });
+    let later = Backend::new(|message, wire| {
+        let path = message.line.split(' ').nth(1).unwrap_or_default();
+        wire.shout(response(path));
+        wire.is_silent_for_a_moment();
+        wire.shout(response("stray"));
+        true
+    });
+    for backend in [twice, later] {
+        let stage = Stage::before(&backend);
+        let mut client = stage.client();
+        for number in 0..5 {
+            let answer = client.ask(format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n"));
+            assert_eq!(answer.text(), format!("/{number}"));
+            client.is_silent_for(std::time::Duration::from_millis(50));
+        }
+        assert_eq!(backend.connections(), 5, "whoever says too much is not asked again");
+        drop(client);
+        stage.end();
+    }
+    // A body to HEAD is one, too.
+    let backend = Backend::new(|message, wire| {
+        wire.shout(response(&message.line));
+        true
+    });
+    let stage = Stage::before(&backend);
+    let mut client = stage.client();
+    client.say("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.message(true).expect("a head").status(), 200);
+    assert_eq!(client.ask(get("a")).text(), "GET / HTTP/1.1");
+    drop(client);
+    stage.end();
+}
