@@ -95,6 +95,16 @@ impl Signals {
         };
         Ok(Signals { pid, desk: Arc::new(Desk::default()), state: State::Resting(Box::new(worker)) })
     }
+
+    /// The average is kept over a window of this length; the longer it is, the less often the tree has to be stopped. To be said before the first
+    /// limit.
+    #[must_use]
+    pub fn over_a_window_of(mut self, window: Duration) -> Signals {
+        if let State::Resting(worker) = &mut self.state {
+            worker.duty.set_window(window);
+        }
+        self
+    }
 }
 
 impl Enforcer for Signals {

@@ -1,6 +1,7 @@
 //! The subject: what is measured, what is limited, and by what means.
 
 use std::path::Path;
+use std::time::Duration;
 
 use tidegate::budget::Rate;
 use tidegate_cpu::Settings;
@@ -36,6 +37,8 @@ struct Place<'a> {
     burst: Burst,
     /// What is in force at first.
     first: Rate,
+    /// What the average is kept over.
+    window: Duration,
 }
 
 impl Subject {
@@ -48,7 +51,8 @@ impl Subject {
         command: Option<&Started>,
     ) -> Result<Subject, Failure> {
         let burst = Burst::of_percent(args.burst);
-        let place = Place { roots, guardian, burst, first: settings.terms.floor };
+        let window = settings.tiling.nominal();
+        let place = Place { roots, guardian, burst, first: settings.terms.floor, window };
         if !args.limit_cgroups.is_empty()
             && (command.is_some() || args.target.as_ref().is_some_and(|target| *target != Target::Host))
         {
@@ -118,8 +122,10 @@ impl Place<'_> {
         let cgroup = || -> Found<Box<dyn Enforcer>> {
             Ok(Box::new(Enclosure::around(self.roots, pid, self.burst, self.guardian)?))
         };
-        let signals =
-            || -> Found<Box<dyn Enforcer>> { Ok(Box::new(Signals::over(self.roots, pid, self.guardian)?)) };
+        let signals = || -> Found<Box<dyn Enforcer>> {
+            let signals = Signals::over(self.roots, pid, self.guardian)?;
+            Ok(Box::new(signals.over_a_window_of(self.window)))
+        };
         match enforce {
             Some(Enforce::None) => Ok((Box::new(Advice), "not limited")),
             Some(Enforce::Cgroup) => {
