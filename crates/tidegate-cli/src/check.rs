@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use tidegate::LimitSpec;
-use tidegate::file::{self, Diagnostic, Diagnostics, Severity};
+use tidegate::file::{self, Diagnostic, Diagnostics, FileKind, Severity};
 use tidegate::text::StoreUrl;
 
 use crate::args::CheckArgs;
@@ -17,13 +17,32 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
         answer_json(&Report::unreadable(&path.display().to_string(), &unreadable.to_string()))?;
     }
     let (name, bytes) = read?;
-    let reading = file::read(&name, &bytes);
+    match FileKind::of(&bytes) {
+        FileKind::Cpu => check_cpu(args, &name, &bytes),
+        _ => check_settings(args, &name, &bytes),
+    }
+}
+
+/// The settings of the governor, whole as it would have them.
+fn check_cpu(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Failure> {
+    let spec = file::read_cpu(name, bytes);
+    let flaw = spec.as_ref().ok().and_then(|spec| tidegate_cpu::Settings::of(spec.clone()).err());
+    if let Some(flaw) = flaw {
+        return refuse(args, Finding { field: flaw.field, ..Finding::of_file(name, &flaw.message) });
+    }
+    match (spec, args.json) {
+        (Ok(_), false) => answer(&format!("{name}: ok, settings of the CPU governor\n")),
+        (Ok(_), true) => answer_json(&Report { ok: true, ..Report::default() }),
+        (Err(wrong), false) => Err(Failure::BadInput(wrong.render(color_of_stderr()))),
+        (Err(wrong), true) => report(Err(&wrong)),
+    }
+}
+
+fn check_settings(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Failure> {
+    let reading = file::read(name, bytes);
     let url = reading.as_ref().ok().and_then(|it| it.settings.store.url.as_ref());
     if let Some(Err(wrong)) = url.and_then(database) {
-        if args.json {
-            answer_json(&Report::of_one(Finding { field: "store.url", ..Finding::of_file(&name, &wrong) }))?;
-        }
-        return Err(Failure::BadInput(format!("error: {name}: store.url: {wrong}\n1 error in {name}")));
+        return refuse(args, Finding { field: "store.url", ..Finding::of_file(name, &wrong) });
     }
     if args.json {
         let all = reading.as_ref().map(|it| it.settings.all_limits()).unwrap_or_default();
@@ -33,7 +52,17 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
     if !reading.warnings.is_empty() {
         say(&reading.warnings.render(color_of_stderr()));
     }
-    answer(&ok_line(&name, &reading.settings.all_limits()))
+    answer(&ok_line(name, &reading.settings.all_limits()))
+}
+
+/// The one thing that is wrong with a file that can be read.
+fn refuse(args: &CheckArgs, finding: Finding<'_>) -> Result<(), Failure> {
+    let Finding { file, field, message, .. } = finding;
+    let told = format!("error: {file}: {field}: {message}\n1 error in {file}");
+    if args.json {
+        answer_json(&Report::of_one(finding))?;
+    }
+    Err(Failure::BadInput(told))
 }
 
 /// Whether a URL of a database can be meant, if it is one: what a server would say that starts with it.
@@ -76,7 +105,7 @@ fn answer_json(report: &Report<'_>) -> Result<(), Failure> {
 }
 
 /// The wire form of a check.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Report<'a> {
     ok: bool,
     limits: usize,
@@ -92,7 +121,7 @@ impl<'a> Report<'a> {
     }
 
     fn of_one(finding: Finding<'a>) -> Report<'a> {
-        Report { ok: false, limits: 0, items: 0, errors: vec![finding], warnings: Vec::new() }
+        Report { errors: vec![finding], ..Report::default() }
     }
 }
 

@@ -52,6 +52,26 @@ pub(crate) fn run(args: &CpuRunArgs) -> Result<(), Failure> {
     let spec = args.spec().over(terms::read(args.how.config.as_deref())?);
     let settings = terms::settings(spec.clone(), CpuSpec::default())?;
     let program = args.command.first().map(|program| command::find(program)).transpose()?;
+    if let Some(file) = &args.prometheus {
+        // Whether it can be written at all; nothing is.
+        replace::Replacement::begin(file)
+            .map_err(|failure| Failure::BadInput(format!("--prometheus: {failure}")))?;
+    }
+    let is_new = !args.state.exists();
+    let done = run_as(args, spec, settings, program);
+    if let (true, Err(_)) = (is_new, &done) {
+        // A start that was refused leaves nothing; one that was not has left samples there.
+        let _not_empty = fs::remove_dir(&args.state);
+    }
+    done
+}
+
+fn run_as(
+    args: &CpuRunArgs,
+    spec: CpuSpec,
+    settings: Settings,
+    program: Option<PathBuf>,
+) -> Result<(), Failure> {
     let state = &args.state;
     fs::create_dir_all(state)
         .map_err(|error| Failure::BadInput(format!("--state {}: {error}", state.display())))?;

@@ -200,7 +200,7 @@ fn what_makes_no_sense_is_refused_and_nothing_is_changed() {
         };
         assert!(expected, "{args:?}: {:?} {said}", done.status.code());
         assert!(said.contains(why), "{args:?}: {said}");
-        assert!(!Path::new(&state).join("undo").exists(), "{args:?}");
+        assert!(!Path::new(&state).exists(), "{args:?}: nothing is left");
     }
 }
 
@@ -221,6 +221,7 @@ fn what_is_left_says_how_it_ended() {
     let kept = || fs::read_to_string(state.join("cpu.yaml")).expect("settings");
     assert!(kept().contains("avg_load_limit_percent: 25\n"), "{}", kept());
     assert_eq!(run(&["--avg-limit", "40", "--target", "pid:4194305"]), Some(2));
+    assert!(state.join("lock").exists(), "it was there before");
     assert!(kept().contains("avg_load_limit_percent: 25\n"), "{}", kept());
 }
 
