@@ -7,7 +7,7 @@ use tidegate::text::StoreUrl;
 
 use crate::args::CheckArgs;
 use crate::opened::postgres_options;
-use crate::{Failure, answer, color_of_stderr, read_whole, say};
+use crate::{Failure, answer, color_of_stderr, gateway, read_whole, say};
 
 /// Checks a file, or prints the schema that files are checked with.
 pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
@@ -19,6 +19,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
     let (name, bytes) = read?;
     match FileKind::of(&bytes) {
         FileKind::Cpu => check_cpu(args, &name, &bytes),
+        FileKind::Gateway => check_gateway(args, &name, &bytes),
         _ => check_settings(args, &name, &bytes),
     }
 }
@@ -32,6 +33,25 @@ fn check_cpu(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Failure> 
     }
     match (spec, args.json) {
         (Ok(_), false) => answer(&format!("{name}: ok, settings of the CPU governor\n")),
+        (Ok(_), true) => answer_json(&Report { ok: true, ..Report::default() }),
+        (Err(wrong), false) => Err(Failure::BadInput(wrong.render(color_of_stderr()))),
+        (Err(wrong), true) => report(Err(&wrong)),
+    }
+}
+
+/// The settings of the gateway, with the environment and the certificate that it would find.
+fn check_gateway(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Failure> {
+    let spec = file::read_gateway(name, bytes, &gateway::environment);
+    let tls = spec.as_ref().ok().and_then(|spec| spec.tls.as_ref());
+    if let Some(Err(wrong)) = tls.map(tidegate_gateway::check_certificate) {
+        return refuse(args, Finding { field: "tls", ..Finding::of_file(name, &wrong.to_string()) });
+    }
+    match (spec, args.json) {
+        (Ok(spec), false) => {
+            let (backends, routes) = (spec.backends.len(), spec.routes.len());
+            let told = format!("{}, {}", counted(backends, "backend"), counted(routes, "route"));
+            answer(&format!("{name}: ok, settings of the gateway, {told}\n"))
+        }
         (Ok(_), true) => answer_json(&Report { ok: true, ..Report::default() }),
         (Err(wrong), false) => Err(Failure::BadInput(wrong.render(color_of_stderr()))),
         (Err(wrong), true) => report(Err(&wrong)),
@@ -75,9 +95,13 @@ fn print_schema() -> Result<(), Failure> {
     answer(&format!("{}\n", file::schema()))
 }
 
+/// `3 limits`, `1 item`.
+fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 /// `tidegate.yaml: ok, 3 limits, 8 items`.
 fn ok_line(name: &str, limits: &[LimitSpec]) -> String {
-    let counted = |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
     let items = limits.iter().map(|limit| limit.items.len()).sum();
     format!("{name}: ok, {}, {}\n", counted(limits.len(), "limit"), counted(items, "item"))
 }

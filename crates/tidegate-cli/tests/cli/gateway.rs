@@ -3,7 +3,6 @@
 //! What the gateway does with every odd byte is tested in its own crate; here it is tested that all of it is there when a file is
 //! written, a process is started and signals are sent.
 
-
 use crate::clients::pass;
 
 #[test]

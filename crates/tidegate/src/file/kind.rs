@@ -5,6 +5,7 @@
 
 use super::diagnostic::Report;
 use super::fields::{CPU, SETTINGS, Table};
+use super::gateway::GATEWAY;
 use super::source::Source;
 use super::tree::{Kind, Node};
 use super::{decoded, parsed};
@@ -17,10 +18,13 @@ pub enum FileKind {
     Settings,
     /// The CPU governor: [`read_cpu`](super::read_cpu).
     Cpu,
+    /// The gateway: [`read_gateway`](super::read_gateway).
+    Gateway,
 }
 
 /// The kinds, and the fields that each of them knows. The first one is what is not recognised.
-const KINDS: [(FileKind, &Table); 2] = [(FileKind::Settings, &SETTINGS), (FileKind::Cpu, &CPU)];
+const KINDS: [(FileKind, &Table); 3] =
+    [(FileKind::Settings, &SETTINGS), (FileKind::Cpu, &CPU), (FileKind::Gateway, &GATEWAY)];
 
 impl FileKind {
     /// What these bytes are for. Bytes that cannot be read at all are settings: whoever reads them says what is wrong.
@@ -30,6 +34,7 @@ impl FileKind {
     ///
     /// assert_eq!(FileKind::of(b"limits: []"), FileKind::Settings);
     /// assert_eq!(FileKind::of(b"avg_load_limit_percent: 30"), FileKind::Cpu);
+    /// assert_eq!(FileKind::of(b"server: {port: 9848}\nroutes: []"), FileKind::Gateway);
     /// ```
     pub fn of(bytes: &[u8]) -> FileKind {
         let Ok(text) = decoded("", bytes) else { return FileKind::Settings };
@@ -66,6 +71,8 @@ mod tests {
             ("\u{7}", FileKind::Settings),
             ("nobody: knows", FileKind::Settings),
             ("server: {}\nlimits: []", FileKind::Settings),
+            ("server: {}", FileKind::Settings),
+            ("server: {}\nbackends: []", FileKind::Gateway),
             ("{\"time_zone\": \"UTC\"}", FileKind::Cpu),
             ("avg_load_limit_percent: x\nmax_load: 7\nunobserved: zero", FileKind::Cpu),
             ("limits: []\ntime_zone: UTC", FileKind::Settings),
