@@ -49,6 +49,12 @@ const NEEDS: &[Need] = &[
         purpose: "call the server over HTTP/1.0, HTTP/1.1 and HTTP/2",
     },
     Need {
+        program: "openssl",
+        proof: Proof::Succeeds(&["version"]),
+        packages: &["openssl"],
+        purpose: "make a certificate that clients of the gateway trust",
+    },
+    Need {
         program: "redis-cli",
         proof: Proof::Runs,
         packages: &["redis-tools"],

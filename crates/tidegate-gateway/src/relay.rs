@@ -101,7 +101,7 @@ pub(crate) async fn serve<S: Stream>(stream: S, arrived: Buffer, guest: Guest) -
         };
         if let Err(over) = done {
             if over.has_said_something() {
-                part(relay.stream).await;
+                Box::pin(part(relay.stream)).await;
             }
             return over;
         }

@@ -9,15 +9,15 @@ use std::process::{Command, Output};
 use crate::Files;
 
 /// The Python that knows the libraries. Cargo names the directory, xtask fills it.
-const PYTHON: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/clients/bin/python");
+pub(crate) const PYTHON: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/clients/bin/python");
 
 const PREPARE: &str = "run `cargo xtask clients` once; `cargo xtask test` does so by itself";
 
 /// Runs the tests in a file of `tests/clients`.
 #[track_caller]
-fn pass(file: &str) {
+pub(crate) fn pass(file: &str) {
     assert!(Path::new(PYTHON).exists(), "the client libraries are not there: {PREPARE}");
-    for program in ["curl", "redis-cli"] {
+    for program in ["curl", "openssl", "redis-cli"] {
         let there = Command::new(program).arg("--version").output();
         assert!(there.is_ok(), "{program} is not there: {PREPARE}");
     }

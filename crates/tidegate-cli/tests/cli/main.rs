@@ -11,6 +11,7 @@ mod completions;
 mod cpu;
 mod docs;
 mod fleet;
+mod gateway;
 mod governing;
 mod pipe;
 mod remote;
@@ -138,6 +139,7 @@ fn help_is_everywhere_and_shows_an_example() {
         "cpu simulate",
         "cpu status",
         "cpu report",
+        "gateway",
         "store",
         "store verify",
         "store dump",

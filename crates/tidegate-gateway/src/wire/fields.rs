@@ -39,39 +39,36 @@ pub enum Field {
     Referer,
 }
 
-/// What the field of this name is.
+/// What the field of this name is. Asked for every field of every message, so the length and the first letter say whom it could be.
 pub fn field(name: &[u8]) -> Field {
-    let known: &[(&[u8], Field)] = match name.len() {
-        2 => &[(b"te", Field::Te)],
-        3 => &[(b"via", Field::Via)],
-        4 => &[(b"host", Field::Host)],
-        6 => &[(b"expect", Field::Expect)],
-        7 => &[(b"upgrade", Field::Upgrade), (b"trailer", Field::HopByHop), (b"referer", Field::Referer)],
-        9 => &[(b"forwarded", Field::ClaimedClient), (b"x-real-ip", Field::ClaimedClient)],
-        10 => &[
-            (b"connection", Field::Connection),
-            (b"user-agent", Field::UserAgent),
-            (b"keep-alive", Field::HopByHop),
-        ],
-        12 => &[(b"content-type", Field::ContentType)],
-        14 => &[(b"content-length", Field::ContentLength), (b"http2-settings", Field::HopByHop)],
-        15 => &[(b"x-forwarded-for", Field::ForwardedFor)],
-        16 => &[
-            (b"x-forwarded-host", Field::ForwardedHost),
-            (b"x-forwarded-port", Field::ClaimedClient),
-            (b"proxy-connection", Field::HopByHop),
-        ],
-        17 => {
-            &[(b"transfer-encoding", Field::TransferEncoding), (b"x-forwarded-proto", Field::ForwardedProto)]
-        }
-        18 => &[(b"proxy-authenticate", Field::HopByHop)],
-        19 => &[(b"proxy-authorization", Field::HopByHop)],
-        _ => &[],
+    let first = name.first().map_or(0, u8::to_ascii_lowercase);
+    let (known, field): (&[u8], Field) = match (name.len(), first) {
+        (2, b't') => (b"te", Field::Te),
+        (3, b'v') => (b"via", Field::Via),
+        (4, b'h') => (b"host", Field::Host),
+        (6, b'e') => (b"expect", Field::Expect),
+        (7, b'u') => (b"upgrade", Field::Upgrade),
+        (7, b't') => (b"trailer", Field::HopByHop),
+        (7, b'r') => (b"referer", Field::Referer),
+        (9, b'f') => (b"forwarded", Field::ClaimedClient),
+        (9, b'x') => (b"x-real-ip", Field::ClaimedClient),
+        (10, b'c') => (b"connection", Field::Connection),
+        (10, b'u') => (b"user-agent", Field::UserAgent),
+        (10, b'k') => (b"keep-alive", Field::HopByHop),
+        (12, b'c') => (b"content-type", Field::ContentType),
+        (14, b'c') => (b"content-length", Field::ContentLength),
+        (14, b'h') => (b"http2-settings", Field::HopByHop),
+        (15, b'x') => (b"x-forwarded-for", Field::ForwardedFor),
+        (16, b'x') if name[12..].eq_ignore_ascii_case(b"port") => (b"x-forwarded-port", Field::ClaimedClient),
+        (16, b'x') => (b"x-forwarded-host", Field::ForwardedHost),
+        (16, b'p') => (b"proxy-connection", Field::HopByHop),
+        (17, b't') => (b"transfer-encoding", Field::TransferEncoding),
+        (17, b'x') => (b"x-forwarded-proto", Field::ForwardedProto),
+        (18, b'p') => (b"proxy-authenticate", Field::HopByHop),
+        (19, b'p') => (b"proxy-authorization", Field::HopByHop),
+        _ => return Field::Ordinary,
     };
-    known
-        .iter()
-        .find(|(known, _)| name.eq_ignore_ascii_case(known))
-        .map_or(Field::Ordinary, |(_, field)| *field)
+    if name.eq_ignore_ascii_case(known) { field } else { Field::Ordinary }
 }
 
 /// The words of a list such as that of `Connection`.
@@ -144,6 +141,26 @@ mod tests {
         }
         for path in ["/", "/.well-known/x", "/a..b", "/...", "/a/b.c", "/a?x=/../", "/%2ea", "*", "/a;b/c"] {
             assert!(!has_dots(path.as_bytes()), "{path}");
+        }
+    }
+
+    #[test]
+    fn fields_are_known_in_any_case_and_by_their_whole_names() {
+        for (name, kind) in [
+            ("Host", Field::Host),
+            ("TRANSFER-ENCODING", Field::TransferEncoding),
+            ("x-Forwarded-Port", Field::ClaimedClient),
+            ("X-Forwarded-Host", Field::ForwardedHost),
+            ("proxy-Connection", Field::HopByHop),
+            ("Content-Length", Field::ContentLength),
+            ("te", Field::Te),
+        ] {
+            assert_eq!(field(name.as_bytes()), kind, "{name}");
+            let another = format!("{}\u{1}", &name[..name.len() - 1]);
+            assert_eq!(field(another.as_bytes()), Field::Ordinary, "{another}");
+        }
+        for name in ["", "hos", "hosts", "x-forwarded-hose", "y-forwarded-for"] {
+            assert_eq!(field(name.as_bytes()), Field::Ordinary, "{name}");
         }
     }
 

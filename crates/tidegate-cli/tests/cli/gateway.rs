@@ -1,0 +1,26 @@
+//! `tidegate gateway` as whoever runs it and whoever calls it meets it: the real binary, real sockets, real clients.
+//!
+//! What the gateway does with every odd byte is tested in its own crate; here it is tested that all of it is there when a file is
+//! written, a process is started and signals are sent.
+
+use crate::clients::pass;
+
+#[test]
+fn curl_speaks_every_version_of_http_through_it() {
+    pass("test_gateway_curl.py");
+}
+
+#[test]
+fn httpx_has_many_calls_on_one_connection() {
+    pass("test_gateway_http2.py");
+}
+
+#[test]
+fn grpc_passes_in_every_direction() {
+    pass("test_gateway_grpc.py");
+}
+
+#[test]
+fn websockets_pass_until_their_close() {
+    pass("test_gateway_websockets.py");
+}
