@@ -14,6 +14,9 @@ const PSEUDONYM: &[u8] = b"tidegate";
 /// The most gateways like this one that a request may have passed: one more, and it goes round in circles.
 pub(crate) const MOST_HOPS: usize = 8;
 
+/// The most fields that `Connection` may name: every other field is compared with all of them.
+const MOST_NAMED: usize = 32;
+
 /// Room for the fields of a head.
 pub type Room<'b> = [MaybeUninit<Header<'b>>; MOST_FIELDS];
 
@@ -98,7 +101,7 @@ impl<'b, 'r> Head<'b, 'r> {
 
     fn understand(&mut self, target: &'b str) -> Result<(), Flaw> {
         let (mut host, mut length, mut chunked) = (None, None, false);
-        let (mut closes, mut stays, mut upgrades) = (false, false, false);
+        let (mut closes, mut stays, mut upgrades, mut named) = (false, false, false, 0);
         for each in self.fields {
             match field(each.name.as_bytes()) {
                 Field::Host if host.is_some() => return Err(Flaw::Bad("there is more than one Host")),
@@ -117,7 +120,7 @@ impl<'b, 'r> Head<'b, 'r> {
                             _ if word.eq_ignore_ascii_case(b"close") => closes = true,
                             _ if word.eq_ignore_ascii_case(b"keep-alive") => stays = true,
                             _ if word.eq_ignore_ascii_case(b"upgrade") => upgrades = true,
-                            _ => self.names_fields = true,
+                            _ => named += 1,
                         }
                     }
                 }
@@ -134,6 +137,10 @@ impl<'b, 'r> Head<'b, 'r> {
                 _ => {}
             }
         }
+        if named > MOST_NAMED {
+            return Err(Flaw::Bad("Connection names too many fields"));
+        }
+        self.names_fields = named > 0;
         self.framing = match (chunked, length) {
             (true, Some(_)) => return Err(Flaw::Bad("there are a Content-Length and a Transfer-Encoding")),
             (true, None) => Framing::Chunked,
