@@ -296,6 +296,8 @@ impl<'e, S: Stream> Exchange<'e, S> {
                 continue;
             }
             if self.take_piece()? {
+                // Small chunks are said together.
+                while self.up.bytes.len() < MOST_SAID && self.take_piece()? {}
                 continue;
             }
             if self.input.is_full() {
