@@ -86,6 +86,8 @@ struct Relay<S> {
     outgoing: Unsaid,
     /// Whether what is in `input` was found to be less than a head.
     is_half: bool,
+    /// How much of it that was.
+    looked_at: usize,
 }
 
 /// Serves a connection of which this has arrived already.
@@ -93,7 +95,8 @@ pub(crate) async fn serve<S: Stream>(stream: S, arrived: Buffer, guest: Guest) -
     let idle = guest.worker.site().spec.server.idle_timeout;
     let pace = Pace::new(&guest.worker.house.ending, Instant::now(), idle);
     let (unsaid, outgoing) = (Unsaid::default(), Unsaid::default());
-    let mut relay = Relay { stream, input: arrived, guest, pace, unsaid, outgoing, is_half: false };
+    let mut relay =
+        Relay { stream, input: arrived, guest, pace, unsaid, outgoing, is_half: false, looked_at: 0 };
     loop {
         let done = match relay.next().await {
             Ok(errand) => relay.run(errand).await,
@@ -117,7 +120,7 @@ impl<S: Stream> Relay<S> {
     /// The next errand. What the gateway answers by itself is answered on the way.
     async fn next(&mut self) -> Result<Errand, Over> {
         loop {
-            let understood = if self.input.is_empty() { Understood::More } else { self.understand() };
+            let understood = if self.has_news() { self.understand() } else { Understood::More };
             match understood {
                 Understood::Errand(errand) => return Ok(errand),
                 Understood::More if self.input.is_full() => self.input.grow(LARGEST_HEAD),
@@ -129,6 +132,13 @@ impl<S: Stream> Relay<S> {
                 }
             }
         }
+    }
+
+    /// Whether it is worth a look: half a head becomes a whole one with the end of a line, and there are only so many lines.
+    fn has_news(&self) -> bool {
+        let arrived = self.input.filled();
+        let news = arrived.get(self.looked_at..).unwrap_or(arrived);
+        !arrived.is_empty() && (!self.is_half || news.contains(&b'\n') || self.input.is_full())
     }
 
     /// Waits until more has arrived.
@@ -177,7 +187,10 @@ impl<S: Stream> Relay<S> {
         let worker = &self.guest.worker;
         let head = match Head::read(self.input.filled(), &mut room) {
             Ok(Some(head)) => head,
-            Ok(None) => return Understood::More,
+            Ok(None) => {
+                self.looked_at = self.input.filled().len();
+                return Understood::More;
+            }
             Err(flaw) => {
                 let answer = Answer::Flawed(flaw);
                 Story::new(self.guest.peer, "HTTP/1.1", worker.now()).answered(
@@ -188,7 +201,7 @@ impl<S: Stream> Relay<S> {
                 return Understood::Answer { answer, to_head: false, framing: Framing::None, goes_on: false };
             }
         };
-        self.is_half = false;
+        (self.is_half, self.looked_at) = (false, 0);
         let site = worker.site();
         let name = site.spec.server.client_header.as_deref().and_then(|name| head.value(name.as_bytes()));
         let sender = self.guest.sender(&site, head.values(b"x-forwarded-for"), name);
