@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::server::TlsStream;
 
 use crate::answers::Answer;
@@ -22,6 +22,7 @@ use crate::buffers::Buffer;
 use crate::client::{ClientKey, HeaderError, LONGEST_V2, parse_proxy_header};
 use crate::guest::Guest;
 use crate::limits::Refusal;
+use crate::pace::later;
 use crate::relay;
 use crate::second;
 use crate::story::{Asked, Story};
@@ -178,6 +179,8 @@ async fn sniffed(stream: &mut TcpStream, arrived: &mut Buffer, guest: &Guest) ->
         let site = guest.worker.site();
         (site.spec.server.idle_timeout, site.spec.server.header_timeout)
     };
+    // However many pieces it comes in, it must be whole in time.
+    let mut whole: Option<Instant> = None;
     loop {
         let heard = arrived.filled();
         let length = heard.len().min(PREFACE.len());
@@ -187,7 +190,12 @@ async fn sniffed(stream: &mut TcpStream, arrived: &mut Buffer, guest: &Guest) ->
         if length == PREFACE.len() {
             return Ok(true);
         }
-        let patience = if arrived.is_empty() { idle } else { header };
+        let now = guest.worker.now();
+        let due = if arrived.is_empty() {
+            later(now, idle)
+        } else {
+            *whole.get_or_insert_with(|| later(now, header))
+        };
         let more = async {
             std::future::poll_fn(|cx| stream.poll_readable(cx)).await;
             std::future::poll_fn(|cx| arrived.poll_fill(Pin::new(&mut *stream), cx)).await
@@ -195,7 +203,7 @@ async fn sniffed(stream: &mut TcpStream, arrived: &mut Buffer, guest: &Guest) ->
         let ending = guest.worker.house.ending.told();
         let filled = tokio::select! {
             biased;
-            filled = timeout(patience, more) => filled,
+            filled = timeout_at(due, more) => filled,
             () = ending => return Err(Over::Ending),
         };
         match filled {

@@ -112,6 +112,7 @@ async fn sweep(worker: Arc<Worker>) {
         tokio::time::sleep(SWEEP_EVERY).await;
         worker.pool.sweep(worker.now());
         worker.responses.sweep(worker.now());
+        worker.seconds.sweep(worker.now());
     }
 }
 

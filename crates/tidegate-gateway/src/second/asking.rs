@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hashbrown::HashMap;
@@ -12,12 +12,13 @@ use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::upload::{Late, Patience, Upload};
 use crate::answers::Answer;
 use crate::endpoints::{Endpoint, Held};
 use crate::numbers::Failure;
+use crate::pace::later;
 use crate::site::Way;
 use crate::story::Story;
 use crate::upstream::connect;
@@ -67,22 +68,41 @@ impl Line {
 /// Connections of HTTP/2 to endpoints, by their ids.
 #[derive(Debug, Default)]
 pub(crate) struct Seconds {
-    open: Mutex<HashMap<u64, http2::SendRequest<Upload>>>,
+    open: Mutex<HashMap<u64, Shared>>,
+}
+
+/// One of them.
+#[derive(Debug)]
+struct Shared {
+    sender: http2::SendRequest<Upload>,
+    /// How long it is kept unused, and until when.
+    patience: Duration,
+    until: Instant,
 }
 
 impl Seconds {
-    fn get(&self, endpoint: &Endpoint) -> Option<http2::SendRequest<Upload>> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.retain(|_, sender| !sender.is_closed());
-        open.get(&endpoint.id()).cloned()
+    fn open(&self) -> MutexGuard<'_, HashMap<u64, Shared>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put(&self, endpoint: &Endpoint, sender: http2::SendRequest<Upload>) {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).insert(endpoint.id(), sender);
+    fn get(&self, endpoint: &Endpoint, now: Instant) -> Option<http2::SendRequest<Upload>> {
+        let mut open = self.open();
+        let shared = open.get_mut(&endpoint.id()).filter(|shared| !shared.sender.is_closed())?;
+        shared.until = later(now, shared.patience);
+        Some(shared.sender.clone())
+    }
+
+    fn put(&self, endpoint: &Endpoint, sender: http2::SendRequest<Upload>, now: Instant, patience: Duration) {
+        self.open().insert(endpoint.id(), Shared { sender, patience, until: later(now, patience) });
     }
 
     fn forget(&self, endpoint: &Endpoint) {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&endpoint.id());
+        self.open().remove(&endpoint.id());
+    }
+
+    /// Lets go of those that nobody has used for too long, such as those to endpoints that are gone. Calls under way are finished.
+    pub(crate) fn sweep(&self, now: Instant) {
+        self.open().retain(|_, shared| now < shared.until && !shared.sender.is_closed());
     }
 }
 
@@ -212,14 +232,14 @@ async fn by_second(
     request: Request<Upload>,
     patience: &Patience,
 ) -> (bool, Tried) {
-    let kept = worker.seconds.get(endpoint);
+    let kept = worker.seconds.get(endpoint, worker.now());
     let is_kept = kept.is_some();
     let mut sender = match kept {
         Some(sender) => sender,
         None => match second(way, endpoint).await {
             Ok(sender) => {
                 endpoint.connected();
-                worker.seconds.put(endpoint, sender.clone());
+                worker.seconds.put(endpoint, sender.clone(), worker.now(), way.backend.idle_timeout);
                 sender
             }
             Err(error) => return (is_kept, Tried::Unsent(request, error)),

@@ -2,6 +2,8 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 
 use bytes::Bytes;
@@ -15,11 +17,13 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 use super::second::{AnyBody, Heard, ask, asking, connect, full, run};
-use super::stage::{Backend, Stage, file};
+use super::stage::{Backend, Stage, file, wait_until};
 
 /// A backend of calls, until it is dropped.
 struct Calls {
     address: SocketAddr,
+    /// How many connections are open.
+    open: Arc<AtomicUsize>,
     end: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
@@ -46,6 +50,8 @@ impl Calls {
 
     fn at(address: SocketAddr) -> Calls {
         let (told, found) = channel();
+        let open = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&open);
         let (end, mut ended) = oneshot::channel();
         let thread = std::thread::spawn(move || {
             let runtime =
@@ -59,12 +65,18 @@ impl Calls {
                         _ = &mut ended => return,
                     };
                     let connection = http2::Builder::new(TokioExecutor::new());
-                    tokio::spawn(connection.serve_connection(TokioIo::new(stream), service_fn(answer)));
+                    let serving = connection.serve_connection(TokioIo::new(stream), service_fn(answer));
+                    let count = Arc::clone(&count);
+                    count.fetch_add(1, Ordering::SeqCst);
+                    tokio::spawn(async move {
+                        let _over = serving.await;
+                        count.fetch_sub(1, Ordering::SeqCst);
+                    });
                 }
             });
         });
         let address = found.recv().expect("it listens");
-        Calls { address, end: Some(end), thread: Some(thread) }
+        Calls { address, open, end: Some(end), thread: Some(thread) }
     }
 
     fn stage(&self, server: &str) -> Stage {
@@ -168,6 +180,25 @@ fn backends_of_calls_may_die_and_come_back() {
         let again = Calls::at(address);
         assert_eq!(trailer(&ask(&mut sender, call(full("x"))).await, "grpc-status"), Some("0"));
         drop(again);
+    });
+    stage.end();
+}
+
+/// The connection that calls share is not kept for ever when there are none; nor is one to an endpoint that is gone.
+#[test]
+fn kept_connections_are_not_kept_for_ever() {
+    let calls = Calls::new();
+    let any = Backend::echo();
+    let text = file("", "idleTimeout: 100ms", &[&any]);
+    let stage = Stage::new(&text.replace(&any.port().to_string(), &calls.address.port().to_string()));
+    run(async {
+        let mut sender = connect(stage.gateway.address()).await;
+        for _ in 0..2 {
+            assert_eq!(trailer(&ask(&mut sender, call(full("x"))).await, "grpc-status"), Some("0"));
+            assert_eq!(calls.open.load(Ordering::SeqCst), 1);
+        }
+        wait_until("it is closed", || calls.open.load(Ordering::SeqCst) == 0);
+        assert_eq!(trailer(&ask(&mut sender, call(full("x"))).await, "grpc-status"), Some("0"));
     });
     stage.end();
 }
