@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
+use tidegate_rim::listen::is_the_clients;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::time::Instant;
@@ -144,12 +145,6 @@ async fn accept(listener: TcpListener, worker: &Arc<Worker>) {
             }
         }
     }
-}
-
-/// Whether it concerns only the one connection that was about to be accepted.
-fn is_the_clients(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
-    matches!(error.kind(), ConnectionAborted | ConnectionReset | ConnectionRefused)
 }
 
 fn admit(stream: TcpStream, address: SocketAddr, worker: &Arc<Worker>) {

@@ -8,12 +8,12 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::Effort;
 use super::load::{ASKERS_CORE, SECONDS, pinned};
 use super::measured::{Figure, median, of_wrk};
 use super::peers::{READY_WITHIN, SERVERS_CORE, free, only_child, processor_time, resident};
+use super::{Effort, prepare};
+use crate::Outcome;
 use crate::workspace::Workspace;
-use crate::{Outcome, needs, process};
 
 /// How many connections ask.
 const CONNECTIONS: u32 = 64;
@@ -120,14 +120,7 @@ const PAIRS: [Pair; 5] = [
 /// Measures everything and prints a table.
 pub(crate) fn run(effort: Effort) -> Outcome {
     let workspace = Workspace::load()?;
-    needs::meet_for_bench()?;
-    let mut build = Command::new("cargo");
-    build.args(["build", "--release", "--locked"]).current_dir(&workspace.root);
-    if !process::run_shown(build)?.succeeded() {
-        return Err("the release build failed".into());
-    }
-    let folder = workspace.target.join("bench");
-    std::fs::create_dir_all(&folder)?;
+    let folder = prepare(&workspace)?;
     let tidegate = workspace.target.join("release/tidegate");
     let endpoint = endpoint(&folder)?;
     println!("\n| what | proxy | rate /s | CPU us/request | p50 ms | p99 ms | ratio | bar |");

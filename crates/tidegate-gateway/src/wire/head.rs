@@ -7,15 +7,13 @@ use httparse::{Error, Header, Status};
 
 use super::fields::{Field, field, has_dots, is_host, names, words};
 use super::framing::Framing;
-use super::{Flaw, LARGEST_HEAD, LONGEST_TARGET, MOST_FIELDS, content_length, has_odd_line, push_number};
+use super::hop::Hop;
+use super::{Flaw, LARGEST_HEAD, LONGEST_TARGET, MOST_FIELDS, has_odd_line, push_number};
 
 /// What the gateway calls itself to those behind it.
 const PSEUDONYM: &[u8] = b"tidegate";
 /// The most gateways like this one that a request may have passed: one more, and it goes round in circles.
 pub(crate) const MOST_HOPS: usize = 8;
-
-/// The most fields that `Connection` may name: every other field is compared with all of them.
-const MOST_NAMED: usize = 32;
 
 /// Room for the fields of a head.
 pub type Room<'b> = [MaybeUninit<Header<'b>>; MOST_FIELDS];
@@ -100,30 +98,13 @@ impl<'b, 'r> Head<'b, 'r> {
     }
 
     fn understand(&mut self, target: &'b str) -> Result<(), Flaw> {
-        let (mut host, mut length, mut chunked) = (None, None, false);
-        let (mut closes, mut stays, mut upgrades, mut named) = (false, false, false, 0);
+        let (mut host, mut hop) = (None, Hop::default());
         for each in self.fields {
-            match field(each.name.as_bytes()) {
+            let kind = field(each.name.as_bytes());
+            hop.take(kind, each.value, self.minor)?;
+            match kind {
                 Field::Host if host.is_some() => return Err(Flaw::Bad("there is more than one Host")),
                 Field::Host => host = Some(each.value.trim_ascii()),
-                Field::ContentLength => length = Some(content_length(each.value, length)?),
-                Field::TransferEncoding => {
-                    if chunked || self.minor == 0 || !each.value.trim_ascii().eq_ignore_ascii_case(b"chunked")
-                    {
-                        return Err(Flaw::Coding);
-                    }
-                    chunked = true;
-                }
-                Field::Connection => {
-                    for word in words(each.value) {
-                        match word {
-                            _ if word.eq_ignore_ascii_case(b"close") => closes = true,
-                            _ if word.eq_ignore_ascii_case(b"keep-alive") => stays = true,
-                            _ if word.eq_ignore_ascii_case(b"upgrade") => upgrades = true,
-                            _ => named += 1,
-                        }
-                    }
-                }
                 Field::Upgrade => self.upgrade = Some(each.value),
                 Field::Expect => {
                     if !each.value.eq_ignore_ascii_case(b"100-continue") {
@@ -137,18 +118,10 @@ impl<'b, 'r> Head<'b, 'r> {
                 _ => {}
             }
         }
-        if named > MOST_NAMED {
-            return Err(Flaw::Bad("Connection names too many fields"));
-        }
-        self.names_fields = named > 0;
-        self.framing = match (chunked, length) {
-            (true, Some(_)) => return Err(Flaw::Bad("there are a Content-Length and a Transfer-Encoding")),
-            (true, None) => Framing::Chunked,
-            (false, Some(length)) => Framing::Length(length),
-            (false, None) => Framing::None,
-        };
-        self.keeps_alive = !closes && (self.minor > 0 || stays);
-        let may_upgrade = upgrades && self.minor > 0 && self.framing == Framing::None;
+        self.framing = hop.framing(Framing::None)?;
+        self.keeps_alive = hop.keeps_alive(self.minor);
+        self.names_fields = hop.named > 0;
+        let may_upgrade = hop.upgrades && self.minor > 0 && self.framing == Framing::None;
         self.upgrade = self.upgrade.filter(|protocol| may_upgrade && !is_http(protocol));
         if target.len() > LONGEST_TARGET {
             return Err(Flaw::LongTarget);
