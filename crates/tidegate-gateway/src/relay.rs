@@ -176,6 +176,9 @@ impl<S: Stream> Relay<S> {
         .await;
         if matches!(filled, Err(Over::SlowHead)) {
             // It is told, whether it listens or not.
+            let worker = &self.guest.worker;
+            let story = Story::new(self.guest.peer, "HTTP/1.1", worker.now());
+            story.answered(worker, &Asked::default(), Answer::Slow);
             let _told = self.answer(Answer::Slow, false, Framing::None, false).await;
         }
         filled
