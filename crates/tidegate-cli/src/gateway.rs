@@ -1,6 +1,7 @@
 //! `tidegate gateway`: a reverse proxy with limits, until somebody says stop.
 
 use std::io;
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread::available_parallelism;
@@ -10,11 +11,12 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tidegate::file::read_gateway;
 use tidegate_gateway::access::Format;
+use tidegate_gateway::reload::Reloader;
 use tidegate_gateway::{Gateway, GatewayError, Logbook, Means, manage};
 
 use crate::args::{AccessLog, GatewayArgs};
 use crate::serve::{descriptors, end_at_once};
-use crate::{Failure, color_of_stderr, log, read_whole, say};
+use crate::{Failure, color_of_stderr, log, read_settings, say};
 
 /// How long the last lines of the access log may take to be written.
 const LAST_LINES: Duration = Duration::from_secs(1);
@@ -37,7 +39,7 @@ pub(crate) fn environment(name: &str) -> Option<String> {
 }
 
 fn serve(args: &GatewayArgs, mut signals: Signals) -> Result<(), Failure> {
-    let (name, bytes) = read_whole(&args.config)?;
+    let (name, bytes) = read_settings(&args.config)?;
     let spec = read_gateway(&name, &bytes, &environment)
         .map_err(|wrong| Failure::BadInput(wrong.render(color_of_stderr())))?;
     let management = spec.management;
@@ -57,10 +59,7 @@ fn serve(args: &GatewayArgs, mut signals: Signals) -> Result<(), Failure> {
     let watching = reloader.watch_file();
     let _watching =
         watching.map_err(|error| Failure::Failed(format!("cannot watch the settings: {error}")))?;
-    let managed = management.map(|address| manage::start(address, Arc::clone(&reloader) as _));
-    let managed = managed
-        .transpose()
-        .map_err(|error| Failure::BadInput(format!("the management port cannot be opened: {error}")))?;
+    let managed = management.map(|address| managed(address, &reloader)).transpose()?;
     let at = managed.as_ref().map_or("off".to_owned(), |managed| managed.address().to_string());
     say(&format!("tidegate gateway ready http={} management={at}", gateway.address()));
     for signal in signals.forever() {
@@ -82,6 +81,14 @@ fn serve(args: &GatewayArgs, mut signals: Signals) -> Result<(), Failure> {
         logbook.finish(LAST_LINES);
     }
     Ok(())
+}
+
+/// Opens the management port.
+fn managed(address: SocketAddr, reloader: &Arc<Reloader>) -> Result<manage::Managed, Failure> {
+    manage::start(address, Arc::clone(reloader) as _).map_err(|error| {
+        let why = GatewayError::Address { address, error };
+        Failure::BadInput(format!("the management port cannot be opened: {why}"))
+    })
 }
 
 /// Where a line for every request goes.

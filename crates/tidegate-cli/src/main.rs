@@ -173,6 +173,14 @@ pub(crate) fn read_whole(path: &Path) -> Result<(String, Vec<u8>), Failure> {
         .map_err(|error| Failure::BadInput(format!("cannot read {name}: {error}")))
 }
 
+/// Reads the settings of something that runs on: a file, so that it can be read again. A pipe would be waited for.
+pub(crate) fn read_settings(path: &Path) -> Result<(String, Vec<u8>), Failure> {
+    if std::fs::metadata(path).is_ok_and(|it| !it.is_file()) {
+        return Err(Failure::BadInput(format!("cannot read {}: it is not a file", path.display())));
+    }
+    read_whole(path)
+}
+
 /// Colour for people who look at a terminal and have not asked for none.
 #[expect(clippy::disallowed_methods, reason = "this is the crate that reads the environment")]
 pub(crate) fn color_of_stderr() -> Color {

@@ -25,7 +25,7 @@ use tidegate_server::serve::{Bounds, Places, Server, Service};
 use crate::activity::environment;
 use crate::args::ServeArgs;
 use crate::opened::Opened;
-use crate::{Failure, color_of_stderr, log, read_whole, say};
+use crate::{Failure, color_of_stderr, log, read_settings, say};
 
 /// Descriptors that are kept for other things than connections.
 const SPARE_DESCRIPTORS: u64 = 64;
@@ -159,11 +159,7 @@ pub(crate) fn end_at_once() -> ! {
 
 /// The settings as they are before anything is started, or all that is wrong with them.
 fn settings(path: &Path) -> Result<Settings, Failure> {
-    // A pipe would be waited for, and could not be read again.
-    if std::fs::metadata(path).is_ok_and(|it| !it.is_file()) {
-        return Err(Failure::BadInput(format!("cannot read {}: it is not a file", path.display())));
-    }
-    let (name, bytes) = read_whole(path)?;
+    let (name, bytes) = read_settings(path)?;
     let reading = tidegate::file::read(&name, &bytes);
     Ok(reading.map_err(|wrong| Failure::BadInput(wrong.render(color_of_stderr())))?.settings)
 }

@@ -3,6 +3,17 @@
 //! What the gateway does with every odd byte is tested in its own crate; here it is tested that all of it is there when a file is
 //! written, a process is started and signals are sent.
 
+mod access_log;
+mod backend;
+mod crowd;
+mod demonstration;
+mod ending;
+mod managing;
+mod refusals;
+mod reloads;
+mod stage;
+mod wire;
+
 use crate::clients::pass;
 
 #[test]
