@@ -200,7 +200,11 @@ async fn sniffed(stream: &mut TcpStream, arrived: &mut Buffer, guest: &Guest) ->
             std::future::poll_fn(|cx| stream.poll_readable(cx)).await;
             std::future::poll_fn(|cx| arrived.poll_fill(Pin::new(&mut *stream), cx)).await
         };
-        let ending = guest.worker.house.ending.told();
+        let ending = async {
+            guest.worker.house.ending.told().await;
+            // A request may be on its way; its response will say that it is the last.
+            tokio::time::sleep(relay::LAST_CHANCE).await;
+        };
         let filled = tokio::select! {
             biased;
             filled = timeout_at(due, more) => filled,

@@ -42,6 +42,8 @@ use exchange::{Broken, End, Exchange};
 const MOST_DISCARDED: u64 = 64 * 1024;
 /// How many endpoints, or connections to them, are tried for one request.
 const MOST_TRIES: u32 = 3;
+/// How long, when the gateway ends, it is waited for a request that may be on its way.
+pub(crate) const LAST_CHANCE: Duration = Duration::from_millis(500);
 /// How long somebody who is sent away may take to read why.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -157,6 +159,7 @@ impl<S: Stream> Relay<S> {
         }
         self.is_half = midst == Midst::Something;
         let (stream, input, pace) = (&mut self.stream, &mut self.input, &mut self.pace);
+        let mut is_last_chance = false;
         let filled = std::future::poll_fn(|cx| {
             let arrived = match midst {
                 Midst::Nothing if stream.poll_readable(cx).is_pending() => Poll::Pending,
@@ -167,11 +170,21 @@ impl<S: Stream> Relay<S> {
                 Poll::Ready(Ok(_)) => return Poll::Ready(Ok(())),
                 Poll::Pending => {}
             }
-            Poll::Ready(Err(match ready!(pace.poll(cx, midst)) {
-                Interruption::Ending => Over::Ending,
-                Interruption::Overdue if midst == Midst::Nothing => Over::Idle,
-                Interruption::Overdue => Over::SlowHead,
-            }))
+            loop {
+                let waiting = if is_last_chance { Midst::Something } else { midst };
+                return Poll::Ready(Err(match ready!(pace.poll(cx, waiting)) {
+                    // A request may be on its way; its response will say that it is the last.
+                    Interruption::Ending if !is_last_chance => {
+                        is_last_chance = true;
+                        pace.within(Instant::now(), LAST_CHANCE);
+                        continue;
+                    }
+                    Interruption::Ending => Over::Ending,
+                    Interruption::Overdue if is_last_chance => Over::Ending,
+                    Interruption::Overdue if midst == Midst::Nothing => Over::Idle,
+                    Interruption::Overdue => Over::SlowHead,
+                }));
+            }
         })
         .await;
         if matches!(filled, Err(Over::SlowHead)) {
@@ -267,7 +280,7 @@ impl<S: Stream> Relay<S> {
                 let piece = unwanted.next(self.input.filled()).map(|piece| piece.used);
                 match piece {
                     // Too much, or broken: the connection cannot go on after all, which the client finds out.
-                    Err(_) => return self.say().await.and(Err(Over::Said)),
+                    Err(_) => return self.say().await.and(Err(answer.over())),
                     Ok(0) => {
                         self.say().await?;
                         self.fill_body().await?;
@@ -280,7 +293,7 @@ impl<S: Stream> Relay<S> {
         if self.input.is_empty() || !goes_on || self.unsaid.bytes.len() > USUAL {
             self.say().await?;
         }
-        if goes_on { Ok(()) } else { Err(Over::Said) }
+        if goes_on { Ok(()) } else { Err(answer.over()) }
     }
 
     /// Waits for more of a body that nobody wants.
@@ -430,23 +443,15 @@ impl<S: Stream> Relay<S> {
                 if goes_on { Ok(Exchanged::Done) } else { Err(Over::Said) }
             }
             Ok(End::Upgraded { upstream, arrived }) => {
-                errand.story.finished(
-                    &worker,
-                    || Asked::of_composed(&self.outgoing.bytes),
-                    told,
-                    worker.now(),
-                );
                 worker.numbers.upgraded();
                 let input = std::mem::take(&mut self.input);
-                Err(tunnel::between(
-                    &mut self.stream,
-                    input,
-                    upstream,
-                    arrived,
-                    &mut self.pace,
-                    server.tunnel_timeout,
-                )
-                .await)
+                let (pace, patience) = (&mut self.pace, server.tunnel_timeout);
+                let passed =
+                    tunnel::between(&mut self.stream, input, upstream, arrived, pace, patience).await;
+                let told = Told { sent: passed.back, received: passed.there, ..told };
+                let asked = || Asked::of_composed(&self.outgoing.bytes);
+                errand.story.finished(&worker, asked, told, worker.now());
+                Err(passed.over)
             }
             Err(broken) => self.broken(errand, endpoint, broken, told),
         }
@@ -455,7 +460,7 @@ impl<S: Stream> Relay<S> {
     /// What becomes of an exchange that did not end well.
     fn broken(
         &mut self,
-        errand: &Errand,
+        errand: &mut Errand,
         endpoint: &Endpoint,
         broken: Broken,
         told: Told,
@@ -466,6 +471,7 @@ impl<S: Stream> Relay<S> {
         }
         if let (Some(answer), 0) = (broken.answer(), told.status) {
             let may_repeat = broken.is_repeatable(errand.is_repeatable);
+            errand.story.received(told.received);
             return Ok(Exchanged::Failed { answer, may_repeat });
         }
         // The client has heard a part of it; all that can be said is that there is no more.

@@ -140,8 +140,16 @@ fn builder() -> http2::Builder<TokioExecutor> {
 fn over(done: &hyper::Result<()>) -> Over {
     match done {
         Ok(()) => Over::Said,
-        Err(error) if error.is_parse() => Over::Protocol,
-        Err(_) => Over::Left,
+        Err(error) => {
+            let source = std::error::Error::source(error);
+            let is_the_sockets =
+                source.is_some_and(|source| source.downcast_ref::<std::io::Error>().is_some());
+            if is_the_sockets || error.is_closed() || error.is_incomplete_message() {
+                Over::Left
+            } else {
+                Over::Protocol
+            }
+        }
     }
 }
 
@@ -219,17 +227,19 @@ async fn answer(request: Request<Incoming>, guest: Arc<Guest>, open: Open) -> Re
     fields::prepare(&mut head, &target, &guest.forwarded(&site), is_grpc);
     let patience = site.spec.server.body_timeout;
     let upload = upload::Upload::new(body, most, worker.now());
+    let progress = upload.progress();
     let call = Call { head, body: upload, body_timeout: patience, way, is_grpc, story };
     match call.ask(&worker).await {
         Fate::Answered { response, line, held, story } => {
             let (mut head, body) = response.into_parts();
             fields::cleanse(&mut head.headers);
             head.version = http::Version::HTTP_2;
-            let ending = body::Ending { line, held, story, kept, worker, open };
+            let ending = body::Ending { line, held, story, kept, worker, open, upload: progress };
             let relayed = body::Relayed::shared(body, head.status.as_u16(), patience, ending);
             Response::from_parts(head, Said::Relayed(relayed))
         }
-        Fate::Failed { answer, story } => {
+        Fate::Failed { answer, mut story } => {
+            story.received(progress.map_or(0, |progress| progress.received()));
             story.answered(&worker, &kept.asked(), answer);
             own(answer, is_grpc)
         }

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
+use socket2::SockRef;
 use tidegate_rim::listen::is_the_clients;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
@@ -28,6 +29,8 @@ use crate::upstream::Pool;
 
 /// How long a worker waits when the system has no more sockets to give.
 const SHORTAGE: Duration = Duration::from_millis(50);
+/// How much of a response may lie in a client's socket without having been sent.
+const MOST_UNSENT: u32 = 128 * 1024;
 /// How often connections that nobody uses are looked at.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
@@ -136,7 +139,7 @@ async fn accept(listener: TcpListener, worker: &Arc<Worker>) {
             arrival.as_mut().poll(cx).map(Some)
         });
         match accepted.await {
-            None => return,
+            None => break,
             Some(Ok((stream, address))) => admit(stream, address, worker),
             Some(Err(error)) if is_the_clients(&error) => {}
             Some(Err(error)) => {
@@ -145,11 +148,18 @@ async fn accept(listener: TcpListener, worker: &Arc<Worker>) {
             }
         }
     }
+    // Whoever the kernel has let in already would be cut off with the socket.
+    let mut waiting = std::future::poll_fn(|cx| Poll::Ready(listener.poll_accept(cx)));
+    while let Poll::Ready(Ok((stream, address))) = (&mut waiting).await {
+        admit(stream, address, worker);
+    }
 }
 
 fn admit(stream: TcpStream, address: SocketAddr, worker: &Arc<Worker>) {
     // Responses are written as they come; waiting for more would only make them late.
     let _as_it_is = stream.set_nodelay(true);
+    // A socket that holds megabytes looks as if its client took nothing for a long time, and then much.
+    let _as_it_is = SockRef::from(&stream).set_tcp_notsent_lowat(MOST_UNSENT);
     let Some(seat) = worker.house.enter() else {
         worker.numbers.refused_connection();
         return;
@@ -223,6 +233,9 @@ impl Over {
 
     /// Whether the client was told something that it should have time to hear.
     pub(crate) const fn has_said_something(self) -> bool {
-        matches!(self, Over::Said | Over::SlowHead | Over::Refused)
+        matches!(
+            self,
+            Over::Said | Over::SlowHead | Over::SlowBody | Over::TooLarge | Over::Protocol | Over::Refused
+        )
     }
 }

@@ -19,6 +19,7 @@ use tokio::time::{Instant, Sleep};
 use super::Open;
 use super::asking::Line;
 use super::fields::Kept;
+use super::upload::Progress;
 use crate::endpoints::Held;
 use crate::pace::later;
 use crate::story::{Story, Told};
@@ -76,6 +77,8 @@ pub(super) struct Ending {
     pub(super) kept: Kept,
     pub(super) worker: Arc<Worker>,
     pub(super) open: Open,
+    /// How far the request's body is, if it has one.
+    pub(super) upload: Option<Arc<Progress>>,
 }
 
 /// A response on its way, for whoever sends it and for whoever looks after it.
@@ -203,10 +206,13 @@ impl Relayed {
     /// It is over, well or not.
     fn end(&mut self, broken: Option<Over>) {
         self.is_over = true;
-        let Some(Ending { line, held, story, kept, worker, open }) = self.ending.take() else { return };
+        let Some(Ending { line, held, story, kept, worker, open, upload }) = self.ending.take() else {
+            return;
+        };
         if let Some(number) = self.number.take() {
             worker.responses.remove(number);
         }
+        self.told.received = upload.map_or(0, |upload| upload.received());
         let now = worker.now();
         match broken {
             None => {

@@ -33,7 +33,7 @@ impl Upload {
         if incoming.is_end_stream() {
             return Upload::default();
         }
-        let mark = Mark { moved: now, state: State::Going };
+        let mark = Mark { moved: now, state: State::Going, received: 0 };
         Upload { incoming: Some(incoming), room: most, progress: Some(Arc::new(Progress(Mutex::new(mark)))) }
     }
 
@@ -45,6 +45,17 @@ impl Upload {
     /// How long to wait for a response to it.
     pub(super) fn patience(&self, response: Duration, body: Duration) -> Patience {
         Patience { response, body, progress: self.progress.clone() }
+    }
+
+    /// Where it can be seen how far it is, if there is anything.
+    pub(super) fn progress(&self) -> Option<Arc<Progress>> {
+        self.progress.clone()
+    }
+
+    fn count(&self, length: usize) {
+        if let Some(progress) = &self.progress {
+            progress.mark().received += length as u64;
+        }
     }
 
     fn mark(&self, state: State, has_moved: bool) {
@@ -79,6 +90,7 @@ impl Body for Upload {
             Some(Ok(frame)) => frame.data_ref().map_or(0, Bytes::len),
             Some(Err(_)) | None => 0,
         };
+        upload.count(length);
         let Some(room) = upload.room.checked_sub(length as u64) else {
             upload.mark(State::TooLarge, true);
             return Poll::Ready(Some(Err(io::Error::other("the body is too large"))));
@@ -99,13 +111,15 @@ impl Body for Upload {
 
 /// How far a body is.
 #[derive(Debug)]
-struct Progress(Mutex<Mark>);
+pub(super) struct Progress(Mutex<Mark>);
 
 #[derive(Debug, Clone, Copy)]
 struct Mark {
     /// When something moved last.
     moved: Instant,
     state: State,
+    /// How much came so far.
+    received: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,6 +132,11 @@ enum State {
 }
 
 impl Progress {
+    /// How much came so far.
+    pub(super) fn received(&self) -> u64 {
+        self.mark().received
+    }
+
     fn mark(&self) -> MutexGuard<'_, Mark> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -167,7 +186,7 @@ impl Patience {
     fn due(&self, began: Instant) -> (Instant, Late) {
         match self.mark() {
             None => (later(began, self.response), Late::Endpoint),
-            Some(Mark { moved, state }) => match state {
+            Some(Mark { moved, state, .. }) => match state {
                 // Whatever was done before, this is another try.
                 State::Done | State::TooLarge => (later(moved.max(began), self.response), Late::Endpoint),
                 State::Going => (later(moved.max(began), self.body), Late::Endpoint),
