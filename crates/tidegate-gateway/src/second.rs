@@ -218,12 +218,12 @@ async fn answer(request: Request<Incoming>, guest: Arc<Guest>, open: Open) -> Re
     fields::prepare(&mut head, &target, &guest.forwarded(&site), is_grpc);
     let call = Call { head, body: body::Upload::new(body, most), way, is_grpc, story };
     match call.ask(&worker).await {
-        Fate::Answered { response, line, held, story } => {
+        Fate::Answered { response, line, held, story, trail } => {
             let patience = site.spec.server.body_timeout;
             let (mut head, body) = response.into_parts();
             fields::cleanse(&mut head.headers);
             head.version = http::Version::HTTP_2;
-            let ending = body::Ending { line, held, story, kept, worker, open };
+            let ending = body::Ending { line, held, story, kept, worker, open, trail };
             let relayed = body::Relayed::new(body, head.status.as_u16(), patience, ending);
             Response::from_parts(head, Said::Relayed(Box::pin(relayed)))
         }

@@ -14,7 +14,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::body::Upload;
+use super::body::{Trail, Upload};
 use crate::answers::Answer;
 use crate::endpoints::{Endpoint, Held};
 use crate::numbers::Failure;
@@ -40,7 +40,7 @@ pub(super) struct Call {
 
 /// What became of it.
 pub(super) enum Fate {
-    Answered { response: Response<Incoming>, line: Line, held: Held, story: Story },
+    Answered { response: Response<Incoming>, line: Line, held: Held, story: Story, trail: Arc<Trail> },
     Failed { answer: Answer, story: Story },
 }
 
@@ -96,6 +96,7 @@ impl Call {
     /// Asks endpoints until one answers, as far as that is safe.
     pub(super) async fn ask(self, worker: &Arc<Worker>) -> Fate {
         let Call { head, body, way, is_grpc, mut story } = self;
+        let trail = body.trail();
         let is_harmless = body.is_empty() && head.method.is_idempotent();
         let again = is_harmless.then(|| head.clone());
         let mut request = Request::from_parts(head, body);
@@ -111,7 +112,9 @@ impl Call {
                 by_first(worker, &way, &endpoint, request).await
             };
             match outcome {
-                Tried::Answered(response, line) => return Fate::Answered { response, line, held, story },
+                Tried::Answered(response, line) => {
+                    return Fate::Answered { response, line, held, story, trail };
+                }
                 Tried::Unsent(unsent, error) => {
                     request = unsent;
                     failure =
