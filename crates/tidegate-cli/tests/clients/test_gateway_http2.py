@@ -1,14 +1,17 @@
 """httpx, a client of HTTP/2, through the gateway: many calls at once on one connection, in plain text and over TLS."""
 
 import asyncio
+import socket
 import ssl
 import threading
 from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import h2.connection
 import httpx
 import pytest
 from gateways import FAR_TOO_LONG, Certificate, Gateway, settings
+from h2 import events
 
 # As many calls as are open at once; the gateway lets a connection have a few more.
 TOGETHER = 100
@@ -104,6 +107,7 @@ def test_large_bodies_share_a_connection(gateway):
             return await asyncio.gather(*(asking.post("/", content=b"x" * size) for size in sizes))
 
     assert [answer.text for answer in asyncio.run(calls())] == [f"/ {size}" for size in sizes]
+    assert sorted(line["received_bytes"] for line in gateway.logged(len(sizes))) == sizes
 
 
 def test_calls_of_one_connection_are_limited_one_by_one(gateway):
@@ -135,3 +139,52 @@ def test_a_call_that_is_given_up_leaves_the_others_alone(gateway):
             return await asking.get("/after")
 
     assert asyncio.run(calls()).text == "/after 0"
+
+
+class Slowly:
+    """A connection of HTTP/2 on which every frame is sent when a test says so."""
+
+    def __init__(self, gateway):
+        self.socket = socket.create_connection(("127.0.0.1", gateway.port), FAR_TOO_LONG)
+        self.state = h2.connection.H2Connection()
+        self.state.initiate_connection()
+        self.flush()
+
+    def flush(self):
+        self.socket.sendall(self.state.data_to_send())
+
+    def post(self, body):
+        """Sends all of a request but the word that it is over."""
+        fields = [(":method", "POST"), (":scheme", "http"), (":path", "/"), (":authority", "localhost")]
+        self.state.send_headers(1, [*fields, ("content-length", str(len(body)))])
+        self.state.send_data(1, body)
+        self.flush()
+
+    def hear(self, *kinds):
+        """What comes up to the first event of these kinds."""
+        heard = []
+        while not any(isinstance(event, kinds) for event in heard):
+            data = self.socket.recv(65536)
+            assert data, f"the connection ended: {heard}"
+            heard += self.state.receive_data(data)
+            self.flush()
+        return [event for event in heard if isinstance(event, (events.DataReceived, events.StreamEnded, events.StreamReset))]
+
+
+@pytest.mark.parametrize("gateway", ["plain"], indirect=True)
+@pytest.mark.parametrize("says_so", [True, False])
+def test_nobody_is_reset_who_has_only_to_say_that_it_is_over(gateway, says_so):
+    slowly = Slowly(gateway)
+    with slowly.socket:
+        slowly.post(b"hello")
+        heard = slowly.hear(events.DataReceived, events.StreamReset)
+        assert [event.data for event in heard] == [b"/ 5"], heard
+        if says_so:
+            slowly.state.end_stream(1)
+            slowly.flush()
+        # Who never says it is not waited for: it is reset without an error, behind the end of the response.
+        heard = slowly.hear(events.StreamEnded, events.StreamReset)
+        first = next(event for event in heard if not isinstance(event, events.DataReceived))
+        assert isinstance(first, events.StreamEnded), heard
+        if says_so:
+            assert not any(isinstance(event, events.StreamReset) for event in heard), heard

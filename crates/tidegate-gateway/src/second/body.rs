@@ -2,6 +2,9 @@
 //!
 //! hyper asks a body for more only while its client takes what there is. So a response that is not taken notices nothing by itself; the
 //! worker looks after those that are under way ([`Responses`]), and lets go of the endpoint for them.
+//!
+//! Decided: a response is not over before its request is, if all of that is here but the word that it is over. Whoever says that word
+//! by itself, behind the last byte, would be reset between the two, and many clients take that for an error. They have a moment for it.
 
 use std::future::Future;
 use std::io;
@@ -25,6 +28,8 @@ use crate::pace::later;
 use crate::story::{Story, Told};
 use crate::worker::{Over, Worker};
 
+/// How long a client has to say that its request is over, when everything else is.
+const LAST_WORD: Duration = Duration::from_secs(1);
 /// How long after a response is overdue it is let go of, if nobody else has done so.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -143,6 +148,8 @@ pub(super) struct Relayed {
     /// As what it is known to its worker.
     number: Option<u64>,
     ending: Option<Ending>,
+    /// How far the request is, if its end is awaited.
+    trail: Option<Arc<Progress>>,
 }
 
 impl Relayed {
@@ -158,6 +165,7 @@ impl Relayed {
             is_broken: false,
             number: None,
             ending: Some(ending),
+            trail: None,
         }));
         if is_over {
             locked(&shared).end(None);
@@ -171,6 +179,10 @@ impl Relayed {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         if std::mem::take(&mut self.is_broken) {
             return Poll::Ready(Some(Err(io::ErrorKind::TimedOut.into())));
+        }
+        if let Some(trail) = self.trail.as_ref().filter(|_| !self.is_over) {
+            self.is_over = trail.poll_end(cx).is_ready() || self.alarm.as_mut().poll(cx).is_ready();
+            return if self.is_over { Poll::Ready(None) } else { Poll::Pending };
         }
         let Some(incoming) = self.incoming.as_mut().filter(|_| !self.is_over) else {
             return Poll::Ready(None);
@@ -187,7 +199,7 @@ impl Relayed {
             }
             Poll::Ready(None) => {
                 self.end(None);
-                Poll::Ready(None)
+                self.poll_next(cx)
             }
             Poll::Ready(Some(Err(error))) => {
                 self.end(Some(Over::Upstream));
@@ -203,7 +215,7 @@ impl Relayed {
         }
     }
 
-    /// It is over, well or not.
+    /// It is over, well or not; but for the end of its request, which may still come.
     fn end(&mut self, broken: Option<Over>) {
         self.is_over = true;
         let Some(Ending { line, held, story, kept, worker, open, upload }) = self.ending.take() else {
@@ -212,8 +224,13 @@ impl Relayed {
         if let Some(number) = self.number.take() {
             worker.responses.remove(number);
         }
-        self.told.received = upload.map_or(0, |upload| upload.received());
+        self.told.received = upload.as_ref().map_or(0, |upload| upload.received());
         let now = worker.now();
+        if let Some(upload) = upload.filter(|upload| broken.is_none() && upload.lacks_its_end()) {
+            self.is_over = false;
+            self.alarm.as_mut().reset(now + LAST_WORD);
+            self.trail = Some(upload);
+        }
         match broken {
             None => {
                 line.keep();

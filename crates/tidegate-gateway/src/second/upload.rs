@@ -34,7 +34,8 @@ impl Upload {
             return Upload::default();
         }
         let mark = Mark { moved: now, state: State::Going, received: 0 };
-        Upload { incoming: Some(incoming), room: most, progress: Some(Arc::new(Progress(Mutex::new(mark)))) }
+        let progress = Progress { mark: Mutex::new(mark), endless: Mutex::default() };
+        Upload { incoming: Some(incoming), room: most, progress: Some(Arc::new(progress)) }
     }
 
     /// Whether there is nothing.
@@ -111,7 +112,23 @@ impl Body for Upload {
 
 /// How far a body is.
 #[derive(Debug)]
-pub(super) struct Progress(Mutex<Mark>);
+pub(super) struct Progress {
+    mark: Mutex<Mark>,
+    /// What is left of a body of which all bytes have come that were announced, but not the end.
+    endless: Mutex<Option<Incoming>>,
+}
+
+/// Whoever sends a body drops it with the last byte that was announced, and does not wait for the end.
+impl Drop for Upload {
+    fn drop(&mut self) {
+        let is_whole = |incoming: &Incoming| incoming.size_hint().exact() == Some(0);
+        let incoming =
+            self.incoming.take().filter(|incoming| !incoming.is_end_stream() && is_whole(incoming));
+        if let (Some(incoming), Some(progress)) = (incoming, &self.progress) {
+            *progress.endless() = Some(incoming);
+        }
+    }
+}
 
 #[derive(Debug, Clone, Copy)]
 struct Mark {
@@ -138,7 +155,30 @@ impl Progress {
     }
 
     fn mark(&self) -> MutexGuard<'_, Mark> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.mark.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn endless(&self) -> MutexGuard<'_, Option<Incoming>> {
+        self.endless.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether nothing but the end is awaited.
+    pub(super) fn lacks_its_end(&self) -> bool {
+        self.endless().is_some()
+    }
+
+    /// Whether the end has come, or never will.
+    pub(super) fn poll_end(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut endless = self.endless();
+        while let Some(incoming) = &mut *endless {
+            match Pin::new(incoming).poll_frame(cx) {
+                Poll::Pending => return Poll::Pending,
+                // Trailers, which nobody waits for any more.
+                Poll::Ready(Some(Ok(_))) => {}
+                Poll::Ready(Some(Err(_)) | None) => *endless = None,
+            }
+        }
+        Poll::Ready(())
     }
 }
 
