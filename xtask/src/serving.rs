@@ -99,14 +99,7 @@ struct Pair {
 /// Measures everything and prints a table.
 pub(crate) fn run(what: What, effort: Effort) -> Outcome {
     let workspace = Workspace::load()?;
-    needs::meet_for_bench()?;
-    let mut build = Command::new("cargo");
-    build.args(["build", "--release", "--locked"]).current_dir(&workspace.root);
-    if !process::run_shown(build)?.succeeded() {
-        return Err("the release build failed".into());
-    }
-    let folder = workspace.target.join("bench");
-    std::fs::create_dir_all(&folder)?;
+    let folder = prepare(&workspace)?;
     std::fs::write(folder.join("serve.yaml"), LIMITS)?;
     let places = Places {
         tidegate: workspace.target.join("release/tidegate"),
@@ -121,6 +114,19 @@ pub(crate) fn run(what: What, effort: Effort) -> Outcome {
         measure(pair, effort, &places)?;
     }
     if what == What::Disk { Ok(()) } else { memory(&places) }
+}
+
+/// Builds what is measured; where everything else goes.
+fn prepare(workspace: &Workspace) -> Outcome<PathBuf> {
+    needs::meet_for_bench()?;
+    let mut build = Command::new("cargo");
+    build.args(["build", "--release", "--locked"]).current_dir(&workspace.root);
+    if !process::run_shown(build)?.succeeded() {
+        return Err("the release build failed".into());
+    }
+    let folder = workspace.target.join("bench");
+    std::fs::create_dir_all(&folder)?;
+    Ok(folder)
 }
 
 /// A disk that is memory says nothing about disks.

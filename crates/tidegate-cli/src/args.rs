@@ -18,8 +18,8 @@ use tidegate::text;
 
 pub(crate) use bench::BenchArgs;
 pub(crate) use cpu::{
-    CpuArgs, CpuCommand, CpuReportArgs, CpuRunArgs, CpuSimulateArgs, CpuStatusArgs, Enforce, PlanArgs,
-    StateArgs, Target,
+    CpuArgs, CpuCommand, CpuReportArgs, CpuRunArgs, CpuSimulateArgs, CpuStatusArgs, CpuWatchArgs, Enforce,
+    PlanArgs, StateArgs, Target,
 };
 pub(crate) use gateway::{AccessLog, GatewayArgs};
 pub(crate) use remote::{

@@ -2,12 +2,12 @@
 
 use serde::Serialize;
 use tidegate::LimitSpec;
-use tidegate::file::{self, Diagnostic, Diagnostics, Severity};
+use tidegate::file::{self, Diagnostic, Diagnostics, FileKind, Severity};
 use tidegate::text::StoreUrl;
 
 use crate::args::CheckArgs;
 use crate::opened::postgres_options;
-use crate::{Failure, answer, color_of_stderr, read_whole, say};
+use crate::{Failure, answer, color_of_stderr, gateway, read_whole, say};
 
 /// Checks a file, or prints the schema that files are checked with.
 pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
@@ -17,13 +17,52 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
         answer_json(&Report::unreadable(&path.display().to_string(), &unreadable.to_string()))?;
     }
     let (name, bytes) = read?;
-    let reading = file::read(&name, &bytes);
+    match FileKind::of(&bytes) {
+        FileKind::Cpu => check_cpu(args, &name, &bytes),
+        FileKind::Gateway => check_gateway(args, &name, &bytes),
+        _ => check_settings(args, &name, &bytes),
+    }
+}
+
+/// The settings of the governor, whole as it would have them.
+fn check_cpu(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Failure> {
+    let spec = file::read_cpu(name, bytes);
+    let flaw = spec.as_ref().ok().and_then(|spec| tidegate_cpu::Settings::of(spec.clone()).err());
+    if let Some(flaw) = flaw {
+        return refuse(args, Finding { field: flaw.field, ..Finding::of_file(name, &flaw.message) });
+    }
+    match (spec, args.json) {
+        (Ok(_), false) => answer(&format!("{name}: ok, settings of the CPU governor\n")),
+        (Ok(_), true) => answer_json(&Report { ok: true, ..Report::default() }),
+        (Err(wrong), false) => Err(Failure::BadInput(wrong.render(color_of_stderr()))),
+        (Err(wrong), true) => report(Err(&wrong)),
+    }
+}
+
+/// The settings of the gateway, with the environment and the certificate that it would find.
+fn check_gateway(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Failure> {
+    let spec = file::read_gateway(name, bytes, &gateway::environment);
+    let tls = spec.as_ref().ok().and_then(|spec| spec.tls.as_ref());
+    if let Some(Err(wrong)) = tls.map(tidegate_gateway::check_certificate) {
+        return refuse(args, Finding { field: "tls", ..Finding::of_file(name, &wrong.to_string()) });
+    }
+    match (spec, args.json) {
+        (Ok(spec), false) => {
+            let (backends, routes) = (spec.backends.len(), spec.routes.len());
+            let told = format!("{}, {}", counted(backends, "backend"), counted(routes, "route"));
+            answer(&format!("{name}: ok, settings of the gateway, {told}\n"))
+        }
+        (Ok(_), true) => answer_json(&Report { ok: true, ..Report::default() }),
+        (Err(wrong), false) => Err(Failure::BadInput(wrong.render(color_of_stderr()))),
+        (Err(wrong), true) => report(Err(&wrong)),
+    }
+}
+
+fn check_settings(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Failure> {
+    let reading = file::read(name, bytes);
     let url = reading.as_ref().ok().and_then(|it| it.settings.store.url.as_ref());
     if let Some(Err(wrong)) = url.and_then(database) {
-        if args.json {
-            answer_json(&Report::of_one(Finding { field: "store.url", ..Finding::of_file(&name, &wrong) }))?;
-        }
-        return Err(Failure::BadInput(format!("error: {name}: store.url: {wrong}\n1 error in {name}")));
+        return refuse(args, Finding { field: "store.url", ..Finding::of_file(name, &wrong) });
     }
     if args.json {
         let all = reading.as_ref().map(|it| it.settings.all_limits()).unwrap_or_default();
@@ -33,7 +72,17 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
     if !reading.warnings.is_empty() {
         say(&reading.warnings.render(color_of_stderr()));
     }
-    answer(&ok_line(&name, &reading.settings.all_limits()))
+    answer(&ok_line(name, &reading.settings.all_limits()))
+}
+
+/// The one thing that is wrong with a file that can be read.
+fn refuse(args: &CheckArgs, finding: Finding<'_>) -> Result<(), Failure> {
+    let Finding { file, field, message, .. } = finding;
+    let told = format!("error: {file}: {field}: {message}\n1 error in {file}");
+    if args.json {
+        answer_json(&Report::of_one(finding))?;
+    }
+    Err(Failure::BadInput(told))
 }
 
 /// Whether a URL of a database can be meant, if it is one: what a server would say that starts with it.
@@ -46,9 +95,13 @@ fn print_schema() -> Result<(), Failure> {
     answer(&format!("{}\n", file::schema()))
 }
 
+/// `3 limits`, `1 item`.
+fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 /// `tidegate.yaml: ok, 3 limits, 8 items`.
 fn ok_line(name: &str, limits: &[LimitSpec]) -> String {
-    let counted = |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
     let items = limits.iter().map(|limit| limit.items.len()).sum();
     format!("{name}: ok, {}, {}\n", counted(limits.len(), "limit"), counted(items, "item"))
 }
@@ -76,7 +129,7 @@ fn answer_json(report: &Report<'_>) -> Result<(), Failure> {
 }
 
 /// The wire form of a check.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Report<'a> {
     ok: bool,
     limits: usize,
@@ -92,7 +145,7 @@ impl<'a> Report<'a> {
     }
 
     fn of_one(finding: Finding<'a>) -> Report<'a> {
-        Report { ok: false, limits: 0, items: 0, errors: vec![finding], warnings: Vec::new() }
+        Report { errors: vec![finding], ..Report::default() }
     }
 }
 

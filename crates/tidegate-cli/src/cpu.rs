@@ -33,9 +33,6 @@ pub(crate) fn run(args: &CpuArgs) -> Result<(), Failure> {
         CpuCommand::Simulate(args) => simulate::run(args),
         CpuCommand::Status(args) => status::run(args),
         CpuCommand::Report(args) => report::run(args),
-        CpuCommand::Watch => {
-            run::stand_watch();
-            Ok(())
-        }
+        CpuCommand::Watch(args) => run::stand_watch(args),
     }
 }

@@ -32,8 +32,9 @@ pub(crate) fn run(args: &GatewayArgs) -> Result<(), Failure> {
     served
 }
 
+/// What `${env:NAME}` stands for.
 #[expect(clippy::disallowed_methods, reason = "this is the crate that reads the environment")]
-fn environment(name: &str) -> Option<String> {
+pub(crate) fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 

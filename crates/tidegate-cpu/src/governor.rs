@@ -143,12 +143,18 @@ impl Governor {
         let wanted = slot.map_or(advice.limit, |slot| advice.limit.min(slot)).max(floor);
         if wanted < self.applied {
             self.applied = wanted;
-        } else if wanted >= self.applied.plus(self.settings.dead_band) && now.steady >= self.rises_at {
+        } else if self.is_worth_it(wanted) && now.steady >= self.rises_at {
             self.applied = wanted;
             let pause = i64::try_from(self.settings.adjust_every.as_nanos()).unwrap_or(i64::MAX);
             self.rises_at = now.steady.saturating_add(pause);
         }
         (advice, slot)
+    }
+
+    /// Whether a limit rises to this one: by the dead band, or to the ceiling, from which nothing better is to be waited for.
+    fn is_worth_it(&self, wanted: Rate) -> bool {
+        wanted >= self.applied.plus(self.settings.dead_band)
+            || (wanted > self.applied && wanted >= self.settings.terms.ceiling)
     }
 
     /// What may be used until the next look.

@@ -13,19 +13,26 @@
 //! names the boot it was written in: a machine that was started again has nothing that is stopped or limited, and what has the same name
 //! there is not the same.
 //!
+//! A command that is governed is started by the watchdog, which is its parent ([`Ward`]). A watchdog that was killed is replaced when that is
+//! noticed ([`Guardian::renew`]).
+//!
 //! Refused: a parent-death signal for everybody that is stopped. It is lost when a program is replaced, and a limit has no signals.
 
 mod book;
 mod trail;
 mod undo;
+mod ward;
 mod watch;
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io::{self, Write};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use book::Book;
@@ -33,6 +40,7 @@ pub(crate) use trail::Trail;
 use undo::Note;
 pub use undo::Undo;
 pub(crate) use undo::write_if_there;
+pub use ward::{Ward, tend};
 pub use watch::watch;
 
 use crate::cgroups::Roots;
@@ -50,16 +58,28 @@ pub struct Guardian {
 
 #[derive(Debug)]
 struct Desk {
+    file: PathBuf,
     book: Book,
+    /// How a watchdog is started, if there shall be one.
+    kennel: Option<Kennel>,
     watchdog: Option<Watchdog>,
     next: u64,
     open: BTreeMap<u64, Undo>,
 }
 
+/// The program that is a watchdog, and its arguments.
+#[derive(Debug, Clone)]
+struct Kennel {
+    program: PathBuf,
+    args: Vec<OsString>,
+}
+
 #[derive(Debug)]
 struct Watchdog {
     child: Child,
-    pipe: Option<ChildStdin>,
+    pipe: Option<UnixStream>,
+    /// The command it is the parent of.
+    ward: Option<u32>,
 }
 
 impl Guardian {
@@ -70,27 +90,63 @@ impl Guardian {
         let file = folder.join(FILE);
         let boot = boot()?;
         let book = Book::begin(&file, &boot).map_err(|error| GuardianError::of("write", &file, error))?;
-        let desk = Desk { book, watchdog: None, next: 1, open: BTreeMap::new() };
+        let desk = Desk { file, book, kennel: None, watchdog: None, next: 1, open: BTreeMap::new() };
         Ok(Guardian { desk: Arc::new(Mutex::new(desk)) })
     }
 
     /// A guardian with a watchdog: this program with these arguments, which must call [`watch`] with its standard input.
     pub fn spawn(folder: &Path, program: &Path, args: &[&OsStr]) -> Result<Guardian, GuardianError> {
         let guardian = Guardian::alone(folder)?;
-        let mut child = Command::new("/bin/sh")
-            .args(["-c", DEAF, "sh"])
-            .arg(program)
-            .args(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .map_err(|error| GuardianError::of("start the watchdog", program, error))?;
-        let pipe = child.stdin.take();
-        guardian.desk().watchdog = Some(Watchdog { child, pipe });
-        let first = Note::File { path: std::path::absolute(folder.join(FILE)).unwrap_or(folder.join(FILE)) };
-        guardian.desk().tell(&first.line());
-        Ok(guardian)
+        let kennel = Kennel::of(program, args);
+        guardian.desk().kennel = Some(kennel);
+        let released = guardian.desk().release_watchdog();
+        guardian.unless_failed(released).map(|(guardian, ())| guardian)
+    }
+
+    /// The same, and the watchdog starts a command and is its parent: it is given two more words, `--` and the command, and must call [`tend`] with its
+    /// standard input and that command. The command waits until it is continued.
+    pub fn spawn_with(
+        folder: &Path,
+        program: &Path,
+        args: &[&OsStr],
+        command: &[OsString],
+    ) -> Result<(Guardian, Ward), GuardianError> {
+        let guardian = Guardian::alone(folder)?;
+        let kennel = Kennel::of(program, args);
+        guardian.desk().kennel = Some(kennel);
+        let mut watchdog = Command::new(program);
+        watchdog.args(args).arg("--").args(command);
+        let started = guardian.desk().start_with(watchdog, command.first().map_or(program, Path::new));
+        guardian.unless_failed(started)
+    }
+
+    /// What was not begun leaves no file.
+    fn unless_failed<T>(self, done: Result<T, GuardianError>) -> Result<(Guardian, T), GuardianError> {
+        match done {
+            Ok(done) => Ok((self, done)),
+            Err(error) => {
+                let _removed = self.finish();
+                Err(error)
+            }
+        }
+    }
+
+    /// Replaces a watchdog that is gone; whether one had to be.
+    pub fn renew(&self) -> Result<bool, GuardianError> {
+        if self.is_watched() {
+            return Ok(false);
+        }
+        let mut desk = self.desk();
+        desk.dismiss();
+        desk.release_watchdog()?;
+        Ok(desk.watchdog.is_some())
+    }
+
+    /// The parent of this process, if it is the watchdog.
+    pub(crate) fn keeper_of(&self, pid: u32) -> Option<u32> {
+        let desk = self.desk();
+        let watchdog = desk.watchdog.as_ref()?;
+        (watchdog.ward == Some(pid)).then(|| watchdog.child.id())
     }
 
     /// Whether the watchdog is there, as far as is known. Without it, what is left behind waits for the next start.
@@ -171,13 +227,77 @@ impl Desk {
         }
     }
 
+    /// Starts a watchdog, if there shall be one, and tells it everything.
+    fn release_watchdog(&mut self) -> Result<(), GuardianError> {
+        let Some(Kennel { program, args }) = &self.kennel else { return Ok(()) };
+        let mut deaf = Command::new("/bin/sh");
+        deaf.args(["-c", DEAF, "sh"]).arg(program).args(args);
+        let watchdog =
+            Watchdog::start(deaf).map_err(|error| GuardianError::of("start the watchdog", program, error))?;
+        self.watchdog = Some(watchdog);
+        self.tell_all();
+        Ok(())
+    }
+
+    /// Starts a watchdog that starts a command.
+    fn start_with(&mut self, watchdog: Command, command: &Path) -> Result<Ward, GuardianError> {
+        let failed = |error| GuardianError::of("start", command, error);
+        let mut watchdog = Watchdog::start(watchdog).map_err(failed)?;
+        let ward = watchdog.take_charge().map_err(failed)?;
+        self.watchdog = Some(watchdog);
+        self.tell_all();
+        Ok(ward)
+    }
+
+    /// Tells a new watchdog what it has to know.
+    fn tell_all(&mut self) {
+        let path = std::path::absolute(&self.file).unwrap_or_else(|_| self.file.clone());
+        let mut lines = Note::File { path }.line();
+        for (number, undo) in &self.open {
+            lines += &Note::Add { number: *number, undo: undo.clone() }.line();
+        }
+        self.tell(&lines);
+    }
+
     /// Closes the pipe and waits until the watchdog has done what it has to.
     fn dismiss(&mut self) {
         if let Some(mut watchdog) = self.watchdog.take() {
-            drop(watchdog.pipe.take());
-            // It ends by itself; how, does not matter any more.
-            let _ended = watchdog.child.wait();
+            watchdog.dismiss();
         }
+    }
+}
+
+impl Kennel {
+    fn of(program: &Path, args: &[&OsStr]) -> Kennel {
+        Kennel { program: program.to_owned(), args: args.iter().map(OsString::from).collect() }
+    }
+}
+
+impl Watchdog {
+    fn start(mut command: Command) -> io::Result<Watchdog> {
+        let (ours, theirs) = UnixStream::pair()?;
+        command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(Watchdog { child: command.spawn()?, pipe: Some(ours), ward: None })
+    }
+
+    /// Has it start its command.
+    fn take_charge(&mut self) -> io::Result<Ward> {
+        let Some(pipe) = &self.pipe else { return Err(io::ErrorKind::BrokenPipe.into()) };
+        let begun = Ward::begin(pipe, self.child.id());
+        match &begun {
+            Ok(ward) => self.ward = Some(ward.pid()),
+            Err(_) => self.dismiss(),
+        }
+        begun
+    }
+
+    fn dismiss(&mut self) {
+        if let Some(pipe) = self.pipe.take() {
+            // Whoever still listens to it shall not keep it open.
+            let _closed = pipe.shutdown(Shutdown::Both);
+        }
+        // It ends by itself; how, does not matter any more.
+        let _ended = self.child.wait();
     }
 }
 

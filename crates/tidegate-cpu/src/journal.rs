@@ -1,7 +1,7 @@
 //! The journal: every sample, on disk, so that a restart goes on with the same window.
 //!
 //! ```text
-//!   DIR/lock                        held while somebody governs
+//!   DIR/lock                        held while somebody governs; gone with whoever made it and wrote nothing
 //!   DIR/00000000001761091200.samples   a header, then records of one size; named by the second of the first
 //! ```
 //!
@@ -12,6 +12,7 @@ mod record;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -58,8 +59,58 @@ pub struct Journal {
     /// The file that is written, and how many samples it has.
     file: Option<(File, u32)>,
     unsynced: u32,
-    /// Held until the journal is closed.
-    _lock: File,
+    lock: Lock,
+}
+
+/// Held until the journal is closed.
+#[derive(Debug)]
+struct Lock {
+    _file: File,
+    path: PathBuf,
+    /// Whether nobody needs it afterwards: it was made here, and nothing was written.
+    is_passing: bool,
+}
+
+impl Lock {
+    /// Takes the lock of a folder.
+    fn take(folder: &Path) -> Result<Lock, JournalError> {
+        let path = folder.join("lock");
+        let failed = |error| JournalError::Io(path.clone(), error);
+        loop {
+            let mut options = OpenOptions::new();
+            let made = options.create_new(true).write(true).open(&path);
+            let is_passing = made.is_ok();
+            let file = match made {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    match OpenOptions::new().write(true).open(&path) {
+                        // It went just now.
+                        Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                        opened => opened.map_err(failed)?,
+                    }
+                }
+                made => made.map_err(failed)?,
+            };
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(rustix::io::Errno::WOULDBLOCK) => return Err(JournalError::InUse),
+                Err(error) => return Err(failed(error.into())),
+            }
+            // Whoever made it may have removed it meanwhile, and the next one to come would make another.
+            let (held, there) = (file.metadata().map_err(failed)?, fs::metadata(&path));
+            if there.is_ok_and(|there| (there.dev(), there.ino()) == (held.dev(), held.ino())) {
+                return Ok(Lock { _file: file, path, is_passing });
+            }
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        if self.is_passing {
+            // While it is held; should it stay, it does no harm.
+            let _removed = fs::remove_file(&self.path);
+        }
+    }
 }
 
 /// Why a journal cannot be opened.
@@ -90,15 +141,8 @@ impl Journal {
             move |error| JournalError::Io(path, error)
         };
         fs::create_dir_all(folder).map_err(failed(folder))?;
-        let path = folder.join("lock");
-        let lock =
-            OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(failed(&path))?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(JournalError::InUse),
-            Err(error) => return Err(JournalError::Io(path, error.into())),
-        }
-        Ok(Journal { folder: folder.to_owned(), retention, file: None, unsynced: 0, _lock: lock })
+        let lock = Lock::take(folder)?;
+        Ok(Journal { folder: folder.to_owned(), retention, file: None, unsynced: 0, lock })
     }
 
     /// Writes a sample down.
@@ -106,6 +150,7 @@ impl Journal {
         if self.file.as_ref().is_none_or(|(_, count)| *count >= MOST_SAMPLES) {
             self.begin(sample.at.wall)?;
         }
+        self.lock.is_passing = false;
         let Some((file, count)) = &mut self.file else { return Ok(()) };
         file.write_all(&record::encode(sample))?;
         *count += 1;

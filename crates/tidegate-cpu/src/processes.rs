@@ -6,8 +6,9 @@
 mod tree;
 
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -120,13 +121,37 @@ impl Proc {
         &self.root
     }
 
+    /// Whether it is made up by the kernel, and not a directory on a disk.
+    fn is_real(&self) -> bool {
+        rustix::fs::statfs(&self.root).is_ok_and(|found| found.f_type == rustix::fs::PROC_SUPER_MAGIC)
+    }
+
     /// What is known of the process of this number; `None` if there is none.
     pub fn stat(&self, pid: u32) -> io::Result<Option<Stat>> {
-        let path = self.root.join(format!("{pid}/stat"));
-        let Some(line) = unless_gone(read_once(&path))? else { return Ok(None) };
-        let unreadable =
-            || io::Error::new(io::ErrorKind::InvalidData, format!("{} makes no sense", path.display()));
-        Stat::of(pid, &line).map(Some).ok_or_else(unreadable)
+        match self.open(pid)? {
+            Some(file) => unless_gone(self.stat_in(&file, pid)),
+            None => Ok(None),
+        }
+    }
+
+    /// The file that tells of a process; `None` if there is none.
+    fn open(&self, pid: u32) -> io::Result<Option<File>> {
+        unless_gone(File::open(self.path_of(pid)))
+    }
+
+    /// What this file of a process says now. One that is gone is an error.
+    fn stat_in(&self, file: &File, pid: u32) -> io::Result<Stat> {
+        let mut line = [0; LONGEST_STAT];
+        let length = read_once(file, &mut line)?;
+        let unreadable = || {
+            let path = self.path_of(pid);
+            io::Error::new(io::ErrorKind::InvalidData, format!("{} makes no sense", path.display()))
+        };
+        Stat::of(pid, &line[..length]).ok_or_else(unreadable)
+    }
+
+    fn path_of(&self, pid: u32) -> PathBuf {
+        self.root.join(format!("{pid}/stat"))
     }
 
     /// What is known of this very process; `None` if it is gone.
@@ -145,26 +170,28 @@ impl Proc {
 
     /// The numbers of a process's children; `None` if this kernel does not tell.
     pub(crate) fn children(&self, stat: &Stat) -> io::Result<Option<Vec<u32>>> {
-        let tasks = self.root.join(format!("{}/task", stat.process.pid));
         let mut threads = vec![stat.process.pid];
         if stat.threads > 1 {
-            let Some(entries) = unless_gone(fs::read_dir(&tasks))? else { return Ok(Some(Vec::new())) };
+            let tasks = self.root.join(format!("{}/task", stat.process.pid));
+            let Some(entries) = unless_gone(fs::read_dir(tasks))? else { return Ok(Some(Vec::new())) };
             let names = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
             threads = names.collect();
         }
         let mut children = Vec::new();
         for thread in threads {
-            let file = tasks.join(thread.to_string()).join("children");
-            match unless_gone(fs::read_to_string(file))? {
-                Some(line) => {
-                    children.extend(line.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
-                }
+            match self.open_children(stat.process.pid, thread)? {
+                Some(file) => children.extend(unless_gone(children_in(&file))?.unwrap_or_default()),
                 // A process that is there and has no such file: the kernel was built without it.
                 None if stat.threads == 1 && self.look(stat.process)?.is_some() => return Ok(None),
                 None => {}
             }
         }
         Ok(Some(children))
+    }
+
+    /// The file that tells of a thread's children; `None` if there is none.
+    fn open_children(&self, pid: u32, thread: u32) -> io::Result<Option<File>> {
+        unless_gone(File::open(self.root.join(format!("{pid}/task/{thread}/children"))))
     }
 
     /// The lines of `/proc/N/cgroup`; `None` if there is no such process.
@@ -239,6 +266,34 @@ impl Hold {
     }
 }
 
+/// Which number the kernel gave last, to a process or a thread.
+#[derive(Debug)]
+struct Newest {
+    /// `loadavg`, where there is one.
+    file: Option<File>,
+    /// Its last word, when it was read last.
+    last: Vec<u8>,
+}
+
+impl Newest {
+    fn of(proc: &Proc) -> Newest {
+        Newest { file: File::open(proc.root.join("loadavg")).ok(), last: Vec::new() }
+    }
+
+    /// Whether a number was given since this was asked last. Where it cannot be known, one may have been.
+    fn has_changed(&mut self) -> bool {
+        let mut line = [0; LONGEST_STAT];
+        let Some(file) = &self.file else { return true };
+        let Ok(length) = read_once(file, &mut line) else { return true };
+        let last = line[..length].trim_ascii_end().rsplit(|byte| *byte == b' ').next().unwrap_or_default();
+        let is_same = !last.is_empty() && self.last == last;
+        if !is_same {
+            self.last = last.to_vec();
+        }
+        !is_same
+    }
+}
+
 /// Who is asking: this process.
 pub(crate) fn own_pid() -> u32 {
     std::process::id()
@@ -257,12 +312,34 @@ fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || Errno::from_io_error(error) == Some(Errno::SRCH)
 }
 
-/// Reads a file that the kernel makes up, whole, with one call.
-fn read_once(path: &Path) -> io::Result<Vec<u8>> {
-    let mut buffer = vec![0; LONGEST_STAT];
-    let length = File::open(path)?.read(&mut buffer)?;
-    buffer.truncate(length);
-    Ok(buffer)
+/// The numbers in a file of children.
+fn children_in(file: &File) -> io::Result<Vec<u32>> {
+    let mut buffer = [0; LONGEST_STAT];
+    let mut text = Vec::new();
+    loop {
+        let length = read_at(file, &mut buffer, text.len() as u64)?;
+        text.extend_from_slice(&buffer[..length]);
+        // The kernel fills what it can, up to a number that has no room.
+        if length < LONGEST_STAT / 2 {
+            break;
+        }
+    }
+    let numbers = text.split(|byte| *byte == b' ').filter_map(|word| std::str::from_utf8(word).ok());
+    Ok(numbers.filter_map(|number| number.parse().ok()).collect())
+}
+
+/// Reads a file that the kernel makes up, whole, with one call; how long it is.
+fn read_once(file: &File, buffer: &mut [u8]) -> io::Result<usize> {
+    read_at(file, buffer, 0)
+}
+
+fn read_at(file: &File, buffer: &mut [u8], from: u64) -> io::Result<usize> {
+    loop {
+        match file.read_at(buffer, from) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            read => return read,
+        }
+    }
 }
 
 #[cfg(test)]

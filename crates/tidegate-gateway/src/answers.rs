@@ -25,6 +25,7 @@ use tidegate::layer::http::{RATE_LIMIT, RATE_LIMIT_POLICY};
 use crate::limits::{Kind, Refusal};
 use crate::wire::head::push_field;
 use crate::wire::{Flaw, push_number};
+use crate::worker::Over;
 
 /// After how long to come back if no time helps by itself.
 const SOME_TIME: u64 = 1;
@@ -83,6 +84,16 @@ impl Answer {
             self,
             Answer::Flawed(_) | Answer::Slow | Answer::Refused(Refusal { kind: Kind::Connections, .. })
         )
+    }
+
+    /// How a connection is over that ends with it.
+    pub(crate) const fn over(self) -> Over {
+        match self {
+            Answer::Flawed(Flaw::LargeBody | Flaw::LargeHead | Flaw::LongTarget) => Over::TooLarge,
+            Answer::Flawed(_) => Over::Protocol,
+            Answer::Slow => Over::SlowBody,
+            _ => Over::Said,
+        }
     }
 
     /// What is said.

@@ -142,6 +142,11 @@ impl Unsaid {
         self.said == self.bytes.len()
     }
 
+    /// How much is to be said still.
+    pub(crate) fn left(&self) -> usize {
+        self.bytes.len() - self.said
+    }
+
     /// Whether nothing was said so far.
     pub(crate) fn is_untouched(&self) -> bool {
         self.said == 0

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::server::TlsStream;
 
 use crate::answers::Answer;
@@ -22,6 +22,7 @@ use crate::buffers::Buffer;
 use crate::client::{ClientKey, HeaderError, LONGEST_V2, parse_proxy_header};
 use crate::guest::Guest;
 use crate::limits::Refusal;
+use crate::pace::later;
 use crate::relay;
 use crate::second;
 use crate::story::{Asked, Story};
@@ -111,7 +112,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Begun<S> {
     }
 }
 
-/// Serves a connection from its beginning to its end.
+/// Serves a connection from its beginning to its end. What a connection in plain text does not need is kept apart, so that it takes no room.
 pub(crate) async fn attend(mut stream: TcpStream, address: SocketAddr, worker: &Arc<Worker>) -> Over {
     let site = worker.site();
     let mut peer = address.ip().to_canonical();
@@ -135,7 +136,7 @@ pub(crate) async fn attend(mut stream: TcpStream, address: SocketAddr, worker: &
                 drop(site);
                 plain(stream, arrived, guest).await
             }
-            Err(refusal) => turn_away(stream, arrived, peer, worker, refusal, false).await,
+            Err(refusal) => Box::pin(turn_away(stream, arrived, peer, worker, refusal, false)).await,
         };
     };
     let shaken = timeout(site.spec.server.header_timeout, acceptor.accept(Begun::new(arrived, stream)));
@@ -147,13 +148,15 @@ pub(crate) async fn attend(mut stream: TcpStream, address: SocketAddr, worker: &
     drop(site);
     let is_second = stream.get_ref().1.alpn_protocol() == Some(H2);
     match counted {
-        Err(refusal) => turn_away(stream, Buffer::default(), peer, worker, refusal, is_second).await,
+        Err(refusal) => {
+            Box::pin(turn_away(stream, Buffer::default(), peer, worker, refusal, is_second)).await
+        }
         Ok(connection) => {
             let guest = Guest::new(Arc::clone(worker), peer, true, connection);
             if is_second {
-                second::serve(stream, Buffer::default(), guest).await
+                Box::pin(second::serve(stream, Buffer::default(), guest)).await
             } else {
-                relay::serve(stream, Buffer::default(), guest).await
+                Box::pin(relay::serve(stream, Buffer::default(), guest)).await
             }
         }
     }
@@ -164,7 +167,7 @@ async fn plain(stream: TcpStream, arrived: Buffer, guest: Guest) -> Over {
     let mut stream = stream;
     let mut arrived = arrived;
     match sniffed(&mut stream, &mut arrived, &guest).await {
-        Ok(true) => second::serve(stream, arrived, guest).await,
+        Ok(true) => Box::pin(second::serve(stream, arrived, guest)).await,
         Ok(false) => relay::serve(stream, arrived, guest).await,
         Err(over) => over,
     }
@@ -176,6 +179,8 @@ async fn sniffed(stream: &mut TcpStream, arrived: &mut Buffer, guest: &Guest) ->
         let site = guest.worker.site();
         (site.spec.server.idle_timeout, site.spec.server.header_timeout)
     };
+    // However many pieces it comes in, it must be whole in time.
+    let mut whole: Option<Instant> = None;
     loop {
         let heard = arrived.filled();
         let length = heard.len().min(PREFACE.len());
@@ -185,15 +190,24 @@ async fn sniffed(stream: &mut TcpStream, arrived: &mut Buffer, guest: &Guest) ->
         if length == PREFACE.len() {
             return Ok(true);
         }
-        let patience = if arrived.is_empty() { idle } else { header };
+        let now = guest.worker.now();
+        let due = if arrived.is_empty() {
+            later(now, idle)
+        } else {
+            *whole.get_or_insert_with(|| later(now, header))
+        };
         let more = async {
             std::future::poll_fn(|cx| stream.poll_readable(cx)).await;
             std::future::poll_fn(|cx| arrived.poll_fill(Pin::new(&mut *stream), cx)).await
         };
-        let ending = guest.worker.house.ending.told();
+        let ending = async {
+            guest.worker.house.ending.told().await;
+            // A request may be on its way; its response will say that it is the last.
+            tokio::time::sleep(relay::LAST_CHANCE).await;
+        };
         let filled = tokio::select! {
             biased;
-            filled = timeout(patience, more) => filled,
+            filled = timeout_at(due, more) => filled,
             () = ending => return Err(Over::Ending),
         };
         match filled {
@@ -245,7 +259,8 @@ async fn turn_away<S: Stream>(
             }
             let mut room = room();
             let heard = Head::read(arrived.filled(), &mut room);
-            if !matches!(heard, Ok(None)) || arrived.is_full() {
+            let may_be_second = PREFACE.starts_with(arrived.filled());
+            if !matches!(heard, Ok(None)) && !may_be_second || arrived.is_full() {
                 let head = heard.ok().flatten();
                 let asked = head.as_ref().map_or_else(Asked::default, Asked::of_head);
                 Story::new(peer, "HTTP/1.1", started).answered(worker, &asked, answer);
@@ -268,4 +283,19 @@ async fn turn_away<S: Stream>(
     };
     let _in_time = timeout(HEARING, told).await;
     Over::Refused
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What an idle connection takes is mostly this, its sockets' buffers aside.
+    #[test]
+    fn a_connection_is_small() {
+        fn size<A, F: Future<Output = Over>>(_: impl FnOnce(A) -> F) -> usize {
+            size_of::<F>()
+        }
+        let plain = size(|(stream, arrived, guest)| plain(stream, arrived, guest));
+        assert!(plain < 6 * 1024, "{plain}");
+    }
 }

@@ -218,9 +218,12 @@ impl House {
     pub(crate) fn reload(&self, spec: GatewaySpec) -> Result<Reloaded, GatewayError> {
         let acceptor = spec.tls.as_ref().map(tls::acceptor).transpose().map_err(GatewayError::Tls)?;
         let mut site = self.site.write().unwrap_or_else(PoisonError::into_inner);
-        let reloaded = self.limits.reload(&spec).map_err(GatewayError::Limits)?;
+        let mut reloaded = self.limits.reload(&spec).map_err(GatewayError::Limits)?;
         let (generation, before) = &*site;
-        if before.spec.server.listen != spec.server.listen || before.spec.management != spec.management {
+        let (former, new) = (&before.spec, &spec);
+        reloaded.needs_restart =
+            former.server.listen != new.server.listen || former.management != new.management;
+        if reloaded.needs_restart {
             tracing::warn!("where the gateway listens has changed in the settings, and waits for a restart");
         }
         let next = Arc::new(Site::new(spec, acceptor, &self.limits, &self.numbers, Some(before)));

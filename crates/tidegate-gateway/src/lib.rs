@@ -42,3 +42,4 @@ pub use gateway::{Gateway, GatewayError, Means};
 pub use limits::{Connection, Counted, Kind, Level, Plan, RateLimitManager, Refusal, Reloaded};
 pub use logbook::Logbook;
 pub use routes::Routes;
+pub use tls::{TlsError, check_certificate};

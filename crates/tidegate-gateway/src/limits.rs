@@ -69,6 +69,8 @@ pub struct Reloaded {
     pub changed: usize,
     /// Limits of connections that are below what is open now: nobody is cut off, and nobody let in until enough have gone.
     pub overfull: Vec<Overfull>,
+    /// Whether something has changed that acts only after a restart: where the gateway listens.
+    pub needs_restart: bool,
 }
 
 /// A limit that is below what is open.
@@ -324,7 +326,7 @@ impl RateLimitManager {
         state.limits = limits;
         self.generation.store(rules.generation, Ordering::Release);
         state.rules = rules;
-        Ok(Reloaded { changed: changed.len(), overfull })
+        Ok(Reloaded { changed: changed.len(), overfull, needs_restart: false })
     }
 
     /// Sees to it that connections of a backend and a route are counted, limited or not. Names are the configuration's, so they are few.

@@ -113,6 +113,12 @@ impl Page {
         Page { content_type: PROBLEM, ..Page::json(status, &problem) }
     }
 
+    /// What a web page of somebody else's is told that would have a browser do something here.
+    fn foreign() -> Page {
+        let detail = "requests that browsers send for web pages (with an Origin) change nothing here";
+        Page::problem(403, "foreign_origin", "Not from here", detail, &[])
+    }
+
     fn too_large() -> Page {
         let detail = format!("a body may have at most {LARGEST_BODY} bytes, and nothing here needs one");
         Page::problem(413, "too_large", "The body is too large", &detail, &[])
@@ -231,11 +237,12 @@ fn hot(client: &Hottest, limits: &RateLimitManager) -> Value {
 
 fn reload(behind: &dyn Behind) -> Page {
     match behind.reload() {
-        Ok(Reloaded { changed, overfull }) => {
+        Ok(Reloaded { changed, overfull, needs_restart }) => {
             let overfull = overfull.iter().map(
                 |Overfull { limit_id, most, open }| json!({"limit": limit_id, "most": most, "open": open}),
             );
-            Page::json(200, &json!({"changed": changed, "overfull": overfull.collect::<Vec<Value>>()}))
+            let overfull: Vec<Value> = overfull.collect();
+            Page::json(200, &json!({"changed": changed, "overfull": overfull, "needsRestart": needs_restart}))
         }
         Err(unused) => {
             let detail = match unused.errors.len() {

@@ -102,7 +102,7 @@ impl Pace {
 }
 
 /// So much later; the end of time is late enough.
-fn later(now: Instant, patience: Duration) -> Instant {
+pub(crate) fn later(now: Instant, patience: Duration) -> Instant {
     const FAR: Duration = Duration::from_secs(365 * 86_400);
     now + patience.min(FAR)
 }

@@ -42,6 +42,8 @@ use exchange::{Broken, End, Exchange};
 const MOST_DISCARDED: u64 = 64 * 1024;
 /// How many endpoints, or connections to them, are tried for one request.
 const MOST_TRIES: u32 = 3;
+/// How long, when the gateway ends, it is waited for a request that may be on its way.
+pub(crate) const LAST_CHANCE: Duration = Duration::from_millis(500);
 /// How long somebody who is sent away may take to read why.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -86,6 +88,8 @@ struct Relay<S> {
     outgoing: Unsaid,
     /// Whether what is in `input` was found to be less than a head.
     is_half: bool,
+    /// How much of it that was.
+    looked_at: usize,
 }
 
 /// Serves a connection of which this has arrived already.
@@ -93,7 +97,8 @@ pub(crate) async fn serve<S: Stream>(stream: S, arrived: Buffer, guest: Guest) -
     let idle = guest.worker.site().spec.server.idle_timeout;
     let pace = Pace::new(&guest.worker.house.ending, Instant::now(), idle);
     let (unsaid, outgoing) = (Unsaid::default(), Unsaid::default());
-    let mut relay = Relay { stream, input: arrived, guest, pace, unsaid, outgoing, is_half: false };
+    let mut relay =
+        Relay { stream, input: arrived, guest, pace, unsaid, outgoing, is_half: false, looked_at: 0 };
     loop {
         let done = match relay.next().await {
             Ok(errand) => relay.run(errand).await,
@@ -101,7 +106,7 @@ pub(crate) async fn serve<S: Stream>(stream: S, arrived: Buffer, guest: Guest) -
         };
         if let Err(over) = done {
             if over.has_said_something() {
-                part(relay.stream).await;
+                Box::pin(part(relay.stream)).await;
             }
             return over;
         }
@@ -117,7 +122,7 @@ impl<S: Stream> Relay<S> {
     /// The next errand. What the gateway answers by itself is answered on the way.
     async fn next(&mut self) -> Result<Errand, Over> {
         loop {
-            let understood = if self.input.is_empty() { Understood::More } else { self.understand() };
+            let understood = if self.has_news() { self.understand() } else { Understood::More };
             match understood {
                 Understood::Errand(errand) => return Ok(errand),
                 Understood::More if self.input.is_full() => self.input.grow(LARGEST_HEAD),
@@ -129,6 +134,13 @@ impl<S: Stream> Relay<S> {
                 }
             }
         }
+    }
+
+    /// Whether it is worth a look: half a head becomes a whole one with the end of a line, and there are only so many lines.
+    fn has_news(&self) -> bool {
+        let arrived = self.input.filled();
+        let news = arrived.get(self.looked_at..).unwrap_or(arrived);
+        !arrived.is_empty() && (!self.is_half || news.contains(&b'\n') || self.input.is_full())
     }
 
     /// Waits until more has arrived.
@@ -147,6 +159,7 @@ impl<S: Stream> Relay<S> {
         }
         self.is_half = midst == Midst::Something;
         let (stream, input, pace) = (&mut self.stream, &mut self.input, &mut self.pace);
+        let mut is_last_chance = false;
         let filled = std::future::poll_fn(|cx| {
             let arrived = match midst {
                 Midst::Nothing if stream.poll_readable(cx).is_pending() => Poll::Pending,
@@ -157,15 +170,28 @@ impl<S: Stream> Relay<S> {
                 Poll::Ready(Ok(_)) => return Poll::Ready(Ok(())),
                 Poll::Pending => {}
             }
-            Poll::Ready(Err(match ready!(pace.poll(cx, midst)) {
-                Interruption::Ending => Over::Ending,
-                Interruption::Overdue if midst == Midst::Nothing => Over::Idle,
-                Interruption::Overdue => Over::SlowHead,
-            }))
+            loop {
+                let waiting = if is_last_chance { Midst::Something } else { midst };
+                return Poll::Ready(Err(match ready!(pace.poll(cx, waiting)) {
+                    // A request may be on its way; its response will say that it is the last.
+                    Interruption::Ending if !is_last_chance => {
+                        is_last_chance = true;
+                        pace.within(Instant::now(), LAST_CHANCE);
+                        continue;
+                    }
+                    Interruption::Ending => Over::Ending,
+                    Interruption::Overdue if is_last_chance => Over::Ending,
+                    Interruption::Overdue if midst == Midst::Nothing => Over::Idle,
+                    Interruption::Overdue => Over::SlowHead,
+                }));
+            }
         })
         .await;
         if matches!(filled, Err(Over::SlowHead)) {
             // It is told, whether it listens or not.
+            let worker = &self.guest.worker;
+            let story = Story::new(self.guest.peer, "HTTP/1.1", worker.now());
+            story.answered(worker, &Asked::default(), Answer::Slow);
             let _told = self.answer(Answer::Slow, false, Framing::None, false).await;
         }
         filled
@@ -177,7 +203,10 @@ impl<S: Stream> Relay<S> {
         let worker = &self.guest.worker;
         let head = match Head::read(self.input.filled(), &mut room) {
             Ok(Some(head)) => head,
-            Ok(None) => return Understood::More,
+            Ok(None) => {
+                self.looked_at = self.input.filled().len();
+                return Understood::More;
+            }
             Err(flaw) => {
                 let answer = Answer::Flawed(flaw);
                 Story::new(self.guest.peer, "HTTP/1.1", worker.now()).answered(
@@ -188,7 +217,7 @@ impl<S: Stream> Relay<S> {
                 return Understood::Answer { answer, to_head: false, framing: Framing::None, goes_on: false };
             }
         };
-        self.is_half = false;
+        (self.is_half, self.looked_at) = (false, 0);
         let site = worker.site();
         let name = site.spec.server.client_header.as_deref().and_then(|name| head.value(name.as_bytes()));
         let sender = self.guest.sender(&site, head.values(b"x-forwarded-for"), name);
@@ -251,7 +280,7 @@ impl<S: Stream> Relay<S> {
                 let piece = unwanted.next(self.input.filled()).map(|piece| piece.used);
                 match piece {
                     // Too much, or broken: the connection cannot go on after all, which the client finds out.
-                    Err(_) => return self.say().await.and(Err(Over::Said)),
+                    Err(_) => return self.say().await.and(Err(answer.over())),
                     Ok(0) => {
                         self.say().await?;
                         self.fill_body().await?;
@@ -264,7 +293,7 @@ impl<S: Stream> Relay<S> {
         if self.input.is_empty() || !goes_on || self.unsaid.bytes.len() > USUAL {
             self.say().await?;
         }
-        if goes_on { Ok(()) } else { Err(Over::Said) }
+        if goes_on { Ok(()) } else { Err(answer.over()) }
     }
 
     /// Waits for more of a body that nobody wants.
@@ -414,23 +443,15 @@ impl<S: Stream> Relay<S> {
                 if goes_on { Ok(Exchanged::Done) } else { Err(Over::Said) }
             }
             Ok(End::Upgraded { upstream, arrived }) => {
-                errand.story.finished(
-                    &worker,
-                    || Asked::of_composed(&self.outgoing.bytes),
-                    told,
-                    worker.now(),
-                );
                 worker.numbers.upgraded();
                 let input = std::mem::take(&mut self.input);
-                Err(tunnel::between(
-                    &mut self.stream,
-                    input,
-                    upstream,
-                    arrived,
-                    &mut self.pace,
-                    server.tunnel_timeout,
-                )
-                .await)
+                let (pace, patience) = (&mut self.pace, server.tunnel_timeout);
+                let passed =
+                    tunnel::between(&mut self.stream, input, upstream, arrived, pace, patience).await;
+                let told = Told { sent: passed.back, received: passed.there, ..told };
+                let asked = || Asked::of_composed(&self.outgoing.bytes);
+                errand.story.finished(&worker, asked, told, worker.now());
+                Err(passed.over)
             }
             Err(broken) => self.broken(errand, endpoint, broken, told),
         }
@@ -439,7 +460,7 @@ impl<S: Stream> Relay<S> {
     /// What becomes of an exchange that did not end well.
     fn broken(
         &mut self,
-        errand: &Errand,
+        errand: &mut Errand,
         endpoint: &Endpoint,
         broken: Broken,
         told: Told,
@@ -450,6 +471,7 @@ impl<S: Stream> Relay<S> {
         }
         if let (Some(answer), 0) = (broken.answer(), told.status) {
             let may_repeat = broken.is_repeatable(errand.is_repeatable);
+            errand.story.received(told.received);
             return Ok(Exchanged::Failed { answer, may_repeat });
         }
         // The client has heard a part of it; all that can be said is that there is no more.

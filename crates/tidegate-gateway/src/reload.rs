@@ -56,7 +56,8 @@ impl Unused {
 pub fn read(name: &str, bytes: &[u8], env: &dyn Fn(&str) -> Option<String>) -> Result<GatewaySpec, Unused> {
     read_gateway(name, bytes, env).map_err(|wrong| {
         let told = |each: &tidegate::file::Diagnostic| {
-            format!("{name}:{}: {}: {}", each.line, each.field, each.message)
+            let field = if each.field.is_empty() { String::new() } else { format!(" {}:", each.field) };
+            format!("{name}:{}:{}:{field} {}", each.line, each.column, each.message)
         };
         Unused { errors: wrong.iter().map(told).collect(), text: wrong.to_string() }
     })
@@ -109,7 +110,7 @@ impl Reloader {
             });
         self.house.numbers.reloaded(reloaded.is_ok(), self.house.wall_clock());
         match &reloaded {
-            Ok(Reloaded { changed, overfull }) => {
+            Ok(Reloaded { changed, overfull, .. }) => {
                 tracing::info!(path = %name, changed_limits = changed, overfull = overfull.len(), "the settings were read");
             }
             Err(unused) => {

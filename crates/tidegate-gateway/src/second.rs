@@ -10,9 +10,9 @@
 mod asking;
 mod body;
 mod fields;
+mod upload;
 
 use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
@@ -37,6 +37,7 @@ use crate::wire::{Flaw, LARGEST_HEAD};
 use crate::worker::Over;
 pub(crate) use asking::Seconds;
 use asking::{Call, Fate};
+pub(crate) use body::Responses;
 use body::Said;
 
 /// The most calls that may be open at once on one connection.
@@ -139,8 +140,16 @@ fn builder() -> http2::Builder<TokioExecutor> {
 fn over(done: &hyper::Result<()>) -> Over {
     match done {
         Ok(()) => Over::Said,
-        Err(error) if error.is_parse() => Over::Protocol,
-        Err(_) => Over::Left,
+        Err(error) => {
+            let source = std::error::Error::source(error);
+            let is_the_sockets =
+                source.is_some_and(|source| source.downcast_ref::<std::io::Error>().is_some());
+            if is_the_sockets || error.is_closed() || error.is_incomplete_message() {
+                Over::Left
+            } else {
+                Over::Protocol
+            }
+        }
     }
 }
 
@@ -216,23 +225,23 @@ async fn answer(request: Request<Incoming>, guest: Arc<Guest>, open: Open) -> Re
         return own(answer, is_grpc);
     };
     fields::prepare(&mut head, &target, &guest.forwarded(&site), is_grpc);
-    let call = Call { head, body: body::Upload::new(body, most), way, is_grpc, story };
+    let patience = site.spec.server.body_timeout;
+    let upload = upload::Upload::new(body, most, worker.now());
+    let progress = upload.progress();
+    let call = Call { head, body: upload, body_timeout: patience, way, is_grpc, story };
     match call.ask(&worker).await {
-        Fate::Answered { response, line, held, story, trail } => {
-            let patience = site.spec.server.body_timeout;
+        Fate::Answered { response, line, held, story } => {
             let (mut head, body) = response.into_parts();
             fields::cleanse(&mut head.headers);
             head.version = http::Version::HTTP_2;
-            let ending = body::Ending { line, held, story, kept, worker, open, trail };
-            let relayed = body::Relayed::new(body, head.status.as_u16(), patience, ending);
-            Response::from_parts(head, Said::Relayed(Box::pin(relayed)))
+            let ending = body::Ending { line, held, story, kept, worker, open, upload: progress };
+            let relayed = body::Relayed::shared(body, head.status.as_u16(), patience, ending);
+            Response::from_parts(head, Said::Relayed(relayed))
         }
-        Fate::Failed { answer, story } => {
+        Fate::Failed { answer, mut story } => {
+            story.received(progress.map_or(0, |progress| progress.received()));
             story.answered(&worker, &kept.asked(), answer);
             own(answer, is_grpc)
         }
     }
 }
-
-/// A body that is read in place.
-type Pinned<T> = Pin<Box<T>>;

@@ -67,11 +67,18 @@ pub(crate) struct Story {
     way: Option<Arc<Way>>,
     endpoint: Option<Arc<Endpoint>>,
     tries: u32,
+    /// What was read of the body, if the gateway answers by itself.
+    received: u64,
 }
 
 impl Story {
     pub(crate) const fn new(client: IpAddr, protocol: &'static str, started: Instant) -> Story {
-        Story { client, name: None, protocol, started, way: None, endpoint: None, tries: 0 }
+        Story { client, name: None, protocol, started, way: None, endpoint: None, tries: 0, received: 0 }
+    }
+
+    /// How much of the body was read.
+    pub(crate) const fn received(&mut self, bytes: u64) {
+        self.received = bytes;
     }
 
     /// Which way it goes.
@@ -98,8 +105,11 @@ impl Story {
 
     /// The gateway answered by itself.
     pub(crate) fn answered(&self, worker: &Worker, asked: &Asked<'_>, answer: Answer) {
-        let told =
-            Told { status: answer.status(), sent: answer.body_length(asked.method == "HEAD"), received: 0 };
+        let told = Told {
+            status: answer.status(),
+            sent: answer.body_length(asked.method == "HEAD"),
+            received: self.received,
+        };
         let refused = match answer {
             Answer::Refused(refusal) => Some(refusal),
             _ => None,

@@ -45,6 +45,11 @@ pub(crate) fn acceptor(files: &Certificate) -> Result<TlsAcceptor, TlsError> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
+/// Whether a gateway could use these files now.
+pub fn check_certificate(files: &Certificate) -> Result<(), TlsError> {
+    acceptor(files).map(drop)
+}
+
 fn told(error: &PemError) -> String {
     match error {
         PemError::NoItemsFound => "nothing of the kind is in it".to_owned(),

@@ -16,6 +16,7 @@
 pub mod fields;
 pub mod framing;
 pub mod head;
+mod hop;
 pub mod reply;
 
 use std::fmt;

@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
+use socket2::SockRef;
+use tidegate_rim::listen::is_the_clients;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::time::Instant;
@@ -21,12 +23,14 @@ use crate::gateway::{House, Seat};
 use crate::logbook::Page;
 use crate::numbers::{Cut, Failure, WorkerNumbers};
 use crate::probing;
-use crate::second::Seconds;
+use crate::second::{Responses, Seconds};
 use crate::site::Site;
 use crate::upstream::Pool;
 
 /// How long a worker waits when the system has no more sockets to give.
 const SHORTAGE: Duration = Duration::from_millis(50);
+/// How much of a response may lie in a client's socket without having been sent.
+const MOST_UNSENT: u32 = 128 * 1024;
 /// How often connections that nobody uses are looked at.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
@@ -38,6 +42,8 @@ pub(crate) struct Worker {
     pub(crate) house: Arc<House>,
     pub(crate) pool: Pool,
     pub(crate) seconds: Seconds,
+    /// Those of HTTP/2 that are under way.
+    pub(crate) responses: Responses,
     /// Where it writes what was asked for, if anybody wants to know.
     pub(crate) page: Option<Page>,
     pub(crate) numbers: Arc<WorkerNumbers>,
@@ -86,8 +92,8 @@ pub(crate) fn work(house: Arc<House>, listener: std::net::TcpListener, number: u
         let site = Mutex::new(house.site());
         let numbers = house.numbers.worker(number);
         let page = house.logbook.clone().map(|logbook| Page::new(logbook, Arc::clone(&numbers)));
-        let (pool, seconds) = (Pool::default(), Seconds::default());
-        let worker = Arc::new(Worker { house, pool, seconds, page, numbers, site });
+        let (pool, seconds, responses) = (Pool::default(), Seconds::default(), Responses::default());
+        let worker = Arc::new(Worker { house, pool, seconds, responses, page, numbers, site });
         tokio::spawn(sweep(Arc::clone(&worker)));
         tokio::spawn(turn_pages(Arc::clone(&worker)));
         if number == 0 {
@@ -108,6 +114,8 @@ async fn sweep(worker: Arc<Worker>) {
     loop {
         tokio::time::sleep(SWEEP_EVERY).await;
         worker.pool.sweep(worker.now());
+        worker.responses.sweep(worker.now());
+        worker.seconds.sweep(worker.now());
     }
 }
 
@@ -131,7 +139,7 @@ async fn accept(listener: TcpListener, worker: &Arc<Worker>) {
             arrival.as_mut().poll(cx).map(Some)
         });
         match accepted.await {
-            None => return,
+            None => break,
             Some(Ok((stream, address))) => admit(stream, address, worker),
             Some(Err(error)) if is_the_clients(&error) => {}
             Some(Err(error)) => {
@@ -140,17 +148,18 @@ async fn accept(listener: TcpListener, worker: &Arc<Worker>) {
             }
         }
     }
-}
-
-/// Whether it concerns only the one connection that was about to be accepted.
-fn is_the_clients(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
-    matches!(error.kind(), ConnectionAborted | ConnectionReset | ConnectionRefused)
+    // Whoever the kernel has let in already would be cut off with the socket.
+    let mut waiting = std::future::poll_fn(|cx| Poll::Ready(listener.poll_accept(cx)));
+    while let Poll::Ready(Ok((stream, address))) = (&mut waiting).await {
+        admit(stream, address, worker);
+    }
 }
 
 fn admit(stream: TcpStream, address: SocketAddr, worker: &Arc<Worker>) {
     // Responses are written as they come; waiting for more would only make them late.
     let _as_it_is = stream.set_nodelay(true);
+    // A socket that holds megabytes looks as if its client took nothing for a long time, and then much.
+    let _as_it_is = SockRef::from(&stream).set_tcp_notsent_lowat(MOST_UNSENT);
     let Some(seat) = worker.house.enter() else {
         worker.numbers.refused_connection();
         return;
@@ -224,6 +233,9 @@ impl Over {
 
     /// Whether the client was told something that it should have time to hear.
     pub(crate) const fn has_said_something(self) -> bool {
-        matches!(self, Over::Said | Over::SlowHead | Over::Refused)
+        matches!(
+            self,
+            Over::Said | Over::SlowHead | Over::SlowBody | Over::TooLarge | Over::Protocol | Over::Refused
+        )
     }
 }

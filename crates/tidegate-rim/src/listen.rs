@@ -32,6 +32,12 @@ pub fn listen(address: SocketAddr, workers: usize) -> io::Result<Vec<TcpListener
     Ok(sockets)
 }
 
+/// Whether an error of accepting concerns only the one connection that was about to be accepted.
+pub fn is_the_clients(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionReset | ConnectionRefused)
+}
+
 fn socket(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     // A server that was just stopped leaves connections behind that are over; they do not keep the address.

@@ -33,6 +33,7 @@ mod diagnostic;
 mod env;
 mod fields;
 pub mod gateway;
+mod kind;
 mod limits;
 mod record;
 mod schema;
@@ -51,6 +52,7 @@ pub use auth::{Role, TokenSpec};
 pub use cpu::{CpuSpec, TimeSlot, read_cpu};
 pub use diagnostic::{Color, Diagnostic, Diagnostics, Excerpt, MOST_DIAGNOSTICS, Severity};
 pub use gateway::{GatewaySpec, read_gateway};
+pub use kind::FileKind;
 pub use schema::schema;
 pub use server::{
     LEAST_MEMORY, LONGEST_TIMEOUT, Listen, MOST_CONNECTIONS, MOST_WORKERS, ServerSpec, StoreSpec,

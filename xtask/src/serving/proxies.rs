@@ -4,16 +4,16 @@
 //! second. What is compared is what a proxy does in a second and what a request costs it in processor time.
 
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::Effort;
 use super::load::{ASKERS_CORE, SECONDS, pinned};
 use super::measured::{Figure, median, of_wrk};
 use super::peers::{READY_WITHIN, SERVERS_CORE, free, only_child, processor_time, resident};
+use super::{Effort, prepare};
+use crate::Outcome;
 use crate::workspace::Workspace;
-use crate::{Outcome, needs, process};
 
 /// How many connections ask.
 const CONNECTIONS: u32 = 64;
@@ -23,21 +23,21 @@ const IDLE: u64 = 5_000;
 const MOST_KIBIBYTES: f64 = 20.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Proxy {
+enum InFront {
     Tidegate,
     /// Without any limits.
     Unlimited,
     Nginx,
-    HaProxy,
+    Haproxy,
 }
 
-impl Proxy {
+impl InFront {
     const fn name(self) -> &'static str {
         match self {
-            Proxy::Tidegate => "Tidegate",
-            Proxy::Unlimited => "Tidegate without limits",
-            Proxy::Nginx => "nginx",
-            Proxy::HaProxy => "HAProxy",
+            InFront::Tidegate => "Tidegate",
+            InFront::Unlimited => "Tidegate without limits",
+            InFront::Nginx => "nginx",
+            InFront::Haproxy => "HAProxy",
         }
     }
 }
@@ -62,8 +62,8 @@ impl Drop for Running {
 struct Pair {
     name: &'static str,
     path: &'static str,
-    ours: Proxy,
-    theirs: Proxy,
+    ours: InFront,
+    theirs: InFront,
     at_least: f64,
     goal: Option<f64>,
     p99_at_most: Option<f64>,
@@ -73,8 +73,8 @@ const PAIRS: [Pair; 5] = [
     Pair {
         name: "proxied, four levels of limits",
         path: "/",
-        ours: Proxy::Tidegate,
-        theirs: Proxy::Nginx,
+        ours: InFront::Tidegate,
+        theirs: InFront::Nginx,
         at_least: 0.7,
         goal: Some(1.0),
         p99_at_most: Some(1.5),
@@ -82,8 +82,8 @@ const PAIRS: [Pair; 5] = [
     Pair {
         name: "proxied, four levels of limits",
         path: "/",
-        ours: Proxy::Tidegate,
-        theirs: Proxy::HaProxy,
+        ours: InFront::Tidegate,
+        theirs: InFront::Haproxy,
         at_least: 0.7,
         goal: Some(1.0),
         p99_at_most: None,
@@ -91,8 +91,8 @@ const PAIRS: [Pair; 5] = [
     Pair {
         name: "refused (429)",
         path: "/refused",
-        ours: Proxy::Tidegate,
-        theirs: Proxy::Nginx,
+        ours: InFront::Tidegate,
+        theirs: InFront::Nginx,
         at_least: 0.9,
         goal: Some(1.0),
         p99_at_most: None,
@@ -100,8 +100,8 @@ const PAIRS: [Pair; 5] = [
     Pair {
         name: "refused (429)",
         path: "/refused",
-        ours: Proxy::Tidegate,
-        theirs: Proxy::HaProxy,
+        ours: InFront::Tidegate,
+        theirs: InFront::Haproxy,
         at_least: 0.9,
         goal: Some(1.0),
         p99_at_most: None,
@@ -109,8 +109,8 @@ const PAIRS: [Pair; 5] = [
     Pair {
         name: "limits on beside limits off",
         path: "/",
-        ours: Proxy::Tidegate,
-        theirs: Proxy::Unlimited,
+        ours: InFront::Tidegate,
+        theirs: InFront::Unlimited,
         at_least: 0.97,
         goal: None,
         p99_at_most: None,
@@ -120,14 +120,7 @@ const PAIRS: [Pair; 5] = [
 /// Measures everything and prints a table.
 pub(crate) fn run(effort: Effort) -> Outcome {
     let workspace = Workspace::load()?;
-    needs::meet_for_bench()?;
-    let mut build = Command::new("cargo");
-    build.args(["build", "--release", "--locked"]).current_dir(&workspace.root);
-    if !process::run_shown(build)?.succeeded() {
-        return Err("the release build failed".into());
-    }
-    let folder = workspace.target.join("bench");
-    std::fs::create_dir_all(&folder)?;
+    let folder = prepare(&workspace)?;
     let tidegate = workspace.target.join("release/tidegate");
     let endpoint = endpoint(&folder)?;
     println!("\n| what | proxy | rate /s | CPU us/request | p50 ms | p99 ms | ratio | bar |");
@@ -152,7 +145,7 @@ fn tell(pair: &Pair, ours: &Figure, theirs: &Figure) {
         _ if ratio >= pair.at_least => "met",
         _ => "missed",
     };
-    let row = |what: &str, proxy: Proxy, figure: &Figure, rest: &str| {
+    let row = |what: &str, proxy: InFront, figure: &Figure, rest: &str| {
         let Figure { rate, micros, p50, p99 } = figure;
         println!("| {what} | {} | {rate:.0} | {micros:.2} | {p50} | {p99} | {rest} |", proxy.name());
     };
@@ -185,7 +178,7 @@ fn ask(running: &Running, path: &str) -> Outcome<Figure> {
 /// What a connection on which nothing is said takes.
 fn memory(endpoint: SocketAddr, folder: &Path, tidegate: &Path) -> Outcome {
     println!("\n| idle connections | RSS above the empty gateway, KiB each | bar |\n|---|---|---|");
-    let running = start(Proxy::Tidegate, endpoint, folder, tidegate)?;
+    let running = start(InFront::Tidegate, endpoint, folder, tidegate)?;
     let before = resident(running.worker)?;
     let mut open = Vec::new();
     for _ in 0..IDLE {
@@ -219,30 +212,30 @@ fn endpoint(folder: &Path) -> Outcome<Running> {
     spawn(ASKERS_CORE, &nginx_words(folder, &file), address, true)
 }
 
-fn start(proxy: Proxy, endpoint: SocketAddr, folder: &Path, tidegate: &Path) -> Outcome<Running> {
+fn start(proxy: InFront, endpoint: SocketAddr, folder: &Path, tidegate: &Path) -> Outcome<Running> {
     let address = free()?;
     let words = match proxy {
-        Proxy::Tidegate | Proxy::Unlimited => {
+        InFront::Tidegate | InFront::Unlimited => {
             let file = folder.join("gateway.yaml");
-            std::fs::write(&file, gateway(address, endpoint, proxy == Proxy::Tidegate))?;
+            std::fs::write(&file, gateway(address, endpoint, proxy == InFront::Tidegate))?;
             let words = ["gateway", "--workers", "1", "--access-log", "off", "--config"];
             let mut all = vec![tidegate.display().to_string()];
             all.extend(words.map(str::to_owned));
             all.push(file.display().to_string());
             all
         }
-        Proxy::Nginx => {
+        InFront::Nginx => {
             let file = folder.join("proxy.conf");
             std::fs::write(&file, nginx_proxy(folder, address, endpoint))?;
             nginx_words(folder, &file)
         }
-        Proxy::HaProxy => {
+        InFront::Haproxy => {
             let file = folder.join("haproxy.cfg");
             std::fs::write(&file, haproxy(address, endpoint))?;
             vec!["haproxy".to_owned(), "-f".to_owned(), file.display().to_string()]
         }
     };
-    spawn(SERVERS_CORE, &words, address, proxy == Proxy::Nginx)
+    spawn(SERVERS_CORE, &words, address, proxy == InFront::Nginx)
 }
 
 fn spawn(core: &str, words: &[String], address: SocketAddr, has_child: bool) -> Outcome<Running> {
@@ -260,7 +253,7 @@ fn spawn(core: &str, words: &[String], address: SocketAddr, has_child: bool) -> 
     Ok(Running { child, worker, address })
 }
 
-fn nginx_words(folder: &Path, file: &PathBuf) -> Vec<String> {
+fn nginx_words(folder: &Path, file: &Path) -> Vec<String> {
     let folder = folder.display().to_string();
     let file = file.display().to_string();
     ["nginx", "-p", &folder, "-c", &file, "-e", "/dev/null"].map(str::to_owned).to_vec()

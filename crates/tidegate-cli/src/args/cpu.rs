@@ -5,6 +5,7 @@
 
 mod run;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -53,7 +54,14 @@ pub(crate) enum CpuCommand {
     Report(CpuReportArgs),
     /// Put back what a governor changed when it ends without a word
     #[command(hide = true)]
-    Watch,
+    Watch(CpuWatchArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct CpuWatchArgs {
+    /// The command that it starts when it is told to, and is the parent of
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
 }
 
 /// The numbers of a budget.

@@ -10,10 +10,12 @@ mod command;
 mod display;
 mod subject;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 
@@ -22,7 +24,7 @@ use signal_hook::iterator::Signals;
 use tidegate::file::CpuSpec;
 use tidegate_cpu::cgroups::Roots;
 use tidegate_cpu::clock::Clock;
-use tidegate_cpu::guardian::{Guardian, restore_left_behind, watch};
+use tidegate_cpu::guardian::{Guardian, restore_left_behind, tend, watch};
 use tidegate_cpu::journal::{Journal, JournalError};
 use tidegate_cpu::meter::cores;
 use tidegate_cpu::metrics::{self, Governing};
@@ -31,7 +33,7 @@ use tidegate_cpu::status::Status;
 use tidegate_cpu::{Governor, Settings};
 
 use super::{place, replace, terms};
-use crate::args::CpuRunArgs;
+use crate::args::{CpuRunArgs, CpuWatchArgs};
 use crate::{Failure, say};
 use command::Started;
 use display::Display;
@@ -50,6 +52,26 @@ pub(crate) fn run(args: &CpuRunArgs) -> Result<(), Failure> {
     let spec = args.spec().over(terms::read(args.how.config.as_deref())?);
     let settings = terms::settings(spec.clone(), CpuSpec::default())?;
     let program = args.command.first().map(|program| command::find(program)).transpose()?;
+    if let Some(file) = &args.prometheus {
+        // Whether it can be written at all; nothing is.
+        replace::Replacement::begin(file)
+            .map_err(|failure| Failure::BadInput(format!("--prometheus: {failure}")))?;
+    }
+    let is_new = !args.state.exists();
+    let done = run_as(args, spec, settings, program);
+    if let (true, Err(_)) = (is_new, &done) {
+        // A start that was refused leaves nothing; one that was not has left samples there.
+        let _not_empty = fs::remove_dir(&args.state);
+    }
+    done
+}
+
+fn run_as(
+    args: &CpuRunArgs,
+    spec: CpuSpec,
+    settings: Settings,
+    program: Option<PathBuf>,
+) -> Result<(), Failure> {
     let state = &args.state;
     fs::create_dir_all(state)
         .map_err(|error| Failure::BadInput(format!("--state {}: {error}", state.display())))?;
@@ -62,8 +84,7 @@ pub(crate) fn run(args: &CpuRunArgs) -> Result<(), Failure> {
     put_back(state)?;
     let (events, told) = channel();
     hear(events.clone()).map_err(|error| Failure::Failed(format!("signals cannot be heard: {error}")))?;
-    let guardian = guard(state)?;
-    let mut started = program.map(|program| command::start(&program, &args.command[1..])).transpose()?;
+    let (guardian, mut started) = guard(state, program, &args.command)?;
     let governed = govern(args, (spec, settings), journal, &guardian, started.as_mut(), events, &told);
     if governed.is_err()
         && let Some(started) = &mut started
@@ -92,16 +113,39 @@ fn put_back(state: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The watchdog is this program too.
-fn guard(state: &Path) -> Result<Guardian, Failure> {
-    let program = std::env::current_exe().map_err(|error| Failure::Failed(format!("where am I: {error}")))?;
-    Guardian::spawn(state, &program, &[OsStr::new("cpu"), OsStr::new("watch")])
-        .map_err(|error| Failure::Failed(error.to_string()))
+/// The watchdog is this program too, and starts the command.
+fn guard(
+    state: &Path,
+    program: Option<PathBuf>,
+    command: &[OsString],
+) -> Result<(Guardian, Option<Started>), Failure> {
+    let itself = std::env::current_exe().map_err(|error| Failure::Failed(format!("where am I: {error}")))?;
+    let args = [OsStr::new("cpu"), OsStr::new("watch")];
+    let guarded = match program {
+        None => Guardian::spawn(state, &itself, &args).map(|guardian| (guardian, None)),
+        Some(program) => {
+            let rest = command.iter().skip(1).cloned();
+            let command: Vec<OsString> = std::iter::once(program.into_os_string()).chain(rest).collect();
+            Guardian::spawn_with(state, &itself, &args, &command)
+                .map(|(guardian, ward)| (guardian, Some(Started::new(ward))))
+        }
+    };
+    guarded.map_err(|error| Failure::Failed(error.to_string()))
 }
 
 /// What the watchdog does: waits for the governor to end, and puts back what it could not.
-pub(crate) fn stand_watch() {
-    let _restored = watch(io::stdin().lock());
+pub(crate) fn stand_watch(args: &CpuWatchArgs) -> Result<(), Failure> {
+    let Some((program, rest)) = args.command.split_first() else {
+        let _restored = watch(io::stdin().lock());
+        return Ok(());
+    };
+    let failed = |error: io::Error| Failure::Failed(error.to_string());
+    // They are meant for the governor. Caught rather than ignored, so that the command has them as they were.
+    for signal in not_ignored().map_err(failed)? {
+        signal_hook::flag::register(signal, Arc::default()).map_err(failed)?;
+    }
+    let _restored = tend(io::stdin().as_fd().try_clone_to_owned().map_err(failed)?, program.as_ref(), rest);
+    Ok(())
 }
 
 /// One look after another, until the end. The exit code of the command, if it was that which ended.
@@ -118,7 +162,7 @@ fn govern(
     let clock = Clock::new(&roots.proc).map_err(|error| Failure::Failed(format!("the clock: {error}")))?;
     let samples =
         recent(&args.state, &settings, clock.now()).map_err(|error| Failure::Failed(error.to_string()))?;
-    let subject = Subject::find(args, &settings, roots, guardian, started.as_deref().map(Started::pid))?;
+    let subject = Subject::find(args, &settings, roots, guardian, started.as_deref())?;
     let mut display = Display::new(args, &subject.what);
     let Subject { meter, part, enforcer, .. } = subject;
     let mut runner =
@@ -134,6 +178,7 @@ fn govern(
     }
     let mut told_already = false;
     let (mut loose, mut unread, mut unkept) = (Trouble::default(), Trouble::default(), Trouble::default());
+    let mut unwatched = Trouble::default();
     let code = loop {
         match told.recv_timeout(runner.pause(clock.now())) {
             Err(RecvTimeoutError::Timeout) => {}
@@ -149,6 +194,9 @@ fn govern(
             },
             Err(RecvTimeoutError::Disconnected) => break None,
         }
+        let renewed = guardian.renew();
+        unwatched
+            .is(renewed.err().map(|error| format!("the watchdog is gone, and there is no other: {error}")));
         let look = match runner.look(clock.now()) {
             Ok(look) => look,
             // What was governed is gone; its command says how.
@@ -221,7 +269,7 @@ fn failed(error: RunError) -> Failure {
 
 /// Hears the signals by which programs are told to stop.
 fn hear(events: Sender<Event>) -> io::Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let mut signals = Signals::new(not_ignored()?)?;
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         for signal in signals.forever() {
             if events.send(Event::Told(signal)).is_err() {
@@ -230,4 +278,12 @@ fn hear(events: Sender<Event>) -> io::Result<()> {
         }
     })?;
     Ok(())
+}
+
+/// The signals by which programs are told to stop, without those that whoever started us wants ignored, as `nohup` does.
+fn not_ignored() -> io::Result<Vec<i32>> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
+    Ok([SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0).collect())
 }

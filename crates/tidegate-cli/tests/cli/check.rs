@@ -23,6 +23,26 @@ fn the_examples_are_good() {
 }
 
 #[test]
+fn a_file_of_the_governor_is_checked_as_one() {
+    let path = example("cpu/cpu.yaml");
+    assert_eq!(run(&["check", &path], "").done(), format!("{path}: ok, settings of the CPU governor\n"));
+    let json = run(&["check", "--json", &path], "").done();
+    assert_eq!(json, "{\"ok\":true,\"limits\":0,\"items\":0,\"errors\":[],\"warnings\":[]}\n");
+
+    let bad = "avg_load_limit_percent: 30\nmin_load_percent: 200\nlimits: []\n";
+    let wrong = run(&["check", "-"], bad).failed(2);
+    assert!(wrong.contains("stdin:2:19: min_load_percent") && wrong.contains("stdin:3:1: limits"), "{wrong}");
+    let report = run(&["check", "--json", "-"], bad);
+    assert_eq!((report.code, &*report.err), (Some(2), "2 errors in stdin\n"));
+
+    // What does not fit with what nobody wrote: a reserve of one percent.
+    let wrong = run(&["check", "-"], "min_load_percent: 30\n").failed(2);
+    assert!(wrong.contains("min_load_percent") && wrong.contains("29.7"), "{wrong}");
+    let report = run(&["check", "--json", "-"], "min_load_percent: 30\n");
+    assert!(report.out.contains("\"field\":\"min_load_percent\""), "{}", report.out);
+}
+
+#[test]
 fn everything_wrong_is_said_at_once_with_its_place() {
     let files = Files::new();
     let path = files.write("tidegate.yaml", BAD);

@@ -212,3 +212,8 @@ fn bench() {
 fn cpu() {
     check("docs/cpu.md");
 }
+
+#[test]
+fn gateway() {
+    check("docs/gateway.md");
+}

@@ -3,6 +3,7 @@
 //! How close the average comes to the limit depends on what else the machine does, so that only runs at length look at it; that it is not above
 //! is looked at in every run.
 
+mod wards;
 mod windows;
 
 use std::fs;
@@ -199,7 +200,7 @@ fn what_makes_no_sense_is_refused_and_nothing_is_changed() {
         };
         assert!(expected, "{args:?}: {:?} {said}", done.status.code());
         assert!(said.contains(why), "{args:?}: {said}");
-        assert!(!Path::new(&state).join("undo").exists(), "{args:?}");
+        assert!(!Path::new(&state).exists(), "{args:?}: nothing is left");
     }
 }
 
@@ -220,6 +221,7 @@ fn what_is_left_says_how_it_ended() {
     let kept = || fs::read_to_string(state.join("cpu.yaml")).expect("settings");
     assert!(kept().contains("avg_load_limit_percent: 25\n"), "{}", kept());
     assert_eq!(run(&["--avg-limit", "40", "--target", "pid:4194305"]), Some(2));
+    assert!(state.join("lock").exists(), "it was there before");
     assert!(kept().contains("avg_load_limit_percent: 25\n"), "{}", kept());
 }
 
@@ -265,11 +267,13 @@ fn who_stops_with_its_child_goes_on_with_it() {
     assert_eq!(governor.child.wait().expect("it is ours").code(), Some(5));
 }
 
-/// The command of a governor: its child that is not the watchdog.
+/// The command of a governor: the child of its watchdog.
 fn root_of(governor: &Governor) -> String {
-    let children =
-        Command::new("pgrep").args(["-P", &governor.child.id().to_string(), "-f", "python3"]).output();
-    String::from_utf8_lossy(&children.expect("pgrep").stdout).lines().next().unwrap_or_default().to_owned()
+    let child_of = |pid: &str| {
+        let children = Command::new("pgrep").args(["-P", pid]).output().expect("pgrep");
+        String::from_utf8_lossy(&children.stdout).lines().next().unwrap_or_default().to_owned()
+    };
+    child_of(&child_of(&governor.child.id().to_string()))
 }
 
 /// Killed, it leaves nobody stopped and nothing limited, and its successor goes on with the same window.

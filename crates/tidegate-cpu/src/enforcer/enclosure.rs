@@ -42,7 +42,7 @@ impl Enclosure {
         guardian: &Guardian,
     ) -> Result<Enclosure, EnforceError> {
         let hierarchy = Hierarchy::find(roots)?;
-        let tree = tree_of(roots, pid)?;
+        let tree = tree_of(roots, pid, guardian)?;
         let cgroup = hierarchy.named(Path::new(&format!("tidegate-{}", own_pid())));
         let trail = Trail::new(guardian, &roots.processes());
         let (roots, guardian) = (roots.clone(), guardian.clone());

@@ -1,6 +1,6 @@
 //! Limiting a process tree by stopping it for a part of the time.
 //!
-//! A thread of its own stops and continues the tree ten times a second; [`Duty`] says for how long it runs. Whoever is stopped already when
+//! A thread of its own stops and continues the tree some times a second; [`Duty`] says how often, and for how long it runs. Whoever is stopped already when
 //! its turn comes, and never ran with us, was stopped by somebody else, and is left as it is. After everybody was stopped, the tree is looked at
 //! again: a process may have been started meanwhile.
 //!
@@ -16,9 +16,10 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, test_kill_process};
+use rustix::time::{ClockId, clock_gettime};
 use tidegate_core::budget::Rate;
 
-use super::duty::{Duty, PERIOD};
+use super::duty::Duty;
 use super::{EnforceError, Enforcer, is_forbidden, now};
 use crate::cgroups::Roots;
 use crate::guardian::{Guardian, Trail, Undo};
@@ -28,9 +29,9 @@ use crate::processes::{Depth, Doing, Hold, Proc, Process, Tree, own_pid, ticks};
 /// How often to look for processes that were started while others were stopped.
 const MOST_PASSES: u32 = 16;
 /// Every so many looks all processes of the machine are looked at.
-const WHOLE_EVERY: u32 = 100;
-/// A tree that uses little is looked at after this many periods at most.
-const LONGEST_REST: u32 = 8;
+const WHOLE_EVERY: u32 = 50;
+/// A tree that uses little is looked at after this time at most, or after a period.
+const LONGEST_REST: Duration = Duration::from_millis(800);
 /// How many processes are held by descriptors all the time; the others are looked up for every signal.
 const MOST_HOLDS: usize = 256;
 
@@ -52,9 +53,9 @@ enum State {
     Lost,
 }
 
-/// The tree below the process of this number, if it may be limited.
-pub(super) fn tree_of(roots: &Roots, pid: u32) -> Result<Tree, EnforceError> {
-    let tree = Tree::of(&roots.processes(), pid);
+/// The tree below the process of this number, if it may be limited. Of a command, the watchdog has the orphans.
+pub(super) fn tree_of(roots: &Roots, pid: u32, guardian: &Guardian) -> Result<Tree, EnforceError> {
+    let tree = Tree::of(&roots.processes(), pid, guardian.keeper_of(pid));
     let tree = tree.map_err(|error| EnforceError::Failed { doing: "look at the process tree", error })?;
     let tree = tree.ok_or(EnforceError::Gone { pid })?;
     let holds = |pid: u32| tree.members().any(|stat| stat.process.pid == pid);
@@ -74,7 +75,7 @@ pub(super) fn tree_of(roots: &Roots, pid: u32) -> Result<Tree, EnforceError> {
 impl Signals {
     /// For the tree below the process of this number. Nothing is limited yet.
     pub fn over(roots: &Roots, pid: u32, guardian: &Guardian) -> Result<Signals, EnforceError> {
-        let tree = tree_of(roots, pid)?;
+        let tree = tree_of(roots, pid, guardian)?;
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(EnforceError::Gone { pid })?;
         match test_kill_process(raw).map_err(io::Error::from) {
             Err(error) if is_forbidden(&error) => return Err(EnforceError::NotOurs { pid }),
@@ -93,6 +94,16 @@ impl Signals {
             foreign: BTreeSet::new(),
         };
         Ok(Signals { pid, desk: Arc::new(Desk::default()), state: State::Resting(Box::new(worker)) })
+    }
+
+    /// The average is kept over a window of this length; the longer it is, the less often the tree has to be stopped. To be said before the first
+    /// limit.
+    #[must_use]
+    pub fn over_a_window_of(mut self, window: Duration) -> Signals {
+        if let State::Resting(worker) = &mut self.state {
+            worker.duty.set_window(window);
+        }
+        self
     }
 }
 
@@ -149,6 +160,11 @@ enum Order {
     End,
 }
 
+/// What this thread has used so far.
+fn own_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
+
 /// Where orders lie for the thread, and failures for the governor.
 #[derive(Debug, Default)]
 struct Desk {
@@ -164,8 +180,11 @@ struct Paper {
 
 impl Desk {
     fn order(&self, order: Order) {
-        self.paper().order = order;
-        self.changed.notify_all();
+        let before = std::mem::replace(&mut self.paper().order, order);
+        // Who is told nothing new sleeps on.
+        if before != order {
+            self.changed.notify_all();
+        }
     }
 
     fn failure(&self) -> Option<EnforceError> {
@@ -217,8 +236,8 @@ impl Worker {
 
     /// Keeps to the limit until the order ends, or the tree.
     fn keep(&mut self, desk: &Desk) -> Result<(), EnforceError> {
-        let (mut last, mut counted) = (now(), self.tree.used());
-        let mut rest = 1;
+        let (mut last, mut counted, mut spent) = (now(), self.tree.used(), own_time());
+        let mut rest = Duration::ZERO;
         loop {
             let order = desk.paper().order;
             let Order::Keep(limit) = order else { return Ok(()) };
@@ -230,13 +249,13 @@ impl Worker {
                 (last, counted) = (now(), self.tree.used());
                 continue;
             }
-            let run = self.duty.run();
+            let (run, period) = (self.duty.run(), self.duty.period());
             let began = now();
             if !run.is_zero() {
                 self.go_on()?;
-                desk.wait(order, Some(if run < PERIOD { run } else { PERIOD * rest }));
+                desk.wait(order, Some(if run < period { run } else { period.max(rest) }));
             }
-            if run < PERIOD {
+            if run < period {
                 self.stop()?;
             } else {
                 self.look()?;
@@ -246,15 +265,17 @@ impl Worker {
             if self.tree.members().all(|stat| stat.doing == Doing::Ended) {
                 return Ok(());
             }
-            if run < PERIOD {
-                desk.wait(order, Some(PERIOD.saturating_sub(stopped.saturating_duration_since(began))));
+            if run < period {
+                desk.wait(order, Some(period.saturating_sub(stopped.saturating_duration_since(began))));
             }
             let ran = if run.is_zero() { Duration::ZERO } else { stopped.saturating_duration_since(began) };
             let (end, used) = (now(), self.tree.used());
-            let is_busy = run < PERIOD || used > counted;
-            rest = if is_busy { 1 } else { (rest * 2).min(LONGEST_REST) };
+            let is_busy = run < period || used > counted;
+            rest = if is_busy { Duration::ZERO } else { (period.max(rest) * 2).min(LONGEST_REST) };
             self.duty.account(end.saturating_duration_since(last), ran, ticks(used - counted));
             (last, counted) = (end, used);
+            let before = std::mem::replace(&mut spent, own_time());
+            self.duty.spend(spent.saturating_sub(before));
         }
     }
 
@@ -278,7 +299,12 @@ impl Worker {
 
     /// Stops everybody, also those who are started meanwhile.
     fn stop(&mut self) -> Result<(), EnforceError> {
-        let mut asked = BTreeSet::new();
+        // Whoever ran with us is stopped first and looked at then: one look says what they used and who is new.
+        let ran: Vec<Process> = self.noted.iter().copied().filter(|process| self.has_run(*process)).collect();
+        let mut asked: BTreeSet<Process> = ran.iter().copied().collect();
+        for process in ran {
+            self.stop_one(process)?;
+        }
         for _ in 0..MOST_PASSES {
             self.look()?;
             let living =
@@ -298,12 +324,20 @@ impl Worker {
             }
             for process in next {
                 asked.insert(process);
-                self.stopped.insert(process);
-                self.send(process, Signal::STOP)?;
+                self.stop_one(process)?;
             }
         }
         self.stopped.extend(self.followers());
         Ok(())
+    }
+
+    fn has_run(&self, process: Process) -> bool {
+        !self.stopped.contains(&process) && !self.foreign.contains(&process)
+    }
+
+    fn stop_one(&mut self, process: Process) -> Result<(), EnforceError> {
+        self.stopped.insert(process);
+        self.send(process, Signal::STOP)
     }
 
     /// Whoever ran with us and is stopped: by us, or by itself because it saw another stopped.

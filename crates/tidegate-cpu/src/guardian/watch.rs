@@ -15,6 +15,11 @@ const LONGEST_LINE: u64 = 32 << 10;
 pub fn watch(input: impl Read) -> Restored {
     // Where it leads a session already, there is nothing to leave.
     let _left = rustix::process::setsid();
+    read_and_undo(input)
+}
+
+/// The same in whatever session it is.
+pub(super) fn read_and_undo(input: impl Read) -> Restored {
     let mut notes = Notes::default();
     let mut input = BufReader::new(input);
     let mut line = Vec::new();

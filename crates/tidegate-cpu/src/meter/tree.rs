@@ -23,10 +23,15 @@ pub struct TreeMeter {
 impl TreeMeter {
     /// The tree below the process of this number.
     pub fn new(roots: &Roots, pid: u32) -> Result<TreeMeter, MeterError> {
+        TreeMeter::kept(roots, pid, None)
+    }
+
+    /// The same of a command whose parent has its orphans too: nobody leaves that tree, and what was used is known also when all have ended.
+    pub fn kept(roots: &Roots, pid: u32, keeper: Option<u32>) -> Result<TreeMeter, MeterError> {
         let proc = roots.processes();
         let failed = |error| MeterError::of(proc.root(), error);
         let boot = proc.boot().map_err(failed)?;
-        let tree = Tree::of(&proc, pid).map_err(failed)?.ok_or(MeterError::Gone { pid })?;
+        let tree = Tree::of(&proc, pid, keeper).map_err(failed)?.ok_or(MeterError::Gone { pid })?;
         let root = tree.root();
         let life =
             Life::of(&[b"tree", boot.as_bytes(), &root.pid.to_le_bytes(), &root.started.to_le_bytes()]);
@@ -41,7 +46,7 @@ impl Meter for TreeMeter {
         self.reads = self.reads.wrapping_add(1);
         self.tree.refresh(depth).map_err(failed)?;
         let root = self.tree.root();
-        if self.tree.members().next().is_none() {
+        if self.tree.members().next().is_none() && !self.tree.is_kept() {
             return Err(MeterError::Gone { pid: root.pid });
         }
         let age = self.proc.uptime().map_err(failed)?.saturating_sub(ticks(root.started));

@@ -45,6 +45,19 @@ fn limits_fall_at_once_and_rise_when_it_is_worth_it() {
     assert!(governor.applied() >= low.plus(percent(5_000)));
 }
 
+/// Who is a point below the ceiling has nothing better to wait for.
+#[test]
+fn limits_rise_to_the_ceiling_however_near_it_is() {
+    let mut governor =
+        governor("rolling_window_hours: 1\nmin_load_percent: 29\nmax_load_percent: 31\nsafety_factor: 1");
+    assert_eq!(governor.applied(), percent(30_000));
+    while governor.advice().limit < percent(31_000) {
+        assert_eq!(governor.applied(), percent(30_000), "less than the dead band");
+        use_for(&mut governor, 1, Rate::from_units(20));
+    }
+    assert_eq!(governor.applied(), percent(31_000));
+}
+
 #[test]
 fn limits_rise_once_in_a_while() {
     let mut governor = governor("increase_deadband_points: 0\nadjust_interval_seconds: 60");

@@ -66,6 +66,21 @@ fn one_governs_at_a_time() {
     Journal::open(folder.path(), DAY).expect("it is free again");
 }
 
+/// A start that is refused changes nothing.
+#[test]
+fn who_wrote_nothing_leaves_no_lock() {
+    let folder = folder();
+    let lock = folder.path().join("lock");
+    let journal = Journal::open(folder.path(), DAY).expect("a journal");
+    assert!(lock.exists());
+    drop(journal);
+    assert!(!lock.exists(), "it was made for nothing");
+    write(folder.path(), 1);
+    assert!(lock.exists());
+    drop(Journal::open(folder.path(), DAY).expect("a journal"));
+    assert!(lock.exists(), "it is another's");
+}
+
 /// A torn tail and a damaged record cost themselves, and what they counted is in the next one.
 #[test]
 fn damage_is_seen_and_bridged() {

@@ -169,6 +169,15 @@ impl Grove {
         Grove { kernel, meter }
     }
 
+    /// The same with a keeper, process 99.
+    fn kept(root: &Life<'_>) -> Grove {
+        let kernel = Kernel::bare();
+        kernel.stat(99, &Life { own: 7, started: 40, ..Life::default() });
+        kernel.stat(100, &Life { parent: 99, ..*root });
+        let meter = TreeMeter::kept(&kernel.roots, 100, Some(99)).expect("it is there");
+        Grove { kernel, meter }
+    }
+
     #[track_caller]
     fn says(&mut self, expected: u64) {
         assert_eq!(self.meter.read().expect("it is there").used, ticks(expected));
@@ -246,6 +255,78 @@ fn who_was_born_and_orphaned_unseen_is_found_by_its_session() {
     grove.kernel.ended(100);
     grove.kernel.stat(103, &Life { parent: 1, session: 100, own: 4, started: 80, ..Life::default() });
     grove.says(17);
+}
+
+#[test]
+fn who_comes_to_the_keeper_is_in_the_tree() {
+    let mut grove = Grove::kept(&Life { own: 10, started: 50, ..Life::default() });
+    grove.says(10);
+    // Born, orphaned and in a session of its own before anybody looked.
+    grove.kernel.stat(150, &Life { parent: 99, session: 149, own: 4, started: 60, ..Life::default() });
+    grove.says(14);
+    // It ended; so did somebody whom nobody has ever seen.
+    grove.kernel.ended(150);
+    grove.kernel.stat(99, &Life { own: 8, reaped: 6 + 20, started: 40, ..Life::default() });
+    grove.says(36);
+    // In the end there is nobody, and everything is known. What the keeper does itself is not counted.
+    grove.kernel.ended(100);
+    grove.kernel.stat(99, &Life { own: 30, reaped: 26 + 12, started: 40, ..Life::default() });
+    grove.says(38);
+    grove.kernel.ended(99);
+    let gone = grove.meter.read().expect_err("nobody is left");
+    assert!(matches!(gone, MeterError::Gone { pid: 100 }), "{gone}");
+}
+
+#[test]
+fn who_came_to_the_keeper_in_the_end_is_counted_once() {
+    let family = || {
+        let mut grove = Grove::kept(&Life { own: 10, started: 50, ..Life::default() });
+        grove.kernel.stat(101, &Life { parent: 100, own: 5, started: 60, ..Life::default() });
+        grove.kernel.stat(102, &Life { parent: 101, own: 500, started: 70, ..Life::default() });
+        grove.says(515);
+        grove.kernel.ended(101);
+        grove.kernel.ended(102);
+        grove
+    };
+    // 100 asked for 101, which had not asked for 102: that was the keeper, later.
+    let mut grove = family();
+    grove.kernel.stat(100, &Life { parent: 99, own: 10, reaped: 6, started: 50, ..Life::default() });
+    grove.kernel.stat(99, &Life { own: 7, reaped: 501, started: 40, ..Life::default() });
+    grove.says(517);
+    // The keeper was looked at before it had asked.
+    let mut grove = family();
+    grove.kernel.stat(100, &Life { parent: 99, own: 10, reaped: 6, started: 50, ..Life::default() });
+    grove.says(515);
+    grove.kernel.stat(99, &Life { own: 7, reaped: 501, started: 40, ..Life::default() });
+    grove.says(517);
+    // Everybody was asked for by its parent.
+    let mut grove = family();
+    grove.kernel.stat(100, &Life { parent: 99, own: 10, reaped: 507, started: 50, ..Life::default() });
+    grove.says(517);
+}
+
+/// A look costs little when nothing was started on the machine.
+#[test]
+fn new_ones_are_looked_for_when_somebody_was_started() {
+    let kernel = Kernel::bare();
+    kernel.put("proc/loadavg", "0.10 0.20 0.30 1/99 100\n");
+    kernel.stat(100, &Life { own: 10, started: 50, ..Life::default() });
+    let meter = TreeMeter::new(&kernel.roots, 100).expect("it is there");
+    let mut grove = Grove { kernel, meter };
+    // Twice more after the last number was given: who has it may not be there yet.
+    grove.says(10);
+    grove.kernel.stat(101, &Life { parent: 100, own: 5, started: 60, ..Life::default() });
+    grove.says(15);
+    grove.kernel.stat(102, &Life { parent: 100, own: 3, started: 70, ..Life::default() });
+    grove.says(15);
+    grove.kernel.put("proc/loadavg", "0.10 0.20 0.30 1/99 102\n");
+    grove.says(18);
+    // Whatever the numbers say, in the end everybody is found.
+    grove.says(18);
+    grove.kernel.stat(103, &Life { parent: 100, own: 2, started: 80, ..Life::default() });
+    grove.says(18);
+    let found = (0..20).any(|_| grove.meter.read().expect("it is there").used == ticks(20));
+    assert!(found);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use tidegate_cpu::simulation::Simulation;
 use tidegate_cpu::{Governor, Seen, Settings};
 use tidegate_testkit::effort::cases;
 
-use super::{MIDNIGHT, settings};
+use super::{MIDNIGHT, after, settings};
 
 const SECOND: i64 = 1_000_000_000;
 
@@ -220,5 +220,46 @@ fn endless_demand_under_guard_uses_most_of_it() {
     for hours in [1, 6, 12, 24, 48] {
         let used = utilisation(&format!("rolling_window_hours: {hours}"), 14);
         assert!(used >= 9_700, "{hours} h: {used} of 10,000");
+    }
+}
+
+/// What the first whole window uses, in thousandths of a percent, if a governor begins so many seconds into the one before and everything is
+/// used that is allowed, less so many thousandths of it.
+fn after_a_part(unobserved: &str, late: u64, lost: u64) -> u64 {
+    /// The steps in which limits are put in force.
+    const STEP: u64 = 250_000_000;
+    let text = "rolling_window: 120s\nmetrics_interval_seconds: 1\nadjust_interval_seconds: 1\nunobserved: ";
+    let settings = settings(&format!("{text}{unobserved}"));
+    let (window, second) = (Duration::from_secs(120), Duration::from_secs(1));
+    let mut now = Duration::from_secs(late);
+    let mut governor = Governor::new(settings, after(now));
+    let mut whole = Quota::ZERO;
+    while now < window * 2 {
+        let enforced = governor.applied().billionths() / STEP * STEP;
+        let used = Rate::from_billionths(enforced / 1000 * (1000 - lost)).over(second);
+        if now >= window {
+            whole = whole.plus(used);
+        }
+        now += second;
+        governor.look(after(now), Seen::Used(used));
+    }
+    whole.lasting(window).billionths() / 1_000_000
+}
+
+/// A real run of two minutes ended at 28.45 % of 30 %: it had begun in the last quarter of a window of which nothing was known and nothing counted
+/// (`zero`), had used most of that window's quota there, and the trailing guard left it the floor until the last quarter of the next one,
+/// in which no ceiling is high enough. Where what is not known counts as it does by default, no such burst comes to be.
+#[test]
+fn the_first_whole_window_is_nearly_used_up_whenever_it_began() {
+    for late in 0..120 {
+        for lost in [0, 10, 30] {
+            for unobserved in ["limit", "average"] {
+                let used = after_a_part(unobserved, late, lost);
+                assert!((29_600..=29_700).contains(&used), "{unobserved}, {late} s, {lost}: {used}");
+            }
+            let used = after_a_part("zero", late, lost);
+            let least = if late <= 60 { 29_500 } else { 28_400 };
+            assert!((least..=29_700).contains(&used), "zero, {late} s, {lost}: {used}");
+        }
     }
 }

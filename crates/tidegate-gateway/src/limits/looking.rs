@@ -165,11 +165,8 @@ impl Looking<'_> {
             Scope::Backend => cascade(Allowance::Inherit, own, server),
             Scope::Server => cascade(Allowance::Inherit, Allowance::Inherit, own),
         };
-        let is_own = applied.scope == scope;
-        ClientRule {
-            limit: applied.capacity,
-            from: applied.scope,
-            counts: is_own.then(|| self.manager.client_counts(id(&ruled.ids))).flatten(),
-        }
+        // What is written elsewhere has no counts here: the store knows no such limit.
+        let counts = self.manager.client_counts(id(&ruled.ids));
+        ClientRule { limit: applied.capacity, from: applied.scope, counts }
     }
 }

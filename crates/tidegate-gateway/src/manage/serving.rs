@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, ORIGIN};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -128,7 +128,9 @@ async fn attend(stream: TcpStream, behind: Arc<dyn Behind>, seat: OwnedSemaphore
 
 async fn respond(request: Request<Incoming>, behind: &dyn Behind) -> Response<Full<Bytes>> {
     let (head, body) = request.into_parts();
-    let page = if is_small(body).await {
+    let page = if head.method == Method::POST && head.headers.contains_key(ORIGIN) {
+        Page::foreign()
+    } else if is_small(body).await {
         answer(head.method.as_str(), head.uri.path(), behind)
     } else {
         Page::too_large()

@@ -296,6 +296,8 @@ impl<'e, S: Stream> Exchange<'e, S> {
                 continue;
             }
             if self.take_piece()? {
+                // Small chunks are said together.
+                while self.up.bytes.len() < MOST_SAID && self.take_piece()? {}
                 continue;
             }
             if self.input.is_full() {
@@ -317,8 +319,12 @@ impl<'e, S: Stream> Exchange<'e, S> {
             if unsaid.is_empty() {
                 continue;
             }
+            let before = unsaid.left();
             match unsaid.poll_say(upstream.as_mut(), cx, stays) {
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => {
+                    self.has_moved |= unsaid.left() < before;
+                    return Poll::Pending;
+                }
                 Poll::Ready(Ok(())) => self.has_moved = true,
                 Poll::Ready(Err(_)) => self.upload = Upload::Refused,
             }
@@ -344,8 +350,13 @@ impl<'e, S: Stream> Exchange<'e, S> {
             let has_more = self.down.bytes.len() >= MOST_SAID;
             // What is there is said before more is read, so that neither end is ahead of the other; and all of it at once.
             if !self.down.is_empty() {
+                let before = self.down.left();
                 match self.down.poll_say(Pin::new(&mut *self.client), cx, false) {
-                    Poll::Pending => return Poll::Pending,
+                    Poll::Pending => {
+                        // A client that takes a little is slow, and not gone.
+                        self.has_moved |= self.down.left() < before;
+                        return Poll::Pending;
+                    }
                     Poll::Ready(Ok(())) => self.has_moved = true,
                     Poll::Ready(Err(_)) => return Poll::Ready(Err(Broken::Left)),
                 }

@@ -20,11 +20,22 @@ struct Way {
     has_ended: bool,
     /// Whether the other has been told so.
     is_closed: bool,
+    /// How much has passed.
+    passed: u64,
+}
+
+/// What became of a tunnel.
+pub(super) struct Passed {
+    pub(super) over: Over,
+    /// How many bytes went to the endpoint.
+    pub(super) there: u64,
+    /// How many came back.
+    pub(super) back: u64,
 }
 
 impl Way {
     const fn new(buffer: Buffer) -> Way {
-        Way { buffer, has_ended: false, is_closed: false }
+        Way { buffer, has_ended: false, is_closed: false, passed: 0 }
     }
 
     /// Passes on what there is. Whether anything moved; an error is the end of both ways.
@@ -40,7 +51,10 @@ impl Way {
                 match to.as_mut().poll_write(cx, self.buffer.filled())? {
                     Poll::Pending => return Ok(has_moved),
                     Poll::Ready(0) => return Err(std::io::ErrorKind::WriteZero.into()),
-                    Poll::Ready(length) => self.buffer.settle(length),
+                    Poll::Ready(length) => {
+                        self.buffer.settle(length);
+                        self.passed += length as u64;
+                    }
                 }
                 has_moved = true;
             }
@@ -71,10 +85,10 @@ pub(super) async fn between<S: Stream>(
     arrived: Buffer,
     pace: &mut Pace,
     patience: Duration,
-) -> Over {
+) -> Passed {
     let (mut there, mut back) = (Way::new(input), Way::new(arrived));
     pace.within(Instant::now(), patience);
-    std::future::poll_fn(|cx| {
+    let over = std::future::poll_fn(|cx| {
         let moved = there.poll(Pin::new(&mut *client), Pin::new(&mut upstream), cx).and_then(|there_moved| {
             Ok(back.poll(Pin::new(&mut upstream), Pin::new(&mut *client), cx)? || there_moved)
         });
@@ -89,5 +103,6 @@ pub(super) async fn between<S: Stream>(
             _ => Poll::Pending,
         }
     })
-    .await
+    .await;
+    Passed { over, there: there.passed, back: back.passed }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hashbrown::HashMap;
@@ -12,16 +12,17 @@ use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-use super::body::{Trail, Upload};
+use super::upload::{Late, Patience, Upload};
 use crate::answers::Answer;
 use crate::endpoints::{Endpoint, Held};
 use crate::numbers::Failure;
+use crate::pace::later;
 use crate::site::Way;
 use crate::story::Story;
 use crate::upstream::connect;
-use crate::wire::{LARGEST_HEAD, MOST_FIELDS};
+use crate::wire::{Flaw, LARGEST_HEAD, MOST_FIELDS};
 use crate::worker::Worker;
 
 /// How many endpoints, or connections to them, are tried for one request.
@@ -33,6 +34,8 @@ const ASK_EVERY: Duration = Duration::from_secs(30);
 pub(super) struct Call {
     pub(super) head: Parts,
     pub(super) body: Upload,
+    /// How long the body may stand still.
+    pub(super) body_timeout: Duration,
     pub(super) way: Arc<Way>,
     pub(super) is_grpc: bool,
     pub(super) story: Story,
@@ -40,7 +43,7 @@ pub(super) struct Call {
 
 /// What became of it.
 pub(super) enum Fate {
-    Answered { response: Response<Incoming>, line: Line, held: Held, story: Story, trail: Arc<Trail> },
+    Answered { response: Response<Incoming>, line: Line, held: Held, story: Story },
     Failed { answer: Answer, story: Story },
 }
 
@@ -65,22 +68,41 @@ impl Line {
 /// Connections of HTTP/2 to endpoints, by their ids.
 #[derive(Debug, Default)]
 pub(crate) struct Seconds {
-    open: Mutex<HashMap<u64, http2::SendRequest<Upload>>>,
+    open: Mutex<HashMap<u64, Shared>>,
+}
+
+/// One of them.
+#[derive(Debug)]
+struct Shared {
+    sender: http2::SendRequest<Upload>,
+    /// How long it is kept unused, and until when.
+    patience: Duration,
+    until: Instant,
 }
 
 impl Seconds {
-    fn get(&self, endpoint: &Endpoint) -> Option<http2::SendRequest<Upload>> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.retain(|_, sender| !sender.is_closed());
-        open.get(&endpoint.id()).cloned()
+    fn open(&self) -> MutexGuard<'_, HashMap<u64, Shared>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put(&self, endpoint: &Endpoint, sender: http2::SendRequest<Upload>) {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).insert(endpoint.id(), sender);
+    fn get(&self, endpoint: &Endpoint, now: Instant) -> Option<http2::SendRequest<Upload>> {
+        let mut open = self.open();
+        let shared = open.get_mut(&endpoint.id()).filter(|shared| !shared.sender.is_closed())?;
+        shared.until = later(now, shared.patience);
+        Some(shared.sender.clone())
+    }
+
+    fn put(&self, endpoint: &Endpoint, sender: http2::SendRequest<Upload>, now: Instant, patience: Duration) {
+        self.open().insert(endpoint.id(), Shared { sender, patience, until: later(now, patience) });
     }
 
     fn forget(&self, endpoint: &Endpoint) {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&endpoint.id());
+        self.open().remove(&endpoint.id());
+    }
+
+    /// Lets go of those that nobody has used for too long, such as those to endpoints that are gone. Calls under way are finished.
+    pub(crate) fn sweep(&self, now: Instant) {
+        self.open().retain(|_, shared| now < shared.until && !shared.sender.is_closed());
     }
 }
 
@@ -90,13 +112,15 @@ enum Tried {
     /// Nobody has heard of it: here it is again.
     Unsent(Request<Upload>, io::Error),
     Broken(Failure, String),
+    /// The client is to blame.
+    Faulty(Answer),
 }
 
 impl Call {
     /// Asks endpoints until one answers, as far as that is safe.
     pub(super) async fn ask(self, worker: &Arc<Worker>) -> Fate {
-        let Call { head, body, way, is_grpc, mut story } = self;
-        let trail = body.trail();
+        let Call { head, body, body_timeout, way, is_grpc, mut story } = self;
+        let patience = body.patience(way.backend.response_timeout, body_timeout);
         let is_harmless = body.is_empty() && head.method.is_idempotent();
         let again = is_harmless.then(|| head.clone());
         let mut request = Request::from_parts(head, body);
@@ -107,14 +131,12 @@ impl Call {
             story.tried(worker, &endpoint, tries);
             let held = endpoint.hold();
             let (is_kept, outcome) = if is_grpc {
-                by_second(worker, &way, &endpoint, request).await
+                by_second(worker, &way, &endpoint, request, &patience).await
             } else {
-                by_first(worker, &way, &endpoint, request).await
+                by_first(worker, &way, &endpoint, request, &patience).await
             };
             match outcome {
-                Tried::Answered(response, line) => {
-                    return Fate::Answered { response, line, held, story, trail };
-                }
+                Tried::Answered(response, line) => return Fate::Answered { response, line, held, story },
                 Tried::Unsent(unsent, error) => {
                     request = unsent;
                     failure =
@@ -125,6 +147,7 @@ impl Call {
                         tried.push(endpoint);
                     }
                 }
+                Tried::Faulty(answer) => return Fate::Failed { answer, story },
                 Tried::Broken(trouble, why) => {
                     worker.trouble(&endpoint, trouble, &why);
                     failure = if trouble == Failure::Timeout { Answer::Late } else { Answer::Failed };
@@ -146,6 +169,7 @@ async fn by_first(
     way: &Way,
     endpoint: &Arc<Endpoint>,
     request: Request<Upload>,
+    patience: &Patience,
 ) -> (bool, Tried) {
     let kept = worker.pool.take(endpoint);
     let is_kept = kept.is_some();
@@ -164,16 +188,16 @@ async fn by_first(
         Ok(sender) => sender,
         Err(error) => return (is_kept, Tried::Unsent(request, io::Error::other(error))),
     };
-    let tried = match timeout(way.backend.response_timeout, sender.try_send_request(request)).await {
+    let tried = match patience.wait(sender.try_send_request(request)).await {
         Ok(Ok(response)) => {
             let is_last = is_last(&response);
             Tried::Answered(response, Line::First { sender, keep, is_last })
         }
         Ok(Err(mut error)) => match error.take_message() {
             Some(request) => Tried::Unsent(request, io::Error::other(error.into_error())),
-            None => broken(error.error()),
+            None => broken(error.error(), patience),
         },
-        Err(_) => Tried::Broken(Failure::Timeout, "it took too long".to_owned()),
+        Err(late) => late_by(late),
     };
     (is_kept, tried)
 }
@@ -206,30 +230,31 @@ async fn by_second(
     way: &Way,
     endpoint: &Arc<Endpoint>,
     request: Request<Upload>,
+    patience: &Patience,
 ) -> (bool, Tried) {
-    let kept = worker.seconds.get(endpoint);
+    let kept = worker.seconds.get(endpoint, worker.now());
     let is_kept = kept.is_some();
     let mut sender = match kept {
         Some(sender) => sender,
         None => match second(way, endpoint).await {
             Ok(sender) => {
                 endpoint.connected();
-                worker.seconds.put(endpoint, sender.clone());
+                worker.seconds.put(endpoint, sender.clone(), worker.now(), way.backend.idle_timeout);
                 sender
             }
             Err(error) => return (is_kept, Tried::Unsent(request, error)),
         },
     };
-    let tried = match timeout(way.backend.response_timeout, sender.try_send_request(request)).await {
+    let tried = match patience.wait(sender.try_send_request(request)).await {
         Ok(Ok(response)) => Tried::Answered(response, Line::Second),
         Ok(Err(mut error)) => {
             worker.seconds.forget(endpoint);
             match error.take_message() {
                 Some(request) => Tried::Unsent(request, io::Error::other(error.into_error())),
-                None => broken(error.error()),
+                None => broken(error.error(), patience),
             }
         }
-        Err(_) => Tried::Broken(Failure::Timeout, "it took too long".to_owned()),
+        Err(late) => late_by(late),
     };
     (is_kept, tried)
 }
@@ -245,7 +270,18 @@ async fn second(way: &Way, endpoint: &Endpoint) -> io::Result<http2::SendRequest
     Ok(sender)
 }
 
-fn broken(error: &hyper::Error) -> Tried {
+/// What it means that nothing came in time.
+fn late_by(whom: Late) -> Tried {
+    match whom {
+        Late::Client => Tried::Faulty(Answer::Slow),
+        Late::Endpoint => Tried::Broken(Failure::Timeout, "it took too long".to_owned()),
+    }
+}
+
+fn broken(error: &hyper::Error, patience: &Patience) -> Tried {
+    if patience.is_too_large() {
+        return Tried::Faulty(Answer::Flawed(Flaw::LargeBody));
+    }
     let trouble = if error.is_parse() { Failure::Protocol } else { Failure::Closed };
     Tried::Broken(trouble, error.to_string())
 }

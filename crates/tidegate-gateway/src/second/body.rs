@@ -1,147 +1,41 @@
-//! Bodies: what goes to endpoints, and what comes back.
+//! Bodies: what is sent to clients.
 //!
-//! ```text
-//!   client ──▶ Upload ──▶ endpoint
-//!                │ Trail: how much it was, and what is left of it
-//!   client ◀── Relayed ◀── endpoint
-//! ```
-//!
-//! Decided: a response is not over before its request is, if all of that is here but the word that it is over. Whoever says that word
-//! by itself, behind the last byte, would be reset between the two, and many clients take that for an error. They have a moment for it.
+//! hyper asks a body for more only while its client takes what there is. So a response that is not taken notices nothing by itself; the
+//! worker looks after those that are under way ([`Responses`]), and lets go of the endpoint for them.
 
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use hashbrown::HashMap;
 use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::time::{Instant, Sleep};
 
+use super::Open;
 use super::asking::Line;
 use super::fields::Kept;
-use super::{Open, Pinned};
+use super::upload::Progress;
 use crate::endpoints::Held;
+use crate::pace::later;
 use crate::story::{Story, Told};
 use crate::worker::{Over, Worker};
 
+/// How long after a response is overdue it is let go of, if nobody else has done so.
+const GRACE: Duration = Duration::from_secs(1);
 /// How long a client has to say that its request is over, when everything else is.
 const LAST_WORD: Duration = Duration::from_secs(1);
-
-/// What is known of a request's body where its response is.
-#[derive(Debug, Default)]
-pub(super) struct Trail {
-    /// How many bytes have come.
-    received: AtomicU64,
-    /// All bytes that were announced have come, but not the end.
-    endless: Mutex<Option<Incoming>>,
-}
-
-impl Trail {
-    fn endless(&self) -> std::sync::MutexGuard<'_, Option<Incoming>> {
-        self.endless.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether nothing but the end is awaited.
-    fn lacks_its_end(&self) -> bool {
-        self.endless().is_some()
-    }
-
-    /// Whether the end has come, or never will.
-    fn poll_end(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut endless = self.endless();
-        while let Some(incoming) = &mut *endless {
-            match Pin::new(incoming).poll_frame(cx) {
-                Poll::Pending => return Poll::Pending,
-                // Trailers, which nobody waits for any more.
-                Poll::Ready(Some(Ok(_))) => {}
-                Poll::Ready(Some(Err(_)) | None) => *endless = None,
-            }
-        }
-        Poll::Ready(())
-    }
-}
-
-/// What is sent to an endpoint.
-#[derive(Debug, Default)]
-pub(crate) struct Upload {
-    /// `None` if there is nothing.
-    incoming: Option<Incoming>,
-    /// How much more it may be.
-    room: u64,
-    trail: Arc<Trail>,
-}
-
-impl Upload {
-    pub(super) fn new(incoming: Incoming, most: u64) -> Upload {
-        let incoming = Some(incoming).filter(|incoming| !incoming.is_end_stream());
-        Upload { incoming, room: most, trail: Arc::default() }
-    }
-
-    /// What it leaves behind.
-    pub(super) fn trail(&self) -> Arc<Trail> {
-        Arc::clone(&self.trail)
-    }
-
-    /// Whether there is nothing.
-    pub(super) const fn is_empty(&self) -> bool {
-        self.incoming.is_none()
-    }
-}
-
-impl Body for Upload {
-    type Data = Bytes;
-    type Error = io::Error;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        let upload = self.get_mut();
-        let Some(incoming) = &mut upload.incoming else { return Poll::Ready(None) };
-        Pin::new(incoming).poll_frame(cx).map(|frame| {
-            let frame = frame?.map_err(io::Error::other);
-            let length = frame.as_ref().ok().and_then(Frame::data_ref).map_or(0, Bytes::len);
-            upload.trail.received.fetch_add(length as u64, Ordering::Relaxed);
-            match upload.room.checked_sub(length as u64) {
-                Some(room) => upload.room = room,
-                None => return Some(Err(io::Error::other("the body is too large"))),
-            }
-            Some(frame)
-        })
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.incoming.as_ref().is_none_or(Body::is_end_stream)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.incoming.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
-    }
-}
-
-/// Whoever sends it drops it with the last byte that was announced, and does not wait for the end.
-impl Drop for Upload {
-    fn drop(&mut self) {
-        let is_whole = |incoming: &Incoming| incoming.size_hint().exact() == Some(0);
-        let incoming =
-            self.incoming.take().filter(|incoming| !incoming.is_end_stream() && is_whole(incoming));
-        if incoming.is_some() {
-            *self.trail.endless() = incoming;
-        }
-    }
-}
 
 /// What is sent to a client.
 pub(super) enum Said {
     /// All of it at once.
     Whole(Full<Bytes>),
     /// As an endpoint says it.
-    Relayed(Pinned<Relayed>),
+    Relayed(Shared),
 }
 
 impl Body for Said {
@@ -156,21 +50,23 @@ impl Body for Said {
             Said::Whole(whole) => Pin::new(whole)
                 .poll_frame(cx)
                 .map(|frame| frame.map(|frame| frame.map_err(|never| match never {}))),
-            Said::Relayed(relayed) => relayed.as_mut().get_mut().poll_next(cx),
+            Said::Relayed(relayed) => locked(relayed).poll_next(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             Said::Whole(whole) => whole.is_end_stream(),
-            Said::Relayed(relayed) => relayed.is_over,
+            Said::Relayed(relayed) => locked(relayed).is_over,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Said::Whole(whole) => whole.size_hint(),
-            Said::Relayed(relayed) => relayed.incoming.size_hint(),
+            Said::Relayed(relayed) => {
+                locked(relayed).incoming.as_ref().map_or_else(SizeHint::new, Body::size_hint)
+            }
         }
     }
 }
@@ -183,48 +79,117 @@ pub(super) struct Ending {
     pub(super) kept: Kept,
     pub(super) worker: Arc<Worker>,
     pub(super) open: Open,
-    /// Of the request.
-    pub(super) trail: Arc<Trail>,
+    /// How far the request's body is, if it has one.
+    pub(super) upload: Option<Arc<Progress>>,
+}
+
+/// A response on its way, for whoever sends it and for whoever looks after it.
+type Shared = Arc<Mutex<Relayed>>;
+
+fn locked(relayed: &Mutex<Relayed>) -> MutexGuard<'_, Relayed> {
+    relayed.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The responses of a worker that are under way.
+#[derive(Default)]
+pub(crate) struct Responses {
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    next: u64,
+    under_way: HashMap<u64, Weak<Mutex<Relayed>>>,
+}
+
+impl Responses {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, relayed: &Shared) -> u64 {
+        let mut known = self.known();
+        known.next += 1;
+        let number = known.next;
+        known.under_way.insert(number, Arc::downgrade(relayed));
+        number
+    }
+
+    fn remove(&self, number: u64) {
+        self.known().under_way.remove(&number);
+    }
+
+    /// Lets go of those that their clients do not take.
+    pub(crate) fn sweep(&self, now: Instant) {
+        // Whoever is let go of removes itself.
+        let all: Vec<Shared> = self.known().under_way.values().filter_map(Weak::upgrade).collect();
+        for relayed in all {
+            let mut relayed = locked(&relayed);
+            if relayed.alarm.deadline() + GRACE < now {
+                relayed.end(Some(Over::SlowReader));
+            }
+        }
+    }
 }
 
 /// A response on its way.
 pub(super) struct Relayed {
-    incoming: Incoming,
+    /// `None` when it is over.
+    incoming: Option<Incoming>,
     alarm: Pin<Box<Sleep>>,
     patience: Duration,
     told: Told,
     is_over: bool,
+    /// Whether the client has to be told that there is no more.
+    is_broken: bool,
+    /// As what it is known to its worker.
+    number: Option<u64>,
     ending: Option<Ending>,
-    /// Of the request, if its end is awaited.
-    trail: Option<Arc<Trail>>,
+    /// The request, if the response is whole and nothing but the request's end is awaited.
+    endless: Option<Arc<Progress>>,
 }
 
 impl Relayed {
-    pub(super) fn new(incoming: Incoming, status: u16, patience: Duration, ending: Ending) -> Relayed {
-        let alarm = Box::pin(tokio::time::sleep(patience));
-        let told = Told { status, ..Told::default() };
-        let ending = Some(ending);
-        let mut relayed = Relayed { is_over: false, incoming, alarm, patience, told, ending, trail: None };
-        if relayed.incoming.is_end_stream() {
-            relayed.end(None);
+    pub(super) fn shared(incoming: Incoming, status: u16, patience: Duration, ending: Ending) -> Shared {
+        let is_over = incoming.is_end_stream();
+        let worker = Arc::clone(&ending.worker);
+        let shared = Arc::new(Mutex::new(Relayed {
+            incoming: Some(incoming),
+            alarm: Box::pin(tokio::time::sleep_until(later(worker.now(), patience))),
+            patience,
+            told: Told { status, ..Told::default() },
+            is_over: false,
+            is_broken: false,
+            number: None,
+            ending: Some(ending),
+            endless: None,
+        }));
+        if is_over {
+            locked(&shared).end(None);
+        } else {
+            let number = worker.responses.add(&shared);
+            locked(&shared).number = Some(number);
         }
-        relayed
+        shared
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        if self.is_over {
+        if std::mem::take(&mut self.is_broken) {
+            return Poll::Ready(Some(Err(io::ErrorKind::TimedOut.into())));
+        }
+        if let Some(request) = self.endless.as_ref().filter(|_| !self.is_over) {
+            self.is_over = request.poll_end(cx).is_ready() || self.alarm.as_mut().poll(cx).is_ready();
+            return if self.is_over { Poll::Ready(None) } else { Poll::Pending };
+        }
+        let Some(incoming) = self.incoming.as_mut().filter(|_| !self.is_over) else {
             return Poll::Ready(None);
-        }
-        if let Some(trail) = &self.trail {
-            let is_over = trail.poll_end(cx).is_ready() || self.alarm.as_mut().poll(cx).is_ready();
-            self.is_over = is_over;
-            return if is_over { Poll::Ready(None) } else { Poll::Pending };
-        }
-        match Pin::new(&mut self.incoming).poll_frame(cx) {
+        };
+        match Pin::new(&mut *incoming).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 self.told.sent += frame.data_ref().map_or(0, Bytes::len) as u64;
-                self.alarm.as_mut().reset(Instant::now() + self.patience);
-                if self.incoming.is_end_stream() {
+                let is_last = incoming.is_end_stream();
+                self.alarm.as_mut().reset(later(Instant::now(), self.patience));
+                if is_last {
                     self.end(None);
                 }
                 Poll::Ready(Some(Ok(frame)))
@@ -249,23 +214,27 @@ impl Relayed {
 
     /// It is over, well or not; but for the end of its request, which may still come.
     fn end(&mut self, broken: Option<Over>) {
-        let Some(Ending { line, held, story, kept, worker, open, trail }) = self.ending.take() else {
+        let Some(Ending { line, held, story, kept, worker, open, upload }) = self.ending.take() else {
             return;
         };
-        let now = worker.now();
-        self.told.received = trail.received.load(Ordering::Relaxed);
-        if broken.is_none() && trail.lacks_its_end() {
-            self.alarm.as_mut().reset(now + LAST_WORD);
-            self.trail = Some(trail);
-        } else {
-            self.is_over = true;
+        if let Some(number) = self.number.take() {
+            worker.responses.remove(number);
         }
+        self.told.received = upload.as_ref().map_or(0, |upload| upload.received());
+        let now = worker.now();
+        self.endless = upload.filter(|upload| broken.is_none() && upload.lacks_its_end());
+        self.is_over = self.endless.is_none();
         match broken {
             None => {
+                self.alarm.as_mut().reset(now + LAST_WORD);
                 line.keep();
                 story.finished(&worker, || kept.asked(), self.told, now);
             }
-            Some(over) => story.broke(&worker, || kept.asked(), self.told, over, now),
+            Some(over) => {
+                self.is_broken = over == Over::SlowReader;
+                self.incoming = None;
+                story.broke(&worker, || kept.asked(), self.told, over, now);
+            }
         }
         drop((held, open));
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use http::header::{CONNECTION, COOKIE, EXPECT, HOST, REFERER, TE, USER_AGENT, VIA};
+use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, REFERER, TE, USER_AGENT, VIA};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 
@@ -31,6 +31,12 @@ pub(super) fn target(head: &Parts) -> Result<Target, Flaw> {
     }
     if matches!(head.method, Method::CONNECT | Method::TRACE) {
         return Err(Flaw::Method);
+    }
+    if head.headers.get_all(CONTENT_LENGTH).iter().nth(1).is_some() {
+        return Err(Flaw::Bad("there is more than one Content-Length"));
+    }
+    if head.uri.scheme().is_some_and(|scheme| !matches!(scheme.as_str(), "http" | "https")) {
+        return Err(Flaw::Bad("the scheme is not HTTP's"));
     }
     let mut hosts = head.headers.get_all(HOST).iter();
     let sent = hosts.next().map(|host| host.to_str().map_err(|_| ODD_HOST)).transpose()?;
@@ -129,7 +135,7 @@ pub(super) fn cleanse(headers: &mut HeaderMap) {
         .iter()
         .flat_map(|value| words(value.as_bytes()))
         .filter_map(|word| HeaderName::from_bytes(word).ok())
-        .filter(|name| *name != HOST && *name != http::header::CONTENT_LENGTH)
+        .filter(|name| *name != HOST && *name != CONTENT_LENGTH)
         .collect();
     for name in named {
         headers.remove(name);

@@ -1,5 +1,10 @@
 //! Fields: which are for the next hop only, and which the gateway writes itself.
 
+use std::net::Ipv6Addr;
+
+use arrayvec::ArrayVec;
+use tidegate::file::gateway::LONGEST_HOST;
+
 /// What a field is to a gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Field {
@@ -39,39 +44,50 @@ pub enum Field {
     Referer,
 }
 
-/// What the field of this name is.
+/// What the field of this name is. Asked for every field of every message, so the length and the first letter say whom it could be.
 pub fn field(name: &[u8]) -> Field {
-    let known: &[(&[u8], Field)] = match name.len() {
-        2 => &[(b"te", Field::Te)],
-        3 => &[(b"via", Field::Via)],
-        4 => &[(b"host", Field::Host)],
-        6 => &[(b"expect", Field::Expect)],
-        7 => &[(b"upgrade", Field::Upgrade), (b"trailer", Field::HopByHop), (b"referer", Field::Referer)],
-        9 => &[(b"forwarded", Field::ClaimedClient), (b"x-real-ip", Field::ClaimedClient)],
-        10 => &[
-            (b"connection", Field::Connection),
-            (b"user-agent", Field::UserAgent),
-            (b"keep-alive", Field::HopByHop),
-        ],
-        12 => &[(b"content-type", Field::ContentType)],
-        14 => &[(b"content-length", Field::ContentLength), (b"http2-settings", Field::HopByHop)],
-        15 => &[(b"x-forwarded-for", Field::ForwardedFor)],
-        16 => &[
-            (b"x-forwarded-host", Field::ForwardedHost),
-            (b"x-forwarded-port", Field::ClaimedClient),
-            (b"proxy-connection", Field::HopByHop),
-        ],
-        17 => {
-            &[(b"transfer-encoding", Field::TransferEncoding), (b"x-forwarded-proto", Field::ForwardedProto)]
-        }
-        18 => &[(b"proxy-authenticate", Field::HopByHop)],
-        19 => &[(b"proxy-authorization", Field::HopByHop)],
-        _ => &[],
+    let first = name.first().map_or(0, u8::to_ascii_lowercase);
+    let (known, field): (&[u8], Field) = match (name.len(), first) {
+        (2, b't') => (b"te", Field::Te),
+        (3, b'v') => (b"via", Field::Via),
+        (4, b'h') => (b"host", Field::Host),
+        (6, b'e') => (b"expect", Field::Expect),
+        (7, b'u') => (b"upgrade", Field::Upgrade),
+        (7, b't') => (b"trailer", Field::HopByHop),
+        (7, b'r') => (b"referer", Field::Referer),
+        (9, b'f') => (b"forwarded", Field::ClaimedClient),
+        (9, b'x') => (b"x-real-ip", Field::ClaimedClient),
+        (10, b'c') => (b"connection", Field::Connection),
+        (10, b'u') => (b"user-agent", Field::UserAgent),
+        (10, b'k') => (b"keep-alive", Field::HopByHop),
+        (12, b'c') => (b"content-type", Field::ContentType),
+        (14, b'c') => (b"content-length", Field::ContentLength),
+        (14, b'h') => (b"http2-settings", Field::HopByHop),
+        (15, b'x') => (b"x-forwarded-for", Field::ForwardedFor),
+        (16, b'x') if name[12..].eq_ignore_ascii_case(b"port") => (b"x-forwarded-port", Field::ClaimedClient),
+        (16, b'x') => (b"x-forwarded-host", Field::ForwardedHost),
+        (16, b'p') => (b"proxy-connection", Field::HopByHop),
+        (17, b't') => (b"transfer-encoding", Field::TransferEncoding),
+        (17, b'x') => (b"x-forwarded-proto", Field::ForwardedProto),
+        (18, b'p') => (b"proxy-authenticate", Field::HopByHop),
+        (19, b'p') => (b"proxy-authorization", Field::HopByHop),
+        _ => return disguised(name),
     };
-    known
-        .iter()
-        .find(|(known, _)| name.eq_ignore_ascii_case(known))
-        .map_or(Field::Ordinary, |(_, field)| *field)
+    if name.eq_ignore_ascii_case(known) { field } else { disguised(name) }
+}
+
+/// The longest name of a field that is known here.
+const LONGEST_KNOWN: usize = 19;
+
+/// What a field is that none of the known ones is. One that would be with dashes for its underscores goes no further: many programs
+/// make no difference between the two.
+fn disguised(name: &[u8]) -> Field {
+    if name.len() > LONGEST_KNOWN || memchr::memchr(b'_', name).is_none() {
+        return Field::Ordinary;
+    }
+    let plain: ArrayVec<u8, LONGEST_KNOWN> =
+        name.iter().map(|byte| if *byte == b'_' { b'-' } else { *byte }).collect();
+    if field(&plain) == Field::Ordinary { Field::Ordinary } else { Field::HopByHop }
 }
 
 /// The words of a list such as that of `Connection`.
@@ -86,8 +102,32 @@ pub fn names<'v>(mut values: impl Iterator<Item = &'v [u8]>, wanted: &[u8]) -> b
 
 /// Whether the host may be in a request: a name or an address, and perhaps a port.
 pub fn is_host(host: &[u8]) -> bool {
-    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~:[]%!$&'()*+,;=".contains(byte);
-    !host.is_empty() && host.len() <= 512 && host.iter().all(plain)
+    let (name, port) = if let Some(rest) = host.strip_prefix(b"[") {
+        let Some(end) = memchr::memchr(b']', rest) else { return false };
+        let address = std::str::from_utf8(&rest[..end]).ok().and_then(|text| text.parse::<Ipv6Addr>().ok());
+        if address.is_none() {
+            return false;
+        }
+        (None, &rest[end + 1..])
+    } else {
+        let end = memchr::memchr(b':', host).unwrap_or(host.len());
+        (Some(&host[..end]), &host[end..])
+    };
+    name.is_none_or(is_name) && (port.is_empty() || port.strip_prefix(b":").is_some_and(is_port))
+}
+
+/// Whether it is a name with labels, or an address of IPv4. A dot at the end is part of a name.
+fn is_name(name: &[u8]) -> bool {
+    let letter = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_~".contains(byte);
+    let labels = name.strip_suffix(b".").unwrap_or(name);
+    name.len() <= LONGEST_HOST
+        && labels.split(|byte| *byte == b'.').all(|label| !label.is_empty() && label.iter().all(letter))
+}
+
+fn is_port(port: &[u8]) -> bool {
+    port.len() <= 5
+        && (port.is_empty() || std::str::from_utf8(port).is_ok_and(|port| port.parse::<u16>().is_ok()))
+        && port.iter().all(u8::is_ascii_digit)
 }
 
 /// Whether a path has a segment `.` or `..`, written plainly or not: whoever is behind the gateway may take it for another path than the
@@ -144,6 +184,53 @@ mod tests {
         }
         for path in ["/", "/.well-known/x", "/a..b", "/...", "/a/b.c", "/a?x=/../", "/%2ea", "*", "/a;b/c"] {
             assert!(!has_dots(path.as_bytes()), "{path}");
+        }
+    }
+
+    #[test]
+    fn fields_are_known_in_any_case_and_by_their_whole_names() {
+        for (name, kind) in [
+            ("Host", Field::Host),
+            ("TRANSFER-ENCODING", Field::TransferEncoding),
+            ("x-Forwarded-Port", Field::ClaimedClient),
+            ("X-Forwarded-Host", Field::ForwardedHost),
+            ("proxy-Connection", Field::HopByHop),
+            ("Content-Length", Field::ContentLength),
+            ("te", Field::Te),
+        ] {
+            assert_eq!(field(name.as_bytes()), kind, "{name}");
+            let another = format!("{}\u{1}", &name[..name.len() - 1]);
+            assert_eq!(field(another.as_bytes()), Field::Ordinary, "{another}");
+        }
+        for name in ["X_Forwarded_For", "content_length", "transfer-encoding_", "TRANSFER_ENCODING"] {
+            let expected = if name.ends_with('_') { Field::Ordinary } else { Field::HopByHop };
+            assert_eq!(field(name.as_bytes()), expected, "{name}");
+        }
+        for name in ["", "hos", "hosts", "x-forwarded-hose", "y-forwarded-for", "x_custom"] {
+            assert_eq!(field(name.as_bytes()), Field::Ordinary, "{name}");
+        }
+    }
+
+    #[test]
+    fn hosts_are_names_or_addresses() {
+        let long = "a".repeat(300);
+        for host in [
+            "a",
+            "A.b-c_d",
+            "a.b.",
+            "127.0.0.1:80",
+            "[::1]",
+            "[2001:db8::1]:65535",
+            "a:",
+            "xn--bcher-kva.example",
+        ] {
+            assert!(is_host(host.as_bytes()), "{host}");
+        }
+        for host in [
+            "", ".", "a..b", ".a", "a,b", "*", "a:99999", "a:x", "a:80:80", "[::1", "[a]", "[::1]x", "a@b",
+            "a/b", "a b", &long,
+        ] {
+            assert!(!is_host(host.as_bytes()), "{host}");
         }
     }
 

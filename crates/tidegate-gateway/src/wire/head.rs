@@ -7,7 +7,8 @@ use httparse::{Error, Header, Status};
 
 use super::fields::{Field, field, has_dots, is_host, names, words};
 use super::framing::Framing;
-use super::{Flaw, LARGEST_HEAD, LONGEST_TARGET, MOST_FIELDS, content_length, has_odd_line, push_number};
+use super::hop::Hop;
+use super::{Flaw, LARGEST_HEAD, LONGEST_TARGET, MOST_FIELDS, has_odd_line, push_number};
 
 /// What the gateway calls itself to those behind it.
 const PSEUDONYM: &[u8] = b"tidegate";
@@ -97,30 +98,13 @@ impl<'b, 'r> Head<'b, 'r> {
     }
 
     fn understand(&mut self, target: &'b str) -> Result<(), Flaw> {
-        let (mut host, mut length, mut chunked) = (None, None, false);
-        let (mut closes, mut stays, mut upgrades) = (false, false, false);
+        let (mut host, mut hop) = (None, Hop::default());
         for each in self.fields {
-            match field(each.name.as_bytes()) {
+            let kind = field(each.name.as_bytes());
+            hop.take(kind, each.value, self.minor)?;
+            match kind {
                 Field::Host if host.is_some() => return Err(Flaw::Bad("there is more than one Host")),
                 Field::Host => host = Some(each.value.trim_ascii()),
-                Field::ContentLength => length = Some(content_length(each.value, length)?),
-                Field::TransferEncoding => {
-                    if chunked || self.minor == 0 || !each.value.trim_ascii().eq_ignore_ascii_case(b"chunked")
-                    {
-                        return Err(Flaw::Coding);
-                    }
-                    chunked = true;
-                }
-                Field::Connection => {
-                    for word in words(each.value) {
-                        match word {
-                            _ if word.eq_ignore_ascii_case(b"close") => closes = true,
-                            _ if word.eq_ignore_ascii_case(b"keep-alive") => stays = true,
-                            _ if word.eq_ignore_ascii_case(b"upgrade") => upgrades = true,
-                            _ => self.names_fields = true,
-                        }
-                    }
-                }
                 Field::Upgrade => self.upgrade = Some(each.value),
                 Field::Expect => {
                     if !each.value.eq_ignore_ascii_case(b"100-continue") {
@@ -134,14 +118,10 @@ impl<'b, 'r> Head<'b, 'r> {
                 _ => {}
             }
         }
-        self.framing = match (chunked, length) {
-            (true, Some(_)) => return Err(Flaw::Bad("there are a Content-Length and a Transfer-Encoding")),
-            (true, None) => Framing::Chunked,
-            (false, Some(length)) => Framing::Length(length),
-            (false, None) => Framing::None,
-        };
-        self.keeps_alive = !closes && (self.minor > 0 || stays);
-        let may_upgrade = upgrades && self.minor > 0 && self.framing == Framing::None;
+        self.framing = hop.framing(Framing::None)?;
+        self.keeps_alive = hop.keeps_alive(self.minor);
+        self.names_fields = hop.named > 0;
+        let may_upgrade = hop.upgrades && self.minor > 0 && self.framing == Framing::None;
         self.upgrade = self.upgrade.filter(|protocol| may_upgrade && !is_http(protocol));
         if target.len() > LONGEST_TARGET {
             return Err(Flaw::LongTarget);

@@ -2,10 +2,11 @@
 
 use httparse::{Error, Header, Status};
 
-use super::fields::{Field, field, names, words};
+use super::fields::{Field, field, names};
 use super::framing::{Frames, Framing};
 use super::head::{Room, push_field};
-use super::{Flaw, LARGEST_HEAD, content_length, push_number};
+use super::hop::Hop;
+use super::{Flaw, LARGEST_HEAD, push_number};
 
 /// A response as it was sent.
 #[derive(Debug)]
@@ -67,38 +68,15 @@ impl<'b, 'r> Reply<'b, 'r> {
     }
 
     fn understand(&mut self, minor: u8, to_head: bool) -> Result<(), Flaw> {
-        let (mut length, mut chunked, mut closes, mut stays) = (None, false, false, false);
+        let mut hop = Hop::default();
         for each in self.fields {
-            match field(each.name.as_bytes()) {
-                Field::ContentLength => length = Some(content_length(each.value, length)?),
-                Field::TransferEncoding => {
-                    if chunked || minor == 0 || !each.value.trim_ascii().eq_ignore_ascii_case(b"chunked") {
-                        return Err(Flaw::Coding);
-                    }
-                    chunked = true;
-                }
-                Field::Connection => {
-                    for word in words(each.value) {
-                        match word {
-                            _ if word.eq_ignore_ascii_case(b"close") => closes = true,
-                            _ if word.eq_ignore_ascii_case(b"keep-alive") => stays = true,
-                            _ if word.eq_ignore_ascii_case(b"upgrade") => {}
-                            _ => self.names_fields = true,
-                        }
-                    }
-                }
-                _ => {}
-            }
+            hop.take(field(each.name.as_bytes()), each.value, minor)?;
         }
-        self.told_length = length;
-        self.framing = match (chunked, length) {
-            (true, Some(_)) => return Err(Flaw::Bad("there are a Content-Length and a Transfer-Encoding")),
-            _ if to_head || self.has_no_body() => Framing::None,
-            (true, None) => Framing::Chunked,
-            (false, Some(length)) => Framing::Length(length),
-            (false, None) => Framing::UntilClose,
-        };
-        self.keeps_alive = !closes && (minor > 0 || stays) && self.framing != Framing::UntilClose;
+        let framing = hop.framing(Framing::UntilClose)?;
+        self.told_length = hop.length;
+        self.framing = if to_head || self.has_no_body() { Framing::None } else { framing };
+        self.keeps_alive = hop.keeps_alive(minor) && self.framing != Framing::UntilClose;
+        self.names_fields = hop.named > 0;
         Ok(())
     }
 

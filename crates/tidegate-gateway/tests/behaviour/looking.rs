@@ -55,3 +55,15 @@ fn every_level_tells_its_limit_its_use_and_its_refusals() {
     drop(connection);
     assert_eq!(manager.standings().server.connections.used, Some(0));
 }
+
+#[test]
+fn a_rule_that_is_no_longer_written_here_tells_nothing_here() {
+    let (manager, _clock) = managing(DOCUMENT);
+    let _held = manager.try_acquire_connection("api-service", b"a", Some("api.example.com")).expect("room");
+    manager.update_route_limiter("api.example.com", None).expect("it makes sense");
+    let all = manager.standings();
+    let api = named(&all.routes, "api.example.com");
+    let inherited = ClientRule { limit: Capacity::AtMost(10), from: Scope::Backend, counts: None };
+    assert_eq!(api.client_connections, inherited);
+    assert_eq!(api.connections.used, Some(1), "it is still counted");
+}

@@ -155,11 +155,12 @@ fn metrics_are_those_of_the_numbers() {
 fn a_reload_says_what_it_did_or_everything_that_is_wrong() {
     let house = House::new();
     let overfull = Overfull { limit_id: "server/connections".to_owned(), most: 5, open: 10 };
-    *house.reloaded.lock().expect("nobody panicked") = Ok(Reloaded { changed: 3, overfull: vec![overfull] });
+    *house.reloaded.lock().expect("nobody panicked") =
+        Ok(Reloaded { changed: 3, overfull: vec![overfull], needs_restart: true });
     let page = answer("POST", "/reload", &house);
     assert_eq!(page.status, 200);
     let overfull = json!([{"limit": "server/connections", "most": 5, "open": 10}]);
-    assert_eq!(body(&page), json!({"changed": 3, "overfull": overfull}));
+    assert_eq!(body(&page), json!({"changed": 3, "overfull": overfull, "needsRestart": true}));
 
     let errors =
         ["gateway.yaml:3: server.port: too large", "gateway.yaml:9: routes: missing"].map(str::to_owned);

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_rim::listen::is_the_clients;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
@@ -93,14 +94,6 @@ async fn accept(listener: TcpListener, door: DoorName, worker: Arc<Worker>) {
             }
         }
     }
-}
-
-/// Whether it concerns only the one connection that was about to be accepted.
-fn is_the_clients(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionRefused
-    )
 }
 
 fn admit(stream: TcpStream, address: SocketAddr, door: DoorName, worker: &Arc<Worker>) {

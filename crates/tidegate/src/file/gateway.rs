@@ -26,6 +26,7 @@ use crate::text::{parse_address, parse_capacity, quoted};
 
 use checks::{check_backends, check_routes};
 pub use patterns::{HostPattern, LONGEST_HOST, LONGEST_PATH, Network, PathPattern, PathRest};
+pub(super) use tables::GATEWAY;
 
 /// Where the gateway listens if nothing is said.
 pub const DEFAULT_PORT: u16 = 9848;
@@ -314,7 +315,7 @@ fn read_tree(report: &mut Report<'_>, env: Env<'_>) -> Option<GatewaySpec> {
         return None;
     }
     let tree = expand(report, &tree, env, &Path::Top);
-    let mut file = read_record(report, &tree, &tables::GATEWAY, &Path::Top);
+    let mut file = read_record(report, &tree, &GATEWAY, &Path::Top);
     let server = file.section("server").map(|section| read_server(report, section)).unwrap_or_default();
     let tls = file.section("tls").and_then(read_certificate);
     let management = file.section("management").and_then(|section| read_management(report, section));

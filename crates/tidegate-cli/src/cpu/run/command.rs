@@ -1,25 +1,20 @@
-//! The command: started so that it waits, and goes on when the limit is in force.
-//!
-//! A command that runs before it is limited could start others that never are. So a shell stops itself first, and becomes the command when
-//! it is continued; its number stays the same.
+//! The command: started by the watchdog so that it waits, and goes on when the limit is in force.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::process::ExitStatus;
 use std::sync::mpsc::Sender;
 use std::thread;
 
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::SIGINT;
+use tidegate_cpu::guardian::Ward;
 
 use super::Event;
-use crate::Failure;
-
-/// Waits to be continued, and becomes the command.
-const WAITING: &str = "kill -STOP $$; exec \"$@\"";
+use crate::{Failure, say};
 
 /// What a shell says of a program that was ended by a signal.
 const ENDED_BY_SIGNAL: i32 = 128;
@@ -27,7 +22,9 @@ const ENDED_BY_SIGNAL: i32 = 128;
 /// A command that was started.
 pub(super) struct Started {
     pid: u32,
-    child: Option<Child>,
+    keeper: u32,
+    /// Until it goes on.
+    ward: Option<Ward>,
 }
 
 /// The program that is meant, as a shell would find it.
@@ -50,37 +47,28 @@ fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
 }
 
-/// Starts it. It waits.
-pub(super) fn start(program: &Path, args: &[OsString]) -> Result<Started, Failure> {
-    let failed =
-        |error: io::Error| Failure::Failed(format!("{} cannot be started: {error}", program.display()));
-    let child = Command::new("/bin/sh")
-        .args(["-c", WAITING, "sh"])
-        .arg(program)
-        .args(args)
-        .spawn()
-        .map_err(failed)?;
-    let pid = child.id();
-    let stopped = waitpid(number(pid), WaitOptions::UNTRACED).map_err(|error| failed(error.into()))?;
-    if stopped.is_none_or(|(_, status)| !status.stopped()) {
-        return Err(Failure::Failed(format!("{} ended before it began", program.display())));
-    }
-    Ok(Started { pid, child: Some(child) })
-}
-
 impl Started {
+    /// One that waits.
+    pub(super) fn new(ward: Ward) -> Started {
+        Started { pid: ward.pid(), keeper: ward.keeper(), ward: Some(ward) }
+    }
+
     pub(super) fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// Its parent, which has the orphans too.
+    pub(super) fn keeper(&self) -> u32 {
+        self.keeper
     }
 
     /// Lets it run; its end is told.
     pub(super) fn go_on(&mut self, events: Sender<Event>) -> Result<(), Failure> {
         let failed = |error: io::Error| Failure::Failed(format!("the command cannot be continued: {error}"));
-        let Some(mut child) = self.child.take() else { return Ok(()) };
+        let Some(ward) = self.ward.take() else { return Ok(()) };
         self.send(Signal::CONT);
         let wait = move || {
-            let code = child.wait().map_or(1, code);
-            let _nobody_waits = events.send(Event::Ended(code));
+            let _nobody_waits = events.send(Event::Ended(end(ward)));
         };
         thread::Builder::new().name("command".to_owned()).spawn(wait).map_err(failed)?;
         Ok(())
@@ -100,9 +88,9 @@ impl Started {
 
     /// It will not be governed, and so it is not run.
     pub(super) fn give_up(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ended = child.kill();
-            let _code = child.wait();
+        if let Some(ward) = self.ward.take() {
+            self.send(Signal::KILL);
+            let _code = end(ward);
         }
     }
 
@@ -116,6 +104,17 @@ impl Started {
 
 fn number(pid: u32) -> Option<Pid> {
     i32::try_from(pid).ok().and_then(Pid::from_raw)
+}
+
+/// The code it ended with.
+fn end(ward: Ward) -> u8 {
+    match ward.wait() {
+        Ok(status) => code(status),
+        Err(error) => {
+            say(&error.to_string());
+            1
+        }
+    }
 }
 
 fn code(status: ExitStatus) -> u8 {

@@ -1,6 +1,7 @@
 //! The subject: what is measured, what is limited, and by what means.
 
 use std::path::Path;
+use std::time::Duration;
 
 use tidegate::budget::Rate;
 use tidegate_cpu::Settings;
@@ -9,6 +10,7 @@ use tidegate_cpu::enforcer::{Advice, Burst, Enclosure, EnforceError, Enforcer, M
 use tidegate_cpu::guardian::Guardian;
 use tidegate_cpu::meter::{CgroupMeter, HostMeter, Meter, MeterError, TreeMeter};
 
+use super::command::Started;
 use crate::args::{CpuRunArgs, Enforce, Target};
 use crate::{Failure, say};
 
@@ -35,6 +37,8 @@ struct Place<'a> {
     burst: Burst,
     /// What is in force at first.
     first: Rate,
+    /// What the average is kept over.
+    window: Duration,
 }
 
 impl Subject {
@@ -44,22 +48,23 @@ impl Subject {
         settings: &Settings,
         roots: &Roots,
         guardian: &Guardian,
-        command: Option<u32>,
+        command: Option<&Started>,
     ) -> Result<Subject, Failure> {
         let burst = Burst::of_percent(args.burst);
-        let place = Place { roots, guardian, burst, first: settings.terms.floor };
+        let window = settings.tiling.nominal();
+        let place = Place { roots, guardian, burst, first: settings.terms.floor, window };
         if !args.limit_cgroups.is_empty()
             && (command.is_some() || args.target.as_ref().is_some_and(|target| *target != Target::Host))
         {
             return Err(bad("--limit-cgroup is for --target host without a command"));
         }
         match (&args.target, command) {
-            (None, Some(pid)) => {
-                let (meter, enforcer, how) = place.command(args.enforce, pid)?;
+            (None, Some(command)) => {
+                let (meter, enforcer, how) = place.command(args.enforce, command)?;
                 Ok(Subject { what: format!("the command, {how}"), meter, part: None, enforcer })
             }
-            (Some(Target::Host), Some(pid)) => {
-                let (part, enforcer, how) = place.command(args.enforce, pid)?;
+            (Some(Target::Host), Some(command)) => {
+                let (part, enforcer, how) = place.command(args.enforce, command)?;
                 let meter = Box::new(HostMeter::new(roots).map_err(|error| wrong(&error.into()))?);
                 Ok(Subject {
                     what: format!("the machine by the command, {how}"),
@@ -84,7 +89,8 @@ impl Subject {
 
 impl Place<'_> {
     /// A command that waits: in a cgroup of its own, which counts everything it ever starts.
-    fn command(&self, enforce: Option<Enforce>, pid: u32) -> Result<Governed, Failure> {
+    fn command(&self, enforce: Option<Enforce>, command: &Started) -> Result<Governed, Failure> {
+        let pid = command.pid();
         if matches!(enforce, None | Some(Enforce::Cgroup)) {
             match self.enclosed(pid) {
                 Ok((meter, enforcer)) => return Ok((meter, enforcer, "limited by a cgroup")),
@@ -92,7 +98,8 @@ impl Place<'_> {
                 Err(error) => say(&format!("no cgroup: {error}; signals are used instead")),
             }
         }
-        let meter = Box::new(TreeMeter::new(self.roots, pid).map_err(|error| wrong(&error.into()))?);
+        let meter = TreeMeter::kept(self.roots, pid, Some(command.keeper()));
+        let meter = Box::new(meter.map_err(|error| wrong(&error.into()))?);
         let enforce = if enforce.is_none() { Some(Enforce::Signal) } else { enforce };
         let (enforcer, how) = self.processes(enforce, pid)?;
         Ok((meter, enforcer, how))
@@ -115,8 +122,10 @@ impl Place<'_> {
         let cgroup = || -> Found<Box<dyn Enforcer>> {
             Ok(Box::new(Enclosure::around(self.roots, pid, self.burst, self.guardian)?))
         };
-        let signals =
-            || -> Found<Box<dyn Enforcer>> { Ok(Box::new(Signals::over(self.roots, pid, self.guardian)?)) };
+        let signals = || -> Found<Box<dyn Enforcer>> {
+            let signals = Signals::over(self.roots, pid, self.guardian)?;
+            Ok(Box::new(signals.over_a_window_of(self.window)))
+        };
         match enforce {
             Some(Enforce::None) => Ok((Box::new(Advice), "not limited")),
             Some(Enforce::Cgroup) => {

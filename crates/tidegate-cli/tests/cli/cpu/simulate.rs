@@ -58,7 +58,7 @@ limit                        30 % on average
 worst trailing average       29.69 %
 quota used in whole windows  33.33 %
 demand served                100 %
-changes of the limit         14
+changes of the limit         15
 "
     );
 }

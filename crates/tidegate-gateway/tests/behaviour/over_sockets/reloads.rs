@@ -48,7 +48,7 @@ fn a_hundred_reloads_under_load_let_nobody_in_twice() {
     const MOST: usize = 6;
     let backend = Backend::saying(response("ok"));
     let text = |turn: usize| {
-        let extra = if turn % 2 == 0 { "" } else { ", {host: other.test, backend: b}" };
+        let extra = if turn.is_multiple_of(2) { "" } else { ", {host: other.test, backend: b}" };
         file(
             &format!("rateLimit: {{maxQps: {}}}", 10_000_000 + turn),
             &format!("rateLimit: {{maxConnections: {MOST}, maxQps: {}}}", 20_000_000 + turn / 3),

@@ -52,6 +52,20 @@ fn who_drips_a_head_is_told_and_cut_off() {
     stage.end();
 }
 
+/// A greeting of HTTP/2, too.
+#[test]
+fn who_drips_a_greeting_is_cut_off() {
+    let backend = Backend::echo();
+    let stage = Stage::new(&file("headerTimeout: 200ms", "", &[&backend]));
+    let mut client = stage.client();
+    let is_cut = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r".iter().any(|byte| {
+        client.shout([*byte]);
+        client.ends_within(5 * DROP)
+    });
+    assert!(is_cut);
+    stage.end();
+}
+
 #[test]
 fn who_does_not_go_on_with_a_body_is_told_and_cut_off() {
     let backend = Backend::echo();
@@ -91,7 +105,8 @@ fn torrent() -> (Backend, Arc<AtomicBool>) {
             return;
         }
         wire.shout("HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n");
-        while wire.stream.write_all(&[b'x'; 65_536]).is_ok() {}
+        let much = vec![b'x'; 65_536];
+        while wire.stream.write_all(&much).is_ok() {}
         ended.store(true, Ordering::SeqCst);
     });
     (backend, is_over)

@@ -1,5 +1,6 @@
 //! Whatever arrives, in whatever pieces: the same requests have the same answers, and nonsense hangs nothing.
 
+use std::fmt::Write as _;
 use std::sync::OnceLock;
 
 use proptest::collection::vec;
@@ -50,11 +51,11 @@ fn one() -> impl Strategy<Value = (String, u16, String)> {
                 format!("POST {place} HTTP/1.1 {body}"),
             ),
             _ => {
-                let chunks: String = body
-                    .as_bytes()
-                    .chunks(7)
-                    .map(|chunk| format!("{:x};x\r\n{}\r\n", chunk.len(), String::from_utf8_lossy(chunk)))
-                    .collect();
+                let mut chunks = String::new();
+                for chunk in body.as_bytes().chunks(7) {
+                    let text = String::from_utf8_lossy(chunk);
+                    write!(chunks, "{:x};x\r\n{text}\r\n", chunk.len()).expect("text has room");
+                }
                 (
                     format!("PUT {place} HTTP/1.1\r\nHost: a\r\n{pad}Transfer-Encoding: chunked\r\n\r\n{chunks}0\r\nX: y\r\n\r\n"),
                     format!("PUT {place} HTTP/1.1 {body}"),

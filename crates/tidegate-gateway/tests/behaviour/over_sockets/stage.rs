@@ -1,6 +1,7 @@
 //! What these tests play on: a gateway, and backends that do what a test says.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -286,7 +287,7 @@ impl Drop for Backend {
 pub(crate) fn echo(message: &Message, wire: &mut Wire) -> bool {
     let mut said = message.line.clone();
     for (name, value) in message.fields.iter().chain(&message.trailers) {
-        said.push_str(&format!("\r\n{name}: {value}"));
+        write!(said, "\r\n{name}: {value}").expect("text has room");
     }
     let mut said = (said + "\r\n\r\n").into_bytes();
     said.extend_from_slice(&message.body);

@@ -41,7 +41,7 @@ fn both_ends_say_what_they_like() {
     let backend = parrot();
     let stage = Stage::before(&backend);
     let mut client = upgraded(&stage);
-    let large = vec![7; 1 << 20];
+    let large = vec![7; 1 << 16];
     let mut out = Wire::new(client.stream.try_clone().expect("a socket"));
     std::thread::scope(|threads| {
         threads.spawn(|| out.say(&large));

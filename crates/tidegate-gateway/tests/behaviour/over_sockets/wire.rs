@@ -218,6 +218,11 @@ impl Wire {
         assert!(heard.as_ref().is_err_and(is_late), "{heard:?} {:?}", self.ahead.escape_ascii().to_string());
     }
 
+    /// Gives others time to hear what was said so far; whatever is heard meanwhile is kept.
+    pub(crate) fn is_silent_for_a_moment(&mut self) {
+        let _over_or_not = self.ends_within(Duration::from_millis(10));
+    }
+
     /// Whether the connection is over, or is within this time.
     pub(crate) fn ends_within(&mut self, patience: Duration) -> bool {
         self.stream.set_read_timeout(Some(patience)).expect("a socket has timeouts");

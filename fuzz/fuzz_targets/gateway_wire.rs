@@ -1,0 +1,86 @@
+//! Any bytes at all, taken for a request, a response and a body: understood or refused, never a panic; and what is composed for an endpoint is
+//! understood there as it was here, once and to its last byte. Where the two differ, a request could be hidden in another.
+
+#![no_main]
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use libfuzzer_sys::fuzz_target;
+use tidegate_gateway::wire::framing::{Body, Frames, Framing};
+use tidegate_gateway::wire::head::{Forwarded, Head, room};
+use tidegate_gateway::wire::reply::{Reply, To};
+
+/// The largest body.
+const MOST: u64 = 1 << 40;
+
+fuzz_target!(|bytes: &[u8]| {
+    request(bytes);
+    response(bytes);
+    chunks(bytes);
+});
+
+fn request(bytes: &[u8]) {
+    let mut fields = room();
+    let Ok(Some(head)) = Head::read(bytes, &mut fields) else { return };
+    for is_trusted in [false, true] {
+        let about = Forwarded { peer: IpAddr::V4(Ipv4Addr::LOCALHOST), is_trusted, is_secure: false };
+        let mut composed = Vec::new();
+        head.compose(&about, &mut composed);
+        // Endpoints may be told more than clients may tell: the gateway's own fields come on top.
+        let mut fields = room();
+        let Ok(read) = Head::read(&composed, &mut fields) else { continue };
+        let again = read.expect("a head is whole");
+        assert_eq!(again.length, composed.len());
+        assert_eq!((again.method, again.path, again.framing), (head.method, head.path, head.framing));
+        if head.minor > 0 {
+            assert_eq!(again.host, head.host);
+        }
+    }
+}
+
+fn response(bytes: &[u8]) {
+    for to_head in [false, true] {
+        let mut fields = room();
+        let Ok(Some(reply)) = Reply::read(bytes, &mut fields, to_head) else { continue };
+        let mut composed = Vec::new();
+        let (frames, goes_on) = reply.compose(To { minor: 1, keeps_alive: true }, &mut composed);
+        let mut fields = room();
+        let again = Reply::read(&composed, &mut fields, to_head).expect("it makes sense").expect("it is whole");
+        assert_eq!((again.length, again.status), (composed.len(), reply.status));
+        match (reply.framing, again.framing) {
+            (Framing::UntilClose, Framing::Chunked) => assert_eq!(frames, Frames::Chunks),
+            (before, after) => assert_eq!(before, after),
+        }
+        assert!(goes_on, "everything is delimited for a client of HTTP/1.1");
+    }
+}
+
+/// What is read from chunks in any pieces is the same, and so is what is read from it when it was written anew.
+fn chunks(bytes: &[u8]) {
+    let Some((size, bytes)) = bytes.split_first() else { return };
+    let whole = data(bytes, bytes.len().max(1));
+    assert_eq!(data(bytes, usize::from(*size).max(1)), whole, "pieces of {size} bytes");
+    let Some(data_of_whole) = whole else { return };
+    let mut written = Vec::new();
+    Frames::Chunks.write(&data_of_whole, &mut written);
+    Frames::Chunks.finish(&[], &mut written);
+    assert_eq!(data(&written, 7), Some(data_of_whole));
+}
+
+/// What a body of chunks carries, if it is one from its beginning to its end.
+fn data(bytes: &[u8], size: usize) -> Option<Vec<u8>> {
+    let mut body = Body::new(Framing::Chunked, MOST).expect("nobody knows yet how long it is");
+    let (mut data, mut start, mut end) = (Vec::new(), 0, 0);
+    while !body.is_done() {
+        let piece = body.next(&bytes[start..end]).ok()?;
+        data.extend_from_slice(piece.data);
+        start += piece.used;
+        if piece.used == 0 && !body.is_done() {
+            if end == bytes.len() {
+                return None;
+            }
+            end = (end + size).min(bytes.len());
+        }
+    }
+    Some(data)
+}
