@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
@@ -39,10 +40,18 @@ pub(crate) fn environment(name: &str) -> Option<String> {
 }
 
 fn serve(args: &GatewayArgs, mut signals: Signals) -> Result<(), Failure> {
+    if args.config == Path::new("-") {
+        let why = "the settings must be a file, which can be read again; found standard input";
+        return Err(Failure::BadInput(why.to_owned()));
+    }
     let (name, bytes) = read_settings(&args.config)?;
     let spec = read_gateway(&name, &bytes, &environment)
         .map_err(|wrong| Failure::BadInput(wrong.render(color_of_stderr())))?;
     let management = spec.management;
+    if let Some(address) = management {
+        // Before anybody is served who would be cut off again.
+        manage::check(address).map_err(|error| unmanaged(address, error))?;
+    }
     let logbook = logbook(args.access_log)?;
     let cores = || available_parallelism().map_or(1, NonZeroUsize::get);
     let means = Means {
@@ -85,10 +94,12 @@ fn serve(args: &GatewayArgs, mut signals: Signals) -> Result<(), Failure> {
 
 /// Opens the management port.
 fn managed(address: SocketAddr, reloader: &Arc<Reloader>) -> Result<manage::Managed, Failure> {
-    manage::start(address, Arc::clone(reloader) as _).map_err(|error| {
-        let why = GatewayError::Address { address, error };
-        Failure::BadInput(format!("the management port cannot be opened: {why}"))
-    })
+    manage::start(address, Arc::clone(reloader) as _).map_err(|error| unmanaged(address, error))
+}
+
+fn unmanaged(address: SocketAddr, error: io::Error) -> Failure {
+    let why = GatewayError::Address { address, error };
+    Failure::BadInput(format!("the management port cannot be opened: {why}"))
 }
 
 /// Where a line for every request goes.

@@ -28,7 +28,7 @@ use crate::limits::{ClientRule, Counted, Overfull, RateLimitManager, Reloaded, R
 use crate::numbers::Numbers;
 use crate::reload::Unused;
 
-pub use serving::{LARGEST_BODY, LONGEST_VISIT, MOST_VISITORS, Managed, start};
+pub use serving::{LARGEST_BODY, LONGEST_VISIT, MOST_VISITORS, Managed, check, start};
 
 /// How many of the hottest clients are told.
 pub const MOST_HOTTEST: usize = 20;

@@ -31,7 +31,7 @@ use crate::numbers::Failure;
 use crate::pace::{Interruption, Midst, Pace};
 use crate::site::{Site, Way};
 use crate::story::{Asked, Story, Told};
-use crate::upstream::connect;
+use crate::upstream::{connect, unconnected};
 use crate::wire::LARGEST_HEAD;
 use crate::wire::framing::{Body, Framing};
 use crate::wire::head::{self, Head};
@@ -354,10 +354,12 @@ impl<S: Stream> Relay<S> {
                         upstream
                     }
                     Err(error) => {
-                        let is_late = error.kind() == std::io::ErrorKind::TimedOut;
-                        failure = if is_late { Answer::Late } else { Answer::Failed };
-                        self.guest.worker.trouble(&endpoint, Failure::Connect, &error);
-                        endpoint.failed(self.guest.worker.uptime());
+                        let (answer, is_theirs) = unconnected(&error);
+                        failure = answer;
+                        if is_theirs {
+                            self.guest.worker.trouble(&endpoint, Failure::Connect, &error);
+                            endpoint.failed(self.guest.worker.uptime());
+                        }
                         tried.push(endpoint);
                         continue;
                     }

@@ -12,6 +12,7 @@ use hashbrown::HashMap;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
+use crate::answers::Answer;
 use crate::endpoints::Endpoint;
 
 /// How many connections to one endpoint a worker keeps while they are not used.
@@ -70,6 +71,18 @@ fn is_silent(stream: &TcpStream) -> bool {
     matches!(heard, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
 }
 
+/// What the client is told if no connection could be made, and whether that is the endpoint's fault: if this process or the machine has no
+/// more descriptors, it is not.
+pub(crate) fn unconnected(error: &io::Error) -> (Answer, bool) {
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
+    match error.raw_os_error() {
+        Some(ENFILE | EMFILE) => (Answer::Nobody, false),
+        _ if error.kind() == io::ErrorKind::TimedOut => (Answer::Late, true),
+        _ => (Answer::Failed, true),
+    }
+}
+
 /// A new connection.
 pub(crate) async fn connect(endpoint: &Endpoint, patience: Duration) -> io::Result<TcpStream> {
     let connected = async {
@@ -82,4 +95,16 @@ pub(crate) async fn connect(endpoint: &Endpoint, patience: Duration) -> io::Resu
     // Heads are written whole; waiting for more would only make them late.
     stream.set_nodelay(true)?;
     Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortage_of_our_own_is_nobody_elses_fault() {
+        assert_eq!(unconnected(&io::Error::from_raw_os_error(24)), (Answer::Nobody, false));
+        assert_eq!(unconnected(&io::ErrorKind::TimedOut.into()), (Answer::Late, true));
+        assert_eq!(unconnected(&io::ErrorKind::ConnectionRefused.into()), (Answer::Failed, true));
+    }
 }

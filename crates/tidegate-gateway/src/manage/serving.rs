@@ -62,6 +62,11 @@ impl Drop for Managed {
     }
 }
 
+/// Whether the port could be opened now, for those who want to know before anybody is served.
+pub fn check(address: SocketAddr) -> io::Result<()> {
+    listen(address, 1).map(drop)
+}
+
 /// Opens the port and answers on a thread of its own, until what is returned is dropped.
 pub fn start(address: SocketAddr, behind: Arc<dyn Behind>) -> io::Result<Managed> {
     let socket = listen(address, 1)?.pop().ok_or_else(|| io::Error::other("no socket was made"))?;

@@ -21,7 +21,7 @@ use crate::numbers::Failure;
 use crate::pace::later;
 use crate::site::Way;
 use crate::story::Story;
-use crate::upstream::connect;
+use crate::upstream::{connect, unconnected};
 use crate::wire::{Flaw, LARGEST_HEAD, MOST_FIELDS};
 use crate::worker::Worker;
 
@@ -139,11 +139,13 @@ impl Call {
                 Tried::Answered(response, line) => return Fate::Answered { response, line, held, story },
                 Tried::Unsent(unsent, error) => {
                     request = unsent;
-                    failure =
-                        if error.kind() == io::ErrorKind::TimedOut { Answer::Late } else { Answer::Failed };
+                    let (answer, is_theirs) = unconnected(&error);
+                    failure = answer;
                     if !is_kept {
-                        worker.trouble(&endpoint, Failure::Connect, &error);
-                        endpoint.failed(worker.uptime());
+                        if is_theirs {
+                            worker.trouble(&endpoint, Failure::Connect, &error);
+                            endpoint.failed(worker.uptime());
+                        }
                         tried.push(endpoint);
                     }
                 }
