@@ -148,8 +148,9 @@ fn a_limit_of_the_file_stays_the_files() {
     serving.end();
     files.write("tidegate.yaml", "limits: []");
     let serving = start();
-    assert!(serving.said().contains("were retired"), "{}", serving.said());
     assert!(serving.run(&["acquire", "a"]).failed(2).contains("unknown limit 'a'"));
+    let said = said(serving);
+    assert!(said.contains("were retired"), "{said}");
 }
 
 #[test]
