@@ -11,10 +11,10 @@ use crate::tidegate;
 /// Tells when it is hung up, and is busy.
 const TELLTALE: &str = "trap 'echo hung up >> \"$0\"' HUP; echo $$ > \"$0\"; while :; do :; done";
 
-/// Forks twice and begins a session, faster than anybody looks; then it is busy.
-const DAEMON: &str = "import os, sys, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        open(sys.argv[1], 'w').write(str(os.getpid()) + '\\n')\n        while True: pass\n    os._exit(0)\nos.wait()\nwhile True: time.sleep(1)";
+/// Forks twice and begins a session, faster than anybody looks; then it is busy. It says its number and its first parent's, who sleeps.
+const DAEMON: &str = "import os, sys, time\nparent = os.getpid()\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        open(sys.argv[1], 'w').write('%d\\n%d\\n' % (os.getpid(), parent))\n        while True: pass\n    os._exit(0)\nos.wait()\nwhile True: time.sleep(1)";
 
-/// Somebody who is ended with its test, by the number in a file.
+/// Somebody who is ended with its test, by the number in a file; and whoever else is numbered there.
 struct Told<'a>(&'a Path);
 
 impl Told<'_> {
@@ -34,8 +34,8 @@ impl Told<'_> {
 
 impl Drop for Told<'_> {
     fn drop(&mut self) {
-        let pid = fs::read_to_string(self.0).unwrap_or_default();
-        if let Some(pid) = pid.lines().next() {
+        let said = fs::read_to_string(self.0).unwrap_or_default();
+        for pid in said.lines().filter(|line| line.parse::<u32>().is_ok()) {
             let _ended = Command::new("kill").args(["-KILL", pid]).stderr(Stdio::null()).status();
         }
     }
