@@ -7,9 +7,9 @@ use tidegate_core::order::MOST_ASKS;
 use tidegate_core::{Amount, Ask, Intent, Order, Timestamp, Verdict};
 
 use super::counts;
-use super::deciding::{glance, quickly};
+use super::deciding::quickly;
 use super::line::Tag;
-use super::quick::{self, MOST_ROWS, Plea, Single};
+use super::quick::{self, MOST_ROWS, Plea, Several, Single};
 use super::tenant::Tenant;
 use super::{LOOK_AHEAD, Shared};
 use crate::answer::{Answers, Detail, Outcome, Rejection};
@@ -98,28 +98,17 @@ impl Gate {
         verdicts: &mut [Verdict],
     ) -> Result<(), Rejection> {
         let tenant = &*self.tenant;
-        let tags: ArrayVec<Tag, LOOK_AHEAD> = keys.iter().map(|key| tenant.printer.print(key)).collect();
-        let nears = glance(tags.iter().map(|tag| Some((tenant, *tag))));
-        let mut granted = 0;
-        let mut end = Ok(());
-        for (index, (key, verdict)) in keys.iter().zip(verdicts).enumerate() {
-            let tag = tags[index];
-            if let Some(quick) =
-                quick::decide_near(&Single { tenant, key, count }, tag, nears[index], now, &mut ())
-            {
-                granted += u64::from(quick == Verdict::Granted);
-                *verdict = quick;
-                continue;
-            }
-            let plea = Plea { tenant, key: Some(key), tag: Some(tag), count };
-            match self.shared.verdict(&[plea], now) {
-                Ok(thorough) => *verdict = thorough,
-                Err(rejection) => {
-                    end = Err(rejection);
-                    break;
-                }
-            }
-        }
+        let mut tags = [Tag::default(); LOOK_AHEAD];
+        tags.iter_mut().zip(keys).for_each(|(tag, key)| *tag = tenant.printer.print(key));
+        let tags = &tags[..keys.len()];
+        let mut nears = [None; LOOK_AHEAD];
+        tenant.bring_near(tags, &mut nears);
+        let several = Several { tenant, tags, nears: &nears, count };
+        let mut otherwise = |index: usize| {
+            let plea = Plea { tenant, key: Some(keys[index]), tag: Some(tags[index]), count };
+            self.shared.verdict(&[plea], now)
+        };
+        let (granted, end) = quick::decide_several(&several, now, verdicts, &mut otherwise);
         tenant.counts.granted_on(counts::own(), granted);
         end
     }

@@ -82,7 +82,9 @@ pub(super) struct Leaf {
 #[derive(Clone, Copy)]
 pub(super) struct Near<'a> {
     pub(super) leaf: &'a Leaf,
-    line: &'a Line,
+    page: &'a Page,
+    /// Where in the page.
+    place: usize,
 }
 
 /// What is under a leaf's lock.
@@ -239,7 +241,9 @@ impl Leaf {
         if lines == 0 {
             return None;
         }
-        self.line(self.home(tag, lines)).map(|line| Near { leaf: self, line })
+        let home = self.home(tag, lines);
+        let page = self.pages.get(home / PAGE_LINES)?.get()?;
+        Some(Near { leaf: self, page, place: home % PAGE_LINES })
     }
 
     /// Finds a row without a lock. That it is not found means nothing.
@@ -266,20 +270,21 @@ impl Leaf {
 
     /// Finds a row that is not in the line it belongs into.
     #[inline(never)]
-    fn find_further(&self, tag: Tag) -> Option<Spot<'_>> {
+    pub(super) fn find_further(&self, tag: Tag) -> Option<Spot<'_>> {
         let lines = self.lines();
         if lines == 0 {
             return None;
         }
         let mut index = self.home(tag, lines);
-        for _ in 0..REACH.min(lines) {
+        for _ in 1..REACH.min(lines) {
+            index = if index + 1 == lines { 0 } else { index + 1 };
             let line = self.line(index)?;
             match line.look(tag) {
                 Look::Found { slot, word, seen } => {
                     return Some(Spot { line, cell: line.cell(slot), word, seen });
                 }
                 Look::Absent => return None,
-                Look::Passed => index = if index + 1 == lines { 0 } else { index + 1 },
+                Look::Passed => {}
             }
         }
         None
@@ -337,10 +342,16 @@ impl Page {
 }
 
 impl<'a> Near<'a> {
-    /// Brings the line near, for whoever will look at it soon. The answer means nothing.
+    #[inline(always)]
+    fn line(&self) -> &'a Line {
+        &self.page.0[self.place % PAGE_LINES]
+    }
+
+    /// Brings the line near, and the one behind it, where most rows are that found no place in it: for whoever will look at them soon. The
+    /// answer means nothing.
     #[inline(always)]
     pub(super) fn glance(&self) -> bool {
-        self.line.is_passed()
+        self.line().is_passed() ^ self.page.0[(self.place + 1) % PAGE_LINES].is_passed()
     }
 
     /// Finds a row without a lock. That it is not found means nothing.
@@ -356,7 +367,7 @@ impl<'a> Near<'a> {
     /// The same in this line only.
     #[inline(always)]
     pub(super) fn look(&self, tag: Tag) -> Result<Spot<'a>, Elsewhere> {
-        let line = self.line;
+        let line = self.line();
         match line.look(tag) {
             Look::Found { slot, word, seen } => Ok(Spot { line, cell: line.cell(slot), word, seen }),
             Look::Passed => Err(Elsewhere::Further),

@@ -43,7 +43,7 @@ const ONE_VERSION: u64 = 1 << 33;
 const HIGH: u64 = (1 << 32) - 1;
 
 /// What a line keeps of a fingerprint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Tag {
     /// These bits also say where the row belongs.
     pub low: u64,

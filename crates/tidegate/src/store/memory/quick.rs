@@ -17,6 +17,7 @@
 )]
 
 mod round;
+mod several;
 mod single;
 
 use tidegate_core::{Load, Timestamp, Verdict, Wait};
@@ -30,6 +31,7 @@ use super::sync::{AtomicU64, Ordering};
 use super::tenant::Tenant;
 
 pub(super) use round::{Quick, Reader, Refused, Told, are_apart, decide};
+pub(super) use several::{Several, decide_several};
 pub(super) use single::{Single, Witness, decide_all, decide_near, decide_one};
 
 /// The most rows that are decided on the quick way.

@@ -63,21 +63,23 @@ pub(in super::super) fn decide_near<'a>(
 ) -> Option<Verdict> {
     match attempt_near(single, tag, near?, now, witness) {
         Ok(verdict) => Some(verdict),
-        Err(Setback::Again) => decide_near_again(single, tag, now, witness),
+        Err(Setback::Again) => decide_near_again(single.tenant, single.count, tag, now, witness),
         Err(_) => None,
     }
 }
 
 #[cold]
-fn decide_near_again(
-    single: &Single<'_>,
+pub(super) fn decide_near_again(
+    tenant: &Tenant,
+    count: u64,
     tag: Tag,
     now: Timestamp,
     witness: &mut impl Witness,
 ) -> Option<Verdict> {
+    let single = Single { tenant, key: &[], count };
     again_and_again(|| {
-        let near = single.tenant.near(tag).ok_or(Setback::Otherwise)?;
-        attempt_near(single, tag, near, now, witness)
+        let near = tenant.near(tag).ok_or(Setback::Otherwise)?;
+        attempt_near(&single, tag, near, now, witness)
     })
 }
 
@@ -157,32 +159,46 @@ impl<W: Witness> AskLaw for One<'_, '_, W> {
     #[inline(always)]
     fn ask(self, law: &impl CellLaw) -> Result<Verdict, Setback> {
         let One { single, sheet, found, now, witness } = self;
-        let edition = sheet.edition();
         let cost = law.short().cost(Load::of(single.count));
-        let is_as_seen = || found.is_as_seen() && sheet.stands();
-        match judge(law, usable(found.word)?, cost, now)? {
-            Judged::Denied(Wait::Until(_)) if law.short().head.ends() => Err(Setback::Otherwise),
-            Judged::Denied(wait) => {
-                if !is_as_seen() {
-                    return Err(Setback::Again);
-                }
-                single.tenant.counts.refused(law.short().head.column());
-                witness.saw(law.short(), edition, found.word & PAYLOAD);
-                Ok(Verdict::Denied(wait))
+        settle(law, single.tenant, sheet, found, cost, now, witness)
+    }
+}
+
+/// Judges a row that was found, and charges it if that is granted.
+#[inline(always)]
+pub(super) fn settle(
+    law: &impl CellLaw,
+    tenant: &Tenant,
+    sheet: Sheet<'_>,
+    found: Found<'_>,
+    cost: u64,
+    now: Timestamp,
+    witness: &mut impl Witness,
+) -> Result<Verdict, Setback> {
+    let edition = sheet.edition();
+    let is_as_seen = || found.is_as_seen() && sheet.stands();
+    match judge(law, usable(found.word)?, cost, now)? {
+        Judged::Denied(Wait::Until(_)) if law.short().head.ends() => Err(Setback::Otherwise),
+        Judged::Denied(wait) => {
+            if !is_as_seen() {
+                return Err(Setback::Again);
             }
-            Judged::Granted(next) => {
-                if !found.take() {
-                    return Err(Setback::Again);
-                }
-                if !is_as_seen() {
-                    found.leave();
-                    return Err(Setback::Again);
-                }
-                line::give_back(found.cell, PRESENT | next);
-                found.open();
-                witness.saw(law.short(), edition, next);
-                Ok(Verdict::Granted)
+            tenant.counts.refused(law.short().head.column());
+            witness.saw(law.short(), edition, found.word & PAYLOAD);
+            Ok(Verdict::Denied(wait))
+        }
+        Judged::Granted(next) => {
+            if !found.take() {
+                return Err(Setback::Again);
             }
+            if !is_as_seen() {
+                found.leave();
+                return Err(Setback::Again);
+            }
+            line::give_back(found.cell, PRESENT | next);
+            found.open();
+            witness.saw(law.short(), edition, next);
+            Ok(Verdict::Granted)
         }
     }
 }
