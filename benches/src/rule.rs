@@ -18,6 +18,8 @@ pub enum Rule {
     Interval(u32),
     /// So much in any minute, exactly.
     Sliding(u32),
+    /// So much in any second, as the gateway counts requests: exactly up to a thousand, above that in 64 parts.
+    PerSecond(u32),
 }
 
 impl Rule {

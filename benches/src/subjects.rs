@@ -3,6 +3,8 @@
 pub mod submit;
 pub mod tidegate;
 
+use std::time::Duration;
+
 use ::tidegate::{Catalog, Expect, ItemSpec, LimitSpec, Policy, Precision, Unit};
 
 use crate::rule::{Reach, Rule};
@@ -24,6 +26,10 @@ fn spec(id: &str, rule: Rule, reach: Reach) -> LimitSpec {
         Rule::Interval(capacity) => (Policy::Interval { window: Rule::HOUR }, capacity),
         Rule::Sliding(capacity) => {
             (Policy::Sliding { window: Rule::MINUTE, precision: Precision::Exact }, capacity)
+        }
+        Rule::PerSecond(capacity) => {
+            let precision = if capacity <= 1_000 { Precision::Exact } else { Precision::Bucketed };
+            (Policy::Sliding { window: Duration::from_secs(1), precision }, capacity)
         }
     };
     let item = ItemSpec::of(policy, capacity.into());

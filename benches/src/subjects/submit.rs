@@ -52,6 +52,49 @@ impl<S: Store> Subject for Submit<S> {
     }
 }
 
+/// The memory store with four limits that are asked together, in one order by its door, as the gateway does.
+pub struct Together {
+    store: MemoryStore,
+    limit_ids: [String; 4],
+    keyed: [bool; 4],
+}
+
+impl Together {
+    /// The memory store under four rules; `None` if there are not four.
+    pub fn memory(clock: impl Clock + 'static, rules: &[(Rule, Reach)]) -> Option<Together> {
+        let store = memory(clock, DEFAULT_CAPACITY);
+        let limit_ids = put(&store, rules).try_into().ok()?;
+        let keyed = std::array::from_fn(|index| rules[index].1 == Reach::PerKey);
+        Some(Together { store, limit_ids, keyed })
+    }
+}
+
+impl Subject for Together {
+    fn name(&self) -> &'static str {
+        SUBMIT
+    }
+
+    fn asker(&self) -> Box<dyn Asker + '_> {
+        Box::new(TogetherAsker { together: self, answers: None })
+    }
+}
+
+struct TogetherAsker<'a> {
+    together: &'a Together,
+    answers: Option<Answers>,
+}
+
+impl Asker for TogetherAsker<'_> {
+    fn ask(&mut self, key: &str) -> Said {
+        let Together { store, limit_ids, keyed } = self.together;
+        let key = |index: usize| keyed[index].then_some(key.as_bytes());
+        let asks: [Ask<'_>; 4] = std::array::from_fn(|index| Ask::one(&limit_ids[index], key(index)));
+        let buffer = self.answers.take().unwrap_or_default();
+        let answers = self.answers.insert(store.submit(&[Order::acquire(&asks)], buffer).now());
+        said(answers.get(0))
+    }
+}
+
 /// Asks one limit of a store by its door.
 pub(super) struct Submitter<'a, S> {
     store: &'a S,

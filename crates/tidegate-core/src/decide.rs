@@ -176,10 +176,13 @@ pub fn shadow_refusals<'a>(lines: &[Line<'a>], now: Timestamp, mut refused: impl
 }
 
 /// Every item that is asked, in the order written: limits as asked, their items as in the file, keys as asked.
+#[inline]
 pub fn each_item<'l, 'a>(lines: &'l [Line<'a>], mut visit: impl FnMut(Place, &'l Line<'a>, &'a Item)) {
-    let mut first = 0;
-    for group in lines.chunk_by(|a, b| std::ptr::eq(a.limit, b.limit)) {
-        let limit = group[0].limit;
+    let (mut first, mut rest) = (0, lines);
+    while let [line, ..] = rest {
+        let limit = line.limit;
+        let count = rest.iter().take_while(|line| std::ptr::eq(line.limit, limit)).count();
+        let (group, others) = rest.split_at(count);
         if limit.mode() != Mode::Off {
             for (index, item) in limit.items().iter().enumerate() {
                 for (offset, line) in group.iter().enumerate() {
@@ -189,7 +192,8 @@ pub fn each_item<'l, 'a>(lines: &'l [Line<'a>], mut visit: impl FnMut(Place, &'l
                 }
             }
         }
-        first += group.len();
+        first += count;
+        rest = others;
     }
 }
 
@@ -197,13 +201,15 @@ pub fn each_item<'l, 'a>(lines: &'l [Line<'a>], mut visit: impl FnMut(Place, &'l
 /// the grant needs no lease for their sake.
 pub fn lease_ttl(lines: &[Line<'_>]) -> Option<Span> {
     let mut shortest: Option<Span> = None;
-    each_item(lines, |_, line, item| {
-        if let Law::OnRelease(law) = &item.rule().law
-            && line.cost(item) > 0
-        {
-            shortest = Some(shortest.map_or(law.ttl, |ttl| ttl.min(law.ttl)));
+    for line in lines.iter().filter(|line| line.limit.mode() != Mode::Off) {
+        for item in line.limit.items().iter().filter(|item| item.per() == line.seat.per()) {
+            if let Law::OnRelease(law) = &item.rule().law
+                && line.cost(item) > 0
+            {
+                shortest = Some(shortest.map_or(law.ttl, |ttl| ttl.min(law.ttl)));
+            }
         }
-    });
+    }
     shortest
 }
 

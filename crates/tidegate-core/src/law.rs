@@ -111,6 +111,7 @@ impl Rule {
     }
 
     /// Whether `cost` more fits at `now`, and if not, when it will.
+    #[inline]
     pub fn judge(&self, state: &State, cost: Amount, now: Timestamp) -> Verdict {
         if self.capacity == Capacity::Unlimited {
             return Verdict::Granted;

@@ -90,15 +90,15 @@ impl Row {
         }
     }
 
-    /// Makes a row of one sliding item remember this instead, where it was remembered before.
-    pub fn refill(&mut self, spent: impl Iterator<Item = (Timestamp, Amount)> + Clone) {
+    /// Makes a row of one sliding item remember this instead, the last of it charged at `last_time`, where it was remembered before.
+    pub fn refill(&mut self, spent: impl Iterator<Item = (Timestamp, Amount)>, last_time: Timestamp) {
         if let States::One(State::Rolling(runs)) = &mut self.states {
-            let last_time = spent.clone().last().map_or(Timestamp::EPOCH, |(at, _)| at);
             runs.refill(spent, last_time);
         }
     }
 
     /// The latest instant at which something was charged here, as far as the laws keep it.
+    #[inline]
     pub fn latest_charge(&self) -> Timestamp {
         let latest = |state: &State| match state {
             State::Never(tally) => tally.last_time,
@@ -106,7 +106,10 @@ impl Row {
             State::Rolling(runs) => runs.last_charge().unwrap_or_default(),
             State::Continuous(_) | State::OnRelease(_) => Timestamp::EPOCH,
         };
-        self.states.iter().map(latest).max().unwrap_or_default()
+        match &self.states {
+            States::One(state) => latest(state),
+            States::Many(states) => states.iter().map(latest).max().unwrap_or_default(),
+        }
     }
 
     /// What is remembered about an item.
@@ -244,17 +247,20 @@ impl Row {
     }
 
     /// How many bytes this row takes in memory, about.
+    #[inline]
     pub fn weight(&self) -> usize {
-        let boxed = match &self.states {
-            States::One(_) => 0,
-            States::Many(states) => size_of_val::<[State]>(states) + A_BLOCK,
-        };
         let more = |state: &State| match state {
-            State::Rolling(runs) => runs.iter().len() * 16 + A_BLOCK,
+            State::Rolling(runs) => runs.len() * 16 + A_BLOCK,
             State::OnRelease(holders) => holders.iter().len() * 48,
             _ => 0,
         };
-        size_of::<Row>() + boxed + self.states.iter().map(more).sum::<usize>()
+        let beside = match &self.states {
+            States::One(state) => more(state),
+            States::Many(states) => {
+                size_of_val::<[State]>(states) + A_BLOCK + states.iter().map(more).sum::<usize>()
+            }
+        };
+        size_of::<Row>() + beside
     }
 
     /// The leases that hold something here and have not lapsed, first to lapse first.
@@ -282,8 +288,9 @@ impl Row {
     }
 
     /// Whether somebody holds something here that they could give back.
+    #[inline]
     pub fn is_held(&self, now: Timestamp) -> bool {
-        self.holds > 0 || self.held(now) > 0
+        self.holds > 0 || (!matches!(self.states, States::One(State::Rolling(_))) && self.held(now) > 0)
     }
 }
 

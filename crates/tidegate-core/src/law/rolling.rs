@@ -59,8 +59,21 @@ pub struct Runs {
 
 impl Runs {
     /// When something was last spent; `None` if nothing is remembered.
+    #[inline]
     pub fn last_charge(&self) -> Option<Timestamp> {
         (!self.runs.is_empty()).then_some(self.last_time)
+    }
+
+    /// How many instants are remembered.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// Whether nothing is remembered.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
     }
 
     /// The remembered spending, oldest first, as (instant, amount).
@@ -82,9 +95,20 @@ impl Runs {
         self.base = 0;
         self.runs.clear();
         self.last_time = last_time;
+        let mut sum: Amount = 0;
         for (at, amount) in list {
-            self.push(at, amount);
+            sum = sum.saturating_add(amount);
+            match self.runs.last_mut() {
+                Some(last) if last.at == at => last.sum = sum,
+                _ => self.runs.push(Run { at, sum }),
+            }
         }
+    }
+
+    /// How much is remembered.
+    #[inline]
+    pub fn total(&self) -> Amount {
+        self.sum() - self.base
     }
 
     /// What was spent last, as (instant, amount).
@@ -106,11 +130,13 @@ impl Runs {
     }
 
     /// Everything ever added, up to the last run.
+    #[inline]
     fn sum(&self) -> Amount {
         self.runs.last().map_or(self.base, |run| run.sum)
     }
 
     /// The sum before run `index`.
+    #[inline]
     fn sum_before(&self, index: usize) -> Amount {
         if index == 0 { self.base } else { self.runs[index - 1].sum }
     }
@@ -136,6 +162,7 @@ impl Runs {
         }
     }
 
+    #[inline]
     fn drop_front(&mut self, count: usize) {
         if count > 0 {
             self.base = self.sum_before(count);
@@ -144,6 +171,7 @@ impl Runs {
         self.forget_if_empty();
     }
 
+    #[inline]
     fn forget_if_empty(&mut self) {
         if self.runs.is_empty() {
             *self = Runs::default();
@@ -182,27 +210,32 @@ impl Rolling {
     }
 
     /// The last tick of the sub-window around `at`: where spending at `at` is counted.
+    #[inline]
     fn mark(&self, at: Timestamp) -> Timestamp {
         let grain = self.grain.ticks().max(1);
         Timestamp::from_ticks((at.ticks() / grain).saturating_mul(grain).saturating_add(grain - 1))
     }
 
     /// The first instant at which spending counted at `mark` has left the window.
+    #[inline]
     fn leaves(&self, mark: Timestamp) -> Timestamp {
         mark.plus(self.window).plus(Span::ONE_TICK)
     }
 
     /// How many runs at the front have left the window.
+    #[inline]
     fn expired(&self, runs: &Runs, now: Timestamp) -> usize {
-        match runs.runs.first() {
-            Some(first) if self.leaves(first.at) <= now => {
-                runs.runs.partition_point(|run| self.leaves(run.at) <= now)
-            }
-            _ => 0,
+        let has_left = |run: &Run| self.leaves(run.at) <= now;
+        // Where somebody asks all the time it is one at most, or none.
+        match &*runs.runs {
+            [first, ..] if !has_left(first) => 0,
+            [_, second, ..] if !has_left(second) => 1,
+            all => all.partition_point(has_left),
         }
     }
 
     /// Drops what has left the window.
+    #[inline]
     pub(crate) fn forget_expired(&self, runs: &mut Runs, now: Timestamp) {
         runs.drop_front(self.expired(runs, now));
     }
@@ -216,6 +249,7 @@ impl Rolling {
     }
 
     /// How much was spent in the window that ends at `now`.
+    #[inline]
     pub fn used(&self, runs: &Runs, now: Timestamp) -> Amount {
         runs.sum() - runs.sum_before(self.expired(runs, now))
     }

@@ -4,9 +4,11 @@
 //! repeated asks added up. [`conclude`] judges them together and charges them or not, [`grant`] writes down the lease that a grant
 //! comes with. Which row is where, and who may touch it, is the store's own business.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
 use tidegate_core::decide::{self, Decision};
 use tidegate_core::limit::LONGEST_KEY;
 use tidegate_core::order::{LONGEST_PATIENCE, LONGEST_REQUEST_ID, MOST_ASKS};
@@ -20,9 +22,12 @@ use tidegate_core::{
 use super::leases::{HeldAsk, Holding, Lease};
 use crate::answer::{Answers, Denied, Detail, Grant, ItemReading, Rejection};
 
-/// A row that takes part in a decision, taken out of its place until it is made.
-pub(super) struct Entrant {
-    pub(super) limit: Arc<Limit>,
+/// The most rows that one order is about: for each ask that of all keys and that of one.
+pub(super) const MOST_ENTRANTS: usize = 2 * MOST_ASKS;
+
+/// A row that takes part in a decision, taken out of its place until it is made. Its limit is held, or borrowed from who holds it.
+pub(super) struct Entrant<L = Arc<Limit>> {
+    pub(super) limit: L,
     /// The first ask that it is for.
     pub(super) ask: usize,
     pub(super) station: Station,
@@ -71,38 +76,52 @@ pub(super) struct Conclusion {
 pub(super) struct Occasion {
     pub(super) now: Timestamp,
     pub(super) tick: Tick,
-    pub(super) lease: LeaseId,
+    /// What makes the ids of the store's leases hard to guess,
+    pub(super) secret: u64,
+    /// and which of them this would be.
+    pub(super) number: u64,
     /// When the first of the store's leases lapses.
     pub(super) next_lapse: Option<Timestamp>,
 }
 
+/// Entrants of an order, by their places: there are at most as many as a word has bits.
+#[derive(Debug, Clone, Copy, Default)]
+struct Some64(u64);
+
+impl Some64 {
+    fn has(self, place: usize) -> bool {
+        self.0 >> place & 1 == 1
+    }
+
+    fn add(&mut self, place: usize) {
+        self.0 |= 1 << place;
+    }
+}
+
 /// Decides over the entrants and reads what they say afterwards.
-pub(super) fn conclude(
+pub(super) fn conclude<L: Borrow<Arc<Limit>>>(
     order: &Order<'_>,
-    entrants: &mut [Entrant],
+    entrants: &mut [Entrant<L>],
     occasion: Occasion,
     answers: &mut Answers,
 ) -> Conclusion {
     let now = occasion.now;
-    let limits: Vec<Arc<Limit>> = entrants.iter().map(|entrant| Arc::clone(&entrant.limit)).collect();
-    let crowded =
-        entrants.iter().position(|entrant| entrant.is_crowded() && entrant.limit.mode() == Mode::Enforce);
+    let enforced = |entrant: &Entrant<L>| entrant.limit().mode() == Mode::Enforce;
+    let crowded = entrants.iter().position(|entrant| entrant.is_crowded() && enforced(entrant));
     let room = crowded.map(|index| entrants[index].station);
-    // A limit that only watches does not charge where it would refuse.
-    let watches_a_crowd = |limit: &Arc<Limit>| {
-        let crowds = |entrant: &Entrant| Arc::ptr_eq(&entrant.limit, limit) && entrant.is_crowded();
-        limit.mode() == Mode::Shadow && entrants.iter().any(crowds)
-    };
-    let aside: Vec<bool> = limits.iter().map(watches_a_crowd).collect();
-    let mut lines: Vec<Line<'_>> = Vec::with_capacity(entrants.len());
-    for ((entrant, limit), aside) in entrants.iter_mut().zip(&limits).zip(&aside) {
-        let key = order.asks[entrant.ask].key.unwrap_or_default();
-        let seat = if entrant.station == Station::All { Seat::All } else { Seat::from(limit.overrides(key)) };
-        let load = if *aside { Load::default() } else { entrant.load };
-        lines.push(Line { limit, seat, row: &mut entrant.row, load });
+    let aside = watch_a_crowd(entrants);
+    let mut limits: ArrayVec<&Arc<Limit>, MOST_ENTRANTS> = ArrayVec::new();
+    let mut lines: ArrayVec<Line<'_>, MOST_ENTRANTS> = ArrayVec::new();
+    for (place, Entrant { limit, ask, station, row, load }) in entrants.iter_mut().enumerate() {
+        let limit: &Arc<Limit> = (*limit).borrow();
+        let key = || order.asks[*ask].key.unwrap_or_default();
+        let seat = if *station == Station::All { Seat::All } else { Seat::from(limit.overrides(key())) };
+        let load = if aside.has(place) { Load::default() } else { *load };
+        limits.push(limit);
+        lines.push(Line { limit, seat, row, load });
     }
 
-    let shadowed = shadowed(&lines, &limits, &aside, now);
+    let shadowed = shadowed(&lines, &limits, aside, now);
     let tenure = tenure(order, &lines, occasion);
     let mut charges: Vec<Charged> = Vec::new();
     let mut note = |charged| charges.extend(tenure.is_some().then_some(charged));
@@ -114,36 +133,47 @@ pub(super) fn conclude(
         decision = Decision::Denied(no_room(line, lines[line].limit, station));
     }
     // A lease knows of the rows it was charged to or is held for, and no other: they are kept for its sake.
-    let mut known: Vec<bool> = vec![order.hold == Hold::Yes; lines.len()];
-    for charged in &charges {
-        known[charged.place.line] |= charged.cost > 0;
-    }
-    charges.retain(|charged| known[charged.place.line] && !aside[charged.place.line]);
+    let mut known = Some64(if order.hold == Hold::Yes { u64::MAX } else { 0 });
+    charges.iter().filter(|charged| charged.cost > 0).for_each(|charged| known.add(charged.place.line));
+    charges.retain(|charged| known.has(charged.place.line) && !aside.has(charged.place.line));
     let lapses_at = match decision {
         Decision::Denied(Denial { wait: Wait::OnRelease, .. }) if degraded => occasion.next_lapse,
         Decision::Denied(Denial { wait: Wait::OnRelease, .. }) => decide::next_lapse(&lines, now),
         _ => None,
     };
-    read(&lines, |line| &limits[line], now, answers);
+    read(&lines, |line| limits[line], now, answers);
     Conclusion { decision, degraded, shadowed, charges, tenure, lapses_at }
+}
+
+/// The entrants of limits that only watch and have no room for another key: such a limit does not charge where it would refuse.
+fn watch_a_crowd<L: Borrow<Arc<Limit>>>(entrants: &[Entrant<L>]) -> Some64 {
+    let mut aside = Some64::default();
+    for crowded in entrants.iter().filter(|entrant| entrant.is_crowded()) {
+        let is_of_it = |entrant: &Entrant<L>| Arc::ptr_eq(entrant.limit(), crowded.limit());
+        if crowded.limit().mode() == Mode::Shadow {
+            let places = entrants.iter().enumerate().filter(|(_, entrant)| is_of_it(entrant));
+            places.for_each(|(place, _)| aside.add(place));
+        }
+    }
+    aside
 }
 
 /// The lease that a grant of this order would come with, and its time to live.
 fn tenure(order: &Order<'_>, lines: &[Line<'_>], occasion: Occasion) -> Option<(Tenure, Span)> {
-    let Occasion { now, tick, lease, .. } = occasion;
+    let Occasion { now, tick, secret, number, .. } = occasion;
     let of_items = decide::lease_ttl(lines);
     if order.intent == Intent::Peek || (order.hold == Hold::No && of_items.is_none()) {
         return None;
     }
     let ttl = order.ttl.map(|ttl| tick.span(ttl)).or(of_items).unwrap_or(tick.span(DEFAULT_TTL));
-    Some((Tenure { lease, expires_at: now.plus(ttl) }, ttl))
+    Some((Tenure { lease: lease_id(secret, number), expires_at: now.plus(ttl) }, ttl))
 }
 
 /// The lease that a grant comes with: what its holder is told, and what is written down. `register` says which incarnation of its
 /// id a limit is, and gives its next fence.
-pub(super) fn grant(
+pub(super) fn grant<L: Borrow<Arc<Limit>>>(
     order: &Order<'_>,
-    entrants: &mut [Entrant],
+    entrants: &mut [Entrant<L>],
     conclusion: &Conclusion,
     mut register: impl FnMut(&Limit) -> (u64, u64),
 ) -> Option<(Grant, Lease)> {
@@ -160,19 +190,20 @@ pub(super) fn grant(
         if charges.is_empty() {
             continue;
         }
-        // Entrants of one limit stand side by side.
-        if fences.last().is_none_or(|(limit, _)| !Arc::ptr_eq(limit, &entrant.limit)) {
-            let (incarnation, fence) = register(&entrant.limit);
-            generation = incarnation;
-            fences.push((Arc::clone(&entrant.limit), fence));
-        }
         entrant.row.pin();
+        let limit = entrant.limit();
+        // Entrants of one limit stand side by side.
+        if fences.last().is_none_or(|(last, _)| !Arc::ptr_eq(last, limit)) {
+            let (incarnation, fence) = register(limit);
+            generation = incarnation;
+            fences.push((Arc::clone(limit), fence));
+        }
         holding_of[index] = Some(holdings.len());
-        let named = |charged: &Charged| (entrant.limit.items()[charged.place.item].name().into(), *charged);
+        let named = |charged: &Charged| (limit.items()[charged.place.item].name().into(), *charged);
         holdings.push(Holding {
-            limit_id: entrant.limit.id().into(),
+            limit_id: limit.id().into(),
             generation,
-            version: entrant.limit.version(),
+            version: limit.version(),
             key: order.asks[entrant.ask].key.filter(|_| entrant.station != Station::All).map(Into::into),
             charges: charges.into_iter().map(named).collect(),
             pins: true,
@@ -183,7 +214,12 @@ pub(super) fn grant(
     Some((grant, Lease { expires_at: tenure.expires_at, ttl, holdings, asks }))
 }
 
-impl Entrant {
+impl<L: Borrow<Arc<Limit>>> Entrant<L> {
+    /// The limit it is a row of.
+    pub(super) fn limit(&self) -> &Arc<Limit> {
+        self.limit.borrow()
+    }
+
     /// What its row counts.
     pub(super) fn per(&self) -> Per {
         if self.station == Station::All { Per::All } else { Per::Key }
@@ -230,13 +266,14 @@ fn no_room(line: usize, limit: &Limit, station: Station) -> Denial {
 }
 
 /// The limits that only watch and would have refused: by their items, or because they were put aside.
-fn shadowed(lines: &[Line<'_>], limits: &[Arc<Limit>], aside: &[bool], now: Timestamp) -> Vec<Arc<Limit>> {
+fn shadowed(lines: &[Line<'_>], limits: &[&Arc<Limit>], aside: Some64, now: Timestamp) -> Vec<Arc<Limit>> {
     let mut shadowed: Vec<Arc<Limit>> = Vec::new();
     if limits.iter().any(|limit| limit.mode() == Mode::Shadow) {
         let mut refusing: Vec<&Limit> = Vec::new();
         decide::shadow_refusals(lines, now, |limit| refusing.push(limit));
-        for (limit, aside) in limits.iter().zip(aside) {
-            let refuses = *aside || refusing.iter().any(|other| std::ptr::eq(*other, &raw const **limit));
+        for (place, limit) in limits.iter().enumerate() {
+            let refuses =
+                aside.has(place) || refusing.iter().any(|other| std::ptr::eq(*other, &raw const ***limit));
             if refuses && shadowed.iter().all(|other| !Arc::ptr_eq(other, limit)) {
                 shadowed.push(Arc::clone(limit));
             }
@@ -246,10 +283,15 @@ fn shadowed(lines: &[Line<'_>], limits: &[Arc<Limit>], aside: &[bool], now: Time
 }
 
 /// Which holdings an ask of a held order is charged to.
-fn held_ask(ask: &Ask<'_>, order: &Order<'_>, entrants: &[Entrant], holding_of: &[Option<usize>]) -> HeldAsk {
+fn held_ask<L: Borrow<Arc<Limit>>>(
+    ask: &Ask<'_>,
+    order: &Order<'_>,
+    entrants: &[Entrant<L>],
+    holding_of: &[Option<usize>],
+) -> HeldAsk {
     let mut holdings = [None, None];
     for (entrant, holding) in entrants.iter().zip(holding_of) {
-        if entrant.limit.id() != ask.limit_id {
+        if entrant.limit().id() != ask.limit_id {
             continue;
         }
         if entrant.station == Station::All {

@@ -34,6 +34,7 @@ impl Default for List {
 impl Deref for List {
     type Target = [Run];
 
+    #[inline]
     fn deref(&self) -> &[Run] {
         match self {
             List::Few { length, runs } => &runs[..usize::from(*length)],
@@ -43,6 +44,7 @@ impl Deref for List {
 }
 
 impl DerefMut for List {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [Run] {
         match self {
             List::Few { length, runs } => &mut runs[..usize::from(*length)],

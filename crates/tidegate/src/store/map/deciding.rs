@@ -9,7 +9,7 @@ use tidegate_core::{Ask, Hold, Intent, Limit, Order, Row, Seat};
 use super::{Inner, LOOK_AHEAD};
 use crate::answer::{Answer, Answers, Denied, Grant, Outcome, Rejection};
 use crate::store::deciding::{
-    Conclusion, Entrant, Occasion, Room, Station, check_order, conclude, grant, lease_id, put_in_words,
+    Conclusion, Entrant, Occasion, Room, Station, check_order, conclude, grant, put_in_words,
 };
 use crate::store::requests::Remembered;
 
@@ -27,9 +27,9 @@ impl Inner {
         }
         let mut entrants = self.enter(order)?;
         let first = answers.mark();
-        let lease = lease_id(self.secret, self.granted_leases + 1);
+        let (secret, number) = (self.secret, self.granted_leases + 1);
         let next_lapse = self.leases.next_lapse().into_iter().chain(self.next_lapse).min();
-        let occasion = Occasion { now: self.latest, tick: self.tick, lease, next_lapse };
+        let occasion = Occasion { now: self.latest, tick: self.tick, secret, number, next_lapse };
         let conclusion = conclude(order, &mut entrants, occasion, answers);
         let outcome = match conclusion.decision {
             Decision::Denied(denial) => {

@@ -118,11 +118,10 @@ impl Shape {
             (Law::Continuous(law), State::Continuous(arrival)) => {
                 (arrival.step == law.step()).then(|| self.arrival(arrival.tat)).flatten()
             }
-            (_, State::Rolling(runs)) => match (runs.iter().next(), runs.last_charge()) {
+            (_, State::Rolling(runs)) if runs.len() > 1 => None,
+            (_, State::Rolling(runs)) => match (runs.latest(), runs.last_charge()) {
                 (None, _) => Some(0),
-                (Some((at, count)), Some(last)) if runs.iter().len() == 1 && at == last => {
-                    self.join(at, count)
-                }
+                (Some((at, count)), Some(last)) if at == last => self.join(at, count),
                 _ => None,
             },
             _ => None,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use tidegate_core::order::REQUEST_MEMORY;
+use tidegate_core::order::{MOST_ASKS, REQUEST_MEMORY};
 use tidegate_core::{Ask, Hold, Intent, Limit, Order, Timestamp};
 
 use super::alone::{bring_near, decide_alone};
@@ -13,7 +13,8 @@ use super::leaf::{Leaf, Near};
 use super::line::Tag;
 use super::quick::{self, MOST_ROWS, Plea, Quick, Refused, Told};
 use super::rows;
-use super::tenant::{Tenant, holds};
+use super::sitting::{Sat, Sitting};
+use super::tenant::Tenant;
 use super::{Desk, LOOK_AHEAD, Limits, Shared};
 use crate::answer::{Answer, Answers, Denied, Detail, ItemReading, Outcome, Rejection};
 use crate::store::deciding::check_order;
@@ -26,6 +27,14 @@ impl Shared {
     pub(super) fn submit(&self, orders: &[Order<'_>], answers: &mut Answers) {
         let mut now = self.now();
         let limits = self.limits();
+        // What is asked of several limits at once is brought near as it is decided on.
+        if let [order] = orders
+            && order.asks.len() > 1
+        {
+            let answer = self.decide(&limits, order, None, now, answers);
+            answers.push(answer);
+            return;
+        }
         let mut held = None;
         for group in orders.chunks(LOOK_AHEAD) {
             let found = bring_near(&limits, group);
@@ -58,13 +67,15 @@ impl Shared {
         if let [ask] = order.asks {
             return self.decide_pleas(limits, order, &[plea(limits, ask)?], now, answers);
         }
-        let mut pleas = Vec::with_capacity(order.asks.len());
+        let mut pleas: ArrayVec<Plea<'_>, MOST_ASKS> = ArrayVec::new();
         for ask in order.asks {
             match plea(limits, ask) {
                 Ok(plea) => pleas.push(plea),
                 Err(unknown) => {
                     // What is wrong with the asks before it is told first.
-                    return Err(pleas.iter().find_map(key_missing).unwrap_or(unknown));
+                    let lacks_key =
+                        |plea: &&Plea<'_>| plea.key.is_none() && plea.tenant.edition().limit.needs_key();
+                    return Err(pleas.iter().find(lacks_key).map_or(unknown, key_missing));
                 }
             }
         }
@@ -85,47 +96,64 @@ impl Shared {
         {
             return Ok(answer);
         }
-        if let Some(missing) = pleas.iter().find_map(key_missing) {
-            return Err(missing);
-        }
-        let now = self.latest(now);
-        let holds = |plea: &Plea<'_>| holds(&plea.tenant.edition().limit);
-        let acquires = order.intent == Intent::Acquire;
-        let needs_desk =
-            acquires && (order.hold == Hold::Yes || order.request_id.is_some() || pleas.iter().any(holds));
-        if !needs_desk && now.ticks() < self.next_lapse.load(std::sync::atomic::Ordering::Relaxed) {
-            return Ok(self.sit(order, pleas, now, None, answers));
-        }
-        let mut desk = self.desk();
-        self.let_lapse(limits, &mut desk, now);
-        if needs_desk {
-            self.decide_at_desk(order, pleas, now, &mut desk, answers)
-        } else {
-            drop(desk);
-            Ok(self.sit(order, pleas, now, None, answers))
-        }
+        self.decide_thoroughly(limits, order, pleas, self.latest(now), answers)
     }
 
-    fn decide_at_desk(
+    /// The thorough way.
+    fn decide_thoroughly(
         &self,
+        limits: &Limits,
         order: &Order<'_>,
         pleas: &[Plea<'_>],
         now: Timestamp,
-        desk: &mut Desk,
         answers: &mut Answers,
     ) -> Result<Answer, Rejection> {
-        if let Some(id) = order.request_id
-            && let Some(remembered) = desk.requests.get(id, now)
-        {
-            if !remembered.is_for(order) {
-                return Err(Rejection::RequestIdReused);
+        let acquires = order.intent == Intent::Acquire;
+        let mut desk = None;
+        loop {
+            // As the limits are when they are found, so they are decided on, or everything is looked at again.
+            let mut sitting = Sitting::new();
+            sitting.enter_all(pleas);
+            if let Some(plea) = sitting.key_missing(pleas) {
+                return Err(key_missing(plea));
             }
-            return Ok(remembered.again(&desk.leases, now, answers));
+            let needs_desk =
+                acquires && (order.hold == Hold::Yes || order.request_id.is_some() || sitting.may_hold());
+            let may_lapse = now.ticks() >= self.next_lapse.load(std::sync::atomic::Ordering::Relaxed);
+            if desk.is_none() && (needs_desk || may_lapse) {
+                let mut taken = self.desk();
+                self.let_lapse(limits, &mut taken, now);
+                desk = needs_desk.then_some(taken);
+            }
+            let sat = match &mut desk {
+                Some(desk) if needs_desk => {
+                    let desk: &mut Desk = desk;
+                    if let Some(id) = order.request_id
+                        && let Some(remembered) = desk.requests.get(id, now)
+                    {
+                        if !remembered.is_for(order) {
+                            return Err(Rejection::RequestIdReused);
+                        }
+                        return Ok(remembered.again(&desk.leases, now, answers));
+                    }
+                    sitting.sit(self, order, now, Some(desk), answers)
+                }
+                _ => sitting.sit(self, order, now, None, answers),
+            };
+            if let Sat::Answered(answer) = sat {
+                if let Some(desk) = &mut desk {
+                    self.remember(order, &answer, desk, answers);
+                }
+                return Ok(answer);
+            }
         }
-        let answer = self.sit(order, pleas, now, Some(desk), answers);
+    }
+
+    /// Remembers a grant by its request id.
+    fn remember(&self, order: &Order<'_>, answer: &Answer, desk: &mut Desk, answers: &mut Answers) {
         if let (Some(id), true) = (order.request_id, answer.is_granted()) {
             let until = answer.at.plus(self.tick.span(REQUEST_MEMORY));
-            let readings = answers.readings(&answer).to_vec();
+            let readings = answers.readings(answer).to_vec();
             let grant = Remembered::new(order, until, answer.clone(), readings);
             if let Some(notes) = answers.notes() {
                 notes.deeds.push(desk.deed(What::Remembered { id: id.into(), grant: grant.clone() }));
@@ -133,7 +161,6 @@ impl Shared {
             desk.requests.remember(id, grant);
         }
         self.mind_lapses(desk);
-        Ok(answer)
     }
 }
 
@@ -158,9 +185,8 @@ pub(super) fn plea<'a>(limits: &'a Limits, ask: &Ask<'a>) -> Result<Plea<'a>, Re
     }
 }
 
-fn key_missing(plea: &Plea<'_>) -> Option<Rejection> {
-    let missing = plea.key.is_none() && plea.tenant.edition().limit.needs_key();
-    missing.then(|| Rejection::KeyMissing { limit_id: plea.tenant.id.to_string() })
+fn key_missing(plea: &Plea<'_>) -> Rejection {
+    Rejection::KeyMissing { limit_id: plea.tenant.id.to_string() }
 }
 
 /// Decides pleas of different limits the quick way, making rows for new keys. `None` if it is not for the quick way.
@@ -318,5 +344,33 @@ mod tests {
         drop(held);
         store.put(limit(1), Expect::Present).expect("it makes sense");
         assert!(tenant.edition_of(number - 1).is_none(), "nobody needs it any more");
+    }
+
+    /// Between looking what an order needs and taking its locks the limit learns to hold. It is not decided on by what was seen before: a
+    /// grant would hold something that nobody has a lease of.
+    #[test]
+    fn an_order_is_decided_by_the_limits_it_was_prepared_for() {
+        let store = MemoryStore::new(SystemClock::new(), Memory::default());
+        store.put(limit(10), Expect::Absent).expect("it makes sense");
+        let tenant = store.shared.tenant("edited").expect("it was put");
+        let pleas = [Plea { tenant: &tenant, key: None, tag: None, count: 1 }];
+        let asks = [Ask::one("edited", None)];
+        let order = Order::acquire(&asks);
+        let mut answers = Answers::new(Detail::Verdicts);
+        let mut sitting = Sitting::new();
+        sitting.enter_all(&pleas);
+        assert!(!sitting.may_hold());
+        let concurrency = Policy::Concurrency { ttl: Duration::from_secs(60) };
+        let spec = LimitSpec::named("edited").with(ItemSpec::of(concurrency, 1));
+        store.put(spec, Expect::Present).expect("it makes sense");
+        let sat = sitting.sit(&store.shared, &order, store.shared.now(), None, &mut answers);
+        assert!(matches!(sat, Sat::Outdated));
+        drop(sitting);
+        let answers = store.submit(&[order], answers).now();
+        let Some(Ok(Answer { outcome: Outcome::Granted(Some(grant)), .. })) = answers.get(0) else {
+            panic!("{answers:?}")
+        };
+        assert!(store.release(grant.lease).now());
+        assert_eq!(store.usage("edited", None).now().expect("it is there").items[0].current_count, 0);
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use tidegate_core::{Item, Limit, Per, Row, Rule, Season, Seat, State, Timestamp};
+use tidegate_core::{Item, Law, Limit, Per, Row, Rule, Season, Seat, State, Timestamp};
 
 use super::cell::Shape;
 use super::line::{PAYLOAD, PRESENT, Tag, WIDE};
@@ -51,6 +51,8 @@ pub(super) struct Edition {
     exceptions: HashMap<Tag, Box<[u8]>>,
     /// What a key without a row is taken to have used: after a crash nobody knows what was not written down.
     ghost: Option<Row>,
+    /// Whether all items are of laws that can be told in brief.
+    may_be_brief: bool,
 }
 
 /// How rows of one item are written.
@@ -100,7 +102,10 @@ impl Edition {
     ) -> Edition {
         let Draft { limit, columns, exceptions, ghost } = draft;
         let (all, key) = (layout(&limit, Per::All, at), layout(&limit, Per::Key, at));
-        let mut edition = Edition { number, at, because, limit, columns, all, key, exceptions, ghost };
+        let is_long = |item: &Item| matches!(item.rule().law, Law::Rolling(_) | Law::OnRelease(_));
+        let may_be_brief = !limit.items().iter().any(is_long);
+        let mut edition =
+            Edition { number, at, because, limit, columns, all, key, exceptions, ghost, may_be_brief };
         if let (None, Some(former)) = (&edition.ghost, former)
             && let Some(mut ghost) = former.ghost.clone().filter(|_| because != Because::Reset)
         {
@@ -145,6 +150,11 @@ impl Edition {
         [&self.all, &self.key].into_iter().flatten().any(|layout| layout.shape.is_worn_out(now))
     }
 
+    /// Whether there can be a brief of it at all.
+    pub(super) fn may_be_brief(&self) -> bool {
+        self.may_be_brief
+    }
+
     /// Who sits where this tag is.
     pub(super) fn seat(&self, per: Per, tag: Tag) -> Seat<'_> {
         match per {
@@ -166,11 +176,19 @@ impl Edition {
 
     /// Takes the row out that a cell stands for.
     pub(super) fn unpack(&self, per: Per, cell: u64, shelf: &mut Shelf) -> Row {
+        let row = self.borrow(per, cell, shelf);
+        self.let_go(cell, shelf);
+        row
+    }
+
+    /// Takes the row out that a cell stands for, and keeps its place: what becomes of that is said by [`Edition::repack`],
+    /// [`Edition::restore`] or [`Edition::let_go`].
+    pub(super) fn borrow(&self, per: Per, cell: u64, shelf: &mut Shelf) -> Row {
         if cell == RESERVED {
             return self.newcomer();
         }
         if cell & WIDE != 0 {
-            return shelf.take(cell, self.ring(per));
+            return shelf.lend(cell, self.ring(per));
         }
         match self.layout(per) {
             Some(layout) if cell & PRESENT != 0 => {
@@ -182,14 +200,52 @@ impl Edition {
 
     /// Packs a row into a cell, and onto the shelf if it must be.
     pub(super) fn pack(&self, per: Per, tag: Tag, row: Row, shelf: &mut Shelf) -> u64 {
-        let excepted = per == Per::Key && !self.exceptions.is_empty() && self.exceptions.contains_key(&tag);
-        let layout = self.layout(per).filter(|_| !excepted);
-        if let (Some(layout), Some(state)) = (layout, row.only())
-            && let Some(payload) = layout.shape.write(self.rule(layout), state)
-        {
-            return PRESENT | payload;
+        let layout = self.layout_of(per, tag);
+        match self.word(layout, &row) {
+            Some(word) => word,
+            None => PRESENT | shelf.put(row, layout.and_then(|layout| layout.ring)),
         }
-        PRESENT | shelf.put(row, layout.and_then(|layout| layout.ring))
+    }
+
+    /// Packs a row that was borrowed when its cell said `cell`: where it was, if it can stay there.
+    pub(super) fn repack(&self, per: Per, tag: Tag, cell: u64, row: Row, shelf: &mut Shelf) -> u64 {
+        let layout = self.layout_of(per, tag);
+        match self.word(layout, &row) {
+            Some(word) => {
+                self.let_go(cell, shelf);
+                word
+            }
+            None if is_shelved(cell) => {
+                PRESENT | shelf.put_again(cell, row, layout.and_then(|layout| layout.ring))
+            }
+            None => PRESENT | shelf.put(row, layout.and_then(|layout| layout.ring)),
+        }
+    }
+
+    /// Puts a row back that was borrowed and has not changed: its cell goes on saying the same.
+    pub(super) fn restore(&self, cell: u64, row: Row, shelf: &mut Shelf) {
+        if is_shelved(cell) {
+            shelf.give_back(cell, row);
+        }
+    }
+
+    /// The place of a row that was borrowed is free.
+    pub(super) fn let_go(&self, cell: u64, shelf: &mut Shelf) {
+        if is_shelved(cell) {
+            shelf.let_go(cell);
+        }
+    }
+
+    /// How the row of a tag is written, if it has one item and no exceptions.
+    fn layout_of(&self, per: Per, tag: Tag) -> Option<&Layout> {
+        let excepted = per == Per::Key && !self.exceptions.is_empty() && self.exceptions.contains_key(&tag);
+        self.layout(per).filter(|_| !excepted)
+    }
+
+    /// A row as a cell, if it fits one.
+    fn word(&self, layout: Option<&Layout>, row: &Row) -> Option<u64> {
+        let (layout, state) = (layout?, row.only()?);
+        layout.shape.write(self.rule(layout), state).map(|payload| PRESENT | payload)
     }
 
     /// When the row of a cell can be forgotten; `None` if time alone will not do it.
@@ -234,6 +290,11 @@ impl Edition {
             }
         }
     }
+}
+
+/// Whether a cell says where its row is on the shelf.
+fn is_shelved(cell: u64) -> bool {
+    cell & WIDE != 0 && cell != RESERVED
 }
 
 /// How rows are written that have one item.

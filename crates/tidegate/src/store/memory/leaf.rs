@@ -527,6 +527,20 @@ impl<'a> Owned<'a> {
         budget.give_row();
     }
 
+    /// Writes a held row down that was borrowed when its cell said what the spot says.
+    pub(super) fn settle_again(&mut self, spot: &Spot<'_>, tag: Tag, row: Row, means: Means<'_>) {
+        let word = means.edition.repack(Per::Key, tag, spot.word, row, &mut self.inner.shelf);
+        let freshens = means.edition.freshens(tag, word, &self.inner.shelf, means.now);
+        self.inner.may_be_fresh_from(freshens.unwrap_or(NEVER));
+        line::give_back(spot.cell, word);
+    }
+
+    /// Puts a held row back that was borrowed and has not changed.
+    pub(super) fn leave(&mut self, spot: &Spot<'_>, edition: &Edition, row: Row) {
+        edition.restore(spot.word, row, &mut self.inner.shelf);
+        line::give_back(spot.cell, spot.word);
+    }
+
     /// Writes a held row down.
     pub(super) fn settle(&mut self, spot: &Spot<'_>, tag: Tag, row: Row, means: Means<'_>) {
         let word = means.edition.pack(Per::Key, tag, row, &mut self.inner.shelf);

@@ -50,23 +50,41 @@ impl Ring {
     /// Packs a log, if it fits.
     fn pack(&self, runs: &Runs, words: &mut [u64]) -> bool {
         let Some((first, _)) = runs.iter().next() else { return false };
-        let units: Amount = runs.iter().map(|(_, count)| count).fold(0, Amount::saturating_add);
-        let last = runs.iter().last().map(|(at, _)| at);
+        let units = runs.total();
+        let last = runs.latest().map(|(at, _)| at);
         let farthest = last.map_or(0, |last| last.since(first).ticks());
         let short = units <= self.units as Amount && (self.width == 8 || farthest >> (8 * self.width) == 0);
         if !short || runs.last_charge() != last {
             return false;
         }
-        let mut writer = Bytes { words, at: 0 };
-        writer.write(first.ticks(), 8);
-        writer.write(units, 1);
-        let each = runs.iter().flat_map(|(at, count)| (0..count).map(move |_| at));
-        each.skip(1).for_each(|at| writer.write(at.since(first).ticks(), self.width));
+        words[0] = first.ticks();
+        write(words, 8, 1, units);
+        let mut place = 9;
+        // The first unit is written in full already.
+        let mut skip = 1;
+        for (at, count) in runs.iter() {
+            let since = at.since(first).ticks();
+            for _ in skip..count {
+                write(words, place, self.width, since);
+                place += self.width;
+            }
+            skip = 0;
+        }
         true
     }
 
+    /// The latest unit of a packed log.
+    fn last(&self, words: &[u64]) -> Timestamp {
+        let others = usize::try_from(words[1] & 0xff).expect("a byte").saturating_sub(1);
+        let first = Timestamp::from_ticks(words[0]);
+        match others.checked_sub(1) {
+            Some(before) => first.plus(Span::from_ticks(read(words, 9 + before * self.width, self.width))),
+            None => first,
+        }
+    }
+
     /// Every unit of a packed log.
-    fn units<'a>(&self, words: &'a [u64]) -> impl Iterator<Item = (Timestamp, Amount)> + Clone + use<'a> {
+    fn units<'a>(&self, words: &'a [u64]) -> impl Iterator<Item = (Timestamp, Amount)> + use<'a> {
         let (first, width) = (Timestamp::from_ticks(words[0]), self.width);
         let count = words[1] & 0xff;
         let other = move |index: u64| {
@@ -77,28 +95,28 @@ impl Ring {
     }
 }
 
-/// Bytes in words, the first byte lowest.
-struct Bytes<'a> {
-    words: &'a mut [u64],
-    at: usize,
-}
-
-impl Bytes<'_> {
-    fn write(&mut self, value: u64, width: usize) {
-        for byte in 0..width {
-            let (word, shift) = (self.at / 8, 8 * (self.at % 8));
-            let bits = (value >> (8 * byte)) & 0xff;
-            self.words[word] = self.words[word] & !(0xff << shift) | bits << shift;
-            self.at += 1;
-        }
+/// Writes the lowest bytes of a value, into words whose first byte is the lowest.
+#[inline]
+fn write(words: &mut [u64], at: usize, width: usize, value: u64) {
+    let (word, shift, mask) = (at / 8, 8 * (at % 8), mask(width));
+    words[word] = words[word] & !(mask << shift) | (value & mask) << shift;
+    if at % 8 + width > 8 {
+        let rest = 64 - shift;
+        words[word + 1] = words[word + 1] & !(mask >> rest) | (value & mask) >> rest;
     }
 }
 
+#[inline]
 fn read(words: &[u64], at: usize, width: usize) -> u64 {
-    (0..width).fold(0, |value, byte| {
-        let place = at + byte;
-        value | ((words[place / 8] >> (8 * (place % 8))) & 0xff) << (8 * byte)
-    })
+    let (word, shift) = (at / 8, 8 * (at % 8));
+    let low = words[word] >> shift;
+    let all = if at % 8 + width > 8 { low | words[word + 1] << (64 - shift) } else { low };
+    all & mask(width)
+}
+
+/// So many of the lowest bytes, one to eight.
+const fn mask(width: usize) -> u64 {
+    u64::MAX >> (64 - 8 * width)
 }
 
 /// The rows of a leaf that do not fit a cell.
@@ -131,13 +149,18 @@ impl Shelf {
             self.free_rows.extend((first..first + ROWS_A_BOARD).rev().map(place));
         }
         let place = self.free_rows.pop().expect("there is room by now");
+        self.lay(place, row);
+        WIDE | u64::from(place)
+    }
+
+    /// Puts a row into a place that is its own.
+    fn lay(&mut self, place: u32, row: Row) {
         self.weight += weight_beside(&row);
         // Whether what is held has lapsed is seen when somebody asks.
         if row.is_held(Timestamp::EPOCH) {
             self.holder = Some(place);
         }
         *self.row(place) = row;
-        WIDE | u64::from(place)
     }
 
     fn put_ring(&mut self, ring: Ring, runs: &Runs) -> Option<u32> {
@@ -155,20 +178,52 @@ impl Shelf {
         None
     }
 
-    /// Takes a row off the shelf.
-    pub(super) fn take(&mut self, cell: u64, ring: Option<Ring>) -> Row {
+    /// Takes a row off the shelf and keeps its place for it, until one of the next three is called.
+    pub(super) fn lend(&mut self, cell: u64, ring: Option<Ring>) -> Row {
         let place = place_of(cell);
         if let (true, Some(ring)) = (cell & RING != 0, ring) {
             let mut row = self.spare.take().unwrap_or_else(|| Row::of(State::Rolling(Runs::default())));
-            let units = ring.units(self.ring(ring, place));
-            row.refill(units);
-            self.free_rings.push(place);
+            let words = self.ring(ring, place);
+            row.refill(ring.units(words), ring.last(words));
             return row;
         }
         let row = std::mem::take(self.row(place));
         self.weight = self.weight.saturating_sub(weight_beside(&row));
-        self.free_rows.push(place);
         row
+    }
+
+    /// Puts a row back that was lent and has not changed.
+    pub(super) fn give_back(&mut self, cell: u64, row: Row) {
+        if cell & RING == 0 {
+            self.lay(place_of(cell), row);
+        } else {
+            self.spare = Some(row);
+        }
+    }
+
+    /// Puts a row back that was lent and has changed, where it was if it fits there, and says where that is, as a cell.
+    pub(super) fn put_again(&mut self, cell: u64, row: Row, ring: Option<Ring>) -> u64 {
+        let place = place_of(cell);
+        match (cell & RING != 0, ring, row.only()) {
+            (true, Some(ring), Some(State::Rolling(runs))) if ring.pack(runs, self.ring_mut(ring, place)) => {
+                self.spare = Some(row);
+                cell
+            }
+            (false, None, _) => {
+                self.lay(place, row);
+                cell
+            }
+            _ => {
+                self.let_go(cell);
+                self.put(row, ring)
+            }
+        }
+    }
+
+    /// The place of a row that was lent is free.
+    pub(super) fn let_go(&mut self, cell: u64) {
+        let free = if cell & RING == 0 { &mut self.free_rows } else { &mut self.free_rings };
+        free.push(place_of(cell));
     }
 
     /// A row on the shelf; a ring is seen as a log with its last unit in it, which is when it empties.
@@ -176,9 +231,8 @@ impl Shelf {
         let place = place_of(cell);
         match ring {
             Some(ring) if cell & RING != 0 => {
-                let last = ring.units(self.ring(ring, place)).last();
-                let last_time = last.map_or(Timestamp::EPOCH, |(at, _)| at);
-                look(&Row::of(State::Rolling(Runs::from_sorted(last, last_time))))
+                let last = ring.last(self.ring(ring, place));
+                look(&Row::of(State::Rolling(Runs::from_sorted([(last, 1)], last))))
             }
             _ => look(self.at(place)),
         }
@@ -266,10 +320,82 @@ fn place(index: usize) -> u32 {
 }
 
 /// What a row points to, about, in bytes.
+#[inline]
 fn weight_beside(row: &Row) -> usize {
     row.weight() - size_of::<Row>()
 }
 
 fn place_of(cell: u64) -> u32 {
     u32::try_from(cell & u64::from(u32::MAX)).expect("32 bits")
+}
+
+#[cfg(all(test, not(tidegate_loom)))]
+mod tests {
+    use tidegate_core::law::Rolling;
+
+    use super::*;
+
+    fn log(units: u64, step: u64) -> Runs {
+        let at = |unit: u64| Timestamp::from_ticks(1_000_000 + unit * step);
+        Runs::from_sorted((0..units).map(|unit| (at(unit), 1)), at(units - 1))
+    }
+
+    /// Windows whose distances take one byte to eight, rings of every size: what is packed is unpacked, and neighbours are left alone.
+    #[test]
+    fn a_ring_is_its_log() {
+        for bytes in 1..=8 {
+            let window = u64::MAX >> (64 - 8 * bytes);
+            for most in 1..=LARGEST_RING {
+                let law = Law::Rolling(Rolling::exact(Span::from_ticks(window)));
+                let rule = Rule { capacity: Capacity::AtMost(most), law };
+                let ring = Ring::of(&rule).expect("a short log to the tick");
+                for units in 1..=most {
+                    let runs = log(units, (window / 64).max(1));
+                    let mut words = vec![u64::MAX; ring.words];
+                    assert!(ring.pack(&runs, &mut words), "{units} of {most} within {window}");
+                    let unpacked: Vec<_> = ring.units(&words).collect();
+                    assert_eq!(
+                        unpacked,
+                        runs.iter().collect::<Vec<_>>(),
+                        "{units} of {most} within {window}"
+                    );
+                    assert_eq!(Some(ring.last(&words)), runs.last_charge());
+                }
+                let mut words = vec![0; ring.words];
+                assert!(!ring.pack(&log(most + 1, 1), &mut words), "more than {most} were packed");
+            }
+        }
+    }
+
+    /// A row that is lent comes back to its own place, whatever became of it, and nothing is lost on the way.
+    #[test]
+    fn a_lent_row_has_its_place() {
+        let law = Law::Rolling(Rolling::exact(Span::from_ticks(1_000)));
+        let ring = Ring::of(&Rule { capacity: Capacity::AtMost(4), law });
+        let mut shelf = Shelf::default();
+        let row = |units| Row::of(State::Rolling(log(units, 10)));
+        let (short, long) = (shelf.put(row(3), ring), shelf.put(row(6), ring));
+        assert_eq!((short & RING, long & RING), (RING, 0));
+        let weight = shelf.weight;
+        for cell in [short, long] {
+            let lent = shelf.lend(cell, ring);
+            shelf.give_back(cell, lent);
+            assert_eq!(shelf.weight, weight);
+            let lent = shelf.lend(cell, ring);
+            assert_eq!(lent, row(if cell == short { 3 } else { 6 }));
+            assert_eq!(shelf.put_again(cell, lent, ring), cell);
+        }
+        // One becomes too long for its ring, the other short enough for one.
+        shelf.lend(short, ring);
+        let longer = shelf.put_again(short, row(5), ring);
+        shelf.lend(long, ring);
+        let shorter = shelf.put_again(long, row(2), ring);
+        assert_eq!((longer & RING, shorter & RING), (0, RING));
+        assert_eq!(shelf.lend(longer, ring), row(5));
+        assert_eq!(shelf.lend(shorter, ring), row(2));
+        shelf.let_go(longer);
+        shelf.let_go(shorter);
+        assert_eq!((shelf.rows(), shelf.weight), (0, 0));
+        assert_eq!(shelf.free_rings.len(), WORDS_A_BOARD / ring.expect("it is one").words);
+    }
 }

@@ -6,211 +6,293 @@
 
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
 use tidegate_core::decide::{self, Decision};
+use tidegate_core::order::MOST_ASKS;
 use tidegate_core::{Hold, Intent, Item, Law, Limit, Load, Order, Per, Row, Seat, Timestamp, Trace};
 
-use super::edition::Edition;
+use super::edition::{Edition, RESERVED};
 use super::journal::{Charge, Notes, What};
 use super::leaf::{Leaf, Means, Owned, Reserved, Spot};
 use super::line::{self, Tag};
 use super::quick::Plea;
-use super::tenant::{NO_TAG, OwnedAll, Tenant};
+use super::sync::{Ordering, fence};
+use super::tenant::{AllRow, NO_TAG, OwnedAll, Tenant, holds};
 use super::{Desk, Shared};
-use crate::answer::{Answer, Answers, Denied, Outcome};
+use crate::answer::{Answer, Answers, Denied, Grant, Outcome};
 use crate::store::deciding::{
-    Conclusion, Entrant, Occasion, Room, Station, conclude, grant, lease_id, put_in_words,
+    Conclusion, Entrant, MOST_ENTRANTS, Occasion, Room, Station, conclude, grant, put_in_words,
 };
+
+/// A limit that an order is about, in the edition it was found in.
+struct Member<'a> {
+    tenant: &'a Tenant,
+    edition: Arc<Edition>,
+}
+
+impl<'a> Member<'a> {
+    fn means(&self, now: Timestamp) -> Means<'_> {
+        Means { edition: &self.edition, budget: &self.tenant.budget, now }
+    }
+}
 
 /// A row that an order is about.
 struct Party<'a> {
-    tenant: &'a Tenant,
-    /// The first ask it is for.
+    /// Its limit,
+    member: usize,
+    /// the first ask it is for,
     ask: usize,
-    /// Whose row: the index of its leaf among the locks and its tag, or the `all` row.
-    key: Option<(usize, Tag)>,
+    /// and its lock.
+    lock: usize,
+    /// Whose row; none for that of all keys.
+    tag: Option<Tag>,
     load: Load,
     station: Station,
+    /// Where a key's row is, if it has one.
     spot: Option<Spot<'a>>,
+    /// What the cell of the `all` row said.
+    word: u64,
 }
 
-/// A lock that an order needs.
-enum Lock<'a> {
-    All(&'a Tenant, Option<OwnedAll<'a>>),
-    Leaf(&'a Tenant, &'a Leaf, Option<Owned<'a>>),
+/// A lock that an order needs, and of which limit.
+struct Lock<'a> {
+    member: usize,
+    door: Door<'a>,
 }
 
-impl Lock<'_> {
+enum Door<'a> {
+    All(&'a AllRow, Option<OwnedAll<'a>>),
+    Leaf(&'a Leaf, Option<Owned<'a>>),
+}
+
+impl<'a> Lock<'a> {
     fn address(&self) -> usize {
-        match self {
-            Lock::All(tenant, _) => std::ptr::from_ref(&tenant.all).addr(),
-            Lock::Leaf(_, leaf, _) => std::ptr::from_ref(*leaf).addr(),
+        match &self.door {
+            Door::All(all, _) => std::ptr::from_ref(*all).addr(),
+            Door::Leaf(leaf, _) => std::ptr::from_ref(*leaf).addr(),
         }
     }
 
-    fn tenant(&self) -> &Tenant {
-        match self {
-            Lock::All(tenant, _) | Lock::Leaf(tenant, ..) => tenant,
+    fn floor(&self) -> Timestamp {
+        match &self.door {
+            Door::All(all, _) => all.stamp.floor(),
+            Door::Leaf(leaf, _) => leaf.stamp.floor(),
+        }
+    }
+
+    fn raise(&self, now: Timestamp) {
+        match &self.door {
+            Door::All(all, _) => all.stamp.raise(now),
+            Door::Leaf(leaf, _) => leaf.stamp.raise(now),
+        }
+    }
+
+    fn leaf(&mut self) -> &mut Owned<'a> {
+        match &mut self.door {
+            Door::Leaf(_, Some(owned)) => owned,
+            _ => unreachable!("keys are in leaves, and all of them are locked"),
+        }
+    }
+
+    fn all(&mut self) -> &mut OwnedAll<'a> {
+        match &mut self.door {
+            Door::All(_, Some(owned)) => owned,
+            _ => unreachable!("it is the lock of an `all` row, and all of them are locked"),
         }
     }
 }
 
-/// Everything that is locked for one order.
-struct Sitting<'a> {
-    locks: Vec<Lock<'a>>,
-    parties: Vec<Party<'a>>,
-    editions: Vec<(&'a Tenant, Arc<Edition>)>,
+/// Everything that one order is about, and what of it is locked. It takes no memory but its own, and it is large: it stays where it is.
+pub(super) struct Sitting<'a> {
+    members: ArrayVec<Member<'a>, MOST_ASKS>,
+    locks: ArrayVec<Lock<'a>, MOST_ENTRANTS>,
+    parties: ArrayVec<Party<'a>, MOST_ENTRANTS>,
     now: Timestamp,
 }
 
-impl Shared {
-    /// Decides an order with its locks. The desk is given if the order may take or find something there.
-    pub(super) fn sit(
-        &self,
-        order: &Order<'_>,
-        pleas: &[Plea<'_>],
-        now: Timestamp,
-        mut desk: Option<&mut Desk>,
-        answers: &mut Answers,
-    ) -> Answer {
-        loop {
-            let mut sitting = Sitting::new(pleas);
-            if !sitting.lock(self, now) || !sitting.make_rows(order) {
-                continue;
-            }
-            if let Some(answer) = sitting.decide(self, order, desk.as_deref_mut(), answers) {
-                return answer;
-            }
-        }
-    }
+/// What came of a sitting.
+pub(super) enum Sat {
+    Answered(Answer),
+    /// Nothing was done: a limit has changed, or rows are elsewhere.
+    Outdated,
 }
 
+type Entrants<'m> = ArrayVec<Entrant<&'m Arc<Limit>>, MOST_ENTRANTS>;
+
 impl<'a> Sitting<'a> {
-    /// The rows that the pleas are about.
-    fn new(pleas: &[Plea<'a>]) -> Sitting<'a> {
-        let now = Timestamp::EPOCH;
-        let mut sitting = Sitting { locks: Vec::new(), parties: Vec::new(), editions: Vec::new(), now };
-        for (ask, plea) in pleas.iter().enumerate() {
-            sitting.enter(ask, plea, plea.tag());
+    /// Nobody yet.
+    pub(super) fn new() -> Sitting<'a> {
+        Sitting {
+            members: ArrayVec::new(),
+            locks: ArrayVec::new(),
+            parties: ArrayVec::new(),
+            now: Timestamp::EPOCH,
         }
-        sitting
     }
 
-    /// One party per row: those of a limit side by side with its `all` row first, repeated asks added up.
-    fn enter(&mut self, ask: usize, plea: &Plea<'a>, tag: Option<Tag>) {
-        let load = Load::of(plea.count);
-        let own = |party: &Party<'_>| std::ptr::eq(party.tenant, plea.tenant);
-        let first = self.parties.iter().position(own).unwrap_or(self.parties.len());
-        let party =
-            |key, load| Party { tenant: plea.tenant, ask, key, load, station: Station::All, spot: None };
-        if first == self.parties.len() {
-            self.editions.push((plea.tenant, plea.tenant.edition()));
-            self.parties.push(party(None, load));
-            self.locks.push(Lock::All(plea.tenant, None));
-        } else {
-            self.parties[first].load = self.parties[first].load.plus(load);
+    /// The rows that the pleas are about, with nothing locked.
+    pub(super) fn enter_all(&mut self, pleas: &[Plea<'a>]) {
+        for (ask, plea) in pleas.iter().enumerate() {
+            self.enter(ask, plea);
         }
-        let needs_key = self.edition(plea.tenant).limit.needs_key();
-        let Some(tag) = tag.filter(|_| needs_key) else { return };
-        let end = first + self.parties[first..].iter().take_while(|party| own(party)).count();
-        let twin = |party: &&mut Party<'_>| party.key.is_some_and(|(_, other)| other == tag);
-        if let Some(twin) = self.parties[first + 1..end].iter_mut().find(twin) {
+    }
+
+    /// One party per row: those of a limit side by side with its `all` row first, if it has one, repeated asks added up.
+    fn enter(&mut self, ask: usize, plea: &Plea<'a>) {
+        let (tenant, load) = (plea.tenant, Load::of(plea.count));
+        let known = self.members.iter().position(|member| std::ptr::eq(member.tenant, tenant));
+        let member = known.unwrap_or(self.members.len());
+        if known.is_none() {
+            self.members.push(Member { tenant, edition: tenant.edition() });
+        }
+        let limit = &self.members[member].edition.limit;
+        let (first, end) = match known {
+            None => (self.parties.len(), self.parties.len()),
+            Some(_) => self.side_by_side(member),
+        };
+        let party = |tag, lock, station| Party { member, ask, lock, tag, load, station, spot: None, word: 0 };
+        let needs_key = limit.needs_key();
+        let mut end = end;
+        if limit.items().iter().any(|item| item.per() == Per::All) {
+            if known.is_some() {
+                self.parties[first].load = self.parties[first].load.plus(load);
+            } else {
+                self.locks.push(Lock { member, door: Door::All(&tenant.all, None) });
+                self.parties.push(party(None, self.locks.len() - 1, Station::All));
+                end += 1;
+            }
+        }
+        let Some(tag) = plea.tag().filter(|_| needs_key) else { return };
+        if let Some(twin) = self.parties[first..end].iter_mut().find(|party| party.tag == Some(tag)) {
             twin.load = twin.load.plus(load);
             return;
         }
-        let leaf = plea.tenant.leaf_or_new(tag);
-        let same = |lock: &Lock<'_>| matches!(lock, Lock::Leaf(_, other, _) if std::ptr::eq(*other, leaf));
+        let leaf = tenant.leaf_or_new(tag);
+        let same = |lock: &Lock<'_>| matches!(lock.door, Door::Leaf(other, _) if std::ptr::eq(other, leaf));
         let lock = self.locks.iter().position(same).unwrap_or_else(|| {
-            self.locks.push(Lock::Leaf(plea.tenant, leaf, None));
+            self.locks.push(Lock { member, door: Door::Leaf(leaf, None) });
             self.locks.len() - 1
         });
-        let party = Party { station: Station::Key(0), ..party(Some((lock, tag)), load) };
-        self.parties.insert(end, party);
+        self.parties.insert(end, party(Some(tag), lock, Station::Key(0)));
     }
 
-    fn edition(&self, tenant: &Tenant) -> &Arc<Edition> {
-        let own = |(other, _): &&(&Tenant, Arc<Edition>)| std::ptr::eq(*other, tenant);
-        &self.editions.iter().find(own).expect("every tenant that is asked is here").1
+    /// Where the parties of a limit begin and end.
+    fn side_by_side(&self, member: usize) -> (usize, usize) {
+        let own = |party: &Party<'_>| party.member == member;
+        let first = self.parties.iter().position(own).unwrap_or(self.parties.len());
+        (first, first + self.parties[first..].iter().take_while(|party| own(party)).count())
+    }
+
+    /// The first of the pleas whose limit counts per key, and which names none.
+    pub(super) fn key_missing<'p>(&self, pleas: &'p [Plea<'a>]) -> Option<&'p Plea<'a>> {
+        let needs_key = |tenant: &Tenant| {
+            let own = |member: &&Member<'_>| std::ptr::eq(member.tenant, tenant);
+            self.members.iter().find(own).is_some_and(|member| member.edition.limit.needs_key())
+        };
+        pleas.iter().find(|plea| plea.key.is_none() && needs_key(plea.tenant))
+    }
+
+    /// Whether a grant may come with a lease that nobody asked for.
+    pub(super) fn may_hold(&self) -> bool {
+        self.members.iter().any(|member| holds(&member.edition.limit))
+    }
+
+    /// Decides the order with its locks. The desk is given if the order may take or find something there.
+    pub(super) fn sit(
+        &mut self,
+        shared: &Shared,
+        order: &Order<'_>,
+        now: Timestamp,
+        desk: Option<&mut Desk>,
+        answers: &mut Answers,
+    ) -> Sat {
+        if !self.lock(shared, now) || !self.make_rows(order) {
+            return Sat::Outdated;
+        }
+        self.hold_rows();
+        self.decide(shared, order, desk, answers)
     }
 
     /// Takes the locks by address, and brings the rows to the present edition. `false` if a leaf has become a branch, or a limit has
     /// changed, since it was found.
     fn lock(&mut self, shared: &Shared, now: Timestamp) -> bool {
-        let mut order: Vec<usize> = (0..self.locks.len()).collect();
-        order.sort_unstable_by_key(|&index| self.locks[index].address());
-        for index in order {
-            match &mut self.locks[index] {
-                Lock::All(tenant, owned) => *owned = Some(tenant.all.own()),
-                Lock::Leaf(_, leaf, owned) => {
-                    let held = owned.insert(leaf.own());
-                    if held.leaf.is_branch() {
+        for (_, index) in &by_address(self.locks.iter().map(Lock::address)) {
+            match &mut self.locks[*index].door {
+                Door::All(all, owned) => *owned = Some(all.own()),
+                Door::Leaf(leaf, owned) => {
+                    *owned = Some(leaf.own());
+                    if leaf.is_branch() {
                         return false;
                     }
                 }
             }
         }
         // The time first, then the limits: who is told of an edit is not decided on before it under what was there before.
-        self.now = self.floor().max(shared.latest(now));
-        if !self.is_up_to_date() {
+        let floor = self.locks.iter().map(Lock::floor).max().unwrap_or_default();
+        self.now = floor.max(shared.latest(now));
+        if !is_up_to_date(&self.members) {
             return false;
         }
-        for index in 0..self.locks.len() {
-            let edition = Arc::clone(self.edition(self.locks[index].tenant()));
-            match &mut self.locks[index] {
-                Lock::All(tenant, Some(owned)) => owned.adopt(tenant, &edition),
-                Lock::Leaf(tenant, _, Some(owned)) => tenant.bring(owned, &edition),
+        for Lock { member, door } in &mut self.locks {
+            let Member { tenant, edition } = &self.members[*member];
+            match door {
+                Door::All(_, Some(owned)) => owned.adopt(tenant, edition),
+                Door::Leaf(_, Some(owned)) => tenant.bring(owned, edition),
                 _ => {}
             }
         }
         true
     }
 
-    /// Whether the limits are still what they were when they were found.
-    fn is_up_to_date(&self) -> bool {
-        self.editions.iter().all(|(tenant, edition)| tenant.edition().number == edition.number)
-    }
-
-    /// The earliest instant at which these rows may be decided on.
-    fn floor(&self) -> Timestamp {
-        let floor = |lock: &Lock<'_>| match lock {
-            Lock::All(tenant, _) => tenant.all.stamp.floor(),
-            Lock::Leaf(_, leaf, _) => leaf.stamp.floor(),
-        };
-        self.locks.iter().map(floor).max().unwrap_or_default()
-    }
-
-    /// Nobody is to be decided on at an earlier instant.
-    fn raise(&self) {
-        for lock in &self.locks {
-            match lock {
-                Lock::All(tenant, _) => tenant.all.stamp.raise(self.now),
-                Lock::Leaf(_, leaf, _) => leaf.stamp.raise(self.now),
-            }
-        }
-    }
-
-    /// Gives every key a row that will need one. `false` if rows have moved and everything must be found again.
+    /// Finds the row of every key, and gives those one that will need it. `false` if rows have moved and everything must be found again.
     fn make_rows(&mut self, order: &Order<'_>) -> bool {
-        let needs = |party: &Party<'_>| party.load.count > 0 || order.hold == Hold::Yes;
         self.forget_fresh(order.asks.len() as u64);
-        if order.intent == Intent::Peek {
-            self.see_room(needs);
+        if self.find_rows() {
             return true;
         }
+        let needs = |party: &Party<'_>| party.load.count > 0 || order.hold == Hold::Yes;
+        if order.intent == Intent::Peek {
+            self.see_room(needs);
+        } else if !self.reserve_all(needs) {
+            self.open_reserved();
+            return false;
+        }
+        self.find_rows();
+        true
+    }
+
+    /// Finds the row of every key. Whether every key has one.
+    fn find_rows(&mut self) -> bool {
+        let mut has_all = true;
+        for Party { lock, tag, spot, .. } in &mut self.parties {
+            if let Some(tag) = *tag {
+                *spot = self.locks[*lock].leaf().leaf.find(tag);
+                has_all &= spot.is_some();
+            }
+        }
+        has_all
+    }
+
+    /// Makes a row for every key that will need one. `false` if rows have moved.
+    fn reserve_all(&mut self, needs: impl Fn(&Party<'_>) -> bool) -> bool {
         // Making a place may forget a fresh row that is asked for as well, so go on until there is nothing to make.
         loop {
             let mut made = false;
-            for index in 0..self.parties.len() {
-                let party = &self.parties[index];
-                let (Some((lock, tag)), true) = (party.key, needs(party)) else { continue };
-                if matches!(party.station, Station::NewKey(_)) || self.leaf(lock).leaf.find(tag).is_some() {
+            for party in &mut self.parties {
+                let (Some(tag), true) = (party.tag, needs(party)) else { continue };
+                let owned = self.locks[party.lock].leaf();
+                if matches!(party.station, Station::NewKey(_)) || owned.leaf.find(tag).is_some() {
                     continue;
                 }
-                match self.reserve(index, lock, tag) {
-                    Made::Row => made = true,
-                    Made::No(room) => self.parties[index].station = Station::NewKey(room),
-                    Made::Moved => {
-                        self.open_reserved();
-                        return false;
+                let member = &self.members[party.member];
+                let means = member.means(self.now);
+                match owned.reserve(tag, means) {
+                    Reserved::Here => made = true,
+                    Reserved::Below => return false,
+                    Reserved::Crowded(room) => {
+                        party.station = Station::NewKey(room);
+                        // There may be fresh rows elsewhere, for whoever comes next.
+                        member.tenant.move_hand(means);
                     }
                 }
             }
@@ -222,182 +304,114 @@ impl<'a> Sitting<'a> {
 
     /// Forgets fresh rows where this many more might be too many: a key whose row is fresh is a new one there.
     fn forget_fresh(&mut self, more: u64) {
-        for index in 0..self.parties.len() {
-            let (tenant, key) = (self.parties[index].tenant, self.parties[index].key);
-            if let Some((lock, _)) = key.filter(|_| !tenant.budget.has_rows_for(more)) {
-                let (edition, now) = (Arc::clone(self.edition(tenant)), self.now);
-                self.leaf(lock).drop_fresh_if_due(Means { edition: &edition, budget: &tenant.budget, now });
+        for Party { member, lock, tag, .. } in &self.parties {
+            let member = &self.members[*member];
+            if tag.is_some() && !member.tenant.budget.has_rows_for(more) {
+                self.locks[*lock].leaf().drop_fresh_if_due(member.means(self.now));
             }
         }
     }
 
     /// Sees whether there would be a row for every key that would need one, for whoever only looks.
     fn see_room(&mut self, needs: impl Fn(&Party<'_>) -> bool) {
-        let mut new = 0;
-        for index in 0..self.parties.len() {
-            let party = &self.parties[index];
-            let tenant = party.tenant;
-            // Those of a limit stand side by side, its `all` row first.
-            let Some((lock, tag)) = party.key else {
+        let (mut new, mut last) = (0, None);
+        for party in &mut self.parties {
+            // Those of a limit stand side by side.
+            if last.replace(party.member) != Some(party.member) {
                 new = 0;
-                continue;
-            };
-            if !needs(party) || self.leaf(lock).leaf.find(tag).is_some() {
+            }
+            let (Some(tag), true) = (party.tag, needs(party)) else { continue };
+            let owned = self.locks[party.lock].leaf();
+            if owned.leaf.find(tag).is_some() {
                 continue;
             }
             new += 1;
-            let (edition, now) = (Arc::clone(self.edition(tenant)), self.now);
-            let means = Means { edition: &edition, budget: &tenant.budget, now };
-            let owned = self.leaf(lock);
-            if !owned.may_have_rows(new, tag, means) {
-                let room = owned.no_room(tag, now);
-                self.parties[index].station = Station::NewKey(room);
-            }
-        }
-    }
-
-    fn reserve(&mut self, index: usize, lock: usize, tag: Tag) -> Made {
-        let tenant = self.parties[index].tenant;
-        let edition = Arc::clone(self.edition(tenant));
-        let now = self.now;
-        let means = Means { edition: &edition, budget: &tenant.budget, now };
-        let owned = self.leaf(lock);
-        match owned.reserve(tag, means) {
-            Reserved::Here => Made::Row,
-            Reserved::Below => Made::Moved,
-            Reserved::Crowded(room) => {
-                // There may be fresh rows elsewhere, for whoever comes next.
-                tenant.move_hand(means);
-                Made::No(room)
+            if !owned.may_have_rows(new, tag, self.members[party.member].means(self.now)) {
+                party.station = Station::NewKey(owned.no_room(tag, self.now));
             }
         }
     }
 
     /// Makes ordinary rows of those that were reserved.
     fn open_reserved(&mut self) {
-        for index in 0..self.parties.len() {
-            let (tenant, key) = (self.parties[index].tenant, self.parties[index].key);
-            if let Some((lock, tag)) = key {
-                let (edition, now) = (Arc::clone(self.edition(tenant)), self.now);
-                self.leaf(lock).open(tag, Means { edition: &edition, budget: &tenant.budget, now });
+        for Party { member, lock, tag, .. } in &self.parties {
+            if let Some(tag) = *tag {
+                self.locks[*lock].leaf().open(tag, self.members[*member].means(self.now));
             }
         }
     }
 
-    fn leaf(&mut self, lock: usize) -> &mut Owned<'a> {
-        match &mut self.locks[lock] {
-            Lock::Leaf(_, _, Some(owned)) => owned,
-            _ => unreachable!("keys are in leaves, and all of them are locked"),
-        }
-    }
-
-    /// Takes every row out of its cell.
-    fn take_rows(&mut self) -> Vec<Entrant> {
-        let mut order: Vec<(usize, usize)> = Vec::with_capacity(self.parties.len());
-        for index in 0..self.parties.len() {
-            let address = match self.parties[index].key {
-                None => std::ptr::from_ref(self.parties[index].tenant.all.cell()).addr(),
-                Some((lock, tag)) => {
-                    self.parties[index].spot = self.leaf(lock).leaf.find(tag);
-                    self.parties[index].spot.map_or(0, |spot| std::ptr::from_ref(spot.cell).addr())
-                }
-            };
-            order.push((address, index));
-        }
-        order.sort_unstable();
-        for (_, index) in order {
-            let party = &mut self.parties[index];
-            match (&party.key, &mut party.spot) {
-                (None, _) => {
-                    let _held = party.tenant.all.place.hold();
-                }
+    /// Holds every cell.
+    fn hold_rows(&mut self) {
+        let address = |Party { member, tag, spot, .. }: &Party<'_>| match (tag, spot) {
+            (None, _) => std::ptr::from_ref(self.members[*member].tenant.all.cell()).addr(),
+            (Some(_), Some(spot)) => std::ptr::from_ref(spot.cell).addr(),
+            (Some(_), None) => 0,
+        };
+        for (_, index) in &by_address(self.parties.iter().map(address)) {
+            let Party { member, tag, spot, word, .. } = &mut self.parties[*index];
+            match (tag, spot) {
+                (None, _) => *word = self.members[*member].tenant.all.place.hold(),
                 (Some(_), Some(spot)) => spot.word = line::take_any(spot.cell),
                 (Some(_), None) => {}
             }
         }
-        (0..self.parties.len()).map(|index| self.take_row(index)).collect()
     }
 
-    fn take_row(&mut self, index: usize) -> Entrant {
-        let (tenant, ask, load, key) = {
-            let party = &self.parties[index];
-            (party.tenant, party.ask, party.load, party.key)
-        };
-        let edition = Arc::clone(self.edition(tenant));
-        let spot = self.parties[index].spot;
-        let (row, station) = match (key, spot) {
-            (None, _) => (self.take_all(tenant, &edition), Station::All),
-            (Some((lock, _)), Some(spot)) => {
-                let row = edition.unpack(Per::Key, spot.word, &mut self.leaf(lock).inner.shelf);
-                (row, Station::Key(0))
-            }
-            (Some(_), None) => {
-                let station = match self.parties[index].station {
-                    Station::NewKey(room) => Station::NewKey(room),
-                    _ => Station::NewKey(Room::Enough),
-                };
-                (edition.newcomer(), station)
-            }
-        };
-        Entrant { limit: Arc::clone(&edition.limit), ask, station, row, load }
-    }
-
-    fn take_all(&mut self, tenant: &Tenant, edition: &Edition) -> Row {
-        let word = tenant.all.cell().load(super::sync::Ordering::Relaxed) & !line::HELD;
-        edition.unpack(Per::All, word, &mut self.all(tenant).shelf)
-    }
-
-    fn all(&mut self, tenant: &Tenant) -> &mut OwnedAll<'a> {
-        let own =
-            |lock: &&mut Lock<'a>| matches!(lock, Lock::All(other, Some(_)) if std::ptr::eq(*other, tenant));
-        match self.locks.iter_mut().find(own) {
-            Some(Lock::All(_, Some(owned))) => owned,
-            _ => unreachable!("every limit that is asked has its `all` row locked"),
-        }
-    }
-
-    /// Judges, charges, and puts everything back. `None` if a limit changed before the time was certain.
+    /// Takes every row out, judges, charges, and puts everything back.
     fn decide(
-        mut self,
+        &mut self,
         shared: &Shared,
         order: &Order<'_>,
         desk: Option<&mut Desk>,
         answers: &mut Answers,
-    ) -> Option<Answer> {
-        let mut entrants = self.take_rows();
+    ) -> Sat {
+        let Sitting { members, locks, parties, now } = self;
+        let mut entrants = Entrants::new();
+        for party in parties.iter() {
+            let edition = &members[party.member].edition;
+            let (row, station) = party.borrow_row(edition, &mut locks[party.lock]);
+            entrants.push(Entrant { limit: &edition.limit, ask: party.ask, station, row, load: party.load });
+        }
         // Rows in cells may have been charged by somebody whose clock was read after ours.
-        let now = entrants.iter().map(|entrant| entrant.row.latest_charge()).fold(self.now, Timestamp::max);
-        self.now = now;
-        self.raise();
-        if !self.is_up_to_date() {
-            self.put_rows(entrants);
-            return None;
+        *now = entrants.iter().map(|entrant| entrant.row.latest_charge()).fold(*now, Timestamp::max);
+        let now = *now;
+        locks.iter().for_each(|lock| lock.raise(now));
+        if !is_up_to_date(members) {
+            put_rows(members, locks, parties, &mut entrants, Change::Nothing, now);
+            return Sat::Outdated;
         }
         shared.has_seen(now);
         let first = answers.mark();
         let number = desk.as_ref().map_or(0, |desk| desk.granted_leases + 1);
-        let next_lapse = shared.next_lapse();
-        let lease = lease_id(shared.lease_secret, number);
-        let occasion = Occasion { now, tick: shared.tick, lease, next_lapse };
+        let (tick, secret, next_lapse) = (shared.tick, shared.lease_secret, shared.next_lapse());
+        let occasion = Occasion { now, tick, secret, number, next_lapse };
         let conclusion = conclude(order, &mut entrants, occasion, answers);
+        let mut change = Change::Nothing;
         let outcome = match conclusion.decision {
             Decision::Denied(denial) => {
-                let denied = put_in_words(denial, |line| &entrants[line].limit);
+                let denied = put_in_words(denial, |line| entrants[line].limit);
                 Outcome::Denied(Denied { lapses_at: conclusion.lapses_at, ..denied })
             }
+            Decision::Granted if order.intent == Intent::Peek => Outcome::Granted(None),
             Decision::Granted => {
-                self.note_charges(order, &entrants, answers);
-                Outcome::Granted(self.grant(order, &mut entrants, &conclusion, desk, shared, answers))
+                change = Change::Charged;
+                if let Some(notes) = answers.notes() {
+                    note_charges(members, parties, &entrants, now, notes);
+                }
+                let notes = answers.notes();
+                Outcome::Granted(register(members, order, &mut entrants, &conclusion, desk, shared, notes))
             }
         };
-        self.count(order, &conclusion);
-        self.put_rows(entrants);
-        let Sitting { locks, editions, .. } = self;
-        drop(locks);
-        for (tenant, edition) in &editions {
+        if order.intent == Intent::Acquire {
+            count(members, parties, &conclusion);
+        }
+        put_rows(members, locks, parties, &mut entrants, change, now);
+        locks.clear();
+        for Member { tenant, edition } in members.iter() {
             tenant.keep_brief(edition, now);
         }
-        Some(Answer {
+        Sat::Answered(Answer {
             outcome,
             at: now,
             degraded: conclusion.degraded,
@@ -405,96 +419,149 @@ impl<'a> Sitting<'a> {
             readings: first..answers.mark(),
         })
     }
+}
 
-    fn grant(
-        &self,
-        order: &Order<'_>,
-        entrants: &mut [Entrant],
-        conclusion: &Conclusion,
-        desk: Option<&mut Desk>,
-        shared: &Shared,
-        answers: &mut Answers,
-    ) -> Option<crate::answer::Grant> {
-        let desk = desk?;
-        let register = |limit: &Limit| {
-            let named = |(tenant, _): &&(&Tenant, Arc<Edition>)| *tenant.id == *limit.id();
-            let (tenant, _) = self.editions.iter().find(named).expect("its row was taken from there");
-            (tenant.generation, shared.next_fence(tenant))
+impl Party<'_> {
+    /// Takes its row out. The place is kept until the row is put back.
+    fn borrow_row(&self, edition: &Edition, lock: &mut Lock<'_>) -> (Row, Station) {
+        match (self.tag, self.spot) {
+            (None, _) => (edition.borrow(Per::All, self.word, &mut lock.all().shelf), Station::All),
+            (Some(_), Some(spot)) => {
+                let row = edition.borrow(Per::Key, spot.word, &mut lock.leaf().inner.shelf);
+                (row, Station::Key(0))
+            }
+            (Some(_), None) => match self.station {
+                Station::NewKey(room) => (edition.newcomer(), Station::NewKey(room)),
+                _ => (edition.newcomer(), Station::NewKey(Room::Enough)),
+            },
+        }
+    }
+}
+
+/// What became of the rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
+    Nothing,
+    Charged,
+}
+
+/// Puts the rows back; new ones only if they remember something.
+fn put_rows(
+    members: &[Member<'_>],
+    locks: &mut [Lock<'_>],
+    parties: &[Party<'_>],
+    entrants: &mut Entrants<'_>,
+    change: Change,
+    now: Timestamp,
+) {
+    for (party, Entrant { row, .. }) in parties.iter().zip(entrants.drain(..)) {
+        let (member, lock) = (&members[party.member], &mut locks[party.lock]);
+        let edition = &member.edition;
+        let Some(tag) = party.tag else {
+            match change {
+                Change::Nothing => lock.all().leave(edition, party.word, row),
+                Change::Charged => lock.all().settle_again(edition, party.word, row),
+            }
+            continue;
         };
-        let (grant, lease) = grant(order, entrants, conclusion, register)?;
-        desk.granted_leases += 1;
-        if let Some(notes) = answers.notes() {
-            let generation_of = |limit: &Limit| {
-                lease.holdings.iter().find(|held| *held.limit_id == *limit.id()).map(|held| held.generation)
-            };
-            let fences =
-                grant.fences.iter().filter_map(|(limit, fence)| Some((generation_of(limit)?, *fence)));
-            let what = What::Granted { id: grant.lease, lease: lease.clone(), fences: fences.collect() };
-            notes.deeds.push(desk.deed(what));
+        let Some(spot) = &party.spot else { continue };
+        let owned = lock.leaf();
+        if edition.is_forgettable(&row, edition.seat(Per::Key, tag), now) {
+            edition.let_go(spot.word, &mut owned.inner.shelf);
+            owned.vacate(spot, &member.tenant.budget);
+        } else if change == Change::Nothing && spot.word != RESERVED {
+            owned.leave(spot, edition, row);
+            continue;
+        } else {
+            owned.settle_again(spot, tag, row, member.means(now));
         }
-        desk.insert(grant.lease, lease);
-        Some(grant)
+        owned.weigh(&member.tenant.budget);
     }
+}
 
-    /// Notes how the rows are after they were charged, for whoever keeps a log.
-    fn note_charges(&self, order: &Order<'_>, entrants: &[Entrant], answers: &mut Answers) {
-        let Some(notes) = answers.notes().filter(|_| order.intent == Intent::Acquire) else { return };
-        for (entrant, party) in entrants.iter().zip(&self.parties) {
-            let tag = party.key.map(|(_, tag)| tag);
-            let seat = self.edition(party.tenant).seat(entrant.per(), tag.unwrap_or(NO_TAG));
-            let line = (&*entrant.limit, seat, &entrant.row);
-            note_row(party.tenant.generation, tag, line, self.now, notes, |item| {
-                decide::cost(item, entrant.load) > 0
-            });
-        }
+/// The lease that a grant comes with, written down at the desk.
+fn register(
+    members: &[Member<'_>],
+    order: &Order<'_>,
+    entrants: &mut [Entrant<&Arc<Limit>>],
+    conclusion: &Conclusion,
+    desk: Option<&mut Desk>,
+    shared: &Shared,
+    notes: Option<&mut Notes>,
+) -> Option<Grant> {
+    let desk = desk?;
+    let register = |limit: &Limit| {
+        let tenant = tenant_of(members, limit).expect("its row was taken from there");
+        (tenant.generation, shared.next_fence(tenant))
+    };
+    let (grant, lease) = grant(order, entrants, conclusion, register)?;
+    desk.granted_leases += 1;
+    if let Some(notes) = notes {
+        let generation_of = |limit: &Limit| {
+            lease.holdings.iter().find(|held| *held.limit_id == *limit.id()).map(|held| held.generation)
+        };
+        let fences = grant.fences.iter().filter_map(|(limit, fence)| Some((generation_of(limit)?, *fence)));
+        let what = What::Granted { id: grant.lease, lease: lease.clone(), fences: fences.collect() };
+        notes.deeds.push(desk.deed(what));
     }
+    desk.insert(grant.lease, lease);
+    Some(grant)
+}
 
-    fn count(&self, order: &Order<'_>, conclusion: &Conclusion) {
-        if order.intent == Intent::Peek {
-            return;
-        }
-        match conclusion.decision {
-            Decision::Granted => self.editions.iter().for_each(|(tenant, _)| tenant.counts.granted()),
-            Decision::Denied(denial) => {
-                let tenant = self.parties[denial.binding.line].tenant;
-                let column = self.edition(tenant).columns.get(denial.binding.item);
-                tenant.counts.refused(column.copied().unwrap_or_default());
-            }
-        }
-        for limit in &conclusion.shadowed {
-            let named = |(tenant, _): &&(&Tenant, Arc<Edition>)| *tenant.id == *limit.id();
-            if let Some((tenant, _)) = self.editions.iter().find(named) {
-                tenant.counts.shadowed();
-            }
-        }
+/// Notes how the rows are after they were charged, for whoever keeps a log.
+fn note_charges(
+    members: &[Member<'_>],
+    parties: &[Party<'_>],
+    entrants: &[Entrant<&Arc<Limit>>],
+    now: Timestamp,
+    notes: &mut Notes,
+) {
+    for (entrant, party) in entrants.iter().zip(parties) {
+        let Member { tenant, edition } = &members[party.member];
+        let seat = edition.seat(entrant.per(), party.tag.unwrap_or(NO_TAG));
+        let line = (&**entrant.limit, seat, &entrant.row);
+        note_row(tenant.generation, party.tag, line, now, notes, |item| decide::cost(item, entrant.load) > 0);
     }
+}
 
-    /// Puts the rows back; new ones only if they remember something.
-    fn put_rows(&mut self, entrants: Vec<Entrant>) {
-        let now = self.now;
-        for (index, entrant) in entrants.into_iter().enumerate() {
-            let (tenant, key, spot) = {
-                let party = &self.parties[index];
-                (party.tenant, party.key, party.spot)
-            };
-            let edition = Arc::clone(self.edition(tenant));
-            match (key, spot) {
-                (None, _) => self.all(tenant).settle(&edition, entrant.row),
-                (Some((lock, tag)), Some(spot)) => {
-                    let means = Means { edition: &edition, budget: &tenant.budget, now };
-                    let seat: Seat<'_> = edition.seat(Per::Key, tag);
-                    let owned = self.leaf(lock);
-                    if edition.is_forgettable(&entrant.row, seat, now) {
-                        owned.vacate(&spot, &tenant.budget);
-                    } else {
-                        owned.settle(&spot, tag, entrant.row, means);
-                    }
-                    owned.weigh(&tenant.budget);
-                }
-                (Some(_), None) => {}
-            }
+fn count(members: &[Member<'_>], parties: &[Party<'_>], conclusion: &Conclusion) {
+    match conclusion.decision {
+        Decision::Granted => members.iter().for_each(|member| member.tenant.counts.granted()),
+        Decision::Denied(denial) => {
+            let Member { tenant, edition } = &members[parties[denial.binding.line].member];
+            let column = edition.columns.get(denial.binding.item);
+            tenant.counts.refused(column.copied().unwrap_or_default());
         }
     }
+    for limit in &conclusion.shadowed {
+        if let Some(tenant) = tenant_of(members, limit) {
+            tenant.counts.shadowed();
+        }
+    }
+}
+
+fn tenant_of<'a>(members: &[Member<'a>], limit: &Limit) -> Option<&'a Tenant> {
+    members.iter().map(|member| member.tenant).find(|tenant| *tenant.id == *limit.id())
+}
+
+/// Whether the limits are still what they were when they were found: what was read of the time before this is from before any edit of them.
+fn is_up_to_date(members: &[Member<'_>]) -> bool {
+    fence(Ordering::Acquire);
+    members.iter().all(|member| member.tenant.is_present(&member.edition))
+}
+
+/// These addresses in their order, each with its index: everybody takes what they need in the same order.
+fn by_address(addresses: impl Iterator<Item = usize>) -> ArrayVec<(usize, usize), MOST_ENTRANTS> {
+    let mut order: ArrayVec<(usize, usize), MOST_ENTRANTS> = ArrayVec::new();
+    for (index, address) in addresses.enumerate() {
+        order.push((address, index));
+        let mut place = index;
+        while place > 0 && order[place - 1].0 > address {
+            order.swap(place - 1, place);
+            place -= 1;
+        }
+    }
+    order
 }
 
 /// Notes how the items of a row are, those that were charged.
@@ -522,11 +589,4 @@ pub(super) fn note_row(
             is_alone: matches!(&rule.law, Law::Rolling(rolling) if rolling.is_exact()),
         }));
     }
-}
-
-enum Made {
-    Row,
-    No(Room),
-    /// Rows are elsewhere now.
-    Moved,
 }

@@ -35,9 +35,11 @@ impl Stamp {
         Timestamp::from_ticks(self.floor.load(Ordering::Relaxed))
     }
 
-    /// Nobody is to be decided on at an earlier instant. It is said before a row is changed.
+    /// Nobody is to be decided on at an earlier instant. It is said before a row is changed. Only with the lock.
     pub(super) fn raise(&self, now: Timestamp) {
-        self.floor.fetch_max(now.ticks(), Ordering::Relaxed);
+        if self.floor() < now {
+            self.floor.store(now.ticks(), Ordering::Relaxed);
+        }
     }
 
     /// From now on the rows are in no edition, so that nobody begins to judge them. Who began before finds that the board has turned, or that

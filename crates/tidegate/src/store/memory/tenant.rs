@@ -42,9 +42,14 @@ pub(super) struct Tenant {
     pub(super) budget: Budget,
     /// Whether it was put with others, as files are.
     applied: AtomicU64,
+    /// The number of the present edition, or none while there is about to be another.
+    present: AtomicU64,
     /// The editions that rows may still be in; the last is the present one.
     editions: RwLock<Vec<Arc<Edition>>>,
 }
+
+/// There is about to be another edition.
+const IN_BETWEEN: u64 = u64::MAX;
 
 /// When the brief of a new edition is written. Until it is, everybody is decided on with the locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +109,7 @@ impl Tenant {
             counts,
             budget,
             applied: AtomicU64::new(0),
+            present: AtomicU64::new(1),
             editions: RwLock::new(vec![Arc::new(edition)]),
         };
         tenant.all.own().settle(tenant.edition().as_ref(), Row::blank(limit, Per::All));
@@ -115,6 +121,12 @@ impl Tenant {
     pub(super) fn edition(&self) -> Arc<Edition> {
         let editions = self.editions.read().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(editions.last().expect("there is always one"))
+    }
+
+    /// Whether this is the present edition, as somebody sees it who waits for nobody. What was read of the time before [`fence`] was called
+    /// was read before the instant of whatever edition comes next.
+    pub(super) fn is_present(&self, edition: &Edition) -> bool {
+        self.present.load(Ordering::Relaxed) == edition.number
     }
 
     /// The edition of this number, if it is remembered.
@@ -236,7 +248,7 @@ impl Tenant {
 
     /// Sees to it that the brief is good, if there can be one.
     pub(super) fn keep_brief(&self, edition: &Edition, now: Timestamp) {
-        if !self.budget.has_too_many_rows() && self.board.is_behind(edition, now) {
+        if edition.may_be_brief() && !self.budget.has_too_many_rows() && self.board.is_behind(edition, now) {
             self.refresh(now);
         }
         if edition.is_worn_out(now) {
@@ -279,6 +291,7 @@ impl Tenant {
             return Crowd::Few;
         }
         self.board.clear();
+        self.present.store(IN_BETWEEN, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let now = clock();
         before(now);
@@ -289,6 +302,7 @@ impl Tenant {
             self.show(&edition, now);
         }
         editions.push(edition);
+        self.present.store(number, Ordering::Relaxed);
         if editions.len() > MOST_EDITIONS { Crowd::TooMany } else { Crowd::Few }
     }
 
@@ -379,6 +393,18 @@ impl OwnedAll<'_> {
     /// Writes the row down; its cell is held, or new.
     pub(super) fn settle(&mut self, edition: &Edition, row: Row) {
         let word = edition.pack(Per::All, NO_TAG, row, &mut self.shelf);
+        line::give_back(self.row.cell(), word);
+    }
+
+    /// Writes a row down that was borrowed when its cell said `word`.
+    pub(super) fn settle_again(&mut self, edition: &Edition, word: u64, row: Row) {
+        let word = edition.repack(Per::All, NO_TAG, word, row, &mut self.shelf);
+        line::give_back(self.row.cell(), word);
+    }
+
+    /// Puts a row back that was borrowed when its cell said `word`, and has not changed.
+    pub(super) fn leave(&mut self, edition: &Edition, word: u64, row: Row) {
+        edition.restore(word, row, &mut self.shelf);
         line::give_back(self.row.cell(), word);
     }
 }
