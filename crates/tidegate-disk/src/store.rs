@@ -11,6 +11,8 @@
 //! A thread of its own, the *keeper*, looks once in a while whether the log has grown long, and writes a snapshot then: a walk through
 //! memory, while everybody goes on deciding. A clean stop ends with a snapshot of the true counts.
 
+mod bidding;
+
 use std::cell::RefCell;
 use std::fmt;
 use std::path::Path;
@@ -26,8 +28,8 @@ use tidegate::clock::Clock;
 use tidegate::store::memory::journal::{Charge, Notes};
 use tidegate::store::memory::walking::Sight;
 use tidegate::store::{
-    Actual, Atomicity, Capabilities, Extent, Lsn, Observation, Reach, Settlement, Store, Survival,
-    Unavailable, Usage,
+    Actual, Atomicity, Bids, Capabilities, Extent, Gists, Lsn, Observation, Reach, Settlement, Store,
+    Survival, Unavailable, Usage,
 };
 use tidegate::{MemoryStore, Spoken};
 use tidegate_core::{Durability, Intent, LeaseId, Limit, LimitSpec, Order, Tenure, Timestamp, Trace};
@@ -480,6 +482,10 @@ impl Store for DiskStore {
             until = until.max(Some(self.inner.log.tip()));
         }
         self.inner.spoken(answers, until)
+    }
+
+    fn bid(&self, bids: &Bids<'_>, gists: &mut Gists) -> Result<Option<Lsn>, Unavailable> {
+        self.inner.bid(bids, gists)
     }
 
     fn release(&self, lease: LeaseId) -> Spoken<bool> {

@@ -25,6 +25,7 @@
 //! size, body) is part of the contract.
 
 mod activity;
+mod bidding;
 mod counts;
 pub mod decision;
 mod decisions;
@@ -49,7 +50,7 @@ use ::http::{HeaderValue, Method, Request, Response, StatusCode};
 use bytes::Bytes;
 use serde::Serialize;
 use tidegate::activity::Activity;
-use tidegate::store::{Unavailable, durable};
+use tidegate::store::{Capabilities, Survival, Unavailable, durable};
 use tidegate::{FullStore, Limiter, Spoken, Tick};
 use tidegate_rim::Ending;
 use tokio::sync::Semaphore;
@@ -61,12 +62,17 @@ use events::{Events, MOST_EVENT_STREAMS};
 use problem::{Code, Problem};
 use route::Route;
 
+pub(crate) use bidding::{Counter, PATH as BID_PATH};
 pub use readiness::{Readiness, State};
 pub use route::RouteName;
 pub use wire::limit::limit_as_json;
 
 /// The longest body that is read.
 pub const LARGEST_BODY: usize = 1 << 20;
+
+/// Stands in a request for its body: it would have had so many bytes, and was not read because that is too many.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Announced(pub(crate) u64);
 
 /// What the door speaks, as `OpenAPI` 3.1.
 pub const OPENAPI: &str = include_str!("http/openapi.json");
@@ -90,6 +96,7 @@ pub struct Api<S: ?Sized> {
     /// When nobody may wait in line any longer.
     ending: Ending,
     tick: Tick,
+    survival: Survival,
     store: Arc<S>,
 }
 
@@ -122,7 +129,7 @@ impl From<Response<Bytes>> for Told {
 impl<S: FullStore + ?Sized> Api<S> {
     /// The API of this store, asked through this limiter of it. It is ready, and no limit is from a file.
     pub fn new(store: Arc<S>, limiter: Limiter) -> Api<S> {
-        let tick = store.capabilities().tick;
+        let Capabilities { tick, survival, .. } = store.capabilities();
         let readiness = Arc::new(Readiness::new(State::Ready));
         let metrics = Arc::new(Metrics::new(1));
         let is_from_file: IsFromFile = Box::new(|_| false);
@@ -139,6 +146,7 @@ impl<S: FullStore + ?Sized> Api<S> {
             refusals: None,
             ending,
             tick,
+            survival,
             store,
         }
     }
@@ -202,8 +210,9 @@ impl<S: FullStore + ?Sized> Api<S> {
             return open.map(Told::from);
         }
         let pass = admitted(from, route.needs(method))?;
-        if body.len() > LARGEST_BODY {
-            let detail = format!("a body has at most {LARGEST_BODY} bytes, this one has {}", body.len());
+        let length = head.extensions.get::<Announced>().map_or(body.len() as u64, |announced| announced.0);
+        if length > LARGEST_BODY as u64 {
+            let detail = format!("a body has at most {LARGEST_BODY} bytes, this one has {length}");
             return Err(Problem::new(Code::TooLarge, detail));
         }
         let call = Call { head, method, body, pass };

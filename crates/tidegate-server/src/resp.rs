@@ -21,6 +21,8 @@ pub mod decision;
 pub mod door;
 pub mod doorman;
 pub mod frame;
+mod grants;
+mod opening;
 pub mod pledge;
 pub mod reply;
 pub mod session;

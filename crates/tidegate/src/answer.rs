@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use tidegate_core::limit::LONGEST_KEY;
+use tidegate_core::limit::{LONGEST_ID, LONGEST_KEY};
 use tidegate_core::order::{LONGEST_PATIENCE, LONGEST_REQUEST_ID, MOST_ASKS};
 use tidegate_core::{LeaseId, Limit, Reading, Timestamp, Wait};
 
@@ -254,7 +254,7 @@ impl Rejection {
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Rejection::UnknownLimit { limit_id } => write!(f, "unknown limit '{}'", limit_id.escape_debug()),
+            Rejection::UnknownLimit { limit_id } => unknown(limit_id, f),
             Rejection::KeyMissing { limit_id } => {
                 write!(f, "limit '{limit_id}' counts per key; the ask needs a limit_key")
             }
@@ -282,4 +282,32 @@ impl fmt::Display for Rejection {
     }
 }
 
+/// What is no id is not repeated whole: it may be as long as whoever asked liked.
+fn unknown(limit_id: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    if limit_id.len() <= LONGEST_ID {
+        return write!(f, "unknown limit '{}'", limit_id.escape_debug());
+    }
+    let end = (0..=LONGEST_ID).rev().find(|at| limit_id.is_char_boundary(*at)).unwrap_or_default();
+    let (beginning, bytes) = (limit_id[..end].escape_debug(), limit_id.len());
+    write!(f, "unknown limit '{beginning}…': an id has at most {LONGEST_ID} bytes, this one has {bytes}")
+}
+
 impl std::error::Error for Rejection {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_id_is_repeated_as_far_as_it_could_be_one() {
+        let told = |limit_id: String| Rejection::UnknownLimit { limit_id }.to_string();
+        assert_eq!(told("a'b\n".to_owned()), "unknown limit 'a\\'b\\n'");
+        assert_eq!(told("x".repeat(LONGEST_ID)), format!("unknown limit '{}'", "x".repeat(LONGEST_ID)));
+        let long = told(format!("x{}", "\u{e4}".repeat(500_000)));
+        assert!(
+            long.starts_with("unknown limit 'x\u{e4}\u{e4}") && long.ends_with("this one has 1000001"),
+            "{long}"
+        );
+        assert!(long.len() < 2 * LONGEST_ID, "{}", long.len());
+    }
+}

@@ -8,6 +8,7 @@
 //!
 //! Refused: an asynchronous trait for everything. A local decision takes less time than a task switch.
 
+pub mod bid;
 mod deciding;
 mod durable;
 mod leases;
@@ -28,6 +29,7 @@ use tidegate_core::{Amount, LeaseId, Order, Tenure, Tick, Timestamp};
 use crate::answer::{Answers, Rejection};
 use crate::catalog::Catalog;
 
+pub use bid::{Bid, Bids, Gist, Gists};
 pub(crate) use durable::block_on;
 pub use durable::{durable, wait_durable};
 pub use map::MapStore;
@@ -193,6 +195,15 @@ pub trait Store: Send + Sync {
     /// decides, the orders are on their way when this returns, and leases that nobody is told of are the store's to give back:
     /// [`Spoken::Later`].
     fn submit(&self, orders: &[Order<'_>], buffer: Answers) -> Spoken<Answers>;
+
+    /// Decides [bids](bid) as orders of a batch are decided, as far as that can be said in short: the buffer is cleared and filled with what
+    /// is told about the first of them. Those behind were not decided, and nothing was done about them. What is told may be spoken of when the
+    /// log is durable up to the place that is given; an error means that nobody knows what was decided. A store that has nothing
+    /// to say in short decides none.
+    fn bid(&self, _bids: &Bids<'_>, gists: &mut Gists) -> Result<Option<Lsn>, Unavailable> {
+        gists.clear();
+        Ok(None)
+    }
 
     /// Gives a lease back. `false` if it is gone: released before, lapsed, deleted with its limits, never granted.
     fn release(&self, lease: LeaseId) -> Spoken<bool>;

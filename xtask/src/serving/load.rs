@@ -211,7 +211,7 @@ impl Line {
         while missing > 0 {
             let length = self.stream.read(&mut self.buffer)?;
             let text = &self.buffer[..length];
-            let heard = text.split(|byte| *byte == b'\n').count() - 1;
+            let heard = lines_in(text);
             if length == 0 || heard > missing {
                 return Err(format!("not an answer: {}", String::from_utf8_lossy(text)).into());
             }
@@ -219,6 +219,15 @@ impl Line {
         }
         Ok(())
     }
+}
+
+/// How many lines end in a text. Whoever counts shares a core with nobody, but must not be slower than who is measured: so it is written as
+/// the compiler likes it, a few bytes at a time.
+fn lines_in(text: &[u8]) -> usize {
+    const FEW: usize = 128;
+    let lines =
+        |few: &[u8]| few.iter().fold(0_u8, |lines, byte| lines.wrapping_add(u8::from(*byte == b'\n')));
+    text.chunks(FEW).map(|few| usize::from(lines(few))).sum()
 }
 
 /// How many lines an answer has: a word has one, what is said about a decision seven values in a list.

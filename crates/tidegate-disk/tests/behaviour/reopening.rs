@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use tidegate::catalog::{ApplyError, Change, Origin, PutError, Watcher};
-use tidegate::store::{Actual, Capabilities, Settlement, Usage};
+use tidegate::store::{Actual, Bids, Capabilities, Gists, Lsn, Settlement, Unavailable, Usage};
 use tidegate::{
     Answers, Catalog, Edit, Edited, Expect, LeaseId, Limit, LimitSpec, ManualClock, Order, Parting,
     Rejection, Spoken, Store, Tenure, Timestamp,
@@ -66,6 +66,10 @@ impl Store for Reopening {
 
     fn submit(&self, orders: &[Order<'_>], buffer: Answers) -> Spoken<Answers> {
         self.ask(|store| store.submit(orders, buffer))
+    }
+
+    fn bid(&self, bids: &Bids<'_>, gists: &mut Gists) -> Result<Option<Lsn>, Unavailable> {
+        self.ask(|store| store.bid(bids, gists))
     }
 
     fn release(&self, lease: LeaseId) -> Spoken<bool> {

@@ -44,3 +44,16 @@ mod stopped_after_every_order {
 
     tidegate_testkit::behaviour_suite!(bench);
 }
+
+mod asked_in_short_and_stopped {
+    use tidegate_testkit::bidding::Bidding;
+
+    use super::*;
+
+    fn bench(tick: Tick) -> Bench {
+        let clock = Arc::new(ManualClock::ticking(tick, Timestamp::EPOCH));
+        Bench::new(Bidding::over(Reopening::new(&clock, 1)), clock)
+    }
+
+    tidegate_testkit::behaviour_suite!(bench);
+}

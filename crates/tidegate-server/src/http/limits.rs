@@ -16,6 +16,7 @@ use tidegate::file;
 use tidegate::store::Unavailable;
 use tidegate::{Edit, Edited, Expect, FullStore, Limit, LimitSpec, Parting};
 
+use super::overrides::MOST_TRIES;
 use super::problem::{Code, Problem};
 use super::query::Query;
 use super::wire::limit::{self, LimitBody};
@@ -74,11 +75,19 @@ impl<S: FullStore + ?Sized> Api<S> {
 
     /// Replaces a limit; the counts of items that survive by name stay.
     pub(super) async fn set_limit(&self, id: &str, call: &Call<'_>) -> Reply {
-        let current = self.changeable(id, call)?;
-        let expect = expected(&current, call)?;
-        let spec = limit::read_as(id, call.body)?;
-        let limit = self.put(spec, expect).await?;
-        shown(StatusCode::OK, &limit)
+        let mut tries = 0;
+        loop {
+            let current = self.changeable(id, call)?;
+            let expect = expected(&current, call)?;
+            let spec = limit::read_as(id, call.body)?;
+            tries += 1;
+            // Whoever replaces whatever is there still replaces only what was looked at: if a file has put it meanwhile, it is the file's.
+            match self.put(spec, Expect::Version(current.version())).await {
+                Ok(limit) => return shown(StatusCode::OK, &limit),
+                Err(PutError::Stale { .. }) if expect == Expect::Present && tries < MOST_TRIES => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     /// Removes a limit with its state.

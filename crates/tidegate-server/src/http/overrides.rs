@@ -19,7 +19,7 @@ use super::wire::read;
 use super::{Api, Call, Reply, json, nothing};
 
 /// How often an edit is tried while others edit the same limit.
-const MOST_TRIES: usize = 64;
+pub(super) const MOST_TRIES: usize = 64;
 
 impl<S: FullStore + ?Sized> Api<S> {
     /// Puts the override of an item for a key, in place of the former one.

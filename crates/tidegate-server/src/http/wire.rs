@@ -4,6 +4,7 @@
 
 pub(super) mod activity;
 pub(super) mod ask;
+pub(super) mod bid;
 pub(super) mod decision;
 pub(super) mod instant;
 pub(super) mod lease;

@@ -1,5 +1,6 @@
 //! A batch: consecutive decisions of a pipeline, on their way to the store together.
 
+use tidegate::store::Bid;
 use tidegate::{Amount, Answers, Ask, Intent, Limiter, Order, Spoken};
 
 use super::decision::Due;
@@ -33,19 +34,21 @@ impl Entry<'_> {
 #[derive(Debug, Default)]
 pub(super) struct Room {
     entries: Vec<Entry<'static>>,
+    bids: Vec<Bid<'static>>,
     asks: Vec<Ask<'static>>,
     orders: Vec<Order<'static>>,
 }
 
 impl Room {
     /// Takes the room for decisions that borrow from somewhere else.
-    pub(super) fn take<'i>(&mut self) -> Vec<Entry<'i>> {
-        emptied(std::mem::take(&mut self.entries))
+    pub(super) fn take<'i>(&mut self) -> (Vec<Entry<'i>>, Vec<Bid<'i>>) {
+        (emptied(std::mem::take(&mut self.entries)), emptied(std::mem::take(&mut self.bids)))
     }
 
     /// Gives it back.
-    pub(super) fn give_back(&mut self, entries: Vec<Entry<'_>>) {
+    pub(super) fn give_back(&mut self, (entries, bids): (Vec<Entry<'_>>, Vec<Bid<'_>>)) {
         self.entries = emptied(entries);
+        self.bids = emptied(bids);
     }
 
     /// Puts all of them to the limiter's store, as one batch.

@@ -12,10 +12,11 @@
 use std::sync::Arc;
 
 use tidegate::{
-    Amount, Answer, Answers, Capacity, ItemReading, Outcome, Rejection, Span, Tick, Timestamp, Wait,
+    Amount, Answer, Answers, Capacity, ItemReading, Outcome, Reading, Rejection, Span, Tick, Timestamp, Wait,
 };
 
 use super::command::Dialect;
+use super::grants::Grants;
 use super::reply::Writer;
 use super::throttle::{Described, Throttles};
 
@@ -60,11 +61,7 @@ impl Speaker<'_, '_> {
     }
 
     fn question(&mut self, answer: &Answer, readings: &[ItemReading]) {
-        let told = Told::of(answer, readings, self.tick);
-        let retry_after = told.retry_after.map_or(-1, Rounded::milliseconds);
-        let reset_after = told.reset_after.map_or(-1, Rounded::milliseconds);
-        let is_granted = i64::from(answer.is_granted());
-        self.writer.five(b"*7\r\n", [is_granted, told.limit, told.remaining, retry_after, reset_after]);
+        self.told(answer.is_granted(), &Told::of(answer, readings, self.tick));
         match &answer.outcome {
             Outcome::Granted(None) => self.writer.nothing_twice(),
             Outcome::Granted(Some(grant)) => {
@@ -76,6 +73,31 @@ impl Speaker<'_, '_> {
                 self.writer.bulk(b"");
             }
         }
+    }
+
+    /// Says that a bid was granted.
+    #[inline]
+    pub(super) fn grant(&mut self, reading: &Reading, at: Timestamp, grants: &mut Grants) {
+        let reset_after = reading.resets_at.map(|resets_at| {
+            let span = resets_at.since(at);
+            Rounded { span, tick: self.tick }.milliseconds()
+        });
+        self.writer.whole(grants.reply(reading.capacity, reading.remaining, reset_after));
+    }
+
+    /// Says that a bid was denied, and by which item.
+    pub(super) fn denial(&mut self, reading: &Reading, wait: Wait, at: Timestamp, item: &str) {
+        let told = Told::about(Some(reading), retry_at(wait), at, self.tick);
+        self.told(false, &told);
+        self.writer.bulk(item.as_bytes());
+        self.writer.bulk(b"");
+    }
+
+    fn told(&mut self, is_granted: bool, told: &Told) {
+        let retry_after = told.retry_after.map_or(-1, Rounded::milliseconds);
+        let reset_after = told.reset_after.map_or(-1, Rounded::milliseconds);
+        let is_granted = i64::from(is_granted);
+        self.writer.five(b"*7\r\n", [is_granted, told.limit, told.remaining, retry_after, reset_after]);
     }
 
     fn throttle(&mut self, dialect: Dialect, answer: &Answer, readings: &[ItemReading]) {
@@ -111,15 +133,14 @@ impl Told {
             }
             Outcome::Denied(denied) => {
                 let binds = |it: &&ItemReading| it.item == denied.item && it.limit.id() == denied.limit.id();
-                let retry_at = match denied.wait {
-                    Wait::Until(at) => Some(at),
-                    Wait::OnRelease | Wait::Never => None,
-                };
-                (readings.iter().find(binds), retry_at)
+                (readings.iter().find(binds), retry_at(denied.wait))
             }
         };
-        let after = |at: Timestamp| Rounded { span: at.since(answer.at), tick };
-        let reading = item.map(|item| &item.reading);
+        Told::about(item.map(|item| &item.reading), retry_at, answer.at, tick)
+    }
+
+    fn about(reading: Option<&Reading>, retry_at: Option<Timestamp>, at: Timestamp, tick: Tick) -> Told {
+        let after = |then: Timestamp| Rounded { span: then.since(at), tick };
         Told {
             // A limit that is off says nothing, and refuses nothing.
             limit: reading.map_or(-1, |reading| match reading.capacity {
@@ -133,6 +154,14 @@ impl Told {
     }
 }
 
+/// The instant at which asking again helps, if there is one.
+fn retry_at(wait: Wait) -> Option<Timestamp> {
+    match wait {
+        Wait::Until(at) => Some(at),
+        Wait::OnRelease | Wait::Never => None,
+    }
+}
+
 /// A span that will be told in whole units, rounded up.
 #[derive(Clone, Copy)]
 struct Rounded {
@@ -142,6 +171,10 @@ struct Rounded {
 
 impl Rounded {
     fn milliseconds(self) -> i64 {
+        if self.tick == Tick::NANOSECOND {
+            // What it comes to below, without numbers of 128 bits.
+            return saturating(self.span.ticks().div_ceil(1_000_000));
+        }
         let time = self.tick.duration(self.span);
         let parts = u64::from(time.subsec_nanos().div_ceil(1_000_000));
         saturating(time.as_secs().saturating_mul(1_000).saturating_add(parts))
@@ -154,6 +187,6 @@ impl Rounded {
 }
 
 /// The integers of the wire are signed. No limit is above them; what is counted without a limit may be.
-fn saturating(amount: Amount) -> i64 {
+pub(super) fn saturating(amount: Amount) -> i64 {
     i64::try_from(amount).unwrap_or(i64::MAX)
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidegate::{Denied, FullStore, Limiter, Tick, Timestamp};
+use tidegate::{FullStore, Limit, Limiter, Tick, Timestamp};
 
 use super::doorman::Doorman;
 use super::throttle::Throttles;
@@ -53,10 +53,10 @@ impl Door {
         &*self.store
     }
 
-    /// Somebody was refused.
-    pub(super) fn refused(&self, denied: &Denied, key: &[u8], at: Timestamp) {
+    /// Somebody was refused by this item.
+    pub(super) fn refused(&self, limit: &Limit, item: usize, key: &[u8], at: Timestamp) {
         if let Some(refusals) = &self.refusals {
-            let (limit, item) = (denied.limit.id(), denied.item_name());
+            let (limit, item) = (limit.id(), limit.items()[item].name());
             refusals.refused(Refusal { limit, item, key: Some(key), door: DoorName::Resp, at });
         }
     }

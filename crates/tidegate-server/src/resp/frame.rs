@@ -29,7 +29,7 @@ pub const LONGEST_LINE: usize = 4 * 1024;
 
 /// The longest number in front of an array or a bulk string. 64 bits and a sign fit.
 const LONGEST_NUMBER: usize = 20;
-const LINE_END: &[u8] = b"\r\n";
+pub(super) const LINE_END: &[u8] = b"\r\n";
 
 /// What the bytes at the beginning of the buffer are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,6 +141,11 @@ impl Reader {
             (self.stage, self.seen) = (Stage::Start, 0);
         }
         read
+    }
+
+    /// Whether no frame has begun.
+    pub(super) fn is_between(&self) -> bool {
+        matches!(self.stage, Stage::Start)
     }
 
     /// The arguments of the frame that was just read from `input`, the name of the command first.
@@ -318,6 +323,11 @@ impl<'i> Arguments<'i, '_> {
         self.input.get(start..end)
     }
 
+    /// Where the argument at this place begins in its frame, and where it ends.
+    pub(super) fn span(&self, index: usize) -> Option<(usize, usize)> {
+        self.spans.get(index).copied()
+    }
+
     /// All of them, in order.
     pub fn iter(&self) -> impl Iterator<Item = &'i [u8]> {
         self.spans.iter().filter_map(|(start, end)| self.input.get(*start..*end))
@@ -340,7 +350,7 @@ fn number_line(rest: &[u8], too_long: Fault, invalid: Fault) -> Result<Option<&[
 
 /// A number of at most four digits on a line of this kind, and where the next line begins.
 #[inline]
-fn short_number(input: &[u8], kind: u8, at: usize) -> Option<(usize, usize)> {
+pub(super) fn short_number(input: &[u8], kind: u8, at: usize) -> Option<(usize, usize)> {
     let line = input.get(at..)?;
     let digit = |byte: u8| byte.is_ascii_digit().then(|| usize::from(byte - b'0'));
     if *line.first()? != kind {
@@ -363,7 +373,7 @@ fn short_number(input: &[u8], kind: u8, at: usize) -> Option<(usize, usize)> {
 }
 
 /// A number as every client writes it: digits, no sign, no zero before another digit.
-pub(super) fn number(text: &[u8]) -> Option<u64> {
+pub(crate) fn number(text: &[u8]) -> Option<u64> {
     match text {
         [] | [b'0', _, ..] => None,
         digits => digits.iter().try_fold(0_u64, |number, byte| {

@@ -87,6 +87,12 @@ impl<'o> Writer<'o> {
         self.output.extend_from_slice(&line[..end]);
     }
 
+    /// A whole reply that was written elsewhere.
+    #[inline]
+    pub(super) fn whole(&mut self, reply: &[u8]) {
+        self.output.extend_from_slice(reply);
+    }
+
     /// Bytes.
     pub fn bulk(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {

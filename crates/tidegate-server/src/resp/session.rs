@@ -11,24 +11,29 @@
 //! Everything is answered in order. What a store with a log has decided is said at once, and heard when it is durable ([`Pledge`]). A store that decides elsewhere makes a session stop at the first batch it has not been
 //! answered: nothing behind it is looked at until [`Session::resume`].
 
+mod bidding;
 mod courtesies;
+mod leases;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use tidegate::store::{Later, Lsn, Unavailable};
-use tidegate::{Answer, Answers, Detail, Intent, LeaseId, Outcome, Rejection, Spoken, Timestamp};
+use tidegate::store::{Gists, Later, Lsn, Unavailable};
+use tidegate::{Answer, Answers, Detail, Intent, Outcome, Rejection, Spoken, Timestamp};
 
-use super::batch::{Entry, LARGEST_BATCH, Room};
+use super::batch::{Entry, Room};
 use super::command::{self, Command, Form, Leave, Mistake};
 use super::decision::{Due, Speaker};
 use super::door::Door;
 use super::frame::{Fault, Frame, Framing, Reader};
+use super::grants::Grants;
+use super::opening::Openings;
 use super::pledge::{Mouth, Pledge};
 use super::reply::{Protocol, Writer};
 use super::throttle::RESERVED;
 use crate::metrics::Cut;
 use crate::tokens::{Pass, Shown};
+use bidding::Gathered;
+use leases::renewal;
 
 /// How much may be said before some of it has to be written: who asks much and reads nothing must not fill the memory.
 pub const LARGEST_OUTPUT: usize = 256 * 1024;
@@ -49,6 +54,8 @@ pub struct Session {
     generation: u64,
     name: Box<[u8]>,
     reader: Reader,
+    /// How the frames begin that it sends again and again.
+    openings: Openings,
     workroom: Workroom,
     /// Whom the answers belong to that somebody else is deciding.
     owed: Vec<Owed>,
@@ -65,6 +72,8 @@ pub struct Session {
 pub struct Workroom {
     room: Room,
     answers: Option<Answers>,
+    gists: Gists,
+    grants: Grants,
 }
 
 impl Workroom {
@@ -135,7 +144,7 @@ impl Tally {
             Outcome::Granted(_) => self.granted += 1,
             Outcome::Denied(denied) => {
                 self.refused += 1;
-                door.refused(denied, key, answer.at);
+                door.refused(&denied.limit, denied.item, key, answer.at);
             }
         }
     }
@@ -214,6 +223,7 @@ impl Session {
             protocol: Protocol::default(),
             name: Box::default(),
             reader: Reader::default(),
+            openings: Openings::default(),
             workroom: Workroom::default(),
             owed: Vec::new(),
             failures: 0,
@@ -243,13 +253,14 @@ impl Session {
     pub fn feed(&mut self, input: &[u8], output: &mut Vec<u8>) -> Fed {
         self.look_at_pass();
         let mut mouth = Mouth { output, pledges: Vec::new() };
-        let mut entries = self.workroom.room.take();
+        let (entries, bids) = self.workroom.room.take();
+        let mut gathered = Gathered::new(entries, bids);
         let (consumed, then) = match self.state {
-            State::Open => self.converse(input, &mut entries, &mut mouth),
+            State::Open => self.converse(input, &mut gathered, &mut mouth),
             State::Waiting => (0, Then::Read),
             State::Closed => (input.len(), Then::Close),
         };
-        self.workroom.room.give_back(entries);
+        self.workroom.room.give_back(gathered.room());
         self.state = match then {
             Then::Close => State::Closed,
             Then::Wait(_) => State::Waiting,
@@ -266,8 +277,15 @@ impl Session {
         let generation = self.door.generation();
         if generation != self.generation {
             self.generation = generation;
-            self.pass = self.door.admit_again(self.shown.as_ref());
+            let pass = self.door.admit_again(self.shown.as_ref());
+            self.admit(pass);
         }
+    }
+
+    /// From now on it may do this. What its frames meant before they may not mean any more.
+    fn admit(&mut self, pass: Option<Pass>) {
+        self.pass = pass;
+        self.openings.forget();
     }
 
     /// Says what was awaited. Afterwards the rest of the input is fed again.
@@ -304,60 +322,65 @@ impl Session {
     fn converse<'i>(
         &mut self,
         input: &'i [u8],
-        entries: &mut Vec<Entry<'i>>,
+        gathered: &mut Gathered<'i>,
         mouth: &mut Mouth<'_>,
     ) -> (usize, Then) {
         let mut consumed = 0;
         loop {
-            let rest = &input[consumed..];
-            let (length, framing) = match self.reader.read(rest) {
-                Ok(Frame::Whole { length, framing }) => (length, framing),
-                Ok(Frame::Blank { length }) => {
-                    consumed += length;
-                    continue;
-                }
-                Ok(Frame::Half) => return (consumed, self.decide(entries, mouth).unwrap_or(Then::Read)),
-                Err(fault) => {
-                    let wait = self.decide(entries, mouth);
-                    if wait.is_none() {
-                        self.writer(mouth.output).error("ERR", fault);
-                        self.cut = Some(fault.into());
+            consumed += self.gather(&input[consumed..], gathered);
+            if !gathered.is_full() {
+                let rest = &input[consumed..];
+                let (length, framing) = match self.reader.read(rest) {
+                    Ok(Frame::Whole { length, framing }) => (length, framing),
+                    Ok(Frame::Blank { length }) => {
+                        consumed += length;
+                        continue;
                     }
-                    return (consumed, wait.unwrap_or(Then::Close));
-                }
-            };
-            match self.read(rest, framing) {
-                Ok(Said::Decision(entry)) => {
-                    self.tally.commands += 1;
-                    entries.push(entry);
-                }
-                said => {
-                    // What was said before is answered before, and perhaps elsewhere; then this is read once more.
-                    if let Some(wait) = self.decide(entries, mouth) {
-                        return (consumed, wait);
+                    Ok(Frame::Half) => return (consumed, self.decide(gathered, mouth).unwrap_or(Then::Read)),
+                    Err(fault) => {
+                        let wait = self.decide(gathered, mouth);
+                        if wait.is_none() {
+                            self.writer(mouth.output).error("ERR", fault);
+                            self.cut = Some(fault.into());
+                        }
+                        return (consumed, wait.unwrap_or(Then::Close));
                     }
-                    self.tally.commands += 1;
-                    match self.answer(said, rest, mouth) {
-                        None => {}
-                        Some(Stop::Wait(awaited)) => return (consumed + length, Then::Wait(awaited)),
-                        Some(Stop::Close) => return (consumed + length, Then::Close),
+                };
+                match self.read(rest, framing) {
+                    Ok(Said::Decision(entry)) => {
+                        self.tally.commands += 1;
+                        self.take(entry, rest, framing, gathered);
+                    }
+                    said => {
+                        // What was said before is answered before, and perhaps elsewhere; then this is read once more.
+                        if let Some(wait) = self.decide(gathered, mouth) {
+                            return (consumed, wait);
+                        }
+                        self.tally.commands += 1;
+                        match self.answer(said, rest, mouth) {
+                            None => {}
+                            Some(Stop::Wait(awaited)) => return (consumed + length, Then::Wait(awaited)),
+                            Some(Stop::Close) => return (consumed + length, Then::Close),
+                        }
                     }
                 }
+                consumed += length;
             }
-            consumed += length;
-            if entries.len() >= LARGEST_BATCH
-                && let Some(wait) = self.decide(entries, mouth)
+            if gathered.is_full()
+                && let Some(wait) = self.decide(gathered, mouth)
             {
                 return (consumed, wait);
             }
             if mouth.output.len() >= LARGEST_OUTPUT || self.failures > 0 {
-                return (consumed, self.decide(entries, mouth).unwrap_or(Then::Feed));
+                return (consumed, self.decide(gathered, mouth).unwrap_or(Then::Feed));
             }
         }
     }
 
     /// Puts what was gathered to the store and says its answers, unless they have to be awaited.
-    fn decide(&mut self, entries: &mut Vec<Entry<'_>>, mouth: &mut Mouth<'_>) -> Option<Then> {
+    fn decide(&mut self, gathered: &mut Gathered<'_>, mouth: &mut Mouth<'_>) -> Option<Then> {
+        self.bid(gathered, mouth);
+        let entries = &mut gathered.entries;
         if entries.is_empty() {
             return None;
         }
@@ -488,54 +511,6 @@ impl Session {
         None
     }
 
-    fn release(&mut self, lease: &[u8], mouth: &mut Mouth<'_>) -> Option<Awaited> {
-        let lease = lease_id(lease);
-        let (released, durable) = match lease.map(|lease| self.door.store().release(lease)) {
-            // What is no lease was never granted.
-            None => (false, None),
-            Some(Spoken::Now(released)) => (released, None),
-            Some(Spoken::Durable(released, lsn)) => (released, Some(lsn)),
-            Some(Spoken::Later(later)) => return Some(Awaited::Release(self.then_call(lease, later))),
-        };
-        if let Some(lease) = lease {
-            self.door.limiter().lease_changed(lease);
-        }
-        let start = mouth.output.len();
-        self.writer(mouth.output).integer(i64::from(released));
-        mouth.pledge(start, 1, durable);
-        None
-    }
-
-    fn renew(&mut self, lease: &[u8], ttl: Duration, mouth: &mut Mouth<'_>) -> Option<Awaited> {
-        let lease = lease_id(lease);
-        let (renewed, durable) = match lease.map(|lease| self.door.store().renew(lease, Some(ttl))) {
-            None => (Ok(None), None),
-            Some(Spoken::Now(renewed)) => (renewed, None),
-            Some(Spoken::Durable(renewed, lsn)) => (renewed, Some(lsn)),
-            Some(Spoken::Later(later)) => return Some(Awaited::Renew(self.then_call(lease, later))),
-        };
-        // Perhaps it lapses sooner now than those believe who wait for it.
-        if let Some(lease) = lease {
-            self.door.limiter().lease_changed(lease);
-        }
-        let start = mouth.output.len();
-        renewal(&mut self.speaker(mouth.output), renewed);
-        mouth.pledge(start, 1, durable);
-        None
-    }
-
-    /// The same answer about a lease; when it is in, those look again who wait for what the lease holds.
-    fn then_call<T: 'static>(&self, lease: Option<LeaseId>, later: Later<T>) -> Later<T> {
-        let limiter = self.door.limiter().clone();
-        Box::pin(async move {
-            let reply = later.await;
-            if let Some(lease) = lease {
-                limiter.lease_changed(lease);
-            }
-            reply
-        })
-    }
-
     fn writer<'o>(&self, output: &'o mut Vec<u8>) -> Writer<'o> {
         Writer::new(output, self.protocol)
     }
@@ -557,21 +532,5 @@ impl From<Fault> for Cut {
             Fault::FrameTooLarge | Fault::LineTooLong => Cut::TooLarge,
             _ => Cut::Protocol,
         }
-    }
-}
-
-fn lease_id(text: &[u8]) -> Option<LeaseId> {
-    std::str::from_utf8(text).ok().and_then(LeaseId::parse)
-}
-
-/// The instant a lease ends at, in milliseconds of Unix time and rounded down: nobody may believe in it for longer than it lasts.
-fn renewal(speaker: &mut Speaker<'_, '_>, renewed: Result<Option<Timestamp>, Rejection>) {
-    match renewed {
-        Ok(Some(expires_at)) => {
-            let ms = speaker.tick.since_epoch(expires_at).as_millis();
-            speaker.writer.integer(i64::try_from(ms).unwrap_or(i64::MAX));
-        }
-        Ok(None) => speaker.writer.nothing(),
-        Err(rejection) => speaker.rejection(&rejection),
     }
 }

@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 
+use crate::http::Counter;
 use crate::resp::frame::LARGEST_FRAME;
 use crate::resp::session::Workroom;
 
@@ -20,12 +21,18 @@ pub(super) struct Desk {
     pub(super) input: Box<[u8]>,
     pub(super) output: Vec<u8>,
     pub(super) room: Workroom,
+    pub(super) counter: Counter,
 }
 
 impl Desk {
     fn new() -> Desk {
         let input = vec![0; LARGEST_FRAME + READ_AT_ONCE].into_boxed_slice();
-        Desk { input, output: Vec::with_capacity(READ_AT_ONCE), room: Workroom::default() }
+        Desk {
+            input,
+            output: Vec::with_capacity(READ_AT_ONCE),
+            room: Workroom::default(),
+            counter: Counter::default(),
+        }
     }
 }
 

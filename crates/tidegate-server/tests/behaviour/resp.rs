@@ -1,6 +1,7 @@
 //! The RESP door as sessions that are fed and say something, without a socket.
 
 mod admission;
+mod bids;
 mod courtesies;
 mod decisions;
 mod frames;

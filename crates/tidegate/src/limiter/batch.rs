@@ -10,7 +10,7 @@ use tidegate_core::{Intent, LeaseId, Limit, Order, Wait};
 use super::queues::Spot;
 use super::{Limiter, item_at};
 use crate::answer::{Answers, Denied};
-use crate::store::Spoken;
+use crate::store::{Bids, Gists, Lsn, Spoken, Unavailable};
 
 /// An order that would overtake somebody who waits.
 #[derive(Debug)]
@@ -42,6 +42,15 @@ impl Limiter {
                 Spoken::Later(Box::pin(async move { later.await.map(|answers| in_turn(answers, behind)) }))
             }
         }
+    }
+
+    /// Puts [bids](crate::store::bid) to the store. Only while nobody waits at this limiter: bids that could overtake somebody are not decided.
+    pub fn bid(&self, bids: &Bids<'_>, gists: &mut Gists) -> Result<Option<Lsn>, Unavailable> {
+        if self.inner.queues.is_quiet() {
+            return self.inner.store.bid(bids, gists);
+        }
+        gists.clear();
+        Ok(None)
     }
 
     /// A lease was given back, renewed or settled at the store itself: those look again who wait for what it holds.

@@ -10,6 +10,7 @@
 //! When a limit may take no more, its *new* keys are refused, `degraded`, and nobody else notices.
 
 mod alone;
+mod bidding;
 mod brief;
 mod budget;
 mod cell;
@@ -54,7 +55,8 @@ use crate::store::deciding::{check_key, check_ttl};
 use crate::store::leases::{Lease, Leases};
 use crate::store::requests::Requests;
 use crate::store::{
-    Actual, Atomicity, Capabilities, Extent, Observation, Reach, Settlement, Spoken, Store, Survival, Usage,
+    Actual, Atomicity, Bids, Capabilities, Extent, Gists, Lsn, Observation, Reach, Settlement, Spoken, Store,
+    Survival, Unavailable, Usage,
 };
 
 use budget::Budget;
@@ -178,6 +180,12 @@ impl Store for MemoryStore {
         buffer.clear();
         self.shared.submit(orders, &mut buffer);
         Spoken::Now(buffer)
+    }
+
+    fn bid(&self, bids: &Bids<'_>, gists: &mut Gists) -> Result<Option<Lsn>, Unavailable> {
+        gists.clear();
+        self.shared.bid(bids, gists);
+        Ok(None)
     }
 
     fn release(&self, lease: LeaseId) -> Spoken<bool> {

@@ -13,3 +13,17 @@ fn bench(tick: Tick) -> Bench {
 }
 
 tidegate_testkit::behaviour_suite!(bench);
+
+mod asked_in_short {
+    use tidegate_testkit::bidding::Bidding;
+
+    use super::*;
+
+    fn bench(tick: Tick) -> Bench {
+        let clock = Arc::new(ManualClock::ticking(tick, Timestamp::EPOCH));
+        let memory = Memory { secret: [7, 8], ..Memory::default() };
+        Bench::new(Bidding::over(MemoryStore::new(Arc::clone(&clock), memory)), clock)
+    }
+
+    tidegate_testkit::behaviour_suite!(bench);
+}

@@ -26,3 +26,16 @@ mod memory {
 
     tidegate_testkit::storms!(bench);
 }
+
+mod memory_asked_in_short {
+    use tidegate::{Memory, MemoryStore};
+    use tidegate_testkit::bidding::Bidding;
+
+    use super::*;
+
+    fn bench(clock: Arc<SteppingClock>) -> Arc<dyn FullStore> {
+        Arc::new(Bidding::over(MemoryStore::new(clock, Memory { secret: [3, 4], ..Memory::default() })))
+    }
+
+    tidegate_testkit::storms!(bench);
+}

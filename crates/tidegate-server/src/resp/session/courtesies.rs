@@ -35,7 +35,7 @@ impl Session {
     }
 
     fn enter(&mut self, pass: Pass, token: &[u8]) {
-        self.pass = Some(pass);
+        self.admit(Some(pass));
         self.shown = Some(Shown::of(token));
     }
 

@@ -27,9 +27,9 @@ use super::body::Said;
 use super::calls::{Calls, Doing};
 use super::plain::PREFACE;
 use super::rest::Rest;
-use crate::http::LARGEST_BODY;
 use crate::http::events::Events;
 use crate::http::problem::{Code, Problem};
+use crate::http::{Announced, LARGEST_BODY};
 use crate::metrics::Cut;
 use crate::serve::Over;
 use crate::serve::bounds::{FAREWELL, LARGEST_HEAD, MOST_DISCARDED, MOST_FIELDS, MOST_STREAMS};
@@ -152,14 +152,18 @@ async fn answer(
     address: IpAddr,
     worker: &Worker,
 ) -> (Response<Bytes>, Option<Events>) {
-    let (head, mut body) = request.into_parts();
+    let (mut head, mut body) = request.into_parts();
     let (is_head, is_second) = (head.method == Method::HEAD, head.version == ::http::Version::HTTP_2);
     let patience = worker.house.bounds.request;
     let who = worker.house.who(&head.headers, address);
+    // Whoever says how much is to come need not send it to hear that it is too much.
+    let announced = body.size_hint().exact().filter(|length| *length > LARGEST_BODY as u64);
+    if let Some(length) = announced {
+        head.extensions.insert(Announced(length));
+    }
     // What a stranger sends is not worth the memory: no answer to them depends on it.
-    let wanted = async {
-        if matches!(who, Ok(Who::Known(_))) { collected(&mut body).await } else { Some(Bytes::new()) }
-    };
+    let is_wanted = announced.is_none() && matches!(who, Ok(Who::Known(_)));
+    let wanted = async { if is_wanted { collected(&mut body).await } else { Some(Bytes::new()) } };
     let heard = tokio::time::timeout(patience, wanted).await;
     if is_second && !body.is_end_stream() {
         tokio::spawn(tokio::time::timeout(patience, discarded(body)));

@@ -9,15 +9,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use ::http::header::AUTHORIZATION;
 use ::http::{Method, Request};
 use bytes::Bytes;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::plain::{self, Heard, Missing, Parting};
-use crate::http::Answered;
-use crate::metrics::Cut;
+use super::plain::{self, Heard, Missing, Parting, Plain, Seen};
+use crate::http::{Answered, BID_PATH, Counter, RouteName};
+use crate::metrics::{Cut, DoorName};
 use crate::serve::Over;
 use crate::serve::bounds::{MOST_UNSAID, READ_AHEAD};
 use crate::serve::desk::{Desk, at_the_desk};
@@ -50,6 +51,8 @@ struct Line {
 #[expect(clippy::large_enum_variant, reason = "it is taken apart where it was made")]
 enum Next {
     Request(Request<Bytes>),
+    /// It was answered; the client has not taken all of it.
+    Said,
     General,
 }
 
@@ -70,6 +73,7 @@ pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: &Arc<Worke
     loop {
         let over = match line.heard(&mut watch).await {
             Ok(Next::Request(request)) => line.answer(request).await.err(),
+            Ok(Next::Said) => None,
             Ok(Next::General) => match line.say_rest().await {
                 Ok(()) => return Exit::General(line.stream, line.kept),
                 Err(over) => Some(over),
@@ -149,7 +153,20 @@ impl Line {
             return Poll::Ready(Err(Over::Left));
         }
         let heard = &desk.input[..length];
-        let (next, rest) = match plain::read(heard) {
+        let mut fields = plain::no_fields();
+        let heard_first = match plain::see(heard, &mut fields) {
+            Seen::Whole(plain) if plain.length == length && self.is_decided(&plain, &mut desk.counter) => {
+                self.half = None;
+                self.keep(&[]);
+                plain::write_decision(&desk.counter.body, &self.worker.beat.date(), &mut desk.output);
+                self.say_now(&desk.output);
+                return Poll::Ready(Ok((!self.unsaid.is_empty()).then_some(Next::Said)));
+            }
+            Seen::Whole(plain) => plain.heard(),
+            Seen::Half(missing) => Heard::Half(missing),
+            Seen::Other => Heard::Other,
+        };
+        let (next, rest) = match heard_first {
             Heard::Whole(request, length) => (Some(Next::Request(request)), &heard[length..]),
             Heard::Half(missing) => {
                 let began = self.half.map_or_else(Instant::now, |(_, began)| began);
@@ -162,6 +179,20 @@ impl Line {
         self.half = None;
         self.keep(rest);
         Poll::Ready(Ok(next))
+    }
+
+    /// Decides the only request that was read, if it is one that can be decided in short, and counts it.
+    fn is_decided(&self, plain: &Plain<'_, '_>, counter: &mut Counter) -> bool {
+        let house = &self.worker.house;
+        if !plain.is("POST", BID_PATH) || house.ending.is_told() {
+            return false;
+        }
+        let start = self.worker.stopwatch.raw();
+        let Some(pass) = house.pass(plain.field(&AUTHORIZATION)) else { return false };
+        let Some(is_granted) = house.api.bid(plain.body, &pass, counter) else { return false };
+        self.worker.counts.http_request(RouteName::Acquire, 200, self.worker.since(start));
+        self.worker.counts.decided(DoorName::Http, u64::from(is_granted), u64::from(!is_granted));
+        true
     }
 
     fn keep(&mut self, rest: &[u8]) {

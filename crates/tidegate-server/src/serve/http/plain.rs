@@ -1,5 +1,7 @@
 //! Plain requests: how one is told from everything else, and how its answer is written.
 
+use std::mem::MaybeUninit;
+
 use ::http::header::{AUTHORIZATION, HeaderName, IF_MATCH};
 use ::http::{HeaderValue, Method, Request, Response, Uri};
 use bytes::Bytes;
@@ -34,30 +36,85 @@ const KEPT: [HeaderName; 3] = [AUTHORIZATION, IF_MATCH, ::http::header::ACCEPT];
 /// What every HTTP/2 connection begins with.
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
 
+/// Room for the fields of a head.
+pub(super) type Fields<'b> = [MaybeUninit<httparse::Header<'b>>; MOST_FIELDS];
+
+/// No fields yet.
+pub(super) const fn no_fields<'b>() -> Fields<'b> {
+    [const { MaybeUninit::uninit() }; MOST_FIELDS]
+}
+
+/// What stands at the beginning of a buffer, as it stands there.
+pub(super) enum Seen<'f, 'b> {
+    /// A plain request, if its target is one.
+    Whole(Plain<'f, 'b>),
+    Half(Missing),
+    Other,
+}
+
+/// A plain request where it was read.
+pub(super) struct Plain<'f, 'b> {
+    method: &'b str,
+    target: &'b str,
+    fields: &'f [httparse::Header<'b>],
+    pub(super) body: &'b [u8],
+    /// How many bytes it takes.
+    pub(super) length: usize,
+}
+
 /// Reads the request at the beginning of the buffer.
 pub(super) fn read(buffer: &[u8]) -> Heard {
+    match see(buffer, &mut no_fields()) {
+        Seen::Whole(plain) => plain.heard(),
+        Seen::Half(missing) => Heard::Half(missing),
+        Seen::Other => Heard::Other,
+    }
+}
+
+/// Looks at the request at the beginning of the buffer.
+pub(super) fn see<'f, 'b>(buffer: &'b [u8], fields: &'f mut Fields<'b>) -> Seen<'f, 'b> {
     // It is handed over when it can be told from everything else.
     if buffer.len() < PREFACE.len() && PREFACE.starts_with(buffer) {
-        return Heard::Half(Missing::Head);
+        return Seen::Half(Missing::Head);
     }
-    let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
-    let mut head = httparse::Request::new(&mut fields);
-    let head_length = match head.parse(buffer) {
+    let mut head = httparse::Request::new(&mut []);
+    let head_length = match head.parse_with_uninit_headers(buffer, fields) {
         Ok(httparse::Status::Complete(length)) if length <= LARGEST_HEAD => length,
         Ok(httparse::Status::Partial) if buffer.len() < LARGEST_HEAD => {
-            return Heard::Half(Missing::Head);
+            return Seen::Half(Missing::Head);
         }
-        _ => return Heard::Other,
+        _ => return Seen::Other,
     };
     let (Some(method), Some(target), Some(1)) = (head.method, head.path, head.version) else {
-        return Heard::Other;
+        return Seen::Other;
     };
-    let Some(body_length) = body_length(head.headers) else { return Heard::Other };
+    let fields: &'f [httparse::Header<'b>] = head.headers;
+    let Some(body_length) = body_length(fields) else { return Seen::Other };
     let length = head_length + body_length;
-    let Some(body) = buffer.get(head_length..length) else { return Heard::Half(Missing::Body) };
-    match request(method, target, head.headers, body) {
-        Some(request) => Heard::Whole(request, length),
-        None => Heard::Other,
+    match buffer.get(head_length..length) {
+        Some(body) => Seen::Whole(Plain { method, target, fields, body, length }),
+        None => Seen::Half(Missing::Body),
+    }
+}
+
+impl Plain<'_, '_> {
+    /// Whether it is this method of this target, to the letter.
+    pub(super) fn is(&self, method: &str, target: &str) -> bool {
+        self.method == method && self.target == target
+    }
+
+    /// What its first field of this name says.
+    pub(super) fn field(&self, name: &HeaderName) -> Option<&[u8]> {
+        let field = self.fields.iter().find(|field| field.name.eq_ignore_ascii_case(name.as_str()));
+        field.map(|field| field.value)
+    }
+
+    /// The request, for whoever answers all of them.
+    pub(super) fn heard(&self) -> Heard {
+        match request(self.method, self.target, self.fields, self.body) {
+            Some(request) => Heard::Whole(request, self.length),
+            None => Heard::Other,
+        }
     }
 }
 
@@ -128,6 +185,18 @@ fn comes_in_pieces(target: &str) -> bool {
 pub(super) enum Parting {
     KeepAlive,
     Close,
+}
+
+/// Writes a decision behind what is in the buffer already: what [`write`] makes of a response of this body.
+pub(super) fn write_decision(body: &[u8], date: &[u8; DATE_BYTES], output: &mut Vec<u8>) {
+    const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: ";
+    output.reserve(256 + body.len());
+    output.extend_from_slice(HEAD);
+    output.extend_from_slice(itoa::Buffer::new().format(body.len()).as_bytes());
+    output.extend_from_slice(b"\r\ndate: ");
+    output.extend_from_slice(date);
+    output.extend_from_slice(b"\r\n\r\n");
+    output.extend_from_slice(body);
 }
 
 /// Writes an answer behind what is in the buffer already. To `HEAD` the body is not sent, only its length.
@@ -238,6 +307,18 @@ mod tests {
         assert!(matches!(read_text(&long), Heard::Other));
         let fields = "a: b\r\n".repeat(MOST_FIELDS + 1);
         assert!(matches!(read_text(&format!("GET / HTTP/1.1\r\n{fields}\r\n")), Heard::Other));
+    }
+
+    #[test]
+    fn a_decision_is_written_like_every_answer() {
+        let date = *b"Mon, 16 Nov 2026 00:00:00 GMT";
+        let mut response = Response::new(Bytes::from_static(b"{\"allowed\":true}"));
+        let json = HeaderValue::from_static("application/json");
+        response.headers_mut().insert(::http::header::CONTENT_TYPE, json);
+        let (mut one, mut other) = (Vec::new(), Vec::new());
+        write(&response, false, Parting::KeepAlive, &date, &mut one);
+        write_decision(response.body(), &date, &mut other);
+        assert_eq!(String::from_utf8_lossy(&other), String::from_utf8_lossy(&one));
     }
 
     #[test]

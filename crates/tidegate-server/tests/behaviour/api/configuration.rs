@@ -1,8 +1,10 @@
 //! Limits: added, listed, looked at, replaced, removed, and made an exception of.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
+use tidegate::{Edit, Expect, ItemSpec, LimitSpec, Policy};
 use tidegate_server::resp::Door;
 use tidegate_server::resp::throttle::Bucket;
 
@@ -202,6 +204,26 @@ fn limits_from_a_file_are_changed_in_the_file() {
     stage.ask("POST /v1/limits/l/reset", "").is(204);
     stage.get("/v1/limits/l").is(200);
     stage.ask("PUT /v1/limits/m", body).is(200);
+}
+
+/// A file puts the limit between the moment somebody is found to be allowed to replace it and the moment they do.
+#[test]
+fn a_limit_that_a_file_puts_meanwhile_is_the_files() {
+    let mut stage = Stage::with(&[r#"{"id": "l", "items": [{"policy": "total", "limit": 1}]}"#]);
+    let store = Arc::clone(&stage.store);
+    let asked = AtomicUsize::new(0);
+    stage.api = stage.api.from_file(move |id| {
+        if asked.fetch_add(1, Ordering::Relaxed) > 0 {
+            return true;
+        }
+        let of_file = LimitSpec::named(id).with(ItemSpec::of(Policy::Total, 7));
+        store.apply(vec![Edit::Put(of_file, Expect::Anything)]).expect("it makes sense");
+        false
+    });
+    stage
+        .ask("PUT /v1/limits/l", r#"{"items": [{"policy": "total", "limit": 2}]}"#)
+        .problem(409, "managed_by_file");
+    assert_eq!(stage.get("/v1/limits/l").at("/items/0/limit"), json!(7));
 }
 
 #[test]

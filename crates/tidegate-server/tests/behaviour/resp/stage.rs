@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate::catalog::{ApplyError, Edit, Edited, Origin, PutError, Watcher};
-use tidegate::store::{Capabilities, Later, Lsn, Unavailable, Usage};
+use tidegate::store::{Bids, Capabilities, Gists, Later, Lsn, Unavailable, Usage};
 use tidegate::{
     Actual, Answers, Catalog, Expect, FullStore, LeaseId, Limit, LimitSpec, ManualClock, MapStore, Memory,
     MemoryStore, Order, Parting, Rejection, Settlement, Spoken, Store, Tenure, Tick, Timestamp, file,
@@ -33,6 +33,7 @@ pub(crate) const LIMITS: &str = "limits:
 ";
 
 /// Lets everybody in, or those with a token.
+#[derive(Clone, Copy)]
 pub(crate) struct Tokens(pub(crate) &'static [(&'static str, Role, Option<&'static str>)]);
 
 impl Doorman for Tokens {
@@ -72,7 +73,7 @@ impl Stage {
         for limit in file::read("limits.yaml", LIMITS.as_bytes()).expect("they are sound").settings.limits {
             store.put(limit, Expect::Absent).expect("there is none yet");
         }
-        let store = Arc::new(Recording { inner: store, manner, batches: AtomicUsize::new(0) });
+        let store = Arc::new(Recording::new(store, manner));
         let door = Arc::new(Door::new(Arc::clone(&store) as Arc<dyn FullStore>, Arc::new(doorman)));
         Stage { clock, store, door }
     }
@@ -100,9 +101,21 @@ pub(crate) struct Recording {
     inner: Arc<dyn FullStore>,
     manner: Manner,
     batches: AtomicUsize,
+    /// Whether bids are handed on.
+    bids: bool,
 }
 
 impl Recording {
+    /// A store that is put orders only.
+    pub(crate) fn new(inner: Arc<dyn FullStore>, manner: Manner) -> Recording {
+        Recording { inner, manner, batches: AtomicUsize::new(0), bids: false }
+    }
+
+    /// The same, which hands on bids.
+    pub(crate) fn bidding(self) -> Recording {
+        Recording { bids: true, ..self }
+    }
+
     /// How many batches there were since this was asked last.
     pub(crate) fn batches(&self) -> usize {
         self.batches.swap(0, Ordering::Relaxed)
@@ -127,6 +140,10 @@ impl Store for Recording {
     fn submit(&self, orders: &[Order<'_>], buffer: Answers) -> Spoken<Answers> {
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.spoken(self.inner.submit(orders, buffer))
+    }
+    fn bid(&self, bids: &Bids<'_>, gists: &mut Gists) -> Result<Option<Lsn>, Unavailable> {
+        gists.clear();
+        if self.bids { self.inner.bid(bids, gists) } else { Ok(None) }
     }
     fn release(&self, lease: LeaseId) -> Spoken<bool> {
         self.spoken(self.inner.release(lease))

@@ -119,3 +119,28 @@ fn a_stranger_is_sent_away_before_their_body_is_read() {
     client.answer().expect("an answer").is_problem(401, "unauthorized");
     stage.end();
 }
+
+/// Who says that too much will come hears that it is too much, and need not send it first.
+#[test]
+fn a_body_that_is_announced_too_large_is_not_waited_for() {
+    let (stage, token) = Stage::locked(wide());
+    let mut client = stage.http();
+    let head = format!(
+        "POST /v1/acquire HTTP/1.1\r\nAuthorization: Bearer {token}\r\nContent-Length: 1048577\r\n\r\n{{"
+    );
+    client.say(head.as_bytes());
+    let answer = client.answer().expect("an answer");
+    answer.is_problem(413, "too_large");
+    assert!(answer.text().contains("this one has 1048577"), "{}", answer.text());
+    // What comes first is told first.
+    let mut stranger = stage.http();
+    stranger.say(b"POST /v1/acquire HTTP/1.1\r\nContent-Length: 1048577\r\n\r\n{");
+    stranger.answer().expect("an answer").is_problem(401, "unauthorized");
+    let mut lost = stage.http();
+    let head = format!(
+        "POST /nowhere HTTP/1.1\r\nAuthorization: Bearer {token}\r\nContent-Length: 1048577\r\n\r\n{{"
+    );
+    lost.say(head.as_bytes());
+    lost.answer().expect("an answer").is_problem(404, "not_found");
+    stage.end();
+}

@@ -69,7 +69,7 @@ pub(super) type Held<'a> = Option<(&'a Tenant, Arc<Edition>)>;
 
 /// What was seen of a row after it was decided on.
 #[derive(Default)]
-struct Seen(Option<(Short, u64, u64)>);
+pub(super) struct Seen(pub(super) Option<(Short, u64, u64)>);
 
 impl Witness for Seen {
     #[inline]

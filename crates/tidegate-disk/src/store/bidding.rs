@@ -1,0 +1,19 @@
+//! Bids are decided and written down like orders: in memory first, and spoken of when the log has allowed for them.
+
+use tidegate::store::{Bids, Gists, Lsn, Store, Unavailable};
+
+use super::Inner;
+
+impl Inner {
+    /// Decides bids, and writes down what they changed. Where the log must be durable before they are spoken of, if it is not yet.
+    pub(super) fn bid(&self, bids: &Bids<'_>, gists: &mut Gists) -> Result<Option<Lsn>, Unavailable> {
+        if let Some(why) = self.trouble() {
+            return Err(why);
+        }
+        gists.keep_notes();
+        self.memory.bid(bids, gists)?;
+        let Some(notes) = gists.notes() else { return Ok(None) };
+        let until = self.write_down(notes)?;
+        Ok(until.filter(|lsn| *lsn > self.log.durable()))
+    }
+}
