@@ -24,10 +24,19 @@ pub(crate) struct Ledger {
     pub(crate) allowances: Vec<Amount>,
     /// What keys may have used of each item without a record, under this version or one before it.
     pub(crate) unwritten: Vec<Amount>,
-    /// How often counts have been zeroed. The next version has the same.
-    epoch: Arc<AtomicU64>,
+    /// What the next version has too.
+    lasting: Arc<Lasting>,
     /// Where its text stands in the log. Nobody is told of a charge before that is durable.
     pub(crate) lsn: Lsn,
+}
+
+/// What is known of a limit whatever its version is.
+#[derive(Debug, Default)]
+struct Lasting {
+    /// How often counts have been zeroed.
+    epoch: AtomicU64,
+    /// Whether a row of it ever had a ceiling.
+    has_ceilings: AtomicBool,
 }
 
 impl Ledger {
@@ -45,8 +54,8 @@ impl Ledger {
             .zip(&allowances)
             .map(|(item, own)| before(item.name()).unwrap_or_default().max(*own))
             .collect();
-        let epoch = former.map_or_else(Arc::default, |former| Arc::clone(&former.epoch));
-        Ledger { limit: Arc::clone(limit), allowances, unwritten, epoch, lsn }
+        let lasting = former.map_or_else(Arc::default, |former| Arc::clone(&former.lasting));
+        Ledger { limit: Arc::clone(limit), allowances, unwritten, lasting, lsn }
     }
 
     pub(crate) fn durability(&self) -> Durability {
@@ -55,7 +64,19 @@ impl Ledger {
 
     /// How often counts have been zeroed.
     pub(crate) fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::SeqCst)
+        self.lasting.epoch.load(Ordering::SeqCst)
+    }
+
+    /// Whether a row of it may have a ceiling. One that has none when the log is split gets its first in a record behind that.
+    pub(crate) fn has_ceilings(&self) -> bool {
+        self.lasting.has_ceilings.load(Ordering::SeqCst)
+    }
+
+    /// A row is about to get a ceiling. To be called before that is appended to the log.
+    pub(crate) fn raises(&self) {
+        if !self.has_ceilings() {
+            self.lasting.has_ceilings.store(true, Ordering::SeqCst);
+        }
     }
 }
 
@@ -129,7 +150,7 @@ impl Journal for Ledgers {
         self.write(at, |pen| pen.reset(generation, key, at));
         // What was allowed for before stands before the reset in the log, and is void.
         if let Some(ledger) = self.get(generation) {
-            ledger.epoch.fetch_add(1, Ordering::SeqCst);
+            ledger.lasting.epoch.fetch_add(1, Ordering::SeqCst);
         }
     }
 }

@@ -12,14 +12,14 @@
 //! memory, while everybody goes on deciding. A clean stop ends with a snapshot of the true counts.
 
 mod bidding;
+mod keeper;
 
 use std::cell::RefCell;
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tidegate::answer::{Answers, Rejection};
@@ -28,11 +28,13 @@ use tidegate::clock::Clock;
 use tidegate::store::memory::journal::{Charge, Notes};
 use tidegate::store::memory::walking::Sight;
 use tidegate::store::{
-    Actual, Atomicity, Bids, Capabilities, Extent, Gists, Lsn, Observation, Reach, Settlement, Store,
-    Survival, Unavailable, Usage,
+    Actual, Atomicity, Bids, Capabilities, Extent, Gists, LogExtent, Lsn, Observation, Reach, Settlement,
+    Store, Survival, Unavailable, Usage,
 };
 use tidegate::{MemoryStore, Spoken};
-use tidegate_core::{Durability, Intent, LeaseId, Limit, LimitSpec, Order, Tenure, Timestamp, Trace};
+use tidegate_core::{
+    Ask, Durability, Hold, Intent, Item, Law, LeaseId, Limit, LimitSpec, Order, Tenure, Timestamp, Trace,
+};
 
 use crate::ceilings::{self, Need};
 use crate::files::{Files, Real};
@@ -43,9 +45,6 @@ use crate::recovery::{self, Recovery};
 
 /// How long the log may be before a snapshot takes its place, unless said otherwise.
 pub const SNAPSHOT_AFTER: u64 = 64 << 20;
-
-/// How often the keeper looks.
-const ROUND: Duration = Duration::from_secs(1);
 
 /// How a disk store is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,15 +98,7 @@ struct Inner {
     latest: AtomicU64,
     /// Whether the true counts are being written down. Nothing that is charged from then on may go without a record of its own.
     stopping: AtomicBool,
-    keeper: Mutex<Option<JoinHandle<()>>>,
-    bell: Arc<Bell>,
-}
-
-/// Tells the keeper to end.
-#[derive(Default)]
-struct Bell {
-    rung: Mutex<bool>,
-    heard: Condvar,
+    keeper: keeper::Handle,
 }
 
 impl DiskStore {
@@ -142,11 +133,10 @@ impl DiskStore {
             decided: AtomicBool::new(false),
             latest: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
-            keeper: Mutex::default(),
-            bell: Arc::default(),
+            keeper: keeper::Handle::default(),
         });
         if options.keeper == Keeper::Thread {
-            *inner.keeper.lock().unwrap_or_else(PoisonError::into_inner) = Some(keep(&inner));
+            inner.keeper.start(Arc::downgrade(&inner));
         }
         Ok((DiskStore { inner }, recovery))
     }
@@ -158,7 +148,7 @@ impl DiskStore {
 
     /// Writes the true counts down and ends. Nothing can be decided afterwards; what others are told meanwhile counts.
     pub fn stop(&self) -> Result<(), StopError> {
-        self.inner.end_keeper();
+        self.inner.keeper.end();
         self.inner.stopping.store(true, Ordering::Relaxed);
         // Who charged a row before and did not see this is seen by the walk; who charges one later sees this.
         fence(Ordering::SeqCst);
@@ -175,6 +165,11 @@ impl DiskStore {
     /// How many bytes of log would be read on top of the newest snapshot.
     pub fn log_bytes(&self) -> u64 {
         self.inner.log.bytes_since_snapshot()
+    }
+
+    /// How many files the log is in, on top of the newest snapshot.
+    pub fn log_segments(&self) -> u64 {
+        self.inner.log.segments()
     }
 
     /// The place up to which the log is durable.
@@ -229,6 +224,23 @@ impl Inner {
     /// Why nothing can be decided at present.
     fn trouble(&self) -> Option<Unavailable> {
         self.ledgers.trouble().or_else(|| self.log.refusal())
+    }
+
+    /// Whether none of these orders leaves anything to be written down: looks, and charges of what is `volatile`. They go on while the log
+    /// cannot be written, as long as the limits in memory are those of the log.
+    fn needs_no_log(&self, orders: &[Order<'_>]) -> bool {
+        let is_volatile = |ask: &Ask<'_>| {
+            self.memory.get(ask.limit_id).is_some_and(|limit| {
+                // A lease would be written down, whatever it is of.
+                let leases = |item: &Item| matches!(item.rule().law, Law::OnRelease(_));
+                limit.spec().durability == Durability::Volatile && !limit.items().iter().any(leases)
+            })
+        };
+        self.ledgers.trouble().is_none()
+            && orders.iter().all(|order| {
+                let leaves_nothing = order.request_id.is_none() && order.hold == Hold::No;
+                order.intent == Intent::Peek || leaves_nothing && order.asks.iter().all(is_volatile)
+            })
     }
 
     /// Edits the limits in memory, of which the log is told meanwhile.
@@ -304,6 +316,7 @@ impl Inner {
             Durability::Ceiling if self.stopping.load(Ordering::Relaxed) => Need::Record,
             Durability::Ceiling if ceilings::is_allowed(charge, allowance) => Need::Nothing,
             Durability::Ceiling => self.ledgers.ceilings.need(charge, ledger.epoch(), |trace| {
+                ledger.raises();
                 let mut pen = Pen::default();
                 pen.row(charge.generation, charge.version, charge.key, &[(charge.item, trace)]);
                 self.log.append(pen.bytes(), charge.at.ticks()).map(|lsn| lsn.0)
@@ -344,9 +357,9 @@ impl Inner {
         // Changes of limits are written down before they are made: one that is not made yet must not stand before the snapshot.
         let hold = || self.memory.unchanging();
         let written = self.log.snapshot_while(hold, |snapshot| {
-            let mut pen = Pen::default();
+            let (mut pen, mut last) = (Pen::default(), None);
             self.memory.walk::<SnapshotError>(&mut |sight| {
-                self.show(sight, counts, &mut pen);
+                self.show(sight, counts, &mut pen, &mut last);
                 if pen.bytes().len() >= CHUNK {
                     snapshot.put(pen.bytes())?;
                     pen.clear();
@@ -362,7 +375,8 @@ impl Inner {
         Ok(())
     }
 
-    fn show(&self, sight: Sight<'_>, counts: Counts, pen: &mut Pen) {
+    /// Writes down what was seen. `last` is the ledger of the row before: the rows of a limit are seen one after the other.
+    fn show(&self, sight: Sight<'_>, counts: Counts, pen: &mut Pen, last: &mut Option<(u64, Arc<Ledger>)>) {
         match sight {
             Sight::Counters(counters) => pen.counters(&counters),
             Sight::Limit { text, retired_until } => {
@@ -379,11 +393,14 @@ impl Inner {
             }
             Sight::Ghost { generation, version, traces } => pen.ghost(generation, version, traces),
             Sight::Row { generation, limit, key, traces } => {
-                let Some(ledger) = self.ledgers.get(generation) else { return };
+                if last.as_ref().is_none_or(|(of, _)| *of != generation) {
+                    *last = self.ledgers.get(generation).map(|ledger| (generation, ledger));
+                }
+                let Some((_, ledger)) = last else { return };
                 if limit.spec().durability == Durability::Volatile {
                     return;
                 }
-                if counts == Counts::Truth {
+                if counts == Counts::Truth || !ledger.has_ceilings() {
                     pen.row(generation, limit.version(), key, traces);
                     return;
                 }
@@ -414,41 +431,6 @@ impl Inner {
             let _next_time = self.snapshot(Counts::Ceilings);
         }
     }
-
-    fn end_keeper(&self) {
-        *self.bell.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.bell.heard.notify_all();
-        let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(keeper) = keeper.filter(|keeper| keeper.thread().id() != std::thread::current().id()) {
-            let _it_has_ended = keeper.join();
-        }
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.end_keeper();
-    }
-}
-
-/// Starts the keeper. It does not keep the store.
-fn keep(inner: &Arc<Inner>) -> JoinHandle<()> {
-    let (store, bell) = (Arc::downgrade(inner), Arc::clone(&inner.bell));
-    std::thread::spawn(move || {
-        loop {
-            let rung = bell.rung.lock().unwrap_or_else(PoisonError::into_inner);
-            let (rung, _) = bell
-                .heard
-                .wait_timeout_while(rung, ROUND, |rung| !*rung)
-                .unwrap_or_else(PoisonError::into_inner);
-            if *rung {
-                return;
-            }
-            drop(rung);
-            let Some(inner) = store.upgrade() else { return };
-            inner.look_after();
-        }
-    })
 }
 
 /// A reply that nobody can give.
@@ -467,7 +449,9 @@ impl Store for DiskStore {
     }
 
     fn submit(&self, orders: &[Order<'_>], mut buffer: Answers) -> Spoken<Answers> {
-        if let Some(why) = self.inner.trouble() {
+        if let Some(why) = self.inner.trouble()
+            && !self.inner.needs_no_log(orders)
+        {
             return unavailable(why);
         }
         buffer.keep_notes();
@@ -535,6 +519,14 @@ impl Store for DiskStore {
         Some(self.inner.log.tip())
     }
 
+    fn rise(&self) {
+        self.inner.log.rise();
+    }
+
+    fn rest(&self) {
+        self.inner.log.rest();
+    }
+
     fn trouble(&self) -> Option<Unavailable> {
         self.inner.trouble()
     }
@@ -545,6 +537,10 @@ impl Store for DiskStore {
 
     fn extent(&self) -> Option<Extent> {
         self.inner.memory.extent()
+    }
+
+    fn log_extent(&self) -> Option<LogExtent> {
+        Some(LogExtent { bytes: self.log_bytes(), segments: self.log_segments() })
     }
 }
 

@@ -240,6 +240,13 @@ pub trait Store: Send + Sync {
         None
     }
 
+    /// A thread that asks is at work, until it rests. A store with a log may gather what such threads decide for a little while, to write it
+    /// together.
+    fn rise(&self) {}
+
+    /// A thread that was at work has nothing to do: whoever waits is waiting for the store.
+    fn rest(&self) {}
+
     /// Why the store's log cannot be written any more, if it cannot: from then on nothing that changes something is answered. `None` as
     /// long as all is well, and for stores without a log.
     fn trouble(&self) -> Option<Unavailable> {
@@ -253,6 +260,11 @@ pub trait Store: Send + Sync {
 
     /// What all limits together take, and how many leases are open. `None` if the store does not count such things.
     fn extent(&self) -> Option<Extent> {
+        None
+    }
+
+    /// How long the store's log is; `None` if it has none of its own.
+    fn log_extent(&self) -> Option<LogExtent> {
         None
     }
 }
@@ -327,6 +339,15 @@ pub struct Extent {
     pub budget_bytes: usize,
     /// How many leases are open.
     pub leases: usize,
+}
+
+/// How long a store's log is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogExtent {
+    /// How many bytes of it a start would read, beside the newest snapshot.
+    pub bytes: u64,
+    /// In how many files.
+    pub segments: u64,
 }
 
 /// How often an item refused.

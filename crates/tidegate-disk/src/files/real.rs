@@ -120,10 +120,19 @@ impl Files for Real {
         options.read(true).write(true).create(true).truncate(false).mode(OWNER_ONLY);
         let file = options.open(self.folder.join(name))?;
         match file.try_lock() {
-            Ok(()) => Ok(Box::new(RealGuard { _file: file })),
-            Err(TryLockError::WouldBlock) => Err(io::Error::from(io::ErrorKind::WouldBlock)),
-            Err(TryLockError::Error(error)) => Err(error),
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(io::Error::from(io::ErrorKind::WouldBlock)),
+            Err(TryLockError::Error(error)) => return Err(error),
         }
+        // Whoever removes the file takes its lock out of the way of the next one; the directory cannot be removed and stay.
+        let folder = fs::File::open(&self.folder)?;
+        match folder.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(io::Error::from(io::ErrorKind::WouldBlock)),
+            // Some file systems lock files only.
+            Err(TryLockError::Error(_)) => {}
+        }
+        Ok(Box::new(RealGuard { _file: file, _folder: folder }))
     }
 
     fn random(&self) -> io::Result<[u8; 16]> {
@@ -223,10 +232,11 @@ impl RealFile {
     }
 }
 
-/// Closing the file gives the lock back.
+/// Closing them gives the locks back.
 #[derive(Debug)]
 struct RealGuard {
     _file: fs::File,
+    _folder: fs::File,
 }
 
 impl Guard for RealGuard {}

@@ -142,7 +142,7 @@ pub fn verify(files: &dyn Files) -> io::Result<Report> {
     Ok(report)
 }
 
-/// Looks at everything and shows it. An error is one of the directory as a whole.
+/// Looks at everything and shows it. An error is one of the directory as a whole, or that a file of it may not be read.
 pub fn inspect(files: &dyn Files, show: &mut dyn FnMut(Found<'_>)) -> io::Result<Report> {
     let survey = Survey::of(files)?;
     let report = Report {
@@ -160,8 +160,16 @@ pub fn inspect(files: &dyn Files, show: &mut dyn FnMut(Found<'_>)) -> io::Result
         problems: Vec::new(),
         problem_count: 0,
     };
-    let mut inspection =
-        Inspection { files, survey: &survey, show, report, link: None, time: 0, unsealed: None };
+    let mut inspection = Inspection {
+        files,
+        survey: &survey,
+        show,
+        report,
+        link: None,
+        time: 0,
+        unsealed: None,
+        forbidden: None,
+    };
     match read_identity(files) {
         Ok(identity) => {
             inspection.report.store_id = Some(identity.store);
@@ -169,7 +177,11 @@ pub fn inspect(files: &dyn Files, show: &mut dyn FnMut(Found<'_>)) -> io::Result
         }
         Err(error) => inspection.refused(names::IDENTITY, &error),
     }
-    Ok(inspection.report)
+    // What may not be read is not known to be wrong.
+    match inspection.forbidden {
+        Some(file) => Err(io::Error::new(io::ErrorKind::PermissionDenied, file)),
+        None => Ok(inspection.report),
+    }
 }
 
 struct Inspection<'a> {
@@ -182,6 +194,8 @@ struct Inspection<'a> {
     time: u64,
     /// A segment that ended without a seal, and what the next must say then.
     unsealed: Option<(String, u64, Link)>,
+    /// A file that may not be read.
+    forbidden: Option<String>,
 }
 
 impl Inspection<'_> {
@@ -349,6 +363,10 @@ impl Inspection<'_> {
     fn refused(&mut self, file: &str, error: &OpenError) {
         let (file, offset) = match error {
             OpenError::Damaged(damage) => (damage.file.clone(), damage.offset),
+            OpenError::Forbidden { file } => {
+                self.forbidden = Some(file.clone());
+                return;
+            }
             _ => (file.to_owned(), 0),
         };
         self.problem(&file, offset, &error.to_string());

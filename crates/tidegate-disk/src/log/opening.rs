@@ -37,6 +37,8 @@ pub(super) struct Readied {
     pub(super) cut: u64,
     pub(super) block_bytes: u64,
     pub(super) read: u64,
+    /// The first segment that was read.
+    pub(super) begins: u64,
 }
 
 pub(super) fn open(
@@ -79,10 +81,10 @@ pub(super) fn open(
         _ => Before::Crashed,
     };
     let cut = ending.dirty_to.saturating_sub(ending.offset);
-    let (block_bytes, read) = (ending.block_bytes, ending.read);
+    let (block_bytes, read, begins) = (ending.block_bytes, ending.read, ending.begins);
     let mut end = mend(files, &identity, options, ending)?;
     end.mark(Kind::Start).map_err(|failure| of_failure(&place, failure))?;
-    Ok(Readied { end, guard, identity, before, cut, block_bytes, read })
+    Ok(Readied { end, guard, identity, before, cut, block_bytes, read, begins })
 }
 
 fn refuse_strangers(place: &str, survey: &Survey) -> Result<(), OpenError> {

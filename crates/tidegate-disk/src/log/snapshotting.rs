@@ -80,6 +80,7 @@ impl Log {
         })?;
         self.files.sync_names()?;
         self.shared.superseded.store(rolled.written, Ordering::Release);
+        self.shared.begins.store(rolled.header.segment, Ordering::Release);
         // What cannot be removed now is removed when the log is opened again.
         let _ = self.remove_superseded(rolled.header.segment);
         Ok(bytes)

@@ -7,8 +7,10 @@ use super::Inner;
 impl Inner {
     /// Decides bids, and writes down what they changed. Where the log must be durable before they are spoken of, if it is not yet.
     pub(super) fn bid(&self, bids: &Bids<'_>, gists: &mut Gists) -> Result<Option<Lsn>, Unavailable> {
-        if let Some(why) = self.trouble() {
-            return Err(why);
+        // While the log cannot be written, which of them need it is for orders to find out.
+        if self.trouble().is_some() {
+            gists.clear();
+            return Ok(None);
         }
         gists.keep_notes();
         self.memory.bid(bids, gists)?;

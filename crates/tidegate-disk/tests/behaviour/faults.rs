@@ -10,8 +10,8 @@ use tidegate::catalog::PutError;
 use tidegate::store::memory::journal::Tag;
 use tidegate::store::{Store, Unavailable};
 use tidegate::{
-    Amount, Answers, Ask, Catalog, Detail, Expect, ItemSpec, LimitSpec, ManualClock, Order, Policy, Spoken,
-    Timestamp,
+    Amount, Answers, Ask, Catalog, Detail, Expect, Intent, ItemSpec, LimitSpec, ManualClock, Order, Policy,
+    Spoken, Timestamp,
 };
 use tidegate_core::trace::NO_END;
 use tidegate_core::{Span, Trace};
@@ -145,6 +145,40 @@ fn a_full_disk_is_waited_for() {
     store.stop().expect("there is room");
     let store = open(&stage.files, &stage.clock);
     assert_eq!(used(&store), MOST);
+}
+
+#[test]
+fn what_needs_no_log_goes_on_while_the_disk_is_full() {
+    let stage = Stage::new();
+    let store = stage.begin();
+    let volatile = |id: &str, policy| LimitSpec {
+        durability: tidegate_core::Durability::Volatile,
+        ..LimitSpec::named(id).with(ItemSpec::of(policy, 3))
+    };
+    store.put(volatile("views", Policy::Total), Expect::Absent).expect("it makes sense");
+    let pool = Policy::Concurrency { ttl: Duration::from_secs(60) };
+    store.put(volatile("pool", pool), Expect::Absent).expect("it makes sense");
+    store.wait_durable(store.tip().expect("it has a log")).expect("there is room");
+    stage.files.set_room(Some(stage.files.used() + 1));
+    crowd(&store);
+    let why = store.trouble().expect("the disk is full");
+    let ask = |limit_id, intent, request_id| {
+        let asks = [Ask { limit_id, key: None, count: 1 }];
+        let order = Order { intent, request_id, ..Order::acquire(&asks) };
+        let answers = heard(&store, store.submit(&[order], Answers::new(Detail::Verdicts)))?;
+        Ok(answers.get(0).expect("one").as_ref().expect("it makes sense").is_granted())
+    };
+    for granted in [true, true, true, false] {
+        assert_eq!(ask("views", Intent::Acquire, None), Ok(granted), "and it counts");
+    }
+    assert_eq!(ask(LIMIT, Intent::Peek, None), Ok(true), "who looks changes nothing");
+    assert_eq!(ask("pool", Intent::Peek, None), Ok(true));
+    assert_eq!(ask(LIMIT, Intent::Acquire, None), Err(why.clone()));
+    assert_eq!(ask("pool", Intent::Acquire, None), Err(why.clone()), "a lease is written down");
+    assert_eq!(ask("views", Intent::Acquire, Some(&b"one"[..])), Err(why.clone()), "and so is a request id");
+    let both = [LIMIT, "views"].map(|limit_id| Ask { limit_id, key: None, count: 1 });
+    let answers = store.submit(&[Order::acquire(&both)], Answers::new(Detail::Verdicts));
+    assert_eq!(heard(&store, answers).map(drop), Err(why), "and what is not volatile");
 }
 
 #[test]

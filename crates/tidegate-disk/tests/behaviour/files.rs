@@ -68,6 +68,19 @@ fn a_directory_of_the_file_system_behaves_and_is_its_owners() {
 }
 
 #[test]
+fn who_removes_the_lock_file_lets_nobody_in() {
+    let folder = folder("locked");
+    let (files, other) =
+        (Real::create(&folder).expect("it is made"), Real::create(&folder).expect("it is there"));
+    let guard = files.lock("lock").expect("nobody has it");
+    std::fs::remove_file(folder.join("lock")).expect("it is there");
+    assert_eq!(other.lock("lock").expect_err("somebody has the directory").kind(), ErrorKind::WouldBlock);
+    drop(guard);
+    other.lock("lock").expect("nobody has it");
+    std::fs::remove_dir_all(&folder).expect("it was there");
+}
+
+#[test]
 fn a_crash_keeps_what_was_synced_and_may_do_anything_to_the_rest() {
     let files = Simulated::new();
     let file = files.create("a").expect("there is room");

@@ -141,6 +141,12 @@ fn store(page: &mut Page, limiter: &Limiter) {
         page.family("tidegate_store_budget_bytes", Kind::Gauge, help).sample(&[], extent.budget_bytes);
         page.family("tidegate_leases", Kind::Gauge, "Leases that are open.").sample(&[], extent.leases);
     }
+    if let Some(log) = limiter.store().log_extent() {
+        let help = "How many bytes of the store's log a start would read, beside the newest snapshot.";
+        page.family("tidegate_store_log_bytes", Kind::Gauge, help).sample(&[], log.bytes);
+        let help = "In how many files they are.";
+        page.family("tidegate_store_log_segments", Kind::Gauge, help).sample(&[], log.segments);
+    }
     if limiter.store().tip().is_some() {
         let help = "1 if the store's log can no longer be written, so that nothing that changes something is answered.";
         let failed = u8::from(limiter.store().trouble().is_some());

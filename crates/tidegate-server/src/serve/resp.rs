@@ -177,7 +177,9 @@ impl Line {
         for Pledge { span, .. } in &mut pledges {
             *span = span.start - first..span.end - first;
         }
-        self.pledged = Some(Pledged { text: output.split_off(first), pledges });
+        // A buffer of its own, as long as it must be: the shared one is large, and stays where it is.
+        self.pledged = Some(Pledged { text: output[first..].to_vec(), pledges });
+        output.truncate(first);
     }
 
     /// Says what waits for the log, as far as that becomes durable; what never will is answered with errors.
@@ -188,15 +190,24 @@ impl Line {
             self.unsaid.extend_from_slice(&text[done..pledge.span.start]);
             done = pledge.span.end;
             let mut durable = pin!(durable(door.store(), pledge.lsn));
-            let at_once = poll_fn(|cx| Poll::Ready(durable.as_mut().poll(cx))).await;
-            let durable = match at_once {
-                Poll::Ready(durable) => durable,
-                Poll::Pending => {
+            let has_something_to_say = !self.unsaid.is_empty();
+            let polled = poll_fn(|cx| match durable.as_mut().poll(cx) {
+                Poll::Pending if has_something_to_say => Poll::Ready(None),
+                polled => polled.map(Some),
+            });
+            let durable = match polled.await {
+                Some(durable) => durable,
+                None => {
                     self.say_rest().await?;
                     durable.await
                 }
             };
             match durable {
+                // Mostly all of it waits for one place, and is not copied again.
+                Ok(()) if self.unsaid.is_empty() && pledge.span == (0..text.len()) => {
+                    self.unsaid = text;
+                    return Ok(());
+                }
                 Ok(()) => self.unsaid.extend_from_slice(&text[pledge.span]),
                 Err(why) => pledge.broken(&why, self.session.protocol(), &mut self.unsaid),
             }

@@ -227,6 +227,8 @@ fn a_snapshot_stands_for_what_came_before_it_and_only_for_that() {
         commit(&log, &[1; 200], 77);
     }
     assert!(log.bytes_since_snapshot() > 4000, "{}", log.bytes_since_snapshot());
+    let segments = files.names().iter().filter(|name| name.starts_with("log-")).count() as u64;
+    assert!(segments > 3 && log.segments() == segments, "{segments} {}", log.segments());
     let bytes = log.snapshot(|snapshot| {
         commit(&log, b"while it is taken", 5);
         snapshot.put(b"state")?;
@@ -234,6 +236,7 @@ fn a_snapshot_stands_for_what_came_before_it_and_only_for_that() {
     });
     assert_eq!(bytes.expect("there is room"), 5);
     assert!(log.bytes_since_snapshot() < 100, "{}", log.bytes_since_snapshot());
+    assert_eq!(log.segments(), 1);
     drop(log);
     assert_eq!(files.names().len(), 4, "identity, lock, a segment, a snapshot: {:?}", files.names());
     let (log, opened, replayed) = open(&files);
@@ -241,6 +244,7 @@ fn a_snapshot_stands_for_what_came_before_it_and_only_for_that() {
     assert_eq!(replayed.bytes(), b"while it is taken");
     assert_eq!(opened.time, 77, "also of what is gone");
     assert!((17..200).contains(&log.bytes_since_snapshot()), "{}", log.bytes_since_snapshot());
+    assert_eq!(log.segments(), 1, "those before it are gone");
 }
 
 fn call() -> impl Strategy<Value = Call> {

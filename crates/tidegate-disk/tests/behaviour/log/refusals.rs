@@ -1,10 +1,10 @@
 //! Why a log does not open: each reason by name, and what to do about it.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
 use tidegate_disk::files::{Call, Files, Lasting, Real, Simulated, Trouble};
-use tidegate_disk::log::{Before, Entry, Log, OpenError};
+use tidegate_disk::log::{Before, Entry, Log, OpenError, verify};
 
 use super::stage::{TINY, as_files, commit, first_log, open, refusal, segment, try_open};
 
@@ -180,6 +180,18 @@ fn what_the_system_forbids_is_said_plainly() {
         files.repair();
         let (_log, _, replayed) = open(&files);
         assert_eq!(replayed.blocks.len(), 5, "{call:?} {trouble:?}: nothing is lost");
+    }
+}
+
+#[test]
+fn what_may_not_be_read_is_not_called_damaged() {
+    for pass in 0..4 {
+        let files = three_segments();
+        files.fail(Call::Open, pass, Trouble::Forbidden, Lasting::ForGood);
+        let error = verify(&*files).expect_err("it may not be read");
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{pass}: {error}");
+        files.repair();
+        assert!(verify(&*files).expect("it may").is_sound());
     }
 }
 
