@@ -30,6 +30,12 @@ const CLIENTS: usize = 256;
 const KEYS: u64 = 10_000;
 const STORED: u64 = 1_000_000;
 
+/// How often an open load sends what is due.
+const BEAT: Duration = Duration::from_millis(1);
+
+/// How many files of its log the database has before it is measured.
+const SEASONED: usize = 24;
+
 /// What was measured.
 struct Measured {
     per_second: f64,
@@ -41,7 +47,13 @@ fn main() {
     let seconds = std::env::args().find_map(|word| word.parse().ok()).unwrap_or(5);
     let time = Duration::from_secs(seconds);
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cluster.sh");
-    let settings = ["fsync=on", "synchronous_commit=on", "max_connections=400", "shared_buffers=512MB"];
+    let settings = [
+        "fsync=on",
+        "synchronous_commit=on",
+        "max_connections=400",
+        "shared_buffers=512MB",
+        "min_wal_size=1GB",
+    ];
     let mut cluster = Command::new("sh")
         .arg(script)
         .args(settings)
@@ -54,6 +66,7 @@ fn main() {
     let url = line.trim().strip_prefix("ready ").unwrap_or_else(|| panic!("{line}")).to_owned();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
 
+    runtime.block_on(season(&url));
     let naive = runtime.block_on(document_000(&url, time));
     say("document 000: count and insert", &naive, None);
     let store = Arc::new(PostgresStore::open(Options::parse(&url).unwrap()).unwrap());
@@ -65,16 +78,16 @@ fn main() {
         .put(LimitSpec::named("keys").with(ItemSpec::of(bucket, 1_000_000).per_key()), Expect::Absent)
         .unwrap();
 
-    let hot = runtime.block_on(ask(&store, "hot", 1, time, None));
+    let hot = runtime.block_on(ask(&store, "hot", 1, time));
     say("one hot row", &hot, Some(&naive));
-    let half = Some(hot.per_second / 2.0);
-    say("one hot row, at half of that", &runtime.block_on(ask(&store, "hot", 1, time, half)), None);
-    let keys = runtime.block_on(ask(&store, "keys", KEYS, time, None));
+    let half = runtime.block_on(ask_at(&store, "hot", 1, time, hot.per_second / 2.0));
+    say("one hot row, at half of that", &half, None);
+    let keys = runtime.block_on(ask(&store, "keys", KEYS, time));
     say("10,000 keys", &keys, Some(&naive));
-    let half = Some(keys.per_second / 2.0);
-    say("10,000 keys, at half of that", &runtime.block_on(ask(&store, "keys", KEYS, time, half)), None);
+    let half = runtime.block_on(ask_at(&store, "keys", KEYS, time, keys.per_second / 2.0));
+    say("10,000 keys, at half of that", &half, None);
     runtime.block_on(fill(&url));
-    let stored = runtime.block_on(ask(&store, "keys", KEYS, time, None));
+    let stored = runtime.block_on(ask(&store, "keys", KEYS, time));
     say("10,000 of 1,000,000 keys", &stored, Some(&naive));
     println!(
         "with 1,000,000 keys stored: {:.2} of the throughput without",
@@ -100,6 +113,20 @@ fn measured(mut latencies: Vec<Duration>, took: Duration) -> Measured {
     latencies.sort_unstable();
     let at = |part: f64| latencies.get((latencies.len() as f64 * part) as usize).copied().unwrap_or_default();
     Measured { per_second: latencies.len() as f64 / took.as_secs_f64(), p50: at(0.5), p99: at(0.99) }
+}
+
+/// Makes the database one that has been in use. A new one makes every file of its log when it needs it, which holds up every commit meanwhile; one
+/// that has been written to for a while takes files it has had before.
+async fn season(url: &str) {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client.batch_execute("CREATE TABLE season (n bigint)").await.unwrap();
+    for _ in 0..SEASONED {
+        client.batch_execute("INSERT INTO season VALUES (1)").await.unwrap();
+        client.batch_execute("SELECT pg_switch_wal()").await.unwrap();
+    }
+    client.batch_execute("DROP TABLE season").await.unwrap();
+    client.batch_execute("CHECKPOINT").await.unwrap();
 }
 
 /// The transaction of document 000, by as many clients with a connection each.
@@ -155,14 +182,19 @@ async fn gathered(tasks: Vec<JoinHandle<Vec<Duration>>>, began: Instant) -> Meas
     measured(latencies, began.elapsed())
 }
 
-/// Asks for one unit of a limit, for one of so many keys, as often as it goes or so many times a second.
-async fn ask(
-    store: &Arc<PostgresStore>,
-    limit: &'static str,
-    keys: u64,
-    time: Duration,
-    rate: Option<f64>,
-) -> Measured {
+/// One unit of a limit, for one of so many keys.
+async fn decided(store: &PostgresStore, limit: &str, number: u64, keys: u64) {
+    let key = format!("key-{}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % keys);
+    let asks = [Ask::one(limit, Some(key.as_bytes()))];
+    let Spoken::Later(later) = store.submit(&[Order::acquire(&asks)], Answers::new(Detail::Verdicts)) else {
+        panic!("it is decided elsewhere");
+    };
+    let answers = later.await.unwrap();
+    assert!(answers.get(0).unwrap().as_ref().unwrap().is_granted());
+}
+
+/// Asks as often as it goes: each client as soon as it is answered.
+async fn ask(store: &Arc<PostgresStore>, limit: &'static str, keys: u64, time: Duration) -> Measured {
     let began = Instant::now();
     let turn = Arc::new(AtomicU64::new(0));
     let tasks = (0..CLIENTS).map(|_| {
@@ -170,28 +202,41 @@ async fn ask(
         tokio::spawn(async move {
             let mut latencies = Vec::new();
             while began.elapsed() < time {
-                let number = turn.fetch_add(1, Ordering::Relaxed);
-                let mut asked = Instant::now();
-                if let Some(rate) = rate {
-                    // Whoever comes late has waited since they should have come.
-                    asked = began + Duration::from_secs_f64(number as f64 / rate);
-                    tokio::time::sleep_until(asked.into()).await;
-                }
-                let key = format!("key-{}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % keys);
-                let asks = [Ask::one(limit, Some(key.as_bytes()))];
-                let Spoken::Later(later) =
-                    store.submit(&[Order::acquire(&asks)], Answers::new(Detail::Verdicts))
-                else {
-                    panic!("it is decided elsewhere");
-                };
-                let answers = later.await.unwrap();
-                assert!(answers.get(0).unwrap().as_ref().unwrap().is_granted());
+                let asked = Instant::now();
+                decided(&store, limit, turn.fetch_add(1, Ordering::Relaxed), keys).await;
                 latencies.push(asked.elapsed());
             }
             latencies
         })
     });
     gathered(tasks.collect(), began).await
+}
+
+/// Asks so many times a second, whether or not those before were answered: clients that are all waiting would hold back the next ones, just when
+/// it is slow. Whoever is sent late has waited since they should have been.
+async fn ask_at(
+    store: &Arc<PostgresStore>,
+    limit: &'static str,
+    keys: u64,
+    time: Duration,
+    rate: f64,
+) -> Measured {
+    let began = Instant::now();
+    let all = (rate * time.as_secs_f64()) as u64;
+    let mut tasks = Vec::new();
+    let mut beat = tokio::time::interval(BEAT);
+    while (tasks.len() as u64) < all {
+        beat.tick().await;
+        let due = ((began.elapsed().as_secs_f64() * rate) as u64).min(all);
+        for number in tasks.len() as u64..due {
+            let (store, asked) = (Arc::clone(store), began + Duration::from_secs_f64(number as f64 / rate));
+            tasks.push(tokio::spawn(async move {
+                decided(&store, limit, number, keys).await;
+                vec![asked.elapsed()]
+            }));
+        }
+    }
+    gathered(tasks, began).await
 }
 
 /// Stores many more keys: copies of one that is there.

@@ -35,11 +35,17 @@ const FORGET_ROWS: &str = "DELETE FROM states s USING (
         LIMIT $2 FOR UPDATE OF s SKIP LOCKED
     ) fresh WHERE s.generation = fresh.generation AND s.key = fresh.key";
 
-/// Rows of limits that are gone.
+/// Rows of limits that are gone. Limit by limit: there may be a million rows of those that are not.
 const FORGET_LIMITS: &str = "DELETE FROM states s USING (
-        SELECT s.generation, s.key FROM states s JOIN limits l ON l.generation = s.generation
-        WHERE l.standing = 2 LIMIT $1 FOR UPDATE OF s SKIP LOCKED
+        SELECT row.generation, row.key FROM limits l CROSS JOIN LATERAL
+            (SELECT s.generation, s.key FROM states s WHERE s.generation = l.generation LIMIT $1 FOR UPDATE SKIP LOCKED) row
+        WHERE l.standing = 2 LIMIT $1
     ) gone WHERE s.generation = gone.generation AND s.key = gone.key";
+
+/// Rows of a former edition, limit by limit as well.
+const FIND_BEHIND: &str = "SELECT row.generation, row.key FROM limits l CROSS JOIN LATERAL
+        (SELECT s.generation, s.key FROM states s WHERE s.generation = l.generation AND s.edition < l.edition LIMIT $1) row
+    WHERE l.standing < 2 LIMIT $1";
 
 impl Engine {
     /// Sweeps until the store is closed.
@@ -149,9 +155,7 @@ pub(crate) async fn lapsed(connection: &Object, now: Timestamp, most: i64) -> Re
 
 /// Rows that are of a former edition, to be brought up.
 async fn behind(connection: &Object) -> Result<Job, Fault> {
-    let find = "SELECT s.generation, s.key FROM limits l JOIN states s ON s.generation = l.generation AND s.edition < l.edition \
-                WHERE l.standing < 2 LIMIT $1";
-    let rows = connection.query(find, &[&AT_A_TIME]).await?;
+    let rows = connection.query(FIND_BEHIND, &[&AT_A_TIME]).await?;
     let rows = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
     Ok(tidy(Task::Tidy { leases: Vec::new(), rows }))
 }

@@ -29,6 +29,10 @@ pub const LONGEST_SCHEMA: usize = 63;
 pub const USUAL_POOL: usize = 4;
 /// The most connections that decide.
 pub const LARGEST_POOL: usize = 64;
+/// Rows are found by their names, one by one. For the rows of a sitting in a table of some thousands the planner would rather read all of it
+/// each time, which on paper is less and takes longer, and more so with every row that is stored. And nothing here runs long enough to be worth
+/// compiling, which the planner, told to avoid what it sometimes cannot, would think of everything.
+const BY_NAME: &str = "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off";
 /// How long a connection attempt may take, unless said.
 const USUAL_CONNECT: Duration = Duration::from_secs(3);
 /// The parameters that are read here.
@@ -249,7 +253,7 @@ impl Own {
         let said = config.get_options().map(|said| format!("{said} ")).unwrap_or_default();
         config.options(format!(
             "{said}-c search_path=\"{}\" -c lock_timeout={lock} -c statement_timeout={statement} \
-             -c idle_in_transaction_session_timeout=30000 -c timezone=UTC",
+             -c idle_in_transaction_session_timeout=30000 -c timezone=UTC {BY_NAME}",
             self.schema.replace('\\', "\\\\").replace(' ', "\\ ")
         ));
         config.connect_timeout(self.connect_timeout);

@@ -4,6 +4,7 @@
 
 mod doors;
 mod files;
+mod losses;
 mod manual;
 mod opening;
 mod outages;

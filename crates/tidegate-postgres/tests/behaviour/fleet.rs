@@ -1,6 +1,7 @@
 //! Several stores on one schema, as several servers are: they decide as one.
 
 mod bounded;
+mod reading;
 mod storms;
 mod sweeping;
 mod waiting;

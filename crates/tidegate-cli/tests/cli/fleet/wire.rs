@@ -1,6 +1,6 @@
 //! One connection to a server's HTTP door, which stays open from request to request.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -56,17 +56,22 @@ impl Wire {
     /// Asks, and waits for the answer. `what` is `METHOD PATH`.
     #[track_caller]
     pub(super) fn ask(&mut self, what: &str, body: &str) -> Told {
-        self.say(what, body);
-        let head = self.head();
+        self.try_ask(what, body).expect("an answer")
+    }
+
+    /// The same of a server that may be gone before it has answered.
+    pub(super) fn try_ask(&mut self, what: &str, body: &str) -> io::Result<Told> {
+        self.say(what, body)?;
+        let head = self.head()?;
         let status = head[9..12].parse().expect("a status");
         let mut told = Told { status, head, body: Value::Null };
         let length = told.header("content-length").map_or(0, |length| length.parse().expect("a number"));
         let mut body = vec![0; length];
-        self.stream.read_exact(&mut body).expect("a body");
+        self.stream.read_exact(&mut body)?;
         if length > 0 {
             told.body = serde_json::from_slice(&body).expect("JSON");
         }
-        told
+        Ok(told)
     }
 
     #[track_caller]
@@ -87,25 +92,26 @@ impl Wire {
     /// Asks for a stream of events.
     #[track_caller]
     pub(super) fn events(mut self, path: &str) -> Events {
-        self.say(&format!("GET {path}"), "");
-        let head = self.head();
+        self.say(&format!("GET {path}"), "").expect("it listens");
+        let head = self.head().expect("an answer");
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
         Events { stream: self.stream }
     }
 
-    fn say(&mut self, what: &str, body: &str) {
+    fn say(&mut self, what: &str, body: &str) -> io::Result<()> {
         let length = body.len();
         let request = format!("{what} HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\n\r\n{body}");
-        self.stream.get_mut().write_all(request.as_bytes()).expect("it listens");
+        self.stream.get_mut().write_all(request.as_bytes())
     }
 
-    fn head(&mut self) -> String {
+    fn head(&mut self) -> io::Result<String> {
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
-            let read = self.stream.read_line(&mut head).expect("an answer");
-            assert!(read > 0, "the connection ended: {head}");
+            if self.stream.read_line(&mut head)? == 0 {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("no more after '{head}'")));
+            }
         }
-        head
+        Ok(head)
     }
 }
 
