@@ -51,9 +51,9 @@ usage: cargo xtask <chore>
   mutants [--only NAME]  plant the mistakes listed in xtask/mutants.txt and see that tests notice
   loom                   try every order of events in the models of the memory store's table
   bench                  measure the commands and print a table; minutes, on an otherwise idle machine
-  bench serve [disk] [--quick]
+  bench serve [resp|http|disk] [--quick]
                          measure the service beside Redis, nginx and throttlecrab, which are installed, and its store on
-                         disk beside the one in memory; `disk`: only that; --quick: only whether it works
+                         disk beside the one in memory; `resp`, `http`, `disk`: only that; --quick: only whether it works
   bench gateway [--quick]
                          measure the gateway beside nginx and HAProxy, which are installed
   instructions [--save]  count the instructions of a decision, beside benches/instructions.txt; --save rewrites it";
@@ -90,6 +90,8 @@ impl Chore {
             ["bench"] => Ok(Chore::Bench),
             ["bench", "serve"] => Ok(Chore::BenchServe(What::Everything, Effort::Full)),
             ["bench", "serve", "--quick"] => Ok(Chore::BenchServe(What::Everything, Effort::Quick)),
+            ["bench", "serve", "resp"] => Ok(Chore::BenchServe(What::Resp, Effort::Full)),
+            ["bench", "serve", "http"] => Ok(Chore::BenchServe(What::Http, Effort::Full)),
             ["bench", "serve", "disk"] => Ok(Chore::BenchServe(What::Disk, Effort::Full)),
             ["bench", "serve", "disk", "--quick"] => Ok(Chore::BenchServe(What::Disk, Effort::Quick)),
             ["bench", "gateway"] => Ok(Chore::BenchGateway(Effort::Full)),

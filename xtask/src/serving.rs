@@ -4,8 +4,8 @@
 //! median of its rounds. Peers are installed here and are dependencies of nothing: Redis, nginx and wrk as Debian packages,
 //! throttlecrab-server with cargo, below `target/bench`.
 //!
-//! `cargo xtask bench serve disk` measures only what a store on disk costs beside one in memory: the same server, load and limits, in turn. `--quick`
-//! does little of everything, to see that it works.
+//! `cargo xtask bench serve disk` measures only what a store on disk costs beside one in memory: the same server, load and limits, in turn; `resp` and
+//! `http` only one door beside its peers. `--quick` does little of everything, to see that it works.
 //!
 //! Rates on a shared machine are noisy, so bars are ratios. Beside every rate stands what it costs the server in processor time,
 //! because a rate says little when whoever asks is the slower one.
@@ -48,6 +48,9 @@ impl Effort {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
     Everything,
+    /// One door beside its peers.
+    Resp,
+    Http,
     /// The disk store beside the one in memory.
     Disk,
 }
@@ -103,17 +106,33 @@ pub(crate) fn run(what: What, effort: Effort) -> Outcome {
     std::fs::write(folder.join("serve.yaml"), LIMITS)?;
     let places = Places {
         tidegate: workspace.target.join("release/tidegate"),
-        throttlecrab: if what == What::Disk { PathBuf::new() } else { throttlecrab(&folder)? },
+        throttlecrab: if what.is_over_http() { throttlecrab(&folder)? } else { PathBuf::new() },
         folder,
     };
     refuse_memory(&places)?;
     println!("\n| what | server | rate /s | CPU us/request | p50 ms | p99 ms | ratio | bar |");
     println!("|---|---|---|---|---|---|---|---|");
-    let beside_peers = if what == What::Disk { Vec::new() } else { pairs() };
-    for pair in beside_peers.iter().chain(&on_disk()) {
+    for pair in pairs().iter().chain(&on_disk()).filter(|pair| what.is_about(pair)) {
         measure(pair, effort, &places)?;
     }
-    if what == What::Disk { Ok(()) } else { memory(&places) }
+    if what == What::Everything { memory(&places) } else { Ok(()) }
+}
+
+impl What {
+    const fn is_over_http(self) -> bool {
+        matches!(self, What::Everything | What::Http)
+    }
+
+    fn is_about(self, pair: &Pair) -> bool {
+        let is_on_disk = pair.ours.0 == Peer::OnDisk;
+        let is_over_http = matches!(pair.ours.1, Load::Wrk { .. });
+        match self {
+            What::Everything => true,
+            What::Resp => !is_on_disk && !is_over_http,
+            What::Http => !is_on_disk && is_over_http,
+            What::Disk => is_on_disk,
+        }
+    }
 }
 
 /// Builds what is measured; where everything else goes.

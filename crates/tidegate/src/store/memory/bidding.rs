@@ -120,7 +120,7 @@ impl Shared {
             places: [None; MOST_LIMITS],
         };
         // Whoever is not for us at all is not kept waiting for a look at the clock.
-        if !bids.list.first().is_some_and(|first| cast.of(first).is_some()) {
+        if bids.list.first().is_none_or(|first| cast.of(first).is_none()) {
             return;
         }
         let mut now = self.now();
