@@ -54,6 +54,9 @@ use stop::Stop;
 
 /// Puts load on a server, or kills one.
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
+    for path in [&args.json, &args.svg].into_iter().flatten().filter(|path| *path != Path::new("-")) {
+        probe(path)?;
+    }
     if args.crash {
         return crash::run(args);
     }
@@ -152,6 +155,18 @@ fn publish_text(json: Option<&Path>, text: &str, value: &str) -> Result<(), Fail
         }
         None => answer(text),
     }
+}
+
+/// Whether a file can be written, before there is anything to write: nobody wants to know that at the end of a long run. What is there
+/// stays as it is.
+fn probe(path: &Path) -> Result<(), Failure> {
+    let is_new = !path.exists();
+    let opened = std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(path);
+    opened.map_err(|error| Failure::BadInput(format!("cannot write {}: {error}", path.display())))?;
+    if is_new {
+        let _it_was_only_a_try = std::fs::remove_file(path);
+    }
+    Ok(())
 }
 
 fn write(path: &Path, content: &str) -> Result<(), Failure> {

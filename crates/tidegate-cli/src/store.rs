@@ -94,6 +94,12 @@ struct BackupTold {
 
 fn backup(args: &BackupArgs) -> Result<(), Failure> {
     let from = open(&args.folder)?;
+    if is_inside(&args.to, &args.folder) {
+        let (to, folder) = (place(&args.to), place(&args.folder));
+        return Err(Failure::BadInput(format!(
+            "{to} is inside of {folder}, which is to be copied; nothing was touched; choose a directory elsewhere"
+        )));
+    }
     let to = Real::create(&args.to).map_err(|error| of_open(&OpenError::of_disk(&place(&args.to), error)))?;
     let done = log::backup(&from, &to).map_err(|error| match error {
         BackupError::NotEmpty { .. } => Failure::BadInput(error.to_string()),
@@ -109,6 +115,17 @@ fn backup(args: &BackupArgs) -> Result<(), Failure> {
         grouped(done.last_number),
         place(&args.to),
     ))
+}
+
+/// Whether a path, which need not be there yet, leads into a directory.
+fn is_inside(path: &Path, folder: &Path) -> bool {
+    let Ok(folder) = folder.canonicalize() else { return false };
+    if let Ok(path) = path.canonicalize() {
+        return path != folder && path.starts_with(&folder);
+    }
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let there = absolute.ancestors().find_map(|ancestor| ancestor.canonicalize().ok());
+    there.is_some_and(|there| there.starts_with(&folder))
 }
 
 fn place(folder: &Path) -> String {

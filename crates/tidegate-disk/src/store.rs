@@ -519,14 +519,6 @@ impl Store for DiskStore {
         Some(self.inner.log.tip())
     }
 
-    fn rise(&self) {
-        self.inner.log.rise();
-    }
-
-    fn rest(&self) {
-        self.inner.log.rest();
-    }
-
     fn trouble(&self) -> Option<Unavailable> {
         self.inner.trouble()
     }

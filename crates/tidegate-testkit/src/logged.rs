@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tidegate::catalog::{ApplyError, Origin, PutError, Watcher};
-use tidegate::store::{Capabilities, Extent, Lsn, Observation, Survival, Unavailable, Usage};
+use tidegate::store::{Capabilities, Extent, LogExtent, Lsn, Observation, Survival, Unavailable, Usage};
 use tidegate::{
     Actual, Answer, Answers, Catalog, Edit, Edited, Expect, FullStore, Intent, LeaseId, Limit, LimitSpec,
     Order, Parting, Rejection, Settlement, Spoken, Store, Tenure, Timestamp,
@@ -245,6 +245,10 @@ impl<S: FullStore + ?Sized> Store for Logged<S> {
 
     fn extent(&self) -> Option<Extent> {
         self.store.extent()
+    }
+
+    fn log_extent(&self) -> Option<LogExtent> {
+        Some(LogExtent { bytes: self.log.tip().0, segments: 1 })
     }
 }
 

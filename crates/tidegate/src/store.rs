@@ -240,13 +240,6 @@ pub trait Store: Send + Sync {
         None
     }
 
-    /// A thread that asks is at work, until it rests. A store with a log may gather what such threads decide for a little while, to write it
-    /// together.
-    fn rise(&self) {}
-
-    /// A thread that was at work has nothing to do: whoever waits is waiting for the store.
-    fn rest(&self) {}
-
     /// Why the store's log cannot be written any more, if it cannot: from then on nothing that changes something is answered. `None` as
     /// long as all is well, and for stores without a log.
     fn trouble(&self) -> Option<Unavailable> {

@@ -4,11 +4,12 @@ use serde_json::json;
 
 use super::plan::{Plan, Quota};
 use super::random::surprise;
-use crate::Failure;
+use super::target::Door;
 use crate::args::{BenchArgs, ServerArgs};
 use crate::remote::server::{Server, token};
 use crate::remote::url::encoded;
 use crate::remote::usage::Usage;
+use crate::{Failure, say};
 
 /// How long a key's quota lasts: longer than any level.
 const WINDOW: &str = "24h";
@@ -31,7 +32,10 @@ impl Control {
         let server =
             ServerArgs { server: Some(url), token_file: args.token_file.clone(), timeout: args.timeout };
         let token = token(args.token_file.as_deref())?;
-        Ok(Control { server: Server::new(&server)?, token, prefix: args.prefix.clone() })
+        let server = Server::new(&server)?;
+        // Of a server that is named by its other door, this one may have been guessed.
+        let server = if plan.target.door == Door::Resp { server.given_as("--http") } else { server };
+        Ok(Control { server, token, prefix: args.prefix.clone() })
     }
 
     /// Whether anybody is there, and lets us in: told before hundreds of connections ask the same.
@@ -87,7 +91,11 @@ impl<'a> Scratch<'a> {
     /// Removes it.
     pub(super) fn remove(mut self) -> Result<(), Failure> {
         self.is_there = false;
-        self.delete()
+        self.delete().inspect_err(|_| say(&self.left_behind()))
+    }
+
+    fn left_behind(&self) -> String {
+        format!("the limit {0} may still be there; remove it with: tidegate limit delete {0}", self.id)
     }
 
     fn delete(&self) -> Result<(), Failure> {
@@ -98,8 +106,10 @@ impl<'a> Scratch<'a> {
 impl Drop for Scratch<'_> {
     fn drop(&mut self) {
         if self.is_there {
-            // Something else went wrong before, and that is what is told.
-            let _removed = self.delete();
+            // Something else went wrong before, and that is told by somebody else.
+            if self.delete().is_err() {
+                say(&self.left_behind());
+            }
         }
     }
 }

@@ -108,11 +108,15 @@ impl Verdict {
             return Ok(());
         }
         let Findings { over_admissions, forgotten, invented } = self.found;
+        let uncompared = match self.uncompared {
+            0 => String::new(),
+            some => format!(", {} not compared", counted(some, "count", "counts")),
+        };
         Err(Failure::Failed(format!(
-            "the verdict is not clean: {}, {}, {}",
+            "the verdict is not clean: {}, {}, {}{uncompared}",
             counted(self.failures, "failure", "failures"),
             counted(over_admissions, "over-admission", "over-admissions"),
-            counted(forgotten + invented + self.uncompared, "difference", "differences"),
+            counted(forgotten + invented, "difference", "differences"),
         )))
     }
 }

@@ -33,6 +33,8 @@ pub(crate) struct Server {
     authorization: Option<HeaderValue>,
     agent: Agent,
     patience: Duration,
+    /// By which option it is named.
+    option: &'static str,
 }
 
 /// What a server answered, if it is not a problem.
@@ -68,7 +70,12 @@ impl Server {
             .proxy(proxy);
         let config = if url.is_https() { config.tls_config(tls()) } else { config };
         let authorization = authorization(args.token_file.as_deref())?;
-        Ok(Server { agent: config.build().into(), url, authorization, patience })
+        Ok(Server { agent: config.build().into(), url, authorization, patience, option: "--server" })
+    }
+
+    /// The same, where another option names it.
+    pub(crate) fn given_as(self, option: &'static str) -> Server {
+        Server { option, ..self }
     }
 
     /// Gets what is at this path.
@@ -136,8 +143,9 @@ impl Server {
                 )
             }
             ureq::Error::Protocol(_) => {
+                let option = self.option;
                 format!(
-                    "{url} does not speak HTTP ({error}); --server is what 'tidegate serve' prints as http="
+                    "{url} does not speak HTTP ({error}); {option} is what 'tidegate serve' prints as http="
                 )
             }
             ureq::Error::Io(error) => format!("cannot reach {url}: {error}"),
@@ -145,11 +153,13 @@ impl Server {
             error => format!("cannot reach {url}: {error}"),
         };
         let advice = if connected && changes {
-            "whether it was done is not known; look before you repeat it"
+            "whether it was done is not known; look before you repeat it".to_owned()
         } else if connected {
-            ""
+            String::new()
+        } else if self.option == "--server" {
+            "is 'tidegate serve' running there? else give --server URL or set TIDEGATE_SERVER".to_owned()
         } else {
-            "is 'tidegate serve' running there? else give --server URL or set TIDEGATE_SERVER"
+            format!("is 'tidegate serve' running there? else give {} URL", self.option)
         };
         Failure::Unreachable(format!("{why}\n{advice}"))
     }

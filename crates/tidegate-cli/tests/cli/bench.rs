@@ -125,8 +125,9 @@ fn what_makes_no_sense_is_bad_input() {
     }
     let serving = Serving::start();
     let run = serving.run(&["bench", "--duration", "10ms", "--concurrency", "1", "--json", file]);
-    assert_eq!(run.code, Some(1), "{}", run.err);
+    assert_eq!(run.code, Some(2), "{}", run.err);
     assert!(run.err.contains("cannot write /nowhere/at/all.json"), "{}", run.err);
+    assert!(!run.err.contains("decisions"), "nothing was measured before: {}", run.err);
     assert!(has_no_limits(&serving));
 }
 
@@ -137,6 +138,10 @@ fn a_server_that_is_not_there_is_exit_code_4() {
     drop(free);
     let told = run(&["bench", "--server", &format!("http://{address}")], "").failed(4);
     assert!(told.starts_with(&format!("cannot reach http://{address}: ")), "{told}");
+    assert!(told.contains("give --server URL"), "{told}");
+    // Nobody is at the usual port of this address.
+    let told = run(&["bench", "--server", "redis://127.9.8.7:7701"], "").failed(4);
+    assert!(told.contains("give --http URL") && !told.contains("--server"), "{told}");
     let serving = Serving::start();
     let resp = format!("redis://{address}");
     let told = serving.run(&["bench", "--server", &resp, "--http", serving.url()]).failed(4);

@@ -5,7 +5,7 @@
 //! never while the disk works.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,10 +20,6 @@ pub const MOST_PENDING: usize = 64 << 20;
 
 /// How large a parcel becomes before the next is begun, if segments are not smaller.
 const FULL_PARCEL: usize = 4 << 20;
-
-/// How long the writer gathers before it looks whether anybody is still at work, and how often it looks.
-const GATHERING: Duration = Duration::from_micros(200);
-const LOOKS: u32 = 3;
 
 /// How many buffers are kept to be used again, and how large ones.
 const SPARE_BUFFERS: usize = 4;
@@ -76,15 +72,6 @@ pub(super) struct Parcel {
     pub(super) end: u64,
     /// How many bytes were appended.
     pub(super) bytes: usize,
-    /// In how many appends.
-    pub(super) appends: usize,
-}
-
-/// Whether the writer should wait for more appends than there are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Worth {
-    Nothing,
-    Waiting,
 }
 
 /// What the writer does next.
@@ -123,11 +110,6 @@ pub(super) struct Desk {
     /// Whether the log is not sound, to be known without the lock.
     unsound: AtomicBool,
     full_parcel: usize,
-    /// How many of those who say so are at work.
-    at_work: AtomicIsize,
-    says_when_at_work: AtomicBool,
-    /// How long the writer gathers before it looks again.
-    gathering: Duration,
 }
 
 #[derive(Debug)]
@@ -146,8 +128,6 @@ struct Pending {
 enum Writer {
     Busy,
     Asleep,
-    /// It waits a little for more appends.
-    Gathering,
 }
 
 impl Desk {
@@ -169,10 +149,7 @@ impl Desk {
             work: Condvar::new(),
             tip: AtomicU64::new(0),
             unsound: AtomicBool::new(false),
-            at_work: AtomicIsize::new(0),
-            says_when_at_work: AtomicBool::new(false),
             full_parcel: room.saturating_sub(overhead).clamp(1, FULL_PARCEL),
-            gathering: GATHERING,
         }
     }
 
@@ -195,7 +172,6 @@ impl Desk {
         parcel.time = parcel.time.max(time);
         parcel.end = end;
         parcel.bytes += payload.len();
-        parcel.appends += 1;
         self.tip.store(end, Ordering::Release);
         self.wake(pending);
         Ok(Lsn(end))
@@ -239,48 +215,9 @@ impl Desk {
         self.lock().health.clone()
     }
 
-    /// How many appends wait to be written.
-    pub(super) fn appends(&self) -> usize {
-        self.lock().appends()
-    }
-
-    /// Somebody who appends is at work.
-    pub(super) fn rise(&self) {
-        self.at_work.fetch_add(1, Ordering::Relaxed);
-        self.says_when_at_work.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether anybody ever says that they are at work.
-    pub(super) fn says_when_at_work(&self) -> bool {
-        self.says_when_at_work.load(Ordering::Relaxed)
-    }
-
-    /// Somebody who was at work has nothing to do.
-    pub(super) fn rest(&self) {
-        self.at_work.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// Whether somebody is at work, as far as they say so.
-    pub(super) fn is_at_work(&self) -> bool {
-        self.at_work.load(Ordering::Relaxed) > 0
-    }
-
-    /// What the writer does next; waits until there is something. If more is worth waiting for, it waits for a little while, as long as somebody
-    /// is at work.
-    pub(super) fn next(&self, worth: Worth) -> Job {
+    /// What the writer does next; waits until there is something.
+    pub(super) fn next(&self) -> Job {
         let mut pending = self.lock();
-        let mut looks = match worth {
-            Worth::Nothing => 0,
-            Worth::Waiting => LOOKS,
-        };
-        while looks > 0 && pending.can_gather() {
-            pending.writer = Writer::Gathering;
-            let gathers = |pending: &mut Pending| pending.writer == Writer::Gathering;
-            let waited = self.work.wait_timeout_while(pending, self.gathering, gathers);
-            pending = waited.unwrap_or_else(PoisonError::into_inner).0;
-            pending.writer = Writer::Busy;
-            looks = if self.is_at_work() { looks - 1 } else { 0 };
-        }
         loop {
             if let Some(job) = pending.queue.pop_front() {
                 return job;
@@ -332,12 +269,7 @@ impl Desk {
 
     /// Lets the writer go on, if it sleeps.
     fn wake(&self, mut pending: MutexGuard<'_, Pending>) {
-        let is_due = match pending.writer {
-            Writer::Busy => false,
-            Writer::Asleep => true,
-            Writer::Gathering => !pending.can_gather(),
-        };
-        if is_due {
+        if pending.writer == Writer::Asleep {
             pending.writer = Writer::Busy;
             drop(pending);
             self.work.notify_all();
@@ -357,17 +289,6 @@ impl Pending {
         }
     }
 
-    /// How many appends wait to be written.
-    fn appends(&self) -> usize {
-        self.queue.iter().map(|job| if let Job::Write(parcel) = job { parcel.appends } else { 0 }).sum()
-    }
-
-    /// Whether more would go into the block that is written next, and nobody wants anything else.
-    fn can_gather(&self) -> bool {
-        let is_alone = matches!(self.queue.front(), None | Some(Job::Write(_)));
-        is_alone && self.queue.len() <= 1 && self.closing.is_none()
-    }
-
     /// The parcel into which so many bytes go: the last one, unless it is full.
     fn parcel_for(&mut self, length: usize, full: usize) -> &mut Parcel {
         let fits = matches!(self.queue.back(), Some(Job::Write(parcel)) if parcel.bytes + length <= full);
@@ -375,78 +296,11 @@ impl Pending {
             let mut buffer = self.spare.pop().unwrap_or_default();
             buffer.clear();
             buffer.resize(block::HEADER, 0);
-            self.queue.push_back(Job::Write(Parcel { buffer, time: 0, end: 0, bytes: 0, appends: 0 }));
+            self.queue.push_back(Job::Write(Parcel { buffer, time: 0, end: 0, bytes: 0 }));
         }
         match self.queue.back_mut() {
             Some(Job::Write(parcel)) => parcel,
             _ => unreachable!("a parcel is at the back, or was put there just now"),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::{Arc, mpsc};
-
-    const LONG: Duration = Duration::from_secs(3600);
-
-    /// A desk with somebody at work, and a writer that waits for more; where the writer says what it does next.
-    fn gathering(look: Duration) -> (Arc<Desk>, mpsc::Receiver<Job>) {
-        let desk = Arc::new(Desk { gathering: look, ..Desk::new(1 << 20) });
-        desk.rise();
-        let (say, said) = mpsc::channel();
-        let writer = Arc::clone(&desk);
-        let thread = std::thread::spawn(move || say.send(writer.next(Worth::Waiting)));
-        while look == LONG && desk.lock().writer != Writer::Gathering {
-            assert!(!thread.is_finished(), "it did not wait");
-            std::thread::yield_now();
-        }
-        (desk, said)
-    }
-
-    fn appends(job: &Job) -> Option<usize> {
-        if let Job::Write(parcel) = job { Some(parcel.appends) } else { None }
-    }
-
-    #[test]
-    fn what_cannot_wait_is_not_gathered_for() {
-        let (desk, said) = gathering(LONG);
-        for time in 0..10 {
-            desk.append(b"something", time).expect("there is room");
-        }
-        assert!(said.try_recv().is_err(), "they are gathered");
-        let (answer, _) = mpsc::channel();
-        desk.roll(answer).expect("the log is sound");
-        assert_eq!(appends(&said.recv().expect("it goes on")), Some(10), "another segment is wanted");
-
-        let (desk, said) = gathering(LONG);
-        desk.append(&vec![1; desk.full_parcel], 1).expect("there is room");
-        desk.append(b"something", 1).expect("there is room");
-        assert_eq!(appends(&said.recv().expect("it goes on")), Some(1), "the block is full");
-
-        let (desk, said) = gathering(LONG);
-        assert!(desk.close(Closing::Stop));
-        assert!(matches!(said.recv(), Ok(Job::Close(Closing::Stop))));
-    }
-
-    #[test]
-    fn nothing_is_gathered_for_ever() {
-        // Somebody is at work all the time.
-        let (desk, said) = gathering(Duration::from_millis(1));
-        desk.append(b"something", 1).expect("there is room");
-        assert_eq!(appends(&said.recv().expect("it goes on")), Some(1));
-        let (desk, said) = gathering(Duration::from_millis(1));
-        desk.rest();
-        desk.append(b"something", 1).expect("there is room");
-        assert_eq!(appends(&said.recv().expect("it goes on")), Some(1));
-    }
-
-    #[test]
-    fn where_nothing_is_worth_waiting_for_nobody_waits() {
-        let desk = Desk { gathering: LONG, ..Desk::new(1 << 20) };
-        desk.rise();
-        desk.append(b"something", 1).expect("there is room");
-        assert_eq!(appends(&desk.next(Worth::Nothing)), Some(1));
     }
 }

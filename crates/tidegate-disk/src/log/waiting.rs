@@ -75,17 +75,15 @@ impl Hall {
         Ok(())
     }
 
-    /// Everything up to here is durable. How many tasks are told so.
-    pub(super) fn publish(&self, durable: u64) -> usize {
+    /// Everything up to here is durable.
+    pub(super) fn publish(&self, durable: u64) {
         self.durable.store(durable, Ordering::Release);
         let mut waiters = self.lock();
         waiters.trouble = None;
         let later = waiters.tasks.split_off(&(durable.saturating_add(1), (0, 0)));
         let ready = std::mem::replace(&mut waiters.tasks, later);
         drop(waiters);
-        let told = ready.len();
         self.wake(ready);
-        told
     }
 
     /// Nothing more becomes durable, for now or for good.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tidegate::store::Unavailable;
 
 use super::block::{self, Kind};
-use super::pending::{Closing, Health, Job, Parcel, Rolled, Worth};
+use super::pending::{Closing, Health, Job, Parcel, Rolled};
 use super::writing::{End, Failure};
 use super::{Shared, snapshot};
 
@@ -24,7 +24,7 @@ pub(super) fn start(shared: Arc<Shared>, end: End) -> io::Result<JoinHandle<()>>
         // If the writer should ever panic, nobody must wait for it.
         let reason = "the writer ended without a word".to_owned();
         let mut farewell = Farewell { shared: Arc::clone(&shared), health: Health::Broken { reason } };
-        farewell.health = Writer { shared, end, worth: Worth::Nothing }.run();
+        farewell.health = Writer { shared, end }.run();
     })
 }
 
@@ -43,21 +43,16 @@ impl Drop for Farewell {
     }
 }
 
-/// If fewer than this are about, nobody waits for more.
-const SMALL_COMPANY: usize = 16;
-
 struct Writer {
     shared: Arc<Shared>,
     end: End,
-    /// Whether more than there is should go into the next block.
-    worth: Worth,
 }
 
 impl Writer {
     /// Works until the log is closed or broken; says which.
     fn run(&mut self) -> Health {
         loop {
-            let outcome = match self.shared.desk.next(std::mem::replace(&mut self.worth, Worth::Nothing)) {
+            let outcome = match self.shared.desk.next() {
                 Job::Write(parcel) => self.write(parcel),
                 Job::Roll(answer) => self.roll(&answer),
                 Job::Close(Closing::Stop) => self.stop(),
@@ -74,7 +69,11 @@ impl Writer {
         loop {
             match self.end.write(&mut parcel.buffer, Kind::Records, parcel.time) {
                 Ok(()) => {
-                    self.written(parcel);
+                    let end = parcel.end;
+                    self.count(parcel.buffer.len());
+                    // First the desk: whoever is told that the log is durable finds it sound.
+                    self.shared.desk.done(parcel);
+                    self.shared.hall.publish(end);
                     return Ok(());
                 }
                 Err(Failure::Broken(reason)) => return Err(Health::Broken { reason }),
@@ -97,21 +96,11 @@ impl Writer {
             Failure::Full(_) => full,
             Failure::Broken(reason) => Health::Broken { reason },
         })?;
-        self.written(parcel);
-        Ok(())
-    }
-
-    /// Tells everybody that a parcel is durable.
-    fn written(&mut self, parcel: Parcel) {
         self.count(parcel.buffer.len());
         let end = parcel.end;
-        // First the desk: whoever is told that the log is durable finds it sound.
         self.shared.desk.done(parcel);
-        let company = self.shared.desk.appends() + self.shared.hall.publish(end);
-        // Those who were told come back with more; if they are many, a sync for all of them is cheaper than one for each.
-        if company >= SMALL_COMPANY && self.shared.desk.says_when_at_work() {
-            self.worth = Worth::Waiting;
-        }
+        self.shared.hall.publish(end);
+        Ok(())
     }
 
     /// Begins another segment for a snapshot. That there is no room for one is the snapshot's trouble only.

@@ -50,13 +50,7 @@ pub(super) struct Ears {
 
 /// Works until the server ends and the last connection is over, or has had its time.
 pub(super) fn work(house: Arc<House>, counts: Arc<WorkerMetrics>, ears: Ears) -> io::Result<()> {
-    let mut runtime = Builder::new_current_thread();
-    // While a worker is busy, what it decides may be gathered for one sync; when it has nothing left to do, the sync is what all wait for.
-    let (parks, unparks) = (Arc::clone(&house), Arc::clone(&house));
-    runtime.on_thread_park(move || parks.door.store().rest());
-    runtime.on_thread_unpark(move || unparks.door.store().rise());
-    let runtime = runtime.enable_all().build()?;
-    let _at_work = AtWork::begin(Arc::clone(&house));
+    let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let worker = Arc::new(Worker { house, beat: Beat::new(), counts, stopwatch: quanta::Clock::new() });
         tokio::spawn(Arc::clone(&worker.beat).go());
@@ -76,22 +70,6 @@ pub(super) fn work(house: Arc<House>, counts: Arc<WorkerMetrics>, ears: Ears) ->
         let _in_time = tokio::time::timeout(drain, worker.house.everybody_left()).await;
         Ok(())
     })
-}
-
-/// That a worker is at work, as far as it does not rest in between.
-struct AtWork(Arc<House>);
-
-impl AtWork {
-    fn begin(house: Arc<House>) -> AtWork {
-        house.door.store().rise();
-        AtWork(house)
-    }
-}
-
-impl Drop for AtWork {
-    fn drop(&mut self) {
-        self.0.door.store().rest();
-    }
 }
 
 /// Lets in who comes, until the server ends.

@@ -98,6 +98,20 @@ fn a_directory_with_something_in_it_is_not_copied_into() {
 }
 
 #[test]
+fn a_store_is_not_copied_into_itself() {
+    let files = Files::new();
+    let folder = killed(&files.path(""));
+    std::os::unix::fs::symlink(&folder, files.path("also")).expect("a link");
+    let before = contents(&folder);
+    for inside in [folder.join("copy"), folder.join("some/copy"), files.path("also/copy")] {
+        let told = backup(&folder, &inside).failed(2);
+        assert!(told.contains("is inside of ") && told.contains("choose a directory elsewhere"), "{told}");
+    }
+    assert_eq!(contents(&folder), before, "nothing was touched");
+    backup(&folder, &files.path("tidegate-data-copy")).done();
+}
+
+#[test]
 fn what_is_damaged_is_not_copied() {
     let files = Files::new();
     let folder = killed(&files.path(""));

@@ -100,7 +100,10 @@ fn what_changes_nothing_is_answered_at_once() {
     stage.ask("POST /v1/release", r#"{"lease_id": "0123456789abcdef0123456789abcdef"}"#).is(200);
     stage.get("/readyz").is(200);
     let metrics = stage.get("/metrics").is(200).response;
-    assert!(String::from_utf8_lossy(metrics.body()).contains("\ntidegate_store_log_failed 0\n"));
+    let metrics = String::from_utf8_lossy(metrics.body());
+    assert!(metrics.contains("\ntidegate_store_log_failed 0\n"), "{metrics}");
+    assert!(metrics.contains("\ntidegate_store_log_segments 1\n"), "{metrics}");
+    assert!(metrics.contains(&format!("\ntidegate_store_log_bytes {}\n", log.tip().0)), "{metrics}");
 }
 
 #[test]
