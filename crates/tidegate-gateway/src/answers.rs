@@ -13,8 +13,6 @@
 //! Calls of gRPC are told by `grpc-status`, with 200, because their clients look nowhere else.
 
 use std::borrow::Cow;
-use std::fmt;
-use std::io::Write;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
@@ -116,7 +114,7 @@ impl Answer {
         match self {
             Answer::Refused(refusal) => describe(&refusal, &mut put),
             Answer::Flawed(Flaw::Method) => put(ALLOW, METHODS.as_bytes()),
-            Answer::Nobody => put(RETRY_AFTER, written(&mut value, format_args!("{SOME_TIME}"))),
+            Answer::Nobody => put(RETRY_AFTER, written(&mut value, &[Number(SOME_TIME)])),
             _ => {}
         }
     }
@@ -166,10 +164,24 @@ impl Answer {
 const LONGEST_VALUE: usize = 96;
 type Value = ArrayVec<u8, LONGEST_VALUE>;
 
-/// A short value. None is longer than there is room for.
-fn written<'v>(value: &'v mut Value, text: fmt::Arguments<'_>) -> &'v [u8] {
+/// A part of a value.
+enum Part<'a> {
+    Text(&'a str),
+    Number(u64),
+}
+use Part::{Number, Text};
+
+/// A short value. None is longer than there is room for. Whoever is refused is refused often, so nothing is interpreted on the way.
+fn written<'v>(value: &'v mut Value, parts: &[Part<'_>]) -> &'v [u8] {
     value.clear();
-    let _fits = value.write_fmt(text);
+    let mut digits = itoa::Buffer::new();
+    for part in parts {
+        let text = match part {
+            Text(text) => text,
+            Number(number) => digits.format(*number),
+        };
+        let _fits = value.try_extend_from_slice(text.as_bytes());
+    }
     value
 }
 
@@ -178,18 +190,19 @@ fn describe(refusal: &Refusal, put: &mut impl FnMut(HeaderName, &[u8])) {
     let mut value = Value::new();
     let (level, limit) = (refusal.level.word(), refusal.limit.min(LARGEST_INTEGER));
     let seconds = refusal.retry_after.map_or(SOME_TIME, whole_seconds);
-    put(RETRY_AFTER, written(&mut value, format_args!("{seconds}")));
-    match refusal.kind {
-        Kind::Requests => {
-            put(RATE_LIMIT_POLICY, written(&mut value, format_args!("\"{level}\";q={limit};w=1")));
-            put(RATE_LIMIT, written(&mut value, format_args!("\"{level}\";r=0;t={seconds}")));
-        }
-        Kind::Connections => {
-            let policy = format_args!("\"{level}-connections\";q={limit};qu=\"connections\"");
-            put(RATE_LIMIT_POLICY, written(&mut value, policy));
-            put(RATE_LIMIT, written(&mut value, format_args!("\"{level}-connections\";r=0")));
-        }
-    }
+    put(RETRY_AFTER, written(&mut value, &[Number(seconds)]));
+    let (policy, standing) = match refusal.kind {
+        Kind::Requests => (
+            [Text("\""), Text(level), Text("\";q="), Number(limit), Text(";w=1")],
+            [Text("\""), Text(level), Text("\";r=0;t="), Number(seconds)],
+        ),
+        Kind::Connections => (
+            [Text("\""), Text(level), Text("-connections\";q="), Number(limit), Text(";qu=\"connections\"")],
+            [Text("\""), Text(level), Text("-connections\""), Text(";r=0")],
+        ),
+    };
+    put(RATE_LIMIT_POLICY, written(&mut value, &policy));
+    put(RATE_LIMIT, written(&mut value, &standing));
 }
 
 /// Rounded up, and never 0: nobody is told to come back too early.

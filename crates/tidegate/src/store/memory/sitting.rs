@@ -3,6 +3,13 @@
 //! Locks are taken in one order for everybody: the desk (leases and request ids) if the order may need it, then the leaves and `all`
 //! rows by address, then their cells by address. With the locks held, rows are brought to the present edition, new keys are given
 //! a row, and every row is taken out, judged and charged by the core, and put back.
+//!
+//! Decided: sliding windows come here, so this way is walked as often as the quick one and asks for no memory. What one order needs is on
+//! the stack, a row keeps its place while it is out, and a row that was not charged goes back as it came. An order is decided by the
+//! editions it was entered with, or not at all: what it needs was seen in them.
+//!
+//! Refused: a third way for sliding rows without their locks. A row that is not one word cannot be taken and written at once, so such a way
+//! would need a lock of its own for each row, and all that is done here about rows that come, go and are carried over.
 
 use std::sync::Arc;
 
