@@ -177,7 +177,7 @@ impl Edition {
     /// Takes the row out that a cell stands for.
     pub(super) fn unpack(&self, per: Per, cell: u64, shelf: &mut Shelf) -> Row {
         let row = self.borrow(per, cell, shelf);
-        self.let_go(cell, shelf);
+        Edition::let_go(cell, shelf);
         row
     }
 
@@ -212,7 +212,7 @@ impl Edition {
         let layout = self.layout_of(per, tag);
         match self.word(layout, &row) {
             Some(word) => {
-                self.let_go(cell, shelf);
+                Edition::let_go(cell, shelf);
                 word
             }
             None if is_shelved(cell) => {
@@ -223,14 +223,14 @@ impl Edition {
     }
 
     /// Puts a row back that was borrowed and has not changed: its cell goes on saying the same.
-    pub(super) fn restore(&self, cell: u64, row: Row, shelf: &mut Shelf) {
+    pub(super) fn restore(cell: u64, row: Row, shelf: &mut Shelf) {
         if is_shelved(cell) {
             shelf.give_back(cell, row);
         }
     }
 
     /// The place of a row that was borrowed is free.
-    pub(super) fn let_go(&self, cell: u64, shelf: &mut Shelf) {
+    pub(super) fn let_go(cell: u64, shelf: &mut Shelf) {
         if is_shelved(cell) {
             shelf.let_go(cell);
         }

@@ -536,8 +536,8 @@ impl<'a> Owned<'a> {
     }
 
     /// Puts a held row back that was borrowed and has not changed.
-    pub(super) fn leave(&mut self, spot: &Spot<'_>, edition: &Edition, row: Row) {
-        edition.restore(spot.word, row, &mut self.inner.shelf);
+    pub(super) fn leave(&mut self, spot: &Spot<'_>, row: Row) {
+        Edition::restore(spot.word, row, &mut self.inner.shelf);
         line::give_back(spot.cell, spot.word);
     }
 

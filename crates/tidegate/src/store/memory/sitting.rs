@@ -37,7 +37,7 @@ struct Member<'a> {
     edition: Arc<Edition>,
 }
 
-impl<'a> Member<'a> {
+impl Member<'_> {
     fn means(&self, now: Timestamp) -> Means<'_> {
         Means { edition: &self.edition, budget: &self.tenant.budget, now }
     }
@@ -466,7 +466,7 @@ fn put_rows(
         let edition = &member.edition;
         let Some(tag) = party.tag else {
             match change {
-                Change::Nothing => lock.all().leave(edition, party.word, row),
+                Change::Nothing => lock.all().leave(party.word, row),
                 Change::Charged => lock.all().settle_again(edition, party.word, row),
             }
             continue;
@@ -474,10 +474,10 @@ fn put_rows(
         let Some(spot) = &party.spot else { continue };
         let owned = lock.leaf();
         if edition.is_forgettable(&row, edition.seat(Per::Key, tag), now) {
-            edition.let_go(spot.word, &mut owned.inner.shelf);
+            Edition::let_go(spot.word, &mut owned.inner.shelf);
             owned.vacate(spot, &member.tenant.budget);
         } else if change == Change::Nothing && spot.word != RESERVED {
-            owned.leave(spot, edition, row);
+            owned.leave(spot, row);
             continue;
         } else {
             owned.settle_again(spot, tag, row, member.means(now));

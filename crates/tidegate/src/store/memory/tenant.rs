@@ -403,8 +403,8 @@ impl OwnedAll<'_> {
     }
 
     /// Puts a row back that was borrowed when its cell said `word`, and has not changed.
-    pub(super) fn leave(&mut self, edition: &Edition, word: u64, row: Row) {
-        edition.restore(word, row, &mut self.shelf);
+    pub(super) fn leave(&mut self, word: u64, row: Row) {
+        Edition::restore(word, row, &mut self.shelf);
         line::give_back(self.row.cell(), word);
     }
 }
