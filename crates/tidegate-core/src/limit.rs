@@ -12,7 +12,7 @@ use hashbrown::{HashMap, HashSet};
 use crate::amount::{Amount, Capacity, LARGEST_LIMIT};
 use crate::calendar::Calendar;
 use crate::law::{Continuous, Law, OnRelease, Rolling, Rule, Windowed};
-use crate::spec::{Charge, Flaw, ItemSpec, LimitSpec, Mode, Per, Policy, Precision};
+use crate::spec::{Charge, Flaw, ItemSpec, LimitSpec, Mode, OnOutage, Per, Policy, Precision};
 use crate::time::{LAST_SECOND, LONGEST_SPAN, Span, Tick, Timestamp};
 
 /// The longest limit id.
@@ -199,6 +199,11 @@ impl Limit {
     /// Whether any item counts each key alone, so that asks must name one.
     pub fn needs_key(&self) -> bool {
         self.needs_key
+    }
+
+    /// Whether nothing is granted while nobody can say what was used.
+    pub fn refuses_in_outage(&self) -> bool {
+        self.spec.mode == Mode::Enforce && self.spec.on_outage == OnOutage::Deny
     }
 
     /// Whether refusals are real.

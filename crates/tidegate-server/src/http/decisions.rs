@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use ::http::{Response, StatusCode};
 use bytes::Bytes;
-use tidegate::{Acquire, Ask, AskError, Decision, Denial, FullStore, Hold, Limit, Mode, Question};
-use tidegate_core::OnOutage;
+use tidegate::{Acquire, Ask, AskError, Decision, Denial, FullStore, Hold, Limit, Question};
 
 use super::problem::Problem;
 use super::wire::{ask, decision, read};
@@ -97,8 +96,7 @@ impl<S: FullStore + ?Sized> Api<S> {
         let mut refusing = None;
         for ask in asks {
             let limit = self.store.get(ask.limit_id).ok_or_else(|| Problem::unknown_limit(ask.limit_id))?;
-            let refuses = limit.mode() == Mode::Enforce && limit.spec().on_outage == OnOutage::Deny;
-            if refuses && refusing.is_none() {
+            if limit.refuses_in_outage() && refusing.is_none() {
                 refusing = Some(limit);
             }
         }

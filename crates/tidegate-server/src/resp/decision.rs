@@ -75,6 +75,12 @@ impl Speaker<'_, '_> {
         }
     }
 
+    /// Says that a question is granted because its limit says so while the store cannot answer. Nothing else is known.
+    pub(super) fn granted_by_rule(&mut self) {
+        self.writer.five(b"*7\r\n", [1, -1, -1, -1, -1]);
+        self.writer.nothing_twice();
+    }
+
     /// Says that a bid was granted.
     #[inline]
     pub(super) fn grant(&mut self, reading: &Reading, at: Timestamp, grants: &mut Grants) {

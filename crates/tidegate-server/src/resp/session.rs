@@ -88,6 +88,7 @@ impl Workroom {
 struct Owed {
     due: Due,
     intent: Intent,
+    limit_id: Box<str>,
     key: Box<[u8]>,
 }
 
@@ -306,8 +307,12 @@ impl Session {
                 self.tally = tally;
             }
             Answered::Decisions(Err(error)) => {
-                for _ in &owed {
-                    speaker.writer.error("UNAVAILABLE", &error);
+                for owed in &owed {
+                    let limit = self.door.store().get(&owed.limit_id);
+                    match limit.filter(|limit| !limit.refuses_in_outage()) {
+                        Some(_) => speaker.granted_by_rule(),
+                        None => speaker.writer.error("UNAVAILABLE", &error),
+                    }
                 }
             }
             Answered::Release(Ok(released)) => speaker.writer.integer(i64::from(released)),
@@ -389,7 +394,10 @@ impl Session {
             Spoken::Now(answers) => (answers, None),
             Spoken::Durable(answers, lsn) => (answers, Some(lsn)),
             Spoken::Later(later) => {
-                let owed = |Entry { due, intent, key, .. }: Entry<'_>| Owed { due, intent, key: key.into() };
+                let owed = |Entry { due, intent, limit_id, key, .. }: Entry<'_>| {
+                    let (limit_id, key) = (limit_id.into(), key.into());
+                    Owed { due, intent, limit_id, key }
+                };
                 self.owed.extend(entries.drain(..).map(owed));
                 return Some(Then::Wait(Awaited::Decisions(later)));
             }

@@ -75,8 +75,10 @@ fn servers_answer_by_rule_while_the_database_is_away_and_come_back_by_themselves
             assert_eq!(told.problem(), (503, "store_unavailable"), "{told:?}");
         }
     }
-    let resp = Resp::to(&fleet.servers[0]).say(&[b"TG.ACQUIRE", b"lenient", b"ada"]);
-    assert!(resp.starts_with("UNAVAILABLE "), "{resp}");
+    let mut resp = Resp::to(&fleet.servers[0]);
+    assert_eq!(resp.say(&[b"TG.ACQUIRE", b"lenient", b"ada"]), "[1 -1 -1 -1 -1  ]");
+    let told = resp.say(&[b"TG.ACQUIRE", b"strict", b"ada"]);
+    assert!(told.starts_with("UNAVAILABLE "), "{told}");
     cluster.order("start");
     for wire in [&mut first, &mut second] {
         until_ready_is(wire, 200);

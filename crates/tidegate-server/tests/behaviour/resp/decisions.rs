@@ -193,6 +193,10 @@ fn a_store_that_cannot_answer_is_told() {
     ] {
         assert_eq!(say(&mut session, command), unavailable, "{command}");
     }
+    // What admits in an outage is admitted here too; nothing else is known about it.
+    for command in ["TG.ACQUIRE lenient ada", "TG.PEEK lenient ada 7", "TG.ACQUIRE asleep ada"] {
+        assert_eq!(say(&mut session, command), "[1, -1, -1, -1, -1, '', '']", "{command}");
+    }
     assert_eq!(say(&mut session, "PING"), "+PONG");
 }
 

@@ -30,6 +30,7 @@ pub(crate) const LIMITS: &str = "limits:
   - {id: free, items: [{policy: total, limit: -1}]}
   - {id: asleep, mode: off, items: [{policy: total, limit: 0}]}
   - {id: shop/cart, items: [{policy: total, limit: 3, per: key}]}
+  - {id: lenient, on_outage: admit, items: [{policy: total, limit: 3}]}
 ";
 
 /// Lets everybody in, or those with a token.
