@@ -9,7 +9,7 @@ use tidegate_core::{Ask, Hold, Intent, Limit, Order, Timestamp};
 use super::alone::{bring_near, decide_alone};
 use super::edition::Edition;
 use super::journal::What;
-use super::leaf::{Leaf, Near};
+use super::leaf::Near;
 use super::line::Tag;
 use super::quick::{self, MOST_ROWS, Plea, Quick, Refused, Told};
 use super::rows;
@@ -164,18 +164,19 @@ impl Shared {
     }
 }
 
-/// The lines that these tags belong into, on their way here. One step for all of them before the next for any: then the processor
-/// waits for many at a time.
+/// The lines that tags belong into, as far as they were found.
+pub(super) type Nears<'a> = [Option<Near<'a>>; LOOK_AHEAD];
+
+/// Finds the lines that these tags belong into, and brings them here. One step for all of them before the next for any: then the
+/// processor waits for many at a time.
 #[inline]
-pub(super) fn glance<'a>(
-    sought: impl Iterator<Item = Option<(&'a Tenant, Tag)>>,
-) -> ArrayVec<Option<Near<'a>>, LOOK_AHEAD> {
-    let leaves: ArrayVec<Option<(&Leaf, Tag)>, LOOK_AHEAD> =
-        sought.map(|sought| sought.and_then(|(tenant, tag)| Some((tenant.leaf(tag)?, tag)))).collect();
-    let near: ArrayVec<Option<Near<'a>>, LOOK_AHEAD> =
-        leaves.iter().map(|found| found.and_then(|(leaf, tag)| leaf.near(tag))).collect();
-    std::hint::black_box(near.iter().flatten().fold(false, |all, near| all ^ near.glance()));
-    near
+pub(super) fn glance<'a>(sought: impl Iterator<Item = Option<(&'a Tenant, Tag)>>) -> Nears<'a> {
+    let mut nears = [None; LOOK_AHEAD];
+    for (near, sought) in nears.iter_mut().zip(sought) {
+        *near = sought.and_then(|(tenant, tag)| tenant.near(tag));
+    }
+    std::hint::black_box(nears.iter().flatten().fold(false, |all, near: &Near<'_>| all ^ near.glance()));
+    nears
 }
 
 pub(super) fn plea<'a>(limits: &'a Limits, ask: &Ask<'a>) -> Result<Plea<'a>, Rejection> {

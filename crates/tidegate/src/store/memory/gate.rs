@@ -7,7 +7,7 @@ use tidegate_core::order::MOST_ASKS;
 use tidegate_core::{Amount, Ask, Intent, Order, Timestamp, Verdict};
 
 use super::counts;
-use super::deciding::quickly;
+use super::deciding::{glance, quickly};
 use super::line::Tag;
 use super::quick::{self, MOST_ROWS, Plea, Several, Single};
 use super::tenant::Tenant;
@@ -101,8 +101,7 @@ impl Gate {
         let mut tags = [Tag::default(); LOOK_AHEAD];
         tags.iter_mut().zip(keys).for_each(|(tag, key)| *tag = tenant.printer.print(key));
         let tags = &tags[..keys.len()];
-        let mut nears = [None; LOOK_AHEAD];
-        tenant.bring_near(tags, &mut nears);
+        let nears = glance(tags.iter().map(|tag| Some((tenant, *tag))));
         let several = Several { tenant, tags, nears: &nears, count };
         let mut otherwise = |index: usize| {
             let plea = Plea { tenant, key: Some(keys[index]), tag: Some(tags[index]), count };

@@ -168,17 +168,6 @@ impl Tenant {
         self.leaf(tag)?.near(tag)
     }
 
-    /// The lines where these tags belong, on their way here. One step for all of them before the next for any: then the processor waits
-    /// for many at a time.
-    #[inline(always)]
-    pub(super) fn bring_near<'a>(&'a self, tags: &[Tag], nears: &mut [Option<Near<'a>>]) {
-        let Some(root) = self.root() else { return };
-        for (near, tag) in nears.iter_mut().zip(tags) {
-            *near = root.descend(*tag).near(*tag);
-        }
-        std::hint::black_box(nears.iter().flatten().fold(false, |all, near| all ^ near.glance()));
-    }
-
     /// The leaf where a tag belongs, with a first one if there was none.
     pub(super) fn leaf_or_new(&self, tag: Tag) -> &Leaf {
         let first = || {
