@@ -126,11 +126,9 @@ impl Files for Real {
         }
         // Whoever removes the file takes its lock out of the way of the next one; the directory cannot be removed and stay.
         let folder = fs::File::open(&self.folder)?;
-        match folder.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(io::Error::from(io::ErrorKind::WouldBlock)),
-            // Some file systems lock files only.
-            Err(TryLockError::Error(_)) => {}
+        // Some file systems lock files only, and say so by another error.
+        if matches!(folder.try_lock(), Err(TryLockError::WouldBlock)) {
+            return Err(io::Error::from(io::ErrorKind::WouldBlock));
         }
         Ok(Box::new(RealGuard { _file: file, _folder: folder }))
     }
