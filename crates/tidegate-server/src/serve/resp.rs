@@ -195,12 +195,11 @@ impl Line {
                 Poll::Pending if has_something_to_say => Poll::Ready(None),
                 polled => polled.map(Some),
             });
-            let durable = match polled.await {
-                Some(durable) => durable,
-                None => {
-                    self.say_rest().await?;
-                    durable.await
-                }
+            let durable = if let Some(durable) = polled.await {
+                durable
+            } else {
+                self.say_rest().await?;
+                durable.await
             };
             match durable {
                 // Mostly all of it waits for one place, and is not copied again.
