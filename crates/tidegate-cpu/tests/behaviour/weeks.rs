@@ -83,6 +83,7 @@ impl World {
             applied: look.applied,
             counter: Duration::ZERO,
             life: 0,
+            target: tidegate_cpu::meter::Target::UNSAID,
             boot: 0,
             uptime: Duration::ZERO,
         });

@@ -170,6 +170,7 @@ pub(super) mod tests {
                 applied: Rate::from_units(40),
                 counter: Duration::ZERO,
                 life: 0,
+                target: tidegate_cpu::meter::Target::UNSAID,
                 boot: 0,
                 uptime: Duration::ZERO,
             }
