@@ -19,7 +19,7 @@ use std::path::PathBuf;
 
 use super::EnforceError;
 use super::controller::can_have_cpu;
-use super::needed::Needed;
+use super::needed::{Needed, refuse_in_cgroup};
 use crate::cgroups::{CgroupError, Hierarchy, Roots, Use, Version};
 use crate::processes::Proc;
 
@@ -46,6 +46,13 @@ pub fn limitable(roots: &Roots) -> Result<Vec<PathBuf>, EnforceError> {
             found.push(cgroup);
         }
     }
+    // Whoever came meanwhile, and whoever is in a list of processes and nowhere else.
+    let holds_nobody = |cgroup: &PathBuf| {
+        let looked = hierarchy.at(cgroup).map_err(EnforceError::from);
+        let looked = looked.and_then(|cgroup| refuse_in_cgroup(roots, &hierarchy, &cgroup));
+        !matches!(looked, Err(EnforceError::Protected { .. }))
+    };
+    found.retain(holds_nobody);
     found.sort();
     Ok(found)
 }

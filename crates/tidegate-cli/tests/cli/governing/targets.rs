@@ -90,6 +90,26 @@ fn what_people_log_in_with_is_refused() {
     }
 }
 
+/// A process that ends is no mistake of anybody's.
+#[test]
+fn the_end_of_a_process_is_told_as_such() {
+    let folder = folder();
+    let state = folder.path().join("state").display().to_string();
+    let mut short = Command::new("sleep").arg("2").stdin(Stdio::null()).spawn().expect("it starts");
+    let pid = short.id();
+    // Whoever nobody asks after is still there.
+    let waiting = std::thread::spawn(move || short.wait());
+    let target = format!("pid:{pid}");
+    let args =
+        ["cpu", "run", "--state", &state, "--target", &target, "--interval", "1s", "--enforce", "none"];
+    let done = tidegate(&args).stdin(Stdio::null()).output().expect("the binary starts");
+    waiting.join().expect("no panic").expect("it is ours");
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(done.status.code(), Some(0), "{said}");
+    assert!(said.contains(&format!("process {pid} has ended")), "{said}");
+    assert!(!said.contains("the number is wrong"), "{said}");
+}
+
 /// A command is its user's choice, whatever it is called.
 #[test]
 fn a_command_may_be_called_anything() {
