@@ -244,7 +244,7 @@ fn what_is_counted_late_counts_in_the_next_look() {
     look(&mut runner, at(1));
     assert_eq!(used(&mut runner), 100);
     assert_eq!(runner.surplus(), None);
-    desk.counter.use_up(MINUTE * 4 - Duration::from_secs(2));
+    desk.counter.use_up(Duration::from_secs(4 * 60 - 2));
     look(&mut runner, at(2));
     assert_eq!(used(&mut runner), 200);
 }

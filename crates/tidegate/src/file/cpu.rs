@@ -296,13 +296,11 @@ pub fn read_cpu_below(name: &str, bytes: &[u8], over: &CpuSpec) -> Result<CpuSpe
                 continue;
             }
             let path = Path::Field(&Path::Top, flaw.field);
-            match flaw.slot.and_then(|slot| slots.get(slot)) {
-                Some((index, place)) => report.error(*place, Path::Element(&path, *index), flaw.message),
-                None => {
-                    let place =
-                        places.iter().find(|(name, _)| *name == flaw.field).and_then(|(_, place)| *place);
-                    report.error(place.unwrap_or(tree.place), path, flaw.message);
-                }
+            if let Some((index, place)) = flaw.slot.and_then(|slot| slots.get(slot)) {
+                report.error(*place, Path::Element(&path, *index), flaw.message);
+            } else {
+                let place = places.iter().find(|(name, _)| *name == flaw.field).and_then(|(_, place)| *place);
+                report.error(place.unwrap_or(tree.place), path, flaw.message);
             }
         }
         spec
