@@ -53,7 +53,7 @@ pub(super) fn run(args: &CpuSimulateArgs) -> Result<(), Failure> {
 
 /// Whether two paths lead to one file that is there.
 fn is_same_file(one: &Path, other: &Path) -> bool {
-    let file = |path: &Path| fs::metadata(path).ok().filter(|found| found.is_file());
+    let file = |path: &Path| fs::metadata(path).ok().filter(fs::Metadata::is_file);
     file(one)
         .zip(file(other))
         .is_some_and(|(one, other)| (one.dev(), one.ino()) == (other.dev(), other.ino()))
