@@ -203,6 +203,12 @@ pub(crate) fn processes_in(cgroup: &Path) -> io::Result<Vec<u32>> {
     Ok(text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect())
 }
 
+/// The threads that are in a cgroup of version 2 itself.
+pub(crate) fn threads_in(cgroup: &Path) -> io::Result<Vec<u32>> {
+    let text = fs::read_to_string(cgroup.join("cgroup.threads"))?;
+    Ok(text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect())
+}
+
 /// Why a cgroup cannot be used.
 #[derive(Debug)]
 #[non_exhaustive]

@@ -12,8 +12,8 @@
 //! A limit is a rate whose unit is one percent of the machine, all of its cores together. Everything that an enforcer changes is noted by
 //! the [`Guardian`](crate::guardian::Guardian) before, and undone by [`Enforcer::restore`] or when the enforcer is dropped.
 //!
-//! Nobody limits the governor itself, or the first process of the machine: then nobody could lift the limit again. [`limitable`] finds what
-//! may be limited on a whole machine.
+//! Nobody limits the governor itself, the first process of the machine, or what people log in with: then nobody could lift the limit again.
+//! [`limitable`] finds what may be limited on a whole machine.
 
 mod bandwidth;
 mod controller;
@@ -21,6 +21,7 @@ mod duty;
 mod enclosure;
 mod limitable;
 mod machine;
+mod needed;
 mod quota;
 mod shares;
 mod signals;
@@ -93,7 +94,7 @@ pub enum EnforceError {
         /// What was to be limited.
         what: String,
         /// Who is in it.
-        who: &'static str,
+        who: String,
     },
     /// This user may not send signals to the process.
     NotOurs {

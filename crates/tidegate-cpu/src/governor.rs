@@ -103,7 +103,8 @@ impl Governor {
         let mut before = first;
         for sample in rest {
             governor.applied = before.applied;
-            let used = Seen::Used(sample.total.minus(before.total));
+            let passed = sample.at.steady.saturating_sub(before.at.steady);
+            let used = Seen::Used(sample.total.minus(before.total).min(most_in(passed)));
             governor.take(sample.at, if sample.observed { used } else { Seen::Nothing });
             before = sample;
         }
@@ -198,4 +199,9 @@ impl Governor {
     pub fn standing(&mut self) -> Standing {
         self.account.advice().outlook.standing
     }
+}
+
+/// The most that a machine can do in so many nanoseconds. Whatever a counter says, no more was used.
+pub(crate) fn most_in(nanos: i64) -> Quota {
+    Rate::from_units(100).over(Duration::from_nanos(u64::try_from(nanos).unwrap_or(0)))
 }

@@ -20,6 +20,7 @@ use rustix::fs::{FlockOperation, flock};
 use tidegate::budget::{Moment, Quota, Rate};
 use tidegate_core::{Span, Timestamp};
 
+use crate::meter::Target;
 use record::{HEADER, LENGTH};
 
 /// The most samples of a file: those of a day at five seconds each.
@@ -45,6 +46,8 @@ pub struct Sample {
     pub counter: Duration,
     /// Which life of the counter that was.
     pub life: u128,
+    /// What it counts.
+    pub target: Target,
     /// Which boot of the machine it was, and how long after that.
     pub boot: u64,
     /// How long after the boot.

@@ -27,7 +27,7 @@ use tidegate_core::budget::Quota;
 pub use cgroup::CgroupMeter;
 pub(crate) use host::cores_in;
 pub use host::{HostMeter, cores};
-pub use life::{BadLife, Life};
+pub use life::{BadLife, Life, Target};
 pub use tree::TreeMeter;
 
 use crate::cgroups::CgroupError;
@@ -39,6 +39,8 @@ pub struct Reading {
     pub used: Duration,
     /// Which life of the counter it is.
     pub life: Life,
+    /// What is counted, in this life and in others.
+    pub target: Target,
     /// How long it has been counting, if that is known.
     pub age: Option<Duration>,
 }

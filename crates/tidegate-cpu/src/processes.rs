@@ -194,6 +194,14 @@ impl Proc {
         unless_gone(File::open(self.root.join(format!("{pid}/task/{thread}/children"))))
     }
 
+    /// The name of the file that a process was started from; `None` if that is not for us to know, or there is none.
+    pub(crate) fn program(&self, pid: u32) -> Option<String> {
+        let path = fs::read_link(self.root.join(format!("{pid}/exe"))).ok()?;
+        let name = path.file_name()?.to_string_lossy().into_owned();
+        // A file that was replaced since then.
+        Some(name.strip_suffix(" (deleted)").map_or_else(|| name.clone(), str::to_owned))
+    }
+
     /// The lines of `/proc/N/cgroup`; `None` if there is no such process.
     pub(crate) fn cgroups(&self, pid: u32) -> io::Result<Option<String>> {
         unless_gone(fs::read_to_string(self.root.join(format!("{pid}/cgroup"))))

@@ -11,13 +11,23 @@ use tidegate::budget::{Moment, Quota, Rate};
 
 use crate::clock::Now;
 use crate::enforcer::{EnforceError, Enforcer, left_by};
-use crate::governor::{Governor, Look, Seen};
+use crate::governor::{Governor, Look, Seen, most_in};
 use crate::journal::{Journal, Sample, before, read_since};
-use crate::meter::{Life, Meter, MeterError, Reading, of_machine};
+use crate::meter::{Life, Meter, MeterError, Reading, Target, of_machine};
 use crate::settings::Settings;
 
-/// Limits are enforced in steps of a quarter of a point, rounded down: a kernel gives a new quota with every limit that is written.
-const STEP: u64 = 250_000_000;
+/// Limits are enforced in steps of a twentieth of a point, rounded down: a kernel gives a new quota with every limit that is written, and a limit
+/// falls a little with every look.
+const STEP: u64 = 50_000_000;
+
+/// What is put in force for a limit: as much of it as whole steps have, or the limit itself if it is less than a step.
+pub fn in_force(limit: Rate) -> Rate {
+    let stepped = Rate::from_billionths(limit.billionths() / STEP * STEP);
+    if stepped == Rate::ZERO { limit } else { stepped }
+}
+
+/// How much may be counted late, in nanoseconds of the whole machine: counters tick, and what a process used is told when it ends.
+const LATE: i64 = 1_000_000_000;
 
 /// Measures, decides, enforces and writes down.
 pub struct Runner {
@@ -31,6 +41,10 @@ pub struct Runner {
     /// What is enforced.
     enforced: Option<Rate>,
     last: Sample,
+    /// What was counted and did not fit into its time: it counts in the time after.
+    late: Quota,
+    /// What was counted at the last look and cannot have been used.
+    surplus: Quota,
     /// Why the last sample could not be kept.
     unkept: Option<io::Error>,
 }
@@ -124,14 +138,26 @@ impl Runner {
                 applied: governor.applied(),
                 counter: reading.used,
                 life: number(reading.life),
+                target: reading.target,
                 boot: now.boot,
                 uptime: now.uptime,
             };
             (governor, begin)
         });
         let is_resumed = !samples.is_empty();
-        let mut runner =
-            Runner { governor, journal, cores, measured, part, enforcer, enforced: None, last, unkept: None };
+        let mut runner = Runner {
+            governor,
+            journal,
+            cores,
+            measured,
+            part,
+            enforcer,
+            enforced: None,
+            last,
+            late: Quota::ZERO,
+            surplus: Quota::ZERO,
+            unkept: None,
+        };
         if is_resumed {
             runner.bridge(reading, now);
         } else {
@@ -145,6 +171,8 @@ impl Runner {
     }
 
     /// What happened while nobody governed: what the counter says, and what it does not say by policy.
+    ///
+    /// A counter says it if it is the one that was read then, or the same began anew with the machine. Another one has counted something else until now.
     fn bridge(&mut self, reading: Reading, now: Now) {
         let moment = self.moment(now);
         if number(reading.life) == self.last.life && reading.used >= self.last.counter {
@@ -152,9 +180,12 @@ impl Runner {
             self.note(moment, Seen::Used(used), reading, now);
             return;
         }
-        // A counter that began since then knows everything from there on.
+        // A counter that began since then knows everything from there on. Older versions did not write down what they counted.
+        let is_same = [Target::UNSAID, reading.target].contains(&self.last.target);
+        let is_reborn = is_same && now.boot != self.last.boot;
         let slept = Duration::from_nanos(u64::try_from(moment.steady - self.last.at.steady).unwrap_or(0));
-        let unseen = reading.age.map(|age| slept.saturating_sub(age)).filter(|unseen| *unseen < slept);
+        let age = reading.age.filter(|age| is_reborn && *age < slept);
+        let unseen = age.map(|age| slept.saturating_sub(age)).filter(|unseen| *unseen < slept);
         let Some(unseen) = unseen else {
             self.note(moment, Seen::Nothing, reading, now);
             return;
@@ -218,6 +249,11 @@ impl Runner {
         self.unkept.as_ref()
     }
 
+    /// What was counted at the last look although the machine cannot have done it in that time, if anything was. It counts as nothing.
+    pub fn surplus(&self) -> Option<Quota> {
+        (self.surplus > Quota::ZERO).then_some(self.surplus)
+    }
+
     /// What is enforced, if not the limit itself.
     pub fn enforced(&self) -> Option<Rate> {
         self.enforced
@@ -225,16 +261,31 @@ impl Runner {
 
     fn enforce(&mut self, rest: Option<Rate>) -> Result<(), RunError> {
         let applied = self.governor.applied();
-        let limit = rest.map_or(applied, |rest| left_by(rest, applied));
-        let stepped = Rate::from_billionths(limit.billionths() / STEP * STEP);
-        let limit = if stepped == Rate::ZERO { limit } else { stepped };
+        let limit = in_force(rest.map_or(applied, |rest| left_by(rest, applied)));
         // Several that share a limit are served anew each time.
         self.enforcer.apply(limit)?;
         self.enforced = Some(limit);
         Ok(())
     }
 
+    /// What of a count goes into this time: as much as the machine can do in it. A little more was counted late, and goes into the time after.
+    fn fitting(&mut self, at: Moment, used: Quota) -> Quota {
+        let counted = used.plus(self.late);
+        let fitting = counted.min(most_in(at.steady.saturating_sub(self.last.at.steady)));
+        let rest = counted.minus(fitting);
+        self.late = rest.min(most_in(LATE));
+        self.surplus = rest.minus(self.late);
+        fitting
+    }
+
     fn note(&mut self, at: Moment, seen: Seen, reading: Reading, now: Now) -> Look {
+        let seen = match seen {
+            Seen::Used(used) => Seen::Used(self.fitting(at, used)),
+            Seen::Nothing => {
+                (self.late, self.surplus) = (Quota::ZERO, Quota::ZERO);
+                Seen::Nothing
+            }
+        };
         let look = self.governor.look(at, seen);
         let (used, observed) = match seen {
             Seen::Used(used) => (used, true),
@@ -247,6 +298,7 @@ impl Runner {
             applied: look.applied,
             counter: reading.used,
             life: number(reading.life),
+            target: reading.target,
             boot: now.boot,
             uptime: now.uptime,
         });

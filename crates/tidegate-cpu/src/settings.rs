@@ -60,8 +60,8 @@ impl Settings {
     pub fn of(spec: CpuSpec) -> Result<Settings, SettingsFlaw> {
         let reserve = spec.reserve.or(Share::from_billionths(USUAL_RESERVE));
         let spec = CpuSpec { reserve, ..spec };
-        if let Some((field, message)) = spec.flaw() {
-            return Err(SettingsFlaw { field, message });
+        if let Some(flaw) = spec.flaws().into_iter().next() {
+            return Err(SettingsFlaw { field: flaw.field, message: flaw.message });
         }
         let terms = spec.terms();
         let window = spec.window.unwrap_or(DAY);

@@ -49,7 +49,7 @@ use crate::activity::Rules;
 
 pub use activity::ActivitySpec;
 pub use auth::{Role, TokenSpec};
-pub use cpu::{CpuSpec, TimeSlot, read_cpu};
+pub use cpu::{CpuFlaw, CpuSpec, TimeSlot, read_cpu, read_cpu_below};
 pub use diagnostic::{Color, Diagnostic, Diagnostics, Excerpt, MOST_DIAGNOSTICS, Severity};
 pub use gateway::{GatewaySpec, read_gateway};
 pub use kind::FileKind;

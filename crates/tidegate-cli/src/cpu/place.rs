@@ -38,8 +38,8 @@ impl Place<'_> {
         let folder = args.state.as_path();
         let kept = folder.join(SETTINGS);
         let file = args.config.as_deref().or_else(|| kept.is_file().then_some(kept.as_path()));
-        let settings =
-            Settings::of(terms::read(file)?).map_err(|flaw| Failure::BadInput(flaw.to_string()))?;
+        let settings = Settings::of(terms::read(file, &CpuSpec::default())?)
+            .map_err(|flaw| Failure::BadInput(flaw.to_string()))?;
         let last = latest(folder).map_err(|error| unread(folder, &error))?.ok_or_else(|| empty(folder))?;
         Ok(Place { folder, settings, last })
     }

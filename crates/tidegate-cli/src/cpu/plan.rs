@@ -6,7 +6,7 @@ use serde::Serialize;
 use tidegate::budget::{Outlook, Terms};
 
 use super::shown::{self, Number};
-use super::terms::refused;
+use super::terms::agrees;
 use crate::args::PlanArgs;
 use crate::store::as_line;
 use crate::{Failure, answer};
@@ -20,9 +20,7 @@ const USUAL_WINDOW: Duration = Duration::from_secs(86_400);
 /// Reckons, and says what came of it.
 pub(super) fn run(args: &PlanArgs) -> Result<(), Failure> {
     let spec = args.terms.spec();
-    if let Some((field, message)) = spec.flaw() {
-        return Err(refused(field, &message));
-    }
+    agrees(&spec)?;
     let window = spec.window.unwrap_or(USUAL_WINDOW);
     if args.elapsed > window {
         let (elapsed, window) = (shown::short_minutes(args.elapsed), shown::short_minutes(window));

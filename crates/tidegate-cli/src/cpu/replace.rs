@@ -31,6 +31,11 @@ impl Replacement {
         Ok(Replacement { path: path.to_owned(), beside, out })
     }
 
+    /// Begins a file that an option names; if that cannot be, it is the option that is wrong.
+    pub(super) fn begin_for(option: &str, path: &Path) -> Result<Replacement, Failure> {
+        Replacement::begin(path).map_err(|failure| Failure::BadInput(format!("{option}: {failure}")))
+    }
+
     /// Writes more of it.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         let written = self.out.as_mut().map_or(Ok(()), |out| out.write_all(bytes));

@@ -10,7 +10,7 @@ use serde::Serialize;
 use tidegate_cpu::journal::{before, read_since};
 
 use super::place::Place;
-use super::replace::replace;
+use super::replace::Replacement;
 use super::shown::{self, Number};
 use crate::args::CpuReportArgs;
 use crate::bench::number::counted;
@@ -36,12 +36,14 @@ struct Told {
 /// Draws, and says what.
 pub(super) fn run(args: &CpuReportArgs) -> Result<(), Failure> {
     let place = Place::open(&args.place)?;
+    let mut svg = Replacement::begin_for("--svg", &args.svg)?;
     let to = place.last.at.wall;
     let since = before(to, Duration::from_secs(u64::from(args.hours) * 3600));
     let samples = read_since(place.folder, since).map_err(|error| place.unread(&error))?;
     let from = samples.first().map_or(to, |first| first.at.wall).max(since);
     let columns = Columns::of(&samples, from, to, COLUMNS);
-    replace(&args.svg, &picture::draw(&columns, &place.settings))?;
+    svg.write(picture::draw(&columns, &place.settings).as_bytes())?;
+    svg.finish()?;
     let zone = place.settings.tiling.zone();
     let (from, to, svg) =
         (shown::instant(zone, from), shown::instant(zone, to), args.svg.display().to_string());

@@ -32,10 +32,10 @@ use tidegate_cpu::runner::{RunError, Runner, recent};
 use tidegate_cpu::status::Status;
 use tidegate_cpu::{Governor, Settings};
 
-use super::{place, replace, terms};
+use super::{place, replace, shown, terms};
 use crate::args::{CpuRunArgs, CpuWatchArgs};
 use crate::{Failure, say};
-use command::Started;
+use command::{ENDED_BY_SIGNAL, Started};
 use display::Display;
 use subject::Subject;
 
@@ -49,13 +49,14 @@ enum Event {
 
 /// Governs until the command ends or somebody says stop.
 pub(crate) fn run(args: &CpuRunArgs) -> Result<(), Failure> {
-    let spec = args.spec().over(terms::read(args.how.config.as_deref())?);
+    let flags = args.spec();
+    let file = terms::read(args.how.config.as_deref(), &flags)?;
+    let spec = flags.over(file);
     let settings = terms::settings(spec.clone(), CpuSpec::default())?;
     let program = args.command.first().map(|program| command::find(program)).transpose()?;
     if let Some(file) = &args.prometheus {
         // Whether it can be written at all; nothing is.
-        replace::Replacement::begin(file)
-            .map_err(|failure| Failure::BadInput(format!("--prometheus: {failure}")))?;
+        replace::Replacement::begin_for("--prometheus", file)?;
     }
     let is_new = !args.state.exists();
     let done = run_as(args, spec, settings, program);
@@ -81,7 +82,7 @@ fn run_as(
         }
         JournalError::Io(..) => Failure::Failed(error.to_string()),
     })?;
-    put_back(state)?;
+    put_back(state, args.quiet)?;
     let (events, told) = channel();
     hear(events.clone()).map_err(|error| Failure::Failed(format!("signals cannot be heard: {error}")))?;
     let (guardian, mut started) = guard(state, program, &args.command)?;
@@ -101,9 +102,9 @@ fn run_as(
 }
 
 /// What a governor before us could not put back.
-fn put_back(state: &Path) -> Result<(), Failure> {
+fn put_back(state: &Path, is_quiet: bool) -> Result<(), Failure> {
     let restored = restore_left_behind(state).map_err(|error| Failure::Failed(error.to_string()))?;
-    if !restored.undone.is_empty() {
+    if !restored.undone.is_empty() && !is_quiet {
         let count = restored.undone.len();
         say(&format!("{count} changes of a governor that ended without a word were put back"));
     }
@@ -178,7 +179,8 @@ fn govern(
     }
     let mut told_already = false;
     let (mut loose, mut unread, mut unkept) = (Trouble::default(), Trouble::default(), Trouble::default());
-    let mut unwatched = Trouble::default();
+    let (mut unwatched, mut beyond) = (Trouble::default(), Trouble::default());
+    beyond.is(surplus(&runner));
     let code = loop {
         match told.recv_timeout(runner.pause(clock.now())) {
             Err(RecvTimeoutError::Timeout) => {}
@@ -190,7 +192,9 @@ fn govern(
                     told_already = true;
                     continue;
                 }
-                _ => break None,
+                // The command runs on: that is not how it ended.
+                Some(_) => break u8::try_from(ENDED_BY_SIGNAL + signal).ok(),
+                None => break None,
             },
             Err(RecvTimeoutError::Disconnected) => break None,
         }
@@ -202,7 +206,7 @@ fn govern(
             // What was governed is gone; its command says how.
             Err(error) if is_gone(&error) && started.is_some() => continue,
             Err(error) if is_gone(&error) => {
-                say(&error.to_string());
+                display.gone();
                 break None;
             }
             // It may be over in a moment; meanwhile somebody should know.
@@ -212,6 +216,7 @@ fn govern(
             }
         };
         loose.is(None);
+        beyond.is(surplus(&runner));
         display.look(runner.governor(), &look);
         let told = tell_collectors(args, runner.governor(), Governing::Yes);
         unread.is(told.err().map(|failure| failure.to_string()));
@@ -238,6 +243,12 @@ impl Trouble {
         }
         self.0 = now;
     }
+}
+
+/// What to say if a counter rose by more than the machine can do.
+fn surplus(runner: &Runner) -> Option<String> {
+    let surplus = shown::short_quota(runner.surplus()?);
+    Some(format!("the counter rose by {surplus} more than all cores can do in that time; that is left out"))
 }
 
 /// Writes the metrics, if anybody wants them.

@@ -6,9 +6,10 @@
 mod looks;
 mod told;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use tidegate_cpu::Settings;
@@ -29,12 +30,33 @@ pub(super) fn run(args: &CpuSimulateArgs) -> Result<(), Failure> {
         let why = "--trace and --config cannot both be read from standard input; give a FILE for one of them";
         return Err(Failure::BadInput(why.to_owned()));
     }
-    let settings = terms::settings(args.how.spec(), terms::read(args.how.config.as_deref())?)?;
+    for (option, read) in [("--trace", Some(&args.trace)), ("--config", args.how.config.as_ref())] {
+        if let (Some(read), Some(samples)) = (read, &args.samples)
+            && is_same_file(read, samples)
+        {
+            let path = samples.display();
+            let why = format!(
+                "--samples: {path} is what {option} reads, and would be overwritten; name another file"
+            );
+            return Err(Failure::BadInput(why));
+        }
+    }
+    let flags = args.how.spec();
+    let file = terms::read(args.how.config.as_deref(), &flags)?;
+    let settings = terms::settings(flags, file)?;
     let (name, input) = open(&args.trace)?;
     let mut looks = args.samples.as_deref().map(Looks::begin).transpose()?;
     let told = simulate(&settings, name, input, looks.as_mut())?;
     looks.map_or(Ok(()), Looks::finish)?;
     answer(&if args.json { told.json() } else { told.text() })
+}
+
+/// Whether two paths lead to one file that is there.
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let file = |path: &Path| fs::metadata(path).ok().filter(fs::Metadata::is_file);
+    file(one)
+        .zip(file(other))
+        .is_some_and(|(one, other)| (one.dev(), one.ino()) == (other.dev(), other.ino()))
 }
 
 /// The trace and what to call it.

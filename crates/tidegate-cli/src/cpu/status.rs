@@ -8,7 +8,7 @@ use tidegate_cpu::Governor;
 use tidegate_cpu::clock::Now;
 use tidegate_cpu::journal::is_in_use;
 use tidegate_cpu::metrics::{self, Governing};
-use tidegate_cpu::runner::recent;
+use tidegate_cpu::runner::{in_force, recent};
 use tidegate_cpu::status::Status;
 
 use super::place::Place;
@@ -57,6 +57,7 @@ pub(super) struct Told {
     remaining: Number,
     total_quota: Number,
     applied_limit: Number,
+    enforced_limit: Number,
     safe_limit: Number,
     trailing_limit: Number,
     trailing_used: Number,
@@ -85,6 +86,7 @@ pub(super) fn told(zone: &Zone, status: &Status, governing: Governing) -> Told {
         remaining: shown::quota(outlook.remaining),
         total_quota: shown::quota(outlook.total),
         applied_limit: shown::rate(status.applied),
+        enforced_limit: shown::rate(in_force(status.applied)),
         safe_limit: shown::rate(outlook.safe),
         trailing_limit: shown::rate(shown::at_most_all(status.trailing_limit)),
         trailing_used: shown::quota(trailing_used),
@@ -123,7 +125,14 @@ fn text(zone: &Zone, status: &Status, governing: Governing) -> String {
         ("used", format!("{used} of {total}, risk {}", status.risk.word())),
         ("remaining", shown::short_quota(outlook.remaining)),
         ("average", shown::short_rate(status.average)),
-        ("limit", shown::short_rate(status.applied)),
+        (
+            "limit",
+            format!(
+                "{}, put in force as {}",
+                shown::short_rate(status.applied),
+                shown::short_rate(in_force(status.applied))
+            ),
+        ),
         ("safe limit", shown::short_rate(outlook.safe)),
         ("trailing limit", trailing_limit),
         (

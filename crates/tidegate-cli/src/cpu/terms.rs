@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tidegate::file::{CpuSpec, read_cpu};
+use tidegate::file::{CpuSpec, read_cpu_below};
 use tidegate_cpu::Settings;
 
 use crate::{Failure, color_of_stderr, read_whole};
@@ -18,23 +18,35 @@ const FLAGS: [(&str, &str); 7] = [
     ("reserve_percent", "--reserve"),
 ];
 
-/// What a file says; without one, nothing.
-pub(super) fn read(path: Option<&Path>) -> Result<CpuSpec, Failure> {
+/// What a file says below these flags; without one, nothing.
+pub(super) fn read(path: Option<&Path>, flags: &CpuSpec) -> Result<CpuSpec, Failure> {
     let Some(path) = path else { return Ok(CpuSpec::default()) };
     let (name, bytes) = read_whole(path)?;
-    read_cpu(&name, &bytes).map_err(|wrong| Failure::BadInput(wrong.render(color_of_stderr())))
+    read_cpu_below(&name, &bytes, flags).map_err(|wrong| Failure::BadInput(wrong.render(color_of_stderr())))
 }
 
-/// The settings that flags and a file stand for. The file made sense by itself, so what does not is told by the names of flags.
+/// The settings that flags and a file stand for. What makes no sense in the file was told there; the rest is told by the names of flags.
 pub(super) fn settings(flags: CpuSpec, file: CpuSpec) -> Result<Settings, Failure> {
-    Settings::of(flags.over(file)).map_err(|flaw| refused(flaw.field, &flaw.message))
+    let spec = flags.over(file);
+    agrees(&spec)?;
+    Settings::of(spec).map_err(|flaw| refused(flaw.field, &flaw.message))
+}
+
+/// An error with all that does not fit together, by the names of flags.
+pub(super) fn agrees(spec: &CpuSpec) -> Result<(), Failure> {
+    let flaws: Vec<String> = spec.flaws().iter().map(|flaw| worded(flaw.field, &flaw.message)).collect();
+    if flaws.is_empty() { Ok(()) } else { Err(Failure::BadInput(flaws.join("\n"))) }
 }
 
 /// A setting that does not fit the rest.
-pub(super) fn refused(field: &str, message: &str) -> Failure {
+fn refused(field: &str, message: &str) -> Failure {
+    Failure::BadInput(worded(field, message))
+}
+
+fn worded(field: &str, message: &str) -> String {
     let mut text = format!("{field}: {message}");
     for (name, flag) in FLAGS {
         text = text.replace(name, flag);
     }
-    Failure::BadInput(text)
+    text
 }

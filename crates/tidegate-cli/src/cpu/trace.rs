@@ -35,6 +35,8 @@ const PLACES: usize = 9;
 /// The most of a value that a message shows.
 const LONGEST_SHOWN: usize = 48;
 
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// From when on how much would be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Row {
@@ -105,6 +107,8 @@ impl Trace {
 
     /// The row of a line, if it has one.
     fn row(&mut self, line: &[u8]) -> Result<Option<Row>, String> {
+        // What some programs put before everything else they write.
+        let line = if self.line == 1 { line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line) } else { line };
         let line = line.trim_ascii();
         if line.is_empty() {
             return Ok(None);

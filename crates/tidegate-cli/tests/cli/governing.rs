@@ -3,6 +3,7 @@
 //! How close the average comes to the limit depends on what else the machine does, so that only runs at length look at it; that it is not above
 //! is looked at in every run.
 
+mod targets;
 mod wards;
 mod windows;
 
@@ -248,6 +249,29 @@ fn a_signal_is_handed_on() {
     let told = Command::new("kill").args(["-TERM", &governor.child.id().to_string()]).status().expect("kill");
     assert!(told.success());
     assert_eq!(governor.child.wait().expect("it is ours").code(), Some(9));
+}
+
+/// Told twice, it does not wait for a command that does not hear; and that is not how the command ended.
+#[test]
+fn told_twice_it_leaves_its_command() {
+    for (signal, code) in [("-TERM", 143), ("-INT", 130)] {
+        let folder = folder();
+        let script = "trap '' TERM INT; while :; do sleep 0.05; done";
+        let mut governor = Governor::start(folder.path(), &["--enforce", "none", "--", "sh", "-c", script]);
+        governor.sample();
+        let command = root_of(&governor);
+        let pid = governor.child.id().to_string();
+        let tell = || assert!(Command::new("kill").args([signal, &pid]).status().expect("kill").success());
+        tell();
+        // Two signals of a kind at once would be one.
+        for _ in 0..2 {
+            governor.sample();
+        }
+        tell();
+        let ended = governor.child.wait().expect("it is ours").code();
+        let is_there = Command::new("kill").args(["-KILL", &command]).status().expect("kill").success();
+        assert_eq!((ended, is_there), (Some(code), true));
+    }
 }
 
 /// A program that stops itself when it sees its child stopped is continued, and told to stop it hears it.

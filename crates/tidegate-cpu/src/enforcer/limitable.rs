@@ -19,42 +19,9 @@ use std::path::PathBuf;
 
 use super::EnforceError;
 use super::controller::can_have_cpu;
-use crate::cgroups::{Cgroup, CgroupError, Hierarchy, Roots, Use, Version};
-use crate::processes::{Proc, Stat, own_pid};
-
-/// The first process of the machine.
-const FIRST: u32 = 1;
-/// No line of ancestors is longer.
-const MOST_ANCESTORS: u32 = 1024;
-
-/// Programs without which nobody gets into the machine. The kernel keeps fifteen letters of a name.
-const NEEDED: &[&str] = &[
-    "agetty",
-    "dbus-broker",
-    "dbus-broker-lau",
-    "dbus-daemon",
-    "dropbear",
-    "getty",
-    "init",
-    "login",
-    "mingetty",
-    "openrc-init",
-    "runit",
-    "sshd",
-    "sshd-auth",
-    "sshd-session",
-    "systemd",
-    "systemd-journal",
-    "systemd-logind",
-    "systemd-network",
-    "systemd-resolve",
-    "systemd-udevd",
-    "NetworkManager",
-    "dhclient",
-    "dhcpcd",
-    "elogind",
-    "polkitd",
-];
+use super::needed::{Needed, refuse_in_cgroup};
+use crate::cgroups::{CgroupError, Hierarchy, Roots, Use, Version};
+use crate::processes::Proc;
 
 /// The largest cgroups that hold nobody who must not be limited, by their directories in the tree that limits.
 ///
@@ -79,6 +46,13 @@ pub fn limitable(roots: &Roots) -> Result<Vec<PathBuf>, EnforceError> {
             found.push(cgroup);
         }
     }
+    // Whoever came meanwhile, and whoever is in a list of processes and nowhere else.
+    let holds_nobody = |cgroup: &PathBuf| {
+        let looked = hierarchy.at(cgroup).map_err(EnforceError::from);
+        let looked = looked.and_then(|cgroup| refuse_in_cgroup(roots, &hierarchy, &cgroup));
+        !matches!(looked, Err(EnforceError::Protected { .. }))
+    };
+    found.retain(holds_nobody);
     found.sort();
     Ok(found)
 }
@@ -87,10 +61,10 @@ pub fn limitable(roots: &Roots) -> Result<Vec<PathBuf>, EnforceError> {
 fn kept(hierarchy: &Hierarchy, proc: &Proc) -> io::Result<BTreeSet<PathBuf>> {
     // The root is not a cgroup that can be limited.
     let mut kept = BTreeSet::from([PathBuf::new()]);
-    let ancestors = ancestors(proc, own_pid())?;
+    let needed = Needed::of(proc)?;
     for pid in proc.all()? {
         let Some(stat) = proc.stat(pid)? else { continue };
-        if !ancestors.contains(&pid) && !is_needed(&stat) {
+        if needed.who(&stat).is_none() {
             continue;
         }
         if let Some(name) = hierarchy.of_process(proc, pid, Use::Limits)? {
@@ -98,45 +72,4 @@ fn kept(hierarchy: &Hierarchy, proc: &Proc) -> io::Result<BTreeSet<PathBuf>> {
         }
     }
     Ok(kept)
-}
-
-fn is_needed(stat: &Stat) -> bool {
-    stat.process.pid == FIRST || stat.is_kernel || NEEDED.contains(&stat.name.as_str())
-}
-
-/// A process, who started it, who started that one, and so on.
-fn ancestors(proc: &Proc, pid: u32) -> io::Result<BTreeSet<u32>> {
-    let mut found = BTreeSet::new();
-    let mut next = pid;
-    for _ in 0..MOST_ANCESTORS {
-        if next == 0 || !found.insert(next) {
-            break;
-        }
-        next = proc.stat(next)?.map_or(0, |stat| stat.parent);
-    }
-    Ok(found)
-}
-
-/// An error if the governor or the first process is in this cgroup.
-pub(super) fn refuse_protected(
-    roots: &Roots,
-    hierarchy: &Hierarchy,
-    cgroup: &Cgroup,
-) -> Result<(), EnforceError> {
-    let proc = roots.processes();
-    for (pid, who) in [(own_pid(), "the governor itself"), (FIRST, "the first process of the machine")] {
-        let name = match hierarchy.of_process(&proc, pid, Use::Limits) {
-            Ok(name) => name,
-            // Where others' processes are hidden, the first one is not ours to limit.
-            Err(error) if pid == FIRST && error.kind() == io::ErrorKind::PermissionDenied => None,
-            Err(error) => {
-                return Err(EnforceError::Failed { doing: "find the governor's own cgroup", error });
-            }
-        };
-        if name.is_some_and(|name| name.starts_with(&cgroup.name)) {
-            let what = format!("the cgroup {}", cgroup.limits.display());
-            return Err(EnforceError::Protected { what, who });
-        }
-    }
-    Ok(())
 }

@@ -6,7 +6,7 @@ use tidegate_core::budget::Rate;
 
 use super::bandwidth::{Bandwidth, Burst};
 use super::controller::{Controller, enable_below};
-use super::limitable::refuse_protected;
+use super::needed::refuse_in_cgroup;
 use super::{EnforceError, Enforcer};
 use crate::cgroups::{Cgroup, CgroupError, Hierarchy, Roots, Version};
 use crate::guardian::{Guardian, Trail};
@@ -32,7 +32,7 @@ impl Quota {
     ) -> Result<Quota, EnforceError> {
         let hierarchy = Hierarchy::find(roots)?;
         let cgroup = hierarchy.at(path)?;
-        refuse_protected(roots, &hierarchy, &cgroup)?;
+        refuse_in_cgroup(roots, &hierarchy, &cgroup)?;
         Quota::of(roots, &hierarchy, &cgroup, burst, guardian)
     }
 

@@ -20,11 +20,12 @@ use rustix::time::{ClockId, clock_gettime};
 use tidegate_core::budget::Rate;
 
 use super::duty::Duty;
+use super::needed::refuse_in_tree;
 use super::{EnforceError, Enforcer, is_forbidden, now};
 use crate::cgroups::Roots;
 use crate::guardian::{Guardian, Trail, Undo};
 use crate::meter::cores_in;
-use crate::processes::{Depth, Doing, Hold, Proc, Process, Tree, own_pid, ticks};
+use crate::processes::{Depth, Doing, Hold, Proc, Process, Tree, ticks};
 
 /// How often to look for processes that were started while others were stopped.
 const MOST_PASSES: u32 = 16;
@@ -58,17 +59,7 @@ pub(super) fn tree_of(roots: &Roots, pid: u32, guardian: &Guardian) -> Result<Tr
     let tree = Tree::of(&roots.processes(), pid, guardian.keeper_of(pid));
     let tree = tree.map_err(|error| EnforceError::Failed { doing: "look at the process tree", error })?;
     let tree = tree.ok_or(EnforceError::Gone { pid })?;
-    let holds = |pid: u32| tree.members().any(|stat| stat.process.pid == pid);
-    let what = || format!("the process tree below {pid}");
-    if holds(own_pid()) {
-        return Err(EnforceError::Protected { what: what(), who: "the governor itself" });
-    }
-    if holds(1) {
-        return Err(EnforceError::Protected { what: what(), who: "the first process of the machine" });
-    }
-    if tree.members().any(|stat| stat.is_kernel) {
-        return Err(EnforceError::Protected { what: what(), who: "the kernel" });
-    }
+    refuse_in_tree(&roots.processes(), &tree, guardian.keeper_of(pid).is_some())?;
     Ok(tree)
 }
 

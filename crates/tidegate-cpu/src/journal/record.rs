@@ -3,7 +3,10 @@
 //! ```text
 //!   0  wall      16  total   40  counter  64  boot     80  1 if somebody looked, else 0
 //!   8  steady    32  applied 48  life     72  uptime   84  crc32c of all before
+//!                                                81  target
 //! ```
+//!
+//! The target came later: before, its three bytes were zero, which says nothing, and whoever does not know of it passes over it.
 
 use std::time::Duration;
 
@@ -11,6 +14,7 @@ use tidegate::budget::{Moment, Quota, Rate};
 use tidegate_core::Timestamp;
 
 use super::Sample;
+use crate::meter::Target;
 
 /// What a file begins with: what it is, and which version.
 pub(super) const HEADER: &[u8] = b"tidegate cpu samples 1\n\n";
@@ -32,6 +36,7 @@ pub(super) fn encode(sample: &Sample) -> [u8; LENGTH] {
     bytes[64..72].copy_from_slice(&sample.boot.to_le_bytes());
     bytes[72..80].copy_from_slice(&nanos(sample.uptime).to_le_bytes());
     bytes[80] = u8::from(sample.observed);
+    bytes[81..CHECKED].copy_from_slice(&sample.target.to_bytes());
     let sum = crc32c::crc32c(&bytes[..CHECKED]);
     bytes[CHECKED..].copy_from_slice(&sum.to_le_bytes());
     bytes
@@ -51,6 +56,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Sample> {
         applied: Rate::from_billionths(number(32)?),
         counter: Duration::from_nanos(number(40)?),
         life: u128::from_le_bytes(array(bytes, 48)?),
+        target: Target::from_bytes(array(bytes, 81)?),
         boot: number(64)?,
         uptime: Duration::from_nanos(number(72)?),
     })

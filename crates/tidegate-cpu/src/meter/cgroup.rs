@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::counter::Counter;
-use super::{Life, Meter, MeterError, Reading};
+use super::{Life, Meter, MeterError, Reading, Target};
 use crate::cgroups::{CgroupError, Hierarchy, Roots, Version};
 
 /// A cgroup with everything below it: `cpu.stat` in version 2, `cpuacct.usage` in version 1. What has ended is in it.
@@ -68,7 +69,8 @@ impl CgroupMeter {
             Version::Two => usage(text).map(Duration::from_micros),
         };
         let used = used.ok_or(MeterError::Unreadable { path })?;
-        Ok(Reading { used, life, age: None })
+        let target = Target::of(&[b"cgroup", self.folder.as_os_str().as_bytes()]);
+        Ok(Reading { used, life, target, age: None })
     }
 }
 

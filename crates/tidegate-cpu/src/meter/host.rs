@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::counter::Counter;
-use super::{Life, Meter, MeterError, Reading};
+use super::{Life, Meter, MeterError, Reading, Target};
 use crate::cgroups::Roots;
 use crate::processes::{Proc, ticks};
 
@@ -42,7 +42,7 @@ impl Meter for HostMeter {
         self.highest = self.highest.max(used);
         let age =
             self.proc.uptime().map_err(|error| MeterError::of(&self.proc.root().join("uptime"), error))?;
-        Ok(Reading { used: self.highest, life: self.life, age: Some(age) })
+        Ok(Reading { used: self.highest, life: self.life, target: Target::of(&[b"host"]), age: Some(age) })
     }
 }
 

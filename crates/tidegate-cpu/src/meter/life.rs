@@ -34,6 +34,35 @@ impl Life {
     }
 }
 
+/// What is counted, whichever life its counter is in: the machine, a cgroup by its path, one process with all that it starts.
+///
+/// A counter that began anew goes on with the old one's books only if it counts the same. It is a fingerprint of three bytes, so that it has room in
+/// a sample; whoever is taken for another by mistake is one in sixteen million.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Target(u32);
+
+impl Target {
+    /// What samples of older versions say: nothing.
+    pub const UNSAID: Target = Target(0);
+
+    /// What these words tell from anything else.
+    pub fn of(words: &[&[u8]]) -> Target {
+        let [low, middle, high, ..] = Life::of(words).to_bytes();
+        Target(u32::from_le_bytes([low, middle, high, 0]).max(1))
+    }
+
+    /// Its bytes.
+    pub fn to_bytes(self) -> [u8; 3] {
+        let [low, middle, high, _] = self.0.to_le_bytes();
+        [low, middle, high]
+    }
+
+    /// The target with these bytes.
+    pub fn from_bytes([low, middle, high]: [u8; 3]) -> Target {
+        Target(u32::from_le_bytes([low, middle, high, 0]))
+    }
+}
+
 const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
 const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
 /// How many digits a life is written with.
@@ -81,6 +110,16 @@ mod tests {
         for wrong in ["", "1", "+0000000000000000000000000000001", "0000000000000000000000000000000g"] {
             assert_eq!(wrong.parse::<Life>(), Err(BadLife), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_target_is_three_bytes_and_never_unsaid() {
+        let (host, other) = (Target::of(&[b"host"]), Target::of(&[b"cgroup", b"a"]));
+        assert_ne!(host, other);
+        for target in [host, other, Target::UNSAID] {
+            assert_eq!(Target::from_bytes(target.to_bytes()), target);
+        }
+        assert_ne!(host, Target::UNSAID);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::{Life, Meter, MeterError, Reading};
+use super::{Life, Meter, MeterError, Reading, Target};
 use crate::cgroups::Roots;
 use crate::processes::{Depth, Proc, Tree, ticks};
 
@@ -17,6 +17,7 @@ pub struct TreeMeter {
     proc: Proc,
     tree: Tree,
     life: Life,
+    target: Target,
     reads: u32,
 }
 
@@ -33,9 +34,11 @@ impl TreeMeter {
         let boot = proc.boot().map_err(failed)?;
         let tree = Tree::of(&proc, pid, keeper).map_err(failed)?.ok_or(MeterError::Gone { pid })?;
         let root = tree.root();
-        let life =
-            Life::of(&[b"tree", boot.as_bytes(), &root.pid.to_le_bytes(), &root.started.to_le_bytes()]);
-        Ok(TreeMeter { proc, tree, life, reads: 0 })
+        let (pid, started) = (root.pid.to_le_bytes(), root.started.to_le_bytes());
+        let words: [&[u8]; 4] = [b"tree", boot.as_bytes(), &pid, &started];
+        // A process has one life: in another, it is another process.
+        let (life, target) = (Life::of(&words), Target::of(&words));
+        Ok(TreeMeter { proc, tree, life, target, reads: 0 })
     }
 }
 
@@ -50,6 +53,6 @@ impl Meter for TreeMeter {
             return Err(MeterError::Gone { pid: root.pid });
         }
         let age = self.proc.uptime().map_err(failed)?.saturating_sub(ticks(root.started));
-        Ok(Reading { used: ticks(self.tree.used()), life: self.life, age: Some(age) })
+        Ok(Reading { used: ticks(self.tree.used()), life: self.life, target: self.target, age: Some(age) })
     }
 }

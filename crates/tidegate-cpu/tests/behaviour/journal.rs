@@ -23,6 +23,7 @@ fn sample(number: u32, total: Quota) -> Sample {
         applied: Rate::from_units(20 + number % 7),
         counter: at,
         life: 7,
+        target: tidegate_cpu::meter::Target::UNSAID,
         boot: 1,
         uptime: at,
     }

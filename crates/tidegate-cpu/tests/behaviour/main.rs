@@ -81,7 +81,7 @@ fn files_that_make_no_sense_are_refused_with_the_reason() {
         ("time_slots: [{start: '9', end: '18:00', max_load_percent: 80}]", "time_slots[0].start", "09:30"),
         (
             "time_slots: [{start: '09:00', end: '18:00', max_load_percent: 5}]",
-            "time_slots",
+            "time_slots[0]",
             "min_load_percent",
         ),
         ("max_load: 5", "max_load", "is not a field"),
@@ -91,6 +91,26 @@ fn files_that_make_no_sense_are_refused_with_the_reason() {
         assert_eq!(told.field, field, "{text}");
         assert!(told.message.contains(why), "{text}: {}", told.message);
     }
+    // All of it at once, and nothing twice because something else could not be read.
+    let wrong = read_cpu(
+        "cpu.yaml",
+        b"min_load_percent: 60\nmax_load_percent: 50\nwindow_start_hour: 24\nsafety: 1\ntime_slots:\n  - {start: '9', end: '10:00', max_load_percent: 70}\n  \
+          - {start: '09:00', end: '10:00', max_load_percent: 5}\n  - {start: '10:00', end: '11:00', max_load_percent: 61}\n  - {start: '11:00', end: '12:00', max_load_percent: 6}\n",
+    )
+    .expect_err("everything is wrong");
+    let told = |part: &str| {
+        wrong.iter().filter(|told| format!("{}: {}", told.field, told.message).contains(part)).count()
+    };
+    assert_eq!(told("min_load_percent: must be at most max_load_percent, which is 50; found 60"), 1);
+    assert_eq!(told("min_load_percent: must be at most avg_load_limit_percent, which is 30; found 60"), 1);
+    for part in ["window_start_hour:", "safety:", "time_slots[0].start:", "time_slots[1]:", "time_slots[3]:"]
+    {
+        assert_eq!(told(part), 1, "{part}");
+    }
+    assert_eq!(wrong.iter().count(), 7);
+    let unread =
+        read_cpu("cpu.yaml", b"min_load_percent: many\nmax_load_percent: 5").expect_err("it is no number");
+    assert_eq!(unread.iter().count(), 1, "what the floor would be is not known");
     // The reserve that nobody wrote leaves less than the floor.
     let spec = read_cpu("cpu.yaml", b"min_load_percent: 30").expect("it makes sense by itself");
     let flaw = Settings::of(spec).expect_err("29.7 are left");

@@ -8,8 +8,8 @@ use tidegate::budget::Rate;
 use tidegate_cpu::clock::Now;
 use tidegate_cpu::enforcer::{EnforceError, Enforcer};
 use tidegate_cpu::journal::Journal;
-use tidegate_cpu::meter::{Life, Meter, MeterError, Reading};
-use tidegate_cpu::runner::recent;
+use tidegate_cpu::meter::{Life, Meter, MeterError, Reading, Target};
+use tidegate_cpu::runner::{in_force, recent};
 use tidegate_cpu::{Runner, Settings};
 
 use super::{after, settings};
@@ -26,6 +26,7 @@ impl Counter {
         Counter(Arc::new(Mutex::new(Reading {
             used: Duration::ZERO,
             life: Life::of(&[b"first"]),
+            target: Target::of(&[b"host"]),
             age: None,
         })))
     }
@@ -102,9 +103,14 @@ impl Desk {
     }
 }
 
-/// In quarters of a point, rounded down.
+/// In twentieths of a point, rounded down.
 fn stepped(rate: Rate) -> Rate {
-    Rate::from_billionths(rate.billionths() / 250_000_000 * 250_000_000)
+    Rate::from_billionths(rate.billionths() / 50_000_000 * 50_000_000)
+}
+
+/// What another counter says.
+fn another(used: Duration, age: Option<Duration>) -> Reading {
+    Reading { used, life: Life::of(&[b"second"]), target: Target::of(&[b"another"]), age }
 }
 
 fn used(runner: &mut Runner) -> i128 {
@@ -127,6 +133,16 @@ fn time_of_all_cores_is_percents_of_the_machine() {
     let (_, kept) = runner.finish().unwrap_or_else(|error| panic!("{error}"));
     kept.expect("room on the disk");
     assert_eq!(desk.limit.now(), None, "the limit is lifted");
+}
+
+#[test]
+fn what_is_in_force_is_less_than_a_tenth_of_a_point_below_the_limit() {
+    for limit in (1..100_000_000_000).step_by(7_654_321).map(Rate::from_billionths) {
+        let below = limit.billionths() - in_force(limit).billionths();
+        assert!(below < 100_000_000, "{limit:?}");
+    }
+    assert_eq!(in_force(Rate::from_billionths(27_731_546_964)), Rate::from_billionths(27_700_000_000));
+    assert_eq!(in_force(Rate::from_billionths(49_999_999)), Rate::from_billionths(49_999_999));
 }
 
 /// The counter has it all, however long nobody looked.
@@ -153,7 +169,7 @@ fn what_no_counter_knows_counts_by_policy() {
     for (policy, expected) in [("limit", 1800), ("zero", 0)] {
         let desk = Desk::new(&format!("unobserved: {policy}\nreserve_percent: 0"));
         drop(desk.start(None, at(0)));
-        desk.counter.set(Reading { used: MINUTE * 999, life: Life::of(&[b"second"]), age: None });
+        desk.counter.set(another(MINUTE * 999, None));
         let mut runner = desk.start(None, at(60));
         assert_eq!(used(&mut runner), expected, "{policy}");
         // From here on it is known.
@@ -168,8 +184,8 @@ fn what_no_counter_knows_counts_by_policy() {
 fn a_counter_that_began_meanwhile_is_believed_from_there_on() {
     let desk = Desk::new("unobserved: limit\nreserve_percent: 0");
     drop(desk.start(None, at(0)));
-    let life = Life::of(&[b"second"]);
-    desk.counter.set(Reading { used: MINUTE * 20, life, age: Some(MINUTE * 20) });
+    let target = Target::of(&[b"host"]);
+    desk.counter.set(Reading { target, ..another(MINUTE * 20, Some(MINUTE * 20)) });
     let now = Now { uptime: MINUTE * 20, boot: 2, ..at(60) };
     let mut runner = desk.start(None, now);
     assert_eq!(used(&mut runner), 30 * 40 + 500, "forty minutes by policy, then one core of four");
@@ -177,6 +193,60 @@ fn a_counter_that_began_meanwhile_is_believed_from_there_on() {
     desk.counter.use_up(MINUTE * 4);
     let mut runner = desk.start(None, Now { uptime: MINUTE * 21, boot: 2, ..at(61) });
     assert_eq!(used(&mut runner), 30 * 40 + 600);
+}
+
+/// A counter of something else has counted since long before, or for something else: it says nothing of the time without a governor.
+#[test]
+fn the_counter_of_another_target_is_not_charged_for_the_past() {
+    for (age, now) in [
+        (MINUTE * 5000, at(60)),
+        (MINUTE * 20, at(60)),
+        (MINUTE * 20, Now { uptime: MINUTE * 20, boot: 2, ..at(60) }),
+    ] {
+        let desk = Desk::new("unobserved: limit\nreserve_percent: 0");
+        drop(desk.start(None, at(0)));
+        let first = *desk.counter.0.lock().expect("no panic");
+        desk.counter.set(another(MINUTE * 70, Some(age)));
+        let mut runner = desk.start(None, now);
+        assert_eq!(used(&mut runner), 30 * 60, "an hour by policy, {age:?}");
+        drop(runner);
+        // And back again, as who governs two with one directory does.
+        desk.counter.set(Reading { used: MINUTE * 400, age: Some(MINUTE * 5000), ..first });
+        let back = Now { uptime: now.uptime + MINUTE * 60, boot: now.boot, ..at(120) };
+        let mut runner = desk.start(None, back);
+        assert_eq!(used(&mut runner), 30 * 120, "two hours by policy, {age:?}");
+    }
+}
+
+/// Whatever a counter says: a machine does no more than all it can, and somebody is told.
+#[test]
+fn no_time_counts_as_more_than_all_of_the_machine() {
+    let desk = Desk::new("unobserved: zero\nreserve_percent: 0\ntrailing_guard: false");
+    let mut runner = desk.start(None, at(0));
+    desk.counter.use_up(MINUTE * 4000);
+    look(&mut runner, at(1));
+    assert_eq!(used(&mut runner), 100);
+    assert!(runner.surplus().is_some());
+    look(&mut runner, at(2));
+    assert!(used(&mut runner) <= 102 && runner.surplus().is_none(), "{}", used(&mut runner));
+    drop(runner);
+    desk.counter.use_up(MINUTE * 4000);
+    let mut runner = desk.start(None, at(3));
+    assert!(used(&mut runner) <= 202, "{}", used(&mut runner));
+}
+
+/// A counter that ticks late loses nothing: what did not fit into a look is in the next one.
+#[test]
+fn what_is_counted_late_counts_in_the_next_look() {
+    let desk = Desk::new("unobserved: zero\nreserve_percent: 0\nmax_load_percent: 100");
+    let mut runner = desk.start(None, at(0));
+    desk.counter.use_up(MINUTE * 4 + Duration::from_secs(2));
+    look(&mut runner, at(1));
+    assert_eq!(used(&mut runner), 100);
+    assert_eq!(runner.surplus(), None);
+    desk.counter.use_up(Duration::from_secs(4 * 60 - 2));
+    look(&mut runner, at(2));
+    assert_eq!(used(&mut runner), 200);
 }
 
 /// What is limited gets what the others leave.

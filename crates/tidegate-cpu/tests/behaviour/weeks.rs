@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use tidegate::budget::{Moment, Quota, Rate};
 use tidegate_core::Timestamp;
 use tidegate_cpu::journal::Sample;
+use tidegate_cpu::runner::in_force;
 use tidegate_cpu::simulation::Simulation;
 use tidegate_cpu::{Governor, Seen, Settings};
 use tidegate_testkit::effort::cases;
@@ -83,6 +84,7 @@ impl World {
             applied: look.applied,
             counter: Duration::ZERO,
             life: 0,
+            target: tidegate_cpu::meter::Target::UNSAID,
             boot: 0,
             uptime: Duration::ZERO,
         });
@@ -226,8 +228,6 @@ fn endless_demand_under_guard_uses_most_of_it() {
 /// What the first whole window uses, in thousandths of a percent, if a governor begins so many seconds into the one before and everything is
 /// used that is allowed, less so many thousandths of it.
 fn after_a_part(unobserved: &str, late: u64, lost: u64) -> u64 {
-    /// The steps in which limits are put in force.
-    const STEP: u64 = 250_000_000;
     let text = "rolling_window: 120s\nmetrics_interval_seconds: 1\nadjust_interval_seconds: 1\nunobserved: ";
     let settings = settings(&format!("{text}{unobserved}"));
     let (window, second) = (Duration::from_secs(120), Duration::from_secs(1));
@@ -235,7 +235,7 @@ fn after_a_part(unobserved: &str, late: u64, lost: u64) -> u64 {
     let mut governor = Governor::new(settings, after(now));
     let mut whole = Quota::ZERO;
     while now < window * 2 {
-        let enforced = governor.applied().billionths() / STEP * STEP;
+        let enforced = in_force(governor.applied()).billionths();
         let used = Rate::from_billionths(enforced / 1000 * (1000 - lost)).over(second);
         if now >= window {
             whole = whole.plus(used);

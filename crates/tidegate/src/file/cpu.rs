@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use tidegate_core::Zone;
-use tidegate_core::budget::{Rate, Share, Terms, TermsFlaw, Unobserved};
+use tidegate_core::budget::{Rate, Share, Terms, Unobserved};
 
 use super::diagnostic::Report;
 use super::fields::CPU;
 use super::record::{Path, Record, read_record};
-use super::source::Source;
+use super::source::{Place, Source};
 use super::tree::Kind;
 use super::{Diagnostics, decoded, parsed};
 use crate::text::{TimeOfDay, shown_decimal};
@@ -51,6 +51,19 @@ pub struct CpuSpec {
     pub retention: Option<Duration>,
     /// Hours in which less may be used.
     pub slots: Vec<TimeSlot>,
+}
+
+/// Something in the settings that does not make sense with the rest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CpuFlaw {
+    /// The field to blame.
+    pub field: &'static str,
+    /// Which of the slots, if it is about one.
+    pub slot: Option<usize>,
+    /// What is wrong with it.
+    pub message: String,
+    /// All fields that it is about, the first one to blame.
+    with: &'static [&'static str],
 }
 
 /// Hours of the day in which less may be used.
@@ -156,55 +169,65 @@ impl CpuSpec {
         }
     }
 
-    /// What does not make sense together: the field to blame, and why.
-    pub fn flaw(&self) -> Option<(&'static str, String)> {
+    /// What does not make sense together, all of it.
+    pub fn flaws(&self) -> Vec<CpuFlaw> {
         let terms = self.terms();
         let percent = |rate: Rate| shown_decimal(rate.billionths().into());
         let (floor, average, ceiling) =
             (percent(terms.floor), percent(terms.average), percent(terms.ceiling));
-        if let Err(flaw) = terms.check() {
-            return Some(match flaw {
-                TermsFlaw::FloorAboveCeiling => (
-                    "min_load_percent",
-                    format!("must be at most max_load_percent, which is {ceiling}; found {floor}"),
-                ),
-                TermsFlaw::FloorAboveAverage => (
-                    "min_load_percent",
-                    format!(
-                        "must be at most avg_load_limit_percent, which is {average}; found {floor}. What may always be used \
-                         would alone exceed the average"
-                    ),
-                ),
-                TermsFlaw::FloorAboveReserved => (
-                    "min_load_percent",
-                    format!(
-                        "must be at most what reserve_percent leaves of avg_load_limit_percent, which is {}; found {floor}",
-                        percent(terms.kept_average())
-                    ),
-                ),
-                TermsFlaw::NoAverage => ("avg_load_limit_percent", "must be above 0".to_owned()),
-                TermsFlaw::AverageAboveWhole => {
-                    ("avg_load_limit_percent", format!("must be at most 100, found {average}"))
-                }
-                TermsFlaw::CeilingAboveWhole => {
-                    ("max_load_percent", format!("must be at most 100, found {ceiling}"))
-                }
-                TermsFlaw::NoSafety => ("safety_factor", "must be above 0".to_owned()),
-            });
+        let mut flaws = Vec::new();
+        let mut blame = |with: &'static [&'static str], message: String| {
+            flaws.push(CpuFlaw { field: with[0], slot: None, message, with });
+        };
+        if terms.floor > terms.ceiling {
+            let message = format!("must be at most max_load_percent, which is {ceiling}; found {floor}");
+            blame(&["min_load_percent", "max_load_percent"], message);
         }
-        let low = self.slots.iter().find(|slot| slot.ceiling < terms.floor)?;
-        let message = format!(
-            "a slot's max_load_percent must be at least min_load_percent, which is {floor}; found {}",
-            percent(low.ceiling)
-        );
-        Some(("time_slots", message))
+        if terms.ceiling > terms.whole {
+            blame(&["max_load_percent"], format!("must be at most 100, found {ceiling}"));
+        }
+        if terms.average == Rate::ZERO {
+            blame(&["avg_load_limit_percent"], "must be above 0".to_owned());
+        }
+        if terms.average > terms.whole {
+            blame(&["avg_load_limit_percent"], format!("must be at most 100, found {average}"));
+        }
+        if terms.floor > terms.average {
+            let message = format!(
+                "must be at most avg_load_limit_percent, which is {average}; found {floor}. What may always be used \
+                 would alone exceed the average"
+            );
+            blame(&["min_load_percent", "avg_load_limit_percent"], message);
+        } else if terms.floor > terms.kept_average() {
+            let message = format!(
+                "must be at most what reserve_percent leaves of avg_load_limit_percent, which is {}; found {floor}",
+                percent(terms.kept_average())
+            );
+            blame(&["min_load_percent", "avg_load_limit_percent", "reserve_percent"], message);
+        }
+        if terms.safety == Share::NONE {
+            blame(&["safety_factor"], "must be above 0".to_owned());
+        }
+        for (index, slot) in self.slots.iter().enumerate().filter(|(_, slot)| slot.ceiling < terms.floor) {
+            let message = format!(
+                "a slot's max_load_percent must be at least min_load_percent, which is {floor}; found {}",
+                percent(slot.ceiling)
+            );
+            let with = &["time_slots", "min_load_percent"];
+            flaws.push(CpuFlaw { field: with[0], slot: Some(index), message, with });
+        }
+        flaws
     }
 
-    fn read(mut record: Record) -> CpuSpec {
+    /// What is written, and where each slot is.
+    fn read(mut record: Record) -> (CpuSpec, Vec<(usize, Place)>) {
         let rate = Rate::from_billionths;
         let seconds = |record: &mut Record, field| record.count(field).map(Duration::from_secs);
         let hundredth = |billionths: u64| Share::from_billionths(billionths / 100);
-        CpuSpec {
+        let written = record.list("time_slots").unwrap_or_default().into_iter().enumerate();
+        let slots = written.filter_map(|(index, slot)| Some(((index, slot.place), read_slot(slot)?)));
+        let (places, slots) = slots.unzip();
+        let spec = CpuSpec {
             average: record.decimal("avg_load_limit_percent").map(rate),
             window: record
                 .duration("rolling_window")
@@ -222,8 +245,9 @@ impl CpuSpec {
             tolerance: record.decimal("tolerance_points").map(rate),
             unobserved: record.choice("unobserved", &Unobserved::ALL, Unobserved::word),
             retention: record.count("history_retention_days").map(|days| Duration::from_secs(days * 86_400)),
-            slots: record.list("time_slots").unwrap_or_default().into_iter().filter_map(read_slot).collect(),
-        }
+            slots,
+        };
+        (spec, places)
     }
 }
 
@@ -242,6 +266,11 @@ fn read_slot(mut record: Record) -> Option<TimeSlot> {
 /// assert_eq!(spec.average, Some(tidegate::budget::Rate::from_units(25)));
 /// ```
 pub fn read_cpu(name: &str, bytes: &[u8]) -> Result<CpuSpec, Diagnostics> {
+    read_cpu_below(name, bytes, &CpuSpec::default())
+}
+
+/// The same, for a file over which something else goes: what makes no sense in the file alone and does with that is not told.
+pub fn read_cpu_below(name: &str, bytes: &[u8], over: &CpuSpec) -> Result<CpuSpec, Diagnostics> {
     let text = decoded(name, bytes)?;
     let source = Source::new(name, &text);
     let mut report = Report::new(&source);
@@ -250,19 +279,29 @@ pub fn read_cpu(name: &str, bytes: &[u8]) -> Result<CpuSpec, Diagnostics> {
             return CpuSpec::default();
         }
         let record = read_record(&mut report, &tree, &CPU, &Path::Top);
-        let (sound, places) = (record.sound, CPU.names().map(|name| (name, record.value_place(name))));
-        let places: Vec<_> = places.collect();
+        let places: Vec<_> = CPU.names().map(|name| (name, record.value_place(name))).collect();
+        // What could not be read was reported, and would only be blamed again for not fitting the rest.
+        let is_unread = |name: &&str| !record.can_be_read(name) || record.means(name);
+        let unread: Vec<&str> = CPU.names().filter(is_unread).collect();
         if let (Some(place), Some(_)) =
             (record.key_place("rolling_window"), record.key_place("rolling_window_hours"))
         {
             let message = "is said twice, by rolling_window_hours too; keep one of them";
             report.error(place, Path::Field(&Path::Top, "rolling_window"), message.to_owned());
         }
-        let spec = CpuSpec::read(record);
-        // What could not be read was reported, and would only be blamed again for not fitting the rest.
-        if let Some((field, message)) = spec.flaw().filter(|_| sound) {
-            let place = places.iter().find(|(name, _)| *name == field).and_then(|(_, place)| *place);
-            report.error(place.unwrap_or(tree.place), Path::Field(&Path::Top, field), message);
+        let (spec, slots) = CpuSpec::read(record);
+        let together = over.clone().over(spec.clone()).flaws();
+        for flaw in spec.flaws().into_iter().filter(|flaw| together.contains(flaw)) {
+            if flaw.with.iter().any(|field| unread.contains(field)) {
+                continue;
+            }
+            let path = Path::Field(&Path::Top, flaw.field);
+            if let Some((index, place)) = flaw.slot.and_then(|slot| slots.get(slot)) {
+                report.error(*place, Path::Element(&path, *index), flaw.message);
+            } else {
+                let place = places.iter().find(|(name, _)| *name == flaw.field).and_then(|(_, place)| *place);
+                report.error(place.unwrap_or(tree.place), path, flaw.message);
+            }
         }
         spec
     });

@@ -13,6 +13,8 @@ use tidegate::budget::{Quota, Rate};
 use tidegate::{Span, Timestamp};
 use tidegate_cpu::journal::Sample;
 
+use crate::cpu::shown::at_most_all;
+
 /// What happened in a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Column {
@@ -88,7 +90,8 @@ impl Columns {
     fn add(&mut self, before: &Sample, after: &Sample) {
         let rate = after.observed.then(|| {
             let steady = u64::try_from(after.at.steady.saturating_sub(before.at.steady)).unwrap_or(0);
-            after.total.minus(before.total).lasting(Duration::from_nanos(steady))
+            // Older versions have written down more than a machine can do.
+            at_most_all(after.total.minus(before.total).lasting(Duration::from_nanos(steady)))
         });
         let (start, end) = (before.at.wall.max(self.from), after.at.wall.min(self.to));
         if start >= end {
@@ -170,6 +173,7 @@ pub(super) mod tests {
                 applied: Rate::from_units(40),
                 counter: Duration::ZERO,
                 life: 0,
+                target: tidegate_cpu::meter::Target::UNSAID,
                 boot: 0,
                 uptime: Duration::ZERO,
             }
@@ -196,6 +200,15 @@ pub(super) mod tests {
         assert_eq!(columns.whole().unseen(), Duration::from_secs(10));
         assert_eq!(columns.whole().mean(), Some(Rate::from_billionths(40 * SECOND)));
         assert_eq!(columns.samples(), 5);
+    }
+
+    #[test]
+    fn nothing_is_above_all_of_the_machine() {
+        let samples = samples(&[(0, None), (5, Some(36_000)), (10, Some(50))]);
+        let columns = Columns::of(&samples, at(0), at(10), 2);
+        let units = Rate::from_units;
+        assert_eq!(columns.whole().range(), Some((units(50), units(100))));
+        assert_eq!(columns.whole().mean(), Some(units(75)));
     }
 
     /// What is used is used, however it is cut.

@@ -40,7 +40,7 @@ const STYLE: &str = "\
 text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;fill:#57606a}\
 .ground{fill:#fff}.title{font-size:16px;font-weight:600;fill:#1f2328}.head{font-weight:600}\
 .grid{stroke:#d8dee4}.axis{stroke:#8c959f}.line{fill:none;stroke-width:1.5;stroke-linejoin:round}\
-.used{stroke:#0969da}.used-ink{fill:#0969da}.band{fill:#0969da;opacity:.22}\
+.used{stroke:#0969da;stroke-width:3}.used-ink{fill:#0969da}.band{fill:#0969da;opacity:.22}\
 .limit{stroke:#bc4c00}.limit-ink{fill:#bc4c00}.average{stroke:#cf222e;stroke-dasharray:6 5}.average-ink{fill:#cf222e}\
 .window{stroke:#8250df;stroke-dasharray:2 3}.window-ink{fill:#8250df}.dark{fill:#8c959f;opacity:.25}.dark-ink{fill:#6e7781}\
 @media(prefers-color-scheme:dark){text{fill:#9198a1}.ground{fill:#0d1117}.title{fill:#f0f6fc}.grid{stroke:#262c36}\
@@ -60,6 +60,7 @@ pub(super) fn draw(columns: &Columns, settings: &Settings) -> String {
     darkness(&mut out, columns);
     ends(&mut out, columns, settings);
     usage(&mut out, columns);
+    // Who keeps to a limit uses what it allows: the limit is drawn last and thinner, so that both are seen.
     let y = height(settings.terms.average);
     out.line("average", [LEFT, y, RIGHT, y]);
     limit(&mut out, columns);

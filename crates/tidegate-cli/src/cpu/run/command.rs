@@ -17,7 +17,7 @@ use super::Event;
 use crate::{Failure, say};
 
 /// What a shell says of a program that was ended by a signal.
-const ENDED_BY_SIGNAL: i32 = 128;
+pub(super) const ENDED_BY_SIGNAL: i32 = 128;
 
 /// A command that was started.
 pub(super) struct Started {

@@ -58,8 +58,9 @@ impl Display {
             Manner::Silent => {}
             Manner::Json => say(&object(governor, look)),
             Manner::Line => {
-                let line = format!("\r\x1b[K{}", line(&Status::of(governor), look));
                 let mut out = io::stderr().lock();
+                let line = cut(&line(&Status::of(governor), look), width_of(&out));
+                let line = format!("\r\x1b[K{line}");
                 let _unseen = out.write_all(line.as_bytes()).and_then(|()| out.flush());
             }
             Manner::Lines => {
@@ -69,6 +70,15 @@ impl Display {
                     say(&line(&Status::of(governor), look));
                 }
             }
+        }
+    }
+
+    /// What was governed has ended, as everything does.
+    pub(super) fn gone(&self) {
+        if !matches!(self.manner, Manner::Silent | Manner::Json) {
+            let clear = if self.manner == Manner::Line { "\r\x1b[K" } else { "" };
+            let what = self.what.split(',').next().unwrap_or(&self.what);
+            say(&format!("{clear}{what} has ended; there is nothing left to govern"));
         }
     }
 
@@ -86,6 +96,22 @@ impl Display {
             shown::short_rate(status.average)
         ));
     }
+}
+
+/// How many columns a terminal has; as many as anybody wants if it does not say.
+fn width_of(out: &io::StderrLock<'_>) -> usize {
+    let columns = rustix::termios::tcgetwinsize(out).map_or(0, |size| usize::from(size.ws_col));
+    if columns == 0 { usize::MAX } else { columns }
+}
+
+/// A line that is written anew must not be wrapped: as much as fits, with the last column left free.
+fn cut(line: &str, columns: usize) -> String {
+    if line.chars().count() < columns {
+        return line.to_owned();
+    }
+    let mut fitting: String = line.chars().take(columns.saturating_sub(2)).collect();
+    fitting.push('…');
+    fitting
 }
 
 /// Used, remaining, the limit and why, and the time that is left.
@@ -124,5 +150,24 @@ fn time(left: Duration) -> String {
         0..60 => format!("{seconds} s"),
         60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
         _ => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_fits_its_terminal() {
+        assert_eq!(cut("now 5 % · used", 80), "now 5 % · used");
+        assert_eq!(cut("now 5 % · used", 15), "now 5 % · used");
+        assert_eq!(cut("now 5 % · used", 14), "now 5 % · us…");
+        for columns in 0..14 {
+            assert!(
+                cut("now 5 % · used", columns).chars().count() <= columns.saturating_sub(1).max(1),
+                "{columns}"
+            );
+        }
+        assert_eq!(cut("now", usize::MAX), "now");
     }
 }

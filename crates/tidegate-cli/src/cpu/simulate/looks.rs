@@ -31,7 +31,7 @@ pub(super) struct Looks {
 
 impl Looks {
     pub(super) fn begin(path: &Path) -> Result<Looks, Failure> {
-        let mut file = Replacement::begin(path)?;
+        let mut file = Replacement::begin_for("--samples", path)?;
         file.write(HEADER)?;
         Ok(Looks { file, instants: Writer::default(), line: Vec::new(), failed: None })
     }

@@ -48,6 +48,7 @@ pub(super) fn govern(folder: &Path, config: &str, count: u32, demand: Demand) ->
             applied: governor.applied(),
             counter: time,
             life: 7,
+            target: tidegate_cpu::meter::Target::UNSAID,
             boot: 1,
             uptime: time,
         };

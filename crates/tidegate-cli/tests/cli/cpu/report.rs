@@ -38,6 +38,16 @@ fn a_report_is_a_picture() {
 }
 
 #[test]
+fn a_picture_that_cannot_be_written_is_the_callers_mistake() {
+    let files = Files::new();
+    let state = files.path("state").display().to_string();
+    drop(govern(&files.path("state"), "", 4, |_| Some(5)));
+    let svg = files.path("nowhere/cpu.svg").display().to_string();
+    let told = run(&["cpu", "report", "--state", &state, "--svg", &svg], "").failed(2);
+    assert!(told.starts_with("--svg: cannot write"), "{told}");
+}
+
+#[test]
 fn a_report_needs_a_place_and_some_hours() {
     for args in [&["cpu", "report"][..], &["cpu", "report", "--svg", "x", "--hours", "0"]] {
         let told = run(args, "").failed(2);

@@ -87,6 +87,7 @@ fn traces_have_several_forms() {
     let files = Files::new();
     let path = files.write("trace.csv", times);
     assert_eq!(run(&["cpu", "simulate", "--json", "--trace", &path], "").done(), columns);
+    assert_eq!(simulate(&format!("\u{feff}{times}"), &["--json"]).done(), columns);
 }
 
 #[test]
@@ -96,6 +97,13 @@ fn flags_go_before_the_file() {
     let told = |more: &[&str]| {
         json(&simulate("0,100\n86400,0\n", &[&["--json", "--config", &config][..], more].concat()).done())
     };
+    // A file that makes sense only with them is no error.
+    let low = files.write("low.yaml", "avg_load_limit_percent: 5\n");
+    let with =
+        |more: &[&str]| simulate("0,100\n3600,0\n", &[&["--json", "--config", &low][..], more].concat());
+    assert_eq!(json(&with(&["--min-load", "2"]).done())["avg_limit"], 5);
+    let alone = with(&[]).failed(2);
+    assert!(alone.contains("low.yaml") && alone.contains("alone exceed the average"), "{alone}");
     let (file, flags) = (told(&[]), told(&["--avg-limit", "40"]));
     assert_eq!((&file["avg_limit"], &flags["avg_limit"]), (&20.into(), &40.into()));
     assert!(thousandths(&file["windows"][0]["average"]) <= 20_000);
@@ -145,6 +153,26 @@ fn what_makes_no_sense_is_refused_with_its_line_and_nothing_is_written() {
     assert_eq!(fs::read_dir(files.path("")).expect("a folder").count(), 0, "as if it had never been");
     let nowhere = files.path("nowhere.csv").display().to_string();
     assert!(run(&["cpu", "simulate", "--trace", &nowhere], "").failed(2).contains("cannot read"));
+}
+
+/// What is read is not written over, by whatever path; what cannot be written is told before anything is reckoned.
+#[test]
+fn samples_go_where_they_may() {
+    let files = Files::new();
+    let trace = files.write("trace.csv", "0,5\n10,5\n");
+    let config = files.write("cpu.yaml", "max_load_percent: 50\n");
+    let link = files.path("link.csv");
+    std::os::unix::fs::symlink(&trace, &link).expect("room");
+    let link = link.display().to_string();
+    for (samples, option) in [(&trace, "--trace"), (&link, "--trace"), (&config, "--config")] {
+        let args = ["cpu", "simulate", "--trace", &trace, "--config", &config, "--samples", samples];
+        let told = run(&args, "").failed(2);
+        assert!(told.contains(&format!("is what {option} reads")), "{told}");
+    }
+    assert_eq!(fs::read_to_string(&trace).expect("it is there"), "0,5\n10,5\n");
+    let nowhere = files.path("nowhere/looks.csv").display().to_string();
+    let told = run(&["cpu", "simulate", "--trace", &trace, "--samples", &nowhere], "").failed(2);
+    assert!(told.starts_with("--samples: cannot write"), "{told}");
 }
 
 #[test]

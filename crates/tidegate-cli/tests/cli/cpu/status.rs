@@ -34,6 +34,7 @@ fn a_status_is_reckoned_from_the_samples() {
         ("average", "20"),
         ("safe_limit", "28.749999999"),
         ("applied_limit", "28"),
+        ("enforced_limit", "28"),
         ("trailing_used", "42100"),
         ("trailing_quota", "43200"),
         ("samples", "1320"),

@@ -266,6 +266,59 @@ fn what_holds_the_governor_is_not_limited_on_this_machine() {
     assert_eq!(guardian.open(), []);
 }
 
+/// A cgroup that people log in with is refused wherever it holds them, by either name of their program; so is one that cannot be looked into.
+#[test]
+fn nobody_limits_what_people_log_in_with() {
+    let (kernel, folder) = (Kernel::two(), Folder::new());
+    let guardian = guardian(&folder);
+    kernel.process(1000, "sshd", 1, 3, "/a/b");
+    kernel.process(1001, "renamed", 1, 3, "/c");
+    std::os::unix::fs::symlink("/usr/lib/systemd/systemd-logind (deleted)", kernel.path("proc/1001/exe"))
+        .expect("there is room");
+    kernel.process(1002, "web", 1, 3, "/d");
+    // Who is seen in a cgroup and nowhere else is hidden, and the first process is who it is without being looked at.
+    for (name, pids) in [
+        ("a", ""),
+        ("a/b", "1000\n"),
+        ("c", "1001\n"),
+        ("d", "1002\n"),
+        ("hidden", "1002\n1003\n"),
+        ("first", "1\n"),
+        ("elsewhere", "0\n"),
+    ] {
+        kernel.cgroup_two(name);
+        kernel.put(&format!("cgroup/{name}/cgroup.procs"), pids);
+    }
+    for (path, who) in [
+        ("a", "process 1000 (sshd)"),
+        ("a/b", "process 1000 (sshd)"),
+        ("c", "process 1001 (systemd-logind)"),
+        ("hidden", "process 1003, which cannot be looked at"),
+        ("first", "the first process"),
+        ("elsewhere", "outside"),
+    ] {
+        let limited = Quota::over(&kernel.roots, path.as_ref(), Burst::default(), &guardian);
+        let error = limited.expect_err("it is protected");
+        assert!(matches!(error, EnforceError::Protected { .. }), "{path}: {error}");
+        assert!(error.to_string().contains(who), "{path}: {error}");
+    }
+    assert!(Quota::over(&kernel.roots, "d".as_ref(), Burst::default(), &guardian).is_ok());
+    assert_eq!(guardian.open(), []);
+}
+
+/// The shell that the governor was started from may be elsewhere than the governor.
+#[test]
+fn nobody_limits_who_started_the_governor() {
+    let (kernel, folder) = (Kernel::two(), Folder::new());
+    let guardian = guardian(&folder);
+    kernel.process(900, "bash", 1, 2, "/shell");
+    kernel.process(std::process::id(), "tidegate", 900, 3, "/governor");
+    kernel.cgroup_two("shell");
+    let error = Quota::over(&kernel.roots, "shell".as_ref(), Burst::default(), &guardian);
+    let error = error.expect_err("it is protected").to_string();
+    assert!(error.contains("process 900, from which the governor was started"), "{error}");
+}
+
 /// Somebody without rights is told that it is only this, so that a governor can go on watching.
 #[test]
 fn without_rights_it_is_said_so() {

@@ -91,6 +91,9 @@ fn what_may_be_limited_is_found() {
     kernel.put("proc/60/cgroup", "0::/machine.slice\n");
     kernel.stat(60, &Life { name: "kworker/0:1", parent: 2, flags: 0x0020_0000, ..Life::default() });
     assert_eq!(find(), ["machine.slice/vm", "system.slice/web.service", "user.slice/session-2"]);
+    // Somebody whom only the cgroup knows may be anybody.
+    kernel.put("cgroup/machine.slice/vm/cgroup.procs", "0\n");
+    assert_eq!(find(), ["system.slice/web.service", "user.slice/session-2"]);
 }
 
 #[test]

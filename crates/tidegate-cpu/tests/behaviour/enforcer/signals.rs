@@ -139,6 +139,18 @@ fn whom_nobody_may_stop_is_not_stopped() {
         let error = Signals::over(&Roots::default(), pid, &guardian).expect_err("it is protected");
         assert!(matches!(error, EnforceError::Protected { .. }), "{error}");
     }
+    // Programs are known by their names, and a tree by whoever is in it.
+    let sshd = folder.path().join("sshd");
+    std::fs::copy("/bin/sleep", &sshd).expect("there is room");
+    let lone = Troop::run(&format!("exec {} 1000", sshd.display()));
+    let around = Troop::run(&format!("{} 1000 & wait", sshd.display()));
+    let is_there = |troop: &Troop| troop.members().iter().any(|stat| stat.name == "sshd");
+    for troop in [&lone, &around] {
+        eventually("it is there", || is_there(troop));
+        let error = Signals::over(&Roots::default(), troop.pid(), &guardian).expect_err("it is protected");
+        assert!(matches!(error, EnforceError::Protected { .. }), "{error}");
+        assert!(error.to_string().contains("(sshd)"), "{error}");
+    }
     let error = Signals::over(&Kernel::bare().roots, 77, &guardian).expect_err("there is none");
     assert!(matches!(error, EnforceError::Gone { pid: 77 }), "{error}");
 }
