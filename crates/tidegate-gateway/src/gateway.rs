@@ -84,7 +84,7 @@ impl fmt::Display for GatewayError {
             }
             GatewayError::Address { address, error } => write!(f, "cannot listen at {address}: {error}"),
             GatewayError::Thread(error) => write!(f, "cannot start a thread: {error}"),
-            GatewayError::Tls(error) => error.fmt(f),
+            GatewayError::Tls(error) => write!(f, "tls: {error}"),
             GatewayError::Limits(error) => write!(f, "the limits cannot be put in force: {error}"),
         }
     }
