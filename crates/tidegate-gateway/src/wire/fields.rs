@@ -97,7 +97,7 @@ fn disguised(name: &[u8]) -> Field {
         return Field::Ordinary;
     }
     // Of a longer name its beginning says what it could be.
-    let known = if name.len() > LONGEST_KNOWN { &name[..FORWARDED.len() + 1] } else { name };
+    let known = if name.len() > LONGEST_KNOWN { &name[..=FORWARDED.len()] } else { name };
     let plain: ArrayVec<u8, LONGEST_KNOWN> =
         known.iter().map(|byte| if *byte == b'_' { b'-' } else { *byte }).collect();
     if field(&plain) == Field::Ordinary { Field::Ordinary } else { Field::HopByHop }
