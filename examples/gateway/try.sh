@@ -5,7 +5,7 @@ cd "$(dirname "$0")"
 place=$(mktemp -d)
 ended() { kill "$service" "$gateway" 2>/dev/null || true; wait; rm -r "$place"; }
 # What NAME=… is in the line that a program says when it is ready.
-ready() { until grep -q ready "$place/$1"; do sleep 0.05; done; sed -n "s/.* $2=\([^ ]*\).*/\1/p" "$place/$1"; }
+ready() { until grep -qs ready "$place/$1"; do sleep 0.05; done; sed -n "s/.* $2=\([^ ]*\).*/\1/p" "$place/$1"; }
 
 tidegate serve --http 127.0.0.1:0 --resp off --store memory: 2>"$place/service" & service=$!
 gateway=$service; trap ended EXIT

@@ -1,5 +1,7 @@
 //! `tidegate check`: everything that is wrong with a file, all at once, before anything uses it.
 
+use std::net::SocketAddr;
+
 use serde::Serialize;
 use tidegate::LimitSpec;
 use tidegate::file::{self, Diagnostic, Diagnostics, FileKind, Severity};
@@ -46,6 +48,10 @@ fn check_gateway(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Failu
     if let Some(Err(wrong)) = tls.map(tidegate_gateway::check_certificate) {
         return refuse(args, Finding { field: "tls", ..Finding::of_file(name, &wrong.to_string()) });
     }
+    if let Some(address) = spec.as_ref().ok().and_then(collision) {
+        let why = format!("{address} is where the gateway listens; choose another port");
+        return refuse(args, Finding { field: "management", ..Finding::of_file(name, &why) });
+    }
     match (spec, args.json) {
         (Ok(spec), false) => {
             let (backends, routes) = (spec.backends.len(), spec.routes.len());
@@ -56,6 +62,14 @@ fn check_gateway(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Failu
         (Err(wrong), false) => Err(Failure::BadInput(wrong.render(color_of_stderr()))),
         (Err(wrong), true) => report(Err(&wrong)),
     }
+}
+
+/// Where the management port of a gateway would be, if the gateway listens there itself.
+fn collision(spec: &file::GatewaySpec) -> Option<SocketAddr> {
+    let (listen, management) = (spec.server.listen, spec.management?);
+    let overlaps =
+        listen.ip() == management.ip() || listen.ip().is_unspecified() || management.ip().is_unspecified();
+    (listen.port() != 0 && listen.port() == management.port() && overlaps).then_some(management)
 }
 
 fn check_settings(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Failure> {

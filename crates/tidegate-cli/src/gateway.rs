@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
@@ -79,15 +80,26 @@ fn serve(args: &GatewayArgs, mut signals: Signals) -> Result<(), Failure> {
         let _told = reloader.reload_now();
     }
     tracing::info!("told to stop; finishing what is under way");
-    // Whoever does not want to wait for that says so again.
+    // Whoever does not want to wait for that says so again; and once more, not to wait for what is told of it either.
+    let cutting = gateway.cutting();
+    let is_hurried = Arc::new(AtomicBool::new(false));
+    let hurried = Arc::clone(&is_hurried);
     std::thread::spawn(move || {
-        if signals.forever().any(|signal| signal != SIGHUP) {
+        let mut again = signals.forever().filter(|signal| *signal != SIGHUP);
+        if again.next().is_some() {
+            hurried.store(true, Ordering::Release);
+            cutting.tell();
+        }
+        if again.next().is_some() {
             end_at_once();
         }
     });
     gateway.drain();
     if let Some(logbook) = logbook {
         logbook.finish(LAST_LINES);
+    }
+    if is_hurried.load(Ordering::Acquire) {
+        return Err(Failure::Failed("told to stop at once; not everything was finished".to_owned()));
     }
     Ok(())
 }

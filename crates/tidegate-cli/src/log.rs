@@ -113,7 +113,9 @@ where
 {
     let own = LevelFilter::from(level);
     let others = own.min(LevelFilter::WARN);
-    let filter = Targets::new().with_default(others).with_target(OWN, own);
+    // Whatever clients can make HTTP/2 complain of is theirs, and told otherwise.
+    let of_clients = if own < LevelFilter::DEBUG { own.min(LevelFilter::ERROR) } else { others };
+    let filter = Targets::new().with_default(others).with_target(OWN, own).with_target("h2", of_clients);
     match format {
         Format::Text => {
             let text = layer().compact().with_target(false).with_ansi(color == Color::Ansi);
@@ -162,6 +164,15 @@ mod tests {
 
     fn refused() {
         tracing::info!(target: "tidegate_server", limit = "login", left_out = 7_u64, "refused");
+    }
+
+    #[test]
+    fn what_clients_make_http_complain_of_is_for_those_who_look_for_it() {
+        let complaint = || tracing::warn!(target: "h2::proto::streams", "a client reset too much");
+        assert_eq!(written(Format::Text, Level::Info, Color::Plain, complaint), "");
+        assert!(written(Format::Text, Level::Debug, Color::Plain, complaint).contains("reset too much"));
+        let other = || tracing::warn!(target: "mio", "heard");
+        assert!(written(Format::Text, Level::Info, Color::Plain, other).contains("heard"));
     }
 
     #[test]

@@ -80,6 +80,8 @@ pub struct Entry<'a> {
     pub retries: u32,
     /// Which rule refused it.
     pub refused: Option<Refusal>,
+    /// Why it was not passed on, or not to its end.
+    pub why: Option<&'a str>,
     /// The client's program.
     pub user_agent: Option<&'a [u8]>,
     /// Where the client came from.
@@ -130,6 +132,11 @@ impl Entry<'_> {
             say(out, format_args!(" refused={}/{} limit={limit}", level.word(), kind.word()));
             out.extend_from_slice(if degraded { b" degraded=true" } else { b"" });
         }
+        if let Some(why) = self.why {
+            out.extend_from_slice(b" why=\"");
+            quoted(out, why.as_bytes());
+            out.push(b'"');
+        }
     }
 
     fn write_json(&self, out: &mut Vec<u8>) {
@@ -152,6 +159,7 @@ impl Entry<'_> {
             ("endpoint", self.endpoint.map(str::as_bytes)),
             ("user_agent", self.user_agent),
             ("referer", self.referer),
+            ("why", self.why.map(str::as_bytes)),
         ];
         members(out, &texts);
         if self.retries > 0 {

@@ -125,9 +125,10 @@ pub(crate) async fn attend(mut stream: TcpStream, address: SocketAddr, worker: &
             Err(_) => return Over::SlowHead,
         }
     }
-    // Who speaks for many is not one client.
+    // Who speaks for many is not one client, and who has a name has not said it yet.
     let key = ClientKey::of_address(peer);
-    let client = (!site.clients.trusts(peer)).then_some(key.as_bytes());
+    let is_known = !site.clients.trusts(peer) && site.spec.server.client_header.is_none();
+    let client = is_known.then_some(key.as_bytes());
     let counted = worker.house.limits.accept(client);
     let Some(acceptor) = site.tls.clone() else {
         return match counted {
@@ -247,6 +248,7 @@ async fn turn_away<S: Stream>(
     is_second: bool,
 ) -> Over {
     worker.numbers.refused_connection();
+    worker.numbers.asked(ClientKey::of_address(peer).as_bytes(), true);
     let Some(_seat) = worker.house.turn_away() else { return Over::Refused };
     let answer = Answer::Refused(refusal);
     let started = worker.now();

@@ -23,7 +23,7 @@ use crate::numbers::Numbers;
 use crate::reload::{Environment, Reloader};
 use crate::site::Site;
 use crate::tls::{self, TlsError};
-use crate::worker;
+use crate::worker::{self, Over};
 
 /// The most connections that are told at the same time that there is no room. Others are closed without a word.
 const MOST_TURNED_AWAY: usize = 1024;
@@ -84,7 +84,7 @@ impl fmt::Display for GatewayError {
             }
             GatewayError::Address { address, error } => write!(f, "cannot listen at {address}: {error}"),
             GatewayError::Thread(error) => write!(f, "cannot start a thread: {error}"),
-            GatewayError::Tls(error) => error.fmt(f),
+            GatewayError::Tls(error) => write!(f, "tls: {error}"),
             GatewayError::Limits(error) => write!(f, "the limits cannot be put in force: {error}"),
         }
     }
@@ -100,6 +100,7 @@ impl Gateway {
         let address = spec.server.listen;
         let sockets = listen(address, workers).map_err(|error| GatewayError::Address { address, error })?;
         let address = sockets.first().and_then(|socket| socket.local_addr().ok()).unwrap_or(address);
+        let started_at = (spec.server.listen, spec.management);
         let limits = RateLimitManager::new(SystemClock::new(), means.memory, MOST_CLIENTS);
         limits.reload(&spec).map_err(GatewayError::Limits)?;
         let numbers = Numbers::new(workers);
@@ -112,6 +113,9 @@ impl Gateway {
             site: RwLock::new((1, site)),
             generation: AtomicU64::new(1),
             ending: Ending::default(),
+            cutting: Ending::default(),
+            cut: AtomicUsize::new(0),
+            started_at,
             began: Instant::now(),
             open: AtomicUsize::new(0),
             most_open: means.connections.max(1),
@@ -171,6 +175,15 @@ impl Gateway {
             // A worker that panicked has nothing left to finish.
             let _over = thread.join();
         }
+        let cut = self.house.cut.load(Ordering::Acquire);
+        if cut > 0 {
+            tracing::warn!(cut, "requests and tunnels that were still under way were cut off");
+        }
+    }
+
+    /// What ends [`Gateway::drain`] before its time: whoever tells it has everything cut off that is still under way.
+    pub fn cutting(&self) -> Ending {
+        self.house.cutting.clone()
     }
 }
 
@@ -191,6 +204,12 @@ pub(crate) struct House {
     site: RwLock<(u64, Arc<Site>)>,
     generation: AtomicU64,
     pub(crate) ending: Ending,
+    /// That nobody is waited for any more.
+    pub(crate) cutting: Ending,
+    /// How many requests and tunnels were cut off by that.
+    cut: AtomicUsize,
+    /// Where the settings said to listen when it was started: the gateway's address, and that of its management port.
+    started_at: (SocketAddr, Option<SocketAddr>),
     pub(crate) began: Instant,
     open: AtomicUsize,
     most_open: usize,
@@ -220,9 +239,7 @@ impl House {
         let mut site = self.site.write().unwrap_or_else(PoisonError::into_inner);
         let mut reloaded = self.limits.reload(&spec).map_err(GatewayError::Limits)?;
         let (generation, before) = &*site;
-        let (former, new) = (&before.spec, &spec);
-        reloaded.needs_restart =
-            former.server.listen != new.server.listen || former.management != new.management;
+        reloaded.needs_restart = self.started_at != (spec.server.listen, spec.management);
         if reloaded.needs_restart {
             tracing::warn!("where the gateway listens has changed in the settings, and waits for a restart");
         }
@@ -230,6 +247,16 @@ impl House {
         *site = (generation + 1, next);
         self.generation.store(site.0, Ordering::Release);
         Ok(reloaded)
+    }
+
+    /// Notes that a request or a tunnel was cut off.
+    pub(crate) fn cut(&self) {
+        self.cut.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// How whoever is let go of in the middle of something has parted.
+    pub(crate) fn parting(&self) -> Over {
+        if self.cutting.is_told() { Over::Ending } else { Over::Left }
     }
 
     /// A place for a connection, if there is one.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::answers::Answer;
 use crate::client::ClientKey;
-use crate::limits::{Connection, Plan};
+use crate::limits::{Connection, Level, Plan, Refusal};
 use crate::site::{Site, Way};
 use crate::wire::head::Forwarded;
 use crate::worker::Worker;
@@ -21,9 +21,13 @@ pub(crate) struct Guest {
     /// The client, if nobody says otherwise.
     key: ClientKey,
     connection: Connection,
-    /// Where it was counted last, so that this need not be asked again.
-    entered: Mutex<Option<Arc<Plan>>>,
+    /// Where it was counted last and for whom, so that this need not be asked again.
+    entered: Mutex<Option<(Arc<Plan>, ClientKey)>>,
 }
+
+/// The most clients that one connection carries, such as that of a proxy: it is counted for each until it closes, so it is told to close
+/// after so many.
+const MOST_CARRIED: usize = 256;
 
 /// Who sent a request.
 #[derive(Debug, Clone)]
@@ -32,6 +36,8 @@ pub(crate) struct Sender {
     pub(crate) address: IpAddr,
     /// Under which bytes it is counted.
     pub(crate) key: ClientKey,
+    /// Whether it is a trusted proxy that speaks for nobody else: its connections are not one client's.
+    is_proxy: bool,
 }
 
 impl Guest {
@@ -57,16 +63,36 @@ impl Guest {
         let key = name.and_then(ClientKey::of_name);
         let by_address =
             || if address == self.peer { self.key.clone() } else { ClientKey::of_address(address) };
-        Sender { address, key: key.unwrap_or_else(by_address) }
+        let is_proxy = key.is_none() && site.clients.trusts(address);
+        Sender { address, key: key.unwrap_or_else(by_address), is_proxy }
+    }
+
+    /// Whether the connection has carried as many clients as one may.
+    pub(crate) fn has_carried_enough(&self) -> bool {
+        self.connection.carried() >= MOST_CARRIED
+    }
+
+    /// Whether a connection ends with an answer. One of a trusted proxy does not because one of its clients has too many.
+    pub(crate) fn ends_with(&self, site: &Site, answer: Answer) -> bool {
+        let is_a_clients = matches!(answer, Answer::Refused(Refusal { level: Level::Client, .. }));
+        answer.ends_connection() && !(is_a_clients && site.clients.trusts(self.peer))
     }
 
     /// Whether a request may go this way: first its connection, then it itself.
     pub(crate) fn ask(&self, way: &Way, sender: &Sender) -> Result<(), Answer> {
         let limits = &self.worker.house.limits;
         let mut entered = self.entered.lock().unwrap_or_else(PoisonError::into_inner);
-        if !entered.as_ref().is_some_and(|plan| Arc::ptr_eq(plan, &way.plan)) {
-            limits.enter(&self.connection, &way.plan).map_err(Answer::Refused)?;
-            *entered = Some(Arc::clone(&way.plan));
+        let is_here =
+            |(plan, key): &(Arc<Plan>, ClientKey)| Arc::ptr_eq(plan, &way.plan) && *key == sender.key;
+        if !entered.as_ref().is_some_and(is_here) {
+            let (connection, plan) = (&self.connection, &way.plan);
+            let answer = if sender.is_proxy {
+                limits.enter(connection, plan)
+            } else {
+                limits.enter_as(connection, plan, sender.key.as_bytes())
+            };
+            answer.map_err(Answer::Refused)?;
+            *entered = Some((Arc::clone(&way.plan), sender.key.clone()));
         }
         drop(entered);
         limits.try_request(&way.plan, sender.key.as_bytes()).map_err(Answer::Refused)

@@ -9,11 +9,14 @@
 //!
 //! Decided:
 //! - A client is counted under the scope whose rule holds for it. Who has used up a route's rule has not used up the server's.
+//! - A client that is not known before it asks, behind a proxy or by a name, is counted for its connection when it first asks there, at the door
+//!   and at the route. A connection that carries several clients counts once for each of them, until it closes.
 //! - A connection is asked once for each route, backend and client's rule that it touches. A reload that moves a client's rule to
 //!   another scope leaves connections that are open where they were counted.
 //! - Requests at a level without a limit are not counted: a limit that comes begins with an empty second. Connections always are.
 
 mod connection;
+mod entering;
 mod looking;
 mod plan;
 mod refusal;
@@ -36,7 +39,6 @@ use tidegate::{
 };
 
 pub use connection::Connection;
-use connection::Held;
 pub use looking::{ClientCounts, ClientRule, Rule, Standing, Standings};
 use plan::{Gauge, LEVELS};
 pub use plan::{Level, Plan};
@@ -172,7 +174,7 @@ impl RateLimitManager {
     }
 
     /// Lets a connection in: counts it for the server, and for its client against the most that any route would give it. Connections
-    /// that belong to no single client, such as those of a trusted proxy, have none.
+    /// whose client only a request can name, such as those of a trusted proxy, have none: [`RateLimitManager::enter_as`].
     pub fn accept(&self, client: Option<&[u8]>) -> Result<Connection, Refusal> {
         let connection = Connection::new(self.store.clone(), client);
         let gauges = at_the_door(&self.state());
@@ -180,22 +182,6 @@ impl RateLimitManager {
         let lease = self.ask(Kind::Connections, gauges, client).map_err(Refused::of_connection)?;
         connection.held().add(lease, gauges);
         Ok(connection)
-    }
-
-    /// Counts a connection at a route and its backend, and for its client, unless it is counted there already. What is refused may be
-    /// asked again; the connection keeps what it has.
-    pub fn enter(&self, connection: &Connection, plan: &Plan) -> Result<(), Refusal> {
-        let mut held = connection.held();
-        if self.is_current(plan) && plan.counts_everything {
-            match self.ask_to_enter(&mut held, connection.client(), plan) {
-                Err(Refused::Outdated) => {}
-                answer => return answer.map_err(Refused::of_connection),
-            }
-        }
-        self.know(&plan.backend, plan.route());
-        let state = self.state();
-        let plan = state.plan(&plan.backend, plan.route());
-        self.ask_to_enter(&mut held, connection.client(), &plan).map_err(Refused::of_connection)
     }
 
     /// A connection that is let in and enters at once: all levels in one order.
@@ -391,22 +377,6 @@ impl RateLimitManager {
         overfull
     }
 
-    fn ask_to_enter(&self, held: &mut Held, client: Option<&[u8]>, plan: &Plan) -> Result<(), Refused> {
-        let is_new = |gauge: &&Gauge| !held.has(gauge);
-        // Who is counted at the route and the backend is here already, whatever has become of its client's rule.
-        if !plan.connections.iter().filter(|gauge| gauge.level != Level::Client).any(|gauge| is_new(&gauge))
-            && plan.connections.len() > 1
-        {
-            return Ok(());
-        }
-        let asked = |gauge: &&Gauge| client.is_some() || gauge.level != Level::Client;
-        let new: ArrayVec<Gauge, LEVELS> =
-            plan.connections.iter().filter(is_new).filter(asked).cloned().collect();
-        let lease = self.ask(Kind::Connections, &new, client)?;
-        held.add(lease, &new);
-        Ok(())
-    }
-
     /// One order over all of these.
     fn ask(&self, kind: Kind, gauges: &[Gauge], client: Option<&[u8]>) -> Result<Option<LeaseId>, Refused> {
         if gauges.is_empty() {
@@ -426,7 +396,9 @@ impl RateLimitManager {
                         Wait::Until(at) => Some(after(at.since(answer.at))),
                         Wait::OnRelease | Wait::Never => None,
                     };
-                    Err(Refused::By(refusal(kind, gauges, denied, wait, answer.degraded)))
+                    let refusal = refusal(kind, gauges, denied, wait, answer.degraded);
+                    let is_final = denied.wait == Wait::Never && !answer.degraded;
+                    Err(Refused::By(Refusal { is_final, ..refusal }))
                 }
             },
             Some(Err(Rejection::UnknownLimit { .. })) => Err(Refused::Outdated),
@@ -535,12 +507,12 @@ fn refusal(
         Some(Capacity::AtMost(limit)) => limit,
         _ => 0,
     };
-    Refusal { kind, level, limit, retry_after, degraded }
+    Refusal { kind, level, limit, retry_after, is_final: false, degraded }
 }
 
 /// The refusal of somebody who cannot be counted, such as a client whose name is too long.
 const fn cannot_count(kind: Kind) -> Refusal {
-    Refusal { kind, level: Level::Client, limit: 0, retry_after: None, degraded: true }
+    Refusal { kind, level: Level::Client, limit: 0, retry_after: None, is_final: false, degraded: true }
 }
 
 /// A limit as document 002 writes it.

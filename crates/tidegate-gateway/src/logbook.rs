@@ -24,7 +24,8 @@ const PAGE: usize = 32 * 1024;
 
 /// What is handed over.
 enum Message {
-    Page(Vec<u8>),
+    /// With how many lines it has, and who counts those that cannot be written.
+    Page(Vec<u8>, u64, Arc<WorkerNumbers>),
     /// Everything before this is written when this is told.
     Told(SyncSender<()>),
 }
@@ -41,11 +42,14 @@ impl Logbook {
     /// Lines go to this writer, on a thread of its own.
     pub fn over(to: impl Write + Send + 'static, format: Format) -> io::Result<Logbook> {
         let (pages, received) = sync_channel(MOST_PAGES);
-        std::thread::Builder::new().name("access-log".to_owned()).spawn(move || write(&received, to))?;
-        Ok(Logbook { format, pages, lost: Arc::default() })
+        let lost: Arc<AtomicU64> = Arc::default();
+        let counted = Arc::clone(&lost);
+        let thread = std::thread::Builder::new().name("access-log".to_owned());
+        thread.spawn(move || write(&received, to, &counted))?;
+        Ok(Logbook { format, pages, lost })
     }
 
-    /// How many lines were lost because nobody read them.
+    /// How many lines were lost because nobody read them, or because they could not be written.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
@@ -70,11 +74,15 @@ impl fmt::Debug for Logbook {
     }
 }
 
-fn write(pages: &Receiver<Message>, mut to: impl Write) {
+fn write(pages: &Receiver<Message>, mut to: impl Write, lost: &AtomicU64) {
     while let Ok(message) = pages.recv() {
         match message {
-            Message::Page(page) => {
-                let _unheard = to.write_all(&page).and_then(|()| to.flush());
+            Message::Page(page, count, numbers) => {
+                if to.write_all(&page).and_then(|()| to.flush()).is_err() {
+                    // Perhaps not all of them; nobody can tell.
+                    lost.fetch_add(count, Ordering::Relaxed);
+                    numbers.lost_lines(count);
+                }
             }
             Message::Told(tell) => {
                 // Whoever asked may have lost patience.
@@ -123,7 +131,8 @@ impl Page {
 
     fn turn(&self, lines: &mut Lines) {
         let Lines { text, count } = std::mem::take(lines);
-        if self.logbook.pages.try_send(Message::Page(text)).is_err() {
+        let page = Message::Page(text, count, Arc::clone(&self.numbers));
+        if self.logbook.pages.try_send(page).is_err() {
             self.logbook.lost.fetch_add(count, Ordering::Relaxed);
             self.numbers.lost_lines(count);
         }
@@ -155,6 +164,7 @@ mod tests {
             endpoint: None,
             retries: 0,
             refused: None,
+            why: None,
             user_agent: None,
             referer: None,
         }
@@ -176,6 +186,32 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    /// A writer whose reader is gone.
+    struct Gone;
+
+    impl Write for Gone {
+        fn write(&mut self, _text: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_that_cannot_be_written_are_counted() {
+        let logbook = Logbook::over(Gone, Format::Text).expect("a thread");
+        let page = Page::new(logbook.clone(), crate::numbers::Numbers::new(1).worker(0));
+        for _ in 0..3 {
+            page.write(&entry());
+            page.write(&entry());
+            page.hand_over();
+        }
+        logbook.finish(Duration::from_secs(60));
+        assert_eq!(logbook.lost(), 6);
     }
 
     #[test]

@@ -181,7 +181,7 @@ fn limits(behind: &dyn Behind) -> Page {
     let body = json!({
         "window": all.window.word(),
         "server": standing(&all.server, None),
-        "accept": {"maxConnectionsPerClient": client_rule(&all.door)},
+        "accept": {"maxConnectionsPerClient": door(&all.door)},
         "backends": all.backends.iter().map(|each| standing(each, Some("name"))).collect::<Vec<Value>>(),
         "routes": all.routes.iter().map(|each| standing(each, Some("id"))).collect::<Vec<Value>>(),
         "hottestClients": {"halfLifeSeconds": HALF_LIFE.as_secs(), "clients": hottest},
@@ -221,6 +221,15 @@ fn client_rule(rule: &ClientRule) -> Value {
     if let Some(counts) = rule.counts {
         value["clients"] = counts.clients.into();
         value["refused"] = counts.refused.into();
+    }
+    value
+}
+
+/// The largest of all rules, which is written nowhere.
+fn door(rule: &ClientRule) -> Value {
+    let mut value = client_rule(rule);
+    if let Some(members) = value.as_object_mut() {
+        members.remove("from");
     }
     value
 }

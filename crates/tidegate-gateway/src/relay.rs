@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
@@ -59,7 +59,6 @@ struct Errand {
     minor: u8,
     upgrades: bool,
     expects_continue: bool,
-    story: Story,
 }
 
 /// What was made of the bytes that have arrived.
@@ -90,6 +89,17 @@ struct Relay<S> {
     is_half: bool,
     /// How much of it that was.
     looked_at: usize,
+    /// That of the request under way, until it is told.
+    story: Option<Story>,
+}
+
+/// Whoever is let go of in the middle of a request leaves a line all the same.
+impl<S> Drop for Relay<S> {
+    fn drop(&mut self) {
+        if let Some(story) = self.story.take() {
+            story.abandoned(&self.guest.worker, || Asked::of_composed(&self.outgoing.bytes));
+        }
+    }
 }
 
 /// Serves a connection of which this has arrived already.
@@ -97,8 +107,8 @@ pub(crate) async fn serve<S: Stream>(stream: S, arrived: Buffer, guest: Guest) -
     let idle = guest.worker.site().spec.server.idle_timeout;
     let pace = Pace::new(&guest.worker.house.ending, Instant::now(), idle);
     let (unsaid, outgoing) = (Unsaid::default(), Unsaid::default());
-    let mut relay =
-        Relay { stream, input: arrived, guest, pace, unsaid, outgoing, is_half: false, looked_at: 0 };
+    let (input, is_half, looked_at, story) = (arrived, false, 0, None);
+    let mut relay = Relay { stream, input, guest, pace, unsaid, outgoing, is_half, looked_at, story };
     loop {
         let done = match relay.next().await {
             Ok(errand) => relay.run(errand).await,
@@ -106,7 +116,7 @@ pub(crate) async fn serve<S: Stream>(stream: S, arrived: Buffer, guest: Guest) -
         };
         if let Err(over) = done {
             if over.has_said_something() {
-                Box::pin(part(relay.stream)).await;
+                Box::pin(part(&mut relay.stream)).await;
             }
             return over;
         }
@@ -239,15 +249,15 @@ impl<S: Stream> Relay<S> {
             (Some(way), None) => {
                 self.outgoing = Unsaid::new();
                 head.compose(&self.guest.forwarded(&site), &mut self.outgoing.bytes);
+                self.story = Some(story);
                 Understood::Errand(Errand {
                     framing: head.framing,
                     to_head,
                     is_repeatable: is_repeatable(head.method),
-                    keeps_alive: head.keeps_alive,
+                    keeps_alive: head.keeps_alive && !self.guest.has_carried_enough(),
                     minor: head.minor,
                     upgrades: head.upgrade.is_some(),
                     expects_continue: head.expects_continue,
-                    story,
                     way,
                     site: Arc::clone(&site),
                 })
@@ -255,7 +265,8 @@ impl<S: Stream> Relay<S> {
             (_, answer) => {
                 let answer = answer.unwrap_or(Answer::NoRoute);
                 story.answered(worker, &Asked::of_head(&head), answer);
-                let goes_on = head.keeps_alive && !head.expects_continue && !answer.ends_connection();
+                let is_last = self.guest.ends_with(&site, answer) || self.guest.has_carried_enough();
+                let goes_on = head.keeps_alive && !head.expects_continue && !is_last;
                 Understood::Answer { answer, to_head, framing: head.framing, goes_on }
             }
         };
@@ -342,7 +353,9 @@ impl<S: Stream> Relay<S> {
             let picked = backend.pick(self.guest.worker.uptime(), &tried).filter(|_| tries < MOST_TRIES);
             let Some(endpoint) = picked else { return self.fail(errand, failure).await };
             tries += 1;
-            errand.story.tried(&self.guest.worker, &endpoint, tries);
+            if let Some(story) = &mut self.story {
+                story.tried(&self.guest.worker, &endpoint, tries);
+            }
             let held = endpoint.hold();
             let kept = self.guest.worker.pool.take(&endpoint);
             let is_kept = kept.is_some();
@@ -387,7 +400,9 @@ impl<S: Stream> Relay<S> {
     /// Tells the client that nobody could answer. Of its body nothing more is wanted.
     async fn fail(&mut self, errand: Errand, answer: Answer) -> Result<(), Over> {
         let worker = Arc::clone(&self.guest.worker);
-        errand.story.answered(&worker, &Asked::of_composed(&self.outgoing.bytes), answer);
+        if let Some(story) = self.story.take() {
+            story.answered(&worker, &Asked::of_composed(&self.outgoing.bytes), answer);
+        }
         let has_body = !matches!(errand.framing, Framing::None | Framing::Length(0));
         self.answer(answer, errand.to_head, Framing::None, errand.keeps_alive && !has_body).await
     }
@@ -418,13 +433,16 @@ impl<S: Stream> Relay<S> {
             exchange.invite();
         }
         let (response, server) = (errand.way.backend.response_timeout, &errand.site.spec.server);
-        let pace = &mut self.pace;
+        let (pace, story) = (&mut self.pace, &mut self.story);
         pace.within(Instant::now(), response);
         let ended = std::future::poll_fn(|cx| {
             if let Poll::Ready(ended) = exchange.poll(cx) {
                 return Poll::Ready(ended);
             }
             if exchange.has_moved() {
+                if let Some(story) = story {
+                    *story.so_far() = exchange.told();
+                }
                 let patience = if exchange.waits_for_response() { response } else { server.body_timeout };
                 pace.within(Instant::now(), patience);
             }
@@ -441,19 +459,26 @@ impl<S: Stream> Relay<S> {
                 if let Some(upstream) = upstream {
                     worker.pool.keep(endpoint, upstream, now, errand.way.backend.idle_timeout);
                 }
-                errand.story.finished(&worker, || Asked::of_composed(&self.outgoing.bytes), told, now);
+                if let Some(story) = self.story.take() {
+                    story.finished(&worker, || Asked::of_composed(&self.outgoing.bytes), told, now);
+                }
                 if goes_on { Ok(Exchanged::Done) } else { Err(Over::Said) }
             }
             Ok(End::Upgraded { upstream, arrived }) => {
                 worker.numbers.upgraded();
                 let input = std::mem::take(&mut self.input);
                 let (pace, patience) = (&mut self.pace, server.tunnel_timeout);
-                let passed =
-                    tunnel::between(&mut self.stream, input, upstream, arrived, pace, patience).await;
-                let told = Told { sent: passed.back, received: passed.there, ..told };
-                let asked = || Asked::of_composed(&self.outgoing.bytes);
-                errand.story.finished(&worker, asked, told, worker.now());
-                Err(passed.over)
+                let mut nobody = Told::default();
+                let so_far = self.story.as_mut().map_or(&mut nobody, Story::so_far);
+                *so_far = Told { sent: 0, received: 0, ..told };
+                let over =
+                    tunnel::between(&mut self.stream, input, upstream, arrived, pace, patience, so_far).await;
+                if let Some(mut story) = self.story.take() {
+                    let told = *story.so_far();
+                    let asked = || Asked::of_composed(&self.outgoing.bytes);
+                    story.finished(&worker, asked, told, worker.now());
+                }
+                Err(over)
             }
             Err(broken) => self.broken(errand, endpoint, broken, told),
         }
@@ -473,12 +498,16 @@ impl<S: Stream> Relay<S> {
         }
         if let (Some(answer), 0) = (broken.answer(), told.status) {
             let may_repeat = broken.is_repeatable(errand.is_repeatable);
-            errand.story.received(told.received);
+            if let Some(story) = &mut self.story {
+                *story.so_far() = Told { sent: 0, ..told };
+            }
             return Ok(Exchanged::Failed { answer, may_repeat });
         }
         // The client has heard a part of it; all that can be said is that there is no more.
         let over = broken.over();
-        errand.story.broke(&worker, || Asked::of_composed(&self.outgoing.bytes), told, over, worker.now());
+        if let Some(story) = self.story.take() {
+            story.broke(&worker, || Asked::of_composed(&self.outgoing.bytes), told, over, worker.now());
+        }
         Err(over)
     }
 }
@@ -503,7 +532,7 @@ fn is_repeatable(method: &str) -> bool {
 }
 
 /// Ends a connection so that the client hears the last words, even if it still talks.
-pub(crate) async fn part<S: Stream>(mut stream: S) {
+pub(crate) async fn part<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
     let farewell = async {
         stream.shutdown().await?;
         let mut heard = [0; 1024];

@@ -10,6 +10,7 @@
 mod asking;
 mod body;
 mod fields;
+mod pending;
 mod upload;
 
 use std::convert::Infallible;
@@ -39,6 +40,7 @@ pub(crate) use asking::Seconds;
 use asking::{Call, Fate};
 pub(crate) use body::Responses;
 use body::Said;
+use pending::Pending;
 
 /// The most calls that may be open at once on one connection.
 const MOST_STREAMS: u32 = 128;
@@ -56,6 +58,7 @@ pub(crate) async fn serve<S: Stream>(stream: S, arrived: Buffer, guest: Guest) -
     let guest = Arc::new(guest);
     let open = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&open);
+    let carrier = Arc::clone(&guest);
     let service = service_fn(move |request| {
         let call = Open::new(&counted);
         let guest = Arc::clone(&guest);
@@ -75,6 +78,13 @@ pub(crate) async fn serve<S: Stream>(stream: S, arrived: Buffer, guest: Guest) -
             if is_busy != was_busy && ends.is_none() {
                 was_busy = is_busy;
                 pace.within(now, if is_busy { Duration::MAX } else { idle });
+            }
+            if ends.is_none() && carrier.has_carried_enough() {
+                // Calls under way are finished; others come by another connection.
+                pace.within(now, Duration::MAX);
+                ends = Some((Over::Said, now));
+                connection.as_mut().graceful_shutdown();
+                continue;
             }
             let midst = if ends.is_some() { Midst::Something } else { Midst::Nothing };
             match (pace.poll(cx, midst), ends) {
@@ -228,19 +238,19 @@ async fn answer(request: Request<Incoming>, guest: Arc<Guest>, open: Open) -> Re
     let patience = site.spec.server.body_timeout;
     let upload = upload::Upload::new(body, most, worker.now());
     let progress = upload.progress();
-    let call = Call { head, body: upload, body_timeout: patience, way, is_grpc, story };
+    let pending = Pending::new(story, kept, Arc::clone(&worker), progress);
+    let call = Call { head, body: upload, body_timeout: patience, way, is_grpc, pending };
     match call.ask(&worker).await {
-        Fate::Answered { response, line, held, story } => {
+        Fate::Answered { response, line, held, pending } => {
             let (mut head, body) = response.into_parts();
             fields::cleanse(&mut head.headers);
             head.version = http::Version::HTTP_2;
-            let ending = body::Ending { line, held, story, kept, worker, open, upload: progress };
+            let ending = body::Ending { line, held, pending, open };
             let relayed = body::Relayed::shared(body, head.status.as_u16(), patience, ending);
             Response::from_parts(head, Said::Relayed(relayed))
         }
-        Fate::Failed { answer, mut story } => {
-            story.received(progress.map_or(0, |progress| progress.received()));
-            story.answered(&worker, &kept.asked(), answer);
+        Fate::Failed { answer, pending } => {
+            pending.answered(answer);
             own(answer, is_grpc)
         }
     }

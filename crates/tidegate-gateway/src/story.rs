@@ -16,6 +16,8 @@ use crate::worker::{Over, Worker};
 
 /// The status in the log of a request whose client has left before it was answered.
 const LEFT: u16 = 499;
+/// Why a request broke off that was still under way when the gateway had to end.
+const CUT: &str = "the gateway ended";
 
 /// What was said to a client, and what it said behind its head.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -67,18 +69,32 @@ pub(crate) struct Story {
     way: Option<Arc<Way>>,
     endpoint: Option<Arc<Endpoint>>,
     tries: u32,
-    /// What was read of the body, if the gateway answers by itself.
-    received: u64,
+    /// What was said so far.
+    told: Told,
 }
 
 impl Story {
     pub(crate) const fn new(client: IpAddr, protocol: &'static str, started: Instant) -> Story {
-        Story { client, name: None, protocol, started, way: None, endpoint: None, tries: 0, received: 0 }
+        Story {
+            client,
+            name: None,
+            protocol,
+            started,
+            way: None,
+            endpoint: None,
+            tries: 0,
+            told: Told { status: 0, sent: 0, received: 0 },
+        }
     }
 
     /// How much of the body was read.
     pub(crate) const fn received(&mut self, bytes: u64) {
-        self.received = bytes;
+        self.told.received = bytes;
+    }
+
+    /// What was said so far, for whoever goes on.
+    pub(crate) const fn so_far(&mut self) -> &mut Told {
+        &mut self.told
     }
 
     /// Which way it goes.
@@ -108,7 +124,7 @@ impl Story {
         let told = Told {
             status: answer.status(),
             sent: answer.body_length(asked.method == "HEAD"),
-            received: self.received,
+            received: self.told.received,
         };
         let refused = match answer {
             Answer::Refused(refusal) => Some(refusal),
@@ -117,7 +133,11 @@ impl Story {
         if let Some(refusal) = &refused {
             worker.numbers.refused(refusal);
         }
-        self.tell(worker, || *asked, told, refused, worker.now());
+        let why = match answer {
+            Answer::Flawed(flaw) => Some(flaw.why()),
+            _ => None,
+        };
+        self.tell(worker, || *asked, told, refused, why, worker.now());
     }
 
     /// The response is whole.
@@ -128,7 +148,12 @@ impl Story {
         told: Told,
         now: Instant,
     ) {
-        self.tell(worker, asked, told, None, now);
+        self.tell(worker, asked, told, None, None, now);
+    }
+
+    /// Nobody goes on with it: the client has left, or the gateway has ended.
+    pub(crate) fn abandoned<'a>(&self, worker: &Worker, asked: impl FnOnce() -> Asked<'a>) {
+        self.broke(worker, asked, self.told, worker.house.parting(), worker.now());
     }
 
     /// The response broke off.
@@ -142,7 +167,11 @@ impl Story {
     ) {
         // Who has left before anything was said is told apart, as others do.
         let status = if told.status == 0 && over == Over::Left { LEFT } else { told.status };
-        self.tell(worker, asked, Told { status, ..told }, None, now);
+        let is_cut = over == Over::Ending;
+        if is_cut {
+            worker.house.cut();
+        }
+        self.tell(worker, asked, Told { status, ..told }, None, is_cut.then_some(CUT), now);
     }
 
     fn tell<'a>(
@@ -151,6 +180,7 @@ impl Story {
         asked: impl FnOnce() -> Asked<'a>,
         told: Told,
         refused: Option<Refusal>,
+        why: Option<&str>,
         now: Instant,
     ) {
         let took = now.saturating_duration_since(self.started);
@@ -175,6 +205,7 @@ impl Story {
             endpoint: self.endpoint.as_ref().map(|endpoint| endpoint.authority()),
             retries: self.tries.saturating_sub(1),
             refused,
+            why,
             user_agent: asked.user_agent,
             referer: asked.referer,
         });

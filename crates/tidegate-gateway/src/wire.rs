@@ -60,11 +60,10 @@ impl Flaw {
             Flaw::Version => 505,
         }
     }
-}
 
-impl fmt::Display for Flaw {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+    /// What is wrong, in words.
+    pub const fn why(self) -> &'static str {
+        match self {
             Flaw::Bad(why) => why,
             Flaw::Method => "this method is not served here",
             Flaw::LargeBody => "the body is too large",
@@ -72,7 +71,13 @@ impl fmt::Display for Flaw {
             Flaw::LargeHead => "the head is too large",
             Flaw::Coding => "no transfer coding but chunked is spoken here",
             Flaw::Version => "only HTTP/1.0, HTTP/1.1 and HTTP/2 are spoken here",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Flaw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.why())
     }
 }
 

@@ -88,7 +88,7 @@ impl fmt::Debug for Worker {
 /// Works until the gateway ends and the last connection is over, or has had its time.
 pub(crate) fn work(house: Arc<House>, listener: std::net::TcpListener, number: usize) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    let worker: io::Result<Arc<Worker>> = runtime.block_on(async {
         let site = Mutex::new(house.site());
         let numbers = house.numbers.worker(number);
         let page = house.logbook.clone().map(|logbook| Page::new(logbook, Arc::clone(&numbers)));
@@ -102,12 +102,20 @@ pub(crate) fn work(house: Arc<House>, listener: std::net::TcpListener, number: u
         let listener = TcpListener::from_std(listener)?;
         accept(listener, &worker).await;
         let drain = worker.site().drain_timeout();
-        let _in_time = tokio::time::timeout(drain, worker.house.everybody_left()).await;
-        if let Some(page) = &worker.page {
-            page.hand_over();
+        tokio::select! {
+            _in_time = tokio::time::timeout(drain, worker.house.everybody_left()) => {}
+            () = worker.house.cutting.told() => {}
         }
-        Ok(())
-    })
+        worker.house.cutting.tell();
+        Ok(worker)
+    });
+    let worker = worker?;
+    // Whoever is still there is cut off now, and what is told of them is written.
+    drop(runtime);
+    if let Some(page) = &worker.page {
+        page.hand_over();
+    }
+    Ok(())
 }
 
 async fn sweep(worker: Arc<Worker>) {

@@ -57,6 +57,8 @@ pub struct Plan {
     pub(super) requests: ArrayVec<Gauge, LEVELS>,
     /// What a connection is asked for when it first comes here: route, backend, client.
     pub(super) connections: ArrayVec<Gauge, LEVELS>,
+    /// What a client is asked for that was not known at the door.
+    pub(super) door: Gauge,
     /// Whether the backend and the route have counts of their own.
     pub(super) counts_everything: bool,
     /// Which rules it was made from.
@@ -72,6 +74,7 @@ impl Plan {
             route: route.map(Into::into),
             requests: ArrayVec::new(),
             connections: ArrayVec::new(),
+            door: Gauge { level: Level::Client, id: Arc::clone(&rules.accept) },
             counts_everything: on_backend.is_some() && route.is_some() == on_route.is_some(),
             generation: rules.generation,
         };

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use crate::buffers::Buffer;
 use crate::door::Stream;
 use crate::pace::{Interruption, Midst, Pace};
+use crate::story::Told;
 use crate::worker::Over;
 
 /// One way through the tunnel.
@@ -22,15 +23,6 @@ struct Way {
     is_closed: bool,
     /// How much has passed.
     passed: u64,
-}
-
-/// What became of a tunnel.
-pub(super) struct Passed {
-    pub(super) over: Over,
-    /// How many bytes went to the endpoint.
-    pub(super) there: u64,
-    /// How many came back.
-    pub(super) back: u64,
 }
 
 impl Way {
@@ -77,7 +69,7 @@ impl Way {
     }
 }
 
-/// Passes on what both ends say, until both have said everything or nobody has said anything for too long.
+/// Passes on what both ends say, until both have said everything or nobody has said anything for too long. What has passed is told as it passes.
 pub(super) async fn between<S: Stream>(
     client: &mut S,
     input: Buffer,
@@ -85,13 +77,15 @@ pub(super) async fn between<S: Stream>(
     arrived: Buffer,
     pace: &mut Pace,
     patience: Duration,
-) -> Passed {
+    told: &mut Told,
+) -> Over {
     let (mut there, mut back) = (Way::new(input), Way::new(arrived));
     pace.within(Instant::now(), patience);
-    let over = std::future::poll_fn(|cx| {
+    std::future::poll_fn(|cx| {
         let moved = there.poll(Pin::new(&mut *client), Pin::new(&mut upstream), cx).and_then(|there_moved| {
             Ok(back.poll(Pin::new(&mut upstream), Pin::new(&mut *client), cx)? || there_moved)
         });
+        (told.received, told.sent) = (there.passed, back.passed);
         match moved {
             Err(_) => return Poll::Ready(Over::Left),
             Ok(_) if there.is_closed && back.is_closed => return Poll::Ready(Over::Left),
@@ -103,6 +97,5 @@ pub(super) async fn between<S: Stream>(
             _ => Poll::Pending,
         }
     })
-    .await;
-    Passed { over, there: there.passed, back: back.passed }
+    .await
 }

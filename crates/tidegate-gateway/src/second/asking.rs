@@ -14,13 +14,13 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
+use super::pending::Pending;
 use super::upload::{Late, Patience, Upload};
 use crate::answers::Answer;
 use crate::endpoints::{Endpoint, Held};
 use crate::numbers::Failure;
 use crate::pace::later;
 use crate::site::Way;
-use crate::story::Story;
 use crate::upstream::{connect, unconnected};
 use crate::wire::{Flaw, LARGEST_HEAD, MOST_FIELDS};
 use crate::worker::Worker;
@@ -38,13 +38,13 @@ pub(super) struct Call {
     pub(super) body_timeout: Duration,
     pub(super) way: Arc<Way>,
     pub(super) is_grpc: bool,
-    pub(super) story: Story,
+    pub(super) pending: Pending,
 }
 
 /// What became of it.
 pub(super) enum Fate {
-    Answered { response: Response<Incoming>, line: Line, held: Held, story: Story },
-    Failed { answer: Answer, story: Story },
+    Answered { response: Response<Incoming>, line: Line, held: Held, pending: Pending },
+    Failed { answer: Answer, pending: Pending },
 }
 
 /// The connection that a response comes by.
@@ -119,7 +119,7 @@ enum Tried {
 impl Call {
     /// Asks endpoints until one answers, as far as that is safe.
     pub(super) async fn ask(self, worker: &Arc<Worker>) -> Fate {
-        let Call { head, body, body_timeout, way, is_grpc, mut story } = self;
+        let Call { head, body, body_timeout, way, is_grpc, mut pending } = self;
         let patience = body.patience(way.backend.response_timeout, body_timeout);
         let is_harmless = body.is_empty() && head.method.is_idempotent();
         let again = is_harmless.then(|| head.clone());
@@ -128,7 +128,7 @@ impl Call {
         let mut failure = Answer::Nobody;
         for tries in 1..=MOST_TRIES {
             let Some(endpoint) = way.backend.pick(worker.uptime(), &tried) else { break };
-            story.tried(worker, &endpoint, tries);
+            pending.tried(&endpoint, tries);
             let held = endpoint.hold();
             let (is_kept, outcome) = if is_grpc {
                 by_second(worker, &way, &endpoint, request, &patience).await
@@ -136,7 +136,7 @@ impl Call {
                 by_first(worker, &way, &endpoint, request, &patience).await
             };
             match outcome {
-                Tried::Answered(response, line) => return Fate::Answered { response, line, held, story },
+                Tried::Answered(response, line) => return Fate::Answered { response, line, held, pending },
                 Tried::Unsent(unsent, error) => {
                     request = unsent;
                     let (answer, is_theirs) = unconnected(&error);
@@ -149,7 +149,7 @@ impl Call {
                         tried.push(endpoint);
                     }
                 }
-                Tried::Faulty(answer) => return Fate::Failed { answer, story },
+                Tried::Faulty(answer) => return Fate::Failed { answer, pending },
                 Tried::Broken(trouble, why) => {
                     worker.trouble(&endpoint, trouble, &why);
                     failure = if trouble == Failure::Timeout { Answer::Late } else { Answer::Failed };
@@ -161,7 +161,7 @@ impl Call {
                 }
             }
         }
-        Fate::Failed { answer: failure, story }
+        Fate::Failed { answer: failure, pending }
     }
 }
 

@@ -21,12 +21,11 @@ use tokio::time::{Instant, Sleep};
 
 use super::Open;
 use super::asking::Line;
-use super::fields::Kept;
+use super::pending::Pending;
 use super::upload::Progress;
 use crate::endpoints::Held;
 use crate::pace::later;
-use crate::story::{Story, Told};
-use crate::worker::{Over, Worker};
+use crate::worker::Over;
 
 /// How long a client has to say that its request is over, when everything else is.
 const LAST_WORD: Duration = Duration::from_secs(1);
@@ -78,12 +77,8 @@ impl Body for Said {
 pub(super) struct Ending {
     pub(super) line: Line,
     pub(super) held: Held,
-    pub(super) story: Story,
-    pub(super) kept: Kept,
-    pub(super) worker: Arc<Worker>,
+    pub(super) pending: Pending,
     pub(super) open: Open,
-    /// How far the request's body is, if it has one.
-    pub(super) upload: Option<Arc<Progress>>,
 }
 
 /// A response on its way, for whoever sends it and for whoever looks after it.
@@ -141,7 +136,8 @@ pub(super) struct Relayed {
     incoming: Option<Incoming>,
     alarm: Pin<Box<Sleep>>,
     patience: Duration,
-    told: Told,
+    status: u16,
+    sent: u64,
     is_over: bool,
     /// Whether the client has to be told that there is no more.
     is_broken: bool,
@@ -155,12 +151,13 @@ pub(super) struct Relayed {
 impl Relayed {
     pub(super) fn shared(incoming: Incoming, status: u16, patience: Duration, ending: Ending) -> Shared {
         let is_over = incoming.is_end_stream();
-        let worker = Arc::clone(&ending.worker);
+        let worker = Arc::clone(ending.pending.worker());
         let shared = Arc::new(Mutex::new(Relayed {
             incoming: Some(incoming),
             alarm: Box::pin(tokio::time::sleep_until(later(worker.now(), patience))),
             patience,
-            told: Told { status, ..Told::default() },
+            status,
+            sent: 0,
             is_over: false,
             is_broken: false,
             number: None,
@@ -189,7 +186,7 @@ impl Relayed {
         };
         match Pin::new(&mut *incoming).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
-                self.told.sent += frame.data_ref().map_or(0, Bytes::len) as u64;
+                self.sent += frame.data_ref().map_or(0, Bytes::len) as u64;
                 let is_last = incoming.is_end_stream();
                 self.alarm.as_mut().reset(later(Instant::now(), self.patience));
                 if is_last {
@@ -218,30 +215,26 @@ impl Relayed {
     /// It is over, well or not; but for the end of its request, which may still come.
     fn end(&mut self, broken: Option<Over>) {
         self.is_over = true;
-        let Some(Ending { line, held, story, kept, worker, open, upload }) = self.ending.take() else {
-            return;
-        };
+        let Some(Ending { line, held, pending, open }) = self.ending.take() else { return };
+        let worker = Arc::clone(pending.worker());
         if let Some(number) = self.number.take() {
             worker.responses.remove(number);
         }
-        self.told.received = upload.as_ref().map_or(0, |upload| upload.received());
         let now = worker.now();
+        let upload = pending.upload.clone();
         if let Some(upload) = upload.filter(|upload| broken.is_none() && upload.lacks_its_end()) {
             self.is_over = false;
             self.alarm.as_mut().reset(now + LAST_WORD);
             self.trail = Some(upload);
         }
         match broken {
-            None => {
-                line.keep();
-                story.finished(&worker, || kept.asked(), self.told, now);
-            }
+            None => line.keep(),
             Some(over) => {
                 self.is_broken = over == Over::SlowReader;
                 self.incoming = None;
-                story.broke(&worker, || kept.asked(), self.told, over, now);
             }
         }
+        pending.over(self.status, self.sent, broken);
         drop((held, open));
     }
 }
@@ -249,6 +242,7 @@ impl Relayed {
 /// A response that nobody wants any more.
 impl Drop for Relayed {
     fn drop(&mut self) {
-        self.end(Some(Over::Left));
+        let over = self.ending.as_ref().map_or(Over::Left, |ending| ending.pending.worker().house.parting());
+        self.end(Some(over));
     }
 }

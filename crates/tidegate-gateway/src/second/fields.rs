@@ -76,12 +76,12 @@ pub(super) fn prepare(head: &mut Parts, target: &Target, about: &Forwarded, is_g
     cleanse(&mut head.headers);
     head.headers.remove(EXPECT);
     if !about.is_trusted {
-        for name in ["forwarded", "x-real-ip", "x-forwarded-port"] {
-            head.headers.remove(name);
-        }
-        for name in [FORWARDED_FOR, FORWARDED_PROTO, FORWARDED_HOST] {
-            head.headers.remove(name);
-        }
+        remove(&mut head.headers, |field| {
+            matches!(
+                field,
+                Field::ClaimedClient | Field::ForwardedFor | Field::ForwardedProto | Field::ForwardedHost
+            )
+        });
     }
     let mut through = String::new();
     for value in head.headers.get_all(FORWARDED_FOR).iter().filter_map(|value| value.to_str().ok()) {
@@ -140,14 +140,18 @@ pub(super) fn cleanse(headers: &mut HeaderMap) {
     for name in named {
         headers.remove(name);
     }
-    let for_one_hop = |name: &HeaderName| {
-        let kind = field(name.as_str().as_bytes());
+    remove(headers, |field| {
         matches!(
-            kind,
+            field,
             Field::Connection | Field::HopByHop | Field::Te | Field::TransferEncoding | Field::Upgrade
         )
-    };
-    let known: Vec<HeaderName> = headers.keys().filter(|name| for_one_hop(name)).cloned().collect();
+    });
+}
+
+/// Takes out the fields that are this.
+fn remove(headers: &mut HeaderMap, is_this: impl Fn(Field) -> bool) {
+    let is_this = |name: &&HeaderName| is_this(field(name.as_str().as_bytes()));
+    let known: Vec<HeaderName> = headers.keys().filter(is_this).cloned().collect();
     for name in known {
         headers.remove(name);
     }

@@ -51,6 +51,8 @@ pub fn field(name: &[u8]) -> Field {
         (2, b't') => (b"te", Field::Te),
         (3, b'v') => (b"via", Field::Via),
         (4, b'h') => (b"host", Field::Host),
+        // Programs that are run for a request take it for where their own requests go.
+        (5, b'p') => (b"proxy", Field::HopByHop),
         (6, b'e') => (b"expect", Field::Expect),
         (7, b'u') => (b"upgrade", Field::Upgrade),
         (7, b't') => (b"trailer", Field::HopByHop),
@@ -64,16 +66,25 @@ pub fn field(name: &[u8]) -> Field {
         (14, b'c') => (b"content-length", Field::ContentLength),
         (14, b'h') => (b"http2-settings", Field::HopByHop),
         (15, b'x') => (b"x-forwarded-for", Field::ForwardedFor),
-        (16, b'x') if name[12..].eq_ignore_ascii_case(b"port") => (b"x-forwarded-port", Field::ClaimedClient),
-        (16, b'x') => (b"x-forwarded-host", Field::ForwardedHost),
+        (16, b'x') if name[12..].eq_ignore_ascii_case(b"host") => (b"x-forwarded-host", Field::ForwardedHost),
         (16, b'p') => (b"proxy-connection", Field::HopByHop),
         (17, b't') => (b"transfer-encoding", Field::TransferEncoding),
         (17, b'x') => (b"x-forwarded-proto", Field::ForwardedProto),
         (18, b'p') => (b"proxy-authenticate", Field::HopByHop),
         (19, b'p') => (b"proxy-authorization", Field::HopByHop),
-        _ => return disguised(name),
+        _ => return other(name, first),
     };
-    if name.eq_ignore_ascii_case(known) { field } else { disguised(name) }
+    if name.eq_ignore_ascii_case(known) { field } else { other(name, first) }
+}
+
+/// What every field begins with that says how a request came.
+const FORWARDED: &[u8] = b"x-forwarded-";
+
+/// What a field is that is none of those with a name of their own.
+fn other(name: &[u8], first: u8) -> Field {
+    let begins =
+        |name: &[u8]| name.get(..FORWARDED.len()).is_some_and(|name| name.eq_ignore_ascii_case(FORWARDED));
+    if first == b'x' && begins(name) { Field::ClaimedClient } else { disguised(name) }
 }
 
 /// The longest name of a field that is known here.
@@ -82,11 +93,13 @@ const LONGEST_KNOWN: usize = 19;
 /// What a field is that none of the known ones is. One that would be with dashes for its underscores goes no further: many programs
 /// make no difference between the two.
 fn disguised(name: &[u8]) -> Field {
-    if name.len() > LONGEST_KNOWN || memchr::memchr(b'_', name).is_none() {
+    if memchr::memchr(b'_', name).is_none() {
         return Field::Ordinary;
     }
+    // Of a longer name its beginning says what it could be.
+    let known = if name.len() > LONGEST_KNOWN { &name[..=FORWARDED.len()] } else { name };
     let plain: ArrayVec<u8, LONGEST_KNOWN> =
-        name.iter().map(|byte| if *byte == b'_' { b'-' } else { *byte }).collect();
+        known.iter().map(|byte| if *byte == b'_' { b'-' } else { *byte }).collect();
     if field(&plain) == Field::Ordinary { Field::Ordinary } else { Field::HopByHop }
 }
 
@@ -200,13 +213,30 @@ mod tests {
         ] {
             assert_eq!(field(name.as_bytes()), kind, "{name}");
             let another = format!("{}\u{1}", &name[..name.len() - 1]);
-            assert_eq!(field(another.as_bytes()), Field::Ordinary, "{another}");
+            let expected = if name.to_lowercase().starts_with("x-forwarded-") {
+                Field::ClaimedClient
+            } else {
+                Field::Ordinary
+            };
+            assert_eq!(field(another.as_bytes()), expected, "{another}");
         }
         for name in ["X_Forwarded_For", "content_length", "transfer-encoding_", "TRANSFER_ENCODING"] {
             let expected = if name.ends_with('_') { Field::Ordinary } else { Field::HopByHop };
             assert_eq!(field(name.as_bytes()), expected, "{name}");
         }
-        for name in ["", "hos", "hosts", "x-forwarded-hose", "y-forwarded-for", "x_custom"] {
+        for name in
+            ["X-Forwarded-Prefix", "x-forwarded-server", "X-FORWARDED-", "x-forwarded-anything-at-all"]
+        {
+            assert_eq!(field(name.as_bytes()), Field::ClaimedClient, "{name}");
+        }
+        for name in
+            ["Proxy", "X_Forwarded_Prefix", "x-forwarded_anything_at_all", "x_forwarded-anything-at-all"]
+        {
+            assert_eq!(field(name.as_bytes()), Field::HopByHop, "{name}");
+        }
+        for name in
+            ["", "hos", "hosts", "x-forwarded", "y-forwarded-for", "x_custom", "x_custom_and_very_very_long"]
+        {
             assert_eq!(field(name.as_bytes()), Field::Ordinary, "{name}");
         }
     }

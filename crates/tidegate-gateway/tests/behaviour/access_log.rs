@@ -29,13 +29,21 @@ fn entry<'a>() -> Entry<'a> {
         endpoint: Some("10.0.0.1:80"),
         retries: 0,
         refused: None,
+        why: None,
         user_agent: Some(b"curl/8 (x)"),
         referer: None,
     }
 }
 
 fn refusal() -> Refusal {
-    Refusal { kind: Kind::Requests, level: Level::Client, limit: 10, retry_after: None, degraded: false }
+    Refusal {
+        kind: Kind::Requests,
+        level: Level::Client,
+        limit: 10,
+        retry_after: None,
+        is_final: false,
+        degraded: false,
+    }
 }
 
 fn line(entry: &Entry<'_>, format: Format) -> String {

@@ -152,3 +152,37 @@ fn threads_never_pass_a_limit_and_give_back_everything() {
     assert_eq!(manager.current_connections(Counted::Route("r")), 0);
     assert_eq!(manager.store().extent().map(|extent| extent.leases), Some(0));
 }
+
+#[test]
+fn a_connection_counts_once_for_each_client_that_it_carries() {
+    let (manager, _clock) = manager();
+    manager.update_server_rate_limit_config(Some(limits(-1, -1, -1, 2))).expect("it makes sense");
+    let plan = manager.plan("b", Some("r"));
+    let proxies: Vec<_> = (0..3).map(|_| manager.accept(None).expect("a proxy is nobody's")).collect();
+    for _ in 0..3 {
+        for proxy in &proxies[..2] {
+            manager.enter_as(proxy, &plan, b"c").expect("two of two");
+        }
+    }
+    let refusal = manager.enter_as(&proxies[2], &plan, b"c").expect_err("a third");
+    assert_eq!((refusal.kind, refusal.level, refusal.limit), (Kind::Connections, Level::Client, 2));
+    assert_eq!(manager.current_connections(Counted::Route("r")), 2, "who is refused costs nothing");
+    for proxy in &proxies[..2] {
+        manager.enter_as(proxy, &plan, b"d").expect("two of two");
+    }
+    assert_eq!(manager.current_connections(Counted::Client(b"c")), 2);
+    assert_eq!(manager.current_connections(Counted::Client(b"d")), 2);
+    assert_eq!(manager.current_connections(Counted::Route("r")), 2, "one connection is one");
+    assert_eq!(proxies[0].carried(), 2);
+    // Another rule for clients holds elsewhere, and asks by itself.
+    manager.update_route_limiter("s", Some(limits(-1, -1, -1, 1))).expect("it makes sense");
+    let other = manager.plan("b", Some("s"));
+    manager.enter_as(&proxies[0], &other, b"c").expect("one of one");
+    manager.enter_as(&proxies[1], &other, b"c").expect_err("a second");
+    // Who was here before a rule was moved stays where it was counted.
+    manager.update_route_limiter("r", Some(limits(-1, -1, -1, 0))).expect("it makes sense");
+    manager.enter_as(&proxies[0], &manager.plan("b", Some("r")), b"c").expect("nobody is cut off");
+    drop(proxies);
+    assert_eq!(manager.store().leases(), 0);
+    assert_eq!(manager.current_connections(Counted::Client(b"c")), 0);
+}

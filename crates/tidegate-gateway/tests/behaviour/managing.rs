@@ -120,7 +120,7 @@ fn limits_are_told_at_every_level_with_the_hottest_clients() {
         "maxConnectionsPerClient": {"limit": 5, "from": "server", "clients": 1, "refused": 0},
     });
     assert_eq!(said["server"], server);
-    let accept = json!({"limit": 20, "from": "server", "clients": 1, "refused": 0});
+    let accept = json!({"limit": 20, "clients": 1, "refused": 0});
     assert_eq!(said["accept"], json!({"maxConnectionsPerClient": accept}));
     let plain = json!({
         "name": "plain",

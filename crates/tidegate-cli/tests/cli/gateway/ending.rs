@@ -45,6 +45,7 @@ fn told_twice_it_ends_at_once() {
     gateway.signal("TERM");
     assert_eq!(gateway.ended().code(), Some(1));
     assert!(asking.hear().is_err(), "nobody answers any more");
+    is_told(&gateway);
 }
 
 #[test]
@@ -57,4 +58,16 @@ fn who_takes_too_long_is_not_waited_for() {
     gateway.signal("TERM");
     assert_eq!(gateway.ended().code(), Some(0), "{}", gateway.err.text());
     assert!(asking.hear().is_err(), "nobody answers any more");
+    is_told(&gateway);
+}
+
+/// Whatever was cut off has a line, and the log says how much that was.
+fn is_told(gateway: &Gateway) {
+    let lines = gateway.out.text();
+    assert!(
+        lines.contains("\"GET / HTTP/1.1\" 0 0 ") && lines.contains(" why=\"the gateway ended\""),
+        "{lines}"
+    );
+    let log = gateway.err.text();
+    assert!(log.contains("were cut off cut=1"), "{log}");
 }

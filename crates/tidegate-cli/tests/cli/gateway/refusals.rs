@@ -97,6 +97,25 @@ fn a_certificate_must_be_there_and_be_one() {
 }
 
 #[test]
+fn a_check_tells_both_files_once_and_ports_that_are_one() {
+    let files = Files::new();
+    let check = |text: &str| {
+        files.write("gateway.yaml", &with(text));
+        feed(tidegate(&["check", "gateway.yaml"]).current_dir(files.path("")), "").failed(2)
+    };
+    let said = check("tls: {certificate: none.pem, key: neither.pem}\nserver: {listen: 127.0.0.1:0}");
+    assert!(
+        said.contains("none.pem cannot be used") && said.contains("neither.pem cannot be used"),
+        "{said}"
+    );
+    assert_eq!(said.matches("tls: ").count(), 1, "{said}");
+    for listen in ["127.0.0.1:19848", "0.0.0.0:19848"] {
+        let said = check(&format!("server: {{listen: '{listen}'}}\nmanagement: {{port: 19848}}"));
+        assert!(said.contains("management: 127.0.0.1:19848 is where the gateway listens"), "{said}");
+    }
+}
+
+#[test]
 fn what_is_no_file_is_not_read() {
     let files = Files::new();
     let pipe = files.path("pipe").display().to_string();

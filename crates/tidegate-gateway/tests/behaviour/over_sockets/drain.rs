@@ -104,3 +104,54 @@ fn a_gateway_that_is_dropped_ends() {
     client.is_over();
     wait_until("nobody listens any more", || TcpStream::connect(address).is_err());
 }
+
+#[test]
+fn whoever_is_cut_off_has_a_line() {
+    let backend = Backend::raw(|mut wire, _| {
+        let head = wire.head();
+        if head.contains("Upgrade") {
+            wire.say("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\nhello");
+        } else if head.contains("/half") {
+            wire.say("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf");
+        }
+        wire.is_over_somehow();
+    });
+    for is_hurried in [false, true] {
+        let timeout = if is_hurried { "drainTimeout: 1h" } else { "drainTimeout: 200ms" };
+        let (stage, lines) = Stage::logged(&file(timeout, "", &[&backend]));
+        let mut tunnel = stage.client();
+        tunnel.say("GET /tunnel HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n");
+        assert!(tunnel.head().contains(" 101 "));
+        assert_eq!(tunnel.exactly(5).expect("a word"), b"hello");
+        let mut half = stage.client();
+        half.say("GET /half HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert!(half.head().contains(" 200 "));
+        assert_eq!(half.exactly(4).expect("half of it"), b"half");
+        let mut waiting = stage.client();
+        waiting.say("GET /waiting HTTP/1.1\r\nHost: a\r\n\r\n");
+        let mut second = super::frames::begin(&stage);
+        second.say(super::frames::head(1, true, &[]));
+        wait_until("all are at the backend", || stage.gateway.under_way() == 4);
+        let cutting = stage.gateway.cutting();
+        if is_hurried {
+            cutting.tell();
+        }
+        stage.gateway.drain();
+        let mut all = lines.all();
+        all.sort_unstable_by_key(|line| {
+            line.split(" HTTP/").next().and_then(|line| line.split(" /").nth(1)).map(str::to_owned)
+        });
+        let starts = [
+            "/ HTTP/2.0\" 0 0 ",
+            "/half HTTP/1.1\" 200 4 ",
+            "/tunnel HTTP/1.1\" 101 5 ",
+            "/waiting HTTP/1.1\" 0 0 ",
+        ];
+        assert_eq!(all.len(), starts.len(), "{all:?}");
+        for (line, start) in all.iter().zip(starts) {
+            assert!(line.contains(start) && line.ends_with(" why=\"the gateway ended\""), "{start}: {line}");
+        }
+        tunnel.is_over();
+        waiting.is_over();
+    }
+}

@@ -33,13 +33,13 @@ fn fields(fields: &[(&str, &str)]) -> Vec<u8> {
 }
 
 /// The head of a request, with more fields behind the usual.
-fn head(stream: u32, ends: bool, more: &[(&str, &str)]) -> Vec<u8> {
+pub(super) fn head(stream: u32, ends: bool, more: &[(&str, &str)]) -> Vec<u8> {
     let usual = [(":method", "POST"), (":scheme", "http"), (":authority", "a.test"), (":path", "/")];
     let flags = END_HEADERS | if ends { END_STREAM } else { 0 };
     frame(HEADERS, flags, stream, &fields(&[&usual, more].concat()))
 }
 
-fn begin(stage: &Stage) -> Wire {
+pub(super) fn begin(stage: &Stage) -> Wire {
     let mut wire = stage.client();
     wire.say(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
     wire
@@ -234,4 +234,38 @@ fn clients_are_told_that_the_gateway_ends() {
     assert_eq!(next(&mut wire, &[DATA]).expect("a body").2, b"done");
     drop((wire, idle));
     ending.join().expect("it ends");
+}
+
+/// However a call ends, it has a line and is counted.
+#[test]
+fn calls_that_their_clients_give_up_have_a_line() {
+    let backend = Backend::raw(|mut wire, _| {
+        wire.head();
+        wire.is_over_somehow();
+    });
+    for is_reset in [true, false] {
+        let (stage, lines) = Stage::logged(&file("", "", &[&backend]));
+        let mut wire = begin(&stage);
+        wire.say(head(1, true, &[]));
+        wait_until("it is at the backend", || stage.gateway.under_way() == 1);
+        assert_eq!(lines.all(), [""; 0]);
+        if is_reset {
+            wire.say(frame(RST_STREAM, 0, 1, &8_u32.to_be_bytes()));
+        } else {
+            drop(wire);
+        }
+        let line = lines.first();
+        assert!(line.contains("\"POST / HTTP/2.0\" 499 0 "), "{line}");
+        assert!(line.contains(" backend=b endpoint="), "{line}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_request_is_in_its_line() {
+    let backend = Backend::saying(response("ok"));
+    let (stage, lines) = Stage::logged(&file("", "", &[&backend]));
+    assert_eq!(stage.ask("GET / HTTP/1.1\r\n\r\n").status(), 400);
+    let line = lines.first();
+    assert!(line.contains(" 400 ") && line.contains(" why=\"there is no Host\""), "{line}");
+    stage.end();
 }

@@ -1,7 +1,9 @@
 //! Proxies before the gateway: who is believed, and about whom.
 
+use tidegate_gateway::Counted;
+
 use super::stage::{Backend, Stage, file, get};
-use super::wire::Message;
+use super::wire::{Message, Wire};
 
 const CLAIMS: &str = "X-Forwarded-For: 6.6.6.6, 203.0.113.9\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: outside.test\r\nX-Forwarded-Port: 444\r\nX-Real-IP: 6.6.6.6\r\nForwarded: for=6.6.6.6\r\n";
 
@@ -186,4 +188,127 @@ fn whoever_is_not_trusted_cannot_say_whom_they_are_for() {
     }
     assert_eq!(backend.requests(), 1);
     stage.end();
+}
+
+/// The statuses of one request on each of so many connections, which stay open, and what was said last.
+fn on_connections(stage: &Stage, requests: &[String]) -> (Vec<u16>, Vec<Wire>) {
+    let mut open = Vec::new();
+    let ask = |request: &String| {
+        let mut client = stage.client();
+        let status = client.ask(request).status();
+        open.push(client);
+        status
+    };
+    (requests.iter().map(ask).collect(), open)
+}
+
+#[test]
+fn connections_count_for_the_client_that_a_request_names() {
+    let backend = Backend::echo();
+    let trusted = "trustedProxies: [127.0.0.0/8]";
+    let forwarded = "X-Forwarded-For: 203.0.113.9\r\n";
+    for (server, route, fields, served) in [
+        (format!("{trusted}; rateLimit: {{maxConnectionsPerClient: 2}}"), "", forwarded, 2),
+        (trusted.to_owned(), "maxConnectionsPerClient: 2", forwarded, 2),
+        (trusted.to_owned(), "maxConnectionsPerClient: 0", forwarded, 0),
+        // A proxy that speaks for nobody is not one client.
+        (trusted.to_owned(), "maxConnectionsPerClient: 2", "", 4),
+        (format!("{trusted}; clientHeader: x-key"), "maxConnectionsPerClient: 2", "X-Key: ada\r\n", 2),
+        ("clientHeader: x-key".to_owned(), "maxConnectionsPerClient: 2", "X-Key: ada\r\n", 2),
+        ("clientHeader: x-key".to_owned(), "maxConnectionsPerClient: 2", "", 2),
+    ] {
+        let text = file(&server, "", &[&backend])
+            .replace("{backend: b}", &format!("{{backend: b, rateLimit: {{{route}}}}}"));
+        let stage = Stage::new(&text);
+        let (statuses, open) = on_connections(&stage, &vec![claiming(fields); 4]);
+        let expected: Vec<u16> = (0..4).map(|place| if place < served { 200 } else { 429 }).collect();
+        assert_eq!(statuses, expected, "{text}");
+        drop(open);
+        stage.is_empty();
+        let (again, open) = on_connections(&stage, &[claiming(fields)]);
+        assert_eq!(again, expected[..1], "there is room again");
+        drop(open);
+        stage.end();
+    }
+}
+
+#[test]
+fn clients_with_names_are_not_taken_for_one_because_they_share_an_address() {
+    let backend = Backend::echo();
+    let server = "clientHeader: x-key; rateLimit: {maxConnectionsPerClient: 2}";
+    let stage = Stage::new(&file(server, "", &[&backend]));
+    let named = |name: &str| claiming(&format!("X-Key: {name}\r\n"));
+    let (statuses, mut open) = on_connections(&stage, &["a", "b", "c", "d", "d", "d"].map(named));
+    assert_eq!(statuses, [200, 200, 200, 200, 200, 429]);
+    assert_eq!(stage.counted(Counted::Client(b"nd")), 2);
+    assert_eq!(stage.counted(Counted::Client(b"na")), 1);
+    open[0].ask(named("d"));
+    assert_eq!(stage.counted(Counted::Client(b"nd")), 2);
+    drop(open);
+    stage.end();
+}
+
+/// A proxy's connection is not one client's: it goes on when one of them has too many, and ends after it has carried many.
+#[test]
+fn a_connection_of_a_proxy_carries_many_but_not_for_ever() {
+    let backend = Backend::echo();
+    let server = "trustedProxies: [127.0.0.0/8]; rateLimit: {maxConnectionsPerClient: 1}";
+    let stage = Stage::new(&file(server, "", &[&backend]));
+    let from = |last: u32| claiming(&format!("X-Forwarded-For: 203.0.{}.{}\r\n", last / 200, last % 200));
+    let (statuses, open) = on_connections(&stage, &[from(0)]);
+    assert_eq!(statuses, [200]);
+    let mut proxy = stage.client();
+    let refused = proxy.ask(from(0));
+    assert_eq!((refused.status(), refused.closes()), (429, false));
+    for client in 1..256 {
+        let answer = proxy.ask(from(client));
+        assert_eq!((answer.status(), answer.closes()), (200, false), "{client}");
+    }
+    let last = proxy.ask(from(256));
+    assert_eq!((last.status(), last.closes()), (200, true));
+    proxy.is_over();
+    drop(open);
+    stage.end();
+}
+
+#[test]
+fn no_field_about_forwarding_comes_from_those_who_are_not_trusted() {
+    let backend = Backend::echo();
+    let names = [
+        "X-Forwarded-Prefix",
+        "X-Forwarded-Server",
+        "x-forwarded-ssl",
+        "X-Forwarded-Anything-At-All",
+        "X-Forwarded-Port",
+    ];
+    let hidden = ["X_Forwarded_Prefix", "X_Forwarded-Anything_At_All", "Proxy", "proxy"];
+    let all: Vec<String> = names.iter().chain(&hidden).map(|name| format!("{name}: /x\r\n")).collect();
+    let all = all.concat();
+    for (server, is_trusted) in [("", false), ("trustedProxies: [127.0.0.0/8]", true)] {
+        let stage = Stage::new(&file(server, "", &[&backend]));
+        let echoed = stage.ask(claiming(&format!("{all}X-Forward: kept\r\n"))).echoed();
+        for name in names {
+            assert_eq!(echoed.field(&name.to_lowercase()), is_trusted.then_some("/x"), "{name}");
+        }
+        for name in hidden {
+            assert_eq!(echoed.field(&name.to_lowercase()), None, "{name}");
+        }
+        assert_eq!(echoed.field("x-forward"), Some("kept"));
+        let echoed = super::second::run(async {
+            let mut sender = super::second::connect(stage.gateway.address()).await;
+            let mut request = super::second::asking("http://a.test/", super::second::empty());
+            for name in names.iter().chain(&hidden) {
+                let name: http::HeaderName = name.parse().expect("a name");
+                request.headers_mut().insert(name, http::HeaderValue::from_static("/x"));
+            }
+            super::second::ask(&mut sender, request).await.echoed()
+        });
+        for name in names {
+            assert_eq!(echoed.field(&name.to_lowercase()), is_trusted.then_some("/x"), "{name}");
+        }
+        for name in hidden {
+            assert_eq!(echoed.field(&name.to_lowercase()), None, "{name}");
+        }
+        stage.end();
+    }
 }

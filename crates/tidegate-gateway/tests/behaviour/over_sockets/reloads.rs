@@ -196,3 +196,16 @@ fn a_file_with_errors_changes_nothing() {
     drop((client, reloader));
     stage.end();
 }
+
+/// What waits for a restart waits until there is one, or until the settings say again what runs.
+#[test]
+fn what_waits_for_a_restart_is_told_as_long_as_it_waits() {
+    let backend = Backend::echo();
+    let text = file("", "", &[&backend]);
+    let stage = Stage::new(&text);
+    let elsewhere = text.replace("listen: 127.0.0.1:0", "listen: 127.0.0.1:19");
+    let told =
+        [&elsewhere, &elsewhere, &text, &text, &elsewhere].map(|text| stage.reload(text).needs_restart);
+    assert_eq!(told, [true, true, false, false, true]);
+    stage.end();
+}

@@ -67,7 +67,7 @@ impl Heard {
         self.fields.get(name).and_then(|value| value.to_str().ok())
     }
 
-    fn echoed(&self) -> Message {
+    pub(super) fn echoed(&self) -> Message {
         Message { body: self.body.to_vec(), ..Message::default() }.echoed()
     }
 }

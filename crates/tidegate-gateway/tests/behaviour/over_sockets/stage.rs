@@ -9,7 +9,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
-use tidegate_gateway::{Counted, Gateway, Means};
+use tidegate_gateway::access::Format;
+use tidegate_gateway::{Counted, Gateway, Logbook, Means};
 
 use super::wire::{FAR_TOO_LONG, Message, Wire};
 use crate::stage::spec;
@@ -71,9 +72,20 @@ impl Stage {
     }
 
     pub(crate) fn with(text: &str, workers: usize) -> Stage {
+        Stage::by(text, Means { workers, ..Means::default() })
+    }
+
+    /// With an access log, and where it can be read.
+    pub(crate) fn logged(text: &str) -> (Stage, Lines) {
+        let lines = Lines::default();
+        let logbook = Logbook::over(lines.clone(), Format::Text).expect("a thread");
+        let stage = Stage::by(text, Means { logbook: Some(logbook.clone()), ..Means::default() });
+        (stage, Lines { logbook: Some(logbook), ..lines })
+    }
+
+    fn by(text: &str, means: Means) -> Stage {
         let mut spec = spec(text);
         spec.server.listen = SocketAddr::from(([127, 0, 0, 1], 0));
-        let means = Means { workers, ..Means::default() };
         Stage { gateway: Gateway::start(spec, means).expect("it starts") }
     }
 
@@ -125,6 +137,41 @@ impl Stage {
     pub(crate) fn end(self) {
         self.is_empty();
         self.gateway.drain();
+    }
+}
+
+/// The lines of an access log.
+#[derive(Clone, Default)]
+pub(crate) struct Lines {
+    written: Arc<Mutex<Vec<u8>>>,
+    logbook: Option<Logbook>,
+}
+
+impl std::io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        locked(&self.written).extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Lines {
+    /// What is written so far.
+    pub(crate) fn all(&self) -> Vec<String> {
+        if let Some(logbook) = &self.logbook {
+            logbook.finish(FAR_TOO_LONG);
+        }
+        String::from_utf8_lossy(&locked(&self.written)).lines().map(str::to_owned).collect()
+    }
+
+    /// The first line, when there is one.
+    #[track_caller]
+    pub(crate) fn first(&self) -> String {
+        wait_until("there is a line", || !self.all().is_empty());
+        self.all().swap_remove(0)
     }
 }
 
