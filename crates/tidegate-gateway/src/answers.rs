@@ -190,10 +190,7 @@ fn describe(refusal: &Refusal, put: &mut impl FnMut(HeaderName, &[u8])) {
     let mut value = Value::new();
     let (level, limit) = (refusal.level.word(), refusal.limit.min(LARGEST_INTEGER));
     let seconds = refusal.retry_after.map_or(SOME_TIME, whole_seconds);
-    // Whoever is never let through is not asked to come back.
-    if !refusal.is_final {
-        put(RETRY_AFTER, written(&mut value, &[Number(seconds)]));
-    }
+    put(RETRY_AFTER, written(&mut value, &[Number(seconds)]));
     let (policy, standing) = match refusal.kind {
         Kind::Requests => (
             [Text("\""), Text(level), Text("\";q="), Number(limit), Text(";w=1")],
@@ -205,8 +202,7 @@ fn describe(refusal: &Refusal, put: &mut impl FnMut(HeaderName, &[u8])) {
         ),
     };
     put(RATE_LIMIT_POLICY, written(&mut value, &policy));
-    let is_timed = refusal.kind == Kind::Requests && !refusal.is_final;
-    put(RATE_LIMIT, written(&mut value, &standing[..if is_timed { 5 } else { 3 }]));
+    put(RATE_LIMIT, written(&mut value, &standing));
 }
 
 /// Rounded up, and never 0: nobody is told to come back too early.

@@ -396,9 +396,7 @@ impl RateLimitManager {
                         Wait::Until(at) => Some(after(at.since(answer.at))),
                         Wait::OnRelease | Wait::Never => None,
                     };
-                    let refusal = refusal(kind, gauges, denied, wait, answer.degraded);
-                    let is_final = denied.wait == Wait::Never && !answer.degraded;
-                    Err(Refused::By(Refusal { is_final, ..refusal }))
+                    Err(Refused::By(refusal(kind, gauges, denied, wait, answer.degraded)))
                 }
             },
             Some(Err(Rejection::UnknownLimit { .. })) => Err(Refused::Outdated),
@@ -507,12 +505,12 @@ fn refusal(
         Some(Capacity::AtMost(limit)) => limit,
         _ => 0,
     };
-    Refusal { kind, level, limit, retry_after, is_final: false, degraded }
+    Refusal { kind, level, limit, retry_after, degraded }
 }
 
 /// The refusal of somebody who cannot be counted, such as a client whose name is too long.
 const fn cannot_count(kind: Kind) -> Refusal {
-    Refusal { kind, level: Level::Client, limit: 0, retry_after: None, is_final: false, degraded: true }
+    Refusal { kind, level: Level::Client, limit: 0, retry_after: None, degraded: true }
 }
 
 /// A limit as document 002 writes it.

@@ -45,8 +45,6 @@ pub struct Refusal {
     pub limit: u64,
     /// After how long all levels could let it through; `None` if no time helps by itself: a connection must close, or the limit is 0.
     pub retry_after: Option<Duration>,
-    /// Whether no time and nobody else can help: a limit is 0.
-    pub is_final: bool,
     /// Whether there was no room to count somebody new, so that nobody could tell.
     pub degraded: bool,
 }

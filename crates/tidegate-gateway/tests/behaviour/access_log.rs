@@ -36,14 +36,7 @@ fn entry<'a>() -> Entry<'a> {
 }
 
 fn refusal() -> Refusal {
-    Refusal {
-        kind: Kind::Requests,
-        level: Level::Client,
-        limit: 10,
-        retry_after: None,
-        is_final: false,
-        degraded: false,
-    }
+    Refusal { kind: Kind::Requests, level: Level::Client, limit: 10, retry_after: None, degraded: false }
 }
 
 fn line(entry: &Entry<'_>, format: Format) -> String {

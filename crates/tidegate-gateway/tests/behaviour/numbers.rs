@@ -45,14 +45,8 @@ fn workers_are_added_up() {
     other.finished(None, 404, Duration::from_nanos(500), 1, 2);
     one.finished(route, 0, Duration::ZERO, 0, 0);
     one.finished(route, 999, Duration::ZERO, 0, 0);
-    let refusal = Refusal {
-        kind: Kind::Requests,
-        level: Level::Client,
-        limit: 1,
-        retry_after: None,
-        is_final: false,
-        degraded: true,
-    };
+    let refusal =
+        Refusal { kind: Kind::Requests, level: Level::Client, limit: 1, retry_after: None, degraded: true };
     other.refused(&refusal);
     other.refused(&Refusal { kind: Kind::Connections, level: Level::Server, degraded: false, ..refusal });
     one.accepted();

@@ -146,7 +146,7 @@ fn calls_are_refused_in_their_own_words() {
             assert_eq!((heard.status.as_u16(), heard.field("grpc-status")), (200, Some(status)));
             assert_eq!(heard.field("content-type"), Some("application/grpc"));
             assert!(heard.field("grpc-message").is_some_and(|why| why.starts_with("Too Many ")));
-            assert_eq!(heard.field("retry-after"), None, "coming back never helps");
+            assert_eq!(heard.field("retry-after"), Some("1"));
         });
         stage.end();
     }
