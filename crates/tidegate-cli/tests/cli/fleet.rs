@@ -13,6 +13,8 @@ mod sql;
 mod tasks;
 mod wire;
 
+use std::time::Instant;
+
 use tempfile::TempDir;
 use tidegate_testkit::cluster::{new_schema, shared};
 
@@ -68,4 +70,19 @@ impl Fleet {
         let rows = self.sql.rows("SELECT user_sub, id FROM session_activity ORDER BY 1, 2");
         rows.into_iter().map(|row| row.try_into().expect("two columns")).collect()
     }
+}
+
+/// The most tasks that surely ran at one instant.
+fn peak(tasks: &[(Instant, Instant)]) -> usize {
+    let begins = tasks.iter().map(|(begin, _)| (*begin, 1));
+    let ends = tasks.iter().map(|(_, end)| (*end, -1));
+    let mut changes: Vec<(Instant, isize)> = begins.chain(ends).collect();
+    // Of one instant the ends first: nobody is counted who may be gone.
+    changes.sort_unstable();
+    let mut running = 0_isize;
+    let running = changes.into_iter().map(|(_, change)| {
+        running += change;
+        running
+    });
+    usize::try_from(running.max().unwrap_or(0)).expect("nobody ends what has not begun")
 }

@@ -80,21 +80,6 @@ fn keep_asking(mut wire: Wire, client: usize, stop: &AtomicBool, seen: &Mutex<Se
     seen.unexpected.extend(own.unexpected);
 }
 
-/// The most tasks that surely ran at one instant.
-fn peak(tasks: &[(Instant, Instant)]) -> usize {
-    let begins = tasks.iter().map(|(begin, _)| (*begin, 1));
-    let ends = tasks.iter().map(|(_, end)| (*end, -1));
-    let mut changes: Vec<(Instant, isize)> = begins.chain(ends).collect();
-    // Of one instant the ends first: nobody is counted who may be gone.
-    changes.sort_unstable();
-    let mut running = 0_isize;
-    let running = changes.into_iter().map(|(_, change)| {
-        running += change;
-        running
-    });
-    usize::try_from(running.max().unwrap_or(0)).expect("nobody ends what has not begun")
-}
-
 impl Fleet {
     /// When tasks surely ran. One that nobody ended ran until it lapsed, which the database knows; its clock and ours were compared at
     /// `mark`, before the database was asked.
@@ -169,7 +154,7 @@ fn a_server_that_is_killed_in_a_crowd_keeps_its_places_until_their_time_is_over(
     );
     assert!(after > LIMIT, "the others go on");
     seen.tasks.extend(held);
-    let most = peak(&fleet.surely(&seen.tasks, mark));
+    let most = super::peak(&fleet.surely(&seen.tasks, mark));
     assert!((DOOMED + 1..=LIMIT).contains(&most), "{most} ran at once");
     assert_eq!(fleet.tasks(), [[""; 2]; 0], "everything has come back");
     let mut wires: [Wire; SERVERS - 1] = fleet.wires();

@@ -32,17 +32,7 @@ impl Seen {
 
     /// The most tasks that were running at one instant.
     fn peak(&self) -> usize {
-        let begins = self.held.iter().map(|(begin, _)| (*begin, 1));
-        let ends = self.held.iter().map(|(_, end)| (*end, -1));
-        let mut changes: Vec<(Instant, isize)> = begins.chain(ends).collect();
-        // Of one instant the ends first: nobody is counted who may be gone.
-        changes.sort_unstable();
-        let mut running = 0_isize;
-        let running = changes.into_iter().map(|(_, change)| {
-            running += change;
-            running
-        });
-        usize::try_from(running.max().unwrap_or(0)).expect("nobody ends what has not begun")
+        super::peak(&self.held)
     }
 }
 

@@ -1,4 +1,8 @@
 //! Several asks of one limit with one item, one after the other at one instant: what they have in common is read once.
+//!
+//! Decided: the rules are read before the first and believed for each of them only if they still stand when its row is held, as for one ask
+//! alone; after an edit the rest are decided otherwise. Refused: finding all rows first and deciding afterwards, because a key that
+//! comes twice must meet its own charge.
 
 #![expect(
     clippy::inline_always,
