@@ -60,6 +60,18 @@ pub struct Denial {
     pub first: Place,
 }
 
+impl Denial {
+    /// The harsher of what was found before and one more refusal, which is written later.
+    #[cold]
+    pub fn harsher(worst: Option<Denial>, place: Place, wait: Wait) -> Denial {
+        match worst {
+            None => Denial { binding: place, wait, first: place },
+            Some(worst) if wait > worst.wait => Denial { binding: place, wait, ..worst },
+            Some(worst) => worst,
+        }
+    }
+}
+
 /// What an item says about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading {
@@ -127,20 +139,10 @@ fn harshest(lines: &[Line<'_>], at: Timestamp) -> Option<Denial> {
         if line.limit.mode() == Mode::Enforce
             && let Verdict::Denied(wait) = line.judge(place.item, item, at)
         {
-            worst = Some(harsher(worst, place, wait));
+            worst = Some(Denial::harsher(worst, place, wait));
         }
     });
     worst
-}
-
-/// The harsher of what was found before and one more refusal.
-#[cold]
-fn harsher(worst: Option<Denial>, place: Place, wait: Wait) -> Denial {
-    match worst {
-        None => Denial { binding: place, wait, first: place },
-        Some(worst) if wait > worst.wait => Denial { binding: place, wait, ..worst },
-        Some(worst) => worst,
-    }
 }
 
 /// Charges every line that agrees: all of an enforced limit (it has been judged), none of a shadow limit of which

@@ -8,6 +8,7 @@ use std::ops::{Deref, DerefMut};
 
 use crate::amount::Amount;
 use crate::law::State;
+use crate::law::rolling::Runs;
 use crate::lease::Tenure;
 use crate::limit::{Item, Limit, Override, Season};
 use crate::seat::Seat;
@@ -90,9 +91,27 @@ impl Row {
         }
     }
 
+    /// What a row of one sliding item has spent.
+    #[inline]
+    pub fn runs(&self) -> Option<&Runs> {
+        match &self.states {
+            States::One(State::Rolling(runs)) => Some(runs),
+            _ => None,
+        }
+    }
+
+    /// The same, for whoever has judged and charges.
+    #[inline]
+    pub fn runs_mut(&mut self) -> Option<&mut Runs> {
+        match &mut self.states {
+            States::One(State::Rolling(runs)) => Some(runs),
+            _ => None,
+        }
+    }
+
     /// Makes a row of one sliding item remember this instead, the last of it charged at `last_time`, where it was remembered before.
     pub fn refill(&mut self, spent: impl Iterator<Item = (Timestamp, Amount)>, last_time: Timestamp) {
-        if let States::One(State::Rolling(runs)) = &mut self.states {
+        if let Some(runs) = self.runs_mut() {
             runs.refill(spent, last_time);
         }
     }

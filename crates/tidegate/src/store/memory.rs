@@ -25,6 +25,7 @@ mod gate;
 mod holding;
 pub mod journal;
 mod leaf;
+mod lean;
 mod line;
 #[cfg(all(test, tidegate_loom))]
 mod models;

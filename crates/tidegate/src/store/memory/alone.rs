@@ -94,7 +94,7 @@ pub(super) fn decide_alone<'a>(
         && order.patience <= LONGEST_PATIENCE;
     let tenant = plea.tenant;
     let head = tenant.board.sheet().head();
-    if !is_plain || head.has_second() || head.ends() {
+    if !is_plain || head.has_second() || head.ends() || tenant.lean().is_some() {
         return None;
     }
     let key = match plea.key {

@@ -39,7 +39,7 @@ impl<'a> Sought<'a> {
     fn find(limits: &'a Limits, limit_id: &str) -> Option<Sought<'a>> {
         let tenant: &Tenant = limits.get(limit_id)?;
         let head = tenant.board.sheet().head();
-        if head.has_second() || head.ends() {
+        if head.has_second() || head.ends() || tenant.lean().is_some() {
             return None;
         }
         Some(Sought { tenant, held: tenant.edition(), told: None, granted: 0 })

@@ -10,6 +10,7 @@ use super::alone::{bring_near, decide_alone};
 use super::edition::Edition;
 use super::journal::What;
 use super::leaf::Near;
+use super::lean;
 use super::line::Tag;
 use super::quick::{self, MOST_ROWS, Plea, Quick, Refused, Told};
 use super::rows;
@@ -90,11 +91,15 @@ impl Shared {
         now: Timestamp,
         answers: &mut Answers,
     ) -> Result<Answer, Rejection> {
-        if order.hold == Hold::No
-            && order.request_id.is_none()
-            && let Some(answer) = decide_quickly(order.intent, pleas, now, answers)
-        {
-            return Ok(answer);
+        if order.hold == Hold::No && order.request_id.is_none() {
+            let answer = if pleas.first().is_some_and(|plea| plea.tenant.lean().is_some()) {
+                lean::decide(order, pleas, now, answers)
+            } else {
+                decide_quickly(order.intent, pleas, now, answers)
+            };
+            if let Some(answer) = answer {
+                return Ok(answer);
+            }
         }
         self.decide_thoroughly(limits, order, pleas, self.latest(now), answers)
     }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use tidegate_core::{Item, Law, Limit, Per, Row, Rule, Season, Seat, State, Timestamp};
+use tidegate_core::{Item, Law, Limit, Mode, Per, Row, Rule, Season, Seat, State, Timestamp};
 
 use super::cell::Shape;
 use super::line::{PAYLOAD, PRESENT, Tag, WIDE};
@@ -53,6 +53,8 @@ pub(super) struct Edition {
     ghost: Option<Row>,
     /// Whether all items are of laws that can be told in brief.
     may_be_brief: bool,
+    /// Whose rows it has, if they are alike enough for [the lean way](super::lean).
+    lean: Option<Per>,
 }
 
 /// How rows of one item are written.
@@ -104,15 +106,42 @@ impl Edition {
         let (all, key) = (layout(&limit, Per::All, at), layout(&limit, Per::Key, at));
         let is_long = |item: &Item| matches!(item.rule().law, Law::Rolling(_) | Law::OnRelease(_));
         let may_be_brief = !limit.items().iter().any(is_long);
-        let mut edition =
-            Edition { number, at, because, limit, columns, all, key, exceptions, ghost, may_be_brief };
+        let mut edition = Edition {
+            number,
+            at,
+            because,
+            limit,
+            columns,
+            all,
+            key,
+            exceptions,
+            ghost,
+            may_be_brief,
+            lean: None,
+        };
         if let (None, Some(former)) = (&edition.ghost, former)
             && let Some(mut ghost) = former.ghost.clone().filter(|_| because != Because::Reset)
         {
             edition.adopt(former, Per::Key, NO_TAG, &mut ghost);
             edition.ghost = (!ghost.is_fresh(&edition.limit, NOBODY, at)).then_some(ghost);
         }
+        edition.lean = edition.may_be_lean();
         edition
+    }
+
+    /// Whose rows there are, if the limit is one sliding window without an exception of any kind.
+    fn may_be_lean(&self) -> Option<Per> {
+        let [item] = self.limit.items() else { return None };
+        let is_plain = self.limit.mode() == Mode::Enforce
+            && self.limit.is_always_open()
+            && self.exceptions.is_empty()
+            && self.ghost.is_none();
+        (is_plain && matches!(item.rule().law, Law::Rolling(_))).then(|| item.per())
+    }
+
+    /// Whose rows there are, if they can be decided on the lean way.
+    pub(super) fn lean(&self) -> Option<Per> {
+        self.lean
     }
 
     /// The row of a key that has none.

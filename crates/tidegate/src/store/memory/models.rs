@@ -9,6 +9,7 @@
 mod lines;
 mod rows;
 mod sets;
+mod sliding;
 
 use std::sync::Arc;
 use std::time::Duration;

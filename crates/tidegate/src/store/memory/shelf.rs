@@ -4,10 +4,12 @@
 //! All rings of a limit have the same size, so that a freed one fits whoever comes next. Everything else (rows of several items, of
 //! keys with exceptions, with leases or open holds) is kept as the core made it.
 
+use std::sync::Arc;
+
 use tidegate_core::law::rolling::Runs;
 use tidegate_core::{Amount, Capacity, Law, Row, Rule, Span, State, Timestamp};
 
-use super::edition::RESERVED;
+use super::edition::{Edition, RESERVED};
 use super::line::WIDE;
 
 /// The most units a ring remembers.
@@ -132,9 +134,51 @@ pub(super) struct Shelf {
     holder: Option<u32>,
     /// A row that rings are unpacked into.
     spare: Option<Row>,
+    /// What its rows are written in, for whoever has the lock and would not look for it elsewhere.
+    edition: Option<Arc<Edition>>,
 }
 
 impl Shelf {
+    /// Says what its rows are written in.
+    pub(super) fn is_in(&mut self, edition: &Arc<Edition>) {
+        if !self.edition().is_some_and(|known| Arc::ptr_eq(known, edition)) {
+            self.edition = Some(Arc::clone(edition));
+        }
+    }
+
+    /// What its rows are written in, as far as somebody said so.
+    #[inline]
+    pub(super) fn edition(&self) -> Option<&Arc<Edition>> {
+        self.edition.as_ref()
+    }
+
+    /// A row that is [at full width](is_at_full_width), where it lies.
+    #[inline]
+    pub(super) fn at_full_width(&self, cell: u64) -> &Row {
+        self.at(place_of(cell))
+    }
+
+    /// The same for whoever will charge it, and what it is written in; or a row that is out, which is written in the same.
+    #[inline]
+    pub(super) fn open<'r>(
+        &'r mut self,
+        cell: u64,
+        out: Option<&'r mut Row>,
+    ) -> (Option<&'r Arc<Edition>>, &'r mut Row) {
+        let place = place_of(cell) as usize;
+        let row = match out {
+            Some(row) => row,
+            None => &mut self.rows[place / ROWS_A_BOARD][place % ROWS_A_BOARD],
+        };
+        (self.edition.as_ref(), row)
+    }
+
+    /// A row that lies on it takes this much more than it did, or less, in bytes.
+    #[inline]
+    pub(super) fn reweigh(&mut self, before: usize, after: usize) {
+        self.weight = (self.weight + after).saturating_sub(before);
+    }
+
     /// Puts a row on the shelf and says where, as a cell.
     pub(super) fn put(&mut self, row: Row, ring: Option<Ring>) -> u64 {
         if let (Some(ring), Some(State::Rolling(runs))) = (ring, row.only())
@@ -240,7 +284,7 @@ impl Shelf {
 
     /// Brings the rows of these cells near, for whoever will take them soon: one after the other would be waited for each in turn.
     pub(super) fn bring_near(&self, cells: impl Iterator<Item = u64>) {
-        let wide = cells.filter(|cell| cell & (WIDE | RING) == WIDE && *cell != RESERVED);
+        let wide = cells.filter(|cell| is_at_full_width(*cell));
         std::hint::black_box(wide.fold(0, |all, cell| all ^ self.at(place_of(cell)).glance()));
     }
 
@@ -325,6 +369,13 @@ fn weight_beside(row: &Row) -> usize {
     row.weight() - size_of::<Row>()
 }
 
+/// Whether a cell says where a row lies that is no ring.
+#[inline]
+pub(super) fn is_at_full_width(cell: u64) -> bool {
+    cell & (WIDE | RING) == WIDE && cell != RESERVED
+}
+
+#[inline]
 fn place_of(cell: u64) -> u32 {
     u32::try_from(cell & u64::from(u32::MAX)).expect("32 bits")
 }

@@ -4,11 +4,11 @@
 //! rows by address, then their cells by address. With the locks held, rows are brought to the present edition, new keys are given
 //! a row, and every row is taken out, judged and charged by the core, and put back.
 //!
-//! Decided: sliding windows come here, so this way is walked as often as the quick one and asks for no memory. What one order needs is on
-//! the stack, a row keeps its place while it is out, and a row that was not charged goes back as it came. An order is decided by the
-//! editions it was entered with, or not at all: what it needs was seen in them.
+//! Decided: this way is walked often enough to ask for no memory. What one order needs is on the stack, a row keeps its place while it is
+//! out, and a row that was not charged goes back as it came. An order is decided by the editions it was entered with, or not at all: what
+//! it needs was seen in them. Sliding windows of the usual kind have [a way of their own](super::lean), with the same locks.
 //!
-//! Refused: a third way for sliding rows without their locks. A row that is not one word cannot be taken and written at once, so such a way
+//! Refused: a way for sliding rows without their locks. A row that is not one word cannot be taken and written at once, so such a way
 //! would need a lock of its own for each row, and all that is done here about rows that come, go and are carried over.
 
 use std::sync::Arc;
@@ -447,7 +447,7 @@ impl Party<'_> {
 
 /// What became of the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Change {
+pub(super) enum Change {
     Nothing,
     Charged,
 }
@@ -558,7 +558,7 @@ fn is_up_to_date(members: &[Member<'_>]) -> bool {
 }
 
 /// These addresses in their order, each with its index: everybody takes what they need in the same order.
-fn by_address(addresses: impl Iterator<Item = usize>) -> ArrayVec<(usize, usize), MOST_ENTRANTS> {
+pub(super) fn by_address(addresses: impl Iterator<Item = usize>) -> ArrayVec<(usize, usize), MOST_ENTRANTS> {
     let mut order: ArrayVec<(usize, usize), MOST_ENTRANTS> = ArrayVec::new();
     for (index, address) in addresses.enumerate() {
         order.push((address, index));

@@ -44,12 +44,25 @@ pub(super) struct Tenant {
     applied: AtomicU64,
     /// The number of the present edition, or none while there is about to be another.
     present: AtomicU64,
+    /// Whose rows it has if they can be decided on the lean way, as somebody thinks who only looks.
+    lean: AtomicU64,
     /// The editions that rows may still be in; the last is the present one.
     editions: RwLock<Vec<Arc<Edition>>>,
 }
 
 /// There is about to be another edition.
 const IN_BETWEEN: u64 = u64::MAX;
+
+const LEAN_ALL: u64 = 1;
+const LEAN_KEY: u64 = 2;
+
+fn lean_word(lean: Option<Per>) -> u64 {
+    match lean {
+        None => 0,
+        Some(Per::All) => LEAN_ALL,
+        Some(Per::Key) => LEAN_KEY,
+    }
+}
 
 /// When the brief of a new edition is written. Until it is, everybody is decided on with the locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,6 +123,7 @@ impl Tenant {
             budget,
             applied: AtomicU64::new(0),
             present: AtomicU64::new(1),
+            lean: AtomicU64::new(lean_word(edition.lean())),
             editions: RwLock::new(vec![Arc::new(edition)]),
         };
         tenant.all.own().settle(tenant.edition().as_ref(), Row::blank(limit, Per::All));
@@ -127,6 +141,16 @@ impl Tenant {
     /// was read before the instant of whatever edition comes next.
     pub(super) fn is_present(&self, edition: &Edition) -> bool {
         self.present.load(Ordering::Relaxed) == edition.number
+    }
+
+    /// Whose rows it has if they can be decided on the lean way. Before anything is decided it is seen whether that is still so.
+    #[inline]
+    pub(super) fn lean(&self) -> Option<Per> {
+        match self.lean.load(Ordering::Relaxed) {
+            LEAN_ALL => Some(Per::All),
+            LEAN_KEY => Some(Per::Key),
+            _ => None,
+        }
     }
 
     /// The edition of this number, if it is remembered.
@@ -290,6 +314,7 @@ impl Tenant {
         if brief == Brief::Now {
             self.show(&edition, now);
         }
+        self.lean.store(lean_word(edition.lean()), Ordering::Relaxed);
         editions.push(edition);
         self.present.store(number, Ordering::Relaxed);
         if editions.len() > MOST_EDITIONS { Crowd::TooMany } else { Crowd::Few }
@@ -315,9 +340,12 @@ impl Tenant {
     }
 
     /// Carries the rows of a leaf over to an edition, if they are not in it.
-    pub(super) fn bring(&self, owned: &mut Owned<'_>, edition: &Edition) {
+    pub(super) fn bring(&self, owned: &mut Owned<'_>, edition: &Arc<Edition>) {
         if owned.leaf.stamp.edition() < edition.number {
             owned.adopt(&self.since(owned.leaf.stamp.edition(), edition.number));
+        }
+        if owned.leaf.stamp.edition() == edition.number {
+            owned.inner.shelf.is_in(edition);
         }
     }
 
@@ -360,11 +388,17 @@ impl AllRow {
 
 impl OwnedAll<'_> {
     /// Carries the row over to an edition, if it is not in it.
-    pub(super) fn adopt(&mut self, tenant: &Tenant, edition: &Edition) {
+    pub(super) fn adopt(&mut self, tenant: &Tenant, edition: &Arc<Edition>) {
         let former = self.row.stamp.edition();
-        if former >= edition.number {
-            return;
+        if former < edition.number {
+            self.carry(tenant, former, edition);
         }
+        if self.row.stamp.edition() == edition.number {
+            self.shelf.is_in(edition);
+        }
+    }
+
+    fn carry(&mut self, tenant: &Tenant, former: u64, edition: &Edition) {
         let editions = tenant.since(former, edition.number);
         let [first, .., last] = editions.as_slice() else { return };
         self.row.stamp.lift();
