@@ -8,12 +8,14 @@
 //! ```
 //!
 //! Decided:
-//! - A client is counted under the scope whose rule holds for it. Who has used up a route's rule has not used up the server's.
+//! - A client is counted under the scope whose rule holds for it. Who has used up a route's rule has not used up the server's. Its connections
+//!   are also counted, without a limit, under the scopes that come before that one: a rule that is written there later knows of them.
 //! - A client that is not known before it asks, behind a proxy or by a name, is counted for its connection when it first asks there, at the door
 //!   and at the route. A connection that carries several clients counts once for each of them, until it closes.
 //! - A connection is asked once for each route, backend and client's rule that it touches. A reload that moves a client's rule to
 //!   another scope leaves connections that are open where they were counted.
-//! - Requests at a level without a limit are not counted: a limit that comes begins with an empty second. Connections always are.
+//! - What server, routes and backends are asked for is counted without a limit too, requests and connections: a limit that comes knows of the
+//!   second before it. A client's requests are not, where no rule holds for it: whoever has no limit is not refused for want of room to count.
 
 mod connection;
 mod entering;
@@ -40,7 +42,7 @@ use tidegate::{
 
 pub use connection::Connection;
 pub use looking::{ClientCounts, ClientRule, Rule, Standing, Standings};
-use plan::{Gauge, LEVELS};
+use plan::{Gauge, MOST_PLACES};
 pub use plan::{Level, Plan};
 pub use refusal::{Kind, Refusal};
 use rules::{Ruled, Rules};
@@ -48,8 +50,8 @@ use rules::{Ruled, Rules};
 /// How many clients are remembered at once by each rule, unless told otherwise. A table that is full refuses new clients only.
 pub const MOST_CLIENTS: u64 = 1_000_000;
 
-/// The most asks of one order: all levels, and the client at the door.
-const MOST_GAUGES: usize = LEVELS + 1;
+/// The most asks of one order: the server, a route's places, and the client at the door.
+const MOST_GAUGES: usize = MOST_PLACES + 2;
 
 /// Whose connections are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use tidegate::file::gateway::{Allowance, RateLimits, Window};
 use tidegate::{Capacity, Store as _};
 
+use super::RateLimitManager;
 use super::rules::{Ids, Ruled, Rules};
-use super::{RateLimitManager, State};
 use crate::cascade::{Scope, cascade};
 
 /// How all limits stand.
@@ -51,8 +51,8 @@ pub struct Standing {
 pub struct Rule {
     /// The limit.
     pub limit: Capacity,
-    /// How much of it is used now; `None` if nobody counts, because there is no limit.
-    pub used: Option<u64>,
+    /// How much of it is used now.
+    pub used: u64,
     /// How many it refused.
     pub refused: u64,
 }
@@ -81,7 +81,7 @@ impl RateLimitManager {
     /// How all limits stand.
     pub fn standings(&self) -> Standings {
         let state = self.state();
-        let look = Looking { manager: self, rules: &state.rules, state: &state };
+        let look = Looking { manager: self, rules: &state.rules };
         let accept = state.limits.get(&state.rules.accept).and_then(|spec| spec.items.first());
         let door = ClientRule {
             limit: accept.map_or(Capacity::Unlimited, |item| item.limit),
@@ -113,7 +113,6 @@ impl RateLimitManager {
 struct Looking<'a> {
     manager: &'a RateLimitManager,
     rules: &'a Rules,
-    state: &'a State,
 }
 
 impl Looking<'_> {
@@ -141,10 +140,9 @@ impl Looking<'_> {
     }
 
     fn rule(&self, allowance: Allowance, id: &Arc<str>) -> Rule {
-        let is_counted = self.state.limits.contains_key(id);
         Rule {
             limit: allowance.capacity(),
-            used: is_counted.then(|| self.manager.used(id, None)),
+            used: self.manager.used(id, None),
             refused: self.manager.store.observe(id).map_or(0, |seen| seen.refused),
         }
     }
@@ -165,8 +163,9 @@ impl Looking<'_> {
             Scope::Backend => cascade(Allowance::Inherit, own, server),
             Scope::Server => cascade(Allowance::Inherit, Allowance::Inherit, own),
         };
-        // What is written elsewhere has no counts here: the store knows no such limit.
-        let counts = self.manager.client_counts(id(&ruled.ids));
+        // What is written elsewhere is told there, though connections are counted here too for a rule that may come.
+        let is_here = own != Allowance::Inherit || scope == Scope::Server;
+        let counts = if is_here { self.manager.client_counts(id(&ruled.ids)) } else { None };
         ClientRule { limit: applied.capacity, from: applied.scope, counts }
     }
 }

@@ -40,6 +40,9 @@ impl Level {
 /// How many levels there are.
 pub(super) const LEVELS: usize = 4;
 
+/// The most limits that count a connection when it comes to a route: the route, its backend, and the client at each of three scopes.
+pub(super) const MOST_PLACES: usize = 5;
+
 /// One limit to ask, and at which level it is.
 #[derive(Debug, Clone)]
 pub(super) struct Gauge {
@@ -53,10 +56,11 @@ pub(super) struct Gauge {
 pub struct Plan {
     pub(super) backend: Box<str>,
     pub(super) route: Option<Box<str>>,
-    /// What a request is asked for: those of the levels that are limited, in the order of the document.
+    /// What a request is asked for: every level, limited or not, and the client's rule if it has one, in the order of the document.
     pub(super) requests: ArrayVec<Gauge, LEVELS>,
-    /// What a connection is asked for when it first comes here: route, backend, client.
-    pub(super) connections: ArrayVec<Gauge, LEVELS>,
+    /// What a connection is asked for when it first comes here: route, backend, and the client under the rule that holds for it and under those
+    /// that would hold instead if somebody wrote them: a rule that comes later knows who is there.
+    pub(super) connections: ArrayVec<Gauge, MOST_PLACES>,
     /// What a client is asked for that was not known at the door.
     pub(super) door: Gauge,
     /// Whether the backend and the route have counts of their own.
@@ -81,10 +85,8 @@ impl Plan {
         for (level, ruled) in
             [(Level::Server, Some(&rules.server)), (Level::Route, on_route), (Level::Backend, on_backend)]
         {
-            let Some(Ruled { ids, limits, .. }) = ruled else { continue };
-            if let Allowance::AtMost(_) = limits.max_qps {
-                plan.requests.push(Gauge { level, id: Arc::clone(&ids.qps) });
-            }
+            let Some(Ruled { ids, .. }) = ruled else { continue };
+            plan.requests.push(Gauge { level, id: Arc::clone(&ids.qps) });
             if level != Level::Server {
                 plan.connections.push(Gauge { level, id: Arc::clone(&ids.connections) });
             }
@@ -97,14 +99,24 @@ impl Plan {
                 Scope::Backend => on_backend,
                 Scope::Server => None,
             };
-            (ruled.unwrap_or(&rules.server), applied.capacity)
+            (ruled.unwrap_or(&rules.server), applied)
         };
-        let (ruled, capacity) = applied(|limits| limits.max_qps_per_client);
-        if capacity != Capacity::Unlimited {
+        let (ruled, rule) = applied(|limits| limits.max_qps_per_client);
+        if rule.capacity != Capacity::Unlimited {
             plan.requests.push(Gauge { level: Level::Client, id: Arc::clone(&ruled.ids.client_qps) });
         }
-        let (ruled, _) = applied(|limits| limits.max_connections_per_client);
-        plan.connections.push(Gauge { level: Level::Client, id: Arc::clone(&ruled.ids.client_connections) });
+        let (_, rule) = applied(|limits| limits.max_connections_per_client);
+        let scopes =
+            [(Scope::Route, on_route), (Scope::Backend, on_backend), (Scope::Server, Some(&rules.server))];
+        for (scope, ruled) in scopes {
+            if let Some(Ruled { ids, .. }) = ruled {
+                plan.connections
+                    .push(Gauge { level: Level::Client, id: Arc::clone(&ids.client_connections) });
+            }
+            if scope == rule.scope {
+                break;
+            }
+        }
         plan
     }
 

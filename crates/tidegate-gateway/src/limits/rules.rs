@@ -182,29 +182,25 @@ impl Rules {
         };
         let everybody = self.backends.values().chain(self.routes.values());
         for Ruled { ids, limits, .. } in everybody.chain([&self.server]) {
-            if let Allowance::AtMost(most) = limits.max_qps {
-                put(&ids.qps, Per::All, self.second(most), Capacity::AtMost(most));
-            }
+            let most = limits.max_qps.capacity();
+            put(&ids.qps, Per::All, self.second(most), most);
             put(&ids.connections, Per::All, LEASES, limits.max_connections.capacity());
             if let Allowance::AtMost(most) = limits.max_qps_per_client {
-                put(&ids.client_qps, Per::Key, self.second(most), Capacity::AtMost(most));
+                put(&ids.client_qps, Per::Key, self.second(Capacity::AtMost(most)), Capacity::AtMost(most));
             }
-            if limits.max_connections_per_client != Allowance::Inherit || Arc::ptr_eq(ids, &self.server.ids) {
-                let limit = limits.max_connections_per_client.capacity();
-                put(&ids.client_connections, Per::Key, LEASES, limit);
-            }
+            put(&ids.client_connections, Per::Key, LEASES, limits.max_connections_per_client.capacity());
         }
         put(&self.accept, Per::Key, LEASES, self.most_connections_of_a_client());
         all
     }
 
-    const fn second(&self, most: u64) -> Policy {
-        match self.window {
-            Window::Sliding if most <= LARGEST_EXACT => {
+    const fn second(&self, most: Capacity) -> Policy {
+        match (self.window, most) {
+            (Window::Sliding, Capacity::AtMost(..=LARGEST_EXACT)) => {
                 Policy::Sliding { window: SECOND, precision: Precision::Exact }
             }
-            Window::Sliding => Policy::Sliding { window: SECOND, precision: Precision::Bucketed },
-            Window::Fixed => Policy::Calendar(Unit::Second),
+            (Window::Sliding, _) => Policy::Sliding { window: SECOND, precision: Precision::Bucketed },
+            (Window::Fixed, _) => Policy::Calendar(Unit::Second),
         }
     }
 

@@ -187,9 +187,9 @@ impl<'a> Told<'a> {
         Told {
             labels: labels(standing, field),
             limit: number(rule.limit),
-            used: rule.used,
+            used: Some(rule.used),
             clients: None,
-            refused: rule.used.map(|_| rule.refused),
+            refused: Some(rule.refused),
         }
     }
 

@@ -124,7 +124,7 @@ fn limits_are_told_at_every_level_with_the_hottest_clients() {
     assert_eq!(said["accept"], json!({"maxConnectionsPerClient": accept}));
     let plain = json!({
         "name": "plain",
-        "maxQps": {"limit": "unlimited", "used": null, "refused": 0},
+        "maxQps": {"limit": "unlimited", "used": 10, "refused": 0},
         "maxConnections": {"limit": "unlimited", "used": 1, "refused": 0},
         "maxQpsPerClient": {"limit": 10, "from": "server"},
         "maxConnectionsPerClient": {"limit": 5, "from": "server"},

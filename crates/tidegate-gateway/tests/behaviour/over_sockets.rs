@@ -4,6 +4,7 @@ mod bodies;
 mod calls;
 mod drain;
 mod frames;
+mod half_open;
 mod limits;
 mod probes;
 mod proxied;

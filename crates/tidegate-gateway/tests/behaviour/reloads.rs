@@ -64,6 +64,72 @@ fn the_same_holds_for_the_clients_of_the_server() {
     assert!(manager.try_acquire_connection("b", b"c", None).is_ok());
 }
 
+/// And for their rules at routes and backends, whichever comes first.
+#[test]
+fn the_same_holds_for_the_clients_of_routes_and_backends() {
+    for at_route in [true, false] {
+        let (manager, _clock) = manager();
+        manager.update_backend_limiter("b", None).expect("it makes sense");
+        manager.update_route_limiter("r", None).expect("it makes sense");
+        let come = || manager.try_acquire_connection("b", b"c", Some("r"));
+        let mut open: Vec<_> = (0..10).map(|_| come().expect("there is no limit")).collect();
+        let five = Some(limits(-1, -1, -1, 5));
+        let changed = if at_route {
+            manager.update_route_limiter("r", five)
+        } else {
+            manager.update_backend_limiter("b", five)
+        };
+        assert_eq!(changed, Ok(true));
+        while open.len() > 4 {
+            assert!(come().is_err(), "{} are there", open.len());
+            open.pop();
+        }
+        open.push(come().expect("the fifth"));
+        assert!(come().is_err());
+        let other = manager.try_acquire_connection("b", b"d", Some("r"));
+        assert!(other.is_ok(), "another client is another");
+        drop((other, open));
+        assert_eq!(manager.store().leases(), 0);
+    }
+}
+
+/// C-F6 for requests: the second before a limit came is known to it, at every level, exact or in parts.
+#[test]
+fn requests_without_a_limit_are_known_to_the_limit() {
+    for most in [5, 5_000] {
+        let (manager, clock) = manager();
+        manager.update_backend_limiter("b", None).expect("it makes sense");
+        manager.update_route_limiter("r", None).expect("it makes sense");
+        let ask = || manager.try_acquire("b", b"c", Some("r"));
+        let update = |level: &str, most| match level {
+            "server" => {
+                manager.update_server_rate_limit_config(Some(limits(most, -1, -1, -1))).expect("a limit")
+            }
+            "backend" => {
+                manager.update_backend_limiter("b", Some(limits(most, -1, -1, -1))).expect("a limit")
+            }
+            _ => manager.update_route_limiter("r", Some(limits(most, -1, -1, -1))).expect("a limit"),
+        };
+        for level in ["server", "backend", "route"] {
+            update(level, 1_000_000);
+            update(level, -1);
+            clock.advance(Duration::from_secs(5));
+            (0..most).for_each(|_| ask().expect("there is no limit"));
+            clock.advance(Duration::from_millis(500));
+            update(level, most);
+            let refusal = ask().expect_err("as many were let through in this second");
+            let wait = refusal.retry_after.expect("time helps");
+            assert!(
+                (Duration::from_millis(500)..Duration::from_millis(520)).contains(&wait),
+                "{level}: {wait:?}"
+            );
+            clock.advance(wait);
+            ask().expect("they are a second old");
+            update(level, -1);
+        }
+    }
+}
+
 #[test]
 fn tightening_warns_and_cuts_nobody_off() {
     let text = |most: &str| {

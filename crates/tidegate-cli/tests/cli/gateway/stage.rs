@@ -182,9 +182,12 @@ impl Gateway {
         status.expect("it ended")
     }
 
-    /// Tells it to end, and waits until it has; what it wrote to standard output.
+    /// When everybody has left and nothing is counted any more, tells it to end, and waits until it has; what it wrote to standard output.
     #[track_caller]
     pub(super) fn end(mut self) -> String {
+        if self.management != "off" {
+            wait_until("nothing is counted any more", || self.connections().unwrap_or_default() == 0);
+        }
         self.signal("TERM");
         let status = self.ended();
         assert!(status.success(), "{status}: {}", self.err.text());

@@ -18,7 +18,7 @@ fn whoever_says_nothing_is_let_go_at_once() {
     half.say("PRI * HT");
     let address = stage.gateway.address();
     wait_until("all are known", || stage.gateway.connections() == 3);
-    stage.gateway.drain();
+    stage.drain();
     for client in [&mut silent, &mut idle, &mut half] {
         client.is_over();
     }
@@ -41,7 +41,7 @@ fn whoever_is_being_served_is_served() {
     let mut client = stage.client();
     client.say(get("a.test"));
     arrivals.recv_timeout(FAR_TOO_LONG).expect("it is at the backend");
-    let ending = std::thread::spawn(move || stage.gateway.drain());
+    let ending = std::thread::spawn(move || stage.drain());
     wait_until("nobody listens any more", || TcpStream::connect(address).is_err());
     go.send(()).expect("it waits");
     let answer = client.hear();
@@ -63,7 +63,7 @@ fn half_a_request_may_become_a_whole_one() {
     for _ in 0..2 {
         assert_eq!(stage.ask(get("a.test")).status(), 200);
     }
-    let ending = std::thread::spawn(move || stage.gateway.drain());
+    let ending = std::thread::spawn(move || stage.drain());
     wait_until("nobody listens any more", || TcpStream::connect(address).is_err());
     client.say("st: a.test\r\n\r\n");
     let answer = client.hear();
@@ -88,7 +88,7 @@ fn whoever_takes_too_long_is_cut_off() {
     let mut waiting = stage.client();
     waiting.say(get("a.test"));
     wait_until("both are at the backend", || stage.gateway.under_way() == 2);
-    stage.gateway.drain();
+    stage.drain();
     tunnel.is_over();
     waiting.is_over();
 }
@@ -100,8 +100,11 @@ fn a_gateway_that_is_dropped_ends() {
     let address = stage.gateway.address();
     let mut client = stage.client();
     assert_eq!(client.ask(get("a.test")).status(), 200);
+    let store = stage.gateway.limits().store().clone();
+    assert!(store.leases() > 0);
     drop(stage);
     client.is_over();
+    wait_until("nothing is counted any more", || store.leases() == 0);
     wait_until("nobody listens any more", || TcpStream::connect(address).is_err());
 }
 
@@ -136,7 +139,7 @@ fn whoever_is_cut_off_has_a_line() {
         if is_hurried {
             cutting.tell();
         }
-        stage.gateway.drain();
+        stage.drain();
         let mut all = lines.all();
         all.sort_unstable_by_key(|line| {
             line.split(" HTTP/").next().and_then(|line| line.split(" /").nth(1)).map(str::to_owned)

@@ -221,7 +221,7 @@ fn clients_are_told_that_the_gateway_ends() {
     let (mut wire, mut idle) = (begin(&stage), begin(&stage));
     wire.say(head(1, true, &[]));
     wait_until("it is at the backend", || stage.gateway.under_way() == 1);
-    let ending = std::thread::spawn(move || stage.gateway.drain());
+    let ending = std::thread::spawn(move || stage.drain());
     for (wire, is_idle) in [(&mut wire, false), (&mut idle, true)] {
         next(wire, &[GOAWAY]).expect("it is told");
         if !is_idle {
@@ -249,14 +249,15 @@ fn calls_that_their_clients_give_up_have_a_line() {
         wire.say(head(1, true, &[]));
         wait_until("it is at the backend", || stage.gateway.under_way() == 1);
         assert_eq!(lines.all(), [""; 0]);
-        if is_reset {
+        let kept = is_reset.then(|| {
             wire.say(frame(RST_STREAM, 0, 1, &8_u32.to_be_bytes()));
-        } else {
-            drop(wire);
-        }
+            wire
+        });
         let line = lines.first();
         assert!(line.contains("\"POST / HTTP/2.0\" 499 0 "), "{line}");
         assert!(line.contains(" backend=b endpoint="), "{line}");
+        drop(kept);
+        stage.end();
     }
 }
 

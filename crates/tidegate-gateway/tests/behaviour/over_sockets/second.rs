@@ -459,7 +459,7 @@ fn calls_under_way_are_finished_when_the_gateway_ends() {
         while arrivals.try_recv().is_err() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let ending = std::thread::spawn(move || stage.gateway.drain());
+        let ending = std::thread::spawn(move || stage.drain());
         while TcpStream::connect(address).await.is_ok() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

@@ -136,7 +136,15 @@ impl Stage {
     #[track_caller]
     pub(crate) fn end(self) {
         self.is_empty();
+        self.drain();
+    }
+
+    /// Whoever is there or not: when it is over nothing is counted any more.
+    #[track_caller]
+    pub(crate) fn drain(self) {
+        let store = self.gateway.limits().store().clone();
         self.gateway.drain();
+        assert_eq!(store.leases(), 0, "connections are counted that nobody has");
     }
 }
 
