@@ -32,6 +32,14 @@ pub trait Files: Send + Sync + fmt::Debug {
     /// Makes a file that is not there, for writing. Who may read it is nobody else's business: it may hold a secret.
     fn create(&self, name: &str) -> io::Result<Box<dyn File>>;
 
+    /// Makes a file that is not there, with room for this many bytes: see [`File::reserve`]. Whoever makes one after the other of the same length may
+    /// be given one that was made ready before. If this fails, an unfinished file may be there.
+    fn create_reserved(&self, name: &str, length: u64) -> io::Result<Box<dyn File>> {
+        let file = self.create(name)?;
+        file.reserve(length)?;
+        Ok(file)
+    }
+
     /// Gives a file another name, in place of whatever had that name.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
@@ -63,6 +71,10 @@ pub trait File: Send + Sync + fmt::Debug {
     /// Makes room for this many bytes: the file is that long then, what was not written reads as zeros, and writing there needs no more
     /// room on the disk.
     fn reserve(&self, length: u64) -> io::Result<()>;
+
+    /// What is written next begins here, and goes on in order; from here on the file holds zeros, as far as there is [room](File::reserve). This
+    /// changes nothing, and whoever knows it may be quicker.
+    fn appends_from(&self, _end: u64) {}
 
     /// Makes durable what was written, and the length. After an error nobody knows what is on the disk; asking again proves nothing.
     fn sync(&self) -> io::Result<()>;

@@ -7,8 +7,8 @@
 //!
 //! [`Log::append`] copies bytes and says at which place in the log they end; [`Log::poll_durable`] says when everything up to a place
 //! survives a crash. Everything that gathers while the disk works becomes the next block: one sync for as many appends as came in.
-//! There is no lingering: a lone append is written at once. Lingering under load was tried, for up to a millisecond while those who append are
-//! busy: a third to a half fewer syncs, a little less processor time, and no more decisions a second, because everybody then waits together.
+//! A lone append is written at once; after much was written the writer rests for up to half a millisecond, so that the next sync is worth it
+//! (`log/pending.rs`).
 //!
 //! What a log promises:
 //!

@@ -1,23 +1,24 @@
 //! A directory of the file system.
 
+mod file;
+mod spare;
+mod straight;
+
 use std::fs::{self, DirBuilder, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 
-use rustix::fs::FallocateFlags;
-use rustix::io::Errno;
 use rustix::rand::GetRandomFlags;
 
 use super::{File, Files, Guard, Purpose};
+use file::RealFile;
+use spare::Spares;
 
 /// Files are their owner's: a log names customers and holds the secret of their fingerprints.
 const OWNER_ONLY: u32 = 0o600;
 const OWNER_ONLY_FOLDER: u32 = 0o700;
-
-/// How much is written at once where the file system cannot make room without writing.
-const ZEROS: usize = 64 << 10;
 
 /// A directory of the file system.
 #[derive(Debug)]
@@ -25,6 +26,7 @@ pub struct Real {
     folder: PathBuf,
     /// Kept open to make names durable.
     handle: fs::File,
+    spares: Arc<Spares>,
 }
 
 impl Real {
@@ -53,7 +55,7 @@ impl Real {
         if !handle.metadata()?.is_dir() {
             return Err(io::Error::from(io::ErrorKind::NotADirectory));
         }
-        Ok(Real { folder: folder.to_owned(), handle })
+        Ok(Real { folder: folder.to_owned(), handle, spares: Arc::new(Spares::of(folder.to_owned())) })
     }
 
     /// Where it is.
@@ -91,14 +93,28 @@ impl Files for Real {
         }
         let mut options = OpenOptions::new();
         options.read(true).write(purpose == Purpose::Writing);
-        Ok(Box::new(RealFile::of(options.open(self.folder.join(name))?)))
+        Ok(Box::new(RealFile::of(options.open(self.folder.join(name))?, &self.spares)))
     }
 
     fn create(&self, name: &str) -> io::Result<Box<dyn File>> {
         self.check_place()?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(OWNER_ONLY);
-        Ok(Box::new(RealFile::of(options.open(self.folder.join(name))?)))
+        Ok(Box::new(RealFile::of(options.open(self.folder.join(name))?, &self.spares)))
+    }
+
+    fn create_reserved(&self, name: &str, length: u64) -> io::Result<Box<dyn File>> {
+        self.check_place()?;
+        // If it cannot be named, it is as if there were none.
+        if let Some(spare) = self.spares.take(length)
+            && spare.name(&self.handle, name).is_ok()
+        {
+            let file = OpenOptions::new().read(true).write(true).open(self.folder.join(name))?;
+            return Ok(Box::new(RealFile::filled(file, length, &self.spares)));
+        }
+        let file = self.create(name)?;
+        file.reserve(length)?;
+        Ok(file)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -140,93 +156,6 @@ impl Files for Real {
             return Err(io::Error::other("the system gave fewer random bytes than it was asked for"));
         }
         Ok(bytes)
-    }
-}
-
-/// How far ahead of what is written a reserved file is filled with zeros.
-const AHEAD: u64 = 1 << 20;
-
-/// A file of the file system.
-///
-/// Room that is only reserved is slow to write to: file systems note in their own journal which of it has been written, at every sync. So a
-/// reserved file is filled with zeros a stretch ahead of its writer, and most syncs find nothing to note.
-#[derive(Debug)]
-struct RealFile {
-    file: fs::File,
-    /// How much was reserved.
-    reserved: AtomicU64,
-    /// How much of that has been written, zeros included.
-    written: AtomicU64,
-}
-
-impl File for RealFile {
-    fn length(&self) -> io::Result<u64> {
-        Ok(self.file.metadata()?.len())
-    }
-
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let mut read = 0;
-        while read < buffer.len() {
-            match self.file.read_at(&mut buffer[read..], offset + read as u64) {
-                Ok(0) => break,
-                Ok(more) => read += more,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(read)
-    }
-
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.file.write_all_at(bytes, offset)?;
-        self.fill_ahead(offset + bytes.len() as u64)
-    }
-
-    fn reserve(&self, length: u64) -> io::Result<()> {
-        match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, length) {
-            Ok(()) => {
-                self.reserved.store(length, Ordering::Relaxed);
-                Ok(())
-            }
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.write_zeros(length),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
-    }
-}
-
-impl RealFile {
-    fn of(file: fs::File) -> RealFile {
-        RealFile { file, reserved: AtomicU64::new(0), written: AtomicU64::new(0) }
-    }
-
-    /// Fills what is reserved with zeros, if the writer has come to the end of those.
-    fn fill_ahead(&self, end: u64) -> io::Result<()> {
-        let (reserved, written) =
-            (self.reserved.load(Ordering::Relaxed), self.written.load(Ordering::Relaxed));
-        if end <= written || end >= reserved {
-            return Ok(());
-        }
-        let to = reserved.min(end + AHEAD);
-        let zeros = vec![0; usize::try_from(to - end).unwrap_or_default()];
-        self.file.write_all_at(&zeros, end)?;
-        self.written.store(to, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Makes room by writing it, from the present end on.
-    fn write_zeros(&self, length: u64) -> io::Result<()> {
-        let zeros = vec![0; ZEROS];
-        let mut at = self.length()?;
-        while at < length {
-            let count = usize::try_from(length - at).map_or(ZEROS, |left| left.min(ZEROS));
-            self.file.write_all_at(&zeros[..count], at)?;
-            at += count as u64;
-        }
-        Ok(())
     }
 }
 

@@ -204,6 +204,7 @@ fn mend(
         file.sync().map_err(of_disk)?;
         end.seal_into(&next.header, file).map_err(|failure| of_failure(&name, failure))?;
     }
+    end.file.appends_from(end.offset);
     Ok(end)
 }
 

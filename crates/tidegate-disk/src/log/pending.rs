@@ -3,12 +3,19 @@
 //! Appends are copied into **parcels**, each of which becomes one block; its buffer has room for the block's header in front, so nothing is
 //! copied again. While the writer makes one parcel durable, the next one fills. The lock is held for as long as a copy takes, and
 //! never while the disk works.
+//!
+//! A writer that has just written much **rests** before it takes the next parcel: a sync costs the same whatever it makes durable, and under a load like
+//! this it takes the processor from those who decide. It rests five times as long as it worked, half a millisecond at most, and until
+//! enough has come. After little was written nobody rests, and a lone append is written at once.
+//!
+//! Refused: to end a rest when nothing is appended any more, or when whoever appends says that they have nothing else to do. For a moment that is so again and
+//! again also under the highest load, and the syncs became small again.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tidegate::store::{Lsn, Unavailable};
 
@@ -20,6 +27,14 @@ pub const MOST_PENDING: usize = 64 << 20;
 
 /// How large a parcel becomes before the next is begun, if segments are not smaller.
 const FULL_PARCEL: usize = 4 << 20;
+
+/// After this much the writer rests,
+const MUCH: usize = 6 << 10;
+/// until this much waits.
+const ENOUGH: usize = 64 << 10;
+/// How much longer than it worked it rests, and how long at most.
+const REST: u32 = 5;
+const LONGEST_REST: Duration = Duration::from_micros(500);
 
 /// How many buffers are kept to be used again, and how large ones.
 const SPARE_BUFFERS: usize = 4;
@@ -127,7 +142,21 @@ struct Pending {
 #[derive(Debug, PartialEq, Eq)]
 enum Writer {
     Busy,
+    /// Until something is appended.
     Asleep,
+    /// Until it is time, or enough was appended.
+    Resting,
+}
+
+/// How late it is, for how long things take; nothing is decided by it.
+#[expect(clippy::disallowed_methods, reason = "how long the disk took, and whether it is time to go on")]
+pub(super) fn now() -> Instant {
+    Instant::now()
+}
+
+/// How long a writer rests who wrote so many bytes and took this long.
+fn rest_after(bytes: usize, took: Duration) -> Duration {
+    if bytes < MUCH { Duration::ZERO } else { (took * REST).min(LONGEST_REST) }
 }
 
 impl Desk {
@@ -215,6 +244,24 @@ impl Desk {
         self.lock().health.clone()
     }
 
+    /// Lets the writer rest who wrote so many bytes and took this long.
+    pub(super) fn rest(&self, bytes: usize, took: Duration) {
+        self.rest_until(now() + rest_after(bytes, took));
+    }
+
+    fn rest_until(&self, end: Instant) {
+        let mut pending = self.lock();
+        while pending.closing.is_none() && !pending.has_enough() {
+            let left = end.saturating_duration_since(now());
+            if left.is_zero() {
+                break;
+            }
+            pending.writer = Writer::Resting;
+            pending = self.work.wait_timeout(pending, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        pending.writer = Writer::Busy;
+    }
+
     /// What the writer does next; waits until there is something.
     pub(super) fn next(&self) -> Job {
         let mut pending = self.lock();
@@ -267,9 +314,14 @@ impl Desk {
         waited.unwrap_or_else(PoisonError::into_inner).0.closing
     }
 
-    /// Lets the writer go on, if it sleeps.
+    /// Lets the writer go on, if it sleeps, or rests and has enough to do.
     fn wake(&self, mut pending: MutexGuard<'_, Pending>) {
-        if pending.writer == Writer::Asleep {
+        let goes_on = match pending.writer {
+            Writer::Busy => false,
+            Writer::Asleep => true,
+            Writer::Resting => pending.has_enough(),
+        };
+        if goes_on {
             pending.writer = Writer::Busy;
             drop(pending);
             self.work.notify_all();
@@ -289,6 +341,15 @@ impl Pending {
         }
     }
 
+    /// Whether the writer is not to rest any more: there is much to write, or something else to do.
+    fn has_enough(&self) -> bool {
+        match self.queue.front() {
+            None => false,
+            Some(Job::Write(parcel)) => parcel.bytes >= ENOUGH || self.queue.len() > 1,
+            Some(_) => true,
+        }
+    }
+
     /// The parcel into which so many bytes go: the last one, unless it is full.
     fn parcel_for(&mut self, length: usize, full: usize) -> &mut Parcel {
         let fits = matches!(self.queue.back(), Some(Job::Write(parcel)) if parcel.bytes + length <= full);
@@ -301,6 +362,42 @@ impl Pending {
         match self.queue.back_mut() {
             Some(Job::Write(parcel)) => parcel,
             _ => unreachable!("a parcel is at the back, or was put there just now"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_wrote_little_does_not_rest_and_nobody_rests_long() {
+        let micros = Duration::from_micros;
+        assert_eq!(rest_after(MUCH - 1, micros(90)), Duration::ZERO);
+        assert_eq!(rest_after(MUCH, micros(90)), micros(450));
+        assert_eq!(rest_after(MUCH, Duration::from_secs(3)), LONGEST_REST);
+    }
+
+    /// Each of these would otherwise wait for an hour.
+    #[test]
+    fn a_rest_ends_with_enough_to_write_and_with_the_log() {
+        let endings: [fn(&Desk) -> bool; 3] = [
+            |desk| desk.append(&vec![1; ENOUGH], 1).is_ok(),
+            |desk| desk.roll(std::sync::mpsc::channel().0).is_ok(),
+            |desk| desk.close(Closing::Stop),
+        ];
+        for ends in endings {
+            let desk = Desk::new(1 << 20);
+            std::thread::scope(|scope| {
+                let resting = scope.spawn(|| desk.rest_until(now() + Duration::from_secs(3600)));
+                while desk.lock().writer != Writer::Resting {
+                    std::thread::yield_now();
+                }
+                desk.append(b"a little", 1).expect("it is sound");
+                assert_eq!(desk.lock().writer, Writer::Resting);
+                assert!(ends(&desk));
+                resting.join().expect("it ends");
+            });
         }
     }
 }

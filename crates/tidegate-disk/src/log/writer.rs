@@ -10,7 +10,7 @@ use std::time::Duration;
 use tidegate::store::Unavailable;
 
 use super::block::{self, Kind};
-use super::pending::{Closing, Health, Job, Parcel, Rolled};
+use super::pending::{Closing, Health, Job, Parcel, Rolled, now};
 use super::writing::{End, Failure};
 use super::{Shared, snapshot};
 
@@ -66,14 +66,16 @@ impl Writer {
 
     /// Makes a parcel durable, however long the disk is full. An error means that the writer ends.
     fn write(&mut self, mut parcel: Parcel) -> Result<(), Health> {
+        let begun = now();
         loop {
             match self.end.write(&mut parcel.buffer, Kind::Records, parcel.time) {
                 Ok(()) => {
-                    let end = parcel.end;
+                    let (end, bytes, took) = (parcel.end, parcel.bytes, now() - begun);
                     self.count(parcel.buffer.len());
                     // First the desk: whoever is told that the log is durable finds it sound.
                     self.shared.desk.done(parcel);
                     self.shared.hall.publish(end);
+                    self.shared.desk.rest(bytes, took);
                     return Ok(());
                 }
                 Err(Failure::Broken(reason)) => return Err(Health::Broken { reason }),

@@ -150,18 +150,15 @@ pub(super) fn create_unnamed(
 ) -> io::Result<Box<dyn File>> {
     let name = names::unfinished(&names::segment(header.segment));
     remove_if_there(files, &name)?;
-    let fill = |file: &dyn File| {
-        file.reserve(header.length)?;
+    let make = || {
+        let file = files.create_reserved(&name, header.length)?;
         file.write_at(&header.encode(store), 0)?;
-        file.sync()
+        file.sync()?;
+        file.appends_from(segment::HEADER as u64);
+        Ok(file)
     };
-    let file = files.create(&name)?;
-    match fill(&*file) {
-        Ok(()) => Ok(file),
-        Err(error) => {
-            // It may be what fills the disk. That it could not be removed either is seen the next time.
-            let _ = remove_if_there(files, &name);
-            Err(error)
-        }
-    }
+    make().inspect_err(|_| {
+        // It may be what fills the disk. That it could not be removed either is seen the next time.
+        let _ = remove_if_there(files, &name);
+    })
 }

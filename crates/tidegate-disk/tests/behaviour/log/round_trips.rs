@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use tidegate_disk::Log;
 use tidegate_disk::files::{Real, Simulated};
-use tidegate_disk::log::Before;
+use tidegate_disk::log::{Before, Entry, Options};
 
 use super::stage::{commit, open, try_open};
 
@@ -46,5 +47,34 @@ fn a_directory_of_the_file_system_does_the_same() {
         (replayed.chunks.clone(), replayed.bytes()),
         (vec![b"everything".to_vec()], b"after".to_vec())
     );
+    std::fs::remove_dir_all(&folder).expect("it was there");
+}
+
+/// Segments as long as those in use, written past the cache and made ready ahead where the file system can do that: whatever it can, what was durable is
+/// there.
+#[test]
+fn long_segments_of_the_file_system_are_read_as_they_were_written() {
+    const SEGMENT: u64 = 1 << 20;
+    let folder = std::env::temp_dir().join(format!("tidegate-disk-{}-long-segments", std::process::id()));
+    let mut expected = Vec::new();
+    for life in 0..3_u8 {
+        let files = Arc::new(Real::create(&folder).expect("there is a temporary directory"));
+        let mut found = Vec::new();
+        let mut replay = |entry: Entry<'_>| {
+            if let Entry::Block { payload, .. } = entry {
+                found.extend_from_slice(payload);
+            }
+            Ok(())
+        };
+        let options = Options { segment_bytes: SEGMENT };
+        let (log, _) = Log::open(files, options, &mut replay).expect("it is sound");
+        assert!(found == expected, "in life {life}");
+        for index in 0..40_u8 {
+            let payload = vec![index + life + 1; 70_001 + usize::from(index)];
+            commit(&log, &payload, 1);
+            expected.extend_from_slice(&payload);
+        }
+        assert!(log.segments() > 2);
+    }
     std::fs::remove_dir_all(&folder).expect("it was there");
 }
