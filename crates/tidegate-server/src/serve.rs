@@ -23,6 +23,7 @@ mod desk;
 mod http;
 mod resp;
 mod saying;
+mod vigil;
 mod watch;
 mod worker;
 

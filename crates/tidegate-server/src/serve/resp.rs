@@ -18,6 +18,7 @@ use super::Over;
 use super::bounds::LONG_TURN;
 use super::desk::{Desk, at_the_desk};
 use super::saying::{part, say};
+use super::vigil::Lookout;
 use super::watch::{Interruption, Midst, Watch};
 use super::worker::Worker;
 use crate::metrics::Cut;
@@ -42,6 +43,8 @@ struct Line {
     half_since: Option<Instant>,
     /// How many bytes were answered at once, the last time.
     turn: usize,
+    /// Whether it is looked out for more behind that.
+    lookout: Option<Lookout>,
     /// Something was answered since the server was told to end.
     has_had_its_say: bool,
 }
@@ -76,6 +79,7 @@ pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: Arc<Worker
         pledged: None,
         half_since: None,
         turn: 0,
+        lookout: None,
         has_had_its_say: false,
     };
     let over = line.converse(&mut watch).await;
@@ -119,7 +123,10 @@ impl Line {
             if let Poll::Ready(next) = at_the_desk(|desk| self.poll_read(cx, desk)) {
                 return Poll::Ready(next);
             }
-            let interruption = std::task::ready!(watch.poll(cx, midst));
+            let Poll::Ready(interruption) = watch.poll(cx, midst) else {
+                self.look_out(cx);
+                return Poll::Pending;
+            };
             Poll::Ready(Err(match interruption {
                 Interruption::Ending => Over::Ending,
                 Interruption::Overdue if midst == Midst::Nothing => Over::Cut(Cut::Idle),
@@ -127,6 +134,16 @@ impl Line {
             }))
         })
         .await
+    }
+
+    /// While it is looked out for more, this is polled again once the worker has looked what there is.
+    fn look_out(&mut self, cx: &mut Context<'_>) {
+        let Some(lookout) = self.lookout else { return };
+        if self.worker.vigil.lasts(lookout, self.worker.since(lookout.since)) {
+            let _again = pin!(tokio::task::yield_now()).poll(cx);
+        } else {
+            self.lookout = None;
+        }
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>, desk: &mut Desk) -> Poll<Result<Next, Over>> {
@@ -148,6 +165,7 @@ impl Line {
         self.turn = length;
         desk.room.swap(&mut self.session);
         let start = self.worker.stopwatch.raw();
+        self.worker.vigil.begin(self.worker.stopwatch.delta_as_nanos(self.worker.vigil.ended(), start));
         loop {
             let fed = self.session.feed(&desk.input[done..length], &mut desk.output);
             done += fed.consumed;
@@ -166,7 +184,10 @@ impl Line {
             }
             desk.room.swap(&mut self.session);
             self.keep(&desk.input[done..length], done);
-            self.worker.counts.resp_fed(&tally, self.worker.since(start));
+            let end = self.worker.stopwatch.raw();
+            self.worker.counts.resp_fed(&tally, self.worker.stopwatch.delta_as_nanos(start, end));
+            let lookout = self.worker.vigil.end(tally.commands, end);
+            self.lookout = lookout.filter(|_| is_said && self.pledged.is_none());
             return if is_said || !matches!(next, Next::Read) { next } else { Next::Say };
         }
     }

@@ -18,6 +18,7 @@ use super::beat::Beat;
 use super::bounds::FAREWELL;
 use super::crowd::Seat;
 use super::saying::part;
+use super::vigil::Vigil;
 use super::{House, http, no_room, resp};
 use crate::metrics::{DoorName, WorkerMetrics};
 
@@ -30,6 +31,7 @@ pub(super) struct Worker {
     pub(super) house: Arc<House>,
     pub(super) beat: Arc<Beat>,
     pub(super) counts: Arc<WorkerMetrics>,
+    pub(super) vigil: Vigil,
     /// For how long things take; nothing is decided by it.
     pub(super) stopwatch: quanta::Clock,
 }
@@ -52,7 +54,8 @@ pub(super) struct Ears {
 pub(super) fn work(house: Arc<House>, counts: Arc<WorkerMetrics>, ears: Ears) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let worker = Arc::new(Worker { house, beat: Beat::new(), counts, stopwatch: quanta::Clock::new() });
+        let (beat, vigil, stopwatch) = (Beat::new(), Vigil::default(), quanta::Clock::new());
+        let worker = Arc::new(Worker { house, beat, counts, vigil, stopwatch });
         tokio::spawn(Arc::clone(&worker.beat).go());
         let http = ears.http.map(TcpListener::from_std).transpose()?;
         let resp = ears.resp.map(TcpListener::from_std).transpose()?;
