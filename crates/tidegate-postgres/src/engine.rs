@@ -291,6 +291,9 @@ impl Engine {
             }
         };
         if keep {
+            if let Act::Edit(edits, _) = act {
+                house.announce(limits.revision, edits.iter().map(|edit| edit.id().to_owned()).collect());
+            }
             let payload = limits.revision.to_string();
             connection.execute("SELECT pg_notify($1, $2)", &[&channel(&house.schema), &payload]).await?;
             let committed = connection.batch_execute("COMMIT").await;
@@ -298,11 +301,7 @@ impl Engine {
         } else {
             connection.batch_execute("ROLLBACK").await?;
         }
-        let first: Vec<&str> = match act {
-            Act::Edit(edits, _) => edits.iter().map(Edit::id).collect(),
-            Act::Reset(_) => Vec::new(),
-        };
-        house.exchange(limits, &first, false);
+        house.exchange(limits, false);
         Ok(acted)
     }
 

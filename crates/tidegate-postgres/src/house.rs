@@ -39,13 +39,21 @@ pub(crate) struct House {
     pub(crate) sweeping_lock: i64,
     pub(crate) schema: String,
     limits: RwLock<Arc<Limits>>,
-    /// Held while the limits are exchanged and watchers are told of it.
-    exchange: Mutex<()>,
+    /// Held while the limits are exchanged and watchers are told of it: what was edited here, and in which order, as long as nobody has
+    /// been told. Whoever reads the tables first tells it, and that may be who only looks.
+    exchange: Mutex<Vec<Announced>>,
     watchers: RwLock<Vec<Watcher>>,
     counts: Mutex<HashMap<Box<str>, Counts>>,
     hasher: RandomState,
     /// Rows that were there when somebody last looked.
     rows: Mutex<HashSet<u64>>,
+}
+
+/// The ids of one edit, in its order, and the revision it makes.
+#[derive(Debug)]
+struct Announced {
+    revision: i64,
+    ids: Vec<String>,
 }
 
 /// What happened at a limit, as this server has seen it.
@@ -102,21 +110,34 @@ impl House {
         if revision < limits.revision {
             // The tables are not the ones we knew: somebody made them anew.
             let (revision, found) = read_since(connection, -1, self.tick).await?;
-            self.exchange(Limits::default().with(revision, found), &[], true);
+            self.exchange(Limits::default().with(revision, found), true);
         } else if revision > limits.revision {
-            self.exchange(limits.with(revision, found), &[], false);
+            self.exchange(limits.with(revision, found), false);
         }
         Ok(())
     }
 
-    /// From now on these are the limits, unless later ones are known. Watchers are told what others have changed, then of these ids in
-    /// their order.
-    pub(crate) fn exchange(&self, next: Limits, ours: &[&str], anew: bool) {
-        let _in_order = self.exchange.lock().unwrap_or_else(PoisonError::into_inner);
+    /// This revision is about to be made here, of these ids in their order. To be said by who edits and therefore is alone: what had been
+    /// announced for the same revision was not kept.
+    pub(crate) fn announce(&self, revision: i64, ids: Vec<String>) {
+        let mut announced = self.exchange.lock().unwrap_or_else(PoisonError::into_inner);
+        announced.retain(|former| former.revision < revision);
+        announced.push(Announced { revision, ids });
+    }
+
+    /// From now on these are the limits, unless later ones are known. Watchers are told what others have changed, then what was announced
+    /// here, in its order.
+    pub(crate) fn exchange(&self, next: Limits, anew: bool) {
+        let mut announced = self.exchange.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.limits();
         if next.revision <= before.revision && !anew {
             return;
         }
+        if anew {
+            announced.clear();
+        }
+        let later = announced.partition_point(|edit| edit.revision <= next.revision);
+        let ours: Vec<String> = announced.drain(..later).flat_map(|edit| edit.ids).collect();
         let mut told = changes(&before, &next);
         told.sort_by_key(|change| {
             let (Change::Put(limit) | Change::Removed(limit)) = change;

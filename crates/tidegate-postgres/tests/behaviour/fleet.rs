@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate::catalog::Change;
+use tidegate::catalog::{Change, Edit};
 use tidegate::store::Unavailable;
 use tidegate::{
     Actual, Answer, Answers, Ask, Catalog, Clock, Detail, Expect, Hold, ItemSpec, LimitSpec, ManualClock,
@@ -294,6 +294,20 @@ fn watchers_hear_what_others_change() {
     assert!(stores[0].remove("news", Parting::Forget));
     hears("removed news");
     assert_eq!(heard.lock().expect("no panic").len(), 3, "each once");
+}
+
+/// Who listens may read an edit before its editor tells of it; watchers heard of the limits in any order then.
+#[test]
+fn watchers_hear_of_an_edit_in_its_order() {
+    let store = PostgresStore::open(options(&new_schema())).expect("a new schema");
+    let heard = watched(&store);
+    for round in 1..=100 {
+        let ids = ["h", "c", "f", "a", "g", "b", "e", "d"];
+        let edits = ids.map(|id| Edit::Put(total(id, round), Expect::Anything));
+        store.apply(edits.to_vec()).expect("they make sense");
+        let heard = std::mem::take(&mut *heard.lock().expect("no panic"));
+        assert_eq!(heard, ids.map(|id| format!("put {id} {round}")), "round {round}");
+    }
 }
 
 #[test]
