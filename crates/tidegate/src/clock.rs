@@ -58,6 +58,17 @@ impl SystemClock {
         let counted = keeps_time_by_the_counter().then(|| Counted::new(&kernel));
         SystemClock { kernel, counted }
     }
+
+    /// Looks at the kernel's clocks, unless somebody else just has.
+    #[cold]
+    #[inline(never)]
+    fn look(&self) -> Timestamp {
+        let kernel = || self.kernel.now();
+        Timestamp::from_ticks(match &self.counted {
+            Some(counted) => counted.pace.now(&|| counted.counter(), &kernel),
+            None => kernel(),
+        })
+    }
 }
 
 impl Default for SystemClock {
@@ -69,11 +80,8 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     #[inline]
     fn now(&self) -> Timestamp {
-        let kernel = || self.kernel.now();
-        Timestamp::from_ticks(match &self.counted {
-            Some(counted) => counted.pace.now(|| counted.counter(), kernel),
-            None => kernel(),
-        })
+        let counted = self.counted.as_ref().and_then(|counted| counted.pace.glance(|| counted.counter()));
+        counted.map_or_else(|| self.look(), Timestamp::from_ticks)
     }
 
     fn may_go_back(&self) -> bool {

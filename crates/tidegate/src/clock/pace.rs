@@ -80,23 +80,16 @@ impl Pace {
         Pace { version: AtomicU64::new(0), begins: AtomicU64::new(time), counter: AtomicU64::new(counter) }
     }
 
-    /// The time. `clocks` is asked only when the present line has ended.
+    /// The time, if the present line has not ended and nobody is about to begin the next: nearly always.
     #[inline]
-    pub(super) fn now(&self, counter: impl Fn() -> u64, clocks: impl Fn() -> u64) -> u64 {
+    pub(super) fn glance(&self, counter: impl FnOnce() -> u64) -> Option<u64> {
         let version = self.version.load(Ordering::Acquire);
         let line = self.line();
-        let time = line.at(counter());
-        if let Some(time) = time
-            && self.is_still(version)
-        {
-            return time;
-        }
-        self.look_again(&counter, &clocks)
+        line.at(counter()).filter(|_| self.is_still(version))
     }
 
-    #[cold]
-    #[inline(never)]
-    fn look_again(&self, counter: &dyn Fn() -> u64, clocks: &dyn Fn() -> u64) -> u64 {
+    /// The time. `clocks` is asked only when the present line has ended.
+    pub(super) fn now(&self, counter: &dyn Fn() -> u64, clocks: &dyn Fn() -> u64) -> u64 {
         let mut looks: u32 = 0;
         loop {
             let version = self.version.load(Ordering::Acquire);
@@ -206,13 +199,12 @@ mod tests {
         }
 
         fn now(&self) -> u64 {
-            self.pace.now(
-                || self.counter.get(),
-                || {
-                    self.asked.set(self.asked.get() + 1);
-                    self.clocks()
-                },
-            )
+            let clocks = || {
+                self.asked.set(self.asked.get() + 1);
+                self.clocks()
+            };
+            let counter = || self.counter.get();
+            self.pace.glance(counter).unwrap_or_else(|| self.pace.now(&counter, &clocks))
         }
 
         /// Lets this much time pass for all three, for the counter at this many parts in a million too fast.
@@ -351,7 +343,8 @@ mod tests {
         let read = || {
             let told = latest.load(Ordering::SeqCst);
             let clocks = || START + counter.load(Ordering::SeqCst) / 4 * 3;
-            let now = pace.now(|| counter.fetch_add(REACH / 64, Ordering::SeqCst), clocks);
+            let counter = || counter.fetch_add(REACH / 64, Ordering::SeqCst);
+            let now = pace.glance(counter).unwrap_or_else(|| pace.now(&counter, &clocks));
             assert!(now >= told, "{told} was told, then {now}");
             latest.fetch_max(now, Ordering::SeqCst);
         };

@@ -72,6 +72,8 @@ pub(super) type Held<'a> = Option<(&'a Tenant, Arc<Edition>)>;
 pub(super) struct Seen(pub(super) Option<(Short, u64, u64)>);
 
 impl Witness for Seen {
+    const SEES: bool = true;
+
     #[inline]
     fn saw(&mut self, short: &Short, edition: u64, payload: u64) {
         self.0 = Some((*short, edition, payload));
@@ -97,15 +99,15 @@ pub(super) fn decide_alone<'a>(
     if !is_plain || head.has_second() || head.ends() || tenant.lean().is_some() {
         return None;
     }
-    let key = match plea.key {
-        Some(key) if key.len() <= LONGEST_KEY => key,
-        None if !head.is_of_key() => &[],
+    match plea.key {
+        Some(key) if key.len() <= LONGEST_KEY => {}
+        None if !head.is_of_key() => {}
         _ => return None,
-    };
+    }
     if !matches!(held, Some((last, _)) if std::ptr::eq(*last, tenant)) {
         *held = Some((tenant, tenant.edition()));
     }
-    let single = Single { tenant, key, count: plea.count };
+    let single = Single { tenant, count: plea.count };
     let mut seen = Seen::default();
     let verdict = if head.is_of_key() {
         quick::decide_near(&single, plea.tag?, *near, now, &mut seen)

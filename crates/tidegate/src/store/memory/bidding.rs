@@ -188,7 +188,7 @@ fn decide<'a>(
     if head.has_second() || head.ends() || bid.key.len() > LONGEST_KEY {
         return None;
     }
-    let single = Single { tenant, key: bid.key, count: bid.count };
+    let single = Single { tenant, count: bid.count };
     let mut seen = Seen::default();
     let verdict = if head.is_of_key() {
         // The first row of all may have come since somebody looked.

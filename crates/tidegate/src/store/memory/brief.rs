@@ -8,19 +8,24 @@
 
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 
+mod laws;
+
 use tidegate_core::decide;
 use tidegate_core::law::continuous::Arrival;
-use tidegate_core::law::never::{self, Tally};
+use tidegate_core::law::never::Tally;
 use tidegate_core::law::windowed::Count;
 use tidegate_core::law::{Continuous, Windowed};
 use tidegate_core::trace::NO_END;
 use tidegate_core::{
-    Amount, Capacity, Charge, Law, Limit, Load, Mode, Per, Reading, Season, Span, Timestamp, Trace, Verdict,
+    Amount, Capacity, Charge, Law, Limit, Load, Mode, Per, Reading, Season, Span, Timestamp, Trace,
 };
 
 use super::cell::Shape;
 use super::edition::Edition;
 use super::sync::{AtomicU64, Ordering, fence};
+use laws::{Bucket, Total, Window};
+
+pub(super) use laws::{AskKind, AskLaw, CellLaw};
 
 /// The words of one item.
 const ITEM_WORDS: usize = 5;
@@ -116,6 +121,22 @@ impl Head {
     #[inline(always)]
     pub(super) fn is_of_key(self) -> bool {
         self.0 & OF_KEY != 0
+    }
+
+    /// Whether the limit counts each key alone and has no other item.
+    #[inline(always)]
+    pub(super) fn is_only_of_key(self) -> bool {
+        self.0 & (OF_KEY | TWO_ITEMS) == OF_KEY
+    }
+
+    /// Asks something of the item's law, whichever it is.
+    #[inline(always)]
+    pub(super) fn of_kind<A: AskKind>(self, ask: A) -> A::Answer {
+        match self.law() {
+            CONTINUOUS => ask.ask::<Bucket>(),
+            NEVER => ask.ask::<Total>(),
+            _ => ask.ask::<Window>(),
+        }
     }
 
     #[inline(always)]
@@ -232,9 +253,9 @@ impl Short {
     #[inline(always)]
     pub(super) fn of_law<A: AskLaw>(&self, ask: A) -> A::Answer {
         match self.head.law() {
-            CONTINUOUS => ask.ask(&Bucket(self)),
-            NEVER => ask.ask(&Total(self)),
-            _ => ask.ask(&Window(self)),
+            CONTINUOUS => ask.ask(&Bucket::of(*self)),
+            NEVER => ask.ask(&Total::of(*self)),
+            _ => ask.ask(&Window::of(*self)),
         }
     }
 
@@ -302,119 +323,6 @@ impl Short {
     }
 }
 
-/// A law whose states fit a cell, asked in words. The answers are the core's.
-pub(super) trait CellLaw {
-    /// The item it is the law of.
-    fn short(&self) -> &Short;
-    /// The latest instant at which something was charged, as far as the law keeps it.
-    fn latest(&self, payload: u64) -> Timestamp;
-    /// Whether `cost` more fits.
-    fn judge(&self, payload: u64, cost: Amount, now: Timestamp) -> Verdict;
-    /// The payload after spending `cost`, if it fits a cell.
-    fn charge(&self, payload: u64, cost: Amount, now: Timestamp) -> Option<u64>;
-}
-
-/// Something that is asked of an item, whatever its law: compiled once for each of them.
-pub(super) trait AskLaw {
-    /// What comes of it.
-    type Answer;
-    /// Asks.
-    fn ask(self, law: &impl CellLaw) -> Self::Answer;
-}
-
-struct Bucket<'a>(&'a Short);
-struct Total<'a>(&'a Short);
-struct Window<'a>(&'a Short);
-
-impl CellLaw for Bucket<'_> {
-    #[inline(always)]
-    fn short(&self) -> &Short {
-        self.0
-    }
-
-    #[inline(always)]
-    fn latest(&self, _: u64) -> Timestamp {
-        Timestamp::EPOCH
-    }
-
-    #[inline(always)]
-    fn judge(&self, payload: u64, cost: Amount, now: Timestamp) -> Verdict {
-        self.0.rate().judge(self.0.capacity(), &self.0.arrival(payload), cost, now)
-    }
-
-    #[inline(always)]
-    fn charge(&self, payload: u64, cost: Amount, now: Timestamp) -> Option<u64> {
-        if cost == 0 {
-            return Some(payload);
-        }
-        let mut arrival = self.0.arrival(payload);
-        let _no_refund = self.0.rate().charge(self.0.capacity(), &mut arrival, cost, now);
-        self.0.shape().arrival(arrival.tat)
-    }
-}
-
-impl CellLaw for Total<'_> {
-    #[inline(always)]
-    fn short(&self) -> &Short {
-        self.0
-    }
-
-    #[inline(always)]
-    fn latest(&self, payload: u64) -> Timestamp {
-        self.0.shape().split(payload).0
-    }
-
-    #[inline(always)]
-    fn judge(&self, payload: u64, cost: Amount, _: Timestamp) -> Verdict {
-        let capacity = self.0.capacity();
-        if capacity == Capacity::Unlimited {
-            return Verdict::Granted;
-        }
-        never::judge(capacity, &self.0.tally(payload), cost)
-    }
-
-    #[inline(always)]
-    fn charge(&self, payload: u64, cost: Amount, now: Timestamp) -> Option<u64> {
-        if cost == 0 {
-            return Some(payload);
-        }
-        let mut tally = self.0.tally(payload);
-        let _no_refund = never::charge(&mut tally, cost, now);
-        self.0.shape().join(tally.last_time, tally.used)
-    }
-}
-
-impl CellLaw for Window<'_> {
-    #[inline(always)]
-    fn short(&self) -> &Short {
-        self.0
-    }
-
-    #[inline(always)]
-    fn latest(&self, payload: u64) -> Timestamp {
-        self.0.shape().split(payload).0
-    }
-
-    #[inline(always)]
-    fn judge(&self, payload: u64, cost: Amount, now: Timestamp) -> Verdict {
-        let capacity = self.0.capacity();
-        if capacity == Capacity::Unlimited {
-            return Verdict::Granted;
-        }
-        self.0.window().judge(capacity, &self.0.count(payload), cost, now)
-    }
-
-    #[inline(always)]
-    fn charge(&self, payload: u64, cost: Amount, now: Timestamp) -> Option<u64> {
-        if cost == 0 {
-            return Some(payload);
-        }
-        let mut count = self.0.count(payload);
-        let _no_refund = self.0.window().charge(&mut count, cost, now);
-        self.0.shape().join(count.last_time, count.count)
-    }
-}
-
 /// An item whose rules do not fit in short.
 struct NotShort;
 
@@ -459,6 +367,20 @@ impl Sheet<'_> {
         self.short(FIRST)
     }
 
+    /// The same with this head, which says what its law is, and no more than that needs: a word that was read is not forgotten, so
+    /// reading less keeps less.
+    #[inline(always)]
+    pub(super) fn first_of<L: CellLaw>(&self, head: Head) -> L {
+        let own = |place: usize, index: usize| if place < L::WORDS { self.word(index) } else { 0 };
+        L::of(Short {
+            head,
+            capacity: self.word(FIRST + 1),
+            a: own(0, FIRST + 2),
+            base: self.word(FIRST + 3),
+            b: own(1, FIRST + 4),
+        })
+    }
+
     #[inline(always)]
     pub(super) fn second(&self) -> Short {
         self.short(SECOND)
@@ -498,6 +420,12 @@ pub(super) struct Board {
 impl Board {
     pub(super) fn new() -> Board {
         Board { turn: AtomicU64::new(0), words: std::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+
+    /// The first word of the first item, as somebody thinks who only looks.
+    #[inline(always)]
+    pub(super) fn head(&self) -> Head {
+        Head(self.words[FIRST].load(Ordering::Relaxed))
     }
 
     /// What is written here now, to be read word by word.

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
+use tidegate_core::limit::LONGEST_KEY;
 use tidegate_core::order::MOST_ASKS;
 use tidegate_core::{Amount, Ask, Intent, Order, Timestamp, Verdict};
 
+use super::brief::{AskKind, CellLaw};
 use super::counts;
 use super::deciding::{glance, quickly};
 use super::line::Tag;
-use super::quick::{self, MOST_ROWS, Plea, Several, Single};
+use super::quick::{self, MOST_ROWS, Plea, Several, Single, Together};
 use super::tenant::Tenant;
 use super::{LOOK_AHEAD, Shared};
 use crate::answer::{Answers, Detail, Outcome, Rejection};
@@ -52,17 +54,55 @@ impl Gate {
     /// [`Rejection::NeedsLease`] for a limit with `concurrency`: its grants come with a lease, and a verdict cannot hold one; nothing
     /// is charged then. [`Rejection::UnknownLimit`] once the limit is gone, [`Rejection::KeyTooLong`] for keys above 1 KiB.
     pub fn try_acquire(&self, key: &[u8], count: Amount) -> Result<Verdict, Rejection> {
-        check_key(Some(key))?;
+        let head = self.tenant.board.head();
+        if head.is_only_of_key() {
+            return head.of_kind(OneOfKey { gate: self, key, count });
+        }
+        self.acquire_otherwise(key, count)
+    }
+
+    /// Decides on a key whose limit has one item, of this law as far as anybody knows. A function for each law: what all of them together
+    /// keep at hand does not fit the registers.
+    #[inline(never)]
+    fn acquire_of_key<L: CellLaw>(&self, key: &[u8], count: Amount) -> Result<Verdict, Rejection> {
         let tenant = &*self.tenant;
-        let now = self.shared.now();
-        match quick::decide_one(&Single { tenant, key, count }, now) {
+        if key.len() <= LONGEST_KEY {
+            let tag = tenant.printer.print(key);
+            if let Some(near) = tenant.near(tag) {
+                let now = self.shared.now();
+                match quick::attempt::<L>(tenant, tag, near, count, now, &mut ()) {
+                    Ok(Verdict::Granted) => {
+                        tenant.counts.granted();
+                        return Ok(Verdict::Granted);
+                    }
+                    Ok(denied) => return Ok(denied),
+                    Err(_) => {}
+                }
+            }
+        }
+        self.acquire_otherwise(key, count)
+    }
+
+    /// Whatever is not that simple: somebody else was faster, the key has no row yet, the limit counts all keys together.
+    #[inline(never)]
+    fn acquire_otherwise(&self, key: &[u8], count: Amount) -> Result<Verdict, Rejection> {
+        check_key(Some(key))?;
+        let (tenant, now) = (&*self.tenant, self.shared.now());
+        let single = Single { tenant, count };
+        let tag = tenant.printer.print(key);
+        let quick = if tenant.board.head().is_of_key() {
+            quick::decide_near_again(tenant, count, tag, now, &mut ())
+        } else {
+            quick::decide_all(&single, now, &mut ())
+        };
+        match quick {
             Some(verdict) => {
                 if verdict == Verdict::Granted {
                     tenant.counts.granted();
                 }
                 Ok(verdict)
             }
-            None => self.shared.verdict(&[Plea { tenant, key: Some(key), tag: None, count }], now),
+            None => self.shared.verdict(&[Plea { tenant, key: Some(key), tag: Some(tag), count }], now),
         }
     }
 
@@ -113,6 +153,22 @@ impl Gate {
     }
 }
 
+/// One ask of a key, before the law is known.
+struct OneOfKey<'a> {
+    gate: &'a Gate,
+    key: &'a [u8],
+    count: Amount,
+}
+
+impl AskKind for OneOfKey<'_> {
+    type Answer = Result<Verdict, Rejection>;
+
+    #[inline]
+    fn ask<L: CellLaw>(self) -> Result<Verdict, Rejection> {
+        self.gate.acquire_of_key::<L>(self.key, self.count)
+    }
+}
+
 /// A handle on several limits that are decided together, all or nothing.
 #[derive(Clone)]
 pub struct Gates {
@@ -138,8 +194,18 @@ impl Gates {
     /// If there is not one key for each limit.
     pub fn try_acquire(&self, keys: &[Option<&[u8]>]) -> Result<Verdict, Rejection> {
         assert_eq!(keys.len(), self.tenants.len(), "one key for each limit");
-        keys.iter().try_for_each(|key| check_key(*key))?;
         let now = self.shared.now();
+        if self.are_apart
+            && let Some(verdict) = quick::decide_together(Together { tenants: &self.tenants, keys }, now)
+        {
+            return Ok(verdict);
+        }
+        self.acquire_otherwise(keys, now)
+    }
+
+    #[inline(never)]
+    fn acquire_otherwise(&self, keys: &[Option<&[u8]>], now: Timestamp) -> Result<Verdict, Rejection> {
+        keys.iter().try_for_each(|key| check_key(*key))?;
         let pleas = self.tenants.iter().zip(keys);
         let pleas = pleas.map(|(tenant, key)| Plea { tenant, key: *key, tag: None, count: 1 });
         if !self.are_apart {

@@ -73,7 +73,7 @@ pub(super) struct Leaf {
     /// How many bits of a tag the levels above have used.
     used_bits: u32,
     /// The level below, once this one was full.
-    branch: OnceLock<Box<[Leaf]>>,
+    branch: OnceLock<Box<[Leaf; FAN]>>,
     pages: [OnceLock<Arc<Page>>; MOST_PAGES],
     inner: Mutex<Inner>,
 }
@@ -213,7 +213,7 @@ impl Leaf {
 
     /// The level below; none if its rows are here.
     pub(super) fn children(&self) -> &[Leaf] {
-        self.branch.get().map_or(&[], |children| children)
+        self.branch.get().map_or(&[], |children| &children[..])
     }
 
     /// Every place for a row, with what it says about whose it is. Only with the lock.
@@ -303,7 +303,7 @@ impl Leaf {
 
     #[inline(always)]
     fn lines(&self) -> usize {
-        usize::try_from(self.pages_used.load(Ordering::Acquire)).expect("few") * PAGE_LINES
+        usize::try_from(self.pages_used.load(Ordering::Acquire)).expect("few").wrapping_mul(PAGE_LINES)
     }
 
     /// The pages that have rows.

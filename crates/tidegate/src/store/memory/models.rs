@@ -91,7 +91,7 @@ fn seed(tenant: &Tenant, tag: Tag, count: Amount) {
 
 /// Decides on a key's row without a lock; `None` if that cannot be.
 fn decide(tenant: &Tenant, tag: Tag, count: Amount, now: Timestamp) -> Option<Verdict> {
-    quick::decide_near(&Single { tenant, key: b"", count }, tag, tenant.near(tag), now, &mut ())
+    quick::decide_near(&Single { tenant, count }, tag, tenant.near(tag), now, &mut ())
 }
 
 /// The same, and how much was charged.

@@ -19,6 +19,7 @@
 mod round;
 mod several;
 mod single;
+mod together;
 
 use tidegate_core::{Load, Timestamp, Verdict, Wait};
 
@@ -32,7 +33,8 @@ use super::tenant::Tenant;
 
 pub(super) use round::{Quick, Reader, Refused, Told, are_apart, decide};
 pub(super) use several::{Several, decide_several};
-pub(super) use single::{Single, Witness, decide_all, decide_near, decide_one};
+pub(super) use single::{Single, Witness, attempt, decide_all, decide_near, decide_near_again};
+pub(super) use together::{Together, decide_together};
 
 /// The most rows that are decided on the quick way.
 pub(super) const MOST_ROWS: usize = 8;
@@ -62,7 +64,7 @@ impl Plea<'_> {
 }
 
 /// Why a try came to nothing.
-enum Setback {
+pub(super) enum Setback {
     /// Somebody was faster.
     Again,
     /// A row has seen this instant already.

@@ -56,7 +56,7 @@ impl Owned<'_> {
         let leaf = self.leaf;
         if self.is_untouched() && budget.take(FAN * size_of::<Leaf>()) {
             let edition = leaf.stamp.edition();
-            let children = (0..FAN).map(|_| Leaf::new(leaf.used_bits + FAN_BITS, edition)).collect();
+            let children = Box::new(std::array::from_fn(|_| Leaf::new(leaf.used_bits + FAN_BITS, edition)));
             leaf.stamp.lift();
             leaf.branch.get_or_init(|| children);
         }

@@ -126,7 +126,8 @@ impl Owned<'_> {
         // The lines will be others' lines: whoever still finds a row through this leaf must not believe its edition.
         leaf.stamp.lift();
         leaf.pages_used.store(0, Ordering::Release);
-        let children: Box<[Leaf]> = (0..FAN).map(|_| Leaf::new(leaf.used_bits + FAN_BITS, edition)).collect();
+        let children: Box<[Leaf; FAN]> =
+            Box::new(std::array::from_fn(|_| Leaf::new(leaf.used_bits + FAN_BITS, edition)));
         children.iter().for_each(|child| child.stamp.raise(leaf.stamp.floor()));
         let each = pages / FAN;
         for (child, pages) in children.iter().zip(leaf.pages.chunks(each)) {

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use tidegate_core::{Intent, ItemSpec, Limit, Policy};
+use tidegate_core::{Intent, ItemSpec, Limit, Policy, Verdict};
 
 use super::super::gallery::Gallery;
 use super::super::line::PAYLOAD;
-use super::super::quick::{self, Plea, Quick};
+use super::super::quick::{self, Plea, Quick, Together};
 use super::super::rows::{Missing, with_row};
 use super::super::sync::Ordering;
 use super::super::sync::modelled::beside;
@@ -52,6 +52,43 @@ fn a_set_is_charged_whole() {
         let shared = Arc::clone(&both);
         let other = beside(move || order(&shared[1], &shared[0]));
         let granted = order(&both[0], &both[1]) + other.join().expect("it ends");
+        assert!(granted <= 1);
+        assert_eq!((used(&both[0]), used(&both[1])), (granted, granted));
+    });
+}
+
+/// The same through handles, whose way is their own, beside an order that is none of a handle's.
+#[test]
+fn a_set_of_a_handle_is_charged_whole() {
+    let [few, many] = [1, 2].map(|limit| limit_of(ItemSpec::of(Policy::Total, limit)));
+    explore(2, move || {
+        let gallery = Gallery::new();
+        let both = [&few, &many].map(|limit| Arc::new(tenant_at(limit, gallery.place())));
+        let [first, second] = both.clone();
+        let other = beside(move || order(&second, &first));
+        let together = Together { tenants: &both, keys: &[None, None] };
+        let ours = quick::decide_together(together, START) == Some(Verdict::Granted);
+        let granted = u64::from(ours) + other.join().expect("it ends");
+        assert!(granted <= 1);
+        assert_eq!((used(&both[0]), used(&both[1])), (granted, granted));
+    });
+}
+
+/// Two handles ask for two rows that lie apart, in opposite orders.
+#[test]
+fn handles_over_rows_that_lie_apart_charge_them_whole() {
+    let limit = limit_of(ItemSpec::of(Policy::Total, 1));
+    explore(2, move || {
+        let mut both = [(); 2].map(|()| Arc::new(tenant_at(&limit, Gallery::new().place())));
+        // So that they are taken in the same order every time.
+        both.sort_by_key(|tenant| std::ptr::from_ref(tenant.all.place.guard()).addr());
+        let turned = [Arc::clone(&both[1]), Arc::clone(&both[0])];
+        let ask = |tenants: &[Arc<Tenant>]| {
+            let verdict = quick::decide_together(Together { tenants, keys: &[None, None] }, START);
+            u64::from(verdict == Some(Verdict::Granted))
+        };
+        let other = beside(move || ask(&turned));
+        let granted = ask(&both) + other.join().expect("it ends");
         assert!(granted <= 1);
         assert_eq!((used(&both[0]), used(&both[1])), (granted, granted));
     });

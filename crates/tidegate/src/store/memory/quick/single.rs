@@ -7,28 +7,32 @@
 
 use tidegate_core::{Load, Timestamp, Verdict, Wait};
 
-use super::super::brief::{AskLaw, CellLaw, Sheet, Short};
-use super::super::leaf::{Elsewhere, Near};
+use super::super::brief::{AskKind, AskLaw, CellLaw, Sheet, Short};
+use super::super::leaf::Near;
 use super::super::line::{self, PAYLOAD, PRESENT, Tag};
 use super::super::sync::pause;
 use super::super::tenant::Tenant;
-use super::{Found, Judged, Setback, TRIES, find_all, find_key, is_in, judge, not_before, usable};
+use super::{Found, Judged, Setback, TRIES, find_all, find_key, judge, usable};
 
 /// One ask of a limit that may have one item only.
+#[derive(Clone, Copy)]
 pub(in super::super) struct Single<'a> {
     pub(in super::super) tenant: &'a Tenant,
-    pub(in super::super) key: &'a [u8],
     pub(in super::super) count: u64,
 }
 
 /// Sees how the row is after the decision, for whoever tells more than whether and when.
 pub(in super::super) trait Witness {
+    /// Whether it looks.
+    const SEES: bool;
     /// The rules it was judged by, their edition, and what its cell says.
     fn saw(&mut self, short: &Short, edition: u64, payload: u64);
 }
 
 /// Nobody wants to know.
 impl Witness for () {
+    const SEES: bool = false;
+
     #[inline(always)]
     fn saw(&mut self, _: &Short, _: u64, _: u64) {}
 }
@@ -42,17 +46,7 @@ pub(in super::super) fn decide_all(
     again_and_again(|| attempt_all(single, now, witness))
 }
 
-/// Decides one ask of a limit with one item, and says only whether and when. The caller counts what is granted.
-#[inline(always)]
-pub(in super::super) fn decide_one(single: &Single<'_>, now: Timestamp) -> Option<Verdict> {
-    if !single.tenant.board.sheet().head().is_of_key() {
-        return decide_all(single, now, &mut ());
-    }
-    let tag = single.tenant.printer.print(single.key);
-    decide_near(single, tag, single.tenant.near(tag), now, &mut ())
-}
-
-/// The same for a key whose line is near.
+/// Decides one ask of a key whose line is near.
 #[inline(always)]
 pub(in super::super) fn decide_near<'a>(
     single: &Single<'a>,
@@ -61,25 +55,46 @@ pub(in super::super) fn decide_near<'a>(
     now: Timestamp,
     witness: &mut impl Witness,
 ) -> Option<Verdict> {
-    match attempt_near(single, tag, near?, now, witness) {
+    let ask = NearOne { tenant: single.tenant, tag, near: near?, count: single.count, now, witness };
+    match single.tenant.board.head().of_kind(ask) {
         Ok(verdict) => Some(verdict),
         Err(Setback::Again) => decide_near_again(single.tenant, single.count, tag, now, witness),
         Err(_) => None,
     }
 }
 
+/// One ask of a key whose line is near.
+struct NearOne<'r, 'a, W> {
+    tenant: &'a Tenant,
+    tag: Tag,
+    near: Near<'a>,
+    count: u64,
+    now: Timestamp,
+    witness: &'r mut W,
+}
+
+impl<W: Witness> AskKind for NearOne<'_, '_, W> {
+    type Answer = Result<Verdict, Setback>;
+
+    #[inline(always)]
+    fn ask<L: CellLaw>(self) -> Result<Verdict, Setback> {
+        let NearOne { tenant, tag, near, count, now, witness } = self;
+        attempt::<L>(tenant, tag, near, count, now, witness)
+    }
+}
+
+/// Tries again to decide one ask of a key, until nobody is faster.
 #[cold]
-pub(super) fn decide_near_again(
+pub(in super::super) fn decide_near_again(
     tenant: &Tenant,
     count: u64,
     tag: Tag,
     now: Timestamp,
     witness: &mut impl Witness,
 ) -> Option<Verdict> {
-    let single = Single { tenant, key: &[], count };
     again_and_again(|| {
         let near = tenant.near(tag).ok_or(Setback::Otherwise)?;
-        attempt_near(&single, tag, near, now, witness)
+        tenant.board.head().of_kind(NearOne { tenant, tag, near, count, now, witness })
     })
 }
 
@@ -95,42 +110,25 @@ fn again_and_again(mut attempt: impl FnMut() -> Result<Verdict, Setback>) -> Opt
     None
 }
 
+/// Tries to decide one ask of a key whose limit has only an item of this law.
 #[inline(always)]
-fn attempt_near(
-    single: &Single<'_>,
+pub(in super::super) fn attempt<L: CellLaw>(
+    tenant: &Tenant,
     tag: Tag,
     near: Near<'_>,
+    count: u64,
     now: Timestamp,
     witness: &mut impl Witness,
 ) -> Result<Verdict, Setback> {
-    let sheet = single.tenant.board.sheet();
+    let sheet = tenant.board.sheet();
     let head = sheet.head();
-    if head.has_second() || !head.is_of_key() || !sheet.is_good(now) {
+    if !head.is_only_of_key() || !L::is_of(head) || !sheet.is_good(now) {
         return Err(Setback::Otherwise);
     }
-    is_in(&near.leaf.stamp, sheet)?;
-    match near.look(tag) {
-        Ok(spot) => {
-            not_before(near.leaf.stamp.floor(), now)?;
-            sheet.first().of_law(One { single, sheet, found: Found::of_key(spot), now, witness })
-        }
-        Err(Elsewhere::Further) => attempt_further(single, tag, near, sheet, now, witness),
-        Err(Elsewhere::Nowhere) => Err(Setback::Otherwise),
-    }
-}
-
-/// The row is not in the line it belongs into.
-#[inline(never)]
-fn attempt_further<'a>(
-    single: &Single<'a>,
-    tag: Tag,
-    near: Near<'a>,
-    sheet: Sheet<'a>,
-    now: Timestamp,
-    witness: &mut impl Witness,
-) -> Result<Verdict, Setback> {
     let found = find_key(near, tag, sheet, now)?.ok_or(Setback::Otherwise)?;
-    sheet.first().of_law(One { single, sheet, found, now, witness })
+    let law = sheet.first_of::<L>(head);
+    let cost = law.short().cost(Load::of(count));
+    settle(&law, tenant, sheet, found, cost, now, witness)
 }
 
 #[inline(never)]
@@ -166,16 +164,17 @@ impl<W: Witness> AskLaw for One<'_, '_, W> {
 
 /// Judges a row that was found, and charges it if that is granted.
 #[inline(always)]
-pub(super) fn settle(
+pub(super) fn settle<W: Witness>(
     law: &impl CellLaw,
     tenant: &Tenant,
     sheet: Sheet<'_>,
     found: Found<'_>,
     cost: u64,
     now: Timestamp,
-    witness: &mut impl Witness,
+    witness: &mut W,
 ) -> Result<Verdict, Setback> {
-    let edition = sheet.edition();
+    // What nobody wants to know is not read; what is read is read before it is seen whether the rules stand.
+    let edition = if W::SEES { sheet.edition() } else { 0 };
     let is_as_seen = || found.is_as_seen() && sheet.stands();
     match judge(law, usable(found.word)?, cost, now)? {
         Judged::Denied(Wait::Until(_)) if law.short().head.ends() => Err(Setback::Otherwise),
