@@ -18,6 +18,8 @@ use crate::worker::{Over, Worker};
 const LEFT: u16 = 499;
 /// Why a request broke off that was still under way when the gateway had to end.
 const CUT: &str = "the gateway ended";
+/// Why a request was not waited for any longer.
+const SLOW: &str = "it did not come in time";
 
 /// What was said to a client, and what it said behind its head.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -135,6 +137,7 @@ impl Story {
         }
         let why = match answer {
             Answer::Flawed(flaw) => Some(flaw.why()),
+            Answer::Slow => Some(SLOW),
             _ => None,
         };
         self.tell(worker, || *asked, told, refused, why, worker.now());

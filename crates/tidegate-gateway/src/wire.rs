@@ -68,8 +68,8 @@ impl Flaw {
             Flaw::Method => "this method is not served here",
             Flaw::LargeBody => "the body is too large",
             Flaw::LongTarget => "the target is too long",
-            Flaw::LargeHead => "the head is too large",
-            Flaw::Coding => "no transfer coding but chunked is spoken here",
+            Flaw::LargeHead => "the head is too large, or has too many fields",
+            Flaw::Coding => "no transfer coding but chunked is spoken here, once and by HTTP/1.1",
             Flaw::Version => "only HTTP/1.0, HTTP/1.1 and HTTP/2 are spoken here",
         }
     }
@@ -101,8 +101,11 @@ pub(crate) fn content_length(value: &[u8], before: Option<u64>) -> Result<u64, F
         return Err(Flaw::Bad("there is more than one Content-Length"));
     }
     let value = value.trim_ascii();
-    if value.is_empty() || value.len() > LONGEST || !value.iter().all(u8::is_ascii_digit) {
+    if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
         return Err(Flaw::Bad("the Content-Length is not a number"));
+    }
+    if value.len() > LONGEST {
+        return Err(Flaw::LargeBody);
     }
     Ok(value.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')))
 }

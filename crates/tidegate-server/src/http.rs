@@ -324,7 +324,9 @@ fn admitted(from: &Who, needed: Role) -> Result<&Pass, Problem> {
     let needed_word = needed.word();
     match from {
         Who::Stranger => {
-            let detail = format!("send 'Authorization: Bearer TOKEN' with a token of the role {needed_word}");
+            let detail = format!(
+                "no token came that is known here; send 'Authorization: Bearer TOKEN' with one of the role {needed_word}"
+            );
             Err(Problem::new(Code::Unauthorized, detail))
         }
         Who::Known(pass) if pass.may(needed) => Ok(pass),

@@ -160,9 +160,23 @@ impl Reloader {
             });
         }
         let reading = file::read(&name, bytes).map_err(|wrong| flawed(&wrong))?;
+        if reading.settings.tokens.is_none() && self.lets_nobody_in() {
+            // A file that is cut off, or about to be written, must not open the doors.
+            return Err(Failed {
+                summary: "the settings file has no `auth` any more".to_owned(),
+                text: format!(
+                    "{name}: auth: is gone, and everybody would be let in without a token; if that is meant, start the server again"
+                ),
+            });
+        }
         let applied = self.rules.apply(reading.settings).map_err(|unfit| unfit_in(&name, &unfit))?;
         let warnings = (!reading.warnings.is_empty()).then(|| reading.warnings.to_string());
         Ok(Loaded { applied, warnings })
+    }
+
+    /// Whether settings are in force by which nobody comes in without a token.
+    fn lets_nobody_in(&self) -> bool {
+        self.last_outcome().succeeded > 0 && !self.rules.tokens().is_open()
     }
 
     fn unreadable(&self, error: &io::Error) -> Failed {

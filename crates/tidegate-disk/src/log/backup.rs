@@ -85,12 +85,19 @@ pub fn backup(from: &dyn Files, to: &dyn Files) -> Result<Backup, BackupError> {
             }
             // Whatever is wrong may only have looked so while somebody was writing.
             Err(BackupError::Source(_)) if attempt < MOST_ATTEMPTS => attempt += 1,
+            Err(BackupError::Source(error)) => {
+                clear(to).map_err(of_target)?;
+                return Err(BackupError::Source(error));
+            }
             Err(error) => return Err(error),
         }
-        for name in ours(to).map_err(of_target)? {
-            to.remove(&name).map_err(of_target)?;
-        }
+        clear(to).map_err(of_target)?;
     }
+}
+
+/// Removes what was copied: part of a log is of no use.
+fn clear(to: &dyn Files) -> io::Result<()> {
+    ours(to)?.iter().try_for_each(|name| to.remove(name))
 }
 
 /// What is in the directory that is copied to, but for what the file system keeps there.

@@ -191,6 +191,9 @@ impl fmt::Display for OpenError {
             OpenError::Crowded { reason } => {
                 write!(f, "{reason} (`store.memory` in the settings); nothing was changed")
             }
+            OpenError::Disk { file, error } if error.kind() == io::ErrorKind::NotFound => {
+                write!(f, "{file} cannot be made there: {error}; choose another directory")
+            }
             OpenError::Disk { file, error } => {
                 write!(f, "the disk failed at {file}: {error}; check the disk, then start again")
             }

@@ -69,7 +69,9 @@ impl<'b, 'r> Head<'b, 'r> {
             Ok(Status::Partial) if bytes.len() < LARGEST_HEAD => return Ok(None),
             Ok(_) | Err(Error::TooManyHeaders) => return Err(Flaw::LargeHead),
             Err(Error::Version) => return Err(Flaw::Version),
-            Err(Error::HeaderName) => return Err(Flaw::Bad("a field's name makes no sense")),
+            Err(Error::HeaderName) => {
+                return Err(Flaw::Bad("a field's name makes no sense, or a field is folded"));
+            }
             Err(Error::HeaderValue) => return Err(Flaw::Bad("a field's value makes no sense")),
             Err(_) => return Err(Flaw::Bad("this is not an HTTP request")),
         };

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tidegate::store::durable;
 use tokio::io::{AsyncRead, ReadBuf};
@@ -25,7 +26,11 @@ use crate::metrics::Cut;
 use crate::resp::reply::Writer;
 use crate::resp::{Awaited, Pledge, Session, Tally, Then};
 
-const TOO_MANY_FAILURES: &str = "too many failed attempts from this address; wait a minute";
+/// The same as in `Retry-After`.
+fn too_many_failures(wait: Duration) -> String {
+    let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+    format!("too many failed attempts from this address; try again in {seconds} s")
+}
 
 /// A connection and what is kept of it between two polls.
 struct Line {
@@ -254,11 +259,11 @@ impl Line {
     fn has_failed_too_often(&mut self, output: &mut Vec<u8>) -> bool {
         let failures = self.session.take_failures();
         let attempts = &self.worker.house.attempts;
-        let too_often = (0..failures).any(|_| attempts.failed(self.address).is_some());
-        if too_often {
-            Writer::new(output, self.session.protocol()).error("ERR", TOO_MANY_FAILURES);
+        let wait = (0..failures).find_map(|_| attempts.failed(self.address));
+        if let Some(wait) = wait {
+            Writer::new(output, self.session.protocol()).error("ERR", &too_many_failures(wait));
         }
-        too_often
+        wait.is_some()
     }
 
     /// Writes as much as goes now; whether that was everything.

@@ -136,6 +136,35 @@ fn an_empty_file_does_not_mean_that_there_are_no_limits() {
     assert_eq!(scene.ids(), ["a"]);
 }
 
+/// A file that was cut off before its `auth` let everybody in, and nobody was told.
+#[test]
+fn an_edit_without_auth_lets_nobody_in() {
+    let auth = format!("auth: {{tokens: [{{name: ops, sha256: '{}', role: admin}}]}}\n", "a".repeat(64));
+    let scene = Scene::with(&(file(&["a"]) + &auth));
+    scene.write(&file(&["a", "b"]));
+    let failed = scene.reloader.reload_now().result.expect_err("everybody would be let in");
+    assert!(
+        failed.text.contains("auth: is gone") && failed.text.contains("start the server again"),
+        "{failed}"
+    );
+    assert_eq!(scene.ids(), ["a"], "and nothing else of it is used");
+    scene.write(&(file(&["a", "b"]) + &auth));
+    assert!(scene.reloader.reload_now().result.is_ok());
+    assert_eq!(scene.ids(), ["a", "b"]);
+    scene.write(&(file(&["a"]) + "auth: {tokens: []}\n"));
+    assert!(scene.reloader.reload_now().result.is_ok(), "with an empty list nobody comes in");
+}
+
+/// Who never asked for tokens need not begin to.
+#[test]
+fn an_edit_may_add_auth() {
+    let scene = Scene::with(&file(&["a"]));
+    scene.write(&file(&["b"]));
+    assert!(scene.reloader.reload_now().result.is_ok());
+    scene.write(&(file(&["b"]) + "auth: {tokens: []}\n"));
+    assert!(scene.reloader.reload_now().result.is_ok());
+}
+
 #[test]
 fn an_edit_that_leaves_size_and_time_as_they_were_is_noticed() {
     let scene = Scene::with(&file(&["a"]));

@@ -270,3 +270,13 @@ fn what_is_wrong_with_a_request_is_in_its_line() {
     assert!(line.contains(" 400 ") && line.contains(" why=\"there is no Host\""), "{line}");
     stage.end();
 }
+
+#[test]
+fn that_a_request_did_not_come_in_time_is_in_its_line() {
+    let backend = Backend::saying(response("ok"));
+    let (stage, lines) = Stage::logged(&file("headerTimeout: 200ms", "", &[&backend]));
+    assert_eq!(stage.ask("GET / HTTP/1.1\r\n").status(), 408);
+    let line = lines.first();
+    assert!(line.contains(" 408 ") && line.contains(" why=\"it did not come in time\""), "{line}");
+    stage.end();
+}
