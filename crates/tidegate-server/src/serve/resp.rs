@@ -261,7 +261,7 @@ impl Line {
         let attempts = &self.worker.house.attempts;
         let wait = (0..failures).find_map(|_| attempts.failed(self.address));
         if let Some(wait) = wait {
-            Writer::new(output, self.session.protocol()).error("ERR", &too_many_failures(wait));
+            Writer::new(output, self.session.protocol()).error("ERR", too_many_failures(wait));
         }
         wait.is_some()
     }
