@@ -20,7 +20,7 @@ const HEADS: &[(&str, &str, u16)] = &[
     ("Content-Length: ", "hello", 400),
     ("Content-Length: 1e1", "hello", 400),
     ("Content-Length: 99999999999999999999", "hello", 413),
-    ("Content-Length: 18446744073709551621", "hello", 400),
+    ("Content-Length: 18446744073709551621", "hello", 413),
     ("Transfer-Encoding: chunked, chunked", "0\r\n\r\n", 501),
     ("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked", "0\r\n\r\n", 501),
     ("Transfer-Encoding: xchunked", "0\r\n\r\n", 501),
