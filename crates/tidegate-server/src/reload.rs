@@ -160,7 +160,7 @@ impl Reloader {
             });
         }
         let reading = file::read(&name, bytes).map_err(|wrong| flawed(&wrong))?;
-        if reading.settings.tokens.is_none() && self.lets_nobody_in() {
+        if reading.settings.tokens.is_none() && self.asks_for_tokens() {
             // A file that is cut off, or about to be written, must not open the doors.
             return Err(Failed {
                 summary: "the settings file has no `auth` any more".to_owned(),
@@ -175,7 +175,7 @@ impl Reloader {
     }
 
     /// Whether settings are in force by which nobody comes in without a token.
-    fn lets_nobody_in(&self) -> bool {
+    fn asks_for_tokens(&self) -> bool {
         self.last_outcome().succeeded > 0 && !self.rules.tokens().is_open()
     }
 

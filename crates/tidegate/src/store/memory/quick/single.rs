@@ -15,7 +15,6 @@ use super::super::tenant::Tenant;
 use super::{Found, Judged, Setback, TRIES, find_all, find_key, judge, usable};
 
 /// One ask of a limit that may have one item only.
-#[derive(Clone, Copy)]
 pub(in super::super) struct Single<'a> {
     pub(in super::super) tenant: &'a Tenant,
     pub(in super::super) count: u64,

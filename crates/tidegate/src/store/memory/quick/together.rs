@@ -2,6 +2,9 @@
 //!
 //! It is a [round](super::round) for which nothing is kept but what a grant writes: nobody reads what the items say, and who refused is of no
 //! interest beyond its count. Whatever is not that simple is left to the round, and nothing has been done by then.
+//!
+//! Decided: rows are taken in the order of addresses, as by the round, because both meet over the same rows. Refused: a way for sets
+//! whose `all` rows share one guard only; limits that were put far apart would be left to the round.
 
 #![expect(
     clippy::inline_always,
