@@ -12,12 +12,15 @@
 //! scheduler is.
 
 mod pace;
+mod timepiece;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use pace::Pace;
+use pace::{Pace, Scale};
 use tidegate_core::{Tick, Timestamp};
+
+pub(crate) use timepiece::Timepiece;
 
 /// Tells the time, never going back.
 pub trait Clock: Send + Sync {
@@ -65,7 +68,7 @@ impl SystemClock {
     fn look(&self) -> Timestamp {
         let kernel = || self.kernel.now();
         Timestamp::from_ticks(match &self.counted {
-            Some(counted) => counted.pace.now(&|| counted.counter(), &kernel),
+            Some(counted) => counted.pace.now(&|| counted.source.raw(), &kernel),
             None => kernel(),
         })
     }
@@ -80,7 +83,7 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     #[inline]
     fn now(&self) -> Timestamp {
-        let counted = self.counted.as_ref().and_then(|counted| counted.pace.glance(|| counted.counter()));
+        let counted = self.counted.as_ref().and_then(|counted| counted.pace.glance(|| counted.source.raw()));
         counted.map_or_else(|| self.look(), Timestamp::from_ticks)
     }
 
@@ -104,21 +107,11 @@ impl Counted {
     fn new(kernel: &Kernel) -> Counted {
         let source = quanta::Clock::new();
         let time = kernel.now();
-        let pace = Pace::new(time, counter(&source));
+        // Lines tell how much has passed since they began. `Clock::now` counts from the calibration, and would stand still there after a
+        // sleep that set the counter back.
+        let pace = Pace::new(time, source.raw(), Scale::of(|counts| source.delta_as_nanos(0, counts)));
         Counted { source, pace }
     }
-
-    #[inline]
-    fn counter(&self) -> u64 {
-        counter(&self.source)
-    }
-}
-
-/// Nanoseconds since the counter was zero. Not `Clock::now`, which counts from the calibration and would stand still
-/// there after a sleep that set the counter back.
-#[inline]
-fn counter(source: &quanta::Clock) -> u64 {
-    source.delta_as_nanos(0, source.raw())
 }
 
 /// Whether the kernel makes its own clocks from the counter that user space can read.

@@ -32,6 +32,34 @@ pub(super) const REACH: u64 = 1_000_000;
 /// How often a reader looks again before it lets somebody else run.
 const PATIENCE: u32 = 64;
 
+/// What the counter counts in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Scale {
+    /// Nanoseconds in [`MANY`] counts.
+    factor: u64,
+    /// How many counts the counter is trusted for: no more than [`REACH`].
+    reach: u64,
+}
+
+/// So many counts are timed, to know what one of them takes.
+const MANY: u64 = 1 << MANY_BITS;
+const MANY_BITS: u32 = 32;
+
+impl Scale {
+    /// The scale of a counter whose counts take this many nanoseconds.
+    pub(super) fn of(nanoseconds: impl FnOnce(u64) -> u64) -> Scale {
+        let factor = nanoseconds(MANY).max(1);
+        // However long a count takes: the product of the two is below 2^52.
+        Scale { factor, reach: (REACH << MANY_BITS) / factor }
+    }
+
+    /// The nanoseconds in so many counts, which are within reach.
+    #[inline]
+    const fn nanoseconds(self, counts: u64) -> u64 {
+        counts.wrapping_mul(self.factor) >> MANY_BITS
+    }
+}
+
 /// Where the counter stood when the clocks were asked, and what they said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Line {
@@ -41,11 +69,12 @@ struct Line {
 
 impl Line {
     /// The time when the counter stands here; `None` beyond the end of the line.
-    const fn at(self, counter: u64) -> Option<u64> {
+    #[inline]
+    const fn at(self, counter: u64, scale: Scale) -> Option<u64> {
         let passed = counter.wrapping_sub(self.counter);
-        if passed < REACH {
-            Some(self.begins.saturating_add(passed))
-        } else if self.counter.wrapping_sub(counter) < REACH {
+        if passed < scale.reach {
+            Some(self.begins.wrapping_add(scale.nanoseconds(passed)))
+        } else if self.counter.wrapping_sub(counter) < scale.reach {
             // The processor read the counter before the line it belongs to, as it is free to.
             Some(self.begins)
         } else {
@@ -72,12 +101,14 @@ pub(super) struct Pace {
     version: AtomicU64,
     begins: AtomicU64,
     counter: AtomicU64,
+    scale: Scale,
 }
 
 impl Pace {
     /// A pace that begins when the clocks say `time` and the counter stands here.
-    pub(super) fn new(time: u64, counter: u64) -> Pace {
-        Pace { version: AtomicU64::new(0), begins: AtomicU64::new(time), counter: AtomicU64::new(counter) }
+    pub(super) fn new(time: u64, counter: u64, scale: Scale) -> Pace {
+        let [version, begins, counter] = [0, time, counter].map(AtomicU64::new);
+        Pace { version, begins, counter, scale }
     }
 
     /// The time, if the present line has not ended and nobody is about to begin the next: nearly always.
@@ -85,7 +116,7 @@ impl Pace {
     pub(super) fn glance(&self, counter: impl FnOnce() -> u64) -> Option<u64> {
         let version = self.version.load(Ordering::Acquire);
         let line = self.line();
-        line.at(counter()).filter(|_| self.is_still(version))
+        line.at(counter(), self.scale).filter(|_| self.is_still(version))
     }
 
     /// The time. `clocks` is asked only when the present line has ended.
@@ -94,7 +125,7 @@ impl Pace {
         loop {
             let version = self.version.load(Ordering::Acquire);
             let line = self.line();
-            let time = line.at(counter());
+            let time = line.at(counter(), self.scale);
             if self.is_still(version) {
                 match time.or_else(|| self.follow(version, line, counter, clocks)) {
                     Some(time) => return time,
@@ -128,11 +159,13 @@ impl Pace {
         }
     }
 
+    #[inline]
     fn line(&self) -> Line {
         Line { begins: self.begins.load(Ordering::Relaxed), counter: self.counter.load(Ordering::Relaxed) }
     }
 
     /// Whether what was read since `version` belongs together.
+    #[inline]
     fn is_still(&self, version: u64) -> bool {
         fence(Ordering::Acquire);
         version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version
@@ -189,7 +222,7 @@ mod tests {
                 counter: Cell::new(counter),
                 base: AtomicU64::new(START),
                 asked: Cell::new(0),
-                pace: Pace::new(START, counter),
+                pace: Pace::new(START, counter, Scale::of(|counts| counts)),
             }
         }
 
@@ -318,15 +351,41 @@ mod tests {
     #[test]
     fn a_counter_read_just_before_its_line_is_at_its_beginning() {
         let line = Line { begins: START, counter: 500 };
-        assert_eq!(line.at(499), Some(START));
-        assert_eq!(line.at(500), Some(START));
-        assert_eq!(line.at(500 + REACH), None);
-        assert_eq!(line.at(500_u64.wrapping_sub(REACH)), None);
+        let scale = Scale::of(|counts| counts);
+        assert_eq!(line.at(499, scale), Some(START));
+        assert_eq!(line.at(500, scale), Some(START));
+        assert_eq!(line.at(500 + REACH, scale), None);
+        assert_eq!(line.at(500_u64.wrapping_sub(REACH), scale), None);
+    }
+
+    #[test]
+    fn counts_of_any_length_are_told_in_nanoseconds_and_never_reach_too_far() {
+        // Three in a nanosecond, one in three, one in 41.7 (24 megahertz), one in a millisecond, and nonsense.
+        for (counts, nanoseconds) in
+            [(3_u64, 1_u64), (1, 3), (24, 1000), (1, 1_000_000), (u64::MAX, 1), (1, 1 << 31)]
+        {
+            let scale = Scale::of(|many| {
+                u64::try_from(u128::from(many) * u128::from(nanoseconds) / u128::from(counts)).unwrap()
+            });
+            let line = Line { begins: START, counter: 7 };
+            assert_eq!(line.at(7 + scale.reach, scale), None);
+            let Some(last) = scale.reach.checked_sub(1) else { continue };
+            let end = line.at(7 + last, scale).unwrap();
+            assert!(end <= line.end(), "{counts} in {nanoseconds}: {} too far", end - line.end());
+            if counts > 1000 {
+                continue;
+            }
+            let exact = u128::from(last) * u128::from(nanoseconds) / u128::from(counts);
+            assert!(
+                u128::from(end - START).abs_diff(exact) <= 2,
+                "{counts} in {nanoseconds}: {end}, not {exact}"
+            );
+        }
     }
 
     #[test]
     fn a_line_published_twice_is_published_once() {
-        let pace = Pace::new(START, 0);
+        let pace = Pace::new(START, 0, Scale::of(|counts| counts));
         let next = Line { begins: START + REACH, counter: REACH };
         assert!(pace.publish(0, next));
         assert!(!pace.publish(0, Line { begins: START, counter: 0 }), "somebody was first");
@@ -338,7 +397,7 @@ mod tests {
         let counter = AtomicU64::new(0);
         let latest = AtomicU64::new(0);
         let stop = AtomicBool::new(false);
-        let pace = Pace::new(START, 0);
+        let pace = Pace::new(START, 0, Scale::of(|counts| counts));
         // The clocks fall behind a counter that is a third too fast, so that lines end early all the time.
         let read = || {
             let told = latest.load(Ordering::SeqCst);
