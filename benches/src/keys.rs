@@ -55,14 +55,14 @@ impl Keys {
     }
 
     /// The keys, in order.
-    pub fn iter(&self) -> impl Iterator<Item = &str> {
-        (0..self.len()).map(|index| self.at(index))
-    }
-
-    /// The key at this place.
     #[inline]
-    pub fn at(&self, index: usize) -> &str {
-        &self.0[index * LENGTH..(index + 1) * LENGTH]
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        let mut rest = self.0.as_str();
+        std::iter::from_fn(move || {
+            let (key, others) = rest.split_at_checked(LENGTH)?;
+            rest = others;
+            Some(key)
+        })
     }
 }
 

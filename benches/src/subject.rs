@@ -59,16 +59,19 @@ pub trait Asker {
 
     /// Asks for every key by itself; how many were granted.
     fn singles(&mut self, keys: &Keys) -> usize {
-        (0..keys.len()).filter(|&index| self.ask(keys.at(index)) == Said::Granted).count()
+        keys.iter().filter(|key| self.ask(key) == Said::Granted).count()
     }
 
     /// Asks for all keys in batches; how many were granted.
     fn batches(&mut self, keys: &Keys) -> usize {
-        let mut granted = 0;
-        for first in (0..keys.len() / BATCH).map(|batch| batch * BATCH) {
-            let batch: [&str; BATCH] = std::array::from_fn(|index| keys.at(first + index));
+        let (mut granted, mut keys) = (0, keys.iter());
+        let mut batch = [""; BATCH];
+        loop {
+            for place in &mut batch {
+                let Some(key) = keys.next() else { return granted };
+                *place = key;
+            }
             granted += self.ask_batch(&batch);
         }
-        granted
     }
 }
