@@ -152,14 +152,19 @@ impl Reloader {
 
     fn load(&self, bytes: &[u8]) -> Result<Loaded, Failed> {
         let name = self.path.display().to_string();
-        if bytes.trim_ascii().is_empty() && !self.rules.in_force().limits.is_empty() {
-            // More likely somebody is about to write it than means that there are no limits any more.
-            return Err(Failed {
-                summary: "the settings file is empty".to_owned(),
-                text: format!("{name} is empty; to have no limits write `limits: []`"),
-            });
+        let has_limits = !self.rules.in_force().limits.is_empty();
+        // More likely somebody is about to write it, or was kept from it, than means that there are no limits any more.
+        let refuse = |what: &str| {
+            let summary = format!("the settings file {what}");
+            Err(Failed { summary, text: format!("{name} {what}; to have no limits write `limits: []`") })
+        };
+        if bytes.trim_ascii().is_empty() && has_limits {
+            return refuse("is empty");
         }
         let reading = file::read(&name, bytes).map_err(|wrong| flawed(&wrong))?;
+        if !reading.lists_limits && has_limits {
+            return refuse("lists no `limits` any more");
+        }
         if reading.settings.tokens.is_none() && self.asks_for_tokens() {
             // A file that is cut off, or about to be written, must not open the doors.
             return Err(Failed {

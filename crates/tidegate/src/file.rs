@@ -98,6 +98,9 @@ pub struct Reading {
     pub settings: Settings,
     /// What in it has no effect.
     pub warnings: Diagnostics,
+    /// Whether it says which limits there are, if only that there are none (`limits: []`). A file that was cut off, or is about to be
+    /// written, does not.
+    pub lists_limits: bool,
 }
 
 /// Reads a settings file, YAML or JSON. The name is for messages only.
@@ -107,11 +110,14 @@ pub fn read(name: &str, bytes: &[u8]) -> Result<Reading, Diagnostics> {
     let text = decoded(name, bytes)?;
     let source = Source::new(name, &text);
     let mut report = Report::new(&source);
-    let settings = parsed(&mut report).map(|tree| read_settings(&mut report, &tree)).unwrap_or_default();
+    let tree = parsed(&mut report);
+    let settings = tree.as_ref().map(|tree| read_settings(&mut report, tree)).unwrap_or_default();
     if report.failed() {
         return Err(report.into_diagnostics());
     }
-    Ok(Reading { settings, warnings: report.into_diagnostics() })
+    let limits = tree.as_ref().and_then(|tree| tree.field("limits"));
+    let lists_limits = limits.is_some_and(|limits| matches!(limits.kind, Kind::List(_)));
+    Ok(Reading { settings, warnings: report.into_diagnostics(), lists_limits })
 }
 
 /// Reads a text that is one limit, such as the body of a request. Paths are relative to the limit.

@@ -184,9 +184,13 @@ impl Seen {
             lines.push(format!("written   from {} to {}", at(first), at(last)));
         }
         let left = match report.before {
+            _ if report.store_id.is_none() => "cannot be told",
             Before::Created => "new, and never written to",
             Before::Stopped => "stopped cleanly",
-            Before::Crashed => "a server runs on it, or it was not stopped cleanly: the next start recovers",
+            Before::Crashed if report.is_sound() => {
+                "a server runs on it, or it was not stopped cleanly: the next start recovers"
+            }
+            Before::Crashed => "a server runs on it, or it was not stopped cleanly",
         };
         lines.push(format!("left      {left}"));
         lines.push(match &report.tail {
@@ -222,6 +226,7 @@ impl Seen {
             store: report.store_id.map(|id| digits(&id)),
             sound: report.is_sound(),
             left: match report.before {
+                _ if report.store_id.is_none() => "unknown",
                 Before::Created => "new",
                 Before::Stopped => "stopped",
                 Before::Crashed => "running_or_crashed",

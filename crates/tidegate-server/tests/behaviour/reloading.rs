@@ -136,6 +136,25 @@ fn an_empty_file_does_not_mean_that_there_are_no_limits() {
     assert_eq!(scene.ids(), ["a"]);
 }
 
+/// A file that was cut off behind `limits:`, or before it, took all limits away.
+#[test]
+fn a_file_that_is_cut_off_does_not_mean_that_there_are_no_limits() {
+    let scene = Scene::with(&file(&["a"]));
+    for cut in
+        ["limits:\n", "limits: null\n", "limits:\n  # - id: a\n", "server: {}\n", "# nothing yet\n", "{}"]
+    {
+        scene.write(cut);
+        let failed = scene.reloader.reload_now().result.expect_err("it is more likely a mistake");
+        assert!(failed.text.contains("lists no `limits` any more; to have no limits"), "{cut}: {failed}");
+        assert_eq!(scene.ids(), ["a"], "{cut}");
+    }
+    scene.write("limits: []");
+    scene.reloader.reload_now().result.expect("it is meant");
+    assert!(scene.ids().is_empty());
+    scene.write("limits:\n");
+    scene.reloader.reload_now().result.expect("there was nothing to lose");
+}
+
 /// A file that was cut off before its `auth` let everybody in, and nobody was told.
 #[test]
 fn an_edit_without_auth_lets_nobody_in() {

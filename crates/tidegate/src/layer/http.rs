@@ -89,6 +89,7 @@ pub fn too_many_requests(denial: &Denial) -> Response<String> {
         "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
         "title": "Request cannot be satisfied as assigned quota has been exceeded",
         "status": 429,
+        "code": "quota_exceeded",
         "violated-policies": [violated],
     });
     let mut response = problem_response(StatusCode::TOO_MANY_REQUESTS, &problem);

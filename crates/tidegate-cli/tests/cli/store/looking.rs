@@ -94,11 +94,15 @@ fn what_is_damaged_or_missing_has_its_place() {
     let (_, offset, _) = blocks(&folder).into_iter().nth(3).expect("there are more");
     change(&folder.join(log), |bytes| bytes[offset + 44] ^= 1);
     wrong(&folder, log, "damaged");
+    let found = verify(&folder);
+    assert!(!found.out.contains("the next start recovers"), "it does not: {}", found.out);
     std::fs::remove_file(folder.join(log)).expect("it is there");
     wrong(&folder, log, "missing");
     std::fs::write(folder.join(log), kept).expect("it is ours");
     std::fs::remove_file(folder.join("identity")).expect("it is there");
     wrong(&folder, "identity", "not a store");
+    let found = verify(&folder);
+    assert!(found.out.contains("left      cannot be told"), "{}", found.out);
 }
 
 #[test]

@@ -25,6 +25,7 @@ fn a_gate_opens_until_the_limit_is_reached() {
     assert_eq!((told.header("retry-after"), told.header("cache-control")), (Some("9"), Some("no-store")));
     assert_eq!(told.header("content-type"), Some("application/problem+json"));
     assert_eq!(told.at("/violated-policies"), json!(["key/interval-10s"]));
+    assert_eq!(told.at("/code"), json!("quota_exceeded"));
     stage.clock.advance(Duration::from_secs(9));
     stage.ask("HEAD /v1/gate/shop%2Fapi/u%201", "").is(200);
 }

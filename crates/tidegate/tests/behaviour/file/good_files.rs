@@ -15,7 +15,7 @@ use super::EXAMPLE;
 #[track_caller]
 fn good(text: &str) -> Vec<LimitSpec> {
     match read("tidegate.yaml", text.as_bytes()) {
-        Ok(Reading { settings, warnings }) if warnings.is_empty() => settings.limits,
+        Ok(Reading { settings, warnings, .. }) if warnings.is_empty() => settings.limits,
         Ok(Reading { warnings, .. }) => panic!("{warnings}"),
         Err(errors) => panic!("{errors}"),
     }

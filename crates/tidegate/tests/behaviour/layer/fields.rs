@@ -152,7 +152,7 @@ fn the_ready_made_answer() {
     assert_eq!(response.headers()["ratelimit"], r#""all/sliding-60s";r=0, "all/total";r=9"#);
     assert_eq!(
         response.body(),
-        r#"{"status":429,"title":"Request cannot be satisfied as assigned quota has been exceeded","type":"https://iana.org/assignments/http-problem-types#quota-exceeded","violated-policies":["all/sliding-60s"]}"#
+        r#"{"code":"quota_exceeded","status":429,"title":"Request cannot be satisfied as assigned quota has been exceeded","type":"https://iana.org/assignments/http-problem-types#quota-exceeded","violated-policies":["all/sliding-60s"]}"#
     );
 }
 
