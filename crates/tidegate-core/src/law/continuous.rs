@@ -84,16 +84,25 @@ impl Continuous {
             Capacity::Unlimited => return Verdict::Granted,
             Capacity::AtMost(burst) => burst,
         };
-        if cost > burst {
-            return Verdict::Denied(Wait::Never);
+        match self.room(burst, cost) {
+            Some(room) => judge_within(room, arrival.tat, now),
+            None => Verdict::Denied(Wait::Never),
         }
-        // It fits once the backlog is at most what the burst has beside the cost.
-        let room = self.step.times(burst - cost);
-        if arrival.tat.since(now) <= room {
-            Verdict::Granted
-        } else {
-            Verdict::Denied(Wait::Until(arrival.tat.minus(room)))
+    }
+
+    /// What the backlog may be at most for `cost` to fit: what the burst has beside it. `None` if it never fits.
+    #[inline]
+    pub const fn room(&self, burst: Amount, cost: Amount) -> Option<Span> {
+        match burst.checked_sub(cost) {
+            Some(beside) => Some(self.step.times(beside)),
+            None => None,
         }
+    }
+
+    /// When a bucket is full again that would have been at `tat`, after `cost` more.
+    #[inline]
+    pub fn arrive(&self, tat: Timestamp, cost: Amount, now: Timestamp) -> Timestamp {
+        tat.max(now).plus(self.step.times(cost))
     }
 
     /// Spends `cost`. An unlimited bucket keeps nothing.
@@ -102,7 +111,7 @@ impl Continuous {
         if capacity == Capacity::Unlimited {
             return Receipt::Plain;
         }
-        arrival.tat = arrival.tat.max(now).plus(self.step.times(cost));
+        arrival.tat = self.arrive(arrival.tat, cost, now);
         // A blank state knows the item's own step; an override may charge it with another.
         arrival.step = self.step;
         Receipt::Arrival(Ticket { tat: arrival.tat, step: self.step, credits: arrival.credits })
@@ -139,4 +148,10 @@ impl Continuous {
             credits: arrival.credits.plus(backlog),
         }
     }
+}
+/// Whether a backlog until `tat` is within the room that a cost leaves it; if not, when it will be. It does not matter what instants are
+/// counted from.
+#[inline]
+pub fn judge_within(room: Span, tat: Timestamp, now: Timestamp) -> Verdict {
+    if tat.since(now) <= room { Verdict::Granted } else { Verdict::Denied(Wait::Until(tat.minus(room))) }
 }

@@ -51,7 +51,7 @@ use tidegate_core::{LeaseId, Limit, LimitSpec, Order, Tenure, Tick, Timestamp};
 
 use crate::answer::{Answers, Rejection};
 use crate::catalog::{ApplyError, Catalog, Change, Edit, Edited, Expect, Parting, PutError, Watcher};
-use crate::clock::Clock;
+use crate::clock::{Clock, Timepiece};
 use crate::store::deciding::{check_key, check_ttl};
 use crate::store::leases::{Lease, Leases};
 use crate::store::requests::Requests;
@@ -62,6 +62,7 @@ use crate::store::{
 
 use budget::Budget;
 use gallery::Gallery;
+use print::Secret;
 use tenant::Tenant;
 
 pub use gate::{Gate, Gates};
@@ -107,7 +108,7 @@ pub struct MemoryStore {
 impl MemoryStore {
     /// An empty store that keeps this clock's time.
     pub fn new(clock: impl Clock + 'static, memory: Memory) -> MemoryStore {
-        MemoryStore { shared: Arc::new(Shared::new(Box::new(clock), memory)) }
+        MemoryStore { shared: Arc::new(Shared::new(clock, memory)) }
     }
 
     /// About how many bytes all rows take.
@@ -304,10 +305,10 @@ type Retired = HashMap<Box<str>, (Timestamp, Arc<Tenant>)>;
 
 /// What all handles of a store share.
 pub(super) struct Shared {
-    clock: Box<dyn Clock>,
+    clock: Timepiece,
     may_go_back: bool,
     tick: Tick,
-    secret: [u64; 2],
+    secret: Secret,
     lease_secret: u64,
     /// The latest instant at which something was decided the thorough way, or at all if the clock may go back.
     seen: AtomicU64,
@@ -354,12 +355,13 @@ impl Desk {
 }
 
 impl Shared {
-    fn new(clock: Box<dyn Clock>, memory: Memory) -> Shared {
+    fn new(clock: impl Clock + 'static, memory: Memory) -> Shared {
+        let clock = Timepiece::of(clock);
         Shared {
-            tick: clock.tick(),
-            may_go_back: clock.may_go_back(),
+            tick: clock.clock().tick(),
+            may_go_back: clock.clock().may_go_back(),
             clock,
-            secret: memory.secret,
+            secret: Secret::of(memory.secret),
             lease_secret: memory.secret[0].rotate_left(32) ^ memory.secret[1],
             seen: AtomicU64::new(0),
             limits: RwLock::default(),
@@ -379,7 +381,15 @@ impl Shared {
     /// The instant it is. A clock that may go back is held at the latest instant it showed.
     #[inline]
     fn now(&self) -> Timestamp {
-        let now = self.clock.now();
+        match &self.clock {
+            Timepiece::System(clock) => clock.now(),
+            Timepiece::Other(clock) => self.now_by(&**clock),
+        }
+    }
+
+    #[inline(never)]
+    fn now_by(&self, clock: &dyn Clock) -> Timestamp {
+        let now = clock.now();
         if self.may_go_back { self.latest(now) } else { now }
     }
 

@@ -398,6 +398,44 @@ fn a_batch_says_what_single_calls_say() {
     }
 }
 
+/// Batches of every length in which keys come several times in a row, and beyond what they may: what the plain store says one by one.
+#[test]
+fn a_batch_in_which_keys_follow_themselves_says_what_the_plain_store_says() {
+    let names = ["ada", "bob", "a key that is longer than most"];
+    let mut state = 3_u64;
+    let mut below = |bound: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % bound
+    };
+    for spec in limits_of_five() {
+        let clock = Arc::new(ManualClock::at(START));
+        let (store, plain) = (memory(&clock), MapStore::new(Arc::clone(&clock), 1));
+        put(&store, spec.clone());
+        put(&plain, spec.clone());
+        let gate = gate(&store, "l");
+        let (mut granted, mut refused) = (0, 0);
+        for round in 0..1_500 {
+            let mut keys: Vec<&[u8]> = Vec::new();
+            for _ in 0..below(8) {
+                let name = names[usize::try_from(below(3)).expect("few")];
+                keys.extend((0..=below(7)).map(|_| name.as_bytes()));
+            }
+            let count = [1, 1, 1, 0, 2, 6][usize::try_from(below(6)).expect("few")];
+            let mut verdicts = vec![Verdict::Denied(Wait::Never); keys.len()];
+            gate.try_batch(&keys, count, &mut verdicts).expect("sensible keys");
+            for (at, key) in keys.iter().enumerate() {
+                let ask = Ask { limit_id: "l", key: Some(key), count };
+                let expected = verdict(&plain, ask).expect("a sensible key");
+                assert_eq!(verdicts[at], expected, "round {round} of {count}, {at} of {keys:?}, {spec:?}");
+                *(if expected == Verdict::Granted { &mut granted } else { &mut refused }) += 1;
+            }
+            clock.advance(Duration::from_millis(below(3_000)));
+        }
+        let seen = store.observe("l").expect("it is there");
+        assert_eq!((seen.granted, seen.refused), (granted, refused), "{spec:?}");
+    }
+}
+
 #[test]
 #[should_panic(expected = "one verdict for each key")]
 fn a_batch_with_too_few_verdicts_is_a_mistake() {

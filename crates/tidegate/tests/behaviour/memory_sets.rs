@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tidegate::{
     Amount, Answers, Ask, Catalog, Detail, Expect, ItemSpec, LimitSpec, ManualClock, MapStore, Memory,
-    MemoryStore, Order, Outcome, Policy, Store, SystemClock, Timestamp, Unit, Verdict,
+    MemoryStore, Order, Outcome, Policy, Rejection, Store, SystemClock, Timestamp, Unit, Verdict,
 };
 
 const START: Timestamp = Timestamp::from_ticks(1_000_000_000_000_000);
@@ -29,7 +29,7 @@ const LIMITS: [&str; 12] = [
 
 fn spec(id: &str, limit: Amount) -> LimitSpec {
     let policy = match id.split_once('-').map_or("", |(_, law)| law) {
-        "bucket" => Policy::Bucket { window: Duration::from_secs(10), burst: None },
+        law if law.starts_with("bucket") => Policy::Bucket { window: Duration::from_secs(10), burst: None },
         "hour" => Policy::Interval { window: Duration::from_secs(3) },
         "day" => Policy::Calendar(Unit::Day),
         _ => Policy::Total,
@@ -109,6 +109,145 @@ fn handles_on_several_limits_say_what_the_plain_store_says() {
     }
     let [granted, refused] = [granted, refused].map(|each| each.iter().sum::<u64>());
     assert!(granted > 2_000 && refused > 2_000, "{granted} granted, {refused} refused");
+}
+
+/// What a store says to an order, as a handle would, and which limit refused.
+fn verdict(store: &impl Store, asks: &[Ask<'_>]) -> Result<(Verdict, Option<String>), Rejection> {
+    let answers = store.submit(&[Order::acquire(asks)], Answers::new(Detail::Verdicts)).now();
+    match answers.get(0).expect("one order") {
+        Ok(answer) => Ok(match &answer.outcome {
+            Outcome::Granted(_) => (Verdict::Granted, None),
+            Outcome::Denied(denied) => (Verdict::Denied(denied.wait), Some(denied.limit.id().to_owned())),
+        }),
+        Err(rejection) => Err(rejection.clone()),
+    }
+}
+
+/// Handles that are kept while their limits are edited into other laws, for keys or for all, with an end or without, are reset, and go and come
+/// back: what they knew of their limits never outlives an edit.
+#[test]
+fn handles_that_are_kept_say_what_the_plain_store_says() {
+    const IDS: [&str; 10] = ["a", "b", "c", "d", "e", "f", "g", "h", "one", "other"];
+    const SETS: [&[&str]; 6] = [
+        &["a", "b", "c", "one"],
+        &["one", "a"],
+        &["b", "other", "d", "c", "a"],
+        // More than lie behind one guard.
+        &["a", "h", "one"],
+        &["one", "other", "a"],
+        &["e", "f", "g", "other"],
+    ];
+    let clock = Arc::new(ManualClock::at(START));
+    let store = MemoryStore::new(Arc::clone(&clock), Memory { secret: [7, 8], ..Memory::default() });
+    let plain = MapStore::new(Arc::clone(&clock), 1);
+    let both = [&store as &dyn Catalog, &plain];
+    let put = |id: &str, law: &str, limit: Amount| {
+        let spec = LimitSpec { id: id.into(), ..spec(law, limit) };
+        for catalog in both {
+            catalog.put(spec.clone(), Expect::Anything).expect("it makes sense");
+        }
+    };
+    let usual = |id: &str| if id.len() > 1 { "key-bucket" } else { "all-bucket" };
+    let anew = || {
+        for id in IDS {
+            put(id, usual(id), 120);
+        }
+    };
+    anew();
+    let handles = SETS.map(|ids| store.gates(ids).expect("they were put"));
+    let mut dice = Dice(5);
+    let place = |id: &str| IDS.iter().position(|other| *other == id).expect("it is one of them");
+    let (mut granted, mut refused) = ([0; IDS.len()], [0; IDS.len()]);
+    for step in 0..60_000 {
+        let at = dice.below(SETS.len());
+        let key = [b'a' + u8::try_from(dice.below(4)).expect("few"), b'x'];
+        let keys = vec![Some(&key[..]); SETS[at].len()];
+        let said = handles[at].try_acquire(&keys).expect("it can be asked");
+        let asks: Vec<_> = SETS[at].iter().map(|id| Ask::one(id, Some(&key[..]))).collect();
+        let (expected, by) = verdict(&plain, &asks).expect("it can be asked");
+        assert_eq!(said, expected, "step {step}: {:?}", SETS[at]);
+        match by {
+            Some(id) => refused[place(&id)] += 1,
+            None => SETS[at].iter().for_each(|id| granted[place(id)] += 1),
+        }
+        let id = IDS[dice.below(IDS.len())];
+        match dice.below(1_200) {
+            0..4 => put(id, usual(id), 50 + dice.below(400) as u64),
+            4 => {
+                let law = ["all-hour", "key-hour", "all-total", "key-bucket", "all-bucket"][dice.below(5)];
+                put(id, law, 50 + dice.below(2_000) as u64);
+            }
+            5 => anew(),
+            6 => {
+                for each in [&store as &dyn Store, &plain] {
+                    each.reset(id, None).now().expect("it is there");
+                }
+            }
+            7 => {
+                for each in [&store as &dyn Store, &plain] {
+                    each.reset(id, Some(&key)).now().expect("it is there");
+                }
+            }
+            _ => {}
+        }
+        let most = if dice.below(2_000) == 0 { 40_000 } else { 60 };
+        clock.advance(Duration::from_millis(dice.below(most) as u64));
+    }
+    for (at, id) in IDS.iter().enumerate() {
+        let seen = store.observe(id).expect("it is there");
+        assert_eq!((seen.granted, seen.refused), (granted[at], refused[at]), "{id}");
+    }
+    let [granted, refused] = [granted, refused].map(|each| each.iter().sum::<u64>());
+    assert!(granted > 10_000 && refused > 2_000, "{granted} granted, {refused} refused");
+}
+
+/// Threads over buckets that do not fill again meanwhile: what was granted is what was counted, whichever way it was decided.
+#[test]
+fn threads_that_meet_over_buckets_take_all_or_nothing() {
+    const EACH: usize = 30_000;
+    const MOST: Amount = 40_000;
+    const SETS: [&[usize]; 4] = [&[0, 1, 2], &[2, 1, 0], &[0, 3], &[1, 3, 0]];
+    let ids = ["all-bucket-a", "all-bucket-b", "key-bucket-c", "key-bucket-d"];
+    let store = MemoryStore::new(ManualClock::at(START), Memory::default());
+    for id in ids {
+        store.put(spec(id, MOST), Expect::Absent).expect("it makes sense");
+    }
+    let taken = [(); 4].map(|()| AtomicU64::new(0));
+    let key = |at: usize| ids[at].starts_with("key").then_some(&b"one"[..]);
+    std::thread::scope(|scope| {
+        for set in SETS {
+            let names: Vec<&str> = set.iter().map(|&at| ids[at]).collect();
+            let gates = store.gates(&names).expect("they were put");
+            let taken = &taken;
+            scope.spawn(move || {
+                let keys: Vec<Option<&[u8]>> = set.iter().map(|&at| key(at)).collect();
+                for _ in 0..EACH {
+                    if gates.try_acquire(&keys).expect("it can be asked") == Verdict::Granted {
+                        for &at in set {
+                            taken[at].fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            for round in 0..40 {
+                // The same rates, so that nothing is rescaled: what is in use stays what was granted.
+                let description = Some(format!("the {round}th edit"));
+                let edited = LimitSpec { description, ..spec(ids[round % 4], MOST) };
+                store.put(edited, Expect::Present).expect("it makes sense");
+                std::thread::yield_now();
+            }
+        });
+    });
+    for (at, id) in ids.iter().enumerate() {
+        let used = store.usage(id, key(at)).now().expect("it is there").items[0].current_count;
+        let granted = taken[at].load(Ordering::Relaxed);
+        assert_eq!(used, granted, "{id}");
+        assert!(granted <= MOST, "{id}: {granted}");
+        assert_eq!(store.observe(id).expect("it is there").granted, granted, "{id}");
+    }
+    assert_eq!(taken[0].load(Ordering::Relaxed), MOST, "all of it was wanted");
 }
 
 /// Threads ask for the same limits in different orders, others in between for some of them by the store's own door; limits are edited all the

@@ -25,7 +25,7 @@ use super::edition::Edition;
 use super::sync::{AtomicU64, Ordering, fence};
 use laws::{Bucket, Total, Window};
 
-pub(super) use laws::{AskKind, AskLaw, CellLaw};
+pub(super) use laws::{AskKind, AskLaw, CellLaw, Drop};
 
 /// The words of one item.
 const ITEM_WORDS: usize = 5;
@@ -52,7 +52,7 @@ pub(super) struct Brief {
 /// A rule in short: how it is kept on the board.
 ///
 /// ```text
-///   head    │ column │ item │ time bits │ of the limit: ends, excepts, two items │ unlimited │ charge │ per │ law │
+///   head    │ column │ item │ units │ time bits │ of the limit: ends, excepts, two items │ unlimited │ charge │ per │ law │
 ///   then      capacity, the law's first word, the base of its cells, the law's second word
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +79,8 @@ const EXCEPTS: u64 = 1 << 6;
 /// The limit is over one day.
 const OVER: u64 = 1 << 7;
 const TIME_BITS: u32 = 8;
+/// It is a bucket that a unit fits into, of a limit that does not end.
+const UNITS: u64 = 1 << 16;
 const ITEM: u32 = 32;
 const COLUMN: u32 = 48;
 
@@ -129,6 +131,18 @@ impl Head {
         self.0 & (OF_KEY | TWO_ITEMS) == OF_KEY
     }
 
+    /// Whether it is a bucket that can be asked for one [`Drop`].
+    #[inline(always)]
+    pub(super) fn has_drops(self) -> bool {
+        self.0 & UNITS != 0
+    }
+
+    /// Whether the limit is such a bucket of all keys together, and nothing else.
+    #[inline(always)]
+    pub(super) fn has_drops_of_all(self) -> bool {
+        self.0 & (OF_KEY | TWO_ITEMS | UNITS) == UNITS
+    }
+
     /// Asks something of the item's law, whichever it is.
     #[inline(always)]
     pub(super) fn of_kind<A: AskKind>(self, ask: A) -> A::Answer {
@@ -172,7 +186,9 @@ impl Brief {
         let of_limit = flag(!limit.spec().overrides.is_empty() || haunted.is_some(), EXCEPTS)
             | flag(second.is_some(), TWO_ITEMS)
             | flag(limit.ends_at().is_some(), OVER);
-        let told = |short: Short| Short { head: Head(short.head.0 | of_limit), ..short };
+        // What a limit that ends promises is looked at twice.
+        let but = flag(limit.ends_at().is_some(), UNITS);
+        let told = |short: Short| Short { head: Head((short.head.0 | of_limit) & !but), ..short };
         let brief = Brief { edition: edition.number, from, until, first: told(first) };
         Some((brief, second.map(told)))
     }
@@ -197,7 +213,12 @@ impl Short {
         let item = &limit.items()[layout.item];
         let (law, a, b) = match &item.rule().law {
             Law::Never => (NEVER, 0, 0),
-            Law::Continuous(law) => (CONTINUOUS, law.step().ticks(), 0),
+            Law::Continuous(law) => {
+                match item.rule().capacity.remaining(0).and_then(|burst| law.room(burst, 1)) {
+                    Some(room) => (CONTINUOUS | UNITS, law.step().ticks(), room.ticks()),
+                    None => (CONTINUOUS, law.step().ticks(), 0),
+                }
+            }
             Law::Windowed(law) => match law.at(now) {
                 Windowed::FirstHit { window } => (FIRST_HIT, window.ticks(), 0),
                 Windowed::During { start, end } => (DURING, start.ticks(), end.ticks()),
@@ -335,6 +356,12 @@ pub(super) struct Sheet<'a> {
 }
 
 impl Sheet<'_> {
+    /// The board's turn when this was first looked at.
+    #[inline(always)]
+    pub(super) fn turn(&self) -> u64 {
+        self.turn
+    }
+
     /// Whether this is still what is written, and was when it was first looked at. Whoever holds what they judged by it and finds so
     /// comes before the next edit, and before the instant of it.
     #[inline(always)]
@@ -348,6 +375,11 @@ impl Sheet<'_> {
     #[inline(always)]
     pub(super) fn is_good(&self, now: Timestamp) -> bool {
         self.word(FROM) <= now.ticks() && now.ticks() < self.word(UNTIL)
+    }
+
+    /// From when to before when the brief can be gone by.
+    pub(super) fn good(&self) -> (Timestamp, Timestamp) {
+        (Timestamp::from_ticks(self.word(FROM)), Timestamp::from_ticks(self.word(UNTIL)))
     }
 
     #[inline(always)]
@@ -374,7 +406,7 @@ impl Sheet<'_> {
         let own = |place: usize, index: usize| if place < L::WORDS { self.word(index) } else { 0 };
         L::of(Short {
             head,
-            capacity: self.word(FIRST + 1),
+            capacity: if L::HAS_CAPACITY { self.word(FIRST + 1) } else { 0 },
             a: own(0, FIRST + 2),
             base: self.word(FIRST + 3),
             b: own(1, FIRST + 4),
@@ -426,6 +458,24 @@ impl Board {
     #[inline(always)]
     pub(super) fn head(&self) -> Head {
         Head(self.words[FIRST].load(Ordering::Relaxed))
+    }
+
+    /// How often it was written, twice; odd while somebody does.
+    #[inline(always)]
+    pub(super) fn turn(&self) -> u64 {
+        self.turn.load(Ordering::Relaxed)
+    }
+
+    /// The edition, as somebody thinks who only looks.
+    #[inline(always)]
+    pub(super) fn edition(&self) -> u64 {
+        self.words[EDITION].load(Ordering::Relaxed)
+    }
+
+    /// A drop of the first item, as somebody thinks who only looks and knows that it has them.
+    #[inline(always)]
+    pub(super) fn drop(&self) -> Drop {
+        Sheet { board: self, turn: 0 }.first_of::<Drop>(Head(CONTINUOUS | UNITS))
     }
 
     /// What is written here now, to be read word by word.

@@ -21,7 +21,8 @@ const USUAL_ITEMS: usize = 8;
 /// The counts of one limit.
 #[derive(Debug)]
 pub(super) struct Counts {
-    stripes: [OnceLock<Box<Stripe>>; OWN_STRIPES + 1],
+    own: [OnceLock<Box<Stripe>>; OWN_STRIPES],
+    common: OnceLock<Box<Stripe>>,
     /// The names of the items that were ever counted; a name keeps its column.
     columns: Mutex<Vec<Box<str>>>,
 }
@@ -46,7 +47,8 @@ pub(super) struct Sum {
 
 impl Counts {
     pub(super) fn new() -> Counts {
-        Counts { stripes: [const { OnceLock::new() }; OWN_STRIPES + 1], columns: Mutex::default() }
+        let own = [const { OnceLock::new() }; OWN_STRIPES];
+        Counts { own, common: OnceLock::new(), columns: Mutex::default() }
     }
 
     /// An order was granted.
@@ -69,7 +71,13 @@ impl Counts {
     /// The item in this column refused.
     #[inline(always)]
     pub(super) fn refused(&self, column: usize) {
-        self.add(own(), 1, |stripe| match stripe.usual.get(column) {
+        self.refused_often(column, 1);
+    }
+
+    /// The same, so many times.
+    #[inline(always)]
+    pub(super) fn refused_often(&self, column: usize, orders: u64) {
+        self.add(own(), orders, |stripe| match stripe.usual.get(column) {
             Some(count) => count,
             None => &stripe.others.get_or_init(others)[(column - USUAL_ITEMS) % MOST_ITEMS],
         });
@@ -77,13 +85,23 @@ impl Counts {
 
     #[inline(always)]
     fn add(&self, own: usize, more: u64, count: impl FnOnce(&Stripe) -> &AtomicU64) {
-        let stripe = self.stripes[own].get_or_init(Box::default);
-        let count = count(stripe);
-        if own < OWN_STRIPES {
-            count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
-        } else {
-            count.fetch_add(more, Ordering::Relaxed);
+        match self.own.get(own).and_then(OnceLock::get) {
+            Some(stripe) => {
+                let count = count(stripe);
+                count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+            }
+            None => {
+                count(self.first(own)).fetch_add(more, Ordering::Relaxed);
+            }
         }
+    }
+
+    /// The stripe of a thread that counts for the first time, or for good if it has none of its own.
+    #[cold]
+    #[inline(never)]
+    fn first(&self, own: usize) -> &Stripe {
+        let own = if own == NONE { first_own() } else { own };
+        self.own.get(own).unwrap_or(&self.common).get_or_init(Box::default)
     }
 
     /// The columns of these items. Names that were counted before keep theirs.
@@ -103,7 +121,7 @@ impl Counts {
         let names = self.columns.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let items = names.iter().map(|name| ItemCount { item: name.to_string(), refused: 0 }).collect();
         let mut sum = Sum { items, ..Sum::default() };
-        for stripe in self.stripes.iter().filter_map(OnceLock::get) {
+        for stripe in self.own.iter().chain([&self.common]).filter_map(OnceLock::get) {
             sum.granted += stripe.granted.load(Ordering::Relaxed);
             sum.shadowed += stripe.shadowed.load(Ordering::Relaxed);
             let others = stripe.others.get().into_iter().flatten();
@@ -166,11 +184,10 @@ thread_local! {
     static INDEX: Cell<usize> = const { Cell::new(NONE) };
 }
 
-/// The stripe of this thread.
+/// The stripe of this thread, or [`NONE`] if it has not counted yet.
 #[inline(always)]
 pub(super) fn own() -> usize {
-    let index = INDEX.get();
-    if index == NONE { first_own() } else { index }
+    INDEX.get()
 }
 
 #[cold]

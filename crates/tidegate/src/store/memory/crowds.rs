@@ -10,6 +10,7 @@ use super::budget::Budget;
 use super::gallery::Gallery;
 use super::leaf::{Leaf, Means, Reserved};
 use super::line::{Look, Tag};
+use super::print::Secret;
 use super::quick::{self, Plea, Quick};
 use super::rows::{Missing, begin, with_row};
 use super::tenant::Tenant;
@@ -34,7 +35,7 @@ fn tenant(most_keys: Option<u64>) -> Tenant {
 fn tenant_of(spec: LimitSpec, bytes: usize) -> Tenant {
     let limit = Arc::new(Limit::new(spec, Tick::NANOSECOND).expect("it makes sense"));
     let whole = Arc::new(Budget::new(2 * bytes));
-    Tenant::new(&limit, 1, 0, [1, 2], &whole, Gallery::new().place(), START)
+    Tenant::new(&limit, 1, 0, Secret::of([1, 2]), &whole, Gallery::new().place(), START)
 }
 
 /// Two items for each key, neither of which becomes fresh: no row fits a cell.

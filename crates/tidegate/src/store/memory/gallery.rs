@@ -24,17 +24,21 @@ use super::sync::{AtomicU64, Mutex, Ordering, pause};
 
 /// Rows that share a line.
 const ROWS: usize = if cfg!(tidegate_loom) { 2 } else { 7 };
+/// The rows and their guard.
+const WORDS: usize = ROWS + 1;
+const GUARD: usize = 0;
 
 /// A line of `all` rows.
 #[repr(C, align(64))]
 struct Bench {
-    guard: AtomicU64,
-    cells: [AtomicU64; ROWS],
+    /// The guard, and the cells.
+    words: [AtomicU64; WORDS],
 }
 
 /// Where an `all` row is. It stays there.
 pub(super) struct Place {
     bench: Arc<Bench>,
+    /// Which of its words.
     index: usize,
 }
 
@@ -45,23 +49,23 @@ pub(super) struct Gallery {
 
 impl Gallery {
     pub(super) fn new() -> Gallery {
-        Gallery { next: Mutex::new(Place { bench: Arc::new(Bench::new()), index: 0 }) }
+        Gallery { next: Mutex::new(Place { bench: Arc::new(Bench::new()), index: GUARD }) }
     }
 
     /// A place for one row more.
     pub(super) fn place(&self) -> Place {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         if next.index == ROWS {
-            *next = Place { bench: Arc::new(Bench::new()), index: 0 };
+            *next = Place { bench: Arc::new(Bench::new()), index: GUARD };
         }
         next.index += 1;
-        Place { bench: Arc::clone(&next.bench), index: next.index - 1 }
+        Place { bench: Arc::clone(&next.bench), index: next.index }
     }
 }
 
 impl Bench {
     fn new() -> Bench {
-        Bench { guard: AtomicU64::new(0), cells: std::array::from_fn(|_| AtomicU64::new(0)) }
+        Bench { words: std::array::from_fn(|_| AtomicU64::new(0)) }
     }
 }
 
@@ -69,13 +73,13 @@ impl Place {
     /// The row's cell.
     #[inline(always)]
     pub(super) fn cell(&self) -> &AtomicU64 {
-        &self.bench.cells[self.index]
+        &self.bench.words[self.index % WORDS]
     }
 
     /// The guard of the row and its neighbours. It is looked at before the row.
     #[inline(always)]
     pub(super) fn guard(&self) -> &AtomicU64 {
-        &self.bench.guard
+        &self.bench.words[GUARD]
     }
 
     /// Holds the row's cell, waiting for whoever does. Returns what it said.

@@ -7,11 +7,12 @@ use tidegate_core::limit::LONGEST_KEY;
 use tidegate_core::order::MOST_ASKS;
 use tidegate_core::{Amount, Ask, Intent, Order, Timestamp, Verdict};
 
-use super::brief::{AskKind, CellLaw};
+use super::brief::{AskKind, CellLaw, Drop};
 use super::counts;
-use super::deciding::{glance, quickly};
+use super::deciding::quickly;
+use super::leaf::Elsewhere;
 use super::line::Tag;
-use super::quick::{self, MOST_ROWS, Plea, Several, Single, Together};
+use super::quick::{self, Bundle, MOST_ROWS, Plea, Several, Single, Sought, Together};
 use super::tenant::Tenant;
 use super::{LOOK_AHEAD, Shared};
 use crate::answer::{Answers, Detail, Outcome, Rejection};
@@ -53,24 +54,68 @@ impl Gate {
     /// # Errors
     /// [`Rejection::NeedsLease`] for a limit with `concurrency`: its grants come with a lease, and a verdict cannot hold one; nothing
     /// is charged then. [`Rejection::UnknownLimit`] once the limit is gone, [`Rejection::KeyTooLong`] for keys above 1 KiB.
+    #[inline]
     pub fn try_acquire(&self, key: &[u8], count: Amount) -> Result<Verdict, Rejection> {
         let head = self.tenant.board.head();
         if head.is_only_of_key() {
+            if count == 1 && head.has_drops() {
+                return self.acquire_of_key::<Drop>(key, 1);
+            }
             return head.of_kind(OneOfKey { gate: self, key, count });
         }
         self.acquire_otherwise(key, count)
     }
 
-    /// Decides on a key whose limit has one item, of this law as far as anybody knows. A function for each law: what all of them together
-    /// keep at hand does not fit the registers.
-    #[inline(never)]
+    /// Decides on a key whose limit has one item, of this law as far as anybody knows. It is laid out for each law by itself: what all of them
+    /// together keep at hand does not fit the registers. Whatever is not that simple is decided elsewhere to the end, for the same reason.
+    #[expect(clippy::inline_always, reason = "a call and what it saves is a tenth of a decision")]
+    #[inline(always)]
     fn acquire_of_key<L: CellLaw>(&self, key: &[u8], count: Amount) -> Result<Verdict, Rejection> {
+        let (tenant, now) = (&*self.tenant, self.shared.now());
+        if key.len() > LONGEST_KEY {
+            return self.acquire_otherwise(key, L::count(count));
+        }
+        let tag = tenant.printer.print(key);
+        let Some(near) = tenant.near(tag) else { return self.acquire_otherwise(key, L::count(count)) };
+        let sheet = tenant.board.sheet();
+        let head = sheet.head();
+        if !quick::is_judged_by::<L>(near.leaf, sheet, head, now) {
+            return self.acquire_otherwise(key, L::count(count));
+        }
+        let spot = match near.look(tag) {
+            Ok(spot) => spot,
+            Err(Elsewhere::Further) => return self.acquire_further::<L>(key, L::count(count), tag, now),
+            Err(Elsewhere::Nowhere) => return self.acquire_otherwise(key, L::count(count)),
+        };
+        let sought = Sought { tenant, sheet, head, leaf: near.leaf, count: L::count(count), now };
+        match quick::charge_spot::<L>(sought, spot, &mut ()) {
+            Ok(Verdict::Granted) => {
+                tenant.counts.granted();
+                Ok(Verdict::Granted)
+            }
+            Ok(denied) => Ok(denied),
+            Err(_) => self.acquire_otherwise(key, L::count(count)),
+        }
+    }
+
+    /// The same for a key whose row is not in the line it belongs into.
+    #[inline(never)]
+    fn acquire_further<L: CellLaw>(
+        &self,
+        key: &[u8],
+        count: Amount,
+        tag: Tag,
+        now: Timestamp,
+    ) -> Result<Verdict, Rejection> {
         let tenant = &*self.tenant;
-        if key.len() <= LONGEST_KEY {
-            let tag = tenant.printer.print(key);
-            if let Some(near) = tenant.near(tag) {
-                let now = self.shared.now();
-                match quick::attempt::<L>(tenant, tag, near, count, now, &mut ()) {
+        if let Some(leaf) = tenant.leaf(tag) {
+            let sheet = tenant.board.sheet();
+            let head = sheet.head();
+            if quick::is_judged_by::<L>(leaf, sheet, head, now)
+                && let Some(spot) = leaf.find_further(tag)
+            {
+                let sought = Sought { tenant, sheet, head, leaf, count, now };
+                match quick::charge_spot::<L>(sought, spot, &mut ()) {
                     Ok(Verdict::Granted) => {
                         tenant.counts.granted();
                         return Ok(Verdict::Granted);
@@ -87,23 +132,7 @@ impl Gate {
     #[inline(never)]
     fn acquire_otherwise(&self, key: &[u8], count: Amount) -> Result<Verdict, Rejection> {
         check_key(Some(key))?;
-        let (tenant, now) = (&*self.tenant, self.shared.now());
-        let single = Single { tenant, count };
-        let tag = tenant.printer.print(key);
-        let quick = if tenant.board.head().is_of_key() {
-            quick::decide_near_again(tenant, count, tag, now, &mut ())
-        } else {
-            quick::decide_all(&single, now, &mut ())
-        };
-        match quick {
-            Some(verdict) => {
-                if verdict == Verdict::Granted {
-                    tenant.counts.granted();
-                }
-                Ok(verdict)
-            }
-            None => self.shared.verdict(&[Plea { tenant, key: Some(key), tag: Some(tag), count }], now),
-        }
+        self.decide_alone(key, count, self.shared.now())
     }
 
     /// Takes `count` for each of these keys, one after the other, all at one instant, as if each were asked alone.
@@ -130,6 +159,7 @@ impl Gate {
     }
 
     /// Decides as many as are looked at ahead.
+    #[inline]
     fn decide_some(
         &self,
         keys: &[&[u8]],
@@ -137,18 +167,51 @@ impl Gate {
         now: Timestamp,
         verdicts: &mut [Verdict],
     ) -> Result<(), Rejection> {
+        let head = self.tenant.board.head();
+        let some = SomeOfKeys { gate: self, keys, count, now, verdicts };
+        if count == 1 && head.has_drops() { some.ask::<Drop>() } else { head.of_kind(some) }
+    }
+
+    /// Decides on a key at this instant, however simple it is.
+    fn decide_alone(&self, key: &[u8], count: Amount, now: Timestamp) -> Result<Verdict, Rejection> {
         let tenant = &*self.tenant;
-        let mut tags = [Tag::default(); LOOK_AHEAD];
-        tags.iter_mut().zip(keys).for_each(|(tag, key)| *tag = tenant.printer.print(key));
-        let tags = &tags[..keys.len()];
-        let nears = glance(tags.iter().map(|tag| Some((tenant, *tag))));
-        let several = Several { tenant, tags, nears: &nears, count };
-        let mut otherwise = |index: usize| {
-            let plea = Plea { tenant, key: Some(keys[index]), tag: Some(tags[index]), count };
-            self.shared.verdict(&[plea], now)
+        let tag = tenant.printer.print(key);
+        let quick = if tenant.board.head().is_of_key() {
+            quick::decide_near_again(tenant, count, tag, now, &mut ())
+        } else {
+            quick::decide_all(&Single { tenant, count }, now, &mut ())
         };
-        let (granted, end) = quick::decide_several(&several, now, verdicts, &mut otherwise);
-        tenant.counts.granted_on(counts::own(), granted);
+        match quick {
+            Some(verdict) => {
+                if verdict == Verdict::Granted {
+                    tenant.counts.granted();
+                }
+                Ok(verdict)
+            }
+            None => self.shared.verdict(&[Plea { tenant, key: Some(key), tag: Some(tag), count }], now),
+        }
+    }
+}
+
+/// Some asks of keys, before the law is known.
+struct SomeOfKeys<'a> {
+    gate: &'a Gate,
+    keys: &'a [&'a [u8]],
+    count: Amount,
+    now: Timestamp,
+    verdicts: &'a mut [Verdict],
+}
+
+impl AskKind for SomeOfKeys<'_> {
+    type Answer = Result<(), Rejection>;
+
+    #[inline]
+    fn ask<L: CellLaw>(self) -> Result<(), Rejection> {
+        let SomeOfKeys { gate, keys, count, now, verdicts } = self;
+        let several = Several { tenant: &gate.tenant, keys, count, now };
+        let mut otherwise = |index: usize| gate.decide_alone(keys[index], count, now);
+        let (granted, end) = quick::decide_several::<L, _>(&several, verdicts, &mut otherwise);
+        gate.tenant.counts.granted_on(counts::own(), granted);
         end
     }
 }
@@ -163,7 +226,7 @@ struct OneOfKey<'a> {
 impl AskKind for OneOfKey<'_> {
     type Answer = Result<Verdict, Rejection>;
 
-    #[inline]
+    #[inline(never)]
     fn ask<L: CellLaw>(self) -> Result<Verdict, Rejection> {
         self.gate.acquire_of_key::<L>(self.key, self.count)
     }
@@ -176,13 +239,16 @@ pub struct Gates {
     tenants: Box<[Arc<Tenant>]>,
     /// Whether they can be decided the quick way.
     are_apart: bool,
+    /// The same as what most sets are, if it was when it was made.
+    bundle: Option<Arc<Bundle>>,
 }
 
 impl Gates {
     pub(super) fn new(shared: Arc<Shared>, tenants: Vec<Arc<Tenant>>) -> Option<Gates> {
         let tenants: Box<[Arc<Tenant>]> = tenants.into();
         let are_apart = quick::are_apart(&tenants, |tenant| tenant);
-        (1..=MOST_ASKS).contains(&tenants.len()).then_some(Gates { shared, tenants, are_apart })
+        let bundle = Bundle::of(&tenants).filter(|_| are_apart).map(Arc::new);
+        (1..=MOST_ASKS).contains(&tenants.len()).then_some(Gates { shared, tenants, are_apart, bundle })
     }
 
     /// Takes one of each limit for these keys, in the order of the limits: everything or nothing.
@@ -192,19 +258,28 @@ impl Gates {
     ///
     /// # Panics
     /// If there is not one key for each limit.
+    #[inline]
     pub fn try_acquire(&self, keys: &[Option<&[u8]>]) -> Result<Verdict, Rejection> {
         assert_eq!(keys.len(), self.tenants.len(), "one key for each limit");
+        match &self.bundle {
+            Some(bundle) if bundle.take(&self.shared, keys).is_some() => Ok(Verdict::Granted),
+            _ => self.acquire_otherwise(keys),
+        }
+    }
+
+    #[inline(never)]
+    fn acquire_otherwise(&self, keys: &[Option<&[u8]>]) -> Result<Verdict, Rejection> {
         let now = self.shared.now();
         if self.are_apart
             && let Some(verdict) = quick::decide_together(Together { tenants: &self.tenants, keys }, now)
         {
             return Ok(verdict);
         }
-        self.acquire_otherwise(keys, now)
+        self.acquire_thoroughly(keys, now)
     }
 
     #[inline(never)]
-    fn acquire_otherwise(&self, keys: &[Option<&[u8]>], now: Timestamp) -> Result<Verdict, Rejection> {
+    fn acquire_thoroughly(&self, keys: &[Option<&[u8]>], now: Timestamp) -> Result<Verdict, Rejection> {
         keys.iter().try_for_each(|key| check_key(*key))?;
         let pleas = self.tenants.iter().zip(keys);
         let pleas = pleas.map(|(tenant, key)| Plea { tenant, key: *key, tag: None, count: 1 });

@@ -12,6 +12,7 @@
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 
 mod forgetting;
+mod near;
 mod readying;
 mod rebuilding;
 
@@ -27,6 +28,7 @@ use super::stamp::Stamp;
 use super::sync::{AtomicU64, Mutex, MutexGuard, OnceLock, Ordering, fence};
 use crate::store::deciding::Room as NoRoom;
 
+pub(super) use near::{Elsewhere, Near};
 pub use readying::Spread;
 
 /// Lines in a page. In a model a leaf grows at its fourth row and splits at its sixth.
@@ -39,9 +41,9 @@ const FAN_BITS: u32 = if cfg!(tidegate_loom) { 1 } else { 3 };
 /// How many lines a row may lie after the one it belongs into.
 const REACH: usize = if cfg!(tidegate_loom) { 2 } else { 64 };
 /// How full a leaf may become, in rows of a hundred places.
-const FULLEST: usize = 87;
+const FULLEST: usize = 80;
 /// How full it may be after a rebuild that added no pages.
-const FULL_ENOUGH: usize = 76;
+const FULL_ENOUGH: usize = 70;
 /// A leaf with more rows than this is not searched for fresh ones at every turn.
 const SMALL: usize = 1024;
 /// Such a leaf is searched once in as many turns as make this many rows a turn.
@@ -76,15 +78,6 @@ pub(super) struct Leaf {
     branch: OnceLock<Box<[Leaf; FAN]>>,
     pages: [OnceLock<Arc<Page>>; MOST_PAGES],
     inner: Mutex<Inner>,
-}
-
-/// The line that a key belongs into, before anybody has looked there.
-#[derive(Clone, Copy)]
-pub(super) struct Near<'a> {
-    pub(super) leaf: &'a Leaf,
-    page: &'a Page,
-    /// Where in the page.
-    place: usize,
 }
 
 /// What is under a leaf's lock.
@@ -127,13 +120,6 @@ pub(super) struct Spot<'a> {
     pub(super) word: u64,
     /// and the line's version before.
     pub(super) seen: u64,
-}
-
-/// Where a row is that is not in the line it belongs into.
-pub(super) enum Elsewhere {
-    /// Perhaps in one of the next lines.
-    Further,
-    Nowhere,
 }
 
 /// What came of reserving a place.
@@ -202,8 +188,7 @@ impl Leaf {
     /// Which leaf of the next level a tag belongs to.
     #[inline(always)]
     fn child(&self, tag: Tag) -> usize {
-        let child = tag.low.wrapping_shl(self.used_bits) >> (u64::BITS - FAN_BITS);
-        usize::try_from(child).expect("three bits")
+        first_bits(tag.low.wrapping_shl(self.used_bits))
     }
 
     /// Whether its rows moved a level down.
@@ -232,18 +217,6 @@ impl Leaf {
             Some(branch) => branch.iter().for_each(|leaf| leaf.each(visit)),
             None => visit(self),
         }
-    }
-
-    /// The line that a tag belongs into; none before the first row.
-    #[inline(always)]
-    pub(super) fn near(&self, tag: Tag) -> Option<Near<'_>> {
-        let lines = self.lines();
-        if lines == 0 {
-            return None;
-        }
-        let home = self.home(tag, lines);
-        let page = self.pages.get(home / PAGE_LINES)?.get()?;
-        Some(Near { leaf: self, page, place: home % PAGE_LINES })
     }
 
     /// Finds a row without a lock. That it is not found means nothing.
@@ -329,50 +302,26 @@ impl Leaf {
     /// The line a tag belongs into, of this many.
     #[inline(always)]
     fn home(&self, tag: Tag, lines: usize) -> usize {
-        let place = tag.low.wrapping_shl(self.used_bits);
-        usize::try_from((u128::from(place) * lines as u128) >> u64::BITS).expect("below the number of lines")
+        home(tag.low.wrapping_shl(self.used_bits), lines)
     }
+}
+
+/// Which of so many lines a tag belongs into of which these bits are left.
+#[inline(always)]
+fn home(bits: u64, lines: usize) -> usize {
+    usize::try_from((u128::from(bits) * lines as u128) >> u64::BITS).expect("below the number of lines")
+}
+
+/// The bits that say which leaf of the next level a tag belongs to.
+#[inline(always)]
+fn first_bits(bits: u64) -> usize {
+    usize::try_from(bits >> (u64::BITS - FAN_BITS)).expect("a few bits")
 }
 
 impl Page {
     /// Brings all lines near. Who takes a row waits for everything before it, so that one line would come after the other.
     fn bring_near(&self) {
         std::hint::black_box(self.0.iter().fold(false, |all, line| all ^ line.is_passed()));
-    }
-}
-
-impl<'a> Near<'a> {
-    #[inline(always)]
-    fn line(&self) -> &'a Line {
-        &self.page.0[self.place % PAGE_LINES]
-    }
-
-    /// Brings the line near, and the one behind it, where most rows are that found no place in it: for whoever will look at them soon. The
-    /// answer means nothing.
-    #[inline(always)]
-    pub(super) fn glance(&self) -> bool {
-        self.line().is_passed() ^ self.page.0[(self.place + 1) % PAGE_LINES].is_passed()
-    }
-
-    /// Finds a row without a lock. That it is not found means nothing.
-    #[inline(always)]
-    pub(super) fn find(&self, tag: Tag) -> Option<Spot<'a>> {
-        match self.look(tag) {
-            Ok(spot) => Some(spot),
-            Err(Elsewhere::Further) => self.leaf.find_further(tag),
-            Err(Elsewhere::Nowhere) => None,
-        }
-    }
-
-    /// The same in this line only.
-    #[inline(always)]
-    pub(super) fn look(&self, tag: Tag) -> Result<Spot<'a>, Elsewhere> {
-        let line = self.line();
-        match line.look(tag) {
-            Look::Found { slot, word, seen } => Ok(Spot { line, cell: line.cell(slot), word, seen }),
-            Look::Passed => Err(Elsewhere::Further),
-            Look::Absent => Err(Elsewhere::Nowhere),
-        }
     }
 }
 

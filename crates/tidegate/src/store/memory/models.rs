@@ -22,6 +22,7 @@ use super::brief::Brief;
 use super::budget::Budget;
 use super::gallery::{Gallery, Place};
 use super::line::{PAYLOAD, Tag, WIDE};
+use super::print::Secret;
 use super::quick::{self, Single};
 use super::rows::admit;
 use super::sync::modelled;
@@ -63,7 +64,7 @@ fn limit_of(item: ItemSpec) -> Arc<Limit> {
 /// A limit without a row.
 fn tenant_at(limit: &Arc<Limit>, place: Place) -> Tenant {
     let whole = Arc::new(Budget::new(1 << 20));
-    Tenant::new(limit, 1, 0, [1, 2], &whole, place, START)
+    Tenant::new(limit, 1, 0, Secret::of([1, 2]), &whole, place, START)
 }
 
 /// The same, for several threads.

@@ -16,6 +16,7 @@
     reason = "the quick way is one piece of code, a few hundred instructions in all"
 )]
 
+mod bundle;
 mod round;
 mod several;
 mod single;
@@ -31,9 +32,12 @@ use super::stamp::Stamp;
 use super::sync::{AtomicU64, Ordering};
 use super::tenant::Tenant;
 
+pub(super) use bundle::Bundle;
 pub(super) use round::{Quick, Reader, Refused, Told, are_apart, decide};
 pub(super) use several::{Several, decide_several};
-pub(super) use single::{Single, Witness, attempt, decide_all, decide_near, decide_near_again};
+pub(super) use single::{
+    Single, Sought, Witness, charge_spot, decide_all, decide_near, decide_near_again, is_judged_by,
+};
 pub(super) use together::{Together, decide_together};
 
 /// The most rows that are decided on the quick way.

@@ -147,7 +147,9 @@ impl std::error::Error for Unrestorable {}
 impl Restoring {
     /// A store without anything yet.
     pub fn new(clock: impl Clock + 'static, memory: Memory) -> Restoring {
-        let shared = Arc::new(Shared::new(Box::new(clock), memory));
+        let shared = Shared::new(clock, memory);
+        // Rows come with their fingerprints, and leave with them.
+        let shared = Arc::new(Shared { secret: shared.secret.kept(), ..shared });
         let now = shared.now();
         Restoring {
             shared,

@@ -14,7 +14,7 @@ use super::gallery::Place;
 use super::journal::{Origin, Text};
 use super::leaf::{Leaf, Means, Near, Owned};
 use super::line::{self, Tag};
-use super::print::Printer;
+use super::print::{Printer, Secret};
 use super::shelf::Shelf;
 use super::stamp::Stamp;
 use super::sync::{AtomicU64, Mutex, MutexGuard, OnceLock, Ordering, RwLock, fence};
@@ -99,7 +99,7 @@ impl Tenant {
         limit: &Arc<Limit>,
         generation: u64,
         fence: u64,
-        secret: [u64; 2],
+        secret: Secret,
         whole: &Arc<Budget>,
         place: Place,
         now: Timestamp,
@@ -189,7 +189,7 @@ impl Tenant {
     /// The line where a tag belongs.
     #[inline(always)]
     pub(super) fn near(&self, tag: Tag) -> Option<Near<'_>> {
-        self.leaf(tag)?.near(tag)
+        self.root.get()?.near_below(tag)
     }
 
     /// The leaf where a tag belongs, with a first one if there was none.

@@ -5,15 +5,23 @@
 
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 
-use tidegate_core::law::never;
-use tidegate_core::{Amount, Capacity, Timestamp, Verdict};
+use tidegate_core::law::{continuous, never};
+use tidegate_core::{Amount, Capacity, Span, Timestamp, Verdict, Wait};
 
+use super::super::line::PAYLOAD;
 use super::{CONTINUOUS, DURING, FIRST_HIT, Head, NEVER, Short};
 
 /// A law whose states fit a cell, asked in words. The answers are the core's.
 pub(in super::super) trait CellLaw {
+    /// Whether it is asked with the item's capacity.
+    const HAS_CAPACITY: bool = true;
     /// How many words of its own the law has.
     const WORDS: usize;
+    /// How much is asked for when this much is.
+    #[inline(always)]
+    fn count(asked: Amount) -> Amount {
+        asked
+    }
     /// The law of an item, which is of this kind.
     fn of(short: Short) -> Self;
     /// Whether an item is of this kind.
@@ -44,9 +52,66 @@ pub(in super::super) trait AskKind {
     fn ask<L: CellLaw>(self) -> Self::Answer;
 }
 
+/// One unit of a bucket in a limit that does not end, which is what is asked for most. Instants are counted from the base of its cells, so that
+/// what cells say need not be carried over and back.
+pub(in super::super) struct Drop(Short);
 pub(super) struct Bucket(Short);
 pub(super) struct Total(Short);
 pub(super) struct Window(Short);
+
+impl Drop {
+    #[inline(always)]
+    fn since_base(&self, now: Timestamp) -> Timestamp {
+        Timestamp::from_ticks(now.since(Timestamp::from_ticks(self.0.base)).ticks())
+    }
+}
+
+impl CellLaw for Drop {
+    const HAS_CAPACITY: bool = false;
+    const WORDS: usize = 2;
+
+    #[inline(always)]
+    fn count(_: Amount) -> Amount {
+        1
+    }
+
+    #[inline(always)]
+    fn of(short: Short) -> Drop {
+        Drop(short)
+    }
+
+    #[inline(always)]
+    fn is_of(head: Head) -> bool {
+        head.has_drops()
+    }
+
+    #[inline(always)]
+    fn short(&self) -> &Short {
+        &self.0
+    }
+
+    #[inline(always)]
+    fn latest(&self, _: u64) -> Timestamp {
+        Timestamp::EPOCH
+    }
+
+    #[inline(always)]
+    fn judge(&self, payload: u64, _: Amount, now: Timestamp) -> Verdict {
+        let room = Span::from_ticks(self.0.b);
+        match continuous::judge_within(room, Timestamp::from_ticks(payload), self.since_base(now)) {
+            Verdict::Denied(Wait::Until(at)) => {
+                Verdict::Denied(Wait::Until(at.plus(Span::from_ticks(self.0.base))))
+            }
+            verdict => verdict,
+        }
+    }
+
+    #[inline(always)]
+    fn charge(&self, payload: u64, _: Amount, now: Timestamp) -> Option<u64> {
+        let tat = self.0.rate().arrive(Timestamp::from_ticks(payload), 1, self.since_base(now)).ticks();
+        (tat <= PAYLOAD).then_some(tat)
+    }
+}
 
 impl CellLaw for Bucket {
     const WORDS: usize = 1;

@@ -187,6 +187,7 @@ mod tests {
     use tidegate_core::{Intent, ItemSpec, Limit, LimitSpec, Policy, Tick, Timestamp};
 
     use super::super::super::gallery::Gallery;
+    use super::super::super::print::Secret;
     use super::super::super::quick::{self, Plea, Quick};
     use super::super::super::rows::begin;
     use super::super::super::tenant::Tenant;
@@ -198,7 +199,7 @@ mod tests {
     fn tenant(item: ItemSpec) -> Tenant {
         let limit = Limit::new(LimitSpec::named("one").with(item), Tick::NANOSECOND).expect("it makes sense");
         let whole = Arc::new(Budget::new(1 << 20));
-        Tenant::new(&Arc::new(limit), 1, 0, [1, 2], &whole, Gallery::new().place(), START)
+        Tenant::new(&Arc::new(limit), 1, 0, Secret::of([1, 2]), &whole, Gallery::new().place(), START)
     }
 
     fn once_in(seconds: u64) -> ItemSpec {

@@ -7,7 +7,7 @@ use tidegate_core::{ItemSpec, Limit, LimitSpec, Policy, Tick};
 use super::super::brief::{Board, Short};
 use super::super::edition::{Because, Edition};
 use super::super::line::{self, HELD, Line, Look, PRESENT, SLOTS};
-use super::super::print::Printer;
+use super::super::print::{Printer, Secret};
 use super::super::sync::modelled::beside;
 use super::{START, explore, tag};
 
@@ -93,7 +93,7 @@ fn a_brief_is_whole() {
         let item = ItemSpec::of(Policy::Total, limit);
         let spec = LimitSpec::named("model").with(item.clone()).with(item.per_key());
         let limit = Arc::new(Limit::new(spec, Tick::NANOSECOND).expect("it makes sense"));
-        let printer = Printer::new([1, 2], 1);
+        let printer = Printer::new(Secret::of([1, 2]), 1);
         Arc::new(Edition::new(number, START, Because::Put, limit, [0, 1].into(), &printer))
     });
     explore(2, move || {

@@ -1,13 +1,15 @@
 //! Orders over several rows: all of them are charged, or none.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate_core::{Intent, ItemSpec, Limit, Policy, Verdict};
 
+use super::super::edition::Because;
 use super::super::gallery::Gallery;
 use super::super::line::PAYLOAD;
-use super::super::quick::{self, Plea, Quick, Together};
-use super::super::rows::{Missing, with_row};
+use super::super::quick::{self, Bundle, Plea, Quick, Together};
+use super::super::rows::{Missing, admit, with_row};
 use super::super::sync::Ordering;
 use super::super::sync::modelled::beside;
 use super::super::tenant::Tenant;
@@ -119,5 +121,62 @@ fn the_thorough_way_loses_no_charge() {
         let granted = order(&both[0], &both[1]);
         assert!(other.join().expect("it ends").is_some());
         assert_eq!((used(&both[0]), used(&both[1])), (granted, granted));
+    });
+}
+
+/// A bucket for all and one for each key, as a handle knows them, and the row of a key.
+fn bundle_of(burst: u64) -> (Arc<Bundle>, [Arc<Tenant>; 2]) {
+    let gallery = Gallery::new();
+    let tenants = [bucket(burst, 60), bucket(burst, 60).per_key()]
+        .map(|item| Arc::new(tenant_at(&limit_of(item), gallery.place())));
+    assert!(admit(&tenants[1], tenants[1].printer.print(KEY), START));
+    let bundle = Arc::new(Bundle::of(&tenants).expect("it is one"));
+    assert_eq!(take(&bundle), 0, "the first who comes looks around");
+    (bundle, tenants)
+}
+
+const KEY: &[u8] = b"key";
+
+fn bucket(burst: u64, seconds: u64) -> ItemSpec {
+    let policy = Policy::Bucket { window: Duration::from_secs(seconds), burst: None };
+    // An item that keeps its name keeps what is in use.
+    ItemSpec { name: Some("units".into()), ..ItemSpec::of(policy, burst) }
+}
+
+fn take(bundle: &Bundle) -> u64 {
+    u64::from(bundle.take_at(&[None, Some(KEY)], START).is_some())
+}
+
+fn used_of_key(tenant: &Tenant) -> u64 {
+    super::used(tenant, tenant.printer.print(KEY)).expect("it has a row")
+}
+
+/// Two who want the last unit of two buckets: one gets it, and both rows say so.
+#[test]
+fn a_bundle_is_charged_whole() {
+    explore(2, || {
+        let (bundle, tenants) = bundle_of(1);
+        let shared = Arc::clone(&bundle);
+        let other = beside(move || take(&shared));
+        let granted = take(&bundle) + other.join().expect("it ends");
+        assert!(granted <= 1);
+        assert_eq!((used(&tenants[0]), used_of_key(&tenants[1])), (granted, granted));
+    });
+}
+
+/// A limit is edited while a handle that knew it as it was asks: what was taken is in use after the edit, and nothing else.
+#[test]
+fn a_bundle_is_not_charged_by_limits_as_they_were() {
+    explore(2, || {
+        let (bundle, tenants) = bundle_of(2);
+        let edited = Arc::clone(&tenants[0]);
+        let slower = limit_of(bucket(2, 120));
+        let other = beside(move || {
+            edited.publish(slower, Because::Put, || START);
+            edited.all.own().adopt(&edited, &edited.edition());
+        });
+        let granted = take(&bundle);
+        other.join().expect("it ends");
+        assert_eq!((used(&tenants[0]), used_of_key(&tenants[1])), (granted, granted));
     });
 }

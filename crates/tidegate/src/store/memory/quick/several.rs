@@ -1,111 +1,199 @@
 //! Several asks of one limit with one item, one after the other at one instant: what they have in common is read once.
 //!
+//! The lines that their rows belong into are fetched all at once, so that they are waited for together.
+//!
 //! Decided: the rules are read before the first and believed for each of them only if they still stand when its row is held, as for one ask
 //! alone; after an edit the rest are decided otherwise. Refused: finding all rows first and deciding afterwards, because a key that
-//! comes twice must meet its own charge.
+//! comes twice must meet its own charge. A key that comes several times in a row is taken once: its row goes from hand to hand otherwise,
+//! and each would wait for the one before.
 
-#![expect(
-    clippy::inline_always,
-    reason = "the quick way is one piece of code, a few hundred instructions in all"
-)]
+#![expect(clippy::inline_always, reason = "a part of the quick way, which is one piece of code")]
 
-use tidegate_core::{Load, Timestamp, Verdict};
+use tidegate_core::{Amount, Load, Timestamp, Verdict, Wait};
 
-use super::super::brief::{AskLaw, CellLaw, Sheet};
-use super::super::leaf::{Elsewhere, Near};
-use super::super::line::Tag;
+use super::super::LOOK_AHEAD;
+use super::super::brief::{CellLaw, Sheet};
+use super::super::leaf::{Leaf, Spot};
+use super::super::line::{self, Line, Look, PRESENT, Tag};
 use super::super::tenant::Tenant;
 use super::single;
-use super::{Found, Setback, is_in, not_before};
+use super::{Found, Judged, Setback, judge, not_before, usable};
 
-/// Asks of one limit: as many lines as tags, where they were found.
+/// Asks of one limit, at most [`LOOK_AHEAD`].
 pub(in super::super) struct Several<'a> {
     pub(in super::super) tenant: &'a Tenant,
-    pub(in super::super) tags: &'a [Tag],
-    pub(in super::super) nears: &'a [Option<Near<'a>>],
-    pub(in super::super) count: u64,
+    pub(in super::super) keys: &'a [&'a [u8]],
+    pub(in super::super) count: Amount,
+    pub(in super::super) now: Timestamp,
 }
 
 /// Decides one that is not that simple, in its turn.
 pub(in super::super) type Otherwise<'o, E> = &'o mut dyn FnMut(usize) -> Result<Verdict, E>;
 
-/// Decides them in their order. Says how many were granted here, which the caller counts; ends with the first that cannot be decided.
-pub(in super::super) fn decide_several<E>(
-    several: &Several<'_>,
+/// Where a key belongs.
+#[derive(Clone, Copy)]
+struct Home<'a> {
+    leaf: &'a Leaf,
+    line: &'a Line,
+    /// The line behind it, where most rows are that found no place in it.
+    behind: &'a Line,
+}
+
+/// What rows are judged by.
+struct Means<'a, L> {
+    tenant: &'a Tenant,
+    sheet: Sheet<'a>,
+    law: L,
+    cost: Amount,
     now: Timestamp,
+}
+
+/// Decides them in their order. Says how many were granted here, which the caller counts; ends with the first that cannot be decided.
+///
+/// # Panics
+/// If there is not a verdict for each key.
+#[inline(never)]
+pub(in super::super) fn decide_several<L: CellLaw, E>(
+    several: &Several<'_>,
     verdicts: &mut [Verdict],
     otherwise: Otherwise<'_, E>,
 ) -> (u64, Result<(), E>) {
-    let sheet = several.tenant.board.sheet();
-    let head = sheet.head();
-    if head.has_second() || !head.is_of_key() || !sheet.is_good(now) {
-        let mut each = verdicts.iter_mut().enumerate();
-        return (0, each.try_for_each(|(index, verdict)| otherwise(index).map(|told| *verdict = told)));
+    let &Several { tenant, keys, count, now } = several;
+    let mut tags = [Tag::default(); LOOK_AHEAD + 1];
+    let mut homes: [Option<Home<'_>>; LOOK_AHEAD] = [None; LOOK_AHEAD];
+    for ((tag, home), key) in tags.iter_mut().zip(&mut homes).zip(keys) {
+        *tag = tenant.printer.print(key);
+        *home = tenant.near(*tag).map(|near| {
+            let (line, behind) = near.lines();
+            Home { leaf: near.leaf, line, behind }
+        });
     }
-    sheet.first().of_law(Each { several, sheet, now, verdicts, otherwise })
-}
-
-/// All of them, by their law.
-struct Each<'r, 'a, E> {
-    several: &'r Several<'a>,
-    sheet: Sheet<'a>,
-    now: Timestamp,
-    verdicts: &'r mut [Verdict],
-    otherwise: Otherwise<'r, E>,
-}
-
-impl<E> AskLaw for Each<'_, '_, E> {
-    type Answer = (u64, Result<(), E>);
-
-    #[inline(always)]
-    fn ask(self, law: &impl CellLaw) -> (u64, Result<(), E>) {
-        let Each { several, sheet, now, verdicts, otherwise } = self;
-        let &Several { tenant, tags, nears, count } = several;
-        let cost = law.short().cost(Load::of(count));
-        let mut granted = 0;
-        for (index, ((verdict, tag), near)) in verdicts.iter_mut().zip(tags).zip(nears).enumerate() {
-            let attempt = find(*near, *tag, sheet, now)
-                .and_then(|found| single::settle(law, tenant, sheet, found, cost, now, &mut ()));
-            let quick = match attempt {
-                Ok(quick) => Some(quick),
-                Err(Setback::Again) => single::decide_near_again(tenant, count, *tag, now, &mut ()),
-                Err(_) => None,
-            };
-            *verdict = match quick {
-                Some(quick) => {
-                    granted += u64::from(quick == Verdict::Granted);
-                    quick
+    let glance = |all, home: &Home<'_>| all ^ home.line.is_passed() ^ home.behind.is_passed();
+    std::hint::black_box(homes.iter().flatten().fold(false, glance));
+    let sheet = tenant.board.sheet();
+    let (head, edition) = (sheet.head(), sheet.edition());
+    let is_good = head.is_only_of_key() && L::is_of(head) && sheet.is_good(now);
+    let law = sheet.first_of::<L>(head);
+    let cost = law.short().cost(Load::of(L::count(count)));
+    let means = Means { tenant, sheet, law, cost, now };
+    let verdicts = &mut verdicts[..keys.len().min(LOOK_AHEAD)];
+    let (mut granted, mut index) = (0_u64, 0);
+    while index < verdicts.len() {
+        let tag = tags[index];
+        let mut alike = 1;
+        if let Some(Home { leaf, line, .. }) = homes[index]
+            && is_good
+            && leaf.stamp.edition() == edition
+        {
+            if tags[index + 1].low == tag.low {
+                alike += tags[index + 1..verdicts.len()].iter().take_while(|next| **next == tag).count();
+            }
+            if alike > 1 {
+                if let Some(more) = settle_alike(&means, leaf, tag, &mut verdicts[index..index + alike]) {
+                    granted += more;
+                    index += alike;
+                    continue;
                 }
-                None => match otherwise(index) {
-                    Ok(thorough) => thorough,
-                    Err(end) => return (granted, Err(end)),
-                },
-            };
+            } else {
+                match line.look(tag) {
+                    Look::Found { slot, word, seen } => {
+                        match settle(&means, leaf, Spot { line, cell: line.cell(slot), word, seen }) {
+                            Ok(Verdict::Granted) => {
+                                granted += 1;
+                                verdicts[index] = Verdict::Granted;
+                                index += 1;
+                                continue;
+                            }
+                            Ok(denied) => {
+                                verdicts[index] = denied;
+                                index += 1;
+                                continue;
+                            }
+                            Err(_) => {}
+                        }
+                    }
+                    Look::Passed => {
+                        if let Some(told) = settle_further(&means, leaf, tag) {
+                            granted += u64::from(told == Verdict::Granted);
+                            verdicts[index] = told;
+                            index += 1;
+                            continue;
+                        }
+                    }
+                    Look::Absent => {}
+                }
+            }
         }
-        (granted, Ok(()))
+        for _ in 0..alike {
+            match otherwise(index) {
+                Ok(told) => verdicts[index] = told,
+                Err(end) => return (granted, Err(end)),
+            }
+            index += 1;
+        }
     }
+    (granted, Ok(()))
 }
 
-/// The row of a key whose line is near.
+/// The same for a key whose row is not in the line it belongs into. It is kept apart, so that those that are need not meet it in the middle.
+#[inline(never)]
+fn settle_further<L: CellLaw>(means: &Means<'_, L>, leaf: &Leaf, tag: Tag) -> Option<Verdict> {
+    settle(means, leaf, leaf.find_further(tag)?).ok()
+}
+
 #[inline(always)]
-fn find<'a>(
-    near: Option<Near<'a>>,
+fn settle<L: CellLaw>(means: &Means<'_, L>, leaf: &Leaf, spot: Spot<'_>) -> Result<Verdict, Setback> {
+    let Means { tenant, sheet, law, cost, now, .. } = means;
+    not_before(leaf.stamp.floor(), *now)?;
+    single::settle(law, tenant, *sheet, Found::of_key(spot), *cost, *now, &mut ())
+}
+
+/// Asks of one key that follow each other: they are judged one after the other, and their row is taken and charged once. Says how
+/// many were granted; `None` if it is not that simple, and then nothing was done.
+#[inline(never)]
+fn settle_alike<L: CellLaw>(
+    means: &Means<'_, L>,
+    leaf: &Leaf,
     tag: Tag,
-    sheet: Sheet<'_>,
-    now: Timestamp,
-) -> Result<Found<'a>, Setback> {
-    let near = near.ok_or(Setback::Otherwise)?;
-    is_in(&near.leaf.stamp, sheet)?;
-    match near.look(tag) {
-        Ok(spot) => {
-            not_before(near.leaf.stamp.floor(), now)?;
-            Ok(Found::of_key(spot))
+    verdicts: &mut [Verdict],
+) -> Option<u64> {
+    let &Means { tenant, sheet, ref law, cost, now } = means;
+    let found = Found::of_key(leaf.find(tag)?);
+    not_before(leaf.stamp.floor(), now).ok()?;
+    let mut payload = usable(found.word).ok()?;
+    let mut granted = 0;
+    let mut refusal = None;
+    while granted < verdicts.len() && refusal.is_none() {
+        match judge(law, payload, cost, now).ok()? {
+            Judged::Granted(next) => {
+                payload = next;
+                granted += 1;
+            }
+            Judged::Denied(Wait::Until(_)) if law.short().head.ends() => return None,
+            Judged::Denied(wait) => refusal = Some(wait),
         }
-        Err(Elsewhere::Further) => {
-            let spot = near.leaf.find_further(tag).ok_or(Setback::Otherwise)?;
-            not_before(near.leaf.stamp.floor(), now)?;
-            Ok(Found::of_key(spot))
-        }
-        Err(Elsewhere::Nowhere) => Err(Setback::Otherwise),
     }
+    let is_as_seen = || found.is_as_seen() && sheet.stands();
+    if granted == 0 {
+        if !is_as_seen() {
+            return None;
+        }
+    } else {
+        if !found.take() {
+            return None;
+        }
+        if !is_as_seen() {
+            found.leave();
+            return None;
+        }
+        line::give_back(found.cell, PRESENT | payload);
+    }
+    // Nothing has changed for those behind the first that was refused.
+    let (yes, no) = verdicts.split_at_mut(granted);
+    yes.fill(Verdict::Granted);
+    if let Some(wait) = refusal {
+        tenant.counts.refused_often(law.short().head.column(), no.len() as u64);
+        no.fill(Verdict::Denied(wait));
+    }
+    Some(granted as u64)
 }

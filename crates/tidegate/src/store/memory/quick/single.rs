@@ -7,12 +7,12 @@
 
 use tidegate_core::{Load, Timestamp, Verdict, Wait};
 
-use super::super::brief::{AskKind, AskLaw, CellLaw, Sheet, Short};
-use super::super::leaf::Near;
+use super::super::brief::{AskKind, AskLaw, CellLaw, Head, Sheet, Short};
+use super::super::leaf::{Leaf, Near, Spot};
 use super::super::line::{self, PAYLOAD, PRESENT, Tag};
 use super::super::sync::pause;
 use super::super::tenant::Tenant;
-use super::{Found, Judged, Setback, TRIES, find_all, find_key, judge, usable};
+use super::{Found, Judged, Setback, TRIES, find_all, is_in, judge, not_before, usable};
 
 /// One ask of a limit that may have one item only.
 pub(in super::super) struct Single<'a> {
@@ -124,10 +124,44 @@ pub(in super::super) fn attempt<L: CellLaw>(
     if !head.is_only_of_key() || !L::is_of(head) || !sheet.is_good(now) {
         return Err(Setback::Otherwise);
     }
-    let found = find_key(near, tag, sheet, now)?.ok_or(Setback::Otherwise)?;
+    is_in(&near.leaf.stamp, sheet)?;
+    let spot = near.find(tag).ok_or(Setback::Otherwise)?;
+    charge_spot::<L>(Sought { tenant, sheet, head, leaf: near.leaf, count, now }, spot, witness)
+}
+
+/// An ask of a key whose row was found.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Sought<'a> {
+    pub(in super::super) tenant: &'a Tenant,
+    pub(in super::super) sheet: Sheet<'a>,
+    pub(in super::super) head: Head,
+    pub(in super::super) leaf: &'a Leaf,
+    pub(in super::super) count: u64,
+    pub(in super::super) now: Timestamp,
+}
+
+/// Whether the rows of a leaf can be judged by what is written of an item of this law.
+#[inline(always)]
+pub(in super::super) fn is_judged_by<L: CellLaw>(
+    leaf: &Leaf,
+    sheet: Sheet<'_>,
+    head: Head,
+    now: Timestamp,
+) -> bool {
+    head.is_only_of_key() && L::is_of(head) && sheet.is_good(now) && leaf.stamp.edition() == sheet.edition()
+}
+
+#[inline(always)]
+pub(in super::super) fn charge_spot<L: CellLaw>(
+    sought: Sought<'_>,
+    spot: Spot<'_>,
+    witness: &mut impl Witness,
+) -> Result<Verdict, Setback> {
+    let Sought { tenant, sheet, head, leaf, count, now } = sought;
+    not_before(leaf.stamp.floor(), now)?;
     let law = sheet.first_of::<L>(head);
     let cost = law.short().cost(Load::of(count));
-    settle(&law, tenant, sheet, found, cost, now, witness)
+    settle(&law, tenant, sheet, Found::of_key(spot), cost, now, witness)
 }
 
 #[inline(never)]

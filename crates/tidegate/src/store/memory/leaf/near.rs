@@ -1,0 +1,95 @@
+//! The line that a key belongs into, and the row in it.
+
+#![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
+
+use super::super::line::{Line, Look, Tag};
+use super::{FAN_BITS, Leaf, MOST_PAGES, PAGE_LINES, Page, Spot, first_bits, home};
+
+/// The line that a key belongs into, before anybody has looked there.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Near<'a> {
+    pub(in super::super) leaf: &'a Leaf,
+    page: &'a Page,
+    /// Where in the page.
+    place: usize,
+}
+
+/// Where a row is that is not in the line it belongs into.
+pub(in super::super) enum Elsewhere {
+    /// Perhaps in one of the next lines.
+    Further,
+    Nowhere,
+}
+
+impl Leaf {
+    /// The line that a tag belongs into; none before the first row.
+    #[inline(always)]
+    pub(in super::super) fn near(&self, tag: Tag) -> Option<Near<'_>> {
+        self.near_at(tag.low.wrapping_shl(self.used_bits))
+    }
+
+    /// The same in whichever leaf below this one it belongs to, which is the first of all. On the way down the bits of the tag are used up as
+    /// leaves use them, so that none of the leaves is asked how many.
+    #[inline(always)]
+    pub(in super::super) fn near_below(&self, tag: Tag) -> Option<Near<'_>> {
+        let (mut leaf, mut bits) = (self, tag.low);
+        while let Some(branch) = leaf.branch.get() {
+            leaf = &branch[first_bits(bits)];
+            bits <<= FAN_BITS;
+        }
+        leaf.near_at(bits)
+    }
+
+    /// The line for a tag of which these bits are left.
+    #[inline(always)]
+    fn near_at(&self, bits: u64) -> Option<Near<'_>> {
+        let lines = self.lines();
+        if lines == 0 {
+            return None;
+        }
+        let home = home(bits, lines);
+        let page = self.pages[home / PAGE_LINES % MOST_PAGES].get()?;
+        Some(Near { leaf: self, page, place: home % PAGE_LINES })
+    }
+}
+
+impl<'a> Near<'a> {
+    #[inline(always)]
+    fn line(&self) -> &'a Line {
+        &self.page.0[self.place % PAGE_LINES]
+    }
+
+    /// The line, and the one behind it, where most rows are that found no place in it.
+    #[inline(always)]
+    pub(in super::super) fn lines(&self) -> (&'a Line, &'a Line) {
+        (self.line(), &self.page.0[(self.place + 1) % PAGE_LINES])
+    }
+
+    /// Brings both near, for whoever will look at them soon. The answer means nothing.
+    #[inline(always)]
+    pub(in super::super) fn glance(&self) -> bool {
+        let (line, behind) = self.lines();
+        line.is_passed() ^ behind.is_passed()
+    }
+
+    /// Finds a row without a lock. That it is not found means nothing.
+    #[inline(always)]
+    pub(in super::super) fn find(&self, tag: Tag) -> Option<Spot<'a>> {
+        match self.look(tag) {
+            Ok(spot) => Some(spot),
+            Err(Elsewhere::Further) => self.leaf.find_further(tag),
+            Err(Elsewhere::Nowhere) => None,
+        }
+    }
+
+    /// The same in this line only.
+    #[inline(always)]
+    pub(in super::super) fn look(&self, tag: Tag) -> Result<Spot<'a>, Elsewhere> {
+        let line = self.line();
+        match line.look(tag) {
+            Look::Found { slot, word, seen } => Ok(Spot { line, cell: line.cell(slot), word, seen }),
+            Look::Passed => Err(Elsewhere::Further),
+            Look::Absent => Err(Elsewhere::Nowhere),
+        }
+    }
+}
