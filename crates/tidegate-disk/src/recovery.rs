@@ -22,6 +22,10 @@ use crate::log::{self, Before, Entry, Log, OpenError};
 use crate::record::{Record, Records};
 use crate::store::Options;
 
+/// Why nothing can be read by a program that was built so.
+const OTHER_PRINTS: &str = "this program was built for processors with AES instructions only (as with `-C target-cpu=native`), and makes \
+                            other fingerprints of keys than a store on disk has; build it without";
+
 /// What was found when a store was opened.
 #[derive(Debug, Clone)]
 pub struct Recovery {
@@ -66,6 +70,10 @@ pub(crate) fn open(
 ) -> Result<Recovered, OpenError> {
     let began = Instant::now();
     let place = files.place();
+    if !Restoring::knows_fingerprints() {
+        // Every key would begin anew, and what was sold be sold again.
+        return Err(OpenError::Rejected { file: place, offset: 0, reason: OTHER_PRINTS.to_owned() });
+    }
     let mut reading = Reading { restoring: None, unwritten: HashMap::new(), records: 0, crowded: None };
     let log_options = log::Options { segment_bytes: options.segment_bytes };
     let opening = Log::open(files, log_options, &mut |entry| match entry {

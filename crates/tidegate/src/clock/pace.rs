@@ -73,7 +73,7 @@ impl Line {
     const fn at(self, counter: u64, scale: Scale) -> Option<u64> {
         let passed = counter.wrapping_sub(self.counter);
         if passed < scale.reach {
-            Some(self.begins.wrapping_add(scale.nanoseconds(passed)))
+            Some(self.begins.saturating_add(scale.nanoseconds(passed)))
         } else if self.counter.wrapping_sub(counter) < scale.reach {
             // The processor read the counter before the line it belongs to, as it is free to.
             Some(self.begins)

@@ -159,6 +159,29 @@ fn longer_keys_are_rejected_and_charge_nobody() {
     assert_eq!(store.observe("l").expect("it was put").rows, Some(0));
 }
 
+/// Also where the limit that is too long a key for ignores it, and however well the handle knows its limits.
+#[test]
+fn longer_keys_are_rejected_by_handles_that_know_their_limits() {
+    let bucket = |id: &str| {
+        LimitSpec::named(id).with(ItemSpec::of(Policy::Bucket { window: seconds(60), burst: None }, 100))
+    };
+    let mut keyed = bucket("keyed");
+    keyed.items = keyed.items.into_iter().map(ItemSpec::per_key).collect();
+    let (store, _) = keeping([bucket("all"), keyed]);
+    let gates = store.gates(&["all", "keyed"]).expect("they were put");
+    let long = vec![b'k'; 1025];
+    for turn in 0..3 {
+        let too_long = Err(Rejection::KeyTooLong { bytes: 1025 });
+        assert_eq!(gates.try_acquire(&[Some(&long), Some(b"ada")]), too_long, "turn {turn}");
+        assert_eq!(gates.try_acquire(&[Some(b"ada"), Some(&long)]), too_long, "turn {turn}");
+        assert_eq!(gates.try_acquire(&[None, Some(b"ada")]), Ok(Verdict::Granted), "turn {turn}");
+        let longest = vec![b'k'; 1024];
+        assert_eq!(gates.try_acquire(&[Some(&longest), Some(b"ada")]), Ok(Verdict::Granted), "turn {turn}");
+    }
+    assert_eq!(used(&store, "all", None), [6]);
+    assert_eq!(used(&store, "keyed", Some(b"ada")), [6]);
+}
+
 #[test]
 fn a_limit_that_holds_needs_a_lease_and_is_not_for_handles() {
     let counted = total("both", 5).with(slots("both", 1).items.remove(0));

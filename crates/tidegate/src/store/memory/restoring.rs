@@ -18,6 +18,7 @@ use super::edits::void_holdings;
 use super::journal::{Deed, Journal, Lease, Origin, Tag, What};
 pub use super::leaf::Spread;
 use super::leaf::{Means, Reserved};
+use super::print;
 use super::rows::own_leaf;
 use super::tenant::{Brief, NO_TAG, Tenant};
 use super::{Memory, MemoryStore, Shared};
@@ -145,6 +146,11 @@ impl fmt::Display for Unrestorable {
 impl std::error::Error for Unrestorable {}
 
 impl Restoring {
+    /// Whether this program makes the fingerprints of keys that rows were written down with. If not, no row would be found again.
+    pub fn knows_fingerprints() -> bool {
+        print::are_as_ever()
+    }
+
     /// A store without anything yet.
     pub fn new(clock: impl Clock + 'static, memory: Memory) -> Restoring {
         let shared = Shared::new(clock, memory);

@@ -77,8 +77,13 @@ impl Bundle {
         let turns = self.plan.turns.load(Ordering::Acquire);
         let is_good = self.plan.from.load(Ordering::Relaxed) <= now.ticks()
             && now.ticks() < self.plan.until.load(Ordering::Relaxed);
-        if !is_good || key.len() > LONGEST_KEY {
+        if !is_good {
             return self.look_again(turns);
+        }
+        for key in keys {
+            if key.is_some_and(|key| key.len() > LONGEST_KEY) {
+                return None;
+            }
         }
         // The key's row first: it may have to be fetched from afar, and the others are judged meanwhile.
         let tenant = &*self.keyed;
@@ -147,10 +152,11 @@ impl Bundle {
         if self.turns() != turns
             && let Ok(_alone) = self.change.try_lock()
         {
+            let survey = self.survey();
             self.plan.turns.store(NONE, Ordering::Relaxed);
-            // Whoever sees a word of what follows sees this too.
+            // Whoever sees a word of what follows sees that the boards had the turns that were found, and not those of the former plan.
             fence(Ordering::Release);
-            if let Some((turns, from, until)) = self.survey() {
+            if let Some((turns, from, until)) = survey {
                 self.plan.from.store(from.ticks(), Ordering::Relaxed);
                 self.plan.until.store(until.ticks(), Ordering::Relaxed);
                 self.plan.turns.store(turns, Ordering::Release);
