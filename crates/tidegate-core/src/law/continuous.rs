@@ -149,6 +149,7 @@ impl Continuous {
         }
     }
 }
+
 /// Whether a backlog until `tat` is within the room that a cost leaves it; if not, when it will be. It does not matter what instants are
 /// counted from.
 #[inline]

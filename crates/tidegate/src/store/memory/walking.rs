@@ -85,7 +85,8 @@ impl MemoryStore {
         Unchanging { _alone: self.shared.changing() }
     }
 
-    /// Shows everything that is remembered.
+    /// Shows everything that is remembered. Rows of keys go by their fingerprints, so that only a store that was itself made by
+    /// [`Restoring`](super::Restoring) can be made again from them: others make theirs in a way of their own.
     pub fn walk<E>(&self, see: See<'_, E>) -> Result<(), E> {
         let shared = &self.shared;
         see(Sight::Counters(self.counters()))?;

@@ -29,7 +29,10 @@ pub(in super::super) trait CellLaw {
     /// The item it is the law of, as far as the law needs it.
     fn short(&self) -> &Short;
     /// The latest instant at which something was charged, as far as the law keeps it.
-    fn latest(&self, payload: u64) -> Timestamp;
+    #[inline(always)]
+    fn latest(&self, _: u64) -> Timestamp {
+        Timestamp::EPOCH
+    }
     /// Whether `cost` more fits.
     fn judge(&self, payload: u64, cost: Amount, now: Timestamp) -> Verdict;
     /// The payload after spending `cost`, if it fits a cell.
@@ -91,11 +94,6 @@ impl CellLaw for Drop {
     }
 
     #[inline(always)]
-    fn latest(&self, _: u64) -> Timestamp {
-        Timestamp::EPOCH
-    }
-
-    #[inline(always)]
     fn judge(&self, payload: u64, _: Amount, now: Timestamp) -> Verdict {
         let room = Span::from_ticks(self.0.b);
         match continuous::judge_within(room, Timestamp::from_ticks(payload), self.since_base(now)) {
@@ -129,11 +127,6 @@ impl CellLaw for Bucket {
     #[inline(always)]
     fn short(&self) -> &Short {
         &self.0
-    }
-
-    #[inline(always)]
-    fn latest(&self, _: u64) -> Timestamp {
-        Timestamp::EPOCH
     }
 
     #[inline(always)]

@@ -12,7 +12,7 @@ use super::super::leaf::{Leaf, Near, Spot};
 use super::super::line::{self, PAYLOAD, PRESENT, Tag};
 use super::super::sync::pause;
 use super::super::tenant::Tenant;
-use super::{Found, Judged, Setback, TRIES, find_all, is_in, judge, not_before, usable};
+use super::{Found, Judged, Setback, TRIES, find_all, judge, not_before, usable};
 
 /// One ask of a limit that may have one item only.
 pub(in super::super) struct Single<'a> {
@@ -121,10 +121,9 @@ pub(in super::super) fn attempt<L: CellLaw>(
 ) -> Result<Verdict, Setback> {
     let sheet = tenant.board.sheet();
     let head = sheet.head();
-    if !head.is_only_of_key() || !L::is_of(head) || !sheet.is_good(now) {
+    if !is_judged_by::<L>(near.leaf, sheet, head, now) {
         return Err(Setback::Otherwise);
     }
-    is_in(&near.leaf.stamp, sheet)?;
     let spot = near.find(tag).ok_or(Setback::Otherwise)?;
     charge_spot::<L>(Sought { tenant, sheet, head, leaf: near.leaf, count, now }, spot, witness)
 }
