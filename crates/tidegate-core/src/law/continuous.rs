@@ -150,6 +150,19 @@ impl Continuous {
     }
 }
 
+/// When a bucket with this step is full again that would have been at `tat`, after one unit more; `None` if that is not within the room.
+///
+/// It does not matter what instants are counted from, but nothing is held back that goes beyond the end of time: whoever asks sees to it that
+/// none of these sums does.
+#[inline]
+pub const fn unit_within(room: u64, step: u64, tat: u64, now: u64) -> Option<u64> {
+    if tat > now.wrapping_add(room) {
+        return None;
+    }
+    let from = if tat > now { tat } else { now };
+    Some(from.wrapping_add(step))
+}
+
 /// Whether a backlog until `tat` is within the room that a cost leaves it; if not, when it will be. It does not matter what instants are
 /// counted from.
 #[inline]

@@ -29,6 +29,9 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 /// How long the counter is trusted before the system's clocks are asked again, in nanoseconds.
 pub(super) const REACH: u64 = 1_000_000;
 
+/// No line begins later: it would go on beyond the end of time.
+const LATEST: u64 = u64::MAX - REACH;
+
 /// How often a reader looks again before it lets somebody else run.
 const PATIENCE: u32 = 64;
 
@@ -73,7 +76,7 @@ impl Line {
     const fn at(self, counter: u64, scale: Scale) -> Option<u64> {
         let passed = counter.wrapping_sub(self.counter);
         if passed < scale.reach {
-            Some(self.begins.saturating_add(scale.nanoseconds(passed)))
+            Some(self.after(passed, scale))
         } else if self.counter.wrapping_sub(counter) < scale.reach {
             // The processor read the counter before the line it belongs to, as it is free to.
             Some(self.begins)
@@ -82,14 +85,20 @@ impl Line {
         }
     }
 
+    /// The time so many counts after it began, which are within reach.
+    #[inline]
+    const fn after(self, passed: u64, scale: Scale) -> u64 {
+        self.begins.wrapping_add(scale.nanoseconds(passed))
+    }
+
     /// No time told by this line is later.
     const fn end(self) -> u64 {
-        self.begins.saturating_add(REACH)
+        self.begins.wrapping_add(REACH)
     }
 
     /// The line that follows when the clocks say `time`; none as long as they have not passed the end of this one.
     fn followed_by(self, time: u64, counter: u64) -> Option<Line> {
-        (time >= self.end()).then_some(Line { begins: time, counter })
+        (time >= self.end() && self.end() <= LATEST).then_some(Line { begins: time.min(LATEST), counter })
     }
 }
 
@@ -107,7 +116,7 @@ pub(super) struct Pace {
 impl Pace {
     /// A pace that begins when the clocks say `time` and the counter stands here.
     pub(super) fn new(time: u64, counter: u64, scale: Scale) -> Pace {
-        let [version, begins, counter] = [0, time, counter].map(AtomicU64::new);
+        let [version, begins, counter] = [0, time.min(LATEST), counter].map(AtomicU64::new);
         Pace { version, begins, counter, scale }
     }
 
@@ -116,7 +125,11 @@ impl Pace {
     pub(super) fn glance(&self, counter: impl FnOnce() -> u64) -> Option<u64> {
         let version = self.version.load(Ordering::Acquire);
         let line = self.line();
-        line.at(counter(), self.scale).filter(|_| self.is_still(version))
+        let passed = counter().wrapping_sub(line.counter);
+        if passed >= self.scale.reach || !self.is_still(version) {
+            return None;
+        }
+        Some(line.after(passed, self.scale))
     }
 
     /// The time. `clocks` is asked only when the present line has ended.
@@ -168,7 +181,8 @@ impl Pace {
     #[inline]
     fn is_still(&self, version: u64) -> bool {
         fence(Ordering::Acquire);
-        version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version
+        // A version that was odd is over and does not come again.
+        self.version.load(Ordering::Relaxed) == version & !1
     }
 
     /// Replaces the line of this version; `false` if it was replaced already.

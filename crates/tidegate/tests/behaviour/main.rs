@@ -19,6 +19,7 @@ mod limiter_over_map;
 mod limiter_over_memory;
 mod map_store;
 mod memory_handles;
+mod memory_many;
 mod memory_sets;
 mod memory_store;
 mod observing;

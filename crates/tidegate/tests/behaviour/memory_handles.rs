@@ -67,7 +67,7 @@ fn used(store: &impl Store, limit_id: &str, key: Option<&[u8]>) -> Vec<Amount> {
 }
 
 /// What a store says to one ask.
-fn verdict(store: &impl Store, ask: Ask<'_>) -> Result<Verdict, Rejection> {
+pub(crate) fn verdict(store: &impl Store, ask: Ask<'_>) -> Result<Verdict, Rejection> {
     let answers = store.submit(&[Order::acquire(&[ask])], Answers::new(Detail::Verdicts)).now();
     let answer = answers.get(0).cloned().expect("one answer for one order")?;
     Ok(match answer.outcome {

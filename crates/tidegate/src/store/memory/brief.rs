@@ -23,15 +23,16 @@ use tidegate_core::{
 use super::cell::Shape;
 use super::edition::Edition;
 use super::sync::{AtomicU64, Ordering, fence};
-use laws::{Bucket, Total, Window};
+use laws::{Bucket, LATEST_BASE, LONGEST, Total, Window};
 
-pub(super) use laws::{AskKind, AskLaw, CellLaw, Drop};
+pub(super) use laws::{AskKind, AskLaw, CellLaw, Drop, Next};
 
 /// The words of one item.
 const ITEM_WORDS: usize = 5;
 const EDITION: usize = 0;
 const FROM: usize = 1;
-const UNTIL: usize = 2;
+/// How long it is good from there on.
+const LASTS: usize = 2;
 const FIRST: usize = 3;
 const SECOND: usize = FIRST + ITEM_WORDS;
 const ENDS: usize = SECOND + ITEM_WORDS;
@@ -137,6 +138,12 @@ impl Head {
         self.0 & UNITS != 0
     }
 
+    /// Whether the limit is such a bucket of each key alone, and nothing else.
+    #[inline(always)]
+    pub(super) fn has_drops_of_key(self) -> bool {
+        self.0 & (OF_KEY | TWO_ITEMS | UNITS) == OF_KEY | UNITS
+    }
+
     /// Whether the limit is such a bucket of all keys together, and nothing else.
     #[inline(always)]
     pub(super) fn has_drops_of_all(self) -> bool {
@@ -180,6 +187,10 @@ impl Brief {
             from = from.max(Timestamp::from_ticks(short.a));
             until = until.min(Timestamp::from_ticks(short.b));
         }
+        for short in [all, key].into_iter().flatten().filter(|short| short.head.has_drops()) {
+            from = from.max(Timestamp::from_ticks(short.base));
+            until = until.min(Timestamp::from_ticks(short.base.saturating_add(LONGEST)));
+        }
         let haunted = key.and_then(|_| edition.is_haunted_until(now));
         until = haunted.map_or(until, |end| until.min(end));
         let flag = |is: bool, flag: u64| if is { flag } else { 0 };
@@ -214,7 +225,9 @@ impl Short {
         let (law, a, b) = match &item.rule().law {
             Law::Never => (NEVER, 0, 0),
             Law::Continuous(law) => {
-                match item.rule().capacity.remaining(0).and_then(|burst| law.room(burst, 1)) {
+                let room = item.rule().capacity.remaining(0).and_then(|burst| law.room(burst, 1));
+                let fits = layout.shape.base.ticks() <= LATEST_BASE;
+                match room.filter(|room| fits && room.max(&law.step()).ticks() <= LONGEST) {
                     Some(room) => (CONTINUOUS | UNITS, law.step().ticks(), room.ticks()),
                     None => (CONTINUOUS, law.step().ticks(), 0),
                 }
@@ -368,18 +381,20 @@ impl Sheet<'_> {
     pub(super) fn stands(&self) -> bool {
         // Orders the loads of the words before this one.
         fence(Ordering::Acquire);
-        self.turn & 1 == 0 && self.board.turn.load(Ordering::Relaxed) == self.turn
+        // A turn that was odd is over and does not come again.
+        self.board.turn.load(Ordering::Relaxed) == self.turn & !1
     }
 
     /// Whether there is a brief and it can be gone by at `now`.
     #[inline(always)]
     pub(super) fn is_good(&self, now: Timestamp) -> bool {
-        self.word(FROM) <= now.ticks() && now.ticks() < self.word(UNTIL)
+        now.ticks().wrapping_sub(self.word(FROM)) < self.word(LASTS)
     }
 
     /// From when to before when the brief can be gone by.
     pub(super) fn good(&self) -> (Timestamp, Timestamp) {
-        (Timestamp::from_ticks(self.word(FROM)), Timestamp::from_ticks(self.word(UNTIL)))
+        let from = self.word(FROM);
+        (Timestamp::from_ticks(from), Timestamp::from_ticks(from.wrapping_add(self.word(LASTS))))
     }
 
     #[inline(always)]
@@ -487,12 +502,8 @@ impl Board {
     /// The brief, if there is one and nobody is writing it.
     pub(super) fn read(&self) -> Option<Brief> {
         let sheet = self.sheet();
-        let brief = Brief {
-            edition: sheet.edition(),
-            from: Timestamp::from_ticks(sheet.word(FROM)),
-            until: Timestamp::from_ticks(sheet.word(UNTIL)),
-            first: sheet.first(),
-        };
+        let (from, until) = sheet.good();
+        let brief = Brief { edition: sheet.edition(), from, until, first: sheet.first() };
         (sheet.stands() && brief.edition != 0).then_some(brief)
     }
 
@@ -508,7 +519,7 @@ impl Board {
         if let Some((brief, second)) = Brief::of(edition, now) {
             words[EDITION] = brief.edition;
             words[FROM] = brief.from.ticks();
-            words[UNTIL] = brief.until.ticks();
+            words[LASTS] = brief.until.since(brief.from).ticks();
             words[FIRST..SECOND].copy_from_slice(&brief.first.words());
             words[SECOND..ENDS].copy_from_slice(&second.map_or([0; ITEM_WORDS], |second| second.words()));
             words[ENDS] = edition.limit.ends_at().unwrap_or(LAST).ticks();
@@ -520,7 +531,7 @@ impl Board {
     pub(super) fn clear(&self) {
         let mut words = self.words.each_ref().map(|word| word.load(Ordering::Relaxed));
         // Nobody can go by it at any time.
-        (words[EDITION], words[UNTIL]) = (0, 0);
+        (words[EDITION], words[LASTS]) = (0, 0);
         self.write(words);
     }
 

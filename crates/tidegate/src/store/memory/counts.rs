@@ -7,7 +7,7 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tidegate_core::limit::MOST_ITEMS;
 
@@ -23,6 +23,8 @@ const USUAL_ITEMS: usize = 8;
 pub(super) struct Counts {
     own: [OnceLock<Box<Stripe>>; OWN_STRIPES],
     common: OnceLock<Box<Stripe>>,
+    /// Grants that several limits have in common, counted once for all of them.
+    joint: Mutex<Vec<Arc<Counts>>>,
     /// The names of the items that were ever counted; a name keeps its column.
     columns: Mutex<Vec<Box<str>>>,
 }
@@ -48,7 +50,7 @@ pub(super) struct Sum {
 impl Counts {
     pub(super) fn new() -> Counts {
         let own = [const { OnceLock::new() }; OWN_STRIPES];
-        Counts { own, common: OnceLock::new(), columns: Mutex::default() }
+        Counts { own, common: OnceLock::new(), joint: Mutex::default(), columns: Mutex::default() }
     }
 
     /// An order was granted.
@@ -77,10 +79,7 @@ impl Counts {
     /// The same, so many times.
     #[inline(always)]
     pub(super) fn refused_often(&self, column: usize, orders: u64) {
-        self.add(own(), orders, |stripe| match stripe.usual.get(column) {
-            Some(count) => count,
-            None => &stripe.others.get_or_init(others)[(column - USUAL_ITEMS) % MOST_ITEMS],
-        });
+        self.add(own(), orders, |stripe| stripe.usual.get(column).unwrap_or_else(|| stripe.other(column)));
     }
 
     #[inline(always)]
@@ -116,12 +115,36 @@ impl Counts {
         names.map(column).collect()
     }
 
+    /// What is granted there is granted here as well, until they [part](Counts::part).
+    pub(super) fn join(&self, joint: &Arc<Counts>) {
+        self.joint.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(joint));
+    }
+
+    /// Nothing more will be granted there. What was stays.
+    pub(super) fn part(&self, joint: &Arc<Counts>) {
+        let mut joints = self.joint.lock().unwrap_or_else(PoisonError::into_inner);
+        joints.retain(|other| !Arc::ptr_eq(other, joint));
+        self.common.get_or_init(Box::default).granted.fetch_add(joint.granted_alone(), Ordering::Relaxed);
+    }
+
+    /// What was granted here and nowhere else.
+    fn granted_alone(&self) -> u64 {
+        self.stripes().map(|stripe| stripe.granted.load(Ordering::Relaxed)).sum()
+    }
+
+    fn stripes(&self) -> impl Iterator<Item = &Stripe> {
+        self.own.iter().chain([&self.common]).filter_map(OnceLock::get).map(|stripe| &**stripe)
+    }
+
     /// Everything that was counted.
     pub(super) fn sum(&self) -> Sum {
         let names = self.columns.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let items = names.iter().map(|name| ItemCount { item: name.to_string(), refused: 0 }).collect();
-        let mut sum = Sum { items, ..Sum::default() };
-        for stripe in self.own.iter().chain([&self.common]).filter_map(OnceLock::get) {
+        // Held until the end: what parts meanwhile is counted here or there, and not twice.
+        let joint = self.joint.lock().unwrap_or_else(PoisonError::into_inner);
+        let granted = joint.iter().map(|joint| joint.granted_alone()).sum();
+        let mut sum = Sum { granted, items, ..Sum::default() };
+        for stripe in self.stripes() {
             sum.granted += stripe.granted.load(Ordering::Relaxed);
             sum.shadowed += stripe.shadowed.load(Ordering::Relaxed);
             let others = stripe.others.get().into_iter().flatten();
@@ -141,6 +164,15 @@ impl Default for Stripe {
             usual: std::array::from_fn(|_| AtomicU64::new(0)),
             others: OnceLock::new(),
         }
+    }
+}
+
+impl Stripe {
+    /// The count of an item beyond the usual ones.
+    #[cold]
+    #[inline(never)]
+    fn other(&self, column: usize) -> &AtomicU64 {
+        &self.others.get_or_init(others)[(column - USUAL_ITEMS) % MOST_ITEMS]
     }
 }
 

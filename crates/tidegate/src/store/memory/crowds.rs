@@ -97,7 +97,7 @@ fn turned_away(tenant: &Tenant, number: u64, now: Timestamp) -> Room {
 fn walk(tenant: &Tenant, number: u64) -> usize {
     let tag = tag(tenant, number);
     let leaf: &Leaf = tenant.leaf(tag).expect("there are rows");
-    1 + leaf.within_reach(tag).take_while(|line| matches!(line.look(tag), Look::Passed)).count()
+    1 + leaf.within_reach(tag).take_while(|line| matches!(line.look_closely(tag), Look::Passed)).count()
 }
 
 /// A limit that has taken all it may, and how many keys it has.

@@ -7,7 +7,7 @@ use tidegate_core::limit::LONGEST_KEY;
 use tidegate_core::order::MOST_ASKS;
 use tidegate_core::{Amount, Ask, Intent, Order, Timestamp, Verdict};
 
-use super::brief::{AskKind, CellLaw, Drop};
+use super::brief::{AskKind, CellLaw, Drop, Head, Sheet};
 use super::counts;
 use super::deciding::quickly;
 use super::leaf::Elsewhere;
@@ -56,76 +56,66 @@ impl Gate {
     /// is charged then. [`Rejection::UnknownLimit`] once the limit is gone, [`Rejection::KeyTooLong`] for keys above 1 KiB.
     #[inline]
     pub fn try_acquire(&self, key: &[u8], count: Amount) -> Result<Verdict, Rejection> {
+        if count == 1
+            && let Some(verdict) = self.acquire_drop(key)
+        {
+            return Ok(verdict);
+        }
+        self.acquire_of_kind(key, count)
+    }
+
+    /// Takes a unit for a key, if it is that simple.
+    #[inline(never)]
+    fn acquire_drop(&self, key: &[u8]) -> Option<Verdict> {
+        let sheet = self.tenant.board.sheet();
+        let head = sheet.head();
+        if head.has_drops_of_key() { self.acquire_of_key::<Drop>(key, 1, sheet, head) } else { None }
+    }
+
+    #[inline(never)]
+    fn acquire_of_kind(&self, key: &[u8], count: Amount) -> Result<Verdict, Rejection> {
         let head = self.tenant.board.head();
-        if head.is_only_of_key() {
-            if count == 1 && head.has_drops() {
-                return self.acquire_of_key::<Drop>(key, 1);
-            }
-            return head.of_kind(OneOfKey { gate: self, key, count });
+        if head.is_only_of_key()
+            && !(count == 1 && head.has_drops())
+            && let Some(verdict) = head.of_kind(OneOfKey { gate: self, key, count })
+        {
+            return Ok(verdict);
         }
         self.acquire_otherwise(key, count)
     }
 
-    /// Decides on a key whose limit has one item, of this law as far as anybody knows. It is laid out for each law by itself: what all of them
-    /// together keep at hand does not fit the registers. Whatever is not that simple is decided elsewhere to the end, for the same reason.
+    /// Decides on a key whose limit has one item, of this law as far as anybody knows; `None` if it is not that simple, and then nothing was done.
+    /// It is laid out for each law by itself: what all of them together keep at hand does not fit the registers.
     #[expect(clippy::inline_always, reason = "a call and what it saves is a tenth of a decision")]
     #[inline(always)]
-    fn acquire_of_key<L: CellLaw>(&self, key: &[u8], count: Amount) -> Result<Verdict, Rejection> {
-        let (tenant, now) = (&*self.tenant, self.shared.now());
-        if key.len() > LONGEST_KEY {
-            return self.acquire_otherwise(key, L::count(count));
-        }
-        let tag = tenant.printer.print(key);
-        let Some(near) = tenant.near(tag) else { return self.acquire_otherwise(key, L::count(count)) };
-        let sheet = tenant.board.sheet();
-        let head = sheet.head();
-        if !quick::is_judged_by::<L>(near.leaf, sheet, head, now) {
-            return self.acquire_otherwise(key, L::count(count));
-        }
-        let spot = match near.look(tag) {
-            Ok(spot) => spot,
-            Err(Elsewhere::Further) => return self.acquire_further::<L>(key, L::count(count), tag, now),
-            Err(Elsewhere::Nowhere) => return self.acquire_otherwise(key, L::count(count)),
-        };
-        let sought = Sought { tenant, sheet, head, leaf: near.leaf, count: L::count(count), now };
-        match quick::charge_spot::<L>(sought, spot, &mut ()) {
-            Ok(Verdict::Granted) => {
-                tenant.counts.granted();
-                Ok(Verdict::Granted)
-            }
-            Ok(denied) => Ok(denied),
-            Err(_) => self.acquire_otherwise(key, L::count(count)),
-        }
-    }
-
-    /// The same for a key whose row is not in the line it belongs into.
-    #[inline(never)]
-    fn acquire_further<L: CellLaw>(
+    fn acquire_of_key<L: CellLaw>(
         &self,
         key: &[u8],
         count: Amount,
-        tag: Tag,
-        now: Timestamp,
-    ) -> Result<Verdict, Rejection> {
-        let tenant = &*self.tenant;
-        if let Some(leaf) = tenant.leaf(tag) {
-            let sheet = tenant.board.sheet();
-            let head = sheet.head();
-            if quick::is_judged_by::<L>(leaf, sheet, head, now)
-                && let Some(spot) = leaf.find_further(tag)
-            {
-                let sought = Sought { tenant, sheet, head, leaf, count, now };
-                match quick::charge_spot::<L>(sought, spot, &mut ()) {
-                    Ok(Verdict::Granted) => {
-                        tenant.counts.granted();
-                        return Ok(Verdict::Granted);
-                    }
-                    Ok(denied) => return Ok(denied),
-                    Err(_) => {}
-                }
-            }
+        sheet: Sheet<'_>,
+        head: Head,
+    ) -> Option<Verdict> {
+        let (tenant, now) = (&*self.tenant, self.shared.now());
+        let tag = match tenant.printer.fold(key) {
+            Some(tag) => tag,
+            None if key.len() > LONGEST_KEY => return None,
+            None => tenant.printer.print_otherwise(key),
+        };
+        let near = tenant.near(tag)?;
+        if !quick::is_judged_by::<L>(near.leaf, sheet, head, now) {
+            return None;
         }
-        self.acquire_otherwise(key, count)
+        let spot = match near.look(tag) {
+            Ok(spot) => spot,
+            Err(Elsewhere::Further) => return acquire_further::<L>(tenant, L::count(count), tag, now),
+            Err(Elsewhere::Nowhere) => return None,
+        };
+        let sought = Sought { tenant, sheet, head, leaf: near.leaf, count: L::count(count), now };
+        let verdict = quick::charge_spot::<L>(sought, spot, &mut ()).ok()?;
+        if verdict == Verdict::Granted {
+            tenant.counts.granted();
+        }
+        Some(verdict)
     }
 
     /// Whatever is not that simple: somebody else was faster, the key has no row yet, the limit counts all keys together.
@@ -193,6 +183,23 @@ impl Gate {
     }
 }
 
+/// Decides on a key whose row is not in the line it belongs into.
+#[inline(never)]
+fn acquire_further<L: CellLaw>(tenant: &Tenant, count: Amount, tag: Tag, now: Timestamp) -> Option<Verdict> {
+    let leaf = tenant.leaf(tag)?;
+    let sheet = tenant.board.sheet();
+    let head = sheet.head();
+    if !quick::is_judged_by::<L>(leaf, sheet, head, now) {
+        return None;
+    }
+    let sought = Sought { tenant, sheet, head, leaf, count, now };
+    let verdict = quick::charge_spot::<L>(sought, leaf.find_further(tag)?, &mut ()).ok()?;
+    if verdict == Verdict::Granted {
+        tenant.counts.granted();
+    }
+    Some(verdict)
+}
+
 /// Some asks of keys, before the law is known.
 struct SomeOfKeys<'a> {
     gate: &'a Gate,
@@ -224,11 +231,12 @@ struct OneOfKey<'a> {
 }
 
 impl AskKind for OneOfKey<'_> {
-    type Answer = Result<Verdict, Rejection>;
+    type Answer = Option<Verdict>;
 
     #[inline(never)]
-    fn ask<L: CellLaw>(self) -> Result<Verdict, Rejection> {
-        self.gate.acquire_of_key::<L>(self.key, self.count)
+    fn ask<L: CellLaw>(self) -> Option<Verdict> {
+        let sheet = self.gate.tenant.board.sheet();
+        self.gate.acquire_of_key::<L>(self.key, self.count, sheet, sheet.head())
     }
 }
 

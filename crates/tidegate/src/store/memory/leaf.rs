@@ -15,10 +15,14 @@ mod forgetting;
 mod near;
 mod readying;
 mod rebuilding;
+mod shortcut;
+mod stock;
 
 use std::sync::{Arc, PoisonError};
 
 use tidegate_core::{Per, Row, Timestamp};
+#[cfg(not(tidegate_loom))]
+use zerocopy::{FromBytes, IntoBytes, KnownLayout};
 
 use super::budget::Budget;
 use super::edition::{Edition, RESERVED};
@@ -30,6 +34,8 @@ use crate::store::deciding::Room as NoRoom;
 
 pub(super) use near::{Elsewhere, Near};
 pub use readying::Spread;
+pub(super) use shortcut::Shortcut;
+use stock::{Own, PAGE_BYTES, Paper};
 
 /// Lines in a page. In a model a leaf grows at its fourth row and splits at its sixth.
 pub(super) const PAGE_LINES: usize = if cfg!(tidegate_loom) { 1 } else { 64 };
@@ -41,9 +47,9 @@ const FAN_BITS: u32 = if cfg!(tidegate_loom) { 1 } else { 3 };
 /// How many lines a row may lie after the one it belongs into.
 const REACH: usize = if cfg!(tidegate_loom) { 2 } else { 64 };
 /// How full a leaf may become, in rows of a hundred places.
-const FULLEST: usize = 80;
+const FULLEST: usize = 84;
 /// How full it may be after a rebuild that added no pages.
-const FULL_ENOUGH: usize = 70;
+const FULL_ENOUGH: usize = 74;
 /// A leaf with more rows than this is not searched for fresh ones at every turn.
 const SMALL: usize = 1024;
 /// Such a leaf is searched once in as many turns as make this many rows a turn.
@@ -55,11 +61,13 @@ const MOST_WIDE: usize = 1024;
 /// An instant that no row waits for.
 const NEVER: Timestamp = Timestamp::from_ticks(u64::MAX);
 
+#[cfg_attr(not(tidegate_loom), derive(FromBytes, IntoBytes, KnownLayout))]
+#[derive(Debug)]
+#[repr(C)]
 struct Page([Line; PAGE_LINES]);
 
-/// What a page takes: itself, the count of those who have it, and what the allocator adds so that a line begins where the processor's
-/// own lines do.
-const PAGE_BYTES: usize = size_of::<Page>() + 2 * align_of::<Page>();
+/// What the leaves of a branch take: themselves, and the count of those who have them, which begins where a line does.
+const BRANCH_BYTES: usize = FAN * size_of::<Leaf>() + align_of::<Leaf>();
 
 /// Some rows of a table, or the way to them.
 ///
@@ -75,15 +83,20 @@ pub(super) struct Leaf {
     /// How many bits of a tag the levels above have used.
     used_bits: u32,
     /// The level below, once this one was full.
-    branch: OnceLock<Box<[Leaf; FAN]>>,
-    pages: [OnceLock<Arc<Page>>; MOST_PAGES],
+    branch: OnceLock<Branch>,
+    pages: [OnceLock<Paper>; MOST_PAGES],
     inner: Mutex<Inner>,
 }
+
+/// What a full leaf becomes: those of the next level.
+type Branch = Arc<[Leaf; FAN]>;
 
 /// What is under a leaf's lock.
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) shelf: Shelf,
+    /// The pages that this leaf was the first to have. The leaves of the next level have them from it.
+    own: Vec<Own>,
     rows: usize,
     /// No row is fresh before this instant.
     fresh_from: Timestamp,
@@ -252,11 +265,11 @@ impl Leaf {
         for _ in 1..REACH.min(lines) {
             index = if index + 1 == lines { 0 } else { index + 1 };
             let line = self.line(index)?;
-            match line.look(tag) {
+            match line.look_closely(tag) {
                 Look::Found { slot, word, seen } => {
                     return Some(Spot { line, cell: line.cell(slot), word, seen });
                 }
-                Look::Absent => return None,
+                Look::Absent | Look::Unsure => return None,
                 Look::Passed => {}
             }
         }
@@ -319,6 +332,16 @@ fn first_bits(bits: u64) -> usize {
 }
 
 impl Page {
+    fn new() -> Page {
+        Page(std::array::from_fn(|_| Line::new()))
+    }
+
+    /// Forgets everything, whatever it was. Nobody else may look.
+    #[cfg(not(tidegate_loom))]
+    fn clear(&self) {
+        self.0.iter().for_each(Line::clear);
+    }
+
     /// Brings all lines near. Who takes a row waits for everything before it, so that one line would come after the other.
     fn bring_near(&self) {
         std::hint::black_box(self.0.iter().fold(false, |all, line| all ^ line.is_passed()));
@@ -328,7 +351,7 @@ impl Page {
 impl Default for Inner {
     fn default() -> Inner {
         let shelf = Shelf::default();
-        Inner { shelf, rows: 0, fresh_from: NEVER, turns: 0, searched: None, shelf_bytes: 0 }
+        Inner { shelf, own: Vec::new(), rows: 0, fresh_from: NEVER, turns: 0, searched: None, shelf_bytes: 0 }
     }
 }
 
@@ -500,6 +523,15 @@ impl<'a> Owned<'a> {
 
     fn is_fresh(&self, tag: Tag, word: u64, means: Means<'_>) -> bool {
         means.edition.freshens(tag, word, &self.inner.shelf, means.now).is_some_and(|at| at <= means.now)
+    }
+
+    /// Puts a row into an empty place in the line it belongs into, if there is one.
+    fn place_at_home(&mut self, tag: Tag, word: u64) -> bool {
+        let line = self.leaf.within_reach(tag).next();
+        let slot = line.and_then(|line| (0..SLOTS).find(|&slot| self.clears(line, slot, None)));
+        let (Some(line), Some(slot)) = (line, slot) else { return false };
+        line.place(slot, tag, word);
+        true
     }
 
     /// Puts a row into the first place for it, an empty one or, if that may be, a fresh row's.

@@ -17,6 +17,11 @@
 
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 
+#[cfg(not(tidegate_loom))]
+use zerocopy::{FromBytes, IntoBytes, KnownLayout};
+
+use std::hint::select_unpredictable;
+
 use super::sync::{AtomicU64, Ordering, fence};
 
 /// Rows in a line.
@@ -60,10 +65,13 @@ pub(super) enum Look {
     Passed,
     /// It is not here, nor further on.
     Absent,
+    /// There is a tag that is nearly this one, or one beside an empty cell: it takes a closer look.
+    Unsure,
 }
 
 /// Three rows.
-#[repr(align(64))]
+#[cfg_attr(not(tidegate_loom), derive(FromBytes, IntoBytes, KnownLayout))]
+#[repr(C, align(64))]
 #[derive(Debug)]
 pub(super) struct Line {
     words: [AtomicU64; 8],
@@ -74,10 +82,50 @@ impl Line {
         Line { words: std::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
-    /// Looks for a tag, without taking anything.
+    /// Forgets its rows and everything else. Nobody else may look.
+    #[cfg(not(tidegate_loom))]
+    pub(super) fn clear(&self) {
+        self.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    }
+
+    /// Looks for a tag, without taking anything. Which of the slots it is in nobody can foresee, so it is reckoned and not tried.
     #[inline(always)]
     pub(super) fn look(&self, tag: Tag) -> Look {
-        let seen = self.words[META].load(Ordering::Acquire);
+        let seen = self.version();
+        let [one, two, three] =
+            std::array::from_fn(|slot| self.words[LOWS + slot].load(Ordering::Relaxed) ^ tag.low);
+        let slot = select_unpredictable(two < one, 1, 0);
+        let least = select_unpredictable(two < one, two, one);
+        let slot = select_unpredictable(three < least, 2, slot);
+        let least = select_unpredictable(three < least, three, least);
+        if least != 0 {
+            return if seen & PASSED == 0 { Look::Absent } else { Look::Passed };
+        }
+        let word = self.words[slot].load(Ordering::Acquire);
+        if self.high(slot) == tag.high && word != EMPTY {
+            return Look::Found { slot, word, seen };
+        }
+        Look::Unsure
+    }
+
+    /// The version, for whoever will look.
+    #[inline(always)]
+    pub(super) fn version(&self) -> u64 {
+        self.words[META].load(Ordering::Acquire)
+    }
+
+    /// Looks for a tag until it is sure.
+    #[inline(always)]
+    pub(super) fn look_closely(&self, tag: Tag) -> Look {
+        match self.look(tag) {
+            Look::Unsure => self.look_since(tag, self.version()),
+            look => look,
+        }
+    }
+
+    /// The same, slot by slot, by somebody who has seen this version.
+    #[inline(always)]
+    pub(super) fn look_since(&self, tag: Tag, seen: u64) -> Look {
         for slot in 0..SLOTS {
             if self.words[LOWS + slot].load(Ordering::Relaxed) == tag.low && self.high(slot) == tag.high {
                 let word = self.words[slot].load(Ordering::Acquire);
@@ -106,8 +154,7 @@ impl Line {
     #[inline(always)]
     fn high(&self, slot: usize) -> u32 {
         let word = self.words[HIGHS + slot / 2].load(Ordering::Relaxed);
-        let word = if slot == 1 { word >> 32 } else { word & HIGH };
-        u32::try_from(word).expect("32 bits")
+        u32::try_from(word >> (slot % 2 * 32) & HIGH).expect("32 bits")
     }
 
     /// The tag in a slot; it means something while the cell is held, or the leaf is owned.
@@ -180,5 +227,48 @@ pub(super) fn take_any(cell: &AtomicU64) -> u64 {
             return seen;
         }
         super::sync::pause(&mut turn);
+    }
+}
+
+#[cfg(all(test, not(tidegate_loom)))]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use tidegate_testkit::effort::cases;
+
+    use super::*;
+
+    /// Few tags, so that they come twice, and are nearly the same.
+    fn tag() -> impl Strategy<Value = Tag> {
+        (0..3_u64, 0..2_u32).prop_map(|(low, high)| Tag { low, high })
+    }
+
+    proptest! {
+        #![proptest_config(cases(2_000))]
+
+        /// Rows that come and go, and tags that stay behind beside empty cells.
+        #[test]
+        fn what_is_reckoned_is_what_is_found_slot_by_slot(
+            rows in vec((0..SLOTS, tag(), 0..3_u64), 0..12),
+            passed: bool,
+            sought in tag(),
+        ) {
+            let line = Line::new();
+            line.set_passed(passed);
+            for (slot, tag, cell) in rows {
+                line.place(slot, tag, cell);
+            }
+            let (reckoned, found) = (line.look_closely(sought), line.look_since(sought, line.version()));
+            // Which of two that are alike is nobody's concern; there are no two with the leaf's lock.
+            match (reckoned, found) {
+                (Look::Found { slot, word, seen }, Look::Found { seen: other, .. }) => {
+                    prop_assert_eq!((line.tag(slot), seen), (sought, other));
+                    prop_assert_eq!(word, line.cell(slot).load(Ordering::Relaxed));
+                    prop_assert!(word != EMPTY);
+                }
+                (Look::Passed, Look::Passed) | (Look::Absent, Look::Absent) => {}
+                (reckoned, found) => prop_assert!(false, "{reckoned:?}, not {found:?}"),
+            }
+        }
     }
 }

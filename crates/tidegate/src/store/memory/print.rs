@@ -51,14 +51,12 @@ const AS_EVER: Tag = Tag { low: 10_472_193_781_865_780_397, high: 3_417_416_739 
 const SHORTEST: usize = 8;
 /// How many more there may be.
 const SPAN: usize = 8;
-/// No key is that long.
-const NEVER: usize = usize::MAX / 2;
 
 /// Makes the fingerprints of one limit.
 #[derive(Debug, Clone)]
 pub(super) struct Printer {
-    /// The fewest bytes of a key that is folded, if any is.
-    shortest: usize,
+    /// Whether keys are folded, if they are of that length.
+    folds_keys: bool,
     folds: Folds,
     low: RandomState,
     high: RandomState,
@@ -89,24 +87,31 @@ impl Printer {
         let pair = |half: usize| std::array::from_fn(|index| key(half, index));
         // Lengths are told apart whatever the key, because an odd number has an inverse.
         let folds = Folds { first, last, length: length | 1, low: pair(3), high: pair(4) };
-        let shortest = if are_kept { NEVER } else { SHORTEST };
-        Printer { shortest, folds, low: own(0), high: own(1) }
+        Printer { folds_keys: !are_kept, folds, low: own(0), high: own(1) }
     }
 
     /// The fingerprint of a key.
     #[inline(always)]
     pub(super) fn print(&self, key: &[u8]) -> Tag {
-        if key.len().wrapping_sub(self.shortest) <= SPAN
-            && let (Some(first), Some(last)) = (key.first_chunk(), key.last_chunk())
-        {
-            return self.folds.print(u64::from_le_bytes(*first), u64::from_le_bytes(*last), key.len());
+        match self.fold(key) {
+            Some(tag) => tag,
+            None => self.print_otherwise(key),
         }
-        self.print_otherwise(key)
+    }
+
+    /// The fingerprint of a key that is folded, which no key is that is longer than keys may be.
+    #[inline(always)]
+    pub(super) fn fold(&self, key: &[u8]) -> Option<Tag> {
+        if key.len().wrapping_sub(SHORTEST) > SPAN || !self.folds_keys {
+            return None;
+        }
+        let (first, last) = (key.first_chunk()?, key.last_chunk()?);
+        Some(self.folds.print(u64::from_le_bytes(*first), u64::from_le_bytes(*last), key.len()))
     }
 
     /// The fingerprint of a key that is not folded.
     #[inline(never)]
-    fn print_otherwise(&self, key: &[u8]) -> Tag {
+    pub(super) fn print_otherwise(&self, key: &[u8]) -> Tag {
         let mut hashers = [self.low.build_hasher(), self.high.build_hasher()];
         // In a loop, so that the compiler lays them side by side. The bytes alone: their number is part of the hash as it is.
         for hasher in &mut hashers {

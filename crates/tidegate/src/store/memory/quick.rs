@@ -24,7 +24,7 @@ mod together;
 
 use tidegate_core::{Load, Timestamp, Verdict, Wait};
 
-use super::brief::{AskLaw, CellLaw, Sheet, Short};
+use super::brief::{AskLaw, CellLaw, Next, Sheet, Short};
 use super::gallery;
 use super::leaf::{Near, Spot};
 use super::line::{self, HELD, Line, PAYLOAD, PRESENT, Tag, WIDE};
@@ -94,16 +94,25 @@ enum Judged {
     Denied(Wait),
 }
 
-/// Whether a cost fits a payload at an instant, and what the payload is after that.
+/// Whether a cost fits the row of a cell at an instant, and what the cell says after that.
 #[inline(always)]
-fn judge(law: &impl CellLaw, payload: u64, cost: u64, now: Timestamp) -> Result<Judged, Setback> {
+fn judge(law: &impl CellLaw, word: u64, cost: u64, now: Timestamp) -> Result<Judged, Setback> {
+    match law.next(word, now) {
+        Next::Granted(next) => return Ok(Judged::Granted(next)),
+        Next::Denied(wait) => return Ok(Judged::Denied(wait)),
+        Next::Unsaid => {}
+    }
+    let payload = usable(word)?;
     let latest = law.latest(payload);
     if latest > now {
         return Err(Setback::At(latest));
     }
     match law.judge(payload, cost, now) {
         Verdict::Denied(wait) => Ok(Judged::Denied(wait)),
-        Verdict::Granted => law.charge(payload, cost, now).map(Judged::Granted).ok_or(Setback::Otherwise),
+        Verdict::Granted => law
+            .charge(payload, cost, now)
+            .map(|next| Judged::Granted(PRESENT | next))
+            .ok_or(Setback::Otherwise),
     }
 }
 
@@ -207,8 +216,8 @@ impl AskLaw for First {
     type Answer = Option<u64>;
 
     fn ask(self, law: &impl CellLaw) -> Option<u64> {
-        match judge(law, 0, self.cost, self.now) {
-            Ok(Judged::Granted(next)) => Some(PRESENT | next),
+        match judge(law, PRESENT, self.cost, self.now) {
+            Ok(Judged::Granted(next)) => Some(next),
             _ => None,
         }
     }

@@ -12,7 +12,7 @@ use super::counts::Counts;
 use super::edition::{Because, Draft, Edition};
 use super::gallery::Place;
 use super::journal::{Origin, Text};
-use super::leaf::{Leaf, Means, Near, Owned};
+use super::leaf::{Leaf, Means, Near, Owned, Shortcut};
 use super::line::{self, Tag};
 use super::print::{Printer, Secret};
 use super::shelf::Shelf;
@@ -34,6 +34,8 @@ pub(super) struct Tenant {
     pub(super) board: Board,
     pub(super) all: AllRow,
     root: OnceLock<Box<Leaf>>,
+    /// The way past its first levels, once there are that many.
+    shortcut: OnceLock<Shortcut>,
     /// Moves from leaf to leaf, looking for fresh rows.
     hand: AtomicU64,
     /// The latest fence it gave.
@@ -117,6 +119,7 @@ impl Tenant {
             board: Board::new(),
             all: AllRow { stamp: Stamp::new(1), place, shelf: Mutex::new(Shelf::default()) },
             root: OnceLock::new(),
+            shortcut: OnceLock::new(),
             hand: AtomicU64::new(0),
             fence: AtomicU64::new(fence),
             counts,
@@ -189,7 +192,11 @@ impl Tenant {
     /// The line where a tag belongs.
     #[inline(always)]
     pub(super) fn near(&self, tag: Tag) -> Option<Near<'_>> {
-        self.root.get()?.near_below(tag)
+        let (leaf, bits) = match self.shortcut.get() {
+            Some(shortcut) => shortcut.leaf(tag),
+            None => (&**self.root.get()?, tag.low),
+        };
+        leaf.near_below(bits)
     }
 
     /// The leaf where a tag belongs, with a first one if there was none.
@@ -198,7 +205,23 @@ impl Tenant {
             self.budget.take_anyway(size_of::<Leaf>());
             Box::new(Leaf::new(0, self.edition().number))
         };
-        self.root.get_or_init(first).descend(tag)
+        let root = self.root.get_or_init(first);
+        let leaf = root.descend(tag);
+        if Shortcut::reaches(leaf) && self.shortcut.get().is_none() {
+            self.shorten(root);
+        }
+        leaf
+    }
+
+    /// Makes the shortcut if the table has grown that far.
+    #[cold]
+    fn shorten(&self, root: &Leaf) {
+        if let Some(shortcut) = Shortcut::of(root) {
+            self.shortcut.get_or_init(|| {
+                self.budget.take_anyway(Shortcut::BYTES);
+                shortcut
+            });
+        }
     }
 
     /// Where the rows of keys begin.

@@ -8,8 +8,8 @@
 use tidegate_core::law::{continuous, never};
 use tidegate_core::{Amount, Capacity, Span, Timestamp, Verdict, Wait};
 
-use super::super::line::PAYLOAD;
-use super::{CONTINUOUS, DURING, FIRST_HIT, Head, NEVER, Short};
+use super::super::line::{PAYLOAD, PRESENT};
+use super::{CONTINUOUS, DURING, FIRST_HIT, Head, NEVER, Short, UNITS};
 
 /// A law whose states fit a cell, asked in words. The answers are the core's.
 pub(in super::super) trait CellLaw {
@@ -33,10 +33,24 @@ pub(in super::super) trait CellLaw {
     fn latest(&self, _: u64) -> Timestamp {
         Timestamp::EPOCH
     }
+    /// What comes of asking a cell for a unit, if that can be told from the word as it is.
+    #[inline(always)]
+    fn next(&self, _: u64, _: Timestamp) -> Next {
+        Next::Unsaid
+    }
     /// Whether `cost` more fits.
     fn judge(&self, payload: u64, cost: Amount, now: Timestamp) -> Verdict;
     /// The payload after spending `cost`, if it fits a cell.
     fn charge(&self, payload: u64, cost: Amount, now: Timestamp) -> Option<u64>;
+}
+
+/// What comes of asking a cell for a unit.
+pub(in super::super) enum Next {
+    /// It is granted, and this is what the cell says then.
+    Granted(u64),
+    Denied(Wait),
+    /// It takes a closer look.
+    Unsaid,
 }
 
 /// Something that is asked of an item, whatever its law: compiled once for each of them.
@@ -56,8 +70,15 @@ pub(in super::super) trait AskKind {
 }
 
 /// One unit of a bucket in a limit that does not end, which is what is asked for most. Instants are counted from the base of its cells, so that
-/// what cells say need not be carried over and back.
+/// what cells say need not be carried over and back, nor the bit that says that there is a row taken off and put on.
+///
+/// Nothing of that overflows: the brief of such a bucket is good only while instants fit cells, and its step and its room do too.
 pub(in super::super) struct Drop(Short);
+
+/// No step, room or age of a base that is longer is reckoned with in cells.
+pub(super) const LONGEST: u64 = PRESENT - 1;
+/// Nor is a base that cells could count on from beyond the end of time.
+pub(super) const LATEST_BASE: u64 = u64::MAX - PRESENT;
 pub(super) struct Bucket(Short);
 pub(super) struct Total(Short);
 pub(super) struct Window(Short);
@@ -80,7 +101,8 @@ impl CellLaw for Drop {
 
     #[inline(always)]
     fn of(short: Short) -> Drop {
-        Drop(short)
+        // What else its head says is not asked here, and need not be kept.
+        Drop(Short { head: Head(CONTINUOUS | UNITS), ..short })
     }
 
     #[inline(always)]
@@ -91,6 +113,21 @@ impl CellLaw for Drop {
     #[inline(always)]
     fn short(&self) -> &Short {
         &self.0
+    }
+
+    #[inline(always)]
+    fn next(&self, word: u64, now: Timestamp) -> Next {
+        let &Short { a: step, b: room, base, .. } = self.short();
+        let now = now.ticks().wrapping_sub(base).wrapping_add(PRESENT);
+        // Nobody goes by a cell that somebody holds, nor by one that only says where its row is, whatever was read of the rules.
+        match continuous::unit_within(room, step, word, now) {
+            Some(next) if word | next <= PRESENT | PAYLOAD => Next::Granted(next),
+            None if word <= PRESENT | PAYLOAD => {
+                let again = (word & PAYLOAD).wrapping_sub(room).wrapping_add(base);
+                Next::Denied(Wait::Until(Timestamp::from_ticks(again)))
+            }
+            _ => Next::Unsaid,
+        }
     }
 
     #[inline(always)]
@@ -228,5 +265,58 @@ impl CellLaw for Window {
         let mut count = self.0.count(payload);
         let _no_refund = self.0.window().charge(&mut count, cost, now);
         self.0.shape().join(count.last_time, count.count)
+    }
+}
+
+#[cfg(all(test, not(tidegate_loom)))]
+mod tests {
+    use proptest::prelude::*;
+    use tidegate_testkit::effort::cases;
+
+    use super::super::super::line::{HELD, WIDE};
+    use super::*;
+
+    /// Small numbers, any, and those at the end.
+    fn ticks() -> impl Strategy<Value = u64> {
+        prop_oneof![0..100_u64, 0..=LONGEST, (0..100_u64).prop_map(|less| LONGEST - less)]
+    }
+
+    proptest! {
+        #![proptest_config(cases(20_000))]
+
+        /// A drop is one unit of the bucket it is of, whatever its numbers are.
+        #[test]
+        fn a_drop_is_a_unit_of_its_bucket(
+            step in ticks(),
+            beside in 0..1_000_u64,
+            base in prop_oneof![ticks(), (0..100_u64).prop_map(|less| LATEST_BASE - less)],
+            age in ticks(),
+            payload in ticks(),
+            flags in prop_oneof![8 => Just(PRESENT), 1 => Just(0), 1 => Just(PRESENT | HELD), 1 => Just(WIDE)],
+        ) {
+            // As far as the brief of such a bucket is written, and good.
+            let (beside, age) = (beside.min(LONGEST / step.max(1)), age.min(LONGEST - 1));
+            let room = step * beside;
+            let head = Head(CONTINUOUS | UNITS);
+            let short = Short { head, capacity: beside + 1, a: step, b: room, base };
+            let now = Timestamp::from_ticks(base + age);
+            let payload = if flags == 0 { 0 } else { payload };
+            let bucket = Bucket::of(short);
+            let (verdict, charged) = (bucket.judge(payload, 1, now), bucket.charge(payload, 1, now));
+            match Drop::of(short).next(flags | payload, now) {
+                Next::Granted(next) => {
+                    prop_assert_eq!(verdict, Verdict::Granted);
+                    prop_assert_eq!(Some(next), charged.map(|payload| PRESENT | payload));
+                    prop_assert_eq!(flags & (HELD | WIDE), 0);
+                }
+                Next::Denied(wait) => {
+                    prop_assert_eq!(verdict, Verdict::Denied(wait));
+                    prop_assert_eq!(flags & (HELD | WIDE), 0);
+                }
+                Next::Unsaid => {
+                    prop_assert!(flags & (HELD | WIDE) != 0 || verdict == Verdict::Granted && charged.is_none());
+                }
+            }
+        }
     }
 }

@@ -18,6 +18,7 @@ pub(in super::super) struct Near<'a> {
 pub(in super::super) enum Elsewhere {
     /// Perhaps in one of the next lines.
     Further,
+    /// Nowhere, or it takes a closer look.
     Nowhere,
 }
 
@@ -28,11 +29,11 @@ impl Leaf {
         self.near_at(tag.low.wrapping_shl(self.used_bits))
     }
 
-    /// The same in whichever leaf below this one it belongs to, which is the first of all. On the way down the bits of the tag are used up as
+    /// The same in whichever leaf below this one a tag belongs to of which these bits are left. On the way down they are used up as
     /// leaves use them, so that none of the leaves is asked how many.
     #[inline(always)]
-    pub(in super::super) fn near_below(&self, tag: Tag) -> Option<Near<'_>> {
-        let (mut leaf, mut bits) = (self, tag.low);
+    pub(in super::super) fn near_below(&self, bits: u64) -> Option<Near<'_>> {
+        let (mut leaf, mut bits) = (self, bits);
         while let Some(branch) = leaf.branch.get() {
             leaf = &branch[first_bits(bits)];
             bits <<= FAN_BITS;
@@ -75,21 +76,40 @@ impl<'a> Near<'a> {
     /// Finds a row without a lock. That it is not found means nothing.
     #[inline(always)]
     pub(in super::super) fn find(&self, tag: Tag) -> Option<Spot<'a>> {
-        match self.look(tag) {
-            Ok(spot) => Some(spot),
-            Err(Elsewhere::Further) => self.leaf.find_further(tag),
-            Err(Elsewhere::Nowhere) => None,
+        let line = self.line();
+        self.found(tag, line, line.look_closely(tag))
+    }
+
+    /// The line's version before anybody looks, for whoever will look a little later.
+    #[inline(always)]
+    pub(in super::super) fn begin(&self) -> u64 {
+        self.line().version()
+    }
+
+    /// Finds a row in a line that had this version, slot by slot. That it is not found means nothing.
+    #[inline(always)]
+    pub(in super::super) fn find_since(&self, tag: Tag, seen: u64) -> Option<Spot<'a>> {
+        let line = self.line();
+        self.found(tag, line, line.look_since(tag, seen))
+    }
+
+    #[inline(always)]
+    fn found(&self, tag: Tag, line: &'a Line, look: Look) -> Option<Spot<'a>> {
+        match look {
+            Look::Found { slot, word, seen } => Some(Spot { line, cell: line.cell(slot), word, seen }),
+            Look::Passed => self.leaf.find_further(tag),
+            Look::Absent | Look::Unsure => None,
         }
     }
 
-    /// The same in this line only.
+    /// Finds a row in this line only, at a glance.
     #[inline(always)]
     pub(in super::super) fn look(&self, tag: Tag) -> Result<Spot<'a>, Elsewhere> {
         let line = self.line();
         match line.look(tag) {
             Look::Found { slot, word, seen } => Ok(Spot { line, cell: line.cell(slot), word, seen }),
             Look::Passed => Err(Elsewhere::Further),
-            Look::Absent => Err(Elsewhere::Nowhere),
+            Look::Absent | Look::Unsure => Err(Elsewhere::Nowhere),
         }
     }
 }

@@ -4,8 +4,11 @@
 //! into its first lines, however many lines it grew to. So whoever writes them down says how they lay, and whoever makes them again
 //! makes the leaf first.
 
+use std::sync::Arc;
+
 use super::{
-    Budget, FAN, FAN_BITS, FULL_ENOUGH, Leaf, MOST_PAGES, Ordering, Owned, PAGE_BYTES, PAGE_LINES, SLOTS, Tag,
+    BRANCH_BYTES, Budget, FAN_BITS, FULL_ENOUGH, Leaf, MOST_PAGES, Ordering, Owned, PAGE_BYTES, PAGE_LINES,
+    SLOTS, Tag,
 };
 
 /// How some rows lay together. It is a hint: a store that lays its rows out in another way makes of it what it can.
@@ -54,9 +57,9 @@ impl Owned<'_> {
     /// Whether it is a branch by now.
     fn is_split(&mut self, budget: &Budget) -> bool {
         let leaf = self.leaf;
-        if self.is_untouched() && budget.take(FAN * size_of::<Leaf>()) {
+        if self.is_untouched() && budget.take(BRANCH_BYTES) {
             let edition = leaf.stamp.edition();
-            let children = Box::new(std::array::from_fn(|_| Leaf::new(leaf.used_bits + FAN_BITS, edition)));
+            let children = Arc::new(std::array::from_fn(|_| Leaf::new(leaf.used_bits + FAN_BITS, edition)));
             leaf.stamp.lift();
             leaf.branch.get_or_init(|| children);
         }

@@ -8,13 +8,19 @@ use tidegate_core::Per;
 
 use super::super::LOOK_AHEAD;
 use super::{
-    Budget, EMPTY, Edition, FAN, FAN_BITS, FULL_ENOUGH, Leaf, Line, MOST_PAGES, MOST_WIDE, Means, Ordering,
-    Owned, PAGE_BYTES, Page, Rebuilt, Room, SLOTS, Shelf, Tag, WIDE, line,
+    BRANCH_BYTES, Branch, Budget, EMPTY, Edition, FAN, FAN_BITS, FULL_ENOUGH, Leaf, MOST_PAGES, MOST_WIDE,
+    Means, Ordering, Own, Owned, PAGE_BYTES, Paper, Rebuilt, Room, SLOTS, Shelf, Tag, WIDE, line,
 };
 
 thread_local! {
     /// Where rows are while a leaf is rebuilt, kept for the next time.
     static SCRATCH: Cell<Vec<(Tag, u64)>> = const { Cell::new(Vec::new()) };
+}
+
+/// Keeps room for rows, unless there is more of it already.
+fn keep_scratch(rows: Vec<(Tag, u64)>) {
+    let other = SCRATCH.take();
+    SCRATCH.set(if other.capacity() > rows.capacity() { other } else { rows });
 }
 
 /// How room is made.
@@ -54,7 +60,7 @@ impl Owned<'_> {
         let pages = self.pages();
         if self.is_largest() {
             // New leaves cost their own size; the pages are the same.
-            return budget.take(FAN * size_of::<Leaf>()).then_some(Step::Split);
+            return budget.take(BRANCH_BYTES).then_some(Step::Split);
         }
         let more = (pages / 8).clamp(1, MOST_PAGES - pages);
         budget.take(more * PAGE_BYTES).then_some(Step::Grow { pages: more })
@@ -74,7 +80,9 @@ impl Owned<'_> {
     pub(super) fn add_pages(&mut self, more: usize) {
         let pages = self.pages();
         for page in &self.leaf.pages[pages..pages + more] {
-            page.get_or_init(|| Arc::new(Page(std::array::from_fn(|_| Line::new()))));
+            let own = Own::new();
+            page.get_or_init(|| own.paper());
+            self.inner.own.push(own);
         }
         self.leaf.pages_used.store((pages + more) as u64, Ordering::Release);
     }
@@ -103,15 +111,17 @@ impl Owned<'_> {
     /// Places drained rows. If one finds no place there are more pages, even above the budget: no row is forgotten for want of room.
     pub(super) fn arrange(&mut self, mut rows: Vec<(Tag, u64)>, means: Means<'_>) -> Rebuilt {
         loop {
+            // Those first that find a place in the line they belong into, so that nobody who belongs elsewhere takes it from them.
+            rows.retain(|&(tag, word)| !self.place_at_home(tag, word));
             let Some(stuck) = rows.iter().position(|&(tag, word)| !self.place(tag, word, None)) else {
-                SCRATCH.set(rows);
+                keep_scratch(rows);
                 return Rebuilt::Roomy;
             };
             let rest = rows.split_off(stuck);
             rows = self.drain();
             rows.extend(rest);
             if self.is_largest() {
-                means.budget.take_anyway(FAN * size_of::<Leaf>());
+                means.budget.take_anyway(BRANCH_BYTES);
                 return self.scatter(rows, means);
             }
             means.budget.take_anyway(PAGE_BYTES);
@@ -126,19 +136,19 @@ impl Owned<'_> {
         // The lines will be others' lines: whoever still finds a row through this leaf must not believe its edition.
         leaf.stamp.lift();
         leaf.pages_used.store(0, Ordering::Release);
-        let children: Box<[Leaf; FAN]> =
-            Box::new(std::array::from_fn(|_| Leaf::new(leaf.used_bits + FAN_BITS, edition)));
+        let children: Branch =
+            Arc::new(std::array::from_fn(|_| Leaf::new(leaf.used_bits + FAN_BITS, edition)));
         children.iter().for_each(|child| child.stamp.raise(leaf.stamp.floor()));
         let each = pages / FAN;
         for (child, pages) in children.iter().zip(leaf.pages.chunks(each)) {
             for (own, page) in child.pages.iter().zip(pages) {
                 let page = page.get().expect("pages in use exist");
-                own.get_or_init(|| Arc::clone(page));
+                own.get_or_init(|| Paper::clone(page));
             }
             child.pages_used.store(each as u64, Ordering::Release);
         }
         let mut owned: Vec<Owned<'_>> = children.iter().map(Leaf::own).collect();
-        // Those that find no place at once.
+        // Those that find no place where they belong.
         let mut late: [Vec<(Tag, u64)>; FAN] = [const { Vec::new() }; FAN];
         for some in rows.chunks(LOOK_AHEAD) {
             self.inner.shelf.bring_near(some.iter().map(|(_, word)| *word));
@@ -146,19 +156,15 @@ impl Owned<'_> {
                 let index = leaf.child(tag);
                 let child = &mut owned[index];
                 let word = self.hand_down(tag, word, child, means.edition);
-                if !child.place(tag, word, None) {
+                if !child.place_at_home(tag, word) {
                     late[index].push((tag, word));
                 }
             }
         }
-        SCRATCH.set(rows);
+        keep_scratch(rows);
         for (child, late) in owned.iter_mut().zip(late) {
             child.inner.fresh_from = self.inner.fresh_from;
-            if !late.is_empty() {
-                let mut rows = child.drain();
-                rows.extend(late);
-                child.arrange(rows, means);
-            }
+            child.arrange(late, means);
             child.weigh(means.budget);
         }
         drop(owned);

@@ -14,21 +14,18 @@
 
 use std::sync::Arc;
 
+use tidegate_core::Timestamp;
 use tidegate_core::limit::LONGEST_KEY;
-use tidegate_core::{Amount, Timestamp};
 
 use super::super::Shared;
-use super::super::brief::Drop;
-use super::super::counts;
+use super::super::brief::{CellLaw, Drop, Next};
+use super::super::counts::Counts;
 use super::super::gallery;
 use super::super::leaf::Spot;
-use super::super::line::{self, HELD, PRESENT};
+use super::super::line::{self, HELD};
 use super::super::sync::{AtomicU64, Mutex, Ordering, fence};
 use super::super::tenant::Tenant;
-use super::{Judged, MOST_ROWS, judge, usable};
-
-/// What a unit costs.
-const UNIT: Amount = 1;
+use super::MOST_ROWS;
 
 /// Limits of which one counts each key alone and the others all together, and none of which comes twice.
 pub(in super::super) struct Bundle {
@@ -37,6 +34,8 @@ pub(in super::super) struct Bundle {
     /// Where among all of them that is.
     place: usize,
     others: Box<[Arc<Tenant>]>,
+    /// What it granted: each time a unit of every limit.
+    grants: Arc<Counts>,
     /// Held while the plan is written.
     change: Mutex<()>,
 }
@@ -61,7 +60,13 @@ impl Bundle {
         let [turns, from, until] = [NONE, 0, 0].map(AtomicU64::new);
         let (plan, keyed) = (Plan { turns, from, until }, Arc::clone(&tenants[place]));
         let fits = (1..MOST_ROWS).contains(&others.len());
-        fits.then(|| Bundle { plan, keyed, place, others, change: Mutex::new(()) })
+        fits.then(|| {
+            let grants = Arc::new(Counts::new());
+            for tenant in tenants {
+                tenant.counts.join(&grants);
+            }
+            Bundle { plan, keyed, place, others, grants, change: Mutex::new(()) }
+        })
     }
 
     /// Takes a unit of each limit, if it is that simple and all of them grant it.
@@ -85,18 +90,15 @@ impl Bundle {
                 return None;
             }
         }
-        // The key's row first: it may have to be fetched from afar, and the others are judged meanwhile.
+        // The key's row may have to be fetched from afar, and the others are judged meanwhile: so it is the first to be asked for, and the last
+        // that anything depends on.
         let tenant = &*self.keyed;
         let tag = tenant.printer.print(key);
         let near = tenant.near(tag)?;
         if near.leaf.stamp.edition() != tenant.board.edition() {
             return None;
         }
-        let Spot { line, cell, word, seen } = near.find(tag)?;
-        if near.leaf.stamp.floor() > now {
-            return None;
-        }
-        let next = granted(&tenant.board.drop(), word, now)?;
+        let seen = near.begin();
         let guard = self.others.first()?.all.place.guard();
         let expected = guard.load(Ordering::Acquire);
         if expected & HELD != 0 {
@@ -110,6 +112,11 @@ impl Bundle {
             }
             *next = granted(&other.board.drop(), word, now)?;
         }
+        let Spot { line, cell, word, seen } = near.find_since(tag, seen)?;
+        if near.leaf.stamp.floor() > now {
+            return None;
+        }
+        let next = granted(&tenant.board.drop(), word, now)?;
         // In the order in which everybody takes them: so one of those who meet gets on. In a model addresses differ from run to run.
         let is_first = cfg!(tidegate_loom) || std::ptr::from_ref(guard) < std::ptr::from_ref(cell);
         let (one, was) = if is_first { (guard, expected) } else { (cell, word) };
@@ -126,14 +133,12 @@ impl Bundle {
             line::give_back(one, was);
             return self.look_again(turns);
         }
-        let stripe = counts::own();
         for (tenant, next) in self.others.iter().zip(&nexts) {
             line::give_back(tenant.all.cell(), *next);
-            tenant.counts.granted_on(stripe, 1);
         }
         line::give_back(cell, next);
         gallery::open(guard, expected);
-        tenant.counts.granted_on(stripe, 1);
+        self.grants.granted();
         Some(())
     }
 
@@ -195,11 +200,17 @@ impl Bundle {
     }
 }
 
+impl std::ops::Drop for Bundle {
+    fn drop(&mut self) {
+        self.others.iter().chain([&self.keyed]).for_each(|tenant| tenant.counts.part(&self.grants));
+    }
+}
+
 /// What a cell says after a unit was taken, if it is granted.
 #[inline(always)]
 fn granted(law: &Drop, word: u64, now: Timestamp) -> Option<u64> {
-    match judge(law, usable(word).ok()?, UNIT, now) {
-        Ok(Judged::Granted(next)) => Some(PRESENT | next),
-        _ => None,
+    match law.next(word, now) {
+        Next::Granted(next) => Some(next),
+        Next::Denied(_) | Next::Unsaid => None,
     }
 }

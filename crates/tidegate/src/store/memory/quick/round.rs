@@ -14,9 +14,7 @@ use super::super::journal::Charge;
 use super::super::line::{self, PAYLOAD, PRESENT};
 use super::super::sync::pause;
 use super::super::tenant::Tenant;
-use super::{
-    Found, Judged, MOST_ROWS, Plea, Setback, TRIES, find_all, find_key, is_in, judge, not_before, usable,
-};
+use super::{Found, Judged, MOST_ROWS, Plea, Setback, TRIES, find_all, find_key, is_in, judge, not_before};
 
 /// What the quick way came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -409,8 +407,8 @@ impl AskLaw for Enter<'_, '_> {
     fn ask(self, law: &impl CellLaw) -> Result<(), Setback> {
         let Enter { round, ask, plea, sheet, short, found, now } = self;
         let cost = short.cost(Load::of(plea.count));
-        let next = match judge(law, usable(found.word)?, cost, now) {
-            Ok(Judged::Granted(next)) => PRESENT | next,
+        let next = match judge(law, found.word, cost, now) {
+            Ok(Judged::Granted(next)) => next,
             Ok(Judged::Denied(wait)) => {
                 round.deny(ask, sheet, short, wait);
                 found.word
@@ -450,7 +448,7 @@ impl AskLaw for EnterNew<'_, '_> {
         if cost == 0 || short.head.excepts() {
             return Err(Setback::Otherwise);
         }
-        if let Judged::Denied(wait) = judge(law, 0, cost, now)? {
+        if let Judged::Denied(wait) = judge(law, PRESENT, cost, now)? {
             round.deny(ask, sheet, short, wait);
         }
         round.want_rows |= 1 << ask;

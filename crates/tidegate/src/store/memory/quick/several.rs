@@ -14,10 +14,10 @@ use tidegate_core::{Amount, Load, Timestamp, Verdict, Wait};
 use super::super::LOOK_AHEAD;
 use super::super::brief::{CellLaw, Sheet};
 use super::super::leaf::{Leaf, Spot};
-use super::super::line::{self, Line, Look, PRESENT, Tag};
+use super::super::line::{self, Line, Look, Tag};
 use super::super::tenant::Tenant;
 use super::single;
-use super::{Found, Judged, Setback, judge, not_before, usable};
+use super::{Found, Judged, Setback, judge, not_before};
 
 /// Asks of one limit, at most [`LOOK_AHEAD`].
 pub(in super::super) struct Several<'a> {
@@ -120,7 +120,7 @@ pub(in super::super) fn decide_several<L: CellLaw, E>(
                             continue;
                         }
                     }
-                    Look::Absent => {}
+                    Look::Absent | Look::Unsure => {}
                 }
             }
         }
@@ -160,13 +160,13 @@ fn settle_alike<L: CellLaw>(
     let &Means { tenant, sheet, ref law, cost, now } = means;
     let found = Found::of_key(leaf.find(tag)?);
     not_before(leaf.stamp.floor(), now).ok()?;
-    let mut payload = usable(found.word).ok()?;
+    let mut word = found.word;
     let mut granted = 0;
     let mut refusal = None;
     while granted < verdicts.len() && refusal.is_none() {
-        match judge(law, payload, cost, now).ok()? {
+        match judge(law, word, cost, now).ok()? {
             Judged::Granted(next) => {
-                payload = next;
+                word = next;
                 granted += 1;
             }
             Judged::Denied(Wait::Until(_)) if law.short().head.ends() => return None,
@@ -186,13 +186,13 @@ fn settle_alike<L: CellLaw>(
             found.leave();
             return None;
         }
-        line::give_back(found.cell, PRESENT | payload);
+        line::give_back(found.cell, word);
     }
     // Nothing has changed for those behind the first that was refused.
     let (yes, no) = verdicts.split_at_mut(granted);
     yes.fill(Verdict::Granted);
     if let Some(wait) = refusal {
-        tenant.counts.refused_often(law.short().head.column(), no.len() as u64);
+        tenant.counts.refused_often(sheet.head().column(), no.len() as u64);
         no.fill(Verdict::Denied(wait));
     }
     Some(granted as u64)

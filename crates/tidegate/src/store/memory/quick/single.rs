@@ -9,10 +9,10 @@ use tidegate_core::{Load, Timestamp, Verdict, Wait};
 
 use super::super::brief::{AskKind, AskLaw, CellLaw, Head, Sheet, Short};
 use super::super::leaf::{Leaf, Near, Spot};
-use super::super::line::{self, PAYLOAD, PRESENT, Tag};
+use super::super::line::{self, PAYLOAD, Tag};
 use super::super::sync::pause;
 use super::super::tenant::Tenant;
-use super::{Found, Judged, Setback, TRIES, find_all, judge, not_before, usable};
+use super::{Found, Judged, Setback, TRIES, find_all, judge, not_before};
 
 /// One ask of a limit that may have one item only.
 pub(in super::super) struct Single<'a> {
@@ -208,13 +208,13 @@ pub(super) fn settle<W: Witness>(
     // What nobody wants to know is not read; what is read is read before it is seen whether the rules stand.
     let edition = if W::SEES { sheet.edition() } else { 0 };
     let is_as_seen = || found.is_as_seen() && sheet.stands();
-    match judge(law, usable(found.word)?, cost, now)? {
+    match judge(law, found.word, cost, now)? {
         Judged::Denied(Wait::Until(_)) if law.short().head.ends() => Err(Setback::Otherwise),
         Judged::Denied(wait) => {
             if !is_as_seen() {
                 return Err(Setback::Again);
             }
-            tenant.counts.refused(law.short().head.column());
+            tenant.counts.refused(sheet.head().column());
             witness.saw(law.short(), edition, found.word & PAYLOAD);
             Ok(Verdict::Denied(wait))
         }
@@ -226,9 +226,9 @@ pub(super) fn settle<W: Witness>(
                 found.leave();
                 return Err(Setback::Again);
             }
-            line::give_back(found.cell, PRESENT | next);
+            line::give_back(found.cell, next);
             found.open();
-            witness.saw(law.short(), edition, next);
+            witness.saw(law.short(), edition, next & PAYLOAD);
             Ok(Verdict::Granted)
         }
     }

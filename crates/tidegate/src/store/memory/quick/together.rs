@@ -20,10 +20,10 @@ use tidegate_core::{Load, Timestamp, Verdict, Wait};
 use super::super::brief::{AskKind, CellLaw, Head, Sheet};
 use super::super::counts;
 use super::super::gallery;
-use super::super::line::{self, HELD, Line, PRESENT};
+use super::super::line::{self, HELD, Line};
 use super::super::sync::{AtomicU64, Ordering, pause};
 use super::super::tenant::Tenant;
-use super::{Found, Judged, MOST_ROWS, Setback, TRIES, find_key, is_in, judge, not_before, usable};
+use super::{Found, Judged, MOST_ROWS, Setback, TRIES, find_key, is_in, judge, not_before};
 
 /// Limits that are asked together, none of them twice, for one unit each.
 #[derive(Clone, Copy)]
@@ -138,7 +138,7 @@ fn attempt(Together { tenants, keys }: Together<'_>, now: Timestamp) -> Result<V
             (cell, word, None)
         };
         let next = match head.of_kind(Judge { sheet, head, word, now }) {
-            Ok(Judged::Granted(next)) => PRESENT | next,
+            Ok(Judged::Granted(next)) => next,
             Ok(Judged::Denied(wait)) => {
                 // A limit that ends may have to take back what its item promises.
                 if head.ends() {
@@ -213,6 +213,6 @@ impl AskKind for Judge<'_> {
         let Judge { sheet, head, word, now } = self;
         let law = sheet.first_of::<L>(head);
         let cost = law.short().cost(Load::of(1));
-        judge(&law, usable(word)?, cost, now)
+        judge(&law, word, cost, now)
     }
 }

@@ -1,0 +1,90 @@
+//! The way to a leaf in one step instead of one for each level.
+//!
+//! A leaf that became a branch is one for ever. So once all leaves of the first levels are branches, the leaves below them can be listed, and the
+//! list is never wrong. Levels below the list are gone down as before.
+
+#![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
+
+use std::sync::Arc;
+
+use super::super::line::Tag;
+use super::{Branch, FAN_BITS, Leaf, first_bits};
+
+/// How many levels are stepped over. In a model it is the first.
+const LEVELS: u32 = if cfg!(tidegate_loom) { 1 } else { 3 };
+/// The bits of a tag that say which branch of the list it belongs to; the next ones say which leaf of that.
+const BITS: u32 = (LEVELS - 1) * FAN_BITS;
+
+/// The leaves below the first levels.
+pub(in super::super) struct Shortcut(Box<[Branch; 1 << BITS]>);
+
+impl Shortcut {
+    /// What it takes.
+    pub(in super::super) const BYTES: usize = size_of::<[Branch; 1 << BITS]>();
+
+    /// The shortcut of a table that begins here, if it has grown that far.
+    pub(in super::super) fn of(root: &Leaf) -> Option<Shortcut> {
+        // Of tables that are made again in the order of their tags this is the last to be there.
+        let last = Tag { low: u64::MAX, high: 0 };
+        if !Shortcut::reaches(root.descend(last)) {
+            return None;
+        }
+        let mut branches = vec![root.branch.get()?];
+        for _ in 1..LEVELS {
+            let below: Option<Vec<&Branch>> =
+                branches.iter().flat_map(|branch| branch.iter()).map(|leaf| leaf.branch.get()).collect();
+            branches = below?;
+        }
+        let branches: Vec<Branch> = branches.into_iter().map(Arc::clone).collect();
+        Some(Shortcut(branches.try_into().ok()?))
+    }
+
+    /// Whether a leaf is one of those, or below them.
+    pub(in super::super) fn reaches(leaf: &Leaf) -> bool {
+        leaf.used_bits >= LEVELS * FAN_BITS
+    }
+
+    /// The leaf on the way to where a tag belongs, and the bits of the tag that are left below it.
+    #[inline(always)]
+    pub(in super::super) fn leaf(&self, tag: Tag) -> (&Leaf, u64) {
+        let branch = &self.0[first_of(tag.low)];
+        (&branch[first_bits(tag.low << BITS)], tag.low << (LEVELS * FAN_BITS))
+    }
+}
+
+/// Which branch of the list a tag belongs to.
+#[inline(always)]
+fn first_of(bits: u64) -> usize {
+    usize::try_from(bits.unbounded_shr(u64::BITS - BITS)).expect("a few bits")
+}
+
+#[cfg(all(test, not(tidegate_loom)))]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::super::Spread;
+    use super::*;
+    use crate::store::memory::budget::Budget;
+
+    #[test]
+    fn it_is_there_when_all_leaves_are_and_leads_where_the_levels_do() {
+        let (root, budget) = (Leaf::new(0, 1), Budget::new(1 << 30));
+        let bits = LEVELS * FAN_BITS;
+        let mut branches = HashSet::new();
+        for leaf in 0..1_u64 << bits {
+            // In an order in which the last comes early.
+            let low = (leaf.wrapping_mul(0x55) & ((1 << bits) - 1)) ^ ((1 << bits) - 1);
+            root.make_ready(Spread { low: low << (u64::BITS - bits), bits, pages: 1 }, &budget);
+            branches.insert(low >> FAN_BITS);
+            assert_eq!(Shortcut::of(&root).is_some(), branches.len() == 1 << BITS, "after leaf {leaf}");
+        }
+        let shortcut = Shortcut::of(&root).expect("all are there");
+        for step in 0..10_000_u64 {
+            let tag = Tag { low: step.wrapping_mul(0x9e37_79b9_7f4a_7c15), high: 0 };
+            let (leaf, left) = shortcut.leaf(tag);
+            assert!(std::ptr::eq(leaf, root.descend(tag)), "{tag:?}");
+            assert!(Shortcut::reaches(leaf));
+            assert_eq!(left, tag.low << bits);
+        }
+    }
+}

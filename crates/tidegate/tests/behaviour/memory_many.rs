@@ -1,0 +1,139 @@
+//! A memory store with so many keys that its tables have several levels, and one after the other.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::{
+    Amount, Ask, Catalog, Expect, Gate, ItemSpec, LimitSpec, ManualClock, MapStore, Memory, MemoryStore,
+    Parting, Policy, Store, Timestamp, Verdict, Wait,
+};
+
+use crate::memory_handles::verdict;
+
+const START: Timestamp = Timestamp::from_ticks(1_000_000_000_000_000);
+/// More than it takes for three levels of leaves everywhere.
+const MANY: u64 = 400_000;
+
+fn buckets(id: &str, burst: Amount) -> LimitSpec {
+    let policy = Policy::Bucket { window: Duration::from_secs(3_600), burst: Some(burst) };
+    LimitSpec::named(id).with(ItemSpec::of(policy, burst).per_key())
+}
+
+fn key(number: u64) -> [u8; 12] {
+    let mut key = *b"key-00000000";
+    key[4..].copy_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// How many of these keys get a unit.
+fn granted(gate: &Gate, keys: impl Iterator<Item = u64>) -> u64 {
+    keys.filter(|number| gate.try_acquire(&key(*number), 1).expect("it is known") == Verdict::Granted).count()
+        as u64
+}
+
+/// The same, sixteen at a time.
+fn granted_in_batches(gate: &Gate, keys: impl Iterator<Item = u64>) -> u64 {
+    let keys: Vec<[u8; 12]> = keys.map(key).collect();
+    let mut granted = 0;
+    for some in keys.chunks(16) {
+        let some: Vec<&[u8]> = some.iter().map(|key| &key[..]).collect();
+        let mut verdicts = vec![Verdict::Denied(Wait::Never); some.len()];
+        gate.try_batch(&some, 1, &mut verdicts).expect("it is known");
+        granted += verdicts.iter().filter(|verdict| **verdict == Verdict::Granted).count() as u64;
+    }
+    granted
+}
+
+#[test]
+fn every_key_has_what_it_has_while_the_table_grows_and_its_memory_is_anothers_later() {
+    let clock = Arc::new(ManualClock::at(START));
+    let store = MemoryStore::new(clock, Memory { secret: [7, 8], ..Memory::default() });
+    for round in 0..2 {
+        store.put(buckets("many", 2), Expect::Absent).expect("it makes sense");
+        let gate = store.gate("many").expect("it was put");
+        // One unit each, in the midst of growth; those that came long before are asked again.
+        for begin in (0..MANY).step_by(50_000) {
+            assert_eq!(granted(&gate, begin..begin + 50_000), 50_000, "round {round}, from {begin}");
+            assert_eq!(
+                granted(&gate, (0..begin).step_by(1_000)),
+                begin.min(50_000) / 1_000,
+                "round {round}, at {begin}"
+            );
+        }
+        // The other, of those that have one left.
+        let once = |number: &u64| !number.is_multiple_of(1_000) || *number >= MANY - 50_000;
+        let rest = granted_in_batches(&gate, (0..MANY).filter(once));
+        assert_eq!(rest, (0..MANY).filter(once).count() as u64, "round {round}");
+        assert_eq!(granted_in_batches(&gate, 0..MANY), 0, "round {round}: nobody has a third");
+        assert_eq!(granted(&gate, 0..MANY), 0, "round {round}: nor one by one");
+        let seen = store.observe("many").expect("it is there");
+        assert_eq!(seen.rows, Some(MANY), "round {round}");
+        assert!(store.remove("many", Parting::Forget), "it was there");
+    }
+}
+
+#[test]
+fn handles_go_on_when_a_lifetime_has_passed() {
+    // Cells count 2^61 nanoseconds from when the limit was put, which is 73 years.
+    for years in [1_u64 << 60, (1 << 61) - 1, 1 << 61, (1 << 61) + 5, 1 << 62, 1 << 63] {
+        for (burst, window) in [(2, 3_600), (1, 3_600), (1, 100 * 365 * 86_400), (1_000, 1)] {
+            let clock = Arc::new(ManualClock::at(START));
+            let store = MemoryStore::new(Arc::clone(&clock), Memory { secret: [7, 8], ..Memory::default() });
+            let plain = MapStore::new(Arc::clone(&clock), 1);
+            let policy = Policy::Bucket { window: Duration::from_secs(window), burst: Some(burst) };
+            let spec = LimitSpec::named("each").with(ItemSpec::of(policy, burst).per_key());
+            for catalog in [&store as &dyn Catalog, &plain] {
+                catalog.put(spec.clone(), Expect::Absent).expect("it makes sense");
+            }
+            let gate = store.gate("each").expect("it was put");
+            let say = |when: &str| {
+                let ask = Ask { limit_id: "each", key: Some(b"ada-lovelace"), count: 1 };
+                let said = verdict(&plain, ask);
+                let told = gate.try_acquire(b"ada-lovelace", 1);
+                assert_eq!(told, said, "{burst} in {window} s, {when} {years}");
+            };
+            (0..4).for_each(|_| say("before"));
+            clock.set(Timestamp::from_ticks(START.ticks().saturating_add(years)));
+            (0..4).for_each(|_| say("after"));
+            clock.advance(Duration::from_secs(1));
+            (0..4).for_each(|_| say("a second after"));
+        }
+    }
+}
+
+#[test]
+fn what_a_set_grants_is_counted_by_each_of_its_limits_as_long_as_they_are() {
+    let clock = Arc::new(ManualClock::at(START));
+    let store = MemoryStore::new(clock, Memory { secret: [7, 8], ..Memory::default() });
+    let all = Policy::Bucket { window: Duration::from_secs(3_600), burst: Some(1_000) };
+    store
+        .put(LimitSpec::named("all").with(ItemSpec::of(all, 1_000)), Expect::Absent)
+        .expect("it makes sense");
+    store.put(buckets("each", 1_000), Expect::Absent).expect("it makes sense");
+    let granted = |id: &str| store.observe(id).expect("it is there").granted;
+    let gates = store.gates(&["all", "each"]).expect("they were put");
+    let ada: &[Option<&[u8]>] = &[None, Some(b"ada-lovelace")];
+    let take = |gates: &tidegate::Gates| assert_eq!(gates.try_acquire(ada), Ok(Verdict::Granted));
+    (0..10).for_each(|_| take(&gates));
+    assert_eq!((granted("all"), granted("each")), (10, 10));
+    let (clone, other) = (gates.clone(), store.gates(&["all", "each"]).expect("they were put"));
+    (0..5).for_each(|_| take(&clone));
+    (0..3).for_each(|_| take(&other));
+    drop(gates);
+    assert_eq!((granted("all"), granted("each")), (18, 18));
+    take(&clone);
+    drop((clone, other));
+    assert_eq!((granted("all"), granted("each")), (19, 19), "handles are gone, grants are not");
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let gates = store.gates(&["all", "each"]).expect("they were put");
+                (0..200).for_each(|_| take(&gates));
+            });
+        }
+        for _ in 0..200 {
+            assert!(granted("all") <= 419, "nothing is counted twice");
+        }
+    });
+    assert_eq!((granted("all"), granted("each")), (419, 419));
+}
