@@ -192,7 +192,9 @@ impl Tenant {
     /// The line where a tag belongs.
     #[inline(always)]
     pub(super) fn near(&self, tag: Tag) -> Option<Near<'_>> {
-        let (leaf, bits) = match self.shortcut.get() {
+        // A list that is written once and never wrong is nothing to try every order of.
+        let shortcut = if cfg!(tidegate_loom) { None } else { self.shortcut.get() };
+        let (leaf, bits) = match shortcut {
             Some(shortcut) => shortcut.leaf(tag),
             None => (&**self.root.get()?, tag.low),
         };
@@ -207,7 +209,7 @@ impl Tenant {
         };
         let root = self.root.get_or_init(first);
         let leaf = root.descend(tag);
-        if Shortcut::reaches(leaf) && self.shortcut.get().is_none() {
+        if !cfg!(tidegate_loom) && Shortcut::reaches(leaf) && self.shortcut.get().is_none() {
             self.shorten(root);
         }
         leaf

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use super::super::line::Tag;
 use super::{Branch, FAN_BITS, Leaf, first_bits};
 
-/// How many levels are stepped over. In a model it is the first.
-const LEVELS: u32 = if cfg!(tidegate_loom) { 1 } else { 3 };
+/// How many levels are stepped over.
+const LEVELS: u32 = 3;
 /// The bits of a tag that say which branch of the list it belongs to; the next ones say which leaf of that.
 const BITS: u32 = (LEVELS - 1) * FAN_BITS;
 
@@ -55,7 +55,7 @@ impl Shortcut {
 /// Which branch of the list a tag belongs to.
 #[inline(always)]
 fn first_of(bits: u64) -> usize {
-    usize::try_from(bits.unbounded_shr(u64::BITS - BITS)).expect("a few bits")
+    usize::try_from(bits >> (u64::BITS - BITS)).expect("a few bits")
 }
 
 #[cfg(all(test, not(tidegate_loom)))]
