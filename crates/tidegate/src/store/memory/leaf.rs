@@ -47,9 +47,9 @@ const FAN_BITS: u32 = if cfg!(tidegate_loom) { 1 } else { 3 };
 /// How many lines a row may lie after the one it belongs into.
 const REACH: usize = if cfg!(tidegate_loom) { 2 } else { 64 };
 /// How full a leaf may become, in rows of a hundred places.
-const FULLEST: usize = 84;
+const FULLEST: usize = 80;
 /// How full it may be after a rebuild that added no pages.
-const FULL_ENOUGH: usize = 74;
+const FULL_ENOUGH: usize = 70;
 /// A leaf with more rows than this is not searched for fresh ones at every turn.
 const SMALL: usize = 1024;
 /// Such a leaf is searched once in as many turns as make this many rows a turn.

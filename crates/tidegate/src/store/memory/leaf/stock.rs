@@ -1,12 +1,11 @@
 //! Where pages come from, and where they go when their table is gone.
 //!
-//! A table is looked at in one place after the other, none of which is near the last: in pages of the usual four KiB the processor has to look up where
-//! most of them are before it can fetch them. So pages are cut from large pieces of memory, for which the system is asked to use huge pages.
-//! The first piece is small and ordinary, for all those tables that fit the processor's caches anyway.
+//! Pages are cut from large pieces of memory, of which only what is used is there. Pieces are never given back to the system; pages are, when
+//! their table is dropped, to whoever needs one next, in this table or another. So a process keeps what its tables took at their largest. Decided that way
+//! because a page is then found with one step and without anybody counting who looks at it, and takes no more than its own four KiB.
 //!
-//! Pieces are never given back to the system; pages are, when their table is dropped, to whoever needs one next, in this table or another. So a process
-//! keeps what its tables took at their largest. Decided that way because a page is then found with one step and without anybody counting who
-//! looks at it. Refused: the general allocator, which can be told to use huge pages only from outside the process.
+//! Refused: asking the system for huge pages. A million keys are a tenth faster in them; but the first touch of one clears two MiB, and some decision waits for it:
+//! five to eight milliseconds in a virtual machine whose memory is not there yet.
 
 use super::Page;
 
@@ -30,9 +29,7 @@ mod real {
     /// A page, for those who look.
     pub(in super::super) type Paper = &'static Page;
 
-    /// How many pages are in the first piece of memory: 2 MiB.
-    const FIRST_PIECE: usize = 512;
-    /// How many are in every other: 32 MiB, of which only what is used is there.
+    /// How many pages are in a piece of memory: 32 MiB.
     const PIECE: usize = 8192;
 
     /// The pages that nobody has.
@@ -41,11 +38,9 @@ mod real {
         spare: Vec<Paper>,
         /// What is left of the last piece of memory.
         blank: &'static [Page],
-        /// How many pieces there are.
-        pieces: usize,
     }
 
-    static STOCK: Mutex<Stock> = Mutex::new(Stock { spare: Vec::new(), blank: &[], pieces: 0 });
+    static STOCK: Mutex<Stock> = Mutex::new(Stock { spare: Vec::new(), blank: &[] });
 
     fn with_stock<T>(what: impl FnOnce(&mut Stock) -> T) -> T {
         what(&mut STOCK.lock().unwrap_or_else(PoisonError::into_inner))
@@ -80,28 +75,21 @@ mod real {
         /// The next page of the last piece of memory, or the first of another.
         fn cut(&mut self) -> Paper {
             let (page, rest) = self.blank.split_first().unwrap_or_else(|| {
-                self.blank = self.piece().unwrap_or(&[]);
+                self.blank = piece().unwrap_or(&[]);
                 self.blank.split_first().unwrap_or_else(|| (Box::leak(Box::new(Page::new())), &[]))
             });
             self.blank = rest;
             page
         }
+    }
 
-        /// Another piece of memory; none if the system has no such thing.
-        fn piece(&mut self) -> Option<&'static [Page]> {
-            if cfg!(miri) {
-                return None;
-            }
-            let pages = if self.pieces == 0 { FIRST_PIECE } else { PIECE };
-            let piece = Box::leak(Box::new(MmapMut::map_anon(pages * size_of::<Page>()).ok()?));
-            #[cfg(target_os = "linux")]
-            if self.pieces > 0 {
-                // It is as good without.
-                let _refused = piece.advise(memmap2::Advice::HugePage);
-            }
-            self.pieces += 1;
-            <[Page]>::mut_from_bytes(&mut piece[..]).ok().map(|pages| &*pages)
+    /// Another piece of memory; none if the system has no such thing.
+    fn piece() -> Option<&'static [Page]> {
+        if cfg!(miri) {
+            return None;
         }
+        let piece = Box::leak(Box::new(MmapMut::map_anon(PIECE * size_of::<Page>()).ok()?));
+        <[Page]>::mut_from_bytes(&mut piece[..]).ok().map(|pages| &*pages)
     }
 }
 
