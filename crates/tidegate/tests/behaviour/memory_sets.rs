@@ -308,3 +308,38 @@ fn threads_that_meet_over_sets_take_all_or_nothing() {
     let least = taken.iter().map(|count| count.load(Ordering::Relaxed)).min();
     assert!(least.is_some_and(|least| least > 1_000), "{least:?}: they never met");
 }
+
+#[test]
+fn what_a_set_grants_is_counted_by_each_of_its_limits_as_long_as_they_are() {
+    let clock = Arc::new(ManualClock::at(START));
+    let store = MemoryStore::new(clock, Memory { secret: [7, 8], ..Memory::default() });
+    for id in ["all-bucket", "key-bucket"] {
+        store.put(spec(id, 1_000), Expect::Absent).expect("it makes sense");
+    }
+    let granted = |id: &str| store.observe(id).expect("it is there").granted;
+    let gates = store.gates(&["all-bucket", "key-bucket"]).expect("they were put");
+    let ada: &[Option<&[u8]>] = &[None, Some(b"ada-lovelace")];
+    let take = |gates: &tidegate::Gates| assert_eq!(gates.try_acquire(ada), Ok(Verdict::Granted));
+    (0..10).for_each(|_| take(&gates));
+    assert_eq!((granted("all-bucket"), granted("key-bucket")), (10, 10));
+    let (clone, other) = (gates.clone(), store.gates(&["all-bucket", "key-bucket"]).expect("they were put"));
+    (0..5).for_each(|_| take(&clone));
+    (0..3).for_each(|_| take(&other));
+    drop(gates);
+    assert_eq!((granted("all-bucket"), granted("key-bucket")), (18, 18));
+    take(&clone);
+    drop((clone, other));
+    assert_eq!((granted("all-bucket"), granted("key-bucket")), (19, 19), "handles are gone, grants are not");
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let gates = store.gates(&["all-bucket", "key-bucket"]).expect("they were put");
+                (0..200).for_each(|_| take(&gates));
+            });
+        }
+        for _ in 0..200 {
+            assert!(granted("all-bucket") <= 419, "nothing is counted twice");
+        }
+    });
+    assert_eq!((granted("all-bucket"), granted("key-bucket")), (419, 419));
+}

@@ -16,13 +16,10 @@ mod near;
 mod readying;
 mod rebuilding;
 mod shortcut;
-mod stock;
 
 use std::sync::{Arc, PoisonError};
 
 use tidegate_core::{Per, Row, Timestamp};
-#[cfg(not(tidegate_loom))]
-use zerocopy::{FromBytes, IntoBytes, KnownLayout};
 
 use super::budget::Budget;
 use super::edition::{Edition, RESERVED};
@@ -35,7 +32,6 @@ use crate::store::deciding::Room as NoRoom;
 pub(super) use near::{Elsewhere, Near};
 pub use readying::Spread;
 pub(super) use shortcut::Shortcut;
-use stock::{Own, PAGE_BYTES, Paper};
 
 /// Lines in a page. In a model a leaf grows at its fourth row and splits at its sixth.
 pub(super) const PAGE_LINES: usize = if cfg!(tidegate_loom) { 1 } else { 64 };
@@ -61,10 +57,11 @@ const MOST_WIDE: usize = 1024;
 /// An instant that no row waits for.
 const NEVER: Timestamp = Timestamp::from_ticks(u64::MAX);
 
-#[cfg_attr(not(tidegate_loom), derive(FromBytes, IntoBytes, KnownLayout))]
-#[derive(Debug)]
-#[repr(C)]
 struct Page([Line; PAGE_LINES]);
+
+/// What a page takes: itself, the count of those who have it, and what the allocator adds so that a line begins where the processor's
+/// own lines do.
+const PAGE_BYTES: usize = size_of::<Page>() + 2 * align_of::<Page>();
 
 /// What the leaves of a branch take: themselves, and the count of those who have them, which begins where a line does.
 const BRANCH_BYTES: usize = FAN * size_of::<Leaf>() + align_of::<Leaf>();
@@ -84,7 +81,7 @@ pub(super) struct Leaf {
     used_bits: u32,
     /// The level below, once this one was full.
     branch: OnceLock<Branch>,
-    pages: [OnceLock<Paper>; MOST_PAGES],
+    pages: [OnceLock<Arc<Page>>; MOST_PAGES],
     inner: Mutex<Inner>,
 }
 
@@ -95,8 +92,6 @@ type Branch = Arc<[Leaf; FAN]>;
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) shelf: Shelf,
-    /// The pages that this leaf was the first to have. The leaves of the next level have them from it.
-    own: Vec<Own>,
     rows: usize,
     /// No row is fresh before this instant.
     fresh_from: Timestamp,
@@ -332,16 +327,6 @@ fn first_bits(bits: u64) -> usize {
 }
 
 impl Page {
-    fn new() -> Page {
-        Page(std::array::from_fn(|_| Line::new()))
-    }
-
-    /// Forgets everything, whatever it was. Nobody else may look.
-    #[cfg(not(tidegate_loom))]
-    fn clear(&self) {
-        self.0.iter().for_each(Line::clear);
-    }
-
     /// Brings all lines near. Who takes a row waits for everything before it, so that one line would come after the other.
     fn bring_near(&self) {
         std::hint::black_box(self.0.iter().fold(false, |all, line| all ^ line.is_passed()));
@@ -351,7 +336,7 @@ impl Page {
 impl Default for Inner {
     fn default() -> Inner {
         let shelf = Shelf::default();
-        Inner { shelf, own: Vec::new(), rows: 0, fresh_from: NEVER, turns: 0, searched: None, shelf_bytes: 0 }
+        Inner { shelf, rows: 0, fresh_from: NEVER, turns: 0, searched: None, shelf_bytes: 0 }
     }
 }
 

@@ -17,9 +17,6 @@
 
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 
-#[cfg(not(tidegate_loom))]
-use zerocopy::{FromBytes, IntoBytes, KnownLayout};
-
 use std::hint::select_unpredictable;
 
 use super::sync::{AtomicU64, Ordering, fence};
@@ -70,8 +67,7 @@ pub(super) enum Look {
 }
 
 /// Three rows.
-#[cfg_attr(not(tidegate_loom), derive(FromBytes, IntoBytes, KnownLayout))]
-#[repr(C, align(64))]
+#[repr(align(64))]
 #[derive(Debug)]
 pub(super) struct Line {
     words: [AtomicU64; 8],
@@ -80,12 +76,6 @@ pub(super) struct Line {
 impl Line {
     pub(super) fn new() -> Line {
         Line { words: std::array::from_fn(|_| AtomicU64::new(0)) }
-    }
-
-    /// Forgets its rows and everything else. Nobody else may look.
-    #[cfg(not(tidegate_loom))]
-    pub(super) fn clear(&self) {
-        self.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
     }
 
     /// Looks for a tag, without taking anything. Which of the slots it is in nobody can foresee, so it is reckoned and not tried.

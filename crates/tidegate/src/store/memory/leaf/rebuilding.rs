@@ -8,8 +8,8 @@ use tidegate_core::Per;
 
 use super::super::LOOK_AHEAD;
 use super::{
-    BRANCH_BYTES, Branch, Budget, EMPTY, Edition, FAN, FAN_BITS, FULL_ENOUGH, Leaf, MOST_PAGES, MOST_WIDE,
-    Means, Ordering, Own, Owned, PAGE_BYTES, Paper, Rebuilt, Room, SLOTS, Shelf, Tag, WIDE, line,
+    BRANCH_BYTES, Branch, Budget, EMPTY, Edition, FAN, FAN_BITS, FULL_ENOUGH, Leaf, Line, MOST_PAGES,
+    MOST_WIDE, Means, Ordering, Owned, PAGE_BYTES, Page, Rebuilt, Room, SLOTS, Shelf, Tag, WIDE, line,
 };
 
 thread_local! {
@@ -80,9 +80,7 @@ impl Owned<'_> {
     pub(super) fn add_pages(&mut self, more: usize) {
         let pages = self.pages();
         for page in &self.leaf.pages[pages..pages + more] {
-            let own = Own::new();
-            page.get_or_init(|| own.paper());
-            self.inner.own.push(own);
+            page.get_or_init(|| Arc::new(Page(std::array::from_fn(|_| Line::new()))));
         }
         self.leaf.pages_used.store((pages + more) as u64, Ordering::Release);
     }
@@ -143,7 +141,7 @@ impl Owned<'_> {
         for (child, pages) in children.iter().zip(leaf.pages.chunks(each)) {
             for (own, page) in child.pages.iter().zip(pages) {
                 let page = page.get().expect("pages in use exist");
-                own.get_or_init(|| Paper::clone(page));
+                own.get_or_init(|| Arc::clone(page));
             }
             child.pages_used.store(each as u64, Ordering::Release);
         }
