@@ -68,7 +68,7 @@ impl SystemClock {
     fn look(&self) -> Timestamp {
         let kernel = || self.kernel.now();
         Timestamp::from_ticks(match &self.counted {
-            Some(counted) => counted.pace.now(&|| counted.source.raw(), &kernel),
+            Some(counted) => counted.pace.now(&|| counted.source.count(), &kernel),
             None => kernel(),
         })
     }
@@ -83,7 +83,8 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     #[inline]
     fn now(&self) -> Timestamp {
-        let counted = self.counted.as_ref().and_then(|counted| counted.pace.glance(|| counted.source.raw()));
+        let counted =
+            self.counted.as_ref().and_then(|counted| counted.pace.glance(|| counted.source.count()));
         counted.map_or_else(|| self.look(), Timestamp::from_ticks)
     }
 
@@ -99,8 +100,41 @@ impl Clock for SystemClock {
 /// The processor's counter and the line of time it is on.
 #[derive(Debug)]
 struct Counted {
-    source: quanta::Clock,
+    source: Source,
     pace: Pace,
+}
+
+/// Where counts are read.
+#[derive(Debug)]
+enum Source {
+    /// In the processor's time stamp counter, without a look at whether there is one.
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    Stamp,
+    Other(quanta::Clock),
+}
+
+impl Source {
+    /// The counter that this clock reads.
+    fn of(clock: quanta::Clock) -> Source {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        {
+            let (before, count, after) =
+                (safe_arch::read_timestamp_counter(), clock.raw(), safe_arch::read_timestamp_counter());
+            if (before..=after).contains(&count) {
+                return Source::Stamp;
+            }
+        }
+        Source::Other(clock)
+    }
+
+    #[inline]
+    fn count(&self) -> u64 {
+        match self {
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            Source::Stamp => safe_arch::read_timestamp_counter(),
+            Source::Other(clock) => clock.raw(),
+        }
+    }
 }
 
 impl Counted {
@@ -110,7 +144,7 @@ impl Counted {
         // Lines tell how much has passed since they began. `Clock::now` counts from the calibration, and would stand still there after a
         // sleep that set the counter back.
         let pace = Pace::new(time, source.raw(), Scale::of(|counts| source.delta_as_nanos(0, counts)));
-        Counted { source, pace }
+        Counted { source: Source::of(source), pace }
     }
 }
 

@@ -11,7 +11,7 @@ use tidegate_core::order::LONGEST_PATIENCE;
 use tidegate_core::{Hold, Intent, Order, Timestamp, Verdict};
 
 use super::brief::Short;
-use super::deciding::{glance, plea};
+use super::deciding::{fetch, plea};
 use super::edition::Edition;
 use super::leaf::Near;
 use super::line::PAYLOAD;
@@ -43,7 +43,7 @@ pub(super) fn bring_near<'a>(
         found.push(plea.map(|plea| FoundAlone { plea, near: None }));
     }
     let nears =
-        glance(found.iter().map(|found| found.and_then(|found| Some((found.plea.tenant, found.plea.tag?)))));
+        fetch(found.iter().map(|found| found.and_then(|found| Some((found.plea.tenant, found.plea.tag?)))));
     for (found, near) in found.iter_mut().zip(nears) {
         if let Some(found) = found {
             found.near = near;

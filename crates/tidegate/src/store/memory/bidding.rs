@@ -12,7 +12,7 @@ use tidegate_core::{Timestamp, Verdict};
 
 use super::alone::Seen;
 use super::brief::Short;
-use super::deciding::glance;
+use super::deciding::fetch;
 use super::edition::Edition;
 use super::journal::Notes;
 use super::leaf::Near;
@@ -144,7 +144,7 @@ fn decide_some<'a>(group: &[Bid<'_>], cast: &mut Cast<'a>, now: &mut Timestamp, 
             Some((tenant, tenant.printer.print(bid.key)))
         })
         .collect();
-    let nears = glance(found.iter().copied());
+    let nears = fetch(found.iter().copied());
     for (bid, (found, near)) in group.iter().zip(found.iter().zip(&nears)) {
         let (Some((_, tag)), Some(sought)) = (found, cast.of(bid)) else { return false };
         let Some(decided) = decide(bid, *tag, *near, sought, *now) else { return false };

@@ -9,6 +9,7 @@
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 
 mod laws;
+mod unit;
 
 use tidegate_core::decide;
 use tidegate_core::law::continuous::Arrival;
@@ -22,10 +23,12 @@ use tidegate_core::{
 
 use super::cell::Shape;
 use super::edition::Edition;
+use super::gallery::Place;
 use super::sync::{AtomicU64, Ordering, fence};
 use laws::{Bucket, LATEST_BASE, LONGEST, Total, Window};
 
 pub(super) use laws::{AskKind, AskLaw, CellLaw, Drop, Next};
+pub(super) use unit::Unit;
 
 /// The words of one item.
 const ITEM_WORDS: usize = 5;
@@ -462,11 +465,13 @@ pub(super) struct Board {
     /// Odd while somebody writes.
     turn: AtomicU64,
     words: [AtomicU64; WORDS],
+    /// Where the limit's `all` row is, and those of limits that are often asked with it.
+    place: Place,
 }
 
 impl Board {
-    pub(super) fn new() -> Board {
-        Board { turn: AtomicU64::new(0), words: std::array::from_fn(|_| AtomicU64::new(0)) }
+    pub(super) fn new(place: Place) -> Board {
+        Board { turn: AtomicU64::new(0), words: std::array::from_fn(|_| AtomicU64::new(0)), place }
     }
 
     /// The first word of the first item, as somebody thinks who only looks.
@@ -479,18 +484,6 @@ impl Board {
     #[inline(always)]
     pub(super) fn turn(&self) -> u64 {
         self.turn.load(Ordering::Relaxed)
-    }
-
-    /// The edition, as somebody thinks who only looks.
-    #[inline(always)]
-    pub(super) fn edition(&self) -> u64 {
-        self.words[EDITION].load(Ordering::Relaxed)
-    }
-
-    /// A drop of the first item, as somebody thinks who only looks and knows that it has them.
-    #[inline(always)]
-    pub(super) fn drop(&self) -> Drop {
-        Sheet { board: self, turn: 0 }.first_of::<Drop>(Head(CONTINUOUS | UNITS))
     }
 
     /// What is written here now, to be read word by word.
@@ -545,6 +538,8 @@ impl Board {
                 place.store(word, Ordering::Relaxed);
             }
         }
+        // Before it stands: whoever goes by it knows that what was planned by the former one is over.
+        self.place.bench().written().fetch_add(1, Ordering::Release);
         self.turn.store(turn.wrapping_add(2), Ordering::Release);
     }
 }

@@ -39,6 +39,18 @@ struct Stripe {
     others: OnceLock<Box<[AtomicU64]>>,
 }
 
+/// A count that only one thread writes to.
+#[derive(Clone, Copy)]
+pub(super) struct Tally<'a>(&'a AtomicU64);
+
+impl Tally<'_> {
+    /// One more.
+    #[inline(always)]
+    pub(super) fn add(self) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+}
+
 /// The sum of all stripes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Sum {
@@ -57,6 +69,12 @@ impl Counts {
     #[inline(always)]
     pub(super) fn granted(&self) {
         self.granted_on(own(), 1);
+    }
+
+    /// Where this thread counts grants, if it has before.
+    #[inline(always)]
+    pub(super) fn grants(&self) -> Option<Tally<'_>> {
+        self.own.get(own()).and_then(OnceLock::get).map(|stripe| Tally(&stripe.granted))
     }
 
     /// So many orders were granted, by whoever has this stripe.

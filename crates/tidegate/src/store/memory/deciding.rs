@@ -172,15 +172,14 @@ impl Shared {
 /// The lines that tags belong into, as far as they were found.
 pub(super) type Nears<'a> = [Option<Near<'a>>; LOOK_AHEAD];
 
-/// Finds the lines that these tags belong into, and brings them here. One step for all of them before the next for any: then the
-/// processor waits for many at a time.
+/// Finds the lines that these tags belong into, and asks for all of them before anybody looks at any: then they are waited for together.
 #[inline]
-pub(super) fn glance<'a>(sought: impl Iterator<Item = Option<(&'a Tenant, Tag)>>) -> Nears<'a> {
+pub(super) fn fetch<'a>(sought: impl Iterator<Item = Option<(&'a Tenant, Tag)>>) -> Nears<'a> {
     let mut nears = [None; LOOK_AHEAD];
     for (near, sought) in nears.iter_mut().zip(sought) {
         *near = sought.and_then(|(tenant, tag)| tenant.near(tag));
+        near.iter().for_each(Near::fetch);
     }
-    std::hint::black_box(nears.iter().flatten().fold(false, |all, near: &Near<'_>| all ^ near.glance()));
     nears
 }
 

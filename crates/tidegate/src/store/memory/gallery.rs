@@ -30,12 +30,16 @@ const GUARD: usize = 0;
 
 /// A line of `all` rows.
 #[repr(C, align(64))]
-struct Bench {
+#[derive(Debug)]
+pub(super) struct Bench {
     /// The guard, and the cells.
     words: [AtomicU64; WORDS],
+    /// How often the boards of the limits whose rows lie here were written.
+    written: AtomicU64,
 }
 
 /// Where an `all` row is. It stays there.
+#[derive(Debug, Clone)]
 pub(super) struct Place {
     bench: Arc<Bench>,
     /// Which of its words.
@@ -65,7 +69,25 @@ impl Gallery {
 
 impl Bench {
     fn new() -> Bench {
-        Bench { words: std::array::from_fn(|_| AtomicU64::new(0)) }
+        Bench { words: std::array::from_fn(|_| AtomicU64::new(0)), written: AtomicU64::new(0) }
+    }
+
+    /// The guard of all its rows. It is looked at before a row.
+    #[inline(always)]
+    pub(super) fn guard(&self) -> &AtomicU64 {
+        &self.words[GUARD]
+    }
+
+    /// How often the boards of the limits whose rows lie here were written. Whoever sees one as it was written sees that it was.
+    #[inline(always)]
+    pub(super) fn written(&self) -> &AtomicU64 {
+        &self.written
+    }
+
+    /// The cell of a row that lies here.
+    #[inline(always)]
+    pub(super) fn cell(&self, place: &Place) -> &AtomicU64 {
+        &self.words[place.index % WORDS]
     }
 }
 
@@ -73,13 +95,19 @@ impl Place {
     /// The row's cell.
     #[inline(always)]
     pub(super) fn cell(&self) -> &AtomicU64 {
-        &self.bench.words[self.index % WORDS]
+        self.bench.cell(self)
+    }
+
+    /// The row's line.
+    #[inline(always)]
+    pub(super) fn bench(&self) -> &Bench {
+        &self.bench
     }
 
     /// The guard of the row and its neighbours. It is looked at before the row.
     #[inline(always)]
     pub(super) fn guard(&self) -> &AtomicU64 {
-        &self.bench.words[GUARD]
+        self.bench.guard()
     }
 
     /// Holds the row's cell, waiting for whoever does. Returns what it said.

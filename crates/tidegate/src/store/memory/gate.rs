@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use tidegate_core::limit::LONGEST_KEY;
 use tidegate_core::order::MOST_ASKS;
 use tidegate_core::{Amount, Ask, Intent, Order, Timestamp, Verdict};
 
@@ -95,16 +94,16 @@ impl Gate {
         sheet: Sheet<'_>,
         head: Head,
     ) -> Option<Verdict> {
-        let (tenant, now) = (&*self.tenant, self.shared.now());
-        let tag = match tenant.printer.fold(key) {
-            Some(tag) => tag,
-            None if key.len() > LONGEST_KEY => return None,
-            None => tenant.printer.print_otherwise(key),
-        };
-        let near = tenant.near(tag)?;
+        let tenant = &*self.tenant;
+        // The row may have to be fetched from afar: so it is asked for first, and looked at last.
+        let half = tenant.printer.half(key)?;
+        let near = tenant.near_of(half.low)?;
+        near.fetch();
+        let now = self.shared.now();
         if !quick::is_judged_by::<L>(near.leaf, sheet, head, now) {
             return None;
         }
+        let tag = half.tag();
         let spot = match near.look(tag) {
             Ok(spot) => spot,
             Err(Elsewhere::Further) => return acquire_further::<L>(tenant, L::count(count), tag, now),
@@ -270,7 +269,7 @@ impl Gates {
     pub fn try_acquire(&self, keys: &[Option<&[u8]>]) -> Result<Verdict, Rejection> {
         assert_eq!(keys.len(), self.tenants.len(), "one key for each limit");
         match &self.bundle {
-            Some(bundle) if bundle.take(&self.shared, keys).is_some() => Ok(Verdict::Granted),
+            Some(bundle) if bundle.take(keys, || self.shared.now()).is_some() => Ok(Verdict::Granted),
             _ => self.acquire_otherwise(keys),
         }
     }

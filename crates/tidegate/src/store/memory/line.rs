@@ -82,13 +82,9 @@ impl Line {
     #[inline(always)]
     pub(super) fn look(&self, tag: Tag) -> Look {
         let seen = self.version();
-        let [one, two, three] =
-            std::array::from_fn(|slot| self.words[LOWS + slot].load(Ordering::Relaxed) ^ tag.low);
-        let slot = select_unpredictable(two < one, 1, 0);
-        let least = select_unpredictable(two < one, two, one);
-        let slot = select_unpredictable(three < least, 2, slot);
-        let least = select_unpredictable(three < least, three, least);
-        if least != 0 {
+        let low = |slot: usize| self.words[LOWS + slot].load(Ordering::Relaxed);
+        let slot = select_unpredictable(low(2) == tag.low, 2, usize::from(low(1) == tag.low));
+        if low(slot) != tag.low {
             return if seen & PASSED == 0 { Look::Absent } else { Look::Passed };
         }
         let word = self.words[slot].load(Ordering::Acquire);
@@ -96,6 +92,15 @@ impl Line {
             return Look::Found { slot, word, seen };
         }
         Look::Unsure
+    }
+
+    /// Asks for the line, and does not wait for it where processors have a word for that. Elsewhere it is looked at.
+    #[inline(always)]
+    pub(super) fn fetch(&self) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        safe_arch::prefetch_t0(self);
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        std::hint::black_box(self.version());
     }
 
     /// The version, for whoever will look.
@@ -125,12 +130,6 @@ impl Line {
             }
         }
         if seen & PASSED == 0 { Look::Absent } else { Look::Passed }
-    }
-
-    /// Whether rows that belong here may lie in a later line, as somebody thinks who only looks.
-    #[inline(always)]
-    pub(super) fn is_passed(&self) -> bool {
-        self.words[META].load(Ordering::Relaxed) & PASSED != 0
     }
 
     /// Whether every tag is still what it was when the line was looked at.

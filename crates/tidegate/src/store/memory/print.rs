@@ -17,6 +17,7 @@
 use std::hash::{BuildHasher, Hasher};
 
 use ahash::RandomState;
+use tidegate_core::limit::LONGEST_KEY;
 
 use super::line::Tag;
 
@@ -94,24 +95,38 @@ impl Printer {
     #[inline(always)]
     pub(super) fn print(&self, key: &[u8]) -> Tag {
         match self.fold(key) {
-            Some(tag) => tag,
+            Some(rest) => Half { low: rest.low(), rest, is_whole: false }.tag(),
             None => self.print_otherwise(key),
         }
     }
 
-    /// The fingerprint of a key that is folded, which no key is that is longer than keys may be.
+    /// The fingerprint of a key, half by half; `None` if it is longer than keys may be.
     #[inline(always)]
-    pub(super) fn fold(&self, key: &[u8]) -> Option<Tag> {
+    pub(super) fn half(&self, key: &[u8]) -> Option<Half<'_>> {
+        match self.fold(key) {
+            Some(rest) => Some(Half { low: rest.low(), rest, is_whole: false }),
+            None if key.len() > LONGEST_KEY => None,
+            None => {
+                let Tag { low, high } = self.print_otherwise(key);
+                let rest = Folded { folds: &self.folds, lower: u64::from(high), upper: 0 };
+                Some(Half { low, rest, is_whole: true })
+            }
+        }
+    }
+
+    /// Folds a key, if it is of those that are.
+    #[inline(always)]
+    fn fold(&self, key: &[u8]) -> Option<Folded<'_>> {
         if key.len().wrapping_sub(SHORTEST) > SPAN || !self.folds_keys {
             return None;
         }
         let (first, last) = (key.first_chunk()?, key.last_chunk()?);
-        Some(self.folds.print(u64::from_le_bytes(*first), u64::from_le_bytes(*last), key.len()))
+        Some(self.folds.fold(u64::from_le_bytes(*first), u64::from_le_bytes(*last), key.len()))
     }
 
     /// The fingerprint of a key that is not folded.
     #[inline(never)]
-    pub(super) fn print_otherwise(&self, key: &[u8]) -> Tag {
+    fn print_otherwise(&self, key: &[u8]) -> Tag {
         let mut hashers = [self.low.build_hasher(), self.high.build_hasher()];
         // In a loop, so that the compiler lays them side by side. The bytes alone: their number is part of the hash as it is.
         for hasher in &mut hashers {
@@ -122,19 +137,61 @@ impl Printer {
     }
 }
 
-impl Folds {
-    /// The fingerprint of a key of eight to sixteen bytes, by its first and its last eight.
+/// Half of a fingerprint: where the row belongs. Whoever has asked for it there makes the other half while it comes.
+pub(super) struct Half<'a> {
+    pub(super) low: u64,
+    rest: Folded<'a>,
+    /// Whether the other half is known already: it is in the place of what it would be made of.
+    is_whole: bool,
+}
+
+impl Half<'_> {
+    /// The whole of it.
     #[inline(always)]
-    fn print(&self, first: u64, last: u64, length: usize) -> Tag {
+    pub(super) fn tag(&self) -> Tag {
+        let high = if self.is_whole { self.rest.lower } else { self.rest.high() };
+        Tag { low: self.low, high: u32::try_from(high & HIGH).expect("32 bits") }
+    }
+}
+
+/// What a line keeps of the second half.
+const HIGH: u64 = (1 << u32::BITS) - 1;
+
+/// A key that was folded once, and is again for each half.
+#[derive(Clone, Copy)]
+struct Folded<'a> {
+    folds: &'a Folds,
+    lower: u64,
+    upper: u64,
+}
+
+impl Folds {
+    /// Folds a key of eight to sixteen bytes, by its first and its last eight.
+    #[inline(always)]
+    fn fold(&self, first: u64, last: u64, length: usize) -> Folded<'_> {
         let (lower, upper) = product(first ^ self.first, last ^ self.last);
         // A product is the same whichever of its factors comes first, so the bytes themselves go on as well. And where the first and the last
         // of them overlap, keys of different lengths may have the same.
         let (lower, upper) = (lower ^ first ^ self.length.wrapping_mul(length as u64), upper ^ last);
-        let fold = |keys: [u64; 2]| {
-            let (lower, upper) = product(lower ^ keys[0], upper ^ keys[1]);
-            lower ^ upper
-        };
-        Tag::of(fold(self.low), fold(self.high))
+        Folded { folds: self, lower, upper }
+    }
+}
+
+impl Folded<'_> {
+    #[inline(always)]
+    fn low(&self) -> u64 {
+        self.again(self.folds.low)
+    }
+
+    #[inline(always)]
+    fn high(&self) -> u64 {
+        self.again(self.folds.high) >> u32::BITS
+    }
+
+    #[inline(always)]
+    fn again(&self, keys: [u64; 2]) -> u64 {
+        let (lower, upper) = product(self.lower ^ keys[0], self.upper ^ keys[1]);
+        lower ^ upper
     }
 }
 
@@ -219,6 +276,23 @@ mod tests {
                     assert!(seen.insert(printer.print(&vec![filling; length])) || length == 0);
                 }
             }
+        }
+    }
+
+    /// Whoever asks for halves gets those of the whole, of keys of every length there may be; and none of them is the other in part.
+    #[test]
+    fn two_halves_make_a_whole() {
+        for secret in [Secret::of([5, 6]), Secret::of([5, 6]).kept()] {
+            let printer = Printer::new(secret, 1);
+            for length in (0..100).chain([LONGEST_KEY - 1, LONGEST_KEY]) {
+                let key: Vec<u8> = (0..length).map(|at| u8::try_from(at % 251).expect("a byte")).collect();
+                let (tag, half) = (printer.print(&key), printer.half(&key).expect("it is not too long"));
+                assert_eq!((half.low, half.tag()), (tag.low, tag));
+                for part in [tag.low & HIGH, tag.low >> u32::BITS] {
+                    assert_ne!(part, u64::from(tag.high));
+                }
+            }
+            assert!(printer.half(&vec![1; LONGEST_KEY + 1]).is_none());
         }
     }
 

@@ -116,7 +116,7 @@ impl Tenant {
             id: limit.id().into(),
             generation,
             printer,
-            board: Board::new(),
+            board: Board::new(place.clone()),
             all: AllRow { stamp: Stamp::new(1), place, shelf: Mutex::new(Shelf::default()) },
             root: OnceLock::new(),
             shortcut: OnceLock::new(),
@@ -192,11 +192,17 @@ impl Tenant {
     /// The line where a tag belongs.
     #[inline(always)]
     pub(super) fn near(&self, tag: Tag) -> Option<Near<'_>> {
+        self.near_of(tag.low)
+    }
+
+    /// The same by the half of the tag that says so.
+    #[inline(always)]
+    pub(super) fn near_of(&self, low: u64) -> Option<Near<'_>> {
         // A list that is written once and never wrong is nothing to try every order of.
         let shortcut = if cfg!(tidegate_loom) { None } else { self.shortcut.get() };
         let (leaf, bits) = match shortcut {
-            Some(shortcut) => shortcut.leaf(tag),
-            None => (&**self.root.get()?, tag.low),
+            Some(shortcut) => shortcut.leaf(low),
+            None => (&**self.root.get()?, low),
         };
         leaf.near_below(bits)
     }

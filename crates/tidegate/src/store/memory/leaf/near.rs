@@ -55,22 +55,24 @@ impl Leaf {
 }
 
 impl<'a> Near<'a> {
+    /// The line.
     #[inline(always)]
-    fn line(&self) -> &'a Line {
+    pub(in super::super) fn line(&self) -> &'a Line {
         &self.page.0[self.place % PAGE_LINES]
     }
 
     /// The line, and the one behind it, where most rows are that found no place in it.
     #[inline(always)]
-    pub(in super::super) fn lines(&self) -> (&'a Line, &'a Line) {
+    fn lines(&self) -> (&'a Line, &'a Line) {
         (self.line(), &self.page.0[(self.place + 1) % PAGE_LINES])
     }
 
-    /// Brings both near, for whoever will look at them soon. The answer means nothing.
+    /// Asks for both, and does not wait for them.
     #[inline(always)]
-    pub(in super::super) fn glance(&self) -> bool {
+    pub(in super::super) fn fetch(&self) {
         let (line, behind) = self.lines();
-        line.is_passed() ^ behind.is_passed()
+        line.fetch();
+        behind.fetch();
     }
 
     /// Finds a row without a lock. That it is not found means nothing.
@@ -78,19 +80,6 @@ impl<'a> Near<'a> {
     pub(in super::super) fn find(&self, tag: Tag) -> Option<Spot<'a>> {
         let line = self.line();
         self.found(tag, line, line.look_closely(tag))
-    }
-
-    /// The line's version before anybody looks, for whoever will look a little later.
-    #[inline(always)]
-    pub(in super::super) fn begin(&self) -> u64 {
-        self.line().version()
-    }
-
-    /// Finds a row in a line that had this version, slot by slot. That it is not found means nothing.
-    #[inline(always)]
-    pub(in super::super) fn find_since(&self, tag: Tag, seen: u64) -> Option<Spot<'a>> {
-        let line = self.line();
-        self.found(tag, line, line.look_since(tag, seen))
     }
 
     #[inline(always)]

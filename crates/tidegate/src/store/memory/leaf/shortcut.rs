@@ -46,9 +46,9 @@ impl Shortcut {
 
     /// The leaf on the way to where a tag belongs, and the bits of the tag that are left below it.
     #[inline(always)]
-    pub(in super::super) fn leaf(&self, tag: Tag) -> (&Leaf, u64) {
-        let branch = &self.0[first_of(tag.low)];
-        (&branch[first_bits(tag.low << BITS)], tag.low << (LEVELS * FAN_BITS))
+    pub(in super::super) fn leaf(&self, low: u64) -> (&Leaf, u64) {
+        let branch = &self.0[first_of(low)];
+        (&branch[first_bits(low << BITS)], low << (LEVELS * FAN_BITS))
     }
 }
 
@@ -81,7 +81,7 @@ mod tests {
         let shortcut = Shortcut::of(&root).expect("all are there");
         for step in 0..10_000_u64 {
             let tag = Tag { low: step.wrapping_mul(0x9e37_79b9_7f4a_7c15), high: 0 };
-            let (leaf, left) = shortcut.leaf(tag);
+            let (leaf, left) = shortcut.leaf(tag.low);
             assert!(std::ptr::eq(leaf, root.descend(tag)), "{tag:?}");
             assert!(Shortcut::reaches(leaf));
             assert_eq!(left, tag.low << bits);

@@ -6,6 +6,7 @@ use tidegate_core::{ItemSpec, Limit, LimitSpec, Policy, Tick};
 
 use super::super::brief::{Board, Short};
 use super::super::edition::{Because, Edition};
+use super::super::gallery::Gallery;
 use super::super::line::{self, HELD, Line, Look, PRESENT, SLOTS};
 use super::super::print::{Printer, Secret};
 use super::super::sync::modelled::beside;
@@ -97,7 +98,7 @@ fn a_brief_is_whole() {
         Arc::new(Edition::new(number, START, Because::Put, limit, [0, 1].into(), &printer))
     });
     explore(2, move || {
-        let board = Arc::new(Board::new());
+        let board = Arc::new(Board::new(Gallery::new().place()));
         board.show(&one, START);
         let old = read(&board).expect("it was shown");
         let (shown, next) = (Arc::clone(&board), Arc::clone(&two));

@@ -144,7 +144,7 @@ fn bucket(burst: u64, seconds: u64) -> ItemSpec {
 }
 
 fn take(bundle: &Bundle) -> u64 {
-    u64::from(bundle.take_at(&[None, Some(KEY)], START).is_some())
+    u64::from(bundle.take(&[None, Some(KEY)], || START).is_some())
 }
 
 fn used_of_key(tenant: &Tenant) -> u64 {

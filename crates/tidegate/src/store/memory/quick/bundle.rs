@@ -3,9 +3,12 @@
 //! It is a [set](super::together) as most are: every limit is a bucket that does not end, the `all` rows lie [behind one
 //! guard](super::super::gallery), and everything is granted. Whatever is not that simple is left to the set, and nothing has been done by then.
 //!
-//! What is the same from one decision to the next is looked at once, and holds for as long as no board has been written: the turns of
-//! boards only rise, so they are what they were if their sum is. Decided: all of them are believed or none; who finds the sum changed with
-//! everything in hand gives it back, and looks again.
+//! What is the same from one decision to the next is planned once, and holds for as long as no board has been written: benches count how often
+//! those of their limits were. Decided: all of them are believed or none; who finds with everything in hand that one was written
+//! gives it back, and plans again. Refused: a count for each store, which every edit of any limit would raise.
+//!
+//! How long all of this is matters less than how much lies between a look at a key's line and the question for the next one: if that is less than
+//! the processor keeps in hand, it waits for both at once (decision 0018).
 
 #![expect(
     clippy::inline_always,
@@ -14,18 +17,17 @@
 
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
 use tidegate_core::Timestamp;
 use tidegate_core::limit::LONGEST_KEY;
 
-use super::super::Shared;
-use super::super::brief::{CellLaw, Drop, Next};
+use super::super::brief::{Drop, Unit};
 use super::super::counts::Counts;
-use super::super::gallery;
+use super::super::gallery::{self, Bench, Place};
 use super::super::leaf::Spot;
 use super::super::line::{self, HELD};
 use super::super::sync::{AtomicU64, Mutex, Ordering, fence};
 use super::super::tenant::Tenant;
-use super::MOST_ROWS;
 
 /// Limits of which one counts each key alone and the others all together, and none of which comes twice.
 pub(in super::super) struct Bundle {
@@ -33,22 +35,37 @@ pub(in super::super) struct Bundle {
     keyed: Arc<Tenant>,
     /// Where among all of them that is.
     place: usize,
-    others: Box<[Arc<Tenant>]>,
+    others: Box<[Other]>,
     /// What it granted: each time a unit of every limit.
     grants: Arc<Counts>,
     /// Held while the plan is written.
     change: Mutex<()>,
 }
 
-/// When they can be decided here, as long as the turns of their boards make this sum.
+/// When they can be decided here and by what, as long as their boards were not [written](written) since.
 #[repr(align(64))]
 struct Plan {
-    turns: AtomicU64,
+    written: AtomicU64,
     from: AtomicU64,
-    until: AtomicU64,
+    lasts: AtomicU64,
+    /// Of the key's rows.
+    edition: AtomicU64,
+    /// Of the key's limit.
+    unit: Unit,
 }
 
-/// No turns make this sum.
+/// A limit that counts all keys together, with what is planned of it.
+#[repr(align(64))]
+struct Other {
+    unit: Unit,
+    place: Place,
+    tenant: Arc<Tenant>,
+}
+
+/// Limits in a bundle. Sets of more are decided as sets.
+const MOST: usize = 5;
+
+/// Nothing is written that often.
 const NONE: u64 = u64::MAX;
 
 impl Bundle {
@@ -56,10 +73,15 @@ impl Bundle {
     pub(in super::super) fn of(tenants: &[Arc<Tenant>]) -> Option<Bundle> {
         let place = tenants.iter().position(|tenant| tenant.board.head().is_of_key())?;
         let others = tenants.iter().enumerate().filter(|(index, _)| *index != place);
-        let others: Box<[Arc<Tenant>]> = others.map(|(_, tenant)| Arc::clone(tenant)).collect();
-        let [turns, from, until] = [NONE, 0, 0].map(AtomicU64::new);
-        let (plan, keyed) = (Plan { turns, from, until }, Arc::clone(&tenants[place]));
-        let fits = (1..MOST_ROWS).contains(&others.len());
+        let other = |tenant: &Arc<Tenant>| {
+            let (unit, place) = (Unit::new(), tenant.all.place.clone());
+            Other { unit, place, tenant: Arc::clone(tenant) }
+        };
+        let others: Box<[Other]> = others.map(|(_, tenant)| other(tenant)).collect();
+        let [written, from, lasts, edition] = [NONE, 0, 0, 0].map(AtomicU64::new);
+        let (plan, keyed) =
+            (Plan { written, from, lasts, edition, unit: Unit::new() }, Arc::clone(&tenants[place]));
+        let fits = (1..MOST).contains(&others.len());
         fits.then(|| {
             let grants = Arc::new(Counts::new());
             for tenant in tenants {
@@ -70,147 +92,188 @@ impl Bundle {
     }
 
     /// Takes a unit of each limit, if it is that simple and all of them grant it.
-    #[inline(never)]
-    pub(in super::super) fn take(&self, shared: &Shared, keys: &[Option<&[u8]>]) -> Option<()> {
-        self.take_at(keys, shared.now())
+    #[inline(always)]
+    pub(in super::super) fn take(
+        &self,
+        keys: &[Option<&[u8]>],
+        now: impl FnOnce() -> Timestamp,
+    ) -> Option<()> {
+        // Laid out for each number of limits by itself: so it has no loops.
+        match keys.len() {
+            2 => self.take_of::<2>(keys.first_chunk()?, now),
+            3 => self.take_of::<3>(keys.first_chunk()?, now),
+            4 => self.take_of::<4>(keys.first_chunk()?, now),
+            MOST => self.take_of::<MOST>(keys.first_chunk()?, now),
+            _ => None,
+        }
     }
 
-    /// The same at this instant.
-    #[inline(always)]
-    pub(in super::super) fn take_at(&self, keys: &[Option<&[u8]>], now: Timestamp) -> Option<()> {
+    #[inline(never)]
+    fn take_of<const ALL: usize>(
+        &self,
+        keys: &[Option<&[u8]>; ALL],
+        now: impl FnOnce() -> Timestamp,
+    ) -> Option<()> {
+        let (plan, keyed, others) = (&self.plan, &*self.keyed, &*self.others);
         let key = (*keys.get(self.place)?)?;
-        let turns = self.plan.turns.load(Ordering::Acquire);
-        let is_good = self.plan.from.load(Ordering::Relaxed) <= now.ticks()
-            && now.ticks() < self.plan.until.load(Ordering::Relaxed);
-        if !is_good {
-            return self.look_again(turns);
+        // The key's row may have to be fetched from afar. So it is the first to be asked for, and the last that anything depends on: what is
+        // done behind it, and what the next decision does before it asks for its own, is short enough to be done meanwhile.
+        let half = keyed.printer.half(key)?;
+        let near = keyed.near_of(half.low)?;
+        near.fetch();
+        let now = now();
+        let planned = plan.written.load(Ordering::Acquire);
+        let lasts = plan.lasts.load(Ordering::Relaxed);
+        if now.ticks().wrapping_sub(plan.from.load(Ordering::Relaxed)) >= lasts {
+            return self.look_again(planned);
         }
-        for key in keys {
-            if key.is_some_and(|key| key.len() > LONGEST_KEY) {
-                return None;
-            }
-        }
-        // The key's row may have to be fetched from afar, and the others are judged meanwhile: so it is the first to be asked for, and the last
-        // that anything depends on.
-        let tenant = &*self.keyed;
-        let tag = tenant.printer.print(key);
-        let near = tenant.near(tag)?;
-        if near.leaf.stamp.edition() != tenant.board.edition() {
+        let fits = keys.iter().all(|key| key.is_none_or(|key| key.len() <= LONGEST_KEY));
+        if !fits || others.len() != ALL - 1 {
             return None;
         }
-        let seen = near.begin();
-        let guard = self.others.first()?.all.place.guard();
-        let expected = guard.load(Ordering::Acquire);
+        if near.leaf.stamp.edition() != plan.edition.load(Ordering::Relaxed) {
+            return None;
+        }
+        let bench = others.first()?.place.bench();
+        let expected = bench.guard().load(Ordering::Acquire);
         if expected & HELD != 0 {
             return None;
         }
-        let mut nexts = [0; MOST_ROWS];
-        for (other, next) in self.others.iter().zip(&mut nexts) {
-            let word = other.all.cell().load(Ordering::Acquire);
-            if other.all.stamp.floor() > now {
+        let cells: [&AtomicU64; ALL] = std::array::from_fn(|index| {
+            others.get(index).map_or(bench.guard(), |other| bench.cell(&other.place))
+        });
+        let mut nexts = [0; ALL];
+        for ((other, cell), next) in others.iter().zip(&cells).zip(&mut nexts) {
+            let word = cell.load(Ordering::Acquire);
+            if other.tenant.all.stamp.floor() > now {
                 return None;
             }
-            *next = granted(&other.board.drop(), word, now)?;
+            *next = other.unit.next(word, now)?;
         }
-        let Spot { line, cell, word, seen } = near.find_since(tag, seen)?;
+        let grants = self.grants.grants();
+        let tag = half.tag();
+        let Spot { line, cell, word, seen } = near.find(tag)?;
         if near.leaf.stamp.floor() > now {
             return None;
         }
-        let next = granted(&tenant.board.drop(), word, now)?;
-        // In the order in which everybody takes them: so one of those who meet gets on. In a model addresses differ from run to run.
-        let is_first = cfg!(tidegate_loom) || std::ptr::from_ref(guard) < std::ptr::from_ref(cell);
-        let (one, was) = if is_first { (guard, expected) } else { (cell, word) };
-        let (other, had) = if is_first { (cell, word) } else { (guard, expected) };
-        if !line::take(one, was) {
+        let next = plan.unit.next(word, now)?;
+        // Who does not get both tries no second time here: so nobody waits for anybody, in whichever order these are taken. The guard, which
+        // more people want, is held for less.
+        if !line::take(cell, word) {
             return None;
         }
-        if !line::take(other, had) {
-            line::give_back(one, was);
+        if !line::take(bench.guard(), expected) {
+            line::give_back(cell, word);
             return None;
         }
-        if !line.unchanged(seen) || self.turns() != turns {
-            line::give_back(other, had);
-            line::give_back(one, was);
-            return self.look_again(turns);
+        if !line.unchanged(seen) || written(keyed, bench) != planned {
+            line::give_back(bench.guard(), expected);
+            line::give_back(cell, word);
+            return self.look_again(planned);
         }
-        for (tenant, next) in self.others.iter().zip(&nexts) {
-            line::give_back(tenant.all.cell(), *next);
+        for (cell, next) in cells.iter().zip(&nexts).take(others.len()) {
+            line::give_back(cell, *next);
         }
+        gallery::open(bench.guard(), expected);
         line::give_back(cell, next);
-        gallery::open(guard, expected);
-        self.grants.granted();
+        match grants {
+            Some(grants) => grants.add(),
+            None => self.grants.granted(),
+        }
         Some(())
-    }
-
-    /// The sum of all boards' turns. What was read of the boards before was read while it was this, if it was this before.
-    #[inline(always)]
-    fn turns(&self) -> u64 {
-        fence(Ordering::Acquire);
-        let others = self.others.iter().map(|tenant| tenant.board.turn());
-        others.fold(self.keyed.board.turn(), u64::wrapping_add)
     }
 
     /// Makes another plan if the boards have been written since the last one.
     #[cold]
     #[inline(never)]
-    fn look_again(&self, turns: u64) -> Option<()> {
-        if self.turns() != turns
+    fn look_again(&self, planned: u64) -> Option<()> {
+        if written(&self.keyed, self.others.first()?.place.bench()) != planned
             && let Ok(_alone) = self.change.try_lock()
         {
             let survey = self.survey();
-            self.plan.turns.store(NONE, Ordering::Relaxed);
-            // Whoever sees a word of what follows sees that the boards had the turns that were found, and not those of the former plan.
+            self.plan.written.store(NONE, Ordering::Relaxed);
+            // Whoever sees a word of what follows sees that boards were written since the former plan.
             fence(Ordering::Release);
-            if let Some((turns, from, until)) = survey {
-                self.plan.from.store(from.ticks(), Ordering::Relaxed);
-                self.plan.until.store(until.ticks(), Ordering::Relaxed);
-                self.plan.turns.store(turns, Ordering::Release);
+            if let Some(survey) = survey {
+                for (unit, found) in self.units().zip(&survey.drops) {
+                    unit.set(found);
+                }
+                self.plan.edition.store(survey.edition, Ordering::Relaxed);
+                self.plan.from.store(survey.from, Ordering::Relaxed);
+                self.plan.lasts.store(survey.until.saturating_sub(survey.from), Ordering::Relaxed);
+                self.plan.written.store(survey.written, Ordering::Release);
             }
         }
         None
     }
 
-    /// The sum of the turns, and when the boards can be gone by from the first to before the second instant; `None` if it is to be
-    /// looked at again.
-    fn survey(&self) -> Option<(u64, Timestamp, Timestamp)> {
-        let never = (Timestamp::EPOCH, Timestamp::EPOCH);
-        let guard = self.others.first()?.all.place.guard();
-        let (mut sum, mut good) = (0_u64, Some((Timestamp::EPOCH, Timestamp::from_ticks(u64::MAX))));
-        for tenant in self.others.iter().chain([&self.keyed]) {
+    /// Every unit that is planned, in the order in which limits are looked at.
+    fn units(&self) -> impl Iterator<Item = &Unit> {
+        self.others.iter().map(|other| &other.unit).chain([&self.plan.unit])
+    }
+
+    /// What the boards say; `None` if it is to be looked at again.
+    fn survey(&self) -> Option<Survey> {
+        let bench = self.others.first()?.place.bench();
+        // Before the boards: should one be written meanwhile, the plan is over before it has begun.
+        let written = bench.written().load(Ordering::Acquire);
+        let mut found = Survey { written, until: u64::MAX, ..Survey::default() };
+        let mut fit = true;
+        for tenant in self.others.iter().map(|other| &other.tenant).chain([&self.keyed]) {
             let sheet = tenant.board.sheet();
             let (head, edition, (from, until)) = (sheet.head(), sheet.edition(), sheet.good());
+            let drop = sheet.first_of::<Drop>(head);
             if !sheet.stands() {
                 return None;
             }
-            sum = sum.wrapping_add(sheet.turn());
-            let fits = if std::ptr::eq(Arc::as_ptr(tenant), Arc::as_ptr(&self.keyed)) {
-                head.is_only_of_key() && head.has_drops()
+            fit &= if Arc::ptr_eq(tenant, &self.keyed) {
+                found.written = found.written.wrapping_add(sheet.turn());
+                found.edition = edition;
+                head.has_drops_of_key()
             } else {
                 let all = &tenant.all;
                 // It is carried over by whoever comes next.
                 if edition != 0 && all.stamp.edition() != edition {
                     return None;
                 }
-                head.has_drops_of_all() && std::ptr::eq(all.place.guard(), guard)
+                head.has_drops_of_all() && std::ptr::eq(all.place.bench(), bench)
             };
-            good = good.filter(|_| fits).map(|(first, last)| (first.max(from), last.min(until)));
+            found.from = found.from.max(from.ticks());
+            found.until = found.until.min(until.ticks()).min(drop.fits_until());
+            found.drops.push(drop);
         }
-        let (from, until) = good.unwrap_or(never);
-        Some((sum, from, until))
+        if !fit {
+            (found.from, found.until) = (0, 0);
+        }
+        Some(found)
     }
+}
+
+/// How often any of the boards was written, and others beside them. What was planned before is as good as it was if this is what it was.
+#[inline(always)]
+fn written(keyed: &Tenant, bench: &Bench) -> u64 {
+    fence(Ordering::Acquire);
+    bench.written().load(Ordering::Relaxed).wrapping_add(keyed.board.turn())
+}
+
+/// What was found on the boards.
+#[derive(Default)]
+struct Survey {
+    /// How often they were written.
+    written: u64,
+    /// They can be gone by from here
+    from: u64,
+    /// to before this instant.
+    until: u64,
+    /// Of the key's rows.
+    edition: u64,
+    /// In the order in which limits are looked at.
+    drops: ArrayVec<Drop, MOST>,
 }
 
 impl std::ops::Drop for Bundle {
     fn drop(&mut self) {
-        self.others.iter().chain([&self.keyed]).for_each(|tenant| tenant.counts.part(&self.grants));
-    }
-}
-
-/// What a cell says after a unit was taken, if it is granted.
-#[inline(always)]
-fn granted(law: &Drop, word: u64, now: Timestamp) -> Option<u64> {
-    match law.next(word, now) {
-        Next::Granted(next) => Some(next),
-        Next::Denied(_) | Next::Unsaid => None,
+        let others = self.others.iter().map(|other| &other.tenant);
+        others.chain([&self.keyed]).for_each(|tenant| tenant.counts.part(&self.grants));
     }
 }

@@ -35,8 +35,6 @@ pub(in super::super) type Otherwise<'o, E> = &'o mut dyn FnMut(usize) -> Result<
 struct Home<'a> {
     leaf: &'a Leaf,
     line: &'a Line,
-    /// The line behind it, where most rows are that found no place in it.
-    behind: &'a Line,
 }
 
 /// What rows are judged by.
@@ -64,12 +62,10 @@ pub(in super::super) fn decide_several<L: CellLaw, E>(
     for ((tag, home), key) in tags.iter_mut().zip(&mut homes).zip(keys) {
         *tag = tenant.printer.print(key);
         *home = tenant.near(*tag).map(|near| {
-            let (line, behind) = near.lines();
-            Home { leaf: near.leaf, line, behind }
+            near.fetch();
+            Home { leaf: near.leaf, line: near.line() }
         });
     }
-    let glance = |all, home: &Home<'_>| all ^ home.line.is_passed() ^ home.behind.is_passed();
-    std::hint::black_box(homes.iter().flatten().fold(false, glance));
     let sheet = tenant.board.sheet();
     let (head, edition) = (sheet.head(), sheet.edition());
     let is_good = head.is_only_of_key() && L::is_of(head) && sheet.is_good(now);
@@ -81,7 +77,7 @@ pub(in super::super) fn decide_several<L: CellLaw, E>(
     while index < verdicts.len() {
         let tag = tags[index];
         let mut alike = 1;
-        if let Some(Home { leaf, line, .. }) = homes[index]
+        if let Some(Home { leaf, line }) = homes[index]
             && is_good
             && leaf.stamp.edition() == edition
         {
