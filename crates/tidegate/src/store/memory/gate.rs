@@ -107,7 +107,7 @@ impl Gate {
         let spot = match near.look(tag) {
             Ok(spot) => spot,
             Err(Elsewhere::Further) => return acquire_further::<L>(tenant, L::count(count), tag, now),
-            Err(Elsewhere::Nowhere) => return None,
+            Err(Elsewhere::Unsure | Elsewhere::Nowhere) => return None,
         };
         let sought = Sought { tenant, sheet, head, leaf: near.leaf, count: L::count(count), now };
         let verdict = quick::charge_spot::<L>(sought, spot, &mut ()).ok()?;

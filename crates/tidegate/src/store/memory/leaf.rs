@@ -249,6 +249,18 @@ impl Leaf {
         fence(Ordering::Release);
     }
 
+    /// Finds a row in the line it belongs into or in a later one, slot by slot.
+    #[cold]
+    fn find_closely(&self, tag: Tag) -> Option<Spot<'_>> {
+        let lines = self.lines();
+        let line = self.line(self.home(tag, lines)).filter(|_| lines > 0)?;
+        match line.look_closely(tag) {
+            Look::Found { slot, word, seen } => Some(Spot { line, cell: line.cell(slot), word, seen }),
+            Look::Passed => self.find_further(tag),
+            Look::Absent | Look::Unsure => None,
+        }
+    }
+
     /// Finds a row that is not in the line it belongs into.
     #[inline(never)]
     pub(super) fn find_further(&self, tag: Tag) -> Option<Spot<'_>> {

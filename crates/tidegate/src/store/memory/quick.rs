@@ -4,7 +4,7 @@
 //! 2. If all agree, every row is taken if it still says what was judged: a key's by its cell, `all` rows by the guard of their
 //!    [place](super::gallery), which several have in common. Then all are charged, and given back.
 //!
-//! Nobody waits here while they hold something: who cannot take everything gives back what they have and tries again. All take in the
+//! Nobody waits here while they hold something: who cannot take everything gives back what they have and tries again. All who do take in the
 //! order of addresses, so of those who meet one gets on. What is not this simple (a row that is not in a cell, a limit with exceptions
 //! for the key, rows in an earlier edition) is left to [`super::sitting`], which takes the locks.
 //!

@@ -18,7 +18,9 @@ pub(in super::super) struct Near<'a> {
 pub(in super::super) enum Elsewhere {
     /// Perhaps in one of the next lines.
     Further,
-    /// Nowhere, or it takes a closer look.
+    /// It takes a closer look.
+    Unsure,
+    /// Nowhere.
     Nowhere,
 }
 
@@ -55,9 +57,8 @@ impl Leaf {
 }
 
 impl<'a> Near<'a> {
-    /// The line.
     #[inline(always)]
-    pub(in super::super) fn line(&self) -> &'a Line {
+    fn line(&self) -> &'a Line {
         &self.page.0[self.place % PAGE_LINES]
     }
 
@@ -78,27 +79,29 @@ impl<'a> Near<'a> {
     /// Finds a row without a lock. That it is not found means nothing.
     #[inline(always)]
     pub(in super::super) fn find(&self, tag: Tag) -> Option<Spot<'a>> {
-        let line = self.line();
-        self.found(tag, line, line.look_closely(tag))
-    }
-
-    #[inline(always)]
-    fn found(&self, tag: Tag, line: &'a Line, look: Look) -> Option<Spot<'a>> {
-        match look {
-            Look::Found { slot, word, seen } => Some(Spot { line, cell: line.cell(slot), word, seen }),
-            Look::Passed => self.leaf.find_further(tag),
-            Look::Absent | Look::Unsure => None,
+        match self.look(tag) {
+            Ok(spot) => Some(spot),
+            Err(Elsewhere::Further) => self.leaf.find_further(tag),
+            Err(Elsewhere::Unsure) => self.leaf.find_closely(tag),
+            Err(Elsewhere::Nowhere) => None,
         }
     }
 
-    /// Finds a row in this line only, at a glance.
+    /// Finds a row in these two lines only, at a glance.
     #[inline(always)]
     pub(in super::super) fn look(&self, tag: Tag) -> Result<Spot<'a>, Elsewhere> {
-        let line = self.line();
+        let (line, behind) = self.lines();
         match line.look(tag) {
             Look::Found { slot, word, seen } => Ok(Spot { line, cell: line.cell(slot), word, seen }),
-            Look::Passed => Err(Elsewhere::Further),
-            Look::Absent | Look::Unsure => Err(Elsewhere::Nowhere),
+            Look::Passed => match behind.look(tag) {
+                Look::Found { slot, word, seen } => {
+                    Ok(Spot { line: behind, cell: behind.cell(slot), word, seen })
+                }
+                // The line behind the last of a page is not this one.
+                _ => Err(Elsewhere::Further),
+            },
+            Look::Absent => Err(Elsewhere::Nowhere),
+            Look::Unsure => Err(Elsewhere::Unsure),
         }
     }
 }

@@ -13,8 +13,8 @@ use tidegate_core::{Amount, Load, Timestamp, Verdict, Wait};
 
 use super::super::LOOK_AHEAD;
 use super::super::brief::{CellLaw, Sheet};
-use super::super::leaf::{Leaf, Spot};
-use super::super::line::{self, Line, Look, Tag};
+use super::super::leaf::{Elsewhere, Leaf, Near, Spot};
+use super::super::line::{self, Tag};
 use super::super::tenant::Tenant;
 use super::single;
 use super::{Found, Judged, Setback, judge, not_before};
@@ -29,13 +29,6 @@ pub(in super::super) struct Several<'a> {
 
 /// Decides one that is not that simple, in its turn.
 pub(in super::super) type Otherwise<'o, E> = &'o mut dyn FnMut(usize) -> Result<Verdict, E>;
-
-/// Where a key belongs.
-#[derive(Clone, Copy)]
-struct Home<'a> {
-    leaf: &'a Leaf,
-    line: &'a Line,
-}
 
 /// What rows are judged by.
 struct Means<'a, L> {
@@ -58,13 +51,11 @@ pub(in super::super) fn decide_several<L: CellLaw, E>(
 ) -> (u64, Result<(), E>) {
     let &Several { tenant, keys, count, now } = several;
     let mut tags = [Tag::default(); LOOK_AHEAD + 1];
-    let mut homes: [Option<Home<'_>>; LOOK_AHEAD] = [None; LOOK_AHEAD];
-    for ((tag, home), key) in tags.iter_mut().zip(&mut homes).zip(keys) {
+    let mut nears: [Option<Near<'_>>; LOOK_AHEAD] = [None; LOOK_AHEAD];
+    for ((tag, near), key) in tags.iter_mut().zip(&mut nears).zip(keys) {
         *tag = tenant.printer.print(key);
-        *home = tenant.near(*tag).map(|near| {
-            near.fetch();
-            Home { leaf: near.leaf, line: near.line() }
-        });
+        *near = tenant.near(*tag);
+        near.iter().for_each(Near::fetch);
     }
     let sheet = tenant.board.sheet();
     let (head, edition) = (sheet.head(), sheet.edition());
@@ -77,10 +68,11 @@ pub(in super::super) fn decide_several<L: CellLaw, E>(
     while index < verdicts.len() {
         let tag = tags[index];
         let mut alike = 1;
-        if let Some(Home { leaf, line }) = homes[index]
+        if let Some(near) = nears[index]
             && is_good
-            && leaf.stamp.edition() == edition
+            && near.leaf.stamp.edition() == edition
         {
+            let leaf = near.leaf;
             if tags[index + 1].low == tag.low {
                 alike += tags[index + 1..verdicts.len()].iter().take_while(|next| **next == tag).count();
             }
@@ -91,32 +83,16 @@ pub(in super::super) fn decide_several<L: CellLaw, E>(
                     continue;
                 }
             } else {
-                match line.look(tag) {
-                    Look::Found { slot, word, seen } => {
-                        match settle(&means, leaf, Spot { line, cell: line.cell(slot), word, seen }) {
-                            Ok(Verdict::Granted) => {
-                                granted += 1;
-                                verdicts[index] = Verdict::Granted;
-                                index += 1;
-                                continue;
-                            }
-                            Ok(denied) => {
-                                verdicts[index] = denied;
-                                index += 1;
-                                continue;
-                            }
-                            Err(_) => {}
-                        }
-                    }
-                    Look::Passed => {
-                        if let Some(told) = settle_further(&means, leaf, tag) {
-                            granted += u64::from(told == Verdict::Granted);
-                            verdicts[index] = told;
-                            index += 1;
-                            continue;
-                        }
-                    }
-                    Look::Absent | Look::Unsure => {}
+                let told = match near.look(tag) {
+                    Ok(spot) => settle(&means, leaf, spot).ok(),
+                    Err(Elsewhere::Further) => settle_further(&means, leaf, tag),
+                    Err(_) => None,
+                };
+                if let Some(told) = told {
+                    granted += u64::from(told == Verdict::Granted);
+                    verdicts[index] = told;
+                    index += 1;
+                    continue;
                 }
             }
         }
