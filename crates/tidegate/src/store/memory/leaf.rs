@@ -1,7 +1,7 @@
 //! A leaf: up to some five thousand rows in lines, and the lock that their coming and going is done under.
 //!
-//! A row belongs into the line that its tag says, as a fraction of the lines there are, or into one of the next few. The lines
-//! are in pages, and pages are only ever added, so that nobody who looks without a lock can find memory gone. When a new row finds
+//! A row belongs into the line that its tag says, as a fraction of the lines there are, or into another of that page, which its tag says too; should
+//! both be full, into one of the next few. The lines are in pages, and pages are only ever added, so that nobody who looks without a lock can find memory gone. When a new row finds
 //! no place the leaf is *rebuilt*: fresh rows are dropped, an eighth more pages is added if that was not enough, and every row is
 //! placed anew. A leaf that has grown to its full size hands its pages to eight leaves of the next level instead. All of that is some
 //! asker's own time, which is why a leaf is no larger, and smaller where rows do not fit cells.
@@ -35,6 +35,8 @@ pub(super) use shortcut::Shortcut;
 
 /// Lines in a page. In a model a leaf grows at its fourth row and splits at its sixth.
 pub(super) const PAGE_LINES: usize = if cfg!(tidegate_loom) { 1 } else { 64 };
+/// The bits that say which of them.
+const PAGE_BITS: u32 = PAGE_LINES.trailing_zeros();
 /// Pages in a leaf.
 pub(super) const MOST_PAGES: usize = if cfg!(tidegate_loom) { 2 } else { 32 };
 /// Leaves that a full leaf becomes.
@@ -249,28 +251,21 @@ impl Leaf {
         fence(Ordering::Release);
     }
 
-    /// Finds a row in the line it belongs into or in a later one, slot by slot.
+    /// Finds a row wherever it may lie, slot by slot where it takes that.
     #[cold]
     fn find_closely(&self, tag: Tag) -> Option<Spot<'_>> {
-        let lines = self.lines();
-        let line = self.line(self.home(tag, lines)).filter(|_| lines > 0)?;
-        match line.look_closely(tag) {
-            Look::Found { slot, word, seen } => Some(Spot { line, cell: line.cell(slot), word, seen }),
-            Look::Passed => self.find_further(tag),
-            Look::Absent | Look::Unsure => None,
-        }
+        self.find_from(0, tag)
     }
 
     /// Finds a row that is not in the line it belongs into.
     #[inline(never)]
     pub(super) fn find_further(&self, tag: Tag) -> Option<Spot<'_>> {
-        let lines = self.lines();
-        if lines == 0 {
-            return None;
-        }
-        let mut index = self.home(tag, lines);
-        for _ in 1..REACH.min(lines) {
-            index = if index + 1 == lines { 0 } else { index + 1 };
+        self.find_from(1, tag)
+    }
+
+    #[inline(always)]
+    fn find_from(&self, first: usize, tag: Tag) -> Option<Spot<'_>> {
+        for index in self.reach(tag).skip(first) {
             let line = self.line(index)?;
             match line.look_closely(tag) {
                 Look::Found { slot, word, seen } => {
@@ -313,23 +308,48 @@ impl Leaf {
 
     /// The lines that the row of a tag may lie in, for whoever has the lock.
     pub(super) fn within_reach(&self, tag: Tag) -> impl Iterator<Item = &Line> {
-        let lines = self.lines();
-        let home = self.home(tag, lines);
-        let index = move |step| if home + step < lines { home + step } else { home + step - lines };
-        (0..REACH.min(lines)).map(move |step| self.line(index(step)).expect("pages in use exist"))
+        self.reach(tag).map(|index| self.line(index).expect("pages in use exist"))
     }
 
-    /// The line a tag belongs into, of this many.
+    /// The same, as numbers: the line it belongs into, the other one of that page, and those behind the first.
     #[inline(always)]
-    fn home(&self, tag: Tag, lines: usize) -> usize {
-        home(tag.low.wrapping_shl(self.used_bits), lines)
+    fn reach(&self, tag: Tag) -> impl Iterator<Item = usize> + use<> {
+        let lines = self.lines();
+        let Homes { first, other } = self.homes(tag, lines);
+        let behind =
+            move |step: usize| if first + step < lines { first + step } else { first + step - lines };
+        (0..REACH.min(lines)).map(move |step| match step {
+            0 => first,
+            1 => other,
+            _ => behind(step - 1),
+        })
+    }
+
+    /// The lines that a tag belongs into, of this many.
+    #[inline(always)]
+    fn homes(&self, tag: Tag, lines: usize) -> Homes {
+        homes(tag.low.wrapping_shl(self.used_bits), lines)
     }
 }
 
-/// Which of so many lines a tag belongs into of which these bits are left.
+/// Where a row belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Homes {
+    first: usize,
+    /// Where it lies if it finds no place there: a line of the same page, so that both can be asked for at once. For whoever lies there this is
+    /// the first.
+    other: usize,
+}
+
+/// Which of so many lines a tag belongs into of which these bits are left: the first by which part of all lines they say, the other by where in that.
 #[inline(always)]
-fn home(bits: u64, lines: usize) -> usize {
-    usize::try_from((u128::from(bits) * lines as u128) >> u64::BITS).expect("below the number of lines")
+fn homes(bits: u64, lines: usize) -> Homes {
+    let product = u128::from(bits) * lines as u128;
+    let first = usize::try_from(product >> u64::BITS).expect("below the number of lines");
+    let within = usize::try_from(product >> (u64::BITS - PAGE_BITS) & (PAGE_LINES as u128 - 1)).expect("few");
+    // The pages of models have one line.
+    let other = if PAGE_LINES == 1 { (first + 1) % lines.max(1) } else { first ^ (within | 1) };
+    Homes { first, other }
 }
 
 /// The bits that say which leaf of the next level a tag belongs to.
@@ -525,10 +545,41 @@ impl<'a> Owned<'a> {
     /// Puts a row into an empty place in the line it belongs into, if there is one.
     fn place_at_home(&mut self, tag: Tag, word: u64) -> bool {
         let line = self.leaf.within_reach(tag).next();
-        let slot = line.and_then(|line| (0..SLOTS).find(|&slot| self.clears(line, slot, None)));
-        let (Some(line), Some(slot)) = (line, slot) else { return false };
-        line.place(slot, tag, word);
-        true
+        let free = line.and_then(|line| Some((line, free_slot(line)?)));
+        free.inspect(|(line, slot)| line.place(*slot, tag, word)).is_some()
+    }
+
+    /// Puts a row into one of the lines it belongs into whose places are all taken: somebody there has a place in the other line they belong into, and
+    /// goes there. Whether there was one. Only while rows move.
+    fn make_way(&mut self, tag: Tag, word: u64) -> bool {
+        let (leaf, lines) = (self.leaf, self.leaf.lines());
+        let ours = leaf.homes(tag, lines);
+        for index in [ours.first, ours.other] {
+            let Some(line) = leaf.line(index) else { return false };
+            for slot in 0..SLOTS {
+                let moved = line.tag(slot);
+                let theirs = leaf.homes(moved, lines);
+                let elsewhere = if index == theirs.first { theirs.other } else { theirs.first };
+                let there = leaf.line(elsewhere).filter(|_| index == theirs.first || index == theirs.other);
+                let Some((there, free)) = there.and_then(|there| Some((there, free_slot(there)?))) else {
+                    continue;
+                };
+                // Somebody may be deciding on it; from here on it is found there only.
+                let cell = line::take_any(line.cell(slot));
+                there.place(free, moved, cell);
+                if index == theirs.first {
+                    line.set_passed(true);
+                }
+                if index == ours.other
+                    && let Some(first) = leaf.line(ours.first)
+                {
+                    first.set_passed(true);
+                }
+                line.place(slot, tag, word);
+                return true;
+            }
+        }
+        false
     }
 
     /// Puts a row into the first place for it, an empty one or, if that may be, a fresh row's.
@@ -558,6 +609,11 @@ impl<'a> Owned<'a> {
         self.inner.forget(found, means.budget);
         true
     }
+}
+
+/// The first empty place of a line.
+fn free_slot(line: &Line) -> Option<usize> {
+    (0..SLOTS).find(|&slot| line.cell(slot).load(Ordering::Relaxed) == EMPTY)
 }
 
 impl Inner {

@@ -3,7 +3,7 @@
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 
 use super::super::line::{Line, Look, Tag};
-use super::{FAN_BITS, Leaf, MOST_PAGES, PAGE_LINES, Page, Spot, first_bits, home};
+use super::{FAN_BITS, Homes, Leaf, MOST_PAGES, PAGE_LINES, Page, Spot, first_bits, homes};
 
 /// The line that a key belongs into, before anybody has looked there.
 #[derive(Clone, Copy)]
@@ -11,7 +11,9 @@ pub(in super::super) struct Near<'a> {
     pub(in super::super) leaf: &'a Leaf,
     page: &'a Page,
     /// Where in the page.
-    place: usize,
+    first: usize,
+    /// Where it lies if it found no place there.
+    other: usize,
 }
 
 /// Where a row is that is not in the line it belongs into.
@@ -50,30 +52,25 @@ impl Leaf {
         if lines == 0 {
             return None;
         }
-        let home = home(bits, lines);
-        let page = self.pages[home / PAGE_LINES % MOST_PAGES].get()?;
-        Some(Near { leaf: self, page, place: home % PAGE_LINES })
+        let Homes { first, other } = homes(bits, lines);
+        let page = self.pages[first / PAGE_LINES % MOST_PAGES].get()?;
+        Some(Near { leaf: self, page, first, other })
     }
 }
 
 impl<'a> Near<'a> {
-    #[inline(always)]
-    fn line(&self) -> &'a Line {
-        &self.page.0[self.place % PAGE_LINES]
-    }
-
-    /// The line, and the one behind it, where most rows are that found no place in it.
+    /// The line, and the other one, where nearly all rows are that found no place in it.
     #[inline(always)]
     fn lines(&self) -> (&'a Line, &'a Line) {
-        (self.line(), &self.page.0[(self.place + 1) % PAGE_LINES])
+        (&self.page.0[self.first % PAGE_LINES], &self.page.0[self.other % PAGE_LINES])
     }
 
     /// Asks for both, and does not wait for them.
     #[inline(always)]
     pub(in super::super) fn fetch(&self) {
-        let (line, behind) = self.lines();
+        let (line, other) = self.lines();
         line.fetch();
-        behind.fetch();
+        other.fetch();
     }
 
     /// Finds a row without a lock. That it is not found means nothing.
@@ -90,14 +87,13 @@ impl<'a> Near<'a> {
     /// Finds a row in these two lines only, at a glance.
     #[inline(always)]
     pub(in super::super) fn look(&self, tag: Tag) -> Result<Spot<'a>, Elsewhere> {
-        let (line, behind) = self.lines();
+        let (line, other) = self.lines();
         match line.look(tag) {
             Look::Found { slot, word, seen } => Ok(Spot { line, cell: line.cell(slot), word, seen }),
-            Look::Passed => match behind.look(tag) {
+            Look::Passed => match other.look(tag) {
                 Look::Found { slot, word, seen } => {
-                    Ok(Spot { line: behind, cell: behind.cell(slot), word, seen })
+                    Ok(Spot { line: other, cell: other.cell(slot), word, seen })
                 }
-                // The line behind the last of a page is not this one.
                 _ => Err(Elsewhere::Further),
             },
             Look::Absent => Err(Elsewhere::Nowhere),

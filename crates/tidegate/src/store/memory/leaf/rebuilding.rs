@@ -111,7 +111,7 @@ impl Owned<'_> {
         loop {
             // Those first that find a place in the line they belong into, so that nobody who belongs elsewhere takes it from them.
             rows.retain(|&(tag, word)| !self.place_at_home(tag, word));
-            let Some(stuck) = rows.iter().position(|&(tag, word)| !self.place(tag, word, None)) else {
+            let Some(stuck) = rows.iter().position(|&(tag, word)| !self.place_late(tag, word)) else {
                 keep_scratch(rows);
                 return Rebuilt::Roomy;
             };
@@ -125,6 +125,14 @@ impl Owned<'_> {
             means.budget.take_anyway(PAGE_BYTES);
             self.add_pages(1);
         }
+    }
+
+    /// Places a row that found no place in the line it belongs into: in the other one, in the place of somebody who makes way, or further on.
+    fn place_late(&mut self, tag: Tag, word: u64) -> bool {
+        let leaf = self.leaf;
+        let is_free = |line: &Line| super::free_slot(line).is_some();
+        let has_place = leaf.within_reach(tag).take(2).any(is_free);
+        !has_place && self.make_way(tag, word) || self.place(tag, word, None)
     }
 
     /// Hands drained rows and all pages to the level below.
