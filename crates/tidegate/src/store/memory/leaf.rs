@@ -13,6 +13,7 @@
 
 mod forgetting;
 mod near;
+mod placing;
 mod readying;
 mod rebuilding;
 mod shortcut;
@@ -541,79 +542,6 @@ impl<'a> Owned<'a> {
     fn is_fresh(&self, tag: Tag, word: u64, means: Means<'_>) -> bool {
         means.edition.freshens(tag, word, &self.inner.shelf, means.now).is_some_and(|at| at <= means.now)
     }
-
-    /// Puts a row into an empty place in the line it belongs into, if there is one.
-    fn place_at_home(&mut self, tag: Tag, word: u64) -> bool {
-        let line = self.leaf.within_reach(tag).next();
-        let free = line.and_then(|line| Some((line, free_slot(line)?)));
-        free.inspect(|(line, slot)| line.place(*slot, tag, word)).is_some()
-    }
-
-    /// Puts a row into one of the lines it belongs into whose places are all taken: somebody there has a place in the other line they belong into, and
-    /// goes there. Whether there was one. Only while rows move.
-    fn make_way(&mut self, tag: Tag, word: u64) -> bool {
-        let (leaf, lines) = (self.leaf, self.leaf.lines());
-        let ours = leaf.homes(tag, lines);
-        for index in [ours.first, ours.other] {
-            let Some(line) = leaf.line(index) else { return false };
-            for slot in 0..SLOTS {
-                let moved = line.tag(slot);
-                let theirs = leaf.homes(moved, lines);
-                let elsewhere = if index == theirs.first { theirs.other } else { theirs.first };
-                let there = leaf.line(elsewhere).filter(|_| index == theirs.first || index == theirs.other);
-                let Some((there, free)) = there.and_then(|there| Some((there, free_slot(there)?))) else {
-                    continue;
-                };
-                // Somebody may be deciding on it; from here on it is found there only.
-                let cell = line::take_any(line.cell(slot));
-                there.place(free, moved, cell);
-                if index == theirs.first {
-                    line.set_passed(true);
-                }
-                if index == ours.other
-                    && let Some(first) = leaf.line(ours.first)
-                {
-                    first.set_passed(true);
-                }
-                line.place(slot, tag, word);
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Puts a row into the first place for it, an empty one or, if that may be, a fresh row's.
-    fn place(&mut self, tag: Tag, word: u64, over_fresh: Option<Means<'_>>) -> bool {
-        let leaf = self.leaf;
-        for (passed, line) in leaf.within_reach(tag).enumerate() {
-            if let Some(slot) = (0..SLOTS).find(|&slot| self.clears(line, slot, over_fresh)) {
-                // A row that found no place sends nobody on.
-                leaf.within_reach(tag).take(passed).for_each(|line| line.set_passed(true));
-                line.place(slot, tag, word);
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Whether a slot is empty, or its row can be forgotten; then it is, and the cell is ours.
-    fn clears(&mut self, line: &Line, slot: usize, over_fresh: Option<Means<'_>>) -> bool {
-        let cell = line.cell(slot);
-        let found = cell.load(Ordering::Relaxed);
-        let may_be_fresh = |means: &Means<'_>| found != EMPTY && self.inner.fresh_from <= means.now;
-        let Some(means) = over_fresh.filter(may_be_fresh) else { return found == EMPTY };
-        // Rows that are being decided on are not fresh for long.
-        if found & HELD != 0 || !self.is_fresh(line.tag(slot), found, means) || !line::take(cell, found) {
-            return false;
-        }
-        self.inner.forget(found, means.budget);
-        true
-    }
-}
-
-/// The first empty place of a line.
-fn free_slot(line: &Line) -> Option<usize> {
-    (0..SLOTS).find(|&slot| line.cell(slot).load(Ordering::Relaxed) == EMPTY)
 }
 
 impl Inner {

@@ -127,14 +127,6 @@ impl Owned<'_> {
         }
     }
 
-    /// Places a row that found no place in the line it belongs into: in the other one, in the place of somebody who makes way, or further on.
-    fn place_late(&mut self, tag: Tag, word: u64) -> bool {
-        let leaf = self.leaf;
-        let is_free = |line: &Line| super::free_slot(line).is_some();
-        let has_place = leaf.within_reach(tag).take(2).any(is_free);
-        !has_place && self.make_way(tag, word) || self.place(tag, word, None)
-    }
-
     /// Hands drained rows and all pages to the level below.
     pub(super) fn scatter(&mut self, rows: Vec<(Tag, u64)>, means: Means<'_>) -> Rebuilt {
         let (leaf, pages) = (self.leaf, self.pages());
