@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+#[cfg(target_os = "linux")]
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
 /// The memory of this process that is really there, in bytes; 0 where the machine does not say.
@@ -27,6 +29,25 @@ pub fn thread_time() -> Duration {
 /// The time on a stopwatch that was started at some time.
 pub fn wall_time() -> Duration {
     time_of(ClockId::Monotonic)
+}
+
+/// Keeps this thread on the processor of this number among those that it may use, so that threads that are measured together run
+/// together. `false` if there are not that many, or the system does not let it: then it runs wherever the system puts it.
+#[cfg(target_os = "linux")]
+pub fn stay_on_processor(number: usize) -> bool {
+    let Ok(allowed) = sched_getaffinity(None) else { return false };
+    let Some(processor) = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).nth(number) else {
+        return false;
+    };
+    let mut own = CpuSet::new();
+    own.set(processor);
+    sched_setaffinity(None, &own).is_ok()
+}
+
+/// The same where there is no word for it.
+#[cfg(not(target_os = "linux"))]
+pub fn stay_on_processor(_: usize) -> bool {
+    false
 }
 
 fn time_of(clock: ClockId) -> Duration {
