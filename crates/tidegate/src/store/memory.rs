@@ -382,14 +382,14 @@ impl Shared {
     #[inline]
     fn now(&self) -> Timestamp {
         match &self.clock {
-            Timepiece::System(clock) => clock.now(),
-            Timepiece::Other(clock) => self.now_by(&**clock),
+            Timepiece::System(clock) if let Some(now) = clock.glance() => now,
+            _ => self.now_otherwise(),
         }
     }
 
     #[inline(never)]
-    fn now_by(&self, clock: &dyn Clock) -> Timestamp {
-        let now = clock.now();
+    fn now_otherwise(&self) -> Timestamp {
+        let now = self.clock.now();
         if self.may_go_back { self.latest(now) } else { now }
     }
 

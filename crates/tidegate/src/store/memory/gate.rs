@@ -68,7 +68,20 @@ impl Gate {
     fn acquire_drop(&self, key: &[u8]) -> Option<Verdict> {
         let sheet = self.tenant.board.sheet();
         let head = sheet.head();
-        if head.has_drops_of_key() { self.acquire_of_key::<Drop>(key, 1, sheet, head) } else { None }
+        if !head.has_drops_of_key() {
+            return None;
+        }
+        match self.tenant.printer.fold(key) {
+            Some(tag) => self.acquire_of_key::<Drop>(tag, 1, sheet, head),
+            None => self.acquire_drop_unfolded(key),
+        }
+    }
+
+    /// The same for keys that are not folded, which takes longer anyway.
+    #[inline(never)]
+    fn acquire_drop_unfolded(&self, key: &[u8]) -> Option<Verdict> {
+        let sheet = self.tenant.board.sheet();
+        self.acquire_of_key::<Drop>(self.tenant.printer.print_within(key)?, 1, sheet, sheet.head())
     }
 
     #[inline(never)]
@@ -89,21 +102,19 @@ impl Gate {
     #[inline(always)]
     fn acquire_of_key<L: CellLaw>(
         &self,
-        key: &[u8],
+        tag: Tag,
         count: Amount,
         sheet: Sheet<'_>,
         head: Head,
     ) -> Option<Verdict> {
         let tenant = &*self.tenant;
         // The row may have to be fetched from afar: so it is asked for first, and looked at last.
-        let half = tenant.printer.half(key)?;
-        let near = tenant.near_of(half.low)?;
+        let near = tenant.near_of(tag.low)?;
         near.fetch();
         let now = self.shared.now();
         if !quick::is_judged_by::<L>(near.leaf, sheet, head, now) {
             return None;
         }
-        let tag = half.tag();
         let spot = match near.look(tag) {
             Ok(spot) => spot,
             Err(Elsewhere::Further) => return acquire_further::<L>(tenant, L::count(count), tag, now),
@@ -234,8 +245,9 @@ impl AskKind for OneOfKey<'_> {
 
     #[inline(never)]
     fn ask<L: CellLaw>(self) -> Option<Verdict> {
-        let sheet = self.gate.tenant.board.sheet();
-        self.gate.acquire_of_key::<L>(self.key, self.count, sheet, sheet.head())
+        let OneOfKey { gate, key, count } = self;
+        let sheet = gate.tenant.board.sheet();
+        gate.acquire_of_key::<L>(gate.tenant.printer.print_within(key)?, count, sheet, sheet.head())
     }
 }
 

@@ -130,7 +130,7 @@ pub(super) struct Spot<'a> {
     /// what that said,
     pub(super) word: u64,
     /// and the line's version before.
-    pub(super) seen: u64,
+    pub(super) seen: u32,
 }
 
 /// What came of reserving a place.

@@ -1,7 +1,7 @@
 //! A line: three rows in one cache line, and the protocol by which threads share them.
 //!
 //! ```text
-//!   word   0      1      2      3      4      5      6            7
+//!   byte   0      8      16     24     32     40     48     52     56     60
 //!        ┌──────┬──────┬──────┬──────┬──────┬──────┬──────┬──────┬──────┬───────┐
 //!        │cell 0│cell 1│cell 2│low 0 │low 1 │low 2 │high 0│high 1│high 2│version│   64 bytes
 //!        └──────┴──────┴──────┴──────┴──────┴──────┴──────┴──────┴──────┴───────┘
@@ -19,7 +19,7 @@
 
 use std::hint::select_unpredictable;
 
-use super::sync::{AtomicU64, Ordering, fence};
+use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Rows in a line.
 pub(super) const SLOTS: usize = 3;
@@ -37,12 +37,8 @@ pub(super) const PAYLOAD: u64 = PRESENT - 1;
 /// How many bits that is.
 pub(super) const PAYLOAD_BITS: u32 = 61;
 
-const LOWS: usize = 3;
-const HIGHS: usize = 6;
-const META: usize = 7;
-const PASSED: u64 = 1 << 32;
-const ONE_VERSION: u64 = 1 << 33;
-const HIGH: u64 = (1 << 32) - 1;
+const PASSED: u32 = 1;
+const ONE_VERSION: u32 = 2;
 
 /// What a line keeps of a fingerprint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -57,7 +53,7 @@ pub struct Tag {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Look {
     /// What the row's cell said, and the line's version before that.
-    Found { slot: usize, word: u64, seen: u64 },
+    Found { slot: usize, word: u64, seen: u32 },
     /// It is not here, but may be in the next line.
     Passed,
     /// It is not here, nor further on.
@@ -67,27 +63,36 @@ pub(super) enum Look {
 }
 
 /// Three rows.
-#[repr(align(64))]
+#[repr(C, align(64))]
 #[derive(Debug)]
 pub(super) struct Line {
-    words: [AtomicU64; 8],
+    cells: [AtomicU64; SLOTS],
+    lows: [AtomicU64; SLOTS],
+    highs: [AtomicU32; SLOTS],
+    /// The version, and whether rows that belong here lie further on.
+    meta: AtomicU32,
 }
 
 impl Line {
     pub(super) fn new() -> Line {
-        Line { words: std::array::from_fn(|_| AtomicU64::new(0)) }
+        Line {
+            cells: std::array::from_fn(|_| AtomicU64::new(EMPTY)),
+            lows: std::array::from_fn(|_| AtomicU64::new(0)),
+            highs: std::array::from_fn(|_| AtomicU32::new(0)),
+            meta: AtomicU32::new(0),
+        }
     }
 
     /// Looks for a tag, without taking anything. Which of the slots it is in nobody can foresee, so it is reckoned and not tried.
     #[inline(always)]
     pub(super) fn look(&self, tag: Tag) -> Look {
         let seen = self.version();
-        let low = |slot: usize| self.words[LOWS + slot].load(Ordering::Relaxed);
+        let low = |slot: usize| self.lows[slot].load(Ordering::Relaxed);
         let slot = select_unpredictable(low(2) == tag.low, 2, usize::from(low(1) == tag.low));
         if low(slot) != tag.low {
             return if seen & PASSED == 0 { Look::Absent } else { Look::Passed };
         }
-        let word = self.words[slot].load(Ordering::Acquire);
+        let word = self.cells[slot].load(Ordering::Acquire);
         if self.high(slot) == tag.high && word != EMPTY {
             return Look::Found { slot, word, seen };
         }
@@ -105,8 +110,8 @@ impl Line {
 
     /// The version, for whoever will look.
     #[inline(always)]
-    pub(super) fn version(&self) -> u64 {
-        self.words[META].load(Ordering::Acquire)
+    pub(super) fn version(&self) -> u32 {
+        self.meta.load(Ordering::Acquire)
     }
 
     /// Looks for a tag until it is sure.
@@ -120,10 +125,10 @@ impl Line {
 
     /// The same, slot by slot, by somebody who has seen this version.
     #[inline(always)]
-    pub(super) fn look_since(&self, tag: Tag, seen: u64) -> Look {
+    pub(super) fn look_since(&self, tag: Tag, seen: u32) -> Look {
         for slot in 0..SLOTS {
-            if self.words[LOWS + slot].load(Ordering::Relaxed) == tag.low && self.high(slot) == tag.high {
-                let word = self.words[slot].load(Ordering::Acquire);
+            if self.lows[slot].load(Ordering::Relaxed) == tag.low && self.high(slot) == tag.high {
+                let word = self.cells[slot].load(Ordering::Acquire);
                 if word != EMPTY {
                     return Look::Found { slot, word, seen };
                 }
@@ -134,64 +139,50 @@ impl Line {
 
     /// Whether every tag is still what it was when the line was looked at.
     #[inline(always)]
-    pub(super) fn unchanged(&self, seen: u64) -> bool {
+    pub(super) fn unchanged(&self, seen: u32) -> bool {
         // Orders the loads of tag and cell before this one.
         fence(Ordering::Acquire);
-        self.words[META].load(Ordering::Relaxed) == seen
+        self.meta.load(Ordering::Relaxed) == seen
     }
 
     #[inline(always)]
     fn high(&self, slot: usize) -> u32 {
-        let word = self.words[HIGHS + slot / 2].load(Ordering::Relaxed);
-        u32::try_from(word >> (slot % 2 * 32) & HIGH).expect("32 bits")
+        self.highs[slot].load(Ordering::Relaxed)
     }
 
     /// The tag in a slot; it means something while the cell is held, or the leaf is owned.
     #[inline(always)]
     pub(super) fn tag(&self, slot: usize) -> Tag {
-        Tag { low: self.words[LOWS + slot].load(Ordering::Relaxed), high: self.high(slot) }
+        Tag { low: self.lows[slot].load(Ordering::Relaxed), high: self.high(slot) }
     }
 
     /// The cell in a slot.
     #[inline(always)]
     pub(super) fn cell(&self, slot: usize) -> &AtomicU64 {
-        &self.words[slot]
+        &self.cells[slot]
     }
 
     /// Whether rows that belong here lie further on.
     pub(super) fn set_passed(&self, passed: bool) {
-        let meta = self.words[META].load(Ordering::Relaxed);
+        let meta = self.meta.load(Ordering::Relaxed);
         let meta = if passed { meta | PASSED } else { meta & !PASSED };
         // Whoever sees a version from here sees its tags, as if from where it was made.
-        self.words[META].store(meta, Ordering::Release);
+        self.meta.store(meta, Ordering::Release);
     }
 
     /// Puts a row into a slot whose cell is empty or held by the caller, who owns the leaf.
     pub(super) fn place(&self, slot: usize, tag: Tag, cell: u64) {
-        let meta = self.words[META].load(Ordering::Relaxed).wrapping_add(ONE_VERSION);
+        let meta = self.meta.load(Ordering::Relaxed).wrapping_add(ONE_VERSION);
         // Whoever sees the new version sees that the former row is gone.
-        self.words[META].store(meta, Ordering::Release);
+        self.meta.store(meta, Ordering::Release);
         // Whoever sees a new tag sees the new version too.
         fence(Ordering::Release);
-        self.words[LOWS + slot].store(tag.low, Ordering::Relaxed);
-        let high = u64::from(tag.high);
+        self.lows[slot].store(tag.low, Ordering::Relaxed);
+        self.highs[slot].store(tag.high, Ordering::Relaxed);
         let meta = meta.wrapping_add(ONE_VERSION);
-        let meta = match slot {
-            0 => {
-                let other = self.words[HIGHS].load(Ordering::Relaxed) & !HIGH;
-                self.words[HIGHS].store(other | high, Ordering::Relaxed);
-                meta
-            }
-            1 => {
-                let other = self.words[HIGHS].load(Ordering::Relaxed) & HIGH;
-                self.words[HIGHS].store(other | high << 32, Ordering::Relaxed);
-                meta
-            }
-            _ => meta & !HIGH | high,
-        };
         // Whoever saw the version before this one may have seen the former tag; with the new cell they see this version.
-        self.words[META].store(meta, Ordering::Release);
-        self.words[slot].store(cell, Ordering::Release);
+        self.meta.store(meta, Ordering::Release);
+        self.cells[slot].store(cell, Ordering::Release);
     }
 }
 

@@ -86,7 +86,7 @@ struct Found<'a> {
     lock: &'a AtomicU64,
     expected: u64,
     /// Where a key's row is, and the version before anybody looked.
-    line: Option<(&'a Line, u64)>,
+    line: Option<(&'a Line, u32)>,
 }
 
 enum Judged {

@@ -5,11 +5,13 @@
 #[cfg(not(tidegate_loom))]
 pub(super) use std::sync::{
     Mutex, MutexGuard, OnceLock, RwLock,
-    atomic::{AtomicU64, Ordering, fence},
+    atomic::{AtomicU32, AtomicU64, Ordering, fence},
 };
 
 #[cfg(tidegate_loom)]
-pub(super) use self::modelled::{AtomicU64, Mutex, MutexGuard, OnceLock, Ordering, RwLock, fence, pause};
+pub(super) use self::modelled::{
+    AtomicU32, AtomicU64, Mutex, MutexGuard, OnceLock, Ordering, RwLock, fence, pause,
+};
 
 /// Waits a moment for somebody who holds a cell, or was faster. Each time for twice as long: those who get on then do so several times
 /// in a row, with everything they need near, where all would otherwise be busy taking it from each other. Whoever holds something is

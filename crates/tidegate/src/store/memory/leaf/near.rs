@@ -3,17 +3,15 @@
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 
 use super::super::line::{Line, Look, Tag};
-use super::{FAN_BITS, Homes, Leaf, MOST_PAGES, PAGE_LINES, Page, Spot, first_bits, homes};
+use super::{FAN_BITS, Homes, Leaf, MOST_PAGES, PAGE_LINES, Spot, first_bits, homes};
 
 /// The line that a key belongs into, before anybody has looked there.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Near<'a> {
     pub(in super::super) leaf: &'a Leaf,
-    page: &'a Page,
-    /// Where in the page.
-    first: usize,
-    /// Where it lies if it found no place there.
-    other: usize,
+    line: &'a Line,
+    /// Where nearly all rows are that found no place there.
+    other: &'a Line,
 }
 
 /// Where a row is that is not in the line it belongs into.
@@ -54,23 +52,16 @@ impl Leaf {
         }
         let Homes { first, other } = homes(bits, lines);
         let page = self.pages[first / PAGE_LINES % MOST_PAGES].get()?;
-        Some(Near { leaf: self, page, first, other })
+        Some(Near { leaf: self, line: &page.0[first % PAGE_LINES], other: &page.0[other % PAGE_LINES] })
     }
 }
 
 impl<'a> Near<'a> {
-    /// The line, and the other one, where nearly all rows are that found no place in it.
-    #[inline(always)]
-    fn lines(&self) -> (&'a Line, &'a Line) {
-        (&self.page.0[self.first % PAGE_LINES], &self.page.0[self.other % PAGE_LINES])
-    }
-
     /// Asks for both, and does not wait for them.
     #[inline(always)]
     pub(in super::super) fn fetch(&self) {
-        let (line, other) = self.lines();
-        line.fetch();
-        other.fetch();
+        self.line.fetch();
+        self.other.fetch();
     }
 
     /// Finds a row without a lock. That it is not found means nothing.
@@ -87,7 +78,7 @@ impl<'a> Near<'a> {
     /// Finds a row in these two lines only, at a glance.
     #[inline(always)]
     pub(in super::super) fn look(&self, tag: Tag) -> Result<Spot<'a>, Elsewhere> {
-        let (line, other) = self.lines();
+        let Near { line, other, .. } = *self;
         match line.look(tag) {
             Look::Found { slot, word, seen } => Ok(Spot { line, cell: line.cell(slot), word, seen }),
             Look::Passed => match other.look(tag) {

@@ -118,8 +118,8 @@ impl Bundle {
         let key = (*keys.get(self.place)?)?;
         // The key's row may have to be fetched from afar. So it is the first to be asked for, and the last that anything depends on: what is
         // done behind it, and what the next decision does before it asks for its own, is short enough to be done meanwhile.
-        let half = keyed.printer.half(key)?;
-        let near = keyed.near_of(half.low)?;
+        let tag = keyed.printer.print_within(key)?;
+        let near = keyed.near_of(tag.low)?;
         near.fetch();
         let now = now();
         let planned = plan.written.load(Ordering::Acquire);
@@ -151,7 +151,6 @@ impl Bundle {
             *next = other.unit.next(word, now)?;
         }
         let grants = self.grants.grants();
-        let tag = half.tag();
         let Spot { line, cell, word, seen } = near.find(tag)?;
         if near.leaf.stamp.floor() > now {
             return None;

@@ -39,7 +39,7 @@ struct Judgement<'a> {
     cell: &'a AtomicU64,
     next: u64,
     /// Where a key's row is, and the version before anybody looked.
-    line: Option<(&'a Line, u64)>,
+    line: Option<(&'a Line, u32)>,
 }
 
 impl Judgement<'_> {

@@ -91,6 +91,24 @@ impl AtomicU64 {
     }
 }
 
+/// Half a word that loom watches.
+#[derive(Debug)]
+pub(in super::super) struct AtomicU32(AtomicU64);
+
+impl AtomicU32 {
+    pub(in super::super) fn new(half: u32) -> AtomicU32 {
+        AtomicU32(AtomicU64::new(u64::from(half)))
+    }
+
+    pub(in super::super) fn load(&self, order: Ordering) -> u32 {
+        u32::try_from(self.0.load(order)).expect("nothing else was stored")
+    }
+
+    pub(in super::super) fn store(&self, half: u32, order: Ordering) {
+        self.0.store(u64::from(half), order);
+    }
+}
+
 /// The standard one, with what it promises said in loom's words: who finds a value sees all that made it.
 #[derive(Debug)]
 pub(in super::super) struct OnceLock<T> {
