@@ -39,15 +39,39 @@ struct Stripe {
     others: OnceLock<Box<[AtomicU64]>>,
 }
 
-/// A count that only one thread writes to.
+/// Where this thread counts, found beforehand by whoever has the time then.
 #[derive(Clone, Copy)]
-pub(super) struct Tally<'a>(&'a AtomicU64);
+pub(super) struct Mine<'a> {
+    counts: &'a Counts,
+    /// None before it has counted anything, or if it has none of its own.
+    stripe: Option<&'a Stripe>,
+}
 
-impl Tally<'_> {
-    /// One more.
+impl Mine<'_> {
+    /// An order was granted.
     #[inline(always)]
-    pub(super) fn add(self) {
-        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    pub(super) fn granted(self) {
+        self.add(1, |stripe| &stripe.granted);
+    }
+
+    /// The item in this column refused so many times.
+    #[inline(always)]
+    pub(super) fn refused(self, column: usize, orders: u64) {
+        self.add(orders, |stripe| stripe.usual.get(column).unwrap_or_else(|| stripe.other(column)));
+    }
+
+    #[inline(always)]
+    fn add(self, more: u64, count: impl FnOnce(&Stripe) -> &AtomicU64) {
+        match self.stripe {
+            Some(stripe) => {
+                // Nobody else writes to it.
+                let count = count(stripe);
+                count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+            }
+            None => {
+                count(self.counts.first(own())).fetch_add(more, Ordering::Relaxed);
+            }
+        }
     }
 }
 
@@ -65,52 +89,38 @@ impl Counts {
         Counts { own, common: OnceLock::new(), joint: Mutex::default(), columns: Mutex::default() }
     }
 
+    /// Where this thread counts.
+    #[inline(always)]
+    pub(super) fn mine(&self) -> Mine<'_> {
+        self.of_stripe(own())
+    }
+
+    #[inline(always)]
+    fn of_stripe(&self, own: usize) -> Mine<'_> {
+        Mine { counts: self, stripe: self.own.get(own).and_then(OnceLock::get).map(|stripe| &**stripe) }
+    }
+
     /// An order was granted.
     #[inline(always)]
     pub(super) fn granted(&self) {
-        self.granted_on(own(), 1);
-    }
-
-    /// Where this thread counts grants, if it has before.
-    #[inline(always)]
-    pub(super) fn grants(&self) -> Option<Tally<'_>> {
-        self.own.get(own()).and_then(OnceLock::get).map(|stripe| Tally(&stripe.granted))
+        self.mine().granted();
     }
 
     /// So many orders were granted, by whoever has this stripe.
     #[inline(always)]
     pub(super) fn granted_on(&self, stripe: usize, orders: u64) {
-        self.add(stripe, orders, |stripe| &stripe.granted);
+        self.of_stripe(stripe).add(orders, |stripe| &stripe.granted);
     }
 
     /// A limit that only watches would have refused.
     pub(super) fn shadowed(&self) {
-        self.add(own(), 1, |stripe| &stripe.shadowed);
+        self.mine().add(1, |stripe| &stripe.shadowed);
     }
 
     /// The item in this column refused.
     #[inline(always)]
     pub(super) fn refused(&self, column: usize) {
-        self.refused_often(column, 1);
-    }
-
-    /// The same, so many times.
-    #[inline(always)]
-    pub(super) fn refused_often(&self, column: usize, orders: u64) {
-        self.add(own(), orders, |stripe| stripe.usual.get(column).unwrap_or_else(|| stripe.other(column)));
-    }
-
-    #[inline(always)]
-    fn add(&self, own: usize, more: u64, count: impl FnOnce(&Stripe) -> &AtomicU64) {
-        match self.own.get(own).and_then(OnceLock::get) {
-            Some(stripe) => {
-                let count = count(stripe);
-                count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
-            }
-            None => {
-                count(self.first(own)).fetch_add(more, Ordering::Relaxed);
-            }
-        }
+        self.mine().refused(column, 1);
     }
 
     /// The stripe of a thread that counts for the first time, or for good if it has none of its own.

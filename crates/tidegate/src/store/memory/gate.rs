@@ -115,15 +115,16 @@ impl Gate {
         if !quick::is_judged_by::<L>(near.leaf, sheet, head, now) {
             return None;
         }
+        let mine = tenant.counts.mine();
         let spot = match near.look(tag) {
             Ok(spot) => spot,
             Err(Elsewhere::Further) => return acquire_further::<L>(tenant, L::count(count), tag, now),
             Err(Elsewhere::Unsure | Elsewhere::Nowhere) => return None,
         };
-        let sought = Sought { tenant, sheet, head, leaf: near.leaf, count: L::count(count), now };
+        let sought = Sought { mine, sheet, head, leaf: near.leaf, count: L::count(count), now };
         let verdict = quick::charge_spot::<L>(sought, spot, &mut ()).ok()?;
         if verdict == Verdict::Granted {
-            tenant.counts.granted();
+            mine.granted();
         }
         Some(verdict)
     }
@@ -202,10 +203,11 @@ fn acquire_further<L: CellLaw>(tenant: &Tenant, count: Amount, tag: Tag, now: Ti
     if !quick::is_judged_by::<L>(leaf, sheet, head, now) {
         return None;
     }
-    let sought = Sought { tenant, sheet, head, leaf, count, now };
+    let mine = tenant.counts.mine();
+    let sought = Sought { mine, sheet, head, leaf, count, now };
     let verdict = quick::charge_spot::<L>(sought, leaf.find_further(tag)?, &mut ()).ok()?;
     if verdict == Verdict::Granted {
-        tenant.counts.granted();
+        mine.granted();
     }
     Some(verdict)
 }

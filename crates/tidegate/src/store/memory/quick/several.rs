@@ -13,6 +13,7 @@ use tidegate_core::{Amount, Load, Timestamp, Verdict, Wait};
 
 use super::super::LOOK_AHEAD;
 use super::super::brief::{CellLaw, Sheet};
+use super::super::counts::Mine;
 use super::super::leaf::{Elsewhere, Leaf, Near, Spot};
 use super::super::line::{self, Tag};
 use super::super::tenant::Tenant;
@@ -32,7 +33,7 @@ pub(in super::super) type Otherwise<'o, E> = &'o mut dyn FnMut(usize) -> Result<
 
 /// What rows are judged by.
 struct Means<'a, L> {
-    tenant: &'a Tenant,
+    mine: Mine<'a>,
     sheet: Sheet<'a>,
     law: L,
     cost: Amount,
@@ -62,7 +63,7 @@ pub(in super::super) fn decide_several<L: CellLaw, E>(
     let is_good = head.is_only_of_key() && L::is_of(head) && sheet.is_good(now);
     let law = sheet.first_of::<L>(head);
     let cost = law.short().cost(Load::of(L::count(count)));
-    let means = Means { tenant, sheet, law, cost, now };
+    let means = Means { mine: tenant.counts.mine(), sheet, law, cost, now };
     let verdicts = &mut verdicts[..keys.len().min(LOOK_AHEAD)];
     let (mut granted, mut index) = (0_u64, 0);
     while index < verdicts.len() {
@@ -115,9 +116,9 @@ fn settle_further<L: CellLaw>(means: &Means<'_, L>, leaf: &Leaf, tag: Tag) -> Op
 
 #[inline(always)]
 fn settle<L: CellLaw>(means: &Means<'_, L>, leaf: &Leaf, spot: Spot<'_>) -> Result<Verdict, Setback> {
-    let Means { tenant, sheet, law, cost, now, .. } = means;
+    let Means { mine, sheet, law, cost, now } = means;
     not_before(leaf.stamp.floor(), *now)?;
-    single::settle(law, tenant, *sheet, Found::of_key(spot), *cost, *now, &mut ())
+    single::settle(law, *mine, *sheet, Found::of_key(spot), *cost, *now, &mut ())
 }
 
 /// Asks of one key that follow each other: they are judged one after the other, and their row is taken and charged once. Says how
@@ -129,7 +130,7 @@ fn settle_alike<L: CellLaw>(
     tag: Tag,
     verdicts: &mut [Verdict],
 ) -> Option<u64> {
-    let &Means { tenant, sheet, ref law, cost, now } = means;
+    let &Means { mine, sheet, ref law, cost, now } = means;
     let found = Found::of_key(leaf.find(tag)?);
     not_before(leaf.stamp.floor(), now).ok()?;
     let mut word = found.word;
@@ -164,7 +165,7 @@ fn settle_alike<L: CellLaw>(
     let (yes, no) = verdicts.split_at_mut(granted);
     yes.fill(Verdict::Granted);
     if let Some(wait) = refusal {
-        tenant.counts.refused_often(sheet.head().column(), no.len() as u64);
+        mine.refused(sheet.head().column(), no.len() as u64);
         no.fill(Verdict::Denied(wait));
     }
     Some(granted as u64)

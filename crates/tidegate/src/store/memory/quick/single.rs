@@ -8,6 +8,7 @@
 use tidegate_core::{Load, Timestamp, Verdict, Wait};
 
 use super::super::brief::{AskKind, AskLaw, CellLaw, Head, Sheet, Short};
+use super::super::counts::Mine;
 use super::super::leaf::{Leaf, Near, Spot};
 use super::super::line::{self, PAYLOAD, Tag};
 use super::super::sync::pause;
@@ -124,14 +125,15 @@ pub(in super::super) fn attempt<L: CellLaw>(
     if !is_judged_by::<L>(near.leaf, sheet, head, now) {
         return Err(Setback::Otherwise);
     }
+    let mine = tenant.counts.mine();
     let spot = near.find(tag).ok_or(Setback::Otherwise)?;
-    charge_spot::<L>(Sought { tenant, sheet, head, leaf: near.leaf, count, now }, spot, witness)
+    charge_spot::<L>(Sought { mine, sheet, head, leaf: near.leaf, count, now }, spot, witness)
 }
 
 /// An ask of a key whose row was found.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Sought<'a> {
-    pub(in super::super) tenant: &'a Tenant,
+    pub(in super::super) mine: Mine<'a>,
     pub(in super::super) sheet: Sheet<'a>,
     pub(in super::super) head: Head,
     pub(in super::super) leaf: &'a Leaf,
@@ -156,11 +158,11 @@ pub(in super::super) fn charge_spot<L: CellLaw>(
     spot: Spot<'_>,
     witness: &mut impl Witness,
 ) -> Result<Verdict, Setback> {
-    let Sought { tenant, sheet, head, leaf, count, now } = sought;
+    let Sought { mine, sheet, head, leaf, count, now } = sought;
     not_before(leaf.stamp.floor(), now)?;
     let law = sheet.first_of::<L>(head);
     let cost = law.short().cost(Load::of(count));
-    settle(&law, tenant, sheet, Found::of_key(spot), cost, now, witness)
+    settle(&law, mine, sheet, Found::of_key(spot), cost, now, witness)
 }
 
 #[inline(never)]
@@ -190,7 +192,7 @@ impl<W: Witness> AskLaw for One<'_, '_, W> {
     fn ask(self, law: &impl CellLaw) -> Result<Verdict, Setback> {
         let One { single, sheet, found, now, witness } = self;
         let cost = law.short().cost(Load::of(single.count));
-        settle(law, single.tenant, sheet, found, cost, now, witness)
+        settle(law, single.tenant.counts.mine(), sheet, found, cost, now, witness)
     }
 }
 
@@ -198,7 +200,7 @@ impl<W: Witness> AskLaw for One<'_, '_, W> {
 #[inline(always)]
 pub(super) fn settle<W: Witness>(
     law: &impl CellLaw,
-    tenant: &Tenant,
+    mine: Mine<'_>,
     sheet: Sheet<'_>,
     found: Found<'_>,
     cost: u64,
@@ -214,7 +216,7 @@ pub(super) fn settle<W: Witness>(
             if !is_as_seen() {
                 return Err(Setback::Again);
             }
-            tenant.counts.refused(sheet.head().column());
+            mine.refused(sheet.head().column(), 1);
             witness.saw(law.short(), edition, found.word & PAYLOAD);
             Ok(Verdict::Denied(wait))
         }
