@@ -201,7 +201,7 @@ impl<S: Stream> Relay<S> {
             // It is told, whether it listens or not.
             let worker = &self.guest.worker;
             let story = Story::new(self.guest.peer, "HTTP/1.1", worker.now());
-            story.answered(worker, &Asked::default(), Answer::Slow);
+            story.answered(worker, &Asked::of_flawed(self.input.filled()), Answer::Slow);
             let _told = self.answer(Answer::Slow, false, Framing::None, false).await;
         }
         filled
@@ -218,13 +218,10 @@ impl<S: Stream> Relay<S> {
                 return Understood::More;
             }
             Err(flaw) => {
-                let answer = Answer::Flawed(flaw);
-                Story::new(self.guest.peer, "HTTP/1.1", worker.now()).answered(
-                    worker,
-                    &Asked::default(),
-                    answer,
-                );
-                return Understood::Answer { answer, to_head: false, framing: Framing::None, goes_on: false };
+                let (answer, asked) = (Answer::Flawed(flaw), Asked::of_flawed(self.input.filled()));
+                Story::new(self.guest.peer, "HTTP/1.1", worker.now()).answered(worker, &asked, answer);
+                let to_head = asked.method == "HEAD";
+                return Understood::Answer { answer, to_head, framing: Framing::None, goes_on: false };
             }
         };
         (self.is_half, self.looked_at) = (false, 0);

@@ -16,6 +16,8 @@ use crate::worker::{Over, Worker};
 
 /// The status in the log of a request whose client has left before it was answered.
 const LEFT: u16 = 499;
+/// How much is told of a method, or a target, that may be nonsense.
+const MOST_TOLD: usize = 256;
 /// Why a request broke off that was still under way when the gateway had to end.
 const CUT: &str = "the gateway ended";
 /// Why a request was not waited for any longer.
@@ -51,6 +53,13 @@ impl<'a> Asked<'a> {
             user_agent: head.value(b"user-agent"),
             referer: head.value(b"referer"),
         }
+    }
+
+    /// What the first line says of a head that has a flaw: it may be nonsense of any length.
+    pub(crate) fn of_flawed(bytes: &'a [u8]) -> Asked<'a> {
+        let (method, path) = Head::first_line(bytes);
+        let told = |word: &'a str| &word[..word.floor_char_boundary(MOST_TOLD)];
+        Asked { method: told(method), path: told(path), ..Asked::default() }
     }
 
     /// What the head says that was composed for an endpoint.

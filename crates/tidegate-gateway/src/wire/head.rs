@@ -99,6 +99,14 @@ impl<'b, 'r> Head<'b, 'r> {
         Ok(Some(head))
     }
 
+    /// The method and the target of a head that has a flaw, as far as it says them.
+    pub fn first_line(bytes: &'b [u8]) -> (&'b str, &'b str) {
+        let mut request = httparse::Request::new(&mut []);
+        // It stops at the flaw, or at the first field, for which there is no room.
+        let _flaw = request.parse(bytes);
+        (request.method.unwrap_or_default(), request.path.unwrap_or_default())
+    }
+
     fn understand(&mut self, target: &'b str) -> Result<(), Flaw> {
         let (mut host, mut hop) = (None, Hop::default());
         for each in self.fields {

@@ -265,9 +265,27 @@ fn calls_that_their_clients_give_up_have_a_line() {
 fn what_is_wrong_with_a_request_is_in_its_line() {
     let backend = Backend::saying(response("ok"));
     let (stage, lines) = Stage::logged(&file("", "", &[&backend]));
-    assert_eq!(stage.ask("GET / HTTP/1.1\r\n\r\n").status(), 400);
+    assert_eq!(stage.ask("GET /a?b HTTP/1.1\r\n\r\n").status(), 400);
     let line = lines.first();
-    assert!(line.contains(" 400 ") && line.contains(" why=\"there is no Host\""), "{line}");
+    assert!(
+        line.contains("\"GET /a?b HTTP/1.1\" 400 ") && line.contains(" why=\"there is no Host\""),
+        "{line}"
+    );
+    stage.end();
+}
+
+#[test]
+fn of_nonsense_the_line_tells_a_little() {
+    let backend = Backend::saying(response("ok"));
+    let (stage, lines) = Stage::logged(&file("", "", &[&backend]));
+    let long = format!("HEAD /{} HTTP/1.1\r\nHost: h\r\n\r\n", "a".repeat(20_000));
+    let mut client = stage.client();
+    client.say(long);
+    assert_eq!(client.message(true).map(|heard| heard.status()).ok(), Some(414));
+    client.is_over();
+    let line = lines.first();
+    let told = format!("\"HEAD /{} HTTP/1.1\" 414 0 ", "a".repeat(255));
+    assert!(line.contains(&told), "{line}");
     stage.end();
 }
 
@@ -277,6 +295,9 @@ fn that_a_request_did_not_come_in_time_is_in_its_line() {
     let (stage, lines) = Stage::logged(&file("headerTimeout: 200ms", "", &[&backend]));
     assert_eq!(stage.ask("GET / HTTP/1.1\r\n").status(), 408);
     let line = lines.first();
-    assert!(line.contains(" 408 ") && line.contains(" why=\"it did not come in time\""), "{line}");
+    assert!(
+        line.contains("\"GET / HTTP/1.1\" 408 ") && line.contains(" why=\"it did not come in time\""),
+        "{line}"
+    );
     stage.end();
 }
