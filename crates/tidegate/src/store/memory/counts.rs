@@ -6,6 +6,7 @@
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 
 use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -45,6 +46,8 @@ pub(super) struct Mine<'a> {
     counts: &'a Counts,
     /// None before it has counted anything, or if it has none of its own.
     stripe: Option<&'a Stripe>,
+    /// It is not for another thread.
+    stays: PhantomData<*const ()>,
 }
 
 impl Mine<'_> {
@@ -97,7 +100,8 @@ impl Counts {
 
     #[inline(always)]
     fn of_stripe(&self, own: usize) -> Mine<'_> {
-        Mine { counts: self, stripe: self.own.get(own).and_then(OnceLock::get).map(|stripe| &**stripe) }
+        let stripe = self.own.get(own).and_then(OnceLock::get).map(|stripe| &**stripe);
+        Mine { counts: self, stripe, stays: PhantomData }
     }
 
     /// An order was granted.
