@@ -67,6 +67,8 @@ impl Allowance {
             }
             Ok(Capacity::Unlimited) => Ok(Allowance::Inherit),
             Ok(Capacity::AtMost(most)) => Ok(Allowance::AtMost(most)),
+            // It is a number, and what is wrong with it is how large it is, or how it is written.
+            Err(why) if text.bytes().all(|byte| byte.is_ascii_digit()) => Err(why),
             Err(_) => Err(format!(
                 "must be -1 (no limit here), 0 (refuse everything), a whole number above, inherit or unlimited, found {}",
                 quoted(text)

@@ -143,6 +143,11 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("X-Api-Key", "'X Api Key'", "server.clientHeader: must be the name of a header"),
     ("window: fixed", "window: fixd", "did you mean 'fixed'?"),
     ("maxQpsPerClient: 10", "maxQpsPerClient: lots", "inherit or unlimited, found 'lots'"),
+    (
+        "maxQpsPerClient: 10",
+        "maxQpsPerClient: 99999999999999999999",
+        "must be at most 9223372036854775807, found",
+    ),
     ("maxQpsPerClient: 10", "maxQpsPerClient: 1.5", "found '1.5'"),
     ("maxQpsPerClient: 10", "maxQpsPerClient: '10'", "write 10 without quotes"),
     (", key: key.pem", "", "tls.key: is missing"),
