@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tidegate::store::memory::LEAST_CAPACITY;
 use tidegate::{
-    Answer, Answers, Ask, Catalog, Detail, Expect, Gate, ItemSpec, LimitSpec, ManualClock, Memory,
+    Answer, Answers, Ask, Catalog, Detail, Expect, Gate, Intent, ItemSpec, LimitSpec, ManualClock, Memory,
     MemoryStore, Order, Outcome, Policy, Store, Tick, Timestamp, Unit, Verdict, Wait,
 };
 use tidegate_testkit::effort;
@@ -49,8 +49,18 @@ impl Flooded {
 
     /// Asks by the store's door, which says whether the answer was given by rule.
     fn submit(&self, limit_id: &str, key: &[u8]) -> Answer {
+        self.put(Intent::Acquire, limit_id, key)
+    }
+
+    /// Only looks.
+    fn peek(&self, limit_id: &str, key: &[u8]) -> Answer {
+        self.put(Intent::Peek, limit_id, key)
+    }
+
+    fn put(&self, intent: Intent, limit_id: &str, key: &[u8]) -> Answer {
         let asks = [Ask::one(limit_id, Some(key))];
-        let answers = self.store.submit(&[Order::acquire(&asks)], Answers::new(Detail::Verdicts)).now();
+        let order = Order { intent, ..Order::acquire(&asks) };
+        let answers = self.store.submit(&[order], Answers::new(Detail::Verdicts)).now();
         answers.get(0).expect("one answer").clone().expect("a sensible order")
     }
 
@@ -158,7 +168,15 @@ fn of_days_refuses_new_keys_until_midnight() {
     let mut admitted: HashMap<usize, u64> = HashMap::new();
     let mut turned_away = 0_usize;
     for number in 0..keys() {
+        let peeked = (number % 8 == 0).then(|| flooded.peek("flooded", &key(number)));
         let answer = flooded.submit("flooded", &key(number));
+        if let Some(peeked) = peeked {
+            assert_eq!(
+                (peeked.outcome, peeked.degraded),
+                (answer.outcome.clone(), answer.degraded),
+                "key {number}"
+            );
+        }
         match &answer.outcome {
             Outcome::Granted(_) => {
                 assert!(!answer.degraded);

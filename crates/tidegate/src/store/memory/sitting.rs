@@ -258,9 +258,8 @@ impl<'a> Sitting<'a> {
             return true;
         }
         let needs = |party: &Party<'_>| party.load.count > 0 || order.hold == Hold::Yes;
-        if order.intent == Intent::Peek {
-            self.see_room(needs);
-        } else if !self.reserve_all(needs) {
+        // Whoever only looks is to find what whoever asks would: a place is made for both, and is free again when nothing was charged.
+        if !self.reserve_all(needs) {
             self.open_reserved();
             return false;
         }
@@ -315,26 +314,6 @@ impl<'a> Sitting<'a> {
             let member = &self.members[*member];
             if tag.is_some() && !member.tenant.budget.has_rows_for(more) {
                 self.locks[*lock].leaf().drop_fresh_if_due(member.means(self.now));
-            }
-        }
-    }
-
-    /// Sees whether there would be a row for every key that would need one, for whoever only looks.
-    fn see_room(&mut self, needs: impl Fn(&Party<'_>) -> bool) {
-        let (mut new, mut last) = (0, None);
-        for party in &mut self.parties {
-            // Those of a limit stand side by side.
-            if last.replace(party.member) != Some(party.member) {
-                new = 0;
-            }
-            let (Some(tag), true) = (party.tag, needs(party)) else { continue };
-            let owned = self.locks[party.lock].leaf();
-            if owned.leaf.find(tag).is_some() {
-                continue;
-            }
-            new += 1;
-            if !owned.may_have_rows(new, tag, self.members[party.member].means(self.now)) {
-                party.station = Station::NewKey(owned.no_room(tag, self.now));
             }
         }
     }
