@@ -29,10 +29,15 @@ struct Sent {
     hold: Hold,
 }
 
+/// Whether an order could take something from under the noses of those who wait. One that asks for nothing only looks.
+pub(super) fn overtakes(order: &Order<'_>) -> bool {
+    order.hold == Hold::Yes || order.asks.iter().any(|ask| ask.count > 0)
+}
+
 impl Inner {
     /// Puts an order of somebody who will not wait, unless that would overtake somebody who does.
     pub(super) fn try_acquire(self: &Arc<Inner>, order: &Order<'_>, detail: Detail) -> Asked {
-        if !self.queues.is_quiet() {
+        if !self.queues.is_quiet() && overtakes(order) {
             let spots = self.spots(order.asks);
             if self.queues.contested(&spots, None).is_some() {
                 return self.look(order, detail, &spots, None);

@@ -117,7 +117,7 @@ impl Lease {
     ) -> Lease {
         let ttl = inner.tick.duration(grant.expires_at.since(now));
         if hold == Hold::Yes {
-            inner.queues.open_hold(&rows);
+            inner.queues.open_hold(&rows, grant.lease, before.plus(ttl));
         }
         let rows = Some(Arc::from(rows));
         let term = Term { rows, hold, ..Term::new(inner, grant.lease, ttl, grant.expires_at, before) };
@@ -198,7 +198,8 @@ impl Lease {
     }
 
     /// Renews it from now on, in the background, whenever a third of its time to live has passed, until it is given back,
-    /// dropped or lost.
+    /// dropped or lost. Who renews it by hand meanwhile for less or for more is followed: it is kept before the nearer end, and not
+    /// cut short of the later one.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -209,7 +210,9 @@ impl Lease {
     }
 
     /// Ends when the lease is no longer held: its holder's own deadline has passed without a renewal, the store has
-    /// said that it is gone, or it was given back or handed over.
+    /// said that it is gone, or it was given back or handed over. What is done by its id behind this object's back
+    /// ([`Limiter::release`](super::Limiter::release) and the like, another object of the same lease) is not noticed before the store is asked again: by
+    /// [`Lease::keep_alive`] at its next renewal, else when the deadline passes.
     pub fn lost(&self) -> impl Future<Output = ()> + Send + 'static {
         lost(Arc::clone(&self.term))
     }
@@ -284,7 +287,7 @@ impl Term {
     /// It will not be settled here any more.
     fn close_hold(&self) {
         if let (Hold::Yes, Some(rows)) = (self.hold, &self.rows) {
-            self.inner.queues.close_hold(rows);
+            self.inner.queues.close_hold(rows, self.id);
         }
     }
 
@@ -406,13 +409,19 @@ impl Term {
 
     /// Moves the holder's deadline, if there is one.
     fn move_deadline(&self, to: impl FnOnce(Uptime) -> Uptime) {
+        let mut moved = None;
         self.tenancy.send_if_modified(|tenancy| match *tenancy {
             Tenancy::Over => false,
             Tenancy::Held(deadline) => {
-                *tenancy = Tenancy::Held(to(deadline));
+                let deadline = to(deadline);
+                moved = Some(deadline);
+                *tenancy = Tenancy::Held(deadline);
                 true
             }
         });
+        if let (Hold::Yes, Some(rows), Some(deadline)) = (self.hold, &self.rows, moved) {
+            self.inner.queues.move_hold(rows, self.id, deadline);
+        }
     }
 
     /// Calls those who wait for what this lease held.
@@ -448,12 +457,20 @@ async fn keep(term: Arc<Term>) {
         Reach::Fleet => now.next_beat(pause),
     };
     let mut next = beat(term.inner.pulse.now());
+    let mut known = None;
     loop {
         let tenancy = *changes.borrow_and_update();
-        if tenancy == Tenancy::Over {
-            return;
-        }
+        let Tenancy::Held(deadline) = tenancy else { return };
         let now = term.inner.pulse.now();
+        let left = deadline.since(now);
+        if known.replace(deadline) != Some(deadline) && left < ttl.saturating_sub(pause) {
+            // Its holder may have renewed it for less than it had.
+            next = next.min(now.plus(left / RENEWALS_PER_TTL));
+        }
+        if next <= now && left > ttl {
+            // Or for more, which is not cut short.
+            next = beat(now);
+        }
         if next <= now {
             // A store that cannot answer is asked again; a lease that is gone ends the tenancy.
             let _renewal = term.renew_async(ttl).await;

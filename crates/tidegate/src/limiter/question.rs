@@ -63,7 +63,8 @@ impl<'a> Question<'a> {
         self
     }
 
-    /// How long a lease lasts. Unless said it is the shortest of the items that are held.
+    /// How long a lease lasts. Unless said it is the shortest of the `concurrency` items that are held, and a minute for a
+    /// [hold](Question::hold) of others.
     pub fn ttl(mut self, ttl: Duration) -> Question<'a> {
         self.ttl = Some(ttl);
         self
@@ -83,7 +84,7 @@ impl<'a> Question<'a> {
         self
     }
 
-    /// Takes it if it all fits now. Nobody who waits is overtaken: if somebody waits for one of the same rows, this is
+    /// Takes it if it all fits now. Nobody who waits is overtaken: if somebody is held up by one of the same rows, this is
     /// denied. Over a store with a log it blocks until a grant is durable, and where somebody else decides until they have; in tasks
     /// [`Question::try_acquire_async`] does not.
     pub fn try_acquire(&self) -> Result<Decision, AskError> {
@@ -103,7 +104,8 @@ impl<'a> Question<'a> {
         owed.told(&inner.store).await
     }
 
-    /// Says whether it would fit now, and changes nothing.
+    /// Says whether it would fit now, and changes nothing. It looks at what is counted, and not at who waits in line: where somebody does,
+    /// [`Question::try_acquire`] may be denied what this says would fit.
     pub fn peek(&self) -> Result<Decision, AskError> {
         let inner = &self.limiter.inner;
         let asked = inner.submit(&self.order(Intent::Peek), self.detail);

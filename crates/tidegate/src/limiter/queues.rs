@@ -32,7 +32,9 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::Waker;
 
 use hashbrown::HashMap;
-use tidegate_core::{Ask, Limit, Mode, Per};
+use tidegate_core::{Ask, LeaseId, Limit, Mode, Per};
+
+use super::pulse::Uptime;
 
 /// A row, as far as queues need to know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -112,8 +114,8 @@ struct Hall {
     last_ticket: u64,
     waiters: HashMap<Ticket, Waiter>,
     queues: HashMap<RowId, Queue>,
-    /// How many holds are open at a row in this process; settling one may give something back.
-    holds: HashMap<RowId, usize>,
+    /// The holds that are open at a row in this process, and until when: settling one may give something back.
+    holds: HashMap<RowId, HashMap<LeaseId, Uptime>>,
     /// Those who are to be woken once the lock is free.
     awake: Vec<Waker>,
 }
@@ -336,18 +338,33 @@ impl Queues {
         }
     }
 
-    /// A hold was opened at these rows.
-    pub(super) fn open_hold(&self, rows: &[RowId]) {
-        self.within(|hall| rows.iter().for_each(|row| *hall.holds.entry(*row).or_default() += 1));
+    /// A hold was opened at these rows, and can be settled until then.
+    pub(super) fn open_hold(&self, rows: &[RowId], id: LeaseId, until: Uptime) {
+        self.within(|hall| {
+            for row in rows {
+                hall.holds.entry(*row).or_default().insert(id, until);
+            }
+        });
+    }
+
+    /// A hold at these rows can be settled until another moment, unless it was closed.
+    pub(super) fn move_hold(&self, rows: &[RowId], id: LeaseId, until: Uptime) {
+        self.within(|hall| {
+            for row in rows {
+                if let Some(known) = hall.holds.get_mut(row).and_then(|holds| holds.get_mut(&id)) {
+                    *known = until;
+                }
+            }
+        });
     }
 
     /// A hold at these rows will not be settled here any more.
-    pub(super) fn close_hold(&self, rows: &[RowId]) {
+    pub(super) fn close_hold(&self, rows: &[RowId], id: LeaseId) {
         self.within(|hall| {
             for row in rows {
-                if let Some(count) = hall.holds.get_mut(row) {
-                    *count -= 1;
-                    if *count == 0 {
+                if let Some(holds) = hall.holds.get_mut(row) {
+                    holds.remove(&id);
+                    if holds.is_empty() {
                         hall.holds.remove(row);
                     }
                 }
@@ -355,9 +372,21 @@ impl Queues {
         });
     }
 
-    /// Whether a hold is open at one of these spots, so that settling it could help.
-    pub(super) fn may_be_settled(&self, spots: &[Spot]) -> bool {
-        self.within(|hall| spots.iter().any(|spot| hall.holds.contains_key(&spot.row)))
+    /// Until when a hold at one of these spots can be settled, which could help; `None` if none is open. Holds that nobody closed when their
+    /// time was over are forgotten.
+    pub(super) fn settled_until(&self, spots: &[Spot], now: Uptime) -> Option<Uptime> {
+        self.within(|hall| {
+            let rows = spots.iter().filter_map(|spot| {
+                let holds = hall.holds.get_mut(&spot.row)?;
+                holds.retain(|_, until| *until > now);
+                let last = holds.values().max().copied();
+                if last.is_none() {
+                    hall.holds.remove(&spot.row);
+                }
+                last
+            });
+            rows.max()
+        })
     }
 
     /// Does this under the lock, and then wakes those who were called.

@@ -33,6 +33,7 @@ use std::time::Duration;
 use tidegate_core::{Amount, Ask, Hold, Intent, Item, Order, Per, Timestamp, Wait};
 
 use super::Inner;
+use super::asking::overtakes;
 use super::decision::{AskError, Decision, Denial};
 use super::early::{Asked, Early, Untold};
 use super::pulse::{Sleep, Uptime};
@@ -158,11 +159,12 @@ impl Acquire {
         let ended = self.is_over();
         self.spots = self.inner.spots(&asks);
         let queues = &self.inner.queues;
-        let asked = if !queues.is_quiet() && queues.contested(&self.spots, None).is_some() {
-            self.inner.look(&order, self.wish.detail, &self.spots, None)
-        } else {
-            self.inner.submit(&order, self.wish.detail)
-        };
+        let asked =
+            if !queues.is_quiet() && overtakes(&order) && queues.contested(&self.spots, None).is_some() {
+                self.inner.look(&order, self.wish.detail, &self.spots, None)
+            } else {
+                self.inner.submit(&order, self.wish.detail)
+            };
         match early(asked) {
             Ok(early) => self.join(None, early?, ended, context),
             Err(reply) => {
@@ -287,16 +289,23 @@ impl Acquire {
             Wait::Never => None,
             Wait::OnRelease => Some(lapses_at.map_or(self.deadline, |at| due(at).min(self.deadline))),
             Wait::Until(until) if due(until) <= self.deadline => Some(due(until)),
-            Wait::Until(_) => self.inner.queues.may_be_settled(&self.spots).then_some(self.deadline),
+            Wait::Until(_) => self.settled_until(now).map(|until| until.min(self.deadline)),
         };
-        next.map(|next| if self.may_come_unheard(denial) { next.min(now.plus(FLEET_LOOK)) } else { next })
+        next.map(
+            |next| if self.may_come_unheard(denial, now) { next.min(now.plus(FLEET_LOOK)) } else { next },
+        )
+    }
+
+    /// Until when a hold that was opened here can be settled, which could help.
+    fn settled_until(&self, now: Uptime) -> Option<Uptime> {
+        self.inner.queues.settled_until(&self.spots, now)
     }
 
     /// Whether another process may bring nearer what is waited for. Of holds that are settled elsewhere only those are known that were
     /// opened here.
-    fn may_come_unheard(&self, denial: &Denial) -> bool {
+    fn may_come_unheard(&self, denial: &Denial, now: Uptime) -> bool {
         self.inner.reach == Reach::Fleet
-            && (denial.wait == Wait::OnRelease || self.inner.queues.may_be_settled(&self.spots))
+            && (denial.wait == Wait::OnRelease || self.settled_until(now).is_some())
     }
 
     fn sleep_until<T>(&mut self, until: Uptime, context: &mut Context<'_>) -> Poll<T> {

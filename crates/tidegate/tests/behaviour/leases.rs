@@ -466,6 +466,36 @@ async fn a_kept_lease_is_renewed_every_third_of_its_life_until_it_is_dropped() {
 }
 
 #[tokio::test]
+async fn a_kept_lease_follows_its_holder() {
+    let stage = Stage::with_slots(1);
+    let lease = stage.take(1);
+    lease.keep_alive();
+    let_others_run().await;
+    assert_eq!(lease.renew(seconds(6)), Ok(Renewal::Until(at(seconds(6)))));
+    let_others_run().await;
+    stage.pass(seconds(2));
+    let_others_run().await;
+    assert_eq!(lease.expires_at(), at(seconds(62)), "renewed after a third of what was left");
+    assert_eq!(lease.renew(seconds(3600)), Ok(Renewal::Until(at(seconds(3602)))));
+    let_others_run().await;
+    for _ in 0..100 {
+        stage.pass(seconds(20));
+        let_others_run().await;
+        assert_eq!(lease.expires_at(), at(seconds(3602)), "an hour is not cut short");
+    }
+    for _ in 0..100 {
+        stage.pass(seconds(20));
+        let_others_run().await;
+        assert!(lease.is_held(), "nor is it the end");
+    }
+    assert_eq!(lease.expires_at(), at(seconds(4062)));
+    drop(lease);
+    let_others_run().await;
+    stage.ends_with(0);
+    assert_eq!(stage.pulse.sleepers(), 0, "nobody keeps it any more");
+}
+
+#[tokio::test]
 async fn keeping_ends_when_the_lease_is_lost() {
     let stage = Stage::with_slots(1);
     let lease = stage.take(1);

@@ -150,6 +150,40 @@ fn a_settlement() {
     stage.ends_with(0);
 }
 
+/// A hold could give something back until it lapses, whoever has it; after that nobody waits for it.
+#[test]
+fn a_hold_that_lapses() {
+    let stage = Stage::with_slots(1);
+    stage.put(LimitSpec::named("t").with(ItemSpec::of(Policy::Interval { window: seconds(3600) }, 10)));
+    let asked = stage.limiter.ask_all("t").count(10).hold().ttl(seconds(5)).try_acquire();
+    let held = lease(granted(asked.unwrap()));
+    let mut waiter = stage.wait_for("t", "u", 4, seconds(60)).starts();
+    stage.pass(seconds(4));
+    assert_eq!(held.renew(seconds(3)), Ok(Renewal::Until(at(seconds(7)))));
+    std::mem::forget(held);
+    stage.pass(seconds(2));
+    waiter.still_waits();
+    stage.pass(seconds(1));
+    assert_eq!(waiter.is_refused().retry_after(), Some(seconds(3593)));
+    let late = stage.wait_for("t", "u", 4, seconds(60)).is_answered();
+    assert!(!late.unwrap().is_granted(), "there is nothing to wait for");
+    stage.ends_with(0);
+}
+
+#[test]
+fn nobody_who_asks_for_nothing() {
+    let stage = Stage::with_slots(4);
+    let held = stage.take(2);
+    let mut waiter = stage.wait(4, seconds(30)).starts();
+    assert!(!stage.is_free(), "somebody waits for what is left");
+    assert!(stage.limiter.ask("l", "u").count(0).try_acquire().unwrap().is_granted(), "it overtakes nobody");
+    assert!(stage.wait(0, seconds(30)).is_answered().unwrap().is_granted());
+    waiter.still_waits();
+    drop(held);
+    drop(waiter.is_served());
+    stage.ends_with(0);
+}
+
 #[test]
 fn a_reset_of_all() {
     let stage = Stage::with_slots(1);
