@@ -218,7 +218,7 @@ pub enum Rejection {
     },
     /// The request id was granted with other asks.
     RequestIdReused,
-    /// A time to live of zero, or above a century.
+    /// A time to live below a millisecond, or above a century.
     TtlOutOfRange,
     /// Patience above [`LONGEST_PATIENCE`].
     PatienceOutOfRange,

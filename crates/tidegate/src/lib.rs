@@ -66,10 +66,12 @@ pub use store::{
     Actual, Extent, FullStore, Gate, Gates, ItemCount, MapStore, Memory, MemoryStore, Observation,
     Settlement, Spoken, Store,
 };
+pub use tidegate_core::limit::LONGEST_KEY;
+pub use tidegate_core::order::{LONGEST_PATIENCE, MOST_ASKS};
 pub use tidegate_core::{
-    Amount, Ask, Capacity, Charge, Flaw, Hold, Intent, ItemSpec, LeaseId, Limit, LimitSpec, Mode, Order,
-    OverrideSpec, Per, Policy, Precision, Reading, Span, Tenure, Tick, Timestamp, Unit, Verdict, Wait,
-    WeekStart, Zone,
+    Amount, Ask, Capacity, Charge, Durability, Flaw, Fleet, Hold, Intent, ItemSpec, LeaseId, Limit,
+    LimitSpec, Mode, OnOutage, Order, OverrideSpec, Per, Policy, Precision, Reading, Span, Tenure, Tick,
+    Timestamp, Unit, Verdict, Wait, WeekStart, Zone,
 };
 
 /// The guide's examples, so that they are tests.

@@ -82,14 +82,25 @@ impl<B, R> HttpLimitLayer<B, R> {
 }
 
 /// The answer to a request that was denied: 429, when to come back, how much is left, and which policy it was that
-/// refused, as a problem of the type `quota-exceeded`.
+/// refused, as a problem of the type `quota-exceeded`; as one of the type `temporary-reduced-capacity` where the quota is not what was exceeded, but there is
+/// no room to count another key.
 pub fn too_many_requests(denial: &Denial) -> Response<String> {
     let violated = fields::policy_name(denial.limit(), denial.item_name(), denial.readings());
+    let (kind, title, code) = if denial.degraded {
+        let title = "Request cannot be satisfied as there is no room to count another client";
+        ("temporary-reduced-capacity", title, "no_room")
+    } else {
+        (
+            "quota-exceeded",
+            "Request cannot be satisfied as assigned quota has been exceeded",
+            "quota_exceeded",
+        )
+    };
     let problem = serde_json::json!({
-        "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
-        "title": "Request cannot be satisfied as assigned quota has been exceeded",
+        "type": format!("https://iana.org/assignments/http-problem-types#{kind}"),
+        "title": title,
         "status": 429,
-        "code": "quota_exceeded",
+        "code": code,
         "violated-policies": [violated],
     });
     let mut response = problem_response(StatusCode::TOO_MANY_REQUESTS, &problem);

@@ -8,8 +8,9 @@ use crate::store::{ItemCount, Observation};
 ///
 /// - an order over several limits counts as granted at each of them, and as refused only where the binding item is;
 /// - a look (a peek) is not counted, nor is a request that is answered again by its id;
-/// - who waits in line asks the store each time it is called, and each of these that is refused counts. Whoever is told to stand
-///   behind others has not asked.
+/// - who waits in line asks the store when it comes, again when it has joined the line (something may have been given back in between), and each time it is
+///   called; each of these that is refused counts. Whoever is told to stand behind others has not asked;
+/// - a key that there was no room for counts as refused by the item that would have counted it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Overview {
     /// Orders in which everything was granted.

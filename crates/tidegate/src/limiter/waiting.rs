@@ -53,6 +53,9 @@ pub const FLEET_LOOK: Duration = Duration::from_millis(100);
 /// If the store has a log, a grant is told when it is durable, however long after the patience that is. A waiter that is dropped meanwhile
 /// gives back the lease it was granted, unless it has a request id and may be repeated; what else was charged stays so. If somebody else
 /// decides, the same is true of a waiter that is dropped while its order is away, and it is the store that gives the lease back.
+///
+/// # Panics
+/// If it has to wait outside of a tokio runtime with timers (as [`SystemPulse`](super::SystemPulse) does), or is polled after it was answered.
 #[must_use = "nobody waits in a line they do not stand in: await it"]
 pub struct Acquire {
     inner: Arc<Inner>,

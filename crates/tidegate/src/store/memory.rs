@@ -1,10 +1,10 @@
 //! The memory store: exact under threads, bounded, and fast.
 //!
 //! Every limit owns its rows. Most rows are one word in a cache line of three ([`line`]), found by a fingerprint of the key; the rest
-//! are kept at full width beside them ([`shelf`]). Lines are in leaves, leaves in a tree that grows a leaf at a time ([`leaf`]).
+//! are kept at full width beside them (`shelf`). Lines are in leaves, leaves in a tree that grows a leaf at a time (`leaf`).
 //!
-//! An order over rows that are one word each is decided without a lock ([`quick`]); everything else with the locks of what it is
-//! about, taken in one order by everybody ([`sitting`]). Both ask the core; no arithmetic of limits is done here.
+//! An order over rows that are one word each is decided without a lock (`quick`); everything else with the locks of what it is
+//! about, taken in one order by everybody (`sitting`). Both ask the core; no arithmetic of limits is done here.
 //!
 //! What takes memory has a bound. A row that is fresh gives its place to the next new key; a row that is not is never forgotten.
 //! When a limit may take no more, its *new* keys are refused, `degraded`, and nobody else notices.
@@ -84,7 +84,7 @@ pub const LEAST_CAPACITY: usize = 1 << 20;
 /// How a memory store is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
-    /// The most bytes its rows may take. One limit may take half of them, unless its `max_keys` says less.
+    /// The most bytes its rows may take, and no fewer than [`LEAST_CAPACITY`]: less is taken for that. One limit may take half of them, unless its `max_keys` says less.
     pub capacity_bytes: usize,
     /// Makes fingerprints and lease ids hard to guess. It belongs to the store; a fixed one makes runs repeatable.
     pub secret: [u64; 2],
@@ -155,7 +155,7 @@ impl MemoryStore {
         Some(Gate::new(Arc::clone(&self.shared), self.shared.tenant(limit_id)?))
     }
 
-    /// A handle on several limits that are decided together; `None` if one of them is unknown.
+    /// A handle on several limits that are decided together, of one to 32 of them; `None` if one of them is unknown, or there are none or more.
     pub fn gates(&self, limit_ids: &[&str]) -> Option<Gates> {
         let tenants: Option<Vec<_>> = limit_ids.iter().map(|id| self.shared.tenant(id)).collect();
         Gates::new(Arc::clone(&self.shared), tenants?)

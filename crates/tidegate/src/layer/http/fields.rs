@@ -27,9 +27,14 @@ pub fn describe(headers: &mut HeaderMap, readings: &[ItemReading], at: Timestamp
     add(headers, RATE_LIMIT, rate_limit(readings, at));
 }
 
-/// Says with a refusal what is allowed, what is left, and when to come back, unless it says so itself.
+/// Says with a refusal what is allowed, what is left, and when to come back, unless it says so itself. Of a key that there is no room for it does not
+/// say that all is left.
 pub fn describe_denial(headers: &mut HeaderMap, denial: &Denial) {
-    describe(headers, denial.readings(), denial.at);
+    if denial.degraded {
+        add(headers, RATE_LIMIT_POLICY, rate_limit_policy(denial.readings()));
+    } else {
+        describe(headers, denial.readings(), denial.at);
+    }
     add(headers, RETRY_AFTER, retry_after(denial));
 }
 

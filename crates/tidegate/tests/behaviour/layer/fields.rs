@@ -156,6 +156,23 @@ fn the_ready_made_answer() {
     );
 }
 
+/// Whose key there is no room for is not told that a quota was exceeded of which all is left.
+#[test]
+fn the_answer_to_a_key_that_there_is_no_room_for() {
+    let spec = LimitSpec { max_keys: Some(1), ..LimitSpec::named("l").with(sliding(5, MINUTE).per_key()) };
+    let limiter = limiter([spec]);
+    assert!(limiter.ask("l", "bob").try_acquire().expect("a decision").is_granted());
+    let response = http::too_many_requests(&denial(&limiter, "l"));
+    assert_eq!(response.status(), 429);
+    assert_eq!(response.headers()["ratelimit-policy"], r#""key/sliding-60s";q=5;w=60"#);
+    assert_eq!(response.headers().get("ratelimit"), None);
+    assert_eq!(response.headers()["retry-after"], "61");
+    assert_eq!(
+        response.body(),
+        r#"{"code":"no_room","status":429,"title":"Request cannot be satisfied as there is no room to count another client","type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","violated-policies":["key/sliding-60s"]}"#
+    );
+}
+
 #[test]
 fn no_decision_is_told_by_whose_fault_it_is() {
     let status = |error: AskError| http::undecided(&error).status().as_u16();
