@@ -1,6 +1,6 @@
 //! The memory store: exact under threads, bounded, and fast.
 //!
-//! Every limit owns its rows. Most rows are one word in a cache line of three ([`line`]), found by a fingerprint of the key; the rest
+//! Every limit owns its rows. Most rows are one word in a cache line of three (`line`), found by a fingerprint of the key; the rest
 //! are kept at full width beside them (`shelf`). Lines are in leaves, leaves in a tree that grows a leaf at a time (`leaf`).
 //!
 //! An order over rows that are one word each is decided without a lock (`quick`); everything else with the locks of what it is
