@@ -22,12 +22,12 @@ mod several;
 mod single;
 mod together;
 
-use tidegate_core::{Load, Timestamp, Verdict, Wait};
+use tidegate_core::{Load, Timestamp, Wait};
 
 use super::brief::{AskLaw, CellLaw, Next, Sheet, Short};
 use super::gallery;
 use super::leaf::{Near, Spot};
-use super::line::{self, HELD, Line, PAYLOAD, PRESENT, Tag, WIDE};
+use super::line::{self, HELD, Line, PRESENT, Tag};
 use super::stamp::Stamp;
 use super::sync::{AtomicU64, Ordering};
 use super::tenant::Tenant;
@@ -97,22 +97,11 @@ enum Judged {
 /// Whether a cost fits the row of a cell at an instant, and what the cell says after that.
 #[inline(always)]
 fn judge(law: &impl CellLaw, word: u64, cost: u64, now: Timestamp) -> Result<Judged, Setback> {
-    match law.next(word, now) {
-        Next::Granted(next) => return Ok(Judged::Granted(next)),
-        Next::Denied(wait) => return Ok(Judged::Denied(wait)),
-        Next::Unsaid => {}
-    }
-    let payload = usable(word)?;
-    let latest = law.latest(payload);
-    if latest > now {
-        return Err(Setback::At(latest));
-    }
-    match law.judge(payload, cost, now) {
-        Verdict::Denied(wait) => Ok(Judged::Denied(wait)),
-        Verdict::Granted => law
-            .charge(payload, cost, now)
-            .map(|next| Judged::Granted(PRESENT | next))
-            .ok_or(Setback::Otherwise),
+    match law.next(word, cost, now) {
+        Next::Granted(next) => Ok(Judged::Granted(next)),
+        Next::Denied(wait) => Ok(Judged::Denied(wait)),
+        Next::At(latest) => Err(Setback::At(latest)),
+        Next::Unsaid => Err(if word & HELD == 0 { Setback::Otherwise } else { Setback::Again }),
     }
 }
 
@@ -190,15 +179,6 @@ fn is_in(stamp: &Stamp, sheet: Sheet<'_>) -> Result<(), Setback> {
 #[inline(always)]
 fn not_before(floor: Timestamp, now: Timestamp) -> Result<(), Setback> {
     if floor > now { Err(Setback::At(floor)) } else { Ok(()) }
-}
-
-/// What a cell says of its row, if nobody holds it and it is there.
-#[inline(always)]
-fn usable(word: u64) -> Result<u64, Setback> {
-    if word & (HELD | WIDE) == 0 {
-        return Ok(word & PAYLOAD);
-    }
-    Err(if word & HELD == 0 { Setback::Otherwise } else { Setback::Again })
 }
 
 /// What the cell of a new row says after this was charged to it; `None` if it does not fit.

@@ -6,9 +6,9 @@
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 
 use tidegate_core::law::{continuous, never};
-use tidegate_core::{Amount, Capacity, Span, Timestamp, Verdict, Wait};
+use tidegate_core::{Amount, Capacity, Timestamp, Verdict, Wait};
 
-use super::super::line::{PAYLOAD, PRESENT};
+use super::super::line::{HELD, PAYLOAD, PRESENT, WIDE};
 use super::{CONTINUOUS, DURING, FIRST_HIT, Head, NEVER, Short, UNITS};
 
 /// A law whose states fit a cell, asked in words. The answers are the core's.
@@ -28,15 +28,27 @@ pub(in super::super) trait CellLaw {
     fn is_of(head: Head) -> bool;
     /// The item it is the law of, as far as the law needs it.
     fn short(&self) -> &Short;
+    /// What comes of asking a cell for so much.
+    fn next(&self, word: u64, cost: Amount, now: Timestamp) -> Next;
+}
+
+/// What comes of asking a cell.
+pub(in super::super) enum Next {
+    /// It is granted, and this is what the cell says then.
+    Granted(u64),
+    Denied(Wait),
+    /// The row has seen this instant already.
+    At(Timestamp),
+    /// The cell cannot say: somebody holds it, or its row is elsewhere, or will have to be.
+    Unsaid,
+}
+
+/// A law that is asked of what a cell says.
+trait Spelled {
     /// The latest instant at which something was charged, as far as the law keeps it.
     #[inline(always)]
     fn latest(&self, _: u64) -> Timestamp {
         Timestamp::EPOCH
-    }
-    /// What comes of asking a cell for a unit, if that can be told from the word as it is.
-    #[inline(always)]
-    fn next(&self, _: u64, _: Timestamp) -> Next {
-        Next::Unsaid
     }
     /// Whether `cost` more fits.
     fn judge(&self, payload: u64, cost: Amount, now: Timestamp) -> Verdict;
@@ -44,13 +56,23 @@ pub(in super::super) trait CellLaw {
     fn charge(&self, payload: u64, cost: Amount, now: Timestamp) -> Option<u64>;
 }
 
-/// What comes of asking a cell for a unit.
-pub(in super::super) enum Next {
-    /// It is granted, and this is what the cell says then.
-    Granted(u64),
-    Denied(Wait),
-    /// It takes a closer look.
-    Unsaid,
+/// What comes of asking a cell for so much by what it says.
+#[inline(always)]
+fn spelled(law: &impl Spelled, word: u64, cost: Amount, now: Timestamp) -> Next {
+    if word & (HELD | WIDE) != 0 {
+        return Next::Unsaid;
+    }
+    let payload = word & PAYLOAD;
+    let latest = law.latest(payload);
+    if latest > now {
+        return Next::At(latest);
+    }
+    match law.judge(payload, cost, now) {
+        Verdict::Denied(wait) => Next::Denied(wait),
+        Verdict::Granted => {
+            law.charge(payload, cost, now).map_or(Next::Unsaid, |next| Next::Granted(PRESENT | next))
+        }
+    }
 }
 
 /// Something that is asked of an item, whatever its law: compiled once for each of them.
@@ -83,13 +105,6 @@ pub(super) struct Bucket(Short);
 pub(super) struct Total(Short);
 pub(super) struct Window(Short);
 
-impl Drop {
-    #[inline(always)]
-    fn since_base(&self, now: Timestamp) -> Timestamp {
-        Timestamp::from_ticks(now.since(Timestamp::from_ticks(self.0.base)).ticks())
-    }
-}
-
 impl CellLaw for Drop {
     const HAS_CAPACITY: bool = false;
     const WORDS: usize = 2;
@@ -116,7 +131,7 @@ impl CellLaw for Drop {
     }
 
     #[inline(always)]
-    fn next(&self, word: u64, now: Timestamp) -> Next {
+    fn next(&self, word: u64, _: Amount, now: Timestamp) -> Next {
         let &Short { a: step, b: room, base, .. } = self.short();
         let now = now.ticks().wrapping_sub(base).wrapping_add(PRESENT);
         // Nobody goes by a cell that somebody holds, nor by one that only says where its row is, whatever was read of the rules.
@@ -128,23 +143,6 @@ impl CellLaw for Drop {
             }
             _ => Next::Unsaid,
         }
-    }
-
-    #[inline(always)]
-    fn judge(&self, payload: u64, _: Amount, now: Timestamp) -> Verdict {
-        let room = Span::from_ticks(self.0.b);
-        match continuous::judge_within(room, Timestamp::from_ticks(payload), self.since_base(now)) {
-            Verdict::Denied(Wait::Until(at)) => {
-                Verdict::Denied(Wait::Until(at.plus(Span::from_ticks(self.0.base))))
-            }
-            verdict => verdict,
-        }
-    }
-
-    #[inline(always)]
-    fn charge(&self, payload: u64, _: Amount, now: Timestamp) -> Option<u64> {
-        let tat = self.0.rate().arrive(Timestamp::from_ticks(payload), 1, self.since_base(now)).ticks();
-        (tat <= PAYLOAD).then_some(tat)
     }
 }
 
@@ -166,6 +164,13 @@ impl CellLaw for Bucket {
         &self.0
     }
 
+    #[inline(always)]
+    fn next(&self, word: u64, cost: Amount, now: Timestamp) -> Next {
+        spelled(self, word, cost, now)
+    }
+}
+
+impl Spelled for Bucket {
     #[inline(always)]
     fn judge(&self, payload: u64, cost: Amount, now: Timestamp) -> Verdict {
         self.0.rate().judge(self.0.capacity(), &self.0.arrival(payload), cost, now)
@@ -200,6 +205,13 @@ impl CellLaw for Total {
         &self.0
     }
 
+    #[inline(always)]
+    fn next(&self, word: u64, cost: Amount, now: Timestamp) -> Next {
+        spelled(self, word, cost, now)
+    }
+}
+
+impl Spelled for Total {
     #[inline(always)]
     fn latest(&self, payload: u64) -> Timestamp {
         self.0.shape().split(payload).0
@@ -244,6 +256,13 @@ impl CellLaw for Window {
     }
 
     #[inline(always)]
+    fn next(&self, word: u64, cost: Amount, now: Timestamp) -> Next {
+        spelled(self, word, cost, now)
+    }
+}
+
+impl Spelled for Window {
+    #[inline(always)]
     fn latest(&self, payload: u64) -> Timestamp {
         self.0.shape().split(payload).0
     }
@@ -273,7 +292,6 @@ mod tests {
     use proptest::prelude::*;
     use tidegate_testkit::effort::cases;
 
-    use super::super::super::line::{HELD, WIDE};
     use super::*;
 
     /// Small numbers, any, and those at the end.
@@ -303,7 +321,7 @@ mod tests {
             let payload = if flags == 0 { 0 } else { payload };
             let bucket = Bucket::of(short);
             let (verdict, charged) = (bucket.judge(payload, 1, now), bucket.charge(payload, 1, now));
-            match Drop::of(short).next(flags | payload, now) {
+            match Drop::of(short).next(flags | payload, 1, now) {
                 Next::Granted(next) => {
                     prop_assert_eq!(verdict, Verdict::Granted);
                     prop_assert_eq!(Some(next), charged.map(|payload| PRESENT | payload));
@@ -313,6 +331,7 @@ mod tests {
                     prop_assert_eq!(verdict, Verdict::Denied(wait));
                     prop_assert_eq!(flags & (HELD | WIDE), 0);
                 }
+                Next::At(_) => prop_assert!(false, "a bucket does not keep when it was charged"),
                 Next::Unsaid => {
                     prop_assert!(flags & (HELD | WIDE) != 0 || verdict == Verdict::Granted && charged.is_none());
                 }

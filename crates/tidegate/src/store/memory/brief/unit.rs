@@ -93,9 +93,9 @@ mod tests {
             let word = if flags == 0 { 0 } else { flags | payload };
             let (unit, now) = (Unit::new(), Timestamp::from_ticks(now));
             unit.set(&drop);
-            let expected = match drop.next(word, now) {
+            let expected = match drop.next(word, 1, now) {
                 Next::Granted(next) => Some(next),
-                Next::Denied(_) | Next::Unsaid => None,
+                Next::Denied(_) | Next::At(_) | Next::Unsaid => None,
             };
             prop_assert_eq!(unit.next(word, now), expected);
         }
