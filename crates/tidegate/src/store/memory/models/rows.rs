@@ -29,11 +29,12 @@ fn charges_of_one_row_add_up() {
     });
 }
 
-/// A key is not refused for what another key has spent, wherever the rows are moved.
+/// A key is not refused for what another key has spent, wherever the rows are moved. Threads are interrupted once: twice is more than half an hour of
+/// orders, and what a line shows to somebody in the midst of a change is tried with three in `lines.rs`.
 #[test]
 fn nobody_is_refused_for_another() {
     let limit = total_per_key(2);
-    explore(2, move || {
+    explore(1, move || {
         let (table, key, full) = (table(&limit), tag(0, 1), tag(0, 2));
         seed(&table, tag(1, 3), 1);
         seed(&table, key, 1);
