@@ -48,7 +48,7 @@ usage: cargo xtask <chore>
                          and runs the models
   clients                only install what is missing, so that `cargo test` finds it
   tidy                   check the rules of the house
-  mutants [--only NAME]  plant the mistakes listed in xtask/mutants.txt and see that tests notice
+  mutants [--only NAME]  plant the mistakes listed in xtask/mutants/ and see that tests notice
   loom                   try every order of events in the models of the memory store's table
   bench                  measure the commands and print a table; minutes, on an otherwise idle machine
   bench serve [resp|http|disk] [--quick]

@@ -1,6 +1,6 @@
 //! `cargo xtask mutants`: plants known mistakes, one at a time, and shows that a test notices each.
 //!
-//! A green suite says little until it has been seen red. Every entry of `mutants.txt` is a mistake that somebody could
+//! A green suite says little until it has been seen red. Every entry of `mutants/*.txt` is a mistake that somebody could
 //! make, and the tests that must not let it pass.
 //!
 //! ```text
@@ -67,7 +67,7 @@ impl fmt::Display for Fate {
 /// Plants the mutants of the list, or the one that is named.
 pub(crate) fn run(only: Option<&str>) -> Outcome {
     let workspace = Workspace::load()?;
-    let mutants = chosen(list::parse(&fs::read_to_string(workspace.root.join("xtask/mutants.txt"))?)?, only)?;
+    let mutants = chosen(list::load(&workspace.root)?, only)?;
     let mut field = Field::lay_out(&workspace)?;
     println!("{} mutants, in {}", mutants.len(), field.tree.display());
     let width = mutants.iter().map(|mutant| mutant.name.len()).max().unwrap_or(0);
