@@ -164,7 +164,7 @@ struct Tally {
     sampled: u64,
     degraded: u64,
     degraded_granted: u64,
-    /// Answers, or counts, that are not what they must be.
+    /// Replies, or counts, that are not what they must be.
     wrong: u64,
     neighbours_refused: u64,
     slowest_ns: u64,

@@ -5,7 +5,7 @@ pub mod tidegate;
 
 use std::time::Duration;
 
-use ::tidegate::{Catalog, Expect, ItemSpec, LimitSpec, Policy, Precision, Unit};
+use ::tidegate::{Catalog, ExpectedVersion, ItemSpec, LimitSpec, Policy, Precision, Unit};
 
 use crate::rule::{Reach, Rule};
 
@@ -13,7 +13,9 @@ use crate::rule::{Reach, Rule};
 fn put(catalog: &impl Catalog, rules: &[(Rule, Reach)]) -> Vec<String> {
     let put = |(index, &(rule, reach)): (usize, &(Rule, Reach))| {
         let id = format!("limit-{index}");
-        catalog.put(spec(&id, rule, reach), Expect::Absent).expect("the rules of the benchmarks make sense");
+        catalog
+            .put(spec(&id, rule, reach), ExpectedVersion::Absent)
+            .expect("the rules of the benchmarks make sense");
         id
     };
     rules.iter().enumerate().map(put).collect()

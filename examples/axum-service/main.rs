@@ -15,8 +15,8 @@ use axum::extract::Request;
 use axum::routing::get;
 use tidegate::layer::{Asking, http};
 use tidegate::{
-    Catalog, Expect, ItemSpec, LimitSpec, Limiter, ManualClock, Memory, MemoryStore, Policy, Precision,
-    Timestamp,
+    Catalog, ExpectedVersion, ItemSpec, LimitSpec, Limiter, ManualClock, Memory, MemoryStore, Policy,
+    Precision, Timestamp,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -49,7 +49,7 @@ pub(crate) async fn story(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     let sliding = ItemSpec::of(Policy::Sliding { window, precision: Precision::Exact }, 3).per_key();
     // A program uses Limiter::in_memory; this clock stands still so that every run says the same.
     let store = MemoryStore::new(ManualClock::at(Timestamp::EPOCH), Memory::default());
-    store.put(LimitSpec::named("api").with(sliding), Expect::Absent)?;
+    store.put(LimitSpec::named("api").with(sliding), ExpectedVersion::Absent)?;
 
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;

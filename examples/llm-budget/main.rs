@@ -9,7 +9,7 @@ use std::error::Error;
 use std::io::Write;
 use std::time::Duration;
 
-use tidegate::{Actual, Decision, Expect, ItemSpec, LimitSpec, Limiter, Policy, Precision};
+use tidegate::{Actual, Decision, ExpectedVersion, ItemSpec, LimitSpec, Limiter, Policy, Precision};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -23,7 +23,7 @@ pub(crate) async fn story(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     let sliding = Policy::Sliding { window: MINUTE, precision: Precision::Exact };
     let budget = LimitSpec::named("llm").with(ItemSpec::of(sliding, 10_000).per_key());
     let limiter = Limiter::in_memory();
-    limiter.store().put(budget, Expect::Absent)?;
+    limiter.store().put(budget, ExpectedVersion::Absent)?;
 
     for (prompt, estimate, truth) in [
         ("a short question", 2_000, 350),

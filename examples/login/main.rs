@@ -8,7 +8,8 @@ use std::io::Write;
 use std::sync::Arc;
 
 use tidegate::{
-    Ask, Catalog, Clock, Decision, Expect, Limiter, ManualClock, Memory, MemoryStore, Timestamp, file,
+    Ask, Catalog, Clock, Decision, ExpectedVersion, Limiter, ManualClock, Memory, MemoryStore, Timestamp,
+    file,
 };
 
 const LIMITS: &str = "
@@ -60,7 +61,7 @@ fn store(clock: impl Clock + 'static) -> Result<MemoryStore, Box<dyn Error>> {
     let limits = file::read("login", LIMITS.as_bytes()).map_err(|errors| errors.summary())?.settings.limits;
     let store = MemoryStore::new(clock, Memory::default());
     for limit in limits {
-        store.put(limit, Expect::Absent)?;
+        store.put(limit, ExpectedVersion::Absent)?;
     }
     Ok(store)
 }

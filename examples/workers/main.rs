@@ -8,7 +8,7 @@ use std::error::Error;
 use std::io::Write;
 use std::time::Duration;
 
-use tidegate::{Charge, Decision, Expect, ItemSpec, LimitSpec, Limiter, Policy};
+use tidegate::{Charge, Decision, ExpectedVersion, ItemSpec, LimitSpec, Limiter, Policy};
 use tokio::sync::mpsc;
 
 #[tokio::main(flavor = "current_thread")]
@@ -32,7 +32,7 @@ pub(crate) async fn story(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     // Concurrency costs one by default, however large the ask; here it costs what the job weighs.
     let slots = ItemSpec { charge: Some(Charge::Count), ..ItemSpec::of(Policy::Concurrency { ttl }, 4) };
     let limiter = Limiter::in_memory();
-    limiter.store().put(LimitSpec::named("workers").with(slots), Expect::Absent)?;
+    limiter.store().put(LimitSpec::named("workers").with(slots), ExpectedVersion::Absent)?;
 
     let (news, mut told) = mpsc::unbounded_channel();
     for job in JOBS {

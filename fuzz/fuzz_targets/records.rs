@@ -8,11 +8,11 @@
 use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
-use tidegate::catalog::Parting;
+use tidegate::catalog::RemovalMode;
 use tidegate::store::Store;
-use tidegate::store::memory::Restoring;
+use tidegate::store::memory::Restore;
 use tidegate::store::memory::journal::{Journal, Tag, Text};
-use tidegate::{Answers, Ask, Catalog, Detail, ManualClock, Memory, Order};
+use tidegate::{Replies, Ask, Catalog, Detail, ManualClock, Memory, Order};
 use tidegate_core::Timestamp;
 use tidegate_disk::record::Records;
 
@@ -21,14 +21,14 @@ struct Nobody;
 
 impl Journal for Nobody {
     fn put(&self, _: &Text<'_>) {}
-    fn remove(&self, _: u64, _: Parting, _: Timestamp) {}
+    fn remove(&self, _: u64, _: RemovalMode, _: Timestamp) {}
     fn reset(&self, _: u64, _: Option<(&[u8], Tag)>, _: Timestamp) {}
 }
 
 fuzz_target!(|bytes: &[u8]| {
     let now = Timestamp::from_ticks(1_700_000_000_000_000_000);
     let memory = Memory { capacity_bytes: 8 << 20, secret: [1, 2] };
-    let mut restoring = Restoring::new(ManualClock::at(now), memory);
+    let mut restoring = Restore::new(ManualClock::at(now), memory);
     let mut records = Records::new(bytes);
     while let Ok(Some(record)) = records.next(&|id| restoring.limit(id)) {
         if record.tell(&mut restoring).is_err() {
@@ -38,7 +38,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(store) = restoring.finish(Arc::new(Nobody)) else { return };
     for limit in store.list() {
         let asks = [Ask { limit_id: limit.id(), key: Some(b"someone"), count: 1 }];
-        let _ = store.submit(&[Order::acquire(&asks), Order::peek(&asks)], Answers::new(Detail::Readings));
+        let _ = store.submit(&[Order::acquire(&asks), Order::peek(&asks)], Replies::new(Detail::Readings));
         let _ = store.usage(limit.id(), Some(b"someone"));
     }
 });

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
-use tidegate::{Expect, FullStore, ItemSpec, LimitSpec, ManualClock, MapStore, Policy, Timestamp};
+use tidegate::{ExpectedVersion, LimitStore, ItemSpec, LimitSpec, ManualClock, MapStore, Policy, Timestamp};
 use tidegate_server::resp::{Door, Doorman, Session, Then};
 use tidegate_server::tokens::Pass;
 
@@ -34,9 +34,9 @@ fuzz_target!(|bytes: &[u8]| {
 /// What a new session says to these bytes in pieces of this size.
 fn said(bytes: &[u8], size: usize) -> Vec<u8> {
     let store = MapStore::new(ManualClock::at(Timestamp::EPOCH), 7);
-    let store: Arc<dyn FullStore> = Arc::new(store);
+    let store: Arc<dyn LimitStore> = Arc::new(store);
     let limit = LimitSpec::named("login").with(ItemSpec::of(Policy::Total, 5).per_key());
-    store.put(limit, Expect::Absent).expect("it is sound and the first");
+    store.put(limit, ExpectedVersion::Absent).expect("it is sound and the first");
     let mut session = Session::new(Arc::new(Door::new(store, Arc::new(Nobody))));
     let (mut buffer, mut output) = (Vec::new(), Vec::new());
     for piece in bytes.chunks(size) {

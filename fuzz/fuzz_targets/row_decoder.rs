@@ -12,8 +12,8 @@ use std::time::Duration;
 use libfuzzer_sys::fuzz_target;
 use tidegate_core::time::LAST_SECOND;
 use tidegate_core::{
-    Amount, Capacity, Intent, ItemSpec, LeaseId, Limit, LimitSpec, Line, Load, OverrideSpec, Per, Policy,
-    Precision, Row, Seat, Span, Tenure, Tick, Timestamp, Unit, decide, encoding,
+    Amount, Capacity, Intent, ItemSpec, LeaseId, Limit, LimitSpec, DecisionRow, AskTotals, OverrideSpec, Per, Policy,
+    Precision, Row, RowScope, Span, LeaseTerm, Tick, Timestamp, Unit, decide, encoding,
 };
 
 /// The key that has an override; other keys have none.
@@ -71,10 +71,10 @@ fuzz_target!(|bytes: &[u8]| {
 /// Asks a row, charges it as far as it agrees and then past its limits, and reads it back.
 fn live_with(row: &Row, per: Per, count: Amount, now: Timestamp) {
     let seat = seat(per);
-    let tenure = Tenure { lease: LeaseId(7), expires_at: now.plus(Span::from_ticks(1)) };
+    let tenure = LeaseTerm { lease: LeaseId(7), expires_at: now.plus(Span::from_ticks(1)) };
     let mut charged = Vec::new();
     let mut next = row.clone();
-    let mut line = Line { limit: &LIMIT, seat, row: &mut next, load: Load::of(count) };
+    let mut line = DecisionRow { limit: &LIMIT, seat, row: &mut next, load: AskTotals::of(count) };
     decide(std::slice::from_mut(&mut line), Intent::Acquire, Some(&tenure), now, &mut |each| {
         charged.push(each);
     });
@@ -104,10 +104,10 @@ fn encoded(row: &Row, per: Per) -> Vec<u8> {
     bytes
 }
 
-fn seat(per: Per) -> Seat<'static> {
+fn seat(per: Per) -> RowScope<'static> {
     match per {
-        Per::All => Seat::All,
-        Per::Key => Seat::from(LIMIT.overrides(KEY)),
+        Per::All => RowScope::All,
+        Per::Key => RowScope::from(LIMIT.overrides(KEY)),
     }
 }
 

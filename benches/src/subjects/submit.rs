@@ -1,7 +1,7 @@
 //! Tidegate by its door, [`Store::submit`]: what servers, batches of orders and stores without handles go through.
 
 use tidegate::store::memory::DEFAULT_CAPACITY;
-use tidegate::{Answer, Answers, Ask, Clock, Detail, MapStore, MemoryStore, Order, Rejection, Store};
+use tidegate::{Answer, Ask, Clock, Detail, MapStore, MemoryStore, Order, OrderError, Replies, Store};
 
 use super::put;
 use super::tidegate::memory;
@@ -81,7 +81,7 @@ impl Subject for Together {
 
 struct TogetherAsker<'a> {
     together: &'a Together,
-    answers: Option<Answers>,
+    answers: Option<Replies>,
 }
 
 impl Asker for TogetherAsker<'_> {
@@ -100,15 +100,15 @@ pub(super) struct Submitter<'a, S> {
     store: &'a S,
     limit_id: &'a str,
     /// Moves through the store and back.
-    answers: Option<Answers>,
+    answers: Option<Replies>,
 }
 
 impl<'a, S: Store> Submitter<'a, S> {
     pub(super) fn new(store: &'a S, limit_id: &'a str) -> Submitter<'a, S> {
-        Submitter { store, limit_id, answers: Some(Answers::new(Detail::Verdicts)) }
+        Submitter { store, limit_id, answers: Some(Replies::new(Detail::Verdicts)) }
     }
 
-    fn submit(&mut self, orders: &[Order<'_>]) -> &Answers {
+    fn submit(&mut self, orders: &[Order<'_>]) -> &Replies {
         let buffer = self.answers.take().unwrap_or_default();
         self.answers.insert(self.store.submit(orders, buffer).now())
     }
@@ -129,7 +129,7 @@ impl<S: Store> Asker for Submitter<'_, S> {
     }
 }
 
-fn said(answer: Option<&Result<Answer, Rejection>>) -> Said {
+fn said(answer: Option<&Result<Answer, OrderError>>) -> Said {
     match answer {
         Some(Ok(answer)) if answer.degraded && answer.is_granted() => Said::GrantedByRule,
         Some(Ok(answer)) if answer.degraded => Said::RefusedByRule,

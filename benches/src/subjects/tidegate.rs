@@ -1,7 +1,7 @@
 //! Tidegate as a subject: the memory store, asked through its handles.
 
 use tidegate::store::memory::DEFAULT_CAPACITY;
-use tidegate::{Clock, Gate, Gates, Memory, MemoryStore, Rejection, Store, Verdict};
+use tidegate::{Clock, Gate, Gates, Memory, MemoryStore, OrderError, Store, Verdict};
 
 use super::put;
 use super::submit::Submitter;
@@ -124,7 +124,7 @@ impl Asker for Set {
 }
 
 #[inline]
-fn said(verdict: Result<Verdict, Rejection>) -> Said {
+fn said(verdict: Result<Verdict, OrderError>) -> Said {
     match verdict {
         Ok(verdict) => Said::of(verdict == Verdict::Granted),
         Err(rejection) => nonsense(&rejection),
@@ -132,7 +132,7 @@ fn said(verdict: Result<Verdict, Rejection>) -> Said {
 }
 
 #[cold]
-fn nonsense(rejection: &Rejection) -> ! {
+fn nonsense(rejection: &OrderError) -> ! {
     panic!("the benchmark asked nonsense: {rejection}")
 }
 

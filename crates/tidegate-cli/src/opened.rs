@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidegate::clock::SystemClock;
-use tidegate::store::{FullStore, Memory, MemoryStore};
+use tidegate::store::{LimitStore, Memory, MemoryStore};
 use tidegate::text::StoreUrl;
 use tidegate_disk::log::Before;
 use tidegate_disk::{DiskStore, Options, Recovery};
@@ -47,7 +47,7 @@ impl Opened {
         }
     }
 
-    pub(crate) fn store(&self) -> Arc<dyn FullStore> {
+    pub(crate) fn store(&self) -> Arc<dyn LimitStore> {
         match self {
             Opened::Memory(store) => Arc::<MemoryStore>::clone(store),
             Opened::Disk(store) => Arc::<DiskStore>::clone(store),

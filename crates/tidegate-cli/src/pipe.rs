@@ -20,8 +20,8 @@ use std::sync::Arc;
 use tidegate::store::map::LOOK_AHEAD;
 use tidegate::stream::{Fate, Rules};
 use tidegate::{
-    Answers, Ask, Catalog, Clock, Detail, Expect, ManualClock, MapStore, Order, Store, SystemClock, Tick,
-    Timestamp,
+    Ask, Catalog, Clock, Detail, ExpectedVersion, ManualClock, MapStore, Order, Replies, Store, SystemClock,
+    Tick, Timestamp,
 };
 use tidegate_core::limit::item_flaws;
 
@@ -88,7 +88,7 @@ struct Stage {
     out: Outlet,
     drops: Option<Outlet>,
     // Reused from batch to batch.
-    answers: Answers,
+    answers: Replies,
     fates: Vec<LineFate>,
 }
 
@@ -106,7 +106,7 @@ impl Stage {
             }
         }
         let refuse = |error| Failure::BadInput(format!("--global and --per-key: {error}"));
-        store.put(rules.spec(LIMIT), Expect::Absent).map_err(refuse)?;
+        store.put(rules.spec(LIMIT), ExpectedVersion::Absent).map_err(refuse)?;
         Ok(Stage {
             store,
             recorded,
@@ -119,7 +119,7 @@ impl Stage {
             stats: Stats::default(),
             out: Outlet::stdout()?,
             drops: args.drops.as_deref().map(Outlet::append).transpose()?,
-            answers: Answers::new(Detail::Verdicts),
+            answers: Replies::new(Detail::Verdicts),
             fates: Vec::new(),
         })
     }

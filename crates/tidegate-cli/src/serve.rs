@@ -13,7 +13,7 @@ use signal_hook::iterator::Signals;
 use tidegate::activity::Activity;
 use tidegate::clock::SystemClock;
 use tidegate::file::{ActivitySpec, Listen, ServerSpec, Settings};
-use tidegate::{FullStore, Limiter};
+use tidegate::{LimitStore, Limiter};
 use tidegate_server::http::{Api, Readiness, State};
 use tidegate_server::metrics::Metrics;
 use tidegate_server::refusals::Refusals;
@@ -129,7 +129,7 @@ fn serve(
 const LOOK_AT_STORE: Duration = Duration::from_secs(1);
 
 /// Says in the log when the store's own log cannot be written, and when it can again; until the answer is dropped.
-fn watch_store(store: Arc<dyn FullStore>) -> Result<mpsc::Sender<()>, Failure> {
+fn watch_store(store: Arc<dyn LimitStore>) -> Result<mpsc::Sender<()>, Failure> {
     let (watched, over) = mpsc::channel();
     let look = move || {
         let mut known = None;

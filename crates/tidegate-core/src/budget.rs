@@ -17,9 +17,9 @@ pub mod trail;
 
 use std::time::Duration;
 
-pub use crate::calendar::{Tile, Tiling};
-pub use account::{Account, Advice, Moment, Unobserved};
-pub use trail::Trail;
+pub use crate::calendar::{ScheduledWindow, WindowSchedule};
+pub use account::{BudgetAccount, BudgetAdvice, BudgetTime, Unobserved};
+pub use trail::TrailingWindow;
 
 /// Billionths in a unit, and in the whole.
 const BILLION: u64 = 1_000_000_000;
@@ -159,7 +159,7 @@ impl Share {
 
 /// What a budget promises, and how it is spread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Terms {
+pub struct BudgetTerms {
     /// What may be used on average.
     pub average: Rate,
     /// What may always be used. The average must have room for it.
@@ -176,7 +176,7 @@ pub struct Terms {
 
 /// What is wrong with terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TermsFlaw {
+pub enum BudgetTermsError {
     /// The floor is above the ceiling.
     FloorAboveCeiling,
     /// The ceiling is above all there is.
@@ -193,17 +193,17 @@ pub enum TermsFlaw {
     NoSafety,
 }
 
-impl Terms {
+impl BudgetTerms {
     /// Whether the terms can be kept.
-    pub fn check(&self) -> Result<(), TermsFlaw> {
+    pub fn check(&self) -> Result<(), BudgetTermsError> {
         let flaws = [
-            (self.floor > self.ceiling, TermsFlaw::FloorAboveCeiling),
-            (self.ceiling > self.whole, TermsFlaw::CeilingAboveWhole),
-            (self.average == Rate::ZERO, TermsFlaw::NoAverage),
-            (self.average > self.whole, TermsFlaw::AverageAboveWhole),
-            (self.floor > self.average, TermsFlaw::FloorAboveAverage),
-            (self.floor > self.kept_average(), TermsFlaw::FloorAboveReserved),
-            (self.safety == Share::NONE, TermsFlaw::NoSafety),
+            (self.floor > self.ceiling, BudgetTermsError::FloorAboveCeiling),
+            (self.ceiling > self.whole, BudgetTermsError::CeilingAboveWhole),
+            (self.average == Rate::ZERO, BudgetTermsError::NoAverage),
+            (self.average > self.whole, BudgetTermsError::AverageAboveWhole),
+            (self.floor > self.average, BudgetTermsError::FloorAboveAverage),
+            (self.floor > self.kept_average(), BudgetTermsError::FloorAboveReserved),
+            (self.safety == Share::NONE, BudgetTermsError::NoSafety),
         ];
         flaws.into_iter().find(|(is_so, _)| *is_so).map_or(Ok(()), |(_, flaw)| Err(flaw))
     }
@@ -219,11 +219,11 @@ impl Terms {
     }
 
     /// How a window stands after some of its time. At its very end the next one has begun.
-    pub fn outlook(&self, window: Duration, elapsed: Duration, used: Quota) -> Outlook {
+    pub fn outlook(&self, window: Duration, elapsed: Duration, used: Quota) -> BudgetForecast {
         let total = self.total(window);
         let remaining = total.minus(used);
         let left = window.saturating_sub(elapsed);
-        let mut outlook = Outlook {
+        let mut outlook = BudgetForecast {
             total,
             used,
             remaining,
@@ -231,15 +231,15 @@ impl Terms {
             future_floor: self.floor.over(left),
             target: remaining.lasting(left).min(self.whole),
             safe: self.floor,
-            standing: Standing::Ok,
+            standing: BudgetStatus::Ok,
         };
         if left.is_zero() {
             outlook.target = if remaining < Quota::ZERO { Rate::ZERO } else { self.average };
             outlook.safe = self.spread(total, window);
         } else if remaining <= Quota::ZERO {
-            outlook.standing = Standing::Exhausted;
+            outlook.standing = BudgetStatus::Exhausted;
         } else if remaining < outlook.future_floor {
-            outlook.standing = Standing::Insufficient;
+            outlook.standing = BudgetStatus::Insufficient;
         } else {
             outlook.safe = self.spread(remaining, left);
         }
@@ -247,8 +247,8 @@ impl Terms {
     }
 
     /// How a window stands of which too little is known: as if nothing had been used.
-    pub fn unknown(&self, window: Duration, elapsed: Duration) -> Outlook {
-        Outlook { target: self.average, ..self.outlook(window, elapsed, Quota::ZERO) }
+    pub fn unknown(&self, window: Duration, elapsed: Duration) -> BudgetForecast {
+        BudgetForecast { target: self.average, ..self.outlook(window, elapsed, Quota::ZERO) }
     }
 
     /// The floor, and what is left beside it spread over the time.
@@ -260,7 +260,7 @@ impl Terms {
 
 /// How a window stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Outlook {
+pub struct BudgetForecast {
     /// What it had at the beginning.
     pub total: Quota,
     /// What is used of that.
@@ -271,17 +271,17 @@ pub struct Outlook {
     pub left: Duration,
     /// What the floor needs for that time.
     pub future_floor: Quota,
-    /// What could be used from now on to end at the average, if nothing were held back. Advice only.
+    /// What could be used from now on to end at the average, if nothing were held back. BudgetAdvice only.
     pub target: Rate,
     /// What may be used now.
     pub safe: Rate,
     /// Whether the floor can be kept.
-    pub standing: Standing,
+    pub standing: BudgetStatus,
 }
 
 /// Whether what is left suffices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Standing {
+pub enum BudgetStatus {
     /// There is enough for the floor.
     Ok,
     /// The floor alone needs more than there is.
@@ -290,13 +290,13 @@ pub enum Standing {
     Exhausted,
 }
 
-impl Standing {
+impl BudgetStatus {
     /// The word for it.
     pub const fn word(self) -> &'static str {
         match self {
-            Standing::Ok => "ok",
-            Standing::Insufficient => "insufficient",
-            Standing::Exhausted => "exhausted",
+            BudgetStatus::Ok => "ok",
+            BudgetStatus::Insufficient => "insufficient",
+            BudgetStatus::Exhausted => "exhausted",
         }
     }
 }

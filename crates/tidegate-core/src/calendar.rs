@@ -26,7 +26,7 @@ use jiff::tz::{TimeZone, TimeZoneDatabase};
 
 use crate::time::{LAST_SECOND, Span, Tick, Timestamp};
 
-pub use tiling::{LONGEST_TILE, SHORTEST_TILE, Tile, Tiling};
+pub use tiling::{LONGEST_TILE, SHORTEST_TILE, ScheduledWindow, WindowSchedule};
 
 /// A unit of the calendar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -4,36 +4,36 @@
 //! that is a grant is anything charged. There is no rollback, because nothing is ever done that would need one.
 //! [`decide`] is that sentence in code.
 //!
-//! A decision is made over [`Line`]s. The store prepares them: one line per distinct row, those of one limit next
+//! A decision is made over [`DecisionRow`]s. The store prepares them: one line per distinct row, those of one limit next
 //! to each other with its `all` row first, and the loads of repeated asks added up.
 
 use crate::amount::{Amount, Capacity};
 use crate::law::{Law, Receipt, State};
-use crate::lease::Tenure;
-use crate::limit::{Item, Limit, Season};
-use crate::order::{Intent, Load};
+use crate::lease::LeaseTerm;
+use crate::limit::{Item, Limit, LimitPhase};
+use crate::order::{AskTotals, Intent};
 use crate::row::Row;
-use crate::seat::Seat;
+use crate::row_scope::RowScope;
 use crate::spec::{Charge, Mode};
 use crate::time::{Span, Timestamp};
 use crate::verdict::{Verdict, Wait};
 
 /// One row that takes part in a decision, and what is asked of it.
 #[derive(Debug)]
-pub struct Line<'a> {
+pub struct DecisionRow<'a> {
     /// The limit it belongs to.
     pub limit: &'a Limit,
     /// Whose row it is.
-    pub seat: Seat<'a>,
+    pub seat: RowScope<'a>,
     /// What it remembers.
     pub row: &'a mut Row,
     /// What is asked of it.
-    pub load: Load,
+    pub load: AskTotals,
 }
 
 /// Where a refusal, a reading or a receipt comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct ItemPosition {
     /// The index of the line.
     pub line: usize,
     /// The index of the item in its limit.
@@ -53,17 +53,17 @@ pub enum Decision {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Denial {
     /// The item with the longest wait; the first written of equals.
-    pub binding: Place,
+    pub binding: ItemPosition,
     /// Its wait.
     pub wait: Wait,
     /// The first written item that refuses, however short its wait.
-    pub first: Place,
+    pub first: ItemPosition,
 }
 
 impl Denial {
     /// The harsher of what was found before and one more refusal, which is written later.
     #[cold]
-    pub fn harsher(worst: Option<Denial>, place: Place, wait: Wait) -> Denial {
+    pub fn harsher(worst: Option<Denial>, place: ItemPosition, wait: Wait) -> Denial {
         match worst {
             None => Denial { binding: place, wait, first: place },
             Some(worst) if wait > worst.wait => Denial { binding: place, wait, ..worst },
@@ -87,9 +87,9 @@ pub struct Reading {
 
 /// What was charged where, so that it can be corrected later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Charged {
+pub struct ChargeRecord {
     /// Where.
-    pub place: Place,
+    pub place: ItemPosition,
     /// How much.
     pub cost: Amount,
     /// What it needs to be given back.
@@ -99,11 +99,11 @@ pub struct Charged {
 /// Decides an order over its lines. `tenure` is the lease that a grant comes with, `charged` is told of every
 /// charge, those of nothing included.
 pub fn decide(
-    lines: &mut [Line<'_>],
+    lines: &mut [DecisionRow<'_>],
     intent: Intent,
-    tenure: Option<&Tenure>,
+    tenure: Option<&LeaseTerm>,
     now: Timestamp,
-    charged: &mut dyn FnMut(Charged),
+    charged: &mut dyn FnMut(ChargeRecord),
 ) -> Decision {
     match judge(lines, now) {
         Some(denial) => Decision::Denied(denial),
@@ -116,7 +116,7 @@ pub fn decide(
 }
 
 /// Whether everything fits at `now`: `None` if so, else what binds.
-pub fn judge(lines: &[Line<'_>], now: Timestamp) -> Option<Denial> {
+pub fn judge(lines: &[DecisionRow<'_>], now: Timestamp) -> Option<Denial> {
     let mut found: Option<Denial> = None;
     let mut at = now;
     loop {
@@ -126,14 +126,14 @@ pub fn judge(lines: &[Line<'_>], now: Timestamp) -> Option<Denial> {
         // What fits now may not fit at the instant we are about to promise: an override may have ended, or the
         // limit itself. Only then is a second look worth its cost.
         match denial.wait {
-            Wait::Until(until) if at < until && lines.iter().any(Line::may_tighten) => at = until,
+            Wait::Until(until) if at < until && lines.iter().any(DecisionRow::may_tighten) => at = until,
             _ => return found,
         }
     }
 }
 
 /// The harshest refusal at `at`, the first written of equals.
-fn harshest(lines: &[Line<'_>], at: Timestamp) -> Option<Denial> {
+fn harshest(lines: &[DecisionRow<'_>], at: Timestamp) -> Option<Denial> {
     let mut worst = None;
     each_item(lines, |place, line, item| {
         if line.limit.mode() == Mode::Enforce
@@ -147,7 +147,12 @@ fn harshest(lines: &[Line<'_>], at: Timestamp) -> Option<Denial> {
 
 /// Charges every line that agrees: all of an enforced limit (it has been judged), none of a shadow limit of which
 /// any item would have refused.
-fn charge(lines: &mut [Line<'_>], tenure: Option<&Tenure>, now: Timestamp, charged: &mut dyn FnMut(Charged)) {
+fn charge(
+    lines: &mut [DecisionRow<'_>],
+    tenure: Option<&LeaseTerm>,
+    now: Timestamp,
+    charged: &mut dyn FnMut(ChargeRecord),
+) {
     let mut first = 0;
     while first < lines.len() {
         let limit = lines[first].limit;
@@ -162,14 +167,14 @@ fn charge(lines: &mut [Line<'_>], tenure: Option<&Tenure>, now: Timestamp, charg
 }
 
 /// Whether any item of these lines would refuse, whatever the mode of its limit.
-fn would_refuse(lines: &[Line<'_>], now: Timestamp) -> bool {
+fn would_refuse(lines: &[DecisionRow<'_>], now: Timestamp) -> bool {
     let mut refuses = false;
     each_item(lines, |place, line, item| refuses |= line.judge(place.item, item, now) != Verdict::Granted);
     refuses
 }
 
 /// Whether a limit that only watches would have refused this; one call per limit that would.
-pub fn shadow_refusals<'a>(lines: &[Line<'a>], now: Timestamp, mut refused: impl FnMut(&'a Limit)) {
+pub fn shadow_refusals<'a>(lines: &[DecisionRow<'a>], now: Timestamp, mut refused: impl FnMut(&'a Limit)) {
     for group in lines.chunk_by(|a, b| std::ptr::eq(a.limit, b.limit)) {
         if group[0].limit.mode() == Mode::Shadow && would_refuse(group, now) {
             refused(group[0].limit);
@@ -179,7 +184,10 @@ pub fn shadow_refusals<'a>(lines: &[Line<'a>], now: Timestamp, mut refused: impl
 
 /// Every item that is asked, in the order written: limits as asked, their items as in the file, keys as asked.
 #[inline]
-pub fn each_item<'l, 'a>(lines: &'l [Line<'a>], mut visit: impl FnMut(Place, &'l Line<'a>, &'a Item)) {
+pub fn each_item<'l, 'a>(
+    lines: &'l [DecisionRow<'a>],
+    mut visit: impl FnMut(ItemPosition, &'l DecisionRow<'a>, &'a Item),
+) {
     let (mut first, mut rest) = (0, lines);
     while let [line, ..] = rest {
         let limit = line.limit;
@@ -189,7 +197,7 @@ pub fn each_item<'l, 'a>(lines: &'l [Line<'a>], mut visit: impl FnMut(Place, &'l
             for (index, item) in limit.items().iter().enumerate() {
                 for (offset, line) in group.iter().enumerate() {
                     if line.seat.per() == item.per() {
-                        visit(Place { line: first + offset, item: index }, line, item);
+                        visit(ItemPosition { line: first + offset, item: index }, line, item);
                     }
                 }
             }
@@ -201,11 +209,11 @@ pub fn each_item<'l, 'a>(lines: &'l [Line<'a>], mut visit: impl FnMut(Place, &'l
 
 /// The shortest time to live among the concurrency items that would be charged; `None` if there are none, so that
 /// the grant needs no lease for their sake.
-pub fn lease_ttl(lines: &[Line<'_>]) -> Option<Span> {
+pub fn lease_ttl(lines: &[DecisionRow<'_>]) -> Option<Span> {
     let mut shortest: Option<Span> = None;
     for line in lines.iter().filter(|line| line.limit.mode() != Mode::Off) {
         for item in line.limit.items().iter().filter(|item| item.per() == line.seat.per()) {
-            if let Law::OnRelease(law) = &item.rule().law
+            if let Law::Concurrency(law) = &item.rule().law
                 && line.cost(item) > 0
             {
                 shortest = Some(shortest.map_or(law.ttl, |ttl| ttl.min(law.ttl)));
@@ -217,12 +225,12 @@ pub fn lease_ttl(lines: &[Line<'_>]) -> Option<Span> {
 
 /// The earliest instant at which a lease lapses that is in the way: one of an item that refuses until somebody gives
 /// something back. `None` if there is no such item.
-pub fn next_lapse(lines: &[Line<'_>], now: Timestamp) -> Option<Timestamp> {
+pub fn next_lapse(lines: &[DecisionRow<'_>], now: Timestamp) -> Option<Timestamp> {
     let mut earliest: Option<Timestamp> = None;
     each_item(lines, |place, line, item| {
         if line.limit.mode() == Mode::Enforce
             && line.judge(place.item, item, now) == Verdict::Denied(Wait::OnRelease)
-            && let State::OnRelease(holders) = line.row.state(item)
+            && let State::Concurrency(holders) = line.row.state(item)
             && let Some(lapse) = holders.next_lapse(now)
         {
             earliest = Some(earliest.map_or(lapse, |other| other.min(lapse)));
@@ -231,7 +239,7 @@ pub fn next_lapse(lines: &[Line<'_>], now: Timestamp) -> Option<Timestamp> {
     earliest
 }
 
-impl Line<'_> {
+impl DecisionRow<'_> {
     /// What this order costs an item.
     pub fn cost(&self, item: &Item) -> Amount {
         cost(item, self.load)
@@ -254,13 +262,13 @@ impl Line<'_> {
     /// The same for a limit that starts or ends: before its start only that helps, and no wait reaches past its end.
     fn judge_in_season(&self, index: usize, item: &Item, now: Timestamp) -> Verdict {
         let (opens, at) = match self.limit.season(now) {
-            Season::After => return Verdict::Denied(Wait::Never),
-            Season::Before(start) => (Verdict::Denied(Wait::Until(start)), start),
-            Season::Open => (Verdict::Granted, now),
+            LimitPhase::After => return Verdict::Denied(Wait::Never),
+            LimitPhase::Before(start) => (Verdict::Denied(Wait::Until(start)), start),
+            LimitPhase::Open => (Verdict::Granted, now),
         };
         let over = self.limit.ends_at();
         match self.seat.judge(index, item, self.row.state(item), self.cost(item), at, over).and(opens) {
-            Verdict::Denied(Wait::Until(until)) if self.limit.season(until) == Season::After => {
+            Verdict::Denied(Wait::Until(until)) if self.limit.season(until) == LimitPhase::After => {
                 Verdict::Denied(Wait::Never)
             }
             verdict => verdict,
@@ -270,9 +278,9 @@ impl Line<'_> {
     fn charge(
         &mut self,
         line: usize,
-        tenure: Option<&Tenure>,
+        tenure: Option<&LeaseTerm>,
         now: Timestamp,
-        charged: &mut dyn FnMut(Charged),
+        charged: &mut dyn FnMut(ChargeRecord),
     ) {
         if self.limit.mode() == Mode::Off {
             return;
@@ -285,16 +293,23 @@ impl Line<'_> {
             let state = &mut self.row.states[item.place()];
             let rule = self.seat.catch_up(index, item, state, now);
             let receipt = rule.charge(state, cost, tenure, now);
-            charged(Charged { place: Place { line, item: index }, cost, receipt });
+            charged(ChargeRecord { place: ItemPosition { line, item: index }, cost, receipt });
         }
     }
 
     /// Corrects what item `index` was charged under `version` of the limit to `cost`: what is too much is given
     /// back as far as it is remembered, what is missing is charged now, past the limit if it must be, because the
     /// work was done. Concurrency is not corrected; it is released.
-    pub fn settle(&mut self, index: usize, charged: &Charged, version: u32, cost: Amount, now: Timestamp) {
+    pub fn settle(
+        &mut self,
+        index: usize,
+        charged: &ChargeRecord,
+        version: u32,
+        cost: Amount,
+        now: Timestamp,
+    ) {
         let item = &self.limit.items()[index];
-        if matches!(item.rule().law, Law::OnRelease(_)) || self.limit.season(now) == Season::After {
+        if matches!(item.rule().law, Law::Concurrency(_)) || self.limit.season(now) == LimitPhase::After {
             return;
         }
         let state = &mut self.row.states[item.place()];
@@ -315,7 +330,7 @@ impl Line<'_> {
     /// What an item says about itself at `now`.
     pub fn reading(&self, index: usize, item: &Item, now: Timestamp) -> Reading {
         let (rule, state) = self.seat.regard(index, item, self.row.state(item), now);
-        let over = self.limit.season(now) == Season::After;
+        let over = self.limit.season(now) == LimitPhase::After;
         let used = if over { 0 } else { rule.used(&state, now) };
         Reading {
             capacity: rule.capacity,
@@ -327,13 +342,13 @@ impl Line<'_> {
 }
 
 /// What a load costs an item.
-pub fn cost(item: &Item, load: Load) -> Amount {
+pub fn cost(item: &Item, load: AskTotals) -> Amount {
     cost_of(item.charge(), load)
 }
 
 /// What a load costs an item that is charged like this.
 #[inline]
-pub fn cost_of(charge: Charge, load: Load) -> Amount {
+pub fn cost_of(charge: Charge, load: AskTotals) -> Amount {
     match charge {
         Charge::Count => load.count,
         Charge::Ask => load.asks,

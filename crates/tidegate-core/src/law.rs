@@ -19,46 +19,46 @@
 //!
 //! A state that is *empty* at `now` has the same future as [`State::blank`], so a store may forget it.
 
-pub mod continuous;
-pub mod never;
-pub mod on_release;
-pub mod rolling;
-pub mod windowed;
+pub mod concurrency;
+pub mod fixed_window;
+pub mod lifetime_total;
+pub mod sliding_window;
+pub mod token_bucket;
 
 use crate::amount::{Amount, Capacity};
-use crate::lease::Tenure;
+use crate::lease::LeaseTerm;
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
 
-pub use continuous::Continuous;
-pub use on_release::OnRelease;
-pub use rolling::Rolling;
-pub use windowed::Windowed;
+pub use concurrency::Concurrency;
+pub use fixed_window::FixedWindow;
+pub use sliding_window::SlidingWindow;
+pub use token_bucket::TokenBucket;
 
 /// How spent capacity comes back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Law {
     /// Not at all: `total`.
-    Never,
+    LifetimeTotal,
     /// All at once, at the end of a window: `second` to `year`, `interval`.
-    Windowed(Windowed),
+    FixedWindow(FixedWindow),
     /// Each unit one window after it was spent: `sliding`.
-    Rolling(Rolling),
+    SlidingWindow(SlidingWindow),
     /// Continuously, at a steady rate: `bucket`.
-    Continuous(Continuous),
+    TokenBucket(TokenBucket),
     /// When its holder gives it back or its lease lapses: `concurrency`.
-    OnRelease(OnRelease),
+    Concurrency(Concurrency),
 }
 
 /// What is remembered about one item of one row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum State {
-    Never(never::Tally),
-    Windowed(windowed::Count),
-    Rolling(rolling::Runs),
-    Continuous(continuous::Arrival),
-    OnRelease(on_release::Holders),
+    LifetimeTotal(lifetime_total::TotalCount),
+    FixedWindow(fixed_window::WindowCount),
+    SlidingWindow(sliding_window::SlidingLog),
+    TokenBucket(token_bucket::BucketState),
+    Concurrency(concurrency::LeaseHolders),
 }
 
 /// What a charge needs to remember so that it can be given back later.
@@ -69,18 +69,18 @@ pub enum Receipt {
     /// The charge is remembered at this instant.
     At(Timestamp),
     /// The charge moved a bucket's arrival time.
-    Arrival(continuous::Ticket),
+    Bucket(token_bucket::BucketReceipt),
 }
 
 impl State {
     /// The state of a row that was never charged.
     pub fn blank(law: &Law) -> State {
         match law {
-            Law::Never => State::Never(never::Tally::default()),
-            Law::Windowed(_) => State::Windowed(windowed::Count::default()),
-            Law::Rolling(_) => State::Rolling(rolling::Runs::default()),
-            Law::Continuous(law) => State::Continuous(law.blank()),
-            Law::OnRelease(_) => State::OnRelease(on_release::Holders::default()),
+            Law::LifetimeTotal => State::LifetimeTotal(lifetime_total::TotalCount::default()),
+            Law::FixedWindow(_) => State::FixedWindow(fixed_window::WindowCount::default()),
+            Law::SlidingWindow(_) => State::SlidingWindow(sliding_window::SlidingLog::default()),
+            Law::TokenBucket(law) => State::TokenBucket(law.blank()),
+            Law::Concurrency(_) => State::Concurrency(concurrency::LeaseHolders::default()),
         }
     }
 }
@@ -101,11 +101,11 @@ impl Rule {
     /// How much is in use at `now`.
     pub fn used(&self, state: &State, now: Timestamp) -> Amount {
         match (&self.law, state) {
-            (Law::Never, State::Never(tally)) => tally.used,
-            (Law::Windowed(law), State::Windowed(count)) => law.used(count, now),
-            (Law::Rolling(law), State::Rolling(runs)) => law.used(runs, now),
-            (Law::Continuous(law), State::Continuous(arrival)) => law.used(self.capacity, arrival, now),
-            (Law::OnRelease(_), State::OnRelease(holders)) => on_release::used(holders, now),
+            (Law::LifetimeTotal, State::LifetimeTotal(tally)) => tally.used,
+            (Law::FixedWindow(law), State::FixedWindow(count)) => law.used(count, now),
+            (Law::SlidingWindow(law), State::SlidingWindow(runs)) => law.used(runs, now),
+            (Law::TokenBucket(law), State::TokenBucket(arrival)) => law.used(self.capacity, arrival, now),
+            (Law::Concurrency(_), State::Concurrency(holders)) => concurrency::used(holders, now),
             _ => unreachable!("{MATCHED}"),
         }
     }
@@ -117,11 +117,17 @@ impl Rule {
             return Verdict::Granted;
         }
         match (&self.law, state) {
-            (Law::Never, State::Never(tally)) => never::judge(self.capacity, tally, cost),
-            (Law::Windowed(law), State::Windowed(count)) => law.judge(self.capacity, count, cost, now),
-            (Law::Rolling(law), State::Rolling(runs)) => law.judge(self.capacity, runs, cost, now),
-            (Law::Continuous(law), State::Continuous(at)) => law.judge(self.capacity, at, cost, now),
-            (Law::OnRelease(_), State::OnRelease(held)) => on_release::judge(self.capacity, held, cost, now),
+            (Law::LifetimeTotal, State::LifetimeTotal(tally)) => {
+                lifetime_total::judge(self.capacity, tally, cost)
+            }
+            (Law::FixedWindow(law), State::FixedWindow(count)) => law.judge(self.capacity, count, cost, now),
+            (Law::SlidingWindow(law), State::SlidingWindow(runs)) => {
+                law.judge(self.capacity, runs, cost, now)
+            }
+            (Law::TokenBucket(law), State::TokenBucket(at)) => law.judge(self.capacity, at, cost, now),
+            (Law::Concurrency(_), State::Concurrency(held)) => {
+                concurrency::judge(self.capacity, held, cost, now)
+            }
             _ => unreachable!("{MATCHED}"),
         }
     }
@@ -132,18 +138,18 @@ impl Rule {
         &self,
         state: &mut State,
         cost: Amount,
-        tenure: Option<&Tenure>,
+        tenure: Option<&LeaseTerm>,
         now: Timestamp,
     ) -> Receipt {
         if cost == 0 {
             return Receipt::Plain;
         }
         match (&self.law, state) {
-            (Law::Never, State::Never(tally)) => never::charge(tally, cost, now),
-            (Law::Windowed(law), State::Windowed(count)) => law.charge(count, cost, now),
-            (Law::Rolling(law), State::Rolling(runs)) => law.charge(runs, cost, now),
-            (Law::Continuous(law), State::Continuous(at)) => law.charge(self.capacity, at, cost, now),
-            (Law::OnRelease(_), State::OnRelease(held)) => on_release::charge(held, cost, tenure, now),
+            (Law::LifetimeTotal, State::LifetimeTotal(tally)) => lifetime_total::charge(tally, cost, now),
+            (Law::FixedWindow(law), State::FixedWindow(count)) => law.charge(count, cost, now),
+            (Law::SlidingWindow(law), State::SlidingWindow(runs)) => law.charge(runs, cost, now),
+            (Law::TokenBucket(law), State::TokenBucket(at)) => law.charge(self.capacity, at, cost, now),
+            (Law::Concurrency(_), State::Concurrency(held)) => concurrency::charge(held, cost, tenure, now),
             _ => unreachable!("{MATCHED}"),
         }
     }
@@ -151,12 +157,14 @@ impl Rule {
     /// Gives back `amount` units of a charge, as far as the state still remembers them.
     pub fn refund(&self, state: &mut State, receipt: Receipt, amount: Amount, now: Timestamp) {
         match (&self.law, state, receipt) {
-            (Law::Never, State::Never(tally), _) => never::refund(tally, amount),
-            (Law::Windowed(law), State::Windowed(count), Receipt::At(at)) => {
+            (Law::LifetimeTotal, State::LifetimeTotal(tally), _) => lifetime_total::refund(tally, amount),
+            (Law::FixedWindow(law), State::FixedWindow(count), Receipt::At(at)) => {
                 law.refund(count, at, amount, now);
             }
-            (Law::Rolling(_), State::Rolling(runs), Receipt::At(at)) => Rolling::refund(runs, at, amount),
-            (Law::Continuous(law), State::Continuous(arrival), Receipt::Arrival(ticket)) => {
+            (Law::SlidingWindow(_), State::SlidingWindow(runs), Receipt::At(at)) => {
+                SlidingWindow::refund(runs, at, amount)
+            }
+            (Law::TokenBucket(law), State::TokenBucket(arrival), Receipt::Bucket(ticket)) => {
                 law.refund(arrival, ticket, amount, now);
             }
             // Held units come back by release, not by refund; and nothing was charged without a receipt.
@@ -167,9 +175,9 @@ impl Rule {
     /// When `used` becomes zero if nobody asks; `None` if it is zero now, or time alone will not do it.
     pub fn empties(&self, state: &State, now: Timestamp) -> Option<Timestamp> {
         match (&self.law, state) {
-            (Law::Windowed(law), State::Windowed(count)) => law.empties(count, now),
-            (Law::Rolling(law), State::Rolling(runs)) => law.empties(runs, now),
-            (Law::Continuous(law), State::Continuous(arrival)) => law.empties(arrival, now),
+            (Law::FixedWindow(law), State::FixedWindow(count)) => law.empties(count, now),
+            (Law::SlidingWindow(law), State::SlidingWindow(runs)) => law.empties(runs, now),
+            (Law::TokenBucket(law), State::TokenBucket(arrival)) => law.empties(arrival, now),
             _ => None,
         }
     }
@@ -178,7 +186,7 @@ impl Rule {
     pub fn is_fresh(&self, state: &State, now: Timestamp) -> bool {
         match (&self.law, state) {
             // A bucket is in use by the tick, not by the whole unit.
-            (Law::Continuous(_), State::Continuous(arrival)) => arrival.tat <= now,
+            (Law::TokenBucket(_), State::TokenBucket(arrival)) => arrival.tat <= now,
             _ => self.used(state, now) == 0,
         }
     }
@@ -186,10 +194,10 @@ impl Rule {
     /// The time the count was last updated (for `interval`, when its window began), where the law keeps it.
     pub fn last_time(&self, state: &State) -> Option<Timestamp> {
         match state {
-            State::Never(tally) => (tally.used > 0).then_some(tally.last_time),
-            State::Windowed(count) => (count.count > 0).then_some(count.last_time),
-            State::Rolling(runs) => runs.last_charge(),
-            State::Continuous(_) | State::OnRelease(_) => None,
+            State::LifetimeTotal(tally) => (tally.used > 0).then_some(tally.last_time),
+            State::FixedWindow(count) => (count.count > 0).then_some(count.last_time),
+            State::SlidingWindow(runs) => runs.last_charge(),
+            State::TokenBucket(_) | State::Concurrency(_) => None,
         }
     }
 
@@ -198,18 +206,20 @@ impl Rule {
     pub fn adopt(&self, former: &Rule, state: State, at: Timestamp) -> State {
         match (&self.law, state) {
             // A bucket goes on counting its credits, full or not.
-            (Law::Continuous(law), State::Continuous(arrival)) => State::Continuous(law.adopt(arrival, at)),
+            (Law::TokenBucket(law), State::TokenBucket(arrival)) => {
+                State::TokenBucket(law.adopt(arrival, at))
+            }
             (law, state) if former.is_fresh(&state, at) => State::blank(law),
-            (Law::Never, State::Never(tally)) => State::Never(tally),
-            (Law::Windowed(_), State::Windowed(count)) => State::Windowed(count),
-            (Law::Rolling(law), State::Rolling(mut runs)) => {
-                if let Law::Rolling(former) = &former.law {
+            (Law::LifetimeTotal, State::LifetimeTotal(tally)) => State::LifetimeTotal(tally),
+            (Law::FixedWindow(_), State::FixedWindow(count)) => State::FixedWindow(count),
+            (Law::SlidingWindow(law), State::SlidingWindow(mut runs)) => {
+                if let Law::SlidingWindow(former) = &former.law {
                     former.forget_expired(&mut runs, at);
                 }
                 law.settle_into(&mut runs);
-                State::Rolling(runs)
+                State::SlidingWindow(runs)
             }
-            (Law::OnRelease(_), State::OnRelease(holders)) => State::OnRelease(holders),
+            (Law::Concurrency(_), State::Concurrency(holders)) => State::Concurrency(holders),
             // Another policy is another item: nothing of the old one speaks to it.
             (law, _) => State::blank(law),
         }

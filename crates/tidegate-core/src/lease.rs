@@ -25,7 +25,7 @@ impl LeaseId {
 
 /// A lease and the instant it lapses at. It is held while `now < expires_at`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tenure {
+pub struct LeaseTerm {
     /// Which lease.
     pub lease: LeaseId,
     /// When it lapses.

@@ -10,31 +10,31 @@ pub mod amount;
 pub mod budget;
 pub mod calendar;
 pub mod decide;
-pub mod encoding;
 pub mod law;
 pub mod lease;
 pub mod limit;
 pub mod order;
 pub mod row;
-pub mod seat;
+pub mod row_codec;
+pub mod row_scope;
 pub mod spec;
 pub mod time;
-pub mod trace;
+pub mod usage_record;
 pub mod verdict;
 
 pub use amount::{Amount, Capacity};
 pub use calendar::{Unit, WeekStart, Zone};
-pub use decide::{Charged, Decision, Denial, Line, Place, Reading, decide};
+pub use decide::{ChargeRecord, Decision, DecisionRow, Denial, ItemPosition, Reading, decide};
 pub use law::{Law, Receipt, Rule, State};
-pub use lease::{LeaseId, Tenure};
-pub use limit::{Descent, Item, Limit, Override, Season};
-pub use order::{Ask, Hold, Intent, Load, Order};
+pub use lease::{LeaseId, LeaseTerm};
+pub use limit::{Item, ItemLineage, Limit, LimitPhase, Override};
+pub use order::{Ask, AskTotals, Hold, Intent, Order};
 pub use row::Row;
-pub use seat::Seat;
+pub use row_scope::RowScope;
 pub use spec::{
-    Charge, Durability, Flaw, Fleet, ItemSpec, LimitSpec, Mode, OnOutage, OverrideSpec, Per, Policy,
-    Precision,
+    Charge, Durability, Fleet, ItemSpec, LimitSpec, Mode, OnOutage, OverrideSpec, Per, Policy, Precision,
+    SpecError,
 };
 pub use time::{Span, Tick, Timestamp};
-pub use trace::Trace;
+pub use usage_record::UsageRecord;
 pub use verdict::{Verdict, Wait};

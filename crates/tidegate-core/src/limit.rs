@@ -11,8 +11,8 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::amount::{Amount, Capacity, LARGEST_LIMIT};
 use crate::calendar::Calendar;
-use crate::law::{Continuous, Law, OnRelease, Rolling, Rule, Windowed};
-use crate::spec::{Charge, Flaw, ItemSpec, LimitSpec, Mode, OnOutage, Per, Policy, Precision};
+use crate::law::{Concurrency, FixedWindow, Law, Rule, SlidingWindow, TokenBucket};
+use crate::spec::{Charge, ItemSpec, LimitSpec, Mode, OnOutage, Per, Policy, Precision, SpecError};
 use crate::time::{LAST_SECOND, LONGEST_SPAN, Span, Tick, Timestamp};
 
 /// The longest limit id.
@@ -55,7 +55,7 @@ pub struct Item {
 
 /// What an item has from the versions of its limit before this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Descent {
+pub struct ItemLineage {
     /// The first version in which it had the law it has.
     pub reshaped: u32,
     /// The step of a bucket: one that is paused drains as it did before.
@@ -72,7 +72,7 @@ pub struct Override {
 
 /// Where `now` lies in a limit's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Season {
+pub enum LimitPhase {
     /// It begins later, at this instant.
     Before(Timestamp),
     /// It is in force.
@@ -83,16 +83,21 @@ pub enum Season {
 
 impl Limit {
     /// The first version of a limit, or everything that is wrong with it.
-    pub fn new(spec: LimitSpec, tick: Tick) -> Result<Limit, Vec<Flaw>> {
+    pub fn new(spec: LimitSpec, tick: Tick) -> Result<Limit, Vec<SpecError>> {
         Limit::compile(spec, tick, None)
     }
 
     /// A version of a limit that was written down, with what its items have from the versions before it ([`Item::descent`]).
-    pub fn again(spec: LimitSpec, tick: Tick, version: u32, descent: &[Descent]) -> Result<Limit, Vec<Flaw>> {
+    pub fn again(
+        spec: LimitSpec,
+        tick: Tick,
+        version: u32,
+        descent: &[ItemLineage],
+    ) -> Result<Limit, Vec<SpecError>> {
         let mut limit = Limit::new(spec.clone(), tick)?;
         for (item, descent) in limit.items.iter_mut().zip(descent) {
-            if let (Law::Continuous(law), Some(step)) = (&mut item.rule.law, descent.step) {
-                *law = Continuous::every(step);
+            if let (Law::TokenBucket(law), Some(step)) = (&mut item.rule.law, descent.step) {
+                *law = TokenBucket::every(step);
             }
         }
         // Paused exceptions go on at the pace of their item, so the limit is made once more from these items.
@@ -105,11 +110,11 @@ impl Limit {
     }
 
     /// The next version of this limit, or everything that is wrong with it.
-    pub fn succeed(&self, spec: LimitSpec) -> Result<Limit, Vec<Flaw>> {
+    pub fn succeed(&self, spec: LimitSpec) -> Result<Limit, Vec<SpecError>> {
         Limit::compile(spec, self.tick, Some(self))
     }
 
-    fn compile(spec: LimitSpec, tick: Tick, former: Option<&Limit>) -> Result<Limit, Vec<Flaw>> {
+    fn compile(spec: LimitSpec, tick: Tick, former: Option<&Limit>) -> Result<Limit, Vec<SpecError>> {
         let mut flaws = head_flaws(&spec);
         for (index, item) in spec.items.iter().enumerate() {
             flaws.extend(
@@ -223,11 +228,11 @@ impl Limit {
     }
 
     /// Where `now` lies in the limit's life.
-    pub fn season(&self, now: Timestamp) -> Season {
+    pub fn season(&self, now: Timestamp) -> LimitPhase {
         match (self.starts_at, self.ends_at) {
-            (_, Some(end)) if end <= now => Season::After,
-            (Some(start), _) if now < start => Season::Before(start),
-            _ => Season::Open,
+            (_, Some(end)) if end <= now => LimitPhase::After,
+            (Some(start), _) if now < start => LimitPhase::Before(start),
+            _ => LimitPhase::Open,
         }
     }
 
@@ -279,9 +284,9 @@ impl Item {
     }
 
     /// What it has from the versions before.
-    pub fn descent(&self) -> Descent {
-        let step = if let Law::Continuous(law) = &self.rule.law { Some(law.step()) } else { None };
-        Descent { reshaped: self.reshaped, step }
+    pub fn descent(&self) -> ItemLineage {
+        let step = if let Law::TokenBucket(law) = &self.rule.law { Some(law.step()) } else { None };
+        ItemLineage { reshaped: self.reshaped, step }
     }
 }
 
@@ -307,9 +312,9 @@ impl Override {
     }
 }
 
-impl Flaw {
-    fn inside(self, outer: &str) -> Flaw {
-        Flaw { field: format!("{outer}.{}", self.field), ..self }
+impl SpecError {
+    fn inside(self, outer: &str) -> SpecError {
+        SpecError { field: format!("{outer}.{}", self.field), ..self }
     }
 }
 
@@ -332,28 +337,28 @@ fn compile_rule(
     standing: Option<&Rule>,
 ) -> Rule {
     let law = match item.policy {
-        Policy::Total => Law::Never,
+        Policy::Total => Law::LifetimeTotal,
         Policy::Calendar(unit) => {
             let calendar = Calendar::new(unit, spec.time_zone.clone(), spec.week_start, tick);
-            Law::Windowed(Windowed::Civil(calendar))
+            Law::FixedWindow(FixedWindow::Civil(calendar))
         }
-        Policy::Interval { window } => Law::Windowed(Windowed::FirstHit { window: tick.span(window) }),
+        Policy::Interval { window } => Law::FixedWindow(FixedWindow::FirstHit { window: tick.span(window) }),
         Policy::Sliding { window, precision } => {
             let window = tick.span(window);
-            Law::Rolling(match (precision, limit) {
-                (Precision::Exact, Capacity::AtMost(_)) => Rolling::exact(window),
-                _ => Rolling::bucketed(window),
+            Law::SlidingWindow(match (precision, limit) {
+                (Precision::Exact, Capacity::AtMost(_)) => SlidingWindow::exact(window),
+                _ => SlidingWindow::bucketed(window),
             })
         }
         Policy::Bucket { window, .. } => {
             let window = tick.span(window);
-            Law::Continuous(match (limit, standing.map(|rule| &rule.law)) {
-                (Capacity::Unlimited, _) => Continuous::every(Span::ZERO),
-                (Capacity::AtMost(0), Some(Law::Continuous(law))) if law.step() > Span::ZERO => *law,
-                (Capacity::AtMost(limit), _) => Continuous::every(step(window, limit)),
+            Law::TokenBucket(match (limit, standing.map(|rule| &rule.law)) {
+                (Capacity::Unlimited, _) => TokenBucket::every(Span::ZERO),
+                (Capacity::AtMost(0), Some(Law::TokenBucket(law))) if law.step() > Span::ZERO => *law,
+                (Capacity::AtMost(limit), _) => TokenBucket::every(step(window, limit)),
             })
         }
-        Policy::Concurrency { ttl } => Law::OnRelease(OnRelease { ttl: tick.span(ttl) }),
+        Policy::Concurrency { ttl } => Law::Concurrency(Concurrency { ttl: tick.span(ttl) }),
     };
     Rule { capacity: capacity(item, limit), law }
 }
@@ -383,43 +388,46 @@ fn step(window: Span, limit: Amount) -> Span {
 
 // Checking: everything that cannot be meant, with what would be right.
 
-fn head_flaws(spec: &LimitSpec) -> Vec<Flaw> {
+fn head_flaws(spec: &LimitSpec) -> Vec<SpecError> {
     let mut flaws = Vec::new();
     let id = &spec.id;
     let id_allowed = |b: u8| b.is_ascii_alphanumeric() || b"._:/-".contains(&b);
     if id.is_empty() || id.len() > LONGEST_ID || !id.bytes().all(id_allowed) {
-        flaws.push(Flaw::new("id", format!("must be 1 to {LONGEST_ID} characters of A-Z a-z 0-9 . _ : / -")));
+        flaws.push(SpecError::new(
+            "id",
+            format!("must be 1 to {LONGEST_ID} characters of A-Z a-z 0-9 . _ : / -"),
+        ));
     }
     for (field, at) in [("starts_at", spec.starts_at), ("ends_at", spec.ends_at)] {
         if at.is_some_and(|at| at.as_secs() > LAST_SECOND) {
-            flaws.push(Flaw::new(field, "must be before the year 2262"));
+            flaws.push(SpecError::new(field, "must be before the year 2262"));
         }
     }
     if let (Some(start), Some(end)) = (spec.starts_at, spec.ends_at)
         && end <= start
     {
-        flaws.push(Flaw::new("ends_at", "must be after starts_at"));
+        flaws.push(SpecError::new("ends_at", "must be after starts_at"));
     }
     if spec.max_keys == Some(0) {
-        flaws.push(Flaw::new("max_keys", "must be at least 1; leave it out for the store's own bound"));
+        flaws.push(SpecError::new("max_keys", "must be at least 1; leave it out for the store's own bound"));
     }
     if spec.items.is_empty() {
-        flaws.push(Flaw::new("items", "must have at least one item"));
+        flaws.push(SpecError::new("items", "must have at least one item"));
     }
     if spec.items.len() > MOST_ITEMS {
-        flaws.push(Flaw::new("items", format!("must have at most {MOST_ITEMS} items")));
+        flaws.push(SpecError::new("items", format!("must have at most {MOST_ITEMS} items")));
     }
     flaws
 }
 
 /// What is wrong with an item by itself; fields are relative to it.
-pub fn item_flaws(item: &ItemSpec, tick: Tick) -> Vec<Flaw> {
+pub fn item_flaws(item: &ItemSpec, tick: Tick) -> Vec<SpecError> {
     let mut flaws = Vec::new();
     if let Some(name) = &item.name {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._:/-".contains(&b);
         if name.is_empty() || name.len() > LONGEST_NAME || !name.bytes().all(allowed) {
             let message = format!("must be 1 to {LONGEST_NAME} characters of A-Z a-z 0-9 . _ : / -");
-            flaws.push(Flaw::new("name", message));
+            flaws.push(SpecError::new("name", message));
         }
     }
     flaws.extend(item.policy.window().and_then(|window| span_flaw("window", window)));
@@ -427,23 +435,23 @@ pub fn item_flaws(item: &ItemSpec, tick: Tick) -> Vec<Flaw> {
         flaws.extend(span_flaw("ttl", ttl));
     }
     if let Policy::Bucket { burst: Some(0), .. } = item.policy {
-        flaws.push(Flaw::new("burst", "must be at least 1; to refuse everything write limit: 0"));
+        flaws.push(SpecError::new("burst", "must be at least 1; to refuse everything write limit: 0"));
     }
     if let Policy::Bucket { burst: Some(burst), .. } = item.policy
         && burst > LARGEST_LIMIT
     {
-        flaws.push(Flaw::new("burst", format!("must be at most {LARGEST_LIMIT}")));
+        flaws.push(SpecError::new("burst", format!("must be at most {LARGEST_LIMIT}")));
     }
     if flaws.is_empty() {
-        flaws.extend(limit_flaw(item, item.limit, tick).map(|message| Flaw::new("limit", message)));
+        flaws.extend(limit_flaw(item, item.limit, tick).map(|message| SpecError::new("limit", message)));
     }
     flaws
 }
 
-fn span_flaw(field: &str, span: Duration) -> Option<Flaw> {
+fn span_flaw(field: &str, span: Duration) -> Option<SpecError> {
     let whole_ms = span.subsec_nanos().is_multiple_of(1_000_000);
     if span.is_zero() || span > LONGEST_SPAN || !whole_ms {
-        return Some(Flaw::new(field, "must be from 1ms to 36525d (a century), in whole milliseconds"));
+        return Some(SpecError::new(field, "must be from 1ms to 36525d (a century), in whole milliseconds"));
     }
     None
 }
@@ -458,7 +466,7 @@ fn limit_flaw(item: &ItemSpec, limit: Capacity, tick: Tick) -> Option<String> {
         Policy::Sliding { precision: Precision::Exact, .. } if limit > LARGEST_EXACT => Some(format!(
             "an exact sliding window holds at most {LARGEST_EXACT}; write precision: bucketed for more \
              (it never exceeds the limit, and remembers in {} steps)",
-            crate::law::rolling::SUB_WINDOWS
+            crate::law::sliding_window::SUB_WINDOWS
         )),
         Policy::Bucket { window, .. } if limit > 0 => bucket_flaw(item, window, limit, tick),
         _ => None,
@@ -491,14 +499,14 @@ fn bucket_flaw(item: &ItemSpec, window: Duration, limit: Amount, tick: Tick) -> 
         .then(|| "a burst this large would take more than a century to come back at this rate".to_owned())
 }
 
-fn name_flaws(items: &[ItemSpec]) -> Vec<Flaw> {
+fn name_flaws(items: &[ItemSpec]) -> Vec<SpecError> {
     let mut first_of: HashMap<String, usize> = HashMap::new();
     let mut flaws = Vec::new();
     for (index, item) in items.iter().enumerate() {
         let name = item.effective_name();
         if let Some(first) = first_of.get(&name) {
             let message = format!("'{name}' is already the name of items[{first}]; give one of them a name:");
-            flaws.push(Flaw::new(format!("items[{index}].name"), message));
+            flaws.push(SpecError::new(format!("items[{index}].name"), message));
         } else {
             first_of.insert(name, index);
         }
@@ -506,14 +514,14 @@ fn name_flaws(items: &[ItemSpec]) -> Vec<Flaw> {
     flaws
 }
 
-fn override_flaws(spec: &LimitSpec, tick: Tick) -> Vec<Flaw> {
+fn override_flaws(spec: &LimitSpec, tick: Tick) -> Vec<SpecError> {
     let mut flaws = Vec::new();
     let item_of: HashMap<String, &ItemSpec> =
         spec.items.iter().rev().map(|item| (item.effective_name(), item)).collect();
     let mut seen: HashSet<(&[u8], &str)> = HashSet::with_capacity(spec.overrides.len());
     for (index, written) in spec.overrides.iter().enumerate() {
         let mut flaw = |field: &str, message: String| {
-            flaws.push(Flaw::new(format!("overrides[{index}].{field}"), message));
+            flaws.push(SpecError::new(format!("overrides[{index}].{field}"), message));
         };
         if written.key.len() > LONGEST_KEY {
             flaw("key", format!("must be at most {LONGEST_KEY} bytes"));
@@ -551,7 +559,7 @@ fn names(items: &[ItemSpec]) -> String {
     }
 }
 
-fn succession_flaws(former: &Limit, spec: &LimitSpec) -> Vec<Flaw> {
+fn succession_flaws(former: &Limit, spec: &LimitSpec) -> Vec<SpecError> {
     let mut flaws = Vec::new();
     for (index, written) in spec.items.iter().enumerate() {
         let name = written.effective_name();
@@ -561,14 +569,14 @@ fn succession_flaws(former: &Limit, spec: &LimitSpec) -> Vec<Flaw> {
                 "'{name}' was {}; another policy is another item and needs another name",
                 item.policy.word()
             );
-            flaws.push(Flaw::new(format!("items[{index}].policy"), message));
+            flaws.push(SpecError::new(format!("items[{index}].policy"), message));
         }
         if item.per != written.per {
             let message = format!(
                 "'{name}' counted per: {}; counting otherwise is another item and needs another name",
                 item.per.word()
             );
-            flaws.push(Flaw::new(format!("items[{index}].per"), message));
+            flaws.push(SpecError::new(format!("items[{index}].per"), message));
         }
     }
     flaws

@@ -91,21 +91,24 @@ impl<'a> Order<'a> {
 
 /// What one row is asked for by a whole order: repeated asks add up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Load {
+pub struct AskTotals {
     /// The sum of the counts.
     pub count: Amount,
     /// How many asks with a count above zero.
     pub asks: Amount,
 }
 
-impl Load {
+impl AskTotals {
     /// The load of one ask of this count.
-    pub const fn of(count: Amount) -> Load {
-        Load { count, asks: if count > 0 { 1 } else { 0 } }
+    pub const fn of(count: Amount) -> AskTotals {
+        AskTotals { count, asks: if count > 0 { 1 } else { 0 } }
     }
 
     /// This and another ask together.
-    pub const fn plus(self, other: Load) -> Load {
-        Load { count: self.count.saturating_add(other.count), asks: self.asks.saturating_add(other.asks) }
+    pub const fn plus(self, other: AskTotals) -> AskTotals {
+        AskTotals {
+            count: self.count.saturating_add(other.count),
+            asks: self.asks.saturating_add(other.asks),
+        }
     }
 }

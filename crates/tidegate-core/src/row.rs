@@ -8,10 +8,10 @@ use std::ops::{Deref, DerefMut};
 
 use crate::amount::Amount;
 use crate::law::State;
-use crate::law::rolling::Runs;
-use crate::lease::Tenure;
-use crate::limit::{Item, Limit, Override, Season};
-use crate::seat::Seat;
+use crate::law::sliding_window::SlidingLog;
+use crate::lease::LeaseTerm;
+use crate::limit::{Item, Limit, LimitPhase, Override};
+use crate::row_scope::RowScope;
 use crate::spec::Per;
 use crate::time::Timestamp;
 
@@ -93,18 +93,18 @@ impl Row {
 
     /// What a row of one sliding item has spent.
     #[inline]
-    pub fn runs(&self) -> Option<&Runs> {
+    pub fn runs(&self) -> Option<&SlidingLog> {
         match &self.states {
-            States::One(State::Rolling(runs)) => Some(runs),
+            States::One(State::SlidingWindow(runs)) => Some(runs),
             _ => None,
         }
     }
 
     /// The same, for whoever has judged and charges.
     #[inline]
-    pub fn runs_mut(&mut self) -> Option<&mut Runs> {
+    pub fn runs_mut(&mut self) -> Option<&mut SlidingLog> {
         match &mut self.states {
-            States::One(State::Rolling(runs)) => Some(runs),
+            States::One(State::SlidingWindow(runs)) => Some(runs),
             _ => None,
         }
     }
@@ -120,10 +120,10 @@ impl Row {
     #[inline]
     pub fn latest_charge(&self) -> Timestamp {
         let latest = |state: &State| match state {
-            State::Never(tally) => tally.last_time,
-            State::Windowed(count) => count.last_time,
-            State::Rolling(runs) => runs.last_charge().unwrap_or_default(),
-            State::Continuous(_) | State::OnRelease(_) => Timestamp::EPOCH,
+            State::LifetimeTotal(tally) => tally.last_time,
+            State::FixedWindow(count) => count.last_time,
+            State::SlidingWindow(runs) => runs.last_charge().unwrap_or_default(),
+            State::TokenBucket(_) | State::Concurrency(_) => Timestamp::EPOCH,
         };
         match &self.states {
             States::One(state) => latest(state),
@@ -139,11 +139,11 @@ impl Row {
     /// Looks at the memory of the states, for whoever wants to have looked before it matters. The answer means nothing.
     pub fn glance(&self) -> u64 {
         let look = |state: &State| match state {
-            State::Rolling(runs) => runs.last_charge().map_or(0, Timestamp::ticks),
-            State::Windowed(count) => count.count,
-            State::Continuous(arrival) => arrival.tat.ticks(),
-            State::Never(tally) => tally.used,
-            State::OnRelease(holders) => holders.iter().len() as u64,
+            State::SlidingWindow(runs) => runs.last_charge().map_or(0, Timestamp::ticks),
+            State::FixedWindow(count) => count.count,
+            State::TokenBucket(arrival) => arrival.tat.ticks(),
+            State::LifetimeTotal(tally) => tally.used,
+            State::Concurrency(holders) => holders.iter().len() as u64,
         };
         self.states.iter().map(look).fold(0, |all, each| all ^ each)
     }
@@ -151,15 +151,15 @@ impl Row {
     /// The same for the memory that states point to.
     pub fn glance_further(&self) -> u64 {
         let look = |state: &State| match state {
-            State::Rolling(runs) => runs.iter().next().map_or(0, |(at, _)| at.ticks()),
+            State::SlidingWindow(runs) => runs.iter().next().map_or(0, |(at, _)| at.ticks()),
             _ => 0,
         };
         self.states.iter().map(look).fold(0, |all, each| all ^ each)
     }
 
     /// Whether forgetting this row would be invisible from `now` on.
-    pub fn is_fresh(&self, limit: &Limit, seat: Seat<'_>, now: Timestamp) -> bool {
-        if limit.season(now) == Season::After {
+    pub fn is_fresh(&self, limit: &Limit, seat: RowScope<'_>, now: Timestamp) -> bool {
+        if limit.season(now) == LimitPhase::After {
             return true;
         }
         self.holds == 0
@@ -172,13 +172,13 @@ impl Row {
     }
 
     /// When this row becomes fresh if nobody asks; `None` if time alone will not do it.
-    pub fn freshens(&self, limit: &Limit, seat: Seat<'_>, now: Timestamp) -> Option<Timestamp> {
+    pub fn freshens(&self, limit: &Limit, seat: RowScope<'_>, now: Timestamp) -> Option<Timestamp> {
         let mut latest = (self.holds == 0).then_some(now);
         for (index, item) in limit.items().iter().enumerate().filter(|(_, item)| item.per() == seat.per()) {
             let (rule, state) = seat.regard(index, item, self.state(item), now);
             let empties = match &*state {
                 state if rule.is_fresh(state, now) => Some(now),
-                State::OnRelease(holders) => holders.last_lapse(),
+                State::Concurrency(holders) => holders.last_lapse(),
                 _ => seat.empties(index, item, self.state(item), now),
             };
             latest = latest.max(empties).filter(|_| latest.is_some() && empties.is_some());
@@ -200,18 +200,18 @@ impl Row {
     }
 
     /// Notes that a lease holds this much of the item at `index` of its limit: it was written down, and the row was not.
-    pub fn hold(&mut self, limit: &Limit, index: usize, tenure: Tenure, amount: Amount) {
+    pub fn hold(&mut self, limit: &Limit, index: usize, tenure: LeaseTerm, amount: Amount) {
         let state = limit.items().get(index).and_then(|item| self.states.get_mut(item.place()));
-        if let Some(State::OnRelease(holders)) = state {
+        if let Some(State::Concurrency(holders)) = state {
             holders.insert(tenure, amount);
         }
     }
 
     /// Removes a lease's units; whether there were any that had not lapsed.
-    pub fn release(&mut self, tenure: &Tenure, now: Timestamp) -> bool {
+    pub fn release(&mut self, tenure: &LeaseTerm, now: Timestamp) -> bool {
         let mut released = false;
         for state in self.states.iter_mut() {
-            if let State::OnRelease(holders) = state {
+            if let State::Concurrency(holders) = state {
                 released |= holders.remove(tenure).is_some() && now < tenure.expires_at;
             }
         }
@@ -219,15 +219,15 @@ impl Row {
     }
 
     /// Moves the end of a lease that has not lapsed.
-    pub fn renew(&mut self, tenure: &Tenure, expires_at: Timestamp, now: Timestamp) {
+    pub fn renew(&mut self, tenure: &LeaseTerm, expires_at: Timestamp, now: Timestamp) {
         if tenure.expires_at <= now {
             return;
         }
         for state in self.states.iter_mut() {
-            if let State::OnRelease(holders) = state
+            if let State::Concurrency(holders) = state
                 && let Some(amount) = holders.remove(tenure)
             {
-                holders.insert(Tenure { expires_at, ..*tenure }, amount);
+                holders.insert(LeaseTerm { expires_at, ..*tenure }, amount);
             }
         }
     }
@@ -236,7 +236,7 @@ impl Row {
     pub fn reset(&mut self, limit: &Limit, per: Per) {
         for item in items(limit, per) {
             let state = &mut self.states[item.place()];
-            if !matches!(state, State::OnRelease(_)) {
+            if !matches!(state, State::Concurrency(_)) {
                 *state = State::blank(&item.rule().law);
             }
         }
@@ -244,11 +244,11 @@ impl Row {
 
     /// The same use under the next version of the limit, as of the instant of the edit. Items that are gone take
     /// their state with them; new ones begin at zero.
-    pub fn adopt(&self, former: (&Limit, Seat<'_>), next: (&Limit, Seat<'_>), at: Timestamp) -> Row {
+    pub fn adopt(&self, former: (&Limit, RowScope<'_>), next: (&Limit, RowScope<'_>), at: Timestamp) -> Row {
         let ((former, old_seat), (next, new_seat)) = (former, next);
         let mut row = Row::blank(next, new_seat.per());
         row.holds = self.holds;
-        if former.season(at) == Season::After {
+        if former.season(at) == LimitPhase::After {
             return row;
         }
         for (new_index, item) in
@@ -269,8 +269,8 @@ impl Row {
     #[inline]
     pub fn weight(&self) -> usize {
         let more = |state: &State| match state {
-            State::Rolling(runs) => runs.len() * 16 + A_BLOCK,
-            State::OnRelease(holders) => holders.iter().len() * 48,
+            State::SlidingWindow(runs) => runs.len() * 16 + A_BLOCK,
+            State::Concurrency(holders) => holders.iter().len() * 48,
             _ => 0,
         };
         let beside = match &self.states {
@@ -283,10 +283,10 @@ impl Row {
     }
 
     /// The leases that hold something here and have not lapsed, first to lapse first.
-    pub fn holders(&self, now: Timestamp) -> Vec<Tenure> {
-        let mut holders: Vec<Tenure> = Vec::new();
+    pub fn holders(&self, now: Timestamp) -> Vec<LeaseTerm> {
+        let mut holders: Vec<LeaseTerm> = Vec::new();
         for state in self.states.iter() {
-            if let State::OnRelease(entries) = state {
+            if let State::Concurrency(entries) = state {
                 holders.extend(
                     entries.iter().map(|(tenure, _)| tenure).filter(|tenure| now < tenure.expires_at),
                 );
@@ -300,7 +300,7 @@ impl Row {
     /// Units of every item that live leases hold in this row.
     pub fn held(&self, now: Timestamp) -> Amount {
         let held = |state: &State| match state {
-            State::OnRelease(holders) => crate::law::on_release::used(holders, now),
+            State::Concurrency(holders) => crate::law::concurrency::used(holders, now),
             _ => 0,
         };
         self.states.iter().map(held).fold(0, Amount::saturating_add)
@@ -309,7 +309,7 @@ impl Row {
     /// Whether somebody holds something here that they could give back.
     #[inline]
     pub fn is_held(&self, now: Timestamp) -> bool {
-        self.holds > 0 || (!matches!(self.states, States::One(State::Rolling(_))) && self.held(now) > 0)
+        self.holds > 0 || (!matches!(self.states, States::One(State::SlidingWindow(_))) && self.held(now) > 0)
     }
 }
 
@@ -318,8 +318,8 @@ fn items(limit: &Limit, per: Per) -> impl Iterator<Item = &Item> {
 }
 
 /// The overrides of a key, as a seat.
-impl<'a> From<&'a [Override]> for Seat<'a> {
-    fn from(overrides: &'a [Override]) -> Seat<'a> {
-        Seat::Key { overrides }
+impl<'a> From<&'a [Override]> for RowScope<'a> {
+    fn from(overrides: &'a [Override]) -> RowScope<'a> {
+        RowScope::Key { overrides }
     }
 }

@@ -1,7 +1,7 @@
 //! A limit as somebody wrote it: typed, but not yet known to make sense.
 //!
 //! Every door reads its own format into these plain structs; [`crate::Limit::new`] then checks them as a whole
-//! and compiles them for a store's tick, or answers with every [`Flaw`] at once.
+//! and compiles them for a store's tick, or answers with every [`SpecError`] at once.
 
 use std::fmt;
 use std::time::Duration;
@@ -290,21 +290,21 @@ words! {
 
 /// Something that cannot be meant: where, and what would be right.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Flaw {
+pub struct SpecError {
     /// The field, as a path inside the limit: `items[2].burst`.
     pub field: String,
     /// What is wrong with it and what is allowed.
     pub message: String,
 }
 
-impl Flaw {
+impl SpecError {
     /// A flaw of this field.
-    pub fn new(field: impl Into<String>, message: impl Into<String>) -> Flaw {
-        Flaw { field: field.into(), message: message.into() }
+    pub fn new(field: impl Into<String>, message: impl Into<String>) -> SpecError {
+        SpecError { field: field.into(), message: message.into() }
     }
 }
 
-impl fmt::Display for Flaw {
+impl fmt::Display for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.field, self.message)
     }

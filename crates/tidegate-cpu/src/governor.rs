@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use tidegate::budget::{Account, Advice, Moment, Quota, Rate, Standing};
+use tidegate::budget::{BudgetAccount, BudgetAdvice, BudgetStatus, BudgetTime, Quota, Rate};
 
 use crate::journal::Sample;
 use crate::settings::Settings;
@@ -15,7 +15,7 @@ use crate::settings::Settings;
 #[derive(Debug, Clone)]
 pub struct Governor {
     settings: Settings,
-    account: Account,
+    account: BudgetAccount,
     applied: Rate,
     /// When the limit may rise again.
     rises_at: i64,
@@ -38,7 +38,7 @@ pub enum Seen {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Look {
     /// What the budget says.
-    pub advice: Advice,
+    pub advice: BudgetAdvice,
     /// What the present time slot allows, if there is one.
     pub slot: Option<Rate>,
     /// What may be used until the next look.
@@ -73,8 +73,8 @@ impl Risk {
 
 impl Governor {
     /// Governs from now on.
-    pub fn new(settings: Settings, now: Moment) -> Governor {
-        let account = Account::open(
+    pub fn new(settings: Settings, now: BudgetTime) -> Governor {
+        let account = BudgetAccount::open(
             settings.terms,
             settings.tiling.clone(),
             settings.unobserved,
@@ -90,7 +90,7 @@ impl Governor {
     }
 
     /// Something was used, or nobody knows; what may be used from now on.
-    pub fn look(&mut self, now: Moment, seen: Seen) -> Look {
+    pub fn look(&mut self, now: BudgetTime, seen: Seen) -> Look {
         let (measured, exceeds) = self.take(now, seen);
         let (advice, slot) = self.decide();
         Look { advice, slot, applied: self.applied, measured, exceeds }
@@ -115,7 +115,7 @@ impl Governor {
     }
 
     /// Puts what was seen into the books: what was used on average since the last time, and whether that was too much.
-    fn take(&mut self, now: Moment, seen: Seen) -> (Option<Rate>, bool) {
+    fn take(&mut self, now: BudgetTime, seen: Seen) -> (Option<Rate>, bool) {
         let (before, tile) = (self.account.now(), self.account.tile());
         match seen {
             Seen::Used(used) => self.account.observe(now, used),
@@ -134,7 +134,7 @@ impl Governor {
     }
 
     /// Decides again: time has passed, or much was recalled.
-    fn decide(&mut self) -> (Advice, Option<Rate>) {
+    fn decide(&mut self) -> (BudgetAdvice, Option<Rate>) {
         let now = self.account.now();
         let advice = self.account.advice();
         let slot = (!self.settings.slots.is_empty())
@@ -164,12 +164,12 @@ impl Governor {
     }
 
     /// The books.
-    pub fn account(&self) -> &Account {
+    pub fn account(&self) -> &BudgetAccount {
         &self.account
     }
 
     /// What the budget says now.
-    pub fn advice(&mut self) -> Advice {
+    pub fn advice(&mut self) -> BudgetAdvice {
         self.account.advice()
     }
 
@@ -196,7 +196,7 @@ impl Governor {
     }
 
     /// Whether what is left suffices for the floor.
-    pub fn standing(&mut self) -> Standing {
+    pub fn standing(&mut self) -> BudgetStatus {
         self.account.advice().outlook.standing
     }
 }

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
-use tidegate::budget::{Moment, Quota, Rate};
+use tidegate::budget::{BudgetTime, Quota, Rate};
 use tidegate_core::{Span, Timestamp};
 
 use crate::meter::Target;
@@ -35,7 +35,7 @@ const EXTENSION: &str = "samples";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
     /// When.
-    pub at: Moment,
+    pub at: BudgetTime,
     /// What was seen to be used since the journal began. The difference of two is what was used in between, also if one between them is lost.
     pub total: Quota,
     /// Whether somebody looked since the sample before.

@@ -6,7 +6,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use tidegate::budget::{Quota, Rate, Standing};
+use tidegate::budget::{BudgetStatus, Quota, Rate};
 use tidegate::text::shown_decimal;
 use tidegate_core::Timestamp;
 
@@ -53,7 +53,7 @@ pub fn text(status: &Status, governing: Governing) -> String {
     page.gauge("starting", "Whether too little is known of the window.", status.is_starting.into());
     let risks = [Risk::Low, Risk::Medium, Risk::High].map(|risk| (risk.word(), risk == status.risk));
     page.choice("risk", "level", "How much of the quota is used: 1 for the level that it is.", &risks);
-    let standings = [Standing::Ok, Standing::Insufficient, Standing::Exhausted];
+    let standings = [BudgetStatus::Ok, BudgetStatus::Insufficient, BudgetStatus::Exhausted];
     let standings = standings.map(|standing| (standing.word(), standing == outlook.standing));
     page.choice("status", "status", "Whether what is left suffices: 1 for what is the case.", &standings);
     page.instant("window_start_timestamp_seconds", "When the window began.", status.window.start);

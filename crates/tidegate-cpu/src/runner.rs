@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use tidegate::budget::{Moment, Quota, Rate};
+use tidegate::budget::{BudgetTime, Quota, Rate};
 
 use crate::clock::Now;
 use crate::enforcer::{EnforceError, Enforcer, left_by};
@@ -127,7 +127,8 @@ impl Runner {
         let part = part.map(Measured::of).transpose()?;
         let (journal, samples) = journal;
         let reading = measured.last;
-        let first = Moment { wall: now.wall, steady: i64::try_from(now.wall.ticks()).unwrap_or(i64::MAX) };
+        let first =
+            BudgetTime { wall: now.wall, steady: i64::try_from(now.wall.ticks()).unwrap_or(i64::MAX) };
         let resumed = Governor::resume(settings.clone(), samples).zip(samples.last().copied());
         let (governor, last) = resumed.unwrap_or_else(|| {
             let governor = Governor::new(settings, first);
@@ -191,7 +192,7 @@ impl Runner {
             return;
         };
         let known = slept.saturating_sub(unseen);
-        let began = Moment {
+        let began = BudgetTime {
             wall: before(now.wall, known).max(self.last.at.wall),
             steady: moment
                 .steady
@@ -269,7 +270,7 @@ impl Runner {
     }
 
     /// What of a count goes into this time: as much as the machine can do in it. A little more was counted late, and goes into the time after.
-    fn fitting(&mut self, at: Moment, used: Quota) -> Quota {
+    fn fitting(&mut self, at: BudgetTime, used: Quota) -> Quota {
         let counted = used.plus(self.late);
         let fitting = counted.min(most_in(at.steady.saturating_sub(self.last.at.steady)));
         let rest = counted.minus(fitting);
@@ -278,7 +279,7 @@ impl Runner {
         fitting
     }
 
-    fn note(&mut self, at: Moment, seen: Seen, reading: Reading, now: Now) -> Look {
+    fn note(&mut self, at: BudgetTime, seen: Seen, reading: Reading, now: Now) -> Look {
         let seen = match seen {
             Seen::Used(used) => Seen::Used(self.fitting(at, used)),
             Seen::Nothing => {
@@ -312,14 +313,14 @@ impl Runner {
     }
 
     /// The steady clock goes on over restarts: by the time since the start of the machine, or by the wall clock if that was another one.
-    fn moment(&self, now: Now) -> Moment {
+    fn moment(&self, now: Now) -> BudgetTime {
         let passed = if now.boot == self.last.boot {
             now.uptime.saturating_sub(self.last.uptime)
         } else {
             Duration::from_nanos(now.wall.since(self.last.at.wall).ticks())
         };
         let passed = u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX);
-        Moment { wall: now.wall, steady: self.last.at.steady.saturating_add_unsigned(passed) }
+        BudgetTime { wall: now.wall, steady: self.last.at.steady.saturating_add_unsigned(passed) }
     }
 
     fn quota(&self, used: Duration) -> Quota {

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use tidegate::budget::{Rate, Share, Terms, Unobserved};
+use tidegate::budget::{BudgetTerms, Rate, Share, Unobserved};
 use tidegate::file::{CpuSpec, TimeSlot};
 use tidegate_core::Zone;
-use tidegate_core::calendar::{LONGEST_TILE, SHORTEST_TILE, Tiling};
+use tidegate_core::calendar::{LONGEST_TILE, SHORTEST_TILE, WindowSchedule};
 
 /// The share of the quota that is taken off unless somebody says otherwise: one percent.
 const USUAL_RESERVE: u64 = 10_000_000;
@@ -17,9 +17,9 @@ const DAY: Duration = Duration::from_secs(86_400);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// What is promised, and how it is spread.
-    pub terms: Terms,
+    pub terms: BudgetTerms,
     /// The windows.
-    pub tiling: Tiling,
+    pub tiling: WindowSchedule,
     /// How often the counter is read.
     pub sample_every: Duration,
     /// How often the limit may rise.
@@ -66,14 +66,15 @@ impl Settings {
         let terms = spec.terms();
         let window = spec.window.unwrap_or(DAY);
         let zone = spec.zone.unwrap_or(Zone::UTC);
-        let tiling = Tiling::new(zone, spec.first_hour.unwrap_or(0), window).ok_or_else(|| SettingsFlaw {
-            field: "rolling_window_hours",
-            message: format!(
-                "a window must be from {} seconds to {} hours, in whole seconds; found {window:?}",
-                SHORTEST_TILE.as_secs(),
-                LONGEST_TILE.as_secs() / 3600
-            ),
-        })?;
+        let tiling =
+            WindowSchedule::new(zone, spec.first_hour.unwrap_or(0), window).ok_or_else(|| SettingsFlaw {
+                field: "rolling_window_hours",
+                message: format!(
+                    "a window must be from {} seconds to {} hours, in whole seconds; found {window:?}",
+                    SHORTEST_TILE.as_secs(),
+                    LONGEST_TILE.as_secs() / 3600
+                ),
+            })?;
         let sample_every = spec.sample_every.unwrap_or(Duration::from_secs(5));
         let adjust_every = spec.adjust_every.unwrap_or(Duration::from_secs(15));
         if sample_every * 4 > window || adjust_every * 4 > window {

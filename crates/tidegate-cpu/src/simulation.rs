@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use tidegate::budget::{Moment, Quota, Rate};
-use tidegate_core::calendar::Tile;
+use tidegate::budget::{BudgetTime, Quota, Rate};
+use tidegate_core::calendar::ScheduledWindow;
 use tidegate_core::{Span, Timestamp};
 
 use crate::governor::{Governor, Look, Seen};
@@ -16,7 +16,7 @@ use crate::settings::Settings;
 #[derive(Debug, Clone)]
 pub struct Simulation {
     governor: Governor,
-    tile: Tile,
+    tile: ScheduledWindow,
     is_whole: bool,
     windows: Vec<Window>,
     outcome: Outcome,
@@ -28,7 +28,7 @@ pub struct Simulation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     /// From when to when.
-    pub tile: Tile,
+    pub tile: ScheduledWindow,
     /// What was used in it.
     pub used: Quota,
     /// What the average allows, reserve included.
@@ -56,7 +56,7 @@ impl Simulation {
     /// Begins at an instant. What was used before counts as the settings say of time that nobody looked at.
     pub fn new(settings: Settings, begin: Timestamp) -> Simulation {
         let steady = i64::try_from(begin.ticks()).unwrap_or(i64::MAX);
-        let governor = Governor::new(settings, Moment { wall: begin, steady });
+        let governor = Governor::new(settings, BudgetTime { wall: begin, steady });
         let tile = governor.account().tile();
         Simulation {
             tile,
@@ -88,7 +88,7 @@ impl Simulation {
         let rate = demand.min(applied);
         let used = rate.over(time);
         let steady = now.steady.saturating_add_unsigned(nanos(time));
-        let look = self.governor.look(Moment { wall: next, steady }, Seen::Used(used));
+        let look = self.governor.look(BudgetTime { wall: next, steady }, Seen::Used(used));
         self.used = self.used.plus(used);
         let outcome = &mut self.outcome;
         outcome.looks += 1;

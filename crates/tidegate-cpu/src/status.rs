@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tidegate::budget::{Outlook, Quota, Rate};
-use tidegate_core::calendar::Tile;
+use tidegate::budget::{BudgetForecast, Quota, Rate};
+use tidegate_core::calendar::ScheduledWindow;
 use tidegate_core::{Tick, Timestamp};
 
 use crate::governor::{Governor, Risk};
@@ -15,11 +15,11 @@ const STARTING_PERCENT: u64 = 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
     /// The present window.
-    pub window: Tile,
+    pub window: ScheduledWindow,
     /// How much of it has passed.
     pub elapsed: Duration,
     /// How it stands.
-    pub outlook: Outlook,
+    pub outlook: BudgetForecast,
     /// What was seen to be used on average in it.
     pub average: Rate,
     /// What the trail allows.

@@ -17,7 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::clock::SystemClock;
-use tidegate::{Amount, Answers, Ask, Catalog, Detail, Expect, ItemSpec, LimitSpec, Order, Policy, Store};
+use tidegate::{
+    Amount, Ask, Catalog, Detail, ExpectedVersion, ItemSpec, LimitSpec, Order, Policy, Replies, Store,
+};
 use tidegate_disk::{DiskStore, Keeper, Options, Recovery};
 
 /// What went wrong, in words for the person who ran it.
@@ -98,7 +100,7 @@ fn measure(folder: &Path, keys: usize) -> Result<(), Failure> {
     let (store, _) = open(folder)?;
     store.put(
         LimitSpec::named(LIMIT).with(ItemSpec::of(Policy::Interval { window: DAY }, MOST).per_key()),
-        Expect::Absent,
+        ExpectedVersion::Absent,
     )?;
     charge(&store, keys)?;
     let before = bytes(&store);
@@ -123,7 +125,7 @@ fn key(index: usize) -> String {
 
 /// Charges every key once.
 fn charge(store: &DiskStore, keys: usize) -> Result<(), Failure> {
-    let mut buffer = Answers::new(Detail::Verdicts);
+    let mut buffer = Replies::new(Detail::Verdicts);
     for first in (0..keys).step_by(BATCH) {
         let names: Vec<String> = (first..keys.min(first + BATCH)).map(key).collect();
         let asks: Vec<[Ask<'_>; 1]> =
@@ -169,7 +171,7 @@ fn reopen(
     for index in (0..keys).step_by(SAMPLE) {
         let name = key(index);
         let asks = [Ask::one(LIMIT, Some(name.as_bytes()))];
-        let answers = store.submit(&[Order::peek(&asks)], Answers::new(Detail::Readings)).decided();
+        let answers = store.submit(&[Order::peek(&asks)], Replies::new(Detail::Readings)).decided();
         let answer = answers.get(0).and_then(|answer| answer.as_ref().ok()).ok_or("no answer")?;
         let used = answers.readings(answer)[0].reading.used;
         if used != charges {

@@ -23,8 +23,8 @@ use std::sync::{Mutex, PoisonError};
 
 use hashbrown::{DefaultHashBuilder, HashMap};
 use tidegate::store::memory::journal::{Charge, Tag};
-use tidegate_core::trace::NO_END;
-use tidegate_core::{Amount, Capacity, Law, Limit, Span, Timestamp, Trace};
+use tidegate_core::usage_record::NO_END;
+use tidegate_core::{Amount, Capacity, Law, Limit, Span, Timestamp, UsageRecord};
 
 /// The part of a limit that a crash may lose.
 pub const SLICES: u64 = 256;
@@ -51,23 +51,27 @@ pub fn allowance(capacity: Capacity) -> Amount {
 /// What keys of a limit may use of each item before it is written down: nothing of `total`s, of sliding windows and of what leases hold.
 pub fn allowances(limit: &Limit) -> Vec<Amount> {
     let of_item = |item: &tidegate_core::Item| match (&item.rule().law, item.per()) {
-        (Law::Windowed(_) | Law::Continuous(_), tidegate_core::Per::Key) => allowance(item.rule().capacity),
+        (Law::FixedWindow(_) | Law::TokenBucket(_), tidegate_core::Per::Key) => {
+            allowance(item.rule().capacity)
+        }
         _ => 0,
     };
     limit.items().iter().map(of_item).collect()
 }
 
 /// What every key is taken to have used at `at`, if this much of each item was not written down.
-pub fn ghost(limit: &Limit, allowances: &[Amount], at: Timestamp) -> Vec<(usize, Trace)> {
+pub fn ghost(limit: &Limit, allowances: &[Amount], at: Timestamp) -> Vec<(usize, UsageRecord)> {
     let mut traces = Vec::new();
     for (index, (item, units)) in
         limit.items().iter().zip(allowances).enumerate().filter(|(_, (_, units))| **units > 0)
     {
         traces.extend(match &item.rule().law {
-            Law::Windowed(_) => Some((index, Trace::Count { count: *units, last_time: at, until: NO_END })),
-            Law::Continuous(law) => {
+            Law::FixedWindow(_) => {
+                Some((index, UsageRecord::Count { count: *units, last_time: at, until: NO_END }))
+            }
+            Law::TokenBucket(law) => {
                 let tat = at.plus(law.step().times(*units));
-                Some((index, Trace::Arrival { tat, step: law.step(), credits: Span::ZERO }))
+                Some((index, UsageRecord::Bucket { tat, step: law.step(), credits: Span::ZERO }))
             }
             _ => None,
         });
@@ -118,22 +122,24 @@ pub struct Ceilings {
 }
 
 /// A trace as a number that only rises within a span.
-fn level(trace: &Trace) -> (Timestamp, u64) {
+fn level(trace: &UsageRecord) -> (Timestamp, u64) {
     match *trace {
-        Trace::Count { count, until, .. } => (until, count),
-        Trace::Arrival { tat, .. } => (NO_END, tat.ticks()),
-        Trace::Run { at, count, .. } => (at, count),
+        UsageRecord::Count { count, until, .. } => (until, count),
+        UsageRecord::Bucket { tat, .. } => (NO_END, tat.ticks()),
+        UsageRecord::Run { at, count, .. } => (at, count),
     }
 }
 
 /// The same trace at a higher level.
-fn lift(trace: Trace, to: u64) -> Trace {
+fn lift(trace: UsageRecord, to: u64) -> UsageRecord {
     match trace {
-        Trace::Count { count, last_time, until } => Trace::Count { count: count.max(to), last_time, until },
-        Trace::Arrival { tat, step, credits } => {
-            Trace::Arrival { tat: tat.max(Timestamp::from_ticks(to)), step, credits }
+        UsageRecord::Count { count, last_time, until } => {
+            UsageRecord::Count { count: count.max(to), last_time, until }
         }
-        Trace::Run { at, count, last_time } => Trace::Run { at, count: count.max(to), last_time },
+        UsageRecord::Bucket { tat, step, credits } => {
+            UsageRecord::Bucket { tat: tat.max(Timestamp::from_ticks(to)), step, credits }
+        }
+        UsageRecord::Run { at, count, last_time } => UsageRecord::Run { at, count: count.max(to), last_time },
     }
 }
 
@@ -145,11 +151,13 @@ fn widest(charge: &Charge) -> u64 {
     let units = match (charge.capacity, &charge.trace) {
         (Capacity::AtMost(limit), _) => limit / SLICES,
         // Nothing is refused, so nothing can be sold too often; a count that is off by this much after a crash is good enough.
-        (Capacity::Unlimited, Trace::Count { count, .. } | Trace::Run { count, .. }) => count / SLICES + 1,
-        (Capacity::Unlimited, Trace::Arrival { .. }) => 0,
+        (Capacity::Unlimited, UsageRecord::Count { count, .. } | UsageRecord::Run { count, .. }) => {
+            count / SLICES + 1
+        }
+        (Capacity::Unlimited, UsageRecord::Bucket { .. }) => 0,
     };
     match charge.trace {
-        Trace::Arrival { step, .. } => step.times(units).ticks(),
+        UsageRecord::Bucket { step, .. } => step.times(units).ticks(),
         _ => units,
     }
 }
@@ -171,11 +179,11 @@ pub fn is_allowed(charge: &Charge, allowance: Amount) -> bool {
         return false;
     }
     match charge.trace {
-        Trace::Count { count, .. } => count <= allowance,
-        Trace::Arrival { tat, step, credits } => {
+        UsageRecord::Count { count, .. } => count <= allowance,
+        UsageRecord::Bucket { tat, step, credits } => {
             credits == Span::ZERO && tat.since(charge.at) <= step.times(allowance)
         }
-        Trace::Run { .. } => false,
+        UsageRecord::Run { .. } => false,
     }
 }
 
@@ -199,10 +207,10 @@ impl Ceilings {
         &self,
         charge: &Charge,
         epoch: u64,
-        write: impl FnOnce(Trace) -> Result<u64, E>,
+        write: impl FnOnce(UsageRecord) -> Result<u64, E>,
     ) -> Result<Need, E> {
         let widest = widest(charge);
-        let has_credits = matches!(charge.trace, Trace::Arrival { credits, .. } if credits > Span::ZERO);
+        let has_credits = matches!(charge.trace, UsageRecord::Bucket { credits, .. } if credits > Span::ZERO);
         if widest == 0 || has_credits {
             return Ok(Need::Record);
         }
@@ -241,9 +249,9 @@ impl Ceilings {
         version: u32,
         key: Option<Tag>,
         item: usize,
-        trace: Trace,
+        trace: UsageRecord,
         epoch: u64,
-    ) -> Trace {
+    ) -> UsageRecord {
         let place = Place { generation, item, key };
         let (span, _) = level(&trace);
         let shard = self.shard(&place).lock().unwrap_or_else(PoisonError::into_inner);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use hashbrown::HashMap;
-use tidegate::catalog::Parting;
+use tidegate::catalog::RemovalMode;
 use tidegate::store::memory::journal::{Journal, Tag, Text};
 use tidegate::store::{Lsn, Unavailable};
 use tidegate_core::{Amount, Durability, Limit, Timestamp};
@@ -138,9 +138,9 @@ impl Journal for Ledgers {
         ledgers.insert(text.generation, Arc::new(ledger));
     }
 
-    fn remove(&self, generation: u64, parting: Parting, until: Timestamp) {
+    fn remove(&self, generation: u64, parting: RemovalMode, until: Timestamp) {
         self.write(Timestamp::EPOCH, |pen| pen.remove(generation, parting, until));
-        if parting == Parting::Forget {
+        if parting == RemovalMode::Forget {
             self.by_generation.write().unwrap_or_else(PoisonError::into_inner).remove(&generation);
             self.ceilings.forget(generation);
         }

@@ -32,14 +32,14 @@
 //! Decided: every record says its length, so that one that is not understood can be shown and refused by name. Nothing is skipped: a
 //! store that does not understand a record does not know how much was sold.
 
-use tidegate::catalog::Parting;
-use tidegate::store::memory::journal::{Deed, Origin, Tag, Text, What};
-use tidegate::store::memory::restoring::{Counters, Restoring, Spread, Unrestorable, WrittenText};
-use tidegate_core::trace::NO_END;
-use tidegate_core::{Amount, Descent, LeaseId, Span, Timestamp, Trace};
+use tidegate::catalog::RemovalMode;
+use tidegate::store::memory::journal::{LeaseNote, Origin, Tag, Text, What};
+use tidegate::store::memory::restoring::{Counters, Restore, RestoreError, Spread, StoredLimit};
+use tidegate_core::usage_record::NO_END;
+use tidegate_core::{Amount, ItemLineage, LeaseId, Span, Timestamp, UsageRecord};
 
 use tidegate::store::written::bytes::{Reader, Writer};
-pub use tidegate::store::written::{Illegible, LimitOf};
+pub use tidegate::store::written::{CodecError, LimitOf};
 use tidegate::store::written::{held, limit as spec};
 
 /// What was written down.
@@ -50,7 +50,7 @@ pub enum Record<'a> {
     /// A text of a limit.
     Put {
         /// The text.
-        text: Box<WrittenText>,
+        text: Box<StoredLimit>,
         /// What keys may have used of each item without a record.
         unwritten: Vec<Amount>,
     },
@@ -59,7 +59,7 @@ pub enum Record<'a> {
         /// Which incarnation.
         generation: u64,
         /// For how long.
-        parting: Parting,
+        parting: RemovalMode,
         /// When one that retires is forgotten.
         until: Timestamp,
     },
@@ -100,12 +100,12 @@ pub enum Record<'a> {
         spread: Spread,
     },
     /// A lease or a request id. Grants are told with the limits that are known by their ids.
-    Deed(Box<Deed>),
+    LeaseNote(Box<LeaseNote>),
 }
 
 impl Record<'_> {
     /// Tells a store that is being made again what was written down.
-    pub fn tell(self, restoring: &mut Restoring) -> Result<(), Unrestorable> {
+    pub fn tell(self, restoring: &mut Restore) -> Result<(), RestoreError> {
         match self {
             Record::Counters(counters) => restoring.counters(&counters),
             Record::Put { text, .. } => return restoring.put(*text),
@@ -121,7 +121,7 @@ impl Record<'_> {
                 return restoring.haunt(generation, version, traces, now);
             }
             Record::Leaf { generation, spread } => restoring.leaf(generation, spread),
-            Record::Deed(deed) => restoring.deed(*deed),
+            Record::LeaseNote(deed) => restoring.deed(*deed),
         }
         Ok(())
     }
@@ -202,7 +202,7 @@ impl Pen {
             });
             out.number(text.limit.items().len() as u64);
             for (index, item) in text.limit.items().iter().enumerate() {
-                let Descent { reshaped, step } = item.descent();
+                let ItemLineage { reshaped, step } = item.descent();
                 out.number(u64::from(reshaped));
                 out.number(step.map_or(0, |step| step.ticks().saturating_add(1)));
                 out.number(unwritten.get(index).copied().unwrap_or_default());
@@ -212,12 +212,12 @@ impl Pen {
     }
 
     /// A limit goes.
-    pub fn remove(&mut self, generation: u64, parting: Parting, until: Timestamp) {
+    pub fn remove(&mut self, generation: u64, parting: RemovalMode, until: Timestamp) {
         self.record(REMOVE, |out| {
             out.number(generation);
             out.byte(match parting {
-                Parting::Forget => 0,
-                Parting::Retire => 1,
+                RemovalMode::Forget => 0,
+                RemovalMode::Retire => 1,
             });
             out.time(until);
         });
@@ -237,8 +237,8 @@ impl Pen {
     }
 
     /// A row remembers at least this.
-    pub fn row(&mut self, generation: u64, version: u32, key: Option<Tag>, traces: &[(usize, Trace)]) {
-        if let (Some(tag), [(item, Trace::Count { count, last_time, .. })]) = (key, traces)
+    pub fn row(&mut self, generation: u64, version: u32, key: Option<Tag>, traces: &[(usize, UsageRecord)]) {
+        if let (Some(tag), [(item, UsageRecord::Count { count, last_time, .. })]) = (key, traces)
             && let Some(short) =
                 short_row([generation, u64::from(version), *item as u64, *count], tag, *last_time)
         {
@@ -248,7 +248,7 @@ impl Pen {
         self.long_row(generation, version, key, traces);
     }
 
-    fn long_row(&mut self, generation: u64, version: u32, key: Option<Tag>, traces: &[(usize, Trace)]) {
+    fn long_row(&mut self, generation: u64, version: u32, key: Option<Tag>, traces: &[(usize, UsageRecord)]) {
         self.record(ROW, |out| {
             out.number(generation);
             out.number(u64::from(version));
@@ -261,7 +261,7 @@ impl Pen {
     }
 
     /// Keys without a row remember at least this.
-    pub fn ghost(&mut self, generation: u64, version: u32, traces: &[(usize, Trace)]) {
+    pub fn ghost(&mut self, generation: u64, version: u32, traces: &[(usize, UsageRecord)]) {
         self.record(GHOST, |out| {
             out.number(generation);
             out.number(u64::from(version));
@@ -280,7 +280,7 @@ impl Pen {
     }
 
     /// A lease or a request id.
-    pub fn deed(&mut self, deed: &Deed) {
+    pub fn deed(&mut self, deed: &LeaseNote) {
         let serial = deed.serial;
         let begin = |out: &mut Writer<'_>, id: LeaseId| {
             out.number(serial);
@@ -333,23 +333,23 @@ fn short_row(numbers: [u64; 4], tag: Tag, last_time: Timestamp) -> Option<[u8; S
     Some(row)
 }
 
-fn write_traces(out: &mut Writer<'_>, traces: &[(usize, Trace)]) {
+fn write_traces(out: &mut Writer<'_>, traces: &[(usize, UsageRecord)]) {
     out.number(traces.len() as u64);
     for (item, trace) in traces {
         out.number(*item as u64);
         match *trace {
-            Trace::Count { count, last_time, .. } => {
+            UsageRecord::Count { count, last_time, .. } => {
                 out.byte(0);
                 out.number(count);
                 out.time(last_time);
             }
-            Trace::Arrival { tat, step, credits } => {
+            UsageRecord::Bucket { tat, step, credits } => {
                 out.byte(1);
                 out.time(tat);
                 out.number(step.ticks());
                 out.number(credits.ticks());
             }
-            Trace::Run { at, count, last_time } => {
+            UsageRecord::Run { at, count, last_time } => {
                 out.byte(2);
                 out.time(at);
                 out.number(count);
@@ -367,31 +367,31 @@ pub struct Traces<'a> {
 }
 
 impl Iterator for Traces<'_> {
-    type Item = (usize, Trace);
+    type Item = (usize, UsageRecord);
 
-    fn next(&mut self) -> Option<(usize, Trace)> {
+    fn next(&mut self) -> Option<(usize, UsageRecord)> {
         self.left = self.left.checked_sub(1)?;
         read_trace(&mut self.reader).ok()
     }
 }
 
-fn read_trace(reader: &mut Reader<'_>) -> Result<(usize, Trace), Illegible> {
+fn read_trace(reader: &mut Reader<'_>) -> Result<(usize, UsageRecord), CodecError> {
     let item = reader.size()?;
     let trace = match reader.byte()? {
-        0 => Trace::Count { count: reader.number()?, last_time: reader.time()?, until: NO_END },
-        1 => Trace::Arrival {
+        0 => UsageRecord::Count { count: reader.number()?, last_time: reader.time()?, until: NO_END },
+        1 => UsageRecord::Bucket {
             tat: reader.time()?,
             step: Span::from_ticks(reader.number()?),
             credits: Span::from_ticks(reader.number()?),
         },
-        2 => Trace::Run { at: reader.time()?, count: reader.number()?, last_time: reader.time()? },
+        2 => UsageRecord::Run { at: reader.time()?, count: reader.number()?, last_time: reader.time()? },
         _ => return Err(reader.illegible("a trace of an unknown kind")),
     };
     Ok((item, trace))
 }
 
 /// Checks all traces, and leaves them to be read again.
-fn read_traces<'a>(reader: &mut Reader<'a>) -> Result<Traces<'a>, Illegible> {
+fn read_traces<'a>(reader: &mut Reader<'a>) -> Result<Traces<'a>, CodecError> {
     let left = reader.length(10)?;
     let traces = Traces { reader: reader.clone(), left };
     for _ in 0..left {
@@ -413,7 +413,7 @@ impl<'a> Records<'a> {
     }
 
     /// The next one, if there is one.
-    pub fn next(&mut self, limit_of: LimitOf<'_>) -> Result<Option<Record<'a>>, Illegible> {
+    pub fn next(&mut self, limit_of: LimitOf<'_>) -> Result<Option<Record<'a>>, CodecError> {
         if self.reader.is_at_end() {
             return Ok(None);
         }
@@ -427,8 +427,8 @@ impl<'a> Records<'a> {
     }
 }
 
-fn read<'a>(kind: u8, body: &mut Reader<'a>, limit_of: LimitOf<'_>) -> Result<Record<'a>, Illegible> {
-    let deed = |serial, what| Record::Deed(Box::new(Deed { serial, what }));
+fn read<'a>(kind: u8, body: &mut Reader<'a>, limit_of: LimitOf<'_>) -> Result<Record<'a>, CodecError> {
+    let deed = |serial, what| Record::LeaseNote(Box::new(LeaseNote { serial, what }));
     Ok(match kind {
         COUNTERS => Record::Counters(Counters {
             generations: body.number()?,
@@ -440,8 +440,8 @@ fn read<'a>(kind: u8, body: &mut Reader<'a>, limit_of: LimitOf<'_>) -> Result<Re
         REMOVE => Record::Remove {
             generation: body.number()?,
             parting: match body.byte()? {
-                0 => Parting::Forget,
-                1 => Parting::Retire,
+                0 => RemovalMode::Forget,
+                1 => RemovalMode::Retire,
                 _ => return Err(body.illegible("an unknown way to part")),
             },
             until: body.time()?,
@@ -485,7 +485,7 @@ fn read<'a>(kind: u8, body: &mut Reader<'a>, limit_of: LimitOf<'_>) -> Result<Re
     })
 }
 
-fn read_put<'a>(body: &mut Reader<'a>) -> Result<Record<'a>, Illegible> {
+fn read_put<'a>(body: &mut Reader<'a>) -> Result<Record<'a>, CodecError> {
     let (generation, version) = (body.number()?, body.number32()?);
     let (at, fence) = (body.time()?, body.number()?);
     let origin = if body.flag()? { Origin::Applied } else { Origin::Put };
@@ -494,11 +494,11 @@ fn read_put<'a>(body: &mut Reader<'a>) -> Result<Record<'a>, Illegible> {
     for _ in 0..items {
         let reshaped = body.number32()?;
         let step = body.number()?.checked_sub(1).map(Span::from_ticks);
-        descent.push(Descent { reshaped, step });
+        descent.push(ItemLineage { reshaped, step });
         unwritten.push(body.number()?);
     }
     let spec = spec::read(body)?;
-    let text = Box::new(WrittenText { generation, version, spec, descent, at, fence, origin });
+    let text = Box::new(StoredLimit { generation, version, spec, descent, at, fence, origin });
     Ok(Record::Put { text, unwritten })
 }
 
@@ -513,7 +513,7 @@ mod tests {
         for generation in [0, 1, 127, 128, 1 << 40] {
             for (version, item) in [(1, 0), (127, 1), (128, 127), (1, 128), (u32::MAX, 3)] {
                 for count in [0, 1, 99, 127, 128, u64::MAX] {
-                    let traces = [(item, Trace::Count { count, last_time, until: NO_END })];
+                    let traces = [(item, UsageRecord::Count { count, last_time, until: NO_END })];
                     let (mut quick, mut slow) = (Pen::default(), Pen::default());
                     quick.row(generation, version, Some(tag), &traces);
                     slow.long_row(generation, version, Some(tag), &traces);

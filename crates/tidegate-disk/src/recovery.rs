@@ -11,7 +11,7 @@ use hashbrown::HashMap;
 use tidegate::clock::Clock;
 use tidegate::store::Lsn;
 use tidegate::store::memory::journal::Journal;
-use tidegate::store::memory::restoring::{Restoring, Unrestorable};
+use tidegate::store::memory::restoring::{Restore, RestoreError};
 use tidegate::{Memory, MemoryStore};
 use tidegate_core::{Amount, Timestamp};
 
@@ -50,7 +50,7 @@ pub(crate) struct Recovered {
 
 /// What is read so far.
 struct Reading {
-    restoring: Option<Restoring>,
+    restoring: Option<Restore>,
     /// What keys may have used of each item without a record, by limit.
     unwritten: HashMap<u64, Vec<Amount>>,
     records: u64,
@@ -70,7 +70,7 @@ pub(crate) fn open(
 ) -> Result<Recovered, OpenError> {
     let began = Instant::now();
     let place = files.place();
-    if !Restoring::knows_fingerprints() {
+    if !Restore::knows_fingerprints() {
         // Every key would begin anew, and what was sold be sold again.
         return Err(OpenError::Rejected { file: place, offset: 0, reason: OTHER_PRINTS.to_owned() });
     }
@@ -79,7 +79,7 @@ pub(crate) fn open(
     let opening = Log::open(files, log_options, &mut |entry| match entry {
         Entry::Identity { secret } => {
             let memory = Memory { capacity_bytes: options.capacity_bytes, secret: halves(secret) };
-            reading.restoring = Some(Restoring::new(Arc::clone(clock), memory));
+            reading.restoring = Some(Restore::new(Arc::clone(clock), memory));
             Ok(())
         }
         Entry::Snapshot(payload) | Entry::Block { payload, .. } => reading.read(payload),
@@ -95,8 +95,8 @@ pub(crate) fn open(
     let log = Arc::new(log);
     catch_up_with(&**clock, Timestamp::from_ticks(opened.time));
     let rejected = |why: &str| OpenError::Rejected { file: place.clone(), offset: 0, reason: why.to_owned() };
-    let unrestorable = |why: Unrestorable| match why {
-        Unrestorable::Crowded { .. } => OpenError::Crowded { reason: why.to_string() },
+    let unrestorable = |why: RestoreError| match why {
+        RestoreError::Crowded { .. } => OpenError::Crowded { reason: why.to_string() },
         why => rejected(&why.to_string()),
     };
     let Reading { restoring, unwritten, records, .. } = reading;
@@ -138,7 +138,7 @@ impl Reading {
             let told = record.tell(restoring);
             told.map_err(|why| {
                 let reason = why.to_string();
-                if let Unrestorable::Crowded { .. } = why {
+                if let RestoreError::Crowded { .. } = why {
                     self.crowded = Some(reason.clone());
                 }
                 reason
@@ -148,7 +148,7 @@ impl Reading {
 }
 
 /// Takes every key to have used what was not written down.
-fn haunt(restoring: &mut Restoring, unwritten: &HashMap<u64, Vec<Amount>>) -> Result<(), Unrestorable> {
+fn haunt(restoring: &mut Restore, unwritten: &HashMap<u64, Vec<Amount>>) -> Result<(), RestoreError> {
     let now = restoring.now();
     let limits: Vec<_> = restoring.limits().collect();
     for (generation, limit) in limits {

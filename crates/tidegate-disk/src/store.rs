@@ -22,18 +22,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tidegate::answer::{Answers, Rejection};
-use tidegate::catalog::{ApplyError, Catalog, Edit, Edited, Expect, Origin, Parting, PutError, Watcher};
+use tidegate::answer::{OrderError, Replies};
+use tidegate::catalog::{
+    ApplyError, Catalog, Edit, EditOutcome, ExpectedVersion, Origin, PutError, RemovalMode, Watcher,
+};
 use tidegate::clock::Clock;
 use tidegate::store::memory::journal::{Charge, Notes};
 use tidegate::store::memory::walking::Sight;
 use tidegate::store::{
-    Actual, Atomicity, Bids, Capabilities, Extent, Gists, LogExtent, Lsn, Observation, Reach, Settlement,
-    Store, Survival, Unavailable, Usage,
+    Actual, Atomicity, Capabilities, CompactBatch, CompactReplies, LimitStats, LogSize, Lsn, Reach,
+    Settlement, Store, StoreSize, Survival, Unavailable, Usage,
 };
-use tidegate::{MemoryStore, Spoken};
+use tidegate::{MemoryStore, StoreReply};
 use tidegate_core::{
-    Ask, Durability, Hold, Intent, Item, Law, LeaseId, Limit, LimitSpec, Order, Tenure, Timestamp, Trace,
+    Ask, Durability, Hold, Intent, Item, Law, LeaseId, LeaseTerm, Limit, LimitSpec, Order, Timestamp,
+    UsageRecord,
 };
 
 use crate::ceilings::{self, Need};
@@ -232,7 +235,7 @@ impl Inner {
         let is_volatile = |ask: &Ask<'_>| {
             self.memory.get(ask.limit_id).is_some_and(|limit| {
                 // A lease would be written down, whatever it is of.
-                let leases = |item: &Item| matches!(item.rule().law, Law::OnRelease(_));
+                let leases = |item: &Item| matches!(item.rule().law, Law::Concurrency(_));
                 limit.spec().durability == Durability::Volatile && !limit.items().iter().any(leases)
             })
         };
@@ -333,15 +336,15 @@ impl Inner {
     }
 
     /// A reply that waits for the log, if it must.
-    fn spoken<T>(&self, reply: T, until: Option<Lsn>) -> Spoken<T> {
+    fn spoken<T>(&self, reply: T, until: Option<Lsn>) -> StoreReply<T> {
         match until {
-            Some(lsn) if lsn > self.log.durable() => Spoken::Durable(reply, lsn),
-            _ => Spoken::Now(reply),
+            Some(lsn) if lsn > self.log.durable() => StoreReply::Durable(reply, lsn),
+            _ => StoreReply::Now(reply),
         }
     }
 
     /// Does something that leaves notes, and says what came of it when they are durable.
-    fn noted<T: Send + 'static>(&self, act: impl FnOnce(&mut Notes) -> T) -> Spoken<T> {
+    fn noted<T: Send + 'static>(&self, act: impl FnOnce(&mut Notes) -> T) -> StoreReply<T> {
         if let Some(why) = self.trouble() {
             return unavailable(why);
         }
@@ -388,7 +391,7 @@ impl Inner {
                 });
                 pen.put(&text, unwritten);
                 if let Some(until) = retired_until {
-                    pen.remove(text.generation, Parting::Retire, until);
+                    pen.remove(text.generation, RemovalMode::Retire, until);
                 }
             }
             Sight::Ghost { generation, version, traces } => pen.ghost(generation, version, traces),
@@ -404,7 +407,7 @@ impl Inner {
                     pen.row(generation, limit.version(), key, traces);
                     return;
                 }
-                let raised: Vec<(usize, Trace)> = traces
+                let raised: Vec<(usize, UsageRecord)> = traces
                     .iter()
                     .map(|&(item, trace)| {
                         let epoch = ledger.epoch();
@@ -415,7 +418,7 @@ impl Inner {
                 pen.row(generation, limit.version(), key, &raised);
             }
             Sight::Leaf { generation, spread } => pen.leaf(generation, spread),
-            Sight::Deed(deed) => pen.deed(deed),
+            Sight::LeaseNote(deed) => pen.deed(deed),
         }
     }
 
@@ -434,8 +437,8 @@ impl Inner {
 }
 
 /// A reply that nobody can give.
-fn unavailable<T: Send + 'static>(why: Unavailable) -> Spoken<T> {
-    Spoken::Later(Box::pin(std::future::ready(Err(why))))
+fn unavailable<T: Send + 'static>(why: Unavailable) -> StoreReply<T> {
+    StoreReply::Later(Box::pin(std::future::ready(Err(why))))
 }
 
 impl Store for DiskStore {
@@ -448,7 +451,7 @@ impl Store for DiskStore {
         }
     }
 
-    fn submit(&self, orders: &[Order<'_>], mut buffer: Answers) -> Spoken<Answers> {
+    fn submit(&self, orders: &[Order<'_>], mut buffer: Replies) -> StoreReply<Replies> {
         if let Some(why) = self.inner.trouble()
             && !self.inner.needs_no_log(orders)
         {
@@ -456,7 +459,7 @@ impl Store for DiskStore {
         }
         buffer.keep_notes();
         let mut answers = self.inner.memory.submit(orders, buffer).now();
-        let Some(notes) = answers.notes() else { return Spoken::Now(answers) };
+        let Some(notes) = answers.notes() else { return StoreReply::Now(answers) };
         let mut until = match self.inner.write_down(notes) {
             Ok(until) => until,
             Err(why) => return unavailable(why),
@@ -468,23 +471,27 @@ impl Store for DiskStore {
         self.inner.spoken(answers, until)
     }
 
-    fn bid(&self, bids: &Bids<'_>, gists: &mut Gists) -> Result<Option<Lsn>, Unavailable> {
+    fn bid(&self, bids: &CompactBatch<'_>, gists: &mut CompactReplies) -> Result<Option<Lsn>, Unavailable> {
         self.inner.bid(bids, gists)
     }
 
-    fn release(&self, lease: LeaseId) -> Spoken<bool> {
+    fn release(&self, lease: LeaseId) -> StoreReply<bool> {
         self.inner.noted(|notes| self.inner.memory.release_noting(lease, notes))
     }
 
-    fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Spoken<Result<Option<Timestamp>, Rejection>> {
+    fn renew(
+        &self,
+        lease: LeaseId,
+        ttl: Option<Duration>,
+    ) -> StoreReply<Result<Option<Timestamp>, OrderError>> {
         self.inner.noted(|notes| self.inner.memory.renew_noting(lease, ttl, notes))
     }
 
-    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Result<Settlement, Rejection>> {
+    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> StoreReply<Result<Settlement, OrderError>> {
         self.inner.noted(|notes| self.inner.memory.settle_noting(lease, actual, notes))
     }
 
-    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<(), Rejection>> {
+    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<(), OrderError>> {
         if let Some(why) = self.inner.trouble() {
             return unavailable(why);
         }
@@ -496,15 +503,15 @@ impl Store for DiskStore {
         self.inner.spoken(reset, until)
     }
 
-    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>> {
+    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Usage, OrderError>> {
         self.inner.memory.usage(limit_id, key)
     }
 
-    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Vec<Tenure>, Rejection>> {
+    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Vec<LeaseTerm>, OrderError>> {
         self.inner.memory.holders(limit_id, key)
     }
 
-    fn held_until(&self, leases: &[LeaseId]) -> Spoken<Vec<Option<Timestamp>>> {
+    fn held_until(&self, leases: &[LeaseId]) -> StoreReply<Vec<Option<Timestamp>>> {
         self.inner.memory.held_until(leases)
     }
 
@@ -523,16 +530,16 @@ impl Store for DiskStore {
         self.inner.trouble()
     }
 
-    fn observe(&self, limit_id: &str) -> Option<Observation> {
+    fn observe(&self, limit_id: &str) -> Option<LimitStats> {
         self.inner.memory.observe(limit_id)
     }
 
-    fn extent(&self) -> Option<Extent> {
+    fn extent(&self) -> Option<StoreSize> {
         self.inner.memory.extent()
     }
 
-    fn log_extent(&self) -> Option<LogExtent> {
-        Some(LogExtent { bytes: self.log_bytes(), segments: self.log_segments() })
+    fn log_extent(&self) -> Option<LogSize> {
+        Some(LogSize { bytes: self.log_bytes(), segments: self.log_segments() })
     }
 }
 
@@ -545,23 +552,23 @@ impl Catalog for DiskStore {
         self.inner.memory.list()
     }
 
-    fn put(&self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
+    fn put(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError> {
         self.inner.trouble().map_or(Ok(()), |why| Err(PutError::Unavailable(why)))?;
         let limit = self.inner.memory.put(spec, expect)?;
         self.inner.ledgers.trouble().map_or(Ok(limit), |why| Err(PutError::Unavailable(why)))
     }
 
-    fn remove(&self, id: &str, parting: Parting) -> bool {
+    fn remove(&self, id: &str, parting: RemovalMode) -> bool {
         self.inner.memory.remove(id, parting)
     }
 
-    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
+    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<EditOutcome>, ApplyError> {
         self.inner.edited(|memory| memory.apply(edits))
     }
 
-    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> Spoken<Result<Vec<Edited>, ApplyError>> {
+    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> StoreReply<Result<Vec<EditOutcome>, ApplyError>> {
         // The memory store speaks at once.
-        Spoken::Now(self.inner.edited(|memory| memory.edit(edits, origin).decided()))
+        StoreReply::Now(self.inner.edited(|memory| memory.edit(edits, origin).decided()))
     }
 
     fn watch(&self, watcher: Watcher) {

@@ -36,8 +36,8 @@ use tidegate::clock::Clock;
 use tidegate::file::GatewaySpec;
 use tidegate::file::gateway::{Allowance, RateLimits, Window};
 use tidegate::{
-    Answers, Ask, Capacity, Catalog, Denied, Detail, Edit, Expect, LeaseId, LimitSpec, Memory, MemoryStore,
-    Order, Outcome, Parting, Rejection, Store, Wait,
+    Ask, Capacity, Catalog, Denied, Detail, Edit, ExpectedVersion, LeaseId, LimitSpec, Memory, MemoryStore,
+    Order, OrderError, Outcome, RemovalMode, Replies, Store, Wait,
 };
 
 pub use connection::Connection;
@@ -113,7 +113,7 @@ struct State {
 
 thread_local! {
     /// A buffer for answers, so that asking allocates nothing.
-    static ANSWERS: Cell<Option<Answers>> = const { Cell::new(None) };
+    static ANSWERS: Cell<Option<Replies>> = const { Cell::new(None) };
 }
 
 impl State {
@@ -300,9 +300,9 @@ impl RateLimitManager {
         rules.generation += 1;
         let limits = rules.limits(self.most_clients);
         let puts = limits.iter().filter(|(id, spec)| state.limits.get(*id) != Some(*spec));
-        let puts = puts.map(|(_, spec)| Edit::Put(spec.clone(), Expect::Anything));
+        let puts = puts.map(|(_, spec)| Edit::Put(spec.clone(), ExpectedVersion::Anything));
         let gone = state.limits.keys().filter(|id| !limits.contains_key(*id));
-        let gone = gone.map(|id| Edit::Remove(id.to_string(), Parting::Retire));
+        let gone = gone.map(|id| Edit::Remove(id.to_string(), RemovalMode::Retire));
         let edits: Vec<Edit> = puts.chain(gone).collect();
         let changed: Vec<String> = edits.iter().map(|edit| edit.id().to_owned()).collect();
         if !edits.is_empty() {
@@ -387,7 +387,7 @@ impl RateLimitManager {
         let key = |gauge: &Gauge| if gauge.level == Level::Client { client } else { None };
         let asks: ArrayVec<Ask<'_>, MOST_GAUGES> =
             gauges.iter().map(|gauge| Ask::one(&gauge.id, key(gauge))).collect();
-        let buffer = ANSWERS.take().unwrap_or_else(|| Answers::new(Detail::Verdicts));
+        let buffer = ANSWERS.take().unwrap_or_else(|| Replies::new(Detail::Verdicts));
         let answers = self.store.submit(&[Order::acquire(&asks)], buffer).now();
         let answer = match answers.get(0) {
             Some(Ok(answer)) => match &answer.outcome {
@@ -401,7 +401,7 @@ impl RateLimitManager {
                     Err(Refused::By(refusal(kind, gauges, denied, wait, answer.degraded)))
                 }
             },
-            Some(Err(Rejection::UnknownLimit { .. })) => Err(Refused::Outdated),
+            Some(Err(OrderError::UnknownLimit { .. })) => Err(Refused::Outdated),
             Some(Err(_)) | None => Err(Refused::By(cannot_count(kind))),
         };
         ANSWERS.set(Some(answers));

@@ -194,7 +194,7 @@ fn is_grpc(headers: &HeaderMap) -> bool {
     value.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }
 
-/// Answers a request.
+/// Replies a request.
 async fn answer(request: Request<Incoming>, guest: Arc<Guest>, open: Open) -> Response<Said> {
     let worker = Arc::clone(&guest.worker);
     let site = worker.site();

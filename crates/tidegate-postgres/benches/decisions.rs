@@ -21,7 +21,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tidegate::{Answers, Ask, Catalog, Detail, Expect, ItemSpec, LimitSpec, Order, Policy, Spoken, Store};
+use tidegate::{
+    Ask, Catalog, Detail, ExpectedVersion, ItemSpec, LimitSpec, Order, Policy, Replies, Store, StoreReply,
+};
 use tidegate_postgres::{Options, PostgresStore};
 use tokio::task::JoinHandle;
 use tokio_postgres::NoTls;
@@ -71,11 +73,17 @@ fn main() {
     say("document 000: count and insert", &naive, None);
     let store = Arc::new(PostgresStore::open(Options::parse(&url).unwrap()).unwrap());
     store
-        .put(LimitSpec::named("hot").with(ItemSpec::of(Policy::Total, u64::MAX >> 1)), Expect::Absent)
+        .put(
+            LimitSpec::named("hot").with(ItemSpec::of(Policy::Total, u64::MAX >> 1)),
+            ExpectedVersion::Absent,
+        )
         .unwrap();
     let bucket = Policy::Bucket { window: Duration::from_secs(1), burst: None };
     store
-        .put(LimitSpec::named("keys").with(ItemSpec::of(bucket, 1_000_000).per_key()), Expect::Absent)
+        .put(
+            LimitSpec::named("keys").with(ItemSpec::of(bucket, 1_000_000).per_key()),
+            ExpectedVersion::Absent,
+        )
         .unwrap();
 
     let hot = runtime.block_on(ask(&store, "hot", 1, time));
@@ -186,7 +194,8 @@ async fn gathered(tasks: Vec<JoinHandle<Vec<Duration>>>, began: Instant) -> Meas
 async fn decided(store: &PostgresStore, limit: &str, number: u64, keys: u64) {
     let key = format!("key-{}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % keys);
     let asks = [Ask::one(limit, Some(key.as_bytes()))];
-    let Spoken::Later(later) = store.submit(&[Order::acquire(&asks)], Answers::new(Detail::Verdicts)) else {
+    let StoreReply::Later(later) = store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts))
+    else {
         panic!("it is decided elsewhere");
     };
     let answers = later.await.unwrap();

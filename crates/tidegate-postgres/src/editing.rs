@@ -8,23 +8,24 @@ use std::sync::Arc;
 use deadpool_postgres::Object;
 use futures_util::future::try_join_all;
 use tidegate::catalog::{
-    ApplyError, Change, Edit, Edited, Expect, Origin, Parting, PutError, RETIREMENT, check_each,
+    ApplyError, Change, Edit, EditOutcome, ExpectedVersion, Origin, PutError, RETIREMENT, RemovalMode,
+    check_each,
 };
-use tidegate_core::{Limit, LimitSpec, Season, Tick, Timestamp};
+use tidegate_core::{Limit, LimitPhase, LimitSpec, Tick, Timestamp};
 
 use crate::connecting::Fault;
 use crate::limits::{Entry, Limits, Standing, bounds_keys, column, descent_of, read_since, text_of};
 
 /// What was edited, and how the limits are after it.
 pub(crate) struct Done {
-    pub(crate) edited: Result<Vec<Edited>, ApplyError>,
+    pub(crate) edited: Result<Vec<EditOutcome>, ApplyError>,
     pub(crate) limits: Limits,
 }
 
 /// An edit that makes sense.
 enum Checked {
     Put(Arc<Limit>),
-    Remove(String, Parting),
+    Remove(String, RemovalMode),
 }
 
 /// The transaction of one who edits: nobody else decides or edits until it ends.
@@ -51,7 +52,7 @@ impl Editor<'_> {
         let each = checked.into_iter().map(|each| self.make(each, by, revision));
         let edited = try_join_all(each).await?;
         let since = self.limits.revision;
-        let changed = edited.iter().any(|each| !matches!(each, Edited::Absent));
+        let changed = edited.iter().any(|each| !matches!(each, EditOutcome::Absent));
         if changed {
             self.connection.execute("UPDATE store SET revision = $1", &[&revision]).await?;
             let (revision, found) = read_since(self.connection, since, self.tick).await?;
@@ -60,7 +61,7 @@ impl Editor<'_> {
         Ok(Done { edited: Ok(edited), limits: self.limits })
     }
 
-    async fn make(&self, each: Checked, by: Origin, revision: i64) -> Result<Edited, Fault> {
+    async fn make(&self, each: Checked, by: Origin, revision: i64) -> Result<EditOutcome, Fault> {
         match each {
             Checked::Put(limit) => self.install(&limit, by, revision).await,
             Checked::Remove(id, parting) => self.remove(&id, parting, revision).await,
@@ -90,7 +91,7 @@ impl Editor<'_> {
         self.limits.standing(id).filter(stands)
     }
 
-    fn next(&self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
+    fn next(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError> {
         expect.meets(self.limits.get(&spec.id).map(|entry| entry.limit.version()))?;
         let next = match self.standing(&spec.id) {
             None => Limit::new(spec, self.tick),
@@ -100,11 +101,11 @@ impl Editor<'_> {
         next.map(Arc::new).map_err(PutError::Invalid)
     }
 
-    async fn install(&self, limit: &Arc<Limit>, by: Origin, revision: i64) -> Result<Edited, Fault> {
+    async fn install(&self, limit: &Arc<Limit>, by: Origin, revision: i64) -> Result<EditOutcome, Fault> {
         let applied = by == Origin::Applied;
         let Some(entry) = self.standing(limit.id()).map(Arc::clone) else {
             self.add(limit, applied, revision).await?;
-            return Ok(Edited::Added(Arc::clone(limit)));
+            return Ok(EditOutcome::Added(Arc::clone(limit)));
         };
         let was_there = entry.standing == Standing::InForce;
         let is_new = entry.limit.version() != limit.version();
@@ -112,7 +113,7 @@ impl Editor<'_> {
         let (mut voided, mut unpinned) = (entry.voided, entry.unpinned);
         if is_new {
             edition += 1;
-            if entry.limit.season(self.now) == Season::After {
+            if entry.limit.season(self.now) == LimitPhase::After {
                 // Its state was dropped; what was charged to it cannot be given back by what begins now.
                 (voided, unpinned) = (edition, edition);
             }
@@ -127,9 +128,9 @@ impl Editor<'_> {
             [&entry.generation, &edition, &voided, &unpinned, &applied, &revision];
         self.connection.execute(update, &values).await?;
         Ok(match (was_there, is_new) {
-            (false, _) => Edited::Added(Arc::clone(limit)),
-            (true, true) => Edited::Replaced(Arc::clone(limit)),
-            (true, false) => Edited::Unchanged(Arc::clone(limit)),
+            (false, _) => EditOutcome::Added(Arc::clone(limit)),
+            (true, true) => EditOutcome::Replaced(Arc::clone(limit)),
+            (true, false) => EditOutcome::Unchanged(Arc::clone(limit)),
         })
     }
 
@@ -184,18 +185,18 @@ impl Editor<'_> {
         Ok(())
     }
 
-    async fn remove(&self, id: &str, parting: Parting, revision: i64) -> Result<Edited, Fault> {
-        let Some(entry) = self.limits.get(id) else { return Ok(Edited::Absent) };
+    async fn remove(&self, id: &str, parting: RemovalMode, revision: i64) -> Result<EditOutcome, Fault> {
+        let Some(entry) = self.limits.get(id) else { return Ok(EditOutcome::Absent) };
         match parting {
-            Parting::Forget => self.forget(entry.generation, revision).await?,
-            Parting::Retire => {
+            RemovalMode::Forget => self.forget(entry.generation, revision).await?,
+            RemovalMode::Retire => {
                 let until = column(self.now.plus(self.tick.span(RETIREMENT)));
                 let update =
                     "UPDATE limits SET standing = 1, retired_until = $2, revision = $3 WHERE generation = $1";
                 self.connection.execute(update, &[&entry.generation, &until, &revision]).await?;
             }
         }
-        Ok(Edited::Removed(Arc::clone(&entry.limit)))
+        Ok(EditOutcome::Removed(Arc::clone(&entry.limit)))
     }
 
     /// The rows of a limit that is gone are swept away later; nobody finds them.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use deadpool_postgres::Object;
-use tidegate::answer::{Answers, Outcome};
-use tidegate::catalog::{ApplyError, Edit, Edited, Origin};
+use tidegate::answer::{Outcome, Replies};
+use tidegate::catalog::{ApplyError, Edit, EditOutcome, Origin};
 use tidegate::store::Unavailable;
 use tidegate_core::LeaseId;
 
@@ -178,7 +178,7 @@ impl Engine {
         }
     }
 
-    fn remember_leases(&self, answers: &Answers, touches: &[u64]) {
+    fn remember_leases(&self, answers: &Replies, touches: &[u64]) {
         for answer in answers.iter().flatten() {
             if let Outcome::Granted(Some(grant)) = &answer.outcome {
                 self.queue.remember(grant.lease, touches);
@@ -225,9 +225,9 @@ impl Engine {
         &self,
         edits: Vec<Edit>,
         by: Origin,
-    ) -> Result<Result<Vec<Edited>, ApplyError>, Fault> {
+    ) -> Result<Result<Vec<EditOutcome>, ApplyError>, Fault> {
         match self.alone(&Act::Edit(edits, by)).await? {
-            Acted::Edited(edited) => Ok(edited),
+            Acted::EditOutcome(edited) => Ok(edited),
             Acted::Reset(_) => Ok(Ok(Vec::new())),
         }
     }
@@ -283,7 +283,7 @@ impl Engine {
             Act::Edit(edits, by) => {
                 let done = editor.apply(edits.clone(), *by).await?;
                 let keep = done.edited.is_ok();
-                (Acted::Edited(done.edited), done.limits, keep)
+                (Acted::EditOutcome(done.edited), done.limits, keep)
             }
             Act::Reset(id) => {
                 let (found, limits) = editor.reset(id).await?;
@@ -331,7 +331,7 @@ enum Act {
 
 /// What came of it.
 enum Acted {
-    Edited(Result<Vec<Edited>, ApplyError>),
+    EditOutcome(Result<Vec<EditOutcome>, ApplyError>),
     /// Whether there was something to reset.
     Reset(bool),
 }

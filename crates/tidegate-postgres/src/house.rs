@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use deadpool_postgres::Object;
-use tidegate::answer::{Answers, Outcome};
+use tidegate::answer::{Outcome, Replies};
 use tidegate::catalog::{Change, Watcher};
-use tidegate::store::{ItemCount, Observation};
+use tidegate::store::{ItemCount, LimitStats};
 use tidegate_core::{Intent, Tick};
 
 use crate::connecting::{Connections, Fault};
@@ -188,7 +188,7 @@ impl House {
     }
 
     /// Counts what was answered.
-    pub(crate) fn count(&self, orders: &[OwnOrder], answers: &Answers) {
+    pub(crate) fn count(&self, orders: &[OwnOrder], answers: &Replies) {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         for (order, answer) in orders.iter().zip(answers.iter()) {
             let (Intent::Acquire, Ok(answer)) = (order.intent, answer) else { continue };
@@ -214,7 +214,7 @@ impl House {
         }
     }
 
-    pub(crate) fn observe(&self, limit_id: &str) -> Option<Observation> {
+    pub(crate) fn observe(&self, limit_id: &str) -> Option<LimitStats> {
         self.limits().get(limit_id)?;
         let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         let none = Counts::default();
@@ -225,7 +225,7 @@ impl House {
             .map(|(item, refused)| ItemCount { item: item.to_string(), refused: *refused })
             .collect();
         items.sort_by(|a, b| a.item.cmp(&b.item));
-        Some(Observation {
+        Some(LimitStats {
             granted: count.granted,
             refused: count.refused,
             shadowed: count.shadowed,

@@ -5,10 +5,10 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate::answer::{Answers, Outcome, Rejection};
+use tidegate::answer::{OrderError, Outcome, Replies};
 use tidegate::store::map::excerpt::Excerpt;
 use tidegate::store::{Actual, Settlement, Unavailable, Usage};
-use tidegate_core::{Amount, Ask, Hold, Intent, LeaseId, Order, Tenure, Timestamp};
+use tidegate_core::{Amount, Ask, Hold, Intent, LeaseId, LeaseTerm, Order, Timestamp};
 use tokio::sync::oneshot;
 
 /// Who is told.
@@ -50,7 +50,7 @@ impl OwnOrder {
         }
     }
 
-    fn decide(&self, excerpt: &mut Excerpt, answers: &mut Answers) {
+    fn decide(&self, excerpt: &mut Excerpt, answers: &mut Replies) {
         let asks: Vec<Ask<'_>> = self
             .asks
             .iter()
@@ -95,8 +95,8 @@ impl OwnActual {
 pub(crate) enum Task {
     Orders {
         orders: Vec<OwnOrder>,
-        answers: Answers,
-        tell: Tell<Answers>,
+        answers: Replies,
+        tell: Tell<Replies>,
     },
     Release {
         id: LeaseId,
@@ -118,8 +118,8 @@ pub(crate) enum Task {
     Reset {
         limit_id: Box<str>,
         key: Box<[u8]>,
-        done: Option<Result<(), Rejection>>,
-        tell: Tell<Result<(), Rejection>>,
+        done: Option<Result<(), OrderError>>,
+        tell: Tell<Result<(), OrderError>>,
     },
     Usage {
         limit_id: Box<str>,
@@ -140,10 +140,10 @@ pub(crate) enum Task {
     },
 }
 
-type Renewed = Result<Option<Timestamp>, Rejection>;
-type Settled = Result<Settlement, Rejection>;
-type Used = Result<Usage, Rejection>;
-type Held = Result<Vec<Tenure>, Rejection>;
+type Renewed = Result<Option<Timestamp>, OrderError>;
+type Settled = Result<Settlement, OrderError>;
+type Used = Result<Usage, OrderError>;
+type Held = Result<Vec<LeaseTerm>, OrderError>;
 
 /// A task that waits, since when, and what it touches.
 pub(crate) struct Job {
@@ -231,8 +231,8 @@ fn say<T>(tell: Tell<T>, done: Option<T>) {
 }
 
 /// The leases of grants whose askers have gone and will not come again.
-fn unheard(orders: &[OwnOrder], answers: &Answers) -> Vec<LeaseId> {
-    let lease = |(order, answer): (&OwnOrder, &Result<tidegate::Answer, Rejection>)| match answer {
+fn unheard(orders: &[OwnOrder], answers: &Replies) -> Vec<LeaseId> {
+    let lease = |(order, answer): (&OwnOrder, &Result<tidegate::Answer, OrderError>)| match answer {
         Ok(answer) if order.request_id.is_none() => match &answer.outcome {
             Outcome::Granted(Some(grant)) => Some(grant.lease),
             _ => None,

@@ -16,7 +16,9 @@ use std::sync::Arc;
 use deadpool_postgres::Object;
 use tidegate::store::written::bytes::{Reader, Writer};
 use tidegate::store::written::limit as written;
-use tidegate_core::{Descent, Limit, LimitSpec, Per, Row, Season, Seat, Span, Tick, Timestamp, encoding};
+use tidegate_core::{
+    ItemLineage, Limit, LimitPhase, LimitSpec, Per, Row, RowScope, Span, Tick, Timestamp, row_codec,
+};
 
 use crate::connecting::Fault;
 
@@ -74,18 +76,18 @@ impl Entry {
         let mut row = if bytes.is_empty() {
             Row::blank(text, per)
         } else {
-            encoding::decode(bytes, text, per)
+            row_codec::decode(bytes, text, per)
                 .map_err(|damage| Fault::Refused(format!("a row of '{}' is damaged: {damage}", self.id())))?
         };
         for pair in self.editions[first..].windows(2) {
             let [former, next] = pair else { continue };
             if next.is_reset {
                 row.reset(&next.limit, per);
-            } else if former.limit.season(next.began) == Season::After {
+            } else if former.limit.season(next.began) == LimitPhase::After {
                 row = Row::blank(&next.limit, per);
             } else {
-                let old = key.map_or(Seat::All, |key| Seat::from(former.limit.overrides(key)));
-                let new = key.map_or(Seat::All, |key| Seat::from(next.limit.overrides(key)));
+                let old = key.map_or(RowScope::All, |key| RowScope::from(former.limit.overrides(key)));
+                let new = key.map_or(RowScope::All, |key| RowScope::from(next.limit.overrides(key)));
                 row = row.adopt((&former.limit, old), (&next.limit, new), next.began);
             }
         }
@@ -238,7 +240,7 @@ pub(crate) fn bounds_keys(limit: &Limit) -> bool {
 /// Whether a grant comes with a lease although nobody asked for one.
 pub(crate) fn may_hold(limit: &Limit) -> bool {
     use tidegate_core::Law;
-    limit.items().iter().any(|item| matches!(item.rule().law, Law::OnRelease(_)))
+    limit.items().iter().any(|item| matches!(item.rule().law, Law::Concurrency(_)))
 }
 
 /// The bytes of a limit's text.
@@ -254,17 +256,17 @@ pub(crate) fn descent_of(limit: &Limit) -> Vec<u8> {
     let mut out = Writer(&mut bytes);
     out.number(limit.items().len() as u64);
     for item in limit.items() {
-        let Descent { reshaped, step } = item.descent();
+        let ItemLineage { reshaped, step } = item.descent();
         out.number(u64::from(reshaped));
         out.maybe(step, |out, step| out.number(step.ticks()));
     }
     bytes
 }
 
-fn read_descent(bytes: &[u8]) -> Option<Vec<Descent>> {
+fn read_descent(bytes: &[u8]) -> Option<Vec<ItemLineage>> {
     let mut reader = Reader::new(bytes);
     let read = reader.many(2, |reader| {
-        Ok(Descent {
+        Ok(ItemLineage {
             reshaped: reader.number32()?,
             step: reader.maybe(|reader| Ok(Span::from_ticks(reader.number()?)))?,
         })

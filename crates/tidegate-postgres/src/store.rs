@@ -4,13 +4,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tidegate::answer::{Answers, Rejection};
-use tidegate::catalog::{ApplyError, Catalog, Edit, Edited, Expect, Origin, Parting, PutError, Watcher};
+use tidegate::answer::{OrderError, Replies};
+use tidegate::catalog::{
+    ApplyError, Catalog, Edit, EditOutcome, ExpectedVersion, Origin, PutError, RemovalMode, Watcher,
+};
 use tidegate::store::{
-    Actual, Atomicity, Capabilities, Later, Observation, Reach, Settlement, Spoken, Store, Survival,
+    Actual, Atomicity, Capabilities, Later, LimitStats, Reach, Settlement, Store, StoreReply, Survival,
     Unavailable, Usage,
 };
-use tidegate_core::{LeaseId, Limit, LimitSpec, Order, Tenure, Timestamp};
+use tidegate_core::{LeaseId, LeaseTerm, Limit, LimitSpec, Order, Timestamp};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
@@ -92,7 +94,7 @@ impl PostgresStore {
         &self,
         only_looks: bool,
         task: impl FnOnce(oneshot::Sender<Result<T, Unavailable>>) -> Task,
-    ) -> Spoken<T> {
+    ) -> StoreReply<T> {
         let (tell, told) = oneshot::channel();
         let mut job = Job { task: task(tell), since: instant(), touches: Vec::new(), only_looks };
         if !only_looks {
@@ -101,22 +103,22 @@ impl PostgresStore {
             job.touches = needs.keys().map(|name| self.engine.house.touch(name)).collect();
         }
         self.engine.queue.push(job);
-        Spoken::Later(heard(told))
+        StoreReply::Later(heard(told))
     }
 
     /// Does something beside the queue.
     fn apart<T: Send + 'static>(
         &self,
         act: impl Future<Output = Result<T, Fault>> + Send + 'static,
-    ) -> Spoken<T> {
+    ) -> StoreReply<T> {
         let (tell, told) = oneshot::channel();
         self.handle.spawn(async move {
             let _nobody_waits = tell.send(act.await.map_err(|fault| fault.unavailable()));
         });
-        Spoken::Later(heard(told))
+        StoreReply::Later(heard(told))
     }
 
-    fn edit_by(&self, edits: Vec<Edit>, by: Origin) -> Spoken<Result<Vec<Edited>, ApplyError>> {
+    fn edit_by(&self, edits: Vec<Edit>, by: Origin) -> StoreReply<Result<Vec<EditOutcome>, ApplyError>> {
         let engine = Arc::clone(&self.engine);
         let ids: Vec<String> = edits.iter().map(|edit| edit.id().to_owned()).collect();
         self.apart(async move {
@@ -131,7 +133,7 @@ impl PostgresStore {
     }
 
     /// Makes one edit, and waits for it.
-    fn edit_one(&self, edit: Edit) -> Result<Edited, PutError> {
+    fn edit_one(&self, edit: Edit) -> Result<EditOutcome, PutError> {
         let closed = |why| PutError::Unavailable(why);
         let edited = self.edit_by(vec![edit], Origin::Put).wait(self).map_err(closed)?;
         let silent = || PutError::Unavailable(Unavailable { reason: "the store gave no answer".to_owned() });
@@ -206,26 +208,30 @@ impl Store for PostgresStore {
         self.capabilities
     }
 
-    fn submit(&self, orders: &[Order<'_>], buffer: Answers) -> Spoken<Answers> {
+    fn submit(&self, orders: &[Order<'_>], buffer: Replies) -> StoreReply<Replies> {
         let orders: Vec<OwnOrder> = orders.iter().map(OwnOrder::of).collect();
         let only_looks = self.may_look(&orders);
         self.put(only_looks, |tell| Task::Orders { orders, answers: buffer, tell })
     }
 
-    fn release(&self, lease: LeaseId) -> Spoken<bool> {
+    fn release(&self, lease: LeaseId) -> StoreReply<bool> {
         self.put(false, |tell| Task::Release { id: lease, done: None, tell })
     }
 
-    fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Spoken<Result<Option<Timestamp>, Rejection>> {
+    fn renew(
+        &self,
+        lease: LeaseId,
+        ttl: Option<Duration>,
+    ) -> StoreReply<Result<Option<Timestamp>, OrderError>> {
         self.put(false, |tell| Task::Renew { id: lease, ttl, done: None, tell })
     }
 
-    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Result<Settlement, Rejection>> {
+    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> StoreReply<Result<Settlement, OrderError>> {
         let actual = OwnActual::of(actual);
         self.put(false, |tell| Task::Settle { id: lease, actual, done: None, tell })
     }
 
-    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<(), Rejection>> {
+    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<(), OrderError>> {
         let id: Box<str> = limit_id.into();
         if let Some(key) = key {
             self.put(false, |tell| Task::Reset { limit_id: id, key: key.into(), done: None, tell })
@@ -233,22 +239,22 @@ impl Store for PostgresStore {
             let engine = Arc::clone(&self.engine);
             self.apart(async move {
                 let found = engine.reset(&id).await?;
-                Ok(if found { Ok(()) } else { Err(Rejection::UnknownLimit { limit_id: id.into() }) })
+                Ok(if found { Ok(()) } else { Err(OrderError::UnknownLimit { limit_id: id.into() }) })
             })
         }
     }
 
-    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>> {
+    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Usage, OrderError>> {
         let (limit_id, key) = (limit_id.into(), key.map(Into::into));
         self.put(true, |tell| Task::Usage { limit_id, key, done: None, tell })
     }
 
-    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Vec<Tenure>, Rejection>> {
+    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Vec<LeaseTerm>, OrderError>> {
         let (limit_id, key) = (limit_id.into(), key.map(Into::into));
         self.put(true, |tell| Task::Holders { limit_id, key, done: None, tell })
     }
 
-    fn held_until(&self, leases: &[LeaseId]) -> Spoken<Vec<Option<Timestamp>>> {
+    fn held_until(&self, leases: &[LeaseId]) -> StoreReply<Vec<Option<Timestamp>>> {
         let (engine, leases) = (Arc::clone(&self.engine), leases.to_vec());
         self.apart(async move { engine.held_until(&leases).await })
     }
@@ -257,7 +263,7 @@ impl Store for PostgresStore {
         self.outage()
     }
 
-    fn observe(&self, limit_id: &str) -> Option<Observation> {
+    fn observe(&self, limit_id: &str) -> Option<LimitStats> {
         self.engine.house.observe(limit_id)
     }
 }
@@ -275,21 +281,21 @@ impl Catalog for PostgresStore {
         all
     }
 
-    fn put(&self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
+    fn put(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError> {
         match self.edit_one(Edit::Put(spec, expect))? {
-            Edited::Added(limit)
-            | Edited::Replaced(limit)
-            | Edited::Unchanged(limit)
-            | Edited::Removed(limit) => Ok(limit),
-            Edited::Absent => Err(PutError::Unknown),
+            EditOutcome::Added(limit)
+            | EditOutcome::Replaced(limit)
+            | EditOutcome::Unchanged(limit)
+            | EditOutcome::Removed(limit) => Ok(limit),
+            EditOutcome::Absent => Err(PutError::Unknown),
         }
     }
 
-    fn remove(&self, id: &str, parting: Parting) -> bool {
-        matches!(self.edit_one(Edit::Remove(id.to_owned(), parting)), Ok(Edited::Removed(_)))
+    fn remove(&self, id: &str, parting: RemovalMode) -> bool {
+        matches!(self.edit_one(Edit::Remove(id.to_owned(), parting)), Ok(EditOutcome::Removed(_)))
     }
 
-    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
+    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<EditOutcome>, ApplyError> {
         let ids: Vec<String> = edits.iter().map(|edit| edit.id().to_owned()).collect();
         self.edit_by(edits, Origin::Applied).wait(self).unwrap_or_else(|why| {
             let why = PutError::Unavailable(why);
@@ -297,7 +303,7 @@ impl Catalog for PostgresStore {
         })
     }
 
-    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> Spoken<Result<Vec<Edited>, ApplyError>> {
+    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> StoreReply<Result<Vec<EditOutcome>, ApplyError>> {
         self.edit_by(edits, origin)
     }
 

@@ -51,7 +51,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use tidegate::activity::Activity;
 use tidegate::store::{Capabilities, Survival, Unavailable, durable};
-use tidegate::{FullStore, Limiter, Spoken, Tick};
+use tidegate::{LimitStore, Limiter, StoreReply, Tick};
 use tidegate_rim::Ending;
 use tokio::sync::Semaphore;
 
@@ -126,7 +126,7 @@ impl From<Response<Bytes>> for Told {
     }
 }
 
-impl<S: FullStore + ?Sized> Api<S> {
+impl<S: LimitStore + ?Sized> Api<S> {
     /// The API of this store, asked through this limiter of it. It is ready, and no limit is from a file.
     pub fn new(store: Arc<S>, limiter: Limiter) -> Api<S> {
         let Capabilities { tick, survival, .. } = store.capabilities();
@@ -169,7 +169,7 @@ impl<S: FullStore + ?Sized> Api<S> {
         self
     }
 
-    /// Answers for this activity, of the same limiter, instead of one with the document's numbers.
+    /// Replies for this activity, of the same limiter, instead of one with the document's numbers.
     pub fn activity(mut self, activity: Activity) -> Api<S> {
         self.activity = activity;
         self
@@ -181,18 +181,18 @@ impl<S: FullStore + ?Sized> Api<S> {
         self
     }
 
-    /// Answers those who wait in line as things stand when the end is told.
+    /// Replies those who wait in line as things stand when the end is told.
     pub(crate) fn ends_with(mut self, ending: &Ending) -> Api<S> {
         self.ending = ending.clone();
         self
     }
 
-    /// Answers a request. What would follow it piece by piece is left out.
+    /// Replies a request. What would follow it piece by piece is left out.
     pub async fn call(&self, request: Request<Bytes>, from: Who) -> Response<Bytes> {
         self.respond(request, from).await.response
     }
 
-    /// Answers a request, and says what there is to count of it.
+    /// Replies a request, and says what there is to count of it.
     pub async fn respond(&self, request: Request<Bytes>, from: Who) -> Answered {
         let (head, body) = request.into_parts();
         let (name, told) = match Route::of(head.uri.path()) {
@@ -237,11 +237,11 @@ impl<S: FullStore + ?Sized> Api<S> {
     }
 
     /// What this store says, when it may be told.
-    async fn heard<T>(&self, spoken: Spoken<T>) -> Result<T, Unavailable> {
+    async fn heard<T>(&self, spoken: StoreReply<T>) -> Result<T, Unavailable> {
         match spoken {
-            Spoken::Now(reply) => Ok(reply),
-            Spoken::Durable(reply, lsn) => durable(&*self.store, lsn).await.map(|()| reply),
-            Spoken::Later(later) => later.await,
+            StoreReply::Now(reply) => Ok(reply),
+            StoreReply::Durable(reply, lsn) => durable(&*self.store, lsn).await.map(|()| reply),
+            StoreReply::Later(later) => later.await,
         }
     }
 

@@ -3,7 +3,7 @@
 //! ```text
 //!   bytes ──▶ frame ──▶ command ──▶ session ──▶ Order, Order, … ──▶ Store::submit
 //!                                      │                               │
-//!   bytes ◀── reply ◀── decision ◀─────┴──────────── Answers ◀─────────┘
+//!   bytes ◀── reply ◀── decision ◀─────┴──────────── Replies ◀─────────┘
 //! ```
 //!
 //! Decided: a pipeline is a batch. Consecutive decisions of what was read at once are put to the store as one slice, at one reading of

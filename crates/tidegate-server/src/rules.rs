@@ -26,18 +26,18 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use std::collections::HashSet;
 
-use tidegate::activity::{self, Activity, KeptBy};
+use tidegate::activity::{self, Activity, TaskOwner};
 use tidegate::catalog::{ApplyError, Origin, PutError};
 use tidegate::file::{ActivitySpec, ServerSpec, Settings, StoreSpec, is_reserved};
 use tidegate::store::{Unavailable, wait_durable};
-use tidegate::{Edit, Edited, Expect, Flaw, FullStore, LimitSpec, Parting};
+use tidegate::{Edit, EditOutcome, ExpectedVersion, LimitSpec, LimitStore, RemovalMode, SpecError};
 
 use crate::resp::throttle::BELONGS;
 use crate::tokens::{SharedTokens, Tokens};
 
 /// Which limits and tokens come from the file.
 pub struct Rules {
-    store: Arc<dyn FullStore>,
+    store: Arc<dyn LimitStore>,
     tokens: Arc<SharedTokens>,
     demand: Demand,
     /// What is told its rules, and what goes over those that are written.
@@ -92,7 +92,7 @@ impl fmt::Display for Applied {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unfit {
     /// What is wrong, with its place in the file.
-    pub flaws: Vec<Flaw>,
+    pub flaws: Vec<SpecError>,
 }
 
 impl fmt::Display for Unfit {
@@ -106,7 +106,7 @@ impl std::error::Error for Unfit {}
 
 impl Rules {
     /// No rules yet, over this store. Nobody may come in until the first are applied.
-    pub fn new(store: Arc<dyn FullStore>) -> Rules {
+    pub fn new(store: Arc<dyn LimitStore>) -> Rules {
         // A store that outlives its servers knows which limits were a file's when it was last open.
         let from_file = store.applied().into_iter().map(String::into_boxed_str).collect();
         Rules {
@@ -157,8 +157,8 @@ impl Rules {
         let written: HashSet<Box<str>> = limits.iter().map(|limit| limit.id.as_str().into()).collect();
         let former = self.from_file.read().unwrap_or_else(PoisonError::into_inner).clone();
         let left: Vec<&str> = former.difference(&written).map(|id| &**id).collect();
-        let gone = left.iter().map(|id| Edit::Remove((*id).to_owned(), Parting::Retire));
-        let put = limits.iter().map(|limit| Edit::Put(limit.clone(), Expect::Anything));
+        let gone = left.iter().map(|id| Edit::Remove((*id).to_owned(), RemovalMode::Retire));
+        let put = limits.iter().map(|limit| Edit::Put(limit.clone(), ExpectedVersion::Anything));
         let edits = put.chain(gone).collect();
 
         // Whatever is or will be the file's is nobody else's to change meanwhile.
@@ -174,7 +174,7 @@ impl Rules {
             wait_durable(&*self.store, lsn).map_err(|error| unwritten(&error))?;
         }
         let removed =
-            left.iter().zip(&edited[limits.len()..]).filter(|(_, it)| matches!(it, Edited::Removed(_)));
+            left.iter().zip(&edited[limits.len()..]).filter(|(_, it)| matches!(it, EditOutcome::Removed(_)));
         let mut taken: Vec<String> =
             removed.map(|(id, _)| (*id).to_owned()).filter(|id| !in_force.put.contains(&**id)).collect();
         taken.sort();
@@ -208,7 +208,7 @@ impl Rules {
     fn tell_activity(&self, rules: activity::Rules, from_file: bool) -> Result<(), Unfit> {
         let Some((activity, over)) = &self.activity else { return Ok(()) };
         if !from_file && *over != ActivitySpec::default() {
-            let edit = vec![Edit::Put(rules.spec(), Expect::Anything)];
+            let edit = vec![Edit::Put(rules.spec(), ExpectedVersion::Anything)];
             let edited =
                 self.store.edit(edit, Origin::Put).wait(&*self.store).map_err(|error| unwritten(&error))?;
             edited.map_err(|error| Unfit { flaws: flaws_of(error, &[]) })?;
@@ -216,7 +216,7 @@ impl Rules {
                 wait_durable(&*self.store, lsn).map_err(|error| unwritten(&error))?;
             }
         }
-        let kept_by = if from_file { KeptBy::SomebodyElse } else { KeptBy::Store };
+        let kept_by = if from_file { TaskOwner::SomebodyElse } else { TaskOwner::Store };
         // They were found to make sense before anything was changed.
         let _told = activity.set_rules(rules, kept_by);
         Ok(())
@@ -226,12 +226,13 @@ impl Rules {
     fn activity_of(&self, settings: &Settings) -> Result<activity::Rules, Unfit> {
         let over = self.activity.as_ref().map(|(_, over)| *over).unwrap_or_default();
         let rules = activity::Rules::of(&over.over(settings.activity.unwrap_or_default()));
-        let in_section = |flaw: Flaw| Flaw::new(format!("{}.{}", activity::ID, flaw.field), flaw.message);
-        let mut flaws: Vec<Flaw> = rules.flaws().into_iter().map(in_section).collect();
+        let in_section =
+            |flaw: SpecError| SpecError::new(format!("{}.{}", activity::ID, flaw.field), flaw.message);
+        let mut flaws: Vec<SpecError> = rules.flaws().into_iter().map(in_section).collect();
         let index = settings.limits.iter().position(|limit| limit.id == activity::ID);
         if let (Some(index), true) = (index, over != ActivitySpec::default()) {
             let message = "is the limit of activities, and the environment has numbers for it; write the section activity instead";
-            flaws.push(Flaw::new(format!("limits[{index}].id"), message));
+            flaws.push(SpecError::new(format!("limits[{index}].id"), message));
         }
         if flaws.is_empty() { Ok(rules) } else { Err(Unfit { flaws }) }
     }
@@ -239,18 +240,18 @@ impl Rules {
     /// Checks what the store does not, and makes the tokens.
     fn check(&self, settings: &Settings) -> Result<Tokens, Unfit> {
         let reserved = settings.limits.iter().enumerate().filter(|(_, limit)| is_reserved(&limit.id));
-        let mut flaws: Vec<Flaw> =
-            reserved.map(|(index, _)| Flaw::new(format!("limits[{index}].id"), BELONGS)).collect();
+        let mut flaws: Vec<SpecError> =
+            reserved.map(|(index, _)| SpecError::new(format!("limits[{index}].id"), BELONGS)).collect();
         let tokens = match &settings.tokens {
             None if self.demand == Demand::Tokens => {
                 let message = "is missing; this server can be reached from other machines, and nobody would need a token";
-                Err(vec![Flaw::new("auth", message)])
+                Err(vec![SpecError::new("auth", message)])
             }
             None => Ok(Tokens::not_needed()),
             Some(tokens) => Tokens::new(tokens.clone()).map_err(|flaws| {
                 flaws
                     .into_iter()
-                    .map(|flaw| Flaw::new(format!("auth.{}", flaw.field), flaw.message))
+                    .map(|flaw| SpecError::new(format!("auth.{}", flaw.field), flaw.message))
                     .collect()
             }),
         };
@@ -290,15 +291,15 @@ fn tell_of(taken: &[String]) {
     );
 }
 
-fn counted(edited: &[Edited]) -> Applied {
+fn counted(edited: &[EditOutcome]) -> Applied {
     let mut applied = Applied::default();
     for each in edited {
         match each {
-            Edited::Added(_) => applied.added += 1,
-            Edited::Replaced(_) => applied.changed += 1,
-            Edited::Unchanged(_) => applied.unchanged += 1,
-            Edited::Removed(_) => applied.removed += 1,
-            Edited::Absent => {}
+            EditOutcome::Added(_) => applied.added += 1,
+            EditOutcome::Replaced(_) => applied.changed += 1,
+            EditOutcome::Unchanged(_) => applied.unchanged += 1,
+            EditOutcome::Removed(_) => applied.removed += 1,
+            EditOutcome::Absent => {}
         }
     }
     applied
@@ -315,11 +316,11 @@ fn unwritten(error: &Unavailable) -> Unfit {
         "could not write the limits down: {}; see to it and start the server again, which reads the settings anew",
         error.reason
     );
-    Unfit { flaws: vec![Flaw::new("store", message)] }
+    Unfit { flaws: vec![SpecError::new("store", message)] }
 }
 
 /// What the store refuses, by its place in the file.
-fn flaws_of(error: ApplyError, limits: &[LimitSpec]) -> Vec<Flaw> {
+fn flaws_of(error: ApplyError, limits: &[LimitSpec]) -> Vec<SpecError> {
     let mut flaws = Vec::new();
     for (id, why) in error.refused {
         let index = limits.iter().rposition(|limit| limit.id == id).unwrap_or_default();
@@ -327,10 +328,10 @@ fn flaws_of(error: ApplyError, limits: &[LimitSpec]) -> Vec<Flaw> {
             PutError::Invalid(found) => flaws.extend(
                 found
                     .into_iter()
-                    .map(|flaw| Flaw::new(format!("limits[{index}].{}", flaw.field), flaw.message)),
+                    .map(|flaw| SpecError::new(format!("limits[{index}].{}", flaw.field), flaw.message)),
             ),
             PutError::Unavailable(why) => flaws.extend(unwritten(&why).flaws),
-            other => flaws.push(Flaw::new(format!("limits[{index}].id"), other.to_string())),
+            other => flaws.push(SpecError::new(format!("limits[{index}].id"), other.to_string())),
         }
     }
     flaws

@@ -33,7 +33,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use tidegate::FullStore;
+use tidegate::LimitStore;
 use tidegate_rim::{Ending, listen};
 use tokio::sync::Notify;
 
@@ -50,7 +50,7 @@ pub use bounds::Bounds;
 /// What a server answers with.
 pub struct Service {
     /// What is said over HTTP.
-    pub api: Api<dyn FullStore>,
+    pub api: Api<dyn LimitStore>,
     /// What is said over RESP.
     pub door: Door,
     /// Who may come in. The same that the RESP door asks.
@@ -185,7 +185,7 @@ impl Drop for Server {
 
 /// What all workers share.
 pub(crate) struct House {
-    api: Api<dyn FullStore>,
+    api: Api<dyn LimitStore>,
     door: Arc<Door>,
     doorman: Arc<dyn Doorman>,
     crowd: Crowd,

@@ -31,7 +31,7 @@ use std::fmt;
 use sha2::{Digest, Sha256};
 pub use shared::SharedTokens;
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
-use tidegate::Flaw;
+use tidegate::SpecError;
 pub use tidegate::file::{Role, TokenSpec};
 
 /// What every token begins with, so that people and scanners of leaked secrets know one when they see it.
@@ -143,12 +143,12 @@ impl Tokens {
     }
 
     /// These tokens and no others; or everything that is wrong with them. An empty list lets nobody in.
-    pub fn new(specs: Vec<TokenSpec>) -> Result<Tokens, Vec<Flaw>> {
+    pub fn new(specs: Vec<TokenSpec>) -> Result<Tokens, Vec<SpecError>> {
         let mut known: Vec<Known> = Vec::with_capacity(specs.len());
         let mut flaws = Vec::new();
         for (index, spec) in specs.into_iter().enumerate() {
             let mut refuse =
-                |message: &str| flaws.push(Flaw::new(format!("tokens[{index}].sha256"), message));
+                |message: &str| flaws.push(SpecError::new(format!("tokens[{index}].sha256"), message));
             match from_hex(&spec.sha256) {
                 None => refuse("must be 64 hexadecimal digits, as `tidegate token new` prints them"),
                 Some(hash) if known.iter().any(|other| other.hash == hash) => {

@@ -8,27 +8,28 @@ use std::time::Duration;
 use tidegate::catalog::{ApplyError, Origin, PutError, Watcher};
 use tidegate::store::bid::MOST_LIMITS;
 use tidegate::store::{
-    Actual, Bid, Bids, Capabilities, Gists, Lsn, Observation, Settlement, Unavailable, Usage,
+    Actual, Capabilities, CompactBatch, CompactReplies, CompactRequest, LimitStats, Lsn, Settlement,
+    Unavailable, Usage,
 };
 use tidegate::{
-    Answer, Answers, Ask, Catalog, Denied, Detail, Edit, Edited, Expect, FullStore, Hold, Intent,
-    ItemReading, LeaseId, Limit, LimitSpec, Order, Outcome, Parting, Rejection, Spoken, Store, Tenure,
-    Timestamp, Verdict,
+    Answer, Ask, Catalog, Denied, Detail, Edit, EditOutcome, ExpectedVersion, Hold, Intent, ItemReading,
+    LeaseId, LeaseTerm, Limit, LimitSpec, LimitStore, Order, OrderError, Outcome, RemovalMode, Replies,
+    Store, StoreReply, Timestamp, Verdict,
 };
 
 /// The store.
 pub struct Bidding {
-    inner: Arc<dyn FullStore>,
+    inner: Arc<dyn LimitStore>,
 }
 
 impl Bidding {
     /// This store, asked in short.
-    pub fn over(inner: impl FullStore + 'static) -> Bidding {
+    pub fn over(inner: impl LimitStore + 'static) -> Bidding {
         Bidding { inner: Arc::new(inner) }
     }
 
     /// Puts as many as can be put in short from the beginning of these. How many that were, and where the log must be.
-    fn put(&self, orders: &[Order<'_>], answers: &mut Answers) -> Result<(usize, Option<Lsn>), Unavailable> {
+    fn put(&self, orders: &[Order<'_>], answers: &mut Replies) -> Result<(usize, Option<Lsn>), Unavailable> {
         let mut limit_ids: Vec<&str> = Vec::new();
         let mut list = Vec::new();
         for ask in orders.iter().map_while(|order| bid_of(order)) {
@@ -40,10 +41,10 @@ impl Bidding {
                 limit_ids.push(ask.limit_id);
                 limit_ids.len() - 1
             });
-            list.extend(ask.key.map(|key| Bid { limit, key, count: ask.count }));
+            list.extend(ask.key.map(|key| CompactRequest { limit, key, count: ask.count }));
         }
-        let mut gists = Gists::default();
-        let until = self.inner.bid(&Bids { limit_ids: &limit_ids, list: &list }, &mut gists)?;
+        let mut gists = CompactReplies::default();
+        let until = self.inner.bid(&CompactBatch { limit_ids: &limit_ids, list: &list }, &mut gists)?;
         for gist in gists.list() {
             let (limit, item) = (Arc::clone(gists.text(gist)), gist.item);
             let outcome = match gist.verdict {
@@ -70,13 +71,13 @@ impl Bidding {
     }
 
     /// Puts one as it is.
-    fn order(&self, order: &Order<'_>, answers: &mut Answers) -> Spoken<()> {
+    fn order(&self, order: &Order<'_>, answers: &mut Replies) -> StoreReply<()> {
         let detail = answers.detail();
-        let (one, until) = match self.inner.submit(std::slice::from_ref(order), Answers::new(detail)) {
-            Spoken::Now(one) => (one, None),
-            Spoken::Durable(one, lsn) => (one, Some(lsn)),
-            Spoken::Later(later) => {
-                return Spoken::Later(Box::pin(async move { later.await.map(|_| ()) }));
+        let (one, until) = match self.inner.submit(std::slice::from_ref(order), Replies::new(detail)) {
+            StoreReply::Now(one) => (one, None),
+            StoreReply::Durable(one, lsn) => (one, Some(lsn)),
+            StoreReply::Later(later) => {
+                return StoreReply::Later(Box::pin(async move { later.await.map(|_| ()) }));
             }
         };
         for answer in one.iter() {
@@ -87,7 +88,7 @@ impl Bidding {
             });
             answers.push(answer);
         }
-        until.map_or(Spoken::Now(()), |lsn| Spoken::Durable((), lsn))
+        until.map_or(StoreReply::Now(()), |lsn| StoreReply::Durable((), lsn))
     }
 }
 
@@ -109,7 +110,7 @@ impl Store for Bidding {
         self.inner.capabilities()
     }
 
-    fn submit(&self, orders: &[Order<'_>], mut answers: Answers) -> Spoken<Answers> {
+    fn submit(&self, orders: &[Order<'_>], mut answers: Replies) -> StoreReply<Replies> {
         answers.clear();
         let mut until = None;
         let mut rest = orders;
@@ -119,53 +120,59 @@ impl Store for Bidding {
                     until = until.max(lsn);
                     rest = &rest[decided..];
                 }
-                Err(why) => return Spoken::Later(Box::pin(std::future::ready(Err(why)))),
+                Err(why) => return StoreReply::Later(Box::pin(std::future::ready(Err(why)))),
             }
             let Some((first, others)) = rest.split_first() else { break };
             match self.order(first, &mut answers) {
-                Spoken::Now(()) => {}
-                Spoken::Durable((), lsn) => until = until.max(Some(lsn)),
-                Spoken::Later(later) => {
-                    return Spoken::Later(Box::pin(async move { later.await.map(|()| Answers::default()) }));
+                StoreReply::Now(()) => {}
+                StoreReply::Durable((), lsn) => until = until.max(Some(lsn)),
+                StoreReply::Later(later) => {
+                    return StoreReply::Later(Box::pin(
+                        async move { later.await.map(|()| Replies::default()) },
+                    ));
                 }
             }
             rest = others;
         }
         match until {
-            None => Spoken::Now(answers),
-            Some(lsn) => Spoken::Durable(answers, lsn),
+            None => StoreReply::Now(answers),
+            Some(lsn) => StoreReply::Durable(answers, lsn),
         }
     }
 
-    fn release(&self, lease: LeaseId) -> Spoken<bool> {
+    fn release(&self, lease: LeaseId) -> StoreReply<bool> {
         self.inner.release(lease)
     }
 
-    fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Spoken<Result<Option<Timestamp>, Rejection>> {
+    fn renew(
+        &self,
+        lease: LeaseId,
+        ttl: Option<Duration>,
+    ) -> StoreReply<Result<Option<Timestamp>, OrderError>> {
         self.inner.renew(lease, ttl)
     }
 
-    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Result<Settlement, Rejection>> {
+    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> StoreReply<Result<Settlement, OrderError>> {
         self.inner.settle(lease, actual)
     }
 
-    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<(), Rejection>> {
+    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<(), OrderError>> {
         self.inner.reset(limit_id, key)
     }
 
-    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>> {
+    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Usage, OrderError>> {
         self.inner.usage(limit_id, key)
     }
 
-    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Vec<Tenure>, Rejection>> {
+    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Vec<LeaseTerm>, OrderError>> {
         self.inner.holders(limit_id, key)
     }
 
-    fn held_until(&self, leases: &[LeaseId]) -> Spoken<Vec<Option<Timestamp>>> {
+    fn held_until(&self, leases: &[LeaseId]) -> StoreReply<Vec<Option<Timestamp>>> {
         self.inner.held_until(leases)
     }
 
-    fn observe(&self, limit_id: &str) -> Option<Observation> {
+    fn observe(&self, limit_id: &str) -> Option<LimitStats> {
         self.inner.observe(limit_id)
     }
 }
@@ -179,19 +186,19 @@ impl Catalog for Bidding {
         self.inner.list()
     }
 
-    fn put(&self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
+    fn put(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError> {
         self.inner.put(spec, expect)
     }
 
-    fn remove(&self, id: &str, parting: Parting) -> bool {
+    fn remove(&self, id: &str, parting: RemovalMode) -> bool {
         self.inner.remove(id, parting)
     }
 
-    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
+    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<EditOutcome>, ApplyError> {
         self.inner.apply(edits)
     }
 
-    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> Spoken<Result<Vec<Edited>, ApplyError>> {
+    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> StoreReply<Result<Vec<EditOutcome>, ApplyError>> {
         self.inner.edit(edits, origin)
     }
 

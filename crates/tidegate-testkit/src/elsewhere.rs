@@ -4,7 +4,7 @@
 //! here and there is the test's. On a prompt one the answers are there when they are first looked for; on one by hand they wait until the
 //! test lets them go or loses them, in whatever order, and what was asked is decided when it was asked or only when its answer is let go.
 //!
-//! The store keeps what [`Spoken::Later`] promises: it begins when it is called, goes on if nobody waits, and gives back leases that were
+//! The store keeps what [`StoreReply::Later`] promises: it begins when it is called, goes on if nobody waits, and gives back leases that were
 //! granted to nobody, unless they can be asked for again by a request id.
 
 use std::fmt;
@@ -15,10 +15,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tidegate::catalog::{ApplyError, Origin, PutError, Watcher};
-use tidegate::store::{Capabilities, Extent, Observation, Reach, Unavailable, Usage};
+use tidegate::store::{Capabilities, LimitStats, Reach, StoreSize, Unavailable, Usage};
 use tidegate::{
-    Actual, Amount, Answer, Answers, Ask, Catalog, Edit, Edited, Expect, FullStore, Hold, Intent, LeaseId,
-    Limit, LimitSpec, Order, Outcome, Parting, Rejection, Settlement, Spoken, Store, Tenure, Timestamp,
+    Actual, Amount, Answer, Ask, Catalog, Edit, EditOutcome, ExpectedVersion, Hold, Intent, LeaseId,
+    LeaseTerm, Limit, LimitSpec, LimitStore, Order, OrderError, Outcome, RemovalMode, Replies, Settlement,
+    Store, StoreReply, Timestamp,
 };
 
 /// The longest that [`Road::wait_for`] waits before it says that nobody comes.
@@ -110,7 +111,7 @@ impl Road {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
         undo: impl FnOnce(T) + Send + 'static,
-    ) -> Spoken<T> {
+    ) -> StoreReply<T> {
         let desk = Arc::new(Mutex::new(Desk {
             work: Some(Box::new(work)),
             undo: Some(Box::new(undo)),
@@ -129,7 +130,7 @@ impl Road {
             self.lock().push(errand);
             self.inner.sent.notify_all();
         }
-        Spoken::Later(Box::pin(Hoping { desk }))
+        StoreReply::Later(Box::pin(Hoping { desk }))
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Box<dyn Errand>>> {
@@ -250,7 +251,7 @@ pub struct Elsewhere<S: ?Sized> {
     store: Arc<S>,
 }
 
-impl<S: FullStore + ?Sized + 'static> Elsewhere<S> {
+impl<S: LimitStore + ?Sized + 'static> Elsewhere<S> {
     /// This store, which speaks at once, at the other end of this road.
     pub fn new(store: Arc<S>, road: Road) -> Elsewhere<S> {
         Elsewhere { road, reach: None, store }
@@ -271,7 +272,10 @@ impl<S: FullStore + ?Sized + 'static> Elsewhere<S> {
         &self.store
     }
 
-    fn ask<T: Send + 'static>(&self, work: impl FnOnce(&S) -> Spoken<T> + Send + 'static) -> Spoken<T> {
+    fn ask<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&S) -> StoreReply<T> + Send + 'static,
+    ) -> StoreReply<T> {
         let store = Arc::clone(&self.store);
         self.road.send(move || work(&store).now(), drop)
     }
@@ -307,7 +311,7 @@ impl OwnOrder {
 }
 
 /// Gives back leases that were granted to nobody.
-fn give_back<S: Store + ?Sized>(store: &S, may_be_repeated: &[bool], answers: &Answers) {
+fn give_back<S: Store + ?Sized>(store: &S, may_be_repeated: &[bool], answers: &Replies) {
     for (answer, may_be_repeated) in answers.iter().zip(may_be_repeated) {
         if let (false, Ok(Answer { outcome: Outcome::Granted(Some(grant)), .. })) = (*may_be_repeated, answer)
         {
@@ -316,13 +320,13 @@ fn give_back<S: Store + ?Sized>(store: &S, may_be_repeated: &[bool], answers: &A
     }
 }
 
-impl<S: FullStore + ?Sized + 'static> Store for Elsewhere<S> {
+impl<S: LimitStore + ?Sized + 'static> Store for Elsewhere<S> {
     fn capabilities(&self) -> Capabilities {
         let there = self.store.capabilities();
         Capabilities { reach: self.reach.unwrap_or(there.reach), ..there }
     }
 
-    fn submit(&self, orders: &[Order<'_>], buffer: Answers) -> Spoken<Answers> {
+    fn submit(&self, orders: &[Order<'_>], buffer: Replies) -> StoreReply<Replies> {
         let may_be_repeated: Vec<bool> = orders.iter().map(|order| order.request_id.is_some()).collect();
         let own: Vec<OwnOrder> = orders.iter().map(OwnOrder::of).collect();
         let (store, same) = (Arc::clone(&self.store), Arc::clone(&self.store));
@@ -334,15 +338,19 @@ impl<S: FullStore + ?Sized + 'static> Store for Elsewhere<S> {
         self.road.send(work, move |answers| give_back(&*same, &may_be_repeated, &answers))
     }
 
-    fn release(&self, lease: LeaseId) -> Spoken<bool> {
+    fn release(&self, lease: LeaseId) -> StoreReply<bool> {
         self.ask(move |store| store.release(lease))
     }
 
-    fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Spoken<Result<Option<Timestamp>, Rejection>> {
+    fn renew(
+        &self,
+        lease: LeaseId,
+        ttl: Option<Duration>,
+    ) -> StoreReply<Result<Option<Timestamp>, OrderError>> {
         self.ask(move |store| store.renew(lease, ttl))
     }
 
-    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Result<Settlement, Rejection>> {
+    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> StoreReply<Result<Settlement, OrderError>> {
         match actual {
             Actual::Every(amount) => self.ask(move |store| store.settle(lease, Actual::Every(amount))),
             Actual::Each(amounts) => {
@@ -352,38 +360,38 @@ impl<S: FullStore + ?Sized + 'static> Store for Elsewhere<S> {
         }
     }
 
-    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<(), Rejection>> {
+    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<(), OrderError>> {
         let (limit_id, key) = (limit_id.to_owned(), key.map(<[u8]>::to_vec));
         self.ask(move |store| store.reset(&limit_id, key.as_deref()))
     }
 
-    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>> {
+    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Usage, OrderError>> {
         let (limit_id, key) = (limit_id.to_owned(), key.map(<[u8]>::to_vec));
         self.ask(move |store| store.usage(&limit_id, key.as_deref()))
     }
 
-    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Vec<Tenure>, Rejection>> {
+    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Vec<LeaseTerm>, OrderError>> {
         let (limit_id, key) = (limit_id.to_owned(), key.map(<[u8]>::to_vec));
         self.ask(move |store| store.holders(&limit_id, key.as_deref()))
     }
 
-    fn held_until(&self, leases: &[LeaseId]) -> Spoken<Vec<Option<Timestamp>>> {
+    fn held_until(&self, leases: &[LeaseId]) -> StoreReply<Vec<Option<Timestamp>>> {
         let leases = leases.to_vec();
         self.ask(move |store| store.held_until(&leases))
     }
 
-    fn observe(&self, limit_id: &str) -> Option<Observation> {
+    fn observe(&self, limit_id: &str) -> Option<LimitStats> {
         self.store.observe(limit_id)
     }
 
-    fn extent(&self) -> Option<Extent> {
+    fn extent(&self) -> Option<StoreSize> {
         self.store.extent()
     }
 }
 
 /// What there is to know of limits is known here too. Calls that would have to block go there at once, and only [`Catalog::edit`] takes
 /// the road: whoever stands at it cannot let anybody go while they are blocked.
-impl<S: FullStore + ?Sized + 'static> Catalog for Elsewhere<S> {
+impl<S: LimitStore + ?Sized + 'static> Catalog for Elsewhere<S> {
     fn get(&self, id: &str) -> Option<Arc<Limit>> {
         self.store.get(id)
     }
@@ -392,19 +400,19 @@ impl<S: FullStore + ?Sized + 'static> Catalog for Elsewhere<S> {
         self.store.list()
     }
 
-    fn put(&self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
+    fn put(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError> {
         self.store.put(spec, expect)
     }
 
-    fn remove(&self, id: &str, parting: Parting) -> bool {
+    fn remove(&self, id: &str, parting: RemovalMode) -> bool {
         self.store.remove(id, parting)
     }
 
-    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
+    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<EditOutcome>, ApplyError> {
         self.store.apply(edits)
     }
 
-    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> Spoken<Result<Vec<Edited>, ApplyError>> {
+    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> StoreReply<Result<Vec<EditOutcome>, ApplyError>> {
         self.ask(move |store| store.edit(edits, origin))
     }
 

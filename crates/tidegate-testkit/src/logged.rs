@@ -10,10 +10,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tidegate::catalog::{ApplyError, Origin, PutError, Watcher};
-use tidegate::store::{Capabilities, Extent, LogExtent, Lsn, Observation, Survival, Unavailable, Usage};
+use tidegate::store::{Capabilities, LimitStats, LogSize, Lsn, StoreSize, Survival, Unavailable, Usage};
 use tidegate::{
-    Actual, Answer, Answers, Catalog, Edit, Edited, Expect, FullStore, Intent, LeaseId, Limit, LimitSpec,
-    Order, Parting, Rejection, Settlement, Spoken, Store, Tenure, Timestamp,
+    Actual, Answer, Catalog, Edit, EditOutcome, ExpectedVersion, Intent, LeaseId, LeaseTerm, Limit,
+    LimitSpec, LimitStore, Order, OrderError, RemovalMode, Replies, Settlement, Store, StoreReply, Timestamp,
 };
 
 /// The longest that [`Log::wait_for_waiters`] waits before it says that nobody comes.
@@ -150,7 +150,7 @@ pub struct Logged<S: ?Sized> {
     store: Arc<S>,
 }
 
-impl<S: FullStore + ?Sized> Logged<S> {
+impl<S: LimitStore + ?Sized> Logged<S> {
     /// This store, which speaks at once, behind this log.
     pub fn new(store: Arc<S>, log: Log) -> Logged<S> {
         Logged { log, store }
@@ -167,8 +167,8 @@ impl<S: FullStore + ?Sized> Logged<S> {
     }
 
     /// A reply that changed something is told when that is durable.
-    fn spoken<T>(&self, reply: T, changed: bool) -> Spoken<T> {
-        if changed { Spoken::Durable(reply, self.log.append()) } else { Spoken::Now(reply) }
+    fn spoken<T>(&self, reply: T, changed: bool) -> StoreReply<T> {
+        if changed { StoreReply::Durable(reply, self.log.append()) } else { StoreReply::Now(reply) }
     }
 
     fn edited<T>(&self, reply: T, changed: bool) -> T {
@@ -179,12 +179,12 @@ impl<S: FullStore + ?Sized> Logged<S> {
     }
 }
 
-impl<S: FullStore + ?Sized> Store for Logged<S> {
+impl<S: LimitStore + ?Sized> Store for Logged<S> {
     fn capabilities(&self) -> Capabilities {
         Capabilities { survival: Survival::Durable, ..self.store.capabilities() }
     }
 
-    fn submit(&self, orders: &[Order<'_>], buffer: Answers) -> Spoken<Answers> {
+    fn submit(&self, orders: &[Order<'_>], buffer: Replies) -> StoreReply<Replies> {
         let answers = self.store.submit(orders, buffer).now();
         let charged = orders.iter().zip(answers.iter()).any(|(order, answer)| {
             order.intent == Intent::Acquire && answer.as_ref().is_ok_and(Answer::is_granted)
@@ -192,38 +192,42 @@ impl<S: FullStore + ?Sized> Store for Logged<S> {
         self.spoken(answers, charged)
     }
 
-    fn release(&self, lease: LeaseId) -> Spoken<bool> {
+    fn release(&self, lease: LeaseId) -> StoreReply<bool> {
         let released = self.store.release(lease).now();
         self.spoken(released, released)
     }
 
-    fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Spoken<Result<Option<Timestamp>, Rejection>> {
+    fn renew(
+        &self,
+        lease: LeaseId,
+        ttl: Option<Duration>,
+    ) -> StoreReply<Result<Option<Timestamp>, OrderError>> {
         let renewed = self.store.renew(lease, ttl).now();
         let changed = matches!(renewed, Ok(Some(_)));
         self.spoken(renewed, changed)
     }
 
-    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Result<Settlement, Rejection>> {
+    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> StoreReply<Result<Settlement, OrderError>> {
         let settled = self.store.settle(lease, actual).now();
         let changed = matches!(settled, Ok(Settlement::Settled));
         self.spoken(settled, changed)
     }
 
-    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<(), Rejection>> {
+    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<(), OrderError>> {
         let reset = self.store.reset(limit_id, key).now();
         let changed = reset.is_ok();
         self.spoken(reset, changed)
     }
 
-    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>> {
+    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Usage, OrderError>> {
         self.store.usage(limit_id, key)
     }
 
-    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Vec<Tenure>, Rejection>> {
+    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Vec<LeaseTerm>, OrderError>> {
         self.store.holders(limit_id, key)
     }
 
-    fn held_until(&self, leases: &[LeaseId]) -> Spoken<Vec<Option<Timestamp>>> {
+    fn held_until(&self, leases: &[LeaseId]) -> StoreReply<Vec<Option<Timestamp>>> {
         self.store.held_until(leases)
     }
 
@@ -239,20 +243,20 @@ impl<S: FullStore + ?Sized> Store for Logged<S> {
         self.log.state().failed.clone()
     }
 
-    fn observe(&self, limit_id: &str) -> Option<Observation> {
+    fn observe(&self, limit_id: &str) -> Option<LimitStats> {
         self.store.observe(limit_id)
     }
 
-    fn extent(&self) -> Option<Extent> {
+    fn extent(&self) -> Option<StoreSize> {
         self.store.extent()
     }
 
-    fn log_extent(&self) -> Option<LogExtent> {
-        Some(LogExtent { bytes: self.log.tip().0, segments: 1 })
+    fn log_extent(&self) -> Option<LogSize> {
+        Some(LogSize { bytes: self.log.tip().0, segments: 1 })
     }
 }
 
-impl<S: FullStore + ?Sized> Catalog for Logged<S> {
+impl<S: LimitStore + ?Sized> Catalog for Logged<S> {
     fn get(&self, id: &str) -> Option<Arc<Limit>> {
         self.store.get(id)
     }
@@ -261,27 +265,27 @@ impl<S: FullStore + ?Sized> Catalog for Logged<S> {
         self.store.list()
     }
 
-    fn put(&self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
+    fn put(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError> {
         let put = self.store.put(spec, expect);
         let changed = put.is_ok();
         self.edited(put, changed)
     }
 
-    fn remove(&self, id: &str, parting: Parting) -> bool {
+    fn remove(&self, id: &str, parting: RemovalMode) -> bool {
         let removed = self.store.remove(id, parting);
         self.edited(removed, removed)
     }
 
-    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
+    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<EditOutcome>, ApplyError> {
         let applied = self.store.apply(edits);
         let changed = has_changed(&applied);
         self.edited(applied, changed)
     }
 
-    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> Spoken<Result<Vec<Edited>, ApplyError>> {
+    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> StoreReply<Result<Vec<EditOutcome>, ApplyError>> {
         let edited = self.store.edit(edits, origin).now();
         let changed = has_changed(&edited);
-        Spoken::Now(self.edited(edited, changed))
+        StoreReply::Now(self.edited(edited, changed))
     }
 
     fn watch(&self, watcher: Watcher) {
@@ -289,6 +293,6 @@ impl<S: FullStore + ?Sized> Catalog for Logged<S> {
     }
 }
 
-fn has_changed(edited: &Result<Vec<Edited>, ApplyError>) -> bool {
+fn has_changed(edited: &Result<Vec<EditOutcome>, ApplyError>) -> bool {
     edited.as_ref().is_ok_and(|edited| edited.iter().any(|each| each.change().is_some()))
 }

@@ -26,8 +26,8 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 
 use tidegate_core::{
-    Amount, Capacity, Charge, Hold, ItemSpec, LeaseId, LimitSpec, Load, Mode, Per, Policy, Tenure, Tick,
-    Timestamp, Unit, Wait, WeekStart,
+    Amount, AskTotals, Capacity, Charge, Hold, ItemSpec, LeaseId, LeaseTerm, LimitSpec, Mode, Per, Policy,
+    Tick, Timestamp, Unit, Wait, WeekStart,
 };
 
 use crate::civil::Almanac;
@@ -392,7 +392,7 @@ impl Model {
     // Changes.
 
     /// Records that these asks were granted at `now`, with this lease if there is one.
-    pub fn charge(&mut self, asks: &[OwnedAsk], hold: Hold, tenure: Option<Tenure>, now: Timestamp) {
+    pub fn charge(&mut self, asks: &[OwnedAsk], hold: Hold, tenure: Option<LeaseTerm>, now: Timestamp) {
         let crowded = self.crowded(asks, hold, now, View::Truth);
         let now = self.clamp(now).ticks();
         let questions = self.questions(asks);
@@ -426,7 +426,7 @@ impl Model {
         name: &str,
         key: Option<&[u8]>,
         cost: Amount,
-        tenure: Option<Tenure>,
+        tenure: Option<LeaseTerm>,
         now: u64,
     ) {
         if cost == 0 {
@@ -520,7 +520,7 @@ impl Model {
             if matches!(article.policy, Policy::Concurrency { .. }) || self.is_over(book, now.ticks()) {
                 continue;
             }
-            let cost = price(article, Load::of(actual));
+            let cost = price(article, AskTotals::of(actual));
             if cost > *charged {
                 self.record(id, name, key.as_deref(), cost - charged, None, now.ticks());
             } else {
@@ -574,8 +574,8 @@ impl Model {
             let of_limit: Vec<&OwnedAsk> =
                 asks.iter().filter(|other| other.limit_id == ask.limit_id).collect();
             let load = |of: &dyn Fn(&OwnedAsk) -> bool| {
-                let loads = of_limit.iter().filter(|ask| of(ask)).map(|ask| Load::of(ask.count));
-                loads.fold(Load::default(), Load::plus)
+                let loads = of_limit.iter().filter(|ask| of(ask)).map(|ask| AskTotals::of(ask.count));
+                loads.fold(AskTotals::default(), AskTotals::plus)
             };
             for article in &book.articles {
                 if article.per == Per::All {

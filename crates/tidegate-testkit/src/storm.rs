@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use tidegate::{Clock, Expect, FullStore, LimitSpec, Timestamp};
+use tidegate::{Clock, ExpectedVersion, LimitSpec, LimitStore, Timestamp};
 
 use crate::checker::Proof;
 use crate::effort;
@@ -174,7 +174,7 @@ impl Clock for SteppingClock {
 
 /// What everybody in a storm shares.
 struct Scene {
-    store: Arc<dyn FullStore>,
+    store: Arc<dyn LimitStore>,
     clock: Arc<SteppingClock>,
     plan: Plan,
     /// The limits as they are at first.
@@ -186,12 +186,12 @@ struct Scene {
 ///
 /// # Panics
 /// If nobody gets anywhere for as long as the plan is patient, or a thread panics.
-pub fn storm(bench: impl FnOnce(Arc<SteppingClock>) -> Arc<dyn FullStore>, plan: Plan) -> Report {
+pub fn storm(bench: impl FnOnce(Arc<SteppingClock>) -> Arc<dyn LimitStore>, plan: Plan) -> Report {
     let clock = Arc::new(SteppingClock::at(weather::BEGINS));
     let store = bench(Arc::clone(&clock));
     let limits = weather::limits(&plan);
     for spec in &limits {
-        store.put(spec.clone(), Expect::Absent).expect("the limits of a storm are valid");
+        store.put(spec.clone(), ExpectedVersion::Absent).expect("the limits of a storm are valid");
     }
     let scene = Arc::new(Scene { store, clock, plan, limits });
     let mut watchdog = Watchdog::new(scene.plan.seed, scene.plan.patience);

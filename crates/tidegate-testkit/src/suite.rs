@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use tidegate::store::Usage;
 use tidegate::{
-    Amount, Answer, Answers, Ask, Catalog, Denied, Detail, Expect, FullStore, Grant, ItemReading, LimitSpec,
-    ManualClock, Order, Outcome, Rejection, Store, Tick, Wait,
+    Amount, Answer, Ask, Catalog, Denied, Detail, ExpectedVersion, Grant, ItemReading, LimitSpec, LimitStore,
+    ManualClock, Order, OrderError, Outcome, Replies, Store, Tick, Wait,
 };
 
 pub use decisions::every_policy;
@@ -31,7 +31,7 @@ pub use histories::{Player, equivalence};
 /// A fresh store and the clock it goes by.
 pub struct Bench {
     /// The store.
-    pub store: Arc<dyn FullStore>,
+    pub store: Arc<dyn LimitStore>,
     /// Its clock.
     pub clock: Arc<ManualClock>,
 }
@@ -140,13 +140,13 @@ impl Bench {
     /// Adds a limit.
     #[track_caller]
     pub fn add(&self, spec: LimitSpec) {
-        self.store.put(spec, Expect::Absent).expect("a valid new limit");
+        self.store.put(spec, ExpectedVersion::Absent).expect("a valid new limit");
     }
 
     /// Replaces a limit.
     #[track_caller]
     pub fn edit(&self, spec: LimitSpec) {
-        self.store.put(spec, Expect::Present).expect("a valid next version");
+        self.store.put(spec, ExpectedVersion::Present).expect("a valid next version");
     }
 
     /// Lets time pass.
@@ -160,8 +160,8 @@ impl Bench {
     }
 
     /// Submits one order.
-    pub fn submit(&self, order: Order<'_>) -> Result<(Answer, Vec<ItemReading>), Rejection> {
-        let answers = self.store.submit(&[order], Answers::new(Detail::Readings)).decided();
+    pub fn submit(&self, order: Order<'_>) -> Result<(Answer, Vec<ItemReading>), OrderError> {
+        let answers = self.store.submit(&[order], Replies::new(Detail::Readings)).decided();
         let answer = answers.get(0).cloned().expect("one answer for one order")?;
         let readings = answers.readings(&answer).to_vec();
         Ok((answer, readings))

@@ -44,9 +44,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use tidegate_core::{Capacity, LeaseId, Per, Tenure, Timestamp};
+use tidegate_core::{Capacity, LeaseId, LeaseTerm, Per, Timestamp};
 
-use crate::catalog::{ApplyError, Edit, Expect, Origin, PutError};
+use crate::catalog::{ApplyError, Edit, ExpectedVersion, Origin, PutError};
 use crate::limiter::{Decision, Limiter, Renewal};
 use crate::store::{Actual, Settlement, Unavailable, durable};
 use status::{Gauge, cause_of, retry_after};
@@ -75,13 +75,13 @@ struct Inner {
 /// The rules, and whether the limit says them.
 struct InForce {
     rules: Rules,
-    kept_by: KeptBy,
+    kept_by: TaskOwner,
     is_put: AtomicBool,
 }
 
 /// Who sees to it that there is a limit with these rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeptBy {
+pub enum TaskOwner {
     /// The activity itself, when it is first asked.
     Activity,
     /// Somebody else: the limit comes from a file.
@@ -100,7 +100,7 @@ enum Need {
 }
 
 impl InForce {
-    fn new(rules: Rules, kept_by: KeptBy) -> Result<Arc<InForce>, BadRules> {
+    fn new(rules: Rules, kept_by: TaskOwner) -> Result<Arc<InForce>, BadRules> {
         match rules.flaws() {
             flaws if flaws.is_empty() => {
                 Ok(Arc::new(InForce { rules, kept_by, is_put: AtomicBool::new(false) }))
@@ -113,14 +113,14 @@ impl InForce {
 impl Activity {
     /// The activity of everybody who asks this limiter's store. The limit is put there when it is first needed.
     pub fn new(limiter: Limiter, rules: Rules) -> Result<Activity, BadRules> {
-        Ok(Activity::with(limiter, InForce::new(rules, KeptBy::Activity)?))
+        Ok(Activity::with(limiter, InForce::new(rules, TaskOwner::Activity)?))
     }
 
     /// The activity of a store that others may use: with the limit that is there, whoever put it, or the document's numbers if there
     /// is none when a task is to begin.
     pub fn of_store(limiter: Limiter) -> Activity {
         let is_put = AtomicBool::new(false);
-        let usual = InForce { rules: Rules::default(), kept_by: KeptBy::Store, is_put };
+        let usual = InForce { rules: Rules::default(), kept_by: TaskOwner::Store, is_put };
         Activity::with(limiter, Arc::new(usual))
     }
 
@@ -135,7 +135,7 @@ impl Activity {
     }
 
     /// From now on these are in force. Tasks that are running go on.
-    pub fn set_rules(&self, rules: Rules, kept_by: KeptBy) -> Result<(), BadRules> {
+    pub fn set_rules(&self, rules: Rules, kept_by: TaskOwner) -> Result<(), BadRules> {
         let next = InForce::new(rules, kept_by)?;
         *self.inner.in_force.write().unwrap_or_else(PoisonError::into_inner) = next;
         Ok(())
@@ -218,7 +218,7 @@ impl Activity {
     pub async fn remove_active(&self, user: &str) -> Result<usize, ActivityError> {
         let Some(in_force) = self.prepared(user, Need::Look).await? else { return Ok(0) };
         let mut removed = 0;
-        for Tenure { lease, .. } in self.holders(user).await? {
+        for LeaseTerm { lease, .. } in self.holders(user).await? {
             removed += usize::from(self.end(lease, in_force.rules).await?);
         }
         Ok(removed)
@@ -284,27 +284,27 @@ impl Activity {
         let in_force = self.in_force();
         let is_there = || self.inner.limiter.store().get(ID).is_some();
         match in_force.kept_by {
-            KeptBy::SomebodyElse => {}
-            KeptBy::Activity => {
+            TaskOwner::SomebodyElse => {}
+            TaskOwner::Activity => {
                 let is_put = in_force.is_put.load(Ordering::Acquire);
                 // Somebody may have deleted it since.
                 if !is_put || !is_there() {
-                    self.put(&in_force.rules, Expect::Anything).await?;
+                    self.put(&in_force.rules, ExpectedVersion::Anything).await?;
                     in_force.is_put.store(true, Ordering::Release);
                 }
             }
-            KeptBy::Store if is_there() => {}
-            KeptBy::Store if need == Need::Look => {
+            TaskOwner::Store if is_there() => {}
+            TaskOwner::Store if need == Need::Look => {
                 // Nobody knows what is there while nobody can look.
                 return self.inner.limiter.store().trouble().map_or(Ok(None), |why| Err(why.into()));
             }
-            KeptBy::Store => self.put(&in_force.rules, Expect::Absent).await?,
+            TaskOwner::Store => self.put(&in_force.rules, ExpectedVersion::Absent).await?,
         }
         Ok(Some(in_force))
     }
 
     /// Sees to it that there is a limit: with these rules, or if none was expected, whichever is there by now.
-    async fn put(&self, rules: &Rules, expect: Expect) -> Result<(), ActivityError> {
+    async fn put(&self, rules: &Rules, expect: ExpectedVersion) -> Result<(), ActivityError> {
         let store = self.inner.limiter.store();
         let spec = rules.spec();
         if store.get(ID).is_some_and(|limit| *limit.spec() == spec) {
@@ -331,7 +331,7 @@ impl Activity {
         }
     }
 
-    async fn holders(&self, user: &str) -> Result<Vec<Tenure>, ActivityError> {
+    async fn holders(&self, user: &str) -> Result<Vec<LeaseTerm>, ActivityError> {
         let store = self.inner.limiter.store();
         Ok(store.holders(ID, Some(user.as_bytes())).told(store).await??)
     }

@@ -1,6 +1,6 @@
-//! Answers: what a store says to a batch of orders.
+//! Replies: what a store says to a batch of orders.
 //!
-//! A denial is an answer. What could not be asked at all is a [`Rejection`]: the order named a limit nobody knows, or
+//! A denial is an answer. What could not be asked at all is a [`OrderError`]: the order named a limit nobody knows, or
 //! made no sense. The buffer is reused from batch to batch, so that answering costs no allocation once it has grown.
 
 use std::fmt;
@@ -25,18 +25,18 @@ pub enum Detail {
 
 /// The answers to one batch, in the order of its orders.
 #[derive(Debug, Default)]
-pub struct Answers {
+pub struct Replies {
     detail: Detail,
-    list: Vec<Result<Answer, Rejection>>,
+    list: Vec<Result<Answer, OrderError>>,
     readings: Vec<ItemReading>,
     /// What a store with a log is told about what they changed.
     notes: Option<Box<Notes>>,
 }
 
-impl Answers {
+impl Replies {
     /// A buffer for answers in this detail.
-    pub fn new(detail: Detail) -> Answers {
-        Answers { detail, ..Answers::default() }
+    pub fn new(detail: Detail) -> Replies {
+        Replies { detail, ..Replies::default() }
     }
 
     /// How much is wanted.
@@ -74,12 +74,12 @@ impl Answers {
     }
 
     /// The answers, in the order of the orders.
-    pub fn iter(&self) -> impl Iterator<Item = &Result<Answer, Rejection>> {
+    pub fn iter(&self) -> impl Iterator<Item = &Result<Answer, OrderError>> {
         self.list.iter()
     }
 
     /// The answer to the order at `index`.
-    pub fn get(&self, index: usize) -> Option<&Result<Answer, Rejection>> {
+    pub fn get(&self, index: usize) -> Option<&Result<Answer, OrderError>> {
         self.list.get(index)
     }
 
@@ -108,7 +108,7 @@ impl Answers {
     }
 
     /// For stores: the next answer.
-    pub fn push(&mut self, answer: Result<Answer, Rejection>) {
+    pub fn push(&mut self, answer: Result<Answer, OrderError>) {
         self.list.push(answer);
     }
 }
@@ -124,7 +124,7 @@ pub struct Answer {
     pub degraded: bool,
     /// Limits in shadow mode that would have refused.
     pub shadowed: Vec<Arc<Limit>>,
-    /// Where its readings are; see [`Answers::readings`].
+    /// Where its readings are; see [`Replies::readings`].
     pub readings: Range<usize>,
 }
 
@@ -190,7 +190,7 @@ pub struct ItemReading {
 
 /// Why an order could not be asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Rejection {
+pub enum OrderError {
     /// No limit has this id. Never taken for an allow or a deny.
     UnknownLimit {
         /// The id.
@@ -233,49 +233,49 @@ pub enum Rejection {
     },
 }
 
-impl Rejection {
+impl OrderError {
     /// The stable code that programs look at.
     pub fn code(&self) -> &'static str {
         match self {
-            Rejection::UnknownLimit { .. } => "unknown_limit",
-            Rejection::RequestIdReused => "request_id_reused",
-            Rejection::KeyMissing { .. }
-            | Rejection::KeyTooLong { .. }
-            | Rejection::AsksOutOfRange { .. }
-            | Rejection::RequestIdOutOfRange { .. }
-            | Rejection::TtlOutOfRange
-            | Rejection::PatienceOutOfRange
-            | Rejection::NeedsLease
-            | Rejection::CostsOutOfRange { .. } => "bad_request",
+            OrderError::UnknownLimit { .. } => "unknown_limit",
+            OrderError::RequestIdReused => "request_id_reused",
+            OrderError::KeyMissing { .. }
+            | OrderError::KeyTooLong { .. }
+            | OrderError::AsksOutOfRange { .. }
+            | OrderError::RequestIdOutOfRange { .. }
+            | OrderError::TtlOutOfRange
+            | OrderError::PatienceOutOfRange
+            | OrderError::NeedsLease
+            | OrderError::CostsOutOfRange { .. } => "bad_request",
         }
     }
 }
 
-impl fmt::Display for Rejection {
+impl fmt::Display for OrderError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Rejection::UnknownLimit { limit_id } => unknown(limit_id, f),
-            Rejection::KeyMissing { limit_id } => {
+            OrderError::UnknownLimit { limit_id } => unknown(limit_id, f),
+            OrderError::KeyMissing { limit_id } => {
                 write!(f, "limit '{limit_id}' counts per key; the ask needs a limit_key")
             }
-            Rejection::KeyTooLong { bytes } => {
+            OrderError::KeyTooLong { bytes } => {
                 write!(f, "limit_key has {bytes} bytes; at most {LONGEST_KEY} are allowed")
             }
-            Rejection::AsksOutOfRange { asks } => {
+            OrderError::AsksOutOfRange { asks } => {
                 write!(f, "an order has 1 to {MOST_ASKS} asks, this one has {asks}")
             }
-            Rejection::RequestIdOutOfRange { bytes } => {
+            OrderError::RequestIdOutOfRange { bytes } => {
                 write!(f, "request_id has {bytes} bytes; 1 to {LONGEST_REQUEST_ID} are allowed")
             }
-            Rejection::RequestIdReused => write!(f, "request_id was already granted with other asks"),
-            Rejection::TtlOutOfRange => write!(f, "ttl must be from 1ms to 36525d (a century)"),
-            Rejection::NeedsLease => {
+            OrderError::RequestIdReused => write!(f, "request_id was already granted with other asks"),
+            OrderError::TtlOutOfRange => write!(f, "ttl must be from 1ms to 36525d (a century)"),
+            OrderError::NeedsLease => {
                 write!(f, "a grant of this limit comes with a lease; ask the store for it")
             }
-            Rejection::CostsOutOfRange { costs, asks } => {
+            OrderError::CostsOutOfRange { costs, asks } => {
                 write!(f, "actual has {costs} numbers for {asks} asks; give one for each, or one for all")
             }
-            Rejection::PatienceOutOfRange => {
+            OrderError::PatienceOutOfRange => {
                 write!(f, "patience must be at most {} ms", LONGEST_PATIENCE.as_millis())
             }
         }
@@ -292,7 +292,7 @@ fn unknown(limit_id: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "unknown limit '{beginning}…': an id has at most {LONGEST_ID} bytes, this one has {bytes}")
 }
 
-impl std::error::Error for Rejection {}
+impl std::error::Error for OrderError {}
 
 #[cfg(test)]
 mod tests {
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn an_unknown_id_is_repeated_as_far_as_it_could_be_one() {
-        let told = |limit_id: String| Rejection::UnknownLimit { limit_id }.to_string();
+        let told = |limit_id: String| OrderError::UnknownLimit { limit_id }.to_string();
         assert_eq!(told("a'b\n".to_owned()), "unknown limit 'a\\'b\\n'");
         assert_eq!(told("x".repeat(LONGEST_ID)), format!("unknown limit '{}'", "x".repeat(LONGEST_ID)));
         let long = told(format!("x{}", "\u{e4}".repeat(500_000)));

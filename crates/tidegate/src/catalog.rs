@@ -1,23 +1,23 @@
 //! The catalog: which limits there are, and which version of each.
 //!
 //! Limits are data apart from what they count. Putting a new version keeps the counts of the items that survive by
-//! name; only [`Parting::Forget`] and a reset forget.
+//! name; only [`RemovalMode::Forget`] and a reset forget.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::HashSet;
-use tidegate_core::{Flaw, Limit, LimitSpec};
+use tidegate_core::{Limit, LimitSpec, SpecError};
 
-use crate::store::{Spoken, Unavailable};
+use crate::store::{StoreReply, Unavailable};
 
 /// How long a limit that was taken out of a file keeps its state, so that undoing the edit does not oversell.
 pub const RETIREMENT: Duration = Duration::from_secs(7 * 86_400);
 
 /// What the one who puts a limit believes to be there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expect {
+pub enum ExpectedVersion {
     /// Nothing: add it.
     Absent,
     /// This version: replace it.
@@ -28,13 +28,15 @@ pub enum Expect {
     Anything,
 }
 
-impl Expect {
+impl ExpectedVersion {
     /// Whether this is what is there: a version, or nothing.
     pub fn meets(self, current: Option<u32>) -> Result<(), PutError> {
         match (self, current) {
-            (Expect::Absent, Some(_)) => Err(PutError::Exists),
-            (Expect::Version(_) | Expect::Present, None) => Err(PutError::Unknown),
-            (Expect::Version(wanted), Some(version)) if wanted != version => Err(PutError::Stale { version }),
+            (ExpectedVersion::Absent, Some(_)) => Err(PutError::Exists),
+            (ExpectedVersion::Version(_) | ExpectedVersion::Present, None) => Err(PutError::Unknown),
+            (ExpectedVersion::Version(wanted), Some(version)) if wanted != version => {
+                Err(PutError::Stale { version })
+            }
             _ => Ok(()),
         }
     }
@@ -52,7 +54,7 @@ pub enum Origin {
 
 /// What happens to a removed limit's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Parting {
+pub enum RemovalMode {
     /// It goes at once: somebody deleted the limit.
     Forget,
     /// It is kept for [`RETIREMENT`]: the limit vanished from a file.
@@ -63,9 +65,9 @@ pub enum Parting {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Edit {
     /// Adds or replaces a limit, if what is expected is there.
-    Put(LimitSpec, Expect),
+    Put(LimitSpec, ExpectedVersion),
     /// Removes the limit of this id, if it is there.
-    Remove(String, Parting),
+    Remove(String, RemovalMode),
 }
 
 impl Edit {
@@ -80,7 +82,7 @@ impl Edit {
 
 /// What became of an edit.
 #[derive(Debug, Clone)]
-pub enum Edited {
+pub enum EditOutcome {
     /// The limit was not there, and is now.
     Added(Arc<Limit>),
     /// This version took the place of the former one.
@@ -93,24 +95,24 @@ pub enum Edited {
     Absent,
 }
 
-impl Edited {
+impl EditOutcome {
     /// The limit as it is now, or as it was when it was removed.
     pub fn limit(&self) -> Option<&Arc<Limit>> {
         match self {
-            Edited::Added(limit)
-            | Edited::Replaced(limit)
-            | Edited::Unchanged(limit)
-            | Edited::Removed(limit) => Some(limit),
-            Edited::Absent => None,
+            EditOutcome::Added(limit)
+            | EditOutcome::Replaced(limit)
+            | EditOutcome::Unchanged(limit)
+            | EditOutcome::Removed(limit) => Some(limit),
+            EditOutcome::Absent => None,
         }
     }
 
     /// What watchers are told of it.
     pub fn change(&self) -> Option<Change> {
         match self {
-            Edited::Added(limit) | Edited::Replaced(limit) => Some(Change::Put(Arc::clone(limit))),
-            Edited::Removed(limit) => Some(Change::Removed(Arc::clone(limit))),
-            Edited::Unchanged(_) | Edited::Absent => None,
+            EditOutcome::Added(limit) | EditOutcome::Replaced(limit) => Some(Change::Put(Arc::clone(limit))),
+            EditOutcome::Removed(limit) => Some(Change::Removed(Arc::clone(limit))),
+            EditOutcome::Unchanged(_) | EditOutcome::Absent => None,
         }
     }
 }
@@ -144,7 +146,10 @@ pub fn check_each<T>(
         let once = if seen.insert(id.clone()) {
             check(edit)
         } else {
-            Err(PutError::Invalid(vec![Flaw::new("id", "is edited more than once; edit every limit once")]))
+            Err(PutError::Invalid(vec![SpecError::new(
+                "id",
+                "is edited more than once; edit every limit once",
+            )]))
         };
         match once {
             Ok(good) => checked.push(good),
@@ -176,7 +181,7 @@ pub enum PutError {
         version: u32,
     },
     /// It makes no sense.
-    Invalid(Vec<Flaw>),
+    Invalid(Vec<SpecError>),
     /// The store cannot write it down.
     Unavailable(Unavailable),
 }
@@ -210,22 +215,22 @@ pub trait Catalog: Send + Sync {
     fn list(&self) -> Vec<Arc<Limit>>;
 
     /// Adds or replaces a limit, if what is expected is there.
-    fn put(&self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError>;
+    fn put(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError>;
 
     /// Removes a limit; whether it was there.
-    fn remove(&self, id: &str, parting: Parting) -> bool;
+    fn remove(&self, id: &str, parting: RemovalMode) -> bool;
 
     /// Makes all of these edits, or none of them: everything is checked before anything is changed, and what is said about each
     /// is in their order. Nobody who asks by id meets some of them and not others: an order over two limits is decided by both
     /// as they were, or by both as they are then. Handles on limits ([`Gate`](crate::Gate)) follow each edit as it is made. A limit that
     /// says already what it is to say is not touched. Watchers are told when all of it is done.
-    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError>;
+    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<EditOutcome>, ApplyError>;
 
     /// The same for those who must not block, and who say whose the limits are then: with [`Origin::Applied`] it is what [`Catalog::apply`]
     /// does, with [`Origin::Put`] what [`Catalog::put`] and [`Catalog::remove`] do. Where somebody else keeps the limits, all the other calls
     /// wait for them. Whoever is told that a version is [`PutError::Stale`] finds the one that is there by [`Catalog::get`]. What was edited
     /// is durable when [`Store::tip`](crate::Store::tip) is.
-    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> Spoken<Result<Vec<Edited>, ApplyError>>;
+    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> StoreReply<Result<Vec<EditOutcome>, ApplyError>>;
 
     /// Calls this for every change from now on.
     fn watch(&self, watcher: Watcher);

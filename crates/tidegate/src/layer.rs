@@ -34,7 +34,7 @@ use tower_service::Service;
 use tidegate_core::order::LONGEST_PATIENCE;
 
 use crate::answer::Detail;
-use crate::limiter::{AskError, Decision, Denial, Granted, Limiter};
+use crate::limiter::{AcquireError, Decision, Denial, Granted, Limiter};
 
 pub use asking::Asking;
 
@@ -43,14 +43,14 @@ pub use asking::Asking;
 ///
 /// ```
 /// use tidegate::layer::{Failure, LimitLayer};
-/// use tidegate::{Expect, ItemSpec, LimitSpec, Limiter, Policy};
+/// use tidegate::{ExpectedVersion, ItemSpec, LimitSpec, Limiter, Policy};
 /// use tower::{ServiceBuilder, ServiceExt, service_fn};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// let limiter = Limiter::in_memory();
 /// let once = LimitSpec::named("echo").with(ItemSpec::of(Policy::Total, 1).per_key());
-/// limiter.store().put(once, Expect::Absent)?;
+/// limiter.store().put(once, ExpectedVersion::Absent)?;
 /// let layer = LimitLayer::new(
 ///     limiter,
 ///     |name: &String| ("echo", name.clone()),
@@ -80,7 +80,7 @@ pub struct LimitLayer<Q, I, O = I> {
 type Ask<Q> = Arc<dyn Fn(&Q) -> Asking + Send + Sync>;
 type Respond<I, O> = Arc<dyn Fn(I, Option<Granted>) -> O + Send + Sync>;
 type Refuse<O> = Arc<dyn Fn(&Denial) -> O + Send + Sync>;
-type Fail<O> = Arc<dyn Fn(&AskError) -> Failure<O> + Send + Sync>;
+type Fail<O> = Arc<dyn Fn(&AcquireError) -> Failure<O> + Send + Sync>;
 
 /// What happens to a call that does not fit now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,7 +107,7 @@ impl<Q, R> LimitLayer<Q, R> {
         limiter: Limiter,
         ask: impl Fn(&Q) -> A + Send + Sync + 'static,
         refuse: impl Fn(&Denial) -> R + Send + Sync + 'static,
-        fail: impl Fn(&AskError) -> Failure<R> + Send + Sync + 'static,
+        fail: impl Fn(&AcquireError) -> Failure<R> + Send + Sync + 'static,
     ) -> LimitLayer<Q, R> {
         LimitLayer {
             limiter,
@@ -128,7 +128,7 @@ impl<Q, I, O> LimitLayer<Q, I, O> {
         self
     }
 
-    async fn decide(&self, asking: &Asking) -> Result<Decision, AskError> {
+    async fn decide(&self, asking: &Asking) -> Result<Decision, AcquireError> {
         let asks = asking.asks();
         let mut question = self.limiter.asks(&asks);
         if self.detail == Detail::Readings {

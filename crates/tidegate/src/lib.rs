@@ -6,14 +6,14 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use tidegate::{Decision, Expect, ItemSpec, LimitSpec, Limiter, Policy, Precision};
+//! use tidegate::{Decision, ExpectedVersion, ItemSpec, LimitSpec, Limiter, Policy, Precision};
 //!
 //! // Five logins in any fifteen seconds, for each user.
 //! let sliding = Policy::Sliding { window: Duration::from_secs(15), precision: Precision::Exact };
 //! let login = LimitSpec::named("login").with(ItemSpec::of(sliding, 5).per_key());
 //!
 //! let limiter = Limiter::in_memory();
-//! limiter.store().put(login, Expect::Absent)?;
+//! limiter.store().put(login, ExpectedVersion::Absent)?;
 //!
 //! for _ in 0..5 {
 //!     assert!(limiter.ask("login", "ada").try_acquire()?.is_granted());
@@ -27,14 +27,14 @@
 //! plain one that it is compared with.
 //!
 //! ```
-//! use tidegate::{Answers, Ask, Catalog, Detail, Expect, ItemSpec, LimitSpec, ManualClock, Memory, MemoryStore};
+//! use tidegate::{Replies, Ask, Catalog, Detail, ExpectedVersion, ItemSpec, LimitSpec, ManualClock, Memory, MemoryStore};
 //! use tidegate::{Order, Policy, Store, Timestamp};
 //!
 //! let store = MemoryStore::new(ManualClock::at(Timestamp::EPOCH), Memory::default());
-//! store.put(LimitSpec::named("login").with(ItemSpec::of(Policy::Total, 5).per_key()), Expect::Absent)?;
+//! store.put(LimitSpec::named("login").with(ItemSpec::of(Policy::Total, 5).per_key()), ExpectedVersion::Absent)?;
 //!
 //! let asks = [Ask::one("login", Some(b"ada"))];
-//! let answers = store.submit(&[Order::acquire(&asks); 6], Answers::new(Detail::Verdicts)).now();
+//! let answers = store.submit(&[Order::acquire(&asks); 6], Replies::new(Detail::Verdicts)).now();
 //! let granted = answers.iter().flatten().filter(|answer| answer.is_granted()).count();
 //! assert_eq!(granted, 5);
 //! # Ok::<(), tidegate::catalog::PutError>(())
@@ -56,21 +56,21 @@ pub mod text;
 
 pub use tidegate_core::budget;
 
-pub use answer::{Answer, Answers, Denied, Detail, Grant, ItemReading, Outcome, Rejection};
-pub use catalog::{Catalog, Edit, Edited, Expect, Parting};
+pub use answer::{Answer, Denied, Detail, Grant, ItemReading, OrderError, Outcome, Replies};
+pub use catalog::{Catalog, Edit, EditOutcome, ExpectedVersion, RemovalMode};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use limiter::{
-    Acquire, AskError, Decision, Denial, Granted, Lease, Limiter, Overview, Question, Renewal,
+    Acquire, AcquireError, Decision, Denial, Granted, Lease, LimitOverview, Limiter, Question, Renewal,
 };
 pub use store::{
-    Actual, Extent, FullStore, Gate, Gates, ItemCount, MapStore, Memory, MemoryStore, Observation,
-    Settlement, Spoken, Store,
+    Actual, Gate, Gates, ItemCount, LimitStats, LimitStore, MapStore, Memory, MemoryStore, Settlement, Store,
+    StoreReply, StoreSize,
 };
 pub use tidegate_core::limit::LONGEST_KEY;
 pub use tidegate_core::order::{LONGEST_PATIENCE, MOST_ASKS};
 pub use tidegate_core::{
-    Amount, Ask, Capacity, Charge, Durability, Flaw, Fleet, Hold, Intent, ItemSpec, LeaseId, Limit,
-    LimitSpec, Mode, OnOutage, Order, OverrideSpec, Per, Policy, Precision, Reading, Span, Tenure, Tick,
+    Amount, Ask, Capacity, Charge, Durability, Fleet, Hold, Intent, ItemSpec, LeaseId, LeaseTerm, Limit,
+    LimitSpec, Mode, OnOutage, Order, OverrideSpec, Per, Policy, Precision, Reading, Span, SpecError, Tick,
     Timestamp, Unit, Verdict, Wait, WeekStart, Zone,
 };
 

@@ -5,11 +5,11 @@
 //! ask that reads aloud:
 //!
 //! ```
-//! use tidegate::{Decision, Expect, ItemSpec, LimitSpec, Limiter, Policy};
+//! use tidegate::{Decision, ExpectedVersion, ItemSpec, LimitSpec, Limiter, Policy};
 //!
 //! let limiter = Limiter::in_memory();
 //! let slots = ItemSpec::of(Policy::Concurrency { ttl: std::time::Duration::from_secs(60) }, 1);
-//! limiter.store().put(LimitSpec::named("builds").with(slots), Expect::Absent)?;
+//! limiter.store().put(LimitSpec::named("builds").with(slots), ExpectedVersion::Absent)?;
 //!
 //! let Decision::Granted(granted) = limiter.ask_all("builds").try_acquire()? else { panic!("nobody else is here") };
 //! assert!(!limiter.ask_all("builds").try_acquire()?.is_granted(), "one at a time");
@@ -19,7 +19,7 @@
 //! ```
 //!
 //! Asking at once needs no runtime. Waiting, keeping a lease alive and being told of its loss need tokio's timers, unless
-//! another [`Pulse`] is given.
+//! another [`HolderClock`] is given.
 //!
 //! Decided: a limiter adds no arithmetic. What is granted, when a lease lapses, whether a release counts: the store's
 //! answer decides, always. The limiter only knows who holds something in this process and who waits for it.
@@ -29,7 +29,7 @@
 //! `_async`, and everything that waits in line, are futures that block nobody. A lease that is dropped is given back without waiting: if
 //! that is lost in a crash, it lapses instead. A store without a log never makes anybody wait.
 //!
-//! Decided: where somebody else decides ([`Spoken::Later`](crate::Spoken::Later)), the same calls block until they have, and the same
+//! Decided: where somebody else decides ([`StoreReply::Later`](crate::StoreReply::Later)), the same calls block until they have, and the same
 //! futures wait for them. An order is on its way from the moment it is put. Whoever leaves before the answer is there is not told, and
 //! the store gives back what they were granted. If such a store is shared with other processes ([`Reach::Fleet`]), those release without
 //! calling anybody here, and whoever is first in line looks again every [`FLEET_LOOK`].
@@ -59,14 +59,14 @@ use tidegate_core::{Ask, LeaseId, Limit, Per, Tick};
 
 use crate::catalog::Change;
 use crate::clock::SystemClock;
-use crate::store::{Actual, Capabilities, FullStore, Memory, MemoryStore, Reach, Settlement, Unavailable};
+use crate::store::{Actual, Capabilities, LimitStore, Memory, MemoryStore, Reach, Settlement, Unavailable};
 use abroad::Abroad;
 use queues::{Bounds, Call, Kind, Queues, RowId, Spot};
 
-pub use decision::{AskError, Decision, Denial, Granted};
+pub use decision::{AcquireError, Decision, Denial, Granted};
 pub use lease::{Lease, Renewal};
-pub use overview::Overview;
-pub use pulse::{ManualPulse, Pulse, SystemPulse, Uptime};
+pub use overview::LimitOverview;
+pub use pulse::{HolderClock, HolderInstant, ManualHolderClock, SystemHolderClock};
 pub use question::Question;
 pub use waiting::{Acquire, FLEET_LOOK};
 
@@ -84,15 +84,15 @@ pub struct Limiter {
 
 /// What a limiter can be told when it is made.
 pub struct LimiterBuilder {
-    store: Arc<dyn FullStore>,
-    pulse: Arc<dyn Pulse>,
+    store: Arc<dyn LimitStore>,
+    pulse: Arc<dyn HolderClock>,
     most_waiting: usize,
     most_waiting_per_row: usize,
 }
 
 impl LimiterBuilder {
     /// The holders' own sense of time, and what wakes those who wait.
-    pub fn pulse(mut self, pulse: impl Pulse + 'static) -> LimiterBuilder {
+    pub fn pulse(mut self, pulse: impl HolderClock + 'static) -> LimiterBuilder {
         self.pulse = Arc::new(pulse);
         self
     }
@@ -120,7 +120,7 @@ impl LimiterBuilder {
         inner.store.watch(Box::new(move |change| {
             let (Change::Put(limit) | Change::Removed(limit)) = change;
             if let Some(inner) = waiting.upgrade() {
-                inner.queues.stir_limit(limit.id(), Call::Edited);
+                inner.queues.stir_limit(limit.id(), Call::EditOutcome);
             }
         }));
         Limiter { inner }
@@ -136,15 +136,15 @@ impl Limiter {
     }
 
     /// A limiter that asks this store.
-    pub fn new(store: Arc<dyn FullStore>) -> Limiter {
+    pub fn new(store: Arc<dyn LimitStore>) -> Limiter {
         Limiter::builder(store).build()
     }
 
     /// The same, with more to say.
-    pub fn builder(store: Arc<dyn FullStore>) -> LimiterBuilder {
+    pub fn builder(store: Arc<dyn LimitStore>) -> LimiterBuilder {
         LimiterBuilder {
             store,
-            pulse: Arc::new(SystemPulse),
+            pulse: Arc::new(SystemHolderClock),
             most_waiting: MOST_WAITING,
             most_waiting_per_row: MOST_WAITING_PER_ROW,
         }
@@ -152,12 +152,12 @@ impl Limiter {
 
     /// The store that decides. What is given back or reset there directly, and not through the limiter, does not wake
     /// those who wait here; edits of limits do.
-    pub fn store(&self) -> &dyn FullStore {
+    pub fn store(&self) -> &dyn LimitStore {
         &*self.inner.store
     }
 
     /// The holders' own sense of time.
-    pub(crate) fn pulse(&self) -> &dyn Pulse {
+    pub(crate) fn pulse(&self) -> &dyn HolderClock {
         &*self.inner.pulse
     }
 
@@ -192,47 +192,47 @@ impl Limiter {
     }
 
     /// Corrects a held charge to its true cost, then releases it, by the id of its lease.
-    pub fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Result<Settlement, AskError> {
+    pub fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Result<Settlement, AcquireError> {
         Ok(self.inner.settle(lease, actual).wait(self.store())??)
     }
 
     /// The same, blocking nobody.
-    pub async fn settle_async(&self, lease: LeaseId, actual: Actual<'_>) -> Result<Settlement, AskError> {
+    pub async fn settle_async(&self, lease: LeaseId, actual: Actual<'_>) -> Result<Settlement, AcquireError> {
         Ok(self.inner.settle(lease, actual).told(self.store()).await??)
     }
 
     /// Moves a lease's end to `ttl` from now (its own time to live if none is given), by its id.
-    pub fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Result<Renewal, AskError> {
+    pub fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Result<Renewal, AcquireError> {
         Ok(self.inner.renew(lease, ttl).wait(self.store())??)
     }
 
     /// The same, blocking nobody.
-    pub async fn renew_async(&self, lease: LeaseId, ttl: Option<Duration>) -> Result<Renewal, AskError> {
+    pub async fn renew_async(&self, lease: LeaseId, ttl: Option<Duration>) -> Result<Renewal, AcquireError> {
         Ok(self.inner.renew(lease, ttl).told(self.store()).await??)
     }
 
     /// Takes over a lease that somebody handed over as an id, by renewing it. `None` if it is gone. Its fences are not
     /// known here.
-    pub fn adopt(&self, lease: LeaseId, ttl: Duration) -> Result<Option<Lease>, AskError> {
+    pub fn adopt(&self, lease: LeaseId, ttl: Duration) -> Result<Option<Lease>, AcquireError> {
         let before = self.inner.pulse.now();
         let renewed = self.inner.store.renew(lease, Some(ttl)).wait(self.store())??;
         Ok(Lease::adopted(&self.inner, lease, ttl, before, renewed))
     }
 
     /// The same, blocking nobody.
-    pub async fn adopt_async(&self, lease: LeaseId, ttl: Duration) -> Result<Option<Lease>, AskError> {
+    pub async fn adopt_async(&self, lease: LeaseId, ttl: Duration) -> Result<Option<Lease>, AcquireError> {
         let before = self.inner.pulse.now();
         let renewed = self.inner.store.renew(lease, Some(ttl)).told(self.store()).await??;
         Ok(Lease::adopted(&self.inner, lease, ttl, before, renewed))
     }
 
     /// Zeroes counts: those of one key, or everything of the limit. Leases go on, and those who wait look again.
-    pub fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Result<(), AskError> {
+    pub fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Result<(), AcquireError> {
         Ok(self.inner.reset(limit_id, key).wait(self.store())??)
     }
 
     /// The same, blocking nobody.
-    pub async fn reset_async(&self, limit_id: &str, key: Option<&[u8]>) -> Result<(), AskError> {
+    pub async fn reset_async(&self, limit_id: &str, key: Option<&[u8]>) -> Result<(), AcquireError> {
         Ok(self.inner.reset(limit_id, key).told(self.store()).await??)
     }
 
@@ -248,9 +248,9 @@ impl Limiter {
 
     /// What happened at a limit so far, and who waits for it. `None` if nobody knows the limit, or if the store does not
     /// count: the memory store does, the plain one does not. Nobody who decides waits for whoever looks.
-    pub fn observe(&self, limit_id: &str) -> Option<Overview> {
+    pub fn observe(&self, limit_id: &str) -> Option<LimitOverview> {
         let observed = self.inner.store.observe(limit_id)?;
-        Some(Overview::new(observed, self.waiting(limit_id)))
+        Some(LimitOverview::new(observed, self.waiting(limit_id)))
     }
 }
 
@@ -262,8 +262,8 @@ impl fmt::Debug for Limiter {
 
 /// What copies of a limiter share.
 struct Inner {
-    store: Arc<dyn FullStore>,
-    pulse: Arc<dyn Pulse>,
+    store: Arc<dyn LimitStore>,
+    pulse: Arc<dyn HolderClock>,
     tick: Tick,
     reach: Reach,
     queues: Queues,

@@ -2,7 +2,7 @@
 //!
 //! Every store answers the same contract, and one behaviour suite runs against all of them. A store that has the
 //! states at hand decides at once; what may have to wait is only the *reply*, until the decision is durable, or until
-//! another machine has made it. [`Spoken`] says which.
+//! another machine has made it. [`StoreReply`] says which.
 //!
 //! A store owns its clock. Its time never goes back: an order is decided at the latest instant the store has seen.
 //!
@@ -24,12 +24,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tidegate_core::{Amount, LeaseId, Order, Tenure, Tick, Timestamp};
+use tidegate_core::{Amount, LeaseId, LeaseTerm, Order, Tick, Timestamp};
 
-use crate::answer::{Answers, Rejection};
+use crate::answer::{OrderError, Replies};
 use crate::catalog::Catalog;
 
-pub use bid::{Bid, Bids, Gist, Gists};
+pub use bid::{CompactBatch, CompactReplies, CompactReply, CompactRequest};
 pub(crate) use durable::block_on;
 pub use durable::{durable, wait_durable};
 pub use map::MapStore;
@@ -39,11 +39,11 @@ pub use memory::{Gate, Gates, Memory, MemoryStore};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lsn(pub u64);
 
-/// A future that outlives the call it came from. See [`Spoken::Later`] for what whoever makes one promises.
+/// A future that outlives the call it came from. See [`StoreReply::Later`] for what whoever makes one promises.
 pub type Later<T> = Pin<Box<dyn Future<Output = Result<T, Unavailable>> + Send>>;
 
 /// A reply, and when it may be spoken.
-pub enum Spoken<T> {
+pub enum StoreReply<T> {
     /// At once.
     Now(T),
     /// When the store's log is durable up to here.
@@ -59,7 +59,7 @@ pub enum Spoken<T> {
     Later(Later<T>),
 }
 
-impl<T> Spoken<T> {
+impl<T> StoreReply<T> {
     /// What was decided, whether it may be spoken of already or not: for those who see to that themselves. Where somebody else decides,
     /// this blocks its thread until they have.
     ///
@@ -67,8 +67,8 @@ impl<T> Spoken<T> {
     /// If that somebody cannot answer.
     pub fn decided(self) -> T {
         match self {
-            Spoken::Now(reply) | Spoken::Durable(reply, _) => reply,
-            Spoken::Later(later) => match block_on(later) {
+            StoreReply::Now(reply) | StoreReply::Durable(reply, _) => reply,
+            StoreReply::Later(later) => match block_on(later) {
                 Ok(reply) => reply,
                 Err(why) => panic!("{why}"),
             },
@@ -79,31 +79,31 @@ impl<T> Spoken<T> {
     /// blocked.
     pub fn wait<S: Store + ?Sized>(self, store: &S) -> Result<T, Unavailable> {
         match self {
-            Spoken::Now(reply) => Ok(reply),
-            Spoken::Durable(reply, lsn) => wait_durable(store, lsn).map(|()| reply),
-            Spoken::Later(later) => block_on(later),
+            StoreReply::Now(reply) => Ok(reply),
+            StoreReply::Durable(reply, lsn) => wait_durable(store, lsn).map(|()| reply),
+            StoreReply::Later(later) => block_on(later),
         }
     }
 
     /// The same, blocking nobody.
     pub async fn told<S: Store + ?Sized>(self, store: &S) -> Result<T, Unavailable> {
         match self {
-            Spoken::Now(reply) => Ok(reply),
-            Spoken::Durable(reply, lsn) => durable(store, lsn).await.map(|()| reply),
-            Spoken::Later(later) => later.await,
+            StoreReply::Now(reply) => Ok(reply),
+            StoreReply::Durable(reply, lsn) => durable(store, lsn).await.map(|()| reply),
+            StoreReply::Later(later) => later.await,
         }
     }
 
     /// This made of the reply, as soon as it is known and whether it may be spoken of or not. If somebody else decides, that is when they are
     /// heard; if nobody waits for them, it never is.
-    pub fn map<U>(self, make: impl FnOnce(T) -> U + Send + 'static) -> Spoken<U>
+    pub fn map<U>(self, make: impl FnOnce(T) -> U + Send + 'static) -> StoreReply<U>
     where
         T: 'static,
     {
         match self {
-            Spoken::Now(reply) => Spoken::Now(make(reply)),
-            Spoken::Durable(reply, lsn) => Spoken::Durable(make(reply), lsn),
-            Spoken::Later(later) => Spoken::Later(Box::pin(async move { later.await.map(make) })),
+            StoreReply::Now(reply) => StoreReply::Now(make(reply)),
+            StoreReply::Durable(reply, lsn) => StoreReply::Durable(make(reply), lsn),
+            StoreReply::Later(later) => StoreReply::Later(Box::pin(async move { later.await.map(make) })),
         }
     }
 
@@ -113,18 +113,18 @@ impl<T> Spoken<T> {
     /// If the store does not; ask its [`Capabilities`] first.
     pub fn now(self) -> T {
         match self {
-            Spoken::Now(reply) => reply,
-            Spoken::Durable(..) | Spoken::Later(_) => panic!("this store does not speak at once"),
+            StoreReply::Now(reply) => reply,
+            StoreReply::Durable(..) | StoreReply::Later(_) => panic!("this store does not speak at once"),
         }
     }
 }
 
-impl<T> fmt::Debug for Spoken<T> {
+impl<T> fmt::Debug for StoreReply<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Spoken::Now(_) => "Now",
-            Spoken::Durable(..) => "Durable",
-            Spoken::Later(_) => "Later",
+            StoreReply::Now(_) => "Now",
+            StoreReply::Durable(..) => "Durable",
+            StoreReply::Later(_) => "Later",
         })
     }
 }
@@ -193,40 +193,44 @@ pub trait Store: Send + Sync {
     /// to a later instant meanwhile carries the rest of the batch along to it; time never goes back. The buffer is cleared, filled
     /// and given back. A store does not wait: an order's patience is for whoever queues orders in front of it. Where somebody else
     /// decides, the orders are on their way when this returns, and leases that nobody is told of are the store's to give back:
-    /// [`Spoken::Later`].
-    fn submit(&self, orders: &[Order<'_>], buffer: Answers) -> Spoken<Answers>;
+    /// [`StoreReply::Later`].
+    fn submit(&self, orders: &[Order<'_>], buffer: Replies) -> StoreReply<Replies>;
 
     /// Decides [bids](bid) as orders of a batch are decided, as far as that can be said in short: the buffer is cleared and filled with what
     /// is told about the first of them. Those behind were not decided, and nothing was done about them. What is told may be spoken of when the
     /// log is durable up to the place that is given; an error means that nobody knows what was decided. A store that has nothing
     /// to say in short decides none.
-    fn bid(&self, _bids: &Bids<'_>, gists: &mut Gists) -> Result<Option<Lsn>, Unavailable> {
+    fn bid(&self, _bids: &CompactBatch<'_>, gists: &mut CompactReplies) -> Result<Option<Lsn>, Unavailable> {
         gists.clear();
         Ok(None)
     }
 
     /// Gives a lease back. `false` if it is gone: released before, lapsed, deleted with its limits, never granted.
-    fn release(&self, lease: LeaseId) -> Spoken<bool>;
+    fn release(&self, lease: LeaseId) -> StoreReply<bool>;
 
     /// Moves a lease's end to `ttl` from now (its own time to live if none is given). `None` if it is gone.
-    fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Spoken<Result<Option<Timestamp>, Rejection>>;
+    fn renew(
+        &self,
+        lease: LeaseId,
+        ttl: Option<Duration>,
+    ) -> StoreReply<Result<Option<Timestamp>, OrderError>>;
 
     /// Corrects a held charge to its true cost, then releases it. Settling again changes nothing and says the same. A list that has not
     /// one cost for each ask is rejected, and changes nothing.
-    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Result<Settlement, Rejection>>;
+    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> StoreReply<Result<Settlement, OrderError>>;
 
     /// Zeroes counts: those of one key, or everything of the limit. Leases go on.
-    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<(), Rejection>>;
+    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<(), OrderError>>;
 
     /// What is counted for the limit as a whole, or for one key.
-    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>>;
+    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Usage, OrderError>>;
 
     /// Who holds something of the limit as a whole, or of one key's row: leases that have not lapsed, first to lapse first. Only `concurrency`
     /// items know.
-    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Vec<Tenure>, Rejection>>;
+    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Vec<LeaseTerm>, OrderError>>;
 
     /// Until when each of these leases is held, in their order; `None` for those that are gone.
-    fn held_until(&self, leases: &[LeaseId]) -> Spoken<Vec<Option<Timestamp>>>;
+    fn held_until(&self, leases: &[LeaseId]) -> StoreReply<Vec<Option<Timestamp>>>;
 
     /// Whether everything up to this place in the log is durable, so that replies that wait for it may be spoken; if not yet, the task is
     /// woken when it is. An error means that it never will be. Stores without a log have nothing to wait for.
@@ -247,25 +251,25 @@ pub trait Store: Send + Sync {
     }
 
     /// What happened at a limit so far. `None` if nobody knows the limit, or if the store does not count such things.
-    fn observe(&self, _limit_id: &str) -> Option<Observation> {
+    fn observe(&self, _limit_id: &str) -> Option<LimitStats> {
         None
     }
 
     /// What all limits together take, and how many leases are open. `None` if the store does not count such things.
-    fn extent(&self) -> Option<Extent> {
+    fn extent(&self) -> Option<StoreSize> {
         None
     }
 
     /// How long the store's log is; `None` if it has none of its own.
-    fn log_extent(&self) -> Option<LogExtent> {
+    fn log_extent(&self) -> Option<LogSize> {
         None
     }
 }
 
 /// A store that also knows its limits: all that a limiter needs.
-pub trait FullStore: Store + Catalog {}
+pub trait LimitStore: Store + Catalog {}
 
-impl<S: Store + Catalog + ?Sized> FullStore for S {}
+impl<S: Store + Catalog + ?Sized> LimitStore for S {}
 
 /// The true cost of a held order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -286,10 +290,10 @@ impl Actual<'_> {
     }
 
     /// Whether it says something about each of so many asks, and about nothing else.
-    pub fn check(self, asks: usize) -> Result<(), Rejection> {
+    pub fn check(self, asks: usize) -> Result<(), OrderError> {
         match self {
             Actual::Each(counts) if counts.len() != asks => {
-                Err(Rejection::CostsOutOfRange { costs: counts.len(), asks })
+                Err(OrderError::CostsOutOfRange { costs: counts.len(), asks })
             }
             Actual::Every(_) | Actual::Each(_) => Ok(()),
         }
@@ -308,7 +312,7 @@ pub enum Settlement {
 /// What happened at one limit since it was added, and what it takes. Counts that are read while others decide may each be from a
 /// slightly different moment; none is lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Observation {
+pub struct LimitStats {
     /// Orders in which everything was granted.
     pub granted: u64,
     /// Orders that an item of this limit refused, and for longest.
@@ -325,7 +329,7 @@ pub struct Observation {
 
 /// What all limits of a store take together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extent {
+pub struct StoreSize {
     /// About how many bytes all rows take.
     pub bytes: usize,
     /// The most bytes they may take.
@@ -336,7 +340,7 @@ pub struct Extent {
 
 /// How long a store's log is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LogExtent {
+pub struct LogSize {
     /// How many bytes of it a start would read, beside the newest snapshot.
     pub bytes: u64,
     /// In how many files.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tidegate::budget::{Outlook, Terms};
+use tidegate::budget::{BudgetForecast, BudgetTerms};
 
 use super::shown::{self, Number};
 use super::terms::agrees;
@@ -55,7 +55,7 @@ struct Plan {
     legacy_safe_limit: Number,
 }
 
-fn json(terms: &Terms, outlook: &Outlook, expected_samples: u128) -> String {
+fn json(terms: &BudgetTerms, outlook: &BudgetForecast, expected_samples: u128) -> String {
     let plan = Plan {
         total_quota: shown::quota(outlook.total),
         used_quota: shown::quota(outlook.used),
@@ -71,7 +71,7 @@ fn json(terms: &Terms, outlook: &Outlook, expected_samples: u128) -> String {
     as_line(&plan)
 }
 
-fn text(outlook: &Outlook, is_known: bool) -> String {
+fn text(outlook: &BudgetForecast, is_known: bool) -> String {
     let used = shown::short_quota(outlook.used);
     let used = if is_known { used } else { format!("{used}, because there are too few samples to tell") };
     shown::table(&[

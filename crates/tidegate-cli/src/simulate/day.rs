@@ -5,8 +5,8 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use tidegate::store::map::LOOK_AHEAD;
 use tidegate::{
-    Amount, Answer, Answers, Ask, Catalog, Detail, Expect, LeaseId, LimitSpec, ManualClock, MapStore, Order,
-    Outcome, Rejection, Store, Timestamp,
+    Amount, Answer, Ask, Catalog, Detail, ExpectedVersion, LeaseId, LimitSpec, ManualClock, MapStore, Order,
+    OrderError, Outcome, Replies, Store, Timestamp,
 };
 
 use crate::{Failure, decision};
@@ -23,7 +23,7 @@ pub(super) struct Day {
     store: MapStore,
     clock: Arc<ManualClock>,
     latest: Timestamp,
-    answers: Answers,
+    answers: Replies,
     writer: decision::Writer,
     labels: Labels,
     summary: Summary,
@@ -39,9 +39,9 @@ impl Day {
         for limit in limits {
             let id = limit.id.clone();
             let refuse = |error| Failure::BadInput(format!("limit '{id}': {error}"));
-            store.put(limit, Expect::Absent).map_err(refuse)?;
+            store.put(limit, ExpectedVersion::Absent).map_err(refuse)?;
         }
-        let answers = Answers::new(Detail::Readings);
+        let answers = Replies::new(Detail::Readings);
         let (latest, writer, labels) = (Timestamp::EPOCH, decision::Writer::default(), Labels::default());
         Ok(Day { store, clock, latest, answers, writer, labels, summary })
     }
@@ -164,14 +164,14 @@ impl Day {
     }
 
     fn known(&self, id: &str) -> Result<(), String> {
-        let unknown = || self.explain(&Rejection::UnknownLimit { limit_id: id.to_owned() });
+        let unknown = || self.explain(&OrderError::UnknownLimit { limit_id: id.to_owned() });
         self.summary.has_leases(id).map(|_| ()).ok_or_else(unknown)
     }
 
     /// A rejection with the field it is about and what would be right.
-    fn explain(&self, rejection: &Rejection) -> String {
+    fn explain(&self, rejection: &OrderError) -> String {
         match rejection {
-            Rejection::UnknownLimit { limit_id } => {
+            OrderError::UnknownLimit { limit_id } => {
                 format!("limit_id: {rejection}; {}", self.summary.known(limit_id))
             }
             _ => format!("limit_key: {rejection}"),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use tidegate::Tick;
-use tidegate::store::memory::restoring::WrittenText;
+use tidegate::store::memory::restoring::StoredLimit;
 use tidegate_core::Limit;
 
 /// The limits whose texts were read.
@@ -23,7 +23,7 @@ struct Incarnation {
 
 impl Known {
     /// A text was read.
-    pub(super) fn put(&mut self, text: &WrittenText) {
+    pub(super) fn put(&mut self, text: &StoredLimit) {
         let id = text.spec.id.clone();
         let names = text.spec.items.iter().map(tidegate::ItemSpec::effective_name).collect();
         let incarnation = self

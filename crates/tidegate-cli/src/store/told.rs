@@ -3,10 +3,10 @@
 use serde::Serialize;
 use serde_json::Value;
 use tidegate::answer::Outcome;
-use tidegate::catalog::Parting;
-use tidegate::store::memory::journal::{Deed, HeldQuestion, Holding, Origin, Tag, What};
-use tidegate::store::memory::restoring::{Counters, WrittenText};
-use tidegate_core::{Amount, Capacity, LeaseId, Trace};
+use tidegate::catalog::RemovalMode;
+use tidegate::store::memory::journal::{HeldQuestion, Holding, LeaseNote, Origin, Tag, What};
+use tidegate::store::memory::restoring::{Counters, StoredLimit};
+use tidegate_core::{Amount, Capacity, LeaseId, UsageRecord};
 use tidegate_disk::record::{Record, Traces};
 use tidegate_server::http::limit_as_json;
 
@@ -165,7 +165,7 @@ impl Told {
             Record::Put { text, unwritten } => Told::put(&text, unwritten),
             Record::Remove { generation, parting, until } => Told::Removed {
                 whose: Whose::of(generation, known),
-                returns_until: (parting == Parting::Retire).then(|| instant(until)),
+                returns_until: (parting == RemovalMode::Retire).then(|| instant(until)),
             },
             Record::Reset { generation, at, key } => Told::Reset {
                 whose: Whose::of(generation, known),
@@ -186,11 +186,11 @@ impl Told {
             Record::Leaf { generation, spread } => {
                 Told::Leaf { whose: Whose::of(generation, known), pages: spread.pages }
             }
-            Record::Deed(deed) => Told::deed(*deed),
+            Record::LeaseNote(deed) => Told::deed(*deed),
         }
     }
 
-    fn put(written: &WrittenText, unwritten: Vec<Amount>) -> Told {
+    fn put(written: &StoredLimit, unwritten: Vec<Amount>) -> Told {
         let capacity = |capacity| match capacity {
             Capacity::AtMost(limit) => limit.to_string(),
             Capacity::Unlimited => "unlimited".to_owned(),
@@ -208,7 +208,7 @@ impl Told {
         }
     }
 
-    fn deed(deed: Deed) -> Told {
+    fn deed(deed: LeaseNote) -> Told {
         let serial = deed.serial;
         match deed.what {
             What::Granted { id, lease, fences } => Told::Granted {
@@ -306,7 +306,7 @@ impl Whose {
 
 impl HoldingTold {
     fn of(holding: &Holding) -> HoldingTold {
-        let charge = |(name, charged): &(Box<str>, tidegate_core::Charged)| ChargeTold {
+        let charge = |(name, charged): &(Box<str>, tidegate_core::ChargeRecord)| ChargeTold {
             item: name.to_string(),
             cost: charged.cost,
         };
@@ -345,9 +345,11 @@ fn items(generation: u64, version: u32, traces: Traces<'_>, known: &Known) -> Ve
     let told = |(index, trace)| ItemTold {
         item: known.item(generation, version, index),
         trace: match trace {
-            Trace::Count { count, last_time, .. } => TraceTold::Count { used: count, at: instant(last_time) },
-            Trace::Run { at, count, .. } => TraceTold::Count { used: count, at: instant(at) },
-            Trace::Arrival { tat, .. } => TraceTold::Arrival { full_at: instant(tat) },
+            UsageRecord::Count { count, last_time, .. } => {
+                TraceTold::Count { used: count, at: instant(last_time) }
+            }
+            UsageRecord::Run { at, count, .. } => TraceTold::Count { used: count, at: instant(at) },
+            UsageRecord::Bucket { tat, .. } => TraceTold::Arrival { full_at: instant(tat) },
         },
     };
     traces.map(told).collect()

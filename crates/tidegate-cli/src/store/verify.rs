@@ -8,7 +8,7 @@ use serde::Serialize;
 use tidegate::Timestamp;
 use tidegate::clock::SystemClock;
 use tidegate::store::Memory;
-use tidegate::store::memory::restoring::Restoring;
+use tidegate::store::memory::restoring::Restore;
 use tidegate_disk::files::Real;
 use tidegate_disk::log::{Before, Found, MOST_PROBLEMS, Problem, Report, Tail, inspect};
 use tidegate_disk::record::{Record, Records};
@@ -81,7 +81,7 @@ struct Seen {
 
 /// A start that does not take place.
 struct Rehearsal {
-    restoring: Restoring,
+    restoring: Restore,
     snapshot_records: u64,
     log_records: u64,
     /// Whether everything so far was as it should be. What comes after a gap need not make sense.
@@ -93,7 +93,7 @@ impl Rehearsal {
     fn new() -> Rehearsal {
         let memory = Memory { capacity_bytes: ROOM, ..Memory::default() };
         Rehearsal {
-            restoring: Restoring::new(SystemClock::new(), memory),
+            restoring: Restore::new(SystemClock::new(), memory),
             snapshot_records: 0,
             log_records: 0,
             is_whole: true,

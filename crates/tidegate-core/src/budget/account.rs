@@ -1,7 +1,7 @@
 //! Accounts: a budget that is kept, from one look at a counter to the next.
 //!
 //! An account knows two windows. The **tile** is the one of the calendar that began at its hour and begins anew when it ends; what it has left is
-//! spread by [`Terms::outlook`]. The **trail** is the one of the same length that ends now, at any moment ([`Trail`]). Nobody has to obey
+//! spread by [`BudgetTerms::outlook`]. The **trail** is the one of the same length that ends now, at any moment ([`TrailingWindow`]). Nobody has to obey
 //! the trail, but whoever is judged by it has to.
 //!
 //! Tiles are a matter of the wall clock and trails of a steady one, so that a clock that is put right neither loses nor gains anything on
@@ -9,13 +9,13 @@
 
 use std::time::Duration;
 
-use super::{Outlook, Quota, Rate, Terms, Trail};
-use crate::calendar::{Tile, Tiling};
+use super::{BudgetForecast, BudgetTerms, Quota, Rate, TrailingWindow};
+use crate::calendar::{ScheduledWindow, WindowSchedule};
 use crate::time::{Tick, Timestamp};
 
 /// When something is looked at, by two clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moment {
+pub struct BudgetTime {
     /// What the wall clock says, in nanoseconds.
     pub wall: Timestamp,
     /// What a clock says that nobody sets, in nanoseconds since anything.
@@ -50,47 +50,47 @@ impl Unobserved {
 
 /// A budget that is kept.
 #[derive(Debug, Clone)]
-pub struct Account {
-    terms: Terms,
-    tiling: Tiling,
+pub struct BudgetAccount {
+    terms: BudgetTerms,
+    tiling: WindowSchedule,
     unobserved: Unobserved,
     /// Whether the trail is obeyed; it is kept in any case.
     guards: bool,
-    trail: Trail,
-    tile: Tile,
+    trail: TrailingWindow,
+    tile: ScheduledWindow,
     /// What was seen to be used in this tile, and in how much of its time.
     observed: Quota,
     observed_for: Duration,
     unobserved_for: Duration,
-    now: Moment,
+    now: BudgetTime,
 }
 
 /// What may be used now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Advice {
+pub struct BudgetAdvice {
     /// How the tile stands.
-    pub outlook: Outlook,
+    pub outlook: BudgetForecast,
     /// What the trail allows.
     pub trailing: Rate,
     /// What may be used: the smaller of the two if the trail is obeyed, and never less than the floor.
     pub limit: Rate,
 }
 
-impl Account {
+impl BudgetAccount {
     /// An account from now on. Steps are this long at most: nobody waits longer before looking again.
     pub fn open(
-        terms: Terms,
-        tiling: Tiling,
+        terms: BudgetTerms,
+        tiling: WindowSchedule,
         unobserved: Unobserved,
         guards: bool,
         step: Duration,
-        now: Moment,
-    ) -> Account {
+        now: BudgetTime,
+    ) -> BudgetAccount {
         let tile = tiling.tile(now.wall);
         let average = terms.kept_average();
         let before = if unobserved == Unobserved::Zero { Rate::ZERO } else { average };
-        let trail = Trail::new(average, terms.floor, tiling.nominal(), step, now.steady, before);
-        Account {
+        let trail = TrailingWindow::new(average, terms.floor, tiling.nominal(), step, now.steady, before);
+        BudgetAccount {
             terms,
             tiling,
             unobserved,
@@ -105,7 +105,7 @@ impl Account {
     }
 
     /// So much was used since the last moment.
-    pub fn observe(&mut self, now: Moment, used: Quota) {
+    pub fn observe(&mut self, now: BudgetTime, used: Quota) {
         self.trail.observe(now.steady, used);
         let time = between(self.now.wall, now.wall);
         let since = self.enter(now.wall, time);
@@ -114,25 +114,25 @@ impl Account {
         let gone = if before.is_zero() { Quota::ZERO } else { used.portion(before, time) };
         self.observed = self.observed.plus(used.minus(gone));
         self.observed_for += since;
-        self.now = Moment { wall: self.now.wall.max(now.wall), steady: self.now.steady.max(now.steady) };
+        self.now = BudgetTime { wall: self.now.wall.max(now.wall), steady: self.now.steady.max(now.steady) };
     }
 
     /// Nobody looked since the last moment.
-    pub fn skip(&mut self, now: Moment) {
+    pub fn skip(&mut self, now: BudgetTime) {
         let steady = u64::try_from(now.steady.saturating_sub(self.now.steady)).unwrap_or(0);
         self.trail.observe(now.steady, self.charge(Duration::from_nanos(steady)));
         let time = between(self.now.wall, now.wall);
         let since = self.enter(now.wall, time);
         self.unobserved_for += since;
-        self.now = Moment { wall: self.now.wall.max(now.wall), steady: self.now.steady.max(now.steady) };
+        self.now = BudgetTime { wall: self.now.wall.max(now.wall), steady: self.now.steady.max(now.steady) };
     }
 
     /// What may be used until the next look.
-    pub fn advice(&mut self) -> Advice {
+    pub fn advice(&mut self) -> BudgetAdvice {
         let outlook = self.terms.outlook(self.tile.length(), self.elapsed(), self.used());
         let trailing = self.trail.room();
         let limit = if self.guards { outlook.safe.min(trailing) } else { outlook.safe };
-        Advice { outlook, trailing, limit: limit.max(self.terms.floor) }
+        BudgetAdvice { outlook, trailing, limit: limit.max(self.terms.floor) }
     }
 
     /// What this tile has used, what was not seen included.
@@ -146,7 +146,7 @@ impl Account {
     }
 
     /// The present tile.
-    pub fn tile(&self) -> Tile {
+    pub fn tile(&self) -> ScheduledWindow {
         self.tile
     }
 
@@ -171,12 +171,12 @@ impl Account {
     }
 
     /// The latest moment.
-    pub fn now(&self) -> Moment {
+    pub fn now(&self) -> BudgetTime {
         self.now
     }
 
     /// The terms it is kept by.
-    pub fn terms(&self) -> &Terms {
+    pub fn terms(&self) -> &BudgetTerms {
         &self.terms
     }
 

@@ -31,7 +31,7 @@ struct Point {
 
 /// What was used over the last window.
 #[derive(Debug, Clone)]
-pub struct Trail {
+pub struct TrailingWindow {
     window: i64,
     step: i64,
     floor: Rate,
@@ -47,7 +47,7 @@ pub struct Trail {
     spacing: i64,
 }
 
-impl Trail {
+impl TrailingWindow {
     /// A trail from now on. Before, this much was used all the time. Steps are this long at most; the window is longer.
     pub fn new(
         average: Rate,
@@ -56,11 +56,11 @@ impl Trail {
         step: Duration,
         now: i64,
         before: Rate,
-    ) -> Trail {
+    ) -> TrailingWindow {
         let (window_nanos, step_nanos) = (ticks(window), ticks(step).max(1));
         let first =
             Point { at: now.saturating_sub(window_nanos), total: Quota::ZERO.minus(before.over(window)) };
-        let mut trail = Trail {
+        let mut trail = TrailingWindow {
             window: window_nanos,
             step: step_nanos.min(window_nanos),
             floor,

@@ -21,7 +21,7 @@ pub const LONGEST_TILE: Duration = Duration::from_secs(7 * 86_400);
 
 /// Stretches that tile time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tiling {
+pub struct WindowSchedule {
     zone: Zone,
     first_hour: i8,
     /// How long each is, in seconds.
@@ -30,28 +30,28 @@ pub struct Tiling {
 
 /// One stretch: its first instant, and the first instant after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tile {
+pub struct ScheduledWindow {
     /// Its first instant.
     pub start: Timestamp,
     /// The first instant after it.
     pub end: Timestamp,
 }
 
-impl Tile {
+impl ScheduledWindow {
     /// How long it is, if ticks are nanoseconds.
     pub fn length(&self) -> Duration {
         Tick::NANOSECOND.duration(self.end.since(self.start))
     }
 }
 
-impl Tiling {
+impl WindowSchedule {
     /// Stretches of so many whole seconds, from [`SHORTEST_TILE`] to [`LONGEST_TILE`], from this hour of the day on; `None` if there is no
     /// such thing.
-    pub fn new(zone: Zone, first_hour: u8, length: Duration) -> Option<Tiling> {
+    pub fn new(zone: Zone, first_hour: u8, length: Duration) -> Option<WindowSchedule> {
         let fits = (SHORTEST_TILE..=LONGEST_TILE).contains(&length) && length.subsec_nanos() == 0;
         let first_hour = i8::try_from(first_hour).ok().filter(|hour| *hour < 24)?;
         let length = i64::try_from(length.as_secs()).ok().filter(|_| fits)?;
-        Some(Tiling { zone, first_hour, length })
+        Some(WindowSchedule { zone, first_hour, length })
     }
 
     /// How long a stretch is when no clock changes.
@@ -65,13 +65,13 @@ impl Tiling {
     }
 
     /// The stretch around an instant, in nanoseconds.
-    pub fn tile(&self, at: Timestamp) -> Tile {
+    pub fn tile(&self, at: Timestamp) -> ScheduledWindow {
         let tick = Tick::NANOSECOND;
         let second = i64::try_from(tick.second_of(at).min(LAST_SECOND)).unwrap_or(i64::MAX);
         let (start, end) = self.find(second);
         // One that reaches back before 1970 begins at the epoch: there is no earlier instant.
         let instant = |second: i64| tick.at_second(u64::try_from(second).unwrap_or(0));
-        Tile { start: instant(start), end: instant(end) }
+        ScheduledWindow { start: instant(start), end: instant(end) }
     }
 
     fn find(&self, second: i64) -> (i64, i64) {

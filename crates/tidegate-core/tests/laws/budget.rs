@@ -6,7 +6,7 @@ mod trails;
 
 use std::time::Duration;
 
-use tidegate_core::budget::{Quota, Rate, Share, Standing, Terms, TermsFlaw};
+use tidegate_core::budget::{BudgetStatus, BudgetTerms, BudgetTermsError, Quota, Rate, Share};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(86_400);
@@ -21,8 +21,8 @@ fn share(thousandths: u64) -> Share {
 }
 
 /// 30 % on average, from 10 to 90, of which nine tenths are spread.
-fn terms() -> Terms {
-    Terms {
+fn terms() -> BudgetTerms {
+    BudgetTerms {
         average: Rate::from_units(30),
         floor: Rate::from_units(10),
         ceiling: Rate::from_units(90),
@@ -75,7 +75,7 @@ fn safe_limits_are_those_of_the_table() {
         let outlook = terms().outlook(DAY, elapsed, thousandths(average).over(elapsed));
         assert_eq!(outlook.safe.billionths(), safe, "{elapsed:?}");
         assert_eq!(outlook.target.billionths(), target, "{elapsed:?}");
-        assert_eq!(outlook.standing, Standing::Ok, "{elapsed:?}");
+        assert_eq!(outlook.standing, BudgetStatus::Ok, "{elapsed:?}");
         assert_eq!(outlook.left + elapsed, DAY);
     }
     let hour = terms().outlook(DAY, MINUTE * 60, thousandths(36_500).over(MINUTE * 60));
@@ -93,10 +93,10 @@ fn what_does_not_suffice_for_the_floor_is_told() {
         (outlook.standing, outlook.safe)
     };
     let floor = Rate::from_units(10);
-    assert_eq!(with(43_200), (Standing::Exhausted, floor));
-    assert_eq!(with(50_000), (Standing::Exhausted, floor));
-    assert_eq!(with(36_001), (Standing::Insufficient, floor));
-    assert_eq!(with(36_000), (Standing::Ok, floor), "just enough is no error");
+    assert_eq!(with(43_200), (BudgetStatus::Exhausted, floor));
+    assert_eq!(with(50_000), (BudgetStatus::Exhausted, floor));
+    assert_eq!(with(36_001), (BudgetStatus::Insufficient, floor));
+    assert_eq!(with(36_000), (BudgetStatus::Ok, floor), "just enough is no error");
     assert!(with(35_999).1 > floor);
 }
 
@@ -128,7 +128,7 @@ fn the_target_ends_at_the_average() {
 
 #[test]
 fn a_reserve_is_taken_off_once() {
-    let reserved = Terms { reserve: share(10), ..terms() };
+    let reserved = BudgetTerms { reserve: share(10), ..terms() };
     let outlook = reserved.outlook(DAY, Duration::ZERO, Quota::ZERO);
     assert_eq!(minutes(outlook.total), 42_768);
     assert_eq!(outlook.safe, thousandths(27_730));
@@ -140,13 +140,19 @@ fn terms_that_cannot_be_kept_are_refused() {
     let units = Rate::from_units;
     assert_eq!(terms().check(), Ok(()));
     for (wrong, flaw) in [
-        (Terms { floor: units(91), average: units(95), ..terms() }, TermsFlaw::FloorAboveCeiling),
-        (Terms { ceiling: units(101), ..terms() }, TermsFlaw::CeilingAboveWhole),
-        (Terms { average: Rate::ZERO, floor: Rate::ZERO, ..terms() }, TermsFlaw::NoAverage),
-        (Terms { average: units(101), ..terms() }, TermsFlaw::AverageAboveWhole),
-        (Terms { floor: units(31), ..terms() }, TermsFlaw::FloorAboveAverage),
-        (Terms { floor: units(30), reserve: share(10), ..terms() }, TermsFlaw::FloorAboveReserved),
-        (Terms { safety: Share::NONE, ..terms() }, TermsFlaw::NoSafety),
+        (
+            BudgetTerms { floor: units(91), average: units(95), ..terms() },
+            BudgetTermsError::FloorAboveCeiling,
+        ),
+        (BudgetTerms { ceiling: units(101), ..terms() }, BudgetTermsError::CeilingAboveWhole),
+        (BudgetTerms { average: Rate::ZERO, floor: Rate::ZERO, ..terms() }, BudgetTermsError::NoAverage),
+        (BudgetTerms { average: units(101), ..terms() }, BudgetTermsError::AverageAboveWhole),
+        (BudgetTerms { floor: units(31), ..terms() }, BudgetTermsError::FloorAboveAverage),
+        (
+            BudgetTerms { floor: units(30), reserve: share(10), ..terms() },
+            BudgetTermsError::FloorAboveReserved,
+        ),
+        (BudgetTerms { safety: Share::NONE, ..terms() }, BudgetTermsError::NoSafety),
     ] {
         assert_eq!(wrong.check(), Err(flaw));
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tidegate_core::decide::{cost, each_item, lease_ttl};
 use tidegate_core::{
-    Amount, Charged, Decision, Intent, LeaseId, Limit, LimitSpec, Line, Load, Per, Row, Season, Seat, Tenure,
-    Tick, Timestamp, decide,
+    Amount, AskTotals, ChargeRecord, Decision, DecisionRow, Intent, LeaseId, LeaseTerm, Limit, LimitPhase,
+    LimitSpec, Per, Row, RowScope, Tick, Timestamp, decide,
 };
 use tidegate_testkit::history::{Answer, Subject};
 use tidegate_testkit::model::{OwnedAsk, Reading, Refusal};
@@ -27,11 +27,11 @@ pub(crate) struct Desk {
 
 #[derive(Debug, Clone)]
 struct Hold {
-    tenure: Tenure,
+    tenure: LeaseTerm,
     pinned: bool,
     rows: Vec<Whose>,
     /// Whose, which item, what, and under which version of the limit.
-    charges: Vec<(Whose, String, Charged, u32)>,
+    charges: Vec<(Whose, String, ChargeRecord, u32)>,
 }
 
 impl Desk {
@@ -62,8 +62,8 @@ impl Desk {
         asks: &[OwnedAsk],
         hold: bool,
         now: Timestamp,
-        read: &mut dyn FnMut(&[Line<'_>]),
-    ) -> (Decision, Option<Tenure>) {
+        read: &mut dyn FnMut(&[DecisionRow<'_>]),
+    ) -> (Decision, Option<LeaseTerm>) {
         let laid = lay_out(asks);
         let limits: Vec<Rc<Limit>> = laid.iter().map(|((id, _), _)| Rc::clone(&self.limits[id])).collect();
         let mut rows: Vec<Row> = laid
@@ -73,14 +73,19 @@ impl Desk {
                 self.rows.remove(whose).unwrap_or_else(|| Row::blank(limit, per(whose)))
             })
             .collect();
-        let mut lines: Vec<Line<'_>> = laid
+        let mut lines: Vec<DecisionRow<'_>> = laid
             .iter()
             .zip(&limits)
             .zip(&mut rows)
-            .map(|(((whose, load), limit), row)| Line { limit, seat: seat(limit, whose), row, load: *load })
+            .map(|(((whose, load), limit), row)| DecisionRow {
+                limit,
+                seat: seat(limit, whose),
+                row,
+                load: *load,
+            })
             .collect();
         let ttl = lease_ttl(&lines);
-        let tenure = (hold || ttl.is_some()).then(|| Tenure {
+        let tenure = (hold || ttl.is_some()).then(|| LeaseTerm {
             lease: LeaseId(self.next_lease),
             expires_at: now.plus(ttl.unwrap_or_else(|| self.tick.span(Duration::from_secs(60)))),
         });
@@ -140,21 +145,21 @@ impl Desk {
 }
 
 /// The rows an order touches, each limit's `all` row first, with the loads added up.
-fn lay_out(asks: &[OwnedAsk]) -> Vec<(Whose, Load)> {
+fn lay_out(asks: &[OwnedAsk]) -> Vec<(Whose, AskTotals)> {
     let mut ids: Vec<&str> = Vec::new();
     for ask in asks {
         if !ids.contains(&ask.limit_id.as_str()) {
             ids.push(&ask.limit_id);
         }
     }
-    let mut laid: Vec<(Whose, Load)> = Vec::new();
+    let mut laid: Vec<(Whose, AskTotals)> = Vec::new();
     for id in ids {
         for ask in asks.iter().filter(|ask| ask.limit_id == id) {
             // An ask without a key is asked of its `all` row once.
             let keyed = ask.key.iter().map(|key| Some(key.clone()));
             for key in std::iter::once(None).chain(keyed) {
                 let whose = (id.to_owned(), key);
-                let load = Load::of(ask.count);
+                let load = AskTotals::of(ask.count);
                 match laid.iter_mut().find(|(other, _)| *other == whose) {
                     Some((_, sum)) => *sum = sum.plus(load),
                     None => laid.push((whose, load)),
@@ -169,10 +174,10 @@ fn per(whose: &Whose) -> Per {
     if whose.1.is_some() { Per::Key } else { Per::All }
 }
 
-pub(crate) fn seat<'a>(limit: &'a Limit, whose: &Whose) -> Seat<'a> {
+pub(crate) fn seat<'a>(limit: &'a Limit, whose: &Whose) -> RowScope<'a> {
     match &whose.1 {
-        None => Seat::All,
-        Some(key) => Seat::Key { overrides: limit.overrides(key) },
+        None => RowScope::All,
+        Some(key) => RowScope::Key { overrides: limit.overrides(key) },
     }
 }
 
@@ -191,7 +196,7 @@ impl Subject for Desk {
             for (whose, row) in self.rows.iter_mut().filter(|((id, _), _)| *id == spec.id) {
                 *row = row.adopt((&former, seat(&former, whose)), (&next, seat(&next, whose)), now);
             }
-            if former.season(now) == Season::After {
+            if former.season(now) == LimitPhase::After {
                 self.void(|(id, _)| *id == spec.id);
             }
         }
@@ -234,9 +239,10 @@ impl Subject for Desk {
         for (whose, name, charged, version) in &hold.charges {
             let limit = Rc::clone(&self.limits[&whose.0]);
             let Some((index, item)) = limit.item_named(name) else { continue };
-            let cost = cost(item, Load::of(actual));
+            let cost = cost(item, AskTotals::of(actual));
             let row = self.rows.entry(whose.clone()).or_insert_with(|| Row::blank(&limit, per(whose)));
-            let mut line = Line { limit: &limit, seat: seat(&limit, whose), row, load: Load::default() };
+            let mut line =
+                DecisionRow { limit: &limit, seat: seat(&limit, whose), row, load: AskTotals::default() };
             line.settle(index, charged, *version, cost, now);
         }
         for whose in &hold.rows {

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate_core::encoding::{Damage, FORMAT, decode, encode, version};
+use tidegate_core::row_codec::{FORMAT, RowDecodeError, decode, encode, version};
 use tidegate_core::{
     Charge, Decision, Intent, ItemSpec, Limit, LimitSpec, Per, Policy, Precision, Row, Tick, Timestamp, Unit,
 };
@@ -141,7 +141,7 @@ fn limit() -> Limit {
 fn another_format_is_refused_by_name() {
     let mut bytes = hex(EVERYTHING);
     bytes[0] = FORMAT + 1;
-    let refused = Err(Damage { at: 0, what: "a format this version does not know" });
+    let refused = Err(RowDecodeError { at: 0, what: "a format this version does not know" });
     assert_eq!(decode(&bytes, &limit(), Per::All), refused);
     assert_eq!(version(&bytes).map_err(|damage| damage.at), Err(0));
 }
@@ -220,7 +220,7 @@ fn numbers_have_one_spelling() {
 proptest! {
     #![proptest_config(cases(300))]
 
-    /// Damage anywhere, of any row, is found or harmless; nothing panics, and what is read can be asked.
+    /// RowDecodeError anywhere, of any row, is found or harmless; nothing panics, and what is read can be asked.
     #[test]
     fn damaged_rows_are_refused_or_are_rows(
         history in histories(false),

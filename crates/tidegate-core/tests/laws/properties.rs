@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use tidegate_core::encoding::{decode, encode, version};
+use tidegate_core::row_codec::{decode, encode, version};
 use tidegate_core::{
     Amount, Capacity, Charge, Decision, Intent, ItemSpec, LeaseId, LimitSpec, Per, Policy, Row, Tick,
     Timestamp, Verdict, Wait,

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tidegate_core::encoding::{decode, encode};
+use tidegate_core::row_codec::{decode, encode};
 use tidegate_core::{
-    Amount, Capacity, Charge, Decision, Denial, Intent, ItemSpec, LeaseId, Limit, LimitSpec, Mode,
-    OverrideSpec, Per, Policy, Precision, Row, Season, Seat, Span, Tenure, Tick, Timestamp, Unit, Wait,
+    Amount, Capacity, Charge, Decision, Denial, Intent, ItemSpec, LeaseId, LeaseTerm, Limit, LimitPhase,
+    LimitSpec, Mode, OverrideSpec, Per, Policy, Precision, Row, RowScope, Span, Tick, Timestamp, Unit, Wait,
 };
 use tidegate_testkit::history::Subject;
 use tidegate_testkit::model::OwnedAsk;
@@ -164,7 +164,7 @@ fn seasons_and_exceptions_end_early_and_begin_late() {
     let mut spec = except(of(ItemSpec::of(Policy::Total, 1).per_key()), 2, 0);
     (spec.starts_at, spec.overrides[0].until, spec.ends_at) = (between(100), between(200), between(300));
     let limit = Limit::new(spec, MS).expect("it makes sense");
-    assert_eq!(limit.season(ms(100)), Season::Before(ms(101)));
+    assert_eq!(limit.season(ms(100)), LimitPhase::Before(ms(101)));
     assert_eq!(limit.ends_at(), Some(ms(300)));
     assert_eq!(limit.overrides(b"u")[0].until(), Some(ms(200)));
 }
@@ -519,9 +519,9 @@ fn a_lapsed_lease_holds_nothing() {
     let lease: LeaseId = desk.order(Intent::Acquire, &[ask(1)], false, ms(0)).lease.expect("held").lease;
     let row = &desk.rows[&("a".to_owned(), None)];
     assert_eq!((row.held(ms(59)), row.held(ms(60))), (1, 0));
-    assert!(row.is_fresh(&desk.limits["a"], Seat::All, ms(60)));
+    assert!(row.is_fresh(&desk.limits["a"], RowScope::All, ms(60)));
     assert!(!desk.renew(lease, ms(200), ms(60)));
-    let lapsed = Tenure { lease, expires_at: ms(60) };
+    let lapsed = LeaseTerm { lease, expires_at: ms(60) };
     let row = desk.rows.get_mut(&("a".to_owned(), None)).expect("nobody has asked since");
     assert!(!row.release(&lapsed, ms(60)), "what has lapsed is not released");
 }

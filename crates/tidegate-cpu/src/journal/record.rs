@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use tidegate::budget::{Moment, Quota, Rate};
+use tidegate::budget::{BudgetTime, Quota, Rate};
 use tidegate_core::Timestamp;
 
 use super::Sample;
@@ -50,7 +50,10 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Sample> {
     }
     let number = |at: usize| array(bytes, at).map(u64::from_le_bytes);
     Some(Sample {
-        at: Moment { wall: Timestamp::from_ticks(number(0)?), steady: i64::from_le_bytes(array(bytes, 8)?) },
+        at: BudgetTime {
+            wall: Timestamp::from_ticks(number(0)?),
+            steady: i64::from_le_bytes(array(bytes, 8)?),
+        },
         total: Quota::from_raw(i128::from_le_bytes(array(bytes, 16)?)),
         observed: bytes[80] == 1,
         applied: Rate::from_billionths(number(32)?),

@@ -11,7 +11,7 @@ mod weeks;
 
 use std::time::Duration;
 
-use tidegate::budget::{Moment, Rate};
+use tidegate::budget::{BudgetTime, Rate};
 use tidegate::file::{CpuSpec, read_cpu};
 use tidegate_core::{Span, Timestamp};
 use tidegate_cpu::Settings;
@@ -27,9 +27,9 @@ fn settings(text: &str) -> Settings {
 }
 
 /// So long after midnight, by both clocks.
-fn after(time: Duration) -> Moment {
+fn after(time: Duration) -> BudgetTime {
     let nanos = u64::try_from(time.as_nanos()).expect("some days");
-    Moment {
+    BudgetTime {
         wall: Timestamp::from_ticks(MIDNIGHT).plus(Span::from_ticks(nanos)),
         steady: i64::try_from(nanos).expect("some days"),
     }

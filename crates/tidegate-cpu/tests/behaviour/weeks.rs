@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::budget::{Moment, Quota, Rate};
+use tidegate::budget::{BudgetTime, Quota, Rate};
 use tidegate_core::Timestamp;
 use tidegate_cpu::journal::Sample;
 use tidegate_cpu::runner::in_force;
@@ -36,7 +36,7 @@ struct World {
 impl World {
     fn new(settings: Settings, begin: u64) -> World {
         let window = i64::try_from(settings.tiling.nominal().as_nanos()).expect("a week");
-        let at = Moment { wall: Timestamp::from_ticks(begin), steady: 0 };
+        let at = BudgetTime { wall: Timestamp::from_ticks(begin), steady: 0 };
         let governor = Governor::new(settings, at);
         World {
             tile_time: governor.account().elapsed(),
@@ -52,8 +52,8 @@ impl World {
         }
     }
 
-    fn moment(&self) -> Moment {
-        Moment { wall: Timestamp::from_ticks((self.now + self.offset).unsigned_abs()), steady: self.now }
+    fn moment(&self) -> BudgetTime {
+        BudgetTime { wall: Timestamp::from_ticks((self.now + self.offset).unsigned_abs()), steady: self.now }
     }
 
     /// So much is used for some time, and then somebody looks, or cannot tell.

@@ -1,12 +1,16 @@
-//! Bids are decided and written down like orders: in memory first, and spoken of when the log has allowed for them.
+//! CompactBatch are decided and written down like orders: in memory first, and spoken of when the log has allowed for them.
 
-use tidegate::store::{Bids, Gists, Lsn, Store, Unavailable};
+use tidegate::store::{CompactBatch, CompactReplies, Lsn, Store, Unavailable};
 
 use super::Inner;
 
 impl Inner {
     /// Decides bids, and writes down what they changed. Where the log must be durable before they are spoken of, if it is not yet.
-    pub(super) fn bid(&self, bids: &Bids<'_>, gists: &mut Gists) -> Result<Option<Lsn>, Unavailable> {
+    pub(super) fn bid(
+        &self,
+        bids: &CompactBatch<'_>,
+        gists: &mut CompactReplies,
+    ) -> Result<Option<Lsn>, Unavailable> {
         // While the log cannot be written, which of them need it is for orders to find out.
         if self.trouble().is_some() {
             gists.clear();

@@ -6,8 +6,8 @@ use std::thread;
 
 use tidegate::store::Store;
 use tidegate::{
-    Answers, Ask, Catalog, Detail, Expect, ItemSpec, LimitSpec, ManualClock, Order, Parting, Policy,
-    Timestamp,
+    Ask, Catalog, Detail, ExpectedVersion, ItemSpec, LimitSpec, ManualClock, Order, Policy, RemovalMode,
+    Replies, Timestamp,
 };
 use tidegate_disk::files::Simulated;
 
@@ -25,7 +25,7 @@ fn limits_that_change_while_snapshots_are_taken_are_as_they_were_told() {
         let item = ItemSpec::of(Policy::Total, 1_000_000).per_key();
         LimitSpec { description: Some(change.to_string()), ..LimitSpec::named(id).with(item) }
     };
-    store.put(limit("edited", 0), Expect::Absent).expect("it makes sense");
+    store.put(limit("edited", 0), ExpectedVersion::Absent).expect("it makes sense");
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -34,12 +34,12 @@ fn limits_that_change_while_snapshots_are_taken_are_as_they_were_told() {
             }
         });
         for change in 1..=CHANGES {
-            store.put(limit("edited", change), Expect::Present).expect("it makes sense");
-            store.put(limit("added", change), Expect::Absent).expect("it makes sense");
+            store.put(limit("edited", change), ExpectedVersion::Present).expect("it makes sense");
+            store.put(limit("added", change), ExpectedVersion::Absent).expect("it makes sense");
             let asks = ["edited", "added"].map(|limit_id| Ask { limit_id, key: Some(b"u"), count: 1 });
-            let _ = store.submit(&[Order::acquire(&asks)], Answers::new(Detail::Verdicts));
+            let _ = store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts));
             if change < CHANGES {
-                assert!(store.remove("added", Parting::Forget));
+                assert!(store.remove("added", RemovalMode::Forget));
             }
         }
         over.store(true, Ordering::Relaxed);
@@ -67,7 +67,9 @@ fn whoever_is_told_something_while_a_store_stops_is_believed_afterwards() {
         let store = open(&files, &clock);
         let (shared, own) =
             (ItemSpec::of(Policy::Total, 100_000_000), ItemSpec::of(day, 100_000_000).per_key());
-        store.put(LimitSpec::named("busy").with(shared).with(own), Expect::Absent).expect("it makes sense");
+        store
+            .put(LimitSpec::named("busy").with(shared).with(own), ExpectedVersion::Absent)
+            .expect("it makes sense");
         let sold: Vec<u64> = thread::scope(|scope| {
             let asking = |key: u64| {
                 let (store, name) = (&store, [b'0' + u8::try_from(key).expect("few")]);
@@ -75,11 +77,11 @@ fn whoever_is_told_something_while_a_store_stops_is_believed_afterwards() {
                     let asks = [Ask { limit_id: "busy", key: Some(&name), count: 1 }];
                     let mut told = 0;
                     loop {
-                        let heard = store.submit(&[Order::acquire(&asks)], Answers::new(Detail::Verdicts));
+                        let heard = store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts));
                         let is_told = match heard {
-                            tidegate::Spoken::Now(_) => true,
-                            tidegate::Spoken::Durable(_, lsn) => store.wait_durable(lsn).is_ok(),
-                            tidegate::Spoken::Later(_) => return told,
+                            tidegate::StoreReply::Now(_) => true,
+                            tidegate::StoreReply::Durable(_, lsn) => store.wait_durable(lsn).is_ok(),
+                            tidegate::StoreReply::Later(_) => return told,
                         };
                         told += u64::from(is_told);
                     }

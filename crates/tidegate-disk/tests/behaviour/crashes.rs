@@ -13,8 +13,8 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tidegate::store::{Lsn, Store};
 use tidegate::{
-    Amount, Answers, Ask, Catalog, Detail, Expect, Hold, ItemSpec, LeaseId, LimitSpec, ManualClock, Order,
-    Outcome, Per, Policy, Precision, Spoken, Timestamp,
+    Amount, Ask, Catalog, Detail, ExpectedVersion, Hold, ItemSpec, LeaseId, LimitSpec, ManualClock, Order,
+    Outcome, Per, Policy, Precision, Replies, StoreReply, Timestamp,
 };
 use tidegate_core::Durability;
 use tidegate_disk::DiskStore;
@@ -223,7 +223,7 @@ fn take(store: &DiskStore, diary: &mut Diary, limit: usize, key: u8, count: u8, 
     let name = key_name(key);
     let asks = [Ask { limit_id: &id, key: Some(&name), count: Amount::from(count) }];
     let orders = vec![Order::acquire(&asks); usize::from(times)];
-    let (answers, lsn) = spoken(store.submit(&orders, Answers::new(Detail::Verdicts)));
+    let (answers, lsn) = spoken(store.submit(&orders, Replies::new(Detail::Verdicts)));
     let granted =
         answers.iter().filter(|answer| answer.as_ref().is_ok_and(tidegate::Answer::is_granted)).count();
     let count = Amount::from(count) * granted as Amount;
@@ -238,7 +238,7 @@ fn request(store: &DiskStore, diary: &mut Diary, limit: usize, key: u8, id: u8) 
     let (name, request) = (key_name(key), [id, b'0' + u8::try_from(limit).expect("few"), key]);
     let asks = [Ask { limit_id: &limit_id, key: Some(&name), count: 1 }];
     let order = Order { request_id: Some(&request), ..Order::acquire(&asks) };
-    let (answers, lsn) = spoken(store.submit(&[order], Answers::new(Detail::Verdicts)));
+    let (answers, lsn) = spoken(store.submit(&[order], Replies::new(Detail::Verdicts)));
     let granted = answers.get(0).expect("one").as_ref().expect("it makes sense").is_granted();
     let known = diary.requests.iter().any(|(l, k, i, _)| (*l, *k, *i) == (limit, key, id));
     if granted && !known {
@@ -256,7 +256,7 @@ fn request(store: &DiskStore, diary: &mut Diary, limit: usize, key: u8, id: u8) 
 fn hold(store: &DiskStore, diary: &mut Diary) -> bool {
     let asks = [Ask::one(SLOTS, None)];
     let order = Order { hold: Hold::No, ..Order::acquire(&asks) };
-    let (answers, lsn) = spoken(store.submit(&[order], Answers::new(Detail::Verdicts)));
+    let (answers, lsn) = spoken(store.submit(&[order], Replies::new(Detail::Verdicts)));
     let answer = answers.get(0).expect("one").as_ref().expect("it makes sense");
     let Outcome::Granted(Some(grant)) = &answer.outcome else { return false };
     diary.leases.push((grant.lease, false));
@@ -264,11 +264,11 @@ fn hold(store: &DiskStore, diary: &mut Diary) -> bool {
     true
 }
 
-pub(crate) fn spoken<T>(spoken: Spoken<T>) -> (T, Option<Lsn>) {
+pub(crate) fn spoken<T>(spoken: StoreReply<T>) -> (T, Option<Lsn>) {
     match spoken {
-        Spoken::Now(reply) => (reply, None),
-        Spoken::Durable(reply, lsn) => (reply, Some(lsn)),
-        Spoken::Later(_) => panic!("the disk is well"),
+        StoreReply::Now(reply) => (reply, None),
+        StoreReply::Durable(reply, lsn) => (reply, Some(lsn)),
+        StoreReply::Later(_) => panic!("the disk is well"),
     }
 }
 
@@ -295,7 +295,7 @@ fn live(store: &DiskStore, clock: &ManualClock, diary: &mut Diary, events: &[Eve
                 let spec = limits().swap_remove(limit);
                 let version = store.get(&spec.id).expect("it is there").version();
                 let spec = LimitSpec { description: Some(format!("after {version}")), ..spec };
-                store.put(spec, Expect::Version(version)).expect("it makes sense");
+                store.put(spec, ExpectedVersion::Version(version)).expect("it makes sense");
             }
             Event::Reset(limit, key) => {
                 let spec = limits().swap_remove(limit);
@@ -361,7 +361,7 @@ fn used(store: &DiskStore, limit: usize, key: u8) -> Vec<Amount> {
     let id = limits()[limit].id.clone();
     let name = key_name(key);
     let asks = [Ask { limit_id: &id, key: Some(&name), count: 0 }];
-    let answers = store.submit(&[Order::peek(&asks)], Answers::new(Detail::Readings)).decided();
+    let answers = store.submit(&[Order::peek(&asks)], Replies::new(Detail::Readings)).decided();
     let answer = answers.get(0).expect("one").as_ref().expect("it makes sense");
     answers.readings(answer).iter().map(|each| each.reading.used).collect()
 }
@@ -405,10 +405,10 @@ fn a_life(
     let clock = Arc::new(ManualClock::at(START));
     let store = open(files, &clock);
     for spec in limits() {
-        store.put(spec, Expect::Absent).expect("it makes sense");
+        store.put(spec, ExpectedVersion::Absent).expect("it makes sense");
     }
     let slots = ItemSpec::of(Policy::Concurrency { ttl: WINDOW }, MOST_SLOTS);
-    store.put(LimitSpec::named(SLOTS).with(slots), Expect::Absent).expect("it makes sense");
+    store.put(LimitSpec::named(SLOTS).with(slots), ExpectedVersion::Absent).expect("it makes sense");
     store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
     let mut diary = Diary::new();
     diary.files = keeps_history.then(|| Arc::clone(files));

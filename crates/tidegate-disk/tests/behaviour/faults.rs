@@ -10,11 +10,11 @@ use tidegate::catalog::PutError;
 use tidegate::store::memory::journal::Tag;
 use tidegate::store::{Store, Unavailable};
 use tidegate::{
-    Amount, Answers, Ask, Catalog, Detail, Expect, Intent, ItemSpec, LimitSpec, ManualClock, Order, Policy,
-    Spoken, Timestamp,
+    Amount, Ask, Catalog, Detail, ExpectedVersion, Intent, ItemSpec, LimitSpec, ManualClock, Order, Policy,
+    Replies, StoreReply, Timestamp,
 };
-use tidegate_core::trace::NO_END;
-use tidegate_core::{Span, Trace};
+use tidegate_core::usage_record::NO_END;
+use tidegate_core::{Span, UsageRecord};
 use tidegate_disk::files::{Call, Lasting, Simulated, Trouble};
 use tidegate_disk::log::{self, Log, OpenError};
 use tidegate_disk::record::Pen;
@@ -43,7 +43,7 @@ impl Stage {
         let sync = tidegate_core::Durability::Sync;
         let spec =
             LimitSpec { durability: sync, ..LimitSpec::named(LIMIT).with(ItemSpec::of(Policy::Total, MOST)) };
-        store.put(spec, Expect::Absent).expect("it makes sense");
+        store.put(spec, ExpectedVersion::Absent).expect("it makes sense");
         assert_eq!(buy(&store, 5), Ok(true));
         store
     }
@@ -62,16 +62,16 @@ impl Stage {
 /// Buys so much and waits for the answer; whether it was granted.
 fn buy(store: &DiskStore, count: Amount) -> Result<bool, Unavailable> {
     let asks = [Ask { limit_id: LIMIT, key: None, count }];
-    let answers = heard(store, store.submit(&[Order::acquire(&asks)], Answers::new(Detail::Verdicts)))?;
+    let answers = heard(store, store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)))?;
     Ok(answers.get(0).expect("one").as_ref().expect("it makes sense").is_granted())
 }
 
 /// What is said in the end.
-fn heard<T>(store: &DiskStore, spoken: Spoken<T>) -> Result<T, Unavailable> {
+fn heard<T>(store: &DiskStore, spoken: StoreReply<T>) -> Result<T, Unavailable> {
     match spoken {
-        Spoken::Now(reply) => Ok(reply),
-        Spoken::Durable(reply, lsn) => store.wait_durable(lsn).map(|()| reply),
-        Spoken::Later(mut later) => match later.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        StoreReply::Now(reply) => Ok(reply),
+        StoreReply::Durable(reply, lsn) => store.wait_durable(lsn).map(|()| reply),
+        StoreReply::Later(mut later) => match later.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(reply) => reply,
             Poll::Pending => panic!("nobody else decides"),
         },
@@ -95,7 +95,7 @@ fn crowd(store: &DiskStore) -> Amount {
 
 fn used(store: &DiskStore) -> Amount {
     let asks = [Ask { limit_id: LIMIT, key: None, count: 1 }];
-    let answers = store.submit(&[Order::peek(&asks)], Answers::new(Detail::Readings)).decided();
+    let answers = store.submit(&[Order::peek(&asks)], Replies::new(Detail::Readings)).decided();
     let answer = answers.get(0).expect("one").as_ref().expect("it makes sense");
     answers.readings(answer)[0].reading.used
 }
@@ -113,7 +113,8 @@ fn a_disk_that_fails_ends_the_selling_and_loses_nothing_that_was_told() {
         // Nothing goes on by itself, and everybody is told the same.
         assert_eq!(buy(&store, 1), Err(why.clone()), "{call:?}");
         assert_eq!(heard(&store, store.reset(LIMIT, None)).map(drop), Err(why.clone()), "{call:?}");
-        let put = store.put(LimitSpec::named("other").with(ItemSpec::of(Policy::Total, 1)), Expect::Absent);
+        let put = store
+            .put(LimitSpec::named("other").with(ItemSpec::of(Policy::Total, 1)), ExpectedVersion::Absent);
         assert!(matches!(put, Err(PutError::Unavailable(_))), "{call:?}: {put:?}");
         assert!(store.snapshot().is_err() && store.stop().is_err(), "{call:?}");
         drop(store);
@@ -155,9 +156,9 @@ fn what_needs_no_log_goes_on_while_the_disk_is_full() {
         durability: tidegate_core::Durability::Volatile,
         ..LimitSpec::named(id).with(ItemSpec::of(policy, 3))
     };
-    store.put(volatile("views", Policy::Total), Expect::Absent).expect("it makes sense");
+    store.put(volatile("views", Policy::Total), ExpectedVersion::Absent).expect("it makes sense");
     let pool = Policy::Concurrency { ttl: Duration::from_secs(60) };
-    store.put(volatile("pool", pool), Expect::Absent).expect("it makes sense");
+    store.put(volatile("pool", pool), ExpectedVersion::Absent).expect("it makes sense");
     store.wait_durable(store.tip().expect("it has a log")).expect("there is room");
     stage.files.set_room(Some(stage.files.used() + 1));
     crowd(&store);
@@ -165,7 +166,7 @@ fn what_needs_no_log_goes_on_while_the_disk_is_full() {
     let ask = |limit_id, intent, request_id| {
         let asks = [Ask { limit_id, key: None, count: 1 }];
         let order = Order { intent, request_id, ..Order::acquire(&asks) };
-        let answers = heard(&store, store.submit(&[order], Answers::new(Detail::Verdicts)))?;
+        let answers = heard(&store, store.submit(&[order], Replies::new(Detail::Verdicts)))?;
         Ok(answers.get(0).expect("one").as_ref().expect("it makes sense").is_granted())
     };
     for granted in [true, true, true, false] {
@@ -177,7 +178,7 @@ fn what_needs_no_log_goes_on_while_the_disk_is_full() {
     assert_eq!(ask("pool", Intent::Acquire, None), Err(why.clone()), "a lease is written down");
     assert_eq!(ask("views", Intent::Acquire, Some(&b"one"[..])), Err(why.clone()), "and so is a request id");
     let both = [LIMIT, "views"].map(|limit_id| Ask { limit_id, key: None, count: 1 });
-    let answers = store.submit(&[Order::acquire(&both)], Answers::new(Detail::Verdicts));
+    let answers = store.submit(&[Order::acquire(&both)], Replies::new(Detail::Verdicts));
     assert_eq!(heard(&store, answers).map(drop), Err(why), "and what is not volatile");
 }
 
@@ -273,8 +274,8 @@ fn records_that_make_no_sense_are_refused_by_name() {
         pen.row(generation, version, Some(Tag { low: 1, high: 2 }), &[(0, trace)]);
         pen.bytes().to_vec()
     };
-    let count = Trace::Count { count: 1, last_time: START, until: NO_END };
-    let arrival = Trace::Arrival { tat: START, step: Span::from_ticks(1), credits: Span::ZERO };
+    let count = UsageRecord::Count { count: 1, last_time: START, until: NO_END };
+    let arrival = UsageRecord::Bucket { tat: START, step: Span::from_ticks(1), credits: Span::ZERO };
     let cases: [(Vec<u8>, &str); 6] = [
         (vec![99, 0], "of a kind that this version does not know"),
         (vec![1, 200], "the end too early"),
@@ -303,12 +304,12 @@ fn more_rows_than_fit_are_not_forgotten() {
     let store = stage.begin();
     let hour = Policy::Interval { window: Duration::from_secs(3_600) };
     store
-        .put(LimitSpec::named("keys").with(ItemSpec::of(hour, 1).per_key()), Expect::Absent)
+        .put(LimitSpec::named("keys").with(ItemSpec::of(hour, 1).per_key()), ExpectedVersion::Absent)
         .expect("it makes sense");
     for index in 0..KEYS {
         let name = index.to_string();
         let asks = [Ask::one("keys", Some(name.as_bytes()))];
-        let answers = store.submit(&[Order::acquire(&asks)], Answers::new(Detail::Verdicts)).decided();
+        let answers = store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)).decided();
         assert!(answers.get(0).expect("one").as_ref().expect("it makes sense").is_granted());
     }
     store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
@@ -324,7 +325,7 @@ fn more_rows_than_fit_are_not_forgotten() {
         assert!(advice.contains("store.memory") && !advice.contains("backup"), "{advice}");
         let store = open(&stage.files, &stage.clock);
         let asks = [Ask::one("keys", Some(b"39999"))];
-        let answers = store.submit(&[Order::peek(&asks)], Answers::new(Detail::Verdicts)).decided();
+        let answers = store.submit(&[Order::peek(&asks)], Replies::new(Detail::Verdicts)).decided();
         assert!(!answers.get(0).expect("one").as_ref().expect("it makes sense").is_granted());
         store.stop().expect("nothing is in the way");
     }

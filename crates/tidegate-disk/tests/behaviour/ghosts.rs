@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tidegate::store::Store;
 use tidegate::{
-    Amount, Answers, Ask, Capacity, Catalog, Detail, Expect, ItemSpec, LimitSpec, ManualClock, Order,
-    OverrideSpec, Parting, Policy, Timestamp,
+    Amount, Ask, Capacity, Catalog, Detail, ExpectedVersion, ItemSpec, LimitSpec, ManualClock, Order,
+    OverrideSpec, Policy, RemovalMode, Replies, Timestamp,
 };
 use tidegate_disk::DiskStore;
 use tidegate_disk::files::Simulated;
@@ -23,10 +23,10 @@ fn what_was_not_written_down_is_taken_to_have_been_used() {
     let (files, clock) = (Arc::new(Simulated::new()), Arc::new(ManualClock::at(START)));
     let store = open(&files, &clock);
     let item = ItemSpec::of(Policy::Interval { window: Duration::from_secs(1) }, 1_024).per_key();
-    store.put(LimitSpec::named("short").with(item), Expect::Absent).expect("it makes sense");
+    store.put(LimitSpec::named("short").with(item), ExpectedVersion::Absent).expect("it makes sense");
     let take = |store: &DiskStore, key: &str, count| {
         let asks = [Ask { limit_id: "short", key: Some(key.as_bytes()), count }];
-        let (answers, lsn) = spoken(store.submit(&[Order::acquire(&asks)], Answers::new(Detail::Readings)));
+        let (answers, lsn) = spoken(store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Readings)));
         let answer = answers.get(0).expect("one").as_ref().expect("it makes sense");
         assert!(answer.is_granted());
         (answers.readings(answer)[0].reading.used, lsn)
@@ -54,12 +54,14 @@ fn a_row_that_is_known_by_halves_is_taken_to_have_used_the_other() {
     let store = open(&files, &clock);
     let window = ItemSpec::of(Policy::Interval { window: WINDOW }, 1_024).per_key();
     let total = ItemSpec::of(Policy::Total, 700).per_key();
-    store.put(LimitSpec::named("halves").with(window).with(total), Expect::Absent).expect("it makes sense");
+    store
+        .put(LimitSpec::named("halves").with(window).with(total), ExpectedVersion::Absent)
+        .expect("it makes sense");
     let asks = [Ask { limit_id: "halves", key: Some(b"known"), count: 4 }];
-    spoken(store.submit(&[Order::acquire(&asks)], Answers::new(Detail::Verdicts)));
+    spoken(store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)));
     store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
     let store = open(&Arc::new(files.killed()), &clock);
-    let answers = store.submit(&[Order::peek(&asks)], Answers::new(Detail::Readings)).decided();
+    let answers = store.submit(&[Order::peek(&asks)], Replies::new(Detail::Readings)).decided();
     let answer = answers.get(0).expect("one").as_ref().expect("it makes sense");
     let used: Vec<Amount> = answers.readings(answer).iter().map(|each| each.reading.used).collect();
     assert!(used[0] == 4 && used[1] >= 4, "{used:?}");
@@ -72,11 +74,11 @@ fn a_ghost_goes_with_its_limit() {
     let store = open(&files, &clock);
     let month = Duration::from_secs(30 * 86_400);
     let item = ItemSpec::of(Policy::Interval { window: month }, 1_000).per_key();
-    store.put(LimitSpec::named("gone").with(item), Expect::Absent).expect("it makes sense");
+    store.put(LimitSpec::named("gone").with(item), ExpectedVersion::Absent).expect("it makes sense");
     store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
     let files = Arc::new(files.killed());
     let store = open(&files, &clock);
-    assert!(store.remove("gone", Parting::Retire));
+    assert!(store.remove("gone", RemovalMode::Retire));
     store.stop().expect("the disk is well");
     clock.advance(Duration::from_secs(8 * 86_400));
     assert!(open(&files, &clock).list().is_empty());
@@ -98,14 +100,14 @@ fn a_ghost_takes_nothing_from_an_exception() {
         until: Some(until),
     };
     let spec = LimitSpec { overrides: vec![exception], ..LimitSpec::named("burst").with(item) };
-    store.put(spec, Expect::Absent).expect("it makes sense");
+    store.put(spec, ExpectedVersion::Absent).expect("it makes sense");
     let asks = [Ask { limit_id: "burst", key: Some(b"vip"), count: 390 }];
-    let answers = store.submit(&[Order::acquire(&asks)], Answers::new(Detail::Verdicts)).decided();
+    let answers = store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)).decided();
     assert!(answers.get(0).expect("one").as_ref().expect("it makes sense").is_granted());
     store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
     let store = open(&Arc::new(files.killed()), &clock);
     clock.advance(Duration::from_secs(5));
-    let answers = store.submit(&[Order::peek(&asks)], Answers::new(Detail::Readings)).decided();
+    let answers = store.submit(&[Order::peek(&asks)], Replies::new(Detail::Readings)).decided();
     let answer = answers.get(0).expect("one").as_ref().expect("it makes sense");
     let used = answers.readings(answer)[0].reading.used;
     assert!(used >= 385, "{used} are remembered of 390");

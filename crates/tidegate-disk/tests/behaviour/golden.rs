@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use tidegate::store::{Actual, Settlement, Store};
 use tidegate::{
-    Amount, Answers, Ask, Capacity, Catalog, Detail, Edit, Expect, Hold, ItemSpec, LeaseId, LimitSpec,
-    ManualClock, Order, Outcome, Parting, Policy, Precision, Timestamp,
+    Amount, Ask, Capacity, Catalog, Detail, Edit, ExpectedVersion, Hold, ItemSpec, LeaseId, LimitSpec,
+    ManualClock, Order, Outcome, Policy, Precision, RemovalMode, Replies, Timestamp,
 };
 use tidegate_core::{Durability, Fleet, Mode, OnOutage, OverrideSpec, Unit, WeekStart, Zone};
 use tidegate_disk::DiskStore;
@@ -111,7 +111,7 @@ impl Life {
     ) -> Option<LeaseId> {
         let asks = [Ask { limit_id: limit, key: Some(key.as_bytes()), count }];
         let order = Order { hold, request_id, ..Order::acquire(&asks) };
-        let answers = self.store.submit(&[order], Answers::new(Detail::Readings)).decided();
+        let answers = self.store.submit(&[order], Replies::new(Detail::Readings)).decided();
         self.wait();
         match &answers.get(0).expect("one").as_ref().expect("it makes sense").outcome {
             Outcome::Granted(grant) => grant.as_ref().map(|grant| grant.lease),
@@ -119,7 +119,7 @@ impl Life {
         }
     }
 
-    fn put(&self, spec: LimitSpec, expect: Expect) {
+    fn put(&self, spec: LimitSpec, expect: ExpectedVersion) {
         self.store.put(spec, expect).expect("it makes sense");
         self.wait();
     }
@@ -131,18 +131,24 @@ fn live() -> (Life, Vec<(&'static str, LeaseId)>) {
     let store = open(&files, &clock);
     let life = Life { files, clock, store };
     let (first, rest) = (limits().swap_remove(0), limits().split_off(1));
-    life.store.apply(vec![Edit::Put(first, Expect::Absent)]).expect("it makes sense");
+    life.store.apply(vec![Edit::Put(first, ExpectedVersion::Absent)]).expect("it makes sense");
     for spec in rest {
         // They are edited before they are what they are, some of them after they were used.
         let item = ItemSpec { limit: Capacity::AtMost(8_000), ..spec.items[0].clone() };
-        life.put(LimitSpec { items: vec![item], overrides: Vec::new(), ..spec.clone() }, Expect::Absent);
+        life.put(
+            LimitSpec { items: vec![item], overrides: Vec::new(), ..spec.clone() },
+            ExpectedVersion::Absent,
+        );
         if spec.id == "interval" || spec.id == "bucket" {
             life.take(&spec.id, "ann", 40, Hold::No, None);
         }
-        life.put(spec, Expect::Version(1));
+        life.put(spec, ExpectedVersion::Version(1));
     }
     for id in ["retired", "gone"] {
-        life.put(LimitSpec::named(id).with(ItemSpec::of(Policy::Total, 30).per_key()), Expect::Absent);
+        life.put(
+            LimitSpec::named(id).with(ItemSpec::of(Policy::Total, 30).per_key()),
+            ExpectedVersion::Absent,
+        );
         life.take(id, "ann", 3, Hold::No, None);
     }
     for (index, spec) in limits().iter().filter(|spec| spec.id != "slots").enumerate() {
@@ -168,8 +174,8 @@ fn live() -> (Life, Vec<(&'static str, LeaseId)>) {
     let settled = life.store.settle(leases[4].1, Actual::Every(1)).decided();
     assert_eq!(settled, Ok(Settlement::Settled));
     life.take("total", "ann", 7, Hold::No, Some(REQUEST));
-    life.store.apply(vec![Edit::Remove("retired".to_owned(), Parting::Retire)]).expect("it is there");
-    assert!(life.store.remove("gone", Parting::Forget));
+    life.store.apply(vec![Edit::Remove("retired".to_owned(), RemovalMode::Retire)]).expect("it is there");
+    assert!(life.store.remove("gone", RemovalMode::Forget));
     life.wait();
     (life, leases)
 }
@@ -257,7 +263,7 @@ fn records_of_version_1_are_read() {
         // A request that was granted is told again and charged once.
         let asks = [Ask { limit_id: "total", key: Some(b"ann"), count: 7 }];
         let order = Order { request_id: Some(REQUEST), ..Order::acquire(&asks) };
-        let answers = store.submit(&[order], Answers::new(Detail::Verdicts)).decided();
+        let answers = store.submit(&[order], Replies::new(Detail::Verdicts)).decided();
         assert!(answers.get(0).expect("one").as_ref().expect("it makes sense").at < LOOKED_AT, "{heading}");
         let before = known(&store, &leases);
         assert_eq!(before, part(heading), "{heading}");
@@ -271,7 +277,7 @@ fn records_of_version_1_are_read() {
         // One that has vanished from a file comes back with what it knew; one that was removed does not.
         for (id, used) in [("retired", 3), ("gone", 0)] {
             let spec = LimitSpec::named(id).with(ItemSpec::of(Policy::Total, 30).per_key());
-            store.apply(vec![Edit::Put(spec, Expect::Absent)]).expect("it makes sense");
+            store.apply(vec![Edit::Put(spec, ExpectedVersion::Absent)]).expect("it makes sense");
             let usage = store.usage(id, Some(b"ann")).decided().expect("it is there");
             assert_eq!(usage.items[0].current_count, used, "{heading}: {id}");
         }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tidegate::store::{Lsn, Store};
 use tidegate::{
-    Answers, Ask, Catalog, Detail, Expect, ItemSpec, LeaseId, LimitSpec, ManualClock, Order, Outcome,
-    Parting, Policy, Precision, Timestamp,
+    Ask, Catalog, Detail, ExpectedVersion, ItemSpec, LeaseId, LimitSpec, ManualClock, Order, Outcome, Policy,
+    Precision, RemovalMode, Replies, Timestamp,
 };
 use tidegate_disk::DiskStore;
 use tidegate_disk::files::Simulated;
@@ -59,7 +59,7 @@ impl Week {
         let asks = [Ask::one(limit, Some(name.as_bytes()))];
         let request_id = request.as_ref().map(|id| &id[..]);
         let order = Order { request_id, ..Order::acquire(&asks) };
-        let answers = self.store.submit(&[order], Answers::new(Detail::Verdicts)).decided();
+        let answers = self.store.submit(&[order], Replies::new(Detail::Verdicts)).decided();
         let answer = answers.get(0).expect("one").as_ref().expect("it makes sense");
         if let Outcome::Granted(Some(grant)) = &answer.outcome {
             self.leases.push(grant.lease);
@@ -101,10 +101,10 @@ impl Week {
         let id = spec.id.clone();
         self.store.reset(&id, None).decided().expect("it is there");
         if minute.is_multiple_of(360) {
-            assert!(self.store.remove(&id, Parting::Forget));
+            assert!(self.store.remove(&id, RemovalMode::Forget));
         }
         let spec = LimitSpec { description: Some(format!("of minute {minute}")), ..spec };
-        self.store.put(spec, Expect::Anything).expect("it makes sense");
+        self.store.put(spec, ExpectedVersion::Anything).expect("it makes sense");
     }
 
     fn tip(&self) -> Lsn {
@@ -117,7 +117,7 @@ fn a_week_leaves_no_more_behind_than_a_day() {
     let (files, clock) = (Arc::new(Simulated::new()), Arc::new(ManualClock::at(START)));
     let store = open(&files, &clock);
     for spec in limits() {
-        store.put(spec, Expect::Absent).expect("it makes sense");
+        store.put(spec, ExpectedVersion::Absent).expect("it makes sense");
     }
     let mut week = Week { store, files, clock, leases: Vec::new(), decisions: 0, largest: 0 };
     let mut days = Vec::new();

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{
-    Amount, Answer, Answers, Ask, Catalog, Detail, Expect, ItemSpec, LimitSpec, ManualClock, Order, Policy,
-    Store, Timestamp,
+    Amount, Answer, Ask, Catalog, Detail, ExpectedVersion, ItemSpec, LimitSpec, ManualClock, Order, Policy,
+    Replies, Store, Timestamp,
 };
 use tidegate_disk::DiskStore;
 use tidegate_disk::files::Simulated;
@@ -25,7 +25,7 @@ fn charge(store: &DiskStore, limit: &str, keys: usize) {
         let asks: Vec<[Ask<'_>; 1]> =
             names.iter().map(|name| [Ask::one(limit, Some(name.as_bytes()))]).collect();
         let orders: Vec<Order<'_>> = asks.iter().map(|asks| Order::acquire(asks)).collect();
-        let answers = store.submit(&orders, Answers::new(Detail::Verdicts)).decided();
+        let answers = store.submit(&orders, Replies::new(Detail::Verdicts)).decided();
         assert!(answers.iter().all(|answer| answer.as_ref().is_ok_and(Answer::is_granted)));
         store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
     }
@@ -34,7 +34,7 @@ fn charge(store: &DiskStore, limit: &str, keys: usize) {
 fn used(store: &DiskStore, limit: &str, index: usize) -> Vec<Amount> {
     let name = index.to_string();
     let asks = [Ask::one(limit, Some(name.as_bytes()))];
-    let answers = store.submit(&[Order::peek(&asks)], Answers::new(Detail::Readings)).decided();
+    let answers = store.submit(&[Order::peek(&asks)], Replies::new(Detail::Readings)).decided();
     let answer = answers.get(0).expect("one").as_ref().expect("it makes sense");
     answers.readings(answer).iter().map(|each| each.reading.used).collect()
 }
@@ -51,8 +51,12 @@ fn rows_take_no_more_memory_after_a_snapshot_than_before() {
     let store = open(&files, &clock);
     let window = ItemSpec::of(Policy::Interval { window: HOUR }, 100).per_key();
     let total = ItemSpec::of(Policy::Total, 200).per_key();
-    store.put(LimitSpec::named("narrow").with(window.clone()), Expect::Absent).expect("it makes sense");
-    store.put(LimitSpec::named("wide").with(window).with(total), Expect::Absent).expect("it makes sense");
+    store
+        .put(LimitSpec::named("narrow").with(window.clone()), ExpectedVersion::Absent)
+        .expect("it makes sense");
+    store
+        .put(LimitSpec::named("wide").with(window).with(total), ExpectedVersion::Absent)
+        .expect("it makes sense");
     charge(&store, "narrow", KEYS);
     charge(&store, "wide", KEYS / 10);
     let before = bytes(&store);

@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use tidegate::catalog::{ApplyError, Change, Origin, PutError, Watcher};
-use tidegate::store::{Actual, Bids, Capabilities, Gists, Lsn, Settlement, Unavailable, Usage};
+use tidegate::store::{
+    Actual, Capabilities, CompactBatch, CompactReplies, Lsn, Settlement, Unavailable, Usage,
+};
 use tidegate::{
-    Answers, Catalog, Edit, Edited, Expect, LeaseId, Limit, LimitSpec, ManualClock, Order, Parting,
-    Rejection, Spoken, Store, Tenure, Timestamp,
+    Catalog, Edit, EditOutcome, ExpectedVersion, LeaseId, LeaseTerm, Limit, LimitSpec, ManualClock, Order,
+    OrderError, RemovalMode, Replies, Store, StoreReply, Timestamp,
 };
 use tidegate_disk::DiskStore;
 use tidegate_disk::files::Simulated;
@@ -64,39 +66,43 @@ impl Store for Reopening {
         self.store.read().expect("nobody panics").capabilities()
     }
 
-    fn submit(&self, orders: &[Order<'_>], buffer: Answers) -> Spoken<Answers> {
+    fn submit(&self, orders: &[Order<'_>], buffer: Replies) -> StoreReply<Replies> {
         self.ask(|store| store.submit(orders, buffer))
     }
 
-    fn bid(&self, bids: &Bids<'_>, gists: &mut Gists) -> Result<Option<Lsn>, Unavailable> {
+    fn bid(&self, bids: &CompactBatch<'_>, gists: &mut CompactReplies) -> Result<Option<Lsn>, Unavailable> {
         self.ask(|store| store.bid(bids, gists))
     }
 
-    fn release(&self, lease: LeaseId) -> Spoken<bool> {
+    fn release(&self, lease: LeaseId) -> StoreReply<bool> {
         self.ask(|store| store.release(lease))
     }
 
-    fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Spoken<Result<Option<Timestamp>, Rejection>> {
+    fn renew(
+        &self,
+        lease: LeaseId,
+        ttl: Option<Duration>,
+    ) -> StoreReply<Result<Option<Timestamp>, OrderError>> {
         self.ask(|store| store.renew(lease, ttl))
     }
 
-    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Result<Settlement, Rejection>> {
+    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> StoreReply<Result<Settlement, OrderError>> {
         self.ask(|store| store.settle(lease, actual))
     }
 
-    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<(), Rejection>> {
+    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<(), OrderError>> {
         self.ask(|store| store.reset(limit_id, key))
     }
 
-    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>> {
+    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Usage, OrderError>> {
         self.ask(|store| store.usage(limit_id, key))
     }
 
-    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Vec<Tenure>, Rejection>> {
+    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Vec<LeaseTerm>, OrderError>> {
         self.ask(|store| store.holders(limit_id, key))
     }
 
-    fn held_until(&self, leases: &[LeaseId]) -> Spoken<Vec<Option<Timestamp>>> {
+    fn held_until(&self, leases: &[LeaseId]) -> StoreReply<Vec<Option<Timestamp>>> {
         self.ask(|store| store.held_until(leases))
     }
 }
@@ -111,19 +117,19 @@ impl Catalog for Reopening {
         self.store.read().expect("nobody panics").list()
     }
 
-    fn put(&self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
+    fn put(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError> {
         self.ask(|store| store.put(spec, expect))
     }
 
-    fn remove(&self, id: &str, parting: Parting) -> bool {
+    fn remove(&self, id: &str, parting: RemovalMode) -> bool {
         self.ask(|store| store.remove(id, parting))
     }
 
-    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
+    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<EditOutcome>, ApplyError> {
         self.ask(|store| store.apply(edits))
     }
 
-    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> Spoken<Result<Vec<Edited>, ApplyError>> {
+    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> StoreReply<Result<Vec<EditOutcome>, ApplyError>> {
         self.ask(|store| store.edit(edits, origin))
     }
 

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use tidegate::FullStore;
+use tidegate::LimitStore;
 use tidegate_disk::DiskStore;
 use tidegate_disk::files::Simulated;
 use tidegate_testkit::storm::SteppingClock;
 
 use crate::store::OPTIONS;
 
-fn bench(clock: Arc<SteppingClock>) -> Arc<dyn FullStore> {
+fn bench(clock: Arc<SteppingClock>) -> Arc<dyn LimitStore> {
     let files: Arc<Simulated> = Arc::default();
     let opened = DiskStore::open_files(files, clock, OPTIONS, &mut |_, _| {});
     Arc::new(opened.unwrap_or_else(|error| panic!("{error}")).0)

@@ -116,7 +116,7 @@ async fn serve(socket: std::net::TcpListener, behind: Arc<dyn Behind>, ending: E
     let _in_time = timeout(FAREWELL, seats.acquire_many(everybody)).await;
 }
 
-/// Answers one request.
+/// Replies one request.
 async fn attend(stream: TcpStream, behind: Arc<dyn Behind>, seat: OwnedSemaphorePermit) {
     let service = service_fn(move |request: Request<Incoming>| {
         let behind = Arc::clone(&behind);

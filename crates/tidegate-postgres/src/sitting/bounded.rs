@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use tidegate::store::map::excerpt::Elsewhere;
-use tidegate_core::{Seat, Timestamp};
+use tidegate_core::{RowScope, Timestamp};
 
 use super::Sitting;
 use super::bringing::Loaded;
@@ -77,7 +77,7 @@ impl Sitting<'_> {
         for row in self.rows.iter().filter(|row| row.name.0 == generation && !row.is_new) {
             let Some(key) = row.key() else { continue };
             let state = entry.bring_up(&row.state, row.edition, Some(key))?;
-            let seat = Seat::from(entry.limit.overrides(key));
+            let seat = RowScope::from(entry.limit.overrides(key));
             fresh += i64::from(state.is_fresh(&entry.limit, seat, self.now));
         }
         Ok(fresh)

@@ -8,7 +8,7 @@ use tidegate::answer::Outcome;
 use tidegate::store::map::excerpt::{Elsewhere, Excerpt, Standing as Brought};
 use tidegate::store::memory::journal::{Lease, Remembered};
 use tidegate::store::written::bytes::{Reader, Writer};
-use tidegate::store::written::{Illegible, held};
+use tidegate::store::written::{CodecError, held};
 use tidegate_core::{LeaseId, Limit, Timestamp};
 
 use super::Sitting;
@@ -98,7 +98,7 @@ impl Mark {
         bytes
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<Mark, Illegible> {
+    fn read(reader: &mut Reader<'_>) -> Result<Mark, CodecError> {
         Ok(Mark {
             generation: reader.number()?.cast_signed(),
             edition: reader.number32()?.cast_signed(),

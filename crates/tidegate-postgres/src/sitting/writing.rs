@@ -9,7 +9,7 @@ use tidegate::store::map::excerpt::Excerpt;
 use tidegate::store::memory::journal::{Holding, Lease};
 use tidegate::store::written::bytes::Writer;
 use tidegate::store::written::held;
-use tidegate_core::{LeaseId, Limit, Per, Row, Seat, Timestamp, encoding};
+use tidegate_core::{LeaseId, Limit, Per, Row, RowScope, Timestamp, row_codec};
 use tokio_postgres::types::ToSql;
 
 use super::Sitting;
@@ -113,11 +113,11 @@ impl Written {
     pub(super) fn row(&mut self, entry: &Entry, loaded: &Loaded, row: &Row, now: Timestamp) {
         let limit = &entry.limit;
         let (per, seat) = match loaded.key() {
-            None => (Per::All, Seat::All),
-            Some(key) => (Per::Key, Seat::from(limit.overrides(key))),
+            None => (Per::All, RowScope::All),
+            Some(key) => (Per::Key, RowScope::from(limit.overrides(key))),
         };
         let mut state = Vec::new();
-        encoding::encode(row, limit, per, &mut state);
+        row_codec::encode(row, limit, per, &mut state);
         let freshens = if per == Per::All { None } else { row.freshens(limit, seat, now) };
         let freshens = freshens.map(|at| if entry.bounds_keys() { at } else { coarse(at, limit) });
         self.generations.push(loaded.name.0);
@@ -296,7 +296,7 @@ impl Sitting<'_> {
         for loaded in self.rows.iter().filter(|row| row.name.1 != ALL) {
             let Some(entry) = self.limits.incarnation(loaded.name.0) else { continue };
             let key = loaded.key().unwrap_or_default();
-            let seat = Seat::from(entry.limit.overrides(key));
+            let seat = RowScope::from(entry.limit.overrides(key));
             let row = excerpt.row_of(entry.id(), Some(key));
             match row.filter(|row| !(loaded.is_new && row.is_fresh(&entry.limit, seat, now))) {
                 Some(row) if loaded.is_new || differs(entry, loaded, row) => {
@@ -411,7 +411,7 @@ fn differs(entry: &Entry, loaded: &Loaded, row: &Row) -> bool {
         return *row != Row::blank(&entry.limit, per);
     }
     let mut state = Vec::with_capacity(loaded.state.len());
-    encoding::encode(row, &entry.limit, per, &mut state);
+    row_codec::encode(row, &entry.limit, per, &mut state);
     state != loaded.state
 }
 

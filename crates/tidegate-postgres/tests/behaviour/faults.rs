@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::{Catalog, Expect, ItemSpec, LimitSpec, Outcome, Per, Policy, Store};
+use tidegate::{Catalog, ExpectedVersion, ItemSpec, LimitSpec, Outcome, Per, Policy, Store};
 use tidegate_postgres::{Options, PostgresStore};
 
 use crate::cluster::{Cluster, new_schema, shared};
@@ -93,7 +93,7 @@ fn nobody_waits_twice_for_a_database_that_says_nothing() {
     let url = format!("{}?schema=silent&connect_timeout=3", cluster.url());
     let store = PostgresStore::open(Options::parse(&url).expect("a URL of ours")).expect("a new schema");
     for spec in limits() {
-        store.put(spec, Expect::Absent).expect("a new limit");
+        store.put(spec, ExpectedVersion::Absent).expect("a new limit");
     }
     cluster.order("pause");
     let mut waited = Vec::new();
@@ -129,7 +129,7 @@ fn fewer_connections_than_wanted() {
     let store = PostgresStore::open(options).unwrap_or_else(|error| panic!("{error}"));
     // Each key has a row of its own, so that nobody waits for anybody and all connections are wanted.
     let apart = ItemSpec { per: Per::Key, ..ItemSpec::of(Policy::Total, 1000) };
-    store.put(LimitSpec::named("apart").with(apart), Expect::Absent).expect("a new limit");
+    store.put(LimitSpec::named("apart").with(apart), ExpectedVersion::Absent).expect("a new limit");
     std::thread::scope(|scope| {
         for thread in 0..16 {
             let store = &store;
@@ -149,7 +149,7 @@ fn fewer_connections_than_wanted() {
 fn a_table_that_is_gone_for_a_while() {
     let (_, store, sql) = ours();
     for spec in limits() {
-        store.put(spec, Expect::Absent).expect("a new limit");
+        store.put(spec, ExpectedVersion::Absent).expect("a new limit");
     }
     for is_asked in [true, false] {
         sql.rows("ALTER TABLE states RENAME TO elsewhere");
@@ -237,7 +237,7 @@ fn no_connections_left_under_load() {
 fn a_row_that_somebody_else_holds() {
     let (schema, store, sql) = ours();
     for spec in limits() {
-        store.put(spec, Expect::Absent).expect("a new limit");
+        store.put(spec, ExpectedVersion::Absent).expect("a new limit");
     }
     for key in [b"one", b"two"] {
         take(&store, STOCK, key).expect("nobody is in the way");
@@ -268,7 +268,7 @@ fn a_pause_while_limits_are_read_again() {
     );
     let store = PostgresStore::open(Options::parse(&url).expect("a URL of ours")).expect("a new schema");
     for spec in limits() {
-        store.put(spec, Expect::Absent).expect("a new limit");
+        store.put(spec, ExpectedVersion::Absent).expect("a new limit");
     }
     let (sql, watching) = (Sql::new(cluster.url()), Sql::new(cluster.url()));
     // The limits have changed, and whoever wants to know how has to wait.
@@ -295,7 +295,7 @@ fn a_pause_while_limits_are_read_again() {
 fn a_commit_whose_answer_never_came() {
     let (schema, store, sql) = ours();
     for spec in limits() {
-        store.put(spec, Expect::Absent).expect("a new limit");
+        store.put(spec, ExpectedVersion::Absent).expect("a new limit");
     }
     take(&store, TIGHT, b"one").expect("nothing is wrong yet");
     sql.rows(
@@ -330,7 +330,7 @@ fn a_commit_that_was_made_and_not_told() {
     let (schema, sql) = ("untold", Sql::new(cluster.url()));
     let store = open(cluster.url(), schema);
     for spec in limits() {
-        store.put(spec, Expect::Absent).expect("a new limit");
+        store.put(spec, ExpectedVersion::Absent).expect("a new limit");
     }
     take(&store, TIGHT, b"one").expect("nothing is wrong yet");
     // What is committed here waits to be told until a replica has it, and there is none.

@@ -13,8 +13,8 @@ use std::time::Duration;
 use tidegate::catalog::{Change, Edit};
 use tidegate::store::Unavailable;
 use tidegate::{
-    Actual, Answer, Answers, Ask, Catalog, Clock, Detail, Expect, Hold, ItemSpec, LimitSpec, ManualClock,
-    Order, Outcome, Parting, Policy, Precision, Rejection, Settlement, Store, Tick, Timestamp,
+    Actual, Answer, Ask, Catalog, Clock, Detail, ExpectedVersion, Hold, ItemSpec, LimitSpec, ManualClock,
+    Order, OrderError, Outcome, Policy, Precision, RemovalMode, Replies, Settlement, Store, Tick, Timestamp,
 };
 use tidegate_postgres::{Options, PostgresStore, Source};
 
@@ -48,8 +48,8 @@ fn slots(id: &str, capacity: u64, ttl: Duration) -> LimitSpec {
 
 /// Puts one order, and hears the answer.
 #[track_caller]
-fn submit(store: &PostgresStore, order: Order<'_>) -> Result<Answer, Rejection> {
-    let answers = store.submit(&[order], Answers::new(Detail::Verdicts)).wait(store);
+fn submit(store: &PostgresStore, order: Order<'_>) -> Result<Answer, OrderError> {
+    let answers = store.submit(&[order], Replies::new(Detail::Verdicts)).wait(store);
     let answers = answers.unwrap_or_else(|why: Unavailable| panic!("{why}"));
     answers.get(0).expect("one answer for one order").clone()
 }
@@ -98,7 +98,7 @@ fn what_is_granted_is_exact() {
     ] {
         let spec =
             LimitSpec::named(id).with(ItemSpec::of(policy, 150)).with(ItemSpec::of(policy, 60).per_key());
-        stores[0].put(spec, Expect::Absent).expect("a new limit");
+        stores[0].put(spec, ExpectedVersion::Absent).expect("a new limit");
         // Four keys have room for more than all of them together.
         let granted =
             rush(&stores, 4, |store, client| is_granted(store, id, format!("key-{}", client % 4).as_bytes()));
@@ -114,7 +114,7 @@ fn what_is_granted_is_exact() {
 fn never_more_hold_a_slot_than_there_are() {
     let schema = new_schema();
     let stores = fleet(&schema);
-    stores[0].put(slots("slots", 30, LONG), Expect::Absent).expect("a new limit");
+    stores[0].put(slots("slots", 30, LONG), ExpectedVersion::Absent).expect("a new limit");
     let (live, most) = (AtomicU64::new(0), AtomicU64::new(0));
     let fences = Mutex::new(Vec::new());
     let granted = rush(&stores, 5, |store, client| {
@@ -150,7 +150,7 @@ fn edits_are_in_force_everywhere_when_they_are_told() {
         let (editor, others) = (&stores[round % SERVERS], &stores);
         // As many more as will ask: whoever decides by the former text refuses.
         capacity += SERVERS as u64;
-        editor.put(total("edited", capacity), Expect::Anything).expect("an edit");
+        editor.put(total("edited", capacity), ExpectedVersion::Anything).expect("an edit");
         for store in others {
             assert!(is_granted(store, "edited", b""), "round {round}");
         }
@@ -160,10 +160,10 @@ fn edits_are_in_force_everywhere_when_they_are_told() {
     for store in &stores {
         assert!(is_granted(store, "edited", b""), "what was counted is gone for all");
     }
-    assert!(stores[2].remove("edited", Parting::Forget));
+    assert!(stores[2].remove("edited", RemovalMode::Forget));
     for store in &stores {
         let asks = [Ask { limit_id: "edited", key: None, count: 1 }];
-        let unknown = Rejection::UnknownLimit { limit_id: "edited".to_owned() };
+        let unknown = OrderError::UnknownLimit { limit_id: "edited".to_owned() };
         assert_eq!(submit(store, Order::acquire(&asks)), Err(unknown), "it is gone for all");
     }
 }
@@ -172,7 +172,7 @@ fn edits_are_in_force_everywhere_when_they_are_told() {
 fn resets_of_a_key_are_seen_by_all() {
     let stores = fleet(&new_schema());
     let spec = LimitSpec::named("each").with(ItemSpec::of(Policy::Total, 1).per_key());
-    stores[0].put(spec, Expect::Absent).expect("a new limit");
+    stores[0].put(spec, ExpectedVersion::Absent).expect("a new limit");
     for (index, store) in stores.iter().enumerate() {
         assert!(is_granted(store, "each", b"one"));
         assert!(!is_granted(&stores[(index + 1) % SERVERS], "each", b"one"));
@@ -184,8 +184,8 @@ fn resets_of_a_key_are_seen_by_all() {
 #[test]
 fn a_request_is_charged_once_wherever_it_is_repeated() {
     let stores = fleet(&new_schema());
-    stores[0].put(total("once", 1000), Expect::Absent).expect("a new limit");
-    stores[0].put(slots("slots", 1000, LONG), Expect::Absent).expect("a new limit");
+    stores[0].put(total("once", 1000), ExpectedVersion::Absent).expect("a new limit");
+    stores[0].put(slots("slots", 1000, LONG), ExpectedVersion::Absent).expect("a new limit");
     let ids = Mutex::new(Vec::new());
     rush(&stores, 1, |store, client| {
         let name = format!("request-{}", client % 8);
@@ -206,7 +206,7 @@ fn a_request_is_charged_once_wherever_it_is_repeated() {
 #[test]
 fn what_one_granted_another_settles_renews_and_releases() {
     let stores = fleet(&new_schema());
-    stores[0].put(total("held", 100), Expect::Absent).expect("a new limit");
+    stores[0].put(total("held", 100), ExpectedVersion::Absent).expect("a new limit");
     let [one, two, three] = [&stores[0], &stores[1], &stores[2]];
     let asks = [Ask { limit_id: "held", key: None, count: 10 }];
     let hold = || {
@@ -231,13 +231,13 @@ fn what_one_granted_another_settles_renews_and_releases() {
 #[test]
 fn fences_rise_from_server_to_server() {
     let stores = fleet(&new_schema());
-    stores[0].put(slots("slots", 1000, LONG), Expect::Absent).expect("a new limit");
+    stores[0].put(slots("slots", 1000, LONG), ExpectedVersion::Absent).expect("a new limit");
     let mut last = 0;
     for round in 0..30 {
         if round == 15 {
             // A limit that is deleted and made again goes on with higher ones.
-            assert!(stores[1].remove("slots", Parting::Forget));
-            stores[2].put(slots("slots", 1000, LONG), Expect::Absent).expect("a new limit");
+            assert!(stores[1].remove("slots", RemovalMode::Forget));
+            stores[2].put(slots("slots", 1000, LONG), ExpectedVersion::Absent).expect("a new limit");
         }
         let outcome = take(&stores[round % SERVERS], "slots", b"").expect("it answers");
         let fence = lease(&outcome).fences[0].1;
@@ -250,9 +250,9 @@ fn fences_rise_from_server_to_server() {
 #[test]
 fn fences_rise_for_limits_that_count_each_key_alone() {
     let stores = fleet(&new_schema());
-    stores[0].put(slots("slots", 1000, LONG), Expect::Absent).expect("a new limit");
+    stores[0].put(slots("slots", 1000, LONG), ExpectedVersion::Absent).expect("a new limit");
     let each = LimitSpec::named("each").with(ItemSpec::of(Policy::Total, 1000).per_key());
-    stores[0].put(each, Expect::Absent).expect("a new limit");
+    stores[0].put(each, ExpectedVersion::Absent).expect("a new limit");
     let mut last = 0;
     for round in 0..9 {
         let key = format!("key-{}", round % 2);
@@ -287,11 +287,11 @@ fn watchers_hear_what_others_change() {
         let is_there = || heard.lock().expect("no panic").iter().any(|other| other == word);
         assert!(within(Duration::from_secs(30), is_there), "nobody told of '{word}'");
     };
-    stores[0].put(total("news", 1), Expect::Absent).expect("a new limit");
+    stores[0].put(total("news", 1), ExpectedVersion::Absent).expect("a new limit");
     hears("put news 1");
-    stores[2].put(total("news", 2), Expect::Present).expect("an edit");
+    stores[2].put(total("news", 2), ExpectedVersion::Present).expect("an edit");
     hears("put news 2");
-    assert!(stores[0].remove("news", Parting::Forget));
+    assert!(stores[0].remove("news", RemovalMode::Forget));
     hears("removed news");
     assert_eq!(heard.lock().expect("no panic").len(), 3, "each once");
 }
@@ -303,7 +303,7 @@ fn watchers_hear_of_an_edit_in_its_order() {
     let heard = watched(&store);
     for round in 1..=100 {
         let ids = ["h", "c", "f", "a", "g", "b", "e", "d"];
-        let edits = ids.map(|id| Edit::Put(total(id, round), Expect::Anything));
+        let edits = ids.map(|id| Edit::Put(total(id, round), ExpectedVersion::Anything));
         store.apply(edits.to_vec()).expect("they make sense");
         let heard = std::mem::take(&mut *heard.lock().expect("no panic"));
         assert_eq!(heard, ids.map(|id| format!("put {id} {round}")), "round {round}");
@@ -319,7 +319,7 @@ fn changes_arrive_although_nobody_listens() {
     let listener = format!("FROM pg_stat_activity WHERE query = 'LISTEN \"tidegate/{schema}\"'");
     eventually("it listens", || sql.value(&format!("SELECT count(*) {listener}")) == "1");
     // As a server would that is of another mind about what to tell: written, and not said.
-    store.put(total("news", 1), Expect::Absent).expect("a new limit");
+    store.put(total("news", 1), ExpectedVersion::Absent).expect("a new limit");
     sql.rows(&format!("SELECT pg_terminate_backend(pid) {listener}"));
     sql.rows(&format!(
         "SET search_path = {schema}; BEGIN; UPDATE limits SET standing = 2, revision = revision + 1; \
@@ -344,7 +344,7 @@ fn a_clock_that_goes_back_gives_nothing_back() {
     let ahead = open(&late);
     let spec =
         LimitSpec::named("rate").with(ItemSpec::of(Policy::Interval { window: Duration::from_secs(100) }, 2));
-    ahead.put(spec, Expect::Absent).expect("a new limit");
+    ahead.put(spec, ExpectedVersion::Absent).expect("a new limit");
     assert!(is_granted(&ahead, "rate", b""));
     let behind = open(&early);
     let asks = [Ask { limit_id: "rate", key: None, count: 1 }];

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use tidegate::store::Unavailable;
 use tidegate::{
-    Answers, Ask, Catalog, Detail, Expect, Grant, ItemSpec, LeaseId, LimitSpec, Order, Outcome, Policy, Store,
+    Ask, Catalog, Detail, ExpectedVersion, Grant, ItemSpec, LeaseId, LimitSpec, Order, Outcome, Policy,
+    Replies, Store,
 };
 use tidegate_postgres::PostgresStore;
 
@@ -90,7 +91,7 @@ pub(crate) fn limits() -> [LimitSpec; 3] {
 /// Asks for one of a limit.
 pub(crate) fn take(store: &PostgresStore, limit_id: &str, key: &[u8]) -> Result<Outcome, Unavailable> {
     let asks = [Ask { limit_id, key: Some(key), count: 1 }];
-    let answers = store.submit(&[Order::acquire(&asks)], Answers::new(Detail::Verdicts)).wait(store)?;
+    let answers = store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)).wait(store)?;
     let answer = answers.get(0).expect("one answer for one order");
     let answer = answer.as_ref().unwrap_or_else(|rejection| panic!("a sensible order: {rejection}"));
     assert!(!answer.degraded, "a store does not guess");
@@ -139,7 +140,7 @@ pub(crate) fn within(at_most: Duration, mut is_so: impl FnMut() -> bool) -> bool
 #[track_caller]
 pub(crate) fn under_load(store: &PostgresStore, happens: impl FnOnce(&Books)) -> Books {
     for spec in limits() {
-        store.put(spec, Expect::Absent).expect("a new limit");
+        store.put(spec, ExpectedVersion::Absent).expect("a new limit");
     }
     let kept: Vec<LeaseId> =
         (0..KEPT).map(|_| lease(&take(store, SLOTS, b"kept").expect("a slot")).lease).collect();

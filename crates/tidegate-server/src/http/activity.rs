@@ -10,7 +10,7 @@ use ::http::{HeaderValue, Response};
 use bytes::Bytes;
 use serde_json::json;
 use tidegate::activity::{ActivityError, ID, Reason};
-use tidegate::{Ask, FullStore, LeaseId, Renewal};
+use tidegate::{Ask, LeaseId, LimitStore, Renewal};
 
 use super::events::Events;
 use super::leases::gone;
@@ -20,7 +20,7 @@ use super::wire::activity::{Begun, Standing, Term};
 use super::wire::{instant, read};
 use super::{Api, Call, Reply, Told, json};
 
-impl<S: FullStore + ?Sized> Api<S> {
+impl<S: LimitStore + ?Sized> Api<S> {
     /// Whether a task of this user would be refused, and by what.
     pub(super) async fn is_active(&self, user: &str, call: &Call<'_>) -> Reply {
         plain(call)?;

@@ -3,11 +3,11 @@
 //! Whoever has the socket may try this first with what was read. Where it is not that simple, nothing was done, and the request is
 //! [answered](Api::respond) like every other; where it is, the answer is the same, byte for byte.
 
-use tidegate::store::{Bid, Bids, Gist, Gists, Survival};
-use tidegate::{FullStore, ItemReading, Verdict, Wait};
+use tidegate::store::{CompactBatch, CompactReplies, CompactReply, CompactRequest, Survival};
+use tidegate::{ItemReading, LimitStore, Verdict, Wait};
 
 use super::Api;
-use super::decision::{Said, Verdict as Spoken, write_fields};
+use super::decision::{Said, Verdict as StoreReply, write_fields};
 use super::wire::{bid, instant};
 use crate::metrics::DoorName;
 use crate::refusals::Refusal;
@@ -20,12 +20,12 @@ pub(crate) const PATH: &str = "/v1/acquire";
 /// Where such answers are made, so that the next one finds the room of the last.
 #[derive(Debug, Default)]
 pub(crate) struct Counter {
-    gists: Gists,
+    gists: CompactReplies,
     /// The body of the answer.
     pub(crate) body: Vec<u8>,
 }
 
-impl<S: FullStore + ?Sized> Api<S> {
+impl<S: LimitStore + ?Sized> Api<S> {
     /// Decides what a body asks for, for somebody with this pass, and writes the answer's body. Whether it was granted; `None` if it is not
     /// for this way, and nothing was done.
     pub(crate) fn bid(&self, body: &[u8], pass: &Pass, counter: &mut Counter) -> Option<bool> {
@@ -38,8 +38,8 @@ impl<S: FullStore + ?Sized> Api<S> {
             return None;
         }
         let Counter { gists, body } = counter;
-        let bid = Bid { limit: 0, key: limit_key.as_bytes(), count };
-        let bids = Bids { limit_ids: &[limit_id], list: std::slice::from_ref(&bid) };
+        let bid = CompactRequest { limit: 0, key: limit_key.as_bytes(), count };
+        let bids = CompactBatch { limit_ids: &[limit_id], list: std::slice::from_ref(&bid) };
         let durable = self.limiter.bid(&bids, gists).ok()?;
         debug_assert!(durable.is_none(), "a store that keeps nothing has no log");
         let gist = gists.list().first()?;
@@ -49,13 +49,13 @@ impl<S: FullStore + ?Sized> Api<S> {
         Some(is_granted)
     }
 
-    fn say(&self, gist: &Gist, gists: &Gists, limit_key: &str, body: &mut Vec<u8>) {
-        let Gist { verdict, reading, at, item, .. } = *gist;
+    fn say(&self, gist: &CompactReply, gists: &CompactReplies, limit_key: &str, body: &mut Vec<u8>) {
+        let CompactReply { verdict, reading, at, item, .. } = *gist;
         let limit = gists.text(gist);
         let readings = [ItemReading { limit: limit.clone(), item, reading }];
         let item_name = limit.items()[item].name();
         let verdict = match verdict {
-            Verdict::Granted => Spoken::Granted(None),
+            Verdict::Granted => StoreReply::Granted(None),
             Verdict::Denied(wait) => {
                 if let Some(refusals) = &self.refusals {
                     let key = Some(limit_key.as_bytes());
@@ -67,7 +67,7 @@ impl<S: FullStore + ?Sized> Api<S> {
                     Wait::OnRelease | Wait::Never => None,
                 };
                 let wait = Some((wait, retry_after));
-                Spoken::Denied { limit_id: limit.id(), item: item_name, wait }
+                StoreReply::Denied { limit_id: limit.id(), item: item_name, wait }
             }
         };
         body.clear();
@@ -87,7 +87,9 @@ mod tests {
     use ::http::Request;
     use bytes::Bytes;
     use proptest::prelude::*;
-    use tidegate::{Catalog, Expect, Limiter, ManualClock, Memory, MemoryStore, Store, Timestamp, file};
+    use tidegate::{
+        Catalog, ExpectedVersion, Limiter, ManualClock, Memory, MemoryStore, Store, Timestamp, file,
+    };
 
     use super::*;
     use crate::tokens::Who;
@@ -115,7 +117,7 @@ mod tests {
             let store = Arc::new(MemoryStore::new(Arc::clone(&clock), memory));
             for limit in file::read("limits.yaml", LIMITS.as_bytes()).expect("they are sound").settings.limits
             {
-                store.put(limit, Expect::Absent).expect("there is none yet");
+                store.put(limit, ExpectedVersion::Absent).expect("there is none yet");
             }
             let api = Api::new(Arc::clone(&store), Limiter::new(Arc::clone(&store) as _));
             Side { clock, store, api }

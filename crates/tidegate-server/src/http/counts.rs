@@ -1,14 +1,14 @@
 //! Counts: looked at, and zeroed.
 
 use ::http::StatusCode;
-use tidegate::FullStore;
+use tidegate::LimitStore;
 
 use super::query::Query;
 use super::wire::read;
 use super::wire::usage::{CurrentData, Reset};
 use super::{Api, Call, Reply, json, nothing};
 
-impl<S: FullStore + ?Sized> Api<S> {
+impl<S: LimitStore + ?Sized> Api<S> {
     /// What is counted for the activity, or for one key.
     pub(super) async fn usage(&self, id: &str, call: &Call<'_>) -> Reply {
         call.concerns(id)?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ::http::{Response, StatusCode};
 use bytes::Bytes;
-use tidegate::{Acquire, Ask, AskError, Decision, Denial, FullStore, Hold, Limit, Question};
+use tidegate::{Acquire, AcquireError, Ask, Decision, Denial, Hold, Limit, LimitStore, Question};
 
 use super::problem::Problem;
 use super::wire::{ask, decision, read};
@@ -15,7 +15,7 @@ use crate::metrics::DoorName;
 use crate::refusals::Refusal;
 use crate::resp::throttle::{BELONGS, is_reserved};
 
-impl<S: FullStore + ?Sized> Api<S> {
+impl<S: LimitStore + ?Sized> Api<S> {
     /// Takes what is asked for, at once or within the asker's patience.
     pub(super) async fn acquire(&self, call: &Call<'_>) -> Result<Told, Problem> {
         let body: ask::Question<'_> = read(call.body)?;
@@ -35,7 +35,7 @@ impl<S: FullStore + ?Sized> Api<S> {
     }
 
     /// Waits in line, but not when the server is about to end.
-    async fn waited(&self, mut waiting: Acquire) -> Result<Decision, AskError> {
+    async fn waited(&self, mut waiting: Acquire) -> Result<Decision, AcquireError> {
         let mut ending = Some(pin!(self.ending.told()));
         poll_fn(|cx| {
             if ending.as_mut().is_some_and(|told| told.as_mut().poll(cx).is_ready()) {
@@ -56,7 +56,7 @@ impl<S: FullStore + ?Sized> Api<S> {
         }
     }
 
-    /// Answers the same question and changes nothing.
+    /// Replies the same question and changes nothing.
     pub(super) async fn peek(&self, call: &Call<'_>) -> Reply {
         let body: ask::Question<'_> = read(call.body)?;
         let asks = permitted(&body, call)?;
@@ -79,14 +79,14 @@ impl<S: FullStore + ?Sized> Api<S> {
         }
     }
 
-    fn decided(&self, decided: Result<Decision, AskError>, asks: &[Ask<'_>]) -> Result<Told, Problem> {
+    fn decided(&self, decided: Result<Decision, AcquireError>, asks: &[Ask<'_>]) -> Result<Told, Problem> {
         let (granted, said) = match decided {
             Ok(decided) => (decided.is_granted(), decision::write(decided, self.tick)),
-            Err(AskError::Unavailable(_)) => {
+            Err(AcquireError::Unavailable(_)) => {
                 let refusing = self.refusing(asks)?;
                 (refusing.is_none(), decision::by_rule(refusing.as_ref()))
             }
-            Err(AskError::Rejected(rejection)) => return Err(rejection.into()),
+            Err(AcquireError::Rejected(rejection)) => return Err(rejection.into()),
         };
         Ok(Told { granted: Some(granted), ..spoken(said).into() })
     }

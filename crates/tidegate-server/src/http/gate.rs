@@ -8,7 +8,7 @@ use ::http::HeaderValue;
 use ::http::header::CACHE_CONTROL;
 use bytes::Bytes;
 use tidegate::layer::http::{describe, too_many_requests};
-use tidegate::{Ask, AskError, Decision, FullStore};
+use tidegate::{AcquireError, Ask, Decision, LimitStore};
 
 use super::decisions::{chargeable, spoken};
 use super::problem::Problem;
@@ -16,7 +16,7 @@ use super::query::Query;
 use super::wire::decision;
 use super::{Api, Call, Told};
 
-impl<S: FullStore + ?Sized> Api<S> {
+impl<S: LimitStore + ?Sized> Api<S> {
     /// Takes one, of the limit and for the key in the path or in the query. What it says is true once.
     pub(super) async fn gate(&self, place: Option<&(String, String)>, call: &Call<'_>) -> Told {
         let reply = match place {
@@ -53,8 +53,8 @@ impl<S: FullStore + ?Sized> Api<S> {
                 self.refused(&denial, &asks);
                 Ok(Told { granted: Some(false), ..too_many_requests(&denial).map(Bytes::from).into() })
             }
-            Err(AskError::Rejected(rejection)) => Err(rejection.into()),
-            Err(AskError::Unavailable(unavailable)) => match self.refusing(&asks)? {
+            Err(AcquireError::Rejected(rejection)) => Err(rejection.into()),
+            Err(AcquireError::Unavailable(unavailable)) => match self.refusing(&asks)? {
                 Some(_) => Err(unavailable.into()),
                 None => Ok(Told { granted: Some(true), ..spoken(decision::by_rule(None)).into() }),
             },

@@ -6,14 +6,14 @@
 //! asked here.
 
 use ::http::StatusCode;
-use tidegate::{Actual, FullStore, LeaseId, Renewal, Settlement};
+use tidegate::{Actual, LeaseId, LimitStore, Renewal, Settlement};
 
 use super::problem::{Code, Problem};
 use super::wire::lease::{Release, Renew, Settle, Spent};
 use super::wire::{instant, read};
 use super::{Api, Call, Reply, json};
 
-impl<S: FullStore + ?Sized> Api<S> {
+impl<S: LimitStore + ?Sized> Api<S> {
     /// Gives a lease back, once.
     pub(super) async fn release(&self, call: &Call<'_>) -> Reply {
         let body: Release<'_> = read(call.body)?;

@@ -14,7 +14,7 @@ use tidegate::activity;
 use tidegate::catalog::{ApplyError, Origin, PutError};
 use tidegate::file;
 use tidegate::store::Unavailable;
-use tidegate::{Edit, Edited, Expect, FullStore, Limit, LimitSpec, Parting};
+use tidegate::{Edit, EditOutcome, ExpectedVersion, Limit, LimitSpec, LimitStore, RemovalMode};
 
 use super::overrides::MOST_TRIES;
 use super::problem::{Code, Problem};
@@ -29,12 +29,12 @@ const LIMITS_A_PAGE: usize = 100;
 /// How many it may have.
 const MOST_LIMITS_A_PAGE: usize = 1000;
 
-impl<S: FullStore + ?Sized> Api<S> {
+impl<S: LimitStore + ?Sized> Api<S> {
     /// Adds a limit.
     pub(super) async fn add_limit(&self, call: &Call<'_>) -> Reply {
         let spec = limit::read(call.body)?;
         call.concerns(&spec.id)?;
-        let limit = self.put(spec, Expect::Absent).await?;
+        let limit = self.put(spec, ExpectedVersion::Absent).await?;
         let mut reply = shown(StatusCode::CREATED, &limit)?;
         let location = format!("/v1/limits/{}", limit.id().replace('/', "%2F"));
         if let Ok(location) = HeaderValue::try_from(location) {
@@ -82,9 +82,9 @@ impl<S: FullStore + ?Sized> Api<S> {
             let spec = limit::read_as(id, call.body)?;
             tries += 1;
             // Whoever replaces whatever is there still replaces only what was looked at: if a file has put it meanwhile, it is the file's.
-            match self.put(spec, Expect::Version(current.version())).await {
+            match self.put(spec, ExpectedVersion::Version(current.version())).await {
                 Ok(limit) => return shown(StatusCode::OK, &limit),
-                Err(PutError::Stale { .. }) if expect == Expect::Present && tries < MOST_TRIES => {}
+                Err(PutError::Stale { .. }) if expect == ExpectedVersion::Present && tries < MOST_TRIES => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -94,14 +94,14 @@ impl<S: FullStore + ?Sized> Api<S> {
     pub(super) async fn delete_limit(&self, id: &str, call: &Call<'_>) -> Reply {
         let current = self.changeable(id, call)?;
         expected(&current, call)?;
-        match self.edited(Edit::Remove(id.to_owned(), Parting::Forget)).await? {
-            Edited::Absent => Err(Problem::unknown_limit(id)),
+        match self.edited(Edit::Remove(id.to_owned(), RemovalMode::Forget)).await? {
+            EditOutcome::Absent => Err(Problem::unknown_limit(id)),
             _ => Ok(nothing()),
         }
     }
 
     /// Puts a limit that is no file's.
-    pub(super) async fn put(&self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
+    pub(super) async fn put(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError> {
         if let Some(flaw) =
             Some(&spec).filter(|spec| spec.id == activity::ID).and_then(activity::Rules::misfit)
         {
@@ -112,7 +112,7 @@ impl<S: FullStore + ?Sized> Api<S> {
     }
 
     /// Makes one edit, and waits until it is made for good. No worker waits for that.
-    async fn edited(&self, edit: Edit) -> Result<Edited, PutError> {
+    async fn edited(&self, edit: Edit) -> Result<EditOutcome, PutError> {
         let edited = self.heard(self.store.edit(vec![edit], Origin::Put)).await;
         let edited = match edited.map_err(PutError::Unavailable)? {
             Ok(edited) => edited.into_iter().next(),
@@ -184,10 +184,10 @@ fn fingerprint(text: &[u8]) -> String {
 }
 
 /// What the caller believes to be there, if `If-Match` says so.
-pub(super) fn expected(current: &Limit, call: &Call<'_>) -> Result<Expect, Problem> {
+pub(super) fn expected(current: &Limit, call: &Call<'_>) -> Result<ExpectedVersion, Problem> {
     let mut fields = call.head.headers.get_all(IF_MATCH).iter().peekable();
     if fields.peek().is_none() {
-        return Ok(Expect::Present);
+        return Ok(ExpectedVersion::Present);
     }
     let etag = etag(current)?;
     let listed = |field: &HeaderValue| {
@@ -195,7 +195,7 @@ pub(super) fn expected(current: &Limit, call: &Call<'_>) -> Result<Expect, Probl
         field.split(',').map(str::trim).any(|each| each == "*" || each == etag)
     };
     if fields.any(listed) {
-        return Ok(Expect::Version(current.version()));
+        return Ok(ExpectedVersion::Version(current.version()));
     }
     Err(Problem::new(Code::StaleEtag, format!("the limit's ETag is {etag} by now; read it again")))
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ::http::StatusCode;
 use tidegate::catalog::PutError;
-use tidegate::{Expect, FullStore, Limit, LimitSpec};
+use tidegate::{ExpectedVersion, Limit, LimitSpec, LimitStore};
 
 use super::limits::{etag, expected, tagged};
 use super::problem::{Code, Problem};
@@ -21,7 +21,7 @@ use super::{Api, Call, Reply, json, nothing};
 /// How often an edit is tried while others edit the same limit.
 pub(super) const MOST_TRIES: usize = 64;
 
-impl<S: FullStore + ?Sized> Api<S> {
+impl<S: LimitStore + ?Sized> Api<S> {
     /// Puts the override of an item for a key, in place of the former one.
     pub(super) async fn put_override(&self, id: &str, key: &str, call: &Call<'_>) -> Reply {
         let change = |spec: &mut LimitSpec| {
@@ -63,7 +63,7 @@ impl<S: FullStore + ?Sized> Api<S> {
             let mut spec = current.spec().clone();
             let changed = change(&mut spec)?;
             tries += 1;
-            match self.put(spec, Expect::Version(current.version())).await {
+            match self.put(spec, ExpectedVersion::Version(current.version())).await {
                 Ok(limit) => return Ok((limit, changed)),
                 Err(PutError::Stale { .. }) if tries < MOST_TRIES => {}
                 Err(error) => return Err(error.into()),

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use tidegate::catalog::PutError;
 use tidegate::store::Unavailable;
-use tidegate::{AskError, Flaw, Rejection};
+use tidegate::{AcquireError, OrderError, SpecError};
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $word:literal, $status:ident, $title:literal;)+) => {
@@ -94,8 +94,8 @@ pub struct FieldError {
     pub message: String,
 }
 
-impl From<Flaw> for FieldError {
-    fn from(flaw: Flaw) -> FieldError {
+impl From<SpecError> for FieldError {
+    fn from(flaw: SpecError) -> FieldError {
         FieldError { field: flaw.field, message: flaw.message }
     }
 }
@@ -125,7 +125,7 @@ impl Problem {
     }
 
     pub(super) fn unknown_limit(id: &str) -> Problem {
-        Rejection::UnknownLimit { limit_id: id.to_owned() }.into()
+        OrderError::UnknownLimit { limit_id: id.to_owned() }.into()
     }
 
     pub(super) fn of_fields(code: Code, errors: Vec<FieldError>) -> Problem {
@@ -185,11 +185,11 @@ pub(super) fn in_ms(wait: Duration) -> u64 {
     u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-impl From<Rejection> for Problem {
-    fn from(rejection: Rejection) -> Problem {
+impl From<OrderError> for Problem {
+    fn from(rejection: OrderError) -> Problem {
         let code = match rejection {
-            Rejection::UnknownLimit { .. } => Code::UnknownLimit,
-            Rejection::RequestIdReused => Code::RequestIdReused,
+            OrderError::UnknownLimit { .. } => Code::UnknownLimit,
+            OrderError::RequestIdReused => Code::RequestIdReused,
             _ => Code::BadRequest,
         };
         Problem::new(code, rejection)
@@ -203,11 +203,11 @@ impl From<Unavailable> for Problem {
     }
 }
 
-impl From<AskError> for Problem {
-    fn from(error: AskError) -> Problem {
+impl From<AcquireError> for Problem {
+    fn from(error: AcquireError) -> Problem {
         match error {
-            AskError::Rejected(rejection) => rejection.into(),
-            AskError::Unavailable(unavailable) => unavailable.into(),
+            AcquireError::Rejected(rejection) => rejection.into(),
+            AcquireError::Unavailable(unavailable) => unavailable.into(),
         }
     }
 }

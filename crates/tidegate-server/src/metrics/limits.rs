@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tidegate::store::Reach;
-use tidegate::{Limit, Limiter, Overview};
+use tidegate::{Limit, LimitOverview, Limiter};
 use tidegate_rim::page::{Kind, Label, Page};
 
 use crate::resp::throttle::{self, RESERVED};
@@ -38,7 +38,7 @@ struct Counts {
 
 impl Described {
     /// Adds what happened since the last time. Nobody waits for described buckets, and none is a shadow.
-    fn look<'a>(&mut self, limits: impl Iterator<Item = (&'a str, Overview)>) {
+    fn look<'a>(&mut self, limits: impl Iterator<Item = (&'a str, LimitOverview)>) {
         let mut seen = HashMap::new();
         (self.rows, self.bytes) = (None, None);
         for (id, overview) in limits {
@@ -60,7 +60,7 @@ impl Described {
 /// What is told of one limit.
 struct Told {
     id: String,
-    overview: Overview,
+    overview: LimitOverview,
 }
 
 pub(super) fn write(page: &mut Page, limiter: &Limiter, pass: &Pass, described: &mut Described) {
@@ -92,8 +92,15 @@ impl Described {
     fn told(&self) -> Told {
         let Counts { granted, refused } = self.total;
         let items = vec![tidegate::ItemCount { item: DESCRIBED_ITEM.to_owned(), refused }];
-        let overview =
-            Overview { granted, refused, shadowed: 0, waiting: 0, rows: self.rows, bytes: self.bytes, items };
+        let overview = LimitOverview {
+            granted,
+            refused,
+            shadowed: 0,
+            waiting: 0,
+            rows: self.rows,
+            bytes: self.bytes,
+            items,
+        };
         Told { id: RESERVED.trim_end_matches('/').to_owned(), overview }
     }
 }
@@ -116,7 +123,7 @@ fn decisions(page: &mut Page, told: &[Told]) {
 }
 
 fn sizes(page: &mut Page, told: &[Told]) {
-    let mut gauge = |name: &'static str, help: &'static str, value: fn(&Overview) -> Option<u64>| {
+    let mut gauge = |name: &'static str, help: &'static str, value: fn(&LimitOverview) -> Option<u64>| {
         let mut family = page.family(name, Kind::Gauge, help);
         for Told { id, overview } in told {
             if let Some(value) = value(overview) {

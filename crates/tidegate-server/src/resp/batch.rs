@@ -1,7 +1,7 @@
 //! A batch: consecutive decisions of a pipeline, on their way to the store together.
 
-use tidegate::store::Bid;
-use tidegate::{Amount, Answers, Ask, Intent, Limiter, Order, Spoken};
+use tidegate::store::CompactRequest;
+use tidegate::{Amount, Ask, Intent, Limiter, Order, Replies, StoreReply};
 
 use super::decision::Due;
 
@@ -34,19 +34,19 @@ impl Entry<'_> {
 #[derive(Debug, Default)]
 pub(super) struct Room {
     entries: Vec<Entry<'static>>,
-    bids: Vec<Bid<'static>>,
+    bids: Vec<CompactRequest<'static>>,
     asks: Vec<Ask<'static>>,
     orders: Vec<Order<'static>>,
 }
 
 impl Room {
     /// Takes the room for decisions that borrow from somewhere else.
-    pub(super) fn take<'i>(&mut self) -> (Vec<Entry<'i>>, Vec<Bid<'i>>) {
+    pub(super) fn take<'i>(&mut self) -> (Vec<Entry<'i>>, Vec<CompactRequest<'i>>) {
         (emptied(std::mem::take(&mut self.entries)), emptied(std::mem::take(&mut self.bids)))
     }
 
     /// Gives it back.
-    pub(super) fn give_back(&mut self, (entries, bids): (Vec<Entry<'_>>, Vec<Bid<'_>>)) {
+    pub(super) fn give_back(&mut self, (entries, bids): (Vec<Entry<'_>>, Vec<CompactRequest<'_>>)) {
         self.entries = emptied(entries);
         self.bids = emptied(bids);
     }
@@ -56,8 +56,8 @@ impl Room {
         &mut self,
         entries: &[Entry<'_>],
         limiter: &Limiter,
-        answers: Answers,
-    ) -> Spoken<Answers> {
+        answers: Replies,
+    ) -> StoreReply<Replies> {
         let mut asks: Vec<Ask<'_>> = emptied(std::mem::take(&mut self.asks));
         asks.extend(entries.iter().map(Entry::ask));
         let mut orders: Vec<Order<'_>> = emptied(std::mem::take(&mut self.orders));

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use tidegate::{
-    Amount, Answer, Answers, Capacity, ItemReading, Outcome, Reading, Rejection, Span, Tick, Timestamp, Wait,
+    Amount, Answer, Capacity, ItemReading, OrderError, Outcome, Reading, Replies, Span, Tick, Timestamp, Wait,
 };
 
 use super::command::Dialect;
@@ -38,14 +38,14 @@ pub(super) struct Speaker<'a, 'o> {
 
 impl Speaker<'_, '_> {
     /// Says one answer of a batch.
-    pub(super) fn say(&mut self, due: &Due, answers: &Answers, index: usize) {
+    pub(super) fn say(&mut self, due: &Due, answers: &Replies, index: usize) {
         match (answers.get(index), due) {
             (Some(Ok(answer)), Due::Question) => self.question(answer, answers.readings(answer)),
             (Some(Ok(answer)), Due::Throttle(dialect, described)) => {
                 described.used_at(answer.at);
                 self.throttle(*dialect, answer, answers.readings(answer));
             }
-            (Some(Err(Rejection::UnknownLimit { .. })), Due::Throttle(_, described)) => {
+            (Some(Err(OrderError::UnknownLimit { .. })), Due::Throttle(_, described)) => {
                 self.throttles.strike(described);
                 self.writer.error("UNAVAILABLE", "somebody removed this rate just now; ask again");
             }
@@ -55,8 +55,8 @@ impl Speaker<'_, '_> {
     }
 
     /// Says why an order could not be asked.
-    pub(super) fn rejection(&mut self, rejection: &Rejection) {
-        let code = if matches!(rejection, Rejection::UnknownLimit { .. }) { "NOLIMIT" } else { "ERR" };
+    pub(super) fn rejection(&mut self, rejection: &OrderError) {
+        let code = if matches!(rejection, OrderError::UnknownLimit { .. }) { "NOLIMIT" } else { "ERR" };
         self.writer.error(code, rejection);
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidegate::{FullStore, Limit, Limiter, Tick, Timestamp};
+use tidegate::{Limit, LimitStore, Limiter, Tick, Timestamp};
 
 use super::doorman::Doorman;
 use super::throttle::Throttles;
@@ -14,7 +14,7 @@ use crate::tokens::{Pass, Shown};
 
 /// A store, who may come in to it, and the buckets that were described so far.
 pub struct Door {
-    store: Arc<dyn FullStore>,
+    store: Arc<dyn LimitStore>,
     limiter: Limiter,
     doorman: Arc<dyn Doorman>,
     throttles: Throttles,
@@ -25,7 +25,7 @@ pub struct Door {
 
 impl Door {
     /// The door to this store.
-    pub fn new(store: Arc<dyn FullStore>, doorman: Arc<dyn Doorman>) -> Door {
+    pub fn new(store: Arc<dyn LimitStore>, doorman: Arc<dyn Doorman>) -> Door {
         let throttles = Throttles::new(Arc::clone(&store));
         let tick = store.capabilities().tick;
         let limiter = Limiter::new(Arc::clone(&store));
@@ -49,7 +49,7 @@ impl Door {
         &self.throttles
     }
 
-    pub(crate) fn store(&self) -> &dyn FullStore {
+    pub(crate) fn store(&self) -> &dyn LimitStore {
         &*self.store
     }
 

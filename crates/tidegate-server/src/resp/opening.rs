@@ -15,7 +15,7 @@
 //! Decided: an opening is forgotten when it may mean something else by now: whenever the connection's pass changes.
 
 use tidegate::Amount;
-use tidegate::store::Bid;
+use tidegate::store::CompactRequest;
 use tidegate::store::bid::MOST_LIMITS;
 
 use super::frame::{Arguments, LINE_END, number, short_number};
@@ -55,7 +55,7 @@ impl Openings {
     pub(super) fn gather<'i>(
         &self,
         input: &'i [u8],
-        bids: &mut Vec<Bid<'i>>,
+        bids: &mut Vec<CompactRequest<'i>>,
         limit_ids: &mut LimitIds<'i>,
         most: usize,
     ) -> usize {
@@ -67,7 +67,7 @@ impl Openings {
             if limit_ids[limit].is_empty() {
                 limit_ids[limit] = opening.limit_id(rest);
             }
-            bids.push(Bid { limit, key, count });
+            bids.push(CompactRequest { limit, key, count });
             last = limit;
             done += length;
         }

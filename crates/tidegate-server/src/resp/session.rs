@@ -17,8 +17,8 @@ mod leases;
 
 use std::sync::Arc;
 
-use tidegate::store::{Gists, Later, Lsn, Unavailable};
-use tidegate::{Answer, Answers, Detail, Intent, Outcome, Rejection, Spoken, Timestamp};
+use tidegate::store::{CompactReplies, Later, Lsn, Unavailable};
+use tidegate::{Answer, Detail, Intent, OrderError, Outcome, Replies, StoreReply, Timestamp};
 
 use super::batch::{Entry, Room};
 use super::command::{self, Command, Form, Leave, Mistake};
@@ -71,8 +71,8 @@ pub struct Session {
 #[derive(Debug, Default)]
 pub struct Workroom {
     room: Room,
-    answers: Option<Answers>,
-    gists: Gists,
+    answers: Option<Replies>,
+    gists: CompactReplies,
     grants: Grants,
 }
 
@@ -139,7 +139,13 @@ impl std::ops::AddAssign for Tally {
 
 impl Tally {
     /// One more order was answered, if it was one; refusals are told to the door.
-    fn order(&mut self, intent: Intent, key: &[u8], answer: Option<&Result<Answer, Rejection>>, door: &Door) {
+    fn order(
+        &mut self,
+        intent: Intent,
+        key: &[u8],
+        answer: Option<&Result<Answer, OrderError>>,
+        door: &Door,
+    ) {
         let (Intent::Acquire, Some(Ok(answer))) = (intent, answer) else { return };
         match &answer.outcome {
             Outcome::Granted(_) => self.granted += 1,
@@ -167,22 +173,22 @@ pub enum Then {
 /// Something that is decided elsewhere.
 pub enum Awaited {
     /// A batch.
-    Decisions(Later<Answers>),
+    Decisions(Later<Replies>),
     /// Whether a lease was given back.
     Release(Later<bool>),
     /// Until when a lease was renewed.
-    Renew(Later<Result<Option<Timestamp>, Rejection>>),
+    Renew(Later<Result<Option<Timestamp>, OrderError>>),
 }
 
 /// What was decided elsewhere.
 #[derive(Debug)]
 pub enum Answered {
     /// A batch.
-    Decisions(Result<Answers, Unavailable>),
+    Decisions(Result<Replies, Unavailable>),
     /// Whether a lease was given back.
     Release(Result<bool, Unavailable>),
     /// Until when a lease was renewed.
-    Renew(Result<Result<Option<Timestamp>, Rejection>, Unavailable>),
+    Renew(Result<Result<Option<Timestamp>, OrderError>, Unavailable>),
 }
 
 impl Awaited {
@@ -250,7 +256,7 @@ impl Session {
         std::mem::take(&mut self.failures)
     }
 
-    /// Answers what `input` says, behind what is in `output` already. While something is awaited, nothing is consumed.
+    /// Replies what `input` says, behind what is in `output` already. While something is awaited, nothing is consumed.
     pub fn feed(&mut self, input: &[u8], output: &mut Vec<u8>) -> Fed {
         self.look_at_pass();
         let mut mouth = Mouth { output, pledges: Vec::new() };
@@ -323,7 +329,7 @@ impl Session {
         }
     }
 
-    /// Answers frame after frame; how much was consumed, and what to do next.
+    /// Replies frame after frame; how much was consumed, and what to do next.
     fn converse<'i>(
         &mut self,
         input: &'i [u8],
@@ -389,11 +395,11 @@ impl Session {
         if entries.is_empty() {
             return None;
         }
-        let answers = self.workroom.answers.take().unwrap_or_else(|| Answers::new(Detail::Readings));
+        let answers = self.workroom.answers.take().unwrap_or_else(|| Replies::new(Detail::Readings));
         let (answers, durable) = match self.workroom.room.submit(entries, self.door.limiter(), answers) {
-            Spoken::Now(answers) => (answers, None),
-            Spoken::Durable(answers, lsn) => (answers, Some(lsn)),
-            Spoken::Later(later) => {
+            StoreReply::Now(answers) => (answers, None),
+            StoreReply::Durable(answers, lsn) => (answers, Some(lsn)),
+            StoreReply::Later(later) => {
                 let owed = |Entry { due, intent, limit_id, key, .. }: Entry<'_>| {
                     let (limit_id, key) = (limit_id.into(), key.into());
                     Owed { due, intent, limit_id, key }
@@ -477,7 +483,7 @@ impl Session {
         })
     }
 
-    /// Answers what is not a decision.
+    /// Replies what is not a decision.
     fn answer(
         &mut self,
         said: Result<Said<'_>, (Mistake, Framing)>,

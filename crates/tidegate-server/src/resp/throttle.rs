@@ -28,8 +28,8 @@ use std::time::Duration;
 use tidegate::catalog::PutError;
 use tidegate::store::Reach;
 use tidegate::{
-    Amount, Answers, Ask, Detail, Expect, FullStore, ItemSpec, Limit, LimitSpec, Order, Parting, Policy,
-    Span, Spoken, Timestamp,
+    Amount, Ask, Detail, ExpectedVersion, ItemSpec, Limit, LimitSpec, LimitStore, Order, Policy, RemovalMode,
+    Replies, Span, StoreReply, Timestamp,
 };
 use tidegate_core::{Capacity, Law};
 
@@ -90,7 +90,7 @@ pub struct Described {
 impl Described {
     fn new(bucket: Bucket, limit: &Limit, last_used: Timestamp) -> Described {
         let refills = limit.items().iter().map(|item| match (item.rule().capacity, &item.rule().law) {
-            (Capacity::AtMost(burst), Law::Continuous(law)) => law.step().times(burst),
+            (Capacity::AtMost(burst), Law::TokenBucket(law)) => law.step().times(burst),
             // Somebody edited it; there is no telling when such a limit is fresh.
             _ => Span::from_ticks(u64::MAX),
         });
@@ -136,7 +136,7 @@ impl fmt::Display for Indescribable {
 
 /// All described buckets of a store.
 pub struct Throttles {
-    store: Arc<dyn FullStore>,
+    store: Arc<dyn LimitStore>,
     known: RwLock<Known>,
     most: usize,
 }
@@ -150,12 +150,12 @@ struct Known {
 
 impl Throttles {
     /// Those of this store: none yet, or those of an earlier life.
-    pub fn new(store: Arc<dyn FullStore>) -> Throttles {
+    pub fn new(store: Arc<dyn LimitStore>) -> Throttles {
         Throttles::with_most(store, MOST_BUCKETS)
     }
 
     /// The same with another bound.
-    pub fn with_most(store: Arc<dyn FullStore>, most: usize) -> Throttles {
+    pub fn with_most(store: Arc<dyn LimitStore>, most: usize) -> Throttles {
         let mut known = Known::default();
         for limit in store.list() {
             if let Some(bucket) = Bucket::of(limit.id()) {
@@ -213,7 +213,7 @@ impl Throttles {
     }
 
     fn put(&self, bucket: Bucket, spec: LimitSpec) -> Result<Described, Indescribable> {
-        match self.store.put(spec, Expect::Absent) {
+        match self.store.put(spec, ExpectedVersion::Absent) {
             Ok(limit) => Ok(Described::new(bucket, &limit, Timestamp::EPOCH)),
             Err(PutError::Invalid(flaws)) => Err(Indescribable::Invalid(say(&flaws))),
             // Another node was faster.
@@ -248,7 +248,7 @@ impl Throttles {
         fresh.sort_unstable_by_key(|(last_used, _)| *last_used);
         for (_, bucket) in fresh.iter().take(FORGOTTEN_AT_ONCE.min(self.most.div_ceil(16))) {
             if let Some(forgotten) = known.buckets.remove(bucket) {
-                self.store.remove(&forgotten.id, Parting::Forget);
+                self.store.remove(&forgotten.id, RemovalMode::Forget);
             }
         }
     }
@@ -262,10 +262,10 @@ impl fmt::Debug for Throttles {
 
 /// What time the store says it is: a door has no clock of its own. `None` if somebody else would have to be asked: their buckets are
 /// never forgotten.
-fn now(store: &dyn FullStore, limit_id: &str) -> Option<Timestamp> {
+fn now(store: &dyn LimitStore, limit_id: &str) -> Option<Timestamp> {
     let asks = [Ask { limit_id, key: Some(b""), count: 0 }];
-    let (Spoken::Now(answers) | Spoken::Durable(answers, _)) =
-        store.submit(&[Order::peek(&asks)], Answers::new(Detail::Verdicts))
+    let (StoreReply::Now(answers) | StoreReply::Durable(answers, _)) =
+        store.submit(&[Order::peek(&asks)], Replies::new(Detail::Verdicts))
     else {
         return None;
     };
@@ -273,7 +273,7 @@ fn now(store: &dyn FullStore, limit_id: &str) -> Option<Timestamp> {
 }
 
 /// What is wrong with a description, in the words of the command.
-fn say(flaws: &[tidegate::Flaw]) -> String {
+fn say(flaws: &[tidegate::SpecError]) -> String {
     let said = flaws.iter().map(|flaw| {
         let field = flaw.field.rsplit('.').next().unwrap_or_default();
         let field = match field {

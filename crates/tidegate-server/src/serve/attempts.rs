@@ -9,7 +9,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-use tidegate::{Decision, Expect, ItemSpec, LimitSpec, Limiter, Policy};
+use tidegate::{Decision, ExpectedVersion, ItemSpec, LimitSpec, Limiter, Policy};
 
 /// How many failures an address has at once.
 pub(super) const MOST_FAILURES: u64 = 20;
@@ -32,7 +32,7 @@ impl Attempts {
         let policy = Policy::Bucket { window: FORGIVEN_AFTER, burst: Some(MOST_FAILURES) };
         let mut spec = LimitSpec::named(LIMIT).with(ItemSpec::of(policy, MOST_FAILURES).per_key());
         spec.max_keys = Some(MOST_ADDRESSES);
-        let put = limiter.store().put(spec, Expect::Absent);
+        let put = limiter.store().put(spec, ExpectedVersion::Absent);
         debug_assert!(put.is_ok(), "it is a limit that makes sense");
         Attempts { limiter }
     }

@@ -30,7 +30,7 @@ use crate::http::problem::{Code, Problem};
 use crate::http::{Answered, RouteName, is_open_to_all};
 use crate::tokens::{Pass, Who, bearer};
 
-/// Answers a client until either side has enough.
+/// Replies a client until either side has enough.
 pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: Arc<Worker>) -> Over {
     match lane::serve(stream, address, &worker).await {
         lane::Exit::Over(over) => over,
@@ -40,13 +40,13 @@ pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: Arc<Worker
 }
 
 impl House {
-    /// Answers a request from there.
+    /// Replies a request from there.
     async fn answered(&self, request: Request<Bytes>, address: IpAddr) -> Answered {
         let who = self.who(request.headers(), address);
         self.answered_to(request, who).await
     }
 
-    /// Answers a request of somebody, or tells them that they showed wrong tokens too often.
+    /// Replies a request of somebody, or tells them that they showed wrong tokens too often.
     async fn answered_to(&self, request: Request<Bytes>, who: Result<Who, Duration>) -> Answered {
         match who {
             Ok(who) => self.api.respond(request, who).await,

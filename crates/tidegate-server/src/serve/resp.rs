@@ -70,7 +70,7 @@ enum Next {
     Close,
 }
 
-/// Answers a client until either side has enough.
+/// Replies a client until either side has enough.
 pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: Arc<Worker>) -> Over {
     let session = Session::new(Arc::clone(&worker.house.door));
     let mut watch = Watch::new(&worker.house.ending, worker.beat.now(), worker.house.bounds.idle);
@@ -164,7 +164,7 @@ impl Line {
         })
     }
 
-    /// Answers the first `length` bytes of the input.
+    /// Replies the first `length` bytes of the input.
     fn answer(&mut self, length: usize, desk: &mut Desk) -> Next {
         let (mut done, mut tally) = (0, Tally::default());
         self.turn = length;

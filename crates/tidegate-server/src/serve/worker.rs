@@ -100,7 +100,7 @@ async fn accept(listener: TcpListener, door: DoorName, worker: Arc<Worker>) {
 }
 
 fn admit(stream: TcpStream, address: SocketAddr, door: DoorName, worker: &Arc<Worker>) {
-    // Answers are small and whole; waiting for more to say would only make them late.
+    // Replies are small and whole; waiting for more to say would only make them late.
     let _as_it_is = stream.set_nodelay(true);
     if let Some(seat) = worker.house.crowd.enter() {
         worker.counts.opened(door);

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use tidegate::activity::{self, Activity, Reason};
 use tidegate::file::{ActivitySpec, Settings, read};
 use tidegate::{
-    Capacity, Catalog, Edit, Expect, FullStore, ItemSpec, LimitSpec, Limiter, ManualClock, Policy,
+    Capacity, Catalog, Edit, ExpectedVersion, ItemSpec, LimitSpec, LimitStore, Limiter, ManualClock, Policy,
 };
 use tidegate::{Memory, MemoryStore, Store, file};
 use tidegate_server::resp::{Door, Session};
@@ -28,7 +28,7 @@ impl Scene {
     fn new() -> Scene {
         let clock = Arc::new(ManualClock::at(START));
         let store = Arc::new(MemoryStore::new(clock, Memory::default()));
-        let full: Arc<dyn FullStore> = Arc::clone(&store) as _;
+        let full: Arc<dyn LimitStore> = Arc::clone(&store) as _;
         Scene { rules: Rules::new(Arc::clone(&full)), limiter: Limiter::new(full), store }
     }
 
@@ -107,7 +107,7 @@ fn what_is_no_longer_written_is_unknown_and_may_come_back() {
 fn the_file_wins() {
     let scene = Scene::new();
     for limit in [total("a", 9), total("b", 5), total("mine", 5)] {
-        scene.store.put(limit, Expect::Absent).expect("a new limit");
+        scene.store.put(limit, ExpectedVersion::Absent).expect("a new limit");
     }
     assert!(scene.takes("a", 5) && !scene.rules.is_from_file("a"));
     assert_eq!(scene.apply(TWO), applied(0, 1, 0, 1), "one says something else, one says the same");
@@ -156,7 +156,7 @@ fn nobody_comes_in_before_it_is_known_who_may() {
 
 #[test]
 fn an_edit_does_not_let_strangers_in_where_strangers_come() {
-    let store: Arc<dyn FullStore> =
+    let store: Arc<dyn LimitStore> =
         Arc::new(MemoryStore::new(Arc::new(ManualClock::at(START)), Memory::default()));
     let rules = Rules::new(store).with_tokens_only();
     rules.apply(settings("auth: {tokens: []}")).expect("it makes sense");
@@ -179,7 +179,7 @@ fn sections_that_are_read_once_wait_for_a_restart() {
 fn limits_may_be_edited_over_the_api_beside_the_file() {
     let scene = Scene::new();
     scene.apply(TWO);
-    scene.store.apply(vec![Edit::Put(total("mine", 1), Expect::Absent)]).expect("a new limit");
+    scene.store.apply(vec![Edit::Put(total("mine", 1), ExpectedVersion::Absent)]).expect("a new limit");
     assert_eq!(scene.apply(TWO), applied(0, 0, 0, 2));
     assert_eq!(scene.ids(), ["a", "b", "mine"]);
 }
@@ -384,7 +384,7 @@ fn the_environment_is_put_at_the_start_and_left_alone_by_those_who_say_nothing()
     assert_eq!((limited(&activity, "u"), tasks()), (None, Capacity::AtMost(2)));
     // Nor is an edit undone by whoever starts again and says nothing.
     let edited = activity::Rules { max_concurrent_tasks: Capacity::AtMost(50), ..activity::Rules::default() };
-    scene.store.put(edited.spec(), Expect::Present).expect("an edit");
+    scene.store.put(edited.spec(), ExpectedVersion::Present).expect("an edit");
     let (again, activity) = beside(&scene, ActivitySpec::default());
     again.apply_nothing().expect("nothing is always possible");
     let _task = now(activity.set_active("u")).expect("room");

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use tidegate_core::{Amount, Hold, Intent, LeaseId, LimitSpec, Mode, Tenure, Timestamp, Wait};
+use tidegate_core::{Amount, Hold, Intent, LeaseId, LeaseTerm, LimitSpec, Mode, Timestamp, Wait};
 
 use super::{Happening, History, KEYS, Step};
 use crate::model::{Crowded, Model, OwnedAsk, Reading, Refusal, View};
@@ -16,7 +16,7 @@ pub struct Answer {
     /// The readings after the decision, in order.
     pub readings: Vec<Reading>,
     /// The lease the grant came with.
-    pub lease: Option<Tenure>,
+    pub lease: Option<LeaseTerm>,
     /// Whether it was refused only because there is no room for another key.
     pub degraded: bool,
 }
@@ -89,7 +89,7 @@ struct Game {
     now: Timestamp,
     begins: u64,
     ids: Vec<String>,
-    leases: Vec<Tenure>,
+    leases: Vec<LeaseTerm>,
     /// Leases of several asks, which have no one true cost to be settled to.
     of_several: Vec<LeaseId>,
     wait: Option<Timestamp>,
@@ -158,7 +158,7 @@ impl Game {
         }
     }
 
-    fn lease(&self, index: usize) -> Option<Tenure> {
+    fn lease(&self, index: usize) -> Option<LeaseTerm> {
         // The latest leases are the likeliest to be live.
         self.leases.len().checked_sub(1 + index).map(|at| self.leases[at])
     }

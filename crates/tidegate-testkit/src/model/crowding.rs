@@ -3,7 +3,7 @@
 //! A key has a row while something is counted or held for it. Where `max_keys` have one, whoever is new and would need
 //! another is refused without being judged, and what is answered then is marked as degraded.
 
-use tidegate_core::{Hold, Load, Mode, Per, Policy, Timestamp, Wait};
+use tidegate_core::{AskTotals, Hold, Mode, Per, Policy, Timestamp, Wait};
 
 use super::{Book, Model, OwnedAsk, Question, View};
 
@@ -55,7 +55,8 @@ impl Model {
                 }
                 seen.push(key);
                 let same = of_limit().filter(|other| other.key.as_deref() == Some(key));
-                let load = same.map(|other| Load::of(other.count)).fold(Load::default(), Load::plus);
+                let load =
+                    same.map(|other| AskTotals::of(other.count)).fold(AskTotals::default(), AskTotals::plus);
                 // Whoever only looks needs no row.
                 if live.contains(&key) || (load.count == 0 && hold == Hold::No) {
                     continue;

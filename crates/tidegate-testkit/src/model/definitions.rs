@@ -1,6 +1,6 @@
 //! What each policy means: how much is in use, whether more fits, and when it will.
 
-use tidegate_core::{Amount, Capacity, Charge, Load, Policy, Precision, Timestamp, Unit, Wait};
+use tidegate_core::{Amount, AskTotals, Capacity, Charge, Policy, Precision, Timestamp, Unit, Wait};
 
 use super::{Article, Book, Event, Kind, Ledger, Model, Question, Terms, View};
 use crate::civil::Almanac;
@@ -311,7 +311,7 @@ pub(super) fn burst_of(own: Capacity, limit: Capacity, burst: Option<Amount>) ->
     }
 }
 
-pub(super) fn price(article: &Article, load: Load) -> Amount {
+pub(super) fn price(article: &Article, load: AskTotals) -> Amount {
     match article.charge {
         Charge::Count => load.count,
         Charge::Ask => load.asks,

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tidegate::{
-    Actual, Amount, Answer, Answers, Ask, Clock, Detail, Grant, Hold, Intent, ItemSpec, LeaseId, LimitSpec,
-    Order, Outcome, Policy, Settlement, Timestamp, Wait,
+    Actual, Amount, Answer, Ask, Clock, Detail, Grant, Hold, Intent, ItemSpec, LeaseId, LimitSpec, Order,
+    Outcome, Policy, Replies, Settlement, Timestamp, Wait,
 };
 
 use super::dice::Dice;
@@ -87,7 +87,7 @@ impl<'a> Asker<'a> {
 
     /// Throws all orders of the plan, telling `turned` after each batch which order it has come to.
     pub(super) fn work(mut self, place: &Place, turned: &dyn Fn(usize)) -> Diary {
-        let mut buffer = Answers::new(Detail::Verdicts);
+        let mut buffer = Replies::new(Detail::Verdicts);
         let mut turn = 0;
         while turn < self.scene.plan.orders {
             let size = if self.dice.chance(80) { 1 } else { 2 + self.dice.index(7) };
@@ -133,7 +133,7 @@ impl<'a> Asker<'a> {
         }
     }
 
-    fn submit(&mut self, size: usize, buffer: Answers) -> Answers {
+    fn submit(&mut self, size: usize, buffer: Replies) -> Replies {
         let drafts: Vec<Draft> = (0..size).map(|_| self.draft()).collect();
         let scene = self.scene;
         let asks: Vec<Vec<Ask<'_>>> = drafts.iter().map(|draft| draft.asks(&scene.limits)).collect();

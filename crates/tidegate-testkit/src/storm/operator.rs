@@ -3,7 +3,7 @@
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use tidegate::{Capacity, Clock, Expect, ItemSpec, Limit, LimitSpec, Policy, Tick};
+use tidegate::{Capacity, Clock, ExpectedVersion, ItemSpec, Limit, LimitSpec, Policy, Tick};
 
 use super::dice::Dice;
 use super::watchdog::Doing;
@@ -65,7 +65,7 @@ impl<'a> Operator<'a> {
             return;
         }
         let start = self.scene.clock.now();
-        let put = self.scene.store.put(spec.clone(), Expect::Present);
+        let put = self.scene.store.put(spec.clone(), ExpectedVersion::Present);
         let end = self.scene.clock.now();
         if let Err(error) = put {
             self.deeds.faults.push(format!("a valid edit of '{}' was refused: {error}", spec.id));

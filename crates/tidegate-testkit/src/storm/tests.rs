@@ -3,11 +3,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicUsize;
 
-use tidegate::catalog::{ApplyError, Edit, Edited, Origin, PutError, Watcher};
+use tidegate::catalog::{ApplyError, Edit, EditOutcome, Origin, PutError, Watcher};
 use tidegate::store::{Capabilities, Usage};
 use tidegate::{
-    Actual, Answers, Ask, Capacity, Catalog, Detail, Hold, Intent, ItemSpec, LeaseId, Limit, MapStore, Order,
-    Outcome, Parting, Policy, Rejection, Settlement, Spoken, Store, Tenure,
+    Actual, Ask, Capacity, Catalog, Detail, Hold, Intent, ItemSpec, LeaseId, LeaseTerm, Limit, MapStore,
+    Order, OrderError, Outcome, Policy, RemovalMode, Replies, Settlement, Store, StoreReply,
 };
 
 use super::*;
@@ -40,9 +40,9 @@ struct Flawed {
 }
 
 impl Flawed {
-    fn answer(&self, order: &Order<'_>) -> Result<tidegate::Answer, Rejection> {
+    fn answer(&self, order: &Order<'_>) -> Result<tidegate::Answer, OrderError> {
         let submit = |order: Order<'_>| {
-            let answers = self.inner.submit(&[order], Answers::new(Detail::Verdicts)).decided();
+            let answers = self.inner.submit(&[order], Replies::new(Detail::Verdicts)).decided();
             answers.get(0).cloned().expect("one answer for one order")
         };
         let takes = order.intent == Intent::Acquire;
@@ -90,7 +90,7 @@ impl Store for Flawed {
         self.inner.capabilities()
     }
 
-    fn submit(&self, orders: &[Order<'_>], mut buffer: Answers) -> Spoken<Answers> {
+    fn submit(&self, orders: &[Order<'_>], mut buffer: Replies) -> StoreReply<Replies> {
         if self.flaw == Flaw::Nothing || orders.len() > 1 {
             return self.inner.submit(orders, buffer);
         }
@@ -98,40 +98,44 @@ impl Store for Flawed {
         for order in orders {
             buffer.push(self.answer(order));
         }
-        Spoken::Now(buffer)
+        StoreReply::Now(buffer)
     }
 
-    fn release(&self, lease: LeaseId) -> Spoken<bool> {
+    fn release(&self, lease: LeaseId) -> StoreReply<bool> {
         self.inner.release(lease)
     }
 
-    fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Spoken<Result<Option<Timestamp>, Rejection>> {
+    fn renew(
+        &self,
+        lease: LeaseId,
+        ttl: Option<Duration>,
+    ) -> StoreReply<Result<Option<Timestamp>, OrderError>> {
         self.inner.renew(lease, ttl)
     }
 
-    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Result<Settlement, Rejection>> {
+    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> StoreReply<Result<Settlement, OrderError>> {
         match (actual, self.inner.settle(lease, actual)) {
             // What was forgotten is not settled either.
-            (Actual::Each([costs @ .., _]), Spoken::Now(Err(_))) => {
+            (Actual::Each([costs @ .., _]), StoreReply::Now(Err(_))) => {
                 self.inner.settle(lease, Actual::Each(costs))
             }
             (_, settled) => settled,
         }
     }
 
-    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<(), Rejection>> {
+    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<(), OrderError>> {
         self.inner.reset(limit_id, key)
     }
 
-    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>> {
+    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Usage, OrderError>> {
         self.inner.usage(limit_id, key)
     }
 
-    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Vec<Tenure>, Rejection>> {
+    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Vec<LeaseTerm>, OrderError>> {
         self.inner.holders(limit_id, key)
     }
 
-    fn held_until(&self, leases: &[LeaseId]) -> Spoken<Vec<Option<Timestamp>>> {
+    fn held_until(&self, leases: &[LeaseId]) -> StoreReply<Vec<Option<Timestamp>>> {
         self.inner.held_until(leases)
     }
 }
@@ -145,25 +149,25 @@ impl Catalog for Flawed {
         self.inner.list()
     }
 
-    fn put(&self, mut spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
+    fn put(&self, mut spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError> {
         if self.flaw == Flaw::IsGenerousWith(spec.id.as_str().to_owned().leak()) {
             spec.items.iter_mut().for_each(one_more);
         }
-        if self.flaw == Flaw::IgnoresEdits && expect == Expect::Present {
+        if self.flaw == Flaw::IgnoresEdits && expect == ExpectedVersion::Present {
             return Ok(self.inner.get(&spec.id).expect("it was put at first"));
         }
         self.inner.put(spec, expect)
     }
 
-    fn remove(&self, id: &str, parting: Parting) -> bool {
+    fn remove(&self, id: &str, parting: RemovalMode) -> bool {
         self.inner.remove(id, parting)
     }
 
-    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
+    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<EditOutcome>, ApplyError> {
         self.inner.apply(edits)
     }
 
-    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> Spoken<Result<Vec<Edited>, ApplyError>> {
+    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> StoreReply<Result<Vec<EditOutcome>, ApplyError>> {
         self.inner.edit(edits, origin)
     }
 
@@ -186,7 +190,7 @@ fn one_more(item: &mut ItemSpec) {
 const STORMS: u64 = 12;
 
 fn noticed(flaw: Flaw, keys: usize, hands: Hands, seed: u64) -> Report {
-    let bench = |clock| -> Arc<dyn FullStore> {
+    let bench = |clock| -> Arc<dyn LimitStore> {
         Arc::new(Flawed { inner: MapStore::new(clock, 1), flaw, asked: AtomicUsize::new(0) })
     };
     let patience = Duration::from_millis(300);
@@ -257,7 +261,7 @@ fn a_deadlock_names_its_seed_and_who_is_where() {
 /// Nothing is proved exactly from what was heard alone, and nothing is held against a store that is right.
 #[test]
 fn a_store_may_keep_its_times_to_itself() {
-    let bench = |clock| -> Arc<dyn FullStore> { Arc::new(MapStore::new(clock, 1)) };
+    let bench = |clock| -> Arc<dyn LimitStore> { Arc::new(MapStore::new(clock, 1)) };
     for hands in [Hands::Off, Hands::On] {
         let report = storm(bench, Plan { times: Times::Heard, orders: 500, ..Plan::of(10, hands) });
         report.prove();

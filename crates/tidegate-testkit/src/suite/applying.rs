@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use tidegate::catalog::{ApplyError, Change, Edit, Edited, PutError};
+use tidegate::catalog::{ApplyError, Change, Edit, EditOutcome, PutError};
 use tidegate::{
-    Amount, Answers, Ask, Detail, Expect, FullStore, ItemSpec, Limit, LimitSpec, Order, Parting, Policy,
-    Rejection,
+    Amount, Ask, Detail, ExpectedVersion, ItemSpec, Limit, LimitSpec, LimitStore, Order, OrderError, Policy,
+    RemovalMode, Replies,
 };
 
 use super::decisions::{sliding, total};
@@ -25,10 +25,10 @@ pub(super) const ALL: &[Behaviour] = &[
 ];
 
 fn put(spec: LimitSpec) -> Edit {
-    Edit::Put(spec, Expect::Anything)
+    Edit::Put(spec, ExpectedVersion::Anything)
 }
 
-fn remove(id: &str, parting: Parting) -> Edit {
+fn remove(id: &str, parting: RemovalMode) -> Edit {
     Edit::Remove(id.to_owned(), parting)
 }
 
@@ -37,14 +37,14 @@ fn limit(id: &str, most: Amount) -> LimitSpec {
 }
 
 /// Who was told what about which version.
-fn told(edited: &Edited) -> String {
+fn told(edited: &EditOutcome) -> String {
     let line = |word: &str, limit: &Limit| format!("{word} {} {}", limit.id(), limit.version());
     match edited {
-        Edited::Added(limit) => line("added", limit),
-        Edited::Replaced(limit) => line("replaced", limit),
-        Edited::Unchanged(limit) => line("unchanged", limit),
-        Edited::Removed(limit) => line("removed", limit),
-        Edited::Absent => "absent".to_owned(),
+        EditOutcome::Added(limit) => line("added", limit),
+        EditOutcome::Replaced(limit) => line("replaced", limit),
+        EditOutcome::Unchanged(limit) => line("unchanged", limit),
+        EditOutcome::Removed(limit) => line("removed", limit),
+        EditOutcome::Absent => "absent".to_owned(),
     }
 }
 
@@ -74,9 +74,9 @@ fn many_edits_are_made_at_once(bench: &Bench) {
         put(limit("new", 1)),
         put(limit("same", 1)),
         put(limit("other", 2)),
-        remove("gone", Parting::Retire),
-        remove("nobody", Parting::Forget),
-        Edit::Put(limit("zz", 1), Expect::Absent),
+        remove("gone", RemovalMode::Retire),
+        remove("nobody", RemovalMode::Forget),
+        Edit::Put(limit("zz", 1), ExpectedVersion::Absent),
     ]);
     let applied: Vec<_> = applied.expect("all of them make sense").iter().map(told).collect();
     assert_eq!(
@@ -103,11 +103,11 @@ fn one_bad_edit_changes_nothing(bench: &Bench) {
     let heard = listen(bench, "there");
     let refused = bench.store.apply(vec![
         put(limit("new", 1)),
-        remove("gone", Parting::Forget),
+        remove("gone", RemovalMode::Forget),
         put(limit("there", 3)),
         put(LimitSpec::named("empty")),
-        Edit::Put(limit("nobody", 1), Expect::Present),
-        remove("there", Parting::Forget),
+        Edit::Put(limit("nobody", 1), ExpectedVersion::Present),
+        remove("there", RemovalMode::Forget),
     ]);
     let ApplyError { refused } = refused.expect_err("three of them make no sense");
     let ids: Vec<_> = refused.iter().map(|(id, _)| id.as_str()).collect();
@@ -117,10 +117,10 @@ fn one_bad_edit_changes_nothing(bench: &Bench) {
         assert!(matches!(refused[index].1, PutError::Invalid(_)), "{:?}", refused[index]);
     }
 
-    let stale = vec![put(limit("new", 1)), Edit::Put(limit("there", 3), Expect::Version(1))];
+    let stale = vec![put(limit("new", 1)), Edit::Put(limit("there", 3), ExpectedVersion::Version(1))];
     let stale = bench.store.apply(stale).expect_err("there is a second version");
     assert_eq!(stale.refused, [("there".to_owned(), PutError::Stale { version: 2 })]);
-    let exists = bench.store.apply(vec![Edit::Put(limit("there", 2), Expect::Absent)]);
+    let exists = bench.store.apply(vec![Edit::Put(limit("there", 2), ExpectedVersion::Absent)]);
     assert_eq!(exists.expect_err("it is there").refused[0].1, PutError::Exists);
 
     let now: Vec<_> =
@@ -142,7 +142,7 @@ fn what_an_application_retires_comes_back(bench: &Bench) {
     bench.add(limit("same", 1));
     bench.add(limit("other", 1));
     assert!(bench.granted("same", "u", 1) && bench.granted("other", "u", 1));
-    let gone = vec![remove("same", Parting::Retire), remove("other", Parting::Retire)];
+    let gone = vec![remove("same", RemovalMode::Retire), remove("other", RemovalMode::Retire)];
     bench.store.apply(gone).expect("they are there");
     assert!(bench.store.get("same").is_none() && bench.store.get("other").is_none(), "unknown at once");
     bench.pass_seconds(7 * 86_400 - 1);
@@ -152,7 +152,7 @@ fn what_an_application_retires_comes_back(bench: &Bench) {
     assert!(!bench.granted("same", "u", 1), "a reverted edit does not oversell");
     assert!(bench.granted("other", "u", 1) && !bench.granted("other", "u", 1));
 
-    bench.store.apply(vec![remove("same", Parting::Retire)]).expect("it is there");
+    bench.store.apply(vec![remove("same", RemovalMode::Retire)]).expect("it is there");
     bench.pass_seconds(7 * 86_400);
     bench.store.apply(vec![put(limit("same", 1))]).expect("it makes sense");
     assert!(bench.granted("same", "u", 1), "not for ever");
@@ -165,7 +165,7 @@ fn what_an_application_forgets_is_gone(bench: &Bench) {
     };
     bench.add(slot());
     let held = bench.take("slots", "u", 1);
-    bench.store.apply(vec![remove("slots", Parting::Forget)]).expect("it is there");
+    bench.store.apply(vec![remove("slots", RemovalMode::Forget)]).expect("it is there");
     assert!(!bench.store.release(lease(&held).lease).decided(), "its leases went along");
     bench.store.apply(vec![put(slot())]).expect("it makes sense");
     assert!(bench.granted("slots", "u", 1), "a later add starts at zero");
@@ -177,8 +177,8 @@ const CHANGES: u64 = 200;
 
 /// Lets two threads ask, again and again, while this one changes limits; until all of them have done enough of it.
 fn while_limits_change(
-    store: &Arc<dyn FullStore>,
-    ask: impl Fn(&dyn FullStore) + Sync,
+    store: &Arc<dyn LimitStore>,
+    ask: impl Fn(&dyn LimitStore) + Sync,
     edits: impl Fn(u64) -> Vec<Edit>,
 ) {
     let asked = [AtomicU64::new(0), AtomicU64::new(0)];
@@ -235,11 +235,11 @@ fn nobody_meets_half_of_an_application(bench: &Bench) {
     };
     bench.store.apply(all(MOST[0])).expect("they make sense");
     let granted = AtomicU64::new(0);
-    let ask = |store: &dyn FullStore| {
+    let ask = |store: &dyn LimitStore| {
         for ids in [&IDS[..2], &IDS[..]] {
             let asks: Vec<_> = ids.iter().map(|id| Ask { limit_id: id, key: Some(b"u"), count: 1 }).collect();
             for order in [Order::acquire(&asks), Order::peek(&asks)] {
-                let answers = store.submit(&[order], Answers::new(Detail::Readings)).decided();
+                let answers = store.submit(&[order], Replies::new(Detail::Readings)).decided();
                 let answer = answers.get(0).expect("one answer").as_ref().expect("a sensible order");
                 assert!(answer.is_granted());
                 let met: Vec<_> = answers
@@ -260,16 +260,16 @@ fn nobody_meets_half_of_an_application(bench: &Bench) {
 
 fn nobody_finds_half_of_an_application(bench: &Bench) {
     let there = vec![put(limit("a", 60_000_000)), put(limit("b", 60_000_000))];
-    let gone = vec![remove("a", Parting::Retire), remove("b", Parting::Retire)];
+    let gone = vec![remove("a", RemovalMode::Retire), remove("b", RemovalMode::Retire)];
     bench.store.apply(there.clone()).expect("they make sense");
-    let ask = |store: &dyn FullStore| {
+    let ask = |store: &dyn LimitStore| {
         for ids in [["a", "b"], ["b", "a"]] {
             let asks = ids.map(|limit_id| Ask { limit_id, key: Some(b"u"), count: 1 });
-            let answers = store.submit(&[Order::acquire(&asks)], Answers::new(Detail::Verdicts)).decided();
+            let answers = store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)).decided();
             match answers.get(0).expect("one answer") {
                 Ok(answer) => assert!(answer.is_granted()),
                 // The first that is unknown is told: if that is the second, the first was still there.
-                Err(Rejection::UnknownLimit { limit_id }) => assert_eq!(limit_id, ids[0], "half of them"),
+                Err(OrderError::UnknownLimit { limit_id }) => assert_eq!(limit_id, ids[0], "half of them"),
                 Err(other) => panic!("a sensible order: {other}"),
             }
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate::{
-    Answer, Ask, Hold, ItemSpec, LimitSpec, Mode, Order, Parting, Policy, Rejection, Settlement, Wait,
+    Answer, Ask, Hold, ItemSpec, LimitSpec, Mode, Order, OrderError, Policy, RemovalMode, Settlement, Wait,
 };
 
 use super::decisions::{sliding, total};
@@ -101,7 +101,7 @@ fn renewals_have_bounds(bench: &Bench) {
     let renew = |ttl| bench.store.renew(lease(&answer).lease, Some(ttl)).decided();
     let century = Duration::from_secs(36_525 * 86_400);
     for ttl in [Duration::ZERO, century + Duration::from_secs(1), Duration::MAX] {
-        assert_eq!(renew(ttl), Err(Rejection::TtlOutOfRange));
+        assert_eq!(renew(ttl), Err(OrderError::TtlOutOfRange));
     }
     bench.pass_seconds(59);
     assert!(matches!(renew(century), Ok(Some(_))), "what was rejected changed nothing");
@@ -115,7 +115,7 @@ fn a_lease_goes_with_its_limit(bench: &Bench) {
     let [released, renewed, settled] = [(); 3].map(|()| acquire(bench, &[ask("l", "u", 0)], Hold::Yes));
     let held = acquire(bench, &[ask("l", "u", 1)], Hold::Yes);
     let fence = lease(&held).fences[0].1;
-    assert!(bench.store.remove("l", Parting::Forget));
+    assert!(bench.store.remove("l", RemovalMode::Forget));
     assert!(!bench.store.release(lease(&released).lease).decided(), "there is nothing to give back");
     bench.add(spec());
     assert_eq!(bench.store.renew(lease(&renewed).lease, None).decided(), Ok(None));
@@ -136,7 +136,7 @@ fn a_lease_stays_with_what_is_left(bench: &Bench) {
     }
     let both = acquire(bench, &[ask("a", "u", 1), ask("b", "u", 1)], Hold::No);
     let other = acquire(bench, &[ask("c", "u", 1)], Hold::No);
-    assert!(bench.store.remove("a", Parting::Forget) && bench.store.remove("c", Parting::Retire));
+    assert!(bench.store.remove("a", RemovalMode::Forget) && bench.store.remove("c", RemovalMode::Retire));
     assert!(!bench.granted("b", "u", 1), "it is still held");
     assert!(bench.store.release(lease(&both).lease).decided());
     assert!(bench.granted("b", "u", 1));

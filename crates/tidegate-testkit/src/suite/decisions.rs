@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tidegate::{
-    Answer, Answers, Ask, Capacity, Charge, Detail, ItemSpec, LimitSpec, Mode, Order, OverrideSpec, Policy,
-    Precision, Rejection, Timestamp, Unit, Wait,
+    Answer, Ask, Capacity, Charge, Detail, ItemSpec, LimitSpec, Mode, Order, OrderError, OverrideSpec,
+    Policy, Precision, Replies, Timestamp, Unit, Wait,
 };
 
 use super::{Behaviour, Bench, denied, wait_ms};
@@ -187,7 +187,7 @@ fn unknown_limits_are_errors(bench: &Bench) {
     let asks =
         [Ask { limit_id: "known", key: None, count: 1 }, Ask { limit_id: "unknown", key: None, count: 1 }];
     let error = bench.submit(Order::acquire(&asks)).unwrap_err();
-    assert_eq!(error, Rejection::UnknownLimit { limit_id: "unknown".to_owned() });
+    assert_eq!(error, OrderError::UnknownLimit { limit_id: "unknown".to_owned() });
     assert_eq!(bench.used("known", "", "all/total"), 0);
     assert_eq!(bench.store.reset("unknown", None).decided().unwrap_err().code(), "unknown_limit");
     assert_eq!(bench.store.usage("unknown", None).decided().unwrap_err().code(), "unknown_limit");
@@ -209,7 +209,7 @@ fn keys_have_a_bound(bench: &Bench) {
     for length in [1025, 65_536] {
         let long = vec![b'k'; length];
         let error = bench.submit(Order::acquire(&[Ask::one("l", Some(&long))])).unwrap_err();
-        assert_eq!(error, Rejection::KeyTooLong { bytes: length });
+        assert_eq!(error, OrderError::KeyTooLong { bytes: length });
     }
 }
 
@@ -217,8 +217,8 @@ fn asks_have_a_bound(bench: &Bench) {
     bench.add(LimitSpec::named("l").with(total(100)));
     let asks = [Ask::one("l", None); 33];
     assert!(bench.submit(Order::acquire(&asks[..32])).unwrap().0.is_granted());
-    assert_eq!(bench.submit(Order::acquire(&asks)).unwrap_err(), Rejection::AsksOutOfRange { asks: 33 });
-    assert_eq!(bench.submit(Order::acquire(&[])).unwrap_err(), Rejection::AsksOutOfRange { asks: 0 });
+    assert_eq!(bench.submit(Order::acquire(&asks)).unwrap_err(), OrderError::AsksOutOfRange { asks: 33 });
+    assert_eq!(bench.submit(Order::acquire(&[])).unwrap_err(), OrderError::AsksOutOfRange { asks: 0 });
 }
 
 fn empty_keys_are_keys(bench: &Bench) {
@@ -266,7 +266,7 @@ fn a_batch_is_decided_in_order(bench: &Bench) {
     let asks = |count| [Ask { limit_id: "l", key: None, count }];
     let (two, one, bad) = (asks(2), asks(1), [Ask::one("nobody", None)]);
     let orders = [&two[..], &two, &bad, &one, &one].map(Order::acquire);
-    let answers = bench.store.submit(&orders, Answers::new(Detail::Verdicts)).decided();
+    let answers = bench.store.submit(&orders, Replies::new(Detail::Verdicts)).decided();
     let granted: Vec<_> = answers.iter().map(|answer| answer.as_ref().ok().map(Answer::is_granted)).collect();
     assert_eq!(granted, [Some(true), Some(false), None, Some(true), Some(false)]);
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::catalog::{Change, PutError};
-use tidegate::{Expect, ItemSpec, LimitSpec, Parting, Policy, Unit, Zone};
+use tidegate::{ExpectedVersion, ItemSpec, LimitSpec, Policy, RemovalMode, Unit, Zone};
 
 use super::decisions::{bucket, sliding, total};
 use super::{Behaviour, Bench, wait_ms};
@@ -99,15 +99,15 @@ fn zones_change_at_once(bench: &Bench) {
 
 fn expectations_are_checked(bench: &Bench) {
     let spec = |limit| LimitSpec::named("l").with(total(limit));
-    assert_eq!(bench.store.put(spec(1), Expect::Present).unwrap_err(), PutError::Unknown);
-    assert_eq!(bench.store.put(spec(1), Expect::Version(1)).unwrap_err(), PutError::Unknown);
-    let first = bench.store.put(spec(1), Expect::Absent).unwrap();
-    assert_eq!(bench.store.put(spec(2), Expect::Absent).unwrap_err(), PutError::Exists);
-    let same = bench.store.put(spec(1), Expect::Anything).unwrap();
+    assert_eq!(bench.store.put(spec(1), ExpectedVersion::Present).unwrap_err(), PutError::Unknown);
+    assert_eq!(bench.store.put(spec(1), ExpectedVersion::Version(1)).unwrap_err(), PutError::Unknown);
+    let first = bench.store.put(spec(1), ExpectedVersion::Absent).unwrap();
+    assert_eq!(bench.store.put(spec(2), ExpectedVersion::Absent).unwrap_err(), PutError::Exists);
+    let same = bench.store.put(spec(1), ExpectedVersion::Anything).unwrap();
     assert_eq!(first.version(), same.version(), "nothing changed");
-    let second = bench.store.put(spec(2), Expect::Version(first.version())).unwrap();
+    let second = bench.store.put(spec(2), ExpectedVersion::Version(first.version())).unwrap();
     assert!(second.version() > first.version());
-    let stale = bench.store.put(spec(3), Expect::Version(first.version())).unwrap_err();
+    let stale = bench.store.put(spec(3), ExpectedVersion::Version(first.version())).unwrap_err();
     assert_eq!(stale, PutError::Stale { version: second.version() });
     assert_eq!(bench.store.get("l").unwrap().version(), second.version());
 }
@@ -116,9 +116,10 @@ fn invalid_limits_change_nothing(bench: &Bench) {
     bench.add(LimitSpec::named("l").with(ItemSpec { name: Some("cap".to_owned()), ..total(5) }));
     assert!(bench.granted("l", "u", 2));
     let other_policy = ItemSpec { name: Some("cap".to_owned()), ..sliding(5, 10) };
-    let error = bench.store.put(LimitSpec::named("l").with(other_policy), Expect::Present).unwrap_err();
+    let error =
+        bench.store.put(LimitSpec::named("l").with(other_policy), ExpectedVersion::Present).unwrap_err();
     assert!(matches!(error, PutError::Invalid(flaws) if flaws[0].field == "items[0].policy"));
-    let error = bench.store.put(LimitSpec::named("bad id!"), Expect::Absent).unwrap_err();
+    let error = bench.store.put(LimitSpec::named("bad id!"), ExpectedVersion::Absent).unwrap_err();
     assert!(matches!(error, PutError::Invalid(flaws) if flaws.len() == 2), "every flaw at once");
     assert_eq!(bench.used("l", "u", "cap"), 2);
     assert!(bench.store.get("bad id!").is_none());
@@ -127,8 +128,8 @@ fn invalid_limits_change_nothing(bench: &Bench) {
 fn delete_forgets(bench: &Bench) {
     bench.add(LimitSpec::named("l").with(total(1)));
     assert!(bench.granted("l", "u", 1));
-    assert!(bench.store.remove("l", Parting::Forget));
-    assert!(!bench.store.remove("l", Parting::Forget));
+    assert!(bench.store.remove("l", RemovalMode::Forget));
+    assert!(!bench.store.remove("l", RemovalMode::Forget));
     assert!(bench.store.get("l").is_none());
     bench.add(LimitSpec::named("l").with(total(1)));
     assert!(bench.granted("l", "u", 1), "a later add starts at zero");
@@ -137,7 +138,7 @@ fn delete_forgets(bench: &Bench) {
 fn retired_limits_come_back(bench: &Bench) {
     bench.add(LimitSpec::named("l").with(total(1)).with(total(1).per_key()));
     assert!(bench.granted("l", "u", 1));
-    assert!(bench.store.remove("l", Parting::Retire));
+    assert!(bench.store.remove("l", RemovalMode::Retire));
     assert!(bench.store.get("l").is_none(), "unknown at once");
     bench.pass_seconds(7 * 86_400 - 1);
     bench.add(LimitSpec::named("l").with(total(2)).with(total(1).per_key()));
@@ -148,7 +149,7 @@ fn retired_limits_come_back(bench: &Bench) {
 fn retirement_ends(bench: &Bench) {
     bench.add(LimitSpec::named("l").with(total(1)));
     assert!(bench.granted("l", "u", 1));
-    assert!(bench.store.remove("l", Parting::Retire));
+    assert!(bench.store.remove("l", RemovalMode::Retire));
     bench.pass_seconds(7 * 86_400);
     bench.add(LimitSpec::named("l").with(total(1)));
     assert!(bench.granted("l", "u", 1));
@@ -177,6 +178,6 @@ fn watchers_hear_every_change(bench: &Bench) {
     }));
     bench.add(LimitSpec::named("l").with(total(1)));
     bench.edit(LimitSpec::named("l").with(total(2)));
-    assert!(bench.store.remove("l", Parting::Forget));
+    assert!(bench.store.remove("l", RemovalMode::Forget));
     assert_eq!(*heard.lock().unwrap(), ["put l 1", "put l 2", "removed l"]);
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use proptest::strategy::Strategy;
 use proptest::test_runner::{TestCaseError, TestRunner};
-use tidegate::{Actual, Ask, Expect, Hold, Order, Outcome, Settlement};
-use tidegate_core::{Amount, Intent, LeaseId, LimitSpec, Tenure, Tick, Timestamp};
+use tidegate::{Actual, Ask, ExpectedVersion, Hold, Order, Outcome, Settlement};
+use tidegate_core::{Amount, Intent, LeaseId, LeaseTerm, LimitSpec, Tick, Timestamp};
 
 use super::Bench;
 use crate::effort;
@@ -48,7 +48,7 @@ impl Player {
 
 impl Subject for Player {
     fn put(&mut self, spec: &LimitSpec, now: Timestamp) -> bool {
-        self.at(now).store.put(spec.clone(), Expect::Anything).is_ok()
+        self.at(now).store.put(spec.clone(), ExpectedVersion::Anything).is_ok()
     }
 
     fn order(&mut self, intent: Intent, asks: &[OwnedAsk], hold: bool, now: Timestamp) -> Answer {
@@ -64,7 +64,7 @@ impl Subject for Player {
         let degraded = answer.degraded;
         let (refusal, lease) = match answer.outcome {
             Outcome::Granted(grant) => {
-                (None, grant.map(|grant| Tenure { lease: grant.lease, expires_at: grant.expires_at }))
+                (None, grant.map(|grant| LeaseTerm { lease: grant.lease, expires_at: grant.expires_at }))
             }
             Outcome::Denied(denied) => {
                 let item = denied.item_name().to_owned();

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tidegate::{
-    Actual, Answer, Ask, Charge, Hold, ItemSpec, LeaseId, LimitSpec, Order, Parting, Policy, Precision,
-    Rejection, Settlement, Timestamp, Unit,
+    Actual, Answer, Ask, Charge, Hold, ItemSpec, LeaseId, LimitSpec, Order, OrderError, Policy, Precision,
+    RemovalMode, Settlement, Timestamp, Unit,
 };
 
 use super::decisions::{bucket, sliding, total};
@@ -68,7 +68,7 @@ fn holders_are_known(bench: &Bench) {
     assert!(ids(Some(b"u")).is_empty(), "what has lapsed is held by nobody");
     assert_eq!(ids(None).len(), 1);
     assert_eq!(bench.store.holders("other", None).decided(), Ok(Vec::new()), "it holds nothing");
-    assert!(matches!(bench.store.holders("x", None).decided(), Err(Rejection::UnknownLimit { .. })));
+    assert!(matches!(bench.store.holders("x", None).decided(), Err(OrderError::UnknownLimit { .. })));
 }
 
 fn leases_know_how_long_they_are_held(bench: &Bench) {
@@ -155,7 +155,7 @@ fn fences_rise(bench: &Bench) {
         assert!(fence > last, "{fence} after {last}");
         last = fence;
         if round == 2 {
-            assert!(bench.store.remove("l", Parting::Forget));
+            assert!(bench.store.remove("l", RemovalMode::Forget));
             bench.add(spec());
         }
     }
@@ -276,7 +276,7 @@ fn a_list_of_costs_has_one_for_each_ask(bench: &Bench) {
     let used = || (bench.used("requests", "", "all/total"), bench.used("tokens", "u", "key/total"));
     let settle = |actual: &[u64]| bench.store.settle(lease(&answer).lease, Actual::Each(actual)).decided();
     for costs in [&[][..], &[1], &[1, 2, 3]] {
-        let rejected = Err(Rejection::CostsOutOfRange { costs: costs.len(), asks: 2 });
+        let rejected = Err(OrderError::CostsOutOfRange { costs: costs.len(), asks: 2 });
         assert_eq!((settle(costs), used()), (rejected, (5, 500)), "nothing is settled");
     }
     assert!(
@@ -296,7 +296,7 @@ fn ttl_has_bounds(bench: &Bench) {
     assert!(with_ttl(century).unwrap().0.is_granted());
     assert!(with_ttl(Duration::from_millis(1)).unwrap().0.is_granted());
     for ttl in [Duration::ZERO, century + Duration::from_secs(1), Duration::MAX] {
-        assert_eq!(with_ttl(ttl).unwrap_err(), Rejection::TtlOutOfRange);
+        assert_eq!(with_ttl(ttl).unwrap_err(), OrderError::TtlOutOfRange);
     }
     bench.pass(Duration::from_millis(1));
     assert_eq!(bench.used("l", "", "all/concurrency"), 1, "one lapsed, one will not for a century");
@@ -306,7 +306,7 @@ fn deleted_limits_take_their_leases_along(bench: &Bench) {
     let spec = || LimitSpec::named("l").with(concurrency(1, 60)).with(total(10));
     bench.add(spec());
     let answer = hold(bench, "l", 1);
-    assert!(bench.store.remove("l", Parting::Forget));
+    assert!(bench.store.remove("l", RemovalMode::Forget));
     bench.add(spec());
     let other = bench.take("l", "u", 1);
     assert!(other.is_granted(), "the new limit starts empty");

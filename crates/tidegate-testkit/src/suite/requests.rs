@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::{Ask, LimitSpec, Order, Rejection};
+use tidegate::{Ask, LimitSpec, Order, OrderError};
 
 use super::decisions::{sliding, total};
 use super::{Behaviour, Bench, lease};
@@ -40,7 +40,7 @@ fn a_reused_request_is_rejected(bench: &Bench) {
     let others = [[Ask::one("l", Some(b"v"))], [Ask { limit_id: "l", key: Some(b"u"), count: 2 }]];
     assert!(bench.submit(with_id(&asks, b"r")).unwrap().0.is_granted());
     for other in &others {
-        assert_eq!(bench.submit(with_id(other, b"r")).unwrap_err(), Rejection::RequestIdReused);
+        assert_eq!(bench.submit(with_id(other, b"r")).unwrap_err(), OrderError::RequestIdReused);
     }
 }
 
@@ -68,7 +68,7 @@ fn patience_has_a_bound(bench: &Bench) {
     let asks = [Ask::one("l", None)];
     let patient = |seconds| Order { patience: Duration::from_secs(seconds), ..Order::acquire(&asks) };
     assert!(bench.submit(patient(60)).unwrap().0.is_granted());
-    assert_eq!(bench.submit(patient(61)).unwrap_err(), Rejection::PatienceOutOfRange);
+    assert_eq!(bench.submit(patient(61)).unwrap_err(), OrderError::PatienceOutOfRange);
 }
 
 fn request_ids_have_a_bound(bench: &Bench) {

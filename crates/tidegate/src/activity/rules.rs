@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use tidegate_core::limit::LARGEST_EXACT;
-use tidegate_core::{Capacity, Flaw, ItemSpec, Limit, LimitSpec, Per, Policy, Precision, Tick};
+use tidegate_core::{Capacity, ItemSpec, Limit, LimitSpec, Per, Policy, Precision, SpecError, Tick};
 
 use super::ID;
 use crate::file::ActivitySpec;
@@ -93,14 +93,14 @@ impl Rules {
     }
 
     /// Everything about them that cannot be meant, by the name of its field.
-    pub fn flaws(&self) -> Vec<Flaw> {
-        let mut flaws: Vec<Flaw> = Vec::new();
+    pub fn flaws(&self) -> Vec<SpecError> {
+        let mut flaws: Vec<SpecError> = Vec::new();
         let found = Limit::new(self.spec(), Tick::NANOSECOND).err().unwrap_or_default();
         for flaw in found {
             let field = field_of(&flaw.field);
             // Both items that hold tasks have the same time to live.
             if flaws.iter().all(|known| known.field != field) {
-                flaws.push(Flaw::new(field, flaw.message));
+                flaws.push(SpecError::new(field, flaw.message));
             }
         }
         if !self.compat {
@@ -108,16 +108,16 @@ impl Rules {
         }
         if matches!(self.window_requests, Capacity::AtMost(most) if most > LARGEST_EXACT) {
             let message = format!("must be at most {LARGEST_EXACT} with compat: true, or -1");
-            flaws.push(Flaw::new("window_requests", message));
+            flaws.push(SpecError::new("window_requests", message));
         }
         if self.lease_ttl <= self.window {
-            flaws.push(Flaw::new("lease_ttl", self.outlives_the_window()));
+            flaws.push(SpecError::new("lease_ttl", self.outlives_the_window()));
         }
         flaws
     }
 
     /// What a limit called [`activity`](ID) lacks to keep activities; `None` if nothing. It may have other items beside.
-    pub fn misfit(spec: &LimitSpec) -> Option<Flaw> {
+    pub fn misfit(spec: &LimitSpec) -> Option<SpecError> {
         let is_task = |item: &ItemSpec| matches!(item.policy, Policy::Concurrency { .. });
         let has =
             |tasks: bool, per: Per| spec.items.iter().any(|item| is_task(item) == tasks && item.per == per);
@@ -125,7 +125,7 @@ impl Rules {
         let message = "must count requests (such as policy: sliding, per: key), tasks of a user (policy: concurrency, per: key) and tasks \
                        of everybody (policy: concurrency, per: all), because this is the limit of activities; an item that is not to \
                        refuse anybody has limit: -1";
-        (!is_whole).then(|| Flaw::new("items", message))
+        (!is_whole).then(|| SpecError::new("items", message))
     }
 
     /// What is wrong with a time to live that a task cannot be given; `None` if nothing.
@@ -157,7 +157,7 @@ fn field_of(flaw: &str) -> &'static str {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadRules {
     /// All that is wrong with them.
-    pub flaws: Vec<Flaw>,
+    pub flaws: Vec<SpecError>,
 }
 
 impl fmt::Display for BadRules {

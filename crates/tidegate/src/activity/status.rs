@@ -4,11 +4,11 @@ use std::fmt;
 use std::time::Duration;
 
 use tidegate_core::limit::LONGEST_KEY;
-use tidegate_core::{Amount, Capacity, Flaw, Limit, Per, Policy};
+use tidegate_core::{Amount, Capacity, Limit, Per, Policy, SpecError};
 
 use super::{ID, Rules};
-use crate::answer::{ItemReading, Rejection};
-use crate::limiter::{AskError, Denial};
+use crate::answer::{ItemReading, OrderError};
+use crate::limiter::{AcquireError, Denial};
 use crate::store::Unavailable;
 
 /// What the document says to somebody for whom there is no place.
@@ -182,9 +182,9 @@ pub enum ActivityError {
     /// A time to live that cannot be had: what is wrong with it.
     BadTtl(String),
     /// The limit that is there cannot keep activities: what it lacks.
-    Misfit(Flaw),
+    Misfit(SpecError),
     /// The limit does not know what to do with the question.
-    Rejected(Rejection),
+    Rejected(OrderError),
     /// The store could not answer.
     Unavailable(Unavailable),
 }
@@ -205,7 +205,7 @@ impl fmt::Display for ActivityError {
             ActivityError::Refused(refusal) => refusal.fmt(f),
             ActivityError::BadUser(why) => why.fmt(f),
             ActivityError::BadTtl(why) => write!(f, "the time to live {why}"),
-            ActivityError::Misfit(Flaw { field, message }) => {
+            ActivityError::Misfit(SpecError { field, message }) => {
                 write!(f, "the {field} of the limit '{ID}' {message}")
             }
             ActivityError::Rejected(why) => why.fmt(f),
@@ -222,8 +222,8 @@ impl From<BadUser> for ActivityError {
     }
 }
 
-impl From<Rejection> for ActivityError {
-    fn from(why: Rejection) -> ActivityError {
+impl From<OrderError> for ActivityError {
+    fn from(why: OrderError) -> ActivityError {
         ActivityError::Rejected(why)
     }
 }
@@ -234,11 +234,11 @@ impl From<Unavailable> for ActivityError {
     }
 }
 
-impl From<AskError> for ActivityError {
-    fn from(why: AskError) -> ActivityError {
+impl From<AcquireError> for ActivityError {
+    fn from(why: AcquireError) -> ActivityError {
         match why {
-            AskError::Rejected(why) => why.into(),
-            AskError::Unavailable(why) => why.into(),
+            AcquireError::Rejected(why) => why.into(),
+            AcquireError::Unavailable(why) => why.into(),
         }
     }
 }

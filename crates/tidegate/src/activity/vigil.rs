@@ -21,7 +21,7 @@ use tidegate_core::{LeaseId, Timestamp};
 use tokio::sync::watch;
 
 use super::ID;
-use crate::limiter::{AskError, Decision, Limiter};
+use crate::limiter::{AcquireError, Decision, Limiter};
 
 /// How long it is from one look at the store to the next: an end is known within this and the time an answer takes.
 pub const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -242,8 +242,8 @@ impl Shared {
             Ok(Decision::Granted(granted)) if !granted.degraded => Some(granted.at),
             Ok(Decision::Denied(denial)) if !denial.degraded => Some(denial.at),
             // Nobody knows how late it is: it is asked again at the next look.
-            Ok(_) | Err(AskError::Unavailable(_)) => return,
-            Err(AskError::Rejected(_)) => None,
+            Ok(_) | Err(AcquireError::Unavailable(_)) => return,
+            Err(AcquireError::Rejected(_)) => None,
         };
         let mut posts = self.posts();
         for post in gone.iter().filter_map(|id| posts.watched.remove(id)) {

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use tidegate_core::{Capacity, Flaw};
+use tidegate_core::{Capacity, SpecError};
 
 use super::diagnostic::Report;
 use super::record::{Path, Record};
@@ -74,7 +74,7 @@ impl ActivitySpec {
         let alone =
             ActivitySpec { window: spec.window, lease_ttl: spec.lease_ttl, ..ActivitySpec::default() };
         let flaws = Rules::of(if sound { &spec } else { &alone }).flaws();
-        for Flaw { field, message } in flaws {
+        for SpecError { field, message } in flaws {
             let place = places.iter().find(|(name, _)| *name == field).and_then(|(_, place)| *place);
             report.error(place.unwrap_or(key), Path::Field(&path, &field), message);
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate_core::Zone;
-use tidegate_core::budget::{Rate, Share, Terms, Unobserved};
+use tidegate_core::budget::{BudgetTerms, Rate, Share, Unobserved};
 
 use super::diagnostic::Report;
 use super::fields::CPU;
@@ -157,9 +157,9 @@ impl CpuSpec {
     }
 
     /// The terms of the budget. Without a reserve, unless one is asked for.
-    pub fn terms(&self) -> Terms {
+    pub fn terms(&self) -> BudgetTerms {
         let nine_tenths = Share::from_billionths(900_000_000).expect("less than the whole");
-        Terms {
+        BudgetTerms {
             average: self.average.unwrap_or(Rate::from_units(30)),
             floor: self.floor.unwrap_or(Rate::from_units(10)),
             ceiling: self.ceiling.unwrap_or(Rate::from_units(90)),

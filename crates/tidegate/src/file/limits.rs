@@ -6,8 +6,8 @@
 use hashbrown::HashMap;
 use tidegate_core::spec::DEFAULT_TTL;
 use tidegate_core::{
-    Capacity, Charge, Durability, Flaw, Fleet, ItemSpec, Limit, LimitSpec, Mode, OnOutage, OverrideSpec, Per,
-    Policy, Precision, Tick, Unit, WeekStart, Zone,
+    Capacity, Charge, Durability, Fleet, ItemSpec, Limit, LimitSpec, Mode, OnOutage, OverrideSpec, Per,
+    Policy, Precision, SpecError, Tick, Unit, WeekStart, Zone,
 };
 
 use super::diagnostic::Report;
@@ -53,7 +53,7 @@ pub(super) fn read_limit(
         let message = format!(
             "limits called {RESERVED} belong to the commands CL.THROTTLE and THROTTLE; choose another id"
         );
-        flaws.push(Flaw::new("id", message));
+        flaws.push(SpecError::new("id", message));
     }
     let sound = record.sound && items.sound && flaws.is_empty();
     for flaw in flaws {

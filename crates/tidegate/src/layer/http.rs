@@ -19,9 +19,9 @@ use ::http::header::CONTENT_TYPE;
 use ::http::{HeaderValue, Request, Response, StatusCode};
 use bytes::Bytes;
 
-use crate::answer::{Detail, Rejection};
+use crate::answer::{Detail, OrderError};
 use crate::layer::{Asking, Failure, LimitLayer, Mode};
-use crate::limiter::{AskError, Denial, Granted, Limiter};
+use crate::limiter::{AcquireError, Denial, Granted, Limiter};
 
 pub use body::HeldBody;
 pub use fields::{
@@ -54,7 +54,7 @@ pub fn limit<B, R, A: Into<Asking>>(
 }
 
 impl<B, R> HttpLimitLayer<B, R> {
-    /// Answers those that are denied like this. The fields that say when to come back and how much is left are added,
+    /// Replies those that are denied like this. The fields that say when to come back and how much is left are added,
     /// unless the answer has them.
     pub fn refusing_with<T: Into<Bytes>>(
         mut self,
@@ -68,10 +68,10 @@ impl<B, R> HttpLimitLayer<B, R> {
         self
     }
 
-    /// Answers like this when there is no decision, or lets the request through.
+    /// Replies like this when there is no decision, or lets the request through.
     pub fn failing_with<T: Into<Bytes>>(
         mut self,
-        fail: impl Fn(&AskError) -> Failure<Response<T>> + Send + Sync + 'static,
+        fail: impl Fn(&AcquireError) -> Failure<Response<T>> + Send + Sync + 'static,
     ) -> HttpLimitLayer<B, R> {
         self.fail = Arc::new(move |error| match fail(error) {
             Failure::Refuse(response) => Failure::Refuse(response.map(HeldBody::telling)),
@@ -110,13 +110,13 @@ pub fn too_many_requests(denial: &Denial) -> Response<String> {
 
 /// The answer to a request about which there is no decision: 503 if the store could not answer, 400 for a key that no
 /// store would take, 500 for limits that are not there. It does not say more than that.
-pub fn undecided(error: &AskError) -> Response<String> {
+pub fn undecided(error: &AcquireError) -> Response<String> {
     let (status, code) = match error {
-        AskError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable"),
-        AskError::Rejected(rejection @ Rejection::KeyTooLong { .. }) => {
+        AcquireError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable"),
+        AcquireError::Rejected(rejection @ OrderError::KeyTooLong { .. }) => {
             (StatusCode::BAD_REQUEST, rejection.code())
         }
-        AskError::Rejected(rejection) => (StatusCode::INTERNAL_SERVER_ERROR, rejection.code()),
+        AcquireError::Rejected(rejection) => (StatusCode::INTERNAL_SERVER_ERROR, rejection.code()),
     };
     let problem = serde_json::json!({
         "type": "about:blank",

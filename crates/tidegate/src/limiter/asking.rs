@@ -12,20 +12,20 @@ use std::sync::Arc;
 use tidegate_core::{Ask, Hold, Intent, Limit, Order, Wait};
 
 use super::calling::Whom;
-use super::decision::{AskError, Decision, Denial, Granted};
+use super::decision::{AcquireError, Decision, Denial, Granted};
 use super::early::Asked;
 use super::lease::Lease;
-use super::pulse::Uptime;
+use super::pulse::HolderInstant;
 use super::queues::{Kind, RowId, Spot, Ticket};
 use super::{Inner, item_at};
-use crate::answer::{Answer, Answers, Detail, Outcome, Rejection};
-use crate::store::{Spoken, Unavailable};
+use crate::answer::{Answer, Detail, OrderError, Outcome, Replies};
+use crate::store::{StoreReply, Unavailable};
 
 /// What is known of an order beside its answer.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     /// The moment before it was.
-    before: Uptime,
+    before: HolderInstant,
     hold: Hold,
 }
 
@@ -52,18 +52,20 @@ impl Inner {
         // A repeated order is answered as it was then; the one beside it tells what time it is.
         let orders = [*order, Order { intent: Intent::Peek, request_id: None, ..*order }];
         let orders = if order.request_id.is_some() { &orders[..] } else { &orders[..1] };
-        let later = match self.store.submit(orders, Answers::new(detail)) {
-            Spoken::Now(answers) => return Spoken::Now(self.taken(&answers, sent, || self.rows(order.asks))),
-            Spoken::Durable(answers, lsn) => {
-                return Spoken::Durable(self.taken(&answers, sent, || self.rows(order.asks)), lsn);
+        let later = match self.store.submit(orders, Replies::new(detail)) {
+            StoreReply::Now(answers) => {
+                return StoreReply::Now(self.taken(&answers, sent, || self.rows(order.asks)));
             }
-            Spoken::Later(later) => later,
+            StoreReply::Durable(answers, lsn) => {
+                return StoreReply::Durable(self.taken(&answers, sent, || self.rows(order.asks)), lsn);
+            }
+            StoreReply::Later(later) => later,
         };
         let rows = self.rows(order.asks);
         let unheard = (order.intent == Intent::Acquire)
             .then(|| self.calling(Whom::Rows(Some(Arc::from(rows.as_slice())))));
         let inner = Arc::clone(self);
-        Spoken::Later(Box::pin(async move {
+        StoreReply::Later(Box::pin(async move {
             let unheard = unheard;
             let answers = later.await?;
             let taken = inner.taken(&answers, sent, || rows);
@@ -77,10 +79,10 @@ impl Inner {
     /// What the store has answered to an order, and a lease if it grants one.
     fn taken(
         self: &Arc<Inner>,
-        answers: &Answers,
+        answers: &Replies,
         sent: Sent,
         rows: impl FnOnce() -> Vec<RowId>,
-    ) -> Result<Decision, AskError> {
+    ) -> Result<Decision, AcquireError> {
         let answer = answers.get(0).cloned().ok_or_else(speechless)??;
         let now = answers.iter().last().and_then(|last| last.as_ref().ok()).map_or(answer.at, |last| last.at);
         let readings = answers.readings(&answer).to_vec();
@@ -115,10 +117,10 @@ impl Inner {
     ) -> Asked {
         let spot = self.queues.contested(spots, ticket).or(spots.first().copied());
         let limit_id = order.asks[spot.map_or(0, |spot| spot.ask)].limit_id;
-        let unknown = || Rejection::UnknownLimit { limit_id: limit_id.to_owned() };
+        let unknown = || OrderError::UnknownLimit { limit_id: limit_id.to_owned() };
         let limit = self.store.get(limit_id).ok_or_else(unknown);
         let (kind, tick) = (spot.map_or(Kind::Key, |spot| spot.kind), self.tick);
-        let in_turn = move |decision: Decision| -> Result<Decision, AskError> {
+        let in_turn = move |decision: Decision| -> Result<Decision, AcquireError> {
             let Decision::Granted(granted) = decision else { return Ok(decision) };
             let limit: Arc<Limit> = limit?;
             Ok(Decision::Denied(Denial {
@@ -146,6 +148,6 @@ impl Inner {
 }
 
 /// What a store that answers nothing to an order is told.
-fn speechless() -> AskError {
-    AskError::Unavailable(Unavailable { reason: "the store gave no answer".to_owned() })
+fn speechless() -> AcquireError {
+    AcquireError::Unavailable(Unavailable { reason: "the store gave no answer".to_owned() })
 }

@@ -9,8 +9,8 @@ use tidegate_core::{Intent, LeaseId, Limit, Order, Wait};
 
 use super::queues::Spot;
 use super::{Limiter, item_at};
-use crate::answer::{Answers, Denied};
-use crate::store::{Bids, Gists, Lsn, Spoken, Unavailable};
+use crate::answer::{Denied, Replies};
+use crate::store::{CompactBatch, CompactReplies, Lsn, StoreReply, Unavailable};
 
 /// An order that would overtake somebody who waits.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ impl Limiter {
     /// Puts a batch to the store. Nobody who waits at this limiter is overtaken: an order for a row that somebody waits for is denied,
     /// with [`Wait::OnRelease`] if only that is in its way. Leases are not owned by anybody here; they are given back by
     /// their ids. `patience` of an order is not looked at.
-    pub fn submit(&self, orders: &[Order<'_>], answers: Answers) -> Spoken<Answers> {
+    pub fn submit(&self, orders: &[Order<'_>], answers: Replies) -> StoreReply<Replies> {
         let store = &self.inner.store;
         if self.inner.queues.is_quiet() {
             return store.submit(orders, answers);
@@ -36,16 +36,22 @@ impl Limiter {
             looking[each.index].intent = Intent::Peek;
         }
         match store.submit(&looking, answers) {
-            Spoken::Now(answers) => Spoken::Now(in_turn(answers, behind)),
-            Spoken::Durable(answers, lsn) => Spoken::Durable(in_turn(answers, behind), lsn),
-            Spoken::Later(later) => {
-                Spoken::Later(Box::pin(async move { later.await.map(|answers| in_turn(answers, behind)) }))
+            StoreReply::Now(answers) => StoreReply::Now(in_turn(answers, behind)),
+            StoreReply::Durable(answers, lsn) => StoreReply::Durable(in_turn(answers, behind), lsn),
+            StoreReply::Later(later) => {
+                StoreReply::Later(Box::pin(
+                    async move { later.await.map(|answers| in_turn(answers, behind)) },
+                ))
             }
         }
     }
 
     /// Puts [bids](crate::store::bid) to the store. Only while nobody waits at this limiter: bids that could overtake somebody are not decided.
-    pub fn bid(&self, bids: &Bids<'_>, gists: &mut Gists) -> Result<Option<Lsn>, Unavailable> {
+    pub fn bid(
+        &self,
+        bids: &CompactBatch<'_>,
+        gists: &mut CompactReplies,
+    ) -> Result<Option<Lsn>, Unavailable> {
         if self.inner.queues.is_quiet() {
             return self.inner.store.bid(bids, gists);
         }
@@ -73,7 +79,7 @@ impl Limiter {
 }
 
 /// The answers, with everybody behind those who came before.
-fn in_turn(mut answers: Answers, behind: Vec<Behind>) -> Answers {
+fn in_turn(mut answers: Replies, behind: Vec<Behind>) -> Replies {
     for Behind { index, limit, item } in behind {
         let first = (Arc::clone(&limit), item);
         answers.deny(index, Denied { limit, item, wait: Wait::OnRelease, first, lapses_at: None });

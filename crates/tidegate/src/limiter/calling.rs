@@ -13,8 +13,8 @@ use tidegate_core::{Ask, LeaseId};
 use super::Inner;
 use super::lease::Renewal;
 use super::queues::{Call, RowId};
-use crate::answer::Rejection;
-use crate::store::{Actual, Later, Settlement, Spoken};
+use crate::answer::OrderError;
+use crate::store::{Actual, Later, Settlement, StoreReply};
 
 /// Who is to be called.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ impl Inner {
     }
 
     /// Gives a lease back by its id.
-    pub(super) fn release(self: &Arc<Inner>, lease: LeaseId) -> Spoken<bool> {
+    pub(super) fn release(self: &Arc<Inner>, lease: LeaseId) -> StoreReply<bool> {
         self.after(lease, self.store.release(lease), |_| true)
     }
 
@@ -80,7 +80,7 @@ impl Inner {
         self: &Arc<Inner>,
         lease: LeaseId,
         actual: Actual<'_>,
-    ) -> Spoken<Result<Settlement, Rejection>> {
+    ) -> StoreReply<Result<Settlement, OrderError>> {
         self.after(lease, self.store.settle(lease, actual), Result::is_ok)
     }
 
@@ -89,14 +89,16 @@ impl Inner {
         self: &Arc<Inner>,
         lease: LeaseId,
         ttl: Option<Duration>,
-    ) -> Spoken<Result<Renewal, Rejection>> {
+    ) -> StoreReply<Result<Renewal, OrderError>> {
         let renewed = match self.store.renew(lease, ttl) {
             // Perhaps it lapses sooner now than those believe who wait for it.
-            Spoken::Later(later) if ttl.is_some() => {
-                Spoken::Later(self.then_call(later, Whom::Rows(self.abroad.get(lease))))
+            StoreReply::Later(later) if ttl.is_some() => {
+                StoreReply::Later(self.then_call(later, Whom::Rows(self.abroad.get(lease))))
             }
             spoken => {
-                if let (true, Spoken::Now(Ok(_)) | Spoken::Durable(Ok(_), _)) = (ttl.is_some(), &spoken) {
+                if let (true, StoreReply::Now(Ok(_)) | StoreReply::Durable(Ok(_), _)) =
+                    (ttl.is_some(), &spoken)
+                {
                     self.stir(self.abroad.get(lease).as_deref());
                 }
                 spoken
@@ -110,17 +112,17 @@ impl Inner {
         self: &Arc<Inner>,
         limit_id: &str,
         key: Option<&[u8]>,
-    ) -> Spoken<Result<(), Rejection>> {
+    ) -> StoreReply<Result<(), OrderError>> {
         let ask = Ask::one(limit_id, key);
         let rows = || self.queues.rows_of(&ask);
         match (self.store.reset(limit_id, key), key) {
-            (Spoken::Later(later), None) => {
-                Spoken::Later(self.then_call(later, Whom::Limit(limit_id.into())))
+            (StoreReply::Later(later), None) => {
+                StoreReply::Later(self.then_call(later, Whom::Limit(limit_id.into())))
             }
-            (Spoken::Later(later), Some(_)) => {
-                Spoken::Later(self.then_call(later, Whom::Rows(Some(rows().collect()))))
+            (StoreReply::Later(later), Some(_)) => {
+                StoreReply::Later(self.then_call(later, Whom::Rows(Some(rows().collect()))))
             }
-            (spoken @ (Spoken::Now(Err(_)) | Spoken::Durable(Err(_), _)), _) => spoken,
+            (spoken @ (StoreReply::Now(Err(_)) | StoreReply::Durable(Err(_), _)), _) => spoken,
             (spoken, None) => {
                 self.queues.stir_limit(limit_id, Call::Look);
                 spoken
@@ -136,13 +138,13 @@ impl Inner {
     fn after<T: Send + 'static>(
         self: &Arc<Inner>,
         lease: LeaseId,
-        spoken: Spoken<T>,
+        spoken: StoreReply<T>,
         is_over: fn(&T) -> bool,
-    ) -> Spoken<T> {
+    ) -> StoreReply<T> {
         let later = match spoken {
-            Spoken::Later(later) => later,
+            StoreReply::Later(later) => later,
             spoken => {
-                if let Spoken::Now(reply) | Spoken::Durable(reply, _) = &spoken
+                if let StoreReply::Now(reply) | StoreReply::Durable(reply, _) = &spoken
                     && is_over(reply)
                 {
                     self.stir(self.abroad.remove(lease).as_deref());
@@ -152,7 +154,7 @@ impl Inner {
         };
         let calling = self.calling(Whom::Rows(self.abroad.get(lease)));
         let inner = Arc::clone(self);
-        Spoken::Later(Box::pin(async move {
+        StoreReply::Later(Box::pin(async move {
             // Whoever is not heard may be asked again, and it is known then whom to call.
             let reply = later.await?;
             if is_over(&reply) {

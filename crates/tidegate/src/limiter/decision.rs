@@ -9,7 +9,7 @@ use std::time::Duration;
 use tidegate_core::{Limit, Tick, Timestamp, Wait};
 
 use super::lease::Lease;
-use crate::answer::{Denied, ItemReading, Rejection};
+use crate::answer::{Denied, ItemReading, OrderError};
 use crate::store::Unavailable;
 
 /// The answer to a question.
@@ -142,39 +142,39 @@ impl fmt::Display for Denial {
 
 /// Why there is no decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AskError {
+pub enum AcquireError {
     /// The question made no sense.
-    Rejected(Rejection),
+    Rejected(OrderError),
     /// The store could not answer.
     Unavailable(Unavailable),
 }
 
-impl fmt::Display for AskError {
+impl fmt::Display for AcquireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            AskError::Rejected(rejection) => rejection.fmt(f),
-            AskError::Unavailable(unavailable) => unavailable.fmt(f),
+            AcquireError::Rejected(rejection) => rejection.fmt(f),
+            AcquireError::Unavailable(unavailable) => unavailable.fmt(f),
         }
     }
 }
 
-impl std::error::Error for AskError {
+impl std::error::Error for AcquireError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            AskError::Rejected(rejection) => Some(rejection),
-            AskError::Unavailable(unavailable) => Some(unavailable),
+            AcquireError::Rejected(rejection) => Some(rejection),
+            AcquireError::Unavailable(unavailable) => Some(unavailable),
         }
     }
 }
 
-impl From<Rejection> for AskError {
-    fn from(rejection: Rejection) -> AskError {
-        AskError::Rejected(rejection)
+impl From<OrderError> for AcquireError {
+    fn from(rejection: OrderError) -> AcquireError {
+        AcquireError::Rejected(rejection)
     }
 }
 
-impl From<Unavailable> for AskError {
-    fn from(unavailable: Unavailable) -> AskError {
-        AskError::Unavailable(unavailable)
+impl From<Unavailable> for AcquireError {
+    fn from(unavailable: Unavailable) -> AcquireError {
+        AcquireError::Unavailable(unavailable)
     }
 }

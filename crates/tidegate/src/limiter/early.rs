@@ -12,12 +12,12 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::decision::{AskError, Decision};
+use super::decision::{AcquireError, Decision};
 use super::lease::Lease;
-use crate::store::{FullStore, Later, Lsn, Spoken, Unavailable, block_on, wait_durable};
+use crate::store::{Later, LimitStore, Lsn, StoreReply, Unavailable, block_on, wait_durable};
 
 /// What a store says to an order.
-pub(super) type Asked = Spoken<Result<Decision, AskError>>;
+pub(super) type Asked = StoreReply<Result<Decision, AcquireError>>;
 
 /// A decision, and what must be durable before anybody is told.
 #[derive(Debug)]
@@ -31,22 +31,24 @@ pub(super) enum Owed {
     /// When the log is durable.
     Log(Box<Untold>),
     /// When somebody else has decided.
-    Elsewhere(Later<Result<Decision, AskError>>),
+    Elsewhere(Later<Result<Decision, AcquireError>>),
 }
 
 impl Owed {
     /// What may be told at once, or what has to be waited for; whether the order had a request id.
-    pub(super) fn of(asked: Asked, may_be_repeated: bool) -> Result<Result<Decision, AskError>, Owed> {
+    pub(super) fn of(asked: Asked, may_be_repeated: bool) -> Result<Result<Decision, AcquireError>, Owed> {
         match asked {
-            Spoken::Now(decided) => Ok(decided),
-            Spoken::Durable(Ok(decision), lsn) => Err(Owed::Log(Untold::new(decision, lsn, may_be_repeated))),
-            Spoken::Durable(rejected, _) => Ok(rejected),
-            Spoken::Later(later) => Err(Owed::Elsewhere(later)),
+            StoreReply::Now(decided) => Ok(decided),
+            StoreReply::Durable(Ok(decision), lsn) => {
+                Err(Owed::Log(Untold::new(decision, lsn, may_be_repeated)))
+            }
+            StoreReply::Durable(rejected, _) => Ok(rejected),
+            StoreReply::Later(later) => Err(Owed::Elsewhere(later)),
         }
     }
 
     /// Waits where it stands.
-    pub(super) fn wait(self, store: &dyn FullStore) -> Result<Decision, AskError> {
+    pub(super) fn wait(self, store: &dyn LimitStore) -> Result<Decision, AcquireError> {
         match self {
             Owed::Log(mut untold) => {
                 wait_durable(store, untold.lsn)?;
@@ -57,7 +59,7 @@ impl Owed {
     }
 
     /// Waits, and blocks nobody.
-    pub(super) async fn told(self, store: &Arc<dyn FullStore>) -> Result<Decision, AskError> {
+    pub(super) async fn told(self, store: &Arc<dyn LimitStore>) -> Result<Decision, AcquireError> {
         match self {
             Owed::Log(mut untold) => std::future::poll_fn(|context| untold.poll(store, context)).await,
             Owed::Elsewhere(later) => later.await?,
@@ -82,16 +84,16 @@ impl Untold {
     /// The decision as soon as it may be told, once.
     pub(super) fn poll(
         &mut self,
-        store: &Arc<dyn FullStore>,
+        store: &Arc<dyn LimitStore>,
         context: &mut Context<'_>,
-    ) -> Poll<Result<Decision, AskError>> {
+    ) -> Poll<Result<Decision, AcquireError>> {
         store.poll_durable(self.lsn, context).map(|durable| {
             durable?;
             self.take()
         })
     }
 
-    fn take(&mut self) -> Result<Decision, AskError> {
+    fn take(&mut self) -> Result<Decision, AcquireError> {
         let gone = || Unavailable { reason: "an answer is given once".to_owned() };
         Ok(self.decision.take().ok_or_else(gone)?)
     }

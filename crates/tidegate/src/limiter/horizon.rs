@@ -12,7 +12,7 @@
 
 use tidegate_core::Timestamp;
 
-use super::pulse::Uptime;
+use super::pulse::HolderInstant;
 
 /// Until when a lease is held by the store's clock, and what is on its way that may move it.
 #[derive(Debug)]
@@ -27,9 +27,9 @@ struct Flock {
     /// How many still are.
     flying: usize,
     /// The holder's deadline before the first was sent.
-    before: Uptime,
+    before: HolderInstant,
     /// The nearest deadline of any that may have been heard.
-    nearest: Option<Uptime>,
+    nearest: Option<HolderInstant>,
     /// The nearest end that was answered.
     soonest: Option<Timestamp>,
 }
@@ -49,7 +49,7 @@ pub(super) enum Landing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Landed {
     /// The holder's deadline.
-    pub(super) deadline: Uptime,
+    pub(super) deadline: HolderInstant,
     /// Whether it ends sooner by the store's clock than was known.
     pub(super) is_sooner: bool,
 }
@@ -61,13 +61,13 @@ impl Horizon {
     }
 
     /// A renewal is sent; so far the holder goes by this deadline.
-    pub(super) fn send(&mut self, held: Uptime) {
+    pub(super) fn send(&mut self, held: HolderInstant) {
         let flock = Flock { flying: 0, before: held, nearest: None, soonest: None };
         self.flock.get_or_insert(flock).flying += 1;
     }
 
     /// A renewal has landed after which the holder's time would be over at this deadline. `None` while others are on their way.
-    pub(super) fn land(&mut self, deadline: Uptime, landing: Landing) -> Option<Landed> {
+    pub(super) fn land(&mut self, deadline: HolderInstant, landing: Landing) -> Option<Landed> {
         let flock = self.flock.as_mut()?;
         if landing != Landing::Refused {
             flock.nearest = Some(flock.nearest.map_or(deadline, |nearest| nearest.min(deadline)));
@@ -96,8 +96,8 @@ mod tests {
 
     use super::*;
 
-    fn uptime(seconds: u64) -> Uptime {
-        Uptime::of(Duration::from_secs(seconds))
+    fn uptime(seconds: u64) -> HolderInstant {
+        HolderInstant::of(Duration::from_secs(seconds))
     }
 
     fn at(seconds: u64) -> Timestamp {

@@ -4,7 +4,7 @@
 //! if it lapsed before that, or somebody else gave it back by its id, the store says so and nothing is counted
 //! twice. The store keeps an entry per lease and removes it once; nothing here ever counts.
 //!
-//! The holder goes by its own [`Pulse`](super::Pulse): its deadline is the time to live after the moment *before* the
+//! The holder goes by its own [`HolderClock`](super::HolderClock): its deadline is the time to live after the moment *before* the
 //! order was sent, so it is never later than the store's end. [`Lease::lost`] ends at that deadline.
 //!
 //! Over a store with a log, a renewal moves the deadline when it is durable, and until then only if it comes nearer. Releasing, settling
@@ -27,12 +27,12 @@ use tokio::sync::watch;
 
 use super::Inner;
 use super::calling::Whom;
-use super::decision::AskError;
+use super::decision::AcquireError;
 use super::horizon::{Horizon, Landing};
-use super::pulse::{Sleep, Uptime};
+use super::pulse::{HolderInstant, Sleep};
 use super::queues::RowId;
-use crate::answer::{Grant, Rejection};
-use crate::store::{Actual, Later, Reach, Settlement, Spoken};
+use crate::answer::{Grant, OrderError};
+use crate::store::{Actual, Later, Reach, Settlement, StoreReply};
 
 /// How many times a kept lease is renewed in one time to live.
 const RENEWALS_PER_TTL: u32 = 3;
@@ -74,18 +74,18 @@ struct Term {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tenancy {
     /// Until this moment.
-    Held(Uptime),
+    Held(HolderInstant),
     /// No longer: given back, handed over, or gone.
     Over,
 }
 
 /// What a store says to a renewal.
-type Renewed = Result<Option<Timestamp>, Rejection>;
+type Renewed = Result<Option<Timestamp>, OrderError>;
 
 /// A renewal that somebody else decides on; it lands when it is dropped.
 struct Flight {
     term: Arc<Term>,
-    deadline: Uptime,
+    deadline: HolderInstant,
     landing: Landing,
 }
 
@@ -112,7 +112,7 @@ impl Lease {
         grant: Grant,
         hold: Hold,
         rows: Vec<RowId>,
-        before: Uptime,
+        before: HolderInstant,
         now: Timestamp,
     ) -> Lease {
         let ttl = inner.tick.duration(grant.expires_at.since(now));
@@ -129,7 +129,7 @@ impl Lease {
         inner: &Arc<Inner>,
         id: LeaseId,
         ttl: Duration,
-        before: Uptime,
+        before: HolderInstant,
         renewed: Option<Timestamp>,
     ) -> Option<Lease> {
         let rows = inner.abroad.remove(id);
@@ -177,23 +177,23 @@ impl Lease {
     }
 
     /// Corrects a held charge to its true cost, then gives it back. If the costs make no sense it is given back as it was charged.
-    pub fn settle(self, actual: Actual<'_>) -> Result<Settlement, AskError> {
+    pub fn settle(self, actual: Actual<'_>) -> Result<Settlement, AcquireError> {
         Ok(self.term.settle(actual).wait(&*self.term.inner.store)??)
     }
 
     /// The same, blocking nobody.
-    pub async fn settle_async(self, actual: Actual<'_>) -> Result<Settlement, AskError> {
+    pub async fn settle_async(self, actual: Actual<'_>) -> Result<Settlement, AcquireError> {
         Ok(self.term.settle(actual).told(&*self.term.inner.store).await??)
     }
 
     /// Moves its end to `ttl` from now.
-    pub fn renew(&self, ttl: Duration) -> Result<Renewal, AskError> {
+    pub fn renew(&self, ttl: Duration) -> Result<Renewal, AcquireError> {
         let (renewed, deadline) = self.term.renew(ttl);
         Ok(self.term.renewed(renewed.wait(&*self.term.inner.store)??, deadline))
     }
 
     /// The same, blocking nobody.
-    pub async fn renew_async(&self, ttl: Duration) -> Result<Renewal, AskError> {
+    pub async fn renew_async(&self, ttl: Duration) -> Result<Renewal, AcquireError> {
         self.term.renew_async(ttl).await
     }
 
@@ -228,7 +228,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let Some(Spoken::Later(mut released)) = self.term.give_back() else { return };
+        let Some(StoreReply::Later(mut released)) = self.term.give_back() else { return };
         // Nobody waits for this answer but those who wait in line.
         if released.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
             && let Ok(runtime) = Handle::try_current()
@@ -249,7 +249,13 @@ impl fmt::Debug for Lease {
 
 impl Term {
     /// A term of nobody knows which rows.
-    fn new(inner: &Arc<Inner>, id: LeaseId, ttl: Duration, expires_at: Timestamp, before: Uptime) -> Term {
+    fn new(
+        inner: &Arc<Inner>,
+        id: LeaseId,
+        ttl: Duration,
+        expires_at: Timestamp,
+        before: HolderInstant,
+    ) -> Term {
         Term {
             inner: Arc::clone(inner),
             id,
@@ -292,13 +298,13 @@ impl Term {
     }
 
     /// Gives it back, unless that was done or it is somebody else's now.
-    fn give_back(&self) -> Option<Spoken<bool>> {
+    fn give_back(&self) -> Option<StoreReply<bool>> {
         if !self.end() {
             return None;
         }
         Some(match self.inner.store.release(self.id) {
-            Spoken::Later(later) => {
-                Spoken::Later(self.inner.then_call(later, Whom::Rows(self.rows.as_ref().map(Arc::clone))))
+            StoreReply::Later(later) => {
+                StoreReply::Later(self.inner.then_call(later, Whom::Rows(self.rows.as_ref().map(Arc::clone))))
             }
             released => {
                 self.stir();
@@ -307,11 +313,11 @@ impl Term {
         })
     }
 
-    fn settle(self: &Arc<Term>, actual: Actual<'_>) -> Spoken<Result<Settlement, Rejection>> {
+    fn settle(self: &Arc<Term>, actual: Actual<'_>) -> StoreReply<Result<Settlement, OrderError>> {
         let later = match self.inner.store.settle(self.id, actual) {
-            Spoken::Later(later) => later,
+            StoreReply::Later(later) => later,
             spoken => {
-                if let Spoken::Now(Ok(_)) | Spoken::Durable(Ok(_), _) = &spoken {
+                if let StoreReply::Now(Ok(_)) | StoreReply::Durable(Ok(_), _) = &spoken {
                     self.end();
                     self.stir();
                 }
@@ -320,7 +326,7 @@ impl Term {
         };
         // What is being settled must not be given back meanwhile, whoever drops it.
         let settling = self.leave().then(|| Settling(Arc::clone(self)));
-        Spoken::Later(Box::pin(async move {
+        StoreReply::Later(Box::pin(async move {
             let settled = later.await;
             if let (Some(Settling(term)), Err(_) | Ok(Err(_))) = (&settling, &settled) {
                 drop(term.inner.store.release(term.id));
@@ -332,12 +338,12 @@ impl Term {
 
     /// Renews it at the store. The holder goes by that at once where its deadline comes nearer, and else by what [`Term::renewed`] is told:
     /// what the store says, and when the holder's own time is over, if that is not seen to already.
-    fn renew(self: &Arc<Term>, ttl: Duration) -> (Spoken<Renewed>, Option<Uptime>) {
+    fn renew(self: &Arc<Term>, ttl: Duration) -> (StoreReply<Renewed>, Option<HolderInstant>) {
         let deadline = self.inner.pulse.now().plus(ttl);
         match self.inner.store.renew(self.id, Some(ttl)) {
-            Spoken::Later(later) => (Spoken::Later(self.send(later, deadline)), None),
+            StoreReply::Later(later) => (StoreReply::Later(self.send(later, deadline)), None),
             spoken => {
-                if let Spoken::Now(Ok(expires_at)) | Spoken::Durable(Ok(expires_at), _) = &spoken {
+                if let StoreReply::Now(Ok(expires_at)) | StoreReply::Durable(Ok(expires_at), _) = &spoken {
                     self.decided(*expires_at, deadline);
                 }
                 (spoken, Some(deadline))
@@ -346,7 +352,7 @@ impl Term {
     }
 
     /// The store has renewed it by itself, or said that it is gone.
-    fn decided(&self, expires_at: Option<Timestamp>, deadline: Uptime) {
+    fn decided(&self, expires_at: Option<Timestamp>, deadline: HolderInstant) {
         let Some(expires_at) = expires_at else {
             self.end();
             return;
@@ -360,7 +366,7 @@ impl Term {
     }
 
     /// Somebody else decides on a renewal. They may have, from now on.
-    fn send(self: &Arc<Term>, later: Later<Renewed>, deadline: Uptime) -> Later<Renewed> {
+    fn send(self: &Arc<Term>, later: Later<Renewed>, deadline: HolderInstant) -> Later<Renewed> {
         let tenancy = *self.tenancy.borrow();
         if let Tenancy::Held(held) = tenancy {
             self.horizon().send(held);
@@ -382,7 +388,7 @@ impl Term {
     }
 
     /// A renewal that somebody else decided on was answered, or nobody waits for it any more.
-    fn land(&self, deadline: Uptime, landing: Landing) {
+    fn land(&self, deadline: HolderInstant, landing: Landing) {
         let landed = self.horizon().land(deadline, landing);
         let Some(landed) = landed else { return };
         self.move_deadline(|_| landed.deadline);
@@ -392,7 +398,7 @@ impl Term {
     }
 
     /// A renewal is durable: unless another has come after it, the holder goes by it from now on.
-    fn renewed(&self, expires_at: Option<Timestamp>, deadline: Option<Uptime>) -> Renewal {
+    fn renewed(&self, expires_at: Option<Timestamp>, deadline: Option<HolderInstant>) -> Renewal {
         let Some(expires_at) = expires_at else { return Renewal::Gone };
         if let Some(deadline) = deadline
             && self.horizon().expires_at == expires_at
@@ -402,13 +408,13 @@ impl Term {
         Renewal::Until(expires_at)
     }
 
-    async fn renew_async(self: &Arc<Term>, ttl: Duration) -> Result<Renewal, AskError> {
+    async fn renew_async(self: &Arc<Term>, ttl: Duration) -> Result<Renewal, AcquireError> {
         let (renewed, deadline) = self.renew(ttl);
         Ok(self.renewed(renewed.told(&*self.inner.store).await??, deadline))
     }
 
     /// Moves the holder's deadline, if there is one.
-    fn move_deadline(&self, to: impl FnOnce(Uptime) -> Uptime) {
+    fn move_deadline(&self, to: impl FnOnce(HolderInstant) -> HolderInstant) {
         let mut moved = None;
         self.tenancy.send_if_modified(|tenancy| match *tenancy {
             Tenancy::Over => false,
@@ -450,7 +456,7 @@ async fn keep(term: Arc<Term>) {
     // A lease that a repeated request speaks of may be over before it is kept.
     let ttl = term.ttl.max(SHORTEST_TTL);
     let pause = ttl / RENEWALS_PER_TTL;
-    let beat = |now: Uptime| match term.inner.store.capabilities().reach {
+    let beat = |now: HolderInstant| match term.inner.store.capabilities().reach {
         Reach::Process => now.plus(pause),
         // All leases of this process that last as long are renewed at the same moment, so that a store that combines what it is asked has
         // one heartbeat of the process to write down, and not one of every lease.

@@ -1,6 +1,6 @@
 //! What an operator looks at: how a limit is doing.
 
-use crate::store::{ItemCount, Observation};
+use crate::store::{ItemCount, LimitStats};
 
 /// What happened at one limit since it was added, what it takes, and who waits for it.
 ///
@@ -12,7 +12,7 @@ use crate::store::{ItemCount, Observation};
 ///   called; each of these that is refused counts. Whoever is told to stand behind others has not asked;
 /// - a key that there was no room for counts as refused by the item that would have counted it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Overview {
+pub struct LimitOverview {
     /// Orders in which everything was granted.
     pub granted: u64,
     /// Orders that an item of this limit refused, and for longest.
@@ -29,10 +29,10 @@ pub struct Overview {
     pub items: Vec<ItemCount>,
 }
 
-impl Overview {
-    pub(super) fn new(observed: Observation, waiting: usize) -> Overview {
-        let Observation { granted, refused, shadowed, items, rows, bytes } = observed;
-        Overview { granted, refused, shadowed, waiting, rows, bytes, items }
+impl LimitOverview {
+    pub(super) fn new(observed: LimitStats, waiting: usize) -> LimitOverview {
+        let LimitStats { granted, refused, shadowed, items, rows, bytes } = observed;
+        LimitOverview { granted, refused, shadowed, waiting, rows, bytes, items }
     }
 
     /// How often the item of this name refused.

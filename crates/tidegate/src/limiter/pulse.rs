@@ -9,7 +9,7 @@
 //!   store        at    ├───────────── ttl ─────────────┤ expires_at   so it is never the later of the two
 //! ```
 //!
-//! Timers of asynchronous runtimes do not count suspended time. [`SystemPulse`] therefore sleeps in naps of at most
+//! Timers of asynchronous runtimes do not count suspended time. [`SystemHolderClock`] therefore sleeps in naps of at most
 //! [`LONGEST_NAP`] and looks at the clock after each: that is how late, after a resume, an end can be noticed at most.
 
 use std::collections::BTreeMap;
@@ -20,35 +20,35 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// The longest that [`SystemPulse`] sleeps without looking at the clock.
+/// The longest that [`SystemHolderClock`] sleeps without looking at the clock.
 pub const LONGEST_NAP: Duration = Duration::from_secs(1);
 
 /// How long the machine has been up, suspended time included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Uptime(Duration);
+pub struct HolderInstant(Duration);
 
-impl Uptime {
+impl HolderInstant {
     /// This long after the machine started.
-    pub const fn of(since_boot: Duration) -> Uptime {
-        Uptime(since_boot)
+    pub const fn of(since_boot: Duration) -> HolderInstant {
+        HolderInstant(since_boot)
     }
 
     /// This much later; it stays at the end of time rather than wrap.
-    pub const fn plus(self, more: Duration) -> Uptime {
-        Uptime(self.0.saturating_add(more))
+    pub const fn plus(self, more: Duration) -> HolderInstant {
+        HolderInstant(self.0.saturating_add(more))
     }
 
     /// The next moment of those that lie this far apart, counted from the start of the machine: the same for all who ask before it.
-    pub(super) fn next_beat(self, apart: Duration) -> Uptime {
+    pub(super) fn next_beat(self, apart: Duration) -> HolderInstant {
         let apart = apart.as_nanos().max(1);
         let next = (self.0.as_nanos() / apart + 1).saturating_mul(apart);
         let second = 1_000_000_000;
         let whole = u64::try_from(next / second).unwrap_or(u64::MAX);
-        Uptime(Duration::new(whole, u32::try_from(next % second).unwrap_or(0)))
+        HolderInstant(Duration::new(whole, u32::try_from(next % second).unwrap_or(0)))
     }
 
     /// How long after `earlier` this is; zero if it is not after it.
-    pub const fn since(self, earlier: Uptime) -> Duration {
+    pub const fn since(self, earlier: HolderInstant) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 }
@@ -57,30 +57,30 @@ impl Uptime {
 pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Tells how long the machine has been up, and wakes whoever sleeps.
-pub trait Pulse: Send + Sync {
+pub trait HolderClock: Send + Sync {
     /// How long the machine has been up. It never goes back and counts suspended time.
-    fn now(&self) -> Uptime;
+    fn now(&self) -> HolderInstant;
 
-    /// Ends as soon as [`Pulse::now`] has reached `until`.
-    fn sleep_until(&self, until: Uptime) -> Sleep;
+    /// Ends as soon as [`HolderClock::now`] has reached `until`.
+    fn sleep_until(&self, until: HolderInstant) -> Sleep;
 }
 
 /// The machine's own. Sleeping needs a tokio runtime with timers.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct SystemPulse;
+pub struct SystemHolderClock;
 
-impl Pulse for SystemPulse {
-    fn now(&self) -> Uptime {
+impl HolderClock for SystemHolderClock {
+    fn now(&self) -> HolderInstant {
         use rustix::time::{ClockId, clock_gettime};
         // Elsewhere the monotonic clock is the one that goes on during suspend.
         #[cfg(any(target_os = "linux", target_os = "android"))]
         let clock = ClockId::Boottime;
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
         let clock = ClockId::Monotonic;
-        Uptime(Duration::try_from(clock_gettime(clock)).unwrap_or_default())
+        HolderInstant(Duration::try_from(clock_gettime(clock)).unwrap_or_default())
     }
 
-    fn sleep_until(&self, until: Uptime) -> Sleep {
+    fn sleep_until(&self, until: HolderInstant) -> Sleep {
         let pulse = *self;
         Box::pin(async move {
             loop {
@@ -96,21 +96,21 @@ impl Pulse for SystemPulse {
 
 /// A pulse that beats when it is told to: for tests. Copies beat together.
 #[derive(Clone, Default)]
-pub struct ManualPulse {
+pub struct ManualHolderClock {
     inner: Arc<Mutex<Manual>>,
 }
 
 #[derive(Default)]
 struct Manual {
-    now: Uptime,
+    now: HolderInstant,
     last_sleeper: u64,
-    sleepers: BTreeMap<(Uptime, u64), Waker>,
+    sleepers: BTreeMap<(HolderInstant, u64), Waker>,
 }
 
-impl ManualPulse {
+impl ManualHolderClock {
     /// A pulse that stands at the machine's start.
-    pub fn new() -> ManualPulse {
-        ManualPulse::default()
+    pub fn new() -> ManualHolderClock {
+        ManualHolderClock::default()
     }
 
     /// Moves it ahead and wakes whose instant has come.
@@ -140,27 +140,27 @@ impl ManualPulse {
     }
 }
 
-impl Pulse for ManualPulse {
-    fn now(&self) -> Uptime {
+impl HolderClock for ManualHolderClock {
+    fn now(&self) -> HolderInstant {
         self.lock().now
     }
 
-    fn sleep_until(&self, until: Uptime) -> Sleep {
+    fn sleep_until(&self, until: HolderInstant) -> Sleep {
         let mut inner = self.lock();
         inner.last_sleeper += 1;
         Box::pin(ManualSleep { pulse: self.clone(), place: (until, inner.last_sleeper) })
     }
 }
 
-impl fmt::Debug for ManualPulse {
+impl fmt::Debug for ManualHolderClock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ManualPulse").field("now", &self.now()).finish_non_exhaustive()
+        f.debug_struct("ManualHolderClock").field("now", &self.now()).finish_non_exhaustive()
     }
 }
 
 struct ManualSleep {
-    pulse: ManualPulse,
-    place: (Uptime, u64),
+    pulse: ManualHolderClock,
+    place: (HolderInstant, u64),
 }
 
 impl Future for ManualSleep {

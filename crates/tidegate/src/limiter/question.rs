@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tidegate_core::{Amount, Ask, Hold, Intent, Order};
 
-use super::decision::{AskError, Decision};
+use super::decision::{AcquireError, Decision};
 use super::early::{Asked, Owed};
 use super::waiting::Acquire;
 use super::{Inner, Limiter};
@@ -87,7 +87,7 @@ impl<'a> Question<'a> {
     /// Takes it if it all fits now. Nobody who waits is overtaken: if somebody is held up by one of the same rows, this is
     /// denied. Over a store with a log it blocks until a grant is durable, and where somebody else decides until they have; in tasks
     /// [`Question::try_acquire_async`] does not.
-    pub fn try_acquire(&self) -> Result<Decision, AskError> {
+    pub fn try_acquire(&self) -> Result<Decision, AcquireError> {
         let inner = &self.limiter.inner;
         let asked = inner.try_acquire(&self.order(Intent::Acquire), self.detail);
         self.owed(asked).unwrap_or_else(|owed| owed.wait(&*inner.store))
@@ -95,7 +95,7 @@ impl<'a> Question<'a> {
 
     /// The same, blocking nobody. It is put when it is first polled. Whoever drops it before they are told gives back a lease that
     /// was granted, unless the question has a request id and may be repeated; what else was charged stays so.
-    pub async fn try_acquire_async(&self) -> Result<Decision, AskError> {
+    pub async fn try_acquire_async(&self) -> Result<Decision, AcquireError> {
         let inner = &self.limiter.inner;
         let owed = match self.owed(inner.try_acquire(&self.order(Intent::Acquire), self.detail)) {
             Ok(decided) => return decided,
@@ -106,14 +106,14 @@ impl<'a> Question<'a> {
 
     /// Says whether it would fit now, and changes nothing. It looks at what is counted, and not at who waits in line: where somebody does,
     /// [`Question::try_acquire`] may be denied what this says would fit.
-    pub fn peek(&self) -> Result<Decision, AskError> {
+    pub fn peek(&self) -> Result<Decision, AcquireError> {
         let inner = &self.limiter.inner;
         let asked = inner.submit(&self.order(Intent::Peek), self.detail);
         self.owed(asked).unwrap_or_else(|owed| owed.wait(&*inner.store))
     }
 
     /// The same, blocking nobody.
-    pub async fn peek_async(&self) -> Result<Decision, AskError> {
+    pub async fn peek_async(&self) -> Result<Decision, AcquireError> {
         let inner = &self.limiter.inner;
         let owed = match self.owed(inner.submit(&self.order(Intent::Peek), self.detail)) {
             Ok(decided) => return decided,
@@ -130,7 +130,7 @@ impl<'a> Question<'a> {
     }
 
     /// What may be told at once, and what has to be waited for.
-    fn owed(&self, asked: Asked) -> Result<Result<Decision, AskError>, Owed> {
+    fn owed(&self, asked: Asked) -> Result<Result<Decision, AcquireError>, Owed> {
         Owed::of(asked, self.request_id.is_some())
     }
 

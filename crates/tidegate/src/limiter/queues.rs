@@ -34,7 +34,7 @@ use std::task::Waker;
 use hashbrown::HashMap;
 use tidegate_core::{Ask, LeaseId, Limit, Mode, Per};
 
-use super::pulse::Uptime;
+use super::pulse::HolderInstant;
 
 /// A row, as far as queues need to know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -69,7 +69,7 @@ pub(super) enum Call {
     /// They may be served.
     Look,
     /// A limit they ask was edited: their rows may be others now.
-    Edited,
+    EditOutcome,
 }
 
 /// What somebody finds when they look up.
@@ -115,7 +115,7 @@ struct Hall {
     waiters: HashMap<Ticket, Waiter>,
     queues: HashMap<RowId, Queue>,
     /// The holds that are open at a row in this process, and until when: settling one may give something back.
-    holds: HashMap<RowId, HashMap<LeaseId, Uptime>>,
+    holds: HashMap<RowId, HashMap<LeaseId, HolderInstant>>,
     /// Those who are to be woken once the lock is free.
     awake: Vec<Waker>,
 }
@@ -339,7 +339,7 @@ impl Queues {
     }
 
     /// A hold was opened at these rows, and can be settled until then.
-    pub(super) fn open_hold(&self, rows: &[RowId], id: LeaseId, until: Uptime) {
+    pub(super) fn open_hold(&self, rows: &[RowId], id: LeaseId, until: HolderInstant) {
         self.within(|hall| {
             for row in rows {
                 hall.holds.entry(*row).or_default().insert(id, until);
@@ -348,7 +348,7 @@ impl Queues {
     }
 
     /// A hold at these rows can be settled until another moment, unless it was closed.
-    pub(super) fn move_hold(&self, rows: &[RowId], id: LeaseId, until: Uptime) {
+    pub(super) fn move_hold(&self, rows: &[RowId], id: LeaseId, until: HolderInstant) {
         self.within(|hall| {
             for row in rows {
                 if let Some(known) = hall.holds.get_mut(row).and_then(|holds| holds.get_mut(&id)) {
@@ -374,7 +374,7 @@ impl Queues {
 
     /// Until when a hold at one of these spots can be settled, which could help; `None` if none is open. Holds that nobody closed when their
     /// time was over are forgotten.
-    pub(super) fn settled_until(&self, spots: &[Spot], now: Uptime) -> Option<Uptime> {
+    pub(super) fn settled_until(&self, spots: &[Spot], now: HolderInstant) -> Option<HolderInstant> {
         self.within(|hall| {
             let rows = spots.iter().filter_map(|spot| {
                 let holds = hall.holds.get_mut(&spot.row)?;

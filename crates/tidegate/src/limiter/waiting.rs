@@ -34,12 +34,12 @@ use tidegate_core::{Amount, Ask, Hold, Intent, Item, Order, Per, Timestamp, Wait
 
 use super::Inner;
 use super::asking::overtakes;
-use super::decision::{AskError, Decision, Denial};
+use super::decision::{AcquireError, Decision, Denial};
 use super::early::{Asked, Early, Untold};
-use super::pulse::{Sleep, Uptime};
+use super::pulse::{HolderInstant, Sleep};
 use super::queues::{Call, Kind, Spot, Standing, Ticket, Turn};
 use crate::answer::Detail;
-use crate::store::{Later, Reach, Spoken};
+use crate::store::{Later, Reach, StoreReply};
 
 /// How often whoever is first in line looks again for what other processes may have given back.
 pub const FLEET_LOOK: Duration = Duration::from_millis(100);
@@ -55,13 +55,13 @@ pub const FLEET_LOOK: Duration = Duration::from_millis(100);
 /// decides, the same is true of a waiter that is dropped while its order is away, and it is the store that gives the lease back.
 ///
 /// # Panics
-/// If it has to wait outside of a tokio runtime with timers (as [`SystemPulse`](super::SystemPulse) does), or is polled after it was answered.
+/// If it has to wait outside of a tokio runtime with timers (as [`SystemHolderClock`](super::SystemHolderClock) does), or is polled after it was answered.
 #[must_use = "nobody waits in a line they do not stand in: await it"]
 pub struct Acquire {
     inner: Arc<Inner>,
     wish: Wish,
     /// When patience is over.
-    deadline: Uptime,
+    deadline: HolderInstant,
     stage: Stage,
     spots: Vec<Spot>,
     timer: Option<Sleep>,
@@ -83,7 +83,7 @@ enum Stage {
 
 /// An order that somebody else decides.
 struct Away {
-    reply: Later<Result<Decision, AskError>>,
+    reply: Later<Result<Decision, AcquireError>>,
     /// How it stood when it asked.
     standing: Standing,
 }
@@ -156,7 +156,7 @@ impl Acquire {
     }
 
     /// Asks for the first time, and joins the queues if that did not help but waiting may.
-    fn arrive(&mut self, context: &mut Context<'_>) -> Poll<Result<Early, AskError>> {
+    fn arrive(&mut self, context: &mut Context<'_>) -> Poll<Result<Early, AcquireError>> {
         let asks = self.wish.asks();
         let order = self.wish.order(&asks);
         let ended = self.is_over();
@@ -180,7 +180,7 @@ impl Acquire {
     }
 
     /// Listens for the answer to the first order, which somebody else decides. They have not joined: others may be served meanwhile.
-    fn listen(&mut self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Early, AskError>> {
+    fn listen(&mut self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Early, AcquireError>> {
         let (early, _) = ready!(self.hear(context))?;
         self.spots = self.inner.spots(&self.wish.asks());
         let ended = self.is_over();
@@ -194,7 +194,7 @@ impl Acquire {
         early: Early,
         ended: bool,
         context: &mut Context<'_>,
-    ) -> Poll<Result<Early, AskError>> {
+    ) -> Poll<Result<Early, AcquireError>> {
         let Decision::Denied(denial) = &early.reply else { return Poll::Ready(Ok(early)) };
         if ended || self.next_look(denial).is_none() {
             return Poll::Ready(Ok(early));
@@ -209,21 +209,21 @@ impl Acquire {
     }
 
     /// Looks up, and asks if it was called.
-    fn attend(&mut self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Early, AskError>> {
+    fn attend(&mut self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Early, AcquireError>> {
         let rings = self.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(context).is_ready());
         let timer = rings.then_some(Call::Look);
         let Turn { call, mut standing } = self.inner.queues.attend(ticket, timer, context.waker());
         let Some(call) = call else { return Poll::Pending };
         let ended = self.is_over();
         let asks = self.wish.asks();
-        if call == Call::Edited {
+        if call == Call::EditOutcome {
             self.spots = self.inner.spots(&asks);
             standing = self.inner.queues.move_to(ticket, self.spots.clone());
         }
         let order = self.wish.order(&asks);
         let asked = match standing {
             Standing::First => self.inner.submit(&order, self.wish.detail),
-            Standing::Behind if ended || call == Call::Edited => {
+            Standing::Behind if ended || call == Call::EditOutcome => {
                 self.inner.look(&order, self.wish.detail, &self.spots, Some(ticket))
             }
             // Whoever stands before us calls us when they leave.
@@ -239,7 +239,11 @@ impl Acquire {
     }
 
     /// Listens for the answer to an order that somebody else decides, in its place in the line.
-    fn attend_away(&mut self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Early, AskError>> {
+    fn attend_away(
+        &mut self,
+        ticket: Ticket,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Early, AcquireError>> {
         let (early, standing) = ready!(self.hear(context))?;
         let ended = self.is_over();
         let weighed = self.weigh(ticket, early, standing, ended, context);
@@ -251,7 +255,7 @@ impl Acquire {
     }
 
     /// What an order was answered that is away.
-    fn hear(&mut self, context: &mut Context<'_>) -> Poll<Result<(Early, Standing), AskError>> {
+    fn hear(&mut self, context: &mut Context<'_>) -> Poll<Result<(Early, Standing), AcquireError>> {
         let Some(Away { reply, standing }) = &mut self.away else { return Poll::Pending };
         let (decided, standing) = (ready!(reply.as_mut().poll(context)), *standing);
         self.away = None;
@@ -266,7 +270,7 @@ impl Acquire {
         standing: Standing,
         ended: bool,
         context: &mut Context<'_>,
-    ) -> Poll<Result<Early, AskError>> {
+    ) -> Poll<Result<Early, AcquireError>> {
         let Decision::Denied(denial) = &early.reply else { return Poll::Ready(Ok(early)) };
         let next = self.next_look(denial).filter(|_| !ended);
         let Some(next) = next else { return Poll::Ready(Ok(early)) };
@@ -283,7 +287,7 @@ impl Acquire {
     }
 
     /// When to look again if nobody calls; `None` if waiting is of no use.
-    fn next_look(&self, denial: &Denial) -> Option<Uptime> {
+    fn next_look(&self, denial: &Denial) -> Option<HolderInstant> {
         // After the answer, so that it is never too early.
         let now = self.inner.pulse.now();
         let due = |at: Timestamp| now.plus(self.inner.tick.duration(at.since(denial.at)));
@@ -300,18 +304,18 @@ impl Acquire {
     }
 
     /// Until when a hold that was opened here can be settled, which could help.
-    fn settled_until(&self, now: Uptime) -> Option<Uptime> {
+    fn settled_until(&self, now: HolderInstant) -> Option<HolderInstant> {
         self.inner.queues.settled_until(&self.spots, now)
     }
 
     /// Whether another process may bring nearer what is waited for. Of holds that are settled elsewhere only those are known that were
     /// opened here.
-    fn may_come_unheard(&self, denial: &Denial, now: Uptime) -> bool {
+    fn may_come_unheard(&self, denial: &Denial, now: HolderInstant) -> bool {
         self.inner.reach == Reach::Fleet
             && (denial.wait == Wait::OnRelease || self.settled_until(now).is_some())
     }
 
-    fn sleep_until<T>(&mut self, until: Uptime, context: &mut Context<'_>) -> Poll<T> {
+    fn sleep_until<T>(&mut self, until: HolderInstant, context: &mut Context<'_>) -> Poll<T> {
         let timer = self.timer.insert(self.inner.pulse.sleep_until(until));
         if timer.as_mut().poll(context).is_ready() {
             // The instant has come already; ask again, but not without letting others run.
@@ -332,11 +336,11 @@ impl Acquire {
 }
 
 /// What the store has decided, or what somebody else will.
-fn early(asked: Asked) -> Result<Result<Early, AskError>, Later<Result<Decision, AskError>>> {
+fn early(asked: Asked) -> Result<Result<Early, AcquireError>, Later<Result<Decision, AcquireError>>> {
     match asked {
-        Spoken::Now(decided) => Ok(decided.map(|reply| Early { reply, durable: None })),
-        Spoken::Durable(decided, lsn) => Ok(decided.map(|reply| Early { reply, durable: Some(lsn) })),
-        Spoken::Later(later) => Err(later),
+        StoreReply::Now(decided) => Ok(decided.map(|reply| Early { reply, durable: None })),
+        StoreReply::Durable(decided, lsn) => Ok(decided.map(|reply| Early { reply, durable: Some(lsn) })),
+        StoreReply::Later(later) => Err(later),
     }
 }
 
@@ -350,7 +354,7 @@ fn held_up_by(denial: &Denial) -> Kind {
 }
 
 impl Future for Acquire {
-    type Output = Result<Decision, AskError>;
+    type Output = Result<Decision, AcquireError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();

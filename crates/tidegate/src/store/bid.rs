@@ -1,7 +1,7 @@
-//! Bids: the orders that nearly everybody sends, asked and answered in short.
+//! CompactBatch: the orders that nearly everybody sends, asked and answered in short.
 //!
 //! A bid is an order of one ask for a key that is to be taken now or not at all: no lease, no request id, no patience. Of a limit with one
-//! item there is one thing to tell about it, its [`Gist`]. Many are decided one after the other, in the order in which they were
+//! item there is one thing to tell about it, its [`CompactReply`]. Many are decided one after the other, in the order in which they were
 //! made, exactly as if each were an [`Order`](tidegate_core::Order) of a [batch](super::Store::submit); what is saved is only what such an order would have to say
 //! about everything that a bid does not have.
 //!
@@ -22,8 +22,8 @@ pub const MOST_LIMITS: usize = 4;
 
 /// One ask of one limit, now or not at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bid<'a> {
-    /// Which of the [limits](Bids::limit_ids).
+pub struct CompactRequest<'a> {
+    /// Which of the [limits](CompactBatch::limit_ids).
     pub limit: usize,
     /// For whom.
     pub key: &'a [u8],
@@ -31,25 +31,25 @@ pub struct Bid<'a> {
     pub count: Amount,
 }
 
-/// Bids, in the order in which they are to be decided.
+/// CompactBatch, in the order in which they are to be decided.
 #[derive(Debug, Clone, Copy)]
-pub struct Bids<'a> {
+pub struct CompactBatch<'a> {
     /// The ids of the limits they are about, at most [`MOST_LIMITS`].
     pub limit_ids: &'a [&'a str],
     /// The bids.
-    pub list: &'a [Bid<'a>],
+    pub list: &'a [CompactRequest<'a>],
 }
 
 /// What is told about a bid: whether it was granted, and what the only item of its limit says after that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Gist {
+pub struct CompactReply {
     /// Granted or denied.
     pub verdict: Verdict,
     /// What the item says about itself.
     pub reading: Reading,
     /// The instant it was decided at.
     pub at: Timestamp,
-    /// Which text of a limit it was decided by; see [`Gists::text`].
+    /// Which text of a limit it was decided by; see [`CompactReplies::text`].
     pub text: usize,
     /// The index of the item in it.
     pub item: usize,
@@ -57,21 +57,21 @@ pub struct Gist {
 
 /// What is told about the first of some bids, in their order: about all that were decided. The buffer is reused from batch to batch.
 #[derive(Debug, Default)]
-pub struct Gists {
-    list: Vec<Gist>,
+pub struct CompactReplies {
+    list: Vec<CompactReply>,
     texts: Vec<Arc<Limit>>,
     /// What a store with a log is told about what they changed.
     notes: Option<Box<Notes>>,
 }
 
-impl Gists {
+impl CompactReplies {
     /// All of them.
-    pub fn list(&self) -> &[Gist] {
+    pub fn list(&self) -> &[CompactReply] {
         &self.list
     }
 
     /// The limit that a bid was decided by, as it was then.
-    pub fn text(&self, gist: &Gist) -> &Arc<Limit> {
+    pub fn text(&self, gist: &CompactReply) -> &Arc<Limit> {
         &self.texts[gist.text]
     }
 
@@ -92,7 +92,7 @@ impl Gists {
 
     /// For stores: what is told about the next bid.
     #[inline]
-    pub fn push(&mut self, gist: Gist) {
+    pub fn push(&mut self, gist: CompactReply) {
         self.list.push(gist);
     }
 

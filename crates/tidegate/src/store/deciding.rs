@@ -15,12 +15,12 @@ use tidegate_core::order::{LONGEST_PATIENCE, LONGEST_REQUEST_ID, MOST_ASKS};
 use tidegate_core::spec::DEFAULT_TTL;
 use tidegate_core::time::LONGEST_SPAN;
 use tidegate_core::{
-    Ask, Charged, Denial, Hold, Intent, LeaseId, Limit, Line, Load, Mode, Order, Per, Place, Row, Seat, Span,
-    Tenure, Tick, Timestamp, Wait,
+    Ask, AskTotals, ChargeRecord, DecisionRow, Denial, Hold, Intent, ItemPosition, LeaseId, LeaseTerm, Limit,
+    Mode, Order, Per, Row, RowScope, Span, Tick, Timestamp, Wait,
 };
 
 use super::leases::{HeldAsk, Holding, Lease};
-use crate::answer::{Answers, Denied, Detail, Grant, ItemReading, Rejection};
+use crate::answer::{Denied, Detail, Grant, ItemReading, OrderError, Replies};
 
 /// The most rows that one order is about: for each ask that of all keys and that of one.
 pub(super) const MOST_ENTRANTS: usize = 2 * MOST_ASKS;
@@ -32,7 +32,7 @@ pub(super) struct Entrant<L = Arc<Limit>> {
     pub(super) ask: usize,
     pub(super) station: Station,
     pub(super) row: Row,
-    pub(super) load: Load,
+    pub(super) load: AskTotals,
 }
 
 /// Where an entrant's row belongs.
@@ -65,8 +65,8 @@ pub(super) struct Conclusion {
     /// Refused only because there is no room for another key.
     pub(super) degraded: bool,
     pub(super) shadowed: Vec<Arc<Limit>>,
-    pub(super) charges: Vec<Charged>,
-    pub(super) tenure: Option<(Tenure, Span)>,
+    pub(super) charges: Vec<ChargeRecord>,
+    pub(super) tenure: Option<(LeaseTerm, Span)>,
     /// When a lease lapses that is in the way of a refused order.
     pub(super) lapses_at: Option<Timestamp>,
 }
@@ -103,7 +103,7 @@ pub(super) fn conclude<L: Borrow<Arc<Limit>>>(
     order: &Order<'_>,
     entrants: &mut [Entrant<L>],
     occasion: Occasion,
-    answers: &mut Answers,
+    answers: &mut Replies,
 ) -> Conclusion {
     let now = occasion.now;
     let enforced = |entrant: &Entrant<L>| entrant.limit().mode() == Mode::Enforce;
@@ -111,19 +111,20 @@ pub(super) fn conclude<L: Borrow<Arc<Limit>>>(
     let room = crowded.map(|index| entrants[index].station);
     let aside = watch_a_crowd(entrants);
     let mut limits: ArrayVec<&Arc<Limit>, MOST_ENTRANTS> = ArrayVec::new();
-    let mut lines: ArrayVec<Line<'_>, MOST_ENTRANTS> = ArrayVec::new();
+    let mut lines: ArrayVec<DecisionRow<'_>, MOST_ENTRANTS> = ArrayVec::new();
     for (place, Entrant { limit, ask, station, row, load }) in entrants.iter_mut().enumerate() {
         let limit: &Arc<Limit> = (*limit).borrow();
         let key = || order.asks[*ask].key.unwrap_or_default();
-        let seat = if *station == Station::All { Seat::All } else { Seat::from(limit.overrides(key())) };
-        let load = if aside.has(place) { Load::default() } else { *load };
+        let seat =
+            if *station == Station::All { RowScope::All } else { RowScope::from(limit.overrides(key())) };
+        let load = if aside.has(place) { AskTotals::default() } else { *load };
         limits.push(limit);
-        lines.push(Line { limit, seat, row, load });
+        lines.push(DecisionRow { limit, seat, row, load });
     }
 
     let shadowed = shadowed(&lines, &limits, aside, now);
     let tenure = tenure(order, &lines, occasion);
-    let mut charges: Vec<Charged> = Vec::new();
+    let mut charges: Vec<ChargeRecord> = Vec::new();
     let mut note = |charged| charges.extend(tenure.is_some().then_some(charged));
     let intent = if crowded.is_some() { Intent::Peek } else { order.intent };
     let lease = tenure.as_ref().map(|(tenure, _)| tenure);
@@ -159,14 +160,14 @@ fn watch_a_crowd<L: Borrow<Arc<Limit>>>(entrants: &[Entrant<L>]) -> Some64 {
 }
 
 /// The lease that a grant of this order would come with, and its time to live.
-fn tenure(order: &Order<'_>, lines: &[Line<'_>], occasion: Occasion) -> Option<(Tenure, Span)> {
+fn tenure(order: &Order<'_>, lines: &[DecisionRow<'_>], occasion: Occasion) -> Option<(LeaseTerm, Span)> {
     let Occasion { now, tick, secret, number, .. } = occasion;
     let of_items = decide::lease_ttl(lines);
     if order.intent == Intent::Peek || (order.hold == Hold::No && of_items.is_none()) {
         return None;
     }
     let ttl = order.ttl.map(|ttl| tick.span(ttl)).or(of_items).unwrap_or(tick.span(DEFAULT_TTL));
-    Some((Tenure { lease: lease_id(secret, number), expires_at: now.plus(ttl) }, ttl))
+    Some((LeaseTerm { lease: lease_id(secret, number), expires_at: now.plus(ttl) }, ttl))
 }
 
 /// The lease that a grant comes with: what its holder is told, and what is written down. `register` says which incarnation of its
@@ -199,7 +200,7 @@ pub(super) fn grant<L: Borrow<Arc<Limit>>>(
             fences.push((Arc::clone(limit), fence));
         }
         holding_of[index] = Some(holdings.len());
-        let named = |charged: &Charged| (limit.items()[charged.place.item].name().into(), *charged);
+        let named = |charged: &ChargeRecord| (limit.items()[charged.place.item].name().into(), *charged);
         holdings.push(Holding {
             limit_id: limit.id().into(),
             generation,
@@ -232,10 +233,10 @@ impl<L: Borrow<Arc<Limit>>> Entrant<L> {
 
 /// Reads what every item says, if that is wanted.
 pub(super) fn read<'l>(
-    lines: &[Line<'_>],
+    lines: &[DecisionRow<'_>],
     limit_of: impl Fn(usize) -> &'l Arc<Limit>,
     now: Timestamp,
-    answers: &mut Answers,
+    answers: &mut Replies,
 ) {
     if answers.detail() == Detail::Readings {
         decide::each_item(lines, |place, line, item| {
@@ -256,7 +257,7 @@ pub(super) fn put_in_words<'l>(denial: Denial, limit_of: impl Fn(usize) -> &'l A
 /// The refusal of a limit that has no room for another key.
 fn no_room(line: usize, limit: &Limit, station: Station) -> Denial {
     let item = limit.items().iter().position(|item| item.per() == Per::Key).unwrap_or_default();
-    let place = Place { line, item };
+    let place = ItemPosition { line, item };
     let wait = match station {
         Station::NewKey(Room::NoneUntil(until)) => Wait::Until(until),
         Station::NewKey(Room::NoneTillRelease) => Wait::OnRelease,
@@ -266,7 +267,12 @@ fn no_room(line: usize, limit: &Limit, station: Station) -> Denial {
 }
 
 /// The limits that only watch and would have refused: by their items, or because they were put aside.
-fn shadowed(lines: &[Line<'_>], limits: &[&Arc<Limit>], aside: Some64, now: Timestamp) -> Vec<Arc<Limit>> {
+fn shadowed(
+    lines: &[DecisionRow<'_>],
+    limits: &[&Arc<Limit>],
+    aside: Some64,
+    now: Timestamp,
+) -> Vec<Arc<Limit>> {
     let mut shadowed: Vec<Arc<Limit>> = Vec::new();
     if limits.iter().any(|limit| limit.mode() == Mode::Shadow) {
         let mut refusing: Vec<&Limit> = Vec::new();
@@ -303,32 +309,32 @@ fn held_ask<L: Borrow<Arc<Limit>>>(
     HeldAsk { holdings }
 }
 
-pub(super) fn check_order(order: &Order<'_>) -> Result<(), Rejection> {
+pub(super) fn check_order(order: &Order<'_>) -> Result<(), OrderError> {
     if order.asks.is_empty() || order.asks.len() > MOST_ASKS {
-        return Err(Rejection::AsksOutOfRange { asks: order.asks.len() });
+        return Err(OrderError::AsksOutOfRange { asks: order.asks.len() });
     }
     if order.patience > LONGEST_PATIENCE {
-        return Err(Rejection::PatienceOutOfRange);
+        return Err(OrderError::PatienceOutOfRange);
     }
     order.asks.iter().try_for_each(|ask| check_key(ask.key))?;
     match order.request_id {
         Some(id) if id.is_empty() || id.len() > LONGEST_REQUEST_ID => {
-            Err(Rejection::RequestIdOutOfRange { bytes: id.len() })
+            Err(OrderError::RequestIdOutOfRange { bytes: id.len() })
         }
         _ => check_ttl(order.ttl),
     }
 }
 
-pub(super) fn check_key(key: Option<&[u8]>) -> Result<(), Rejection> {
+pub(super) fn check_key(key: Option<&[u8]>) -> Result<(), OrderError> {
     match key {
-        Some(key) if key.len() > LONGEST_KEY => Err(Rejection::KeyTooLong { bytes: key.len() }),
+        Some(key) if key.len() > LONGEST_KEY => Err(OrderError::KeyTooLong { bytes: key.len() }),
         _ => Ok(()),
     }
 }
 
-pub(super) fn check_ttl(ttl: Option<Duration>) -> Result<(), Rejection> {
+pub(super) fn check_ttl(ttl: Option<Duration>) -> Result<(), OrderError> {
     match ttl {
-        Some(ttl) if ttl < Duration::from_millis(1) || ttl > LONGEST_SPAN => Err(Rejection::TtlOutOfRange),
+        Some(ttl) if ttl < Duration::from_millis(1) || ttl > LONGEST_SPAN => Err(OrderError::TtlOutOfRange),
         _ => Ok(()),
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use hashbrown::{HashMap, HashSet};
-use tidegate_core::{Amount, Charged, LeaseId, Load, Span, Timestamp};
+use tidegate_core::{Amount, AskTotals, ChargeRecord, LeaseId, Span, Timestamp};
 
 /// How many settlements are remembered so that a repeated one can be answered.
 const MOST_SETTLED: usize = 100_000;
@@ -47,17 +47,17 @@ pub struct Holding {
     /// Whose row; `None` for the row of all keys.
     pub key: Option<Box<[u8]>>,
     /// What each item was charged, by name.
-    pub charges: Vec<(Box<str>, Charged)>,
+    pub charges: Vec<(Box<str>, ChargeRecord)>,
     /// Whether its row knows of it; a row that was dropped with its limit's end does not.
     pub pins: bool,
 }
 
 impl Lease {
     /// What the order costs each holding if its asks had these counts.
-    pub(in crate::store) fn loads(&self, count_of: impl Fn(usize) -> Amount) -> Vec<Load> {
-        let mut loads = vec![Load::default(); self.holdings.len()];
+    pub(in crate::store) fn loads(&self, count_of: impl Fn(usize) -> Amount) -> Vec<AskTotals> {
+        let mut loads = vec![AskTotals::default(); self.holdings.len()];
         for (index, ask) in self.asks.iter().enumerate() {
-            let load = Load::of(count_of(index));
+            let load = AskTotals::of(count_of(index));
             for holding in ask.holdings.into_iter().flatten() {
                 loads[holding] = loads[holding].plus(load);
             }

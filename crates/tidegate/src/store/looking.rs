@@ -1,13 +1,13 @@
 //! Looking: what every local store tells of a row to whoever only wants to know.
 
-use tidegate_core::{Line, Policy, Season, Timestamp};
+use tidegate_core::{DecisionRow, LimitPhase, Policy, Timestamp};
 
 use super::{ItemUsage, Usage};
 
 /// What the items of a row have in use.
-pub(super) fn usage(line: &Line<'_>, now: Timestamp) -> Usage {
+pub(super) fn usage(line: &DecisionRow<'_>, now: Timestamp) -> Usage {
     // What a limit that is over remembers means nothing any more.
-    let over = line.limit.season(now) == Season::After;
+    let over = line.limit.season(now) == LimitPhase::After;
     let mut usage = Usage { count: None, items: Vec::new() };
     let items = line.limit.items().iter().enumerate();
     for (index, item) in items.filter(|(_, item)| item.per() == line.seat.per()) {

@@ -14,12 +14,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use hashbrown::HashMap;
-use tidegate_core::{Ask, LeaseId, Limit, LimitSpec, Order, Row, Tenure, Tick, Timestamp};
+use tidegate_core::{Ask, LeaseId, LeaseTerm, Limit, LimitSpec, Order, Row, Tick, Timestamp};
 
-use crate::answer::{Answers, Rejection};
-use crate::catalog::{ApplyError, Catalog, Change, Edit, Edited, Expect, Origin, Parting, PutError, Watcher};
+use crate::answer::{OrderError, Replies};
+use crate::catalog::{
+    ApplyError, Catalog, Change, Edit, EditOutcome, ExpectedVersion, Origin, PutError, RemovalMode, Watcher,
+};
 use crate::clock::Clock;
-use crate::store::{Actual, Atomicity, Capabilities, Reach, Settlement, Spoken, Store, Survival, Usage};
+use crate::store::{Actual, Atomicity, Capabilities, Reach, Settlement, Store, StoreReply, Survival, Usage};
 
 use tenant::Tenant;
 
@@ -104,7 +106,7 @@ impl Store for MapStore {
         }
     }
 
-    fn submit(&self, orders: &[Order<'_>], mut buffer: Answers) -> Spoken<Answers> {
+    fn submit(&self, orders: &[Order<'_>], mut buffer: Replies) -> StoreReply<Replies> {
         buffer.clear();
         let mut inner = self.advance();
         for group in orders.chunks(LOOK_AHEAD) {
@@ -116,35 +118,39 @@ impl Store for MapStore {
                 buffer.push(answer);
             }
         }
-        Spoken::Now(buffer)
+        StoreReply::Now(buffer)
     }
 
-    fn release(&self, lease: LeaseId) -> Spoken<bool> {
-        Spoken::Now(self.advance().release(lease).is_some())
+    fn release(&self, lease: LeaseId) -> StoreReply<bool> {
+        StoreReply::Now(self.advance().release(lease).is_some())
     }
 
-    fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Spoken<Result<Option<Timestamp>, Rejection>> {
-        Spoken::Now(check_ttl(ttl).map(|()| self.advance().renew(lease, ttl)))
+    fn renew(
+        &self,
+        lease: LeaseId,
+        ttl: Option<Duration>,
+    ) -> StoreReply<Result<Option<Timestamp>, OrderError>> {
+        StoreReply::Now(check_ttl(ttl).map(|()| self.advance().renew(lease, ttl)))
     }
 
-    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Result<Settlement, Rejection>> {
-        Spoken::Now(self.advance().settle(lease, actual))
+    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> StoreReply<Result<Settlement, OrderError>> {
+        StoreReply::Now(self.advance().settle(lease, actual))
     }
 
-    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<(), Rejection>> {
-        Spoken::Now(check_key(key).and_then(|()| self.advance().reset(limit_id, key)))
+    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<(), OrderError>> {
+        StoreReply::Now(check_key(key).and_then(|()| self.advance().reset(limit_id, key)))
     }
 
-    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>> {
-        Spoken::Now(check_key(key).and_then(|()| self.advance().usage(limit_id, key)))
+    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Usage, OrderError>> {
+        StoreReply::Now(check_key(key).and_then(|()| self.advance().usage(limit_id, key)))
     }
 
-    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Vec<Tenure>, Rejection>> {
-        Spoken::Now(check_key(key).and_then(|()| self.advance().holders(limit_id, key)))
+    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Vec<LeaseTerm>, OrderError>> {
+        StoreReply::Now(check_key(key).and_then(|()| self.advance().holders(limit_id, key)))
     }
 
-    fn held_until(&self, leases: &[LeaseId]) -> Spoken<Vec<Option<Timestamp>>> {
-        Spoken::Now(self.advance().leases.held_until(leases))
+    fn held_until(&self, leases: &[LeaseId]) -> StoreReply<Vec<Option<Timestamp>>> {
+        StoreReply::Now(self.advance().leases.held_until(leases))
     }
 }
 
@@ -159,13 +165,13 @@ impl Catalog for MapStore {
         all
     }
 
-    fn put(&self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
+    fn put(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError> {
         let limit = self.advance().put(spec, expect)?;
         self.tell(&Change::Put(Arc::clone(&limit)));
         Ok(limit)
     }
 
-    fn remove(&self, id: &str, parting: Parting) -> bool {
+    fn remove(&self, id: &str, parting: RemovalMode) -> bool {
         let removed = self.advance().remove(id, parting);
         if let Some(limit) = &removed {
             self.tell(&Change::Removed(Arc::clone(limit)));
@@ -173,15 +179,15 @@ impl Catalog for MapStore {
         removed.is_some()
     }
 
-    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
+    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<EditOutcome>, ApplyError> {
         let applied = self.advance().apply(edits)?;
-        applied.iter().filter_map(Edited::change).for_each(|change| self.tell(&change));
+        applied.iter().filter_map(EditOutcome::change).for_each(|change| self.tell(&change));
         Ok(applied)
     }
 
     /// This store does not remember whose a limit is.
-    fn edit(&self, edits: Vec<Edit>, _origin: Origin) -> Spoken<Result<Vec<Edited>, ApplyError>> {
-        Spoken::Now(self.apply(edits))
+    fn edit(&self, edits: Vec<Edit>, _origin: Origin) -> StoreReply<Result<Vec<EditOutcome>, ApplyError>> {
+        StoreReply::Now(self.apply(edits))
     }
 
     fn watch(&self, watcher: Watcher) {

@@ -47,17 +47,19 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use hashbrown::HashMap;
-use tidegate_core::{LeaseId, Limit, LimitSpec, Order, Tenure, Tick, Timestamp};
+use tidegate_core::{LeaseId, LeaseTerm, Limit, LimitSpec, Order, Tick, Timestamp};
 
-use crate::answer::{Answers, Rejection};
-use crate::catalog::{ApplyError, Catalog, Change, Edit, Edited, Expect, Parting, PutError, Watcher};
+use crate::answer::{OrderError, Replies};
+use crate::catalog::{
+    ApplyError, Catalog, Change, Edit, EditOutcome, ExpectedVersion, PutError, RemovalMode, Watcher,
+};
 use crate::clock::{Clock, Timepiece};
 use crate::store::deciding::{check_key, check_ttl};
 use crate::store::leases::{Lease, Leases};
 use crate::store::requests::Requests;
 use crate::store::{
-    Actual, Atomicity, Bids, Capabilities, Extent, Gists, Lsn, Observation, Reach, Settlement, Spoken, Store,
-    Survival, Unavailable, Usage,
+    Actual, Atomicity, Capabilities, CompactBatch, CompactReplies, LimitStats, Lsn, Reach, Settlement, Store,
+    StoreReply, StoreSize, Survival, Unavailable, Usage,
 };
 
 use budget::Budget;
@@ -68,9 +70,9 @@ use tenant::Tenant;
 pub use gate::{Gate, Gates};
 
 pub use journal::Notes;
-pub use restoring::Restoring;
+pub use restoring::Restore;
 
-use journal::{Deed, Journal, Origin, What};
+use journal::{Journal, LeaseNote, Origin, What};
 
 /// How many rows are brought near before the first of them is decided on.
 pub const LOOK_AHEAD: usize = 16;
@@ -136,7 +138,7 @@ impl MemoryStore {
         lease: LeaseId,
         ttl: Option<Duration>,
         notes: &mut Notes,
-    ) -> Result<Option<Timestamp>, Rejection> {
+    ) -> Result<Option<Timestamp>, OrderError> {
         check_ttl(ttl).map(|()| self.shared.renew(lease, ttl, Some(notes)))
     }
 
@@ -146,7 +148,7 @@ impl MemoryStore {
         lease: LeaseId,
         actual: Actual<'_>,
         notes: &mut Notes,
-    ) -> Result<Settlement, Rejection> {
+    ) -> Result<Settlement, OrderError> {
         self.shared.settle(lease, actual, Some(notes))
     }
 
@@ -178,51 +180,55 @@ impl Store for MemoryStore {
         }
     }
 
-    fn submit(&self, orders: &[Order<'_>], mut buffer: Answers) -> Spoken<Answers> {
+    fn submit(&self, orders: &[Order<'_>], mut buffer: Replies) -> StoreReply<Replies> {
         buffer.clear();
         self.shared.submit(orders, &mut buffer);
-        Spoken::Now(buffer)
+        StoreReply::Now(buffer)
     }
 
-    fn bid(&self, bids: &Bids<'_>, gists: &mut Gists) -> Result<Option<Lsn>, Unavailable> {
+    fn bid(&self, bids: &CompactBatch<'_>, gists: &mut CompactReplies) -> Result<Option<Lsn>, Unavailable> {
         gists.clear();
         self.shared.bid(bids, gists);
         Ok(None)
     }
 
-    fn release(&self, lease: LeaseId) -> Spoken<bool> {
-        Spoken::Now(self.shared.release(lease, None))
+    fn release(&self, lease: LeaseId) -> StoreReply<bool> {
+        StoreReply::Now(self.shared.release(lease, None))
     }
 
-    fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Spoken<Result<Option<Timestamp>, Rejection>> {
-        Spoken::Now(check_ttl(ttl).map(|()| self.shared.renew(lease, ttl, None)))
+    fn renew(
+        &self,
+        lease: LeaseId,
+        ttl: Option<Duration>,
+    ) -> StoreReply<Result<Option<Timestamp>, OrderError>> {
+        StoreReply::Now(check_ttl(ttl).map(|()| self.shared.renew(lease, ttl, None)))
     }
 
-    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Result<Settlement, Rejection>> {
-        Spoken::Now(self.shared.settle(lease, actual, None))
+    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> StoreReply<Result<Settlement, OrderError>> {
+        StoreReply::Now(self.shared.settle(lease, actual, None))
     }
 
-    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<(), Rejection>> {
-        Spoken::Now(check_key(key).and_then(|()| self.shared.reset(limit_id, key)))
+    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<(), OrderError>> {
+        StoreReply::Now(check_key(key).and_then(|()| self.shared.reset(limit_id, key)))
     }
 
-    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>> {
-        Spoken::Now(check_key(key).and_then(|()| self.shared.usage(limit_id, key)))
+    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Usage, OrderError>> {
+        StoreReply::Now(check_key(key).and_then(|()| self.shared.usage(limit_id, key)))
     }
 
-    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Vec<Tenure>, Rejection>> {
-        Spoken::Now(check_key(key).and_then(|()| self.shared.holders(limit_id, key)))
+    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Vec<LeaseTerm>, OrderError>> {
+        StoreReply::Now(check_key(key).and_then(|()| self.shared.holders(limit_id, key)))
     }
 
-    fn held_until(&self, leases: &[LeaseId]) -> Spoken<Vec<Option<Timestamp>>> {
-        Spoken::Now(self.shared.held_until(leases))
+    fn held_until(&self, leases: &[LeaseId]) -> StoreReply<Vec<Option<Timestamp>>> {
+        StoreReply::Now(self.shared.held_until(leases))
     }
 
     /// Nobody waits for whoever asks this.
-    fn observe(&self, limit_id: &str) -> Option<Observation> {
+    fn observe(&self, limit_id: &str) -> Option<LimitStats> {
         let tenant = self.shared.tenant(limit_id)?;
         let sum = tenant.counts.sum();
-        Some(Observation {
+        Some(LimitStats {
             granted: sum.granted,
             refused: sum.items.iter().map(|item| item.refused).sum(),
             shadowed: sum.shadowed,
@@ -232,8 +238,12 @@ impl Store for MemoryStore {
         })
     }
 
-    fn extent(&self) -> Option<Extent> {
-        Some(Extent { bytes: self.bytes(), budget_bytes: self.shared.budget.most(), leases: self.leases() })
+    fn extent(&self) -> Option<StoreSize> {
+        Some(StoreSize {
+            bytes: self.bytes(),
+            budget_bytes: self.shared.budget.most(),
+            leases: self.leases(),
+        })
     }
 }
 
@@ -248,7 +258,7 @@ impl Catalog for MemoryStore {
         all
     }
 
-    fn put(&self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
+    fn put(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError> {
         let _one_at_a_time = self.shared.changing();
         let edited = self.shared.put(spec, expect)?;
         let limit = edited.limit().map(Arc::clone).ok_or(PutError::Unknown)?;
@@ -256,7 +266,7 @@ impl Catalog for MemoryStore {
         Ok(limit)
     }
 
-    fn remove(&self, id: &str, parting: Parting) -> bool {
+    fn remove(&self, id: &str, parting: RemovalMode) -> bool {
         let _one_at_a_time = self.shared.changing();
         let removed = self.shared.remove(id, parting);
         if let Some(limit) = &removed {
@@ -265,14 +275,14 @@ impl Catalog for MemoryStore {
         removed.is_some()
     }
 
-    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
+    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<EditOutcome>, ApplyError> {
         let _one_at_a_time = self.shared.changing();
         let applied = self.shared.apply(edits, Origin::Applied)?;
-        applied.iter().filter_map(Edited::change).for_each(|change| self.shared.tell(&change));
+        applied.iter().filter_map(EditOutcome::change).for_each(|change| self.shared.tell(&change));
         Ok(applied)
     }
 
-    fn edit(&self, mut edits: Vec<Edit>, origin: Origin) -> Spoken<Result<Vec<Edited>, ApplyError>> {
+    fn edit(&self, mut edits: Vec<Edit>, origin: Origin) -> StoreReply<Result<Vec<EditOutcome>, ApplyError>> {
         let _one_at_a_time = self.shared.changing();
         let edited = match edits.pop() {
             // Nobody who decides has to wait for one.
@@ -284,9 +294,9 @@ impl Catalog for MemoryStore {
                 self.shared.apply(edits, origin)
             }
         };
-        let changes = edited.iter().flatten().filter_map(Edited::change);
+        let changes = edited.iter().flatten().filter_map(EditOutcome::change);
         changes.for_each(|change| self.shared.tell(&change));
-        Spoken::Now(edited)
+        StoreReply::Now(edited)
     }
 
     fn applied(&self) -> Vec<String> {
@@ -344,9 +354,9 @@ pub(super) struct Desk {
 
 impl Desk {
     /// The next deed.
-    fn deed(&mut self, what: What) -> Deed {
+    fn deed(&mut self, what: What) -> LeaseNote {
         self.deeds += 1;
-        Deed { serial: self.deeds, what }
+        LeaseNote { serial: self.deeds, what }
     }
 
     fn insert(&mut self, id: LeaseId, lease: Lease) {

@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use tidegate_core::{Amount, Ask, Order, Timestamp};
 
 use super::leases::Leases;
-use crate::answer::{Answer, Answers, ItemReading, Outcome};
+use crate::answer::{Answer, ItemReading, Outcome, Replies};
 
 /// The most grants that are remembered.
 const MOST_REQUESTS: usize = 1_000_000;
@@ -51,7 +51,7 @@ impl Remembered {
     }
 
     /// The answer again. Its lease is told as it is by now: for how much longer it is held, or that it is no more.
-    pub(in crate::store) fn again(&self, leases: &Leases, now: Timestamp, answers: &mut Answers) -> Answer {
+    pub(in crate::store) fn again(&self, leases: &Leases, now: Timestamp, answers: &mut Replies) -> Answer {
         let first = answers.mark();
         self.readings.iter().for_each(|reading| answers.read(reading.clone()));
         let mut answer = Answer { readings: first..answers.mark(), ..self.answer.clone() };

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use tidegate_core::Span;
 
-use crate::catalog::{Catalog, Expect, PutError};
+use crate::catalog::{Catalog, ExpectedVersion, PutError};
 use crate::clock::{Clock, SystemClock};
-use crate::limiter::{Acquire, AskError, Decision, Limiter, Pulse, SystemPulse};
+use crate::limiter::{Acquire, AcquireError, Decision, HolderClock, Limiter, SystemHolderClock};
 use crate::store::{MapStore, Store};
 
 use super::rules::{Fate, RefusedBy, Rules, User};
@@ -62,17 +62,17 @@ impl Gate {
 
     /// A gate with these rules, in this clock's time.
     pub fn keeping(rules: Rules, clock: impl Clock + 'static) -> Result<Gate, PutError> {
-        Gate::pulsing(rules, clock, SystemPulse)
+        Gate::pulsing(rules, clock, SystemHolderClock)
     }
 
     /// The same, with a pulse of its own to wake messages that wait.
     pub fn pulsing(
         rules: Rules,
         clock: impl Clock + 'static,
-        pulse: impl Pulse + 'static,
+        pulse: impl HolderClock + 'static,
     ) -> Result<Gate, PutError> {
         let store = Arc::new(MapStore::new(clock, 0));
-        store.put(rules.spec(LIMIT), Expect::Absent)?;
+        store.put(rules.spec(LIMIT), ExpectedVersion::Absent)?;
         let limiter = Limiter::builder(Arc::clone(&store) as Arc<_>).pulse(pulse).build();
         Ok(Gate {
             inner: Arc::new(Inner { store, limiter, wall: SystemClock::new(), desk: Mutex::default() }),
@@ -118,7 +118,7 @@ impl Gate {
     }
 
     /// Counts a message and the time it took.
-    fn decided(&self, decision: &Result<Decision, AskError>, spent: Span) -> Fate {
+    fn decided(&self, decision: &Result<Decision, AcquireError>, spent: Span) -> Fate {
         let decision = decision.as_ref();
         let fate =
             Fate::of_decision(decision.expect("the limit is there, and a user's name and patience fit"));

@@ -8,8 +8,8 @@ use std::time::Duration;
 use tidegate::catalog::{ApplyError, Origin, PutError, Watcher};
 use tidegate::store::{Capabilities, Lsn, Unavailable, Usage};
 use tidegate::{
-    Actual, Answers, Catalog, Edit, Edited, Expect, FullStore, LeaseId, Limit, LimitSpec, Order, Parting,
-    Rejection, Settlement, Spoken, Store, Tenure, Timestamp,
+    Actual, Catalog, Edit, EditOutcome, ExpectedVersion, LeaseId, LeaseTerm, Limit, LimitSpec, LimitStore,
+    Order, OrderError, RemovalMode, Replies, Settlement, Store, StoreReply, Timestamp,
 };
 
 /// Another store, and how often it was asked about what is counted.
@@ -18,7 +18,7 @@ pub(crate) struct Counting<S> {
     asked: AtomicUsize,
 }
 
-impl<S: FullStore> Counting<S> {
+impl<S: LimitStore> Counting<S> {
     pub(crate) fn over(store: Arc<S>) -> Counting<S> {
         Counting { store, asked: AtomicUsize::new(0) }
     }
@@ -34,40 +34,44 @@ impl<S: FullStore> Counting<S> {
     }
 }
 
-impl<S: FullStore> Store for Counting<S> {
+impl<S: LimitStore> Store for Counting<S> {
     fn capabilities(&self) -> Capabilities {
         self.store.capabilities()
     }
 
-    fn submit(&self, orders: &[Order<'_>], buffer: Answers) -> Spoken<Answers> {
+    fn submit(&self, orders: &[Order<'_>], buffer: Replies) -> StoreReply<Replies> {
         self.noted().submit(orders, buffer)
     }
 
-    fn release(&self, lease: LeaseId) -> Spoken<bool> {
+    fn release(&self, lease: LeaseId) -> StoreReply<bool> {
         self.noted().release(lease)
     }
 
-    fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Spoken<Result<Option<Timestamp>, Rejection>> {
+    fn renew(
+        &self,
+        lease: LeaseId,
+        ttl: Option<Duration>,
+    ) -> StoreReply<Result<Option<Timestamp>, OrderError>> {
         self.noted().renew(lease, ttl)
     }
 
-    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Result<Settlement, Rejection>> {
+    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> StoreReply<Result<Settlement, OrderError>> {
         self.noted().settle(lease, actual)
     }
 
-    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<(), Rejection>> {
+    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<(), OrderError>> {
         self.noted().reset(limit_id, key)
     }
 
-    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>> {
+    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Usage, OrderError>> {
         self.noted().usage(limit_id, key)
     }
 
-    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Vec<Tenure>, Rejection>> {
+    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Vec<LeaseTerm>, OrderError>> {
         self.noted().holders(limit_id, key)
     }
 
-    fn held_until(&self, leases: &[LeaseId]) -> Spoken<Vec<Option<Timestamp>>> {
+    fn held_until(&self, leases: &[LeaseId]) -> StoreReply<Vec<Option<Timestamp>>> {
         self.noted().held_until(leases)
     }
 
@@ -80,7 +84,7 @@ impl<S: FullStore> Store for Counting<S> {
     }
 }
 
-impl<S: FullStore> Catalog for Counting<S> {
+impl<S: LimitStore> Catalog for Counting<S> {
     fn get(&self, id: &str) -> Option<Arc<Limit>> {
         self.store.get(id)
     }
@@ -89,19 +93,19 @@ impl<S: FullStore> Catalog for Counting<S> {
         self.store.list()
     }
 
-    fn put(&self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
+    fn put(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError> {
         self.store.put(spec, expect)
     }
 
-    fn remove(&self, id: &str, parting: Parting) -> bool {
+    fn remove(&self, id: &str, parting: RemovalMode) -> bool {
         self.store.remove(id, parting)
     }
 
-    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
+    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<EditOutcome>, ApplyError> {
         self.store.apply(edits)
     }
 
-    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> Spoken<Result<Vec<Edited>, ApplyError>> {
+    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> StoreReply<Result<Vec<EditOutcome>, ApplyError>> {
         self.store.edit(edits, origin)
     }
 

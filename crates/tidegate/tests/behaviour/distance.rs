@@ -9,9 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::activity::{Activity, Ended, LOOK_EVERY, Rules};
-use tidegate::limiter::ManualPulse;
+use tidegate::limiter::ManualHolderClock;
 use tidegate::store::Unavailable;
-use tidegate::{AskError, Catalog, Expect, Lease, LimitSpec, Limiter, ManualClock, MapStore, Timestamp};
+use tidegate::{
+    AcquireError, Catalog, ExpectedVersion, Lease, LimitSpec, Limiter, ManualClock, MapStore, Timestamp,
+};
 use tidegate_testkit::elsewhere::{Elsewhere, Road};
 
 use crate::stage::{Stage, Staged, lease, slots_of};
@@ -40,8 +42,8 @@ fn held(stage: &FarStage, road: &Road, count: u64) -> Lease {
     lease(asking.is_served())
 }
 
-fn unavailable<T>() -> Result<T, AskError> {
-    Err(AskError::Unavailable(Unavailable { reason: DOWN.to_owned() }))
+fn unavailable<T>() -> Result<T, AcquireError> {
+    Err(AcquireError::Unavailable(Unavailable { reason: DOWN.to_owned() }))
 }
 
 impl FarStage {
@@ -63,9 +65,9 @@ async fn breath() {
 #[tokio::test]
 async fn what_lapsed_while_nobody_could_ask_has_expired() {
     let (clock, road) = (Arc::new(ManualClock::at(Timestamp::EPOCH)), Road::answered_by_hand());
-    let (inner, pulse) = (Arc::new(MapStore::new(Arc::clone(&clock), 7)), ManualPulse::new());
+    let (inner, pulse) = (Arc::new(MapStore::new(Arc::clone(&clock), 7)), ManualHolderClock::new());
     let rules = Rules::default();
-    inner.put(rules.spec(), Expect::Absent).expect("a new limit");
+    inner.put(rules.spec(), ExpectedVersion::Absent).expect("a new limit");
     let store = Arc::new(Elsewhere::new(inner, road.clone()));
     let activity = Activity::of_store(Limiter::builder(store).pulse(pulse.clone()).build());
     let begun = tokio::spawn({

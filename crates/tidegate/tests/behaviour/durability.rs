@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tidegate::store::Unavailable;
 use tidegate::{
-    Actual, AskError, Catalog, Expect, Lease, LimitSpec, ManualClock, MapStore, Renewal, Settlement,
+    AcquireError, Actual, Catalog, ExpectedVersion, Lease, LimitSpec, ManualClock, MapStore, Renewal,
+    Settlement,
 };
 use tidegate_testkit::logged::{Log, Logged};
 
@@ -32,8 +33,8 @@ fn held(stage: &LoggedStage, log: &Log) -> Lease {
     lease(asking.is_served())
 }
 
-fn failed<T>() -> Result<T, AskError> {
-    Err(AskError::Unavailable(Unavailable { reason: FULL.to_owned() }))
+fn failed<T>() -> Result<T, AcquireError> {
+    Err(AcquireError::Unavailable(Unavailable { reason: FULL.to_owned() }))
 }
 
 #[test]
@@ -193,7 +194,7 @@ fn giving_back_settling_and_resetting_are_told_when_they_are_durable() {
     let limiter = stage.limiter.clone();
     let mut renewed = Handheld::new(async move { limiter.renew_async(other, None).await }).starts();
     log.fail(FULL);
-    assert_eq!(released.is_done().map_err(AskError::from), failed());
+    assert_eq!(released.is_done().map_err(AcquireError::from), failed());
     assert_eq!(renewed.is_done(), failed());
 }
 
@@ -252,7 +253,7 @@ impl LoggedStage {
 fn the_tip_is_behind_every_change_of_the_limits() {
     let (stage, log) = stage();
     let before = log.tip();
-    stage.store.put(LimitSpec::named("other").with(slots_of(1)), Expect::Absent).expect("a limit");
+    stage.store.put(LimitSpec::named("other").with(slots_of(1)), ExpectedVersion::Absent).expect("a limit");
     let tip = tidegate::Store::tip(&*stage.store).expect("it has a log");
     assert!(before < tip);
     let mut durable = Handheld::new({

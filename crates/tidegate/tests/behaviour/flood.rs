@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tidegate::store::memory::LEAST_CAPACITY;
 use tidegate::{
-    Answer, Answers, Ask, Catalog, Detail, Expect, Gate, Intent, ItemSpec, LimitSpec, ManualClock, Memory,
-    MemoryStore, Order, Outcome, Policy, Store, Tick, Timestamp, Unit, Verdict, Wait,
+    Answer, Ask, Catalog, Detail, ExpectedVersion, Gate, Intent, ItemSpec, LimitSpec, ManualClock, Memory,
+    MemoryStore, Order, Outcome, Policy, Replies, Store, Tick, Timestamp, Unit, Verdict, Wait,
 };
 use tidegate_testkit::effort;
 
@@ -41,7 +41,7 @@ impl Flooded {
         let other = ItemSpec::of(Policy::Total, 1_000_000);
         for spec in [LimitSpec::named("flooded").with(item), LimitSpec::named("other").with(other.per_key())]
         {
-            store.put(spec, Expect::Absent).expect("a valid limit");
+            store.put(spec, ExpectedVersion::Absent).expect("a valid limit");
         }
         let gate = store.gate("flooded").expect("it was put");
         Flooded { clock, store, gate, neighbours: vec![0; 10] }
@@ -60,7 +60,7 @@ impl Flooded {
     fn put(&self, intent: Intent, limit_id: &str, key: &[u8]) -> Answer {
         let asks = [Ask::one(limit_id, Some(key))];
         let order = Order { intent, ..Order::acquire(&asks) };
-        let answers = self.store.submit(&[order], Answers::new(Detail::Verdicts)).now();
+        let answers = self.store.submit(&[order], Replies::new(Detail::Verdicts)).now();
         answers.get(0).expect("one answer").clone().expect("a sensible order")
     }
 

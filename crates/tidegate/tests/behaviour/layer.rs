@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tidegate::catalog::{ApplyError, Edit, Edited, Origin, PutError};
+use tidegate::catalog::{ApplyError, Edit, EditOutcome, Origin, PutError};
 use tidegate::layer::{Asking, Failure, Limit, LimitLayer};
 use tidegate::store::{Capabilities, Unavailable, Usage};
 use tidegate::{
-    Actual, Answers, Catalog, Expect, ItemSpec, LeaseId, Limit as LimitVersion, LimitSpec, Limiter,
-    ManualClock, MapStore, Order, Parting, Policy, Rejection, Settlement, Spoken, Store, Tenure, Timestamp,
+    Actual, Catalog, ExpectedVersion, ItemSpec, LeaseId, LeaseTerm, Limit as LimitVersion, LimitSpec,
+    Limiter, ManualClock, MapStore, Order, OrderError, Policy, RemovalMode, Replies, Settlement, Store,
+    StoreReply, Timestamp,
 };
 use tower::{Layer, Service, ServiceExt};
 
@@ -25,7 +26,7 @@ pub(crate) fn store(limits: impl IntoIterator<Item = LimitSpec>) -> (Arc<MapStor
     let clock = Arc::new(ManualClock::at(Timestamp::from_ticks(1_700_000_000_000_000_000)));
     let store = MapStore::new(Arc::clone(&clock), 0);
     for limit in limits {
-        store.put(limit, Expect::Absent).expect("a valid limit");
+        store.put(limit, ExpectedVersion::Absent).expect("a valid limit");
     }
     (Arc::new(store), clock)
 }
@@ -39,7 +40,7 @@ fn total(id: &str, limit: u64) -> LimitSpec {
     LimitSpec::named(id).with(ItemSpec::of(Policy::Total, limit).per_key())
 }
 
-/// Answers with what it is asked, counts its calls, and insists on being polled ready before each.
+/// Replies with what it is asked, counts its calls, and insists on being polled ready before each.
 #[derive(Debug, Default)]
 struct Echo {
     calls: Arc<AtomicUsize>,
@@ -178,8 +179,8 @@ async fn what_is_held_is_given_back_with_the_response() {
 #[derive(Debug)]
 pub(crate) struct Silent;
 
-fn never<T: Send + 'static>() -> Spoken<T> {
-    Spoken::Later(Box::pin(async { Err(Unavailable { reason: "it is silent".to_owned() }) }))
+fn never<T: Send + 'static>() -> StoreReply<T> {
+    StoreReply::Later(Box::pin(async { Err(Unavailable { reason: "it is silent".to_owned() }) }))
 }
 
 impl Store for Silent {
@@ -187,35 +188,35 @@ impl Store for Silent {
         store([]).0.capabilities()
     }
 
-    fn submit(&self, _: &[Order<'_>], _: Answers) -> Spoken<Answers> {
+    fn submit(&self, _: &[Order<'_>], _: Replies) -> StoreReply<Replies> {
         never()
     }
 
-    fn release(&self, _: LeaseId) -> Spoken<bool> {
+    fn release(&self, _: LeaseId) -> StoreReply<bool> {
         never()
     }
 
-    fn renew(&self, _: LeaseId, _: Option<Duration>) -> Spoken<Result<Option<Timestamp>, Rejection>> {
+    fn renew(&self, _: LeaseId, _: Option<Duration>) -> StoreReply<Result<Option<Timestamp>, OrderError>> {
         never()
     }
 
-    fn settle(&self, _: LeaseId, _: Actual<'_>) -> Spoken<Result<Settlement, Rejection>> {
+    fn settle(&self, _: LeaseId, _: Actual<'_>) -> StoreReply<Result<Settlement, OrderError>> {
         never()
     }
 
-    fn reset(&self, _: &str, _: Option<&[u8]>) -> Spoken<Result<(), Rejection>> {
+    fn reset(&self, _: &str, _: Option<&[u8]>) -> StoreReply<Result<(), OrderError>> {
         never()
     }
 
-    fn usage(&self, _: &str, _: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>> {
+    fn usage(&self, _: &str, _: Option<&[u8]>) -> StoreReply<Result<Usage, OrderError>> {
         never()
     }
 
-    fn holders(&self, _: &str, _: Option<&[u8]>) -> Spoken<Result<Vec<Tenure>, Rejection>> {
+    fn holders(&self, _: &str, _: Option<&[u8]>) -> StoreReply<Result<Vec<LeaseTerm>, OrderError>> {
         never()
     }
 
-    fn held_until(&self, _: &[LeaseId]) -> Spoken<Vec<Option<Timestamp>>> {
+    fn held_until(&self, _: &[LeaseId]) -> StoreReply<Vec<Option<Timestamp>>> {
         never()
     }
 }
@@ -229,21 +230,21 @@ impl Catalog for Silent {
         Vec::new()
     }
 
-    fn put(&self, _: LimitSpec, _: Expect) -> Result<Arc<LimitVersion>, PutError> {
+    fn put(&self, _: LimitSpec, _: ExpectedVersion) -> Result<Arc<LimitVersion>, PutError> {
         Err(PutError::Unknown)
     }
 
-    fn remove(&self, _: &str, _: Parting) -> bool {
+    fn remove(&self, _: &str, _: RemovalMode) -> bool {
         false
     }
 
-    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
+    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<EditOutcome>, ApplyError> {
         let unknown = |edit: Edit| (edit.id().to_owned(), PutError::Unknown);
         Err(ApplyError { refused: edits.into_iter().map(unknown).collect() })
     }
 
-    fn edit(&self, edits: Vec<Edit>, _: Origin) -> Spoken<Result<Vec<Edited>, ApplyError>> {
-        Spoken::Now(self.apply(edits))
+    fn edit(&self, edits: Vec<Edit>, _: Origin) -> StoreReply<Result<Vec<EditOutcome>, ApplyError>> {
+        StoreReply::Now(self.apply(edits))
     }
 
     fn watch(&self, _: tidegate::catalog::Watcher) {}

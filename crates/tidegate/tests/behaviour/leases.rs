@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tidegate::limiter::Renewal;
 use tidegate::{
-    Actual, Amount, Ask, AskError, Catalog, ItemSpec, Lease, LeaseId, LimitSpec, Parting, Policy, Precision,
-    Rejection, Settlement, Store, Unit, Wait,
+    AcquireError, Actual, Amount, Ask, Catalog, ItemSpec, Lease, LeaseId, LimitSpec, OrderError, Policy,
+    Precision, RemovalMode, Settlement, Store, Unit, Wait,
 };
 
 use super::Stage;
@@ -112,7 +112,7 @@ fn renewing_moves_the_end() {
     assert!(lease.is_held());
     stage.ends_with(1);
     for ttl in [Duration::ZERO, seconds(36_525 * 86_400 + 1), Duration::MAX] {
-        assert_eq!(lease.renew(ttl), Err(AskError::Rejected(Rejection::TtlOutOfRange)));
+        assert_eq!(lease.renew(ttl), Err(AcquireError::Rejected(OrderError::TtlOutOfRange)));
     }
     assert!(lease.is_held(), "a bad renewal changes nothing");
     stage.pass(seconds(1));
@@ -264,7 +264,7 @@ fn a_repeated_request_speaks_of_the_same_lease() {
 fn a_deleted_limit_takes_its_leases_along() {
     let stage = Stage::with_slots(1);
     let lease = stage.take(1);
-    assert!(stage.store.remove("l", Parting::Forget));
+    assert!(stage.store.remove("l", RemovalMode::Forget));
     stage.put(LimitSpec::named("l").with(slots_of(1)));
     let other = stage.take(1);
     drop(lease);
@@ -352,14 +352,14 @@ fn a_settlement_that_makes_no_sense_gives_back_and_settles_nothing() {
     let asks = [Ask::one("calls", None), Ask { limit_id: "l", key: None, count: 3 }];
     let held = lease(granted(stage.limiter.asks(&asks).hold().try_acquire().unwrap()));
     let mut waiter = stage.wait(1, seconds(60)).starts();
-    let rejection = Rejection::CostsOutOfRange { costs: 1, asks: 2 };
+    let rejection = OrderError::CostsOutOfRange { costs: 1, asks: 2 };
     assert_eq!(
         stage.limiter.settle(held.id(), Actual::Each(&[0])),
-        Err(AskError::Rejected(rejection.clone()))
+        Err(AcquireError::Rejected(rejection.clone()))
     );
     waiter.still_waits();
     assert!(held.is_held());
-    assert_eq!(held.settle(Actual::Each(&[0])), Err(AskError::Rejected(rejection)));
+    assert_eq!(held.settle(Actual::Each(&[0])), Err(AcquireError::Rejected(rejection)));
     assert_eq!(used(&stage, "calls"), 1, "the charge stands");
     drop(waiter.is_served());
     stage.ends_with(0);
@@ -379,21 +379,21 @@ fn bad_questions_are_rejected_and_leave_no_trace() {
     stage.put(LimitSpec::named("keyed").with(slots_of(2).per_key()));
     let limiter = &stage.limiter;
     let rejected = |question: tidegate::Question<'_>| match question.try_acquire() {
-        Err(AskError::Rejected(rejection)) => rejection,
+        Err(AcquireError::Rejected(rejection)) => rejection,
         other => panic!("{other:?}"),
     };
     let century = seconds(36_525 * 86_400);
     for ttl in [Duration::ZERO, Duration::from_micros(999), century + Duration::from_nanos(1), Duration::MAX]
     {
-        assert_eq!(rejected(limiter.ask("l", "u").ttl(ttl)), Rejection::TtlOutOfRange, "{ttl:?}");
+        assert_eq!(rejected(limiter.ask("l", "u").ttl(ttl)), OrderError::TtlOutOfRange, "{ttl:?}");
     }
-    assert_eq!(rejected(limiter.ask("keyed", &[b'k'; 1025])), Rejection::KeyTooLong { bytes: 1025 });
-    assert_eq!(rejected(limiter.ask("keyed", &vec![b'k'; 65_536])), Rejection::KeyTooLong { bytes: 65_536 });
-    assert_eq!(rejected(limiter.ask_all("keyed")), Rejection::KeyMissing { limit_id: "keyed".into() });
-    assert_eq!(rejected(limiter.ask_all("nobody")), Rejection::UnknownLimit { limit_id: "nobody".into() });
-    assert_eq!(rejected(limiter.asks(&[])), Rejection::AsksOutOfRange { asks: 0 });
-    assert_eq!(rejected(limiter.asks(&[Ask::one("l", None); 33])), Rejection::AsksOutOfRange { asks: 33 });
-    assert_eq!(rejected(limiter.ask("l", "u").request_id("")), Rejection::RequestIdOutOfRange { bytes: 0 });
+    assert_eq!(rejected(limiter.ask("keyed", &[b'k'; 1025])), OrderError::KeyTooLong { bytes: 1025 });
+    assert_eq!(rejected(limiter.ask("keyed", &vec![b'k'; 65_536])), OrderError::KeyTooLong { bytes: 65_536 });
+    assert_eq!(rejected(limiter.ask_all("keyed")), OrderError::KeyMissing { limit_id: "keyed".into() });
+    assert_eq!(rejected(limiter.ask_all("nobody")), OrderError::UnknownLimit { limit_id: "nobody".into() });
+    assert_eq!(rejected(limiter.asks(&[])), OrderError::AsksOutOfRange { asks: 0 });
+    assert_eq!(rejected(limiter.asks(&[Ask::one("l", None); 33])), OrderError::AsksOutOfRange { asks: 33 });
+    assert_eq!(rejected(limiter.ask("l", "u").request_id("")), OrderError::RequestIdOutOfRange { bytes: 0 });
     stage.ends_with(0);
 }
 
@@ -534,8 +534,8 @@ async fn a_kept_lease_that_slept_too_long_is_lost() {
 
 #[tokio::test]
 async fn the_machines_own_pulse_ends_sleeps_in_time() {
-    use tidegate::limiter::{Pulse, SystemPulse};
-    let pulse = SystemPulse;
+    use tidegate::limiter::{HolderClock, SystemHolderClock};
+    let pulse = SystemHolderClock;
     let before = pulse.now();
     pulse.sleep_until(before.plus(Duration::from_millis(5))).await;
     assert!(pulse.now().since(before) >= Duration::from_millis(5));

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tidegate::{
-    Amount, Answers, Ask, Capacity, Catalog, Detail, Expect, Gate, Grant, ItemSpec, LimitSpec, Limiter,
-    ManualClock, MapStore, Memory, MemoryStore, Mode, Order, Outcome, OverrideSpec, Parting, Policy,
-    Rejection, Settlement, Span, Store, SystemClock, Timestamp, Verdict, Wait,
+    Amount, Ask, Capacity, Catalog, Detail, ExpectedVersion, Gate, Grant, ItemSpec, LimitSpec, Limiter,
+    ManualClock, MapStore, Memory, MemoryStore, Mode, Order, OrderError, Outcome, OverrideSpec, Policy,
+    RemovalMode, Replies, Settlement, Span, Store, SystemClock, Timestamp, Verdict, Wait,
 };
 use tidegate_testkit::suite::every_policy;
 
@@ -35,7 +35,7 @@ fn keeping(limits: impl IntoIterator<Item = LimitSpec>) -> (MemoryStore, Arc<Man
 
 #[track_caller]
 fn put(store: &impl Catalog, spec: LimitSpec) {
-    store.put(spec, Expect::Anything).expect("a valid limit");
+    store.put(spec, ExpectedVersion::Anything).expect("a valid limit");
 }
 
 #[track_caller]
@@ -55,8 +55,8 @@ fn slots(id: &str, slots: Amount) -> LimitSpec {
     LimitSpec::named(id).with(ItemSpec::of(Policy::Concurrency { ttl: seconds(60) }, slots))
 }
 
-fn unknown(id: &str) -> Rejection {
-    Rejection::UnknownLimit { limit_id: id.to_owned() }
+fn unknown(id: &str) -> OrderError {
+    OrderError::UnknownLimit { limit_id: id.to_owned() }
 }
 
 /// What is counted for a key, or for all.
@@ -67,8 +67,8 @@ fn used(store: &impl Store, limit_id: &str, key: Option<&[u8]>) -> Vec<Amount> {
 }
 
 /// What a store says to one ask.
-pub(crate) fn verdict(store: &impl Store, ask: Ask<'_>) -> Result<Verdict, Rejection> {
-    let answers = store.submit(&[Order::acquire(&[ask])], Answers::new(Detail::Verdicts)).now();
+pub(crate) fn verdict(store: &impl Store, ask: Ask<'_>) -> Result<Verdict, OrderError> {
+    let answers = store.submit(&[Order::acquire(&[ask])], Replies::new(Detail::Verdicts)).now();
     let answer = answers.get(0).cloned().expect("one answer for one order")?;
     Ok(match answer.outcome {
         Outcome::Granted(_) => Verdict::Granted,
@@ -146,7 +146,7 @@ fn longer_keys_are_rejected_and_charge_nobody() {
     let (gate, gates) = (gate(&store, "l"), store.gates(&["l", "l"]).expect("it was put"));
     for bytes in [1025, 65_536] {
         let key = vec![b'k'; bytes];
-        let too_long = Rejection::KeyTooLong { bytes };
+        let too_long = OrderError::KeyTooLong { bytes };
         assert_eq!(gate.try_acquire(&key, 1), Err(too_long.clone()));
         let mut verdicts = [Verdict::Granted; 2];
         assert_eq!(gate.try_batch(&[b"ada", &key], 1, &mut verdicts), Err(too_long.clone()));
@@ -171,7 +171,7 @@ fn longer_keys_are_rejected_by_handles_that_know_their_limits() {
     let gates = store.gates(&["all", "keyed"]).expect("they were put");
     let long = vec![b'k'; 1025];
     for turn in 0..3 {
-        let too_long = Err(Rejection::KeyTooLong { bytes: 1025 });
+        let too_long = Err(OrderError::KeyTooLong { bytes: 1025 });
         assert_eq!(gates.try_acquire(&[Some(&long), Some(b"ada")]), too_long, "turn {turn}");
         assert_eq!(gates.try_acquire(&[Some(b"ada"), Some(&long)]), too_long, "turn {turn}");
         assert_eq!(gates.try_acquire(&[None, Some(b"ada")]), Ok(Verdict::Granted), "turn {turn}");
@@ -188,16 +188,16 @@ fn a_limit_that_holds_needs_a_lease_and_is_not_for_handles() {
     let (store, _) = keeping([slots("slots", 1), counted, total("plain", 5)]);
     for id in ["slots", "both"] {
         let gate = gate(&store, id);
-        assert_eq!(gate.try_acquire(b"ada", 1), Err(Rejection::NeedsLease), "{id}");
-        assert_eq!(gate.try_acquire(b"ada", 0), Err(Rejection::NeedsLease), "{id}");
-        assert_eq!(gate.try_batch(&[b"ada"], 1, &mut [Verdict::Granted]), Err(Rejection::NeedsLease));
+        assert_eq!(gate.try_acquire(b"ada", 1), Err(OrderError::NeedsLease), "{id}");
+        assert_eq!(gate.try_acquire(b"ada", 0), Err(OrderError::NeedsLease), "{id}");
+        assert_eq!(gate.try_batch(&[b"ada"], 1, &mut [Verdict::Granted]), Err(OrderError::NeedsLease));
         let gates = store.gates(&["plain", id]).expect("both were put");
-        assert_eq!(gates.try_acquire(&[None, None]), Err(Rejection::NeedsLease), "{id}");
+        assert_eq!(gates.try_acquire(&[None, None]), Err(OrderError::NeedsLease), "{id}");
         assert!(used(&store, id, None).iter().all(|used| *used == 0), "nothing is charged");
     }
     assert_eq!((used(&store, "plain", None), store.leases()), (vec![0], 0));
-    assert_eq!(Rejection::NeedsLease.code(), "bad_request");
-    let words = Rejection::NeedsLease.to_string();
+    assert_eq!(OrderError::NeedsLease.code(), "bad_request");
+    let words = OrderError::NeedsLease.to_string();
     assert_eq!(words, "a grant of this limit comes with a lease; ask the store for it");
 }
 
@@ -207,7 +207,7 @@ fn a_limit_that_learns_to_hold_leaves_its_handles_and_takes_them_back() {
     let gate = gate(&store, "l");
     assert_eq!(gate.try_acquire(b"ada", 1), Ok(Verdict::Granted));
     put(&store, total("l", 5).with(slots("l", 1).items.remove(0)));
-    assert_eq!(gate.try_acquire(b"ada", 1), Err(Rejection::NeedsLease));
+    assert_eq!(gate.try_acquire(b"ada", 1), Err(OrderError::NeedsLease));
     put(&store, total("l", 5));
     assert_eq!(gate.try_acquire(b"ada", 4), Ok(Verdict::Granted));
     assert_eq!((used(&store, "l", None), store.leases()), (vec![5], 0));
@@ -226,7 +226,7 @@ fn edits_to_and_from_slots_while_handles_ask_leave_no_lease() {
             while !done.load(Ordering::Relaxed) {
                 match gate.try_acquire(b"ada", 1) {
                     Ok(verdict) => granted += u64::from(verdict == Verdict::Granted),
-                    Err(rejection) => assert_eq!(rejection, Rejection::NeedsLease),
+                    Err(rejection) => assert_eq!(rejection, OrderError::NeedsLease),
                 }
             }
             granted
@@ -250,7 +250,7 @@ fn a_handle_says_when_its_limit_is_gone() {
     let (store, _) = keeping([total_per_key("l", 5), total("m", 5)]);
     let (gate, gates) = (gate(&store, "l"), store.gates(&["m", "l"]).expect("both were put"));
     assert_eq!(gate.try_acquire(b"ada", 1), Ok(Verdict::Granted));
-    assert!(store.remove("l", Parting::Forget));
+    assert!(store.remove("l", RemovalMode::Forget));
     assert_eq!(gate.try_acquire(b"ada", 1), Err(unknown("l")));
     assert_eq!(gate.try_acquire(b"bob", 0), Err(unknown("l")));
     assert_eq!(gate.try_batch(&[b"ada"], 1, &mut [Verdict::Granted]), Err(unknown("l")));
@@ -265,7 +265,7 @@ fn a_limit_added_again_is_another_limit() {
     let (store, _) = keeping([total_per_key("l", 1)]);
     let old = gate(&store, "l");
     assert_eq!(old.try_acquire(b"ada", 1), Ok(Verdict::Granted));
-    assert!(store.remove("l", Parting::Forget));
+    assert!(store.remove("l", RemovalMode::Forget));
     put(&store, total_per_key("l", 1));
     assert_eq!(old.try_acquire(b"ada", 1), Err(unknown("l")));
     let new = gate(&store, "l");
@@ -278,7 +278,7 @@ fn a_limit_added_again_is_another_limit() {
 fn a_limit_added_again_with_slots_gives_no_lease_to_an_old_handle() {
     let (store, _) = keeping([total("l", 5)]);
     let old = gate(&store, "l");
-    assert!(store.remove("l", Parting::Forget));
+    assert!(store.remove("l", RemovalMode::Forget));
     put(&store, slots("l", 1));
     assert_eq!(old.try_acquire(b"ada", 1), Err(unknown("l")));
     assert_eq!((store.leases(), used(&store, "l", None)), (0, vec![0]));
@@ -289,7 +289,7 @@ fn a_limit_that_was_retired_comes_back_to_its_handles() {
     let (store, _) = keeping([total_per_key("l", 2)]);
     let gate = gate(&store, "l");
     assert_eq!(gate.try_acquire(b"ada", 1), Ok(Verdict::Granted));
-    assert!(store.remove("l", Parting::Retire));
+    assert!(store.remove("l", RemovalMode::Retire));
     assert_eq!(gate.try_acquire(b"ada", 1), Err(unknown("l")));
     put(&store, total_per_key("l", 2));
     assert_eq!(gate.try_acquire(b"ada", 1), Ok(Verdict::Granted));
@@ -329,7 +329,7 @@ fn a_handle_follows_edits_at_once() {
 fn gates_want_a_key_where_one_is_counted() {
     let (store, _) = keeping([total("all", 5), total_per_key("keyed", 5)]);
     let gates = store.gates(&["all", "keyed"]).expect("both were put");
-    let missing = Rejection::KeyMissing { limit_id: "keyed".to_owned() };
+    let missing = OrderError::KeyMissing { limit_id: "keyed".to_owned() };
     assert_eq!(gates.try_acquire(&[Some(b"ada"), None]), Err(missing));
     assert_eq!(used(&store, "all", None), [0]);
     assert_eq!(gates.try_acquire(&[None, Some(b"")]), Ok(Verdict::Granted), "an empty key is a key");
@@ -474,10 +474,10 @@ fn gates_with_too_few_keys_are_a_mistake() {
 }
 
 /// What a store grants to an order for one of this limit, held for this long.
-fn lease(store: &impl Store, limit_id: &str, ttl: Option<Duration>) -> Result<Option<Grant>, Rejection> {
+fn lease(store: &impl Store, limit_id: &str, ttl: Option<Duration>) -> Result<Option<Grant>, OrderError> {
     let asks = [Ask::one(limit_id, None)];
     let order = Order { ttl, ..Order::acquire(&asks) };
-    let answers = store.submit(&[order], Answers::new(Detail::Verdicts)).now();
+    let answers = store.submit(&[order], Replies::new(Detail::Verdicts)).now();
     match answers.get(0).cloned().expect("one answer for one order")?.outcome {
         Outcome::Granted(grant) => Ok(grant),
         Outcome::Denied(denied) => panic!("{denied:?}"),
@@ -489,13 +489,13 @@ fn leases_live_for_a_millisecond_to_a_century() {
     let (store, clock) = keeping([slots("l", 10)]);
     let bad = [Duration::ZERO, Duration::from_micros(999), CENTURY + Duration::from_nanos(1), Duration::MAX];
     for ttl in bad {
-        assert_eq!(lease(&store, "l", Some(ttl)), Err(Rejection::TtlOutOfRange), "{ttl:?}");
+        assert_eq!(lease(&store, "l", Some(ttl)), Err(OrderError::TtlOutOfRange), "{ttl:?}");
     }
     assert_eq!(store.leases(), 0);
     let long = lease(&store, "l", Some(CENTURY)).expect("a century").expect("a lease");
     let short = lease(&store, "l", Some(Duration::from_millis(1))).expect("a millisecond").expect("a lease");
     for ttl in bad {
-        assert_eq!(store.renew(long.lease, Some(ttl)).now(), Err(Rejection::TtlOutOfRange), "{ttl:?}");
+        assert_eq!(store.renew(long.lease, Some(ttl)).now(), Err(OrderError::TtlOutOfRange), "{ttl:?}");
     }
     assert_eq!(store.leases(), 2);
     clock.advance(Duration::from_millis(1));
@@ -512,17 +512,17 @@ fn leases_live_for_a_millisecond_to_a_century() {
 fn a_limit_that_is_deleted_takes_its_leases_along() {
     let (store, clock) = keeping([slots("l", 1), slots("m", 1)]);
     let asks = [Ask::one("l", None), Ask::one("m", None)];
-    let answers = store.submit(&[Order::acquire(&asks)], Answers::new(Detail::Verdicts)).now();
+    let answers = store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)).now();
     let Some(Ok(answer)) = answers.get(0) else { panic!("a sensible order") };
     let Outcome::Granted(Some(both)) = &answer.outcome else { panic!("both are free") };
-    assert!(store.remove("l", Parting::Forget));
+    assert!(store.remove("l", RemovalMode::Forget));
     put(&store, slots("l", 1));
     assert_eq!((used(&store, "l", None), used(&store, "m", None)), (vec![0], vec![1]));
     let fresh = lease(&store, "l", None).expect("a question").expect("the new limit is free");
     assert!(fresh.fences[0].1 > both.fences[0].1, "fences go on rising");
     assert!(store.release(both.lease).now(), "it still holds the other");
     assert_eq!((used(&store, "l", None), used(&store, "m", None)), (vec![1], vec![0]));
-    assert!(store.remove("l", Parting::Forget) && store.remove("m", Parting::Forget));
+    assert!(store.remove("l", RemovalMode::Forget) && store.remove("m", RemovalMode::Forget));
     assert_eq!(store.leases(), 0);
     assert!(!store.release(fresh.lease).now());
     assert_eq!(store.renew(fresh.lease, None).now(), Ok(None));

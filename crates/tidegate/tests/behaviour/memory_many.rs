@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{
-    Amount, Ask, Catalog, Expect, Gate, ItemSpec, LimitSpec, ManualClock, MapStore, Memory, MemoryStore,
-    Parting, Policy, Store, Timestamp, Verdict, Wait,
+    Amount, Ask, Catalog, ExpectedVersion, Gate, ItemSpec, LimitSpec, ManualClock, MapStore, Memory,
+    MemoryStore, Policy, RemovalMode, Store, Timestamp, Verdict, Wait,
 };
 
 use crate::memory_handles::verdict;
@@ -49,7 +49,7 @@ fn every_key_has_what_it_has_while_the_table_grows() {
     let clock = Arc::new(ManualClock::at(START));
     let store = MemoryStore::new(clock, Memory { secret: [7, 8], ..Memory::default() });
     for round in 0..2 {
-        store.put(buckets("many", 2), Expect::Absent).expect("it makes sense");
+        store.put(buckets("many", 2), ExpectedVersion::Absent).expect("it makes sense");
         let gate = store.gate("many").expect("it was put");
         // One unit each, in the midst of growth; those that came long before are asked again.
         for begin in (0..MANY).step_by(50_000) {
@@ -68,7 +68,7 @@ fn every_key_has_what_it_has_while_the_table_grows() {
         assert_eq!(granted(&gate, 0..MANY), 0, "round {round}: nor one by one");
         let seen = store.observe("many").expect("it is there");
         assert_eq!(seen.rows, Some(MANY), "round {round}");
-        assert!(store.remove("many", Parting::Forget), "it was there");
+        assert!(store.remove("many", RemovalMode::Forget), "it was there");
     }
 }
 
@@ -83,7 +83,7 @@ fn handles_go_on_when_a_lifetime_has_passed() {
             let policy = Policy::Bucket { window: Duration::from_secs(window), burst: Some(burst) };
             let spec = LimitSpec::named("each").with(ItemSpec::of(policy, burst).per_key());
             for catalog in [&store as &dyn Catalog, &plain] {
-                catalog.put(spec.clone(), Expect::Absent).expect("it makes sense");
+                catalog.put(spec.clone(), ExpectedVersion::Absent).expect("it makes sense");
             }
             let gate = store.gate("each").expect("it was put");
             let say = |when: &str| {

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tidegate::{
-    Amount, Answers, Ask, Catalog, Detail, Expect, ItemSpec, LimitSpec, ManualClock, MapStore, Memory,
-    MemoryStore, Order, Outcome, Policy, Rejection, Store, SystemClock, Timestamp, Unit, Verdict,
+    Amount, Ask, Catalog, Detail, ExpectedVersion, ItemSpec, LimitSpec, ManualClock, MapStore, Memory,
+    MemoryStore, Order, OrderError, Outcome, Policy, Replies, Store, SystemClock, Timestamp, Unit, Verdict,
 };
 
 const START: Timestamp = Timestamp::from_ticks(1_000_000_000_000_000);
@@ -56,7 +56,7 @@ fn handles_on_several_limits_say_what_the_plain_store_says() {
     let mut dice = Dice(11);
     let put = |id: &str, limit: Amount| {
         for catalog in [&store as &dyn Catalog, &plain] {
-            catalog.put(spec(id, limit), Expect::Anything).expect("it makes sense");
+            catalog.put(spec(id, limit), ExpectedVersion::Anything).expect("it makes sense");
         }
     };
     for id in LIMITS {
@@ -78,7 +78,7 @@ fn handles_on_several_limits_say_what_the_plain_store_says() {
         let gates = store.gates(&ids).expect("they were put");
         let said = gates.try_acquire(&keys).expect("it can be asked");
         let asks: Vec<_> = ids.iter().zip(&keys).map(|(id, key)| Ask::one(id, *key)).collect();
-        let answers = plain.submit(&[Order::acquire(&asks)], Answers::new(Detail::Verdicts)).now();
+        let answers = plain.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)).now();
         let expected = match &answers.get(0).expect("one order").as_ref().expect("it can be asked").outcome {
             Outcome::Granted(_) => {
                 for id in &ids {
@@ -112,8 +112,8 @@ fn handles_on_several_limits_say_what_the_plain_store_says() {
 }
 
 /// What a store says to an order, as a handle would, and which limit refused.
-fn verdict(store: &impl Store, asks: &[Ask<'_>]) -> Result<(Verdict, Option<String>), Rejection> {
-    let answers = store.submit(&[Order::acquire(asks)], Answers::new(Detail::Verdicts)).now();
+fn verdict(store: &impl Store, asks: &[Ask<'_>]) -> Result<(Verdict, Option<String>), OrderError> {
+    let answers = store.submit(&[Order::acquire(asks)], Replies::new(Detail::Verdicts)).now();
     match answers.get(0).expect("one order") {
         Ok(answer) => Ok(match &answer.outcome {
             Outcome::Granted(_) => (Verdict::Granted, None),
@@ -144,7 +144,7 @@ fn handles_that_are_kept_say_what_the_plain_store_says() {
     let put = |id: &str, law: &str, limit: Amount| {
         let spec = LimitSpec { id: id.into(), ..spec(law, limit) };
         for catalog in both {
-            catalog.put(spec.clone(), Expect::Anything).expect("it makes sense");
+            catalog.put(spec.clone(), ExpectedVersion::Anything).expect("it makes sense");
         }
     };
     let usual = |id: &str| if id.len() > 1 { "key-bucket" } else { "all-bucket" };
@@ -210,7 +210,7 @@ fn threads_that_meet_over_buckets_take_all_or_nothing() {
     let ids = ["all-bucket-a", "all-bucket-b", "key-bucket-c", "key-bucket-d"];
     let store = MemoryStore::new(ManualClock::at(START), Memory::default());
     for id in ids {
-        store.put(spec(id, MOST), Expect::Absent).expect("it makes sense");
+        store.put(spec(id, MOST), ExpectedVersion::Absent).expect("it makes sense");
     }
     let taken = [(); 4].map(|()| AtomicU64::new(0));
     let key = |at: usize| ids[at].starts_with("key").then_some(&b"one"[..]);
@@ -235,7 +235,7 @@ fn threads_that_meet_over_buckets_take_all_or_nothing() {
                 // The same rates, so that nothing is rescaled: what is in use stays what was granted.
                 let description = Some(format!("the {round}th edit"));
                 let edited = LimitSpec { description, ..spec(ids[round % 4], MOST) };
-                store.put(edited, Expect::Present).expect("it makes sense");
+                store.put(edited, ExpectedVersion::Present).expect("it makes sense");
                 std::thread::yield_now();
             }
         });
@@ -260,7 +260,7 @@ fn threads_that_meet_over_sets_take_all_or_nothing() {
     let store = MemoryStore::new(SystemClock::new(), Memory::default());
     let most: Amount = 25_000;
     for id in ids {
-        store.put(spec(id, most), Expect::Absent).expect("it makes sense");
+        store.put(spec(id, most), ExpectedVersion::Absent).expect("it makes sense");
     }
     let taken = [(); 5].map(|()| AtomicU64::new(0));
     let count = |set: &[usize]| {
@@ -286,14 +286,14 @@ fn threads_that_meet_over_sets_take_all_or_nothing() {
             for round in 0..EACH / 4 {
                 let set = SETS[round % SETS.len()];
                 let asks: Vec<_> = set.iter().map(|&at| Ask::one(ids[at], key(at))).collect();
-                let answers = store.submit(&[Order::acquire(&asks)], Answers::new(Detail::Verdicts)).now();
+                let answers = store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)).now();
                 let answer = answers.get(0).expect("one order").as_ref().expect("it can be asked");
                 if answer.is_granted() {
                     count(set);
                 }
                 if round % 500 == 0 {
                     let edited = spec(ids[round / 500 % 5], most + 1);
-                    store.put(edited, Expect::Present).expect("it makes sense");
+                    store.put(edited, ExpectedVersion::Present).expect("it makes sense");
                 }
             }
         });
@@ -314,7 +314,7 @@ fn what_a_set_grants_is_counted_by_each_of_its_limits_as_long_as_they_are() {
     let clock = Arc::new(ManualClock::at(START));
     let store = MemoryStore::new(clock, Memory { secret: [7, 8], ..Memory::default() });
     for id in ["all-bucket", "key-bucket"] {
-        store.put(spec(id, 1_000), Expect::Absent).expect("it makes sense");
+        store.put(spec(id, 1_000), ExpectedVersion::Absent).expect("it makes sense");
     }
     let granted = |id: &str| store.observe(id).expect("it is there").granted;
     let gates = store.gates(&["all-bucket", "key-bucket"]).expect("they were put");

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidegate::{
-    Ask, Catalog, Expect, ItemSpec, LimitSpec, Limiter, MapStore, Memory, MemoryStore, Mode, Parting, Policy,
-    Store, SystemClock, Verdict,
+    Ask, Catalog, ExpectedVersion, ItemSpec, LimitSpec, Limiter, MapStore, Memory, MemoryStore, Mode, Policy,
+    RemovalMode, Store, SystemClock, Verdict,
 };
 
 use crate::stage::{seconds, slots_of};
@@ -103,7 +103,7 @@ fn counts_go_by_the_names_of_items_and_end_with_the_limit() {
     assert_eq!(["bob", "bob", "bob"].map(ask), [true, true, false]);
     let seen = stage.limiter.observe("l").expect("the memory store counts");
     assert_eq!((seen.granted, seen.refused_by("key/total"), seen.refused_by("all/total")), (4, 2, 1));
-    assert!(stage.store.remove("l", Parting::Forget));
+    assert!(stage.store.remove("l", RemovalMode::Forget));
     assert_eq!(stage.limiter.observe("l"), None);
     stage.put(five_and_two());
     assert_eq!(
@@ -115,7 +115,7 @@ fn counts_go_by_the_names_of_items_and_end_with_the_limit() {
 #[test]
 fn a_store_that_does_not_count_says_nothing() {
     let store = MapStore::new(SystemClock::new(), 7);
-    store.put(five_and_two(), Expect::Absent).expect("a valid limit");
+    store.put(five_and_two(), ExpectedVersion::Absent).expect("a valid limit");
     let limiter = Limiter::new(Arc::new(store));
     assert!(limiter.ask("l", "ada").try_acquire().expect("a question").is_granted());
     assert_eq!(limiter.observe("l"), None);
@@ -129,7 +129,7 @@ fn counts_are_read_while_others_decide() {
     const ASKS: u64 = 4_000;
     let store = MemoryStore::new(SystemClock::new(), Memory::default());
     let half = ItemSpec::of(Policy::Total, THREADS * ASKS / 2);
-    store.put(LimitSpec::named("l").with(half), Expect::Absent).expect("a valid limit");
+    store.put(LimitSpec::named("l").with(half), ExpectedVersion::Absent).expect("a valid limit");
     let (gate, limiter) = (store.gate("l").expect("it was put"), Limiter::new(Arc::new(store.clone())));
     let done = AtomicBool::new(false);
     let granted = std::thread::scope(|scope| {

@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use tidegate::limiter::ManualPulse;
+use tidegate::limiter::ManualHolderClock;
 use tidegate::{
-    AskError, Charge, Clock, Decision, Denial, Expect, FullStore, Granted, ItemSpec, Lease, LimitSpec,
-    Limiter, ManualClock, MapStore, Memory, MemoryStore, Policy, Spoken, Tick, Timestamp,
+    AcquireError, Charge, Clock, Decision, Denial, ExpectedVersion, Granted, ItemSpec, Lease, LimitSpec,
+    LimitStore, Limiter, ManualClock, MapStore, Memory, MemoryStore, Policy, StoreReply, Tick, Timestamp,
 };
 use tidegate_testkit::elsewhere::{Elsewhere, Road};
 use tidegate_testkit::logged::{Log, Logged};
@@ -34,7 +34,7 @@ pub(crate) fn at(since_start: Duration) -> Timestamp {
 }
 
 /// A store that limiters are tried over.
-pub(crate) trait Staged: FullStore + Sized + 'static {
+pub(crate) trait Staged: LimitStore + Sized + 'static {
     /// How many cases of a story that is invented are tried with it. The queues are the same over every store.
     const STORIES: u32;
 
@@ -94,14 +94,14 @@ impl Staged for Elsewhere<MapStore> {
 
 /// What a store has decided, told already or not.
 #[track_caller]
-pub(crate) fn decided<T>(spoken: Spoken<T>) -> T {
+pub(crate) fn decided<T>(spoken: StoreReply<T>) -> T {
     spoken.decided()
 }
 
 /// A limiter whose time stands still.
 pub(crate) struct Stage<S> {
     pub(crate) clock: Arc<ManualClock>,
-    pub(crate) pulse: ManualPulse,
+    pub(crate) pulse: ManualHolderClock,
     pub(crate) store: Arc<S>,
     pub(crate) limiter: Limiter,
 }
@@ -122,7 +122,7 @@ impl<S: Staged> Stage<S> {
         per_row: usize,
     ) -> Stage<S> {
         let clock = Arc::new(ManualClock::at(START));
-        let pulse = ManualPulse::new();
+        let pulse = ManualHolderClock::new();
         let store = Arc::new(keeping(Arc::clone(&clock)));
         let builder = Limiter::builder(Arc::clone(&store) as _).pulse(pulse.clone());
         let limiter = builder.most_waiting(in_all).most_waiting_per_row(per_row).build();
@@ -137,7 +137,7 @@ impl<S: Staged> Stage<S> {
     }
 
     pub(crate) fn put(&self, spec: LimitSpec) {
-        self.store.put(spec, Expect::Anything).expect("a valid limit");
+        self.store.put(spec, ExpectedVersion::Anything).expect("a valid limit");
     }
 
     /// Lets time pass, for the store and for holders.
@@ -328,7 +328,7 @@ impl Waiter {
 
     /// It is told that its question makes no sense.
     #[track_caller]
-    pub(crate) fn is_rejected(&mut self) -> AskError {
+    pub(crate) fn is_rejected(&mut self) -> AcquireError {
         self.is_done().expect_err("no sense in it")
     }
 }

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use tidegate::{FullStore, MapStore};
+use tidegate::{LimitStore, MapStore};
 use tidegate_testkit::storm::SteppingClock;
 
 mod map {
     use super::*;
 
-    fn bench(clock: Arc<SteppingClock>) -> Arc<dyn FullStore> {
+    fn bench(clock: Arc<SteppingClock>) -> Arc<dyn LimitStore> {
         Arc::new(MapStore::new(clock, 1))
     }
 
@@ -20,7 +20,7 @@ mod memory {
 
     use super::*;
 
-    fn bench(clock: Arc<SteppingClock>) -> Arc<dyn FullStore> {
+    fn bench(clock: Arc<SteppingClock>) -> Arc<dyn LimitStore> {
         Arc::new(MemoryStore::new(clock, Memory { secret: [3, 4], ..Memory::default() }))
     }
 
@@ -33,7 +33,7 @@ mod memory_asked_in_short {
 
     use super::*;
 
-    fn bench(clock: Arc<SteppingClock>) -> Arc<dyn FullStore> {
+    fn bench(clock: Arc<SteppingClock>) -> Arc<dyn LimitStore> {
         Arc::new(Bidding::over(MemoryStore::new(clock, Memory { secret: [3, 4], ..Memory::default() })))
     }
 

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use futures_util::stream::{self, Stream, StreamExt};
-use tidegate::limiter::ManualPulse;
+use tidegate::limiter::ManualHolderClock;
 use tidegate::stream::{Fate, Gate, LimitExt, Rate, RefusedBy, Rules, User};
 use tidegate::{Clock, ManualClock, Timestamp, Wait};
 
@@ -322,7 +322,7 @@ fn a_flood_lets_others_have_their_turn_whether_it_passes_or_not() {
 #[test]
 fn messages_may_wait_until_they_fit_and_keep_their_order() {
     let clock = Arc::new(ManualClock::at(Timestamp::EPOCH));
-    let pulse = ManualPulse::new();
+    let pulse = ManualHolderClock::new();
     let ten_seconds = Duration::from_secs(10);
     let rules = rules(Rate::unlimited(ten_seconds), Rate::of(1, ten_seconds));
     let gate = Gate::pulsing(rules, Arc::clone(&clock), pulse.clone()).expect("valid rules");

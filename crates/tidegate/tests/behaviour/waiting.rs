@@ -13,7 +13,7 @@ mod waking;
 
 use std::time::Duration;
 
-use tidegate::{Amount, Ask, AskError, Decision, ItemSpec, Lease, LimitSpec, Policy, Rejection, Wait};
+use tidegate::{AcquireError, Amount, Ask, Decision, ItemSpec, Lease, LimitSpec, OrderError, Policy, Wait};
 
 use super::{Stage, Store};
 use crate::stage::{Waiter, at, denied, granted, lease, seconds, slots_of};
@@ -336,17 +336,17 @@ fn what_will_never_fit_is_not_waited_for() {
 fn bad_patience_and_bad_questions_are_rejected() {
     let stage = Stage::with_slots(1);
     let rejected = |mut waiter: Waiter| match waiter.poll() {
-        std::task::Poll::Ready(Err(AskError::Rejected(rejection))) => rejection,
+        std::task::Poll::Ready(Err(AcquireError::Rejected(rejection))) => rejection,
         other => panic!("{other:?}"),
     };
     for patience in [seconds(60) + Duration::from_nanos(1), Duration::MAX] {
-        assert_eq!(rejected(stage.wait(1, patience)), Rejection::PatienceOutOfRange);
+        assert_eq!(rejected(stage.wait(1, patience)), OrderError::PatienceOutOfRange);
     }
-    let unknown = Rejection::UnknownLimit { limit_id: "nobody".into() };
+    let unknown = OrderError::UnknownLimit { limit_id: "nobody".into() };
     assert_eq!(rejected(stage.wait_for("nobody", "u", 1, seconds(1))), unknown);
     let held = stage.take(1);
     let first = stage.wait(1, seconds(60)).starts();
-    assert_eq!(rejected(stage.wait(1, Duration::MAX)), Rejection::PatienceOutOfRange, "also behind others");
+    assert_eq!(rejected(stage.wait(1, Duration::MAX)), OrderError::PatienceOutOfRange, "also behind others");
     drop((held, first));
     stage.ends_with(0);
 }

@@ -43,7 +43,7 @@ pub(super) struct Account {
     pub(super) law: Law,
     /// How often it was made: once, or it was forgotten.
     pub(super) made: u64,
-    /// Answers that came as granted.
+    /// Replies that came as granted.
     pub(super) sold: u64,
     pub(super) by_key: Vec<u64>,
     /// Questions without an answer, that may have been granted all the same.

@@ -152,7 +152,7 @@ impl Columns {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use tidegate::budget::Moment;
+    use tidegate::budget::BudgetTime;
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -164,7 +164,7 @@ pub(super) mod tests {
             let passed = Duration::from_secs(second - std::mem::replace(&mut last, second));
             total = total.plus(Rate::from_units(used.unwrap_or(0)).over(passed));
             Sample {
-                at: Moment {
+                at: BudgetTime {
                     wall: Timestamp::from_ticks(second * SECOND),
                     steady: i64::try_from(second * SECOND).expect("small"),
                 },

@@ -94,7 +94,7 @@ impl Drop for Backend {
     }
 }
 
-/// Answers requests without bodies, until the connection ends.
+/// Replies requests without bodies, until the connection ends.
 fn answer(stream: TcpStream, script: &Script, counted: &AtomicUsize) {
     let _as_it_is = stream.set_nodelay(true);
     let mut stream = BufReader::new(stream);

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate_core::budget::{Account, Moment, Quota, Rate, Share, Terms, Unobserved};
-use tidegate_core::calendar::{Tiling, Zone};
+use tidegate_core::budget::{BudgetAccount, BudgetTerms, BudgetTime, Quota, Rate, Share, Unobserved};
+use tidegate_core::calendar::{WindowSchedule, Zone};
 use tidegate_core::{Span, Timestamp};
 use tidegate_testkit::effort::cases;
 
@@ -16,20 +16,20 @@ const STEP: Duration = Duration::from_secs(15);
 /// 2025-10-22 at midnight.
 const MIDNIGHT: u64 = 1_761_091_200_000_000_000;
 
-fn after(time: Duration) -> Moment {
+fn after(time: Duration) -> BudgetTime {
     let nanos = u64::try_from(time.as_nanos()).expect("some days");
-    Moment {
+    BudgetTime {
         wall: Timestamp::from_ticks(MIDNIGHT).plus(Span::from_ticks(nanos)),
         steady: i64::try_from(nanos).expect("some days"),
     }
 }
 
-fn days() -> Tiling {
-    Tiling::new(Zone::UTC, 0, DAY).expect("a day")
+fn days() -> WindowSchedule {
+    WindowSchedule::new(Zone::UTC, 0, DAY).expect("a day")
 }
 
-fn open(unobserved: Unobserved, guards: bool, at: Duration) -> Account {
-    Account::open(terms(), days(), unobserved, guards, STEP, after(at))
+fn open(unobserved: Unobserved, guards: bool, at: Duration) -> BudgetAccount {
+    BudgetAccount::open(terms(), days(), unobserved, guards, STEP, after(at))
 }
 
 /// D-F3: five minutes at 90 %, begun at noon.
@@ -99,8 +99,10 @@ fn the_trail_is_what_a_provider_looks_at() {
 #[test]
 fn clocks_that_are_put_right_lose_nothing() {
     let mut account = open(Unobserved::Zero, true, DAY / 2);
-    let moment =
-        |wall: Duration, steady: Duration| Moment { wall: after(wall).wall, steady: after(steady).steady };
+    let moment = |wall: Duration, steady: Duration| BudgetTime {
+        wall: after(wall).wall,
+        steady: after(steady).steady,
+    };
     let noon = DAY / 2;
     account.observe(moment(noon + MINUTE, noon + MINUTE), Rate::from_units(60).over(MINUTE));
     // An hour back: the window goes on where it was.
@@ -132,11 +134,11 @@ proptest! {
         // How long each look takes, and how much of what is allowed is used, in percent.
         looks in prop::collection::vec((1u32..=15, prop_oneof![Just(100u64), 0u64..=100], 1u32..300), 1..40),
     ) {
-        let terms = Terms { floor: Rate::from_units(floor), safety: share(safety), reserve: Share::NONE, ..terms() };
+        let terms = BudgetTerms { floor: Rate::from_units(floor), safety: share(safety), reserve: Share::NONE, ..terms() };
         let window = Duration::from_secs(3600) * hours;
-        let tiling = Tiling::new(Zone::UTC, 0, window).expect("some hours");
+        let tiling = WindowSchedule::new(Zone::UTC, 0, window).expect("some hours");
         let mut now = SECOND * begin;
-        let mut account = Account::open(terms, tiling, policy, guards, STEP, after(now));
+        let mut account = BudgetAccount::open(terms, tiling, policy, guards, STEP, after(now));
         // What is charged for the time before may be anything that the average allows.
         for (seconds, percent, times) in looks {
             for _ in 0..times {

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate_core::calendar::{Tiling, Zone};
+use tidegate_core::calendar::{WindowSchedule, Zone};
 use tidegate_core::{Tick, Timestamp};
 use tidegate_testkit::effort::cases;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-fn tiling(zone: &str, first_hour: u8, hours: u32) -> Tiling {
+fn tiling(zone: &str, first_hour: u8, hours: u32) -> WindowSchedule {
     let zone = Zone::named(zone).expect("a known zone");
-    Tiling::new(zone, first_hour, HOUR * hours).expect("a sensible tiling")
+    WindowSchedule::new(zone, first_hour, HOUR * hours).expect("a sensible tiling")
 }
 
 fn at(text: &str) -> Timestamp {
@@ -25,7 +25,7 @@ fn told(at: Timestamp) -> String {
 }
 
 #[track_caller]
-fn is(tiling: &Tiling, instant: &str, start: &str, end: &str) {
+fn is(tiling: &WindowSchedule, instant: &str, start: &str, end: &str) {
     let tile = tiling.tile(at(instant));
     assert_eq!((told(tile.start).as_str(), told(tile.end).as_str()), (start, end), "{instant}");
 }
@@ -82,11 +82,11 @@ fn days_and_odd_hours_are_counted_from_1970() {
 fn others_are_no_tilings() {
     let utc = || Zone::UTC;
     for hours in [0, 169] {
-        assert_eq!(Tiling::new(utc(), 0, HOUR * hours), None);
+        assert_eq!(WindowSchedule::new(utc(), 0, HOUR * hours), None);
     }
-    assert_eq!(Tiling::new(utc(), 24, HOUR), None);
-    assert_eq!(Tiling::new(utc(), 0, HOUR + Duration::from_nanos(1)), None);
-    assert!(Tiling::new(utc(), 23, Duration::from_secs(90)).is_some());
+    assert_eq!(WindowSchedule::new(utc(), 24, HOUR), None);
+    assert_eq!(WindowSchedule::new(utc(), 0, HOUR + Duration::from_nanos(1)), None);
+    assert!(WindowSchedule::new(utc(), 23, Duration::from_secs(90)).is_some());
 }
 
 proptest! {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate_core::budget::{Quota, Rate, Trail};
+use tidegate_core::budget::{Quota, Rate, TrailingWindow};
 use tidegate_testkit::effort::cases;
 
 /// Seconds of a small world.
@@ -84,7 +84,7 @@ proptest! {
     ) {
         let (average, floor) = (Rate::from_units(30), Rate::from_units(floor));
         let before = Rate::from_units(before);
-        let mut trail = Trail::new(average, floor, seconds(WINDOW), seconds(STEP), 0, before);
+        let mut trail = TrailingWindow::new(average, floor, seconds(WINDOW), seconds(STEP), 0, before);
         let mut model = Model::new(average, floor, before);
         for (length, wish, obeys) in steps {
             let room = trail.room();
@@ -112,7 +112,7 @@ proptest! {
     ) {
         let (average, floor) = (Rate::from_units(30), Rate::from_units(floor));
         let before = Rate::from_units(before);
-        let mut trail = Trail::new(average, floor, seconds(WINDOW), seconds(STEP), 0, before);
+        let mut trail = TrailingWindow::new(average, floor, seconds(WINDOW), seconds(STEP), 0, before);
         let mut model = Model::new(average, floor, before);
         for (length, wish) in steps {
             let rate = Rate::from_units(wish).min(trail.room().max(floor));
@@ -139,7 +139,8 @@ const SECOND_OF_ROUNDING: i128 = 2;
 fn points_are_bounded() {
     let rate = Rate::from_units(10);
     let window = Duration::from_secs(600);
-    let mut trail = Trail::new(Rate::from_units(30), Rate::ZERO, window, Duration::from_secs(1), 0, rate);
+    let mut trail =
+        TrailingWindow::new(Rate::from_units(30), Rate::ZERO, window, Duration::from_secs(1), 0, rate);
     let look = 1_000_000;
     for number in 1..=1_200_000i64 {
         trail.observe(number * look, rate.over(Duration::from_nanos(look.unsigned_abs())));
@@ -147,5 +148,5 @@ fn points_are_bounded() {
     assert!(trail.points() <= tidegate_core::budget::trail::MOST_POINTS as usize + 2, "{}", trail.points());
     let missing = rate.over(window).minus(trail.used()).raw().abs();
     assert!(missing <= 2, "{missing}");
-    assert_eq!(Quota::ZERO, Trail::new(rate, rate, window, window, 5, Rate::ZERO).used());
+    assert_eq!(Quota::ZERO, TrailingWindow::new(rate, rate, window, window, 5, Rate::ZERO).used());
 }

@@ -10,7 +10,7 @@ use tidegate_gateway::{Gateway, Means};
 use super::stage::{Backend, Stage, get, response, wait_until};
 use crate::stage::spec;
 
-/// Answers with its name, and to probes with how it is.
+/// Replies with its name, and to probes with how it is.
 fn patient(name: &'static str, is_well: &Arc<AtomicBool>) -> Backend {
     let is_well = Arc::clone(is_well);
     Backend::new(move |message, wire| {

@@ -14,7 +14,7 @@ use super::wire::{FAR_TOO_LONG, Wire};
 
 const POST: &str = "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\n\r\nhello";
 
-/// Answers the first request of every connection with its number, and closes on the second.
+/// Replies the first request of every connection with its number, and closes on the second.
 fn forgetful() -> (Backend, Arc<AtomicUsize>) {
     let ignored = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&ignored);

@@ -360,7 +360,7 @@ fn failures_of_backends_are_told() {
     }
 }
 
-/// Answers the first request of every connection, and closes on the second.
+/// Replies the first request of every connection, and closes on the second.
 #[test]
 fn a_kept_connection_that_is_closed_costs_nobody_a_request() {
     let backend = Backend::raw(|mut wire, number| {

@@ -338,7 +338,7 @@ impl Drop for Backend {
     }
 }
 
-/// Answers with the request: its line and fields as they came, then its body.
+/// Replies with the request: its line and fields as they came, then its body.
 pub(crate) fn echo(message: &Message, wire: &mut Wire) -> bool {
     let mut said = message.line.clone();
     for (name, value) in message.fields.iter().chain(&message.trailers) {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tidegate::{Ask, Catalog, Expect, Grant, ItemSpec, LimitSpec, Order, Outcome, Policy, Store};
+use tidegate::{Ask, Catalog, ExpectedVersion, Grant, ItemSpec, LimitSpec, Order, Outcome, Policy, Store};
 use tidegate_postgres::{Options, PostgresStore};
 
 use super::{LONG, SERVERS, deadlocks, fleet_of, rush, submit};
@@ -54,7 +54,7 @@ fn rows_are_counted_whatever_is_done_to_them() {
     let database = new_database();
     let stores = fleet_of(&Options::parse(&database).expect("a URL of ours"));
     let store = &stores[0];
-    store.put(bounded(LONG, Some(3)), Expect::Absent).expect("a new limit");
+    store.put(bounded(LONG, Some(3)), ExpectedVersion::Absent).expect("a new limit");
     let sql = Sql::new(&database);
     for round in 0..6 {
         let key = [b'a' + round % 3];
@@ -85,7 +85,7 @@ fn rows_are_counted_while_they_are_swept() {
     let database = new_database();
     let stores = fleet_of(&Options::parse(&database).expect("a URL of ours"));
     let window = Duration::from_millis(40);
-    stores[0].put(bounded(window, Some(MOST)), Expect::Absent).expect("a new limit");
+    stores[0].put(bounded(window, Some(MOST)), ExpectedVersion::Absent).expect("a new limit");
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -93,7 +93,7 @@ fn rows_are_counted_while_they_are_swept() {
             while !over.load(Ordering::SeqCst) {
                 let store = &stores[round % SERVERS];
                 let most = (!round.is_multiple_of(3)).then_some(MOST);
-                store.put(bounded(window, most), Expect::Present).expect("an edit");
+                store.put(bounded(window, most), ExpectedVersion::Present).expect("an edit");
                 stores[(round + 1) % SERVERS].sweep().expect("it answers");
                 round += 1;
             }
@@ -108,7 +108,7 @@ fn rows_are_counted_while_they_are_swept() {
             store.release(granted.lease).wait(store).expect("it answers")
         });
     });
-    stores[0].put(bounded(window, Some(MOST)), Expect::Present).expect("an edit");
+    stores[0].put(bounded(window, Some(MOST)), ExpectedVersion::Present).expect("an edit");
     check(&Sql::new(&database));
     drop(stores);
     assert_eq!(deadlocks(&database), 0, "nobody waits in a circle");

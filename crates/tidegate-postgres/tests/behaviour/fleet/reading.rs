@@ -1,6 +1,6 @@
 //! What is read: the rows that are asked about, and not the tables they lie in.
 
-use tidegate::{Answers, Ask, Catalog, Detail, Expect, ItemSpec, LimitSpec, Order, Policy, Store};
+use tidegate::{Ask, Catalog, Detail, ExpectedVersion, ItemSpec, LimitSpec, Order, Policy, Replies, Store};
 use tidegate_postgres::PostgresStore;
 
 use crate::cluster::{new_database, options_at};
@@ -21,7 +21,7 @@ fn rows_are_found_by_their_names_however_many_there_are() {
     let url = new_database();
     let store = PostgresStore::open(options_at(&url, "tidegate")).expect("a store");
     let spec = LimitSpec::named("keys").with(ItemSpec::of(Policy::Total, 1000).per_key());
-    store.put(spec, Expect::Absent).expect("a new limit");
+    store.put(spec, ExpectedVersion::Absent).expect("a new limit");
     let names: Vec<String> = (0..KEYS).map(|key| format!("key-{key}")).collect();
     for round in 0..ROUNDS {
         for together in names.chunks(TOGETHER) {
@@ -33,7 +33,7 @@ fn rows_are_found_by_their_names_however_many_there_are() {
                 .zip(&ids)
                 .map(|(asks, id)| Order { request_id: Some(id.as_bytes()), ..Order::acquire(asks) })
                 .collect();
-            let answers = store.submit(&orders, Answers::new(Detail::Verdicts)).wait(&store);
+            let answers = store.submit(&orders, Replies::new(Detail::Verdicts)).wait(&store);
             let answers = answers.expect("it answers");
             assert!(answers.iter().all(|answer| answer.as_ref().is_ok_and(tidegate::Answer::is_granted)));
         }

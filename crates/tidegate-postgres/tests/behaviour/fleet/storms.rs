@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tidegate::answer::{Answers, Rejection};
-use tidegate::catalog::{ApplyError, Edit, Edited, Origin, PutError, Watcher};
+use tidegate::answer::{OrderError, Replies};
+use tidegate::catalog::{ApplyError, Edit, EditOutcome, Origin, PutError, Watcher};
 use tidegate::store::{Capabilities, Usage};
 use tidegate::{
-    Actual, Catalog, Clock, Expect, FullStore, LeaseId, Limit, LimitSpec, Order, Parting, Settlement, Spoken,
-    Store, Tenure, Timestamp,
+    Actual, Catalog, Clock, ExpectedVersion, LeaseId, LeaseTerm, Limit, LimitSpec, LimitStore, Order,
+    RemovalMode, Settlement, Store, StoreReply, Timestamp,
 };
 use tidegate_postgres::{Options, PostgresStore, Source};
 use tidegate_testkit::storm::{Hands, Plan, SteppingClock, storm};
@@ -34,35 +34,39 @@ impl Store for Turns {
         self.next().capabilities()
     }
 
-    fn submit(&self, orders: &[Order<'_>], buffer: Answers) -> Spoken<Answers> {
+    fn submit(&self, orders: &[Order<'_>], buffer: Replies) -> StoreReply<Replies> {
         self.next().submit(orders, buffer)
     }
 
-    fn release(&self, lease: LeaseId) -> Spoken<bool> {
+    fn release(&self, lease: LeaseId) -> StoreReply<bool> {
         self.next().release(lease)
     }
 
-    fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Spoken<Result<Option<Timestamp>, Rejection>> {
+    fn renew(
+        &self,
+        lease: LeaseId,
+        ttl: Option<Duration>,
+    ) -> StoreReply<Result<Option<Timestamp>, OrderError>> {
         self.next().renew(lease, ttl)
     }
 
-    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Result<Settlement, Rejection>> {
+    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> StoreReply<Result<Settlement, OrderError>> {
         self.next().settle(lease, actual)
     }
 
-    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<(), Rejection>> {
+    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<(), OrderError>> {
         self.next().reset(limit_id, key)
     }
 
-    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>> {
+    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Usage, OrderError>> {
         self.next().usage(limit_id, key)
     }
 
-    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Vec<Tenure>, Rejection>> {
+    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Vec<LeaseTerm>, OrderError>> {
         self.next().holders(limit_id, key)
     }
 
-    fn held_until(&self, leases: &[LeaseId]) -> Spoken<Vec<Option<Timestamp>>> {
+    fn held_until(&self, leases: &[LeaseId]) -> StoreReply<Vec<Option<Timestamp>>> {
         self.next().held_until(leases)
     }
 }
@@ -76,19 +80,19 @@ impl Catalog for Turns {
         self.next().list()
     }
 
-    fn put(&self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
+    fn put(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError> {
         self.next().put(spec, expect)
     }
 
-    fn remove(&self, id: &str, parting: Parting) -> bool {
+    fn remove(&self, id: &str, parting: RemovalMode) -> bool {
         self.next().remove(id, parting)
     }
 
-    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
+    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<EditOutcome>, ApplyError> {
         self.next().apply(edits)
     }
 
-    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> Spoken<Result<Vec<Edited>, ApplyError>> {
+    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> StoreReply<Result<Vec<EditOutcome>, ApplyError>> {
         self.next().edit(edits, origin)
     }
 
@@ -106,7 +110,7 @@ impl Catalog for Turns {
 fn weather(keys: usize, hands: Hands) {
     let database = new_database();
     let options = Options::parse(&database).expect("a URL of ours");
-    let bench = |clock: Arc<SteppingClock>| -> Arc<dyn FullStore> {
+    let bench = |clock: Arc<SteppingClock>| -> Arc<dyn LimitStore> {
         let open = |_| {
             let source = Source::Given(Arc::<SteppingClock>::clone(&clock) as Arc<dyn Clock>);
             PostgresStore::open_with(options.clone(), source).unwrap_or_else(|error| panic!("{error}"))

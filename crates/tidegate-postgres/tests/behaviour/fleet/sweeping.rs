@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{
-    Ask, Catalog, Clock, Expect, Hold, ItemSpec, LimitSpec, ManualClock, Order, Parting, Policy, Store, Tick,
-    Timestamp,
+    Ask, Catalog, Clock, ExpectedVersion, Hold, ItemSpec, LimitSpec, ManualClock, Order, Policy, RemovalMode,
+    Store, Tick, Timestamp,
 };
 use tidegate_postgres::{PostgresStore, Source};
 
@@ -47,7 +47,7 @@ fn rows_go_when_they_are_fresh_and_not_before() {
     let interval = Policy::Interval { window: HOUR };
     for (id, policy) in [("hour", interval), ("ever", Policy::Total)] {
         let spec = LimitSpec::named(id).with(ItemSpec::of(policy, 2).per_key());
-        store.put(spec, Expect::Absent).expect("a new limit");
+        store.put(spec, ExpectedVersion::Absent).expect("a new limit");
         for key in 0..20 {
             assert!(is_granted(&store, id, format!("key-{key}").as_bytes()));
         }
@@ -68,7 +68,7 @@ fn rows_go_when_they_are_fresh_and_not_before() {
 #[test]
 fn leases_go_when_they_have_lapsed() {
     let (store, clock, sql) = ours();
-    store.put(slots("slots", 10, HOUR), Expect::Absent).expect("a new limit");
+    store.put(slots("slots", 10, HOUR), ExpectedVersion::Absent).expect("a new limit");
     let short = lease(&take(&store, "slots", b"").expect("it answers")).lease;
     clock.advance(HOUR / 2);
     let long = lease(&take(&store, "slots", b"").expect("it answers")).lease;
@@ -84,7 +84,7 @@ fn leases_go_when_they_have_lapsed() {
 #[test]
 fn request_ids_and_settlements_are_forgotten() {
     let (store, clock, sql) = ours();
-    store.put(total("held", 1000), Expect::Absent).expect("a new limit");
+    store.put(total("held", 1000), ExpectedVersion::Absent).expect("a new limit");
     let asks = [Ask { limit_id: "held", key: None, count: 1 }];
     for id in 0..10u8 {
         let order =
@@ -105,19 +105,19 @@ fn request_ids_and_settlements_are_forgotten() {
 fn rows_of_former_editions_follow_and_limits_that_are_gone_go() {
     let (store, _clock, sql) = ours();
     let spec = |capacity| LimitSpec::named("edited").with(ItemSpec::of(Policy::Total, capacity).per_key());
-    store.put(spec(5), Expect::Absent).expect("a new limit");
+    store.put(spec(5), ExpectedVersion::Absent).expect("a new limit");
     for key in 0..20 {
         assert!(is_granted(&store, "edited", format!("key-{key}").as_bytes()));
     }
     for capacity in 6..10 {
-        store.put(spec(capacity), Expect::Present).expect("an edit");
+        store.put(spec(capacity), ExpectedVersion::Present).expect("an edit");
     }
     let behind = "states s JOIN limits l USING (generation) WHERE s.edition < l.edition";
     assert!(count(&sql, behind) >= 20);
     swept_to(&store, &sql, behind, 0);
     swept_to(&store, &sql, "editions", 1);
     assert_eq!(used(&store, "edited", Some(b"key-3")), 1, "and count what they counted");
-    assert!(store.remove("edited", Parting::Forget));
+    assert!(store.remove("edited", RemovalMode::Forget));
     swept_to(&store, &sql, "states", 0);
 }
 
@@ -128,7 +128,7 @@ fn tables_stay_small() {
     let spec = LimitSpec::named("hour")
         .with(ItemSpec::of(Policy::Interval { window: HOUR }, 2).per_key())
         .with(ItemSpec::of(Policy::Concurrency { ttl: HOUR }, 100_000));
-    store.put(spec, Expect::Absent).expect("a new limit");
+    store.put(spec, ExpectedVersion::Absent).expect("a new limit");
     for round in 0..5 {
         std::thread::scope(|scope| {
             for thread in 0..8 {

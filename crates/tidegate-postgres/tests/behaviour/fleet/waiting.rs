@@ -1,6 +1,6 @@
 //! Servers that have to wait for each other: what they find when it is their turn is how things are then.
 
-use tidegate::{Ask, Catalog, Expect, ItemSpec, LimitSpec, Order, Policy, Rejection, Timestamp};
+use tidegate::{Ask, Catalog, ExpectedVersion, ItemSpec, LimitSpec, Order, OrderError, Policy, Timestamp};
 use tidegate_postgres::{Options, PostgresStore};
 
 use super::{submit, total};
@@ -34,7 +34,7 @@ fn looking(schema: &str) -> Sql {
 fn time_is_read_when_the_row_is_held() {
     let schema = new_schema();
     let (store, holding, sql) = (patient(&schema), looking(&schema), looking(&schema));
-    store.put(total("stock", 10), Expect::Absent).expect("a new limit");
+    store.put(total("stock", 10), ExpectedVersion::Absent).expect("a new limit");
     take(&store, "stock", b"").expect("it answers");
     holding.rows("BEGIN; SELECT FROM states FOR UPDATE");
     std::thread::scope(|scope| {
@@ -59,7 +59,7 @@ fn a_request_id_is_used_again_once() {
     let (one, two) = (patient(&schema), patient(&schema));
     let (holding, sql) = (looking(&schema), looking(&schema));
     let spec = LimitSpec::named("each").with(ItemSpec::of(Policy::Total, 10).per_key());
-    one.put(spec, Expect::Absent).expect("a new limit");
+    one.put(spec, ExpectedVersion::Absent).expect("a new limit");
     let ask = |store: &PostgresStore, key: &'static [u8]| {
         let asks = [Ask { limit_id: "each", key: Some(key), count: 1 }];
         submit(store, Order { request_id: Some(b"again"), ..Order::acquire(&asks) })
@@ -83,6 +83,6 @@ fn a_request_id_is_used_again_once() {
         holding.rows("SELECT pg_advisory_unlock(4711)");
         let (second, third) = (second.join().expect("no panic"), third.join().expect("no panic"));
         assert!(second.expect("a sensible order").is_granted());
-        assert!(matches!(third, Err(Rejection::RequestIdReused)), "{third:?}");
+        assert!(matches!(third, Err(OrderError::RequestIdReused)), "{third:?}");
     });
 }

@@ -1,6 +1,6 @@
 //! Instants, as RFC 3339 in UTC with as many decimals as they need.
 //!
-//! Answers that follow each other speak of the same second, or of the end of the same day. So what is in front of the decimals is
+//! Replies that follow each other speak of the same second, or of the end of the same day. So what is in front of the decimals is
 //! remembered, and the calendar is asked only for another second.
 
 use std::cell::Cell;

@@ -1,10 +1,10 @@
-//! Bids of a session: a pipeline that asks the same few limits again and again, and nothing else.
+//! CompactBatch of a session: a pipeline that asks the same few limits again and again, and nothing else.
 //!
 //! They are gathered by their [openings](super::super::opening), put to the store in short, and said in one piece each. As soon as something else is to be decided in the same batch, or
 //! the store has no more to say in short, they are orders like all others, in their place.
 
 use tidegate::store::bid::MOST_LIMITS;
-use tidegate::store::{Bid, Bids, Gist};
+use tidegate::store::{CompactBatch, CompactReply, CompactRequest};
 use tidegate::{Intent, Verdict};
 
 use super::{Session, Workroom};
@@ -19,17 +19,17 @@ use crate::resp::reply::Writer;
 #[derive(Debug)]
 pub(super) struct Gathered<'i> {
     pub(super) entries: Vec<Entry<'i>>,
-    bids: Vec<Bid<'i>>,
+    bids: Vec<CompactRequest<'i>>,
     limit_ids: LimitIds<'i>,
 }
 
 impl<'i> Gathered<'i> {
-    pub(super) fn new(entries: Vec<Entry<'i>>, bids: Vec<Bid<'i>>) -> Gathered<'i> {
+    pub(super) fn new(entries: Vec<Entry<'i>>, bids: Vec<CompactRequest<'i>>) -> Gathered<'i> {
         Gathered { entries, bids, limit_ids: [""; MOST_LIMITS] }
     }
 
     /// The room for the next ones.
-    pub(super) fn room(self) -> (Vec<Entry<'i>>, Vec<Bid<'i>>) {
+    pub(super) fn room(self) -> (Vec<Entry<'i>>, Vec<CompactRequest<'i>>) {
         (self.entries, self.bids)
     }
 
@@ -46,13 +46,15 @@ impl<'i> Gathered<'i> {
     /// Makes entries of the bids that were not decided in short.
     fn decide_as_orders(&mut self, decided: usize) {
         let limit_ids = &self.limit_ids;
-        self.entries.extend(self.bids.drain(..).skip(decided).map(|Bid { limit, key, count }| Entry {
-            due: Due::Question,
-            intent: Intent::Acquire,
-            limit_id: limit_ids[limit],
-            key,
-            count,
-            request_id: None,
+        self.entries.extend(self.bids.drain(..).skip(decided).map(|CompactRequest { limit, key, count }| {
+            Entry {
+                due: Due::Question,
+                intent: Intent::Acquire,
+                limit_id: limit_ids[limit],
+                key,
+                count,
+                request_id: None,
+            }
         }));
     }
 }
@@ -90,7 +92,7 @@ impl Session {
         match limit {
             Some(limit) => {
                 gathered.limit_ids[limit] = entry.limit_id;
-                gathered.bids.push(Bid { limit, key: entry.key, count: entry.count });
+                gathered.bids.push(CompactRequest { limit, key: entry.key, count: entry.count });
             }
             None => gathered.push(entry),
         }
@@ -102,7 +104,7 @@ impl Session {
             return;
         }
         let Session { door, workroom: Workroom { gists, grants, .. }, tally, protocol, .. } = self;
-        let bids = Bids { limit_ids: &gathered.limit_ids, list: &gathered.bids };
+        let bids = CompactBatch { limit_ids: &gathered.limit_ids, list: &gathered.bids };
         let spoken = door.limiter().bid(&bids, gists);
         let start = mouth.output.len();
         let writer = Writer::new(mouth.output, *protocol);
@@ -120,7 +122,7 @@ impl Session {
                 Verdict::Granted => speaker.grant(&gist.reading, gist.at, grants),
                 Verdict::Denied(wait) => {
                     refused += 1;
-                    let Gist { reading, at, item, .. } = gist;
+                    let CompactReply { reading, at, item, .. } = gist;
                     let limit = gists.text(gist);
                     speaker.denial(reading, wait, *at, limit.items()[*item].name());
                     door.refused(limit, *item, bid.key, *at);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate::store::Later;
-use tidegate::{LeaseId, Rejection, Spoken, Timestamp};
+use tidegate::{LeaseId, OrderError, StoreReply, Timestamp};
 
 use super::{Awaited, Session};
 use crate::resp::decision::Speaker;
@@ -15,9 +15,9 @@ impl Session {
         let (released, durable) = match lease.map(|lease| self.door.store().release(lease)) {
             // What is no lease was never granted.
             None => (false, None),
-            Some(Spoken::Now(released)) => (released, None),
-            Some(Spoken::Durable(released, lsn)) => (released, Some(lsn)),
-            Some(Spoken::Later(later)) => return Some(Awaited::Release(self.then_call(lease, later))),
+            Some(StoreReply::Now(released)) => (released, None),
+            Some(StoreReply::Durable(released, lsn)) => (released, Some(lsn)),
+            Some(StoreReply::Later(later)) => return Some(Awaited::Release(self.then_call(lease, later))),
         };
         if let Some(lease) = lease {
             self.door.limiter().lease_changed(lease);
@@ -32,9 +32,9 @@ impl Session {
         let lease = lease_id(lease);
         let (renewed, durable) = match lease.map(|lease| self.door.store().renew(lease, Some(ttl))) {
             None => (Ok(None), None),
-            Some(Spoken::Now(renewed)) => (renewed, None),
-            Some(Spoken::Durable(renewed, lsn)) => (renewed, Some(lsn)),
-            Some(Spoken::Later(later)) => return Some(Awaited::Renew(self.then_call(lease, later))),
+            Some(StoreReply::Now(renewed)) => (renewed, None),
+            Some(StoreReply::Durable(renewed, lsn)) => (renewed, Some(lsn)),
+            Some(StoreReply::Later(later)) => return Some(Awaited::Renew(self.then_call(lease, later))),
         };
         // Perhaps it lapses sooner now than those believe who wait for it.
         if let Some(lease) = lease {
@@ -64,7 +64,7 @@ fn lease_id(text: &[u8]) -> Option<LeaseId> {
 }
 
 /// The instant a lease ends at, in milliseconds of Unix time and rounded down: nobody may believe in it for longer than it lasts.
-pub(super) fn renewal(speaker: &mut Speaker<'_, '_>, renewed: Result<Option<Timestamp>, Rejection>) {
+pub(super) fn renewal(speaker: &mut Speaker<'_, '_>, renewed: Result<Option<Timestamp>, OrderError>) {
     match renewed {
         Ok(Some(expires_at)) => {
             let ms = speaker.tick.since_epoch(expires_at).as_millis();

@@ -37,7 +37,7 @@ use crate::serve::watch::{Interruption, Midst, Watch};
 use crate::serve::worker::Worker;
 use crate::tokens::Who;
 
-/// Answers everything that a client says from here on.
+/// Replies everything that a client says from here on.
 pub(super) async fn serve(stream: TcpStream, heard: Vec<u8>, address: IpAddr, worker: &Arc<Worker>) -> Over {
     let bounds = &worker.house.bounds;
     let version = if heard.starts_with(PREFACE) { Version::Second } else { Version::First };

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::plain::{self, Heard, Missing, Parting, Plain, Seen};
+use super::plain::{self, Heard, Missing, Plain, RemovalMode, Seen};
 use crate::http::{Answered, BID_PATH, Counter, RouteName};
 use crate::metrics::{Cut, DoorName};
 use crate::serve::Over;
@@ -56,7 +56,7 @@ enum Next {
     General,
 }
 
-/// Answers plain requests as long as there is nothing else.
+/// Replies plain requests as long as there is nothing else.
 pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: &Arc<Worker>) -> Exit {
     let house = &worker.house;
     let mut watch = Watch::new(&house.ending, worker.beat.now(), house.bounds.idle);
@@ -221,7 +221,7 @@ impl Line {
         self.worker.counts.http_answered(&answered, self.worker.since(start));
         let response = answered.response;
         self.has_had_its_say = house.ending.is_told() && !matches!(plain::read(&self.kept), Heard::Whole(..));
-        let parting = if self.has_had_its_say { Parting::Close } else { Parting::KeepAlive };
+        let parting = if self.has_had_its_say { RemovalMode::Close } else { RemovalMode::KeepAlive };
         let date = self.worker.beat.date();
         at_the_desk(|desk| {
             plain::write(&response, is_head, parting, &date, &mut desk.output);

@@ -182,7 +182,7 @@ fn comes_in_pieces(target: &str) -> bool {
 
 /// What becomes of the connection behind an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Parting {
+pub(super) enum RemovalMode {
     KeepAlive,
     Close,
 }
@@ -203,7 +203,7 @@ pub(super) fn write_decision(body: &[u8], date: &[u8; DATE_BYTES], output: &mut 
 pub(super) fn write(
     response: &Response<Bytes>,
     is_head: bool,
-    parting: Parting,
+    parting: RemovalMode,
     date: &[u8; DATE_BYTES],
     output: &mut Vec<u8>,
 ) {
@@ -231,7 +231,7 @@ pub(super) fn write(
         output.extend_from_slice(itoa::Buffer::new().format(body.len()).as_bytes());
         output.extend_from_slice(b"\r\n");
     }
-    if parting == Parting::Close {
+    if parting == RemovalMode::Close {
         output.extend_from_slice(b"connection: close\r\n");
     }
     output.extend_from_slice(b"date: ");
@@ -316,7 +316,7 @@ mod tests {
         let json = HeaderValue::from_static("application/json");
         response.headers_mut().insert(::http::header::CONTENT_TYPE, json);
         let (mut one, mut other) = (Vec::new(), Vec::new());
-        write(&response, false, Parting::KeepAlive, &date, &mut one);
+        write(&response, false, RemovalMode::KeepAlive, &date, &mut one);
         write_decision(response.body(), &date, &mut other);
         assert_eq!(String::from_utf8_lossy(&other), String::from_utf8_lossy(&one));
     }
@@ -327,14 +327,14 @@ mod tests {
         let mut response = Response::new(Bytes::from_static(b"{}"));
         let text = |response: &Response<Bytes>, is_head| {
             let mut output = Vec::new();
-            write(response, is_head, Parting::KeepAlive, &date, &mut output);
+            write(response, is_head, RemovalMode::KeepAlive, &date, &mut output);
             String::from_utf8(output).expect("text")
         };
         let ok = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\ndate: Mon, 16 Nov 2026 00:00:00 GMT\r\n\r\n";
         assert_eq!(text(&response, false), format!("{ok}{{}}"));
         assert_eq!(text(&response, true), ok);
         let mut last = Vec::new();
-        write(&response, true, Parting::Close, &date, &mut last);
+        write(&response, true, RemovalMode::Close, &date, &mut last);
         assert!(String::from_utf8(last).expect("text").contains("\r\nconnection: close\r\n"));
         *response.status_mut() = ::http::StatusCode::NO_CONTENT;
         response.body_mut().clear();

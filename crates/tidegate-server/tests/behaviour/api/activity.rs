@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::Request;
 use serde_json::{Value, json};
 use tidegate::activity::{Activity, Rules};
-use tidegate::limiter::ManualPulse;
+use tidegate::limiter::ManualHolderClock;
 use tidegate::{Capacity, Limiter, ManualClock, MapStore, Timestamp};
 use tidegate_server::http::Api;
 use tidegate_server::http::events::{Events, MOST_EVENT_STREAMS};
@@ -208,7 +208,7 @@ fn a_limit_of_another_shape_is_refused() {
     // Somebody else puts it all the same.
     let spec =
         tidegate::LimitSpec::named("activity").with(tidegate::ItemSpec::of(tidegate::Policy::Total, 5));
-    stage.store.put(spec, tidegate::Expect::Anything).expect("a limit");
+    stage.store.put(spec, tidegate::ExpectedVersion::Anything).expect("a limit");
     for line in ["GET", "POST"] {
         let why = stage.ask(&format!("{line} /v1/activity/u"), "").problem(422, "invalid_limit");
         assert!(why.contains("the items of the limit 'activity' must"), "{why}");
@@ -327,13 +327,13 @@ struct Theatre {
     activity: Activity,
     api: Api<MapStore>,
     clock: Arc<ManualClock>,
-    pulse: ManualPulse,
+    pulse: ManualHolderClock,
 }
 
 impl Theatre {
     fn new() -> Theatre {
         let clock = Arc::new(ManualClock::at(Timestamp::EPOCH));
-        let (store, pulse) = (Arc::new(MapStore::new(Arc::clone(&clock), 7)), ManualPulse::new());
+        let (store, pulse) = (Arc::new(MapStore::new(Arc::clone(&clock), 7)), ManualHolderClock::new());
         let limiter = Limiter::builder(Arc::clone(&store) as _).pulse(pulse.clone()).build();
         let activity = Activity::new(limiter.clone(), Rules::default()).expect("sensible rules");
         let api = Api::new(Arc::clone(&store), limiter).activity(activity.clone());

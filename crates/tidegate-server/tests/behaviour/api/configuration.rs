@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
-use tidegate::{Edit, Expect, ItemSpec, LimitSpec, Policy};
+use tidegate::{Edit, ExpectedVersion, ItemSpec, LimitSpec, Policy};
 use tidegate_server::resp::Door;
 use tidegate_server::resp::throttle::Bucket;
 
@@ -217,7 +217,7 @@ fn a_limit_that_a_file_puts_meanwhile_is_the_files() {
             return true;
         }
         let of_file = LimitSpec::named(id).with(ItemSpec::of(Policy::Total, 7));
-        store.apply(vec![Edit::Put(of_file, Expect::Anything)]).expect("it makes sense");
+        store.apply(vec![Edit::Put(of_file, ExpectedVersion::Anything)]).expect("it makes sense");
         false
     });
     stage

@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::catalog::{ApplyError, Edit, Edited, Origin};
+use tidegate::catalog::{ApplyError, Edit, EditOutcome, Origin};
 use tidegate::{
-    Answers, Catalog, Expect, FullStore, ItemCount, LeaseId, Limit, LimitSpec, Limiter, ManualClock,
-    MapStore, Memory, MemoryStore, Observation, Order, Parting, Spoken, Store, Timestamp,
+    Catalog, ExpectedVersion, ItemCount, LeaseId, Limit, LimitSpec, LimitStats, LimitStore, Limiter,
+    ManualClock, MapStore, Memory, MemoryStore, Order, RemovalMode, Replies, Store, StoreReply, Timestamp,
 };
 use tidegate_server::http::RouteName;
 use tidegate_server::metrics::{Cut, DoorName, MOST_LIMITS, Metrics, ReloadsSoFar};
@@ -200,7 +200,7 @@ fn described_buckets_are_told_as_one_and_their_sum_does_not_fall() {
     let bucket = |id: &str| format!(r#"{{"id": "{id}", "items": [{{"policy": "total", "limit": 2}}]}}"#);
     for id in ["cl.throttle/2/1/60", "cl.throttle/2/1/30"] {
         let spec = LimitSpec::named(id).with(tidegate::ItemSpec::of(tidegate::Policy::Total, 2));
-        stage.limiter.store().put(spec, Expect::Absent).expect("there is none yet");
+        stage.limiter.store().put(spec, ExpectedVersion::Absent).expect("there is none yet");
         for _ in 0..3 {
             let _ = stage.limiter.ask_all(id).try_acquire().expect("a question");
         }
@@ -219,11 +219,11 @@ fn described_buckets_are_told_as_one_and_their_sum_does_not_fall() {
     };
     assert_eq!(sums(), (4.0, 2.0, 2.0));
     assert_eq!(sums(), (4.0, 2.0, 2.0), "looking counts nothing");
-    assert!(stage.limiter.store().remove("cl.throttle/2/1/60", Parting::Forget));
+    assert!(stage.limiter.store().remove("cl.throttle/2/1/60", RemovalMode::Forget));
     assert_eq!(sums(), (4.0, 2.0, 1.0), "what was forgotten happened nevertheless");
     let spec =
         LimitSpec::named("cl.throttle/2/1/60").with(tidegate::ItemSpec::of(tidegate::Policy::Total, 2));
-    stage.limiter.store().put(spec, Expect::Absent).expect("it was removed");
+    stage.limiter.store().put(spec, ExpectedVersion::Absent).expect("it was removed");
     assert!(stage.limiter.ask_all("cl.throttle/2/1/60").try_acquire().expect("a question").is_granted());
     assert_eq!(sums(), (5.0, 2.0, 2.0));
 }
@@ -251,57 +251,57 @@ impl Store for Crowd {
         Limiter::in_memory().store().capabilities()
     }
 
-    fn submit(&self, _: &[Order<'_>], buffer: Answers) -> Spoken<Answers> {
-        Spoken::Now(buffer)
+    fn submit(&self, _: &[Order<'_>], buffer: Replies) -> StoreReply<Replies> {
+        StoreReply::Now(buffer)
     }
 
-    fn release(&self, _: LeaseId) -> Spoken<bool> {
-        Spoken::Now(false)
+    fn release(&self, _: LeaseId) -> StoreReply<bool> {
+        StoreReply::Now(false)
     }
 
     fn renew(
         &self,
         _: LeaseId,
         _: Option<Duration>,
-    ) -> Spoken<Result<Option<Timestamp>, tidegate::Rejection>> {
-        Spoken::Now(Ok(None))
+    ) -> StoreReply<Result<Option<Timestamp>, tidegate::OrderError>> {
+        StoreReply::Now(Ok(None))
     }
 
     fn settle(
         &self,
         _: LeaseId,
         _: tidegate::Actual<'_>,
-    ) -> Spoken<Result<tidegate::Settlement, tidegate::Rejection>> {
-        Spoken::Now(Ok(tidegate::Settlement::Gone))
+    ) -> StoreReply<Result<tidegate::Settlement, tidegate::OrderError>> {
+        StoreReply::Now(Ok(tidegate::Settlement::Gone))
     }
 
-    fn reset(&self, _: &str, _: Option<&[u8]>) -> Spoken<Result<(), tidegate::Rejection>> {
-        Spoken::Now(Ok(()))
+    fn reset(&self, _: &str, _: Option<&[u8]>) -> StoreReply<Result<(), tidegate::OrderError>> {
+        StoreReply::Now(Ok(()))
     }
 
     fn usage(
         &self,
         _: &str,
         _: Option<&[u8]>,
-    ) -> Spoken<Result<tidegate::store::Usage, tidegate::Rejection>> {
-        Spoken::Now(Ok(tidegate::store::Usage { count: None, items: Vec::new() }))
+    ) -> StoreReply<Result<tidegate::store::Usage, tidegate::OrderError>> {
+        StoreReply::Now(Ok(tidegate::store::Usage { count: None, items: Vec::new() }))
     }
 
     fn holders(
         &self,
         _: &str,
         _: Option<&[u8]>,
-    ) -> Spoken<Result<Vec<tidegate::Tenure>, tidegate::Rejection>> {
-        Spoken::Now(Ok(Vec::new()))
+    ) -> StoreReply<Result<Vec<tidegate::LeaseTerm>, tidegate::OrderError>> {
+        StoreReply::Now(Ok(Vec::new()))
     }
 
-    fn held_until(&self, _: &[LeaseId]) -> Spoken<Vec<Option<Timestamp>>> {
-        Spoken::Now(Vec::new())
+    fn held_until(&self, _: &[LeaseId]) -> StoreReply<Vec<Option<Timestamp>>> {
+        StoreReply::Now(Vec::new())
     }
 
-    fn observe(&self, _: &str) -> Option<Observation> {
+    fn observe(&self, _: &str) -> Option<LimitStats> {
         let items = vec![ItemCount { item: ODD.to_owned(), refused: 2 }];
-        Some(Observation { granted: 1, refused: 2, shadowed: 0, items, rows: Some(0), bytes: Some(0) })
+        Some(LimitStats { granted: 1, refused: 2, shadowed: 0, items, rows: Some(0), bytes: Some(0) })
     }
 }
 
@@ -314,20 +314,20 @@ impl Catalog for Crowd {
         self.limits.clone()
     }
 
-    fn put(&self, _: LimitSpec, _: Expect) -> Result<Arc<Limit>, tidegate::catalog::PutError> {
+    fn put(&self, _: LimitSpec, _: ExpectedVersion) -> Result<Arc<Limit>, tidegate::catalog::PutError> {
         Err(tidegate::catalog::PutError::Exists)
     }
 
-    fn remove(&self, _: &str, _: Parting) -> bool {
+    fn remove(&self, _: &str, _: RemovalMode) -> bool {
         false
     }
 
-    fn apply(&self, _: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
+    fn apply(&self, _: Vec<Edit>) -> Result<Vec<EditOutcome>, ApplyError> {
         Ok(Vec::new())
     }
 
-    fn edit(&self, _: Vec<Edit>, _: Origin) -> Spoken<Result<Vec<Edited>, ApplyError>> {
-        Spoken::Now(Ok(Vec::new()))
+    fn edit(&self, _: Vec<Edit>, _: Origin) -> StoreReply<Result<Vec<EditOutcome>, ApplyError>> {
+        StoreReply::Now(Ok(Vec::new()))
     }
 
     fn watch(&self, _: tidegate::catalog::Watcher) {}
@@ -335,7 +335,7 @@ impl Catalog for Crowd {
 
 #[test]
 fn names_are_escaped_and_too_many_limits_are_left_out() {
-    let store: Arc<dyn FullStore> = Arc::new(Crowd::of(MOST_LIMITS + 3));
+    let store: Arc<dyn LimitStore> = Arc::new(Crowd::of(MOST_LIMITS + 3));
     let page = Page::read(&Metrics::new(1).render(&Limiter::new(store)));
     let labels = [("limit", "000000"), ("item", ODD), ("outcome", "refused")];
     assert_eq!(page.get("tidegate_decisions_total", &labels), 2.0);

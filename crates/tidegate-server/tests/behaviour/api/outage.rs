@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use tidegate::catalog::{ApplyError, Edit, Edited, Origin, PutError, Watcher};
+use tidegate::catalog::{ApplyError, Edit, EditOutcome, Origin, PutError, Watcher};
 use tidegate::store::{Capabilities, Settlement, Unavailable, Usage};
 use tidegate::{
-    Actual, Answers, Catalog, Expect, LeaseId, Limit, LimitSpec, MapStore, Order, Parting, Rejection, Spoken,
-    Store, Tenure, Timestamp,
+    Actual, Catalog, ExpectedVersion, LeaseId, LeaseTerm, Limit, LimitSpec, MapStore, Order, OrderError,
+    RemovalMode, Replies, Store, StoreReply, Timestamp,
 };
 
 use crate::api::stage::Stage;
@@ -16,8 +16,8 @@ use crate::api::stage::Stage;
 /// Knows its limits and nothing else.
 struct Silent(MapStore);
 
-fn silence<T: Send + 'static>() -> Spoken<T> {
-    Spoken::Later(Box::pin(async { Err(Unavailable { reason: "db-7.internal is down".to_owned() }) }))
+fn silence<T: Send + 'static>() -> StoreReply<T> {
+    StoreReply::Later(Box::pin(async { Err(Unavailable { reason: "db-7.internal is down".to_owned() }) }))
 }
 
 impl Store for Silent {
@@ -25,35 +25,35 @@ impl Store for Silent {
         self.0.capabilities()
     }
 
-    fn submit(&self, _: &[Order<'_>], _: Answers) -> Spoken<Answers> {
+    fn submit(&self, _: &[Order<'_>], _: Replies) -> StoreReply<Replies> {
         silence()
     }
 
-    fn release(&self, _: LeaseId) -> Spoken<bool> {
+    fn release(&self, _: LeaseId) -> StoreReply<bool> {
         silence()
     }
 
-    fn renew(&self, _: LeaseId, _: Option<Duration>) -> Spoken<Result<Option<Timestamp>, Rejection>> {
+    fn renew(&self, _: LeaseId, _: Option<Duration>) -> StoreReply<Result<Option<Timestamp>, OrderError>> {
         silence()
     }
 
-    fn settle(&self, _: LeaseId, _: Actual<'_>) -> Spoken<Result<Settlement, Rejection>> {
+    fn settle(&self, _: LeaseId, _: Actual<'_>) -> StoreReply<Result<Settlement, OrderError>> {
         silence()
     }
 
-    fn reset(&self, _: &str, _: Option<&[u8]>) -> Spoken<Result<(), Rejection>> {
+    fn reset(&self, _: &str, _: Option<&[u8]>) -> StoreReply<Result<(), OrderError>> {
         silence()
     }
 
-    fn usage(&self, _: &str, _: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>> {
+    fn usage(&self, _: &str, _: Option<&[u8]>) -> StoreReply<Result<Usage, OrderError>> {
         silence()
     }
 
-    fn holders(&self, _: &str, _: Option<&[u8]>) -> Spoken<Result<Vec<Tenure>, Rejection>> {
+    fn holders(&self, _: &str, _: Option<&[u8]>) -> StoreReply<Result<Vec<LeaseTerm>, OrderError>> {
         silence()
     }
 
-    fn held_until(&self, _: &[LeaseId]) -> Spoken<Vec<Option<Timestamp>>> {
+    fn held_until(&self, _: &[LeaseId]) -> StoreReply<Vec<Option<Timestamp>>> {
         silence()
     }
 }
@@ -67,19 +67,19 @@ impl Catalog for Silent {
         self.0.list()
     }
 
-    fn put(&self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
+    fn put(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError> {
         self.0.put(spec, expect)
     }
 
-    fn remove(&self, id: &str, parting: Parting) -> bool {
+    fn remove(&self, id: &str, parting: RemovalMode) -> bool {
         self.0.remove(id, parting)
     }
 
-    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
+    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<EditOutcome>, ApplyError> {
         self.0.apply(edits)
     }
 
-    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> Spoken<Result<Vec<Edited>, ApplyError>> {
+    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> StoreReply<Result<Vec<EditOutcome>, ApplyError>> {
         self.0.edit(edits, origin)
     }
 
@@ -157,13 +157,13 @@ fn no_task_begins_while_nobody_counts() {
         format!("GET /v1/activity/u/{id}/events"),
     ];
     let rules = tidegate::activity::Rules::default();
-    stage.store.put(rules.spec(), Expect::Absent).expect("a new limit");
+    stage.store.put(rules.spec(), ExpectedVersion::Absent).expect("a new limit");
     for line in &all {
         let detail = stage.ask(line, "").problem(503, "store_unavailable");
         assert!(!detail.contains("db-7"), "what happened is for the log: {detail}");
     }
     let admits = LimitSpec { on_outage: tidegate_core::OnOutage::Admit, ..rules.spec() };
-    stage.store.put(admits, Expect::Present).expect("it is there");
+    stage.store.put(admits, ExpectedVersion::Present).expect("it is there");
     for line in &all {
         stage.ask(line, "").problem(503, "store_unavailable");
     }

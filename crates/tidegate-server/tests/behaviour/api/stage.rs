@@ -10,8 +10,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use serde_json::Value;
-use tidegate::limiter::ManualPulse;
-use tidegate::{FullStore, Limiter, ManualClock, Memory, MemoryStore, Timestamp};
+use tidegate::limiter::ManualHolderClock;
+use tidegate::{LimitStore, Limiter, ManualClock, Memory, MemoryStore, Timestamp};
 use tidegate_server::http::Api;
 use tidegate_server::metrics::Metrics;
 use tidegate_server::tokens::{Pass, Role, Who};
@@ -22,11 +22,11 @@ use crate::api::openapi;
 pub(crate) const START: Duration = Duration::from_secs(1_768_867_200);
 
 pub(crate) struct Stage {
-    pub(crate) api: Api<dyn FullStore>,
+    pub(crate) api: Api<dyn LimitStore>,
     pub(crate) clock: Arc<ManualClock>,
-    pub(crate) pulse: ManualPulse,
+    pub(crate) pulse: ManualHolderClock,
     pub(crate) limiter: Limiter,
-    pub(crate) store: Arc<dyn FullStore>,
+    pub(crate) store: Arc<dyn LimitStore>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -37,10 +37,10 @@ impl Stage {
     }
 
     /// A door to a store that is made with this clock.
-    pub(crate) fn over(store: impl FnOnce(Arc<ManualClock>) -> Arc<dyn FullStore>) -> Stage {
+    pub(crate) fn over(store: impl FnOnce(Arc<ManualClock>) -> Arc<dyn LimitStore>) -> Stage {
         let nanos = u64::try_from(START.as_nanos()).expect("before 2554");
         let clock = Arc::new(ManualClock::at(Timestamp::from_ticks(nanos)));
-        let pulse = ManualPulse::new();
+        let pulse = ManualHolderClock::new();
         let store = store(Arc::clone(&clock));
         let limiter = Limiter::builder(Arc::clone(&store)).pulse(pulse.clone()).build();
         let metrics = Arc::new(Metrics::new(1));

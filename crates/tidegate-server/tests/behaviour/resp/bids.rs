@@ -1,4 +1,4 @@
-//! Bids: pipelines that are decided in short say and do what they would say and do as orders.
+//! CompactBatch: pipelines that are decided in short say and do what they would say and do as orders.
 //!
 //! Two stores are asked the same, at the same times. One knows bids; the other is wrapped into one that does not, so that everything is
 //! put to it as orders.
@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tidegate::store::Observation;
+use tidegate::store::LimitStats;
 use tidegate::{
-    Catalog, Expect, FullStore, LimitSpec, Limiter, ManualClock, Memory, MemoryStore, Store, file,
+    Catalog, ExpectedVersion, LimitSpec, LimitStore, Limiter, ManualClock, Memory, MemoryStore, Store, file,
 };
 use tidegate_server::resp::{Door, Fed, Session, Tally, Then};
 use tidegate_testkit::effort::cases;
@@ -69,12 +69,12 @@ struct Side {
 }
 
 impl Side {
-    fn new(wrap: impl FnOnce(Arc<MemoryStore>) -> Arc<dyn FullStore>, tokens: Tokens) -> Side {
+    fn new(wrap: impl FnOnce(Arc<MemoryStore>) -> Arc<dyn LimitStore>, tokens: Tokens) -> Side {
         let clock = Arc::new(ManualClock::at(START));
         let memory = Memory { secret: [7, 11], ..Memory::default() };
         let store = Arc::new(MemoryStore::new(Arc::clone(&clock), memory));
         for limit in specs(LIMITS) {
-            store.put(limit, Expect::Absent).expect("there is none yet");
+            store.put(limit, ExpectedVersion::Absent).expect("there is none yet");
         }
         let door = Door::new(wrap(Arc::clone(&store)), Arc::new(tokens));
         let session = Session::new(Arc::new(door));
@@ -102,7 +102,7 @@ impl Side {
         }
     }
 
-    fn observed(&self) -> Vec<Option<Observation>> {
+    fn observed(&self) -> Vec<Option<LimitStats>> {
         IDS.iter().map(|id| self.store.observe(id)).collect()
     }
 
@@ -178,14 +178,14 @@ fn happen(side: &mut Side, event: &Event) {
         Event::Edit(which) => {
             for limit in specs(EDITS[*which]) {
                 // It may have been removed.
-                let _put = side.store.put(limit, Expect::Anything);
+                let _put = side.store.put(limit, ExpectedVersion::Anything);
             }
         }
         Event::Reset(which) => drop(side.store.reset(IDS[*which], None).now()),
         Event::Remove(which) => {
-            side.store.remove(IDS[*which], tidegate::Parting::Forget);
+            side.store.remove(IDS[*which], tidegate::RemovalMode::Forget);
             for limit in specs(LIMITS) {
-                let _there = side.store.put(limit, Expect::Absent);
+                let _there = side.store.put(limit, ExpectedVersion::Absent);
             }
         }
     }
@@ -220,10 +220,10 @@ fn plain_pipelines_are_put_in_short() {
     let clock = Arc::new(ManualClock::at(START));
     let store = Arc::new(MemoryStore::new(Arc::clone(&clock), Memory::default()));
     for limit in specs(LIMITS) {
-        store.put(limit, Expect::Absent).expect("there is none yet");
+        store.put(limit, ExpectedVersion::Absent).expect("there is none yet");
     }
     let counting = Arc::new(Recording::new(store, Manner::Now).bidding());
-    let door = Door::new(Arc::clone(&counting) as Arc<dyn FullStore>, Arc::new(OPEN));
+    let door = Door::new(Arc::clone(&counting) as Arc<dyn LimitStore>, Arc::new(OPEN));
     let mut session = Session::new(Arc::new(door));
     let mut said = Vec::new();
     for (line, batches) in [
@@ -290,9 +290,9 @@ fn what_a_frame_means_depends_on_who_says_it() {
 #[test]
 fn bids_overtake_nobody() {
     let clock = Arc::new(ManualClock::at(START));
-    let store: Arc<dyn FullStore> = Arc::new(MemoryStore::new(Arc::clone(&clock), Memory::default()));
+    let store: Arc<dyn LimitStore> = Arc::new(MemoryStore::new(Arc::clone(&clock), Memory::default()));
     for limit in specs(LIMITS) {
-        store.put(limit, Expect::Absent).expect("there is none yet");
+        store.put(limit, ExpectedVersion::Absent).expect("there is none yet");
     }
     let limiter = Limiter::new(Arc::clone(&store));
     let door = Door::new(Arc::clone(&store), Arc::new(OPEN)).beside(limiter.clone());

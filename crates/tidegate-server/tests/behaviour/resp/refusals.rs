@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate::{FullStore, Tick};
+use tidegate::{LimitStore, Tick};
 use tidegate_server::refusals::Refusals;
 use tidegate_server::resp::{Door, Session};
 
@@ -16,7 +16,7 @@ fn a_session_tells_whom_it_refuses() {
         let stage = Stage::new(Kind::Memory, manner, OPEN);
         let refusals = Arc::new(Refusals::to(paper.clone(), Tick::NANOSECOND));
         let door =
-            Door::new(Arc::clone(&stage.store) as Arc<dyn FullStore>, Arc::new(OPEN)).refusals(refusals);
+            Door::new(Arc::clone(&stage.store) as Arc<dyn LimitStore>, Arc::new(OPEN)).refusals(refusals);
         let mut session = Session::new(Arc::new(door));
         let lines = [
             "TG.ACQUIRE login ada 3",

@@ -11,11 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tidegate::catalog::{ApplyError, Edit, Edited, Origin, PutError, Watcher};
-use tidegate::store::{Bids, Capabilities, Gists, Later, Lsn, Unavailable, Usage};
+use tidegate::catalog::{ApplyError, Edit, EditOutcome, Origin, PutError, Watcher};
+use tidegate::store::{Capabilities, CompactBatch, CompactReplies, Later, Lsn, Unavailable, Usage};
 use tidegate::{
-    Actual, Answers, Catalog, Expect, FullStore, LeaseId, Limit, LimitSpec, ManualClock, MapStore, Memory,
-    MemoryStore, Order, Parting, Rejection, Settlement, Spoken, Store, Tenure, Tick, Timestamp, file,
+    Actual, Catalog, ExpectedVersion, LeaseId, LeaseTerm, Limit, LimitSpec, LimitStore, ManualClock,
+    MapStore, Memory, MemoryStore, Order, OrderError, RemovalMode, Replies, Settlement, Store, StoreReply,
+    Tick, Timestamp, file,
 };
 use tidegate_server::resp::{Door, Doorman, Fed, Session, Then};
 use tidegate_server::tokens::{Pass, Role};
@@ -67,15 +68,15 @@ pub(crate) enum Kind {
 impl Stage {
     pub(crate) fn new(kind: Kind, manner: Manner, doorman: Tokens) -> Stage {
         let clock = Arc::new(ManualClock::at(START));
-        let store: Arc<dyn FullStore> = match kind {
+        let store: Arc<dyn LimitStore> = match kind {
             Kind::Map => Arc::new(MapStore::new(Arc::clone(&clock), 7)),
             Kind::Memory => Arc::new(MemoryStore::new(Arc::clone(&clock), Memory::default())),
         };
         for limit in file::read("limits.yaml", LIMITS.as_bytes()).expect("they are sound").settings.limits {
-            store.put(limit, Expect::Absent).expect("there is none yet");
+            store.put(limit, ExpectedVersion::Absent).expect("there is none yet");
         }
         let store = Arc::new(Recording::new(store, manner));
-        let door = Arc::new(Door::new(Arc::clone(&store) as Arc<dyn FullStore>, Arc::new(doorman)));
+        let door = Arc::new(Door::new(Arc::clone(&store) as Arc<dyn LimitStore>, Arc::new(doorman)));
         Stage { clock, store, door }
     }
 
@@ -99,7 +100,7 @@ pub(crate) enum Manner {
 
 /// A store that counts batches, and speaks when it is told to.
 pub(crate) struct Recording {
-    inner: Arc<dyn FullStore>,
+    inner: Arc<dyn LimitStore>,
     manner: Manner,
     batches: AtomicUsize,
     /// Whether bids are handed on.
@@ -108,7 +109,7 @@ pub(crate) struct Recording {
 
 impl Recording {
     /// A store that is put orders only.
-    pub(crate) fn new(inner: Arc<dyn FullStore>, manner: Manner) -> Recording {
+    pub(crate) fn new(inner: Arc<dyn LimitStore>, manner: Manner) -> Recording {
         Recording { inner, manner, batches: AtomicUsize::new(0), bids: false }
     }
 
@@ -122,14 +123,14 @@ impl Recording {
         self.batches.swap(0, Ordering::Relaxed)
     }
 
-    fn spoken<T: Send + 'static>(&self, spoken: Spoken<T>) -> Spoken<T> {
+    fn spoken<T: Send + 'static>(&self, spoken: StoreReply<T>) -> StoreReply<T> {
         let reply = spoken.now();
         let never = || Unavailable { reason: "nobody\r\nthere".to_owned() };
         match self.manner {
-            Manner::Now => Spoken::Now(reply),
-            Manner::Durable => Spoken::Durable(reply, Lsn(self.batches.load(Ordering::Relaxed) as u64)),
-            Manner::Later => Spoken::Later(Box::pin(async move { Ok(reply) }) as Later<T>),
-            Manner::Never => Spoken::Later(Box::pin(async move { Err(never()) }) as Later<T>),
+            Manner::Now => StoreReply::Now(reply),
+            Manner::Durable => StoreReply::Durable(reply, Lsn(self.batches.load(Ordering::Relaxed) as u64)),
+            Manner::Later => StoreReply::Later(Box::pin(async move { Ok(reply) }) as Later<T>),
+            Manner::Never => StoreReply::Later(Box::pin(async move { Err(never()) }) as Later<T>),
         }
     }
 }
@@ -138,35 +139,39 @@ impl Store for Recording {
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }
-    fn submit(&self, orders: &[Order<'_>], buffer: Answers) -> Spoken<Answers> {
+    fn submit(&self, orders: &[Order<'_>], buffer: Replies) -> StoreReply<Replies> {
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.spoken(self.inner.submit(orders, buffer))
     }
-    fn bid(&self, bids: &Bids<'_>, gists: &mut Gists) -> Result<Option<Lsn>, Unavailable> {
+    fn bid(&self, bids: &CompactBatch<'_>, gists: &mut CompactReplies) -> Result<Option<Lsn>, Unavailable> {
         gists.clear();
         if self.bids { self.inner.bid(bids, gists) } else { Ok(None) }
     }
-    fn release(&self, lease: LeaseId) -> Spoken<bool> {
+    fn release(&self, lease: LeaseId) -> StoreReply<bool> {
         self.spoken(self.inner.release(lease))
     }
-    fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Spoken<Result<Option<Timestamp>, Rejection>> {
+    fn renew(
+        &self,
+        lease: LeaseId,
+        ttl: Option<Duration>,
+    ) -> StoreReply<Result<Option<Timestamp>, OrderError>> {
         self.spoken(self.inner.renew(lease, ttl))
     }
-    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Spoken<Result<Settlement, Rejection>> {
+    fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> StoreReply<Result<Settlement, OrderError>> {
         self.spoken(self.inner.settle(lease, actual))
     }
-    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<(), Rejection>> {
+    fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<(), OrderError>> {
         self.spoken(self.inner.reset(limit_id, key))
     }
-    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Usage, Rejection>> {
+    fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Usage, OrderError>> {
         self.spoken(self.inner.usage(limit_id, key))
     }
 
-    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> Spoken<Result<Vec<Tenure>, Rejection>> {
+    fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Vec<LeaseTerm>, OrderError>> {
         self.spoken(self.inner.holders(limit_id, key))
     }
 
-    fn held_until(&self, leases: &[LeaseId]) -> Spoken<Vec<Option<Timestamp>>> {
+    fn held_until(&self, leases: &[LeaseId]) -> StoreReply<Vec<Option<Timestamp>>> {
         self.spoken(self.inner.held_until(leases))
     }
 }
@@ -178,17 +183,17 @@ impl Catalog for Recording {
     fn list(&self) -> Vec<Arc<Limit>> {
         self.inner.list()
     }
-    fn put(&self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
+    fn put(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError> {
         self.inner.put(spec, expect)
     }
-    fn remove(&self, id: &str, parting: Parting) -> bool {
+    fn remove(&self, id: &str, parting: RemovalMode) -> bool {
         self.inner.remove(id, parting)
     }
-    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
+    fn apply(&self, edits: Vec<Edit>) -> Result<Vec<EditOutcome>, ApplyError> {
         self.inner.apply(edits)
     }
 
-    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> Spoken<Result<Vec<Edited>, ApplyError>> {
+    fn edit(&self, edits: Vec<Edit>, origin: Origin) -> StoreReply<Result<Vec<EditOutcome>, ApplyError>> {
         self.inner.edit(edits, origin)
     }
     fn watch(&self, watcher: Watcher) {

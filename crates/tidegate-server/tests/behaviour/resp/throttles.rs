@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Catalog, FullStore, Parting, Store};
+use tidegate::{Catalog, LimitStore, RemovalMode, Store};
 use tidegate_server::resp::throttle::{Bucket, Indescribable, MOST_BUCKETS, Throttles, is_reserved};
 
 use crate::resp::stage::{Stage, check, say};
@@ -142,7 +142,7 @@ fn a_description_that_somebody_removed_is_made_anew() {
     let stage = Stage::plain();
     let mut session = stage.session();
     say(&mut session, "CL.THROTTLE ada 2 30 60");
-    assert!(stage.store.remove("cl.throttle/3/30/60", Parting::Forget));
+    assert!(stage.store.remove("cl.throttle/3/30/60", RemovalMode::Forget));
     assert!(say(&mut session, "CL.THROTTLE ada 2 30 60").starts_with("-UNAVAILABLE "));
     assert_eq!(say(&mut session, "CL.THROTTLE ada 2 30 60"), "[0, 3, 2, -1, 2]");
 }
@@ -153,7 +153,7 @@ fn bucket(capacity: u64) -> Bucket {
 
 /// A bound of three, and somebody was answered now by each of them.
 fn three_of_three(stage: &Stage) -> Throttles {
-    let throttles = Throttles::with_most(Arc::clone(&stage.store) as Arc<dyn FullStore>, 3);
+    let throttles = Throttles::with_most(Arc::clone(&stage.store) as Arc<dyn LimitStore>, 3);
     for capacity in [5, 2, 9] {
         let described = throttles.described(bucket(capacity)).expect("there is room");
         use_now(stage, described.id());
@@ -164,7 +164,7 @@ fn three_of_three(stage: &Stage) -> Throttles {
 
 fn use_now(stage: &Stage, limit_id: &str) {
     let asks = [tidegate::Ask { limit_id, key: Some(b"ada"), count: 1 }];
-    stage.store.submit(&[tidegate::Order::acquire(&asks)], tidegate::Answers::default()).now();
+    stage.store.submit(&[tidegate::Order::acquire(&asks)], tidegate::Replies::default()).now();
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn descriptions_of_an_earlier_life_are_known_and_used_until_now() {
     let stage = Stage::plain();
     drop(three_of_three(&stage));
     stage.clock.advance(Duration::from_secs(1));
-    let throttles = Throttles::with_most(Arc::clone(&stage.store) as Arc<dyn FullStore>, 3);
+    let throttles = Throttles::with_most(Arc::clone(&stage.store) as Arc<dyn LimitStore>, 3);
     assert_eq!(throttles.len(), 3);
     stage.clock.advance(Duration::from_millis(1999));
     assert_eq!(throttles.described(bucket(1)).err(), Some(Indescribable::TooMany));

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use tidegate::{Expect, FullStore, Limiter, ManualClock, Memory, MemoryStore, file};
+use tidegate::{ExpectedVersion, LimitStore, Limiter, ManualClock, Memory, MemoryStore, file};
 use tidegate_server::http::Api;
 use tidegate_server::metrics::Metrics;
 use tidegate_server::resp::Door;
@@ -43,7 +43,7 @@ pub(crate) fn wide() -> Bounds {
 pub(crate) struct Stage {
     pub(crate) server: Server,
     pub(crate) limiter: Limiter,
-    pub(crate) store: Arc<dyn FullStore>,
+    pub(crate) store: Arc<dyn LimitStore>,
     panics_before: usize,
 }
 
@@ -93,7 +93,7 @@ impl Stage {
     }
 
     fn over(
-        store: Arc<dyn FullStore>,
+        store: Arc<dyn LimitStore>,
         workers: usize,
         limits: &str,
         bounds: Bounds,
@@ -101,7 +101,7 @@ impl Stage {
     ) -> Stage {
         count_panics();
         for limit in file::read("limits.yaml", limits.as_bytes()).expect("they are sound").settings.limits {
-            store.put(limit, Expect::Absent).expect("there is none yet");
+            store.put(limit, ExpectedVersion::Absent).expect("there is none yet");
         }
         let limiter = Limiter::new(Arc::clone(&store));
         let doorman = Arc::new(tokens);

@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use tidegate_core::decide::Decision;
 use tidegate_core::order::REQUEST_MEMORY;
-use tidegate_core::{Ask, Hold, Intent, Limit, Order, Row, Seat};
+use tidegate_core::{Ask, Hold, Intent, Limit, Order, Row, RowScope};
 
 use super::{Inner, LOOK_AHEAD};
-use crate::answer::{Answer, Answers, Denied, Grant, Outcome, Rejection};
+use crate::answer::{Answer, Denied, Grant, OrderError, Outcome, Replies};
 use crate::store::deciding::{
     Conclusion, Entrant, Occasion, Room, Station, check_order, conclude, grant, put_in_words,
 };
 use crate::store::requests::Remembered;
 
 impl Inner {
-    pub(super) fn decide(&mut self, order: &Order<'_>, answers: &mut Answers) -> Result<Answer, Rejection> {
+    pub(super) fn decide(&mut self, order: &Order<'_>, answers: &mut Replies) -> Result<Answer, OrderError> {
         check_order(order)?;
         if let Some(repeated) = self.repeated(order, answers)? {
             return Ok(repeated);
@@ -71,24 +71,24 @@ impl Inner {
     }
 
     /// The answer that the same request was granted before.
-    fn repeated(&mut self, order: &Order<'_>, answers: &mut Answers) -> Result<Option<Answer>, Rejection> {
+    fn repeated(&mut self, order: &Order<'_>, answers: &mut Replies) -> Result<Option<Answer>, OrderError> {
         let (Some(id), Intent::Acquire) = (order.request_id, order.intent) else { return Ok(None) };
         let Some(remembered) = self.requests.get(id, self.latest) else { return Ok(None) };
         if !remembered.is_for(order) {
-            return Err(Rejection::RequestIdReused);
+            return Err(OrderError::RequestIdReused);
         }
         Ok(Some(remembered.again(&self.leases, self.latest, answers)))
     }
 
     /// Takes out the rows an order is about: one entrant per row, those of a limit side by side with its `all` row
     /// first, repeated asks added up. Nothing is taken unless everything can be.
-    fn enter(&mut self, order: &Order<'_>) -> Result<Vec<Entrant>, Rejection> {
+    fn enter(&mut self, order: &Order<'_>) -> Result<Vec<Entrant>, OrderError> {
         for ask in order.asks {
             let tenant = self.limits.get_mut(ask.limit_id);
             let tenant =
-                tenant.ok_or_else(|| Rejection::UnknownLimit { limit_id: ask.limit_id.to_owned() })?;
+                tenant.ok_or_else(|| OrderError::UnknownLimit { limit_id: ask.limit_id.to_owned() })?;
             if ask.key.is_none() && tenant.limit.needs_key() {
-                return Err(Rejection::KeyMissing { limit_id: ask.limit_id.to_owned() });
+                return Err(OrderError::KeyMissing { limit_id: ask.limit_id.to_owned() });
             }
             // Before any slot is found or any row taken out of its own.
             tenant.make_room(order.asks.len() as u64, self.latest);
@@ -164,7 +164,7 @@ impl Inner {
         }
         for Entrant { limit, ask, row, .. } in new {
             let key = order.asks[ask].key.unwrap_or_default();
-            if !row.is_fresh(&limit, Seat::from(limit.overrides(key)), now) {
+            if !row.is_fresh(&limit, RowScope::from(limit.overrides(key)), now) {
                 let tenant = self.limits.get_mut(limit.id()).expect("its row was taken from there");
                 tenant.table.insert(&limit, key, row, now);
             }

@@ -16,11 +16,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::{LeaseId, Limit, Order, Row, Tenure, Tick, Timestamp};
+use tidegate_core::{LeaseId, LeaseTerm, Limit, Order, Row, Tick, Timestamp};
 
 use super::tenant::Tenant;
 use super::{Inner, check_key, check_ttl};
-use crate::answer::{Answers, Rejection};
+use crate::answer::{OrderError, Replies};
 use crate::store::leases::Lease;
 use crate::store::requests::Remembered;
 use crate::store::{Actual, Settlement, Usage};
@@ -111,7 +111,7 @@ impl Excerpt {
     }
 
     /// Decides an order, behind those that are answered.
-    pub fn decide(&mut self, order: &Order<'_>, answers: &mut Answers) {
+    pub fn decide(&mut self, order: &Order<'_>, answers: &mut Replies) {
         let answer = self.inner.decide(order, answers);
         answers.push(answer);
     }
@@ -122,27 +122,27 @@ impl Excerpt {
     }
 
     /// Moves a lease's end.
-    pub fn renew(&mut self, id: LeaseId, ttl: Option<Duration>) -> Result<Option<Timestamp>, Rejection> {
+    pub fn renew(&mut self, id: LeaseId, ttl: Option<Duration>) -> Result<Option<Timestamp>, OrderError> {
         check_ttl(ttl).map(|()| self.inner.renew(id, ttl))
     }
 
     /// Settles a held charge, and gives its lease back.
-    pub fn settle(&mut self, id: LeaseId, actual: Actual<'_>) -> Result<Settlement, Rejection> {
+    pub fn settle(&mut self, id: LeaseId, actual: Actual<'_>) -> Result<Settlement, OrderError> {
         self.inner.settle(id, actual)
     }
 
     /// Zeroes what is counted for a key.
-    pub fn reset(&mut self, limit_id: &str, key: &[u8]) -> Result<(), Rejection> {
+    pub fn reset(&mut self, limit_id: &str, key: &[u8]) -> Result<(), OrderError> {
         check_key(Some(key)).and_then(|()| self.inner.reset(limit_id, Some(key)))
     }
 
     /// What is counted.
-    pub fn usage(&mut self, limit_id: &str, key: Option<&[u8]>) -> Result<Usage, Rejection> {
+    pub fn usage(&mut self, limit_id: &str, key: Option<&[u8]>) -> Result<Usage, OrderError> {
         check_key(key).and_then(|()| self.inner.usage(limit_id, key))
     }
 
     /// Who holds something.
-    pub fn holders(&mut self, limit_id: &str, key: Option<&[u8]>) -> Result<Vec<Tenure>, Rejection> {
+    pub fn holders(&mut self, limit_id: &str, key: Option<&[u8]>) -> Result<Vec<LeaseTerm>, OrderError> {
         check_key(key).and_then(|()| self.inner.holders(limit_id, key))
     }
 

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tidegate_core::{LeaseId, Row, Tenure, Timestamp};
+use tidegate_core::{LeaseId, LeaseTerm, Row, Timestamp};
 
 use super::Inner;
-use crate::answer::Rejection;
+use crate::answer::OrderError;
 use crate::store::leases::{Holding, Lease, SETTLED_MEMORY};
 use crate::store::{Actual, Settlement};
 
@@ -27,7 +27,7 @@ impl Inner {
     /// Takes a lease out and gives back what it holds.
     pub(super) fn release(&mut self, id: LeaseId) -> Option<Lease> {
         let lease = self.leases.remove(id)?;
-        let tenure = Tenure { lease: id, expires_at: lease.expires_at };
+        let tenure = LeaseTerm { lease: id, expires_at: lease.expires_at };
         let now = self.latest;
         for holding in &lease.holdings {
             self.with_row(holding, |row| {
@@ -43,7 +43,7 @@ impl Inner {
     pub(super) fn renew(&mut self, id: LeaseId, ttl: Option<Duration>) -> Option<Timestamp> {
         let mut lease = self.leases.remove(id)?;
         let ttl = ttl.map_or(lease.ttl, |ttl| self.tick.span(ttl));
-        let tenure = Tenure { lease: id, expires_at: lease.expires_at };
+        let tenure = LeaseTerm { lease: id, expires_at: lease.expires_at };
         let now = self.latest;
         lease.expires_at = now.plus(ttl);
         for holding in &lease.holdings {
@@ -54,7 +54,7 @@ impl Inner {
         Some(expires_at)
     }
 
-    pub(super) fn settle(&mut self, id: LeaseId, actual: Actual<'_>) -> Result<Settlement, Rejection> {
+    pub(super) fn settle(&mut self, id: LeaseId, actual: Actual<'_>) -> Result<Settlement, OrderError> {
         if self.leases.was_settled(id, self.latest) {
             return Ok(Settlement::Settled);
         }

@@ -3,19 +3,21 @@
 use std::sync::Arc;
 
 use hashbrown::HashSet;
-use tidegate_core::{Limit, LimitSpec, Line, Load, Per, Row, Season, Seat, Tenure};
+use tidegate_core::{AskTotals, DecisionRow, LeaseTerm, Limit, LimitPhase, LimitSpec, Per, Row, RowScope};
 
 use super::Inner;
 use super::tenant::Tenant;
-use crate::answer::Rejection;
-use crate::catalog::{ApplyError, Edit, Edited, Expect, Parting, PutError, RETIREMENT, check_each};
+use crate::answer::OrderError;
+use crate::catalog::{
+    ApplyError, Edit, EditOutcome, ExpectedVersion, PutError, RETIREMENT, RemovalMode, check_each,
+};
 use crate::store::Usage;
 use crate::store::looking::usage;
 
 impl Inner {
-    pub(super) fn reset(&mut self, limit_id: &str, key: Option<&[u8]>) -> Result<(), Rejection> {
+    pub(super) fn reset(&mut self, limit_id: &str, key: Option<&[u8]>) -> Result<(), OrderError> {
         let tenant = self.limits.get_mut(limit_id);
-        let tenant = tenant.ok_or_else(|| Rejection::UnknownLimit { limit_id: limit_id.to_owned() })?;
+        let tenant = tenant.ok_or_else(|| OrderError::UnknownLimit { limit_id: limit_id.to_owned() })?;
         let limit = Arc::clone(&tenant.limit);
         tenant.table.may_have_room();
         if key.is_some() {
@@ -35,38 +37,42 @@ impl Inner {
         Ok(())
     }
 
-    pub(super) fn usage(&mut self, limit_id: &str, key: Option<&[u8]>) -> Result<Usage, Rejection> {
+    pub(super) fn usage(&mut self, limit_id: &str, key: Option<&[u8]>) -> Result<Usage, OrderError> {
         let now = self.latest;
         let tenant = self.limits.get_mut(limit_id);
-        let tenant = tenant.ok_or_else(|| Rejection::UnknownLimit { limit_id: limit_id.to_owned() })?;
+        let tenant = tenant.ok_or_else(|| OrderError::UnknownLimit { limit_id: limit_id.to_owned() })?;
         tenant.drop_if_ended(now);
         let limit = Arc::clone(&tenant.limit);
         let per = if key.is_some() { Per::Key } else { Per::All };
         let mut blank = Row::blank(&limit, per);
         let row = tenant.row(key).unwrap_or(&mut blank);
-        let seat = key.map_or(Seat::All, |key| Seat::from(limit.overrides(key)));
-        Ok(usage(&Line { limit: &limit, seat, row, load: Load::default() }, now))
+        let seat = key.map_or(RowScope::All, |key| RowScope::from(limit.overrides(key)));
+        Ok(usage(&DecisionRow { limit: &limit, seat, row, load: AskTotals::default() }, now))
     }
 
-    pub(super) fn holders(&mut self, limit_id: &str, key: Option<&[u8]>) -> Result<Vec<Tenure>, Rejection> {
+    pub(super) fn holders(
+        &mut self,
+        limit_id: &str,
+        key: Option<&[u8]>,
+    ) -> Result<Vec<LeaseTerm>, OrderError> {
         let now = self.latest;
         let tenant = self.limits.get_mut(limit_id);
-        let tenant = tenant.ok_or_else(|| Rejection::UnknownLimit { limit_id: limit_id.to_owned() })?;
+        let tenant = tenant.ok_or_else(|| OrderError::UnknownLimit { limit_id: limit_id.to_owned() })?;
         tenant.drop_if_ended(now);
         Ok(tenant.row(key).map(|row| row.holders(now)).unwrap_or_default())
     }
 
-    pub(super) fn put(&mut self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
+    pub(super) fn put(&mut self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError> {
         self.forget_retired();
         let limit = self.next(spec, expect)?;
         self.install(&limit);
         Ok(limit)
     }
 
-    pub(super) fn apply(&mut self, edits: Vec<Edit>) -> Result<Vec<Edited>, ApplyError> {
+    pub(super) fn apply(&mut self, edits: Vec<Edit>) -> Result<Vec<EditOutcome>, ApplyError> {
         enum Checked {
             Put(Arc<Limit>),
-            Remove(String, Parting),
+            Remove(String, RemovalMode),
         }
         self.forget_retired();
         let checked = check_each(edits, |edit| match edit {
@@ -75,7 +81,9 @@ impl Inner {
         })?;
         let applied = checked.into_iter().map(|checked| match checked {
             Checked::Put(limit) => self.install(&limit),
-            Checked::Remove(id, parting) => self.remove(&id, parting).map_or(Edited::Absent, Edited::Removed),
+            Checked::Remove(id, parting) => {
+                self.remove(&id, parting).map_or(EditOutcome::Absent, EditOutcome::Removed)
+            }
         });
         Ok(applied.collect())
     }
@@ -89,7 +97,7 @@ impl Inner {
     }
 
     /// The limit that is to be put: the one that stands if it says the same, or its next version.
-    fn next(&self, spec: LimitSpec, expect: Expect) -> Result<Arc<Limit>, PutError> {
+    fn next(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError> {
         let current = self.limits.get(&*spec.id);
         expect.meets(current.map(|tenant| tenant.limit.version()))?;
         let standing = current.or_else(|| self.retired.get(&*spec.id).map(|(_, tenant)| tenant));
@@ -102,7 +110,7 @@ impl Inner {
     }
 
     /// Puts a limit that was made by [`Inner::next`].
-    fn install(&mut self, limit: &Arc<Limit>) -> Edited {
+    fn install(&mut self, limit: &Arc<Limit>) -> EditOutcome {
         let now = self.latest;
         let id: Box<str> = limit.id().into();
         let was_there = self.limits.contains_key(&id);
@@ -113,11 +121,11 @@ impl Inner {
             self.generations += 1;
             let tenant = Tenant::new(Arc::clone(limit), self.generations, self.highest_fence);
             self.limits.insert(id, tenant);
-            return Edited::Added(Arc::clone(limit));
+            return EditOutcome::Added(Arc::clone(limit));
         };
         let is_new = tenant.limit.version() != limit.version();
         if is_new {
-            let was_over = tenant.limit.season(now) == Season::After;
+            let was_over = tenant.limit.season(now) == LimitPhase::After;
             tenant.drop_if_ended(now);
             tenant.adopt(Arc::clone(limit), now);
             if was_over {
@@ -129,18 +137,18 @@ impl Inner {
             }
         }
         match (was_there, is_new) {
-            (false, _) => Edited::Added(Arc::clone(limit)),
-            (true, true) => Edited::Replaced(Arc::clone(limit)),
-            (true, false) => Edited::Unchanged(Arc::clone(limit)),
+            (false, _) => EditOutcome::Added(Arc::clone(limit)),
+            (true, true) => EditOutcome::Replaced(Arc::clone(limit)),
+            (true, false) => EditOutcome::Unchanged(Arc::clone(limit)),
         }
     }
 
-    pub(super) fn remove(&mut self, id: &str, parting: Parting) -> Option<Arc<Limit>> {
+    pub(super) fn remove(&mut self, id: &str, parting: RemovalMode) -> Option<Arc<Limit>> {
         let (id, tenant) = self.limits.remove_entry(id)?;
         let limit = Arc::clone(&tenant.limit);
         match parting {
-            Parting::Forget => self.leases.forget(&HashSet::from([tenant.generation])),
-            Parting::Retire => {
+            RemovalMode::Forget => self.leases.forget(&HashSet::from([tenant.generation])),
+            RemovalMode::Retire => {
                 self.retired.insert(id, (self.latest.plus(self.tick.span(RETIREMENT)), tenant));
             }
         }

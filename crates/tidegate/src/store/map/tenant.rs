@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use tidegate_core::decide;
 use tidegate_core::{
-    Ask, Decision, Intent, Item, Law, Limit, Line, Load, Mode, Order, Per, Row, Season, Seat, Timestamp,
+    Ask, AskTotals, Decision, DecisionRow, Intent, Item, Law, Limit, LimitPhase, Mode, Order, Per, Row,
+    RowScope, Timestamp,
 };
 
 use super::table::Table;
-use crate::answer::{Answer, Answers, Outcome};
+use crate::answer::{Answer, Outcome, Replies};
 use crate::store::deciding::{Entrant, Room, Station, put_in_words, read};
 use crate::store::leases::Holding;
 
@@ -38,7 +39,7 @@ impl Tenant {
 
     pub(super) fn live_keys(&self, now: Timestamp) -> usize {
         let live = |(key, row): &(&[u8], &Row)| {
-            !row.is_fresh(&self.limit, Seat::from(self.limit.overrides(key)), now)
+            !row.is_fresh(&self.limit, RowScope::from(self.limit.overrides(key)), now)
         };
         self.table.iter().filter(live).count()
     }
@@ -53,7 +54,7 @@ impl Tenant {
 
     /// Drops the state of a limit that is over.
     pub(super) fn drop_if_ended(&mut self, now: Timestamp) {
-        if !self.ended && self.limit.season(now) == Season::After {
+        if !self.ended && self.limit.season(now) == LimitPhase::After {
             self.all = Row::blank(&self.limit, Per::All);
             self.table = Table::default();
             self.ended = true;
@@ -71,9 +72,9 @@ impl Tenant {
     pub(super) fn adopt(&mut self, next: Arc<Limit>, at: Timestamp) {
         let former = std::mem::replace(&mut self.limit, next);
         let next = &self.limit;
-        self.all = self.all.adopt((&former, Seat::All), (next, Seat::All), at);
+        self.all = self.all.adopt((&former, RowScope::All), (next, RowScope::All), at);
         for (key, row) in self.table.iter_mut() {
-            let (old, new) = (Seat::from(former.overrides(key)), Seat::from(next.overrides(key)));
+            let (old, new) = (RowScope::from(former.overrides(key)), RowScope::from(next.overrides(key)));
             *row = row.adopt((&former, old), (next, new), at);
         }
         self.table.may_have_room();
@@ -89,16 +90,16 @@ impl Tenant {
         ask: &Ask<'_>,
         intent: Intent,
         now: Timestamp,
-        answers: &mut Answers,
+        answers: &mut Replies,
     ) -> Option<Answer> {
         if !self.plain || (ask.key.is_none() && self.limit.needs_key()) {
             return None;
         }
         self.drop_if_ended(now);
         let Tenant { limit, all, table, spare, .. } = self;
-        let load = Load::of(ask.count);
+        let load = AskTotals::of(ask.count);
         let first = answers.mark();
-        let all = Line { limit, seat: Seat::All, row: all, load };
+        let all = DecisionRow { limit, seat: RowScope::All, row: all, load };
         let decision = if let Some(key) = ask.key.filter(|_| limit.needs_key()) {
             let slot = table.find(key);
             // A row that became fresh is a row too many where the bound was lowered.
@@ -107,10 +108,11 @@ impl Tenant {
                 return None;
             }
             let row = slot.map_or(&mut *spare, |slot| table.row(slot));
-            let mut lines = [all, Line { limit, seat: Seat::from(limit.overrides(key)), row, load }];
+            let mut lines =
+                [all, DecisionRow { limit, seat: RowScope::from(limit.overrides(key)), row, load }];
             let decision = decide(&mut lines, intent, None, now, &mut |_| {});
             read(&lines, |_| limit, now, answers);
-            if slot.is_none() && !spare.is_fresh(limit, Seat::from(limit.overrides(key)), now) {
+            if slot.is_none() && !spare.is_fresh(limit, RowScope::from(limit.overrides(key)), now) {
                 let row = std::mem::replace(spare, Row::blank(limit, Per::Key));
                 table.insert(limit, key, row, now);
             }
@@ -138,7 +140,7 @@ impl Tenant {
         now: Timestamp,
         entrants: &mut Vec<Entrant>,
     ) {
-        let load = Load::of(ask.count);
+        let load = AskTotals::of(ask.count);
         let limit = Arc::clone(&self.limit);
         let own = |entrant: &Entrant| Arc::ptr_eq(&entrant.limit, &limit);
         let first = entrants.iter().position(own).unwrap_or(entrants.len());
@@ -166,17 +168,17 @@ impl Tenant {
     }
 
     /// Corrects what a holding was charged to what this load costs.
-    pub(super) fn settle(&mut self, holding: &Holding, load: Load, now: Timestamp) {
+    pub(super) fn settle(&mut self, holding: &Holding, load: AskTotals, now: Timestamp) {
         let limit = Arc::clone(&self.limit);
         let key = holding.key.as_deref();
-        let seat = key.map_or(Seat::All, |key| Seat::from(limit.overrides(key)));
+        let seat = key.map_or(RowScope::All, |key| RowScope::from(limit.overrides(key)));
         let mut new = Row::blank(&limit, seat.per());
         let (row, is_new) = match self.row(key) {
             Some(row) => (row, false),
             // Its row went with the limit's end, but work that was done is charged to what began since.
             None => (&mut new, true),
         };
-        let mut line = Line { limit: &limit, seat, row, load };
+        let mut line = DecisionRow { limit: &limit, seat, row, load };
         for (name, charged) in &holding.charges {
             if let Some((index, item)) = limit.item_named(name).filter(|(_, item)| item.per() == seat.per()) {
                 line.settle(index, charged, holding.version, decide::cost(item, load), now);
@@ -189,6 +191,6 @@ impl Tenant {
 }
 
 fn is_plain(limit: &Limit) -> bool {
-    let held = |item: &Item| matches!(item.rule().law, Law::OnRelease(_));
+    let held = |item: &Item| matches!(item.rule().law, Law::Concurrency(_));
     limit.mode() == Mode::Enforce && !limit.items().iter().any(held)
 }

@@ -19,7 +19,7 @@ use super::quick::{self, Plea, Single, Told, Witness};
 use super::rows::{self, Begun};
 use super::tenant::Tenant;
 use super::{LOOK_AHEAD, Limits};
-use crate::answer::{Answer, Answers, Denied, Detail, ItemReading, Outcome};
+use crate::answer::{Answer, Denied, Detail, ItemReading, Outcome, Replies};
 
 /// What was found for an order of one ask before it is decided.
 #[derive(Clone, Copy)]
@@ -87,7 +87,7 @@ pub(super) fn decide_alone<'a>(
     FoundAlone { plea, near }: &FoundAlone<'a>,
     held: &mut Held<'a>,
     now: Timestamp,
-    answers: &mut Answers,
+    answers: &mut Replies,
 ) -> Option<Answer> {
     let is_plain = order.intent == Intent::Acquire
         && order.hold == Hold::No

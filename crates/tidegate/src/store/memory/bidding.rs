@@ -1,4 +1,4 @@
-//! Bids: one ask each of a limit with one item, decided one after the other without anything that only other orders have.
+//! CompactBatch: one ask each of a limit with one item, decided one after the other without anything that only other orders have.
 //!
 //! What decides is the quick way for one row, as for every such order ([`super::alone`]); rows of a group are brought near before the first of
 //! them is decided on. What is told is what was seen of the row. At the first bid that is not that simple it ends, and nothing has been
@@ -21,7 +21,7 @@ use super::quick::{self, Plea, Single, Told};
 use super::rows::{self, Begun};
 use super::tenant::Tenant;
 use super::{LOOK_AHEAD, Limits, Shared, counts};
-use crate::store::bid::{Bid, Bids, Gist, Gists, MOST_LIMITS};
+use crate::store::bid::{CompactBatch, CompactReplies, CompactReply, CompactRequest, MOST_LIMITS};
 
 /// A limit that is bid for.
 struct Sought<'a> {
@@ -47,7 +47,7 @@ impl<'a> Sought<'a> {
 
     /// Where the text of this edition is.
     #[inline]
-    fn text(&mut self, edition: u64, gists: &mut Gists) -> usize {
+    fn text(&mut self, edition: u64, gists: &mut CompactReplies) -> usize {
         match self.told {
             Some((number, text)) if number == edition => text,
             _ => self.learn(edition, gists),
@@ -55,7 +55,7 @@ impl<'a> Sought<'a> {
     }
 
     #[cold]
-    fn learn(&mut self, edition: u64, gists: &mut Gists) -> usize {
+    fn learn(&mut self, edition: u64, gists: &mut CompactReplies) -> usize {
         let limit = if self.held.number == edition {
             Arc::clone(&self.held.limit)
         } else {
@@ -82,7 +82,7 @@ struct Cast<'a> {
 impl<'a> Cast<'a> {
     /// The limit of a bid, if it can be decided in short.
     #[inline]
-    fn of(&mut self, bid: &Bid<'_>) -> Option<&mut Sought<'a>> {
+    fn of(&mut self, bid: &CompactRequest<'_>) -> Option<&mut Sought<'a>> {
         let place = match *self.places.get(bid.limit)? {
             Some(place) => place,
             None => self.look_up(bid.limit)?,
@@ -111,7 +111,7 @@ struct Decided {
 
 impl Shared {
     /// Decides bids until one is not for the quick way.
-    pub(super) fn bid(&self, bids: &Bids<'_>, gists: &mut Gists) {
+    pub(super) fn bid(&self, bids: &CompactBatch<'_>, gists: &mut CompactReplies) {
         let limits = self.limits();
         let mut cast = Cast {
             limits: &limits,
@@ -136,7 +136,12 @@ impl Shared {
 }
 
 /// Decides as many as are looked at ahead. `false` if not all of them were.
-fn decide_some<'a>(group: &[Bid<'_>], cast: &mut Cast<'a>, now: &mut Timestamp, gists: &mut Gists) -> bool {
+fn decide_some<'a>(
+    group: &[CompactRequest<'_>],
+    cast: &mut Cast<'a>,
+    now: &mut Timestamp,
+    gists: &mut CompactReplies,
+) -> bool {
     let found: ArrayVec<Option<(&'a Tenant, Tag)>, LOOK_AHEAD> = group
         .iter()
         .map(|bid| {
@@ -152,7 +157,7 @@ fn decide_some<'a>(group: &[Bid<'_>], cast: &mut Cast<'a>, now: &mut Timestamp, 
         *now = at;
         let text = sought.text(edition, gists);
         let told = Told { ask: 0, edition, short: &short, payload, ends: NO_END, at };
-        let gist = Gist { verdict, reading: told.reading(), at, text, item: short.head.item() };
+        let gist = CompactReply { verdict, reading: told.reading(), at, text, item: short.head.item() };
         if verdict == Verdict::Granted && gists.notes().is_some() {
             let version = gists.text(&gist).version();
             if let Some(notes) = gists.notes() {
@@ -169,7 +174,14 @@ const NO_END: Timestamp = Timestamp::from_ticks(u64::MAX);
 
 /// Notes what was charged, for whoever keeps a log.
 #[inline(never)]
-fn note(told: &Told<'_>, bid: &Bid<'_>, tag: Tag, tenant: &Tenant, version: u32, notes: &mut Notes) {
+fn note(
+    told: &Told<'_>,
+    bid: &CompactRequest<'_>,
+    tag: Tag,
+    tenant: &Tenant,
+    version: u32,
+    notes: &mut Notes,
+) {
     let plea = Plea { tenant, key: Some(bid.key), tag: Some(tag), count: bid.count };
     notes.charges.extend(told.charge(&plea, version));
 }
@@ -177,7 +189,7 @@ fn note(told: &Told<'_>, bid: &Bid<'_>, tag: Tag, tenant: &Tenant, version: u32,
 /// Decides one bid; `None` if it is not that simple, and nothing was done.
 #[inline]
 fn decide<'a>(
-    bid: &Bid<'_>,
+    bid: &CompactRequest<'_>,
     tag: Tag,
     near: Option<Near<'a>>,
     sought: &mut Sought<'a>,
@@ -205,7 +217,7 @@ fn decide<'a>(
 
 /// Decides the first bid of a key that nobody has seen, which counts it.
 #[inline(never)]
-fn begin(bid: &Bid<'_>, tag: Tag, tenant: &Tenant, now: Timestamp) -> Option<Decided> {
+fn begin(bid: &CompactRequest<'_>, tag: Tag, tenant: &Tenant, now: Timestamp) -> Option<Decided> {
     if tenant.leaf(tag).is_some_and(|leaf| leaf.find(tag).is_some()) {
         return None;
     }

@@ -12,13 +12,14 @@ mod laws;
 mod unit;
 
 use tidegate_core::decide;
-use tidegate_core::law::continuous::Arrival;
-use tidegate_core::law::never::Tally;
-use tidegate_core::law::windowed::Count;
-use tidegate_core::law::{Continuous, Windowed};
-use tidegate_core::trace::NO_END;
+use tidegate_core::law::fixed_window::WindowCount;
+use tidegate_core::law::lifetime_total::TotalCount;
+use tidegate_core::law::token_bucket::BucketState;
+use tidegate_core::law::{FixedWindow, TokenBucket};
+use tidegate_core::usage_record::NO_END;
 use tidegate_core::{
-    Amount, Capacity, Charge, Law, Limit, Load, Mode, Per, Reading, Season, Span, Timestamp, Trace,
+    Amount, AskTotals, Capacity, Charge, Law, Limit, LimitPhase, Mode, Per, Reading, Span, Timestamp,
+    UsageRecord,
 };
 
 use super::cell::Shape;
@@ -173,7 +174,7 @@ impl Brief {
     /// The brief of an edition at `now`, and its second item, if it can be had.
     fn of(edition: &Edition, now: Timestamp) -> Option<(Brief, Option<Short>)> {
         let limit = &edition.limit;
-        if limit.mode() != Mode::Enforce || limit.season(now) != Season::Open {
+        if limit.mode() != Mode::Enforce || limit.season(now) != LimitPhase::Open {
             return None;
         }
         let all = Short::of(edition, Per::All, now).ok()?;
@@ -226,8 +227,8 @@ impl Short {
         let layout = edition.layout(per).ok_or(NotShort)?;
         let item = &limit.items()[layout.item];
         let (law, a, b) = match &item.rule().law {
-            Law::Never => (NEVER, 0, 0),
-            Law::Continuous(law) => {
+            Law::LifetimeTotal => (NEVER, 0, 0),
+            Law::TokenBucket(law) => {
                 let room = item.rule().capacity.remaining(0).and_then(|burst| law.room(burst, 1));
                 let fits = layout.shape.base.ticks() <= LATEST_BASE;
                 match room.filter(|room| fits && room.max(&law.step()).ticks() <= LONGEST) {
@@ -235,12 +236,12 @@ impl Short {
                     None => (CONTINUOUS, law.step().ticks(), 0),
                 }
             }
-            Law::Windowed(law) => match law.at(now) {
-                Windowed::FirstHit { window } => (FIRST_HIT, window.ticks(), 0),
-                Windowed::During { start, end } => (DURING, start.ticks(), end.ticks()),
-                Windowed::Civil(_) => return Err(NotShort),
+            Law::FixedWindow(law) => match law.at(now) {
+                FixedWindow::FirstHit { window } => (FIRST_HIT, window.ticks(), 0),
+                FixedWindow::During { start, end } => (DURING, start.ticks(), end.ticks()),
+                FixedWindow::Civil(_) => return Err(NotShort),
             },
-            Law::Rolling(_) | Law::OnRelease(_) => return Err(NotShort),
+            Law::SlidingWindow(_) | Law::Concurrency(_) => return Err(NotShort),
         };
         let (unlimited, capacity) = match item.rule().capacity {
             Capacity::Unlimited => (UNLIMITED, 0),
@@ -267,22 +268,22 @@ impl Short {
     }
 
     #[inline(always)]
-    fn window(&self) -> Windowed {
+    fn window(&self) -> FixedWindow {
         if self.head.law() == FIRST_HIT {
-            Windowed::FirstHit { window: Span::from_ticks(self.a) }
+            FixedWindow::FirstHit { window: Span::from_ticks(self.a) }
         } else {
-            Windowed::During { start: Timestamp::from_ticks(self.a), end: Timestamp::from_ticks(self.b) }
+            FixedWindow::During { start: Timestamp::from_ticks(self.a), end: Timestamp::from_ticks(self.b) }
         }
     }
 
     #[inline(always)]
-    fn rate(&self) -> Continuous {
-        Continuous::every(Span::from_ticks(self.a))
+    fn rate(&self) -> TokenBucket {
+        TokenBucket::every(Span::from_ticks(self.a))
     }
 
     /// What a load costs.
     #[inline(always)]
-    pub(super) fn cost(&self, load: Load) -> Amount {
+    pub(super) fn cost(&self, load: AskTotals) -> Amount {
         decide::cost_of(if self.head.0 & BY_ASK == 0 { Charge::Count } else { Charge::Ask }, load)
     }
 
@@ -315,44 +316,44 @@ impl Short {
     }
 
     /// What a log keeps of the item's state; `None` if there is nothing to keep.
-    pub(super) fn trace(&self, payload: u64) -> Option<Trace> {
+    pub(super) fn trace(&self, payload: u64) -> Option<UsageRecord> {
         match self.head.law() {
             CONTINUOUS if self.capacity() == Capacity::Unlimited => None,
             CONTINUOUS => {
-                let Arrival { tat, step, credits } = self.arrival(payload);
-                Some(Trace::Arrival { tat, step, credits })
+                let BucketState { tat, step, credits } = self.arrival(payload);
+                Some(UsageRecord::Bucket { tat, step, credits })
             }
             NEVER => {
-                let Tally { used, last_time } = self.tally(payload);
-                Some(Trace::Count { count: used, last_time, until: NO_END })
+                let TotalCount { used, last_time } = self.tally(payload);
+                Some(UsageRecord::Count { count: used, last_time, until: NO_END })
             }
             law => {
-                let Count { count, last_time } = self.count(payload);
+                let WindowCount { count, last_time } = self.count(payload);
                 let until = if law == FIRST_HIT {
                     last_time.plus(Span::from_ticks(self.a))
                 } else {
                     Timestamp::from_ticks(self.b)
                 };
-                Some(Trace::Count { count, last_time, until })
+                Some(UsageRecord::Count { count, last_time, until })
             }
         }
     }
 
     #[inline(always)]
-    fn arrival(&self, payload: u64) -> Arrival {
-        Arrival { tat: self.shape().tat(payload), step: Span::from_ticks(self.a), credits: Span::ZERO }
+    fn arrival(&self, payload: u64) -> BucketState {
+        BucketState { tat: self.shape().tat(payload), step: Span::from_ticks(self.a), credits: Span::ZERO }
     }
 
     #[inline(always)]
-    fn tally(&self, payload: u64) -> Tally {
+    fn tally(&self, payload: u64) -> TotalCount {
         let (last_time, used) = self.shape().split(payload);
-        Tally { used, last_time }
+        TotalCount { used, last_time }
     }
 
     #[inline(always)]
-    fn count(&self, payload: u64) -> Count {
+    fn count(&self, payload: u64) -> WindowCount {
         let (last_time, count) = self.shape().split(payload);
-        Count { count, last_time }
+        WindowCount { count, last_time }
     }
 
     fn words(&self) -> [u64; ITEM_WORDS] {

@@ -10,10 +10,10 @@
 
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 
-use tidegate_core::law::never::Tally;
-use tidegate_core::law::rolling::Runs;
-use tidegate_core::law::windowed::Count;
-use tidegate_core::law::{Windowed, continuous::Arrival};
+use tidegate_core::law::fixed_window::WindowCount;
+use tidegate_core::law::lifetime_total::TotalCount;
+use tidegate_core::law::sliding_window::SlidingLog;
+use tidegate_core::law::{FixedWindow, token_bucket::BucketState};
 use tidegate_core::{Amount, Capacity, Law, Per, Rule, Span, State, Timestamp};
 
 use super::line::{PAYLOAD, PAYLOAD_BITS};
@@ -40,13 +40,13 @@ impl Shape {
     /// The shape for an item's rule from `now` on, or `None` if its states never fit.
     pub(super) fn of(rule: &Rule, per: Per, now: Timestamp) -> Option<Shape> {
         let window = match &rule.law {
-            Law::OnRelease(_) => return None,
-            Law::Continuous(_) => return Some(Shape { base: now, time_bits: PAYLOAD_BITS }),
-            Law::Never => 1 << WINDOWLESS_TIME_BITS,
-            Law::Windowed(Windowed::FirstHit { window }) => window.ticks(),
-            Law::Windowed(Windowed::Civil(calendar)) => calendar.longest().ticks(),
-            Law::Windowed(Windowed::During { start, end }) => end.since(*start).ticks(),
-            Law::Rolling(rolling) => rolling.window().ticks(),
+            Law::Concurrency(_) => return None,
+            Law::TokenBucket(_) => return Some(Shape { base: now, time_bits: PAYLOAD_BITS }),
+            Law::LifetimeTotal => 1 << WINDOWLESS_TIME_BITS,
+            Law::FixedWindow(FixedWindow::FirstHit { window }) => window.ticks(),
+            Law::FixedWindow(FixedWindow::Civil(calendar)) => calendar.longest().ticks(),
+            Law::FixedWindow(FixedWindow::During { start, end }) => end.since(*start).ticks(),
+            Law::SlidingWindow(rolling) => rolling.window().ticks(),
         };
         let count_bits = match rule.capacity {
             Capacity::Unlimited => UNLIMITED_COUNT_BITS,
@@ -56,7 +56,7 @@ impl Shape {
         let mut least_time_bits = (bits(window) + 2).min(PAYLOAD_BITS - FEWEST_COUNT_BITS);
         let mut window = window;
         // The latest charge of a busy row is not old, whatever its window; where an interval began may be.
-        let keeps_latest = matches!(rule.law, Law::Never | Law::Windowed(Windowed::Civil(_)));
+        let keeps_latest = matches!(rule.law, Law::LifetimeTotal | Law::FixedWindow(FixedWindow::Civil(_)));
         if per == Per::All && keeps_latest && count_bits > PAYLOAD_BITS - least_time_bits {
             least_time_bits = LEAST_SHARED_TIME_BITS.max(PAYLOAD_BITS.saturating_sub(count_bits));
             window = 1 << (least_time_bits - 2);
@@ -113,13 +113,13 @@ impl Shape {
     /// A state in a word, if it fits. Nobody may have a claim to settle against it.
     pub(super) fn write(&self, rule: &Rule, state: &State) -> Option<u64> {
         match (&rule.law, state) {
-            (_, State::Never(tally)) => self.join(tally.last_time, tally.used),
-            (_, State::Windowed(count)) => self.join(count.last_time, count.count),
-            (Law::Continuous(law), State::Continuous(arrival)) => {
+            (_, State::LifetimeTotal(tally)) => self.join(tally.last_time, tally.used),
+            (_, State::FixedWindow(count)) => self.join(count.last_time, count.count),
+            (Law::TokenBucket(law), State::TokenBucket(arrival)) => {
                 (arrival.step == law.step()).then(|| self.arrival(arrival.tat)).flatten()
             }
-            (_, State::Rolling(runs)) if runs.len() > 1 => None,
-            (_, State::Rolling(runs)) => match (runs.latest(), runs.last_charge()) {
+            (_, State::SlidingWindow(runs)) if runs.len() > 1 => None,
+            (_, State::SlidingWindow(runs)) => match (runs.latest(), runs.last_charge()) {
                 (None, _) => Some(0),
                 (Some((at, count)), Some(last)) if at == last => self.join(at, count),
                 _ => None,
@@ -132,14 +132,16 @@ impl Shape {
     pub(super) fn read(&self, rule: &Rule, payload: u64) -> State {
         let (time, count) = self.split(payload);
         match &rule.law {
-            Law::Never => State::Never(Tally { used: count, last_time: time }),
-            Law::Windowed(_) => State::Windowed(Count { count, last_time: time }),
-            Law::Rolling(_) if count == 0 => State::Rolling(Runs::default()),
-            Law::Rolling(_) => State::Rolling(Runs::from_sorted([(time, count)], time)),
-            Law::Continuous(law) => {
-                State::Continuous(Arrival { tat: self.tat(payload), step: law.step(), credits: Span::ZERO })
-            }
-            Law::OnRelease(_) => State::blank(&rule.law),
+            Law::LifetimeTotal => State::LifetimeTotal(TotalCount { used: count, last_time: time }),
+            Law::FixedWindow(_) => State::FixedWindow(WindowCount { count, last_time: time }),
+            Law::SlidingWindow(_) if count == 0 => State::SlidingWindow(SlidingLog::default()),
+            Law::SlidingWindow(_) => State::SlidingWindow(SlidingLog::from_sorted([(time, count)], time)),
+            Law::TokenBucket(law) => State::TokenBucket(BucketState {
+                tat: self.tat(payload),
+                step: law.step(),
+                credits: Span::ZERO,
+            }),
+            Law::Concurrency(_) => State::blank(&rule.law),
         }
     }
 }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::decide::decide;
-use tidegate_core::{Intent, ItemSpec, Limit, LimitSpec, Line, Load, Policy, Row, Tick, Timestamp};
+use tidegate_core::{
+    AskTotals, DecisionRow, Intent, ItemSpec, Limit, LimitSpec, Policy, Row, Tick, Timestamp,
+};
 
 use super::budget::Budget;
 use super::gallery::Gallery;
@@ -50,7 +52,7 @@ fn wide_tenant(bytes: usize) -> Tenant {
 /// Whether a key found a place for a row at full width. It is charged.
 fn comes_wide(tenant: &Tenant, number: u64) -> bool {
     with_row(tenant, Some(&number.to_le_bytes()), START, Missing::Made, |edition, seat, row, now| {
-        let line = Line { limit: &edition.limit, seat, row, load: Load::of(1) };
+        let line = DecisionRow { limit: &edition.limit, seat, row, load: AskTotals::of(1) };
         decide(&mut [line], Intent::Acquire, None, now, &mut |_| {})
     })
     .is_some()

@@ -17,7 +17,7 @@ use super::rows;
 use super::sitting::{Sat, Sitting};
 use super::tenant::Tenant;
 use super::{Desk, LOOK_AHEAD, Limits, Shared};
-use crate::answer::{Answer, Answers, Denied, Detail, ItemReading, Outcome, Rejection};
+use crate::answer::{Answer, Denied, Detail, ItemReading, OrderError, Outcome, Replies};
 use crate::store::deciding::check_order;
 use crate::store::requests::Remembered;
 
@@ -25,7 +25,7 @@ use crate::store::requests::Remembered;
 const ADMISSIONS: usize = 2 * MOST_ROWS;
 
 impl Shared {
-    pub(super) fn submit(&self, orders: &[Order<'_>], answers: &mut Answers) {
+    pub(super) fn submit(&self, orders: &[Order<'_>], answers: &mut Replies) {
         let mut now = self.now();
         let limits = self.limits();
         // What is asked of several limits at once is brought near as it is decided on.
@@ -59,8 +59,8 @@ impl Shared {
         order: &Order<'_>,
         near: Option<Plea<'_>>,
         now: Timestamp,
-        answers: &mut Answers,
-    ) -> Result<Answer, Rejection> {
+        answers: &mut Replies,
+    ) -> Result<Answer, OrderError> {
         check_order(order)?;
         if let Some(plea) = near {
             return self.decide_pleas(limits, order, &[plea], now, answers);
@@ -89,8 +89,8 @@ impl Shared {
         order: &Order<'_>,
         pleas: &[Plea<'_>],
         now: Timestamp,
-        answers: &mut Answers,
-    ) -> Result<Answer, Rejection> {
+        answers: &mut Replies,
+    ) -> Result<Answer, OrderError> {
         if order.hold == Hold::No && order.request_id.is_none() {
             let answer = if pleas.first().is_some_and(|plea| plea.tenant.lean().is_some()) {
                 lean::decide(order, pleas, now, answers)
@@ -111,8 +111,8 @@ impl Shared {
         order: &Order<'_>,
         pleas: &[Plea<'_>],
         now: Timestamp,
-        answers: &mut Answers,
-    ) -> Result<Answer, Rejection> {
+        answers: &mut Replies,
+    ) -> Result<Answer, OrderError> {
         let acquires = order.intent == Intent::Acquire;
         let mut desk = None;
         loop {
@@ -137,7 +137,7 @@ impl Shared {
                         && let Some(remembered) = desk.requests.get(id, now)
                     {
                         if !remembered.is_for(order) {
-                            return Err(Rejection::RequestIdReused);
+                            return Err(OrderError::RequestIdReused);
                         }
                         return Ok(remembered.again(&desk.leases, now, answers));
                     }
@@ -155,7 +155,7 @@ impl Shared {
     }
 
     /// Remembers a grant by its request id.
-    fn remember(&self, order: &Order<'_>, answer: &Answer, desk: &mut Desk, answers: &mut Answers) {
+    fn remember(&self, order: &Order<'_>, answer: &Answer, desk: &mut Desk, answers: &mut Replies) {
         if let (Some(id), true) = (order.request_id, answer.is_granted()) {
             let until = answer.at.plus(self.tick.span(REQUEST_MEMORY));
             let readings = answers.readings(answer).to_vec();
@@ -183,15 +183,15 @@ pub(super) fn fetch<'a>(sought: impl Iterator<Item = Option<(&'a Tenant, Tag)>>)
     nears
 }
 
-pub(super) fn plea<'a>(limits: &'a Limits, ask: &Ask<'a>) -> Result<Plea<'a>, Rejection> {
+pub(super) fn plea<'a>(limits: &'a Limits, ask: &Ask<'a>) -> Result<Plea<'a>, OrderError> {
     match limits.get(ask.limit_id) {
         Some(tenant) => Ok(Plea { tenant, key: ask.key, tag: None, count: ask.count }),
-        None => Err(Rejection::UnknownLimit { limit_id: ask.limit_id.to_owned() }),
+        None => Err(OrderError::UnknownLimit { limit_id: ask.limit_id.to_owned() }),
     }
 }
 
-fn key_missing(plea: &Plea<'_>) -> Rejection {
-    Rejection::KeyMissing { limit_id: plea.tenant.id.to_string() }
+fn key_missing(plea: &Plea<'_>) -> OrderError {
+    OrderError::KeyMissing { limit_id: plea.tenant.id.to_string() }
 }
 
 /// Decides pleas of different limits the quick way, making rows for new keys. `None` if it is not for the quick way.
@@ -228,7 +228,7 @@ fn decide_quickly(
     intent: Intent,
     pleas: &[Plea<'_>],
     now: Timestamp,
-    answers: &mut Answers,
+    answers: &mut Replies,
 ) -> Option<Answer> {
     if !quick::are_apart(pleas, |plea| plea.tenant) {
         return None;
@@ -272,7 +272,7 @@ fn decide_and_read(
     intent: Intent,
     pleas: &[Plea<'_>],
     now: Timestamp,
-    answers: &mut Answers,
+    answers: &mut Replies,
 ) -> Option<(Option<Refused>, Timestamp)> {
     let held = hold(pleas);
     let mut reader = |told: &Told<'_>| {
@@ -309,7 +309,7 @@ mod tests {
     use tidegate_core::{Amount, Capacity, ItemSpec, LimitSpec, Policy};
 
     use super::*;
-    use crate::catalog::{Catalog, Expect};
+    use crate::catalog::{Catalog, ExpectedVersion};
     use crate::clock::SystemClock;
     use crate::store::Store;
     use crate::store::memory::{Memory, MemoryStore};
@@ -324,14 +324,14 @@ mod tests {
     #[test]
     fn what_is_told_is_told_under_the_limit_that_was_asked() {
         let store = MemoryStore::new(SystemClock::new(), Memory::default());
-        store.put(limit(1_000), Expect::Absent).expect("it makes sense");
+        store.put(limit(1_000), ExpectedVersion::Absent).expect("it makes sense");
         let tenant = store.shared.tenant("edited").expect("it was put");
         let pleas = [Plea { tenant: &tenant, key: None, tag: None, count: 1 }];
         let asks = [Ask::one("edited", None)];
         let held = hold(&pleas);
         for edit in 1..100 {
-            store.put(limit(1_000 + edit), Expect::Present).expect("it makes sense");
-            store.submit(&[Order::acquire(&asks)], Answers::new(Detail::Verdicts)).now();
+            store.put(limit(1_000 + edit), ExpectedVersion::Present).expect("it makes sense");
+            store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)).now();
         }
         let mut told = Vec::new();
         let mut reader = |each: &Told<'_>| {
@@ -347,7 +347,7 @@ mod tests {
             assert_eq!(judge(&held, &pleas, ask, number).items()[0].rule().capacity, most);
         }
         drop(held);
-        store.put(limit(1), Expect::Present).expect("it makes sense");
+        store.put(limit(1), ExpectedVersion::Present).expect("it makes sense");
         assert!(tenant.edition_of(number - 1).is_none(), "nobody needs it any more");
     }
 
@@ -356,18 +356,18 @@ mod tests {
     #[test]
     fn an_order_is_decided_by_the_limits_it_was_prepared_for() {
         let store = MemoryStore::new(SystemClock::new(), Memory::default());
-        store.put(limit(10), Expect::Absent).expect("it makes sense");
+        store.put(limit(10), ExpectedVersion::Absent).expect("it makes sense");
         let tenant = store.shared.tenant("edited").expect("it was put");
         let pleas = [Plea { tenant: &tenant, key: None, tag: None, count: 1 }];
         let asks = [Ask::one("edited", None)];
         let order = Order::acquire(&asks);
-        let mut answers = Answers::new(Detail::Verdicts);
+        let mut answers = Replies::new(Detail::Verdicts);
         let mut sitting = Sitting::new();
         sitting.enter_all(&pleas);
         assert!(!sitting.may_hold());
         let concurrency = Policy::Concurrency { ttl: Duration::from_secs(60) };
         let spec = LimitSpec::named("edited").with(ItemSpec::of(concurrency, 1));
-        store.put(spec, Expect::Present).expect("it makes sense");
+        store.put(spec, ExpectedVersion::Present).expect("it makes sense");
         let sat = sitting.sit(&store.shared, &order, store.shared.now(), None, &mut answers);
         assert!(matches!(sat, Sat::Outdated));
         drop(sitting);

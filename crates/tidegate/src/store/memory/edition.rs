@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use tidegate_core::{Item, Law, Limit, Mode, Per, Row, Rule, Season, Seat, State, Timestamp};
+use tidegate_core::{Item, Law, Limit, LimitPhase, Mode, Per, Row, RowScope, Rule, State, Timestamp};
 
 use super::cell::Shape;
 use super::line::{PAYLOAD, PRESENT, Tag, WIDE};
@@ -16,7 +16,7 @@ use super::shelf::{Ring, Shelf};
 use super::tenant::NO_TAG;
 
 /// Who has no exceptions.
-const NOBODY: Seat<'static> = Seat::Key { overrides: &[] };
+const NOBODY: RowScope<'static> = RowScope::Key { overrides: &[] };
 
 /// The cell of a row that is about to be decided on for the first time. It is blank, and it is not forgotten.
 pub(super) const RESERVED: u64 = PRESENT | WIDE | 1 << 59;
@@ -104,7 +104,7 @@ impl Edition {
     ) -> Edition {
         let Draft { limit, columns, exceptions, ghost } = draft;
         let (all, key) = (layout(&limit, Per::All, at), layout(&limit, Per::Key, at));
-        let is_long = |item: &Item| matches!(item.rule().law, Law::Rolling(_) | Law::OnRelease(_));
+        let is_long = |item: &Item| matches!(item.rule().law, Law::SlidingWindow(_) | Law::Concurrency(_));
         let may_be_brief = !limit.items().iter().any(is_long);
         let mut edition = Edition {
             number,
@@ -136,7 +136,7 @@ impl Edition {
             && self.limit.is_always_open()
             && self.exceptions.is_empty()
             && self.ghost.is_none();
-        (is_plain && matches!(item.rule().law, Law::Rolling(_))).then(|| item.per())
+        (is_plain && matches!(item.rule().law, Law::SlidingWindow(_))).then(|| item.per())
     }
 
     /// Whose rows there are, if they can be decided on the lean way.
@@ -162,7 +162,7 @@ impl Edition {
     }
 
     /// Whether a key's row says nothing that would not be said without it.
-    pub(super) fn is_forgettable(&self, row: &Row, seat: Seat<'_>, now: Timestamp) -> bool {
+    pub(super) fn is_forgettable(&self, row: &Row, seat: RowScope<'_>, now: Timestamp) -> bool {
         row.is_fresh(&self.limit, seat, now) || self.ghost.as_ref().is_some_and(|ghost| ghost == row)
     }
 
@@ -185,12 +185,12 @@ impl Edition {
     }
 
     /// Who sits where this tag is.
-    pub(super) fn seat(&self, per: Per, tag: Tag) -> Seat<'_> {
+    pub(super) fn seat(&self, per: Per, tag: Tag) -> RowScope<'_> {
         match per {
-            Per::All => Seat::All,
+            Per::All => RowScope::All,
             Per::Key => {
                 let key = if self.exceptions.is_empty() { None } else { self.exceptions.get(&tag) };
-                Seat::from(key.map_or(&[][..], |key| self.limit.overrides(key)))
+                RowScope::from(key.map_or(&[][..], |key| self.limit.overrides(key)))
             }
         }
     }
@@ -310,7 +310,7 @@ impl Edition {
                 }
             }
             Because::Reset => row.reset(&self.limit, per),
-            Because::Put if former.limit.season(self.at) == Season::After => {
+            Because::Put if former.limit.season(self.at) == LimitPhase::After => {
                 *row = Row::blank(&self.limit, per);
             }
             Because::Put => {

@@ -9,13 +9,15 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use hashbrown::HashSet;
-use tidegate_core::{Limit, LimitSpec, Season, Timestamp};
+use tidegate_core::{Limit, LimitPhase, LimitSpec, Timestamp};
 
 use super::edition::{Because, Draft};
 use super::journal::{Holding, Origin};
 use super::tenant::{Brief, Crowd, Tenant};
 use super::{Desk, Shared};
-use crate::catalog::{ApplyError, Edit, Edited, Expect, Parting, PutError, RETIREMENT, check_each};
+use crate::catalog::{
+    ApplyError, Edit, EditOutcome, ExpectedVersion, PutError, RETIREMENT, RemovalMode, check_each,
+};
 
 /// An edit of one limit that was checked.
 enum Checked {
@@ -25,7 +27,7 @@ enum Checked {
     Keep(Arc<Tenant>, Arc<Limit>),
     /// The limit is there, or comes back out of retirement.
     Put(Next),
-    Remove(Option<Leaver>, Parting),
+    Remove(Option<Leaver>, RemovalMode),
 }
 
 /// A limit that goes.
@@ -53,11 +55,11 @@ enum Ready {
     Add(Arc<Limit>, Arc<Tenant>),
     Keep(Arc<Limit>),
     Put(Next, Option<Draft>),
-    Remove(Option<Leaver>, Parting),
+    Remove(Option<Leaver>, RemovalMode),
 }
 
 impl Shared {
-    pub(super) fn put(&self, spec: LimitSpec, expect: Expect) -> Result<Edited, PutError> {
+    pub(super) fn put(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<EditOutcome, PutError> {
         let now = self.latest(self.clock.now());
         self.forget_retired(now);
         let next = match self.check(spec, expect)? {
@@ -65,12 +67,12 @@ impl Shared {
                 let tenant = self.newcomer(&limit, now);
                 self.note_put(&tenant, &limit, now);
                 self.limits.write().unwrap_or_else(PoisonError::into_inner).insert(limit.id().into(), tenant);
-                return Ok(Edited::Added(limit));
+                return Ok(EditOutcome::Added(limit));
             }
             Checked::Put(next) => next,
             Checked::Keep(tenant, limit) => {
                 self.hand_over(&tenant, &limit, Origin::Put, now);
-                return Ok(Edited::Unchanged(limit));
+                return Ok(EditOutcome::Unchanged(limit));
             }
             Checked::Remove(..) => return Err(PutError::Unknown),
         };
@@ -81,7 +83,7 @@ impl Shared {
             let instant = || self.latest(self.clock.now());
             let note = |at| self.note_put(&next.tenant, &next.limit, at);
             let crowd = next.tenant.announce(draft, Because::Put, Brief::Now, instant, note);
-            if next.former.season(now) == Season::After {
+            if next.former.season(now) == LimitPhase::After {
                 void(&mut desk, |id| *id == *next.tenant.id);
             }
             drop(desk);
@@ -95,20 +97,20 @@ impl Shared {
             next.tenant.refresh(now);
             let mut limits = self.limits.write().unwrap_or_else(PoisonError::into_inner);
             limits.insert(next.tenant.id.clone(), next.tenant);
-            return Ok(Edited::Added(next.limit));
+            return Ok(EditOutcome::Added(next.limit));
         }
-        Ok(Edited::Replaced(next.limit))
+        Ok(EditOutcome::Replaced(next.limit))
     }
 
-    pub(super) fn remove(&self, id: &str, parting: Parting) -> Option<Arc<Limit>> {
+    pub(super) fn remove(&self, id: &str, parting: RemovalMode) -> Option<Arc<Limit>> {
         let now = self.latest(self.clock.now());
         self.note_remove(&*self.tenant(id)?, parting, now);
         let (id, tenant) = self.limits.write().unwrap_or_else(PoisonError::into_inner).remove_entry(id)?;
         tenant.retire();
         let limit = tenant.limit();
         match parting {
-            Parting::Forget => self.desk().leases.forget(&HashSet::from([tenant.generation])),
-            Parting::Retire => {
+            RemovalMode::Forget => self.desk().leases.forget(&HashSet::from([tenant.generation])),
+            RemovalMode::Retire => {
                 let until = self.retirement(now);
                 self.retired.lock().unwrap_or_else(PoisonError::into_inner).insert(id, (until, tenant));
             }
@@ -117,19 +119,19 @@ impl Shared {
     }
 
     /// Makes one edit of somebody who is no file: with the lock of that limit alone.
-    pub(super) fn edit(&self, edit: Edit) -> Result<Edited, ApplyError> {
+    pub(super) fn edit(&self, edit: Edit) -> Result<EditOutcome, ApplyError> {
         match edit {
             Edit::Put(spec, expect) => {
                 let id = spec.id.clone();
                 self.put(spec, expect).map_err(|why| ApplyError { refused: vec![(id, why)] })
             }
             Edit::Remove(id, parting) => {
-                Ok(self.remove(&id, parting).map_or(Edited::Absent, Edited::Removed))
+                Ok(self.remove(&id, parting).map_or(EditOutcome::Absent, EditOutcome::Removed))
             }
         }
     }
 
-    pub(super) fn apply(&self, edits: Vec<Edit>, origin: Origin) -> Result<Vec<Edited>, ApplyError> {
+    pub(super) fn apply(&self, edits: Vec<Edit>, origin: Origin) -> Result<Vec<EditOutcome>, ApplyError> {
         let now = self.latest(self.clock.now());
         self.forget_retired(now);
         let checked = check_each(edits, |edit| match edit {
@@ -155,7 +157,7 @@ impl Shared {
     }
 
     /// Checks a limit that is to be put, and makes its next version.
-    fn check(&self, spec: LimitSpec, expect: Expect) -> Result<Checked, PutError> {
+    fn check(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Checked, PutError> {
         let current = self.tenant(&spec.id);
         let comes_back = current.is_none();
         expect.meets(current.as_ref().map(|tenant| tenant.limit().version()))?;
@@ -202,7 +204,7 @@ impl Shared {
         origin: Origin,
         now: Timestamp,
         aftermath: &mut Aftermath,
-    ) -> Vec<Edited> {
+    ) -> Vec<EditOutcome> {
         let mut applied = Vec::with_capacity(ready.len());
         let mut over = HashSet::new();
         let until = self.retirement(now);
@@ -214,16 +216,16 @@ impl Shared {
             applied.push(match step {
                 Ready::Add(limit, tenant) => {
                     limits.insert(tenant.id.clone(), tenant);
-                    Edited::Added(limit)
+                    EditOutcome::Added(limit)
                 }
-                Ready::Keep(limit) => Edited::Unchanged(limit),
+                Ready::Keep(limit) => EditOutcome::Unchanged(limit),
                 Ready::Put(Next { tenant, former, limit, comes_back }, draft) => {
                     tenant.belongs_to(origin);
                     if draft.is_none() {
                         self.note_put(&tenant, &limit, now);
                     }
                     if let Some(draft) = draft {
-                        if former.season(now) == Season::After {
+                        if former.season(now) == LimitPhase::After {
                             over.insert(tenant.id.clone());
                         }
                         let note = |at| self.note_put(&tenant, &limit, at);
@@ -237,23 +239,23 @@ impl Shared {
                     if comes_back {
                         retired.remove(&tenant.id);
                         limits.insert(tenant.id.clone(), tenant);
-                        Edited::Added(limit)
+                        EditOutcome::Added(limit)
                     } else {
-                        Edited::Replaced(limit)
+                        EditOutcome::Replaced(limit)
                     }
                 }
-                Ready::Remove(None, _) => Edited::Absent,
+                Ready::Remove(None, _) => EditOutcome::Absent,
                 Ready::Remove(Some(Leaver { tenant, limit }), parting) => {
                     self.note_remove(&tenant, parting, now);
                     limits.remove(&tenant.id);
                     tenant.retire();
                     match parting {
-                        Parting::Forget => aftermath.gone.push(tenant),
-                        Parting::Retire => {
+                        RemovalMode::Forget => aftermath.gone.push(tenant),
+                        RemovalMode::Retire => {
                             retired.insert(tenant.id.clone(), (until, tenant));
                         }
                     }
-                    Edited::Removed(limit)
+                    EditOutcome::Removed(limit)
                 }
             });
         }
@@ -271,7 +273,7 @@ impl Shared {
     }
 
     /// The same of a limit that goes.
-    fn note_remove(&self, tenant: &Tenant, parting: Parting, now: Timestamp) {
+    fn note_remove(&self, tenant: &Tenant, parting: RemovalMode, now: Timestamp) {
         if let Some(journal) = self.journal.get() {
             journal.remove(tenant.generation, parting, self.retirement(now));
         }

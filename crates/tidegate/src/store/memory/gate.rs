@@ -14,7 +14,7 @@ use super::line::Tag;
 use super::quick::{self, Bundle, MOST_ROWS, Plea, Several, Single, Sought, Together};
 use super::tenant::Tenant;
 use super::{LOOK_AHEAD, Shared};
-use crate::answer::{Answers, Detail, Outcome, Rejection};
+use crate::answer::{Detail, OrderError, Outcome, Replies};
 use crate::store::Actual;
 use crate::store::deciding::check_key;
 
@@ -28,10 +28,10 @@ use crate::store::deciding::check_key;
 /// [`Gate`](crate::stream::Gate) of streams, which has rules and a store of its own.
 ///
 /// ```
-/// use tidegate::{Catalog, Expect, ItemSpec, LimitSpec, Memory, MemoryStore, Policy, SystemClock, Verdict, Wait};
+/// use tidegate::{Catalog, ExpectedVersion, ItemSpec, LimitSpec, Memory, MemoryStore, Policy, SystemClock, Verdict, Wait};
 ///
 /// let store = MemoryStore::new(SystemClock::new(), Memory::default());
-/// store.put(LimitSpec::named("trial").with(ItemSpec::of(Policy::Total, 2).per_key()), Expect::Absent)?;
+/// store.put(LimitSpec::named("trial").with(ItemSpec::of(Policy::Total, 2).per_key()), ExpectedVersion::Absent)?;
 /// let gate = store.gate("trial").ok_or("it was put")?;
 /// assert_eq!(gate.try_acquire(b"ada", 2)?, Verdict::Granted);
 /// assert_eq!(gate.try_acquire(b"ada", 1)?, Verdict::Denied(Wait::Never));
@@ -51,10 +51,10 @@ impl Gate {
     /// Takes `count` for a key, now or not at all. Limits without `per: key` items take the key and ignore it.
     ///
     /// # Errors
-    /// [`Rejection::NeedsLease`] for a limit with `concurrency`: its grants come with a lease, and a verdict cannot hold one; nothing
-    /// is charged then. [`Rejection::UnknownLimit`] once the limit is gone, [`Rejection::KeyTooLong`] for keys above 1 KiB.
+    /// [`OrderError::NeedsLease`] for a limit with `concurrency`: its grants come with a lease, and a verdict cannot hold one; nothing
+    /// is charged then. [`OrderError::UnknownLimit`] once the limit is gone, [`OrderError::KeyTooLong`] for keys above 1 KiB.
     #[inline]
-    pub fn try_acquire(&self, key: &[u8], count: Amount) -> Result<Verdict, Rejection> {
+    pub fn try_acquire(&self, key: &[u8], count: Amount) -> Result<Verdict, OrderError> {
         if count == 1
             && let Some(verdict) = self.acquire_drop(key)
         {
@@ -85,7 +85,7 @@ impl Gate {
     }
 
     #[inline(never)]
-    fn acquire_of_kind(&self, key: &[u8], count: Amount) -> Result<Verdict, Rejection> {
+    fn acquire_of_kind(&self, key: &[u8], count: Amount) -> Result<Verdict, OrderError> {
         let head = self.tenant.board.head();
         if head.is_only_of_key()
             && !(count == 1 && head.has_drops())
@@ -131,7 +131,7 @@ impl Gate {
 
     /// Whatever is not that simple: somebody else was faster, the key has no row yet, the limit counts all keys together.
     #[inline(never)]
-    fn acquire_otherwise(&self, key: &[u8], count: Amount) -> Result<Verdict, Rejection> {
+    fn acquire_otherwise(&self, key: &[u8], count: Amount) -> Result<Verdict, OrderError> {
         check_key(Some(key))?;
         self.decide_alone(key, count, self.shared.now())
     }
@@ -149,7 +149,7 @@ impl Gate {
         keys: &[&[u8]],
         count: Amount,
         verdicts: &mut [Verdict],
-    ) -> Result<(), Rejection> {
+    ) -> Result<(), OrderError> {
         assert_eq!(keys.len(), verdicts.len(), "one verdict for each key");
         keys.iter().try_for_each(|key| check_key(Some(key)))?;
         let now = self.shared.now();
@@ -167,14 +167,14 @@ impl Gate {
         count: Amount,
         now: Timestamp,
         verdicts: &mut [Verdict],
-    ) -> Result<(), Rejection> {
+    ) -> Result<(), OrderError> {
         let head = self.tenant.board.head();
         let some = SomeOfKeys { gate: self, keys, count, now, verdicts };
         if count == 1 && head.has_drops() { some.ask::<Drop>() } else { head.of_kind(some) }
     }
 
     /// Decides on a key at this instant, however simple it is.
-    fn decide_alone(&self, key: &[u8], count: Amount, now: Timestamp) -> Result<Verdict, Rejection> {
+    fn decide_alone(&self, key: &[u8], count: Amount, now: Timestamp) -> Result<Verdict, OrderError> {
         let tenant = &*self.tenant;
         let tag = tenant.printer.print(key);
         let quick = if tenant.board.head().is_of_key() {
@@ -222,10 +222,10 @@ struct SomeOfKeys<'a> {
 }
 
 impl AskKind for SomeOfKeys<'_> {
-    type Answer = Result<(), Rejection>;
+    type Answer = Result<(), OrderError>;
 
     #[inline]
-    fn ask<L: CellLaw>(self) -> Result<(), Rejection> {
+    fn ask<L: CellLaw>(self) -> Result<(), OrderError> {
         let SomeOfKeys { gate, keys, count, now, verdicts } = self;
         let several = Several { tenant: &gate.tenant, keys, count, now };
         let mut otherwise = |index: usize| gate.decide_alone(keys[index], count, now);
@@ -275,12 +275,12 @@ impl Gates {
     /// Takes one of each limit for these keys, in the order of the limits: everything or nothing.
     ///
     /// # Errors
-    /// As [`Gate::try_acquire`], and [`Rejection::KeyMissing`] where a limit counts per key and none is given.
+    /// As [`Gate::try_acquire`], and [`OrderError::KeyMissing`] where a limit counts per key and none is given.
     ///
     /// # Panics
     /// If there is not one key for each limit.
     #[inline]
-    pub fn try_acquire(&self, keys: &[Option<&[u8]>]) -> Result<Verdict, Rejection> {
+    pub fn try_acquire(&self, keys: &[Option<&[u8]>]) -> Result<Verdict, OrderError> {
         assert_eq!(keys.len(), self.tenants.len(), "one key for each limit");
         match &self.bundle {
             Some(bundle) if bundle.take(keys, || self.shared.now()).is_some() => Ok(Verdict::Granted),
@@ -289,7 +289,7 @@ impl Gates {
     }
 
     #[inline(never)]
-    fn acquire_otherwise(&self, keys: &[Option<&[u8]>]) -> Result<Verdict, Rejection> {
+    fn acquire_otherwise(&self, keys: &[Option<&[u8]>]) -> Result<Verdict, OrderError> {
         let now = self.shared.now();
         if self.are_apart
             && let Some(verdict) = quick::decide_together(Together { tenants: &self.tenants, keys }, now)
@@ -300,7 +300,7 @@ impl Gates {
     }
 
     #[inline(never)]
-    fn acquire_thoroughly(&self, keys: &[Option<&[u8]>], now: Timestamp) -> Result<Verdict, Rejection> {
+    fn acquire_thoroughly(&self, keys: &[Option<&[u8]>], now: Timestamp) -> Result<Verdict, OrderError> {
         keys.iter().try_for_each(|key| check_key(*key))?;
         let pleas = self.tenants.iter().zip(keys);
         let pleas = pleas.map(|(tenant, key)| Plea { tenant, key: *key, tag: None, count: 1 });
@@ -315,7 +315,7 @@ impl Gates {
 
 impl Shared {
     #[inline(never)]
-    fn verdict(&self, pleas: &[Plea<'_>], now: Timestamp) -> Result<Verdict, Rejection> {
+    fn verdict(&self, pleas: &[Plea<'_>], now: Timestamp) -> Result<Verdict, OrderError> {
         match quickly(Intent::Acquire, pleas, now, &mut None) {
             Some((None, _)) => Ok(Verdict::Granted),
             Some((Some(refused), _)) => Ok(Verdict::Denied(refused.denial.wait)),
@@ -324,22 +324,22 @@ impl Shared {
     }
 
     #[cold]
-    fn thorough_verdict(&self, pleas: &[Plea<'_>], now: Timestamp) -> Result<Verdict, Rejection> {
+    fn thorough_verdict(&self, pleas: &[Plea<'_>], now: Timestamp) -> Result<Verdict, OrderError> {
         let limits = self.limits();
         for Plea { tenant, .. } in pleas {
             // A limit that was added since under the same id is not the one that was asked.
             if !limits.get(&tenant.id).is_some_and(|present| std::ptr::eq(&raw const **present, *tenant)) {
-                return Err(Rejection::UnknownLimit { limit_id: tenant.id.to_string() });
+                return Err(OrderError::UnknownLimit { limit_id: tenant.id.to_string() });
             }
         }
         if pleas.iter().any(|plea| super::tenant::holds(&plea.tenant.edition().limit)) {
-            return Err(Rejection::NeedsLease);
+            return Err(OrderError::NeedsLease);
         }
         let asks: Vec<Ask<'_>> = pleas
             .iter()
             .map(|plea| Ask { limit_id: &plea.tenant.id, key: plea.key, count: plea.count })
             .collect();
-        let mut answers = Answers::new(Detail::Verdicts);
+        let mut answers = Replies::new(Detail::Verdicts);
         let answer = self.decide_pleas(&limits, &Order::acquire(&asks), pleas, now, &mut answers)?;
         drop(limits);
         match answer.outcome {
@@ -347,7 +347,7 @@ impl Shared {
             Outcome::Granted(Some(grant)) => {
                 // The limit has learnt to hold since we looked: as if nothing had been taken.
                 self.settle(grant.lease, Actual::Every(0), None)?;
-                Err(Rejection::NeedsLease)
+                Err(OrderError::NeedsLease)
             }
             Outcome::Denied(denied) => Ok(Verdict::Denied(denied.wait)),
         }

@@ -8,14 +8,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tidegate_core::decide;
-use tidegate_core::{Item, LeaseId, Line, Load, Row, Tenure, Timestamp};
+use tidegate_core::{AskTotals, DecisionRow, Item, LeaseId, LeaseTerm, Row, Timestamp};
 
 use super::journal::{Notes, What};
 use super::rows::{Missing, with_row};
 use super::sitting::note_row;
 use super::tenant::Tenant;
 use super::{Desk, Limits, Shared};
-use crate::answer::Rejection;
+use crate::answer::OrderError;
 use crate::store::leases::{Holding, Lease, SETTLED_MEMORY};
 use crate::store::{Actual, Settlement};
 
@@ -86,7 +86,7 @@ impl Shared {
             desk.leases.insert(id, lease);
             return None;
         }
-        let tenure = Tenure { lease: id, expires_at: lease.expires_at };
+        let tenure = LeaseTerm { lease: id, expires_at: lease.expires_at };
         for holding in &lease.holdings {
             self.with_held(limits, holding, now, |row, now| {
                 row.release(&tenure, now);
@@ -115,7 +115,7 @@ impl Shared {
             return None;
         }
         let ttl = ttl.map_or(lease.ttl, |ttl| self.tick.span(ttl));
-        let tenure = Tenure { lease: id, expires_at: lease.expires_at };
+        let tenure = LeaseTerm { lease: id, expires_at: lease.expires_at };
         let expires_at = now.plus(ttl);
         for holding in &lease.holdings {
             self.with_held(&limits, holding, now, |row, now| row.renew(&tenure, expires_at, now));
@@ -134,7 +134,7 @@ impl Shared {
         id: LeaseId,
         actual: Actual<'_>,
         mut notes: Option<&mut Notes>,
-    ) -> Result<Settlement, Rejection> {
+    ) -> Result<Settlement, OrderError> {
         let limits = self.limits();
         let mut desk = self.desk();
         // Not before: who had the desk while we waited for it may have found a lease lapsed.
@@ -150,7 +150,7 @@ impl Shared {
             return Ok(Settlement::Gone);
         };
         for (holding, load) in lease.holdings.iter().zip(loads) {
-            let tenure = Tenure { lease: id, expires_at: lease.expires_at };
+            let tenure = LeaseTerm { lease: id, expires_at: lease.expires_at };
             self.correct(&limits, tenure, holding, load, now, notes.as_deref_mut());
         }
         let until = now.plus(self.tick.span(SETTLED_MEMORY));
@@ -166,9 +166,9 @@ impl Shared {
     fn correct(
         &self,
         limits: &Limits,
-        tenure: Tenure,
+        tenure: LeaseTerm,
         holding: &Holding,
-        load: Load,
+        load: AskTotals,
         now: Timestamp,
         notes: Option<&mut Notes>,
     ) {
@@ -190,7 +190,7 @@ impl Shared {
             }
             let now = row.latest_charge().max(now);
             let limit = &edition.limit;
-            let mut line = Line { limit, seat, row, load };
+            let mut line = DecisionRow { limit, seat, row, load };
             for (name, charged) in &holding.charges {
                 if let Some((index, item)) =
                     limit.item_named(name).filter(|(_, item)| item.per() == seat.per())

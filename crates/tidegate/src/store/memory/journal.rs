@@ -9,10 +9,10 @@
 
 use std::sync::Arc;
 
-use tidegate_core::{Capacity, LeaseId, Limit, Timestamp, Trace};
+use tidegate_core::{Capacity, LeaseId, Limit, Timestamp, UsageRecord};
 
 pub use crate::catalog::Origin;
-use crate::catalog::Parting;
+use crate::catalog::RemovalMode;
 pub use crate::store::leases::{HeldAsk, Holding, Lease};
 pub use crate::store::requests::{HeldQuestion, Remembered};
 
@@ -24,7 +24,7 @@ pub struct Notes {
     /// Rows that were charged, in the order in which they were.
     pub charges: Vec<Charge>,
     /// What was done about leases and request ids. It is written after the charges: what can be given back must have been taken.
-    pub deeds: Vec<Deed>,
+    pub deeds: Vec<LeaseNote>,
 }
 
 impl Notes {
@@ -54,7 +54,7 @@ pub struct Charge {
     /// The most that may be in use.
     pub capacity: Capacity,
     /// How much is.
-    pub trace: Trace,
+    pub trace: UsageRecord,
     /// The instant it was decided at.
     pub at: Timestamp,
     /// Whether the next charge leaves a trace of its own, as in an exact sliding window: there is nothing that could be allowed for ahead.
@@ -63,7 +63,7 @@ pub struct Charge {
 
 /// Something that was done about a lease or a request id.
 #[derive(Debug)]
-pub struct Deed {
+pub struct LeaseNote {
     /// Rises with every deed of the store. Of two deeds about one lease the later one counts.
     pub serial: u64,
     /// What was done.
@@ -116,7 +116,7 @@ pub trait Journal: Send + Sync {
     fn put(&self, text: &Text<'_>);
 
     /// The limit is about to go. One that retires is forgotten at `until`.
-    fn remove(&self, generation: u64, parting: Parting, until: Timestamp);
+    fn remove(&self, generation: u64, parting: RemovalMode, until: Timestamp);
 
     /// The counts of the limit, or of one key, are about to be zeroed.
     fn reset(&self, generation: u64, key: Option<(&[u8], Tag)>, at: Timestamp);

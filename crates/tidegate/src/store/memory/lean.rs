@@ -17,9 +17,11 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use tidegate_core::decide::cost_of;
-use tidegate_core::law::Rolling;
-use tidegate_core::law::rolling::Runs;
-use tidegate_core::{Denial, Intent, Item, Law, Line, Load, Order, Per, Place, Row, Timestamp, Verdict};
+use tidegate_core::law::SlidingWindow;
+use tidegate_core::law::sliding_window::SlidingLog;
+use tidegate_core::{
+    AskTotals, DecisionRow, Denial, Intent, Item, ItemPosition, Law, Order, Per, Row, Timestamp, Verdict,
+};
 
 use super::counts;
 use super::edition::{Edition, RESERVED};
@@ -30,7 +32,7 @@ use super::shelf::{Shelf, is_at_full_width};
 use super::sitting::{Change, by_address, note_row};
 use super::sync::{Ordering, fence};
 use super::tenant::{AllRow, NO_TAG, OwnedAll, Tenant};
-use crate::answer::{Answer, Answers, Detail, ItemReading, Outcome};
+use crate::answer::{Answer, Detail, ItemReading, Outcome, Replies};
 use crate::store::deciding::put_in_words;
 
 /// Whoever comes here has locks and editions that match.
@@ -41,7 +43,7 @@ pub(super) fn decide(
     order: &Order<'_>,
     pleas: &[Plea<'_>],
     now: Timestamp,
-    answers: &mut Answers,
+    answers: &mut Replies,
 ) -> Option<Answer> {
     let mut stands = Stands { all: ArrayVec::new(), out: ArrayVec::new() };
     stands.lock(pleas)?;
@@ -313,7 +315,7 @@ impl<'a> Stands<'a> {
         let Stands { all, out } = self;
         for stand in all {
             stand.take_out(out);
-            let latest = stand.row(out).runs().and_then(Runs::last_charge);
+            let latest = stand.row(out).runs().and_then(SlidingLog::last_charge);
             at = at.max(stand.floor()).max(latest.unwrap_or_default());
         }
         at
@@ -326,7 +328,7 @@ impl<'a> Stands<'a> {
         for stand in &self.all {
             let (item, rolling) = sliding(stand.edition());
             let runs = stand.row(&self.out).runs().expect(WRITTEN);
-            let cost = cost_of(item.charge(), Load::of(pleas[stand.ask].count));
+            let cost = cost_of(item.charge(), AskTotals::of(pleas[stand.ask].count));
             if let Verdict::Denied(wait) = rolling.judge(item.rule().capacity, runs, cost, at) {
                 waits[stand.ask] = Some(wait);
                 is_granted = false;
@@ -337,20 +339,20 @@ impl<'a> Stands<'a> {
         }
         let mut worst = None;
         for (ask, wait) in waits.iter().enumerate().filter_map(|(ask, wait)| Some((ask, (*wait)?))) {
-            worst = Some(Denial::harsher(worst, Place { line: ask, item: 0 }, wait));
+            worst = Some(Denial::harsher(worst, ItemPosition { line: ask, item: 0 }, wait));
         }
         worst
     }
 
     /// Charges all of them.
-    fn charge(&mut self, pleas: &[Plea<'_>], at: Timestamp, answers: &mut Answers) {
+    fn charge(&mut self, pleas: &[Plea<'_>], at: Timestamp, answers: &mut Replies) {
         let stripe = counts::own();
         let Stands { all, out } = self;
         for stand in all {
             let plea = &pleas[stand.ask];
             let (edition, row) = stand.open(out);
             let (item, rolling) = sliding(edition);
-            let cost = cost_of(item.charge(), Load::of(plea.count));
+            let cost = cost_of(item.charge(), AskTotals::of(plea.count));
             if cost > 0 {
                 let before = row.weight();
                 let _no_refund = rolling.charge(row.runs_mut().expect(WRITTEN), cost, at);
@@ -371,14 +373,15 @@ impl<'a> Stands<'a> {
 
     /// Tells what every item says.
     #[inline(never)]
-    fn read(&mut self, asks: usize, at: Timestamp, answers: &mut Answers) {
+    fn read(&mut self, asks: usize, at: Timestamp, answers: &mut Replies) {
         let Stands { all, out } = self;
         for ask in 0..asks {
             let Some(stand) = all.iter_mut().find(|stand| stand.ask == ask) else { continue };
             let (per, tag) = (stand.per(), stand.tag().unwrap_or(NO_TAG));
             let (edition, row) = stand.open(out);
             let limit = Arc::clone(&edition.limit);
-            let line = Line { limit: &limit, seat: edition.seat(per, tag), row, load: Load::default() };
+            let line =
+                DecisionRow { limit: &limit, seat: edition.seat(per, tag), row, load: AskTotals::default() };
             let reading = line.reading(0, &limit.items()[0], at);
             answers.read(ItemReading { limit: Arc::clone(&limit), item: 0, reading });
         }
@@ -398,10 +401,10 @@ impl<'a> Stands<'a> {
 
 /// The only item of a limit that is for the lean way, and its law.
 #[inline]
-fn sliding(edition: &Edition) -> (&Item, &Rolling) {
+fn sliding(edition: &Edition) -> (&Item, &SlidingWindow) {
     let item = &edition.limit.items()[0];
     match &item.rule().law {
-        Law::Rolling(rolling) => (item, rolling),
+        Law::SlidingWindow(rolling) => (item, rolling),
         _ => unreachable!("{WRITTEN}"),
     }
 }
@@ -414,7 +417,7 @@ mod tests {
     use tidegate_core::{Amount, Ask, ItemSpec, LimitSpec, Mode, Policy};
 
     use super::*;
-    use crate::catalog::{Catalog, Expect};
+    use crate::catalog::{Catalog, ExpectedVersion};
     use crate::clock::ManualClock;
     use crate::store::Store;
     use crate::store::memory::{Memory, MemoryStore};
@@ -433,7 +436,7 @@ mod tests {
     fn store(clock: &Arc<ManualClock>) -> MemoryStore {
         let store = MemoryStore::new(Arc::clone(clock), Memory { secret: [1, 2], ..Memory::default() });
         for (id, limit) in LIMITS.into_iter().zip([12, 60, 7, 9]) {
-            store.put(spec(id, limit), Expect::Absent).expect("it makes sense");
+            store.put(spec(id, limit), ExpectedVersion::Absent).expect("it makes sense");
         }
         store
     }
@@ -444,11 +447,11 @@ mod tests {
         let pleas: Vec<_> = asks.iter().map(|ask| super::super::deciding::plea(&limits, ask)).collect();
         let pleas: Vec<_> = pleas.into_iter().map(|plea| plea.expect("it is there")).collect();
         let order = Order { intent, ..Order::acquire(asks) };
-        decide(&order, &pleas, store.shared.now(), &mut Answers::new(Detail::Verdicts))
+        decide(&order, &pleas, store.shared.now(), &mut Replies::new(Detail::Verdicts))
     }
 
     fn told(store: &MemoryStore, order: Order<'_>) -> String {
-        let answers = store.submit(&[order], Answers::new(Detail::Readings)).now();
+        let answers = store.submit(&[order], Replies::new(Detail::Readings)).now();
         let answer = answers.get(0).expect("one order").as_ref().expect("it can be asked");
         let outcome = match &answer.outcome {
             Outcome::Granted(_) => "granted".to_owned(),
@@ -491,8 +494,8 @@ mod tests {
             if pick(500) == 0 {
                 let id = LIMITS[usize::try_from(pick(4)).expect("few")];
                 for store in [&usual, &other] {
-                    store.put(spec(id, 5 + pick(1)), Expect::Present).expect("it makes sense");
-                    store.put(spec(id, 12), Expect::Present).expect("it makes sense");
+                    store.put(spec(id, 5 + pick(1)), ExpectedVersion::Present).expect("it makes sense");
+                    store.put(spec(id, 12), ExpectedVersion::Present).expect("it makes sense");
                 }
             }
             for id in LIMITS {
@@ -525,13 +528,13 @@ mod tests {
                 store.usage(id, key).now().expect("it is there").items[0].current_count
             })
         };
-        let ask = || store.submit(&[Order::acquire(&asks)], Answers::new(Detail::Verdicts)).now();
+        let ask = || store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)).now();
         assert!(lean(&store, &asks, Intent::Acquire).is_none(), "nobody has a row");
         assert_eq!(used(), [0; 4]);
         ask();
         assert!(lean(&store, &asks, Intent::Acquire).is_some_and(|answer| answer.is_granted()));
         assert_eq!(used(), [2; 4]);
-        store.put(spec("all-exact", 20), Expect::Present).expect("it makes sense");
+        store.put(spec("all-exact", 20), ExpectedVersion::Present).expect("it makes sense");
         assert!(lean(&store, &asks, Intent::Acquire).is_none(), "its row is in a former edition");
         ask();
         assert!(lean(&store, &asks, Intent::Acquire).is_some_and(|answer| answer.is_granted()));
@@ -539,7 +542,7 @@ mod tests {
         let twice = [asks[0], asks[0]];
         assert!(lean(&store, &twice, Intent::Acquire).is_none(), "one row is asked twice");
         let watching = LimitSpec { mode: Mode::Shadow, ..spec("all-exact", 20) };
-        store.put(watching, Expect::Present).expect("it makes sense");
+        store.put(watching, ExpectedVersion::Present).expect("it makes sense");
         ask();
         assert!(lean(&store, &asks, Intent::Acquire).is_none(), "it only watches");
         assert_eq!(used(), [5; 4]);
@@ -551,14 +554,14 @@ mod tests {
         let clock = Arc::new(ManualClock::at(START));
         let store = store(&clock);
         // A ring, and what is too long for one.
-        store.put(spec("key-long-exact", 100), Expect::Absent).expect("it makes sense");
+        store.put(spec("key-long-exact", 100), ExpectedVersion::Absent).expect("it makes sense");
         for id in ["key-exact", "key-long-exact"] {
             let asks = [Ask::one(id, Some(b"key"))];
             let tenant = store.shared.tenant(id).expect("it was put");
             let tag = tenant.printer.print(b"key");
             let is_wide =
                 || tenant.leaf(tag).and_then(|leaf| leaf.find(tag)).map(|spot| spot.word & WIDE != 0);
-            store.submit(&[Order::acquire(&asks)], Answers::new(Detail::Verdicts)).now();
+            store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)).now();
             assert_eq!(is_wide(), Some(false));
             for (milliseconds, wide) in [(100, true), (100, true), (1_001, false), (1, true), (5_000, false)]
             {

@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, PoisonError};
 
-use tidegate_core::{LeaseId, Line, Load, Per, Tenure, Timestamp};
+use tidegate_core::{AskTotals, DecisionRow, LeaseId, LeaseTerm, Per, Timestamp};
 
 use super::Shared;
 use super::edition::Because;
 use super::rows::{Missing, with_row};
 use super::tenant::{Brief, Tenant};
-use crate::answer::Rejection;
+use crate::answer::OrderError;
 use crate::store::Usage;
 use crate::store::looking::usage;
 
@@ -19,11 +19,11 @@ impl Shared {
         retired.get(id).map(|(_, tenant)| Arc::clone(tenant))
     }
 
-    fn known(&self, limit_id: &str) -> Result<Arc<Tenant>, Rejection> {
-        self.tenant(limit_id).ok_or_else(|| Rejection::UnknownLimit { limit_id: limit_id.to_owned() })
+    fn known(&self, limit_id: &str) -> Result<Arc<Tenant>, OrderError> {
+        self.tenant(limit_id).ok_or_else(|| OrderError::UnknownLimit { limit_id: limit_id.to_owned() })
     }
 
-    pub(super) fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Result<(), Rejection> {
+    pub(super) fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Result<(), OrderError> {
         let _one_at_a_time = self.changing();
         let now = self.latest(self.clock.now());
         let tenant = self.known(limit_id)?;
@@ -53,17 +53,17 @@ impl Shared {
         Ok(())
     }
 
-    pub(super) fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Result<Usage, Rejection> {
+    pub(super) fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> Result<Usage, OrderError> {
         let now = self.now();
         let tenant = self.known(limit_id)?;
         let looked = with_row(&tenant, key, now, Missing::Blank, |edition, seat, row, now| {
             let now = row.latest_charge().max(now);
-            usage(&Line { limit: &edition.limit, seat, row, load: Load::default() }, now)
+            usage(&DecisionRow { limit: &edition.limit, seat, row, load: AskTotals::default() }, now)
         });
         Ok(looked.unwrap_or(Usage { count: None, items: Vec::new() }))
     }
 
-    pub(super) fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> Result<Vec<Tenure>, Rejection> {
+    pub(super) fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> Result<Vec<LeaseTerm>, OrderError> {
         let now = self.now();
         let tenant = self.known(limit_id)?;
         let looked = with_row(&tenant, key, now, Missing::Ignored, |_, _, row, now| row.holders(now));

@@ -22,7 +22,7 @@ mod several;
 mod single;
 mod together;
 
-use tidegate_core::{Load, Timestamp, Wait};
+use tidegate_core::{AskTotals, Timestamp, Wait};
 
 use super::brief::{AskLaw, CellLaw, Next, Sheet, Short};
 use super::gallery;
@@ -183,7 +183,7 @@ fn not_before(floor: Timestamp, now: Timestamp) -> Result<(), Setback> {
 
 /// What the cell of a new row says after this was charged to it; `None` if it does not fit.
 pub(super) fn first_word(short: &Short, count: u64, now: Timestamp) -> Option<u64> {
-    short.of_law(First { cost: short.cost(Load::of(count)), now })
+    short.of_law(First { cost: short.cost(AskTotals::of(count)), now })
 }
 
 /// The first charge of a row.

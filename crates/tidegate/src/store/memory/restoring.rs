@@ -11,22 +11,25 @@ use std::sync::{Arc, PoisonError};
 use std::thread;
 
 use hashbrown::{HashMap, HashSet};
-use tidegate_core::{Descent, Flaw, LeaseId, Limit, LimitSpec, Per, Row, Season, Tenure, Timestamp, Trace};
+use tidegate_core::{
+    ItemLineage, LeaseId, LeaseTerm, Limit, LimitPhase, LimitSpec, Per, Row, SpecError, Timestamp,
+    UsageRecord,
+};
 
 use super::edition::Because;
 use super::edits::void_holdings;
-use super::journal::{Deed, Journal, Lease, Origin, Tag, What};
+use super::journal::{Journal, Lease, LeaseNote, Origin, Tag, What};
 pub use super::leaf::Spread;
 use super::leaf::{Means, Reserved};
 use super::print;
 use super::rows::own_leaf;
 use super::tenant::{Brief, NO_TAG, Tenant};
 use super::{Memory, MemoryStore, Shared};
-use crate::catalog::Parting;
+use crate::catalog::RemovalMode;
 use crate::clock::Clock;
 
 /// A store that is being made again.
-pub struct Restoring {
+pub struct Restore {
     shared: Arc<Shared>,
     now: Timestamp,
     tenants: HashMap<u64, Arc<Tenant>>,
@@ -78,7 +81,7 @@ impl Waiting {
 
 /// A text of a limit that was written down.
 #[derive(Debug, Clone)]
-pub struct WrittenText {
+pub struct StoredLimit {
     /// Which incarnation of its id.
     pub generation: u64,
     /// Which version of it.
@@ -86,7 +89,7 @@ pub struct WrittenText {
     /// The text.
     pub spec: LimitSpec,
     /// What its items have from the versions before.
-    pub descent: Vec<Descent>,
+    pub descent: Vec<ItemLineage>,
     /// From when on it is in force.
     pub at: Timestamp,
     /// The latest fence it gave.
@@ -97,13 +100,13 @@ pub struct WrittenText {
 
 /// Why what was written down cannot be a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unrestorable {
+pub enum RestoreError {
     /// A limit that makes no sense.
     Limit {
         /// Its id.
         id: String,
         /// What is wrong with it.
-        flaws: Vec<Flaw>,
+        flaws: Vec<SpecError>,
     },
     /// A row of a limit, or of a version of one, that was never written down.
     Stray {
@@ -121,20 +124,20 @@ pub enum Unrestorable {
     },
 }
 
-impl fmt::Display for Unrestorable {
+impl fmt::Display for RestoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unrestorable::Limit { id, flaws } => {
+            RestoreError::Limit { id, flaws } => {
                 write!(f, "the limit '{}' makes no sense", id.escape_debug())?;
                 flaws.iter().try_for_each(|flaw| write!(f, "; {flaw}"))
             }
-            Unrestorable::Stray { generation, version } => {
+            RestoreError::Stray { generation, version } => {
                 write!(
                     f,
                     "a row of version {version} of limit number {generation}, which was never written down"
                 )
             }
-            Unrestorable::Crowded { id, capacity_bytes } => write!(
+            RestoreError::Crowded { id, capacity_bytes } => write!(
                 f,
                 "the rows of limit '{}' and the others do not fit into {capacity_bytes} bytes; give the store more memory",
                 id.escape_debug()
@@ -143,27 +146,21 @@ impl fmt::Display for Unrestorable {
     }
 }
 
-impl std::error::Error for Unrestorable {}
+impl std::error::Error for RestoreError {}
 
-impl Restoring {
+impl Restore {
     /// Whether this program makes the fingerprints of keys that rows were written down with. If not, no row would be found again.
     pub fn knows_fingerprints() -> bool {
         print::are_as_ever()
     }
 
     /// A store without anything yet.
-    pub fn new(clock: impl Clock + 'static, memory: Memory) -> Restoring {
+    pub fn new(clock: impl Clock + 'static, memory: Memory) -> Restore {
         let shared = Shared::new(clock, memory);
         // Rows come with their fingerprints, and leave with them.
         let shared = Arc::new(Shared { secret: shared.secret.kept(), ..shared });
         let now = shared.now();
-        Restoring {
-            shared,
-            now,
-            tenants: HashMap::new(),
-            leases: HashMap::new(),
-            waiting: Waiting::default(),
-        }
+        Restore { shared, now, tenants: HashMap::new(), leases: HashMap::new(), waiting: Waiting::default() }
     }
 
     /// The instant it is.
@@ -187,23 +184,23 @@ impl Restoring {
     }
 
     /// A limit, or the next text of one, or one that came back as it was.
-    pub fn put(&mut self, text: WrittenText) -> Result<(), Unrestorable> {
+    pub fn put(&mut self, text: StoredLimit) -> Result<(), RestoreError> {
         self.settle()?;
-        let WrittenText { generation, version, spec, descent, at, fence, origin } = text;
+        let StoredLimit { generation, version, spec, descent, at, fence, origin } = text;
         self.shared.generations.fetch_max(generation, Ordering::Relaxed);
         self.shared.highest_fence.fetch_max(fence, Ordering::Relaxed);
         let id: Box<str> = spec.id.as_str().into();
         let known = self.tenants.get(&generation).map(Arc::clone);
         if known.as_ref().is_some_and(|tenant| tenant.id != id) {
-            let flaw = Flaw::new("id", "is not the one that this limit had before");
-            return Err(Unrestorable::Limit { id: id.to_string(), flaws: vec![flaw] });
+            let flaw = SpecError::new("id", "is not the one that this limit had before");
+            return Err(RestoreError::Limit { id: id.to_string(), flaws: vec![flaw] });
         }
         let tenant = match known {
             Some(tenant) if version <= tenant.limit().version() => tenant,
             known => {
                 let limit = Limit::again(spec, self.shared.tick, version, &descent)
                     .map(Arc::new)
-                    .map_err(|flaws| Unrestorable::Limit { id: id.to_string(), flaws })?;
+                    .map_err(|flaws| RestoreError::Limit { id: id.to_string(), flaws })?;
                 match known {
                     Some(tenant) => {
                         self.replace(&tenant, limit, at);
@@ -232,7 +229,7 @@ impl Restoring {
     }
 
     fn replace(&mut self, tenant: &Tenant, limit: Arc<Limit>, at: Timestamp) {
-        let was_over = tenant.limit().season(at) == Season::After;
+        let was_over = tenant.limit().season(at) == LimitPhase::After;
         let draft = tenant.draft(limit);
         // All editions are remembered until the end: rows of any of them may come.
         let _crowd = tenant.announce(draft, Because::Put, Brief::Later, || at, |_| {});
@@ -246,9 +243,9 @@ impl Restoring {
     pub fn remove(
         &mut self,
         generation: u64,
-        parting: Parting,
+        parting: RemovalMode,
         until: Timestamp,
-    ) -> Result<(), Unrestorable> {
+    ) -> Result<(), RestoreError> {
         self.settle()?;
         let Some(tenant) = self.tenants.get(&generation).map(Arc::clone) else { return Ok(()) };
         let mut limits = self.shared.limits.write().unwrap_or_else(PoisonError::into_inner);
@@ -256,7 +253,7 @@ impl Restoring {
         if limits.get(&tenant.id).is_some_and(|present| present.generation == generation) {
             limits.remove(&tenant.id);
         }
-        if parting == Parting::Retire && until > self.now {
+        if parting == RemovalMode::Retire && until > self.now {
             retired.insert(tenant.id.clone(), (until, tenant));
         } else {
             retired.remove(&tenant.id);
@@ -272,7 +269,7 @@ impl Restoring {
         generation: u64,
         key: Option<(&[u8], Tag)>,
         at: Timestamp,
-    ) -> Result<(), Unrestorable> {
+    ) -> Result<(), RestoreError> {
         self.settle()?;
         let Some(tenant) = self.tenants.get(&generation).map(Arc::clone) else { return Ok(()) };
         match key {
@@ -308,9 +305,9 @@ impl Restoring {
         generation: u64,
         version: u32,
         key: Option<Tag>,
-        traces: impl IntoIterator<Item = (usize, Trace)>,
-    ) -> Result<(), Unrestorable> {
-        let stray = || Unrestorable::Stray { generation, version };
+        traces: impl IntoIterator<Item = (usize, UsageRecord)>,
+    ) -> Result<(), RestoreError> {
+        let stray = || RestoreError::Stray { generation, version };
         let Some(tenant) = self.tenants.get(&generation) else {
             let known = generation <= self.shared.generations.load(Ordering::Relaxed);
             return if known { Ok(()) } else { Err(stray()) };
@@ -333,7 +330,7 @@ impl Restoring {
 
     /// Gives the rows that wait their places, those of one part of a table after the other: told one by one they would each wait for another
     /// part of memory. Parts are shared out among a few threads, because what one row remembers does not depend on another.
-    fn settle(&mut self) -> Result<(), Unrestorable> {
+    fn settle(&mut self) -> Result<(), RestoreError> {
         if self.waiting.count == 0 {
             return Ok(());
         }
@@ -357,7 +354,7 @@ impl Restoring {
         placed
     }
 
-    fn place(&self, Waits { generation, tag, row }: &Waits) -> Result<(), Unrestorable> {
+    fn place(&self, Waits { generation, tag, row }: &Waits) -> Result<(), RestoreError> {
         let merge = |limit: &Limit, own: &mut Row| {
             own.merge(row, limit, Per::Key);
             own.forget_expired(limit, Per::Key, self.now);
@@ -371,11 +368,11 @@ impl Restoring {
         &mut self,
         generation: u64,
         version: u32,
-        traces: impl IntoIterator<Item = (usize, Trace)>,
+        traces: impl IntoIterator<Item = (usize, UsageRecord)>,
         at: Timestamp,
-    ) -> Result<(), Unrestorable> {
+    ) -> Result<(), RestoreError> {
         self.settle()?;
-        let stray = || Unrestorable::Stray { generation, version };
+        let stray = || RestoreError::Stray { generation, version };
         let Some(tenant) = self.tenants.get(&generation) else {
             // It was removed, or has been in retirement for too long.
             let known = generation <= self.shared.generations.load(Ordering::Relaxed);
@@ -396,7 +393,7 @@ impl Restoring {
         tenant: &Tenant,
         key: Option<Tag>,
         change: impl FnOnce(&Limit, &mut Row),
-    ) -> Result<(), Unrestorable> {
+    ) -> Result<(), RestoreError> {
         let Some(tag) = key else {
             let mut owned = tenant.all.own();
             let edition = tenant.edition();
@@ -416,7 +413,7 @@ impl Restoring {
                     Reserved::Below => continue,
                     Reserved::Crowded(_) => {
                         let capacity_bytes = self.shared.budget.most();
-                        return Err(Unrestorable::Crowded { id: tenant.id.to_string(), capacity_bytes });
+                        return Err(RestoreError::Crowded { id: tenant.id.to_string(), capacity_bytes });
                     }
                 }
             }
@@ -434,8 +431,8 @@ impl Restoring {
     }
 
     /// Something was done about a lease or a request id.
-    pub fn deed(&mut self, deed: Deed) {
-        let Deed { serial, what } = deed;
+    pub fn deed(&mut self, deed: LeaseNote) {
+        let LeaseNote { serial, what } = deed;
         let mut desk = self.shared.desk();
         desk.deeds = desk.deeds.max(serial);
         match what {
@@ -490,7 +487,7 @@ impl Restoring {
     }
 
     /// The store. From now on changes are told to the journal.
-    pub fn finish(mut self, journal: Arc<dyn Journal>) -> Result<MemoryStore, Unrestorable> {
+    pub fn finish(mut self, journal: Arc<dyn Journal>) -> Result<MemoryStore, RestoreError> {
         self.settle()?;
         let gone: HashSet<u64> = self
             .leases
@@ -521,8 +518,8 @@ impl Restoring {
     }
 
     /// Makes rows know what a lease holds of them.
-    fn hold(&self, id: LeaseId, lease: &Lease) -> Result<(), Unrestorable> {
-        let tenure = Tenure { lease: id, expires_at: lease.expires_at };
+    fn hold(&self, id: LeaseId, lease: &Lease) -> Result<(), RestoreError> {
+        let tenure = LeaseTerm { lease: id, expires_at: lease.expires_at };
         // A row that was dropped with its limit's end does not know of a lease that goes on.
         for holding in lease.holdings.iter().filter(|holding| holding.pins) {
             let Some(tenant) = self.tenants.get(&holding.generation) else { continue };
@@ -541,9 +538,9 @@ impl Restoring {
     }
 }
 
-impl fmt::Debug for Restoring {
+impl fmt::Debug for Restore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Restoring").field("limits", &self.tenants.len()).finish_non_exhaustive()
+        f.debug_struct("Restore").field("limits", &self.tenants.len()).finish_non_exhaustive()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate_core::{Per, Row, Seat, Timestamp};
+use tidegate_core::{Per, Row, RowScope, Timestamp};
 
 use super::brief::Short;
 use super::edition::Edition;
@@ -18,7 +18,7 @@ pub(super) fn with_row<T>(
     key: Option<&[u8]>,
     now: Timestamp,
     if_missing: Missing,
-    change: impl FnOnce(&Edition, Seat<'_>, &mut Row, Timestamp) -> T,
+    change: impl FnOnce(&Edition, RowScope<'_>, &mut Row, Timestamp) -> T,
 ) -> Option<T> {
     let Some(key) = key else {
         let mut owned = tenant.all.own();
@@ -28,7 +28,7 @@ pub(super) fn with_row<T>(
         tenant.all.stamp.raise(now);
         let word = tenant.all.place.hold();
         let mut row = edition.unpack(Per::All, word, &mut owned.shelf);
-        let answer = change(&edition, Seat::All, &mut row, now);
+        let answer = change(&edition, RowScope::All, &mut row, now);
         owned.settle(&edition, row);
         return Some(answer);
     };
@@ -81,7 +81,7 @@ fn blank<T>(
     tag: Tag,
     now: Timestamp,
     if_missing: Missing,
-    change: impl FnOnce(&Edition, Seat<'_>, &mut Row, Timestamp) -> T,
+    change: impl FnOnce(&Edition, RowScope<'_>, &mut Row, Timestamp) -> T,
 ) -> Option<T> {
     let edition = tenant.edition();
     let mut row = edition.newcomer();

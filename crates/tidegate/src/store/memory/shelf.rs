@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use tidegate_core::law::rolling::Runs;
+use tidegate_core::law::sliding_window::SlidingLog;
 use tidegate_core::{Amount, Capacity, Law, Row, Rule, Span, State, Timestamp};
 
 use super::edition::{Edition, RESERVED};
@@ -39,7 +39,8 @@ pub(super) struct Ring {
 impl Ring {
     /// The rings of an item, if its logs are short and to the tick.
     pub(super) fn of(rule: &Rule) -> Option<Ring> {
-        let (Law::Rolling(rolling), Capacity::AtMost(limit @ 1..=LARGEST_RING)) = (&rule.law, rule.capacity)
+        let (Law::SlidingWindow(rolling), Capacity::AtMost(limit @ 1..=LARGEST_RING)) =
+            (&rule.law, rule.capacity)
         else {
             return None;
         };
@@ -50,7 +51,7 @@ impl Ring {
     }
 
     /// Packs a log, if it fits.
-    fn pack(&self, runs: &Runs, words: &mut [u64]) -> bool {
+    fn pack(&self, runs: &SlidingLog, words: &mut [u64]) -> bool {
         let Some((first, _)) = runs.iter().next() else { return false };
         let units = runs.total();
         let last = runs.latest().map(|(at, _)| at);
@@ -181,7 +182,7 @@ impl Shelf {
 
     /// Puts a row on the shelf and says where, as a cell.
     pub(super) fn put(&mut self, row: Row, ring: Option<Ring>) -> u64 {
-        if let (Some(ring), Some(State::Rolling(runs))) = (ring, row.only())
+        if let (Some(ring), Some(State::SlidingWindow(runs))) = (ring, row.only())
             && let Some(place) = self.put_ring(ring, runs)
         {
             self.spare = Some(row);
@@ -207,7 +208,7 @@ impl Shelf {
         *self.row(place) = row;
     }
 
-    fn put_ring(&mut self, ring: Ring, runs: &Runs) -> Option<u32> {
+    fn put_ring(&mut self, ring: Ring, runs: &SlidingLog) -> Option<u32> {
         let a_board = WORDS_A_BOARD / ring.words;
         if self.free_rings.is_empty() {
             let first = self.rings.len() * a_board;
@@ -226,7 +227,8 @@ impl Shelf {
     pub(super) fn lend(&mut self, cell: u64, ring: Option<Ring>) -> Row {
         let place = place_of(cell);
         if let (true, Some(ring)) = (cell & RING != 0, ring) {
-            let mut row = self.spare.take().unwrap_or_else(|| Row::of(State::Rolling(Runs::default())));
+            let mut row =
+                self.spare.take().unwrap_or_else(|| Row::of(State::SlidingWindow(SlidingLog::default())));
             let words = self.ring(ring, place);
             row.refill(ring.units(words), ring.last(words));
             return row;
@@ -249,7 +251,9 @@ impl Shelf {
     pub(super) fn put_again(&mut self, cell: u64, row: Row, ring: Option<Ring>) -> u64 {
         let place = place_of(cell);
         match (cell & RING != 0, ring, row.only()) {
-            (true, Some(ring), Some(State::Rolling(runs))) if ring.pack(runs, self.ring_mut(ring, place)) => {
+            (true, Some(ring), Some(State::SlidingWindow(runs)))
+                if ring.pack(runs, self.ring_mut(ring, place)) =>
+            {
                 self.spare = Some(row);
                 cell
             }
@@ -276,7 +280,7 @@ impl Shelf {
         match ring {
             Some(ring) if cell & RING != 0 => {
                 let last = ring.last(self.ring(ring, place));
-                look(&Row::of(State::Rolling(Runs::from_sorted([(last, 1)], last))))
+                look(&Row::of(State::SlidingWindow(SlidingLog::from_sorted([(last, 1)], last))))
             }
             _ => look(self.at(place)),
         }
@@ -382,13 +386,13 @@ fn place_of(cell: u64) -> u32 {
 
 #[cfg(all(test, not(tidegate_loom)))]
 mod tests {
-    use tidegate_core::law::Rolling;
+    use tidegate_core::law::SlidingWindow;
 
     use super::*;
 
-    fn log(units: u64, step: u64) -> Runs {
+    fn log(units: u64, step: u64) -> SlidingLog {
         let at = |unit: u64| Timestamp::from_ticks(1_000_000 + unit * step);
-        Runs::from_sorted((0..units).map(|unit| (at(unit), 1)), at(units - 1))
+        SlidingLog::from_sorted((0..units).map(|unit| (at(unit), 1)), at(units - 1))
     }
 
     /// Windows whose distances take one byte to eight, rings of every size: what is packed is unpacked, and neighbours are left alone.
@@ -397,7 +401,7 @@ mod tests {
         for bytes in 1..=8 {
             let window = u64::MAX >> (64 - 8 * bytes);
             for most in 1..=LARGEST_RING {
-                let law = Law::Rolling(Rolling::exact(Span::from_ticks(window)));
+                let law = Law::SlidingWindow(SlidingWindow::exact(Span::from_ticks(window)));
                 let rule = Rule { capacity: Capacity::AtMost(most), law };
                 let ring = Ring::of(&rule).expect("a short log to the tick");
                 for units in 1..=most {
@@ -421,10 +425,10 @@ mod tests {
     /// A row that is lent comes back to its own place, whatever became of it, and nothing is lost on the way.
     #[test]
     fn a_lent_row_has_its_place() {
-        let law = Law::Rolling(Rolling::exact(Span::from_ticks(1_000)));
+        let law = Law::SlidingWindow(SlidingWindow::exact(Span::from_ticks(1_000)));
         let ring = Ring::of(&Rule { capacity: Capacity::AtMost(4), law });
         let mut shelf = Shelf::default();
-        let row = |units| Row::of(State::Rolling(log(units, 10)));
+        let row = |units| Row::of(State::SlidingWindow(log(units, 10)));
         let (short, long) = (shelf.put(row(3), ring), shelf.put(row(6), ring));
         assert_eq!((short & RING, long & RING), (RING, 0));
         let weight = shelf.weight;

@@ -16,7 +16,9 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use tidegate_core::decide::{self, Decision};
 use tidegate_core::order::MOST_ASKS;
-use tidegate_core::{Hold, Intent, Item, Law, Limit, Load, Order, Per, Row, Seat, Timestamp, Trace};
+use tidegate_core::{
+    AskTotals, Hold, Intent, Item, Law, Limit, Order, Per, Row, RowScope, Timestamp, UsageRecord,
+};
 
 use super::edition::{Edition, RESERVED};
 use super::journal::{Charge, Notes, What};
@@ -26,7 +28,7 @@ use super::quick::Plea;
 use super::sync::{Ordering, fence};
 use super::tenant::{AllRow, NO_TAG, OwnedAll, Tenant, holds};
 use super::{Desk, Shared};
-use crate::answer::{Answer, Answers, Denied, Grant, Outcome};
+use crate::answer::{Answer, Denied, Grant, Outcome, Replies};
 use crate::store::deciding::{
     Conclusion, Entrant, MOST_ENTRANTS, Occasion, Room, Station, conclude, grant, put_in_words,
 };
@@ -53,7 +55,7 @@ struct Party<'a> {
     lock: usize,
     /// Whose row; none for that of all keys.
     tag: Option<Tag>,
-    load: Load,
+    load: AskTotals,
     station: Station,
     /// Where a key's row is, if it has one.
     spot: Option<Spot<'a>>,
@@ -146,7 +148,7 @@ impl<'a> Sitting<'a> {
 
     /// One party per row: those of a limit side by side with its `all` row first, if it has one, repeated asks added up.
     fn enter(&mut self, ask: usize, plea: &Plea<'a>) {
-        let (tenant, load) = (plea.tenant, Load::of(plea.count));
+        let (tenant, load) = (plea.tenant, AskTotals::of(plea.count));
         let known = self.members.iter().position(|member| std::ptr::eq(member.tenant, tenant));
         let member = known.unwrap_or(self.members.len());
         if known.is_none() {
@@ -211,7 +213,7 @@ impl<'a> Sitting<'a> {
         order: &Order<'_>,
         now: Timestamp,
         desk: Option<&mut Desk>,
-        answers: &mut Answers,
+        answers: &mut Replies,
     ) -> Sat {
         if !self.lock(shared, now) || !self.make_rows(order) {
             return Sat::Outdated;
@@ -350,7 +352,7 @@ impl<'a> Sitting<'a> {
         shared: &Shared,
         order: &Order<'_>,
         desk: Option<&mut Desk>,
-        answers: &mut Answers,
+        answers: &mut Replies,
     ) -> Sat {
         let Sitting { members, locks, parties, now } = self;
         let mut entrants = Entrants::new();
@@ -554,7 +556,7 @@ pub(super) fn by_address(addresses: impl Iterator<Item = usize>) -> ArrayVec<(us
 pub(super) fn note_row(
     generation: u64,
     key: Option<Tag>,
-    (limit, seat, row): (&Limit, Seat<'_>, &Row),
+    (limit, seat, row): (&Limit, RowScope<'_>, &Row),
     at: Timestamp,
     notes: &mut Notes,
     was_charged: impl Fn(&Item) -> bool,
@@ -564,7 +566,7 @@ pub(super) fn note_row(
             continue;
         }
         let rule = seat.rule(index, item, at);
-        notes.charges.extend(Trace::of_latest(rule, row.state(item)).map(|trace| Charge {
+        notes.charges.extend(UsageRecord::of_latest(rule, row.state(item)).map(|trace| Charge {
             generation,
             version: limit.version(),
             key,
@@ -572,7 +574,7 @@ pub(super) fn note_row(
             capacity: rule.capacity,
             trace,
             at,
-            is_alone: matches!(&rule.law, Law::Rolling(rolling) if rolling.is_exact()),
+            is_alone: matches!(&rule.law, Law::SlidingWindow(rolling) if rolling.is_exact()),
         }));
     }
 }

@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use tidegate_core::{Item, Law, Limit, Mode, Per, Row, Timestamp, Trace};
+use tidegate_core::{Item, Law, Limit, Mode, Per, Row, Timestamp, UsageRecord};
 
 use super::brief::Board;
 use super::budget::Budget;
@@ -249,7 +249,7 @@ impl Tenant {
         &self,
         version: u32,
         key: Option<Tag>,
-        traces: impl IntoIterator<Item = (usize, Trace)>,
+        traces: impl IntoIterator<Item = (usize, UsageRecord)>,
     ) -> Option<Row> {
         let editions = self.editions.read().unwrap_or_else(PoisonError::into_inner);
         let first = editions.iter().rposition(|edition| edition.limit.version() == version)?;
@@ -465,5 +465,6 @@ impl OwnedAll<'_> {
 
 /// Whether a grant of the limit may come with a lease that nobody asked for.
 pub(super) fn holds(limit: &Limit) -> bool {
-    limit.mode() != Mode::Off && limit.items().iter().any(|item| matches!(item.rule().law, Law::OnRelease(_)))
+    limit.mode() != Mode::Off
+        && limit.items().iter().any(|item| matches!(item.rule().law, Law::Concurrency(_)))
 }

@@ -6,11 +6,11 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use tidegate_core::{Item, LeaseId, Limit, Per, Row, Timestamp, Trace};
+use tidegate_core::{Item, LeaseId, Limit, Per, Row, Timestamp, UsageRecord};
 
 use super::MemoryStore;
 use super::edition::{Edition, RESERVED};
-use super::journal::{Deed, Tag, Text, What};
+use super::journal::{LeaseNote, Tag, Text, What};
 use super::leaf::{Leaf, Spread};
 use super::line::{self, EMPTY, HELD, WIDE};
 use super::restoring::Counters;
@@ -39,7 +39,7 @@ pub enum Sight<'a> {
         /// Which version of it.
         version: u32,
         /// What it remembers.
-        traces: &'a [(usize, Trace)],
+        traces: &'a [(usize, UsageRecord)],
     },
     /// Where the rows lie that are seen next: whoever makes them again can make room for all of them at once. They are seen in the order in
     /// which they lie, and the first of them alone would be taken for a crowd.
@@ -58,10 +58,10 @@ pub enum Sight<'a> {
         /// Whose row; `None` for the row of all keys.
         key: Option<Tag>,
         /// What it remembers, by item.
-        traces: &'a [(usize, Trace)],
+        traces: &'a [(usize, UsageRecord)],
     },
     /// A lease, a settlement or a request id.
-    Deed(&'a Deed),
+    LeaseNote(&'a LeaseNote),
 }
 
 /// Whoever looks, and may have seen enough.
@@ -86,7 +86,7 @@ impl MemoryStore {
     }
 
     /// Shows everything that is remembered. Rows of keys go by their fingerprints, so that only a store that was itself made by
-    /// [`Restoring`](super::Restoring) can be made again from them: others make theirs in a way of their own.
+    /// [`Restore`](super::Restore) can be made again from them: others make theirs in a way of their own.
     pub fn walk<E>(&self, see: See<'_, E>) -> Result<(), E> {
         let shared = &self.shared;
         see(Sight::Counters(self.counters()))?;
@@ -151,14 +151,14 @@ impl MemoryStore {
             let serial = desk.deeds;
             let granted = |id: &LeaseId| {
                 let lease = desk.leases.get(*id).filter(|lease| lease.expires_at > now)?.clone();
-                Some(Deed { serial, what: What::Granted { id: *id, lease, fences: Vec::new() } })
+                Some(LeaseNote { serial, what: What::Granted { id: *id, lease, fences: Vec::new() } })
             };
-            let deeds: Vec<Deed> = some.iter().filter_map(granted).collect();
+            let deeds: Vec<LeaseNote> = some.iter().filter_map(granted).collect();
             drop(desk);
-            deeds.iter().try_for_each(|deed| see(Sight::Deed(deed)))?;
+            deeds.iter().try_for_each(|deed| see(Sight::LeaseNote(deed)))?;
         }
         for (id, until) in settled.into_iter().filter(|(_, until)| *until > now) {
-            see(Sight::Deed(&Deed { serial: 0, what: What::Settled { id, until } }))?;
+            see(Sight::LeaseNote(&LeaseNote { serial: 0, what: What::Settled { id, until } }))?;
         }
         for some in requests.chunks(DEEDS_AT_A_TIME) {
             let mut desk = self.shared.desk();
@@ -166,11 +166,11 @@ impl MemoryStore {
             for id in some {
                 if let Some(grant) = desk.requests.get(id, now).filter(|grant| grant.until > now) {
                     let what = What::Remembered { id: id.clone(), grant: grant.clone() };
-                    deeds.push(Deed { serial: 0, what });
+                    deeds.push(LeaseNote { serial: 0, what });
                 }
             }
             drop(desk);
-            deeds.iter().try_for_each(|deed| see(Sight::Deed(deed)))?;
+            deeds.iter().try_for_each(|deed| see(Sight::LeaseNote(deed)))?;
         }
         Ok(())
     }
@@ -183,7 +183,7 @@ struct Walk<'w, 's, E> {
     /// The edition whose text was shown.
     shown: Arc<Edition>,
     now: Timestamp,
-    traces: Vec<(usize, Trace)>,
+    traces: Vec<(usize, UsageRecord)>,
     see: See<'s, E>,
 }
 
@@ -276,10 +276,10 @@ fn copy_leaf(tenant: &Tenant, leaf: &Leaf) -> Option<Copied> {
 }
 
 /// What a row remembers, by item.
-fn trace_row(limit: &Limit, per: Per, row: &Row, traces: &mut Vec<(usize, Trace)>) {
+fn trace_row(limit: &Limit, per: Per, row: &Row, traces: &mut Vec<(usize, UsageRecord)>) {
     traces.clear();
     let own = |(_, item): &(usize, &Item)| item.per() == per;
     for (index, item) in limit.items().iter().enumerate().filter(own) {
-        Trace::each(item.rule(), row.state(item), |trace| traces.push((index, trace)));
+        UsageRecord::each(item.rule(), row.state(item), |trace| traces.push((index, trace)));
     }
 }

@@ -1,9 +1,9 @@
 //! Numbers, times and texts in bytes, written and read.
 
 use crate::store::memory::journal::Tag;
-use tidegate_core::{LeaseId, Timestamp, encoding};
+use tidegate_core::{LeaseId, Timestamp, row_codec};
 
-use super::Illegible;
+use super::CodecError;
 
 /// Appends to a buffer.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ impl Writer<'_> {
 
     /// A number.
     pub fn number(&mut self, number: u64) {
-        encoding::put(self.0, number);
+        row_codec::put(self.0, number);
     }
 
     /// An instant.
@@ -72,11 +72,11 @@ impl<'a> Reader<'a> {
     }
 
     /// What is wrong here.
-    pub fn illegible(&self, what: &'static str) -> Illegible {
-        Illegible { at: self.offset + self.at, what }
+    pub fn illegible(&self, what: &'static str) -> CodecError {
+        CodecError { at: self.offset + self.at, what }
     }
 
-    fn take(&mut self, length: usize) -> Result<&'a [u8], Illegible> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], CodecError> {
         let end = self.at.checked_add(length).filter(|end| *end <= self.bytes.len());
         let end = end.ok_or(self.illegible("the end too early"))?;
         let taken = &self.bytes[self.at..end];
@@ -84,17 +84,17 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Illegible> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], CodecError> {
         Ok(self.take(N)?.try_into().expect("as long as it was asked to be"))
     }
 
     /// One byte.
-    pub fn byte(&mut self) -> Result<u8, Illegible> {
+    pub fn byte(&mut self) -> Result<u8, CodecError> {
         Ok(self.array::<1>()?[0])
     }
 
     /// Yes or no.
-    pub fn flag(&mut self) -> Result<bool, Illegible> {
+    pub fn flag(&mut self) -> Result<bool, CodecError> {
         match self.byte()? {
             0 => Ok(false),
             1 => Ok(true),
@@ -103,59 +103,59 @@ impl<'a> Reader<'a> {
     }
 
     /// A number.
-    pub fn number(&mut self) -> Result<u64, Illegible> {
-        let number = encoding::take(|| self.byte())?;
+    pub fn number(&mut self) -> Result<u64, CodecError> {
+        let number = row_codec::take(|| self.byte())?;
         number.ok_or(self.illegible("a number above 64 bits"))
     }
 
     /// A number of 32 bits.
-    pub fn number32(&mut self) -> Result<u32, Illegible> {
+    pub fn number32(&mut self) -> Result<u32, CodecError> {
         let number = self.number()?;
         u32::try_from(number).map_err(|_| self.illegible("a number above 32 bits"))
     }
 
     /// A number of bytes or entries.
-    pub fn size(&mut self) -> Result<usize, Illegible> {
+    pub fn size(&mut self) -> Result<usize, CodecError> {
         let number = self.number()?;
         usize::try_from(number).map_err(|_| self.illegible("a number above 64 bits"))
     }
 
     /// How many entries follow; each takes at least `bytes_each`, so a lie about it cannot make us allocate.
-    pub fn length(&mut self, bytes_each: usize) -> Result<usize, Illegible> {
+    pub fn length(&mut self, bytes_each: usize) -> Result<usize, CodecError> {
         let claimed = self.size()?;
         let possible = (self.bytes.len() - self.at) / bytes_each;
         if claimed <= possible { Ok(claimed) } else { Err(self.illegible("more entries than bytes")) }
     }
 
     /// An instant.
-    pub fn time(&mut self) -> Result<Timestamp, Illegible> {
+    pub fn time(&mut self) -> Result<Timestamp, CodecError> {
         Ok(Timestamp::from_ticks(u64::from_le_bytes(self.array()?)))
     }
 
     /// What stands for a key.
-    pub fn tag(&mut self) -> Result<Tag, Illegible> {
+    pub fn tag(&mut self) -> Result<Tag, CodecError> {
         Ok(Tag { low: u64::from_le_bytes(self.array()?), high: u32::from_le_bytes(self.array()?) })
     }
 
     /// A lease's identity.
-    pub fn lease_id(&mut self) -> Result<LeaseId, Illegible> {
+    pub fn lease_id(&mut self) -> Result<LeaseId, CodecError> {
         Ok(LeaseId(u128::from_le_bytes(self.array()?)))
     }
 
     /// Bytes, behind their length.
-    pub fn text(&mut self) -> Result<&'a [u8], Illegible> {
+    pub fn text(&mut self) -> Result<&'a [u8], CodecError> {
         let length = self.size()?;
         self.take(length)
     }
 
     /// Text, behind its length.
-    pub fn string(&mut self) -> Result<&'a str, Illegible> {
+    pub fn string(&mut self) -> Result<&'a str, CodecError> {
         let text = self.text()?;
         std::str::from_utf8(text).map_err(|_| self.illegible("text that is not UTF-8"))
     }
 
     /// A part that says its length, to be read by itself.
-    pub fn part(&mut self) -> Result<Reader<'a>, Illegible> {
+    pub fn part(&mut self) -> Result<Reader<'a>, CodecError> {
         let length = self.size()?;
         let offset = self.offset + self.at;
         Ok(Reader { bytes: self.take(length)?, at: 0, offset })
@@ -164,8 +164,8 @@ impl<'a> Reader<'a> {
     /// Something, if there is something.
     pub fn maybe<T>(
         &mut self,
-        read: impl FnOnce(&mut Self) -> Result<T, Illegible>,
-    ) -> Result<Option<T>, Illegible> {
+        read: impl FnOnce(&mut Self) -> Result<T, CodecError>,
+    ) -> Result<Option<T>, CodecError> {
         if self.flag()? { read(self).map(Some) } else { Ok(None) }
     }
 
@@ -173,8 +173,8 @@ impl<'a> Reader<'a> {
     pub fn many<T>(
         &mut self,
         bytes_each: usize,
-        mut read: impl FnMut(&mut Self) -> Result<T, Illegible>,
-    ) -> Result<Vec<T>, Illegible> {
+        mut read: impl FnMut(&mut Self) -> Result<T, CodecError>,
+    ) -> Result<Vec<T>, CodecError> {
         let length = self.length(bytes_each)?;
         (0..length).map(|_| read(self)).collect()
     }

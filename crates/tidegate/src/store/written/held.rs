@@ -17,11 +17,11 @@ use std::sync::Arc;
 use crate::answer::{Answer, Grant, ItemReading, Outcome};
 use crate::store::leases::{HeldAsk, Holding, Lease};
 use crate::store::requests::Remembered;
-use tidegate_core::law::continuous::Ticket;
-use tidegate_core::{Capacity, Charged, Limit, Place, Reading, Receipt, Span};
+use tidegate_core::law::token_bucket::BucketReceipt;
+use tidegate_core::{Capacity, ChargeRecord, ItemPosition, Limit, Reading, Receipt, Span};
 
 use super::bytes::{Reader, Writer};
-use super::{Illegible, LimitOf};
+use super::{CodecError, LimitOf};
 
 /// Writes a lease.
 pub fn write_lease(out: &mut Writer<'_>, lease: &Lease) {
@@ -57,7 +57,7 @@ fn write_receipt(out: &mut Writer<'_>, receipt: Receipt) {
             out.byte(1);
             out.time(at);
         }
-        Receipt::Arrival(Ticket { tat, step, credits }) => {
+        Receipt::Bucket(BucketReceipt { tat, step, credits }) => {
             out.byte(2);
             out.time(tat);
             out.number(step.ticks());
@@ -67,7 +67,7 @@ fn write_receipt(out: &mut Writer<'_>, receipt: Receipt) {
 }
 
 /// Reads a lease.
-pub fn read_lease(body: &mut Reader<'_>) -> Result<Lease, Illegible> {
+pub fn read_lease(body: &mut Reader<'_>) -> Result<Lease, CodecError> {
     Ok(Lease {
         expires_at: body.time()?,
         ttl: Span::from_ticks(body.number()?),
@@ -80,8 +80,8 @@ pub fn read_lease(body: &mut Reader<'_>) -> Result<Lease, Illegible> {
                 pins: body.flag()?,
                 charges: body.many(4, |body| {
                     let name = body.string()?.into();
-                    let place = Place { line: 0, item: body.size()? };
-                    Ok((name, Charged { place, cost: body.number()?, receipt: read_receipt(body)? }))
+                    let place = ItemPosition { line: 0, item: body.size()? };
+                    Ok((name, ChargeRecord { place, cost: body.number()?, receipt: read_receipt(body)? }))
                 })?,
             })
         })?,
@@ -91,11 +91,11 @@ pub fn read_lease(body: &mut Reader<'_>) -> Result<Lease, Illegible> {
     })
 }
 
-fn read_receipt(body: &mut Reader<'_>) -> Result<Receipt, Illegible> {
+fn read_receipt(body: &mut Reader<'_>) -> Result<Receipt, CodecError> {
     Ok(match body.byte()? {
         0 => Receipt::Plain,
         1 => Receipt::At(body.time()?),
-        2 => Receipt::Arrival(Ticket {
+        2 => Receipt::Bucket(BucketReceipt {
             tat: body.time()?,
             step: Span::from_ticks(body.number()?),
             credits: Span::from_ticks(body.number()?),
@@ -148,7 +148,7 @@ fn write_reading(out: &mut Writer<'_>, reading: &Reading) {
 }
 
 /// Reads a grant that is remembered.
-pub fn read_grant(body: &mut Reader<'_>, limit_of: LimitOf<'_>) -> Result<Remembered, Illegible> {
+pub fn read_grant(body: &mut Reader<'_>, limit_of: LimitOf<'_>) -> Result<Remembered, CodecError> {
     let until = body.time()?;
     let asks = body.many(3, |body| {
         let limit_id = body.string()?.into();
@@ -184,7 +184,7 @@ fn reading_of(limit: Option<Arc<Limit>>, name: &str, reading: Reading) -> Option
     Some(ItemReading { limit, item, reading })
 }
 
-fn read_reading(body: &mut Reader<'_>) -> Result<Reading, Illegible> {
+fn read_reading(body: &mut Reader<'_>) -> Result<Reading, CodecError> {
     Ok(Reading {
         capacity: body.maybe(Reader::number)?.map_or(Capacity::Unlimited, Capacity::AtMost),
         used: body.number()?,

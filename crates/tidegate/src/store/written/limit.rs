@@ -17,7 +17,7 @@ use tidegate_core::{
     Precision, Unit, WeekStart, Zone,
 };
 
-use super::Illegible;
+use super::CodecError;
 use super::bytes::{Reader, Writer};
 
 /// Writes a limit as it was written.
@@ -85,7 +85,7 @@ fn capacity(out: &mut Writer<'_>, capacity: Capacity) {
 }
 
 /// Reads a limit.
-pub fn read(body: &mut Reader<'_>) -> Result<LimitSpec, Illegible> {
+pub fn read(body: &mut Reader<'_>) -> Result<LimitSpec, CodecError> {
     Ok(LimitSpec {
         id: body.string()?.to_owned(),
         description: body.maybe(|body| Ok(body.string()?.to_owned()))?,
@@ -113,7 +113,7 @@ pub fn read(body: &mut Reader<'_>) -> Result<LimitSpec, Illegible> {
     })
 }
 
-fn read_item(body: &mut Reader<'_>) -> Result<ItemSpec, Illegible> {
+fn read_item(body: &mut Reader<'_>) -> Result<ItemSpec, CodecError> {
     let name = body.maybe(|body| Ok(body.string()?.to_owned()))?;
     let policy = match body.string()? {
         "total" => Policy::Total,
@@ -144,13 +144,13 @@ fn choice<T: Copy>(
     body: &mut Reader<'_>,
     all: &[T],
     word: impl Fn(T) -> &'static str,
-) -> Result<T, Illegible> {
+) -> Result<T, CodecError> {
     let written = body.string()?;
     let known = all.iter().find(|known| word(**known) == written);
     known.copied().ok_or(body.illegible("a word that this version does not know"))
 }
 
-fn read_duration(body: &mut Reader<'_>) -> Result<Duration, Illegible> {
+fn read_duration(body: &mut Reader<'_>) -> Result<Duration, CodecError> {
     let (seconds, nanos) = (body.number()?, body.number32()?);
     if nanos < 1_000_000_000 {
         Ok(Duration::new(seconds, nanos))
@@ -159,6 +159,6 @@ fn read_duration(body: &mut Reader<'_>) -> Result<Duration, Illegible> {
     }
 }
 
-fn read_capacity(body: &mut Reader<'_>) -> Result<Capacity, Illegible> {
+fn read_capacity(body: &mut Reader<'_>) -> Result<Capacity, CodecError> {
     Ok(if body.flag()? { Capacity::AtMost(body.number()?) } else { Capacity::Unlimited })
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::activity::{Activity, Ended, LOOK_EVERY, Standing};
-use tidegate::limiter::ManualPulse;
+use tidegate::limiter::ManualHolderClock;
 use tidegate::{LeaseId, Limiter, Store as _};
 use tokio::task::JoinHandle;
 
@@ -125,7 +125,7 @@ async fn a_task_that_was_handed_over_is_watched_all_the_same() {
 #[tokio::test]
 async fn the_store_is_asked_once_for_everybody_and_not_at_all_for_nobody() {
     let stage = Stage::new();
-    let pulse = ManualPulse::new();
+    let pulse = ManualHolderClock::new();
     let store = Arc::new(Counting::over(Arc::new(Store::keeping(Arc::clone(&stage.clock)))));
     let limiter = Limiter::builder(Arc::clone(&store) as _).pulse(pulse.clone()).build();
     let activity = Activity::new(limiter, STRICT).unwrap();

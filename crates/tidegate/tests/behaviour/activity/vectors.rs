@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidegate::activity::{Active, Activity, Reason, Rules, SYSTEM_IS_FULL};
 use tidegate::limiter::Renewal;
-use tidegate::{Capacity, Catalog, Expect, LeaseId, Limiter, Per};
+use tidegate::{Capacity, Catalog, ExpectedVersion, LeaseId, Limiter, Per};
 use tidegate_core::limit::Item;
 
 use super::super::{Stage, Store};
@@ -179,12 +179,12 @@ async fn the_limit_is_one_like_any_other_and_there_when_it_is_needed() {
     let other = Activity::new(scene.stage.limiter.clone(), fewer).unwrap();
     assert_eq!(other.is_active("v").await.unwrap().reason, Some(Reason::Concurrency));
     // Somebody deletes it: it is put again.
-    scene.stage.store.remove("activity", tidegate::Parting::Forget);
+    scene.stage.store.remove("activity", tidegate::RemovalMode::Forget);
     assert_eq!(scene.is_limited("u").await, None);
     drop(task);
     // Rules may change while tasks run.
     let task = scene.begins("u").await;
-    scene.activity.set_rules(fewer, tidegate::activity::KeptBy::Activity).unwrap();
+    scene.activity.set_rules(fewer, tidegate::activity::TaskOwner::Activity).unwrap();
     assert_eq!(scene.activity.rules(), fewer);
     assert_eq!(scene.is_limited("v").await, Some(Reason::Concurrency));
     drop(task);
@@ -194,10 +194,10 @@ async fn the_limit_is_one_like_any_other_and_there_when_it_is_needed() {
 #[tokio::test]
 async fn a_limit_that_somebody_else_keeps_is_left_alone() {
     let scene = Scene::new(STRICT);
-    scene.activity.set_rules(STRICT, tidegate::activity::KeptBy::SomebodyElse).unwrap();
+    scene.activity.set_rules(STRICT, tidegate::activity::TaskOwner::SomebodyElse).unwrap();
     assert!(scene.activity.is_active("u").await.is_err(), "it is not there");
     let one = Rules { max_concurrent_tasks: Capacity::AtMost(1), ..STRICT };
-    scene.stage.store.put(one.spec(), Expect::Absent).unwrap();
+    scene.stage.store.put(one.spec(), ExpectedVersion::Absent).unwrap();
     let _task = scene.begins("u").await;
     assert_eq!(scene.refuses("v").await.reason, Reason::Concurrency);
 }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Actual, ItemSpec, Lease, LimitSpec, Policy, Rejection, Renewal, Settlement, Store};
+use tidegate::{Actual, ItemSpec, Lease, LimitSpec, OrderError, Policy, Renewal, Settlement, Store};
 use tidegate_testkit::elsewhere::Road;
 
 use super::{DOWN, FarStage, held, stage, unavailable};
 use crate::stage::{Handheld, Staged, lease, seconds};
 
-type Renewing = Handheld<std::pin::Pin<Box<dyn Future<Output = Result<Renewal, tidegate::AskError>>>>>;
+type Renewing = Handheld<std::pin::Pin<Box<dyn Future<Output = Result<Renewal, tidegate::AcquireError>>>>>;
 
 fn renewing(lease: &Arc<Lease>, ttl: Duration) -> Renewing {
     let lease = Arc::clone(lease);
@@ -75,7 +75,7 @@ fn a_store_that_does_not_answer_is_told_to_whoever_asks_about_a_lease() {
     let mut reset = Handheld::new(async move { limiter.reset_async("l", None).await }).starts();
     road.lose(DOWN);
     assert_eq!(renewed.is_done(), unavailable());
-    assert_eq!(released.is_done().map_err(tidegate::AskError::from), unavailable());
+    assert_eq!(released.is_done().map_err(tidegate::AcquireError::from), unavailable());
     assert_eq!((settled.is_done(), reset.is_done()), (unavailable(), unavailable()));
     assert_eq!(stage.store.open_leases(), 1);
 }
@@ -226,7 +226,7 @@ fn a_settlement_that_makes_no_sense_gives_back_what_was_held() {
     let hold = estimate(&stage, &road);
     let mut settled = Handheld::new(hold.settle_async(Actual::Each(&[1, 2]))).starts();
     road.let_go();
-    let rejected = Rejection::CostsOutOfRange { costs: 2, asks: 1 };
+    let rejected = OrderError::CostsOutOfRange { costs: 2, asks: 1 };
     assert_eq!(settled.is_done(), Err(rejected.into()));
     road.let_go();
     assert_eq!(used(&stage), 8, "its charge stands");

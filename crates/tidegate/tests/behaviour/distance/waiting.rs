@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate::limiter::FLEET_LOOK;
-use tidegate::{AskError, Decision, ItemSpec, LimitSpec, Policy, Wait};
+use tidegate::{AcquireError, Decision, ItemSpec, LimitSpec, Policy, Wait};
 use tidegate_testkit::elsewhere::{Elsewhere, Road};
 
 use super::{DOWN, FarStage, held, stage, stage_of, unavailable};
@@ -13,7 +13,7 @@ use crate::stage::{Handheld, Staged, granted, lease, seconds, slots_of};
 fn asking(
     stage: &FarStage,
     count: u64,
-) -> Handheld<impl Future<Output = Result<Decision, AskError>> + use<>> {
+) -> Handheld<impl Future<Output = Result<Decision, AcquireError>> + use<>> {
     let limiter = stage.limiter.clone();
     Handheld::new(async move { limiter.ask("l", "u").count(count).try_acquire_async().await })
 }

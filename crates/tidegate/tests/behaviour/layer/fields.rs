@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tidegate::layer::http::{self, rate_limit, rate_limit_policy, retry_after};
 use tidegate::{
-    Ask, AskError, Capacity, Decision, Denial, ItemReading, ItemSpec, LimitSpec, Limiter, Mode, Policy,
-    Precision, Rejection, Timestamp, Unit,
+    AcquireError, Ask, Capacity, Decision, Denial, ItemReading, ItemSpec, LimitSpec, Limiter, Mode,
+    OrderError, Policy, Precision, Timestamp, Unit,
 };
 
 use super::{TTL, limiter, store};
@@ -175,14 +175,14 @@ fn the_answer_to_a_key_that_there_is_no_room_for() {
 
 #[test]
 fn no_decision_is_told_by_whose_fault_it_is() {
-    let status = |error: AskError| http::undecided(&error).status().as_u16();
+    let status = |error: AcquireError| http::undecided(&error).status().as_u16();
     assert_eq!(
-        status(AskError::Unavailable(tidegate::store::Unavailable { reason: "it burns".into() })),
+        status(AcquireError::Unavailable(tidegate::store::Unavailable { reason: "it burns".into() })),
         503
     );
-    assert_eq!(status(Rejection::UnknownLimit { limit_id: "l".into() }.into()), 500);
-    assert_eq!(status(Rejection::KeyTooLong { bytes: 5000 }.into()), 400);
-    let response = http::undecided(&Rejection::UnknownLimit { limit_id: "secret".into() }.into());
+    assert_eq!(status(OrderError::UnknownLimit { limit_id: "l".into() }.into()), 500);
+    assert_eq!(status(OrderError::KeyTooLong { bytes: 5000 }.into()), 400);
+    let response = http::undecided(&OrderError::UnknownLimit { limit_id: "secret".into() }.into());
     assert_eq!(
         response.body(),
         r#"{"code":"unknown_limit","status":500,"title":"Internal Server Error","type":"about:blank"}"#

@@ -17,7 +17,7 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use tidegate::layer::http::{HttpLimitLayer, limit, too_many_requests};
 use tidegate::layer::{Asking, Failure};
-use tidegate::limiter::ManualPulse;
+use tidegate::limiter::ManualHolderClock;
 use tidegate::{ItemSpec, LimitSpec, Limiter, MapStore, Policy, Precision};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, mpsc};
@@ -241,7 +241,7 @@ async fn requests_may_wait_for_their_turn() {
 #[tokio::test]
 async fn but_not_for_longer_than_their_patience() {
     let (store, _) = store([slots(1)]);
-    let pulse = ManualPulse::new();
+    let pulse = ManualHolderClock::new();
     let limiter = Limiter::builder(Arc::clone(&store) as Arc<_>).pulse(pulse.clone()).build();
     let patient = limit(limiter.clone(), asking).waiting(Duration::from_secs(2));
     let server = Server::start(patient).await;
@@ -271,7 +271,7 @@ async fn who_goes_away_does_not_wait_any_more() {
 #[tokio::test]
 async fn a_body_that_takes_longer_than_a_lease_lasts_keeps_it() {
     let (store, clock) = store([slots(1)]);
-    let pulse = ManualPulse::new();
+    let pulse = ManualHolderClock::new();
     let limiter = Limiter::builder(Arc::clone(&store) as Arc<_>).pulse(pulse.clone()).build();
     let server = Server::start(limit(limiter, asking)).await;
     let mut one = server.connect().await;

@@ -1,12 +1,12 @@
 //! Batches beside those who wait: they are decided in one piece, and overtake nobody.
 
-use tidegate::{Answers, Ask, Detail, Expect, LimitSpec, Order, Outcome, Wait};
+use tidegate::{Ask, Detail, ExpectedVersion, LimitSpec, Order, Outcome, Replies, Wait};
 
 use super::Stage;
 use crate::stage::{decided, granted, lease, seconds, slots_of};
 
 /// The waits of an answer each; `None` for what is granted.
-fn waits(answers: &Answers) -> Vec<Option<Wait>> {
+fn waits(answers: &Replies) -> Vec<Option<Wait>> {
     let wait = |outcome: &Outcome| match outcome {
         Outcome::Granted(_) => None,
         Outcome::Denied(denied) => Some(denied.wait),
@@ -19,7 +19,7 @@ fn a_batch_is_decided_as_by_the_store_while_nobody_waits() {
     let stage = Stage::with_slots(2);
     let one = [Ask::one("l", None)];
     let orders = [Order::acquire(&one), Order::peek(&one), Order::acquire(&one), Order::acquire(&one)];
-    let answers = decided(stage.limiter.submit(&orders, Answers::new(Detail::Verdicts)));
+    let answers = decided(stage.limiter.submit(&orders, Replies::new(Detail::Verdicts)));
     assert_eq!(waits(&answers), [None, None, None, Some(Wait::OnRelease)]);
 }
 
@@ -27,7 +27,7 @@ fn a_batch_is_decided_as_by_the_store_while_nobody_waits() {
 fn a_batch_overtakes_nobody_and_others_are_not_held_up_by_it() {
     let stage = Stage::with_slots(2);
     let other = LimitSpec::named("other").with(slots_of(5));
-    stage.limiter.store().put(other, Expect::Absent).expect("a limit");
+    stage.limiter.store().put(other, ExpectedVersion::Absent).expect("a limit");
     let held = stage.take(1);
     let mut waiter = stage.wait(2, seconds(60)).starts();
     let (one, elsewhere) = ([Ask::one("l", None)], [Ask::one("other", None)]);
@@ -39,12 +39,12 @@ fn a_batch_overtakes_nobody_and_others_are_not_held_up_by_it() {
         Order::acquire(&both),
         Order::acquire(&one),
     ];
-    let answers = decided(stage.limiter.submit(&orders, Answers::new(Detail::Readings)));
+    let answers = decided(stage.limiter.submit(&orders, Replies::new(Detail::Readings)));
     let behind = Some(Wait::OnRelease);
     assert_eq!(waits(&answers), [behind, None, None, behind, behind], "one slot is free, and promised");
     drop(held);
     drop(lease(waiter.is_served()));
-    let answers = decided(stage.limiter.submit(&orders[..1], Answers::new(Detail::Verdicts)));
+    let answers = decided(stage.limiter.submit(&orders[..1], Replies::new(Detail::Verdicts)));
     assert_eq!(waits(&answers), [None], "now it is their turn");
 }
 
@@ -52,7 +52,7 @@ fn a_batch_overtakes_nobody_and_others_are_not_held_up_by_it() {
 fn who_waits_is_told_of_leases_that_came_back_to_the_store_itself() {
     let stage = Stage::with_slots(1);
     let one = [Ask::one("l", None)];
-    let answers = decided(stage.limiter.submit(&[Order::acquire(&one)], Answers::new(Detail::Verdicts)));
+    let answers = decided(stage.limiter.submit(&[Order::acquire(&one)], Replies::new(Detail::Verdicts)));
     let answer = answers.get(0).expect("an answer").as_ref().expect("a sensible order");
     let Outcome::Granted(Some(grant)) = &answer.outcome else { panic!("it is free") };
     let mut waiter = stage.wait(1, seconds(60)).starts();

@@ -7,7 +7,7 @@
 use std::task::Poll;
 use std::time::Duration;
 
-use tidegate::{Answers, Ask, Detail, ItemSpec, Lease, LimitSpec, Order, Policy, Store};
+use tidegate::{Ask, Detail, ItemSpec, Lease, LimitSpec, Order, Policy, Replies, Store};
 
 use super::Stage;
 use crate::stage::{Staged, Waiter, granted, lease, seconds, slots_of};
@@ -206,7 +206,7 @@ fn nothing_is_charged_that_nobody_was_told_of() {
             stage.pass(seconds(10));
         }
         let asks = [Ask::one("t", None)];
-        let free = stage.store.submit(&[Order::peek(&asks)], Answers::new(Detail::Verdicts)).decided();
+        let free = stage.store.submit(&[Order::peek(&asks)], Replies::new(Detail::Verdicts)).decided();
         let is_free = free.iter().flatten().all(tidegate::Answer::is_granted);
         assert_eq!(is_free, granted == 0, "cut {cut}: {granted} told");
         stage.ends_with(0);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use tidegate::{Catalog, Expect, ItemSpec, LimitSpec, Limiter, Policy, SystemClock};
+use tidegate::{Catalog, ExpectedVersion, ItemSpec, LimitSpec, Limiter, Policy, SystemClock};
 
 use super::Store;
 use crate::stage::Staged;
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn limiter() -> Limiter {
     let store = Store::keeping(SystemClock::new());
     let slots = ItemSpec::of(Policy::Concurrency { ttl: Duration::from_secs(3600) }, SLOTS as u64);
-    store.put(LimitSpec::named("l").with(slots), Expect::Absent).expect("a valid limit");
+    store.put(LimitSpec::named("l").with(slots), ExpectedVersion::Absent).expect("a valid limit");
     Limiter::new(Arc::new(store))
 }
 

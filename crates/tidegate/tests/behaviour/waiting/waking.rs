@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tidegate::limiter::Renewal;
 use tidegate::{
-    Actual, AskError, Catalog, ItemSpec, LimitSpec, Mode, Parting, Policy, Rejection, Settlement, Store, Wait,
+    AcquireError, Actual, Catalog, ItemSpec, LimitSpec, Mode, OrderError, Policy, RemovalMode, Settlement,
+    Store, Wait,
 };
 
 use super::{Stage, bucket};
@@ -192,7 +193,7 @@ fn a_reset_of_all() {
     let mut waiter = stage.wait_for("b", "u", 1, seconds(60)).starts();
     stage.limiter.reset("b", None).unwrap();
     drop(waiter.is_served());
-    let unknown = AskError::Rejected(Rejection::UnknownLimit { limit_id: "nobody".into() });
+    let unknown = AcquireError::Rejected(OrderError::UnknownLimit { limit_id: "nobody".into() });
     assert_eq!(stage.limiter.reset("nobody", None), Err(unknown));
     stage.ends_with(0);
 }
@@ -312,8 +313,8 @@ fn a_removal_with_the_rejection() {
     let held = stage.take(1);
     let mut first = stage.wait(1, seconds(60)).starts();
     let mut second = stage.wait(1, seconds(60)).starts();
-    assert!(stage.store.remove("l", Parting::Forget));
-    let unknown = AskError::Rejected(Rejection::UnknownLimit { limit_id: "l".into() });
+    assert!(stage.store.remove("l", RemovalMode::Forget));
+    let unknown = AcquireError::Rejected(OrderError::UnknownLimit { limit_id: "l".into() });
     assert_eq!(second.is_rejected(), unknown);
     assert_eq!(first.is_rejected(), unknown);
     drop(held);

@@ -5,7 +5,7 @@
 
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 
-use tidegate_core::law::{continuous, never};
+use tidegate_core::law::{lifetime_total, token_bucket};
 use tidegate_core::{Amount, Capacity, Timestamp, Verdict, Wait};
 
 use super::super::line::{HELD, PAYLOAD, PRESENT, WIDE};
@@ -135,7 +135,7 @@ impl CellLaw for Drop {
         let &Short { a: step, b: room, base, .. } = self.short();
         let now = now.ticks().wrapping_sub(base).wrapping_add(PRESENT);
         // Nobody goes by a cell that somebody holds, nor by one that only says where its row is, whatever was read of the rules.
-        match continuous::unit_within(room, step, word, now) {
+        match token_bucket::unit_within(room, step, word, now) {
             Some(next) if word | next <= PRESENT | PAYLOAD => Next::Granted(next),
             None if word <= PRESENT | PAYLOAD => {
                 let again = (word & PAYLOAD).wrapping_sub(room).wrapping_add(base);
@@ -223,7 +223,7 @@ impl Spelled for Total {
         if capacity == Capacity::Unlimited {
             return Verdict::Granted;
         }
-        never::judge(capacity, &self.0.tally(payload), cost)
+        lifetime_total::judge(capacity, &self.0.tally(payload), cost)
     }
 
     #[inline(always)]
@@ -232,7 +232,7 @@ impl Spelled for Total {
             return Some(payload);
         }
         let mut tally = self.0.tally(payload);
-        let _no_refund = never::charge(&mut tally, cost, now);
+        let _no_refund = lifetime_total::charge(&mut tally, cost, now);
         self.0.shape().join(tally.last_time, tally.used)
     }
 }

@@ -3,7 +3,7 @@
 #![expect(clippy::inline_always, reason = "a part of the quick way, which is one piece of code")]
 
 use tidegate_core::Timestamp;
-use tidegate_core::law::continuous;
+use tidegate_core::law::token_bucket;
 
 use super::super::line::{PAYLOAD, PRESENT};
 use super::super::sync::{AtomicU64, Ordering};
@@ -39,7 +39,7 @@ impl Unit {
     pub(in super::super) fn next(&self, word: u64, now: Timestamp) -> Option<u64> {
         let now = now.ticks().wrapping_add(self.ahead.load(Ordering::Relaxed));
         let (room, step) = (self.room.load(Ordering::Relaxed), self.step.load(Ordering::Relaxed));
-        continuous::unit_within(room, step, word, now)
+        token_bucket::unit_within(room, step, word, now)
     }
 }
 

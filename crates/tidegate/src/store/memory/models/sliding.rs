@@ -15,7 +15,7 @@ use super::super::rows::{Missing, own_leaf, with_row};
 use super::super::sync::modelled;
 use super::super::tenant::Tenant;
 use super::{START, at, beside, charged, explore, interval_per_key, limit_of, seed, table, tag, tenant_at};
-use crate::answer::{Answers, Detail};
+use crate::answer::{Detail, Replies};
 
 /// Half a second later.
 const LATER: Timestamp = at(START.ticks() + 500_000_000);
@@ -42,7 +42,7 @@ fn plea(tenant: &Tenant, tag: Option<Tag>) -> Plea<'_> {
 /// How many were granted; none if it is not for the lean way.
 fn ask(pleas: &[Plea<'_>], now: Timestamp) -> Amount {
     let asks = [Ask::one("model", None)];
-    let mut answers = Answers::new(Detail::Verdicts);
+    let mut answers = Replies::new(Detail::Verdicts);
     let answer = lean::decide(&Order::acquire(&asks), pleas, now, &mut answers);
     Amount::from(answer.is_some_and(|answer| answer.is_granted()))
 }

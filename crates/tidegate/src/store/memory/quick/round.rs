@@ -6,7 +6,7 @@
 )]
 
 use arrayvec::ArrayVec;
-use tidegate_core::{Denial, Intent, Load, Place, Reading, Timestamp, Wait};
+use tidegate_core::{AskTotals, Denial, Intent, ItemPosition, Reading, Timestamp, Wait};
 
 use super::super::brief::{AskLaw, CellLaw, Head, Sheet, Short};
 use super::super::counts;
@@ -63,7 +63,7 @@ impl Told<'_> {
 
     /// How it is after the plea was charged to it, if it was.
     pub(in super::super) fn charge(&self, plea: &Plea<'_>, version: u32) -> Option<Charge> {
-        if self.short.cost(Load::of(plea.count)) == 0 {
+        if self.short.cost(AskTotals::of(plea.count)) == 0 {
             return None;
         }
         Some(Charge {
@@ -244,7 +244,7 @@ impl<'a> Round<'a> {
     /// Keeps the harshest refusal, the first written of equals.
     #[cold]
     fn deny(&mut self, ask: usize, sheet: Sheet<'a>, short: &Short, wait: Wait) {
-        let place = Place { line: ask, item: short.head.item() };
+        let place = ItemPosition { line: ask, item: short.head.item() };
         let (column, edition) = (short.head.column(), sheet.edition());
         match &mut self.denial {
             None => {
@@ -406,7 +406,7 @@ impl AskLaw for Enter<'_, '_> {
     #[inline(always)]
     fn ask(self, law: &impl CellLaw) -> Result<(), Setback> {
         let Enter { round, ask, plea, sheet, short, found, now } = self;
-        let cost = short.cost(Load::of(plea.count));
+        let cost = short.cost(AskTotals::of(plea.count));
         let next = match judge(law, found.word, cost, now) {
             Ok(Judged::Granted(next)) => next,
             Ok(Judged::Denied(wait)) => {
@@ -443,7 +443,7 @@ impl AskLaw for EnterNew<'_, '_> {
     #[inline(never)]
     fn ask(self, law: &impl CellLaw) -> Result<(), Setback> {
         let EnterNew { round, ask, plea, sheet, short, now } = self;
-        let cost = short.cost(Load::of(plea.count));
+        let cost = short.cost(AskTotals::of(plea.count));
         // A look at what is not there is not for us, nor is the row that nothing is charged to; nor is a key that may be an exception.
         if cost == 0 || short.head.excepts() {
             return Err(Setback::Otherwise);

@@ -9,7 +9,7 @@
 
 #![expect(clippy::inline_always, reason = "a part of the quick way, which is one piece of code")]
 
-use tidegate_core::{Amount, Load, Timestamp, Verdict, Wait};
+use tidegate_core::{Amount, AskTotals, Timestamp, Verdict, Wait};
 
 use super::super::LOOK_AHEAD;
 use super::super::brief::{CellLaw, Sheet};
@@ -62,7 +62,7 @@ pub(in super::super) fn decide_several<L: CellLaw, E>(
     let (head, edition) = (sheet.head(), sheet.edition());
     let is_good = head.is_only_of_key() && L::is_of(head) && sheet.is_good(now);
     let law = sheet.first_of::<L>(head);
-    let cost = law.short().cost(Load::of(L::count(count)));
+    let cost = law.short().cost(AskTotals::of(L::count(count)));
     let means = Means { mine: tenant.counts.mine(), sheet, law, cost, now };
     let verdicts = &mut verdicts[..keys.len().min(LOOK_AHEAD)];
     let (mut granted, mut index) = (0_u64, 0);

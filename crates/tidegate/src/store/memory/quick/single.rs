@@ -5,7 +5,7 @@
     reason = "the quick way is one piece of code, a few hundred instructions in all"
 )]
 
-use tidegate_core::{Load, Timestamp, Verdict, Wait};
+use tidegate_core::{AskTotals, Timestamp, Verdict, Wait};
 
 use super::super::brief::{AskKind, AskLaw, CellLaw, Head, Sheet, Short};
 use super::super::counts::Mine;
@@ -161,7 +161,7 @@ pub(in super::super) fn charge_spot<L: CellLaw>(
     let Sought { mine, sheet, head, leaf, count, now } = sought;
     not_before(leaf.stamp.floor(), now)?;
     let law = sheet.first_of::<L>(head);
-    let cost = law.short().cost(Load::of(count));
+    let cost = law.short().cost(AskTotals::of(count));
     settle(&law, mine, sheet, Found::of_key(spot), cost, now, witness)
 }
 
@@ -191,7 +191,7 @@ impl<W: Witness> AskLaw for One<'_, '_, W> {
     #[inline(always)]
     fn ask(self, law: &impl CellLaw) -> Result<Verdict, Setback> {
         let One { single, sheet, found, now, witness } = self;
-        let cost = law.short().cost(Load::of(single.count));
+        let cost = law.short().cost(AskTotals::of(single.count));
         settle(law, single.tenant.counts.mine(), sheet, found, cost, now, witness)
     }
 }

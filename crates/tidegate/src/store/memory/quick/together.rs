@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use tidegate_core::limit::LONGEST_KEY;
-use tidegate_core::{Load, Timestamp, Verdict, Wait};
+use tidegate_core::{AskTotals, Timestamp, Verdict, Wait};
 
 use super::super::brief::{AskKind, CellLaw, Head, Sheet};
 use super::super::counts;
@@ -212,7 +212,7 @@ impl AskKind for Judge<'_> {
     fn ask<L: CellLaw>(self) -> Result<Judged, Setback> {
         let Judge { sheet, head, word, now } = self;
         let law = sheet.first_of::<L>(head);
-        let cost = law.short().cost(Load::of(1));
+        let cost = law.short().cost(AskTotals::of(1));
         judge(&law, word, cost, now)
     }
 }

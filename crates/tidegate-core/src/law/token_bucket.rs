@@ -15,7 +15,7 @@
 //! **Refunds.** Moving `tat` back by the whole cost would mint capacity: time has passed since the charge and
 //! part of it has come back by itself. A charge occupies the stretch that ends at the `tat` it made; what lies
 //! before `now` is gone. Refunds of other charges shift that stretch earlier, so the state counts all credits
-//! ever given and a [`Ticket`] remembers how many had been given when it was written.
+//! ever given and a [`BucketReceipt`] remembers how many had been given when it was written.
 //!
 //! **Edits.** A new rate keeps the number of units in use, not the time: the backlog is rescaled at the moment
 //! of the edit. Otherwise a faster rate would refuse what the slower one allowed, and a slower one would forgive.
@@ -27,13 +27,13 @@ use crate::verdict::{Verdict, Wait};
 
 /// One unit every `step` ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Continuous {
+pub struct TokenBucket {
     step: Span,
 }
 
 /// When the bucket is full again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Arrival {
+pub struct BucketState {
     /// The theoretical arrival time.
     pub tat: Timestamp,
     /// The step that `tat` was reckoned with.
@@ -44,7 +44,7 @@ pub struct Arrival {
 
 /// What a charge remembers for its refund.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ticket {
+pub struct BucketReceipt {
     /// The arrival time the charge made.
     pub tat: Timestamp,
     /// The step it was charged with.
@@ -53,10 +53,10 @@ pub struct Ticket {
     pub credits: Span,
 }
 
-impl Continuous {
+impl TokenBucket {
     /// One unit every `step` ticks.
-    pub const fn every(step: Span) -> Continuous {
-        Continuous { step }
+    pub const fn every(step: Span) -> TokenBucket {
+        TokenBucket { step }
     }
 
     /// The ticks between two units.
@@ -65,12 +65,12 @@ impl Continuous {
     }
 
     /// A full bucket.
-    pub const fn blank(&self) -> Arrival {
-        Arrival { tat: Timestamp::EPOCH, step: self.step, credits: Span::ZERO }
+    pub const fn blank(&self) -> BucketState {
+        BucketState { tat: Timestamp::EPOCH, step: self.step, credits: Span::ZERO }
     }
 
     /// How many units are in use at `now`, part units rounded up.
-    pub fn used(&self, capacity: Capacity, arrival: &Arrival, now: Timestamp) -> Amount {
+    pub fn used(&self, capacity: Capacity, arrival: &BucketState, now: Timestamp) -> Amount {
         match capacity {
             Capacity::Unlimited => 0,
             Capacity::AtMost(_) => arrival.tat.since(now).ticks().div_ceil(self.step.ticks().max(1)),
@@ -79,7 +79,7 @@ impl Continuous {
 
     /// Whether `cost` more fits; if not, when enough will have come back.
     #[inline]
-    pub fn judge(&self, capacity: Capacity, arrival: &Arrival, cost: Amount, now: Timestamp) -> Verdict {
+    pub fn judge(&self, capacity: Capacity, arrival: &BucketState, cost: Amount, now: Timestamp) -> Verdict {
         let burst = match capacity {
             Capacity::Unlimited => return Verdict::Granted,
             Capacity::AtMost(burst) => burst,
@@ -107,18 +107,24 @@ impl Continuous {
 
     /// Spends `cost`. An unlimited bucket keeps nothing.
     #[inline]
-    pub fn charge(&self, capacity: Capacity, arrival: &mut Arrival, cost: Amount, now: Timestamp) -> Receipt {
+    pub fn charge(
+        &self,
+        capacity: Capacity,
+        arrival: &mut BucketState,
+        cost: Amount,
+        now: Timestamp,
+    ) -> Receipt {
         if capacity == Capacity::Unlimited {
             return Receipt::Plain;
         }
         arrival.tat = self.arrive(arrival.tat, cost, now);
         // A blank state knows the item's own step; an override may charge it with another.
         arrival.step = self.step;
-        Receipt::Arrival(Ticket { tat: arrival.tat, step: self.step, credits: arrival.credits })
+        Receipt::Bucket(BucketReceipt { tat: arrival.tat, step: self.step, credits: arrival.credits })
     }
 
     /// Gives back what still lies ahead of `now` of the stretch a charge occupies, at most `amount` units.
-    pub fn refund(&self, arrival: &mut Arrival, ticket: Ticket, amount: Amount, now: Timestamp) {
+    pub fn refund(&self, arrival: &mut BucketState, ticket: BucketReceipt, amount: Amount, now: Timestamp) {
         if ticket.step != arrival.step {
             return;
         }
@@ -129,20 +135,20 @@ impl Continuous {
     }
 
     /// When the bucket is full again.
-    pub fn empties(&self, arrival: &Arrival, now: Timestamp) -> Option<Timestamp> {
+    pub fn empties(&self, arrival: &BucketState, now: Timestamp) -> Option<Timestamp> {
         (arrival.tat > now).then_some(arrival.tat)
     }
 
     /// The same units in use at `at`, coming back at this rate from then on. Charges made before can no longer
     /// be refunded: where they lie in the new backlog is not known.
-    pub fn adopt(&self, arrival: Arrival, at: Timestamp) -> Arrival {
+    pub fn adopt(&self, arrival: BucketState, at: Timestamp) -> BucketState {
         if arrival.step == self.step {
             return arrival;
         }
         let backlog = arrival.tat.since(at);
         let scaled = (u128::from(backlog.ticks()) * u128::from(self.step.ticks()))
             .div_ceil(u128::from(arrival.step.ticks().max(1)));
-        Arrival {
+        BucketState {
             tat: at.plus(Span::from_ticks(u64::try_from(scaled).unwrap_or(u64::MAX))),
             step: self.step,
             credits: arrival.credits.plus(backlog),

@@ -14,29 +14,29 @@ use std::ops::Bound;
 
 use crate::amount::{Amount, Capacity};
 use crate::law::Receipt;
-use crate::lease::{LeaseId, Tenure};
+use crate::lease::{LeaseId, LeaseTerm};
 use crate::time::{Span, Timestamp};
 use crate::verdict::{Verdict, Wait};
 
 /// How long a lease lasts if its asker does not say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OnRelease {
+pub struct Concurrency {
     /// The time to live of a lease.
     pub ttl: Span,
 }
 
 /// Who holds how much, until when.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Holders {
+pub struct LeaseHolders {
     /// What all entries hold together, lapsed ones included.
     held: Amount,
     entries: BTreeMap<(Timestamp, LeaseId), Amount>,
 }
 
-impl Holders {
+impl LeaseHolders {
     /// The entries, first to lapse first.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (Tenure, Amount)> {
-        self.entries.iter().map(|(&(expires_at, lease), &amount)| (Tenure { lease, expires_at }, amount))
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (LeaseTerm, Amount)> {
+        self.entries.iter().map(|(&(expires_at, lease), &amount)| (LeaseTerm { lease, expires_at }, amount))
     }
 
     /// When the last of the entries lapses.
@@ -51,7 +51,7 @@ impl Holders {
     }
 
     /// Adds units to a lease's entry.
-    pub(crate) fn insert(&mut self, tenure: Tenure, amount: Amount) {
+    pub(crate) fn insert(&mut self, tenure: LeaseTerm, amount: Amount) {
         let entry = self.entries.entry((tenure.expires_at, tenure.lease)).or_default();
         let added = amount.min(Amount::MAX - self.held);
         *entry += added;
@@ -59,7 +59,7 @@ impl Holders {
     }
 
     /// Removes a lease's entry; `None` if there is none.
-    pub(crate) fn remove(&mut self, tenure: &Tenure) -> Option<Amount> {
+    pub(crate) fn remove(&mut self, tenure: &LeaseTerm) -> Option<Amount> {
         let amount = self.entries.remove(&(tenure.expires_at, tenure.lease))?;
         self.held -= amount;
         Some(amount)
@@ -77,14 +77,14 @@ impl Holders {
 }
 
 /// How many units are held at `now`.
-pub fn used(holders: &Holders, now: Timestamp) -> Amount {
+pub fn used(holders: &LeaseHolders, now: Timestamp) -> Amount {
     let lapsed: Amount =
         holders.entries.iter().take_while(|((expires_at, _), _)| *expires_at <= now).map(|(_, n)| n).sum();
     holders.held - lapsed
 }
 
 /// Whether `cost` more fits; if not, a release helps.
-pub fn judge(capacity: Capacity, holders: &Holders, cost: Amount, now: Timestamp) -> Verdict {
+pub fn judge(capacity: Capacity, holders: &LeaseHolders, cost: Amount, now: Timestamp) -> Verdict {
     if capacity.admits(used(holders, now), cost) {
         Verdict::Granted
     } else if capacity.can_ever_hold(cost) {
@@ -95,7 +95,12 @@ pub fn judge(capacity: Capacity, holders: &Holders, cost: Amount, now: Timestamp
 }
 
 /// Enters `cost` units under a lease.
-pub fn charge(holders: &mut Holders, cost: Amount, tenure: Option<&Tenure>, now: Timestamp) -> Receipt {
+pub fn charge(
+    holders: &mut LeaseHolders,
+    cost: Amount,
+    tenure: Option<&LeaseTerm>,
+    now: Timestamp,
+) -> Receipt {
     holders.forget_lapsed(now);
     debug_assert!(tenure.is_some(), "what is held is held under a lease");
     if let Some(tenure) = tenure {

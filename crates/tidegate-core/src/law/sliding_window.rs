@@ -34,7 +34,7 @@ pub const SUB_WINDOWS: u64 = 64;
 
 /// A window and the ruler that its spending is measured with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rolling {
+pub struct SlidingWindow {
     window: Span,
     grain: Span,
 }
@@ -43,13 +43,13 @@ pub struct Rolling {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Run {
     at: Timestamp,
-    /// All spending up to and including this run, since `Runs::base`.
+    /// All spending up to and including this run, since `SlidingLog::base`.
     sum: Amount,
 }
 
 /// What was spent and when, oldest first.
 #[derive(Debug, Clone, Default)]
-pub struct Runs {
+pub struct SlidingLog {
     /// The sum before the first run.
     base: Amount,
     runs: List,
@@ -57,7 +57,7 @@ pub struct Runs {
     last_time: Timestamp,
 }
 
-impl Runs {
+impl SlidingLog {
     /// When something was last spent; `None` if nothing is remembered.
     #[inline]
     pub fn last_charge(&self) -> Option<Timestamp> {
@@ -82,8 +82,11 @@ impl Runs {
     }
 
     /// The runs of a sorted list of (instant, amount) and the time of the last charge.
-    pub fn from_sorted(list: impl IntoIterator<Item = (Timestamp, Amount)>, last_time: Timestamp) -> Runs {
-        let mut runs = Runs { last_time, ..Runs::default() };
+    pub fn from_sorted(
+        list: impl IntoIterator<Item = (Timestamp, Amount)>,
+        last_time: Timestamp,
+    ) -> SlidingLog {
+        let mut runs = SlidingLog { last_time, ..SlidingLog::default() };
         for (at, amount) in list {
             runs.push(at, amount);
         }
@@ -118,7 +121,7 @@ impl Runs {
     }
 
     /// Takes the only run of another list over, if it is no earlier than the last one here; of the same instant, the higher amount.
-    pub(crate) fn append(&mut self, other: &Runs, last_time: Timestamp) -> bool {
+    pub(crate) fn append(&mut self, other: &SlidingLog, last_time: Timestamp) -> bool {
         let Some((at, amount)) = other.iter().next() else { return false };
         match self.latest() {
             Some((last, _)) if at < last => return false,
@@ -174,29 +177,29 @@ impl Runs {
     #[inline]
     fn forget_if_empty(&mut self) {
         if self.runs.is_empty() {
-            *self = Runs::default();
+            *self = SlidingLog::default();
         }
     }
 }
 
 /// Equal if they remember the same; where their sums begin does not matter.
-impl PartialEq for Runs {
-    fn eq(&self, other: &Runs) -> bool {
+impl PartialEq for SlidingLog {
+    fn eq(&self, other: &SlidingLog) -> bool {
         self.last_time == other.last_time && self.iter().eq(other.iter())
     }
 }
 
-impl Eq for Runs {}
+impl Eq for SlidingLog {}
 
-impl Rolling {
+impl SlidingWindow {
     /// A window measured to the tick.
-    pub const fn exact(window: Span) -> Rolling {
-        Rolling { window, grain: Span::ONE_TICK }
+    pub const fn exact(window: Span) -> SlidingWindow {
+        SlidingWindow { window, grain: Span::ONE_TICK }
     }
 
     /// A window measured in 64 parts.
-    pub const fn bucketed(window: Span) -> Rolling {
-        Rolling { window, grain: Span::from_ticks(window.ticks().div_ceil(SUB_WINDOWS)) }
+    pub const fn bucketed(window: Span) -> SlidingWindow {
+        SlidingWindow { window, grain: Span::from_ticks(window.ticks().div_ceil(SUB_WINDOWS)) }
     }
 
     /// How long a unit counts.
@@ -224,7 +227,7 @@ impl Rolling {
 
     /// How many runs at the front have left the window.
     #[inline]
-    fn expired(&self, runs: &Runs, now: Timestamp) -> usize {
+    fn expired(&self, runs: &SlidingLog, now: Timestamp) -> usize {
         let has_left = |run: &Run| self.leaves(run.at) <= now;
         // Where somebody asks all the time it is one at most, or none.
         match &*runs.runs {
@@ -236,26 +239,26 @@ impl Rolling {
 
     /// Drops what has left the window.
     #[inline]
-    pub(crate) fn forget_expired(&self, runs: &mut Runs, now: Timestamp) {
+    pub(crate) fn forget_expired(&self, runs: &mut SlidingLog, now: Timestamp) {
         runs.drop_front(self.expired(runs, now));
     }
 
     /// Measures remembered spending with this ruler where it is the coarser one, so that a state never holds
     /// more runs than its law would make.
-    pub(crate) fn settle_into(&self, runs: &mut Runs) {
+    pub(crate) fn settle_into(&self, runs: &mut SlidingLog) {
         if self.grain > Span::ONE_TICK {
-            *runs = Runs::from_sorted(runs.iter().map(|(at, n)| (self.mark(at), n)), runs.last_time);
+            *runs = SlidingLog::from_sorted(runs.iter().map(|(at, n)| (self.mark(at), n)), runs.last_time);
         }
     }
 
     /// How much was spent in the window that ends at `now`.
     #[inline]
-    pub fn used(&self, runs: &Runs, now: Timestamp) -> Amount {
+    pub fn used(&self, runs: &SlidingLog, now: Timestamp) -> Amount {
         runs.sum() - runs.sum_before(self.expired(runs, now))
     }
 
     /// Whether `cost` more fits; if not, when enough will have left the window.
-    pub fn judge(&self, capacity: Capacity, runs: &Runs, cost: Amount, now: Timestamp) -> Verdict {
+    pub fn judge(&self, capacity: Capacity, runs: &SlidingLog, cost: Amount, now: Timestamp) -> Verdict {
         if capacity.admits(self.used(runs, now), cost) {
             return Verdict::Granted;
         }
@@ -269,7 +272,7 @@ impl Rolling {
     }
 
     /// Spends `cost`. A clock that went back, or a coarser ruler used before, moves it to the latest run.
-    pub fn charge(&self, runs: &mut Runs, cost: Amount, now: Timestamp) -> Receipt {
+    pub fn charge(&self, runs: &mut SlidingLog, cost: Amount, now: Timestamp) -> Receipt {
         self.forget_expired(runs, now);
         let at = runs.runs.last().map_or(Timestamp::EPOCH, |run| run.at).max(self.mark(now));
         runs.push(at, cost);
@@ -278,7 +281,7 @@ impl Rolling {
     }
 
     /// Gives `amount` of what was spent `at` back, if it is still remembered.
-    pub fn refund(runs: &mut Runs, at: Timestamp, amount: Amount) {
+    pub fn refund(runs: &mut SlidingLog, at: Timestamp, amount: Amount) {
         let Ok(index) = runs.runs.binary_search_by_key(&at, |run| run.at) else { return };
         let amount = amount.min(runs.runs[index].sum - runs.sum_before(index));
         for run in runs.runs.iter_mut().skip(index) {
@@ -291,7 +294,7 @@ impl Rolling {
     }
 
     /// When the last run leaves the window.
-    pub fn empties(&self, runs: &Runs, now: Timestamp) -> Option<Timestamp> {
+    pub fn empties(&self, runs: &SlidingLog, now: Timestamp) -> Option<Timestamp> {
         runs.runs.last().map(|last| self.leaves(last.at)).filter(|&at| at > now)
     }
 }

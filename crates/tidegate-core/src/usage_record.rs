@@ -13,7 +13,9 @@
 //! What leases hold has no trace: leases are written down one by one.
 
 use crate::amount::Amount;
-use crate::law::{Law, Rolling, Rule, State, Windowed, continuous, never, rolling, windowed};
+use crate::law::{
+    FixedWindow, Law, Rule, SlidingWindow, State, fixed_window, lifetime_total, sliding_window, token_bucket,
+};
 use crate::limit::Limit;
 use crate::row::Row;
 use crate::spec::Per;
@@ -24,7 +26,7 @@ pub const NO_END: Timestamp = Timestamp::from_ticks(u64::MAX);
 
 /// How much is remembered of one item of a row, or of a part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trace {
+pub enum UsageRecord {
     /// This much was spent in a window, or ever.
     Count {
         /// How much.
@@ -35,7 +37,7 @@ pub enum Trace {
         until: Timestamp,
     },
     /// A bucket is full again at this instant.
-    Arrival {
+    Bucket {
         /// The theoretical arrival time.
         tat: Timestamp,
         /// The step it was reckoned with.
@@ -54,67 +56,71 @@ pub enum Trace {
     },
 }
 
-impl Trace {
+impl UsageRecord {
     /// The trace of the latest charge: merged with what was written down before, it is all that the state remembers. `None` if nothing
     /// was charged, or if only leases say what is used.
-    pub fn of_latest(rule: &Rule, state: &State) -> Option<Trace> {
+    pub fn of_latest(rule: &Rule, state: &State) -> Option<UsageRecord> {
         match (&rule.law, state) {
-            (_, State::Never(tally)) if tally.used > 0 => {
-                Some(Trace::Count { count: tally.used, last_time: tally.last_time, until: NO_END })
+            (_, State::LifetimeTotal(tally)) if tally.used > 0 => {
+                Some(UsageRecord::Count { count: tally.used, last_time: tally.last_time, until: NO_END })
             }
-            (Law::Windowed(law), State::Windowed(count)) if count.count > 0 => {
-                Some(Trace::Count { count: count.count, last_time: count.last_time, until: law.end(count) })
+            (Law::FixedWindow(law), State::FixedWindow(count)) if count.count > 0 => {
+                Some(UsageRecord::Count {
+                    count: count.count,
+                    last_time: count.last_time,
+                    until: law.end(count),
+                })
             }
-            (_, State::Continuous(arrival)) if *arrival != blank_arrival(rule) => Some(of_arrival(arrival)),
-            (_, State::Rolling(runs)) => runs.latest().map(|run| of_run(runs, run)),
+            (_, State::TokenBucket(arrival)) if *arrival != blank_arrival(rule) => Some(of_arrival(arrival)),
+            (_, State::SlidingWindow(runs)) => runs.latest().map(|run| of_run(runs, run)),
             _ => None,
         }
     }
 
     /// All that a state remembers.
-    pub fn each(rule: &Rule, state: &State, mut tell: impl FnMut(Trace)) {
+    pub fn each(rule: &Rule, state: &State, mut tell: impl FnMut(UsageRecord)) {
         match state {
-            State::Rolling(runs) => runs.iter().for_each(|run| tell(of_run(runs, run))),
-            state => Trace::of_latest(rule, state).into_iter().for_each(tell),
+            State::SlidingWindow(runs) => runs.iter().for_each(|run| tell(of_run(runs, run))),
+            state => UsageRecord::of_latest(rule, state).into_iter().for_each(tell),
         }
     }
 
     /// The least state that this is a trace of; `None` if it is of another law.
     fn state(self, law: &Law) -> Option<State> {
         Some(match (self, law) {
-            (Trace::Count { count, last_time, .. }, Law::Never) => {
-                State::Never(never::Tally { used: count, last_time })
+            (UsageRecord::Count { count, last_time, .. }, Law::LifetimeTotal) => {
+                State::LifetimeTotal(lifetime_total::TotalCount { used: count, last_time })
             }
-            (Trace::Count { count, last_time, .. }, Law::Windowed(_)) => {
-                State::Windowed(windowed::Count { count, last_time })
+            (UsageRecord::Count { count, last_time, .. }, Law::FixedWindow(_)) => {
+                State::FixedWindow(fixed_window::WindowCount { count, last_time })
             }
-            (Trace::Arrival { tat, step, credits }, Law::Continuous(_)) => {
-                State::Continuous(continuous::Arrival { tat, step, credits })
+            (UsageRecord::Bucket { tat, step, credits }, Law::TokenBucket(_)) => {
+                State::TokenBucket(token_bucket::BucketState { tat, step, credits })
             }
-            (Trace::Run { at, count, last_time }, Law::Rolling(_)) => {
-                State::Rolling(rolling::Runs::from_sorted([(at, count)], last_time))
+            (UsageRecord::Run { at, count, last_time }, Law::SlidingWindow(_)) => {
+                State::SlidingWindow(sliding_window::SlidingLog::from_sorted([(at, count)], last_time))
             }
             _ => return None,
         })
     }
 }
 
-fn blank_arrival(rule: &Rule) -> continuous::Arrival {
-    let step = if let Law::Continuous(law) = &rule.law { law.step() } else { Span::ZERO };
-    continuous::Arrival { tat: Timestamp::EPOCH, step, credits: Span::ZERO }
+fn blank_arrival(rule: &Rule) -> token_bucket::BucketState {
+    let step = if let Law::TokenBucket(law) = &rule.law { law.step() } else { Span::ZERO };
+    token_bucket::BucketState { tat: Timestamp::EPOCH, step, credits: Span::ZERO }
 }
 
-fn of_arrival(arrival: &continuous::Arrival) -> Trace {
-    Trace::Arrival { tat: arrival.tat, step: arrival.step, credits: arrival.credits }
+fn of_arrival(arrival: &token_bucket::BucketState) -> UsageRecord {
+    UsageRecord::Bucket { tat: arrival.tat, step: arrival.step, credits: arrival.credits }
 }
 
-fn of_run(runs: &rolling::Runs, (at, count): (Timestamp, Amount)) -> Trace {
-    Trace::Run { at, count, last_time: runs.last_charge().unwrap_or(at) }
+fn of_run(runs: &sliding_window::SlidingLog, (at, count): (Timestamp, Amount)) -> UsageRecord {
+    UsageRecord::Run { at, count, last_time: runs.last_charge().unwrap_or(at) }
 }
 
 impl Row {
     /// Remembers a trace of the item at `index` of its limit, if it did not already. `false` if that is no trace of this item.
-    pub fn trace(&mut self, limit: &Limit, index: usize, trace: Trace) -> bool {
+    pub fn trace(&mut self, limit: &Limit, index: usize, trace: UsageRecord) -> bool {
         let Some(item) = limit.items().get(index) else { return false };
         let (Some(state), Some(own)) = (trace.state(&item.rule().law), self.states.get_mut(item.place()))
         else {
@@ -127,7 +133,7 @@ impl Row {
     /// Forgets what has left sliding windows by now; nobody can tell.
     pub fn forget_expired(&mut self, limit: &Limit, per: Per, now: Timestamp) {
         for item in limit.items().iter().filter(|item| item.per() == per) {
-            if let (Law::Rolling(law), Some(State::Rolling(runs))) =
+            if let (Law::SlidingWindow(law), Some(State::SlidingWindow(runs))) =
                 (&item.rule().law, self.states.get_mut(item.place()))
             {
                 law.forget_expired(runs, now);
@@ -149,20 +155,24 @@ impl Row {
 /// The least that remembers at least as much as both.
 fn merge(law: &Law, own: &mut State, other: State) {
     match (law, own, other) {
-        (_, State::Never(own), State::Never(other)) => {
+        (_, State::LifetimeTotal(own), State::LifetimeTotal(other)) => {
             own.used = own.used.max(other.used);
             own.last_time = own.last_time.max(other.last_time);
         }
-        (Law::Windowed(law), State::Windowed(own), State::Windowed(other)) => *own = law.merge(*own, other),
-        (_, State::Continuous(own), State::Continuous(other)) => merge_arrivals(own, other),
-        (Law::Rolling(_), State::Rolling(own), State::Rolling(other)) => Rolling::merge(own, &other),
+        (Law::FixedWindow(law), State::FixedWindow(own), State::FixedWindow(other)) => {
+            *own = law.merge(*own, other)
+        }
+        (_, State::TokenBucket(own), State::TokenBucket(other)) => merge_arrivals(own, other),
+        (Law::SlidingWindow(_), State::SlidingWindow(own), State::SlidingWindow(other)) => {
+            SlidingWindow::merge(own, &other)
+        }
         _ => {}
     }
 }
 
 /// The later arrival, reckoned with the shorter step: so there are as many units in it as in either. An exception may have charged one of
 /// them at another rate.
-fn merge_arrivals(own: &mut continuous::Arrival, other: continuous::Arrival) {
+fn merge_arrivals(own: &mut token_bucket::BucketState, other: token_bucket::BucketState) {
     if own.tat == Timestamp::EPOCH && own.credits == Span::ZERO {
         *own = other;
     } else if other.tat > Timestamp::EPOCH || other.credits > Span::ZERO {
@@ -172,9 +182,13 @@ fn merge_arrivals(own: &mut continuous::Arrival, other: continuous::Arrival) {
     }
 }
 
-impl Windowed {
+impl FixedWindow {
     /// The later window; of the same one, the higher count.
-    fn merge(&self, one: windowed::Count, other: windowed::Count) -> windowed::Count {
+    fn merge(
+        &self,
+        one: fixed_window::WindowCount,
+        other: fixed_window::WindowCount,
+    ) -> fixed_window::WindowCount {
         let (early, late) = if one.last_time <= other.last_time { (one, other) } else { (other, one) };
         if late.count == 0 {
             return early;
@@ -183,16 +197,16 @@ impl Windowed {
             return late;
         }
         let last_time = match self {
-            Windowed::FirstHit { .. } => early.last_time,
-            Windowed::Civil(_) | Windowed::During { .. } => late.last_time,
+            FixedWindow::FirstHit { .. } => early.last_time,
+            FixedWindow::Civil(_) | FixedWindow::During { .. } => late.last_time,
         };
-        windowed::Count { count: early.count.max(late.count), last_time }
+        fixed_window::WindowCount { count: early.count.max(late.count), last_time }
     }
 }
 
-impl Rolling {
+impl SlidingWindow {
     /// The higher amount at each mark.
-    fn merge(own: &mut rolling::Runs, other: &rolling::Runs) {
+    fn merge(own: &mut sliding_window::SlidingLog, other: &sliding_window::SlidingLog) {
         let last_time = own.last_charge().unwrap_or_default().max(other.last_charge().unwrap_or_default());
         // Most of what is read from a log comes after what was read before.
         if other.iter().len() == 1 && own.append(other, last_time) {
@@ -212,6 +226,6 @@ impl Rolling {
             theirs.next_if(|run| run.0 == next.0);
             all.push(next);
         }
-        *own = rolling::Runs::from_sorted(all, last_time);
+        *own = sliding_window::SlidingLog::from_sorted(all, last_time);
     }
 }

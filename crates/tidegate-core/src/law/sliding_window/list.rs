@@ -11,7 +11,7 @@ use super::Run;
 /// How many runs lie in the list itself: as many as take no more room than the heap's bookkeeping.
 const FEW: usize = 2;
 
-/// Runs, oldest first.
+/// SlidingLog, oldest first.
 #[derive(Debug, Clone)]
 pub(super) enum List {
     Few {

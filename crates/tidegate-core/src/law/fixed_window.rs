@@ -24,7 +24,7 @@ use crate::verdict::{Verdict, Wait};
 
 /// Where windows begin.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Windowed {
+pub enum FixedWindow {
     /// `interval`: at the first charge after the window before it ended.
     FirstHit {
         /// How long a window lasts.
@@ -43,51 +43,51 @@ pub enum Windowed {
 
 /// How much was spent in the latest window there was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Count {
+pub struct WindowCount {
     /// Units spent in that window.
     pub count: Amount,
     /// The first charge of an interval, the latest charge of a calendar window.
     pub last_time: Timestamp,
 }
 
-impl Windowed {
+impl FixedWindow {
     /// The law as it is at `now`, without its calendar.
-    pub fn at(&self, now: Timestamp) -> Windowed {
+    pub fn at(&self, now: Timestamp) -> FixedWindow {
         match self {
-            Windowed::Civil(calendar) => {
+            FixedWindow::Civil(calendar) => {
                 let (start, end) = calendar.window(now);
-                Windowed::During { start, end }
+                FixedWindow::During { start, end }
             }
             other => other.clone(),
         }
     }
 
     /// The first instant after the window that `count` remembers.
-    pub(crate) fn end(&self, count: &Count) -> Timestamp {
+    pub(crate) fn end(&self, count: &WindowCount) -> Timestamp {
         match self {
-            Windowed::FirstHit { window } => count.last_time.plus(*window),
-            Windowed::Civil(calendar) => calendar.window(count.last_time).1,
-            Windowed::During { end, .. } => *end,
+            FixedWindow::FirstHit { window } => count.last_time.plus(*window),
+            FixedWindow::Civil(calendar) => calendar.window(count.last_time).1,
+            FixedWindow::During { end, .. } => *end,
         }
     }
 
     /// Whether the remembered window is still open. A clock that went back does not close it.
-    pub(crate) fn is_open(&self, count: &Count, now: Timestamp) -> bool {
+    pub(crate) fn is_open(&self, count: &WindowCount, now: Timestamp) -> bool {
         count.count > 0
             && match self {
-                Windowed::FirstHit { window } => now < count.last_time.plus(*window),
-                Windowed::Civil(calendar) => count.last_time >= calendar.window(now).0,
-                Windowed::During { start, .. } => count.last_time >= *start,
+                FixedWindow::FirstHit { window } => now < count.last_time.plus(*window),
+                FixedWindow::Civil(calendar) => count.last_time >= calendar.window(now).0,
+                FixedWindow::During { start, .. } => count.last_time >= *start,
             }
     }
 
     /// How much is in use at `now`.
-    pub fn used(&self, count: &Count, now: Timestamp) -> Amount {
+    pub fn used(&self, count: &WindowCount, now: Timestamp) -> Amount {
         if self.is_open(count, now) { count.count } else { 0 }
     }
 
     /// Whether `cost` more fits; if not, the window's end helps.
-    pub fn judge(&self, capacity: Capacity, count: &Count, cost: Amount, now: Timestamp) -> Verdict {
+    pub fn judge(&self, capacity: Capacity, count: &WindowCount, cost: Amount, now: Timestamp) -> Verdict {
         if capacity.admits(self.used(count, now), cost) {
             Verdict::Granted
         } else if capacity.can_ever_hold(cost) {
@@ -98,36 +98,36 @@ impl Windowed {
     }
 
     /// Spends `cost`, opening a window if none is open.
-    pub fn charge(&self, count: &mut Count, cost: Amount, now: Timestamp) -> Receipt {
+    pub fn charge(&self, count: &mut WindowCount, cost: Amount, now: Timestamp) -> Receipt {
         if !self.is_open(count, now) {
-            *count = Count { count: cost, last_time: now.max(count.last_time) };
+            *count = WindowCount { count: cost, last_time: now.max(count.last_time) };
             return Receipt::At(count.last_time);
         }
         count.count = count.count.saturating_add(cost);
         let at = now.max(count.last_time);
-        if !matches!(self, Windowed::FirstHit { .. }) {
+        if !matches!(self, FixedWindow::FirstHit { .. }) {
             count.last_time = at;
         }
         Receipt::At(at)
     }
 
     /// Gives `amount` of a charge made `at` back, if its window is the one that is open.
-    pub fn refund(&self, count: &mut Count, at: Timestamp, amount: Amount, now: Timestamp) {
+    pub fn refund(&self, count: &mut WindowCount, at: Timestamp, amount: Amount, now: Timestamp) {
         let same_window = match self {
-            Windowed::FirstHit { .. } => at >= count.last_time,
-            Windowed::Civil(calendar) => at >= calendar.window(count.last_time).0,
-            Windowed::During { start, .. } => at >= *start,
+            FixedWindow::FirstHit { .. } => at >= count.last_time,
+            FixedWindow::Civil(calendar) => at >= calendar.window(count.last_time).0,
+            FixedWindow::During { start, .. } => at >= *start,
         };
         if same_window && self.is_open(count, now) {
             count.count = count.count.saturating_sub(amount);
         }
         if count.count == 0 {
-            *count = Count::default();
+            *count = WindowCount::default();
         }
     }
 
     /// When the open window ends.
-    pub fn empties(&self, count: &Count, now: Timestamp) -> Option<Timestamp> {
+    pub fn empties(&self, count: &WindowCount, now: Timestamp) -> Option<Timestamp> {
         self.is_open(count, now).then(|| self.end(count))
     }
 }

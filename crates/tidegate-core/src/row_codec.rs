@@ -22,8 +22,8 @@
 
 use std::fmt;
 
-use crate::law::{Law, State, continuous, never, on_release, rolling, windowed};
-use crate::lease::{LeaseId, Tenure};
+use crate::law::{Law, State, concurrency, fixed_window, lifetime_total, sliding_window, token_bucket};
+use crate::lease::{LeaseId, LeaseTerm};
 use crate::limit::Limit;
 use crate::row::Row;
 use crate::spec::Per;
@@ -34,20 +34,20 @@ pub const FORMAT: u8 = 1;
 
 /// Why bytes are not a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Damage {
+pub struct RowDecodeError {
     /// Where, in bytes from the start.
     pub at: usize,
     /// What was found there.
     pub what: &'static str,
 }
 
-impl fmt::Display for Damage {
+impl fmt::Display for RowDecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "not a row: {} at byte {}", self.what, self.at)
     }
 }
 
-impl std::error::Error for Damage {}
+impl std::error::Error for RowDecodeError {}
 
 /// Appends the bytes of a row that was written under this version of its limit.
 pub fn encode(row: &Row, limit: &Limit, per: Per, out: &mut Vec<u8>) {
@@ -63,12 +63,12 @@ pub fn encode(row: &Row, limit: &Limit, per: Per, out: &mut Vec<u8>) {
 }
 
 /// The version of the limit that a row was written under, so that it can be decoded with it.
-pub fn version(bytes: &[u8]) -> Result<u32, Damage> {
+pub fn version(bytes: &[u8]) -> Result<u32, RowDecodeError> {
     Reader::begin(bytes)?.number32("the version is too large")
 }
 
 /// Reads a row back. `limit` is the version named by [`version`].
-pub fn decode(bytes: &[u8], limit: &Limit, per: Per) -> Result<Row, Damage> {
+pub fn decode(bytes: &[u8], limit: &Limit, per: Per) -> Result<Row, RowDecodeError> {
     let mut reader = Reader::begin(bytes)?;
     if reader.number32("the version is too large")? != limit.version() {
         return Err(reader.damage("another version of the limit"));
@@ -84,7 +84,7 @@ pub fn decode(bytes: &[u8], limit: &Limit, per: Per) -> Result<Row, Damage> {
     let mut again = Vec::with_capacity(bytes.len());
     encode(&row, limit, per, &mut again);
     if again != bytes {
-        return Err(Damage { at: 0, what: "an encoding nobody writes" });
+        return Err(RowDecodeError { at: 0, what: "an encoding nobody writes" });
     }
     Ok(row)
 }
@@ -92,14 +92,14 @@ pub fn decode(bytes: &[u8], limit: &Limit, per: Per) -> Result<Row, Damage> {
 /// The latest instant a state mentions.
 fn latest(state: &State) -> Timestamp {
     match state {
-        State::Never(tally) => tally.last_time,
-        State::Windowed(count) => count.last_time,
-        State::Rolling(runs) => {
+        State::LifetimeTotal(tally) => tally.last_time,
+        State::FixedWindow(count) => count.last_time,
+        State::SlidingWindow(runs) => {
             let last = runs.iter().last().map_or(Timestamp::EPOCH, |(at, _)| at);
             runs.last_charge().unwrap_or_default().max(last)
         }
-        State::Continuous(arrival) => arrival.tat,
-        State::OnRelease(holders) => {
+        State::TokenBucket(arrival) => arrival.tat,
+        State::Concurrency(holders) => {
             holders.iter().last().map_or(Timestamp::EPOCH, |(tenure, _)| tenure.expires_at)
         }
     }
@@ -108,17 +108,17 @@ fn latest(state: &State) -> Timestamp {
 fn put_state(out: &mut Vec<u8>, state: &State, latest: Timestamp) {
     let ago = |at: Timestamp| latest.since(at).ticks();
     match state {
-        State::Never(tally) => {
+        State::LifetimeTotal(tally) => {
             out.push(1);
             put(out, tally.used);
             put(out, ago(tally.last_time));
         }
-        State::Windowed(count) => {
+        State::FixedWindow(count) => {
             out.push(2);
             put(out, count.count);
             put(out, ago(count.last_time));
         }
-        State::Rolling(runs) => {
+        State::SlidingWindow(runs) => {
             out.push(3);
             put(out, ago(runs.last_charge().unwrap_or_default()));
             put(out, runs.iter().len() as u64);
@@ -129,13 +129,13 @@ fn put_state(out: &mut Vec<u8>, state: &State, latest: Timestamp) {
                 before = Some(at);
             }
         }
-        State::Continuous(arrival) => {
+        State::TokenBucket(arrival) => {
             out.push(4);
             put(out, ago(arrival.tat));
             put(out, arrival.step.ticks());
             put(out, arrival.credits.ticks());
         }
-        State::OnRelease(holders) => {
+        State::Concurrency(holders) => {
             out.push(5);
             put(out, holders.iter().len() as u64);
             for (tenure, amount) in holders.iter() {
@@ -179,36 +179,36 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn begin(bytes: &'a [u8]) -> Result<Reader<'a>, Damage> {
+    fn begin(bytes: &'a [u8]) -> Result<Reader<'a>, RowDecodeError> {
         let mut reader = Reader { bytes, at: 0 };
         match reader.byte()? {
             FORMAT => Ok(reader),
-            _ => Err(Damage { at: 0, what: "a format this version does not know" }),
+            _ => Err(RowDecodeError { at: 0, what: "a format this version does not know" }),
         }
     }
 
-    fn damage(&self, what: &'static str) -> Damage {
-        Damage { at: self.at, what }
+    fn damage(&self, what: &'static str) -> RowDecodeError {
+        RowDecodeError { at: self.at, what }
     }
 
-    fn byte(&mut self) -> Result<u8, Damage> {
+    fn byte(&mut self) -> Result<u8, RowDecodeError> {
         let byte = *self.bytes.get(self.at).ok_or(self.damage("the end too early"))?;
         self.at += 1;
         Ok(byte)
     }
 
-    fn number(&mut self) -> Result<u64, Damage> {
+    fn number(&mut self) -> Result<u64, RowDecodeError> {
         let number = take(|| self.byte())?;
         number.ok_or(self.damage("a number above 64 bits"))
     }
 
-    fn number32(&mut self, what: &'static str) -> Result<u32, Damage> {
+    fn number32(&mut self, what: &'static str) -> Result<u32, RowDecodeError> {
         let number = self.number()?;
         u32::try_from(number).map_err(|_| self.damage(what))
     }
 
     /// How many entries follow; each takes at least `bytes_each`, so a lie about it cannot make us allocate.
-    fn length(&mut self, bytes_each: usize) -> Result<usize, Damage> {
+    fn length(&mut self, bytes_each: usize) -> Result<usize, RowDecodeError> {
         let claimed = self.number()?;
         let possible = (self.bytes.len() - self.at) / bytes_each;
         match usize::try_from(claimed) {
@@ -217,32 +217,34 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn ago(&mut self, latest: Timestamp) -> Result<Timestamp, Damage> {
+    fn ago(&mut self, latest: Timestamp) -> Result<Timestamp, RowDecodeError> {
         let ago = self.number()?;
         latest.ticks().checked_sub(ago).map(Timestamp::from_ticks).ok_or(self.damage("a time before 1970"))
     }
 
-    fn state(&mut self, law: &Law, latest: Timestamp) -> Result<State, Damage> {
+    fn state(&mut self, law: &Law, latest: Timestamp) -> Result<State, RowDecodeError> {
         match (self.byte()?, law) {
             (0, law) => Ok(State::blank(law)),
-            (1, Law::Never) => {
-                Ok(State::Never(never::Tally { used: self.number()?, last_time: self.ago(latest)? }))
-            }
-            (2, Law::Windowed(_)) => {
-                Ok(State::Windowed(windowed::Count { count: self.number()?, last_time: self.ago(latest)? }))
-            }
-            (3, Law::Rolling(_)) => self.runs(latest).map(State::Rolling),
-            (4, Law::Continuous(_)) => Ok(State::Continuous(continuous::Arrival {
+            (1, Law::LifetimeTotal) => Ok(State::LifetimeTotal(lifetime_total::TotalCount {
+                used: self.number()?,
+                last_time: self.ago(latest)?,
+            })),
+            (2, Law::FixedWindow(_)) => Ok(State::FixedWindow(fixed_window::WindowCount {
+                count: self.number()?,
+                last_time: self.ago(latest)?,
+            })),
+            (3, Law::SlidingWindow(_)) => self.runs(latest).map(State::SlidingWindow),
+            (4, Law::TokenBucket(_)) => Ok(State::TokenBucket(token_bucket::BucketState {
                 tat: self.ago(latest)?,
                 step: Span::from_ticks(self.number()?),
                 credits: Span::from_ticks(self.number()?),
             })),
-            (5, Law::OnRelease(_)) => self.holders(latest).map(State::OnRelease),
+            (5, Law::Concurrency(_)) => self.holders(latest).map(State::Concurrency),
             _ => Err(self.damage("a state of another law")),
         }
     }
 
-    fn runs(&mut self, latest: Timestamp) -> Result<rolling::Runs, Damage> {
+    fn runs(&mut self, latest: Timestamp) -> Result<sliding_window::SlidingLog, RowDecodeError> {
         let last_time = self.ago(latest)?;
         let length = self.length(2)?;
         let mut list: Vec<(Timestamp, u64)> = Vec::with_capacity(length);
@@ -260,19 +262,19 @@ impl<'a> Reader<'a> {
             }
             list.push((at, amount));
         }
-        Ok(rolling::Runs::from_sorted(list, last_time))
+        Ok(sliding_window::SlidingLog::from_sorted(list, last_time))
     }
 
-    fn holders(&mut self, latest: Timestamp) -> Result<on_release::Holders, Damage> {
+    fn holders(&mut self, latest: Timestamp) -> Result<concurrency::LeaseHolders, RowDecodeError> {
         let length = self.length(18)?;
-        let mut holders = on_release::Holders::default();
+        let mut holders = concurrency::LeaseHolders::default();
         for _ in 0..length {
             let id = self.bytes.get(self.at..self.at + 16).ok_or(self.damage("the end too early"))?;
             self.at += 16;
             let lease = LeaseId(u128::from_le_bytes(id.try_into().expect("sixteen bytes")));
             let expires_at = self.ago(latest)?;
             let amount = self.number()?;
-            holders.insert(Tenure { lease, expires_at }, amount);
+            holders.insert(LeaseTerm { lease, expires_at }, amount);
         }
         Ok(holders)
     }

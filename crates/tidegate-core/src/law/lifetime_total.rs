@@ -11,7 +11,7 @@ use crate::verdict::{Verdict, Wait};
 
 /// How much was ever spent, and when last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Tally {
+pub struct TotalCount {
     /// Units spent and not refunded.
     pub used: Amount,
     /// When the tally last rose.
@@ -19,18 +19,18 @@ pub struct Tally {
 }
 
 /// Whether `cost` more fits; if not, it never will.
-pub fn judge(capacity: Capacity, tally: &Tally, cost: Amount) -> Verdict {
+pub fn judge(capacity: Capacity, tally: &TotalCount, cost: Amount) -> Verdict {
     if capacity.admits(tally.used, cost) { Verdict::Granted } else { Verdict::Denied(Wait::Never) }
 }
 
 /// Spends `cost`.
-pub fn charge(tally: &mut Tally, cost: Amount, now: Timestamp) -> Receipt {
+pub fn charge(tally: &mut TotalCount, cost: Amount, now: Timestamp) -> Receipt {
     tally.used = tally.used.saturating_add(cost);
     tally.last_time = tally.last_time.max(now);
     Receipt::Plain
 }
 
 /// Gives `amount` back.
-pub fn refund(tally: &mut Tally, amount: Amount) {
+pub fn refund(tally: &mut TotalCount, amount: Amount) {
     tally.used = tally.used.saturating_sub(amount);
 }

@@ -14,7 +14,7 @@ use crate::verdict::{Verdict, Wait};
 
 /// Who is asking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Seat<'a> {
+pub enum RowScope<'a> {
     /// All keys together.
     All,
     /// One key.
@@ -24,25 +24,25 @@ pub enum Seat<'a> {
     },
 }
 
-impl<'a> Seat<'a> {
+impl<'a> RowScope<'a> {
     /// Which items this seat is asked by.
     pub const fn per(&self) -> Per {
         match self {
-            Seat::All => Per::All,
-            Seat::Key { .. } => Per::Key,
+            RowScope::All => Per::All,
+            RowScope::Key { .. } => Per::Key,
         }
     }
 
     fn exception(&self, index: usize) -> Option<&'a Override> {
         match self {
-            Seat::All => None,
-            Seat::Key { overrides } => overrides.iter().find(|other| other.item() == index),
+            RowScope::All => None,
+            RowScope::Key { overrides } => overrides.iter().find(|other| other.item() == index),
         }
     }
 
     /// Whether something becomes stricter here by itself as time passes, so that a wait must be looked at twice.
     pub fn may_tighten(&self) -> bool {
-        matches!(self, Seat::Key { overrides } if overrides.iter().any(|other| other.until().is_some()))
+        matches!(self, RowScope::Key { overrides } if overrides.iter().any(|other| other.until().is_some()))
     }
 
     /// The rule that item `index` follows at `now`.
@@ -79,7 +79,7 @@ impl<'a> Seat<'a> {
         }
     }
 
-    /// Makes the state what [`Seat::regard`] sees, and returns the rule it follows now.
+    /// Makes the state what [`RowScope::regard`] sees, and returns the rule it follows now.
     pub fn catch_up<'r>(&self, index: usize, item: &'r Item, state: &mut State, now: Timestamp) -> &'r Rule
     where
         'a: 'r,
@@ -135,8 +135,8 @@ impl<'a> Seat<'a> {
 fn since_end(exception: &Override, rule: &Rule, state: &State) -> Option<State> {
     let ended = exception.until()?;
     match (&rule.law, state) {
-        (Law::Continuous(law), State::Continuous(arrival)) if law.step() != arrival.step => {
-            Some(State::Continuous(law.adopt(*arrival, ended)))
+        (Law::TokenBucket(law), State::TokenBucket(arrival)) if law.step() != arrival.step => {
+            Some(State::TokenBucket(law.adopt(*arrival, ended)))
         }
         _ => None,
     }
