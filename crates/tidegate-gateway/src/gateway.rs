@@ -13,7 +13,7 @@ use tidegate::Memory;
 use tidegate::catalog::ApplyError;
 use tidegate::clock::{Clock, SystemClock};
 use tidegate::file::GatewaySpec;
-use tidegate_rim::{Ending, listen};
+use tidegate_net::{Ending, listen};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 

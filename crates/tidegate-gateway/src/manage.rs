@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use tidegate::Capacity;
-use tidegate_rim::page;
+use tidegate_net::page;
 
 use crate::endpoints::Backend;
 use crate::hot::{Hottest, show_client};

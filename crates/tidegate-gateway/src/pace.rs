@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tidegate_rim::Ending;
+use tidegate_net::Ending;
 use tokio::time::{Instant, Sleep};
 
 /// How far ahead the alarm is while something is under way.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tidegate::file::{GatewaySpec, read_gateway};
-use tidegate_rim::{Look, Looker, Watching};
+use tidegate_net::{Look, Looker, Watching};
 
 use crate::endpoints::Backend;
 use crate::gateway::{GatewayError, House};

@@ -12,7 +12,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use socket2::SockRef;
-use tidegate_rim::listen::is_the_clients;
+use tidegate_net::listen::is_the_clients;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::time::Instant;

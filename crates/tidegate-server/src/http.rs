@@ -52,7 +52,7 @@ use serde::Serialize;
 use tidegate::activity::Activity;
 use tidegate::store::{Capabilities, Survival, Unavailable, durable};
 use tidegate::{LimitStore, Limiter, StoreReply, Tick};
-use tidegate_rim::Ending;
+use tidegate_net::Ending;
 use tokio::sync::Semaphore;
 
 use crate::metrics::{self, Metrics};

@@ -28,8 +28,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tidegate::Limiter;
-use tidegate_rim::page::{Kind, Page};
-use tidegate_rim::process;
+use tidegate_net::page::{Kind, Page};
+use tidegate_net::process;
 
 use crate::tokens::Pass;
 use limits::Described;
@@ -39,7 +39,7 @@ pub use reloads::{Reloads, ReloadsSoFar};
 pub use worker::{Cut, DoorName, WorkerMetrics};
 
 /// The media type of what is rendered.
-pub use tidegate_rim::page::CONTENT_TYPE;
+pub use tidegate_net::page::CONTENT_TYPE;
 
 /// Everything that is counted.
 pub struct Metrics {

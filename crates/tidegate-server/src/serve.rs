@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use tidegate::LimitStore;
-use tidegate_rim::{Ending, listen};
+use tidegate_net::{Ending, listen};
 use tokio::sync::Notify;
 
 use crate::http::Api;

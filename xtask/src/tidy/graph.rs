@@ -21,7 +21,7 @@ const CORE: &str = "tidegate-core";
 const LIBRARY: &str = "tidegate";
 const TESTKIT: &str = "tidegate-testkit";
 /// What doors share.
-const RIM: &str = "tidegate-rim";
+const RIM: &str = "tidegate-net";
 const DOORS: &[&str] = &["tidegate-server", "tidegate-gateway"];
 const BESIDE_EACH_OTHER: &[&str] = &[
     "tidegate-disk",

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tidegate::{Capacity, Store as _};
-use tidegate_rim::histogram::{DURATIONS, Sum};
-use tidegate_rim::page::{Kind, Label, Page, Seconds};
-use tidegate_rim::process;
+use tidegate_net::histogram::{DURATIONS, Sum};
+use tidegate_net::page::{Kind, Label, Page, Seconds};
+use tidegate_net::process;
 
 use super::worker::{Class, Cut, END_OF_STATUSES, FIRST_STATUS, Failure};
 use super::{Numbers, lock};

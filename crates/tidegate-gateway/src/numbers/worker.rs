@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use tidegate_rim::histogram::{DURATIONS, Histogram};
+use tidegate_net::histogram::{DURATIONS, Histogram};
 
 use super::lock;
 use crate::hot::Hot;

@@ -9,7 +9,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use tidegate_rim::Ending;
+use tidegate_net::Ending;
 use tokio::net::TcpStream;
 
 use crate::answers::Answer;

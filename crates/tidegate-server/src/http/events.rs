@@ -21,7 +21,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tidegate::activity::{Standing, Watching};
 use tidegate::{LeaseId, Tick};
-use tidegate_rim::Ending;
+use tidegate_net::Ending;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::wire::instant;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tidegate::store::Reach;
 use tidegate::{Limit, LimitOverview, Limiter};
-use tidegate_rim::page::{Kind, Label, Page};
+use tidegate_net::page::{Kind, Label, Page};
 
 use crate::resp::throttle::{self, RESERVED};
 use crate::tokens::Pass;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidegate_rim::histogram::{DURATIONS, Sum};
-use tidegate_rim::page::{Kind, Page, Seconds};
+use tidegate_net::histogram::{DURATIONS, Sum};
+use tidegate_net::page::{Kind, Page, Seconds};
 
 use super::statuses::Statuses;
 use super::worker::{BATCH_SIZES, Cut, DoorCounts, DoorName, WorkerMetrics};

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidegate_rim::histogram::{DURATIONS, Histogram};
+use tidegate_net::histogram::{DURATIONS, Histogram};
 
 use super::statuses::Statuses;
 use crate::http::{Answered, RouteName};

@@ -32,7 +32,7 @@ pub const LONG_TURN: usize = 16 * 1024;
 /// How long somebody who is sent away may take to read why.
 pub const FAREWELL: Duration = Duration::from_secs(1);
 
-pub use tidegate_rim::listen::BACKLOG;
+pub use tidegate_net::listen::BACKLOG;
 
 /// What may be chosen when a server starts.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tidegate_rim::Ending;
+use tidegate_net::Ending;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::{Instant, Sleep};
 
