@@ -33,7 +33,7 @@
 //! store that does not understand a record does not know how much was sold.
 
 use tidegate::catalog::RemovalMode;
-use tidegate::store::memory::journal::{LeaseNote, Origin, Tag, Text, What};
+use tidegate::store::journal::{LeaseNote, Origin, Tag, Text, What};
 use tidegate::store::memory::restoring::{Counters, Restore, RestoreError, Spread, StoredLimit};
 use tidegate_core::usage_record::NO_END;
 use tidegate_core::{Amount, ItemLineage, LeaseId, Span, Timestamp, UsageRecord};

@@ -32,13 +32,13 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use hashbrown::HashMap;
 use tidegate::catalog::ApplyError;
+use tidegate::catalog::{Catalog, Edit, ExpectedVersion, RemovalMode};
 use tidegate::clock::Clock;
 use tidegate::file::GatewaySpec;
 use tidegate::file::gateway::{Allowance, RateLimits, Window};
-use tidegate::{
-    Ask, Capacity, Catalog, Denied, Detail, Edit, ExpectedVersion, LeaseId, LimitSpec, Memory, MemoryStore,
-    Order, OrderError, Outcome, RemovalMode, Replies, Store, Wait,
-};
+use tidegate::model::{Ask, Capacity, LeaseId, LimitSpec, Order, Wait};
+use tidegate::reply::{Detail, OrderError, OrderRefusal, Outcome, Replies};
+use tidegate::store::{Memory, MemoryStore, Store};
 
 pub use connection::Connection;
 pub use looking::{ClientCounts, ClientRule, Rule, Standing, Standings};
@@ -496,7 +496,7 @@ fn plans(rules: &Rules) -> Plans {
 fn refusal(
     kind: Kind,
     gauges: &[Gauge],
-    denied: &Denied,
+    denied: &OrderRefusal,
     retry_after: Option<Duration>,
     degraded: bool,
 ) -> Refusal {

@@ -1,6 +1,6 @@
 //! The server's doors: how answers are spoken to programs elsewhere.
 //!
-//! A door turns its wire types into [`Order`](tidegate::Order)s and [`Replies`](tidegate::Replies) into its wire types. It knows no
+//! A door turns its wire types into [`Order`](tidegate::model::Order)s and [`Replies`](tidegate::reply::Replies) into its wire types. It knows no
 //! store but by the contract, and no socket: requests and bytes go in, responses and bytes come out. [`serve`] has the sockets, and
 //! decides when.
 

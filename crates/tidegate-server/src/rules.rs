@@ -1,7 +1,7 @@
 //! The rules in force: which limits and tokens come from the file.
 //!
 //! Decided: one path. What a server starts with is applied to a store without limits by the same call that applies an edit later. All of
-//! it is checked first; then limits change together ([`Catalog::apply`](tidegate::Catalog::apply)) and, when that is durable, tokens
+//! it is checked first; then limits change together ([`Catalog::apply`](tidegate::catalog::Catalog::apply)) and, when that is durable, tokens
 //! behind them. What fails changes nothing; but if the store's log fails while limits change, whoever applies is told so, and nobody
 //! knows which limits there will be after a restart.
 //!
@@ -28,9 +28,11 @@ use std::collections::HashSet;
 
 use tidegate::activity::{self, Activity, TaskOwner};
 use tidegate::catalog::{ApplyError, Origin, PutError};
+use tidegate::catalog::{Edit, EditOutcome, ExpectedVersion, RemovalMode};
 use tidegate::file::{ActivitySpec, ServerSpec, Settings, StoreSpec, is_reserved};
+use tidegate::model::{LimitSpec, SpecError};
+use tidegate::store::LimitStore;
 use tidegate::store::{Unavailable, wait_durable};
-use tidegate::{Edit, EditOutcome, ExpectedVersion, LimitSpec, LimitStore, RemovalMode, SpecError};
 
 use crate::resp::throttle::BELONGS;
 use crate::tokens::{SharedTokens, Tokens};

@@ -31,8 +31,8 @@ use std::fmt;
 use sha2::{Digest, Sha256};
 pub use shared::SharedTokens;
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
-use tidegate::SpecError;
 pub use tidegate::file::{Role, TokenSpec};
+use tidegate::model::SpecError;
 
 /// What every token begins with, so that people and scanners of leaked secrets know one when they see it.
 const MARK: &str = "tg_";

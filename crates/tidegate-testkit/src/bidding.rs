@@ -6,16 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::catalog::{ApplyError, Origin, PutError, Watcher};
+use tidegate::catalog::{Catalog, Edit, EditOutcome, ExpectedVersion, RemovalMode};
+use tidegate::model::{Ask, Hold, Intent, LeaseId, LeaseTerm, Limit, LimitSpec, Order, Timestamp, Verdict};
+use tidegate::reply::{Detail, ItemReading, OrderError, OrderRefusal, OrderReply, Outcome, Replies};
 use tidegate::store::bid::MOST_LIMITS;
 use tidegate::store::{
     Actual, Capabilities, CompactBatch, CompactReplies, CompactRequest, LimitStats, Lsn, Settlement,
     Unavailable, Usage,
 };
-use tidegate::{
-    Answer, Ask, Catalog, Denied, Detail, Edit, EditOutcome, ExpectedVersion, Hold, Intent, ItemReading,
-    LeaseId, LeaseTerm, Limit, LimitSpec, LimitStore, Order, OrderError, Outcome, RemovalMode, Replies,
-    Store, StoreReply, Timestamp, Verdict,
-};
+use tidegate::store::{LimitStore, Store, StoreReply};
 
 /// The store.
 pub struct Bidding {
@@ -51,7 +50,13 @@ impl Bidding {
                 Verdict::Granted => Outcome::Granted(None),
                 Verdict::Denied(wait) => {
                     let first = (Arc::clone(&limit), item);
-                    Outcome::Denied(Denied { limit: Arc::clone(&limit), item, wait, first, lapses_at: None })
+                    Outcome::Denied(OrderRefusal {
+                        limit: Arc::clone(&limit),
+                        item,
+                        wait,
+                        first,
+                        lapses_at: None,
+                    })
                 }
             };
             let start = answers.mark();
@@ -59,7 +64,7 @@ impl Bidding {
                 answers.read(ItemReading { limit, item, reading: gist.reading });
             }
             let readings = start..answers.mark();
-            answers.push(Ok(Answer {
+            answers.push(Ok(OrderReply {
                 outcome,
                 at: gist.at,
                 degraded: false,
@@ -84,7 +89,7 @@ impl Bidding {
             let start = answers.mark();
             let answer = answer.clone().map(|answer| {
                 one.readings(&answer).iter().for_each(|reading| answers.read(reading.clone()));
-                Answer { readings: start..answers.mark(), ..answer }
+                OrderReply { readings: start..answers.mark(), ..answer }
             });
             answers.push(answer);
         }

@@ -15,12 +15,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tidegate::catalog::{ApplyError, Origin, PutError, Watcher};
+use tidegate::catalog::{Catalog, Edit, EditOutcome, ExpectedVersion, RemovalMode};
+use tidegate::model::{Amount, Ask, Hold, Intent, LeaseId, LeaseTerm, Limit, LimitSpec, Order, Timestamp};
+use tidegate::reply::{OrderError, OrderReply, Outcome, Replies};
+use tidegate::store::{Actual, LimitStore, Settlement, Store, StoreReply};
 use tidegate::store::{Capabilities, LimitStats, Reach, StoreSize, Unavailable, Usage};
-use tidegate::{
-    Actual, Amount, Answer, Ask, Catalog, Edit, EditOutcome, ExpectedVersion, Hold, Intent, LeaseId,
-    LeaseTerm, Limit, LimitSpec, LimitStore, Order, OrderError, Outcome, RemovalMode, Replies, Settlement,
-    Store, StoreReply, Timestamp,
-};
 
 /// The longest that [`Road::wait_for`] waits before it says that nobody comes.
 const LONG: Duration = Duration::from_secs(60);
@@ -313,7 +312,8 @@ impl OwnOrder {
 /// Gives back leases that were granted to nobody.
 fn give_back<S: Store + ?Sized>(store: &S, may_be_repeated: &[bool], answers: &Replies) {
     for (answer, may_be_repeated) in answers.iter().zip(may_be_repeated) {
-        if let (false, Ok(Answer { outcome: Outcome::Granted(Some(grant)), .. })) = (*may_be_repeated, answer)
+        if let (false, Ok(OrderReply { outcome: Outcome::Granted(Some(grant)), .. })) =
+            (*may_be_repeated, answer)
         {
             store.release(grant.lease);
         }

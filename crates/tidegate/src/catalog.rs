@@ -222,14 +222,14 @@ pub trait Catalog: Send + Sync {
 
     /// Makes all of these edits, or none of them: everything is checked before anything is changed, and what is said about each
     /// is in their order. Nobody who asks by id meets some of them and not others: an order over two limits is decided by both
-    /// as they were, or by both as they are then. Handles on limits ([`Gate`](crate::Gate)) follow each edit as it is made. A limit that
+    /// as they were, or by both as they are then. Handles on limits ([`Gate`](crate::store::memory::MemoryHandle)) follow each edit as it is made. A limit that
     /// says already what it is to say is not touched. Watchers are told when all of it is done.
     fn apply(&self, edits: Vec<Edit>) -> Result<Vec<EditOutcome>, ApplyError>;
 
     /// The same for those who must not block, and who say whose the limits are then: with [`Origin::Applied`] it is what [`Catalog::apply`]
     /// does, with [`Origin::Put`] what [`Catalog::put`] and [`Catalog::remove`] do. Where somebody else keeps the limits, all the other calls
     /// wait for them. Whoever is told that a version is [`PutError::Stale`] finds the one that is there by [`Catalog::get`]. What was edited
-    /// is durable when [`Store::tip`](crate::Store::tip) is.
+    /// is durable when [`Store::tip`](crate::store::Store::tip) is.
     fn edit(&self, edits: Vec<Edit>, origin: Origin) -> StoreReply<Result<Vec<EditOutcome>, ApplyError>>;
 
     /// Calls this for every change from now on.

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tidegate::{Clock, ManualClock, Tick, Timestamp};
+use tidegate::clock::{Clock, ManualClock};
+use tidegate::model::{Tick, Timestamp};
 use tidegate_disk::files::Simulated;
 use tidegate_disk::{DiskStore, Keeper, Options};
 use tidegate_testkit::suite::Bench;

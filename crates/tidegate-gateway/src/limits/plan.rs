@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use tidegate::Capacity;
 use tidegate::file::gateway::{Allowance, RateLimits};
+use tidegate::model::Capacity;
 
 use super::rules::{Ruled, Rules};
 use crate::cascade::{Scope, cascade};

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tidegate::{Capacity, Store as _};
+use tidegate::model::Capacity;
+use tidegate::store::Store as _;
 use tidegate_net::histogram::{DURATIONS, Sum};
 use tidegate_net::page::{Kind, Label, Page, Seconds};
 use tidegate_net::process;

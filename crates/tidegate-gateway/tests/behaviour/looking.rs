@@ -1,6 +1,6 @@
 //! How the limits stand, for those who look.
 
-use tidegate::Capacity;
+use tidegate::model::Capacity;
 use tidegate_gateway::Scope;
 use tidegate_gateway::limits::{ClientCounts, ClientRule, Rule, Standing};
 

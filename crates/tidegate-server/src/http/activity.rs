@@ -10,7 +10,9 @@ use ::http::{HeaderValue, Response};
 use bytes::Bytes;
 use serde_json::json;
 use tidegate::activity::{ActivityError, ID, Reason};
-use tidegate::{Ask, LeaseId, LimitStore, Renewal};
+use tidegate::limiter::Renewal;
+use tidegate::model::{Ask, LeaseId};
+use tidegate::store::LimitStore;
 
 use super::events::Events;
 use super::leases::gone;
@@ -34,7 +36,7 @@ impl<S: LimitStore + ?Sized> Api<S> {
         let active = match self.activity.set_active_for(user, term(call)?.ttl()).await {
             Ok(active) => active,
             Err(ActivityError::Refused(refusal)) => {
-                self.refused(refusal.denial(), &[Ask::one(ID, Some(user.as_bytes()))]);
+                self.refused(refusal.refused(), &[Ask::one(ID, Some(user.as_bytes()))]);
                 let problem = Problem::from(ActivityError::Refused(refusal));
                 return Ok(Told { granted: Some(false), ..problem.into_response().into() });
             }

@@ -3,8 +3,10 @@
 //! Whoever has the socket may try this first with what was read. Where it is not that simple, nothing was done, and the request is
 //! [answered](Api::respond) like every other; where it is, the answer is the same, byte for byte.
 
+use tidegate::model::{Verdict, Wait};
+use tidegate::reply::ItemReading;
+use tidegate::store::LimitStore;
 use tidegate::store::{CompactBatch, CompactReplies, CompactReply, CompactRequest, Survival};
-use tidegate::{ItemReading, LimitStore, Verdict, Wait};
 
 use super::Api;
 use super::decision::{Said, Verdict as StoreReply, write_fields};
@@ -87,9 +89,11 @@ mod tests {
     use ::http::Request;
     use bytes::Bytes;
     use proptest::prelude::*;
-    use tidegate::{
-        Catalog, ExpectedVersion, Limiter, ManualClock, Memory, MemoryStore, Store, Timestamp, file,
-    };
+    use tidegate::catalog::{Catalog, ExpectedVersion};
+    use tidegate::clock::ManualClock;
+    use tidegate::model::Timestamp;
+    use tidegate::store::{Memory, MemoryStore, Store};
+    use tidegate::{Limiter, file};
 
     use super::*;
     use crate::tokens::Who;

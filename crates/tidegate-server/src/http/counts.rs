@@ -1,7 +1,7 @@
 //! Counts: looked at, and zeroed.
 
 use ::http::StatusCode;
-use tidegate::LimitStore;
+use tidegate::store::LimitStore;
 
 use super::query::Query;
 use super::wire::read;

@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use ::http::{Response, StatusCode};
 use bytes::Bytes;
-use tidegate::{Acquire, AcquireError, Ask, Decision, Denial, Hold, Limit, LimitStore, Question};
+use tidegate::limiter::Acquire;
+use tidegate::model::{Ask, Hold, Limit};
+use tidegate::store::LimitStore;
+use tidegate::{AcquireError, Permit, Refused, Request};
 
 use super::problem::Problem;
 use super::wire::{ask, decision, read};
@@ -28,19 +31,19 @@ impl<S: LimitStore + ?Sized> Api<S> {
             // What waits owns its words. Few do, and what they need is large.
             Box::pin(self.waited(self.question(&body, &asks).acquire_within(patience))).await
         };
-        if let Ok(Decision::Denied(denial)) = &decided {
-            self.refused(denial, &asks);
+        if let Err(AcquireError::Refused(refused)) = &decided {
+            self.refused(refused, &asks);
         }
         self.decided(decided, &asks)
     }
 
     /// Waits in line, but not when the server is about to end.
-    async fn waited(&self, mut waiting: Acquire) -> Result<Decision, AcquireError> {
+    async fn waited(&self, mut waiting: Acquire) -> Result<Permit, AcquireError> {
         let mut ending = Some(pin!(self.ending.told()));
         poll_fn(|cx| {
             if ending.as_mut().is_some_and(|told| told.as_mut().poll(cx).is_ready()) {
                 ending = None;
-                waiting.hurry();
+                waiting.stop_waiting();
             }
             Pin::new(&mut waiting).poll(cx)
         })
@@ -48,11 +51,11 @@ impl<S: LimitStore + ?Sized> Api<S> {
     }
 
     /// Somebody was refused.
-    pub(super) fn refused(&self, denial: &Denial, asks: &[Ask<'_>]) {
+    pub(super) fn refused(&self, refused: &Refused, asks: &[Ask<'_>]) {
         if let Some(refusals) = &self.refusals {
-            let (limit, item) = (denial.limit_id(), denial.item_name());
+            let (limit, item) = (refused.limit_id(), refused.item());
             let key = asks.iter().find(|ask| ask.limit_id == limit).and_then(|ask| ask.key);
-            refusals.refused(Refusal { limit, item, key, door: DoorName::Http, at: denial.at });
+            refusals.refused(Refusal { limit, item, key, door: DoorName::Http, at: refused.at() });
         }
     }
 
@@ -65,7 +68,7 @@ impl<S: LimitStore + ?Sized> Api<S> {
         self.decided(decided, &asks).map(|told| told.response)
     }
 
-    fn question<'a>(&'a self, body: &'a ask::Question<'_>, asks: &'a [Ask<'a>]) -> Question<'a> {
+    fn question<'a>(&'a self, body: &'a ask::Question<'_>, asks: &'a [Ask<'a>]) -> Request<'a> {
         let mut question = self.limiter.asks(asks).readings();
         if body.hold() == Hold::Yes {
             question = question.hold();
@@ -79,14 +82,15 @@ impl<S: LimitStore + ?Sized> Api<S> {
         }
     }
 
-    fn decided(&self, decided: Result<Decision, AcquireError>, asks: &[Ask<'_>]) -> Result<Told, Problem> {
+    fn decided(&self, decided: Result<Permit, AcquireError>, asks: &[Ask<'_>]) -> Result<Told, Problem> {
         let (granted, said) = match decided {
-            Ok(decided) => (decided.is_granted(), decision::write(decided, self.tick)),
+            Ok(permit) => (true, decision::write(Ok(permit), self.tick)),
+            Err(AcquireError::Refused(refused)) => (false, decision::write(Err(refused), self.tick)),
             Err(AcquireError::Unavailable(_)) => {
                 let refusing = self.refusing(asks)?;
                 (refusing.is_none(), decision::by_rule(refusing.as_ref()))
             }
-            Err(AcquireError::Rejected(rejection)) => return Err(rejection.into()),
+            Err(error) => return Err(error.into()),
         };
         Ok(Told { granted: Some(granted), ..spoken(said).into() })
     }

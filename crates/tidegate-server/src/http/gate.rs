@@ -7,8 +7,10 @@
 use ::http::HeaderValue;
 use ::http::header::CACHE_CONTROL;
 use bytes::Bytes;
+use tidegate::AcquireError;
 use tidegate::layer::http::{describe, too_many_requests};
-use tidegate::{AcquireError, Ask, Decision, LimitStore};
+use tidegate::model::Ask;
+use tidegate::store::LimitStore;
 
 use super::decisions::{chargeable, spoken};
 use super::problem::Problem;
@@ -43,21 +45,21 @@ impl<S: LimitStore + ?Sized> Api<S> {
         chargeable(limit_id)?;
         let asks = [Ask::one(limit_id, key.map(str::as_bytes))];
         match self.limiter.asks(&asks).readings().try_acquire_async().await {
-            Ok(Decision::Granted(granted)) => {
-                let (at, readings) = (granted.at, granted.readings().to_vec());
-                let mut reply = spoken(decision::write(Decision::Granted(granted), self.tick));
+            Ok(permit) => {
+                let (at, readings) = (permit.at(), permit.readings().to_vec());
+                let mut reply = spoken(decision::write(Ok(permit), self.tick));
                 describe(reply.headers_mut(), &readings, at);
                 Ok(Told { granted: Some(true), ..reply.into() })
             }
-            Ok(Decision::Denied(denial)) => {
-                self.refused(&denial, &asks);
-                Ok(Told { granted: Some(false), ..too_many_requests(&denial).map(Bytes::from).into() })
+            Err(AcquireError::Refused(refused)) => {
+                self.refused(&refused, &asks);
+                Ok(Told { granted: Some(false), ..too_many_requests(&refused).map(Bytes::from).into() })
             }
-            Err(AcquireError::Rejected(rejection)) => Err(rejection.into()),
             Err(AcquireError::Unavailable(unavailable)) => match self.refusing(&asks)? {
                 Some(_) => Err(unavailable.into()),
                 None => Ok(Told { granted: Some(true), ..spoken(decision::by_rule(None)).into() }),
             },
+            Err(error) => Err(error.into()),
         }
     }
 }

@@ -6,7 +6,9 @@
 //! asked here.
 
 use ::http::StatusCode;
-use tidegate::{Actual, LeaseId, LimitStore, Renewal, Settlement};
+use tidegate::limiter::Renewal;
+use tidegate::model::LeaseId;
+use tidegate::store::{Actual, LimitStore, Settlement};
 
 use super::problem::{Code, Problem};
 use super::wire::lease::{Release, Renew, Settle, Spent};

@@ -7,8 +7,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use tidegate::Limiter;
+use tidegate::limiter::LimitOverview;
+use tidegate::model::Limit;
 use tidegate::store::Reach;
-use tidegate::{Limit, LimitOverview, Limiter};
 use tidegate_net::page::{Kind, Label, Page};
 
 use crate::resp::throttle::{self, RESERVED};
@@ -91,7 +93,7 @@ impl Described {
     /// As if they were one limit.
     fn told(&self) -> Told {
         let Counts { granted, refused } = self.total;
-        let items = vec![tidegate::ItemCount { item: DESCRIBED_ITEM.to_owned(), refused }];
+        let items = vec![tidegate::store::ItemCount { item: DESCRIBED_ITEM.to_owned(), refused }];
         let overview = LimitOverview {
             granted,
             refused,

@@ -1,7 +1,10 @@
 //! A batch: consecutive decisions of a pipeline, on their way to the store together.
 
+use tidegate::Limiter;
+use tidegate::model::{Amount, Ask, Intent, Order};
+use tidegate::reply::Replies;
 use tidegate::store::CompactRequest;
-use tidegate::{Amount, Ask, Intent, Limiter, Order, Replies, StoreReply};
+use tidegate::store::StoreReply;
 
 use super::decision::Due;
 

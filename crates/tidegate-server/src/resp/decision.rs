@@ -11,9 +11,8 @@
 
 use std::sync::Arc;
 
-use tidegate::{
-    Amount, Answer, Capacity, ItemReading, OrderError, Outcome, Reading, Replies, Span, Tick, Timestamp, Wait,
-};
+use tidegate::model::{Amount, Capacity, Reading, Span, Tick, Timestamp, Wait};
+use tidegate::reply::{ItemReading, OrderError, OrderReply, Outcome, Replies};
 
 use super::command::Dialect;
 use super::grants::Grants;
@@ -60,7 +59,7 @@ impl Speaker<'_, '_> {
         self.writer.error(code, rejection);
     }
 
-    fn question(&mut self, answer: &Answer, readings: &[ItemReading]) {
+    fn question(&mut self, answer: &OrderReply, readings: &[ItemReading]) {
         self.told(answer.is_granted(), &Told::of(answer, readings, self.tick));
         match &answer.outcome {
             Outcome::Granted(None) => self.writer.nothing_twice(),
@@ -106,7 +105,7 @@ impl Speaker<'_, '_> {
         self.writer.five(b"*7\r\n", [is_granted, told.limit, told.remaining, retry_after, reset_after]);
     }
 
-    fn throttle(&mut self, dialect: Dialect, answer: &Answer, readings: &[ItemReading]) {
+    fn throttle(&mut self, dialect: Dialect, answer: &OrderReply, readings: &[ItemReading]) {
         let told = Told::of(answer, readings, self.tick);
         let is_granted = answer.is_granted();
         let retry_after = told.retry_after.map_or(-1, Rounded::seconds);
@@ -132,7 +131,7 @@ struct Told {
 }
 
 impl Told {
-    fn of(answer: &Answer, readings: &[ItemReading], tick: Tick) -> Told {
+    fn of(answer: &OrderReply, readings: &[ItemReading], tick: Tick) -> Told {
         let (item, retry_at) = match &answer.outcome {
             Outcome::Granted(_) => {
                 (readings.iter().min_by_key(|it| it.reading.remaining.unwrap_or(Amount::MAX)), None)

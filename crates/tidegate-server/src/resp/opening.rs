@@ -14,7 +14,7 @@
 //!
 //! Decided: an opening is forgotten when it may mean something else by now: whenever the connection's pass changes.
 
-use tidegate::Amount;
+use tidegate::model::Amount;
 use tidegate::store::CompactRequest;
 use tidegate::store::bid::MOST_LIMITS;
 

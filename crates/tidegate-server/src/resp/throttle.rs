@@ -26,11 +26,11 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tidegate::catalog::PutError;
+use tidegate::catalog::{ExpectedVersion, RemovalMode};
+use tidegate::model::{Amount, Ask, ItemSpec, Limit, LimitSpec, Order, Policy, Span, Timestamp};
+use tidegate::reply::{Detail, Replies};
 use tidegate::store::Reach;
-use tidegate::{
-    Amount, Ask, Detail, ExpectedVersion, ItemSpec, Limit, LimitSpec, LimitStore, Order, Policy, RemovalMode,
-    Replies, Span, StoreReply, Timestamp,
-};
+use tidegate::store::{LimitStore, StoreReply};
 use tidegate_core::{Capacity, Law};
 
 /// What the ids of these limits begin with.
@@ -273,7 +273,7 @@ fn now(store: &dyn LimitStore, limit_id: &str) -> Option<Timestamp> {
 }
 
 /// What is wrong with a description, in the words of the command.
-fn say(flaws: &[tidegate::SpecError]) -> String {
+fn say(flaws: &[tidegate::model::SpecError]) -> String {
     let said = flaws.iter().map(|flaw| {
         let field = flaw.field.rsplit('.').next().unwrap_or_default();
         let field = match field {

@@ -9,7 +9,9 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-use tidegate::{Decision, ExpectedVersion, ItemSpec, LimitSpec, Limiter, Policy};
+use tidegate::catalog::ExpectedVersion;
+use tidegate::model::{ItemSpec, LimitSpec, Policy};
+use tidegate::{AcquireError, Limiter};
 
 /// How many failures an address has at once.
 pub(super) const MOST_FAILURES: u64 = 20;
@@ -40,7 +42,7 @@ impl Attempts {
     /// Somebody at this address failed. If that was too often: how long until the next may fail.
     pub(super) fn failed(&self, address: IpAddr) -> Option<Duration> {
         match self.limiter.ask(LIMIT, &bytes(address)).try_acquire() {
-            Ok(Decision::Denied(denial)) => Some(denial.retry_after().unwrap_or(FORGIVEN_AFTER)),
+            Err(AcquireError::Refused(refused)) => Some(refused.retry_after().unwrap_or(FORGIVEN_AFTER)),
             _ => None,
         }
     }

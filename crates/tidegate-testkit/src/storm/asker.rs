@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use tidegate::{
-    Actual, Amount, Answer, Ask, Clock, Detail, Grant, Hold, Intent, ItemSpec, LeaseId, LimitSpec, Order,
-    Outcome, Policy, Replies, Settlement, Timestamp, Wait,
+use tidegate::clock::Clock;
+use tidegate::model::{
+    Amount, Ask, Hold, Intent, ItemSpec, LeaseId, LimitSpec, Order, Policy, Timestamp, Wait,
 };
+use tidegate::reply::{Detail, GrantedLease, OrderReply, Outcome, Replies};
+use tidegate::store::{Actual, Settlement};
 
 use super::dice::Dice;
 use super::watchdog::Doing;
@@ -169,7 +171,7 @@ impl<'a> Asker<'a> {
         answers
     }
 
-    fn write_down(&mut self, draft: &Draft, answer: &Answer, start: Timestamp, end: Timestamp) {
+    fn write_down(&mut self, draft: &Draft, answer: &OrderReply, start: Timestamp, end: Timestamp) {
         if !(start < answer.at && answer.at < end) {
             self.fault(format!("decided at {:?}, but asked from {start:?} to {end:?}", answer.at));
         }
@@ -218,7 +220,7 @@ impl<'a> Asker<'a> {
 
     fn keep(
         &mut self,
-        grant: &Grant,
+        grant: &GrantedLease,
         hold: Hold,
         asks: Vec<(usize, usize, Amount)>,
         start: Timestamp,

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use tidegate::{
-    Answer, Ask, Capacity, Charge, Detail, ItemSpec, LimitSpec, Mode, Order, OrderError, OverrideSpec,
-    Policy, Precision, Replies, Timestamp, Unit, Wait,
+use tidegate::model::{
+    Ask, Capacity, Charge, ItemSpec, LimitSpec, Mode, Order, OverrideSpec, Policy, Precision, Timestamp,
+    Unit, Wait,
 };
+use tidegate::reply::{Detail, OrderError, OrderReply, Replies};
 
 use super::{Behaviour, Bench, denied, wait_ms};
 
@@ -267,7 +268,8 @@ fn a_batch_is_decided_in_order(bench: &Bench) {
     let (two, one, bad) = (asks(2), asks(1), [Ask::one("nobody", None)]);
     let orders = [&two[..], &two, &bad, &one, &one].map(Order::acquire);
     let answers = bench.store.submit(&orders, Replies::new(Detail::Verdicts)).decided();
-    let granted: Vec<_> = answers.iter().map(|answer| answer.as_ref().ok().map(Answer::is_granted)).collect();
+    let granted: Vec<_> =
+        answers.iter().map(|answer| answer.as_ref().ok().map(OrderReply::is_granted)).collect();
     assert_eq!(granted, [Some(true), Some(false), None, Some(true), Some(false)]);
 }
 

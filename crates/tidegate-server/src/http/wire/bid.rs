@@ -8,7 +8,7 @@
 //! not understood here, and read by whoever can say what is wrong with it. So this accepts nothing that the other reader would not, and
 //! means the same by it.
 
-use tidegate::Amount;
+use tidegate::model::Amount;
 
 /// The most digits of a count.
 const MOST_DIGITS: usize = 18;
@@ -201,7 +201,7 @@ mod tests {
                 prop_assert_eq!((asks[0].limit_id, asks[0].key, asks[0].count), (limit_id, Some(limit_key.as_bytes()), count));
                 prop_assert!(question.request_id().is_none() && question.ttl().is_none());
                 prop_assert!(question.patience().is_ok_and(|patience| patience.is_zero()));
-                prop_assert_eq!(question.hold(), tidegate::Hold::No);
+                prop_assert_eq!(question.hold(), tidegate::model::Hold::No);
             }
         }
     }

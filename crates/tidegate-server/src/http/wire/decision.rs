@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tidegate::{Decision, Lease, Limit, Tick};
+use tidegate::model::{Limit, Tick};
+use tidegate::{Lease, Permit, Refused};
 
 use super::instant;
 use crate::http::decision::{Held, Said, Verdict, write_fields};
@@ -12,19 +13,19 @@ const ROOM: usize = 512;
 
 /// The JSON of a decision of a store that keeps time in this tick. What a grant holds is handed over to whoever
 /// reads it: it lapses, or is given back by its id.
-pub(in crate::http) fn write(decision: Decision, tick: Tick) -> Vec<u8> {
+pub(in crate::http) fn write(decision: Result<Permit, Refused>, tick: Tick) -> Vec<u8> {
     match decision {
-        Decision::Granted(granted) => {
-            let verdict = Verdict::Granted(granted.lease().map(held));
+        Ok(permit) => {
+            let verdict = Verdict::Granted(permit.lease().map(held));
             let out =
-                object(&Said { verdict, degraded: granted.degraded, readings: granted.readings() }, tick);
-            granted.into_lease().map(Lease::into_id);
+                object(&Said { verdict, degraded: permit.is_degraded(), readings: permit.readings() }, tick);
+            permit.into_lease().map(Lease::into_id);
             out
         }
-        Decision::Denied(denial) => {
-            let wait = Some((denial.wait, denial.retry_after()));
-            let verdict = Verdict::Denied { limit_id: denial.limit_id(), item: denial.item_name(), wait };
-            object(&Said { verdict, degraded: denial.degraded, readings: denial.readings() }, tick)
+        Err(refused) => {
+            let wait = Some((refused.wait(), refused.retry_after()));
+            let verdict = Verdict::Denied { limit_id: refused.limit_id(), item: refused.item(), wait };
+            object(&Said { verdict, degraded: refused.is_degraded(), readings: refused.readings() }, tick)
         }
     }
 }

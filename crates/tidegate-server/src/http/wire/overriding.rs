@@ -1,7 +1,7 @@
 //! An override that is put: read by the reader of settings files, as the only one of its limit.
 
 use serde::Deserialize;
-use tidegate::{LimitSpec, OverrideSpec};
+use tidegate::model::{LimitSpec, OverrideSpec};
 
 use super::limit::{checked, limit_with, object, refusal, with_field};
 use crate::http::problem::{Code, FieldError, Problem};

@@ -3,9 +3,9 @@
 //! They are gathered by their [openings](super::super::opening), put to the store in short, and said in one piece each. As soon as something else is to be decided in the same batch, or
 //! the store has no more to say in short, they are orders like all others, in their place.
 
+use tidegate::model::{Intent, Verdict};
 use tidegate::store::bid::MOST_LIMITS;
 use tidegate::store::{CompactBatch, CompactReply, CompactRequest};
-use tidegate::{Intent, Verdict};
 
 use super::{Session, Workroom};
 use crate::resp::batch::{Entry, LARGEST_BATCH};

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Catalog, LimitStore, RemovalMode, Store};
+use tidegate::catalog::{Catalog, RemovalMode};
+use tidegate::store::{LimitStore, Store};
 use tidegate_server::resp::throttle::{Bucket, Indescribable, MOST_BUCKETS, Throttles, is_reserved};
 
 use crate::resp::stage::{Stage, check, say};
@@ -163,8 +164,8 @@ fn three_of_three(stage: &Stage) -> Throttles {
 }
 
 fn use_now(stage: &Stage, limit_id: &str) {
-    let asks = [tidegate::Ask { limit_id, key: Some(b"ada"), count: 1 }];
-    stage.store.submit(&[tidegate::Order::acquire(&asks)], tidegate::Replies::default()).now();
+    let asks = [tidegate::model::Ask { limit_id, key: Some(b"ada"), count: 1 }];
+    stage.store.submit(&[tidegate::model::Order::acquire(&asks)], tidegate::reply::Replies::default()).now();
 }
 
 #[test]
@@ -188,11 +189,11 @@ fn the_one_that_is_unused_for_longest_is_forgotten_first() {
     throttles
         .described(bucket(2))
         .expect("it is known")
-        .used_at(crate::resp::stage::START.plus(tidegate::Span::ONE_TICK));
+        .used_at(crate::resp::stage::START.plus(tidegate::model::Span::ONE_TICK));
     throttles
         .described(bucket(5))
         .expect("it is known")
-        .used_at(crate::resp::stage::START.plus(tidegate::Span::from_ticks(2)));
+        .used_at(crate::resp::stage::START.plus(tidegate::model::Span::from_ticks(2)));
     stage.clock.advance(Duration::from_secs(100));
     throttles.described(bucket(1)).expect("all are fresh");
     assert!(stage.store.get("cl.throttle/9/1/1").is_none());

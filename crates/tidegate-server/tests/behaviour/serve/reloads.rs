@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use tidegate::ManualClock;
+use tidegate::clock::ManualClock;
 use tidegate_server::reload::Reloader;
 use tidegate_server::rules::Rules;
 

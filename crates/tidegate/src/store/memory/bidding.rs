@@ -14,7 +14,6 @@ use super::alone::Seen;
 use super::brief::Short;
 use super::deciding::fetch;
 use super::edition::Edition;
-use super::journal::Notes;
 use super::leaf::Near;
 use super::line::{PAYLOAD, Tag};
 use super::quick::{self, Plea, Single, Told};
@@ -22,6 +21,7 @@ use super::rows::{self, Begun};
 use super::tenant::Tenant;
 use super::{LOOK_AHEAD, Limits, Shared, counts};
 use crate::store::bid::{CompactBatch, CompactReplies, CompactReply, CompactRequest, MOST_LIMITS};
+use crate::store::journal::Notes;
 
 /// A limit that is bid for.
 struct Sought<'a> {

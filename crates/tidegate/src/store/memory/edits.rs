@@ -12,12 +12,12 @@ use hashbrown::HashSet;
 use tidegate_core::{Limit, LimitPhase, LimitSpec, Timestamp};
 
 use super::edition::{Because, Draft};
-use super::journal::{Holding, Origin};
 use super::tenant::{Brief, Crowd, Tenant};
 use super::{Desk, Shared};
 use crate::catalog::{
     ApplyError, Edit, EditOutcome, ExpectedVersion, PutError, RETIREMENT, RemovalMode, check_each,
 };
+use crate::store::journal::{Holding, Origin};
 
 /// An edit of one limit that was checked.
 enum Checked {

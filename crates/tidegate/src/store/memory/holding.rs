@@ -10,12 +10,12 @@ use std::time::Duration;
 use tidegate_core::decide;
 use tidegate_core::{AskTotals, DecisionRow, Item, LeaseId, LeaseTerm, Row, Timestamp};
 
-use super::journal::{Notes, What};
 use super::rows::{Missing, with_row};
 use super::sitting::note_row;
 use super::tenant::Tenant;
 use super::{Desk, Limits, Shared};
-use crate::answer::OrderError;
+use crate::reply::OrderError;
+use crate::store::journal::{Notes, What};
 use crate::store::leases::{Holding, Lease, SETTLED_MEMORY};
 use crate::store::{Actual, Settlement};
 

@@ -8,7 +8,7 @@ use super::Shared;
 use super::edition::Because;
 use super::rows::{Missing, with_row};
 use super::tenant::{Brief, Tenant};
-use crate::answer::OrderError;
+use crate::reply::OrderError;
 use crate::store::Usage;
 use crate::store::looking::usage;
 

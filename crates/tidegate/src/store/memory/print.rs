@@ -21,7 +21,7 @@ use std::hash::{BuildHasher, Hasher};
 use ahash::RandomState;
 use tidegate_core::limit::LONGEST_KEY;
 
-use super::line::Tag;
+use crate::store::journal::Tag;
 
 /// What fingerprints are made with.
 #[derive(Debug, Clone, Copy)]

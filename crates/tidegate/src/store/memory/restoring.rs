@@ -18,7 +18,6 @@ use tidegate_core::{
 
 use super::edition::Because;
 use super::edits::void_holdings;
-use super::journal::{Journal, Lease, LeaseNote, Origin, Tag, What};
 pub use super::leaf::Spread;
 use super::leaf::{Means, Reserved};
 use super::print;
@@ -27,6 +26,7 @@ use super::tenant::{Brief, NO_TAG, Tenant};
 use super::{Memory, MemoryStore, Shared};
 use crate::catalog::RemovalMode;
 use crate::clock::Clock;
+use crate::store::journal::{Journal, Lease, LeaseNote, Origin, Tag, What};
 
 /// A store that is being made again.
 pub struct Restore {

@@ -7,9 +7,9 @@ use tidegate_core::{Per, Row, RowScope, Timestamp};
 use super::brief::Short;
 use super::edition::Edition;
 use super::leaf::{Means, Owned, Reserved};
-use super::line::Tag;
 use super::quick::{self, Plea};
 use super::tenant::Tenant;
+use crate::store::journal::Tag;
 
 /// One row of one limit, taken out under its lock and put back: for whoever gives something back, corrects or looks. It is done at
 /// the latest instant that the row may have been decided at: what is given back later than it was charged to others counts as of then.

@@ -11,13 +11,13 @@ use super::budget::Budget;
 use super::counts::Counts;
 use super::edition::{Because, Draft, Edition};
 use super::gallery::Place;
-use super::journal::{Origin, Text};
 use super::leaf::{Leaf, Means, Near, Owned, Shortcut};
 use super::line::{self, Tag};
 use super::print::{Printer, Secret};
 use super::shelf::Shelf;
 use super::stamp::Stamp;
 use super::sync::{AtomicU64, Mutex, MutexGuard, OnceLock, Ordering, RwLock, fence};
+use crate::store::journal::{Origin, Text};
 
 /// How many editions may be remembered for leaves that nobody came to since.
 const MOST_EDITIONS: usize = 32;

@@ -10,12 +10,12 @@ use tidegate_core::{Item, LeaseId, Limit, Per, Row, Timestamp, UsageRecord};
 
 use super::MemoryStore;
 use super::edition::{Edition, RESERVED};
-use super::journal::{LeaseNote, Tag, Text, What};
 use super::leaf::{Leaf, Spread};
 use super::line::{self, EMPTY, HELD, WIDE};
 use super::restoring::Counters;
 use super::shelf::Shelf;
 use super::tenant::Tenant;
+use crate::store::journal::{LeaseNote, Tag, Text, What};
 
 /// How many leases or request ids are copied at a time.
 const DEEDS_AT_A_TIME: usize = 256;

@@ -10,11 +10,11 @@ use tidegate_core::{AskTotals, Denial, Intent, ItemPosition, Reading, Timestamp,
 
 use super::super::brief::{AskLaw, CellLaw, Head, Sheet, Short};
 use super::super::counts;
-use super::super::journal::Charge;
 use super::super::line::{self, PAYLOAD, PRESENT};
 use super::super::sync::pause;
 use super::super::tenant::Tenant;
 use super::{Found, Judged, MOST_ROWS, Plea, Setback, TRIES, find_all, find_key, is_in, judge, not_before};
+use crate::store::journal::Charge;
 
 /// What the quick way came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
