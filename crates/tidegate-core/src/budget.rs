@@ -13,13 +13,13 @@
 //! Decided: rates are whole billionths of a unit and time is nanoseconds, so that quotas are exact; divisions round the limit down.
 
 pub mod account;
-pub mod trail;
+pub mod trailing_window;
 
 use std::time::Duration;
 
 pub use crate::calendar::{ScheduledWindow, WindowSchedule};
 pub use account::{BudgetAccount, BudgetAdvice, BudgetTime, Unobserved};
-pub use trail::TrailingWindow;
+pub use trailing_window::TrailingWindow;
 
 /// Billionths in a unit, and in the whole.
 const BILLION: u64 = 1_000_000_000;

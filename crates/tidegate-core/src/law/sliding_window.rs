@@ -20,14 +20,14 @@
 //!
 //! Exact is the ruler with one tick per mark. There is no second algorithm.
 
-mod list;
+mod entry_list;
 
 use crate::amount::{Amount, Capacity};
 use crate::law::Receipt;
 use crate::time::{Span, Timestamp};
 use crate::verdict::{Verdict, Wait};
 
-use list::List;
+use entry_list::List;
 
 /// Into how many parts `bucketed` divides its window.
 pub const SUB_WINDOWS: u64 = 64;

@@ -1,8 +1,8 @@
 //! Budgets: the vectors of document 003, the windows they are for, and what they promise.
 
-mod accounts;
-mod tilings;
-mod trails;
+mod account;
+mod window_schedule;
+mod trailing_window;
 
 use std::time::Duration;
 

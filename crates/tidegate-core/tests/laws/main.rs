@@ -4,8 +4,8 @@
 
 mod budget;
 mod calendar;
-mod desk;
-mod golden;
+mod reference_store;
+mod row_codec;
 mod properties;
 mod regressions;
 mod timelines;

@@ -18,7 +18,7 @@ use tidegate_testkit::history::{
 };
 use tidegate_testkit::model::{OwnedAsk, Refusal};
 
-use crate::desk::{Desk, seat};
+use crate::reference_store::{Desk, seat};
 
 /// Plays a story on a desk; the desk afterwards, and the time it is there.
 fn played(history: &History) -> Result<(Desk, Timestamp), TestCaseError> {

@@ -13,7 +13,7 @@ use tidegate_testkit::effort::cases;
 use tidegate_testkit::history::{Subject, histories, play};
 use tidegate_testkit::model::OwnedAsk;
 
-use crate::desk::{Desk, seat};
+use crate::reference_store::{Desk, seat};
 
 const SECOND: Duration = Duration::from_secs(1);
 

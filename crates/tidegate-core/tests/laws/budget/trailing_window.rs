@@ -145,7 +145,7 @@ fn points_are_bounded() {
     for number in 1..=1_200_000i64 {
         trail.observe(number * look, rate.over(Duration::from_nanos(look.unsigned_abs())));
     }
-    assert!(trail.points() <= tidegate_core::budget::trail::MOST_POINTS as usize + 2, "{}", trail.points());
+    assert!(trail.points() <= tidegate_core::budget::trailing_window::MOST_POINTS as usize + 2, "{}", trail.points());
     let missing = rate.over(window).minus(trail.used()).raw().abs();
     assert!(missing <= 2, "{missing}");
     assert_eq!(Quota::ZERO, TrailingWindow::new(rate, rate, window, window, 5, Rate::ZERO).used());
