@@ -26,7 +26,7 @@ use jiff::tz::{TimeZone, TimeZoneDatabase};
 
 use crate::time::{LAST_SECOND, Span, Tick, Timestamp};
 
-pub use window_schedule::{LONGEST_TILE, SHORTEST_TILE, ScheduledWindow, WindowSchedule};
+pub use window_schedule::{MAX_SCHEDULED_WINDOW, MIN_SCHEDULED_WINDOW, ScheduledWindow, WindowSchedule};
 
 /// A unit of the calendar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -4,8 +4,8 @@
 
 mod budget;
 mod calendar;
-mod reference_store;
-mod row_codec;
 mod properties;
+mod reference_store;
 mod regressions;
+mod row_codec;
 mod timelines;
