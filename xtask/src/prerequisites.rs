@@ -1,194 +1,208 @@
-//! What the tests need beside cargo, and how to come by it.
+//! Programs that tests and benchmarks need besides cargo, and how to install them.
 //!
-//! On Debian, as root, what is missing is installed. Anywhere else nothing is touched and the person is told what to
-//! install. The C compiler is asked for again although this very program could not have been linked without one:
-//! Rust may be set up with another linker, and dependencies that build C look for `cc`.
+//! On Debian as root, missing programs are installed. Elsewhere an error lists what to install. `cc` is checked although this
+//! program could not be linked without a linker: Rust may use another linker, and dependencies that build C call `cc`.
 //!
-//! Where PostgreSQL is, the script knows that starts one for the tests: distributions keep it off the path. A package may
-//! start a database of its own when it is installed, or fail to; nobody here minds, for the tests' is on another port.
+//! The script that starts PostgreSQL for the tests also finds it, because distributions keep it off the path. The Debian
+//! package may start a server of its own; the tests use another port.
 
 use std::process::Command;
 
 use crate::process::{exists, run_shown, succeeds};
-use crate::{Outcome, database, process};
+use crate::{TaskResult, database, process};
 
-/// A program that must be there.
+/// A required program.
 #[derive(Debug)]
-struct Need {
+struct Prerequisite {
     program: &'static str,
-    proof: Proof,
-    /// The Debian packages that bring it.
+    check: Check,
+    /// The Debian packages that provide it.
     packages: &'static [&'static str],
-    /// What it is for, to finish the sentence "needed to …".
+    /// Completes the sentence "needed to …".
     purpose: &'static str,
 }
 
-/// How it is known that a program is there.
+/// How to find out whether a program is usable.
 #[derive(Debug, Clone, Copy)]
-enum Proof {
-    /// It can be run.
+enum Check {
+    /// It starts.
     Runs,
-    /// With these arguments it succeeds, if it has all that is needed of it.
+    /// It exits with 0 for these arguments.
     Succeeds(&'static [&'static str]),
     /// This script of the repository finds it.
     Found(&'static str),
 }
 
-const NEEDS: &[Need] = &[
-    Need {
+const TEST_PREREQUISITES: &[Prerequisite] = &[
+    Prerequisite {
         program: "cc",
-        proof: Proof::Runs,
+        check: Check::Runs,
         packages: &["gcc", "libc6-dev"],
         purpose: "link Rust programs and build C parts of dependencies",
     },
-    Need {
+    Prerequisite {
         program: "curl",
-        // One that was built without HTTP/2 does not know the option.
-        proof: Proof::Succeeds(&["--http2-prior-knowledge", "--version"]),
+        // A curl without HTTP/2 does not know the option.
+        check: Check::Succeeds(&["--http2-prior-knowledge", "--version"]),
         packages: &["curl"],
         purpose: "call the server over HTTP/1.0, HTTP/1.1 and HTTP/2",
     },
-    Need {
+    Prerequisite {
         program: "openssl",
-        proof: Proof::Succeeds(&["version"]),
+        check: Check::Succeeds(&["version"]),
         packages: &["openssl"],
         purpose: "make a certificate that clients of the gateway trust",
     },
-    Need {
+    Prerequisite {
         program: "redis-cli",
-        proof: Proof::Runs,
+        check: Check::Runs,
         packages: &["redis-tools"],
         purpose: "call the server over RESP",
     },
-    Need {
+    Prerequisite {
         program: "python3",
-        // Debian packs the module that fills a virtual environment apart from Python itself.
-        proof: Proof::Succeeds(&["-c", "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))"]),
+        // Debian packages ensurepip apart from Python.
+        check: Check::Succeeds(&["-c", "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))"]),
         packages: &["python3", "python3-venv"],
         purpose: "run client libraries in a virtual environment (3.10 or later, with venv and ensurepip)",
     },
-    Need {
+    Prerequisite {
         program: "postgres",
-        proof: Proof::Found(database::SCRIPT),
+        check: Check::Found(database::SCRIPT),
         packages: &["postgresql"],
-        purpose: "keep counts in a database that is made for the tests",
+        purpose: "run the PostgreSQL store against a temporary database",
     },
 ];
 
-/// What the benchmark of the service is made with. Nothing else needs them.
-const BENCH_NEEDS: &[Need] = &[
-    Need {
+/// Programs that only the benchmarks need.
+const BENCH_PREREQUISITES: &[Prerequisite] = &[
+    Prerequisite {
         program: "redis-server",
-        proof: Proof::Runs,
+        check: Check::Runs,
         packages: &["redis-server"],
         purpose: "measure Redis",
     },
-    Need {
+    Prerequisite {
         program: "redis-benchmark",
-        proof: Proof::Runs,
+        check: Check::Runs,
         packages: &["redis-tools"],
-        purpose: "ask over RESP",
+        purpose: "generate load over RESP",
     },
-    Need { program: "nginx", proof: Proof::Runs, packages: &["nginx-light"], purpose: "measure nginx" },
-    Need { program: "haproxy", proof: Proof::Runs, packages: &["haproxy"], purpose: "measure HAProxy" },
-    Need { program: "wrk", proof: Proof::Runs, packages: &["wrk"], purpose: "ask over HTTP" },
-    Need {
+    Prerequisite {
+        program: "nginx",
+        check: Check::Runs,
+        packages: &["nginx-light"],
+        purpose: "measure nginx",
+    },
+    Prerequisite {
+        program: "haproxy",
+        check: Check::Runs,
+        packages: &["haproxy"],
+        purpose: "measure HAProxy",
+    },
+    Prerequisite {
+        program: "wrk",
+        check: Check::Runs,
+        packages: &["wrk"],
+        purpose: "generate load over HTTP",
+    },
+    Prerequisite {
         program: "protoc",
-        proof: Proof::Runs,
+        check: Check::Runs,
         packages: &["protobuf-compiler"],
         purpose: "build throttlecrab-server",
     },
 ];
 
-/// Who runs this and where: what may be done about a missing program.
+/// Whether missing programs can be installed here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Power {
-    /// Root on a Debian: it can be installed.
+enum InstallRights {
+    /// Root on Debian.
     Install,
-    /// A Debian, but not as root.
+    /// Debian, but not root.
     NotRoot,
-    /// No `apt-get` here.
+    /// No `apt-get`.
     NotDebian,
 }
 
-/// Makes sure that everything needed is there.
-pub(crate) fn meet() -> Outcome {
-    meet_all(NEEDS)
+/// Installs what the tests need, or says what is missing.
+pub(crate) fn ensure() -> TaskResult {
+    ensure_all(TEST_PREREQUISITES)
 }
 
-/// Makes sure that everything is there that the service is measured with.
-pub(crate) fn meet_for_bench() -> Outcome {
-    meet_all(BENCH_NEEDS)
+/// Installs what the benchmarks need, or says what is missing.
+pub(crate) fn ensure_for_bench() -> TaskResult {
+    ensure_all(BENCH_PREREQUISITES)
 }
 
-fn meet_all(needs: &'static [Need]) -> Outcome {
-    let missing = missing(needs);
+fn ensure_all(prerequisites: &'static [Prerequisite]) -> TaskResult {
+    let missing = missing(prerequisites);
     if missing.is_empty() {
-        let names: Vec<&str> = needs.iter().map(|need| need.program).collect();
+        let names: Vec<&str> = prerequisites.iter().map(|need| need.program).collect();
         println!("found: {}", names.join(", "));
         return Ok(());
     }
-    let power = power();
-    if power != Power::Install {
-        return Err(advice(&missing, power).into());
+    let install_rights = install_rights();
+    if install_rights != InstallRights::Install {
+        return Err(advice(&missing, install_rights).into());
     }
-    install(&missing, needs)
+    install(&missing, prerequisites)
 }
 
-impl Need {
+impl Prerequisite {
     fn is_met(&self) -> bool {
-        match self.proof {
-            Proof::Runs => exists(self.program),
-            Proof::Succeeds(arguments) => succeeds(Command::new(self.program).args(arguments)),
-            Proof::Found(script) => database::is_found_by(script),
+        match self.check {
+            Check::Runs => exists(self.program),
+            Check::Succeeds(arguments) => succeeds(Command::new(self.program).args(arguments)),
+            Check::Found(script) => database::is_found_by(script),
         }
     }
 }
 
-fn install(wanted: &[&Need], needs: &'static [Need]) -> Outcome {
+fn install(wanted: &[&Prerequisite], prerequisites: &'static [Prerequisite]) -> TaskResult {
     for arguments in [vec!["update", "-q"], install_arguments(wanted)] {
         let mut command = Command::new("apt-get");
         command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
-        let line = process::spoken(&command);
+        let line = process::command_line(&command);
         if !run_shown(command)?.succeeded() {
-            return Err(format!("`{line}` failed; {}", advice(wanted, Power::Install)).into());
+            return Err(format!("`{line}` failed; {}", advice(wanted, InstallRights::Install)).into());
         }
     }
-    let missing = missing(needs);
-    if missing.is_empty() { Ok(()) } else { Err(advice(&missing, Power::Install).into()) }
+    let missing = missing(prerequisites);
+    if missing.is_empty() { Ok(()) } else { Err(advice(&missing, InstallRights::Install).into()) }
 }
 
-fn missing(needs: &'static [Need]) -> Vec<&'static Need> {
-    needs.iter().filter(|need| !need.is_met()).collect()
+fn missing(prerequisites: &'static [Prerequisite]) -> Vec<&'static Prerequisite> {
+    prerequisites.iter().filter(|need| !need.is_met()).collect()
 }
 
-fn install_arguments(missing: &[&Need]) -> Vec<&'static str> {
+fn install_arguments(missing: &[&Prerequisite]) -> Vec<&'static str> {
     let mut arguments = vec!["install", "-q", "-y", "--no-install-recommends"];
     arguments.extend(missing.iter().flat_map(|need| need.packages));
     arguments
 }
 
-/// What to do about missing programs, for somebody who must do it by hand.
-fn advice(missing: &[&Need], power: Power) -> String {
-    let why_not = match power {
-        Power::Install => "install it by hand",
-        Power::NotRoot => "it is not installed for you because you are not root",
-        Power::NotDebian => "it is not installed for you because this system has no apt-get",
+/// An error message that says how to install the missing programs.
+fn advice(missing: &[&Prerequisite], install_rights: InstallRights) -> String {
+    let why_not = match install_rights {
+        InstallRights::Install => "install it by hand",
+        InstallRights::NotRoot => "it is not installed for you because you are not root",
+        InstallRights::NotDebian => "it is not installed for you because this system has no apt-get",
     };
     let lines = missing.iter().map(|need| {
         let packages = need.packages.join(" ");
         format!("\n  `{}`, needed to {} (Debian: apt-get install {packages})", need.program, need.purpose)
     });
-    format!("something is missing; {why_not}:{}", lines.collect::<String>())
+    format!("programs are missing; {why_not}:{}", lines.collect::<String>())
 }
 
-fn power() -> Power {
+fn install_rights() -> InstallRights {
     if !exists("apt-get") {
-        Power::NotDebian
+        InstallRights::NotDebian
     } else if is_root() {
-        Power::Install
+        InstallRights::Install
     } else {
-        Power::NotRoot
+        InstallRights::NotRoot
     }
 }
 
@@ -200,33 +214,33 @@ fn is_root() -> bool {
 mod tests {
     use super::*;
 
-    const FROB: Need = Need {
+    const FROB: Prerequisite = Prerequisite {
         program: "frob",
-        proof: Proof::Runs,
+        check: Check::Runs,
         packages: &["libfrob", "frob-bin"],
         purpose: "frobnicate",
     };
 
     #[test]
     fn advice_names_the_program_the_purpose_and_the_packages() {
-        let text = advice(&[&FROB], Power::NotRoot);
+        let text = advice(&[&FROB], InstallRights::NotRoot);
         for part in ["`frob`", "needed to frobnicate", "apt-get install libfrob frob-bin", "not root"] {
             assert!(text.contains(part), "{part} is not in: {text}");
         }
-        assert!(advice(&[&FROB], Power::NotDebian).contains("no apt-get"));
+        assert!(advice(&[&FROB], InstallRights::NotDebian).contains("no apt-get"));
     }
 
     #[test]
-    fn a_program_that_is_there_but_lacks_something_is_missing() {
-        let shell = |proof| Need { program: "sh", proof, ..FROB };
-        assert!(shell(Proof::Succeeds(&["-c", "exit 0"])).is_met());
-        assert!(!shell(Proof::Succeeds(&["-c", "exit 1"])).is_met());
-        assert!(shell(Proof::Runs).is_met());
+    fn program_that_fails_its_check_is_missing() {
+        let shell = |check| Prerequisite { program: "sh", check, ..FROB };
+        assert!(shell(Check::Succeeds(&["-c", "exit 0"])).is_met());
+        assert!(!shell(Check::Succeeds(&["-c", "exit 1"])).is_met());
+        assert!(shell(Check::Runs).is_met());
         assert!(!FROB.is_met());
     }
 
     #[test]
-    fn every_package_of_every_need_is_installed() {
+    fn every_package_of_a_missing_program_is_installed() {
         assert_eq!(install_arguments(&[&FROB])[4..], ["libfrob", "frob-bin"]);
     }
 }

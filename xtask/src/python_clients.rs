@@ -1,78 +1,78 @@
-//! `cargo xtask clients`: the client libraries that tests speak through, in a Python environment of their own.
+//! `cargo xtask clients`: a Python virtual environment with the client libraries that tests use.
 //!
-//! The environment is `tmp/clients` below the build directory, which is where cargo tells integration tests to put
-//! things, so that they find it by themselves. It is made anew when the list of libraries has changed, when Python has,
-//! or when the last attempt did not come to its end; otherwise nothing is done and nothing is fetched.
+//! The environment is `tmp/clients` in the build directory (`CARGO_TARGET_TMPDIR` of integration tests). It is rebuilt when
+//! the list of libraries changed, when its Python is gone, or when the last attempt did not finish. Otherwise nothing is
+//! fetched.
 //!
-//! Decided: every library is pinned, those that others bring along too. A test that fails only since yesterday should
-//! fail because of a change here. Refused: building libraries from source, which needs compilers of unknown kinds.
+//! Every library is pinned, including transitive ones, so that only a change in this repository can break a test. Libraries
+//! are never built from source, because that needs compilers of unknown kinds.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::process::{run_shown, spoken, succeeds};
+use crate::process::{command_line, run_shown, succeeds};
 use crate::workspace::Workspace;
-use crate::{Outcome, needs};
+use crate::{TaskResult, prerequisites};
 
-/// The list of libraries, below the root.
-const WANTED: &str = "crates/tidegate-cli/tests/clients/requirements.txt";
+/// The list of libraries, relative to the repository root.
+const REQUIREMENTS: &str = "crates/tidegate-cli/tests/clients/requirements.txt";
 
-/// The environment, below the build directory.
-const PLACE: &str = "tmp/clients";
+/// The environment, relative to the build directory.
+const ENVIRONMENT: &str = "tmp/clients";
 
-/// What the environment was made of, below the environment. It is written last.
-const DONE: &str = "made-of.txt";
+/// A copy of the list inside the environment, written last.
+const MARKER: &str = "made-of.txt";
 
-/// Makes sure that what is needed is there, and that the libraries are.
-pub(crate) fn run() -> Outcome {
-    needs::meet()?;
+/// Installs prerequisites and libraries.
+pub(crate) fn run() -> TaskResult {
+    prerequisites::ensure()?;
     prepare()
 }
 
-/// Makes sure that the libraries are there.
-pub(crate) fn prepare() -> Outcome {
+/// Installs the libraries unless they are installed.
+pub(crate) fn prepare() -> TaskResult {
     let workspace = Workspace::load()?;
-    let list = workspace.root.join(WANTED);
-    let wanted = fs::read_to_string(&list).map_err(|error| format!("{WANTED}: {error}"))?;
-    let room = Room { place: workspace.target.join(PLACE) };
-    if !room.is_made_of(&wanted) {
-        room.make(&list)?;
-        fs::write(room.done(), &wanted)?;
+    let list = workspace.root.join(REQUIREMENTS);
+    let wanted = fs::read_to_string(&list).map_err(|error| format!("{REQUIREMENTS}: {error}"))?;
+    let env = PythonEnv { folder: workspace.target.join(ENVIRONMENT) };
+    if !env.is_built_from(&wanted) {
+        env.build(&list)?;
+        fs::write(env.marker(), &wanted)?;
     }
-    println!("found: {} libraries in {}", names(&wanted).count(), room.place.display());
+    println!("found: {} libraries in {}", requirements(&wanted).count(), env.folder.display());
     Ok(())
 }
 
 /// A Python environment.
 #[derive(Debug)]
-struct Room {
-    place: PathBuf,
+struct PythonEnv {
+    folder: PathBuf,
 }
 
-impl Room {
+impl PythonEnv {
     fn python(&self) -> PathBuf {
-        self.place.join("bin/python")
+        self.folder.join("bin/python")
     }
 
-    fn done(&self) -> PathBuf {
-        self.place.join(DONE)
+    fn marker(&self) -> PathBuf {
+        self.folder.join(MARKER)
     }
 
-    /// Whether it was made of this list, and by a Python that is still there.
-    fn is_made_of(&self, wanted: &str) -> bool {
-        fs::read_to_string(self.done()).is_ok_and(|made_of| made_of == wanted)
+    /// Whether it was built from this list and its Python still starts.
+    fn is_built_from(&self, wanted: &str) -> bool {
+        fs::read_to_string(self.marker()).is_ok_and(|built_from| built_from == wanted)
             && succeeds(Command::new(self.python()).arg("--version"))
     }
 
-    fn make(&self, list: &Path) -> Outcome {
+    fn build(&self, list: &Path) -> TaskResult {
         let mut empty = Command::new("python3");
-        empty.args(["-m", "venv", "--clear"]).arg(&self.place);
+        empty.args(["-m", "venv", "--clear"]).arg(&self.folder);
         let mut fill = Command::new(self.python());
         fill.args(["-m", "pip", "--quiet", "--no-input", "--disable-pip-version-check", "install"]);
         fill.args(["--only-binary", ":all:", "--requirement"]).arg(list);
         for command in [empty, fill] {
-            let line = spoken(&command);
+            let line = command_line(&command);
             if !run_shown(command)?.succeeded() {
                 return Err(advice(&line).into());
             }
@@ -81,17 +81,17 @@ impl Room {
     }
 }
 
-/// What to do if libraries cannot be had.
+/// An error message for a failed installation.
 fn advice(line: &str) -> String {
     format!(
-        "`{line}` failed. The tests need the Python libraries of {WANTED}; pip fetches them from the index it is set \
+        "`{line}` failed. The tests need the Python libraries of {REQUIREMENTS}; pip fetches them from the index it is set \
          up with (PIP_INDEX_URL or a pip.conf chooses another, PIP_FIND_LINKS a directory). Once they are there, \
          nothing is fetched again"
     )
 }
 
-/// The libraries of a list.
-fn names(wanted: &str) -> impl Iterator<Item = &str> {
+/// The requirement lines of a list.
+fn requirements(wanted: &str) -> impl Iterator<Item = &str> {
     let lines = wanted.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
     lines.filter(|line| !line.is_empty())
 }
@@ -100,49 +100,49 @@ fn names(wanted: &str) -> impl Iterator<Item = &str> {
 mod tests {
     use super::*;
 
-    /// A place below the build directory that is empty.
-    fn room(name: &str) -> Room {
-        let place = std::env::temp_dir().join(format!("tidegate-xtask-{}-{name}", std::process::id()));
-        fs::create_dir_all(place.join("bin")).unwrap();
-        Room { place }
+    /// An environment without Python in a temporary folder.
+    fn env(name: &str) -> PythonEnv {
+        let folder = std::env::temp_dir().join(format!("tidegate-xtask-{}-{name}", std::process::id()));
+        fs::create_dir_all(folder.join("bin")).unwrap();
+        PythonEnv { folder }
     }
 
-    fn put_python(room: &Room) {
+    fn put_python(env: &PythonEnv) {
         let sh = fs::canonicalize("/bin/sh").unwrap();
-        std::os::unix::fs::symlink(sh, room.python()).unwrap();
+        std::os::unix::fs::symlink(sh, env.python()).unwrap();
     }
 
     #[test]
-    fn an_environment_is_used_again_only_if_it_is_whole() {
-        let room = room("whole");
-        assert!(!room.is_made_of("a==1\n"), "it was never finished");
-        fs::write(room.done(), "a==1\n").unwrap();
-        assert!(!room.is_made_of("a==1\n"), "there is no Python in it");
-        fs::remove_dir_all(&room.place).unwrap();
+    fn incomplete_environment_is_rebuilt() {
+        let env = env("whole");
+        assert!(!env.is_built_from("a==1\n"), "the marker is missing");
+        fs::write(env.marker(), "a==1\n").unwrap();
+        assert!(!env.is_built_from("a==1\n"), "Python is missing");
+        fs::remove_dir_all(&env.folder).unwrap();
     }
 
     #[test]
-    fn an_environment_of_another_list_is_not_used() {
-        let room = room("other");
-        put_python(&room);
-        fs::write(room.done(), "a==1\n").unwrap();
-        assert!(!room.is_made_of("a==2\n"));
-        fs::remove_dir_all(&room.place).unwrap();
+    fn environment_of_another_list_is_rebuilt() {
+        let env = env("other");
+        put_python(&env);
+        fs::write(env.marker(), "a==1\n").unwrap();
+        assert!(!env.is_built_from("a==2\n"));
+        fs::remove_dir_all(&env.folder).unwrap();
     }
 
     #[test]
-    fn every_library_of_the_list_is_pinned() {
+    fn every_requirement_is_pinned() {
         let list = include_str!("../../crates/tidegate-cli/tests/clients/requirements.txt");
-        assert!(names(list).count() > 2);
-        for name in names(list) {
-            assert!(name.contains("=="), "{name} may change under our feet");
+        assert!(requirements(list).count() > 2);
+        for name in requirements(list) {
+            assert!(name.contains("=="), "{name} is not pinned");
         }
     }
 
     #[test]
-    fn who_cannot_fetch_is_told_how() {
+    fn failed_installation_names_the_pip_settings() {
         let text = advice("pip install x");
-        for part in ["`pip install x` failed", WANTED, "PIP_INDEX_URL", "PIP_FIND_LINKS"] {
+        for part in ["`pip install x` failed", REQUIREMENTS, "PIP_INDEX_URL", "PIP_FIND_LINKS"] {
             assert!(text.contains(part), "{part} is not in: {text}");
         }
     }

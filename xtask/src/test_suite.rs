@@ -1,84 +1,97 @@
-//! `cargo xtask test`: everything that must be green, in steps that say how long they took.
+//! `cargo xtask test`: prerequisites, every test, the fast models and the repository rules, with the time of each step.
 //!
-//! nextest runs the tests where it is installed, because it is faster and names what is slow; it does not run doc
-//! tests, so cargo does those. Without it cargo runs everything. Either way the last line says how many tests ran: a
-//! suite that has quietly become empty must not look green.
+//! nextest runs the tests if it is installed, because it is faster and reports slow tests. nextest does not run doc tests, so
+//! cargo runs those. Without nextest cargo runs everything. The last line counts passed, failed and skipped tests. A run
+//! that executes no test fails.
 
+use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Instant;
 
 use crate::database::Database;
 use crate::process::{run_shown, succeeds};
-use crate::{Outcome, clients, database, models, needs, tidy};
+use crate::skipped_tests::{self, SkippedTestsFile};
+use crate::workspace::Workspace;
+use crate::{TaskResult, database, models, prerequisites, python_clients, tidy};
 
-/// How much work the property tests are given.
+/// How many cases the property tests run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Length {
+pub(crate) enum TestLength {
     Usual,
-    /// `TIDEGATE_LONG=1`: many more cases, and the models.
+    /// Sets `TIDEGATE_LONG=1`: many more cases, long stress tests, and every model.
     Long,
 }
 
 /// How many tests ran, and how they ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Tally {
+pub(crate) struct TestCounts {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
-    pub(crate) ignored: u64,
+    pub(crate) skipped: u64,
 }
 
-/// Runs every step; the first that fails ends the run.
-pub(crate) fn run(length: Length) -> Outcome {
+/// Runs every step and stops at the first failure.
+pub(crate) fn run(length: TestLength) -> TaskResult {
     let began = Instant::now();
-    step("preflight", needs::meet)?;
-    step("client libraries", clients::prepare)?;
+    let skipped = SkippedTestsFile::create(&Workspace::load()?.target)?;
+    step("prerequisites", prerequisites::ensure)?;
+    step("client libraries", python_clients::prepare)?;
     let database = step("database", Database::start)?;
-    let tested = step("tests", || tests(length, &database));
-    // It goes before anything is said of what failed.
+    let tested = step("tests", || run_tests(length, &database, &skipped));
     drop(database);
-    let mut tally = tested?;
-    match length {
-        Length::Long => tally = tally.plus(step("models", models::run)?),
-        Length::Usual => step("models compile", models::check)?,
-    }
+    let models = match length {
+        TestLength::Usual => models::run_fast,
+        TestLength::Long => models::run_all,
+    };
+    let counts = tested?.plus(step("models", models)?);
     step("tidy", tidy::run)?;
-    println!("\n{tally}; all green in {:.1} s", began.elapsed().as_secs_f64());
+    let skipped = skipped.read()?;
+    print_skipped(&skipped);
+    println!("\nall green in {:.1} s", began.elapsed().as_secs_f64());
+    println!("{}", counts.with_skipped(&skipped));
     Ok(())
 }
 
-/// Announces a step, does it, and says how long it took.
-fn step<T>(name: &str, work: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
-    println!("\n==> {name}");
-    let began = Instant::now();
-    let outcome = work();
-    let verdict = if outcome.is_ok() { "ok" } else { "FAILED" };
-    println!("<== {name}: {verdict}, {:.1} s", began.elapsed().as_secs_f64());
-    outcome
+/// Lists the tests that could not run here.
+fn print_skipped(skipped: &BTreeMap<String, String>) {
+    for (name, reason) in skipped {
+        println!("skipped  {name}: {reason}");
+    }
 }
 
-fn tests(length: Length, database: &Database) -> Outcome<Tally> {
-    let mut tally = Tally::default();
+/// Prints a step's name, runs it, and prints how long it took.
+fn step<T>(name: &str, work: impl FnOnce() -> TaskResult<T>) -> TaskResult<T> {
+    println!("\n==> {name}");
+    let began = Instant::now();
+    let result = work();
+    let verdict = if result.is_ok() { "ok" } else { "FAILED" };
+    println!("<== {name}: {verdict}, {:.1} s", began.elapsed().as_secs_f64());
+    result
+}
+
+fn run_tests(length: TestLength, database: &Database, skipped: &SkippedTestsFile) -> TaskResult<TestCounts> {
+    let mut counts = TestCounts::default();
     for arguments in test_commands(has_nextest()) {
         let mut command = Command::new("cargo");
-        command.args(*arguments).env(database::GIVEN, database.url());
-        if length == Length::Long {
+        command.args(*arguments).env(database::URL_VARIABLE, database.url());
+        command.env(skipped_tests::VARIABLE, skipped.path());
+        if length == TestLength::Long {
             command.env("TIDEGATE_LONG", "1");
         }
         let ended = run_shown(command)?;
-        tally = tally.plus(Tally::read(&ended.output));
+        counts = counts.plus(TestCounts::read(&ended.output));
         if !ended.succeeded() {
-            return Err(format!("`cargo {}` failed ({tally})", arguments.join(" ")).into());
+            return Err(format!("`cargo {}` failed ({counts})", arguments.join(" ")).into());
         }
     }
-    if tally.passed == 0 {
+    if counts.passed == 0 {
         return Err("no test ran".into());
     }
-    println!("{tally}");
-    Ok(tally)
+    Ok(counts)
 }
 
-/// The commands that together run every test once. Those of the benchmarks are left out: they would compile every peer,
-/// a tenth of the whole, and hold nothing up that users see. The lints compile them too, so they cannot rot.
+/// The commands that together run every test once. The tests of the benchmarks are excluded because they compile every
+/// peer, a tenth of the whole build; clippy still compiles them.
 fn test_commands(has_nextest: bool) -> &'static [&'static [&'static str]] {
     if has_nextest {
         &[
@@ -94,13 +107,13 @@ fn has_nextest() -> bool {
     succeeds(Command::new("cargo").args(["nextest", "--version"]))
 }
 
-impl Tally {
-    /// Adds up what runners say of themselves: cargo's line for each binary, nextest's for all of them.
-    pub(crate) fn read(output: &str) -> Tally {
-        output.lines().filter_map(Tally::of_line).fold(Tally::default(), Tally::plus)
+impl TestCounts {
+    /// Adds up the summaries of the runners: one line per binary from cargo, one line in all from nextest.
+    pub(crate) fn read(output: &str) -> TestCounts {
+        output.lines().filter_map(TestCounts::of_line).fold(TestCounts::default(), TestCounts::plus)
     }
 
-    fn of_line(line: &str) -> Option<Tally> {
+    fn of_line(line: &str) -> Option<TestCounts> {
         let line = line.trim_start();
         let (_, counts) = if line.starts_with("test result: ") {
             line.split_once(". ")?
@@ -109,38 +122,44 @@ impl Tally {
         } else {
             return None;
         };
-        let counts = without_asides(counts);
-        Some(Tally {
+        let counts = without_parentheses(counts);
+        Some(TestCounts {
             passed: count(&counts, "passed"),
             failed: count(&counts, "failed") + count(&counts, "timed out"),
-            ignored: count(&counts, "ignored") + count(&counts, "skipped"),
+            skipped: count(&counts, "ignored") + count(&counts, "skipped"),
         })
     }
 
-    fn plus(self, other: Tally) -> Tally {
-        Tally {
+    fn plus(self, other: TestCounts) -> TestCounts {
+        TestCounts {
             passed: self.passed + other.passed,
             failed: self.failed + other.failed,
-            ignored: self.ignored + other.ignored,
+            skipped: self.skipped + other.skipped,
         }
     }
-}
 
-impl std::fmt::Display for Tally {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Tally { passed, failed, ignored } = self;
-        write!(f, "{} tests ran: {passed} passed, {failed} failed; {ignored} not run", passed + failed)
+    /// Moves tests that returned early because they cannot run here from `passed` to `skipped`.
+    fn with_skipped(self, skipped: &BTreeMap<String, String>) -> TestCounts {
+        let skipped = skipped.len() as u64;
+        TestCounts { passed: self.passed.saturating_sub(skipped), skipped: self.skipped + skipped, ..self }
     }
 }
 
-/// The number before a word in a list such as `3 passed; 1 exec failed`, added up.
+impl std::fmt::Display for TestCounts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let TestCounts { passed, failed, skipped } = self;
+        write!(f, "{passed} passed, {failed} failed, {skipped} skipped")
+    }
+}
+
+/// The sum of the numbers before a word in a list such as `3 passed; 1 exec failed`.
 fn count(list: &str, word: &str) -> u64 {
     let parts = list.split([',', ';']).map(str::trim).filter(|part| part.ends_with(word));
     parts.filter_map(|part| part.split(' ').next()?.parse::<u64>().ok()).sum()
 }
 
-/// The text without what is in parentheses: nextest tells there how many were slow.
-fn without_asides(text: &str) -> String {
+/// The text without parentheses and their content: nextest reports slow tests there.
+fn without_parentheses(text: &str) -> String {
     let outside = text.split('(').enumerate().map(|(index, part)| match part.split_once(')') {
         Some((_, after)) if index > 0 => after,
         _ => part,
@@ -152,35 +171,41 @@ fn without_asides(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn tally(passed: u64, failed: u64, ignored: u64) -> Tally {
-        Tally { passed, failed, ignored }
+    fn counts(passed: u64, failed: u64, skipped: u64) -> TestCounts {
+        TestCounts { passed, failed, skipped }
     }
 
     #[test]
-    fn cargo_says_it_once_for_each_binary() {
+    fn cargo_summaries_of_all_binaries_are_added() {
         let output = "running 3 tests\n\
             test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
             test result: FAILED. 1 passed; 2 failed; 4 ignored; 0 measured; 9 filtered out; finished in 0.00s\n";
-        assert_eq!(Tally::read(output), tally(4, 2, 4));
+        assert_eq!(TestCounts::read(output), counts(4, 2, 4));
     }
 
     #[test]
-    fn nextest_says_it_once_with_asides() {
+    fn nextest_summary_with_parentheses_is_read() {
         let output = "     Summary [   0.2s] 7/9 tests run: 4 passed (1 slow, 2 leaky), 2 failed, 1 timed out, 5 skipped";
-        assert_eq!(Tally::read(output), tally(4, 3, 5));
+        assert_eq!(TestCounts::read(output), counts(4, 3, 5));
     }
 
     #[test]
-    fn what_tests_print_is_not_counted() {
-        assert_eq!(Tally::read("12 passed\nmy test result: ok. 5 passed"), Tally::default());
+    fn output_of_tests_is_not_counted() {
+        assert_eq!(TestCounts::read("12 passed\nmy test result: ok. 5 passed"), TestCounts::default());
     }
 
     #[test]
-    fn doc_tests_run_with_either_runner() {
+    fn doc_tests_run_with_and_without_nextest() {
         assert!(test_commands(true).iter().any(|command| command.contains(&"--doc")));
         assert!(
             !test_commands(false).iter().any(|command| command.contains(&"--doc")),
             "cargo runs them anyway"
         );
+    }
+
+    #[test]
+    fn skipped_tests_are_not_passed_tests() {
+        let skipped = BTreeMap::from([("a".to_owned(), "not root".to_owned())]);
+        assert_eq!(counts(5, 0, 1).with_skipped(&skipped).to_string(), "4 passed, 0 failed, 2 skipped");
     }
 }
