@@ -3,7 +3,7 @@
 //! Numbers are small, so that limits bind; windows are short beside long ones, so that boundaries meet; and time
 //! moves mostly *to* an instant that matters, one tick before it, or one tick past it.
 
-mod playing;
+mod replay;
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use tidegate_core::{
     Tick, Unit, WeekStart, Zone,
 };
 
-pub use playing::{Answer, Subject, Tally, play};
+pub use replay::{Answer, Subject, Tally, play};
 
 /// The keys that ask.
 pub const KEYS: [&[u8]; 4] = [b"ada", b"bob", b"cyd", b"dan"];

@@ -6,14 +6,14 @@
 //! far away, and lets a test say when its answers arrive. [`bidding`] asks a store in
 //! short whenever it can. [`cluster`] is a database that is thrown away after the tests.
 
-pub mod bidding;
+pub mod compact_adapter;
 pub mod checker;
-pub mod civil;
-pub mod cluster;
-pub mod effort;
-pub mod elsewhere;
+pub mod reference_calendar;
+pub mod postgres_cluster;
+pub mod test_scale;
+pub mod remote_stub;
 pub mod history;
-pub mod logged;
+pub mod logged_store;
 pub mod model;
-pub mod storm;
+pub mod stress;
 pub mod suite;

@@ -19,7 +19,7 @@
 //! charges had cost their true price from the start ([`View::Truth`]) and once as if nothing had been refunded
 //! ([`View::Spent`]), and whoever is tested must lie between.
 
-mod crowding;
+mod key_capacity;
 mod definitions;
 
 use std::cell::RefCell;
@@ -30,9 +30,9 @@ use tidegate_core::{
     Tick, Timestamp, Unit, Wait, WeekStart,
 };
 
-use crate::civil::Almanac;
+use crate::reference_calendar::Almanac;
 
-pub use crowding::Crowded;
+pub use key_capacity::Crowded;
 use definitions::{grain, last_tick, price, step};
 
 /// An ask that owns its words.

@@ -8,11 +8,11 @@
 
 #![allow(clippy::unwrap_used, reason = "behaviours are tests: a panic is their answer")]
 
-mod applying;
+mod edit_batches;
 mod bounds;
 mod decisions;
 mod edits;
-mod histories;
+mod model_equivalence;
 mod leases;
 mod requests;
 
@@ -26,7 +26,7 @@ use tidegate::{
 };
 
 pub use decisions::every_policy;
-pub use histories::{Player, equivalence};
+pub use model_equivalence::{Player, equivalence};
 
 /// A fresh store and the clock it goes by.
 pub struct Bench {
@@ -41,7 +41,7 @@ pub type Behaviour = (&'static str, fn(&Bench));
 
 /// Every behaviour.
 pub fn behaviours() -> impl Iterator<Item = Behaviour> {
-    [decisions::ALL, leases::ALL, requests::ALL, edits::ALL, applying::ALL, bounds::ALL]
+    [decisions::ALL, leases::ALL, requests::ALL, edits::ALL, edit_batches::ALL, bounds::ALL]
         .into_iter()
         .flatten()
         .copied()

@@ -16,7 +16,7 @@ mod wire;
 use std::time::Instant;
 
 use tempfile::TempDir;
-use tidegate_testkit::cluster::{new_schema, shared};
+use tidegate_testkit::postgres_cluster::{new_schema, shared};
 
 use crate::remote::Serving;
 use sql::Sql;

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use tidegate_core::calendar::Calendar;
 use tidegate_core::{Tick, Timestamp, Unit, WeekStart, Zone};
-use tidegate_testkit::civil::Almanac;
-use tidegate_testkit::effort::cases;
+use tidegate_testkit::reference_calendar::Almanac;
+use tidegate_testkit::test_scale::cases;
 
 fn second(text: &str) -> u64 {
     let at: jiff::Timestamp = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));

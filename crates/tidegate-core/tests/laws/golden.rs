@@ -9,7 +9,7 @@ use tidegate_core::row_codec::{FORMAT, RowDecodeError, decode, encode, version};
 use tidegate_core::{
     Charge, Decision, Intent, ItemSpec, Limit, LimitSpec, Per, Policy, Precision, Row, Tick, Timestamp, Unit,
 };
-use tidegate_testkit::effort::cases;
+use tidegate_testkit::test_scale::cases;
 use tidegate_testkit::history::{Subject, histories, play};
 use tidegate_testkit::model::OwnedAsk;
 

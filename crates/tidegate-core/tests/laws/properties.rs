@@ -11,7 +11,7 @@ use tidegate_core::{
     Timestamp, Verdict, Wait,
 };
 use tidegate_testkit::checker::{Entry, Proof, Record, check};
-use tidegate_testkit::effort::cases;
+use tidegate_testkit::test_scale::cases;
 use tidegate_testkit::history::{
     BEGINNINGS, Happening, History, KEYS, Step, Subject, capacities, close_ups, histories, items, play,
     steps, ticks, windows,

@@ -46,7 +46,7 @@ mod stopped_after_every_order {
 }
 
 mod asked_in_short_and_stopped {
-    use tidegate_testkit::bidding::Bidding;
+    use tidegate_testkit::compact_adapter::Bidding;
 
     use super::*;
 

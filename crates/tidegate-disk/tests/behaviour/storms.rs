@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidegate::LimitStore;
 use tidegate_disk::DiskStore;
 use tidegate_disk::files::Simulated;
-use tidegate_testkit::storm::SteppingClock;
+use tidegate_testkit::stress::SteppingClock;
 
 use crate::store::OPTIONS;
 

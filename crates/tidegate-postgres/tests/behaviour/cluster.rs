@@ -4,7 +4,7 @@ use tidegate_postgres::Options;
 
 use crate::sql::Sql;
 
-pub(crate) use tidegate_testkit::cluster::{Cluster, log_beside, new_schema, shared};
+pub(crate) use tidegate_testkit::postgres_cluster::{Cluster, log_beside, new_schema, shared};
 
 /// The options for this schema of the shared database.
 pub(crate) fn options(schema: &str) -> Options {

@@ -13,7 +13,7 @@ use tidegate::{Memory, MemoryStore, Store, file};
 use tidegate_server::resp::{Door, Session};
 use tidegate_server::rules::{Applied, Rules, Unfit};
 use tidegate_server::tokens::{NewToken, Role, Who};
-use tidegate_testkit::logged::{Log, Logged};
+use tidegate_testkit::logged_store::{Log, Logged};
 
 use crate::resp::stage::{START, say};
 

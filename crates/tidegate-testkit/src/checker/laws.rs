@@ -18,7 +18,7 @@ use super::Entry;
 use super::era::{Era, charge};
 use super::rows::{Row, Rows};
 use super::sums::Sums;
-use crate::civil::Almanac;
+use crate::reference_calendar::Almanac;
 
 /// What one item allows one key, and what it was granted.
 pub(super) struct Allowance<'a> {

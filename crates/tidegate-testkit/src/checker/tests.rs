@@ -384,7 +384,7 @@ fn by_trying(policy: Policy, limit: Amount, entries: &[Entry]) -> bool {
 }
 
 proptest! {
-    #![proptest_config(crate::effort::cases(400))]
+    #![proptest_config(crate::test_scale::cases(400))]
 
     /// Sorting and sums find what trying every interval finds, and nothing else.
     #[test]

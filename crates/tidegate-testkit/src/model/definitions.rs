@@ -3,7 +3,7 @@
 use tidegate_core::{Amount, AskTotals, Capacity, Charge, Policy, Precision, Timestamp, Unit, Wait};
 
 use super::{Article, Book, Event, Kind, Ledger, Model, Question, Terms, View};
-use crate::civil::Almanac;
+use crate::reference_calendar::Almanac;
 
 impl Model {
     pub(super) fn ticks(&self, duration: std::time::Duration) -> u64 {

@@ -14,7 +14,7 @@ use tidegate::store::Unavailable;
 use tidegate::{
     AcquireError, Catalog, ExpectedVersion, Lease, LimitSpec, Limiter, ManualClock, MapStore, Timestamp,
 };
-use tidegate_testkit::elsewhere::{Elsewhere, Road};
+use tidegate_testkit::remote_stub::{Elsewhere, Road};
 
 use crate::stage::{Stage, Staged, lease, slots_of};
 

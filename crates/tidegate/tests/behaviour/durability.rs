@@ -8,7 +8,7 @@ use tidegate::{
     AcquireError, Actual, Catalog, ExpectedVersion, Lease, LimitSpec, ManualClock, MapStore, Renewal,
     Settlement,
 };
-use tidegate_testkit::logged::{Log, Logged};
+use tidegate_testkit::logged_store::{Log, Logged};
 
 use crate::stage::{Handheld, Stage, Staged, granted, lease, seconds, slots_of};
 

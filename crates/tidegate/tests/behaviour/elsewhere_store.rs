@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidegate::{ManualClock, MapStore, Tick, Timestamp};
-use tidegate_testkit::elsewhere::{Elsewhere, Road};
+use tidegate_testkit::remote_stub::{Elsewhere, Road};
 use tidegate_testkit::suite::Bench;
 
 fn bench(tick: Tick) -> Bench {

@@ -15,7 +15,7 @@ fn bench(tick: Tick) -> Bench {
 tidegate_testkit::behaviour_suite!(bench);
 
 mod asked_in_short {
-    use tidegate_testkit::bidding::Bidding;
+    use tidegate_testkit::compact_adapter::Bidding;
 
     use super::*;
 

@@ -18,8 +18,8 @@ use tidegate::{
     AcquireError, Charge, Clock, Decision, Denial, ExpectedVersion, Granted, ItemSpec, Lease, LimitSpec,
     LimitStore, Limiter, ManualClock, MapStore, Memory, MemoryStore, Policy, StoreReply, Tick, Timestamp,
 };
-use tidegate_testkit::elsewhere::{Elsewhere, Road};
-use tidegate_testkit::logged::{Log, Logged};
+use tidegate_testkit::remote_stub::{Elsewhere, Road};
+use tidegate_testkit::logged_store::{Log, Logged};
 
 /// Where the clocks begin, so that an instant before it can be told from none.
 const START: Timestamp = Timestamp::from_ticks(1_000_000_000_000_000);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidegate::{LimitStore, MapStore};
-use tidegate_testkit::storm::SteppingClock;
+use tidegate_testkit::stress::SteppingClock;
 
 mod map {
     use super::*;
@@ -29,7 +29,7 @@ mod memory {
 
 mod memory_asked_in_short {
     use tidegate::{Memory, MemoryStore};
-    use tidegate_testkit::bidding::Bidding;
+    use tidegate_testkit::compact_adapter::Bidding;
 
     use super::*;
 

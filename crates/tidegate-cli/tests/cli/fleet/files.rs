@@ -1,6 +1,6 @@
 //! Servers of a fleet with different files, and without any: who takes what from whom.
 
-use tidegate_testkit::cluster::{new_schema, shared};
+use tidegate_testkit::postgres_cluster::{new_schema, shared};
 
 use super::Wire;
 use crate::Files;

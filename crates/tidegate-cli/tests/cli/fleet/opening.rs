@@ -1,6 +1,6 @@
 //! Databases that cannot be opened: what is said, with which exit code, and what is never said.
 
-use tidegate_testkit::cluster::{Cluster, new_schema, shared};
+use tidegate_testkit::postgres_cluster::{Cluster, new_schema, shared};
 
 use super::Sql;
 use crate::{Files, Run, feed, run, tidegate};

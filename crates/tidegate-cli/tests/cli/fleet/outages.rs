@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate_testkit::cluster::Cluster;
+use tidegate_testkit::postgres_cluster::Cluster;
 
 use super::doors::Resp;
 use super::{Fleet, Wire};

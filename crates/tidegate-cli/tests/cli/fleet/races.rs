@@ -3,7 +3,7 @@
 use std::sync::{Barrier, Mutex};
 use std::time::Instant;
 
-use tidegate_testkit::cluster::{Cluster, log_beside};
+use tidegate_testkit::postgres_cluster::{Cluster, log_beside};
 
 use super::{Fleet, Wire};
 

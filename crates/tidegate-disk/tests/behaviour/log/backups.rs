@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidegate_disk::files::{Call, Lasting, Real, Simulated, Trouble};
 use tidegate_disk::log::{BackupError, Before, OpenError, backup, verify};
-use tidegate_testkit::effort::times;
+use tidegate_testkit::test_scale::times;
 
 use super::stage::{commit, first_log, open, segment, try_open};
 

@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use tidegate_disk::files::Simulated;
 use tidegate_disk::log::{Before, Found, Kind, OpenError, Tail, backup, inspect, verify};
-use tidegate_testkit::effort::{cases, times};
+use tidegate_testkit::test_scale::{cases, times};
 
 use super::stage::{Replayed, as_files, commit, first_log, open, refusal, segment, try_open};
 

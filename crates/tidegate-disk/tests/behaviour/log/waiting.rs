@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use tidegate::store::Lsn;
 use tidegate_disk::files::{Call, Lasting, Simulated, Trouble};
 use tidegate_disk::log::{Log, MOST_PENDING};
-use tidegate_testkit::effort::times;
+use tidegate_testkit::test_scale::times;
 
 use super::stage::{as_files, commit, open};
 

@@ -12,7 +12,7 @@ use tidegate::{
     RemovalMode, Settlement, Store, StoreReply, Timestamp,
 };
 use tidegate_postgres::{Options, PostgresStore, Source};
-use tidegate_testkit::storm::{Hands, Plan, SteppingClock, storm};
+use tidegate_testkit::stress::{Hands, Plan, SteppingClock, storm};
 
 use super::{SERVERS, deadlocks};
 use crate::cluster::new_database;

@@ -13,7 +13,7 @@ use tidegate::{Capacity, Limiter, ManualClock, MapStore, Timestamp};
 use tidegate_server::http::Api;
 use tidegate_server::http::events::{Events, MOST_EVENT_STREAMS};
 use tidegate_server::tokens::{Pass, Role, Who};
-use tidegate_testkit::logged::{Log, Logged};
+use tidegate_testkit::logged_store::{Log, Logged};
 
 use crate::api::stage::{Stage, Told, holder};
 

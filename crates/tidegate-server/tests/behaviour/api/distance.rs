@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::json;
 use tidegate::{Memory, MemoryStore};
 use tidegate_server::tokens::{Pass, Who};
-use tidegate_testkit::elsewhere::{Elsewhere, Road};
+use tidegate_testkit::remote_stub::{Elsewhere, Road};
 
 use crate::api::stage::{Stage, Told};
 

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use serde_json::json;
 use tidegate::MapStore;
 use tidegate_server::tokens::{Pass, Who};
-use tidegate_testkit::logged::{Log, Logged};
+use tidegate_testkit::logged_store::{Log, Logged};
 
 use crate::api::stage::{Stage, Told};
 

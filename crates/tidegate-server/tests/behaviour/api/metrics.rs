@@ -14,8 +14,8 @@ use tidegate::{
 use tidegate_server::http::RouteName;
 use tidegate_server::metrics::{Cut, DoorName, MOST_LIMITS, Metrics, ReloadsSoFar};
 use tidegate_server::tokens::Role;
-use tidegate_testkit::elsewhere::{Elsewhere, Road};
-use tidegate_testkit::logged::{Log, Logged};
+use tidegate_testkit::remote_stub::{Elsewhere, Road};
+use tidegate_testkit::logged_store::{Log, Logged};
 
 use crate::api::exposition::Page;
 use crate::api::openapi;

@@ -3,7 +3,7 @@
 use tidegate_server::http::LARGEST_BODY;
 use tidegate_server::resp::frame::{LARGEST_FRAME, LONGEST_LINE};
 use tidegate_server::serve::bounds::{LARGEST_HEAD, MOST_FIELDS};
-use tidegate_testkit::effort::times;
+use tidegate_testkit::test_scale::times;
 
 use crate::resp::stage::{encode, words};
 use crate::serve::stage::{Stage, acquire, wide};

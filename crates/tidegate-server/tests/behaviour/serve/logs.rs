@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
 use tidegate::store::Lsn;
-use tidegate_testkit::logged::Log;
+use tidegate_testkit::logged_store::Log;
 
 use crate::resp::stage::words;
 use crate::serve::second::{connected, runtime, told};

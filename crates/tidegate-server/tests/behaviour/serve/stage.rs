@@ -12,7 +12,7 @@ use tidegate_server::metrics::Metrics;
 use tidegate_server::resp::Door;
 use tidegate_server::serve::{Bounds, Places, Server, Service};
 use tidegate_server::tokens::{Role, TokenSpec, Tokens};
-use tidegate_testkit::logged::{Log, Logged};
+use tidegate_testkit::logged_store::{Log, Logged};
 
 use crate::resp::stage::{START, read_aloud, words};
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{Actual, ItemSpec, Lease, LimitSpec, OrderError, Policy, Renewal, Settlement, Store};
-use tidegate_testkit::elsewhere::Road;
+use tidegate_testkit::remote_stub::Road;
 
 use super::{DOWN, FarStage, held, stage, unavailable};
 use crate::stage::{Handheld, Staged, lease, seconds};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate::limiter::FLEET_LOOK;
 use tidegate::{AcquireError, Decision, ItemSpec, LimitSpec, Policy, Wait};
-use tidegate_testkit::elsewhere::{Elsewhere, Road};
+use tidegate_testkit::remote_stub::{Elsewhere, Road};
 
 use super::{DOWN, FarStage, held, stage, stage_of, unavailable};
 use crate::stage::{Handheld, Staged, granted, lease, seconds, slots_of};

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tidegate::{Capacity, Clock, ExpectedVersion, ItemSpec, Limit, LimitSpec, Policy, Tick};
 
-use super::dice::Dice;
+use super::rng::Dice;
 use super::watchdog::Doing;
-use super::weather::{HOT_KEYS, STEADY, key};
+use super::workload::{HOT_KEYS, STEADY, key};
 use super::{ASKERS, Place, Scene};
 use crate::checker::{Edit, Reset};
 

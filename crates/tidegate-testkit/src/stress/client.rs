@@ -7,9 +7,9 @@ use tidegate::{
     Outcome, Policy, Replies, Settlement, Timestamp, Wait,
 };
 
-use super::dice::Dice;
+use super::rng::Dice;
 use super::watchdog::Doing;
-use super::weather::{HOT_KEYS, key};
+use super::workload::{HOT_KEYS, key};
 use super::{Place, Scene, Times};
 use crate::checker::Entry;
 

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate::store::Usage;
 use tidegate::{Amount, Charge, Clock, ItemSpec, LimitSpec, Per, Policy, Tick, Timestamp, Unit};
 
-use super::asker::{Diary, Line};
+use super::client::{Diary, Line};
 use super::operator::Deeds;
-use super::{Findings, Report, Scene, Times, weather};
+use super::{Findings, Report, Scene, Times, workload};
 use crate::checker::{Proof, Record, check};
 
 /// The most faults worth telling.
@@ -37,7 +37,7 @@ pub(super) fn close(scene: &Scene, diaries: Vec<Diary>, mut deeds: Deeds) -> Rep
         }
         report.faults.extend(out_of_order(&scene.limits[limit], &mut fences[limit]));
     }
-    scene.clock.skip(weather::LULL);
+    scene.clock.skip(workload::LULL);
     for (limit, page) in pages.iter().enumerate() {
         report.faults.extend(stuck(scene, &scene.limits[limit], page));
     }

@@ -8,7 +8,7 @@ use tidegate::{Actual, Ask, ExpectedVersion, Hold, Order, Outcome, Settlement};
 use tidegate_core::{Amount, Intent, LeaseId, LeaseTerm, LimitSpec, Tick, Timestamp};
 
 use super::Bench;
-use crate::effort;
+use crate::test_scale;
 use crate::history::{Answer, History, Subject, play};
 use crate::model::{OwnedAsk, Reading, Refusal};
 
@@ -17,7 +17,7 @@ use crate::model::{OwnedAsk, Reading, Refusal};
 /// # Panics
 /// If a store answers otherwise, with the shortest story in which it does.
 pub fn equivalence(bench: impl Fn(Tick) -> Bench, stories: impl Strategy<Value = History>, cases: u32) {
-    let told = TestRunner::new(effort::cases(cases)).run(&stories, |story| {
+    let told = TestRunner::new(test_scale::cases(cases)).run(&stories, |story| {
         let played = play(&story, &mut Player::new(bench(story.tick)));
         played.map(drop).map_err(TestCaseError::fail)
     });

@@ -14,12 +14,12 @@
 //! Time passes by looking at the clock, so that a storm does not depend on how fast the machine is. Its dice are seeded: the
 //! same plan throws the same orders, though threads may meet differently.
 
-mod asker;
-mod books;
-mod dice;
+mod client;
+mod audit;
+mod rng;
 mod operator;
 mod watchdog;
-mod weather;
+mod workload;
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,9 +30,9 @@ use std::time::Duration;
 use tidegate::{Clock, ExpectedVersion, LimitSpec, LimitStore, Timestamp};
 
 use crate::checker::Proof;
-use crate::effort;
+use crate::test_scale;
 
-use asker::Asker;
+use client::Asker;
 use operator::Operator;
 use watchdog::{Place, Watchdog};
 
@@ -83,7 +83,7 @@ pub enum Times {
 impl Plan {
     /// A storm of this many keys in the usual length, or a longer one if `TIDEGATE_LONG` is set.
     pub fn of(keys: usize, hands: Hands) -> Plan {
-        let orders = effort::times(4_000);
+        let orders = test_scale::times(4_000);
         Plan { seed: 1, keys, orders, hands, times: Times::Reported, patience: PATIENCE }
     }
 }
@@ -187,9 +187,9 @@ struct Scene {
 /// # Panics
 /// If nobody gets anywhere for as long as the plan is patient, or a thread panics.
 pub fn storm(bench: impl FnOnce(Arc<SteppingClock>) -> Arc<dyn LimitStore>, plan: Plan) -> Report {
-    let clock = Arc::new(SteppingClock::at(weather::BEGINS));
+    let clock = Arc::new(SteppingClock::at(workload::BEGINS));
     let store = bench(Arc::clone(&clock));
-    let limits = weather::limits(&plan);
+    let limits = workload::limits(&plan);
     for spec in &limits {
         store.put(spec.clone(), ExpectedVersion::Absent).expect("the limits of a storm are valid");
     }
@@ -217,7 +217,7 @@ pub fn storm(bench: impl FnOnce(Arc<SteppingClock>) -> Arc<dyn LimitStore>, plan
     watchdog.watch();
     let diaries = askers.into_iter().map(watchdog::join).collect();
     let deeds = operator.map(watchdog::join).unwrap_or_default();
-    books::close(&scene, diaries, deeds)
+    audit::close(&scene, diaries, deeds)
 }
 
 /// Makes one test per storm. `$bench` is a function that makes a fresh store from an `Arc<SteppingClock>`.
@@ -235,8 +235,8 @@ macro_rules! storms {
             #[test]
             fn $name() {
                 for seed in 1..=4 {
-                    let plan = $crate::storm::Plan::of($keys, $crate::storm::Hands::$hands);
-                    $crate::storm::storm($bench, $crate::storm::Plan { seed, ..plan }).prove();
+                    let plan = $crate::stress::Plan::of($keys, $crate::stress::Hands::$hands);
+                    $crate::stress::storm($bench, $crate::stress::Plan { seed, ..plan }).prove();
                 }
             }
         )*
