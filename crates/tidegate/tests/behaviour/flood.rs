@@ -21,7 +21,7 @@ const MIDNIGHT: Timestamp = Timestamp::from_ticks(19_001 * 86_400 * 1_000_000_00
 const SELDOM: usize = 1_000;
 
 fn keys() -> usize {
-    test_scale::times(300_000)
+    test_scale::scaled(300_000)
 }
 
 /// A small store, flooded through one limit, with another limit beside it.
