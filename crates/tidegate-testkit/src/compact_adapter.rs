@@ -18,14 +18,14 @@ use tidegate::{
 };
 
 /// The store.
-pub struct Bidding {
+pub struct CompactAdapter {
     inner: Arc<dyn LimitStore>,
 }
 
-impl Bidding {
+impl CompactAdapter {
     /// This store, asked in short.
-    pub fn over(inner: impl LimitStore + 'static) -> Bidding {
-        Bidding { inner: Arc::new(inner) }
+    pub fn new(inner: impl LimitStore + 'static) -> CompactAdapter {
+        CompactAdapter { inner: Arc::new(inner) }
     }
 
     /// Puts as many as can be put in short from the beginning of these. How many that were, and where the log must be.
@@ -105,7 +105,7 @@ fn bid_of<'a>(order: &Order<'a>) -> Option<Ask<'a>> {
     }
 }
 
-impl Store for Bidding {
+impl Store for CompactAdapter {
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }
@@ -177,7 +177,7 @@ impl Store for Bidding {
     }
 }
 
-impl Catalog for Bidding {
+impl Catalog for CompactAdapter {
     fn get(&self, id: &str) -> Option<Arc<Limit>> {
         self.inner.get(id)
     }

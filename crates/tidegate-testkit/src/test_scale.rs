@@ -13,7 +13,7 @@ pub fn cases(count: u32) -> Config {
 }
 
 /// This much work, or twenty times as much when `TIDEGATE_LONG` is set.
-pub fn times(work: usize) -> usize {
+pub fn scaled(work: usize) -> usize {
     if is_long() { work * 20 } else { work }
 }
 

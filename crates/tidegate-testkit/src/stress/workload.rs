@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tidegate::{Charge, ItemSpec, LimitSpec, Policy, Precision, Timestamp, Unit};
 
-use super::{ASKERS, Plan};
+use super::{CLIENTS, StressPlan};
 
 /// 2023-11-14T22:59:57Z: three seconds before an hour begins.
 pub(super) const BEGINS: Timestamp = Timestamp::from_ticks(1_700_002_797_000_000_000);
@@ -25,8 +25,8 @@ pub(super) const STEADY: &str = "stock";
 const WINDOW: Duration = Duration::from_millis(200);
 
 /// The limits as they are at first.
-pub(super) fn limits(plan: &Plan) -> Vec<LimitSpec> {
-    let all_orders = (plan.orders * ASKERS) as u64;
+pub(super) fn limits(plan: &StressPlan) -> Vec<LimitSpec> {
+    let all_orders = (plan.orders * CLIENTS) as u64;
     // Few keys share what many have each.
     let each = |all: u64| (all * 2 / (plan.keys.min(HOT_KEYS) as u64)).max(3);
     let exact = Policy::Sliding { window: WINDOW, precision: Precision::Exact };

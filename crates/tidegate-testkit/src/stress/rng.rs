@@ -1,17 +1,17 @@
-//! Dice: small, seeded, and good enough to be unfair in no direction that matters (splitmix64).
+//! SeededRng: small, seeded, and good enough to be unfair in no direction that matters (splitmix64).
 
 /// A stream of numbers.
-pub(super) struct Dice(u64);
+pub(super) struct SeededRng(u64);
 
-impl Dice {
-    /// The dice of one thread of a storm.
-    pub(super) fn new(seed: u64, thread: u64) -> Dice {
-        let mut dice = Dice(seed ^ (thread + 1).wrapping_mul(0xA076_1D64_78BD_642F));
-        dice.throw();
-        dice
+impl SeededRng {
+    /// The rng of one thread of a storm.
+    pub(super) fn new(seed: u64, thread: u64) -> SeededRng {
+        let mut rng = SeededRng(seed ^ (thread + 1).wrapping_mul(0xA076_1D64_78BD_642F));
+        rng.next_u64();
+        rng
     }
 
-    fn throw(&mut self) -> u64 {
+    fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -20,7 +20,7 @@ impl Dice {
 
     /// A number below `end`, which is not zero.
     pub(super) fn below(&mut self, end: u64) -> u64 {
-        self.throw() % end
+        self.next_u64() % end
     }
 
     /// An index into something of this length, which is not zero.

@@ -61,7 +61,7 @@ impl Cluster {
     ///
     /// # Panics
     /// If the script does not answer.
-    pub fn order(&self, order: &str) {
+    pub fn run(&self, order: &str) {
         let mut orders = self.orders.lock().expect("nobody panics while giving an order");
         writeln!(orders.input, "{order}").expect("it listens");
         let mut line = String::new();
@@ -71,7 +71,7 @@ impl Cluster {
 }
 
 /// What such a database writes about itself, when it says that this is its `data_directory`.
-pub fn log_beside(data_directory: &str) -> PathBuf {
+pub fn server_log_path(data_directory: &str) -> PathBuf {
     PathBuf::from(data_directory).with_file_name("server.log")
 }
 
@@ -79,7 +79,7 @@ pub fn log_beside(data_directory: &str) -> PathBuf {
 ///
 /// # Panics
 /// If none was given and none can be started.
-pub fn shared() -> &'static str {
+pub fn shared_url() -> &'static str {
     static OWN: OnceLock<Cluster> = OnceLock::new();
     static URL: OnceLock<String> = OnceLock::new();
     URL.get_or_init(|| {

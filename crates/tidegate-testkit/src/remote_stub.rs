@@ -1,6 +1,6 @@
 //! A store that is far away, and answers when a test says so.
 //!
-//! [`Elsewhere`] makes any store that speaks at once one where somebody else decides: every call is answered later. The [`Road`] between
+//! [`RemoteStub`] makes any store that speaks at once one where somebody else decides: every call is answered later. The [`RemoteLink`] between
 //! here and there is the test's. On a prompt one the answers are there when they are first looked for; on one by hand they wait until the
 //! test lets them go or loses them, in whatever order, and what was asked is decided when it was asked or only when its answer is let go.
 //!
@@ -22,12 +22,12 @@ use tidegate::{
     Store, StoreReply, Timestamp,
 };
 
-/// The longest that [`Road::wait_for`] waits before it says that nobody comes.
+/// The longest that [`RemoteLink::wait_for_in_flight`] waits before it says that nobody comes.
 const LONG: Duration = Duration::from_secs(60);
 
-/// The way to a store and back. Copies are the same road.
+/// The way to a store and back. Copies are the same link.
 #[derive(Clone)]
-pub struct Road {
+pub struct RemoteLink {
     inner: Arc<Inner>,
 }
 
@@ -38,7 +38,7 @@ struct Inner {
     sent: Condvar,
 }
 
-/// How things go on a road.
+/// How things go on a link.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Manner {
     Prompt,
@@ -46,33 +46,33 @@ enum Manner {
     DecidedByHand,
 }
 
-impl Road {
+impl RemoteLink {
     /// Everything is answered when somebody first looks.
-    pub fn prompt() -> Road {
-        Road::of(Manner::Prompt)
+    pub fn immediate() -> RemoteLink {
+        RemoteLink::of(Manner::Prompt)
     }
 
     /// Everything is decided when it is asked, and answered when a test says so.
-    pub fn answered_by_hand() -> Road {
-        Road::of(Manner::AnsweredByHand)
+    pub fn manual_replies() -> RemoteLink {
+        RemoteLink::of(Manner::AnsweredByHand)
     }
 
     /// Everything is decided and answered when a test says so.
-    pub fn decided_by_hand() -> Road {
-        Road::of(Manner::DecidedByHand)
+    pub fn manual_decisions() -> RemoteLink {
+        RemoteLink::of(Manner::DecidedByHand)
     }
 
-    fn of(manner: Manner) -> Road {
-        Road { inner: Arc::new(Inner { manner, away: Mutex::default(), sent: Condvar::new() }) }
+    fn of(manner: Manner) -> RemoteLink {
+        RemoteLink { inner: Arc::new(Inner { manner, away: Mutex::default(), sent: Condvar::new() }) }
     }
 
     /// How many are on their way.
-    pub fn away(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         self.lock().len()
     }
 
     /// Everybody who is on their way is answered, in the order in which they were sent; how many that were.
-    pub fn let_go(&self) -> usize {
+    pub fn deliver_all(&self) -> usize {
         let away = std::mem::take(&mut *self.lock());
         let count = away.len();
         away.into_iter().for_each(Errand::arrive);
@@ -83,13 +83,13 @@ impl Road {
     ///
     /// # Panics
     /// If there are fewer.
-    pub fn let_go_of(&self, index: usize) {
+    pub fn deliver(&self, index: usize) {
         let errand = self.lock().remove(index);
         errand.arrive();
     }
 
     /// The answers of everybody who is on their way are lost; and what was not decided yet never will be.
-    pub fn lose(&self, reason: &str) {
+    pub fn fail_all(&self, reason: &str) {
         let away = std::mem::take(&mut *self.lock());
         for errand in away {
             errand.get_lost(Unavailable { reason: reason.to_owned() });
@@ -101,7 +101,7 @@ impl Road {
     /// # Panics
     /// If they do not come.
     #[track_caller]
-    pub fn wait_for(&self, count: usize) {
+    pub fn wait_for_in_flight(&self, count: usize) {
         let waited = self.inner.sent.wait_timeout_while(self.lock(), LONG, |away| away.len() < count);
         let (away, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         assert!(!timeout.timed_out(), "{} are on their way, not {count}", away.len());
@@ -138,9 +138,9 @@ impl Road {
     }
 }
 
-impl fmt::Debug for Road {
+impl fmt::Debug for RemoteLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Road").field("away", &self.away()).finish_non_exhaustive()
+        f.debug_struct("RemoteLink").field("away", &self.in_flight()).finish_non_exhaustive()
     }
 }
 
@@ -243,28 +243,28 @@ impl<T> Drop for Hoping<T> {
     }
 }
 
-/// A store at the other end of a road.
+/// A store at the other end of a link.
 #[derive(Debug)]
-pub struct Elsewhere<S: ?Sized> {
-    road: Road,
+pub struct RemoteStub<S: ?Sized> {
+    link: RemoteLink,
     reach: Option<Reach>,
     store: Arc<S>,
 }
 
-impl<S: LimitStore + ?Sized + 'static> Elsewhere<S> {
-    /// This store, which speaks at once, at the other end of this road.
-    pub fn new(store: Arc<S>, road: Road) -> Elsewhere<S> {
-        Elsewhere { road, reach: None, store }
+impl<S: LimitStore + ?Sized + 'static> RemoteStub<S> {
+    /// This store, which speaks at once, at the other end of this link.
+    pub fn new(store: Arc<S>, link: RemoteLink) -> RemoteStub<S> {
+        RemoteStub { link, reach: None, store }
     }
 
     /// The same, and it says that other processes share it.
-    pub fn shared(store: Arc<S>, road: Road) -> Elsewhere<S> {
-        Elsewhere { road, reach: Some(Reach::Fleet), store }
+    pub fn shared(store: Arc<S>, link: RemoteLink) -> RemoteStub<S> {
+        RemoteStub { link, reach: Some(Reach::Fleet), store }
     }
 
-    /// The road.
-    pub fn road(&self) -> &Road {
-        &self.road
+    /// The link.
+    pub fn link(&self) -> &RemoteLink {
+        &self.link
     }
 
     /// The store at its other end: what others do to it whom nobody here hears of.
@@ -277,7 +277,7 @@ impl<S: LimitStore + ?Sized + 'static> Elsewhere<S> {
         work: impl FnOnce(&S) -> StoreReply<T> + Send + 'static,
     ) -> StoreReply<T> {
         let store = Arc::clone(&self.store);
-        self.road.send(move || work(&store).now(), drop)
+        self.link.send(move || work(&store).now(), drop)
     }
 }
 
@@ -320,7 +320,7 @@ fn give_back<S: Store + ?Sized>(store: &S, may_be_repeated: &[bool], answers: &R
     }
 }
 
-impl<S: LimitStore + ?Sized + 'static> Store for Elsewhere<S> {
+impl<S: LimitStore + ?Sized + 'static> Store for RemoteStub<S> {
     fn capabilities(&self) -> Capabilities {
         let there = self.store.capabilities();
         Capabilities { reach: self.reach.unwrap_or(there.reach), ..there }
@@ -335,7 +335,7 @@ impl<S: LimitStore + ?Sized + 'static> Store for Elsewhere<S> {
             let orders: Vec<Order<'_>> = own.iter().zip(&asks).map(|(own, asks)| own.order(asks)).collect();
             store.submit(&orders, buffer).now()
         };
-        self.road.send(work, move |answers| give_back(&*same, &may_be_repeated, &answers))
+        self.link.send(work, move |answers| give_back(&*same, &may_be_repeated, &answers))
     }
 
     fn release(&self, lease: LeaseId) -> StoreReply<bool> {
@@ -390,8 +390,8 @@ impl<S: LimitStore + ?Sized + 'static> Store for Elsewhere<S> {
 }
 
 /// What there is to know of limits is known here too. Calls that would have to block go there at once, and only [`Catalog::edit`] takes
-/// the road: whoever stands at it cannot let anybody go while they are blocked.
-impl<S: LimitStore + ?Sized + 'static> Catalog for Elsewhere<S> {
+/// the link: whoever stands at it cannot let anybody go while they are blocked.
+impl<S: LimitStore + ?Sized + 'static> Catalog for RemoteStub<S> {
     fn get(&self, id: &str) -> Option<Arc<Limit>> {
         self.store.get(id)
     }

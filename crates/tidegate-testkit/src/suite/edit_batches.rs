@@ -12,7 +12,7 @@ use tidegate::{
 };
 
 use super::decisions::{sliding, total};
-use super::{Behaviour, Bench, lease};
+use super::{Behaviour, StoreFixture, lease};
 
 pub(super) const ALL: &[Behaviour] = &[
     ("many_edits_are_made_at_once", many_edits_are_made_at_once),
@@ -49,10 +49,10 @@ fn told(edited: &EditOutcome) -> String {
 }
 
 /// What watchers hear from now on; each looks whether `last` is there already.
-fn listen(bench: &Bench, last: &'static str) -> Arc<Mutex<Vec<String>>> {
+fn listen(fixture: &StoreFixture, last: &'static str) -> Arc<Mutex<Vec<String>>> {
     let heard = Arc::new(Mutex::new(Vec::new()));
-    let (ears, store) = (Arc::clone(&heard), Arc::clone(&bench.store));
-    bench.store.watch(Box::new(move |change| {
+    let (ears, store) = (Arc::clone(&heard), Arc::clone(&fixture.store));
+    fixture.store.watch(Box::new(move |change| {
         let (word, limit) = match change {
             Change::Put(limit) => ("put", limit),
             Change::Removed(limit) => ("removed", limit),
@@ -64,13 +64,13 @@ fn listen(bench: &Bench, last: &'static str) -> Arc<Mutex<Vec<String>>> {
     heard
 }
 
-fn many_edits_are_made_at_once(bench: &Bench) {
+fn many_edits_are_made_at_once(fixture: &StoreFixture) {
     for id in ["same", "other", "gone"] {
-        bench.add(limit(id, 1));
+        fixture.add(limit(id, 1));
     }
-    let heard = listen(bench, "zz");
-    let same = bench.store.get("same").expect("it was added");
-    let applied = bench.store.apply(vec![
+    let heard = listen(fixture, "zz");
+    let same = fixture.store.get("same").expect("it was added");
+    let applied = fixture.store.apply(vec![
         put(limit("new", 1)),
         put(limit("same", 1)),
         put(limit("other", 2)),
@@ -83,9 +83,9 @@ fn many_edits_are_made_at_once(bench: &Bench) {
         applied,
         ["added new 1", "unchanged same 1", "replaced other 2", "removed gone 1", "absent", "added zz 1"]
     );
-    let ids: Vec<_> = bench.store.list().iter().map(|limit| limit.id().to_owned()).collect();
+    let ids: Vec<_> = fixture.store.list().iter().map(|limit| limit.id().to_owned()).collect();
     assert_eq!(ids, ["new", "other", "same", "zz"]);
-    let untouched = bench.store.get("same").expect("it was kept");
+    let untouched = fixture.store.get("same").expect("it was kept");
     assert_eq!(same.version(), untouched.version(), "what says the same is not touched");
     let heard = heard.lock().expect("no test panics in here");
     assert_eq!(
@@ -93,15 +93,15 @@ fn many_edits_are_made_at_once(bench: &Bench) {
         ["put new 1, true", "put other 2, true", "removed gone 1, true", "put zz 1, true"],
         "watchers hear of changes alone, and when all is done"
     );
-    assert!(bench.store.apply(Vec::new()).expect("nothing is right").is_empty());
+    assert!(fixture.store.apply(Vec::new()).expect("nothing is right").is_empty());
 }
 
-fn one_bad_edit_changes_nothing(bench: &Bench) {
-    bench.add(limit("there", 1));
-    bench.edit(limit("there", 2));
-    bench.add(limit("gone", 1));
-    let heard = listen(bench, "there");
-    let refused = bench.store.apply(vec![
+fn one_bad_edit_changes_nothing(fixture: &StoreFixture) {
+    fixture.add(limit("there", 1));
+    fixture.edit(limit("there", 2));
+    fixture.add(limit("gone", 1));
+    let heard = listen(fixture, "there");
+    let refused = fixture.store.apply(vec![
         put(limit("new", 1)),
         remove("gone", RemovalMode::Forget),
         put(limit("there", 3)),
@@ -118,57 +118,57 @@ fn one_bad_edit_changes_nothing(bench: &Bench) {
     }
 
     let stale = vec![put(limit("new", 1)), Edit::Put(limit("there", 3), ExpectedVersion::Version(1))];
-    let stale = bench.store.apply(stale).expect_err("there is a second version");
+    let stale = fixture.store.apply(stale).expect_err("there is a second version");
     assert_eq!(stale.refused, [("there".to_owned(), PutError::Stale { version: 2 })]);
-    let exists = bench.store.apply(vec![Edit::Put(limit("there", 2), ExpectedVersion::Absent)]);
+    let exists = fixture.store.apply(vec![Edit::Put(limit("there", 2), ExpectedVersion::Absent)]);
     assert_eq!(exists.expect_err("it is there").refused[0].1, PutError::Exists);
 
     let now: Vec<_> =
-        bench.store.list().iter().map(|limit| (limit.id().to_owned(), limit.version())).collect();
+        fixture.store.list().iter().map(|limit| (limit.id().to_owned(), limit.version())).collect();
     assert_eq!(now, [("gone".to_owned(), 1), ("there".to_owned(), 2)]);
     assert!(heard.lock().expect("no test panics in here").is_empty());
 }
 
-fn applied_edits_keep_counts(bench: &Bench) {
-    bench.add(LimitSpec::named("l").with(total(5)).with(sliding(3, 60).per_key()));
-    assert!(bench.granted("l", "u", 3));
+fn applied_edits_keep_counts(fixture: &StoreFixture) {
+    fixture.add(LimitSpec::named("l").with(total(5)).with(sliding(3, 60).per_key()));
+    assert!(fixture.granted("l", "u", 3));
     let next = LimitSpec::named("l").with(sliding(4, 60).per_key()).with(total(9).per_key());
-    bench.store.apply(vec![put(next), put(limit("m", 1))]).expect("they make sense");
-    assert_eq!((bench.used("l", "u", "key/sliding-60s"), bench.used("l", "u", "key/total")), (3, 0));
-    assert!(bench.granted("l", "u", 1) && !bench.granted("l", "u", 1) && bench.granted("m", "u", 1));
+    fixture.store.apply(vec![put(next), put(limit("m", 1))]).expect("they make sense");
+    assert_eq!((fixture.used("l", "u", "key/sliding-60s"), fixture.used("l", "u", "key/total")), (3, 0));
+    assert!(fixture.granted("l", "u", 1) && !fixture.granted("l", "u", 1) && fixture.granted("m", "u", 1));
 }
 
-fn what_an_application_retires_comes_back(bench: &Bench) {
-    bench.add(limit("same", 1));
-    bench.add(limit("other", 1));
-    assert!(bench.granted("same", "u", 1) && bench.granted("other", "u", 1));
+fn what_an_application_retires_comes_back(fixture: &StoreFixture) {
+    fixture.add(limit("same", 1));
+    fixture.add(limit("other", 1));
+    assert!(fixture.granted("same", "u", 1) && fixture.granted("other", "u", 1));
     let gone = vec![remove("same", RemovalMode::Retire), remove("other", RemovalMode::Retire)];
-    bench.store.apply(gone).expect("they are there");
-    assert!(bench.store.get("same").is_none() && bench.store.get("other").is_none(), "unknown at once");
-    bench.pass_seconds(7 * 86_400 - 1);
+    fixture.store.apply(gone).expect("they are there");
+    assert!(fixture.store.get("same").is_none() && fixture.store.get("other").is_none(), "unknown at once");
+    fixture.pass_seconds(7 * 86_400 - 1);
     let back =
-        bench.store.apply(vec![put(limit("same", 1)), put(limit("other", 2))]).expect("they make sense");
+        fixture.store.apply(vec![put(limit("same", 1)), put(limit("other", 2))]).expect("they make sense");
     assert_eq!(back.iter().map(told).collect::<Vec<_>>(), ["added same 1", "added other 2"]);
-    assert!(!bench.granted("same", "u", 1), "a reverted edit does not oversell");
-    assert!(bench.granted("other", "u", 1) && !bench.granted("other", "u", 1));
+    assert!(!fixture.granted("same", "u", 1), "a reverted edit does not oversell");
+    assert!(fixture.granted("other", "u", 1) && !fixture.granted("other", "u", 1));
 
-    bench.store.apply(vec![remove("same", RemovalMode::Retire)]).expect("it is there");
-    bench.pass_seconds(7 * 86_400);
-    bench.store.apply(vec![put(limit("same", 1))]).expect("it makes sense");
-    assert!(bench.granted("same", "u", 1), "not for ever");
+    fixture.store.apply(vec![remove("same", RemovalMode::Retire)]).expect("it is there");
+    fixture.pass_seconds(7 * 86_400);
+    fixture.store.apply(vec![put(limit("same", 1))]).expect("it makes sense");
+    assert!(fixture.granted("same", "u", 1), "not for ever");
 }
 
-fn what_an_application_forgets_is_gone(bench: &Bench) {
+fn what_an_application_forgets_is_gone(fixture: &StoreFixture) {
     let slot = || {
         let policy = Policy::Concurrency { ttl: Duration::from_secs(60) };
         LimitSpec::named("slots").with(ItemSpec::of(policy, 1))
     };
-    bench.add(slot());
-    let held = bench.take("slots", "u", 1);
-    bench.store.apply(vec![remove("slots", RemovalMode::Forget)]).expect("it is there");
-    assert!(!bench.store.release(lease(&held).lease).decided(), "its leases went along");
-    bench.store.apply(vec![put(slot())]).expect("it makes sense");
-    assert!(bench.granted("slots", "u", 1), "a later add starts at zero");
+    fixture.add(slot());
+    let held = fixture.take("slots", "u", 1);
+    fixture.store.apply(vec![remove("slots", RemovalMode::Forget)]).expect("it is there");
+    assert!(!fixture.store.release(lease(&held).lease).decided(), "its leases went along");
+    fixture.store.apply(vec![put(slot())]).expect("it makes sense");
+    assert!(fixture.granted("slots", "u", 1), "a later add starts at zero");
 }
 
 /// How often each thread asks at least, and how often limits change meanwhile.
@@ -222,7 +222,7 @@ impl Drop for Enough<'_> {
     }
 }
 
-fn nobody_meets_half_of_an_application(bench: &Bench) {
+fn nobody_meets_half_of_an_application(fixture: &StoreFixture) {
     const IDS: [&str; 4] = ["a", "b", "c", "d"];
     const MOST: [Amount; 2] = [50_000_000, 60_000_000];
     // Some are decided by one number, some by more: stores may have more than one way to decide.
@@ -233,7 +233,7 @@ fn nobody_meets_half_of_an_application(bench: &Bench) {
         };
         IDS.iter().map(|id| put(spec(id))).collect::<Vec<_>>()
     };
-    bench.store.apply(all(MOST[0])).expect("they make sense");
+    fixture.store.apply(all(MOST[0])).expect("they make sense");
     let granted = AtomicU64::new(0);
     let ask = |store: &dyn LimitStore| {
         for ids in [&IDS[..2], &IDS[..]] {
@@ -252,16 +252,16 @@ fn nobody_meets_half_of_an_application(bench: &Bench) {
             granted.fetch_add(u64::from(ids.len() == 2), Ordering::Relaxed);
         }
     };
-    while_limits_change(&bench.store, ask, |change| all(MOST[usize::from(change % 2 == 0)]));
+    while_limits_change(&fixture.store, ask, |change| all(MOST[usize::from(change % 2 == 0)]));
     let granted = granted.load(Ordering::Relaxed);
-    assert_eq!(bench.used("a", "u", "all/total"), 2 * granted, "nothing was lost or counted twice");
-    assert_eq!(bench.used("d", "u", "key/total"), granted);
+    assert_eq!(fixture.used("a", "u", "all/total"), 2 * granted, "nothing was lost or counted twice");
+    assert_eq!(fixture.used("d", "u", "key/total"), granted);
 }
 
-fn nobody_finds_half_of_an_application(bench: &Bench) {
+fn nobody_finds_half_of_an_application(fixture: &StoreFixture) {
     let there = vec![put(limit("a", 60_000_000)), put(limit("b", 60_000_000))];
     let gone = vec![remove("a", RemovalMode::Retire), remove("b", RemovalMode::Retire)];
-    bench.store.apply(there.clone()).expect("they make sense");
+    fixture.store.apply(there.clone()).expect("they make sense");
     let ask = |store: &dyn LimitStore| {
         for ids in [["a", "b"], ["b", "a"]] {
             let asks = ids.map(|limit_id| Ask { limit_id, key: Some(b"u"), count: 1 });
@@ -275,7 +275,7 @@ fn nobody_finds_half_of_an_application(bench: &Bench) {
         }
     };
     while_limits_change(
-        &bench.store,
+        &fixture.store,
         ask,
         |change| if change % 2 == 0 { gone.clone() } else { there.clone() },
     );

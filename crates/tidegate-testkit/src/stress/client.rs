@@ -7,19 +7,19 @@ use tidegate::{
     Outcome, Policy, Replies, Settlement, Timestamp, Wait,
 };
 
-use super::dice::Dice;
-use super::watchdog::Doing;
-use super::weather::{HOT_KEYS, key};
-use super::{Place, Scene, Times};
-use crate::checker::Entry;
+use super::rng::SeededRng;
+use super::watchdog::ThreadAction;
+use super::workload::{HOT_KEYS, key};
+use super::{DecisionTimes, StressContext, ThreadProgress};
+use crate::checker::ObservedOrder;
 
 /// The most leases an asker keeps.
 const MOST_LEASES: usize = 6;
 
 /// What one asker saw.
-pub(super) struct Diary {
+pub(super) struct ClientLog {
     /// Of each limit, every row of every order.
-    pub(super) pages: Vec<Vec<Line>>,
+    pub(super) pages: Vec<Vec<ObservedRow>>,
     /// Of each limit, how many orders it refused.
     pub(super) refused: Vec<usize>,
     /// Of each limit, every fence that a lease came with: when it was asked for, when heard, and the fence.
@@ -29,14 +29,14 @@ pub(super) struct Diary {
 }
 
 /// One row of one order.
-pub(super) struct Line {
-    pub(super) entry: Entry,
+pub(super) struct ObservedRow {
+    pub(super) entry: ObservedOrder,
     /// What is counted in the end: settled holds at their true cost.
     pub(super) kept: Amount,
 }
 
 /// An order that owns its words.
-struct Draft {
+struct RandomOrder {
     intent: Intent,
     hold: Hold,
     ttl: Option<Duration>,
@@ -44,7 +44,7 @@ struct Draft {
     asks: Vec<(usize, Vec<u8>, Amount)>,
 }
 
-impl Draft {
+impl RandomOrder {
     fn asks<'a>(&'a self, limits: &'a [LimitSpec]) -> Vec<Ask<'a>> {
         let ask = |(limit, key, count): &'a (usize, Vec<u8>, Amount)| {
             let limit_id = &limits[*limit].id;
@@ -55,7 +55,7 @@ impl Draft {
 }
 
 /// A lease, and where its order is written down.
-struct Kept {
+struct OpenLease {
     lease: LeaseId,
     expires_at: Timestamp,
     hold: Hold,
@@ -64,79 +64,79 @@ struct Kept {
 }
 
 /// Throws orders.
-pub(super) struct Asker<'a> {
-    scene: &'a Scene,
-    dice: Dice,
-    leases: Vec<Kept>,
-    diary: Diary,
+pub(super) struct StressClient<'a> {
+    context: &'a StressContext,
+    rng: SeededRng,
+    leases: Vec<OpenLease>,
+    log: ClientLog,
 }
 
-impl<'a> Asker<'a> {
-    pub(super) fn new(scene: &'a Scene, index: usize) -> Asker<'a> {
-        let limits = scene.limits.len();
-        let diary = Diary {
+impl<'a> StressClient<'a> {
+    pub(super) fn new(context: &'a StressContext, index: usize) -> StressClient<'a> {
+        let limits = context.limits.len();
+        let log = ClientLog {
             pages: (0..limits).map(|_| Vec::new()).collect(),
             refused: vec![0; limits],
             fences: vec![Vec::new(); limits],
             leases: 0,
             faults: Vec::new(),
         };
-        let dice = Dice::new(scene.plan.seed, index as u64);
-        Asker { scene, dice, leases: Vec::new(), diary }
+        let rng = SeededRng::new(context.plan.seed, index as u64);
+        StressClient { context, rng, leases: Vec::new(), log }
     }
 
     /// Throws all orders of the plan, telling `turned` after each batch which order it has come to.
-    pub(super) fn work(mut self, place: &Place, turned: &dyn Fn(usize)) -> Diary {
+    pub(super) fn work(mut self, progress: &ThreadProgress, turned: &dyn Fn(usize)) -> ClientLog {
         let mut buffer = Replies::new(Detail::Verdicts);
         let mut turn = 0;
-        while turn < self.scene.plan.orders {
-            let size = if self.dice.chance(80) { 1 } else { 2 + self.dice.index(7) };
-            place.tell(Doing::Submitting);
+        while turn < self.context.plan.orders {
+            let size = if self.rng.chance(80) { 1 } else { 2 + self.rng.index(7) };
+            progress.set(ThreadAction::Submitting);
             buffer = self.submit(size, buffer);
             (turn..turn + size).for_each(turned);
             turn += size;
-            while self.leases.len() > MOST_LEASES || (!self.leases.is_empty() && self.dice.chance(40)) {
-                self.touch_a_lease(place);
+            while self.leases.len() > MOST_LEASES || (!self.leases.is_empty() && self.rng.chance(40)) {
+                self.touch_a_lease(progress);
             }
         }
         while let Some(kept) = self.leases.pop() {
-            place.tell(Doing::Releasing);
+            progress.set(ThreadAction::Releasing);
             self.release(&kept);
         }
-        self.diary
+        self.log
     }
 
     fn fault(&mut self, fault: String) {
-        self.diary.faults.push(fault);
+        self.log.faults.push(fault);
     }
 
-    fn draft(&mut self) -> Draft {
-        let keys = self.scene.plan.keys;
-        let anybody = |dice: &mut Dice| {
-            let among = if dice.chance(50) { keys.min(HOT_KEYS) } else { keys };
-            key(dice.index(among))
+    fn draft(&mut self) -> RandomOrder {
+        let keys = self.context.plan.keys;
+        let anybody = |rng: &mut SeededRng| {
+            let among = if rng.chance(50) { keys.min(HOT_KEYS) } else { keys };
+            key(rng.index(among))
         };
-        let dice = &mut self.dice;
-        let somebody = anybody(dice);
-        let number = if dice.chance(50) { 1 } else { 2 + dice.index(3) };
+        let rng = &mut self.rng;
+        let somebody = anybody(rng);
+        let number = if rng.chance(50) { 1 } else { 2 + rng.index(3) };
         let asks = (0..number)
             .map(|_| {
-                let key = if dice.chance(75) { somebody.clone() } else { anybody(dice) };
-                (dice.index(self.scene.limits.len()), key, dice.one_of(&[0, 1, 1, 1, 1, 1, 2, 2, 3, 5]))
+                let key = if rng.chance(75) { somebody.clone() } else { anybody(rng) };
+                (rng.index(self.context.limits.len()), key, rng.one_of(&[0, 1, 1, 1, 1, 1, 2, 2, 3, 5]))
             })
             .collect();
-        Draft {
-            intent: if dice.chance(6) { Intent::Peek } else { Intent::Acquire },
-            hold: if dice.chance(25) { Hold::Yes } else { Hold::No },
-            ttl: dice.chance(20).then(|| Duration::from_millis(dice.one_of(&[1, 20, 150, 1000]))),
+        RandomOrder {
+            intent: if rng.chance(6) { Intent::Peek } else { Intent::Acquire },
+            hold: if rng.chance(25) { Hold::Yes } else { Hold::No },
+            ttl: rng.chance(20).then(|| Duration::from_millis(rng.one_of(&[1, 20, 150, 1000]))),
             asks,
         }
     }
 
     fn submit(&mut self, size: usize, buffer: Replies) -> Replies {
-        let drafts: Vec<Draft> = (0..size).map(|_| self.draft()).collect();
-        let scene = self.scene;
-        let asks: Vec<Vec<Ask<'_>>> = drafts.iter().map(|draft| draft.asks(&scene.limits)).collect();
+        let drafts: Vec<RandomOrder> = (0..size).map(|_| self.draft()).collect();
+        let context = self.context;
+        let asks: Vec<Vec<Ask<'_>>> = drafts.iter().map(|draft| draft.asks(&context.limits)).collect();
         let orders: Vec<Order<'_>> = drafts
             .iter()
             .zip(&asks)
@@ -147,9 +147,9 @@ impl<'a> Asker<'a> {
                 ..Order::acquire(asks)
             })
             .collect();
-        let start = scene.clock.now();
-        let answers = scene.store.submit(&orders, buffer).decided();
-        let end = scene.clock.now();
+        let start = context.clock.now();
+        let answers = context.store.submit(&orders, buffer).decided();
+        let end = context.clock.now();
         if answers.len() != orders.len() {
             self.fault(format!("{} answers to {} orders", answers.len(), orders.len()));
         }
@@ -169,7 +169,7 @@ impl<'a> Asker<'a> {
         answers
     }
 
-    fn write_down(&mut self, draft: &Draft, answer: &Answer, start: Timestamp, end: Timestamp) {
+    fn write_down(&mut self, draft: &RandomOrder, answer: &Answer, start: Timestamp, end: Timestamp) {
         if !(start < answer.at && answer.at < end) {
             self.fault(format!("decided at {:?}, but asked from {start:?} to {end:?}", answer.at));
         }
@@ -177,10 +177,10 @@ impl<'a> Asker<'a> {
             self.fault(format!("nothing is crowded or only watches: {answer:?}"));
         }
         if let Outcome::Denied(denied) = &answer.outcome {
-            let limits = &self.scene.limits;
+            let limits = &self.context.limits;
             let refused = limits.iter().position(|spec| spec.id == denied.limit.id());
             match refused.filter(|refused| draft.asks.iter().any(|(limit, ..)| limit == refused)) {
-                Some(refused) => self.diary.refused[refused] += 1,
+                Some(refused) => self.log.refused[refused] += 1,
                 None => self.fault(format!("refused by '{}', which was not asked", denied.limit.id())),
             }
             if matches!(denied.wait, Wait::Until(until) if until <= answer.at) {
@@ -190,10 +190,10 @@ impl<'a> Asker<'a> {
         if draft.intent == Intent::Peek {
             return;
         }
-        let at = (self.scene.plan.times == Times::Reported).then_some(answer.at);
+        let at = (self.context.plan.times == DecisionTimes::Reported).then_some(answer.at);
         let mut asks: Vec<(usize, usize, Amount)> = Vec::new();
         for (index, (limit, key, count)) in draft.asks.iter().enumerate() {
-            let page = &mut self.diary.pages[*limit];
+            let page = &mut self.log.pages[*limit];
             let twin =
                 draft.asks[..index].iter().position(|(other, whose, _)| other == limit && whose == key);
             let line = twin.map_or(page.len(), |twin| {
@@ -201,11 +201,11 @@ impl<'a> Asker<'a> {
                 line
             });
             if twin.is_none() {
-                let mut entry = Entry::granted_within(start, end, Some(key), 0);
+                let mut entry = ObservedOrder::granted_within(start, end, Some(key), 0);
                 (entry.at, entry.granted) = (at, answer.is_granted());
-                page.push(Line { entry, kept: 0 });
+                page.push(ObservedRow { entry, kept: 0 });
             }
-            let Line { entry, kept } = &mut page[line];
+            let ObservedRow { entry, kept } = &mut page[line];
             entry.count += count;
             entry.asks += count.min(&1);
             *kept += count;
@@ -224,47 +224,47 @@ impl<'a> Asker<'a> {
         start: Timestamp,
         end: Timestamp,
     ) {
-        self.diary.leases += 1;
+        self.log.leases += 1;
         for (limit, fence) in &grant.fences {
-            match self.scene.limits.iter().position(|spec| spec.id == limit.id()) {
-                Some(limit) => self.diary.fences[limit].push((start, end, *fence)),
+            match self.context.limits.iter().position(|spec| spec.id == limit.id()) {
+                Some(limit) => self.log.fences[limit].push((start, end, *fence)),
                 None => self.fault(format!("a fence of '{}', which nobody put", limit.id())),
             }
         }
-        let kept = Kept { lease: grant.lease, expires_at: grant.expires_at, hold, asks };
+        let kept = OpenLease { lease: grant.lease, expires_at: grant.expires_at, hold, asks };
         self.returned(&kept, grant.expires_at);
         self.leases.push(kept);
     }
 
     /// Writes down when what a lease holds may be back at the earliest.
-    fn returned(&mut self, kept: &Kept, at: Timestamp) {
+    fn returned(&mut self, kept: &OpenLease, at: Timestamp) {
         for &(limit, line, _) in &kept.asks {
-            self.diary.pages[limit][line].entry.returned = Some(at);
+            self.log.pages[limit][line].entry.returned = Some(at);
         }
     }
 
-    fn touch_a_lease(&mut self, place: &Place) {
-        let chosen = self.dice.index(self.leases.len());
+    fn touch_a_lease(&mut self, progress: &ThreadProgress) {
+        let chosen = self.rng.index(self.leases.len());
         let kept = self.leases.swap_remove(chosen);
-        match self.dice.below(10) {
+        match self.rng.below(10) {
             0 => {} // Lost: it will lapse.
             1..=3 => {
-                place.tell(Doing::Renewing);
+                progress.set(ThreadAction::Renewing);
                 self.renew(kept);
             }
             4..=6 if kept.hold == Hold::Yes => {
-                place.tell(Doing::Settling);
+                progress.set(ThreadAction::Settling);
                 self.settle(&kept);
             }
             _ => {
-                place.tell(Doing::Releasing);
+                progress.set(ThreadAction::Releasing);
                 self.release(&kept);
             }
         }
     }
 
     /// Whether a lease may have been live or gone, as the store says, while it was asked.
-    fn judge(&mut self, what: &str, live: bool, kept: &Kept, start: Timestamp, end: Timestamp) {
+    fn judge(&mut self, what: &str, live: bool, kept: &OpenLease, start: Timestamp, end: Timestamp) {
         if live && kept.expires_at <= start {
             self.fault(format!("{what} a lease from {start:?} on that lapsed at {:?}", kept.expires_at));
         }
@@ -273,23 +273,23 @@ impl<'a> Asker<'a> {
         }
     }
 
-    fn release(&mut self, kept: &Kept) {
-        let (store, clock) = (&self.scene.store, &self.scene.clock);
+    fn release(&mut self, kept: &OpenLease) {
+        let (store, clock) = (&self.context.store, &self.context.clock);
         let start = clock.now();
         let released = store.release(kept.lease).decided();
         let end = clock.now();
         self.judge("released", released, kept, start, end);
         self.returned(kept, start.min(kept.expires_at));
-        if self.dice.chance(10) && self.scene.store.release(kept.lease).decided() {
+        if self.rng.chance(10) && self.context.store.release(kept.lease).decided() {
             self.fault(format!("{:?} was released twice", kept.lease));
         }
     }
 
-    fn renew(&mut self, mut kept: Kept) {
-        let ttl = self.dice.chance(50).then(|| Duration::from_millis(self.dice.one_of(&[1, 30, 300, 1000])));
-        let start = self.scene.clock.now();
-        let renewed = self.scene.store.renew(kept.lease, ttl).decided();
-        let end = self.scene.clock.now();
+    fn renew(&mut self, mut kept: OpenLease) {
+        let ttl = self.rng.chance(50).then(|| Duration::from_millis(self.rng.one_of(&[1, 30, 300, 1000])));
+        let start = self.context.clock.now();
+        let renewed = self.context.store.renew(kept.lease, ttl).decided();
+        let end = self.context.clock.now();
         match renewed {
             Ok(renewed) => {
                 self.judge("renewed", renewed.is_some(), &kept, start, end);
@@ -305,24 +305,24 @@ impl<'a> Asker<'a> {
 
     /// Settles a hold, mostly for less than it held. It is never for nothing, and where an interval is asked not
     /// for more either: that would close and open windows that nobody could rebuild.
-    fn settle(&mut self, kept: &Kept) {
+    fn settle(&mut self, kept: &OpenLease) {
         let hangs = |item: &ItemSpec| matches!(item.policy, Policy::Interval { .. });
-        let limits = &self.scene.limits;
+        let limits = &self.context.limits;
         let adrift = kept.asks.iter().any(|(limit, ..)| limits[*limit].items.iter().any(hangs));
         // All of it for more or all of it for less: what keys exchange among themselves never left what all share.
-        let up = !adrift && self.dice.chance(10);
+        let up = !adrift && self.rng.chance(10);
         let actual: Vec<Amount> = kept
             .asks
             .iter()
             .map(|&(_, _, count)| match count {
                 0 => 0,
                 _ if up => count + 1,
-                _ => 1 + self.dice.below(count),
+                _ => 1 + self.rng.below(count),
             })
             .collect();
-        let start = self.scene.clock.now();
-        let settled = self.scene.store.settle(kept.lease, Actual::Each(&actual)).decided();
-        let end = self.scene.clock.now();
+        let start = self.context.clock.now();
+        let settled = self.context.store.settle(kept.lease, Actual::Each(&actual)).decided();
+        let end = self.context.clock.now();
         let settled = match settled {
             Ok(settled) => settled,
             Err(rejection) => return self.fault(format!("a cost for each ask was rejected: {rejection}")),
@@ -333,14 +333,14 @@ impl<'a> Asker<'a> {
             return;
         }
         for (&(limit, line, count), actual) in kept.asks.iter().zip(&actual) {
-            let Line { kept, .. } = &mut self.diary.pages[limit][line];
+            let ObservedRow { kept, .. } = &mut self.log.pages[limit][line];
             *kept = *kept + actual - count;
         }
         for &(limit, line, _) in &kept.asks {
             self.correct(limit, line, start, end);
         }
-        if self.dice.chance(10) {
-            let again = self.scene.store.settle(kept.lease, Actual::Every(0)).decided();
+        if self.rng.chance(10) {
+            let again = self.context.store.settle(kept.lease, Actual::Every(0)).decided();
             if again != Ok(Settlement::Settled) {
                 self.fault(format!("{:?} was settled, and then it was {again:?}", kept.lease));
             }
@@ -349,17 +349,17 @@ impl<'a> Asker<'a> {
 
     /// Writes down what settling gave back of a row, or took in addition.
     fn correct(&mut self, limit: usize, line: usize, start: Timestamp, end: Timestamp) {
-        let page = &mut self.diary.pages[limit];
-        let Line { entry, kept } = &mut page[line];
+        let page = &mut self.log.pages[limit];
+        let ObservedRow { entry, kept } = &mut page[line];
         if *kept > entry.count {
-            let more = Entry {
+            let more = ObservedOrder {
                 forced: Some(entry.at.unwrap_or(entry.start)),
                 asks: 0,
-                ..Entry::granted_within(start, end, entry.key.as_deref(), *kept - entry.count)
+                ..ObservedOrder::granted_within(start, end, entry.key.as_deref(), *kept - entry.count)
             };
             *kept = entry.count;
             let kept = more.count;
-            page.push(Line { entry: more, kept });
+            page.push(ObservedRow { entry: more, kept });
         } else if *kept < entry.count {
             entry.refunded = Some((start, entry.count - *kept));
         }

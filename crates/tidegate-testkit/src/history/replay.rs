@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use tidegate_core::{Amount, Hold, Intent, LeaseId, LeaseTerm, LimitSpec, Mode, Timestamp, Wait};
 
-use super::{Happening, History, KEYS, Step};
-use crate::model::{Crowded, Model, OwnedAsk, Reading, Refusal, View};
+use super::{History, HistoryEvent, KEYS, TimeStep};
+use crate::model::{KeyWithoutRoom, ModelReading, ModelRefusal, OwnedAsk, ReferenceModel, RefundView};
 
 /// What a subject answers to an order.
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct ReplayReply {
     /// Why it was refused, or `None` if it was granted.
-    pub refusal: Option<Refusal>,
+    pub refusal: Option<ModelRefusal>,
     /// The readings after the decision, in order.
-    pub readings: Vec<Reading>,
+    pub readings: Vec<ModelReading>,
     /// The lease the grant came with.
     pub lease: Option<LeaseTerm>,
     /// Whether it was refused only because there is no room for another key.
@@ -22,11 +22,11 @@ pub struct Answer {
 }
 
 /// Something that keeps limits: the core with a map around it, or a store.
-pub trait Subject {
+pub trait SystemUnderTest {
     /// Adds or replaces a limit; whether its text was accepted.
     fn put(&mut self, spec: &LimitSpec, now: Timestamp) -> bool;
     /// Decides an order.
-    fn order(&mut self, intent: Intent, asks: &[OwnedAsk], hold: bool, now: Timestamp) -> Answer;
+    fn order(&mut self, intent: Intent, asks: &[OwnedAsk], hold: bool, now: Timestamp) -> ReplayReply;
     /// Settles a hold; whether it was live.
     fn settle(&mut self, lease: LeaseId, actual: Amount, now: Timestamp) -> bool;
     /// Releases a lease; whether it was live.
@@ -40,9 +40,9 @@ pub trait Subject {
 }
 
 /// Plays a story to a subject and to the model, and tells the first difference.
-pub fn play(history: &History, subject: &mut dyn Subject) -> Result<Tally, String> {
+pub fn replay(history: &History, subject: &mut dyn SystemUnderTest) -> Result<HistoryTally, String> {
     let mut game = Game {
-        model: Model::new(history.tick),
+        model: ReferenceModel::new(history.tick),
         now: Timestamp::from_ticks(history.begins * history.tick.per_second()),
         begins: history.begins,
         ids: history.limits.iter().map(|spec| spec.id.clone()).collect(),
@@ -50,7 +50,7 @@ pub fn play(history: &History, subject: &mut dyn Subject) -> Result<Tally, Strin
         of_several: Vec::new(),
         wait: None,
         resets: Vec::new(),
-        tally: Tally::default(),
+        tally: HistoryTally::default(),
         over: false,
         told: String::new(),
     };
@@ -69,7 +69,7 @@ pub fn play(history: &History, subject: &mut dyn Subject) -> Result<Tally, Strin
 
 /// What a story contained, to see that stories are not empty.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Tally {
+pub struct HistoryTally {
     /// Orders granted.
     pub granted: usize,
     /// Orders refused.
@@ -85,7 +85,7 @@ pub struct Tally {
 }
 
 struct Game {
-    model: Model,
+    model: ReferenceModel,
     now: Timestamp,
     begins: u64,
     ids: Vec<String>,
@@ -94,14 +94,14 @@ struct Game {
     of_several: Vec<LeaseId>,
     wait: Option<Timestamp>,
     resets: Vec<Timestamp>,
-    tally: Tally,
+    tally: HistoryTally,
     /// Whether the rest of the story cannot be judged.
     over: bool,
     told: String,
 }
 
 impl Game {
-    fn put(&mut self, subject: &mut dyn Subject, spec: LimitSpec) {
+    fn put(&mut self, subject: &mut dyn SystemUnderTest, spec: LimitSpec) {
         let now = self.model.clamp(self.now);
         if subject.put(&spec, now) {
             self.model.put(spec, now);
@@ -109,17 +109,17 @@ impl Game {
         }
     }
 
-    fn happen(&mut self, subject: &mut dyn Subject, event: &Happening) -> Result<(), String> {
+    fn happen(&mut self, subject: &mut dyn SystemUnderTest, event: &HistoryEvent) -> Result<(), String> {
         let _infallible = writeln!(self.told, "  at {}: {event:?}", self.now.ticks());
         // Whatever the clock says, a store's time does not go back.
         let now = self.model.clamp(self.now);
         match event {
-            Happening::Time(step) => {
+            HistoryEvent::Time(step) => {
                 self.advance(*step);
                 Ok(())
             }
-            Happening::Order { intent, asks, hold } => self.order(subject, *intent, asks, *hold),
-            Happening::Settle(lease, actual) => {
+            HistoryEvent::Order { intent, asks, hold } => self.order(subject, *intent, asks, *hold),
+            HistoryEvent::Settle(lease, actual) => {
                 let Some(tenure) = self.lease(*lease) else { return Ok(()) };
                 if self.of_several.contains(&tenure.lease) {
                     return Ok(());
@@ -128,30 +128,30 @@ impl Game {
                 self.tally.settled += usize::from(ours);
                 agree("settled", subject.settle(tenure.lease, *actual, now), ours)
             }
-            Happening::Release(lease) => {
+            HistoryEvent::Release(lease) => {
                 let Some(tenure) = self.lease(*lease) else { return Ok(()) };
                 let ours = self.model.release(tenure.lease, now);
                 agree("released", subject.release(tenure.lease, now), ours)
             }
-            Happening::Renew(lease, ms) => {
+            HistoryEvent::Renew(lease, ms) => {
                 let Some(tenure) = self.lease(*lease) else { return Ok(()) };
                 let until = now.plus(self.model.tick().span(Duration::from_millis(*ms)));
                 let ours = self.model.renew(tenure.lease, until, now);
                 agree("renewed", subject.renew(tenure.lease, until, now), ours)
             }
-            Happening::Reset(limit, key) => {
+            HistoryEvent::Reset(limit, key) => {
                 let key = key.map(|key| KEYS[key]);
                 self.model.reset(&self.ids[*limit], key, now);
                 subject.reset(&self.ids[*limit], key, now);
                 Ok(())
             }
-            Happening::Edit(limit, tweak) => {
+            HistoryEvent::Edit(limit, limit_edit) => {
                 let spec = self.model.spec(&self.ids[*limit]).expect("every limit was put");
-                let next = tweak.apply(spec, self.begins);
+                let next = limit_edit.apply(spec, self.begins);
                 self.put(subject, next);
                 Ok(())
             }
-            Happening::Forget => {
+            HistoryEvent::Forget => {
                 subject.forget(now);
                 Ok(())
             }
@@ -163,15 +163,15 @@ impl Game {
         self.leases.len().checked_sub(1 + index).map(|at| self.leases[at])
     }
 
-    fn advance(&mut self, step: Step) {
+    fn advance(&mut self, step: TimeStep) {
         let tick = self.model.tick();
         let moved = |at: Timestamp, by: i64| Timestamp::from_ticks(at.ticks().saturating_add_signed(by));
         let to = match step {
-            Step::Ticks(ticks) => Timestamp::from_ticks(self.now.ticks() + ticks),
-            Step::Millis(ms) => self.now.plus(tick.span(Duration::from_millis(ms))),
-            Step::Back(ticks) => Timestamp::from_ticks(self.now.ticks().saturating_sub(ticks)),
-            Step::ToWait(past) => self.wait.map_or(self.now, |at| moved(at, past)),
-            Step::ToReset(index, past) => self.resets.get(index).map_or(self.now, |&at| moved(at, past)),
+            TimeStep::Ticks(ticks) => Timestamp::from_ticks(self.now.ticks() + ticks),
+            TimeStep::Millis(ms) => self.now.plus(tick.span(Duration::from_millis(ms))),
+            TimeStep::Back(ticks) => Timestamp::from_ticks(self.now.ticks().saturating_sub(ticks)),
+            TimeStep::ToWait(past) => self.wait.map_or(self.now, |at| moved(at, past)),
+            TimeStep::ToReset(index, past) => self.resets.get(index).map_or(self.now, |&at| moved(at, past)),
         };
         // A story ends long before time does.
         self.now = to.min(Timestamp::from_ticks(4_000_000_000 * tick.per_second()));
@@ -179,7 +179,7 @@ impl Game {
 
     fn order(
         &mut self,
-        subject: &mut dyn Subject,
+        subject: &mut dyn SystemUnderTest,
         intent: Intent,
         asks: &[(usize, usize, Amount)],
         hold: bool,
@@ -196,12 +196,12 @@ impl Game {
         // Only one ask has one true cost.
         let hold = hold && asks.len() == 1;
         let theirs = subject.order(intent, &asks, hold, now);
-        let truth = self.model.refusal(&asks, now, View::Truth);
-        let spent = self.model.refusal(&asks, now, View::Spent);
+        let truth = self.model.refusal(&asks, now, RefundView::Refunded);
+        let spent = self.model.refusal(&asks, now, RefundView::NotRefunded);
         let hold = if hold { Hold::Yes } else { Hold::No };
         let refused = [&truth, &spent].map(Option::is_some);
-        let [crowded, at_most] =
-            [View::Truth, View::Spent].map(|view| self.model.crowded(&asks, hold, now, view));
+        let [crowded, at_most] = [RefundView::Refunded, RefundView::NotRefunded]
+            .map(|view| self.model.crowded(&asks, hold, now, view));
         if crowded != at_most || (!crowded.is_empty() && refused[0] != refused[1]) {
             // Whether a bucket's row can be forgotten is its own business, and so is what follows.
             self.over = true;
@@ -214,7 +214,7 @@ impl Game {
             agree("degraded", theirs.degraded, false)?;
             between(truth.as_ref(), theirs.refusal.as_ref(), spent.as_ref())?;
         }
-        for view in [View::Truth, View::Spent] {
+        for view in [RefundView::Refunded, RefundView::NotRefunded] {
             self.promise_holds(&asks, now, view)?;
         }
         if self.model.is_open_to_doubt(&asks, now) {
@@ -226,12 +226,12 @@ impl Game {
             self.leases.extend(theirs.lease);
             self.of_several.extend(theirs.lease.filter(|_| asks.len() > 1).map(|tenure| tenure.lease));
         }
-        let truth = self.model.readings(&asks, now, View::Truth);
-        let spent = self.model.readings(&asks, now, View::Spent);
+        let truth = self.model.readings(&asks, now, RefundView::Refunded);
+        let spent = self.model.readings(&asks, now, RefundView::NotRefunded);
         readings_between(&truth, &theirs.readings, &spent)?;
         self.resets = theirs.readings.iter().filter_map(|reading| reading.resets_at).collect();
         match &theirs.refusal {
-            Some(Refusal { wait: Wait::Until(until), .. }) => self.wait = Some(*until),
+            Some(ModelRefusal { wait: Wait::Until(until), .. }) => self.wait = Some(*until),
             _ => self.wait = None,
         }
         self.tally.granted += usize::from(theirs.refusal.is_none());
@@ -243,8 +243,8 @@ impl Game {
     /// A refusal for want of room names the first key item of the limit, and a wait that can be explained.
     fn is_degraded(
         &self,
-        theirs: &Answer,
-        crowded: &Crowded,
+        theirs: &ReplayReply,
+        crowded: &KeyWithoutRoom,
         asks: &[OwnedAsk],
         hold: Hold,
         now: Timestamp,
@@ -262,8 +262,8 @@ impl Game {
     }
 
     /// The model's own wait is the first instant at which everything fits, tried one by one.
-    fn promise_holds(&self, asks: &[OwnedAsk], now: Timestamp, view: View) -> Result<(), String> {
-        if let Some(Refusal { wait: Wait::Until(until), .. }) = self.model.refusal(asks, now, view) {
+    fn promise_holds(&self, asks: &[OwnedAsk], now: Timestamp, view: RefundView) -> Result<(), String> {
+        if let Some(ModelRefusal { wait: Wait::Until(until), .. }) = self.model.refusal(asks, now, view) {
             let first = self.model.first_fit(asks, now, view);
             if first != Some(until) {
                 return Err(format!("the model promises {until:?}, but the first fit is {first:?}"));
@@ -279,8 +279,12 @@ fn agree(what: &str, theirs: bool, ours: bool) -> Result<(), String> {
 
 /// Whether an answer is the definition's, or, where a bucket was refunded, no kinder than the truth and no harsher than
 /// if nothing had been given back.
-fn between(truth: Option<&Refusal>, theirs: Option<&Refusal>, spent: Option<&Refusal>) -> Result<(), String> {
-    let wait = |refusal: Option<&Refusal>| refusal.map(|refusal| refusal.wait);
+fn between(
+    truth: Option<&ModelRefusal>,
+    theirs: Option<&ModelRefusal>,
+    spent: Option<&ModelRefusal>,
+) -> Result<(), String> {
+    let wait = |refusal: Option<&ModelRefusal>| refusal.map(|refusal| refusal.wait);
     let right = if truth == spent {
         theirs == truth
     } else {
@@ -293,7 +297,11 @@ fn between(truth: Option<&Refusal>, theirs: Option<&Refusal>, spent: Option<&Ref
     }
 }
 
-fn readings_between(truth: &[Reading], theirs: &[Reading], spent: &[Reading]) -> Result<(), String> {
+fn readings_between(
+    truth: &[ModelReading],
+    theirs: &[ModelReading],
+    spent: &[ModelReading],
+) -> Result<(), String> {
     let right = truth.len() == theirs.len()
         && truth.iter().zip(theirs).zip(spent).all(|((truth, theirs), spent)| {
             if truth == spent {

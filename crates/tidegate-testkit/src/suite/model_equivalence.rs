@@ -7,18 +7,22 @@ use proptest::test_runner::{TestCaseError, TestRunner};
 use tidegate::{Actual, Ask, ExpectedVersion, Hold, Order, Outcome, Settlement};
 use tidegate_core::{Amount, Intent, LeaseId, LeaseTerm, LimitSpec, Tick, Timestamp};
 
-use super::Bench;
-use crate::effort;
-use crate::history::{Answer, History, Subject, play};
-use crate::model::{OwnedAsk, Reading, Refusal};
+use super::StoreFixture;
+use crate::history::{History, ReplayReply, SystemUnderTest, replay};
+use crate::model::{ModelReading, ModelRefusal, OwnedAsk};
+use crate::test_scale;
 
 /// Tells many stories to fresh stores and to the reference model.
 ///
 /// # Panics
 /// If a store answers otherwise, with the shortest story in which it does.
-pub fn equivalence(bench: impl Fn(Tick) -> Bench, stories: impl Strategy<Value = History>, cases: u32) {
-    let told = TestRunner::new(effort::cases(cases)).run(&stories, |story| {
-        let played = play(&story, &mut Player::new(bench(story.tick)));
+pub fn equivalence(
+    new_store: impl Fn(Tick) -> StoreFixture,
+    stories: impl Strategy<Value = History>,
+    cases: u32,
+) {
+    let told = TestRunner::new(test_scale::cases(cases)).run(&stories, |story| {
+        let played = replay(&story, &mut StoreUnderTest::new(new_store(story.tick)));
         played.map(drop).map_err(TestCaseError::fail)
     });
     if let Err(difference) = told {
@@ -27,31 +31,31 @@ pub fn equivalence(bench: impl Fn(Tick) -> Bench, stories: impl Strategy<Value =
 }
 
 /// A store that plays the part of a story's subject.
-pub struct Player {
-    bench: Bench,
+pub struct StoreUnderTest {
+    fixture: StoreFixture,
     /// Holds that were settled. Settling again is answered as before, which a story takes for a lease that is gone.
     settled: BTreeSet<LeaseId>,
 }
 
-impl Player {
-    /// A player for the store of this bench.
-    pub fn new(bench: Bench) -> Player {
-        Player { bench, settled: BTreeSet::new() }
+impl StoreUnderTest {
+    /// A player for the store of this fixture.
+    pub fn new(fixture: StoreFixture) -> StoreUnderTest {
+        StoreUnderTest { fixture, settled: BTreeSet::new() }
     }
 
     /// The store at an instant.
-    fn at(&self, now: Timestamp) -> &Bench {
-        self.bench.clock.set(now);
-        &self.bench
+    fn at(&self, now: Timestamp) -> &StoreFixture {
+        self.fixture.clock.set(now);
+        &self.fixture
     }
 }
 
-impl Subject for Player {
+impl SystemUnderTest for StoreUnderTest {
     fn put(&mut self, spec: &LimitSpec, now: Timestamp) -> bool {
         self.at(now).store.put(spec.clone(), ExpectedVersion::Anything).is_ok()
     }
 
-    fn order(&mut self, intent: Intent, asks: &[OwnedAsk], hold: bool, now: Timestamp) -> Answer {
+    fn order(&mut self, intent: Intent, asks: &[OwnedAsk], hold: bool, now: Timestamp) -> ReplayReply {
         let asks: Vec<Ask<'_>> = asks
             .iter()
             .map(|ask| Ask { limit_id: &ask.limit_id, key: ask.key.as_deref(), count: ask.count })
@@ -68,12 +72,12 @@ impl Subject for Player {
             }
             Outcome::Denied(denied) => {
                 let item = denied.item_name().to_owned();
-                (Some(Refusal { limit_id: denied.limit.id().to_owned(), item, wait: denied.wait }), None)
+                (Some(ModelRefusal { limit_id: denied.limit.id().to_owned(), item, wait: denied.wait }), None)
             }
         };
         let readings = readings
             .iter()
-            .map(|each| Reading {
+            .map(|each| ModelReading {
                 limit_id: each.limit.id().to_owned(),
                 item: each.limit.items()[each.item].name().to_owned(),
                 capacity: each.reading.capacity,
@@ -82,7 +86,7 @@ impl Subject for Player {
                 resets_at: each.reading.resets_at,
             })
             .collect();
-        Answer { refusal, readings, lease, degraded }
+        ReplayReply { refusal, readings, lease, degraded }
     }
 
     fn settle(&mut self, lease: LeaseId, actual: Amount, now: Timestamp) -> bool {
@@ -117,11 +121,11 @@ mod tests {
     use tidegate::{ManualClock, MapStore};
 
     use super::*;
-    use crate::history::crowded_histories;
+    use crate::history::over_capacity_histories;
 
-    fn bench(tick: Tick) -> Bench {
+    fn new_store(tick: Tick) -> StoreFixture {
         let clock = Arc::new(ManualClock::ticking(tick, Timestamp::EPOCH));
-        Bench::new(MapStore::new(Arc::clone(&clock), 7), clock)
+        StoreFixture::new(MapStore::new(Arc::clone(&clock), 7), clock)
     }
 
     /// Stories about crowds have crowds in them.
@@ -130,8 +134,8 @@ mod tests {
         let mut runner = TestRunner::deterministic();
         let mut refused = 0;
         for _ in 0..200 {
-            let story = crowded_histories().new_tree(&mut runner).expect("a story").current();
-            let played = play(&story, &mut Player::new(bench(story.tick)));
+            let story = over_capacity_histories().new_tree(&mut runner).expect("a story").current();
+            let played = replay(&story, &mut StoreUnderTest::new(new_store(story.tick)));
             refused += played.expect("the store answers like the model").degraded;
         }
         assert!(refused > 50, "{refused} in 200 stories");

@@ -6,20 +6,20 @@
 //!   1 watchdog  nobody may stand still
 //! ```
 //!
-//! Everybody keeps a diary: when they asked, when they heard, what they were told. When all is quiet the diaries of each
+//! Everybody keeps a log: when they asked, when they heard, what they were told. When all is quiet the diaries of each
 //! limit are laid side by side and handed to the [`checker`](crate::checker), which finds grants that no order of events
 //! explains. Whatever can be said exactly is then said exactly: what a total counts is the sum of what was granted, so a
 //! refused order left nothing behind; what was held has come back; what comes back by itself is back.
 //!
-//! Time passes by looking at the clock, so that a storm does not depend on how fast the machine is. Its dice are seeded: the
+//! Time passes by looking at the clock, so that a storm does not depend on how fast the machine is. Its rng are seeded: the
 //! same plan throws the same orders, though threads may meet differently.
 
-mod asker;
-mod books;
-mod dice;
+mod audit;
+mod client;
 mod operator;
+mod rng;
 mod watchdog;
-mod weather;
+mod workload;
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,42 +29,42 @@ use std::time::Duration;
 
 use tidegate::{Clock, ExpectedVersion, LimitSpec, LimitStore, Timestamp};
 
-use crate::checker::Proof;
-use crate::effort;
+use crate::checker::ProofLevel;
+use crate::test_scale;
 
-use asker::Asker;
+use client::StressClient;
 use operator::Operator;
-use watchdog::{Place, Watchdog};
+use watchdog::{ThreadProgress, Watchdog};
 
 /// How many threads ask.
-pub const ASKERS: usize = 8;
+pub const CLIENTS: usize = 8;
 
 /// How long nobody may finish anything before it is called a deadlock.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// After how many orders the operator does something.
-const ORDERS_PER_DEED: usize = 12;
+const ORDERS_PER_OPERATOR_ACTION: usize = 12;
 
 /// What a storm is like.
 #[derive(Debug, Clone)]
-pub struct Plan {
-    /// What the dice begin with.
+pub struct StressPlan {
+    /// What the rng begin with.
     pub seed: u64,
     /// How many keys ask. Half of all orders are for the first few of them.
     pub keys: usize,
     /// How many orders each asker has.
     pub orders: usize,
     /// Whether somebody changes the limits meanwhile.
-    pub hands: Hands,
+    pub operator: OperatorMode,
     /// Which decision times are believed.
-    pub times: Times,
+    pub times: DecisionTimes,
     /// How long nobody may finish anything before it is called a deadlock.
-    pub patience: Duration,
+    pub stall_timeout: Duration,
 }
 
 /// Whether somebody changes the limits meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hands {
+pub enum OperatorMode {
     /// Nobody does.
     Off,
     /// An operator edits and resets all but one of them.
@@ -73,28 +73,35 @@ pub enum Hands {
 
 /// Which decision times are believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Times {
+pub enum DecisionTimes {
     /// Those that the store reports. It must never decide before an instant it has seen.
     Reported,
     /// None: an order was decided while its asker waited for it. Nothing is proved exactly then.
-    Heard,
+    Bracketed,
 }
 
-impl Plan {
+impl StressPlan {
     /// A storm of this many keys in the usual length, or a longer one if `TIDEGATE_LONG` is set.
-    pub fn of(keys: usize, hands: Hands) -> Plan {
-        let orders = effort::times(4_000);
-        Plan { seed: 1, keys, orders, hands, times: Times::Reported, patience: PATIENCE }
+    pub fn of(keys: usize, operator: OperatorMode) -> StressPlan {
+        let orders = test_scale::scaled(4_000);
+        StressPlan {
+            seed: 1,
+            keys,
+            orders,
+            operator,
+            times: DecisionTimes::Reported,
+            stall_timeout: STALL_TIMEOUT,
+        }
     }
 }
 
 /// What came of a storm.
 #[derive(Debug, Clone)]
-pub struct Report {
-    /// The dice it began with.
+pub struct StressReport {
+    /// The rng it began with.
     pub seed: u64,
     /// Each limit in turn.
-    pub limits: Vec<Findings>,
+    pub limits: Vec<LimitFindings>,
     /// How many leases were granted.
     pub leases: usize,
     /// Everything that cannot be explained.
@@ -103,7 +110,7 @@ pub struct Report {
 
 /// What was found out about one limit.
 #[derive(Debug, Clone)]
-pub struct Findings {
+pub struct LimitFindings {
     /// Its id.
     pub limit_id: String,
     /// How many rows were granted something.
@@ -115,16 +122,16 @@ pub struct Findings {
     /// How often it was reset.
     pub resets: usize,
     /// What the record shows, if it can be explained.
-    pub proof: Option<Proof>,
+    pub proof: Option<ProofLevel>,
 }
 
-impl Report {
+impl StressReport {
     /// Panics unless everything can be explained and every limit was really tried.
     ///
     /// # Panics
     /// If the store is not what it should be.
     #[track_caller]
-    pub fn prove(&self) {
+    pub fn assert_explained(&self) {
         assert!(self.faults.is_empty(), "{self}");
         for limit in &self.limits {
             assert!(limit.granted > 0 && limit.refused > 0, "{} was not tried\n{self}", limit.limit_id);
@@ -132,7 +139,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for StressReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "storm with seed {}: {} leases", self.seed, self.leases)?;
         for limit in &self.limits {
@@ -173,10 +180,10 @@ impl Clock for SteppingClock {
 }
 
 /// What everybody in a storm shares.
-struct Scene {
+struct StressContext {
     store: Arc<dyn LimitStore>,
     clock: Arc<SteppingClock>,
-    plan: Plan,
+    plan: StressPlan,
     /// The limits as they are at first.
     limits: Vec<LimitSpec>,
 }
@@ -186,22 +193,25 @@ struct Scene {
 ///
 /// # Panics
 /// If nobody gets anywhere for as long as the plan is patient, or a thread panics.
-pub fn storm(bench: impl FnOnce(Arc<SteppingClock>) -> Arc<dyn LimitStore>, plan: Plan) -> Report {
-    let clock = Arc::new(SteppingClock::at(weather::BEGINS));
+pub fn run_stress(
+    bench: impl FnOnce(Arc<SteppingClock>) -> Arc<dyn LimitStore>,
+    plan: StressPlan,
+) -> StressReport {
+    let clock = Arc::new(SteppingClock::at(workload::BEGINS));
     let store = bench(Arc::clone(&clock));
-    let limits = weather::limits(&plan);
+    let limits = workload::limits(&plan);
     for spec in &limits {
         store.put(spec.clone(), ExpectedVersion::Absent).expect("the limits of a storm are valid");
     }
-    let scene = Arc::new(Scene { store, clock, plan, limits });
-    let mut watchdog = Watchdog::new(scene.plan.seed, scene.plan.patience);
+    let context = Arc::new(StressContext { store, clock, plan, limits });
+    let mut watchdog = Watchdog::new(context.plan.seed, context.plan.stall_timeout);
     let (deeds, ordered) = mpsc::channel();
-    let askers: Vec<_> = (0..ASKERS)
+    let askers: Vec<_> = (0..CLIENTS)
         .map(|index| {
-            let (scene, deeds) = (Arc::clone(&scene), deeds.clone());
-            watchdog.spawn(&format!("asker {index}"), move |place| {
-                Asker::new(&scene, index).work(place, &|turn| {
-                    if turn % ORDERS_PER_DEED == index {
+            let (context, deeds) = (Arc::clone(&context), deeds.clone());
+            watchdog.spawn(&format!("asker {index}"), move |progress| {
+                StressClient::new(&context, index).work(progress, &|turn| {
+                    if turn % ORDERS_PER_OPERATOR_ACTION == index {
                         // Nobody listens where there is no operator.
                         let _unheard = deeds.send(());
                     }
@@ -210,33 +220,33 @@ pub fn storm(bench: impl FnOnce(Arc<SteppingClock>) -> Arc<dyn LimitStore>, plan
         })
         .collect();
     drop(deeds);
-    let operator = (scene.plan.hands == Hands::On).then(|| {
-        let scene = Arc::clone(&scene);
-        watchdog.spawn("operator", move |place| Operator::new(&scene).work(place, ordered))
+    let operator = (context.plan.operator == OperatorMode::On).then(|| {
+        let context = Arc::clone(&context);
+        watchdog.spawn("operator", move |progress| Operator::new(&context).work(progress, ordered))
     });
     watchdog.watch();
     let diaries = askers.into_iter().map(watchdog::join).collect();
     let deeds = operator.map(watchdog::join).unwrap_or_default();
-    books::close(&scene, diaries, deeds)
+    audit::close(&context, diaries, deeds)
 }
 
 /// Makes one test per storm. `$bench` is a function that makes a fresh store from an `Arc<SteppingClock>`.
 #[macro_export]
-macro_rules! storms {
+macro_rules! stress_suite {
     ($bench:path) => {
-        $crate::storms!($bench:
+        $crate::stress_suite!($bench:
             one_row 1 Off, ten_rows 10 Off, ten_thousand_rows 10_000 Off,
             one_row_with_an_operator 1 On, ten_rows_with_an_operator 10 On,
             ten_thousand_rows_with_an_operator 10_000 On,
         );
     };
-    ($bench:path: $($name:ident $keys:literal $hands:ident,)*) => {
+    ($bench:path: $($name:ident $keys:literal $operator:ident,)*) => {
         $(
             #[test]
             fn $name() {
                 for seed in 1..=4 {
-                    let plan = $crate::storm::Plan::of($keys, $crate::storm::Hands::$hands);
-                    $crate::storm::storm($bench, $crate::storm::Plan { seed, ..plan }).prove();
+                    let plan = $crate::stress::StressPlan::of($keys, $crate::stress::OperatorMode::$operator);
+                    $crate::stress::run_stress($bench, $crate::stress::StressPlan { seed, ..plan }).assert_explained();
                 }
             }
         )*

@@ -5,59 +5,70 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate::store::Usage;
 use tidegate::{Amount, Charge, Clock, ItemSpec, LimitSpec, Per, Policy, Tick, Timestamp, Unit};
 
-use super::asker::{Diary, Line};
-use super::operator::Deeds;
-use super::{Findings, Report, Scene, Times, weather};
-use crate::checker::{Proof, Record, check};
+use super::client::{ClientLog, ObservedRow};
+use super::operator::OperatorLog;
+use super::{DecisionTimes, LimitFindings, StressContext, StressReport, workload};
+use crate::checker::{LimitRecord, ProofLevel, check_record};
 
 /// The most faults worth telling.
 const MOST_FAULTS: usize = 20;
 
 /// Explains what happened, or says why it cannot be explained.
-pub(super) fn close(scene: &Scene, diaries: Vec<Diary>, mut deeds: Deeds) -> Report {
-    let limits = scene.limits.len();
+pub(super) fn close(
+    context: &StressContext,
+    diaries: Vec<ClientLog>,
+    mut deeds: OperatorLog,
+) -> StressReport {
+    let limits = context.limits.len();
     deeds.edits.resize_with(limits, Vec::new);
     deeds.resets.resize_with(limits, Vec::new);
-    let mut report = Report { seed: scene.plan.seed, limits: Vec::new(), leases: 0, faults: deeds.faults };
-    let mut pages: Vec<Vec<Line>> = (0..limits).map(|_| Vec::new()).collect();
+    let mut report =
+        StressReport { seed: context.plan.seed, limits: Vec::new(), leases: 0, faults: deeds.faults };
+    let mut pages: Vec<Vec<ObservedRow>> = (0..limits).map(|_| Vec::new()).collect();
     let mut refused = vec![0; limits];
     let mut fences = vec![Vec::new(); limits];
-    for diary in diaries {
-        report.leases += diary.leases;
-        report.faults.extend(diary.faults);
-        pages.iter_mut().zip(diary.pages).for_each(|(page, more)| page.extend(more));
-        refused.iter_mut().zip(diary.refused).for_each(|(all, more)| *all += more);
-        fences.iter_mut().zip(diary.fences).for_each(|(all, more)| all.extend(more));
+    for log in diaries {
+        report.leases += log.leases;
+        report.faults.extend(log.faults);
+        pages.iter_mut().zip(log.pages).for_each(|(page, more)| page.extend(more));
+        refused.iter_mut().zip(log.refused).for_each(|(all, more)| *all += more);
+        fences.iter_mut().zip(log.fences).for_each(|(all, more)| all.extend(more));
     }
     let is_untouched = |limit: usize| deeds.edits[limit].is_empty() && deeds.resets[limit].is_empty();
     let untouched: Vec<bool> = (0..limits).map(is_untouched).collect();
     for (limit, page) in pages.iter().enumerate() {
         if untouched[limit] {
-            report.faults.extend(miscounted(scene, &scene.limits[limit], page));
+            report.faults.extend(miscounted(context, &context.limits[limit], page));
         }
-        report.faults.extend(out_of_order(&scene.limits[limit], &mut fences[limit]));
+        report.faults.extend(out_of_order(&context.limits[limit], &mut fences[limit]));
     }
-    scene.clock.skip(weather::LULL);
+    context.clock.skip(workload::LULL);
     for (limit, page) in pages.iter().enumerate() {
-        report.faults.extend(stuck(scene, &scene.limits[limit], page));
+        report.faults.extend(stuck(context, &context.limits[limit], page));
     }
     for (limit, page) in pages.into_iter().enumerate() {
-        let spec = &scene.limits[limit];
+        let spec = &context.limits[limit];
         let granted = page.iter().filter(|line| line.entry.granted).count();
-        let record = Record {
+        let record = LimitRecord {
             edits: std::mem::take(&mut deeds.edits[limit]),
             resets: std::mem::take(&mut deeds.resets[limit]),
-            ..Record::new(spec.clone(), Tick::NANOSECOND, page.into_iter().map(|line| line.entry).collect())
+            ..LimitRecord::new(
+                spec.clone(),
+                Tick::NANOSECOND,
+                page.into_iter().map(|line| line.entry).collect(),
+            )
         };
-        let proof = check(&record);
+        let proof = check_record(&record);
         match &proof {
             Err(violation) => report.faults.push(format!("{}: {violation}", spec.id)),
-            Ok(Proof::Unrefuted) if untouched[limit] && scene.plan.times == Times::Reported => {
+            Ok(ProofLevel::Unrefuted)
+                if untouched[limit] && context.plan.times == DecisionTimes::Reported =>
+            {
                 report.faults.push(format!("{}: every time is known, and yet nothing is proved", spec.id));
             }
             Ok(_) => {}
         }
-        report.limits.push(Findings {
+        report.limits.push(LimitFindings {
             limit_id: spec.id.clone(),
             granted,
             refused: refused[limit],
@@ -71,24 +82,29 @@ pub(super) fn close(scene: &Scene, diaries: Vec<Diary>, mut deeds: Deeds) -> Rep
 }
 
 /// What the store counts for a limit and for each of its keys, item by item.
-fn counted(scene: &Scene, spec: &LimitSpec, page: &[Line], mut say: impl FnMut(Option<&[u8]>, Usage)) {
+fn counted(
+    context: &StressContext,
+    spec: &LimitSpec,
+    page: &[ObservedRow],
+    mut say: impl FnMut(Option<&[u8]>, Usage),
+) {
     let keys: BTreeSet<&[u8]> = page.iter().filter_map(|line| line.entry.key.as_deref()).collect();
     for key in std::iter::once(None).chain(keys.into_iter().map(Some)) {
-        say(key, scene.store.usage(&spec.id, key).decided().expect("the limit is known"));
+        say(key, context.store.usage(&spec.id, key).decided().expect("the limit is known"));
     }
 }
 
 /// Counts that are not the sum of what was granted: something refused left a trace, or something granted left none.
-fn miscounted(scene: &Scene, spec: &LimitSpec, page: &[Line]) -> Vec<String> {
+fn miscounted(context: &StressContext, spec: &LimitSpec, page: &[ObservedRow]) -> Vec<String> {
     let mut faults = Vec::new();
     let hour = 3600 * Tick::NANOSECOND.per_second();
-    let this_hour = scene.clock.now().ticks() / hour * hour;
+    let this_hour = context.clock.now().ticks() / hour * hour;
     let mut expected: BTreeMap<(&str, Option<&[u8]>), Amount> = BTreeMap::new();
     for item in &spec.items {
         let since = match item.policy {
             Policy::Total => 0,
             // Only the store knows which hour it was in.
-            Policy::Calendar(Unit::Hour) if scene.plan.times == Times::Reported => this_hour,
+            Policy::Calendar(Unit::Hour) if context.plan.times == DecisionTimes::Reported => this_hour,
             _ => continue,
         };
         let name = item.name.as_deref().expect("all items of a storm are named");
@@ -104,7 +120,7 @@ fn miscounted(scene: &Scene, spec: &LimitSpec, page: &[Line]) -> Vec<String> {
             let key = line.entry.key.as_deref().filter(|_| item.per == Per::Key);
             *expected.entry((name, key)).or_default() += cost(item, line);
         }
-        counted(scene, spec, page, |key, usage| {
+        counted(context, spec, page, |key, usage| {
             for counted in usage.items.iter().filter(|counted| counted.item == name) {
                 let expected = expected.get(&(name, key)).copied().unwrap_or(0);
                 if counted.current_count != expected {
@@ -118,7 +134,7 @@ fn miscounted(scene: &Scene, spec: &LimitSpec, page: &[Line]) -> Vec<String> {
     faults
 }
 
-fn cost(item: &ItemSpec, line: &Line) -> Amount {
+fn cost(item: &ItemSpec, line: &ObservedRow) -> Amount {
     match item.charge {
         Some(Charge::Ask) => line.entry.asks,
         _ => line.kept,
@@ -126,9 +142,9 @@ fn cost(item: &ItemSpec, line: &Line) -> Amount {
 }
 
 /// What should have come back by now: windows are over, leases released or lapsed.
-fn stuck(scene: &Scene, spec: &LimitSpec, page: &[Line]) -> Vec<String> {
+fn stuck(context: &StressContext, spec: &LimitSpec, page: &[ObservedRow]) -> Vec<String> {
     let mut faults = Vec::new();
-    counted(scene, spec, page, |key, usage| {
+    counted(context, spec, page, |key, usage| {
         for item in &usage.items {
             let stays = item.policy == Policy::Total.word() || item.policy == Unit::Hour.word();
             if !stays && item.current_count > 0 {

@@ -13,20 +13,20 @@ const FAR: i64 = 400 * 86_400;
 
 /// One unit of one zone, and the windows found so far.
 #[derive(Debug, Clone)]
-pub struct Almanac {
+pub struct ReferenceCalendar {
     unit: Unit,
     zone: TimeZone,
     week_start: i64,
     found: HashMap<i64, (i64, i64)>,
 }
 
-impl Almanac {
+impl ReferenceCalendar {
     /// The units of this kind in this zone.
-    pub fn new(unit: Unit, zone: &Zone, week_start: WeekStart) -> Almanac {
+    pub fn new(unit: Unit, zone: &Zone, week_start: WeekStart) -> ReferenceCalendar {
         let zone = TimeZoneDatabase::bundled().get(zone.name()).expect("a zone has the name it was found by");
         let first_day =
             WeekStart::ALL.iter().position(|&day| day == week_start).expect("all days are listed");
-        Almanac {
+        ReferenceCalendar {
             unit,
             zone,
             week_start: i64::try_from(first_day).expect("below seven"),
@@ -35,7 +35,7 @@ impl Almanac {
     }
 
     /// The first second of the unit around `second`, and the first after it; not before 1970.
-    pub fn around(&mut self, second: i64) -> (i64, i64) {
+    pub fn window_around(&mut self, second: i64) -> (i64, i64) {
         if let Some(&window) = self.found.get(&second) {
             return window;
         }

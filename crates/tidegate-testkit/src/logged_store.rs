@@ -1,7 +1,7 @@
 //! A store with a log that is written when a test says so.
 //!
-//! [`Logged`] puts a log in front of any store that speaks at once: whatever changes something is answered as durable later, and every
-//! change of the limits is a record too. The [`Log`] keeps nothing. It only counts, knows who waits, and lets a test say up to
+//! [`LoggedStore`] puts a log in front of any store that speaks at once: whatever changes something is answered as durable later, and every
+//! change of the limits is a record too. The [`ManualLog`] keeps nothing. It only counts, knows who waits, and lets a test say up to
 //! where it is durable, or that it has failed.
 
 use std::fmt;
@@ -16,12 +16,12 @@ use tidegate::{
     LimitSpec, LimitStore, Order, OrderError, RemovalMode, Replies, Settlement, Store, StoreReply, Timestamp,
 };
 
-/// The longest that [`Log::wait_for_waiters`] waits before it says that nobody comes.
+/// The longest that [`ManualLog::wait_for_waiters`] waits before it says that nobody comes.
 const LONG: Duration = Duration::from_secs(60);
 
 /// A log that is written by hand. Copies are the same log.
 #[derive(Clone)]
-pub struct Log {
+pub struct ManualLog {
     inner: Arc<Inner>,
 }
 
@@ -40,20 +40,20 @@ struct State {
     waiting: Vec<(u64, Waker)>,
 }
 
-impl Log {
+impl ManualLog {
     /// A log of which nothing is durable until a test says so.
-    pub fn by_hand() -> Log {
-        Log::new(false)
+    pub fn manual() -> ManualLog {
+        ManualLog::new(false)
     }
 
     /// A log of which everything is durable at once.
-    pub fn prompt() -> Log {
-        Log::new(true)
+    pub fn immediate() -> ManualLog {
+        ManualLog::new(true)
     }
 
-    fn new(is_prompt: bool) -> Log {
+    fn new(is_prompt: bool) -> ManualLog {
         let state = Mutex::new(State { is_prompt, ..State::default() });
-        Log { inner: Arc::new(Inner { state, came: Condvar::new() }) }
+        ManualLog { inner: Arc::new(Inner { state, came: Condvar::new() }) }
     }
 
     /// The place of the last record.
@@ -62,12 +62,12 @@ impl Log {
     }
 
     /// Everything up to here is durable.
-    pub fn durable_to(&self, lsn: Lsn) {
+    pub fn sync_to(&self, lsn: Lsn) {
         self.change(|state| state.durable = state.durable.max(lsn.0));
     }
 
     /// Everything so far is durable.
-    pub fn catch_up(&self) {
+    pub fn sync_all(&self) {
         self.change(|state| state.durable = state.tip);
     }
 
@@ -77,7 +77,7 @@ impl Log {
     }
 
     /// How many wait.
-    pub fn waiting(&self) -> usize {
+    pub fn waiter_count(&self) -> usize {
         self.state().waiting.len()
     }
 
@@ -137,27 +137,27 @@ impl Log {
     }
 }
 
-impl fmt::Debug for Log {
+impl fmt::Debug for ManualLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Log").field("tip", &self.tip()).finish_non_exhaustive()
+        f.debug_struct("ManualLog").field("tip", &self.tip()).finish_non_exhaustive()
     }
 }
 
 /// A store behind a log.
 #[derive(Debug)]
-pub struct Logged<S: ?Sized> {
-    log: Log,
+pub struct LoggedStore<S: ?Sized> {
+    log: ManualLog,
     store: Arc<S>,
 }
 
-impl<S: LimitStore + ?Sized> Logged<S> {
+impl<S: LimitStore + ?Sized> LoggedStore<S> {
     /// This store, which speaks at once, behind this log.
-    pub fn new(store: Arc<S>, log: Log) -> Logged<S> {
-        Logged { log, store }
+    pub fn new(store: Arc<S>, log: ManualLog) -> LoggedStore<S> {
+        LoggedStore { log, store }
     }
 
     /// The log.
-    pub fn log(&self) -> &Log {
+    pub fn log(&self) -> &ManualLog {
         &self.log
     }
 
@@ -179,7 +179,7 @@ impl<S: LimitStore + ?Sized> Logged<S> {
     }
 }
 
-impl<S: LimitStore + ?Sized> Store for Logged<S> {
+impl<S: LimitStore + ?Sized> Store for LoggedStore<S> {
     fn capabilities(&self) -> Capabilities {
         Capabilities { survival: Survival::Durable, ..self.store.capabilities() }
     }
@@ -256,7 +256,7 @@ impl<S: LimitStore + ?Sized> Store for Logged<S> {
     }
 }
 
-impl<S: LimitStore + ?Sized> Catalog for Logged<S> {
+impl<S: LimitStore + ?Sized> Catalog for LoggedStore<S> {
     fn get(&self, id: &str) -> Option<Arc<Limit>> {
         self.store.get(id)
     }

@@ -5,11 +5,11 @@
 
 use tidegate_core::{AskTotals, Hold, Mode, Per, Policy, Timestamp, Wait};
 
-use super::{Book, Model, OwnedAsk, Question, View};
+use super::{ItemAsk, LimitCharges, OwnedAsk, ReferenceModel, RefundView};
 
 /// A key that a limit has no room for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Crowded {
+pub struct KeyWithoutRoom {
     /// The limit.
     pub limit_id: String,
     /// The first of its items that counts keys alone: it is named by the refusal.
@@ -20,9 +20,15 @@ pub struct Crowded {
     pub mode: Mode,
 }
 
-impl Model {
+impl ReferenceModel {
     /// The keys of these asks that there is no room for, limits as asked, keys as asked.
-    pub fn crowded(&self, asks: &[OwnedAsk], hold: Hold, now: Timestamp, view: View) -> Vec<Crowded> {
+    pub fn crowded(
+        &self,
+        asks: &[OwnedAsk],
+        hold: Hold,
+        now: Timestamp,
+        view: RefundView,
+    ) -> Vec<KeyWithoutRoom> {
         self.crowded_later(asks, hold, now, now, view)
     }
 
@@ -33,8 +39,8 @@ impl Model {
         hold: Hold,
         now: Timestamp,
         later: Timestamp,
-        view: View,
-    ) -> Vec<Crowded> {
+        view: RefundView,
+    ) -> Vec<KeyWithoutRoom> {
         let mut crowded = Vec::new();
         for (index, ask) in asks.iter().enumerate() {
             if asks[..index].iter().any(|before| before.limit_id == ask.limit_id) {
@@ -63,7 +69,7 @@ impl Model {
                 }
                 if room == 0 {
                     let (limit_id, item) = (ask.limit_id.clone(), first.to_owned());
-                    crowded.push(Crowded { limit_id, item, key: key.to_vec(), mode: book.spec.mode });
+                    crowded.push(KeyWithoutRoom { limit_id, item, key: key.to_vec(), mode: book.spec.mode });
                 } else {
                     room -= 1;
                 }
@@ -85,13 +91,16 @@ impl Model {
     ) -> bool {
         let (book, at) = (&self.books[limit_id], now.ticks());
         // Whether a refunded bucket still counts is its own business.
-        let mut views = [View::Truth, View::Spent].into_iter().map(|view| self.live_keys(book, at, at, view));
+        let mut views = [RefundView::Refunded, RefundView::NotRefunded]
+            .into_iter()
+            .map(|view| self.live_keys(book, at, at, view));
         let held = |live: &[&[u8]]| live.iter().any(|key| self.is_held(book, key, at));
         let frees = |live: &[&[u8]]| live.iter().any(|key| self.is_freed_by_time(book, key, at));
         match wait {
             Wait::Until(until) => {
                 let before = Timestamp::from_ticks(until.ticks().saturating_sub(1));
-                now < until && !self.crowded_later(asks, hold, now, before, View::Spent).is_empty()
+                now < until
+                    && !self.crowded_later(asks, hold, now, before, RefundView::NotRefunded).is_empty()
             }
             Wait::OnRelease => views.any(|live| held(&live) && !frees(&live)),
             Wait::Never => views.any(|live| !held(&live) && !frees(&live)),
@@ -99,7 +108,13 @@ impl Model {
     }
 
     /// The keys that something is counted for `later`, or held for `now`.
-    fn live_keys<'a>(&'a self, book: &'a Book, now: u64, later: u64, view: View) -> Vec<&'a [u8]> {
+    fn live_keys<'a>(
+        &'a self,
+        book: &'a LimitCharges,
+        now: u64,
+        later: u64,
+        view: RefundView,
+    ) -> Vec<&'a [u8]> {
         let mut live: Vec<&[u8]> = Vec::new();
         if self.is_over(book, later) {
             return live;
@@ -115,15 +130,15 @@ impl Model {
     }
 
     /// The keys whose rows leases know of that were not given back.
-    fn pinned<'a>(&'a self, book: &'a Book, at: u64) -> impl Iterator<Item = &'a [u8]> {
+    fn pinned<'a>(&'a self, book: &'a LimitCharges, at: u64) -> impl Iterator<Item = &'a [u8]> {
         let leases = self.leases.values().filter(move |held| at < held.lapses);
         let pins = leases.flat_map(|held| &held.pins);
         pins.filter(|(id, _)| *id == book.spec.id).map(|(_, key)| key.as_slice())
     }
 
-    fn is_counted(&self, book: &Book, key: &[u8], at: u64, view: View) -> bool {
+    fn is_counted(&self, book: &LimitCharges, key: &[u8], at: u64, view: RefundView) -> bool {
         book.articles.iter().filter(|article| article.per == Per::Key).any(|article| {
-            let question = Question { book, article, key: Some(key), cost: 0 };
+            let question = ItemAsk { book, article, key: Some(key), cost: 0 };
             match article.policy {
                 // A bucket is in use by the tick, not by the whole unit.
                 Policy::Bucket { .. } => {
@@ -135,30 +150,30 @@ impl Model {
     }
 
     /// Whether somebody holds something of this row that they could give back.
-    fn is_held(&self, book: &Book, key: &[u8], at: u64) -> bool {
+    fn is_held(&self, book: &LimitCharges, key: &[u8], at: u64) -> bool {
         let held = |policy: &Policy| matches!(policy, Policy::Concurrency { .. });
         let mut held =
             book.articles.iter().filter(|article| article.per == Per::Key && held(&article.policy));
         let holds = held.any(|article| {
-            self.used_now(&Question { book, article, key: Some(key), cost: 0 }, at, View::Truth) > 0
+            self.used_now(&ItemAsk { book, article, key: Some(key), cost: 0 }, at, RefundView::Refunded) > 0
         });
         holds || self.pinned(book, at).any(|pinned| pinned == key)
     }
 
     /// Whether this row will be as if nobody had ever asked, if nobody asks or gives back.
-    fn is_freed_by_time(&self, book: &Book, key: &[u8], at: u64) -> bool {
+    fn is_freed_by_time(&self, book: &LimitCharges, key: &[u8], at: u64) -> bool {
         if self.ends(book) < u64::MAX {
             return true;
         }
         let total = book.articles.iter().filter(|article| article.per == Per::Key).any(|article| {
-            let question = Question { book, article, key: Some(key), cost: 0 };
-            article.policy == Policy::Total && self.used_now(&question, at, View::Truth) > 0
+            let question = ItemAsk { book, article, key: Some(key), cost: 0 };
+            article.policy == Policy::Total && self.used_now(&question, at, RefundView::Refunded) > 0
         });
         !total && self.pinned(book, at).all(|pinned| pinned != key)
     }
 }
 
-impl Book {
+impl LimitCharges {
     /// The name of the first item that counts keys alone.
     fn first_of_keys(&self) -> Option<&str> {
         self.articles.iter().find(|article| article.per == Per::Key).map(|article| article.name.as_str())

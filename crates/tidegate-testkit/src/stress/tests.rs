@@ -189,70 +189,70 @@ fn one_more(item: &mut ItemSpec) {
 /// accuses nobody of what is not certain.
 const STORMS: u64 = 12;
 
-fn noticed(flaw: Flaw, keys: usize, hands: Hands, seed: u64) -> Report {
+fn noticed(flaw: Flaw, keys: usize, operator: OperatorMode, seed: u64) -> StressReport {
     let bench = |clock| -> Arc<dyn LimitStore> {
         Arc::new(Flawed { inner: MapStore::new(clock, 1), flaw, asked: AtomicUsize::new(0) })
     };
-    let patience = Duration::from_millis(300);
-    storm(bench, Plan { orders: 1_500, patience, seed, ..Plan::of(keys, hands) })
+    let stall_timeout = Duration::from_millis(300);
+    run_stress(bench, StressPlan { orders: 1_500, stall_timeout, seed, ..StressPlan::of(keys, operator) })
 }
 
 #[track_caller]
-fn caught(flaw: Flaw, keys: usize, hands: Hands, fault: &str) {
-    let accused = |report: &Report| report.faults.iter().any(|found| found.contains(fault));
-    let found = (1..=STORMS).map(|seed| noticed(flaw, keys, hands, seed)).find(accused);
+fn caught(flaw: Flaw, keys: usize, operator: OperatorMode, fault: &str) {
+    let accused = |report: &StressReport| report.faults.iter().any(|found| found.contains(fault));
+    let found = (1..=STORMS).map(|seed| noticed(flaw, keys, operator, seed)).find(accused);
     assert!(found.is_some(), "{flaw:?} went unnoticed in {STORMS} storms");
 }
 
 #[test]
 fn a_store_without_a_flaw_is_left_alone() {
-    for hands in [Hands::Off, Hands::On] {
-        noticed(Flaw::Nothing, 10, hands, 1).prove();
+    for operator in [OperatorMode::Off, OperatorMode::On] {
+        noticed(Flaw::Nothing, 10, operator, 1).assert_explained();
     }
 }
 
 #[test]
 fn looking_and_then_charging_is_caught() {
-    caught(Flaw::LooksThenCharges, 1, Hands::Off, "allowed");
-    caught(Flaw::LooksThenCharges, 10, Hands::Off, "allowed");
+    caught(Flaw::LooksThenCharges, 1, OperatorMode::Off, "allowed");
+    caught(Flaw::LooksThenCharges, 10, OperatorMode::Off, "allowed");
 }
 
 #[test]
 fn a_forgotten_ask_is_caught() {
-    caught(Flaw::ForgetsTheLastAsk, 10, Hands::Off, "granted");
-    caught(Flaw::ForgetsTheLastAsk, 10, Hands::On, "granted");
+    caught(Flaw::ForgetsTheLastAsk, 10, OperatorMode::Off, "granted");
+    caught(Flaw::ForgetsTheLastAsk, 10, OperatorMode::On, "granted");
 }
 
 #[test]
 fn a_refusal_that_charges_is_caught() {
-    caught(Flaw::TakesWhatFits, 10, Hands::Off, "stock");
-    caught(Flaw::TakesWhatFits, 10, Hands::On, "stock");
+    caught(Flaw::TakesWhatFits, 10, OperatorMode::Off, "stock");
+    caught(Flaw::TakesWhatFits, 10, OperatorMode::On, "stock");
 }
 
 #[test]
 fn one_too_many_of_any_limit_is_caught() {
     for limit in ["stock", "rate", "turn", "hour", "slide", "slots"] {
         for keys in [1, 10] {
-            caught(Flaw::IsGenerousWith(limit), keys, Hands::Off, &format!("{limit}: "));
+            caught(Flaw::IsGenerousWith(limit), keys, OperatorMode::Off, &format!("{limit}: "));
         }
-        caught(Flaw::IsGenerousWith(limit), 10, Hands::On, &format!("{limit}: "));
+        caught(Flaw::IsGenerousWith(limit), 10, OperatorMode::On, &format!("{limit}: "));
     }
 }
 
 #[test]
 fn an_edit_that_is_not_heard_is_caught() {
-    caught(Flaw::IgnoresEdits, 10, Hands::On, "allowed");
+    caught(Flaw::IgnoresEdits, 10, OperatorMode::On, "allowed");
 }
 
 #[test]
 fn a_decision_outside_of_its_call_is_caught() {
-    caught(Flaw::LivesInThePast, 10, Hands::Off, "but asked from");
+    caught(Flaw::LivesInThePast, 10, OperatorMode::Off, "but asked from");
 }
 
 #[test]
 fn a_deadlock_names_its_seed_and_who_is_where() {
-    let panic =
-        catch_unwind(AssertUnwindSafe(|| noticed(Flaw::Hangs, 10, Hands::On, 1))).expect_err("it hangs");
+    let panic = catch_unwind(AssertUnwindSafe(|| noticed(Flaw::Hangs, 10, OperatorMode::On, 1)))
+        .expect_err("it hangs");
     let story = panic.downcast_ref::<String>().expect("a story");
     assert!(story.contains("seed 1") && story.contains("asker 3: Submitting"), "{story}");
     assert!(story.contains("operator: Waiting"), "{story}");
@@ -262,9 +262,12 @@ fn a_deadlock_names_its_seed_and_who_is_where() {
 #[test]
 fn a_store_may_keep_its_times_to_itself() {
     let bench = |clock| -> Arc<dyn LimitStore> { Arc::new(MapStore::new(clock, 1)) };
-    for hands in [Hands::Off, Hands::On] {
-        let report = storm(bench, Plan { times: Times::Heard, orders: 500, ..Plan::of(10, hands) });
-        report.prove();
-        assert!(report.limits.iter().all(|limit| limit.proof == Some(Proof::Unrefuted)));
+    for operator in [OperatorMode::Off, OperatorMode::On] {
+        let report = run_stress(
+            bench,
+            StressPlan { times: DecisionTimes::Bracketed, orders: 500, ..StressPlan::of(10, operator) },
+        );
+        report.assert_explained();
+        assert!(report.limits.iter().all(|limit| limit.proof == Some(ProofLevel::Unrefuted)));
     }
 }
