@@ -78,7 +78,7 @@ fn store_url(url: &str, schema: &str) -> String {
 
 /// The `--store` argument for a new schema in the database that all tests share.
 pub(crate) fn postgres_store() -> String {
-    store_url(shared(), &new_schema())
+    store_url(shared_url(), &new_schema())
 }
 
 /// The most tasks that surely ran at one instant.
