@@ -3,8 +3,8 @@
 //! These are the types of [`tidegate_core`]. A program that writes its limits with [`crate::rule`] rarely needs them.
 //! Stores, protocols and tools build on them.
 
-pub use tidegate_core::limit::LONGEST_KEY;
-pub use tidegate_core::order::{LONGEST_PATIENCE, MOST_ASKS};
+pub use tidegate_core::limit::MAX_KEY_BYTES;
+pub use tidegate_core::order::{MAX_ASKS, MAX_WAIT};
 pub use tidegate_core::{
     Amount, Ask, Capacity, Charge, Durability, Fleet, Hold, Intent, ItemSpec, LeaseId, LeaseTerm, Limit,
     LimitSpec, Mode, OnOutage, Order, OverrideSpec, Per, Policy, Precision, Reading, Span, SpecError, Tick,

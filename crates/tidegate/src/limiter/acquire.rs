@@ -84,7 +84,7 @@ struct OwnedOrder {
     request_id: Option<Box<[u8]>>,
     hold: Hold,
     ttl: Option<Duration>,
-    patience: Duration,
+    max_wait: Duration,
     detail: Detail,
 }
 
@@ -96,7 +96,7 @@ impl OwnedOrder {
             request_id: order.request_id.map(Into::into),
             hold: order.hold,
             ttl: order.ttl,
-            patience: order.patience,
+            max_wait: order.max_wait,
             detail,
         }
     }
@@ -108,7 +108,7 @@ impl OwnedOrder {
             request_id: self.request_id.as_deref(),
             hold: self.hold,
             ttl: self.ttl,
-            patience: self.patience,
+            max_wait: self.max_wait,
         }
     }
 
@@ -122,7 +122,7 @@ impl OwnedOrder {
 
 impl Acquire {
     pub(super) fn new(inner: Arc<Inner>, order: &Order<'_>, detail: Detail) -> Acquire {
-        let deadline = inner.holder_clock.now().plus(order.patience);
+        let deadline = inner.holder_clock.now().plus(order.max_wait);
         Acquire {
             inner,
             order: OwnedOrder::copy_of(order, detail),

@@ -15,7 +15,7 @@ use tidegate::store::LimitStats;
 use tidegate::store::{LimitStore, Memory, MemoryStore, Store};
 use tidegate::{Limiter, file};
 use tidegate_server::resp::{Door, Fed, Session, Tally, Then};
-use tidegate_testkit::effort::cases;
+use tidegate_testkit::test_scale::cases;
 
 use crate::resp::stage::{Manner, OPEN, Recording, START, Tokens, encode, read_aloud, words};
 use tidegate_server::tokens::Role;
