@@ -8,7 +8,7 @@ use tidegate::file::ActivitySpec;
 use tidegate::text::{parse_capacity, parse_duration};
 
 use crate::Failure;
-use crate::remote::server;
+use crate::remote::client;
 
 /// The names, as the document has them.
 const TASKS: &str = "MAX_CONCURRENT_TASKS";

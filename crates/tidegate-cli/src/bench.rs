@@ -20,21 +20,21 @@
 //! Refused: TLS, which would measure the encryption; a proxy of the environment, which would measure the proxy.
 
 mod chart;
-mod control;
+mod temporary_limit;
 pub(crate) mod crash;
-mod crew;
-mod latency;
-mod line;
+mod workers;
+mod latency_histogram;
+mod connection;
 pub(crate) mod number;
-mod plan;
-mod progress;
+mod load_plan;
+mod progress_bar;
 mod random;
 mod report;
-mod stop;
+mod stop_signal;
 mod tally;
 pub(crate) mod target;
 mod verdict;
-mod watch;
+mod stopwatch;
 mod wire;
 
 use std::io::Write;
@@ -43,14 +43,14 @@ use std::time::Duration;
 
 use crate::args::BenchArgs;
 use crate::{Failure, answer, say};
-use control::{Control, Scratch};
-use crew::{Crew, Shift};
-use line::Place;
+use temporary_limit::{Control, Scratch};
+use workers::{Crew, Shift};
+use connection::Place;
 use number::grouped;
-use plan::{Plan, Quota};
-use progress::{Phase, Progress};
+use load_plan::{Plan, Quota};
+use progress_bar::{Phase, Progress};
 use report::{Level, Report};
-use stop::Stop;
+use stop_signal::Stop;
 
 /// Puts load on a server, or kills one.
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {

@@ -8,7 +8,7 @@ use tidegate::file::{self, Diagnostic, Diagnostics, FileKind, Severity};
 use tidegate::text::StoreUrl;
 
 use crate::args::CheckArgs;
-use crate::opened::postgres_options;
+use crate::open_store::postgres_options;
 use crate::{Failure, answer, color_of_stderr, gateway, read_whole, say};
 
 /// Checks a file, or prints the schema that files are checked with.

@@ -11,15 +11,15 @@
 //! Nothing is reckoned here. Budgets are [`tidegate::budget`], the governor is [`tidegate_cpu`]; these commands read what people write, and
 //! write what people and programs read.
 
-mod place;
+mod state_directory;
 mod plan;
-mod replace;
+mod atomic_file;
 mod report;
 mod run;
-mod shown;
+mod format;
 mod simulate;
 mod status;
-mod terms;
+mod settings;
 mod trace;
 
 use crate::Failure;

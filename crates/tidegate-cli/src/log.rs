@@ -6,11 +6,11 @@
 //!
 //! Decided: `--log-level` is about Tidegate. Of the libraries below only warnings and errors are told.
 //!
-//! Decided: nobody waits for whoever reads the log; see [`patient`].
+//! Decided: nobody waits for whoever reads the log; see [`nonblocking_writer`].
 //!
 //! Refused: log files, rotation, and a syntax of filters. Whoever runs a service has something that reads standard error.
 
-mod patient;
+mod nonblocking_writer;
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{Layer, Registry};
 
 use crate::{Failure, color_of_stderr};
-use patient::Patient;
+use nonblocking_writer::Patient;
 
 /// What the targets of Tidegate's own events begin with.
 const OWN: &str = "tidegate";

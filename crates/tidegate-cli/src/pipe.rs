@@ -27,7 +27,7 @@ use tidegate_core::limit::item_errors;
 
 use crate::args::{OnError, PipeArgs};
 use crate::lines::{self, Part, Piece};
-use crate::stop::{self, StoppableInput};
+use crate::stoppable_input::{self, StoppableInput};
 use crate::{Failure, say, unreadable, unwritable};
 
 use message::{Message, Paths, Reader};
@@ -326,7 +326,7 @@ impl Outlet {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        let written = stop::write_all(&self.to, &self.waiting);
+        let written = stoppable_input::write_all(&self.to, &self.waiting);
         self.waiting.clear();
         written
     }

@@ -13,17 +13,17 @@
 //! question that is repeated elsewhere as another method is another question.
 
 pub(crate) mod ask;
-mod decide;
+mod acquire;
 mod lease;
 mod limits;
 mod problem;
-pub(crate) mod server;
-mod source;
+pub(crate) mod client;
+mod limit_source;
 pub(crate) mod table;
-mod told;
+mod decision_text;
 pub(crate) mod url;
 pub(crate) mod usage;
 
-pub(crate) use decide::{acquire, peek};
+pub(crate) use acquire::{acquire, peek};
 pub(crate) use lease::{release, renew, settle};
 pub(crate) use limits::run as limit;

@@ -24,7 +24,7 @@ use tidegate_server::serve::{Bounds, Places, Server, Service};
 
 use crate::activity::environment;
 use crate::args::ServeArgs;
-use crate::opened::Opened;
+use crate::open_store::Opened;
 use crate::{Failure, color_of_stderr, log, read_settings, say};
 
 /// Descriptors that are kept for other things than connections.

@@ -16,7 +16,7 @@
 //! `decided_at`.
 
 mod batch;
-mod day;
+mod simulated_store;
 mod event;
 mod summary;
 
@@ -31,10 +31,10 @@ use tidegate::LimitSpec;
 use tidegate::file;
 
 use crate::args::SimulateArgs;
-use crate::{Failure, color_of_stderr, read_whole, say, stop, unwritable};
+use crate::{Failure, color_of_stderr, read_whole, say, stoppable_input, unwritable};
 
 use batch::{Batch, End, Parser};
-use day::Day;
+use simulated_store::Day;
 
 /// How many batches wait between the threads.
 const WAITING: usize = 4;
@@ -103,7 +103,7 @@ enum Readers {
 
 impl Output {
     fn write(&self, bytes: &[u8]) -> Result<Readers, Failure> {
-        match stop::write_all(&self.to, bytes) {
+        match stoppable_input::write_all(&self.to, bytes) {
             Ok(()) => Ok(Readers::Some),
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Readers::None),
             Err(error) => Err(unwritable(&error)),

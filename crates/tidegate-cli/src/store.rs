@@ -13,8 +13,8 @@
 //! Refused: a repair. Whatever could be left out to make a damaged store open again would sell something twice.
 
 mod dump;
-mod known;
-mod told;
+mod limit_names;
+mod record_json;
 mod verify;
 
 use std::io;

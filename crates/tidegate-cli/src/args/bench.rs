@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::remote::some_time;
-use crate::bench::crash::law::Law;
+use crate::bench::crash::tested_limit::Law;
 use crate::bench::target::Target;
 use crate::remote::url::Url;
 

@@ -1,7 +1,7 @@
 //! `tidegate cpu`: what can be typed.
 //!
 //! What a flag says by itself is checked here; what flags say together is checked with the file's settings, by
-//! [`crate::cpu::terms`].
+//! [`crate::cpu::settings`].
 
 mod run;
 

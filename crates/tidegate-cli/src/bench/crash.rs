@@ -12,11 +12,11 @@
 //! before the server is ready, in the middle of its recovery. The tool is generous where it cannot know: a lease whose
 //! release was sent is free, a second that may have passed has passed.
 
-mod asker;
-mod book;
-mod child;
-mod finale;
-pub(crate) mod law;
+mod load;
+mod sales_ledger;
+mod server_process;
+mod sell_out;
+pub(crate) mod tested_limit;
 mod report;
 
 use std::cell::RefCell;
@@ -29,15 +29,15 @@ use tokio::runtime::Builder;
 
 use super::publish_text;
 use super::random::{Sequence, surprise};
-use super::stop::Stop;
+use super::stop_signal::Stop;
 use crate::args::{BenchArgs, ServerArgs};
-use crate::remote::server::Server;
+use crate::remote::client::Server;
 use crate::remote::url::{Url, encoded};
 use crate::remote::usage::Usage;
 use crate::{Failure, say};
-use book::Book;
-use child::{Child, Ready};
-use law::middle_of_the_day;
+use sales_ledger::Book;
+use server_process::{Child, Ready};
+use tested_limit::middle_of_the_day;
 use report::CrashReport;
 
 /// A life under load is no longer than this, in milliseconds.
@@ -119,7 +119,7 @@ impl Crashes {
         }
         let (child, ready) = self.start(true)?;
         self.prepare(&ready)?;
-        runtime.block_on(finale::sell_out(&self.book, &ready, self.timeout))?;
+        runtime.block_on(sell_out::sell_out(&self.book, &ready, self.timeout))?;
         child.end()
     }
 
@@ -183,7 +183,7 @@ impl Crashes {
 
     /// A life under load, and its end.
     async fn life(&self, child: &mut Child, ready: &Ready, moment: Duration) -> Result<(), Failure> {
-        asker::under_load(&self.book, ready, self.timeout, async {
+        load::under_load(&self.book, ready, self.timeout, async {
             tokio::time::sleep(moment).await;
             self.book.borrow_mut().is_killed = true;
             child.kill()

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::milliseconds;
 use super::number::{basis_points, grouped};
-use super::plan::{Plan, Quota};
+use super::load_plan::{Plan, Quota};
 use super::tally::{Reasons, Tally};
 use super::target::Door;
 use super::verdict::{Findings, Verdict};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::latency::Latencies;
+use super::latency_histogram::Latencies;
 
 /// How many reasons are told apart.
 const MOST_REASONS: usize = 8;

@@ -5,7 +5,7 @@
 //! lost may have been charged, so that much more may stand there, and never less.
 
 use super::number::{counted, grouped};
-use super::plan::Quota;
+use super::load_plan::Quota;
 use super::tally::{Reasons, Tally};
 use crate::Failure;
 

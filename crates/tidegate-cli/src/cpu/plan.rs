@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde::Serialize;
 use tidegate::budget::{BudgetForecast, BudgetTerms};
 
-use super::shown::{self, Number};
-use super::terms::agrees;
+use super::format::{self, Number};
+use super::settings::agrees;
 use crate::args::PlanArgs;
 use crate::store::as_line;
 use crate::{Failure, answer};
@@ -23,7 +23,7 @@ pub(super) fn run(args: &PlanArgs) -> Result<(), Failure> {
     agrees(&spec)?;
     let window = spec.window.unwrap_or(USUAL_WINDOW);
     if args.elapsed > window {
-        let (elapsed, window) = (shown::short_minutes(args.elapsed), shown::short_minutes(window));
+        let (elapsed, window) = (format::short_minutes(args.elapsed), format::short_minutes(window));
         let why = format!("--elapsed: must be at most --window, which is {window}; found {elapsed}");
         return Err(Failure::BadInput(why));
     }
@@ -57,31 +57,31 @@ struct Plan {
 
 fn json(terms: &BudgetTerms, outlook: &BudgetForecast, expected_samples: u128) -> String {
     let plan = Plan {
-        total_quota: shown::quota(outlook.total),
-        used_quota: shown::quota(outlook.used),
-        remaining_quota: shown::quota(outlook.remaining),
-        remaining_minutes: shown::minutes(outlook.left),
-        future_min_quota: shown::quota(outlook.future_floor),
-        target_cpu: shown::rate(outlook.target),
-        safe_limit: shown::rate(outlook.safe_rate),
+        total_quota: format::quota(outlook.total),
+        used_quota: format::quota(outlook.used),
+        remaining_quota: format::quota(outlook.remaining),
+        remaining_minutes: format::minutes(outlook.left),
+        future_min_quota: format::quota(outlook.future_floor),
+        target_cpu: format::rate(outlook.target),
+        safe_limit: format::rate(outlook.safe_rate),
         status: outlook.status.word(),
         expected_samples,
-        legacy_safe_limit: shown::rate(outlook.target.part(terms.safety)),
+        legacy_safe_limit: format::rate(outlook.target.part(terms.safety)),
     };
     as_line(&plan)
 }
 
 fn text(outlook: &BudgetForecast, is_known: bool) -> String {
-    let used = shown::short_quota(outlook.used);
+    let used = format::short_quota(outlook.used);
     let used = if is_known { used } else { format!("{used}, because there are too few samples to tell") };
-    shown::table(&[
-        ("total", shown::short_quota(outlook.total)),
+    format::table(&[
+        ("total", format::short_quota(outlook.total)),
         ("used", used),
-        ("remaining", shown::short_quota(outlook.remaining)),
-        ("time left", shown::short_minutes(outlook.left)),
-        ("floor needs", shown::short_quota(outlook.future_floor)),
-        ("target", shown::short_rate(outlook.target)),
-        ("safe limit", shown::short_rate(outlook.safe_rate)),
+        ("remaining", format::short_quota(outlook.remaining)),
+        ("time left", format::short_minutes(outlook.left)),
+        ("floor needs", format::short_quota(outlook.future_floor)),
+        ("target", format::short_rate(outlook.target)),
+        ("safe limit", format::short_rate(outlook.safe_rate)),
         ("status", outlook.status.word().to_owned()),
     ])
 }

@@ -1,24 +1,24 @@
 //! `tidegate cpu report`: a picture of what was used and what was allowed.
 
 mod columns;
-mod picture;
-mod ticks;
+mod chart;
+mod axis_ticks;
 
 use std::time::Duration;
 
 use serde::Serialize;
 use tidegate_cpu::journal::{before, read_since};
 
-use super::place::Place;
-use super::replace::Replacement;
-use super::shown::{self, Number};
+use super::state_directory::Place;
+use super::atomic_file::Replacement;
+use super::format::{self, Number};
 use crate::args::CpuReportArgs;
 use crate::bench::number::counted;
 use crate::store::as_line;
 use crate::{Failure, answer};
 
 use columns::Columns;
-use picture::COLUMNS;
+use chart::COLUMNS;
 
 /// The wire form of what was drawn.
 #[derive(Serialize)]
@@ -42,11 +42,11 @@ pub(super) fn run(args: &CpuReportArgs) -> Result<(), Failure> {
     let samples = read_since(place.folder, since).map_err(|error| place.unread(&error))?;
     let from = samples.first().map_or(to, |first| first.at.wall).max(since);
     let columns = Columns::of(&samples, from, to, COLUMNS);
-    svg.write(picture::draw(&columns, &place.settings).as_bytes())?;
+    svg.write(chart::draw(&columns, &place.settings).as_bytes())?;
     svg.finish()?;
     let zone = place.settings.tiling.zone();
     let (from, to, svg) =
-        (shown::instant(zone, from), shown::instant(zone, to), args.svg.display().to_string());
+        (format::instant(zone, from), format::instant(zone, to), args.svg.display().to_string());
     let drawn = columns.samples();
     if args.json {
         let whole = columns.whole();
@@ -55,9 +55,9 @@ pub(super) fn run(args: &CpuReportArgs) -> Result<(), Failure> {
             from,
             to,
             samples: drawn,
-            average: whole.mean().map(shown::rate),
-            highest: whole.range().map(|(_, highest)| shown::rate(highest)),
-            unobserved_minutes: shown::minutes(whole.unseen()),
+            average: whole.mean().map(format::rate),
+            highest: whole.range().map(|(_, highest)| format::rate(highest)),
+            unobserved_minutes: format::minutes(whole.unseen()),
         }));
     }
     answer(&format!("drew {} from {from} to {to} into {svg}\n", counted(drawn, "sample", "samples")))

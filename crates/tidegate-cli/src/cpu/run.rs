@@ -8,7 +8,7 @@
 
 mod command;
 mod display;
-mod subject;
+mod governed_target;
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -32,12 +32,12 @@ use tidegate_cpu::runner::{RunError, Runner, recent};
 use tidegate_cpu::status::Status;
 use tidegate_cpu::{Governor, Settings};
 
-use super::{place, replace, shown, terms};
+use super::{atomic_file, format, settings, state_directory};
 use crate::args::{CpuRunArgs, CpuWatchArgs};
 use crate::{Failure, say};
 use command::{ENDED_BY_SIGNAL, Started};
 use display::Display;
-use subject::Subject;
+use governed_target::Subject;
 
 /// What ends or interrupts the waiting.
 enum Event {
@@ -50,13 +50,13 @@ enum Event {
 /// Governs until the command ends or somebody says stop.
 pub(crate) fn run(args: &CpuRunArgs) -> Result<(), Failure> {
     let flags = args.spec();
-    let file = terms::read(args.how.config.as_deref(), &flags)?;
+    let file = settings::read(args.how.config.as_deref(), &flags)?;
     let spec = flags.over(file);
-    let settings = terms::settings(spec.clone(), CpuSpec::default())?;
+    let settings = settings::settings(spec.clone(), CpuSpec::default())?;
     let program = args.command.first().map(|program| command::find(program)).transpose()?;
     if let Some(file) = &args.prometheus {
         // Whether it can be written at all; nothing is.
-        replace::Replacement::begin_for("--prometheus", file)?;
+        atomic_file::Replacement::begin_for("--prometheus", file)?;
     }
     let is_new = !args.state.exists();
     let done = run_as(args, spec, settings, program);
@@ -170,7 +170,7 @@ fn govern(
         Runner::begin(settings, (journal, &samples), cores(), meter, part, enforcer, clock.now())
             .map_err(failed)?;
     // Whoever looks at the samples reads them by these; a start that was refused has none.
-    place::keep(&args.state, &spec)?;
+    state_directory::keep(&args.state, &spec)?;
     tell_collectors(args, runner.governor(), Governing::Yes)
         .map_err(|failure| Failure::BadInput(format!("--prometheus: {failure}")))?;
     display.begin(runner.governor());
@@ -247,14 +247,14 @@ impl Trouble {
 
 /// What to say if a counter rose by more than the machine can do.
 fn surplus(runner: &Runner) -> Option<String> {
-    let surplus = shown::short_quota(runner.surplus()?);
+    let surplus = format::short_quota(runner.surplus()?);
     Some(format!("the counter rose by {surplus} more than all cores can do in that time; that is left out"))
 }
 
 /// Writes the metrics, if anybody wants them.
 fn tell_collectors(args: &CpuRunArgs, governor: &mut Governor, governing: Governing) -> Result<(), Failure> {
     let Some(file) = &args.prometheus else { return Ok(()) };
-    replace::replace(file, &metrics::text(&Status::of(governor), governing))
+    atomic_file::replace(file, &metrics::text(&Status::of(governor), governing))
 }
 
 fn is_gone(error: &RunError) -> bool {

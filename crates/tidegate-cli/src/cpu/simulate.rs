@@ -3,8 +3,8 @@
 //! What the governor has not seen before the trace counts as the settings say (`unobserved`), as it does when a governor is started on a
 //! machine that ran before.
 
-mod looks;
-mod told;
+mod samples_csv;
+mod report;
 
 use std::fs::{self, File};
 use std::io;
@@ -15,13 +15,13 @@ use std::path::Path;
 use tidegate_cpu::Settings;
 use tidegate_cpu::simulation::Simulation;
 
-use super::terms;
+use super::settings;
 use super::trace::{Row, Trace};
 use crate::args::CpuSimulateArgs;
 use crate::{Failure, answer};
 
-use looks::Looks;
-use told::Told;
+use samples_csv::Looks;
+use report::Told;
 
 /// Runs the trace, and says what came of it.
 pub(super) fn run(args: &CpuSimulateArgs) -> Result<(), Failure> {
@@ -42,8 +42,8 @@ pub(super) fn run(args: &CpuSimulateArgs) -> Result<(), Failure> {
         }
     }
     let flags = args.how.spec();
-    let file = terms::read(args.how.config.as_deref(), &flags)?;
-    let settings = terms::settings(flags, file)?;
+    let file = settings::read(args.how.config.as_deref(), &flags)?;
+    let settings = settings::settings(flags, file)?;
     let (name, input) = open(&args.trace)?;
     let mut looks = args.samples.as_deref().map(Looks::begin).transpose()?;
     let told = simulate(&settings, name, input, looks.as_mut())?;

@@ -11,9 +11,9 @@ use tidegate_cpu::metrics::{self, Governing};
 use tidegate_cpu::runner::{in_force, recent};
 use tidegate_cpu::status::Status;
 
-use super::place::Place;
-use super::replace::replace;
-use super::shown::{self, Number};
+use super::state_directory::Place;
+use super::atomic_file::replace;
+use super::format::{self, Number};
 use crate::args::CpuStatusArgs;
 use crate::bench::number::grouped;
 use crate::store::as_line;
@@ -78,27 +78,27 @@ pub(super) fn told(zone: &Zone, status: &Status, governing: Governing) -> Told {
     let outlook = &status.outlook;
     let (trailing_used, trailing_quota) = status.trailing;
     Told {
-        at: shown::instant(zone, status.at()),
+        at: format::instant(zone, status.at()),
         running: governing == Governing::Yes,
         status: outlook.status.word(),
         risk: status.risk.word(),
-        used: shown::quota(outlook.used),
-        remaining: shown::quota(outlook.remaining),
-        total_quota: shown::quota(outlook.total),
-        applied_limit: shown::rate(status.applied),
-        enforced_limit: shown::rate(in_force(status.applied)),
-        safe_limit: shown::rate(outlook.safe_rate),
-        trailing_limit: shown::rate(shown::at_most_all(status.trailing_limit)),
-        trailing_used: shown::quota(trailing_used),
-        trailing_quota: shown::quota(trailing_quota),
-        target_cpu: shown::rate(outlook.target),
-        average: shown::rate(status.average),
+        used: format::quota(outlook.used),
+        remaining: format::quota(outlook.remaining),
+        total_quota: format::quota(outlook.total),
+        applied_limit: format::rate(status.applied),
+        enforced_limit: format::rate(in_force(status.applied)),
+        safe_limit: format::rate(outlook.safe_rate),
+        trailing_limit: format::rate(format::at_most_all(status.trailing_limit)),
+        trailing_used: format::quota(trailing_used),
+        trailing_quota: format::quota(trailing_quota),
+        target_cpu: format::rate(outlook.target),
+        average: format::rate(status.average),
         samples: status.samples,
         exceeded: status.exceeded,
-        window_start: shown::instant(zone, status.window.start),
-        window_end: shown::instant(zone, status.window.end),
-        remaining_minutes: shown::minutes(outlook.left),
-        unobserved_minutes: shown::minutes(status.unobserved),
+        window_start: format::instant(zone, status.window.start),
+        window_end: format::instant(zone, status.window.end),
+        remaining_minutes: format::minutes(outlook.left),
+        unobserved_minutes: format::minutes(status.unobserved),
         is_starting: status.is_starting,
     }
 }
@@ -106,10 +106,10 @@ pub(super) fn told(zone: &Zone, status: &Status, governing: Governing) -> Told {
 fn text(zone: &Zone, status: &Status, governing: Governing) -> String {
     let outlook = &status.outlook;
     let (start, end) = (status.window.start, status.window.end);
-    let at = shown::instant(zone, status.at());
-    let (used, total) = (shown::short_quota(outlook.used), shown::short_quota(outlook.total));
+    let at = format::instant(zone, status.at());
+    let (used, total) = (format::short_quota(outlook.used), format::short_quota(outlook.total));
     let (trailing_used, trailing_total) = status.trailing;
-    let trailing_limit = shown::short_rate(shown::at_most_all(status.trailing_limit));
+    let trailing_limit = format::short_rate(format::at_most_all(status.trailing_limit));
     let is_at_work = match governing {
         Governing::Yes => format!("yes, latest sample at {at}"),
         Governing::No => format!("no; this is how it stood at {at}"),
@@ -118,30 +118,30 @@ fn text(zone: &Zone, status: &Status, governing: Governing) -> String {
     if status.is_starting {
         standing.push_str("; little is known of this window yet");
     }
-    shown::table(&[
+    format::table(&[
         ("governing", is_at_work),
-        ("window", format!("{} to {}", shown::instant(zone, start), shown::instant(zone, end))),
-        ("time left", shown::short_minutes(outlook.left)),
+        ("window", format!("{} to {}", format::instant(zone, start), format::instant(zone, end))),
+        ("time left", format::short_minutes(outlook.left)),
         ("used", format!("{used} of {total}, risk {}", status.risk.word())),
-        ("remaining", shown::short_quota(outlook.remaining)),
-        ("average", shown::short_rate(status.average)),
+        ("remaining", format::short_quota(outlook.remaining)),
+        ("average", format::short_rate(status.average)),
         (
             "limit",
             format!(
                 "{}, put in force as {}",
-                shown::short_rate(status.applied),
-                shown::short_rate(in_force(status.applied))
+                format::short_rate(status.applied),
+                format::short_rate(in_force(status.applied))
             ),
         ),
-        ("safe limit", shown::short_rate(outlook.safe_rate)),
+        ("safe limit", format::short_rate(outlook.safe_rate)),
         ("trailing limit", trailing_limit),
         (
             "trailing window",
-            format!("{} of {}", shown::short_quota(trailing_used), shown::short_quota(trailing_total)),
+            format!("{} of {}", format::short_quota(trailing_used), format::short_quota(trailing_total)),
         ),
-        ("target", shown::short_rate(outlook.target)),
+        ("target", format::short_rate(outlook.target)),
         ("samples", format!("{}, {} above the limit", grouped(status.samples), grouped(status.exceeded))),
-        ("not observed", shown::short_minutes(status.unobserved)),
+        ("not observed", format::short_minutes(status.unobserved)),
         ("status", standing),
     ])
 }

@@ -3,8 +3,8 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::decide::milliseconds;
-use super::server::{Answered, Server};
+use super::acquire::milliseconds;
+use super::client::{Answered, Server};
 use crate::args::{ReleaseArgs, RenewArgs, SettleArgs};
 use crate::{Failure, answer};
 

@@ -8,10 +8,10 @@ use serde_json::value::RawValue;
 use tidegate::LimitSpec;
 use tidegate_server::http::limit_as_json;
 
-use super::server::{Answered, Server};
+use super::client::{Answered, Server};
 use super::url::encoded;
 use super::usage::Usage;
-use super::{source, table};
+use super::{limit_source, table};
 use crate::args::{AddArgs, DeleteArgs, GetArgs, LimitArgs, LimitCommand, ListArgs, ResetArgs, SetArgs};
 use crate::{Failure, answer, say};
 
@@ -31,13 +31,13 @@ pub(crate) fn run(args: &LimitArgs) -> Result<(), Failure> {
 }
 
 fn add(args: &AddArgs) -> Result<(), Failure> {
-    let limits = source::limits(&args.source)?;
+    let limits = limit_source::limits(&args.source)?;
     let server = Server::new(&args.server)?;
     one_by_one(&limits, "added", |limit| server.post("/v1/limits", &limit_as_json(limit)))
 }
 
 fn set(args: &SetArgs) -> Result<(), Failure> {
-    let limits = source::limits(&args.source)?;
+    let limits = limit_source::limits(&args.source)?;
     let version = args.if_version.as_deref();
     if version.is_some() && limits.len() > 1 {
         let why = format!("--if-version is for one limit, and there are {}", limits.len());

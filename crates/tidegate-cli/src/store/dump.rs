@@ -7,8 +7,8 @@ use tidegate::Timestamp;
 use tidegate_disk::log::{Found, Kind, inspect};
 use tidegate_disk::record::{Record, Records};
 
-use super::known::Known;
-use super::told::Told;
+use super::limit_names::Known;
+use super::record_json::Told;
 use super::{as_line, instant, open, refused};
 use crate::args::DumpArgs;
 use crate::bench::number::counted;

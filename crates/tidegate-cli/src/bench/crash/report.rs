@@ -8,7 +8,7 @@ use super::super::number::{counted, grouped};
 use super::super::report::{ReasonTold, json};
 use super::super::tally::Reasons;
 use super::Crashes;
-use super::book::Account;
+use super::sales_ledger::Account;
 use crate::Failure;
 use crate::remote::table;
 

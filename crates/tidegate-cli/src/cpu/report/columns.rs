@@ -13,7 +13,7 @@ use tidegate::budget::{Quota, Rate};
 use tidegate::{Span, Timestamp};
 use tidegate_cpu::journal::Sample;
 
-use crate::cpu::shown::at_most_all;
+use crate::cpu::format::at_most_all;
 
 /// What happened in a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -9,7 +9,7 @@ use tidegate_cpu::status::Status;
 use tidegate_cpu::{Governor, Look};
 
 use crate::args::CpuRunArgs;
-use crate::cpu::shown::{self, Number};
+use crate::cpu::format::{self, Number};
 use crate::cpu::status::{Told, told};
 use crate::say;
 use crate::store::as_line;
@@ -47,7 +47,7 @@ impl Display {
     pub(super) fn begin(&self, governor: &Governor) {
         if !matches!(self.manner, Manner::Silent | Manner::Json) {
             let terms = governor.settings().terms;
-            let (average, limit) = (shown::short_rate(terms.average), shown::short_rate(governor.applied()));
+            let (average, limit) = (format::short_rate(terms.average), format::short_rate(governor.applied()));
             say(&format!("governing {}: {average} on average, at first {limit}", self.what));
         }
     }
@@ -91,9 +91,9 @@ impl Display {
         let (used, total) = (status.outlook.used, status.outlook.total);
         say(&format!(
             "{clear}done: {} of {} used in this window, {} on average while it was watched",
-            shown::short_quota(used),
-            shown::short_quota(total),
-            shown::short_rate(status.average)
+            format::short_quota(used),
+            format::short_quota(total),
+            format::short_rate(status.average)
         ));
     }
 }
@@ -117,15 +117,15 @@ fn cut(line: &str, columns: usize) -> String {
 /// Used, remaining, the limit and why, and the time that is left.
 fn line(status: &Status, look: &Look) -> String {
     let outlook = &status.outlook;
-    let used = shown::part(outlook.used, outlook.total).unwrap_or(0);
+    let used = format::part(outlook.used, outlook.total).unwrap_or(0);
     format!(
         "now {} · used {} % of the quota, {} left · limit {} (safe {}, trailing {}) · {} left",
-        look.measured.map_or("unknown".to_owned(), shown::short_rate),
-        shown::short(used),
-        shown::short_quota(outlook.remaining),
-        shown::short_rate(look.applied),
-        shown::short_rate(outlook.safe_rate),
-        shown::short_rate(shown::at_most_all(status.trailing_limit)),
+        look.measured.map_or("unknown".to_owned(), format::short_rate),
+        format::short(used),
+        format::short_quota(outlook.remaining),
+        format::short_rate(look.applied),
+        format::short_rate(outlook.safe_rate),
+        format::short_rate(format::at_most_all(status.trailing_limit)),
         time(outlook.left),
     )
 }
@@ -141,7 +141,7 @@ struct Sample {
 fn object(governor: &mut Governor, look: &Look) -> String {
     let status = Status::of(governor);
     let status = told(governor.settings().tiling.zone(), &status, Governing::Yes);
-    as_line(&Sample { measured: look.measured.map(shown::rate), status })
+    as_line(&Sample { measured: look.measured.map(format::rate), status })
 }
 
 fn time(left: Duration) -> String {

@@ -10,8 +10,8 @@ use tidegate::budget::Rate;
 use tidegate_cpu::Look;
 
 use crate::Failure;
-use crate::cpu::replace::Replacement;
-use crate::cpu::shown::at_most_all;
+use crate::cpu::atomic_file::Replacement;
+use crate::cpu::format::at_most_all;
 use crate::instant::{Writer, fraction};
 
 const HEADER: &[u8] = b"time,demand,used,limit,safe,trailing\n";

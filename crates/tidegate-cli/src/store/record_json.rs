@@ -10,7 +10,7 @@ use tidegate_core::{Amount, Capacity, LeaseId, UsageRecord};
 use tidegate_disk::record::{Record, Traces};
 use tidegate_server::http::limit_as_json;
 
-use super::known::Known;
+use super::limit_names::Known;
 use super::{digits, instant};
 use crate::remote::table::harmless;
 

@@ -3,7 +3,7 @@
 use tidegate::{Span, Timestamp};
 use tidegate_core::Zone;
 
-use crate::cpu::shown::wall;
+use crate::cpu::format::wall;
 use crate::instant::Writer;
 
 /// The most ticks of an axis.

@@ -11,7 +11,7 @@ use tidegate_disk::log::Before;
 use tidegate_disk::{DiskStore, Options, Recovery};
 use tidegate_postgres::{OpenError, PostgresStore};
 
-use crate::remote::server::environment;
+use crate::remote::client::environment;
 use crate::store::of_open;
 use crate::{Failure, say};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::target::{Door, Target};
 use crate::Failure;
 use crate::args::{BenchArgs, DEFAULT_SERVER};
-use crate::remote::server::environment;
+use crate::remote::client::environment;
 use crate::serve::descriptors;
 
 /// A warm-up is this part of what is measured, and not shorter than that.

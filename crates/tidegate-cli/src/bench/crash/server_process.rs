@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::super::watch::now;
+use super::super::stopwatch::now;
 use crate::Failure;
 
 /// How long a start may take, with everything that has to be read again.

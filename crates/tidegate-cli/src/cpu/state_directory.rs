@@ -7,8 +7,8 @@ use tidegate::file::CpuSpec;
 use tidegate_cpu::Settings;
 use tidegate_cpu::journal::{Sample, latest};
 
-use super::replace::replace;
-use super::terms;
+use super::atomic_file::replace;
+use super::settings;
 use crate::Failure;
 use crate::args::StateArgs;
 
@@ -38,7 +38,7 @@ impl Place<'_> {
         let folder = args.state.as_path();
         let kept = folder.join(SETTINGS);
         let file = args.config.as_deref().or_else(|| kept.is_file().then_some(kept.as_path()));
-        let settings = Settings::of(terms::read(file, &CpuSpec::default())?)
+        let settings = Settings::of(settings::read(file, &CpuSpec::default())?)
             .map_err(|flaw| Failure::BadInput(flaw.to_string()))?;
         let last = latest(folder).map_err(|error| unread(folder, &error))?.ok_or_else(|| empty(folder))?;
         Ok(Place { folder, settings, last })

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::super::random::Sequence;
 use super::super::tally::Reasons;
-use super::law::Law;
+use super::tested_limit::Law;
 
 /// How many questions that were told are asked again in the next life.
 const TOLD_AGAIN: usize = 32;
@@ -263,7 +263,7 @@ pub(super) fn key(number: u32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::watch::now;
+    use super::super::super::stopwatch::now;
     use super::*;
 
     fn asked(law: Law, number: u32) -> Question {

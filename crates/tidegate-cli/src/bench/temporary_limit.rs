@@ -2,11 +2,11 @@
 
 use serde_json::json;
 
-use super::plan::{Plan, Quota};
+use super::load_plan::{Plan, Quota};
 use super::random::surprise;
 use super::target::Door;
 use crate::args::{BenchArgs, ServerArgs};
-use crate::remote::server::{Server, token};
+use crate::remote::client::{Server, token};
 use crate::remote::url::encoded;
 use crate::remote::usage::Usage;
 use crate::{Failure, say};

@@ -21,13 +21,13 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinSet, LocalSet};
 
-use super::line::{Line, Place};
+use super::connection::{Line, Place};
 use super::nanoseconds;
-use super::plan::Plan;
+use super::load_plan::Plan;
 use super::random::Sequence;
-use super::stop::Stop;
+use super::stop_signal::Stop;
 use super::tally::Tally;
-use super::watch::now;
+use super::stopwatch::now;
 use super::wire::Ask;
 use crate::Failure;
 

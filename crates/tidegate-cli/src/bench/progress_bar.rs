@@ -3,9 +3,9 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use super::crew::SoFar;
+use super::workers::SoFar;
 use super::number::{counted, grouped};
-use super::plan::Plan;
+use super::load_plan::Plan;
 
 /// How wide the bar is.
 const WIDTH: usize = 24;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::ask::Ask;
-use super::server::{Answered, Server};
-use super::told::{Mood, Told};
+use super::client::{Answered, Server};
+use super::decision_text::{Mood, Told};
 use crate::args::{AcquireArgs, PeekArgs, Wanted};
 use crate::{Failure, answer};
 

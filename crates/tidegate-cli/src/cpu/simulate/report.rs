@@ -8,7 +8,7 @@ use tidegate_cpu::Settings;
 use tidegate_cpu::simulation::{Outcome, Window};
 
 use crate::bench::number::grouped;
-use crate::cpu::shown::{self, Number};
+use crate::cpu::format::{self, Number};
 use crate::remote::table;
 use crate::store::as_line;
 
@@ -45,8 +45,8 @@ impl Told {
             to,
             outcome: *outcome,
             worst: outcome.worst_trailing.rate_over(settings.tiling.nominal_length()),
-            utilisation: shown::part(used, allowed),
-            served: shown::part(outcome.used, outcome.demand),
+            utilisation: format::part(used, allowed),
+            served: format::part(outcome.used, outcome.demand),
             windows: windows.to_vec(),
         }
     }
@@ -54,21 +54,21 @@ impl Told {
     /// For programs.
     pub(super) fn json(&self) -> String {
         let window = |window: &Window| WindowTold {
-            start: shown::instant(&self.zone, window.tile.start),
-            end: shown::instant(&self.zone, window.tile.end),
-            average: shown::rate(window.used.rate_over(window.tile.length())),
-            used: shown::quota(window.used),
-            quota: shown::quota(window.allowed),
-            of_quota: shown::part(window.used, window.allowed).map(shown::number),
+            start: format::instant(&self.zone, window.tile.start),
+            end: format::instant(&self.zone, window.tile.end),
+            average: format::rate(window.used.rate_over(window.tile.length())),
+            used: format::quota(window.used),
+            quota: format::quota(window.allowed),
+            of_quota: format::part(window.used, window.allowed).map(format::number),
             whole: window.is_whole,
         };
         as_line(&SimulationTold {
-            from: shown::instant(&self.zone, self.from),
-            to: shown::instant(&self.zone, self.to),
-            avg_limit: shown::rate(self.average),
-            worst_trailing: shown::rate(self.worst),
-            utilisation: self.utilisation.map(shown::number),
-            demand_served: self.served.map(shown::number),
+            from: format::instant(&self.zone, self.from),
+            to: format::instant(&self.zone, self.to),
+            avg_limit: format::rate(self.average),
+            worst_trailing: format::rate(self.worst),
+            utilisation: self.utilisation.map(format::number),
+            demand_served: self.served.map(format::number),
             changes: self.outcome.changes,
             looks: self.outcome.looks,
             windows: self.windows.iter().map(window).collect(),
@@ -78,23 +78,23 @@ impl Told {
     /// For people.
     pub(super) fn text(&self) -> String {
         let percent = |billionths: Option<i128>| {
-            billionths.map_or("-".to_owned(), |billionths| format!("{} %", shown::short(billionths)))
+            billionths.map_or("-".to_owned(), |billionths| format!("{} %", format::short(billionths)))
         };
         let row = |window: &Window| {
             [
-                shown::instant(&self.zone, window.tile.start),
-                shown::instant(&self.zone, window.tile.end),
-                shown::short_rate(window.used.rate_over(window.tile.length())),
-                percent(shown::part(window.used, window.allowed)),
+                format::instant(&self.zone, window.tile.start),
+                format::instant(&self.zone, window.tile.end),
+                format::short_rate(window.used.rate_over(window.tile.length())),
+                percent(format::part(window.used, window.allowed)),
                 (if window.is_whole { "yes" } else { "no" }).to_owned(),
             ]
         };
         let rows: Vec<_> = self.windows.iter().map(row).collect();
         let mut text = table::lines(["START", "END", " AVERAGE", " OF QUOTA", "WHOLE"], &rows);
         text.push('\n');
-        text.push_str(&shown::table(&[
-            ("limit", format!("{} on average", shown::short_rate(self.average))),
-            ("worst trailing average", shown::short_rate(self.worst)),
+        text.push_str(&format::table(&[
+            ("limit", format!("{} on average", format::short_rate(self.average))),
+            ("worst trailing average", format::short_rate(self.worst)),
             ("quota used in whole windows", percent(self.utilisation)),
             ("demand served", percent(self.served)),
             ("changes of the limit", grouped(self.outcome.changes)),

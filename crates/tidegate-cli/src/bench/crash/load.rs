@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use tokio::task::{JoinSet, LocalSet};
 
-use super::super::line::{Line, Place};
+use super::super::connection::{Line, Place};
 use super::super::random::Sequence;
 use super::super::target::Target;
-use super::super::watch::now;
+use super::super::stopwatch::now;
 use super::super::wire::Ask;
 use super::super::wire::resp::Value;
-use super::book::{Book, Question, Sent};
-use super::child::Ready;
+use super::sales_ledger::{Book, Question, Sent};
+use super::server_process::Ready;
 use crate::Failure;
 
 /// Connections of each kind.

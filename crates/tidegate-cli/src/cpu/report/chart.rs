@@ -16,8 +16,8 @@ use tidegate_core::Zone;
 use tidegate_cpu::Settings;
 
 use super::columns::{Column, Columns};
-use super::ticks::ticks;
-use crate::cpu::shown::{instant, short_rate};
+use super::axis_ticks::ticks;
+use crate::cpu::format::{instant, short_rate};
 use crate::svg::Canvas;
 
 /// How many columns there are: one for each point of the ground's width.

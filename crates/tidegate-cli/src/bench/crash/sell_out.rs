@@ -3,12 +3,12 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use super::super::line::Line;
+use super::super::connection::Line;
 use super::super::wire::resp::Value;
-use super::asker::{ask, place};
-use super::book::{Book, Question, key};
-use super::child::Ready;
-use super::law::Law;
+use super::load::{ask, place};
+use super::sales_ledger::{Book, Question, key};
+use super::server_process::Ready;
+use super::tested_limit::Law;
 use crate::Failure;
 
 /// How many questions go together.
