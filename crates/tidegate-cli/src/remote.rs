@@ -12,15 +12,15 @@
 //! Refused: a token as a flag, because everybody on a machine can see what is typed; following redirects, because a
 //! question that is repeated elsewhere as another method is another question.
 
-pub(crate) mod ask;
 mod acquire;
+pub(crate) mod ask;
+pub(crate) mod client;
+mod decision_text;
 mod lease;
+mod limit_source;
 mod limits;
 mod problem;
-pub(crate) mod client;
-mod limit_source;
 pub(crate) mod table;
-mod decision_text;
 pub(crate) mod url;
 pub(crate) mod usage;
 

@@ -11,73 +11,74 @@ use tidegate_cpu::metrics::{self, Governing};
 use tidegate_cpu::runner::{in_force, recent};
 use tidegate_cpu::status::Status;
 
-use super::state_directory::Place;
-use super::atomic_file::replace;
-use super::format::{self, Number};
+use super::atomic_file::write_atomically;
+use super::format::{self, JsonNumber};
+use super::state_directory::StateDirectory;
 use crate::args::CpuStatusArgs;
 use crate::bench::number::grouped;
 use crate::store::as_line;
-use crate::{Failure, answer};
+use crate::{Failure, print_result};
 
 /// Says how it stands, and writes metrics if they are wanted.
 pub(super) fn run(args: &CpuStatusArgs) -> Result<(), Failure> {
-    let place = Place::open(&args.place)?;
-    let zone = place.settings.tiling.zone().clone();
-    let governing = if is_in_use(place.folder) { Governing::Yes } else { Governing::No };
-    let status = read(place)?;
+    let state = StateDirectory::open(&args.state)?;
+    let zone = state.settings.tiling.zone().clone();
+    let governing = if is_in_use(state.folder) { Governing::Yes } else { Governing::No };
+    let status = read(state)?;
     if let Some(path) = &args.prometheus {
-        replace(path, &metrics::text(&status, governing))?;
+        write_atomically(path, &metrics::text(&status, governing))?;
     }
-    answer(&if args.json {
-        as_line(&told(&zone, &status, governing))
+    print_result(&if args.json {
+        as_line(&status_json(&zone, &status, governing))
     } else {
         text(&zone, &status, governing)
     })
 }
 
-fn read(place: Place<'_>) -> Result<Status, Failure> {
-    let last = &place.last;
+fn read(state: StateDirectory<'_>) -> Result<Status, Failure> {
+    let last = &state.last;
     let now = Now { wall: last.at.wall, uptime: last.uptime, boot: last.boot };
-    let samples = recent(place.folder, &place.settings, now).map_err(|error| place.unread(&error))?;
-    let governor = Governor::resume(place.settings, &samples);
+    let samples =
+        recent(state.folder, &state.settings, now).map_err(|error| state.unreadable_samples(&error))?;
+    let governor = Governor::resume(state.settings, &samples);
     let mut governor = governor.ok_or_else(|| {
-        Failure::Failed(format!("the samples in {} have just gone; try again", place.folder.display()))
+        Failure::Failed(format!("the samples in {} have just gone; try again", state.folder.display()))
     })?;
     Ok(Status::of(&mut governor))
 }
 
 /// The wire form of a status.
 #[derive(Serialize)]
-pub(super) struct Told {
+pub(super) struct StatusJson {
     at: String,
     running: bool,
     status: &'static str,
     risk: &'static str,
-    used: Number,
-    remaining: Number,
-    total_quota: Number,
-    applied_limit: Number,
-    enforced_limit: Number,
-    safe_limit: Number,
-    trailing_limit: Number,
-    trailing_used: Number,
-    trailing_quota: Number,
-    target_cpu: Number,
-    average: Number,
+    used: JsonNumber,
+    remaining: JsonNumber,
+    total_quota: JsonNumber,
+    applied_limit: JsonNumber,
+    enforced_limit: JsonNumber,
+    safe_limit: JsonNumber,
+    trailing_limit: JsonNumber,
+    trailing_used: JsonNumber,
+    trailing_quota: JsonNumber,
+    target_cpu: JsonNumber,
+    average: JsonNumber,
     samples: u64,
     exceeded: u64,
     window_start: String,
     window_end: String,
-    remaining_minutes: Number,
-    unobserved_minutes: Number,
+    remaining_minutes: JsonNumber,
+    unobserved_minutes: JsonNumber,
     is_starting: bool,
 }
 
 /// A status for programs.
-pub(super) fn told(zone: &Zone, status: &Status, governing: Governing) -> Told {
+pub(super) fn status_json(zone: &Zone, status: &Status, governing: Governing) -> StatusJson {
     let outlook = &status.outlook;
     let (trailing_used, trailing_quota) = status.trailing;
-    Told {
+    StatusJson {
         at: format::instant(zone, status.at()),
         running: governing == Governing::Yes,
         status: outlook.status.word(),

@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::ask::Ask;
-use super::client::{Answered, Server};
-use super::decision_text::{Mood, Told};
-use crate::args::{AcquireArgs, PeekArgs, Wanted};
-use crate::{Failure, answer};
+use super::ask::RemoteAsk;
+use super::client::{ServerClient, ServerReply};
+use super::decision_text::{DecisionKind, DecisionReply};
+use crate::args::{AcquireArgs, AskArgs, PeekArgs};
+use crate::{Failure, print_result};
 
 /// A question as the server reads it.
 #[derive(Debug, Default, Serialize)]
-struct Question<'a> {
+struct AskRequest<'a> {
     #[serde(flatten)]
-    one: Option<Ask>,
+    one: Option<RemoteAsk>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    asks: &'a [Ask],
+    asks: &'a [RemoteAsk],
     #[serde(skip_serializing_if = "Option::is_none")]
     request_id: Option<&'a str>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -27,14 +27,14 @@ struct Question<'a> {
     max_wait_ms: Option<u64>,
 }
 
-impl<'a> Question<'a> {
-    fn about(wanted: &'a Wanted) -> Question<'a> {
-        let Wanted { limit, key, count, asks } = wanted;
-        let one = limit.clone().map(|limit_id| Ask { limit_id, limit_key: key.clone(), count: *count });
-        Question { one, asks, ..Question::default() }
+impl<'a> AskRequest<'a> {
+    fn for_args(wanted: &'a AskArgs) -> AskRequest<'a> {
+        let AskArgs { limit, key, count, asks } = wanted;
+        let one = limit.clone().map(|limit_id| RemoteAsk { limit_id, limit_key: key.clone(), count: *count });
+        AskRequest { one, asks, ..AskRequest::default() }
     }
 
-    fn put_to(&self, server: &Server, path: &str) -> Result<Answered, Failure> {
+    fn send_to(&self, server: &ServerClient, path: &str) -> Result<ServerReply, Failure> {
         let body = serde_json::to_string(self).map_err(|error| Failure::Failed(error.to_string()))?;
         server.post(path, &body)
     }
@@ -42,31 +42,35 @@ impl<'a> Question<'a> {
 
 /// Takes what is wanted, or is refused.
 pub(crate) fn acquire(args: &AcquireArgs) -> Result<(), Failure> {
-    let question = Question {
+    let request = AskRequest {
         request_id: args.request_id.as_deref(),
         hold: args.hold,
         ttl_ms: args.ttl.map(milliseconds),
         max_wait_ms: args.wait.map(milliseconds),
-        ..Question::about(&args.wanted)
+        ..AskRequest::for_args(&args.wanted)
     };
-    let server = Server::patient(&args.server, args.wait.unwrap_or_default())?;
-    tell(&question.put_to(&server, "/v1/acquire")?, args.json, Mood::Taken)
+    let server = ServerClient::with_extra_timeout(&args.server, args.wait.unwrap_or_default())?;
+    print_decision(&request.send_to(&server, "/v1/acquire")?, args.json, DecisionKind::Acquire)
 }
 
 /// Asks the same and takes nothing.
 pub(crate) fn peek(args: &PeekArgs) -> Result<(), Failure> {
-    let server = Server::new(&args.server)?;
-    tell(&Question::about(&args.wanted).put_to(&server, "/v1/peek")?, args.json, Mood::Asked)
+    let server = ServerClient::new(&args.server)?;
+    print_decision(
+        &AskRequest::for_args(&args.wanted).send_to(&server, "/v1/peek")?,
+        args.json,
+        DecisionKind::Peek,
+    )
 }
 
-fn tell(answered: &Answered, json: bool, mood: Mood) -> Result<(), Failure> {
-    let told: Told = answered.read()?;
+fn print_decision(reply: &ServerReply, json: bool, kind: DecisionKind) -> Result<(), Failure> {
+    let decision: DecisionReply = reply.read()?;
     if json {
-        answer(&format!("{}\n", answered.text.trim_end()))?;
+        print_result(&format!("{}\n", reply.text.trim_end()))?;
     } else {
-        answer(&told.in_words(mood))?;
+        print_result(&decision.text_for(kind))?;
     }
-    if told.allowed { Ok(()) } else { Err(Failure::Refused) }
+    if decision.allowed { Ok(()) } else { Err(Failure::Refused) }
 }
 
 pub(super) fn milliseconds(time: Duration) -> u64 {

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use tokio::task::{JoinSet, LocalSet};
 
-use super::super::connection::{Line, Place};
-use super::super::random::Sequence;
-use super::super::target::Target;
+use super::super::connection::{BenchConnection, Endpoint};
+use super::super::random::SplitMix64;
 use super::super::stopwatch::now;
-use super::super::wire::Ask;
-use super::super::wire::resp::Value;
-use super::sales_ledger::{Book, Question, Sent};
-use super::server_process::Ready;
+use super::super::target::BenchTarget;
+use super::super::wire::WireAsk;
+use super::super::wire::resp::WireValue;
+use super::sales_ledger::{CrashRequest, ReleaseAttempt, SalesLedger};
+use super::server_process::ServerAddresses;
 use crate::Failure;
 
 /// Connections of each kind.
@@ -25,119 +25,124 @@ const BATCH: usize = 16;
 const ROUNDS_PER_RELEASE: u32 = 2;
 
 /// A door of the server that is killed.
-pub(super) fn place(scheme: &str, address: SocketAddr, patience: Duration) -> Result<Place, Failure> {
-    let target = Target::parse(&format!("{scheme}://{address}")).map_err(Failure::Failed)?;
-    Ok(Place::at(&target, vec![address], None, patience))
+pub(super) fn endpoint(scheme: &str, address: SocketAddr, timeout: Duration) -> Result<Endpoint, Failure> {
+    let target = BenchTarget::parse(&format!("{scheme}://{address}")).map_err(Failure::Failed)?;
+    Ok(Endpoint::at(&target, vec![address], None, timeout))
 }
 
 /// Asks at all doors until everybody has noticed that the server is gone.
-pub(super) async fn under_load(
-    book: &Rc<RefCell<Book>>,
-    ready: &Ready,
-    patience: Duration,
+pub(super) async fn run_load(
+    ledger: &Rc<RefCell<SalesLedger>>,
+    addresses: &ServerAddresses,
+    timeout: Duration,
     killing: impl Future<Output = Result<(), Failure>>,
 ) -> Result<(), Failure> {
-    book.borrow_mut().begin_life();
+    ledger.borrow_mut().begin_life();
     let all = LocalSet::new();
-    let mut askers = JoinSet::new();
+    let mut clients = JoinSet::new();
     for number in 0..CONNECTIONS {
-        for (scheme, address, batch) in [("redis", ready.resp, BATCH), ("http", ready.http, 1)] {
-            let place = place(scheme, address, patience)?;
+        for (scheme, address, batch) in [("redis", addresses.resp, BATCH), ("http", addresses.http, 1)] {
+            let place = endpoint(scheme, address, timeout)?;
             // Which door it is matters more than who: each has a sequence of its own.
-            let random = Sequence::from(number << 8 | batch as u64);
-            askers.spawn_local_on(run(Rc::clone(book), place, batch, random), &all);
+            let random = SplitMix64::from(number << 8 | batch as u64);
+            clients.spawn_local_on(run(Rc::clone(ledger), place, batch, random), &all);
         }
     }
     all.run_until(async {
         let killed = killing.await;
-        while askers.join_next().await.is_some() {}
+        while clients.join_next().await.is_some() {}
         killed
     })
     .await
 }
 
 /// One connection, until it breaks or there is nothing left to ask.
-async fn run(book: Rc<RefCell<Book>>, place: Place, batch: usize, mut random: Sequence) {
-    let mut line = match Line::open(&place).await {
-        Ok(line) => line,
-        Err(why) => return book.borrow_mut().broke(&why),
+async fn run(ledger: Rc<RefCell<SalesLedger>>, place: Endpoint, batch: usize, mut random: SplitMix64) {
+    let mut connection = match BenchConnection::open(&place).await {
+        Ok(connection) => connection,
+        Err(why) => return ledger.borrow_mut().record_disconnect(&why),
     };
     loop {
-        let questions = next(&book, batch, &mut random);
-        if questions.is_empty() {
+        let requests = next(&ledger, batch, &mut random);
+        if requests.is_empty() {
             return;
         }
-        let mut gone = ask(&book, &mut line, questions).await;
-        if gone.is_ok() && batch > 1 && random.below(ROUNDS_PER_RELEASE) == 0 {
-            gone = release(&book, &mut line, &mut random).await;
+        let mut result = send_requests(&ledger, &mut connection, requests).await;
+        if result.is_ok() && batch > 1 && random.below(ROUNDS_PER_RELEASE) == 0 {
+            result = release(&ledger, &mut connection, &mut random).await;
         }
-        if let Err(why) = gone {
-            return book.borrow_mut().broke(&why);
+        if let Err(why) = result {
+            return ledger.borrow_mut().record_disconnect(&why);
         }
     }
 }
 
 /// What to ask next: first what was lost before.
-fn next(book: &RefCell<Book>, batch: usize, random: &mut Sequence) -> Vec<Question> {
-    let mut book = book.borrow_mut();
-    let mut questions = Vec::with_capacity(batch);
-    while questions.len() < batch {
-        match book.again.pop().or_else(|| book.question(random)) {
-            Some(question) => questions.push(question),
+fn next(ledger: &RefCell<SalesLedger>, batch: usize, random: &mut SplitMix64) -> Vec<CrashRequest> {
+    let mut ledger = ledger.borrow_mut();
+    let mut requests = Vec::with_capacity(batch);
+    while requests.len() < batch {
+        match ledger.retries.pop().or_else(|| ledger.request(random)) {
+            Some(request) => requests.push(request),
             None => break,
         }
     }
-    questions
+    requests
 }
 
 /// Asks some questions at once and writes down what comes of each.
-pub(super) async fn ask(
-    book: &RefCell<Book>,
-    line: &mut Line,
-    questions: Vec<Question>,
+pub(super) async fn send_requests(
+    ledger: &RefCell<SalesLedger>,
+    connection: &mut BenchConnection,
+    requests: Vec<CrashRequest>,
 ) -> Result<(), String> {
-    book.borrow_mut().sending(questions.iter(), now());
-    for Question { law, key, id, .. } in &questions {
-        line.ask(Ask { limit: law.id(), key, request_id: (!id.is_empty()).then_some(id) });
+    ledger.borrow_mut().record_sent(requests.iter(), now());
+    for CrashRequest { limit, key, id, .. } in &requests {
+        connection.queue(WireAsk { limit: limit.id(), key, request_id: (!id.is_empty()).then_some(id) });
     }
-    let mut gone = line.send().await;
-    for question in questions {
-        let reply = match gone {
-            Ok(()) => line.hear().await,
+    let mut result = connection.send().await;
+    for request in requests {
+        let reply = match result {
+            Ok(()) => connection.receive().await,
             Err(ref why) => Err(why.clone()),
         };
-        let mut book = book.borrow_mut();
+        let mut ledger = ledger.borrow_mut();
         match reply {
-            Ok(Ok(answer)) => book.heard(question, answer.allowed, answer.lease, now()),
-            Ok(Err(why)) => book.fail(&why),
+            Ok(Ok(answer)) => ledger.record_reply(request, answer.allowed, answer.lease, now()),
+            Ok(Err(why)) => ledger.record_failure(&why),
             Err(why) => {
-                book.lost(question);
-                gone = Err(why);
+                ledger.record_lost(request);
+                result = Err(why);
             }
         }
     }
-    gone
+    result
 }
 
 /// Gives a lease back, if there is one.
-async fn release(book: &RefCell<Book>, line: &mut Line, random: &mut Sequence) -> Result<(), String> {
-    let Some((held, sent)) = book.borrow_mut().lease_to_release(random) else { return Ok(()) };
-    let released = line.call(&["TG.RELEASE", &held.lease], |value| *value == Value::Number(1)).await;
-    let mut book = book.borrow_mut();
+async fn release(
+    ledger: &RefCell<SalesLedger>,
+    connection: &mut BenchConnection,
+    random: &mut SplitMix64,
+) -> Result<(), String> {
+    let Some((held, sent)) = ledger.borrow_mut().lease_to_release(random) else { return Ok(()) };
+    let released =
+        connection.call(&["TG.RELEASE", &held.lease], |value| *value == WireValue::Number(1)).await;
+    let mut ledger = ledger.borrow_mut();
     match released {
         Ok(Ok(was_known)) => {
-            if sent == Sent::First {
-                book.asked_about(&held, was_known);
+            if sent == ReleaseAttempt::First {
+                ledger.record_lease_lookup(&held, was_known);
             }
             Ok(())
         }
         Ok(Err(why)) => {
-            book.fail(&why);
+            ledger.record_failure(&why);
             Ok(())
         }
         Err(why) => {
             // It may have come back or not.
-            book.sent_back.push(held);
+            ledger.unanswered_releases.push(held);
             Err(why)
         }
     }

@@ -7,15 +7,15 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 
 /// How much the limits that are counted by their windows have.
-const MUCH: u64 = 100_000;
+const WINDOW_CAPACITY: u64 = 100_000;
 /// How much an exact sliding window has, which remembers every single one.
-const REMEMBERED: u64 = 20_000;
+const SLIDING_CAPACITY: u64 = 20_000;
 /// How much each key has of the limit that counts them alone, and how many keys there are.
 const PER_KEY: u64 = 100;
 const KEYS: u32 = 200;
 /// The same of the limit that has so much for each key that not all of it is written down.
-const MUCH_PER_KEY: u64 = 1000;
-const FEW_KEYS: u32 = 20;
+const KEY_DAY_CAPACITY: u64 = 1000;
+const KEY_DAY_KEYS: u32 = 20;
 /// How much a bucket has at first, and what flows into it in a minute.
 const BURST: u64 = 20_000;
 const PER_MINUTE: u64 = 60;
@@ -23,13 +23,13 @@ const PER_MINUTE: u64 = 60;
 const LEASES: u64 = 100;
 /// How long windows are, and for how long a calendar day is certain to go on around noon.
 const HOUR: Duration = Duration::from_secs(3600);
-const HALF_A_DAY: Duration = Duration::from_secs(11 * 3600);
+const NOON_TO_MIDNIGHT: Duration = Duration::from_secs(11 * 3600);
 /// A server may lose this part of a limit with each crash.
-const SLICES: u64 = 256;
+const SLICES_PER_LIMIT: u64 = 256;
 
 /// A law whose limit is sold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub(crate) enum Law {
+pub(crate) enum TestedLimit {
     /// So many, ever
     Total,
     /// So many for each key
@@ -48,44 +48,46 @@ pub(crate) enum Law {
     Concurrency,
 }
 
-impl Law {
+impl TestedLimit {
     /// All of them.
-    pub(crate) const ALL: [Law; 8] = [
-        Law::Total,
-        Law::Key,
-        Law::KeyDay,
-        Law::Day,
-        Law::Interval,
-        Law::Sliding,
-        Law::Bucket,
-        Law::Concurrency,
+    pub(crate) const ALL: [TestedLimit; 8] = [
+        TestedLimit::Total,
+        TestedLimit::Key,
+        TestedLimit::KeyDay,
+        TestedLimit::Day,
+        TestedLimit::Interval,
+        TestedLimit::Sliding,
+        TestedLimit::Bucket,
+        TestedLimit::Concurrency,
     ];
 
     /// The id of its limit.
     pub(super) const fn id(self) -> &'static str {
         match self {
-            Law::Total => "crash/total",
-            Law::Key => "crash/key",
-            Law::KeyDay => "crash/key-day",
-            Law::Day => "crash/day",
-            Law::Interval => "crash/interval",
-            Law::Sliding => "crash/sliding",
-            Law::Bucket => "crash/bucket",
-            Law::Concurrency => "crash/concurrency",
+            TestedLimit::Total => "crash/total",
+            TestedLimit::Key => "crash/key",
+            TestedLimit::KeyDay => "crash/key-day",
+            TestedLimit::Day => "crash/day",
+            TestedLimit::Interval => "crash/interval",
+            TestedLimit::Sliding => "crash/sliding",
+            TestedLimit::Bucket => "crash/bucket",
+            TestedLimit::Concurrency => "crash/concurrency",
         }
     }
 
     /// What is made on the server; days are those of this zone.
-    pub(super) fn limit(self, zone: &str) -> Value {
+    pub(super) fn definition(self, zone: &str) -> Value {
         let item = match self {
-            Law::Total => json!({"policy": "total", "limit": MUCH}),
-            Law::Key => json!({"policy": "total", "limit": PER_KEY, "per": "key"}),
-            Law::KeyDay => json!({"policy": "day", "limit": MUCH_PER_KEY, "per": "key"}),
-            Law::Day => json!({"policy": "day", "limit": MUCH}),
-            Law::Interval => json!({"policy": "interval", "limit": MUCH, "window": "1h"}),
-            Law::Sliding => json!({"policy": "sliding", "limit": REMEMBERED, "window": "1h"}),
-            Law::Bucket => json!({"policy": "bucket", "limit": PER_MINUTE, "window": "60s", "burst": BURST}),
-            Law::Concurrency => json!({"policy": "concurrency", "limit": LEASES, "ttl": "24h"}),
+            TestedLimit::Total => json!({"policy": "total", "limit": WINDOW_CAPACITY}),
+            TestedLimit::Key => json!({"policy": "total", "limit": PER_KEY, "per": "key"}),
+            TestedLimit::KeyDay => json!({"policy": "day", "limit": KEY_DAY_CAPACITY, "per": "key"}),
+            TestedLimit::Day => json!({"policy": "day", "limit": WINDOW_CAPACITY}),
+            TestedLimit::Interval => json!({"policy": "interval", "limit": WINDOW_CAPACITY, "window": "1h"}),
+            TestedLimit::Sliding => json!({"policy": "sliding", "limit": SLIDING_CAPACITY, "window": "1h"}),
+            TestedLimit::Bucket => {
+                json!({"policy": "bucket", "limit": PER_MINUTE, "window": "60s", "burst": BURST})
+            }
+            TestedLimit::Concurrency => json!({"policy": "concurrency", "limit": LEASES, "ttl": "24h"}),
         };
         json!({"id": self.id(), "time_zone": zone, "items": [item]})
     }
@@ -93,60 +95,62 @@ impl Law {
     /// How much there is, when nothing has been sold; of all keys together.
     pub(super) const fn capacity(self) -> u64 {
         match self {
-            Law::Total | Law::Day | Law::Interval => MUCH,
-            Law::Key => PER_KEY * KEYS as u64,
-            Law::KeyDay => MUCH_PER_KEY * FEW_KEYS as u64,
-            Law::Sliding => REMEMBERED,
-            Law::Bucket => BURST,
-            Law::Concurrency => LEASES,
+            TestedLimit::Total | TestedLimit::Day | TestedLimit::Interval => WINDOW_CAPACITY,
+            TestedLimit::Key => PER_KEY * KEYS as u64,
+            TestedLimit::KeyDay => KEY_DAY_CAPACITY * KEY_DAY_KEYS as u64,
+            TestedLimit::Sliding => SLIDING_CAPACITY,
+            TestedLimit::Bucket => BURST,
+            TestedLimit::Concurrency => LEASES,
         }
     }
 
     /// How many keys ask.
     pub(super) const fn keys(self) -> u32 {
         match self {
-            Law::Key => KEYS,
-            Law::KeyDay => FEW_KEYS,
+            TestedLimit::Key => KEYS,
+            TestedLimit::KeyDay => KEY_DAY_KEYS,
             _ => 1,
         }
     }
 
     /// The most that may be sold in this time; for leases, at once.
-    pub(super) fn most(self, elapsed: Duration) -> u64 {
+    pub(super) fn max_grants(self, elapsed: Duration) -> u64 {
         let windows = |window: Duration| 1 + elapsed.as_secs() / window.as_secs();
         match self {
-            Law::Total | Law::Key | Law::Concurrency => self.capacity(),
-            Law::Day | Law::KeyDay => self.capacity() * windows(HALF_A_DAY),
-            Law::Interval | Law::Sliding => self.capacity() * windows(HOUR),
+            TestedLimit::Total | TestedLimit::Key | TestedLimit::Concurrency => self.capacity(),
+            TestedLimit::Day | TestedLimit::KeyDay => self.capacity() * windows(NOON_TO_MIDNIGHT),
+            TestedLimit::Interval | TestedLimit::Sliding => self.capacity() * windows(HOUR),
             // What is about to be whole may be, by the server's clock.
-            Law::Bucket => BURST + inflow(elapsed) + 1,
+            TestedLimit::Bucket => BURST + inflow(elapsed) + 1,
         }
     }
 
     /// The least that there was to sell in this time, if all of it was asked for.
-    pub(super) fn least(self, elapsed: Duration) -> u64 {
+    pub(super) fn min_grants(self, elapsed: Duration) -> u64 {
         match self {
-            Law::Bucket => BURST + inflow(elapsed),
+            TestedLimit::Bucket => BURST + inflow(elapsed),
             _ => self.capacity(),
         }
     }
 
     /// What a crash may cost: a slice where counts are reserved ahead, nothing where every grant is written down by itself.
-    pub(super) const fn slice(self) -> u64 {
+    pub(super) const fn loss_per_crash(self) -> u64 {
         match self {
-            Law::Total | Law::Day | Law::Interval | Law::Bucket => self.capacity() / SLICES,
-            Law::KeyDay => MUCH_PER_KEY / SLICES * FEW_KEYS as u64,
-            Law::Key | Law::Sliding | Law::Concurrency => 0,
+            TestedLimit::Total | TestedLimit::Day | TestedLimit::Interval | TestedLimit::Bucket => {
+                self.capacity() / SLICES_PER_LIMIT
+            }
+            TestedLimit::KeyDay => KEY_DAY_CAPACITY / SLICES_PER_LIMIT * KEY_DAY_KEYS as u64,
+            TestedLimit::Key | TestedLimit::Sliding | TestedLimit::Concurrency => 0,
         }
     }
 
     /// Whether the server's count is how often it was charged.
     pub(super) const fn is_counted(self) -> bool {
-        matches!(self, Law::Total | Law::Day | Law::Interval | Law::Sliding)
+        matches!(self, TestedLimit::Total | TestedLimit::Day | TestedLimit::Interval | TestedLimit::Sliding)
     }
 }
 
-impl fmt::Display for Law {
+impl fmt::Display for TestedLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.id().trim_start_matches("crash/"))
     }
@@ -158,7 +162,7 @@ fn inflow(elapsed: Duration) -> u64 {
 }
 
 /// A zone in which it is about noon, so that its day does not end while it is being sold.
-pub(super) fn middle_of_the_day() -> String {
+pub(super) fn zone_at_noon_now() -> String {
     zone_at_noon(jiff::Timestamp::now().as_second().div_euclid(3600).rem_euclid(24))
 }
 
@@ -187,28 +191,45 @@ mod tests {
 
     #[test]
     fn limits_are_what_the_server_reads() {
-        for law in Law::ALL {
-            let text = json!({"limits": [law.limit("UTC")]}).to_string();
+        for limit in TestedLimit::ALL {
+            let text = json!({"limits": [limit.definition("UTC")]}).to_string();
             let settings = tidegate::file::read("limits", text.as_bytes()).expect("it makes sense").settings;
-            assert_eq!(settings.limits.len(), 1, "{law}");
+            assert_eq!(settings.limits.len(), 1, "{limit}");
         }
     }
 
     #[test]
     fn time_sells_more_only_where_it_flows() {
         let minute = Duration::from_secs(60);
-        assert_eq!((Law::Bucket.least(minute), Law::Bucket.most(minute)), (BURST + 60, BURST + 61));
-        for law in Law::ALL.into_iter().filter(|law| *law != Law::Bucket) {
-            assert_eq!((law.least(minute), law.most(minute)), (law.capacity(), law.capacity()), "{law}");
+        assert_eq!(
+            (TestedLimit::Bucket.min_grants(minute), TestedLimit::Bucket.max_grants(minute)),
+            (BURST + 60, BURST + 61)
+        );
+        for limit in TestedLimit::ALL.into_iter().filter(|limit| *limit != TestedLimit::Bucket) {
+            assert_eq!(
+                (limit.min_grants(minute), limit.max_grants(minute)),
+                (limit.capacity(), limit.capacity()),
+                "{limit}"
+            );
         }
-        assert_eq!(Law::Interval.most(HOUR), 2 * MUCH);
-        assert_eq!(Law::Day.most(3 * HALF_A_DAY), 4 * MUCH);
-        assert_eq!(Law::KeyDay.most(HALF_A_DAY), 2 * Law::KeyDay.capacity());
+        assert_eq!(TestedLimit::Interval.max_grants(HOUR), 2 * WINDOW_CAPACITY);
+        assert_eq!(TestedLimit::Day.max_grants(3 * NOON_TO_MIDNIGHT), 4 * WINDOW_CAPACITY);
+        assert_eq!(TestedLimit::KeyDay.max_grants(NOON_TO_MIDNIGHT), 2 * TestedLimit::KeyDay.capacity());
     }
 
     #[test]
     fn small_limits_lose_nothing() {
-        assert_eq!((Law::Total.slice(), Law::KeyDay.slice()), (390, 20 * 3));
-        assert_eq!((Law::Key.slice(), Law::Sliding.slice(), Law::Concurrency.slice()), (0, 0, 0));
+        assert_eq!(
+            (TestedLimit::Total.loss_per_crash(), TestedLimit::KeyDay.loss_per_crash()),
+            (390, 20 * 3)
+        );
+        assert_eq!(
+            (
+                TestedLimit::Key.loss_per_crash(),
+                TestedLimit::Sliding.loss_per_crash(),
+                TestedLimit::Concurrency.loss_per_crash()
+            ),
+            (0, 0, 0)
+        );
     }
 }

@@ -8,13 +8,13 @@ use tidegate_cpu::Settings;
 use tidegate_cpu::simulation::{Outcome, Window};
 
 use crate::bench::number::grouped;
-use crate::cpu::format::{self, Number};
+use crate::cpu::format::{self, JsonNumber};
 use crate::remote::table;
 use crate::store::as_line;
 
 /// What came of a simulation.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct SimulationReport {
     zone: Zone,
     average: tidegate::budget::Rate,
     from: Timestamp,
@@ -27,18 +27,18 @@ pub(super) struct Told {
     windows: Vec<Window>,
 }
 
-impl Told {
+impl SimulationReport {
     pub(super) fn of(
         settings: &Settings,
         from: Timestamp,
         to: Timestamp,
         outcome: &Outcome,
         windows: &[Window],
-    ) -> Told {
+    ) -> SimulationReport {
         let whole = || windows.iter().filter(|window| window.is_whole);
         let used = whole().fold(Quota::ZERO, |sum, window| sum.plus(window.used));
         let allowed = whole().fold(Quota::ZERO, |sum, window| sum.plus(window.allowed));
-        Told {
+        SimulationReport {
             zone: settings.tiling.zone().clone(),
             average: settings.terms.average,
             from,
@@ -53,22 +53,22 @@ impl Told {
 
     /// For programs.
     pub(super) fn json(&self) -> String {
-        let window = |window: &Window| WindowTold {
+        let window = |window: &Window| WindowJson {
             start: format::instant(&self.zone, window.tile.start),
             end: format::instant(&self.zone, window.tile.end),
             average: format::rate(window.used.rate_over(window.tile.length())),
             used: format::quota(window.used),
             quota: format::quota(window.allowed),
-            of_quota: format::part(window.used, window.allowed).map(format::number),
+            of_quota: format::part(window.used, window.allowed).map(format::json_number),
             whole: window.is_whole,
         };
-        as_line(&SimulationTold {
+        as_line(&SimulationJson {
             from: format::instant(&self.zone, self.from),
             to: format::instant(&self.zone, self.to),
             avg_limit: format::rate(self.average),
             worst_trailing: format::rate(self.worst),
-            utilisation: self.utilisation.map(format::number),
-            demand_served: self.served.map(format::number),
+            utilisation: self.utilisation.map(format::json_number),
+            demand_served: self.served.map(format::json_number),
             changes: self.outcome.changes,
             looks: self.outcome.looks,
             windows: self.windows.iter().map(window).collect(),
@@ -105,26 +105,26 @@ impl Told {
 
 /// The wire form of a simulation.
 #[derive(Serialize)]
-struct SimulationTold {
+struct SimulationJson {
     from: String,
     to: String,
-    avg_limit: Number,
-    worst_trailing: Number,
-    utilisation: Option<Number>,
-    demand_served: Option<Number>,
+    avg_limit: JsonNumber,
+    worst_trailing: JsonNumber,
+    utilisation: Option<JsonNumber>,
+    demand_served: Option<JsonNumber>,
     changes: u64,
     looks: u64,
-    windows: Vec<WindowTold>,
+    windows: Vec<WindowJson>,
 }
 
 /// The wire form of a window.
 #[derive(Serialize)]
-struct WindowTold {
+struct WindowJson {
     start: String,
     end: String,
-    average: Number,
-    used: Number,
-    quota: Number,
-    of_quota: Option<Number>,
+    average: JsonNumber,
+    used: JsonNumber,
+    quota: JsonNumber,
+    of_quota: Option<JsonNumber>,
     whole: bool,
 }
