@@ -13,15 +13,15 @@ use tidegate_disk::files::Real;
 use tidegate_disk::log::{Before, Found, MOST_PROBLEMS, Problem, Report, Tail, inspect};
 use tidegate_disk::record::{Record, Records};
 
-use super::{as_line, digits, instant, open, place, refused};
+use super::{as_line, digits, instant, open, path_text, refused};
 use crate::args::VerifyArgs;
 use crate::bench::number::{counted, grouped};
-use crate::{Failure, answer};
+use crate::{Failure, print_result};
 
 /// How often a store that changes while it is looked at is looked at.
-const MOST_LOOKS: usize = 4;
+const MAX_ATTEMPTS: usize = 4;
 /// A store that is only rehearsed has room for everything: how much a server gives it is not known here.
-const ROOM: usize = usize::MAX / 4;
+const DRY_RUN_CAPACITY: usize = usize::MAX / 4;
 
 const WHAT_TO_DO: &str = "A server does not start from this directory. Restore it from a backup (`tidegate store backup` makes one); \
                           nothing can be left out of it without selling something twice.";
@@ -29,9 +29,13 @@ const WHAT_TO_DO: &str = "A server does not start from this directory. Restore i
 /// Looks at everything, and says what is wrong with it.
 pub(super) fn run(args: &VerifyArgs) -> Result<(), Failure> {
     let files = open(&args.folder)?;
-    let seen = look_well(&files).map_err(|error| refused(&args.folder, error))?;
-    answer(&if args.json { as_line(&seen.told(&args.folder)) } else { seen.text(&args.folder) })?;
-    match seen.report.problem_count {
+    let verification = verify(&files).map_err(|error| refused(&args.folder, error))?;
+    print_result(&if args.json {
+        as_line(&verification.json(&args.folder))
+    } else {
+        verification.text(&args.folder)
+    })?;
+    match verification.report.problem_count {
         0 => Ok(()),
         count => {
             let wrong = counted(count, "thing is", "things are");
@@ -41,38 +45,38 @@ pub(super) fn run(args: &VerifyArgs) -> Result<(), Failure> {
 }
 
 /// Looks until nothing is wrong, or the same is wrong twice: what is being written may look wrong for a moment.
-fn look_well(files: &Real) -> std::io::Result<Seen> {
-    let mut seen = look(files)?;
-    for _ in 1..MOST_LOOKS {
-        if seen.report.is_sound() {
+fn verify(files: &Real) -> std::io::Result<Verification> {
+    let mut verification = verify_once(files)?;
+    for _ in 1..MAX_ATTEMPTS {
+        if verification.report.is_sound() {
             break;
         }
-        let again = look(files)?;
-        if again == seen {
+        let again = verify_once(files)?;
+        if again == verification {
             break;
         }
-        seen = again;
+        verification = again;
     }
-    Ok(seen)
+    Ok(verification)
 }
 
-fn look(files: &Real) -> std::io::Result<Seen> {
-    let mut rehearsal = Rehearsal::new();
-    let mut report = inspect(files, &mut |found| rehearsal.found(&found))?;
+fn verify_once(files: &Real) -> std::io::Result<Verification> {
+    let mut dry_run = DryRun::new();
+    let mut report = inspect(files, &mut |found| dry_run.found(&found))?;
     let room = MOST_PROBLEMS.saturating_sub(report.problems.len());
-    report.problem_count += rehearsal.problems.len() as u64;
-    report.problems.extend(rehearsal.problems.into_iter().take(room));
-    Ok(Seen {
-        limits: rehearsal.restoring.limits().count() as u64,
-        snapshot_records: rehearsal.snapshot_records,
-        log_records: rehearsal.log_records,
+    report.problem_count += dry_run.problems.len() as u64;
+    report.problems.extend(dry_run.problems.into_iter().take(room));
+    Ok(Verification {
+        limits: dry_run.restoring.limits().count() as u64,
+        snapshot_records: dry_run.snapshot_records,
+        log_records: dry_run.log_records,
         report,
     })
 }
 
 /// What was found.
 #[derive(Debug, PartialEq, Eq)]
-struct Seen {
+struct Verification {
     report: Report,
     limits: u64,
     snapshot_records: u64,
@@ -80,7 +84,7 @@ struct Seen {
 }
 
 /// A start that does not take place.
-struct Rehearsal {
+struct DryRun {
     restoring: Restore,
     snapshot_records: u64,
     log_records: u64,
@@ -89,10 +93,10 @@ struct Rehearsal {
     problems: Vec<Problem>,
 }
 
-impl Rehearsal {
-    fn new() -> Rehearsal {
-        let memory = Memory { capacity_bytes: ROOM, ..Memory::default() };
-        Rehearsal {
+impl DryRun {
+    fn new() -> DryRun {
+        let memory = Memory { capacity_bytes: DRY_RUN_CAPACITY, ..Memory::default() };
+        DryRun {
             restoring: Restore::new(SystemClock::new(), memory),
             snapshot_records: 0,
             log_records: 0,
@@ -140,28 +144,28 @@ impl Rehearsal {
             };
             count += 1;
             if self.is_whole
-                && let Err(why) = self.tell(record)
+                && let Err(why) = self.apply(record)
             {
                 return (count, Err(why));
             }
         }
     }
 
-    fn tell(&mut self, record: Record<'_>) -> Result<(), String> {
-        let told = record.tell(&mut self.restoring);
-        told.map_err(|why| why.to_string())
+    fn apply(&mut self, record: Record<'_>) -> Result<(), String> {
+        let json = record.tell(&mut self.restoring);
+        json.map_err(|why| why.to_string())
     }
 }
 
-impl Seen {
+impl Verification {
     /// For people.
     fn text(&self, folder: &Path) -> String {
-        let Seen { report, limits, snapshot_records, log_records } = self;
+        let Verification { report, limits, snapshot_records, log_records } = self;
         let records = |count| counted(count, "record", "records");
         let bytes = |count| counted(count, "byte", "bytes");
         let mut lines = vec![match report.store_id {
-            Some(id) => format!("{}: store {}", place(folder), digits(&id)),
-            None => format!("{}: which store it is cannot be read", place(folder)),
+            Some(id) => format!("{}: store {}", path_text(folder), digits(&id)),
+            None => format!("{}: which store it is cannot be read", path_text(folder)),
         }];
         lines.push(match report.snapshot {
             Some(segment) => format!(
@@ -214,15 +218,15 @@ impl Seen {
         lines.join("\n")
     }
 
-    fn told(&self, folder: &Path) -> Told<'_> {
+    fn json(&self, folder: &Path) -> VerificationJson<'_> {
         let report = &self.report;
-        let problem = |problem: &Problem| ProblemTold {
+        let problem = |problem: &Problem| ProblemJson {
             file: problem.file.clone(),
             offset: problem.offset,
             what: problem.what.clone(),
         };
-        Told {
-            directory: place(folder),
+        VerificationJson {
+            directory: path_text(folder),
             store: report.store_id.map(|id| digits(&id)),
             sound: report.is_sound(),
             left: match report.before {
@@ -231,13 +235,13 @@ impl Seen {
                 Before::Stopped => "stopped",
                 Before::Crashed => "running_or_crashed",
             },
-            snapshot: report.snapshot.map(|segment| SnapshotTold {
+            snapshot: report.snapshot.map(|segment| SnapshotJson {
                 segment,
                 chunks: report.chunks,
                 bytes: report.snapshot_bytes,
                 records: self.snapshot_records,
             }),
-            log: LogTold {
+            log: LogJson {
                 segments: report.segments,
                 blocks: report.blocks,
                 bytes: report.block_bytes,
@@ -245,10 +249,12 @@ impl Seen {
                 last_block: report.last_number,
             },
             limits: self.limits,
-            times: report.times.map(|(first, last)| TimesTold { first: at(first), last: at(last) }),
+            times: report.times.map(|(first, last)| TimesJson { first: at(first), last: at(last) }),
             torn_tail: match &report.tail {
                 Tail::Whole => None,
-                Tail::Torn { file, offset, bytes } => Some(TornTold { file, offset: *offset, bytes: *bytes }),
+                Tail::Torn { file, offset, bytes } => {
+                    Some(TornTailJson { file, offset: *offset, bytes: *bytes })
+                }
             },
             problems: report.problems.iter().map(problem).collect(),
             problem_count: report.problem_count,
@@ -261,22 +267,22 @@ fn at(ticks: u64) -> String {
 }
 
 #[derive(Debug, Serialize)]
-struct Told<'a> {
+struct VerificationJson<'a> {
     directory: String,
     store: Option<String>,
     sound: bool,
     left: &'static str,
-    snapshot: Option<SnapshotTold>,
-    log: LogTold,
+    snapshot: Option<SnapshotJson>,
+    log: LogJson,
     limits: u64,
-    times: Option<TimesTold>,
-    torn_tail: Option<TornTold<'a>>,
-    problems: Vec<ProblemTold>,
+    times: Option<TimesJson>,
+    torn_tail: Option<TornTailJson<'a>>,
+    problems: Vec<ProblemJson>,
     problem_count: u64,
 }
 
 #[derive(Debug, Serialize)]
-struct SnapshotTold {
+struct SnapshotJson {
     segment: u64,
     chunks: u64,
     bytes: u64,
@@ -284,7 +290,7 @@ struct SnapshotTold {
 }
 
 #[derive(Debug, Serialize)]
-struct LogTold {
+struct LogJson {
     segments: u64,
     blocks: u64,
     bytes: u64,
@@ -293,20 +299,20 @@ struct LogTold {
 }
 
 #[derive(Debug, Serialize)]
-struct TimesTold {
+struct TimesJson {
     first: String,
     last: String,
 }
 
 #[derive(Debug, Serialize)]
-struct TornTold<'a> {
+struct TornTailJson<'a> {
     file: &'a str,
     offset: u64,
     bytes: u64,
 }
 
 #[derive(Debug, Serialize)]
-struct ProblemTold {
+struct ProblemJson {
     file: String,
     offset: u64,
     what: String,
