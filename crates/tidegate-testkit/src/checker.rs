@@ -207,9 +207,10 @@ pub fn check_record(record: &LimitRecord) -> Result<ProofLevel, LimitViolation> 
     let mut judged = record.entries.iter().filter(|entry| entry.granted && !entry.is_forced());
     let timed = judged.all(|entry| entry.earliest() == entry.latest());
     // What nobody judged may have opened a window, and nobody knows when.
-    let hangs = |item: &ItemSpec| matches!(item.policy, Policy::Interval { .. });
-    let adrift = record.spec.items.iter().any(hangs) && record.entries.iter().any(ObservedOrder::is_forced);
-    let exact = timed && !adrift && record.edits.is_empty() && record.resets.is_empty();
+    let is_interval = |item: &ItemSpec| matches!(item.policy, Policy::Interval { .. });
+    let has_unknown_window =
+        record.spec.items.iter().any(is_interval) && record.entries.iter().any(ObservedOrder::is_forced);
+    let exact = timed && !has_unknown_window && record.edits.is_empty() && record.resets.is_empty();
     Ok(if exact { ProofLevel::Exact } else { ProofLevel::Unrefuted })
 }
 

@@ -32,7 +32,11 @@ impl CompactAdapter {
 
     /// Submits the longest prefix of the orders that consists of compact requests. Returns how many were decided and
     /// the log position that makes them durable.
-    fn submit_compact_prefix(&self, orders: &[Order<'_>], answers: &mut Replies) -> Result<(usize, Option<Lsn>), Unavailable> {
+    fn submit_compact_prefix(
+        &self,
+        orders: &[Order<'_>],
+        answers: &mut Replies,
+    ) -> Result<(usize, Option<Lsn>), Unavailable> {
         let mut limit_ids: Vec<&str> = Vec::new();
         let mut requests = Vec::new();
         for ask in orders.iter().map_while(|order| compact_ask(order)) {
@@ -101,7 +105,7 @@ fn compact_ask<'a>(order: &Order<'a>) -> Option<Ask<'a>> {
         && order.hold == Hold::No
         && order.request_id.is_none()
         && order.ttl.is_none()
-        && order.patience.is_zero();
+        && order.max_wait.is_zero();
     match order.asks {
         [ask] if plain && ask.key.is_some() => Some(*ask),
         _ => None,

@@ -88,7 +88,10 @@ impl ManualLog {
     #[track_caller]
     pub fn wait_for_waiters(&self, count: usize) {
         let state = self.state();
-        let waited = self.shared.waiter_added.wait_timeout_while(state, WAIT_TIMEOUT, |state| state.waiting.len() < count);
+        let waited = self
+            .shared
+            .waiter_added
+            .wait_timeout_while(state, WAIT_TIMEOUT, |state| state.waiting.len() < count);
         let (state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         assert!(!timeout.timed_out(), "{} tasks wait for the log, not {count}", state.waiting.len());
     }

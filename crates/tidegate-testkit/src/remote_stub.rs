@@ -102,7 +102,10 @@ impl RemoteLink {
     /// If that takes longer than a minute.
     #[track_caller]
     pub fn wait_for_in_flight(&self, count: usize) {
-        let waited = self.state.sent.wait_timeout_while(self.lock(), WAIT_TIMEOUT, |in_flight| in_flight.len() < count);
+        let waited = self
+            .state
+            .sent
+            .wait_timeout_while(self.lock(), WAIT_TIMEOUT, |in_flight| in_flight.len() < count);
         let (in_flight, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         assert!(!timeout.timed_out(), "{} calls are in flight, not {count}", in_flight.len());
     }
@@ -288,15 +291,15 @@ struct OwnedOrder {
     request_id: Option<Vec<u8>>,
     hold: Hold,
     ttl: Option<Duration>,
-    patience: Duration,
+    max_wait: Duration,
 }
 
 impl OwnedOrder {
     fn of(order: &Order<'_>) -> OwnedOrder {
-        let Order { intent, asks, request_id, hold, ttl, patience } = *order;
+        let Order { intent, asks, request_id, hold, ttl, max_wait } = *order;
         let own = |ask: &Ask<'_>| (ask.limit_id.to_owned(), ask.key.map(<[u8]>::to_vec), ask.count);
         let asks = asks.iter().map(own).collect();
-        OwnedOrder { intent, asks, request_id: request_id.map(<[u8]>::to_vec), hold, ttl, patience }
+        OwnedOrder { intent, asks, request_id: request_id.map(<[u8]>::to_vec), hold, ttl, max_wait }
     }
 
     fn asks(&self) -> Vec<Ask<'_>> {
@@ -305,8 +308,8 @@ impl OwnedOrder {
     }
 
     fn order<'a>(&'a self, asks: &'a [Ask<'a>]) -> Order<'a> {
-        let OwnedOrder { intent, hold, ttl, patience, .. } = *self;
-        Order { intent, asks, request_id: self.request_id.as_deref(), hold, ttl, patience }
+        let OwnedOrder { intent, hold, ttl, max_wait, .. } = *self;
+        Order { intent, asks, request_id: self.request_id.as_deref(), hold, ttl, max_wait }
     }
 }
 

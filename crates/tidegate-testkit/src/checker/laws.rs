@@ -32,7 +32,7 @@ pub(super) struct ItemBound<'a> {
     /// Their earliest instants in order.
     earliest: Vec<u64>,
     /// When what was counted may have been zeroed, from and to.
-    cuts: Vec<(u64, u64)>,
+    resets: Vec<(u64, u64)>,
 }
 
 /// An interval, what was admitted in it, and what was allowed.
@@ -63,26 +63,26 @@ impl<'a> ItemBound<'a> {
         let held = matches!(era.item().policy, Policy::Concurrency { .. });
         let concerns = |whose: Option<&[u8]>| whose.is_none() || (era.item().per == Per::Key && whose == key);
         let resets = era.resets.iter().filter(|reset| !held && concerns(reset.key.as_deref()));
-        let cuts = resets.map(|reset| (reset.start.ticks(), reset.end.ticks())).collect();
+        let resets = resets.map(|reset| (reset.start.ticks(), reset.end.ticks())).collect();
         let row = rows.get(key);
-        ItemBound { era, row, grants, ranks, earliest, cuts }
+        ItemBound { era, row, grants, ranks, earliest, resets }
     }
 
     pub(super) fn exceeded(&self) -> Option<BoundViolation> {
         match self.era.item().policy {
-            Policy::Total => self.over(1, |_| Some(0)),
-            Policy::Calendar(unit) => self.over_in_a_unit(unit),
-            Policy::Interval { .. } => self.over_in_an_interval(),
+            Policy::Total => self.exceeded_windows(1, |_| Some(0)),
+            Policy::Calendar(unit) => self.exceeded_in_unit(unit),
+            Policy::Interval { .. } => self.exceeded_interval(),
             Policy::Sliding { .. } => {
                 let longest = self.era.longest_window();
-                self.over(1, |grant| {
+                self.exceeded_windows(1, |grant| {
                     let to = grant.latest();
                     let window = self.era.shortest_window(to.saturating_sub(longest), to);
                     Some(to.saturating_sub(window))
                 })
             }
-            Policy::Bucket { .. } => self.over_a_rate(),
-            Policy::Concurrency { ttl } => self.over_at_once(self.era.tick.span(ttl).ticks()),
+            Policy::Bucket { .. } => self.exceeded_rate(),
+            Policy::Concurrency { ttl } => self.exceeded_concurrency(self.era.tick.span(ttl).ticks()),
         }
     }
 
@@ -100,21 +100,21 @@ impl<'a> ItemBound<'a> {
     }
 
     /// How many resets may have happened from `from` to `to`.
-    fn cuts_in(&self, from: u64, to: u64) -> u128 {
-        (self.cuts_begun(to) - self.cuts_over(from)) as u128
+    fn resets_within(&self, from: u64, to: u64) -> u128 {
+        (self.resets_started_by(to) - self.resets_ended_before(from)) as u128
     }
 
-    fn cuts_begun(&self, by: u64) -> usize {
-        self.cuts.partition_point(|&(start, _)| start <= by)
+    fn resets_started_by(&self, by: u64) -> usize {
+        self.resets.partition_point(|&(start, _)| start <= by)
     }
 
-    fn cuts_over(&self, before: u64) -> usize {
-        self.cuts.partition_point(|&(_, end)| end < before)
+    fn resets_ended_before(&self, before: u64) -> usize {
+        self.resets.partition_point(|&(_, end)| end < before)
     }
 
     /// Whether more than `windows` times the capacity was admitted in an interval that ends with a grant and begins
     /// where `from` says; `None` is where it cannot be said.
-    fn over(
+    fn exceeded_windows(
         &self,
         windows: u128,
         mut from: impl FnMut(&ObservedOrder) -> Option<u64>,
@@ -122,17 +122,17 @@ impl<'a> ItemBound<'a> {
         let mut sums = SuffixSums::new(self.grants.len());
         // What nobody judged: only the last stretch of an interval is judged together with it.
         let mut forced = SuffixSums::new(self.grants.len());
-        let mut unjudged = ForcedCharges::default();
+        let mut forced_charges = ForcedCharges::default();
         // What may be given back, the earliest first.
         let mut refunds = BinaryHeap::new();
         for (grant, &rank) in self.grants.iter().zip(&self.ranks) {
             let to = grant.latest();
             if grant.is_forced() {
-                unjudged.add(grant, rank);
+                forced_charges.add(grant, rank);
                 continue;
             }
             sums.insert(rank, signed(self.weight(grant)), 0);
-            for (former, rank) in unjudged.before(grant) {
+            for (former, rank) in forced_charges.before(grant) {
                 sums.insert(rank, signed(self.weight(former)), 0);
                 forced.insert(rank, signed(self.weight(former)), 0);
             }
@@ -151,8 +151,8 @@ impl<'a> ItemBound<'a> {
                 let allowed = stretches * most + unsigned(beyond);
                 (admitted > allowed).then_some(BoundViolation { from, to, admitted, allowed })
             };
-            let begun = self.cuts_begun(to);
-            let reset = begun.checked_sub(1).map(|last| self.cuts[last].1);
+            let begun = self.resets_started_by(to);
+            let reset = begun.checked_sub(1).map(|last| self.resets[last].1);
             // Since the last reset, if it is certainly over.
             let sharp = if reset.is_none_or(|end| end < to) {
                 let from = reset.map_or(from, |end| from.max(end + 1));
@@ -162,8 +162,8 @@ impl<'a> ItemBound<'a> {
                 None
             };
             let whole = || {
-                let cuts = self.cuts_in(from, to);
-                self.era.most(from, to).and_then(|most| exceeds(from, windows + cuts, most))
+                let resets = self.resets_within(from, to);
+                self.era.most(from, to).and_then(|most| exceeds(from, windows + resets, most))
             };
             let excess = sharp.or_else(whole);
             if excess.is_some() {
@@ -173,11 +173,11 @@ impl<'a> ItemBound<'a> {
         None
     }
 
-    fn over_in_a_unit(&self, unit: Unit) -> Option<BoundViolation> {
+    fn exceeded_in_unit(&self, unit: Unit) -> Option<BoundViolation> {
         let mut calendar = ReferenceCalendar::new(unit, &self.era.spec.time_zone, self.era.spec.week_start);
         let per_second = self.era.tick.per_second();
         let mut latest = (0, 0);
-        self.over(1, |grant| {
+        self.exceeded_windows(1, |grant| {
             if !(latest.0..latest.1).contains(&grant.latest()) {
                 let second =
                     i64::try_from(grant.latest() / per_second).expect("tests stay before the end of time");
@@ -192,16 +192,16 @@ impl<'a> ItemBound<'a> {
     /// Windows hang from the first hit after the one before. Three things are certain: after a pause as long as the longest
     /// window the next hit opens one; from there on they can be rebuilt, where every instant is known and no operator came
     /// between; and any stretch shorter than a window meets at most two.
-    fn over_in_an_interval(&self) -> Option<BoundViolation> {
+    fn exceeded_interval(&self) -> Option<BoundViolation> {
         let row = self.row?;
         let longest = self.era.longest_window();
-        let excess = if row.is_known() && self.era.terms.len() == 1 && self.cuts.is_empty() {
-            self.over_as_rebuilt(row, longest)
+        let excess = if row.is_known() && self.era.terms.len() == 1 && self.resets.is_empty() {
+            self.exceeded_rebuilt_window(row, longest)
         } else {
-            self.over_after_a_pause(row, longest)
+            self.exceeded_after_pause(row, longest)
         };
         excess.or_else(|| {
-            self.over(2, |grant| {
+            self.exceeded_windows(2, |grant| {
                 let to = grant.latest();
                 let window = self.era.shortest_window(to.saturating_sub(longest), to);
                 Some(to.saturating_sub(window - 1))
@@ -210,9 +210,9 @@ impl<'a> ItemBound<'a> {
     }
 
     /// Whether a window was overspent, of those after the first that was opened after a pause.
-    fn over_as_rebuilt(&self, row: &GrantedRow, window: u64) -> Option<BoundViolation> {
+    fn exceeded_rebuilt_window(&self, row: &GrantedRow, window: u64) -> Option<BoundViolation> {
         let mut opened: Option<u64> = None;
-        self.over(1, |grant| {
+        self.exceeded_windows(1, |grant| {
             let at = grant.latest();
             let opens = match opened {
                 Some(opened) => opened.saturating_add(window) <= at,
@@ -226,14 +226,14 @@ impl<'a> ItemBound<'a> {
     }
 
     /// Whether a window was overspent that was opened after a pause.
-    fn over_after_a_pause(&self, row: &GrantedRow, longest: u64) -> Option<BoundViolation> {
+    fn exceeded_after_pause(&self, row: &GrantedRow, longest: u64) -> Option<BoundViolation> {
         let mut by_earliest = self.grants.clone();
         by_earliest.sort_by_key(|grant| grant.earliest());
         let mut hits: &[&ObservedOrder] = &by_earliest;
         while let Some(hit) = hits.first() {
             let from = hit.earliest();
             if row.is_quiet(from, longest)
-                && let Some(excess) = self.over_since_a_hit(hits, from, longest)
+                && let Some(excess) = self.exceeded_since_hit(hits, from, longest)
             {
                 return Some(excess);
             }
@@ -245,36 +245,41 @@ impl<'a> ItemBound<'a> {
 
     /// Whether the window that a hit at `from` opened was overspent. Such windows do not overlap, so that looking at all
     /// of their grants is looking at each grant once.
-    fn over_since_a_hit(&self, grants: &[&ObservedOrder], from: u64, longest: u64) -> Option<BoundViolation> {
+    fn exceeded_since_hit(
+        &self,
+        grants: &[&ObservedOrder],
+        from: u64,
+        longest: u64,
+    ) -> Option<BoundViolation> {
         let window = self.era.shortest_window(from, from.saturating_add(longest));
         let to = from.saturating_add(window - 1);
         let near = grants.iter().take_while(|grant| grant.earliest() <= to && !grant.is_forced());
         let admitted: u128 = near.filter(|grant| grant.latest() <= to).map(|grant| self.kept(grant)).sum();
-        let allowed = self.era.most(from, to)? * (1 + self.cuts_in(from, to));
+        let allowed = self.era.most(from, to)? * (1 + self.resets_within(from, to));
         (admitted > allowed).then_some(BoundViolation { from, to, admitted, allowed })
     }
 
     /// From any instant to any later one: no more than a burst and what came back between. A bucket forgets where a charge
     /// lies, so that what was given back counts as never spent; and so does what nobody judged, where a reset may have
     /// forgotten it.
-    fn over_a_rate(&self) -> Option<BoundViolation> {
+    fn exceeded_rate(&self) -> Option<BoundViolation> {
         let refill = self.era.refill();
         // A reset is as good as a whole burst that comes back at once.
         let boost = signed(self.era.most(0, u64::MAX)?) * refill.unit;
-        let boosts = |cuts: usize| i128::try_from(cuts).expect("resets are few") * boost;
-        let by_then = |to: u64| refill.by(to) + boosts(self.cuts_begun(to));
-        let before = |from: u64| refill.by(from) + boosts(self.cuts_over(from));
+        let boosts = |resets: usize| i128::try_from(resets).expect("resets are few") * boost;
+        let by_then = |to: u64| refill.by(to) + boosts(self.resets_started_by(to));
+        let before = |from: u64| refill.by(from) + boosts(self.resets_ended_before(from));
         let mut sums = SuffixSums::new(self.grants.len());
-        let mut unjudged = ForcedCharges::default();
+        let mut forced_charges = ForcedCharges::default();
         let mut spent: Vec<&ObservedOrder> = Vec::new();
         for (grant, &rank) in self.grants.iter().zip(&self.ranks) {
             if grant.is_forced() {
-                if self.cuts.is_empty() {
-                    unjudged.add(grant, rank);
+                if self.resets.is_empty() {
+                    forced_charges.add(grant, rank);
                 }
                 continue;
             }
-            for (grant, rank) in unjudged.before(grant).chain([(*grant, rank)]) {
+            for (grant, rank) in forced_charges.before(grant).chain([(*grant, rank)]) {
                 sums.insert(rank, signed(self.kept(grant)) * refill.unit, before(grant.earliest()));
                 spent.push(grant);
             }
@@ -297,7 +302,7 @@ impl<'a> ItemBound<'a> {
     }
 
     /// What is certainly held at the instant of each grant.
-    fn over_at_once(&self, ttl: u64) -> Option<BoundViolation> {
+    fn exceeded_concurrency(&self, ttl: u64) -> Option<BoundViolation> {
         let returned = |grant: &ObservedOrder| {
             let own = grant.returned.map_or_else(|| grant.earliest().saturating_add(ttl), Timestamp::ticks);
             own.min(self.era.ends())

@@ -34,7 +34,8 @@ pub(super) fn audit(
         refused.iter_mut().zip(log.refused).for_each(|(all, more)| *all += more);
         fences.iter_mut().zip(log.fences).for_each(|(all, more)| all.extend(more));
     }
-    let is_untouched = |limit: usize| operator_log.edits[limit].is_empty() && operator_log.resets[limit].is_empty();
+    let is_untouched =
+        |limit: usize| operator_log.edits[limit].is_empty() && operator_log.resets[limit].is_empty();
     let untouched: Vec<bool> = (0..limits).map(is_untouched).collect();
     for (limit, rows) in rows.iter().enumerate() {
         if untouched[limit] {
@@ -110,9 +111,7 @@ fn find_miscounts(context: &StressContext, spec: &LimitSpec, rows: &[ObservedRow
         let name = item.name.as_deref().expect("all items of a storm are named");
         let since = Timestamp::from_ticks(since);
         let granted = || rows.iter().filter(|row| row.order.granted);
-        if granted()
-            .any(|row| row.order.at.is_none() && row.order.start < since && since <= row.order.end)
-        {
+        if granted().any(|row| row.order.at.is_none() && row.order.start < since && since <= row.order.end) {
             // The order may have been decided on either side of the hour.
             continue;
         }
@@ -126,7 +125,10 @@ fn find_miscounts(context: &StressContext, spec: &LimitSpec, rows: &[ObservedRow
                 if counted.current_count != expected {
                     let key_text = key.map(String::from_utf8_lossy);
                     let counts = counted.current_count;
-                    faults.push(format!("{} {name} {key_text:?}: counts {counts}, granted {expected}", spec.id));
+                    faults.push(format!(
+                        "{} {name} {key_text:?}: counts {counts}, granted {expected}",
+                        spec.id
+                    ));
                 }
             }
         });

@@ -136,7 +136,8 @@ impl<'a> StressClient<'a> {
     fn submit(&mut self, size: usize, buffer: Replies) -> Replies {
         let drawn: Vec<RandomOrder> = (0..size).map(|_| self.random_order()).collect();
         let context = self.context;
-        let asks: Vec<Vec<Ask<'_>>> = drawn.iter().map(|drawn_order| drawn_order.asks(&context.limits)).collect();
+        let asks: Vec<Vec<Ask<'_>>> =
+            drawn.iter().map(|drawn_order| drawn_order.asks(&context.limits)).collect();
         let orders: Vec<Order<'_>> = drawn
             .iter()
             .zip(&asks)

@@ -233,7 +233,12 @@ fn charge_of_refused_order_is_detected() {
 fn one_grant_too_many_of_any_limit_is_detected() {
     for limit in ["stock", "rate", "turn", "hour", "slide", "slots"] {
         for keys in [1, 10] {
-            assert_detected(StoreDefect::GrantsOneTooMany(limit), keys, OperatorMode::Off, &format!("{limit}: "));
+            assert_detected(
+                StoreDefect::GrantsOneTooMany(limit),
+                keys,
+                OperatorMode::Off,
+                &format!("{limit}: "),
+            );
         }
         assert_detected(StoreDefect::GrantsOneTooMany(limit), 10, OperatorMode::On, &format!("{limit}: "));
     }
@@ -251,8 +256,9 @@ fn decision_time_outside_call_is_detected() {
 
 #[test]
 fn deadlock_report_names_seed_and_thread_actions() {
-    let panic = catch_unwind(AssertUnwindSafe(|| run_with_defect(StoreDefect::Hangs, 10, OperatorMode::On, 1)))
-        .expect_err("it hangs");
+    let panic =
+        catch_unwind(AssertUnwindSafe(|| run_with_defect(StoreDefect::Hangs, 10, OperatorMode::On, 1)))
+            .expect_err("it hangs");
     let message = panic.downcast_ref::<String>().expect("a message");
     assert!(message.contains("seed 1") && message.contains("client 3: Submitting"), "{message}");
     assert!(message.contains("operator: Waiting"), "{message}");

@@ -10,14 +10,14 @@ use super::decisions::{sliding, total};
 use super::{Behaviour, StoreFixture, denied, lease};
 
 pub(super) const ALL: &[Behaviour] = &[
-    ("a_lowered_bound_counts_only_live_keys", a_lowered_bound_counts_only_live_keys),
-    ("a_holder_in_the_same_order_can_make_room", a_holder_in_the_same_order_can_make_room),
-    ("a_watching_limit_without_room_charges_nothing", a_watching_limit_without_room_charges_nothing),
-    ("a_look_beside_a_lease_needs_no_room", a_look_beside_a_lease_needs_no_room),
-    ("what_ended_keeps_no_room", what_ended_keeps_no_room),
-    ("renewals_have_bounds", renewals_have_bounds),
-    ("a_lease_goes_with_its_limit", a_lease_goes_with_its_limit),
-    ("a_lease_stays_with_what_is_left", a_lease_stays_with_what_is_left),
+    ("lowered_max_keys_counts_only_live_keys", lowered_max_keys_counts_only_live_keys),
+    ("full_limit_with_held_key_waits_on_release", full_limit_with_held_key_waits_on_release),
+    ("full_shadow_limit_charges_nothing", full_shadow_limit_charges_nothing),
+    ("zero_ask_beside_lease_needs_no_row", zero_ask_beside_lease_needs_no_row),
+    ("rows_of_ended_limit_are_dropped", rows_of_ended_limit_are_dropped),
+    ("renewal_ttl_out_of_range_is_error", renewal_ttl_out_of_range_is_error),
+    ("lease_is_gone_with_its_limit", lease_is_gone_with_its_limit),
+    ("lease_survives_removal_of_one_of_its_limits", lease_survives_removal_of_one_of_its_limits),
 ];
 
 fn ask<'a>(limit_id: &'a str, key: &'a str, count: u64) -> Ask<'a> {
@@ -32,7 +32,7 @@ fn concurrency(limit: u64) -> ItemSpec {
     ItemSpec::of(Policy::Concurrency { ttl: Duration::from_secs(60) }, limit)
 }
 
-fn a_lowered_bound_counts_only_live_keys(fixture: &StoreFixture) {
+fn lowered_max_keys_counts_only_live_keys(fixture: &StoreFixture) {
     let bounded =
         |most| LimitSpec { max_keys: Some(most), ..LimitSpec::named("l").with(sliding(5, 10).per_key()) };
     fixture.add(bounded(2));
@@ -46,7 +46,7 @@ fn a_lowered_bound_counts_only_live_keys(fixture: &StoreFixture) {
     assert!(fixture.take("l", "a", 1).degraded, "a key that was forgotten is new");
 }
 
-fn a_holder_in_the_same_order_can_make_room(fixture: &StoreFixture) {
+fn full_limit_with_held_key_waits_on_release(fixture: &StoreFixture) {
     fixture.add(LimitSpec { max_keys: Some(1), ..LimitSpec::named("l").with(total(5).per_key()) });
     let held = acquire(fixture, &[ask("l", "a", 0)], Hold::Yes);
     let answer = acquire(fixture, &[ask("l", "a", 0), ask("l", "b", 1)], Hold::No);
@@ -57,7 +57,7 @@ fn a_holder_in_the_same_order_can_make_room(fixture: &StoreFixture) {
     assert_eq!(denied(&fixture.take("l", "a", 1)).wait, Wait::Never, "a total never comes back");
 }
 
-fn a_watching_limit_without_room_charges_nothing(fixture: &StoreFixture) {
+fn full_shadow_limit_charges_nothing(fixture: &StoreFixture) {
     let spec = LimitSpec::named("w").with(total(9)).with(total(9).per_key());
     fixture.add(LimitSpec { mode: Mode::Shadow, max_keys: Some(1), ..spec });
     assert!(fixture.granted("w", "a", 1));
@@ -72,7 +72,7 @@ fn a_watching_limit_without_room_charges_nothing(fixture: &StoreFixture) {
     assert!(answer.shadowed.is_empty(), "what was not charged took no room either");
 }
 
-fn a_look_beside_a_lease_needs_no_room(fixture: &StoreFixture) {
+fn zero_ask_beside_lease_needs_no_row(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("slots").with(concurrency(5)));
     fixture.add(LimitSpec { max_keys: Some(1), ..LimitSpec::named("l").with(total(5).per_key()) });
     let answer = acquire(fixture, &[ask("slots", "a", 1), ask("l", "a", 0)], Hold::No);
@@ -80,7 +80,7 @@ fn a_look_beside_a_lease_needs_no_room(fixture: &StoreFixture) {
     assert!(fixture.granted("l", "b", 1), "and keeps no room there");
 }
 
-fn what_ended_keeps_no_room(fixture: &StoreFixture) {
+fn rows_of_ended_limit_are_dropped(fixture: &StoreFixture) {
     let ends = |seconds| LimitSpec {
         ends_at: Some(Duration::from_secs(seconds)),
         max_keys: Some(1),
@@ -95,7 +95,7 @@ fn what_ended_keeps_no_room(fixture: &StoreFixture) {
     assert!(fixture.take("l", "a", 1).degraded, "one key is one key");
 }
 
-fn renewals_have_bounds(fixture: &StoreFixture) {
+fn renewal_ttl_out_of_range_is_error(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(concurrency(3)));
     let answer = fixture.take("l", "u", 1);
     let renew = |ttl| fixture.store.renew(lease(&answer).lease, Some(ttl)).decided();
@@ -109,7 +109,7 @@ fn renewals_have_bounds(fixture: &StoreFixture) {
     assert_eq!(fixture.used("l", "u", "all/concurrency"), 1);
 }
 
-fn a_lease_goes_with_its_limit(fixture: &StoreFixture) {
+fn lease_is_gone_with_its_limit(fixture: &StoreFixture) {
     let spec = || LimitSpec::named("l").with(concurrency(2)).with(total(5));
     fixture.add(spec());
     let [released, renewed, settled] = [(); 3].map(|()| acquire(fixture, &[ask("l", "u", 0)], Hold::Yes));
@@ -130,7 +130,7 @@ fn a_lease_goes_with_its_limit(fixture: &StoreFixture) {
     assert_eq!(fixture.used("l", "u", "all/concurrency"), 1);
 }
 
-fn a_lease_stays_with_what_is_left(fixture: &StoreFixture) {
+fn lease_survives_removal_of_one_of_its_limits(fixture: &StoreFixture) {
     for id in ["a", "b", "c"] {
         fixture.add(LimitSpec::named(id).with(concurrency(1)));
     }

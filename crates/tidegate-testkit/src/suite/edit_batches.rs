@@ -15,13 +15,13 @@ use super::decisions::{sliding, total};
 use super::{Behaviour, StoreFixture, lease};
 
 pub(super) const ALL: &[Behaviour] = &[
-    ("many_edits_are_made_at_once", many_edits_are_made_at_once),
-    ("one_bad_edit_changes_nothing", one_bad_edit_changes_nothing),
-    ("applied_edits_keep_counts", applied_edits_keep_counts),
-    ("what_an_application_retires_comes_back", what_an_application_retires_comes_back),
-    ("what_an_application_forgets_is_gone", what_an_application_forgets_is_gone),
-    ("nobody_meets_half_of_an_application", nobody_meets_half_of_an_application),
-    ("nobody_finds_half_of_an_application", nobody_finds_half_of_an_application),
+    ("apply_makes_many_edits", apply_makes_many_edits),
+    ("apply_with_one_bad_edit_changes_nothing", apply_with_one_bad_edit_changes_nothing),
+    ("apply_keeps_counts", apply_keeps_counts),
+    ("limit_retired_by_apply_returns_with_its_counts", limit_retired_by_apply_returns_with_its_counts),
+    ("limit_forgotten_by_apply_starts_at_zero", limit_forgotten_by_apply_starts_at_zero),
+    ("concurrent_order_sees_all_edits_of_apply_or_none", concurrent_order_sees_all_edits_of_apply_or_none),
+    ("concurrent_lookup_sees_all_edits_of_apply_or_none", concurrent_lookup_sees_all_edits_of_apply_or_none),
 ];
 
 fn put(spec: LimitSpec) -> Edit {
@@ -64,7 +64,7 @@ fn listen(fixture: &StoreFixture, last: &'static str) -> Arc<Mutex<Vec<String>>>
     heard
 }
 
-fn many_edits_are_made_at_once(fixture: &StoreFixture) {
+fn apply_makes_many_edits(fixture: &StoreFixture) {
     for id in ["same", "other", "gone"] {
         fixture.add(limit(id, 1));
     }
@@ -96,7 +96,7 @@ fn many_edits_are_made_at_once(fixture: &StoreFixture) {
     assert!(fixture.store.apply(Vec::new()).expect("nothing is right").is_empty());
 }
 
-fn one_bad_edit_changes_nothing(fixture: &StoreFixture) {
+fn apply_with_one_bad_edit_changes_nothing(fixture: &StoreFixture) {
     fixture.add(limit("there", 1));
     fixture.edit(limit("there", 2));
     fixture.add(limit("gone", 1));
@@ -129,7 +129,7 @@ fn one_bad_edit_changes_nothing(fixture: &StoreFixture) {
     assert!(heard.lock().expect("no test panics in here").is_empty());
 }
 
-fn applied_edits_keep_counts(fixture: &StoreFixture) {
+fn apply_keeps_counts(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(total(5)).with(sliding(3, 60).per_key()));
     assert!(fixture.granted("l", "u", 3));
     let next = LimitSpec::named("l").with(sliding(4, 60).per_key()).with(total(9).per_key());
@@ -138,7 +138,7 @@ fn applied_edits_keep_counts(fixture: &StoreFixture) {
     assert!(fixture.granted("l", "u", 1) && !fixture.granted("l", "u", 1) && fixture.granted("m", "u", 1));
 }
 
-fn what_an_application_retires_comes_back(fixture: &StoreFixture) {
+fn limit_retired_by_apply_returns_with_its_counts(fixture: &StoreFixture) {
     fixture.add(limit("same", 1));
     fixture.add(limit("other", 1));
     assert!(fixture.granted("same", "u", 1) && fixture.granted("other", "u", 1));
@@ -158,7 +158,7 @@ fn what_an_application_retires_comes_back(fixture: &StoreFixture) {
     assert!(fixture.granted("same", "u", 1), "not for ever");
 }
 
-fn what_an_application_forgets_is_gone(fixture: &StoreFixture) {
+fn limit_forgotten_by_apply_starts_at_zero(fixture: &StoreFixture) {
     let slot = || {
         let policy = Policy::Concurrency { ttl: Duration::from_secs(60) };
         LimitSpec::named("slots").with(ItemSpec::of(policy, 1))
@@ -222,7 +222,7 @@ impl Drop for Enough<'_> {
     }
 }
 
-fn nobody_meets_half_of_an_application(fixture: &StoreFixture) {
+fn concurrent_order_sees_all_edits_of_apply_or_none(fixture: &StoreFixture) {
     const IDS: [&str; 4] = ["a", "b", "c", "d"];
     const MOST: [Amount; 2] = [50_000_000, 60_000_000];
     // Some are decided by one number, some by more: stores may have more than one way to decide.
@@ -258,7 +258,7 @@ fn nobody_meets_half_of_an_application(fixture: &StoreFixture) {
     assert_eq!(fixture.used("d", "u", "key/total"), granted);
 }
 
-fn nobody_finds_half_of_an_application(fixture: &StoreFixture) {
+fn concurrent_lookup_sees_all_edits_of_apply_or_none(fixture: &StoreFixture) {
     let there = vec![put(limit("a", 60_000_000)), put(limit("b", 60_000_000))];
     let gone = vec![remove("a", RemovalMode::Retire), remove("b", RemovalMode::Retire)];
     fixture.store.apply(there.clone()).expect("they make sense");
