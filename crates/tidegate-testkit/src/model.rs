@@ -1,23 +1,23 @@
 //! The reference model: what limits mean, by definition.
 //!
-//! It keeps a list of what was admitted and answers every item_ask by looking at all of it. It is slow on purpose and
-//! shares no arithmetic with the laws: no arrival time, no running sums, no ring, no calendar memo.
+//! It keeps a list of all charges and answers every question by looking at all of them. It is slow on purpose and
+//! shares no arithmetic with the implementation: no arrival times, no running sums, no ring buffers, no calendar cache.
 //!
 //! | policy        | in use at `t`                                                                      |
 //! |---------------|------------------------------------------------------------------------------------|
 //! | `total`       | everything                                                                         |
 //! | calendar      | everything since the last rollover, if the latest of it shares a unit with `t`     |
-//! | `interval`    | everything since the hit that opened the window, if `t` is before its end          |
+//! | `interval`    | everything since the charge that opened the window, if `t` is before its end       |
 //! | `sliding`     | everything counted in the closed window `[t - W, t]`                               |
 //! | `bucket`      | `n` more fits iff for every earlier `s`: spent in `[s, t]` + `n` ≤ burst + refill  |
 //! | `concurrency` | everything held by leases that have not lapsed                                     |
 //!
 //! A wait is found by trying every instant at which anything could change, in order.
 //!
-//! Refunds are exact: what is given back was never spent. A bucket may keep more than that (it forgets where a charge
-//! lies), but never more than if is_unused had been given back. So the model answers a bucket twice, once as if refunded
-//! charges had cost their true price from the start ([`RefundView::Refunded`]) and once as if is_unused had been refunded
-//! ([`RefundView::NotRefunded`]), and whoever is tested must lie between.
+//! Refunds are exact: refunded units count as never spent. A bucket may refund less, because it forgets when a charge
+//! was made, but never more. So the model evaluates a bucket twice: as if refunded charges had cost their true price
+//! from the start ([`RefundView::Refunded`]), and as if nothing had been refunded ([`RefundView::NotRefunded`]). An
+//! implementation must lie between the two.
 
 mod definitions;
 mod key_capacity;
@@ -35,14 +35,14 @@ use crate::reference_calendar::ReferenceCalendar;
 use definitions::{grain, last_tick, price, step};
 pub use key_capacity::KeyWithoutRoom;
 
-/// An ask that owns its words.
+/// An ask with owned strings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnedAsk {
-    /// The limit.
+    /// Id of the limit.
     pub limit_id: String,
     /// The key.
     pub key: Option<Vec<u8>>,
-    /// How much.
+    /// The count.
     pub count: Amount,
 }
 
@@ -57,33 +57,33 @@ pub struct ModelRefusal {
     pub wait: Wait,
 }
 
-/// What an item says about itself.
+/// State of an item as a client sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelReading {
-    /// Its limit.
+    /// Id of the limit.
     pub limit_id: String,
-    /// Its name.
+    /// Name of the item.
     pub item: String,
-    /// How much may be in use.
+    /// Units that may be in use.
     pub capacity: Capacity,
-    /// How much is.
+    /// Units in use.
     pub used: Amount,
-    /// How much is left, if there is an end to it.
+    /// Units left; `None` if unlimited.
     pub remaining: Option<Amount>,
-    /// When `used` becomes zero if nobody asks.
+    /// When `used` becomes zero without further charges.
     pub resets_at: Option<Timestamp>,
 }
 
-/// How refunds of buckets are seen.
+/// How bucket refunds are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefundView {
     /// As if the charge had cost its true price from the start.
     Refunded,
-    /// As if is_unused had been given back.
+    /// As if nothing had been refunded.
     NotRefunded,
 }
 
-/// Everything that was ever admitted and still matters.
+/// All charges that still matter.
 #[derive(Debug, Clone)]
 pub struct ReferenceModel {
     tick: Tick,
@@ -93,7 +93,7 @@ pub struct ReferenceModel {
     calendars: RefCell<HashMap<(Unit, String, WeekStart), ReferenceCalendar>>,
 }
 
-/// One limit and what was admitted under it.
+/// One limit and its charges.
 #[derive(Debug, Clone)]
 struct ModelLimit {
     spec: LimitSpec,
@@ -101,7 +101,7 @@ struct ModelLimit {
     ledgers: BTreeMap<(String, Option<Vec<u8>>), ItemLedger>,
 }
 
-/// One item, as its text says.
+/// One item of a limit definition.
 #[derive(Debug, Clone)]
 struct ModelItem {
     name: String,
@@ -109,9 +109,9 @@ struct ModelItem {
     policy: Policy,
     limit: Capacity,
     charge: Charge,
-    /// Ticks between units, for a bucket.
+    /// Ticks between units of a bucket.
     step: u64,
-    /// Everything that makes it this law and no other.
+    /// All parameters that identify the refill rule.
     law: String,
 }
 
@@ -132,15 +132,15 @@ enum PolicyParameters {
     Concurrency,
 }
 
-/// What was admitted under one item for one key.
+/// Charges of one item for one key.
 #[derive(Debug, Clone, Default)]
 struct ItemLedger {
     events: Vec<ModelCharge>,
     /// The latest charge.
     last_time: u64,
-    /// The hit that opened the window.
+    /// The charge that opened the window.
     opened: u64,
-    /// The step that a bucket's events are reckoned with.
+    /// The step that the bucket's charges use.
     step: u64,
 }
 
@@ -148,30 +148,30 @@ struct ItemLedger {
 struct ModelCharge {
     /// When it counts.
     at: u64,
-    /// What it cost in truth.
+    /// Its true cost.
     amount: Amount,
-    /// What it cost before refunds.
+    /// Its cost before refunds.
     spent: Amount,
-    /// A backlog brought over from another rate, in ticks, for each view.
+    /// Backlog carried over from another rate, in ticks, for each view.
     carried: [u128; 2],
-    /// Which lease it came with.
+    /// The lease that it came with.
     lease: Option<LeaseId>,
-    /// When that lapses.
+    /// When that lease lapses.
     lapses: u64,
-    /// Whether its law has changed since, so that is_unused of it is given back.
+    /// The refill rule has changed since, so nothing of the charge is refunded.
     frozen: bool,
 }
 
-/// A lease and what its order was charged.
+/// A lease and the charges of its order.
 #[derive(Debug, Clone)]
 struct HeldCharges {
     lapses: u64,
     charges: Vec<(String, String, Option<Vec<u8>>, Amount)>,
-    /// The keys whose rows it keeps from being forgotten, with their limits.
+    /// The keys whose rows the lease keeps from being dropped, with their limits.
     pins: Vec<(String, Vec<u8>)>,
 }
 
-/// One item as one order asks it.
+/// One item as an order asks it.
 struct ItemAsk<'a> {
     limit_model: &'a ModelLimit,
     item: &'a ModelItem,
@@ -180,7 +180,7 @@ struct ItemAsk<'a> {
 }
 
 impl ReferenceModel {
-    /// A model of a store with no limits.
+    /// A model of a store without limits.
     pub fn new(tick: Tick) -> ReferenceModel {
         ReferenceModel {
             tick,
@@ -191,17 +191,17 @@ impl ReferenceModel {
         }
     }
 
-    /// The tick time is kept in.
+    /// Resolution of time.
     pub fn tick(&self) -> Tick {
         self.tick
     }
 
-    /// The text of a limit.
+    /// Definition of a limit.
     pub fn spec(&self, id: &str) -> Option<&LimitSpec> {
         self.limits.get(id).map(|limit_model| &limit_model.spec)
     }
 
-    /// The instant it really is: time does not go back.
+    /// The current time of the store, which never goes back.
     pub fn clamp(&mut self, now: Timestamp) -> Timestamp {
         self.latest = self.latest.max(now.ticks());
         Timestamp::from_ticks(self.latest)
@@ -209,8 +209,8 @@ impl ReferenceModel {
 
     // Edits.
 
-    /// Adds a limit, or replaces its text. What had come back by now is forgotten; what survives is judged anew. The same
-    /// text again is no edit.
+    /// Adds or replaces a limit. What has expired by now is dropped; the rest is judged by the new rules. The same
+    /// definition again is no edit.
     pub fn put(&mut self, spec: LimitSpec, now: Timestamp) {
         let now = self.clamp(now).ticks();
         if self.spec(&spec.id) == Some(&spec) {
@@ -220,7 +220,7 @@ impl ReferenceModel {
         let items = self.items(&spec, former.as_ref());
         let mut limit_model = ModelLimit { spec, items, ledgers: BTreeMap::new() };
         if former.as_ref().is_some_and(|former| self.is_over(former, now)) {
-            // Its rows are gone, and with them whatever kept them.
+            // Its rows are gone, and with them what held them.
             self.leases.values_mut().for_each(|held| held.pins.retain(|(id, _)| *id != limit_model.spec.id));
         }
         if let Some(former) = former.filter(|former| !self.is_over(former, now)) {
@@ -258,7 +258,8 @@ impl ReferenceModel {
                 ledger.events.retain(|event| event.at + window >= at);
                 if grain > 1 {
                     for event in &mut ledger.events {
-                        // A receipt finds its charge by the instant it counts at, which may be another now.
+                        // A receipt finds its charge by the instant at which the charge counts. That instant may differ
+                        // now.
                         let moved = last_tick(event.at, grain);
                         event.frozen |= moved != event.at;
                         event.at = moved;
@@ -304,9 +305,9 @@ impl ReferenceModel {
         spec.items.iter().map(compile).collect()
     }
 
-    // Questions.
+    // Queries.
 
-    /// Why these asks would be refused at `now`, or `None` if they fit.
+    /// Why these asks would be refused at `now`; `None` if they fit.
     pub fn refusal(&self, asks: &[OwnedAsk], now: Timestamp, view: RefundView) -> Option<ModelRefusal> {
         let item_asks = self.item_asks(asks);
         let mut found: Option<ModelRefusal> = None;
@@ -328,7 +329,7 @@ impl ReferenceModel {
                 Some(refusal) => {
                     let wait = refusal.wait;
                     found = Some(refusal);
-                    // What is promised must hold then: look again at the promised instant.
+                    // The promise must hold at the promised instant, so look again there.
                     let Wait::Until(until) = wait else { return found };
                     at = until.ticks();
                 }
@@ -336,8 +337,8 @@ impl ReferenceModel {
         }
     }
 
-    /// The first instant after `now` at which these asks fit if nobody else asks, found by trying every instant at
-    /// which anything changes by itself.
+    /// The first instant after `now` at which these asks fit without other charges, found by trying every instant at
+    /// which anything changes.
     pub fn first_fit(&self, asks: &[OwnedAsk], now: Timestamp, view: RefundView) -> Option<Timestamp> {
         let item_asks = self.item_asks(asks);
         let enforced = || item_asks.iter().filter(|item_ask| item_ask.limit_model.spec.mode == Mode::Enforce);
@@ -349,7 +350,7 @@ impl ReferenceModel {
         instants.into_iter().find(|&at| at > now.ticks() && fits(at)).map(Timestamp::from_ticks)
     }
 
-    /// The readings of every item that is asked, limits as asked, items as written, keys as asked.
+    /// Readings of every asked item: limits and keys in the order of the asks, items in the order of the definition.
     pub fn readings(&self, asks: &[OwnedAsk], now: Timestamp, view: RefundView) -> Vec<ModelReading> {
         let at = now.ticks();
         let read = |item_ask: &ItemAsk<'_>| {
@@ -380,8 +381,7 @@ impl ReferenceModel {
         self.item_asks(asks).iter().map(read).collect()
     }
 
-    /// Whether a limit in shadow mode would refuse these asks in one view and not in the other, so that the model
-    /// cannot say what it would be charged.
+    /// Whether a shadow limit would refuse these asks in one view only, so that its charge is ambiguous.
     pub fn is_shadow_charge_ambiguous(&self, asks: &[OwnedAsk], now: Timestamp) -> bool {
         let item_asks = self.item_asks(asks);
         let shadows = item_asks.iter().filter(|item_ask| item_ask.limit_model.spec.mode == Mode::Shadow);
@@ -392,7 +392,7 @@ impl ReferenceModel {
         })
     }
 
-    /// Whether a limit in shadow mode would refuse these asks.
+    /// Whether a shadow limit would refuse these asks.
     fn would_refuse(&self, item_asks: &[ItemAsk<'_>], id: &str, at: u64) -> bool {
         let of_limit = item_asks.iter().filter(|item_ask| item_ask.limit_model.spec.id == id);
         of_limit
@@ -402,7 +402,7 @@ impl ReferenceModel {
 
     // Changes.
 
-    /// Records that these asks were granted at `now`, with this lease if there is one.
+    /// Records that these asks were granted at `now`, with a lease if there is one.
     pub fn charge(&mut self, asks: &[OwnedAsk], hold: Hold, lease_term: Option<LeaseTerm>, now: Timestamp) {
         let crowded = self.keys_without_room(asks, hold, now, RefundView::Refunded);
         let now = self.clamp(now).ticks();
@@ -411,7 +411,7 @@ impl ReferenceModel {
         let mut pins = Vec::new();
         for item_ask in &item_asks {
             let id = &item_ask.limit_model.spec.id;
-            // A limit that only watches does not charge where it would refuse, also for want of room.
+            // A shadow limit charges nothing where it would refuse, including for lack of room.
             let no_room = crowded.iter().any(|crowded| crowded.limit_id == *id);
             if item_ask.limit_model.spec.mode == Mode::Shadow
                 && (no_room || self.would_refuse(&item_asks, id, now))
@@ -493,7 +493,7 @@ impl ReferenceModel {
         self.leases.get(&lease).is_some_and(|held| now.ticks().max(self.latest) < held.lapses)
     }
 
-    /// Gives a lease back; whether it was live.
+    /// Releases a lease. Returns whether it was live.
     pub fn release(&mut self, lease: LeaseId, now: Timestamp) -> bool {
         let now = self.clamp(now);
         let live = self.is_live(lease, now);
@@ -504,7 +504,7 @@ impl ReferenceModel {
         live
     }
 
-    /// Moves the end of a lease; whether it was live.
+    /// Moves the expiry of a lease. Returns whether it was live.
     pub fn renew(&mut self, lease: LeaseId, expires_at: Timestamp, now: Timestamp) -> bool {
         let now = self.clamp(now);
         let live = self.is_live(lease, now);
@@ -521,7 +521,7 @@ impl ReferenceModel {
         }
     }
 
-    /// Corrects what a lease's order was charged to the true cost of one ask of `actual`, and releases it; whether it
+    /// Corrects the charges of a lease to the cost of one ask of `actual`, and releases the lease. Returns whether it
     /// was live.
     pub fn settle(&mut self, lease: LeaseId, actual: Amount, now: Timestamp) -> bool {
         let now = self.clamp(now);
@@ -562,7 +562,7 @@ impl ReferenceModel {
         ledger.events.retain(|event| event.spent > 0 || event.carried != [0, 0]);
     }
 
-    /// Zeroes what is counted of a key, or of everybody. Leases go on, but what they were charged is gone.
+    /// Zeroes the counts of one key, or of all. Leases stay, but their charges are gone.
     pub fn reset(&mut self, id: &str, key: Option<&[u8]>, now: Timestamp) {
         self.clamp(now);
         let Some(limit_model) = self.limits.get_mut(id) else { return };

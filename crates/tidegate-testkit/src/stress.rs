@@ -234,9 +234,9 @@ pub fn run_stress(
 macro_rules! stress_suite {
     ($new_store:path) => {
         $crate::stress_suite!($new_store:
-            one_row 1 Off, ten_rows 10 Off, ten_thousand_rows 10_000 Off,
-            one_row_with_an_operator 1 On, ten_rows_with_an_operator 10 On,
-            ten_thousand_rows_with_an_operator 10_000 On,
+            orders_on_one_row_are_explained 1 Off, orders_on_ten_rows_are_explained 10 Off, orders_on_ten_thousand_rows_are_explained 10_000 Off,
+            edits_and_orders_on_one_row_are_explained 1 On, edits_and_orders_on_ten_rows_are_explained 10 On,
+            edits_and_orders_on_ten_thousand_rows_are_explained 10_000 On,
         );
     };
     ($new_store:path: $($name:ident $keys:literal $operator:ident,)*) => {

@@ -1,10 +1,10 @@
-//! The behaviour suite: what every store does, whatever it is made of.
+//! The behaviour suite: what every store does.
 //!
-//! Each behaviour is a small function over a [`StoreFixture`]: a fresh store and the clock it goes by. A store's own test binary
-//! says `behaviour_suite!(new_store)` and gets one test per behaviour, under the same names as every other store, and one per
-//! kind of history in which it must answer like the reference model.
+//! Each behaviour is a small function over a [`StoreFixture`], a fresh store and its clock. A store's test binary says
+//! `behaviour_suite!(new_store)`. It gets one test per behaviour, under the same name as for every other store, and one
+//! test per kind of generated history that must match the reference model.
 //!
-//! The suite speaks only through [`Store`] and [`Catalog`]; nothing in it knows how a store works.
+//! The suite uses only [`Store`] and [`Catalog`], so it knows nothing of how a store works.
 
 #![allow(clippy::unwrap_used, reason = "behaviours are tests: a panic is their answer")]
 
@@ -28,7 +28,7 @@ use tidegate::{
 pub use decisions::every_policy;
 pub use model_equivalence::{StoreUnderTest, check_equivalence};
 
-/// A fresh store and the clock it goes by.
+/// A fresh store and its clock.
 pub struct StoreFixture {
     /// The store.
     pub store: Arc<dyn LimitStore>,
@@ -36,10 +36,10 @@ pub struct StoreFixture {
     pub clock: Arc<ManualClock>,
 }
 
-/// A behaviour and its name.
+/// A behaviour with its name.
 pub type Behaviour = (&'static str, fn(&StoreFixture));
 
-/// Every behaviour.
+/// All behaviours.
 pub fn behaviours() -> impl Iterator<Item = Behaviour> {
     [decisions::ALL, leases::ALL, requests::ALL, edits::ALL, edit_batches::ALL, bounds::ALL]
         .into_iter()
@@ -50,14 +50,14 @@ pub fn behaviours() -> impl Iterator<Item = Behaviour> {
 /// Runs one behaviour by name.
 ///
 /// # Panics
-/// If the store does not behave so, or nothing has this name.
+/// If the store behaves otherwise, or if no behaviour has this name.
 pub fn run(name: &str, new_store: impl Fn(Tick) -> StoreFixture) {
     let (_, behaviour) = behaviours().find(|(other, _)| *other == name).expect("a behaviour of the suite");
     behaviour(&new_store(Tick::NANOSECOND));
 }
 
-/// Makes one test per behaviour and per kind of history. `$new_store` is a function that makes a fresh [`StoreFixture`] whose clock has
-/// the tick it is given. For a store that takes its time, a number says how many histories of each kind it is outcome.
+/// Defines one test per behaviour and per kind of history. `$new_store` is a function that makes a fresh
+/// [`StoreFixture`] whose clock has the given tick. For a slow store, a number limits the histories of each kind.
 #[macro_export]
 macro_rules! behaviour_suite {
     ($new_store:path) => {
@@ -103,7 +103,7 @@ macro_rules! behaviour_suite {
             }
         )*
 
-        /// Whatever is added to the suite is run here too.
+        /// Checks that this list is complete.
         #[test]
         fn suite_lists_every_behaviour() {
             let named = [$(stringify!($name)),*];
@@ -111,19 +111,19 @@ macro_rules! behaviour_suite {
             assert!(missing.is_empty(), "no test for {missing:?}");
         }
 
-        /// Any history, edits included, is answered as the reference model answers it.
+        /// Any history, edits included, is answered as the model answers it.
         #[test]
         fn any_history_matches_model() {
             $crate::suite::check_equivalence($new_store, $crate::history::histories(true), $cases);
         }
 
-        /// The same for histories of one item, looked at closely.
+        /// Histories of one item with many edits.
         #[test]
         fn single_item_history_matches_model() {
             $crate::suite::check_equivalence($new_store, $crate::history::single_item_histories(), $cases);
         }
 
-        /// The same for limits that have no room for all the keys that ask.
+        /// Histories of limits that have no room for all keys.
         #[test]
         fn over_capacity_history_matches_model() {
             $crate::suite::check_equivalence($new_store, $crate::history::over_capacity_histories(), $cases);
@@ -162,16 +162,16 @@ impl StoreFixture {
     /// Submits one order.
     pub fn submit(&self, order: Order<'_>) -> Result<(Answer, Vec<ItemReading>), OrderError> {
         let answers = self.store.submit(&[order], Replies::new(Detail::Readings)).decided();
-        let answer = answers.get(0).cloned().expect("one answer for one order")?;
+        let answer = answers.get(0).cloned().expect("one reply per order")?;
         let readings = answers.readings(&answer).to_vec();
         Ok((answer, readings))
     }
 
-    /// Takes `count` of a limit for a key.
+    /// Acquires `count` of a limit for a key.
     #[track_caller]
     pub fn take(&self, limit_id: &str, key: &str, count: Amount) -> Answer {
         let asks = [Ask { limit_id, key: Some(key.as_bytes()), count }];
-        self.submit(Order::acquire(&asks)).expect("a sensible order").0
+        self.submit(Order::acquire(&asks)).expect("a valid order").0
     }
 
     /// Whether `count` of a limit was granted to a key.
@@ -180,16 +180,16 @@ impl StoreFixture {
         self.take(limit_id, key, count).is_granted()
     }
 
-    /// How much an item says is in use for a key.
+    /// Units in use of an item for a key.
     #[track_caller]
     pub fn used(&self, limit_id: &str, key: &str, item: &str) -> Amount {
         let asks = [Ask { limit_id, key: Some(key.as_bytes()), count: 0 }];
-        let (_, readings) = self.submit(Order::peek(&asks)).expect("a sensible order");
+        let (_, readings) = self.submit(Order::peek(&asks)).expect("a valid order");
         let found = readings.iter().find(|reading| reading.limit.items()[reading.item].name() == item);
         found.unwrap_or_else(|| panic!("no item {item}")).reading.used
     }
 
-    /// What the store counts.
+    /// The usage that the store reports.
     #[track_caller]
     pub fn usage(&self, limit_id: &str, key: Option<&str>) -> Usage {
         self.store.usage(limit_id, key.map(str::as_bytes)).decided().expect("a known limit")
@@ -205,7 +205,7 @@ fn lease(answer: &Answer) -> &Grant {
     }
 }
 
-/// The denial of an answer.
+/// The denial of a reply.
 #[track_caller]
 fn denied(answer: &Answer) -> &Denied {
     match &answer.outcome {
@@ -214,7 +214,7 @@ fn denied(answer: &Answer) -> &Denied {
     }
 }
 
-/// How long after the decision a denial says to wait, in milliseconds.
+/// The wait of a denial in milliseconds after the decision.
 #[track_caller]
 fn wait_ms(answer: &Answer) -> u64 {
     match denied(answer).wait {

@@ -1,4 +1,4 @@
-//! Playing: a story is transcript to a subject and to the model, and the first difference is transcript.
+//! Replays a history against a system under test and the reference model, and reports the first difference.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -8,38 +8,38 @@ use tidegate_core::{Amount, Hold, Intent, LeaseId, LeaseTerm, LimitSpec, Mode, T
 use super::{History, HistoryEvent, KEYS, TimeStep};
 use crate::model::{KeyWithoutRoom, ModelReading, ModelRefusal, OwnedAsk, ReferenceModel, RefundView};
 
-/// What a subject answers to an order.
+/// Reply of the system under test to an order.
 #[derive(Debug, Clone)]
 pub struct ReplayReply {
-    /// Why it was refused, or `None` if it was granted.
+    /// Why it was refused; `None` if it was granted.
     pub refusal: Option<ModelRefusal>,
     /// The readings after the decision, in order.
     pub readings: Vec<ModelReading>,
-    /// The lease the grant came with.
+    /// The lease of the grant.
     pub lease: Option<LeaseTerm>,
-    /// Whether it was refused only because there is no room for another key.
+    /// Whether the order was refused only because there is no room for another key.
     pub degraded: bool,
 }
 
 /// Something that keeps limits: the core with a map around it, or a store.
 pub trait SystemUnderTest {
-    /// Adds or replaces a limit; whether its text was accepted.
+    /// Adds or replaces a limit. Returns whether it was accepted.
     fn put(&mut self, spec: &LimitSpec, now: Timestamp) -> bool;
     /// Decides an order.
     fn order(&mut self, intent: Intent, asks: &[OwnedAsk], hold: bool, now: Timestamp) -> ReplayReply;
-    /// Settles a hold; whether it was live.
+    /// Settles a hold. Returns whether it was live.
     fn settle(&mut self, lease: LeaseId, actual: Amount, now: Timestamp) -> bool;
-    /// Releases a lease; whether it was live.
+    /// Releases a lease. Returns whether it was live.
     fn release(&mut self, lease: LeaseId, now: Timestamp) -> bool;
-    /// Moves the end of a lease; whether it was live.
+    /// Moves the expiry of a lease. Returns whether it was live.
     fn renew(&mut self, lease: LeaseId, expires_at: Timestamp, now: Timestamp) -> bool;
-    /// Zeroes what is counted.
+    /// Zeroes counts.
     fn reset(&mut self, limit_id: &str, key: Option<&[u8]>, now: Timestamp);
-    /// Tidies up whatever it may forget.
+    /// Drops what need not be remembered.
     fn forget(&mut self, now: Timestamp);
 }
 
-/// Plays a story to a subject and to the model, and tells the first difference.
+/// Replays a history and reports the first difference.
 pub fn replay(history: &History, subject: &mut dyn SystemUnderTest) -> Result<HistoryTally, String> {
     let mut run = Replay {
         model: ReferenceModel::new(history.tick),
@@ -67,20 +67,20 @@ pub fn replay(history: &History, subject: &mut dyn SystemUnderTest) -> Result<Hi
     Ok(run.tally)
 }
 
-/// What a story contained, to see that stories are not empty.
+/// What a history contained. Shows that generated histories are not empty.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HistoryTally {
-    /// Orders granted.
+    /// Granted orders.
     pub granted: usize,
-    /// Orders refused.
+    /// Refused orders.
     pub refused: usize,
     /// Orders refused because there was no room for another key.
     pub degraded: usize,
-    /// Edits accepted.
+    /// Accepted edits.
     pub edits: usize,
-    /// Holds settled.
+    /// Settled holds.
     pub settled: usize,
-    /// When it ended, as the subject's clock says.
+    /// Final time of the store.
     pub ended: Timestamp,
 }
 
@@ -90,12 +90,12 @@ struct Replay {
     begins: u64,
     ids: Vec<String>,
     leases: Vec<LeaseTerm>,
-    /// Leases of several asks, which have no one true cost to be settled to.
+    /// Leases of several asks. They have no single true cost.
     leases_of_several_asks: Vec<LeaseId>,
     wait: Option<Timestamp>,
     resets: Vec<Timestamp>,
     tally: HistoryTally,
-    /// Whether the rest of the story cannot be judged.
+    /// The rest of the history cannot be compared.
     is_stopped: bool,
     transcript: String,
 }
@@ -111,7 +111,7 @@ impl Replay {
 
     fn apply(&mut self, subject: &mut dyn SystemUnderTest, event: &HistoryEvent) -> Result<(), String> {
         let _infallible = writeln!(self.transcript, "  at {}: {event:?}", self.now.ticks());
-        // Whatever the clock says, a store's time does not go back.
+        // A store's time never goes back.
         let now = self.model.clamp(self.now);
         match event {
             HistoryEvent::Time(step) => {
@@ -159,7 +159,7 @@ impl Replay {
     }
 
     fn lease(&self, index: usize) -> Option<LeaseTerm> {
-        // The latest leases are the likeliest to be live.
+        // The latest leases are the most likely to be live.
         self.leases.len().checked_sub(1 + index).map(|at| self.leases[at])
     }
 
@@ -173,7 +173,7 @@ impl Replay {
             TimeStep::ToWait(past) => self.wait.map_or(self.now, |at| moved(at, past)),
             TimeStep::ToReset(index, past) => self.resets.get(index).map_or(self.now, |&at| moved(at, past)),
         };
-        // A story ends long before time does.
+        // A history ends long before time does.
         self.now = to.min(Timestamp::from_ticks(4_000_000_000 * tick.per_second()));
     }
 
@@ -193,7 +193,7 @@ impl Replay {
             })
             .collect();
         let now = self.model.clamp(self.now);
-        // Only one ask has one true cost.
+        // Only an order of one ask has a single true cost.
         let hold = hold && asks.len() == 1;
         let theirs = subject.order(intent, &asks, hold, now);
         let truth = self.model.refusal(&asks, now, RefundView::Refunded);
@@ -203,7 +203,7 @@ impl Replay {
         let [crowded, at_most] = [RefundView::Refunded, RefundView::NotRefunded]
             .map(|view| self.model.keys_without_room(&asks, hold, now, view));
         if crowded != at_most || (!crowded.is_empty() && refused[0] != refused[1]) {
-            // Whether a bucket's row can be forgotten is its own business, and so is what follows.
+            // When a bucket's row may be forgotten is up to the store, so the rest is ambiguous.
             self.is_stopped = true;
             return Ok(());
         }
@@ -241,7 +241,7 @@ impl Replay {
         Ok(())
     }
 
-    /// A refusal for want of room names the first key item of the limit, and a wait that can be explained.
+    /// Expects a refusal for lack of room: it names the first key item of the limit, and its wait can be explained.
     fn expect_degraded(
         &self,
         theirs: &ReplayReply,
@@ -262,7 +262,7 @@ impl Replay {
         }
     }
 
-    /// The model's own wait is the first instant at which everything fits, tried one by one.
+    /// Expects that the model's wait is the first instant at which everything fits, found by trying each one.
     fn expect_promise_holds(
         &self,
         asks: &[OwnedAsk],
@@ -283,8 +283,8 @@ fn expect_same(what: &str, theirs: bool, ours: bool) -> Result<(), String> {
     if theirs == ours { Ok(()) } else { Err(format!("{what}: {theirs}, by definition {ours}")) }
 }
 
-/// Whether an answer is the definition's, or, where a bucket was refunded, no kinder than the truth and no harsher than
-/// if nothing had been given back.
+/// Expects the reply of the definition. Where a bucket was refunded, expects a reply between the exact refund and no
+/// refund.
 fn expect_between(
     truth: Option<&ModelRefusal>,
     theirs: Option<&ModelRefusal>,

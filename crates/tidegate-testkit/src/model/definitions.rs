@@ -1,4 +1,4 @@
-//! What each policy means: how much is in use, whether more fits, and when it will.
+//! What each policy means: how much is in use, whether more fits, and when it will fit.
 
 use tidegate_core::{Amount, AskTotals, Capacity, Charge, Policy, Precision, Timestamp, Unit, Wait};
 
@@ -29,7 +29,7 @@ impl ReferenceModel {
         self.starts(item_ask.limit_model) <= at && !self.is_over(item_ask.limit_model, at)
     }
 
-    /// The override_of for this key: its limit and when it ends.
+    /// The override for this key: its capacity and its end.
     pub(super) fn override_of(&self, item_ask: &ItemAsk<'_>) -> Option<(Capacity, u64)> {
         let key = item_ask.key?;
         let found = item_ask
@@ -66,8 +66,7 @@ impl ReferenceModel {
         ItemParameters { capacity, kind }
     }
 
-    /// The ledger as it stands at `at`: a bucket whose override_of has ended has been draining at the item's own rate
-    /// since then.
+    /// The ledger at `at`. A bucket whose override has ended drains at the item's own rate since then.
     pub(super) fn ledger_at(&self, item_ask: &ItemAsk<'_>, ledger: &ItemLedger, at: u64) -> ItemLedger {
         let mut ledger = ledger.clone();
         if let (Policy::Bucket { .. }, Some((_, until))) = (item_ask.item.policy, self.override_of(item_ask))
@@ -135,7 +134,7 @@ impl ReferenceModel {
         }
     }
 
-    /// When one item's answer could change by itself.
+    /// Instants at which the decision of an item could change without further charges.
     pub(super) fn instants(&self, item_ask: &ItemAsk<'_>, now: u64, view: RefundView) -> Vec<u64> {
         let mut instants = vec![self.starts(item_ask.limit_model)];
         let mut looks = vec![now];
@@ -175,7 +174,7 @@ impl ReferenceModel {
         instants
     }
 
-    /// Whether one item refuses at `now`, and for how long.
+    /// Whether an item refuses at `now`, and its wait.
     pub(super) fn wait(&self, item_ask: &ItemAsk<'_>, now: u64, view: RefundView) -> Option<Wait> {
         if self.is_over(item_ask.limit_model, now) {
             return Some(Wait::Never);
@@ -194,8 +193,7 @@ impl ReferenceModel {
         Some(found.map_or(Wait::Never, |at| Wait::Until(Timestamp::from_ticks(at))))
     }
 
-    /// The wait for held units: for whoever holds them, if the capacity could ever be enough; else for the end of an
-    /// override_of.
+    /// The wait for held units: until a release if the capacity can ever suffice, else until the end of the override.
     pub(super) fn holders_wait(&self, item_ask: &ItemAsk<'_>, at: u64, view: RefundView) -> Wait {
         if self.is_over(item_ask.limit_model, at) {
             return Wait::Never;
@@ -228,7 +226,7 @@ impl ReferenceModel {
 }
 
 impl ItemAsk<'_> {
-    /// What was admitted under this item for this key.
+    /// The charges of this item for this key.
     pub(super) fn ledger(&self) -> ItemLedger {
         let place = (self.item.name.clone(), self.key.map(<[u8]>::to_vec));
         self.limit_model.ledgers.get(&place).cloned().unwrap_or_default()
@@ -251,7 +249,7 @@ impl ItemLedger {
         self.events.iter().filter(|event| event.at >= from).map(ticks).sum()
     }
 
-    /// How many ticks of refill are owed at `at`: the most that any suffix of the history has not paid back.
+    /// Ticks of refill owed at `at`: the most that any suffix of the charges has not paid back.
     pub(super) fn backlog(&self, at: u64, view: RefundView) -> u128 {
         let owed = |event: &ModelCharge| {
             let full_at = u128::from(event.at) + self.ticks_since(event.at, view);
@@ -260,7 +258,7 @@ impl ItemLedger {
         self.events.iter().map(owed).max().unwrap_or(0)
     }
 
-    /// The same units in use at `at`, rounded up, at another rate from then on.
+    /// Keeps the units in use at `at`, rounded up, and continues at another rate.
     pub(super) fn carry_over(&mut self, step: u64, at: u64) {
         if self.events.is_empty() || self.step == step {
             return;
@@ -280,7 +278,7 @@ impl ItemLedger {
     }
 }
 
-/// The ticks between two units of a bucket. One that refuses everything goes on draining as before.
+/// Ticks between two units of a bucket. A bucket with capacity zero keeps draining at its former rate.
 pub(super) fn step(window: u64, limit: Capacity, before: u64) -> u64 {
     match limit {
         Capacity::Unlimited => 0,
@@ -289,7 +287,7 @@ pub(super) fn step(window: u64, limit: Capacity, before: u64) -> u64 {
     }
 }
 
-/// How finely a sliding window is ruled, in ticks.
+/// Width of the sub-windows of a sliding window, in ticks.
 pub(super) fn grain(window: u64, precision: Precision, limit: Capacity) -> u64 {
     match (precision, limit) {
         (Precision::Exact, Capacity::AtMost(_)) => 1,
@@ -302,7 +300,7 @@ pub(super) fn last_tick(at: u64, grain: u64) -> u64 {
     at - at % grain + (grain - 1)
 }
 
-/// How much of a bucket may be spent at once. An override_of has a burst in proportion.
+/// Burst of a bucket. An override has a burst in proportion.
 pub(super) fn burst_of(own: Capacity, limit: Capacity, burst: Option<Amount>) -> Capacity {
     match (limit, burst, own) {
         (Capacity::AtMost(limit), Some(burst), Capacity::AtMost(own)) if limit > 0 && own > 0 => {

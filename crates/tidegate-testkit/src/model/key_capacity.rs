@@ -1,7 +1,7 @@
-//! The bound on keys: who gets no row because too many have one.
+//! The bound on keys (`max_keys`).
 //!
-//! A key has a row while something is counted or held for it. Where `max_keys` have one, whoever is new and would need
-//! another is refused without being judged, and what is answered then is marked as degraded.
+//! A key has a row while something is counted or held for it. When `max_keys` keys have one, an order that needs
+//! another row is refused without being judged. The reply is marked as degraded.
 
 use tidegate_core::{AskTotals, Hold, Mode, Per, Policy, Timestamp, Wait};
 
@@ -10,18 +10,18 @@ use super::{ItemAsk, ModelLimit, OwnedAsk, ReferenceModel, RefundView};
 /// A key that a limit has no room for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyWithoutRoom {
-    /// The limit.
+    /// Id of the limit.
     pub limit_id: String,
-    /// The first of its items that counts keys alone: it is named by the refusal.
+    /// The first key item of the limit. The refusal names it.
     pub item: String,
     /// The key.
     pub key: Vec<u8>,
-    /// Whether the limit refuses because of it, or only does not charge it.
+    /// An enforcing limit refuses the order; a shadow limit only skips the charge.
     pub mode: Mode,
 }
 
 impl ReferenceModel {
-    /// The keys of these asks that there is no room for, limits as asked, keys as asked.
+    /// The keys of these asks that have no room, in the order of the asks.
     pub fn keys_without_room(
         &self,
         asks: &[OwnedAsk],
@@ -32,7 +32,7 @@ impl ReferenceModel {
         self.keys_without_room_at(asks, hold, now, now, view)
     }
 
-    /// The same at a later instant, if until then all leases go on that are live `now`.
+    /// The same at a later instant, if all leases that are live at `now` stay live.
     fn keys_without_room_at(
         &self,
         asks: &[OwnedAsk],
@@ -65,7 +65,7 @@ impl ReferenceModel {
                 let same = of_limit().filter(|other| other.key.as_deref() == Some(key));
                 let load =
                     same.map(|other| AskTotals::of(other.count)).fold(AskTotals::default(), AskTotals::plus);
-                // Whoever only looks needs no row.
+                // An ask of zero needs no row.
                 if live.contains(&key) || (load.count == 0 && hold == Hold::No) {
                     continue;
                 }
@@ -85,9 +85,10 @@ impl ReferenceModel {
         crowded
     }
 
-    /// Whether the wait of a degraded refusal can be explained. When a row is forgotten is the store's business, and so
-    /// `until` is only a bound: before it is_unused can have changed by time alone, and asking again then is told the next.
-    /// What a store says instead must be the truth: somebody holds something, or time alone makes no room.
+    /// Whether the wait of a degraded refusal can be explained.
+    ///
+    /// The store decides when to drop a row, so `until` is only a bound: before it, time alone cannot make room.
+    /// `OnRelease` and `Never` must be true: units are held, or time alone makes no room.
     pub fn is_wait_explained(
         &self,
         wait: Wait,
@@ -97,7 +98,7 @@ impl ReferenceModel {
         now: Timestamp,
     ) -> bool {
         let (limit_model, at) = (&self.limits[limit_id], now.ticks());
-        // Whether a refunded bucket still counts is its own business.
+        // Whether a refunded bucket still counts is up to the store.
         let mut views = [RefundView::Refunded, RefundView::NotRefunded]
             .into_iter()
             .map(|view| self.live_keys(limit_model, at, at, view));
@@ -114,7 +115,7 @@ impl ReferenceModel {
         }
     }
 
-    /// The keys that something is counted for `later`, or held for `now`.
+    /// Keys with counts at `later` or held units at `now`.
     fn live_keys<'a>(
         &'a self,
         limit_model: &'a ModelLimit,
@@ -136,7 +137,7 @@ impl ReferenceModel {
         live
     }
 
-    /// The keys whose rows leases know of that were not given back.
+    /// Keys whose rows are known to live leases.
     fn pinned<'a>(&'a self, limit_model: &'a ModelLimit, at: u64) -> impl Iterator<Item = &'a [u8]> {
         let leases = self.leases.values().filter(move |held| at < held.lapses);
         let pins = leases.flat_map(|held| &held.pins);
@@ -156,7 +157,7 @@ impl ReferenceModel {
         })
     }
 
-    /// Whether somebody holds something of this row that they could give back.
+    /// Whether this row has held units that a release could return.
     fn is_held(&self, limit_model: &ModelLimit, key: &[u8], at: u64) -> bool {
         let held = |policy: &Policy| matches!(policy, Policy::Concurrency { .. });
         let mut held = limit_model.items.iter().filter(|item| item.per == Per::Key && held(&item.policy));
@@ -167,7 +168,7 @@ impl ReferenceModel {
         holds || self.pinned(limit_model, at).any(|pinned| pinned == key)
     }
 
-    /// Whether this row will be as if nobody had ever asked, if nobody asks or gives back.
+    /// Whether time alone makes this row fresh.
     fn is_freed_by_time(&self, limit_model: &ModelLimit, key: &[u8], at: u64) -> bool {
         if self.ends(limit_model) < u64::MAX {
             return true;
@@ -181,7 +182,7 @@ impl ReferenceModel {
 }
 
 impl ModelLimit {
-    /// The name of the first item that counts keys alone.
+    /// The name of the first item that counts per key.
     fn first_key_item(&self) -> Option<&str> {
         self.items.iter().find(|item| item.per == Per::Key).map(|item| item.name.as_str())
     }

@@ -1,4 +1,4 @@
-//! Bounds: how many keys, how long a lease, and what outlives a limit.
+//! Bounds of keys and leases, and what outlives a limit.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ fn full_limit_with_held_key_waits_on_release(fixture: &StoreFixture) {
     let held = acquire(fixture, &[ask("l", "a", 0)], Hold::Yes);
     let answer = acquire(fixture, &[ask("l", "a", 0), ask("l", "b", 1)], Hold::No);
     assert!(answer.degraded);
-    assert_eq!(denied(&answer).wait, Wait::OnRelease, "somebody can give it back, whoever asks");
+    assert_eq!(denied(&answer).wait, Wait::OnRelease, "a release makes room");
     assert!(fixture.store.release(lease(&held).lease).decided());
     assert!(fixture.granted("l", "b", 1));
     assert_eq!(denied(&fixture.take("l", "a", 1)).wait, Wait::Never, "a total never comes back");
@@ -69,15 +69,15 @@ fn full_shadow_limit_charges_nothing(fixture: &StoreFixture) {
     }
     fixture.store.reset("w", Some(b"a")).decided().unwrap();
     let answer = fixture.take("w", "c", 1);
-    assert!(answer.shadowed.is_empty(), "what was not charged took no room either");
+    assert!(answer.shadowed.is_empty(), "a key that was not charged has no row");
 }
 
 fn zero_ask_beside_lease_needs_no_row(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("slots").with(concurrency(5)));
     fixture.add(LimitSpec { max_keys: Some(1), ..LimitSpec::named("l").with(total(5).per_key()) });
     let answer = acquire(fixture, &[ask("slots", "a", 1), ask("l", "a", 0)], Hold::No);
-    assert_eq!(lease(&answer).fences.len(), 1, "it holds nothing of what it only looked at");
-    assert!(fixture.granted("l", "b", 1), "and keeps no room there");
+    assert_eq!(lease(&answer).fences.len(), 1, "the lease holds nothing of the limit asked for zero");
+    assert!(fixture.granted("l", "b", 1), "and takes no row there");
 }
 
 fn rows_of_ended_limit_are_dropped(fixture: &StoreFixture) {
@@ -90,9 +90,9 @@ fn rows_of_ended_limit_are_dropped(fixture: &StoreFixture) {
     acquire(fixture, &[ask("l", "a", 8)], Hold::Yes);
     fixture.pass_seconds(10);
     fixture.edit(ends(1000));
-    assert!(fixture.granted("l", "b", 1), "what begins again begins with room");
+    assert!(fixture.granted("l", "b", 1), "a limit that starts again has room");
     fixture.pass_seconds(60);
-    assert!(fixture.take("l", "a", 1).degraded, "one key is one key");
+    assert!(fixture.take("l", "a", 1).degraded, "the limit is full again");
 }
 
 fn renewal_ttl_out_of_range_is_error(fixture: &StoreFixture) {
@@ -104,7 +104,7 @@ fn renewal_ttl_out_of_range_is_error(fixture: &StoreFixture) {
         assert_eq!(renew(ttl), Err(OrderError::TtlOutOfRange));
     }
     fixture.pass_seconds(59);
-    assert!(matches!(renew(century), Ok(Some(_))), "what was rejected changed nothing");
+    assert!(matches!(renew(century), Ok(Some(_))), "the rejected renewals changed nothing");
     fixture.pass_seconds(1_000_000);
     assert_eq!(fixture.used("l", "u", "all/concurrency"), 1);
 }
@@ -116,7 +116,7 @@ fn lease_is_gone_with_its_limit(fixture: &StoreFixture) {
     let held = acquire(fixture, &[ask("l", "u", 1)], Hold::Yes);
     let fence = lease(&held).fences[0].1;
     assert!(fixture.store.remove("l", RemovalMode::Forget));
-    assert!(!fixture.store.release(lease(&released).lease).decided(), "there is nothing to give back");
+    assert!(!fixture.store.release(lease(&released).lease).decided(), "the lease is gone");
     fixture.add(spec());
     assert_eq!(fixture.store.renew(lease(&renewed).lease, None).decided(), Ok(None));
     assert_eq!(
@@ -137,7 +137,7 @@ fn lease_survives_removal_of_one_of_its_limits(fixture: &StoreFixture) {
     let both = acquire(fixture, &[ask("a", "u", 1), ask("b", "u", 1)], Hold::No);
     let other = acquire(fixture, &[ask("c", "u", 1)], Hold::No);
     assert!(fixture.store.remove("a", RemovalMode::Forget) && fixture.store.remove("c", RemovalMode::Retire));
-    assert!(!fixture.granted("b", "u", 1), "it is still held");
+    assert!(!fixture.granted("b", "u", 1), "the slot is still held");
     assert!(fixture.store.release(lease(&both).lease).decided());
     assert!(fixture.granted("b", "u", 1));
     assert!(fixture.store.release(lease(&other).lease).decided(), "a retired limit may come back");

@@ -1,4 +1,4 @@
-//! Deciding: what is granted, what is refused, and what is said about it.
+//! Decisions: what is granted, what is refused, and what a reply reports.
 
 use std::time::Duration;
 
@@ -85,9 +85,9 @@ fn refused_order_charges_nothing(fixture: &StoreFixture) {
     for _ in 0..5 {
         assert!(!fixture.granted("l", "u", 1));
     }
-    assert_eq!(fixture.used("l", "u", "all/total"), 2, "hammering costs nothing shared");
+    assert_eq!(fixture.used("l", "u", "all/total"), 2, "refused orders charge nothing");
     fixture.pass(Duration::from_nanos(60_000_000_001));
-    assert!(fixture.granted("l", "u", 2), "and never extends the ban");
+    assert!(fixture.granted("l", "u", 2), "and do not extend the wait");
 }
 
 fn items_count_all_keys_and_each_key(fixture: &StoreFixture) {
@@ -99,7 +99,7 @@ fn items_count_all_keys_and_each_key(fixture: &StoreFixture) {
     assert!(fixture.granted("sale", "c", 1));
     let answer = fixture.take("sale", "d", 1);
     assert_eq!(denied(&answer).item_name(), "all/total");
-    assert_eq!(fixture.used("sale", "d", "key/day"), 0, "an activity's refusal leaves the user alone");
+    assert_eq!(fixture.used("sale", "d", "key/day"), 0, "a refusal of the all item charges no key item");
 }
 
 fn repeated_asks_of_one_limit_add_up(fixture: &StoreFixture) {
@@ -361,10 +361,10 @@ fn full_limit_refuses_only_new_keys(fixture: &StoreFixture) {
     let answer = fixture.take("full", "c", 1);
     assert!(answer.degraded);
     assert_eq!(wait_ms(&answer), 9_001, "when the first of them is forgotten");
-    assert!(fixture.granted("full", "c", 0), "whoever only looks needs no room");
+    assert!(fixture.granted("full", "c", 0), "an ask of zero needs no row");
     assert!(fixture.granted("full", "a", 1), "old keys are exact");
     assert!(!fixture.take("full", "b", 2).degraded);
-    assert!(fixture.granted("other", "c", 1), "other limits do not notice");
+    assert!(fixture.granted("other", "c", 1), "other limits are not affected");
     fixture.pass(Duration::from_nanos(10_000_000_001));
     assert!(fixture.granted("full", "c", 1), "fresh rows make room");
 }
@@ -378,7 +378,7 @@ fn order_with_new_keys_respects_max_keys(fixture: &StoreFixture) {
     assert!(answer.degraded, "there is room for one of them");
     assert_eq!(wait_ms(&answer), 9_001);
     let (answer, _) = fixture.submit(Order::acquire(&[ask(b"b", 0), ask(b"c", 1), ask(b"b", 1)])).unwrap();
-    assert!(answer.degraded, "however they are asked for");
+    assert!(answer.degraded, "repeated asks count once");
     let (answer, _) = fixture.submit(Order::acquire(&[ask(b"a", 1), ask(b"b", 1)])).unwrap();
     assert!(answer.is_granted());
     let (answer, _) = fixture.submit(Order::acquire(&[ask(b"a", 1), ask(b"c", 1)])).unwrap();
@@ -396,7 +396,7 @@ fn charge_by_ask_counts_orders(fixture: &StoreFixture) {
     let by_ask = ItemSpec { charge: Some(Charge::Ask), ..total(2) };
     fixture.add(LimitSpec::named("l").with(by_ask).with(total(1000).per_key()));
     assert!(fixture.granted("l", "u", 400));
-    assert!(fixture.granted("l", "u", 0), "a look costs nothing");
+    assert!(fixture.granted("l", "u", 0), "an ask of zero is free");
     assert!(fixture.granted("l", "u", 400));
     assert_eq!(denied(&fixture.take("l", "u", 1)).item_name(), "all/total");
 }

@@ -1,4 +1,4 @@
-//! Edits: limits change, what was counted stays.
+//! Edits: limits change and counts stay.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -167,17 +167,17 @@ fn reset_zeroes_one_key_or_all(fixture: &StoreFixture) {
 }
 
 fn watcher_receives_every_change(fixture: &StoreFixture) {
-    let heard = Arc::new(Mutex::new(Vec::new()));
-    let ears = Arc::clone(&heard);
+    let changes = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&changes);
     fixture.store.watch(Box::new(move |change| {
         let line = match change {
             Change::Put(limit) => format!("put {} {}", limit.id(), limit.version()),
             Change::Removed(limit) => format!("removed {}", limit.id()),
         };
-        ears.lock().expect("no test panics in here").push(line);
+        sink.lock().expect("no panic while the lock is held").push(line);
     }));
     fixture.add(LimitSpec::named("l").with(total(1)));
     fixture.edit(LimitSpec::named("l").with(total(2)));
     assert!(fixture.store.remove("l", RemovalMode::Forget));
-    assert_eq!(*heard.lock().unwrap(), ["put l 1", "put l 2", "removed l"]);
+    assert_eq!(*changes.lock().unwrap(), ["put l 1", "put l 2", "removed l"]);
 }

@@ -1,4 +1,4 @@
-//! Leases: held once, given back once, and settled to what was really used.
+//! Leases: held, released once, and settled to the true cost.
 
 use std::time::Duration;
 
@@ -181,7 +181,7 @@ fn reset_keeps_leases_held(fixture: &StoreFixture) {
     assert!(fixture.granted("l", "u", 1));
 }
 
-/// A limit of ten of every law that can be settled, by name.
+/// A limit of ten for every policy that can be settled, by name.
 fn settleable() -> [(&'static str, ItemSpec); 6] {
     let window = Duration::from_secs(10);
     [

@@ -1,4 +1,4 @@
-//! Generated histories: a store answers like the reference model, whatever happens to it.
+//! Generated histories: a store answers like the reference model.
 
 use std::collections::BTreeSet;
 
@@ -12,10 +12,10 @@ use crate::history::{History, ReplayReply, SystemUnderTest, replay};
 use crate::model::{ModelReading, ModelRefusal, OwnedAsk};
 use crate::test_scale;
 
-/// Tells many histories to fresh stores and to the reference model.
+/// Replays generated histories against fresh stores and the reference model.
 ///
 /// # Panics
-/// If a store answers otherwise, with the shortest history in which it does.
+/// If a store answers otherwise. The message contains the shortest history that shows it.
 pub fn check_equivalence(
     new_store: impl Fn(Tick) -> StoreFixture,
     histories: impl Strategy<Value = History>,
@@ -30,15 +30,15 @@ pub fn check_equivalence(
     }
 }
 
-/// A store that plays the part of a history's subject.
+/// A store in the role of the system under test.
 pub struct StoreUnderTest {
     fixture: StoreFixture,
-    /// Holds that were settled. Settling again is answered as before, which a history takes for a lease that is gone.
+    /// Settled holds. A store repeats the reply to a repeated settlement, where the model says that the lease is gone.
     settled: BTreeSet<LeaseId>,
 }
 
 impl StoreUnderTest {
-    /// A store for the store of this fixture.
+    /// Wraps the store of this fixture.
     pub fn new(fixture: StoreFixture) -> StoreUnderTest {
         StoreUnderTest { fixture, settled: BTreeSet::new() }
     }
@@ -109,7 +109,7 @@ impl SystemUnderTest for StoreUnderTest {
         self.at(now).store.reset(limit_id, key).decided().expect("a known limit");
     }
 
-    /// A store forgets when it likes; nobody has to ask it to.
+    /// A store drops fresh rows on its own.
     fn forget(&mut self, _now: Timestamp) {}
 }
 
@@ -128,7 +128,7 @@ mod tests {
         StoreFixture::new(MapStore::new(Arc::clone(&clock), 7), clock)
     }
 
-    /// Stories about crowds have crowds in them.
+    /// Histories of full limits do fill them.
     #[test]
     fn crowded_limits_are_crowded() {
         let mut runner = TestRunner::deterministic();

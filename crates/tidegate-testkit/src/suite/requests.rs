@@ -1,4 +1,4 @@
-//! Request ids: a retry is answered again and charged once.
+//! Request ids: a retry gets the same reply and is charged once.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn repeated_request_id_is_charged_once(fixture: &StoreFixture) {
     let (first, readings) = fixture.submit(order).unwrap();
     fixture.pass_seconds(1);
     let (again, read_again) = fixture.submit(order).unwrap();
-    assert_eq!(lease(&first), lease(&again), "the same answer");
+    assert_eq!(lease(&first), lease(&again), "the same reply");
     assert_eq!(readings, read_again);
     assert_eq!(fixture.used("l", "", "all/total"), 4);
     assert!(fixture.submit(with_id(&asks, b"r2")).unwrap().0.is_granted());
