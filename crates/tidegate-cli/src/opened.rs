@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tidegate::clock::SystemClock;
 use tidegate::store::{LimitStore, Memory, MemoryStore};
 use tidegate::text::StoreUrl;
-use tidegate_disk::log::Before;
+use tidegate_disk::wal::Before;
 use tidegate_disk::{DiskStore, Options, Recovery};
 use tidegate_postgres::{OpenError, PostgresStore};
 

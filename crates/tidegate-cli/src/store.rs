@@ -23,8 +23,8 @@ use std::path::Path;
 
 use serde::Serialize;
 use tidegate::Timestamp;
-use tidegate_disk::files::{Files, Real};
-use tidegate_disk::log::{self, BackupError, OpenError};
+use tidegate_disk::directory::{Files, Real};
+use tidegate_disk::wal::{self, BackupError, OpenError};
 
 use crate::args::{BackupArgs, StoreArgs, StoreCommand};
 use crate::bench::number::{counted, grouped};
@@ -101,7 +101,7 @@ fn backup(args: &BackupArgs) -> Result<(), Failure> {
         )));
     }
     let to = Real::create(&args.to).map_err(|error| of_open(&OpenError::of_disk(&place(&args.to), error)))?;
-    let done = log::backup(&from, &to).map_err(|error| match error {
+    let done = wal::backup(&from, &to).map_err(|error| match error {
         BackupError::NotEmpty { .. } => Failure::BadInput(error.to_string()),
         _ => Failure::Failed(error.to_string()),
     })?;

@@ -40,7 +40,7 @@ const BARS: [(usize, Duration); 2] =
 
 const OPTIONS: Options = Options {
     capacity_bytes: 4 << 30,
-    segment_bytes: tidegate_disk::log::SEGMENT_BYTES,
+    segment_bytes: tidegate_disk::wal::SEGMENT_BYTES,
     snapshot_after: u64::MAX,
     keeper: Keeper::Caller,
 };

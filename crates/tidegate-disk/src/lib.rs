@@ -14,14 +14,14 @@
 //! The bytes are drawn in `docs/formats.md`.
 
 pub mod ceilings;
-pub mod files;
-mod ledgers;
-pub mod log;
+pub mod directory;
+mod limit_records;
 pub mod record;
 mod recovery;
 mod store;
+pub mod wal;
 
-pub use files::Files;
-pub use log::Log;
+pub use directory::Files;
 pub use recovery::Recovery;
 pub use store::{DiskStore, Keeper, Options, SNAPSHOT_AFTER, StopError};
+pub use wal::Log;

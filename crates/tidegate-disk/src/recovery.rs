@@ -16,11 +16,11 @@ use tidegate::{Memory, MemoryStore};
 use tidegate_core::{Amount, Timestamp};
 
 use crate::ceilings;
-use crate::files::Files;
-use crate::ledgers::{Ledger, Ledgers};
-use crate::log::{self, Before, Entry, Log, OpenError};
+use crate::directory::Files;
+use crate::limit_records::{Ledger, Ledgers};
 use crate::record::{Record, Records};
 use crate::store::Options;
+use crate::wal::{self, Before, Entry, Log, OpenError};
 
 /// Why nothing can be read by a program that was built so.
 const OTHER_PRINTS: &str = "this program was built for processors with AES instructions only (as with `-C target-cpu=native`), and makes \
@@ -75,7 +75,7 @@ pub(crate) fn open(
         return Err(OpenError::Rejected { file: place, offset: 0, reason: OTHER_PRINTS.to_owned() });
     }
     let mut reading = Reading { restoring: None, unwritten: HashMap::new(), records: 0, crowded: None };
-    let log_options = log::Options { segment_bytes: options.segment_bytes };
+    let log_options = wal::Options { segment_bytes: options.segment_bytes };
     let opening = Log::open(files, log_options, &mut |entry| match entry {
         Entry::Identity { secret } => {
             let memory = Memory { capacity_bytes: options.capacity_bytes, secret: halves(secret) };

@@ -11,8 +11,8 @@
 //! A thread of its own, the *keeper*, looks once in a while whether the log has grown long, and writes a snapshot then: a walk through
 //! memory, while everybody goes on deciding. A clean stop ends with a snapshot of the true counts.
 
-mod bidding;
-mod keeper;
+mod background;
+mod compact;
 
 use std::cell::RefCell;
 use std::fmt;
@@ -40,11 +40,11 @@ use tidegate_core::{
 };
 
 use crate::ceilings::{self, Need};
-use crate::files::{Files, Real};
-use crate::ledgers::{Ledger, Ledgers};
-use crate::log::{Log, OpenError, SnapshotError};
+use crate::directory::{Files, Real};
+use crate::limit_records::{Ledger, Ledgers};
 use crate::record::Pen;
 use crate::recovery::{self, Recovery};
+use crate::wal::{Log, OpenError, SnapshotError};
 
 /// How long the log may be before a snapshot takes its place, unless said otherwise.
 pub const SNAPSHOT_AFTER: u64 = 64 << 20;
@@ -75,7 +75,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             capacity_bytes: tidegate::store::memory::DEFAULT_CAPACITY,
-            segment_bytes: crate::log::SEGMENT_BYTES,
+            segment_bytes: crate::wal::SEGMENT_BYTES,
             snapshot_after: SNAPSHOT_AFTER,
             keeper: Keeper::Thread,
         }
@@ -101,7 +101,7 @@ struct Inner {
     latest: AtomicU64,
     /// Whether the true counts are being written down. Nothing that is charged from then on may go without a record of its own.
     stopping: AtomicBool,
-    keeper: keeper::Handle,
+    keeper: background::Handle,
 }
 
 impl DiskStore {
@@ -136,7 +136,7 @@ impl DiskStore {
             decided: AtomicBool::new(false),
             latest: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
-            keeper: keeper::Handle::default(),
+            keeper: background::Handle::default(),
         });
         if options.keeper == Keeper::Thread {
             inner.keeper.start(Arc::downgrade(&inner));

@@ -4,8 +4,8 @@ use std::io::{self, BufWriter, StdoutLock, Write};
 
 use serde::Serialize;
 use tidegate::Timestamp;
-use tidegate_disk::log::{Found, Kind, inspect};
 use tidegate_disk::record::{Record, Records};
+use tidegate_disk::wal::{Found, Kind, inspect};
 
 use super::known::Known;
 use super::told::Told;

@@ -9,9 +9,9 @@ use tidegate::Timestamp;
 use tidegate::clock::SystemClock;
 use tidegate::store::Memory;
 use tidegate::store::memory::restoring::Restore;
-use tidegate_disk::files::Real;
-use tidegate_disk::log::{Before, Found, MOST_PROBLEMS, Problem, Report, Tail, inspect};
+use tidegate_disk::directory::Real;
 use tidegate_disk::record::{Record, Records};
+use tidegate_disk::wal::{Before, Found, MOST_PROBLEMS, Problem, Report, Tail, inspect};
 
 use super::{as_line, digits, instant, open, place, refused};
 use crate::args::VerifyArgs;

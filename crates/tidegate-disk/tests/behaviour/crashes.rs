@@ -18,7 +18,7 @@ use tidegate::{
 };
 use tidegate_core::Durability;
 use tidegate_disk::DiskStore;
-use tidegate_disk::files::Simulated;
+use tidegate_disk::directory::Simulated;
 
 use tidegate_testkit::effort::cases;
 

@@ -17,11 +17,11 @@ use tidegate::{
 };
 use tidegate_core::{Durability, Fleet, Mode, OnOutage, OverrideSpec, Unit, WeekStart, Zone};
 use tidegate_disk::DiskStore;
-use tidegate_disk::files::Simulated;
-use tidegate_disk::log::{self, Entry, Log};
+use tidegate_disk::directory::Simulated;
+use tidegate_disk::wal::{self, Entry, Log};
 
-use crate::log::golden::{as_text, from_text};
 use crate::store::{OPTIONS, open};
+use crate::wal::golden::{as_text, from_text};
 
 const LOG: &str = include_str!("golden/records-1-log.txt");
 const SNAPSHOT: &str = include_str!("golden/records-1-snapshot.txt");
@@ -287,7 +287,7 @@ fn records_of_version_1_are_read() {
 /// The kinds of records of an image.
 fn kinds(image: &str) -> BTreeSet<u8> {
     let mut kinds = BTreeSet::new();
-    let log_options = log::Options { segment_bytes: OPTIONS.segment_bytes };
+    let log_options = wal::Options { segment_bytes: OPTIONS.segment_bytes };
     let read = Log::open(Arc::new(from_text(image)), log_options, &mut |entry| {
         let (Entry::Snapshot(mut payload) | Entry::Block { mut payload, .. }) = entry else { return Ok(()) };
         while let [kind, rest @ ..] = payload {

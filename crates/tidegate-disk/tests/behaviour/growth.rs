@@ -12,7 +12,7 @@ use tidegate::{
     Precision, RemovalMode, Replies, Timestamp,
 };
 use tidegate_disk::DiskStore;
-use tidegate_disk::files::Simulated;
+use tidegate_disk::directory::Simulated;
 
 use crate::store::{OPTIONS, open};
 

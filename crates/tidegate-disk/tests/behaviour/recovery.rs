@@ -8,8 +8,8 @@ use tidegate::{
     Replies, Store, Timestamp,
 };
 use tidegate_disk::DiskStore;
-use tidegate_disk::files::Simulated;
-use tidegate_disk::log::{self, Entry, Log};
+use tidegate_disk::directory::Simulated;
+use tidegate_disk::wal::{self, Entry, Log};
 
 use crate::store::open;
 
@@ -88,7 +88,7 @@ fn people_are_told_how_far_reading_a_snapshot_has_come() {
     let files = Arc::new(Simulated::new());
     let told = || {
         let mut told = Vec::new();
-        let opened = Log::open(Arc::<Simulated>::clone(&files), log::Options::default(), &mut |entry| {
+        let opened = Log::open(Arc::<Simulated>::clone(&files), wal::Options::default(), &mut |entry| {
             if let Entry::Progress { read, total } = entry {
                 told.push((read, total));
             }

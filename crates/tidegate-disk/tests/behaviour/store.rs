@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use tidegate::{Clock, ManualClock, Tick, Timestamp};
-use tidegate_disk::files::Simulated;
+use tidegate_disk::directory::Simulated;
 use tidegate_disk::{DiskStore, Keeper, Options};
 use tidegate_testkit::suite::Bench;
 
-use crate::reopening::Reopening;
+use crate::restarting_store::Reopening;
 
 pub(crate) const OPTIONS: Options = Options {
     capacity_bytes: 64 << 20,

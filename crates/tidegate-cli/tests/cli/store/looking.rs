@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tidegate_disk::Log;
-use tidegate_disk::files::Real;
-use tidegate_disk::log::Options;
+use tidegate_disk::directory::Real;
+use tidegate_disk::wal::Options;
 
 use super::{blocks, change, contents, json, killed};
 use crate::remote::Serving;

@@ -1,0 +1,18 @@
+//! Many askers at once, on a store that writes everything down: nothing is granted that the definitions do not allow.
+
+use std::sync::Arc;
+
+use tidegate::LimitStore;
+use tidegate_disk::DiskStore;
+use tidegate_disk::directory::Simulated;
+use tidegate_testkit::storm::SteppingClock;
+
+use crate::store::OPTIONS;
+
+fn bench(clock: Arc<SteppingClock>) -> Arc<dyn LimitStore> {
+    let files: Arc<Simulated> = Arc::default();
+    let opened = DiskStore::open_files(files, clock, OPTIONS, &mut |_, _| {});
+    Arc::new(opened.unwrap_or_else(|error| panic!("{error}")).0)
+}
+
+tidegate_testkit::storms!(bench);
