@@ -1,10 +1,10 @@
-//! Files: the few things that a log asks of a directory.
+//! Directory: the few things that a log asks of a directory.
 //!
-//! This is all of the disk that the rest of the crate can see. It is small on purpose: whatever is not here cannot go wrong. [`Real`] is a
-//! directory; [`Simulated`] is one in memory, for tests, that fails when told to and shows what a crash may have left.
+//! This is all of the disk that the rest of the crate can see. It is small on mode: whatever is not here cannot go wrong. [`RealDirectory`] is a
+//! directory; [`SimulatedDirectory`] is one in memory, for tests, that fails when told to and shows what a crash may have left.
 //!
 //! Names are plain names of files in one directory; there are no paths. A write is whole or an error, and what it wrote is durable
-//! after [`File::sync`]; a name is durable after [`Files::sync_names`]. These are two promises, and files that are new need both.
+//! after [`DirectoryFile::sync`]; a name is durable after [`Directory::sync_names`]. These are two promises, and files that are new need both.
 //!
 //! Refused: memory maps. An error of the disk is a signal there, and a log must be able to say what went wrong. Refused:
 //! asynchronous calls. One thread writes, and it has nothing else to do while the disk works.
@@ -15,26 +15,26 @@ mod simulated;
 use std::fmt;
 use std::io;
 
-pub use real::Real;
-pub use simulated::{Call, Hold, Lasting, Simulated, Trouble};
+pub use real::RealDirectory;
+pub use simulated::{CallHold, DiskCall, DiskFault, FaultDuration, SimulatedDirectory};
 
 /// A directory.
-pub trait Files: Send + Sync + fmt::Debug {
+pub trait Directory: Send + Sync + fmt::Debug {
     /// Where it is, for messages.
-    fn place(&self) -> String;
+    fn location(&self) -> String;
 
     /// The names of everything in the directory, in no order.
     fn list(&self) -> io::Result<Vec<String>>;
 
     /// Opens a file that is there.
-    fn open(&self, name: &str, purpose: Purpose) -> io::Result<Box<dyn File>>;
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Box<dyn DirectoryFile>>;
 
     /// Makes a file that is not there, for writing. Who may read it is nobody else's business: it may hold a secret.
-    fn create(&self, name: &str) -> io::Result<Box<dyn File>>;
+    fn create(&self, name: &str) -> io::Result<Box<dyn DirectoryFile>>;
 
-    /// Makes a file that is not there, with room for this many bytes: see [`File::reserve`]. Whoever makes one after the other of the same length may
+    /// Makes a file that is not there, with room for this many bytes: see [`DirectoryFile::reserve`]. Whoever makes one after the other of the same length may
     /// be given one that was made ready before. If this fails, an unfinished file may be there.
-    fn create_reserved(&self, name: &str, length: u64) -> io::Result<Box<dyn File>> {
+    fn create_reserved(&self, name: &str, length: u64) -> io::Result<Box<dyn DirectoryFile>> {
         let file = self.create(name)?;
         file.reserve(length)?;
         Ok(file)
@@ -51,14 +51,14 @@ pub trait Files: Send + Sync + fmt::Debug {
 
     /// Takes a lock that one process at a time can have, on a file of this name; [`io::ErrorKind::WouldBlock`] if somebody else has it.
     /// It is given back when the guard is dropped, and by the system when the process ends.
-    fn lock(&self, name: &str) -> io::Result<Box<dyn Guard>>;
+    fn lock(&self, name: &str) -> io::Result<Box<dyn DirectoryLock>>;
 
     /// Sixteen bytes that nobody can guess.
     fn random(&self) -> io::Result<[u8; 16]>;
 }
 
 /// A file that is open.
-pub trait File: Send + Sync + fmt::Debug {
+pub trait DirectoryFile: Send + Sync + fmt::Debug {
     /// How many bytes it has.
     fn length(&self) -> io::Result<u64>;
 
@@ -72,7 +72,7 @@ pub trait File: Send + Sync + fmt::Debug {
     /// room on the disk.
     fn reserve(&self, length: u64) -> io::Result<()>;
 
-    /// What is written next begins here, and goes on in order; from here on the file holds zeros, as far as there is [room](File::reserve). This
+    /// What is written next begins here, and goes on in order; from here on the file holds zeros, as far as there is [room](DirectoryFile::reserve). This
     /// changes nothing, and whoever knows it may be quicker.
     fn appends_from(&self, _end: u64) {}
 
@@ -81,19 +81,19 @@ pub trait File: Send + Sync + fmt::Debug {
 }
 
 /// A lock that is held until this is dropped.
-pub trait Guard: Send + Sync + fmt::Debug {}
+pub trait DirectoryLock: Send + Sync + fmt::Debug {}
 
 /// What a file is opened for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
+pub enum OpenMode {
     /// To be read.
-    Reading,
+    Read,
     /// To be read and written.
-    Writing,
+    ReadWrite,
 }
 
 /// Reads a whole file into a buffer, whose room is used again.
-pub(crate) fn read_whole(file: &dyn File, buffer: &mut Vec<u8>) -> io::Result<()> {
+pub(crate) fn read_whole(file: &dyn DirectoryFile, buffer: &mut Vec<u8>) -> io::Result<()> {
     let length = usize::try_from(file.length()?)
         .map_err(|_| io::Error::other("the file is larger than the memory of this machine"))?;
     buffer.resize(length, 0);

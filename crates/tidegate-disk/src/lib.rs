@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The log does not know a single record, and the store does not know a single file. Everything that reaches the disk goes through
-//! [`Files`], so that a test can fail any call of it and look at every state in which a crash might have left the directory.
+//! [`Directory`], so that a test can fail any call of it and look at every state in which a crash might have left the directory.
 //!
 //! The bytes are drawn in `docs/formats.md`.
 
@@ -21,7 +21,7 @@ mod recovery;
 mod store;
 pub mod wal;
 
-pub use directory::Files;
-pub use recovery::Recovery;
-pub use store::{DiskStore, Keeper, Options, SNAPSHOT_AFTER, StopError};
-pub use wal::Log;
+pub use directory::Directory;
+pub use recovery::RecoveryReport;
+pub use store::{DiskOptions, DiskStore, Maintenance, SNAPSHOT_AFTER, StopError};
+pub use wal::WriteAheadLog;

@@ -4,8 +4,8 @@ use std::io::{self, BufWriter, StdoutLock, Write};
 
 use serde::Serialize;
 use tidegate::Timestamp;
-use tidegate_disk::record::{Record, Records};
-use tidegate_disk::wal::{Found, Kind, inspect};
+use tidegate_disk::record::{LogRecord, RecordReader};
+use tidegate_disk::wal::{BlockKind, InspectedItem, inspect};
 
 use super::known::Known;
 use super::told::Told;
@@ -54,32 +54,32 @@ struct Line<'a> {
 }
 
 impl Dump {
-    fn found(&mut self, found: &Found<'_>) {
+    fn found(&mut self, found: &InspectedItem<'_>) {
         match *found {
-            Found::Chunk { file, offset, payload } => {
+            InspectedItem::Chunk { file, offset, payload } => {
                 let place = Place { file, offset, block: None };
                 self.head(&format!("{file} at byte {offset}"));
                 self.records(place, None, payload);
             }
-            Found::Block { file, offset, kind, number, time, payload } => {
+            InspectedItem::Block { file, offset, kind, number, time, payload } => {
                 let (place, time) =
                     (Place { file, offset, block: Some(number) }, instant(Timestamp::from_ticks(time)));
                 self.head(&format!("{file} at byte {offset}: block {number}, {time}"));
                 let told = match kind {
-                    Kind::Records if payload.is_empty() => Told::Time,
-                    Kind::Records => return self.records(place, Some(&time), payload),
-                    Kind::Start => Told::Opened,
-                    Kind::Seal => Told::Sealed,
-                    Kind::Stop => Told::Stopped,
+                    BlockKind::Records if payload.is_empty() => Told::Time,
+                    BlockKind::Records => return self.records(place, Some(&time), payload),
+                    BlockKind::Start => Told::Opened,
+                    BlockKind::Seal => Told::Sealed,
+                    BlockKind::Stop => Told::Stopped,
                 };
                 self.line(place, Some(&time), told);
             }
-            Found::Problem(problem) => self.problem(&problem.to_string()),
+            InspectedItem::Problem(problem) => self.problem(&problem.to_string()),
         }
     }
 
     fn records(&mut self, place: Place<'_>, time: Option<&str>, payload: &[u8]) {
-        let mut records = Records::new(payload);
+        let mut records = RecordReader::new(payload);
         loop {
             let record = match records.next(&|id| self.known.limit(id)) {
                 Ok(Some(record)) => record,
@@ -89,7 +89,7 @@ impl Dump {
                     return self.problem(&format!("{file} at byte {offset}: no record: {illegible}"));
                 }
             };
-            if let Record::Put { text, .. } = &record {
+            if let LogRecord::Put { text, .. } = &record {
                 self.known.put(text);
             }
             let told = Told::of(record, &self.known);

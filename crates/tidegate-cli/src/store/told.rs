@@ -7,7 +7,7 @@ use tidegate::catalog::RemovalMode;
 use tidegate::store::memory::journal::{HeldQuestion, Holding, LeaseNote, Origin, Tag, What};
 use tidegate::store::memory::restoring::{Counters, StoredLimit};
 use tidegate_core::{Amount, Capacity, LeaseId, UsageRecord};
-use tidegate_disk::record::{Record, Traces};
+use tidegate_disk::record::{LogRecord, RowUsage};
 use tidegate_server::http::limit_as_json;
 
 use super::known::Known;
@@ -157,36 +157,36 @@ pub(super) struct AskTold {
 
 impl Told {
     /// What a record says, knowing the limits that were read before.
-    pub(super) fn of(record: Record<'_>, known: &Known) -> Told {
+    pub(super) fn of(record: LogRecord<'_>, known: &Known) -> Told {
         match record {
-            Record::Counters(Counters { generations, highest_fence, granted_leases, deeds }) => {
+            LogRecord::Counters(Counters { generations, highest_fence, granted_leases, deeds }) => {
                 Told::Counters { limits: generations, highest_fence, leases: granted_leases, deeds }
             }
-            Record::Put { text, unwritten } => Told::put(&text, unwritten),
-            Record::Remove { generation, parting, until } => Told::Removed {
+            LogRecord::Put { text, unwritten } => Told::put(&text, unwritten),
+            LogRecord::Remove { generation, parting, until } => Told::Removed {
                 whose: Whose::of(generation, known),
                 returns_until: (parting == RemovalMode::Retire).then(|| instant(until)),
             },
-            Record::Reset { generation, at, key } => Told::Reset {
+            LogRecord::Reset { generation, at, key } => Told::Reset {
                 whose: Whose::of(generation, known),
                 at: instant(at),
                 key: key.map(|(key, _)| text(key)),
             },
-            Record::Row { generation, version, key, traces } => Told::Row {
+            LogRecord::Row { generation, version, key, traces } => Told::Row {
                 whose: Whose::of(generation, known),
                 version,
                 key: key.map(fingerprint),
                 items: items(generation, version, traces, known),
             },
-            Record::Ghost { generation, version, traces } => Told::Ghost {
+            LogRecord::Ghost { generation, version, traces } => Told::Ghost {
                 whose: Whose::of(generation, known),
                 version,
                 items: items(generation, version, traces, known),
             },
-            Record::Leaf { generation, spread } => {
+            LogRecord::Leaf { generation, spread } => {
                 Told::Leaf { whose: Whose::of(generation, known), pages: spread.pages }
             }
-            Record::LeaseNote(deed) => Told::deed(*deed),
+            LogRecord::LeaseNote(deed) => Told::deed(*deed),
         }
     }
 
@@ -341,7 +341,7 @@ impl AskTold {
     }
 }
 
-fn items(generation: u64, version: u32, traces: Traces<'_>, known: &Known) -> Vec<ItemTold> {
+fn items(generation: u64, version: u32, traces: RowUsage<'_>, known: &Known) -> Vec<ItemTold> {
     let told = |(index, trace)| ItemTold {
         item: known.item(generation, version, index),
         trace: match trace {

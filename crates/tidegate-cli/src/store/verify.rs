@@ -9,9 +9,11 @@ use tidegate::Timestamp;
 use tidegate::clock::SystemClock;
 use tidegate::store::Memory;
 use tidegate::store::memory::restoring::Restore;
-use tidegate_disk::directory::Real;
-use tidegate_disk::record::{Record, Records};
-use tidegate_disk::wal::{Before, Found, MOST_PROBLEMS, Problem, Report, Tail, inspect};
+use tidegate_disk::directory::RealDirectory;
+use tidegate_disk::record::{LogRecord, RecordReader};
+use tidegate_disk::wal::{
+    InspectedItem, InspectionReport, LogProblem, LogTail, MAX_PROBLEMS, PreviousRun, inspect,
+};
 
 use super::{as_line, digits, instant, open, place, refused};
 use crate::args::VerifyArgs;
@@ -41,7 +43,7 @@ pub(super) fn run(args: &VerifyArgs) -> Result<(), Failure> {
 }
 
 /// Looks until nothing is wrong, or the same is wrong twice: what is being written may look wrong for a moment.
-fn look_well(files: &Real) -> std::io::Result<Seen> {
+fn look_well(files: &RealDirectory) -> std::io::Result<Seen> {
     let mut seen = look(files)?;
     for _ in 1..MOST_LOOKS {
         if seen.report.is_sound() {
@@ -56,10 +58,10 @@ fn look_well(files: &Real) -> std::io::Result<Seen> {
     Ok(seen)
 }
 
-fn look(files: &Real) -> std::io::Result<Seen> {
+fn look(files: &RealDirectory) -> std::io::Result<Seen> {
     let mut rehearsal = Rehearsal::new();
     let mut report = inspect(files, &mut |found| rehearsal.found(&found))?;
-    let room = MOST_PROBLEMS.saturating_sub(report.problems.len());
+    let room = MAX_PROBLEMS.saturating_sub(report.problems.len());
     report.problem_count += rehearsal.problems.len() as u64;
     report.problems.extend(rehearsal.problems.into_iter().take(room));
     Ok(Seen {
@@ -73,7 +75,7 @@ fn look(files: &Real) -> std::io::Result<Seen> {
 /// What was found.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
-    report: Report,
+    report: InspectionReport,
     limits: u64,
     snapshot_records: u64,
     log_records: u64,
@@ -86,7 +88,7 @@ struct Rehearsal {
     log_records: u64,
     /// Whether everything so far was as it should be. What comes after a gap need not make sense.
     is_whole: bool,
-    problems: Vec<Problem>,
+    problems: Vec<LogProblem>,
 }
 
 impl Rehearsal {
@@ -101,19 +103,19 @@ impl Rehearsal {
         }
     }
 
-    fn found(&mut self, found: &Found<'_>) {
+    fn found(&mut self, found: &InspectedItem<'_>) {
         let (file, offset, read) = match *found {
-            Found::Chunk { file, offset, payload } => {
+            InspectedItem::Chunk { file, offset, payload } => {
                 let read = self.read(payload);
                 self.snapshot_records += read.0;
                 (file, offset, read.1)
             }
-            Found::Block { file, offset, payload, .. } => {
+            InspectedItem::Block { file, offset, payload, .. } => {
                 let read = self.read(payload);
                 self.log_records += read.0;
                 (file, offset, read.1)
             }
-            Found::Problem(_) => {
+            InspectedItem::Problem(_) => {
                 self.is_whole = false;
                 return;
             }
@@ -121,15 +123,15 @@ impl Rehearsal {
         if let Err(why) = read {
             self.is_whole = false;
             let what = format!("records that make no sense: {why}");
-            if self.problems.len() < MOST_PROBLEMS {
-                self.problems.push(Problem { file: file.to_owned(), offset, what });
+            if self.problems.len() < MAX_PROBLEMS {
+                self.problems.push(LogProblem { file: file.to_owned(), offset, what });
             }
         }
     }
 
     /// Reads records; how many, and whether all of them made sense.
     fn read(&mut self, payload: &[u8]) -> (u64, Result<(), String>) {
-        let mut records = Records::new(payload);
+        let mut records = RecordReader::new(payload);
         let mut count = 0;
         loop {
             let restoring = &self.restoring;
@@ -147,8 +149,8 @@ impl Rehearsal {
         }
     }
 
-    fn tell(&mut self, record: Record<'_>) -> Result<(), String> {
-        let told = record.tell(&mut self.restoring);
+    fn tell(&mut self, record: LogRecord<'_>) -> Result<(), String> {
+        let told = record.restore_into(&mut self.restoring);
         told.map_err(|why| why.to_string())
     }
 }
@@ -183,19 +185,19 @@ impl Seen {
         if let Some((first, last)) = report.times {
             lines.push(format!("written   from {} to {}", at(first), at(last)));
         }
-        let left = match report.before {
+        let left = match report.previous_run {
             _ if report.store_id.is_none() => "cannot be told",
-            Before::Created => "new, and never written to",
-            Before::Stopped => "stopped cleanly",
-            Before::Crashed if report.is_sound() => {
+            PreviousRun::Created => "new, and never written to",
+            PreviousRun::Stopped => "stopped cleanly",
+            PreviousRun::Crashed if report.is_sound() => {
                 "a server runs on it, or it was not stopped cleanly: the next start recovers"
             }
-            Before::Crashed => "a server runs on it, or it was not stopped cleanly",
+            PreviousRun::Crashed => "a server runs on it, or it was not stopped cleanly",
         };
         lines.push(format!("left      {left}"));
         lines.push(match &report.tail {
-            Tail::Whole => "tail      whole".to_owned(),
-            Tail::Torn { file, offset, bytes: torn } => format!(
+            LogTail::Whole => "tail      whole".to_owned(),
+            LogTail::Torn { file, offset, bytes: torn } => format!(
                 "tail      {} of {file} from byte {offset} on are not a whole block: nobody was told of it, and a start cuts it off",
                 bytes(*torn)
             ),
@@ -216,7 +218,7 @@ impl Seen {
 
     fn told(&self, folder: &Path) -> Told<'_> {
         let report = &self.report;
-        let problem = |problem: &Problem| ProblemTold {
+        let problem = |problem: &LogProblem| ProblemTold {
             file: problem.file.clone(),
             offset: problem.offset,
             what: problem.what.clone(),
@@ -225,11 +227,11 @@ impl Seen {
             directory: place(folder),
             store: report.store_id.map(|id| digits(&id)),
             sound: report.is_sound(),
-            left: match report.before {
+            left: match report.previous_run {
                 _ if report.store_id.is_none() => "unknown",
-                Before::Created => "new",
-                Before::Stopped => "stopped",
-                Before::Crashed => "running_or_crashed",
+                PreviousRun::Created => "new",
+                PreviousRun::Stopped => "stopped",
+                PreviousRun::Crashed => "running_or_crashed",
             },
             snapshot: report.snapshot.map(|segment| SnapshotTold {
                 segment,
@@ -247,8 +249,10 @@ impl Seen {
             limits: self.limits,
             times: report.times.map(|(first, last)| TimesTold { first: at(first), last: at(last) }),
             torn_tail: match &report.tail {
-                Tail::Whole => None,
-                Tail::Torn { file, offset, bytes } => Some(TornTold { file, offset: *offset, bytes: *bytes }),
+                LogTail::Whole => None,
+                LogTail::Torn { file, offset, bytes } => {
+                    Some(TornTold { file, offset: *offset, bytes: *bytes })
+                }
             },
             problems: report.problems.iter().map(problem).collect(),
             problem_count: report.problem_count,

@@ -12,33 +12,33 @@ use std::sync::Arc;
 
 use rustix::rand::GetRandomFlags;
 
-use super::{File, Files, Guard, Purpose};
-use preallocated_segment::Spares;
+use super::{Directory, DirectoryFile, DirectoryLock, OpenMode};
+use preallocated_segment::SegmentPreallocator;
 use real_file::RealFile;
 
-/// Files are their owner's: a log names customers and holds the secret of their fingerprints.
+/// Directory are their owner's: a log names customers and holds the secret of their fingerprints.
 const OWNER_ONLY: u32 = 0o600;
-const OWNER_ONLY_FOLDER: u32 = 0o700;
+const OWNER_ONLY_DIRECTORY: u32 = 0o700;
 
 /// A directory of the file system.
 #[derive(Debug)]
-pub struct Real {
+pub struct RealDirectory {
     folder: PathBuf,
     /// Kept open to make names durable.
     handle: fs::File,
-    spares: Arc<Spares>,
+    preallocator: Arc<SegmentPreallocator>,
 }
 
-impl Real {
+impl RealDirectory {
     /// The directory at this path, which is made if it is not there.
-    pub fn create(folder: &Path) -> io::Result<Real> {
-        match DirBuilder::new().recursive(true).mode(OWNER_ONLY_FOLDER).create(folder) {
+    pub fn create(folder: &Path) -> io::Result<RealDirectory> {
+        match DirBuilder::new().recursive(true).mode(OWNER_ONLY_DIRECTORY).create(folder) {
             Ok(()) => {}
             // Something else has this name: opening it says what is wrong with it.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
         }
-        let files = Real::open(folder)?;
+        let files = RealDirectory::open(folder)?;
         // A directory whose own name is lost in a crash takes everything with it.
         if let Some(parent) = folder.parent() {
             let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
@@ -50,12 +50,16 @@ impl Real {
     }
 
     /// The directory at this path, which must be there.
-    pub fn open(folder: &Path) -> io::Result<Real> {
+    pub fn open(folder: &Path) -> io::Result<RealDirectory> {
         let handle = fs::File::open(folder)?;
         if !handle.metadata()?.is_dir() {
             return Err(io::Error::from(io::ErrorKind::NotADirectory));
         }
-        Ok(Real { folder: folder.to_owned(), handle, spares: Arc::new(Spares::of(folder.to_owned())) })
+        Ok(RealDirectory {
+            folder: folder.to_owned(),
+            handle,
+            preallocator: Arc::new(SegmentPreallocator::of(folder.to_owned())),
+        })
     }
 
     /// Where it is.
@@ -64,9 +68,9 @@ impl Real {
     }
 }
 
-impl Real {
+impl RealDirectory {
     /// Whether the directory of this name is still the one that was opened. Another one may be somebody else's store by now.
-    fn check_place(&self) -> io::Result<()> {
+    fn check_not_replaced(&self) -> io::Result<()> {
         let (own, there) = (self.handle.metadata()?, fs::metadata(&self.folder)?);
         if (own.dev(), own.ino()) == (there.dev(), there.ino()) {
             return Ok(());
@@ -75,8 +79,8 @@ impl Real {
     }
 }
 
-impl Files for Real {
-    fn place(&self) -> String {
+impl Directory for RealDirectory {
+    fn location(&self) -> String {
         self.folder.display().to_string()
     }
 
@@ -86,31 +90,31 @@ impl Files for Real {
         entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
     }
 
-    fn open(&self, name: &str, purpose: Purpose) -> io::Result<Box<dyn File>> {
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Box<dyn DirectoryFile>> {
         // Whoever opens a pipe waits for somebody to write into it.
         if !fs::metadata(self.folder.join(name))?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{name} is not a file")));
         }
         let mut options = OpenOptions::new();
-        options.read(true).write(purpose == Purpose::Writing);
-        Ok(Box::new(RealFile::of(options.open(self.folder.join(name))?, &self.spares)))
+        options.read(true).write(mode == OpenMode::ReadWrite);
+        Ok(Box::new(RealFile::of(options.open(self.folder.join(name))?, &self.preallocator)))
     }
 
-    fn create(&self, name: &str) -> io::Result<Box<dyn File>> {
-        self.check_place()?;
+    fn create(&self, name: &str) -> io::Result<Box<dyn DirectoryFile>> {
+        self.check_not_replaced()?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(OWNER_ONLY);
-        Ok(Box::new(RealFile::of(options.open(self.folder.join(name))?, &self.spares)))
+        Ok(Box::new(RealFile::of(options.open(self.folder.join(name))?, &self.preallocator)))
     }
 
-    fn create_reserved(&self, name: &str, length: u64) -> io::Result<Box<dyn File>> {
-        self.check_place()?;
+    fn create_reserved(&self, name: &str, length: u64) -> io::Result<Box<dyn DirectoryFile>> {
+        self.check_not_replaced()?;
         // If it cannot be named, it is as if there were none.
-        if let Some(spare) = self.spares.take(length)
-            && spare.name(&self.handle, name).is_ok()
+        if let Some(segment) = self.preallocator.take(length)
+            && segment.link_as(&self.handle, name).is_ok()
         {
             let file = OpenOptions::new().read(true).write(true).open(self.folder.join(name))?;
-            return Ok(Box::new(RealFile::filled(file, length, &self.spares)));
+            return Ok(Box::new(RealFile::preallocated(file, length, &self.preallocator)));
         }
         let file = self.create(name)?;
         file.reserve(length)?;
@@ -118,12 +122,12 @@ impl Files for Real {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.check_place()?;
+        self.check_not_replaced()?;
         fs::rename(self.folder.join(from), self.folder.join(to))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        self.check_place()?;
+        self.check_not_replaced()?;
         fs::remove_file(self.folder.join(name))
     }
 
@@ -131,7 +135,7 @@ impl Files for Real {
         self.handle.sync_all()
     }
 
-    fn lock(&self, name: &str) -> io::Result<Box<dyn Guard>> {
+    fn lock(&self, name: &str) -> io::Result<Box<dyn DirectoryLock>> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(OWNER_ONLY);
         let file = options.open(self.folder.join(name))?;
@@ -146,7 +150,7 @@ impl Files for Real {
         if matches!(folder.try_lock(), Err(TryLockError::WouldBlock)) {
             return Err(io::Error::from(io::ErrorKind::WouldBlock));
         }
-        Ok(Box::new(RealGuard { _file: file, _folder: folder }))
+        Ok(Box::new(RealDirectoryLock { _file: file, _folder: folder }))
     }
 
     fn random(&self) -> io::Result<[u8; 16]> {
@@ -161,9 +165,9 @@ impl Files for Real {
 
 /// Closing them gives the locks back.
 #[derive(Debug)]
-struct RealGuard {
+struct RealDirectoryLock {
     _file: fs::File,
     _folder: fs::File,
 }
 
-impl Guard for RealGuard {}
+impl DirectoryLock for RealDirectoryLock {}

@@ -1,8 +1,8 @@
 //! A directory in memory, for tests: it fails when it is told to, and it can be crashed.
 //!
 //! It knows for every file what is durable and what was only written, and the same for names. A **crash image** is a copy in which
-//! everything durable is there and everything else is up to chance: see [`Simulated::crash`]. A simulation that was
-//! [recorded](Simulated::recorded) can be crashed after any of its calls, long after the run is over.
+//! everything durable is there and everything else is up to chance: see [`SimulatedDirectory::crash`]. A simulation that was
+//! [recorded](SimulatedDirectory::recorded) can be crashed after any of its calls, long after the run is over.
 //!
 //! A failed sync is modelled on what kernels do: what could not be written is still read back, and a later sync that succeeds does
 //! not mean that it was written after all. Only writing it again helps.
@@ -14,111 +14,111 @@ mod disk_model;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use disk_model::{Change, Dice, Disk};
+use disk_model::{DiskChange, DiskModel, SeededRng};
 
-use super::{File, Files, Guard, Purpose};
+use super::{Directory, DirectoryFile, DirectoryLock, OpenMode};
 
 /// A call that can be made to fail, or to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Call {
-    /// [`Files::list`].
+pub enum DiskCall {
+    /// [`Directory::list`].
     List,
-    /// [`Files::open`].
+    /// [`Directory::open`].
     Open,
-    /// [`Files::create`].
+    /// [`Directory::create`].
     Create,
-    /// [`Files::rename`].
+    /// [`Directory::rename`].
     Rename,
-    /// [`Files::remove`].
+    /// [`Directory::remove`].
     Remove,
-    /// [`Files::sync_names`].
+    /// [`Directory::sync_names`].
     SyncNames,
-    /// [`Files::lock`].
+    /// [`Directory::lock`].
     Lock,
-    /// [`File::length`] and [`File::read_at`].
+    /// [`DirectoryFile::length`] and [`DirectoryFile::read_at`].
     Read,
-    /// [`File::write_at`].
+    /// [`DirectoryFile::write_at`].
     Write,
-    /// [`File::reserve`].
+    /// [`DirectoryFile::reserve`].
     Reserve,
-    /// [`File::sync`].
+    /// [`DirectoryFile::sync`].
     Sync,
 }
 
 /// How a call fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trouble {
+pub enum DiskFault {
     /// The device has a fault (`EIO`). A write that meets it may have written a part.
-    Broken,
+    IoError,
     /// There is no room (`ENOSPC`).
     Full,
     /// This user may not (`EACCES`).
-    Forbidden,
+    PermissionDenied,
     /// Nobody may write here (`EROFS`).
     ReadOnly,
 }
 
-impl Trouble {
+impl DiskFault {
     fn error(self) -> io::Error {
         io::Error::from(match self {
-            Trouble::Broken => rustix::io::Errno::IO,
-            Trouble::Full => rustix::io::Errno::NOSPC,
-            Trouble::Forbidden => rustix::io::Errno::ACCESS,
-            Trouble::ReadOnly => rustix::io::Errno::ROFS,
+            DiskFault::IoError => rustix::io::Errno::IO,
+            DiskFault::Full => rustix::io::Errno::NOSPC,
+            DiskFault::PermissionDenied => rustix::io::Errno::ACCESS,
+            DiskFault::ReadOnly => rustix::io::Errno::ROFS,
         })
     }
 }
 
 /// How often a rule applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lasting {
+pub enum FaultDuration {
     /// To one call.
     Once,
     /// To every call from then on.
-    ForGood,
+    Permanent,
 }
 
 /// A directory in memory, for tests.
 #[derive(Debug)]
-pub struct Simulated {
-    shared: Arc<Shared>,
+pub struct SimulatedDirectory {
+    shared: Arc<SharedDisk>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
+struct SharedDisk {
+    state: Mutex<DiskState>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
-    disk: Disk,
+struct DiskState {
+    disk: DiskModel,
     /// Everything that happened, if it is recorded.
-    record: Option<Record>,
-    rules: Vec<Rule>,
-    holds: Vec<(u64, Call)>,
-    next_hold: u64,
+    record: Option<ChangeHistory>,
+    rules: Vec<FaultRule>,
+    holds: Vec<(u64, DiskCall)>,
+    next_hold_id: u64,
     /// What waits for a hold.
-    waiting: Vec<Call>,
+    waiting: Vec<DiskCall>,
     locked: Vec<String>,
-    room: Option<u64>,
-    randoms: u64,
+    capacity: Option<u64>,
+    random_calls: u64,
 }
 
 /// What happened to a disk since it was as it was.
 #[derive(Debug)]
-struct Record {
-    base: Disk,
-    changes: Vec<Change>,
+struct ChangeHistory {
+    base: DiskModel,
+    changes: Vec<DiskChange>,
 }
 
-impl Record {
-    fn of(base: &Disk) -> Record {
-        Record { base: base.clone(), changes: Vec::new() }
+impl ChangeHistory {
+    fn of(base: &DiskModel) -> ChangeHistory {
+        ChangeHistory { base: base.clone(), changes: Vec::new() }
     }
 
     /// The disk after so many changes.
-    fn disk_after(&self, changes: usize) -> Disk {
+    fn disk_after(&self, changes: usize) -> DiskModel {
         let mut disk = self.base.clone();
         self.changes.iter().take(changes).for_each(|change| disk.apply(change));
         disk
@@ -126,77 +126,79 @@ impl Record {
 }
 
 #[derive(Debug)]
-struct Rule {
-    call: Call,
+struct FaultRule {
+    call: DiskCall,
     /// How many calls pass before it applies.
     pass: u64,
-    trouble: Trouble,
-    lasting: Lasting,
+    fault: DiskFault,
+    duration: FaultDuration,
 }
 
-impl Default for Simulated {
-    fn default() -> Simulated {
-        Simulated::new()
+impl Default for SimulatedDirectory {
+    fn default() -> SimulatedDirectory {
+        SimulatedDirectory::new()
     }
 }
 
-impl Simulated {
+impl SimulatedDirectory {
     /// An empty directory.
-    pub fn new() -> Simulated {
-        Simulated::of(Disk::default(), None)
+    pub fn new() -> SimulatedDirectory {
+        SimulatedDirectory::of(DiskModel::default(), None)
     }
 
-    /// An empty directory that remembers everything that is done to it, for [`Simulated::crash_after`].
-    pub fn recorded() -> Simulated {
-        let disk = Disk::default();
-        let record = Record::of(&disk);
-        Simulated::of(disk, Some(record))
+    /// An empty directory that remembers everything that is done to it, for [`SimulatedDirectory::crash_after`].
+    pub fn recorded() -> SimulatedDirectory {
+        let disk = DiskModel::default();
+        let record = ChangeHistory::of(&disk);
+        SimulatedDirectory::of(disk, Some(record))
     }
 
-    fn of(disk: Disk, record: Option<Record>) -> Simulated {
-        let state = State {
+    fn of(disk: DiskModel, record: Option<ChangeHistory>) -> SimulatedDirectory {
+        let state = DiskState {
             disk,
             record,
             rules: Vec::new(),
             holds: Vec::new(),
-            next_hold: 0,
+            next_hold_id: 0,
             waiting: Vec::new(),
             locked: Vec::new(),
-            room: None,
-            randoms: 0,
+            capacity: None,
+            random_calls: 0,
         };
-        Simulated { shared: Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }) }
+        SimulatedDirectory {
+            shared: Arc::new(SharedDisk { state: Mutex::new(state), changed: Condvar::new() }),
+        }
     }
 
     /// What the machine may find after the power failed now. Each write since the last sync was kept, dropped, or torn: cut off at some
     /// byte or some sector, or missing some sectors; in any order. Each name that was made, changed or removed since names were synced
     /// was or was not. The seed decides.
-    pub fn crash(&self, seed: u64) -> Simulated {
-        Simulated::of(self.lock_state().disk.image(&mut Dice::new(seed)), None)
+    pub fn crash(&self, seed: u64) -> SimulatedDirectory {
+        SimulatedDirectory::of(self.lock_state().disk.image(&mut SeededRng::new(seed)), None)
     }
 
-    /// The same, as if the power had failed after this many [changes](Simulated::changes). It is recorded too.
+    /// The same, as if the power had failed after this many [changes](SimulatedDirectory::changes). It is recorded too.
     ///
     /// # Panics
-    /// If the directory is not [recorded](Simulated::recorded).
-    pub fn crash_after(&self, changes: usize, seed: u64) -> Simulated {
-        let disk = self.disk_after(changes).image(&mut Dice::new(seed));
-        let record = Record::of(&disk);
-        Simulated::of(disk, Some(record))
+    /// If the directory is not [recorded](SimulatedDirectory::recorded).
+    pub fn crash_after(&self, changes: usize, seed: u64) -> SimulatedDirectory {
+        let disk = self.disk_after(changes).image(&mut SeededRng::new(seed));
+        let record = ChangeHistory::of(&disk);
+        SimulatedDirectory::of(disk, Some(record))
     }
 
     /// What another process finds after this one was killed when it had made this many changes: everything that was written, durable or
     /// not. It is recorded too.
     ///
     /// # Panics
-    /// If the directory is not [recorded](Simulated::recorded).
-    pub fn killed_after(&self, changes: usize) -> Simulated {
+    /// If the directory is not [recorded](SimulatedDirectory::recorded).
+    pub fn killed_after(&self, changes: usize) -> SimulatedDirectory {
         let disk = self.disk_after(changes);
-        let record = Record::of(&disk);
-        Simulated::of(disk, Some(record))
+        let record = ChangeHistory::of(&disk);
+        SimulatedDirectory::of(disk, Some(record))
     }
 
-    fn disk_after(&self, changes: usize) -> Disk {
+    fn disk_after(&self, changes: usize) -> DiskModel {
         let state = self.lock_state();
         state.record.as_ref().expect("only a recorded directory knows its past").disk_after(changes)
     }
@@ -207,13 +209,13 @@ impl Simulated {
     }
 
     /// What another process finds after this one was killed: everything that was written, durable or not, and no locks.
-    pub fn killed(&self) -> Simulated {
-        Simulated::of(self.lock_state().disk.clone(), None)
+    pub fn killed(&self) -> SimulatedDirectory {
+        SimulatedDirectory::of(self.lock_state().disk.clone(), None)
     }
 
     /// Makes a call fail, after this many of its kind have passed.
-    pub fn fail(&self, call: Call, pass: u64, trouble: Trouble, lasting: Lasting) {
-        self.lock_state().rules.push(Rule { call, pass, trouble, lasting });
+    pub fn fail(&self, call: DiskCall, pass: u64, fault: DiskFault, duration: FaultDuration) {
+        self.lock_state().rules.push(FaultRule { call, pass, fault, duration });
     }
 
     /// Takes all rules back.
@@ -222,8 +224,8 @@ impl Simulated {
     }
 
     /// Lets files grow to this many bytes together, or without end.
-    pub fn set_room(&self, bytes: Option<u64>) {
-        self.lock_state().room = bytes;
+    pub fn set_capacity(&self, bytes: Option<u64>) {
+        self.lock_state().capacity = bytes;
     }
 
     /// How many bytes all files have together.
@@ -232,12 +234,12 @@ impl Simulated {
     }
 
     /// Lets calls of this kind wait until the hold is dropped.
-    pub fn hold(&self, call: Call) -> Hold {
+    pub fn hold(&self, call: DiskCall) -> CallHold {
         let mut state = self.lock_state();
-        let number = state.next_hold;
-        state.next_hold += 1;
+        let number = state.next_hold_id;
+        state.next_hold_id += 1;
         state.holds.push((number, call));
-        Hold { shared: Arc::clone(&self.shared), number, call }
+        CallHold { shared: Arc::clone(&self.shared), number, call }
     }
 
     /// The names there are, sorted.
@@ -260,18 +262,18 @@ impl Simulated {
         self.lock_state().disk.take(name);
     }
 
-    fn lock_state(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, DiskState> {
         self.shared.lock_state()
     }
 }
 
-impl Shared {
-    fn lock_state(&self) -> MutexGuard<'_, State> {
+impl SharedDisk {
+    fn lock_state(&self) -> MutexGuard<'_, DiskState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for holds, then applies the rules.
-    fn begin(&self, call: Call) -> (MutexGuard<'_, State>, io::Result<()>) {
+    fn start_call(&self, call: DiskCall) -> (MutexGuard<'_, DiskState>, io::Result<()>) {
         let mut state = self.lock_state();
         if state.is_held(call) {
             state.waiting.push(call);
@@ -282,18 +284,18 @@ impl Shared {
             let place = state.waiting.iter().position(|waiting| *waiting == call);
             place.map(|place| state.waiting.swap_remove(place));
         }
-        let outcome = state.judge(call);
+        let outcome = state.apply_rules(call);
         (state, outcome)
     }
 }
 
-impl State {
-    fn is_held(&self, call: Call) -> bool {
+impl DiskState {
+    fn is_held(&self, call: DiskCall) -> bool {
         self.holds.iter().any(|(_, held)| *held == call)
     }
 
     /// Whether a rule lets this call fail. A rule that passes it counts it.
-    fn judge(&mut self, call: Call) -> io::Result<()> {
+    fn apply_rules(&mut self, call: DiskCall) -> io::Result<()> {
         for index in 0..self.rules.len() {
             let rule = &mut self.rules[index];
             if rule.call != call {
@@ -303,8 +305,8 @@ impl State {
                 rule.pass -= 1;
                 continue;
             }
-            let error = rule.trouble.error();
-            if rule.lasting == Lasting::Once {
+            let error = rule.fault.error();
+            if rule.duration == FaultDuration::Once {
                 self.rules.remove(index);
             }
             return Err(error);
@@ -312,7 +314,7 @@ impl State {
         Ok(())
     }
 
-    fn apply(&mut self, change: Change) {
+    fn apply(&mut self, change: DiskChange) {
         self.disk.apply(&change);
         if let Some(record) = &mut self.record {
             record.changes.push(change);
@@ -320,10 +322,12 @@ impl State {
     }
 
     /// Whether a file may grow to this length.
-    fn judge_room(&self, file: usize, length: usize) -> io::Result<()> {
+    fn check_capacity(&self, file: usize, length: usize) -> io::Result<()> {
         let growth = length.saturating_sub(self.disk.content(file).len()) as u64;
-        match self.room {
-            Some(room) if growth > 0 && self.disk.used() + growth > room => Err(Trouble::Full.error()),
+        match self.capacity {
+            Some(capacity) if growth > 0 && self.disk.used() + growth > capacity => {
+                Err(DiskFault::Full.error())
+            }
             _ => Ok(()),
         }
     }
@@ -333,77 +337,77 @@ impl State {
     }
 }
 
-impl Files for Simulated {
-    fn place(&self) -> String {
+impl Directory for SimulatedDirectory {
+    fn location(&self) -> String {
         "simulated directory".to_owned()
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
-        let (state, outcome) = self.shared.begin(Call::List);
+        let (state, outcome) = self.shared.start_call(DiskCall::List);
         outcome.map(|()| state.disk.names())
     }
 
-    fn open(&self, name: &str, purpose: Purpose) -> io::Result<Box<dyn File>> {
-        let (state, outcome) = self.shared.begin(Call::Open);
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Box<dyn DirectoryFile>> {
+        let (state, outcome) = self.shared.start_call(DiskCall::Open);
         outcome?;
         let file = state.find(name)?;
-        Ok(Box::new(SimulatedFile { shared: Arc::clone(&self.shared), file, purpose }))
+        Ok(Box::new(SimulatedFile { shared: Arc::clone(&self.shared), file, mode }))
     }
 
-    fn create(&self, name: &str) -> io::Result<Box<dyn File>> {
-        let (mut state, outcome) = self.shared.begin(Call::Create);
+    fn create(&self, name: &str) -> io::Result<Box<dyn DirectoryFile>> {
+        let (mut state, outcome) = self.shared.start_call(DiskCall::Create);
         outcome?;
         if state.disk.find(name).is_some() {
             return Err(io::Error::from(io::ErrorKind::AlreadyExists));
         }
-        state.apply(Change::Create { name: name.to_owned() });
+        state.apply(DiskChange::Create { name: name.to_owned() });
         let file = state.find(name)?;
-        Ok(Box::new(SimulatedFile { shared: Arc::clone(&self.shared), file, purpose: Purpose::Writing }))
+        Ok(Box::new(SimulatedFile { shared: Arc::clone(&self.shared), file, mode: OpenMode::ReadWrite }))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        let (mut state, outcome) = self.shared.begin(Call::Rename);
+        let (mut state, outcome) = self.shared.start_call(DiskCall::Rename);
         outcome?;
         state.find(from)?;
-        state.apply(Change::Rename { from: from.to_owned(), to: to.to_owned() });
+        state.apply(DiskChange::Rename { from: from.to_owned(), to: to.to_owned() });
         Ok(())
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        let (mut state, outcome) = self.shared.begin(Call::Remove);
+        let (mut state, outcome) = self.shared.start_call(DiskCall::Remove);
         outcome?;
         state.find(name)?;
-        state.apply(Change::Remove { name: name.to_owned() });
+        state.apply(DiskChange::Remove { name: name.to_owned() });
         Ok(())
     }
 
     fn sync_names(&self) -> io::Result<()> {
-        let (mut state, outcome) = self.shared.begin(Call::SyncNames);
+        let (mut state, outcome) = self.shared.start_call(DiskCall::SyncNames);
         outcome?;
-        state.apply(Change::SyncNames);
+        state.apply(DiskChange::SyncNames);
         Ok(())
     }
 
-    fn lock(&self, name: &str) -> io::Result<Box<dyn Guard>> {
-        let (mut state, outcome) = self.shared.begin(Call::Lock);
+    fn lock(&self, name: &str) -> io::Result<Box<dyn DirectoryLock>> {
+        let (mut state, outcome) = self.shared.start_call(DiskCall::Lock);
         outcome?;
         if state.locked.iter().any(|locked| locked == name) {
             return Err(io::Error::from(io::ErrorKind::WouldBlock));
         }
         if state.disk.find(name).is_none() {
-            state.apply(Change::Create { name: name.to_owned() });
+            state.apply(DiskChange::Create { name: name.to_owned() });
         }
         state.locked.push(name.to_owned());
-        Ok(Box::new(SimulatedGuard { shared: Arc::clone(&self.shared), name: name.to_owned() }))
+        Ok(Box::new(SimulatedDirectoryLock { shared: Arc::clone(&self.shared), name: name.to_owned() }))
     }
 
     fn random(&self) -> io::Result<[u8; 16]> {
         let mut state = self.lock_state();
-        state.randoms += 1;
-        let mut dice = Dice::new(state.randoms);
+        state.random_calls += 1;
+        let mut rng = SeededRng::new(state.random_calls);
         let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&dice.throw().to_le_bytes());
-        bytes[8..].copy_from_slice(&dice.throw().to_le_bytes());
+        bytes[..8].copy_from_slice(&rng.next_u64().to_le_bytes());
+        bytes[8..].copy_from_slice(&rng.next_u64().to_le_bytes());
         Ok(bytes)
     }
 }
@@ -411,84 +415,88 @@ impl Files for Simulated {
 /// A file in memory.
 #[derive(Debug)]
 struct SimulatedFile {
-    shared: Arc<Shared>,
+    shared: Arc<SharedDisk>,
     file: usize,
-    purpose: Purpose,
+    mode: OpenMode,
 }
 
 impl SimulatedFile {
-    fn may_write(&self) -> io::Result<()> {
-        match self.purpose {
-            Purpose::Writing => Ok(()),
-            Purpose::Reading => Err(io::Error::from(rustix::io::Errno::BADF)),
+    fn check_writable(&self) -> io::Result<()> {
+        match self.mode {
+            OpenMode::ReadWrite => Ok(()),
+            OpenMode::Read => Err(io::Error::from(rustix::io::Errno::BADF)),
         }
     }
 }
 
-impl File for SimulatedFile {
+impl DirectoryFile for SimulatedFile {
     fn length(&self) -> io::Result<u64> {
-        let (state, outcome) = self.shared.begin(Call::Read);
+        let (state, outcome) = self.shared.start_call(DiskCall::Read);
         outcome.map(|()| state.disk.content(self.file).len() as u64)
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let (state, outcome) = self.shared.begin(Call::Read);
+        let (state, outcome) = self.shared.start_call(DiskCall::Read);
         outcome?;
         let content = state.disk.content(self.file);
-        let from = place(offset).min(content.len());
+        let from = memory_offset(offset).min(content.len());
         let count = buffer.len().min(content.len() - from);
         buffer[..count].copy_from_slice(&content[from..from + count]);
         Ok(count)
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        let (mut state, outcome) = self.shared.begin(Call::Write);
-        self.may_write()?;
-        let offset = place(offset);
-        let outcome = outcome.and_then(|()| state.judge_room(self.file, offset + bytes.len()));
+        let (mut state, outcome) = self.shared.start_call(DiskCall::Write);
+        self.check_writable()?;
+        let offset = memory_offset(offset);
+        let outcome = outcome.and_then(|()| state.check_capacity(self.file, offset + bytes.len()));
         let written = match &outcome {
             Ok(()) => bytes,
             // Half of it is there, and whoever failed must not count on the other half being absent or present.
             Err(_) => &bytes[..bytes.len() / 2],
         };
-        let fits = state.judge_room(self.file, offset + written.len()).is_ok();
+        let fits = state.check_capacity(self.file, offset + written.len()).is_ok();
         if fits && !written.is_empty() {
-            state.apply(Change::Write { file: self.file, offset, bytes: written.into() });
+            state.apply(DiskChange::Write { file: self.file, offset, bytes: written.into() });
         }
         outcome
     }
 
     fn reserve(&self, length: u64) -> io::Result<()> {
-        let (mut state, outcome) = self.shared.begin(Call::Reserve);
+        let (mut state, outcome) = self.shared.start_call(DiskCall::Reserve);
         outcome?;
-        self.may_write()?;
-        state.judge_room(self.file, place(length))?;
-        state.apply(Change::Reserve { file: self.file, length: place(length) });
+        self.check_writable()?;
+        state.check_capacity(self.file, memory_offset(length))?;
+        state.apply(DiskChange::Reserve { file: self.file, length: memory_offset(length) });
         Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {
-        let (mut state, outcome) = self.shared.begin(Call::Sync);
+        let (mut state, outcome) = self.shared.start_call(DiskCall::Sync);
         let file = self.file;
-        state.apply(if outcome.is_ok() { Change::Sync { file } } else { Change::SyncFailed { file } });
+        state.apply(if outcome.is_ok() {
+            DiskChange::Sync { file }
+        } else {
+            DiskChange::SyncFailed { file }
+        });
         outcome
     }
 }
 
 /// A place in memory.
-fn place(offset: u64) -> usize {
+fn memory_offset(offset: u64) -> usize {
     usize::try_from(offset).expect("simulated files fit into memory")
 }
 
 #[derive(Debug)]
-struct SimulatedGuard {
-    shared: Arc<Shared>,
+struct SimulatedDirectoryLock {
+    shared: Arc<SharedDisk>,
     name: String,
 }
 
-impl Guard for SimulatedGuard {}
+impl DirectoryLock for SimulatedDirectoryLock {}
 
-impl Drop for SimulatedGuard {
+impl Drop for SimulatedDirectoryLock {
     fn drop(&mut self) {
         self.shared.lock_state().locked.retain(|locked| *locked != self.name);
     }
@@ -496,13 +504,13 @@ impl Drop for SimulatedGuard {
 
 /// Calls wait for as long as this is there.
 #[derive(Debug)]
-pub struct Hold {
-    shared: Arc<Shared>,
+pub struct CallHold {
+    shared: Arc<SharedDisk>,
     number: u64,
-    call: Call,
+    call: DiskCall,
 }
 
-impl Hold {
+impl CallHold {
     /// Waits until somebody waits for this.
     pub fn wait_for_caller(&self) {
         let mut state = self.shared.lock_state();
@@ -512,7 +520,7 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for CallHold {
     fn drop(&mut self) {
         self.shared.lock_state().holds.retain(|(number, _)| *number != self.number);
         self.shared.changed.notify_all();

@@ -4,36 +4,36 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::Inner;
+use super::StoreCore;
 
 /// How often the keeper looks.
-const ROUND: Duration = Duration::from_secs(1);
+const INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a store has of its keeper, if it has one. The keeper ends with it.
 #[derive(Default)]
-pub(super) struct Handle {
+pub(super) struct BackgroundThread {
     thread: Mutex<Option<JoinHandle<()>>>,
-    bell: Arc<Bell>,
+    signal: Arc<StopSignal>,
 }
 
 /// Tells the keeper to end.
 #[derive(Default)]
-struct Bell {
-    rung: Mutex<bool>,
-    heard: Condvar,
+struct StopSignal {
+    is_stopped: Mutex<bool>,
+    changed: Condvar,
 }
 
-impl Handle {
-    pub(super) fn start(&self, store: Weak<Inner>) {
-        let bell = Arc::clone(&self.bell);
-        let thread = std::thread::spawn(move || keep(&store, &bell));
+impl BackgroundThread {
+    pub(super) fn start(&self, store: Weak<StoreCore>) {
+        let signal = Arc::clone(&self.signal);
+        let thread = std::thread::spawn(move || run(&store, &signal));
         *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
     }
 
     /// Ends it, and waits until it has.
-    pub(super) fn end(&self) {
-        *self.bell.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.bell.heard.notify_all();
+    pub(super) fn stop(&self) {
+        *self.signal.is_stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.signal.changed.notify_all();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         // The last one to hold the store may be the keeper.
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
@@ -42,22 +42,24 @@ impl Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for BackgroundThread {
     fn drop(&mut self) {
-        self.end();
+        self.stop();
     }
 }
 
-fn keep(store: &Weak<Inner>, bell: &Bell) {
+fn run(store: &Weak<StoreCore>, signal: &StopSignal) {
     loop {
-        let rung = bell.rung.lock().unwrap_or_else(PoisonError::into_inner);
-        let (rung, _) =
-            bell.heard.wait_timeout_while(rung, ROUND, |rung| !*rung).unwrap_or_else(PoisonError::into_inner);
-        if *rung {
+        let is_stopped = signal.is_stopped.lock().unwrap_or_else(PoisonError::into_inner);
+        let (is_stopped, _) = signal
+            .changed
+            .wait_timeout_while(is_stopped, INTERVAL, |is_stopped| !*is_stopped)
+            .unwrap_or_else(PoisonError::into_inner);
+        if *is_stopped {
             return;
         }
-        drop(rung);
-        let Some(inner) = store.upgrade() else { return };
-        inner.look_after();
+        drop(is_stopped);
+        let Some(core) = store.upgrade() else { return };
+        core.run_maintenance();
     }
 }

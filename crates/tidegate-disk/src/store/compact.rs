@@ -2,9 +2,9 @@
 
 use tidegate::store::{CompactBatch, CompactReplies, Lsn, Store, Unavailable};
 
-use super::Inner;
+use super::StoreCore;
 
-impl Inner {
+impl StoreCore {
     /// Decides bids, and writes down what they changed. Where the log must be durable before they are spoken of, if it is not yet.
     pub(super) fn bid(
         &self,
@@ -19,7 +19,7 @@ impl Inner {
         gists.keep_notes();
         self.memory.bid(bids, gists)?;
         let Some(notes) = gists.notes() else { return Ok(None) };
-        let until = self.write_down(notes)?;
+        let until = self.log_notes(notes)?;
         Ok(until.filter(|lsn| *lsn > self.log.durable()))
     }
 }

@@ -8,18 +8,18 @@
 use std::fmt;
 use std::io;
 
-use super::block::{self, Invalid, Kind, Link};
+use super::block::{self, BlockError, BlockKind, ChainPosition};
 use super::encoding::end_of_content;
 use super::error::{Damage, OpenError};
-use super::file_names::{self, FIRST_SEGMENT, Survey};
-use super::identity::Identity;
+use super::file_names::{self, DirectoryListing, FIRST_SEGMENT};
+use super::identity::StoreIdentity;
 use super::recovery::{read_identity, write_identity};
-use super::segment::{self, Header};
-use super::snapshot_file::{self, Snapshot};
-use crate::directory::{Files, Purpose, read_whole};
+use super::segment::{self, SegmentHeader, SegmentSeal};
+use super::snapshot_file::{self, SnapshotWriter};
+use crate::directory::{Directory, OpenMode, read_whole};
 
 /// How often a copy begins again before it is given up.
-const MOST_ATTEMPTS: u32 = 8;
+const MAX_ATTEMPTS: u32 = 8;
 
 /// What was copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,14 +38,14 @@ pub enum BackupError {
     /// The directory to be copied to is not empty.
     NotEmpty {
         /// The directory.
-        place: String,
+        location: String,
     },
     /// What was to be copied cannot be read.
     Source(OpenError),
     /// The copy cannot be written.
     Target {
         /// The directory.
-        place: String,
+        location: String,
         /// What the system says.
         error: io::Error,
     },
@@ -54,12 +54,12 @@ pub enum BackupError {
 impl fmt::Display for BackupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BackupError::NotEmpty { place } => {
-                write!(f, "{place} is not empty; nothing was touched; choose an empty directory")
+            BackupError::NotEmpty { location } => {
+                write!(f, "{location} is not empty; nothing was touched; choose an empty directory")
             }
             BackupError::Source(error) => write!(f, "the store cannot be copied: {error}"),
-            BackupError::Target { place, error } => {
-                write!(f, "the copy in {place} could not be written: {error}; remove it and try again")
+            BackupError::Target { location, error } => {
+                write!(f, "the copy in {location} could not be written: {error}; remove it and try again")
             }
         }
     }
@@ -68,80 +68,81 @@ impl fmt::Display for BackupError {
 impl std::error::Error for BackupError {}
 
 /// Copies a log into an empty directory.
-pub fn backup(from: &dyn Files, to: &dyn Files) -> Result<Backup, BackupError> {
-    let of_target = |error| BackupError::Target { place: to.place(), error };
-    if !ours(to).map_err(of_target)?.is_empty() {
-        return Err(BackupError::NotEmpty { place: to.place() });
+pub fn backup(from: &dyn Directory, to: &dyn Directory) -> Result<Backup, BackupError> {
+    let target_error = |error| BackupError::Target { location: to.location(), error };
+    if !list_files(to).map_err(target_error)?.is_empty() {
+        return Err(BackupError::NotEmpty { location: to.location() });
     }
     let identity = read_identity(from).map_err(BackupError::Source)?;
     let mut attempt = 1;
     loop {
-        let mut copy = Copy { from, to, identity: &identity, buffer: Vec::new(), bytes: 0, files: 0 };
+        let mut copy = BackupCopy { from, to, identity: &identity, buffer: Vec::new(), bytes: 0, files: 0 };
         match copy.run() {
             Ok(link) => {
-                write_identity(to, &identity).map_err(of_target)?;
+                write_identity(to, &identity).map_err(target_error)?;
                 let last_number = link.number - 1;
                 return Ok(Backup { files: copy.files + 1, bytes: copy.bytes, last_number });
             }
             // Whatever is wrong may only have looked so while somebody was writing.
-            Err(BackupError::Source(_)) if attempt < MOST_ATTEMPTS => attempt += 1,
+            Err(BackupError::Source(_)) if attempt < MAX_ATTEMPTS => attempt += 1,
             Err(BackupError::Source(error)) => {
-                clear(to).map_err(of_target)?;
+                remove_files(to).map_err(target_error)?;
                 return Err(BackupError::Source(error));
             }
             Err(error) => return Err(error),
         }
-        clear(to).map_err(of_target)?;
+        remove_files(to).map_err(target_error)?;
     }
 }
 
 /// Removes what was copied: part of a log is of no use.
-fn clear(to: &dyn Files) -> io::Result<()> {
-    ours(to)?.iter().try_for_each(|name| to.remove(name))
+fn remove_files(to: &dyn Directory) -> io::Result<()> {
+    list_files(to)?.iter().try_for_each(|name| to.remove(name))
 }
 
 /// What is in the directory that is copied to, but for what the file system keeps there.
-fn ours(to: &dyn Files) -> io::Result<Vec<String>> {
+fn list_files(to: &dyn Directory) -> io::Result<Vec<String>> {
     let mut names = to.list()?;
-    names.retain(|name| name != file_names::OF_THE_FILE_SYSTEM);
+    names.retain(|name| name != file_names::LOST_AND_FOUND);
     Ok(names)
 }
 
-struct Copy<'a> {
-    from: &'a dyn Files,
-    to: &'a dyn Files,
-    identity: &'a Identity,
+struct BackupCopy<'a> {
+    from: &'a dyn Directory,
+    to: &'a dyn Directory,
+    identity: &'a StoreIdentity,
     buffer: Vec<u8>,
     bytes: u64,
     files: u64,
 }
 
-impl Copy<'_> {
-    fn run(&mut self) -> Result<Link, BackupError> {
-        let survey = Survey::of(self.from).map_err(|error| of_source(&self.from.place(), error))?;
-        let (mut number, mut link) = match survey.snapshots.last() {
-            Some(number) => (*number, self.snapshot(*number)?),
-            None => (FIRST_SEGMENT, Link::first(&self.identity.store)),
+impl BackupCopy<'_> {
+    fn run(&mut self) -> Result<ChainPosition, BackupError> {
+        let listing =
+            DirectoryListing::read(self.from).map_err(|error| source_error(&self.from.location(), error))?;
+        let (mut number, mut link) = match listing.snapshots.last() {
+            Some(number) => (*number, self.copy_snapshot(*number)?),
+            None => (FIRST_SEGMENT, ChainPosition::first(&self.identity.store)),
         };
         // Not by the list: segments may have been added since.
         loop {
-            let (after, sealed) = self.segment(number, link)?;
+            let (after, sealed) = self.copy_segment(number, link)?;
             link = after;
-            if sealed == Sealed::No {
+            if sealed == SegmentSeal::Missing {
                 return Ok(link);
             }
             number += 1;
         }
     }
 
-    fn snapshot(&mut self, number: u64) -> Result<Link, BackupError> {
-        let name = file_names::snapshot(number);
+    fn copy_snapshot(&mut self, number: u64) -> Result<ChainPosition, BackupError> {
+        let name = file_names::snapshot_name(number);
         let store = &self.identity.store;
         // Read once to know its header and that it is whole, and once more to copy it.
-        let contents =
-            snapshot_file::read(self.from, number, store, &mut |_, _| Ok(())).map_err(BackupError::Source)?;
-        let mut copy =
-            Snapshot::begin(self.to, &contents.header, store).map_err(|error| self.of_target(error))?;
+        let contents = snapshot_file::read_snapshot(self.from, number, store, &mut |_, _| Ok(()))
+            .map_err(BackupError::Source)?;
+        let mut copy = SnapshotWriter::begin(self.to, &contents.header, store)
+            .map_err(|error| self.target_error(error))?;
         let mut failed = None;
         let put = &mut |_, payload: &[u8]| {
             if failed.is_none() {
@@ -149,74 +150,78 @@ impl Copy<'_> {
             }
             Ok(())
         };
-        snapshot_file::read(self.from, number, store, put).map_err(BackupError::Source)?;
-        failed.map_or(Ok(()), Err).map_err(|error| self.of_target(error))?;
-        let length = copy.finish().map_err(|error| self.of_target(error))?;
-        self.to.rename(&file_names::unfinished(&name), &name).map_err(|error| self.of_target(error))?;
+        snapshot_file::read_snapshot(self.from, number, store, put).map_err(BackupError::Source)?;
+        failed.map_or(Ok(()), Err).map_err(|error| self.target_error(error))?;
+        let length = copy.finish().map_err(|error| self.target_error(error))?;
+        self.to
+            .rename(&file_names::unfinished_name(&name), &name)
+            .map_err(|error| self.target_error(error))?;
         self.bytes += length;
         self.files += 1;
         Ok(contents.header.link)
     }
 
     /// Copies a segment as far as it is whole.
-    fn segment(&mut self, number: u64, link: Link) -> Result<(Link, Sealed), BackupError> {
-        let name = file_names::segment(number);
+    fn copy_segment(
+        &mut self,
+        number: u64,
+        link: ChainPosition,
+    ) -> Result<(ChainPosition, SegmentSeal), BackupError> {
+        let name = file_names::segment_name(number);
         let store = &self.identity.store;
         let mut buffer = std::mem::take(&mut self.buffer);
-        let read = self.from.open(&name, Purpose::Reading).and_then(|file| read_whole(&*file, &mut buffer));
+        let read = self.from.open(&name, OpenMode::Read).and_then(|file| read_whole(&*file, &mut buffer));
         read.map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => BackupError::Source(OpenError::SegmentMissing { file: name.clone() }),
-            _ => of_source(&name, error),
+            _ => source_error(&name, error),
         })?;
-        let header = Header::of_whole(&name, &buffer, number, store).map_err(BackupError::Source)?;
+        let header =
+            SegmentHeader::decode_segment(&name, &buffer, number, store).map_err(BackupError::Source)?;
         let damage = |offset, expected: &str| BackupError::Source(Damage::at(&name, offset, expected).into());
         if header.link != link {
             return Err(damage(40, "a segment that follows the one before it"));
         }
-        let (mut link, mut offset, mut sealed) = (link, segment::HEADER, Sealed::No);
-        while sealed == Sealed::No {
-            match block::read(&buffer, offset, store) {
+        let (mut link, mut offset, mut sealed) = (link, segment::HEADER_BYTES, SegmentSeal::Missing);
+        while sealed == SegmentSeal::Missing {
+            match block::read_block(&buffer, offset, store) {
                 Ok(block) if (block.number, block.chain) == (link.number, link.chain) => {
-                    link = link.after(block.checksum);
+                    link = link.advance(block.checksum);
                     offset += block.size();
-                    if block.kind == Kind::Seal {
-                        sealed = Sealed::Yes;
+                    if block.kind == BlockKind::Seal {
+                        sealed = SegmentSeal::Present;
                     }
                 }
                 Ok(_) => return Err(damage(offset as u64, "a block that follows the one before it")),
-                Err(Invalid::Damaged { at, expected }) => return Err(damage((offset + at) as u64, expected)),
-                Err(Invalid::Absent | Invalid::Torn) => break,
+                Err(BlockError::Damaged { at, expected }) => {
+                    return Err(damage((offset + at) as u64, expected));
+                }
+                Err(BlockError::Absent | BlockError::Torn) => break,
             }
         }
         let content = &buffer[..end_of_content(&buffer)];
-        if sealed == Sealed::No && block::find_later(content, offset, link.number, store).is_some() {
+        if sealed == SegmentSeal::Missing && block::find_later(content, offset, link.number, store).is_some()
+        {
             return Err(damage(offset as u64, "a block, because there is a later one"));
         }
-        self.write(&name, &header, &buffer[..offset]).map_err(|error| self.of_target(error))?;
+        self.write_segment(&name, &header, &buffer[..offset]).map_err(|error| self.target_error(error))?;
         self.buffer = buffer;
-        self.bytes += (offset - segment::HEADER) as u64;
+        self.bytes += (offset - segment::HEADER_BYTES) as u64;
         self.files += 1;
         Ok((link, sealed))
     }
 
-    fn write(&self, name: &str, header: &Header, bytes: &[u8]) -> io::Result<()> {
+    fn write_segment(&self, name: &str, header: &SegmentHeader, bytes: &[u8]) -> io::Result<()> {
         let file = self.to.create(name)?;
         file.reserve(header.length)?;
         file.write_at(bytes, 0)?;
         file.sync()
     }
 
-    fn of_target(&self, error: io::Error) -> BackupError {
-        BackupError::Target { place: self.to.place(), error }
+    fn target_error(&self, error: io::Error) -> BackupError {
+        BackupError::Target { location: self.to.location(), error }
     }
 }
 
-fn of_source(name: &str, error: io::Error) -> BackupError {
+fn source_error(name: &str, error: io::Error) -> BackupError {
     BackupError::Source(OpenError::of_disk(name, error))
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sealed {
-    Yes,
-    No,
 }

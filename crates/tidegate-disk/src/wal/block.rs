@@ -32,21 +32,21 @@
 use super::encoding::{StoreId, array_at, checksum_after, checksum_of, u32_at, u64_at};
 
 /// What a block's header takes.
-pub(super) const HEADER: usize = 40;
+pub(super) const HEADER_BYTES: usize = 40;
 /// What follows its payload.
-pub(super) const TRAILER: usize = 8;
+pub(super) const TRAILER_BYTES: usize = 8;
 /// What a block without a payload takes.
-pub(super) const EMPTY: usize = HEADER + TRAILER;
+pub(super) const EMPTY_BLOCK_BYTES: usize = HEADER_BYTES + TRAILER_BYTES;
 
 const MARK: &[u8; 3] = b"TGb";
 const HEAD: &[u8; 4] = b"head";
 const TAIL: &[u8; 4] = b"tail";
 /// What a disk writes whole or not at all.
-const SECTOR: usize = 512;
+const SECTOR_BYTES: usize = 512;
 
 /// What a block is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum BlockKind {
     /// It holds what was appended.
     Records,
     /// Somebody opened the log.
@@ -57,46 +57,48 @@ pub enum Kind {
     Stop,
 }
 
-impl Kind {
+impl BlockKind {
     const fn letter(self) -> u8 {
         match self {
-            Kind::Records => b'r',
-            Kind::Start => b'o',
-            Kind::Seal => b's',
-            Kind::Stop => b'e',
+            BlockKind::Records => b'r',
+            BlockKind::Start => b'o',
+            BlockKind::Seal => b's',
+            BlockKind::Stop => b'e',
         }
     }
 
-    fn of(letter: u8) -> Option<Kind> {
-        [Kind::Records, Kind::Start, Kind::Seal, Kind::Stop].into_iter().find(|kind| kind.letter() == letter)
+    fn from_letter(letter: u8) -> Option<BlockKind> {
+        [BlockKind::Records, BlockKind::Start, BlockKind::Seal, BlockKind::Stop]
+            .into_iter()
+            .find(|kind| kind.letter() == letter)
     }
 }
 
 /// Where a chain of blocks stands: what the next one must say of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Link {
+pub(super) struct ChainPosition {
     /// Its number.
     pub(super) number: u64,
     /// The checksum of the block before.
     pub(super) chain: u32,
 }
 
-impl Link {
-    /// Before the first block of a store.
-    pub(super) fn first(store: &StoreId) -> Link {
-        Link { number: 1, chain: checksum_of(store, b"") }
+impl ChainPosition {
+    /// PreviousRun the first block of a store.
+    pub(super) fn first(store: &StoreId) -> ChainPosition {
+        ChainPosition { number: 1, chain: checksum_of(store, b"") }
     }
 
     /// After a block with this checksum.
-    pub(super) fn after(self, checksum: u32) -> Link {
-        Link { number: self.number + 1, chain: checksum }
+    pub(super) fn advance(self, checksum: u32) -> ChainPosition {
+        ChainPosition { number: self.number + 1, chain: checksum }
     }
 }
 
 /// A block as it was read.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Block<'a> {
-    pub(super) kind: Kind,
+pub(super) struct LogBlock<'a> {
+    pub(super) kind: BlockKind,
     pub(super) number: u64,
     pub(super) time: u64,
     pub(super) chain: u32,
@@ -105,16 +107,16 @@ pub(super) struct Block<'a> {
     pub(super) checksum: u32,
 }
 
-impl Block<'_> {
+impl LogBlock<'_> {
     /// How many bytes it takes in the file.
     pub(super) fn size(&self) -> usize {
-        EMPTY + self.payload.len()
+        EMPTY_BLOCK_BYTES + self.payload.len()
     }
 }
 
 /// Why there is no block.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Invalid {
+pub(super) enum BlockError {
     /// Nothing was written here, or its beginning did not reach the disk.
     Absent,
     /// It did not reach the disk as a whole.
@@ -123,18 +125,19 @@ pub(super) enum Invalid {
     Damaged { at: usize, expected: &'static str },
 }
 
-/// Makes a block of a buffer whose first [`HEADER`] bytes are free and whose rest is the payload; says its checksum. Where it will be in the
+/// Makes a block of a buffer whose first [`HEADER_BYTES`] bytes are free and whose rest is the payload; says its checksum. Where it will be in the
 /// file is needed to count its sectors.
-pub(super) fn finish(
+pub(super) fn encode_block(
     buffer: &mut Vec<u8>,
-    kind: Kind,
-    link: Link,
+    kind: BlockKind,
+    link: ChainPosition,
     time: u64,
     store: &StoreId,
     offset: u64,
 ) -> u32 {
-    let length = u32::try_from(buffer.len() - HEADER).expect("what is pending is bounded far below 4 GiB");
-    let payload_sum = checksum_of(store, &buffer[HEADER..]);
+    let length =
+        u32::try_from(buffer.len() - HEADER_BYTES).expect("what is pending is bounded far below 4 GiB");
+    let payload_sum = checksum_of(store, &buffer[HEADER_BYTES..]);
     buffer.extend_from_slice(&payload_sum.to_le_bytes());
     buffer.extend_from_slice(TAIL);
     let blank = blank_sectors(buffer, offset);
@@ -152,23 +155,33 @@ pub(super) fn finish(
 }
 
 /// A block without a payload, and its checksum.
-pub(super) fn empty(kind: Kind, link: Link, time: u64, store: &StoreId, offset: u64) -> (Vec<u8>, u32) {
-    let mut buffer = vec![0; HEADER];
-    let checksum = finish(&mut buffer, kind, link, time, store, offset);
+pub(super) fn encode_empty_block(
+    kind: BlockKind,
+    link: ChainPosition,
+    time: u64,
+    store: &StoreId,
+    offset: u64,
+) -> (Vec<u8>, u32) {
+    let mut buffer = vec![0; HEADER_BYTES];
+    let checksum = encode_block(&mut buffer, kind, link, time, store, offset);
     (buffer, checksum)
 }
 
 /// Reads the block that begins here in a segment. Beyond the end of the segment there are zeros.
-pub(super) fn read<'a>(segment: &'a [u8], offset: usize, store: &StoreId) -> Result<Block<'a>, Invalid> {
+pub(super) fn read_block<'a>(
+    segment: &'a [u8],
+    offset: usize,
+    store: &StoreId,
+) -> Result<LogBlock<'a>, BlockError> {
     let bytes = segment.get(offset..).unwrap_or_default();
     let header = read_header(bytes, store)?;
-    let end = HEADER + header.length;
-    let damaged = |at, expected| Invalid::Damaged { at, expected };
-    if bytes.len() < end + TRAILER {
+    let end = HEADER_BYTES + header.length;
+    let damaged = |at, expected| BlockError::Damaged { at, expected };
+    if bytes.len() < end + TRAILER_BYTES {
         return Err(damaged(4, "a block that ends in its segment"));
     }
-    let whole = &bytes[..end + TRAILER];
-    let payload = &whole[HEADER..end];
+    let whole = &bytes[..end + TRAILER_BYTES];
+    let payload = &whole[HEADER_BYTES..end];
     let payload_sum = u32_at(whole, end);
     let wrong = if payload_sum != checksum_of(store, payload) {
         Some(damaged(end, "the checksum of the payload"))
@@ -179,9 +192,9 @@ pub(super) fn read<'a>(segment: &'a [u8], offset: usize, store: &StoreId) -> Res
     };
     if let Some(wrong) = wrong {
         let is_torn = whole.ends_with(&[0]) || blank_sectors(whole, offset as u64) > header.blank;
-        return Err(if is_torn { Invalid::Torn } else { wrong });
+        return Err(if is_torn { BlockError::Torn } else { wrong });
     }
-    Ok(Block {
+    Ok(LogBlock {
         kind: header.kind,
         number: header.number,
         time: header.time,
@@ -206,8 +219,8 @@ pub(super) fn find_later(segment: &[u8], offset: usize, number: u64, store: &Sto
     None
 }
 
-struct Header {
-    kind: Kind,
+struct BlockHeader {
+    kind: BlockKind,
     length: usize,
     number: u64,
     time: u64,
@@ -216,14 +229,14 @@ struct Header {
     sum: u32,
 }
 
-fn read_header(bytes: &[u8], store: &StoreId) -> Result<Header, Invalid> {
+fn read_header(bytes: &[u8], store: &StoreId) -> Result<BlockHeader, BlockError> {
     if bytes.first().is_none_or(|byte| *byte == 0) {
-        return Err(Invalid::Absent);
+        return Err(BlockError::Absent);
     }
-    if bytes.get(HEADER - 1).is_none_or(|byte| *byte == 0) {
-        return Err(Invalid::Torn);
+    if bytes.get(HEADER_BYTES - 1).is_none_or(|byte| *byte == 0) {
+        return Err(BlockError::Torn);
     }
-    let damaged = |at, expected| Err(Invalid::Damaged { at, expected });
+    let damaged = |at, expected| Err(BlockError::Damaged { at, expected });
     if &bytes[..3] != MARK {
         return damaged(0, "a block, or zeros");
     }
@@ -234,10 +247,10 @@ fn read_header(bytes: &[u8], store: &StoreId) -> Result<Header, Invalid> {
     if array_at::<4>(bytes, 36) != *HEAD {
         return damaged(36, "the mark 'head'");
     }
-    let Some(kind) = Kind::of(bytes[3]) else {
+    let Some(kind) = BlockKind::from_letter(bytes[3]) else {
         return damaged(3, "a kind of block that is known");
     };
-    Ok(Header {
+    Ok(BlockHeader {
         kind,
         length: u32_at(bytes, 4) as usize,
         number: u64_at(bytes, 8),
@@ -251,12 +264,12 @@ fn read_header(bytes: &[u8], store: &StoreId) -> Result<Header, Invalid> {
 /// How many sectors of the file hold nothing but zeros of this block. Those that hold a part of its header are not looked at: they are known to
 /// hold something.
 fn blank_sectors(block: &[u8], offset: u64) -> u32 {
-    let into_sector = usize::try_from(offset % SECTOR as u64).expect("less than a sector");
-    let mut from = SECTOR - into_sector;
-    while from < HEADER {
-        from += SECTOR;
+    let into_sector = usize::try_from(offset % SECTOR_BYTES as u64).expect("less than a sector");
+    let mut from = SECTOR_BYTES - into_sector;
+    while from < HEADER_BYTES {
+        from += SECTOR_BYTES;
     }
-    let sectors = block.get(from..).unwrap_or_default().chunks(SECTOR);
+    let sectors = block.get(from..).unwrap_or_default().chunks(SECTOR_BYTES);
     let blank = sectors.filter(|sector| sector.iter().all(|byte| *byte == 0)).count();
     u32::try_from(blank).expect("a block has fewer sectors than bytes")
 }
@@ -268,10 +281,10 @@ mod tests {
     const STORE: StoreId = [7; 16];
 
     fn block(payload: &[u8], offset: usize) -> Vec<u8> {
-        let mut buffer = vec![0; HEADER];
+        let mut buffer = vec![0; HEADER_BYTES];
         buffer.extend_from_slice(payload);
-        let link = Link { number: 5, chain: 9 };
-        finish(&mut buffer, Kind::Records, link, 77, &STORE, offset as u64);
+        let link = ChainPosition { number: 5, chain: 9 };
+        encode_block(&mut buffer, BlockKind::Records, link, 77, &STORE, offset as u64);
         buffer
     }
 
@@ -279,7 +292,7 @@ mod tests {
     fn segment(block: &[u8], offset: usize) -> Vec<u8> {
         let mut bytes = vec![0; offset];
         bytes.extend_from_slice(block);
-        bytes.resize(offset + block.len() + 2 * SECTOR, 0);
+        bytes.resize(offset + block.len() + 2 * SECTOR_BYTES, 0);
         bytes
     }
 
@@ -288,16 +301,16 @@ mod tests {
         for length in [0, 1, 500, 5000] {
             let payload = vec![3; length];
             let bytes = segment(&block(&payload, 64), 64);
-            let read = read(&bytes, 64, &STORE).expect("it is whole");
+            let read = read_block(&bytes, 64, &STORE).expect("it is whole");
             assert_eq!((read.number, read.time, read.chain, read.payload), (5, 77, 9, &payload[..]));
-            assert_eq!(read.size(), EMPTY + length);
+            assert_eq!(read.size(), EMPTY_BLOCK_BYTES + length);
         }
     }
 
     #[test]
     fn a_block_of_another_store_is_none() {
         let bytes = segment(&block(b"abc", 0), 0);
-        assert!(matches!(read(&bytes, 0, &[8; 16]), Err(Invalid::Damaged { .. })));
+        assert!(matches!(read_block(&bytes, 0, &[8; 16]), Err(BlockError::Damaged { .. })));
     }
 
     #[test]
@@ -305,8 +318,8 @@ mod tests {
         let whole = block(&[1; 1200], 100);
         for kept in 0..whole.len() {
             let bytes = segment(&[&whole[..kept], &vec![0; whole.len() - kept]].concat(), 100);
-            let expected = if kept == 0 { Invalid::Absent } else { Invalid::Torn };
-            assert_eq!(read(&bytes, 100, &STORE).unwrap_err(), expected, "{kept} bytes kept");
+            let expected = if kept == 0 { BlockError::Absent } else { BlockError::Torn };
+            assert_eq!(read_block(&bytes, 100, &STORE).unwrap_err(), expected, "{kept} bytes kept");
         }
     }
 
@@ -315,15 +328,20 @@ mod tests {
         // A payload that is mostly zeros is the hard case.
         let mut payload = vec![0; 3000];
         payload[1500] = 1;
-        for offset in 0..SECTOR {
+        for offset in 0..SECTOR_BYTES {
             let whole = segment(&block(&payload, offset), offset);
-            let blank = |sector: usize| whole[sector * SECTOR..][..SECTOR].iter().all(|byte| *byte == 0);
-            for sector in (0..(offset + payload.len() + EMPTY).div_ceil(SECTOR)).filter(|each| !blank(*each))
+            let blank =
+                |sector: usize| whole[sector * SECTOR_BYTES..][..SECTOR_BYTES].iter().all(|byte| *byte == 0);
+            for sector in (0..(offset + payload.len() + EMPTY_BLOCK_BYTES).div_ceil(SECTOR_BYTES))
+                .filter(|each| !blank(*each))
             {
                 let mut bytes = whole.clone();
-                bytes[sector * SECTOR..][..SECTOR].fill(0);
-                let found = read(&bytes, offset, &STORE).unwrap_err();
-                assert!(matches!(found, Invalid::Absent | Invalid::Torn), "at {offset}, {sector}: {found:?}");
+                bytes[sector * SECTOR_BYTES..][..SECTOR_BYTES].fill(0);
+                let found = read_block(&bytes, offset, &STORE).unwrap_err();
+                assert!(
+                    matches!(found, BlockError::Absent | BlockError::Torn),
+                    "at {offset}, {sector}: {found:?}"
+                );
             }
         }
     }
@@ -336,8 +354,8 @@ mod tests {
             for bit in 0..8 {
                 let mut bytes = segment.clone();
                 bytes[at] ^= 1 << bit;
-                let found = read(&bytes, 64, &STORE).unwrap_err();
-                assert!(matches!(found, Invalid::Damaged { .. }), "byte {at}, bit {bit}: {found:?}");
+                let found = read_block(&bytes, 64, &STORE).unwrap_err();
+                assert!(matches!(found, BlockError::Damaged { .. }), "byte {at}, bit {bit}: {found:?}");
             }
         }
     }

@@ -11,31 +11,35 @@ use std::task::{Context, Poll, Waker};
 use tidegate::store::{Lsn, Unavailable};
 
 /// How many tasks may wait at once, each for one place.
-pub const MOST_WAITING: usize = 1 << 20;
+pub const MAX_WAITERS: usize = 1 << 20;
 
 /// How far the log is durable, and who waits for more.
 #[derive(Debug)]
-pub(super) struct Hall {
+pub(super) struct DurabilityWaiters {
     durable: AtomicU64,
-    waiters: Mutex<Waiters>,
+    waiters: Mutex<WaiterTable>,
     /// For threads.
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Waiters {
+struct WaiterTable {
     /// By place and task: a task that asks again for the same place is there once.
-    tasks: BTreeMap<(u64, Task), Waker>,
+    tasks: BTreeMap<(u64, WakerId), Waker>,
     /// Why nothing becomes durable at present.
-    trouble: Option<Unavailable>,
+    failure: Option<Unavailable>,
 }
 
 /// What tells wakers apart: where they keep their data, and how they wake.
-type Task = (usize, usize);
+type WakerId = (usize, usize);
 
-impl Hall {
-    pub(super) fn new() -> Hall {
-        Hall { durable: AtomicU64::new(0), waiters: Mutex::new(Waiters::default()), changed: Condvar::new() }
+impl DurabilityWaiters {
+    pub(super) fn new() -> DurabilityWaiters {
+        DurabilityWaiters {
+            durable: AtomicU64::new(0),
+            waiters: Mutex::new(WaiterTable::default()),
+            changed: Condvar::new(),
+        }
     }
 
     pub(super) fn durable(&self) -> u64 {
@@ -51,24 +55,24 @@ impl Hall {
         if self.durable() >= lsn.0 {
             return Poll::Ready(Ok(()));
         }
-        if let Some(trouble) = &waiters.trouble {
-            return Poll::Ready(Err(trouble.clone()));
+        if let Some(failure) = &waiters.failure {
+            return Poll::Ready(Err(failure.clone()));
         }
-        if waiters.tasks.len() >= MOST_WAITING {
-            let reason = format!("{MOST_WAITING} replies wait for the log already; ask again later");
+        if waiters.tasks.len() >= MAX_WAITERS {
+            let reason = format!("{MAX_WAITERS} replies wait for the log already; ask again later");
             return Poll::Ready(Err(Unavailable { reason }));
         }
         let waker = context.waker();
-        let task = (waker.data().addr(), std::ptr::from_ref(waker.vtable()).addr());
-        waiters.tasks.insert((lsn.0, task), waker.clone());
+        let id = (waker.data().addr(), std::ptr::from_ref(waker.vtable()).addr());
+        waiters.tasks.insert((lsn.0, id), waker.clone());
         Poll::Pending
     }
 
     pub(super) fn wait(&self, lsn: Lsn) -> Result<(), Unavailable> {
         let mut waiters = self.lock();
         while self.durable() < lsn.0 {
-            if let Some(trouble) = &waiters.trouble {
-                return Err(trouble.clone());
+            if let Some(failure) = &waiters.failure {
+                return Err(failure.clone());
             }
             waiters = self.changed.wait(waiters).unwrap_or_else(PoisonError::into_inner);
         }
@@ -76,31 +80,31 @@ impl Hall {
     }
 
     /// Everything up to here is durable.
-    pub(super) fn publish(&self, durable: u64) {
+    pub(super) fn advance(&self, durable: u64) {
         self.durable.store(durable, Ordering::Release);
         let mut waiters = self.lock();
-        waiters.trouble = None;
+        waiters.failure = None;
         let later = waiters.tasks.split_off(&(durable.saturating_add(1), (0, 0)));
         let ready = std::mem::replace(&mut waiters.tasks, later);
         drop(waiters);
-        self.wake(ready);
+        self.wake_all(ready);
     }
 
     /// Nothing more becomes durable, for now or for good.
-    pub(super) fn fail(&self, trouble: Unavailable) {
+    pub(super) fn fail(&self, failure: Unavailable) {
         let mut waiters = self.lock();
-        waiters.trouble = Some(trouble);
+        waiters.failure = Some(failure);
         let all = std::mem::take(&mut waiters.tasks);
         drop(waiters);
-        self.wake(all);
+        self.wake_all(all);
     }
 
-    fn wake(&self, tasks: BTreeMap<(u64, Task), Waker>) {
+    fn wake_all(&self, tasks: BTreeMap<(u64, WakerId), Waker>) {
         self.changed.notify_all();
         tasks.into_values().for_each(Waker::wake);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiters> {
+    fn lock(&self) -> MutexGuard<'_, WaiterTable> {
         self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -16,7 +16,7 @@ use super::error::{Damage, OpenError};
 pub(super) const VERSION: u32 = 1;
 
 /// How long the beginning of every file is.
-pub(super) const PREAMBLE: usize = 16;
+pub(super) const PREAMBLE_BYTES: usize = 16;
 
 /// What tells stores apart.
 pub(super) type StoreId = [u8; 16];
@@ -51,8 +51,8 @@ pub(super) fn checksum_after(before: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(before, bytes)
 }
 
-pub(super) fn preamble(magic: [u8; 8]) -> [u8; PREAMBLE] {
-    let mut bytes = [0; PREAMBLE];
+pub(super) fn preamble(magic: [u8; 8]) -> [u8; PREAMBLE_BYTES] {
+    let mut bytes = [0; PREAMBLE_BYTES];
     bytes[..8].copy_from_slice(&magic);
     bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
     let sum = checksum(&bytes[..12]);
@@ -63,7 +63,7 @@ pub(super) fn preamble(magic: [u8; 8]) -> [u8; PREAMBLE] {
 /// Whether a file begins as it should, and is of the version that we know.
 pub(super) fn check_preamble(file: &str, bytes: &[u8], magic: [u8; 8]) -> Result<(), OpenError> {
     let damage = |offset, expected: &str| Err(Damage::at(file, offset, expected).into());
-    if bytes.len() < PREAMBLE {
+    if bytes.len() < PREAMBLE_BYTES {
         return damage(bytes.len() as u64, "a file with a beginning");
     }
     if bytes[..8] != magic {

@@ -36,7 +36,7 @@ pub enum OpenError {
     /// Another process has it open.
     Locked {
         /// The directory.
-        place: String,
+        location: String,
     },
     /// This user may not read or write it.
     Forbidden {
@@ -51,12 +51,12 @@ pub enum OpenError {
     /// There is a file of the directory's name.
     NotADirectory {
         /// What was to be the directory.
-        place: String,
+        location: String,
     },
     /// The directory has files, and no identity among them. None of them was touched.
     NotAStore {
         /// The directory.
-        place: String,
+        location: String,
         /// One of the files, if somebody looked at them.
         found: Option<String>,
     },
@@ -126,7 +126,7 @@ impl OpenError {
         match error.kind() {
             io::ErrorKind::PermissionDenied => OpenError::Forbidden { file },
             io::ErrorKind::ReadOnlyFilesystem => OpenError::ReadOnly { file },
-            io::ErrorKind::NotADirectory => OpenError::NotADirectory { place: file },
+            io::ErrorKind::NotADirectory => OpenError::NotADirectory { location: file },
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => OpenError::Full { file },
             _ => OpenError::Disk { file, error },
         }
@@ -139,9 +139,9 @@ const RESTORE: &str = "restore the directory from a backup; `tidegate store veri
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            OpenError::Locked { place } => write!(
+            OpenError::Locked { location } => write!(
                 f,
-                "{place} is in use by another process; stop that one, or give this one a directory of its own"
+                "{location} is in use by another process; stop that one, or give this one a directory of its own"
             ),
             OpenError::Forbidden { file } => {
                 write!(
@@ -155,15 +155,15 @@ impl fmt::Display for OpenError {
                     "{file} is on a read-only file system; mount it for writing, or choose another directory"
                 )
             }
-            OpenError::NotADirectory { place } => {
-                write!(f, "{place} is not a directory; choose another path")
+            OpenError::NotADirectory { location } => {
+                write!(f, "{location} is not a directory; choose another path")
             }
-            OpenError::NotAStore { place, found: None } => {
-                write!(f, "{place} is not a store: it has no identity; look for another directory")
+            OpenError::NotAStore { location, found: None } => {
+                write!(f, "{location} is not a store: it has no identity; look for another directory")
             }
-            OpenError::NotAStore { place, found: Some(found) } => write!(
+            OpenError::NotAStore { location, found: Some(found) } => write!(
                 f,
-                "{place} is not a store: it holds '{found}' and no identity; nothing was touched; choose an empty \
+                "{location} is not a store: it holds '{found}' and no identity; nothing was touched; choose an empty \
                  directory, or restore the store from a backup"
             ),
             OpenError::NewerFormat { file, found } => write!(

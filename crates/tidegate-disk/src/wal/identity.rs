@@ -12,7 +12,7 @@
 
 use std::fmt;
 
-use super::encoding::{PREAMBLE, StoreId, array_at, check_preamble, checksum, preamble, u32_at};
+use super::encoding::{PREAMBLE_BYTES, StoreId, array_at, check_preamble, checksum, preamble, u32_at};
 use super::error::{Damage, OpenError};
 
 const MAGIC: [u8; 8] = *b"TGATE-ID";
@@ -20,21 +20,21 @@ const LENGTH: usize = 52;
 
 /// Which store this is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Identity {
+pub(super) struct StoreIdentity {
     pub(super) store: StoreId,
     pub(super) secret: [u8; 16],
 }
 
-impl fmt::Debug for Identity {
+impl fmt::Debug for StoreIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Identity").field("store", &self.store).finish_non_exhaustive()
+        f.debug_struct("StoreIdentity").field("store", &self.store).finish_non_exhaustive()
     }
 }
 
-impl Identity {
+impl StoreIdentity {
     pub(super) fn encode(&self) -> [u8; LENGTH] {
         let mut bytes = [0; LENGTH];
-        bytes[..PREAMBLE].copy_from_slice(&preamble(MAGIC));
+        bytes[..PREAMBLE_BYTES].copy_from_slice(&preamble(MAGIC));
         bytes[16..32].copy_from_slice(&self.store);
         bytes[32..48].copy_from_slice(&self.secret);
         let sum = checksum(&bytes[..48]);
@@ -42,7 +42,7 @@ impl Identity {
         bytes
     }
 
-    pub(super) fn decode(file: &str, bytes: &[u8]) -> Result<Identity, OpenError> {
+    pub(super) fn decode(file: &str, bytes: &[u8]) -> Result<StoreIdentity, OpenError> {
         check_preamble(file, bytes, MAGIC)?;
         if bytes.len() != LENGTH {
             return Err(Damage::at(file, bytes.len() as u64, format!("a file of {LENGTH} bytes")).into());
@@ -50,6 +50,6 @@ impl Identity {
         if u32_at(bytes, 48) != checksum(&bytes[..48]) {
             return Err(Damage::at(file, 48, "the checksum of the identity").into());
         }
-        Ok(Identity { store: array_at(bytes, 16), secret: array_at(bytes, 32) })
+        Ok(StoreIdentity { store: array_at(bytes, 16), secret: array_at(bytes, 32) })
     }
 }

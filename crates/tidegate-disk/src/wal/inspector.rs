@@ -6,22 +6,22 @@
 use std::fmt;
 use std::io;
 
-use super::Before;
-use super::block::{self, Block, Invalid, Kind, Link};
+use super::PreviousRun;
+use super::block::{self, BlockError, BlockKind, ChainPosition, LogBlock};
 use super::encoding::{StoreId, end_of_content};
 use super::error::OpenError;
-use super::file_names::{self, FIRST_SEGMENT, Survey};
+use super::file_names::{self, DirectoryListing, FIRST_SEGMENT};
 use super::recovery::read_identity;
-use super::segment::{self, Header};
+use super::segment::{self, SegmentHeader};
 use super::snapshot_file;
-use crate::directory::{Files, Purpose, read_whole};
+use crate::directory::{Directory, OpenMode, read_whole};
 
 /// How many problems are kept; more are counted.
-pub const MOST_PROBLEMS: usize = 1000;
+pub const MAX_PROBLEMS: usize = 1000;
 
 /// Something that was found in a log.
 #[derive(Debug, Clone, Copy)]
-pub enum Found<'a> {
+pub enum InspectedItem<'a> {
     /// A chunk of the snapshot.
     Chunk {
         /// In which file.
@@ -38,7 +38,7 @@ pub enum Found<'a> {
         /// Where it begins.
         offset: u64,
         /// What it is for.
-        kind: Kind,
+        kind: BlockKind,
         /// Its number.
         number: u64,
         /// The latest time of what is in it.
@@ -47,12 +47,12 @@ pub enum Found<'a> {
         payload: &'a [u8],
     },
     /// Something that should not be so.
-    Problem(&'a Problem),
+    Problem(&'a LogProblem),
 }
 
 /// Something that should not be so.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
+pub struct LogProblem {
     /// In which file; the directory itself if in none.
     pub file: String,
     /// Where in it.
@@ -61,7 +61,7 @@ pub struct Problem {
     pub what: String,
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for LogProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at byte {}: {}", self.file, self.offset, self.what)
     }
@@ -69,7 +69,7 @@ impl fmt::Display for Problem {
 
 /// What is in a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub struct InspectionReport {
     /// Which store it is; `None` if it does not say.
     pub store_id: Option<[u8; 16]>,
     /// The segment with which the snapshot ends; `None` if there is no snapshot.
@@ -89,16 +89,16 @@ pub struct Report {
     /// The earliest and the latest time of a block with records.
     pub times: Option<(u64, u64)>,
     /// How it was left.
-    pub before: Before,
+    pub previous_run: PreviousRun,
     /// What is behind the last block.
-    pub tail: Tail,
-    /// Everything that should not be so, the first [`MOST_PROBLEMS`] of it.
-    pub problems: Vec<Problem>,
+    pub tail: LogTail,
+    /// Everything that should not be so, the first [`MAX_PROBLEMS`] of it.
+    pub problems: Vec<LogProblem>,
     /// How many problems there are.
     pub problem_count: u64,
 }
 
-impl Report {
+impl InspectionReport {
     /// Whether the log can be opened, as far as its bytes go.
     pub fn is_sound(&self) -> bool {
         self.problem_count == 0
@@ -107,7 +107,7 @@ impl Report {
 
 /// What is behind the last block.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Tail {
+pub enum LogTail {
     /// Nothing.
     Whole,
     /// A block that did not reach the disk as a whole; opening the log cuts it off.
@@ -122,18 +122,18 @@ pub enum Tail {
 }
 
 /// How often a log that changes while it is verified is looked at.
-const MOST_LOOKS: usize = 4;
+const MAX_VERIFY_PASSES: usize = 4;
 
 /// Looks at everything, and says what is wrong with it.
 ///
 /// What is wrong with a log in use may only have looked so while somebody was writing; so it is looked at again, until it looks the same.
-pub fn verify(files: &dyn Files) -> io::Result<Report> {
-    let mut report = inspect(files, &mut |_| {})?;
-    for _ in 1..MOST_LOOKS {
+pub fn verify(directory: &dyn Directory) -> io::Result<InspectionReport> {
+    let mut report = inspect(directory, &mut |_| {})?;
+    for _ in 1..MAX_VERIFY_PASSES {
         if report.is_sound() {
             break;
         }
-        let again = inspect(files, &mut |_| {})?;
+        let again = inspect(directory, &mut |_| {})?;
         if again == report {
             break;
         }
@@ -143,9 +143,12 @@ pub fn verify(files: &dyn Files) -> io::Result<Report> {
 }
 
 /// Looks at everything and shows it. An error is one of the directory as a whole, or that a file of it may not be read.
-pub fn inspect(files: &dyn Files, show: &mut dyn FnMut(Found<'_>)) -> io::Result<Report> {
-    let survey = Survey::of(files)?;
-    let report = Report {
+pub fn inspect(
+    directory: &dyn Directory,
+    show: &mut dyn FnMut(InspectedItem<'_>),
+) -> io::Result<InspectionReport> {
+    let listing = DirectoryListing::read(directory)?;
+    let report = InspectionReport {
         store_id: None,
         snapshot: None,
         chunks: 0,
@@ -155,14 +158,14 @@ pub fn inspect(files: &dyn Files, show: &mut dyn FnMut(Found<'_>)) -> io::Result
         block_bytes: 0,
         last_number: 0,
         times: None,
-        before: Before::Created,
-        tail: Tail::Whole,
+        previous_run: PreviousRun::Created,
+        tail: LogTail::Whole,
         problems: Vec::new(),
         problem_count: 0,
     };
-    let mut inspection = Inspection {
-        files,
-        survey: &survey,
+    let mut inspector = LogInspector {
+        directory,
+        listing: &listing,
         show,
         report,
         link: None,
@@ -170,129 +173,133 @@ pub fn inspect(files: &dyn Files, show: &mut dyn FnMut(Found<'_>)) -> io::Result
         unsealed: None,
         forbidden: None,
     };
-    match read_identity(files) {
+    match read_identity(directory) {
         Ok(identity) => {
-            inspection.report.store_id = Some(identity.store);
-            inspection.log(&identity.store);
+            inspector.report.store_id = Some(identity.store);
+            inspector.inspect_log(&identity.store);
         }
-        Err(error) => inspection.refused(file_names::IDENTITY, &error),
+        Err(error) => inspector.add_error(file_names::IDENTITY, &error),
     }
     // What may not be read is not known to be wrong.
-    match inspection.forbidden {
+    match inspector.forbidden {
         Some(file) => Err(io::Error::new(io::ErrorKind::PermissionDenied, file)),
-        None => Ok(inspection.report),
+        None => Ok(inspector.report),
     }
 }
 
-struct Inspection<'a> {
-    files: &'a dyn Files,
-    survey: &'a Survey,
-    show: &'a mut dyn FnMut(Found<'_>),
-    report: Report,
+struct LogInspector<'a> {
+    directory: &'a dyn Directory,
+    listing: &'a DirectoryListing,
+    show: &'a mut dyn FnMut(InspectedItem<'_>),
+    report: InspectionReport,
     /// Where the chain stands, if that is known.
-    link: Option<Link>,
+    link: Option<ChainPosition>,
     time: u64,
     /// A segment that ended without a seal, and what the next must say then.
-    unsealed: Option<(String, u64, Link)>,
+    unsealed: Option<(String, u64, ChainPosition)>,
     /// A file that may not be read.
     forbidden: Option<String>,
 }
 
-impl Inspection<'_> {
-    fn log(&mut self, store: &StoreId) {
-        let newest = self.survey.snapshots.last().copied();
+impl LogInspector<'_> {
+    fn inspect_log(&mut self, store: &StoreId) {
+        let newest = self.listing.snapshots.last().copied();
         let begins = newest.unwrap_or(FIRST_SEGMENT);
         match newest {
-            Some(number) => self.snapshot(number, store),
-            None => self.link = Some(Link::first(store)),
+            Some(number) => self.inspect_snapshot(number, store),
+            None => self.link = Some(ChainPosition::first(store)),
         }
-        let last = self.survey.segments.last().copied().unwrap_or(0);
-        if let Some(lowest) = self.survey.segments.first()
+        let last = self.listing.segments.last().copied().unwrap_or(0);
+        if let Some(lowest) = self.listing.segments.first()
             && newest.is_none()
             && *lowest > FIRST_SEGMENT
         {
-            self.problem(&file_names::snapshot(*lowest), 0, "missing, and the log before it is gone");
+            self.add_problem(
+                &file_names::snapshot_name(*lowest),
+                0,
+                "missing, and the log before it is gone",
+            );
         }
         let mut buffer = Vec::new();
         let mut number = begins;
         loop {
-            let is_there = self.survey.segments.contains(&number);
-            let sealed = is_there && self.segment(number, store, &mut buffer);
+            let is_there = self.listing.segments.contains(&number);
+            let sealed = is_there && self.inspect_segment(number, store, &mut buffer);
             if !is_there {
-                self.problem(&file_names::segment(number), 0, "missing");
+                self.add_problem(&file_names::segment_name(number), 0, "missing");
                 self.link = None;
             }
             if number >= last && !sealed {
                 return;
             }
-            let next = self.survey.segments.iter().copied().find(|each| *each > number);
+            let next = self.listing.segments.iter().copied().find(|each| *each > number);
             number = if is_there { number + 1 } else { next.unwrap_or(number + 1) };
         }
     }
 
-    fn snapshot(&mut self, number: u64, store: &StoreId) {
-        let name = file_names::snapshot(number);
+    fn inspect_snapshot(&mut self, number: u64, store: &StoreId) {
+        let name = file_names::snapshot_name(number);
         self.report.snapshot = Some(number);
-        self.report.before = Before::Crashed;
+        self.report.previous_run = PreviousRun::Crashed;
         let show = &mut *self.show;
         let mut visit = |offset, payload: &[u8]| {
-            show(Found::Chunk { file: &name, offset, payload });
+            show(InspectedItem::Chunk { file: &name, offset, payload });
             Ok(())
         };
-        match snapshot_file::read(self.files, number, store, &mut visit) {
+        match snapshot_file::read_snapshot(self.directory, number, store, &mut visit) {
             Ok(contents) => {
                 self.report.chunks = contents.chunks;
                 self.report.snapshot_bytes = contents.length;
                 self.link = Some(contents.header.link);
                 self.time = contents.header.time;
             }
-            Err(error) => self.refused(&name, &error),
+            Err(error) => self.add_error(&name, &error),
         }
     }
 
     /// Looks at a segment; whether it has a seal.
-    fn segment(&mut self, number: u64, store: &StoreId, buffer: &mut Vec<u8>) -> bool {
-        let name = file_names::segment(number);
+    fn inspect_segment(&mut self, number: u64, store: &StoreId, buffer: &mut Vec<u8>) -> bool {
+        let name = file_names::segment_name(number);
         self.report.segments += 1;
-        let read = self.files.open(&name, Purpose::Reading).and_then(|file| read_whole(&*file, buffer));
+        let read = self.directory.open(&name, OpenMode::Read).and_then(|file| read_whole(&*file, buffer));
         if let Err(error) = read {
-            self.refused(&name, &OpenError::of_disk(&name, error));
+            self.add_error(&name, &OpenError::of_disk(&name, error));
             self.link = None;
             return false;
         }
         let expected = self.link;
-        match Header::of_whole(&name, buffer, number, store) {
+        match SegmentHeader::decode_segment(&name, buffer, number, store) {
             Ok(header) => {
-                self.follow(&name, &header);
+                self.check_unsealed(&name, &header);
                 self.link = Some(header.link);
                 if expected.is_some_and(|link| link != header.link) && self.unsealed.is_none() {
-                    self.problem(&name, 40, "does not begin where the log before it ends");
+                    self.add_problem(&name, 40, "does not begin where the log before it ends");
                 }
             }
-            Err(error) => self.refused(&name, &error),
+            Err(error) => self.add_error(&name, &error),
         }
-        self.blocks(&name, store, buffer)
+        self.inspect_blocks(&name, store, buffer)
     }
 
     /// Judges a segment that ended without a seal by the one that comes after it.
-    fn follow(&mut self, name: &str, header: &Header) {
+    fn check_unsealed(&mut self, name: &str, header: &SegmentHeader) {
         let Some((before, offset, link)) = &self.unsealed else { return };
         if header.link != *link {
             let what = format!("ends before block {}, with which {name} begins", header.link.number);
             let (before, offset) = (before.clone(), *offset);
-            self.problem(&before, offset, &what);
+            self.add_problem(&before, offset, &what);
         }
     }
 
-    fn blocks(&mut self, name: &str, store: &StoreId, buffer: &[u8]) -> bool {
+    fn inspect_blocks(&mut self, name: &str, store: &StoreId, buffer: &[u8]) -> bool {
         let content = &buffer[..end_of_content(buffer)];
-        let mut offset = segment::HEADER;
+        let mut offset = segment::HEADER_BYTES;
         loop {
-            let invalid = match block::read(buffer, offset, store) {
+            let invalid = match block::read_block(buffer, offset, store) {
                 Ok(block) => {
-                    self.block(name, offset, &block);
+                    self.add_block(name, offset, &block);
                     offset += block.size();
-                    if block.kind == Kind::Seal {
+                    if block.kind == BlockKind::Seal {
                         return true;
                     }
                     continue;
@@ -303,64 +310,71 @@ impl Inspection<'_> {
             let least = self.link.map_or(0, |link| link.number);
             if let Some(later) = block::find_later(content, offset, least, store) {
                 let what = format!("no valid block, but one at byte {later}: damaged");
-                self.problem(name, offset as u64, &what);
+                self.add_problem(name, offset as u64, &what);
                 self.link = None;
                 offset = later;
                 // A header that is whole before a payload that is not would be found for ever.
-                if block::read(buffer, offset, store).is_err() {
+                if block::read_block(buffer, offset, store).is_err() {
                     offset += 1;
                 }
                 continue;
             }
-            self.end(name, offset, content.len(), &invalid, store);
+            self.inspect_end(name, offset, content.len(), &invalid, store);
             return false;
         }
     }
 
-    fn block(&mut self, name: &str, offset: usize, block: &Block<'_>) {
+    fn add_block(&mut self, name: &str, offset: usize, block: &LogBlock<'_>) {
         if let Some((before, at, _)) = self.unsealed.take() {
-            self.problem(&before, at, "has no seal, and blocks follow");
+            self.add_problem(&before, at, "has no seal, and blocks follow");
         }
         if self.link.is_some_and(|link| (link.number, link.chain) != (block.number, block.chain)) {
-            self.problem(name, offset as u64, "a block that does not follow the one before it");
+            self.add_problem(name, offset as u64, "a block that does not follow the one before it");
         }
-        let Block { kind, number, time, payload, .. } = *block;
-        self.link = Some(Link { number, chain: block.chain }.after(block.checksum));
+        let LogBlock { kind, number, time, payload, .. } = *block;
+        self.link = Some(ChainPosition { number, chain: block.chain }.advance(block.checksum));
         self.time = self.time.max(time);
         self.report.blocks += 1;
         self.report.block_bytes += block.size() as u64;
         self.report.last_number = number;
-        if kind == Kind::Records {
+        if kind == BlockKind::Records {
             let (earliest, latest) = self.report.times.unwrap_or((time, time));
             self.report.times = Some((earliest.min(time), latest.max(time)));
         }
         match kind {
-            Kind::Stop => self.report.before = Before::Stopped,
-            Kind::Records | Kind::Start => self.report.before = Before::Crashed,
-            Kind::Seal => {}
+            BlockKind::Stop => self.report.previous_run = PreviousRun::Stopped,
+            BlockKind::Records | BlockKind::Start => self.report.previous_run = PreviousRun::Crashed,
+            BlockKind::Seal => {}
         }
-        (self.show)(Found::Block { file: name, offset: offset as u64, kind, number, time, payload });
+        (self.show)(InspectedItem::Block { file: name, offset: offset as u64, kind, number, time, payload });
     }
 
     /// What is behind the last block of a segment.
-    fn end(&mut self, name: &str, offset: usize, content: usize, invalid: &Invalid, store: &StoreId) {
+    fn inspect_end(
+        &mut self,
+        name: &str,
+        offset: usize,
+        content: usize,
+        invalid: &BlockError,
+        store: &StoreId,
+    ) {
         match invalid {
-            Invalid::Damaged { at, expected } => {
-                self.problem(name, (offset + at) as u64, &format!("damaged: expected {expected}"));
+            BlockError::Damaged { at, expected } => {
+                self.add_problem(name, (offset + at) as u64, &format!("damaged: expected {expected}"));
             }
-            Invalid::Absent | Invalid::Torn if content > offset => {
+            BlockError::Absent | BlockError::Torn if content > offset => {
                 let (file, bytes) = (name.to_owned(), (content - offset) as u64);
-                self.report.tail = Tail::Torn { file, offset: offset as u64, bytes };
+                self.report.tail = LogTail::Torn { file, offset: offset as u64, bytes };
             }
-            Invalid::Absent | Invalid::Torn => {}
+            BlockError::Absent | BlockError::Torn => {}
         }
         if let Some(link) = self.link {
-            let (_, seal) = block::empty(Kind::Seal, link, self.time, store, offset as u64);
-            self.unsealed = Some((name.to_owned(), offset as u64, link.after(seal)));
+            let (_, seal) = block::encode_empty_block(BlockKind::Seal, link, self.time, store, offset as u64);
+            self.unsealed = Some((name.to_owned(), offset as u64, link.advance(seal)));
         }
     }
 
-    fn refused(&mut self, file: &str, error: &OpenError) {
+    fn add_error(&mut self, file: &str, error: &OpenError) {
         let (file, offset) = match error {
             OpenError::Damaged(damage) => (damage.file.clone(), damage.offset),
             OpenError::Forbidden { file } => {
@@ -369,14 +383,14 @@ impl Inspection<'_> {
             }
             _ => (file.to_owned(), 0),
         };
-        self.problem(&file, offset, &error.to_string());
+        self.add_problem(&file, offset, &error.to_string());
     }
 
-    fn problem(&mut self, file: &str, offset: u64, what: &str) {
-        let problem = Problem { file: file.to_owned(), offset, what: what.to_owned() };
-        (self.show)(Found::Problem(&problem));
+    fn add_problem(&mut self, file: &str, offset: u64, what: &str) {
+        let problem = LogProblem { file: file.to_owned(), offset, what: what.to_owned() };
+        (self.show)(InspectedItem::Problem(&problem));
         self.report.problem_count += 1;
-        if self.report.problems.len() < MOST_PROBLEMS {
+        if self.report.problems.len() < MAX_PROBLEMS {
             self.report.problems.push(problem);
         }
     }

@@ -17,224 +17,246 @@
 use std::io;
 use std::sync::Arc;
 
-use super::active_segment::{End, Failure, create_unnamed};
-use super::block::{Kind, Link};
+use super::active_segment::{ActiveSegment, WriteFailure, create_unnamed};
+use super::block::{BlockKind, ChainPosition};
 use super::error::OpenError;
-use super::file_names::{self, FIRST_SEGMENT, Survey};
-use super::identity::Identity;
-use super::reader::{self, Ending};
-use super::segment::{self, Header};
-use super::{Before, Entry, Options};
-use crate::directory::{File, Files, Guard, Purpose, read_whole};
+use super::file_names::{self, DirectoryListing, FIRST_SEGMENT};
+use super::identity::StoreIdentity;
+use super::reader::{self, LogEnd};
+use super::segment::{self, SegmentHeader};
+use super::{LogOptions, PreviousRun, ReplayEntry};
+use crate::directory::{Directory, DirectoryFile, DirectoryLock, OpenMode, read_whole};
 
 /// A log that was read and can be written on.
 #[derive(Debug)]
-pub(super) struct Readied {
-    pub(super) end: End,
-    pub(super) guard: Box<dyn Guard>,
-    pub(super) identity: Identity,
-    pub(super) before: Before,
-    pub(super) cut: u64,
+pub(super) struct RecoveredLog {
+    pub(super) active: ActiveSegment,
+    pub(super) directory_lock: Box<dyn DirectoryLock>,
+    pub(super) identity: StoreIdentity,
+    pub(super) previous_run: PreviousRun,
+    pub(super) cut_bytes: u64,
     pub(super) block_bytes: u64,
-    pub(super) read: u64,
+    pub(super) read_bytes: u64,
     /// The first segment that was read.
-    pub(super) begins: u64,
+    pub(super) first_segment: u64,
 }
 
-pub(super) fn open(
-    files: Arc<dyn Files>,
-    options: Options,
-    replay: &mut dyn FnMut(Entry<'_>) -> Result<(), String>,
-) -> Result<Readied, OpenError> {
-    let place = files.place();
-    let of_place = |error| OpenError::of_disk(&place, error);
-    // Before the lock, which is a file: a directory that is not a store is not touched.
-    refuse_strangers(&place, &Survey::of(&*files).map_err(of_place)?)?;
-    let guard = files.lock(file_names::LOCK).map_err(|error| match error.kind() {
-        io::ErrorKind::WouldBlock => OpenError::Locked { place: place.clone() },
-        _ => of_place(error),
+pub(super) fn open_log(
+    directory: Arc<dyn Directory>,
+    options: LogOptions,
+    replay: &mut dyn FnMut(ReplayEntry<'_>) -> Result<(), String>,
+) -> Result<RecoveredLog, OpenError> {
+    let location = directory.location();
+    let location_error = |error| OpenError::of_disk(&location, error);
+    // PreviousRun the lock, which is a file: a directory that is not a store is not touched.
+    check_only_store_files(&location, &DirectoryListing::read(&*directory).map_err(location_error)?)?;
+    let directory_lock = directory.lock(file_names::LOCK).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => OpenError::Locked { location: location.clone() },
+        _ => location_error(error),
     })?;
     // Somebody who was killed may have named a file and not come to make the name durable. Nothing may follow from a name before it is: not
     // that a store was created, nor that what a snapshot stands for can go.
-    files.sync_names().map_err(of_place)?;
-    let survey = Survey::of(&*files).map_err(of_place)?;
-    refuse_strangers(&place, &survey)?;
-    let identity = if survey.identity.is_some() {
-        let identity = read_identity(&*files)?;
-        finish_creation(&*files, &survey)?;
+    directory.sync_names().map_err(location_error)?;
+    let listing = DirectoryListing::read(&*directory).map_err(location_error)?;
+    check_only_store_files(&location, &listing)?;
+    let identity = if listing.has_identity {
+        let identity = read_identity(&*directory)?;
+        finish_creation(&*directory, &listing)?;
         identity
     } else {
-        create(&*files, options)?
+        create_store(&*directory, options)?
     };
-    replay(Entry::Identity { secret: identity.secret }).map_err(|reason| OpenError::Rejected {
+    replay(ReplayEntry::Identity { secret: identity.secret }).map_err(|reason| OpenError::Rejected {
         file: file_names::IDENTITY.to_owned(),
         offset: 0,
         reason,
     })?;
-    let survey = Survey::of(&*files).map_err(of_place)?;
-    let ending = reader::read(&*files, &identity, &survey, replay)?;
-    remove_leftovers(&*files, &survey, ending.begins).map_err(of_place)?;
-    let before = match ending.last {
+    let listing = DirectoryListing::read(&*directory).map_err(location_error)?;
+    let log_end = reader::read_log(&*directory, &identity, &listing, replay)?;
+    remove_leftovers(&*directory, &listing, log_end.first_segment).map_err(location_error)?;
+    let previous_run = match log_end.last_kind {
         // Not even a start: if it was created before, then by somebody who never came to use it.
-        None if ending.link == Link::first(&identity.store) => Before::Created,
-        Some(Kind::Stop) => Before::Stopped,
-        _ => Before::Crashed,
+        None if log_end.link == ChainPosition::first(&identity.store) => PreviousRun::Created,
+        Some(BlockKind::Stop) => PreviousRun::Stopped,
+        _ => PreviousRun::Crashed,
     };
-    let cut = ending.dirty_to.saturating_sub(ending.offset);
-    let (block_bytes, read, begins) = (ending.block_bytes, ending.read, ending.begins);
-    let mut end = mend(files, &identity, options, ending)?;
-    end.mark(Kind::Start).map_err(|failure| of_failure(&place, failure))?;
-    Ok(Readied { end, guard, identity, before, cut, block_bytes, read, begins })
+    let cut_bytes = log_end.nonzero_end.saturating_sub(log_end.offset);
+    let (block_bytes, read_bytes, first_segment) =
+        (log_end.block_bytes, log_end.read_bytes, log_end.first_segment);
+    let mut active = repair_tail(directory, &identity, options, log_end)?;
+    active.write_marker(BlockKind::Start).map_err(|failure| write_error(&location, failure))?;
+    Ok(RecoveredLog {
+        active,
+        directory_lock,
+        identity,
+        previous_run,
+        cut_bytes,
+        block_bytes,
+        read_bytes,
+        first_segment,
+    })
 }
 
-fn refuse_strangers(place: &str, survey: &Survey) -> Result<(), OpenError> {
-    match survey.foreign() {
-        Some(found) if survey.identity.is_none() => {
-            Err(OpenError::NotAStore { place: place.to_owned(), found: Some(found) })
+fn check_only_store_files(location: &str, listing: &DirectoryListing) -> Result<(), OpenError> {
+    match listing.first_unexpected() {
+        Some(found) if !listing.has_identity => {
+            Err(OpenError::NotAStore { location: location.to_owned(), found: Some(found) })
         }
         _ => Ok(()),
     }
 }
 
 /// Which store this is.
-pub(super) fn read_identity(files: &dyn Files) -> Result<Identity, OpenError> {
+pub(super) fn read_identity(directory: &dyn Directory) -> Result<StoreIdentity, OpenError> {
     let mut bytes = Vec::new();
     let read =
-        files.open(file_names::IDENTITY, Purpose::Reading).and_then(|file| read_whole(&*file, &mut bytes));
+        directory.open(file_names::IDENTITY, OpenMode::Read).and_then(|file| read_whole(&*file, &mut bytes));
     read.map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => OpenError::NotAStore { place: files.place(), found: None },
+        io::ErrorKind::NotFound => OpenError::NotAStore { location: directory.location(), found: None },
         _ => OpenError::of_disk(file_names::IDENTITY, error),
     })?;
-    Identity::decode(file_names::IDENTITY, &bytes)
+    StoreIdentity::decode(file_names::IDENTITY, &bytes)
 }
 
-fn create(files: &dyn Files, options: Options) -> Result<Identity, OpenError> {
-    let of_disk = |error| OpenError::of_disk(&files.place(), error);
-    let identity =
-        Identity { store: files.random().map_err(of_disk)?, secret: files.random().map_err(of_disk)? };
-    let header = Header {
-        segment: FIRST_SEGMENT,
-        link: Link::first(&identity.store),
-        length: options.segment_bytes.max(super::SMALLEST_SEGMENT),
+fn create_store(directory: &dyn Directory, options: LogOptions) -> Result<StoreIdentity, OpenError> {
+    let disk_error = |error| OpenError::of_disk(&directory.location(), error);
+    let identity = StoreIdentity {
+        store: directory.random().map_err(disk_error)?,
+        secret: directory.random().map_err(disk_error)?,
     };
-    let first = file_names::segment(FIRST_SEGMENT);
-    create_unnamed(files, &header, &identity.store)
-        .and_then(|_| files.sync_names())
-        .and_then(|()| write_identity(files, &identity))
-        .and_then(|()| files.rename(&file_names::unfinished(&first), &first))
-        .and_then(|()| files.sync_names())
-        .map_err(of_disk)?;
+    let header = SegmentHeader {
+        segment: FIRST_SEGMENT,
+        link: ChainPosition::first(&identity.store),
+        length: options.segment_bytes.max(super::MIN_SEGMENT_BYTES),
+    };
+    let first = file_names::segment_name(FIRST_SEGMENT);
+    create_unnamed(directory, &header, &identity.store)
+        .and_then(|_| directory.sync_names())
+        .and_then(|()| write_identity(directory, &identity))
+        .and_then(|()| directory.rename(&file_names::unfinished_name(&first), &first))
+        .and_then(|()| directory.sync_names())
+        .map_err(disk_error)?;
     Ok(identity)
 }
 
 /// Makes a directory the store with this identity, durably.
-pub(super) fn write_identity(files: &dyn Files, identity: &Identity) -> io::Result<()> {
-    let name = file_names::unfinished(file_names::IDENTITY);
-    super::snapshot_file::remove_if_there(files, &name)?;
-    let file = files.create(&name)?;
+pub(super) fn write_identity(directory: &dyn Directory, identity: &StoreIdentity) -> io::Result<()> {
+    let name = file_names::unfinished_name(file_names::IDENTITY);
+    super::snapshot_file::remove_if_exists(directory, &name)?;
+    let file = directory.create(&name)?;
     file.write_at(&identity.encode(), 0)?;
     file.sync()?;
-    files.rename(&name, file_names::IDENTITY)?;
-    files.sync_names()
+    directory.rename(&name, file_names::IDENTITY)?;
+    directory.sync_names()
 }
 
 /// Names the first segment if a crash came between that and naming the identity.
-fn finish_creation(files: &dyn Files, survey: &Survey) -> Result<(), OpenError> {
-    let first = file_names::segment(FIRST_SEGMENT);
-    let unfinished = file_names::unfinished(&first);
-    let is_begun = survey.segments.is_empty() && survey.snapshots.is_empty();
-    if is_begun && survey.unfinished.contains(&unfinished) {
-        let named = files.rename(&unfinished, &first).and_then(|()| files.sync_names());
+fn finish_creation(directory: &dyn Directory, listing: &DirectoryListing) -> Result<(), OpenError> {
+    let first = file_names::segment_name(FIRST_SEGMENT);
+    let unfinished = file_names::unfinished_name(&first);
+    let is_begun = listing.segments.is_empty() && listing.snapshots.is_empty();
+    if is_begun && listing.unfinished.contains(&unfinished) {
+        let named = directory.rename(&unfinished, &first).and_then(|()| directory.sync_names());
         named.map_err(|error| OpenError::of_disk(&first, error))?;
     }
     Ok(())
 }
 
 /// Removes what was never finished, and what a snapshot stands for.
-fn remove_leftovers(files: &dyn Files, survey: &Survey, begins: u64) -> io::Result<()> {
-    let segments =
-        survey.segments.iter().filter(|number| **number < begins).map(|each| file_names::segment(*each));
-    let snapshots =
-        survey.snapshots.iter().filter(|number| **number < begins).map(|each| file_names::snapshot(*each));
-    for name in survey.unfinished.iter().cloned().chain(segments).chain(snapshots) {
-        files.remove(&name)?;
+fn remove_leftovers(
+    directory: &dyn Directory,
+    listing: &DirectoryListing,
+    first_segment: u64,
+) -> io::Result<()> {
+    let segments = listing
+        .segments
+        .iter()
+        .filter(|number| **number < first_segment)
+        .map(|each| file_names::segment_name(*each));
+    let snapshots = listing
+        .snapshots
+        .iter()
+        .filter(|number| **number < first_segment)
+        .map(|each| file_names::snapshot_name(*each));
+    for name in listing.unfinished.iter().cloned().chain(segments).chain(snapshots) {
+        directory.remove(&name)?;
     }
     Ok(())
 }
 
 /// Puts the end of the log in order; afterwards everything that was replayed is durable, and zeros follow.
-fn mend(
-    files: Arc<dyn Files>,
-    identity: &Identity,
-    options: Options,
-    ending: Ending,
-) -> Result<End, OpenError> {
-    let name = file_names::segment(ending.segment);
-    let of_disk = |error| OpenError::of_disk(&name, error);
-    let file = reopen(&*files, &name).map_err(of_disk)?;
-    if let Some(last) = &ending.last_block {
-        if last.segment == ending.segment {
-            file.write_at(&last.bytes, last.offset).map_err(of_disk)?;
+fn repair_tail(
+    directory: Arc<dyn Directory>,
+    identity: &StoreIdentity,
+    options: LogOptions,
+    log_end: LogEnd,
+) -> Result<ActiveSegment, OpenError> {
+    let name = file_names::segment_name(log_end.segment);
+    let disk_error = |error| OpenError::of_disk(&name, error);
+    let file = reopen(&*directory, &name).map_err(disk_error)?;
+    if let Some(last) = &log_end.last_block {
+        if last.segment == log_end.segment {
+            file.write_at(&last.bytes, last.offset).map_err(disk_error)?;
         } else {
-            let before = reopen(&*files, &file_names::segment(last.segment)).map_err(of_disk)?;
-            before.write_at(&last.bytes, last.offset).and_then(|()| before.sync()).map_err(of_disk)?;
+            let before = reopen(&*directory, &file_names::segment_name(last.segment)).map_err(disk_error)?;
+            before.write_at(&last.bytes, last.offset).and_then(|()| before.sync()).map_err(disk_error)?;
         }
     }
-    if ending.offset == segment::HEADER as u64 {
-        rewrite_header(&*file).map_err(of_disk)?;
+    if log_end.offset == segment::HEADER_BYTES as u64 {
+        rewrite_header(&*file).map_err(disk_error)?;
     }
-    clear(&*file, ending.offset, ending.dirty_to).map_err(of_disk)?;
-    file.sync().map_err(of_disk)?;
-    let mut end = End {
-        files,
+    write_zeros(&*file, log_end.offset, log_end.nonzero_end).map_err(disk_error)?;
+    file.sync().map_err(disk_error)?;
+    let mut active = ActiveSegment {
+        directory,
         store: identity.store,
-        segment_bytes: options.segment_bytes.max(super::SMALLEST_SEGMENT),
-        segment: ending.segment,
+        segment_bytes: options.segment_bytes.max(super::MIN_SEGMENT_BYTES),
+        segment: log_end.segment,
         file,
-        offset: ending.offset,
-        length: ending.length,
-        link: ending.link,
-        time: ending.time,
+        offset: log_end.offset,
+        length: log_end.length,
+        link: log_end.link,
+        time: log_end.time,
     };
-    if let Some(next) = ending.next {
-        let name = file_names::segment(next.header.segment);
-        let of_disk = |error| OpenError::of_disk(&name, error);
-        let file = reopen(&*end.files, &name).map_err(of_disk)?;
-        rewrite_header(&*file).map_err(of_disk)?;
-        clear(&*file, segment::HEADER as u64, next.dirty_to).map_err(of_disk)?;
-        file.sync().map_err(of_disk)?;
-        end.seal_into(&next.header, file).map_err(|failure| of_failure(&name, failure))?;
+    if let Some(next) = log_end.empty_segment {
+        let name = file_names::segment_name(next.header.segment);
+        let disk_error = |error| OpenError::of_disk(&name, error);
+        let file = reopen(&*active.directory, &name).map_err(disk_error)?;
+        rewrite_header(&*file).map_err(disk_error)?;
+        write_zeros(&*file, segment::HEADER_BYTES as u64, next.nonzero_end).map_err(disk_error)?;
+        file.sync().map_err(disk_error)?;
+        active.seal_into(&next.header, file).map_err(|failure| write_error(&name, failure))?;
     }
-    end.file.appends_from(end.offset);
-    Ok(end)
+    active.file.appends_from(active.offset);
+    Ok(active)
 }
 
 /// Opens a file to be written on. What somebody who was killed wrote last is made durable before anything is written over it: two writes
 /// of the same place that were both on their way when the power fails could leave a mixture that looks like neither.
-fn reopen(files: &dyn Files, name: &str) -> io::Result<Box<dyn File>> {
-    let file = files.open(name, Purpose::Writing)?;
+fn reopen(directory: &dyn Directory, name: &str) -> io::Result<Box<dyn DirectoryFile>> {
+    let file = directory.open(name, OpenMode::ReadWrite)?;
     file.sync()?;
     Ok(file)
 }
 
 /// Writes the header once more, for the same reason as the last block.
-fn rewrite_header(file: &dyn File) -> io::Result<()> {
-    let mut header = [0; segment::HEADER];
+fn rewrite_header(file: &dyn DirectoryFile) -> io::Result<()> {
+    let mut header = [0; segment::HEADER_BYTES];
     file.read_at(&mut header, 0)?;
     file.write_at(&header, 0)
 }
 
 /// Writes zeros.
-fn clear(file: &dyn File, from: u64, to: u64) -> io::Result<()> {
+fn write_zeros(file: &dyn DirectoryFile, from: u64, to: u64) -> io::Result<()> {
     let length =
         usize::try_from(to.saturating_sub(from)).map_err(|_| io::Error::other("too much to clear"))?;
     if length > 0 { file.write_at(&vec![0; length], from) } else { Ok(()) }
 }
 
-fn of_failure(name: &str, failure: Failure) -> OpenError {
+fn write_error(name: &str, failure: WriteFailure) -> OpenError {
     let file = name.to_owned();
     match failure {
-        Failure::Full(_) => OpenError::Full { file },
-        Failure::Broken(reason) => OpenError::Disk { file, error: io::Error::other(reason) },
+        WriteFailure::Full(_) => OpenError::Full { file },
+        WriteFailure::Failed(reason) => OpenError::Disk { file, error: io::Error::other(reason) },
     }
 }

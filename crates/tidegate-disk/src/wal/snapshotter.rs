@@ -7,10 +7,10 @@ use std::sync::{TryLockError, mpsc};
 
 use tidegate::store::Unavailable;
 
-use super::Log;
-use super::append_queue::{Health, Rolled};
-use super::file_names::{self, Survey};
-use super::snapshot_file::{Snapshot, remove_if_there};
+use super::WriteAheadLog;
+use super::append_queue::{LogHealth, SegmentRoll};
+use super::file_names::{self, DirectoryListing};
+use super::snapshot_file::{SnapshotWriter, remove_if_exists};
 
 /// Why there is no snapshot. The log is as it was, and goes on.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl From<io::Error> for SnapshotError {
     }
 }
 
-impl Log {
+impl WriteAheadLog {
     /// Takes a snapshot: everything that was appended before this call, and is known to whoever writes it, is in it; the log then only has to
     /// remember what was appended since. One at a time. Blocks for as long as it takes; appends go on meanwhile.
     ///
@@ -54,70 +54,70 @@ impl Log {
     /// payload it has.
     pub fn snapshot(
         &self,
-        write: impl FnOnce(&mut Snapshot) -> Result<(), SnapshotError>,
+        write: impl FnOnce(&mut SnapshotWriter) -> Result<(), SnapshotError>,
     ) -> Result<u64, SnapshotError> {
-        self.snapshot_while(|| (), write)
+        self.snapshot_holding(|| (), write)
     }
 
     /// The same, with something held while the log is split: for whoever appends before they act, so that nobody is in between.
-    pub fn snapshot_while<G>(
+    pub fn snapshot_holding<G>(
         &self,
         hold: impl FnOnce() -> G,
-        write: impl FnOnce(&mut Snapshot) -> Result<(), SnapshotError>,
+        write: impl FnOnce(&mut SnapshotWriter) -> Result<(), SnapshotError>,
     ) -> Result<u64, SnapshotError> {
-        let _only = match self.snapshotting.try_lock() {
+        let _only = match self.snapshot_lock.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return Err(SnapshotError::Busy),
         };
         let held = hold();
-        let rolled = self.split().map_err(SnapshotError::Unavailable)?;
+        let roll = self.roll_segment().map_err(SnapshotError::Unavailable)?;
         drop(held);
-        let name = file_names::snapshot(rolled.header.segment);
-        let bytes = self.write_snapshot(&rolled, write).inspect_err(|_| {
+        let name = file_names::snapshot_name(roll.header.segment);
+        let bytes = self.write_snapshot(&roll, write).inspect_err(|_| {
             // It may be what fills the disk; if it cannot be removed, the next opening does it.
-            let _ = remove_if_there(&*self.files, &file_names::unfinished(&name));
+            let _ = remove_if_exists(&*self.directory, &file_names::unfinished_name(&name));
         })?;
-        self.files.sync_names()?;
-        self.shared.superseded.store(rolled.written, Ordering::Release);
-        self.shared.begins.store(rolled.header.segment, Ordering::Release);
+        self.directory.sync_names()?;
+        self.shared.superseded_bytes.store(roll.written_bytes, Ordering::Release);
+        self.shared.first_segment.store(roll.header.segment, Ordering::Release);
         // What cannot be removed now is removed when the log is opened again.
-        let _ = self.remove_superseded(rolled.header.segment);
+        let _ = self.remove_superseded(roll.header.segment);
         Ok(bytes)
     }
 
     /// Begins another segment.
-    fn split(&self) -> Result<Rolled, Unavailable> {
+    fn roll_segment(&self) -> Result<SegmentRoll, Unavailable> {
         let (answer, answered) = mpsc::channel();
-        self.shared.desk.roll(answer)?;
+        self.shared.queue.roll(answer)?;
         answered.recv().unwrap_or_else(|_| {
             let refusal = self.health().refusal();
-            Err(refusal.unwrap_or_else(|| Health::Stopped.refusal().expect("a stopped log refuses")))
+            Err(refusal.unwrap_or_else(|| LogHealth::Stopped.refusal().expect("a stopped log refuses")))
         })
     }
 
     fn write_snapshot(
         &self,
-        rolled: &Rolled,
-        write: impl FnOnce(&mut Snapshot) -> Result<(), SnapshotError>,
+        roll: &SegmentRoll,
+        write: impl FnOnce(&mut SnapshotWriter) -> Result<(), SnapshotError>,
     ) -> Result<u64, SnapshotError> {
-        let mut snapshot = Snapshot::begin(&*self.files, &rolled.header, &self.store)?;
+        let mut snapshot = SnapshotWriter::begin(&*self.directory, &roll.header, &self.store)?;
         write(&mut snapshot)?;
         let bytes = snapshot.bytes();
         snapshot.finish()?;
-        let name = file_names::snapshot(rolled.header.segment);
-        self.files.rename(&file_names::unfinished(&name), &name)?;
+        let name = file_names::snapshot_name(roll.header.segment);
+        self.directory.rename(&file_names::unfinished_name(&name), &name)?;
         Ok(bytes)
     }
 
-    fn remove_superseded(&self, begins: u64) -> io::Result<()> {
-        let survey = Survey::of(&*self.files)?;
-        for number in survey.snapshots.iter().filter(|number| **number < begins) {
-            self.files.remove(&file_names::snapshot(*number))?;
+    fn remove_superseded(&self, first_segment: u64) -> io::Result<()> {
+        let listing = DirectoryListing::read(&*self.directory)?;
+        for number in listing.snapshots.iter().filter(|number| **number < first_segment) {
+            self.directory.remove(&file_names::snapshot_name(*number))?;
         }
-        for number in survey.segments.iter().filter(|number| **number < begins) {
-            self.files.remove(&file_names::segment(*number))?;
+        for number in listing.segments.iter().filter(|number| **number < first_segment) {
+            self.directory.remove(&file_names::segment_name(*number))?;
         }
-        self.files.sync_names()
+        self.directory.sync_names()
     }
 }

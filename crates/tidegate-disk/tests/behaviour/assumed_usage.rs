@@ -9,7 +9,7 @@ use tidegate::{
     OverrideSpec, Policy, RemovalMode, Replies, Timestamp,
 };
 use tidegate_disk::DiskStore;
-use tidegate_disk::directory::Simulated;
+use tidegate_disk::directory::SimulatedDirectory;
 
 use crate::crashes::spoken;
 use crate::store::open;
@@ -20,8 +20,8 @@ const WINDOW: Duration = Duration::from_secs(3_600);
 /// A key that was written down in an earlier window has used something in this one that was not.
 #[test]
 fn what_was_not_written_down_is_taken_to_have_been_used() {
-    let (files, clock) = (Arc::new(Simulated::new()), Arc::new(ManualClock::at(START)));
-    let store = open(&files, &clock);
+    let (directory, clock) = (Arc::new(SimulatedDirectory::new()), Arc::new(ManualClock::at(START)));
+    let store = open(&directory, &clock);
     let item = ItemSpec::of(Policy::Interval { window: Duration::from_secs(1) }, 1_024).per_key();
     store.put(LimitSpec::named("short").with(item), ExpectedVersion::Absent).expect("it makes sense");
     let take = |store: &DiskStore, key: &str, count| {
@@ -37,7 +37,7 @@ fn what_was_not_written_down_is_taken_to_have_been_used() {
     for key in ["known", "new"] {
         assert_eq!(take(&store, key, 4), (4, None), "this much is not written down");
     }
-    let image = Arc::new(files.killed());
+    let image = Arc::new(directory.killed());
     let store = open(&image, &clock);
     for key in ["known", "new", "never seen"] {
         assert_eq!(take(&store, key, 1).0, 5, "{key}");
@@ -50,8 +50,8 @@ fn what_was_not_written_down_is_taken_to_have_been_used() {
 /// The same for a row that is known by another of its items.
 #[test]
 fn a_row_that_is_known_by_halves_is_taken_to_have_used_the_other() {
-    let (files, clock) = (Arc::new(Simulated::new()), Arc::new(ManualClock::at(START)));
-    let store = open(&files, &clock);
+    let (directory, clock) = (Arc::new(SimulatedDirectory::new()), Arc::new(ManualClock::at(START)));
+    let store = open(&directory, &clock);
     let window = ItemSpec::of(Policy::Interval { window: WINDOW }, 1_024).per_key();
     let total = ItemSpec::of(Policy::Total, 700).per_key();
     store
@@ -60,7 +60,7 @@ fn a_row_that_is_known_by_halves_is_taken_to_have_used_the_other() {
     let asks = [Ask { limit_id: "halves", key: Some(b"known"), count: 4 }];
     spoken(store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)));
     store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
-    let store = open(&Arc::new(files.killed()), &clock);
+    let store = open(&Arc::new(directory.killed()), &clock);
     let answers = store.submit(&[Order::peek(&asks)], Replies::new(Detail::Readings)).decided();
     let answer = answers.get(0).expect("one").as_ref().expect("it makes sense");
     let used: Vec<Amount> = answers.readings(answer).iter().map(|each| each.reading.used).collect();
@@ -70,26 +70,26 @@ fn a_row_that_is_known_by_halves_is_taken_to_have_used_the_other() {
 /// A limit that is haunted vanishes from a file, and does not come back in time. Nobody misses its ghost.
 #[test]
 fn a_ghost_goes_with_its_limit() {
-    let (files, clock) = (Arc::new(Simulated::new()), Arc::new(ManualClock::at(START)));
-    let store = open(&files, &clock);
+    let (directory, clock) = (Arc::new(SimulatedDirectory::new()), Arc::new(ManualClock::at(START)));
+    let store = open(&directory, &clock);
     let month = Duration::from_secs(30 * 86_400);
     let item = ItemSpec::of(Policy::Interval { window: month }, 1_000).per_key();
     store.put(LimitSpec::named("gone").with(item), ExpectedVersion::Absent).expect("it makes sense");
     store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
-    let files = Arc::new(files.killed());
-    let store = open(&files, &clock);
+    let directory = Arc::new(directory.killed());
+    let store = open(&directory, &clock);
     assert!(store.remove("gone", RemovalMode::Retire));
     store.stop().expect("the disk is well");
     clock.advance(Duration::from_secs(8 * 86_400));
-    assert!(open(&files, &clock).list().is_empty());
+    assert!(open(&directory, &clock).list().is_empty());
 }
 
 /// A key is allowed a hundred times as much for a while, uses some of it, and the machine dies. When the exception is over, what was used is
 /// used at the usual rate too: the ghost must not make less of it.
 #[test]
 fn a_ghost_takes_nothing_from_an_exception() {
-    let (files, clock) = (Arc::new(Simulated::new()), Arc::new(ManualClock::at(START)));
-    let store = open(&files, &clock);
+    let (directory, clock) = (Arc::new(SimulatedDirectory::new()), Arc::new(ManualClock::at(START)));
+    let store = open(&directory, &clock);
     let day = Duration::from_secs(86_400);
     let item = ItemSpec::of(Policy::Bucket { window: day, burst: Some(1_000) }, 1).per_key();
     let until = Duration::from_nanos(START.ticks()) + Duration::from_secs(4);
@@ -105,7 +105,7 @@ fn a_ghost_takes_nothing_from_an_exception() {
     let answers = store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)).decided();
     assert!(answers.get(0).expect("one").as_ref().expect("it makes sense").is_granted());
     store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
-    let store = open(&Arc::new(files.killed()), &clock);
+    let store = open(&Arc::new(directory.killed()), &clock);
     clock.advance(Duration::from_secs(5));
     let answers = store.submit(&[Order::peek(&asks)], Replies::new(Detail::Readings)).decided();
     let answer = answers.get(0).expect("one").as_ref().expect("it makes sense");

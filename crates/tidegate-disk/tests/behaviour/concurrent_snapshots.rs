@@ -9,7 +9,7 @@ use tidegate::{
     Ask, Catalog, Detail, ExpectedVersion, ItemSpec, LimitSpec, ManualClock, Order, Policy, RemovalMode,
     Replies, Timestamp,
 };
-use tidegate_disk::directory::Simulated;
+use tidegate_disk::directory::SimulatedDirectory;
 
 use crate::store::open;
 
@@ -19,8 +19,8 @@ const CHANGES: u64 = 400;
 #[test]
 fn limits_that_change_while_snapshots_are_taken_are_as_they_were_told() {
     let clock = Arc::new(ManualClock::at(Timestamp::from_ticks(1_700_000_000_000_000_000)));
-    let files: Arc<Simulated> = Arc::default();
-    let store = open(&files, &clock);
+    let directory: Arc<SimulatedDirectory> = Arc::default();
+    let store = open(&directory, &clock);
     let limit = |id: &str, change: u64| {
         let item = ItemSpec::of(Policy::Total, 1_000_000).per_key();
         LimitSpec { description: Some(change.to_string()), ..LimitSpec::named(id).with(item) }
@@ -45,7 +45,7 @@ fn limits_that_change_while_snapshots_are_taken_are_as_they_were_told() {
         over.store(true, Ordering::Relaxed);
     });
     store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
-    let again = open(&Arc::new(files.killed()), &clock);
+    let again = open(&Arc::new(directory.killed()), &clock);
     let told = |store: &dyn Catalog| {
         let limits = store.list();
         limits.iter().map(|limit| (limit.id().to_owned(), limit.version())).collect::<Vec<_>>()
@@ -63,8 +63,8 @@ fn whoever_is_told_something_while_a_store_stops_is_believed_afterwards() {
     let clock = Arc::new(ManualClock::at(Timestamp::from_ticks(1_700_000_000_000_000_000)));
     let day = Policy::Interval { window: std::time::Duration::from_secs(86_400) };
     for round in 0..ROUNDS {
-        let files: Arc<Simulated> = Arc::default();
-        let store = open(&files, &clock);
+        let directory: Arc<SimulatedDirectory> = Arc::default();
+        let store = open(&directory, &clock);
         let (shared, own) =
             (ItemSpec::of(Policy::Total, 100_000_000), ItemSpec::of(day, 100_000_000).per_key());
         store
@@ -93,7 +93,7 @@ fn whoever_is_told_something_while_a_store_stops_is_believed_afterwards() {
             store.stop().expect("the disk is well");
             askers.into_iter().map(|asker| asker.join().expect("nobody panics")).collect()
         });
-        let again = open(&files, &clock);
+        let again = open(&directory, &clock);
         let all = again.usage("busy", None).decided().expect("it is there").count;
         assert!(all >= Some(sold.iter().sum()), "{all:?} of {sold:?}");
         for (key, sold) in sold.iter().enumerate() {

@@ -15,10 +15,10 @@ use tidegate::{
 };
 use tidegate_core::usage_record::NO_END;
 use tidegate_core::{Span, UsageRecord};
-use tidegate_disk::directory::{Call, Lasting, Simulated, Trouble};
-use tidegate_disk::record::Pen;
-use tidegate_disk::wal::{self, Log, OpenError};
-use tidegate_disk::{DiskStore, Options};
+use tidegate_disk::directory::{DiskCall, DiskFault, FaultDuration, SimulatedDirectory};
+use tidegate_disk::record::RecordWriter;
+use tidegate_disk::wal::{self, OpenError, WriteAheadLog};
+use tidegate_disk::{DiskOptions, DiskStore};
 
 use crate::store::{OPTIONS, open};
 
@@ -27,18 +27,18 @@ const MOST: Amount = 5_000;
 const LIMIT: &str = "stock";
 
 struct Stage {
-    files: Arc<Simulated>,
+    directory: Arc<SimulatedDirectory>,
     clock: Arc<ManualClock>,
 }
 
 impl Stage {
     fn new() -> Stage {
-        Stage { files: Arc::default(), clock: Arc::new(ManualClock::at(START)) }
+        Stage { directory: Arc::default(), clock: Arc::new(ManualClock::at(START)) }
     }
 
     /// A store with a limit of which some is sold.
     fn begin(&self) -> DiskStore {
-        let store = open(&self.files, &self.clock);
+        let store = open(&self.directory, &self.clock);
         // Every unit is written down, so that every answer waits for the disk.
         let sync = tidegate_core::Durability::Sync;
         let spec =
@@ -48,9 +48,9 @@ impl Stage {
         store
     }
 
-    fn try_open(&self, options: Options) -> Result<DiskStore, OpenError> {
-        let (files, clock) = (Arc::clone(&self.files), Arc::clone(&self.clock));
-        DiskStore::open_files(files, clock, options, &mut |_, _| {}).map(|(store, _)| store)
+    fn try_open(&self, options: DiskOptions) -> Result<DiskStore, OpenError> {
+        let (directory, clock) = (Arc::clone(&self.directory), Arc::clone(&self.clock));
+        DiskStore::open_files(directory, clock, options, &mut |_, _| {}).map(|(store, _)| store)
     }
 
     #[track_caller]
@@ -102,10 +102,11 @@ fn used(store: &DiskStore) -> Amount {
 
 #[test]
 fn a_disk_that_fails_ends_the_selling_and_loses_nothing_that_was_told() {
-    for (call, pass) in [(Call::Write, 9), (Call::Sync, 9), (Call::Write, 0), (Call::Sync, 0)] {
+    for (call, pass) in [(DiskCall::Write, 9), (DiskCall::Sync, 9), (DiskCall::Write, 0), (DiskCall::Sync, 0)]
+    {
         let stage = Stage::new();
         let store = stage.begin();
-        stage.files.fail(call, pass, Trouble::Broken, Lasting::Once);
+        stage.directory.fail(call, pass, DiskFault::IoError, FaultDuration::Once);
         let told = 5 + crowd(&store);
         assert!(told < MOST, "{call:?}: it went on selling");
         let why = store.trouble().expect("the disk failed");
@@ -118,7 +119,7 @@ fn a_disk_that_fails_ends_the_selling_and_loses_nothing_that_was_told() {
         assert!(matches!(put, Err(PutError::Unavailable(_))), "{call:?}: {put:?}");
         assert!(store.snapshot().is_err() && store.stop().is_err(), "{call:?}");
         drop(store);
-        let store = open(&stage.files, &stage.clock);
+        let store = open(&stage.directory, &stage.clock);
         assert!(store.trouble().is_none());
         // Four buyers may have been decided on and told nothing.
         assert!((told..=told + 4).contains(&used(&store)), "{call:?}: {} of {told}", used(&store));
@@ -131,12 +132,12 @@ fn a_disk_that_fails_ends_the_selling_and_loses_nothing_that_was_told() {
 fn a_full_disk_is_waited_for() {
     let stage = Stage::new();
     let store = stage.begin();
-    stage.files.set_room(Some(stage.files.used() + 1));
+    stage.directory.set_capacity(Some(stage.directory.used() + 1));
     let told = 5 + crowd(&store);
     assert!(told < MOST, "it went on selling");
     let why = store.trouble().expect("the disk is full");
     assert!(why.reason.contains("room"), "{why}");
-    stage.files.set_room(None);
+    stage.directory.set_capacity(None);
     while store.trouble().is_some() {
         thread::yield_now();
     }
@@ -144,7 +145,7 @@ fn a_full_disk_is_waited_for() {
     // Four buyers may have been decided on and told nothing.
     assert!((MOST - 4..=MOST).contains(&told), "{told}");
     store.stop().expect("there is room");
-    let store = open(&stage.files, &stage.clock);
+    let store = open(&stage.directory, &stage.clock);
     assert_eq!(used(&store), MOST);
 }
 
@@ -160,7 +161,7 @@ fn what_needs_no_log_goes_on_while_the_disk_is_full() {
     let pool = Policy::Concurrency { ttl: Duration::from_secs(60) };
     store.put(volatile("pool", pool), ExpectedVersion::Absent).expect("it makes sense");
     store.wait_durable(store.tip().expect("it has a log")).expect("there is room");
-    stage.files.set_room(Some(stage.files.used() + 1));
+    stage.directory.set_capacity(Some(stage.directory.used() + 1));
     crowd(&store);
     let why = store.trouble().expect("the disk is full");
     let ask = |limit_id, intent, request_id| {
@@ -189,28 +190,28 @@ fn a_directory_has_one_store_at_a_time() {
     assert!(matches!(stage.refused(), OpenError::Locked { .. }));
     assert_eq!(buy(&store, 1), Ok(true), "the one that has it goes on");
     drop(store);
-    assert_eq!(used(&open(&stage.files, &stage.clock)), 6);
+    assert_eq!(used(&open(&stage.directory, &stage.clock)), 6);
 }
 
 #[test]
 fn a_file_system_for_reading_only_is_refused_by_name() {
-    for call in [Call::Lock, Call::Write] {
+    for call in [DiskCall::Lock, DiskCall::Write] {
         let stage = Stage::new();
         drop(stage.begin());
-        stage.files.fail(call, 0, Trouble::ReadOnly, Lasting::ForGood);
+        stage.directory.fail(call, 0, DiskFault::ReadOnly, FaultDuration::Permanent);
         assert!(matches!(stage.refused(), OpenError::ReadOnly { .. }), "{call:?}");
-        stage.files.repair();
-        assert_eq!(used(&open(&stage.files, &stage.clock)), 5, "{call:?}");
+        stage.directory.repair();
+        assert_eq!(used(&open(&stage.directory, &stage.clock)), 5, "{call:?}");
     }
 }
 
 /// Makes a file say that it has another format.
-fn set_version(files: &Simulated, name: &str, version: u32) {
-    let mut bytes = files.bytes(name).expect("it is there");
+fn set_version(directory: &SimulatedDirectory, name: &str, version: u32) {
+    let mut bytes = directory.bytes(name).expect("it is there");
     bytes[8..12].copy_from_slice(&version.to_le_bytes());
     let sum = crc32c::crc32c(&bytes[..12]);
     bytes[12..16].copy_from_slice(&sum.to_le_bytes());
-    files.put(name, bytes);
+    directory.put(name, bytes);
 }
 
 #[test]
@@ -219,19 +220,19 @@ fn formats_that_are_not_known_are_refused_and_never_guessed_at() {
     let store = stage.begin();
     store.snapshot().expect("the disk is well");
     drop(store);
-    let names = stage.files.names();
+    let names = stage.directory.names();
     assert!(names.iter().any(|name| name.starts_with("snapshot-")), "{names:?}");
     for name in names.iter().filter(|name| *name != "lock") {
-        let whole = stage.files.bytes(name).expect("it was listed");
-        set_version(&stage.files, name, 2);
+        let whole = stage.directory.bytes(name).expect("it was listed");
+        set_version(&stage.directory, name, 2);
         let newer = stage.refused();
         assert!(matches!(&newer, OpenError::NewerFormat { found: 2, .. }), "{name}: {newer}");
-        set_version(&stage.files, name, 0);
+        set_version(&stage.directory, name, 0);
         let unknown = stage.refused();
         assert!(matches!(&unknown, OpenError::UnknownFormat { found: 0, .. }), "{name}: {unknown}");
-        stage.files.put(name, whole);
+        stage.directory.put(name, whole);
     }
-    assert_eq!(used(&open(&stage.files, &stage.clock)), 5);
+    assert_eq!(used(&open(&stage.directory, &stage.clock)), 5);
 }
 
 #[test]
@@ -239,30 +240,31 @@ fn a_missing_part_of_the_log_is_refused_by_name() {
     let stage = Stage::new();
     let store = stage.begin();
     // A few segments.
-    while stage.files.names().iter().filter(|name| name.starts_with("log-")).count() < 4 {
+    while stage.directory.names().iter().filter(|name| name.starts_with("log-")).count() < 4 {
         assert_eq!(buy(&store, 1), Ok(true));
     }
     let told = used(&store);
     drop(store);
     let segments: Vec<String> =
-        stage.files.names().into_iter().filter(|name| name.starts_with("log-")).collect();
+        stage.directory.names().into_iter().filter(|name| name.starts_with("log-")).collect();
     for name in &segments[..segments.len() - 1] {
-        let whole = stage.files.bytes(name).expect("it was listed");
-        stage.files.take(name);
+        let whole = stage.directory.bytes(name).expect("it was listed");
+        stage.directory.take(name);
         let missing = stage.refused();
         let by_name =
             matches!(&missing, OpenError::SegmentMissing { .. } | OpenError::SnapshotMissing { .. });
         assert!(by_name, "{name}: {missing}");
-        stage.files.put(name, whole);
+        stage.directory.put(name, whole);
     }
-    assert_eq!(used(&open(&stage.files, &stage.clock)), told);
+    assert_eq!(used(&open(&stage.directory, &stage.clock)), told);
 }
 
 /// Adds bytes to the log of a store that is closed, as whoever wrote it would have.
-fn append(files: &Arc<Simulated>, bytes: &[u8]) {
-    let log_options = wal::Options { segment_bytes: OPTIONS.segment_bytes };
+fn append(directory: &Arc<SimulatedDirectory>, bytes: &[u8]) {
+    let log_options = wal::LogOptions { segment_bytes: OPTIONS.segment_bytes };
     let (log, _) =
-        Log::open(Arc::<Simulated>::clone(files), log_options, &mut |_| Ok(())).expect("it is whole");
+        WriteAheadLog::open(Arc::<SimulatedDirectory>::clone(directory), log_options, &mut |_| Ok(()))
+            .expect("it is whole");
     log.append(bytes, START.ticks()).expect("there is room");
     log.stop().expect("the disk is well");
 }
@@ -270,9 +272,9 @@ fn append(files: &Arc<Simulated>, bytes: &[u8]) {
 #[test]
 fn records_that_make_no_sense_are_refused_by_name() {
     let row = |generation, version, trace| {
-        let mut pen = Pen::default();
-        pen.row(generation, version, Some(Tag { low: 1, high: 2 }), &[(0, trace)]);
-        pen.bytes().to_vec()
+        let mut records = RecordWriter::default();
+        records.row(generation, version, Some(Tag { low: 1, high: 2 }), &[(0, trace)]);
+        records.bytes().to_vec()
     };
     let count = UsageRecord::Count { count: 1, last_time: START, until: NO_END };
     let arrival = UsageRecord::Bucket { tat: START, step: Span::from_ticks(1), credits: Span::ZERO };
@@ -287,7 +289,7 @@ fn records_that_make_no_sense_are_refused_by_name() {
     for (bytes, what) in cases {
         let stage = Stage::new();
         drop(stage.begin());
-        append(&stage.files, &bytes);
+        append(&stage.directory, &bytes);
         let rejected = stage.refused();
         assert!(
             matches!(&rejected, OpenError::Rejected { file, .. } if file.starts_with("log-")),
@@ -318,12 +320,12 @@ fn more_rows_than_fit_are_not_forgotten() {
     drop(store);
     // From the log, and then from a snapshot.
     for _ in 0..2 {
-        let little = Options { capacity_bytes: 1 << 20, ..OPTIONS };
+        let little = DiskOptions { capacity_bytes: 1 << 20, ..OPTIONS };
         let crowded = stage.try_open(little).expect_err("there is no room");
         assert!(matches!(crowded, OpenError::Crowded { .. }), "{crowded}");
         let advice = crowded.to_string();
         assert!(advice.contains("store.memory") && !advice.contains("backup"), "{advice}");
-        let store = open(&stage.files, &stage.clock);
+        let store = open(&stage.directory, &stage.clock);
         let asks = [Ask::one("keys", Some(b"39999"))];
         let answers = store.submit(&[Order::peek(&asks)], Replies::new(Detail::Verdicts)).decided();
         assert!(!answers.get(0).expect("one").as_ref().expect("it makes sense").is_granted());

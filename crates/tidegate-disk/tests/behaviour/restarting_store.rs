@@ -13,7 +13,7 @@ use tidegate::{
     OrderError, RemovalMode, Replies, Store, StoreReply, Timestamp,
 };
 use tidegate_disk::DiskStore;
-use tidegate_disk::directory::Simulated;
+use tidegate_disk::directory::SimulatedDirectory;
 
 use crate::store::open;
 
@@ -21,7 +21,7 @@ type Ear = Arc<dyn Fn(&Change) + Send + Sync>;
 
 pub(crate) struct Reopening {
     clock: Arc<ManualClock>,
-    files: Arc<Simulated>,
+    directory: Arc<SimulatedDirectory>,
     store: RwLock<DiskStore>,
     every: usize,
     asked: AtomicUsize,
@@ -30,11 +30,11 @@ pub(crate) struct Reopening {
 
 impl Reopening {
     pub(crate) fn new(clock: &Arc<ManualClock>, every: usize) -> Reopening {
-        let files: Arc<Simulated> = Arc::default();
-        let store = RwLock::new(open(&files, clock));
+        let directory: Arc<SimulatedDirectory> = Arc::default();
+        let store = RwLock::new(open(&directory, clock));
         Reopening {
             clock: Arc::clone(clock),
-            files,
+            directory,
             store,
             every,
             asked: AtomicUsize::new(0),
@@ -47,7 +47,7 @@ impl Reopening {
         if (self.asked.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(self.every) {
             let mut store = self.store.write().expect("nobody panics");
             store.stop().expect("nothing is in the way");
-            *store = open(&self.files, &self.clock);
+            *store = open(&self.directory, &self.clock);
             for ear in self.ears.lock().expect("nobody panics").iter() {
                 store.watch(hearing(ear));
             }

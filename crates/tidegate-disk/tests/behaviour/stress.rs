@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use tidegate::LimitStore;
 use tidegate_disk::DiskStore;
-use tidegate_disk::directory::Simulated;
+use tidegate_disk::directory::SimulatedDirectory;
 use tidegate_testkit::storm::SteppingClock;
 
 use crate::store::OPTIONS;
 
 fn bench(clock: Arc<SteppingClock>) -> Arc<dyn LimitStore> {
-    let files: Arc<Simulated> = Arc::default();
-    let opened = DiskStore::open_files(files, clock, OPTIONS, &mut |_, _| {});
+    let directory: Arc<SimulatedDirectory> = Arc::default();
+    let opened = DiskStore::open_files(directory, clock, OPTIONS, &mut |_, _| {});
     Arc::new(opened.unwrap_or_else(|error| panic!("{error}")).0)
 }
 

@@ -8,42 +8,42 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
-use super::direct_io::{PAGE, Straight, Written};
-use super::preallocated_segment::Spares;
-use crate::directory::File;
+use super::direct_io::{ALIGNMENT, DirectWrite, DirectWriter};
+use super::preallocated_segment::SegmentPreallocator;
+use crate::directory::DirectoryFile;
 
-/// How much is written at once where the file system cannot make room without writing.
-const ZEROS: usize = 64 << 10;
+/// How much is written at once where the file system cannot make space without writing.
+const ZERO_CHUNK: usize = 64 << 10;
 
 /// How far ahead of what is written a reserved file is filled with zeros.
-const AHEAD: u64 = 1 << 20;
+const ZERO_AHEAD: u64 = 1 << 20;
 
 /// A file of the file system.
 ///
-/// Room that is only reserved is slow to write to: file systems note in their own journal which of it has been written, at every sync. So a
-/// reserved file is filled with zeros a stretch ahead of its writer, if it is not one that was [filled before](Spares), and most syncs find
+/// ReservedSpace that is only reserved is slow to write to: file systems note in their own journal which of it has been written, at every sync. So a
+/// reserved file is filled with zeros a stretch ahead of its writer, if it is not one that was [filled before](SegmentPreallocator), and most syncs find
 /// nothing to note.
 #[derive(Debug)]
 pub(super) struct RealFile {
     file: fs::File,
-    room: Mutex<Room>,
-    spares: Arc<Spares>,
+    space: Mutex<ReservedSpace>,
+    preallocator: Arc<SegmentPreallocator>,
 }
 
-/// What is known of the room of a file.
+/// What is known of the space of a file.
 #[derive(Debug, Default)]
-struct Room {
+struct ReservedSpace {
     /// How much was reserved.
     reserved: u64,
     /// How much of that has been written, zeros included.
-    written: u64,
+    initialized: u64,
     /// The way past the cache, as long as everything was written at the end.
-    straight: Option<Straight>,
+    direct: Option<DirectWriter>,
     /// Whether another file like this will be wanted, and nobody was told.
-    wants_another: bool,
+    wants_next_segment: bool,
 }
 
-impl File for RealFile {
+impl DirectoryFile for RealFile {
     fn length(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
     }
@@ -62,24 +62,24 @@ impl File for RealFile {
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        let mut room = self.room();
+        let mut space = self.space();
         let end = offset + bytes.len() as u64;
-        if room.wants_another && end > room.reserved / 2 {
-            room.wants_another = false;
-            self.spares.make(room.reserved);
+        if space.wants_next_segment && end > space.reserved / 2 {
+            space.wants_next_segment = false;
+            self.preallocator.start(space.reserved);
         }
-        if room.write_straight(bytes, offset)? == Written::Refused {
+        if space.write_direct(bytes, offset)? == DirectWrite::Unsupported {
             self.file.write_all_at(bytes, offset)?;
-            self.fill_ahead(&mut room, end)?;
+            self.fill_ahead(&mut space, end)?;
         }
         Ok(())
     }
 
     fn reserve(&self, length: u64) -> io::Result<()> {
-        let mut room = self.room();
+        let mut space = self.space();
         match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, length) {
             Ok(()) => {
-                room.reserved = length;
+                space.reserved = length;
                 Ok(())
             }
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.write_zeros(length),
@@ -88,15 +88,15 @@ impl File for RealFile {
     }
 
     fn appends_from(&self, end: u64) {
-        let mut room = self.room();
+        let mut space = self.space();
         let length = self.file.metadata().map_or(0, |found| found.len());
-        if !Spares::are_of(length) {
+        if !SegmentPreallocator::supports_length(length) {
             return;
         }
         // Whatever goes wrong here goes wrong only for who wants to be quicker.
-        room.straight = Straight::of(&self.file, end).ok().flatten();
-        (room.reserved, room.written) = (length, room.written.max(end));
-        room.wants_another = true;
+        space.direct = DirectWriter::of(&self.file, end).ok().flatten();
+        (space.reserved, space.initialized) = (length, space.initialized.max(end));
+        space.wants_next_segment = true;
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -105,38 +105,42 @@ impl File for RealFile {
 }
 
 impl RealFile {
-    pub(super) fn of(file: fs::File, spares: &Arc<Spares>) -> RealFile {
-        RealFile { file, room: Mutex::default(), spares: Arc::clone(spares) }
+    pub(super) fn of(file: fs::File, preallocator: &Arc<SegmentPreallocator>) -> RealFile {
+        RealFile { file, space: Mutex::default(), preallocator: Arc::clone(preallocator) }
     }
 
     /// A file that holds so many zeros and nothing else.
-    pub(super) fn filled(file: fs::File, length: u64, spares: &Arc<Spares>) -> RealFile {
-        let room = Room { reserved: length, written: length, ..Room::default() };
-        RealFile { file, room: Mutex::new(room), spares: Arc::clone(spares) }
+    pub(super) fn preallocated(
+        file: fs::File,
+        length: u64,
+        preallocator: &Arc<SegmentPreallocator>,
+    ) -> RealFile {
+        let space = ReservedSpace { reserved: length, initialized: length, ..ReservedSpace::default() };
+        RealFile { file, space: Mutex::new(space), preallocator: Arc::clone(preallocator) }
     }
 
-    fn room(&self) -> MutexGuard<'_, Room> {
-        self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    fn space(&self) -> MutexGuard<'_, ReservedSpace> {
+        self.space.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Fills what is reserved with zeros, if the writer has come to the end of those.
-    fn fill_ahead(&self, room: &mut Room, end: u64) -> io::Result<()> {
-        if end <= room.written || end >= room.reserved {
+    fn fill_ahead(&self, space: &mut ReservedSpace, end: u64) -> io::Result<()> {
+        if end <= space.initialized || end >= space.reserved {
             return Ok(());
         }
-        let to = room.reserved.min(end + AHEAD);
+        let to = space.reserved.min(end + ZERO_AHEAD);
         let zeros = vec![0; usize::try_from(to - end).unwrap_or_default()];
         self.file.write_all_at(&zeros, end)?;
-        room.written = to;
+        space.initialized = to;
         Ok(())
     }
 
-    /// Makes room by writing it, from the present end on.
+    /// Makes space by writing it, from the present end on.
     fn write_zeros(&self, length: u64) -> io::Result<()> {
-        let zeros = vec![0; ZEROS];
+        let zeros = vec![0; ZERO_CHUNK];
         let mut at = self.length()?;
         while at < length {
-            let count = usize::try_from(length - at).map_or(ZEROS, |left| left.min(ZEROS));
+            let count = usize::try_from(length - at).map_or(ZERO_CHUNK, |left| left.min(ZERO_CHUNK));
             self.file.write_all_at(&zeros[..count], at)?;
             at += count as u64;
         }
@@ -144,25 +148,25 @@ impl RealFile {
     }
 }
 
-impl Room {
+impl ReservedSpace {
     /// Writes past the cache, if this is the end of the file and that can be done.
-    fn write_straight(&mut self, bytes: &[u8], offset: u64) -> io::Result<Written> {
-        let (end, page) = (offset + bytes.len() as u64, PAGE as u64);
+    fn write_direct(&mut self, bytes: &[u8], offset: u64) -> io::Result<DirectWrite> {
+        let (end, page) = (offset + bytes.len() as u64, ALIGNMENT as u64);
         // Whatever else comes of it, a way on which something went wrong is not taken again.
-        let Some(mut straight) = self.straight.take().filter(|it| it.end() == offset && end <= self.reserved)
+        let Some(mut direct) = self.direct.take().filter(|it| it.end() == offset && end <= self.reserved)
         else {
-            return Ok(Written::Refused);
+            return Ok(DirectWrite::Unsupported);
         };
-        if end > self.written {
-            let to = self.reserved.min((end + AHEAD).next_multiple_of(page));
-            if straight.fill(self.written.next_multiple_of(page), to)? == Written::Refused {
-                return Ok(Written::Refused);
+        if end > self.initialized {
+            let to = self.reserved.min((end + ZERO_AHEAD).next_multiple_of(page));
+            if direct.fill(self.initialized.next_multiple_of(page), to)? == DirectWrite::Unsupported {
+                return Ok(DirectWrite::Unsupported);
             }
-            self.written = to;
+            self.initialized = to;
         }
-        let written = straight.append(bytes)?;
-        if written == Written::All {
-            self.straight = Some(straight);
+        let written = direct.append(bytes)?;
+        if written == DirectWrite::Done {
+            self.direct = Some(direct);
         }
         Ok(written)
     }
@@ -185,8 +189,8 @@ mod tests {
     fn file(folder: &std::path::Path) -> RealFile {
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create_new(true).open(folder.join("a"));
-        let spares = Arc::new(Spares::of(folder.to_owned()));
-        let file = RealFile::of(file.expect("there is room"), &spares);
+        let preallocator = Arc::new(SegmentPreallocator::of(folder.to_owned()));
+        let file = RealFile::of(file.expect("there is room"), &preallocator);
         file.reserve(LENGTH).expect("there is room");
         file
     }
@@ -233,11 +237,12 @@ mod tests {
         let folder = folder("refused");
         let file = file(&folder);
         let refusing = OpenOptions::new().write(true).open("/proc/self/oom_score_adj").expect("it is Linux");
-        let straight = Straight::through(refusing, &file.file, 0).expect("it can be read");
-        *file.room() = Room { reserved: LENGTH, written: LENGTH, straight, wants_another: false };
+        let direct = DirectWriter::through(refusing, &file.file, 0).expect("it can be read");
+        *file.space() =
+            ReservedSpace { reserved: LENGTH, initialized: LENGTH, direct, wants_next_segment: false };
         file.write_at(b"hello", 0).expect("through the cache");
         file.write_at(b" world", 5).expect("through the cache");
-        assert!(file.room().straight.is_none(), "it is not tried again");
+        assert!(file.space().direct.is_none(), "it is not tried again");
         assert!(content(&file).starts_with(b"hello world\0"));
         fs::remove_dir_all(folder).expect("it is there");
     }

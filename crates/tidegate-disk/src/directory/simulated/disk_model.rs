@@ -6,9 +6,9 @@ use std::sync::Arc;
 /// What a disk writes whole or not at all.
 const SECTOR: usize = 512;
 
-/// Something that happened to the disk. Files are known by their number, so that names can change.
+/// Something that happened to the disk. Directory are known by their number, so that names can change.
 #[derive(Debug, Clone)]
-pub(super) enum Change {
+pub(super) enum DiskChange {
     Create { name: String },
     Rename { from: String, to: String },
     Remove { name: String },
@@ -20,8 +20,8 @@ pub(super) enum Change {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Disk {
-    contents: Vec<Content>,
+pub(super) struct DiskModel {
+    contents: Vec<FileContent>,
     names: BTreeMap<String, usize>,
     durable_names: BTreeMap<String, usize>,
     unsynced_names: Vec<NameChange>,
@@ -29,66 +29,68 @@ pub(super) struct Disk {
 
 /// What is in one file.
 #[derive(Debug, Clone, Default)]
-struct Content {
+struct FileContent {
     /// As programs see it.
-    now: Vec<u8>,
+    current: Vec<u8>,
     /// As the disk has it for certain.
     durable: Vec<u8>,
-    unsynced: Vec<Unsynced>,
+    unsynced: Vec<UnsyncedWrite>,
 }
 
 #[derive(Debug, Clone)]
-struct Unsynced {
-    piece: Piece,
-    fate: Fate,
+struct UnsyncedWrite {
+    effect: WriteEffect,
+    fate: SyncFate,
 }
 
 #[derive(Debug, Clone)]
-enum Piece {
+enum WriteEffect {
     Bytes { offset: usize, bytes: Arc<[u8]> },
     Length(usize),
 }
 
-/// What a sync will do for a piece.
+/// What a sync will do for a effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    Open,
+enum SyncFate {
+    Pending,
     /// A sync failed: later ones do not know of it any more.
-    Forgotten,
+    Lost,
 }
 
-/// What becomes of a name: it leads to this file, or nowhere.
+/// What becomes of a name: it added to this file, or nowhere.
 #[derive(Debug, Clone)]
 struct NameChange {
-    gone: Option<String>,
-    leads: Option<(String, usize)>,
+    removed: Option<String>,
+    added: Option<(String, usize)>,
 }
 
-impl Disk {
-    pub(super) fn apply(&mut self, change: &Change) {
+impl DiskModel {
+    pub(super) fn apply(&mut self, change: &DiskChange) {
         match change {
-            Change::Create { name } => {
-                self.contents.push(Content::default());
+            DiskChange::Create { name } => {
+                self.contents.push(FileContent::default());
                 let file = self.contents.len() - 1;
-                self.change_name(NameChange { gone: None, leads: Some((name.clone(), file)) });
+                self.change_name(NameChange { removed: None, added: Some((name.clone(), file)) });
             }
-            Change::Rename { from, to } => {
+            DiskChange::Rename { from, to } => {
                 let file = self.names[from];
-                self.change_name(NameChange { gone: Some(from.clone()), leads: Some((to.clone(), file)) });
+                self.change_name(NameChange { removed: Some(from.clone()), added: Some((to.clone(), file)) });
             }
-            Change::Remove { name } => self.change_name(NameChange { gone: Some(name.clone()), leads: None }),
-            Change::SyncNames => {
+            DiskChange::Remove { name } => {
+                self.change_name(NameChange { removed: Some(name.clone()), added: None })
+            }
+            DiskChange::SyncNames => {
                 self.durable_names = self.names.clone();
                 self.unsynced_names.clear();
             }
-            Change::Write { file, offset, bytes } => {
-                let piece = Piece::Bytes { offset: *offset, bytes: Arc::clone(bytes) };
-                self.contents[*file].write(piece);
+            DiskChange::Write { file, offset, bytes } => {
+                let effect = WriteEffect::Bytes { offset: *offset, bytes: Arc::clone(bytes) };
+                self.contents[*file].write(effect);
             }
-            Change::Reserve { file, length } => self.contents[*file].write(Piece::Length(*length)),
-            Change::Sync { file } => self.contents[*file].sync(),
-            Change::SyncFailed { file } => {
-                self.contents[*file].unsynced.iter_mut().for_each(|each| each.fate = Fate::Forgotten);
+            DiskChange::Reserve { file, length } => self.contents[*file].write(WriteEffect::Length(*length)),
+            DiskChange::Sync { file } => self.contents[*file].sync(),
+            DiskChange::SyncFailed { file } => {
+                self.contents[*file].unsynced.iter_mut().for_each(|each| each.fate = SyncFate::Lost);
             }
         }
     }
@@ -99,20 +101,20 @@ impl Disk {
     }
 
     /// One of the things a crash may leave.
-    pub(super) fn image(&self, dice: &mut Dice) -> Disk {
-        let mood = Mood::of(dice);
+    pub(super) fn image(&self, rng: &mut SeededRng) -> DiskModel {
+        let policy = CrashPolicy::of(rng);
         let mut names = self.durable_names.clone();
         for change in &self.unsynced_names {
-            if mood.keeps(dice) {
+            if policy.keeps(rng) {
                 change.apply(&mut names);
             }
         }
-        let content = |content: &Content, dice: &mut Dice| {
-            let durable = content.image(mood, dice);
-            Content { now: durable.clone(), durable, unsynced: Vec::new() }
+        let content = |content: &FileContent, rng: &mut SeededRng| {
+            let durable = content.image(policy, rng);
+            FileContent { current: durable.clone(), durable, unsynced: Vec::new() }
         };
-        let contents = self.contents.iter().map(|each| content(each, dice)).collect();
-        Disk { contents, durable_names: names.clone(), names, unsynced_names: Vec::new() }
+        let contents = self.contents.iter().map(|each| content(each, rng)).collect();
+        DiskModel { contents, durable_names: names.clone(), names, unsynced_names: Vec::new() }
     }
 
     pub(super) fn names(&self) -> Vec<String> {
@@ -124,7 +126,7 @@ impl Disk {
     }
 
     pub(super) fn content(&self, file: usize) -> &[u8] {
-        &self.contents[file].now
+        &self.contents[file].current
     }
 
     pub(super) fn bytes(&self, name: &str) -> Option<&[u8]> {
@@ -132,11 +134,11 @@ impl Disk {
     }
 
     pub(super) fn used(&self) -> u64 {
-        self.names.values().map(|file| self.contents[*file].now.len() as u64).sum()
+        self.names.values().map(|file| self.contents[*file].current.len() as u64).sum()
     }
 
     pub(super) fn put(&mut self, name: &str, bytes: Vec<u8>) {
-        self.contents.push(Content { now: bytes.clone(), durable: bytes, unsynced: Vec::new() });
+        self.contents.push(FileContent { current: bytes.clone(), durable: bytes, unsynced: Vec::new() });
         let file = self.contents.len() - 1;
         self.names.insert(name.to_owned(), file);
         self.durable_names.insert(name.to_owned(), file);
@@ -150,42 +152,42 @@ impl Disk {
 
 impl NameChange {
     fn apply(&self, names: &mut BTreeMap<String, usize>) {
-        if let Some(name) = &self.gone {
+        if let Some(name) = &self.removed {
             names.remove(name);
         }
-        if let Some((name, file)) = &self.leads {
+        if let Some((name, file)) = &self.added {
             names.insert(name.clone(), *file);
         }
     }
 }
 
-impl Content {
-    fn write(&mut self, piece: Piece) {
-        piece.apply(&mut self.now);
-        self.unsynced.push(Unsynced { piece, fate: Fate::Open });
+impl FileContent {
+    fn write(&mut self, effect: WriteEffect) {
+        effect.apply(&mut self.current);
+        self.unsynced.push(UnsyncedWrite { effect, fate: SyncFate::Pending });
     }
 
     fn sync(&mut self) {
         let (synced, mut left): (Vec<_>, Vec<_>) =
-            self.unsynced.drain(..).partition(|each| each.fate == Fate::Open);
+            self.unsynced.drain(..).partition(|each| each.fate == SyncFate::Pending);
         for each in synced {
-            each.piece.apply(&mut self.durable);
+            each.effect.apply(&mut self.durable);
             // What was written over and is durable now cannot come back.
-            left.retain(|old| !each.piece.covers(&old.piece));
+            left.retain(|old| !each.effect.covers(&old.effect));
         }
         self.unsynced = left;
     }
 
-    fn image(&self, mood: Mood, dice: &mut Dice) -> Vec<u8> {
+    fn image(&self, policy: CrashPolicy, rng: &mut SeededRng) -> Vec<u8> {
         let mut bytes = self.durable.clone();
-        let mut pieces: Vec<&Piece> = self.unsynced.iter().map(|each| &each.piece).collect();
-        dice.shuffle(&mut pieces);
-        for piece in pieces {
-            match piece {
-                Piece::Length(_) if mood.keeps(dice) => piece.apply(&mut bytes),
-                Piece::Length(_) => {}
-                Piece::Bytes { offset, bytes: written } => {
-                    for (from, to) in mood.kept_ranges(*offset, written.len(), dice) {
+        let mut effects: Vec<&WriteEffect> = self.unsynced.iter().map(|each| &each.effect).collect();
+        rng.shuffle(&mut effects);
+        for effect in effects {
+            match effect {
+                WriteEffect::Length(_) if policy.keeps(rng) => effect.apply(&mut bytes),
+                WriteEffect::Length(_) => {}
+                WriteEffect::Bytes { offset, bytes: written } => {
+                    for (from, to) in policy.kept_ranges(*offset, written.len(), rng) {
                         write(&mut bytes, offset + from, &written[from..to]);
                     }
                 }
@@ -195,17 +197,17 @@ impl Content {
     }
 }
 
-impl Piece {
+impl WriteEffect {
     fn apply(&self, content: &mut Vec<u8>) {
         match self {
-            Piece::Bytes { offset, bytes } => write(content, *offset, bytes),
-            Piece::Length(length) => content.resize((*length).max(content.len()), 0),
+            WriteEffect::Bytes { offset, bytes } => write(content, *offset, bytes),
+            WriteEffect::Length(length) => content.resize((*length).max(content.len()), 0),
         }
     }
 
-    fn covers(&self, other: &Piece) -> bool {
+    fn covers(&self, other: &WriteEffect) -> bool {
         match (self, other) {
-            (Piece::Bytes { offset, bytes }, Piece::Bytes { offset: from, bytes: old }) => {
+            (WriteEffect::Bytes { offset, bytes }, WriteEffect::Bytes { offset: from, bytes: old }) => {
                 offset <= from && offset + bytes.len() >= from + old.len()
             }
             _ => false,
@@ -223,46 +225,46 @@ fn write(content: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
 
 /// How an image treats what was not synced: mostly each thing by itself, sometimes all alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mood {
-    KeepsAll,
-    DropsAll,
+enum CrashPolicy {
+    KeepAll,
+    DropAll,
     Mixed,
 }
 
-impl Mood {
-    fn of(dice: &mut Dice) -> Mood {
-        match dice.below(8) {
-            0 => Mood::KeepsAll,
-            1 => Mood::DropsAll,
-            _ => Mood::Mixed,
+impl CrashPolicy {
+    fn of(rng: &mut SeededRng) -> CrashPolicy {
+        match rng.below(8) {
+            0 => CrashPolicy::KeepAll,
+            1 => CrashPolicy::DropAll,
+            _ => CrashPolicy::Mixed,
         }
     }
 
-    fn keeps(self, dice: &mut Dice) -> bool {
+    fn keeps(self, rng: &mut SeededRng) -> bool {
         match self {
-            Mood::KeepsAll => true,
-            Mood::DropsAll => false,
-            Mood::Mixed => dice.below(2) == 0,
+            CrashPolicy::KeepAll => true,
+            CrashPolicy::DropAll => false,
+            CrashPolicy::Mixed => rng.below(2) == 0,
         }
     }
 
     /// Which parts of a write of this length at this offset are on the disk.
-    fn kept_ranges(self, offset: usize, length: usize, dice: &mut Dice) -> Vec<(usize, usize)> {
+    fn kept_ranges(self, offset: usize, length: usize, rng: &mut SeededRng) -> Vec<(usize, usize)> {
         let choice = match self {
-            Mood::KeepsAll => 0,
-            Mood::DropsAll => 1,
-            Mood::Mixed => dice.below(6),
+            CrashPolicy::KeepAll => 0,
+            CrashPolicy::DropAll => 1,
+            CrashPolicy::Mixed => rng.below(6),
         };
         match choice {
             0 => vec![(0, length)],
             1 => Vec::new(),
-            2 | 3 => vec![(0, dice.below(length + 1))],
+            2 | 3 => vec![(0, rng.below(length + 1))],
             4 => {
                 let sectors = sectors(offset, length);
-                let kept = dice.below(sectors.len() + 1);
+                let kept = rng.below(sectors.len() + 1);
                 sectors.into_iter().take(kept).collect()
             }
-            _ => sectors(offset, length).into_iter().filter(|_| dice.below(2) == 0).collect(),
+            _ => sectors(offset, length).into_iter().filter(|_| rng.below(2) == 0).collect(),
         }
     }
 }
@@ -281,14 +283,14 @@ fn sectors(offset: usize, length: usize) -> Vec<(usize, usize)> {
 
 /// Seeded chance (splitmix64).
 #[derive(Debug)]
-pub(super) struct Dice(u64);
+pub(super) struct SeededRng(u64);
 
-impl Dice {
-    pub(super) fn new(seed: u64) -> Dice {
-        Dice(seed)
+impl SeededRng {
+    pub(super) fn new(seed: u64) -> SeededRng {
+        SeededRng(seed)
     }
 
-    pub(super) fn throw(&mut self) -> u64 {
+    pub(super) fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -297,7 +299,7 @@ impl Dice {
 
     /// A number below `end`, which is not zero.
     fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.throw() % end as u64).expect("below a usize")
+        usize::try_from(self.next_u64() % end as u64).expect("below a usize")
     }
 
     fn shuffle<T>(&mut self, items: &mut [T]) {

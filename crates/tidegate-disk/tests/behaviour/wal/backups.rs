@@ -3,29 +3,29 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tidegate_disk::directory::{Call, Lasting, Real, Simulated, Trouble};
-use tidegate_disk::wal::{BackupError, Before, OpenError, backup, verify};
+use tidegate_disk::directory::{DiskCall, DiskFault, FaultDuration, RealDirectory, SimulatedDirectory};
+use tidegate_disk::wal::{BackupError, OpenError, PreviousRun, backup, verify};
 use tidegate_testkit::effort::times;
 
 use super::fixtures::{commit, first_log, open, segment, try_open};
 
 #[test]
 fn a_copy_of_a_log_in_use_opens_as_if_that_had_crashed() {
-    let files = Arc::new(Simulated::new());
-    let (log, opened, _) = open(&files);
+    let directory = Arc::new(SimulatedDirectory::new());
+    let (log, opened, _) = open(&directory);
     for index in 0..20_u8 {
         commit(&log, &[index; 100], u64::from(index));
         if index == 10 {
             log.snapshot(|snapshot| Ok(snapshot.put(b"state")?)).expect("there is room");
         }
     }
-    let copy = Arc::new(Simulated::new());
-    let made = backup(&*files, &*copy).expect("it can be copied");
+    let copy = Arc::new(SimulatedDirectory::new());
+    let made = backup(&*directory, &*copy).expect("it can be copied");
     commit(&log, b"later", 99);
     let (copied, found, replayed) = open(&copy);
     assert_eq!(
-        (found.store_id, found.secret, found.before),
-        (opened.store_id, opened.secret, Before::Crashed)
+        (found.store_id, found.secret, found.previous_run),
+        (opened.store_id, opened.secret, PreviousRun::Crashed)
     );
     assert_eq!(replayed.chunks, [b"state".to_vec()]);
     assert_eq!(replayed.bytes(), (11..20_u8).flat_map(|index| [index; 100]).collect::<Vec<u8>>());
@@ -37,45 +37,45 @@ fn a_copy_of_a_log_in_use_opens_as_if_that_had_crashed() {
 
 #[test]
 fn a_copy_of_a_stopped_log_is_a_stopped_log() {
-    let files = Arc::new(Simulated::new());
-    let (log, _, _) = open(&files);
+    let directory = Arc::new(SimulatedDirectory::new());
+    let (log, _, _) = open(&directory);
     commit(&log, b"all", 1);
     log.stop().expect("the log is sound");
     let folder = std::env::temp_dir().join(format!("tidegate-disk-{}-backup", std::process::id()));
-    let copy = Arc::new(Real::create(&folder).expect("there is a temporary directory"));
-    backup(&*files, &*copy).expect("it can be copied");
+    let copy = Arc::new(RealDirectory::create(&folder).expect("there is a temporary directory"));
+    backup(&*directory, &*copy).expect("it can be copied");
     assert!(verify(&*copy).expect("it can be read").is_sound());
     let (log, opened, replayed) = try_open(copy).expect("it opens");
-    assert_eq!((opened.before, replayed.bytes()), (Before::Stopped, b"all".to_vec()));
+    assert_eq!((opened.previous_run, replayed.bytes()), (PreviousRun::Stopped, b"all".to_vec()));
     drop(log);
     std::fs::remove_dir_all(&folder).expect("it was there");
 }
 
 #[test]
 fn copies_are_made_into_empty_directories_only() {
-    let files = Arc::new(Simulated::new());
-    drop(open(&files));
-    let copy = Simulated::new();
+    let directory = Arc::new(SimulatedDirectory::new());
+    drop(open(&directory));
+    let copy = SimulatedDirectory::new();
     copy.put("notes", b"mine".to_vec());
-    assert!(matches!(backup(&*files, &copy), Err(BackupError::NotEmpty { .. })));
+    assert!(matches!(backup(&*directory, &copy), Err(BackupError::NotEmpty { .. })));
     assert_eq!(copy.names(), ["notes"]);
 }
 
 #[test]
 fn damage_is_not_copied() {
-    let files = Arc::new(Simulated::new());
-    let (log, _, _) = open(&files);
+    let directory = Arc::new(SimulatedDirectory::new());
+    let (log, _, _) = open(&directory);
     commit(&log, &[1; 100], 1);
     commit(&log, &[2; 100], 1);
     drop(log);
-    let bytes = files.bytes(&first_log()).expect("it is there");
+    let bytes = directory.bytes(&first_log()).expect("it is there");
     // In the payload of the first block, and of the last.
     for at in [160, 112 + 148 + 60] {
         let mut damaged = bytes.clone();
         damaged[at] ^= 1;
-        files.put(&first_log(), damaged);
-        let copy = Simulated::new();
-        match backup(&*files, &copy) {
+        directory.put(&first_log(), damaged);
+        let copy = SimulatedDirectory::new();
+        match backup(&*directory, &copy) {
             Err(BackupError::Source(OpenError::Damaged(damage))) => assert_eq!(damage.file, first_log()),
             outcome => panic!("{outcome:?}"),
         }
@@ -85,18 +85,18 @@ fn damage_is_not_copied() {
 
 #[test]
 fn a_copy_that_cannot_be_written_says_so() {
-    let files = Arc::new(Simulated::new());
-    drop(open(&files));
-    let copy = Simulated::new();
-    copy.fail(Call::Write, 0, Trouble::Full, Lasting::ForGood);
-    let error = backup(&*files, &copy).expect_err("it is full");
+    let directory = Arc::new(SimulatedDirectory::new());
+    drop(open(&directory));
+    let copy = SimulatedDirectory::new();
+    copy.fail(DiskCall::Write, 0, DiskFault::Full, FaultDuration::Permanent);
+    let error = backup(&*directory, &copy).expect_err("it is full");
     assert!(error.to_string().contains("remove it and try again"), "{error}");
 }
 
 #[test]
 fn copies_made_while_threads_write_and_take_snapshots_have_all_that_was_durable() {
-    let files = Arc::new(Simulated::new());
-    let (log, _, _) = open(&files);
+    let directory = Arc::new(SimulatedDirectory::new());
+    let (log, _, _) = open(&directory);
     let mut copies = 0;
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -113,8 +113,8 @@ fn copies_made_while_threads_write_and_take_snapshots_have_all_that_was_durable(
         });
         for round in 0..times(40) {
             let before = log.durable().0 / 8;
-            let copy = Arc::new(Simulated::new());
-            match backup(&*files, &*copy) {
+            let copy = Arc::new(SimulatedDirectory::new());
+            match backup(&*directory, &*copy) {
                 Ok(_) => {
                     copies += 1;
                     let (_log, _, replayed) = open(&copy);
@@ -133,5 +133,5 @@ fn copies_made_while_threads_write_and_take_snapshots_have_all_that_was_durable(
         stop.store(true, Ordering::Relaxed);
     });
     assert!(copies > 0, "some were fast enough");
-    assert!(files.names().contains(&"identity".to_owned()) && !files.names().contains(&segment(1)));
+    assert!(directory.names().contains(&"identity".to_owned()) && !directory.names().contains(&segment(1)));
 }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tidegate_disk::Log;
-use tidegate_disk::directory::Simulated;
-use tidegate_disk::wal::{Before, verify};
+use tidegate_disk::WriteAheadLog;
+use tidegate_disk::directory::SimulatedDirectory;
+use tidegate_disk::wal::{PreviousRun, verify};
 use tidegate_testkit::effort::cases;
 
 use super::fixtures::{Replayed, as_files, commit, open, try_open};
@@ -72,21 +72,21 @@ impl Known {
 }
 
 /// Plays a run. The snapshot of a test is how many bytes it stands for.
-fn play(files: &Arc<Simulated>, steps: &[Step]) -> Known {
+fn play(directory: &Arc<SimulatedDirectory>, steps: &[Step]) -> Known {
     let mut known = Known::default();
-    let mut log = Some(open(files).0);
+    let mut log = Some(open(directory).0);
     let mut stopped = false;
     for step in steps {
         if matches!(step, Step::Reopen) || log.is_none() {
             drop(log.take());
             if !stopped {
-                known.said.push((files.changes(), known.appended));
+                known.said.push((directory.changes(), known.appended));
             }
             if let Some(stop) = known.stops.last_mut().filter(|_| stopped) {
-                stop.1 = files.changes();
+                stop.1 = directory.changes();
             }
             stopped = false;
-            log = Some(open(files).0);
+            log = Some(open(directory).0);
         }
         let open = log.as_ref().expect("it was opened");
         match step {
@@ -96,17 +96,17 @@ fn play(files: &Arc<Simulated>, steps: &[Step]) -> Known {
             }
             Step::Wait => {
                 open.wait_durable(open.tip()).expect("the log is sound");
-                known.said.push((files.changes(), known.appended));
+                known.said.push((directory.changes(), known.appended));
             }
             Step::Snapshot => {
                 let stands_for = (known.appended as u64).to_le_bytes();
                 open.snapshot(|snapshot| Ok(snapshot.put(&stands_for)?)).expect("there is room");
-                known.said.push((files.changes(), known.appended));
+                known.said.push((directory.changes(), known.appended));
             }
             Step::Stop => {
                 open.stop().expect("the log is sound");
-                known.said.push((files.changes(), known.appended));
-                known.stops.push((files.changes(), usize::MAX));
+                known.said.push((directory.changes(), known.appended));
+                known.stops.push((directory.changes(), usize::MAX));
                 stopped = true;
                 log = None;
             }
@@ -127,14 +127,17 @@ fn recovered(replayed: &Replayed) -> usize {
 }
 
 /// Opens an image, and says how much of the history is in it.
-fn recover(image: &Arc<Simulated>, story: &dyn Fn() -> String) -> (Log, usize, Before) {
+fn recover(
+    image: &Arc<SimulatedDirectory>,
+    story: &dyn Fn() -> String,
+) -> (WriteAheadLog, usize, PreviousRun) {
     let sound = verify(&**image).expect("the directory can be read");
     match try_open(as_files(image)) {
         Ok((log, opened, replayed)) => {
-            if opened.before != Before::Created {
+            if opened.previous_run != PreviousRun::Created {
                 assert!(sound.is_sound(), "{}: it opens, but: {:?}", story(), sound.problems);
             }
-            (log, recovered(&replayed), opened.before)
+            (log, recovered(&replayed), opened.previous_run)
         }
         Err(error) => panic!("{}: {error}; {:?}", story(), image.names()),
     }
@@ -145,19 +148,19 @@ proptest! {
 
     #[test]
     fn whatever_was_durable_survives_a_crash_at_any_moment(steps in vec(step(), 1..24), luck in any::<u64>()) {
-        let files = Arc::new(Simulated::recorded());
-        let known = play(&files, &steps);
-        for changes in 0..=files.changes() {
+        let directory = Arc::new(SimulatedDirectory::recorded());
+        let known = play(&directory, &steps);
+        for changes in 0..=directory.changes() {
             for image in 0..IMAGES {
                 let seed = luck.wrapping_add(changes as u64 * IMAGES + image);
                 let story = || format!("after {changes} changes with seed {seed} of {steps:?}");
-                let crashed = Arc::new(files.crash_after(changes, seed));
+                let crashed = Arc::new(directory.crash_after(changes, seed));
                 let (log, found, before) = recover(&crashed, &story);
                 let durable = known.durable_after(changes);
                 prop_assert!(found >= durable, "{}: {found} bytes of {durable}", story());
                 prop_assert!(found <= known.appended, "{}: {found} of {}", story(), known.appended);
                 if known.is_stopped_after(changes) {
-                    prop_assert_eq!(before, Before::Stopped, "{}", story());
+                    prop_assert_eq!(before, PreviousRun::Stopped, "{}", story());
                 }
                 // The power fails once more, at some moment while the log was opened.
                 let later = usize::try_from(seed % (crashed.changes() as u64 + 1)).expect("a few");
@@ -176,11 +179,11 @@ proptest! {
     /// after. Whatever the second one was shown must be there for the third.
     #[test]
     fn what_was_replayed_after_a_kill_survives_a_crash(steps in vec(step(), 1..16), luck in any::<u64>()) {
-        let files = Arc::new(Simulated::recorded());
-        let known = play(&files, &steps);
-        for changes in 0..=files.changes() {
+        let directory = Arc::new(SimulatedDirectory::recorded());
+        let known = play(&directory, &steps);
+        for changes in 0..=directory.changes() {
             let story = || format!("killed after {changes} changes of {steps:?}, luck {luck}");
-            let killed = Arc::new(files.killed_after(changes));
+            let killed = Arc::new(directory.killed_after(changes));
             let (log, shown, _) = recover(&killed, &story);
             let opened = killed.changes();
             for later in 0..=opened {
@@ -198,14 +201,14 @@ proptest! {
 /// own way, and leave a block with a hole in the middle of its header: neither torn nor whole.
 #[test]
 fn a_block_is_not_written_over_while_it_is_on_its_way() {
-    let files = Arc::new(Simulated::recorded());
-    let (log, _, _) = open(&files);
+    let directory = Arc::new(SimulatedDirectory::recorded());
+    let (log, _, _) = open(&directory);
     // The header of the second block lies across the end of a sector.
     commit(&log, &[1; 332], 1);
-    let before = files.changes();
+    let before = directory.changes();
     commit(&log, &[2; 100], 2);
     drop(log);
-    let killed = Arc::new(files.killed_after(before + 1));
+    let killed = Arc::new(directory.killed_after(before + 1));
     let (_log, _, shown) = open(&killed);
     assert_eq!(shown.blocks.len(), 2, "written, and not synced");
     for changes in 0..=killed.changes() {
@@ -217,11 +220,17 @@ fn a_block_is_not_written_over_while_it_is_on_its_way() {
 }
 
 /// Writes on, crashes again, and reads everything.
-fn go_on(log: &Log, files: &Arc<Simulated>, found: usize, seed: u64, story: &dyn Fn() -> String) {
+fn go_on(
+    log: &WriteAheadLog,
+    directory: &Arc<SimulatedDirectory>,
+    found: usize,
+    seed: u64,
+    story: &dyn Fn() -> String,
+) {
     let more = 300;
     let lsn = log.append(&payload(found, more), 6).expect("the log is sound");
     log.wait_durable(lsn).expect("the log is sound");
-    let again = Arc::new(files.crash(seed));
+    let again = Arc::new(directory.crash(seed));
     let (_log, after, before) = recover(&again, story);
-    assert_eq!((after, before), (found + more, Before::Crashed), "{}, once more", story());
+    assert_eq!((after, before), (found + more, PreviousRun::Crashed), "{}, once more", story());
 }

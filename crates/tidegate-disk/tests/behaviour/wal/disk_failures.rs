@@ -3,40 +3,40 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use tidegate_disk::Log;
-use tidegate_disk::directory::{Call, Lasting, Simulated, Trouble};
-use tidegate_disk::wal::{Before, Health, SnapshotError, verify};
+use tidegate_disk::WriteAheadLog;
+use tidegate_disk::directory::{DiskCall, DiskFault, FaultDuration, SimulatedDirectory};
+use tidegate_disk::wal::{LogHealth, PreviousRun, SnapshotError, verify};
 use tidegate_testkit::effort::cases;
 
 use super::fixtures::{commit, open, segment, try_open};
 
 /// What is left after the process was killed, opened.
 #[track_caller]
-fn reopened(files: &Simulated) -> Vec<u8> {
-    open(&Arc::new(files.killed())).2.bytes()
+fn reopened(directory: &SimulatedDirectory) -> Vec<u8> {
+    open(&Arc::new(directory.killed())).2.bytes()
 }
 
 #[test]
 fn an_error_of_the_disk_poisons_the_log_for_good() {
-    for call in [Call::Write, Call::Sync] {
-        let files = Arc::new(Simulated::new());
-        let (log, _, _) = open(&files);
+    for call in [DiskCall::Write, DiskCall::Sync] {
+        let directory = Arc::new(SimulatedDirectory::new());
+        let (log, _, _) = open(&directory);
         commit(&log, b"durable", 1);
-        files.fail(call, 0, Trouble::Broken, Lasting::Once);
+        directory.fail(call, 0, DiskFault::IoError, FaultDuration::Once);
         let lsn = log.append(b"lost", 1).expect("nobody knows yet");
         let told = log.wait_durable(lsn).expect_err("the disk failed");
         assert!(told.reason.contains("check the disk, then restart"), "{call:?}: {told}");
         // The disk would answer again; nobody asks it.
         let refused = log.append(b"more", 1).expect_err("the log is poisoned");
         assert_eq!(refused, told, "{call:?}");
-        assert!(matches!(log.health(), Health::Broken { .. }), "{call:?}");
+        assert!(matches!(log.health(), LogHealth::Failed { .. }), "{call:?}");
         assert_eq!(log.wait_durable(lsn), Err(told.clone()), "{call:?}: however often it is asked");
         assert!(log.wait_durable(log.durable()).is_ok(), "{call:?}: what was durable is");
         assert!(log.snapshot(|_| Ok(())).is_err(), "{call:?}: no snapshot either");
         assert_eq!(log.stop(), Err(told), "{call:?}: nor a clean stop");
         drop(log);
-        let (_log, opened, replayed) = open(&files);
-        assert_eq!(opened.before, Before::Crashed, "{call:?}");
+        let (_log, opened, replayed) = open(&directory);
+        assert_eq!(opened.previous_run, PreviousRun::Crashed, "{call:?}");
         assert!(replayed.bytes().starts_with(b"durable"), "{call:?}");
     }
 }
@@ -44,14 +44,14 @@ fn an_error_of_the_disk_poisons_the_log_for_good() {
 #[test]
 fn what_a_failed_sync_left_in_the_cache_is_made_durable_before_it_is_believed() {
     // The block can be read after the process died, because the system still has it; the disk never got it.
-    let files = Arc::new(Simulated::new());
-    let (log, _, _) = open(&files);
+    let directory = Arc::new(SimulatedDirectory::new());
+    let (log, _, _) = open(&directory);
     commit(&log, b"first ", 1);
-    files.fail(Call::Sync, 0, Trouble::Broken, Lasting::Once);
+    directory.fail(DiskCall::Sync, 0, DiskFault::IoError, FaultDuration::Once);
     let lsn = log.append(b"second", 1).expect("nobody knows yet");
     log.wait_durable(lsn).expect_err("the disk failed");
     drop(log);
-    let survivor = Arc::new(files.killed());
+    let survivor = Arc::new(directory.killed());
     let (log, _, replayed) = open(&survivor);
     assert_eq!(replayed.bytes(), b"first second");
     for seed in 0..200 {
@@ -62,7 +62,7 @@ fn what_a_failed_sync_left_in_the_cache_is_made_durable_before_it_is_believed() 
 }
 
 /// Appends until the log refuses; how much it took.
-fn fill(log: &Log) -> Vec<u8> {
+fn fill(log: &WriteAheadLog) -> Vec<u8> {
     let mut taken = Vec::new();
     while let Ok(lsn) = log.append(&[7; 100], 1) {
         taken.extend_from_slice(&[7; 100]);
@@ -72,141 +72,141 @@ fn fill(log: &Log) -> Vec<u8> {
 }
 
 /// Waits until the log is well again, which it becomes by itself.
-fn wait_until_sound(log: &Log) {
-    while log.health() != Health::Sound {
+fn wait_until_sound(log: &WriteAheadLog) {
+    while log.health() != LogHealth::Healthy {
         std::thread::yield_now();
     }
 }
 
 #[test]
 fn a_full_disk_refuses_until_there_is_room_and_harms_nothing() {
-    let files = Arc::new(Simulated::new());
-    let (log, _, _) = open(&files);
-    files.set_room(Some(files.used()));
+    let directory = Arc::new(SimulatedDirectory::new());
+    let (log, _, _) = open(&directory);
+    directory.set_capacity(Some(directory.used()));
     let taken = fill(&log);
-    let Health::Full { reason } = log.health() else { panic!("{:?}", log.health()) };
+    let LogHealth::Full { reason } = log.health() else { panic!("{:?}", log.health()) };
     assert!(reason.contains(&segment(2)), "{reason}");
     let refused = log.append(b"x", 1).expect_err("it is full");
     assert!(refused.reason.starts_with("the disk is full: "), "{refused}");
     let durable = usize::try_from(log.durable().0).expect("small");
-    assert_eq!(reopened(&files), taken[..durable]);
+    assert_eq!(reopened(&directory), taken[..durable]);
 
     // The next try finds room, and what had been taken is written.
-    files.set_room(None);
+    directory.set_capacity(None);
     wait_until_sound(&log);
     log.wait_durable(log.tip()).expect("there is room");
     commit(&log, b"after", 2);
     drop(log);
-    assert_eq!(reopened(&files), [&taken[..], b"after"].concat());
+    assert_eq!(reopened(&directory), [&taken[..], b"after"].concat());
 }
 
 #[test]
 fn a_full_disk_is_tried_again_by_itself() {
-    let files = Arc::new(Simulated::new());
-    let (log, _, _) = open(&files);
-    files.set_room(Some(files.used()));
+    let directory = Arc::new(SimulatedDirectory::new());
+    let (log, _, _) = open(&directory);
+    directory.set_capacity(Some(directory.used()));
     fill(&log);
     for _ in 0..2 {
         // A hold shows that the writer came by.
-        files.hold(Call::Reserve).wait_for_caller();
+        directory.hold(DiskCall::Reserve).wait_for_caller();
     }
-    assert!(matches!(log.health(), Health::Full { .. }));
+    assert!(matches!(log.health(), LogHealth::Full { .. }));
 }
 
 #[test]
 fn room_that_is_missing_for_a_block_or_a_seal_stops_nothing_for_good() {
     // Writes of a roll: the header of the next segment, the seal of this one, the block.
     for pass in 0..3 {
-        let files = Arc::new(Simulated::new());
-        let (log, _, _) = open(&files);
+        let directory = Arc::new(SimulatedDirectory::new());
+        let (log, _, _) = open(&directory);
         commit(&log, &[1; 700], 1);
-        files.fail(Call::Write, pass, Trouble::Full, Lasting::Once);
+        directory.fail(DiskCall::Write, pass, DiskFault::Full, FaultDuration::Once);
         let lsn = log.append(&[2; 300], 1).expect("nobody knows yet");
         let _ = log.wait_durable(lsn);
         wait_until_sound(&log);
         commit(&log, &[3; 10], 1);
         drop(log);
-        assert_eq!(reopened(&files), [&[1; 700][..], &[2; 300], &[3; 10]].concat(), "pass {pass}");
-        assert!(verify(&*files).expect("it can be read").is_sound(), "pass {pass}");
+        assert_eq!(reopened(&directory), [&[1; 700][..], &[2; 300], &[3; 10]].concat(), "pass {pass}");
+        assert!(verify(&*directory).expect("it can be read").is_sound(), "pass {pass}");
     }
 }
 
 #[test]
 fn a_log_that_is_closed_while_the_disk_is_full_says_what_it_could_not_do() {
-    let files = Arc::new(Simulated::new());
-    let (log, _, _) = open(&files);
-    files.set_room(Some(files.used()));
+    let directory = Arc::new(SimulatedDirectory::new());
+    let (log, _, _) = open(&directory);
+    directory.set_capacity(Some(directory.used()));
     let taken = fill(&log);
     let durable = usize::try_from(log.durable().0).expect("small");
     let told = log.stop().expect_err("it is full");
     assert!(told.reason.contains("the disk is full"), "{told}");
     drop(log);
-    files.set_room(None);
-    let (_log, opened, replayed) = open(&files);
-    assert_eq!((opened.before, replayed.bytes()), (Before::Crashed, taken[..durable].to_vec()));
+    directory.set_capacity(None);
+    let (_log, opened, replayed) = open(&directory);
+    assert_eq!((opened.previous_run, replayed.bytes()), (PreviousRun::Crashed, taken[..durable].to_vec()));
 }
 
 #[test]
 fn a_log_that_is_dropped_writes_what_it_has_and_does_not_say_that_this_was_all() {
-    let files = Arc::new(Simulated::new());
-    let (log, _, _) = open(&files);
-    let hold = files.hold(Call::Sync);
+    let directory = Arc::new(SimulatedDirectory::new());
+    let (log, _, _) = open(&directory);
+    let hold = directory.hold(DiskCall::Sync);
     log.append(b"one ", 1).expect("the log is sound");
     hold.wait_for_caller();
     log.append(b"two ", 1).expect("the log is sound");
     log.append(b"three", 1).expect("the log is sound");
     drop(hold);
     drop(log);
-    let (_log, opened, replayed) = open(&files);
-    assert_eq!((opened.before, replayed.bytes()), (Before::Crashed, b"one two three".to_vec()));
+    let (_log, opened, replayed) = open(&directory);
+    assert_eq!((opened.previous_run, replayed.bytes()), (PreviousRun::Crashed, b"one two three".to_vec()));
 }
 
 #[test]
 fn a_log_that_was_opened_again_is_not_stopped_any_more() {
     // Whoever opened it may have sold something that need not be logged.
-    let files = Arc::new(Simulated::new());
-    let (log, _, _) = open(&files);
+    let directory = Arc::new(SimulatedDirectory::new());
+    let (log, _, _) = open(&directory);
     log.stop().expect("the log is sound");
     log.stop().expect("and stays so");
     assert_eq!(log.append(b"x", 1).expect_err("it is stopped").reason, "the log was stopped");
-    let (_log, opened, _) = open(&files);
-    assert_eq!(opened.before, Before::Stopped);
-    let (_log, opened, _) = open(&Arc::new(files.killed()));
-    assert_eq!(opened.before, Before::Crashed);
-    let (_log, opened, _) = open(&Arc::new(files.crash(1)));
-    assert_eq!(opened.before, Before::Crashed);
+    let (_log, opened, _) = open(&directory);
+    assert_eq!(opened.previous_run, PreviousRun::Stopped);
+    let (_log, opened, _) = open(&Arc::new(directory.killed()));
+    assert_eq!(opened.previous_run, PreviousRun::Crashed);
+    let (_log, opened, _) = open(&Arc::new(directory.crash(1)));
+    assert_eq!(opened.previous_run, PreviousRun::Crashed);
 }
 
 #[test]
 fn a_snapshot_that_fails_leaves_the_log_as_it_was() {
     for (call, trouble) in [
-        (Call::Create, Trouble::Full),
-        (Call::Reserve, Trouble::Full),
-        (Call::Write, Trouble::Full),
-        (Call::Rename, Trouble::Full),
+        (DiskCall::Create, DiskFault::Full),
+        (DiskCall::Reserve, DiskFault::Full),
+        (DiskCall::Write, DiskFault::Full),
+        (DiskCall::Rename, DiskFault::Full),
     ] {
         for pass in 0..3 {
-            let files = Arc::new(Simulated::new());
-            let (log, _, _) = open(&files);
+            let directory = Arc::new(SimulatedDirectory::new());
+            let (log, _, _) = open(&directory);
             commit(&log, b"before ", 1);
-            files.fail(call, pass, trouble, Lasting::Once);
+            directory.fail(call, pass, trouble, FaultDuration::Once);
             let outcome = log.snapshot(|snapshot| Ok(snapshot.put(b"state")?));
-            files.repair();
+            directory.repair();
             commit(&log, b"after", 2);
-            assert_eq!(log.health(), Health::Sound, "{call:?} after {pass}");
-            let (_log, _, replayed) = open(&Arc::new(files.killed()));
+            assert_eq!(log.health(), LogHealth::Healthy, "{call:?} after {pass}");
+            let (_log, _, replayed) = open(&Arc::new(directory.killed()));
             let expected: &[u8] = if outcome.is_ok() { b"after" } else { b"before after" };
             assert_eq!(replayed.bytes(), expected, "{call:?} after {pass}: {outcome:?}");
             log.snapshot(|snapshot| Ok(snapshot.put(b"state")?)).expect("there is room");
-            assert!(files.names().iter().all(|name| !name.contains(".new")), "{:?}", files.names());
+            assert!(directory.names().iter().all(|name| !name.contains(".new")), "{:?}", directory.names());
         }
     }
 }
 
 #[test]
 fn a_snapshot_can_be_given_up_and_there_is_one_at_a_time() {
-    let files = Arc::new(Simulated::new());
-    let (log, _, _) = open(&files);
+    let directory = Arc::new(SimulatedDirectory::new());
+    let (log, _, _) = open(&directory);
     commit(&log, b"kept", 1);
     let outcome = log.snapshot(|_| {
         assert!(matches!(log.snapshot(|_| Ok(())), Err(SnapshotError::Busy)));
@@ -216,18 +216,18 @@ fn a_snapshot_can_be_given_up_and_there_is_one_at_a_time() {
         outcome.expect_err("it was given up").to_string(),
         "the snapshot was given up: changed my mind"
     );
-    assert_eq!(reopened(&files), b"kept");
+    assert_eq!(reopened(&directory), b"kept");
 }
 
 #[test]
 fn a_snapshot_stands_for_what_came_before_it_and_only_for_that() {
-    let files = Arc::new(Simulated::new());
-    let (log, _, _) = open(&files);
+    let directory = Arc::new(SimulatedDirectory::new());
+    let (log, _, _) = open(&directory);
     for _ in 0..20 {
         commit(&log, &[1; 200], 77);
     }
     assert!(log.bytes_since_snapshot() > 4000, "{}", log.bytes_since_snapshot());
-    let segments = files.names().iter().filter(|name| name.starts_with("log-")).count() as u64;
+    let segments = directory.names().iter().filter(|name| name.starts_with("log-")).count() as u64;
     assert!(segments > 3 && log.segments() == segments, "{segments} {}", log.segments());
     let bytes = log.snapshot(|snapshot| {
         commit(&log, b"while it is taken", 5);
@@ -238,8 +238,8 @@ fn a_snapshot_stands_for_what_came_before_it_and_only_for_that() {
     assert!(log.bytes_since_snapshot() < 100, "{}", log.bytes_since_snapshot());
     assert_eq!(log.segments(), 1);
     drop(log);
-    assert_eq!(files.names().len(), 4, "identity, lock, a segment, a snapshot: {:?}", files.names());
-    let (log, opened, replayed) = open(&files);
+    assert_eq!(directory.names().len(), 4, "identity, lock, a segment, a snapshot: {:?}", directory.names());
+    let (log, opened, replayed) = open(&directory);
     assert_eq!(replayed.chunks, [b"state".to_vec(), Vec::new()]);
     assert_eq!(replayed.bytes(), b"while it is taken");
     assert_eq!(opened.time, 77, "also of what is gone");
@@ -247,15 +247,15 @@ fn a_snapshot_stands_for_what_came_before_it_and_only_for_that() {
     assert_eq!(log.segments(), 1, "those before it are gone");
 }
 
-fn call() -> impl Strategy<Value = Call> {
+fn call() -> impl Strategy<Value = DiskCall> {
     prop_oneof![
-        3 => Just(Call::Write),
-        3 => Just(Call::Sync),
-        1 => Just(Call::Create),
-        1 => Just(Call::Reserve),
-        1 => Just(Call::Rename),
-        1 => Just(Call::SyncNames),
-        1 => Just(Call::Remove),
+        3 => Just(DiskCall::Write),
+        3 => Just(DiskCall::Sync),
+        1 => Just(DiskCall::Create),
+        1 => Just(DiskCall::Reserve),
+        1 => Just(DiskCall::Rename),
+        1 => Just(DiskCall::SyncNames),
+        1 => Just(DiskCall::Remove),
     ]
 }
 
@@ -265,9 +265,9 @@ proptest! {
     /// Whichever call fails: what was durable stays, whether the process or the whole machine goes down afterwards.
     #[test]
     fn whatever_fails_what_was_durable_stays(call in call(), pass in 0..30_u64, snapshots in 0..3_usize, seed in any::<u64>()) {
-        let files = Arc::new(Simulated::new());
-        let (log, _, _) = open(&files);
-        files.fail(call, pass, Trouble::Broken, Lasting::Once);
+        let directory = Arc::new(SimulatedDirectory::new());
+        let (log, _, _) = open(&directory);
+        directory.fail(call, pass, DiskFault::IoError, FaultDuration::Once);
         let (mut taken, mut durable) = (Vec::new(), 0);
         for index in 0..24_u8 {
             let Ok(lsn) = log.append(&[index; 150], 1) else { break };
@@ -281,8 +281,8 @@ proptest! {
             }
         }
         drop(log);
-        files.repair();
-        for image in [files.killed(), files.crash(seed), files.crash(seed ^ 1)] {
+        directory.repair();
+        for image in [directory.killed(), directory.crash(seed), directory.crash(seed ^ 1)] {
             let (_log, _, replayed) = try_open(Arc::new(image)).map_err(|error| TestCaseError::fail(error.to_string()))?;
             let bytes = [replayed.chunks.concat(), replayed.bytes()].concat();
             prop_assert!(bytes.len() >= durable, "{} of {durable}", bytes.len());

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use tidegate::store::Lsn;
-use tidegate_disk::directory::{Call, Lasting, Simulated, Trouble};
-use tidegate_disk::wal::{Log, MOST_PENDING};
+use tidegate_disk::directory::{DiskCall, DiskFault, FaultDuration, SimulatedDirectory};
+use tidegate_disk::wal::{MAX_PENDING_BYTES, WriteAheadLog};
 use tidegate_testkit::effort::times;
 
 use super::fixtures::{as_files, commit, open};
@@ -35,7 +35,7 @@ impl Task {
     }
 }
 
-fn is_durable(log: &Log, lsn: Lsn, waker: &Waker) -> bool {
+fn is_durable(log: &WriteAheadLog, lsn: Lsn, waker: &Waker) -> bool {
     match log.poll_durable(lsn, &mut Context::from_waker(waker)) {
         Poll::Ready(outcome) => outcome.map(|()| true).expect("the log is sound"),
         Poll::Pending => false,
@@ -44,10 +44,11 @@ fn is_durable(log: &Log, lsn: Lsn, waker: &Waker) -> bool {
 
 #[test]
 fn appending_does_not_wait_for_the_disk_and_what_gathers_is_one_block() {
-    let files = Arc::new(Simulated::new());
+    let directory = Arc::new(SimulatedDirectory::new());
     let (log, _) =
-        Log::open(as_files(&files), tidegate_disk::wal::Options::default(), &mut |_| Ok(())).expect("new");
-    let hold = files.hold(Call::Sync);
+        WriteAheadLog::open(as_files(&directory), tidegate_disk::wal::LogOptions::default(), &mut |_| Ok(()))
+            .expect("new");
+    let hold = directory.hold(DiskCall::Sync);
     let first = log.append(b"first", 1).expect("the log is sound");
     hold.wait_for_caller();
     let mut last = first;
@@ -60,7 +61,7 @@ fn appending_does_not_wait_for_the_disk_and_what_gathers_is_one_block() {
     drop(hold);
     log.wait_durable(last).expect("the log is sound");
     drop(log);
-    let (_log, opened, replayed) = open(&files);
+    let (_log, opened, replayed) = open(&directory);
     assert_eq!(replayed.blocks.len(), 2, "one sync for a thousand appends");
     assert_eq!(replayed.blocks[1].2.len(), 8000);
     assert_eq!(opened.time, 999, "the latest of them");
@@ -68,21 +69,21 @@ fn appending_does_not_wait_for_the_disk_and_what_gathers_is_one_block() {
 
 #[test]
 fn an_append_without_bytes_has_a_place_too() {
-    let files = Arc::new(Simulated::new());
-    let (log, _, _) = open(&files);
+    let directory = Arc::new(SimulatedDirectory::new());
+    let (log, _, _) = open(&directory);
     let one = log.append(b"", 1).expect("the log is sound");
     let two = log.append(b"", 9).expect("the log is sound");
     assert!(two > one);
     log.wait_durable(two).expect("the log is sound");
     drop(log);
-    assert_eq!(open(&files).1.time, 9);
+    assert_eq!(open(&directory).1.time, 9);
 }
 
 #[test]
 fn who_waits_is_woken_by_the_commit_and_not_before() {
-    let files = Arc::new(Simulated::new());
-    let (log, _, _) = open(&files);
-    let hold = files.hold(Call::Sync);
+    let directory = Arc::new(SimulatedDirectory::new());
+    let (log, _, _) = open(&directory);
+    let hold = directory.hold(DiskCall::Sync);
     let first = log.append(b"first", 1).expect("the log is sound");
     hold.wait_for_caller();
     let second = log.append(b"second", 1).expect("the log is sound");
@@ -103,9 +104,9 @@ fn who_waits_is_woken_by_the_commit_and_not_before() {
 
 #[test]
 fn who_stopped_waiting_is_forgotten_at_the_next_commit() {
-    let files = Arc::new(Simulated::new());
-    let (log, _, _) = open(&files);
-    let hold = files.hold(Call::Sync);
+    let directory = Arc::new(SimulatedDirectory::new());
+    let (log, _, _) = open(&directory);
+    let hold = directory.hold(DiskCall::Sync);
     let lsn = log.append(b"x", 1).expect("the log is sound");
     let (task, waker) = Task::new();
     assert!(!is_durable(&log, lsn, &waker));
@@ -119,10 +120,10 @@ fn who_stopped_waiting_is_forgotten_at_the_next_commit() {
 
 #[test]
 fn everybody_who_waits_is_told_that_it_will_not_be() {
-    let files = Arc::new(Simulated::new());
-    let (log, _, _) = open(&files);
-    files.fail(Call::Sync, 0, Trouble::Broken, Lasting::Once);
-    let hold = files.hold(Call::Sync);
+    let directory = Arc::new(SimulatedDirectory::new());
+    let (log, _, _) = open(&directory);
+    directory.fail(DiskCall::Sync, 0, DiskFault::IoError, FaultDuration::Once);
+    let hold = directory.hold(DiskCall::Sync);
     let lsn = log.append(b"x", 1).expect("nobody knows yet");
     hold.wait_for_caller();
     let tasks: Vec<(Arc<Task>, Waker)> = (0..10).map(|_| Task::new()).collect();
@@ -142,17 +143,17 @@ fn everybody_who_waits_is_told_that_it_will_not_be() {
 
 #[test]
 fn what_may_be_pending_is_bounded() {
-    let files = Arc::new(Simulated::new());
-    let options = tidegate_disk::wal::Options::default();
-    let (log, _) = Log::open(as_files(&files), options, &mut |_| Ok(())).expect("it is new");
-    let hold = files.hold(Call::Write);
+    let directory = Arc::new(SimulatedDirectory::new());
+    let options = tidegate_disk::wal::LogOptions::default();
+    let (log, _) = WriteAheadLog::open(as_files(&directory), options, &mut |_| Ok(())).expect("it is new");
+    let hold = directory.hold(DiskCall::Write);
     let mebibyte = vec![1; 1 << 20];
-    for _ in 0..MOST_PENDING >> 20 {
+    for _ in 0..MAX_PENDING_BYTES >> 20 {
         log.append(&mebibyte, 1).expect("there is room");
     }
     let refused = log.append(b"x", 1).expect_err("no more");
     assert!(refused.reason.contains("the disk is behind"), "{refused}");
-    assert!(log.append(&vec![0; MOST_PENDING + 1], 1).is_err());
+    assert!(log.append(&vec![0; MAX_PENDING_BYTES + 1], 1).is_err());
     drop(hold);
     log.wait_durable(log.tip()).expect("the log is sound");
     log.append(b"x", 1).expect("there is room again");
@@ -160,13 +161,13 @@ fn what_may_be_pending_is_bounded() {
 
 #[test]
 fn appends_larger_than_a_segment_get_one_that_is_large_enough() {
-    let files = Arc::new(Simulated::new());
-    let (log, _, _) = open(&files);
+    let directory = Arc::new(SimulatedDirectory::new());
+    let (log, _, _) = open(&directory);
     for length in [1, 5000, 20, 900, 977, 1024, 100_000, 3] {
         commit(&log, &vec![7; length], 1);
     }
     drop(log);
-    let lengths: Vec<usize> = open(&files).2.blocks.iter().map(|(_, _, payload)| payload.len()).collect();
+    let lengths: Vec<usize> = open(&directory).2.blocks.iter().map(|(_, _, payload)| payload.len()).collect();
     assert_eq!(lengths, [1, 5000, 20, 900, 977, 1024, 100_000, 3]);
 }
 
@@ -181,8 +182,8 @@ fn payload(thread: u8, index: u16, length: usize) -> Vec<u8> {
 fn many_threads_append_and_each_finds_its_own_where_it_was_told() {
     const THREADS: u8 = 4;
     let each = u16::try_from(times(500)).unwrap_or(u16::MAX);
-    let files = Arc::new(Simulated::new());
-    let (log, _, _) = open(&files);
+    let directory = Arc::new(SimulatedDirectory::new());
+    let (log, _, _) = open(&directory);
     let mut all: Vec<(Lsn, Vec<u8>)> = std::thread::scope(|scope| {
         let append = |thread: u8| {
             let log = &log;
@@ -206,7 +207,7 @@ fn many_threads_append_and_each_finds_its_own_where_it_was_told() {
     });
     let tip = log.tip();
     log.wait_durable(tip).expect("the log is sound");
-    let (_log, _, replayed) = open(&Arc::new(files.crash(7)));
+    let (_log, _, replayed) = open(&Arc::new(directory.crash(7)));
     drop(log);
 
     all.sort_unstable_by_key(|(lsn, _)| *lsn);

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use tidegate_disk::directory::{Files, Simulated};
-use tidegate_disk::wal::{Entry, Log, OpenError, Opened, Options};
+use tidegate_disk::directory::{Directory, SimulatedDirectory};
+use tidegate_disk::wal::{LogOptions, OpenError, OpenSummary, ReplayEntry, WriteAheadLog};
 
 /// Segments so short that every test has several.
-pub(crate) const TINY: Options = Options { segment_bytes: 1024 };
+pub(crate) const TINY: LogOptions = LogOptions { segment_bytes: 1024 };
 
 /// What was replayed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -24,42 +24,46 @@ impl Replayed {
 }
 
 /// Opens a log and keeps what is replayed.
-pub(crate) fn try_open(files: Arc<dyn Files>) -> Result<(Log, Opened, Replayed), OpenError> {
+pub(crate) fn try_open(
+    directory: Arc<dyn Directory>,
+) -> Result<(WriteAheadLog, OpenSummary, Replayed), OpenError> {
     let mut replayed = Replayed::default();
-    let mut keep = |entry: Entry<'_>| {
+    let mut keep = |entry: ReplayEntry<'_>| {
         match entry {
-            Entry::Snapshot(chunk) => replayed.chunks.push(chunk.to_vec()),
-            Entry::Block { number, time, payload } => replayed.blocks.push((number, time, payload.to_vec())),
-            Entry::Identity { .. } => {}
-            Entry::Progress { read, total } => assert!(read <= total, "{read} of {total}"),
+            ReplayEntry::Snapshot(chunk) => replayed.chunks.push(chunk.to_vec()),
+            ReplayEntry::Block { number, time, payload } => {
+                replayed.blocks.push((number, time, payload.to_vec()))
+            }
+            ReplayEntry::Identity { .. } => {}
+            ReplayEntry::Progress { read, total } => assert!(read <= total, "{read} of {total}"),
         }
         Ok(())
     };
-    let (log, opened) = Log::open(files, TINY, &mut keep)?;
+    let (log, opened) = WriteAheadLog::open(directory, TINY, &mut keep)?;
     Ok((log, opened, replayed))
 }
 
 #[track_caller]
-pub(crate) fn open(files: &Arc<Simulated>) -> (Log, Opened, Replayed) {
-    try_open(as_files(files)).expect("the log opens")
+pub(crate) fn open(directory: &Arc<SimulatedDirectory>) -> (WriteAheadLog, OpenSummary, Replayed) {
+    try_open(as_files(directory)).expect("the log opens")
 }
 
 /// Why it does not open.
 #[track_caller]
-pub(crate) fn refusal(files: &Arc<Simulated>) -> OpenError {
-    match try_open(as_files(files)) {
+pub(crate) fn refusal(directory: &Arc<SimulatedDirectory>) -> OpenError {
+    match try_open(as_files(directory)) {
         Ok((_, opened, _)) => panic!("it opened: {opened:?}"),
         Err(error) => error,
     }
 }
 
-pub(crate) fn as_files(files: &Arc<Simulated>) -> Arc<dyn Files> {
-    Arc::<Simulated>::clone(files)
+pub(crate) fn as_files(directory: &Arc<SimulatedDirectory>) -> Arc<dyn Directory> {
+    Arc::<SimulatedDirectory>::clone(directory)
 }
 
 /// Appends, and waits until it is durable: one block.
 #[track_caller]
-pub(crate) fn commit(log: &Log, payload: &[u8], time: u64) {
+pub(crate) fn commit(log: &WriteAheadLog, payload: &[u8], time: u64) {
     let lsn = log.append(payload, time).expect("the log is sound");
     log.wait_durable(lsn).expect("the log is sound");
 }

@@ -2,26 +2,26 @@
 
 use std::sync::Arc;
 
-use tidegate_disk::Log;
-use tidegate_disk::directory::{Real, Simulated};
-use tidegate_disk::wal::{Before, Entry, Options};
+use tidegate_disk::WriteAheadLog;
+use tidegate_disk::directory::{RealDirectory, SimulatedDirectory};
+use tidegate_disk::wal::{LogOptions, PreviousRun, ReplayEntry};
 
 use super::fixtures::{commit, open, try_open};
 
 #[test]
 fn what_was_appended_is_replayed_in_order() {
-    let files = Arc::new(Simulated::new());
-    let (log, opened, replayed) = open(&files);
-    assert_eq!((opened.before, replayed.blocks.len()), (Before::Created, 0));
+    let directory = Arc::new(SimulatedDirectory::new());
+    let (log, opened, replayed) = open(&directory);
+    assert_eq!((opened.previous_run, replayed.blocks.len()), (PreviousRun::Created, 0));
     for index in 0..50_u8 {
         commit(&log, &[index; 100], 1000 + u64::from(index));
     }
     log.stop().expect("nothing is wrong");
     drop(log);
-    assert!(files.names().len() > 5, "several segments: {:?}", files.names());
+    assert!(directory.names().len() > 5, "several segments: {:?}", directory.names());
 
-    let (_log, again, replayed) = open(&files);
-    assert_eq!((again.before, again.time, again.cut_bytes), (Before::Stopped, 1049, 0));
+    let (_log, again, replayed) = open(&directory);
+    assert_eq!((again.previous_run, again.time, again.cut_bytes), (PreviousRun::Stopped, 1049, 0));
     assert_eq!((again.store_id, again.secret), (opened.store_id, opened.secret));
     let expected: Vec<(u64, Vec<u8>)> =
         (0..50_u8).map(|index| (1000 + u64::from(index), vec![index; 100])).collect();
@@ -33,16 +33,16 @@ fn what_was_appended_is_replayed_in_order() {
 #[test]
 fn a_directory_of_the_file_system_does_the_same() {
     let folder = std::env::temp_dir().join(format!("tidegate-disk-{}-round-trip", std::process::id()));
-    let files = || Arc::new(Real::create(&folder).expect("there is a temporary directory"));
-    let (log, _, _) = try_open(files()).expect("it is created");
+    let directory = || Arc::new(RealDirectory::create(&folder).expect("there is a temporary directory"));
+    let (log, _, _) = try_open(directory()).expect("it is created");
     for index in 0..50_u8 {
         commit(&log, &[index; 100], u64::from(index));
     }
     log.snapshot(|snapshot| Ok(snapshot.put(b"everything")?)).expect("there is room");
     commit(&log, b"after", 99);
     drop(log);
-    let (_log, opened, replayed) = try_open(files()).expect("it is there");
-    assert_eq!(opened.before, Before::Crashed);
+    let (_log, opened, replayed) = try_open(directory()).expect("it is there");
+    assert_eq!(opened.previous_run, PreviousRun::Crashed);
     assert_eq!(
         (replayed.chunks.clone(), replayed.bytes()),
         (vec![b"everything".to_vec()], b"after".to_vec())
@@ -58,16 +58,16 @@ fn long_segments_of_the_file_system_are_read_as_they_were_written() {
     let folder = std::env::temp_dir().join(format!("tidegate-disk-{}-long-segments", std::process::id()));
     let mut expected = Vec::new();
     for life in 0..3_u8 {
-        let files = Arc::new(Real::create(&folder).expect("there is a temporary directory"));
+        let directory = Arc::new(RealDirectory::create(&folder).expect("there is a temporary directory"));
         let mut found = Vec::new();
-        let mut replay = |entry: Entry<'_>| {
-            if let Entry::Block { payload, .. } = entry {
+        let mut replay = |entry: ReplayEntry<'_>| {
+            if let ReplayEntry::Block { payload, .. } = entry {
                 found.extend_from_slice(payload);
             }
             Ok(())
         };
-        let options = Options { segment_bytes: SEGMENT };
-        let (log, _) = Log::open(files, options, &mut replay).expect("it is sound");
+        let options = LogOptions { segment_bytes: SEGMENT };
+        let (log, _) = WriteAheadLog::open(directory, options, &mut replay).expect("it is sound");
         assert!(found == expected, "in life {life}");
         for index in 0..40_u8 {
             let payload = vec![index + life + 1; 70_001 + usize::from(index)];
