@@ -9,8 +9,8 @@ use tidegate_core::{
     Amount, AskTotals, ChargeRecord, Decision, DecisionRow, Intent, LeaseId, LeaseTerm, Limit, LimitPhase,
     LimitSpec, Per, Row, RowScope, Tick, Timestamp, decide,
 };
-use tidegate_testkit::history::{Answer, Subject};
-use tidegate_testkit::model::{OwnedAsk, Reading, Refusal};
+use tidegate_testkit::history::{ReplayReply, SystemUnderTest};
+use tidegate_testkit::model::{ModelReading, ModelRefusal, OwnedAsk};
 
 /// Whose row it is.
 pub(crate) type Whose = (String, Option<Vec<u8>>);
@@ -181,7 +181,7 @@ pub(crate) fn seat<'a>(limit: &'a Limit, whose: &Whose) -> RowScope<'a> {
     }
 }
 
-impl Subject for Desk {
+impl SystemUnderTest for Desk {
     fn put(&mut self, spec: &LimitSpec, now: Timestamp) -> bool {
         let former = self.limits.get(&spec.id).cloned();
         if former.as_ref().is_some_and(|former| former.spec() == spec) {
@@ -204,7 +204,7 @@ impl Subject for Desk {
         true
     }
 
-    fn order(&mut self, intent: Intent, asks: &[OwnedAsk], hold: bool, now: Timestamp) -> Answer {
+    fn order(&mut self, intent: Intent, asks: &[OwnedAsk], hold: bool, now: Timestamp) -> ReplayReply {
         self.sweep(now);
         let mut readings = Vec::new();
         let mut names = Vec::new();
@@ -212,7 +212,7 @@ impl Subject for Desk {
             each_item(lines, |place, line, item| {
                 names.push((place, line.limit.id().to_owned(), item.name().to_owned()));
                 let reading = line.reading(place.item, item, now);
-                readings.push(Reading {
+                readings.push(ModelReading {
                     limit_id: line.limit.id().to_owned(),
                     item: item.name().to_owned(),
                     capacity: reading.capacity,
@@ -227,10 +227,10 @@ impl Subject for Desk {
             Decision::Denied(denial) => {
                 let (_, limit_id, item) =
                     names.iter().find(|(place, ..)| *place == denial.binding).expect("it was visited");
-                Some(Refusal { limit_id: limit_id.clone(), item: item.clone(), wait: denial.wait })
+                Some(ModelRefusal { limit_id: limit_id.clone(), item: item.clone(), wait: denial.wait })
             }
         };
-        Answer { refusal, readings, lease, degraded: false }
+        ReplayReply { refusal, readings, lease, degraded: false }
     }
 
     fn settle(&mut self, lease: LeaseId, actual: Amount, now: Timestamp) -> bool {

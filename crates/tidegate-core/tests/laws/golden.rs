@@ -9,9 +9,9 @@ use tidegate_core::row_codec::{FORMAT, RowDecodeError, decode, encode, version};
 use tidegate_core::{
     Charge, Decision, Intent, ItemSpec, Limit, LimitSpec, Per, Policy, Precision, Row, Tick, Timestamp, Unit,
 };
-use tidegate_testkit::effort::cases;
-use tidegate_testkit::history::{Subject, histories, play};
+use tidegate_testkit::history::{SystemUnderTest, histories, replay};
 use tidegate_testkit::model::OwnedAsk;
+use tidegate_testkit::test_scale::cases;
 
 use crate::desk::{Desk, seat};
 
@@ -227,7 +227,7 @@ proptest! {
         damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
     ) {
         let mut desk = Desk::new(history.tick);
-        let tally = play(&history, &mut desk).map_err(TestCaseError::fail)?;
+        let tally = replay(&history, &mut desk).map_err(TestCaseError::fail)?;
         for (whose, row) in &desk.rows {
             let limit = &desk.limits[&whose.0];
             let per = seat(limit, whose).per();

@@ -7,7 +7,7 @@ use tidegate_core::{
     Amount, Capacity, Charge, Decision, Denial, Intent, ItemSpec, LeaseId, LeaseTerm, Limit, LimitPhase,
     LimitSpec, Mode, OverrideSpec, Per, Policy, Precision, Row, RowScope, Span, Tick, Timestamp, Unit, Wait,
 };
-use tidegate_testkit::history::Subject;
+use tidegate_testkit::history::SystemUnderTest;
 use tidegate_testkit::model::OwnedAsk;
 
 use crate::desk::Desk;

@@ -24,7 +24,7 @@ use tidegate_core::{
     Amount, Capacity, Intent, ItemSpec, LimitSpec, Mode, OverrideSpec, Per, Policy, Precision, Tick,
     Timestamp, Unit, Wait, WeekStart, Zone,
 };
-use tidegate_testkit::history::Subject;
+use tidegate_testkit::history::SystemUnderTest;
 use tidegate_testkit::model::OwnedAsk;
 
 use crate::desk::Desk;

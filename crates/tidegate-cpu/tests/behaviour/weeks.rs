@@ -9,7 +9,7 @@ use tidegate_cpu::journal::Sample;
 use tidegate_cpu::runner::in_force;
 use tidegate_cpu::simulation::Simulation;
 use tidegate_cpu::{Governor, Seen, Settings};
-use tidegate_testkit::effort::cases;
+use tidegate_testkit::test_scale::cases;
 
 use super::{MIDNIGHT, after, settings};
 

@@ -13,7 +13,7 @@ use tidegate::{Memory, MemoryStore, Store, file};
 use tidegate_server::resp::{Door, Session};
 use tidegate_server::rules::{Applied, Rules, Unfit};
 use tidegate_server::tokens::{NewToken, Role, Who};
-use tidegate_testkit::logged::{Log, Logged};
+use tidegate_testkit::logged_store::{LoggedStore, ManualLog};
 
 use crate::resp::stage::{START, say};
 
@@ -238,14 +238,14 @@ fn a_guest_of_an_open_door_leaves_when_it_closes() {
 }
 
 /// Rules over a store with this log, shared with a thread that applies them.
-fn logged(log: &Log) -> Arc<Rules> {
+fn logged(log: &ManualLog) -> Arc<Rules> {
     let store = MemoryStore::new(Arc::new(ManualClock::at(START)), Memory::default());
-    Arc::new(Rules::new(Arc::new(Logged::new(Arc::new(store), log.clone()))))
+    Arc::new(Rules::new(Arc::new(LoggedStore::new(Arc::new(store), log.clone()))))
 }
 
 #[test]
 fn rules_are_applied_when_the_limits_are_durable() {
-    let log = Log::by_hand();
+    let log = ManualLog::manual();
     let rules = logged(&log);
     let applying = {
         let rules = Arc::clone(&rules);
@@ -254,14 +254,14 @@ fn rules_are_applied_when_the_limits_are_durable() {
     log.wait_for_waiters(1);
     assert!(!rules.tokens().is_open(), "nobody comes in by rules that may be forgotten");
     assert!(!applying.is_finished());
-    log.catch_up();
+    log.sync_all();
     assert_eq!(applying.join().expect("it does not fail"), Ok(applied(2, 0, 0, 0)));
     assert!(rules.tokens().is_open());
 }
 
 #[test]
 fn rules_that_cannot_be_written_down_are_not_applied() {
-    let log = Log::by_hand();
+    let log = ManualLog::manual();
     let rules = logged(&log);
     log.fail("the disk is full");
     let Unfit { flaws } = rules.apply(settings(TWO)).expect_err("they are not durable");

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tidegate_core::budget::{BudgetAccount, BudgetTerms, BudgetTime, Quota, Rate, Share, Unobserved};
 use tidegate_core::calendar::{WindowSchedule, Zone};
 use tidegate_core::{Span, Timestamp};
-use tidegate_testkit::effort::cases;
+use tidegate_testkit::test_scale::cases;
 
 use super::{DAY, MINUTE, minutes, share, terms};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tidegate_core::calendar::{WindowSchedule, Zone};
 use tidegate_core::{Tick, Timestamp};
-use tidegate_testkit::effort::cases;
+use tidegate_testkit::test_scale::cases;
 
 const HOUR: Duration = Duration::from_secs(3600);
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate_core::budget::{Quota, Rate, TrailingWindow};
-use tidegate_testkit::effort::cases;
+use tidegate_testkit::test_scale::cases;
 
 /// Seconds of a small world.
 const WINDOW: i64 = 60;

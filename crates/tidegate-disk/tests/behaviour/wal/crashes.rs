@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use tidegate_disk::WriteAheadLog;
 use tidegate_disk::directory::SimulatedDirectory;
 use tidegate_disk::wal::{PreviousRun, verify};
-use tidegate_testkit::effort::cases;
+use tidegate_testkit::test_scale::cases;
 
 use super::fixtures::{Replayed, as_files, commit, open, try_open};
 

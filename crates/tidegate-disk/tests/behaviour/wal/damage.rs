@@ -8,7 +8,7 @@ use tidegate_disk::directory::SimulatedDirectory;
 use tidegate_disk::wal::{
     BlockKind, InspectedItem, LogTail, OpenError, PreviousRun, backup, inspect, verify,
 };
-use tidegate_testkit::effort::{cases, times};
+use tidegate_testkit::test_scale::{cases, scaled};
 
 use super::fixtures::{Replayed, as_files, commit, first_log, open, refusal, segment, try_open};
 
@@ -64,7 +64,7 @@ fn blocks(directory: &SimulatedDirectory, name: &str) -> Vec<usize> {
 #[test]
 fn a_flipped_bit_anywhere_is_refused_by_name_or_harmless() {
     let (directory, whole) = a_store();
-    let bits = times(1).min(8);
+    let bits = scaled(1).min(8);
     for name in directory.names().into_iter().filter(|name| name != "lock") {
         let bytes = directory.bytes(&name).expect("it was listed");
         let content = end_of_content(&bytes);

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tidegate_disk::WriteAheadLog;
 use tidegate_disk::directory::{DiskCall, DiskFault, FaultDuration, SimulatedDirectory};
 use tidegate_disk::wal::{LogHealth, PreviousRun, SnapshotError, verify};
-use tidegate_testkit::effort::cases;
+use tidegate_testkit::test_scale::cases;
 
 use super::fixtures::{commit, open, segment, try_open};
 

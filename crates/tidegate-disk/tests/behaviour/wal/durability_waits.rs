@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use tidegate::store::Lsn;
 use tidegate_disk::directory::{DiskCall, DiskFault, FaultDuration, SimulatedDirectory};
 use tidegate_disk::wal::{MAX_PENDING_BYTES, WriteAheadLog};
-use tidegate_testkit::effort::times;
+use tidegate_testkit::test_scale::scaled;
 
 use super::fixtures::{as_files, commit, open};
 
@@ -181,7 +181,7 @@ fn payload(thread: u8, index: u16, length: usize) -> Vec<u8> {
 #[test]
 fn many_threads_append_and_each_finds_its_own_where_it_was_told() {
     const THREADS: u8 = 4;
-    let each = u16::try_from(times(500)).unwrap_or(u16::MAX);
+    let each = u16::try_from(scaled(500)).unwrap_or(u16::MAX);
     let directory = Arc::new(SimulatedDirectory::new());
     let (log, _, _) = open(&directory);
     let mut all: Vec<(Lsn, Vec<u8>)> = std::thread::scope(|scope| {

@@ -14,8 +14,8 @@ use tidegate::{
 use tidegate_server::http::RouteName;
 use tidegate_server::metrics::{Cut, DoorName, MOST_LIMITS, Metrics, ReloadsSoFar};
 use tidegate_server::tokens::Role;
-use tidegate_testkit::elsewhere::{Elsewhere, Road};
-use tidegate_testkit::logged::{Log, Logged};
+use tidegate_testkit::logged_store::{LoggedStore, ManualLog};
+use tidegate_testkit::remote_stub::{RemoteLink, RemoteStub};
 
 use crate::api::exposition::Page;
 use crate::api::openapi;
@@ -353,7 +353,10 @@ fn the_manual_has_every_metric_and_no_other() {
         .filter(|name| name.contains("tidegate_") || name.contains("process_"))
         .collect();
     let stage = Stage::over(|clock| {
-        Arc::new(Logged::new(Arc::new(MemoryStore::new(clock, Memory::default())), Log::prompt()))
+        Arc::new(LoggedStore::new(
+            Arc::new(MemoryStore::new(clock, Memory::default())),
+            ManualLog::immediate(),
+        ))
     });
     stage.ask("POST /v1/limits", LOGIN).is(201);
     stage.get("/readyz");
@@ -361,10 +364,15 @@ fn the_manual_has_every_metric_and_no_other() {
     let reloads = move || ReloadsSoFar { last_success: at, ..ReloadsSoFar::default() };
     let counted = stage.get("/metrics").text();
     // Some are told only where settings are read again, and of stores with a log or in a fleet.
-    let logged = Logged::new(Arc::new(MapStore::new(ManualClock::at(Timestamp::EPOCH), 7)), Log::prompt());
+    let logged = LoggedStore::new(
+        Arc::new(MapStore::new(ManualClock::at(Timestamp::EPOCH), 7)),
+        ManualLog::immediate(),
+    );
     let with_all = Metrics::new(1).reloads(reloads).render(&Limiter::new(Arc::new(logged)));
-    let shared =
-        Elsewhere::shared(Arc::new(MapStore::new(ManualClock::at(Timestamp::EPOCH), 7)), Road::prompt());
+    let shared = RemoteStub::shared(
+        Arc::new(MapStore::new(ManualClock::at(Timestamp::EPOCH), 7)),
+        RemoteLink::immediate(),
+    );
     let in_fleet = Metrics::new(1).render(&Limiter::new(Arc::new(shared)));
     let (counted, with_all, in_fleet) = (Page::read(&counted), Page::read(&with_all), Page::read(&in_fleet));
     let told: BTreeSet<&str> = counted.names().chain(with_all.names()).chain(in_fleet.names()).collect();

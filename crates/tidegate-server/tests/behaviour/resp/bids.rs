@@ -13,7 +13,7 @@ use tidegate::{
     Catalog, ExpectedVersion, LimitSpec, LimitStore, Limiter, ManualClock, Memory, MemoryStore, Store, file,
 };
 use tidegate_server::resp::{Door, Fed, Session, Tally, Then};
-use tidegate_testkit::effort::cases;
+use tidegate_testkit::test_scale::cases;
 
 use crate::resp::stage::{Manner, OPEN, Recording, START, Tokens, encode, read_aloud, words};
 use tidegate_server::tokens::Role;

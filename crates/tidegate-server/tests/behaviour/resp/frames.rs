@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use tidegate_server::resp::frame::{
     Fault, Frame, Framing, LARGEST_FRAME, LONGEST_LINE, MOST_ARGUMENTS, Reader,
 };
-use tidegate_testkit::effort::cases;
+use tidegate_testkit::test_scale::cases;
 
 use crate::resp::stage::encode;
 

@@ -6,7 +6,7 @@ use tidegate::store::{Lsn, Unavailable};
 use tidegate_server::resp::frame::LARGEST_FRAME;
 use tidegate_server::resp::session::LARGEST_OUTPUT;
 use tidegate_server::resp::{Fed, Tally, Then};
-use tidegate_testkit::effort::cases;
+use tidegate_testkit::test_scale::cases;
 
 use crate::resp::stage::{End, Kind, Manner, OPEN, Stage, converse, encode, read_aloud, ready, words};
 

@@ -12,7 +12,7 @@ use tidegate_server::metrics::Metrics;
 use tidegate_server::resp::Door;
 use tidegate_server::serve::{Bounds, Places, Server, Service};
 use tidegate_server::tokens::{Role, TokenSpec, Tokens};
-use tidegate_testkit::logged::{Log, Logged};
+use tidegate_testkit::logged_store::{LoggedStore, ManualLog};
 
 use crate::resp::stage::{START, read_aloud, words};
 
@@ -75,10 +75,10 @@ impl Stage {
     }
 
     /// A server whose only worker answers for a store with this log. Its limits are durable.
-    pub(crate) fn logged(log: &Log) -> Stage {
-        let store = Logged::new(Arc::new(memory_store()), log.clone());
+    pub(crate) fn logged(log: &ManualLog) -> Stage {
+        let store = LoggedStore::new(Arc::new(memory_store()), log.clone());
         let stage = Stage::over(Arc::new(store), 1, LIMITS, wide(), Tokens::not_needed());
-        log.catch_up();
+        log.sync_all();
         stage
     }
 

@@ -290,7 +290,7 @@ impl Spelled for Window {
 #[cfg(all(test, not(tidegate_loom)))]
 mod tests {
     use proptest::prelude::*;
-    use tidegate_testkit::effort::cases;
+    use tidegate_testkit::test_scale::cases;
 
     use super::*;
 

@@ -55,7 +55,7 @@ impl Drop {
 #[cfg(all(test, not(tidegate_loom)))]
 mod tests {
     use proptest::prelude::*;
-    use tidegate_testkit::effort::cases;
+    use tidegate_testkit::test_scale::cases;
 
     use super::super::super::line::{HELD, WIDE};
     use super::super::laws::{LATEST_BASE, LONGEST, Next};
