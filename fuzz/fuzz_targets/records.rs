@@ -31,7 +31,7 @@ fuzz_target!(|bytes: &[u8]| {
     let mut restoring = Restore::new(ManualClock::at(now), memory);
     let mut records = RecordReader::new(bytes);
     while let Ok(Some(record)) = records.next(&|id| restoring.limit(id)) {
-        if record.tell(&mut restoring).is_err() {
+        if record.restore_into(&mut restoring).is_err() {
             return;
         }
     }

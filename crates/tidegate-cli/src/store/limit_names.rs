@@ -9,19 +9,19 @@ use tidegate_core::Limit;
 
 /// The limits whose texts were read.
 #[derive(Debug, Default)]
-pub(super) struct Known {
-    by_generation: HashMap<u64, Incarnation>,
+pub(super) struct LimitNames {
+    by_generation: HashMap<u64, LimitGeneration>,
     by_id: HashMap<String, Arc<Limit>>,
 }
 
 #[derive(Debug)]
-struct Incarnation {
+struct LimitGeneration {
     id: String,
     /// The names of the items of each version.
     items: HashMap<u32, Vec<String>>,
 }
 
-impl Known {
+impl LimitNames {
     /// A text was read.
     pub(super) fn put(&mut self, text: &StoredLimit) {
         let id = text.spec.id.clone();
@@ -29,7 +29,7 @@ impl Known {
         let incarnation = self
             .by_generation
             .entry(text.generation)
-            .or_insert_with(|| Incarnation { id: id.clone(), items: HashMap::new() });
+            .or_insert_with(|| LimitGeneration { id: id.clone(), items: HashMap::new() });
         incarnation.items.insert(text.version, names);
         let limit = Limit::restore(text.spec.clone(), Tick::NANOSECOND, text.version, &text.descent);
         if let Ok(limit) = limit {

@@ -21,99 +21,104 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinSet, LocalSet};
 
-use super::line::{Line, Place};
+use super::connection::{BenchConnection, Endpoint};
+use super::load_plan::LoadPlan;
 use super::nanoseconds;
-use super::plan::Plan;
-use super::random::Sequence;
-use super::stop::Stop;
-use super::tally::Tally;
-use super::watch::now;
-use super::wire::Ask;
+use super::random::SplitMix64;
+use super::stop_signal::StopSignal;
+use super::stopwatch::now;
+use super::tally::LoadTally;
+use super::wire::WireAsk;
 use crate::Failure;
 
 /// How long somebody waits who could not be connected.
-const PAUSE: Duration = Duration::from_millis(50);
+const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 /// Somebody who could not be connected for so long gives up until the next shift.
-const LONGEST_ABSENCE: Duration = Duration::from_secs(5);
+const MAX_RECONNECT_TIME: Duration = Duration::from_secs(5);
 /// How often whoever looks is told how far it is.
-const GLANCE: Duration = Duration::from_millis(100);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What is asked about, and for how long.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shift<'a> {
+pub(super) struct LoadRun<'a> {
     pub(super) limit: &'a str,
     pub(super) lasts: Duration,
 }
 
 /// How far a shift is.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct SoFar {
+pub(super) struct RunProgress {
     pub(super) passed: Duration,
     pub(super) answered: u64,
 }
 
 /// Threads that ask when they are told to.
 #[derive(Debug)]
-pub(super) struct Crew {
+pub(super) struct WorkerPool {
     connections: usize,
     keys: usize,
-    orders: Vec<Sender<Order>>,
-    done: Receiver<Result<Tally, String>>,
+    tasks: Vec<Sender<WorkerTask>>,
+    done: Receiver<Result<LoadTally, String>>,
     threads: Vec<JoinHandle<()>>,
     answered: Arc<AtomicU64>,
 }
 
 /// A shift, as a thread is told of it.
 #[derive(Debug, Clone)]
-struct Order {
+struct WorkerTask {
     limit: String,
     lasts: Duration,
 }
 
-impl Crew {
+impl WorkerPool {
     /// Opens so many connections.
-    pub(super) fn hire(place: &Place, connections: usize, plan: &Plan, stop: &Stop) -> Result<Crew, Failure> {
+    pub(super) fn start(
+        endpoint: &Endpoint,
+        connections: usize,
+        plan: &LoadPlan,
+        stop: &StopSignal,
+    ) -> Result<WorkerPool, Failure> {
         let answered = Arc::new(AtomicU64::new(0));
-        let (tell, done) = mpsc::channel();
-        let mut crew = Crew {
+        let (results, done) = mpsc::channel();
+        let mut pool = WorkerPool {
             connections,
             keys: plan.keys as usize,
-            orders: Vec::new(),
+            tasks: Vec::new(),
             done,
             threads: Vec::new(),
             answered: Arc::clone(&answered),
         };
-        let threads = threads(place).min(connections);
+        let threads = threads(endpoint).min(connections);
         for thread in 0..threads {
             // Some have one more than others.
             let share = connections / threads + usize::from(thread < connections % threads);
-            let (order, orders) = mpsc::channel();
-            let asker = Asker {
-                place: place.clone(),
+            let (task, tasks) = mpsc::channel();
+            let worker = LoadWorker {
+                endpoint: endpoint.clone(),
                 pipeline: plan.pipeline,
                 keys: plan.keys,
                 stop: stop.clone(),
                 answered: Arc::clone(&answered),
                 seed: thread as u64,
             };
-            let tell = tell.clone();
+            let results = results.clone();
             let spawned = std::thread::Builder::new()
                 .name(format!("bench-{thread}"))
-                .spawn(move || asker.serve(share, &orders, &tell));
-            crew.threads
+                .spawn(move || worker.serve(share, &tasks, &results));
+            pool.threads
                 .push(spawned.map_err(|error| Failure::Failed(format!("cannot start a thread: {error}")))?);
-            crew.orders.push(order);
+            pool.tasks.push(task);
         }
-        drop(tell);
+        drop(results);
         for _ in 0..threads {
-            crew.hear(&mut |_| {}).map_err(|why| {
+            pool.receive(&mut |_| {}).map_err(|why| {
                 Failure::Unreachable(format!(
                     "cannot reach {}: {why}\nis 'tidegate serve' running there? else give --server URL",
-                    place.name()
+                    endpoint.name()
                 ))
             })?;
         }
-        Ok(crew)
+        Ok(pool)
     }
 
     /// How many connections there are.
@@ -122,17 +127,18 @@ impl Crew {
     }
 
     /// Works one shift, and tells now and then how far it is.
-    pub(super) fn work(&self, shift: &Shift<'_>, mut glance: impl FnMut(SoFar)) -> Tally {
-        let mut whole = Tally::new(self.keys, shift.lasts);
+    pub(super) fn work(&self, run: &LoadRun<'_>, mut on_progress: impl FnMut(RunProgress)) -> LoadTally {
+        let mut whole = LoadTally::new(self.keys, run.lasts);
         let began = now();
         self.answered.store(0, Ordering::Relaxed);
-        for order in &self.orders {
+        for task in &self.tasks {
             // A thread that is gone is missed below.
-            let _told = order.send(Order { limit: shift.limit.to_owned(), lasts: shift.lasts });
+            let _told = task.send(WorkerTask { limit: run.limit.to_owned(), lasts: run.lasts });
         }
-        for _ in &self.orders {
-            let mut look = |answered| glance(SoFar { passed: now().duration_since(began), answered });
-            match self.hear(&mut look) {
+        for _ in &self.tasks {
+            let mut look =
+                |answered| on_progress(RunProgress { passed: now().duration_since(began), answered });
+            match self.receive(&mut look) {
                 Ok(tally) => whole.merge(&tally),
                 Err(why) => whole.fail(&why, 1),
             }
@@ -140,9 +146,9 @@ impl Crew {
         whole
     }
 
-    fn hear(&self, look: &mut dyn FnMut(u64)) -> Result<Tally, String> {
+    fn receive(&self, look: &mut dyn FnMut(u64)) -> Result<LoadTally, String> {
         loop {
-            match self.done.recv_timeout(GLANCE) {
+            match self.done.recv_timeout(PROGRESS_INTERVAL) {
                 Ok(done) => return done,
                 Err(RecvTimeoutError::Timeout) => look(self.answered.load(Ordering::Relaxed)),
                 Err(RecvTimeoutError::Disconnected) => {
@@ -153,9 +159,9 @@ impl Crew {
     }
 }
 
-impl Drop for Crew {
+impl Drop for WorkerPool {
     fn drop(&mut self) {
-        self.orders.clear();
+        self.tasks.clear();
         for thread in self.threads.drain(..) {
             // Who has panicked has said so.
             let _ended = thread.join();
@@ -164,131 +170,140 @@ impl Drop for Crew {
 }
 
 /// On the machine of the server half of the cores are the server's.
-fn threads(place: &Place) -> usize {
+fn threads(endpoint: &Endpoint) -> usize {
     let cores = available_parallelism().map_or(1, NonZeroUsize::get);
-    if place.is_loopback() { (cores / 2).max(1) } else { cores }
+    if endpoint.is_loopback() { (cores / 2).max(1) } else { cores }
 }
 
 /// What a thread knows.
 #[derive(Debug)]
-struct Asker {
-    place: Place,
+struct LoadWorker {
+    endpoint: Endpoint,
     pipeline: usize,
     keys: u32,
-    stop: Stop,
+    stop: StopSignal,
     answered: Arc<AtomicU64>,
     seed: u64,
 }
 
-impl Asker {
+impl LoadWorker {
     /// Opens the connections, says so, and works shifts until there are no more.
-    fn serve(self, share: usize, orders: &Receiver<Order>, tell: &Sender<Result<Tally, String>>) {
+    fn serve(self, share: usize, tasks: &Receiver<WorkerTask>, results: &Sender<Result<LoadTally, String>>) {
         let opened = Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string());
         let opened = opened.and_then(|runtime| {
-            let lines = runtime.block_on(self.open(share))?;
-            Ok((runtime, lines))
+            let connections = runtime.block_on(self.open(share))?;
+            Ok((runtime, connections))
         });
-        let (runtime, mut lines) = match opened {
+        let (runtime, mut connections) = match opened {
             Ok(opened) => opened,
-            Err(why) => return drop(tell.send(Err(why))),
+            Err(why) => return drop(results.send(Err(why))),
         };
-        let asker = Rc::new(self);
-        let ready = Tally::new(0, Duration::ZERO);
-        if tell.send(Ok(ready)).is_err() {
+        let worker = Rc::new(self);
+        let ready = LoadTally::new(0, Duration::ZERO);
+        if results.send(Ok(ready)).is_err() {
             return;
         }
-        for order in orders {
-            let tally = asker.work(&runtime, &mut lines, order);
-            if tell.send(Ok(tally)).is_err() {
+        for task in tasks {
+            let tally = worker.work(&runtime, &mut connections, task);
+            if results.send(Ok(tally)).is_err() {
                 return;
             }
         }
     }
 
-    async fn open(&self, share: usize) -> Result<Vec<Option<Line>>, String> {
-        let mut lines = Vec::with_capacity(share);
+    async fn open(&self, share: usize) -> Result<Vec<Option<BenchConnection>>, String> {
+        let mut connections = Vec::with_capacity(share);
         for _ in 0..share {
-            lines.push(Some(Line::open(&self.place).await?));
+            connections.push(Some(BenchConnection::open(&self.endpoint).await?));
         }
-        Ok(lines)
+        Ok(connections)
     }
 
     /// One shift on all connections.
-    fn work(self: &Rc<Asker>, runtime: &Runtime, lines: &mut Vec<Option<Line>>, order: Order) -> Tally {
-        let tally = Rc::new(RefCell::new(Tally::new(self.keys as usize, order.lasts)));
-        let until = now() + order.lasts;
-        let order = Rc::new(order);
+    fn work(
+        self: &Rc<LoadWorker>,
+        runtime: &Runtime,
+        connections: &mut Vec<Option<BenchConnection>>,
+        task: WorkerTask,
+    ) -> LoadTally {
+        let tally = Rc::new(RefCell::new(LoadTally::new(self.keys as usize, task.lasts)));
+        let until = now() + task.lasts;
+        let task = Rc::new(task);
         let all = LocalSet::new();
         let worked = all.run_until(async {
             let mut loops = JoinSet::new();
-            for (number, line) in lines.drain(..).enumerate() {
-                let seed = Sequence::from(((number as u64) << 32) | self.seed);
-                let closed = Loop {
-                    asker: Rc::clone(self),
-                    order: Rc::clone(&order),
+            for (number, connection) in connections.drain(..).enumerate() {
+                let seed = SplitMix64::from(((number as u64) << 32) | self.seed);
+                let closed = ClosedLoop {
+                    worker: Rc::clone(self),
+                    task: Rc::clone(&task),
                     tally: Rc::clone(&tally),
                     until,
                 };
-                loops.spawn_local(closed.run(line, seed));
+                loops.spawn_local(closed.run(connection, seed));
             }
             let mut kept = Vec::new();
-            while let Some(line) = loops.join_next().await {
-                kept.push(line.unwrap_or_default());
+            while let Some(connection) = loops.join_next().await {
+                kept.push(connection.unwrap_or_default());
             }
             kept
         });
-        *lines = runtime.block_on(worked);
+        *connections = runtime.block_on(worked);
         drop(all);
         tally.borrow().clone()
     }
 }
 
 /// One connection's closed loop.
-struct Loop {
-    asker: Rc<Asker>,
-    order: Rc<Order>,
-    tally: Rc<RefCell<Tally>>,
+struct ClosedLoop {
+    worker: Rc<LoadWorker>,
+    task: Rc<WorkerTask>,
+    tally: Rc<RefCell<LoadTally>>,
     until: Instant,
 }
 
-impl Loop {
-    async fn run(self, mut line: Option<Line>, mut sequence: Sequence) -> Option<Line> {
-        let mut keys = Vec::with_capacity(self.asker.pipeline);
-        let (mut is_first, mut absent_since) = (true, None);
+impl ClosedLoop {
+    async fn run(
+        self,
+        mut connection: Option<BenchConnection>,
+        mut sequence: SplitMix64,
+    ) -> Option<BenchConnection> {
+        let mut keys = Vec::with_capacity(self.worker.pipeline);
+        let (mut is_first, mut disconnected_since) = (true, None);
         // Once at least, so that a shift says something on the slowest of machines.
-        while is_first || now() < self.until && !self.asker.stop.is_asked() {
+        while is_first || now() < self.until && !self.worker.stop.is_requested() {
             is_first = false;
-            let Some(open) = &mut line else {
-                let since = *absent_since.get_or_insert_with(now);
-                line = self.reopen().await;
-                if line.is_none() && now().duration_since(since) > LONGEST_ABSENCE {
+            let Some(open) = &mut connection else {
+                let since = *disconnected_since.get_or_insert_with(now);
+                connection = self.reopen().await;
+                if connection.is_none() && now().duration_since(since) > MAX_RECONNECT_TIME {
                     break;
                 }
                 continue;
             };
-            absent_since = None;
+            disconnected_since = None;
             keys.clear();
-            keys.extend((0..self.asker.pipeline).map(|_| sequence.below(self.asker.keys)));
+            keys.extend((0..self.worker.pipeline).map(|_| sequence.below(self.worker.keys)));
             if let Err(lost) = self.batch(open, &keys).await {
                 let mut tally = self.tally.borrow_mut();
                 tally.unanswered += lost.questions;
                 tally.fail(&lost.why, lost.questions);
-                line = None;
+                connection = None;
             }
         }
-        line
+        connection
     }
 
     /// Some questions at once, and their answers.
-    async fn batch(&self, line: &mut Line, keys: &[u32]) -> Result<(), Lost> {
+    async fn batch(&self, connection: &mut BenchConnection, keys: &[u32]) -> Result<(), LostRequests> {
         for key in keys {
-            line.ask(Ask { limit: &self.order.limit, key: &name(*key), request_id: None });
+            connection.queue(WireAsk { limit: &self.task.limit, key: &name(*key), request_id: None });
         }
         let sent = now();
-        line.send().await.map_err(|why| Lost { why, questions: keys.len() as u64 })?;
+        connection.send().await.map_err(|why| LostRequests { why, questions: keys.len() as u64 })?;
         for (index, key) in keys.iter().enumerate() {
-            let reply = line.hear().await;
-            let reply = reply.map_err(|why| Lost { why, questions: (keys.len() - index) as u64 })?;
+            let reply = connection.receive().await;
+            let reply = reply.map_err(|why| LostRequests { why, questions: (keys.len() - index) as u64 })?;
             let heard = now();
             let mut tally = self.tally.borrow_mut();
             match reply {
@@ -302,16 +317,16 @@ impl Loop {
             tally.in_time += u64::from(heard <= self.until);
             tally.latencies.record(nanoseconds(heard.duration_since(sent)));
         }
-        self.asker.answered.fetch_add(keys.len() as u64, Ordering::Relaxed);
+        self.worker.answered.fetch_add(keys.len() as u64, Ordering::Relaxed);
         Ok(())
     }
 
-    async fn reopen(&self) -> Option<Line> {
-        match Line::open(&self.asker.place).await {
-            Ok(line) => Some(line),
+    async fn reopen(&self) -> Option<BenchConnection> {
+        match BenchConnection::open(&self.worker.endpoint).await {
+            Ok(connection) => Some(connection),
             Err(why) => {
                 self.tally.borrow_mut().fail(&why, 1);
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(RECONNECT_PAUSE).await;
                 None
             }
         }
@@ -319,7 +334,7 @@ impl Loop {
 }
 
 /// Why a connection is of no more use, and how many questions on it have no answer.
-struct Lost {
+struct LostRequests {
     why: String,
     questions: u64,
 }

@@ -7,29 +7,33 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::target::{Door, Target};
-use super::wire::{Ask, Reply, Wire, resp};
+use super::target::{BenchProtocol, BenchTarget};
+use super::wire::{WireAsk, WireProtocol, WireReply, resp};
 use crate::Failure;
 
 /// How much is read at once.
-const PIECE: usize = 16 << 10;
+const READ_SIZE: usize = 16 << 10;
 /// How long it may take to be connected.
-const LONGEST_CONNECTING: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where a door is, how it is spoken with, and how long an answer may take.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct Endpoint {
     name: String,
     addresses: Vec<SocketAddr>,
-    wire: Wire,
+    wire: WireProtocol,
     /// What is said first on a RESP connection.
     token: Option<String>,
-    patience: Duration,
+    timeout_limit: Duration,
 }
 
-impl Place {
+impl Endpoint {
     /// Finds out where it is.
-    pub(super) fn find(target: &Target, token: Option<&str>, patience: Duration) -> Result<Place, Failure> {
+    pub(super) fn find(
+        target: &BenchTarget,
+        token: Option<&str>,
+        timeout_limit: Duration,
+    ) -> Result<Endpoint, Failure> {
         let unknown = |why: String| Failure::Unreachable(format!("cannot reach {target}: {why}"));
         let found =
             (&*target.host, target.port).to_socket_addrs().map_err(|error| unknown(error.to_string()))?;
@@ -37,19 +41,19 @@ impl Place {
         if addresses.is_empty() {
             return Err(unknown("nobody knows this host".to_owned()));
         }
-        Ok(Place::at(target, addresses, token, patience))
+        Ok(Endpoint::at(target, addresses, token, timeout_limit))
     }
 
     /// A place whose addresses are known.
     pub(super) fn at(
-        target: &Target,
+        target: &BenchTarget,
         addresses: Vec<SocketAddr>,
         token: Option<&str>,
-        patience: Duration,
-    ) -> Place {
-        let wire = Wire::of(target, token);
-        let token = token.filter(|_| target.door == Door::Resp).map(str::to_owned);
-        Place { name: target.to_string(), addresses, wire, token, patience }
+        timeout_limit: Duration,
+    ) -> Endpoint {
+        let wire = WireProtocol::of(target, token);
+        let token = token.filter(|_| target.protocol == BenchProtocol::Resp).map(str::to_owned);
+        Endpoint { name: target.to_string(), addresses, wire, token, timeout_limit }
     }
 
     /// Its name, in messages.
@@ -65,26 +69,31 @@ impl Place {
 
 /// A connection. Whatever goes wrong on it is told in words, and then it is of no more use.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct BenchConnection {
     stream: TcpStream,
-    place: Place,
+    endpoint: Endpoint,
     out: Vec<u8>,
     /// What was read, and how much of it was understood.
-    heard: Vec<u8>,
-    understood: usize,
+    received: Vec<u8>,
+    parsed: usize,
 }
 
-impl Line {
+impl BenchConnection {
     /// Connects, and shows the token where that is done first.
-    pub(super) async fn open(place: &Place) -> Result<Line, String> {
+    pub(super) async fn open(endpoint: &Endpoint) -> Result<BenchConnection, String> {
         let connecting =
-            timeout(place.patience.min(LONGEST_CONNECTING), TcpStream::connect(&place.addresses[..]));
+            timeout(endpoint.timeout_limit.min(CONNECT_TIMEOUT), TcpStream::connect(&endpoint.addresses[..]));
         let stream = connecting.await.map_err(|_| "no connection in time".to_owned())?;
         let stream = stream.map_err(|error| error.to_string())?;
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
-        let mut line =
-            Line { stream, place: place.clone(), out: Vec::new(), heard: Vec::new(), understood: 0 };
-        if let Some(token) = line.place.token.clone() {
+        let mut line = BenchConnection {
+            stream,
+            endpoint: endpoint.clone(),
+            out: Vec::new(),
+            received: Vec::new(),
+            parsed: 0,
+        };
+        if let Some(token) = line.endpoint.token.clone() {
             match line.call(&["AUTH", &token], |value| format!("{value:?}")).await? {
                 Ok(_) => {}
                 Err(why) => return Err(why),
@@ -94,22 +103,22 @@ impl Line {
     }
 
     /// Adds a question to those that are sent together.
-    pub(super) fn ask(&mut self, ask: Ask<'_>) {
-        self.place.wire.ask(&mut self.out, ask);
+    pub(super) fn queue(&mut self, ask: WireAsk<'_>) {
+        self.endpoint.wire.encode_ask(&mut self.out, ask);
     }
 
     /// Sends what was added.
     pub(super) async fn send(&mut self) -> Result<(), String> {
-        let sent = timeout(self.place.patience, self.stream.write_all(&self.out)).await;
+        let sent = timeout(self.endpoint.timeout_limit, self.stream.write_all(&self.out)).await;
         self.out.clear();
-        sent.map_err(|_| self.too_late())?.map_err(|error| error.to_string())
+        sent.map_err(|_| self.timeout_message())?.map_err(|error| error.to_string())
     }
 
     /// The next reply.
-    pub(super) async fn hear(&mut self) -> Result<Reply, String> {
+    pub(super) async fn receive(&mut self) -> Result<WireReply, String> {
         loop {
-            if let Some((length, reply)) = self.place.wire.hear(&self.heard[self.understood..])? {
-                self.understand(length);
+            if let Some((length, reply)) = self.endpoint.wire.parse_reply(&self.received[self.parsed..])? {
+                self.consume(length);
                 return Ok(reply);
             }
             self.read().await?;
@@ -120,46 +129,48 @@ impl Line {
     pub(super) async fn call<T>(
         &mut self,
         words: &[&str],
-        read: impl Fn(&resp::Value<'_>) -> T,
+        read: impl Fn(&resp::WireValue<'_>) -> T,
     ) -> Result<Result<T, String>, String> {
-        resp::command(&mut self.out, words);
+        resp::encode_command(&mut self.out, words);
         self.send().await?;
         loop {
-            if let Some((value, length)) = resp::value(&self.heard[self.understood..])? {
-                let told = match &value {
-                    resp::Value::Error(why) => Err(String::from_utf8_lossy(why).escape_debug().to_string()),
+            if let Some((value, length)) = resp::parse_value(&self.received[self.parsed..])? {
+                let reply = match &value {
+                    resp::WireValue::Error(why) => {
+                        Err(String::from_utf8_lossy(why).escape_debug().to_string())
+                    }
                     value => Ok(read(value)),
                 };
-                self.understand(length);
-                return Ok(told);
+                self.consume(length);
+                return Ok(reply);
             }
             self.read().await?;
         }
     }
 
-    fn understand(&mut self, length: usize) {
-        self.understood += length;
-        if self.understood == self.heard.len() {
-            self.heard.clear();
-            self.understood = 0;
+    fn consume(&mut self, length: usize) {
+        self.parsed += length;
+        if self.parsed == self.received.len() {
+            self.received.clear();
+            self.parsed = 0;
         }
     }
 
     async fn read(&mut self) -> Result<(), String> {
-        if self.understood > 0 {
-            self.heard.drain(..self.understood);
-            self.understood = 0;
+        if self.parsed > 0 {
+            self.received.drain(..self.parsed);
+            self.parsed = 0;
         }
-        self.heard.reserve(PIECE);
-        let read = timeout(self.place.patience, self.stream.read_buf(&mut self.heard)).await;
-        match read.map_err(|_| self.too_late())? {
+        self.received.reserve(READ_SIZE);
+        let read = timeout(self.endpoint.timeout_limit, self.stream.read_buf(&mut self.received)).await;
+        match read.map_err(|_| self.timeout_message())? {
             Ok(0) => Err("the server closed the connection".to_owned()),
             Ok(_) => Ok(()),
             Err(error) => Err(error.to_string()),
         }
     }
 
-    fn too_late(&self) -> String {
-        format!("no answer within {}ms", self.place.patience.as_millis())
+    fn timeout_message(&self) -> String {
+        format!("no answer within {}ms", self.endpoint.timeout_limit.as_millis())
     }
 }

@@ -16,86 +16,86 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, AsSendBody, Body, Proxy, Timeout};
 
 use super::problem;
-use super::url::Url;
+use super::url::ServerUrl;
 use crate::args::{DEFAULT_SERVER, ServerArgs};
 use crate::{Failure, read_whole};
 
 /// How long it may take to find a server and to be connected with it.
-const LONGEST_CONNECTING: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest answer that is read: a page of a thousand limits with many overrides.
-const LONGEST_ANSWER: u64 = 64 << 20;
+const MAX_REPLY_BYTES: u64 = 64 << 20;
 const USER_AGENT: &str = concat!("tidegate/", env!("CARGO_PKG_VERSION"));
 
 /// A server that can be asked.
 #[derive(Debug)]
-pub(crate) struct Server {
-    url: Url,
+pub(crate) struct ServerClient {
+    url: ServerUrl,
     authorization: Option<HeaderValue>,
     agent: Agent,
-    patience: Duration,
+    timeout: Duration,
     /// By which option it is named.
     option: &'static str,
 }
 
 /// What a server answered, if it is not a problem.
 #[derive(Debug)]
-pub(crate) struct Answered {
+pub(crate) struct ServerReply {
     /// The body.
     pub(crate) text: String,
     /// The version of what was answered, without quotes; empty if it has none.
     pub(crate) version: String,
 }
 
-impl Server {
+impl ServerClient {
     /// The server that the arguments and the environment name.
-    pub(crate) fn new(args: &ServerArgs) -> Result<Server, Failure> {
-        Server::patient(args, Duration::ZERO)
+    pub(crate) fn new(args: &ServerArgs) -> Result<ServerClient, Failure> {
+        ServerClient::with_extra_timeout(args, Duration::ZERO)
     }
 
     /// A server whose answer may take so much longer, because it was asked to wait.
-    pub(super) fn patient(args: &ServerArgs, longer: Duration) -> Result<Server, Failure> {
+    pub(super) fn with_extra_timeout(args: &ServerArgs, longer: Duration) -> Result<ServerClient, Failure> {
         let url = match &args.server {
             Some(url) => url.clone(),
             None => server_of_environment()?,
         };
-        let patience = args.timeout.saturating_add(longer);
+        let timeout = args.timeout.saturating_add(longer);
         let proxy = if url.is_loopback() { None } else { Proxy::try_from_env() };
         let config = Agent::config_builder()
-            .timeout_global(Some(patience))
-            .timeout_resolve(Some(LONGEST_CONNECTING))
-            .timeout_connect(Some(LONGEST_CONNECTING))
+            .timeout_global(Some(timeout))
+            .timeout_resolve(Some(CONNECT_TIMEOUT))
+            .timeout_connect(Some(CONNECT_TIMEOUT))
             .max_redirects(0)
             .http_status_as_error(false)
             .user_agent(USER_AGENT)
             .proxy(proxy);
         let config = if url.is_https() { config.tls_config(tls()) } else { config };
         let authorization = authorization(args.token_file.as_deref())?;
-        Ok(Server { agent: config.build().into(), url, authorization, patience, option: "--server" })
+        Ok(ServerClient { agent: config.build().into(), url, authorization, timeout, option: "--server" })
     }
 
     /// The same, where another option names it.
-    pub(crate) fn given_as(self, option: &'static str) -> Server {
-        Server { option, ..self }
+    pub(crate) fn named_by(self, option: &'static str) -> ServerClient {
+        ServerClient { option, ..self }
     }
 
     /// Gets what is at this path.
-    pub(crate) fn get(&self, path: &str) -> Result<Answered, Failure> {
+    pub(crate) fn get(&self, path: &str) -> Result<ServerReply, Failure> {
         self.send(self.request(Method::GET, path), ())
     }
 
     /// Asks this, in JSON.
-    pub(crate) fn post(&self, path: &str, body: &str) -> Result<Answered, Failure> {
+    pub(crate) fn post(&self, path: &str, body: &str) -> Result<ServerReply, Failure> {
         self.send(self.request(Method::POST, path).header(CONTENT_TYPE, "application/json"), body)
     }
 
     /// Puts this there, if its version is the one that is expected.
-    pub(super) fn put(&self, path: &str, body: &str, version: Option<&str>) -> Result<Answered, Failure> {
+    pub(super) fn put(&self, path: &str, body: &str, version: Option<&str>) -> Result<ServerReply, Failure> {
         let request = self.request(Method::PUT, path).header(CONTENT_TYPE, "application/json");
         self.send(expecting(request, version), body)
     }
 
     /// Removes what is there, if its version is the one that is expected.
-    pub(crate) fn delete(&self, path: &str, version: Option<&str>) -> Result<Answered, Failure> {
+    pub(crate) fn delete(&self, path: &str, version: Option<&str>) -> Result<ServerReply, Failure> {
         self.send(expecting(self.request(Method::DELETE, path), version), ())
     }
 
@@ -107,10 +107,10 @@ impl Server {
         }
     }
 
-    fn send(&self, request: Builder, body: impl AsSendBody) -> Result<Answered, Failure> {
+    fn send(&self, request: Builder, body: impl AsSendBody) -> Result<ServerReply, Failure> {
         let request = request.body(body).map_err(|error| Failure::Failed(format!("cannot ask: {error}")))?;
         let changes = request.method() != Method::GET;
-        let unreached = |error: ureq::Error| self.unreached(&error, changes);
+        let unreached = |error: ureq::Error| self.unreachable(&error, changes);
         let mut response = self.agent.run(request).map_err(unreached)?;
         let text = read(&mut response).map_err(unreached)?;
         let status = response.status();
@@ -120,11 +120,11 @@ impl Server {
             return Err(problem::failure(&self.url, status.as_u16(), location, &text, sent));
         }
         let version = response.headers().get(ETAG).and_then(|etag| etag.to_str().ok()).unwrap_or_default();
-        Ok(Answered { text, version: version.trim_matches('"').to_owned() })
+        Ok(ServerReply { text, version: version.trim_matches('"').to_owned() })
     }
 
     /// Why there was no answer, and what to do.
-    fn unreached(&self, error: &ureq::Error, changes: bool) -> Failure {
+    fn unreachable(&self, error: &ureq::Error, changes: bool) -> Failure {
         let url = &self.url;
         let connected = matches!(
             error,
@@ -134,12 +134,12 @@ impl Server {
         );
         let why = match error {
             ureq::Error::Timeout(Timeout::Connect | Timeout::Resolve) => {
-                format!("cannot reach {url}: no connection within {}s", LONGEST_CONNECTING.as_secs())
+                format!("cannot reach {url}: no connection within {}s", CONNECT_TIMEOUT.as_secs())
             }
             ureq::Error::Timeout(_) => {
                 format!(
                     "{url} gave no answer within {}ms; --timeout gives it longer",
-                    self.patience.as_millis()
+                    self.timeout.as_millis()
                 )
             }
             ureq::Error::Protocol(_) => {
@@ -175,10 +175,10 @@ fn expecting(request: Builder, version: Option<&str>) -> Builder {
 }
 
 fn read(response: &mut Response<Body>) -> Result<String, ureq::Error> {
-    response.body_mut().with_config().limit(LONGEST_ANSWER).read_to_string()
+    response.body_mut().with_config().limit(MAX_REPLY_BYTES).read_to_string()
 }
 
-impl Answered {
+impl ServerReply {
     /// What the answer says.
     pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         serde_json::from_str(&self.text).map_err(|error| {
@@ -197,12 +197,12 @@ fn tls() -> TlsConfig {
     TlsConfig::builder().root_certs(RootCerts::from(trusted)).build()
 }
 
-fn server_of_environment() -> Result<Url, Failure> {
+fn server_of_environment() -> Result<ServerUrl, Failure> {
     match environment("TIDEGATE_SERVER")? {
         Some(written) => {
-            Url::parse(&written).map_err(|why| Failure::BadInput(format!("TIDEGATE_SERVER {why}")))
+            ServerUrl::parse(&written).map_err(|why| Failure::BadInput(format!("TIDEGATE_SERVER {why}")))
         }
-        None => Url::parse(DEFAULT_SERVER).map_err(Failure::Failed),
+        None => ServerUrl::parse(DEFAULT_SERVER).map_err(Failure::Failed),
     }
 }
 

@@ -11,68 +11,68 @@ use tidegate_disk::wal::PreviousRun;
 use tidegate_disk::{DiskOptions, DiskStore, RecoveryReport};
 use tidegate_postgres::{OpenError, PostgresStore};
 
-use crate::remote::server::environment;
-use crate::store::of_open;
-use crate::{Failure, say};
+use crate::remote::client::environment;
+use crate::store::open_failure;
+use crate::{Failure, print_message};
 
 /// Where counts are kept unless somebody says otherwise.
-pub(crate) const USUAL_FOLDER: &str = "./tidegate-data";
+pub(crate) const DEFAULT_DIRECTORY: &str = "./tidegate-data";
 
 /// Where a password may be that is not in the URL, as `libpq` has it.
 const PASSWORD: &str = "PGPASSWORD";
 
 /// How long a recovery may take before people are told how far it is.
-const QUIET: Duration = Duration::from_secs(1);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A store that is open.
-pub(crate) enum Opened {
+pub(crate) enum OpenStore {
     Memory(Arc<MemoryStore>),
     Disk(Arc<DiskStore>),
     Postgres(Arc<PostgresStore>),
 }
 
-impl Opened {
+impl OpenStore {
     /// Opens the store of this name, the usual one if there is none, with this much memory for its rows.
-    pub(crate) fn open(url: Option<&StoreUrl>, bytes: Option<u64>) -> Result<Opened, Failure> {
+    pub(crate) fn open(url: Option<&StoreUrl>, bytes: Option<u64>) -> Result<OpenStore, Failure> {
         let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
         match url {
             Some(StoreUrl::Memory) => {
                 let memory = Memory::default();
                 let memory = Memory { capacity_bytes: bytes.unwrap_or(memory.capacity_bytes), ..memory };
-                Ok(Opened::Memory(Arc::new(MemoryStore::new(SystemClock::new(), memory))))
+                Ok(OpenStore::Memory(Arc::new(MemoryStore::new(SystemClock::new(), memory))))
             }
             Some(StoreUrl::Disk(folder)) => open_disk(folder, bytes),
             Some(StoreUrl::Postgres(url)) => open_postgres(url),
-            None => open_disk(Path::new(USUAL_FOLDER), bytes),
+            None => open_disk(Path::new(DEFAULT_DIRECTORY), bytes),
         }
     }
 
     pub(crate) fn store(&self) -> Arc<dyn LimitStore> {
         match self {
-            Opened::Memory(store) => Arc::<MemoryStore>::clone(store),
-            Opened::Disk(store) => Arc::<DiskStore>::clone(store),
-            Opened::Postgres(store) => Arc::<PostgresStore>::clone(store),
+            OpenStore::Memory(store) => Arc::<MemoryStore>::clone(store),
+            OpenStore::Disk(store) => Arc::<DiskStore>::clone(store),
+            OpenStore::Postgres(store) => Arc::<PostgresStore>::clone(store),
         }
     }
 
     /// What the ready line calls it.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
-            Opened::Memory(_) => "memory",
-            Opened::Disk(_) => "disk",
-            Opened::Postgres(_) => "postgres",
+            OpenStore::Memory(_) => "memory",
+            OpenStore::Disk(_) => "disk",
+            OpenStore::Postgres(_) => "postgres",
         }
     }
 
     /// Writes down what is to be found next time.
     pub(crate) fn stop(&self) -> Result<(), Failure> {
         match self {
-            Opened::Memory(_) => Ok(()),
-            Opened::Postgres(store) => {
+            OpenStore::Memory(_) => Ok(()),
+            OpenStore::Postgres(store) => {
                 store.close();
                 Ok(())
             }
-            Opened::Disk(store) => store.stop().map_err(|error| {
+            OpenStore::Disk(store) => store.stop().map_err(|error| {
                 Failure::Failed(format!(
                     "the store was not stopped cleanly: {error}\n\
                      Nothing that was answered is lost; the next start recovers as after a crash."
@@ -82,19 +82,19 @@ impl Opened {
     }
 }
 
-fn open_disk(folder: &Path, bytes: Option<usize>) -> Result<Opened, Failure> {
+fn open_disk(folder: &Path, bytes: Option<usize>) -> Result<OpenStore, Failure> {
     let usual = DiskOptions::default();
     let options = DiskOptions { capacity_bytes: bytes.unwrap_or(usual.capacity_bytes), ..usual };
-    let mut progress = Progress::new();
+    let mut progress = RecoveryProgress::new();
     let opened = DiskStore::open(folder, Arc::new(SystemClock::new()), options, &mut |read, total| {
-        progress.tell(read, total);
+        progress.log_recovery(read, total);
     });
-    let (store, recovery) = opened.map_err(|error| of_open(&error))?;
-    tell(&recovery);
-    Ok(Opened::Disk(Arc::new(store)))
+    let (store, recovery) = opened.map_err(|error| open_failure(&error))?;
+    log_recovery(&recovery);
+    Ok(OpenStore::Disk(Arc::new(store)))
 }
 
-fn open_postgres(url: &str) -> Result<Opened, Failure> {
+fn open_postgres(url: &str) -> Result<OpenStore, Failure> {
     let mut options = postgres_options(url)?;
     if let Some(password) = environment(PASSWORD)? {
         options = options.or_password(&password);
@@ -104,7 +104,7 @@ fn open_postgres(url: &str) -> Result<Opened, Failure> {
         OpenError::Unreachable { .. } => Failure::Unreachable(error.to_string()),
         _ => Failure::Failed(error.to_string()),
     })?;
-    Ok(Opened::Postgres(Arc::new(store)))
+    Ok(OpenStore::Postgres(Arc::new(store)))
 }
 
 /// Reads the URL of a database.
@@ -114,7 +114,7 @@ pub(crate) fn postgres_options(url: &str) -> Result<tidegate_postgres::Options, 
 }
 
 /// What is worth knowing about a start.
-fn tell(recovery: &RecoveryReport) {
+fn log_recovery(recovery: &RecoveryReport) {
     let RecoveryReport { read_bytes, cut_bytes, records, took, .. } = *recovery;
     let took = took.as_millis();
     match recovery.previous_run {
@@ -135,24 +135,24 @@ fn tell(recovery: &RecoveryReport) {
 }
 
 /// Tells how far a long recovery is.
-struct Progress {
+struct RecoveryProgress {
     began: Instant,
-    told: u128,
+    reported_seconds: u128,
 }
 
-impl Progress {
+impl RecoveryProgress {
     #[expect(clippy::disallowed_methods, reason = "people wait by the wall clock")]
-    fn new() -> Progress {
-        Progress { began: Instant::now(), told: 0 }
+    fn new() -> RecoveryProgress {
+        RecoveryProgress { began: Instant::now(), reported_seconds: 0 }
     }
 
     /// Once a second, after the first.
-    fn tell(&mut self, read: u64, total: u64) {
-        let seconds = self.began.elapsed().as_millis() / QUIET.as_millis();
-        if seconds > self.told {
-            self.told = seconds;
+    fn log_recovery(&mut self, read: u64, total: u64) {
+        let seconds = self.began.elapsed().as_millis() / PROGRESS_INTERVAL.as_millis();
+        if seconds > self.reported_seconds {
+            self.reported_seconds = seconds;
             let percent = (u128::from(read) * 100).checked_div(u128::from(total)).unwrap_or(100);
-            say(&format!("recovering the store: {percent} % of {} MiB", total >> 20));
+            print_message(&format!("recovering the store: {percent} % of {} MiB", total >> 20));
         }
     }
 }

@@ -15,10 +15,10 @@ use tidegate::budget::Rate;
 use tidegate_core::Zone;
 use tidegate_cpu::Settings;
 
-use super::columns::{Column, Columns};
-use super::ticks::ticks;
-use crate::cpu::shown::{instant, short_rate};
-use crate::svg::Canvas;
+use super::axis_ticks::ticks;
+use super::columns::{ChartColumn, ChartColumns};
+use crate::cpu::format::{instant, short_rate};
+use crate::svg::SvgCanvas;
 
 /// How many columns there are: one for each point of the ground's width.
 pub(super) const COLUMNS: u32 = RIGHT - LEFT;
@@ -49,26 +49,26 @@ text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;fill:#57606a
 .dark{fill:#656c76}.dark-ink{fill:#9198a1}}";
 
 /// The picture as an SVG file.
-pub(super) fn draw(columns: &Columns, settings: &Settings) -> String {
+pub(super) fn draw(columns: &ChartColumns, settings: &Settings) -> String {
     let zone = settings.tiling.zone();
     let title = format!("CPU from {} to {}", instant(zone, columns.from()), instant(zone, columns.to()));
-    let mut out = Canvas::open([WIDTH, HEIGHT], &title, STYLE);
+    let mut out = SvgCanvas::open([WIDTH, HEIGHT], &title, STYLE);
     out.text(LEFT, 34, "title", "start", &title);
-    out.text(LEFT, 56, "", "start", &said(columns, settings));
-    legend(&mut out);
-    grid(&mut out, columns, zone);
-    darkness(&mut out, columns);
-    ends(&mut out, columns, settings);
-    usage(&mut out, columns);
+    out.text(LEFT, 56, "", "start", &subtitle(columns, settings));
+    draw_legend(&mut out);
+    draw_grid(&mut out, columns, zone);
+    draw_unobserved(&mut out, columns);
+    window_ends(&mut out, columns, settings);
+    draw_usage(&mut out, columns);
     // Who keeps to a limit uses what it allows: the limit is drawn last and thinner, so that both are seen.
-    let y = height(settings.terms.average);
+    let y = y_of(settings.terms.average);
     out.line("average", [LEFT, y, RIGHT, y]);
     limit(&mut out, columns);
     out.close()
 }
 
 /// All of it in a line.
-fn said(columns: &Columns, settings: &Settings) -> String {
+fn subtitle(columns: &ChartColumns, settings: &Settings) -> String {
     let average = short_rate(settings.terms.average);
     match columns.whole().mean() {
         Some(mean) => format!("{} used on average, {average} allowed over a window", short_rate(mean)),
@@ -76,7 +76,7 @@ fn said(columns: &Columns, settings: &Settings) -> String {
     }
 }
 
-fn legend(out: &mut Canvas) {
+fn draw_legend(out: &mut SvgCanvas) {
     let y = TOP - 14;
     for (x, class, text) in [
         (0, "used-ink", "● used: mean, lowest to highest"),
@@ -89,14 +89,14 @@ fn legend(out: &mut Canvas) {
     }
 }
 
-fn grid(out: &mut Canvas, columns: &Columns, zone: &Zone) {
+fn draw_grid(out: &mut SvgCanvas, columns: &ChartColumns, zone: &Zone) {
     for line in 0..=LINES {
         let y = BOTTOM - (BOTTOM - TOP) * line / LINES;
         out.line(if line == 0 { "axis" } else { "grid" }, [LEFT, y, RIGHT, y]);
         out.text(LEFT - 10, y + 4, "", "end", &format!("{} %", 100 / LINES * line));
     }
     for (at, label) in ticks(zone, columns.from(), columns.to()) {
-        let x = place(columns, at);
+        let x = x_of(columns, at);
         out.line("axis", [x, BOTTOM, x, BOTTOM + 5]);
         out.text(x, BOTTOM + 20, "", "middle", &label);
     }
@@ -104,14 +104,14 @@ fn grid(out: &mut Canvas, columns: &Columns, zone: &Zone) {
 }
 
 /// Where nobody looked.
-fn darkness(out: &mut Canvas, columns: &Columns) {
-    for (x, run) in runs(columns, Column::is_dark) {
+fn draw_unobserved(out: &mut SvgCanvas, columns: &ChartColumns) {
+    for (x, run) in runs(columns, ChartColumn::is_mostly_unobserved) {
         out.bar("dark", [x, TOP, width(&run), BOTTOM - TOP]);
     }
 }
 
 /// Where a window ends and the next one begins.
-fn ends(out: &mut Canvas, columns: &Columns, settings: &Settings) {
+fn window_ends(out: &mut SvgCanvas, columns: &ChartColumns, settings: &Settings) {
     let mut ends = Vec::new();
     let mut end = settings.tiling.window(columns.from()).end;
     while end <= columns.to() && ends.len() <= MOST_ENDS {
@@ -119,13 +119,13 @@ fn ends(out: &mut Canvas, columns: &Columns, settings: &Settings) {
         end = settings.tiling.window(end).end;
     }
     for end in ends.iter().filter(|_| ends.len() <= MOST_ENDS) {
-        let x = place(columns, *end);
+        let x = x_of(columns, *end);
         out.line("window", [x, TOP, x, BOTTOM]);
     }
 }
 
 /// The mean, and around it the lowest and the highest.
-fn usage(out: &mut Canvas, columns: &Columns) {
+fn draw_usage(out: &mut SvgCanvas, columns: &ChartColumns) {
     for (x, run) in runs(columns, |column| column.mean().is_some()) {
         let ranges = || run.iter().filter_map(|column| column.range()).zip(x..);
         let above = ranges().map(|((_, most), x)| point(x, most));
@@ -145,12 +145,12 @@ fn usage(out: &mut Canvas, columns: &Columns) {
 }
 
 /// The limit, in steps.
-fn limit(out: &mut Canvas, columns: &Columns) {
+fn limit(out: &mut SvgCanvas, columns: &ChartColumns) {
     for (x, run) in runs(columns, |column| column.limit().is_some()) {
         let mut path = Vec::new();
         let mut before = None;
         for (limit, x) in run.iter().filter_map(|column| column.limit()).zip(x..) {
-            let y = height(limit);
+            let y = y_of(limit);
             match before {
                 None => path.push(format!("M{x},{y}")),
                 Some(before) if before != y => path.push(format!("H{x}V{y}")),
@@ -164,11 +164,11 @@ fn limit(out: &mut Canvas, columns: &Columns) {
 }
 
 /// Columns beside each other of which something is so, and where they begin.
-fn runs(columns: &Columns, is_so: impl Fn(&Column) -> bool) -> Vec<(u32, Vec<&Column>)> {
-    let mut runs: Vec<(u32, Vec<&Column>)> = Vec::new();
+fn runs(columns: &ChartColumns, condition: impl Fn(&ChartColumn) -> bool) -> Vec<(u32, Vec<&ChartColumn>)> {
+    let mut runs: Vec<(u32, Vec<&ChartColumn>)> = Vec::new();
     let mut is_open = false;
     for (column, x) in columns.iter().zip(LEFT..) {
-        let was_open = std::mem::replace(&mut is_open, is_so(column));
+        let was_open = std::mem::replace(&mut is_open, condition(column));
         match runs.last_mut() {
             Some((_, run)) if is_open && was_open => run.push(column),
             _ if is_open => runs.push((x, vec![column])),
@@ -178,21 +178,21 @@ fn runs(columns: &Columns, is_so: impl Fn(&Column) -> bool) -> Vec<(u32, Vec<&Co
     runs
 }
 
-fn width(run: &[&Column]) -> u32 {
+fn width(run: &[&ChartColumn]) -> u32 {
     u32::try_from(run.len()).unwrap_or(COLUMNS)
 }
 
 fn point(x: u32, rate: Rate) -> String {
-    format!("{x},{}", height(rate))
+    format!("{x},{}", y_of(rate))
 }
 
 /// Where an instant is between the left and the right edge.
-fn place(columns: &Columns, at: Timestamp) -> u32 {
+fn x_of(columns: &ChartColumns, at: Timestamp) -> u32 {
     LEFT + u32::try_from(columns.index(at)).unwrap_or(COLUMNS).min(COLUMNS)
 }
 
 /// How high a rate is; what is above everything is at the top.
-fn height(rate: Rate) -> u32 {
+fn y_of(rate: Rate) -> u32 {
     let whole = u128::from(Rate::from_units(100).billionths());
     let risen = u128::from(rate.billionths()) * u128::from(BOTTOM - TOP) / whole;
     BOTTOM - u32::try_from(risen).unwrap_or(u32::MAX).min(BOTTOM - TOP)
@@ -208,7 +208,7 @@ mod tests {
         let samples = samples(rows);
         let settings = Settings::of(CpuSpec::default()).expect("the usual ones");
         let (from, to) = (samples[0].at.wall, samples[samples.len() - 1].at.wall);
-        draw(&Columns::of(&samples, from, to, COLUMNS), &settings)
+        draw(&ChartColumns::of(&samples, from, to, COLUMNS), &settings)
     }
 
     #[test]
@@ -258,7 +258,7 @@ mod tests {
         let of = |minutes: u64| {
             let window = Some(std::time::Duration::from_secs(60 * minutes));
             let settings = Settings::of(CpuSpec { window, ..CpuSpec::default() }).expect("it makes sense");
-            let columns = Columns::of(&samples, samples[0].at.wall, samples[1].at.wall, COLUMNS);
+            let columns = ChartColumns::of(&samples, samples[0].at.wall, samples[1].at.wall, COLUMNS);
             draw(&columns, &settings).matches("class=\"window\"").count()
         };
         assert_eq!([of(1), of(30), of(360)], [0, 48, 4]);

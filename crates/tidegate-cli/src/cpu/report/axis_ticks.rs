@@ -3,11 +3,11 @@
 use tidegate::{Span, Timestamp};
 use tidegate_core::Zone;
 
-use crate::cpu::shown::wall;
-use crate::instant::Writer;
+use crate::cpu::format::wall;
+use crate::instant::InstantWriter;
 
 /// The most ticks of an axis.
-const MOST: u64 = 9;
+const MAX_TICKS: u64 = 9;
 
 const HOUR: u64 = 3600;
 const DAY: u64 = 24 * HOUR;
@@ -34,37 +34,40 @@ const STEPS: [u64; 15] = [
 /// The ticks from one instant to another, and what stands below each.
 pub(super) fn ticks(zone: &Zone, from: Timestamp, to: Timestamp) -> Vec<(Timestamp, String)> {
     let length = seconds(to.since(from).ticks());
-    let step = STEPS.into_iter().find(|step| length / step < MOST).unwrap_or(STEPS[STEPS.len() - 1]);
+    let step = STEPS.into_iter().find(|step| length / step < MAX_TICKS).unwrap_or(STEPS[STEPS.len() - 1]);
     let first = seconds(wall(zone, from).0.ticks()).div_ceil(step);
     let mut ticks: Vec<(Timestamp, String)> = Vec::new();
     // Clocks that are put forward or back have one more or one less than there is time for.
-    for number in first..first + 2 * MOST {
-        let shows = number * step;
-        let at = when(zone, shows).filter(|at| (from..=to).contains(at));
+    for number in first..first + 2 * MAX_TICKS {
+        let clock_seconds = number * step;
+        let at = instant_of(zone, clock_seconds).filter(|at| (from..=to).contains(at));
         let is_next = |at: &Timestamp| ticks.last().is_none_or(|(last, _)| last < at);
         if let Some(at) = at.filter(is_next) {
-            ticks.push((at, label(shows, step)));
+            ticks.push((at, label(clock_seconds, step)));
         }
     }
     ticks
 }
 
 /// When clocks show so many seconds since 1970; they skip some times when they are put forward.
-fn when(zone: &Zone, shows: u64) -> Option<Timestamp> {
+fn instant_of(zone: &Zone, clock_seconds: u64) -> Option<Timestamp> {
     let instant = |second: u64| Timestamp::from_ticks(second.saturating_mul(1_000_000_000));
-    let behind = |guess: Timestamp| instant(shows.saturating_add_signed(-i64::from(zone.offset(guess))));
-    let near = behind(instant(shows));
-    [near, behind(near)].into_iter().find(|at| wall(zone, *at).0 == instant(shows))
+    let behind =
+        |guess: Timestamp| instant(clock_seconds.saturating_add_signed(-i64::from(zone.offset(guess))));
+    let near = behind(instant(clock_seconds));
+    [near, behind(near)].into_iter().find(|at| wall(zone, *at).0 == instant(clock_seconds))
 }
 
 /// A time of day, or the date where one begins.
-fn label(shows: u64, step: u64) -> String {
+fn label(clock_seconds: u64, step: u64) -> String {
     let mut out = Vec::new();
-    Writer::default()
-        .write(Timestamp::EPOCH.plus(Span::from_ticks(shows.saturating_mul(1_000_000_000))), &mut out);
+    InstantWriter::default().write(
+        Timestamp::EPOCH.plus(Span::from_ticks(clock_seconds.saturating_mul(1_000_000_000))),
+        &mut out,
+    );
     let text = String::from_utf8_lossy(&out);
     let place = match () {
-        () if shows.is_multiple_of(DAY) => 5..10,
+        () if clock_seconds.is_multiple_of(DAY) => 5..10,
         () if step < 60 => 11..19,
         () => 11..16,
     };

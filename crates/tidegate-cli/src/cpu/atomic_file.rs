@@ -11,66 +11,66 @@ const CHUNK: usize = 256 * 1024;
 
 /// A file that takes the place of another when it is whole. Dropped before that, it is as if it had never been.
 #[derive(Debug)]
-pub(super) struct Replacement {
+pub(super) struct AtomicFile {
     path: PathBuf,
     /// Where it is written; `None` if the path is no file that could be replaced, such as a terminal.
-    beside: Option<PathBuf>,
+    temporary: Option<PathBuf>,
     out: Option<BufWriter<File>>,
 }
 
-impl Replacement {
+impl AtomicFile {
     /// Begins a file for this path.
-    pub(super) fn begin(path: &Path) -> Result<Replacement, Failure> {
+    pub(super) fn begin(path: &Path) -> Result<AtomicFile, Failure> {
         let is_special = fs::metadata(path).is_ok_and(|found| !found.is_file());
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let beside = path.with_file_name(format!(".{name}.{}.new", std::process::id()));
-        let beside = (!is_special).then_some(beside);
+        let temporary = path.with_file_name(format!(".{name}.{}.new", std::process::id()));
+        let temporary = (!is_special).then_some(temporary);
         let file =
-            File::create(beside.as_deref().unwrap_or(path)).map_err(|error| unwritten(path, &error))?;
+            File::create(temporary.as_deref().unwrap_or(path)).map_err(|error| write_error(path, &error))?;
         let out = Some(BufWriter::with_capacity(CHUNK, file));
-        Ok(Replacement { path: path.to_owned(), beside, out })
+        Ok(AtomicFile { path: path.to_owned(), temporary, out })
     }
 
     /// Begins a file that an option names; if that cannot be, it is the option that is wrong.
-    pub(super) fn begin_for(option: &str, path: &Path) -> Result<Replacement, Failure> {
-        Replacement::begin(path).map_err(|failure| Failure::BadInput(format!("{option}: {failure}")))
+    pub(super) fn begin_for(option: &str, path: &Path) -> Result<AtomicFile, Failure> {
+        AtomicFile::begin(path).map_err(|failure| Failure::BadInput(format!("{option}: {failure}")))
     }
 
     /// Writes more of it.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         let written = self.out.as_mut().map_or(Ok(()), |out| out.write_all(bytes));
-        written.map_err(|error| unwritten(&self.path, &error))
+        written.map_err(|error| write_error(&self.path, &error))
     }
 
     /// Puts it in its place.
     pub(super) fn finish(mut self) -> Result<(), Failure> {
         let flushed = self.out.take().map_or(Ok(()), |mut out| out.flush());
-        let moved = flushed.and_then(|()| match &self.beside {
-            Some(beside) => fs::rename(beside, &self.path),
+        let moved = flushed.and_then(|()| match &self.temporary {
+            Some(temporary) => fs::rename(temporary, &self.path),
             None => Ok(()),
         });
-        moved.map_err(|error| unwritten(&self.path, &error))?;
-        self.beside = None;
+        moved.map_err(|error| write_error(&self.path, &error))?;
+        self.temporary = None;
         Ok(())
     }
 }
 
-impl Drop for Replacement {
+impl Drop for AtomicFile {
     fn drop(&mut self) {
-        if let Some(beside) = self.beside.take() {
+        if let Some(temporary) = self.temporary.take() {
             // Nobody is left to tell.
-            let _gone = fs::remove_file(beside);
+            let _gone = fs::remove_file(temporary);
         }
     }
 }
 
 /// Replaces a file by this text.
-pub(super) fn replace(path: &Path, text: &str) -> Result<(), Failure> {
-    let mut file = Replacement::begin(path)?;
+pub(super) fn write_atomically(path: &Path, text: &str) -> Result<(), Failure> {
+    let mut file = AtomicFile::begin(path)?;
     file.write(text.as_bytes())?;
     file.finish()
 }
 
-fn unwritten(path: &Path, error: &io::Error) -> Failure {
+fn write_error(path: &Path, error: &io::Error) -> Failure {
     Failure::Failed(format!("cannot write {}: {error}", path.display()))
 }

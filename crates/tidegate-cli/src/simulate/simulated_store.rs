@@ -11,46 +11,47 @@ use tidegate::{
 
 use crate::{Failure, decision};
 
-use super::event::{Event, Op, Text};
-use super::summary::Summary;
+use super::event::{EventOp, EventText, SimulatedEvent};
+use super::summary::SimulationSummary;
 
 /// How many names of leases are kept before those that have lapsed are looked for.
-const FIRST_TIDYING: usize = 1024;
+const FIRST_CLEANUP: usize = 1024;
 
 /// A store, its clock, and what the events have named.
 #[derive(Debug)]
-pub(super) struct Day {
+pub(super) struct SimulatedStore {
     store: MapStore,
     clock: Arc<ManualClock>,
     latest: Timestamp,
     answers: Replies,
-    writer: decision::Writer,
-    labels: Labels,
-    summary: Summary,
+    writer: decision::DecisionWriter,
+    labels: LeaseLabels,
+    summary: SimulationSummary,
 }
 
-impl Day {
+impl SimulatedStore {
     /// A day that begins with these limits and nothing counted.
-    pub(super) fn new(limits: Vec<LimitSpec>) -> Result<Day, Failure> {
+    pub(super) fn new(limits: Vec<LimitSpec>) -> Result<SimulatedStore, Failure> {
         let clock = Arc::new(ManualClock::at(Timestamp::EPOCH));
         // A fixed secret: the same day gives the same leases.
         let store = MapStore::new(Arc::clone(&clock), 0);
-        let summary = Summary::of(&limits);
+        let summary = SimulationSummary::of(&limits);
         for limit in limits {
             let id = limit.id.clone();
             let refuse = |error| Failure::BadInput(format!("limit '{id}': {error}"));
             store.put(limit, ExpectedVersion::Absent).map_err(refuse)?;
         }
         let answers = Replies::new(Detail::Readings);
-        let (latest, writer, labels) = (Timestamp::EPOCH, decision::Writer::default(), Labels::default());
-        Ok(Day { store, clock, latest, answers, writer, labels, summary })
+        let (latest, writer, labels) =
+            (Timestamp::EPOCH, decision::DecisionWriter::default(), LeaseLabels::default());
+        Ok(SimulatedStore { store, clock, latest, answers, writer, labels, summary })
     }
 
     /// Lets events happen, in their order, and appends their lines. At the first that cannot be meant it stops and says
     /// which it was and why; nothing is appended for that one.
     pub(super) fn pass(
         &mut self,
-        events: &[Event],
+        events: &[SimulatedEvent],
         text: &str,
         out: &mut Vec<u8>,
     ) -> Result<(), (u64, String)> {
@@ -64,16 +65,16 @@ impl Day {
     }
 
     /// Lets an event happen and appends its line, or says why it cannot be meant; then nothing is appended.
-    fn take(&mut self, event: &Event, text: &str, out: &mut Vec<u8>) -> Result<(), String> {
+    fn take(&mut self, event: &SimulatedEvent, text: &str, out: &mut Vec<u8>) -> Result<(), String> {
         if event.at > self.latest {
             self.latest = event.at;
             self.clock.set(event.at);
         }
         match &event.op {
-            Op::Acquire { count, label } => self.acquire(event, *count, label.as_ref(), text, out),
-            Op::Peek { count } => self.peek(event, *count, text, out),
-            Op::Release { label } => self.release(event, label, text, out),
-            Op::Reset => self.reset(event, text, out),
+            EventOp::Acquire { count, label } => self.acquire(event, *count, label.as_ref(), text, out),
+            EventOp::Peek { count } => self.peek(event, *count, text, out),
+            EventOp::Release { label } => self.release(event, label, text, out),
+            EventOp::Reset => self.reset(event, text, out),
         }
     }
 
@@ -84,9 +85,9 @@ impl Day {
 
     fn acquire(
         &mut self,
-        event: &Event,
+        event: &SimulatedEvent,
         count: Amount,
-        label: Option<&Text>,
+        label: Option<&EventText>,
         text: &str,
         out: &mut Vec<u8>,
     ) -> Result<(), String> {
@@ -97,20 +98,26 @@ impl Day {
                 "as: limit '{id}' has no concurrency item, so its grants have no lease to name"
             ));
         }
-        self.submit(&Order::acquire(&asks), event, text, out, |day, answer| {
-            day.summary.count(id, answer);
+        self.submit(&Order::acquire(&asks), event, text, out, |store, answer| {
+            store.summary.count(id, answer);
             if let (Some(label), Outcome::Granted(grant)) = (label, &answer.outcome) {
-                let named = grant.as_ref().map(|grant| Named {
+                let named = grant.as_ref().map(|grant| LabeledLease {
                     lease: grant.lease,
                     expires_at: grant.expires_at,
                     limit_id: id.into(),
                 });
-                day.labels.set(label.meant(text), named, day.latest);
+                store.labels.set(label.meant(text), named, store.latest);
             }
         })
     }
 
-    fn peek(&mut self, event: &Event, count: Amount, text: &str, out: &mut Vec<u8>) -> Result<(), String> {
+    fn peek(
+        &mut self,
+        event: &SimulatedEvent,
+        count: Amount,
+        text: &str,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
         self.submit(&Order::peek(&[ask(event, count, text)]), event, text, out, |_, _| {})
     }
 
@@ -118,10 +125,10 @@ impl Day {
     fn submit(
         &mut self,
         order: &Order<'_>,
-        event: &Event,
+        event: &SimulatedEvent,
         text: &str,
         out: &mut Vec<u8>,
-        follow: impl FnOnce(&mut Day, &Answer),
+        follow: impl FnOnce(&mut SimulatedStore, &Answer),
     ) -> Result<(), String> {
         let buffer = std::mem::take(&mut self.answers);
         let answers = self.store.submit(std::slice::from_ref(order), buffer).now();
@@ -140,7 +147,13 @@ impl Day {
         decided
     }
 
-    fn release(&mut self, event: &Event, label: &Text, text: &str, out: &mut Vec<u8>) -> Result<(), String> {
+    fn release(
+        &mut self,
+        event: &SimulatedEvent,
+        label: &EventText,
+        text: &str,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
         let label = label.meant(text);
         if let Some(limit_id) = &event.limit_id {
             let limit_id = limit_id.meant(text);
@@ -155,7 +168,7 @@ impl Day {
         Ok(())
     }
 
-    fn reset(&mut self, event: &Event, text: &str, out: &mut Vec<u8>) -> Result<(), String> {
+    fn reset(&mut self, event: &SimulatedEvent, text: &str, out: &mut Vec<u8>) -> Result<(), String> {
         let Ask { limit_id, key, .. } = ask(event, 0, text);
         self.store.reset(limit_id, key).now().map_err(|rejection| self.explain(&rejection))?;
         self.write_head(event, text, out);
@@ -179,8 +192,8 @@ impl Day {
     }
 
     /// What the event said, as it said it, up to the comma before the answer.
-    fn write_head(&mut self, event: &Event, text: &str, out: &mut Vec<u8>) {
-        let written = |value: &Option<Text>| match value {
+    fn write_head(&mut self, event: &SimulatedEvent, text: &str, out: &mut Vec<u8>) {
+        let written = |value: &Option<EventText>| match value {
             Some(value) => text[value.written.clone()].as_bytes(),
             None => b"null",
         };
@@ -198,8 +211,8 @@ impl Day {
     }
 }
 
-fn ask<'a>(event: &'a Event, count: Amount, text: &'a str) -> Ask<'a> {
-    let meant = |value: &'a Option<Text>| value.as_ref().map(|value| value.meant(text));
+fn ask<'a>(event: &'a SimulatedEvent, count: Amount, text: &'a str) -> Ask<'a> {
+    let meant = |value: &'a Option<EventText>| value.as_ref().map(|value| value.meant(text));
     Ask {
         limit_id: meant(&event.limit_id).unwrap_or_default(),
         key: meant(&event.limit_key).map(str::as_bytes),
@@ -209,32 +222,32 @@ fn ask<'a>(event: &'a Event, count: Amount, text: &'a str) -> Ask<'a> {
 
 /// Leases by the names that events gave them.
 #[derive(Debug, Default)]
-struct Labels {
-    leases: HashMap<Box<str>, Named>,
-    tidy_at: usize,
+struct LeaseLabels {
+    leases: HashMap<Box<str>, LabeledLease>,
+    cleanup_at: usize,
 }
 
 /// A lease that has a name.
 #[derive(Debug)]
-struct Named {
+struct LabeledLease {
     lease: LeaseId,
     expires_at: Timestamp,
     limit_id: Box<str>,
 }
 
-impl Labels {
+impl LeaseLabels {
     /// Gives a name to a lease, and takes it from the one that had it. A grant may hold nothing, of a limit that is
     /// off, or of a count of 0; then there is nothing to name.
-    fn set(&mut self, label: &str, lease: Option<Named>, now: Timestamp) {
+    fn set(&mut self, label: &str, lease: Option<LabeledLease>, now: Timestamp) {
         let Some(lease) = lease else { return };
-        if self.leases.len() >= self.tidy_at {
+        if self.leases.len() >= self.cleanup_at {
             self.leases.retain(|_, named| now < named.expires_at);
-            self.tidy_at = (2 * self.leases.len()).max(FIRST_TIDYING);
+            self.cleanup_at = (2 * self.leases.len()).max(FIRST_CLEANUP);
         }
         self.leases.insert(label.into(), lease);
     }
 
-    fn get(&self, label: &str) -> Option<&Named> {
+    fn get(&self, label: &str) -> Option<&LabeledLease> {
         self.leases.get(label)
     }
 

@@ -4,31 +4,31 @@ use serde::Deserialize;
 
 /// A decision as the server writes it, as far as people are told of it.
 #[derive(Debug, Deserialize)]
-pub(super) struct Told {
+pub(super) struct DecisionReply {
     pub(super) allowed: bool,
-    lease: Option<Lease>,
-    binding: Option<Binding>,
+    lease: Option<LeaseReply>,
+    binding: Option<BindingReply>,
     wait: Option<String>,
     retry_after_ms: Option<u64>,
     degraded: bool,
-    readings: Vec<Reading>,
+    readings: Vec<ReadingReply>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Lease {
+struct LeaseReply {
     id: String,
     fence: Option<u64>,
     expires_at: String,
 }
 
 #[derive(Debug, Deserialize)]
-struct Binding {
+struct BindingReply {
     limit_id: String,
     item: String,
 }
 
 #[derive(Debug, Deserialize)]
-struct Reading {
+struct ReadingReply {
     limit_id: String,
     item: String,
     limit: i64,
@@ -38,29 +38,29 @@ struct Reading {
 
 /// Whether something was taken, or only asked about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mood {
-    Taken,
-    Asked,
+pub(super) enum DecisionKind {
+    Acquire,
+    Peek,
 }
 
-impl Told {
+impl DecisionReply {
     /// The decision for people, each line with its end.
-    pub(super) fn in_words(&self, mood: Mood) -> String {
-        let would = if mood == Mood::Asked { "would be " } else { "" };
+    pub(super) fn text_for(&self, kind: DecisionKind) -> String {
+        let would = if kind == DecisionKind::Peek { "would be " } else { "" };
         let decided = if self.allowed {
-            format!("allowed{}", self.left())
+            format!("allowed{}", self.remaining_text())
         } else {
-            format!("refused{}{}", self.by(), self.come_back())
+            format!("refused{}{}", self.binding_text(), self.wait_text())
         };
         let degraded = if self.degraded { " (degraded: the store could not tell)" } else { "" };
-        let lease = self.lease.as_ref().map(Lease::line).unwrap_or_default();
+        let lease = self.lease.as_ref().map(LeaseReply::line).unwrap_or_default();
         format!("{would}{decided}{degraded}\n{lease}")
     }
 
     /// Of the items that could refuse, the one that is nearest to it.
-    fn left(&self) -> String {
+    fn remaining_text(&self) -> String {
         let limited = self.readings.iter().filter(|reading| reading.limit >= 0);
-        let Some(Reading { limit_id, item, limit, remaining, .. }) =
+        let Some(ReadingReply { limit_id, item, limit, remaining, .. }) =
             limited.min_by_key(|each| each.remaining)
         else {
             return String::new();
@@ -69,16 +69,18 @@ impl Told {
     }
 
     /// Which item refused.
-    fn by(&self) -> String {
-        let Some(Binding { limit_id, item }) = &self.binding else { return String::new() };
-        let is_it = |each: &&Reading| each.limit_id == *limit_id && each.item == *item;
+    fn binding_text(&self) -> String {
+        let Some(BindingReply { limit_id, item }) = &self.binding else { return String::new() };
+        let is_it = |each: &&ReadingReply| each.limit_id == *limit_id && each.item == *item;
         match self.readings.iter().find(is_it) {
-            Some(Reading { used, limit, .. }) => format!(" by {limit_id} {item}, {used} of {limit} used"),
+            Some(ReadingReply { used, limit, .. }) => {
+                format!(" by {limit_id} {item}, {used} of {limit} used")
+            }
             None => format!(" by {limit_id} {item}"),
         }
     }
 
-    fn come_back(&self) -> String {
+    fn wait_text(&self) -> String {
         match (self.wait.as_deref(), self.retry_after_ms) {
             (Some("until"), Some(ms)) => format!(": come back in {}", time(ms)),
             (Some("on_release"), _) => ": come back when something is given back".to_owned(),
@@ -88,7 +90,7 @@ impl Told {
     }
 }
 
-impl Lease {
+impl LeaseReply {
     fn line(&self) -> String {
         let fence = self.fence.map(|fence| format!(", fence {fence}")).unwrap_or_default();
         format!("lease {} until {}{fence}\n", self.id, self.expires_at)
@@ -114,8 +116,8 @@ fn time(ms: u64) -> String {
 mod tests {
     use super::*;
 
-    fn words(json: &str, mood: Mood) -> String {
-        serde_json::from_str::<Told>(json).expect("a decision").in_words(mood)
+    fn words(json: &str, kind: DecisionKind) -> String {
+        serde_json::from_str::<DecisionReply>(json).expect("a decision").text_for(kind)
     }
 
     fn refusal(wait: &str, retry: &str) -> String {
@@ -125,7 +127,7 @@ mod tests {
             {{"limit_id":"b","item":"key/day","limit":9,"used":1,"remaining":8,"resets_at":null}},
             {{"limit_id":"a","item":"key/day","limit":2,"used":2,"remaining":0,"resets_at":null}}]}}"#
         );
-        words(&json, Mood::Taken)
+        words(&json, DecisionKind::Acquire)
     }
 
     #[test]
@@ -145,10 +147,10 @@ mod tests {
             {"limit_id":"a","item":"key/day","limit":2,"used":1,"remaining":1,"resets_at":null},
             {"limit_id":"a","item":"key/week","limit":9,"used":1,"remaining":8,"resets_at":null}]}"#;
         let first = "allowed: a key/day has 1 of 2 left (degraded: the store could not tell)";
-        assert_eq!(words(json, Mood::Taken), format!("{first}\nlease l1 until soon, fence 7\n"));
-        assert!(words(json, Mood::Asked).starts_with("would be allowed: "));
+        assert_eq!(words(json, DecisionKind::Acquire), format!("{first}\nlease l1 until soon, fence 7\n"));
+        assert!(words(json, DecisionKind::Peek).starts_with("would be allowed: "));
         let bare = r#"{"allowed":true,"lease":null,"binding":null,"wait":null,"retry_after_ms":null,"degraded":false,"readings":[]}"#;
-        assert_eq!(words(bare, Mood::Taken), "allowed\n");
+        assert_eq!(words(bare, DecisionKind::Acquire), "allowed\n");
     }
 
     #[test]

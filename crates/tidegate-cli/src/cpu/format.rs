@@ -11,7 +11,7 @@ use tidegate::text::shown_decimal;
 use tidegate::{Span, Timestamp};
 use tidegate_core::Zone;
 
-use crate::instant::Writer;
+use crate::instant::InstantWriter;
 
 /// Billionths in a hundredth.
 const HUNDREDTH: i128 = 10_000_000;
@@ -20,16 +20,16 @@ const HUNDREDTH: i128 = 10_000_000;
 const WHOLE: i128 = 100_000_000_000;
 
 /// A number in JSON, to its last digit.
-pub(super) type Number = Box<RawValue>;
+pub(super) type JsonNumber = Box<RawValue>;
 
 /// So many billionths.
-pub(super) fn number(billionths: i128) -> Number {
+pub(super) fn json_number(billionths: i128) -> JsonNumber {
     RawValue::from_string(shown_decimal(billionths)).expect("a decimal number is JSON")
 }
 
 /// A rate, in percent.
-pub(super) fn rate(rate: Rate) -> Number {
-    number(rate.billionths().into())
+pub(super) fn rate(rate: Rate) -> JsonNumber {
+    json_number(rate.billionths().into())
 }
 
 /// A rate of which there cannot be more than everything.
@@ -38,13 +38,13 @@ pub(super) fn at_most_all(rate: Rate) -> Rate {
 }
 
 /// A quota, in percents times minutes.
-pub(super) fn quota(quota: Quota) -> Number {
-    number(quota.billionth_minutes())
+pub(super) fn quota(quota: Quota) -> JsonNumber {
+    json_number(quota.billionth_minutes())
 }
 
 /// A time in minutes.
-pub(super) fn minutes(time: Duration) -> Number {
-    number(billionths_of_minutes(time))
+pub(super) fn minutes(time: Duration) -> JsonNumber {
+    json_number(billionths_of_minutes(time))
 }
 
 /// A time in minutes, in billionths: what a unit is for so long.
@@ -83,7 +83,7 @@ pub(super) fn short_minutes(time: Duration) -> String {
 pub(super) fn instant(zone: &Zone, at: Timestamp) -> String {
     let (clock, offset) = wall(zone, at);
     let mut out = Vec::new();
-    Writer::default().write(clock, &mut out);
+    InstantWriter::default().write(clock, &mut out);
     let mut text = String::from_utf8_lossy(&out).into_owned();
     if offset != 0 {
         let (sign, minutes) = (if offset < 0 { '-' } else { '+' }, offset.unsigned_abs() / 60);

@@ -10,19 +10,19 @@ use tidegate_core::{Amount, Capacity, LeaseId, UsageRecord};
 use tidegate_disk::record::{LogRecord, RowUsage};
 use tidegate_server::http::limit_as_json;
 
-use super::known::Known;
+use super::limit_names::LimitNames;
 use super::{digits, instant};
 use crate::remote::table::harmless;
 
 /// How many digits of a lease's id say which it is; the others are its holder's secret.
-const PUBLIC_DIGITS: usize = 16;
+const PUBLIC_LEASE_DIGITS: usize = 16;
 /// How many digits of a key's fingerprint are enough for people.
-const TELLING_DIGITS: usize = 8;
+const SHOWN_FINGERPRINT_DIGITS: usize = 8;
 
 /// A record.
 #[derive(Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub(super) enum Told {
+pub(super) enum RecordJson {
     Opened,
     Sealed,
     Stopped,
@@ -35,7 +35,7 @@ pub(super) enum Told {
     },
     Limit {
         #[serde(flatten)]
-        whose: Whose,
+        limit_ref: LimitRefJson,
         version: u32,
         at: String,
         fence: u64,
@@ -47,39 +47,39 @@ pub(super) enum Told {
     },
     Removed {
         #[serde(flatten)]
-        whose: Whose,
+        limit_ref: LimitRefJson,
         returns_until: Option<String>,
     },
     Reset {
         #[serde(flatten)]
-        whose: Whose,
+        limit_ref: LimitRefJson,
         at: String,
         key: Option<String>,
     },
     Row {
         #[serde(flatten)]
-        whose: Whose,
+        limit_ref: LimitRefJson,
         version: u32,
         key: Option<String>,
-        items: Vec<ItemTold>,
+        items: Vec<ItemJson>,
     },
     Ghost {
         #[serde(flatten)]
-        whose: Whose,
+        limit_ref: LimitRefJson,
         version: u32,
-        items: Vec<ItemTold>,
+        items: Vec<ItemJson>,
     },
     Leaf {
         #[serde(flatten)]
-        whose: Whose,
+        limit_ref: LimitRefJson,
         pages: usize,
     },
     Granted {
         serial: u64,
         lease: String,
         expires_at: String,
-        holdings: Vec<HoldingTold>,
-        fences: Vec<FenceTold>,
+        holdings: Vec<HoldingJson>,
+        fences: Vec<FenceJson>,
     },
     Renewed {
         serial: u64,
@@ -99,105 +99,108 @@ pub(super) enum Told {
         serial: u64,
         request_id: String,
         until: String,
-        asks: Vec<AskTold>,
+        asks: Vec<AskJson>,
         lease: Option<String>,
     },
 }
 
 /// A limit: its id if its text was read, and which of all limits that there ever were.
 #[derive(Debug, Serialize)]
-pub(super) struct Whose {
+pub(super) struct LimitRefJson {
     limit_id: Option<String>,
     generation: u64,
 }
 
 /// How much is used of an item.
 #[derive(Debug, Serialize)]
-pub(super) struct ItemTold {
+pub(super) struct ItemJson {
     item: String,
     #[serde(flatten)]
-    trace: TraceTold,
+    trace: TraceJson,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-enum TraceTold {
+enum TraceJson {
     Count { used: Amount, at: String },
     Arrival { full_at: String },
 }
 
 /// What a lease holds of a row.
 #[derive(Debug, Serialize)]
-pub(super) struct HoldingTold {
+pub(super) struct HoldingJson {
     limit_id: String,
     generation: u64,
     key: Option<String>,
-    charges: Vec<ChargeTold>,
+    charges: Vec<ChargeJson>,
 }
 
 #[derive(Debug, Serialize)]
-struct ChargeTold {
+struct ChargeJson {
     item: String,
     cost: Amount,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct FenceTold {
+pub(super) struct FenceJson {
     generation: u64,
     fence: u64,
 }
 
 /// What was asked with a request id.
 #[derive(Debug, Serialize)]
-pub(super) struct AskTold {
+pub(super) struct AskJson {
     limit_id: String,
     key: Option<String>,
     count: Amount,
 }
 
-impl Told {
+impl RecordJson {
     /// What a record says, knowing the limits that were read before.
-    pub(super) fn of(record: LogRecord<'_>, known: &Known) -> Told {
+    pub(super) fn of(record: LogRecord<'_>, names: &LimitNames) -> RecordJson {
         match record {
             LogRecord::Counters(Counters { generations, highest_fence, granted_leases, deeds }) => {
-                Told::Counters { limits: generations, highest_fence, leases: granted_leases, deeds }
+                RecordJson::Counters { limits: generations, highest_fence, leases: granted_leases, deeds }
             }
-            LogRecord::Put { text, unwritten } => Told::put(&text, unwritten),
-            LogRecord::Remove { generation, parting, until } => Told::Removed {
-                whose: Whose::of(generation, known),
+            LogRecord::Put { text, unwritten } => RecordJson::put(&text, unwritten),
+            LogRecord::Remove { generation, parting, until } => RecordJson::Removed {
+                limit_ref: LimitRefJson::of(generation, names),
                 returns_until: (parting == RemovalMode::Retire).then(|| instant(until)),
             },
-            LogRecord::Reset { generation, at, key } => Told::Reset {
-                whose: Whose::of(generation, known),
+            LogRecord::Reset { generation, at, key } => RecordJson::Reset {
+                limit_ref: LimitRefJson::of(generation, names),
                 at: instant(at),
                 key: key.map(|(key, _)| text(key)),
             },
-            LogRecord::Row { generation, version, key, traces } => Told::Row {
-                whose: Whose::of(generation, known),
+            LogRecord::Row { generation, version, key, traces } => RecordJson::Row {
+                limit_ref: LimitRefJson::of(generation, names),
                 version,
                 key: key.map(fingerprint),
-                items: items(generation, version, traces, known),
+                items: items(generation, version, traces, names),
             },
-            LogRecord::Ghost { generation, version, traces } => Told::Ghost {
-                whose: Whose::of(generation, known),
+            LogRecord::Ghost { generation, version, traces } => RecordJson::Ghost {
+                limit_ref: LimitRefJson::of(generation, names),
                 version,
-                items: items(generation, version, traces, known),
+                items: items(generation, version, traces, names),
             },
             LogRecord::Leaf { generation, spread } => {
-                Told::Leaf { whose: Whose::of(generation, known), pages: spread.pages }
+                RecordJson::Leaf { limit_ref: LimitRefJson::of(generation, names), pages: spread.pages }
             }
-            LogRecord::LeaseNote(deed) => Told::deed(*deed),
+            LogRecord::LeaseNote(deed) => RecordJson::deed(*deed),
         }
     }
 
-    fn put(written: &StoredLimit, unwritten: Vec<Amount>) -> Told {
+    fn put(written: &StoredLimit, unwritten: Vec<Amount>) -> RecordJson {
         let capacity = |capacity| match capacity {
             Capacity::AtMost(limit) => limit.to_string(),
             Capacity::Unlimited => "unlimited".to_owned(),
         };
         let items = written.spec.items.iter().map(|item| (item.effective_name(), capacity(item.limit)));
-        Told::Limit {
-            whose: Whose { limit_id: Some(written.spec.id.clone()), generation: written.generation },
+        RecordJson::Limit {
+            limit_ref: LimitRefJson {
+                limit_id: Some(written.spec.id.clone()),
+                generation: written.generation,
+            },
             version: written.version,
             at: instant(written.at),
             fence: written.fence,
@@ -208,33 +211,33 @@ impl Told {
         }
     }
 
-    fn deed(deed: LeaseNote) -> Told {
+    fn deed(deed: LeaseNote) -> RecordJson {
         let serial = deed.serial;
         match deed.what {
-            What::Granted { id, lease, fences } => Told::Granted {
+            What::Granted { id, lease, fences } => RecordJson::Granted {
                 serial,
-                lease: public(id),
+                lease: public_lease_id(id),
                 expires_at: instant(lease.expires_at),
-                holdings: lease.holdings.iter().map(HoldingTold::of).collect(),
+                holdings: lease.holdings.iter().map(HoldingJson::of).collect(),
                 fences: fences
                     .into_iter()
-                    .map(|(generation, fence)| FenceTold { generation, fence })
+                    .map(|(generation, fence)| FenceJson { generation, fence })
                     .collect(),
             },
             What::Renewed { id, expires_at } => {
-                Told::Renewed { serial, lease: public(id), expires_at: instant(expires_at) }
+                RecordJson::Renewed { serial, lease: public_lease_id(id), expires_at: instant(expires_at) }
             }
-            What::Released { id } => Told::Released { serial, lease: public(id) },
+            What::Released { id } => RecordJson::Released { serial, lease: public_lease_id(id) },
             What::Settled { id, until } => {
-                Told::Settled { serial, lease: public(id), remembered_until: instant(until) }
+                RecordJson::Settled { serial, lease: public_lease_id(id), remembered_until: instant(until) }
             }
-            What::Remembered { id, grant } => Told::Remembered {
+            What::Remembered { id, grant } => RecordJson::Remembered {
                 serial,
                 request_id: text(&id),
                 until: instant(grant.until),
-                asks: grant.asks.iter().map(AskTold::of).collect(),
+                asks: grant.asks.iter().map(AskJson::of).collect(),
                 lease: match &grant.answer.outcome {
-                    Outcome::Granted(Some(granted)) => Some(public(granted.lease)),
+                    Outcome::Granted(Some(granted)) => Some(public_lease_id(granted.lease)),
                     _ => None,
                 },
             },
@@ -244,47 +247,49 @@ impl Told {
     /// For people, without the end of the line.
     pub(super) fn line(&self) -> String {
         match self {
-            Told::Opened => "opened".to_owned(),
-            Told::Sealed => "sealed: the next segment goes on".to_owned(),
-            Told::Stopped => "stopped cleanly".to_owned(),
-            Told::Time => "time".to_owned(),
-            Told::Counters { limits, highest_fence, leases, deeds } => {
+            RecordJson::Opened => "opened".to_owned(),
+            RecordJson::Sealed => "sealed: the next segment goes on".to_owned(),
+            RecordJson::Stopped => "stopped cleanly".to_owned(),
+            RecordJson::Time => "time".to_owned(),
+            RecordJson::Counters { limits, highest_fence, leases, deeds } => {
                 format!(
                     "counters limits {limits} highest fence {highest_fence} leases {leases} deeds {deeds}"
                 )
             }
-            Told::Limit { whose, version, at, from_file, items, .. } => {
+            RecordJson::Limit { limit_ref, version, at, from_file, items, .. } => {
                 let items: Vec<_> =
                     items.iter().map(|(name, limit)| format!("{} of {limit}", harmless(name))).collect();
                 let origin = if *from_file { "from the file" } else { "over the API" };
-                format!("limit {} v{version} {origin} at {at}: {}", whose.line(), items.join(", "))
+                format!("limit {} v{version} {origin} at {at}: {}", limit_ref.line(), items.join(", "))
             }
-            Told::Removed { whose, returns_until: None } => format!("removed {}", whose.line()),
-            Told::Removed { whose, returns_until: Some(until) } => {
-                format!("retired {} may come back until {until}", whose.line())
+            RecordJson::Removed { limit_ref, returns_until: None } => format!("removed {}", limit_ref.line()),
+            RecordJson::Removed { limit_ref, returns_until: Some(until) } => {
+                format!("retired {} may come back until {until}", limit_ref.line())
             }
-            Told::Reset { whose, at, key } => {
-                format!("reset {}{} at {at}", whose.line(), of_key(key.as_ref()))
+            RecordJson::Reset { limit_ref, at, key } => {
+                format!("reset {}{} at {at}", limit_ref.line(), of_key(key.as_ref()))
             }
-            Told::Row { whose, version, key, items } => {
+            RecordJson::Row { limit_ref, version, key, items } => {
                 let key = key.as_deref().map(|key| format!(" key {}…", shortened(key))).unwrap_or_default();
-                format!("row {} v{version}{key} {}", whose.line(), of_items(items))
+                format!("row {} v{version}{key} {}", limit_ref.line(), of_items(items))
             }
-            Told::Ghost { whose, version, items } => {
-                format!("ghost {} v{version} every key {}", whose.line(), of_items(items))
+            RecordJson::Ghost { limit_ref, version, items } => {
+                format!("ghost {} v{version} every key {}", limit_ref.line(), of_items(items))
             }
-            Told::Leaf { whose, pages } => format!("leaf {} of {pages} pages", whose.line()),
-            Told::Granted { lease, expires_at, holdings, .. } => {
-                let holdings: Vec<_> = holdings.iter().map(HoldingTold::line).collect();
+            RecordJson::Leaf { limit_ref, pages } => format!("leaf {} of {pages} pages", limit_ref.line()),
+            RecordJson::Granted { lease, expires_at, holdings, .. } => {
+                let holdings: Vec<_> = holdings.iter().map(HoldingJson::line).collect();
                 format!("granted lease {lease} until {expires_at}: {}", holdings.join(", "))
             }
-            Told::Renewed { lease, expires_at, .. } => format!("renewed lease {lease} until {expires_at}"),
-            Told::Released { lease, .. } => format!("released lease {lease}"),
-            Told::Settled { lease, remembered_until, .. } => {
+            RecordJson::Renewed { lease, expires_at, .. } => {
+                format!("renewed lease {lease} until {expires_at}")
+            }
+            RecordJson::Released { lease, .. } => format!("released lease {lease}"),
+            RecordJson::Settled { lease, remembered_until, .. } => {
                 format!("settled lease {lease} remembered until {remembered_until}")
             }
-            Told::Remembered { request_id, until, asks, lease, .. } => {
-                let asks: Vec<_> = asks.iter().map(AskTold::line).collect();
+            RecordJson::Remembered { request_id, until, asks, lease, .. } => {
+                let asks: Vec<_> = asks.iter().map(AskJson::line).collect();
                 let lease = lease.as_deref().map(|lease| format!(" lease {lease}")).unwrap_or_default();
                 let id = harmless(request_id);
                 format!("remembered request {id} until {until}: {}{lease}", asks.join(", "))
@@ -293,9 +298,9 @@ impl Told {
     }
 }
 
-impl Whose {
-    fn of(generation: u64, known: &Known) -> Whose {
-        Whose { limit_id: known.id(generation), generation }
+impl LimitRefJson {
+    fn of(generation: u64, names: &LimitNames) -> LimitRefJson {
+        LimitRefJson { limit_id: names.id(generation), generation }
     }
 
     fn line(&self) -> String {
@@ -304,13 +309,13 @@ impl Whose {
     }
 }
 
-impl HoldingTold {
-    fn of(holding: &Holding) -> HoldingTold {
-        let charge = |(name, charged): &(Box<str>, tidegate_core::ChargeRecord)| ChargeTold {
+impl HoldingJson {
+    fn of(holding: &Holding) -> HoldingJson {
+        let charge = |(name, charged): &(Box<str>, tidegate_core::ChargeRecord)| ChargeJson {
             item: name.to_string(),
             cost: charged.cost,
         };
-        HoldingTold {
+        HoldingJson {
             limit_id: holding.limit_id.to_string(),
             generation: holding.generation,
             key: holding.key.as_deref().map(text),
@@ -331,9 +336,9 @@ impl HoldingTold {
     }
 }
 
-impl AskTold {
-    fn of((limit_id, key, count): &HeldQuestion) -> AskTold {
-        AskTold { limit_id: limit_id.to_string(), key: key.as_deref().map(text), count: *count }
+impl AskJson {
+    fn of((limit_id, key, count): &HeldQuestion) -> AskJson {
+        AskJson { limit_id: limit_id.to_string(), key: key.as_deref().map(text), count: *count }
     }
 
     fn line(&self) -> String {
@@ -341,24 +346,24 @@ impl AskTold {
     }
 }
 
-fn items(generation: u64, version: u32, traces: RowUsage<'_>, known: &Known) -> Vec<ItemTold> {
-    let told = |(index, trace)| ItemTold {
-        item: known.item(generation, version, index),
+fn items(generation: u64, version: u32, traces: RowUsage<'_>, names: &LimitNames) -> Vec<ItemJson> {
+    let json = |(index, trace)| ItemJson {
+        item: names.item(generation, version, index),
         trace: match trace {
             UsageRecord::Count { count, last_time, .. } => {
-                TraceTold::Count { used: count, at: instant(last_time) }
+                TraceJson::Count { used: count, at: instant(last_time) }
             }
-            UsageRecord::Sliding { at, count, .. } => TraceTold::Count { used: count, at: instant(at) },
-            UsageRecord::Bucket { tat, .. } => TraceTold::Arrival { full_at: instant(tat) },
+            UsageRecord::Sliding { at, count, .. } => TraceJson::Count { used: count, at: instant(at) },
+            UsageRecord::Bucket { tat, .. } => TraceJson::Arrival { full_at: instant(tat) },
         },
     };
-    traces.map(told).collect()
+    traces.map(json).collect()
 }
 
-fn of_items(items: &[ItemTold]) -> String {
-    let line = |item: &ItemTold| match &item.trace {
-        TraceTold::Count { used, at } => format!("{} {used} at {at}", harmless(&item.item)),
-        TraceTold::Arrival { full_at } => format!("{} full at {full_at}", harmless(&item.item)),
+fn of_items(items: &[ItemJson]) -> String {
+    let line = |item: &ItemJson| match &item.trace {
+        TraceJson::Count { used, at } => format!("{} {used} at {at}", harmless(&item.item)),
+        TraceJson::Arrival { full_at } => format!("{} full at {full_at}", harmless(&item.item)),
     };
     items.iter().map(line).collect::<Vec<_>>().join(", ")
 }
@@ -368,13 +373,13 @@ fn of_key(key: Option<&String>) -> String {
 }
 
 fn shortened(fingerprint: &str) -> &str {
-    fingerprint.get(..TELLING_DIGITS).unwrap_or(fingerprint)
+    fingerprint.get(..SHOWN_FINGERPRINT_DIGITS).unwrap_or(fingerprint)
 }
 
 /// Of a lease's id what is no secret.
-fn public(id: LeaseId) -> String {
+fn public_lease_id(id: LeaseId) -> String {
     let mut id = id.to_string();
-    id.truncate(PUBLIC_DIGITS);
+    id.truncate(PUBLIC_LEASE_DIGITS);
     id.push('…');
     id
 }

@@ -2,29 +2,29 @@
 
 use serde_json::json;
 
-use super::plan::{Plan, Quota};
-use super::random::surprise;
-use super::target::Door;
+use super::load_plan::{LoadPlan, LoadQuota};
+use super::random::random_u64;
+use super::target::BenchProtocol;
 use crate::args::{BenchArgs, ServerArgs};
-use crate::remote::server::{Server, token};
+use crate::remote::client::{ServerClient, token};
 use crate::remote::url::encoded;
-use crate::remote::usage::Usage;
-use crate::{Failure, say};
+use crate::remote::usage::UsageReply;
+use crate::{Failure, print_message};
 
 /// How long a key's quota lasts: longer than any level.
 const WINDOW: &str = "24h";
 
 /// A server that limits are made on.
 #[derive(Debug)]
-pub(super) struct Control {
-    server: Server,
+pub(super) struct ControlApi {
+    server: ServerClient,
     token: Option<String>,
     prefix: String,
 }
 
-impl Control {
+impl ControlApi {
     /// The server of the arguments, by its HTTP door.
-    pub(super) fn of(args: &BenchArgs, plan: &Plan) -> Result<Control, Failure> {
+    pub(super) fn of(args: &BenchArgs, plan: &LoadPlan) -> Result<ControlApi, Failure> {
         let url = match &args.http {
             Some(url) => url.clone(),
             None => plan.target.http().map_err(Failure::BadInput)?,
@@ -32,14 +32,15 @@ impl Control {
         let server =
             ServerArgs { server: Some(url), token_file: args.token_file.clone(), timeout: args.timeout };
         let token = token(args.token_file.as_deref())?;
-        let server = Server::new(&server)?;
+        let server = ServerClient::new(&server)?;
         // Of a server that is named by its other door, this one may have been guessed.
-        let server = if plan.target.door == Door::Resp { server.given_as("--http") } else { server };
-        Ok(Control { server, token, prefix: args.prefix.clone() })
+        let server =
+            if plan.target.protocol == BenchProtocol::Resp { server.named_by("--http") } else { server };
+        Ok(ControlApi { server, token, prefix: args.prefix.clone() })
     }
 
     /// Whether anybody is there, and lets us in: told before hundreds of connections ask the same.
-    pub(super) fn greet(&self) -> Result<(), Failure> {
+    pub(super) fn check_access(&self) -> Result<(), Failure> {
         let prefix = encoded(&self.prefix);
         self.server.get(&format!("/v1/limits?limit=1&prefix={prefix}")).map(|_| ())
     }
@@ -52,16 +53,16 @@ impl Control {
 
 /// A limit that is there as long as somebody needs it.
 #[derive(Debug)]
-pub(super) struct Scratch<'a> {
-    control: &'a Control,
+pub(super) struct TemporaryLimit<'a> {
+    control: &'a ControlApi,
     id: String,
-    is_there: bool,
+    exists: bool,
 }
 
-impl<'a> Scratch<'a> {
+impl<'a> TemporaryLimit<'a> {
     /// Makes a limit that nobody else has.
-    pub(super) fn make(control: &'a Control, quota: Quota) -> Result<Scratch<'a>, Failure> {
-        let id = format!("{}{:016x}", control.prefix, surprise());
+    pub(super) fn create(control: &'a ControlApi, quota: LoadQuota) -> Result<TemporaryLimit<'a>, Failure> {
+        let id = format!("{}{:016x}", control.prefix, random_u64());
         let limit = json!({
             "id": id,
             "description": "made by tidegate bench, which removes it",
@@ -71,7 +72,7 @@ impl<'a> Scratch<'a> {
             ],
         });
         control.server.post("/v1/limits", &limit.to_string())?;
-        Ok(Scratch { control, id, is_there: true })
+        Ok(TemporaryLimit { control, id, exists: true })
     }
 
     /// Its id.
@@ -81,8 +82,8 @@ impl<'a> Scratch<'a> {
 
     /// What the server says that it has granted.
     pub(super) fn count(&self) -> Result<u64, Failure> {
-        let told = self.control.server.get(&format!("/v1/limits/{}/usage", encoded(&self.id)))?;
-        let usage: Usage = told.read()?;
+        let reply = self.control.server.get(&format!("/v1/limits/{}/usage", encoded(&self.id)))?;
+        let usage: UsageReply = reply.read()?;
         usage.of("all/total").map(|status| status.current_count).ok_or_else(|| {
             Failure::Failed("the server does not say what it has counted; is it a Tidegate?".to_owned())
         })
@@ -90,11 +91,11 @@ impl<'a> Scratch<'a> {
 
     /// Removes it.
     pub(super) fn remove(mut self) -> Result<(), Failure> {
-        self.is_there = false;
-        self.delete().inspect_err(|_| say(&self.left_behind()))
+        self.exists = false;
+        self.delete().inspect_err(|_| print_message(&self.leftover_notice()))
     }
 
-    fn left_behind(&self) -> String {
+    fn leftover_notice(&self) -> String {
         format!("the limit {0} may still be there; remove it with: tidegate limit delete {0}", self.id)
     }
 
@@ -103,12 +104,12 @@ impl<'a> Scratch<'a> {
     }
 }
 
-impl Drop for Scratch<'_> {
+impl Drop for TemporaryLimit<'_> {
     fn drop(&mut self) {
-        if self.is_there {
+        if self.exists {
             // Something else went wrong before, and that is told by somebody else.
             if self.delete().is_err() {
-                say(&self.left_behind());
+                print_message(&self.leftover_notice());
             }
         }
     }

@@ -9,47 +9,47 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::super::watch::now;
+use super::super::stopwatch::now;
 use crate::Failure;
 
 /// How long a start may take, with everything that has to be read again.
-const LONGEST_START: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// How many of its last lines are told if it does not start.
-const LAST_LINES: usize = 8;
+const SHOWN_LINES: usize = 8;
 
 /// Where a server is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ready {
+pub(super) struct ServerAddresses {
     pub(super) http: SocketAddr,
     pub(super) resp: SocketAddr,
 }
 
-impl Ready {
+impl ServerAddresses {
     /// Reads the line that says so.
-    fn of(line: &str) -> Option<Ready> {
+    fn of(line: &str) -> Option<ServerAddresses> {
         let mut words = line.strip_prefix("tidegate ready ")?.split(' ');
         let http = words.next()?.strip_prefix("http=")?.parse().ok()?;
         let resp = words.next()?.strip_prefix("resp=")?.parse().ok()?;
-        Some(Ready { http, resp })
+        Some(ServerAddresses { http, resp })
     }
 }
 
 /// A server of our own. It does not outlive this value.
 #[derive(Debug)]
-pub(super) struct Child {
+pub(super) struct ServerProcess {
     process: std::process::Child,
 }
 
-impl Child {
+impl ServerProcess {
     /// Starts it and waits until it is ready; how long that took.
-    pub(super) fn start(store: &str) -> Result<(Child, Ready, Duration), Failure> {
+    pub(super) fn start(store: &str) -> Result<(ServerProcess, ServerAddresses, Duration), Failure> {
         let began = now();
-        let (child, heard) = Child::spawn(store)?;
-        match heard.recv_timeout(LONGEST_START) {
-            Ok(Ok(ready)) => Ok((child, ready, now().duration_since(began))),
-            Ok(Err(said)) => Err(Failure::Failed(format!("the server did not start:\n{said}"))),
+        let (server, started) = ServerProcess::spawn(store)?;
+        match started.recv_timeout(START_TIMEOUT) {
+            Ok(Ok(addresses)) => Ok((server, addresses, now().duration_since(began))),
+            Ok(Err(output)) => Err(Failure::Failed(format!("the server did not start:\n{output}"))),
             Err(_) => {
-                let seconds = LONGEST_START.as_secs();
+                let seconds = START_TIMEOUT.as_secs();
                 Err(Failure::Failed(format!("the server was not ready within {seconds}s")))
             }
         }
@@ -57,14 +57,14 @@ impl Child {
 
     /// Starts it and kills it after this time, or when it is ready.
     pub(super) fn start_and_kill(store: &str, within: Duration) -> Result<(), Failure> {
-        let (mut child, heard) = Child::spawn(store)?;
-        match heard.recv_timeout(within) {
-            Ok(Err(said)) => Err(Failure::Failed(format!("the server did not start:\n{said}"))),
-            Ok(Ok(_)) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => child.kill(),
+        let (mut server, started) = ServerProcess::spawn(store)?;
+        match started.recv_timeout(within) {
+            Ok(Err(output)) => Err(Failure::Failed(format!("the server did not start:\n{output}"))),
+            Ok(Ok(_)) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => server.kill(),
         }
     }
 
-    fn spawn(store: &str) -> Result<(Child, Receiver<Heard>), Failure> {
+    fn spawn(store: &str) -> Result<(ServerProcess, Receiver<StartResult>), Failure> {
         let failed = |what: &str, error: std::io::Error| Failure::Failed(format!("cannot {what}: {error}"));
         let program = std::env::current_exe().map_err(|error| failed("find this program", error))?;
         let mut process = Command::new(program)
@@ -74,15 +74,15 @@ impl Child {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(|error| failed("start a server", error))?;
-        let said = process.stderr.take();
-        let child = Child { process };
-        let (tell, heard) = mpsc::channel();
+        let output = process.stderr.take();
+        let server = ServerProcess { process };
+        let (tell, started) = mpsc::channel();
         // It ends with the server: then there is nothing more to be read.
         std::thread::Builder::new()
             .name("bench-log".to_owned())
-            .spawn(move || listen(said, &tell))
+            .spawn(move || read_output(output, &tell))
             .map_err(|error| failed("start a thread", error))?;
-        Ok((child, heard))
+        Ok((server, started))
     }
 
     /// Ends it as a power failure would, and waits until it has.
@@ -104,7 +104,7 @@ impl Child {
     }
 }
 
-impl Drop for Child {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         // It may have ended before, and then there is nothing to do.
         let _killed = self.kill();
@@ -112,22 +112,22 @@ impl Drop for Child {
 }
 
 /// Where it is, or the last that it said.
-type Heard = Result<Ready, String>;
+type StartResult = Result<ServerAddresses, String>;
 
-fn listen(said: Option<ChildStderr>, tell: &Sender<Heard>) {
+fn read_output(output: Option<ChildStderr>, tell: &Sender<StartResult>) {
     let mut last = VecDeque::new();
-    for line in said.into_iter().flat_map(|said| BufReader::new(said).lines()).map_while(Result::ok) {
-        if let Some(ready) = Ready::of(&line) {
+    for line in output.into_iter().flat_map(|output| BufReader::new(output).lines()).map_while(Result::ok) {
+        if let Some(addresses) = ServerAddresses::of(&line) {
             // Whoever killed it in the meantime does not wait for it.
-            let _told = tell.send(Ok(ready));
+            let _told = tell.send(Ok(addresses));
         }
         last.push_back(line);
-        if last.len() > LAST_LINES {
+        if last.len() > SHOWN_LINES {
             last.pop_front();
         }
     }
-    let said: Vec<_> = last.into_iter().collect();
-    let _told = tell.send(Err(said.join("\n")));
+    let output: Vec<_> = last.into_iter().collect();
+    let _told = tell.send(Err(output.join("\n")));
 }
 
 #[cfg(test)]
@@ -136,14 +136,15 @@ mod tests {
 
     #[test]
     fn a_server_says_where_it_is() {
-        let ready = Ready::of("tidegate ready http=127.0.0.1:1 resp=[::1]:2 store=disk").expect("it says so");
+        let addresses = ServerAddresses::of("tidegate ready http=127.0.0.1:1 resp=[::1]:2 store=disk")
+            .expect("it says so");
         assert_eq!(
-            (ready.http.to_string(), ready.resp.to_string()),
+            (addresses.http.to_string(), addresses.resp.to_string()),
             ("127.0.0.1:1".into(), "[::1]:2".into())
         );
         for other in ["", "tidegate ready", "tidegate ready http=off resp=[::1]:2", "ready http=127.0.0.1:1"]
         {
-            assert_eq!(Ready::of(other), None, "{other}");
+            assert_eq!(ServerAddresses::of(other), None, "{other}");
         }
     }
 }

@@ -8,29 +8,33 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::Failure;
 
 /// The exit code of a second signal.
-const IMPATIENT: i32 = 1;
+const SECOND_SIGNAL_CODE: i32 = 1;
 
 /// Whether somebody has said stop.
 #[derive(Debug, Clone)]
-pub(super) struct Stop(Arc<AtomicBool>);
+pub(super) struct StopSignal(Arc<AtomicBool>);
 
-impl Stop {
+impl StopSignal {
     /// From here on SIGINT and SIGTERM are a wish and not an end.
-    pub(super) fn listen() -> Result<Stop, Failure> {
-        let asked = Arc::new(AtomicBool::new(false));
+    pub(super) fn listen() -> Result<StopSignal, Failure> {
+        let requested = Arc::new(AtomicBool::new(false));
         let register = |signal| {
             // In this order: the first signal finds nothing asked, and then asks.
-            signal_hook::flag::register_conditional_shutdown(signal, IMPATIENT, Arc::clone(&asked))?;
-            signal_hook::flag::register(signal, Arc::clone(&asked))
+            signal_hook::flag::register_conditional_shutdown(
+                signal,
+                SECOND_SIGNAL_CODE,
+                Arc::clone(&requested),
+            )?;
+            signal_hook::flag::register(signal, Arc::clone(&requested))
         };
         for signal in [SIGINT, SIGTERM] {
             register(signal).map_err(|error| Failure::Failed(format!("cannot wait for signals: {error}")))?;
         }
-        Ok(Stop(asked))
+        Ok(StopSignal(requested))
     }
 
     /// Whether somebody has.
-    pub(super) fn is_asked(&self) -> bool {
+    pub(super) fn is_requested(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }

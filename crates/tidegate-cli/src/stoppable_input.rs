@@ -17,35 +17,39 @@ use rustix::event::{PollFd, PollFlags, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 /// The exit code of a second signal: failed, because something read was not finished.
-const IMPATIENT: i32 = 1;
+const SECOND_SIGNAL_CODE: i32 = 1;
 
 /// Standard input, until somebody says stop.
 #[derive(Debug)]
 pub(crate) struct StoppableInput {
     source: File,
     stop: UnixStream,
-    asked: Arc<AtomicBool>,
+    stop_requested: Arc<AtomicBool>,
 }
 
 impl StoppableInput {
     /// Standard input; from here on signals end it instead of the process.
     pub(crate) fn stdin() -> io::Result<StoppableInput> {
         let source = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-        let (stop, told) = UnixStream::pair()?;
-        let asked = Arc::new(AtomicBool::new(false));
+        let (stop, signal_end) = UnixStream::pair()?;
+        let stop_requested = Arc::new(AtomicBool::new(false));
         for signal in [SIGTERM, SIGINT] {
             // In this order: the first signal finds nothing asked, and then asks.
-            signal_hook::flag::register_conditional_shutdown(signal, IMPATIENT, Arc::clone(&asked))?;
-            signal_hook::flag::register(signal, Arc::clone(&asked))?;
-            signal_hook::low_level::pipe::register(signal, told.try_clone()?)?;
+            signal_hook::flag::register_conditional_shutdown(
+                signal,
+                SECOND_SIGNAL_CODE,
+                Arc::clone(&stop_requested),
+            )?;
+            signal_hook::flag::register(signal, Arc::clone(&stop_requested))?;
+            signal_hook::low_level::pipe::register(signal, signal_end.try_clone()?)?;
         }
-        Ok(StoppableInput { source, stop, asked })
+        Ok(StoppableInput { source, stop, stop_requested })
     }
 
     /// Tells, now and later, whether somebody has said stop.
     pub(crate) fn stopped(&self) -> impl Fn() -> bool + use<> {
-        let asked = Arc::clone(&self.asked);
-        move || asked.load(Ordering::Relaxed)
+        let stop_requested = Arc::clone(&self.stop_requested);
+        move || stop_requested.load(Ordering::Relaxed)
     }
 }
 

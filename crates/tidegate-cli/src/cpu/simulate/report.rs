@@ -8,13 +8,13 @@ use tidegate_cpu::Settings;
 use tidegate_cpu::simulation::{Outcome, Window};
 
 use crate::bench::number::grouped;
-use crate::cpu::shown::{self, Number};
+use crate::cpu::format::{self, JsonNumber};
 use crate::remote::table;
 use crate::store::as_line;
 
 /// What came of a simulation.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct SimulationReport {
     zone: Zone,
     average: tidegate::budget::Rate,
     from: Timestamp,
@@ -27,48 +27,48 @@ pub(super) struct Told {
     windows: Vec<Window>,
 }
 
-impl Told {
+impl SimulationReport {
     pub(super) fn of(
         settings: &Settings,
         from: Timestamp,
         to: Timestamp,
         outcome: &Outcome,
         windows: &[Window],
-    ) -> Told {
+    ) -> SimulationReport {
         let whole = || windows.iter().filter(|window| window.is_whole);
         let used = whole().fold(Quota::ZERO, |sum, window| sum.plus(window.used));
         let allowed = whole().fold(Quota::ZERO, |sum, window| sum.plus(window.allowed));
-        Told {
+        SimulationReport {
             zone: settings.tiling.zone().clone(),
             average: settings.terms.average,
             from,
             to,
             outcome: *outcome,
             worst: outcome.worst_trailing.rate_over(settings.tiling.nominal_length()),
-            utilisation: shown::part(used, allowed),
-            served: shown::part(outcome.used, outcome.demand),
+            utilisation: format::part(used, allowed),
+            served: format::part(outcome.used, outcome.demand),
             windows: windows.to_vec(),
         }
     }
 
     /// For programs.
     pub(super) fn json(&self) -> String {
-        let window = |window: &Window| WindowTold {
-            start: shown::instant(&self.zone, window.tile.start),
-            end: shown::instant(&self.zone, window.tile.end),
-            average: shown::rate(window.used.rate_over(window.tile.length())),
-            used: shown::quota(window.used),
-            quota: shown::quota(window.allowed),
-            of_quota: shown::part(window.used, window.allowed).map(shown::number),
+        let window = |window: &Window| WindowJson {
+            start: format::instant(&self.zone, window.tile.start),
+            end: format::instant(&self.zone, window.tile.end),
+            average: format::rate(window.used.rate_over(window.tile.length())),
+            used: format::quota(window.used),
+            quota: format::quota(window.allowed),
+            of_quota: format::part(window.used, window.allowed).map(format::json_number),
             whole: window.is_whole,
         };
-        as_line(&SimulationTold {
-            from: shown::instant(&self.zone, self.from),
-            to: shown::instant(&self.zone, self.to),
-            avg_limit: shown::rate(self.average),
-            worst_trailing: shown::rate(self.worst),
-            utilisation: self.utilisation.map(shown::number),
-            demand_served: self.served.map(shown::number),
+        as_line(&SimulationJson {
+            from: format::instant(&self.zone, self.from),
+            to: format::instant(&self.zone, self.to),
+            avg_limit: format::rate(self.average),
+            worst_trailing: format::rate(self.worst),
+            utilisation: self.utilisation.map(format::json_number),
+            demand_served: self.served.map(format::json_number),
             changes: self.outcome.changes,
             looks: self.outcome.looks,
             windows: self.windows.iter().map(window).collect(),
@@ -78,23 +78,23 @@ impl Told {
     /// For people.
     pub(super) fn text(&self) -> String {
         let percent = |billionths: Option<i128>| {
-            billionths.map_or("-".to_owned(), |billionths| format!("{} %", shown::short(billionths)))
+            billionths.map_or("-".to_owned(), |billionths| format!("{} %", format::short(billionths)))
         };
         let row = |window: &Window| {
             [
-                shown::instant(&self.zone, window.tile.start),
-                shown::instant(&self.zone, window.tile.end),
-                shown::short_rate(window.used.rate_over(window.tile.length())),
-                percent(shown::part(window.used, window.allowed)),
+                format::instant(&self.zone, window.tile.start),
+                format::instant(&self.zone, window.tile.end),
+                format::short_rate(window.used.rate_over(window.tile.length())),
+                percent(format::part(window.used, window.allowed)),
                 (if window.is_whole { "yes" } else { "no" }).to_owned(),
             ]
         };
         let rows: Vec<_> = self.windows.iter().map(row).collect();
         let mut text = table::lines(["START", "END", " AVERAGE", " OF QUOTA", "WHOLE"], &rows);
         text.push('\n');
-        text.push_str(&shown::table(&[
-            ("limit", format!("{} on average", shown::short_rate(self.average))),
-            ("worst trailing average", shown::short_rate(self.worst)),
+        text.push_str(&format::table(&[
+            ("limit", format!("{} on average", format::short_rate(self.average))),
+            ("worst trailing average", format::short_rate(self.worst)),
             ("quota used in whole windows", percent(self.utilisation)),
             ("demand served", percent(self.served)),
             ("changes of the limit", grouped(self.outcome.changes)),
@@ -105,26 +105,26 @@ impl Told {
 
 /// The wire form of a simulation.
 #[derive(Serialize)]
-struct SimulationTold {
+struct SimulationJson {
     from: String,
     to: String,
-    avg_limit: Number,
-    worst_trailing: Number,
-    utilisation: Option<Number>,
-    demand_served: Option<Number>,
+    avg_limit: JsonNumber,
+    worst_trailing: JsonNumber,
+    utilisation: Option<JsonNumber>,
+    demand_served: Option<JsonNumber>,
     changes: u64,
     looks: u64,
-    windows: Vec<WindowTold>,
+    windows: Vec<WindowJson>,
 }
 
 /// The wire form of a window.
 #[derive(Serialize)]
-struct WindowTold {
+struct WindowJson {
     start: String,
     end: String,
-    average: Number,
-    used: Number,
-    quota: Number,
-    of_quota: Option<Number>,
+    average: JsonNumber,
+    used: JsonNumber,
+    quota: JsonNumber,
+    of_quota: Option<JsonNumber>,
     whole: bool,
 }

@@ -102,18 +102,19 @@ mod tests {
 
     #[test]
     fn everything_wrong_with_items_is_told_by_field() {
-        let told = typed_as(&["policy=slidng,limit=5", "policy=day,limit=1.5"]).expect_err("two are wrong");
-        let lines: Vec<_> = told.lines().collect();
-        assert_eq!(lines.len(), 2, "{told}");
+        let message =
+            typed_as(&["policy=slidng,limit=5", "policy=day,limit=1.5"]).expect_err("two are wrong");
+        let lines: Vec<_> = message.lines().collect();
+        assert_eq!(lines.len(), 2, "{message}");
         assert!(
             lines[0].starts_with("items[0].policy: ") && lines[0].ends_with("did you mean 'sliding'?"),
-            "{told}"
+            "{message}"
         );
-        assert!(lines[1].starts_with("items[1].limit: "), "{told}");
+        assert!(lines[1].starts_with("items[1].limit: "), "{message}");
         assert!(typed_as(&["policy=day,policy=week,limit=1"]).is_err(), "twice");
         for wrong in ["", "day", "=day", "policy=day,"] {
-            let told = typed_as(&[wrong]).expect_err(wrong);
-            assert!(told.starts_with("--item must be fields such as "), "{told}");
+            let message = typed_as(&[wrong]).expect_err(wrong);
+            assert!(message.starts_with("--item must be fields such as "), "{message}");
         }
     }
 }

@@ -12,37 +12,37 @@ use std::time::Duration;
 use tracing_subscriber::fmt::MakeWriter;
 
 /// How many lines may be on their way.
-const MOST_LINES: usize = 1024;
+const MAX_QUEUED_LINES: usize = 1024;
 
 /// What is handed over.
 #[derive(Debug)]
-enum Message {
-    Line(Vec<u8>),
+enum LogMessage {
+    LogLine(Vec<u8>),
     /// Everything before this is written when this is told.
-    Told(SyncSender<()>),
+    Flush(SyncSender<()>),
 }
 
 /// Hands lines to the thread that writes them. Copies hand to the same.
 #[derive(Debug, Clone)]
-pub(super) struct Patient {
-    lines: SyncSender<Message>,
+pub(super) struct NonblockingWriter {
+    lines: SyncSender<LogMessage>,
     lost: Arc<AtomicU64>,
 }
 
-impl Patient {
+impl NonblockingWriter {
     /// Lines go to this writer, on a thread of its own.
-    pub(super) fn over(to: impl Write + Send + 'static) -> io::Result<Patient> {
-        let (lines, received) = sync_channel(MOST_LINES);
+    pub(super) fn over(to: impl Write + Send + 'static) -> io::Result<NonblockingWriter> {
+        let (lines, received) = sync_channel(MAX_QUEUED_LINES);
         let lost = Arc::new(AtomicU64::new(0));
         let losses = Arc::clone(&lost);
         std::thread::Builder::new().name("log".to_owned()).spawn(move || write(&received, to, &losses))?;
-        Ok(Patient { lines, lost })
+        Ok(NonblockingWriter { lines, lost })
     }
 
     /// Waits until everything that was handed over is written, but not for long.
     pub(super) fn finish(&self, at_most: Duration) {
         let (tell, told) = sync_channel(1);
-        if self.lines.try_send(Message::Told(tell)).is_ok() {
+        if self.lines.try_send(LogMessage::Flush(tell)).is_ok() {
             let _in_time = told.recv_timeout(at_most);
         }
     }
@@ -50,20 +50,20 @@ impl Patient {
 
 /// One line, handed over when it is whole.
 #[derive(Debug)]
-pub(super) struct Line<'p> {
-    patient: &'p Patient,
+pub(super) struct LogLine<'p> {
+    writer: &'p NonblockingWriter,
     text: Vec<u8>,
 }
 
-impl<'w> MakeWriter<'w> for Patient {
-    type Writer = Line<'w>;
+impl<'w> MakeWriter<'w> for NonblockingWriter {
+    type Writer = LogLine<'w>;
 
-    fn make_writer(&'w self) -> Line<'w> {
-        Line { patient: self, text: Vec::new() }
+    fn make_writer(&'w self) -> LogLine<'w> {
+        LogLine { writer: self, text: Vec::new() }
     }
 }
 
-impl Write for Line<'_> {
+impl Write for LogLine<'_> {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         self.text.extend_from_slice(text);
         Ok(text.len())
@@ -74,20 +74,20 @@ impl Write for Line<'_> {
     }
 }
 
-impl Drop for Line<'_> {
+impl Drop for LogLine<'_> {
     fn drop(&mut self) {
         let text = std::mem::take(&mut self.text);
-        if self.patient.lines.try_send(Message::Line(text)).is_err() {
-            self.patient.lost.fetch_add(1, Ordering::Relaxed);
+        if self.writer.lines.try_send(LogMessage::LogLine(text)).is_err() {
+            self.writer.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-fn write(lines: &Receiver<Message>, mut to: impl Write, lost: &AtomicU64) {
+fn write(lines: &Receiver<LogMessage>, mut to: impl Write, lost: &AtomicU64) {
     while let Ok(message) = lines.recv() {
         let line = match message {
-            Message::Line(line) => line,
-            Message::Told(tell) => {
+            LogMessage::LogLine(line) => line,
+            LogMessage::Flush(tell) => {
                 // Whoever asked may have lost patience.
                 let _heard = tell.try_send(());
                 continue;
@@ -108,12 +108,12 @@ mod tests {
     use super::*;
 
     /// A reader that reads when it is told to.
-    struct Reluctant {
+    struct BlockedWriter {
         may: Receiver<()>,
         written: std::sync::mpsc::Sender<String>,
     }
 
-    impl Write for Reluctant {
+    impl Write for BlockedWriter {
         fn write(&mut self, text: &[u8]) -> io::Result<usize> {
             let _told = self.may.recv();
             let _heard = self.written.send(String::from_utf8_lossy(text).into_owned());
@@ -128,14 +128,14 @@ mod tests {
     #[test]
     fn who_writes_never_waits_and_what_was_lost_is_told() {
         let ((go, may), (written, read)) = (channel(), channel());
-        let patient = Patient::over(Reluctant { may, written }).expect("a thread");
+        let writer = NonblockingWriter::over(BlockedWriter { may, written }).expect("a thread");
         // Nobody reads, and all of this returns.
-        for number in 0..MOST_LINES + 100 {
-            write!(patient.make_writer(), "{number}").expect("it is only handed over");
+        for number in 0..MAX_QUEUED_LINES + 100 {
+            write!(writer.make_writer(), "{number}").expect("it is only handed over");
         }
         // Now everything is read at once, to the end.
         drop(go);
-        drop(patient);
+        drop(writer);
         let told: String = read.iter().collect();
         assert!(told.contains("123456789"), "what was handed over in time is there: {told}");
         assert!(told.contains("lines of the log were lost"), "{told}");

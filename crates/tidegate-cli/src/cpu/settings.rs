@@ -28,22 +28,23 @@ pub(super) fn read(path: Option<&Path>, flags: &CpuSpec) -> Result<CpuSpec, Fail
 /// The settings that flags and a file stand for. What makes no sense in the file was told there; the rest is told by the names of flags.
 pub(super) fn settings(flags: CpuSpec, file: CpuSpec) -> Result<Settings, Failure> {
     let spec = flags.over(file);
-    agrees(&spec)?;
-    Settings::of(spec).map_err(|flaw| refused(flaw.field, &flaw.message))
+    check_spec(&spec)?;
+    Settings::of(spec).map_err(|flaw| failure_of(flaw.field, &flaw.message))
 }
 
 /// An error with all that does not fit together, by the names of flags.
-pub(super) fn agrees(spec: &CpuSpec) -> Result<(), Failure> {
-    let flaws: Vec<String> = spec.flaws().iter().map(|flaw| worded(flaw.field, &flaw.message)).collect();
+pub(super) fn check_spec(spec: &CpuSpec) -> Result<(), Failure> {
+    let flaws: Vec<String> =
+        spec.flaws().iter().map(|flaw| flag_message(flaw.field, &flaw.message)).collect();
     if flaws.is_empty() { Ok(()) } else { Err(Failure::BadInput(flaws.join("\n"))) }
 }
 
 /// A setting that does not fit the rest.
-fn refused(field: &str, message: &str) -> Failure {
-    Failure::BadInput(worded(field, message))
+fn failure_of(field: &str, message: &str) -> Failure {
+    Failure::BadInput(flag_message(field, message))
 }
 
-fn worded(field: &str, message: &str) -> String {
+fn flag_message(field: &str, message: &str) -> String {
     let mut text = format!("{field}: {message}");
     for (name, flag) in FLAGS {
         text = text.replace(name, flag);

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::target::{Door, Target};
+use super::target::{BenchProtocol, BenchTarget};
 use crate::Failure;
 use crate::args::{BenchArgs, DEFAULT_SERVER};
-use crate::remote::server::environment;
+use crate::remote::client::environment;
 use crate::serve::descriptors;
 
 /// A warm-up is this part of what is measured, and not shorter than that.
@@ -16,7 +16,7 @@ const WARM_UP_TOTAL: u64 = 1_000_000;
 
 /// What a limit allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Quota {
+pub(super) struct LoadQuota {
     /// All keys together.
     pub(super) total: u64,
     /// Each key.
@@ -25,8 +25,8 @@ pub(super) struct Quota {
 
 /// Everything that is known before anybody is asked.
 #[derive(Debug)]
-pub(super) struct Plan {
-    pub(super) target: Target,
+pub(super) struct LoadPlan {
+    pub(super) target: BenchTarget,
     pub(super) levels: Vec<usize>,
     pub(super) duration: Duration,
     pub(super) warm_up: Duration,
@@ -37,17 +37,16 @@ pub(super) struct Plan {
     per_key: Option<u64>,
 }
 
-impl Plan {
+impl LoadPlan {
     /// What the arguments and the environment want.
-    pub(super) fn of(args: &BenchArgs) -> Result<Plan, Failure> {
+    pub(super) fn of(args: &BenchArgs) -> Result<LoadPlan, Failure> {
         let target = match (&args.server, environment("TIDEGATE_SERVER")?) {
             (Some(target), _) => target.clone(),
-            (None, Some(written)) => {
-                Target::parse(&written).map_err(|why| Failure::BadInput(format!("TIDEGATE_SERVER {why}")))?
-            }
-            (None, None) => Target::parse(DEFAULT_SERVER).map_err(Failure::Failed)?,
+            (None, Some(written)) => BenchTarget::parse(&written)
+                .map_err(|why| Failure::BadInput(format!("TIDEGATE_SERVER {why}")))?,
+            (None, None) => BenchTarget::parse(DEFAULT_SERVER).map_err(Failure::Failed)?,
         };
-        if args.pipeline > 1 && target.door == Door::Http {
+        if args.pipeline > 1 && target.protocol == BenchProtocol::Http {
             let why = "--pipeline is for redis://; over http:// every connection has one question at a time";
             return Err(Failure::BadInput(why.to_owned()));
         }
@@ -60,12 +59,12 @@ impl Plan {
                  gives it more"
             )));
         }
-        let usual = (args.duration / WARM_UP_PART).max(SHORTEST_WARM_UP);
-        Ok(Plan {
+        let default = (args.duration / WARM_UP_PART).max(SHORTEST_WARM_UP);
+        Ok(LoadPlan {
             target,
             levels,
             duration: args.duration,
-            warm_up: args.warm_up.unwrap_or(usual),
+            warm_up: args.warm_up.unwrap_or(default),
             keys: args.keys,
             pipeline: args.pipeline,
             timeout: args.timeout,
@@ -75,41 +74,45 @@ impl Plan {
     }
 
     /// What a warm-up may be granted.
-    pub(super) fn warm_up_quota(&self) -> Quota {
-        self.sized(WARM_UP_TOTAL)
+    pub(super) fn warm_up_quota(&self) -> LoadQuota {
+        self.quota_of(WARM_UP_TOTAL)
     }
 
     /// What a level may be granted that is asked so often in a second: half of it, unless somebody said otherwise.
-    pub(super) fn quota(&self, rate: u64) -> Quota {
+    pub(super) fn quota(&self, rate: u64) -> LoadQuota {
         let asked = u128::from(rate) * self.duration.as_millis() / 1000;
-        self.sized(u64::try_from(asked / 2).unwrap_or(u64::MAX).max(1))
+        self.quota_of(u64::try_from(asked / 2).unwrap_or(u64::MAX).max(1))
     }
 
-    fn sized(&self, usual: u64) -> Quota {
-        let total = self.total.unwrap_or(usual);
+    fn quota_of(&self, default: u64) -> LoadQuota {
+        let total = self.total.unwrap_or(default);
         let per_key = self.per_key.unwrap_or_else(|| total.div_ceil(u64::from(self.keys)));
-        Quota { total, per_key }
+        LoadQuota { total, per_key }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Args, Command};
+    use crate::args::{CliArgs, CliCommand};
     use clap::Parser;
 
-    fn plan(words: &[&str]) -> Result<Plan, Failure> {
+    fn plan(words: &[&str]) -> Result<LoadPlan, Failure> {
         let all = ["tidegate", "bench", "--server"].iter().chain(words);
-        let Command::Bench(args) = Args::parse_from(all).command else { panic!("that is bench") };
-        Plan::of(&args)
+        let CliCommand::Bench(args) = CliArgs::parse_from(all).command else { panic!("that is bench") };
+        LoadPlan::of(&args)
     }
 
     #[test]
     fn half_of_what_is_asked_is_granted() {
         let plan = plan(&["http://h", "--duration", "2s", "--keys", "100"]).expect("a plan");
-        assert_eq!(plan.quota(5000), Quota { total: 5000, per_key: 50 });
-        assert_eq!(plan.quota(5001), Quota { total: 5001, per_key: 51 }, "rounded up: the shares are enough");
-        assert_eq!(plan.quota(0), Quota { total: 1, per_key: 1 });
+        assert_eq!(plan.quota(5000), LoadQuota { total: 5000, per_key: 50 });
+        assert_eq!(
+            plan.quota(5001),
+            LoadQuota { total: 5001, per_key: 51 },
+            "rounded up: the shares are enough"
+        );
+        assert_eq!(plan.quota(0), LoadQuota { total: 1, per_key: 1 });
         assert!(plan.quota(u64::MAX).total > 0);
     }
 
@@ -117,7 +120,7 @@ mod tests {
     fn whoever_says_how_much_is_obeyed() {
         let plan = plan(&["http://h", "--total", "7", "--per-key", "2"]).expect("a plan");
         for quota in [plan.quota(1_000_000), plan.warm_up_quota()] {
-            assert_eq!(quota, Quota { total: 7, per_key: 2 });
+            assert_eq!(quota, LoadQuota { total: 7, per_key: 2 });
         }
     }
 

@@ -10,9 +10,9 @@ use tidegate::budget::Rate;
 use tidegate_cpu::Look;
 
 use crate::Failure;
-use crate::cpu::replace::Replacement;
-use crate::cpu::shown::at_most_all;
-use crate::instant::{Writer, fraction};
+use crate::cpu::atomic_file::AtomicFile;
+use crate::cpu::format::at_most_all;
+use crate::instant::{InstantWriter, fraction};
 
 const HEADER: &[u8] = b"time,demand,used,limit,safe,trailing\n";
 
@@ -21,19 +21,19 @@ const BILLION: u64 = 1_000_000_000;
 
 /// The file, as far as it is written.
 #[derive(Debug)]
-pub(super) struct Looks {
-    file: Replacement,
-    instants: Writer,
+pub(super) struct SamplesCsv {
+    file: AtomicFile,
+    instants: InstantWriter,
     line: Vec<u8>,
     /// What went wrong, if something did; then nothing more is written.
     failed: Option<Failure>,
 }
 
-impl Looks {
-    pub(super) fn begin(path: &Path) -> Result<Looks, Failure> {
-        let mut file = Replacement::begin_for("--samples", path)?;
+impl SamplesCsv {
+    pub(super) fn begin(path: &Path) -> Result<SamplesCsv, Failure> {
+        let mut file = AtomicFile::begin_for("--samples", path)?;
         file.write(HEADER)?;
-        Ok(Looks { file, instants: Writer::default(), line: Vec::new(), failed: None })
+        Ok(SamplesCsv { file, instants: InstantWriter::default(), line: Vec::new(), failed: None })
     }
 
     pub(super) fn add(&mut self, at: Timestamp, demand: Rate, used: Rate, limit: Rate, look: &Look) {
