@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tidegate::{Answer, Outcome, Replies, Timestamp, Wait};
-use tidegate_server::http::decision::{Held, Said, Verdict, write_fields};
+use tidegate_server::http::decision_json::{Held, Said, Verdict, write_fields};
 
 use crate::instant;
 

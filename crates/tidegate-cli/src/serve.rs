@@ -16,10 +16,10 @@ use tidegate::file::{ActivitySpec, Listen, ServerSpec, Settings};
 use tidegate::{LimitStore, Limiter};
 use tidegate_server::http::{Api, Readiness, State};
 use tidegate_server::metrics::Metrics;
-use tidegate_server::refusals::Refusals;
-use tidegate_server::reload::Reloader;
+use tidegate_server::refusal_log::Refusals;
+use tidegate_server::settings_reloader::Reloader;
 use tidegate_server::resp::Door;
-use tidegate_server::rules::Rules;
+use tidegate_server::live_settings::Rules;
 use tidegate_server::serve::{Bounds, Places, Server, Service};
 
 use crate::activity::environment;

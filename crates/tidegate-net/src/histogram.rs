@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::page::{Family, Label};
+use crate::metrics_page::{Family, Label};
 
 /// The bounds of what requests take, in nanoseconds: from a microsecond to ten seconds, three to each power of ten.
 pub const DURATIONS: [u64; 22] = {

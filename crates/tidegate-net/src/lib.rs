@@ -11,13 +11,13 @@
 //!
 //! Nothing here knows a protocol, a limit or a store. A door uses what it needs of it.
 
-pub mod ending;
+pub mod shutdown;
 pub mod histogram;
 pub mod listen;
-pub mod looking;
-pub mod page;
-pub mod process;
+pub mod file_watcher;
+pub mod metrics_page;
+pub mod process_metrics;
 
-pub use ending::Ending;
+pub use shutdown::Ending;
 pub use listen::listen;
-pub use looking::{Look, Looker, Watching};
+pub use file_watcher::{Look, Looker, Watching};

@@ -25,10 +25,10 @@
 //! size, body) is part of the contract.
 
 mod activity;
-mod bidding;
-mod counts;
-pub mod decision;
-mod decisions;
+mod compact_acquire;
+mod usage;
+pub mod decision_json;
+mod acquire;
 pub mod events;
 mod gate;
 mod index;
@@ -56,13 +56,13 @@ use tidegate_net::Ending;
 use tokio::sync::Semaphore;
 
 use crate::metrics::{self, Metrics};
-use crate::refusals::Refusals;
+use crate::refusal_log::Refusals;
 use crate::tokens::{Pass, Role, Who};
 use events::{Events, MOST_EVENT_STREAMS};
 use problem::{Code, Problem};
 use route::Route;
 
-pub(crate) use bidding::{Counter, PATH as BID_PATH};
+pub(crate) use compact_acquire::{Counter, PATH as BID_PATH};
 pub use readiness::{Readiness, State};
 pub use route::RouteName;
 pub use wire::limit::limit_as_json;

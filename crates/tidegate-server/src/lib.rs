@@ -6,9 +6,9 @@
 
 pub mod http;
 pub mod metrics;
-pub mod refusals;
-pub mod reload;
+pub mod refusal_log;
+pub mod settings_reloader;
 pub mod resp;
-pub mod rules;
+pub mod live_settings;
 pub mod serve;
 pub mod tokens;

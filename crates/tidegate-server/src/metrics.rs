@@ -18,28 +18,28 @@
 //! Refused: a library of metrics. All there is to know about the format is in `page.rs`, and a registry behind a lock or a map
 //! of labels would cost more than the decision that is counted.
 
-mod limits;
-mod reloads;
-mod served;
-mod statuses;
-mod worker;
+mod limit_metrics;
+mod reload_counts;
+mod worker_totals;
+mod status_counts;
+mod worker_metrics;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tidegate::Limiter;
-use tidegate_net::page::{Kind, Page};
-use tidegate_net::process;
+use tidegate_net::metrics_page::{Kind, Page};
+use tidegate_net::process_metrics;
 
 use crate::tokens::Pass;
-use limits::Described;
+use limit_metrics::Described;
 
-pub use limits::MOST_LIMITS;
-pub use reloads::{Reloads, ReloadsSoFar};
-pub use worker::{Cut, DoorName, WorkerMetrics};
+pub use limit_metrics::MOST_LIMITS;
+pub use reload_counts::{Reloads, ReloadsSoFar};
+pub use worker_metrics::{Cut, DoorName, WorkerMetrics};
 
 /// The media type of what is rendered.
-pub use tidegate_net::page::CONTENT_TYPE;
+pub use tidegate_net::metrics_page::CONTENT_TYPE;
 
 /// Everything that is counted.
 pub struct Metrics {
@@ -75,14 +75,14 @@ impl Metrics {
     pub fn render_for(&self, limiter: &Limiter, pass: &Pass) -> String {
         let mut page = Page::default();
         build(&mut page);
-        served::write(&mut page, &self.workers);
+        worker_totals::write(&mut page, &self.workers);
         let mut described = self.described.lock().unwrap_or_else(PoisonError::into_inner);
-        limits::write(&mut page, limiter, pass, &mut described);
+        limit_metrics::write(&mut page, limiter, pass, &mut described);
         drop(described);
         if let Some(reloads) = &self.reloads {
-            reloads::write(&mut page, &reloads.so_far());
+            reload_counts::write(&mut page, &reloads.so_far());
         }
-        process::write(&mut page);
+        process_metrics::write(&mut page);
         page.into_text()
     }
 }

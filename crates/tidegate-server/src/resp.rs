@@ -17,18 +17,17 @@
 
 mod batch;
 pub mod command;
-pub mod decision;
-pub mod door;
-pub mod doorman;
+pub mod decision_reply;
+pub mod resp_service;
 pub mod frame;
-mod grants;
-mod opening;
-pub mod pledge;
+mod grant_template;
+mod frame_prefix;
+pub mod deferred_reply;
 pub mod reply;
 pub mod session;
-pub mod throttle;
+pub mod described_buckets;
 
-pub use door::Door;
-pub use doorman::Doorman;
-pub use pledge::Pledge;
+pub use resp_service::Door;
+pub use crate::tokens::Doorman;
+pub use deferred_reply::Pledge;
 pub use session::{Answered, Awaited, Fed, Session, Tally, Then};

@@ -15,16 +15,16 @@
 //!
 //! Refused: knowing what a signal or a file is. Whoever starts a server tells it to stop.
 
-mod attempts;
-mod beat;
+mod failed_auth_limiter;
+mod coarse_clock;
 pub mod bounds;
-mod crowd;
-mod desk;
+mod connection_limit;
+mod thread_buffers;
 mod http;
 mod resp;
-mod saying;
-mod vigil;
-mod watch;
+mod reply_writer;
+mod busy_poll;
+mod deadline_watch;
 mod worker;
 
 use std::fmt;
@@ -40,9 +40,9 @@ use tokio::sync::Notify;
 use crate::http::Api;
 use crate::metrics::{Cut, DoorName, Metrics};
 use crate::resp::{Door, Doorman};
-use attempts::Attempts;
+use failed_auth_limiter::Attempts;
 use bounds::MOST_TURNED_AWAY;
-use crowd::Crowd;
+use connection_limit::Crowd;
 use worker::Ears;
 
 pub use bounds::Bounds;

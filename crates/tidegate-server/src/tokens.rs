@@ -24,12 +24,14 @@
 //! # Ok::<(), tidegate_server::tokens::NoRandomness>(())
 //! ```
 
-mod shared;
+mod authenticator;
+mod shared_tokens;
 
 use std::fmt;
 
 use sha2::{Digest, Sha256};
-pub use shared::SharedTokens;
+pub use authenticator::Doorman;
+pub use shared_tokens::SharedTokens;
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 use tidegate::SpecError;
 pub use tidegate::file::{Role, TokenSpec};

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use tidegate::{Capacity, Store as _};
 use tidegate_net::histogram::{DURATIONS, Sum};
-use tidegate_net::page::{Kind, Label, Page, Seconds};
-use tidegate_net::process;
+use tidegate_net::metrics_page::{Kind, Label, Page, Seconds};
+use tidegate_net::process_metrics;
 
 use super::worker::{Class, Cut, END_OF_STATUSES, FIRST_STATUS, Failure};
 use super::{Numbers, lock};
@@ -28,7 +28,7 @@ impl Numbers {
         endpoints(&mut page, backends);
         standings(&mut page, limits);
         self.reloads(&mut page);
-        process::write(&mut page);
+        process_metrics::write(&mut page);
         page.into_text()
     }
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tidegate::layer::http::{describe, too_many_requests};
 use tidegate::{AcquireError, Ask, Decision, LimitStore};
 
-use super::decisions::{chargeable, spoken};
+use super::acquire::{chargeable, spoken};
 use super::problem::Problem;
 use super::query::Query;
 use super::wire::decision;

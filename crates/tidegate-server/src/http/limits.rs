@@ -21,7 +21,7 @@ use super::problem::{Code, Problem};
 use super::query::Query;
 use super::wire::limit::{self, LimitBody};
 use super::{Api, Call, Reply, json, nothing};
-use crate::resp::throttle::is_reserved;
+use crate::resp::described_buckets::is_reserved;
 use crate::tokens::hex;
 
 /// How many limits a page has unless said.

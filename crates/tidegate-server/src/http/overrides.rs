@@ -14,7 +14,7 @@ use super::limits::{etag, expected, tagged};
 use super::problem::{Code, Problem};
 use super::query::Query;
 use super::wire::limit::OverrideBody;
-use super::wire::overriding::{self, Removal};
+use super::wire::override_body::{self, Removal};
 use super::wire::read;
 use super::{Api, Call, Reply, json, nothing};
 
@@ -25,7 +25,7 @@ impl<S: LimitStore + ?Sized> Api<S> {
     /// Puts the override of an item for a key, in place of the former one.
     pub(super) async fn put_override(&self, id: &str, key: &str, call: &Call<'_>) -> Reply {
         let change = |spec: &mut LimitSpec| {
-            let put = overriding::read(spec, key, call.body)?;
+            let put = override_body::read(spec, key, call.body)?;
             spec.overrides.retain(|each| !(each.key == put.key && each.item == put.item));
             spec.overrides.push(put.clone());
             Ok(put)

@@ -11,7 +11,7 @@ use tidegate::store::Unavailable;
 use super::problem::{Code, Problem};
 use super::wire::instant;
 use super::{Reply, json};
-use crate::reload::{Reloader, Standing};
+use crate::settings_reloader::{Reloader, Standing};
 
 /// How far a server is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use tidegate::store::CompactRequest;
 use tidegate::{Amount, Ask, Intent, Limiter, Order, Replies, StoreReply};
 
-use super::decision::Due;
+use super::decision_reply::Due;
 
 /// The most decisions that are put to the store at once.
 pub(super) const LARGEST_BATCH: usize = 1024;

@@ -13,7 +13,7 @@ use tidegate::{Amount, Intent};
 use tidegate_core::limit::LONGEST_ID;
 
 use super::frame::{Arguments, number};
-use super::throttle::{self, BELONGS, Bucket};
+use super::described_buckets::{self, BELONGS, Bucket};
 use crate::tokens::Role;
 
 /// What a client says.
@@ -320,7 +320,7 @@ fn question<'i>(intent: Intent, arguments: &Arguments<'i, '_>) -> Result<Questio
         code: "NOLIMIT",
         text: format!("unknown limit '{}'", at(1)[..at(1).len().min(LONGEST_ID)].escape_ascii()).into(),
     })?;
-    if throttle::is_reserved(limit_id) {
+    if described_buckets::is_reserved(limit_id) {
         return Err(Mistake::err(BELONGS));
     }
     Ok(Question { intent, limit_id, key: at(2), count, request_id })

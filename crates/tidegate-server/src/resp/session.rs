@@ -11,8 +11,8 @@
 //! Everything is answered in order. What a store with a log has decided is said at once, and heard when it is durable ([`Pledge`]). A store that decides elsewhere makes a session stop at the first batch it has not been
 //! answered: nothing behind it is looked at until [`Session::resume`].
 
-mod bidding;
-mod courtesies;
+mod compact_batch;
+mod connection_commands;
 mod leases;
 
 use std::sync::Arc;
@@ -22,17 +22,17 @@ use tidegate::{Answer, Detail, Intent, OrderError, Outcome, Replies, StoreReply,
 
 use super::batch::{Entry, Room};
 use super::command::{self, Command, Form, Leave, Mistake};
-use super::decision::{Due, Speaker};
-use super::door::Door;
+use super::decision_reply::{Due, Speaker};
+use super::resp_service::Door;
 use super::frame::{Fault, Frame, Framing, Reader};
-use super::grants::Grants;
-use super::opening::Openings;
-use super::pledge::{Mouth, Pledge};
+use super::grant_template::Grants;
+use super::frame_prefix::Openings;
+use super::deferred_reply::{Mouth, Pledge};
 use super::reply::{Protocol, Writer};
-use super::throttle::RESERVED;
+use super::described_buckets::RESERVED;
 use crate::metrics::Cut;
 use crate::tokens::{Pass, Shown};
-use bidding::Gathered;
+use compact_batch::Gathered;
 use leases::renewal;
 
 /// How much may be said before some of it has to be written: who asks much and reads nothing must not fill the memory.
@@ -520,7 +520,7 @@ impl Session {
             Command::Select { .. } => writer.error("ERR", "DB index is out of range"),
             Command::Commands(inquiry) => self.commands(inquiry, rest, mouth),
             Command::Client(client) => self.client(client, mouth),
-            Command::Info => writer.text(courtesies::INFO),
+            Command::Info => writer.text(connection_commands::INFO),
         }
         None
     }

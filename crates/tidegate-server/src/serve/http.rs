@@ -8,12 +8,12 @@
 //! Decided: what is read here is only what cannot be misunderstood, so that there is one place that knows all of HTTP and it is
 //! not ours. See `docs/decisions/0011-plain-requests-have-a-lane.md`.
 
-mod body;
-mod calls;
-mod general;
-mod lane;
-mod plain;
-mod rest;
+mod response_body;
+mod request_tracker;
+mod hyper_connection;
+mod http1_fast_path;
+mod http1_request;
+mod buffered_stream;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -32,10 +32,10 @@ use crate::tokens::{Pass, Who, bearer};
 
 /// Replies a client until either side has enough.
 pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: Arc<Worker>) -> Over {
-    match lane::serve(stream, address, &worker).await {
-        lane::Exit::Over(over) => over,
+    match http1_fast_path::serve(stream, address, &worker).await {
+        http1_fast_path::Exit::Over(over) => over,
         // Few come here, and what they need is large; nobody else should have to make room for it.
-        lane::Exit::General(stream, heard) => Box::pin(general::serve(stream, heard, address, &worker)).await,
+        http1_fast_path::Exit::General(stream, heard) => Box::pin(hyper_connection::serve(stream, heard, address, &worker)).await,
     }
 }
 

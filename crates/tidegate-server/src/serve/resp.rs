@@ -17,10 +17,10 @@ use tokio::time::Instant;
 
 use super::Over;
 use super::bounds::LONG_TURN;
-use super::desk::{Desk, at_the_desk};
-use super::saying::{part, say};
-use super::vigil::Lookout;
-use super::watch::{Interruption, Midst, Watch};
+use super::thread_buffers::{Desk, at_the_desk};
+use super::reply_writer::{part, say};
+use super::busy_poll::Lookout;
+use super::deadline_watch::{Interruption, Midst, Watch};
 use super::worker::Worker;
 use crate::metrics::Cut;
 use crate::resp::reply::Writer;

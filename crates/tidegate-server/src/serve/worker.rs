@@ -14,11 +14,11 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 
-use super::beat::Beat;
+use super::coarse_clock::Beat;
 use super::bounds::FAREWELL;
-use super::crowd::Seat;
-use super::saying::part;
-use super::vigil::Vigil;
+use super::connection_limit::Seat;
+use super::reply_writer::part;
+use super::busy_poll::Vigil;
 use super::{House, http, no_room, resp};
 use crate::metrics::{DoorName, WorkerMetrics};
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tidegate_server::refusals::{Line, Sink};
+use tidegate_server::refusal_log::{Line, Sink};
 
 /// Lines as they were told. Copies are the same paper.
 #[derive(Clone, Default)]

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tidegate::{Catalog, ManualClock, Memory, MemoryStore, Tick};
 use tidegate_server::metrics::Reloads;
-use tidegate_server::reload::{Looked, Outcome, Reloader};
-use tidegate_server::rules::Rules;
+use tidegate_server::settings_reloader::{Looked, Outcome, Reloader};
+use tidegate_server::live_settings::Rules;
 
 use crate::resp::stage::START;
 

@@ -11,7 +11,7 @@ use tidegate::{
 };
 use tidegate::{Memory, MemoryStore, Store, file};
 use tidegate_server::resp::{Door, Session};
-use tidegate_server::rules::{Applied, Rules, Unfit};
+use tidegate_server::live_settings::{Applied, Rules, Unfit};
 use tidegate_server::tokens::{NewToken, Role, Who};
 use tidegate_testkit::logged::{Log, Logged};
 

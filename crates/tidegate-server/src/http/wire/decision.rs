@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidegate::{Decision, Lease, Limit, Tick};
 
 use super::instant;
-use crate::http::decision::{Held, Said, Verdict, write_fields};
+use crate::http::decision_json::{Held, Said, Verdict, write_fields};
 
 /// Room for a decision over a few items.
 const ROOM: usize = 512;

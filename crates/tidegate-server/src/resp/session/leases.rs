@@ -6,8 +6,8 @@ use tidegate::store::Later;
 use tidegate::{LeaseId, OrderError, StoreReply, Timestamp};
 
 use super::{Awaited, Session};
-use crate::resp::decision::Speaker;
-use crate::resp::pledge::Mouth;
+use crate::resp::decision_reply::Speaker;
+use crate::resp::deferred_reply::Mouth;
 
 impl Session {
     pub(super) fn release(&mut self, lease: &[u8], mouth: &mut Mouth<'_>) -> Option<Awaited> {

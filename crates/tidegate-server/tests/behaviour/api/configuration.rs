@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::json;
 use tidegate::{Edit, ExpectedVersion, ItemSpec, LimitSpec, Policy};
 use tidegate_server::resp::Door;
-use tidegate_server::resp::throttle::Bucket;
+use tidegate_server::resp::described_buckets::Bucket;
 
 use crate::api::stage::{Stage, Told, holder};
 use tidegate_server::tokens::{Pass, Role, Who};

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tidegate_server::http::{LARGEST_BODY, Readiness, State};
-use tidegate_server::reload::Reloader;
-use tidegate_server::rules::Rules;
+use tidegate_server::settings_reloader::Reloader;
+use tidegate_server::live_settings::Rules;
 
 use crate::api::stage::Stage;
 

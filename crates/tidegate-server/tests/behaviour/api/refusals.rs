@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidegate::Tick;
-use tidegate_server::refusals::Refusals;
+use tidegate_server::refusal_log::Refusals;
 
 use crate::api::stage::Stage;
 use crate::paper::Paper;

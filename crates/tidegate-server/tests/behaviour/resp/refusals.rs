@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidegate::{LimitStore, Tick};
-use tidegate_server::refusals::Refusals;
+use tidegate_server::refusal_log::Refusals;
 use tidegate_server::resp::{Door, Session};
 
 use crate::paper::Paper;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{Catalog, LimitStore, RemovalMode, Store};
-use tidegate_server::resp::throttle::{Bucket, Indescribable, MOST_BUCKETS, Throttles, is_reserved};
+use tidegate_server::resp::described_buckets::{Bucket, Indescribable, MOST_BUCKETS, Throttles, is_reserved};
 
 use crate::resp::stage::{Stage, check, say};
 

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use tidegate::ManualClock;
-use tidegate_server::reload::Reloader;
-use tidegate_server::rules::Rules;
+use tidegate_server::settings_reloader::Reloader;
+use tidegate_server::live_settings::Rules;
 
 use super::stage::{Client, Stage, acquire, post, wide};
 use crate::resp::stage::START;

@@ -1,6 +1,6 @@
 //! Who may come in, and for how long.
 
-use crate::tokens::{Pass, SharedTokens, Shown, Tokens};
+use super::{Pass, SharedTokens, Shown, Tokens};
 
 /// Knows who may come in, and what they may do inside.
 pub trait Doorman: Send + Sync {

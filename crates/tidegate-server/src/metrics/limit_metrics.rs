@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use tidegate::store::Reach;
 use tidegate::{Limit, LimitOverview, Limiter};
-use tidegate_net::page::{Kind, Label, Page};
+use tidegate_net::metrics_page::{Kind, Label, Page};
 
-use crate::resp::throttle::{self, RESERVED};
+use crate::resp::described_buckets::{self, RESERVED};
 use crate::tokens::Pass;
 
 /// The most limits that are told one by one, the first by id. How many are left out is told too.
@@ -65,7 +65,7 @@ struct Told {
 
 pub(super) fn write(page: &mut Page, limiter: &Limiter, pass: &Pass, described: &mut Described) {
     let (reserved, named): (Vec<_>, Vec<_>) =
-        limiter.store().list().into_iter().partition(|limit| throttle::is_reserved(limit.id()));
+        limiter.store().list().into_iter().partition(|limit| described_buckets::is_reserved(limit.id()));
     let named: Vec<Arc<Limit>> = named.into_iter().filter(|limit| pass.covers(limit.id())).collect();
     let observed = |limit: &'_ Arc<Limit>| limiter.observe(limit.id());
     described.look(reserved.iter().filter_map(|limit| Some((limit.id(), observed(limit)?))));

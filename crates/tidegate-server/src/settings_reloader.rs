@@ -4,7 +4,7 @@
 //!   looked at, every half second ──▶ the same twice in a row? ──▶ Rules::apply ──▶ Outcome: log, /readyz, /metrics
 //! ```
 //!
-//! When a file has changed is known to [`tidegate_net::looking`].
+//! When a file has changed is known to [`tidegate_net::file_watcher`].
 //!
 //! Decided: a file that cannot be read or used leaves the rules in force, is told once, and is tried again when it changes.
 
@@ -16,12 +16,12 @@ use std::time::Duration;
 
 use tidegate::clock::Clock;
 use tidegate::file::{self, Diagnostics};
-use tidegate_net::looking::{Look, Looker};
+use tidegate_net::file_watcher::{Look, Looker};
 
 use crate::metrics::{Reloads, ReloadsSoFar};
-use crate::rules::{Applied, Rules, Unfit};
+use crate::live_settings::{Applied, Rules, Unfit};
 
-pub use tidegate_net::looking::{LOOK_EVERY, Watching};
+pub use tidegate_net::file_watcher::{LOOK_EVERY, Watching};
 
 /// A file, the rules it is for, and how reading it went.
 pub struct Reloader {

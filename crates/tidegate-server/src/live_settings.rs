@@ -32,7 +32,7 @@ use tidegate::file::{ActivitySpec, ServerSpec, Settings, StoreSpec, is_reserved}
 use tidegate::store::{Unavailable, wait_durable};
 use tidegate::{Edit, EditOutcome, ExpectedVersion, LimitSpec, LimitStore, RemovalMode, SpecError};
 
-use crate::resp::throttle::BELONGS;
+use crate::resp::described_buckets::BELONGS;
 use crate::tokens::{SharedTokens, Tokens};
 
 /// Which limits and tokens come from the file.

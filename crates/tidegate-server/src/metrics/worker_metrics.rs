@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_net::histogram::{DURATIONS, Histogram};
 
-use super::statuses::Statuses;
+use super::status_counts::Statuses;
 use crate::http::{Answered, RouteName};
 use crate::resp::Tally;
 

@@ -1,6 +1,6 @@
 //! CompactBatch of a session: a pipeline that asks the same few limits again and again, and nothing else.
 //!
-//! They are gathered by their [openings](super::super::opening), put to the store in short, and said in one piece each. As soon as something else is to be decided in the same batch, or
+//! They are gathered by their [openings](super::super::frame_prefix), put to the store in short, and said in one piece each. As soon as something else is to be decided in the same batch, or
 //! the store has no more to say in short, they are orders like all others, in their place.
 
 use tidegate::store::bid::MOST_LIMITS;
@@ -9,10 +9,10 @@ use tidegate::{Intent, Verdict};
 
 use super::{Session, Workroom};
 use crate::resp::batch::{Entry, LARGEST_BATCH};
-use crate::resp::decision::{Due, Speaker};
+use crate::resp::decision_reply::{Due, Speaker};
 use crate::resp::frame::Framing;
-use crate::resp::opening::LimitIds;
-use crate::resp::pledge::Mouth;
+use crate::resp::frame_prefix::LimitIds;
+use crate::resp::deferred_reply::Mouth;
 use crate::resp::reply::Writer;
 
 /// What was gathered and not decided yet: bids, and behind them entries.

@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use crate::page::{Kind, Page, Seconds};
+use crate::metrics_page::{Kind, Page, Seconds};
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 use tidegate::{Tick, Timestamp};
 
 use crate::metrics::DoorName;
-use crate::resp::throttle::{self, RESERVED};
+use crate::resp::described_buckets::{self, RESERVED};
 
 /// The most lines in a second, all limits together.
 pub const MOST_LINES: u64 = 10;
@@ -161,7 +161,7 @@ impl Refusals {
     }
 
     fn slot(&self, limit: &str, now: u64) -> &Slot {
-        let limit = if throttle::is_reserved(limit) { RESERVED } else { limit };
+        let limit = if described_buckets::is_reserved(limit) { RESERVED } else { limit };
         let owner = self.hasher.hash_one(limit).max(1);
         let first = usize::try_from(owner % TRACKED_LIMITS as u64).unwrap_or_default();
         let near = || (first..first + PROBES).map(|place| &self.slots[place % TRACKED_LIMITS]);

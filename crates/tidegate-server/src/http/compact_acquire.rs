@@ -7,11 +7,11 @@ use tidegate::store::{CompactBatch, CompactReplies, CompactReply, CompactRequest
 use tidegate::{ItemReading, LimitStore, Verdict, Wait};
 
 use super::Api;
-use super::decision::{Said, Verdict as StoreReply, write_fields};
-use super::wire::{bid, instant};
+use super::decision_json::{Said, Verdict as StoreReply, write_fields};
+use super::wire::{compact_acquire, instant};
 use crate::metrics::DoorName;
-use crate::refusals::Refusal;
-use crate::resp::throttle::is_reserved;
+use crate::refusal_log::Refusal;
+use crate::resp::described_buckets::is_reserved;
 use crate::tokens::{Pass, Role};
 
 /// The only path at which this is tried, with `POST`.
@@ -33,7 +33,7 @@ impl<S: LimitStore + ?Sized> Api<S> {
         if self.survival != Survival::Volatile || !pass.may(Role::Decide) {
             return None;
         }
-        let bid::Body { limit_id, limit_key, count } = bid::read(body)?;
+        let compact_acquire::Body { limit_id, limit_key, count } = compact_acquire::read(body)?;
         if !pass.covers(limit_id) || is_reserved(limit_id) {
             return None;
         }

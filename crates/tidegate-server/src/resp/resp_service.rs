@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate::{Limit, LimitStore, Limiter, Tick, Timestamp};
 
-use super::doorman::Doorman;
-use super::throttle::Throttles;
+use crate::tokens::Doorman;
+use super::described_buckets::Throttles;
 use crate::metrics::DoorName;
-use crate::refusals::{Refusal, Refusals};
+use crate::refusal_log::{Refusal, Refusals};
 use crate::tokens::{Pass, Shown};
 
 /// A store, who may come in to it, and the buckets that were described so far.

@@ -7,7 +7,7 @@
 
 use tidegate::{Amount, Capacity};
 
-use super::decision::saturating;
+use super::decision_reply::saturating;
 
 /// The room of a number: nineteen digits and one that is written over.
 const NUMBER: usize = 20;

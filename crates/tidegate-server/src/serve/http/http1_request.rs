@@ -6,7 +6,7 @@ use ::http::header::{AUTHORIZATION, HeaderName, IF_MATCH};
 use ::http::{HeaderValue, Method, Request, Response, Uri};
 use bytes::Bytes;
 
-use crate::serve::beat::DATE_BYTES;
+use crate::serve::coarse_clock::DATE_BYTES;
 use crate::serve::bounds::{LARGEST_HEAD, LARGEST_PLAIN_BODY, MOST_FIELDS};
 
 /// What stands at the beginning of a buffer.

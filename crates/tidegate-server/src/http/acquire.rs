@@ -9,16 +9,16 @@ use bytes::Bytes;
 use tidegate::{Acquire, AcquireError, Ask, Decision, Denial, Hold, Limit, LimitStore, Question};
 
 use super::problem::Problem;
-use super::wire::{ask, decision, read};
+use super::wire::{acquire, decision, read};
 use super::{Api, Call, Reply, Told, json_text};
 use crate::metrics::DoorName;
-use crate::refusals::Refusal;
-use crate::resp::throttle::{BELONGS, is_reserved};
+use crate::refusal_log::Refusal;
+use crate::resp::described_buckets::{BELONGS, is_reserved};
 
 impl<S: LimitStore + ?Sized> Api<S> {
     /// Takes what is asked for, at once or within the asker's patience.
     pub(super) async fn acquire(&self, call: &Call<'_>) -> Result<Told, Problem> {
-        let body: ask::Question<'_> = read(call.body)?;
+        let body: acquire::Question<'_> = read(call.body)?;
         let asks = permitted(&body, call)?;
         asks.iter().try_for_each(|ask| chargeable(ask.limit_id))?;
         let patience = body.patience()?;
@@ -58,14 +58,14 @@ impl<S: LimitStore + ?Sized> Api<S> {
 
     /// Replies the same question and changes nothing.
     pub(super) async fn peek(&self, call: &Call<'_>) -> Reply {
-        let body: ask::Question<'_> = read(call.body)?;
+        let body: acquire::Question<'_> = read(call.body)?;
         let asks = permitted(&body, call)?;
         body.patience()?;
         let decided = self.question(&body, &asks).peek_async().await;
         self.decided(decided, &asks).map(|told| told.response)
     }
 
-    fn question<'a>(&'a self, body: &'a ask::Question<'_>, asks: &'a [Ask<'a>]) -> Question<'a> {
+    fn question<'a>(&'a self, body: &'a acquire::Question<'_>, asks: &'a [Ask<'a>]) -> Question<'a> {
         let mut question = self.limiter.asks(asks).readings();
         if body.hold() == Hold::Yes {
             question = question.hold();
@@ -116,7 +116,7 @@ pub(super) fn spoken(decision: Vec<u8>) -> Response<Bytes> {
 }
 
 /// What is asked for, if the pass is for all of it.
-fn permitted<'a>(body: &'a ask::Question<'_>, call: &Call<'_>) -> Result<Vec<Ask<'a>>, Problem> {
+fn permitted<'a>(body: &'a acquire::Question<'_>, call: &Call<'_>) -> Result<Vec<Ask<'a>>, Problem> {
     let asks = body.asks()?;
     asks.iter().try_for_each(|ask| call.concerns(ask.limit_id))?;
     Ok(asks)

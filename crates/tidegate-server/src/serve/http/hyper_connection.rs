@@ -23,17 +23,17 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::body::Said;
-use super::calls::{Calls, Doing};
-use super::plain::PREFACE;
-use super::rest::Rest;
+use super::response_body::Said;
+use super::request_tracker::{Calls, Doing};
+use super::http1_request::PREFACE;
+use super::buffered_stream::Rest;
 use crate::http::events::Events;
 use crate::http::problem::{Code, Problem};
 use crate::http::{Announced, LARGEST_BODY};
 use crate::metrics::Cut;
 use crate::serve::Over;
 use crate::serve::bounds::{FAREWELL, LARGEST_HEAD, MOST_DISCARDED, MOST_FIELDS, MOST_STREAMS};
-use crate::serve::watch::{Interruption, Midst, Watch};
+use crate::serve::deadline_watch::{Interruption, Midst, Watch};
 use crate::serve::worker::Worker;
 use crate::tokens::Who;
 

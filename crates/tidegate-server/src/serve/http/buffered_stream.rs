@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
-use super::calls::Calls;
+use super::request_tracker::Calls;
 use crate::serve::bounds::FAREWELL;
 
 /// The rest of a connection.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::{Body, Frame, SizeHint};
 
-use super::calls::Open;
+use super::request_tracker::Open;
 use crate::http::events::Events;
 
 /// The body of an answer.

@@ -17,7 +17,7 @@
 //! Decided: a file is told when two looks in a row found the same, so that half a file is not taken for a whole one. What was
 //! told is remembered by its hash; a file that was only touched is not told again, and one that is of no use is told once.
 
-mod sight;
+mod file_stat;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use sight::{Sight, Taken};
+use file_stat::{Sight, Taken};
 
 /// How long it is from one look to the next. Two looks must agree, so that an edit acts within two of these, and a bit.
 pub const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -79,7 +79,7 @@ impl Looker {
     /// one byte more than is allowed ([`tidegate::file::LARGEST_FILE`]).
     pub fn read_now(&mut self) -> io::Result<Vec<u8>> {
         let sight = Sight::of(&self.path);
-        let contents = sight::read(&self.path);
+        let contents = file_stat::read(&self.path);
         self.take(Seen { sight, taken: Taken::of(&contents) });
         contents
     }
@@ -94,7 +94,7 @@ impl Looker {
         if is_as_taken && self.wary == 0 && self.candidate.is_none() {
             return Look::Same;
         }
-        let contents = sight::read(&self.path);
+        let contents = file_stat::read(&self.path);
         let seen = Seen { sight, taken: Taken::of(&contents) };
         if self.taken.as_ref().is_some_and(|taken| taken.taken == seen.taken) {
             self.wary = self.wary.saturating_sub(1);

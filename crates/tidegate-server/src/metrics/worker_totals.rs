@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_net::histogram::{DURATIONS, Sum};
-use tidegate_net::page::{Kind, Page, Seconds};
+use tidegate_net::metrics_page::{Kind, Page, Seconds};
 
-use super::statuses::Statuses;
-use super::worker::{BATCH_SIZES, Cut, DoorCounts, DoorName, WorkerMetrics};
+use super::status_counts::Statuses;
+use super::worker_metrics::{BATCH_SIZES, Cut, DoorCounts, DoorName, WorkerMetrics};
 
 pub(super) fn write(page: &mut Page, workers: &[Arc<WorkerMetrics>]) {
     let served = Served { workers };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate_net::page::{Kind, Page, Seconds};
+use tidegate_net::metrics_page::{Kind, Page, Seconds};
 
 /// Knows how reloads went. A closure will do.
 pub trait Reloads: Send + Sync {

@@ -16,14 +16,14 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::plain::{self, Heard, Missing, Plain, RemovalMode, Seen};
+use super::http1_request::{self, Heard, Missing, Plain, RemovalMode, Seen};
 use crate::http::{Answered, BID_PATH, Counter, RouteName};
 use crate::metrics::{Cut, DoorName};
 use crate::serve::Over;
 use crate::serve::bounds::{MOST_UNSAID, READ_AHEAD};
-use crate::serve::desk::{Desk, at_the_desk};
-use crate::serve::saying::{part, say};
-use crate::serve::watch::{Interruption, Midst, Watch};
+use crate::serve::thread_buffers::{Desk, at_the_desk};
+use crate::serve::reply_writer::{part, say};
+use crate::serve::deadline_watch::{Interruption, Midst, Watch};
 use crate::serve::worker::Worker;
 
 /// How the lane was left.
@@ -102,7 +102,7 @@ impl Line {
             if self.unsaid.len() >= MOST_UNSAID {
                 self.say_rest().await?;
             }
-            match plain::read(&self.kept) {
+            match http1_request::read(&self.kept) {
                 Heard::Whole(request, length) => {
                     self.kept.drain(..length);
                     return Ok(Next::Request(request));
@@ -153,12 +153,12 @@ impl Line {
             return Poll::Ready(Err(Over::Left));
         }
         let heard = &desk.input[..length];
-        let mut fields = plain::no_fields();
-        let heard_first = match plain::see(heard, &mut fields) {
+        let mut fields = http1_request::no_fields();
+        let heard_first = match http1_request::see(heard, &mut fields) {
             Seen::Whole(plain) if plain.length == length && self.is_decided(&plain, &mut desk.counter) => {
                 self.half = None;
                 self.keep(&[]);
-                plain::write_decision(&desk.counter.body, &self.worker.beat.date(), &mut desk.output);
+                http1_request::write_decision(&desk.counter.body, &self.worker.beat.date(), &mut desk.output);
                 self.say_now(&desk.output);
                 return Poll::Ready(Ok((!self.unsaid.is_empty()).then_some(Next::Said)));
             }
@@ -220,11 +220,11 @@ impl Line {
         };
         self.worker.counts.http_answered(&answered, self.worker.since(start));
         let response = answered.response;
-        self.has_had_its_say = house.ending.is_told() && !matches!(plain::read(&self.kept), Heard::Whole(..));
+        self.has_had_its_say = house.ending.is_told() && !matches!(http1_request::read(&self.kept), Heard::Whole(..));
         let parting = if self.has_had_its_say { RemovalMode::Close } else { RemovalMode::KeepAlive };
         let date = self.worker.beat.date();
         at_the_desk(|desk| {
-            plain::write(&response, is_head, parting, &date, &mut desk.output);
+            http1_request::write(&response, is_head, parting, &date, &mut desk.output);
             self.say_now(&desk.output);
         });
         Ok(())

@@ -16,9 +16,9 @@ use tidegate::{
 };
 
 use super::command::Dialect;
-use super::grants::Grants;
+use super::grant_template::Grants;
 use super::reply::Writer;
-use super::throttle::{Described, Throttles};
+use super::described_buckets::{Described, Throttles};
 
 /// What an answer is owed to, and in which words it is to be said.
 #[derive(Debug)]

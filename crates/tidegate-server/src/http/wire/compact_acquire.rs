@@ -98,7 +98,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::http::wire::ask::Question;
+    use crate::http::wire::acquire::Question;
 
     #[track_caller]
     fn check(text: &str, expected: Option<(&str, &str, u64)>) {
