@@ -16,7 +16,7 @@ const NAMING_DIGITS: usize = 8;
 /// Makes a token.
 pub(crate) fn run(args: &TokenArgs) -> Result<(), Failure> {
     let TokenCommand::New(args) = &args.command;
-    let token = NewToken::make().map_err(|error| Failure::Failed(error.to_string()))?;
+    let token = NewToken::generate().map_err(|error| Failure::Failed(error.to_string()))?;
     let shown = Shown::new(args, &token);
     shown.read_back()?;
     answer(&if args.json { shown.json(&token.secret) } else { shown.text(&token.secret) })

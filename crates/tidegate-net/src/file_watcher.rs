@@ -25,49 +25,49 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use file_stat::{Sight, Taken};
+use file_stat::{FileStat, ContentHash};
 
 /// How long it is from one look to the next. Two looks must agree, so that an edit acts within two of these, and a bit.
-pub const LOOK_EVERY: Duration = Duration::from_millis(500);
+pub const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// For how many looks after a change the file is read even if it seems to be the same: clocks of file systems may stand still
 /// for two seconds, and an edit within them may not show.
-pub const LOOKS_AFTERWARDS: u8 = 6;
+pub const EXTRA_READS: u8 = 6;
 
-/// A file, and what was seen of it.
+/// A file, and what was observation of it.
 #[derive(Debug)]
-pub struct Looker {
+pub struct FileWatcher {
     path: PathBuf,
     /// What was told last, be it of use or not.
-    taken: Option<Seen>,
+    accepted: Option<FileObservation>,
     /// What the last look found, if that is something else.
-    candidate: Option<Seen>,
+    candidate: Option<FileObservation>,
     /// For how many looks more the file is read in any case.
-    wary: u8,
+    extra_reads: u8,
 }
 
 /// What a look found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Seen {
-    sight: Sight,
-    taken: Taken,
+struct FileObservation {
+    stat: FileStat,
+    hash: ContentHash,
 }
 
 /// What a look says.
 #[derive(Debug)]
-pub enum Look {
+pub enum FilePoll {
     /// Nothing is new.
-    Same,
+    Unchanged,
     /// Something is, and may not be whole yet.
-    Changing,
+    Unsettled,
     /// This is in the file now, or it cannot be read. Of a file that is too large it is one byte more than is allowed.
     Changed(io::Result<Vec<u8>>),
 }
 
-impl Looker {
+impl FileWatcher {
     /// For this file. Nothing is read yet, so that whatever is there is new.
-    pub fn new(path: impl Into<PathBuf>) -> Looker {
-        Looker { path: path.into(), taken: None, candidate: None, wary: 0 }
+    pub fn new(path: impl Into<PathBuf>) -> FileWatcher {
+        FileWatcher { path: path.into(), accepted: None, candidate: None, extra_reads: 0 }
     }
 
     /// The file.
@@ -78,66 +78,66 @@ impl Looker {
     /// Reads the file, whether it has changed or not: at the start, and when somebody says so. Of a file that is too large it is
     /// one byte more than is allowed ([`tidegate::file::LARGEST_FILE`]).
     pub fn read_now(&mut self) -> io::Result<Vec<u8>> {
-        let sight = Sight::of(&self.path);
-        let contents = file_stat::read(&self.path);
-        self.take(Seen { sight, taken: Taken::of(&contents) });
+        let stat = FileStat::of(&self.path);
+        let contents = file_stat::read_bounded(&self.path);
+        self.accept(FileObservation { stat, hash: ContentHash::of(&contents) });
         contents
     }
 
     /// Looks at the file, and reads it if it has changed and is whole.
-    pub fn look(&mut self) -> Look {
-        self.look_at(Sight::of(&self.path))
+    pub fn poll(&mut self) -> FilePoll {
+        self.poll_with_stat(FileStat::of(&self.path))
     }
 
-    fn look_at(&mut self, sight: Sight) -> Look {
-        let is_as_taken = self.taken.as_ref().is_some_and(|taken| taken.sight == sight);
-        if is_as_taken && self.wary == 0 && self.candidate.is_none() {
-            return Look::Same;
+    fn poll_with_stat(&mut self, stat: FileStat) -> FilePoll {
+        let is_unchanged = self.accepted.as_ref().is_some_and(|accepted| accepted.stat == stat);
+        if is_unchanged && self.extra_reads == 0 && self.candidate.is_none() {
+            return FilePoll::Unchanged;
         }
-        let contents = file_stat::read(&self.path);
-        let seen = Seen { sight, taken: Taken::of(&contents) };
-        if self.taken.as_ref().is_some_and(|taken| taken.taken == seen.taken) {
-            self.wary = self.wary.saturating_sub(1);
+        let contents = file_stat::read_bounded(&self.path);
+        let observation = FileObservation { stat, hash: ContentHash::of(&contents) };
+        if self.accepted.as_ref().is_some_and(|accepted| accepted.hash == observation.hash) {
+            self.extra_reads = self.extra_reads.saturating_sub(1);
             self.candidate = None;
-            self.taken = Some(seen);
-            return Look::Same;
+            self.accepted = Some(observation);
+            return FilePoll::Unchanged;
         }
-        if self.candidate == Some(seen) {
-            self.take(seen);
-            return Look::Changed(contents);
+        if self.candidate == Some(observation) {
+            self.accept(observation);
+            return FilePoll::Changed(contents);
         }
-        self.candidate = Some(seen);
-        Look::Changing
+        self.candidate = Some(observation);
+        FilePoll::Unsettled
     }
 
-    fn take(&mut self, seen: Seen) {
-        self.taken = Some(seen);
+    fn accept(&mut self, observation: FileObservation) {
+        self.accepted = Some(observation);
         self.candidate = None;
-        self.wary = LOOKS_AFTERWARDS;
+        self.extra_reads = EXTRA_READS;
     }
 }
 
 /// Somebody looks for as long as this is kept.
 #[derive(Debug)]
-pub struct Watching {
+pub struct PollThread {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Watching {
+impl PollThread {
     /// Does this every half second, on a thread of its own with this name, until what is returned is dropped.
-    pub fn start(name: &str, mut look: impl FnMut() + Send + 'static) -> io::Result<Watching> {
+    pub fn start(name: &str, mut poll: impl FnMut() + Send + 'static) -> io::Result<PollThread> {
         let (stop, stopped) = mpsc::channel();
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
-                look();
+            while stopped.recv_timeout(POLL_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                poll();
             }
         })?;
-        Ok(Watching { stop: Some(stop), thread: Some(thread) })
+        Ok(PollThread { stop: Some(stop), thread: Some(thread) })
     }
 }
 
-impl Drop for Watching {
+impl Drop for PollThread {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
@@ -176,41 +176,41 @@ mod tests {
     #[test]
     fn what_is_there_is_told_once_and_when_it_is_whole() {
         let scene = Scene::new("whole");
-        let mut looker = Looker::new(&scene.path);
-        assert!(looker.read_now().is_err(), "there is no file");
-        assert!(matches!(looker.look(), Look::Same));
+        let mut watcher = FileWatcher::new(&scene.path);
+        assert!(watcher.read_now().is_err(), "there is no file");
+        assert!(matches!(watcher.poll(), FilePoll::Unchanged));
         scene.write("half");
-        assert!(matches!(looker.look(), Look::Changing));
+        assert!(matches!(watcher.poll(), FilePoll::Unsettled));
         scene.write("half, whole");
-        assert!(matches!(looker.look(), Look::Changing), "it was not the same twice");
-        assert!(matches!(looker.look(), Look::Changed(Ok(bytes)) if bytes == b"half, whole"));
-        assert!(matches!(looker.look(), Look::Same));
-        assert_eq!(looker.path(), scene.path);
+        assert!(matches!(watcher.poll(), FilePoll::Unsettled), "it was not the same twice");
+        assert!(matches!(watcher.poll(), FilePoll::Changed(Ok(bytes)) if bytes == b"half, whole"));
+        assert!(matches!(watcher.poll(), FilePoll::Unchanged));
+        assert_eq!(watcher.path(), scene.path);
     }
 
     #[test]
     fn a_clock_that_stands_still_hides_no_edit_of_its_last_moments() {
         let scene = Scene::new("still");
-        let mut looker = Looker::new(&scene.path);
+        let mut watcher = FileWatcher::new(&scene.path);
         scene.write("one");
-        assert_eq!(looker.read_now().expect("a file"), b"one");
-        let sight = Sight::of(&scene.path);
+        assert_eq!(watcher.read_now().expect("a file"), b"one");
+        let stat = FileStat::of(&scene.path);
 
         scene.write("two");
-        assert!(matches!(looker.look_at(sight), Look::Changing), "it only seems to be the same");
-        assert!(matches!(looker.look_at(sight), Look::Changed(Ok(bytes)) if bytes == b"two"));
-        for _ in 0..LOOKS_AFTERWARDS {
-            assert!(matches!(looker.look_at(sight), Look::Same));
+        assert!(matches!(watcher.poll_with_stat(stat), FilePoll::Unsettled), "it only seems to be the same");
+        assert!(matches!(watcher.poll_with_stat(stat), FilePoll::Changed(Ok(bytes)) if bytes == b"two"));
+        for _ in 0..EXTRA_READS {
+            assert!(matches!(watcher.poll_with_stat(stat), FilePoll::Unchanged));
         }
         // A clock that stands still for longer is no clock; nobody reads the file for nothing for ever.
         scene.write("six");
-        assert!(matches!(looker.look_at(sight), Look::Same));
+        assert!(matches!(watcher.poll_with_stat(stat), FilePoll::Unchanged));
     }
 
     #[test]
     fn who_watches_stops_when_they_are_dropped() {
         let (say, heard) = mpsc::channel();
-        let watching = Watching::start("watching", move || {
+        let watching = PollThread::start("watching", move || {
             let _nobody_listens = say.send(());
         });
         let watching = watching.expect("a thread");

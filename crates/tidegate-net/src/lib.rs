@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   listen      sockets at one address, one for each worker
-//!   ending      the end, told once to everybody
+//!   shutdown      the end, told once to everybody
 //!   looking     a file that is read again when it has changed
 //!   page        numbers in the text format of Prometheus
 //!   histogram   how long things take, counted without waiting for anybody
@@ -18,6 +18,6 @@ pub mod file_watcher;
 pub mod metrics_page;
 pub mod process_metrics;
 
-pub use shutdown::Ending;
+pub use shutdown::Shutdown;
 pub use listen::listen;
-pub use file_watcher::{Look, Looker, Watching};
+pub use file_watcher::{FilePoll, FileWatcher, PollThread};

@@ -33,7 +33,7 @@ pub fn listen(address: SocketAddr, workers: usize) -> io::Result<Vec<TcpListener
 }
 
 /// Whether an error of accepting concerns only the one connection that was about to be accepted.
-pub fn is_the_clients(error: &io::Error) -> bool {
+pub fn is_connection_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | ConnectionRefused)
 }

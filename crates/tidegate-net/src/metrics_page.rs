@@ -10,7 +10,7 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// What kind of thing a family is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     /// It only rises.
     Counter,
     /// It is as it is now.
@@ -20,18 +20,18 @@ pub enum Kind {
 }
 
 /// A label: its name and its value.
-pub type Label<'a> = (&'static str, &'a str);
+pub type MetricLabel<'a> = (&'static str, &'a str);
 
 /// The text so far.
 #[derive(Debug, Default)]
-pub struct Page {
+pub struct MetricsPage {
     text: String,
 }
 
-impl Page {
+impl MetricsPage {
     /// Begins a family.
-    pub fn family(&mut self, name: &'static str, kind: Kind, help: &'static str) -> Family<'_> {
-        Family { page: self, name, kind, help: Some(help) }
+    pub fn family(&mut self, name: &'static str, kind: MetricKind, help: &'static str) -> MetricFamily<'_> {
+        MetricFamily { page: self, name, kind, help: Some(help) }
     }
 
     /// The whole text.
@@ -47,27 +47,27 @@ impl Page {
 
 /// A family that is being written.
 #[derive(Debug)]
-pub struct Family<'p> {
-    page: &'p mut Page,
+pub struct MetricFamily<'p> {
+    page: &'p mut MetricsPage,
     name: &'static str,
-    kind: Kind,
+    kind: MetricKind,
     /// What it is, until that is said.
     help: Option<&'static str>,
 }
 
-impl Family<'_> {
+impl MetricFamily<'_> {
     /// One sample.
-    pub fn sample(&mut self, labels: &[Label<'_>], value: impl Display) {
-        self.suffixed("", labels, value);
+    pub fn sample(&mut self, labels: &[MetricLabel<'_>], value: impl Display) {
+        self.sample_with_suffix("", labels, value);
     }
 
     /// One sample of a histogram's parts.
-    pub fn suffixed(&mut self, suffix: &str, labels: &[Label<'_>], value: impl Display) {
+    pub fn sample_with_suffix(&mut self, suffix: &str, labels: &[MetricLabel<'_>], value: impl Display) {
         if let Some(help) = self.help.take() {
             let kind = match self.kind {
-                Kind::Counter => "counter",
-                Kind::Gauge => "gauge",
-                Kind::Histogram => "histogram",
+                MetricKind::Counter => "counter",
+                MetricKind::Gauge => "gauge",
+                MetricKind::Histogram => "histogram",
             };
             let name = self.name;
             self.page.write(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
@@ -99,9 +99,9 @@ fn escape(text: &mut String, value: &str) {
 
 /// So many nanoseconds, said in seconds to the last digit and without floating point.
 #[derive(Debug, Clone, Copy)]
-pub struct Seconds(pub u128);
+pub struct NanosAsSeconds(pub u128);
 
-impl Display for Seconds {
+impl Display for NanosAsSeconds {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (whole, rest) = (self.0 / 1_000_000_000, self.0 % 1_000_000_000);
         if rest == 0 {
@@ -118,11 +118,11 @@ mod tests {
 
     #[test]
     fn a_family_is_introduced_once_and_only_if_there_is_something_of_it() {
-        let mut page = Page::default();
-        let mut family = page.family("a_total", Kind::Counter, "What is counted.");
+        let mut page = MetricsPage::default();
+        let mut family = page.family("a_total", MetricKind::Counter, "What is counted.");
         family.sample(&[("x", "1"), ("y", "")], 2);
         family.sample(&[], 3);
-        page.family("b", Kind::Gauge, "Nothing.");
+        page.family("b", MetricKind::Gauge, "Nothing.");
         assert_eq!(
             page.into_text(),
             "# HELP a_total What is counted.\n# TYPE a_total counter\na_total{x=\"1\",y=\"\"} 2\na_total 3\n"
@@ -131,15 +131,15 @@ mod tests {
 
     #[test]
     fn quotes_backslashes_and_ends_of_lines_are_escaped() {
-        let mut page = Page::default();
-        page.family("a", Kind::Gauge, "A.").sample(&[("x", "\"\\\n \u{e9}")], 1);
+        let mut page = MetricsPage::default();
+        page.family("a", MetricKind::Gauge, "A.").sample(&[("x", "\"\\\n \u{e9}")], 1);
         assert!(page.into_text().ends_with("a{x=\"\\\"\\\\\\n \u{e9}\"} 1\n"));
     }
 
     #[test]
     fn seconds_are_exact() {
         let said =
-            [0, 1, 1_000, 2_500_000, 1_000_000_000, 10_020_000_000].map(|nanos| Seconds(nanos).to_string());
+            [0, 1, 1_000, 2_500_000, 1_000_000_000, 10_020_000_000].map(|nanos| NanosAsSeconds(nanos).to_string());
         assert_eq!(said, ["0", "0.000000001", "0.000001", "0.0025", "1", "10.02"]);
     }
 }

@@ -4,40 +4,40 @@
 
 use std::fs;
 
-use crate::metrics_page::{Kind, Page, Seconds};
+use crate::metrics_page::{MetricKind, MetricsPage, NanosAsSeconds};
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
 /// Says it on this page.
-pub fn write(page: &mut Page) {
-    let units = Units {
+pub fn write(page: &mut MetricsPage) {
+    let units = ProcUnits {
         page_bytes: rustix::param::page_size() as u64,
         ticks: rustix::param::clock_ticks_per_second(),
     };
     let stat = fs::read_to_string("/proc/self/stat").ok();
-    let Some(process) = stat.as_deref().and_then(|text| Process::read(text, units)) else { return };
+    let Some(process) = stat.as_deref().and_then(|text| ProcessStat::parse(text, units)) else { return };
     process.write(page);
     let system = fs::read_to_string("/proc/stat").ok();
-    if let Some(booted) = system.as_deref().and_then(boot_time) {
+    if let Some(booted) = system.as_deref().and_then(parse_boot_time) {
         let help = "When the process was started, in seconds since 1970.";
-        page.family("process_start_time_seconds", Kind::Gauge, help)
-            .sample(&[], Seconds(u128::from(booted) * NANOS_PER_SECOND + process.started_after_boot));
+        page.family("process_start_time_seconds", MetricKind::Gauge, help)
+            .sample(&[], NanosAsSeconds(u128::from(booted) * NANOS_PER_SECOND + process.start_after_boot_nanos));
     }
     // The directory that is read is open meanwhile.
     if let Ok(open) = fs::read_dir("/proc/self/fd") {
         let help = "Files and connections that are open.";
-        page.family("process_open_fds", Kind::Gauge, help).sample(&[], open.count().saturating_sub(1));
+        page.family("process_open_fds", MetricKind::Gauge, help).sample(&[], open.count().saturating_sub(1));
     }
     let limits = fs::read_to_string("/proc/self/limits").ok();
-    if let Some(most) = limits.as_deref().and_then(most_files) {
+    if let Some(max) = limits.as_deref().and_then(parse_open_file_limit) {
         let help = "The most files and connections that may be open.";
-        page.family("process_max_fds", Kind::Gauge, help).sample(&[], most);
+        page.family("process_max_fds", MetricKind::Gauge, help).sample(&[], max);
     }
 }
 
 /// In which units the system counts.
 #[derive(Debug, Clone, Copy)]
-struct Units {
+struct ProcUnits {
     page_bytes: u64,
     /// Ticks in a second.
     ticks: u64,
@@ -45,50 +45,50 @@ struct Units {
 
 /// What `/proc/self/stat` says.
 #[derive(Debug, PartialEq, Eq)]
-struct Process {
+struct ProcessStat {
     /// Nanoseconds.
-    cpu: u128,
+    cpu_nanos: u128,
     /// Nanoseconds.
-    started_after_boot: u128,
+    start_after_boot_nanos: u128,
     threads: u64,
     virtual_bytes: u64,
     resident_bytes: u64,
 }
 
-impl Process {
-    fn read(stat: &str, units: Units) -> Option<Process> {
+impl ProcessStat {
+    fn parse(stat: &str, units: ProcUnits) -> Option<ProcessStat> {
         // The second field is the program's name, which may be anything; the third comes after the last parenthesis.
         let (_, fields) = stat.rsplit_once(')')?;
         let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
         let nanos = |ticks: u64| u128::from(ticks) * NANOS_PER_SECOND / u128::from(units.ticks.max(1));
-        Some(Process {
-            cpu: nanos(field(14)?.checked_add(field(15)?)?),
+        Some(ProcessStat {
+            cpu_nanos: nanos(field(14)?.checked_add(field(15)?)?),
             threads: field(20)?,
-            started_after_boot: nanos(field(22)?),
+            start_after_boot_nanos: nanos(field(22)?),
             virtual_bytes: field(23)?,
             resident_bytes: field(24)?.checked_mul(units.page_bytes)?,
         })
     }
 
-    fn write(&self, page: &mut Page) {
+    fn write(&self, page: &mut MetricsPage) {
         let help = "Processor time that was used, in seconds.";
-        page.family("process_cpu_seconds_total", Kind::Counter, help).sample(&[], Seconds(self.cpu));
+        page.family("process_cpu_seconds_total", MetricKind::Counter, help).sample(&[], NanosAsSeconds(self.cpu_nanos));
         let help = "Memory that the process has, in bytes.";
-        page.family("process_resident_memory_bytes", Kind::Gauge, help).sample(&[], self.resident_bytes);
+        page.family("process_resident_memory_bytes", MetricKind::Gauge, help).sample(&[], self.resident_bytes);
         let help = "Addresses that the process has, in bytes.";
-        page.family("process_virtual_memory_bytes", Kind::Gauge, help).sample(&[], self.virtual_bytes);
-        page.family("process_threads", Kind::Gauge, "Threads.").sample(&[], self.threads);
+        page.family("process_virtual_memory_bytes", MetricKind::Gauge, help).sample(&[], self.virtual_bytes);
+        page.family("process_threads", MetricKind::Gauge, "Threads.").sample(&[], self.threads);
     }
 }
 
 /// When the system was started, in seconds since 1970.
-fn boot_time(stat: &str) -> Option<u64> {
+fn parse_boot_time(stat: &str) -> Option<u64> {
     stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
 
 /// The soft bound on open files; `None` if there is none.
-fn most_files(limits: &str) -> Option<u64> {
+fn parse_open_file_limit(limits: &str) -> Option<u64> {
     let rest = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     rest.split_ascii_whitespace().next()?.parse().ok()
 }
@@ -102,31 +102,31 @@ mod tests {
 
     #[test]
     fn a_name_with_parentheses_hides_nothing() {
-        let process = Process::read(STAT, Units { page_bytes: 4096, ticks: 100 });
-        let meant = Process {
-            cpu: 3_000_000_000,
-            started_after_boot: 123_450_000_000,
+        let process = ProcessStat::parse(STAT, ProcUnits { page_bytes: 4096, ticks: 100 });
+        let expected = ProcessStat {
+            cpu_nanos: 3_000_000_000,
+            start_after_boot_nanos: 123_450_000_000,
             threads: 6,
             virtual_bytes: 4_096_000,
             resident_bytes: 300 * 4096,
         };
-        assert_eq!(process, Some(meant));
+        assert_eq!(process, Some(expected));
     }
 
     #[test]
     fn what_is_not_understood_is_not_told() {
-        let units = Units { page_bytes: 4096, ticks: 0 };
+        let units = ProcUnits { page_bytes: 4096, ticks: 0 };
         for text in ["", "1 (a", "1 (a) R 1 2 3", "1 (a) R a b c d e f g h i j k l m n o p q r s t u v"] {
-            assert_eq!(Process::read(text, units), None, "{text:?}");
+            assert_eq!(ProcessStat::parse(text, units), None, "{text:?}");
         }
-        assert_eq!(most_files("Max open files            unlimited            unlimited  files\n"), None);
+        assert_eq!(parse_open_file_limit("Max open files            unlimited            unlimited  files\n"), None);
     }
 
     #[test]
     fn the_system_tells_its_start_and_its_bounds() {
-        assert_eq!(boot_time("cpu 1 2\nbtime 1768867200\nprocesses 3\n"), Some(1_768_867_200));
-        let limits = "Limit                     Soft Limit           Hard Limit           Units\n\
+        assert_eq!(parse_boot_time("cpu 1 2\nbtime 1768867200\nprocesses 3\n"), Some(1_768_867_200));
+        let limits = "Limit                     Soft Limit           Hard Limit           ProcUnits\n\
                       Max open files            1024                 524288               files\n";
-        assert_eq!(most_files(limits), Some(1024));
+        assert_eq!(parse_open_file_limit(limits), Some(1024));
     }
 }

@@ -8,41 +8,41 @@ use tokio::sync::futures::OwnedNotified;
 
 /// The end. It is told once, to everybody who has a copy of this, and stays told.
 #[derive(Debug, Clone, Default)]
-pub struct Ending {
-    inner: Arc<EndingInner>,
+pub struct Shutdown {
+    inner: Arc<ShutdownSignal>,
 }
 
 #[derive(Debug, Default)]
-struct EndingInner {
-    told: AtomicBool,
-    bell: Arc<Notify>,
+struct ShutdownSignal {
+    is_triggered: AtomicBool,
+    notify: Arc<Notify>,
 }
 
-impl Ending {
+impl Shutdown {
     /// Everybody is told.
-    pub fn tell(&self) {
-        self.inner.told.store(true, Ordering::Release);
-        self.inner.bell.notify_waiters();
+    pub fn trigger(&self) {
+        self.inner.is_triggered.store(true, Ordering::Release);
+        self.inner.notify.notify_waiters();
     }
 
     /// Whether everybody was told.
-    pub fn is_told(&self) -> bool {
-        self.inner.told.load(Ordering::Acquire)
+    pub fn is_triggered(&self) -> bool {
+        self.inner.is_triggered.load(Ordering::Acquire)
     }
 
     /// Waits until everybody is told.
-    pub async fn told(&self) {
+    pub async fn triggered(&self) {
         // Who is listening before they look cannot miss it.
-        let bell = self.bell();
-        if !self.is_told() {
-            bell.await;
+        let notified = self.notified();
+        if !self.is_triggered() {
+            notified.await;
         }
     }
 
     /// Rings when everybody is told, if that is after this was asked for. Who keeps it over many polls looks at
-    /// [`Ending::is_told`] as well.
-    pub fn bell(&self) -> OwnedNotified {
-        Arc::clone(&self.inner.bell).notified_owned()
+    /// [`Shutdown::is_triggered`] as well.
+    pub fn notified(&self) -> OwnedNotified {
+        Arc::clone(&self.inner.notify).notified_owned()
     }
 }
 
@@ -54,16 +54,16 @@ mod tests {
     fn nobody_misses_it() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         runtime.block_on(async {
-            let ending = Ending::default();
-            let copy = ending.clone();
-            let early = tokio::spawn(async move { copy.told().await });
+            let shutdown = Shutdown::default();
+            let copy = shutdown.clone();
+            let early = tokio::spawn(async move { copy.triggered().await });
             tokio::task::yield_now().await;
-            assert!(!ending.is_told() && !early.is_finished());
-            ending.tell();
+            assert!(!shutdown.is_triggered() && !early.is_finished());
+            shutdown.trigger();
             early.await.expect("it was told");
-            assert!(ending.is_told());
+            assert!(shutdown.is_triggered());
             // Who comes afterwards does not wait for a second time.
-            ending.told().await;
+            shutdown.triggered().await;
         });
     }
 }

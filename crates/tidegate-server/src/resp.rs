@@ -9,10 +9,10 @@
 //! Decided: a pipeline is a batch. Consecutive decisions of what was read at once are put to the store as one slice, at one reading of
 //! its clock, and everything is answered into one buffer; one write per reply costs more than all the decisions.
 //!
-//! Decided: this part has no sockets and no runtime. A [`Session`] is fed with what was read and says what is to be done next, so that
+//! Decided: this part has no sockets and no runtime. A [`RespSession`] is fed with what was read and says what is to be done next, so that
 //! every split of every pipeline can be tried in a test.
 //!
-//! Refused: believing a length. Every frame has a bound, known before anything is kept of it, and what breaks the protocol ends the
+//! Refused: believing a length. Every frame has a bound, known before anything is pending_input of it, and what breaks the protocol ends the
 //! connection with a reason.
 
 mod batch;
@@ -27,7 +27,7 @@ pub mod reply;
 pub mod session;
 pub mod described_buckets;
 
-pub use resp_service::Door;
-pub use crate::tokens::Doorman;
-pub use deferred_reply::Pledge;
-pub use session::{Answered, Awaited, Fed, Session, Tally, Then};
+pub use resp_service::RespService;
+pub use crate::tokens::Authenticator;
+pub use deferred_reply::DeferredReply;
+pub use session::{StoreCallResult, PendingStoreCall, FeedOutcome, RespSession, SessionCounts, FeedNext};

@@ -10,11 +10,11 @@ use tidegate::file::LARGEST_FILE;
 
 /// What the system says about a path, symbolic links followed: whether it is the same file, and whether that was written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sight {
+pub(super) enum FileStat {
     /// Nothing can be said.
-    Unseen(io::ErrorKind),
+    Unreadable(io::ErrorKind),
     /// There is something.
-    Seen {
+    Present {
         device: u64,
         inode: u64,
         size: u64,
@@ -24,11 +24,11 @@ pub(super) enum Sight {
     },
 }
 
-impl Sight {
-    pub(super) fn of(path: &Path) -> Sight {
+impl FileStat {
+    pub(super) fn of(path: &Path) -> FileStat {
         match fs::metadata(path) {
-            Err(error) => Sight::Unseen(error.kind()),
-            Ok(about) => Sight::Seen {
+            Err(error) => FileStat::Unreadable(error.kind()),
+            Ok(about) => FileStat::Present {
                 device: about.dev(),
                 inode: about.ino(),
                 size: about.size(),
@@ -41,22 +41,22 @@ impl Sight {
 
 /// What stands for the contents of a file, or for there being none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Taken {
-    Nothing(io::ErrorKind),
-    Contents([u8; 32]),
+pub(super) enum ContentHash {
+    Unreadable(io::ErrorKind),
+    Sha256([u8; 32]),
 }
 
-impl Taken {
-    pub(super) fn of(contents: &Result<Vec<u8>, io::Error>) -> Taken {
+impl ContentHash {
+    pub(super) fn of(contents: &Result<Vec<u8>, io::Error>) -> ContentHash {
         match contents {
-            Err(error) => Taken::Nothing(error.kind()),
-            Ok(bytes) => Taken::Contents(Sha256::digest(bytes).into()),
+            Err(error) => ContentHash::Unreadable(error.kind()),
+            Ok(bytes) => ContentHash::Sha256(Sha256::digest(bytes).into()),
         }
     }
 }
 
 /// Reads a file, and of a file that is too large one byte more than is allowed. What is no file could keep us waiting for ever.
-pub(super) fn read(path: &Path) -> Result<Vec<u8>, io::Error> {
+pub(super) fn read_bounded(path: &Path) -> Result<Vec<u8>, io::Error> {
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file"));
     }

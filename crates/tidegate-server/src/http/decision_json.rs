@@ -13,9 +13,9 @@ use tidegate::{Capacity, ItemReading, LeaseId, Limit, Timestamp, Wait};
 
 /// What a decision says, whoever made it.
 #[derive(Debug)]
-pub struct Said<'a> {
+pub struct DecisionFields<'a> {
     /// Yes or no.
-    pub verdict: Verdict<'a>,
+    pub verdict: DecisionVerdict<'a>,
     /// Whether it was answered without knowing.
     pub degraded: bool,
     /// What the items say about themselves afterwards.
@@ -24,9 +24,9 @@ pub struct Said<'a> {
 
 /// Yes or no.
 #[derive(Debug)]
-pub enum Verdict<'a> {
-    /// All of it, with a lease if something is held.
-    Granted(Option<Held<'a>>),
+pub enum DecisionVerdict<'a> {
+    /// All of it, with a lease if something is lease.
+    Granted(Option<LeaseFields<'a>>),
     /// None of it.
     Denied {
         /// The limit that binds.
@@ -40,7 +40,7 @@ pub enum Verdict<'a> {
 
 /// A lease.
 #[derive(Debug)]
-pub struct Held<'a> {
+pub struct LeaseFields<'a> {
     /// Its identity.
     pub id: LeaseId,
     /// When it lapses.
@@ -51,109 +51,109 @@ pub struct Held<'a> {
 
 /// Appends the fields of a decision, from `"allowed"` to `"readings"`, without the braces around them. `instant` appends
 /// an instant without its quotes.
-pub fn write_fields(said: &Said<'_>, out: &mut Vec<u8>, instant: &mut impl FnMut(Timestamp, &mut Vec<u8>)) {
-    match &said.verdict {
-        Verdict::Granted(held) => {
-            text("\"allowed\":true,\"lease\":", out);
-            match held {
-                Some(held) => lease(held, out, instant),
-                None => text("null", out),
+pub fn write_fields(decision: &DecisionFields<'_>, out: &mut Vec<u8>, instant: &mut impl FnMut(Timestamp, &mut Vec<u8>)) {
+    match &decision.verdict {
+        DecisionVerdict::Granted(lease) => {
+            push("\"allowed\":true,\"lease\":", out);
+            match lease {
+                Some(lease) => write_lease(lease, out, instant),
+                None => push("null", out),
             }
-            text(",\"binding\":null,\"wait\":null,\"retry_after_ms\":null", out);
+            push(",\"binding\":null,\"wait\":null,\"retry_after_ms\":null", out);
         }
-        Verdict::Denied { limit_id, item, wait } => {
-            text("\"allowed\":false,\"lease\":null,\"binding\":{\"limit_id\":\"", out);
-            text(limit_id, out);
-            text("\",\"item\":\"", out);
-            text(item, out);
-            text("\"},", out);
-            waits(*wait, out);
+        DecisionVerdict::Denied { limit_id, item, wait } => {
+            push("\"allowed\":false,\"lease\":null,\"binding\":{\"limit_id\":\"", out);
+            push(limit_id, out);
+            push("\",\"item\":\"", out);
+            push(item, out);
+            push("\"},", out);
+            write_wait(*wait, out);
         }
     }
-    text(if said.degraded { ",\"degraded\":true" } else { ",\"degraded\":false" }, out);
-    text(",\"readings\":[", out);
-    for (index, item) in said.readings.iter().enumerate() {
+    push(if decision.degraded { ",\"degraded\":true" } else { ",\"degraded\":false" }, out);
+    push(",\"readings\":[", out);
+    for (index, item) in decision.readings.iter().enumerate() {
         if index > 0 {
             out.push(b',');
         }
-        reading(item, out, instant);
+       write_reading(item, out, instant);
     }
     out.push(b']');
 }
 
 /// `"wait"` and `"retry_after_ms"`, which is rounded up: asking then is not too early.
-fn waits(wait: Option<(Wait, Option<Duration>)>, out: &mut Vec<u8>) {
+fn write_wait(wait: Option<(Wait, Option<Duration>)>, out: &mut Vec<u8>) {
     match wait {
         Some((Wait::Until(_), time)) => {
-            text("\"wait\":\"until\",\"retry_after_ms\":", out);
+            push("\"wait\":\"until\",\"retry_after_ms\":", out);
             let time = time.unwrap_or_default();
             let part = u64::from(time.subsec_nanos().div_ceil(1_000_000));
-            number(time.as_secs().saturating_mul(1000).saturating_add(part), out);
+            push_number(time.as_secs().saturating_mul(1000).saturating_add(part), out);
         }
-        Some((Wait::OnRelease, _)) => text("\"wait\":\"on_release\",\"retry_after_ms\":null", out),
-        Some((Wait::Never, _)) => text("\"wait\":\"never\",\"retry_after_ms\":null", out),
-        None => text("\"wait\":null,\"retry_after_ms\":null", out),
+        Some((Wait::OnRelease, _)) => push("\"wait\":\"on_release\",\"retry_after_ms\":null", out),
+        Some((Wait::Never, _)) => push("\"wait\":\"never\",\"retry_after_ms\":null", out),
+        None => push("\"wait\":null,\"retry_after_ms\":null", out),
     }
 }
 
 /// One limit has one fence; several have one each.
-fn lease(held: &Held<'_>, out: &mut Vec<u8>, instant: &mut impl FnMut(Timestamp, &mut Vec<u8>)) {
-    text("{\"id\":\"", out);
-    text(&held.id.to_string(), out);
-    text("\",\"fence\":", out);
-    match held.fences {
-        [(_, fence)] => number(*fence, out),
-        _ => text("null", out),
+fn write_lease(lease: &LeaseFields<'_>, out: &mut Vec<u8>, instant: &mut impl FnMut(Timestamp, &mut Vec<u8>)) {
+    push("{\"id\":\"", out);
+    push(&lease.id.to_string(), out);
+    push("\",\"fence\":", out);
+    match lease.fences {
+        [(_, fence)] => push_number(*fence, out),
+        _ => push("null", out),
     }
-    text(",\"expires_at\":\"", out);
-    instant(held.expires_at, out);
+    push(",\"expires_at\":\"", out);
+    instant(lease.expires_at, out);
     out.push(b'"');
-    if held.fences.len() > 1 {
-        text(",\"fences\":{", out);
-        for (index, (limit, fence)) in held.fences.iter().enumerate() {
-            text(if index > 0 { ",\"" } else { "\"" }, out);
-            text(limit.id(), out);
-            text("\":", out);
-            number(*fence, out);
+    if lease.fences.len() > 1 {
+        push(",\"fences\":{", out);
+        for (index, (limit, fence)) in lease.fences.iter().enumerate() {
+            push(if index > 0 { ",\"" } else { "\"" }, out);
+            push(limit.id(), out);
+            push("\":", out);
+            push_number(*fence, out);
         }
         out.push(b'}');
     }
     out.push(b'}');
 }
 
-fn reading(item: &ItemReading, out: &mut Vec<u8>, instant: &mut impl FnMut(Timestamp, &mut Vec<u8>)) {
-    text("{\"limit_id\":\"", out);
-    text(item.limit.id(), out);
-    text("\",\"item\":\"", out);
-    text(item.limit.items().get(item.item).map_or("", |item| item.name()), out);
-    text("\",\"limit\":", out);
+fn write_reading(item: &ItemReading, out: &mut Vec<u8>, instant: &mut impl FnMut(Timestamp, &mut Vec<u8>)) {
+    push("{\"limit_id\":\"", out);
+    push(item.limit.id(), out);
+    push("\",\"item\":\"", out);
+    push(item.limit.items().get(item.item).map_or("", |item| item.name()), out);
+    push("\",\"limit\":", out);
     match item.reading.capacity {
-        Capacity::AtMost(limit) => number(limit, out),
-        Capacity::Unlimited => text("-1", out),
+        Capacity::AtMost(limit) => push_number(limit, out),
+        Capacity::Unlimited => push("-1", out),
     }
-    text(",\"used\":", out);
-    number(item.reading.used, out);
-    text(",\"remaining\":", out);
+    push(",\"used\":", out);
+    push_number(item.reading.used, out);
+    push(",\"remaining\":", out);
     match item.reading.remaining {
-        Some(remaining) => number(remaining, out),
-        None => text("-1", out),
+        Some(remaining) => push_number(remaining, out),
+        None => push("-1", out),
     }
-    text(",\"resets_at\":", out);
+    push(",\"resets_at\":", out);
     match item.reading.resets_at {
         Some(at) => {
             out.push(b'"');
             instant(at, out);
             out.push(b'"');
         }
-        None => text("null", out),
+        None => push("null", out),
     }
     out.push(b'}');
 }
 
-fn text(text: &str, out: &mut Vec<u8>) {
+fn push(text: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(text.as_bytes());
 }
 
-fn number(value: u64, out: &mut Vec<u8>) {
-    text(itoa::Buffer::new().format(value), out);
+fn push_number(value: u64, out: &mut Vec<u8>) {
+    push(itoa::Buffer::new().format(value), out);
 }

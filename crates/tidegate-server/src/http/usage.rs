@@ -5,23 +5,23 @@ use tidegate::LimitStore;
 
 use super::query::Query;
 use super::wire::read;
-use super::wire::usage::{CurrentData, Reset};
-use super::{Api, Call, Reply, json, nothing};
+use super::wire::usage::{UsageBody, ResetBody};
+use super::{HttpApi, ApiCall, Reply, json, no_content};
 
-impl<S: LimitStore + ?Sized> Api<S> {
+impl<S: LimitStore + ?Sized> HttpApi<S> {
     /// What is counted for the activity, or for one key.
-    pub(super) async fn usage(&self, id: &str, call: &Call<'_>) -> Reply {
-        call.concerns(id)?;
+    pub(super) async fn usage(&self, id: &str, call: &ApiCall<'_>) -> Reply {
+        call.require_limit(id)?;
         let query = Query::read(call.head, &["limit_key"])?;
-        let usage = self.heard(self.store.usage(id, query.get("limit_key").map(str::as_bytes))).await??;
-        json(StatusCode::OK, &CurrentData::of(usage, self.tick))
+        let usage = self.resolve(self.store.usage(id, query.get("limit_key").map(str::as_bytes))).await??;
+        json(StatusCode::OK, &UsageBody::of(usage, self.tick))
     }
 
     /// Zeroes the counts of one key, or everything of the limit. An empty body is for everything.
-    pub(super) async fn reset(&self, id: &str, call: &Call<'_>) -> Reply {
-        call.concerns(id)?;
-        let body: Reset<'_> = if call.body.is_empty() { Reset::default() } else { read(call.body)? };
+    pub(super) async fn reset(&self, id: &str, call: &ApiCall<'_>) -> Reply {
+        call.require_limit(id)?;
+        let body: ResetBody<'_> = if call.body.is_empty() { ResetBody::default() } else { read(call.body)? };
         self.limiter.reset_async(id, body.limit_key.as_deref().map(str::as_bytes)).await?;
-        Ok(nothing())
+        Ok(no_content())
     }
 }

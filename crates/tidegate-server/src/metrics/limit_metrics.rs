@@ -1,7 +1,7 @@
 //! What the store counted, by limit, and what it takes.
 //!
-//! Described buckets (`cl.throttle/…`) come and go with what clients say, and what is forgotten takes its counts with it. A sum that
-//! falls would look to Prometheus like a server that was started again, so what was seen of each is remembered here and only
+//! DescribedTotals buckets (`cl.throttle/…`) come and go with what clients say, and what is forgotten takes its counts with it. A add_known that
+//! falls would look to Prometheus like a server that was started again, so what was last_counts of each is remembered here and only
 //! the growth is added up.
 
 use std::collections::HashMap;
@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use tidegate::store::Reach;
 use tidegate::{Limit, LimitOverview, Limiter};
-use tidegate_net::metrics_page::{Kind, Label, Page};
+use tidegate_net::metrics_page::{MetricKind, MetricLabel, MetricsPage};
 
-use crate::resp::described_buckets::{self, RESERVED};
-use crate::tokens::Pass;
+use crate::resp::described_buckets::{self, RESERVED_PREFIX};
+use crate::tokens::Permissions;
 
-/// The most limits that are told one by one, the first by id. How many are left out is told too.
+/// The most limits that are samples one by one, the first by id. How many are left out is samples too.
 pub const MOST_LIMITS: usize = 10_000;
 
 /// The item of described buckets; their own names have the period in them.
@@ -22,75 +22,75 @@ const DESCRIBED_ITEM: &str = "key/bucket";
 
 /// All described buckets, as one.
 #[derive(Debug, Default)]
-pub(super) struct Described {
-    seen: HashMap<Box<str>, Counts>,
-    total: Counts,
+pub(super) struct DescribedTotals {
+    last_counts: HashMap<Box<str>, DecisionCounts>,
+    total: DecisionCounts,
     rows: Option<u64>,
     bytes: Option<usize>,
 }
 
 /// Granted and refused.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct Counts {
+struct DecisionCounts {
     granted: u64,
     refused: u64,
 }
 
-impl Described {
+impl DescribedTotals {
     /// Adds what happened since the last time. Nobody waits for described buckets, and none is a shadow.
-    fn look<'a>(&mut self, limits: impl Iterator<Item = (&'a str, LimitOverview)>) {
-        let mut seen = HashMap::new();
+    fn update<'a>(&mut self, limits: impl Iterator<Item = (&'a str, LimitOverview)>) {
+        let mut last_counts = HashMap::new();
         (self.rows, self.bytes) = (None, None);
         for (id, overview) in limits {
-            let now = Counts { granted: overview.granted, refused: overview.refused };
-            let before = self.seen.get(id).copied().unwrap_or_default();
+            let now = DecisionCounts { granted: overview.granted, refused: overview.refused };
+            let before = self.last_counts.get(id).copied().unwrap_or_default();
             // One that was forgotten meanwhile and described again begins anew.
             let is_same = before.granted <= now.granted && before.refused <= now.refused;
-            let before = if is_same { before } else { Counts::default() };
+            let before = if is_same { before } else { DecisionCounts::default() };
             self.total.granted += now.granted - before.granted;
             self.total.refused += now.refused - before.refused;
-            self.rows = sum(self.rows, overview.rows);
-            self.bytes = sum(self.bytes, overview.bytes);
-            seen.insert(id.into(), now);
+            self.rows = add_known(self.rows, overview.rows);
+            self.bytes = add_known(self.bytes, overview.bytes);
+            last_counts.insert(id.into(), now);
         }
-        self.seen = seen;
+        self.last_counts = last_counts;
     }
 }
 
-/// What is told of one limit.
-struct Told {
+/// What is samples of one limit.
+struct LimitSample {
     id: String,
     overview: LimitOverview,
 }
 
-pub(super) fn write(page: &mut Page, limiter: &Limiter, pass: &Pass, described: &mut Described) {
+pub(super) fn write(page: &mut MetricsPage, limiter: &Limiter, permissions: &Permissions, described: &mut DescribedTotals) {
     let (reserved, named): (Vec<_>, Vec<_>) =
         limiter.store().list().into_iter().partition(|limit| described_buckets::is_reserved(limit.id()));
-    let named: Vec<Arc<Limit>> = named.into_iter().filter(|limit| pass.covers(limit.id())).collect();
+    let named: Vec<Arc<Limit>> = named.into_iter().filter(|limit| permissions.covers(limit.id())).collect();
     let observed = |limit: &'_ Arc<Limit>| limiter.observe(limit.id());
-    described.look(reserved.iter().filter_map(|limit| Some((limit.id(), observed(limit)?))));
-    let told = named.iter().take(MOST_LIMITS);
-    let told = told.filter_map(|limit| Some(Told { id: limit.id().to_owned(), overview: observed(limit)? }));
-    let mut told: Vec<Told> = told.collect();
-    if pass.covers(RESERVED) && (!reserved.is_empty() || described.total != Counts::default()) {
-        told.push(described.told());
+    described.update(reserved.iter().filter_map(|limit| Some((limit.id(), observed(limit)?))));
+    let samples = named.iter().take(MOST_LIMITS);
+    let samples = samples.filter_map(|limit| Some(LimitSample { id: limit.id().to_owned(), overview: observed(limit)? }));
+    let mut samples: Vec<LimitSample> = samples.collect();
+    if permissions.covers(RESERVED_PREFIX) && (!reserved.is_empty() || described.total != DecisionCounts::default()) {
+        samples.push(described.sample());
     }
-    decisions(page, &told);
-    sizes(page, &told);
+    decisions(page, &samples);
+    sizes(page, &samples);
     let help = "Limits, described buckets not included.";
-    page.family("tidegate_limits", Kind::Gauge, help).sample(&[], named.len());
-    let help = "Limits beyond the 10000th, about which nothing is told one by one.";
+    page.family("tidegate_limits", MetricKind::Gauge, help).sample(&[], named.len());
+    let help = "Limits beyond the 10000th, about which nothing is samples one by one.";
     let left_out = named.len().saturating_sub(MOST_LIMITS);
-    page.family("tidegate_limits_left_out", Kind::Gauge, help).sample(&[], left_out);
+    page.family("tidegate_limits_left_out", MetricKind::Gauge, help).sample(&[], left_out);
     let help = "Rates that were described by CL.THROTTLE and THROTTLE and are not forgotten.";
-    page.family("tidegate_described_buckets", Kind::Gauge, help).sample(&[], reserved.len());
+    page.family("tidegate_described_buckets", MetricKind::Gauge, help).sample(&[], reserved.len());
     store(page, limiter);
 }
 
-impl Described {
+impl DescribedTotals {
     /// As if they were one limit.
-    fn told(&self) -> Told {
-        let Counts { granted, refused } = self.total;
+    fn sample(&self) -> LimitSample {
+        let DecisionCounts { granted, refused } = self.total;
         let items = vec![tidegate::ItemCount { item: DESCRIBED_ITEM.to_owned(), refused }];
         let overview = LimitOverview {
             granted,
@@ -101,17 +101,17 @@ impl Described {
             bytes: self.bytes,
             items,
         };
-        Told { id: RESERVED.trim_end_matches('/').to_owned(), overview }
+        LimitSample { id: RESERVED_PREFIX.trim_end_matches('/').to_owned(), overview }
     }
 }
 
-fn decisions(page: &mut Page, told: &[Told]) {
+fn decisions(page: &mut MetricsPage, samples: &[LimitSample]) {
     let help = "Orders at each limit: granted, refused by the item that binds, \
                 or granted although a shadow would have refused; those are among the granted too.";
-    let mut family = page.family("tidegate_decisions_total", Kind::Counter, help);
-    for Told { id, overview } in told {
+    let mut family = page.family("tidegate_decisions_total", MetricKind::Counter, help);
+    for LimitSample { id, overview } in samples {
         let mut count = |item: &str, outcome: &'static str, count: u64| {
-            let labels: [Label<'_>; 3] = [("limit", id), ("item", item), ("outcome", outcome)];
+            let labels: [MetricLabel<'_>; 3] = [("limit", id), ("item", item), ("outcome", outcome)];
             family.sample(&labels, count);
         };
         count("", "granted", overview.granted);
@@ -122,10 +122,10 @@ fn decisions(page: &mut Page, told: &[Told]) {
     }
 }
 
-fn sizes(page: &mut Page, told: &[Told]) {
+fn sizes(page: &mut MetricsPage, samples: &[LimitSample]) {
     let mut gauge = |name: &'static str, help: &'static str, value: fn(&LimitOverview) -> Option<u64>| {
-        let mut family = page.family(name, Kind::Gauge, help);
-        for Told { id, overview } in told {
+        let mut family = page.family(name, MetricKind::Gauge, help);
+        for LimitSample { id, overview } in samples {
             if let Some(value) = value(overview) {
                 family.sample(&[("limit", id)], value);
             }
@@ -139,40 +139,40 @@ fn sizes(page: &mut Page, told: &[Told]) {
     gauge("tidegate_limit_waiters", "How many wait for a limit.", |overview| Some(overview.waiting as u64));
 }
 
-/// What is told of the store as a whole.
-fn store(page: &mut Page, limiter: &Limiter) {
+/// What is samples of the store as a whole.
+fn store(page: &mut MetricsPage, limiter: &Limiter) {
     if let Some(extent) = limiter.store().extent() {
         let help = "About how many bytes all rows take.";
-        page.family("tidegate_store_bytes", Kind::Gauge, help).sample(&[], extent.bytes);
+        page.family("tidegate_store_bytes", MetricKind::Gauge, help).sample(&[], extent.bytes);
         let help = "The most bytes that all rows may take.";
-        page.family("tidegate_store_budget_bytes", Kind::Gauge, help).sample(&[], extent.budget_bytes);
-        page.family("tidegate_leases", Kind::Gauge, "Leases that are open.").sample(&[], extent.leases);
+        page.family("tidegate_store_budget_bytes", MetricKind::Gauge, help).sample(&[], extent.budget_bytes);
+        page.family("tidegate_leases", MetricKind::Gauge, "Leases that are open.").sample(&[], extent.leases);
     }
     if let Some(log) = limiter.store().log_extent() {
         let help = "How many bytes of the store's log a start would read, beside the newest snapshot.";
-        page.family("tidegate_store_log_bytes", Kind::Gauge, help).sample(&[], log.bytes);
+        page.family("tidegate_store_log_bytes", MetricKind::Gauge, help).sample(&[], log.bytes);
         let help = "In how many files they are.";
-        page.family("tidegate_store_log_segments", Kind::Gauge, help).sample(&[], log.segments);
+        page.family("tidegate_store_log_segments", MetricKind::Gauge, help).sample(&[], log.segments);
     }
     if limiter.store().tip().is_some() {
         let help = "1 if the store's log can no longer be written, so that nothing that changes something is answered.";
         let failed = u8::from(limiter.store().trouble().is_some());
-        page.family("tidegate_store_log_failed", Kind::Gauge, help).sample(&[], failed);
+        page.family("tidegate_store_log_failed", MetricKind::Gauge, help).sample(&[], failed);
     }
     if limiter.store().capabilities().reach == Reach::Fleet {
         let help =
             "1 while the store that servers share cannot be asked, so that limits answer by their on_outage.";
         let out = u8::from(limiter.store().trouble().is_some());
-        page.family("tidegate_store_unavailable", Kind::Gauge, help).sample(&[], out);
+        page.family("tidegate_store_unavailable", MetricKind::Gauge, help).sample(&[], out);
     }
     let help = "How many wait in line, at all limits.";
-    page.family("tidegate_waiters", Kind::Gauge, help).sample(&[], limiter.waiting_in_all());
+    page.family("tidegate_waiters", MetricKind::Gauge, help).sample(&[], limiter.waiting_in_all());
 }
 
-/// The sum of what is known.
-fn sum<N: std::ops::Add<Output = N>>(sum: Option<N>, more: Option<N>) -> Option<N> {
-    match (sum, more) {
-        (Some(sum), Some(more)) => Some(sum + more),
-        (sum, more) => sum.or(more),
+/// The add_known of what is known.
+fn add_known<N: std::ops::Add<Output = N>>(add_known: Option<N>, more: Option<N>) -> Option<N> {
+    match (add_known, more) {
+        (Some(add_known), Some(more)) => Some(add_known + more),
+        (add_known, more) => add_known.or(more),
     }
 }

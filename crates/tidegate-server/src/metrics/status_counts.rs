@@ -9,16 +9,16 @@ macro_rules! statuses {
         /// The statuses that are counted one by one, and the word for all others.
         const WORDS: &[&str] = &[$(stringify!($status)),+, "other"];
 
-        /// The place of a status in the list.
-        const fn place(status: u16) -> usize {
-            let mut place = 0;
+        /// The index_of of a status in the list.
+        const fn index_of(status: u16) -> usize {
+            let mut index = 0;
             $(
                 if status == $status {
-                    return place;
+                    return index;
                 }
-                place += 1;
+                index += 1;
             )+
-            place
+            index
         }
     };
 }
@@ -34,26 +34,26 @@ const ROUTES: usize = RouteName::ALL.len();
 
 /// How many requests to each route were answered with each status.
 #[derive(Debug)]
-pub(super) struct Statuses {
+pub(super) struct StatusCounts {
     counts: [[AtomicU64; STATUSES]; ROUTES],
 }
 
-impl Default for Statuses {
-    fn default() -> Statuses {
-        Statuses { counts: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))) }
+impl Default for StatusCounts {
+    fn default() -> StatusCounts {
+        StatusCounts { counts: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))) }
     }
 }
 
-impl Statuses {
+impl StatusCounts {
     /// One more.
     #[inline]
     pub(super) fn count(&self, route: RouteName, status: u16) {
-        self.counts[route as usize][place(status)].fetch_add(1, Ordering::Relaxed);
+        self.counts[route as usize][index_of(status)].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Everything that was ever counted, added up: route, status, how often.
     pub(super) fn sum<'a>(
-        blocks: impl Iterator<Item = &'a Statuses> + Clone,
+        blocks: impl Iterator<Item = &'a StatusCounts> + Clone,
     ) -> impl Iterator<Item = (RouteName, &'static str, u64)> {
         RouteName::ALL.iter().enumerate().flat_map(move |(route, name)| {
             let blocks = blocks.clone();
@@ -74,7 +74,7 @@ mod tests {
     fn every_status_has_the_place_of_its_word() {
         for (index, word) in WORDS.iter().enumerate() {
             let status = word.parse().unwrap_or(418);
-            assert_eq!(place(status), index, "{word}");
+            assert_eq!(index_of(status), index, "{word}");
         }
     }
 
@@ -83,12 +83,12 @@ mod tests {
         for (index, name) in RouteName::ALL.iter().enumerate() {
             assert_eq!(*name as usize, index, "{name:?}");
         }
-        let (one, other) = (Statuses::default(), Statuses::default());
+        let (one, other) = (StatusCounts::default(), StatusCounts::default());
         one.count(RouteName::Acquire, 200);
         other.count(RouteName::Acquire, 200);
         other.count(RouteName::Gate, 429);
         other.count(RouteName::Unknown, 999);
-        let sum: Vec<_> = Statuses::sum([&one, &other].into_iter()).collect();
+        let sum: Vec<_> = StatusCounts::sum([&one, &other].into_iter()).collect();
         assert_eq!(
             sum,
             [(RouteName::Acquire, "200", 2), (RouteName::Gate, "429", 1), (RouteName::Unknown, "other", 1)]

@@ -5,11 +5,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidegate_net::histogram::{DURATIONS, Histogram};
+use tidegate_net::histogram::{DURATION_BUCKETS, Histogram};
 
-use super::status_counts::Statuses;
-use crate::http::{Answered, RouteName};
-use crate::resp::Tally;
+use super::status_counts::StatusCounts;
+use crate::http::{AnsweredRequest, RouteName};
+use crate::resp::SessionCounts;
 
 /// The bounds of how many commands are answered at once: powers of two.
 pub(super) const BATCH_SIZES: [u64; 13] = {
@@ -22,31 +22,31 @@ pub(super) const BATCH_SIZES: [u64; 13] = {
     bounds
 };
 
-/// A door, as it is called in metrics and logs.
+/// A protocol, as it is called in metrics and logs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum DoorName {
+pub enum Protocol {
     /// HTTP.
     Http,
     /// RESP.
     Resp,
 }
 
-impl DoorName {
-    /// Every door.
-    pub const ALL: [DoorName; 2] = [DoorName::Http, DoorName::Resp];
+impl Protocol {
+    /// Every protocol.
+    pub const ALL: [Protocol; 2] = [Protocol::Http, Protocol::Resp];
 
     /// The word for it.
     pub const fn word(self) -> &'static str {
         match self {
-            DoorName::Http => "http",
-            DoorName::Resp => "resp",
+            Protocol::Http => "http",
+            Protocol::Resp => "resp",
         }
     }
 }
 
 /// Why the server ended a connection that its client had not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Cut {
+pub enum CutReason {
     /// Nothing came for too long.
     Idle,
     /// A request began, and its end did not come in time.
@@ -61,20 +61,20 @@ pub enum Cut {
     Draining,
 }
 
-impl Cut {
+impl CutReason {
     /// Every reason.
-    pub const ALL: [Cut; 6] =
-        [Cut::Idle, Cut::SlowRequest, Cut::SlowReader, Cut::TooLarge, Cut::Protocol, Cut::Draining];
+    pub const ALL: [CutReason; 6] =
+        [CutReason::Idle, CutReason::SlowRequest, CutReason::SlowReader, CutReason::TooLarge, CutReason::Protocol, CutReason::Draining];
 
     /// The word for it.
     pub const fn word(self) -> &'static str {
         match self {
-            Cut::Idle => "idle",
-            Cut::SlowRequest => "slow_request",
-            Cut::SlowReader => "slow_reader",
-            Cut::TooLarge => "too_large",
-            Cut::Protocol => "protocol",
-            Cut::Draining => "draining",
+            CutReason::Idle => "idle",
+            CutReason::SlowRequest => "slow_request",
+            CutReason::SlowReader => "slow_reader",
+            CutReason::TooLarge => "too_large",
+            CutReason::Protocol => "protocol",
+            CutReason::Draining => "draining",
         }
     }
 }
@@ -83,46 +83,46 @@ impl Cut {
 #[repr(align(128))]
 #[derive(Debug, Default)]
 pub struct WorkerMetrics {
-    doors: [DoorCounts; DoorName::ALL.len()],
-    pub(super) statuses: Statuses,
+    protocols: [ProtocolCounts; Protocol::ALL.len()],
+    pub(super) statuses: StatusCounts,
     pub(super) batch_sizes: Histogram<{ BATCH_SIZES.len() }>,
 }
 
-/// What is counted at every door alike.
+/// What is counted at every protocol alike.
 #[derive(Debug, Default)]
-pub(super) struct DoorCounts {
-    pub(super) durations: Histogram<{ DURATIONS.len() }>,
+pub(super) struct ProtocolCounts {
+    pub(super) durations: Histogram<{ DURATION_BUCKETS.len() }>,
     pub(super) granted: AtomicU64,
     pub(super) refused: AtomicU64,
     pub(super) opened: AtomicU64,
     pub(super) closed: AtomicU64,
     pub(super) refused_connections: AtomicU64,
     pub(super) failed_auths: AtomicU64,
-    pub(super) cut: [AtomicU64; Cut::ALL.len()],
+    pub(super) cut: [AtomicU64; CutReason::ALL.len()],
 }
 
 impl WorkerMetrics {
     /// A request was answered, so many nanoseconds after it had come in whole: its route, its status, what was decided, and whether
     /// somebody was not let in.
     #[inline]
-    pub fn http_answered(&self, answered: &Answered, nanos: u64) {
+    pub fn http_answered(&self, answered: &AnsweredRequest, nanos: u64) {
         let status = answered.response.status().as_u16();
         self.http_request(answered.route, status, nanos);
         if let Some(is_granted) = answered.granted {
-            self.decided(DoorName::Http, u64::from(is_granted), u64::from(!is_granted));
+            self.decided(Protocol::Http, u64::from(is_granted), u64::from(!is_granted));
         }
-        // Who showed wrong tokens too often did not come as far as a route.
+        // Caller showed wrong tokens too often did not come as far as a route.
         if status == 401 || (status == 429 && answered.route == RouteName::Unknown) {
-            self.failed_auth(DoorName::Http);
+            self.failed_auth(Protocol::Http);
         }
     }
 
     /// What was read at once was answered, in so many nanoseconds: the commands, what was decided, and who was not let in.
     #[inline]
-    pub fn resp_fed(&self, tally: &Tally, nanos: u64) {
+    pub fn resp_fed(&self, tally: &SessionCounts, nanos: u64) {
         self.resp_batch(tally.commands, nanos);
-        self.decided(DoorName::Resp, tally.granted, tally.refused);
-        add(&self.door(DoorName::Resp).failed_auths, tally.failed_auths);
+        self.decided(Protocol::Resp, tally.granted, tally.refused);
+        add(&self.protocol(Protocol::Resp).failed_auths, tally.failed_auths);
     }
 
     /// So many commands were answered together, in so many nanoseconds. None at all is no batch.
@@ -130,58 +130,58 @@ impl WorkerMetrics {
     pub fn resp_batch(&self, commands: u64, nanos: u64) {
         if commands > 0 {
             self.batch_sizes.observe(&BATCH_SIZES, commands);
-            self.door(DoorName::Resp).durations.observe(&DURATIONS, nanos);
+            self.protocol(Protocol::Resp).durations.observe(&DURATION_BUCKETS, nanos);
         }
     }
 
-    /// A request to this route was answered with this status, in so many nanoseconds. For what [`crate::http::Api::respond`] did not
+    /// A request to this route was answered with this status, in so many nanoseconds. For what [`crate::http::HttpApi::respond`] did not
     /// answer; what it did is counted by [`WorkerMetrics::http_answered`].
     #[inline]
     pub fn http_request(&self, route: RouteName, status: u16, nanos: u64) {
         self.statuses.count(route, status);
-        self.door(DoorName::Http).durations.observe(&DURATIONS, nanos);
+        self.protocol(Protocol::Http).durations.observe(&DURATION_BUCKETS, nanos);
     }
 
-    /// So many orders were granted at this door, and so many refused.
+    /// So many orders were granted at this protocol, and so many refused.
     #[inline]
-    pub fn decided(&self, door: DoorName, granted: u64, refused: u64) {
-        add(&self.door(door).granted, granted);
-        add(&self.door(door).refused, refused);
+    pub fn decided(&self, protocol: Protocol, granted: u64, refused: u64) {
+        add(&self.protocol(protocol).granted, granted);
+        add(&self.protocol(protocol).refused, refused);
     }
 
     /// A connection was accepted.
     #[inline]
-    pub fn opened(&self, door: DoorName) {
-        add(&self.door(door).opened, 1);
+    pub fn opened(&self, protocol: Protocol) {
+        add(&self.protocol(protocol).opened, 1);
     }
 
     /// A connection that was accepted has ended, for whatever reason.
     #[inline]
-    pub fn closed(&self, door: DoorName) {
-        add(&self.door(door).closed, 1);
+    pub fn closed(&self, protocol: Protocol) {
+        add(&self.protocol(protocol).closed, 1);
     }
 
     /// A connection was turned away, because there are as many as may be. It was neither opened nor closed.
     #[inline]
-    pub fn refused_connection(&self, door: DoorName) {
-        add(&self.door(door).refused_connections, 1);
+    pub fn refused_connection(&self, protocol: Protocol) {
+        add(&self.protocol(protocol).refused_connections, 1);
     }
 
     /// The server ended a connection for this reason. It is also to be counted as closed.
     #[inline]
-    pub fn cut(&self, door: DoorName, reason: Cut) {
-        add(&self.door(door).cut[reason as usize], 1);
+    pub fn cut(&self, protocol: Protocol, reason: CutReason) {
+        add(&self.protocol(protocol).cut[reason as usize], 1);
     }
 
     /// Somebody came without a token, or with one that nobody knows, to something that needs one.
     #[inline]
-    pub fn failed_auth(&self, door: DoorName) {
-        add(&self.door(door).failed_auths, 1);
+    pub fn failed_auth(&self, protocol: Protocol) {
+        add(&self.protocol(protocol).failed_auths, 1);
     }
 
     #[inline]
-    pub(super) fn door(&self, door: DoorName) -> &DoorCounts {
-        &self.doors[door as usize]
+    pub(super) fn protocol(&self, protocol: Protocol) -> &ProtocolCounts {
+        &self.protocols[protocol as usize]
     }
 }
 
@@ -199,10 +199,10 @@ mod tests {
 
     #[test]
     fn doors_and_reasons_have_the_places_of_their_lists() {
-        for (index, door) in DoorName::ALL.into_iter().enumerate() {
-            assert_eq!(door as usize, index);
+        for (index, protocol) in Protocol::ALL.into_iter().enumerate() {
+            assert_eq!(protocol as usize, index);
         }
-        for (index, reason) in Cut::ALL.into_iter().enumerate() {
+        for (index, reason) in CutReason::ALL.into_iter().enumerate() {
             assert_eq!(reason as usize, index);
         }
     }

@@ -6,7 +6,7 @@
 //!   THROTTLE              allowed  limit  remaining  reset_after s   retry_after s
 //! ```
 //!
-//! Times are rounded up, so that whoever waits as long as it is told is not told to wait again. What no time helps has a retry after
+//! Times are rounded up, so that whoever waits as long as it is numbers is not numbers to wait again. What no time helps has a retry after
 //! -1; 0 would say: at once.
 
 use std::sync::Arc;
@@ -15,55 +15,55 @@ use tidegate::{
     Amount, Answer, Capacity, ItemReading, OrderError, Outcome, Reading, Replies, Span, Tick, Timestamp, Wait,
 };
 
-use super::command::Dialect;
-use super::grant_template::Grants;
-use super::reply::Writer;
-use super::described_buckets::{Described, Throttles};
+use super::command::ThrottleDialect;
+use super::grant_template::GrantTemplate;
+use super::reply::RespWriter;
+use super::described_buckets::{DescribedBucket, DescribedBuckets};
 
 /// What an answer is owed to, and in which words it is to be said.
 #[derive(Debug)]
-pub(super) enum Due {
+pub(super) enum ReplyFormat {
     /// `TG.ACQUIRE` and `TG.PEEK`.
-    Question,
+    Decision,
     /// `CL.THROTTLE` and `THROTTLE`.
-    Throttle(Dialect, Arc<Described>),
+    Throttle(ThrottleDialect, Arc<DescribedBucket>),
 }
 
 /// Says what a store answered.
-pub(super) struct Speaker<'a, 'o> {
-    pub(super) writer: Writer<'o>,
+pub(super) struct DecisionWriter<'a, 'o> {
+    pub(super) writer: RespWriter<'o>,
     pub(super) tick: Tick,
-    pub(super) throttles: &'a Throttles,
+    pub(super) described_buckets: &'a DescribedBuckets,
 }
 
-impl Speaker<'_, '_> {
+impl DecisionWriter<'_, '_> {
     /// Says one answer of a batch.
-    pub(super) fn say(&mut self, due: &Due, answers: &Replies, index: usize) {
-        match (answers.get(index), due) {
-            (Some(Ok(answer)), Due::Question) => self.question(answer, answers.readings(answer)),
-            (Some(Ok(answer)), Due::Throttle(dialect, described)) => {
-                described.used_at(answer.at);
-                self.throttle(*dialect, answer, answers.readings(answer));
+    pub(super) fn write_reply(&mut self, format: &ReplyFormat, replies: &Replies, index: usize) {
+        match (replies.get(index), format) {
+            (Some(Ok(answer)), ReplyFormat::Decision) => self.write_decision(answer, replies.readings(answer)),
+            (Some(Ok(answer)), ReplyFormat::Throttle(dialect, bucket)) => {
+                bucket.record_use(answer.at);
+                self.write_throttle(*dialect, answer, replies.readings(answer));
             }
-            (Some(Err(OrderError::UnknownLimit { .. })), Due::Throttle(_, described)) => {
-                self.throttles.strike(described);
+            (Some(Err(OrderError::UnknownLimit { .. })), ReplyFormat::Throttle(_, bucket)) => {
+                self.described_buckets.forget(bucket);
                 self.writer.error("UNAVAILABLE", "somebody removed this rate just now; ask again");
             }
-            (Some(Err(rejection)), _) => self.rejection(rejection),
+            (Some(Err(rejection)), _) => self.write_rejection(rejection),
             (None, _) => self.writer.error("UNAVAILABLE", "the store gave no answer"),
         }
     }
 
     /// Says why an order could not be asked.
-    pub(super) fn rejection(&mut self, rejection: &OrderError) {
+    pub(super) fn write_rejection(&mut self, rejection: &OrderError) {
         let code = if matches!(rejection, OrderError::UnknownLimit { .. }) { "NOLIMIT" } else { "ERR" };
         self.writer.error(code, rejection);
     }
 
-    fn question(&mut self, answer: &Answer, readings: &[ItemReading]) {
-        self.told(answer.is_granted(), &Told::of(answer, readings, self.tick));
+    fn write_decision(&mut self, answer: &Answer, readings: &[ItemReading]) {
+        self.write_numbers(answer.is_granted(), &DecisionNumbers::of(answer, readings, self.tick));
         match &answer.outcome {
-            Outcome::Granted(None) => self.writer.nothing_twice(),
+            Outcome::Granted(None) => self.writer.two_empty_bulks(),
             Outcome::Granted(Some(grant)) => {
                 self.writer.bulk(b"");
                 self.writer.bulk(grant.lease.to_string().as_bytes());
@@ -76,63 +76,63 @@ impl Speaker<'_, '_> {
     }
 
     /// Says that a question is granted because its limit says so while the store cannot answer. Nothing else is known.
-    pub(super) fn granted_by_rule(&mut self) {
+    pub(super) fn write_outage_grant(&mut self) {
         self.writer.five(b"*7\r\n", [1, -1, -1, -1, -1]);
-        self.writer.nothing_twice();
+        self.writer.two_empty_bulks();
     }
 
     /// Says that a bid was granted.
     #[inline]
-    pub(super) fn grant(&mut self, reading: &Reading, at: Timestamp, grants: &mut Grants) {
+    pub(super) fn write_grant(&mut self, reading: &Reading, at: Timestamp, template: &mut GrantTemplate) {
         let reset_after = reading.resets_at.map(|resets_at| {
             let span = resets_at.since(at);
-            Rounded { span, tick: self.tick }.milliseconds()
+            RoundedSpan { span, tick: self.tick }.milliseconds()
         });
-        self.writer.whole(grants.reply(reading.capacity, reading.remaining, reset_after));
+        self.writer.raw(template.render(reading.capacity, reading.remaining, reset_after));
     }
 
     /// Says that a bid was denied, and by which item.
-    pub(super) fn denial(&mut self, reading: &Reading, wait: Wait, at: Timestamp, item: &str) {
-        let told = Told::about(Some(reading), retry_at(wait), at, self.tick);
-        self.told(false, &told);
+    pub(super) fn write_denial(&mut self, reading: &Reading, wait: Wait, at: Timestamp, item: &str) {
+        let numbers = DecisionNumbers::about(Some(reading), retry_at(wait), at, self.tick);
+        self.write_numbers(false, &numbers);
         self.writer.bulk(item.as_bytes());
         self.writer.bulk(b"");
     }
 
-    fn told(&mut self, is_granted: bool, told: &Told) {
-        let retry_after = told.retry_after.map_or(-1, Rounded::milliseconds);
-        let reset_after = told.reset_after.map_or(-1, Rounded::milliseconds);
+    fn write_numbers(&mut self, is_granted: bool, numbers: &DecisionNumbers) {
+        let retry_after = numbers.retry_after.map_or(-1, RoundedSpan::milliseconds);
+        let reset_after = numbers.reset_after.map_or(-1, RoundedSpan::milliseconds);
         let is_granted = i64::from(is_granted);
-        self.writer.five(b"*7\r\n", [is_granted, told.limit, told.remaining, retry_after, reset_after]);
+        self.writer.five(b"*7\r\n", [is_granted, numbers.limit, numbers.remaining, retry_after, reset_after]);
     }
 
-    fn throttle(&mut self, dialect: Dialect, answer: &Answer, readings: &[ItemReading]) {
-        let told = Told::of(answer, readings, self.tick);
+    fn write_throttle(&mut self, dialect: ThrottleDialect, answer: &Answer, readings: &[ItemReading]) {
+        let numbers = DecisionNumbers::of(answer, readings, self.tick);
         let is_granted = answer.is_granted();
-        let retry_after = told.retry_after.map_or(-1, Rounded::seconds);
+        let retry_after = numbers.retry_after.map_or(-1, RoundedSpan::seconds);
         // Nothing in use has nothing to wait for.
-        let reset_after = told.reset_after.map_or(0, Rounded::seconds);
+        let reset_after = numbers.reset_after.map_or(0, RoundedSpan::seconds);
         let integers = match dialect {
-            Dialect::Cell => [i64::from(!is_granted), told.limit, told.remaining, retry_after, reset_after],
-            Dialect::Crab => {
+            ThrottleDialect::Cell => [i64::from(!is_granted), numbers.limit, numbers.remaining, retry_after, reset_after],
+            ThrottleDialect::Crab => {
                 let retry_after = if is_granted { 0 } else { retry_after };
-                [i64::from(is_granted), told.limit, told.remaining, reset_after, retry_after]
+                [i64::from(is_granted), numbers.limit, numbers.remaining, reset_after, retry_after]
             }
         };
         self.writer.five(b"*5\r\n", integers);
     }
 }
 
-/// What is told about an answer: of the item that binds, or on a grant of the one with the least left.
-struct Told {
+/// What is numbers about an answer: of the item that binds, or on a grant of the one with the least left.
+struct DecisionNumbers {
     limit: i64,
     remaining: i64,
-    retry_after: Option<Rounded>,
-    reset_after: Option<Rounded>,
+    retry_after: Option<RoundedSpan>,
+    reset_after: Option<RoundedSpan>,
 }
 
-impl Told {
-    fn of(answer: &Answer, readings: &[ItemReading], tick: Tick) -> Told {
+impl DecisionNumbers {
+    fn of(answer: &Answer, readings: &[ItemReading], tick: Tick) -> DecisionNumbers {
         let (item, retry_at) = match &answer.outcome {
             Outcome::Granted(_) => {
                 (readings.iter().min_by_key(|it| it.reading.remaining.unwrap_or(Amount::MAX)), None)
@@ -142,12 +142,12 @@ impl Told {
                 (readings.iter().find(binds), retry_at(denied.wait))
             }
         };
-        Told::about(item.map(|item| &item.reading), retry_at, answer.at, tick)
+        DecisionNumbers::about(item.map(|item| &item.reading), retry_at, answer.at, tick)
     }
 
-    fn about(reading: Option<&Reading>, retry_at: Option<Timestamp>, at: Timestamp, tick: Tick) -> Told {
-        let after = |then: Timestamp| Rounded { span: then.since(at), tick };
-        Told {
+    fn about(reading: Option<&Reading>, retry_at: Option<Timestamp>, at: Timestamp, tick: Tick) -> DecisionNumbers {
+        let after = |then: Timestamp| RoundedSpan { span: then.since(at), tick };
+        DecisionNumbers {
             // A limit that is off says nothing, and refuses nothing.
             limit: reading.map_or(-1, |reading| match reading.capacity {
                 Capacity::Unlimited => -1,
@@ -168,14 +168,14 @@ fn retry_at(wait: Wait) -> Option<Timestamp> {
     }
 }
 
-/// A span that will be told in whole units, rounded up.
+/// A span that will be numbers in whole units, rounded up.
 #[derive(Clone, Copy)]
-struct Rounded {
+struct RoundedSpan {
     span: Span,
     tick: Tick,
 }
 
-impl Rounded {
+impl RoundedSpan {
     fn milliseconds(self) -> i64 {
         if self.tick == Tick::NANOSECOND {
             // What it comes to below, without numbers of 128 bits.

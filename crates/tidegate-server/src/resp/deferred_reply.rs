@@ -12,11 +12,11 @@ use std::ops::Range;
 
 use tidegate::store::{Lsn, Unavailable};
 
-use super::reply::{Protocol, Writer};
+use super::reply::{RespVersion, RespWriter};
 
 /// Replies that stand behind each other in the output and wait for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pledge {
+pub struct DeferredReply {
     /// Where in the output.
     pub span: Range<usize>,
     /// How many replies.
@@ -25,33 +25,33 @@ pub struct Pledge {
     pub lsn: Lsn,
 }
 
-impl Pledge {
+impl DeferredReply {
     /// Says instead of them that the store cannot answer, once for each.
-    pub fn broken(&self, why: &Unavailable, protocol: Protocol, output: &mut Vec<u8>) {
-        let mut writer = Writer::new(output, protocol);
+    pub fn write_errors(&self, error: &Unavailable, protocol: RespVersion, output: &mut Vec<u8>) {
+        let mut writer = RespWriter::new(output, protocol);
         for _ in 0..self.replies {
-            writer.error("UNAVAILABLE", why);
+            writer.error("UNAVAILABLE", error);
         }
     }
 }
 
 /// What a session says into.
-pub(super) struct Mouth<'o> {
+pub(super) struct ReplySink<'o> {
     pub(super) output: &'o mut Vec<u8>,
-    pub(super) pledges: Vec<Pledge>,
+    pub(super) deferred: Vec<DeferredReply>,
 }
 
-impl Mouth<'_> {
+impl ReplySink<'_> {
     /// What was said since `start`, so many replies, may be heard when this is durable; if it is not `None`.
-    pub(super) fn pledge(&mut self, start: usize, replies: usize, lsn: Option<Lsn>) {
+    pub(super) fn reply(&mut self, start: usize, replies: usize, lsn: Option<Lsn>) {
         let (Some(lsn), end) = (lsn, self.output.len()) else { return };
-        match self.pledges.last_mut() {
+        match self.deferred.last_mut() {
             Some(last) if last.span.end == start => {
                 last.span.end = end;
                 last.replies += replies;
                 last.lsn = last.lsn.max(lsn);
             }
-            _ => self.pledges.push(Pledge { span: start..end, replies, lsn }),
+            _ => self.deferred.push(DeferredReply { span: start..end, replies, lsn }),
         }
     }
 }

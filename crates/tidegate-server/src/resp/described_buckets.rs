@@ -8,8 +8,8 @@
 //! its rate. Programs that use one row for all of them refuse what a higher rate allows, or forgive what a lower one forbids, and
 //! during a roll-out two versions of a client would pull a row to and fro.
 //!
-//! Decided: there are [`MOST_BUCKETS`] descriptions at most. If one more comes, those are forgotten that are unused for the longest, and
-//! of them only the ones all of whose rows are *fresh*: unused for as long as a whole burst takes to come back. Forgetting them can be
+//! Decided: there are [`MAX_DESCRIBED_BUCKETS`] descriptions at most. If one more comes, those are forgotten that are unused for the longest, and
+//! of them only the ones all of whose rows are *idle*: unused for as long as a whole burst takes to come back. Forgetting them can be
 //! noticed by nobody. If there is none, the newcomer is told so; it is neither let through nor does it push out somebody who waits.
 //! A store that others share may have been asked by them, so nothing is forgotten there, and what time it is there nobody has to know.
 //!
@@ -34,23 +34,23 @@ use tidegate::{
 use tidegate_core::{Capacity, Law};
 
 /// What the ids of these limits begin with.
-pub const RESERVED: &str = "cl.throttle/";
+pub const RESERVED_PREFIX: &str = "cl.throttle/";
 
-/// The most descriptions that are known at once.
-pub const MOST_BUCKETS: usize = 4096;
+/// The most descriptions that are table at once.
+pub const MAX_DESCRIBED_BUCKETS: usize = 4096;
 
 /// How many are forgotten at a time: looking for them costs a look at all.
-const FORGOTTEN_AT_ONCE: usize = MOST_BUCKETS / 16;
+const EVICTION_BATCH: usize = MAX_DESCRIBED_BUCKETS / 16;
 
 /// Why nobody else charges one of them.
-pub const BELONGS: &str = "limits of this name belong to CL.THROTTLE and THROTTLE";
+pub const RESERVED_ID_MESSAGE: &str = "limits of this name belong to CL.THROTTLE and THROTTLE";
 
 /// Whether this id belongs to a described bucket, or would.
 pub use tidegate::file::is_reserved;
 
 /// The description of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Bucket {
+pub struct BucketDescription {
     /// How much may be taken at once.
     pub capacity: Amount,
     /// How much comes back in a period.
@@ -59,9 +59,9 @@ pub struct Bucket {
     pub period: u64,
 }
 
-impl Bucket {
+impl BucketDescription {
     fn id(&self) -> String {
-        format!("{RESERVED}{}/{}/{}", self.capacity, self.count, self.period)
+        format!("{RESERVED_PREFIX}{}/{}/{}", self.capacity, self.count, self.period)
     }
 
     fn spec(&self) -> LimitSpec {
@@ -70,32 +70,32 @@ impl Bucket {
     }
 
     /// The description that an id was made of.
-    fn of(limit_id: &str) -> Option<Bucket> {
-        let mut numbers = limit_id.strip_prefix(RESERVED)?.split('/').map(|number| number.parse().ok());
-        let bucket = Bucket { capacity: numbers.next()??, count: numbers.next()??, period: numbers.next()?? };
+    fn of(limit_id: &str) -> Option<BucketDescription> {
+        let mut numbers = limit_id.strip_prefix(RESERVED_PREFIX)?.split('/').map(|number| number.parse().ok());
+        let bucket = BucketDescription { capacity: numbers.next()??, count: numbers.next()??, period: numbers.next()?? };
         (bucket.id() == limit_id).then_some(bucket)
     }
 }
 
 /// A described bucket that the catalog knows. As long as somebody has it, it is not forgotten.
 #[derive(Debug)]
-pub struct Described {
-    bucket: Bucket,
+pub struct DescribedBucket {
+    bucket: BucketDescription,
     id: Box<str>,
     /// How long a whole burst takes to come back.
     refill: Span,
     last_used: AtomicU64,
 }
 
-impl Described {
-    fn new(bucket: Bucket, limit: &Limit, last_used: Timestamp) -> Described {
+impl DescribedBucket {
+    fn new(bucket: BucketDescription, limit: &Limit, last_used: Timestamp) -> DescribedBucket {
         let refills = limit.items().iter().map(|item| match (item.rule().capacity, &item.rule().law) {
             (Capacity::AtMost(burst), Law::TokenBucket(law)) => law.step().times(burst),
-            // Somebody edited it; there is no telling when such a limit is fresh.
+            // Somebody edited it; there is no telling when such a limit is idle.
             _ => Span::from_ticks(u64::MAX),
         });
         let refill = refills.max().unwrap_or_default();
-        Described { bucket, id: limit.id().into(), refill, last_used: AtomicU64::new(last_used.ticks()) }
+        DescribedBucket { bucket, id: limit.id().into(), refill, last_used: AtomicU64::new(last_used.ticks()) }
     }
 
     /// The id of the limit.
@@ -104,72 +104,72 @@ impl Described {
     }
 
     /// Somebody was answered at this instant.
-    pub fn used_at(&self, at: Timestamp) {
+    pub fn record_use(&self, at: Timestamp) {
         self.last_used.fetch_max(at.ticks(), Ordering::Relaxed);
     }
 
-    /// From when on every row of it is fresh, unless it is used again.
-    fn fresh_from(&self) -> Timestamp {
+    /// From when on every row of it is idle, unless it is used again.
+    fn refilled_at(&self) -> Timestamp {
         Timestamp::from_ticks(self.last_used.load(Ordering::Relaxed)).plus(self.refill)
     }
 }
 
 /// Why a description cannot be asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Indescribable {
+pub enum DescribeError {
     /// No such bucket can be; this is why.
     Invalid(String),
     /// There are too many others.
     TooMany,
 }
 
-impl fmt::Display for Indescribable {
+impl fmt::Display for DescribeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Indescribable::Invalid(why) => f.write_str(why),
-            Indescribable::TooMany => {
-                write!(f, "{MOST_BUCKETS} different rates are in use, and none can be forgotten yet")
+            DescribeError::Invalid(why) => f.write_str(why),
+            DescribeError::TooMany => {
+                write!(f, "{MAX_DESCRIBED_BUCKETS} different rates are in use, and none can be forgotten yet")
             }
         }
     }
 }
 
 /// All described buckets of a store.
-pub struct Throttles {
+pub struct DescribedBuckets {
     store: Arc<dyn LimitStore>,
-    known: RwLock<Known>,
-    most: usize,
+    table: RwLock<BucketTable>,
+    capacity: usize,
 }
 
 #[derive(Default)]
-struct Known {
-    buckets: HashMap<Bucket, Arc<Described>>,
+struct BucketTable {
+    buckets: HashMap<BucketDescription, Arc<DescribedBucket>>,
     /// Before this instant there is none to forget.
     busy_until: Timestamp,
 }
 
-impl Throttles {
+impl DescribedBuckets {
     /// Those of this store: none yet, or those of an earlier life.
-    pub fn new(store: Arc<dyn LimitStore>) -> Throttles {
-        Throttles::with_most(store, MOST_BUCKETS)
+    pub fn new(store: Arc<dyn LimitStore>) -> DescribedBuckets {
+        DescribedBuckets::with_capacity(store, MAX_DESCRIBED_BUCKETS)
     }
 
     /// The same with another bound.
-    pub fn with_most(store: Arc<dyn LimitStore>, most: usize) -> Throttles {
-        let mut known = Known::default();
+    pub fn with_capacity(store: Arc<dyn LimitStore>, capacity: usize) -> DescribedBuckets {
+        let mut table = BucketTable::default();
         for limit in store.list() {
-            if let Some(bucket) = Bucket::of(limit.id()) {
-                // When somebody asked it last is not known. Not later than now.
-                let last_used = now(&*store, limit.id()).unwrap_or(Timestamp::from_ticks(u64::MAX));
-                known.buckets.insert(bucket, Arc::new(Described::new(bucket, &limit, last_used)));
+            if let Some(bucket) = BucketDescription::of(limit.id()) {
+                // When somebody asked it last is not table. Not later than now.
+                let last_used = store_time(&*store, limit.id()).unwrap_or(Timestamp::from_ticks(u64::MAX));
+                table.buckets.insert(bucket, Arc::new(DescribedBucket::new(bucket, &limit, last_used)));
             }
         }
-        Throttles { store, known: RwLock::new(known), most }
+        DescribedBuckets { store, table: RwLock::new(table), capacity }
     }
 
-    /// How many are known.
+    /// How many are table.
     pub fn len(&self) -> usize {
-        self.known.read().unwrap_or_else(PoisonError::into_inner).buckets.len()
+        self.table.read().unwrap_or_else(PoisonError::into_inner).buckets.len()
     }
 
     /// Whether none is.
@@ -178,91 +178,91 @@ impl Throttles {
     }
 
     /// The limit of this description.
-    pub fn described(&self, bucket: Bucket) -> Result<Arc<Described>, Indescribable> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(described) = known.buckets.get(&bucket) {
+    pub fn get_or_create(&self, bucket: BucketDescription) -> Result<Arc<DescribedBucket>, DescribeError> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(described) = table.buckets.get(&bucket) {
             return Ok(Arc::clone(described));
         }
-        drop(known);
+        drop(table);
         // What cannot be is told before anybody has to wait for it, and nobody is forgotten for it.
         let spec = bucket.spec();
         let tick = self.store.capabilities().tick;
-        Limit::new(spec.clone(), tick).map_err(|flaws| Indescribable::Invalid(say(&flaws)))?;
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(described) = known.buckets.get(&bucket) {
+        Limit::new(spec.clone(), tick).map_err(|flaws| DescribeError::Invalid(describe_flaws(&flaws)))?;
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(described) = table.buckets.get(&bucket) {
             return Ok(Arc::clone(described));
         }
-        if known.buckets.len() >= self.most {
-            self.forget_some(&mut known);
+        if table.buckets.len() >= self.capacity {
+            self.evict_idle(&mut table);
         }
-        if known.buckets.len() >= self.most {
-            return Err(Indescribable::TooMany);
+        if table.buckets.len() >= self.capacity {
+            return Err(DescribeError::TooMany);
         }
         let described = Arc::new(self.put(bucket, spec)?);
-        known.buckets.insert(bucket, Arc::clone(&described));
-        known.busy_until = Timestamp::EPOCH;
+        table.buckets.insert(bucket, Arc::clone(&described));
+        table.busy_until = Timestamp::EPOCH;
         Ok(described)
     }
 
     /// The catalog does not know it any more: somebody removed it. Whoever asks next describes it anew.
-    pub fn strike(&self, described: &Described) {
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        if known.buckets.get(&described.bucket).is_some_and(|it| std::ptr::eq(&raw const **it, described)) {
-            known.buckets.remove(&described.bucket);
+    pub fn forget(&self, described: &DescribedBucket) {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        if table.buckets.get(&described.bucket).is_some_and(|it| std::ptr::eq(&raw const **it, described)) {
+            table.buckets.remove(&described.bucket);
         }
     }
 
-    fn put(&self, bucket: Bucket, spec: LimitSpec) -> Result<Described, Indescribable> {
+    fn put(&self, bucket: BucketDescription, spec: LimitSpec) -> Result<DescribedBucket, DescribeError> {
         match self.store.put(spec, ExpectedVersion::Absent) {
-            Ok(limit) => Ok(Described::new(bucket, &limit, Timestamp::EPOCH)),
-            Err(PutError::Invalid(flaws)) => Err(Indescribable::Invalid(say(&flaws))),
+            Ok(limit) => Ok(DescribedBucket::new(bucket, &limit, Timestamp::EPOCH)),
+            Err(PutError::Invalid(flaws)) => Err(DescribeError::Invalid(describe_flaws(&flaws))),
             // Another node was faster.
             Err(error) => match self.store.get(&bucket.id()) {
-                Some(limit) => Ok(Described::new(bucket, &limit, Timestamp::from_ticks(u64::MAX))),
-                None => Err(Indescribable::Invalid(error.to_string())),
+                Some(limit) => Ok(DescribedBucket::new(bucket, &limit, Timestamp::from_ticks(u64::MAX))),
+                None => Err(DescribeError::Invalid(error.to_string())),
             },
         }
     }
 
-    fn forget_some(&self, known: &mut Known) {
+    fn evict_idle(&self, table: &mut BucketTable) {
         if self.store.capabilities().reach == Reach::Fleet {
             return;
         }
-        let some_id = known.buckets.values().next().map(|described| described.id.clone());
-        let Some(now) = some_id.and_then(|id| now(&*self.store, &id)) else { return };
-        if now < known.busy_until {
+        let some_id = table.buckets.values().next().map(|described| described.id.clone());
+        let Some(now) = some_id.and_then(|id| store_time(&*self.store, &id)) else { return };
+        if now < table.busy_until {
             return;
         }
-        let mut fresh = Vec::new();
+        let mut idle = Vec::new();
         let mut busy_until = Timestamp::from_ticks(u64::MAX);
-        for (bucket, described) in &mut known.buckets {
+        for (bucket, described) in &mut table.buckets {
             // Whoever has it may be about to charge it, and will say so.
             let is_idle = Arc::get_mut(described).is_some();
-            if is_idle && described.fresh_from() <= now {
-                fresh.push((described.last_used.load(Ordering::Relaxed), *bucket));
+            if is_idle && described.refilled_at() <= now {
+                idle.push((described.last_used.load(Ordering::Relaxed), *bucket));
             } else {
-                busy_until = busy_until.min(described.fresh_from().max(now.plus(Span::ONE_TICK)));
+                busy_until = busy_until.min(described.refilled_at().max(now.plus(Span::ONE_TICK)));
             }
         }
-        known.busy_until = if fresh.is_empty() { busy_until } else { Timestamp::EPOCH };
-        fresh.sort_unstable_by_key(|(last_used, _)| *last_used);
-        for (_, bucket) in fresh.iter().take(FORGOTTEN_AT_ONCE.min(self.most.div_ceil(16))) {
-            if let Some(forgotten) = known.buckets.remove(bucket) {
+        table.busy_until = if idle.is_empty() { busy_until } else { Timestamp::EPOCH };
+        idle.sort_unstable_by_key(|(last_used, _)| *last_used);
+        for (_, bucket) in idle.iter().take(EVICTION_BATCH.min(self.capacity.div_ceil(16))) {
+            if let Some(forgotten) = table.buckets.remove(bucket) {
                 self.store.remove(&forgotten.id, RemovalMode::Forget);
             }
         }
     }
 }
 
-impl fmt::Debug for Throttles {
+impl fmt::Debug for DescribedBuckets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Throttles").field("known", &self.len()).finish_non_exhaustive()
+        f.debug_struct("DescribedBuckets").field("table", &self.len()).finish_non_exhaustive()
     }
 }
 
 /// What time the store says it is: a door has no clock of its own. `None` if somebody else would have to be asked: their buckets are
 /// never forgotten.
-fn now(store: &dyn LimitStore, limit_id: &str) -> Option<Timestamp> {
+fn store_time(store: &dyn LimitStore, limit_id: &str) -> Option<Timestamp> {
     let asks = [Ask { limit_id, key: Some(b""), count: 0 }];
     let (StoreReply::Now(answers) | StoreReply::Durable(answers, _)) =
         store.submit(&[Order::peek(&asks)], Replies::new(Detail::Verdicts))
@@ -273,8 +273,8 @@ fn now(store: &dyn LimitStore, limit_id: &str) -> Option<Timestamp> {
 }
 
 /// What is wrong with a description, in the words of the command.
-fn say(flaws: &[tidegate::SpecError]) -> String {
-    let said = flaws.iter().map(|flaw| {
+fn describe_flaws(flaws: &[tidegate::SpecError]) -> String {
+    let messages = flaws.iter().map(|flaw| {
         let field = flaw.field.rsplit('.').next().unwrap_or_default();
         let field = match field {
             "limit" => "count",
@@ -284,5 +284,5 @@ fn say(flaws: &[tidegate::SpecError]) -> String {
         };
         format!("{field}: {}", flaw.message)
     });
-    said.collect::<Vec<_>>().join("; ")
+    messages.collect::<Vec<_>>().join("; ")
 }

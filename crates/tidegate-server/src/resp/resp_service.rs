@@ -1,4 +1,4 @@
-//! The door: what all connections share.
+//! The protocol: what all connections share.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,58 +6,58 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate::{Limit, LimitStore, Limiter, Tick, Timestamp};
 
-use crate::tokens::Doorman;
-use super::described_buckets::Throttles;
-use crate::metrics::DoorName;
-use crate::refusal_log::{Refusal, Refusals};
-use crate::tokens::{Pass, Shown};
+use crate::tokens::Authenticator;
+use super::described_buckets::DescribedBuckets;
+use crate::metrics::Protocol;
+use crate::refusal_log::{RefusalEvent, RefusalLog};
+use crate::tokens::{Permissions, TokenHash};
 
 /// A store, who may come in to it, and the buckets that were described so far.
-pub struct Door {
+pub struct RespService {
     store: Arc<dyn LimitStore>,
     limiter: Limiter,
-    doorman: Arc<dyn Doorman>,
-    throttles: Throttles,
-    refusals: Option<Arc<Refusals>>,
+    authenticator: Arc<dyn Authenticator>,
+    described_buckets: DescribedBuckets,
+    refusal_log: Option<Arc<RefusalLog>>,
     tick: Tick,
     sessions: AtomicU64,
 }
 
-impl Door {
+impl RespService {
     /// The door to this store.
-    pub fn new(store: Arc<dyn LimitStore>, doorman: Arc<dyn Doorman>) -> Door {
-        let throttles = Throttles::new(Arc::clone(&store));
+    pub fn new(store: Arc<dyn LimitStore>, authenticator: Arc<dyn Authenticator>) -> RespService {
+        let described_buckets = DescribedBuckets::new(Arc::clone(&store));
         let tick = store.capabilities().tick;
         let limiter = Limiter::new(Arc::clone(&store));
-        Door { store, limiter, doorman, throttles, refusals: None, tick, sessions: AtomicU64::new(0) }
+        RespService { store, limiter, authenticator, described_buckets, refusal_log: None, tick, sessions: AtomicU64::new(0) }
     }
 
     /// Tells these of every refusal.
-    pub fn refusals(mut self, refusals: Arc<Refusals>) -> Door {
-        self.refusals = Some(refusals);
+    pub fn refusal_log(mut self, refusal_log: Arc<RefusalLog>) -> RespService {
+        self.refusal_log = Some(refusal_log);
         self
     }
 
-    /// The same beside others who ask this limiter of the store: nobody who waits there is overtaken here.
-    pub fn beside(mut self, limiter: Limiter) -> Door {
+    /// The same with_limiter others who ask this limiter of the store: nobody who waits there is overtaken here.
+    pub fn with_limiter(mut self, limiter: Limiter) -> RespService {
         self.limiter = limiter;
         self
     }
 
     /// The buckets that were described so far.
-    pub fn throttles(&self) -> &Throttles {
-        &self.throttles
+    pub fn described_buckets(&self) -> &DescribedBuckets {
+        &self.described_buckets
     }
 
     pub(crate) fn store(&self) -> &dyn LimitStore {
         &*self.store
     }
 
-    /// Somebody was refused by this item.
-    pub(super) fn refused(&self, limit: &Limit, item: usize, key: &[u8], at: Timestamp) {
-        if let Some(refusals) = &self.refusals {
+    /// Somebody was record_refusal by this item.
+    pub(super) fn record_refusal(&self, limit: &Limit, item: usize, key: &[u8], at: Timestamp) {
+        if let Some(log) = &self.refusal_log {
             let (limit, item) = (limit.id(), limit.items()[item].name());
-            refusals.refused(Refusal { limit, item, key: Some(key), door: DoorName::Resp, at });
+            log.record(RefusalEvent { limit, item, key: Some(key), protocol: Protocol::Resp, at });
         }
     }
 
@@ -69,26 +69,26 @@ impl Door {
         self.tick
     }
 
-    /// What somebody may do who has shown nothing.
-    pub(super) fn unknown_guest(&self) -> Option<Pass> {
-        self.doorman.is_open().then(Pass::everything)
+    /// What somebody may do who has token_hash nothing.
+    pub(super) fn anonymous_permissions(&self) -> Option<Permissions> {
+        self.authenticator.allows_anonymous().then(Permissions::all)
     }
 
-    pub(super) fn admit(&self, token: &[u8]) -> Option<Pass> {
-        self.doorman.admit(token)
+    pub(super) fn authenticate(&self, token: &[u8]) -> Option<Permissions> {
+        self.authenticator.authenticate(token)
     }
 
     pub(super) fn generation(&self) -> u64 {
-        self.doorman.generation()
+        self.authenticator.generation()
     }
 
-    /// What somebody may do by now: by the token that was shown, or as anybody may.
-    pub(super) fn admit_again(&self, shown: Option<&Shown>) -> Option<Pass> {
-        shown.and_then(|shown| self.doorman.admit_again(shown)).or_else(|| self.unknown_guest())
+    /// What somebody may do by now: by the token that was token_hash, or as anybody may.
+    pub(super) fn reauthenticate(&self, token_hash: Option<&TokenHash>) -> Option<Permissions> {
+        token_hash.and_then(|token_hash| self.authenticator.reauthenticate(token_hash)).or_else(|| self.anonymous_permissions())
     }
 
-    pub(super) fn is_open(&self) -> bool {
-        self.doorman.is_open()
+    pub(super) fn allows_anonymous(&self) -> bool {
+        self.authenticator.allows_anonymous()
     }
 
     /// A number for the next connection, from 1.
@@ -97,8 +97,8 @@ impl Door {
     }
 }
 
-impl fmt::Debug for Door {
+impl fmt::Debug for RespService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Door").field("throttles", &self.throttles).finish_non_exhaustive()
+        f.debug_struct("RespService").field("described_buckets", &self.described_buckets).finish_non_exhaustive()
     }
 }

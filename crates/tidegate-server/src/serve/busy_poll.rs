@@ -1,67 +1,67 @@
-//! The vigil: a worker that was just asked much at once looks out for more before it sleeps.
+//! The busy_poll: a worker that was just asked much at once looks out for more before it sleeps.
 //!
-//! Who sleeps has to be woken, and that is the work of whoever asks: in a virtual machine it costs them as much as many questions do. So
+//! Caller sleeps has to be woken, and that is the work of whoever asks: in a virtual machine it costs them as much as many questions do. So
 //! after a pipeline a worker looks again and again for a moment, if what it was asked had come within a moment too. Whoever asks now and
 //! then, or one question at a time, or very many, is waited for asleep, and so is the store's log.
 //!
 //! ```text
 //!   ▓▓▓▓ look look ▓▓▓▓ look ▓▓▓▓▓ look look look look … sleep ────────── ▓▓▓▓ sleep ────── ▓▓▓▓
-//!       └── within a moment ─┘    └───── a moment ─────┘    longer than that: no vigil behind it
+//!       └── within a moment ─┘    └───── a moment ─────┘    longer than that: no busy_poll behind it
 //! ```
 //!
-//! Refused: a vigil behind single questions, and one without an end. Both answer more where nothing else needs the processor, and take all of it.
+//! Refused: a busy_poll behind single questions, and one without an end. Both answer more where nothing else needs the processor, and take all of it.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// So many commands at once are a pipeline behind which it is looked out. What waking costs is little beside a longer one.
-const PIPELINE: RangeInclusive<u64> = 8..=48;
+const BATCH_SIZES: RangeInclusive<u64> = 8..=48;
 
 /// How long it is looked out, in nanoseconds.
-const MOMENT: u64 = 50_000;
+const WINDOW_NANOS: u64 = 50_000;
 
-/// What a worker knows of its turns. A turn is whatever is answered at once.
+/// What a worker knows of its batches. A batch is whatever is answered at once.
 #[derive(Debug, Default)]
-pub(super) struct Vigil {
-    turns: AtomicU64,
-    /// When the last one ended, as the stopwatch says.
-    ended: AtomicU64,
+pub(super) struct BusyPoll {
+    batches: AtomicU64,
+    /// When the last one last_end, as the timer says.
+    last_end: AtomicU64,
     /// Whether it had come within a moment of the one before.
-    was_soon: AtomicBool,
+    came_soon: AtomicBool,
 }
 
-/// That it is looked out behind a turn.
+/// That it is looked out behind a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Lookout {
-    turn: u64,
-    /// When the turn ended, as the stopwatch says.
+pub(super) struct PollWindow {
+    batch: u64,
+    /// When the batch last_end, as the timer says.
     pub(super) since: u64,
 }
 
-impl Vigil {
-    /// When the last turn ended, as the stopwatch says.
-    pub(super) fn ended(&self) -> u64 {
-        self.ended.load(Ordering::Relaxed)
+impl BusyPoll {
+    /// When the last batch last_end, as the timer says.
+    pub(super) fn last_end(&self) -> u64 {
+        self.last_end.load(Ordering::Relaxed)
     }
 
-    /// A turn begins, so many nanoseconds after the last one ended.
-    pub(super) fn begin(&self, after: u64) {
-        self.was_soon.store(after < MOMENT, Ordering::Relaxed);
+    /// A batch begins, so many nanoseconds after the last one last_end.
+    pub(super) fn begin_batch(&self, after: u64) {
+        self.came_soon.store(after < WINDOW_NANOS, Ordering::Relaxed);
     }
 
-    /// A turn of so many commands has ended, when the stopwatch said `now`. Whether it is looked out for the next.
-    pub(super) fn end(&self, commands: u64, now: u64) -> Option<Lookout> {
+    /// A batch of so many commands has last_end, when the timer said `now`. Whether it is looked out for the next.
+    pub(super) fn end_batch(&self, commands: u64, now: u64) -> Option<PollWindow> {
         // Nobody else counts: a worker is one thread.
-        let turn = self.turns.load(Ordering::Relaxed).wrapping_add(1);
-        self.turns.store(turn, Ordering::Relaxed);
-        self.ended.store(now, Ordering::Relaxed);
-        (PIPELINE.contains(&commands) && self.was_soon.load(Ordering::Relaxed))
-            .then_some(Lookout { turn, since: now })
+        let batch = self.batches.load(Ordering::Relaxed).wrapping_add(1);
+        self.batches.store(batch, Ordering::Relaxed);
+        self.last_end.store(now, Ordering::Relaxed);
+        (BATCH_SIZES.contains(&commands) && self.came_soon.load(Ordering::Relaxed))
+            .then_some(PollWindow { batch, since: now })
     }
 
     /// Whether it is still looked out, so many nanoseconds later: nothing else has happened, and the moment is not over.
-    pub(super) fn lasts(&self, lookout: Lookout, passed: u64) -> bool {
-        passed < MOMENT && self.turns.load(Ordering::Relaxed) == lookout.turn
+    pub(super) fn is_active(&self, poll_window: PollWindow, passed: u64) -> bool {
+        passed < WINDOW_NANOS && self.batches.load(Ordering::Relaxed) == poll_window.batch
     }
 }
 
@@ -71,18 +71,18 @@ mod tests {
 
     #[test]
     fn it_is_looked_out_behind_pipelines_that_come_soon() {
-        let vigil = Vigil::default();
-        vigil.begin(MOMENT - 1);
-        let lookout = vigil.end(*PIPELINE.start(), 100).expect("a pipeline, and soon");
-        assert_eq!((lookout.since, vigil.ended()), (100, 100));
-        assert!(vigil.lasts(lookout, 0) && vigil.lasts(lookout, MOMENT - 1));
-        assert!(!vigil.lasts(lookout, MOMENT), "the moment is over");
-        vigil.begin(1);
-        assert_eq!(vigil.end(PIPELINE.start() - 1, 200), None, "no pipeline");
-        assert!(!vigil.lasts(lookout, 0), "there was another turn");
-        vigil.begin(1);
-        assert_eq!(vigil.end(PIPELINE.end() + 1, 250), None, "it is worth a waking");
-        vigil.begin(MOMENT);
-        assert_eq!(vigil.end(*PIPELINE.start(), 300), None, "it did not come soon");
+        let busy_poll = BusyPoll::default();
+        busy_poll.begin_batch(WINDOW_NANOS - 1);
+        let poll_window = busy_poll.end_batch(*BATCH_SIZES.start(), 100).expect("a pipeline, and soon");
+        assert_eq!((poll_window.since, busy_poll.last_end()), (100, 100));
+        assert!(busy_poll.is_active(poll_window, 0) && busy_poll.is_active(poll_window, WINDOW_NANOS - 1));
+        assert!(!busy_poll.is_active(poll_window, WINDOW_NANOS), "the moment is over");
+        busy_poll.begin_batch(1);
+        assert_eq!(busy_poll.end_batch(BATCH_SIZES.start() - 1, 200), None, "no pipeline");
+        assert!(!busy_poll.is_active(poll_window, 0), "there was another batch");
+        busy_poll.begin_batch(1);
+        assert_eq!(busy_poll.end_batch(BATCH_SIZES.end() + 1, 250), None, "it is worth a waking");
+        busy_poll.begin_batch(WINDOW_NANOS);
+        assert_eq!(busy_poll.end_batch(*BATCH_SIZES.start(), 300), None, "it did not come soon");
     }
 }

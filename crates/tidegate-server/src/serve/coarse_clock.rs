@@ -1,4 +1,4 @@
-//! The beat: time that is good to half a second, for what need not be known better.
+//! The clock: time that is good to half a second, for what need not be known better.
 //!
 //! How long a connection has been silent, and what the `Date` field says, are not worth a clock reading per request. A task per
 //! worker writes both down twice a second. Whoever has begun a request and not ended it is timed by a real clock; there are few of them.
@@ -10,28 +10,28 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
 /// How far from the truth it may be.
-pub(super) const COARSENESS: Duration = Duration::from_millis(500);
+pub(super) const RESOLUTION: Duration = Duration::from_millis(500);
 
 /// How many bytes a date of HTTP has.
 pub(super) const DATE_BYTES: usize = 29;
 
 /// Coarse time of one worker.
 #[derive(Debug)]
-pub(super) struct Beat {
-    began: Instant,
+pub(super) struct CoarseClock {
+    started: Instant,
     /// Milliseconds since.
-    passed: AtomicU64,
+    elapsed_millis: AtomicU64,
     date: RwLock<[u8; DATE_BYTES]>,
 }
 
-impl Beat {
-    pub(super) fn new() -> Arc<Beat> {
-        Arc::new(Beat { began: Instant::now(), passed: AtomicU64::new(0), date: RwLock::new(date()) })
+impl CoarseClock {
+    pub(super) fn new() -> Arc<CoarseClock> {
+        Arc::new(CoarseClock { started: Instant::now(), elapsed_millis: AtomicU64::new(0), date: RwLock::new(date()) })
     }
 
     /// About now, and rather too late than too early: nobody's time is up before it is.
     pub(super) fn now(&self) -> Instant {
-        self.began + Duration::from_millis(self.passed.load(Ordering::Relaxed)) + COARSENESS
+        self.started + Duration::from_millis(self.elapsed_millis.load(Ordering::Relaxed)) + RESOLUTION
     }
 
     /// The `Date` field of an answer.
@@ -40,13 +40,13 @@ impl Beat {
     }
 
     /// Goes on writing down what time it is.
-    pub(super) async fn go(self: Arc<Beat>) {
-        let mut interval = tokio::time::interval(COARSENESS);
+    pub(super) async fn run(self: Arc<CoarseClock>) {
+        let mut interval = tokio::time::interval(RESOLUTION);
         interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         loop {
             interval.tick().await;
-            let passed = self.began.elapsed().as_millis();
-            self.passed.store(u64::try_from(passed).unwrap_or(u64::MAX), Ordering::Relaxed);
+            let elapsed_millis = self.started.elapsed().as_millis();
+            self.elapsed_millis.store(u64::try_from(elapsed_millis).unwrap_or(u64::MAX), Ordering::Relaxed);
             *self.date.write().unwrap_or_else(PoisonError::into_inner) = date();
         }
     }
@@ -59,10 +59,10 @@ impl Beat {
 )]
 fn date() -> [u8; DATE_BYTES] {
     let now = jiff::Timestamp::try_from(SystemTime::now()).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
-    written(now)
+    format_date(now)
 }
 
-fn written(at: jiff::Timestamp) -> [u8; DATE_BYTES] {
+fn format_date(at: jiff::Timestamp) -> [u8; DATE_BYTES] {
     let text = at.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
     text.as_bytes().try_into().unwrap_or(*b"Thu, 01 Jan 1970 00:00:00 GMT")
 }
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn dates_are_written_as_http_wants_them() {
-        let at = |second| written(jiff::Timestamp::from_second(second).expect("a time"));
+        let at = |second| format_date(jiff::Timestamp::from_second(second).expect("a time"));
         assert_eq!(&at(0), b"Thu, 01 Jan 1970 00:00:00 GMT");
         assert_eq!(&at(1_794_787_200), b"Mon, 16 Nov 2026 00:00:00 GMT");
     }

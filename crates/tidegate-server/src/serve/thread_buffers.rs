@@ -1,52 +1,52 @@
-//! The desk: buffers that all connections of a worker share.
+//! The buffers: buffers that all connections of a worker share.
 //!
 //! A connection needs a buffer only while it is answered, and a worker answers one at a time. So ten thousand connections that say
-//! nothing cost no buffers at all; only what is half said or not yet taken is kept by the connection itself.
+//! nothing cost no buffers at all; only what is half said or not yet taken is pending_input by the connection itself.
 
 use std::cell::Cell;
 
-use crate::http::Counter;
-use crate::resp::frame::LARGEST_FRAME;
-use crate::resp::session::Workroom;
+use crate::http::CompactAcquireBuffers;
+use crate::resp::frame::MAX_FRAME_BYTES;
+use crate::resp::session::SessionBuffers;
 
-/// How much is read at once, beside what was kept of a frame.
-const READ_AT_ONCE: usize = 64 * 1024;
+/// How much is read at once, beside what was pending_input of a frame.
+const READ_BYTES: usize = 64 * 1024;
 
-/// Output buffers that have grown beyond this are not kept.
-const LARGEST_KEPT_OUTPUT: usize = 1 << 20;
+/// Output buffers that have grown beyond this are not pending_input.
+const MAX_KEPT_OUTPUT: usize = 1 << 20;
 
 /// Two buffers, and room to decide in.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct ThreadBuffers {
     pub(super) input: Box<[u8]>,
     pub(super) output: Vec<u8>,
-    pub(super) room: Workroom,
-    pub(super) counter: Counter,
+    pub(super) session: SessionBuffers,
+    pub(super) compact_acquire: CompactAcquireBuffers,
 }
 
-impl Desk {
-    fn new() -> Desk {
-        let input = vec![0; LARGEST_FRAME + READ_AT_ONCE].into_boxed_slice();
-        Desk {
+impl ThreadBuffers {
+    fn new() -> ThreadBuffers {
+        let input = vec![0; MAX_FRAME_BYTES + READ_BYTES].into_boxed_slice();
+        ThreadBuffers {
             input,
-            output: Vec::with_capacity(READ_AT_ONCE),
-            room: Workroom::default(),
-            counter: Counter::default(),
+            output: Vec::with_capacity(READ_BYTES),
+            session: SessionBuffers::default(),
+            compact_acquire: CompactAcquireBuffers::default(),
         }
     }
 }
 
 thread_local! {
-    static DESK: Cell<Option<Desk>> = const { Cell::new(None) };
+    static BUFFERS: Cell<Option<ThreadBuffers>> = const { Cell::new(None) };
 }
 
-/// Does something at this thread's desk. If it panics, the next one gets a new desk.
-pub(super) fn at_the_desk<T>(work: impl FnOnce(&mut Desk) -> T) -> T {
-    let mut desk = DESK.take().unwrap_or_else(Desk::new);
-    let done = work(&mut desk);
-    desk.output.clear();
-    if desk.output.capacity() <= LARGEST_KEPT_OUTPUT {
-        DESK.set(Some(desk));
+/// Does something at this thread's buffers. If it panics, the next one gets a new buffers.
+pub(super) fn with_thread_buffers<T>(work: impl FnOnce(&mut ThreadBuffers) -> T) -> T {
+    let mut buffers = BUFFERS.take().unwrap_or_else(ThreadBuffers::new);
+    let done = work(&mut buffers);
+    buffers.output.clear();
+    if buffers.output.capacity() <= MAX_KEPT_OUTPUT {
+        BUFFERS.set(Some(buffers));
     }
     done
 }

@@ -1,54 +1,54 @@
-//! Who may come in, and for how long.
+//! Caller may come in, and for how long.
 
-use super::{Pass, SharedTokens, Shown, Tokens};
+use super::{Permissions, SharedTokens, TokenHash, TokenTable};
 
 /// Knows who may come in, and what they may do inside.
-pub trait Doorman: Send + Sync {
+pub trait Authenticator: Send + Sync {
     /// What the bearer of this token may do; `None` if nobody gave it out.
-    fn admit(&self, token: &[u8]) -> Option<Pass>;
+    fn authenticate(&self, token: &[u8]) -> Option<Permissions>;
 
     /// Whether people may come in without a token, and do everything.
-    fn is_open(&self) -> bool;
+    fn allows_anonymous(&self) -> bool;
 
     /// Changes whenever somebody who is inside may have to leave, or may do something else by now. It is asked very often.
     fn generation(&self) -> u64 {
         0
     }
 
-    /// What somebody may do by now who has shown this token before.
-    fn admit_again(&self, _shown: &Shown) -> Option<Pass> {
+    /// What somebody may do by now who has token_hash this token before.
+    fn reauthenticate(&self, _token_hash: &TokenHash) -> Option<Permissions> {
         None
     }
 }
 
-impl Doorman for Tokens {
-    fn admit(&self, token: &[u8]) -> Option<Pass> {
-        self.who(Some(token)).pass()
+impl Authenticator for TokenTable {
+    fn authenticate(&self, token: &[u8]) -> Option<Permissions> {
+        self.identify(Some(token)).permissions()
     }
 
-    fn is_open(&self) -> bool {
-        !self.are_needed()
+    fn allows_anonymous(&self) -> bool {
+        !self.are_required()
     }
 
-    fn admit_again(&self, shown: &Shown) -> Option<Pass> {
-        self.who_showed(shown).pass()
+    fn reauthenticate(&self, token_hash: &TokenHash) -> Option<Permissions> {
+        self.identify_hash(token_hash).permissions()
     }
 }
 
-impl Doorman for SharedTokens {
-    fn admit(&self, token: &[u8]) -> Option<Pass> {
-        self.pass(token)
+impl Authenticator for SharedTokens {
+    fn authenticate(&self, token: &[u8]) -> Option<Permissions> {
+        SharedTokens::authenticate(self, token)
     }
 
-    fn is_open(&self) -> bool {
-        SharedTokens::is_open(self)
+    fn allows_anonymous(&self) -> bool {
+        SharedTokens::allows_anonymous(self)
     }
 
     fn generation(&self) -> u64 {
         SharedTokens::generation(self)
     }
 
-    fn admit_again(&self, shown: &Shown) -> Option<Pass> {
-        self.who_showed(shown).pass()
+    fn reauthenticate(&self, token_hash: &TokenHash) -> Option<Permissions> {
+        self.identify_hash(token_hash).permissions()
     }
 }

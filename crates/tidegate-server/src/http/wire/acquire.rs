@@ -8,13 +8,13 @@ use tidegate::{Ask, Hold};
 use tidegate_core::order::LONGEST_PATIENCE;
 
 use super::number::optional;
-use super::object::Object;
+use super::object::JsonObject;
 use crate::http::problem::Problem;
 
 /// A question as written: one ask, or `asks`, and what else is said about them.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(in crate::http) struct Question<'a> {
+pub(in crate::http) struct AcquireBody<'a> {
     #[serde(borrow)]
     limit_id: Option<Cow<'a, str>>,
     #[serde(borrow)]
@@ -22,7 +22,7 @@ pub(in crate::http) struct Question<'a> {
     #[serde(default, deserialize_with = "count")]
     count: Option<u64>,
     #[serde(borrow)]
-    asks: Option<Vec<Object<One<'a>>>>,
+    asks: Option<Vec<JsonObject<AskBody<'a>>>>,
     #[serde(borrow)]
     request_id: Option<Cow<'a, str>>,
     hold: Option<bool>,
@@ -32,10 +32,10 @@ pub(in crate::http) struct Question<'a> {
     max_wait_ms: Option<u64>,
 }
 
-/// One ask of a set.
+/// AskBody ask of a set.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct One<'a> {
+struct AskBody<'a> {
     #[serde(borrow)]
     limit_id: Cow<'a, str>,
     #[serde(borrow)]
@@ -44,7 +44,7 @@ struct One<'a> {
     count: Option<u64>,
 }
 
-impl Question<'_> {
+impl AcquireBody<'_> {
     /// What is asked for. How many a set may have is the store's to say.
     pub(in crate::http) fn asks(&self) -> Result<Vec<Ask<'_>>, Problem> {
         match (&self.limit_id, &self.asks) {
@@ -54,7 +54,7 @@ impl Question<'_> {
             }
             (None, Some(asks)) => Ok(asks
                 .iter()
-                .map(|Object(one)| ask(&one.limit_id, one.limit_key.as_deref(), one.count))
+                .map(|JsonObject(one)| ask(&one.limit_id, one.limit_key.as_deref(), one.count))
                 .collect()),
             (Some(_), Some(_)) => Err(Problem::bad_request("either limit_id or asks, not both")),
             (None, None) => Err(Problem::bad_request("limit_id is missing; or give a list of asks")),
@@ -74,13 +74,13 @@ impl Question<'_> {
     }
 
     /// How long the answer may take.
-    pub(in crate::http) fn patience(&self) -> Result<Duration, Problem> {
-        let patience = Duration::from_millis(self.max_wait_ms.unwrap_or_default());
-        if patience > LONGEST_PATIENCE {
+    pub(in crate::http) fn timeout(&self) -> Result<Duration, Problem> {
+        let timeout = Duration::from_millis(self.max_wait_ms.unwrap_or_default());
+        if timeout > LONGEST_PATIENCE {
             let most = LONGEST_PATIENCE.as_millis();
             return Err(Problem::bad_request(format!("max_wait_ms must be a whole number from 0 to {most}")));
         }
-        Ok(patience)
+        Ok(timeout)
     }
 }
 

@@ -11,25 +11,25 @@
 use tidegate::Amount;
 
 /// The most digits of a count.
-const MOST_DIGITS: usize = 18;
+const MAX_DIGITS: usize = 18;
 
 /// One ask for a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::http) struct Body<'a> {
+pub(in crate::http) struct CompactAcquireBody<'a> {
     pub(in crate::http) limit_id: &'a str,
     pub(in crate::http) limit_key: &'a str,
     pub(in crate::http) count: Amount,
 }
 
 /// Reads such a body; `None` if it is not one.
-pub(in crate::http) fn read(body: &[u8]) -> Option<Body<'_>> {
-    let mut cursor = Cursor(body);
+pub(in crate::http) fn read(body: &[u8]) -> Option<CompactAcquireBody<'_>> {
+    let mut cursor = JsonCursor(body);
     let (mut limit_id, mut limit_key, mut count) = (None, None, None);
     cursor.expect(b'{')?;
     loop {
-        let place = cursor.text()?;
+        let field = cursor.text()?;
         cursor.expect(b':')?;
-        match place {
+        match field {
             "limit_id" if limit_id.is_none() => limit_id = Some(cursor.text()?),
             "limit_key" if limit_key.is_none() => limit_key = Some(cursor.text()?),
             "count" if count.is_none() => count = Some(cursor.number()?),
@@ -42,14 +42,14 @@ pub(in crate::http) fn read(body: &[u8]) -> Option<Body<'_>> {
         }
     }
     cursor.skip_blanks();
-    let body = Body { limit_id: limit_id?, limit_key: limit_key?, count: count.unwrap_or(1) };
+    let body = CompactAcquireBody { limit_id: limit_id?, limit_key: limit_key?, count: count.unwrap_or(1) };
     cursor.0.is_empty().then_some(body)
 }
 
 /// What is still to be read.
-struct Cursor<'a>(&'a [u8]);
+struct JsonCursor<'a>(&'a [u8]);
 
-impl<'a> Cursor<'a> {
+impl<'a> JsonCursor<'a> {
     fn skip_blanks(&mut self) {
         while let [b' ' | b'\t' | b'\n' | b'\r', rest @ ..] = self.0 {
             self.0 = rest;
@@ -86,10 +86,10 @@ impl<'a> Cursor<'a> {
         let end = self.0.iter().position(|byte| !byte.is_ascii_digit())?;
         let (digits, rest) = self.0.split_at(end);
         self.0 = rest;
-        if end > MOST_DIGITS {
+        if end > MAX_DIGITS {
             return None;
         }
-        crate::resp::frame::number(digits)
+        crate::resp::frame::parse_number(digits)
     }
 }
 
@@ -98,11 +98,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::http::wire::acquire::Question;
+    use crate::http::wire::acquire::AcquireBody;
 
     #[track_caller]
     fn check(text: &str, expected: Option<(&str, &str, u64)>) {
-        let expected = expected.map(|(limit_id, limit_key, count)| Body { limit_id, limit_key, count });
+        let expected = expected.map(|(limit_id, limit_key, count)| CompactAcquireBody { limit_id, limit_key, count });
         assert_eq!(read(text.as_bytes()), expected, "{text}");
     }
 
@@ -194,14 +194,14 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_read_here_is_what_the_other_reader_reads(text in pieces()) {
-            if let Some(Body { limit_id, limit_key, count }) = read(text.as_bytes()) {
-                let question: Question<'_> = crate::http::wire::read(text.as_bytes()).expect("it reads it too");
-                let asks = question.asks().expect("one ask");
+            if let Some(CompactAcquireBody { limit_id, limit_key, count }) = read(text.as_bytes()) {
+                let body: AcquireBody<'_> = crate::http::wire::read(text.as_bytes()).expect("it reads it too");
+                let asks = body.asks().expect("one ask");
                 prop_assert_eq!(asks.len(), 1);
                 prop_assert_eq!((asks[0].limit_id, asks[0].key, asks[0].count), (limit_id, Some(limit_key.as_bytes()), count));
-                prop_assert!(question.request_id().is_none() && question.ttl().is_none());
-                prop_assert!(question.patience().is_ok_and(|patience| patience.is_zero()));
-                prop_assert_eq!(question.hold(), tidegate::Hold::No);
+                prop_assert!(body.request_id().is_none() && body.ttl().is_none());
+                prop_assert!(body.timeout().is_ok_and(|timeout| timeout.is_zero()));
+                prop_assert_eq!(body.hold(), tidegate::Hold::No);
             }
         }
     }

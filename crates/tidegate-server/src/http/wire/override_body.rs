@@ -4,7 +4,7 @@ use serde::Deserialize;
 use tidegate::{LimitSpec, OverrideSpec};
 
 use super::limit::{checked, limit_with, object, refusal, with_field};
-use crate::http::problem::{Code, FieldError, Problem};
+use crate::http::problem::{ProblemCode, FieldError, Problem};
 
 /// What flaws of the only override begin with.
 const ONLY: &str = "overrides[0].";
@@ -18,12 +18,12 @@ pub(in crate::http) fn read(limit: &LimitSpec, key: &str, body: &[u8]) -> Result
         return Err(Problem::bad_request(detail));
     }
     let text = limit_with(limit, &with_field(json, "key", key));
-    let mut spec = checked(&text).map_err(|errors| refusal(errors.into_iter().map(local).collect()))?;
-    spec.overrides.pop().ok_or_else(|| Problem::new(Code::InvalidLimit, "there is no override"))
+    let mut spec = checked(&text).map_err(|errors| refusal(errors.into_iter().map(strip_prefix).collect()))?;
+    spec.overrides.pop().ok_or_else(|| Problem::new(ProblemCode::InvalidLimit, "there is no override"))
 }
 
 /// The error as it concerns the override alone.
-pub(in crate::http) fn local(error: FieldError) -> FieldError {
+pub(in crate::http) fn strip_prefix(error: FieldError) -> FieldError {
     let field = error.field.strip_prefix(ONLY).map_or(error.field.clone(), str::to_owned);
     FieldError { field, ..error }
 }
@@ -31,6 +31,6 @@ pub(in crate::http) fn local(error: FieldError) -> FieldError {
 /// Which of a key's overrides is to go: all of them unless said.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(in crate::http) struct Removal {
+pub(in crate::http) struct OverrideRemovalBody {
     pub(in crate::http) item: Option<String>,
 }

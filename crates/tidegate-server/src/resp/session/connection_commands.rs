@@ -1,12 +1,12 @@
 //! Courtesies: what clients say before and beside what they came for.
 //!
-//! Client libraries open a connection with `HELLO`, `AUTH`, `CLIENT SETINFO` or `SELECT`, keep it with `PING`, and look around with `COMMAND`
+//! ClientCommand libraries open a connection with `HELLO`, `AUTH`, `CLIENT SETINFO` or `SELECT`, keep it with `PING`, and look around with `COMMAND`
 //! and `INFO`. They get what Redis would say, as far as it is true here: there is one database, and one node.
 
-use super::{Mouth, NOAUTH, Session};
-use crate::resp::command::{Client, FORMS, Form, Hello, Inquiry};
-use crate::resp::reply::{Protocol, Writer};
-use crate::tokens::{Pass, Shown};
+use super::{ReplySink, NOAUTH, RespSession};
+use crate::resp::command::{ClientCommand, COMMANDS, CommandSpec, HelloArgs, CommandQuery};
+use crate::resp::reply::{RespVersion, RespWriter};
+use crate::tokens::{Permissions, TokenHash};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// What `INFO` says.
@@ -18,53 +18,53 @@ pub(super) const INFO: &str = concat!(
 const WRONG_TOKEN: &str = "invalid username-password pair or user is disabled.";
 const NO_TOKENS: &str = "AUTH <password> called without any password configured for the default user. \
                          Are you sure your configuration is correct?";
-const HELLO_OUTSIDE: &str = "HELLO must be called with the client already authenticated, otherwise the HELLO \
+const HELLO_NOAUTH: &str = "HELLO must be called with the client already authenticated, otherwise the HELLO \
                              <proto> AUTH <user> <pass> option can be used to authenticate the client and select \
                              the RESP protocol version at the same time";
 
-impl Session {
-    pub(super) fn auth(&mut self, token: &[u8], mouth: &mut Mouth<'_>) {
-        match self.door.admit(token) {
-            Some(pass) => {
-                self.enter(pass, token);
-                self.writer(mouth.output).simple("OK");
+impl RespSession {
+    pub(super) fn auth(&mut self, token: &[u8], sink: &mut ReplySink<'_>) {
+        match self.service.authenticate(token) {
+            Some(permissions) => {
+                self.log_in(permissions, token);
+                self.writer(sink.output).simple("OK");
             }
-            None if self.door.is_open() => self.writer(mouth.output).error("ERR", NO_TOKENS),
-            None => self.wrong_token(mouth),
+            None if self.service.allows_anonymous() => self.writer(sink.output).error("ERR", NO_TOKENS),
+            None => self.wrong_token(sink),
         }
     }
 
-    fn enter(&mut self, pass: Pass, token: &[u8]) {
-        self.admit(Some(pass));
-        self.shown = Some(Shown::of(token));
+    fn log_in(&mut self, permissions: Permissions, token: &[u8]) {
+        self.set_permissions(Some(permissions));
+        self.token_hash = Some(TokenHash::of(token));
     }
 
-    fn wrong_token(&mut self, mouth: &mut Mouth<'_>) {
-        self.tally.failed_auths += 1;
+    fn wrong_token(&mut self, sink: &mut ReplySink<'_>) {
+        self.counts.failed_auths += 1;
         self.failures += 1;
-        self.writer(mouth.output).error("WRONGPASS", WRONG_TOKEN);
+        self.writer(sink.output).error("WRONGPASS", WRONG_TOKEN);
     }
 
-    pub(super) fn hello(&mut self, hello: &Hello<'_>, mouth: &mut Mouth<'_>) {
+    pub(super) fn hello(&mut self, hello: &HelloArgs<'_>, sink: &mut ReplySink<'_>) {
         if let Some(token) = hello.token {
-            match self.door.admit(token) {
-                Some(pass) => self.enter(pass, token),
-                None => return self.wrong_token(mouth),
+            match self.service.authenticate(token) {
+                Some(permissions) => self.log_in(permissions, token),
+                None => return self.wrong_token(sink),
             }
         }
-        if self.pass.is_none() {
-            self.tally.failed_auths += 1;
-            return self.writer(mouth.output).error(NOAUTH, HELLO_OUTSIDE);
+        if self.permissions.is_none() {
+            self.counts.failed_auths += 1;
+            return self.writer(sink.output).error(NOAUTH, HELLO_NOAUTH);
         }
         if let Some(name) = hello.name {
             self.name = name.into();
         }
         self.protocol = match hello.version {
             None => self.protocol,
-            Some(3) => Protocol::Resp3,
-            Some(_) => Protocol::Resp2,
+            Some(3) => RespVersion::Resp3,
+            Some(_) => RespVersion::Resp2,
         };
-        let mut writer = self.writer(mouth.output);
+        let mut writer = self.writer(sink.output);
         writer.map(7);
         for (name, value) in [("server", "tidegate"), ("version", VERSION)] {
             writer.bulk(name.as_bytes());
@@ -82,63 +82,63 @@ impl Session {
         writer.array(0);
     }
 
-    pub(super) fn commands(&self, inquiry: Inquiry, rest: &[u8], mouth: &mut Mouth<'_>) {
-        let mut writer = self.writer(mouth.output);
-        match inquiry {
-            Inquiry::All => {
-                writer.array(FORMS.len());
-                for form in &FORMS {
-                    describe(&mut writer, form);
+    pub(super) fn commands(&self, query: CommandQuery, rest: &[u8], sink: &mut ReplySink<'_>) {
+        let mut writer = self.writer(sink.output);
+        match query {
+            CommandQuery::All => {
+                writer.array(COMMANDS.len());
+                for spec in &COMMANDS {
+                    describe(&mut writer, spec);
                 }
             }
-            Inquiry::Count => writer.integer(i64::try_from(FORMS.len()).unwrap_or(i64::MAX)),
-            Inquiry::List => {
-                writer.array(FORMS.len());
-                for form in &FORMS {
-                    writer.bulk(form.name.as_bytes());
+            CommandQuery::Count => writer.integer(i64::try_from(COMMANDS.len()).unwrap_or(i64::MAX)),
+            CommandQuery::List => {
+                writer.array(COMMANDS.len());
+                for spec in &COMMANDS {
+                    writer.bulk(spec.name.as_bytes());
                 }
             }
-            Inquiry::Docs => writer.map(0),
-            Inquiry::Info => {
+            CommandQuery::Docs => writer.map(0),
+            CommandQuery::Info => {
                 let arguments = self.reader.arguments(rest);
                 writer.array(arguments.len().saturating_sub(2));
                 for name in arguments.iter().skip(2) {
-                    match Form::named(name) {
-                        Some(form) => describe(&mut writer, form),
-                        None => writer.nothing(),
+                    match CommandSpec::named(name) {
+                        Some(spec) => describe(&mut writer, spec),
+                        None => writer.null(),
                     }
                 }
             }
         }
     }
 
-    pub(super) fn client(&mut self, client: Client<'_>, mouth: &mut Mouth<'_>) {
-        let mut writer = self.writer(mouth.output);
+    pub(super) fn client(&mut self, client: ClientCommand<'_>, sink: &mut ReplySink<'_>) {
+        let mut writer = self.writer(sink.output);
         match client {
-            Client::Id => writer.integer(i64::try_from(self.id).unwrap_or(i64::MAX)),
-            Client::SetName(name) => {
+            ClientCommand::Id => writer.integer(i64::try_from(self.id).unwrap_or(i64::MAX)),
+            ClientCommand::SetName(name) => {
                 writer.simple("OK");
                 self.name = name.into();
             }
-            Client::GetName if self.name.is_empty() => writer.nothing(),
-            Client::GetName => writer.bulk(&self.name),
-            Client::Info => {
+            ClientCommand::GetName if self.name.is_empty() => writer.null(),
+            ClientCommand::GetName => writer.bulk(&self.name),
+            ClientCommand::Info => {
                 let name = self.name.escape_ascii();
                 writer.text(&format!("id={} name={name} db=0 resp={}\n", self.id, self.protocol.number()));
             }
-            Client::Noted => writer.simple("OK"),
+            ClientCommand::Noted => writer.simple("OK"),
         }
     }
 }
 
 /// What `COMMAND` says about one: name, arity, flags, and where its keys are.
-fn describe(writer: &mut Writer<'_>, form: &Form) {
+fn describe(writer: &mut RespWriter<'_>, spec: &CommandSpec) {
     writer.array(6);
-    writer.bulk(form.name.as_bytes());
-    writer.integer(form.arity());
+    writer.bulk(spec.name.as_bytes());
+    writer.integer(spec.arity());
     writer.array(1);
     writer.simple("fast");
-    for place in [form.first_key; 3] {
-        writer.integer(place);
+    for key_position in [spec.first_key; 3] {
+        writer.integer(key_position);
     }
 }

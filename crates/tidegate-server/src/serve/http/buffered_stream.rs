@@ -15,108 +15,108 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
-use super::request_tracker::Calls;
-use crate::serve::bounds::FAREWELL;
+use super::request_tracker::RequestTracker;
+use crate::serve::bounds::LINGER_TIMEOUT;
 
 /// The rest of a connection.
 #[derive(Debug)]
-pub(super) struct Rest {
+pub(super) struct BufferedStream {
     stream: TcpStream,
-    heard: Vec<u8>,
-    /// How much of what was heard has been read again.
+    replay: Vec<u8>,
+    /// How much of what was replay has been read again.
     read: usize,
-    /// Who is told that something was read.
-    calls: Option<Arc<Calls>>,
-    deafness: Patience,
-    farewell: Patience,
+    /// Caller is told that something was read.
+    tracker: Option<Arc<RequestTracker>>,
+    write_stall: StallTimer,
+    linger: StallTimer,
 }
 
 /// How long nothing may happen.
 #[derive(Debug)]
-struct Patience {
+struct StallTimer {
     length: Duration,
-    alarm: Option<Pin<Box<Sleep>>>,
+    sleep: Option<Pin<Box<Sleep>>>,
 }
 
-impl Patience {
-    const fn of(length: Duration) -> Patience {
-        Patience { length, alarm: None }
+impl StallTimer {
+    const fn of(length: Duration) -> StallTimer {
+        StallTimer { length, sleep: None }
     }
 
     /// Nothing happened, again.
-    fn nothing<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+    fn poll_stalled<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         let length = self.length;
-        let alarm = self.alarm.get_or_insert_with(|| Box::pin(tokio::time::sleep(length)));
-        alarm.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep(length)));
+        sleep.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    fn something(&mut self) {
-        self.alarm = None;
+    fn reset(&mut self) {
+        self.sleep = None;
     }
 }
 
-impl Rest {
-    /// A connection of which this was heard; how long it may take nothing, and who is told when it says something.
+impl BufferedStream {
+    /// A connection of which this was replay; how long it may take nothing, and who is told when it says something.
     pub(super) fn new(
         stream: TcpStream,
-        heard: Vec<u8>,
-        deafness: Duration,
-        calls: Option<Arc<Calls>>,
-    ) -> Rest {
-        let (deafness, farewell) = (Patience::of(deafness), Patience::of(FAREWELL));
-        Rest { stream, heard, read: 0, calls, deafness, farewell }
+        replay: Vec<u8>,
+        write_stall: Duration,
+        tracker: Option<Arc<RequestTracker>>,
+    ) -> BufferedStream {
+        let (write_stall, linger) = (StallTimer::of(write_stall), StallTimer::of(LINGER_TIMEOUT));
+        BufferedStream { stream, replay, read: 0, tracker, write_stall, linger }
     }
 
-    fn has_heard(&self) {
-        if let Some(calls) = &self.calls {
-            calls.heard();
+    fn record_read(&self) {
+        if let Some(tracker) = &self.tracker {
+            tracker.record_read();
         }
     }
 }
 
-impl AsyncRead for Rest {
+impl AsyncRead for BufferedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if this.read < this.heard.len() {
-            let rest = &this.heard[this.read..];
+        if this.read < this.replay.len() {
+            let rest = &this.replay[this.read..];
             let length = rest.len().min(buffer.remaining());
             buffer.put_slice(&rest[..length]);
             this.read += length;
-            if this.read == this.heard.len() {
-                (this.heard, this.read) = (Vec::new(), 0);
+            if this.read == this.replay.len() {
+                (this.replay, this.read) = (Vec::new(), 0);
             }
-            this.has_heard();
+            this.record_read();
             return Poll::Ready(Ok(()));
         }
         let before = buffer.filled().len();
         let read = Pin::new(&mut this.stream).poll_read(cx, buffer);
         if buffer.filled().len() > before {
-            this.has_heard();
+            this.record_read();
         }
         read
     }
 }
 
-impl Rest {
-    fn noticed<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+impl BufferedStream {
+    fn track_write<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         match written {
-            Poll::Pending => self.deafness.nothing(cx),
+            Poll::Pending => self.write_stall.poll_stalled(cx),
             ready => {
-                self.deafness.something();
+                self.write_stall.reset();
                 ready
             }
         }
     }
 }
 
-impl AsyncWrite for Rest {
+impl AsyncWrite for BufferedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, text: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, text);
-        self.noticed(cx, written)
+        self.track_write(cx, written)
     }
 
     fn poll_write_vectored(
@@ -125,7 +125,7 @@ impl AsyncWrite for Rest {
         texts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, texts);
-        self.noticed(cx, written)
+        self.track_write(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -134,20 +134,20 @@ impl AsyncWrite for Rest {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let written = Pin::new(&mut self.stream).poll_flush(cx);
-        self.noticed(cx, written)
+        self.track_write(cx, written)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
-        let mut heard = [0; 1024];
+        let mut discarded = [0; 1024];
         loop {
-            let mut room = ReadBuf::new(&mut heard);
+            let mut room = ReadBuf::new(&mut discarded);
             match Pin::new(&mut this.stream).poll_read(cx, &mut room) {
                 Poll::Ready(Ok(())) if !room.filled().is_empty() => {}
                 Poll::Ready(_) => return Poll::Ready(Ok(())),
                 Poll::Pending => {
-                    let _time_is_up: io::Result<()> = ready!(this.farewell.nothing(cx));
+                    let _time_is_up: io::Result<()> = ready!(this.linger.poll_stalled(cx));
                     return Poll::Ready(Ok(()));
                 }
             }

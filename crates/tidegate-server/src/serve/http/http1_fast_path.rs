@@ -1,7 +1,7 @@
-//! The lane: plain requests, one after the other, each answered as soon as it is whole.
+//! The lane: view requests, one after the other, each answered as soon as it is whole.
 //!
-//! What a client asks for at once is answered with one write, unless that becomes too much ([`MOST_UNSAID`]) or one of its requests has
-//! to wait in line: then what was answered before is said first.
+//! What a client asks for at once is answered with one write, unless that becomes too much ([`MAX_PENDING_OUTPUT`]) or one of its requests has
+//! to wait in connection: then what was answered before is written first.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -16,236 +16,236 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::http1_request::{self, Heard, Missing, Plain, RemovalMode, Seen};
-use crate::http::{Answered, BID_PATH, Counter, RouteName};
-use crate::metrics::{Cut, DoorName};
-use crate::serve::Over;
-use crate::serve::bounds::{MOST_UNSAID, READ_AHEAD};
-use crate::serve::thread_buffers::{Desk, at_the_desk};
-use crate::serve::reply_writer::{part, say};
-use crate::serve::deadline_watch::{Interruption, Midst, Watch};
-use crate::serve::worker::Worker;
+use super::http1_request::{self, ParsedRequest, MissingPart, RequestView, Persistence, ParsedView};
+use crate::http::{AnsweredRequest, ACQUIRE_PATH, CompactAcquireBuffers, RouteName};
+use crate::metrics::{CutReason, Protocol};
+use crate::serve::ConnectionEnd;
+use crate::serve::bounds::{MAX_PENDING_OUTPUT, READ_AHEAD};
+use crate::serve::thread_buffers::{ThreadBuffers, with_thread_buffers};
+use crate::serve::reply_writer::{close_with_linger, write_all};
+use crate::serve::deadline_watch::{WaitInterrupt, RequestPhase, DeadlineWatch};
+use crate::serve::worker::ServerWorker;
 
 /// How the lane was left.
-pub(super) enum Exit {
-    Over(Over),
+pub(super) enum FastPathExit {
+    Ended(ConnectionEnd),
     /// The connection needs somebody who knows all of HTTP; these bytes were read and not answered.
-    General(TcpStream, Vec<u8>),
+    HandOver(TcpStream, Vec<u8>),
 }
 
-struct Line {
+struct FastPathConnection {
     stream: TcpStream,
     address: IpAddr,
-    worker: Arc<Worker>,
+    worker: Arc<ServerWorker>,
     /// What was read and is not answered yet.
-    kept: Vec<u8>,
+    pending_input: Vec<u8>,
     /// What the client has not taken yet.
-    unsaid: Vec<u8>,
-    /// If what is kept is the beginning of a request: what is missing, and when it began.
-    half: Option<(Missing, Instant)>,
+    pending_output: Vec<u8>,
+    /// If what is pending_input is the beginning of a request: what is missing, and when it began.
+    partial: Option<(MissingPart, Instant)>,
     /// The last answer was given: the server is about to end.
-    has_had_its_say: bool,
+    is_last_reply_written: bool,
 }
 
 /// What was read.
 #[expect(clippy::large_enum_variant, reason = "it is taken apart where it was made")]
-enum Next {
+enum FastPathStep {
     Request(Request<Bytes>),
     /// It was answered; the client has not taken all of it.
-    Said,
-    General,
+    Replied,
+    HandOver,
 }
 
-/// Replies plain requests as long as there is nothing else.
-pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: &Arc<Worker>) -> Exit {
-    let house = &worker.house;
-    let mut watch = Watch::new(&house.ending, worker.beat.now(), house.bounds.idle);
+/// Replies view requests as long as there is nothing else.
+pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: &Arc<ServerWorker>) -> FastPathExit {
+    let state = &worker.state;
+    let mut watch = DeadlineWatch::new(&state.shutdown, worker.clock.now(), state.bounds.idle);
     let worker = Arc::clone(worker);
-    let mut line = Line {
+    let mut connection = FastPathConnection {
         stream,
         address,
         worker,
-        kept: Vec::new(),
-        unsaid: Vec::new(),
-        half: None,
-        has_had_its_say: false,
+        pending_input: Vec::new(),
+        pending_output: Vec::new(),
+        partial: None,
+        is_last_reply_written: false,
     };
     loop {
-        let over = match line.heard(&mut watch).await {
-            Ok(Next::Request(request)) => line.answer(request).await.err(),
-            Ok(Next::Said) => None,
-            Ok(Next::General) => match line.say_rest().await {
-                Ok(()) => return Exit::General(line.stream, line.kept),
+        let over = match connection.next_step(&mut watch).await {
+            Ok(FastPathStep::Request(request)) => connection.reply(request).await.err(),
+            Ok(FastPathStep::Replied) => None,
+            Ok(FastPathStep::HandOver) => match connection.flush().await {
+                Ok(()) => return FastPathExit::HandOver(connection.stream, connection.pending_input),
                 Err(over) => Some(over),
             },
             Err(over) => Some(over),
         };
         if let Some(over) = over {
-            if line.has_had_its_say {
-                part(line.stream).await;
+            if connection.is_last_reply_written {
+                close_with_linger(connection.stream).await;
             }
-            return Exit::Over(over);
+            return FastPathExit::Ended(over);
         }
     }
 }
 
-impl Line {
-    /// The next request: of what is kept, or of what is still to be read.
-    async fn heard(&mut self, watch: &mut Watch) -> Result<Next, Over> {
-        if self.has_had_its_say {
-            self.say_rest().await?;
-            return Err(Over::Ending);
+impl FastPathConnection {
+    /// The next request: of what is pending_input, or of what is still to be read.
+    async fn next_step(&mut self, watch: &mut DeadlineWatch) -> Result<FastPathStep, ConnectionEnd> {
+        if self.is_last_reply_written {
+            self.flush().await?;
+            return Err(ConnectionEnd::Draining);
         }
-        if !self.kept.is_empty() {
+        if !self.pending_input.is_empty() {
             // Whoever asks for much at once must not keep the others waiting, nor make the server remember all the answers.
             tokio::task::consume_budget().await;
-            if self.unsaid.len() >= MOST_UNSAID {
-                self.say_rest().await?;
+            if self.pending_output.len() >= MAX_PENDING_OUTPUT {
+                self.flush().await?;
             }
-            match http1_request::read(&self.kept) {
-                Heard::Whole(request, length) => {
-                    self.kept.drain(..length);
-                    return Ok(Next::Request(request));
+            match http1_request::parse(&self.pending_input) {
+                ParsedRequest::Whole(request, length) => {
+                    self.pending_input.drain(..length);
+                    return Ok(FastPathStep::Request(request));
                 }
-                Heard::Other => return Ok(Next::General),
-                Heard::Half(missing) => self.half = Some((missing, Instant::now())),
+                ParsedRequest::Unsupported => return Ok(FastPathStep::HandOver),
+                ParsedRequest::Partial(missing) => self.partial = Some((missing, Instant::now())),
             }
         }
         // Whoever has asked for several things at once is answered at once; only now there is time to wait.
-        self.say_rest().await?;
+        self.flush().await?;
         self.schedule(watch);
         std::future::poll_fn(|cx| {
-            while let Poll::Ready(read) = at_the_desk(|desk| self.poll_read(cx, desk)) {
+            while let Poll::Ready(read) = with_thread_buffers(|buffers| self.poll_read(cx, buffers)) {
                 if let Some(next) = read? {
                     return Poll::Ready(Ok(next));
                 }
                 self.schedule(watch);
             }
-            let midst = if self.half.is_some() { Midst::Request } else { Midst::Nothing };
-            let interruption = ready!(watch.poll(cx, midst));
+            let phase = if self.partial.is_some() { RequestPhase::InRequest } else { RequestPhase::Idle };
+            let interruption = ready!(watch.poll(cx, phase));
             Poll::Ready(Err(match interruption {
-                Interruption::Ending => Over::Ending,
-                Interruption::Overdue if midst == Midst::Request => Over::Cut(Cut::SlowRequest),
-                Interruption::Overdue => Over::Cut(Cut::Idle),
+                WaitInterrupt::Shutdown => ConnectionEnd::Draining,
+                WaitInterrupt::DeadlinePassed if phase == RequestPhase::InRequest => ConnectionEnd::Cut(CutReason::SlowRequest),
+                WaitInterrupt::DeadlinePassed => ConnectionEnd::Cut(CutReason::Idle),
             }))
         })
         .await
     }
 
     /// When it will be too late for the next request. However many pieces it comes in, it must be whole in time.
-    fn schedule(&self, watch: &mut Watch) {
-        let bounds = &self.worker.house.bounds;
-        watch.due(match self.half {
-            None => self.worker.beat.now() + bounds.idle,
-            Some((Missing::Head, began)) => began + bounds.head(),
-            Some((Missing::Body, began)) => began + bounds.request,
+    fn schedule(&self, watch: &mut DeadlineWatch) {
+        let bounds = &self.worker.state.bounds;
+        watch.set_deadline(match self.partial {
+            None => self.worker.clock.now() + bounds.idle,
+            Some((MissingPart::Head, began)) => began + bounds.head(),
+            Some((MissingPart::Body, began)) => began + bounds.request,
         });
     }
 
     /// Reads more. A request if it is whole by then.
-    fn poll_read(&mut self, cx: &mut Context<'_>, desk: &mut Desk) -> Poll<Result<Option<Next>, Over>> {
-        let before = self.kept.len();
-        desk.input[..before].copy_from_slice(&self.kept);
-        let mut room = ReadBuf::new(&mut desk.input[before..]);
+    fn poll_read(&mut self, cx: &mut Context<'_>, buffers: &mut ThreadBuffers) -> Poll<Result<Option<FastPathStep>, ConnectionEnd>> {
+        let before = self.pending_input.len();
+        buffers.input[..before].copy_from_slice(&self.pending_input);
+        let mut room = ReadBuf::new(&mut buffers.input[before..]);
         let read = ready!(Pin::new(&mut self.stream).poll_read(cx, &mut room));
         let length = before + room.filled().len();
         if read.is_err() || length == before {
-            return Poll::Ready(Err(Over::Left));
+            return Poll::Ready(Err(ConnectionEnd::ClientClosed));
         }
-        let heard = &desk.input[..length];
-        let mut fields = http1_request::no_fields();
-        let heard_first = match http1_request::see(heard, &mut fields) {
-            Seen::Whole(plain) if plain.length == length && self.is_decided(&plain, &mut desk.counter) => {
-                self.half = None;
+        let input = &buffers.input[..length];
+        let mut fields = http1_request::empty_header_slots();
+        let parsed = match http1_request::parse_view(input, &mut fields) {
+            ParsedView::Whole(view) if view.length == length && self.try_decide_compact(&view, &mut buffers.compact_acquire) => {
+                self.partial = None;
                 self.keep(&[]);
-                http1_request::write_decision(&desk.counter.body, &self.worker.beat.date(), &mut desk.output);
-                self.say_now(&desk.output);
-                return Poll::Ready(Ok((!self.unsaid.is_empty()).then_some(Next::Said)));
+                http1_request::write_decision(&buffers.compact_acquire.body, &self.worker.clock.date(), &mut buffers.output);
+                self.write_now(&buffers.output);
+                return Poll::Ready(Ok((!self.pending_output.is_empty()).then_some(FastPathStep::Replied)));
             }
-            Seen::Whole(plain) => plain.heard(),
-            Seen::Half(missing) => Heard::Half(missing),
-            Seen::Other => Heard::Other,
+            ParsedView::Whole(view) => view.to_request(),
+            ParsedView::Partial(missing) => ParsedRequest::Partial(missing),
+            ParsedView::Unsupported => ParsedRequest::Unsupported,
         };
-        let (next, rest) = match heard_first {
-            Heard::Whole(request, length) => (Some(Next::Request(request)), &heard[length..]),
-            Heard::Half(missing) => {
-                let began = self.half.map_or_else(Instant::now, |(_, began)| began);
-                self.half = Some((missing, began));
-                self.keep(heard);
+        let (next, rest) = match parsed {
+            ParsedRequest::Whole(request, length) => (Some(FastPathStep::Request(request)), &input[length..]),
+            ParsedRequest::Partial(missing) => {
+                let began = self.partial.map_or_else(Instant::now, |(_, began)| began);
+                self.partial = Some((missing, began));
+                self.keep(input);
                 return Poll::Ready(Ok(None));
             }
-            Heard::Other => (Some(Next::General), heard),
+            ParsedRequest::Unsupported => (Some(FastPathStep::HandOver), input),
         };
-        self.half = None;
+        self.partial = None;
         self.keep(rest);
         Poll::Ready(Ok(next))
     }
 
     /// Decides the only request that was read, if it is one that can be decided in short, and counts it.
-    fn is_decided(&self, plain: &Plain<'_, '_>, counter: &mut Counter) -> bool {
-        let house = &self.worker.house;
-        if !plain.is("POST", BID_PATH) || house.ending.is_told() {
+    fn try_decide_compact(&self, view: &RequestView<'_, '_>, buffers: &mut CompactAcquireBuffers) -> bool {
+        let state = &self.worker.state;
+        if !view.is("POST", ACQUIRE_PATH) || state.shutdown.is_triggered() {
             return false;
         }
-        let start = self.worker.stopwatch.raw();
-        let Some(pass) = house.pass(plain.field(&AUTHORIZATION)) else { return false };
-        let Some(is_granted) = house.api.bid(plain.body, &pass, counter) else { return false };
-        self.worker.counts.http_request(RouteName::Acquire, 200, self.worker.since(start));
-        self.worker.counts.decided(DoorName::Http, u64::from(is_granted), u64::from(!is_granted));
+        let start = self.worker.timer.raw();
+        let Some(permissions) = state.authorize(view.field(&AUTHORIZATION)) else { return false };
+        let Some(is_granted) = state.api.try_acquire_compact(view.body, &permissions, buffers) else { return false };
+        self.worker.metrics.http_request(RouteName::Acquire, 200, self.worker.since(start));
+        self.worker.metrics.decided(Protocol::Http, u64::from(is_granted), u64::from(!is_granted));
         true
     }
 
     fn keep(&mut self, rest: &[u8]) {
         if rest.is_empty() {
-            // A connection on which nothing is half said keeps nothing.
-            self.kept = Vec::new();
+            // A connection on which nothing is partial written keeps nothing.
+            self.pending_input = Vec::new();
         } else {
-            self.kept.clear();
-            self.kept.extend_from_slice(rest);
+            self.pending_input.clear();
+            self.pending_input.extend_from_slice(rest);
         }
     }
 
-    async fn answer(&mut self, request: Request<Bytes>) -> Result<(), Over> {
+    async fn reply(&mut self, request: Request<Bytes>) -> Result<(), ConnectionEnd> {
         let is_head = request.method() == Method::HEAD;
-        let start = self.worker.stopwatch.raw();
-        let house = Arc::clone(&self.worker.house);
-        let mut answering = std::pin::pin!(house.answered(request, self.address));
-        let at_once = std::future::poll_fn(|cx| Poll::Ready(answering.as_mut().poll(cx))).await;
-        let answered = match at_once {
+        let start = self.worker.timer.raw();
+        let state = Arc::clone(&self.worker.state);
+        let mut response_future = std::pin::pin!(state.respond(request, self.address));
+        let first_poll = std::future::poll_fn(|cx| Poll::Ready(response_future.as_mut().poll(cx))).await;
+        let answered = match first_poll {
             Poll::Ready(answered) => answered,
             Poll::Pending => {
-                self.say_rest().await?;
-                self.unless_they_leave(answering).await?
+                self.flush().await?;
+                self.wait_unless_disconnected(response_future).await?
             }
         };
-        self.worker.counts.http_answered(&answered, self.worker.since(start));
+        self.worker.metrics.http_answered(&answered, self.worker.since(start));
         let response = answered.response;
-        self.has_had_its_say = house.ending.is_told() && !matches!(http1_request::read(&self.kept), Heard::Whole(..));
-        let parting = if self.has_had_its_say { RemovalMode::Close } else { RemovalMode::KeepAlive };
-        let date = self.worker.beat.date();
-        at_the_desk(|desk| {
-            http1_request::write(&response, is_head, parting, &date, &mut desk.output);
-            self.say_now(&desk.output);
+        self.is_last_reply_written = state.shutdown.is_triggered() && !matches!(http1_request::parse(&self.pending_input), ParsedRequest::Whole(..));
+        let persistence = if self.is_last_reply_written { Persistence::Close } else { Persistence::KeepAlive };
+        let date = self.worker.clock.date();
+        with_thread_buffers(|buffers| {
+            http1_request::write_response(&response, is_head, persistence, &date, &mut buffers.output);
+            self.write_now(&buffers.output);
         });
         Ok(())
     }
 
-    /// Waits for an answer. A client that leaves meanwhile is not kept in anybody's line; so what it says is read, as far as
+    /// Waits for an answer. A client that leaves meanwhile is not pending_input in anybody's connection; so what it says is read, as far as
     /// [`READ_AHEAD`].
-    async fn unless_they_leave(
+    async fn wait_unless_disconnected(
         &mut self,
-        mut call: Pin<&mut impl Future<Output = Answered>>,
-    ) -> Result<Answered, Over> {
+        mut call: Pin<&mut impl Future<Output = AnsweredRequest>>,
+    ) -> Result<AnsweredRequest, ConnectionEnd> {
         std::future::poll_fn(|cx| {
             if let Poll::Ready(answered) = call.as_mut().poll(cx) {
                 return Poll::Ready(Ok(answered));
             }
-            while self.kept.len() < READ_AHEAD {
+            while self.pending_input.len() < READ_AHEAD {
                 let mut ahead = [0; 1024];
                 let mut room = ReadBuf::new(&mut ahead);
                 match ready!(Pin::new(&mut self.stream).poll_read(cx, &mut room)) {
-                    Ok(()) if !room.filled().is_empty() => self.kept.extend_from_slice(room.filled()),
-                    _ => return Poll::Ready(Err(Over::Left)),
+                    Ok(()) if !room.filled().is_empty() => self.pending_input.extend_from_slice(room.filled()),
+                    _ => return Poll::Ready(Err(ConnectionEnd::ClientClosed)),
                 }
             }
             Poll::Pending
@@ -254,18 +254,18 @@ impl Line {
     }
 
     /// Writes as much as goes now, unless there is more to say first.
-    fn say_now(&mut self, output: &[u8]) {
-        let at_once = self.unsaid.is_empty() && self.kept.is_empty();
-        let said = if at_once { self.stream.try_write(output).unwrap_or(0) } else { 0 };
-        self.unsaid.extend_from_slice(&output[said..]);
+    fn write_now(&mut self, output: &[u8]) {
+        let at_once = self.pending_output.is_empty() && self.pending_input.is_empty();
+        let written = if at_once { self.stream.try_write(output).unwrap_or(0) } else { 0 };
+        self.pending_output.extend_from_slice(&output[written..]);
     }
 
     /// Waits until the client has taken everything.
-    async fn say_rest(&mut self) -> Result<(), Over> {
-        if self.unsaid.is_empty() {
+    async fn flush(&mut self) -> Result<(), ConnectionEnd> {
+        if self.pending_output.is_empty() {
             return Ok(());
         }
-        let unsaid = std::mem::take(&mut self.unsaid);
-        say(&self.stream, &unsaid, self.worker.house.bounds.write).await
+        let pending_output = std::mem::take(&mut self.pending_output);
+        write_all(&self.stream, &pending_output, self.worker.state.bounds.write).await
     }
 }

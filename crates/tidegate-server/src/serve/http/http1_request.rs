@@ -1,4 +1,4 @@
-//! Plain requests: how one is told from everything else, and how its answer is written.
+//! RequestView requests: how one is told from everything else, and how its answer is written.
 
 use std::mem::MaybeUninit;
 
@@ -7,53 +7,53 @@ use ::http::{HeaderValue, Method, Request, Response, Uri};
 use bytes::Bytes;
 
 use crate::serve::coarse_clock::DATE_BYTES;
-use crate::serve::bounds::{LARGEST_HEAD, LARGEST_PLAIN_BODY, MOST_FIELDS};
+use crate::serve::bounds::{MAX_HEAD_BYTES, MAX_FAST_PATH_BODY, MAX_HEADER_FIELDS};
 
 /// What stands at the beginning of a buffer.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "it is taken apart where it was made")]
-pub(super) enum Heard {
+pub(super) enum ParsedRequest {
     /// A plain request of this many bytes.
     Whole(Request<Bytes>, usize),
     /// The beginning of one, perhaps.
-    Half(Missing),
+    Partial(MissingPart),
     /// Something that has to be read by who knows all of HTTP.
-    Other,
+    Unsupported,
 }
 
 /// What is missing of a request that is not whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Missing {
+pub(super) enum MissingPart {
     /// Some of its head, and perhaps more.
     Head,
     /// Some of its body.
     Body,
 }
 
-/// The fields that the API looks at; others are not kept.
-const KEPT: [HeaderName; 3] = [AUTHORIZATION, IF_MATCH, ::http::header::ACCEPT];
+/// The fields that the API looks at; others are not header.
+const FORWARDED_HEADERS: [HeaderName; 3] = [AUTHORIZATION, IF_MATCH, ::http::header::ACCEPT];
 
 /// What every HTTP/2 connection begins with.
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
 
 /// Room for the fields of a head.
-pub(super) type Fields<'b> = [MaybeUninit<httparse::Header<'b>>; MOST_FIELDS];
+pub(super) type HeaderSlots<'b> = [MaybeUninit<httparse::Header<'b>>; MAX_HEADER_FIELDS];
 
 /// No fields yet.
-pub(super) const fn no_fields<'b>() -> Fields<'b> {
-    [const { MaybeUninit::uninit() }; MOST_FIELDS]
+pub(super) const fn empty_header_slots<'b>() -> HeaderSlots<'b> {
+    [const { MaybeUninit::uninit() }; MAX_HEADER_FIELDS]
 }
 
 /// What stands at the beginning of a buffer, as it stands there.
-pub(super) enum Seen<'f, 'b> {
+pub(super) enum ParsedView<'f, 'b> {
     /// A plain request, if its target is one.
-    Whole(Plain<'f, 'b>),
-    Half(Missing),
-    Other,
+    Whole(RequestView<'f, 'b>),
+    Partial(MissingPart),
+    Unsupported,
 }
 
 /// A plain request where it was read.
-pub(super) struct Plain<'f, 'b> {
+pub(super) struct RequestView<'f, 'b> {
     method: &'b str,
     target: &'b str,
     fields: &'f [httparse::Header<'b>],
@@ -63,41 +63,41 @@ pub(super) struct Plain<'f, 'b> {
 }
 
 /// Reads the request at the beginning of the buffer.
-pub(super) fn read(buffer: &[u8]) -> Heard {
-    match see(buffer, &mut no_fields()) {
-        Seen::Whole(plain) => plain.heard(),
-        Seen::Half(missing) => Heard::Half(missing),
-        Seen::Other => Heard::Other,
+pub(super) fn parse(buffer: &[u8]) -> ParsedRequest {
+    match parse_view(buffer, &mut empty_header_slots()) {
+        ParsedView::Whole(view) => view.to_request(),
+        ParsedView::Partial(missing) => ParsedRequest::Partial(missing),
+        ParsedView::Unsupported => ParsedRequest::Unsupported,
     }
 }
 
 /// Looks at the request at the beginning of the buffer.
-pub(super) fn see<'f, 'b>(buffer: &'b [u8], fields: &'f mut Fields<'b>) -> Seen<'f, 'b> {
+pub(super) fn parse_view<'f, 'b>(buffer: &'b [u8], fields: &'f mut HeaderSlots<'b>) -> ParsedView<'f, 'b> {
     // It is handed over when it can be told from everything else.
     if buffer.len() < PREFACE.len() && PREFACE.starts_with(buffer) {
-        return Seen::Half(Missing::Head);
+        return ParsedView::Partial(MissingPart::Head);
     }
     let mut head = httparse::Request::new(&mut []);
     let head_length = match head.parse_with_uninit_headers(buffer, fields) {
-        Ok(httparse::Status::Complete(length)) if length <= LARGEST_HEAD => length,
-        Ok(httparse::Status::Partial) if buffer.len() < LARGEST_HEAD => {
-            return Seen::Half(Missing::Head);
+        Ok(httparse::Status::Complete(length)) if length <= MAX_HEAD_BYTES => length,
+        Ok(httparse::Status::Partial) if buffer.len() < MAX_HEAD_BYTES => {
+            return ParsedView::Partial(MissingPart::Head);
         }
-        _ => return Seen::Other,
+        _ => return ParsedView::Unsupported,
     };
     let (Some(method), Some(target), Some(1)) = (head.method, head.path, head.version) else {
-        return Seen::Other;
+        return ParsedView::Unsupported;
     };
     let fields: &'f [httparse::Header<'b>] = head.headers;
-    let Some(body_length) = body_length(fields) else { return Seen::Other };
+    let Some(body_length) = body_length(fields) else { return ParsedView::Unsupported };
     let length = head_length + body_length;
     match buffer.get(head_length..length) {
-        Some(body) => Seen::Whole(Plain { method, target, fields, body, length }),
-        None => Seen::Half(Missing::Body),
+        Some(body) => ParsedView::Whole(RequestView { method, target, fields, body, length }),
+        None => ParsedView::Partial(MissingPart::Body),
     }
 }
 
-impl Plain<'_, '_> {
+impl RequestView<'_, '_> {
     /// Whether it is this method of this target, to the letter.
     pub(super) fn is(&self, method: &str, target: &str) -> bool {
         self.method == method && self.target == target
@@ -110,10 +110,10 @@ impl Plain<'_, '_> {
     }
 
     /// The request, for whoever answers all of them.
-    pub(super) fn heard(&self) -> Heard {
-        match request(self.method, self.target, self.fields, self.body) {
-            Some(request) => Heard::Whole(request, self.length),
-            None => Heard::Other,
+    pub(super) fn to_request(&self) -> ParsedRequest {
+        match build_request(self.method, self.target, self.fields, self.body) {
+            Some(request) => ParsedRequest::Whole(request, self.length),
+            None => ParsedRequest::Unsupported,
         }
     }
 }
@@ -131,8 +131,8 @@ fn body_length(fields: &[httparse::Header<'_>]) -> Option<usize> {
             7 if is("upgrade") || is("trailer") => return None,
             10 if is("connection") && !field.value.eq_ignore_ascii_case(b"keep-alive") => return None,
             14 if is("content-length") => {
-                let said = digits(field.value).filter(|said| *said <= LARGEST_PLAIN_BODY)?;
-                if length.replace(said).is_some() {
+                let declared = parse_length(field.value).filter(|declared| *declared <= MAX_FAST_PATH_BODY)?;
+                if length.replace(declared).is_some() {
                     return None;
                 }
             }
@@ -143,8 +143,8 @@ fn body_length(fields: &[httparse::Header<'_>]) -> Option<usize> {
     Some(length.unwrap_or(0))
 }
 
-/// A length of few digits and nothing else.
-fn digits(text: &[u8]) -> Option<usize> {
+/// A length of few parse_length and nothing else.
+fn parse_length(text: &[u8]) -> Option<usize> {
     if text.is_empty() || text.len() > 9 {
         return None;
     }
@@ -153,36 +153,36 @@ fn digits(text: &[u8]) -> Option<usize> {
     })
 }
 
-fn request(
+fn build_request(
     method: &str,
     target: &str,
     fields: &[httparse::Header<'_>],
     body: &[u8],
 ) -> Option<Request<Bytes>> {
-    if !target.starts_with('/') || comes_in_pieces(target) {
+    if !target.starts_with('/') || is_event_stream_path(target) {
         return None;
     }
     let mut request = Request::new(Bytes::copy_from_slice(body));
     *request.method_mut() = Method::from_bytes(method.as_bytes()).ok()?;
     *request.uri_mut() = Uri::try_from(target).ok()?;
     for field in fields {
-        if let Some(kept) = KEPT.iter().find(|kept| field.name.eq_ignore_ascii_case(kept.as_str())) {
+        if let Some(header) = FORWARDED_HEADERS.iter().find(|header| field.name.eq_ignore_ascii_case(header.as_str())) {
             let value = HeaderValue::from_bytes(field.value).ok()?;
-            request.headers_mut().append(kept.clone(), value);
+            request.headers_mut().append(header.clone(), value);
         }
     }
     Some(request)
 }
 
 /// Whether what is at this path is told piece by piece; answers here are whole.
-fn comes_in_pieces(target: &str) -> bool {
+fn is_event_stream_path(target: &str) -> bool {
     let path = target.split('?').next().unwrap_or_default();
     path.starts_with("/v1/activity/") && path.ends_with("/events")
 }
 
 /// What becomes of the connection behind an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RemovalMode {
+pub(super) enum Persistence {
     KeepAlive,
     Close,
 }
@@ -200,10 +200,10 @@ pub(super) fn write_decision(body: &[u8], date: &[u8; DATE_BYTES], output: &mut 
 }
 
 /// Writes an answer behind what is in the buffer already. To `HEAD` the body is not sent, only its length.
-pub(super) fn write(
+pub(super) fn write_response(
     response: &Response<Bytes>,
     is_head: bool,
-    parting: RemovalMode,
+    persistence: Persistence,
     date: &[u8; DATE_BYTES],
     output: &mut Vec<u8>,
 ) {
@@ -231,7 +231,7 @@ pub(super) fn write(
         output.extend_from_slice(itoa::Buffer::new().format(body.len()).as_bytes());
         output.extend_from_slice(b"\r\n");
     }
-    if parting == RemovalMode::Close {
+    if persistence == Persistence::Close {
         output.extend_from_slice(b"connection: close\r\n");
     }
     output.extend_from_slice(b"date: ");
@@ -246,22 +246,22 @@ pub(super) fn write(
 mod tests {
     use super::*;
 
-    fn read_text(text: &str) -> Heard {
-        read(text.as_bytes())
+    fn parse_text(text: &str) -> ParsedRequest {
+        parse(text.as_bytes())
     }
 
     #[test]
     fn a_plain_request_is_read_whole_or_not_at_all() {
         let text = "POST /v1/acquire?x=1 HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nAuthorization: Bearer t\r\n\r\nhelloGET";
-        let Heard::Whole(request, length) = read_text(text) else { panic!("it is plain") };
+        let ParsedRequest::Whole(request, length) = parse_text(text) else { panic!("it is plain") };
         assert_eq!(length, text.len() - 3);
         assert_eq!(request.method(), Method::POST);
         assert_eq!(request.uri(), "/v1/acquire?x=1");
         assert_eq!(&request.body()[..], b"hello");
-        assert_eq!(request.headers().get(AUTHORIZATION).expect("kept"), "Bearer t");
+        assert_eq!(request.headers().get(AUTHORIZATION).expect("header"), "Bearer t");
         assert_eq!(request.headers().len(), 1, "the rest is not looked at by anybody");
         for end in 0..length {
-            assert!(matches!(read_text(&text[..end]), Heard::Half(_)), "{end}");
+            assert!(matches!(parse_text(&text[..end]), ParsedRequest::Partial(_)), "{end}");
         }
     }
 
@@ -289,24 +289,24 @@ mod tests {
             "GET /v1/activity/u/00/events HTTP/1.1\r\n\r\n",
             "GET /v1/activity/u/00/events?x=1 HTTP/1.1\r\n\r\n",
         ] {
-            assert!(matches!(read_text(head), Heard::Other), "{head:?}");
+            assert!(matches!(parse_text(head), ParsedRequest::Unsupported), "{head:?}");
         }
     }
 
     #[test]
     fn the_second_version_is_known_by_its_whole_first_line() {
         for end in 0..PREFACE.len() {
-            assert!(matches!(read(&PREFACE[..end]), Heard::Half(Missing::Head)), "{end}");
+            assert!(matches!(parse(&PREFACE[..end]), ParsedRequest::Partial(MissingPart::Head)), "{end}");
         }
-        assert!(matches!(read(PREFACE), Heard::Other));
+        assert!(matches!(parse(PREFACE), ParsedRequest::Unsupported));
     }
 
     #[test]
     fn a_head_is_short_and_has_few_fields() {
-        let long = format!("GET /{} HTTP/1.1\r\n", "x".repeat(LARGEST_HEAD));
-        assert!(matches!(read_text(&long), Heard::Other));
-        let fields = "a: b\r\n".repeat(MOST_FIELDS + 1);
-        assert!(matches!(read_text(&format!("GET / HTTP/1.1\r\n{fields}\r\n")), Heard::Other));
+        let long = format!("GET /{} HTTP/1.1\r\n", "x".repeat(MAX_HEAD_BYTES));
+        assert!(matches!(parse_text(&long), ParsedRequest::Unsupported));
+        let fields = "a: b\r\n".repeat(MAX_HEADER_FIELDS + 1);
+        assert!(matches!(parse_text(&format!("GET / HTTP/1.1\r\n{fields}\r\n")), ParsedRequest::Unsupported));
     }
 
     #[test]
@@ -316,7 +316,7 @@ mod tests {
         let json = HeaderValue::from_static("application/json");
         response.headers_mut().insert(::http::header::CONTENT_TYPE, json);
         let (mut one, mut other) = (Vec::new(), Vec::new());
-        write(&response, false, RemovalMode::KeepAlive, &date, &mut one);
+        write_response(&response, false, Persistence::KeepAlive, &date, &mut one);
         write_decision(response.body(), &date, &mut other);
         assert_eq!(String::from_utf8_lossy(&other), String::from_utf8_lossy(&one));
     }
@@ -327,14 +327,14 @@ mod tests {
         let mut response = Response::new(Bytes::from_static(b"{}"));
         let text = |response: &Response<Bytes>, is_head| {
             let mut output = Vec::new();
-            write(response, is_head, RemovalMode::KeepAlive, &date, &mut output);
+            write_response(response, is_head, Persistence::KeepAlive, &date, &mut output);
             String::from_utf8(output).expect("text")
         };
         let ok = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\ndate: Mon, 16 Nov 2026 00:00:00 GMT\r\n\r\n";
         assert_eq!(text(&response, false), format!("{ok}{{}}"));
         assert_eq!(text(&response, true), ok);
         let mut last = Vec::new();
-        write(&response, true, RemovalMode::Close, &date, &mut last);
+        write_response(&response, true, Persistence::Close, &date, &mut last);
         assert!(String::from_utf8(last).expect("text").contains("\r\nconnection: close\r\n"));
         *response.status_mut() = ::http::StatusCode::NO_CONTENT;
         response.body_mut().clear();

@@ -1,4 +1,4 @@
-//! Calls: what a client of the general way is doing, as far as its patience is concerned.
+//! RequestTracker: what a client of the general way is doing, as far as its timeout is concerned.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -6,80 +6,80 @@ use tokio::time::Instant;
 
 /// What a client is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Doing {
+pub(super) enum ClientPhase {
     /// It is being answered; that has bounds of its own.
-    Call,
+    InRequest,
     /// Since then it has been saying something that is not a whole head yet.
-    Half(Instant),
+    PartialHead(Instant),
     /// Nothing, since then.
-    Nothing(Instant),
+    Idle(Instant),
 }
 
-/// The calls of one connection.
+/// The tracker of one connection.
 #[derive(Debug)]
-pub(super) struct Calls {
-    state: Mutex<State>,
+pub(super) struct RequestTracker {
+    state: Mutex<TrackerState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct TrackerState {
     open: usize,
     /// When the last one began or ended.
     changed: Instant,
     /// When the first byte came after that.
-    heard: Option<Instant>,
+    first_byte_at: Option<Instant>,
 }
 
 /// A call that is being answered; over when it is dropped.
 #[derive(Debug)]
-pub(super) struct Open {
-    calls: Arc<Calls>,
+pub(super) struct OpenRequest {
+    tracker: Arc<RequestTracker>,
 }
 
-impl Calls {
+impl RequestTracker {
     /// Those of a connection that was just made.
-    pub(super) fn new() -> Calls {
-        Calls { state: Mutex::new(State { open: 0, changed: Instant::now(), heard: None }) }
+    pub(super) fn new() -> RequestTracker {
+        RequestTracker { state: Mutex::new(TrackerState { open: 0, changed: Instant::now(), first_byte_at: None }) }
     }
 
     /// A whole head was read.
-    pub(super) fn begin(self: &Arc<Calls>) -> Open {
+    pub(super) fn begin(self: &Arc<RequestTracker>) -> OpenRequest {
         self.changed(1, 0);
-        Open { calls: Arc::clone(self) }
+        OpenRequest { tracker: Arc::clone(self) }
     }
 
     /// Something was read.
-    pub(super) fn heard(&self) {
+    pub(super) fn record_read(&self) {
         let mut state = self.state();
-        if state.open == 0 && state.heard.is_none() {
-            state.heard = Some(Instant::now());
+        if state.open == 0 && state.first_byte_at.is_none() {
+            state.first_byte_at = Some(Instant::now());
         }
     }
 
     /// What the client is doing now.
-    pub(super) fn doing(&self) -> Doing {
+    pub(super) fn phase(&self) -> ClientPhase {
         let state = self.state();
-        match (state.open, state.heard) {
-            (0, None) => Doing::Nothing(state.changed),
-            (0, Some(since)) => Doing::Half(since),
-            _ => Doing::Call,
+        match (state.open, state.first_byte_at) {
+            (0, None) => ClientPhase::Idle(state.changed),
+            (0, Some(since)) => ClientPhase::PartialHead(since),
+            _ => ClientPhase::InRequest,
         }
     }
 
     fn changed(&self, more: usize, less: usize) {
         let mut state = self.state();
         let open = (state.open + more).saturating_sub(less);
-        *state = State { open, changed: Instant::now(), heard: None };
+        *state = TrackerState { open, changed: Instant::now(), first_byte_at: None };
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TrackerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenRequest {
     fn drop(&mut self) {
-        self.calls.changed(0, 1);
+        self.tracker.changed(0, 1);
     }
 }
 
@@ -89,19 +89,19 @@ mod tests {
 
     #[test]
     fn a_client_says_half_a_head_or_is_answered_or_does_nothing() {
-        let calls = Arc::new(Calls::new());
-        let Doing::Nothing(first) = calls.doing() else { panic!("it has just come") };
-        calls.heard();
-        let half = calls.doing();
-        assert!(matches!(half, Doing::Half(_)));
-        calls.heard();
-        assert_eq!(calls.doing(), half, "it counts from the first byte");
-        let (one, other) = (calls.begin(), calls.begin());
-        calls.heard();
+        let tracker = Arc::new(RequestTracker::new());
+        let ClientPhase::Idle(first) = tracker.phase() else { panic!("it has just come") };
+        tracker.record_read();
+        let half = tracker.phase();
+        assert!(matches!(half, ClientPhase::PartialHead(_)));
+        tracker.record_read();
+        assert_eq!(tracker.phase(), half, "it counts from the first byte");
+        let (one, other) = (tracker.begin(), tracker.begin());
+        tracker.record_read();
         drop(one);
-        assert_eq!(calls.doing(), Doing::Call);
+        assert_eq!(tracker.phase(), ClientPhase::InRequest);
         drop(other);
-        let Doing::Nothing(last) = calls.doing() else { panic!("everything was answered") };
+        let ClientPhase::Idle(last) = tracker.phase() else { panic!("everything was answered") };
         assert!(last >= first);
     }
 }

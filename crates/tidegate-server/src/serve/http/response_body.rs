@@ -8,23 +8,23 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::{Body, Frame, SizeHint};
 
-use super::request_tracker::Open;
-use crate::http::events::Events;
+use super::request_tracker::OpenRequest;
+use crate::http::events::EventStream;
 
 /// The body of an answer.
 #[derive(Debug)]
-pub(super) enum Said {
+pub(super) enum ResponseBody {
     /// All of it.
     Whole(Full<Bytes>),
     /// One piece after the other.
-    Pieces {
-        events: Events,
+    Stream {
+        events: EventStream,
         /// The call lasts as long: whoever is told something is not idle.
-        _call: Open,
+        _call: OpenRequest,
     },
 }
 
-impl Body for Said {
+impl Body for ResponseBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -33,22 +33,22 @@ impl Body for Said {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match self.get_mut() {
-            Said::Whole(whole) => Pin::new(whole).poll_frame(cx),
-            Said::Pieces { events, .. } => events.poll_next(cx).map(|piece| Some(Ok(Frame::data(piece?)))),
+            ResponseBody::Whole(whole) => Pin::new(whole).poll_frame(cx),
+            ResponseBody::Stream { events, .. } => events.poll_next(cx).map(|piece| Some(Ok(Frame::data(piece?)))),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Said::Whole(whole) => whole.is_end_stream(),
-            Said::Pieces { .. } => false,
+            ResponseBody::Whole(whole) => whole.is_end_stream(),
+            ResponseBody::Stream { .. } => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Said::Whole(whole) => whole.size_hint(),
-            Said::Pieces { .. } => SizeHint::default(),
+            ResponseBody::Whole(whole) => whole.size_hint(),
+            ResponseBody::Stream { .. } => SizeHint::default(),
         }
     }
 }

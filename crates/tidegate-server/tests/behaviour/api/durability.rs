@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use serde_json::json;
 use tidegate::MapStore;
-use tidegate_server::tokens::{Pass, Who};
+use tidegate_server::tokens::{Permissions, Caller};
 use tidegate_testkit::logged::{Log, Logged};
 
 use crate::api::stage::{Stage, Told};
@@ -28,7 +28,7 @@ fn stage(log: &Log) -> Stage {
 type Call<'a> = Pin<Box<dyn Future<Output = Told> + Send + 'a>>;
 
 fn sent<'a>(stage: &'a Stage, line: &str, body: &str) -> Call<'a> {
-    Box::pin(stage.send(&Who::Known(Pass::everything()), line, &[], body))
+    Box::pin(stage.send(&Caller::Authenticated(Permissions::all()), line, &[], body))
 }
 
 fn look(call: &mut Call<'_>) -> Poll<Told> {
