@@ -15,12 +15,12 @@ use tidegate::clock::SystemClock;
 use tidegate::file::{ActivitySpec, Listen, ServerSpec, Settings};
 use tidegate::{LimitStore, Limiter};
 use tidegate_server::http::{HttpApi, Readiness, ReadinessState};
+use tidegate_server::live_settings::LiveSettings;
 use tidegate_server::metrics::ServerMetrics;
 use tidegate_server::refusal_log::RefusalLog;
-use tidegate_server::settings_reloader::SettingsReloader;
 use tidegate_server::resp::RespService;
-use tidegate_server::live_settings::LiveSettings;
 use tidegate_server::serve::{ConnectionBounds, ListenConfig, Server, ServerHandlers};
+use tidegate_server::settings_reloader::SettingsReloader;
 
 use crate::activity::environment;
 use crate::args::ServeArgs;
@@ -92,7 +92,8 @@ fn serve(
         .activity(activity)
         .from_file(move |id| from_file.is_from_file(id));
     let authenticator = Arc::clone(rules.tokens());
-    let resp = RespService::new(store, Arc::clone(&authenticator) as _).with_limiter(limiter).refusal_log(refusals);
+    let resp =
+        RespService::new(store, Arc::clone(&authenticator) as _).with_limiter(limiter).refusal_log(refusals);
     let service = ServerHandlers { api, resp, authenticator, metrics };
     let server = Server::start(service, places, bounds(&settings.server))
         .map_err(|error| Failure::Failed(error.to_string()))?;

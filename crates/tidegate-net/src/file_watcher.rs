@@ -1,21 +1,21 @@
-//! A file that is read again when it has changed.
+//! Detects changes of a file by polling `stat`.
 //!
 //! ```text
-//!   every half second: stat ──▶ as before? ──▶ Same
-//!                                 │ no
-//!                                 ▼
-//!                               read ──▶ the same twice in a row? ──▶ Changed
-//!                                              │ no
-//!                                              ▼
-//!                                           Changing
+//!   every 500 ms: stat ──▶ as before? ──▶ Unchanged
+//!                            │ no
+//!                            ▼
+//!                          read ──▶ same contents as in the last poll? ──▶ Changed
+//!                                         │ no
+//!                                         ▼
+//!                                      Unsettled
 //! ```
 //!
-//! Decided: looking instead of being told by the system. Editors write in place or rename, Kubernetes swaps a symbolic link two
-//! directories above, network file systems tell nobody anything; all of it shows in what `stat` says about the path. The reasons are
-//! in `docs/decisions/0010-files-are-looked-at.md`.
+//! Polling sees every kind of edit. Editors write in place or rename, Kubernetes swaps a symbolic link two directories above, and
+//! network file systems send no inotify events. All of it shows in `stat` of the path. See
+//! `docs/decisions/0010-files-are-looked-at.md`.
 //!
-//! Decided: a file is told when two looks in a row found the same, so that half a file is not taken for a whole one. What was
-//! told is remembered by its hash; a file that was only touched is not told again, and one that is of no use is told once.
+//! A change is reported when two polls in a row read the same contents, so that a half-written file is not used. Reported
+//! contents are remembered by their SHA-256: a file that was only touched is not reported again.
 
 mod file_stat;
 
@@ -25,58 +25,58 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use file_stat::{FileStat, ContentHash};
+use file_stat::{ContentHash, FileStat};
 
-/// How long it is from one look to the next. Two looks must agree, so that an edit acts within two of these, and a bit.
+/// Time between two polls. Two polls must agree, so an edit is reported after about twice this time.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// For how many looks after a change the file is read even if it seems to be the same: clocks of file systems may stand still
-/// for two seconds, and an edit within them may not show.
+/// How many polls after a change read the file even if `stat` is unchanged. Timestamps of some file systems stand still for two
+/// seconds, so an edit within that time may not show.
 pub const EXTRA_READS: u8 = 6;
 
-/// A file, and what was observation of it.
+/// Watches one file; [`FileWatcher::poll`] reports changes.
 #[derive(Debug)]
 pub struct FileWatcher {
     path: PathBuf,
-    /// What was told last, be it of use or not.
+    /// What was reported last, valid or not.
     accepted: Option<FileObservation>,
-    /// What the last look found, if that is something else.
+    /// What the last poll found, if it differs from that.
     candidate: Option<FileObservation>,
-    /// For how many looks more the file is read in any case.
+    /// How many more polls read the file even if `stat` is unchanged.
     extra_reads: u8,
 }
 
-/// What a look found.
+/// What one poll found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FileObservation {
     stat: FileStat,
     hash: ContentHash,
 }
 
-/// What a look says.
+/// The result of a poll.
 #[derive(Debug)]
 pub enum FilePoll {
-    /// Nothing is new.
+    /// The contents are those that were reported last.
     Unchanged,
-    /// Something is, and may not be whole yet.
+    /// The contents have changed and may not be complete yet.
     Unsettled,
-    /// This is in the file now, or it cannot be read. Of a file that is too large it is one byte more than is allowed.
+    /// The new contents, or why the file cannot be read. A file that is too large is cut one byte after the allowed size.
     Changed(io::Result<Vec<u8>>),
 }
 
 impl FileWatcher {
-    /// For this file. Nothing is read yet, so that whatever is there is new.
+    /// Watches this file. Nothing is read yet, so the first contents count as a change.
     pub fn new(path: impl Into<PathBuf>) -> FileWatcher {
         FileWatcher { path: path.into(), accepted: None, candidate: None, extra_reads: 0 }
     }
 
-    /// The file.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Reads the file, whether it has changed or not: at the start, and when somebody says so. Of a file that is too large it is
-    /// one byte more than is allowed ([`tidegate::file::LARGEST_FILE`]).
+    /// Reads the file whether it has changed or not. A file that is too large is cut one byte after the allowed size
+    /// ([`tidegate::file::LARGEST_FILE`]).
     pub fn read_now(&mut self) -> io::Result<Vec<u8>> {
         let stat = FileStat::of(&self.path);
         let contents = file_stat::read_bounded(&self.path);
@@ -84,7 +84,7 @@ impl FileWatcher {
         contents
     }
 
-    /// Looks at the file, and reads it if it has changed and is whole.
+    /// Checks the file, and reads it if it has changed.
     pub fn poll(&mut self) -> FilePoll {
         self.poll_with_stat(FileStat::of(&self.path))
     }
@@ -117,7 +117,7 @@ impl FileWatcher {
     }
 }
 
-/// Somebody looks for as long as this is kept.
+/// A thread that polls until this is dropped.
 #[derive(Debug)]
 pub struct PollThread {
     stop: Option<Sender<()>>,
@@ -125,7 +125,7 @@ pub struct PollThread {
 }
 
 impl PollThread {
-    /// Does this every half second, on a thread of its own with this name, until what is returned is dropped.
+    /// Calls `poll` every [`POLL_INTERVAL`] on a thread of this name, until the returned value is dropped.
     pub fn start(name: &str, mut poll: impl FnMut() + Send + 'static) -> io::Result<PollThread> {
         let (stop, stopped) = mpsc::channel();
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
@@ -141,8 +141,8 @@ impl Drop for PollThread {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has stopped looking too.
-            let _over = thread.join();
+            // A thread that panicked has stopped as well.
+            let _joined = thread.join();
         }
     }
 }
@@ -151,15 +151,16 @@ impl Drop for PollThread {
 mod tests {
     use super::*;
 
-    /// A file of this test's own, gone at its end.
-    struct Scene {
+    /// A temporary file, removed on drop.
+    struct TempFile {
         path: PathBuf,
     }
 
-    impl Scene {
-        fn new(name: &str) -> Scene {
-            let path = std::env::temp_dir().join(format!("tidegate-looking-{name}-{}", std::process::id()));
-            Scene { path }
+    impl TempFile {
+        fn new(name: &str) -> TempFile {
+            let path =
+                std::env::temp_dir().join(format!("tidegate-file-watcher-{name}-{}", std::process::id()));
+            TempFile { path }
         }
 
         fn write(&self, text: &str) {
@@ -167,56 +168,56 @@ mod tests {
         }
     }
 
-    impl Drop for Scene {
+    impl Drop for TempFile {
         fn drop(&mut self) {
             let _may_be_gone = std::fs::remove_file(&self.path);
         }
     }
 
     #[test]
-    fn what_is_there_is_told_once_and_when_it_is_whole() {
-        let scene = Scene::new("whole");
-        let mut watcher = FileWatcher::new(&scene.path);
+    fn poll_reports_new_contents_once_they_are_stable() {
+        let file = TempFile::new("whole");
+        let mut watcher = FileWatcher::new(&file.path);
         assert!(watcher.read_now().is_err(), "there is no file");
         assert!(matches!(watcher.poll(), FilePoll::Unchanged));
-        scene.write("half");
+        file.write("half");
         assert!(matches!(watcher.poll(), FilePoll::Unsettled));
-        scene.write("half, whole");
-        assert!(matches!(watcher.poll(), FilePoll::Unsettled), "it was not the same twice");
+        file.write("half, whole");
+        assert!(matches!(watcher.poll(), FilePoll::Unsettled), "the contents changed between two polls");
         assert!(matches!(watcher.poll(), FilePoll::Changed(Ok(bytes)) if bytes == b"half, whole"));
         assert!(matches!(watcher.poll(), FilePoll::Unchanged));
-        assert_eq!(watcher.path(), scene.path);
+        assert_eq!(watcher.path(), file.path);
     }
 
     #[test]
-    fn a_clock_that_stands_still_hides_no_edit_of_its_last_moments() {
-        let scene = Scene::new("still");
-        let mut watcher = FileWatcher::new(&scene.path);
-        scene.write("one");
+    fn poll_with_unchanged_stat_still_reads_shortly_after_a_change() {
+        let file = TempFile::new("still");
+        let mut watcher = FileWatcher::new(&file.path);
+        file.write("one");
         assert_eq!(watcher.read_now().expect("a file"), b"one");
-        let stat = FileStat::of(&scene.path);
+        let stat = FileStat::of(&file.path);
 
-        scene.write("two");
-        assert!(matches!(watcher.poll_with_stat(stat), FilePoll::Unsettled), "it only seems to be the same");
+        file.write("two");
+        assert!(matches!(watcher.poll_with_stat(stat), FilePoll::Unsettled), "only stat is unchanged");
         assert!(matches!(watcher.poll_with_stat(stat), FilePoll::Changed(Ok(bytes)) if bytes == b"two"));
         for _ in 0..EXTRA_READS {
             assert!(matches!(watcher.poll_with_stat(stat), FilePoll::Unchanged));
         }
-        // A clock that stands still for longer is no clock; nobody reads the file for nothing for ever.
-        scene.write("six");
+        // After the extra reads an unchanged stat is trusted.
+        file.write("six");
         assert!(matches!(watcher.poll_with_stat(stat), FilePoll::Unchanged));
     }
 
     #[test]
-    fn who_watches_stops_when_they_are_dropped() {
-        let (say, heard) = mpsc::channel();
-        let watching = PollThread::start("watching", move || {
-            let _nobody_listens = say.send(());
+    fn dropping_the_poll_thread_stops_it() {
+        let (report, polls) = mpsc::channel();
+        let thread = PollThread::start("test-poll", move || {
+            let _receiver_gone = report.send(());
         });
-        let watching = watching.expect("a thread");
-        heard.recv().expect("a look");
-        drop(watching);
-        while heard.try_recv().is_ok() {}
-        assert_eq!(heard.recv(), Err(mpsc::RecvError), "the thread is gone");
+        let thread = thread.expect("a thread");
+        polls.recv().expect("a poll");
+        drop(thread);
+        while polls.try_recv().is_ok() {}
+        assert_eq!(polls.recv(), Err(mpsc::RecvError), "the thread is gone");
     }
 }

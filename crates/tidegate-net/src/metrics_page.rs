@@ -1,67 +1,67 @@
-//! The text format: families of samples, each with what it is and what kind of thing.
+//! The text exposition format of Prometheus, version 0.0.4.
 //!
-//! A family is written in one piece, because a borrow of the page is what writes it; its two lines of introduction come with its
-//! first sample, so that there are none about nothing.
+//! A family borrows the page while it is written, so its samples stay together. `HELP` and `TYPE` are written with the first sample:
+//! a family without samples leaves no trace.
 
 use std::fmt::{Display, Write};
 
-/// The media type of a page.
+/// The media type of the format.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What kind of thing a family is.
+/// The type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricKind {
-    /// It only rises.
+    /// Only rises.
     Counter,
-    /// It is as it is now.
+    /// Rises and falls.
     Gauge,
-    /// Counts below bounds.
+    /// Counts per bucket.
     Histogram,
 }
 
-/// A label: its name and its value.
+/// Name and value of a label.
 pub type MetricLabel<'a> = (&'static str, &'a str);
 
-/// The text so far.
+/// The page written so far.
 #[derive(Debug, Default)]
 pub struct MetricsPage {
     text: String,
 }
 
 impl MetricsPage {
-    /// Begins a family.
+    /// Begins a metric family.
     pub fn family(&mut self, name: &'static str, kind: MetricKind, help: &'static str) -> MetricFamily<'_> {
         MetricFamily { page: self, name, kind, help: Some(help) }
     }
 
-    /// The whole text.
+    /// The text of the page.
     pub fn into_text(self) -> String {
         self.text
     }
 
-    fn write(&mut self, said: std::fmt::Arguments<'_>) {
-        // A string takes everything.
-        let _never_fails = self.text.write_fmt(said);
+    fn write(&mut self, text: std::fmt::Arguments<'_>) {
+        // Writing into a string does not fail.
+        let _never_fails = self.text.write_fmt(text);
     }
 }
 
-/// A family that is being written.
+/// A metric family that is being written.
 #[derive(Debug)]
 pub struct MetricFamily<'p> {
     page: &'p mut MetricsPage,
     name: &'static str,
     kind: MetricKind,
-    /// What it is, until that is said.
+    /// The help text, until it is written.
     help: Option<&'static str>,
 }
 
 impl MetricFamily<'_> {
-    /// One sample.
+    /// Writes one sample.
     pub fn sample(&mut self, labels: &[MetricLabel<'_>], value: impl Display) {
         self.sample_with_suffix("", labels, value);
     }
 
-    /// One sample of a histogram's parts.
+    /// Writes one sample of a histogram, with a suffix such as `_bucket`.
     pub fn sample_with_suffix(&mut self, suffix: &str, labels: &[MetricLabel<'_>], value: impl Display) {
         if let Some(help) = self.help.take() {
             let kind = match self.kind {
@@ -85,19 +85,19 @@ impl MetricFamily<'_> {
     }
 }
 
-/// The value of a label, between its quotes.
+/// Escapes the value of a label.
 fn escape(text: &mut String, value: &str) {
-    for letter in value.chars() {
-        match letter {
+    for c in value.chars() {
+        match c {
             '\\' => text.push_str("\\\\"),
             '"' => text.push_str("\\\""),
             '\n' => text.push_str("\\n"),
-            letter => text.push(letter),
+            c => text.push(c),
         }
     }
 }
 
-/// So many nanoseconds, said in seconds to the last digit and without floating point.
+/// Nanoseconds, displayed in seconds exactly and without floating point.
 #[derive(Debug, Clone, Copy)]
 pub struct NanosAsSeconds(pub u128);
 
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_family_is_introduced_once_and_only_if_there_is_something_of_it() {
+    fn family_header_is_written_once_and_only_with_samples() {
         let mut page = MetricsPage::default();
         let mut family = page.family("a_total", MetricKind::Counter, "What is counted.");
         family.sample(&[("x", "1"), ("y", "")], 2);
@@ -130,16 +130,16 @@ mod tests {
     }
 
     #[test]
-    fn quotes_backslashes_and_ends_of_lines_are_escaped() {
+    fn label_values_are_escaped() {
         let mut page = MetricsPage::default();
         page.family("a", MetricKind::Gauge, "A.").sample(&[("x", "\"\\\n \u{e9}")], 1);
         assert!(page.into_text().ends_with("a{x=\"\\\"\\\\\\n \u{e9}\"} 1\n"));
     }
 
     #[test]
-    fn seconds_are_exact() {
-        let said =
-            [0, 1, 1_000, 2_500_000, 1_000_000_000, 10_020_000_000].map(|nanos| NanosAsSeconds(nanos).to_string());
-        assert_eq!(said, ["0", "0.000000001", "0.000001", "0.0025", "1", "10.02"]);
+    fn seconds_are_displayed_exactly() {
+        let texts = [0, 1, 1_000, 2_500_000, 1_000_000_000, 10_020_000_000]
+            .map(|nanos| NanosAsSeconds(nanos).to_string());
+        assert_eq!(texts, ["0", "0.000000001", "0.000001", "0.0025", "1", "10.02"]);
     }
 }

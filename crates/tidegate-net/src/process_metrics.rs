@@ -1,6 +1,6 @@
-//! What the system knows about this process, under the names that Prometheus libraries use everywhere.
+//! `process_*` metrics, under the names that Prometheus client libraries use.
 //!
-//! Read when somebody looks, from `/proc/self`. Where there is no such thing, nothing is said.
+//! Read from `/proc/self` on each scrape. Without `/proc` nothing is written.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crate::metrics_page::{MetricKind, MetricsPage, NanosAsSeconds};
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
-/// Says it on this page.
+/// Writes the metrics to the page.
 pub fn write(page: &mut MetricsPage) {
     let units = ProcUnits {
         page_bytes: rustix::param::page_size() as u64,
@@ -20,10 +20,12 @@ pub fn write(page: &mut MetricsPage) {
     let system = fs::read_to_string("/proc/stat").ok();
     if let Some(booted) = system.as_deref().and_then(parse_boot_time) {
         let help = "When the process was started, in seconds since 1970.";
-        page.family("process_start_time_seconds", MetricKind::Gauge, help)
-            .sample(&[], NanosAsSeconds(u128::from(booted) * NANOS_PER_SECOND + process.start_after_boot_nanos));
+        page.family("process_start_time_seconds", MetricKind::Gauge, help).sample(
+            &[],
+            NanosAsSeconds(u128::from(booted) * NANOS_PER_SECOND + process.start_after_boot_nanos),
+        );
     }
-    // The directory that is read is open meanwhile.
+    // The directory handle used for counting is itself open.
     if let Ok(open) = fs::read_dir("/proc/self/fd") {
         let help = "Files and connections that are open.";
         page.family("process_open_fds", MetricKind::Gauge, help).sample(&[], open.count().saturating_sub(1));
@@ -35,20 +37,18 @@ pub fn write(page: &mut MetricsPage) {
     }
 }
 
-/// In which units the system counts.
+/// Units of the kernel's counters.
 #[derive(Debug, Clone, Copy)]
 struct ProcUnits {
     page_bytes: u64,
-    /// Ticks in a second.
+    /// Clock ticks per second.
     ticks: u64,
 }
 
-/// What `/proc/self/stat` says.
+/// The parsed fields of `/proc/self/stat`.
 #[derive(Debug, PartialEq, Eq)]
 struct ProcessStat {
-    /// Nanoseconds.
     cpu_nanos: u128,
-    /// Nanoseconds.
     start_after_boot_nanos: u128,
     threads: u64,
     virtual_bytes: u64,
@@ -57,7 +57,7 @@ struct ProcessStat {
 
 impl ProcessStat {
     fn parse(stat: &str, units: ProcUnits) -> Option<ProcessStat> {
-        // The second field is the program's name, which may be anything; the third comes after the last parenthesis.
+        // The second field is the program's name and may contain anything; the third follows the last parenthesis.
         let (_, fields) = stat.rsplit_once(')')?;
         let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
@@ -73,21 +73,23 @@ impl ProcessStat {
 
     fn write(&self, page: &mut MetricsPage) {
         let help = "Processor time that was used, in seconds.";
-        page.family("process_cpu_seconds_total", MetricKind::Counter, help).sample(&[], NanosAsSeconds(self.cpu_nanos));
+        page.family("process_cpu_seconds_total", MetricKind::Counter, help)
+            .sample(&[], NanosAsSeconds(self.cpu_nanos));
         let help = "Memory that the process has, in bytes.";
-        page.family("process_resident_memory_bytes", MetricKind::Gauge, help).sample(&[], self.resident_bytes);
+        page.family("process_resident_memory_bytes", MetricKind::Gauge, help)
+            .sample(&[], self.resident_bytes);
         let help = "Addresses that the process has, in bytes.";
         page.family("process_virtual_memory_bytes", MetricKind::Gauge, help).sample(&[], self.virtual_bytes);
         page.family("process_threads", MetricKind::Gauge, "Threads.").sample(&[], self.threads);
     }
 }
 
-/// When the system was started, in seconds since 1970.
+/// Boot time of the system, in seconds since 1970.
 fn parse_boot_time(stat: &str) -> Option<u64> {
     stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
 
-/// The soft bound on open files; `None` if there is none.
+/// The soft limit of open files; `None` if unlimited.
 fn parse_open_file_limit(limits: &str) -> Option<u64> {
     let rest = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     rest.split_ascii_whitespace().next()?.parse().ok()
@@ -101,7 +103,7 @@ mod tests {
         "4242 (a) (b c) R 1 2 3 4 5 6 7 8 9 10 250 50 13 14 15 16 6 18 12345 4096000 300 20 21\n";
 
     #[test]
-    fn a_name_with_parentheses_hides_nothing() {
+    fn program_name_with_parentheses_is_skipped() {
         let process = ProcessStat::parse(STAT, ProcUnits { page_bytes: 4096, ticks: 100 });
         let expected = ProcessStat {
             cpu_nanos: 3_000_000_000,
@@ -114,16 +116,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_not_told() {
+    fn malformed_files_give_none() {
         let units = ProcUnits { page_bytes: 4096, ticks: 0 };
         for text in ["", "1 (a", "1 (a) R 1 2 3", "1 (a) R a b c d e f g h i j k l m n o p q r s t u v"] {
             assert_eq!(ProcessStat::parse(text, units), None, "{text:?}");
         }
-        assert_eq!(parse_open_file_limit("Max open files            unlimited            unlimited  files\n"), None);
+        assert_eq!(
+            parse_open_file_limit("Max open files            unlimited            unlimited  files\n"),
+            None
+        );
     }
 
     #[test]
-    fn the_system_tells_its_start_and_its_bounds() {
+    fn boot_time_and_open_file_limit_are_parsed() {
         assert_eq!(parse_boot_time("cpu 1 2\nbtime 1768867200\nprocesses 3\n"), Some(1_768_867_200));
         let limits = "Limit                     Soft Limit           Hard Limit           ProcUnits\n\
                       Max open files            1024                 524288               files\n";

@@ -1,4 +1,4 @@
-//! The end, as far as those have to know of it who work for others.
+//! Shutdown signal shared by the workers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 
-/// The end. It is told once, to everybody who has a copy of this, and stays told.
+/// A one-way signal. All clones share it; once triggered it stays triggered.
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown {
     inner: Arc<ShutdownSignal>,
@@ -19,27 +19,27 @@ struct ShutdownSignal {
 }
 
 impl Shutdown {
-    /// Everybody is told.
+    /// Triggers the signal.
     pub fn trigger(&self) {
         self.inner.is_triggered.store(true, Ordering::Release);
         self.inner.notify.notify_waiters();
     }
 
-    /// Whether everybody was told.
+    /// Whether the signal was triggered.
     pub fn is_triggered(&self) -> bool {
         self.inner.is_triggered.load(Ordering::Acquire)
     }
 
-    /// Waits until everybody is told.
+    /// Waits until the signal is triggered.
     pub async fn triggered(&self) {
-        // Who is listening before they look cannot miss it.
+        // Registering before the check closes the race with `trigger`.
         let notified = self.notified();
         if !self.is_triggered() {
             notified.await;
         }
     }
 
-    /// Rings when everybody is told, if that is after this was asked for. Who keeps it over many polls looks at
+    /// A future that completes when the signal is triggered after this call. For polling many times; check
     /// [`Shutdown::is_triggered`] as well.
     pub fn notified(&self) -> OwnedNotified {
         Arc::clone(&self.inner.notify).notified_owned()
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_misses_it() {
+    fn waiters_before_and_after_the_trigger_complete() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         runtime.block_on(async {
             let shutdown = Shutdown::default();
@@ -60,9 +60,9 @@ mod tests {
             tokio::task::yield_now().await;
             assert!(!shutdown.is_triggered() && !early.is_finished());
             shutdown.trigger();
-            early.await.expect("it was told");
+            early.await.expect("it was triggered");
             assert!(shutdown.is_triggered());
-            // Who comes afterwards does not wait for a second time.
+            // A wait after the trigger completes at once.
             shutdown.triggered().await;
         });
     }

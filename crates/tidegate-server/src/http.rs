@@ -24,11 +24,10 @@
 //! Refused: a framework of routes and extractors. There are twenty-one paths, and the order of checks (path, method, token,
 //! size, body) is part of the contract.
 
+mod acquire;
 mod activity;
 mod compact_acquire;
-mod usage;
 pub mod decision_json;
-mod acquire;
 pub mod events;
 mod gate;
 mod index;
@@ -39,6 +38,7 @@ pub mod problem;
 mod query;
 mod readiness;
 mod route;
+mod usage;
 mod wire;
 
 use std::fmt;
@@ -57,9 +57,9 @@ use tokio::sync::Semaphore;
 
 use crate::metrics::{self, ServerMetrics};
 use crate::refusal_log::RefusalLog;
-use crate::tokens::{Permissions, Role, Caller};
+use crate::tokens::{Caller, Permissions, Role};
 use events::{EventStream, MAX_EVENT_STREAMS};
-use problem::{ProblemCode, Problem};
+use problem::{Problem, ProblemCode};
 use route::ApiRoute;
 
 pub(crate) use compact_acquire::{ACQUIRE_PATH, CompactAcquireBuffers};
@@ -204,13 +204,20 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         AnsweredRequest { response, events, route: name, granted }
     }
 
-    async fn dispatch(&self, route: &ApiRoute, head: &Parts, body: &[u8], from: &Caller) -> Result<HandlerReply, Problem> {
+    async fn dispatch(
+        &self,
+        route: &ApiRoute,
+        head: &Parts,
+        body: &[u8],
+        from: &Caller,
+    ) -> Result<HandlerReply, Problem> {
         let method = route.method(&head.method)?;
         if let Some(reply) = self.public_reply(route) {
             return reply.map(HandlerReply::from);
         }
         let permissions = authorize(from, route.required_role(method))?;
-        let length = head.extensions.get::<OversizedBody>().map_or(body.len() as u64, |announced| announced.0);
+        let length =
+            head.extensions.get::<OversizedBody>().map_or(body.len() as u64, |announced| announced.0);
         if length > MAX_BODY_BYTES as u64 {
             let detail = format!("a body has at most {MAX_BODY_BYTES} bytes, this one has {length}");
             return Err(Problem::new(ProblemCode::TooLarge, detail));
@@ -331,7 +338,8 @@ fn authorize(from: &Caller, needed: Role) -> Result<&Permissions, Problem> {
         }
         Caller::Authenticated(permissions) if permissions.allows(needed) => Ok(permissions),
         Caller::Authenticated(permissions) => {
-            let detail = format!("this needs the role {needed_word}, and the token has {}", permissions.role.word());
+            let detail =
+                format!("this needs the role {needed_word}, and the token has {}", permissions.role.word());
             Err(Problem::new(ProblemCode::Forbidden, detail))
         }
     }

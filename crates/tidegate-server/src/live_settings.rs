@@ -173,8 +173,10 @@ impl LiveSettings {
         if let Some(lsn) = self.store.tip() {
             wait_durable(&*self.store, lsn).map_err(|error| not_durable(&error))?;
         }
-        let removed =
-            removed_ids.iter().zip(&edited[limits.len()..]).filter(|(_, it)| matches!(it, EditOutcome::Removed(_)));
+        let removed = removed_ids
+            .iter()
+            .zip(&edited[limits.len()..])
+            .filter(|(_, it)| matches!(it, EditOutcome::Removed(_)));
         let mut retired_foreign: Vec<String> =
             removed.map(|(id, _)| (*id).to_owned()).filter(|id| !in_force.put.contains(&**id)).collect();
         retired_foreign.sort();
@@ -240,8 +242,9 @@ impl LiveSettings {
     /// Checks what the store does not, and makes the tokens.
     fn check(&self, settings: &Settings) -> Result<TokenTable, SettingsRejected> {
         let reserved = settings.limits.iter().enumerate().filter(|(_, limit)| is_reserved(&limit.id));
-        let mut flaws: Vec<SpecError> =
-            reserved.map(|(index, _)| SpecError::new(format!("limits[{index}].id"), RESERVED_ID_MESSAGE)).collect();
+        let mut flaws: Vec<SpecError> = reserved
+            .map(|(index, _)| SpecError::new(format!("limits[{index}].id"), RESERVED_ID_MESSAGE))
+            .collect();
         let tokens = match &settings.tokens {
             None if self.auth_policy == AuthPolicy::TokenTable => {
                 let message = "is missing; this server can be reached from other machines, and nobody would need a token";
@@ -305,7 +308,10 @@ fn count_outcomes(edited: &[EditOutcome]) -> SettingsApplied {
     applied
 }
 
-fn sections_needing_restart((server, store): &(ServerSpec, StoreSpec), settings: &Settings) -> Vec<&'static str> {
+fn sections_needing_restart(
+    (server, store): &(ServerSpec, StoreSpec),
+    settings: &Settings,
+) -> Vec<&'static str> {
     let sections = [("server", *server != settings.server), ("store", *store != settings.store)];
     sections.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name).collect()
 }

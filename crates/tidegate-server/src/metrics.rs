@@ -20,9 +20,9 @@
 
 mod limit_metrics;
 mod reload_counts;
-mod worker_totals;
 mod status_counts;
 mod worker_metrics;
+mod worker_totals;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -99,5 +99,6 @@ fn build(page: &mut MetricsPage) {
         ("os", std::env::consts::OS),
         ("architecture", std::env::consts::ARCH),
     ];
-    page.family("tidegate_build_info", MetricKind::Gauge, "Which build this is; always 1.").sample(&labels, 1);
+    page.family("tidegate_build_info", MetricKind::Gauge, "Which build this is; always 1.")
+        .sample(&labels, 1);
 }

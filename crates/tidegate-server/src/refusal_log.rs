@@ -141,7 +141,8 @@ impl RefusalLog {
     /// Tells it, unless another thread is faster; whether it was lines_written.
     #[cold]
     fn write_line(&self, slot: &LimitSlot, last: u64, second: u64, refusal: RefusalEvent<'_>) -> bool {
-        let claimed = slot.last_line_second.compare_exchange(last, second, Ordering::Relaxed, Ordering::Relaxed);
+        let claimed =
+            slot.last_line_second.compare_exchange(last, second, Ordering::Relaxed, Ordering::Relaxed);
         let is_written = claimed.is_ok() && self.take_line(second);
         if is_written {
             let left_out = slot.left_out.swap(0, Ordering::Relaxed);
@@ -182,7 +183,8 @@ impl LimitSlot {
     /// Becomes this limit's, if it is nobody's or its owner was not heard of for long.
     fn claim(&self, owner: u64, now: u64) -> bool {
         let former = self.owner.load(Ordering::Relaxed);
-        let is_free = former == 0 || self.last_line_second.load(Ordering::Relaxed).saturating_add(STALE) < now;
+        let is_free =
+            former == 0 || self.last_line_second.load(Ordering::Relaxed).saturating_add(STALE) < now;
         if !is_free {
             return false;
         }
@@ -199,7 +201,11 @@ impl LimitSlot {
 /// second, so that two seconds that overlap do not have more lines than one.
 fn after_line(lines: u64, second: u64) -> Option<u64> {
     let (latest, count) = (lines >> COUNT_BITS, lines & ((1 << COUNT_BITS) - 1));
-    if second > latest { Some(second << COUNT_BITS | 1) } else { (count < MAX_LINES_PER_SECOND).then_some(lines + 1) }
+    if second > latest {
+        Some(second << COUNT_BITS | 1)
+    } else {
+        (count < MAX_LINES_PER_SECOND).then_some(lines + 1)
+    }
 }
 
 /// A key as people can read it, on one line.
@@ -340,7 +346,11 @@ mod tests {
             refuse(&refusals, &index.to_string(), index as u64);
         }
         let lines_written = captured.limits();
-        assert!(lines_written.len() as u64 <= MAX_LINES_PER_SECOND * (connections as u64 / 1_000 + 1), "{}", lines_written.len());
+        assert!(
+            lines_written.len() as u64 <= MAX_LINES_PER_SECOND * (connections as u64 / 1_000 + 1),
+            "{}",
+            lines_written.len()
+        );
         let shared = refusals.shared.left_out.load(Ordering::Relaxed);
         assert!(shared > 0, "some had to share");
         // When those of long ago are forgotten, there is room again.

@@ -18,16 +18,16 @@
 mod batch;
 pub mod command;
 pub mod decision_reply;
-pub mod resp_service;
-pub mod frame;
-mod grant_template;
-mod frame_prefix;
 pub mod deferred_reply;
-pub mod reply;
-pub mod session;
 pub mod described_buckets;
+pub mod frame;
+mod frame_prefix;
+mod grant_template;
+pub mod reply;
+pub mod resp_service;
+pub mod session;
 
-pub use resp_service::RespService;
 pub use crate::tokens::Authenticator;
 pub use deferred_reply::DeferredReply;
-pub use session::{StoreCallResult, PendingStoreCall, FeedOutcome, RespSession, SessionCounts, FeedNext};
+pub use resp_service::RespService;
+pub use session::{FeedNext, FeedOutcome, PendingStoreCall, RespSession, SessionCounts, StoreCallResult};

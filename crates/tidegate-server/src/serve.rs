@@ -15,16 +15,16 @@
 //!
 //! Refused: knowing what a signal or a file is. Whoever starts a server tells it to stop.
 
-mod failed_auth_limiter;
-mod coarse_clock;
 pub mod bounds;
-mod connection_limit;
-mod thread_buffers;
-mod http;
-mod resp;
-mod reply_writer;
 mod busy_poll;
+mod coarse_clock;
+mod connection_limit;
 mod deadline_watch;
+mod failed_auth_limiter;
+mod http;
+mod reply_writer;
+mod resp;
+mod thread_buffers;
 mod worker;
 
 use std::fmt;
@@ -39,10 +39,10 @@ use tokio::sync::Notify;
 
 use crate::http::HttpApi;
 use crate::metrics::{CutReason, Protocol, ServerMetrics};
-use crate::resp::{RespService, Authenticator};
-use failed_auth_limiter::FailedAuthLimiter;
+use crate::resp::{Authenticator, RespService};
 use bounds::MAX_REJECTIONS;
 use connection_limit::ConnectionLimit;
+use failed_auth_limiter::FailedAuthLimiter;
 use worker::WorkerListeners;
 
 pub use bounds::ConnectionBounds;
@@ -112,7 +112,11 @@ impl std::error::Error for StartError {}
 
 impl Server {
     /// Starts to listen and to answer.
-    pub fn start(service: ServerHandlers, config: &ListenConfig, bounds: ConnectionBounds) -> Result<Server, StartError> {
+    pub fn start(
+        service: ServerHandlers,
+        config: &ListenConfig,
+        bounds: ConnectionBounds,
+    ) -> Result<Server, StartError> {
         let workers = config.workers.max(1);
         let sockets = |place: Option<SocketAddr>| match place {
             None => Ok(Vec::new()),
@@ -261,7 +265,7 @@ impl ConnectionEnd {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::problem::{ProblemCode, Problem};
+    use crate::http::problem::{Problem, ProblemCode};
 
     #[test]
     fn who_is_turned_away_gets_a_whole_answer() {
@@ -269,7 +273,8 @@ mod tests {
         let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
         assert!(head.contains(&format!("content-length: {}", body.len())), "{}", body.len());
         let json: serde_json::Value = serde_json::from_str(body).expect("JSON");
-        let problem = Problem::new(ProblemCode::Overloaded, "there is no room now; try again soon").into_response();
+        let problem =
+            Problem::new(ProblemCode::Overloaded, "there is no room now; try again soon").into_response();
         assert_eq!(json, serde_json::from_slice::<serde_json::Value>(problem.body()).expect("JSON"));
     }
 }

@@ -18,8 +18,8 @@ use tidegate::clock::Clock;
 use tidegate::file::{self, Diagnostics};
 use tidegate_net::file_watcher::{FilePoll, FileWatcher};
 
-use crate::metrics::{ReloadSource, ReloadCounts};
-use crate::live_settings::{SettingsApplied, LiveSettings, SettingsRejected};
+use crate::live_settings::{LiveSettings, SettingsApplied, SettingsRejected};
+use crate::metrics::{ReloadCounts, ReloadSource};
 
 pub use tidegate_net::file_watcher::{POLL_INTERVAL, PollThread};
 
@@ -94,7 +94,11 @@ pub enum SettingsPoll {
 
 impl SettingsReloader {
     /// For these settings, from this file. Nothing is read yet: the first [`SettingsReloader::reload_now`] is the start.
-    pub fn new(path: impl Into<PathBuf>, settings: Arc<LiveSettings>, clock: impl Clock + 'static) -> SettingsReloader {
+    pub fn new(
+        path: impl Into<PathBuf>,
+        settings: Arc<LiveSettings>,
+        clock: impl Clock + 'static,
+    ) -> SettingsReloader {
         let path = path.into();
         let watcher = Mutex::new(FileWatcher::new(&path));
         SettingsReloader { path, settings, clock: Box::new(clock), watcher, status: Mutex::default() }
@@ -156,7 +160,10 @@ impl SettingsReloader {
         // More likely somebody is about to write it, or was pending_input from it, than means that there are no limits any more.
         let refuse = |what: &str| {
             let summary = format!("the settings file {what}");
-            Err(ReloadFailure { summary, text: format!("{name} {what}; to have no limits write `limits: []`") })
+            Err(ReloadFailure {
+                summary,
+                text: format!("{name} {what}; to have no limits write `limits: []`"),
+            })
         };
         if bytes.trim_ascii().is_empty() && has_limits {
             return refuse("is empty");
@@ -174,7 +181,8 @@ impl SettingsReloader {
                 ),
             });
         }
-        let applied = self.settings.apply(reading.settings).map_err(|rejected| rejected_by(&name, &rejected))?;
+        let applied =
+            self.settings.apply(reading.settings).map_err(|rejected| rejected_by(&name, &rejected))?;
         let warnings = (!reading.warnings.is_empty()).then(|| reading.warnings.to_string());
         Ok(ReloadSuccess { applied, warnings })
     }

@@ -29,8 +29,8 @@ mod shared_tokens;
 
 use std::fmt;
 
-use sha2::{Digest, Sha256};
 pub use authenticator::Authenticator;
+use sha2::{Digest, Sha256};
 pub use shared_tokens::SharedTokens;
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 use tidegate::SpecError;
@@ -157,11 +157,18 @@ impl TokenTable {
                     refuse("is the hash of an earlier token; every token is written once");
                 }
                 Some(hash) => {
-                    known.push(KnownToken { hash, permissions: Permissions { role: spec.role, prefix: spec.prefix } });
+                    known.push(KnownToken {
+                        hash,
+                        permissions: Permissions { role: spec.role, prefix: spec.prefix },
+                    });
                 }
             }
         }
-        if flaws.is_empty() { Ok(TokenTable { requirement: TokenRequirement::Required, known }) } else { Err(flaws) }
+        if flaws.is_empty() {
+            Ok(TokenTable { requirement: TokenRequirement::Required, known })
+        } else {
+            Err(flaws)
+        }
     }
 
     /// Caller calls with this token.
@@ -338,7 +345,8 @@ mod tests {
 
     #[test]
     fn tokens_are_long_and_never_the_same() {
-        let (one, two) = (NewToken::generate().expect("randomness"), NewToken::generate().expect("randomness"));
+        let (one, two) =
+            (NewToken::generate().expect("randomness"), NewToken::generate().expect("randomness"));
         assert_ne!(one.secret, two.secret);
         assert_eq!(one.secret.len(), TOKEN_PREFIX.len() + 2 * RANDOM_BYTES);
         assert!(!format!("{one:?}").contains(&one.secret), "a secret is not for logs");
@@ -347,8 +355,9 @@ mod tests {
     #[test]
     fn roles_include_the_ones_before() {
         for (index, role) in Role::ALL.into_iter().enumerate() {
-            let known = Permissions { role, prefix: String::new() };
-            let allowed: Vec<_> = Role::ALL.into_iter().filter(|needed| permissions.allows(*needed)).collect();
+            let permissions = Permissions { role, prefix: String::new() };
+            let allowed: Vec<_> =
+                Role::ALL.into_iter().filter(|needed| permissions.allows(*needed)).collect();
             assert_eq!(allowed, Role::ALL[..=index]);
         }
     }

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A grant is *certainly* inside an interval if the whole of its own is. The checker adds up only what is certain, so a
-//! [`Violation`] is a proof: no choice of decision times explains it. The other way round it is exact only if the store
-//! reports when it decided ([`Entry::at`]); [`Proof`] says which of the two was shown.
+//! [`LimitViolation`] is a proof: no choice of decision times explains it. The other way round it is exact only if the store
+//! reports when it decided ([`ObservedOrder::at`]); [`ProofLevel`] says which of the two was shown.
 //!
 //! Operators are seen the same way. An edit took effect somewhere between its start and its end, so that around it two
 //! texts may have been in force, and the kinder one is believed. A reset splits what it touches: before it and after it
@@ -30,13 +30,13 @@ use std::fmt;
 
 use tidegate_core::{Amount, ItemSpec, LimitSpec, Per, Policy, Tick, Timestamp};
 
-use era::Era;
-use laws::Allowance;
-use rows::Rows;
+use era::ItemEra;
+use laws::ItemBound;
+use rows::GrantedRows;
 
 /// One order as its asker saw it, as far as it is about one row of one limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct ObservedOrder {
     /// When it was asked.
     pub start: Timestamp,
     /// When the answer was heard.
@@ -62,18 +62,23 @@ pub struct Entry {
     pub refunded: Option<(Timestamp, Amount)>,
 }
 
-impl Entry {
+impl ObservedOrder {
     /// A grant of `count` that the store says it decided `at`.
-    pub fn granted_at(at: Timestamp, key: Option<&[u8]>, count: Amount) -> Entry {
-        Entry::granted_within(at, at, key, count)
+    pub fn granted_at(at: Timestamp, key: Option<&[u8]>, count: Amount) -> ObservedOrder {
+        ObservedOrder::granted_within(at, at, key, count)
     }
 
     /// A grant of `count`, decided at some instant from `start` to `end`.
-    pub fn granted_within(start: Timestamp, end: Timestamp, key: Option<&[u8]>, count: Amount) -> Entry {
+    pub fn granted_within(
+        start: Timestamp,
+        end: Timestamp,
+        key: Option<&[u8]>,
+        count: Amount,
+    ) -> ObservedOrder {
         let key = key.map(<[u8]>::to_vec);
         let asks = count.min(1);
         let (at, forced, returned, refunded) = (None, None, None, None);
-        Entry { start, end, at, key, count, asks, granted: true, forced, returned, refunded }
+        ObservedOrder { start, end, at, key, count, asks, granted: true, forced, returned, refunded }
     }
 
     fn earliest(&self) -> u64 {
@@ -91,7 +96,7 @@ impl Entry {
 
 /// A change of the limit's text, as the operator saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Edit {
+pub struct ObservedEdit {
     /// When it was asked for.
     pub start: Timestamp,
     /// When it was heard to be in force.
@@ -102,7 +107,7 @@ pub struct Edit {
 
 /// A reset, as the operator saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reset {
+pub struct ObservedReset {
     /// When it was asked for.
     pub start: Timestamp,
     /// When it was heard to be done.
@@ -113,29 +118,29 @@ pub struct Reset {
 
 /// What was recorded about one limit.
 #[derive(Debug, Clone)]
-pub struct Record {
+pub struct LimitRecord {
     /// The limit, as it was at first.
     pub spec: LimitSpec,
     /// How finely time was kept.
     pub tick: Tick,
     /// Every order.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<ObservedOrder>,
     /// Every edit, one after the other.
-    pub edits: Vec<Edit>,
+    pub edits: Vec<ObservedEdit>,
     /// Every reset, one after the other.
-    pub resets: Vec<Reset>,
+    pub resets: Vec<ObservedReset>,
 }
 
-impl Record {
+impl LimitRecord {
     /// The record of a limit that no operator touched.
-    pub fn new(spec: LimitSpec, tick: Tick, entries: Vec<Entry>) -> Record {
-        Record { spec, tick, entries, edits: Vec::new(), resets: Vec::new() }
+    pub fn new(spec: LimitSpec, tick: Tick, entries: Vec<ObservedOrder>) -> LimitRecord {
+        LimitRecord { spec, tick, entries, edits: Vec::new(), resets: Vec::new() }
     }
 }
 
 /// What was shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Proof {
+pub enum ProofLevel {
     /// Nothing that was seen contradicts it.
     Unrefuted,
     /// No interval admitted more than the definition allows: every decision time is known, and no operator made two
@@ -145,7 +150,7 @@ pub enum Proof {
 
 /// More was granted than can be explained.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Violation {
+pub struct LimitViolation {
     /// The item.
     pub item: String,
     /// Whose, if it counts keys alone.
@@ -160,7 +165,7 @@ pub struct Violation {
     pub allowed: u128,
 }
 
-impl fmt::Display for Violation {
+impl fmt::Display for LimitViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whose = self.key.as_ref().map(|key| format!(" of {}", String::from_utf8_lossy(key)));
         write!(
@@ -176,19 +181,19 @@ impl fmt::Display for Violation {
     }
 }
 
-impl std::error::Error for Violation {}
+impl std::error::Error for LimitViolation {}
 
 /// Whether a record can be explained.
-pub fn check(record: &Record) -> Result<Proof, Violation> {
-    let mut grants: Vec<&Entry> = record.entries.iter().filter(|entry| entry.granted).collect();
+pub fn check_record(record: &LimitRecord) -> Result<ProofLevel, LimitViolation> {
+    let mut grants: Vec<&ObservedOrder> = record.entries.iter().filter(|entry| entry.granted).collect();
     grants.sort_by_key(|entry| entry.earliest());
-    let rows = Rows::of(&grants);
-    for era in Era::all(record) {
+    let rows = GrantedRows::of(&grants);
+    for era in ItemEra::all(record) {
         for (key, grants) in groups(record, &era, &grants) {
-            if let Some(excess) = Allowance::new(&era, &rows, key.as_deref(), grants).exceeded() {
+            if let Some(excess) = ItemBound::new(&era, &rows, key.as_deref(), grants).exceeded() {
                 let (from, to) = (Timestamp::from_ticks(excess.from), Timestamp::from_ticks(excess.to));
                 let (admitted, allowed) = (excess.admitted, excess.allowed);
-                return Err(Violation {
+                return Err(LimitViolation {
                     item: era.item().effective_name(),
                     key,
                     from,
@@ -203,18 +208,18 @@ pub fn check(record: &Record) -> Result<Proof, Violation> {
     let timed = judged.all(|entry| entry.earliest() == entry.latest());
     // What nobody judged may have opened a window, and nobody knows when.
     let hangs = |item: &ItemSpec| matches!(item.policy, Policy::Interval { .. });
-    let adrift = record.spec.items.iter().any(hangs) && record.entries.iter().any(Entry::is_forced);
+    let adrift = record.spec.items.iter().any(hangs) && record.entries.iter().any(ObservedOrder::is_forced);
     let exact = timed && !adrift && record.edits.is_empty() && record.resets.is_empty();
-    Ok(if exact { Proof::Exact } else { Proof::Unrefuted })
+    Ok(if exact { ProofLevel::Exact } else { ProofLevel::Unrefuted })
 }
 
 /// The grants that an item certainly counted together while it was the same item.
 fn groups<'a>(
-    record: &Record,
-    era: &Era<'_>,
-    grants: &[&'a Entry],
-) -> BTreeMap<Option<Vec<u8>>, Vec<&'a Entry>> {
-    let mut groups: BTreeMap<Option<Vec<u8>>, Vec<&Entry>> = BTreeMap::new();
+    record: &LimitRecord,
+    era: &ItemEra<'_>,
+    grants: &[&'a ObservedOrder],
+) -> BTreeMap<Option<Vec<u8>>, Vec<&'a ObservedOrder>> {
+    let mut groups: BTreeMap<Option<Vec<u8>>, Vec<&ObservedOrder>> = BTreeMap::new();
     for entry in era.contains(grants) {
         let key = if era.item().per == Per::Key { entry.key.clone() } else { None };
         groups.entry(key).or_default().push(entry);

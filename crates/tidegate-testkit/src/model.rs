@@ -16,11 +16,11 @@
 //!
 //! Refunds are exact: what is given back was never spent. A bucket may keep more than that (it forgets where a charge
 //! lies), but never more than if nothing had been given back. So the model answers a bucket twice, once as if refunded
-//! charges had cost their true price from the start ([`View::Truth`]) and once as if nothing had been refunded
-//! ([`View::Spent`]), and whoever is tested must lie between.
+//! charges had cost their true price from the start ([`RefundView::Refunded`]) and once as if nothing had been refunded
+//! ([`RefundView::NotRefunded`]), and whoever is tested must lie between.
 
-mod crowding;
 mod definitions;
+mod key_capacity;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -30,10 +30,10 @@ use tidegate_core::{
     Tick, Timestamp, Unit, Wait, WeekStart,
 };
 
-use crate::civil::Almanac;
+use crate::reference_calendar::ReferenceCalendar;
 
-pub use crowding::Crowded;
 use definitions::{grain, last_tick, price, step};
+pub use key_capacity::KeyWithoutRoom;
 
 /// An ask that owns its words.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub struct OwnedAsk {
 
 /// Why an order is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub struct ModelRefusal {
     /// The limit of the item with the longest wait.
     pub limit_id: String,
     /// The name of that item.
@@ -59,7 +59,7 @@ pub struct Refusal {
 
 /// What an item says about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reading {
+pub struct ModelReading {
     /// Its limit.
     pub limit_id: String,
     /// Its name.
@@ -76,34 +76,34 @@ pub struct Reading {
 
 /// How refunds of buckets are seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum View {
+pub enum RefundView {
     /// As if the charge had cost its true price from the start.
-    Truth,
+    Refunded,
     /// As if nothing had been given back.
-    Spent,
+    NotRefunded,
 }
 
 /// Everything that was ever admitted and still matters.
 #[derive(Debug, Clone)]
-pub struct Model {
+pub struct ReferenceModel {
     tick: Tick,
-    books: BTreeMap<String, Book>,
-    leases: BTreeMap<LeaseId, Held>,
+    books: BTreeMap<String, LimitCharges>,
+    leases: BTreeMap<LeaseId, HeldCharges>,
     latest: u64,
-    almanacs: RefCell<HashMap<(Unit, String, WeekStart), Almanac>>,
+    calendars: RefCell<HashMap<(Unit, String, WeekStart), ReferenceCalendar>>,
 }
 
 /// One limit and what was admitted under it.
 #[derive(Debug, Clone)]
-struct Book {
+struct LimitCharges {
     spec: LimitSpec,
-    articles: Vec<Article>,
-    ledgers: BTreeMap<(String, Option<Vec<u8>>), Ledger>,
+    articles: Vec<ModelItem>,
+    ledgers: BTreeMap<(String, Option<Vec<u8>>), ItemCharges>,
 }
 
 /// One item, as its text says.
 #[derive(Debug, Clone)]
-struct Article {
+struct ModelItem {
     name: String,
     per: Per,
     policy: Policy,
@@ -117,13 +117,13 @@ struct Article {
 
 /// What an item grants one key at one instant.
 #[derive(Debug, Clone, Copy)]
-struct Terms {
+struct ItemParameters {
     capacity: Capacity,
-    kind: Kind,
+    kind: PolicyParameters,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+enum PolicyParameters {
     Total,
     Calendar(Unit),
     Interval { window: u64 },
@@ -134,8 +134,8 @@ enum Kind {
 
 /// What was admitted under one item for one key.
 #[derive(Debug, Clone, Default)]
-struct Ledger {
-    events: Vec<Event>,
+struct ItemCharges {
+    events: Vec<ModelCharge>,
     /// The latest charge.
     last_time: u64,
     /// The hit that opened the window.
@@ -145,7 +145,7 @@ struct Ledger {
 }
 
 #[derive(Debug, Clone)]
-struct Event {
+struct ModelCharge {
     /// When it counts.
     at: u64,
     /// What it cost in truth.
@@ -164,7 +164,7 @@ struct Event {
 
 /// A lease and what its order was charged.
 #[derive(Debug, Clone)]
-struct Held {
+struct HeldCharges {
     lapses: u64,
     charges: Vec<(String, String, Option<Vec<u8>>, Amount)>,
     /// The keys whose rows it keeps from being forgotten, with their limits.
@@ -172,22 +172,22 @@ struct Held {
 }
 
 /// One item as one order asks it.
-struct Question<'a> {
-    book: &'a Book,
-    article: &'a Article,
+struct ItemAsk<'a> {
+    book: &'a LimitCharges,
+    article: &'a ModelItem,
     key: Option<&'a [u8]>,
     cost: Amount,
 }
 
-impl Model {
+impl ReferenceModel {
     /// A model of a store with no limits.
-    pub fn new(tick: Tick) -> Model {
-        Model {
+    pub fn new(tick: Tick) -> ReferenceModel {
+        ReferenceModel {
             tick,
             books: BTreeMap::new(),
             leases: BTreeMap::new(),
             latest: 0,
-            almanacs: RefCell::new(HashMap::new()),
+            calendars: RefCell::new(HashMap::new()),
         }
     }
 
@@ -218,7 +218,7 @@ impl Model {
         }
         let former = self.books.get(&spec.id).cloned();
         let articles = self.articles(&spec, former.as_ref());
-        let mut book = Book { spec, articles, ledgers: BTreeMap::new() };
+        let mut book = LimitCharges { spec, articles, ledgers: BTreeMap::new() };
         if former.as_ref().is_some_and(|former| self.is_over(former, now)) {
             // Its rows are gone, and with them whatever kept them.
             self.leases.values_mut().for_each(|held| held.pins.retain(|(id, _)| *id != book.spec.id));
@@ -226,8 +226,8 @@ impl Model {
         if let Some(former) = former.filter(|former| !self.is_over(former, now)) {
             for ((name, key), ledger) in &former.ledgers {
                 let (Some(old), Some(new)) = (former.article(name), book.article(name)) else { continue };
-                let old = Question { book: &former, article: old, key: key.as_deref(), cost: 0 };
-                let new = Question { book: &book, article: new, key: key.as_deref(), cost: 0 };
+                let old = ItemAsk { book: &former, article: old, key: key.as_deref(), cost: 0 };
+                let new = ItemAsk { book: &book, article: new, key: key.as_deref(), cost: 0 };
                 if let Some(ledger) = self.adopted(&old, &new, ledger, now) {
                     book.ledgers.insert((name.clone(), key.clone()), ledger);
                 }
@@ -236,17 +236,25 @@ impl Model {
         self.books.insert(book.spec.id.clone(), book);
     }
 
-    fn adopted(&self, old: &Question<'_>, new: &Question<'_>, ledger: &Ledger, at: u64) -> Option<Ledger> {
+    fn adopted(
+        &self,
+        old: &ItemAsk<'_>,
+        new: &ItemAsk<'_>,
+        ledger: &ItemCharges,
+        at: u64,
+    ) -> Option<ItemCharges> {
         let (before, after) = (self.terms(old, at), self.terms(new, at));
         let mut ledger = self.caught_up(old, ledger, at);
         if old.article.law != new.article.law {
             ledger.events.iter_mut().for_each(|event| event.frozen = true);
         }
         match (before.kind, after.kind) {
-            (Kind::Bucket { .. }, Kind::Bucket { step }) => ledger.carry_over(step, at),
-            (Kind::Concurrency, Kind::Concurrency) => {}
-            _ if self.used(old, &before, &ledger, at, View::Truth) == 0 => return None,
-            (Kind::Sliding { window, .. }, Kind::Sliding { grain, .. }) => {
+            (PolicyParameters::Bucket { .. }, PolicyParameters::Bucket { step }) => {
+                ledger.carry_over(step, at)
+            }
+            (PolicyParameters::Concurrency, PolicyParameters::Concurrency) => {}
+            _ if self.used(old, &before, &ledger, at, RefundView::Refunded) == 0 => return None,
+            (PolicyParameters::Sliding { window, .. }, PolicyParameters::Sliding { grain, .. }) => {
                 ledger.events.retain(|event| event.at + window >= at);
                 if grain > 1 {
                     for event in &mut ledger.events {
@@ -262,7 +270,7 @@ impl Model {
         Some(ledger)
     }
 
-    fn articles(&self, spec: &LimitSpec, former: Option<&Book>) -> Vec<Article> {
+    fn articles(&self, spec: &LimitSpec, former: Option<&LimitCharges>) -> Vec<ModelItem> {
         let compile = |item: &ItemSpec| {
             let name = item.effective_name();
             let before = former.and_then(|former| former.article(&name)).map_or(0, |article| article.step);
@@ -283,7 +291,7 @@ impl Model {
                 Policy::Concurrency { .. } => Charge::Ask,
                 _ => Charge::Count,
             };
-            Article {
+            ModelItem {
                 name,
                 per: item.per,
                 policy: item.policy,
@@ -299,18 +307,18 @@ impl Model {
     // Questions.
 
     /// Why these asks would be refused at `now`, or `None` if they fit.
-    pub fn refusal(&self, asks: &[OwnedAsk], now: Timestamp, view: View) -> Option<Refusal> {
+    pub fn refusal(&self, asks: &[OwnedAsk], now: Timestamp, view: RefundView) -> Option<ModelRefusal> {
         let questions = self.questions(asks);
-        let mut found: Option<Refusal> = None;
+        let mut found: Option<ModelRefusal> = None;
         let mut at = now.ticks();
         loop {
-            let mut worst: Option<Refusal> = None;
+            let mut worst: Option<ModelRefusal> = None;
             for question in questions.iter().filter(|question| question.book.spec.mode == Mode::Enforce) {
                 if let Some(wait) = self.wait(question, at, view)
                     && worst.as_ref().is_none_or(|worst| wait > worst.wait)
                 {
                     let limit_id = question.book.spec.id.clone();
-                    worst = Some(Refusal { limit_id, item: question.article.name.clone(), wait });
+                    worst = Some(ModelRefusal { limit_id, item: question.article.name.clone(), wait });
                 }
             }
             match worst {
@@ -328,7 +336,7 @@ impl Model {
 
     /// The first instant after `now` at which these asks fit if nobody else asks, found by trying every instant at
     /// which anything changes by itself.
-    pub fn first_fit(&self, asks: &[OwnedAsk], now: Timestamp, view: View) -> Option<Timestamp> {
+    pub fn first_fit(&self, asks: &[OwnedAsk], now: Timestamp, view: RefundView) -> Option<Timestamp> {
         let questions = self.questions(asks);
         let enforced = || questions.iter().filter(|question| question.book.spec.mode == Mode::Enforce);
         let mut instants: Vec<u64> =
@@ -340,14 +348,14 @@ impl Model {
     }
 
     /// The readings of every item that is asked, limits as asked, items as written, keys as asked.
-    pub fn readings(&self, asks: &[OwnedAsk], now: Timestamp, view: View) -> Vec<Reading> {
+    pub fn readings(&self, asks: &[OwnedAsk], now: Timestamp, view: RefundView) -> Vec<ModelReading> {
         let at = now.ticks();
-        let read = |question: &Question<'_>| {
+        let read = |question: &ItemAsk<'_>| {
             let terms = self.terms(question, at);
             let over = self.is_over(question.book, at);
             let used = if over { 0 } else { self.used_now(question, at, view) };
             let resets_at = match terms.kind {
-                Kind::Total | Kind::Concurrency => None,
+                PolicyParameters::Total | PolicyParameters::Concurrency => None,
                 _ if used == 0 => None,
                 _ => {
                     let mut instants = self.instants(question, at, view);
@@ -357,7 +365,7 @@ impl Model {
                     instants.into_iter().find(|&t| t > at && nothing(t))
                 }
             };
-            Reading {
+            ModelReading {
                 limit_id: question.book.spec.id.clone(),
                 item: question.article.name.clone(),
                 capacity: terms.capacity,
@@ -375,25 +383,25 @@ impl Model {
         let questions = self.questions(asks);
         let shadows = questions.iter().filter(|question| question.book.spec.mode == Mode::Shadow);
         shadows.into_iter().any(|question| {
-            let [truth, spent] =
-                [View::Truth, View::Spent].map(|view| self.fits(question, now.ticks(), view));
+            let [truth, spent] = [RefundView::Refunded, RefundView::NotRefunded]
+                .map(|view| self.fits(question, now.ticks(), view));
             truth != spent
         })
     }
 
     /// Whether a limit in shadow mode would refuse these asks.
-    fn would_refuse(&self, questions: &[Question<'_>], id: &str, at: u64) -> bool {
+    fn would_refuse(&self, questions: &[ItemAsk<'_>], id: &str, at: u64) -> bool {
         let of_limit = questions.iter().filter(|question| question.book.spec.id == id);
         of_limit
             .into_iter()
-            .any(|question| !(self.is_open(question, at) && self.fits(question, at, View::Truth)))
+            .any(|question| !(self.is_open(question, at) && self.fits(question, at, RefundView::Refunded)))
     }
 
     // Changes.
 
     /// Records that these asks were granted at `now`, with this lease if there is one.
     pub fn charge(&mut self, asks: &[OwnedAsk], hold: Hold, tenure: Option<LeaseTerm>, now: Timestamp) {
-        let crowded = self.crowded(asks, hold, now, View::Truth);
+        let crowded = self.crowded(asks, hold, now, RefundView::Refunded);
         let now = self.clamp(now).ticks();
         let questions = self.questions(asks);
         let mut charges = Vec::new();
@@ -416,7 +424,8 @@ impl Model {
             self.record(id, name, key.as_deref(), *cost, tenure, now);
         }
         if let Some(tenure) = tenure {
-            self.leases.insert(tenure.lease, Held { lapses: tenure.expires_at.ticks(), charges, pins });
+            self.leases
+                .insert(tenure.lease, HeldCharges { lapses: tenure.expires_at.ticks(), charges, pins });
         }
     }
 
@@ -434,33 +443,33 @@ impl Model {
         }
         let book = &self.books[id];
         let Some(article) = book.article(name) else { return };
-        let question = Question { book, article, key, cost };
+        let question = ItemAsk { book, article, key, cost };
         let terms = self.terms(&question, now);
         let mut ledger = self.caught_up(&question, &question.ledger(), now);
         let mut at = now;
         match terms.kind {
-            Kind::Calendar(_) | Kind::Interval { .. } => {
-                if self.used(&question, &terms, &ledger, now, View::Truth) == 0 {
+            PolicyParameters::Calendar(_) | PolicyParameters::Interval { .. } => {
+                if self.used(&question, &terms, &ledger, now, RefundView::Refunded) == 0 {
                     ledger.events.clear();
                     ledger.opened = now;
                 }
             }
-            Kind::Sliding { window, grain } => {
+            PolicyParameters::Sliding { window, grain } => {
                 ledger.events.retain(|event| event.at + window >= now);
                 let latest = ledger.events.iter().map(|event| event.at).max().unwrap_or(0);
                 at = last_tick(now, grain).max(latest);
             }
-            Kind::Bucket { step } => {
+            PolicyParameters::Bucket { step } => {
                 if terms.capacity == Capacity::Unlimited {
                     return;
                 }
                 ledger.step = step;
             }
-            Kind::Concurrency if tenure.is_none() => return,
-            Kind::Total | Kind::Concurrency => {}
+            PolicyParameters::Concurrency if tenure.is_none() => return,
+            PolicyParameters::Total | PolicyParameters::Concurrency => {}
         }
         ledger.last_time = ledger.last_time.max(now);
-        ledger.events.push(Event {
+        ledger.events.push(ModelCharge {
             at,
             amount: cost,
             spent: cost,
@@ -500,7 +509,7 @@ impl Model {
         live
     }
 
-    fn each_held(&mut self, lease: LeaseId, change: &mut dyn FnMut(&mut Event)) {
+    fn each_held(&mut self, lease: LeaseId, change: &mut dyn FnMut(&mut ModelCharge)) {
         for ledger in self.books.values_mut().flat_map(|book| book.ledgers.values_mut()) {
             ledger.events.iter_mut().filter(|event| event.lease == Some(lease)).for_each(&mut *change);
         }
@@ -561,7 +570,7 @@ impl Model {
 
     // Definitions.
 
-    fn questions<'a>(&'a self, asks: &'a [OwnedAsk]) -> Vec<Question<'a>> {
+    fn questions<'a>(&'a self, asks: &'a [OwnedAsk]) -> Vec<ItemAsk<'a>> {
         let mut questions = Vec::new();
         for (index, ask) in asks.iter().enumerate() {
             if asks[..index].iter().any(|before| before.limit_id == ask.limit_id) {
@@ -580,13 +589,13 @@ impl Model {
             for article in &book.articles {
                 if article.per == Per::All {
                     let cost = price(article, load(&|_| true));
-                    questions.push(Question { book, article, key: None, cost });
+                    questions.push(ItemAsk { book, article, key: None, cost });
                     continue;
                 }
                 for (index, ask) in of_limit.iter().enumerate() {
                     if ask.key.is_some() && !of_limit[..index].iter().any(|before| before.key == ask.key) {
                         let cost = price(article, load(&|other| other.key == ask.key));
-                        questions.push(Question { book, article, key: ask.key.as_deref(), cost });
+                        questions.push(ItemAsk { book, article, key: ask.key.as_deref(), cost });
                     }
                 }
             }

@@ -1,19 +1,19 @@
 //! The behaviour suite: what every store does, whatever it is made of.
 //!
-//! Each behaviour is a small function over a [`Bench`]: a fresh store and the clock it goes by. A store's own test binary
-//! says `behaviour_suite!(bench)` and gets one test per behaviour, under the same names as every other store, and one per
+//! Each behaviour is a small function over a [`StoreFixture`]: a fresh store and the clock it goes by. A store's own test binary
+//! says `behaviour_suite!(new_store)` and gets one test per behaviour, under the same names as every other store, and one per
 //! kind of story in which it must answer like the reference model.
 //!
 //! The suite speaks only through [`Store`] and [`Catalog`]; nothing in it knows how a store works.
 
 #![allow(clippy::unwrap_used, reason = "behaviours are tests: a panic is their answer")]
 
-mod applying;
 mod bounds;
 mod decisions;
+mod edit_batches;
 mod edits;
-mod histories;
 mod leases;
+mod model_equivalence;
 mod requests;
 
 use std::sync::Arc;
@@ -26,10 +26,10 @@ use tidegate::{
 };
 
 pub use decisions::every_policy;
-pub use histories::{Player, equivalence};
+pub use model_equivalence::{StoreUnderTest, equivalence};
 
 /// A fresh store and the clock it goes by.
-pub struct Bench {
+pub struct StoreFixture {
     /// The store.
     pub store: Arc<dyn LimitStore>,
     /// Its clock.
@@ -37,11 +37,11 @@ pub struct Bench {
 }
 
 /// A behaviour and its name.
-pub type Behaviour = (&'static str, fn(&Bench));
+pub type Behaviour = (&'static str, fn(&StoreFixture));
 
 /// Every behaviour.
 pub fn behaviours() -> impl Iterator<Item = Behaviour> {
-    [decisions::ALL, leases::ALL, requests::ALL, edits::ALL, applying::ALL, bounds::ALL]
+    [decisions::ALL, leases::ALL, requests::ALL, edits::ALL, edit_batches::ALL, bounds::ALL]
         .into_iter()
         .flatten()
         .copied()
@@ -51,20 +51,20 @@ pub fn behaviours() -> impl Iterator<Item = Behaviour> {
 ///
 /// # Panics
 /// If the store does not behave so, or nothing has this name.
-pub fn run(name: &str, bench: impl Fn(Tick) -> Bench) {
+pub fn run(name: &str, new_store: impl Fn(Tick) -> StoreFixture) {
     let (_, behaviour) = behaviours().find(|(other, _)| *other == name).expect("a behaviour of the suite");
-    behaviour(&bench(Tick::NANOSECOND));
+    behaviour(&new_store(Tick::NANOSECOND));
 }
 
-/// Makes one test per behaviour and per kind of story. `$bench` is a function that makes a fresh [`Bench`] whose clock has
+/// Makes one test per behaviour and per kind of story. `$new_store` is a function that makes a fresh [`StoreFixture`] whose clock has
 /// the tick it is given. For a store that takes its time, a number says how many stories of each kind it is told.
 #[macro_export]
 macro_rules! behaviour_suite {
-    ($bench:path) => {
-        $crate::behaviour_suite!($bench, 400);
+    ($new_store:path) => {
+        $crate::behaviour_suite!($new_store, 400);
     };
-    ($bench:path, $cases:literal) => {
-        $crate::behaviour_suite!($bench, $cases:
+    ($new_store:path, $cases:literal) => {
+        $crate::behaviour_suite!($new_store, $cases:
             grants_up_to_the_limit refuses_and_charges_nothing counts_all_keys_and_each_key repeated_asks_add_up
             a_set_is_all_or_nothing binding_is_the_longest_wait ties_go_to_the_first_written count_zero_only_looks
             more_than_capacity_is_never unknown_limits_are_errors missing_keys_are_errors keys_have_a_bound
@@ -95,11 +95,11 @@ macro_rules! behaviour_suite {
             a_lease_goes_with_its_limit a_lease_stays_with_what_is_left
         );
     };
-    ($bench:path, $cases:literal: $($name:ident)*) => {
+    ($new_store:path, $cases:literal: $($name:ident)*) => {
         $(
             #[test]
             fn $name() {
-                $crate::suite::run(stringify!($name), $bench);
+                $crate::suite::run(stringify!($name), $new_store);
             }
         )*
 
@@ -114,27 +114,27 @@ macro_rules! behaviour_suite {
         /// Any story, edits included, is answered as the reference model answers it.
         #[test]
         fn equivalence() {
-            $crate::suite::equivalence($bench, $crate::history::histories(true), $cases);
+            $crate::suite::equivalence($new_store, $crate::history::histories(true), $cases);
         }
 
         /// The same for stories of one item, looked at closely.
         #[test]
         fn equivalence_of_one_item() {
-            $crate::suite::equivalence($bench, $crate::history::close_ups(), $cases);
+            $crate::suite::equivalence($new_store, $crate::history::single_item_histories(), $cases);
         }
 
         /// The same for limits that have no room for all the keys that ask.
         #[test]
         fn equivalence_of_crowded_limits() {
-            $crate::suite::equivalence($bench, $crate::history::crowded_histories(), $cases);
+            $crate::suite::equivalence($new_store, $crate::history::over_capacity_histories(), $cases);
         }
     };
 }
 
-impl Bench {
-    /// A bench for this store and clock.
-    pub fn new(store: impl Store + Catalog + 'static, clock: Arc<ManualClock>) -> Bench {
-        Bench { store: Arc::new(store), clock }
+impl StoreFixture {
+    /// A fixture for this store and clock.
+    pub fn new(store: impl Store + Catalog + 'static, clock: Arc<ManualClock>) -> StoreFixture {
+        StoreFixture { store: Arc::new(store), clock }
     }
 
     /// Adds a limit.

@@ -16,7 +16,7 @@ mod wire;
 use std::time::Instant;
 
 use tempfile::TempDir;
-use tidegate_testkit::cluster::{new_schema, shared};
+use tidegate_testkit::postgres_cluster::{new_schema, shared_url};
 
 use crate::remote::Serving;
 use sql::Sql;
@@ -33,7 +33,7 @@ struct Fleet {
 impl Fleet {
     /// So many, with these settings, in the database that all tests share.
     fn of(count: usize, settings: &str) -> Fleet {
-        Fleet::at(shared(), count, settings)
+        Fleet::at(shared_url(), count, settings)
     }
 
     /// The same in another database.

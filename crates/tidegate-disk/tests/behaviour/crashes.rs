@@ -20,7 +20,7 @@ use tidegate_core::Durability;
 use tidegate_disk::DiskStore;
 use tidegate_disk::files::Simulated;
 
-use tidegate_testkit::effort::cases;
+use tidegate_testkit::test_scale::cases;
 
 use crate::store::open;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidegate::{Clock, ManualClock, Tick, Timestamp};
 use tidegate_disk::files::Simulated;
 use tidegate_disk::{DiskStore, Keeper, Options};
-use tidegate_testkit::suite::Bench;
+use tidegate_testkit::suite::StoreFixture;
 
 use crate::reopening::Reopening;
 
@@ -26,34 +26,34 @@ pub(crate) fn open(files: &Arc<Simulated>, clock: &Arc<ManualClock>) -> DiskStor
 mod left_running {
     use super::*;
 
-    fn bench(tick: Tick) -> Bench {
+    fn new_store(tick: Tick) -> StoreFixture {
         let clock = Arc::new(ManualClock::ticking(tick, Timestamp::EPOCH));
-        Bench::new(open(&Arc::default(), &clock), clock)
+        StoreFixture::new(open(&Arc::default(), &clock), clock)
     }
 
-    tidegate_testkit::behaviour_suite!(bench);
+    tidegate_testkit::behaviour_suite!(new_store);
 }
 
 mod stopped_after_every_order {
     use super::*;
 
-    fn bench(tick: Tick) -> Bench {
+    fn new_store(tick: Tick) -> StoreFixture {
         let clock = Arc::new(ManualClock::ticking(tick, Timestamp::EPOCH));
-        Bench::new(Reopening::new(&clock, 1), clock)
+        StoreFixture::new(Reopening::new(&clock, 1), clock)
     }
 
-    tidegate_testkit::behaviour_suite!(bench);
+    tidegate_testkit::behaviour_suite!(new_store);
 }
 
 mod asked_in_short_and_stopped {
-    use tidegate_testkit::bidding::Bidding;
+    use tidegate_testkit::compact_adapter::CompactAdapter;
 
     use super::*;
 
-    fn bench(tick: Tick) -> Bench {
+    fn new_store(tick: Tick) -> StoreFixture {
         let clock = Arc::new(ManualClock::ticking(tick, Timestamp::EPOCH));
-        Bench::new(Bidding::over(Reopening::new(&clock, 1)), clock)
+        StoreFixture::new(CompactAdapter::new(Reopening::new(&clock, 1)), clock)
     }
 
-    tidegate_testkit::behaviour_suite!(bench);
+    tidegate_testkit::behaviour_suite!(new_store);
 }

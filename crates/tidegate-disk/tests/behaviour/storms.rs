@@ -5,14 +5,14 @@ use std::sync::Arc;
 use tidegate::LimitStore;
 use tidegate_disk::DiskStore;
 use tidegate_disk::files::Simulated;
-use tidegate_testkit::storm::SteppingClock;
+use tidegate_testkit::stress::SteppingClock;
 
 use crate::store::OPTIONS;
 
-fn bench(clock: Arc<SteppingClock>) -> Arc<dyn LimitStore> {
+fn new_store(clock: Arc<SteppingClock>) -> Arc<dyn LimitStore> {
     let files: Arc<Simulated> = Arc::default();
     let opened = DiskStore::open_files(files, clock, OPTIONS, &mut |_, _| {});
     Arc::new(opened.unwrap_or_else(|error| panic!("{error}")).0)
 }
 
-tidegate_testkit::storms!(bench);
+tidegate_testkit::stress_suite!(new_store);

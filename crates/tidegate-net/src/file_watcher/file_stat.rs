@@ -1,4 +1,4 @@
-//! What can be seen of a file.
+//! Identity and contents of a file, as far as they are compared.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -8,12 +8,12 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 use tidegate::file::LARGEST_FILE;
 
-/// What the system says about a path, symbolic links followed: whether it is the same file, and whether that was written to.
+/// `stat` of a path with symbolic links followed: the same file or another, written to or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FileStat {
-    /// Nothing can be said.
+    /// `stat` failed.
     Unreadable(io::ErrorKind),
-    /// There is something.
+    /// `stat` of what is at the path.
     Present {
         device: u64,
         inode: u64,
@@ -39,7 +39,7 @@ impl FileStat {
     }
 }
 
-/// What stands for the contents of a file, or for there being none.
+/// Hash of a file's contents, or why they cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ContentHash {
     Unreadable(io::ErrorKind),
@@ -55,7 +55,7 @@ impl ContentHash {
     }
 }
 
-/// Reads a file, and of a file that is too large one byte more than is allowed. What is no file could keep us waiting for ever.
+/// Reads a file, at most one byte more than the allowed size. Refuses what is not a regular file, because reading a pipe may block.
 pub(super) fn read_bounded(path: &Path) -> Result<Vec<u8>, io::Error> {
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file"));

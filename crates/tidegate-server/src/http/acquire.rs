@@ -10,23 +10,23 @@ use tidegate::{Acquire, AcquireError, Ask, Decision, Denial, Hold, Limit, LimitS
 
 use super::problem::Problem;
 use super::wire::{acquire, decision, read};
-use super::{HttpApi, ApiCall, Reply, HandlerReply, json_text};
+use super::{ApiCall, HandlerReply, HttpApi, Reply, json_text};
 use crate::metrics::Protocol;
 use crate::refusal_log::RefusalEvent;
 use crate::resp::described_buckets::{RESERVED_ID_MESSAGE, is_reserved};
 
 impl<S: LimitStore + ?Sized> HttpApi<S> {
-    /// Takes what is asked for, at once or within the asker's timeout.
+    /// Takes what is asked for, at once or within the asker's max_wait.
     pub(super) async fn acquire(&self, call: &ApiCall<'_>) -> Result<HandlerReply, Problem> {
         let body: acquire::AcquireBody<'_> = read(call.body)?;
         let asks = authorized_asks(&body, call)?;
         asks.iter().try_for_each(|ask| require_chargeable(ask.limit_id))?;
-        let timeout = body.timeout()?;
-        let decided = if timeout.is_zero() {
+        let max_wait = body.max_wait()?;
+        let decided = if max_wait.is_zero() {
             self.question(&body, &asks).try_acquire_async().await
         } else {
             // What waits owns its words. Few do, and what they need is large.
-            Box::pin(self.wait_in_queue(self.question(&body, &asks).acquire_within(timeout))).await
+            Box::pin(self.wait_in_queue(self.question(&body, &asks).acquire_within(max_wait))).await
         };
         if let Ok(Decision::Denied(denial)) = &decided {
             self.record_refusal(denial, &asks);
@@ -60,7 +60,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
     pub(super) async fn peek(&self, call: &ApiCall<'_>) -> Reply {
         let body: acquire::AcquireBody<'_> = read(call.body)?;
         let asks = authorized_asks(&body, call)?;
-        body.timeout()?;
+        body.max_wait()?;
         let decided = self.question(&body, &asks).peek_async().await;
         self.decision_reply(decided, &asks).map(|reply| reply.response)
     }
@@ -79,7 +79,11 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         }
     }
 
-    fn decision_reply(&self, decided: Result<Decision, AcquireError>, asks: &[Ask<'_>]) -> Result<HandlerReply, Problem> {
+    fn decision_reply(
+        &self,
+        decided: Result<Decision, AcquireError>,
+        asks: &[Ask<'_>],
+    ) -> Result<HandlerReply, Problem> {
         let (granted, body) = match decided {
             Ok(decided) => (decided.is_granted(), decision::write(decided, self.tick)),
             Err(AcquireError::Unavailable(_)) => {
@@ -116,7 +120,10 @@ pub(super) fn decision_response(decision: Vec<u8>) -> Response<Bytes> {
 }
 
 /// What is asked for, if the pass is for all of it.
-fn authorized_asks<'a>(body: &'a acquire::AcquireBody<'_>, call: &ApiCall<'_>) -> Result<Vec<Ask<'a>>, Problem> {
+fn authorized_asks<'a>(
+    body: &'a acquire::AcquireBody<'_>,
+    call: &ApiCall<'_>,
+) -> Result<Vec<Ask<'a>>, Problem> {
     let asks = body.asks()?;
     asks.iter().try_for_each(|ask| call.require_limit(ask.limit_id))?;
     Ok(asks)

@@ -14,11 +14,11 @@ use tidegate::{Ask, LeaseId, LimitStore, Renewal};
 
 use super::events::EventStream;
 use super::leases::unknown_lease;
-use super::problem::{ProblemCode, Problem};
+use super::problem::{Problem, ProblemCode};
 use super::query::Query;
 use super::wire::activity::{ActivityStatusBody, StartedTaskBody, TaskTermBody};
 use super::wire::{instant, read};
-use super::{HttpApi, ApiCall, Reply, HandlerReply, json};
+use super::{ApiCall, HandlerReply, HttpApi, Reply, json};
 
 impl<S: LimitStore + ?Sized> HttpApi<S> {
     /// Whether a task of this user would be refused, and by what.
@@ -68,7 +68,12 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
     }
 
     /// Tells of a task until it is over.
-    pub(super) async fn watch_active(&self, user: &str, id: &str, call: &ApiCall<'_>) -> Result<HandlerReply, Problem> {
+    pub(super) async fn watch_active(
+        &self,
+        user: &str,
+        id: &str,
+        call: &ApiCall<'_>,
+    ) -> Result<HandlerReply, Problem> {
         check_call(call)?;
         let full = |_| Problem::new(ProblemCode::Overloaded, "too many tasks are watched; try again later");
         let slot = std::sync::Arc::clone(&self.streams).try_acquire_owned().map_err(full)?;

@@ -28,7 +28,12 @@ pub(crate) struct CompactAcquireBuffers {
 impl<S: LimitStore + ?Sized> HttpApi<S> {
     /// Decides what a body asks for, for somebody with this permissions, and writes the answer's body. Whether it was granted; `None` if it is not
     /// for this way, and nothing was done.
-    pub(crate) fn try_acquire_compact(&self, body: &[u8], permissions: &Permissions, buffers: &mut CompactAcquireBuffers) -> Option<bool> {
+    pub(crate) fn try_acquire_compact(
+        &self,
+        body: &[u8],
+        permissions: &Permissions,
+        buffers: &mut CompactAcquireBuffers,
+    ) -> Option<bool> {
         // What has to wait for a log has to wait for it somewhere else.
         if self.survival != Survival::Volatile || !permissions.allows(Role::Decide) {
             return None;
@@ -49,7 +54,13 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         Some(is_granted)
     }
 
-    fn write_body(&self, reply: &CompactReply, replies: &CompactReplies, limit_key: &str, body: &mut Vec<u8>) {
+    fn write_body(
+        &self,
+        reply: &CompactReply,
+        replies: &CompactReplies,
+        limit_key: &str,
+        body: &mut Vec<u8>,
+    ) {
         let CompactReply { verdict, reading, at, item, .. } = *reply;
         let limit = replies.text(reply);
         let readings = [ItemReading { limit: limit.clone(), item, reading }];
@@ -135,7 +146,12 @@ mod tests {
         }
 
         /// The same in short, where that goes.
-        fn in_short(&self, body: &str, permissions: &Permissions, buffers: &mut CompactAcquireBuffers) -> (u16, String) {
+        fn in_short(
+            &self,
+            body: &str,
+            permissions: &Permissions,
+            buffers: &mut CompactAcquireBuffers,
+        ) -> (u16, String) {
             match self.api.try_acquire_compact(body.as_bytes(), permissions, buffers) {
                 Some(is_granted) => {
                     let fields = String::from_utf8_lossy(&buffers.body).into_owned();

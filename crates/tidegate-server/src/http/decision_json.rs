@@ -51,7 +51,11 @@ pub struct LeaseFields<'a> {
 
 /// Appends the fields of a decision, from `"allowed"` to `"readings"`, without the braces around them. `instant` appends
 /// an instant without its quotes.
-pub fn write_fields(decision: &DecisionFields<'_>, out: &mut Vec<u8>, instant: &mut impl FnMut(Timestamp, &mut Vec<u8>)) {
+pub fn write_fields(
+    decision: &DecisionFields<'_>,
+    out: &mut Vec<u8>,
+    instant: &mut impl FnMut(Timestamp, &mut Vec<u8>),
+) {
     match &decision.verdict {
         DecisionVerdict::Granted(lease) => {
             push("\"allowed\":true,\"lease\":", out);
@@ -76,7 +80,7 @@ pub fn write_fields(decision: &DecisionFields<'_>, out: &mut Vec<u8>, instant: &
         if index > 0 {
             out.push(b',');
         }
-       write_reading(item, out, instant);
+        write_reading(item, out, instant);
     }
     out.push(b']');
 }
@@ -97,7 +101,11 @@ fn write_wait(wait: Option<(Wait, Option<Duration>)>, out: &mut Vec<u8>) {
 }
 
 /// One limit has one fence; several have one each.
-fn write_lease(lease: &LeaseFields<'_>, out: &mut Vec<u8>, instant: &mut impl FnMut(Timestamp, &mut Vec<u8>)) {
+fn write_lease(
+    lease: &LeaseFields<'_>,
+    out: &mut Vec<u8>,
+    instant: &mut impl FnMut(Timestamp, &mut Vec<u8>),
+) {
     push("{\"id\":\"", out);
     push(&lease.id.to_string(), out);
     push("\",\"fence\":", out);

@@ -10,11 +10,11 @@ use bytes::Bytes;
 use tidegate::layer::http::{describe, too_many_requests};
 use tidegate::{AcquireError, Ask, Decision, LimitStore};
 
-use super::acquire::{require_chargeable, decision_response};
+use super::acquire::{decision_response, require_chargeable};
 use super::problem::Problem;
 use super::query::Query;
 use super::wire::decision;
-use super::{HttpApi, ApiCall, HandlerReply};
+use super::{ApiCall, HandlerReply, HttpApi};
 
 impl<S: LimitStore + ?Sized> HttpApi<S> {
     /// Takes one, of the limit and for the key in the path or in the query. What it says is true once.
@@ -38,7 +38,12 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         self.acquire_one(limit_id, query.get("limit_key"), call).await
     }
 
-    async fn acquire_one(&self, limit_id: &str, key: Option<&str>, call: &ApiCall<'_>) -> Result<HandlerReply, Problem> {
+    async fn acquire_one(
+        &self,
+        limit_id: &str,
+        key: Option<&str>,
+        call: &ApiCall<'_>,
+    ) -> Result<HandlerReply, Problem> {
         call.require_limit(limit_id)?;
         require_chargeable(limit_id)?;
         let asks = [Ask::one(limit_id, key.map(str::as_bytes))];
@@ -51,12 +56,18 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
             }
             Ok(Decision::Denied(denial)) => {
                 self.record_refusal(&denial, &asks);
-                Ok(HandlerReply { granted: Some(false), ..too_many_requests(&denial).map(Bytes::from).into() })
+                Ok(HandlerReply {
+                    granted: Some(false),
+                    ..too_many_requests(&denial).map(Bytes::from).into()
+                })
             }
             Err(AcquireError::Rejected(rejection)) => Err(rejection.into()),
             Err(AcquireError::Unavailable(unavailable)) => match self.outage_refusal(&asks)? {
                 Some(_) => Err(unavailable.into()),
-                None => Ok(HandlerReply { granted: Some(true), ..decision_response(decision::write_outage_decision(None)).into() }),
+                None => Ok(HandlerReply {
+                    granted: Some(true),
+                    ..decision_response(decision::write_outage_decision(None)).into()
+                }),
             },
         }
     }

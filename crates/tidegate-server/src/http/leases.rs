@@ -8,10 +8,10 @@
 use ::http::StatusCode;
 use tidegate::{Actual, LeaseId, LimitStore, Renewal, Settlement};
 
-use super::problem::{ProblemCode, Problem};
-use super::wire::lease::{ReleaseBody, RenewBody, SettleBody, ActualCost};
+use super::problem::{Problem, ProblemCode};
+use super::wire::lease::{ActualCost, ReleaseBody, RenewBody, SettleBody};
 use super::wire::{instant, read};
-use super::{HttpApi, ApiCall, Reply, json};
+use super::{ApiCall, HttpApi, Reply, json};
 
 impl<S: LimitStore + ?Sized> HttpApi<S> {
     /// Gives a lease back, once.

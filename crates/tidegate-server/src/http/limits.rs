@@ -17,10 +17,10 @@ use tidegate::store::Unavailable;
 use tidegate::{Edit, EditOutcome, ExpectedVersion, Limit, LimitSpec, LimitStore, RemovalMode};
 
 use super::overrides::MAX_EDIT_ATTEMPTS;
-use super::problem::{ProblemCode, Problem};
+use super::problem::{Problem, ProblemCode};
 use super::query::Query;
 use super::wire::limit::{self, LimitBody};
-use super::{HttpApi, ApiCall, Reply, json, no_content};
+use super::{ApiCall, HttpApi, Reply, json, no_content};
 use crate::resp::described_buckets::is_reserved;
 use crate::tokens::hex;
 
@@ -53,7 +53,10 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         limits.retain(|limit| {
             let id = limit.id();
             let is_listed = prefix.starts_with(file::RESERVED) || !is_reserved(id);
-            is_listed && after.is_none_or(|after| id > after) && id.starts_with(prefix) && call.permissions.covers(id)
+            is_listed
+                && after.is_none_or(|after| id > after)
+                && id.starts_with(prefix)
+                && call.permissions.covers(id)
         });
         let more = limits.len() > size;
         limits.truncate(size);
@@ -84,7 +87,8 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
             // Whoever replaces whatever is there still replaces only what was looked at: if a file has put it meanwhile, it is the file's.
             match self.put(spec, ExpectedVersion::Version(current.version())).await {
                 Ok(limit) => return limit_reply(StatusCode::OK, &limit),
-                Err(PutError::Stale { .. }) if expect == ExpectedVersion::Present && tries < MAX_EDIT_ATTEMPTS => {}
+                Err(PutError::Stale { .. })
+                    if expect == ExpectedVersion::Present && tries < MAX_EDIT_ATTEMPTS => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -134,7 +138,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         call.require_limit(id)?;
         let limit = self.require_known(id)?;
         if (self.is_from_file)(id) {
-            let detail = format!("'{id}' is text in a file; change it there");
+            let detail = format!("'{id}' is written in a file; change it there");
             return Err(Problem::new(ProblemCode::ManagedByFile, detail));
         }
         Ok(limit)

@@ -11,12 +11,12 @@ use tidegate::catalog::PutError;
 use tidegate::{ExpectedVersion, Limit, LimitSpec, LimitStore};
 
 use super::limits::{etag, expected_version, with_etag};
-use super::problem::{ProblemCode, Problem};
+use super::problem::{Problem, ProblemCode};
 use super::query::Query;
 use super::wire::limit::OverrideBody;
 use super::wire::override_body::{self, OverrideRemovalBody};
 use super::wire::read;
-use super::{HttpApi, ApiCall, Reply, json, no_content};
+use super::{ApiCall, HttpApi, Reply, json, no_content};
 
 /// How often an edit is tried while others edit the same limit.
 pub(super) const MAX_EDIT_ATTEMPTS: usize = 64;
@@ -37,7 +37,8 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
     /// Removes the overrides of a key, or only that of one item: `?item=`, or `item` in the body.
     pub(super) async fn delete_override(&self, id: &str, key: &str, call: &ApiCall<'_>) -> Reply {
         let query = Query::read(call.head, &["item"])?;
-        let body: OverrideRemovalBody = if call.body.is_empty() { OverrideRemovalBody::default() } else { read(call.body)? };
+        let body: OverrideRemovalBody =
+            if call.body.is_empty() { OverrideRemovalBody::default() } else { read(call.body)? };
         let item = query.get("item").or(body.item.as_deref());
         let change = |spec: &mut LimitSpec| {
             let before = spec.overrides.len();

@@ -66,7 +66,7 @@ codes! {
     /// The body is too long.
     TooLarge = "too_large", PAYLOAD_TOO_LARGE, "The body is too large";
     /// Too many wrong tokens came from one address.
-    TooManyAttempts = "too_many_attempts", TOO_MANY_REQUESTS, "Too many failed failed_auths";
+    TooManyAttempts = "too_many_attempts", TOO_MANY_REQUESTS, "Too many failed attempts";
     /// A user made as many requests as a window allows.
     UserWindow = "user_window", TOO_MANY_REQUESTS, "The user's window is full";
     /// As many tasks are running as are allowed.
@@ -219,9 +219,10 @@ impl From<PutError> for Problem {
             PutError::Unknown => Problem::new(ProblemCode::UnknownLimit, error),
             PutError::Stale { .. } => Problem::new(ProblemCode::StaleEtag, error),
             PutError::Unavailable(unavailable) => unavailable.into(),
-            PutError::Invalid(flaws) => {
-                Problem::of_fields(ProblemCode::InvalidLimit, flaws.into_iter().map(FieldError::from).collect())
-            }
+            PutError::Invalid(flaws) => Problem::of_fields(
+                ProblemCode::InvalidLimit,
+                flaws.into_iter().map(FieldError::from).collect(),
+            ),
         }
     }
 }

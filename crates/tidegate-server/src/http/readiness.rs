@@ -8,10 +8,10 @@ use ::http::StatusCode;
 use serde::Serialize;
 use tidegate::store::Unavailable;
 
-use super::problem::{ProblemCode, Problem};
+use super::problem::{Problem, ProblemCode};
 use super::wire::instant;
 use super::{Reply, json};
-use crate::settings_reloader::{SettingsReloader, ReloadStatus};
+use crate::settings_reloader::{ReloadStatus, SettingsReloader};
 
 /// How far a server is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,13 +60,20 @@ impl Readiness {
     /// What is said about it. A store whose log has failed answers little that is of use, and is to be looked after by somebody.
     pub(super) fn answer(&self, trouble: Option<Unavailable>) -> Reply {
         match (self.get(), trouble) {
-            (ReadinessState::Starting, _) => Err(Problem::new(ProblemCode::NotReady, "the server is starting")),
+            (ReadinessState::Starting, _) => {
+                Err(Problem::new(ProblemCode::NotReady, "the server is starting"))
+            }
             (ReadinessState::Ready, Some(trouble)) => Err(Problem::new(ProblemCode::NotReady, trouble)),
             (ReadinessState::Ready, None) => {
                 let reloads = self.settings.as_ref().map(|settings| settings.last_outcome());
-                json(StatusCode::OK, &ReadyBody { status: "ready", config: ConfigStatus::of(reloads.as_ref()) })
+                json(
+                    StatusCode::OK,
+                    &ReadyBody { status: "ready", config: ConfigStatus::of(reloads.as_ref()) },
+                )
             }
-            (ReadinessState::Draining, _) => Err(Problem::new(ProblemCode::NotReady, "the server is about to end")),
+            (ReadinessState::Draining, _) => {
+                Err(Problem::new(ProblemCode::NotReady, "the server is about to end"))
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use ::http::Method;
 
-use super::problem::{ProblemCode, Problem};
+use super::problem::{Problem, ProblemCode};
 use super::query::decoded;
 use crate::tokens::Role;
 
@@ -221,7 +221,9 @@ impl ApiRoute {
             | ApiRoute::Peek
             | ApiRoute::Usage(_)
             | ApiRoute::ActivityEvents(..) => Role::Read,
-            ApiRoute::Limits | ApiRoute::Limit(_) | ApiRoute::Activity(_) if *method == Method::GET => Role::Read,
+            ApiRoute::Limits | ApiRoute::Limit(_) | ApiRoute::Activity(_) if *method == Method::GET => {
+                Role::Read
+            }
             ApiRoute::Acquire
             | ApiRoute::Release
             | ApiRoute::Renew
@@ -230,7 +232,9 @@ impl ApiRoute {
             | ApiRoute::Activity(_)
             | ApiRoute::ActivityOne(..)
             | ApiRoute::ActivityRenew(..) => Role::Decide,
-            ApiRoute::Limits | ApiRoute::Limit(_) | ApiRoute::Reset(_) | ApiRoute::Override(..) => Role::Admin,
+            ApiRoute::Limits | ApiRoute::Limit(_) | ApiRoute::Reset(_) | ApiRoute::Override(..) => {
+                Role::Admin
+            }
         }
     }
 }

@@ -5,8 +5,8 @@ use tidegate::LimitStore;
 
 use super::query::Query;
 use super::wire::read;
-use super::wire::usage::{UsageBody, ResetBody};
-use super::{HttpApi, ApiCall, Reply, json, no_content};
+use super::wire::usage::{ResetBody, UsageBody};
+use super::{ApiCall, HttpApi, Reply, json, no_content};
 
 impl<S: LimitStore + ?Sized> HttpApi<S> {
     /// What is counted for the activity, or for one key.

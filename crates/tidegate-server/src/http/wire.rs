@@ -2,8 +2,8 @@
 //!
 //! What is read refuses fields that it does not know. What is written often is written by hand into one buffer.
 
-pub(super) mod activity;
 pub(super) mod acquire;
+pub(super) mod activity;
 pub(super) mod compact_acquire;
 pub(super) mod decision;
 pub(super) mod instant;

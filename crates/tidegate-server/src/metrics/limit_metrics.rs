@@ -63,23 +63,31 @@ struct LimitSample {
     overview: LimitOverview,
 }
 
-pub(super) fn write(page: &mut MetricsPage, limiter: &Limiter, permissions: &Permissions, described: &mut DescribedTotals) {
+pub(super) fn write(
+    page: &mut MetricsPage,
+    limiter: &Limiter,
+    permissions: &Permissions,
+    described: &mut DescribedTotals,
+) {
     let (reserved, named): (Vec<_>, Vec<_>) =
         limiter.store().list().into_iter().partition(|limit| described_buckets::is_reserved(limit.id()));
     let named: Vec<Arc<Limit>> = named.into_iter().filter(|limit| permissions.covers(limit.id())).collect();
     let observed = |limit: &'_ Arc<Limit>| limiter.observe(limit.id());
     described.update(reserved.iter().filter_map(|limit| Some((limit.id(), observed(limit)?))));
     let samples = named.iter().take(MOST_LIMITS);
-    let samples = samples.filter_map(|limit| Some(LimitSample { id: limit.id().to_owned(), overview: observed(limit)? }));
+    let samples = samples
+        .filter_map(|limit| Some(LimitSample { id: limit.id().to_owned(), overview: observed(limit)? }));
     let mut samples: Vec<LimitSample> = samples.collect();
-    if permissions.covers(RESERVED_PREFIX) && (!reserved.is_empty() || described.total != DecisionCounts::default()) {
+    if permissions.covers(RESERVED_PREFIX)
+        && (!reserved.is_empty() || described.total != DecisionCounts::default())
+    {
         samples.push(described.sample());
     }
     decisions(page, &samples);
     sizes(page, &samples);
     let help = "Limits, described buckets not included.";
     page.family("tidegate_limits", MetricKind::Gauge, help).sample(&[], named.len());
-    let help = "Limits beyond the 10000th, about which nothing is samples one by one.";
+    let help = "Limits beyond the 10000th, about which nothing is told one by one.";
     let left_out = named.len().saturating_sub(MOST_LIMITS);
     page.family("tidegate_limits_left_out", MetricKind::Gauge, help).sample(&[], left_out);
     let help = "Rates that were described by CL.THROTTLE and THROTTLE and are not forgotten.";

@@ -30,7 +30,7 @@ pub struct ReloadCounts {
 }
 
 pub(super) fn write(page: &mut MetricsPage, reloads: &ReloadCounts) {
-    let help = "ReloadSource of the settings, by how they ended; the first is the one at the start.";
+    let help = "Reloads of the settings, by how they ended; the first is the one at the start.";
     let mut family = page.family("tidegate_reloads_total", MetricKind::Counter, help);
     family.sample(&[("outcome", "succeeded")], reloads.succeeded);
     family.sample(&[("outcome", "failed")], reloads.failed);

@@ -63,8 +63,14 @@ pub enum CutReason {
 
 impl CutReason {
     /// Every reason.
-    pub const ALL: [CutReason; 6] =
-        [CutReason::Idle, CutReason::SlowRequest, CutReason::SlowReader, CutReason::TooLarge, CutReason::Protocol, CutReason::Draining];
+    pub const ALL: [CutReason; 6] = [
+        CutReason::Idle,
+        CutReason::SlowRequest,
+        CutReason::SlowReader,
+        CutReason::TooLarge,
+        CutReason::Protocol,
+        CutReason::Draining,
+    ];
 
     /// The word for it.
     pub const fn word(self) -> &'static str {

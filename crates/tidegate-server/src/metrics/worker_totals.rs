@@ -7,7 +7,7 @@ use tidegate_net::histogram::{DURATION_BUCKETS, HistogramSum};
 use tidegate_net::metrics_page::{MetricKind, MetricsPage, NanosAsSeconds};
 
 use super::status_counts::StatusCounts;
-use super::worker_metrics::{BATCH_SIZES, CutReason, ProtocolCounts, Protocol, WorkerMetrics};
+use super::worker_metrics::{BATCH_SIZES, CutReason, Protocol, ProtocolCounts, WorkerMetrics};
 
 pub(super) fn write(page: &mut MetricsPage, workers: &[Arc<WorkerMetrics>]) {
     let totals = WorkerTotals { workers };
@@ -30,7 +30,8 @@ impl WorkerTotals<'_> {
         let help = "How long requests take, from when they were read until they are answered; for resp, what was read at once.";
         let mut family = page.family("tidegate_request_duration_seconds", MetricKind::Histogram, help);
         for protocol in Protocol::ALL {
-            let sum = HistogramSum::of(self.workers.iter().map(|worker| &worker.protocol(protocol).durations));
+            let sum =
+                HistogramSum::of(self.workers.iter().map(|worker| &worker.protocol(protocol).durations));
             let format = |nanos| NanosAsSeconds(u128::from(nanos));
             sum.write(&mut family, &[("door", protocol.word())], &DURATION_BUCKETS, format);
         }
@@ -74,7 +75,9 @@ impl WorkerTotals<'_> {
             |counts| &counts.opened,
         );
         let help = "Connections that were turned away because there were as many as may be.";
-        self.write_by_protocol(page, "tidegate_connections_refused_total", help, |counts| &counts.refused_connections);
+        self.write_by_protocol(page, "tidegate_connections_refused_total", help, |counts| {
+            &counts.refused_connections
+        });
         let help = "Connections that the server ended, by reason.";
         let mut family = page.family("tidegate_connections_cut_total", MetricKind::Counter, help);
         for protocol in Protocol::ALL {
@@ -84,7 +87,9 @@ impl WorkerTotals<'_> {
             }
         }
         let help = "Requests and commands of people without a token that anybody knows.";
-        self.write_by_protocol(page, "tidegate_authentication_failures_total", help, |counts| &counts.failed_auths);
+        self.write_by_protocol(page, "tidegate_authentication_failures_total", help, |counts| {
+            &counts.failed_auths
+        });
     }
 
     fn write_by_protocol(

@@ -10,10 +10,10 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use tidegate::{Amount, Intent};
-use tidegate_core::limit::LONGEST_ID;
+use tidegate_core::limit::MAX_LIMIT_ID_BYTES;
 
+use super::described_buckets::{self, BucketDescription, RESERVED_ID_MESSAGE};
 use super::frame::{FrameArguments, parse_number};
-use super::described_buckets::{self, RESERVED_ID_MESSAGE, BucketDescription};
 use crate::tokens::Role;
 
 /// What a client says.
@@ -210,7 +210,12 @@ enum CommandName {
 /// No bound but the frame's.
 const UNBOUNDED: usize = usize::MAX;
 
-const fn command(name: &'static str, arguments: (usize, usize), access: CommandAccess, kind: CommandName) -> CommandSpec {
+const fn command(
+    name: &'static str,
+    arguments: (usize, usize),
+    access: CommandAccess,
+    kind: CommandName,
+) -> CommandSpec {
     let first_key = if matches!(kind, CommandName::Throttle(_)) { 1 } else { 0 };
     CommandSpec { name, arguments, access, first_key, kind }
 }
@@ -221,8 +226,18 @@ pub static COMMANDS: [CommandSpec; 15] = [
     command("tg.peek", (3, 4), CommandAccess::Role(Role::Read), CommandName::Peek),
     command("tg.release", (2, 2), CommandAccess::Role(Role::Decide), CommandName::Release),
     command("tg.renew", (3, 3), CommandAccess::Role(Role::Decide), CommandName::Renew),
-    command("cl.throttle", (5, 6), CommandAccess::Role(Role::Decide), CommandName::Throttle(ThrottleDialect::Cell)),
-    command("throttle", (5, 6), CommandAccess::Role(Role::Decide), CommandName::Throttle(ThrottleDialect::Crab)),
+    command(
+        "cl.throttle",
+        (5, 6),
+        CommandAccess::Role(Role::Decide),
+        CommandName::Throttle(ThrottleDialect::Cell),
+    ),
+    command(
+        "throttle",
+        (5, 6),
+        CommandAccess::Role(Role::Decide),
+        CommandName::Throttle(ThrottleDialect::Crab),
+    ),
     command("ping", (1, 2), CommandAccess::Authenticated, CommandName::Ping),
     command("echo", (2, 2), CommandAccess::Authenticated, CommandName::Echo),
     command("hello", (1, UNBOUNDED), CommandAccess::Anonymous, CommandName::Hello),
@@ -271,9 +286,9 @@ impl CommandSpec {
             CommandName::Hello => RespCommand::Hello(parse_hello(arguments)?),
             CommandName::Auth => RespCommand::Auth { token: at(arguments.len() - 1) },
             CommandName::Quit => RespCommand::Quit,
-            CommandName::Select => {
-                RespCommand::Select { index: integer(at(1)).ok_or_else(|| CommandError::err(NOT_AN_INTEGER))? }
-            }
+            CommandName::Select => RespCommand::Select {
+                index: integer(at(1)).ok_or_else(|| CommandError::err(NOT_AN_INTEGER))?,
+            },
             CommandName::Command => RespCommand::Commands(parse_command_query(arguments)?),
             CommandName::Client => RespCommand::Client(parse_client(arguments)?),
             CommandName::Info => RespCommand::Info,
@@ -306,7 +321,10 @@ fn wrong_number(name: &str) -> CommandError {
 }
 
 /// `limit_id limit_key [count] [REQ request_id]`; looking takes no request id, and has no room for one.
-fn parse_decide<'i>(intent: Intent, arguments: &FrameArguments<'i, '_>) -> Result<DecideArgs<'i>, CommandError> {
+fn parse_decide<'i>(
+    intent: Intent,
+    arguments: &FrameArguments<'i, '_>,
+) -> Result<DecideArgs<'i>, CommandError> {
     let at = |index: usize| arguments.get(index).unwrap_or_default();
     let is_req = |index: usize| arguments.get(index).is_some_and(|word| word.eq_ignore_ascii_case(b"REQ"));
     let (count, request_id) = match arguments.len() {
@@ -318,7 +336,8 @@ fn parse_decide<'i>(intent: Intent, arguments: &FrameArguments<'i, '_>) -> Resul
     };
     let limit_id = std::str::from_utf8(at(1)).map_err(|_| CommandError {
         code: "NOLIMIT",
-        text: format!("unknown limit '{}'", at(1)[..at(1).len().min(LONGEST_ID)].escape_ascii()).into(),
+        text: format!("unknown limit '{}'", at(1)[..at(1).len().min(MAX_LIMIT_ID_BYTES)].escape_ascii())
+            .into(),
     })?;
     if described_buckets::is_reserved(limit_id) {
         return Err(CommandError::err(RESERVED_ID_MESSAGE));
@@ -327,17 +346,23 @@ fn parse_decide<'i>(intent: Intent, arguments: &FrameArguments<'i, '_>) -> Resul
 }
 
 /// `key max_burst count period [quantity]`.
-fn parse_throttle<'i>(dialect: ThrottleDialect, arguments: &FrameArguments<'i, '_>) -> Result<ThrottleArgs<'i>, CommandError> {
+fn parse_throttle<'i>(
+    dialect: ThrottleDialect,
+    arguments: &FrameArguments<'i, '_>,
+) -> Result<ThrottleArgs<'i>, CommandError> {
     let number = |index: usize| required_amount(arguments.get(index).unwrap_or_default());
     let at_least_one = |index: usize, name: &str| match number(index)? {
         0 => Err(CommandError::err(format!("{name} must be at least 1"))),
         number => Ok(number),
     };
     let capacity = match dialect {
-        ThrottleDialect::Cell => number(2)?.checked_add(1).ok_or_else(|| CommandError::err(NOT_AN_INTEGER))?,
+        ThrottleDialect::Cell => {
+            number(2)?.checked_add(1).ok_or_else(|| CommandError::err(NOT_AN_INTEGER))?
+        }
         ThrottleDialect::Crab => at_least_one(2, "max_burst")?,
     };
-    let bucket = BucketDescription { capacity, count: at_least_one(3, "count")?, period: at_least_one(4, "period")? };
+    let bucket =
+        BucketDescription { capacity, count: at_least_one(3, "count")?, period: at_least_one(4, "period")? };
     let quantity = if arguments.len() > 5 { number(5)? } else { 1 };
     Ok(ThrottleArgs { dialect, key: arguments.get(1).unwrap_or_default(), bucket, quantity })
 }
@@ -345,8 +370,8 @@ fn parse_throttle<'i>(dialect: ThrottleDialect, arguments: &FrameArguments<'i, '
 /// `[version [AUTH name token] [SETNAME name]]`.
 fn parse_hello<'i>(arguments: &FrameArguments<'i, '_>) -> Result<HelloArgs<'i>, CommandError> {
     let Some(version) = arguments.get(1) else { return Ok(HelloArgs::default()) };
-    let version =
-        integer(version).ok_or_else(|| CommandError::err("RespVersion version is not an integer or out of range"))?;
+    let version = integer(version)
+        .ok_or_else(|| CommandError::err("Protocol version is not an integer or out of range"))?;
     if !(2..=3).contains(&version) {
         return Err(CommandError { code: "NOPROTO", text: "unsupported protocol version".into() });
     }

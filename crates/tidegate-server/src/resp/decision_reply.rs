@@ -16,9 +16,9 @@ use tidegate::{
 };
 
 use super::command::ThrottleDialect;
+use super::described_buckets::{DescribedBucket, DescribedBuckets};
 use super::grant_template::GrantTemplate;
 use super::reply::RespWriter;
-use super::described_buckets::{DescribedBucket, DescribedBuckets};
 
 /// What an answer is owed to, and in which words it is to be said.
 #[derive(Debug)]
@@ -40,7 +40,9 @@ impl DecisionWriter<'_, '_> {
     /// Says one answer of a batch.
     pub(super) fn write_reply(&mut self, format: &ReplyFormat, replies: &Replies, index: usize) {
         match (replies.get(index), format) {
-            (Some(Ok(answer)), ReplyFormat::Decision) => self.write_decision(answer, replies.readings(answer)),
+            (Some(Ok(answer)), ReplyFormat::Decision) => {
+                self.write_decision(answer, replies.readings(answer))
+            }
             (Some(Ok(answer)), ReplyFormat::Throttle(dialect, bucket)) => {
                 bucket.record_use(answer.at);
                 self.write_throttle(*dialect, answer, replies.readings(answer));
@@ -113,7 +115,9 @@ impl DecisionWriter<'_, '_> {
         // Nothing in use has nothing to wait for.
         let reset_after = numbers.reset_after.map_or(0, RoundedSpan::seconds);
         let integers = match dialect {
-            ThrottleDialect::Cell => [i64::from(!is_granted), numbers.limit, numbers.remaining, retry_after, reset_after],
+            ThrottleDialect::Cell => {
+                [i64::from(!is_granted), numbers.limit, numbers.remaining, retry_after, reset_after]
+            }
             ThrottleDialect::Crab => {
                 let retry_after = if is_granted { 0 } else { retry_after };
                 [i64::from(is_granted), numbers.limit, numbers.remaining, reset_after, retry_after]
@@ -145,7 +149,12 @@ impl DecisionNumbers {
         DecisionNumbers::about(item.map(|item| &item.reading), retry_at, answer.at, tick)
     }
 
-    fn about(reading: Option<&Reading>, retry_at: Option<Timestamp>, at: Timestamp, tick: Tick) -> DecisionNumbers {
+    fn about(
+        reading: Option<&Reading>,
+        retry_at: Option<Timestamp>,
+        at: Timestamp,
+        tick: Tick,
+    ) -> DecisionNumbers {
         let after = |then: Timestamp| RoundedSpan { span: then.since(at), tick };
         DecisionNumbers {
             // A limit that is off says nothing, and refuses nothing.

@@ -71,8 +71,13 @@ impl BucketDescription {
 
     /// The description that an id was made of.
     fn of(limit_id: &str) -> Option<BucketDescription> {
-        let mut numbers = limit_id.strip_prefix(RESERVED_PREFIX)?.split('/').map(|number| number.parse().ok());
-        let bucket = BucketDescription { capacity: numbers.next()??, count: numbers.next()??, period: numbers.next()?? };
+        let mut numbers =
+            limit_id.strip_prefix(RESERVED_PREFIX)?.split('/').map(|number| number.parse().ok());
+        let bucket = BucketDescription {
+            capacity: numbers.next()??,
+            count: numbers.next()??,
+            period: numbers.next()??,
+        };
         (bucket.id() == limit_id).then_some(bucket)
     }
 }
@@ -95,7 +100,12 @@ impl DescribedBucket {
             _ => Span::from_ticks(u64::MAX),
         });
         let refill = refills.max().unwrap_or_default();
-        DescribedBucket { bucket, id: limit.id().into(), refill, last_used: AtomicU64::new(last_used.ticks()) }
+        DescribedBucket {
+            bucket,
+            id: limit.id().into(),
+            refill,
+            last_used: AtomicU64::new(last_used.ticks()),
+        }
     }
 
     /// The id of the limit.

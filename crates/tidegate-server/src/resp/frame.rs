@@ -84,7 +84,7 @@ pub enum FrameError {
 
 impl fmt::Display for FrameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RespVersion error: ")?;
+        f.write_str("Protocol error: ")?;
         match self {
             FrameError::ArrayLength => f.write_str("invalid multibulk length"),
             FrameError::ArrayLengthTooLong => f.write_str("too big mbulk count string"),
@@ -206,7 +206,8 @@ impl FrameReader {
     }
 
     fn read_array_length(&mut self, rest: &[u8]) -> Result<FrameStep, FrameError> {
-        let Some(text) = read_number_line(rest, FrameError::ArrayLengthTooLong, FrameError::ArrayLength)? else {
+        let Some(text) = read_number_line(rest, FrameError::ArrayLengthTooLong, FrameError::ArrayLength)?
+        else {
             return Ok(FrameStep::NeedMore);
         };
         self.parsed += text.len() + LINE_END.len();
@@ -227,7 +228,9 @@ impl FrameReader {
     fn read_bulk_length(&mut self, rest: &[u8], remaining: usize) -> Result<FrameStep, FrameError> {
         let text = match rest.split_first() {
             None => return Ok(FrameStep::NeedMore),
-            Some((b'$', text)) => read_number_line(text, FrameError::BulkLengthTooLong, FrameError::BulkLength)?,
+            Some((b'$', text)) => {
+                read_number_line(text, FrameError::BulkLengthTooLong, FrameError::BulkLength)?
+            }
             Some((other, _)) => return Err(FrameError::NotBulk(*other)),
         };
         let Some(text) = text else { return Ok(FrameStep::NeedMore) };
@@ -257,7 +260,11 @@ impl FrameReader {
     fn read_inline(&mut self, input: &[u8]) -> Result<RespFrame, FrameError> {
         let window = &input[..input.len().min(MAX_INLINE_BYTES)];
         let Some(end) = memchr(b'\n', window) else {
-            return if window.len() < MAX_INLINE_BYTES { Ok(RespFrame::Partial) } else { Err(FrameError::InlineTooLong) };
+            return if window.len() < MAX_INLINE_BYTES {
+                Ok(RespFrame::Partial)
+            } else {
+                Err(FrameError::InlineTooLong)
+            };
         };
         let line = &input[..end];
         self.split_words(line.strip_suffix(b"\r").unwrap_or(line))?;
@@ -335,7 +342,11 @@ impl<'i> FrameArguments<'i, '_> {
 }
 
 /// The text before the end of the line; `None` if it has not come yet.
-fn read_number_line(rest: &[u8], too_long: FrameError, invalid: FrameError) -> Result<Option<&[u8]>, FrameError> {
+fn read_number_line(
+    rest: &[u8],
+    too_long: FrameError,
+    invalid: FrameError,
+) -> Result<Option<&[u8]>, FrameError> {
     let window = &rest[..rest.len().min(MAX_NUMBER_BYTES + 1)];
     match memchr(b'\r', window) {
         Some(end) => match rest.get(end + 1) {

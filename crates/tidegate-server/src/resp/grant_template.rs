@@ -15,7 +15,8 @@ const PREFIX: &[u8; 9] = b"*7\r\n:1\r\n:";
 const MIDDLE: &[u8; 8] = b"\r\n:-1\r\n:";
 const SUFFIX: &[u8; 14] = b"\r\n$0\r\n\r\n$0\r\n\r\n";
 const SEPARATOR: &[u8; 3] = b"\r\n:";
-const MAX_REPLY_BYTES: usize = PREFIX.len() + MAX_DIGITS + SEPARATOR.len() + MAX_DIGITS + MIDDLE.len() + MAX_DIGITS + SUFFIX.len();
+const MAX_REPLY_BYTES: usize =
+    PREFIX.len() + MAX_DIGITS + SEPARATOR.len() + MAX_DIGITS + MIDDLE.len() + MAX_DIGITS + SUFFIX.len();
 
 /// Writes such replies.
 #[derive(Debug)]

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate::{Limit, LimitStore, Limiter, Tick, Timestamp};
 
-use crate::tokens::Authenticator;
 use super::described_buckets::DescribedBuckets;
 use crate::metrics::Protocol;
 use crate::refusal_log::{RefusalEvent, RefusalLog};
+use crate::tokens::Authenticator;
 use crate::tokens::{Permissions, TokenHash};
 
 /// A store, who may come in to it, and the buckets that were described so far.
@@ -29,7 +29,15 @@ impl RespService {
         let described_buckets = DescribedBuckets::new(Arc::clone(&store));
         let tick = store.capabilities().tick;
         let limiter = Limiter::new(Arc::clone(&store));
-        RespService { store, limiter, authenticator, described_buckets, refusal_log: None, tick, sessions: AtomicU64::new(0) }
+        RespService {
+            store,
+            limiter,
+            authenticator,
+            described_buckets,
+            refusal_log: None,
+            tick,
+            sessions: AtomicU64::new(0),
+        }
     }
 
     /// Tells these of every refusal.
@@ -84,7 +92,9 @@ impl RespService {
 
     /// What somebody may do by now: by the token that was token_hash, or as anybody may.
     pub(super) fn reauthenticate(&self, token_hash: Option<&TokenHash>) -> Option<Permissions> {
-        token_hash.and_then(|token_hash| self.authenticator.reauthenticate(token_hash)).or_else(|| self.anonymous_permissions())
+        token_hash
+            .and_then(|token_hash| self.authenticator.reauthenticate(token_hash))
+            .or_else(|| self.anonymous_permissions())
     }
 
     pub(super) fn allows_anonymous(&self) -> bool {
@@ -99,6 +109,8 @@ impl RespService {
 
 impl fmt::Debug for RespService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RespService").field("described_buckets", &self.described_buckets).finish_non_exhaustive()
+        f.debug_struct("RespService")
+            .field("described_buckets", &self.described_buckets)
+            .finish_non_exhaustive()
     }
 }

@@ -20,16 +20,16 @@ use std::sync::Arc;
 use tidegate::store::{CompactReplies, Later, Lsn, Unavailable};
 use tidegate::{Answer, Detail, Intent, OrderError, Outcome, Replies, StoreReply, Timestamp};
 
-use super::batch::{BatchEntry, BatchBuffers};
-use super::command::{self, RespCommand, CommandSpec, CommandAccess, CommandError};
-use super::decision_reply::{ReplyFormat, DecisionWriter};
-use super::resp_service::RespService;
-use super::frame::{FrameError, RespFrame, Framing, FrameReader};
-use super::grant_template::GrantTemplate;
-use super::frame_prefix::FramePrefixCache;
-use super::deferred_reply::{ReplySink, DeferredReply};
-use super::reply::{RespVersion, RespWriter};
+use super::batch::{BatchBuffers, BatchEntry};
+use super::command::{self, CommandAccess, CommandError, CommandSpec, RespCommand};
+use super::decision_reply::{DecisionWriter, ReplyFormat};
+use super::deferred_reply::{DeferredReply, ReplySink};
 use super::described_buckets::RESERVED_PREFIX;
+use super::frame::{FrameError, FrameReader, Framing, RespFrame};
+use super::frame_prefix::FramePrefixCache;
+use super::grant_template::GrantTemplate;
+use super::reply::{RespVersion, RespWriter};
+use super::resp_service::RespService;
 use crate::metrics::CutReason;
 use crate::tokens::{Permissions, TokenHash};
 use compact_batch::PipelineBatch;
@@ -347,7 +347,9 @@ impl RespSession {
                         consumed += length;
                         continue;
                     }
-                    Ok(RespFrame::Partial) => return (consumed, self.decide(batch, sink).unwrap_or(FeedNext::Read)),
+                    Ok(RespFrame::Partial) => {
+                        return (consumed, self.decide(batch, sink).unwrap_or(FeedNext::Read));
+                    }
                     Err(fault) => {
                         let wait = self.decide(batch, sink);
                         if wait.is_none() {
@@ -370,7 +372,9 @@ impl RespSession {
                         self.counts.commands += 1;
                         match self.execute(parsed, rest, sink) {
                             None => {}
-                            Some(SessionStop::Wait(awaited)) => return (consumed + length, FeedNext::Wait(awaited)),
+                            Some(SessionStop::Wait(awaited)) => {
+                                return (consumed + length, FeedNext::Wait(awaited));
+                            }
                             Some(SessionStop::Close) => return (consumed + length, FeedNext::Close),
                         }
                     }
@@ -423,7 +427,11 @@ impl RespSession {
     }
 
     /// What the frame at the beginning of `rest` says.
-    fn parse_command<'i>(&self, rest: &'i [u8], framing: Framing) -> Result<ParsedCommand<'i>, (CommandError, Framing)> {
+    fn parse_command<'i>(
+        &self,
+        rest: &'i [u8],
+        framing: Framing,
+    ) -> Result<ParsedCommand<'i>, (CommandError, Framing)> {
         let arguments = self.reader.arguments(rest);
         let Some(spec) = arguments.get(0).and_then(CommandSpec::named) else {
             return Err((command::unknown_command(&arguments), framing));
@@ -440,8 +448,12 @@ impl RespSession {
             (CommandAccess::Role(needed), Some(permissions)) if permissions.role >= needed => Ok(()),
             (CommandAccess::Role(_), Some(permissions)) => Err(CommandError {
                 code: "NOPERM",
-                text: format!("a token of role {} may not run the '{}' command", permissions.role.word(), spec.name)
-                    .into(),
+                text: format!(
+                    "a token of role {} may not run the '{}' command",
+                    permissions.role.word(),
+                    spec.name
+                )
+                .into(),
             }),
             (_, None) => Err(CommandError { code: NOAUTH, text: "Authentication required.".into() }),
         }
@@ -449,7 +461,9 @@ impl RespSession {
 
     /// Tells decisions, which are batch, from everything else.
     fn classify<'i>(&self, command: RespCommand<'i>) -> Result<ParsedCommand<'i>, CommandError> {
-        let covers = |limit_id: &str| self.permissions.as_ref().is_some_and(|permissions| permissions.covers(limit_id));
+        let covers = |limit_id: &str| {
+            self.permissions.as_ref().is_some_and(|permissions| permissions.covers(limit_id))
+        };
         let outside = || CommandError { code: "NOPERM", text: "this token is for other limits".into() };
         Ok(match command {
             RespCommand::Decide(question) => {
@@ -509,7 +523,9 @@ impl RespSession {
             RespCommand::Release { lease } => return self.release(lease, sink).map(SessionStop::Wait),
             RespCommand::Renew { lease, ttl } => return self.renew(lease, ttl, sink).map(SessionStop::Wait),
             RespCommand::Ping { message: None } => writer.simple("PONG"),
-            RespCommand::Ping { message: Some(message) } | RespCommand::Echo { message } => writer.bulk(message),
+            RespCommand::Ping { message: Some(message) } | RespCommand::Echo { message } => {
+                writer.bulk(message)
+            }
             RespCommand::Hello(hello) => self.hello(&hello, sink),
             RespCommand::Auth { token } => self.auth(token, sink),
             RespCommand::Quit => {
@@ -530,7 +546,11 @@ impl RespSession {
     }
 
     fn decision_writer<'o>(&self, output: &'o mut Vec<u8>) -> DecisionWriter<'_, 'o> {
-        DecisionWriter { writer: self.writer(output), tick: self.service.tick(), described_buckets: self.service.described_buckets() }
+        DecisionWriter {
+            writer: self.writer(output),
+            tick: self.service.tick(),
+            described_buckets: self.service.described_buckets(),
+        }
     }
 }
 

@@ -26,7 +26,11 @@ pub(super) struct CoarseClock {
 
 impl CoarseClock {
     pub(super) fn new() -> Arc<CoarseClock> {
-        Arc::new(CoarseClock { started: Instant::now(), elapsed_millis: AtomicU64::new(0), date: RwLock::new(date()) })
+        Arc::new(CoarseClock {
+            started: Instant::now(),
+            elapsed_millis: AtomicU64::new(0),
+            date: RwLock::new(date()),
+        })
     }
 
     /// About now, and rather too late than too early: nobody's time is up before it is.

@@ -108,7 +108,10 @@ mod tests {
             assert_eq!(look(&mut watch, RequestPhase::Idle).await, Poll::Pending);
             // Time passes while the connection does something else, and is not looked for.
             tokio::time::sleep(2 * SHORT).await;
-            assert_eq!(look(&mut watch, RequestPhase::Idle).await, Poll::Ready(WaitInterrupt::DeadlinePassed));
+            assert_eq!(
+                look(&mut watch, RequestPhase::Idle).await,
+                Poll::Ready(WaitInterrupt::DeadlinePassed)
+            );
 
             // The same if it may go on: whoever waits next is woken.
             let mut watch = DeadlineWatch::new(&Shutdown::default(), Instant::now(), SHORT);

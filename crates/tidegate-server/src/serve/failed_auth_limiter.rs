@@ -18,7 +18,7 @@ pub(super) const FAILURE_WINDOW: Duration = Duration::from_secs(60);
 /// How many addresses are remembered. When there are more, new ones are treated as if they had failed too often.
 const MAX_ADDRESSES: u64 = 200_000;
 
-const LIMIT: &str = "failed-failed_auths";
+const LIMIT: &str = "failed-attempts";
 
 /// Caller failed, and how often.
 #[derive(Debug)]

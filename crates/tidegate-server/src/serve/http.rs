@@ -8,12 +8,12 @@
 //! Decided: what is read here is only what cannot be misunderstood, so that there is one place that knows all of HTTP and it is
 //! not ours. See `docs/decisions/0011-plain-requests-have-a-lane.md`.
 
-mod response_body;
-mod request_tracker;
-mod hyper_connection;
+mod buffered_stream;
 mod http1_fast_path;
 mod http1_request;
-mod buffered_stream;
+mod hyper_connection;
+mod request_tracker;
+mod response_body;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,17 +25,19 @@ use bytes::Bytes;
 use tokio::net::TcpStream;
 
 use super::worker::ServerWorker;
-use super::{ServerState, ConnectionEnd};
-use crate::http::problem::{ProblemCode, Problem};
+use super::{ConnectionEnd, ServerState};
+use crate::http::problem::{Problem, ProblemCode};
 use crate::http::{AnsweredRequest, RouteName, is_public_path};
-use crate::tokens::{Permissions, Caller, bearer};
+use crate::tokens::{Caller, Permissions, bearer};
 
 /// Replies a client until either side has enough.
 pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: Arc<ServerWorker>) -> ConnectionEnd {
     match http1_fast_path::serve(stream, address, &worker).await {
         http1_fast_path::FastPathExit::Ended(end) => end,
         // Few come here, and what they need is large; nobody else should have to make room for it.
-        http1_fast_path::FastPathExit::HandOver(stream, input) => Box::pin(hyper_connection::serve(stream, input, address, &worker)).await,
+        http1_fast_path::FastPathExit::HandOver(stream, input) => {
+            Box::pin(hyper_connection::serve(stream, input, address, &worker)).await
+        }
     }
 }
 
@@ -50,7 +52,9 @@ impl ServerState {
     async fn respond_to(&self, request: Request<Bytes>, caller: Result<Caller, Duration>) -> AnsweredRequest {
         match caller {
             Ok(caller) => self.api.respond(request, caller).await,
-            Err(_) if is_public_path(request.uri().path()) => self.api.respond(request, Caller::Anonymous).await,
+            Err(_) if is_public_path(request.uri().path()) => {
+                self.api.respond(request, Caller::Anonymous).await
+            }
             Err(wait) => {
                 let response = too_many_attempts(wait);
                 AnsweredRequest { response, events: None, route: RouteName::Unknown, granted: None }

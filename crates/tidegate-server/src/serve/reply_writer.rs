@@ -12,14 +12,20 @@ use super::bounds::LINGER_TIMEOUT;
 use crate::metrics::CutReason;
 
 /// Waits until the client has taken everything, for `write_timeout` at most between two pieces.
-pub(super) async fn write_all(stream: &TcpStream, text: &[u8], write_timeout: Duration) -> Result<(), ConnectionEnd> {
+pub(super) async fn write_all(
+    stream: &TcpStream,
+    text: &[u8],
+    write_timeout: Duration,
+) -> Result<(), ConnectionEnd> {
     let mut written = 0;
     while written < text.len() {
         match stream.try_write(&text[written..]) {
             Ok(length) => written += length,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let writable = timeout(write_timeout, stream.writable()).await;
-                writable.map_err(|_| ConnectionEnd::Cut(CutReason::SlowReader))?.map_err(|_| ConnectionEnd::ClientClosed)?;
+                writable
+                    .map_err(|_| ConnectionEnd::Cut(CutReason::SlowReader))?
+                    .map_err(|_| ConnectionEnd::ClientClosed)?;
             }
             Err(_) => return Err(ConnectionEnd::ClientClosed),
         }

@@ -17,19 +17,19 @@ use tokio::time::Instant;
 
 use super::ConnectionEnd;
 use super::bounds::YIELD_AFTER_BYTES;
-use super::thread_buffers::{ThreadBuffers, with_thread_buffers};
-use super::reply_writer::{close_with_linger, write_all};
 use super::busy_poll::PollWindow;
-use super::deadline_watch::{WaitInterrupt, RequestPhase, DeadlineWatch};
+use super::deadline_watch::{DeadlineWatch, RequestPhase, WaitInterrupt};
+use super::reply_writer::{close_with_linger, write_all};
+use super::thread_buffers::{ThreadBuffers, with_thread_buffers};
 use super::worker::ServerWorker;
 use crate::metrics::CutReason;
 use crate::resp::reply::RespWriter;
-use crate::resp::{PendingStoreCall, DeferredReply, RespSession, SessionCounts, FeedNext};
+use crate::resp::{DeferredReply, FeedNext, PendingStoreCall, RespSession, SessionCounts};
 
 /// The same as in `Retry-After`.
 fn too_many_failures(wait: Duration) -> String {
     let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-    format!("too many failed failed_auths from this address; try again in {seconds} s")
+    format!("too many failed attempts from this address; try again in {seconds} s")
 }
 
 /// A connection and what is pending_input of it between two polls.
@@ -134,7 +134,9 @@ impl RespConnection {
             };
             Poll::Ready(Err(match interruption {
                 WaitInterrupt::Shutdown => ConnectionEnd::Draining,
-                WaitInterrupt::DeadlinePassed if phase == RequestPhase::Idle => ConnectionEnd::Cut(CutReason::Idle),
+                WaitInterrupt::DeadlinePassed if phase == RequestPhase::Idle => {
+                    ConnectionEnd::Cut(CutReason::Idle)
+                }
                 WaitInterrupt::DeadlinePassed => ConnectionEnd::Cut(CutReason::SlowRequest),
             }))
         })
@@ -151,7 +153,11 @@ impl RespConnection {
         }
     }
 
-    fn poll_read(&mut self, cx: &mut Context<'_>, buffers: &mut ThreadBuffers) -> Poll<Result<RespStep, ConnectionEnd>> {
+    fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffers: &mut ThreadBuffers,
+    ) -> Poll<Result<RespStep, ConnectionEnd>> {
         let before = self.pending_input.len();
         buffers.input[..before].copy_from_slice(&self.pending_input);
         let mut room = ReadBuf::new(&mut buffers.input[before..]);
@@ -170,7 +176,9 @@ impl RespConnection {
         self.batch_bytes = length;
         buffers.session.swap(&mut self.session);
         let start = self.worker.timer.raw();
-        self.worker.busy_poll.begin_batch(self.worker.timer.delta_as_nanos(self.worker.busy_poll.last_end(), start));
+        self.worker
+            .busy_poll
+            .begin_batch(self.worker.timer.delta_as_nanos(self.worker.busy_poll.last_end(), start));
         loop {
             let fed = self.session.feed(&buffers.input[done..length], &mut buffers.output);
             done += fed.consumed;

@@ -14,11 +14,11 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 
-use super::coarse_clock::CoarseClock;
 use super::bounds::LINGER_TIMEOUT;
+use super::busy_poll::BusyPoll;
+use super::coarse_clock::CoarseClock;
 use super::connection_limit::ConnectionSlot;
 use super::reply_writer::close_with_linger;
-use super::busy_poll::BusyPoll;
 use super::{ServerState, http, rejection_bytes, resp};
 use crate::metrics::{Protocol, WorkerMetrics};
 
@@ -51,7 +51,11 @@ pub(super) struct WorkerListeners {
 }
 
 /// Works until the server ends and the last connection is over, or has had its time.
-pub(super) fn run(state: Arc<ServerState>, metrics: Arc<WorkerMetrics>, listeners: WorkerListeners) -> io::Result<()> {
+pub(super) fn run(
+    state: Arc<ServerState>,
+    metrics: Arc<WorkerMetrics>,
+    listeners: WorkerListeners,
+) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let (clock, busy_poll, timer) = (CoarseClock::new(), BusyPoll::default(), quanta::Clock::new());
@@ -113,7 +117,13 @@ fn admit(stream: TcpStream, address: SocketAddr, protocol: Protocol, worker: &Ar
     }
 }
 
-async fn serve_connection(stream: TcpStream, address: SocketAddr, protocol: Protocol, worker: Arc<ServerWorker>, slot: ConnectionSlot) {
+async fn serve_connection(
+    stream: TcpStream,
+    address: SocketAddr,
+    protocol: Protocol,
+    worker: Arc<ServerWorker>,
+    slot: ConnectionSlot,
+) {
     let guard = ConnectionGuard { worker: Arc::clone(&worker), protocol, slot: Some(slot) };
     let end = match protocol {
         Protocol::Http => http::serve(stream, address.ip(), worker).await,

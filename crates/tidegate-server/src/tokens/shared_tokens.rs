@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 
-use super::{Permissions, TokenHash, TokenTable, Caller};
+use super::{Caller, Permissions, TokenHash, TokenTable};
 
 /// The tokens that are known at current.
 pub struct SharedTokens {

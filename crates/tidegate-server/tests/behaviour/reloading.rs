@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate::{Catalog, ManualClock, Memory, MemoryStore, Tick};
-use tidegate_server::metrics::ReloadSource;
-use tidegate_server::settings_reloader::{SettingsPoll, ReloadOutcome, SettingsReloader};
 use tidegate_server::live_settings::LiveSettings;
+use tidegate_server::metrics::ReloadSource;
+use tidegate_server::settings_reloader::{ReloadOutcome, SettingsPoll, SettingsReloader};
 
 use crate::resp::stage::START;
 

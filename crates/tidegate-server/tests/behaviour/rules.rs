@@ -10,10 +10,10 @@ use tidegate::{
     Capacity, Catalog, Edit, ExpectedVersion, ItemSpec, LimitSpec, LimitStore, Limiter, ManualClock, Policy,
 };
 use tidegate::{Memory, MemoryStore, Store, file};
+use tidegate_server::live_settings::{LiveSettings, SettingsApplied, SettingsRejected};
 use tidegate_server::resp::{RespService, RespSession};
-use tidegate_server::live_settings::{SettingsApplied, LiveSettings, SettingsRejected};
-use tidegate_server::tokens::{NewToken, Role, Caller};
-use tidegate_testkit::logged::{Log, Logged};
+use tidegate_server::tokens::{Caller, NewToken, Role};
+use tidegate_testkit::logged_store::{LoggedStore, ManualLog};
 
 use crate::resp::stage::{START, say};
 
@@ -200,7 +200,8 @@ fn who_came_in_with_a_token_leaves_with_it() {
     let (two, two_line) = token("read");
     let file = |tokens: &str| format!("{TWO}auth: {{tokens: [{tokens}]}}");
     scene.apply(&file(&format!("{one_line}, {two_line}")));
-    let door = Arc::new(RespService::new(Arc::clone(&scene.store) as _, Arc::clone(scene.rules.tokens()) as _));
+    let door =
+        Arc::new(RespService::new(Arc::clone(&scene.store) as _, Arc::clone(scene.rules.tokens()) as _));
     let mut sessions = [one, two].map(|secret| {
         let mut session = RespSession::new(Arc::clone(&door));
         assert_eq!(say(&mut session, &format!("AUTH {secret}")), "+OK");
@@ -227,7 +228,8 @@ fn who_came_in_with_a_token_leaves_with_it() {
 fn a_guest_of_an_open_door_leaves_when_it_closes() {
     let scene = Scene::new();
     scene.apply(TWO);
-    let door = Arc::new(RespService::new(Arc::clone(&scene.store) as _, Arc::clone(scene.rules.tokens()) as _));
+    let door =
+        Arc::new(RespService::new(Arc::clone(&scene.store) as _, Arc::clone(scene.rules.tokens()) as _));
     let mut session = RespSession::new(door);
     assert_eq!(say(&mut session, "PING"), "+PONG");
     let (secret, line) = token("read");
@@ -238,14 +240,14 @@ fn a_guest_of_an_open_door_leaves_when_it_closes() {
 }
 
 /// LiveSettings over a store with this log, shared with a thread that applies them.
-fn logged(log: &Log) -> Arc<LiveSettings> {
+fn logged(log: &ManualLog) -> Arc<LiveSettings> {
     let store = MemoryStore::new(Arc::new(ManualClock::at(START)), Memory::default());
-    Arc::new(LiveSettings::new(Arc::new(Logged::new(Arc::new(store), log.clone()))))
+    Arc::new(LiveSettings::new(Arc::new(LoggedStore::new(Arc::new(store), log.clone()))))
 }
 
 #[test]
 fn rules_are_applied_when_the_limits_are_durable() {
-    let log = Log::by_hand();
+    let log = ManualLog::manual();
     let rules = logged(&log);
     let applying = {
         let rules = Arc::clone(&rules);
@@ -254,14 +256,14 @@ fn rules_are_applied_when_the_limits_are_durable() {
     log.wait_for_waiters(1);
     assert!(!rules.tokens().allows_anonymous(), "nobody comes in by rules that may be forgotten");
     assert!(!applying.is_finished());
-    log.catch_up();
+    log.sync_all();
     assert_eq!(applying.join().expect("it does not fail"), Ok(applied(2, 0, 0, 0)));
     assert!(rules.tokens().allows_anonymous());
 }
 
 #[test]
 fn rules_that_cannot_be_written_down_are_not_applied() {
-    let log = Log::by_hand();
+    let log = ManualLog::manual();
     let rules = logged(&log);
     log.fail("the disk is full");
     let SettingsRejected { flaws } = rules.apply(settings(TWO)).expect_err("they are not durable");

@@ -16,35 +16,35 @@ use std::ops::Range;
 
 use tidegate_core::{Amount, Capacity, Charge, ItemSpec, LimitSpec, Mode, Policy, Tick};
 
-use super::refill::Refill;
-use super::{Entry, Record, Reset};
+use super::refill::BucketRefill;
+use super::{LimitRecord, ObservedOrder, ObservedReset};
 
 /// One item while it was the same.
-pub(super) struct Era<'a> {
+pub(super) struct ItemEra<'a> {
     pub(super) tick: Tick,
     pub(super) spec: &'a LimitSpec,
-    pub(super) resets: &'a [Reset],
+    pub(super) resets: &'a [ObservedReset],
     /// What it said, one text after the other; never empty.
-    pub(super) terms: Vec<Term<'a>>,
+    pub(super) terms: Vec<EraTerms<'a>>,
     /// Grants belong to it that were certainly decided after this instant, if there was anything before it.
     after: Option<u64>,
     /// And before this one.
     before: u64,
     /// How a bucket fills, once somebody has asked.
-    refill: OnceCell<Refill>,
+    refill: OnceCell<BucketRefill>,
 }
 
 /// What an item said, and from when to when that may have been in force.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Term<'a> {
+pub(super) struct EraTerms<'a> {
     pub(super) from: u64,
     pub(super) to: u64,
     pub(super) item: &'a ItemSpec,
 }
 
-impl<'a> Era<'a> {
+impl<'a> ItemEra<'a> {
     /// Every era of every item.
-    pub(super) fn all(record: &'a Record) -> Vec<Era<'a>> {
+    pub(super) fn all(record: &'a LimitRecord) -> Vec<ItemEra<'a>> {
         let mut names: Vec<String> = Vec::new();
         let texts: Vec<&LimitSpec> =
             std::iter::once(&record.spec).chain(record.edits.iter().map(|edit| &edit.spec)).collect();
@@ -53,12 +53,12 @@ impl<'a> Era<'a> {
                 names.push(name);
             }
         }
-        names.iter().flat_map(|name| Era::of(record, &texts, name)).collect()
+        names.iter().flat_map(|name| ItemEra::of(record, &texts, name)).collect()
     }
 
     /// The eras of one item, by its name.
-    fn of(record: &'a Record, texts: &[&'a LimitSpec], name: &str) -> Vec<Era<'a>> {
-        let mut eras: Vec<Era<'a>> = Vec::new();
+    fn of(record: &'a LimitRecord, texts: &[&'a LimitSpec], name: &str) -> Vec<ItemEra<'a>> {
+        let mut eras: Vec<ItemEra<'a>> = Vec::new();
         let mut goes_on = false;
         for (index, &spec) in texts.iter().enumerate() {
             // Text `index` was put in force by the edit before it, and out of force by the next.
@@ -75,7 +75,7 @@ impl<'a> Era<'a> {
                 goes_on = false;
                 continue;
             };
-            let term = Term { from, to, item };
+            let term = EraTerms { from, to, item };
             if let Some(era) = eras.last_mut().filter(|era| goes_on && is_same(era, spec, item)) {
                 era.before = before;
                 match era.terms.last_mut() {
@@ -84,7 +84,7 @@ impl<'a> Era<'a> {
                 }
             } else {
                 let (tick, resets) = (record.tick, &*record.resets);
-                eras.push(Era {
+                eras.push(ItemEra {
                     tick,
                     spec,
                     resets,
@@ -105,12 +105,15 @@ impl<'a> Era<'a> {
     }
 
     /// The orders that were certainly decided in this era, of those that are given by their earliest instant.
-    pub(super) fn contains<'e>(&self, entries: &[&'e Entry]) -> impl Iterator<Item = &'e Entry> {
+    pub(super) fn contains<'e>(
+        &self,
+        entries: &[&'e ObservedOrder],
+    ) -> impl Iterator<Item = &'e ObservedOrder> {
         let first = self.after.map_or(0, |after| entries.partition_point(|entry| entry.earliest() <= after));
         let end = entries.partition_point(|entry| entry.earliest() < self.before);
         let decided = entries[first.min(end)..end].iter().copied();
         // What was held of an item is settled only while it is the same.
-        let held = move |entry: &Entry| {
+        let held = move |entry: &ObservedOrder| {
             self.after.zip(entry.forced).is_none_or(|(after, held)| after < held.ticks())
         };
         decided.filter(move |entry| entry.latest() < self.before && held(entry))
@@ -130,18 +133,18 @@ impl<'a> Era<'a> {
     }
 
     /// The same, as they read.
-    fn touching(&self, from: u64, to: u64) -> &[Term<'a>] {
+    fn touching(&self, from: u64, to: u64) -> &[EraTerms<'a>] {
         &self.terms[self.in_force(from, to)]
     }
 
     /// How a bucket fills.
-    pub(super) fn refill(&self) -> &Refill {
-        self.refill.get_or_init(|| Refill::new(self))
+    pub(super) fn refill(&self) -> &BucketRefill {
+        self.refill.get_or_init(|| BucketRefill::new(self))
     }
 
     /// The most that any of them allowed at once; `None` if there was no end to it.
     pub(super) fn most(&self, from: u64, to: u64) -> Option<u128> {
-        let most = |term: &Term<'_>| match term.item.policy {
+        let most = |term: &EraTerms<'_>| match term.item.policy {
             Policy::Bucket { burst, .. } => burst_of(term.item.limit, burst),
             _ => term.item.limit,
         };
@@ -163,14 +166,14 @@ impl<'a> Era<'a> {
         self.terms.iter().map(|term| self.window(term)).max().unwrap_or(0)
     }
 
-    fn window(&self, term: &Term<'_>) -> u64 {
+    fn window(&self, term: &EraTerms<'_>) -> u64 {
         term.item.policy.window().map_or(0, |window| self.tick.span(window).ticks())
     }
 
     /// The ticks between two units of a bucket, term by term. One that refuses everything goes on draining as before.
     pub(super) fn steps(&self) -> Vec<u64> {
         let mut before = None;
-        let step = |term: &Term<'_>| {
+        let step = |term: &EraTerms<'_>| {
             let limit = match term.item.limit {
                 Capacity::AtMost(limit) => limit,
                 Capacity::Unlimited => 1,
@@ -190,7 +193,7 @@ fn counts(spec: &LimitSpec, item: &ItemSpec) -> bool {
     spec.mode == Mode::Enforce && !forgets
 }
 
-fn is_same(era: &Era<'_>, spec: &LimitSpec, item: &ItemSpec) -> bool {
+fn is_same(era: &ItemEra<'_>, spec: &LimitSpec, item: &ItemSpec) -> bool {
     let former = era.item();
     let same_law = match (former.policy, item.policy) {
         (Policy::Calendar(unit), Policy::Calendar(other)) => {

@@ -14,19 +14,19 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use tidegate_core::{Charge, Per, Policy, Timestamp, Unit};
 
-use super::Entry;
-use super::era::{Era, charge};
-use super::rows::{Row, Rows};
-use super::sums::Sums;
-use crate::civil::Almanac;
+use super::ObservedOrder;
+use super::era::{ItemEra, charge};
+use super::rows::{GrantedRow, GrantedRows};
+use super::sums::SuffixSums;
+use crate::reference_calendar::ReferenceCalendar;
 
 /// What one item allows one key, and what it was granted.
-pub(super) struct Allowance<'a> {
-    era: &'a Era<'a>,
+pub(super) struct ItemBound<'a> {
+    era: &'a ItemEra<'a>,
     /// What was ever granted to the key, in other eras and between them too.
-    row: Option<&'a Row>,
+    row: Option<&'a GrantedRow>,
     /// By their latest instant.
-    grants: Vec<&'a Entry>,
+    grants: Vec<&'a ObservedOrder>,
     /// Where each of the grants stands by its earliest instant.
     ranks: Vec<usize>,
     /// Their earliest instants in order.
@@ -36,20 +36,20 @@ pub(super) struct Allowance<'a> {
 }
 
 /// An interval, what was admitted in it, and what was allowed.
-pub(super) struct Excess {
+pub(super) struct BoundViolation {
     pub(super) from: u64,
     pub(super) to: u64,
     pub(super) admitted: u128,
     pub(super) allowed: u128,
 }
 
-impl<'a> Allowance<'a> {
+impl<'a> ItemBound<'a> {
     pub(super) fn new(
-        era: &'a Era<'a>,
-        rows: &'a Rows<'a>,
+        era: &'a ItemEra<'a>,
+        rows: &'a GrantedRows<'a>,
         key: Option<&[u8]>,
-        mut grants: Vec<&'a Entry>,
-    ) -> Allowance<'a> {
+        mut grants: Vec<&'a ObservedOrder>,
+    ) -> ItemBound<'a> {
         grants.retain(|grant| weight(era, grant) > 0);
         grants.sort_by_key(|grant| (grant.latest(), grant.earliest()));
         let mut by_earliest: Vec<usize> = (0..grants.len()).collect();
@@ -65,10 +65,10 @@ impl<'a> Allowance<'a> {
         let resets = era.resets.iter().filter(|reset| !held && concerns(reset.key.as_deref()));
         let cuts = resets.map(|reset| (reset.start.ticks(), reset.end.ticks())).collect();
         let row = rows.get(key);
-        Allowance { era, row, grants, ranks, earliest, cuts }
+        ItemBound { era, row, grants, ranks, earliest, cuts }
     }
 
-    pub(super) fn exceeded(&self) -> Option<Excess> {
+    pub(super) fn exceeded(&self) -> Option<BoundViolation> {
         match self.era.item().policy {
             Policy::Total => self.over(1, |_| Some(0)),
             Policy::Calendar(unit) => self.over_in_a_unit(unit),
@@ -86,12 +86,12 @@ impl<'a> Allowance<'a> {
         }
     }
 
-    fn weight(&self, grant: &Entry) -> u128 {
+    fn weight(&self, grant: &ObservedOrder) -> u128 {
         weight(self.era, grant)
     }
 
     /// What is left of a grant when everything is settled.
-    fn kept(&self, grant: &Entry) -> u128 {
+    fn kept(&self, grant: &ObservedOrder) -> u128 {
         let refunded = match (charge(self.era.item()), grant.refunded) {
             (Charge::Count, Some((_, refunded))) => u128::from(refunded),
             _ => 0,
@@ -114,11 +114,15 @@ impl<'a> Allowance<'a> {
 
     /// Whether more than `windows` times the capacity was admitted in an interval that ends with a grant and begins
     /// where `from` says; `None` is where it cannot be said.
-    fn over(&self, windows: u128, mut from: impl FnMut(&Entry) -> Option<u64>) -> Option<Excess> {
-        let mut sums = Sums::new(self.grants.len());
+    fn over(
+        &self,
+        windows: u128,
+        mut from: impl FnMut(&ObservedOrder) -> Option<u64>,
+    ) -> Option<BoundViolation> {
+        let mut sums = SuffixSums::new(self.grants.len());
         // What nobody judged: only the last stretch of an interval is judged together with it.
-        let mut forced = Sums::new(self.grants.len());
-        let mut unjudged = Unjudged::default();
+        let mut forced = SuffixSums::new(self.grants.len());
+        let mut unjudged = ForcedCharges::default();
         // What may be given back, the earliest first.
         let mut refunds = BinaryHeap::new();
         for (grant, &rank) in self.grants.iter().zip(&self.ranks) {
@@ -145,7 +149,7 @@ impl<'a> Allowance<'a> {
                 let beyond = if stretches > 1 { forced.since(first) } else { 0 };
                 let admitted = unsigned(sums.since(first));
                 let allowed = stretches * most + unsigned(beyond);
-                (admitted > allowed).then_some(Excess { from, to, admitted, allowed })
+                (admitted > allowed).then_some(BoundViolation { from, to, admitted, allowed })
             };
             let begun = self.cuts_begun(to);
             let reset = begun.checked_sub(1).map(|last| self.cuts[last].1);
@@ -169,15 +173,15 @@ impl<'a> Allowance<'a> {
         None
     }
 
-    fn over_in_a_unit(&self, unit: Unit) -> Option<Excess> {
-        let mut almanac = Almanac::new(unit, &self.era.spec.time_zone, self.era.spec.week_start);
+    fn over_in_a_unit(&self, unit: Unit) -> Option<BoundViolation> {
+        let mut calendar = ReferenceCalendar::new(unit, &self.era.spec.time_zone, self.era.spec.week_start);
         let per_second = self.era.tick.per_second();
         let mut latest = (0, 0);
         self.over(1, |grant| {
             if !(latest.0..latest.1).contains(&grant.latest()) {
                 let second =
                     i64::try_from(grant.latest() / per_second).expect("tests stay before the end of time");
-                let (start, end) = almanac.around(second);
+                let (start, end) = calendar.window_around(second);
                 let ticks = |second: i64| u64::try_from(second).expect("not before 1970") * per_second;
                 latest = (ticks(start), ticks(end));
             }
@@ -188,7 +192,7 @@ impl<'a> Allowance<'a> {
     /// Windows hang from the first hit after the one before. Three things are certain: after a pause as long as the longest
     /// window the next hit opens one; from there on they can be rebuilt, where every instant is known and no operator came
     /// between; and any stretch shorter than a window meets at most two.
-    fn over_in_an_interval(&self) -> Option<Excess> {
+    fn over_in_an_interval(&self) -> Option<BoundViolation> {
         let row = self.row?;
         let longest = self.era.longest_window();
         let excess = if row.is_known() && self.era.terms.len() == 1 && self.cuts.is_empty() {
@@ -206,7 +210,7 @@ impl<'a> Allowance<'a> {
     }
 
     /// Whether a window was overspent, of those after the first that was opened after a pause.
-    fn over_as_rebuilt(&self, row: &Row, window: u64) -> Option<Excess> {
+    fn over_as_rebuilt(&self, row: &GrantedRow, window: u64) -> Option<BoundViolation> {
         let mut opened: Option<u64> = None;
         self.over(1, |grant| {
             let at = grant.latest();
@@ -222,10 +226,10 @@ impl<'a> Allowance<'a> {
     }
 
     /// Whether a window was overspent that was opened after a pause.
-    fn over_after_a_pause(&self, row: &Row, longest: u64) -> Option<Excess> {
+    fn over_after_a_pause(&self, row: &GrantedRow, longest: u64) -> Option<BoundViolation> {
         let mut by_earliest = self.grants.clone();
         by_earliest.sort_by_key(|grant| grant.earliest());
-        let mut hits: &[&Entry] = &by_earliest;
+        let mut hits: &[&ObservedOrder] = &by_earliest;
         while let Some(hit) = hits.first() {
             let from = hit.earliest();
             if row.is_quiet(from, longest)
@@ -241,28 +245,28 @@ impl<'a> Allowance<'a> {
 
     /// Whether the window that a hit at `from` opened was overspent. Such windows do not overlap, so that looking at all
     /// of their grants is looking at each grant once.
-    fn over_since_a_hit(&self, grants: &[&Entry], from: u64, longest: u64) -> Option<Excess> {
+    fn over_since_a_hit(&self, grants: &[&ObservedOrder], from: u64, longest: u64) -> Option<BoundViolation> {
         let window = self.era.shortest_window(from, from.saturating_add(longest));
         let to = from.saturating_add(window - 1);
         let near = grants.iter().take_while(|grant| grant.earliest() <= to && !grant.is_forced());
         let admitted: u128 = near.filter(|grant| grant.latest() <= to).map(|grant| self.kept(grant)).sum();
         let allowed = self.era.most(from, to)? * (1 + self.cuts_in(from, to));
-        (admitted > allowed).then_some(Excess { from, to, admitted, allowed })
+        (admitted > allowed).then_some(BoundViolation { from, to, admitted, allowed })
     }
 
     /// From any instant to any later one: no more than a burst and what came back between. A bucket forgets where a charge
     /// lies, so that what was given back counts as never spent; and so does what nobody judged, where a reset may have
     /// forgotten it.
-    fn over_a_rate(&self) -> Option<Excess> {
+    fn over_a_rate(&self) -> Option<BoundViolation> {
         let refill = self.era.refill();
         // A reset is as good as a whole burst that comes back at once.
         let boost = signed(self.era.most(0, u64::MAX)?) * refill.unit;
         let boosts = |cuts: usize| i128::try_from(cuts).expect("resets are few") * boost;
         let by_then = |to: u64| refill.by(to) + boosts(self.cuts_begun(to));
         let before = |from: u64| refill.by(from) + boosts(self.cuts_over(from));
-        let mut sums = Sums::new(self.grants.len());
-        let mut unjudged = Unjudged::default();
-        let mut spent: Vec<&Entry> = Vec::new();
+        let mut sums = SuffixSums::new(self.grants.len());
+        let mut unjudged = ForcedCharges::default();
+        let mut spent: Vec<&ObservedOrder> = Vec::new();
         for (grant, &rank) in self.grants.iter().zip(&self.ranks) {
             if grant.is_forced() {
                 if self.cuts.is_empty() {
@@ -286,21 +290,21 @@ impl<'a> Allowance<'a> {
                 let allowed = burst + (by_then(to) - before(from)) / refill.unit;
                 let positive = |number: i128| u128::try_from(number).unwrap_or(0);
                 let (admitted, allowed) = (positive(since(from)), positive(allowed));
-                return Some(Excess { from, to, admitted, allowed });
+                return Some(BoundViolation { from, to, admitted, allowed });
             }
         }
         None
     }
 
     /// What is certainly held at the instant of each grant.
-    fn over_at_once(&self, ttl: u64) -> Option<Excess> {
-        let returned = |grant: &Entry| {
+    fn over_at_once(&self, ttl: u64) -> Option<BoundViolation> {
+        let returned = |grant: &ObservedOrder| {
             let own = grant.returned.map_or_else(|| grant.earliest().saturating_add(ttl), Timestamp::ticks);
             own.min(self.era.ends())
         };
         // What is held is released, not settled.
-        let holds = |grant: &&Entry| !grant.is_forced() && grant.latest() < returned(grant);
-        let held: Vec<&Entry> = self.grants.iter().copied().filter(holds).collect();
+        let holds = |grant: &&ObservedOrder| !grant.is_forced() && grant.latest() < returned(grant);
+        let held: Vec<&ObservedOrder> = self.grants.iter().copied().filter(holds).collect();
         let mut by_return = held.clone();
         by_return.sort_by_key(|grant| returned(grant));
         let mut back = by_return.into_iter().peekable();
@@ -313,7 +317,7 @@ impl<'a> Allowance<'a> {
                 holding -= self.weight(former);
             }
             if let Some(allowed) = self.era.most(grant.earliest(), at).filter(|&most| holding > most) {
-                return Some(Excess { from: at, to: at, admitted: holding, allowed });
+                return Some(BoundViolation { from: at, to: at, admitted: holding, allowed });
             }
         }
         None
@@ -330,27 +334,27 @@ impl<'a> Allowance<'a> {
 ///   judged                  ├──┤        decided after; so whoever was last was judged together with what was forced
 /// ```
 #[derive(Default)]
-struct Unjudged<'a> {
+struct ForcedCharges<'a> {
     /// By their latest instant, with their ranks.
-    waiting: VecDeque<(&'a Entry, usize)>,
+    waiting: VecDeque<(&'a ObservedOrder, usize)>,
     /// The instant before which the last of the judged was certainly not decided.
     last: u64,
 }
 
-impl<'a> Unjudged<'a> {
-    fn add(&mut self, forced: &'a Entry, rank: usize) {
+impl<'a> ForcedCharges<'a> {
+    fn add(&mut self, forced: &'a ObservedOrder, rank: usize) {
         self.waiting.push_back((forced, rank));
     }
 
     /// What became certain by this grant.
-    fn before(&mut self, judged: &Entry) -> impl Iterator<Item = (&'a Entry, usize)> {
+    fn before(&mut self, judged: &ObservedOrder) -> impl Iterator<Item = (&'a ObservedOrder, usize)> {
         self.last = self.last.max(judged.earliest());
         let certain = self.waiting.partition_point(|(forced, _)| forced.latest() < self.last);
         self.waiting.drain(..certain)
     }
 }
 
-fn weight(era: &Era<'_>, grant: &Entry) -> u128 {
+fn weight(era: &ItemEra<'_>, grant: &ObservedOrder) -> u128 {
     u128::from(match charge(era.item()) {
         Charge::Count => grant.count,
         Charge::Ask => grant.asks.min(grant.count),

@@ -8,13 +8,13 @@
 //!   rate     ─slow────┼──fast──────────────┼──┼─slow───      around an edit the faster one is believed
 //! ```
 
-use super::era::Era;
+use super::era::ItemEra;
 
 /// Parts of a unit, where a bucket had several rates.
 const PARTS: i128 = 1 << 40;
 
 /// How much of a bucket came back by an instant, at the fastest rate that may have been in force.
-pub(super) struct Refill {
+pub(super) struct BucketRefill {
     /// What one unit is in these numbers: its ticks, or so many parts where there were several rates.
     pub(super) unit: i128,
     /// What rounding may have lost.
@@ -23,18 +23,18 @@ pub(super) struct Refill {
     stretches: Vec<(u64, i128, u64)>,
 }
 
-impl Refill {
-    pub(super) fn new(era: &Era<'_>) -> Refill {
+impl BucketRefill {
+    pub(super) fn new(era: &ItemEra<'_>) -> BucketRefill {
         let steps = era.steps();
         if let [step] = steps[..] {
-            return Refill { unit: i128::from(step), slack: 0, stretches: vec![(0, 0, step)] };
+            return BucketRefill { unit: i128::from(step), slack: 0, stretches: vec![(0, 0, step)] };
         }
         let mut turns: Vec<u64> =
             era.terms.iter().flat_map(|term| [term.from, term.to.saturating_add(1)]).collect();
         turns.push(0);
         turns.sort_unstable();
         turns.dedup();
-        let mut refill = Refill { unit: PARTS, slack: 2, stretches: Vec::with_capacity(turns.len()) };
+        let mut refill = BucketRefill { unit: PARTS, slack: 2, stretches: Vec::with_capacity(turns.len()) };
         for from in turns {
             let by = if refill.stretches.is_empty() { 0 } else { refill.by(from) };
             let fastest = era.in_force(from, from).map(|term| steps[term]).min();

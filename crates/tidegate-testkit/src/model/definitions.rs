@@ -2,32 +2,35 @@
 
 use tidegate_core::{Amount, AskTotals, Capacity, Charge, Policy, Precision, Timestamp, Unit, Wait};
 
-use super::{Article, Book, Event, Kind, Ledger, Model, Question, Terms, View};
-use crate::civil::Almanac;
+use super::{
+    ItemAsk, ItemCharges, ItemParameters, LimitCharges, ModelCharge, ModelItem, PolicyParameters,
+    ReferenceModel, RefundView,
+};
+use crate::reference_calendar::ReferenceCalendar;
 
-impl Model {
+impl ReferenceModel {
     pub(super) fn ticks(&self, duration: std::time::Duration) -> u64 {
         self.tick.span(duration).ticks()
     }
 
-    pub(super) fn starts(&self, book: &Book) -> u64 {
-        book.spec.starts_at.and_then(|at| self.tick.instant_after(at)).map_or(0, Timestamp::ticks)
+    pub(super) fn starts(&self, book: &LimitCharges) -> u64 {
+        book.spec.starts_at.and_then(|at| self.tick.instant_rounded_up(at)).map_or(0, Timestamp::ticks)
     }
 
-    pub(super) fn ends(&self, book: &Book) -> u64 {
+    pub(super) fn ends(&self, book: &LimitCharges) -> u64 {
         book.spec.ends_at.and_then(|at| self.tick.instant(at)).map_or(u64::MAX, Timestamp::ticks)
     }
 
-    pub(super) fn is_over(&self, book: &Book, at: u64) -> bool {
+    pub(super) fn is_over(&self, book: &LimitCharges, at: u64) -> bool {
         at >= self.ends(book)
     }
 
-    pub(super) fn is_open(&self, question: &Question<'_>, at: u64) -> bool {
+    pub(super) fn is_open(&self, question: &ItemAsk<'_>, at: u64) -> bool {
         self.starts(question.book) <= at && !self.is_over(question.book, at)
     }
 
     /// The exception for this key: its limit and when it ends.
-    pub(super) fn exception(&self, question: &Question<'_>) -> Option<(Capacity, u64)> {
+    pub(super) fn exception(&self, question: &ItemAsk<'_>) -> Option<(Capacity, u64)> {
         let key = question.key?;
         let found = question
             .book
@@ -39,19 +42,19 @@ impl Model {
         Some((found.limit, until))
     }
 
-    pub(super) fn terms(&self, question: &Question<'_>, at: u64) -> Terms {
+    pub(super) fn terms(&self, question: &ItemAsk<'_>, at: u64) -> ItemParameters {
         let article = question.article;
         let limit = match self.exception(question) {
             Some((limit, until)) if at < until => limit,
             _ => article.limit,
         };
         let (kind, capacity) = match article.policy {
-            Policy::Total => (Kind::Total, limit),
-            Policy::Calendar(unit) => (Kind::Calendar(unit), limit),
-            Policy::Interval { window } => (Kind::Interval { window: self.ticks(window) }, limit),
+            Policy::Total => (PolicyParameters::Total, limit),
+            Policy::Calendar(unit) => (PolicyParameters::Calendar(unit), limit),
+            Policy::Interval { window } => (PolicyParameters::Interval { window: self.ticks(window) }, limit),
             Policy::Sliding { window, precision } => {
                 let window = self.ticks(window);
-                (Kind::Sliding { window, grain: grain(window, precision, limit) }, limit)
+                (PolicyParameters::Sliding { window, grain: grain(window, precision, limit) }, limit)
             }
             Policy::Bucket { window, burst } => {
                 let step = if limit == article.limit {
@@ -59,16 +62,16 @@ impl Model {
                 } else {
                     step(self.ticks(window), limit, article.step)
                 };
-                (Kind::Bucket { step }, burst_of(article.limit, limit, burst))
+                (PolicyParameters::Bucket { step }, burst_of(article.limit, limit, burst))
             }
-            Policy::Concurrency { .. } => (Kind::Concurrency, limit),
+            Policy::Concurrency { .. } => (PolicyParameters::Concurrency, limit),
         };
-        Terms { capacity, kind }
+        ItemParameters { capacity, kind }
     }
 
     /// The ledger as it stands at `at`: a bucket whose exception has ended has been draining at the item's own rate
     /// since then.
-    pub(super) fn caught_up(&self, question: &Question<'_>, ledger: &Ledger, at: u64) -> Ledger {
+    pub(super) fn caught_up(&self, question: &ItemAsk<'_>, ledger: &ItemCharges, at: u64) -> ItemCharges {
         let mut ledger = ledger.clone();
         if let (Policy::Bucket { .. }, Some((_, until))) = (question.article.policy, self.exception(question))
             && until <= at
@@ -78,52 +81,52 @@ impl Model {
         ledger
     }
 
-    pub(super) fn used_now(&self, question: &Question<'_>, at: u64, view: View) -> Amount {
+    pub(super) fn used_now(&self, question: &ItemAsk<'_>, at: u64, view: RefundView) -> Amount {
         let ledger = self.caught_up(question, &question.ledger(), at);
         self.used(question, &self.terms(question, at), &ledger, at, view)
     }
 
     pub(super) fn used(
         &self,
-        question: &Question<'_>,
-        terms: &Terms,
-        ledger: &Ledger,
+        question: &ItemAsk<'_>,
+        terms: &ItemParameters,
+        ledger: &ItemCharges,
         at: u64,
-        view: View,
+        view: RefundView,
     ) -> Amount {
-        let sum = |counts: &dyn Fn(&Event) -> bool| -> u128 {
+        let sum = |counts: &dyn Fn(&ModelCharge) -> bool| -> u128 {
             ledger.events.iter().filter(|event| counts(event)).map(|event| u128::from(event.amount)).sum()
         };
         let used = match terms.kind {
-            Kind::Total => sum(&|_| true),
-            Kind::Calendar(unit) => {
+            PolicyParameters::Total => sum(&|_| true),
+            PolicyParameters::Calendar(unit) => {
                 let shares_unit = ledger.last_time >= at
                     || self.unit_around(question.book, unit, ledger.last_time)
                         == self.unit_around(question.book, unit, at);
                 if shares_unit { sum(&|_| true) } else { 0 }
             }
-            Kind::Interval { window } => {
+            PolicyParameters::Interval { window } => {
                 if at < ledger.opened + window {
                     sum(&|_| true)
                 } else {
                     0
                 }
             }
-            Kind::Sliding { window, .. } => sum(&|event| event.at + window >= at),
-            Kind::Bucket { .. } if terms.capacity == Capacity::Unlimited => 0,
-            Kind::Bucket { step } => ledger.backlog(at, view).div_ceil(u128::from(step)),
-            Kind::Concurrency => sum(&|event| event.lapses > at),
+            PolicyParameters::Sliding { window, .. } => sum(&|event| event.at + window >= at),
+            PolicyParameters::Bucket { .. } if terms.capacity == Capacity::Unlimited => 0,
+            PolicyParameters::Bucket { step } => ledger.backlog(at, view).div_ceil(u128::from(step)),
+            PolicyParameters::Concurrency => sum(&|event| event.lapses > at),
         };
         Amount::try_from(used).unwrap_or(Amount::MAX)
     }
 
-    pub(super) fn fits(&self, question: &Question<'_>, at: u64, view: View) -> bool {
+    pub(super) fn fits(&self, question: &ItemAsk<'_>, at: u64, view: RefundView) -> bool {
         let terms = self.terms(question, at);
         let Capacity::AtMost(limit) = terms.capacity else { return true };
         let ledger = self.caught_up(question, &question.ledger(), at);
         let (limit, cost) = (u128::from(limit), u128::from(question.cost));
         match terms.kind {
-            Kind::Bucket { step } => {
+            PolicyParameters::Bucket { step } => {
                 let step = u128::from(step);
                 let within = |from: u64| {
                     let spent = ledger.ticks_since(from, view) + cost * step;
@@ -136,7 +139,7 @@ impl Model {
     }
 
     /// When one item's answer could change by itself.
-    pub(super) fn instants(&self, question: &Question<'_>, now: u64, view: View) -> Vec<u64> {
+    pub(super) fn instants(&self, question: &ItemAsk<'_>, now: u64, view: RefundView) -> Vec<u64> {
         let mut instants = vec![self.starts(question.book)];
         let mut looks = vec![now];
         if let Some((_, until)) =
@@ -149,15 +152,15 @@ impl Model {
             let terms = self.terms(question, look);
             let ledger = self.caught_up(question, &question.ledger(), look);
             match terms.kind {
-                Kind::Total | Kind::Concurrency => {}
-                Kind::Calendar(unit) => {
+                PolicyParameters::Total | PolicyParameters::Concurrency => {}
+                PolicyParameters::Calendar(unit) => {
                     instants.push(self.unit_around(question.book, unit, ledger.last_time).1);
                 }
-                Kind::Interval { window } => instants.push(ledger.opened + window),
-                Kind::Sliding { window, .. } => {
+                PolicyParameters::Interval { window } => instants.push(ledger.opened + window),
+                PolicyParameters::Sliding { window, .. } => {
                     instants.extend(ledger.events.iter().map(|event| event.at + window + 1));
                 }
-                Kind::Bucket { step } => {
+                PolicyParameters::Bucket { step } => {
                     let Capacity::AtMost(burst) = terms.capacity else { continue };
                     let missing = |from: u64, cost: u128| {
                         let full =
@@ -176,7 +179,7 @@ impl Model {
     }
 
     /// Whether one item refuses at `now`, and for how long.
-    pub(super) fn wait(&self, question: &Question<'_>, now: u64, view: View) -> Option<Wait> {
+    pub(super) fn wait(&self, question: &ItemAsk<'_>, now: u64, view: RefundView) -> Option<Wait> {
         if self.is_over(question.book, now) {
             return Some(Wait::Never);
         }
@@ -196,7 +199,7 @@ impl Model {
 
     /// The wait for held units: for whoever holds them, if the capacity could ever be enough; else for the end of an
     /// exception.
-    pub(super) fn holders_wait(&self, question: &Question<'_>, at: u64, view: View) -> Wait {
+    pub(super) fn holders_wait(&self, question: &ItemAsk<'_>, at: u64, view: RefundView) -> Wait {
         if self.is_over(question.book, at) {
             return Wait::Never;
         }
@@ -213,45 +216,47 @@ impl Model {
     }
 
     /// The calendar unit around an instant, in ticks.
-    pub(super) fn unit_around(&self, book: &Book, unit: Unit, at: u64) -> (u64, u64) {
+    pub(super) fn unit_around(&self, book: &LimitCharges, unit: Unit, at: u64) -> (u64, u64) {
         let zone = &book.spec.time_zone;
         let place = (unit, zone.name().to_owned(), book.spec.week_start);
-        let mut almanacs = self.almanacs.borrow_mut();
-        let almanac = almanacs.entry(place).or_insert_with(|| Almanac::new(unit, zone, book.spec.week_start));
+        let mut calendars = self.calendars.borrow_mut();
+        let calendar = calendars
+            .entry(place)
+            .or_insert_with(|| ReferenceCalendar::new(unit, zone, book.spec.week_start));
         let second = i64::try_from(at / self.tick.per_second()).expect("tests stay before the end of time");
-        let (start, end) = almanac.around(second);
+        let (start, end) = calendar.window_around(second);
         let ticks = |second: i64| u64::try_from(second).expect("not before 1970") * self.tick.per_second();
         (ticks(start), ticks(end))
     }
 }
 
-impl Question<'_> {
+impl ItemAsk<'_> {
     /// What was admitted under this item for this key.
-    pub(super) fn ledger(&self) -> Ledger {
+    pub(super) fn ledger(&self) -> ItemCharges {
         let place = (self.article.name.clone(), self.key.map(<[u8]>::to_vec));
         self.book.ledgers.get(&place).cloned().unwrap_or_default()
     }
 }
 
-impl Book {
-    pub(super) fn article(&self, name: &str) -> Option<&Article> {
+impl LimitCharges {
+    pub(super) fn article(&self, name: &str) -> Option<&ModelItem> {
         self.articles.iter().find(|article| article.name == name)
     }
 }
 
-impl Ledger {
+impl ItemCharges {
     /// Ticks of refill spent from `from` on.
-    pub(super) fn ticks_since(&self, from: u64, view: View) -> u128 {
-        let ticks = |event: &Event| match view {
-            View::Truth => event.carried[0] + u128::from(event.amount) * u128::from(self.step),
-            View::Spent => event.carried[1] + u128::from(event.spent) * u128::from(self.step),
+    pub(super) fn ticks_since(&self, from: u64, view: RefundView) -> u128 {
+        let ticks = |event: &ModelCharge| match view {
+            RefundView::Refunded => event.carried[0] + u128::from(event.amount) * u128::from(self.step),
+            RefundView::NotRefunded => event.carried[1] + u128::from(event.spent) * u128::from(self.step),
         };
         self.events.iter().filter(|event| event.at >= from).map(ticks).sum()
     }
 
     /// How many ticks of refill are owed at `at`: the most that any suffix of the history has not paid back.
-    pub(super) fn backlog(&self, at: u64, view: View) -> u128 {
-        let owed = |event: &Event| {
+    pub(super) fn backlog(&self, at: u64, view: RefundView) -> u128 {
+        let owed = |event: &ModelCharge| {
             let full_at = u128::from(event.at) + self.ticks_since(event.at, view);
             full_at.saturating_sub(u128::from(at))
         };
@@ -263,10 +268,10 @@ impl Ledger {
         if self.events.is_empty() || self.step == step {
             return;
         }
-        let [truth, spent] = [View::Truth, View::Spent]
+        let [truth, spent] = [RefundView::Refunded, RefundView::NotRefunded]
             .map(|view| (self.backlog(at, view) * u128::from(step)).div_ceil(u128::from(self.step.max(1))));
         self.step = step;
-        self.events = vec![Event {
+        self.events = vec![ModelCharge {
             at,
             amount: 0,
             spent: 0,
@@ -311,7 +316,7 @@ pub(super) fn burst_of(own: Capacity, limit: Capacity, burst: Option<Amount>) ->
     }
 }
 
-pub(super) fn price(article: &Article, load: AskTotals) -> Amount {
+pub(super) fn price(article: &ModelItem, load: AskTotals) -> Amount {
     match article.charge {
         Charge::Count => load.count,
         Charge::Ask => load.asks,

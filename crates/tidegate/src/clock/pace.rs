@@ -207,7 +207,7 @@ mod tests {
 
     use proptest::collection::vec;
     use proptest::prelude::*;
-    use tidegate_testkit::effort::cases;
+    use tidegate_testkit::test_scale::cases;
 
     use super::super::reckon;
     use super::*;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidegate_disk::files::{Call, Lasting, Real, Simulated, Trouble};
 use tidegate_disk::log::{BackupError, Before, OpenError, backup, verify};
-use tidegate_testkit::effort::times;
+use tidegate_testkit::test_scale::scaled;
 
 use super::stage::{commit, first_log, open, segment, try_open};
 
@@ -111,7 +111,7 @@ fn copies_made_while_threads_write_and_take_snapshots_have_all_that_was_durable(
                 log.snapshot(|snapshot| Ok(snapshot.put(&state)?)).expect("there is room");
             }
         });
-        for round in 0..times(40) {
+        for round in 0..scaled(40) {
             let before = log.durable().0 / 8;
             let copy = Arc::new(Simulated::new());
             match backup(&*files, &*copy) {

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use tidegate_disk::Log;
 use tidegate_disk::files::Simulated;
 use tidegate_disk::log::{Before, verify};
-use tidegate_testkit::effort::cases;
+use tidegate_testkit::test_scale::cases;
 
 use super::stage::{Replayed, as_files, commit, open, try_open};
 

@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use tidegate_disk::files::Simulated;
 use tidegate_disk::log::{Before, Found, Kind, OpenError, Tail, backup, inspect, verify};
-use tidegate_testkit::effort::{cases, times};
+use tidegate_testkit::test_scale::{cases, scaled};
 
 use super::stage::{Replayed, as_files, commit, first_log, open, refusal, segment, try_open};
 
@@ -54,7 +54,7 @@ fn blocks(files: &Simulated, name: &str) -> Vec<usize> {
 #[test]
 fn a_flipped_bit_anywhere_is_refused_by_name_or_harmless() {
     let (files, whole) = a_store();
-    let bits = times(1).min(8);
+    let bits = scaled(1).min(8);
     for name in files.names().into_iter().filter(|name| name != "lock") {
         let bytes = files.bytes(&name).expect("it was listed");
         let content = end_of_content(&bytes);

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tidegate_disk::Log;
 use tidegate_disk::files::{Call, Lasting, Simulated, Trouble};
 use tidegate_disk::log::{Before, Health, SnapshotError, verify};
-use tidegate_testkit::effort::cases;
+use tidegate_testkit::test_scale::cases;
 
 use super::stage::{commit, open, segment, try_open};
 

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use tidegate::store::Lsn;
 use tidegate_disk::files::{Call, Lasting, Simulated, Trouble};
 use tidegate_disk::log::{Log, MOST_PENDING};
-use tidegate_testkit::effort::times;
+use tidegate_testkit::test_scale::scaled;
 
 use super::stage::{as_files, commit, open};
 
@@ -180,7 +180,7 @@ fn payload(thread: u8, index: u16, length: usize) -> Vec<u8> {
 #[test]
 fn many_threads_append_and_each_finds_its_own_where_it_was_told() {
     const THREADS: u8 = 4;
-    let each = u16::try_from(times(500)).unwrap_or(u16::MAX);
+    let each = u16::try_from(scaled(500)).unwrap_or(u16::MAX);
     let files = Arc::new(Simulated::new());
     let (log, _, _) = open(&files);
     let mut all: Vec<(Lsn, Vec<u8>)> = std::thread::scope(|scope| {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 use tidegate::{Ask, Hold};
-use tidegate_core::order::LONGEST_PATIENCE;
+use tidegate_core::order::MAX_WAIT;
 
 use super::number::optional;
 use super::object::JsonObject;
@@ -74,13 +74,13 @@ impl AcquireBody<'_> {
     }
 
     /// How long the answer may take.
-    pub(in crate::http) fn timeout(&self) -> Result<Duration, Problem> {
-        let timeout = Duration::from_millis(self.max_wait_ms.unwrap_or_default());
-        if timeout > LONGEST_PATIENCE {
-            let most = LONGEST_PATIENCE.as_millis();
+    pub(in crate::http) fn max_wait(&self) -> Result<Duration, Problem> {
+        let max_wait = Duration::from_millis(self.max_wait_ms.unwrap_or_default());
+        if max_wait > MAX_WAIT {
+            let most = MAX_WAIT.as_millis();
             return Err(Problem::bad_request(format!("max_wait_ms must be a whole number from 0 to {most}")));
         }
-        Ok(timeout)
+        Ok(max_wait)
     }
 }
 

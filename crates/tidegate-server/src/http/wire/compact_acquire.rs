@@ -102,7 +102,8 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, expected: Option<(&str, &str, u64)>) {
-        let expected = expected.map(|(limit_id, limit_key, count)| CompactAcquireBody { limit_id, limit_key, count });
+        let expected =
+            expected.map(|(limit_id, limit_key, count)| CompactAcquireBody { limit_id, limit_key, count });
         assert_eq!(read(text.as_bytes()), expected, "{text}");
     }
 
@@ -200,7 +201,7 @@ mod tests {
                 prop_assert_eq!(asks.len(), 1);
                 prop_assert_eq!((asks[0].limit_id, asks[0].key, asks[0].count), (limit_id, Some(limit_key.as_bytes()), count));
                 prop_assert!(body.request_id().is_none() && body.ttl().is_none());
-                prop_assert!(body.timeout().is_ok_and(|timeout| timeout.is_zero()));
+                prop_assert!(body.max_wait().is_ok_and(|max_wait| max_wait.is_zero()));
                 prop_assert_eq!(body.hold(), tidegate::Hold::No);
             }
         }

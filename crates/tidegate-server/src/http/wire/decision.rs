@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidegate::{Decision, Lease, Limit, Tick};
 
 use super::instant;
-use crate::http::decision_json::{LeaseFields, DecisionFields, DecisionVerdict, write_fields};
+use crate::http::decision_json::{DecisionFields, DecisionVerdict, LeaseFields, write_fields};
 
 /// Room for a decision over a few items.
 const INITIAL_CAPACITY: usize = 512;
@@ -16,15 +16,21 @@ pub(in crate::http) fn write(decision: Decision, tick: Tick) -> Vec<u8> {
     match decision {
         Decision::Granted(granted) => {
             let verdict = DecisionVerdict::Granted(granted.lease().map(lease_fields));
-            let out =
-                to_object(&DecisionFields { verdict, degraded: granted.degraded, readings: granted.readings() }, tick);
+            let out = to_object(
+                &DecisionFields { verdict, degraded: granted.degraded, readings: granted.readings() },
+                tick,
+            );
             granted.into_lease().map(Lease::into_id);
             out
         }
         Decision::Denied(denial) => {
             let wait = Some((denial.wait, denial.retry_after()));
-            let verdict = DecisionVerdict::Denied { limit_id: denial.limit_id(), item: denial.item_name(), wait };
-            to_object(&DecisionFields { verdict, degraded: denial.degraded, readings: denial.readings() }, tick)
+            let verdict =
+                DecisionVerdict::Denied { limit_id: denial.limit_id(), item: denial.item_name(), wait };
+            to_object(
+                &DecisionFields { verdict, degraded: denial.degraded, readings: denial.readings() },
+                tick,
+            )
         }
     }
 }

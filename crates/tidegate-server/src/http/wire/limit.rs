@@ -11,7 +11,7 @@ use tidegate::file::{Diagnostics, Severity, read_limit};
 use tidegate::{Capacity, ItemSpec, LimitSpec, OverrideSpec, Policy};
 
 use super::instant;
-use crate::http::problem::{ProblemCode, FieldError, Problem};
+use crate::http::problem::{FieldError, Problem, ProblemCode};
 
 /// Reads a limit that says its own id.
 pub(in crate::http) fn read(body: &[u8]) -> Result<LimitSpec, Problem> {

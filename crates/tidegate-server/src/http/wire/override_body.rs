@@ -4,7 +4,7 @@ use serde::Deserialize;
 use tidegate::{LimitSpec, OverrideSpec};
 
 use super::limit::{checked, limit_with, object, refusal, with_field};
-use crate::http::problem::{ProblemCode, FieldError, Problem};
+use crate::http::problem::{FieldError, Problem, ProblemCode};
 
 /// What flaws of the only override begin with.
 const ONLY: &str = "overrides[0].";
@@ -18,7 +18,8 @@ pub(in crate::http) fn read(limit: &LimitSpec, key: &str, body: &[u8]) -> Result
         return Err(Problem::bad_request(detail));
     }
     let text = limit_with(limit, &with_field(json, "key", key));
-    let mut spec = checked(&text).map_err(|errors| refusal(errors.into_iter().map(strip_prefix).collect()))?;
+    let mut spec =
+        checked(&text).map_err(|errors| refusal(errors.into_iter().map(strip_prefix).collect()))?;
     spec.overrides.pop().ok_or_else(|| Problem::new(ProblemCode::InvalidLimit, "there is no override"))
 }
 

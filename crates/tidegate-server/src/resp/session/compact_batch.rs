@@ -9,10 +9,10 @@ use tidegate::{Intent, Verdict};
 
 use super::{RespSession, SessionBuffers};
 use crate::resp::batch::{BatchEntry, MAX_BATCH};
-use crate::resp::decision_reply::{ReplyFormat, DecisionWriter};
+use crate::resp::decision_reply::{DecisionWriter, ReplyFormat};
+use crate::resp::deferred_reply::ReplySink;
 use crate::resp::frame::Framing;
 use crate::resp::frame_prefix::LimitIds;
-use crate::resp::deferred_reply::ReplySink;
 use crate::resp::reply::RespWriter;
 
 /// What was batch and not decided yet: requests, and behind them entries.
@@ -46,16 +46,16 @@ impl<'i> PipelineBatch<'i> {
     /// Makes entries of the requests that were not decided in short.
     fn convert_to_orders(&mut self, decided: usize) {
         let limit_ids = &self.limit_ids;
-        self.entries.extend(self.requests.drain(..).skip(decided).map(|CompactRequest { limit, key, count }| {
-            BatchEntry {
+        self.entries.extend(self.requests.drain(..).skip(decided).map(
+            |CompactRequest { limit, key, count }| BatchEntry {
                 format: ReplyFormat::Decision,
                 intent: Intent::Acquire,
                 limit_id: limit_ids[limit],
                 key,
                 count,
                 request_id: None,
-            }
-        }));
+            },
+        ));
     }
 }
 
@@ -103,12 +103,19 @@ impl RespSession {
         if batch.requests.is_empty() {
             return;
         }
-        let RespSession { service, buffers: SessionBuffers { compact_replies, grant_template, .. }, counts, protocol, .. } = self;
+        let RespSession {
+            service,
+            buffers: SessionBuffers { compact_replies, grant_template, .. },
+            counts,
+            protocol,
+            ..
+        } = self;
         let requests = CompactBatch { limit_ids: &batch.limit_ids, list: &batch.requests };
         let result = service.limiter().bid(&requests, compact_replies);
         let start = sink.output.len();
         let writer = RespWriter::new(sink.output, *protocol);
-        let mut decisions = DecisionWriter { writer, tick: service.tick(), described_buckets: service.described_buckets() };
+        let mut decisions =
+            DecisionWriter { writer, tick: service.tick(), described_buckets: service.described_buckets() };
         let durable = match result {
             Ok(durable) => durable,
             Err(why) => {

@@ -3,8 +3,8 @@
 //! ClientCommand libraries open a connection with `HELLO`, `AUTH`, `CLIENT SETINFO` or `SELECT`, keep it with `PING`, and look around with `COMMAND`
 //! and `INFO`. They get what Redis would say, as far as it is true here: there is one database, and one node.
 
-use super::{ReplySink, NOAUTH, RespSession};
-use crate::resp::command::{ClientCommand, COMMANDS, CommandSpec, HelloArgs, CommandQuery};
+use super::{NOAUTH, ReplySink, RespSession};
+use crate::resp::command::{COMMANDS, ClientCommand, CommandQuery, CommandSpec, HelloArgs};
 use crate::resp::reply::{RespVersion, RespWriter};
 use crate::tokens::{Permissions, TokenHash};
 

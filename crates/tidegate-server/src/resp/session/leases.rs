@@ -17,7 +17,9 @@ impl RespSession {
             None => (false, None),
             Some(StoreReply::Now(released)) => (released, None),
             Some(StoreReply::Durable(released, lsn)) => (released, Some(lsn)),
-            Some(StoreReply::Later(later)) => return Some(PendingStoreCall::Release(self.notify_waiters_after(lease, later))),
+            Some(StoreReply::Later(later)) => {
+                return Some(PendingStoreCall::Release(self.notify_waiters_after(lease, later)));
+            }
         };
         if let Some(lease) = lease {
             self.service.limiter().lease_changed(lease);
@@ -28,13 +30,20 @@ impl RespSession {
         None
     }
 
-    pub(super) fn renew(&mut self, lease: &[u8], ttl: Duration, sink: &mut ReplySink<'_>) -> Option<PendingStoreCall> {
+    pub(super) fn renew(
+        &mut self,
+        lease: &[u8],
+        ttl: Duration,
+        sink: &mut ReplySink<'_>,
+    ) -> Option<PendingStoreCall> {
         let lease = lease_id(lease);
         let (renewed, durable) = match lease.map(|lease| self.service.store().renew(lease, Some(ttl))) {
             None => (Ok(None), None),
             Some(StoreReply::Now(renewed)) => (renewed, None),
             Some(StoreReply::Durable(renewed, lsn)) => (renewed, Some(lsn)),
-            Some(StoreReply::Later(later)) => return Some(PendingStoreCall::Renew(self.notify_waiters_after(lease, later))),
+            Some(StoreReply::Later(later)) => {
+                return Some(PendingStoreCall::Renew(self.notify_waiters_after(lease, later)));
+            }
         };
         // Perhaps it lapses sooner now than those believe who wait for it.
         if let Some(lease) = lease {
@@ -64,7 +73,10 @@ fn lease_id(text: &[u8]) -> Option<LeaseId> {
 }
 
 /// The instant a lease ends at, in milliseconds of Unix time and rounded down: nobody may believe in it for longer than it lasts.
-pub(super) fn write_renewal(decisions: &mut DecisionWriter<'_, '_>, renewed: Result<Option<Timestamp>, OrderError>) {
+pub(super) fn write_renewal(
+    decisions: &mut DecisionWriter<'_, '_>,
+    renewed: Result<Option<Timestamp>, OrderError>,
+) {
     match renewed {
         Ok(Some(expires_at)) => {
             let ms = decisions.tick.since_epoch(expires_at).as_millis();

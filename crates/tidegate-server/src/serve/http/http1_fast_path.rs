@@ -16,14 +16,14 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::http1_request::{self, ParsedRequest, MissingPart, RequestView, Persistence, ParsedView};
-use crate::http::{AnsweredRequest, ACQUIRE_PATH, CompactAcquireBuffers, RouteName};
+use super::http1_request::{self, MissingPart, ParsedRequest, ParsedView, Persistence, RequestView};
+use crate::http::{ACQUIRE_PATH, AnsweredRequest, CompactAcquireBuffers, RouteName};
 use crate::metrics::{CutReason, Protocol};
 use crate::serve::ConnectionEnd;
 use crate::serve::bounds::{MAX_PENDING_OUTPUT, READ_AHEAD};
-use crate::serve::thread_buffers::{ThreadBuffers, with_thread_buffers};
+use crate::serve::deadline_watch::{DeadlineWatch, RequestPhase, WaitInterrupt};
 use crate::serve::reply_writer::{close_with_linger, write_all};
-use crate::serve::deadline_watch::{WaitInterrupt, RequestPhase, DeadlineWatch};
+use crate::serve::thread_buffers::{ThreadBuffers, with_thread_buffers};
 use crate::serve::worker::ServerWorker;
 
 /// How the lane was left.
@@ -125,7 +125,9 @@ impl FastPathConnection {
             let interruption = ready!(watch.poll(cx, phase));
             Poll::Ready(Err(match interruption {
                 WaitInterrupt::Shutdown => ConnectionEnd::Draining,
-                WaitInterrupt::DeadlinePassed if phase == RequestPhase::InRequest => ConnectionEnd::Cut(CutReason::SlowRequest),
+                WaitInterrupt::DeadlinePassed if phase == RequestPhase::InRequest => {
+                    ConnectionEnd::Cut(CutReason::SlowRequest)
+                }
                 WaitInterrupt::DeadlinePassed => ConnectionEnd::Cut(CutReason::Idle),
             }))
         })
@@ -143,7 +145,11 @@ impl FastPathConnection {
     }
 
     /// Reads more. A request if it is whole by then.
-    fn poll_read(&mut self, cx: &mut Context<'_>, buffers: &mut ThreadBuffers) -> Poll<Result<Option<FastPathStep>, ConnectionEnd>> {
+    fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffers: &mut ThreadBuffers,
+    ) -> Poll<Result<Option<FastPathStep>, ConnectionEnd>> {
         let before = self.pending_input.len();
         buffers.input[..before].copy_from_slice(&self.pending_input);
         let mut room = ReadBuf::new(&mut buffers.input[before..]);
@@ -155,10 +161,16 @@ impl FastPathConnection {
         let input = &buffers.input[..length];
         let mut fields = http1_request::empty_header_slots();
         let parsed = match http1_request::parse_view(input, &mut fields) {
-            ParsedView::Whole(view) if view.length == length && self.try_decide_compact(&view, &mut buffers.compact_acquire) => {
+            ParsedView::Whole(view)
+                if view.length == length && self.try_decide_compact(&view, &mut buffers.compact_acquire) =>
+            {
                 self.partial = None;
                 self.keep(&[]);
-                http1_request::write_decision(&buffers.compact_acquire.body, &self.worker.clock.date(), &mut buffers.output);
+                http1_request::write_decision(
+                    &buffers.compact_acquire.body,
+                    &self.worker.clock.date(),
+                    &mut buffers.output,
+                );
                 self.write_now(&buffers.output);
                 return Poll::Ready(Ok((!self.pending_output.is_empty()).then_some(FastPathStep::Replied)));
             }
@@ -189,7 +201,9 @@ impl FastPathConnection {
         }
         let start = self.worker.timer.raw();
         let Some(permissions) = state.authorize(view.field(&AUTHORIZATION)) else { return false };
-        let Some(is_granted) = state.api.try_acquire_compact(view.body, &permissions, buffers) else { return false };
+        let Some(is_granted) = state.api.try_acquire_compact(view.body, &permissions, buffers) else {
+            return false;
+        };
         self.worker.metrics.http_request(RouteName::Acquire, 200, self.worker.since(start));
         self.worker.metrics.decided(Protocol::Http, u64::from(is_granted), u64::from(!is_granted));
         true
@@ -220,8 +234,10 @@ impl FastPathConnection {
         };
         self.worker.metrics.http_answered(&answered, self.worker.since(start));
         let response = answered.response;
-        self.is_last_reply_written = state.shutdown.is_triggered() && !matches!(http1_request::parse(&self.pending_input), ParsedRequest::Whole(..));
-        let persistence = if self.is_last_reply_written { Persistence::Close } else { Persistence::KeepAlive };
+        self.is_last_reply_written = state.shutdown.is_triggered()
+            && !matches!(http1_request::parse(&self.pending_input), ParsedRequest::Whole(..));
+        let persistence =
+            if self.is_last_reply_written { Persistence::Close } else { Persistence::KeepAlive };
         let date = self.worker.clock.date();
         with_thread_buffers(|buffers| {
             http1_request::write_response(&response, is_head, persistence, &date, &mut buffers.output);
@@ -244,7 +260,9 @@ impl FastPathConnection {
                 let mut ahead = [0; 1024];
                 let mut room = ReadBuf::new(&mut ahead);
                 match ready!(Pin::new(&mut self.stream).poll_read(cx, &mut room)) {
-                    Ok(()) if !room.filled().is_empty() => self.pending_input.extend_from_slice(room.filled()),
+                    Ok(()) if !room.filled().is_empty() => {
+                        self.pending_input.extend_from_slice(room.filled())
+                    }
                     _ => return Poll::Ready(Err(ConnectionEnd::ClientClosed)),
                 }
             }

@@ -6,8 +6,8 @@ use ::http::header::{AUTHORIZATION, HeaderName, IF_MATCH};
 use ::http::{HeaderValue, Method, Request, Response, Uri};
 use bytes::Bytes;
 
+use crate::serve::bounds::{MAX_FAST_PATH_BODY, MAX_HEAD_BYTES, MAX_HEADER_FIELDS};
 use crate::serve::coarse_clock::DATE_BYTES;
-use crate::serve::bounds::{MAX_HEAD_BYTES, MAX_FAST_PATH_BODY, MAX_HEADER_FIELDS};
 
 /// What stands at the beginning of a buffer.
 #[derive(Debug)]
@@ -131,7 +131,8 @@ fn body_length(fields: &[httparse::Header<'_>]) -> Option<usize> {
             7 if is("upgrade") || is("trailer") => return None,
             10 if is("connection") && !field.value.eq_ignore_ascii_case(b"keep-alive") => return None,
             14 if is("content-length") => {
-                let declared = parse_length(field.value).filter(|declared| *declared <= MAX_FAST_PATH_BODY)?;
+                let declared =
+                    parse_length(field.value).filter(|declared| *declared <= MAX_FAST_PATH_BODY)?;
                 if length.replace(declared).is_some() {
                     return None;
                 }
@@ -166,7 +167,9 @@ fn build_request(
     *request.method_mut() = Method::from_bytes(method.as_bytes()).ok()?;
     *request.uri_mut() = Uri::try_from(target).ok()?;
     for field in fields {
-        if let Some(header) = FORWARDED_HEADERS.iter().find(|header| field.name.eq_ignore_ascii_case(header.as_str())) {
+        if let Some(header) =
+            FORWARDED_HEADERS.iter().find(|header| field.name.eq_ignore_ascii_case(header.as_str()))
+        {
             let value = HeaderValue::from_bytes(field.value).ok()?;
             request.headers_mut().append(header.clone(), value);
         }

@@ -23,22 +23,29 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::response_body::ResponseBody;
-use super::request_tracker::{RequestTracker, ClientPhase};
-use super::http1_request::PREFACE;
 use super::buffered_stream::BufferedStream;
+use super::http1_request::PREFACE;
+use super::request_tracker::{ClientPhase, RequestTracker};
+use super::response_body::ResponseBody;
 use crate::http::events::EventStream;
-use crate::http::problem::{ProblemCode, Problem};
-use crate::http::{OversizedBody, MAX_BODY_BYTES};
+use crate::http::problem::{Problem, ProblemCode};
+use crate::http::{MAX_BODY_BYTES, OversizedBody};
 use crate::metrics::CutReason;
 use crate::serve::ConnectionEnd;
-use crate::serve::bounds::{LINGER_TIMEOUT, MAX_HEAD_BYTES, MAX_DISCARDED_BODY, MAX_HEADER_FIELDS, MAX_HTTP2_STREAMS};
-use crate::serve::deadline_watch::{WaitInterrupt, RequestPhase, DeadlineWatch};
+use crate::serve::bounds::{
+    LINGER_TIMEOUT, MAX_DISCARDED_BODY, MAX_HEAD_BYTES, MAX_HEADER_FIELDS, MAX_HTTP2_STREAMS,
+};
+use crate::serve::deadline_watch::{DeadlineWatch, RequestPhase, WaitInterrupt};
 use crate::serve::worker::ServerWorker;
 use crate::tokens::Caller;
 
 /// Replies everything that a client says from here on.
-pub(super) async fn serve(stream: TcpStream, input: Vec<u8>, address: IpAddr, worker: &Arc<ServerWorker>) -> ConnectionEnd {
+pub(super) async fn serve(
+    stream: TcpStream,
+    input: Vec<u8>,
+    address: IpAddr,
+    worker: &Arc<ServerWorker>,
+) -> ConnectionEnd {
     let bounds = &worker.state.bounds;
     let version = if input.starts_with(PREFACE) { HttpVersion::Http2 } else { HttpVersion::Http1 };
     let tracker = Arc::new(RequestTracker::new());
@@ -122,7 +129,9 @@ async fn supervise<C: Future<Output = hyper::Result<()>>>(
                     return Poll::Ready(ConnectionEnd::Cut(CutReason::Idle));
                 }
                 // A client of HTTP/2 is told, so that it does not begin a call while it is sent away.
-                (WaitInterrupt::DeadlinePassed, None, _) => Some((ConnectionEnd::Cut(CutReason::Idle), now + LINGER_TIMEOUT)),
+                (WaitInterrupt::DeadlinePassed, None, _) => {
+                    Some((ConnectionEnd::Cut(CutReason::Idle), now + LINGER_TIMEOUT))
+                }
                 (WaitInterrupt::Shutdown, ..) => Some((ConnectionEnd::Draining, now + bounds.drain)),
             };
             end(connection.as_mut());

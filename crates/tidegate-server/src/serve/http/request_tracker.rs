@@ -39,7 +39,9 @@ pub(super) struct OpenRequest {
 impl RequestTracker {
     /// Those of a connection that was just made.
     pub(super) fn new() -> RequestTracker {
-        RequestTracker { state: Mutex::new(TrackerState { open: 0, changed: Instant::now(), first_byte_at: None }) }
+        RequestTracker {
+            state: Mutex::new(TrackerState { open: 0, changed: Instant::now(), first_byte_at: None }),
+        }
     }
 
     /// A whole head was read.

@@ -34,7 +34,9 @@ impl Body for ResponseBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match self.get_mut() {
             ResponseBody::Whole(whole) => Pin::new(whole).poll_frame(cx),
-            ResponseBody::Stream { events, .. } => events.poll_next(cx).map(|piece| Some(Ok(Frame::data(piece?)))),
+            ResponseBody::Stream { events, .. } => {
+                events.poll_next(cx).map(|piece| Some(Ok(Frame::data(piece?))))
+            }
         }
     }
 

@@ -12,8 +12,8 @@ use tidegate::limiter::ManualHolderClock;
 use tidegate::{Capacity, Limiter, ManualClock, MapStore, Timestamp};
 use tidegate_server::http::HttpApi;
 use tidegate_server::http::events::{EventStream, MAX_EVENT_STREAMS};
-use tidegate_server::tokens::{Permissions, Role, Caller};
-use tidegate_testkit::logged::{Log, Logged};
+use tidegate_server::tokens::{Caller, Permissions, Role};
+use tidegate_testkit::logged_store::{LoggedStore, ManualLog};
 
 use crate::api::stage::{Stage, Told, holder};
 
@@ -401,8 +401,9 @@ async fn only_so_many_streams_are_open() {
 
 #[test]
 fn nobody_is_told_before_the_log_is_durable() {
-    let log = Log::by_hand();
-    let stage = Stage::over(|clock| Arc::new(Logged::new(Arc::new(MapStore::new(clock, 7)), log.clone())));
+    let log = ManualLog::manual();
+    let stage =
+        Stage::over(|clock| Arc::new(LoggedStore::new(Arc::new(MapStore::new(clock, 7)), log.clone())));
     let call = |line: &str| -> Told {
         let mut call = Box::pin(stage.send(&Caller::Authenticated(Permissions::all()), line, &[], ""));
         let mut waited = 0;
@@ -412,7 +413,7 @@ fn nobody_is_told_before_the_log_is_durable() {
                 Poll::Ready(_) => panic!("{line} does not wait"),
                 Poll::Pending => waited += 1,
             }
-            log.catch_up();
+            log.sync_all();
         }
     };
     let told = call("POST /v1/activity/u").is(201);

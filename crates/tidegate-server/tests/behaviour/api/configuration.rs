@@ -9,7 +9,7 @@ use tidegate_server::resp::RespService;
 use tidegate_server::resp::described_buckets::BucketDescription;
 
 use crate::api::stage::{Stage, Told, holder};
-use tidegate_server::tokens::{Permissions, Role, Caller};
+use tidegate_server::tokens::{Caller, Permissions, Role};
 
 const SALE: &str = r#"{"id": "shop/sale", "description": "flash sale", "items": [
 	{"policy": "total", "limit": 10000},
@@ -290,7 +290,10 @@ fn everything_that_is_wrong_with_an_exception_is_told_at_once() {
 #[test]
 fn described_buckets_belong_to_their_commands() {
     let stage = Stage::with(&[r#"{"id": "l", "items": [{"policy": "total", "limit": 1}]}"#]);
-    let door = RespService::new(Arc::clone(&stage.store), Arc::new(tidegate_server::tokens::TokenTable::allow_all()));
+    let door = RespService::new(
+        Arc::clone(&stage.store),
+        Arc::new(tidegate_server::tokens::TokenTable::allow_all()),
+    );
     let bucket = BucketDescription { capacity: 16, count: 30, period: 60 };
     let id = door.described_buckets().get_or_create(bucket).expect("it can be").id().to_owned();
     let path = format!("/v1/limits/{}", id.replace('/', "%2F"));

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use serde_json::json;
-use tidegate_server::tokens::{Permissions, Caller};
+use tidegate_server::tokens::{Caller, Permissions};
 
 use crate::api::stage::Stage;
 

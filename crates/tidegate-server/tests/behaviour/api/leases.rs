@@ -27,7 +27,7 @@ fn a_lease_is_given_back_once() {
     let lease = take(&stage, r#"{"limit_id": "slots"}"#);
     assert_eq!(lease["expires_at"], json!("2026-01-20T00:00:30Z"));
     assert!(lease["fence"].is_u64() && lease.get("fences").is_none());
-    assert_eq!(take(&stage, r#"{"limit_id": "slots"}"#), json!(null), "the one is retired_foreign, and stays so");
+    assert_eq!(take(&stage, r#"{"limit_id": "slots"}"#), json!(null), "the one is taken, and stays so");
     with(&stage, "release", &lease, json!({})).is(200).says(r#"{"released": true}"#);
     with(&stage, "release", &lease, json!({})).is(200).says(r#"{"released": false}"#);
     let next = take(&stage, r#"{"limit_id": "slots", "ttl_ms": 1500}"#);

@@ -12,10 +12,10 @@ use tidegate::{
     ManualClock, MapStore, Memory, MemoryStore, Order, RemovalMode, Replies, Store, StoreReply, Timestamp,
 };
 use tidegate_server::http::RouteName;
-use tidegate_server::metrics::{CutReason, Protocol, MOST_LIMITS, ServerMetrics, ReloadCounts};
+use tidegate_server::metrics::{CutReason, MOST_LIMITS, Protocol, ReloadCounts, ServerMetrics};
 use tidegate_server::tokens::Role;
-use tidegate_testkit::elsewhere::{Elsewhere, Road};
-use tidegate_testkit::logged::{Log, Logged};
+use tidegate_testkit::logged_store::{LoggedStore, ManualLog};
+use tidegate_testkit::remote_stub::{RemoteLink, RemoteStub};
 
 use crate::api::exposition::Page;
 use crate::api::openapi;
@@ -181,8 +181,9 @@ fn who_has_a_prefix_sees_its_own_limits() {
 fn reloads_are_told_if_somebody_knows_of_them() {
     let stage = Stage::empty();
     assert!(page(&stage).find("tidegate_config_last_reload_successful", &[]).is_none());
-    let told =
-        |counts: ReloadCounts| Page::read(&ServerMetrics::new(1).reloads(move || counts).render(&stage.limiter));
+    let told = |counts: ReloadCounts| {
+        Page::read(&ServerMetrics::new(1).reloads(move || counts).render(&stage.limiter))
+    };
     let at = Some(Duration::from_millis(1_768_867_200_500));
     let bad = told(ReloadCounts { succeeded: 3, failed: 2, last_failed: true, last_success: at });
     assert_eq!(bad.get("tidegate_reloads_total", &[("outcome", "succeeded")]), 3.0);
@@ -353,7 +354,10 @@ fn the_manual_has_every_metric_and_no_other() {
         .filter(|name| name.contains("tidegate_") || name.contains("process_"))
         .collect();
     let stage = Stage::over(|clock| {
-        Arc::new(Logged::new(Arc::new(MemoryStore::new(clock, Memory::default())), Log::prompt()))
+        Arc::new(LoggedStore::new(
+            Arc::new(MemoryStore::new(clock, Memory::default())),
+            ManualLog::immediate(),
+        ))
     });
     stage.ask("POST /v1/limits", LOGIN).is(201);
     stage.get("/readyz");
@@ -361,10 +365,15 @@ fn the_manual_has_every_metric_and_no_other() {
     let reloads = move || ReloadCounts { last_success: at, ..ReloadCounts::default() };
     let counted = stage.get("/metrics").text();
     // Some are told only where settings are read again, and of stores with a log or in a fleet.
-    let logged = Logged::new(Arc::new(MapStore::new(ManualClock::at(Timestamp::EPOCH), 7)), Log::prompt());
+    let logged = LoggedStore::new(
+        Arc::new(MapStore::new(ManualClock::at(Timestamp::EPOCH), 7)),
+        ManualLog::immediate(),
+    );
     let with_all = ServerMetrics::new(1).reloads(reloads).render(&Limiter::new(Arc::new(logged)));
-    let shared =
-        Elsewhere::shared(Arc::new(MapStore::new(ManualClock::at(Timestamp::EPOCH), 7)), Road::prompt());
+    let shared = RemoteStub::shared(
+        Arc::new(MapStore::new(ManualClock::at(Timestamp::EPOCH), 7)),
+        RemoteLink::immediate(),
+    );
     let in_fleet = ServerMetrics::new(1).render(&Limiter::new(Arc::new(shared)));
     let (counted, with_all, in_fleet) = (Page::read(&counted), Page::read(&with_all), Page::read(&in_fleet));
     let told: BTreeSet<&str> = counted.names().chain(with_all.names()).chain(in_fleet.names()).collect();

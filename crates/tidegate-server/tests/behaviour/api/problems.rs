@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tidegate_server::http::{MAX_BODY_BYTES, Readiness, ReadinessState};
-use tidegate_server::settings_reloader::SettingsReloader;
 use tidegate_server::live_settings::LiveSettings;
+use tidegate_server::settings_reloader::SettingsReloader;
 
 use crate::api::stage::Stage;
 

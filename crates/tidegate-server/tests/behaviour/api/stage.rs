@@ -14,7 +14,7 @@ use tidegate::limiter::ManualHolderClock;
 use tidegate::{LimitStore, Limiter, ManualClock, Memory, MemoryStore, Timestamp};
 use tidegate_server::http::HttpApi;
 use tidegate_server::metrics::ServerMetrics;
-use tidegate_server::tokens::{Permissions, Role, Caller};
+use tidegate_server::tokens::{Caller, Permissions, Role};
 
 use crate::api::openapi;
 

@@ -1,6 +1,6 @@
 //! Caller may do what.
 
-use tidegate_server::tokens::{Role, Caller};
+use tidegate_server::tokens::{Caller, Role};
 
 use crate::api::stage::{Stage, holder};
 

@@ -12,8 +12,8 @@ use tidegate::store::LimitStats;
 use tidegate::{
     Catalog, ExpectedVersion, LimitSpec, LimitStore, Limiter, ManualClock, Memory, MemoryStore, Store, file,
 };
-use tidegate_server::resp::{RespService, FeedOutcome, RespSession, SessionCounts, FeedNext};
-use tidegate_testkit::effort::cases;
+use tidegate_server::resp::{FeedNext, FeedOutcome, RespService, RespSession, SessionCounts};
+use tidegate_testkit::test_scale::cases;
 
 use crate::resp::stage::{Manner, OPEN, Recording, START, TokenTable, encode, read_aloud, words};
 use tidegate_server::tokens::Role;

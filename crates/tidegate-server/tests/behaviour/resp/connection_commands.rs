@@ -49,7 +49,7 @@ fn hello_changes_the_protocol() {
     assert_eq!(say(&mut session, "TG.RENEW x 1000"), "nil");
     assert_eq!(say(&mut session, "COMMAND DOCS"), "{}");
     assert_eq!(say(&mut session, "HELLO 4"), "-NOPROTO unsupported protocol version");
-    assert_eq!(say(&mut session, "HELLO x"), "-ERR RespVersion version is not an integer or out of range");
+    assert_eq!(say(&mut session, "HELLO x"), "-ERR Protocol version is not an integer or out of range");
     assert_eq!(say(&mut session, "HELLO 2 AUTH me"), "-ERR Syntax error in HELLO option 'AUTH'");
     assert_eq!(
         say(&mut session, "HELLO 2 AUTH me x"),
@@ -98,7 +98,10 @@ fn quit_is_answered_and_ends_it() {
     assert_eq!((read_aloud(&said).as_str(), end), ("+PONG +OK", End::Closed));
     let mut output = Vec::new();
     let fed = session.feed(b"PING\r\n", &mut output);
-    assert!(matches!(fed.then, tidegate_server::resp::FeedNext::Close) && output.is_empty(), "it stays closed");
+    assert!(
+        matches!(fed.then, tidegate_server::resp::FeedNext::Close) && output.is_empty(),
+        "it stays closed"
+    );
 }
 
 #[test]

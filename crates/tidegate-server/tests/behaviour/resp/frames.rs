@@ -3,9 +3,9 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tidegate_server::resp::frame::{
-    FrameError, RespFrame, Framing, MAX_FRAME_BYTES, MAX_INLINE_BYTES, MAX_ARGUMENTS, FrameReader,
+    FrameError, FrameReader, Framing, MAX_ARGUMENTS, MAX_FRAME_BYTES, MAX_INLINE_BYTES, RespFrame,
 };
-use tidegate_testkit::effort::cases;
+use tidegate_testkit::test_scale::cases;
 
 use crate::resp::stage::encode;
 
@@ -24,7 +24,9 @@ fn read(bytes: &[u8], mut sizes: impl Iterator<Item = usize>) -> (Vec<Vec<Vec<u8
             }
             Ok(RespFrame::Blank { length }) => start += length,
             Ok(RespFrame::Partial) if end == bytes.len() => return (commands, None),
-            Ok(RespFrame::Partial) => end = end.saturating_add(sizes.next().unwrap_or(usize::MAX)).min(bytes.len()),
+            Ok(RespFrame::Partial) => {
+                end = end.saturating_add(sizes.next().unwrap_or(usize::MAX)).min(bytes.len())
+            }
             Err(fault) => return (commands, Some(fault)),
         }
     }
@@ -57,7 +59,10 @@ fn arrays_and_lines_are_commands() {
 fn how_it_was_written_is_told() {
     let mut reader = FrameReader::default();
     assert_eq!(reader.read(b"PING\r\n"), Ok(RespFrame::Whole { length: 6, framing: Framing::Inline }));
-    assert_eq!(reader.read(b"*1\r\n$1\r\nx\r\n*"), Ok(RespFrame::Whole { length: 11, framing: Framing::Array }));
+    assert_eq!(
+        reader.read(b"*1\r\n$1\r\nx\r\n*"),
+        Ok(RespFrame::Whole { length: 11, framing: Framing::Array })
+    );
 }
 
 #[test]

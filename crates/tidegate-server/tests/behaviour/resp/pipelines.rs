@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use tidegate::store::{Lsn, Unavailable};
 use tidegate_server::resp::frame::MAX_FRAME_BYTES;
 use tidegate_server::resp::session::MAX_OUTPUT_BYTES;
-use tidegate_server::resp::{FeedOutcome, SessionCounts, FeedNext};
-use tidegate_testkit::effort::cases;
+use tidegate_server::resp::{FeedNext, FeedOutcome, SessionCounts};
+use tidegate_testkit::test_scale::cases;
 
 use crate::resp::stage::{End, Kind, Manner, OPEN, Stage, converse, encode, read_aloud, ready, words};
 
@@ -174,17 +174,17 @@ fn hangs_up(bytes: impl AsRef<[u8]>, reason: &str) {
 
 #[test]
 fn what_breaks_the_protocol_is_told_and_ends_it() {
-    hangs_up("*1025\r\n", "RespVersion error: invalid multibulk length");
-    hangs_up("*2147483647\r\n", "RespVersion error: invalid multibulk length");
-    hangs_up("*1\r\n$536870912\r\n", "RespVersion error: a frame has at most 65536 bytes");
-    hangs_up("*1\r\n$-1\r\n", "RespVersion error: invalid bulk length");
-    hangs_up("*1\r\n:1\r\n", "RespVersion error: expected '$', got ':'");
-    hangs_up("*1\r\n\r\r\n", "RespVersion error: expected '$', got '\\r'");
-    hangs_up("*1\r\n$1\r\nxyz", "RespVersion error: a bulk string must end where its length says");
-    hangs_up("*".to_owned() + &"9".repeat(30), "RespVersion error: too big mbulk count string");
-    hangs_up("*1\r\n$".to_owned() + &"9".repeat(30), "RespVersion error: too big bulk count string");
-    hangs_up("x".repeat(70_000), "RespVersion error: too big inline request");
-    hangs_up("PING \"\r\n", "RespVersion error: unbalanced quotes in request");
+    hangs_up("*1025\r\n", "Protocol error: invalid multibulk length");
+    hangs_up("*2147483647\r\n", "Protocol error: invalid multibulk length");
+    hangs_up("*1\r\n$536870912\r\n", "Protocol error: a frame has at most 65536 bytes");
+    hangs_up("*1\r\n$-1\r\n", "Protocol error: invalid bulk length");
+    hangs_up("*1\r\n:1\r\n", "Protocol error: expected '$', got ':'");
+    hangs_up("*1\r\n\r\r\n", "Protocol error: expected '$', got '\\r'");
+    hangs_up("*1\r\n$1\r\nxyz", "Protocol error: a bulk string must end where its length says");
+    hangs_up("*".to_owned() + &"9".repeat(30), "Protocol error: too big mbulk count string");
+    hangs_up("*1\r\n$".to_owned() + &"9".repeat(30), "Protocol error: too big bulk count string");
+    hangs_up("x".repeat(70_000), "Protocol error: too big inline request");
+    hangs_up("PING \"\r\n", "Protocol error: unbalanced quotes in request");
 }
 
 /// A browser that is made to talk to this port must not get to its body.

@@ -15,8 +15,8 @@ fn a_session_tells_whom_it_refuses() {
         let paper = Paper::default();
         let stage = Stage::new(Kind::Memory, manner, OPEN);
         let refusals = Arc::new(RefusalLog::with_sink(paper.clone(), Tick::NANOSECOND));
-        let door =
-            RespService::new(Arc::clone(&stage.store) as Arc<dyn LimitStore>, Arc::new(OPEN)).refusal_log(refusals);
+        let door = RespService::new(Arc::clone(&stage.store) as Arc<dyn LimitStore>, Arc::new(OPEN))
+            .refusal_log(refusals);
         let mut session = RespSession::new(Arc::new(door));
         let lines = [
             "TG.ACQUIRE login ada 3",

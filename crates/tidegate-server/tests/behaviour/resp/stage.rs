@@ -18,7 +18,7 @@ use tidegate::{
     MapStore, Memory, MemoryStore, Order, OrderError, RemovalMode, Replies, Settlement, Store, StoreReply,
     Tick, Timestamp, file,
 };
-use tidegate_server::resp::{RespService, Authenticator, FeedOutcome, RespSession, FeedNext};
+use tidegate_server::resp::{Authenticator, FeedNext, FeedOutcome, RespService, RespSession};
 use tidegate_server::tokens::{Permissions, Role};
 
 /// Where the clocks begin: at a whole second long after the epoch.
@@ -41,7 +41,10 @@ pub(crate) struct TokenTable(pub(crate) &'static [(&'static str, Role, Option<&'
 impl Authenticator for TokenTable {
     fn authenticate(&self, token: &[u8]) -> Option<Permissions> {
         let known = self.0.iter().find(|(known, ..)| known.as_bytes() == token);
-        known.map(|(_, role, prefix)| Permissions { role: *role, prefix: prefix.unwrap_or_default().to_owned() })
+        known.map(|(_, role, prefix)| Permissions {
+            role: *role,
+            prefix: prefix.unwrap_or_default().to_owned(),
+        })
     }
 
     fn allows_anonymous(&self) -> bool {
@@ -76,7 +79,8 @@ impl Stage {
             store.put(limit, ExpectedVersion::Absent).expect("there is none yet");
         }
         let store = Arc::new(Recording::new(store, manner));
-        let door = Arc::new(RespService::new(Arc::clone(&store) as Arc<dyn LimitStore>, Arc::new(authenticator)));
+        let door =
+            Arc::new(RespService::new(Arc::clone(&store) as Arc<dyn LimitStore>, Arc::new(authenticator)));
         Stage { clock, store, door }
     }
 

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{Catalog, LimitStore, RemovalMode, Store};
-use tidegate_server::resp::described_buckets::{BucketDescription, DescribeError, MAX_DESCRIBED_BUCKETS, DescribedBuckets, is_reserved};
+use tidegate_server::resp::described_buckets::{
+    BucketDescription, DescribeError, DescribedBuckets, MAX_DESCRIBED_BUCKETS, is_reserved,
+};
 
 use crate::resp::stage::{Stage, check, say};
 
@@ -204,7 +206,8 @@ fn nobody_is_forgotten_who_is_being_asked() {
     let stage = Stage::plain();
     let throttles = three_of_three(&stage);
     stage.clock.advance(Duration::from_secs(100));
-    let held: Vec<_> = [5, 2, 9].map(|capacity| throttles.get_or_create(bucket(capacity))).into_iter().collect();
+    let held: Vec<_> =
+        [5, 2, 9].map(|capacity| throttles.get_or_create(bucket(capacity))).into_iter().collect();
     assert_eq!(throttles.get_or_create(bucket(1)).err(), Some(DescribeError::TooMany));
     drop(held);
     stage.clock.advance(Duration::from_nanos(1));
@@ -232,7 +235,8 @@ fn a_flood_of_rates_pushes_nobody_out() {
     for count in 1..=MAX_DESCRIBED_BUCKETS {
         assert!(say(&mut session, &format!("CL.THROTTLE ada 0 {count} 10000")).starts_with("[0, 1, 0, -1, "));
     }
-    let full = format!("-ERR {MAX_DESCRIBED_BUCKETS} different rates are in use, and none can be forgotten yet");
+    let full =
+        format!("-ERR {MAX_DESCRIBED_BUCKETS} different rates are in use, and none can be forgotten yet");
     assert_eq!(say(&mut session, "CL.THROTTLE ada 0 1 20000"), full);
     assert_eq!(say(&mut session, "CL.THROTTLE ada 0 1 10000"), "[1, 1, 0, 10000, 10000]");
     stage.clock.advance(Duration::from_secs(3));

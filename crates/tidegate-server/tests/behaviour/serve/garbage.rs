@@ -3,7 +3,7 @@
 use tidegate_server::http::MAX_BODY_BYTES;
 use tidegate_server::resp::frame::{MAX_FRAME_BYTES, MAX_INLINE_BYTES};
 use tidegate_server::serve::bounds::{MAX_HEAD_BYTES, MAX_HEADER_FIELDS};
-use tidegate_testkit::effort::times;
+use tidegate_testkit::test_scale::scaled;
 
 use crate::resp::stage::{encode, words};
 use crate::serve::stage::{Stage, acquire, wide};
@@ -213,7 +213,7 @@ fn noise_breaks_nothing() {
     let mut resp = words("TG.ACQUIRE twice ada");
     resp.extend(b"THROTTLE a 1 1 1\r\n");
     resp.extend(words("HELLO 3 AUTH default x"));
-    for round in 0..times(1_500) {
+    for round in 0..scaled(1_500) {
         let mut bytes = match round % 3 {
             // Nonsense.
             0 => (0..noise.below(300)).map(|_| u8::try_from(noise.next() & 0xff).expect("a byte")).collect(),

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use tidegate::ManualClock;
-use tidegate_server::settings_reloader::SettingsReloader;
 use tidegate_server::live_settings::LiveSettings;
+use tidegate_server::settings_reloader::SettingsReloader;
 
 use super::stage::{Client, Stage, acquire, post, wide};
 use crate::resp::stage::START;

@@ -12,7 +12,7 @@ use tidegate_server::metrics::ServerMetrics;
 use tidegate_server::resp::RespService;
 use tidegate_server::serve::{ConnectionBounds, ListenConfig, Server, ServerHandlers};
 use tidegate_server::tokens::{Role, TokenSpec, TokenTable};
-use tidegate_testkit::logged::{Log, Logged};
+use tidegate_testkit::logged_store::{LoggedStore, ManualLog};
 
 use crate::resp::stage::{START, read_aloud, words};
 
@@ -75,10 +75,10 @@ impl Stage {
     }
 
     /// A server whose only worker answers for a store with this log. Its limits are durable.
-    pub(crate) fn logged(log: &Log) -> Stage {
-        let store = Logged::new(Arc::new(memory_store()), log.clone());
+    pub(crate) fn logged(log: &ManualLog) -> Stage {
+        let store = LoggedStore::new(Arc::new(memory_store()), log.clone());
         let stage = Stage::over(Arc::new(store), 1, LIMITS, wide(), TokenTable::allow_all());
-        log.catch_up();
+        log.sync_all();
         stage
     }
 
@@ -107,7 +107,8 @@ impl Stage {
         let authenticator = Arc::new(tokens);
         let metrics = Arc::new(ServerMetrics::new(workers));
         let api = HttpApi::new(Arc::clone(&store), limiter.clone()).metrics(Arc::clone(&metrics));
-        let resp = RespService::new(Arc::clone(&store), Arc::clone(&authenticator) as _).with_limiter(limiter.clone());
+        let resp = RespService::new(Arc::clone(&store), Arc::clone(&authenticator) as _)
+            .with_limiter(limiter.clone());
         let anywhere = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
         let places = ListenConfig { http: anywhere, resp: anywhere, workers };
         let server = Server::start(ServerHandlers { api, resp, authenticator, metrics }, &places, bounds)
@@ -172,7 +173,7 @@ impl Stage {
     /// So many connections were cut off at this door for this reason, when those are counted of which the client knows.
     #[track_caller]
     pub(crate) fn has_cut(&self, door: &str, reason: &str, times: u64) {
-        self.until("as many are counted", |stage| stage.cuts(resp, reason) >= times);
+        self.until("as many are counted", |stage| stage.cuts(door, reason) >= times);
         assert_eq!(self.cuts(door, reason), times, "{door}, {reason}");
     }
 
