@@ -10,11 +10,11 @@ use crate::instant;
 
 /// Writes decisions.
 #[derive(Debug, Default)]
-pub(crate) struct Writer {
-    instants: instant::Writer,
+pub(crate) struct DecisionWriter {
+    instants: instant::InstantWriter,
 }
 
-impl Writer {
+impl DecisionWriter {
     /// Appends the fields of a decision, from `"allowed"` to `"readings"`, without the braces around them.
     pub(crate) fn write(&mut self, answer: &Answer, answers: &Replies, out: &mut Vec<u8>) {
         let verdict =
@@ -25,7 +25,7 @@ impl Writer {
                 Outcome::Denied(denied) => DecisionVerdict::Denied {
                     limit_id: denied.limit.id(),
                     item: denied.item_name(),
-                    wait: Some((denied.wait, time_of(denied.wait, answer.at))),
+                    wait: Some((denied.wait, wait_time(denied.wait, answer.at))),
                 },
             };
         let said = DecisionFields { verdict, degraded: answer.degraded, readings: answers.readings(answer) };
@@ -41,7 +41,7 @@ impl Writer {
 }
 
 /// How long it takes, if it is a matter of time. A simulated store's tick is a nanosecond.
-fn time_of(wait: Wait, decided_at: Timestamp) -> Option<Duration> {
+fn wait_time(wait: Wait, decided_at: Timestamp) -> Option<Duration> {
     match wait {
         Wait::Until(until) => Some(Duration::from_nanos(until.since(decided_at).ticks())),
         Wait::OnRelease | Wait::Never => None,

@@ -24,8 +24,8 @@ use tidegate_server::settings_reloader::SettingsReloader;
 
 use crate::activity::environment;
 use crate::args::ServeArgs;
-use crate::opened::Opened;
-use crate::{Failure, color_of_stderr, log, read_settings, say};
+use crate::open_store::OpenStore;
+use crate::{Failure, color_of_stderr, log, print_message, read_settings};
 
 /// Descriptors that are kept for other things than connections.
 const SPARE_DESCRIPTORS: u64 = 64;
@@ -49,10 +49,10 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     }
     let is_public = check_public(&places, &settings, args.insecure)?;
     let url = args.store.as_ref().or(settings.store.url.as_ref());
-    let opened = Opened::open(url, settings.store.memory)?;
-    let served = serve(args, &settings, over, &places, is_public, &opened, signals);
+    let open_store = OpenStore::open(url, settings.store.memory)?;
+    let served = serve(args, &settings, over, &places, is_public, &open_store, signals);
     // Also if nothing came of it: who finds the store next should not have to wonder what happened.
-    let stopped = opened.stop();
+    let stopped = open_store.stop();
     log::finish();
     served.and(stopped)
 }
@@ -64,10 +64,10 @@ fn serve(
     over: ActivitySpec,
     places: &ListenConfig,
     is_public: bool,
-    opened: &Opened,
+    open_store: &OpenStore,
     mut signals: Signals,
 ) -> Result<(), Failure> {
-    let store = opened.store();
+    let store = open_store.store();
     let limiter = Limiter::new(Arc::clone(&store));
     let activity = Activity::of_store(limiter.clone());
     let rules = LiveSettings::new(Arc::clone(&store)).with_activity(activity.clone(), over);
@@ -102,8 +102,8 @@ fn serve(
         watching.map_err(|error| Failure::Failed(format!("cannot watch the settings: {error}")))?;
     readiness.set(ReadinessState::Ready);
     let (http, resp) = (shown(server.http()), shown(server.resp()));
-    say(&format!("tidegate ready http={http} resp={resp} store={}", opened.kind()));
-    let _watched = watch_store(opened.store())?;
+    print_message(&format!("tidegate ready http={http} resp={resp} store={}", open_store.kind()));
+    let _watched = watch_store(open_store.store())?;
     for signal in signals.forever() {
         match (signal, &reloader) {
             // How it went is in the log.
@@ -127,14 +127,14 @@ fn serve(
 }
 
 /// How often it is looked whether the store is well.
-const LOOK_AT_STORE: Duration = Duration::from_secs(1);
+const STORE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Says in the log when the store's own log cannot be written, and when it can again; until the answer is dropped.
 fn watch_store(store: Arc<dyn LimitStore>) -> Result<mpsc::Sender<()>, Failure> {
     let (watched, over) = mpsc::channel();
     let look = move || {
         let mut known = None;
-        while over.recv_timeout(LOOK_AT_STORE) == Err(mpsc::RecvTimeoutError::Timeout) {
+        while over.recv_timeout(STORE_CHECK_INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
             let trouble = store.trouble();
             if trouble == known {
                 continue;
