@@ -18,7 +18,7 @@ use tidegate::model::{Ask, Order};
 use tidegate::reply::{Replies, Detail};
 use tidegate::store::Memory;
 use tidegate_core::Timestamp;
-use tidegate_disk::record::Records;
+use tidegate_disk::record::RecordReader;
 
 /// Nobody keeps a log.
 struct Nobody;
@@ -33,9 +33,9 @@ fuzz_target!(|bytes: &[u8]| {
     let now = Timestamp::from_ticks(1_700_000_000_000_000_000);
     let memory = Memory { capacity_bytes: 8 << 20, secret: [1, 2] };
     let mut restoring = Restore::new(ManualClock::at(now), memory);
-    let mut records = Records::new(bytes);
+    let mut records = RecordReader::new(bytes);
     while let Ok(Some(record)) = records.next(&|id| restoring.limit(id)) {
-        if record.tell(&mut restoring).is_err() {
+        if record.restore_into(&mut restoring).is_err() {
             return;
         }
     }

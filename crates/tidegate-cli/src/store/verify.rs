@@ -9,9 +9,11 @@ use tidegate::clock::SystemClock;
 use tidegate::model::Timestamp;
 use tidegate::store::Memory;
 use tidegate::store::memory::restoring::Restore;
-use tidegate_disk::files::Real;
-use tidegate_disk::log::{Before, Found, MOST_PROBLEMS, Problem, Report, Tail, inspect};
-use tidegate_disk::record::{Record, Records};
+use tidegate_disk::directory::RealDirectory;
+use tidegate_disk::record::{LogRecord, RecordReader};
+use tidegate_disk::wal::{
+    InspectedItem, InspectionReport, LogProblem, LogTail, MAX_PROBLEMS, PreviousRun, inspect,
+};
 
 use super::{as_line, digits, instant, open, path_text, refused};
 use crate::args::VerifyArgs;
@@ -45,7 +47,7 @@ pub(super) fn run(args: &VerifyArgs) -> Result<(), Failure> {
 }
 
 /// Looks until nothing is wrong, or the same is wrong twice: what is being written may look wrong for a moment.
-fn verify(files: &Real) -> std::io::Result<Verification> {
+fn verify(files: &RealDirectory) -> std::io::Result<Verification> {
     let mut verification = verify_once(files)?;
     for _ in 1..MAX_ATTEMPTS {
         if verification.report.is_sound() {
@@ -60,10 +62,10 @@ fn verify(files: &Real) -> std::io::Result<Verification> {
     Ok(verification)
 }
 
-fn verify_once(files: &Real) -> std::io::Result<Verification> {
+fn verify_once(files: &RealDirectory) -> std::io::Result<Verification> {
     let mut dry_run = DryRun::new();
     let mut report = inspect(files, &mut |found| dry_run.found(&found))?;
-    let room = MOST_PROBLEMS.saturating_sub(report.problems.len());
+    let room = MAX_PROBLEMS.saturating_sub(report.problems.len());
     report.problem_count += dry_run.problems.len() as u64;
     report.problems.extend(dry_run.problems.into_iter().take(room));
     Ok(Verification {
@@ -77,7 +79,7 @@ fn verify_once(files: &Real) -> std::io::Result<Verification> {
 /// What was found.
 #[derive(Debug, PartialEq, Eq)]
 struct Verification {
-    report: Report,
+    report: InspectionReport,
     limits: u64,
     snapshot_records: u64,
     log_records: u64,
@@ -90,7 +92,7 @@ struct DryRun {
     log_records: u64,
     /// Whether everything so far was as it should be. What comes after a gap need not make sense.
     is_whole: bool,
-    problems: Vec<Problem>,
+    problems: Vec<LogProblem>,
 }
 
 impl DryRun {
@@ -105,19 +107,19 @@ impl DryRun {
         }
     }
 
-    fn found(&mut self, found: &Found<'_>) {
+    fn found(&mut self, found: &InspectedItem<'_>) {
         let (file, offset, read) = match *found {
-            Found::Chunk { file, offset, payload } => {
+            InspectedItem::Chunk { file, offset, payload } => {
                 let read = self.read(payload);
                 self.snapshot_records += read.0;
                 (file, offset, read.1)
             }
-            Found::Block { file, offset, payload, .. } => {
+            InspectedItem::Block { file, offset, payload, .. } => {
                 let read = self.read(payload);
                 self.log_records += read.0;
                 (file, offset, read.1)
             }
-            Found::Problem(_) => {
+            InspectedItem::Problem(_) => {
                 self.is_whole = false;
                 return;
             }
@@ -125,15 +127,15 @@ impl DryRun {
         if let Err(why) = read {
             self.is_whole = false;
             let what = format!("records that make no sense: {why}");
-            if self.problems.len() < MOST_PROBLEMS {
-                self.problems.push(Problem { file: file.to_owned(), offset, what });
+            if self.problems.len() < MAX_PROBLEMS {
+                self.problems.push(LogProblem { file: file.to_owned(), offset, what });
             }
         }
     }
 
     /// Reads records; how many, and whether all of them made sense.
     fn read(&mut self, payload: &[u8]) -> (u64, Result<(), String>) {
-        let mut records = Records::new(payload);
+        let mut records = RecordReader::new(payload);
         let mut count = 0;
         loop {
             let restoring = &self.restoring;
@@ -151,8 +153,8 @@ impl DryRun {
         }
     }
 
-    fn apply(&mut self, record: Record<'_>) -> Result<(), String> {
-        let json = record.tell(&mut self.restoring);
+    fn apply(&mut self, record: LogRecord<'_>) -> Result<(), String> {
+        let json = record.restore_into(&mut self.restoring);
         json.map_err(|why| why.to_string())
     }
 }
@@ -187,19 +189,19 @@ impl Verification {
         if let Some((first, last)) = report.times {
             lines.push(format!("written   from {} to {}", at(first), at(last)));
         }
-        let left = match report.before {
+        let left = match report.previous_run {
             _ if report.store_id.is_none() => "cannot be told",
-            Before::Created => "new, and never written to",
-            Before::Stopped => "stopped cleanly",
-            Before::Crashed if report.is_sound() => {
+            PreviousRun::Created => "new, and never written to",
+            PreviousRun::Stopped => "stopped cleanly",
+            PreviousRun::Crashed if report.is_sound() => {
                 "a server runs on it, or it was not stopped cleanly: the next start recovers"
             }
-            Before::Crashed => "a server runs on it, or it was not stopped cleanly",
+            PreviousRun::Crashed => "a server runs on it, or it was not stopped cleanly",
         };
         lines.push(format!("left      {left}"));
         lines.push(match &report.tail {
-            Tail::Whole => "tail      whole".to_owned(),
-            Tail::Torn { file, offset, bytes: torn } => format!(
+            LogTail::Whole => "tail      whole".to_owned(),
+            LogTail::Torn { file, offset, bytes: torn } => format!(
                 "tail      {} of {file} from byte {offset} on are not a whole block: nobody was told of it, and a start cuts it off",
                 bytes(*torn)
             ),
@@ -220,7 +222,7 @@ impl Verification {
 
     fn json(&self, folder: &Path) -> VerificationJson<'_> {
         let report = &self.report;
-        let problem = |problem: &Problem| ProblemJson {
+        let problem = |problem: &LogProblem| ProblemJson {
             file: problem.file.clone(),
             offset: problem.offset,
             what: problem.what.clone(),
@@ -229,11 +231,11 @@ impl Verification {
             directory: path_text(folder),
             store: report.store_id.map(|id| digits(&id)),
             sound: report.is_sound(),
-            left: match report.before {
+            left: match report.previous_run {
                 _ if report.store_id.is_none() => "unknown",
-                Before::Created => "new",
-                Before::Stopped => "stopped",
-                Before::Crashed => "running_or_crashed",
+                PreviousRun::Created => "new",
+                PreviousRun::Stopped => "stopped",
+                PreviousRun::Crashed => "running_or_crashed",
             },
             snapshot: report.snapshot.map(|segment| SnapshotJson {
                 segment,
@@ -251,8 +253,8 @@ impl Verification {
             limits: self.limits,
             times: report.times.map(|(first, last)| TimesJson { first: at(first), last: at(last) }),
             torn_tail: match &report.tail {
-                Tail::Whole => None,
-                Tail::Torn { file, offset, bytes } => {
+                LogTail::Whole => None,
+                LogTail::Torn { file, offset, bytes } => {
                     Some(TornTailJson { file, offset: *offset, bytes: *bytes })
                 }
             },

@@ -51,7 +51,7 @@ use tidegate_core::{LeaseId, LeaseTerm, Limit, LimitSpec, Order, Tick, Timestamp
 use crate::catalog::{
     ApplyError, Catalog, Change, Edit, EditOutcome, ExpectedVersion, PutError, RemovalMode, Watcher,
 };
-use crate::clock::{Clock, Timepiece};
+use crate::clock::{Clock, StoreClock};
 use crate::reply::{OrderError, Replies};
 use crate::store::deciding::{check_key, check_ttl};
 use crate::store::leases::{Lease, Leases};
@@ -313,7 +313,7 @@ type Retired = HashMap<Box<str>, (Timestamp, Arc<Tenant>)>;
 
 /// What all handles of a store share.
 pub(super) struct Shared {
-    clock: Timepiece,
+    clock: StoreClock,
     may_go_back: bool,
     tick: Tick,
     secret: Secret,
@@ -364,7 +364,7 @@ impl Desk {
 
 impl Shared {
     fn new(clock: impl Clock + 'static, memory: Memory) -> Shared {
-        let clock = Timepiece::of(clock);
+        let clock = StoreClock::of(clock);
         Shared {
             tick: clock.clock().tick(),
             may_go_back: clock.clock().may_go_back(),
@@ -390,7 +390,7 @@ impl Shared {
     #[inline]
     fn now(&self) -> Timestamp {
         match &self.clock {
-            Timepiece::System(clock) if let Some(now) = clock.glance() => now,
+            StoreClock::System(clock) if let Some(now) = clock.try_now() => now,
             _ => self.now_otherwise(),
         }
     }

@@ -432,7 +432,7 @@ fn denials_speak_of_what_refused() {
     assert_eq!((denial.limit_id(), denial.item()), ("b", "all/bucket-10s"));
     assert_eq!((denial.at(), denial.retry_after()), (at(Duration::ZERO), Some(seconds(10))));
     assert_eq!(denial.readings()[0].reading.used, 1);
-    assert_eq!(denial.to_string(), "all/bucket-10s of limit 'b' refused; it fits in 10s");
+    assert_eq!(denial.to_string(), "all/bucket-10s of limit 'b' refused; retry after 10s");
     let lease = stage.take(1);
     let denial = denied(stage.limiter.ask_all("l").try_acquire());
     assert_eq!((denial.wait(), denial.retry_after()), (Wait::OnRelease, None));

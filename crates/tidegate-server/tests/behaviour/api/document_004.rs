@@ -8,7 +8,7 @@ use tidegate::Limiter;
 use tidegate::clock::ManualClock;
 use tidegate::model::Tick;
 use tidegate::store::{LimitStore, MapStore, Memory, MemoryStore};
-use tidegate_server::http::Api;
+use tidegate_server::http::HttpApi;
 
 use crate::api::stage::Stage;
 
@@ -222,7 +222,7 @@ fn e13_configuration_and_counts_are_the_stores() {
     let mut one = Stage::empty();
     let mut other = Stage::empty();
     for stage in [&mut one, &mut other] {
-        stage.api = Api::new(Arc::clone(&store), Limiter::new(Arc::clone(&store)));
+        stage.api = HttpApi::new(Arc::clone(&store), Limiter::new(Arc::clone(&store)));
     }
     one.ask("POST /v1/limits", &limit("a", &json!([{"policy": "total", "limit": 2}]))).is(201);
     assert!(!update(&one, "a", "u", 1) && !update(&other, "a", "u", 1));

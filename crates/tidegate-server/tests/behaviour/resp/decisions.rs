@@ -11,7 +11,7 @@ use tidegate::catalog::Catalog;
 use tidegate::limiter::ManualHolderClock;
 use tidegate::store::Store;
 use tidegate::store::Usage;
-use tidegate_server::resp::{Door, Session};
+use tidegate_server::resp::{RespService, RespSession};
 
 use crate::resp::stage::{Kind, Manner, OPEN, Stage, check, say};
 
@@ -158,8 +158,9 @@ fn what_is_given_back_calls_those_who_wait_in_line() {
         let stage = Stage::new(Kind::Map, manner, OPEN);
         let limiter =
             Limiter::builder(Arc::clone(&stage.store) as _).holder_clock(ManualHolderClock::new()).build();
-        let door = Door::new(Arc::clone(&stage.store) as _, Arc::new(OPEN)).beside(limiter.clone());
-        let mut session = Session::new(Arc::new(door));
+        let door =
+            RespService::new(Arc::clone(&stage.store) as _, Arc::new(OPEN)).with_limiter(limiter.clone());
+        let mut session = RespSession::new(Arc::new(door));
         let lease = lease(&say(&mut session, "TG.ACQUIRE builds ada"));
         let mut waiter = pin!(limiter.ask("builds", "bob").acquire_within(Duration::from_secs(10)));
         let mut context = Context::from_waker(Waker::noop());
