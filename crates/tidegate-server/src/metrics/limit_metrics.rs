@@ -1,8 +1,7 @@
-//! What the store counted, by limit, and what it takes.
+//! Counts and sizes from the store, by limit.
 //!
-//! DescribedTotals buckets (`cl.throttle/…`) come and go with what clients say, and what is forgotten takes its counts with it. A add_known that
-//! falls would look to Prometheus like a server that was started again, so what was last_counts of each is remembered here and only
-//! the growth is added up.
+//! Described buckets (`cl.throttle/…`) come and go, and an evicted one takes its counts with it. A counter that falls looks like a restart
+//! to Prometheus. So the last counts of each are remembered here, and only the growth is added to the total.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,13 +13,13 @@ use tidegate_net::metrics_page::{MetricKind, MetricLabel, MetricsPage};
 use crate::resp::described_buckets::{self, RESERVED_PREFIX};
 use crate::tokens::Permissions;
 
-/// The most limits that are samples one by one, the first by id. How many are left out is samples too.
+/// The most limits with their own samples, the first by id. The number of others is a metric too.
 pub const MOST_LIMITS: usize = 10_000;
 
-/// The item of described buckets; their own names have the period in them.
+/// The item label of described buckets; their own item names contain the period.
 const DESCRIBED_ITEM: &str = "key/bucket";
 
-/// All described buckets, as one.
+/// The totals of all described buckets.
 #[derive(Debug, Default)]
 pub(super) struct DescribedTotals {
     last_counts: HashMap<Box<str>, DecisionCounts>,
@@ -29,7 +28,7 @@ pub(super) struct DescribedTotals {
     bytes: Option<usize>,
 }
 
-/// Granted and refused.
+/// Granted and refused requests.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct DecisionCounts {
     granted: u64,
@@ -37,14 +36,14 @@ struct DecisionCounts {
 }
 
 impl DescribedTotals {
-    /// Adds what happened since the last time. Nobody waits for described buckets, and none is a shadow.
+    /// Adds the growth since the last scrape. Described buckets have no waiters and no shadow mode.
     fn update<'a>(&mut self, limits: impl Iterator<Item = (&'a str, LimitOverview)>) {
         let mut last_counts = HashMap::new();
         (self.rows, self.bytes) = (None, None);
         for (id, overview) in limits {
             let now = DecisionCounts { granted: overview.granted, refused: overview.refused };
             let before = self.last_counts.get(id).copied().unwrap_or_default();
-            // One that was forgotten meanwhile and described again begins anew.
+            // Evicted and described again in between: counts start at zero.
             let is_same = before.granted <= now.granted && before.refused <= now.refused;
             let before = if is_same { before } else { DecisionCounts::default() };
             self.total.granted += now.granted - before.granted;
@@ -57,7 +56,7 @@ impl DescribedTotals {
     }
 }
 
-/// What is samples of one limit.
+/// The samples of one limit.
 struct LimitSample {
     id: String,
     overview: LimitOverview,
@@ -96,7 +95,7 @@ pub(super) fn write(
 }
 
 impl DescribedTotals {
-    /// As if they were one limit.
+    /// The totals as the samples of one limit.
     fn sample(&self) -> LimitSample {
         let DecisionCounts { granted, refused } = self.total;
         let items = vec![tidegate::ItemCount { item: DESCRIBED_ITEM.to_owned(), refused }];
@@ -147,7 +146,7 @@ fn sizes(page: &mut MetricsPage, samples: &[LimitSample]) {
     gauge("tidegate_limit_waiters", "How many wait for a limit.", |overview| Some(overview.waiting as u64));
 }
 
-/// What is samples of the store as a whole.
+/// Samples of the store as a whole.
 fn store(page: &mut MetricsPage, limiter: &Limiter) {
     if let Some(extent) = limiter.store().extent() {
         let help = "About how many bytes all rows take.";
@@ -177,10 +176,10 @@ fn store(page: &mut MetricsPage, limiter: &Limiter) {
     page.family("tidegate_waiters", MetricKind::Gauge, help).sample(&[], limiter.waiting_in_all());
 }
 
-/// The add_known of what is known.
-fn add_known<N: std::ops::Add<Output = N>>(add_known: Option<N>, more: Option<N>) -> Option<N> {
-    match (add_known, more) {
-        (Some(add_known), Some(more)) => Some(add_known + more),
-        (add_known, more) => add_known.or(more),
+/// The sum of the known values.
+fn add_known<N: std::ops::Add<Output = N>>(sum: Option<N>, more: Option<N>) -> Option<N> {
+    match (sum, more) {
+        (Some(sum), Some(more)) => Some(sum + more),
+        (sum, more) => sum.or(more),
     }
 }

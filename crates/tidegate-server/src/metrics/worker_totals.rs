@@ -1,4 +1,4 @@
-//! What the workers counted, added up.
+//! Sums of the workers' counters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,7 +63,7 @@ impl WorkerTotals<'_> {
         let help = "Connections that are open.";
         let mut family = page.family("tidegate_connections", MetricKind::Gauge, help);
         for protocol in Protocol::ALL {
-            // What closed was opened before; read in this order there are never fewer than none.
+            // Reading `closed` first keeps the difference from going below zero.
             let closed = self.sum(protocol, |counts| &counts.closed);
             let open = self.sum(protocol, |counts| &counts.opened).saturating_sub(closed);
             family.sample(&[("door", protocol.word())], open);
