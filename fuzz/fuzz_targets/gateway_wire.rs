@@ -6,9 +6,9 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use libfuzzer_sys::fuzz_target;
-use tidegate_gateway::wire::framing::{Body, Frames, Framing};
-use tidegate_gateway::wire::head::{Forwarded, Head, room};
-use tidegate_gateway::wire::reply::{Reply, To};
+use tidegate_gateway::wire::body::{Body, Frames, Framing};
+use tidegate_gateway::wire::request_head::{Forwarded, Head, room};
+use tidegate_gateway::wire::response_head::{Reply, To};
 
 /// The largest body.
 const MOST: u64 = 1 << 40;

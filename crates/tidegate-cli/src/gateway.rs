@@ -12,9 +12,9 @@ use std::time::Duration;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tidegate::file::read_gateway;
-use tidegate_gateway::access::Format;
+use tidegate_gateway::access_log::Format;
 use tidegate_gateway::reload::Reloader;
-use tidegate_gateway::{Gateway, GatewayError, Logbook, Means, manage};
+use tidegate_gateway::{Gateway, GatewayError, Logbook, Means, management_api};
 
 use crate::args::{AccessLog, GatewayArgs};
 use crate::serve::{descriptors, end_at_once};
@@ -51,7 +51,7 @@ fn serve(args: &GatewayArgs, mut signals: Signals) -> Result<(), Failure> {
     let management = spec.management;
     if let Some(address) = management {
         // Before anybody is served who would be cut off again.
-        manage::check(address).map_err(|error| unmanaged(address, error))?;
+        management_api::check(address).map_err(|error| unmanaged(address, error))?;
     }
     let logbook = logbook(args.access_log)?;
     let cores = || available_parallelism().map_or(1, NonZeroUsize::get);
@@ -105,8 +105,8 @@ fn serve(args: &GatewayArgs, mut signals: Signals) -> Result<(), Failure> {
 }
 
 /// Opens the management port.
-fn managed(address: SocketAddr, reloader: &Arc<Reloader>) -> Result<manage::Managed, Failure> {
-    manage::start(address, Arc::clone(reloader) as _).map_err(|error| unmanaged(address, error))
+fn managed(address: SocketAddr, reloader: &Arc<Reloader>) -> Result<management_api::Managed, Failure> {
+    management_api::start(address, Arc::clone(reloader) as _).map_err(|error| unmanaged(address, error))
 }
 
 fn unmanaged(address: SocketAddr, error: io::Error) -> Failure {

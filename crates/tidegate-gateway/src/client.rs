@@ -9,14 +9,14 @@
 //! What a trusted proxy appended is believed, and nothing to the left of the first address that is not trusted. IPv4 inside IPv6 is
 //! IPv4; IPv6 clients are their /64, because one household has as many addresses as it likes.
 
-mod proxy;
+mod proxy_header;
 
 use std::net::IpAddr;
 
 use arrayvec::ArrayVec;
 use tidegate::file::gateway::{GatewayServer, Network};
 
-pub use proxy::{Header, HeaderError, LONGEST_V1, LONGEST_V2, parse_proxy_header};
+pub use proxy_header::{Header, HeaderError, LONGEST_V1, LONGEST_V2, parse_proxy_header};
 
 /// The longest value of a header that is a client; who sends a longer one is known by the address.
 pub const LONGEST_NAME: usize = 128;

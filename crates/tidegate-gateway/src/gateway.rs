@@ -17,11 +17,11 @@ use tidegate_net::{Ending, listen};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::access_log::Logbook;
+use crate::config_snapshot::Site;
 use crate::limits::{MOST_CLIENTS, RateLimitManager, Reloaded};
-use crate::logbook::Logbook;
-use crate::numbers::Numbers;
+use crate::metrics::Numbers;
 use crate::reload::{Environment, Reloader};
-use crate::site::Site;
 use crate::tls::{self, TlsError};
 use crate::worker::{self, Over};
 

@@ -9,37 +9,36 @@
 //! What decides is pure: [`routes`] finds the most specific route, [`client`] finds out who asks, [`cascade`] says whose rule holds for
 //! a client, [`limits`] asks all levels together, [`wire`] reads and writes HTTP/1, [`endpoints`] says who is next. The rest has sockets.
 
-pub mod access;
-mod answers;
+pub mod access_log;
 mod buffers;
 pub mod cascade;
 pub mod client;
-mod door;
+mod client_connection;
+mod config_snapshot;
+mod deadline;
 pub mod endpoints;
 mod gateway;
-mod guest;
-pub mod hot;
+mod handshake;
+mod health_probe;
+pub mod hottest_clients;
+mod http1;
+mod http2;
 pub mod limits;
-pub mod logbook;
-pub mod manage;
-pub mod numbers;
-mod pace;
-mod probing;
-mod relay;
+mod local_reply;
+pub mod management_api;
+pub mod metrics;
 pub mod reload;
-pub mod routes;
-mod second;
-mod site;
-mod story;
+mod request_log;
+pub mod route_table;
 mod tls;
 mod upstream;
 pub mod wire;
 mod worker;
 
+pub use access_log::Logbook;
 pub use cascade::{Applied, Scope, cascade};
 pub use client::{ClientKey, Clients};
 pub use gateway::{Gateway, GatewayError, Means};
 pub use limits::{Connection, Counted, Kind, Level, Plan, RateLimitManager, Refusal, Reloaded};
-pub use logbook::Logbook;
-pub use routes::Routes;
+pub use route_table::Routes;
 pub use tls::{TlsError, check_certificate};

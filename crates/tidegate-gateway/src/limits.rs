@@ -17,12 +17,12 @@
 //! - What server, routes and backends are asked for is counted without a limit too, requests and connections: a limit that comes knows of the
 //!   second before it. A client's requests are not, where no rule holds for it: whoever has no limit is not refused for want of room to count.
 
-mod connection;
-mod entering;
-mod looking;
+mod connection_permit;
 mod plan;
 mod refusal;
+mod route_admission;
 mod rules;
+mod usage;
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,12 +40,12 @@ use tidegate::{
     Order, OrderError, Outcome, RemovalMode, Replies, Store, Wait,
 };
 
-pub use connection::Connection;
-pub use looking::{ClientCounts, ClientRule, Rule, Standing, Standings};
+pub use connection_permit::Connection;
 use plan::{Gauge, MOST_PLACES};
 pub use plan::{Level, Plan};
 pub use refusal::{Kind, Refusal};
 use rules::{Ruled, Rules};
+pub use usage::{ClientCounts, ClientRule, Rule, Standing, Standings};
 
 /// How many clients are remembered at once by each rule, unless told otherwise. A table that is full refuses new clients only.
 pub const MOST_CLIENTS: u64 = 1_000_000;

@@ -15,8 +15,8 @@ use tidegate_net::{Look, Looker, Watching};
 use crate::endpoints::Backend;
 use crate::gateway::{GatewayError, House};
 use crate::limits::{RateLimitManager, Reloaded};
-use crate::manage::{Behind, Status};
-use crate::numbers::Numbers;
+use crate::management_api::{Behind, Status};
+use crate::metrics::Numbers;
 
 /// Where the values of `${env:…}` come from.
 pub type Environment = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;

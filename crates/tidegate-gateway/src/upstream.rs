@@ -12,8 +12,8 @@ use hashbrown::HashMap;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
-use crate::answers::Answer;
 use crate::endpoints::Endpoint;
+use crate::local_reply::Answer;
 
 /// How many connections to one endpoint a worker keeps while they are not used.
 const MOST_KEPT: usize = 256;

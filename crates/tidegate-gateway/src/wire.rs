@@ -13,11 +13,11 @@
 //! that are folded over lines, fields with spaces before the colon, `NUL` and other control characters, bare carriage returns and bare line
 //! feeds, several hosts or none, paths with `.` and `..` in them.
 
-pub mod fields;
-pub mod framing;
-pub mod head;
-mod hop;
-pub mod reply;
+pub mod body;
+pub mod header_fields;
+mod hop_fields;
+pub mod request_head;
+pub mod response_head;
 
 use std::fmt;
 

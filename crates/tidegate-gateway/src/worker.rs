@@ -17,14 +17,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::time::Instant;
 
-use crate::door;
+use crate::access_log::Page;
+use crate::config_snapshot::Site;
 use crate::endpoints::Endpoint;
 use crate::gateway::{House, Seat};
-use crate::logbook::Page;
-use crate::numbers::{Cut, Failure, WorkerNumbers};
-use crate::probing;
-use crate::second::{Responses, Seconds};
-use crate::site::Site;
+use crate::handshake;
+use crate::health_probe;
+use crate::http2::{Responses, Seconds};
+use crate::metrics::{Cut, Failure, WorkerNumbers};
 use crate::upstream::Pool;
 
 /// How long a worker waits when the system has no more sockets to give.
@@ -97,7 +97,7 @@ pub(crate) fn work(house: Arc<House>, listener: std::net::TcpListener, number: u
         tokio::spawn(sweep(Arc::clone(&worker)));
         tokio::spawn(turn_pages(Arc::clone(&worker)));
         if number == 0 {
-            tokio::spawn(probing::go(Arc::clone(&worker)));
+            tokio::spawn(health_probe::go(Arc::clone(&worker)));
         }
         let listener = TcpListener::from_std(listener)?;
         accept(listener, &worker).await;
@@ -175,7 +175,7 @@ fn admit(stream: TcpStream, address: SocketAddr, worker: &Arc<Worker>) {
     let present = Present { worker: Arc::clone(worker), seat: Some(seat) };
     worker.numbers.accepted();
     tokio::spawn(async move {
-        let over = door::attend(stream, address, &present.worker).await;
+        let over = handshake::attend(stream, address, &present.worker).await;
         if let Some(cut) = over.cut() {
             present.worker.numbers.cut(cut);
         }

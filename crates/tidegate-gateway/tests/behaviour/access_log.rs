@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use tidegate_gateway::access::{Entry, Format};
+use tidegate_gateway::access_log::{Entry, Format};
 use tidegate_gateway::{Kind, Level, Refusal};
 
 /// 2026-03-01T09:00:06.000123Z, and a bit.

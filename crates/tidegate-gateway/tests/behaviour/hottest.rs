@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use tidegate_gateway::ClientKey;
-use tidegate_gateway::hot::{Hot, Hottest, LINES, hottest, show_client};
+use tidegate_gateway::hottest_clients::{Hot, Hottest, LINES, hottest, show_client};
 
 fn name(number: u32) -> Vec<u8> {
     number.to_be_bytes().to_vec()

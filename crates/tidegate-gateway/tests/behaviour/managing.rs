@@ -9,8 +9,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tidegate_gateway::endpoints::Backend;
 use tidegate_gateway::limits::Overfull;
-use tidegate_gateway::manage::{Behind, LARGEST_BODY, MOST_VISITORS, Page, Status, answer, start};
-use tidegate_gateway::numbers::Numbers;
+use tidegate_gateway::management_api::{Behind, LARGEST_BODY, MOST_VISITORS, Page, Status, answer, start};
+use tidegate_gateway::metrics::Numbers;
 use tidegate_gateway::reload::Unused;
 use tidegate_gateway::{ClientKey, RateLimitManager, Reloaded};
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_gateway::endpoints::Backend;
-use tidegate_gateway::numbers::{Class, Cut, Failure, Numbers};
+use tidegate_gateway::metrics::{Class, Cut, Failure, Numbers};
 use tidegate_gateway::{Kind, Level, Refusal};
 
 use crate::stage::{DOCUMENT, managing, spec};

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
-use tidegate_gateway::access::Format;
+use tidegate_gateway::access_log::Format;
 use tidegate_gateway::{Counted, Gateway, Logbook, Means};
 
 use super::wire::{FAR_TOO_LONG, Message, Wire};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tidegate_net::histogram::{DURATIONS, Histogram};
 
 use super::lock;
-use crate::hot::Hot;
+use crate::hottest_clients::Hot;
 use crate::limits::{Kind, Level, Refusal};
 
 macro_rules! words {

@@ -3,7 +3,7 @@
 //! A body is taken from what has arrived piece by piece, and written anew: data in, data out. Nothing of how it was framed by whoever sent
 //! it goes any further.
 
-use super::fields::{Field, field};
+use super::header_fields::{Field, field};
 use super::{Flaw, has_odd_line};
 
 /// The longest line that says how large a chunk is, with what is said behind it.

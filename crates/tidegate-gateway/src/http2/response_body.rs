@@ -20,11 +20,11 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::time::{Instant, Sleep};
 
 use super::Open;
-use super::asking::Line;
-use super::pending::Pending;
-use super::upload::Progress;
+use super::pending_call::Pending;
+use super::request_body::Progress;
+use super::upstream_call::Line;
+use crate::deadline::later;
 use crate::endpoints::Held;
-use crate::pace::later;
 use crate::worker::Over;
 
 /// How long a client has to say that its request is over, when everything else is.

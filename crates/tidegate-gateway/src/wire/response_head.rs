@@ -2,10 +2,10 @@
 
 use httparse::{Error, Header, Status};
 
-use super::fields::{Field, field, names};
-use super::framing::{Frames, Framing};
-use super::head::{Room, push_field};
-use super::hop::Hop;
+use super::body::{Frames, Framing};
+use super::header_fields::{Field, field, names};
+use super::hop_fields::Hop;
+use super::request_head::{Room, push_field};
 use super::{Flaw, LARGEST_HEAD, push_number};
 
 /// A response as it was sent.

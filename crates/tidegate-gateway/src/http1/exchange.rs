@@ -12,14 +12,14 @@ use std::task::{Context, Poll};
 use tidegate_net::Ending;
 use tokio::net::TcpStream;
 
-use crate::answers::Answer;
 use crate::buffers::{Buffer, USUAL, Unsaid};
-use crate::door::Stream;
-use crate::numbers::Failure;
-use crate::story::Told;
-use crate::wire::framing::{Body, Frames, Framing};
-use crate::wire::head::room;
-use crate::wire::reply::{Reply, To};
+use crate::handshake::Stream;
+use crate::local_reply::Answer;
+use crate::metrics::Failure;
+use crate::request_log::Told;
+use crate::wire::body::{Body, Frames, Framing};
+use crate::wire::request_head::room;
+use crate::wire::response_head::{Reply, To};
 use crate::wire::{Flaw, LARGEST_HEAD};
 use crate::worker::Over;
 

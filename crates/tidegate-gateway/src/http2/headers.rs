@@ -6,9 +6,9 @@ use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, REFERER, TE
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 
-use crate::story::Asked;
-use crate::wire::fields::{Field, field, has_dots, is_host, words};
-use crate::wire::head::{Forwarded, MOST_HOPS, hops};
+use crate::request_log::Asked;
+use crate::wire::header_fields::{Field, field, has_dots, is_host, words};
+use crate::wire::request_head::{Forwarded, MOST_HOPS, hops};
 use crate::wire::{Flaw, LONGEST_TARGET, MOST_FIELDS};
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");

@@ -1,7 +1,7 @@
 //! What a message says about its hop: how its body is delimited, and whether the connection goes on behind it.
 
-use super::fields::{Field, words};
-use super::framing::Framing;
+use super::body::Framing;
+use super::header_fields::{Field, words};
 use super::{Flaw, content_length};
 
 /// The most fields that `Connection` may name: every other field is compared with all of them.

@@ -14,13 +14,13 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
-use super::pending::Pending;
-use super::upload::{Late, Patience, Upload};
-use crate::answers::Answer;
+use super::pending_call::Pending;
+use super::request_body::{Late, Patience, Upload};
+use crate::config_snapshot::Way;
+use crate::deadline::later;
 use crate::endpoints::{Endpoint, Held};
-use crate::numbers::Failure;
-use crate::pace::later;
-use crate::site::Way;
+use crate::local_reply::Answer;
+use crate::metrics::Failure;
 use crate::upstream::{connect, unconnected};
 use crate::wire::{Flaw, LARGEST_HEAD, MOST_FIELDS};
 use crate::worker::Worker;
@@ -292,5 +292,5 @@ fn broken(error: &hyper::Error, patience: &Patience) -> Tried {
 fn is_last(response: &Response<Incoming>) -> bool {
     let values = response.headers().get_all(http::header::CONNECTION);
     response.version() != http::Version::HTTP_11
-        || crate::wire::fields::names(values.iter().map(http::HeaderValue::as_bytes), b"close")
+        || crate::wire::header_fields::names(values.iter().map(http::HeaderValue::as_bytes), b"close")
 }

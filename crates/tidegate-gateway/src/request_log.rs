@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use crate::access::Entry;
-use crate::answers::Answer;
+use crate::access_log::Entry;
+use crate::client_connection::Sender;
+use crate::config_snapshot::Way;
 use crate::endpoints::Endpoint;
-use crate::guest::Sender;
 use crate::limits::Refusal;
-use crate::site::Way;
-use crate::wire::head::{Head, room};
+use crate::local_reply::Answer;
+use crate::wire::request_head::{Head, room};
 use crate::worker::{Over, Worker};
 
 /// The status in the log of a request whose client has left before it was answered.

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::fields::Kept;
-use super::upload::Progress;
-use crate::answers::Answer;
+use super::headers::Kept;
+use super::request_body::Progress;
 use crate::endpoints::Endpoint;
-use crate::story::{Story, Told};
+use crate::local_reply::Answer;
+use crate::request_log::{Story, Told};
 use crate::worker::{Over, Worker};
 
 /// A call that is under way. It is told once: when it is over, or when nobody goes on with it because it was reset or its connection is gone.

@@ -2,7 +2,7 @@
 
 use arrayvec::ArrayVec;
 
-use super::connection::{Connection, Held, Whose};
+use super::connection_permit::{Connection, Held, Whose};
 use super::plan::{Gauge, Level, Plan};
 use super::refusal::{Kind, Refusal};
 use super::{MOST_GAUGES, RateLimitManager, Refused};

@@ -9,9 +9,9 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::buffers::Buffer;
-use crate::door::Stream;
-use crate::pace::{Interruption, Midst, Pace};
-use crate::story::Told;
+use crate::deadline::{Interruption, Midst, Pace};
+use crate::handshake::Stream;
+use crate::request_log::Told;
 use crate::worker::Over;
 
 /// One way through the tunnel.

@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::answers::Answer;
 use crate::client::ClientKey;
+use crate::config_snapshot::{Site, Way};
 use crate::limits::{Connection, Level, Plan, Refusal};
-use crate::site::{Site, Way};
-use crate::wire::head::Forwarded;
+use crate::local_reply::Answer;
+use crate::wire::request_head::Forwarded;
 use crate::worker::Worker;
 
 /// One connection of a client.

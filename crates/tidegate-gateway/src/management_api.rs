@@ -13,7 +13,7 @@
 //! Decided: nobody is asked for a token. The port is on the loopback unless the settings say otherwise, and whoever says otherwise
 //! opens it to a network of operators, as with every other exporter.
 
-mod serving;
+mod listener;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,12 +23,12 @@ use tidegate::Capacity;
 use tidegate_net::page;
 
 use crate::endpoints::Backend;
-use crate::hot::{Hottest, show_client};
+use crate::hottest_clients::{Hottest, show_client};
 use crate::limits::{ClientRule, Counted, Overfull, RateLimitManager, Reloaded, Rule, Standing};
-use crate::numbers::Numbers;
+use crate::metrics::Numbers;
 use crate::reload::Unused;
 
-pub use serving::{LARGEST_BODY, LONGEST_VISIT, MOST_VISITORS, Managed, check, start};
+pub use listener::{LARGEST_BODY, LONGEST_VISIT, MOST_VISITORS, Managed, check, start};
 
 /// How many of the hottest clients are told.
 pub const MOST_HOTTEST: usize = 20;

@@ -21,7 +21,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tidegate::layer::http::{RATE_LIMIT, RATE_LIMIT_POLICY};
 
 use crate::limits::{Kind, Refusal};
-use crate::wire::head::push_field;
+use crate::wire::request_head::push_field;
 use crate::wire::{Flaw, push_number};
 use crate::worker::Over;
 

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 
-use crate::hot::{Hot, Hottest, hottest};
+use crate::hottest_clients::{Hot, Hottest, hottest};
 
 pub use page::MOST_NAMES;
 pub use worker::{Class, Cut, Failure, RouteNumbers, WorkerNumbers};

@@ -17,16 +17,16 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::server::TlsStream;
 
-use crate::answers::Answer;
 use crate::buffers::Buffer;
 use crate::client::{ClientKey, HeaderError, LONGEST_V2, parse_proxy_header};
-use crate::guest::Guest;
+use crate::client_connection::Guest;
+use crate::deadline::later;
+use crate::http1;
+use crate::http2;
 use crate::limits::Refusal;
-use crate::pace::later;
-use crate::relay;
-use crate::second;
-use crate::story::{Asked, Story};
-use crate::wire::head::{Head, room};
+use crate::local_reply::Answer;
+use crate::request_log::{Asked, Story};
+use crate::wire::request_head::{Head, room};
 use crate::worker::{Over, Worker};
 
 /// What every connection of HTTP/2 begins with.
@@ -155,9 +155,9 @@ pub(crate) async fn attend(mut stream: TcpStream, address: SocketAddr, worker: &
         Ok(connection) => {
             let guest = Guest::new(Arc::clone(worker), peer, true, connection);
             if is_second {
-                Box::pin(second::serve(stream, Buffer::default(), guest)).await
+                Box::pin(http2::serve(stream, Buffer::default(), guest)).await
             } else {
-                Box::pin(relay::serve(stream, Buffer::default(), guest)).await
+                Box::pin(http1::serve(stream, Buffer::default(), guest)).await
             }
         }
     }
@@ -168,8 +168,8 @@ async fn plain(stream: TcpStream, arrived: Buffer, guest: Guest) -> Over {
     let mut stream = stream;
     let mut arrived = arrived;
     match sniffed(&mut stream, &mut arrived, &guest).await {
-        Ok(true) => Box::pin(second::serve(stream, arrived, guest)).await,
-        Ok(false) => relay::serve(stream, arrived, guest).await,
+        Ok(true) => Box::pin(http2::serve(stream, arrived, guest)).await,
+        Ok(false) => http1::serve(stream, arrived, guest).await,
         Err(over) => over,
     }
 }
@@ -204,7 +204,7 @@ async fn sniffed(stream: &mut TcpStream, arrived: &mut Buffer, guest: &Guest) ->
         let ending = async {
             guest.worker.house.ending.told().await;
             // A request may be on its way; its response will say that it is the last.
-            tokio::time::sleep(relay::LAST_CHANCE).await;
+            tokio::time::sleep(http1::LAST_CHANCE).await;
         };
         let filled = tokio::select! {
             biased;
@@ -255,7 +255,7 @@ async fn turn_away<S: Stream>(
     let told = async {
         loop {
             if is_second || arrived.filled().starts_with(PREFACE) {
-                second::turn_away(Begun::new(arrived, stream), answer).await;
+                http2::turn_away(Begun::new(arrived, stream), answer).await;
                 Story::new(peer, "HTTP/2.0", started).answered(worker, &Asked::default(), answer);
                 return;
             }
@@ -269,7 +269,7 @@ async fn turn_away<S: Stream>(
                 let mut out = Vec::new();
                 answer.write(asked.method == "HEAD", true, &mut out);
                 if stream.write_all(&out).await.is_ok() {
-                    relay::part(stream).await;
+                    http1::part(stream).await;
                 }
                 return;
             }

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::time::{Instant, timeout_at};
 
-use crate::pace::later;
+use crate::deadline::later;
 
 /// What is sent to an endpoint.
 #[derive(Debug, Default)]

@@ -22,19 +22,19 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
-use crate::answers::Answer;
 use crate::buffers::{Buffer, USUAL, Unsaid};
-use crate::door::Stream;
+use crate::client_connection::Guest;
+use crate::config_snapshot::{Site, Way};
+use crate::deadline::{Interruption, Midst, Pace};
 use crate::endpoints::Endpoint;
-use crate::guest::Guest;
-use crate::numbers::Failure;
-use crate::pace::{Interruption, Midst, Pace};
-use crate::site::{Site, Way};
-use crate::story::{Asked, Story, Told};
+use crate::handshake::Stream;
+use crate::local_reply::Answer;
+use crate::metrics::Failure;
+use crate::request_log::{Asked, Story, Told};
 use crate::upstream::{connect, unconnected};
 use crate::wire::LARGEST_HEAD;
-use crate::wire::framing::{Body, Framing};
-use crate::wire::head::{self, Head};
+use crate::wire::body::{Body, Framing};
+use crate::wire::request_head::{Head, room};
 use crate::worker::Over;
 use exchange::{Broken, End, Exchange};
 
@@ -209,7 +209,7 @@ impl<S: Stream> Relay<S> {
 
     /// Makes of what has arrived what can be made of it.
     fn understand(&mut self) -> Understood {
-        let mut room = head::room();
+        let mut room = room();
         let worker = &self.guest.worker;
         let head = match Head::read(self.input.filled(), &mut room) {
             Ok(Some(head)) => head,

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 
 use httparse::{Error, Header, Status};
 
-use super::fields::{Field, field, has_dots, is_host, names, words};
-use super::framing::Framing;
-use super::hop::Hop;
+use super::body::Framing;
+use super::header_fields::{Field, field, has_dots, is_host, names, words};
+use super::hop_fields::Hop;
 use super::{Flaw, LARGEST_HEAD, LONGEST_TARGET, MOST_FIELDS, has_odd_line, push_number};
 
 /// What the gateway calls itself to those behind it.

@@ -10,8 +10,8 @@ use tokio::time::{Instant, timeout};
 
 use crate::endpoints::{Backend, Endpoint};
 use crate::upstream::connect;
-use crate::wire::head::room;
-use crate::wire::reply::Reply;
+use crate::wire::request_head::room;
+use crate::wire::response_head::Reply;
 use crate::worker::Worker;
 
 /// How often it is looked whose turn it is.

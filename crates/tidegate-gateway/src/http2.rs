@@ -7,11 +7,11 @@
 //! A request counts when its head is here; whoever resets it gets nothing back. Streams that are reset before anybody looked at them are
 //! bounded by hyper ([`MOST_RESET`]), which then ends the connection.
 
-mod asking;
-mod body;
-mod fields;
-mod pending;
-mod upload;
+mod headers;
+mod pending_call;
+mod request_body;
+mod response_body;
+mod upstream_call;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -27,20 +27,20 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::time::Instant;
 
-use crate::answers::Answer;
 use crate::buffers::Buffer;
-use crate::door::{Begun, Stream};
-use crate::guest::Guest;
-use crate::pace::{Interruption, Midst, Pace};
-use crate::relay::FAREWELL;
-use crate::story::Story;
+use crate::client_connection::Guest;
+use crate::deadline::{Interruption, Midst, Pace};
+use crate::handshake::{Begun, Stream};
+use crate::http1::FAREWELL;
+use crate::local_reply::Answer;
+use crate::request_log::Story;
 use crate::wire::{Flaw, LARGEST_HEAD};
 use crate::worker::Over;
-pub(crate) use asking::Seconds;
-use asking::{Call, Fate};
-pub(crate) use body::Responses;
-use body::Said;
-use pending::Pending;
+use pending_call::Pending;
+pub(crate) use response_body::Responses;
+use response_body::Said;
+pub(crate) use upstream_call::Seconds;
+use upstream_call::{Call, Fate};
 
 /// The most calls that may be open at once on one connection.
 const MOST_STREAMS: u32 = 128;
@@ -200,8 +200,8 @@ async fn answer(request: Request<Incoming>, guest: Arc<Guest>, open: Open) -> Re
     let site = worker.site();
     let is_grpc = is_grpc(request.headers());
     let (mut head, body) = request.into_parts();
-    let kept = fields::Kept::of(&head);
-    let target = match fields::target(&head) {
+    let kept = headers::Kept::of(&head);
+    let target = match headers::target(&head) {
         Ok(target) => target,
         Err(flaw) => {
             let answer = Answer::Flawed(flaw);
@@ -234,19 +234,19 @@ async fn answer(request: Request<Incoming>, guest: Arc<Guest>, open: Open) -> Re
         story.answered(&worker, &kept.asked(), answer);
         return own(answer, is_grpc);
     };
-    fields::prepare(&mut head, &target, &guest.forwarded(&site), is_grpc);
+    headers::prepare(&mut head, &target, &guest.forwarded(&site), is_grpc);
     let patience = site.spec.server.body_timeout;
-    let upload = upload::Upload::new(body, most, worker.now());
+    let upload = request_body::Upload::new(body, most, worker.now());
     let progress = upload.progress();
     let pending = Pending::new(story, kept, Arc::clone(&worker), progress);
     let call = Call { head, body: upload, body_timeout: patience, way, is_grpc, pending };
     match call.ask(&worker).await {
         Fate::Answered { response, line, held, pending } => {
             let (mut head, body) = response.into_parts();
-            fields::cleanse(&mut head.headers);
+            headers::cleanse(&mut head.headers);
             head.version = http::Version::HTTP_2;
-            let ending = body::Ending { line, held, pending, open };
-            let relayed = body::Relayed::shared(body, head.status.as_u16(), patience, ending);
+            let ending = response_body::Ending { line, held, pending, open };
+            let relayed = response_body::Relayed::shared(body, head.status.as_u16(), patience, ending);
             Response::from_parts(head, Said::Relayed(relayed))
         }
         Fate::Failed { answer, pending } => {

@@ -12,8 +12,8 @@ use tokio_rustls::TlsAcceptor;
 use crate::client::Clients;
 use crate::endpoints::Backend;
 use crate::limits::{Plan, RateLimitManager};
-use crate::numbers::{Numbers, RouteNumbers};
-use crate::routes::Routes;
+use crate::metrics::{Numbers, RouteNumbers};
+use crate::route_table::Routes;
 
 /// What a gateway serves.
 pub(crate) struct Site {

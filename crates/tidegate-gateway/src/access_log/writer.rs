@@ -14,8 +14,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::access::{Entry, Format};
-use crate::numbers::WorkerNumbers;
+use crate::access_log::{Entry, Format};
+use crate::metrics::WorkerNumbers;
 
 /// How many pages may be on their way.
 const MOST_PAGES: usize = 256;
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn lines_that_cannot_be_written_are_counted() {
         let logbook = Logbook::over(Gone, Format::Text).expect("a thread");
-        let page = Page::new(logbook.clone(), crate::numbers::Numbers::new(1).worker(0));
+        let page = Page::new(logbook.clone(), crate::metrics::Numbers::new(1).worker(0));
         for _ in 0..3 {
             page.write(&entry());
             page.write(&entry());
@@ -220,7 +220,7 @@ mod tests {
         let written = Arc::new(Mutex::new(Vec::new()));
         let to = Reluctant { may, written: Arc::clone(&written) };
         let logbook = Logbook::over(to, Format::Text).expect("a thread");
-        let page = Page::new(logbook.clone(), crate::numbers::Numbers::new(1).worker(0));
+        let page = Page::new(logbook.clone(), crate::metrics::Numbers::new(1).worker(0));
         let handed_over = MOST_PAGES as u64 + 10;
         for _ in 0..handed_over {
             page.write(&entry());
