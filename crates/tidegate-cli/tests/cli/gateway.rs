@@ -3,16 +3,16 @@
 //! What the gateway does with every odd byte is tested in its own crate; here it is tested that all of it is there when a file is
 //! written, a process is started and signals are sent.
 
+mod abusive_client;
 mod access_log;
 mod backend;
-mod crowd;
-mod demonstration;
-mod ending;
-mod managing;
-mod refusals;
+mod fixture;
+mod http_client;
+mod management_api;
+mod many_connections;
 mod reloads;
-mod stage;
-mod wire;
+mod shutdown;
+mod startup_errors;
 
 use crate::clients::pass;
 

@@ -4,7 +4,7 @@ use tidegate::Capacity;
 use tidegate::file::gateway::Allowance;
 use tidegate_gateway::{Kind, Level, Scope, cascade};
 
-use crate::stage::{DOCUMENT, limits, manager, managing};
+use crate::fixture::{DOCUMENT, limits, manager, managing};
 
 const WRITTEN: [&str; 6] = ["-1", "0", "7", "9", "inherit", "unlimited"];
 
@@ -24,7 +24,7 @@ fn read(word: &str) -> Allowance {
     let text = format!(
         "{{server: {{rateLimit: {{maxQpsPerClient: {word}}}}}, backends: [{{name: b, endpoints: [{{host: h, port: 1}}]}}], routes: []}}"
     );
-    crate::stage::spec(&text).server.limits.max_qps_per_client
+    crate::fixture::spec(&text).server.limits.max_qps_per_client
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate::{Memory, Store, SystemClock};
 use tidegate_gateway::{Counted, Kind, Level, RateLimitManager};
 
-use crate::stage::{DOCUMENT, limits, manager, managing};
+use crate::fixture::{DOCUMENT, limits, manager, managing};
 
 #[test]
 fn a_refusal_leaves_nothing_behind() {

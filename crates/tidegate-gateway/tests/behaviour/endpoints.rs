@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tidegate::file::gateway::{Balance, Probe};
 use tidegate_gateway::endpoints::{Backend, Endpoint, REST};
 
-use crate::stage::spec;
+use crate::fixture::spec;
 
 const NOW: Duration = Duration::from_secs(100);
 const PROBE: Probe = Probe {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate_gateway::limits::Overfull;
 use tidegate_gateway::{Counted, Reloaded};
 
-use crate::stage::{DOCUMENT, limits, manager, managing, spec};
+use crate::fixture::{DOCUMENT, limits, manager, managing, spec};
 
 #[test]
 fn an_equal_file_changes_nothing() {

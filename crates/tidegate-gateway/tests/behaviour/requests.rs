@@ -6,7 +6,7 @@ use tidegate::file::gateway::{Allowance, RateLimits};
 use tidegate::{Memory, SystemClock};
 use tidegate_gateway::{Kind, Level, RateLimitManager};
 
-use crate::stage::{limits, manager, managing};
+use crate::fixture::{limits, manager, managing};
 
 const MILLI: Duration = Duration::from_millis(1);
 

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::backend::Backend;
-use super::stage::{Gateway, Hearing, settings, wait_until};
-use super::wire::Wire;
+use super::fixture::{Gateway, Hearing, settings, wait_until};
+use super::http_client::Wire;
 
 /// Settings under which every level refuses somebody, by the host that is asked for.
 fn refusing(port: u16) -> String {

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use std::sync::{Mutex, PoisonError};
 
-use super::wire::FAR_TOO_LONG;
+use super::http_client::FAR_TOO_LONG;
 
 /// What is done before a request is answered.
 type Script = dyn Fn() + Send + Sync;

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use serde_json::Value;
 
 use super::backend::Backend;
-use super::stage::{Gateway, settings, wait_until};
-use super::wire::Wire;
+use super::fixture::{Gateway, settings, wait_until};
+use super::http_client::Wire;
 
 /// What the server's limit of requests is now.
 fn limit(gateway: &Gateway) -> Value {
@@ -162,7 +162,7 @@ fn a_hundred_reloads_drop_no_request() {
         let rates = format!("maxQps: {}, maxConnections: {}", 1_000_000 + number, 1000 + number);
         settings(backend.port(), &rates, &format!("  idleTimeout: {}s", 60 + number))
     };
-    let gateway = Gateway::with(&of(0), &["--access-log", "off"], super::stage::Hearing::Out);
+    let gateway = Gateway::with(&of(0), &["--access-log", "off"], super::fixture::Hearing::Out);
     let (is_over, served) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for number in 0..CLIENTS {

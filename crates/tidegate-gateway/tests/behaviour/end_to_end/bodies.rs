@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::stage::{Backend, Stage, file, get, response, wait_until};
-use super::wire::Wire;
+use super::fixture::{Backend, Stage, file, get, response, wait_until};
+use super::http_client::Wire;
 
 const MANY: usize = 10 << 20;
 

@@ -4,7 +4,7 @@ use tidegate::Capacity;
 use tidegate_gateway::Scope;
 use tidegate_gateway::limits::{ClientCounts, ClientRule, Rule, Standing};
 
-use crate::stage::{DOCUMENT, managing};
+use crate::fixture::{DOCUMENT, managing};
 
 fn named<'s>(all: &'s [Standing], name: &str) -> &'s Standing {
     all.iter().find(|standing| &*standing.name == name).expect("it is there")

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::stage::{Backend, Stage, file, get, wait_until};
-use super::wire::{FAR_TOO_LONG, Wire};
+use super::fixture::{Backend, Stage, file, get, wait_until};
+use super::http_client::{FAR_TOO_LONG, Wire};
 
 /// How long a dripping client waits between two drops.
 const DROP: Duration = Duration::from_millis(20);
@@ -160,7 +160,7 @@ fn kept_connections_are_not_kept_for_ever() {
     let (ended, ends) = std::sync::mpsc::channel();
     let backend = Backend::raw(move |mut wire, _| {
         while wire.message(false).is_ok() {
-            wire.shout(super::stage::response("x"));
+            wire.shout(super::fixture::response("x"));
         }
         ended.send(()).expect("somebody waits");
     });

@@ -17,9 +17,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tidegate_gateway::Counted;
 use tokio::net::TcpStream;
 
-use super::stage::{Backend, Stage, file, get, response};
-use super::wire::{FAR_TOO_LONG, Message};
-use crate::stage::DOCUMENT;
+use super::fixture::{Backend, Stage, file, get, response};
+use super::http_client::{FAR_TOO_LONG, Message};
+use crate::fixture::DOCUMENT;
 
 pub(super) type AnyBody = BoxBody<Bytes, Infallible>;
 pub(super) type Sender = SendRequest<AnyBody>;

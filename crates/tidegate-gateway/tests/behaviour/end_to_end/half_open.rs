@@ -3,8 +3,8 @@
 
 use tidegate_gateway::Counted;
 
-use super::stage::{Backend, Stage, file, get, response, wait_until};
-use super::wire::Wire;
+use super::fixture::{Backend, Stage, file, get, response, wait_until};
+use super::http_client::Wire;
 
 /// All times short, so that whoever is silent is found out.
 const SERVER: &str = "headerTimeout: 300ms; bodyTimeout: 300ms; idleTimeout: 300ms; tunnelTimeout: 300ms; rateLimit: {maxConnections: 100, maxConnectionsPerClient: 100}";

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::wire::{FAR_TOO_LONG, Told, Wire};
+use super::http_client::{FAR_TOO_LONG, Told, Wire};
 use crate::{Files, tidegate};
 
 /// How long it is waited before something is looked at again.

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 
-use super::stage::{Backend, Stage, echo, file, get, response, wait_until};
-use super::wire::{FAR_TOO_LONG, Wire};
+use super::fixture::{Backend, Stage, echo, file, get, response, wait_until};
+use super::http_client::{FAR_TOO_LONG, Wire};
 
 const POST: &str = "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\n\r\nhello";
 

@@ -7,7 +7,7 @@ use tidegate_gateway::endpoints::Backend;
 use tidegate_gateway::metrics::{Class, Cut, Failure, Numbers};
 use tidegate_gateway::{Kind, Level, Refusal};
 
-use crate::stage::{DOCUMENT, managing, spec};
+use crate::fixture::{DOCUMENT, managing, spec};
 
 /// The page of these numbers and document 002's file; endpoint 8081 is unwell.
 fn page(numbers: &Numbers) -> String {

@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use super::stage::{Backend, Stage, get, response};
-use super::wire::Message;
-use crate::stage::DOCUMENT;
+use super::fixture::{Backend, Stage, get, response};
+use super::http_client::Message;
+use crate::fixture::DOCUMENT;
 
 #[test]
 fn a_request_and_its_response_pass() {
@@ -261,7 +261,8 @@ fn requests_sent_at_once_are_answered_in_order() {
         wire.say(response(&message.line));
         true
     });
-    let text = super::stage::file("", "", &[&backend]).replace("{backend: b}", "{path: /to/**, backend: b}");
+    let text =
+        super::fixture::file("", "", &[&backend]).replace("{backend: b}", "{path: /to/**, backend: b}");
     let stage = Stage::new(&text);
     let mut client = stage.client();
     let mut all = String::new();
@@ -308,7 +309,7 @@ fn answers_of_the_gateway_come_before_what_was_asked_next() {
 #[test]
 fn half_a_request_holds_no_answer_back() {
     let backend = Backend::echo();
-    let text = super::stage::file("", "", &[&backend]).replace("{backend: b}", "{path: /to, backend: b}");
+    let text = super::fixture::file("", "", &[&backend]).replace("{backend: b}", "{path: /to, backend: b}");
     let stage = Stage::new(&text);
     let mut client = stage.client();
     client.say(get("a.test") + "GET /to HTTP/1.1\r\nHo");

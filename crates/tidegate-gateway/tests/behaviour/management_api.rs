@@ -14,7 +14,7 @@ use tidegate_gateway::metrics::Numbers;
 use tidegate_gateway::reload::Unused;
 use tidegate_gateway::{ClientKey, RateLimitManager, Reloaded};
 
-use crate::stage::{DOCUMENT, managing, spec};
+use crate::fixture::{DOCUMENT, managing, spec};
 
 /// A gateway of which only what is managed is there.
 struct House {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tidegate_gateway::{Gateway, Means};
 
-use super::stage::{Backend, Stage, get, response, wait_until};
-use crate::stage::spec;
+use super::fixture::{Backend, Stage, get, response, wait_until};
+use crate::fixture::spec;
 
 /// Replies with its name, and to probes with how it is.
 fn patient(name: &'static str, is_well: &Arc<AtomicBool>) -> Backend {

@@ -1,4 +1,4 @@
-"""Holds connections to a gateway, each of which has been answered: crowd.py PORT COUNT FROM. Leaves when nobody speaks to it any more."""
+"""Holds connections to a gateway, each of which has been answered: hold_connections.py PORT COUNT FROM. Leaves when nobody speaks to it any more."""
 
 import resource
 import socket

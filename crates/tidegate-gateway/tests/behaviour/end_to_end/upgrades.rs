@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::stage::{Backend, Stage, file, wait_until};
-use super::wire::Wire;
+use super::fixture::{Backend, Stage, file, wait_until};
+use super::http_client::Wire;
 
 const ASKS: &str = "GET /chat HTTP/1.1\r\nHost: a.test\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\n\r\n";
 const AGREES: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: y\r\n\r\n";

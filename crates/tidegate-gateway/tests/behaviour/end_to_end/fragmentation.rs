@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::stage::{Backend, Stage, file, get, response};
-use super::wire::Wire;
+use super::fixture::{Backend, Stage, file, get, response};
+use super::http_client::Wire;
 
 struct Scene {
     _backend: Backend,

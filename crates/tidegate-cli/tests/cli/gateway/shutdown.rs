@@ -3,8 +3,8 @@
 use std::net::TcpStream;
 
 use super::backend::Backend;
-use super::stage::{Gateway, settings, wait_until};
-use super::wire::Wire;
+use super::fixture::{Gateway, settings, wait_until};
+use super::http_client::Wire;
 
 #[test]
 fn told_to_stop_it_finishes_what_is_under_way() {

@@ -3,8 +3,8 @@
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
 
-use super::stage::{Backend, Stage, file, get, response, wait_until};
-use super::wire::{FAR_TOO_LONG, Wire};
+use super::fixture::{Backend, Stage, file, get, response, wait_until};
+use super::http_client::{FAR_TOO_LONG, Wire};
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;

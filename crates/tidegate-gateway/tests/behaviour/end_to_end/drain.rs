@@ -4,8 +4,8 @@ use std::net::TcpStream;
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
 
-use super::stage::{Backend, Stage, file, get, response, wait_until};
-use super::wire::FAR_TOO_LONG;
+use super::fixture::{Backend, Stage, file, get, response, wait_until};
+use super::http_client::FAR_TOO_LONG;
 
 #[test]
 fn whoever_says_nothing_is_let_go_at_once() {
@@ -132,8 +132,8 @@ fn whoever_is_cut_off_has_a_line() {
         assert_eq!(half.exactly(4).expect("half of it"), b"half");
         let mut waiting = stage.client();
         waiting.say("GET /waiting HTTP/1.1\r\nHost: a\r\n\r\n");
-        let mut second = super::frames::begin(&stage);
-        second.say(super::frames::head(1, true, &[]));
+        let mut second = super::http2_frames::begin(&stage);
+        second.say(super::http2_frames::head(1, true, &[]));
         wait_until("all are at the backend", || stage.gateway.under_way() == 4);
         let cutting = stage.gateway.cutting();
         if is_hurried {

@@ -2,8 +2,8 @@
 
 use tidegate_gateway::Counted;
 
-use super::stage::{Backend, Stage, file, get};
-use super::wire::{Message, Wire};
+use super::fixture::{Backend, Stage, file, get};
+use super::http_client::{Message, Wire};
 
 const CLAIMS: &str = "X-Forwarded-For: 6.6.6.6, 203.0.113.9\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: outside.test\r\nX-Forwarded-Port: 444\r\nX-Real-IP: 6.6.6.6\r\nForwarded: for=6.6.6.6\r\n";
 
@@ -294,14 +294,14 @@ fn no_field_about_forwarding_comes_from_those_who_are_not_trusted() {
             assert_eq!(echoed.field(&name.to_lowercase()), None, "{name}");
         }
         assert_eq!(echoed.field("x-forward"), Some("kept"));
-        let echoed = super::second::run(async {
-            let mut sender = super::second::connect(stage.gateway.address()).await;
-            let mut request = super::second::asking("http://a.test/", super::second::empty());
+        let echoed = super::http2::run(async {
+            let mut sender = super::http2::connect(stage.gateway.address()).await;
+            let mut request = super::http2::asking("http://a.test/", super::http2::empty());
             for name in names.iter().chain(&hidden) {
                 let name: http::HeaderName = name.parse().expect("a name");
                 request.headers_mut().insert(name, http::HeaderValue::from_static("/x"));
             }
-            super::second::ask(&mut sender, request).await.echoed()
+            super::http2::ask(&mut sender, request).await.echoed()
         });
         for name in names {
             assert_eq!(echoed.field(&name.to_lowercase()), is_trusted.then_some("/x"), "{name}");

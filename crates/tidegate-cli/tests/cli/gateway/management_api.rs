@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use super::backend::Backend;
-use super::stage::{Gateway, settings, wait_until};
-use super::wire::Wire;
+use super::fixture::{Gateway, settings, wait_until};
+use super::http_client::Wire;
 
 #[test]
 fn health_says_that_it_serves() {

@@ -16,8 +16,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-use super::second::{AnyBody, Heard, ask, asking, connect, full, run};
-use super::stage::{Backend, Stage, file, wait_until};
+use super::fixture::{Backend, Stage, file, wait_until};
+use super::http2::{AnyBody, Heard, ask, asking, connect, full, run};
 
 /// A backend of calls, until it is dropped.
 struct Calls {

@@ -1,6 +1,6 @@
 //! Requests that could be understood in two ways: refused, and nothing of them goes on.
 
-use super::stage::{Backend, Stage, get};
+use super::fixture::{Backend, Stage, get};
 
 /// What is behind every one of them; if it were ever answered, somebody would have been smuggled in.
 const BEHIND: &str = "GET /smuggled HTTP/1.1\r\nHost: a.test\r\n\r\n";
@@ -207,7 +207,7 @@ fn nobody_goes_over_to_another_http_behind_the_gateway() {
             wire.say("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n");
             return true;
         }
-        super::stage::echo(message, wire)
+        super::fixture::echo(message, wire)
     });
     let stage = Stage::before(&backend);
     for upgrade in

@@ -13,15 +13,14 @@ use tidegate_gateway::{Gateway, Means};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::second::{ask, asking, empty, full, run, shake};
-use super::stage::{Backend, Stage, file, get, wait_until};
-use super::wire::FAR_TOO_LONG;
-use crate::stage::spec;
+use super::fixture::{Backend, Stage, file, get, wait_until};
+use super::http_client::FAR_TOO_LONG;
+use super::http2::{ask, asking, empty, full, run, shake};
+use crate::fixture::spec;
 
 /// Made for these tests, and good for nothing else.
 fn of(name: &str) -> String {
-    let directory =
-        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/behaviour/over_sockets/certificate");
+    let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/behaviour/end_to_end/certificate");
     directory.join(name).display().to_string()
 }
 

@@ -1,6 +1,6 @@
 //! A crowd: ten thousand connections that stay, and leave well or not.
 //!
-//! They are held by processes of their own (`tests/clients/crowd.py`), so that those can be killed.
+//! They are held by processes of their own (`tests/clients/hold_connections.py`), so that those can be killed.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -10,7 +10,7 @@ use rustix::process::{Resource, getrlimit};
 use serde_json::Value;
 
 use super::backend::Backend;
-use super::stage::{Gateway, wait_until};
+use super::fixture::{Gateway, wait_until};
 
 /// How many there are, held by two.
 const CROWD: u64 = 10_000;
@@ -25,7 +25,7 @@ impl Holder {
     /// From this address of the machine. The connections are open, and each has been answered.
     #[track_caller]
     fn of(gateway: &Gateway, from: &str) -> Holder {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/crowd.py");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/hold_connections.py");
         let mut child = Command::new("python3")
             .arg(script)
             .args([&gateway.address.port().to_string(), &HALF.to_string(), from])
@@ -95,7 +95,7 @@ routes: [{{backend: b, {rates}}}]
     let (well, ill) = (Holder::of(&gateway, "127.0.0.2"), Holder::of(&gateway, "127.0.0.3"));
     assert_eq!(counted(&gateway), [CROWD, CROWD, CROWD].map(Value::from));
     // There is room for one more, who is served as if nobody else was there, and for nobody beyond.
-    let mut one_more = super::wire::Wire::to(gateway.address).expect("it listens");
+    let mut one_more = super::http_client::Wire::to(gateway.address).expect("it listens");
     assert_eq!(one_more.get("/").is(200), "ok");
     assert_eq!(gateway.get("/").is(429), "Too Many Connections");
     assert_eq!(one_more.get("/").is(200), "ok");

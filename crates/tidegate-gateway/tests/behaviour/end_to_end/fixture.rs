@@ -12,8 +12,8 @@ use socket2::{Domain, Socket, Type};
 use tidegate_gateway::access_log::Format;
 use tidegate_gateway::{Counted, Gateway, Logbook, Means};
 
-use super::wire::{FAR_TOO_LONG, Message, Wire};
-use crate::stage::spec;
+use super::http_client::{FAR_TOO_LONG, Message, Wire};
+use crate::fixture::spec;
 
 /// How long it is waited before something is looked at again.
 const MOMENT: Duration = Duration::from_millis(5);

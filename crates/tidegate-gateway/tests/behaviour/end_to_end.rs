@@ -1,21 +1,21 @@
 //! The gateway over real sockets: raw clients on the one side, scripted backends on the other.
 
 mod bodies;
-mod calls;
 mod drain;
-mod frames;
+mod fixture;
+mod fragmentation;
+mod grpc;
 mod half_open;
+mod health_probes;
+mod http1;
+mod http2;
+mod http2_frames;
+mod http_client;
 mod limits;
-mod probes;
-mod proxied;
-mod relaying;
 mod reloads;
 mod retries;
-mod second;
-mod slow;
 mod smuggling;
-mod splits;
-mod stage;
+mod timeouts;
 mod tls;
+mod trusted_proxies;
 mod upgrades;
-mod wire;

@@ -3,8 +3,8 @@
 use tidegate_gateway::Counted;
 use tokio::time::Instant;
 
-use super::stage::{Backend, Stage, file, get, response, wait_until};
-use super::wire::{Message, Wire};
+use super::fixture::{Backend, Stage, file, get, response, wait_until};
+use super::http_client::{Message, Wire};
 
 #[track_caller]
 fn is_refused(answer: &Message, body: &str, policy: &str) {

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use tidegate_gateway::Counted;
 
-use super::stage::{Backend, Stage, file, get, response, wait_until};
-use super::wire::{FAR_TOO_LONG, Wire};
+use super::fixture::{Backend, Stage, file, get, response, wait_until};
+use super::http_client::{FAR_TOO_LONG, Wire};
 
 /// C-F6: who came without a limit is known to the limit that comes.
 #[test]

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::backend::Backend;
-use super::stage::{Gateway, Hearing, settings};
-use super::wire::Wire;
+use super::fixture::{Gateway, Hearing, settings};
+use super::http_client::Wire;
 
 /// What everybody together may ask for in a second, and what one client may.
 const ALL: u64 = 200;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::stage::{limits, manager};
+use crate::fixture::{limits, manager};
 
 /// An abuser at 5,000 requests a second beside a hundred honest clients at five, under 2,000 in all and 10 for each client.
 #[test]
