@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use tidegate_core::calendar::Calendar;
 use tidegate_core::{Tick, Timestamp, Unit, WeekStart, Zone};
-use tidegate_testkit::civil::Almanac;
-use tidegate_testkit::effort::cases;
+use tidegate_testkit::reference_calendar::ReferenceCalendar;
+use tidegate_testkit::test_scale::cases;
 
 fn second(text: &str) -> u64 {
     let at: jiff::Timestamp = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
@@ -29,8 +29,8 @@ fn window(unit: Unit, zone: &str, week_start: WeekStart, inside: &str, start: &s
         assert_eq!(found, expected, "{unit:?} in {zone} around {inside}");
     }
     let (start, end) = (second(start), second(end));
-    let by_definition = Almanac::new(unit, &Zone::named(zone).expect("found above"), week_start)
-        .around(i64::try_from(second(inside)).expect("small"));
+    let by_definition = ReferenceCalendar::new(unit, &Zone::named(zone).expect("found above"), week_start)
+        .window_around(i64::try_from(second(inside)).expect("small"));
     assert_eq!(by_definition, (i64::try_from(start).expect("small"), i64::try_from(end).expect("small")));
 }
 
@@ -223,11 +223,11 @@ fn dates_survive_every_jump() {
         let rules = TimeZoneDatabase::bundled().get(&name).expect("listed zones exist");
         let zone = Zone::named(&name).expect("listed zones exist");
         let days = Calendar::new(Unit::Day, zone.clone(), WeekStart::Monday, tick);
-        let mut almanac = Almanac::new(Unit::Day, &zone, WeekStart::Monday);
+        let mut calendar = ReferenceCalendar::new(Unit::Day, &zone, WeekStart::Monday);
         let jumps = rules.following(jiff::Timestamp::UNIX_EPOCH).map(|jump| jump.timestamp().as_second());
         for second in jumps.take_while(|&jump| jump < 2_145_916_800).flat_map(|jump| [jump - 1, jump]) {
             let found = days.window(Timestamp::from_ticks(u64::try_from(second).expect("after 1970") * 1000));
-            let (start, end) = almanac.around(second);
+            let (start, end) = calendar.window_around(second);
             let ticks =
                 |second: i64| Timestamp::from_ticks(u64::try_from(second).expect("after 1970") * 1000);
             assert_eq!(found, (ticks(start), ticks(end)), "{name} at {second}");
@@ -288,8 +288,8 @@ proptest! {
             let last = Timestamp::from_ticks(end.ticks() - 1);
             prop_assert_eq!(calendar.window(last), (start, end));
             prop_assert_eq!(calendar.window(start), (start, end));
-            let mut almanac = Almanac::new(unit, &Zone::named(&zone).expect("listed"), week_start);
-            let walked = almanac.around(i64::try_from(at).expect("small"));
+            let mut calendar = ReferenceCalendar::new(unit, &Zone::named(&zone).expect("listed"), week_start);
+            let walked = calendar.window_around(i64::try_from(at).expect("small"));
             let seconds = |at: Timestamp| i64::try_from(at.ticks() / tick.per_second()).expect("small");
             prop_assert_eq!((seconds(start), seconds(end)), walked, "{:?} in {} at {}", unit, zone, at);
         }

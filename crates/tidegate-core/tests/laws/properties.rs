@@ -5,25 +5,25 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use tidegate_core::row_codec::{decode, encode, version};
+use tidegate_core::row_codec::{decode, encode, limit_version};
 use tidegate_core::{
     Amount, Capacity, Charge, Decision, Intent, ItemSpec, LeaseId, LimitSpec, Per, Policy, Row, Tick,
     Timestamp, Verdict, Wait,
 };
-use tidegate_testkit::checker::{Entry, Proof, Record, check};
-use tidegate_testkit::effort::cases;
+use tidegate_testkit::checker::{LimitRecord, ObservedOrder, ProofLevel, check_record};
 use tidegate_testkit::history::{
-    BEGINNINGS, Happening, History, KEYS, Step, Subject, capacities, close_ups, histories, items, play,
-    steps, ticks, windows,
+    History, HistoryEvent, KEYS, START_SECONDS, SystemUnderTest, TimeStep, capacities, histories, items,
+    replay, single_item_histories, steps, ticks, windows,
 };
-use tidegate_testkit::model::{OwnedAsk, Refusal};
+use tidegate_testkit::model::{ModelRefusal, OwnedAsk};
+use tidegate_testkit::test_scale::cases;
 
-use crate::desk::{Desk, seat};
+use crate::reference_store::{Desk, seat};
 
 /// Plays a story on a desk; the desk afterwards, and the time it is there.
 fn played(history: &History) -> Result<(Desk, Timestamp), TestCaseError> {
     let mut desk = Desk::new(history.tick);
-    let tally = play(history, &mut desk).map_err(TestCaseError::fail)?;
+    let tally = replay(history, &mut desk).map_err(TestCaseError::fail)?;
     Ok((desk, tally.ended))
 }
 
@@ -35,7 +35,7 @@ fn questions() -> impl Strategy<Value = Vec<OwnedAsk>> {
 
 /// One limit of one item, in force, for one key; time begins somewhere interesting.
 fn alone() -> impl Strategy<Value = (LimitSpec, Tick, u64)> {
-    (items(), ticks(), select(BEGINNINGS.to_vec())).prop_filter_map(
+    (items(), ticks(), select(START_SECONDS.to_vec())).prop_filter_map(
         "it can be meant",
         |(mut item, tick, begins)| {
             item.per = Per::Key;
@@ -46,12 +46,12 @@ fn alone() -> impl Strategy<Value = (LimitSpec, Tick, u64)> {
     )
 }
 
-fn moved(now: Timestamp, step: Step, tick: Tick) -> Timestamp {
+fn moved(now: Timestamp, step: TimeStep, tick: Tick) -> Timestamp {
     match step {
-        Step::Ticks(ticks) => Timestamp::from_ticks(now.ticks() + ticks),
-        Step::Millis(ms) => now.plus(tick.span(Duration::from_millis(ms % 100_000))),
-        Step::Back(ticks) => Timestamp::from_ticks(now.ticks().saturating_sub(ticks)),
-        Step::ToWait(past) | Step::ToReset(_, past) => {
+        TimeStep::Ticks(ticks) => Timestamp::from_ticks(now.ticks() + ticks),
+        TimeStep::Millis(ms) => now.plus(tick.span(Duration::from_millis(ms % 100_000))),
+        TimeStep::Back(ticks) => Timestamp::from_ticks(now.ticks().saturating_sub(ticks)),
+        TimeStep::ToWait(past) | TimeStep::ToReset(_, past) => {
             Timestamp::from_ticks(now.ticks().saturating_add_signed(past))
         }
     }
@@ -68,8 +68,8 @@ fn ask(count: Amount) -> OwnedAsk {
 /// Takes by the story, settling some of it to less, and keeps book of what was granted, net of what came back.
 fn recorded(
     (spec, tick, begins): (LimitSpec, Tick, u64),
-    story: &[(Step, Amount, Option<Amount>)],
-) -> Record {
+    story: &[(TimeStep, Amount, Option<Amount>)],
+) -> LimitRecord {
     let mut desk = Desk::with(spec.clone(), tick);
     let mut now = start(tick, begins);
     let mut entries = Vec::new();
@@ -78,10 +78,10 @@ fn recorded(
         now = now.max(moved(now, *step, tick));
         let answer = desk.order(Intent::Acquire, &[ask(*count)], true, now);
         let lapses = answer.lease.map(|tenure| tenure.expires_at);
-        let entry = Entry {
+        let entry = ObservedOrder {
             granted: answer.refusal.is_none(),
             returned: lapses,
-            ..Entry::granted_at(now, Some(b"ada"), *count)
+            ..ObservedOrder::granted_at(now, Some(b"ada"), *count)
         };
         open.extend(answer.lease.map(|tenure| (tenure.lease, entries.len())));
         entries.push(entry);
@@ -94,7 +94,7 @@ fn recorded(
             }
         }
     }
-    Record::new(spec, tick, entries)
+    LimitRecord::new(spec, tick, entries)
 }
 
 proptest! {
@@ -104,7 +104,7 @@ proptest! {
     #[test]
     fn bound(limit in alone(), story in vec((steps(), 1u64..=4), 1..60)) {
         let story: Vec<_> = story.into_iter().map(|(step, count)| (step, count, None)).collect();
-        prop_assert_eq!(check(&recorded(limit, &story)), Ok(Proof::Exact));
+        prop_assert_eq!(check_record(&recorded(limit, &story)), Ok(ProofLevel::Exact));
     }
 
     /// Giving back never mints: what was granted, at its true cost, is still within the definition.
@@ -113,7 +113,7 @@ proptest! {
         limit in alone(),
         story in vec((steps(), 1u64..=4, proptest::option::of(0u64..=3)), 1..60),
     ) {
-        prop_assert_eq!(check(&recorded(limit, &story)), Ok(Proof::Exact));
+        prop_assert_eq!(check_record(&recorded(limit, &story)), Ok(ProofLevel::Exact));
     }
 
     /// A bucket that gives back much and often is never kinder than if refunded charges had cost their true price from
@@ -134,7 +134,7 @@ proptest! {
 
     /// The same, for one item and one key, seen from close by.
     #[test]
-    fn equivalence_of_one_item(history in close_ups()) {
+    fn equivalence_of_one_item(history in single_item_histories()) {
         played(&history)?;
     }
 
@@ -142,15 +142,15 @@ proptest! {
     /// out, and a row is fresh when it said it would be.
     #[test]
     fn freshness(mut history in histories(true)) {
-        history.events = history.events.iter().flat_map(|event| [event.clone(), Happening::Forget]).collect();
+        history.events = history.events.iter().flat_map(|event| [event.clone(), HistoryEvent::Forget]).collect();
         let (mut desk, now) = played(&history)?;
         desk.forget(now);
         for (whose, row) in &desk.rows {
             let limit = &desk.limits[&whose.0];
             let seat = seat(limit, whose);
-            prop_assert!(!row.is_fresh(limit, seat, now), "it was to be forgotten");
-            if let Some(at) = row.freshens(limit, seat, now) {
-                prop_assert!(row.is_fresh(limit, seat, at), "it said it would be fresh by then");
+            prop_assert!(!row.is_evictable(limit, seat, now), "it was to be forgotten");
+            if let Some(at) = row.evictable_at(limit, seat, now) {
+                prop_assert!(row.is_evictable(limit, seat, at), "it said it would be fresh by then");
             }
         }
     }
@@ -179,7 +179,7 @@ proptest! {
         let (desk, now) = played(&history)?;
         let at = |at: Timestamp| desk.clone().order(Intent::Peek, &asks, false, at).refusal;
         match at(now) {
-            Some(Refusal { wait: Wait::Until(until), .. }) => {
+            Some(ModelRefusal { wait: Wait::Until(until), .. }) => {
                 prop_assert!(until > now);
                 prop_assert_eq!(at(until), None, "granted when promised");
                 let span = until.ticks() - now.ticks();
@@ -188,14 +188,14 @@ proptest! {
                     prop_assert!(at(Timestamp::from_ticks(early)).is_some(), "refused at {early}, before");
                 }
             }
-            Some(Refusal { wait: Wait::Never, .. }) => {
+            Some(ModelRefusal { wait: Wait::Never, .. }) => {
                 let second = history.tick.per_second();
                 for later in [1, second, 60 * second, 86_400 * second, 400 * 86_400 * second] {
                     let later = Timestamp::from_ticks(now.ticks() + later);
                     prop_assert!(at(later).is_some(), "never, but it fits at {later:?}");
                 }
             }
-            Some(Refusal { wait: Wait::OnRelease, .. }) | None => {}
+            Some(ModelRefusal { wait: Wait::OnRelease, .. }) | None => {}
         }
     }
 
@@ -208,7 +208,7 @@ proptest! {
             let per = seat(limit, whose).per();
             let mut bytes = Vec::new();
             encode(row, limit, per, &mut bytes);
-            prop_assert_eq!(version(&bytes), Ok(limit.version()));
+            prop_assert_eq!(limit_version(&bytes), Ok(limit.version()));
             prop_assert_eq!(decode(&bytes, limit, per), Ok(row.clone()));
         }
     }
@@ -321,16 +321,16 @@ proptest! {
 }
 
 /// Charges and refunds within a few ticks of each other.
-fn refunding() -> impl Strategy<Value = Vec<Happening>> {
-    let order = (1u64..=4).prop_map(|count| Happening::Order {
+fn refunding() -> impl Strategy<Value = Vec<HistoryEvent>> {
+    let order = (1u64..=4).prop_map(|count| HistoryEvent::Order {
         intent: Intent::Acquire,
         asks: vec![(0, 0, count)],
         hold: true,
     });
     let one = prop_oneof![
-        (0u64..15).prop_map(|ticks| Happening::Time(Step::Ticks(ticks))),
+        (0u64..15).prop_map(|ticks| HistoryEvent::Time(TimeStep::Ticks(ticks))),
         order,
-        (0usize..6, 0u64..=4).prop_map(|(lease, actual)| Happening::Settle(lease, actual)),
+        (0usize..6, 0u64..=4).prop_map(|(lease, actual)| HistoryEvent::Settle(lease, actual)),
     ];
     vec(one, 1..60)
 }
@@ -360,7 +360,7 @@ fn stories_are_not_empty() {
     for _ in 0..200 {
         let history = histories(true).new_tree(&mut runner).expect("strategies draw").current();
         let mut desk = Desk::new(history.tick);
-        let tally = play(&history, &mut desk).unwrap_or_else(|difference| panic!("{difference}"));
+        let tally = replay(&history, &mut desk).unwrap_or_else(|difference| panic!("{difference}"));
         granted += tally.granted;
         refused += tally.refused;
         edits += tally.edits;

@@ -24,10 +24,10 @@ use tidegate_core::{
     Amount, Capacity, Intent, ItemSpec, LimitSpec, Mode, OverrideSpec, Per, Policy, Precision, Tick,
     Timestamp, Unit, Wait, WeekStart, Zone,
 };
-use tidegate_testkit::history::Subject;
+use tidegate_testkit::history::SystemUnderTest;
 use tidegate_testkit::model::OwnedAsk;
 
-use crate::desk::Desk;
+use crate::reference_store::Desk;
 
 const TICK: Tick = Tick::NANOSECOND;
 

@@ -13,7 +13,7 @@ use tidegate::{Clock, Limiter, ManualClock, Timestamp};
 use tidegate_postgres::{PostgresStore, Source};
 use tokio::runtime::Runtime;
 
-use crate::cluster::{new_schema, options_at, shared};
+use crate::cluster::{new_schema, options_at, shared_url};
 use crate::sql::Sql;
 
 /// The document's numbers.
@@ -61,7 +61,7 @@ struct Scene {
 impl Scene {
     /// One whose time is moved by hand.
     fn new(rules: Rules) -> Scene {
-        Scene::at(shared(), rules)
+        Scene::at(shared_url(), rules)
     }
 
     /// The same in another database.
@@ -73,7 +73,7 @@ impl Scene {
 
     /// One that goes by the database's clock.
     fn in_real_time(rules: Rules) -> Scene {
-        Scene::going_by(shared(), rules, Arc::new(ManualClock::at(START)), Source::Database)
+        Scene::going_by(shared_url(), rules, Arc::new(ManualClock::at(START)), Source::Database)
     }
 
     fn going_by(url: &str, rules: Rules, clock: Arc<ManualClock>, source: Source) -> Scene {

@@ -4,11 +4,11 @@ use tidegate_postgres::Options;
 
 use crate::sql::Sql;
 
-pub(crate) use tidegate_testkit::cluster::{Cluster, log_beside, new_schema, shared};
+pub(crate) use tidegate_testkit::postgres_cluster::{Cluster, new_schema, server_log_path, shared_url};
 
 /// The options for this schema of the shared database.
 pub(crate) fn options(schema: &str) -> Options {
-    options_at(shared(), schema)
+    options_at(shared_url(), schema)
 }
 
 /// The options for this schema of a database.
@@ -19,7 +19,7 @@ pub(crate) fn options_at(url: &str, schema: &str) -> Options {
 /// The URL of a database beside the shared one, with nobody else in it.
 pub(crate) fn new_database() -> String {
     let name = new_schema();
-    Sql::new(shared()).rows(&format!("CREATE DATABASE {name}"));
-    let (server, _) = shared().rsplit_once('/').expect("a URL of ours names a database");
+    Sql::new(shared_url()).rows(&format!("CREATE DATABASE {name}"));
+    let (server, _) = shared_url().rsplit_once('/').expect("a URL of ours names a database");
     format!("{server}/{name}")
 }

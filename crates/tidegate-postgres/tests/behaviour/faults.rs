@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate::{Catalog, ExpectedVersion, ItemSpec, LimitSpec, Outcome, Per, Policy, Store};
 use tidegate_postgres::{Options, PostgresStore};
 
-use crate::cluster::{Cluster, new_schema, shared};
+use crate::cluster::{Cluster, new_schema, shared_url};
 use crate::load::{Books, SLOTS, STOCK, TIGHT, eventually, lease, limits, take, under_load, used, within};
 use crate::sql::Sql;
 
@@ -23,8 +23,8 @@ fn open(url: &str, schema: &str) -> PostgresStore {
 /// A schema of the shared database, its store, and a look at it from outside.
 fn ours() -> (String, PostgresStore, Sql) {
     let schema = new_schema();
-    let store = open(shared(), &schema);
-    let sql = Sql::new(shared());
+    let store = open(shared_url(), &schema);
+    let sql = Sql::new(shared_url());
     sql.rows(&format!("SET search_path = {schema}"));
     (schema, store, sql)
 }
@@ -48,11 +48,11 @@ fn a_restart_under_load() {
     let cluster = Cluster::start(&[]);
     let store = open(cluster.url(), "restarted");
     let books = under_load(&store, |books| {
-        cluster.order("stop");
+        cluster.run("stop");
         wait_for_doubt(books);
-        cluster.order("start");
+        cluster.run("start");
         books.go_on(20);
-        cluster.order("restart");
+        cluster.run("restart");
     });
     says(&books.outages(), &["PostgreSQL"]);
 }
@@ -64,7 +64,7 @@ fn a_crash_under_load() {
     let store = open(cluster.url(), "crashed");
     let books = under_load(&store, |books| {
         for _ in 0..2 {
-            cluster.order("crash");
+            cluster.run("crash");
             books.go_on(20);
         }
     });
@@ -76,9 +76,9 @@ fn a_pause_under_load() {
     let cluster = Cluster::start(&[]);
     let store = open(cluster.url(), "paused");
     let books = under_load(&store, |books| {
-        cluster.order("pause");
+        cluster.run("pause");
         wait_for_doubt(books);
-        cluster.order("resume");
+        cluster.run("resume");
     });
     says(
         &books.outages(),
@@ -95,7 +95,7 @@ fn nobody_waits_twice_for_a_database_that_says_nothing() {
     for spec in limits() {
         store.put(spec, ExpectedVersion::Absent).expect("a new limit");
     }
-    cluster.order("pause");
+    cluster.run("pause");
     let mut waited = Vec::new();
     // Those that are answered at once do not count.
     while waited.len() < 3 {
@@ -106,7 +106,7 @@ fn nobody_waits_twice_for_a_database_that_says_nothing() {
             waited.push((told.is_ok(), took));
         }
     }
-    cluster.order("resume");
+    cluster.run("resume");
     let is_fine = |(answered, took): &(bool, Duration)| !answered && *took < Duration::from_secs(6);
     assert!(waited.iter().all(is_fine), "{waited:?}");
     eventually("it decides again", || take(&store, TIGHT, b"one").is_ok());
@@ -280,9 +280,9 @@ fn a_pause_while_limits_are_read_again() {
         let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
         eventually("it waits for the limits", || watching.value(waiting) == "2" || told.is_finished());
         assert!(!told.is_finished(), "{:?}", told.join());
-        cluster.order("pause");
+        cluster.run("pause");
         let ended = within(Duration::from_secs(30), || told.is_finished());
-        cluster.order("resume");
+        cluster.run("resume");
         assert!(ended, "somebody waits for a database that says nothing");
         assert!(told.join().expect("no panic").is_err());
     });

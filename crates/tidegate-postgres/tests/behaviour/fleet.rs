@@ -18,7 +18,7 @@ use tidegate::{
 };
 use tidegate_postgres::{Options, PostgresStore, Source};
 
-use crate::cluster::{new_database, new_schema, options, shared};
+use crate::cluster::{new_database, new_schema, options, shared_url};
 use crate::load::{eventually, lease, take, used, within};
 use crate::sql::Sql;
 
@@ -315,7 +315,7 @@ fn changes_arrive_although_nobody_listens() {
     let schema = new_schema();
     let store = PostgresStore::open(options(&schema)).expect("a new schema");
     let heard = watched(&store);
-    let sql = Sql::new(shared());
+    let sql = Sql::new(shared_url());
     let listener = format!("FROM pg_stat_activity WHERE query = 'LISTEN \"tidegate/{schema}\"'");
     eventually("it listens", || sql.value(&format!("SELECT count(*) {listener}")) == "1");
     // As a server would that is of another mind about what to tell: written, and not said.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate::Catalog;
 use tidegate_postgres::{OpenError, Options, PostgresStore, VERSION};
 
-use crate::cluster::{Cluster, new_schema, options, shared};
+use crate::cluster::{Cluster, new_schema, options, shared_url};
 use crate::sql::Sql;
 
 /// A password that nobody would write by chance.
@@ -20,7 +20,7 @@ fn address(url: &str) -> &str {
 
 /// A URL of the shared database for this user.
 fn url_of(user: &str, schema: &str) -> String {
-    format!("postgres://{user}@{}/postgres?schema={schema}", address(shared()))
+    format!("postgres://{user}@{}/postgres?schema={schema}", address(shared_url()))
 }
 
 /// Why this cannot be opened. Whatever is said of it, no password is.
@@ -60,7 +60,7 @@ fn role(name: &str, more: &str) {
         "DO $$ BEGIN PERFORM pg_advisory_xact_lock(7); \
          IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{name}') THEN CREATE ROLE {name} LOGIN {more}; END IF; END $$"
     );
-    Sql::new(shared()).rows(&make);
+    Sql::new(shared_url()).rows(&make);
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_wrong_password_is_not_shown() {
     let none = refused(&url_of("walled", &schema));
     says(&none.to_string(), &["wants a password for this user, and there is none"]);
     // The right one opens it, so that it is the password that was wrong.
-    Sql::new(shared()).rows(&format!("CREATE SCHEMA {schema} AUTHORIZATION walled"));
+    Sql::new(shared_url()).rows(&format!("CREATE SCHEMA {schema} AUTHORIZATION walled"));
     let options = Options::parse(&url_of("walled:the%20right%20one", &schema)).expect("a URL");
     let store = PostgresStore::open(options).expect("the right password");
     assert!(!format!("{store:?}").contains("the right one"));
@@ -140,7 +140,7 @@ fn a_wrong_password_is_not_shown() {
 
 #[test]
 fn a_database_that_is_not_there_is_named() {
-    let url = format!("postgres://tidegate:{SECRET}@{}/nowhere", address(shared()));
+    let url = format!("postgres://tidegate:{SECRET}@{}/nowhere", address(shared_url()));
     let error = refused(&url);
     assert!(matches!(error, OpenError::Unreachable { .. }), "{error:?}");
     says(&error.to_string(), &["nowhere", "does not exist", "3D000"]);
@@ -178,7 +178,7 @@ fn a_newer_schema_is_not_touched() {
     let schema = new_schema();
     drop(PostgresStore::open(options(&schema)).expect("a new schema"));
     let newer = VERSION + 1;
-    Sql::new(shared()).rows(&format!("INSERT INTO {schema}.migrations (version) VALUES ({newer})"));
+    Sql::new(shared_url()).rows(&format!("INSERT INTO {schema}.migrations (version) VALUES ({newer})"));
     let error = refused(&url_of("tidegate", &schema));
     assert_eq!(error, OpenError::Newer { schema: schema.clone(), found: newer });
     says(
@@ -186,7 +186,7 @@ fn a_newer_schema_is_not_touched() {
         &[&schema, &format!("version {newer}"), &format!("up to {VERSION}"), "nothing was"],
     );
     // Without it all is as before.
-    Sql::new(shared()).rows(&format!("DELETE FROM {schema}.migrations WHERE version = {newer}"));
+    Sql::new(shared_url()).rows(&format!("DELETE FROM {schema}.migrations WHERE version = {newer}"));
     PostgresStore::open(options(&schema)).expect("it opens again");
 }
 
@@ -199,7 +199,7 @@ fn who_may_not_create_is_told_what_to_ask_for() {
     assert!(matches!(error, OpenError::Forbidden { .. }), "{error:?}");
     says(&error.to_string(), &["'poor'", &schema, "42501", &grant]);
     // What it says helps.
-    Sql::new(shared()).rows(&grant);
+    Sql::new(shared_url()).rows(&grant);
     let store = PostgresStore::open(Options::parse(&url_of("poor", &schema)).expect("a URL"));
     assert!(store.expect("a schema of one's own").list().is_empty());
 }
@@ -224,13 +224,13 @@ fn stores_that_open_a_new_schema_at_once_all_open() {
     for store in &opened {
         assert!(store.is_ok(), "{store:?}");
     }
-    let versions = Sql::new(shared()).value(&format!("SELECT count(*) FROM {schema}.migrations"));
+    let versions = Sql::new(shared_url()).value(&format!("SELECT count(*) FROM {schema}.migrations"));
     assert_eq!(versions, VERSION.to_string(), "each migration is made once");
 }
 
 #[test]
 fn names_of_schemas_are_kept_as_written() {
-    let sql = Sql::new(shared());
+    let sql = Sql::new(shared_url());
     let stem = new_schema();
     for name in [format!("{stem}-Dashed"), format!("{stem}-dashed"), format!("UPPER{stem}"), "9".repeat(63)] {
         let opened = PostgresStore::open(options(&name));

@@ -1,69 +1,69 @@
-//! Rows: everything that was ever granted to one key, or to all together, whichever era it belongs to.
+//! All grants to one key or to all keys, whatever era they belong to.
 //!
-//! An era leaves out what may have been decided on either side of an edit. Left out is not undone: it may have opened the
-//! window that a later grant was judged in.
+//! An era leaves out grants that may have been decided on either side of an edit. Such a grant may still have opened
+//! the window in which a later grant was judged:
 //!
 //! ```text
-//!   item      struck out ├──written back──┤
+//!   item        removed  ├──added──┤
 //!   grants                       a             b      c d
-//!   window                       ├─────────────────┤├──────── …     to the era, b looks like the first
+//!   window                       ├─────────────────┤├──────── …     within the era, b looks like the first
 //! ```
 
 use std::collections::BTreeMap;
 
-use super::Entry;
+use super::ObservedOrder;
 
 /// The rows of one limit.
-pub(super) struct Rows<'a> {
-    all: Row,
-    each: BTreeMap<&'a [u8], Row>,
+pub(super) struct GrantedRows<'a> {
+    all: GrantedRow,
+    each: BTreeMap<&'a [u8], GrantedRow>,
 }
 
-/// When something was granted to a row, or taken of it by settling.
-pub(super) struct Row {
-    /// For each in turn its earliest instant, and the latest instant of all so far.
+/// When a row was charged.
+pub(super) struct GrantedRow {
+    /// Earliest instant of each charge, and the latest instant of all charges so far.
     hits: Vec<(u64, u64)>,
-    /// Whether the instant of each is known, and each was judged.
+    /// Whether every instant is known and every charge was judged.
     is_known: bool,
 }
 
-impl<'a> Rows<'a> {
-    /// The rows of these grants, which are given by their earliest instant.
-    pub(super) fn of(grants: &[&'a Entry]) -> Rows<'a> {
-        let mut rows = Rows { all: Row::new(), each: BTreeMap::new() };
-        // What costs nothing opens nothing.
+impl<'a> GrantedRows<'a> {
+    /// Groups these grants by row. They must be sorted by their earliest instant.
+    pub(super) fn of(grants: &[&'a ObservedOrder]) -> GrantedRows<'a> {
+        let mut rows = GrantedRows { all: GrantedRow::new(), each: BTreeMap::new() };
+        // An ask of zero opens no window.
         for grant in grants.iter().filter(|grant| grant.count > 0) {
             rows.all.push(grant);
             if let Some(key) = &grant.key {
-                rows.each.entry(key).or_insert_with(Row::new).push(grant);
+                rows.each.entry(key).or_insert_with(GrantedRow::new).push(grant);
             }
         }
         rows
     }
 
-    /// The row of this key, or that of all.
-    pub(super) fn get(&self, key: Option<&[u8]>) -> Option<&Row> {
+    /// The row of this key, or the `all` row.
+    pub(super) fn get(&self, key: Option<&[u8]>) -> Option<&GrantedRow> {
         key.map_or(Some(&self.all), |key| self.each.get(key))
     }
 }
 
-impl Row {
-    fn new() -> Row {
-        Row { hits: Vec::new(), is_known: true }
+impl GrantedRow {
+    fn new() -> GrantedRow {
+        GrantedRow { hits: Vec::new(), is_known: true }
     }
 
-    fn push(&mut self, grant: &Entry) {
+    fn push(&mut self, grant: &ObservedOrder) {
         let latest = self.hits.last().map_or(0, |&(_, latest)| latest);
         self.hits.push((grant.earliest(), grant.latest().max(latest)));
         self.is_known &= grant.earliest() == grant.latest() && !grant.is_forced();
     }
 
-    /// Whether the instant of everything is known.
+    /// Whether every instant is known.
     pub(super) fn is_known(&self) -> bool {
         self.is_known
     }
 
-    /// Whether nothing was granted from `span` before this instant until it.
+    /// Whether nothing was charged during `span` before this instant.
     pub(super) fn is_quiet(&self, before: u64, span: u64) -> bool {
         let earlier = self.hits.partition_point(|&(earliest, _)| earliest < before);
         earlier.checked_sub(1).is_none_or(|last| self.hits[last].1.saturating_add(span) <= before)

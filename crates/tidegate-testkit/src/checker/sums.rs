@@ -1,24 +1,23 @@
-//! A tree of sums: grants by their earliest instant, added one by one.
+//! A tree of sums over grants, sorted by their earliest instant and added one by one.
 //!
-//! Every node knows what the leaves under it add up to, and the best that any *suffix* of them makes together with the
-//! handicap of the leaf it begins with. So "how much since then" and "since when was it worst" both cost a walk from a leaf
-//! to the root.
+//! Each node stores the sum of its leaves, and the best sum of any suffix plus the handicap of the leaf at which that
+//! suffix starts. So the sum since a leaf and the worst suffix both take a walk from a leaf to the root.
 
-/// Below every sum there is, and far from overflowing.
+/// Below every sum, and far from overflow.
 const NOTHING: i128 = i128::MIN / 4;
 
 /// Sums over leaves in a fixed order.
-pub(super) struct Sums {
+pub(super) struct SuffixSums {
     leaves: usize,
-    /// (sum, best suffix with its handicap), the root at 1, the leaves from `leaves` on.
+    /// (sum, best suffix with its handicap). The root is at 1, the leaves start at `leaves`.
     nodes: Vec<(i128, i128)>,
 }
 
-impl Sums {
+impl SuffixSums {
     /// A tree with room for this many leaves, all zero.
-    pub(super) fn new(leaves: usize) -> Sums {
+    pub(super) fn new(leaves: usize) -> SuffixSums {
         let leaves = leaves.next_power_of_two();
-        Sums { leaves, nodes: vec![(0, NOTHING); 2 * leaves] }
+        SuffixSums { leaves, nodes: vec![(0, NOTHING); 2 * leaves] }
     }
 
     /// Sets a leaf.
@@ -32,7 +31,7 @@ impl Sums {
         }
     }
 
-    /// The sum of this leaf and all after it.
+    /// The sum of this leaf and all leaves after it.
     pub(super) fn since(&self, leaf: usize) -> i128 {
         if leaf >= self.leaves {
             return 0;
@@ -48,7 +47,7 @@ impl Sums {
         sum
     }
 
-    /// The most that a leaf and all after it add up to, the handicap of the first included.
+    /// The largest sum of a leaf and all after it, with the handicap of the first.
     pub(super) fn worst(&self) -> i128 {
         self.nodes[1].1
     }
@@ -62,7 +61,7 @@ mod tests {
     fn sums_and_suffixes_are_those_of_a_list() {
         let weights = [3, 1, 4, 1, 5, 9, 2];
         let handicaps = [-9, 0, -3, 7, -20, -8, 1];
-        let mut sums = Sums::new(weights.len());
+        let mut sums = SuffixSums::new(weights.len());
         let mut list = [None; 7];
         for leaf in [4, 0, 6, 2, 5, 1, 3] {
             sums.insert(leaf, weights[leaf], handicaps[leaf]);

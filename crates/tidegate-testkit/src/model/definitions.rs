@@ -1,129 +1,128 @@
-//! What each policy means: how much is in use, whether more fits, and when it will.
+//! What each policy means: how much is in use, whether more fits, and when it will fit.
 
 use tidegate_core::{Amount, AskTotals, Capacity, Charge, Policy, Precision, Timestamp, Unit, Wait};
 
-use super::{Article, Book, Event, Kind, Ledger, Model, Question, Terms, View};
-use crate::civil::Almanac;
+use super::{
+    ItemAsk, ItemLedger, ItemParameters, ModelCharge, ModelItem, ModelLimit, PolicyParameters,
+    ReferenceModel, RefundView,
+};
+use crate::reference_calendar::ReferenceCalendar;
 
-impl Model {
+impl ReferenceModel {
     pub(super) fn ticks(&self, duration: std::time::Duration) -> u64 {
         self.tick.span(duration).ticks()
     }
 
-    pub(super) fn starts(&self, book: &Book) -> u64 {
-        book.spec.starts_at.and_then(|at| self.tick.instant_after(at)).map_or(0, Timestamp::ticks)
+    pub(super) fn starts(&self, limit_model: &ModelLimit) -> u64 {
+        limit_model.spec.starts_at.and_then(|at| self.tick.instant_rounded_up(at)).map_or(0, Timestamp::ticks)
     }
 
-    pub(super) fn ends(&self, book: &Book) -> u64 {
-        book.spec.ends_at.and_then(|at| self.tick.instant(at)).map_or(u64::MAX, Timestamp::ticks)
+    pub(super) fn ends(&self, limit_model: &ModelLimit) -> u64 {
+        limit_model.spec.ends_at.and_then(|at| self.tick.instant(at)).map_or(u64::MAX, Timestamp::ticks)
     }
 
-    pub(super) fn is_over(&self, book: &Book, at: u64) -> bool {
-        at >= self.ends(book)
+    pub(super) fn is_over(&self, limit_model: &ModelLimit, at: u64) -> bool {
+        at >= self.ends(limit_model)
     }
 
-    pub(super) fn is_open(&self, question: &Question<'_>, at: u64) -> bool {
-        self.starts(question.book) <= at && !self.is_over(question.book, at)
+    pub(super) fn is_open(&self, item_ask: &ItemAsk<'_>, at: u64) -> bool {
+        self.starts(item_ask.limit_model) <= at && !self.is_over(item_ask.limit_model, at)
     }
 
-    /// The exception for this key: its limit and when it ends.
-    pub(super) fn exception(&self, question: &Question<'_>) -> Option<(Capacity, u64)> {
-        let key = question.key?;
-        let found = question
-            .book
+    /// The override for this key: its capacity and its end.
+    pub(super) fn override_of(&self, item_ask: &ItemAsk<'_>) -> Option<(Capacity, u64)> {
+        let key = item_ask.key?;
+        let found = item_ask
+            .limit_model
             .spec
             .overrides
             .iter()
-            .find(|other| other.key == key && other.item == question.article.name)?;
+            .find(|other| other.key == key && other.item == item_ask.item.name)?;
         let until = found.until.and_then(|until| self.tick.instant(until)).map_or(u64::MAX, Timestamp::ticks);
         Some((found.limit, until))
     }
 
-    pub(super) fn terms(&self, question: &Question<'_>, at: u64) -> Terms {
-        let article = question.article;
-        let limit = match self.exception(question) {
+    pub(super) fn terms(&self, item_ask: &ItemAsk<'_>, at: u64) -> ItemParameters {
+        let item = item_ask.item;
+        let limit = match self.override_of(item_ask) {
             Some((limit, until)) if at < until => limit,
-            _ => article.limit,
+            _ => item.limit,
         };
-        let (kind, capacity) = match article.policy {
-            Policy::Total => (Kind::Total, limit),
-            Policy::Calendar(unit) => (Kind::Calendar(unit), limit),
-            Policy::Interval { window } => (Kind::Interval { window: self.ticks(window) }, limit),
+        let (kind, capacity) = match item.policy {
+            Policy::Total => (PolicyParameters::Total, limit),
+            Policy::Calendar(unit) => (PolicyParameters::Calendar(unit), limit),
+            Policy::Interval { window } => (PolicyParameters::Interval { window: self.ticks(window) }, limit),
             Policy::Sliding { window, precision } => {
                 let window = self.ticks(window);
-                (Kind::Sliding { window, grain: grain(window, precision, limit) }, limit)
+                (PolicyParameters::Sliding { window, grain: grain(window, precision, limit) }, limit)
             }
             Policy::Bucket { window, burst } => {
-                let step = if limit == article.limit {
-                    article.step
-                } else {
-                    step(self.ticks(window), limit, article.step)
-                };
-                (Kind::Bucket { step }, burst_of(article.limit, limit, burst))
+                let step =
+                    if limit == item.limit { item.step } else { step(self.ticks(window), limit, item.step) };
+                (PolicyParameters::Bucket { step }, burst_of(item.limit, limit, burst))
             }
-            Policy::Concurrency { .. } => (Kind::Concurrency, limit),
+            Policy::Concurrency { .. } => (PolicyParameters::Concurrency, limit),
         };
-        Terms { capacity, kind }
+        ItemParameters { capacity, kind }
     }
 
-    /// The ledger as it stands at `at`: a bucket whose exception has ended has been draining at the item's own rate
-    /// since then.
-    pub(super) fn caught_up(&self, question: &Question<'_>, ledger: &Ledger, at: u64) -> Ledger {
+    /// The ledger at `at`. A bucket whose override has ended drains at the item's own rate since then.
+    pub(super) fn ledger_at(&self, item_ask: &ItemAsk<'_>, ledger: &ItemLedger, at: u64) -> ItemLedger {
         let mut ledger = ledger.clone();
-        if let (Policy::Bucket { .. }, Some((_, until))) = (question.article.policy, self.exception(question))
+        if let (Policy::Bucket { .. }, Some((_, until))) = (item_ask.item.policy, self.override_of(item_ask))
             && until <= at
         {
-            ledger.carry_over(question.article.step, until);
+            ledger.carry_over(item_ask.item.step, until);
         }
         ledger
     }
 
-    pub(super) fn used_now(&self, question: &Question<'_>, at: u64, view: View) -> Amount {
-        let ledger = self.caught_up(question, &question.ledger(), at);
-        self.used(question, &self.terms(question, at), &ledger, at, view)
+    pub(super) fn used_now(&self, item_ask: &ItemAsk<'_>, at: u64, view: RefundView) -> Amount {
+        let ledger = self.ledger_at(item_ask, &item_ask.ledger(), at);
+        self.used(item_ask, &self.terms(item_ask, at), &ledger, at, view)
     }
 
     pub(super) fn used(
         &self,
-        question: &Question<'_>,
-        terms: &Terms,
-        ledger: &Ledger,
+        item_ask: &ItemAsk<'_>,
+        terms: &ItemParameters,
+        ledger: &ItemLedger,
         at: u64,
-        view: View,
+        view: RefundView,
     ) -> Amount {
-        let sum = |counts: &dyn Fn(&Event) -> bool| -> u128 {
+        let sum = |counts: &dyn Fn(&ModelCharge) -> bool| -> u128 {
             ledger.events.iter().filter(|event| counts(event)).map(|event| u128::from(event.amount)).sum()
         };
         let used = match terms.kind {
-            Kind::Total => sum(&|_| true),
-            Kind::Calendar(unit) => {
+            PolicyParameters::Total => sum(&|_| true),
+            PolicyParameters::Calendar(unit) => {
                 let shares_unit = ledger.last_time >= at
-                    || self.unit_around(question.book, unit, ledger.last_time)
-                        == self.unit_around(question.book, unit, at);
+                    || self.unit_around(item_ask.limit_model, unit, ledger.last_time)
+                        == self.unit_around(item_ask.limit_model, unit, at);
                 if shares_unit { sum(&|_| true) } else { 0 }
             }
-            Kind::Interval { window } => {
+            PolicyParameters::Interval { window } => {
                 if at < ledger.opened + window {
                     sum(&|_| true)
                 } else {
                     0
                 }
             }
-            Kind::Sliding { window, .. } => sum(&|event| event.at + window >= at),
-            Kind::Bucket { .. } if terms.capacity == Capacity::Unlimited => 0,
-            Kind::Bucket { step } => ledger.backlog(at, view).div_ceil(u128::from(step)),
-            Kind::Concurrency => sum(&|event| event.lapses > at),
+            PolicyParameters::Sliding { window, .. } => sum(&|event| event.at + window >= at),
+            PolicyParameters::Bucket { .. } if terms.capacity == Capacity::Unlimited => 0,
+            PolicyParameters::Bucket { step } => ledger.backlog(at, view).div_ceil(u128::from(step)),
+            PolicyParameters::Concurrency => sum(&|event| event.lapses > at),
         };
         Amount::try_from(used).unwrap_or(Amount::MAX)
     }
 
-    pub(super) fn fits(&self, question: &Question<'_>, at: u64, view: View) -> bool {
-        let terms = self.terms(question, at);
+    pub(super) fn fits(&self, item_ask: &ItemAsk<'_>, at: u64, view: RefundView) -> bool {
+        let terms = self.terms(item_ask, at);
         let Capacity::AtMost(limit) = terms.capacity else { return true };
-        let ledger = self.caught_up(question, &question.ledger(), at);
-        let (limit, cost) = (u128::from(limit), u128::from(question.cost));
+        let ledger = self.ledger_at(item_ask, &item_ask.ledger(), at);
+        let (limit, cost) = (u128::from(limit), u128::from(item_ask.cost));
         match terms.kind {
-            Kind::Bucket { step } => {
+            PolicyParameters::Bucket { step } => {
                 let step = u128::from(step);
                 let within = |from: u64| {
                     let spent = ledger.ticks_since(from, view) + cost * step;
@@ -131,33 +130,33 @@ impl Model {
                 };
                 cost <= limit && ledger.events.iter().all(|event| within(event.at))
             }
-            _ => u128::from(self.used(question, &terms, &ledger, at, view)) + cost <= limit,
+            _ => u128::from(self.used(item_ask, &terms, &ledger, at, view)) + cost <= limit,
         }
     }
 
-    /// When one item's answer could change by itself.
-    pub(super) fn instants(&self, question: &Question<'_>, now: u64, view: View) -> Vec<u64> {
-        let mut instants = vec![self.starts(question.book)];
+    /// Instants at which the decision of an item could change without further charges.
+    pub(super) fn instants(&self, item_ask: &ItemAsk<'_>, now: u64, view: RefundView) -> Vec<u64> {
+        let mut instants = vec![self.starts(item_ask.limit_model)];
         let mut looks = vec![now];
         if let Some((_, until)) =
-            self.exception(question).filter(|&(_, until)| now < until && until < u64::MAX)
+            self.override_of(item_ask).filter(|&(_, until)| now < until && until < u64::MAX)
         {
             instants.push(until);
             looks.push(until);
         }
         for look in looks {
-            let terms = self.terms(question, look);
-            let ledger = self.caught_up(question, &question.ledger(), look);
+            let terms = self.terms(item_ask, look);
+            let ledger = self.ledger_at(item_ask, &item_ask.ledger(), look);
             match terms.kind {
-                Kind::Total | Kind::Concurrency => {}
-                Kind::Calendar(unit) => {
-                    instants.push(self.unit_around(question.book, unit, ledger.last_time).1);
+                PolicyParameters::Total | PolicyParameters::Concurrency => {}
+                PolicyParameters::Calendar(unit) => {
+                    instants.push(self.unit_around(item_ask.limit_model, unit, ledger.last_time).1);
                 }
-                Kind::Interval { window } => instants.push(ledger.opened + window),
-                Kind::Sliding { window, .. } => {
+                PolicyParameters::Interval { window } => instants.push(ledger.opened + window),
+                PolicyParameters::Sliding { window, .. } => {
                     instants.extend(ledger.events.iter().map(|event| event.at + window + 1));
                 }
-                Kind::Bucket { step } => {
+                PolicyParameters::Bucket { step } => {
                     let Capacity::AtMost(burst) = terms.capacity else { continue };
                     let missing = |from: u64, cost: u128| {
                         let full =
@@ -166,7 +165,7 @@ impl Model {
                             .unwrap_or(u64::MAX)
                     };
                     for event in &ledger.events {
-                        instants.push(missing(event.at, u128::from(question.cost)));
+                        instants.push(missing(event.at, u128::from(item_ask.cost)));
                         instants.push(missing(event.at, u128::from(burst)));
                     }
                 }
@@ -175,98 +174,99 @@ impl Model {
         instants
     }
 
-    /// Whether one item refuses at `now`, and for how long.
-    pub(super) fn wait(&self, question: &Question<'_>, now: u64, view: View) -> Option<Wait> {
-        if self.is_over(question.book, now) {
+    /// Whether an item refuses at `now`, and its wait.
+    pub(super) fn wait(&self, item_ask: &ItemAsk<'_>, now: u64, view: RefundView) -> Option<Wait> {
+        if self.is_over(item_ask.limit_model, now) {
             return Some(Wait::Never);
         }
-        if self.is_open(question, now) && self.fits(question, now, view) {
+        if self.is_open(item_ask, now) && self.fits(item_ask, now, view) {
             return None;
         }
-        if matches!(question.article.policy, Policy::Concurrency { .. }) {
-            return Some(self.holders_wait(question, now.max(self.starts(question.book)), view));
+        if matches!(item_ask.item.policy, Policy::Concurrency { .. }) {
+            return Some(self.holders_wait(item_ask, now.max(self.starts(item_ask.limit_model)), view));
         }
-        let mut instants = self.instants(question, now, view);
+        let mut instants = self.instants(item_ask, now, view);
         instants.sort_unstable();
         let found = instants
             .into_iter()
-            .find(|&at| at > now && self.is_open(question, at) && self.fits(question, at, view));
+            .find(|&at| at > now && self.is_open(item_ask, at) && self.fits(item_ask, at, view));
         Some(found.map_or(Wait::Never, |at| Wait::Until(Timestamp::from_ticks(at))))
     }
 
-    /// The wait for held units: for whoever holds them, if the capacity could ever be enough; else for the end of an
-    /// exception.
-    pub(super) fn holders_wait(&self, question: &Question<'_>, at: u64, view: View) -> Wait {
-        if self.is_over(question.book, at) {
+    /// The wait for held units: until a release if the capacity can ever suffice, else until the end of the override.
+    pub(super) fn holders_wait(&self, item_ask: &ItemAsk<'_>, at: u64, view: RefundView) -> Wait {
+        if self.is_over(item_ask.limit_model, at) {
             return Wait::Never;
         }
-        if self.fits(question, at, view) {
+        if self.fits(item_ask, at, view) {
             return Wait::Until(Timestamp::from_ticks(at));
         }
-        if self.terms(question, at).capacity.admits(0, question.cost) {
+        if self.terms(item_ask, at).capacity.admits(0, item_ask.cost) {
             return Wait::OnRelease;
         }
-        match self.exception(question) {
-            Some((_, until)) if at < until && until < u64::MAX => self.holders_wait(question, until, view),
+        match self.override_of(item_ask) {
+            Some((_, until)) if at < until && until < u64::MAX => self.holders_wait(item_ask, until, view),
             _ => Wait::Never,
         }
     }
 
     /// The calendar unit around an instant, in ticks.
-    pub(super) fn unit_around(&self, book: &Book, unit: Unit, at: u64) -> (u64, u64) {
-        let zone = &book.spec.time_zone;
-        let place = (unit, zone.name().to_owned(), book.spec.week_start);
-        let mut almanacs = self.almanacs.borrow_mut();
-        let almanac = almanacs.entry(place).or_insert_with(|| Almanac::new(unit, zone, book.spec.week_start));
+    pub(super) fn unit_around(&self, limit_model: &ModelLimit, unit: Unit, at: u64) -> (u64, u64) {
+        let zone = &limit_model.spec.time_zone;
+        let place = (unit, zone.name().to_owned(), limit_model.spec.week_start);
+        let mut calendars = self.calendars.borrow_mut();
+        let calendar = calendars
+            .entry(place)
+            .or_insert_with(|| ReferenceCalendar::new(unit, zone, limit_model.spec.week_start));
         let second = i64::try_from(at / self.tick.per_second()).expect("tests stay before the end of time");
-        let (start, end) = almanac.around(second);
+        let (start, end) = calendar.window_around(second);
         let ticks = |second: i64| u64::try_from(second).expect("not before 1970") * self.tick.per_second();
         (ticks(start), ticks(end))
     }
 }
 
-impl Question<'_> {
-    /// What was admitted under this item for this key.
-    pub(super) fn ledger(&self) -> Ledger {
-        let place = (self.article.name.clone(), self.key.map(<[u8]>::to_vec));
-        self.book.ledgers.get(&place).cloned().unwrap_or_default()
+impl ItemAsk<'_> {
+    /// The charges of this item for this key.
+    pub(super) fn ledger(&self) -> ItemLedger {
+        let place = (self.item.name.clone(), self.key.map(<[u8]>::to_vec));
+        self.limit_model.ledgers.get(&place).cloned().unwrap_or_default()
     }
 }
 
-impl Book {
-    pub(super) fn article(&self, name: &str) -> Option<&Article> {
-        self.articles.iter().find(|article| article.name == name)
+impl ModelLimit {
+    pub(super) fn item(&self, name: &str) -> Option<&ModelItem> {
+        self.items.iter().find(|item| item.name == name)
     }
 }
 
-impl Ledger {
+impl ItemLedger {
     /// Ticks of refill spent from `from` on.
-    pub(super) fn ticks_since(&self, from: u64, view: View) -> u128 {
-        let ticks = |event: &Event| match view {
-            View::Truth => event.carried[0] + u128::from(event.amount) * u128::from(self.step),
-            View::Spent => event.carried[1] + u128::from(event.spent) * u128::from(self.step),
+    pub(super) fn ticks_since(&self, from: u64, view: RefundView) -> u128 {
+        let ticks = |event: &ModelCharge| match view {
+            RefundView::Refunded => event.carried[0] + u128::from(event.amount) * u128::from(self.step),
+            RefundView::NotRefunded => event.carried[1] + u128::from(event.spent) * u128::from(self.step),
         };
         self.events.iter().filter(|event| event.at >= from).map(ticks).sum()
     }
 
-    /// How many ticks of refill are owed at `at`: the most that any suffix of the history has not paid back.
-    pub(super) fn backlog(&self, at: u64, view: View) -> u128 {
-        let owed = |event: &Event| {
+    /// Ticks of refill owed at `at`: the most that any suffix of the charges has not paid back.
+    pub(super) fn backlog(&self, at: u64, view: RefundView) -> u128 {
+        let owed = |event: &ModelCharge| {
             let full_at = u128::from(event.at) + self.ticks_since(event.at, view);
             full_at.saturating_sub(u128::from(at))
         };
         self.events.iter().map(owed).max().unwrap_or(0)
     }
 
-    /// The same units in use at `at`, rounded up, at another rate from then on.
+    /// Keeps the units in use at `at`, rounded up, and continues at another rate.
     pub(super) fn carry_over(&mut self, step: u64, at: u64) {
         if self.events.is_empty() || self.step == step {
             return;
         }
-        let [truth, spent] = [View::Truth, View::Spent]
+        let [truth, spent] = [RefundView::Refunded, RefundView::NotRefunded]
             .map(|view| (self.backlog(at, view) * u128::from(step)).div_ceil(u128::from(self.step.max(1))));
         self.step = step;
-        self.events = vec![Event {
+        self.events = vec![ModelCharge {
             at,
             amount: 0,
             spent: 0,
@@ -278,7 +278,7 @@ impl Ledger {
     }
 }
 
-/// The ticks between two units of a bucket. One that refuses everything goes on draining as before.
+/// Ticks between two units of a bucket. A bucket with capacity zero keeps draining at its former rate.
 pub(super) fn step(window: u64, limit: Capacity, before: u64) -> u64 {
     match limit {
         Capacity::Unlimited => 0,
@@ -287,7 +287,7 @@ pub(super) fn step(window: u64, limit: Capacity, before: u64) -> u64 {
     }
 }
 
-/// How finely a sliding window is ruled, in ticks.
+/// Width of the sub-windows of a sliding window, in ticks.
 pub(super) fn grain(window: u64, precision: Precision, limit: Capacity) -> u64 {
     match (precision, limit) {
         (Precision::Exact, Capacity::AtMost(_)) => 1,
@@ -300,7 +300,7 @@ pub(super) fn last_tick(at: u64, grain: u64) -> u64 {
     at - at % grain + (grain - 1)
 }
 
-/// How much of a bucket may be spent at once. An exception has a burst in proportion.
+/// Burst of a bucket. An override has a burst in proportion.
 pub(super) fn burst_of(own: Capacity, limit: Capacity, burst: Option<Amount>) -> Capacity {
     match (limit, burst, own) {
         (Capacity::AtMost(limit), Some(burst), Capacity::AtMost(own)) if limit > 0 && own > 0 => {
@@ -311,8 +311,8 @@ pub(super) fn burst_of(own: Capacity, limit: Capacity, burst: Option<Amount>) ->
     }
 }
 
-pub(super) fn price(article: &Article, load: AskTotals) -> Amount {
-    match article.charge {
+pub(super) fn price(item: &ModelItem, load: AskTotals) -> Amount {
+    match item.charge {
         Charge::Count => load.count,
         Charge::Ask => load.asks,
     }

@@ -1,4 +1,4 @@
-//! Edits: limits change, what was counted stays.
+//! Edits: limits change and counts stay.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -7,177 +7,177 @@ use tidegate::catalog::{Change, PutError};
 use tidegate::{ExpectedVersion, ItemSpec, LimitSpec, Policy, RemovalMode, Unit, Zone};
 
 use super::decisions::{bucket, sliding, total};
-use super::{Behaviour, Bench, wait_ms};
+use super::{Behaviour, StoreFixture, wait_ms};
 
 pub(super) const ALL: &[Behaviour] = &[
-    ("edits_keep_counts", edits_keep_counts),
-    ("lowering_acts_at_once", lowering_acts_at_once),
-    ("raising_never_refuses", raising_never_refuses),
-    ("new_items_start_at_zero", new_items_start_at_zero),
-    ("removed_items_take_their_state", removed_items_take_their_state),
-    ("windows_judge_what_is_remembered", windows_judge_what_is_remembered),
-    ("zones_change_at_once", zones_change_at_once),
-    ("expectations_are_checked", expectations_are_checked),
-    ("invalid_limits_change_nothing", invalid_limits_change_nothing),
-    ("delete_forgets", delete_forgets),
-    ("retired_limits_come_back", retired_limits_come_back),
-    ("retirement_ends", retirement_ends),
-    ("resets_zero_one_key_or_all", resets_zero_one_key_or_all),
-    ("watchers_hear_every_change", watchers_hear_every_change),
+    ("edit_keeps_counts", edit_keeps_counts),
+    ("lowered_limit_acts_at_once", lowered_limit_acts_at_once),
+    ("raised_limit_grants_the_difference", raised_limit_grants_the_difference),
+    ("added_item_starts_at_zero", added_item_starts_at_zero),
+    ("removed_item_loses_its_count", removed_item_loses_its_count),
+    ("edited_window_counts_remembered_charges", edited_window_counts_remembered_charges),
+    ("edited_time_zone_acts_at_once", edited_time_zone_acts_at_once),
+    ("put_with_unmet_expectation_is_error", put_with_unmet_expectation_is_error),
+    ("put_of_invalid_limit_changes_nothing", put_of_invalid_limit_changes_nothing),
+    ("removed_limit_is_forgotten", removed_limit_is_forgotten),
+    ("retired_limit_returns_with_its_counts", retired_limit_returns_with_its_counts),
+    ("retired_limit_is_forgotten_after_seven_days", retired_limit_is_forgotten_after_seven_days),
+    ("reset_zeroes_one_key_or_all", reset_zeroes_one_key_or_all),
+    ("watcher_receives_every_change", watcher_receives_every_change),
 ];
 
-fn edits_keep_counts(bench: &Bench) {
-    bench.add(LimitSpec::named("l").with(total(5)).with(sliding(3, 60).per_key()));
-    assert!(bench.granted("l", "u", 3));
-    bench.edit(LimitSpec::named("l").with(sliding(4, 60).per_key()).with(total(6)));
-    assert_eq!((bench.used("l", "u", "all/total"), bench.used("l", "u", "key/sliding-60s")), (3, 3));
-    assert!(bench.granted("l", "u", 1) && !bench.granted("l", "u", 1));
+fn edit_keeps_counts(fixture: &StoreFixture) {
+    fixture.add(LimitSpec::named("l").with(total(5)).with(sliding(3, 60).per_key()));
+    assert!(fixture.granted("l", "u", 3));
+    fixture.edit(LimitSpec::named("l").with(sliding(4, 60).per_key()).with(total(6)));
+    assert_eq!((fixture.used("l", "u", "all/total"), fixture.used("l", "u", "key/sliding-60s")), (3, 3));
+    assert!(fixture.granted("l", "u", 1) && !fixture.granted("l", "u", 1));
 }
 
-fn lowering_acts_at_once(bench: &Bench) {
-    bench.add(LimitSpec::named("b").with(bucket(1000, 1)));
-    assert!(bench.granted("b", "u", 1000));
-    bench.edit(LimitSpec::named("b").with(ItemSpec {
+fn lowered_limit_acts_at_once(fixture: &StoreFixture) {
+    fixture.add(LimitSpec::named("b").with(bucket(1000, 1)));
+    assert!(fixture.granted("b", "u", 1000));
+    fixture.edit(LimitSpec::named("b").with(ItemSpec {
         name: Some("all/bucket-1s".to_owned()),
         policy: Policy::Bucket { window: Duration::from_secs(1), burst: Some(1000) },
         ..bucket(1, 1)
     }));
-    bench.pass(Duration::from_millis(500));
-    assert_eq!(bench.used("b", "u", "all/bucket-1s"), 1000, "half a unit came back, not half of all");
-    assert_eq!(wait_ms(&bench.take("b", "u", 1)), 500);
+    fixture.pass(Duration::from_millis(500));
+    assert_eq!(fixture.used("b", "u", "all/bucket-1s"), 1000, "half a unit came back, not half of all");
+    assert_eq!(wait_ms(&fixture.take("b", "u", 1)), 500);
 }
 
-fn raising_never_refuses(bench: &Bench) {
-    bench.add(LimitSpec::named("b").with(bucket(10, 10)));
-    assert!(bench.granted("b", "u", 9));
-    bench.edit(LimitSpec::named("b").with(bucket(1000, 10)));
-    assert_eq!(bench.used("b", "u", "all/bucket-10s"), 9);
-    assert!(bench.granted("b", "u", 991) && !bench.granted("b", "u", 1));
+fn raised_limit_grants_the_difference(fixture: &StoreFixture) {
+    fixture.add(LimitSpec::named("b").with(bucket(10, 10)));
+    assert!(fixture.granted("b", "u", 9));
+    fixture.edit(LimitSpec::named("b").with(bucket(1000, 10)));
+    assert_eq!(fixture.used("b", "u", "all/bucket-10s"), 9);
+    assert!(fixture.granted("b", "u", 991) && !fixture.granted("b", "u", 1));
 }
 
-fn new_items_start_at_zero(bench: &Bench) {
-    bench.add(LimitSpec::named("l").with(total(5)));
-    assert!(bench.granted("l", "u", 5));
-    bench.edit(LimitSpec::named("l").with(total(10)).with(sliding(2, 60)));
-    assert_eq!(bench.used("l", "u", "all/sliding-60s"), 0);
+fn added_item_starts_at_zero(fixture: &StoreFixture) {
+    fixture.add(LimitSpec::named("l").with(total(5)));
+    assert!(fixture.granted("l", "u", 5));
+    fixture.edit(LimitSpec::named("l").with(total(10)).with(sliding(2, 60)));
+    assert_eq!(fixture.used("l", "u", "all/sliding-60s"), 0);
 }
 
-fn removed_items_take_their_state(bench: &Bench) {
+fn removed_item_loses_its_count(fixture: &StoreFixture) {
     let both = || LimitSpec::named("l").with(total(5)).with(total(5).per_key());
-    bench.add(both());
-    assert!(bench.granted("l", "u", 5));
-    bench.edit(LimitSpec::named("l").with(total(5).per_key()));
-    bench.edit(both());
-    assert_eq!((bench.used("l", "u", "all/total"), bench.used("l", "u", "key/total")), (0, 5));
+    fixture.add(both());
+    assert!(fixture.granted("l", "u", 5));
+    fixture.edit(LimitSpec::named("l").with(total(5).per_key()));
+    fixture.edit(both());
+    assert_eq!((fixture.used("l", "u", "all/total"), fixture.used("l", "u", "key/total")), (0, 5));
 }
 
-fn windows_judge_what_is_remembered(bench: &Bench) {
+fn edited_window_counts_remembered_charges(fixture: &StoreFixture) {
     let named = |limit, seconds| ItemSpec { name: Some("burst".to_owned()), ..sliding(limit, seconds) };
-    bench.add(LimitSpec::named("l").with(named(2, 10)));
-    assert!(bench.granted("l", "u", 1));
-    bench.pass_seconds(8);
-    assert!(bench.granted("l", "u", 1));
-    bench.edit(LimitSpec::named("l").with(named(2, 5)));
-    assert_eq!(bench.used("l", "u", "burst"), 1, "the first is out of the shorter window");
-    bench.edit(LimitSpec::named("l").with(named(2, 100)));
-    assert_eq!(bench.used("l", "u", "burst"), 1, "and was forgotten with it");
+    fixture.add(LimitSpec::named("l").with(named(2, 10)));
+    assert!(fixture.granted("l", "u", 1));
+    fixture.pass_seconds(8);
+    assert!(fixture.granted("l", "u", 1));
+    fixture.edit(LimitSpec::named("l").with(named(2, 5)));
+    assert_eq!(fixture.used("l", "u", "burst"), 1, "the first is out of the shorter window");
+    fixture.edit(LimitSpec::named("l").with(named(2, 100)));
+    assert_eq!(fixture.used("l", "u", "burst"), 1, "and was forgotten with it");
 }
 
-fn zones_change_at_once(bench: &Bench) {
+fn edited_time_zone_acts_at_once(fixture: &StoreFixture) {
     let day = ItemSpec::of(Policy::Calendar(Unit::Day), 1);
     // 1970-01-01 12:00 UTC is 20:00 in Shanghai.
-    bench.pass_seconds(12 * 3600);
-    bench.add(LimitSpec::named("l").with(day.clone()));
-    assert!(bench.granted("l", "u", 1));
-    assert_eq!(wait_ms(&bench.take("l", "u", 1)), 12 * 3_600_000);
+    fixture.pass_seconds(12 * 3600);
+    fixture.add(LimitSpec::named("l").with(day.clone()));
+    assert!(fixture.granted("l", "u", 1));
+    assert_eq!(wait_ms(&fixture.take("l", "u", 1)), 12 * 3_600_000);
     let shanghai = Zone::named("Asia/Shanghai").expect("a zone of the database");
-    bench.edit(LimitSpec { time_zone: shanghai, ..LimitSpec::named("l").with(day) });
-    assert_eq!(wait_ms(&bench.take("l", "u", 1)), 4 * 3_600_000, "midnight in Shanghai");
-    bench.pass_seconds(4 * 3600);
-    assert!(bench.granted("l", "u", 1));
+    fixture.edit(LimitSpec { time_zone: shanghai, ..LimitSpec::named("l").with(day) });
+    assert_eq!(wait_ms(&fixture.take("l", "u", 1)), 4 * 3_600_000, "midnight in Shanghai");
+    fixture.pass_seconds(4 * 3600);
+    assert!(fixture.granted("l", "u", 1));
 }
 
-fn expectations_are_checked(bench: &Bench) {
+fn put_with_unmet_expectation_is_error(fixture: &StoreFixture) {
     let spec = |limit| LimitSpec::named("l").with(total(limit));
-    assert_eq!(bench.store.put(spec(1), ExpectedVersion::Present).unwrap_err(), PutError::Unknown);
-    assert_eq!(bench.store.put(spec(1), ExpectedVersion::Version(1)).unwrap_err(), PutError::Unknown);
-    let first = bench.store.put(spec(1), ExpectedVersion::Absent).unwrap();
-    assert_eq!(bench.store.put(spec(2), ExpectedVersion::Absent).unwrap_err(), PutError::Exists);
-    let same = bench.store.put(spec(1), ExpectedVersion::Anything).unwrap();
+    assert_eq!(fixture.store.put(spec(1), ExpectedVersion::Present).unwrap_err(), PutError::Unknown);
+    assert_eq!(fixture.store.put(spec(1), ExpectedVersion::Version(1)).unwrap_err(), PutError::Unknown);
+    let first = fixture.store.put(spec(1), ExpectedVersion::Absent).unwrap();
+    assert_eq!(fixture.store.put(spec(2), ExpectedVersion::Absent).unwrap_err(), PutError::Exists);
+    let same = fixture.store.put(spec(1), ExpectedVersion::Anything).unwrap();
     assert_eq!(first.version(), same.version(), "nothing changed");
-    let second = bench.store.put(spec(2), ExpectedVersion::Version(first.version())).unwrap();
+    let second = fixture.store.put(spec(2), ExpectedVersion::Version(first.version())).unwrap();
     assert!(second.version() > first.version());
-    let stale = bench.store.put(spec(3), ExpectedVersion::Version(first.version())).unwrap_err();
+    let stale = fixture.store.put(spec(3), ExpectedVersion::Version(first.version())).unwrap_err();
     assert_eq!(stale, PutError::Stale { version: second.version() });
-    assert_eq!(bench.store.get("l").unwrap().version(), second.version());
+    assert_eq!(fixture.store.get("l").unwrap().version(), second.version());
 }
 
-fn invalid_limits_change_nothing(bench: &Bench) {
-    bench.add(LimitSpec::named("l").with(ItemSpec { name: Some("cap".to_owned()), ..total(5) }));
-    assert!(bench.granted("l", "u", 2));
+fn put_of_invalid_limit_changes_nothing(fixture: &StoreFixture) {
+    fixture.add(LimitSpec::named("l").with(ItemSpec { name: Some("cap".to_owned()), ..total(5) }));
+    assert!(fixture.granted("l", "u", 2));
     let other_policy = ItemSpec { name: Some("cap".to_owned()), ..sliding(5, 10) };
     let error =
-        bench.store.put(LimitSpec::named("l").with(other_policy), ExpectedVersion::Present).unwrap_err();
+        fixture.store.put(LimitSpec::named("l").with(other_policy), ExpectedVersion::Present).unwrap_err();
     assert!(matches!(error, PutError::Invalid(flaws) if flaws[0].field == "items[0].policy"));
-    let error = bench.store.put(LimitSpec::named("bad id!"), ExpectedVersion::Absent).unwrap_err();
+    let error = fixture.store.put(LimitSpec::named("bad id!"), ExpectedVersion::Absent).unwrap_err();
     assert!(matches!(error, PutError::Invalid(flaws) if flaws.len() == 2), "every flaw at once");
-    assert_eq!(bench.used("l", "u", "cap"), 2);
-    assert!(bench.store.get("bad id!").is_none());
+    assert_eq!(fixture.used("l", "u", "cap"), 2);
+    assert!(fixture.store.get("bad id!").is_none());
 }
 
-fn delete_forgets(bench: &Bench) {
-    bench.add(LimitSpec::named("l").with(total(1)));
-    assert!(bench.granted("l", "u", 1));
-    assert!(bench.store.remove("l", RemovalMode::Forget));
-    assert!(!bench.store.remove("l", RemovalMode::Forget));
-    assert!(bench.store.get("l").is_none());
-    bench.add(LimitSpec::named("l").with(total(1)));
-    assert!(bench.granted("l", "u", 1), "a later add starts at zero");
+fn removed_limit_is_forgotten(fixture: &StoreFixture) {
+    fixture.add(LimitSpec::named("l").with(total(1)));
+    assert!(fixture.granted("l", "u", 1));
+    assert!(fixture.store.remove("l", RemovalMode::Forget));
+    assert!(!fixture.store.remove("l", RemovalMode::Forget));
+    assert!(fixture.store.get("l").is_none());
+    fixture.add(LimitSpec::named("l").with(total(1)));
+    assert!(fixture.granted("l", "u", 1), "a later add starts at zero");
 }
 
-fn retired_limits_come_back(bench: &Bench) {
-    bench.add(LimitSpec::named("l").with(total(1)).with(total(1).per_key()));
-    assert!(bench.granted("l", "u", 1));
-    assert!(bench.store.remove("l", RemovalMode::Retire));
-    assert!(bench.store.get("l").is_none(), "unknown at once");
-    bench.pass_seconds(7 * 86_400 - 1);
-    bench.add(LimitSpec::named("l").with(total(2)).with(total(1).per_key()));
-    assert!(!bench.granted("l", "u", 1), "a reverted edit does not oversell");
-    assert!(bench.granted("l", "v", 1));
+fn retired_limit_returns_with_its_counts(fixture: &StoreFixture) {
+    fixture.add(LimitSpec::named("l").with(total(1)).with(total(1).per_key()));
+    assert!(fixture.granted("l", "u", 1));
+    assert!(fixture.store.remove("l", RemovalMode::Retire));
+    assert!(fixture.store.get("l").is_none(), "unknown at once");
+    fixture.pass_seconds(7 * 86_400 - 1);
+    fixture.add(LimitSpec::named("l").with(total(2)).with(total(1).per_key()));
+    assert!(!fixture.granted("l", "u", 1), "a reverted edit does not oversell");
+    assert!(fixture.granted("l", "v", 1));
 }
 
-fn retirement_ends(bench: &Bench) {
-    bench.add(LimitSpec::named("l").with(total(1)));
-    assert!(bench.granted("l", "u", 1));
-    assert!(bench.store.remove("l", RemovalMode::Retire));
-    bench.pass_seconds(7 * 86_400);
-    bench.add(LimitSpec::named("l").with(total(1)));
-    assert!(bench.granted("l", "u", 1));
+fn retired_limit_is_forgotten_after_seven_days(fixture: &StoreFixture) {
+    fixture.add(LimitSpec::named("l").with(total(1)));
+    assert!(fixture.granted("l", "u", 1));
+    assert!(fixture.store.remove("l", RemovalMode::Retire));
+    fixture.pass_seconds(7 * 86_400);
+    fixture.add(LimitSpec::named("l").with(total(1)));
+    assert!(fixture.granted("l", "u", 1));
 }
 
-fn resets_zero_one_key_or_all(bench: &Bench) {
-    bench.add(LimitSpec::named("l").with(total(10)).with(total(2).per_key()));
-    assert!(bench.granted("l", "u", 2) && bench.granted("l", "v", 2));
-    bench.store.reset("l", Some(b"u")).decided().unwrap();
-    bench.store.reset("l", Some(b"nobody")).decided().unwrap();
-    assert_eq!((bench.used("l", "u", "key/total"), bench.used("l", "v", "key/total")), (0, 2));
-    assert_eq!(bench.used("l", "u", "all/total"), 4, "its per: key items only");
-    bench.store.reset("l", None).decided().unwrap();
-    assert_eq!((bench.used("l", "v", "key/total"), bench.used("l", "v", "all/total")), (0, 0));
+fn reset_zeroes_one_key_or_all(fixture: &StoreFixture) {
+    fixture.add(LimitSpec::named("l").with(total(10)).with(total(2).per_key()));
+    assert!(fixture.granted("l", "u", 2) && fixture.granted("l", "v", 2));
+    fixture.store.reset("l", Some(b"u")).decided().unwrap();
+    fixture.store.reset("l", Some(b"nobody")).decided().unwrap();
+    assert_eq!((fixture.used("l", "u", "key/total"), fixture.used("l", "v", "key/total")), (0, 2));
+    assert_eq!(fixture.used("l", "u", "all/total"), 4, "its per: key items only");
+    fixture.store.reset("l", None).decided().unwrap();
+    assert_eq!((fixture.used("l", "v", "key/total"), fixture.used("l", "v", "all/total")), (0, 0));
 }
 
-fn watchers_hear_every_change(bench: &Bench) {
-    let heard = Arc::new(Mutex::new(Vec::new()));
-    let ears = Arc::clone(&heard);
-    bench.store.watch(Box::new(move |change| {
+fn watcher_receives_every_change(fixture: &StoreFixture) {
+    let changes = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&changes);
+    fixture.store.watch(Box::new(move |change| {
         let line = match change {
             Change::Put(limit) => format!("put {} {}", limit.id(), limit.version()),
             Change::Removed(limit) => format!("removed {}", limit.id()),
         };
-        ears.lock().expect("no test panics in here").push(line);
+        sink.lock().expect("no panic while the lock is held").push(line);
     }));
-    bench.add(LimitSpec::named("l").with(total(1)));
-    bench.edit(LimitSpec::named("l").with(total(2)));
-    assert!(bench.store.remove("l", RemovalMode::Forget));
-    assert_eq!(*heard.lock().unwrap(), ["put l 1", "put l 2", "removed l"]);
+    fixture.add(LimitSpec::named("l").with(total(1)));
+    fixture.edit(LimitSpec::named("l").with(total(2)));
+    assert!(fixture.store.remove("l", RemovalMode::Forget));
+    assert_eq!(*changes.lock().unwrap(), ["put l 1", "put l 2", "removed l"]);
 }

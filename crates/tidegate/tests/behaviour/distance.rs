@@ -14,20 +14,20 @@ use tidegate::store::Unavailable;
 use tidegate::{
     AcquireError, Catalog, ExpectedVersion, Lease, LimitSpec, Limiter, ManualClock, MapStore, Timestamp,
 };
-use tidegate_testkit::elsewhere::{Elsewhere, Road};
+use tidegate_testkit::remote_stub::{RemoteLink, RemoteStub};
 
 use crate::stage::{Stage, Staged, lease, slots_of};
 
-type FarStage = Stage<Elsewhere<MapStore>>;
+type FarStage = Stage<RemoteStub<MapStore>>;
 
 const DOWN: &str = "nobody picks up";
 
-/// A stage with so many slots, whose store is at the other end of this road.
-fn stage(slots: u64, road: &Road) -> FarStage {
-    stage_of(slots, |store| Elsewhere::new(store, road.clone()))
+/// A stage with so many slots, whose store is at the other end of this link.
+fn stage(slots: u64, link: &RemoteLink) -> FarStage {
+    stage_of(slots, |store| RemoteStub::new(store, link.clone()))
 }
 
-fn stage_of(slots: u64, far: impl Fn(Arc<MapStore>) -> Elsewhere<MapStore>) -> FarStage {
+fn stage_of(slots: u64, far: impl Fn(Arc<MapStore>) -> RemoteStub<MapStore>) -> FarStage {
     let keeping = |clock: Arc<ManualClock>| far(Arc::new(MapStore::keeping(clock)));
     let stage = Stage::over(keeping, 10, 10);
     stage.put(LimitSpec::named("l").with(slots_of(slots)));
@@ -36,9 +36,9 @@ fn stage_of(slots: u64, far: impl Fn(Arc<MapStore>) -> Elsewhere<MapStore>) -> F
 
 /// Slots that were granted.
 #[track_caller]
-fn held(stage: &FarStage, road: &Road, count: u64) -> Lease {
+fn held(stage: &FarStage, link: &RemoteLink, count: u64) -> Lease {
     let mut asking = stage.wait(count, Duration::ZERO).starts();
-    road.let_go();
+    link.deliver_all();
     lease(asking.is_served())
 }
 
@@ -64,11 +64,11 @@ async fn breath() {
 /// A task is gone, and nobody can say how late it is: that is asked again before anybody is told how it ended.
 #[tokio::test]
 async fn what_lapsed_while_nobody_could_ask_has_expired() {
-    let (clock, road) = (Arc::new(ManualClock::at(Timestamp::EPOCH)), Road::answered_by_hand());
+    let (clock, link) = (Arc::new(ManualClock::at(Timestamp::EPOCH)), RemoteLink::manual_replies());
     let (inner, pulse) = (Arc::new(MapStore::new(Arc::clone(&clock), 7)), ManualHolderClock::new());
     let rules = Rules::default();
     inner.put(rules.spec(), ExpectedVersion::Absent).expect("a new limit");
-    let store = Arc::new(Elsewhere::new(inner, road.clone()));
+    let store = Arc::new(RemoteStub::new(inner, link.clone()));
     let activity = Activity::of_store(Limiter::builder(store).pulse(pulse.clone()).build());
     let begun = tokio::spawn({
         let activity = activity.clone();
@@ -79,22 +79,22 @@ async fn what_lapsed_while_nobody_could_ask_has_expired() {
     });
     for _question in ["to begin", "whose it is"] {
         breath().await;
-        assert_eq!(road.let_go(), 1);
+        assert_eq!(link.deliver_all(), 1);
     }
     breath().await;
     clock.advance(rules.lease_ttl);
     pulse.advance(LOOK_EVERY);
     breath().await;
-    assert_eq!(road.let_go(), 1, "whether it is held");
+    assert_eq!(link.deliver_all(), 1, "whether it is held");
     breath().await;
-    assert_eq!(road.away(), 1, "how late it is");
-    road.lose("the database is away");
+    assert_eq!(link.in_flight(), 1, "how late it is");
+    link.fail_all("the database is away");
     breath().await;
     assert!(!begun.is_finished(), "nobody knows");
     pulse.advance(LOOK_EVERY);
     for _question in ["whether it is held", "how late it is"] {
         breath().await;
-        assert_eq!(road.let_go(), 1);
+        assert_eq!(link.deliver_all(), 1);
     }
     breath().await;
     assert!(begun.is_finished());

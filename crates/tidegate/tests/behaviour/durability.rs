@@ -8,28 +8,28 @@ use tidegate::{
     AcquireError, Actual, Catalog, ExpectedVersion, Lease, LimitSpec, ManualClock, MapStore, Renewal,
     Settlement,
 };
-use tidegate_testkit::logged::{Log, Logged};
+use tidegate_testkit::logged_store::{LoggedStore, ManualLog};
 
 use crate::stage::{Handheld, Stage, Staged, granted, lease, seconds, slots_of};
 
-type LoggedStage = Stage<Logged<MapStore>>;
+type LoggedStage = Stage<LoggedStore<MapStore>>;
 
 const FULL: &str = "the disk is full";
 
 /// A stage with two slots and a log that is written by hand; the limit itself is durable.
-fn stage() -> (LoggedStage, Log) {
-    let log = Log::by_hand();
-    let keeping = |clock: Arc<ManualClock>| Logged::new(Arc::new(MapStore::keeping(clock)), log.clone());
+fn stage() -> (LoggedStage, ManualLog) {
+    let log = ManualLog::manual();
+    let keeping = |clock: Arc<ManualClock>| LoggedStore::new(Arc::new(MapStore::keeping(clock)), log.clone());
     let stage = Stage::over(keeping, 10, 10);
     stage.put(LimitSpec::named("l").with(slots_of(2)));
-    log.catch_up();
+    log.sync_all();
     (stage, log)
 }
 
 /// A slot that was granted, durably.
-fn held(stage: &LoggedStage, log: &Log) -> Lease {
+fn held(stage: &LoggedStage, log: &ManualLog) -> Lease {
     let mut asking = stage.wait(1, Duration::ZERO).starts();
-    log.catch_up();
+    log.sync_all();
     lease(asking.is_served())
 }
 
@@ -42,10 +42,10 @@ fn a_waiter_is_told_when_its_grant_is_durable() {
     let (stage, log) = stage();
     let mut first = stage.wait(1, seconds(60)).starts();
     let mut second = stage.wait(1, seconds(60)).starts();
-    log.durable_to(tidegate::store::Lsn(log.tip().0 - 1));
+    log.sync_to(tidegate::store::Lsn(log.tip().0 - 1));
     let first = first.is_served();
     second.still_waits();
-    log.catch_up();
+    log.sync_all();
     drop((first, second.is_served()));
     stage.ends_with_log(&log);
 }
@@ -53,7 +53,7 @@ fn a_waiter_is_told_when_its_grant_is_durable() {
 #[test]
 fn what_is_durable_already_is_not_waited_for() {
     let (stage, log) = stage();
-    log.durable_to(tidegate::store::Lsn(100));
+    log.sync_to(tidegate::store::Lsn(100));
     assert!(stage.wait(1, seconds(60)).is_answered().expect("a question").is_granted());
     assert!(stage.limiter.ask("l", "u").try_acquire().expect("a question").is_granted());
 }
@@ -62,7 +62,7 @@ fn what_is_durable_already_is_not_waited_for() {
 fn refusals_and_looks_wait_for_nothing() {
     let (stage, log) = stage();
     let taken = stage.wait(2, Duration::ZERO).starts();
-    assert_eq!(log.waiting(), 1);
+    assert_eq!(log.waiter_count(), 1);
     assert!(!stage.limiter.ask("l", "u").try_acquire().expect("a question").is_granted());
     assert!(!stage.limiter.ask("l", "u").peek().expect("a question").is_granted());
     assert!(!stage.limiter.release(tidegate::LeaseId(7)), "nobody has it");
@@ -92,7 +92,7 @@ fn who_may_ask_again_by_a_request_id_finds_the_lease() {
     drop(ask().starts());
     assert_eq!(stage.store.open_leases(), 1, "it lapses, or whoever repeats the request gives it back");
     let mut again = ask().starts();
-    log.catch_up();
+    log.sync_all();
     let lease = lease(granted(again.is_done().expect("a question")));
     assert!(lease.is_held());
     drop(lease);
@@ -111,7 +111,7 @@ fn those_behind_do_not_wait_for_the_log_of_those_before() {
     drop(first);
     second.still_waits();
     assert_eq!(stage.limiter.waiting_in_all(), 0, "so was the second");
-    log.catch_up();
+    log.sync_all();
     drop(second.is_served());
     stage.ends_with_log(&log);
 }
@@ -143,7 +143,7 @@ fn a_renewal_counts_when_it_is_durable_and_a_nearer_end_at_once() {
     let mut long = renewing(seconds(100)).starts();
     stage.pass(seconds(60));
     assert!(!lease.is_held(), "nobody has said yet that it lasts longer");
-    log.catch_up();
+    log.sync_all();
     assert!(matches!(long.is_done(), Ok(Renewal::Until(_))));
     assert!(lease.is_held());
     let short = renewing(seconds(1)).starts();
@@ -161,7 +161,7 @@ fn the_renewal_that_was_decided_last_counts_in_whatever_order_they_are_told() {
         Handheld::new(async move { lease.renew_async(ttl).await })
     };
     let (mut long, mut short) = (renewing(seconds(1000)).starts(), renewing(seconds(1)).starts());
-    log.catch_up();
+    log.sync_all();
     assert!(short.is_done().is_ok() && long.is_done().is_ok());
     stage.pass(seconds(1));
     assert!(!lease.is_held(), "the store has ended it by now");
@@ -172,7 +172,7 @@ fn who_drops_a_lease_waits_for_nothing() {
     let (stage, log) = stage();
     let lease = held(&stage, &log);
     drop(lease);
-    assert_eq!((stage.store.open_leases(), log.waiting()), (0, 0));
+    assert_eq!((stage.store.open_leases(), log.waiter_count()), (0, 0));
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn giving_back_settling_and_resetting_are_told_when_they_are_durable() {
     let mut settled = Handheld::new(other.settle_async(Actual::Every(1))).starts();
     let limiter = stage.limiter.clone();
     let mut reset = Handheld::new(async move { limiter.reset_async("l", None).await }).starts();
-    log.catch_up();
+    log.sync_all();
     assert!(released.is_done());
     assert_eq!(settled.is_done(), Ok(Settlement::Settled));
     assert_eq!(reset.is_done(), Ok(()));
@@ -210,10 +210,10 @@ fn a_thread_waits_where_it_stands() {
     });
     log.wait_for_waiters(1);
     assert_eq!(stage.store.open_leases(), 1);
-    log.catch_up();
+    log.sync_all();
     log.wait_for_waiters(1);
     assert_eq!(stage.store.open_leases(), 0);
-    log.catch_up();
+    log.sync_all();
     assert!(thread.join().expect("it does not fail"));
 }
 
@@ -224,15 +224,15 @@ async fn a_kept_lease_is_renewed_without_blocking_the_others() {
     lease.keep_alive();
     tokio::task::yield_now().await;
     stage.pass(seconds(20));
-    while log.waiting() == 0 {
+    while log.waiter_count() == 0 {
         tokio::task::yield_now().await;
     }
-    log.catch_up();
+    log.sync_all();
     let end = lease.expires_at();
     while !{
         stage.pass(seconds(1));
         tokio::task::yield_now().await;
-        log.catch_up();
+        log.sync_all();
         lease.expires_at() > end
     } {}
     assert!(lease.is_held());
@@ -241,8 +241,8 @@ async fn a_kept_lease_is_renewed_without_blocking_the_others() {
 impl LoggedStage {
     /// Nobody waits for anything any more, and everything can be had.
     #[track_caller]
-    fn ends_with_log(&self, log: &Log) {
-        log.durable_to(tidegate::store::Lsn(u64::MAX));
+    fn ends_with_log(&self, log: &ManualLog) {
+        log.sync_to(tidegate::store::Lsn(u64::MAX));
         self.ends_with(0);
         assert_eq!(self.store.open_leases(), 0);
     }
@@ -261,6 +261,6 @@ fn the_tip_is_behind_every_change_of_the_limits() {
         async move { tidegate::store::durable(&*store, tip).await }
     })
     .starts();
-    log.catch_up();
+    log.sync_all();
     assert_eq!(durable.is_done(), Ok(()));
 }

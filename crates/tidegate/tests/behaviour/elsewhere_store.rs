@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use tidegate::{ManualClock, MapStore, Tick, Timestamp};
-use tidegate_testkit::elsewhere::{Elsewhere, Road};
-use tidegate_testkit::suite::Bench;
+use tidegate_testkit::remote_stub::{RemoteLink, RemoteStub};
+use tidegate_testkit::suite::StoreFixture;
 
-fn bench(tick: Tick) -> Bench {
+fn new_store(tick: Tick) -> StoreFixture {
     let clock = Arc::new(ManualClock::ticking(tick, Timestamp::EPOCH));
     let store = Arc::new(MapStore::new(Arc::clone(&clock), 7));
-    Bench::new(Elsewhere::new(store, Road::prompt()), clock)
+    StoreFixture::new(RemoteStub::new(store, RemoteLink::immediate()), clock)
 }
 
-tidegate_testkit::behaviour_suite!(bench);
+tidegate_testkit::behaviour_suite!(new_store);

@@ -11,7 +11,7 @@ use tidegate::{
     Answer, Ask, Catalog, Detail, ExpectedVersion, Gate, Intent, ItemSpec, LimitSpec, ManualClock, Memory,
     MemoryStore, Order, Outcome, Policy, Replies, Store, Tick, Timestamp, Unit, Verdict, Wait,
 };
-use tidegate_testkit::effort;
+use tidegate_testkit::test_scale;
 
 /// Noon of some day.
 const NOON: Timestamp = Timestamp::from_ticks((19_000 * 86_400 + 43_200) * 1_000_000_000);
@@ -21,7 +21,7 @@ const MIDNIGHT: Timestamp = Timestamp::from_ticks(19_001 * 86_400 * 1_000_000_00
 const SELDOM: usize = 1_000;
 
 fn keys() -> usize {
-    effort::times(300_000)
+    test_scale::scaled(300_000)
 }
 
 /// A small store, flooded through one limit, with another limit beside it.

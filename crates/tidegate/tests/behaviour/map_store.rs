@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use tidegate::{ManualClock, MapStore, Tick, Timestamp};
-use tidegate_testkit::suite::Bench;
+use tidegate_testkit::suite::StoreFixture;
 
-fn bench(tick: Tick) -> Bench {
+fn new_store(tick: Tick) -> StoreFixture {
     let clock = Arc::new(ManualClock::ticking(tick, Timestamp::EPOCH));
-    Bench::new(MapStore::new(Arc::clone(&clock), 7), clock)
+    StoreFixture::new(MapStore::new(Arc::clone(&clock), 7), clock)
 }
 
-tidegate_testkit::behaviour_suite!(bench);
+tidegate_testkit::behaviour_suite!(new_store);

@@ -4,26 +4,26 @@ use std::sync::Arc;
 
 use tidegate::store::{Memory, MemoryStore};
 use tidegate::{ManualClock, Tick, Timestamp};
-use tidegate_testkit::suite::Bench;
+use tidegate_testkit::suite::StoreFixture;
 
-fn bench(tick: Tick) -> Bench {
+fn new_store(tick: Tick) -> StoreFixture {
     let clock = Arc::new(ManualClock::ticking(tick, Timestamp::EPOCH));
     let memory = Memory { secret: [7, 8], ..Memory::default() };
-    Bench::new(MemoryStore::new(Arc::clone(&clock), memory), clock)
+    StoreFixture::new(MemoryStore::new(Arc::clone(&clock), memory), clock)
 }
 
-tidegate_testkit::behaviour_suite!(bench);
+tidegate_testkit::behaviour_suite!(new_store);
 
 mod asked_in_short {
-    use tidegate_testkit::bidding::Bidding;
+    use tidegate_testkit::compact_adapter::CompactAdapter;
 
     use super::*;
 
-    fn bench(tick: Tick) -> Bench {
+    fn new_store(tick: Tick) -> StoreFixture {
         let clock = Arc::new(ManualClock::ticking(tick, Timestamp::EPOCH));
         let memory = Memory { secret: [7, 8], ..Memory::default() };
-        Bench::new(Bidding::over(MemoryStore::new(Arc::clone(&clock), memory)), clock)
+        StoreFixture::new(CompactAdapter::new(MemoryStore::new(Arc::clone(&clock), memory)), clock)
     }
 
-    tidegate_testkit::behaviour_suite!(bench);
+    tidegate_testkit::behaviour_suite!(new_store);
 }

@@ -18,8 +18,8 @@ use tidegate::{
     AcquireError, Charge, Clock, Decision, Denial, ExpectedVersion, Granted, ItemSpec, Lease, LimitSpec,
     LimitStore, Limiter, ManualClock, MapStore, Memory, MemoryStore, Policy, StoreReply, Tick, Timestamp,
 };
-use tidegate_testkit::elsewhere::{Elsewhere, Road};
-use tidegate_testkit::logged::{Log, Logged};
+use tidegate_testkit::logged_store::{LoggedStore, ManualLog};
+use tidegate_testkit::remote_stub::{RemoteLink, RemoteStub};
 
 /// Where the clocks begin, so that an instant before it can be told from none.
 const START: Timestamp = Timestamp::from_ticks(1_000_000_000_000_000);
@@ -68,11 +68,11 @@ impl Staged for MemoryStore {
     }
 }
 
-impl Staged for Logged<MapStore> {
+impl Staged for LoggedStore<MapStore> {
     const STORIES: u32 = 50;
 
-    fn keeping(clock: impl Clock + 'static) -> Logged<MapStore> {
-        Logged::new(Arc::new(MapStore::keeping(clock)), Log::prompt())
+    fn keeping(clock: impl Clock + 'static) -> LoggedStore<MapStore> {
+        LoggedStore::new(Arc::new(MapStore::keeping(clock)), ManualLog::immediate())
     }
 
     fn open_leases(&self) -> usize {
@@ -80,11 +80,11 @@ impl Staged for Logged<MapStore> {
     }
 }
 
-impl Staged for Elsewhere<MapStore> {
+impl Staged for RemoteStub<MapStore> {
     const STORIES: u32 = 50;
 
-    fn keeping(clock: impl Clock + 'static) -> Elsewhere<MapStore> {
-        Elsewhere::new(Arc::new(MapStore::keeping(clock)), Road::prompt())
+    fn keeping(clock: impl Clock + 'static) -> RemoteStub<MapStore> {
+        RemoteStub::new(Arc::new(MapStore::keeping(clock)), RemoteLink::immediate())
     }
 
     fn open_leases(&self) -> usize {

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use tidegate::{LimitStore, MapStore};
-use tidegate_testkit::storm::SteppingClock;
+use tidegate_testkit::stress::SteppingClock;
 
 mod map {
     use super::*;
 
-    fn bench(clock: Arc<SteppingClock>) -> Arc<dyn LimitStore> {
+    fn new_store(clock: Arc<SteppingClock>) -> Arc<dyn LimitStore> {
         Arc::new(MapStore::new(clock, 1))
     }
 
-    tidegate_testkit::storms!(bench);
+    tidegate_testkit::stress_suite!(new_store);
 }
 
 mod memory {
@@ -20,22 +20,22 @@ mod memory {
 
     use super::*;
 
-    fn bench(clock: Arc<SteppingClock>) -> Arc<dyn LimitStore> {
+    fn new_store(clock: Arc<SteppingClock>) -> Arc<dyn LimitStore> {
         Arc::new(MemoryStore::new(clock, Memory { secret: [3, 4], ..Memory::default() }))
     }
 
-    tidegate_testkit::storms!(bench);
+    tidegate_testkit::stress_suite!(new_store);
 }
 
 mod memory_asked_in_short {
     use tidegate::{Memory, MemoryStore};
-    use tidegate_testkit::bidding::Bidding;
+    use tidegate_testkit::compact_adapter::CompactAdapter;
 
     use super::*;
 
-    fn bench(clock: Arc<SteppingClock>) -> Arc<dyn LimitStore> {
-        Arc::new(Bidding::over(MemoryStore::new(clock, Memory { secret: [3, 4], ..Memory::default() })))
+    fn new_store(clock: Arc<SteppingClock>) -> Arc<dyn LimitStore> {
+        Arc::new(CompactAdapter::new(MemoryStore::new(clock, Memory { secret: [3, 4], ..Memory::default() })))
     }
 
-    tidegate_testkit::storms!(bench);
+    tidegate_testkit::stress_suite!(new_store);
 }

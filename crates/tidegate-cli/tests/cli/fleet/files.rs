@@ -1,6 +1,6 @@
 //! Servers of a fleet with different files, and without any: who takes what from whom.
 
-use tidegate_testkit::cluster::{new_schema, shared};
+use tidegate_testkit::postgres_cluster::{new_schema, shared_url};
 
 use super::Wire;
 use crate::Files;
@@ -25,7 +25,7 @@ fn tasks(server: &Serving) -> serde_json::Value {
 
 #[test]
 fn who_has_no_file_takes_nothing_and_who_takes_something_says_so() {
-    let (files, store) = (Files::new(), format!("{}?schema={}", shared(), new_schema()));
+    let (files, store) = (Files::new(), format!("{}?schema={}", shared_url(), new_schema()));
     let (file, other) = (files.write("a.yaml", FILE), files.write("b.yaml", "limits: []\n"));
     let first = Serving::with(&["--config", &file, "--store", &store]);
     assert!(!first.said().contains("were retired"), "{}", first.said());
@@ -52,7 +52,7 @@ fn who_has_no_file_takes_nothing_and_who_takes_something_says_so() {
 
 #[test]
 fn the_environment_of_one_server_holds_at_those_without() {
-    let store = format!("{}?schema={}", shared(), new_schema());
+    let store = format!("{}?schema={}", shared_url(), new_schema());
     let place = tempfile::TempDir::new().expect("a place");
     let args = ["--store", &*store];
     let said = Serving::in_environment(place.path(), &args, &[("MAX_CONCURRENT_TASKS", "2")]);

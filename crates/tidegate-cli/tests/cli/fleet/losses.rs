@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tidegate_testkit::cluster::Cluster;
+use tidegate_testkit::postgres_cluster::Cluster;
 
 use super::{Fleet, Wire};
 

@@ -1,6 +1,6 @@
 //! Databases that cannot be opened: what is said, with which exit code, and what is never said.
 
-use tidegate_testkit::cluster::{Cluster, new_schema, shared};
+use tidegate_testkit::postgres_cluster::{Cluster, new_schema, shared_url};
 
 use super::Sql;
 use crate::{Files, Run, feed, run, tidegate};
@@ -117,10 +117,10 @@ fn a_wrong_password_is_not_repeated() {
 #[test]
 fn tables_of_a_newer_program_are_left_alone() {
     let schema = new_schema();
-    Sql::new(shared()).rows(&format!(
+    Sql::new(shared_url()).rows(&format!(
         "CREATE SCHEMA {schema}; CREATE TABLE {schema}.migrations (version integer PRIMARY KEY); \
          INSERT INTO {schema}.migrations VALUES (1000)"
     ));
-    let why = refused(&format!("{}?schema={schema}", shared()), 1);
+    let why = refused(&format!("{}?schema={schema}", shared_url()), 1);
     assert!(why.contains("has version 1000") && why.contains("nothing was changed"), "{why}");
 }

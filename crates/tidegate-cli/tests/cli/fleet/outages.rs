@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate_testkit::cluster::Cluster;
+use tidegate_testkit::postgres_cluster::Cluster;
 
 use super::doors::Resp;
 use super::{Fleet, Wire};
@@ -51,7 +51,7 @@ fn servers_answer_by_rule_while_the_database_is_away_and_come_back_by_themselves
     );
     let granted = first.post("/v1/acquire", r#"{"limit_id": "workers"}"#).is(200);
     let lease = format!(r#"{{"lease_id": {}}}"#, granted["lease"]["id"]);
-    cluster.order("stop");
+    cluster.run("stop");
     for wire in [&mut first, &mut second] {
         assert_eq!(acquire(wire, "strict"), (false, true));
         assert_eq!(acquire(wire, "lenient"), (true, true));
@@ -79,7 +79,7 @@ fn servers_answer_by_rule_while_the_database_is_away_and_come_back_by_themselves
     assert_eq!(resp.say(&[b"TG.ACQUIRE", b"lenient", b"ada"]), "[1 -1 -1 -1 -1  ]");
     let told = resp.say(&[b"TG.ACQUIRE", b"strict", b"ada"]);
     assert!(told.starts_with("UNAVAILABLE "), "{told}");
-    cluster.order("start");
+    cluster.run("start");
     for wire in [&mut first, &mut second] {
         until_ready_is(wire, 200);
         assert_eq!(acquire(wire, "lenient"), (true, false));
@@ -101,7 +101,7 @@ fn a_server_that_nobody_asks_notices_too() {
     // Nobody ever sends, so that receiving is waiting.
     let (_nobody, silence) = std::sync::mpsc::channel::<()>();
     for (order, status) in [("stop", 503), ("start", 200)] {
-        cluster.order(order);
+        cluster.run(order);
         let noticed = (0..LOOKS).any(|_| {
             let _in_vain = silence.recv_timeout(LOOK_EVERY);
             wire.get("/readyz").status == status
@@ -140,10 +140,10 @@ fn what_lapses_during_an_outage_has_expired() {
     let id = begun["active_id"].as_str().expect("a name");
     let mut events = fleet.wire(0).events(&format!("/v1/activity/ada/{id}/events"));
     assert_eq!(events.next().0, "active");
-    cluster.order("stop");
+    cluster.run("stop");
     let (_nobody, silence) = std::sync::mpsc::channel::<()>();
     let _in_vain = silence.recv_timeout(Duration::from_millis(5_500));
-    cluster.order("start");
+    cluster.run("start");
     let (event, data) = events.next();
     assert_eq!((event.as_str(), &data["reason"]), ("ended", &"expired".into()));
 }

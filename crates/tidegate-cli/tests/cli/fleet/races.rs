@@ -3,7 +3,7 @@
 use std::sync::{Barrier, Mutex};
 use std::time::Instant;
 
-use tidegate_testkit::cluster::{Cluster, log_beside};
+use tidegate_testkit::postgres_cluster::{Cluster, server_log_path};
 
 use super::{Fleet, Wire};
 
@@ -106,7 +106,7 @@ fn never_more_than_thirty_run_at_once() {
     }
     let deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
     assert_eq!(sql.value(deadlocks), "0");
-    let log = std::fs::read(log_beside(&sql.value("SHOW data_directory"))).expect("the database's log");
+    let log = std::fs::read(server_log_path(&sql.value("SHOW data_directory"))).expect("the database's log");
     let log = String::from_utf8_lossy(&log);
     assert!(!log.contains("deadlock") && !log.contains("ERROR"), "{log}");
 }

@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use serde_json::Value;
-use tidegate_testkit::effort::is_long;
+use tidegate_testkit::test_scale::is_long;
 
 use super::{BUSY, Busy, Governor, folder, may_use_cgroups, number};
 use crate::tidegate;

@@ -4,7 +4,7 @@ use tidegate::activity::{ID, Reason};
 use tidegate::{Decision, Per};
 
 use super::{BOTH, STRICT, Scene, Shown};
-use crate::cluster::{Cluster, log_beside};
+use crate::cluster::{Cluster, server_log_path};
 use crate::sql::Sql;
 
 #[test]
@@ -187,7 +187,7 @@ struct Log<'s> {
 
 impl Log<'_> {
     fn of(sql: &Sql) -> Log<'_> {
-        Log { sql, path: log_beside(&sql.value("SHOW data_directory")) }
+        Log { sql, path: server_log_path(&sql.value("SHOW data_directory")) }
     }
 
     /// What an act came to, and the statements of everybody meanwhile.

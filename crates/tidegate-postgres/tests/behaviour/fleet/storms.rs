@@ -12,7 +12,7 @@ use tidegate::{
     RemovalMode, Settlement, Store, StoreReply, Timestamp,
 };
 use tidegate_postgres::{Options, PostgresStore, Source};
-use tidegate_testkit::storm::{Hands, Plan, SteppingClock, storm};
+use tidegate_testkit::stress::{OperatorMode, SteppingClock, StressPlan, run_stress};
 
 use super::{SERVERS, deadlocks};
 use crate::cluster::new_database;
@@ -107,32 +107,32 @@ impl Catalog for Turns {
 
 /// Lets a storm loose on a fleet. A transaction takes a while, so it is a small one.
 #[track_caller]
-fn weather(keys: usize, hands: Hands) {
+fn stress_fleet(keys: usize, operator: OperatorMode) {
     let database = new_database();
     let options = Options::parse(&database).expect("a URL of ours");
-    let bench = |clock: Arc<SteppingClock>| -> Arc<dyn LimitStore> {
+    let new_store = |clock: Arc<SteppingClock>| -> Arc<dyn LimitStore> {
         let open = |_| {
             let source = Source::Given(Arc::<SteppingClock>::clone(&clock) as Arc<dyn Clock>);
             PostgresStore::open_with(options.clone(), source).unwrap_or_else(|error| panic!("{error}"))
         };
         Arc::new(Turns { stores: (0..SERVERS).map(open).collect(), turn: AtomicUsize::new(0) })
     };
-    let plan = Plan::of(keys, hands);
-    storm(bench, Plan { orders: plan.orders / 10, ..plan }).prove();
+    let plan = StressPlan::of(keys, operator);
+    run_stress(new_store, StressPlan { orders: plan.orders / 10, ..plan }).assert_explained();
     assert_eq!(deadlocks(&database), 0, "nobody waits in a circle");
 }
 
 #[test]
 fn one_row() {
-    weather(1, Hands::Off);
+    stress_fleet(1, OperatorMode::Off);
 }
 
 #[test]
 fn ten_rows_with_an_operator() {
-    weather(10, Hands::On);
+    stress_fleet(10, OperatorMode::On);
 }
 
 #[test]
 fn many_rows_with_an_operator() {
-    weather(1_000, Hands::On);
+    stress_fleet(1_000, OperatorMode::On);
 }

@@ -10,7 +10,7 @@ use tidegate::{
 use tidegate_postgres::{PostgresStore, Source};
 
 use super::{is_granted, slots, submit, total};
-use crate::cluster::{new_schema, options, shared};
+use crate::cluster::{new_schema, options, shared_url};
 use crate::load::{eventually, lease, take, used};
 use crate::sql::Sql;
 
@@ -23,7 +23,7 @@ fn ours() -> (PostgresStore, Arc<ManualClock>, Sql) {
         Arc::new(ManualClock::ticking(Tick::NANOSECOND, Timestamp::from_ticks(1_700_000_000_000_000_000)));
     let source = Source::Given(Arc::<ManualClock>::clone(&clock) as Arc<dyn Clock>);
     let store = PostgresStore::open_with(options(&schema), source).expect("a store");
-    let sql = Sql::new(shared());
+    let sql = Sql::new(shared_url());
     sql.rows(&format!("SET search_path = {schema}"));
     (store, clock, sql)
 }

@@ -4,14 +4,14 @@ use tidegate::{Ask, Catalog, ExpectedVersion, ItemSpec, LimitSpec, Order, OrderE
 use tidegate_postgres::{Options, PostgresStore};
 
 use super::{submit, total};
-use crate::cluster::{new_schema, shared};
+use crate::cluster::{new_schema, shared_url};
 use crate::load::{eventually, take};
 use crate::sql::Sql;
 
 /// A store that waits as long as it has to.
 fn patient(schema: &str) -> PostgresStore {
     let patience = "lock_timeout_ms=60000&statement_timeout_ms=60000";
-    let url = format!("{}?schema={schema}&application_name={schema}&{patience}", shared());
+    let url = format!("{}?schema={schema}&application_name={schema}&{patience}", shared_url());
     PostgresStore::open(Options::parse(&url).expect("a URL of ours"))
         .unwrap_or_else(|error| panic!("{error}"))
 }
@@ -24,7 +24,7 @@ fn waiting(sql: &Sql, schema: &str) -> u64 {
 
 /// A connection that looks at the tables of this schema.
 fn looking(schema: &str) -> Sql {
-    let sql = Sql::new(shared());
+    let sql = Sql::new(shared_url());
     sql.rows(&format!("SET search_path = {schema}"));
     sql
 }

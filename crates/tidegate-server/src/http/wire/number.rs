@@ -1,28 +1,28 @@
-//! Whole numbers, and messages that say which field it is and what is allowed.
+//! WholeNumber numbers, and messages that say which field it is and what is allowed.
 
 use std::fmt;
 
 use serde::de::{Deserializer, Error, Visitor};
-use tidegate_core::order::LONGEST_PATIENCE;
+use tidegate_core::order::MAX_WAIT;
 
 /// Reads a whole number that may be left out. Negative, fractional and too large ones are refused by name.
 pub(super) fn optional<'de, D: Deserializer<'de>>(
     reader: D,
     field: &'static str,
 ) -> Result<Option<u64>, D::Error> {
-    reader.deserialize_option(Optional(Whole(field)))
+    reader.deserialize_option(OptionalNumber(WholeNumber(field)))
 }
 
 /// Reads a whole number.
-pub(super) struct Whole(pub(super) &'static str);
+pub(super) struct WholeNumber(pub(super) &'static str);
 
-impl Visitor<'_> for Whole {
+impl Visitor<'_> for WholeNumber {
     type Value = u64;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             "max_wait_ms" => {
-                write!(f, "max_wait_ms to be a whole number from 0 to {}", LONGEST_PATIENCE.as_millis())
+                write!(f, "max_wait_ms to be a whole number from 0 to {}", MAX_WAIT.as_millis())
             }
             "ttl_ms" => f.write_str("ttl_ms to be a whole number of milliseconds above 0"),
             field => write!(f, "{field} to be a whole number from 0 to {}", u64::MAX),
@@ -34,9 +34,9 @@ impl Visitor<'_> for Whole {
     }
 }
 
-struct Optional(Whole);
+struct OptionalNumber(WholeNumber);
 
-impl<'de> Visitor<'de> for Optional {
+impl<'de> Visitor<'de> for OptionalNumber {
     type Value = Option<u64>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

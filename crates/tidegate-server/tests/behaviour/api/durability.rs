@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Waker};
 
 use serde_json::json;
 use tidegate::MapStore;
-use tidegate_server::tokens::{Pass, Who};
-use tidegate_testkit::logged::{Log, Logged};
+use tidegate_server::tokens::{Caller, Permissions};
+use tidegate_testkit::logged_store::{LoggedStore, ManualLog};
 
 use crate::api::stage::{Stage, Told};
 
@@ -17,8 +17,9 @@ const OPEN: &str = r#"{"id": "open", "on_outage": "admit", "items": [{"policy": 
 const OVERRIDE: &str = r#"{"item": "key/total", "limit": 7}"#;
 
 /// A door to a store with this log, and two limits.
-fn stage(log: &Log) -> Stage {
-    let stage = Stage::over(|clock| Arc::new(Logged::new(Arc::new(MapStore::new(clock, 7)), log.clone())));
+fn stage(log: &ManualLog) -> Stage {
+    let stage =
+        Stage::over(|clock| Arc::new(LoggedStore::new(Arc::new(MapStore::new(clock, 7)), log.clone())));
     for limit in [SHUT, OPEN] {
         told_when_durable(&stage, log, "POST /v1/limits", limit).is(201);
     }
@@ -28,7 +29,7 @@ fn stage(log: &Log) -> Stage {
 type Call<'a> = Pin<Box<dyn Future<Output = Told> + Send + 'a>>;
 
 fn sent<'a>(stage: &'a Stage, line: &str, body: &str) -> Call<'a> {
-    Box::pin(stage.send(&Who::Known(Pass::everything()), line, &[], body))
+    Box::pin(stage.send(&Caller::Authenticated(Permissions::all()), line, &[], body))
 }
 
 fn look(call: &mut Call<'_>) -> Poll<Told> {
@@ -37,10 +38,10 @@ fn look(call: &mut Call<'_>) -> Poll<Told> {
 
 /// Sends this; it waits for the log, and is answered when that is written.
 #[track_caller]
-fn told_when_durable(stage: &Stage, log: &Log, line: &str, body: &str) -> Told {
+fn told_when_durable(stage: &Stage, log: &ManualLog, line: &str, body: &str) -> Told {
     let mut call = sent(stage, line, body);
     assert!(look(&mut call).is_pending(), "{line} does not wait");
-    log.catch_up();
+    log.sync_all();
     match look(&mut call) {
         Poll::Ready(told) => told,
         Poll::Pending => panic!("{line} still waits"),
@@ -48,7 +49,7 @@ fn told_when_durable(stage: &Stage, log: &Log, line: &str, body: &str) -> Told {
 }
 
 /// Takes one and holds it; its lease.
-fn held(stage: &Stage, log: &Log) -> String {
+fn held(stage: &Stage, log: &ManualLog) -> String {
     let body = r#"{"limit_id": "shut", "limit_key": "u", "hold": true}"#;
     let told = told_when_durable(stage, log, "POST /v1/acquire", body).is(200);
     told.at("/lease/id").as_str().expect("a lease").to_owned()
@@ -77,7 +78,7 @@ fn changes(lease: &str, other: &str) -> Vec<(&'static str, String, u16)> {
 
 #[test]
 fn every_call_that_changes_something_is_answered_when_that_is_durable() {
-    let log = Log::by_hand();
+    let log = ManualLog::manual();
     let stage = stage(&log);
     let (lease, other) = (held(&stage, &log), held(&stage, &log));
     for (line, body, status) in changes(&lease, &other) {
@@ -87,7 +88,7 @@ fn every_call_that_changes_something_is_answered_when_that_is_durable() {
 
 #[test]
 fn what_changes_nothing_is_answered_at_once() {
-    let log = Log::by_hand();
+    let log = ManualLog::manual();
     let stage = stage(&log);
     let mut five: Vec<_> =
         (0..5).map(|_| sent(&stage, "POST /v1/acquire", r#"{"limit_id": "open"}"#)).collect();
@@ -108,7 +109,7 @@ fn what_changes_nothing_is_answered_at_once() {
 
 #[test]
 fn a_log_that_fails_is_an_outage() {
-    let log = Log::by_hand();
+    let log = ManualLog::manual();
     let stage = stage(&log);
     let (lease, other) = (held(&stage, &log), held(&stage, &log));
     let mut refused = sent(&stage, "POST /v1/acquire", r#"{"limit_id": "shut", "limit_key": "u"}"#);
@@ -136,7 +137,7 @@ fn a_log_that_fails_is_an_outage() {
 
 #[test]
 fn who_gives_up_before_they_are_told_gives_back_what_they_were_granted() {
-    let log = Log::by_hand();
+    let log = ManualLog::manual();
     let stage = stage(&log);
     let used = || stage.get("/v1/limits/shut/usage").is(200).at("/policy_status/0/current_count");
     let mut call = sent(&stage, "POST /v1/acquire", r#"{"limit_id": "shut", "limit_key": "u"}"#);

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
 use tidegate::store::Lsn;
-use tidegate_testkit::logged::Log;
+use tidegate_testkit::logged_store::ManualLog;
 
 use crate::resp::stage::words;
 use crate::serve::second::{connected, runtime, told};
@@ -30,7 +30,7 @@ fn open_leases(stage: &Stage) -> usize {
 
 /// Says this, and when it waits for the log, others are answered and it is not.
 #[track_caller]
-fn waits(stage: &Stage, log: &Log, client: &mut Client, said: &[u8]) {
+fn waits(stage: &Stage, log: &ManualLog, client: &mut Client, said: &[u8]) {
     client.say(said);
     log.wait_for_waiters(1);
     stage.is_well();
@@ -39,13 +39,13 @@ fn waits(stage: &Stage, log: &Log, client: &mut Client, said: &[u8]) {
 
 #[test]
 fn answers_of_http_wait_for_the_log_in_order_and_others_do_not() {
-    let log = Log::by_hand();
+    let log = ManualLog::manual();
     let stage = Stage::logged(&log);
     for way in [<[u8]>::to_vec, chunked] {
         let mut client = stage.http();
         let both = [way(&acquire("free", "ada")), way(&peek("twice", "ada"))].concat();
         waits(&stage, &log, &mut client, &both);
-        log.catch_up();
+        log.sync_all();
         assert_eq!(client.answer().expect("an answer").json()["readings"][0]["limit_id"], "free");
         assert_eq!(client.answer().expect("an answer").json()["readings"][0]["limit_id"], "twice");
         assert_eq!(client.ask(&way(&peek("free", "ada"))).status, 200, "a look waits for nothing");
@@ -55,13 +55,13 @@ fn answers_of_http_wait_for_the_log_in_order_and_others_do_not() {
 
 #[test]
 fn what_was_ready_before_is_said_before() {
-    let log = Log::by_hand();
+    let log = ManualLog::manual();
     let stage = Stage::logged(&log);
     let mut client = stage.http();
     client.say(&[peek("twice", "ada"), acquire("free", "ada"), peek("free", "ada")].concat());
     assert_eq!(client.answer().expect("an answer").json()["readings"][0]["limit_id"], "twice");
     waits(&stage, &log, &mut client, b"");
-    log.catch_up();
+    log.sync_all();
     assert_eq!(client.answer().expect("an answer").json()["allowed"], true);
     assert_eq!(client.answer().expect("an answer").json()["allowed"], true);
     stage.end();
@@ -69,7 +69,7 @@ fn what_was_ready_before_is_said_before() {
 
 #[test]
 fn calls_of_http_2_wait_each_for_its_own() {
-    let log = Log::by_hand();
+    let log = ManualLog::manual();
     let stage = Stage::logged(&log);
     let ask = |path: &str| {
         let body = Full::new(Bytes::from_static(br#"{"limit_id":"free","limit_key":"ada"}"#));
@@ -80,13 +80,13 @@ fn calls_of_http_2_wait_each_for_its_own() {
         let mut other = send.clone();
         let (acquire, look) = (ask("acquire"), ask("peek"));
         let waiting = tokio::spawn(async move { told(&mut other, acquire).await });
-        while log.waiting() == 0 {
+        while log.waiter_count() == 0 {
             tokio::task::yield_now().await;
         }
         let (status, _, body) = told(&mut send, look).await;
         assert_eq!((status, &body["allowed"]), (200, &true.into()));
         assert!(!waiting.is_finished());
-        log.catch_up();
+        log.sync_all();
         let (status, _, body) = waiting.await.expect("an answer");
         assert_eq!((status, &body["allowed"], &body["degraded"]), (200, &true.into(), &false.into()));
     });
@@ -95,7 +95,7 @@ fn calls_of_http_2_wait_each_for_its_own() {
 
 #[test]
 fn pipelines_of_resp_say_what_is_ready_and_wait_for_the_rest_in_order() {
-    let log = Log::by_hand();
+    let log = ManualLog::manual();
     let stage = Stage::logged(&log);
     let mut client = stage.resp();
     let line =
@@ -103,14 +103,14 @@ fn pipelines_of_resp_say_what_is_ready_and_wait_for_the_rest_in_order() {
     client.say(&line.map(words).concat());
     assert_eq!(client.reply().expect("a reply"), "+PONG");
     waits(&stage, &log, &mut client, b"");
-    log.durable_to(Lsn(log.tip().0 - 1));
+    log.sync_to(Lsn(log.tip().0 - 1));
     let mut reply = || client.reply().expect("a reply");
     assert_eq!(
         (reply(), reply(), reply()),
         (GRANTED.into(), "[1, 2, 2, -1, -1, '', '']".into(), "'one'".into())
     );
     waits(&stage, &log, &mut client, b"");
-    log.catch_up();
+    log.sync_all();
     let mut reply = || client.reply().expect("a reply");
     assert_eq!((reply(), reply()), (GRANTED.into(), "+PONG".into()));
     assert_eq!(client.tell("TG.PEEK free ada"), GRANTED, "a look waits for nothing");
@@ -119,18 +119,18 @@ fn pipelines_of_resp_say_what_is_ready_and_wait_for_the_rest_in_order() {
 
 #[test]
 fn giving_back_and_renewing_over_resp_wait_too() {
-    let log = Log::by_hand();
+    let log = ManualLog::manual();
     let stage = Stage::logged(&log);
     let mut client = stage.resp();
     waits(&stage, &log, &mut client, &words("TG.ACQUIRE builds ada"));
-    log.catch_up();
+    log.sync_all();
     let granted = client.reply().expect("a reply");
     let lease = granted.rsplit('\'').nth(1).expect("a lease").to_owned();
     waits(&stage, &log, &mut client, &words(&format!("TG.RENEW {lease} 1000")));
-    log.catch_up();
+    log.sync_all();
     assert!(client.reply().expect("a reply").parse::<u64>().is_ok(), "an instant");
     waits(&stage, &log, &mut client, &words(&format!("TG.RELEASE {lease}")));
-    log.catch_up();
+    log.sync_all();
     assert_eq!(client.reply().expect("a reply"), "1");
     assert_eq!(client.tell(&format!("TG.RELEASE {lease}")), "0", "what is gone already waits for nothing");
     stage.end();
@@ -138,7 +138,7 @@ fn giving_back_and_renewing_over_resp_wait_too() {
 
 #[test]
 fn a_log_that_fails_is_told_to_each_command_that_depends_on_it() {
-    let log = Log::by_hand();
+    let log = ManualLog::manual();
     let stage = Stage::logged(&log);
     let mut client = stage.resp();
     let line = ["TG.ACQUIRE free ada", "TG.ACQUIRE free bob", "ECHO one", "TG.ACQUIRE free cid", "ECHO two"];
@@ -155,7 +155,7 @@ fn a_log_that_fails_is_told_to_each_command_that_depends_on_it() {
 
 #[test]
 fn a_log_that_fails_makes_http_answer_by_rule() {
-    let log = Log::by_hand();
+    let log = ManualLog::manual();
     let stage = Stage::logged(&log);
     let (mut plain, mut general) = (stage.http(), stage.http());
     plain.say(&acquire("free", "ada"));
@@ -177,7 +177,7 @@ fn a_log_that_fails_makes_http_answer_by_rule() {
 
 #[test]
 fn who_leaves_before_they_are_told_leaves_nothing_behind() {
-    let log = Log::by_hand();
+    let log = ManualLog::manual();
     let stage = Stage::logged(&log);
     for request in
         [acquire("builds", "ada"), patient("builds", "ada", 60_000), chunked(&acquire("builds", "ada"))]
@@ -194,11 +194,11 @@ fn who_leaves_before_they_are_told_leaves_nothing_behind() {
 
 #[test]
 fn who_waits_in_line_waits_for_the_log_behind_it() {
-    let log = Log::by_hand();
+    let log = ManualLog::manual();
     let stage = Stage::logged(&log);
     let (mut holder, mut waiting) = (stage.http(), stage.http());
     waits(&stage, &log, &mut holder, &acquire("builds", "ada"));
-    log.catch_up();
+    log.sync_all();
     let held = holder.answer().expect("an answer").json();
     let lease = held["lease"]["id"].as_str().expect("a lease").to_owned();
     waiting.say(&patient("builds", "bob", 60_000));
@@ -208,7 +208,7 @@ fn who_waits_in_line_waits_for_the_log_behind_it() {
     assert_eq!(stage.limiter.waiting_in_all(), 0, "the line does not wait for the log");
     waiting.has_been_told_nothing();
     holder.has_been_told_nothing();
-    log.catch_up();
+    log.sync_all();
     assert_eq!(holder.answer().expect("an answer").text(), "{\"released\":true}");
     assert_eq!(waiting.answer().expect("an answer").json()["allowed"], true);
     stage.end();
@@ -216,7 +216,7 @@ fn who_waits_in_line_waits_for_the_log_behind_it() {
 
 #[test]
 fn who_waits_for_the_log_is_answered_before_the_end() {
-    let log = Log::by_hand();
+    let log = ManualLog::manual();
     let stage = Stage::logged(&log);
     let (mut http, mut resp, mut idle) = (stage.http(), stage.resp(), stage.resp());
     http.say(&acquire("free", "ada"));
@@ -226,7 +226,7 @@ fn who_waits_for_the_log_is_answered_before_the_end() {
     let draining = std::thread::spawn(move || stage.end());
     idle.is_cut_off();
     http.has_been_told_nothing();
-    log.catch_up();
+    log.sync_all();
     assert_eq!(http.answer().expect("an answer").status, 200);
     assert_eq!(resp.reply().expect("a reply"), GRANTED);
     draining.join().expect("the end comes");

@@ -214,7 +214,7 @@ pub(super) fn take_any(cell: &AtomicU64) -> u64 {
 mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
-    use tidegate_testkit::effort::cases;
+    use tidegate_testkit::test_scale::cases;
 
     use super::*;
 

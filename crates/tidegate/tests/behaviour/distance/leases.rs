@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{Actual, ItemSpec, Lease, LimitSpec, OrderError, Policy, Renewal, Settlement, Store};
-use tidegate_testkit::elsewhere::Road;
+use tidegate_testkit::remote_stub::RemoteLink;
 
 use super::{DOWN, FarStage, held, stage, unavailable};
 use crate::stage::{Handheld, Staged, lease, seconds};
@@ -17,9 +17,9 @@ fn renewing(lease: &Arc<Lease>, ttl: Duration) -> Renewing {
 }
 
 /// Somebody in line, for whom nothing is away.
-fn in_line(stage: &FarStage, road: &Road) -> crate::stage::Waiter {
+fn in_line(stage: &FarStage, link: &RemoteLink) -> crate::stage::Waiter {
     let mut waiter = stage.wait(1, seconds(60)).starts();
-    while road.let_go() > 0 {
+    while link.deliver_all() > 0 {
         waiter.still_waits();
     }
     assert_eq!(stage.limiter.waiting_in_all(), 1);
@@ -28,15 +28,15 @@ fn in_line(stage: &FarStage, road: &Road) -> crate::stage::Waiter {
 
 #[test]
 fn giving_back_settling_and_resetting_are_told_when_they_are_answered() {
-    let road = Road::decided_by_hand();
-    let stage = stage(3, &road);
-    let (one, two, three) = (held(&stage, &road, 1), held(&stage, &road, 1), held(&stage, &road, 1));
+    let link = RemoteLink::manual_decisions();
+    let stage = stage(3, &link);
+    let (one, two, three) = (held(&stage, &link, 1), held(&stage, &link, 1), held(&stage, &link, 1));
     let mut released = Handheld::new(one.release_async()).starts();
     let mut settled = Handheld::new(two.settle_async(Actual::Every(1))).starts();
     let limiter = stage.limiter.clone();
     let mut reset = Handheld::new(async move { limiter.reset_async("l", None).await }).starts();
     assert_eq!(stage.store.open_leases(), 3);
-    road.let_go();
+    link.deliver_all();
     assert!(released.is_done());
     assert_eq!((settled.is_done(), reset.is_done()), (Ok(Settlement::Settled), Ok(())));
     assert_eq!(stage.store.open_leases(), 1);
@@ -44,28 +44,28 @@ fn giving_back_settling_and_resetting_are_told_when_they_are_answered() {
     let id = three.into_id();
     let limiter = stage.limiter.clone();
     let mut renewed = Handheld::new(async move { limiter.renew_async(id, None).await }).starts();
-    road.let_go();
+    link.deliver_all();
     assert!(matches!(renewed.is_done(), Ok(Renewal::Until(_))));
     let limiter = stage.limiter.clone();
     let mut adopted = Handheld::new(async move { limiter.adopt_async(id, seconds(5)).await }).starts();
     stage.pass(seconds(2));
-    road.let_go();
+    link.deliver_all();
     let lease = adopted.is_done().expect("a sensible question").expect("it is there");
     stage.pass(seconds(3));
     assert!(!lease.is_held(), "its time is reckoned from before the order was sent");
     let id = lease.into_id();
     let limiter = stage.limiter.clone();
     let mut released = Handheld::new(async move { limiter.release_async(id).await }).starts();
-    road.let_go();
+    link.deliver_all();
     assert_eq!(released.is_done(), Ok(true));
     stage.ends();
 }
 
 #[test]
 fn a_store_that_does_not_answer_is_told_to_whoever_asks_about_a_lease() {
-    let road = Road::decided_by_hand();
-    let stage = stage(1, &road);
-    let kept = Arc::new(held(&stage, &road, 1));
+    let link = RemoteLink::manual_decisions();
+    let stage = stage(1, &link);
+    let kept = Arc::new(held(&stage, &link, 1));
     let mut renewed = renewing(&kept, seconds(60));
     let (id, limiter) = (kept.id(), stage.limiter.clone());
     let mut released = Handheld::new(async move { limiter.release_async(id).await }).starts();
@@ -73,7 +73,7 @@ fn a_store_that_does_not_answer_is_told_to_whoever_asks_about_a_lease() {
     let mut settled = Handheld::new(async move { limiter.settle_async(id, Actual::Every(1)).await }).starts();
     let limiter = stage.limiter.clone();
     let mut reset = Handheld::new(async move { limiter.reset_async("l", None).await }).starts();
-    road.lose(DOWN);
+    link.fail_all(DOWN);
     assert_eq!(renewed.is_done(), unavailable());
     assert_eq!(released.is_done().map_err(tidegate::AcquireError::from), unavailable());
     assert_eq!((settled.is_done(), reset.is_done()), (unavailable(), unavailable()));
@@ -82,14 +82,14 @@ fn a_store_that_does_not_answer_is_told_to_whoever_asks_about_a_lease() {
 
 #[test]
 fn who_drops_a_lease_waits_for_nothing_and_calls_those_who_wait() {
-    let road = Road::answered_by_hand();
-    let stage = stage(1, &road);
-    let slot = held(&stage, &road, 1);
-    let mut waiter = in_line(&stage, &road);
+    let link = RemoteLink::manual_replies();
+    let stage = stage(1, &link);
+    let slot = held(&stage, &link, 1);
+    let mut waiter = in_line(&stage, &link);
     drop(slot);
-    assert_eq!((stage.store.open_leases(), road.away()), (0, 1));
+    assert_eq!((stage.store.open_leases(), link.in_flight()), (0, 1));
     waiter.still_waits();
-    road.let_go();
+    link.deliver_all();
     drop(waiter.is_served());
     stage.ends();
 }
@@ -97,43 +97,43 @@ fn who_drops_a_lease_waits_for_nothing_and_calls_those_who_wait() {
 /// Inside a runtime somebody hears when it was given back, and those who wait are called then and not too early.
 #[tokio::test]
 async fn who_drops_a_lease_in_a_task_calls_those_who_wait_when_it_is_back() {
-    let road = Road::decided_by_hand();
-    let stage = stage(1, &road);
-    let slot = held(&stage, &road, 1);
-    let mut waiter = in_line(&stage, &road);
+    let link = RemoteLink::manual_decisions();
+    let stage = stage(1, &link);
+    let slot = held(&stage, &link, 1);
+    let mut waiter = in_line(&stage, &link);
     drop(slot);
     tokio::task::yield_now().await;
     assert!(!waiter.is_woken(), "it is not back yet");
-    road.let_go();
+    link.deliver_all();
     tokio::task::yield_now().await;
     waiter.still_waits();
-    road.let_go();
+    link.deliver_all();
     let slot = waiter.is_served();
     assert!(slot.into_lease().expect("a slot").is_held());
-    road.let_go();
+    link.deliver_all();
     stage.ends();
 }
 
 #[test]
 fn those_who_wait_are_called_when_the_answer_is_in_or_nobody_waits_for_it() {
-    let road = Road::decided_by_hand();
-    let stage = stage(1, &road);
+    let link = RemoteLink::manual_decisions();
+    let stage = stage(1, &link);
     for leaves in [false, true] {
-        let slot = held(&stage, &road, 1);
-        let mut waiter = in_line(&stage, &road);
+        let slot = held(&stage, &link, 1);
+        let mut waiter = in_line(&stage, &link);
         let releasing = Handheld::new(slot.release_async()).starts();
         assert!(!waiter.is_woken());
         if leaves {
             drop(releasing);
         } else {
-            road.let_go();
+            link.deliver_all();
             assert!({ releasing }.is_done());
         }
         assert!(waiter.is_woken());
         waiter.still_waits();
-        road.let_go();
+        link.deliver_all();
         drop(waiter.is_served());
-        road.let_go();
+        link.deliver_all();
         stage.ends();
     }
 }
@@ -141,54 +141,54 @@ fn those_who_wait_are_called_when_the_answer_is_in_or_nobody_waits_for_it() {
 /// Only those are called who wait for what the lease held, also if it is given back a second time because nobody answered.
 #[test]
 fn a_lease_that_left_is_known_until_the_store_has_answered() {
-    let road = Road::decided_by_hand();
-    let stage = stage(1, &road);
+    let link = RemoteLink::manual_decisions();
+    let stage = stage(1, &link);
     stage.put(LimitSpec::named("other").with(crate::stage::slots_of(1)));
-    let slot = held(&stage, &road, 1).into_id();
+    let slot = held(&stage, &link, 1).into_id();
     let mut other = stage.wait_for("other", "u", 1, Duration::ZERO).starts();
-    road.let_go();
+    link.deliver_all();
     let other = lease(other.is_served());
-    let mut here = in_line(&stage, &road);
+    let mut here = in_line(&stage, &link);
     let mut there = stage.wait_for("other", "u", 1, seconds(60)).starts();
-    while road.let_go() > 0 {
+    while link.deliver_all() > 0 {
         there.still_waits();
     }
     for loses in [true, false] {
         let limiter = stage.limiter.clone();
         let mut releasing = Handheld::new(async move { limiter.release_async(slot).await }).starts();
         if loses {
-            road.lose(DOWN);
+            link.fail_all(DOWN);
             assert!(releasing.is_done().is_err());
         } else {
-            road.let_go();
+            link.deliver_all();
             assert_eq!(releasing.is_done(), Ok(true));
         }
         assert!(here.is_woken() && !there.is_woken());
         here.still_waits();
-        road.let_go();
+        link.deliver_all();
         if loses {
             here.still_waits();
         }
     }
     drop((here.is_served(), other, there));
-    road.let_go();
+    link.deliver_all();
     stage.ends();
 }
 
 #[test]
 fn a_reset_calls_those_who_wait_when_it_is_answered() {
-    let road = Road::decided_by_hand();
-    let stage = stage(1, &road);
+    let link = RemoteLink::manual_decisions();
+    let stage = stage(1, &link);
     stage.put(LimitSpec::named("l").with(ItemSpec::of(Policy::Interval { window: seconds(60) }, 1)));
     for key in [None, Some(&b"u"[..])] {
         let mut taking = stage.wait(1, Duration::ZERO).starts();
-        road.let_go();
+        link.deliver_all();
         drop(taking.is_served());
-        let waiter = in_line(&stage, &road);
+        let waiter = in_line(&stage, &link);
         let limiter = stage.limiter.clone();
         let mut reset = Handheld::new(async move { limiter.reset_async("l", key).await }).starts();
         assert!(!waiter.is_woken());
-        road.let_go();
+        link.deliver_all();
         assert_eq!(reset.is_done(), Ok(()));
         assert!(waiter.is_woken());
         drop(waiter);
@@ -196,11 +196,11 @@ fn a_reset_calls_those_who_wait_when_it_is_answered() {
 }
 
 /// A limit of ten units in all, some of which are held as an estimate.
-fn estimate(stage: &FarStage, road: &Road) -> Lease {
+fn estimate(stage: &FarStage, link: &RemoteLink) -> Lease {
     stage.put(LimitSpec::named("l").with(ItemSpec::of(Policy::Total, 10)));
     let asking = stage.limiter.ask("l", "u").count(8).hold().acquire_within(Duration::ZERO);
     let mut asking = Handheld::new(asking).starts();
-    road.let_go();
+    link.deliver_all();
     lease(asking.is_served())
 }
 
@@ -210,25 +210,25 @@ fn used(stage: &FarStage) -> u64 {
 
 #[test]
 fn what_is_being_settled_is_not_given_back_by_whoever_stops_waiting() {
-    let road = Road::decided_by_hand();
-    let stage = stage(1, &road);
-    let hold = estimate(&stage, &road);
+    let link = RemoteLink::manual_decisions();
+    let stage = stage(1, &link);
+    let hold = estimate(&stage, &link);
     drop(Handheld::new(hold.settle_async(Actual::Every(3))).starts());
-    assert_eq!(road.let_go(), 1, "nothing but the settlement is on its way");
+    assert_eq!(link.deliver_all(), 1, "nothing but the settlement is on its way");
     assert_eq!(used(&stage), 3);
     stage.ends();
 }
 
 #[test]
 fn a_settlement_that_makes_no_sense_gives_back_what_was_held() {
-    let road = Road::decided_by_hand();
-    let stage = stage(1, &road);
-    let hold = estimate(&stage, &road);
+    let link = RemoteLink::manual_decisions();
+    let stage = stage(1, &link);
+    let hold = estimate(&stage, &link);
     let mut settled = Handheld::new(hold.settle_async(Actual::Each(&[1, 2]))).starts();
-    road.let_go();
+    link.deliver_all();
     let rejected = OrderError::CostsOutOfRange { costs: 2, asks: 1 };
     assert_eq!(settled.is_done(), Err(rejected.into()));
-    road.let_go();
+    link.deliver_all();
     assert_eq!(used(&stage), 8, "its charge stands");
     stage.ends();
 }
@@ -236,34 +236,34 @@ fn a_settlement_that_makes_no_sense_gives_back_what_was_held() {
 /// A patient one may be served by the refund, and waits for it although its instant never comes.
 #[test]
 fn a_hold_may_be_settled_until_its_settlement_is_answered() {
-    let road = Road::decided_by_hand();
-    let stage = stage(1, &road);
+    let link = RemoteLink::manual_decisions();
+    let stage = stage(1, &link);
     let window = Policy::Interval { window: seconds(3600) };
     stage.put(LimitSpec::named("l").with(ItemSpec::of(window, 10)));
     let asking = stage.limiter.ask("l", "u").count(10).hold().acquire_within(Duration::ZERO);
     let mut asking = Handheld::new(asking).starts();
-    road.let_go();
+    link.deliver_all();
     let mut settling = Handheld::new(lease(asking.is_served()).settle_async(Actual::Every(1))).starts();
     let mut waiter = stage.wait(1, seconds(60)).starts();
-    road.let_go_of(1);
+    link.deliver(1);
     waiter.still_waits();
     assert_eq!(stage.limiter.waiting_in_all(), 1);
-    road.let_go_of(1);
+    link.deliver(1);
     waiter.still_waits();
-    road.let_go();
+    link.deliver_all();
     assert_eq!(settling.is_done(), Ok(Settlement::Settled));
     waiter.still_waits();
-    road.let_go();
+    link.deliver_all();
     assert!(waiter.is_done().expect("a question").is_granted());
 }
 
 #[test]
 fn a_renewal_counts_when_it_is_answered_and_a_nearer_end_at_once() {
-    let road = Road::decided_by_hand();
-    let stage = stage(1, &road);
-    let lease = Arc::new(held(&stage, &road, 1));
+    let link = RemoteLink::manual_decisions();
+    let stage = stage(1, &link);
+    let lease = Arc::new(held(&stage, &link, 1));
     let mut long = renewing(&lease, seconds(100));
-    road.let_go();
+    link.deliver_all();
     stage.pass(seconds(59));
     assert!(lease.is_held());
     stage.pass(seconds(1));
@@ -279,13 +279,13 @@ fn a_renewal_counts_when_it_is_answered_and_a_nearer_end_at_once() {
 #[test]
 fn of_renewals_that_are_away_at_once_the_nearest_end_counts() {
     for first in [0, 1] {
-        let road = Road::answered_by_hand();
-        let stage = stage(1, &road);
-        let lease = Arc::new(held(&stage, &road, 1));
+        let link = RemoteLink::manual_replies();
+        let stage = stage(1, &link);
+        let lease = Arc::new(held(&stage, &link, 1));
         let (mut long, mut short) = (renewing(&lease, seconds(1000)), renewing(&lease, seconds(1)));
-        road.let_go_of(first);
+        link.deliver(first);
         let _heard_or_not = (long.run(), short.run());
-        road.let_go();
+        link.deliver_all();
         let _heard_or_not = (long.run(), short.run());
         stage.pass(seconds(1));
         assert!(!lease.is_held(), "the store may have heard either last");
@@ -294,51 +294,51 @@ fn of_renewals_that_are_away_at_once_the_nearest_end_counts() {
 
 #[test]
 fn a_renewal_that_is_refused_or_says_that_it_is_gone() {
-    let road = Road::decided_by_hand();
-    let stage = stage(1, &road);
-    let lease = Arc::new(held(&stage, &road, 1));
+    let link = RemoteLink::manual_decisions();
+    let stage = stage(1, &link);
+    let lease = Arc::new(held(&stage, &link, 1));
     let mut refused = renewing(&lease, Duration::ZERO);
     assert!(!lease.is_held(), "if it is heard, it is over");
-    road.let_go();
+    link.deliver_all();
     assert!(refused.is_done().is_err());
     assert!(lease.is_held(), "it was not");
     assert!(stage.store.store().release(lease.id()).now());
     let mut gone = renewing(&lease, seconds(60));
-    road.let_go();
+    link.deliver_all();
     assert_eq!(gone.is_done(), Ok(Renewal::Gone));
     assert!(!lease.is_held());
 }
 
 #[test]
 fn a_renewal_that_ends_a_lease_sooner_calls_those_who_wait() {
-    let road = Road::decided_by_hand();
-    let stage = stage(1, &road);
-    let lease = Arc::new(held(&stage, &road, 1));
-    let mut waiter = in_line(&stage, &road);
+    let link = RemoteLink::manual_decisions();
+    let stage = stage(1, &link);
+    let lease = Arc::new(held(&stage, &link, 1));
+    let mut waiter = in_line(&stage, &link);
     let mut renewed = renewing(&lease, seconds(5));
-    road.let_go();
+    link.deliver_all();
     assert!(renewed.is_done().is_ok());
     assert!(waiter.is_woken());
     waiter.still_waits();
-    road.let_go();
+    link.deliver_all();
     waiter.still_waits();
     stage.pass(seconds(5));
     waiter.still_waits();
-    road.let_go();
+    link.deliver_all();
     drop((waiter.is_served(), lease));
-    road.let_go();
+    link.deliver_all();
     stage.ends();
 }
 
 #[tokio::test]
 async fn a_kept_lease_is_renewed_and_a_store_that_is_silent_loses_it() {
-    let road = Road::decided_by_hand();
-    let stage = stage(1, &road);
-    let lease = held(&stage, &road, 1);
+    let link = RemoteLink::manual_decisions();
+    let stage = stage(1, &link);
+    let lease = held(&stage, &link, 1);
     lease.keep_alive();
     tokio::task::yield_now().await;
     stage.pass(seconds(20));
-    while road.let_go() == 0 {
+    while link.deliver_all() == 0 {
         tokio::task::yield_now().await;
     }
     let end = lease.expires_at();

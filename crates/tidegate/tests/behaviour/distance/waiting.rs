@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate::limiter::FLEET_LOOK;
 use tidegate::{AcquireError, Decision, ItemSpec, LimitSpec, Policy, Wait};
-use tidegate_testkit::elsewhere::{Elsewhere, Road};
+use tidegate_testkit::remote_stub::{RemoteLink, RemoteStub};
 
 use super::{DOWN, FarStage, held, stage, stage_of, unavailable};
 use crate::stage::{Handheld, Staged, granted, lease, seconds, slots_of};
@@ -20,29 +20,29 @@ fn asking(
 
 #[test]
 fn everybody_is_told_when_they_are_answered() {
-    let road = Road::answered_by_hand();
-    let stage = stage(2, &road);
+    let link = RemoteLink::manual_replies();
+    let stage = stage(2, &link);
     let (mut waiter, mut asking) = (stage.wait(1, seconds(60)).starts(), asking(&stage, 1).starts());
-    assert_eq!(road.away(), 2);
+    assert_eq!(link.in_flight(), 2);
     for _ in 0..3 {
         assert!(waiter.poll().is_pending(), "it is asked once");
     }
-    assert_eq!((road.away(), stage.store.open_leases()), (2, 2));
-    road.let_go_of(1);
+    assert_eq!((link.in_flight(), stage.store.open_leases()), (2, 2));
+    link.deliver(1);
     let one = granted(asking.is_done().expect("a question"));
     assert!(!waiter.is_woken());
-    road.let_go();
+    link.deliver_all();
     drop((one, waiter.is_served()));
     stage.ends();
 }
 
 #[test]
 fn a_look_is_told_when_it_is_answered_and_changes_nothing() {
-    let road = Road::decided_by_hand();
-    let stage = stage(1, &road);
+    let link = RemoteLink::manual_decisions();
+    let stage = stage(1, &link);
     let limiter = stage.limiter.clone();
     let mut look = Handheld::new(async move { limiter.ask("l", "u").peek_async().await }).starts();
-    road.let_go();
+    link.deliver_all();
     assert!(look.is_done().expect("a question").is_granted());
     stage.ends();
 }
@@ -50,14 +50,14 @@ fn a_look_is_told_when_it_is_answered_and_changes_nothing() {
 /// Whether what was asked is decided by then or not.
 #[test]
 fn who_leaves_while_an_order_is_away_gives_its_lease_back() {
-    for road in [Road::answered_by_hand(), Road::decided_by_hand()] {
-        let stage = stage(2, &road);
+    for link in [RemoteLink::manual_replies(), RemoteLink::manual_decisions()] {
+        let stage = stage(2, &link);
         drop((stage.wait(1, seconds(60)).starts(), asking(&stage, 1).starts()));
-        road.let_go();
+        link.deliver_all();
         stage.ends();
         // Or when the answer is there, and nobody has looked.
         let (waiter, asking) = (stage.wait(1, seconds(60)).starts(), asking(&stage, 1).starts());
-        road.let_go();
+        link.deliver_all();
         assert_eq!(stage.store.open_leases(), 2);
         drop((waiter, asking));
         stage.ends();
@@ -66,11 +66,11 @@ fn who_leaves_while_an_order_is_away_gives_its_lease_back() {
 
 #[test]
 fn who_leaves_the_line_while_an_order_is_away_is_followed_by_the_next() {
-    let road = Road::answered_by_hand();
-    let stage = stage(1, &road);
-    let slot = held(&stage, &road, 1);
+    let link = RemoteLink::manual_replies();
+    let stage = stage(1, &link);
+    let slot = held(&stage, &link, 1);
     let (mut first, mut second) = (stage.wait(1, seconds(60)).starts(), stage.wait(1, seconds(60)).starts());
-    while road.let_go() > 0 {
+    while link.deliver_all() > 0 {
         first.still_waits();
         second.still_waits();
     }
@@ -80,7 +80,7 @@ fn who_leaves_the_line_while_an_order_is_away_is_followed_by_the_next() {
     drop(first);
     assert_eq!((stage.limiter.waiting_in_all(), stage.store.open_leases()), (1, 0));
     second.still_waits();
-    road.let_go();
+    link.deliver_all();
     drop(second.is_served());
     stage.ends();
 }
@@ -88,31 +88,31 @@ fn who_leaves_the_line_while_an_order_is_away_is_followed_by_the_next() {
 /// The slot was granted to somebody who never heard of it.
 #[test]
 fn who_leaves_while_an_order_is_away_calls_those_in_line() {
-    let road = Road::answered_by_hand();
-    let stage = stage(1, &road);
+    let link = RemoteLink::manual_replies();
+    let stage = stage(1, &link);
     let leaver = asking(&stage, 1).starts();
     let mut waiter = stage.wait(1, seconds(60)).starts();
-    road.let_go_of(1);
+    link.deliver(1);
     waiter.still_waits();
-    road.let_go_of(1);
+    link.deliver(1);
     waiter.still_waits();
-    assert_eq!((road.away(), stage.limiter.waiting_in_all()), (1, 1));
+    assert_eq!((link.in_flight(), stage.limiter.waiting_in_all()), (1, 1));
     drop(leaver);
     waiter.still_waits();
-    road.let_go();
+    link.deliver_all();
     drop(waiter.is_served());
     stage.ends();
 }
 
 #[test]
 fn who_may_ask_again_by_a_request_id_finds_the_lease() {
-    let road = Road::answered_by_hand();
-    let stage = stage(2, &road);
+    let link = RemoteLink::manual_replies();
+    let stage = stage(2, &link);
     let ask = || Handheld::new(stage.limiter.ask("l", "u").request_id("r").acquire_within(seconds(60)));
     drop(ask().starts());
     assert_eq!(stage.store.open_leases(), 1, "it lapses, or whoever repeats the request gives it back");
     let mut again = ask().starts();
-    road.let_go();
+    link.deliver_all();
     let lease = lease(granted(again.is_done().expect("a question")));
     assert!(lease.is_held());
     drop(lease);
@@ -122,37 +122,41 @@ fn who_may_ask_again_by_a_request_id_finds_the_lease() {
 /// The order that was away was decided before the slot came back.
 #[test]
 fn a_call_that_comes_while_an_order_is_away_is_not_lost() {
-    let road = Road::answered_by_hand();
-    let stage = stage(1, &road);
-    let slot = held(&stage, &road, 1);
+    let link = RemoteLink::manual_replies();
+    let stage = stage(1, &link);
+    let slot = held(&stage, &link, 1);
     let mut waiter = stage.wait(1, seconds(60)).starts();
-    road.let_go();
+    link.deliver_all();
     waiter.still_waits();
-    assert_eq!((road.away(), stage.limiter.waiting_in_all()), (1, 1), "it looks again after it has joined");
+    assert_eq!(
+        (link.in_flight(), stage.limiter.waiting_in_all()),
+        (1, 1),
+        "it looks again after it has joined"
+    );
     drop(slot);
     assert_eq!(stage.store.open_leases(), 0);
     waiter.still_waits();
-    road.let_go();
+    link.deliver_all();
     waiter.still_waits();
     assert_eq!(stage.store.open_leases(), 1, "it has looked once more");
-    road.let_go();
+    link.deliver_all();
     drop(waiter.is_served());
     stage.ends();
 }
 
 #[test]
 fn an_edit_that_comes_while_an_order_is_away_is_not_lost() {
-    let road = Road::answered_by_hand();
-    let stage = stage(1, &road);
-    let slot = held(&stage, &road, 1);
+    let link = RemoteLink::manual_replies();
+    let stage = stage(1, &link);
+    let slot = held(&stage, &link, 1);
     let mut waiter = stage.wait(1, seconds(60)).starts();
-    road.let_go();
+    link.deliver_all();
     waiter.still_waits();
     stage.put(LimitSpec::named("l").with(slots_of(2)));
     waiter.still_waits();
-    road.let_go();
+    link.deliver_all();
     waiter.still_waits();
-    road.let_go();
+    link.deliver_all();
     drop((slot, waiter.is_served()));
     stage.ends();
 }
@@ -160,15 +164,15 @@ fn an_edit_that_comes_while_an_order_is_away_is_not_lost() {
 /// Who asked first comes first, whoever was answered first.
 #[test]
 fn places_in_line_are_those_of_the_first_orders() {
-    let road = Road::answered_by_hand();
-    let stage = stage(1, &road);
-    let slot = held(&stage, &road, 1);
+    let link = RemoteLink::manual_replies();
+    let stage = stage(1, &link);
+    let slot = held(&stage, &link, 1);
     let (mut first, mut second) = (stage.wait(1, seconds(60)).starts(), stage.wait(1, seconds(60)).starts());
-    road.let_go_of(1);
+    link.deliver(1);
     second.still_waits();
-    road.let_go_of(0);
+    link.deliver(0);
     first.still_waits();
-    while road.let_go() > 0 {
+    while link.deliver_all() > 0 {
         second.still_waits();
         first.still_waits();
     }
@@ -176,76 +180,76 @@ fn places_in_line_are_those_of_the_first_orders() {
     drop(slot);
     second.still_waits();
     first.still_waits();
-    road.let_go();
+    link.deliver_all();
     second.still_waits();
     let slot = first.is_served();
     second.still_waits();
-    road.let_go();
+    link.deliver_all();
     second.still_waits();
     drop(slot);
     second.still_waits();
-    road.let_go();
+    link.deliver_all();
     drop(second.is_served());
     stage.ends();
 }
 
 #[test]
 fn nobody_is_refused_because_somebody_has_not_been_answered_yet() {
-    let road = Road::decided_by_hand();
-    let stage = stage(2, &road);
+    let link = RemoteLink::manual_decisions();
+    let stage = stage(2, &link);
     let (mut patient, mut other) = (stage.wait(1, seconds(60)).starts(), asking(&stage, 1).starts());
-    road.let_go();
+    link.deliver_all();
     drop((granted(other.is_done().expect("a question")), patient.is_served()));
-    road.let_go();
+    link.deliver_all();
     stage.ends();
 }
 
 #[test]
 fn nobody_overtakes_whoever_waits_in_line() {
-    let road = Road::answered_by_hand();
-    let stage = stage(2, &road);
-    let slot = held(&stage, &road, 1);
+    let link = RemoteLink::manual_replies();
+    let stage = stage(2, &link);
+    let slot = held(&stage, &link, 1);
     let mut both = stage.wait(2, seconds(60)).starts();
-    while road.let_go() > 0 {
+    while link.deliver_all() > 0 {
         both.still_waits();
     }
     let mut other = asking(&stage, 1).starts();
-    road.let_go();
+    link.deliver_all();
     let denial = other.is_done().expect("a question").denied().expect("it is not their turn");
     assert_eq!((denial.wait, denial.limit_id()), (Wait::OnRelease, "l"));
     drop(slot);
     both.still_waits();
-    road.let_go();
+    link.deliver_all();
     drop(both.is_served());
     stage.ends();
 }
 
 #[test]
 fn patience_that_ends_while_an_order_is_away_is_answered_by_it() {
-    let road = Road::answered_by_hand();
-    let stage = stage(1, &road);
-    let slot = held(&stage, &road, 1);
+    let link = RemoteLink::manual_replies();
+    let stage = stage(1, &link);
+    let slot = held(&stage, &link, 1);
     let mut late = stage.wait(1, seconds(10)).starts();
     stage.pass(seconds(11));
     late.still_waits();
-    road.let_go();
+    link.deliver_all();
     assert_eq!(late.is_refused().wait, Wait::OnRelease);
 
     let mut hurried = stage.wait(1, seconds(10)).starts();
-    road.let_go();
+    link.deliver_all();
     hurried.still_waits();
     hurried.hurry();
     assert!(hurried.poll().is_pending(), "the store has not answered");
-    road.let_go();
+    link.deliver_all();
     hurried.is_refused();
 
     let mut asleep = stage.wait(1, seconds(10)).starts();
-    while road.let_go() > 0 {
+    while link.deliver_all() > 0 {
         asleep.still_waits();
     }
     asleep.hurry();
     assert!(asleep.poll().is_pending(), "it looks a last time");
-    road.let_go();
+    link.deliver_all();
     asleep.is_refused();
     drop(slot);
     stage.ends();
@@ -254,25 +258,27 @@ fn patience_that_ends_while_an_order_is_away_is_answered_by_it() {
 #[test]
 fn a_store_that_does_not_answer_is_told_to_everybody() {
     // Whether what is lost are answers or questions.
-    for (road, was_given_back) in [(Road::answered_by_hand(), true), (Road::decided_by_hand(), false)] {
-        let stage = stage(1, &road);
-        let slot = held(&stage, &road, 1);
+    for (link, was_given_back) in
+        [(RemoteLink::manual_replies(), true), (RemoteLink::manual_decisions(), false)]
+    {
+        let stage = stage(1, &link);
+        let slot = held(&stage, &link, 1);
         let (mut first, mut second) =
             (stage.wait(1, seconds(60)).starts(), stage.wait(1, seconds(60)).starts());
-        while road.let_go() > 0 {
+        while link.deliver_all() > 0 {
             first.still_waits();
             second.still_waits();
         }
         let (mut asking, mut look) = (asking(&stage, 1).starts(), stage.wait(1, Duration::ZERO).starts());
         drop(slot);
         first.still_waits();
-        road.lose(DOWN);
+        link.fail_all(DOWN);
         assert_eq!(first.is_rejected(), unavailable::<()>().unwrap_err());
         assert_eq!(asking.is_done().map(|_| ()), unavailable());
         assert_eq!(look.is_rejected(), unavailable::<()>().unwrap_err());
         assert_eq!(stage.limiter.waiting_in_all(), 1, "the second is still in line, and is called");
         second.still_waits();
-        road.let_go();
+        link.deliver_all();
         if was_given_back {
             drop(second.is_served());
             stage.ends();
@@ -285,8 +291,8 @@ fn a_store_that_does_not_answer_is_told_to_everybody() {
 
 #[test]
 fn a_thread_waits_where_it_stands() {
-    let road = Road::decided_by_hand();
-    let stage = stage(1, &road);
+    let link = RemoteLink::manual_decisions();
+    let stage = stage(1, &link);
     let limiter = stage.limiter.clone();
     let thread = std::thread::spawn(move || {
         assert!(limiter.ask("l", "u").peek().expect("a question").is_granted());
@@ -295,25 +301,25 @@ fn a_thread_waits_where_it_stands() {
         granted.into_lease().expect("a slot").release()
     });
     for _ in ["peek", "try_acquire", "release"] {
-        road.wait_for(1);
-        road.let_go();
+        link.wait_for_in_flight(1);
+        link.deliver_all();
     }
     assert!(thread.join().expect("it does not fail"));
     stage.ends();
 }
 
-fn shared_stage(slots: u64, road: &Road) -> FarStage {
-    stage_of(slots, |store| Elsewhere::shared(store, road.clone()))
+fn shared_stage(slots: u64, link: &RemoteLink) -> FarStage {
+    stage_of(slots, |store| RemoteStub::shared(store, link.clone()))
 }
 
 /// Other processes release without calling anybody here.
 #[test]
 fn whoever_is_first_in_line_looks_for_what_others_have_given_back() {
-    let road = Road::answered_by_hand();
-    let stage = shared_stage(1, &road);
-    let slot = held(&stage, &road, 1).into_id();
+    let link = RemoteLink::manual_replies();
+    let stage = shared_stage(1, &link);
+    let slot = held(&stage, &link, 1).into_id();
     let (mut first, mut second) = (stage.wait(1, seconds(60)).starts(), stage.wait(1, seconds(60)).starts());
-    while road.let_go() > 0 {
+    while link.deliver_all() > 0 {
         first.still_waits();
         second.still_waits();
     }
@@ -323,24 +329,24 @@ fn whoever_is_first_in_line_looks_for_what_others_have_given_back() {
         stage.pass(FLEET_LOOK / 2);
         second.still_waits();
         first.still_waits();
-        assert_eq!(road.let_go(), 1, "only the first looks");
+        assert_eq!(link.deliver_all(), 1, "only the first looks");
         first.still_waits();
-        assert_eq!(road.away(), 0);
+        assert_eq!(link.in_flight(), 0);
     }
     assert!(tidegate::Store::release(stage.store.store(), slot).now(), "behind everybody's back");
     stage.pass(FLEET_LOOK);
     first.still_waits();
-    road.let_go();
+    link.deliver_all();
     drop(first.is_served());
     drop(second);
-    road.let_go();
+    link.deliver_all();
     stage.ends();
 }
 
 #[test]
 fn who_waits_for_an_instant_does_not_look_before_unless_a_hold_is_open() {
-    let road = Road::answered_by_hand();
-    let stage = shared_stage(1, &road);
+    let link = RemoteLink::manual_replies();
+    let stage = shared_stage(1, &link);
     let bucket = ItemSpec::of(Policy::Bucket { window: seconds(10), burst: None }, 1);
     stage.put(LimitSpec::named("l").with(bucket));
     for hold in [false, true] {
@@ -348,27 +354,27 @@ fn who_waits_for_an_instant_does_not_look_before_unless_a_hold_is_open() {
         let question = stage.limiter.ask("l", "u");
         let question = if hold { question.hold() } else { question };
         let mut asking = Handheld::new(question.acquire_within(Duration::ZERO)).starts();
-        road.let_go();
+        link.deliver_all();
         let taken = asking.is_served();
         let mut waiter = stage.wait(1, seconds(60)).starts();
-        while road.let_go() > 0 {
+        while link.deliver_all() > 0 {
             waiter.still_waits();
         }
         stage.pass(FLEET_LOOK);
         assert_eq!(waiter.is_woken(), hold);
         drop((taken, waiter));
-        road.let_go();
+        link.deliver_all();
     }
 }
 
 /// Over a store of this process alone, whoever gives back says so.
 #[test]
 fn who_shares_with_nobody_looks_only_when_called() {
-    let road = Road::answered_by_hand();
-    let stage = stage(1, &road);
-    let slot = held(&stage, &road, 1);
+    let link = RemoteLink::manual_replies();
+    let stage = stage(1, &link);
+    let slot = held(&stage, &link, 1);
     let mut waiter = stage.wait(1, seconds(30)).starts();
-    while road.let_go() > 0 {
+    while link.deliver_all() > 0 {
         waiter.still_waits();
     }
     stage.pass(seconds(20));

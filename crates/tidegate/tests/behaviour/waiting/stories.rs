@@ -6,7 +6,7 @@
 use proptest::prelude::*;
 use std::task::Poll;
 use tidegate::{Ask, Decision, Lease, LimitSpec};
-use tidegate_testkit::effort;
+use tidegate_testkit::test_scale;
 
 use super::{Stage, Store};
 use crate::stage::{Staged, Waiter, seconds, slots_of};
@@ -231,7 +231,7 @@ fn story(counted: Counted, moves: &[Move]) {
 }
 
 proptest! {
-    #![proptest_config(effort::cases(Store::STORIES))]
+    #![proptest_config(test_scale::cases(Store::STORIES))]
 
     #[test]
     fn of_slots_for_all(moves in prop::collection::vec(moves(), 0..60)) {

@@ -93,7 +93,7 @@ mod tests {
 
     use proptest::collection::btree_set;
     use proptest::prelude::*;
-    use tidegate_testkit::effort::cases;
+    use tidegate_testkit::test_scale::cases;
 
     use super::super::super::line::PRESENT;
     use super::super::{Leaf, PAGE_BITS, PAGE_LINES, Spot};
