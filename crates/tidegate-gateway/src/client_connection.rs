@@ -1,100 +1,112 @@
-//! A guest: one connection of a client, and what its requests may do.
+//! A connection of a client, and the admission of its requests.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::client::ClientKey;
-use crate::config_snapshot::{Site, Way};
-use crate::limits::{Connection, Level, Plan, Refusal};
-use crate::local_reply::Answer;
-use crate::wire::request_head::Forwarded;
-use crate::worker::Worker;
+use crate::config_snapshot::{ConfigSnapshot, RouteTarget};
+use crate::limits::{ConnectionPermit, LimitLevel, LimitPlan, LimitRefusal};
+use crate::local_reply::LocalReply;
+use crate::wire::request_head::ForwardingInfo;
+use crate::worker::GatewayWorker;
 
 /// One connection of a client.
 #[derive(Debug)]
-pub(crate) struct Guest {
-    pub(crate) worker: Arc<Worker>,
-    /// Who is at the other end, as far as is known: the peer, or whom its PROXY header names.
+pub(crate) struct ClientConnection {
+    pub(crate) worker: Arc<GatewayWorker>,
+    /// The address of the client: the peer, or the source in its PROXY header.
     pub(crate) peer: IpAddr,
-    /// Whether it speaks TLS.
+    /// Whether the connection uses TLS.
     pub(crate) is_secure: bool,
-    /// The client, if nobody says otherwise.
+    /// The key of `peer`. Requests may name another client.
     key: ClientKey,
-    connection: Connection,
-    /// Where it was counted last and for whom, so that this need not be asked again.
-    entered: Mutex<Option<(Arc<Plan>, ClientKey)>>,
+    permit: ConnectionPermit,
+    /// The plan and client of the last admission. The next request skips route admission if both are the
+    /// same.
+    last_admitted: Mutex<Option<(Arc<LimitPlan>, ClientKey)>>,
 }
 
-/// The most clients that one connection carries, such as that of a proxy: it is counted for each until it closes, so it is told to close
-/// after so many.
-const MOST_CARRIED: usize = 256;
+/// The maximum number of clients that one connection may carry. A proxy's connection counts once per client
+/// until it closes, so it is closed after this many.
+const MAX_FORWARDED_CLIENTS: usize = 256;
 
-/// Who sent a request.
+/// The client of a request.
 #[derive(Debug, Clone)]
-pub(crate) struct Sender {
-    /// Where the client is.
+pub(crate) struct RequestClient {
+    /// The address of the client.
     pub(crate) address: IpAddr,
-    /// Under which bytes it is counted.
+    /// The key under which the client is counted.
     pub(crate) key: ClientKey,
-    /// Whether it is a trusted proxy that speaks for nobody else: its connections are not one client's.
+    /// Whether the client is a trusted proxy itself. Its connections belong to no single client.
     is_proxy: bool,
 }
 
-impl Guest {
-    pub(crate) fn new(worker: Arc<Worker>, peer: IpAddr, is_secure: bool, connection: Connection) -> Guest {
+impl ClientConnection {
+    pub(crate) fn new(
+        worker: Arc<GatewayWorker>,
+        peer: IpAddr,
+        is_secure: bool,
+        permit: ConnectionPermit,
+    ) -> ClientConnection {
         let peer = peer.to_canonical();
         let key = ClientKey::of_address(peer);
-        Guest { worker, peer, is_secure, key, connection, entered: Mutex::new(None) }
+        ClientConnection { worker, peer, is_secure, key, permit, last_admitted: Mutex::new(None) }
     }
 
-    /// What is said about a request to those behind the gateway.
-    pub(crate) fn forwarded(&self, site: &Site) -> Forwarded {
-        Forwarded { peer: self.peer, is_trusted: site.clients.trusts(self.peer), is_secure: self.is_secure }
+    /// The information about the client that is forwarded to endpoints.
+    pub(crate) fn forwarding_info(&self, config: &ConfigSnapshot) -> ForwardingInfo {
+        ForwardingInfo {
+            peer: self.peer,
+            is_trusted: config.clients.trusts(self.peer),
+            is_secure: self.is_secure,
+        }
     }
 
-    /// Who has sent a request with these values of `X-Forwarded-For`, and of the header that names clients.
-    pub(crate) fn sender<'h>(
+    /// Identifies the client from the values of `X-Forwarded-For` and from the header that names clients.
+    pub(crate) fn identify<'h>(
         &self,
-        site: &Site,
+        config: &ConfigSnapshot,
         forwarded: impl DoubleEndedIterator<Item = &'h [u8]>,
         name: Option<&[u8]>,
-    ) -> Sender {
-        let address = site.clients.address(self.peer, forwarded);
+    ) -> RequestClient {
+        let address = config.clients.address(self.peer, forwarded);
         let key = name.and_then(ClientKey::of_name);
         let by_address =
             || if address == self.peer { self.key.clone() } else { ClientKey::of_address(address) };
-        let is_proxy = key.is_none() && site.clients.trusts(address);
-        Sender { address, key: key.unwrap_or_else(by_address), is_proxy }
+        let is_proxy = key.is_none() && config.clients.trusts(address);
+        RequestClient { address, key: key.unwrap_or_else(by_address), is_proxy }
     }
 
-    /// Whether the connection has carried as many clients as one may.
-    pub(crate) fn has_carried_enough(&self) -> bool {
-        self.connection.carried() >= MOST_CARRIED
+    /// Whether the connection has carried the maximum number of clients.
+    pub(crate) fn has_reached_client_limit(&self) -> bool {
+        self.permit.forwarded_clients() >= MAX_FORWARDED_CLIENTS
     }
 
-    /// Whether a connection ends with an answer. One of a trusted proxy does not because one of its clients has too many.
-    pub(crate) fn ends_with(&self, site: &Site, answer: Answer) -> bool {
-        let is_a_clients = matches!(answer, Answer::Refused(Refusal { level: Level::Client, .. }));
-        answer.ends_connection() && !(is_a_clients && site.clients.trusts(self.peer))
+    /// Whether the connection closes after this reply. A trusted proxy keeps its connection when one of its
+    /// clients exceeds a limit.
+    pub(crate) fn closes_after(&self, config: &ConfigSnapshot, answer: LocalReply) -> bool {
+        let is_client_limit =
+            matches!(answer, LocalReply::Refused(LimitRefusal { level: LimitLevel::Client, .. }));
+        answer.ends_connection() && !(is_client_limit && config.clients.trusts(self.peer))
     }
 
-    /// Whether a request may go this way: first its connection, then it itself.
-    pub(crate) fn ask(&self, way: &Way, sender: &Sender) -> Result<(), Answer> {
-        let limits = &self.worker.house.limits;
-        let mut entered = self.entered.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_here =
-            |(plan, key): &(Arc<Plan>, ClientKey)| Arc::ptr_eq(plan, &way.plan) && *key == sender.key;
-        if !entered.as_ref().is_some_and(is_here) {
-            let (connection, plan) = (&self.connection, &way.plan);
-            let answer = if sender.is_proxy {
-                limits.enter(connection, plan)
+    /// Admits a request to a route: first its connection, then the request.
+    pub(crate) fn admit(&self, target: &RouteTarget, client: &RequestClient) -> Result<(), LocalReply> {
+        let limits = &self.worker.state.limits;
+        let mut last_admitted = self.last_admitted.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_same =
+            |(plan, key): &(Arc<LimitPlan>, ClientKey)| Arc::ptr_eq(plan, &target.plan) && *key == client.key;
+        if !last_admitted.as_ref().is_some_and(is_same) {
+            let (permit, plan) = (&self.permit, &target.plan);
+            let answer = if client.is_proxy {
+                limits.admit_to_route(permit, plan)
             } else {
-                limits.enter_as(connection, plan, sender.key.as_bytes())
+                limits.admit_client_to_route(permit, plan, client.key.as_bytes())
             };
-            answer.map_err(Answer::Refused)?;
-            *entered = Some((Arc::clone(&way.plan), sender.key.clone()));
+            answer.map_err(LocalReply::Refused)?;
+            *last_admitted = Some((Arc::clone(&target.plan), client.key.clone()));
         }
-        drop(entered);
-        limits.try_request(&way.plan, sender.key.as_bytes()).map_err(Answer::Refused)
+        drop(last_admitted);
+        limits.try_request(&target.plan, client.key.as_bytes()).map_err(LocalReply::Refused)
     }
 }

@@ -1,4 +1,5 @@
-//! A site: what a file says, ready to be used. One is made whole at every reload, and takes the place of the one before at once.
+//! A configuration snapshot: the settings, ready for use. Every reload builds a new snapshot and replaces the
+//! old one atomically.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,80 +10,92 @@ use tidegate::file::GatewaySpec;
 use tidegate::file::gateway::Route;
 use tokio_rustls::TlsAcceptor;
 
-use crate::client::Clients;
-use crate::endpoints::Backend;
-use crate::limits::{Plan, RateLimitManager};
-use crate::metrics::{Numbers, RouteNumbers};
-use crate::route_table::Routes;
+use crate::client::ClientResolver;
+use crate::endpoints::UpstreamBackend;
+use crate::limits::{LimitPlan, RateLimitManager};
+use crate::metrics::{GatewayMetrics, RouteMetrics};
+use crate::route_table::RouteTable;
 
-/// What a gateway serves.
-pub(crate) struct Site {
-    /// As it is written.
+/// Everything that one version of the settings defines.
+pub(crate) struct ConfigSnapshot {
+    /// The settings as parsed.
     pub(crate) spec: GatewaySpec,
-    /// Who is believed, and who a client is.
-    pub(crate) clients: Clients,
-    /// How TLS is spoken, if it is.
+    /// Identifies clients.
+    pub(crate) clients: ClientResolver,
+    /// The TLS acceptor, if TLS is configured.
     pub(crate) tls: Option<TlsAcceptor>,
-    /// The services, by their names.
-    pub(crate) backends: HashMap<Arc<str>, Arc<Backend>>,
-    routes: Routes,
-    /// By the place of their routes in the file.
-    ways: Vec<Arc<Way>>,
+    /// The backends by name.
+    pub(crate) backends: HashMap<Arc<str>, Arc<UpstreamBackend>>,
+    routes: RouteTable,
+    /// Parallel to the routes in the file.
+    targets: Vec<Arc<RouteTarget>>,
 }
 
-/// Where a route leads.
+/// The destination of a route.
 #[derive(Debug)]
-pub(crate) struct Way {
-    /// The route's id.
+pub(crate) struct RouteTarget {
+    /// The id of the route.
     pub(crate) route: Box<str>,
-    /// Where its requests are counted.
-    pub(crate) numbers: Arc<RouteNumbers>,
-    /// What is asked before.
-    pub(crate) plan: Arc<Plan>,
-    /// Who answers.
-    pub(crate) backend: Arc<Backend>,
+    /// The request counters of the route.
+    pub(crate) metrics: Arc<RouteMetrics>,
+    /// The limits that apply to the route.
+    pub(crate) plan: Arc<LimitPlan>,
+    /// The backend of the route.
+    pub(crate) backend: Arc<UpstreamBackend>,
 }
 
-impl Site {
-    /// The site of a file whose limits are in force. Endpoints that were there before stay as well as they are.
+impl ConfigSnapshot {
+    /// Builds a snapshot after the limits are applied. Endpoints that existed in `before` keep their state.
     pub(crate) fn new(
         spec: GatewaySpec,
         tls: Option<TlsAcceptor>,
         limits: &RateLimitManager,
-        numbers: &Numbers,
-        before: Option<&Site>,
-    ) -> Site {
-        let made = spec.backends.iter().map(|backend| {
-            let before = before.and_then(|site| site.backends.get(backend.name.as_str()));
-            let backend = Arc::new(Backend::new(backend, before.map(Arc::as_ref)));
+        metrics: &GatewayMetrics,
+        before: Option<&ConfigSnapshot>,
+    ) -> ConfigSnapshot {
+        let built = spec.backends.iter().map(|backend| {
+            let before = before.and_then(|config| config.backends.get(backend.name.as_str()));
+            let backend = Arc::new(UpstreamBackend::new(backend, before.map(Arc::as_ref)));
             (Arc::clone(&backend.name), backend)
         });
-        let backends: HashMap<Arc<str>, Arc<Backend>> = made.collect();
-        let mut routed = Vec::with_capacity(spec.routes.len());
-        let mut ways = Vec::with_capacity(spec.routes.len());
+        let backends: HashMap<Arc<str>, Arc<UpstreamBackend>> = built.collect();
+        let mut routes = Vec::with_capacity(spec.routes.len());
+        let mut targets = Vec::with_capacity(spec.routes.len());
         let ids: Vec<String> = spec.routes.iter().map(Route::id).collect();
-        let counts = numbers.routes(ids.iter().map(String::as_str));
-        for ((route, id), numbers) in spec.routes.iter().zip(ids).zip(counts) {
-            // A file without errors has no route to nowhere.
+        let counts = metrics.set_routes(ids.iter().map(String::as_str));
+        for ((route, id), metrics) in spec.routes.iter().zip(ids).zip(counts) {
+            // Validation guarantees that every route names an existing backend.
             let Some(backend) = backends.get(route.backend.as_str()) else { continue };
             let plan = limits.plan(&route.backend, Some(&id));
-            ways.push(Arc::new(Way { route: id.into(), numbers, plan, backend: Arc::clone(backend) }));
-            routed.push(route.clone());
+            targets.push(Arc::new(RouteTarget {
+                route: id.into(),
+                metrics,
+                plan,
+                backend: Arc::clone(backend),
+            }));
+            routes.push(route.clone());
         }
-        Site { clients: Clients::new(&spec.server), routes: Routes::new(&routed), ways, backends, tls, spec }
+        ConfigSnapshot {
+            clients: ClientResolver::new(&spec.server),
+            routes: RouteTable::new(&routes),
+            targets,
+            backends,
+            tls,
+            spec,
+        }
     }
 
-    /// The way of a request.
-    pub(crate) fn find(&self, host: &str, path: &str) -> Option<&Arc<Way>> {
-        self.ways.get(self.routes.find(host, path)?)
+    /// The route target for a host and a path.
+    pub(crate) fn find_target(&self, host: &str, path: &str) -> Option<&Arc<RouteTarget>> {
+        self.targets.get(self.routes.find(host, path)?)
     }
 
-    /// Whether connections of this peer say first whom they are for.
-    pub(crate) fn has_proxy_header(&self, peer: IpAddr) -> bool {
+    /// Whether connections from this peer start with a PROXY header.
+    pub(crate) fn expects_proxy_header(&self, peer: IpAddr) -> bool {
         self.spec.server.proxy_protocol && self.clients.trusts(peer)
     }
 
-    /// The longest that anything under way may take when the gateway stops.
+    /// The maximum time for draining when the gateway stops.
     pub(crate) const fn drain_timeout(&self) -> Duration {
         self.spec.server.drain_timeout
     }

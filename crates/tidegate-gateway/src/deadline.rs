@@ -1,8 +1,8 @@
-//! The pace of a connection: how long it may still take over what it is doing.
+//! The deadline of a connection: when to give up on what it is doing.
 //!
-//! What is due moves with every step, and is nearly always later than before. So a connection has one alarm, which may ring too early and is
-//! then set again; it is set to ring sooner only if it must. While requests are under way it rings every few seconds, so that a
-//! wait shorter than that between two requests need not set it.
+//! The deadline moves with every step and is nearly always later than before. So a connection keeps one timer that may fire
+//! early and is then rearmed; the timer is only reset when the deadline moves forward past it. While a request is active
+//! the timer fires every 5 s, so that a short wait between requests does not touch it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,103 +12,103 @@ use std::time::Duration;
 use tidegate_net::Shutdown;
 use tokio::time::{Instant, Sleep};
 
-/// How far ahead the alarm is while something is under way.
-const STRIDE: Duration = Duration::from_secs(5);
+/// The maximum time to the next timer event while the connection is busy.
+const REARM_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Why to stop waiting.
+/// Why a wait ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Interruption {
-    /// It took too long.
-    Overdue,
-    /// The gateway is about to end.
-    Ending,
+    /// The deadline passed.
+    TimedOut,
+    /// The gateway is shutting down.
+    ShuttingDown,
 }
 
-/// What a connection is in the middle of.
+/// What a connection is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Midst {
-    /// Of nothing: it may end.
-    Nothing,
-    /// Of something that may be finished.
-    Something,
+pub(crate) enum Activity {
+    /// Waiting for a request; the connection may be closed.
+    Idle,
+    /// Processing something that should be completed.
+    Busy,
 }
 
-/// What a connection waits with.
-pub(crate) struct Pace {
-    ending: Shutdown,
-    bell: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
-    alarm: Pin<Box<Sleep>>,
-    due: Instant,
+/// The timer and the shutdown signal of a connection.
+pub(crate) struct ConnectionDeadline {
+    shutdown: Shutdown,
+    shutdown_signal: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
+    timer: Pin<Box<Sleep>>,
+    expires_at: Instant,
     is_armed: bool,
-    has_rung: bool,
+    has_seen_shutdown: bool,
 }
 
-impl Pace {
-    pub(crate) fn new(ending: &Shutdown, now: Instant, patience: Duration) -> Pace {
-        let due = later(now, patience);
-        let told = ending.clone();
-        Pace {
-            ending: ending.clone(),
-            bell: Box::pin(async move { told.triggered().await }),
-            alarm: Box::pin(tokio::time::sleep_until(due)),
-            due,
+impl ConnectionDeadline {
+    pub(crate) fn new(shutdown: &Shutdown, now: Instant, max_wait: Duration) -> ConnectionDeadline {
+        let expires_at = deadline_after(now, max_wait);
+        let signal = shutdown.clone();
+        ConnectionDeadline {
+            shutdown: shutdown.clone(),
+            shutdown_signal: Box::pin(async move { signal.triggered().await }),
+            timer: Box::pin(tokio::time::sleep_until(expires_at)),
+            expires_at,
             is_armed: false,
-            has_rung: false,
+            has_seen_shutdown: false,
         }
     }
 
-    /// Whether the gateway is about to end.
-    pub(crate) fn is_ending(&self) -> bool {
-        self.ending.is_triggered()
+    /// Whether the gateway is shutting down.
+    pub(crate) fn is_shutting_down(&self) -> bool {
+        self.shutdown.is_triggered()
     }
 
-    /// It is too late after `patience` from now.
-    pub(crate) fn within(&mut self, now: Instant, patience: Duration) {
-        self.due = later(now, patience);
-        if self.due < self.alarm.deadline() {
-            self.alarm.as_mut().reset(self.due.min(now + STRIDE));
+    /// Sets the deadline to `max_wait` from now.
+    pub(crate) fn set_timeout(&mut self, now: Instant, max_wait: Duration) {
+        self.expires_at = deadline_after(now, max_wait);
+        if self.expires_at < self.timer.deadline() {
+            self.timer.as_mut().reset(self.expires_at.min(now + REARM_INTERVAL));
             self.is_armed = false;
         }
     }
 
     /// Whether to stop waiting.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, midst: Midst) -> Poll<Interruption> {
-        if midst == Midst::Nothing && self.ending.is_triggered() {
-            return Poll::Ready(Interruption::Ending);
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, activity: Activity) -> Poll<Interruption> {
+        if activity == Activity::Idle && self.shutdown.is_triggered() {
+            return Poll::Ready(Interruption::ShuttingDown);
         }
-        if self.is_armed && !self.alarm.is_elapsed() {
+        if self.is_armed && !self.timer.is_elapsed() {
             return Poll::Pending;
         }
-        if !self.has_rung && self.bell.as_mut().poll(cx).is_ready() {
-            self.has_rung = true;
-            if midst == Midst::Nothing {
-                return Poll::Ready(Interruption::Ending);
+        if !self.has_seen_shutdown && self.shutdown_signal.as_mut().poll(cx).is_ready() {
+            self.has_seen_shutdown = true;
+            if activity == Activity::Idle {
+                return Poll::Ready(Interruption::ShuttingDown);
             }
         }
-        while self.alarm.as_mut().poll(cx).is_ready() {
-            let now = self.alarm.deadline();
-            if now >= self.due {
-                return Poll::Ready(Interruption::Overdue);
+        while self.timer.as_mut().poll(cx).is_ready() {
+            let now = self.timer.deadline();
+            if now >= self.expires_at {
+                return Poll::Ready(Interruption::TimedOut);
             }
-            let next = match midst {
-                Midst::Nothing => self.due,
-                Midst::Something => self.due.min(now + STRIDE),
+            let next = match activity {
+                Activity::Idle => self.expires_at,
+                Activity::Busy => self.expires_at.min(now + REARM_INTERVAL),
             };
-            self.alarm.as_mut().reset(next);
+            self.timer.as_mut().reset(next);
         }
         self.is_armed = true;
         Poll::Pending
     }
 }
 
-/// So much later; the end of time is late enough.
-pub(crate) fn later(now: Instant, patience: Duration) -> Instant {
+/// Adds a duration to an instant, capped at one year.
+pub(crate) fn deadline_after(now: Instant, max_wait: Duration) -> Instant {
     const FAR: Duration = Duration::from_secs(365 * 86_400);
-    now + patience.min(FAR)
+    now + max_wait.min(FAR)
 }
 
-impl std::fmt::Debug for Pace {
+impl std::fmt::Debug for ConnectionDeadline {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pace").field("due", &self.due).finish_non_exhaustive()
+        f.debug_struct("ConnectionDeadline").field("expires_at", &self.expires_at).finish_non_exhaustive()
     }
 }

@@ -1,8 +1,8 @@
-//! The door: what is between a socket and HTTP.
+//! The start of a connection, before HTTP.
 //!
 //! ```text
-//!   socket ──▶ PROXY header? ──▶ counted, or turned away ──▶ TLS? ──▶ HTTP/2? ──▶ second
-//!                                                                        └─ no ──▶ relay
+//!   socket ──▶ PROXY header? ──▶ connection limits ──▶ TLS? ──▶ HTTP/2? ──▶ http2
+//!                                     └─ 429                      └─ no ──▶ http1
 //! ```
 
 use std::io;
@@ -17,76 +17,77 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::server::TlsStream;
 
-use crate::buffers::Buffer;
-use crate::client::{ClientKey, HeaderError, LONGEST_V2, parse_proxy_header};
-use crate::client_connection::Guest;
-use crate::deadline::later;
+use crate::buffers::ReadBuffer;
+use crate::client::{ClientKey, MAX_V2_BYTES, ProxyHeaderError, parse_proxy_header};
+use crate::client_connection::ClientConnection;
+use crate::deadline::deadline_after;
 use crate::http1;
 use crate::http2;
-use crate::limits::Refusal;
-use crate::local_reply::Answer;
-use crate::request_log::{Asked, Story};
-use crate::wire::request_head::{Head, room};
-use crate::worker::{Over, Worker};
+use crate::limits::LimitRefusal;
+use crate::local_reply::LocalReply;
+use crate::request_log::{RequestRecord, RequestSummary};
+use crate::wire::request_head::{RequestHead, header_storage};
+use crate::worker::{ConnectionEnd, GatewayWorker};
 
-/// What every connection of HTTP/2 begins with.
+/// The HTTP/2 connection preface.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The name of HTTP/2 in TLS.
-const H2: &[u8] = b"h2";
-/// How long somebody who is turned away may take to ask for something.
-const HEARING: Duration = Duration::from_secs(2);
+/// The ALPN name of HTTP/2.
+const ALPN_HTTP2: &[u8] = b"h2";
+/// How long a rejected connection may take to send a request.
+const REJECTION_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A client's connection, plain or not.
-pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {
-    /// Whether there may be something to read; so that nobody needs room for it before.
+/// A client's stream, plaintext or TLS.
+pub(crate) trait ClientStream: AsyncRead + AsyncWrite + Unpin + Send + 'static {
+    /// Ready when the stream may be readable. Lets an idle connection wait without a buffer.
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 }
 
-impl Stream for TcpStream {
+impl ClientStream for TcpStream {
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.poll_read_ready(cx).map(|_| ())
     }
 }
 
-impl Stream for TlsStream<Begun<TcpStream>> {
+impl ClientStream for TlsStream<PrefixedStream<TcpStream>> {
     fn poll_readable(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
-        // What is readable may be less than a record, and what was read may be more.
+        // The socket may be readable without a complete TLS record, and decrypted bytes may be waiting
+        // without it.
         Poll::Ready(())
     }
 }
 
-/// A stream of which some bytes were read already.
+/// A stream that replays bytes already read.
 #[derive(Debug)]
-pub(crate) struct Begun<S> {
-    arrived: Buffer,
+pub(crate) struct PrefixedStream<S> {
+    arrived: ReadBuffer,
     stream: S,
 }
 
-impl<S> Begun<S> {
-    pub(crate) const fn new(arrived: Buffer, stream: S) -> Begun<S> {
-        Begun { arrived, stream }
+impl<S> PrefixedStream<S> {
+    pub(crate) const fn new(arrived: ReadBuffer, stream: S) -> PrefixedStream<S> {
+        PrefixedStream { arrived, stream }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Begun<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for PrefixedStream<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        into: &mut tokio::io::ReadBuf<'_>,
+        buffer: &mut tokio::io::ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let begun = self.get_mut();
-        if begun.arrived.is_empty() {
-            return Pin::new(&mut begun.stream).poll_read(cx, into);
+        let prefixed = self.get_mut();
+        if prefixed.arrived.is_empty() {
+            return Pin::new(&mut prefixed.stream).poll_read(cx, buffer);
         }
-        let length = begun.arrived.filled().len().min(into.remaining());
-        into.put_slice(&begun.arrived.filled()[..length]);
-        begun.arrived.settle(length);
-        begun.arrived.rest();
+        let length = prefixed.arrived.filled().len().min(buffer.remaining());
+        buffer.put_slice(&prefixed.arrived.filled()[..length]);
+        prefixed.arrived.consume(length);
+        prefixed.arrived.release_if_empty();
         Poll::Ready(Ok(()))
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Begun<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for PrefixedStream<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
     }
@@ -112,123 +113,132 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Begun<S> {
     }
 }
 
-/// Serves a connection from its beginning to its end. What a connection in plain text does not need is kept apart, so that it takes no room.
-pub(crate) async fn attend(mut stream: TcpStream, address: SocketAddr, worker: &Arc<Worker>) -> Over {
-    let site = worker.site();
+/// Serves a connection from accept to close. The TLS path is boxed so that plaintext connections stay small.
+pub(crate) async fn serve_connection(
+    mut stream: TcpStream,
+    address: SocketAddr,
+    worker: &Arc<GatewayWorker>,
+) -> ConnectionEnd {
+    let config = worker.config();
     let mut peer = address.ip().to_canonical();
-    let mut arrived = Buffer::default();
-    if site.has_proxy_header(peer) {
-        let announced = announced(&mut stream, &mut arrived);
-        match timeout(site.spec.server.header_timeout, announced).await {
+    let mut arrived = ReadBuffer::default();
+    if config.expects_proxy_header(peer) {
+        let header = read_proxy_header(&mut stream, &mut arrived);
+        match timeout(config.spec.server.header_timeout, header).await {
             Ok(Some(source)) => peer = source.unwrap_or(peer),
-            Ok(None) => return Over::Protocol,
-            Err(_) => return Over::SlowHead,
+            Ok(None) => return ConnectionEnd::Protocol,
+            Err(_) => return ConnectionEnd::SlowHead,
         }
     }
-    // Who speaks for many is not one client, and who has a name has not said it yet.
+    // A trusted proxy carries several clients, and a named client is known only with its request.
     let key = ClientKey::of_address(peer);
-    let is_known = !site.clients.trusts(peer) && site.spec.server.client_header.is_none();
-    let client = is_known.then_some(key.as_bytes());
-    let counted = worker.house.limits.accept(client);
-    let Some(acceptor) = site.tls.clone() else {
-        return match counted {
-            Ok(connection) => {
-                let guest = Guest::new(Arc::clone(worker), peer, false, connection);
-                drop(site);
-                plain(stream, arrived, guest).await
+    let is_known = !config.clients.trusts(peer) && config.spec.server.client_header.is_none();
+    let counted_client = is_known.then_some(key.as_bytes());
+    let permit = worker.state.limits.accept(counted_client);
+    let Some(acceptor) = config.tls.clone() else {
+        return match permit {
+            Ok(permit) => {
+                let client = ClientConnection::new(Arc::clone(worker), peer, false, permit);
+                drop(config);
+                serve_plaintext(stream, arrived, client).await
             }
-            Err(refusal) => Box::pin(turn_away(stream, arrived, peer, worker, refusal, false)).await,
+            Err(refusal) => Box::pin(reject_connection(stream, arrived, peer, worker, refusal, false)).await,
         };
     };
-    let shaken = timeout(site.spec.server.header_timeout, acceptor.accept(Begun::new(arrived, stream)));
-    let stream = match shaken.await {
+    let tls_handshake =
+        timeout(config.spec.server.header_timeout, acceptor.accept(PrefixedStream::new(arrived, stream)));
+    let stream = match tls_handshake.await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(_)) => return Over::Protocol,
-        Err(_) => return Over::SlowHead,
+        Ok(Err(_)) => return ConnectionEnd::Protocol,
+        Err(_) => return ConnectionEnd::SlowHead,
     };
-    drop(site);
-    let is_second = stream.get_ref().1.alpn_protocol() == Some(H2);
-    match counted {
+    drop(config);
+    let is_http2 = stream.get_ref().1.alpn_protocol() == Some(ALPN_HTTP2);
+    match permit {
         Err(refusal) => {
-            Box::pin(turn_away(stream, Buffer::default(), peer, worker, refusal, is_second)).await
+            Box::pin(reject_connection(stream, ReadBuffer::default(), peer, worker, refusal, is_http2)).await
         }
-        Ok(connection) => {
-            let guest = Guest::new(Arc::clone(worker), peer, true, connection);
-            if is_second {
-                Box::pin(http2::serve(stream, Buffer::default(), guest)).await
+        Ok(permit) => {
+            let client = ClientConnection::new(Arc::clone(worker), peer, true, permit);
+            if is_http2 {
+                Box::pin(http2::serve(stream, ReadBuffer::default(), client)).await
             } else {
-                Box::pin(http1::serve(stream, Buffer::default(), guest)).await
+                Box::pin(http1::serve(stream, ReadBuffer::default(), client)).await
             }
         }
     }
 }
 
-/// A connection in plain text: what it begins with says which HTTP it is.
-async fn plain(stream: TcpStream, arrived: Buffer, guest: Guest) -> Over {
+/// Serves a plaintext connection as HTTP/1 or HTTP/2, depending on its first bytes.
+async fn serve_plaintext(stream: TcpStream, arrived: ReadBuffer, client: ClientConnection) -> ConnectionEnd {
     let mut stream = stream;
     let mut arrived = arrived;
-    match sniffed(&mut stream, &mut arrived, &guest).await {
-        Ok(true) => Box::pin(http2::serve(stream, arrived, guest)).await,
-        Ok(false) => http1::serve(stream, arrived, guest).await,
-        Err(over) => over,
+    match detect_http2(&mut stream, &mut arrived, &client).await {
+        Ok(true) => Box::pin(http2::serve(stream, arrived, client)).await,
+        Ok(false) => http1::serve(stream, arrived, client).await,
+        Err(end) => end,
     }
 }
 
-/// Whether a connection begins as HTTP/2 does. Who says nothing yet is given the time of somebody who is idle.
-async fn sniffed(stream: &mut TcpStream, arrived: &mut Buffer, guest: &Guest) -> Result<bool, Over> {
+/// Whether the connection starts with the HTTP/2 preface. Until the first byte the idle timeout applies.
+async fn detect_http2(
+    stream: &mut TcpStream,
+    arrived: &mut ReadBuffer,
+    client: &ClientConnection,
+) -> Result<bool, ConnectionEnd> {
     let (idle, header) = {
-        let site = guest.worker.site();
-        (site.spec.server.idle_timeout, site.spec.server.header_timeout)
+        let config = client.worker.config();
+        (config.spec.server.idle_timeout, config.spec.server.header_timeout)
     };
-    // However many pieces it comes in, it must be whole in time.
-    let mut whole: Option<Instant> = None;
+    // The complete preface must arrive within the header timeout.
+    let mut head_deadline: Option<Instant> = None;
     loop {
-        let heard = arrived.filled();
-        let length = heard.len().min(PREFACE.len());
-        if heard[..length] != PREFACE[..length] {
+        let parsed = arrived.filled();
+        let length = parsed.len().min(PREFACE.len());
+        if parsed[..length] != PREFACE[..length] {
             return Ok(false);
         }
         if length == PREFACE.len() {
             return Ok(true);
         }
-        let now = guest.worker.now();
+        let now = client.worker.now();
         let due = if arrived.is_empty() {
-            later(now, idle)
+            deadline_after(now, idle)
         } else {
-            *whole.get_or_insert_with(|| later(now, header))
+            *head_deadline.get_or_insert_with(|| deadline_after(now, header))
         };
         let more = async {
             std::future::poll_fn(|cx| stream.poll_readable(cx)).await;
             std::future::poll_fn(|cx| arrived.poll_fill(Pin::new(&mut *stream), cx)).await
         };
-        let ending = async {
-            guest.worker.house.ending.triggered().await;
-            // A request may be on its way; its response will say that it is the last.
-            tokio::time::sleep(http1::LAST_CHANCE).await;
+        let shutdown = async {
+            client.worker.state.shutdown.triggered().await;
+            // A request may already be in transit. Its response will close the connection.
+            tokio::time::sleep(http1::SHUTDOWN_GRACE).await;
         };
         let filled = tokio::select! {
             biased;
             filled = timeout_at(due, more) => filled,
-            () = ending => return Err(Over::Ending),
+            () = shutdown => return Err(ConnectionEnd::ShuttingDown),
         };
         match filled {
-            Ok(Ok(0) | Err(_)) => return Err(Over::Left),
+            Ok(Ok(0) | Err(_)) => return Err(ConnectionEnd::ClientClosed),
             Ok(Ok(_)) => {}
-            Err(_) if arrived.is_empty() => return Err(Over::Idle),
-            Err(_) => return Err(Over::SlowHead),
+            Err(_) if arrived.is_empty() => return Err(ConnectionEnd::Idle),
+            Err(_) => return Err(ConnectionEnd::SlowHead),
         }
     }
 }
 
-/// Whom the PROXY header names: `Some(None)` if the proxy speaks for itself, `None` if there is no such header.
-async fn announced(stream: &mut TcpStream, arrived: &mut Buffer) -> Option<Option<IpAddr>> {
+/// Reads a PROXY header. `Some(None)` if the proxy speaks for itself, `None` if there is no valid header.
+async fn read_proxy_header(stream: &mut TcpStream, arrived: &mut ReadBuffer) -> Option<Option<IpAddr>> {
     loop {
         match parse_proxy_header(arrived.filled()) {
             Ok(header) => {
-                arrived.settle(header.length);
+                arrived.consume(header.length);
                 return Some(header.source.map(|source| source.ip().to_canonical()));
             }
-            Err(HeaderError::Incomplete) if arrived.filled().len() < LONGEST_V2 => {}
+            Err(ProxyHeaderError::Incomplete) if arrived.filled().len() < MAX_V2_BYTES => {}
             Err(_) => return None,
         }
         let filled = std::future::poll_fn(|cx| arrived.poll_fill(Pin::new(&mut *stream), cx)).await;
@@ -238,38 +248,42 @@ async fn announced(stream: &mut TcpStream, arrived: &mut Buffer) -> Option<Optio
     }
 }
 
-/// Tells a client for whom there is no room that this is so, when it has asked for something.
-async fn turn_away<S: Stream>(
+/// Waits for the first request and answers it with the refusal.
+async fn reject_connection<S: ClientStream>(
     mut stream: S,
-    mut arrived: Buffer,
+    mut arrived: ReadBuffer,
     peer: IpAddr,
-    worker: &Arc<Worker>,
-    refusal: Refusal,
-    is_second: bool,
-) -> Over {
-    worker.numbers.refused_connection();
-    worker.numbers.asked(ClientKey::of_address(peer).as_bytes(), true);
-    let Some(_seat) = worker.house.turn_away() else { return Over::Refused };
-    let answer = Answer::Refused(refusal);
+    worker: &Arc<GatewayWorker>,
+    refusal: LimitRefusal,
+    is_http2: bool,
+) -> ConnectionEnd {
+    worker.metrics.count_refused_connection();
+    worker.metrics.count_client_request(ClientKey::of_address(peer).as_bytes(), true);
+    let Some(_slot) = worker.state.reserve_rejection_slot() else { return ConnectionEnd::Refused };
+    let reply = LocalReply::Refused(refusal);
     let started = worker.now();
-    let told = async {
+    let rejection = async {
         loop {
-            if is_second || arrived.filled().starts_with(PREFACE) {
-                http2::turn_away(Begun::new(arrived, stream), answer).await;
-                Story::new(peer, "HTTP/2.0", started).answered(worker, &Asked::default(), answer);
+            if is_http2 || arrived.filled().starts_with(PREFACE) {
+                http2::reject_connection(PrefixedStream::new(arrived, stream), reply).await;
+                RequestRecord::new(peer, "HTTP/2.0", started).finish_with_reply(
+                    worker,
+                    &RequestSummary::default(),
+                    reply,
+                );
                 return;
             }
-            let mut room = room();
-            let heard = Head::read(arrived.filled(), &mut room);
-            let may_be_second = PREFACE.starts_with(arrived.filled());
-            if !matches!(heard, Ok(None)) && !may_be_second || arrived.is_full() {
-                let head = heard.ok().flatten();
-                let asked = head.as_ref().map_or_else(Asked::default, Asked::of_head);
-                Story::new(peer, "HTTP/1.1", started).answered(worker, &asked, answer);
+            let mut storage = header_storage();
+            let parsed = RequestHead::read(arrived.filled(), &mut storage);
+            let may_be_http2 = PREFACE.starts_with(arrived.filled());
+            if !matches!(parsed, Ok(None)) && !may_be_http2 || arrived.is_full() {
+                let head = parsed.ok().flatten();
+                let summary = head.as_ref().map_or_else(RequestSummary::default, RequestSummary::from_head);
+                RequestRecord::new(peer, "HTTP/1.1", started).finish_with_reply(worker, &summary, reply);
                 let mut out = Vec::new();
-                answer.write(asked.method == "HEAD", true, &mut out);
+                reply.write(summary.method == "HEAD", true, &mut out);
                 if stream.write_all(&out).await.is_ok() {
-                    http1::part(stream).await;
+                    http1::close_gracefully(stream).await;
                 }
                 return;
             }
@@ -277,27 +291,27 @@ async fn turn_away<S: Stream>(
             match stream.read(&mut piece).await {
                 Ok(length) if length > 0 => {
                     let so_far = [arrived.filled(), &piece[..length]].concat();
-                    arrived = Buffer::of(&so_far);
+                    arrived = ReadBuffer::from_bytes(&so_far);
                 }
                 _ => return,
             }
         }
     };
-    let _in_time = timeout(HEARING, told).await;
-    Over::Refused
+    let _in_time = timeout(REJECTION_TIMEOUT, rejection).await;
+    ConnectionEnd::Refused
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What an idle connection takes is mostly this, its sockets' buffers aside.
+    /// The future is most of the memory of an idle connection, apart from socket buffers.
     #[test]
-    fn a_connection_is_small() {
-        fn size<A, F: Future<Output = Over>>(_: impl FnOnce(A) -> F) -> usize {
+    fn plaintext_connection_future_is_below_6_kib() {
+        fn size<A, F: Future<Output = ConnectionEnd>>(_: impl FnOnce(A) -> F) -> usize {
             size_of::<F>()
         }
-        let plain = size(|(stream, arrived, guest)| plain(stream, arrived, guest));
-        assert!(plain < 6 * 1024, "{plain}");
+        let size_of_future = size(|(stream, arrived, client)| serve_plaintext(stream, arrived, client));
+        assert!(size_of_future < 6 * 1024, "{size_of_future}");
     }
 }

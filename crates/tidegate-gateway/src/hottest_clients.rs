@@ -1,17 +1,17 @@
-//! The hottest clients: who asks most, found among any number of them with a memory that does not grow.
+//! The hottest clients: a Space-Saving sketch with a fixed number of slots.
 //!
 //! ```text
-//!   seen ──▶ known? ──yes──▶ one more
-//!              │ no
-//!              ├─ there is room ──▶ a new line
-//!              └─ there is none ──▶ takes the line of whoever has least, and as its error what that one had
+//!   request ──▶ client tracked? ──yes──▶ increment
+//!                  │ no
+//!                  ├─ free slot ───▶ track
+//!                  └─ no free slot ▶ replace the client with the lowest count; its count becomes the error of the new one
 //! ```
 //!
-//! What is told of a client is what was certainly seen of it. What it may have done beyond that, before it had a line, is its error. Of
-//! [`LINES`] lines at least those clients have one that make more than one of [`LINES`] requests, whatever the others do.
+//! The count of a client is a lower bound. Its error is what it may have done before it was tracked. Every client that makes
+//! more than one of [`CAPACITY`] requests is among the [`CAPACITY`] tracked clients.
 //!
-//! A line is found by its hash and has a place in a heap, so that each call costs a few comparisons. Nothing is allocated but at
-//! the beginning.
+//! A hash table finds a slot and a heap finds the lowest count, so each update takes a few comparisons. All memory is
+//! allocated at the start.
 
 use std::fmt::Write as _;
 use std::hash::BuildHasher as _;
@@ -20,51 +20,51 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use arrayvec::ArrayVec;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 
-use crate::client::{LONGEST_NAME, NAMED, V4, V6};
+use crate::client::{MAX_NAME_BYTES, NAMED, V4, V6};
 
-/// How many clients are watched.
-pub const LINES: usize = 256;
+/// The number of tracked clients.
+pub const CAPACITY: usize = 256;
 
-/// The most bytes by which a client is told from others.
-const LONGEST: usize = LONGEST_NAME + 1;
+/// The maximum length of a key.
+const LONGEST: usize = MAX_NAME_BYTES + 1;
 
-/// Who asked most, as one worker saw it.
+/// The sketch of one worker.
 #[derive(Debug, Clone)]
-pub struct Hot {
-    lines: Vec<Line>,
-    /// The lines by how much they have, the least first: no line has more than those at twice its place and one or two beyond.
+pub struct TopClients {
+    tracked: Vec<TrackedClient>,
+    /// Slots as a binary min-heap by upper bound.
     heap: Vec<usize>,
-    /// The lines by their clients.
+    /// Slots by client.
     table: HashTable<usize>,
     hasher: DefaultHashBuilder,
-    /// The most that somebody without a line may have been seen.
-    unlisted: u64,
+    /// The maximum count that an untracked client may have.
+    untracked_max: u64,
 }
 
 #[derive(Debug, Clone, Default)]
-struct Line {
+struct TrackedClient {
     client: ArrayVec<u8, LONGEST>,
     hash: u64,
-    /// Where it is in the heap.
-    place: usize,
+    /// The position in the heap.
+    heap_index: usize,
     admitted: u64,
     refused: u64,
     error: u64,
 }
 
-impl Line {
-    /// What was certainly seen.
-    fn seen(&self) -> u64 {
+impl TrackedClient {
+    /// The count that is certain.
+    fn observed(&self) -> u64 {
         self.admitted + self.refused
     }
 
-    /// What may have been seen at most.
-    fn most(&self) -> u64 {
-        self.seen() + self.error
+    /// The highest possible count.
+    fn upper_bound(&self) -> u64 {
+        self.observed() + self.error
     }
 
-    /// Half of it, of which nothing is lost: who had more has no less afterwards.
-    fn fade(&mut self) {
+    /// Halves the counts. Remainders move to the error, so that the order of upper bounds is kept.
+    fn halve(&mut self) {
         let odd = self.admitted % 2 + self.refused % 2;
         self.error = (self.error + odd).div_ceil(2);
         self.admitted /= 2;
@@ -72,182 +72,186 @@ impl Line {
     }
 }
 
-/// A client that asks much.
+/// A client with its counts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Hottest {
-    /// The bytes of its key.
+pub struct HottestClient {
+    /// The key of the client.
     pub client: Vec<u8>,
-    /// How many of its requests were let through.
+    /// The number of admitted requests.
     pub admitted: u64,
-    /// How many were refused.
+    /// The number of refused requests.
     pub refused: u64,
-    /// How many more it may have made.
+    /// How many more requests it may have made.
     pub error: u64,
 }
 
-impl Default for Hot {
-    fn default() -> Hot {
-        Hot::new()
+impl Default for TopClients {
+    fn default() -> TopClients {
+        TopClients::new()
     }
 }
 
-impl Hot {
-    /// Nobody so far.
-    pub fn new() -> Hot {
-        Hot {
-            lines: Vec::with_capacity(LINES),
-            heap: Vec::with_capacity(LINES),
-            // Twice as many, so that removing and adding for ever never needs more.
-            table: HashTable::with_capacity(2 * LINES),
+impl TopClients {
+    /// Creates an empty sketch.
+    pub fn new() -> TopClients {
+        TopClients {
+            tracked: Vec::with_capacity(CAPACITY),
+            heap: Vec::with_capacity(CAPACITY),
+            // Twice the capacity, so that repeated removal and insertion never grows the table.
+            table: HashTable::with_capacity(2 * CAPACITY),
             hasher: DefaultHashBuilder::default(),
-            unlisted: 0,
+            untracked_max: 0,
         }
     }
 
-    /// A client made a request. Of a client with more bytes than any key has, the first count.
-    pub fn seen(&mut self, client: &[u8], refused: bool) {
+    /// Records a request of a client. Bytes beyond the maximum key length are ignored.
+    pub fn record(&mut self, client: &[u8], refused: bool) {
         let client = &client[..client.len().min(LONGEST)];
         let hash = self.hasher.hash_one(client);
-        let known = self.table.find(hash, |line| self.lines[*line].client[..] == *client);
-        let line = match known {
-            Some(line) => *line,
-            None => self.write_down(client, hash),
+        let known = self.table.find(hash, |slot| self.tracked[*slot].client[..] == *client);
+        let slot = match known {
+            Some(slot) => *slot,
+            None => self.track(client, hash),
         };
-        let line = &mut self.lines[line];
-        line.admitted += u64::from(!refused);
-        line.refused += u64::from(refused);
-        let place = line.place;
-        self.sink(place);
+        let slot = &mut self.tracked[slot];
+        slot.admitted += u64::from(!refused);
+        slot.refused += u64::from(refused);
+        let heap_index = slot.heap_index;
+        self.sift_down(heap_index);
     }
 
-    /// Halves everything, so that what is long ago weighs less and less. What cannot be halved is no longer certain.
-    pub fn fade(&mut self) {
-        self.unlisted = self.unlisted.div_ceil(2);
-        let unlisted = &mut self.unlisted;
-        self.lines.retain_mut(|line| {
-            line.fade();
-            let is_left = line.seen() > 0 || line.error > 1;
+    /// Halves all counts, so that older requests weigh less.
+    pub fn halve(&mut self) {
+        self.untracked_max = self.untracked_max.div_ceil(2);
+        let untracked_max = &mut self.untracked_max;
+        self.tracked.retain_mut(|slot| {
+            slot.halve();
+            let is_left = slot.observed() > 0 || slot.error > 1;
             if !is_left {
-                *unlisted = line.error.max(*unlisted);
+                *untracked_max = slot.error.max(*untracked_max);
             }
             is_left
         });
         self.table.clear();
         self.heap.clear();
-        for line in 0..self.lines.len() {
-            self.list(line);
+        for slot in 0..self.tracked.len() {
+            self.insert(slot);
         }
     }
 
-    /// How much is known.
+    /// The number of tracked clients.
     pub fn len(&self) -> usize {
-        self.lines.len()
+        self.tracked.len()
     }
 
-    /// Whether nobody was seen.
+    /// Whether no client is tracked.
     pub fn is_empty(&self) -> bool {
-        self.lines.is_empty()
+        self.tracked.is_empty()
     }
 
-    /// A line for a client that has none.
-    fn write_down(&mut self, client: &[u8], hash: u64) -> usize {
-        let mut new = Line { hash, error: self.unlisted, ..Line::default() };
-        // It was cut to what fits.
+    /// Assigns a slot to a new client.
+    fn track(&mut self, client: &[u8], hash: u64) -> usize {
+        let mut new = TrackedClient { hash, error: self.untracked_max, ..TrackedClient::default() };
+        // The caller has truncated the key, so it fits.
         new.client.extend(client.iter().copied());
-        if self.lines.len() < LINES {
-            let line = self.lines.len();
-            self.lines.push(new);
-            self.list(line);
-            return line;
+        if self.tracked.len() < CAPACITY {
+            let slot = self.tracked.len();
+            self.tracked.push(new);
+            self.insert(slot);
+            return slot;
         }
-        let line = self.heap[0];
-        let old = &mut self.lines[line];
-        if let Ok(entry) = self.table.find_entry(old.hash, |other| *other == line) {
+        let slot = self.heap[0];
+        let old = &mut self.tracked[slot];
+        if let Ok(entry) = self.table.find_entry(old.hash, |other| *other == slot) {
             entry.remove();
         }
-        self.unlisted = old.most().max(self.unlisted);
-        new.error = self.unlisted;
+        self.untracked_max = old.upper_bound().max(self.untracked_max);
+        new.error = self.untracked_max;
         *old = new;
-        let lines = &self.lines;
-        self.table.insert_unique(hash, line, |other| lines[*other].hash);
-        line
+        let tracked = &self.tracked;
+        self.table.insert_unique(hash, slot, |other| tracked[*other].hash);
+        slot
     }
 
-    /// Puts a line that is new into the table and the heap.
-    fn list(&mut self, line: usize) {
-        let lines = &self.lines;
-        self.table.insert_unique(lines[line].hash, line, |other| lines[*other].hash);
-        let mut place = self.heap.len();
-        self.heap.push(line);
-        self.lines[line].place = place;
-        while place > 0 {
-            let above = (place - 1) / 2;
-            if self.at(above) <= self.at(place) {
+    /// Adds a new slot to the table and the heap.
+    fn insert(&mut self, slot: usize) {
+        let tracked = &self.tracked;
+        self.table.insert_unique(tracked[slot].hash, slot, |other| tracked[*other].hash);
+        let mut heap_index = self.heap.len();
+        self.heap.push(slot);
+        self.tracked[slot].heap_index = heap_index;
+        while heap_index > 0 {
+            let above = (heap_index - 1) / 2;
+            if self.count_at(above) <= self.count_at(heap_index) {
                 break;
             }
-            self.swap(above, place);
-            place = above;
+            self.swap(above, heap_index);
+            heap_index = above;
         }
     }
 
-    /// Moves a line that has more than before down the heap.
-    fn sink(&mut self, mut place: usize) {
+    /// Moves a slot with an increased count down the heap.
+    fn sift_down(&mut self, mut heap_index: usize) {
         loop {
-            let below = [2 * place + 1, 2 * place + 2].into_iter().filter(|below| *below < self.heap.len());
-            let Some(least) = below.min_by_key(|below| self.at(*below)) else { return };
-            if self.at(place) <= self.at(least) {
+            let below =
+                [2 * heap_index + 1, 2 * heap_index + 2].into_iter().filter(|below| *below < self.heap.len());
+            let Some(least) = below.min_by_key(|below| self.count_at(*below)) else { return };
+            if self.count_at(heap_index) <= self.count_at(least) {
                 return;
             }
-            self.swap(place, least);
-            place = least;
+            self.swap(heap_index, least);
+            heap_index = least;
         }
     }
 
-    /// What the line at a place of the heap has.
-    fn at(&self, place: usize) -> u64 {
-        self.lines[self.heap[place]].most()
+    /// The upper bound of the slot at a heap position.
+    fn count_at(&self, heap_index: usize) -> u64 {
+        self.tracked[self.heap[heap_index]].upper_bound()
     }
 
     fn swap(&mut self, one: usize, other: usize) {
         self.heap.swap(one, other);
-        self.lines[self.heap[one]].place = one;
-        self.lines[self.heap[other]].place = other;
+        self.tracked[self.heap[one]].heap_index = one;
+        self.tracked[self.heap[other]].heap_index = other;
     }
 }
 
-/// The clients of which most was seen by all of these together, at most so many, the hottest first.
-pub fn hottest<'h>(all: impl IntoIterator<Item = &'h Hot>, most: usize) -> Vec<Hottest> {
-    let mut unlisted = 0;
-    // With what those who have a line for them do not know of those who have none.
-    let mut sums: HashMap<&[u8], (Hottest, u64)> = HashMap::new();
-    for hot in all {
-        unlisted += hot.unlisted;
-        for line in hot.lines.iter().filter(|line| line.seen() > 0) {
-            let (sum, listed) = sums.entry(&line.client).or_default();
-            sum.admitted += line.admitted;
-            sum.refused += line.refused;
-            sum.error += line.error;
-            *listed += hot.unlisted;
+/// Merges the sketches of all workers and returns up to `most` clients, hottest first.
+pub fn merge_top_clients<'h>(
+    all: impl IntoIterator<Item = &'h TopClients>,
+    max: usize,
+) -> Vec<HottestClient> {
+    let mut untracked_max = 0;
+    // Each client with its counts, and with the sum of `untracked_max` of the sketches that track it.
+    let mut sums: HashMap<&[u8], (HottestClient, u64)> = HashMap::new();
+    for sketch in all {
+        untracked_max += sketch.untracked_max;
+        for slot in sketch.tracked.iter().filter(|slot| slot.observed() > 0) {
+            let (sum, tracked_error) = sums.entry(&slot.client).or_default();
+            sum.admitted += slot.admitted;
+            sum.refused += slot.refused;
+            sum.error += slot.error;
+            *tracked_error += sketch.untracked_max;
         }
     }
-    let mut hottest: Vec<Hottest> = sums
+    let mut hottest: Vec<HottestClient> = sums
         .into_iter()
-        .map(|(client, (sum, listed))| Hottest {
+        .map(|(client, (sum, tracked_error))| HottestClient {
             client: client.to_vec(),
-            error: sum.error + (unlisted - listed),
+            error: sum.error + (untracked_max - tracked_error),
             ..sum
         })
         .collect();
     hottest.sort_unstable_by(|one, other| {
-        let seen = |each: &Hottest| each.admitted + each.refused;
-        seen(other).cmp(&seen(one)).then_with(|| one.client.cmp(&other.client))
+        let observed = |each: &HottestClient| each.admitted + each.refused;
+        observed(other).cmp(&observed(one)).then_with(|| one.client.cmp(&other.client))
     });
-    hottest.truncate(most);
+    hottest.truncate(max);
     hottest
 }
 
-/// The bytes of a client's key in words: `203.0.113.9`, `2001:db8::/64`, `name:ada`.
-pub fn show_client(client: &[u8]) -> String {
+/// Formats a client key: `203.0.113.9`, `2001:db8::/64`, `name:ada`.
+pub fn format_client(client: &[u8]) -> String {
     match client {
         [V4, octets @ ..] if octets.len() == 4 => {
             let mut address = [0; 4];
@@ -259,17 +263,17 @@ pub fn show_client(client: &[u8]) -> String {
             address[..8].copy_from_slice(octets);
             format!("{}/64", Ipv6Addr::from(address))
         }
-        [NAMED, name @ ..] => format!("name:{}", plain(name)),
-        other => format!("bytes:{}", plain(other)),
+        [NAMED, name @ ..] => format!("name:{}", escape_controls(name)),
+        other => format!("bytes:{}", escape_controls(other)),
     }
 }
 
-/// Text without anything that moves a terminal.
-fn plain(bytes: &[u8]) -> String {
+/// Escapes control characters.
+fn escape_controls(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for letter in String::from_utf8_lossy(bytes).chars() {
         if letter.is_control() {
-            // A string takes everything.
+            // Writing to a `String` never fails.
             let _never_fails = write!(text, "\\x{:02x}", u32::from(letter));
         } else {
             text.push(letter);

@@ -1,14 +1,14 @@
-//! HTTP/1: requests of one connection, one after the other, each taken to an endpoint and its response back.
+//! HTTP/1 connections: requests one after the other, each forwarded to an endpoint and its response back.
 //!
 //! ```text
-//!   client ──▶ input ──▶ Head ──▶ way, limits ──▶ Errand ──▶ Exchange ──▶ unsaid ──▶ client
-//!                                      │                        ▲ │
-//!                                      └──▶ Answer ──▶ unsaid   │ ▼
-//!                                                             endpoint
+//!   client ──▶ input ──▶ RequestHead ──▶ route, limits ──▶ Http1Exchange ──▶ response_out ──▶ client
+//!                                             │                 ▲ │                ▲
+//!                                             │                 │ ▼                │
+//!                                             │               endpoint             │
+//!                                             └──▶ LocalReply ─────────────────────┘
 //! ```
 //!
-//! All of it is one task: whoever wakes it, the client, the endpoint or the clock, it goes on where it can. A connection on which nothing is
-//! said has no buffers.
+//! A connection is one task that the client, the endpoint and the timer wake. An idle connection holds no buffers.
 
 mod exchange;
 mod tunnel;
@@ -22,38 +22,38 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
-use crate::buffers::{Buffer, USUAL, Unsaid};
-use crate::client_connection::Guest;
-use crate::config_snapshot::{Site, Way};
-use crate::deadline::{Interruption, Midst, Pace};
-use crate::endpoints::Endpoint;
-use crate::handshake::Stream;
-use crate::local_reply::Answer;
-use crate::metrics::Failure;
-use crate::request_log::{Asked, Story, Told};
-use crate::upstream::{connect, unconnected};
-use crate::wire::LARGEST_HEAD;
-use crate::wire::body::{Body, Framing};
-use crate::wire::request_head::{Head, room};
-use crate::worker::Over;
-use exchange::{Broken, End, Exchange};
+use crate::buffers::{BUFFER_SIZE, ReadBuffer, WriteBuffer};
+use crate::client_connection::ClientConnection;
+use crate::config_snapshot::{ConfigSnapshot, RouteTarget};
+use crate::deadline::{Activity, ConnectionDeadline, Interruption};
+use crate::endpoints::UpstreamEndpoint;
+use crate::handshake::ClientStream;
+use crate::local_reply::LocalReply;
+use crate::metrics::UpstreamFailure;
+use crate::request_log::{RequestRecord, RequestSummary, TransferProgress};
+use crate::upstream::{classify_connect_error, connect};
+use crate::wire::MAX_HEAD_BYTES;
+use crate::wire::body::{BodyDecoder, BodyFraming};
+use crate::wire::request_head::{RequestHead, header_storage};
+use crate::worker::ConnectionEnd;
+use exchange::{ExchangeEnd, ExchangeError, Http1Exchange};
 
-/// How much of a body that nobody wants is read, so that the connection can go on.
-const MOST_DISCARDED: u64 = 64 * 1024;
-/// How many endpoints, or connections to them, are tried for one request.
-const MOST_TRIES: u32 = 3;
-/// How long, when the gateway ends, it is waited for a request that may be on its way.
-pub(crate) const LAST_CHANCE: Duration = Duration::from_millis(500);
-/// How long somebody who is sent away may take to read why.
-pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
+/// The maximum size of an unwanted body that is read and discarded to keep the connection open.
+const MAX_DISCARDED: u64 = 64 * 1024;
+/// The maximum number of endpoints or connections tried for one request.
+const MAX_ATTEMPTS: u32 = 3;
+/// During shutdown, how long to wait for a request that may be in transit.
+pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
+/// How long a closing connection may take to read the last response.
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What is to be done for a client.
+/// A request that is admitted and will be forwarded.
 #[expect(clippy::struct_excessive_bools, reason = "each is another word of the request")]
-struct Errand {
-    site: Arc<Site>,
-    way: Arc<Way>,
-    framing: Framing,
-    to_head: bool,
+struct RoutedRequest {
+    config: Arc<ConfigSnapshot>,
+    target: Arc<RouteTarget>,
+    framing: BodyFraming,
+    is_head_request: bool,
     is_repeatable: bool,
     keeps_alive: bool,
     minor: u8,
@@ -61,460 +61,520 @@ struct Errand {
     expects_continue: bool,
 }
 
-/// What was made of the bytes that have arrived.
-enum Understood {
-    /// There must be more.
-    More,
-    Errand(Errand),
-    /// The gateway answers by itself.
-    Answer {
-        answer: Answer,
-        to_head: bool,
-        framing: Framing,
-        goes_on: bool,
+/// The result of parsing the received bytes.
+enum ParsedRequest {
+    /// The head is incomplete.
+    Incomplete,
+    Routed(RoutedRequest),
+    /// The gateway answers the request itself.
+    Reply {
+        reply: LocalReply,
+        is_head_request: bool,
+        framing: BodyFraming,
+        keep_alive: bool,
     },
 }
 
-/// A connection.
-struct Relay<S> {
+/// A client's connection.
+struct Http1Connection<S> {
     stream: S,
-    input: Buffer,
-    guest: Guest,
-    pace: Pace,
-    /// What the client has not been told yet.
-    unsaid: Unsaid,
-    /// The head of the request that is under way, for its endpoint.
-    outgoing: Unsaid,
-    /// Whether what is in `input` was found to be less than a head.
-    is_half: bool,
-    /// How much of it that was.
-    looked_at: usize,
-    /// That of the request under way, until it is told.
-    story: Option<Story>,
+    input: ReadBuffer,
+    client: ClientConnection,
+    deadline: ConnectionDeadline,
+    /// Bytes for the client that are not sent yet.
+    response_out: WriteBuffer,
+    /// The head of the active request, as sent to the endpoint.
+    request_out: WriteBuffer,
+    /// Whether `input` holds an incomplete head.
+    has_partial_head: bool,
+    /// The number of bytes in `input` that were already parsed without a complete head.
+    scanned: usize,
+    /// The record of the active request until it is logged.
+    record: Option<RequestRecord>,
 }
 
-/// Whoever is let go of in the middle of a request leaves a line all the same.
-impl<S> Drop for Relay<S> {
+/// A connection that is dropped during a request still logs the request.
+impl<S> Drop for Http1Connection<S> {
     fn drop(&mut self) {
-        if let Some(story) = self.story.take() {
-            story.abandoned(&self.guest.worker, || Asked::of_composed(&self.outgoing.bytes));
+        if let Some(record) = self.record.take() {
+            record.abandon(&self.client.worker, || RequestSummary::from_composed(&self.request_out.bytes));
         }
     }
 }
 
-/// Serves a connection of which this has arrived already.
-pub(crate) async fn serve<S: Stream>(stream: S, arrived: Buffer, guest: Guest) -> Over {
-    let idle = guest.worker.site().spec.server.idle_timeout;
-    let pace = Pace::new(&guest.worker.house.ending, Instant::now(), idle);
-    let (unsaid, outgoing) = (Unsaid::default(), Unsaid::default());
-    let (input, is_half, looked_at, story) = (arrived, false, 0, None);
-    let mut relay = Relay { stream, input, guest, pace, unsaid, outgoing, is_half, looked_at, story };
+/// Serves a connection whose first bytes are in `arrived`.
+pub(crate) async fn serve<S: ClientStream>(
+    stream: S,
+    arrived: ReadBuffer,
+    client: ClientConnection,
+) -> ConnectionEnd {
+    let idle = client.worker.config().spec.server.idle_timeout;
+    let deadline = ConnectionDeadline::new(&client.worker.state.shutdown, Instant::now(), idle);
+    let (response_out, request_out) = (WriteBuffer::default(), WriteBuffer::default());
+    let (input, has_partial_head, scanned, record) = (arrived, false, 0, None);
+    let mut connection = Http1Connection {
+        stream,
+        input,
+        client,
+        deadline,
+        response_out,
+        request_out,
+        has_partial_head,
+        scanned,
+        record,
+    };
     loop {
-        let done = match relay.next().await {
-            Ok(errand) => relay.run(errand).await,
-            Err(over) => Err(over),
+        let done = match connection.next_request().await {
+            Ok(request) => connection.forward(request).await,
+            Err(end) => Err(end),
         };
-        if let Err(over) = done {
-            if over.has_said_something() {
-                Box::pin(part(&mut relay.stream)).await;
+        if let Err(end) = done {
+            if end.needs_graceful_close() {
+                Box::pin(close_gracefully(&mut connection.stream)).await;
             }
-            return over;
+            return end;
         }
-        relay.outgoing = Unsaid::default();
-        // What the gateway has to say itself may wait for what is asked next, and is not lost then.
-        if relay.unsaid.is_empty() {
-            relay.unsaid = Unsaid::default();
+        connection.request_out = WriteBuffer::default();
+        // A local reply may wait here for the next request. It must not be discarded.
+        if connection.response_out.is_empty() {
+            connection.response_out = WriteBuffer::default();
         }
     }
 }
 
-impl<S: Stream> Relay<S> {
-    /// The next errand. What the gateway answers by itself is answered on the way.
-    async fn next(&mut self) -> Result<Errand, Over> {
+impl<S: ClientStream> Http1Connection<S> {
+    /// Waits for the next request to forward. Answers requests with local replies on the way.
+    async fn next_request(&mut self) -> Result<RoutedRequest, ConnectionEnd> {
         loop {
-            let understood = if self.has_news() { self.understand() } else { Understood::More };
-            match understood {
-                Understood::Errand(errand) => return Ok(errand),
-                Understood::More if self.input.is_full() => self.input.grow(LARGEST_HEAD),
-                // Nobody waits for an answer until they have asked for another.
-                Understood::More if !self.unsaid.is_empty() => self.say().await?,
-                Understood::More => self.fill().await?,
-                Understood::Answer { answer, to_head, framing, goes_on } => {
-                    self.answer(answer, to_head, framing, goes_on).await?;
+            let parsed = if self.can_parse() { self.parse_request() } else { ParsedRequest::Incomplete };
+            match parsed {
+                ParsedRequest::Routed(request) => return Ok(request),
+                ParsedRequest::Incomplete if self.input.is_full() => self.input.grow(MAX_HEAD_BYTES),
+                // Pipelined replies are collected and flushed before waiting for more input.
+                ParsedRequest::Incomplete if !self.response_out.is_empty() => self.flush().await?,
+                ParsedRequest::Incomplete => self.read_more().await?,
+                ParsedRequest::Reply { reply, is_head_request, framing, keep_alive } => {
+                    self.send_reply(reply, is_head_request, framing, keep_alive).await?;
                 }
             }
         }
     }
 
-    /// Whether it is worth a look: half a head becomes a whole one with the end of a line, and there are only so many lines.
-    fn has_news(&self) -> bool {
+    /// Whether parsing can make progress. An incomplete head can only become complete with a line feed.
+    fn can_parse(&self) -> bool {
         let arrived = self.input.filled();
-        let news = arrived.get(self.looked_at..).unwrap_or(arrived);
-        !arrived.is_empty() && (!self.is_half || news.contains(&b'\n') || self.input.is_full())
+        let news = arrived.get(self.scanned..).unwrap_or(arrived);
+        !arrived.is_empty() && (!self.has_partial_head || news.contains(&b'\n') || self.input.is_full())
     }
 
-    /// Waits until more has arrived.
-    async fn fill(&mut self) -> Result<(), Over> {
+    /// Waits for more input.
+    async fn read_more(&mut self) -> Result<(), ConnectionEnd> {
         let now = Instant::now();
-        let server = &self.guest.worker.site().spec.server;
-        let midst = if self.input.is_empty() { Midst::Nothing } else { Midst::Something };
-        match midst {
-            Midst::Nothing => {
-                self.input.rest();
-                self.pace.within(now, server.idle_timeout);
+        let server = &self.client.worker.config().spec.server;
+        let activity = if self.input.is_empty() { Activity::Idle } else { Activity::Busy };
+        match activity {
+            Activity::Idle => {
+                self.input.release_if_empty();
+                self.deadline.set_timeout(now, server.idle_timeout);
             }
-            // However many pieces it comes in, it must be whole in time.
-            Midst::Something if !self.is_half => self.pace.within(now, server.header_timeout),
-            Midst::Something => {}
+            // The whole head must arrive within the header timeout.
+            Activity::Busy if !self.has_partial_head => self.deadline.set_timeout(now, server.header_timeout),
+            Activity::Busy => {}
         }
-        self.is_half = midst == Midst::Something;
-        let (stream, input, pace) = (&mut self.stream, &mut self.input, &mut self.pace);
-        let mut is_last_chance = false;
+        self.has_partial_head = activity == Activity::Busy;
+        let (stream, input, deadline) = (&mut self.stream, &mut self.input, &mut self.deadline);
+        let mut is_in_grace_period = false;
         let filled = std::future::poll_fn(|cx| {
-            let arrived = match midst {
-                Midst::Nothing if stream.poll_readable(cx).is_pending() => Poll::Pending,
+            let arrived = match activity {
+                Activity::Idle if stream.poll_readable(cx).is_pending() => Poll::Pending,
                 _ => input.poll_fill(Pin::new(&mut *stream), cx),
             };
             match arrived {
-                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(Over::Left)),
+                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(ConnectionEnd::ClientClosed)),
                 Poll::Ready(Ok(_)) => return Poll::Ready(Ok(())),
                 Poll::Pending => {}
             }
             loop {
-                let waiting = if is_last_chance { Midst::Something } else { midst };
-                return Poll::Ready(Err(match ready!(pace.poll(cx, waiting)) {
-                    // A request may be on its way; its response will say that it is the last.
-                    Interruption::Ending if !is_last_chance => {
-                        is_last_chance = true;
-                        pace.within(Instant::now(), LAST_CHANCE);
+                let waiting = if is_in_grace_period { Activity::Busy } else { activity };
+                return Poll::Ready(Err(match ready!(deadline.poll(cx, waiting)) {
+                    // A request may already be in transit. Its response will close the connection.
+                    Interruption::ShuttingDown if !is_in_grace_period => {
+                        is_in_grace_period = true;
+                        deadline.set_timeout(Instant::now(), SHUTDOWN_GRACE);
                         continue;
                     }
-                    Interruption::Ending => Over::Ending,
-                    Interruption::Overdue if is_last_chance => Over::Ending,
-                    Interruption::Overdue if midst == Midst::Nothing => Over::Idle,
-                    Interruption::Overdue => Over::SlowHead,
+                    Interruption::ShuttingDown => ConnectionEnd::ShuttingDown,
+                    Interruption::TimedOut if is_in_grace_period => ConnectionEnd::ShuttingDown,
+                    Interruption::TimedOut if activity == Activity::Idle => ConnectionEnd::Idle,
+                    Interruption::TimedOut => ConnectionEnd::SlowHead,
                 }));
             }
         })
         .await;
-        if matches!(filled, Err(Over::SlowHead)) {
-            // It is told, whether it listens or not.
-            let worker = &self.guest.worker;
-            let story = Story::new(self.guest.peer, "HTTP/1.1", worker.now());
-            story.answered(worker, &Asked::of_flawed(self.input.filled()), Answer::Slow);
-            let _told = self.answer(Answer::Slow, false, Framing::None, false).await;
+        if matches!(filled, Err(ConnectionEnd::SlowHead)) {
+            // The 408 is sent without checking that the client reads it.
+            let worker = &self.client.worker;
+            let record = RequestRecord::new(self.client.peer, "HTTP/1.1", worker.now());
+            record.finish_with_reply(
+                worker,
+                &RequestSummary::from_invalid(self.input.filled()),
+                LocalReply::RequestTimeout,
+            );
+            let _result = self.send_reply(LocalReply::RequestTimeout, false, BodyFraming::None, false).await;
         }
         filled
     }
 
-    /// Makes of what has arrived what can be made of it.
-    fn understand(&mut self) -> Understood {
-        let mut room = room();
-        let worker = &self.guest.worker;
-        let head = match Head::read(self.input.filled(), &mut room) {
+    /// Parses the received bytes, admits the request and composes the head for the endpoint.
+    fn parse_request(&mut self) -> ParsedRequest {
+        let mut storage = header_storage();
+        let worker = &self.client.worker;
+        let head = match RequestHead::read(self.input.filled(), &mut storage) {
             Ok(Some(head)) => head,
             Ok(None) => {
-                self.looked_at = self.input.filled().len();
-                return Understood::More;
+                self.scanned = self.input.filled().len();
+                return ParsedRequest::Incomplete;
             }
-            Err(flaw) => {
-                let (answer, asked) = (Answer::Flawed(flaw), Asked::of_flawed(self.input.filled()));
-                Story::new(self.guest.peer, "HTTP/1.1", worker.now()).answered(worker, &asked, answer);
-                let to_head = asked.method == "HEAD";
-                return Understood::Answer { answer, to_head, framing: Framing::None, goes_on: false };
+            Err(error) => {
+                let (reply, summary) =
+                    (LocalReply::Invalid(error), RequestSummary::from_invalid(self.input.filled()));
+                RequestRecord::new(self.client.peer, "HTTP/1.1", worker.now())
+                    .finish_with_reply(worker, &summary, reply);
+                let is_head_request = summary.method == "HEAD";
+                return ParsedRequest::Reply {
+                    reply,
+                    is_head_request,
+                    framing: BodyFraming::None,
+                    keep_alive: false,
+                };
             }
         };
-        (self.is_half, self.looked_at) = (false, 0);
-        let site = worker.site();
-        let name = site.spec.server.client_header.as_deref().and_then(|name| head.value(name.as_bytes()));
-        let sender = self.guest.sender(&site, head.values(b"x-forwarded-for"), name);
-        let mut story = Story::new(sender.address, protocol(head.minor), worker.now());
-        let to_head = head.method == "HEAD";
-        let way = site.find(head.host, head.path).cloned();
-        let admitted = match &way {
-            None => Err(Answer::NoRoute),
-            Some(way) => {
-                story.goes(way);
-                self.guest.ask(way, &sender)
+        (self.has_partial_head, self.scanned) = (false, 0);
+        let config = worker.config();
+        let name = config.spec.server.client_header.as_deref().and_then(|name| head.value(name.as_bytes()));
+        let sender = self.client.identify(&config, head.values(b"x-forwarded-for"), name);
+        let mut record = RequestRecord::new(sender.address, protocol(head.minor), worker.now());
+        let is_head_request = head.method == "HEAD";
+        let target = config.find_target(head.host, head.path).cloned();
+        let admitted = match &target {
+            None => Err(LocalReply::NoRoute),
+            Some(target) => {
+                record.set_target(target);
+                self.client.admit(target, &sender)
             }
         };
         let refused = admitted.as_ref().err().copied();
-        story.is_from(worker, &sender, refused);
-        let body = Body::new(head.framing, site.spec.server.max_body).err();
+        record.set_client(worker, &sender, refused);
+        let body = BodyDecoder::new(head.framing, config.spec.server.max_body).err();
         let length = head.length;
-        let understood = match (way, refused.or(body.map(Answer::Flawed))) {
-            (Some(way), None) => {
-                self.outgoing = Unsaid::new();
-                head.compose(&self.guest.forwarded(&site), &mut self.outgoing.bytes);
-                self.story = Some(story);
-                Understood::Errand(Errand {
+        let parsed = match (target, refused.or(body.map(LocalReply::Invalid))) {
+            (Some(target), None) => {
+                self.request_out = WriteBuffer::new();
+                head.compose(&self.client.forwarding_info(&config), &mut self.request_out.bytes);
+                self.record = Some(record);
+                ParsedRequest::Routed(RoutedRequest {
                     framing: head.framing,
-                    to_head,
+                    is_head_request,
                     is_repeatable: is_repeatable(head.method),
-                    keeps_alive: head.keeps_alive && !self.guest.has_carried_enough(),
+                    keeps_alive: head.keeps_alive && !self.client.has_reached_client_limit(),
                     minor: head.minor,
                     upgrades: head.upgrade.is_some(),
                     expects_continue: head.expects_continue,
-                    way,
-                    site: Arc::clone(&site),
+                    target,
+                    config: Arc::clone(&config),
                 })
             }
-            (_, answer) => {
-                let answer = answer.unwrap_or(Answer::NoRoute);
-                story.answered(worker, &Asked::of_head(&head), answer);
-                let is_last = self.guest.ends_with(&site, answer) || self.guest.has_carried_enough();
-                let goes_on = head.keeps_alive && !head.expects_continue && !is_last;
-                Understood::Answer { answer, to_head, framing: head.framing, goes_on }
+            (_, reply) => {
+                let reply = reply.unwrap_or(LocalReply::NoRoute);
+                record.finish_with_reply(worker, &RequestSummary::from_head(&head), reply);
+                let is_last =
+                    self.client.closes_after(&config, reply) || self.client.has_reached_client_limit();
+                let keep_alive = head.keeps_alive && !head.expects_continue && !is_last;
+                ParsedRequest::Reply { reply, is_head_request, framing: head.framing, keep_alive }
             }
         };
-        self.input.settle(length);
-        understood
+        self.input.consume(length);
+        parsed
     }
 
-    /// Says what the gateway has to say itself, and gets over the body that nobody wants.
-    async fn answer(
+    /// Sends a local reply and discards the request's body.
+    async fn send_reply(
         &mut self,
-        answer: Answer,
-        to_head: bool,
-        framing: Framing,
-        goes_on: bool,
-    ) -> Result<(), Over> {
-        let goes_on = goes_on && !self.pace.is_ending();
-        let unwanted = Body::new(framing, MOST_DISCARDED).ok().filter(|_| goes_on);
-        let goes_on = unwanted.is_some();
-        answer.write(to_head, !goes_on, &mut self.unsaid.bytes);
+        reply: LocalReply,
+        is_head_request: bool,
+        framing: BodyFraming,
+        keep_alive: bool,
+    ) -> Result<(), ConnectionEnd> {
+        let keep_alive = keep_alive && !self.deadline.is_shutting_down();
+        let unwanted = BodyDecoder::new(framing, MAX_DISCARDED).ok().filter(|_| keep_alive);
+        let keep_alive = unwanted.is_some();
+        reply.write(is_head_request, !keep_alive, &mut self.response_out.bytes);
         if let Some(mut unwanted) = unwanted {
             while !unwanted.is_done() {
                 let piece = unwanted.next(self.input.filled()).map(|piece| piece.used);
                 match piece {
-                    // Too much, or broken: the connection cannot go on after all, which the client finds out.
-                    Err(_) => return self.say().await.and(Err(answer.over())),
+                    // The body is too large or invalid. The connection must close.
+                    Err(_) => return self.flush().await.and(Err(reply.connection_end())),
                     Ok(0) => {
-                        self.say().await?;
-                        self.fill_body().await?;
+                        self.flush().await?;
+                        self.read_unwanted_body().await?;
                     }
-                    Ok(used) => self.input.settle(used),
+                    Ok(used) => self.input.consume(used),
                 }
             }
         }
-        // Whoever has sent several requests at once is answered at once.
-        if self.input.is_empty() || !goes_on || self.unsaid.bytes.len() > USUAL {
-            self.say().await?;
+        // Replies to pipelined requests are collected and sent together.
+        if self.input.is_empty() || !keep_alive || self.response_out.bytes.len() > BUFFER_SIZE {
+            self.flush().await?;
         }
-        if goes_on { Ok(()) } else { Err(answer.over()) }
+        if keep_alive { Ok(()) } else { Err(reply.connection_end()) }
     }
 
-    /// Waits for more of a body that nobody wants.
-    async fn fill_body(&mut self) -> Result<(), Over> {
-        let patience = self.guest.worker.site().spec.server.body_timeout;
-        self.pace.within(Instant::now(), patience);
-        let (stream, input, pace) = (&mut self.stream, &mut self.input, &mut self.pace);
+    /// Waits for more of a body that is discarded.
+    async fn read_unwanted_body(&mut self) -> Result<(), ConnectionEnd> {
+        let max_wait = self.client.worker.config().spec.server.body_timeout;
+        self.deadline.set_timeout(Instant::now(), max_wait);
+        let (stream, input, deadline) = (&mut self.stream, &mut self.input, &mut self.deadline);
         std::future::poll_fn(|cx| match input.poll_fill(Pin::new(&mut *stream), cx) {
-            Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(Err(Over::Left)),
+            Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(Err(ConnectionEnd::ClientClosed)),
             Poll::Ready(Ok(_)) => Poll::Ready(Ok(())),
             Poll::Pending => {
-                let _late = ready!(pace.poll(cx, Midst::Something));
-                Poll::Ready(Err(Over::SlowBody))
+                let _late = ready!(deadline.poll(cx, Activity::Busy));
+                Poll::Ready(Err(ConnectionEnd::SlowBody))
             }
         })
         .await
     }
 
-    /// Says what is unsaid.
-    async fn say(&mut self) -> Result<(), Over> {
-        let patience = self.guest.worker.site().spec.server.body_timeout;
-        let (stream, unsaid, pace) = (&mut self.stream, &mut self.unsaid, &mut self.pace);
+    /// Writes `response_out` to the client.
+    async fn flush(&mut self) -> Result<(), ConnectionEnd> {
+        let max_wait = self.client.worker.config().spec.server.body_timeout;
+        let (stream, response_out, deadline) = (&mut self.stream, &mut self.response_out, &mut self.deadline);
         let mut is_set = false;
         std::future::poll_fn(|cx| {
-            match unsaid.poll_say(Pin::new(&mut *stream), cx, false) {
-                Poll::Ready(Ok(())) => return Pin::new(&mut *stream).poll_flush(cx).map_err(|_| Over::Left),
-                Poll::Ready(Err(_)) => return Poll::Ready(Err(Over::Left)),
+            match response_out.poll_write(Pin::new(&mut *stream), cx, false) {
+                Poll::Ready(Ok(())) => {
+                    return Pin::new(&mut *stream).poll_flush(cx).map_err(|_| ConnectionEnd::ClientClosed);
+                }
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(ConnectionEnd::ClientClosed)),
                 Poll::Pending => {}
             }
             if !std::mem::replace(&mut is_set, true) {
-                pace.within(Instant::now(), patience);
+                deadline.set_timeout(Instant::now(), max_wait);
             }
-            let _late = ready!(pace.poll(cx, Midst::Something));
-            Poll::Ready(Err(Over::SlowReader))
+            let _late = ready!(deadline.poll(cx, Activity::Busy));
+            Poll::Ready(Err(ConnectionEnd::SlowReader))
         })
         .await
     }
 
-    /// Does an errand: finds an endpoint, and takes the request there and the response back.
-    async fn run(&mut self, mut errand: Errand) -> Result<(), Over> {
-        let mut tried: Vec<Arc<Endpoint>> = Vec::new();
-        let mut tries = 0;
-        let mut failure = Answer::Nobody;
+    /// Forwards a request: picks an endpoint, sends the request and relays the response. Retries with another
+    /// endpoint where that is safe.
+    async fn forward(&mut self, mut request: RoutedRequest) -> Result<(), ConnectionEnd> {
+        let mut tried: Vec<Arc<UpstreamEndpoint>> = Vec::new();
+        let mut attempts = 0;
+        let mut failure = LocalReply::NoEndpoint;
         loop {
-            let backend = &errand.way.backend;
-            let picked = backend.pick(self.guest.worker.uptime(), &tried).filter(|_| tries < MOST_TRIES);
-            let Some(endpoint) = picked else { return self.fail(errand, failure).await };
-            tries += 1;
-            if let Some(story) = &mut self.story {
-                story.tried(&self.guest.worker, &endpoint, tries);
+            let backend = &request.target.backend;
+            let picked =
+                backend.pick(self.client.worker.uptime(), &tried).filter(|_| attempts < MAX_ATTEMPTS);
+            let Some(endpoint) = picked else { return self.reply_failure(request, failure).await };
+            attempts += 1;
+            if let Some(record) = &mut self.record {
+                record.set_endpoint(&self.client.worker, &endpoint, attempts);
             }
-            let held = endpoint.hold();
-            let kept = self.guest.worker.pool.take(&endpoint);
+            let held = endpoint.begin_request();
+            let kept = self.client.worker.http1_pool.take(&endpoint);
             let is_kept = kept.is_some();
             let upstream = match kept {
                 Some(upstream) => upstream,
                 None => match connect(&endpoint, backend.connect_timeout).await {
                     Ok(upstream) => {
-                        endpoint.connected();
+                        endpoint.record_connect();
                         upstream
                     }
                     Err(error) => {
-                        let (answer, is_theirs) = unconnected(&error);
-                        failure = answer;
-                        if is_theirs {
-                            self.guest.worker.trouble(&endpoint, Failure::Connect, &error);
-                            endpoint.failed(self.guest.worker.uptime());
+                        let (reply, is_endpoint_fault) = classify_connect_error(&error);
+                        failure = reply;
+                        if is_endpoint_fault {
+                            self.client.worker.record_upstream_failure(
+                                &endpoint,
+                                UpstreamFailure::Connect,
+                                &error,
+                            );
+                            endpoint.record_connect_failure(self.client.worker.uptime());
                         }
                         tried.push(endpoint);
                         continue;
                     }
                 },
             };
-            match self.exchange(&mut errand, &endpoint, upstream).await? {
-                Exchanged::Done => {
+            match self.run_exchange(&mut request, &endpoint, upstream).await? {
+                ExchangeOutcome::Done => {
                     drop(held);
                     return Ok(());
                 }
-                Exchanged::Failed { answer, may_repeat } => {
-                    failure = answer;
+                ExchangeOutcome::Failed { reply, may_repeat } => {
+                    failure = reply;
                     if !may_repeat {
-                        return self.fail(errand, failure).await;
+                        return self.reply_failure(request, failure).await;
                     }
                     if !is_kept {
                         tried.push(endpoint);
                     }
-                    self.outgoing.rewind();
+                    self.request_out.rewind();
                 }
             }
         }
     }
 
-    /// Tells the client that nobody could answer. Of its body nothing more is wanted.
-    async fn fail(&mut self, errand: Errand, answer: Answer) -> Result<(), Over> {
-        let worker = Arc::clone(&self.guest.worker);
-        if let Some(story) = self.story.take() {
-            story.answered(&worker, &Asked::of_composed(&self.outgoing.bytes), answer);
+    /// Answers a request that no endpoint could serve. The rest of its body is not read.
+    async fn reply_failure(
+        &mut self,
+        request: RoutedRequest,
+        reply: LocalReply,
+    ) -> Result<(), ConnectionEnd> {
+        let worker = Arc::clone(&self.client.worker);
+        if let Some(record) = self.record.take() {
+            record.finish_with_reply(&worker, &RequestSummary::from_composed(&self.request_out.bytes), reply);
         }
-        let has_body = !matches!(errand.framing, Framing::None | Framing::Length(0));
-        self.answer(answer, errand.to_head, Framing::None, errand.keeps_alive && !has_body).await
+        let has_body = !matches!(request.framing, BodyFraming::None | BodyFraming::Length(0));
+        self.send_reply(reply, request.is_head_request, BodyFraming::None, request.keeps_alive && !has_body)
+            .await
     }
 
-    async fn exchange(
+    async fn run_exchange(
         &mut self,
-        errand: &mut Errand,
-        endpoint: &Arc<Endpoint>,
+        request: &mut RoutedRequest,
+        endpoint: &Arc<UpstreamEndpoint>,
         upstream: TcpStream,
-    ) -> Result<Exchanged, Over> {
-        let worker = Arc::clone(&self.guest.worker);
-        let body = match Body::new(errand.framing, errand.site.spec.server.max_body) {
+    ) -> Result<ExchangeOutcome, ConnectionEnd> {
+        let worker = Arc::clone(&self.client.worker);
+        let body = match BodyDecoder::new(request.framing, request.config.spec.server.max_body) {
             Ok(body) => body,
-            Err(flaw) => return Ok(Exchanged::Failed { answer: Answer::Flawed(flaw), may_repeat: false }),
+            Err(error) => {
+                return Ok(ExchangeOutcome::Failed { reply: LocalReply::Invalid(error), may_repeat: false });
+            }
         };
-        let mut exchange = Exchange::new(
+        let mut exchange = Http1Exchange::new(
             &mut self.stream,
             &mut self.input,
             upstream,
-            &mut self.outgoing,
-            &mut self.unsaid,
+            &mut self.request_out,
+            &mut self.response_out,
             body,
-            &worker.house.ending,
+            &worker.state.shutdown,
         );
-        exchange.prepare(errand.framing, errand.to_head, errand.minor, errand.keeps_alive);
-        exchange.may_upgrade(errand.upgrades);
-        if errand.expects_continue {
-            exchange.invite();
+        exchange.set_request(request.framing, request.is_head_request, request.minor, request.keeps_alive);
+        exchange.allow_upgrade(request.upgrades);
+        if request.expects_continue {
+            exchange.send_continue();
         }
-        let (response, server) = (errand.way.backend.response_timeout, &errand.site.spec.server);
-        let (pace, story) = (&mut self.pace, &mut self.story);
-        pace.within(Instant::now(), response);
+        let (response, server) = (request.target.backend.response_timeout, &request.config.spec.server);
+        let (deadline, record) = (&mut self.deadline, &mut self.record);
+        deadline.set_timeout(Instant::now(), response);
         let ended = std::future::poll_fn(|cx| {
             if let Poll::Ready(ended) = exchange.poll(cx) {
                 return Poll::Ready(ended);
             }
-            if exchange.has_moved() {
-                if let Some(story) = story {
-                    *story.so_far() = exchange.told();
+            if exchange.has_progressed() {
+                if let Some(record) = record {
+                    *record.progress_mut() = exchange.progress();
                 }
-                let patience = if exchange.waits_for_response() { response } else { server.body_timeout };
-                pace.within(Instant::now(), patience);
+                let max_wait = if exchange.waits_for_response() { response } else { server.body_timeout };
+                deadline.set_timeout(Instant::now(), max_wait);
             }
-            match pace.poll(cx, Midst::Something) {
-                Poll::Ready(Interruption::Overdue) => Poll::Ready(Err(exchange.overdue())),
+            match deadline.poll(cx, Activity::Busy) {
+                Poll::Ready(Interruption::TimedOut) => Poll::Ready(Err(exchange.timeout_error())),
                 _ => Poll::Pending,
             }
         })
         .await;
-        let told = exchange.told();
+        let progress = exchange.progress();
         match ended {
-            Ok(End::Whole { upstream, goes_on }) => {
+            Ok(ExchangeEnd::Completed { upstream, keep_alive }) => {
                 let now = worker.now();
                 if let Some(upstream) = upstream {
-                    worker.pool.keep(endpoint, upstream, now, errand.way.backend.idle_timeout);
+                    worker.http1_pool.keep(endpoint, upstream, now, request.target.backend.idle_timeout);
                 }
-                if let Some(story) = self.story.take() {
-                    story.finished(&worker, || Asked::of_composed(&self.outgoing.bytes), told, now);
+                if let Some(record) = self.record.take() {
+                    record.finish(
+                        &worker,
+                        || RequestSummary::from_composed(&self.request_out.bytes),
+                        progress,
+                        now,
+                    );
                 }
-                if goes_on { Ok(Exchanged::Done) } else { Err(Over::Said) }
+                if keep_alive { Ok(ExchangeOutcome::Done) } else { Err(ConnectionEnd::Completed) }
             }
-            Ok(End::Upgraded { upstream, arrived }) => {
-                worker.numbers.upgraded();
+            Ok(ExchangeEnd::Upgraded { upstream, arrived }) => {
+                worker.metrics.count_upgrade();
                 let input = std::mem::take(&mut self.input);
-                let (pace, patience) = (&mut self.pace, server.tunnel_timeout);
-                let mut nobody = Told::default();
-                let so_far = self.story.as_mut().map_or(&mut nobody, Story::so_far);
-                *so_far = Told { sent: 0, received: 0, ..told };
-                let over =
-                    tunnel::between(&mut self.stream, input, upstream, arrived, pace, patience, so_far).await;
-                if let Some(mut story) = self.story.take() {
-                    let told = *story.so_far();
-                    let asked = || Asked::of_composed(&self.outgoing.bytes);
-                    story.finished(&worker, asked, told, worker.now());
+                let (deadline, max_wait) = (&mut self.deadline, server.tunnel_timeout);
+                let mut unrecorded = TransferProgress::default();
+                let live_progress = self.record.as_mut().map_or(&mut unrecorded, RequestRecord::progress_mut);
+                *live_progress = TransferProgress { sent: 0, received: 0, ..progress };
+                let end = tunnel::relay(
+                    &mut self.stream,
+                    input,
+                    upstream,
+                    arrived,
+                    deadline,
+                    max_wait,
+                    live_progress,
+                )
+                .await;
+                if let Some(mut record) = self.record.take() {
+                    let progress = *record.progress_mut();
+                    let summary = || RequestSummary::from_composed(&self.request_out.bytes);
+                    record.finish(&worker, summary, progress, worker.now());
                 }
-                Err(over)
+                Err(end)
             }
-            Err(broken) => self.broken(errand, endpoint, broken, told),
+            Err(error) => self.handle_exchange_error(request, endpoint, error, progress),
         }
     }
 
-    /// What becomes of an exchange that did not end well.
-    fn broken(
+    /// Decides between a retry, a local reply and closing the connection after a failed exchange.
+    fn handle_exchange_error(
         &mut self,
-        errand: &mut Errand,
-        endpoint: &Endpoint,
-        broken: Broken,
-        told: Told,
-    ) -> Result<Exchanged, Over> {
-        let worker = Arc::clone(&self.guest.worker);
-        if let Some(trouble) = broken.trouble() {
-            worker.trouble(endpoint, trouble, &broken);
+        request: &mut RoutedRequest,
+        endpoint: &UpstreamEndpoint,
+        error: ExchangeError,
+        progress: TransferProgress,
+    ) -> Result<ExchangeOutcome, ConnectionEnd> {
+        let worker = Arc::clone(&self.client.worker);
+        if let Some(failure_kind) = error.upstream_failure() {
+            worker.record_upstream_failure(endpoint, failure_kind, &error);
         }
-        if let (Some(answer), 0) = (broken.answer(), told.status) {
-            let may_repeat = broken.is_repeatable(errand.is_repeatable);
-            if let Some(story) = &mut self.story {
-                *story.so_far() = Told { sent: 0, ..told };
+        if let (Some(reply), 0) = (error.reply(), progress.status) {
+            let may_repeat = error.is_repeatable(request.is_repeatable);
+            if let Some(record) = &mut self.record {
+                *record.progress_mut() = TransferProgress { sent: 0, ..progress };
             }
-            return Ok(Exchanged::Failed { answer, may_repeat });
+            return Ok(ExchangeOutcome::Failed { reply, may_repeat });
         }
-        // The client has heard a part of it; all that can be said is that there is no more.
-        let over = broken.over();
-        if let Some(story) = self.story.take() {
-            story.broke(&worker, || Asked::of_composed(&self.outgoing.bytes), told, over, worker.now());
+        // The client already has part of the response. Closing the connection is the only signal left.
+        let end = error.connection_end();
+        if let Some(record) = self.record.take() {
+            record.fail(
+                &worker,
+                || RequestSummary::from_composed(&self.request_out.bytes),
+                progress,
+                end,
+                worker.now(),
+            );
         }
-        Err(over)
+        Err(end)
     }
 }
 
-/// How an exchange went, if the client is still there.
-enum Exchanged {
+/// The result of an exchange if the client is still connected.
+enum ExchangeOutcome {
     Done,
-    /// Nobody has heard anything of it yet.
+    /// The client has received nothing of a response.
     Failed {
-        answer: Answer,
+        reply: LocalReply,
         may_repeat: bool,
     },
 }
@@ -523,18 +583,18 @@ const fn protocol(minor: u8) -> &'static str {
     if minor == 0 { "HTTP/1.0" } else { "HTTP/1.1" }
 }
 
-/// Whether a request may be made twice.
+/// Whether the method is idempotent, so that the request may be sent twice.
 fn is_repeatable(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "OPTIONS" | "PUT" | "DELETE")
 }
 
-/// Ends a connection so that the client hears the last words, even if it still talks.
-pub(crate) async fn part<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
-    let farewell = async {
+/// Shuts down writing and drains the input before closing, so that the client can read the last response.
+pub(crate) async fn close_gracefully<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
+    let close = async {
         stream.shutdown().await?;
-        let mut heard = [0; 1024];
-        while tokio::io::AsyncReadExt::read(&mut stream, &mut heard).await? > 0 {}
+        let mut discarded = [0; 1024];
+        while tokio::io::AsyncReadExt::read(&mut stream, &mut discarded).await? > 0 {}
         std::io::Result::Ok(())
     };
-    let _heard_or_not = timeout(FAREWELL, farewell).await;
+    let _best_effort = timeout(CLOSE_TIMEOUT, close).await;
 }

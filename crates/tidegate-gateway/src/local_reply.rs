@@ -1,16 +1,16 @@
-//! What the gateway says itself: refusals, and that something went wrong.
+//! Local replies: responses from the gateway itself.
 //!
-//! | | |
+//! | status | meaning |
 //! |---|---|
-//! | 400, 405, 413, 414, 431, 501, 505 | the request is not one that is passed on |
+//! | 400, 405, 413, 414, 431, 501, 505 | the request is invalid or not supported |
 //! | 404 | no route |
-//! | 408 | the request did not come in time |
+//! | 408 | the request did not arrive in time |
 //! | 429 | `Too Many Requests`, `Too Many Connections` |
-//! | 502 | whoever is behind the gateway failed |
-//! | 503 | nobody behind the gateway is well |
-//! | 504 | it took too long |
+//! | 502 | the endpoint failed |
+//! | 503 | no healthy endpoint |
+//! | 504 | the endpoint did not answer in time |
 //!
-//! Calls of gRPC are told by `grpc-status`, with 200, because their clients look nowhere else.
+//! gRPC calls get status 200 with `grpc-status`, because gRPC clients ignore other statuses.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -20,107 +20,113 @@ use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tidegate::layer::http::{RATE_LIMIT, RATE_LIMIT_POLICY};
 
-use crate::limits::{Kind, Refusal};
+use crate::limits::{LimitRefusal, RefusalKind};
 use crate::wire::request_head::push_field;
-use crate::wire::{Flaw, push_number};
-use crate::worker::Over;
+use crate::wire::{WireError, push_number};
+use crate::worker::ConnectionEnd;
 
-/// After how long to come back if no time helps by itself.
-const SOME_TIME: u64 = 1;
+/// The `Retry-After` value if waiting alone does not help.
+const DEFAULT_RETRY_SECONDS: u64 = 1;
 /// The largest integer of a structured field.
-const LARGEST_INTEGER: u64 = 999_999_999_999_999;
-/// What can be asked for.
+const MAX_STRUCTURED_INTEGER: u64 = 999_999_999_999_999;
+/// The allowed methods.
 const METHODS: &str = "GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH";
 
-/// An answer of the gateway itself.
+/// A response from the gateway itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Answer {
-    /// What was sent is not passed on.
-    Flawed(Flaw),
-    /// There is no route.
+pub(crate) enum LocalReply {
+    /// The request is invalid.
+    Invalid(WireError),
+    /// No route matches.
     NoRoute,
-    /// A limit said no.
-    Refused(Refusal),
-    /// The request did not come in time.
-    Slow,
-    /// Whoever is behind the gateway failed.
-    Failed,
-    /// Nobody behind the gateway is well.
-    Nobody,
-    /// It took too long.
-    Late,
+    /// A limit refused the request or the connection.
+    Refused(LimitRefusal),
+    /// The request did not arrive in time.
+    RequestTimeout,
+    /// The endpoint failed.
+    BadGateway,
+    /// No healthy endpoint is left.
+    NoEndpoint,
+    /// The endpoint did not answer in time.
+    GatewayTimeout,
 }
 
-impl Answer {
-    /// The status.
+impl LocalReply {
+    /// The HTTP status.
     pub(crate) const fn status(self) -> u16 {
         match self {
-            Answer::Flawed(flaw) => flaw.status(),
-            Answer::NoRoute => 404,
-            Answer::Slow => 408,
-            Answer::Refused(_) => 429,
-            Answer::Failed => 502,
-            Answer::Nobody => 503,
-            Answer::Late => 504,
+            LocalReply::Invalid(error) => error.status(),
+            LocalReply::NoRoute => 404,
+            LocalReply::RequestTimeout => 408,
+            LocalReply::Refused(_) => 429,
+            LocalReply::BadGateway => 502,
+            LocalReply::NoEndpoint => 503,
+            LocalReply::GatewayTimeout => 504,
         }
     }
 
-    /// The status that clients of gRPC understand.
+    /// The gRPC status.
     pub(crate) const fn grpc_status(self) -> u16 {
         match self {
-            Answer::Late => 4,
-            Answer::Refused(_) => 8,
-            Answer::NoRoute => 12,
-            Answer::Failed | Answer::Nobody => 14,
-            Answer::Flawed(_) | Answer::Slow => 13,
+            LocalReply::GatewayTimeout => 4,
+            LocalReply::Refused(_) => 8,
+            LocalReply::NoRoute => 12,
+            LocalReply::BadGateway | LocalReply::NoEndpoint => 14,
+            LocalReply::Invalid(_) | LocalReply::RequestTimeout => 13,
         }
     }
 
-    /// Whether the connection ends with it: too many connections are not fewer if they stay.
+    /// Whether the connection closes after the reply. A refused connection must close to free its place.
     pub(crate) const fn ends_connection(self) -> bool {
         matches!(
             self,
-            Answer::Flawed(_) | Answer::Slow | Answer::Refused(Refusal { kind: Kind::Connections, .. })
+            LocalReply::Invalid(_)
+                | LocalReply::RequestTimeout
+                | LocalReply::Refused(LimitRefusal { kind: RefusalKind::Connections, .. })
         )
     }
 
-    /// How a connection is over that ends with it.
-    pub(crate) const fn over(self) -> Over {
+    /// How the connection ends if it closes after the reply.
+    pub(crate) const fn connection_end(self) -> ConnectionEnd {
         match self {
-            Answer::Flawed(Flaw::LargeBody | Flaw::LargeHead | Flaw::LongTarget) => Over::TooLarge,
-            Answer::Flawed(_) => Over::Protocol,
-            Answer::Slow => Over::SlowBody,
-            _ => Over::Said,
+            LocalReply::Invalid(
+                WireError::BodyTooLarge | WireError::HeadTooLarge | WireError::TargetTooLong,
+            ) => ConnectionEnd::TooLarge,
+            LocalReply::Invalid(_) => ConnectionEnd::Protocol,
+            LocalReply::RequestTimeout => ConnectionEnd::SlowBody,
+            _ => ConnectionEnd::Completed,
         }
     }
 
-    /// What is said.
+    /// The body text.
     pub(crate) fn body(self) -> Cow<'static, str> {
         match self {
-            Answer::Flawed(flaw) => format!("{}: {flaw}", reason(flaw.status())).into(),
-            Answer::Refused(refusal) => refusal.kind.body().into(),
+            LocalReply::Invalid(error) => format!("{}: {error}", reason(error.status())).into(),
+            LocalReply::Refused(refusal) => refusal.kind.body().into(),
             other => reason(other.status()).into(),
         }
     }
 
-    /// How long what is said is.
-    pub(crate) fn body_length(self, to_head: bool) -> u64 {
-        if to_head { 0 } else { self.body().len() as u64 }
+    /// The length of the body as sent.
+    pub(crate) fn body_length(self, is_head_request: bool) -> u64 {
+        if is_head_request { 0 } else { self.body().len() as u64 }
     }
 
-    /// The fields beside it, one after the other: a name and a value.
+    /// Calls `put` for each additional header field.
     fn fields(self, mut put: impl FnMut(HeaderName, &[u8])) {
         let mut value = ArrayVec::new();
         match self {
-            Answer::Refused(refusal) => describe(&refusal, &mut put),
-            Answer::Flawed(Flaw::Method) => put(ALLOW, METHODS.as_bytes()),
-            Answer::Nobody => put(RETRY_AFTER, written(&mut value, &[Number(SOME_TIME)])),
+            LocalReply::Refused(refusal) => write_refusal_fields(&refusal, &mut put),
+            LocalReply::Invalid(WireError::MethodNotAllowed) => put(ALLOW, METHODS.as_bytes()),
+            LocalReply::NoEndpoint => {
+                put(RETRY_AFTER, format_value(&mut value, &[Number(DEFAULT_RETRY_SECONDS)]))
+            }
             _ => {}
         }
     }
 
-    /// As it is written to a client of HTTP/1.
-    pub(crate) fn write(self, to_head: bool, closes: bool, out: &mut Vec<u8>) {
+    /// Writes the reply as HTTP/1.
+    pub(crate) fn write(self, is_head_request: bool, closes: bool, out: &mut Vec<u8>) {
         let body = self.body();
         out.extend_from_slice(b"HTTP/1.1 ");
         push_number(out, u64::from(self.status()));
@@ -134,12 +140,12 @@ impl Answer {
             push_field(out, b"Connection", b"close");
         }
         out.extend_from_slice(b"\r\n");
-        if !to_head {
+        if !is_head_request {
             out.extend_from_slice(body.as_bytes());
         }
     }
 
-    /// As hyper takes it: status, fields, body.
+    /// The reply as status, fields and body for hyper.
     pub(crate) fn parts(self, is_grpc: bool) -> (StatusCode, HeaderMap, Cow<'static, str>) {
         let mut headers = HeaderMap::new();
         self.fields(|name, value| {
@@ -160,19 +166,19 @@ impl Answer {
     }
 }
 
-/// The longest value that is written for a refusal.
+/// The maximum length of a header value in a refusal.
 const LONGEST_VALUE: usize = 96;
 type Value = ArrayVec<u8, LONGEST_VALUE>;
 
-/// A part of a value.
-enum Part<'a> {
+/// A part of a header value.
+enum ValuePart<'a> {
     Text(&'a str),
     Number(u64),
 }
-use Part::{Number, Text};
+use ValuePart::{Number, Text};
 
-/// A short value. None is longer than there is room for. Whoever is refused is refused often, so nothing is interpreted on the way.
-fn written<'v>(value: &'v mut Value, parts: &[Part<'_>]) -> &'v [u8] {
+/// Formats a short header value. Refusals are frequent, so this avoids the formatting machinery.
+fn format_value<'v>(value: &'v mut Value, parts: &[ValuePart<'_>]) -> &'v [u8] {
     value.clear();
     let mut digits = itoa::Buffer::new();
     for part in parts {
@@ -185,27 +191,27 @@ fn written<'v>(value: &'v mut Value, parts: &[Part<'_>]) -> &'v [u8] {
     value
 }
 
-/// What a refusal says about the limit, and when to come back.
-fn describe(refusal: &Refusal, put: &mut impl FnMut(HeaderName, &[u8])) {
+/// Writes the fields that describe the limit and when to retry.
+fn write_refusal_fields(refusal: &LimitRefusal, put: &mut impl FnMut(HeaderName, &[u8])) {
     let mut value = Value::new();
-    let (level, limit) = (refusal.level.word(), refusal.limit.min(LARGEST_INTEGER));
-    let seconds = refusal.retry_after.map_or(SOME_TIME, whole_seconds);
-    put(RETRY_AFTER, written(&mut value, &[Number(seconds)]));
-    let (policy, standing) = match refusal.kind {
-        Kind::Requests => (
+    let (level, limit) = (refusal.level.as_str(), refusal.limit.min(MAX_STRUCTURED_INTEGER));
+    let seconds = refusal.retry_after.map_or(DEFAULT_RETRY_SECONDS, whole_seconds);
+    put(RETRY_AFTER, format_value(&mut value, &[Number(seconds)]));
+    let (policy, state_value) = match refusal.kind {
+        RefusalKind::Requests => (
             [Text("\""), Text(level), Text("\";q="), Number(limit), Text(";w=1")],
             [Text("\""), Text(level), Text("\";r=0"), Text(";t="), Number(seconds)],
         ),
-        Kind::Connections => (
+        RefusalKind::Connections => (
             [Text("\""), Text(level), Text("-connections\";q="), Number(limit), Text(";qu=\"connections\"")],
             [Text("\""), Text(level), Text("-connections\";r=0"), Text(""), Text("")],
         ),
     };
-    put(RATE_LIMIT_POLICY, written(&mut value, &policy));
-    put(RATE_LIMIT, written(&mut value, &standing));
+    put(RATE_LIMIT_POLICY, format_value(&mut value, &policy));
+    put(RATE_LIMIT, format_value(&mut value, &state_value));
 }
 
-/// Rounded up, and never 0: nobody is told to come back too early.
+/// Rounds up and never returns 0, so that no client retries too early.
 fn whole_seconds(wait: Duration) -> u64 {
     (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1)
 }

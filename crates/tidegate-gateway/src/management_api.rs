@@ -1,17 +1,17 @@
-//! The management port: what operators and their machines ask for.
+//! The management API for operators and monitoring.
 //!
 //! | | |
 //! |---|---|
 //! | `GET /health` | whether the gateway serves: 200 `UP`, 503 `DRAINING` or `DOWN` |
-//! | `GET /metrics` | everything that was counted, for Prometheus |
-//! | `GET /limits` | every limit: what it says, how much is used, what it refused; and the hottest clients |
-//! | `POST /reload` | reads the settings again: 200 with what changed, 422 with everything that is wrong |
+//! | `GET /metrics` | all metrics in the Prometheus text format |
+//! | `GET /limits` | all limits with usage and refusals, and the hottest clients |
+//! | `POST /reload` | reloads the settings: 200 with the changes, 422 with all errors |
 //!
-//! Decided: a page is a function of what is [`Behind`] it; sockets are in `serving.rs`, on a thread of their own, so that whoever looks
-//! takes nothing from those who serve.
+//! Responses are pure functions of a [`ManagedGateway`]. The sockets are in `listener.rs` on a thread of their own, so that
+//! monitoring does not slow down requests.
 //!
-//! Decided: nobody is asked for a token. The port is on the loopback unless the settings say otherwise, and whoever says otherwise
-//! opens it to a network of operators, as with every other exporter.
+//! There is no authentication. The port listens on the loopback interface unless configured otherwise; another address
+//! exposes it to a network of operators, as with other exporters.
 
 mod listener;
 
@@ -22,79 +22,81 @@ use serde_json::{Map, Value, json};
 use tidegate::Capacity;
 use tidegate_net::metrics_page;
 
-use crate::endpoints::Backend;
-use crate::hottest_clients::{Hottest, show_client};
-use crate::limits::{ClientRule, Counted, Overfull, RateLimitManager, Reloaded, Rule, Standing};
-use crate::metrics::Numbers;
-use crate::reload::Unused;
+use crate::endpoints::UpstreamBackend;
+use crate::hottest_clients::{HottestClient, format_client};
+use crate::limits::{
+    ClientRuleUsage, ConnectionCounter, OverfullLimit, RateLimitManager, ReloadSummary, RuleUsage, ScopeUsage,
+};
+use crate::metrics::GatewayMetrics;
+use crate::reload::RejectedConfig;
 
-pub use listener::{LARGEST_BODY, LONGEST_VISIT, MOST_VISITORS, Managed, check, start};
+pub use listener::{CONNECTION_TIMEOUT, MAX_BODY_BYTES, MAX_CONNECTIONS, ManagementPort, check, start};
 
-/// How many of the hottest clients are told.
-pub const MOST_HOTTEST: usize = 20;
+/// The number of hottest clients in `/limits`.
+pub const MAX_HOTTEST: usize = 20;
 
-/// How often what is remembered of clients is halved.
+/// The interval at which the client counts are halved.
 pub const HALF_LIFE: Duration = Duration::from_secs(10);
 
 const JSON: &str = "application/json";
 const PROBLEM: &str = "application/problem+json";
 
-/// The gateway, as the management port sees it.
-pub trait Behind: Send + Sync {
-    /// Whether it serves.
-    fn status(&self) -> Status;
-    /// The time, since 1970.
+/// What the management API needs from a gateway.
+pub trait ManagedGateway: Send + Sync {
+    /// The status of the gateway.
+    fn status(&self) -> GatewayStatus;
+    /// The wall clock time since 1970.
     fn now(&self) -> Duration;
-    /// For how long it has run.
+    /// The time since the start.
     fn uptime(&self) -> Duration;
     /// The limits.
     fn limits(&self) -> &RateLimitManager;
-    /// What was counted.
-    fn numbers(&self) -> &Numbers;
-    /// The backends in force.
-    fn backends(&self) -> Vec<Arc<Backend>>;
-    /// Reads the settings and puts them in force, whether they have changed or not.
-    fn reload(&self) -> Result<Reloaded, Unused>;
+    /// The metrics.
+    fn metrics(&self) -> &GatewayMetrics;
+    /// The current backends.
+    fn backends(&self) -> Vec<Arc<UpstreamBackend>>;
+    /// Reloads the settings, changed or not.
+    fn reload(&self) -> Result<ReloadSummary, RejectedConfig>;
 }
 
-/// Whether a gateway serves.
+/// The status of a gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Status {
-    /// It does.
+pub enum GatewayStatus {
+    /// Serving.
     Up,
-    /// It takes no more connections, and finishes what has begun.
+    /// Finishing active requests, accepting no connections.
     Draining,
-    /// It does not.
+    /// Not serving.
     Down,
 }
 
-impl Status {
-    /// The word for it.
-    pub const fn word(self) -> &'static str {
+impl GatewayStatus {
+    /// The value in `/health`.
+    pub const fn as_str(self) -> &'static str {
         match self {
-            Status::Up => "UP",
-            Status::Draining => "DRAINING",
-            Status::Down => "DOWN",
+            GatewayStatus::Up => "UP",
+            GatewayStatus::Draining => "DRAINING",
+            GatewayStatus::Down => "DOWN",
         }
     }
 }
 
-/// What is answered.
+/// A response of the management API.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Page {
+pub struct ManagementResponse {
     /// The status.
     pub status: u16,
-    /// What the body is.
+    /// The media type of the body.
     pub content_type: &'static str,
-    /// The methods that the path knows, if the method was wrong.
+    /// The allowed methods, if the method was wrong.
     pub allow: Option<&'static str>,
     /// The body.
     pub body: Vec<u8>,
 }
 
-impl Page {
-    fn json(status: u16, value: &Value) -> Page {
-        Page { status, content_type: JSON, allow: None, body: in_lines(value) }
+impl ManagementResponse {
+    fn json(status: u16, value: &Value) -> ManagementResponse {
+        ManagementResponse { status, content_type: JSON, allow: None, body: pretty_json(value) }
     }
 
     fn problem(
@@ -103,103 +105,108 @@ impl Page {
         title: &'static str,
         detail: &str,
         errors: &[String],
-    ) -> Page {
+    ) -> ManagementResponse {
         let mut problem = json!({
             "type": "about:blank", "title": title, "status": status, "code": code, "detail": detail,
         });
         if !errors.is_empty() {
             problem["errors"] = errors.into();
         }
-        Page { content_type: PROBLEM, ..Page::json(status, &problem) }
+        ManagementResponse { content_type: PROBLEM, ..ManagementResponse::json(status, &problem) }
     }
 
-    /// What a web page of somebody else's is told that would have a browser do something here.
-    fn foreign() -> Page {
+    /// The response to a browser request from another site's page.
+    fn foreign_origin() -> ManagementResponse {
         let detail = "requests that browsers send for web pages (with an Origin) change nothing here";
-        Page::problem(403, "foreign_origin", "Not from here", detail, &[])
+        ManagementResponse::problem(403, "foreign_origin", "Not from here", detail, &[])
     }
 
-    fn too_large() -> Page {
-        let detail = format!("a body may have at most {LARGEST_BODY} bytes, and nothing here needs one");
-        Page::problem(413, "too_large", "The body is too large", &detail, &[])
+    fn too_large() -> ManagementResponse {
+        let detail = format!("a body may have at most {MAX_BODY_BYTES} bytes, and nothing here needs one");
+        ManagementResponse::problem(413, "too_large", "The body is too large", &detail, &[])
     }
 }
 
-/// JSON as people like to read it, with an end of line.
-fn in_lines(value: &Value) -> Vec<u8> {
+/// Indented JSON with a final newline.
+fn pretty_json(value: &Value) -> Vec<u8> {
     let mut text = serde_json::to_vec_pretty(value).unwrap_or_default();
     text.push(b'\n');
     text
 }
 
-/// The answer to a request without a body. Where `GET` is known, `HEAD` is too: whoever sends it leaves the body out.
-pub fn answer(method: &str, path: &str, behind: &dyn Behind) -> Page {
-    let (allow, make): (_, fn(&dyn Behind) -> Page) = match path {
+/// Responds to a request without a body. Paths with `GET` also accept `HEAD`; the caller omits the body.
+pub fn respond(method: &str, path: &str, gateway: &dyn ManagedGateway) -> ManagementResponse {
+    let (allow, make): (_, fn(&dyn ManagedGateway) -> ManagementResponse) = match path {
         "/health" => ("GET, HEAD", health),
         "/metrics" => ("GET, HEAD", metrics),
         "/limits" => ("GET, HEAD", limits),
         "/reload" => ("POST", reload),
         _ => {
             let detail = "there are GET /health, GET /metrics, GET /limits and POST /reload";
-            return Page::problem(404, "not_found", "There is nothing here", detail, &[]);
+            return ManagementResponse::problem(404, "not_found", "There is nothing here", detail, &[]);
         }
     };
     if allow.split(", ").any(|known| known == method) {
-        return make(behind);
+        return make(gateway);
     }
     let (code, title) = ("method_not_allowed", "This path does not know this method");
     let detail = format!("{path} knows {allow}");
-    Page { allow: Some(allow), ..Page::problem(405, code, title, &detail, &[]) }
+    ManagementResponse { allow: Some(allow), ..ManagementResponse::problem(405, code, title, &detail, &[]) }
 }
 
-fn health(behind: &dyn Behind) -> Page {
-    let status = behind.status();
-    let backends = behind.backends().into_iter().map(|backend| {
+fn health(gateway: &dyn ManagedGateway) -> ManagementResponse {
+    let status = gateway.status();
+    let backends = gateway.backends().into_iter().map(|backend| {
         let endpoints = backend.endpoints();
-        let well = endpoints.iter().filter(|endpoint| backend.is_well(endpoint)).count();
+        let well = endpoints.iter().filter(|endpoint| backend.is_healthy(endpoint)).count();
         (backend.name.to_string(), json!({"endpoints": endpoints.len(), "well": well}))
     });
     let body = json!({
-        "status": status.word(),
-        "timestamp": u64::try_from(behind.now().as_millis()).unwrap_or(u64::MAX),
-        "uptimeSeconds": behind.uptime().as_secs(),
-        "connections": behind.numbers().open_connections(),
+        "status": status.as_str(),
+        "timestamp": u64::try_from(gateway.now().as_millis()).unwrap_or(u64::MAX),
+        "uptimeSeconds": gateway.uptime().as_secs(),
+        "connections": gateway.metrics().open_connections(),
         "backends": backends.collect::<Map<String, Value>>(),
     });
-    Page::json(if status == Status::Up { 200 } else { 503 }, &body)
+    ManagementResponse::json(if status == GatewayStatus::Up { 200 } else { 503 }, &body)
 }
 
-fn metrics(behind: &dyn Behind) -> Page {
-    let text = behind.numbers().render(behind.limits(), &behind.backends());
-    Page { status: 200, content_type: metrics_page::CONTENT_TYPE, allow: None, body: text.into_bytes() }
+fn metrics(gateway: &dyn ManagedGateway) -> ManagementResponse {
+    let text = gateway.metrics().render(gateway.limits(), &gateway.backends());
+    ManagementResponse {
+        status: 200,
+        content_type: metrics_page::CONTENT_TYPE,
+        allow: None,
+        body: text.into_bytes(),
+    }
 }
 
-fn limits(behind: &dyn Behind) -> Page {
-    let all = behind.limits().standings();
-    let hottest = behind.numbers().hottest(MOST_HOTTEST);
-    let hottest: Vec<Value> = hottest.iter().map(|client| hot(client, behind.limits())).collect();
+fn limits(gateway: &dyn ManagedGateway) -> ManagementResponse {
+    let all = gateway.limits().usage();
+    let hottest = gateway.metrics().hottest(MAX_HOTTEST);
+    let hottest: Vec<Value> = hottest.iter().map(|client| hottest_client(client, gateway.limits())).collect();
     let body = json!({
         "window": all.window.word(),
-        "server": standing(&all.server, None),
-        "accept": {"maxConnectionsPerClient": door(&all.door)},
-        "backends": all.backends.iter().map(|each| standing(each, Some("name"))).collect::<Vec<Value>>(),
-        "routes": all.routes.iter().map(|each| standing(each, Some("id"))).collect::<Vec<Value>>(),
+        "server": scope_usage(&all.server, None),
+        "accept": {"maxConnectionsPerClient": accept_rule(&all.accept)},
+        "backends": all.backends.iter().map(|each| scope_usage(each, Some("name"))).collect::<Vec<Value>>(),
+        "routes": all.routes.iter().map(|each| scope_usage(each, Some("id"))).collect::<Vec<Value>>(),
         "hottestClients": {"halfLifeSeconds": HALF_LIFE.as_secs(), "clients": hottest},
     });
-    Page::json(200, &body)
+    ManagementResponse::json(200, &body)
 }
 
-fn standing(standing: &Standing, called: Option<&str>) -> Value {
+fn scope_usage(usage: &ScopeUsage, called: Option<&str>) -> Value {
     let mut value = json!({
-        "maxQps": rule(&standing.requests),
-        "maxConnections": rule(&standing.connections),
-        "maxQpsPerClient": client_rule(&standing.client_requests),
-        "maxConnectionsPerClient": client_rule(&standing.client_connections),
+        "maxQps": rule(&usage.requests),
+        "maxConnections": rule(&usage.connections),
+        "maxQpsPerClient": client_rule(&usage.client_requests),
+        "maxConnectionsPerClient": client_rule(&usage.client_connections),
     });
     if let Some(called) = called {
-        value[called] = (*standing.name).into();
+        value[called] = (*usage.name).into();
     }
-    if let Some(backend) = &standing.backend {
+    if let Some(backend) = &usage.backend {
         value["backend"] = (**backend).into();
     }
     value
@@ -212,12 +219,12 @@ fn limit(limit: Capacity) -> Value {
     }
 }
 
-fn rule(rule: &Rule) -> Value {
+fn rule(rule: &RuleUsage) -> Value {
     json!({"limit": limit(rule.limit), "used": rule.used, "refused": rule.refused})
 }
 
-fn client_rule(rule: &ClientRule) -> Value {
-    let mut value = json!({"limit": limit(rule.limit), "from": rule.from.word()});
+fn client_rule(rule: &ClientRuleUsage) -> Value {
+    let mut value = json!({"limit": limit(rule.limit), "from": rule.from.as_str()});
     if let Some(counts) = rule.counts {
         value["clients"] = counts.clients.into();
         value["refused"] = counts.refused.into();
@@ -225,8 +232,8 @@ fn client_rule(rule: &ClientRule) -> Value {
     value
 }
 
-/// The largest of all rules, which is written nowhere.
-fn door(rule: &ClientRule) -> Value {
+/// The per-client connection limit at accept. It is derived, so it has no `from` member.
+fn accept_rule(rule: &ClientRuleUsage) -> Value {
     let mut value = client_rule(rule);
     if let Some(members) = value.as_object_mut() {
         members.remove("from");
@@ -234,27 +241,30 @@ fn door(rule: &ClientRule) -> Value {
     value
 }
 
-fn hot(client: &Hottest, limits: &RateLimitManager) -> Value {
+fn hottest_client(client: &HottestClient, limits: &RateLimitManager) -> Value {
     json!({
-        "client": show_client(&client.client),
+        "client": format_client(&client.client),
         "requests": client.admitted + client.refused,
         "refused": client.refused,
         "uncertain": client.error,
-        "connections": limits.current_connections(Counted::Client(&client.client)),
+        "connections": limits.current_connections(ConnectionCounter::Client(&client.client)),
     })
 }
 
-fn reload(behind: &dyn Behind) -> Page {
-    match behind.reload() {
-        Ok(Reloaded { changed, overfull, needs_restart }) => {
+fn reload(gateway: &dyn ManagedGateway) -> ManagementResponse {
+    match gateway.reload() {
+        Ok(ReloadSummary { changed, overfull, needs_restart }) => {
             let overfull = overfull.iter().map(
-                |Overfull { limit_id, most, open }| json!({"limit": limit_id, "most": most, "open": open}),
+                |OverfullLimit { limit_id, most, open }| json!({"limit": limit_id, "most": most, "open": open}),
             );
             let overfull: Vec<Value> = overfull.collect();
-            Page::json(200, &json!({"changed": changed, "overfull": overfull, "needsRestart": needs_restart}))
+            ManagementResponse::json(
+                200,
+                &json!({"changed": changed, "overfull": overfull, "needsRestart": needs_restart}),
+            )
         }
-        Err(unused) => {
-            let detail = match unused.errors.len() {
+        Err(rejected) => {
+            let detail = match rejected.errors.len() {
                 1 => "one thing is wrong with the settings, and the former ones stay in force; see errors"
                     .to_owned(),
                 many => format!(
@@ -262,7 +272,7 @@ fn reload(behind: &dyn Behind) -> Page {
                 ),
             };
             let title = "The settings were not used";
-            Page::problem(422, "settings_not_used", title, &detail, &unused.errors)
+            ManagementResponse::problem(422, "settings_not_used", title, &detail, &rejected.errors)
         }
     }
 }

@@ -1,15 +1,15 @@
-//! What the gateway counts, and the page at `/metrics`.
+//! The metrics of the gateway, and the page at `/metrics`.
 //!
 //! ```text
-//!   worker 0 ──▶ block of counts ─┐
-//!   worker 1 ──▶ block of counts ─┼─ added up ──┐
-//!   every route, a line for each worker ─┘      ├──▶ page of text
-//!   endpoints, limits: counted where they are ──┤
+//!   worker 0 ──▶ WorkerCounters ─┐
+//!   worker 1 ──▶ WorkerCounters ─┼─ summed ─────┐
+//!   every route, one cache line per worker ─────┼──▶ text page
+//!   endpoints, limits: counted by themselves ───┤
 //!   /proc/self ─────────────────────────────────┘
 //! ```
 //!
-//! Decided: a worker counts in lines of memory that nobody else writes, with plain relaxed additions; whoever looks pays for adding
-//! up. No label says who asked: labels are names that operators write, and words.
+//! Each worker counts in cache lines of its own with relaxed additions. The reader pays for the sum. No label identifies a
+//! client: labels are configured names or fixed words.
 
 mod page;
 mod worker;
@@ -21,22 +21,22 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 
-use crate::hottest_clients::{Hot, Hottest, hottest};
+use crate::hottest_clients::{HottestClient, TopClients, merge_top_clients};
 
-pub use page::MOST_NAMES;
-pub use worker::{Class, Cut, Failure, RouteNumbers, WorkerNumbers};
+pub use page::MAX_NAMES;
+pub use worker::{DisconnectReason, RouteMetrics, StatusClass, UpstreamFailure, WorkerCounters};
 
-/// Everything that is counted.
-pub struct Numbers {
-    workers: Box<[Arc<WorkerNumbers>]>,
-    /// By their ids.
-    routes: Mutex<HashMap<Box<str>, Arc<RouteNumbers>>>,
-    reloads: Reloads,
+/// All metrics.
+pub struct GatewayMetrics {
+    workers: Box<[Arc<WorkerCounters>]>,
+    /// By route id.
+    routes: Mutex<HashMap<Box<str>, Arc<RouteMetrics>>>,
+    reloads: ReloadCounters,
 }
 
-/// How reloads of the settings went. Reading them at the start is none.
+/// Results of reloads. The initial load does not count.
 #[derive(Debug, Default)]
-struct Reloads {
+struct ReloadCounters {
     succeeded: AtomicU64,
     failed: AtomicU64,
     last_failed: AtomicBool,
@@ -44,38 +44,38 @@ struct Reloads {
     last_success: AtomicU64,
 }
 
-impl Numbers {
-    /// Nothing counted yet, and a block for each of so many workers. There is always at least one.
-    pub fn new(workers: usize) -> Numbers {
-        Numbers {
-            workers: (0..workers.max(1)).map(|number| Arc::new(WorkerNumbers::new(number))).collect(),
+impl GatewayMetrics {
+    /// Creates zeroed counters for this many workers, at least one.
+    pub fn new(workers: usize) -> GatewayMetrics {
+        GatewayMetrics {
+            workers: (0..workers.max(1)).map(|number| Arc::new(WorkerCounters::new(number))).collect(),
             routes: Mutex::default(),
-            reloads: Reloads::default(),
+            reloads: ReloadCounters::default(),
         }
     }
 
-    /// The block of this worker. If there are more workers than blocks, some share one: nothing is lost, it only costs more.
-    pub fn worker(&self, number: usize) -> Arc<WorkerNumbers> {
+    /// The counters of a worker. With more workers than counters, several share one.
+    pub fn worker(&self, number: usize) -> Arc<WorkerCounters> {
         Arc::clone(&self.workers[number % self.workers.len()])
     }
 
-    /// Where requests by these routes are counted, in their order. Routes that were there before keep their counts, and those that are
-    /// not among these are no longer told.
-    pub fn routes<'i>(&self, ids: impl IntoIterator<Item = &'i str>) -> Vec<Arc<RouteNumbers>> {
+    /// Sets the current routes and returns their counters in the same order. Existing routes keep their
+    /// counts; removed routes are no longer reported.
+    pub fn set_routes<'i>(&self, ids: impl IntoIterator<Item = &'i str>) -> Vec<Arc<RouteMetrics>> {
         let mut known = lock(&self.routes);
-        let fresh = || Arc::new(RouteNumbers::new(self.workers.len()));
+        let fresh = || Arc::new(RouteMetrics::new(self.workers.len()));
         let kept = ids.into_iter().map(|id| {
-            let numbers = known.get(id).map_or_else(fresh, Arc::clone);
-            (Box::<str>::from(id), numbers)
+            let metrics = known.get(id).map_or_else(fresh, Arc::clone);
+            (Box::<str>::from(id), metrics)
         });
-        let kept: Vec<(Box<str>, Arc<RouteNumbers>)> = kept.collect();
-        let all = kept.iter().map(|(_, numbers)| Arc::clone(numbers)).collect();
+        let kept: Vec<(Box<str>, Arc<RouteMetrics>)> = kept.collect();
+        let all = kept.iter().map(|(_, metrics)| Arc::clone(metrics)).collect();
         *known = kept.into_iter().collect();
         all
     }
 
-    /// The settings were read again, at this time since 1970: used, or not.
-    pub fn reloaded(&self, succeeded: bool, at: Duration) {
+    /// Records a reload at a time since 1970.
+    pub fn record_reload(&self, succeeded: bool, at: Duration) {
         let count = if succeeded { &self.reloads.succeeded } else { &self.reloads.failed };
         count.fetch_add(1, Ordering::Relaxed);
         self.reloads.last_failed.store(!succeeded, Ordering::Relaxed);
@@ -85,37 +85,38 @@ impl Numbers {
         }
     }
 
-    /// The clients that asked most lately, at most so many, the hottest first.
-    pub fn hottest(&self, most: usize) -> Vec<Hottest> {
-        // Nobody who serves waits for more than a copy.
-        let copies: Vec<Hot> = self.workers.iter().map(|worker| worker.hot().clone()).collect();
-        hottest(&copies, most)
+    /// The hottest clients of all workers, hottest first.
+    pub fn hottest(&self, max: usize) -> Vec<HottestClient> {
+        // Workers only wait while their sketch is copied.
+        let copies: Vec<TopClients> =
+            self.workers.iter().map(|worker| worker.top_clients().clone()).collect();
+        merge_top_clients(&copies, max)
     }
 
-    /// Halves what is remembered of clients; to be called at a steady pace.
-    pub fn fade(&self) {
-        self.workers.iter().for_each(|worker| worker.hot().fade());
+    /// Halves all client counts. Call this periodically.
+    pub fn halve_client_counts(&self) {
+        self.workers.iter().for_each(|worker| worker.top_clients().halve());
     }
 
-    /// How many connections of clients there are.
+    /// The number of open client connections.
     pub fn open_connections(&self) -> u64 {
-        // What closed was opened before; read in this order there are never fewer than none.
+        // Read `closed` first, so that the difference is never negative.
         let closed = self.sum(|worker| &worker.closed);
         self.sum(|worker| &worker.accepted).saturating_sub(closed)
     }
 
-    fn sum(&self, count: impl Fn(&WorkerNumbers) -> &AtomicU64) -> u64 {
+    fn sum(&self, count: impl Fn(&WorkerCounters) -> &AtomicU64) -> u64 {
         self.workers.iter().map(|worker| count(worker).load(Ordering::Relaxed)).sum()
     }
 }
 
-impl fmt::Debug for Numbers {
+impl fmt::Debug for GatewayMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Numbers").field("workers", &self.workers.len()).finish_non_exhaustive()
+        f.debug_struct("GatewayMetrics").field("workers", &self.workers.len()).finish_non_exhaustive()
     }
 }
 
-/// A panic elsewhere spoils no count.
+/// A panic elsewhere does not invalidate the counts.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,42 +1,43 @@
-//! The story of a request: who asked for what, which way it went, and how it ended.
+//! The record of a request: what was requested, its route, and how it ended. Finishing a record updates the
+//! metrics and the access log.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use crate::access_log::Entry;
-use crate::client_connection::Sender;
-use crate::config_snapshot::Way;
-use crate::endpoints::Endpoint;
-use crate::limits::Refusal;
-use crate::local_reply::Answer;
-use crate::wire::request_head::{Head, room};
-use crate::worker::{Over, Worker};
+use crate::access_log::AccessLogEntry;
+use crate::client_connection::RequestClient;
+use crate::config_snapshot::RouteTarget;
+use crate::endpoints::UpstreamEndpoint;
+use crate::limits::LimitRefusal;
+use crate::local_reply::LocalReply;
+use crate::wire::request_head::{RequestHead, header_storage};
+use crate::worker::{ConnectionEnd, GatewayWorker};
 
-/// The status in the log of a request whose client has left before it was answered.
-const LEFT: u16 = 499;
-/// How much is told of a method, or a target, that may be nonsense.
-const MOST_TOLD: usize = 256;
-/// Why a request broke off that was still under way when the gateway had to end.
-const CUT: &str = "the gateway ended";
-/// Why a request was not waited for any longer.
-const SLOW: &str = "it did not come in time";
+/// The logged status if the client left before a response.
+const CLIENT_CLOSED_REQUEST: u16 = 499;
+/// The maximum length of an invalid method or target in the log.
+const MAX_LOGGED: usize = 256;
+/// The logged reason of requests cut off by the shutdown.
+const GATEWAY_ENDED: &str = "the gateway ended";
+/// The logged reason of a 408.
+const TOO_SLOW: &str = "it did not come in time";
 
-/// What was said to a client, and what it said behind its head.
+/// What was transferred so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Told {
-    /// The status; 0 if none was.
+pub(crate) struct TransferProgress {
+    /// The status; 0 if none was sent.
     pub(crate) status: u16,
-    /// The bytes of the response's body.
+    /// The bytes of the response body.
     pub(crate) sent: u64,
-    /// The bytes of the request's body.
+    /// The bytes of the request body.
     pub(crate) received: u64,
 }
 
-/// What was asked for, as far as is known.
+/// The logged parts of a request head.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct RequestSummary<'a> {
     pub(crate) method: &'a str,
     pub(crate) host: &'a str,
     pub(crate) path: &'a str,
@@ -44,9 +45,9 @@ pub(crate) struct Asked<'a> {
     pub(crate) referer: Option<&'a [u8]>,
 }
 
-impl<'a> Asked<'a> {
-    pub(crate) fn of_head(head: &Head<'a, '_>) -> Asked<'a> {
-        Asked {
+impl<'a> RequestSummary<'a> {
+    pub(crate) fn from_head(head: &RequestHead<'a, '_>) -> RequestSummary<'a> {
+        RequestSummary {
             method: head.method,
             host: head.host,
             path: head.path,
@@ -55,171 +56,202 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// What the first line says of a head that has a flaw: it may be nonsense of any length.
-    pub(crate) fn of_flawed(bytes: &'a [u8]) -> Asked<'a> {
-        let (method, path) = Head::first_line(bytes);
-        let told = |word: &'a str| &word[..word.floor_char_boundary(MOST_TOLD)];
-        Asked { method: told(method), path: told(path), ..Asked::default() }
+    /// The method and path of an invalid head, truncated.
+    pub(crate) fn from_invalid(bytes: &'a [u8]) -> RequestSummary<'a> {
+        let (method, path) = RequestHead::first_line(bytes);
+        let progress = |word: &'a str| &word[..word.floor_char_boundary(MAX_LOGGED)];
+        RequestSummary { method: progress(method), path: progress(path), ..RequestSummary::default() }
     }
 
-    /// What the head says that was composed for an endpoint.
-    pub(crate) fn of_composed(bytes: &'a [u8]) -> Asked<'a> {
-        let mut room = room();
-        Head::read(bytes, &mut room).ok().flatten().map_or_else(Asked::default, |head| Asked::of_head(&head))
+    /// From a head that was composed for an endpoint.
+    pub(crate) fn from_composed(bytes: &'a [u8]) -> RequestSummary<'a> {
+        let mut storage = header_storage();
+        RequestHead::read(bytes, &mut storage)
+            .ok()
+            .flatten()
+            .map_or_else(RequestSummary::default, |head| RequestSummary::from_head(&head))
     }
 }
 
 /// What is known of a request so far.
 #[derive(Debug)]
-pub(crate) struct Story {
+pub(crate) struct RequestRecord {
     client: IpAddr,
-    /// What the client is called, if it is known by a name.
+    /// The name of the client, if known.
     name: Option<Box<[u8]>>,
     protocol: &'static str,
     started: Instant,
-    way: Option<Arc<Way>>,
-    endpoint: Option<Arc<Endpoint>>,
-    tries: u32,
-    /// What was said so far.
-    told: Told,
+    target: Option<Arc<RouteTarget>>,
+    endpoint: Option<Arc<UpstreamEndpoint>>,
+    attempts: u32,
+    /// What was transferred so far.
+    progress: TransferProgress,
 }
 
-impl Story {
-    pub(crate) const fn new(client: IpAddr, protocol: &'static str, started: Instant) -> Story {
-        Story {
+impl RequestRecord {
+    pub(crate) const fn new(client: IpAddr, protocol: &'static str, started: Instant) -> RequestRecord {
+        RequestRecord {
             client,
             name: None,
             protocol,
             started,
-            way: None,
+            target: None,
             endpoint: None,
-            tries: 0,
-            told: Told { status: 0, sent: 0, received: 0 },
+            attempts: 0,
+            progress: TransferProgress { status: 0, sent: 0, received: 0 },
         }
     }
 
-    /// How much of the body was read.
-    pub(crate) const fn received(&mut self, bytes: u64) {
-        self.told.received = bytes;
+    /// Sets the number of body bytes read.
+    pub(crate) const fn set_received(&mut self, bytes: u64) {
+        self.progress.received = bytes;
     }
 
-    /// What was said so far, for whoever goes on.
-    pub(crate) const fn so_far(&mut self) -> &mut Told {
-        &mut self.told
+    /// The transfer counts, for updates.
+    pub(crate) const fn progress_mut(&mut self) -> &mut TransferProgress {
+        &mut self.progress
     }
 
-    /// Which way it goes.
-    pub(crate) fn goes(&mut self, way: &Arc<Way>) {
-        self.way = Some(Arc::clone(way));
+    /// Sets the route.
+    pub(crate) fn set_target(&mut self, target: &Arc<RouteTarget>) {
+        self.target = Some(Arc::clone(target));
     }
 
-    /// Which endpoint it is tried at.
-    pub(crate) fn tried(&mut self, worker: &Worker, endpoint: &Arc<Endpoint>, tries: u32) {
+    /// Sets the endpoint that is tried.
+    pub(crate) fn set_endpoint(
+        &mut self,
+        worker: &GatewayWorker,
+        endpoint: &Arc<UpstreamEndpoint>,
+        attempts: u32,
+    ) {
         self.endpoint = Some(Arc::clone(endpoint));
-        self.tries = tries;
-        if tries > 1 {
-            worker.numbers.retried();
+        self.attempts = attempts;
+        if attempts > 1 {
+            worker.metrics.count_retry();
         }
     }
 
-    /// Who has asked, and whether a limit refused it.
-    pub(crate) fn is_from(&mut self, worker: &Worker, sender: &Sender, refused: Option<Answer>) {
-        worker.numbers.asked(sender.key.as_bytes(), matches!(refused, Some(Answer::Refused(_))));
-        if worker.page.is_some() {
-            self.name = sender.key.name().map(Into::into);
+    /// Sets the client, and counts it for the hottest clients.
+    pub(crate) fn set_client(
+        &mut self,
+        worker: &GatewayWorker,
+        client: &RequestClient,
+        refused: Option<LocalReply>,
+    ) {
+        worker
+            .metrics
+            .count_client_request(client.key.as_bytes(), matches!(refused, Some(LocalReply::Refused(_))));
+        if worker.access_log.is_some() {
+            self.name = client.key.name().map(Into::into);
         }
     }
 
-    /// The gateway answered by itself.
-    pub(crate) fn answered(&self, worker: &Worker, asked: &Asked<'_>, answer: Answer) {
-        let told = Told {
-            status: answer.status(),
-            sent: answer.body_length(asked.method == "HEAD"),
-            received: self.told.received,
+    /// Finishes with a local reply.
+    pub(crate) fn finish_with_reply(
+        &self,
+        worker: &GatewayWorker,
+        request: &RequestSummary<'_>,
+        reply: LocalReply,
+    ) {
+        let progress = TransferProgress {
+            status: reply.status(),
+            sent: reply.body_length(request.method == "HEAD"),
+            received: self.progress.received,
         };
-        let refused = match answer {
-            Answer::Refused(refusal) => Some(refusal),
+        let refused = match reply {
+            LocalReply::Refused(refusal) => Some(refusal),
             _ => None,
         };
         if let Some(refusal) = &refused {
-            worker.numbers.refused(refusal);
+            worker.metrics.count_refusal(refusal);
         }
-        let why = match answer {
-            Answer::Flawed(flaw) => Some(flaw.why()),
-            Answer::Slow => Some(SLOW),
+        let why = match reply {
+            LocalReply::Invalid(error) => Some(error.reason()),
+            LocalReply::RequestTimeout => Some(TOO_SLOW),
             _ => None,
         };
-        self.tell(worker, || *asked, told, refused, why, worker.now());
+        self.write(worker, || *request, progress, refused, why, worker.now());
     }
 
-    /// The response is whole.
-    pub(crate) fn finished<'a>(
+    /// Finishes with a complete response.
+    pub(crate) fn finish<'a>(
         &self,
-        worker: &Worker,
-        asked: impl FnOnce() -> Asked<'a>,
-        told: Told,
+        worker: &GatewayWorker,
+        request: impl FnOnce() -> RequestSummary<'a>,
+        progress: TransferProgress,
         now: Instant,
     ) {
-        self.tell(worker, asked, told, None, None, now);
+        self.write(worker, request, progress, None, None, now);
     }
 
-    /// Nobody goes on with it: the client has left, or the gateway has ended.
-    pub(crate) fn abandoned<'a>(&self, worker: &Worker, asked: impl FnOnce() -> Asked<'a>) {
-        self.broke(worker, asked, self.told, worker.house.parting(), worker.now());
+    /// Finishes a dropped request: the client has left, or the gateway is shutting down.
+    pub(crate) fn abandon<'a>(&self, worker: &GatewayWorker, request: impl FnOnce() -> RequestSummary<'a>) {
+        self.fail(worker, request, self.progress, worker.state.abandon_reason(), worker.now());
     }
 
-    /// The response broke off.
-    pub(crate) fn broke<'a>(
+    /// Finishes with a broken response.
+    pub(crate) fn fail<'a>(
         &self,
-        worker: &Worker,
-        asked: impl FnOnce() -> Asked<'a>,
-        told: Told,
-        over: Over,
+        worker: &GatewayWorker,
+        request: impl FnOnce() -> RequestSummary<'a>,
+        progress: TransferProgress,
+        end: ConnectionEnd,
         now: Instant,
     ) {
-        // Who has left before anything was said is told apart, as others do.
-        let status = if told.status == 0 && over == Over::Left { LEFT } else { told.status };
-        let is_cut = over == Over::Ending;
-        if is_cut {
-            worker.house.cut();
+        // A client that left before any response gets its own status, as in other proxies.
+        let status = if progress.status == 0 && end == ConnectionEnd::ClientClosed {
+            CLIENT_CLOSED_REQUEST
+        } else {
+            progress.status
+        };
+        let is_aborted = end == ConnectionEnd::ShuttingDown;
+        if is_aborted {
+            worker.state.count_aborted();
         }
-        self.tell(worker, asked, Told { status, ..told }, None, is_cut.then_some(CUT), now);
+        self.write(
+            worker,
+            request,
+            TransferProgress { status, ..progress },
+            None,
+            is_aborted.then_some(GATEWAY_ENDED),
+            now,
+        );
     }
 
-    fn tell<'a>(
+    fn write<'a>(
         &self,
-        worker: &Worker,
-        asked: impl FnOnce() -> Asked<'a>,
-        told: Told,
-        refused: Option<Refusal>,
+        worker: &GatewayWorker,
+        request: impl FnOnce() -> RequestSummary<'a>,
+        progress: TransferProgress,
+        refused: Option<LimitRefusal>,
         why: Option<&str>,
         now: Instant,
     ) {
         let took = now.saturating_duration_since(self.started);
-        let route = self.way.as_ref().map(|way| &*way.numbers);
-        worker.numbers.finished(route, told.status, took, told.received, told.sent);
-        let Some(page) = &worker.page else { return };
-        let asked = asked();
-        page.write(&Entry {
-            at: worker.house.wall_clock().saturating_sub(took),
+        let route = self.target.as_ref().map(|target| &*target.metrics);
+        worker.metrics.count_request(route, progress.status, took, progress.received, progress.sent);
+        let Some(access_log) = &worker.access_log else { return };
+        let request = request();
+        access_log.write(&AccessLogEntry {
+            at: worker.state.wall_clock().saturating_sub(took),
             client: self.client,
             client_name: self.name.as_deref(),
-            method: asked.method,
-            host: asked.host,
-            path: asked.path,
+            method: request.method,
+            host: request.host,
+            path: request.path,
             protocol: self.protocol,
-            status: told.status,
-            sent_bytes: told.sent,
-            received_bytes: told.received,
+            status: progress.status,
+            sent_bytes: progress.sent,
+            received_bytes: progress.received,
             took,
-            route: self.way.as_ref().map(|way| &*way.route),
-            backend: self.way.as_ref().map(|way| &*way.backend.name),
+            route: self.target.as_ref().map(|target| &*target.route),
+            backend: self.target.as_ref().map(|target| &*target.backend.name),
             endpoint: self.endpoint.as_ref().map(|endpoint| endpoint.authority()),
-            retries: self.tries.saturating_sub(1),
+            retries: self.attempts.saturating_sub(1),
             refused,
             why,
-            user_agent: asked.user_agent,
-            referer: asked.referer,
+            user_agent: request.user_agent,
+            referer: request.referer,
         });
     }
 }

@@ -1,49 +1,48 @@
-//! Which route a request takes: the most specific one.
+//! Finds the most specific route of a request.
 //!
 //! ```text
 //!   host      api.example.com   before   *.example.com   before   *
 //!   path      /api/v1           before   /api/*          before   /api/**   before   /**
 //! ```
 //!
-//! Hosts are tried first to last, and of each host the path that has most in common with the request's. A host none of whose paths
-//! fits leaves the request to the next. Looking up allocates nothing, and takes no longer for paths that nobody has written routes for:
-//! no more of a path is looked at than the longest route has.
+//! Hosts are tried in this order. For each host the longest matching path wins. If no path of a host matches, the next host is
+//! tried. A lookup does not allocate. Its cost is bounded by the longest configured path, not by the length of the request path.
 //!
-//! A path is compared as it was sent, without its query. Whoever sends it on must send the same.
+//! Paths are compared as sent, without the query. The gateway must forward the path unchanged.
 
 use arrayvec::ArrayVec;
 use hashbrown::HashMap;
 use tidegate::file::gateway::{HostPattern, LONGEST_HOST, PathPattern, PathRest, Route};
 
-/// Where routes are found; each is known by its place in the list that this was made from.
+/// An index of routes. Each route is known by its position in the list.
 #[derive(Debug, Default)]
-pub struct Routes {
-    exact: HashMap<Box<str>, Paths>,
-    /// By what follows the first label, with its dot.
-    one_label: HashMap<Box<str>, Paths>,
-    any: Paths,
+pub struct RouteTable {
+    exact: HashMap<Box<str>, HostPaths>,
+    /// Keyed by what follows the first label, with its dot.
+    one_label: HashMap<Box<str>, HostPaths>,
+    any: HostPaths,
 }
 
 /// The paths of one host.
 #[derive(Debug, Default)]
-struct Paths {
-    by_literal: HashMap<Box<str>, Ends>,
-    /// The longest literal.
+struct HostPaths {
+    by_literal: HashMap<Box<str>, LiteralRoutes>,
+    /// The length of the longest literal.
     longest: usize,
 }
 
-/// The routes that have one literal: without anything behind it, with one segment, with anything.
+/// The routes of one literal: exact, with one more segment, with any suffix.
 #[derive(Debug, Default)]
-struct Ends {
+struct LiteralRoutes {
     nothing: Option<usize>,
     one_segment: Option<usize>,
     anything: Option<usize>,
 }
 
-impl Routes {
-    /// An index of these routes.
-    pub fn new(routes: &[Route]) -> Routes {
-        let mut index = Routes::default();
+impl RouteTable {
+    /// Builds an index of these routes.
+    pub fn new(routes: &[Route]) -> RouteTable {
+        let mut index = RouteTable::default();
         for (at, route) in routes.iter().enumerate() {
             let paths = match &route.host {
                 HostPattern::Exact(host) => index.exact.entry(host.as_str().into()).or_default(),
@@ -55,12 +54,12 @@ impl Routes {
         index
     }
 
-    /// The place of the most specific route for what a request says: its host, with or without a port, and its path.
+    /// The position of the most specific route for a host (with or without a port) and a path.
     pub fn find(&self, host: &str, path: &str) -> Option<usize> {
         let path = path.split(['?', '#']).next().unwrap_or(path);
-        // What is asked of everything that a host has, such as `OPTIONS *`, goes where its root does.
+        // `OPTIONS *` takes the route of the root path.
         let path = if path == "*" { "/" } else { path };
-        let specific = Host::normal(host).and_then(|host| {
+        let specific = NormalizedHost::normalize(host).and_then(|host| {
             let host = host.as_str();
             let exact = self.exact.get(host).and_then(|paths| paths.find(path));
             exact.or_else(|| {
@@ -72,31 +71,31 @@ impl Routes {
     }
 }
 
-impl Paths {
+impl HostPaths {
     fn insert(&mut self, path: &PathPattern, at: usize) {
         self.longest = self.longest.max(path.literal.len());
-        let ends = self.by_literal.entry(path.literal.as_str().into()).or_default();
+        let routes_here = self.by_literal.entry(path.literal.as_str().into()).or_default();
         let end = match path.rest {
-            PathRest::Nothing => &mut ends.nothing,
-            PathRest::OneSegment => &mut ends.one_segment,
-            PathRest::Anything => &mut ends.anything,
+            PathRest::Nothing => &mut routes_here.nothing,
+            PathRest::OneSegment => &mut routes_here.one_segment,
+            PathRest::Anything => &mut routes_here.anything,
         };
         end.get_or_insert(at);
     }
 
     fn find(&self, path: &str) -> Option<usize> {
-        if let Some(ends) = self.literal(path)
-            && let Some(at) = ends.nothing.or(ends.anything)
+        if let Some(routes_here) = self.literal(path)
+            && let Some(at) = routes_here.nothing.or(routes_here.anything)
         {
             return Some(at);
         }
-        // Whatever is before a slash may be a literal; the longest first.
+        // Everything before a slash may be a literal. Try the longest first.
         let mut end = path.len();
         while let Some(slash) = path.as_bytes()[..end].iter().rposition(|byte| *byte == b'/') {
-            if let Some(ends) = self.literal(&path[..slash]) {
-                let behind = &path[slash + 1..];
-                let is_segment = !behind.is_empty() && !behind.contains('/');
-                if let Some(at) = ends.one_segment.filter(|_| is_segment).or(ends.anything) {
+            if let Some(routes_here) = self.literal(&path[..slash]) {
+                let rest = &path[slash + 1..];
+                let is_segment = !rest.is_empty() && !rest.contains('/');
+                if let Some(at) = routes_here.one_segment.filter(|_| is_segment).or(routes_here.anything) {
                     return Some(at);
                 }
             }
@@ -105,7 +104,7 @@ impl Paths {
         None
     }
 
-    fn literal(&self, literal: &str) -> Option<&Ends> {
+    fn literal(&self, literal: &str) -> Option<&LiteralRoutes> {
         if literal.len() > self.longest {
             return None;
         }
@@ -113,27 +112,27 @@ impl Paths {
     }
 }
 
-/// A host in lower case, without its port and the dot at its end.
-struct Host(ArrayVec<u8, LONGEST_HOST>);
+/// A host in lower case, without port and trailing dot.
+struct NormalizedHost(ArrayVec<u8, LONGEST_HOST>);
 
-impl Host {
-    /// `None` if it is none, or longer than any.
-    fn normal(host: &str) -> Option<Host> {
+impl NormalizedHost {
+    /// `None` if the host is empty or longer than any valid host.
+    fn normalize(host: &str) -> Option<NormalizedHost> {
         let name = without_port(host);
         let name = name.strip_suffix('.').unwrap_or(name);
         if name.is_empty() || name.len() > LONGEST_HOST {
             return None;
         }
-        Some(Host(name.bytes().map(|byte| byte.to_ascii_lowercase()).collect()))
+        Some(NormalizedHost(name.bytes().map(|byte| byte.to_ascii_lowercase()).collect()))
     }
 
     fn as_str(&self) -> &str {
-        // Lower case keeps text text.
+        // Lower-casing ASCII keeps valid UTF-8.
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 }
 
-/// The host of `host:port`; an IPv6 address keeps its brackets.
+/// The host of `host:port`. An IPv6 address keeps its brackets.
 fn without_port(host: &str) -> &str {
     let name_end = if host.starts_with('[') { host.find(']').map_or(0, |end| end + 1) } else { 0 };
     match host[name_end..].find(':') {

@@ -1,7 +1,6 @@
-//! `tidegate gateway` as whoever runs it and whoever calls it meets it: the real binary, real sockets, real clients.
+//! `tidegate gateway` end to end: the real binary, real sockets, real clients.
 //!
-//! What the gateway does with every odd byte is tested in its own crate; here it is tested that all of it is there when a file is
-//! written, a process is started and signals are sent.
+//! The gateway crate tests protocol details. These tests cover settings files, processes and signals.
 
 mod abusive_client;
 mod access_log;

@@ -1,16 +1,16 @@
-//! The access log: one line for every request, also for those that were refused.
+//! Formats one access log line per request, including refused requests.
 //!
 //! ```text
 //!   203.0.113.9 - ada [2026-03-01T09:00:06.000123Z] "GET /a?b HTTP/1.1" 429 17 "-" "curl/8" host=api.example.com took=0.000041 …
 //!   …received=0 route=api.example.com backend=api refused=client/requests limit=10
 //! ```
 //!
-//! The text is the combined format, with a time that sorts and with fields behind it; JSON has the same under names. What there
-//! is nothing to say of is left out, or `-` where a place must be filled.
+//! The text format is the combined format with a sortable time and extra `name=value` fields. JSON has the same data
+//! under names. Absent values are omitted, or written as `-` where a position must be filled.
 //!
-//! Decided: whatever a client sends is written so that it cannot be anything but its field. Text is printable ASCII only, with
-//! `\xNN` for every other byte, for quotes and for backslashes, and without spaces where no quotes are. In JSON, what is no UTF-8 becomes
-//! U+FFFD, and everything that any reader takes for the end of a line is escaped.
+//! A client cannot forge a field. Text is printable ASCII only: every other byte, quotes and backslashes become `\xNN`,
+//! and values without quotes contain no spaces. In JSON, invalid UTF-8 becomes U+FFFD. JSON escapes every character
+//! that a reader may take for the end of a line.
 
 use std::io::Write as _;
 use std::net::IpAddr;
@@ -20,129 +20,132 @@ use jiff::fmt::StdIoWrite;
 use jiff::fmt::temporal::DateTimePrinter;
 use jiff::{SignedDuration, Timestamp};
 
-use crate::limits::Refusal;
+use crate::limits::LimitRefusal;
 
-/// How a line is written.
+/// The format of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Format {
-    /// The combined format, and more.
+pub enum AccessLogFormat {
+    /// The combined format with extra fields.
     #[default]
     Text,
-    /// An object.
+    /// One JSON object per line.
     Json,
 }
 
-impl Format {
-    /// All of them.
-    pub const ALL: [Format; 2] = [Format::Text, Format::Json];
+impl AccessLogFormat {
+    /// All formats.
+    pub const ALL: [AccessLogFormat; 2] = [AccessLogFormat::Text, AccessLogFormat::Json];
 
-    /// The word for it.
-    pub const fn word(self) -> &'static str {
+    /// The name of the format on the command line.
+    pub const fn as_str(self) -> &'static str {
         match self {
-            Format::Text => "text",
-            Format::Json => "json",
+            AccessLogFormat::Text => "text",
+            AccessLogFormat::Json => "json",
         }
     }
 }
 
-/// What is known of a request when it is over.
+/// The data of one finished request.
 #[derive(Debug, Clone, Copy)]
-pub struct Entry<'a> {
-    /// When it came, since 1970.
+pub struct AccessLogEntry<'a> {
+    /// When the request arrived, since 1970.
     pub at: Duration,
-    /// From where.
+    /// The address of the client.
     pub client: IpAddr,
-    /// What the client is called, if it is known by a name.
+    /// The name of the client, if a header names it.
     pub client_name: Option<&'a [u8]>,
     /// The method.
     pub method: &'a str,
-    /// The host, as it was sent.
+    /// The host, as sent.
     pub host: &'a str,
-    /// The path and the query, as they were sent.
+    /// The path and the query, as sent.
     pub path: &'a str,
     /// The protocol: `HTTP/1.1`, `HTTP/2.0`.
     pub protocol: &'a str,
-    /// The status that was answered.
+    /// The response status.
     pub status: u16,
-    /// How long the body of the answer was, as far as it was sent.
+    /// The bytes of the response body that were sent.
     pub sent_bytes: u64,
-    /// How long the body of the request was, as far as it was read.
+    /// The bytes of the request body that were read.
     pub received_bytes: u64,
-    /// How long it took, until the last byte of the answer.
+    /// The time from the first byte of the request to the last byte of the response.
     pub took: Duration,
-    /// By which route.
+    /// The route.
     pub route: Option<&'a str>,
-    /// To which backend.
+    /// The backend.
     pub backend: Option<&'a str>,
-    /// To which endpoint, the last that was tried.
+    /// The last endpoint that was tried.
     pub endpoint: Option<&'a str>,
-    /// How many endpoints were tried before that one.
+    /// The number of endpoints tried before it.
     pub retries: u32,
-    /// Which rule refused it.
-    pub refused: Option<Refusal>,
-    /// Why it was not passed on, or not to its end.
+    /// The rule that refused the request.
+    pub refused: Option<LimitRefusal>,
+    /// Why the request was not forwarded, or not completed.
     pub why: Option<&'a str>,
-    /// The client's program.
+    /// The `User-Agent` field.
     pub user_agent: Option<&'a [u8]>,
-    /// Where the client came from.
+    /// The `Referer` field.
     pub referer: Option<&'a [u8]>,
 }
 
-/// Where times are rounded down: to the microsecond.
+/// Rounds times down to microseconds.
 const PRINTER: DateTimePrinter = DateTimePrinter::new().precision(Some(6));
 
-impl Entry<'_> {
-    /// Appends the line, with its end.
-    pub fn write(&self, format: Format, out: &mut Vec<u8>) {
+impl AccessLogEntry<'_> {
+    /// Appends the line with its line end.
+    pub fn write(&self, format: AccessLogFormat, out: &mut Vec<u8>) {
         match format {
-            Format::Text => self.write_text(out),
-            Format::Json => self.write_json(out),
+            AccessLogFormat::Text => self.write_text(out),
+            AccessLogFormat::Json => self.write_json(out),
         }
         out.push(b'\n');
     }
 
     fn write_text(&self, out: &mut Vec<u8>) {
-        say(out, format_args!("{} - ", self.client));
-        bare(out, self.client_name.unwrap_or(b"-"));
+        push_fmt(out, format_args!("{} - ", self.client));
+        push_word(out, self.client_name.unwrap_or(b"-"));
         out.extend_from_slice(b" [");
-        time(out, self.at);
+        push_time(out, self.at);
         out.extend_from_slice(b"] \"");
         for (gap, part) in [("", self.method), (" ", self.path), (" ", self.protocol)] {
             out.extend_from_slice(gap.as_bytes());
-            // A space inside would make more words of it than three.
-            bare(out, part.as_bytes());
+            // `push_word` escapes spaces, so the request line always has three words.
+            push_word(out, part.as_bytes());
         }
-        say(out, format_args!("\" {} {}", self.status, self.sent_bytes));
+        push_fmt(out, format_args!("\" {} {}", self.status, self.sent_bytes));
         for part in [self.referer, self.user_agent] {
             out.extend_from_slice(b" \"");
-            quoted(out, part.unwrap_or(b"-"));
+            push_quoted(out, part.unwrap_or(b"-"));
             out.push(b'"');
         }
-        field(out, "host", self.host);
-        say(out, format_args!(" took={} received={}", Seconds(self.took), self.received_bytes));
+        push_field(out, "host", self.host);
+        push_fmt(
+            out,
+            format_args!(" took={} received={}", SecondsWithMicros(self.took), self.received_bytes),
+        );
         for (name, value) in [("route", self.route), ("backend", self.backend), ("endpoint", self.endpoint)] {
             if let Some(value) = value {
-                field(out, name, value);
+                push_field(out, name, value);
             }
         }
         if self.retries > 0 {
-            say(out, format_args!(" retries={}", self.retries));
+            push_fmt(out, format_args!(" retries={}", self.retries));
         }
-        if let Some(Refusal { kind, level, limit, degraded, .. }) = self.refused {
-            say(out, format_args!(" refused={}/{} limit={limit}", level.word(), kind.word()));
+        if let Some(LimitRefusal { kind, level, limit, degraded, .. }) = self.refused {
+            push_fmt(out, format_args!(" refused={}/{} limit={limit}", level.as_str(), kind.as_str()));
             out.extend_from_slice(if degraded { b" degraded=true" } else { b"" });
         }
         if let Some(why) = self.why {
             out.extend_from_slice(b" why=\"");
-            quoted(out, why.as_bytes());
+            push_quoted(out, why.as_bytes());
             out.push(b'"');
         }
     }
 
     fn write_json(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"{\"time\":\"");
-        time(out, self.at);
-        say(out, format_args!("\",\"client\":\"{}\"", self.client));
+        push_time(out, self.at);
+        push_fmt(out, format_args!("\",\"client\":\"{}\"", self.client));
         let texts = [
             ("name", self.client_name),
             ("method", Some(self.method.as_bytes())),
@@ -150,9 +153,16 @@ impl Entry<'_> {
             ("path", Some(self.path.as_bytes())),
             ("protocol", Some(self.protocol.as_bytes())),
         ];
-        members(out, &texts);
-        say(out, format_args!(",\"status\":{},\"sent_bytes\":{}", self.status, self.sent_bytes));
-        say(out, format_args!(",\"received_bytes\":{},\"took\":{}", self.received_bytes, Seconds(self.took)));
+        push_members(out, &texts);
+        push_fmt(out, format_args!(",\"status\":{},\"sent_bytes\":{}", self.status, self.sent_bytes));
+        push_fmt(
+            out,
+            format_args!(
+                ",\"received_bytes\":{},\"took\":{}",
+                self.received_bytes,
+                SecondsWithMicros(self.took)
+            ),
+        );
         let texts = [
             ("route", self.route.map(str::as_bytes)),
             ("backend", self.backend.map(str::as_bytes)),
@@ -161,87 +171,87 @@ impl Entry<'_> {
             ("referer", self.referer),
             ("why", self.why.map(str::as_bytes)),
         ];
-        members(out, &texts);
+        push_members(out, &texts);
         if self.retries > 0 {
-            say(out, format_args!(",\"retries\":{}", self.retries));
+            push_fmt(out, format_args!(",\"retries\":{}", self.retries));
         }
-        if let Some(Refusal { kind, level, limit, degraded, .. }) = self.refused {
-            let (level, kind) = (level.word(), kind.word());
+        if let Some(LimitRefusal { kind, level, limit, degraded, .. }) = self.refused {
+            let (level, kind) = (level.as_str(), kind.as_str());
             let refused =
                 format_args!(",\"refused\":{{\"level\":\"{level}\",\"kind\":\"{kind}\",\"limit\":{limit}");
-            say(out, refused);
+            push_fmt(out, refused);
             out.extend_from_slice(if degraded { b",\"degraded\":true}" } else { b"}" });
         }
         out.push(b'}');
     }
 }
 
-fn say(out: &mut Vec<u8>, said: std::fmt::Arguments<'_>) {
-    // A vector takes everything.
-    let _never_fails = out.write_fmt(said);
+fn push_fmt(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+    // Writing to a `Vec` never fails.
+    let _never_fails = out.write_fmt(text);
 }
 
-fn time(out: &mut Vec<u8>, since_1970: Duration) {
+fn push_time(out: &mut Vec<u8>, since_1970: Duration) {
     let at = SignedDuration::try_from(since_1970).ok().and_then(|at| Timestamp::from_duration(at).ok());
     let _never_fails = PRINTER.print_timestamp(&at.unwrap_or(Timestamp::MAX), StdIoWrite(out));
 }
 
-/// Seconds to the microsecond, rounded down.
-struct Seconds(Duration);
+/// A duration in seconds, rounded down to microseconds.
+struct SecondsWithMicros(Duration);
 
-impl std::fmt::Display for Seconds {
+impl std::fmt::Display for SecondsWithMicros {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}.{:06}", self.0.as_secs(), self.0.subsec_micros())
     }
 }
 
-/// ` name=value`.
-fn field(out: &mut Vec<u8>, name: &str, value: &str) {
-    say(out, format_args!(" {name}="));
-    bare(out, value.as_bytes());
+/// Appends ` name=value`.
+fn push_field(out: &mut Vec<u8>, name: &str, value: &str) {
+    push_fmt(out, format_args!(" {name}="));
+    push_word(out, value.as_bytes());
 }
 
-/// A word of the text.
-fn bare(out: &mut Vec<u8>, bytes: &[u8]) {
-    printable(out, if bytes.is_empty() { b"-" } else { bytes }, b'!');
+/// Appends a word of the text format.
+fn push_word(out: &mut Vec<u8>, bytes: &[u8]) {
+    push_escaped(out, if bytes.is_empty() { b"-" } else { bytes }, b'!');
 }
 
-/// What is between quotes in the text.
-fn quoted(out: &mut Vec<u8>, bytes: &[u8]) {
-    printable(out, bytes, b' ');
+/// Appends a quoted value of the text format.
+fn push_quoted(out: &mut Vec<u8>, bytes: &[u8]) {
+    push_escaped(out, bytes, b' ');
 }
 
-fn printable(out: &mut Vec<u8>, bytes: &[u8], first: u8) {
+fn push_escaped(out: &mut Vec<u8>, bytes: &[u8], first: u8) {
     for byte in bytes {
         match byte {
-            b'"' | b'\\' => say(out, format_args!("\\x{byte:02x}")),
+            b'"' | b'\\' => push_fmt(out, format_args!("\\x{byte:02x}")),
             byte if (first..=b'~').contains(byte) => out.push(*byte),
-            byte => say(out, format_args!("\\x{byte:02x}")),
+            byte => push_fmt(out, format_args!("\\x{byte:02x}")),
         }
     }
 }
 
-/// `,"name":"value"` for all that are there.
-fn members(out: &mut Vec<u8>, all: &[(&str, Option<&[u8]>)]) {
+/// Appends `,"name":"value"` for every present value.
+fn push_members(out: &mut Vec<u8>, all: &[(&str, Option<&[u8]>)]) {
     for (name, value) in all {
         if let Some(value) = value {
-            say(out, format_args!(",\"{name}\":\""));
-            json_text(out, value);
+            push_fmt(out, format_args!(",\"{name}\":\""));
+            push_json_text(out, value);
             out.push(b'"');
         }
     }
 }
 
-/// What is between the quotes of a JSON text.
-fn json_text(out: &mut Vec<u8>, bytes: &[u8]) {
+/// Appends the content of a JSON string.
+fn push_json_text(out: &mut Vec<u8>, bytes: &[u8]) {
     for chunk in bytes.utf8_chunks() {
         for letter in chunk.valid().chars() {
             match letter {
                 '"' => out.extend_from_slice(b"\\\""),
                 '\\' => out.extend_from_slice(b"\\\\"),
-                // All of them are below U+FFFF.
+                // All of these characters are below U+FFFF.
                 letter if letter.is_control() || matches!(letter, '\u{2028}' | '\u{2029}') => {
-                    say(out, format_args!("\\u{:04x}", u32::from(letter)));
+                    push_fmt(out, format_args!("\\u{:04x}", u32::from(letter)));
                 }
                 letter => out.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes()),
             }

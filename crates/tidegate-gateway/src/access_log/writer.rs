@@ -1,11 +1,11 @@
-//! The logbook: where the lines of the access log go.
+//! The writer of the access log.
 //!
 //! ```text
-//!   worker ──▶ page ──▶ page ──▶ page ──▶ one thread ──▶ writer
+//!   worker ──▶ buffer ──▶ queue of at most 256 buffers ──▶ one thread ──▶ writer
 //! ```
 //!
-//! A worker writes its lines on a page of its own, and hands it over when it is full or has lain for a moment. Nobody waits for whoever reads
-//! the log: while too many pages are on their way, pages are lost, and their lines are counted.
+//! Each worker appends lines to its own buffer. It sends the buffer when it is full, or every 100 ms.
+//! A slow reader of the log never blocks a request: while the queue is full, buffers are dropped and their lines counted.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -14,127 +14,127 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::access_log::{Entry, Format};
-use crate::metrics::WorkerNumbers;
+use crate::access_log::{AccessLogEntry, AccessLogFormat};
+use crate::metrics::WorkerCounters;
 
-/// How many pages may be on their way.
-const MOST_PAGES: usize = 256;
-/// How large a page becomes.
-const PAGE: usize = 32 * 1024;
+/// The maximum number of queued buffers.
+const MAX_QUEUED_BUFFERS: usize = 256;
+/// The size at which a buffer is sent.
+const BUFFER_BYTES: usize = 32 * 1024;
 
-/// What is handed over.
-enum Message {
-    /// With how many lines it has, and who counts those that cannot be written.
-    Page(Vec<u8>, u64, Arc<WorkerNumbers>),
-    /// Everything before this is written when this is told.
-    Told(SyncSender<()>),
+/// A message to the writer thread.
+enum WriterMessage {
+    /// Lines to write, their number, and the counters for lines that cannot be written.
+    Lines(Vec<u8>, u64, Arc<WorkerCounters>),
+    /// Replies once everything sent before is written.
+    Flush(SyncSender<()>),
 }
 
-/// Where the lines of the access log go. Copies go to the same place.
+/// A handle to the writer thread. Clones share the thread.
 #[derive(Clone)]
-pub struct Logbook {
-    format: Format,
-    pages: SyncSender<Message>,
+pub struct AccessLogWriter {
+    format: AccessLogFormat,
+    messages: SyncSender<WriterMessage>,
     lost: Arc<AtomicU64>,
 }
 
-impl Logbook {
-    /// Lines go to this writer, on a thread of its own.
-    pub fn over(to: impl Write + Send + 'static, format: Format) -> io::Result<Logbook> {
-        let (pages, received) = sync_channel(MOST_PAGES);
+impl AccessLogWriter {
+    /// Starts a thread that writes all lines to `to`.
+    pub fn start(to: impl Write + Send + 'static, format: AccessLogFormat) -> io::Result<AccessLogWriter> {
+        let (messages, received) = sync_channel(MAX_QUEUED_BUFFERS);
         let lost: Arc<AtomicU64> = Arc::default();
         let counted = Arc::clone(&lost);
         let thread = std::thread::Builder::new().name("access-log".to_owned());
-        thread.spawn(move || write(&received, to, &counted))?;
-        Ok(Logbook { format, pages, lost })
+        thread.spawn(move || write_messages(&received, to, &counted))?;
+        Ok(AccessLogWriter { format, messages, lost })
     }
 
-    /// How many lines were lost because nobody read them, or because they could not be written.
+    /// The number of lines lost because the queue was full or a write failed.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Waits until everything that was handed over is written, but not for long.
+    /// Waits until everything sent so far is written, but at most this long.
     pub fn finish(&self, at_most: Duration) {
-        let (tell, told) = sync_channel(1);
-        let pages = self.pages.clone();
-        // There may be no room for one more message until somebody reads, and they may never.
-        let asking = std::thread::Builder::new().spawn(move || {
-            let _heard = pages.send(Message::Told(tell));
+        let (flushed, done) = sync_channel(1);
+        let messages = self.messages.clone();
+        // The queue may stay full if nothing reads the log, so the message is sent from another thread.
+        let sender = std::thread::Builder::new().spawn(move || {
+            let _best_effort = messages.send(WriterMessage::Flush(flushed));
         });
-        if asking.is_ok() {
-            let _in_time = told.recv_timeout(at_most);
+        if sender.is_ok() {
+            let _in_time = done.recv_timeout(at_most);
         }
     }
 }
 
-impl fmt::Debug for Logbook {
+impl fmt::Debug for AccessLogWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Logbook").field("format", &self.format).finish_non_exhaustive()
+        f.debug_struct("AccessLogWriter").field("format", &self.format).finish_non_exhaustive()
     }
 }
 
-fn write(pages: &Receiver<Message>, mut to: impl Write, lost: &AtomicU64) {
-    while let Ok(message) = pages.recv() {
+fn write_messages(messages: &Receiver<WriterMessage>, mut to: impl Write, lost: &AtomicU64) {
+    while let Ok(message) = messages.recv() {
         match message {
-            Message::Page(page, count, numbers) => {
+            WriterMessage::Lines(page, count, metrics) => {
                 if to.write_all(&page).and_then(|()| to.flush()).is_err() {
-                    // Perhaps not all of them; nobody can tell.
+                    // The write may have been partial. Count all of its lines.
                     lost.fetch_add(count, Ordering::Relaxed);
-                    numbers.lost_lines(count);
+                    metrics.count_lost_lines(count);
                 }
             }
-            Message::Told(tell) => {
-                // Whoever asked may have lost patience.
-                let _heard = tell.try_send(());
+            WriterMessage::Flush(flushed) => {
+                // The waiting side may have timed out.
+                let _best_effort = flushed.try_send(());
             }
         }
     }
 }
 
-/// A worker's page.
+/// The lines of one worker that are not sent yet.
 #[derive(Debug)]
-pub(crate) struct Page {
-    logbook: Logbook,
-    numbers: Arc<WorkerNumbers>,
-    lines: Mutex<Lines>,
+pub(crate) struct AccessLogBuffer {
+    access_log: AccessLogWriter,
+    metrics: Arc<WorkerCounters>,
+    lines: Mutex<BufferedLines>,
 }
 
 #[derive(Debug, Default)]
-struct Lines {
+struct BufferedLines {
     text: Vec<u8>,
     count: u64,
 }
 
-impl Page {
-    pub(crate) fn new(logbook: Logbook, numbers: Arc<WorkerNumbers>) -> Page {
-        Page { logbook, numbers, lines: Mutex::default() }
+impl AccessLogBuffer {
+    pub(crate) fn new(access_log: AccessLogWriter, metrics: Arc<WorkerCounters>) -> AccessLogBuffer {
+        AccessLogBuffer { access_log, metrics, lines: Mutex::default() }
     }
 
-    /// Writes a line.
-    pub(crate) fn write(&self, entry: &Entry<'_>) {
+    /// Appends a line.
+    pub(crate) fn write(&self, entry: &AccessLogEntry<'_>) {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        entry.write(self.logbook.format, &mut lines.text);
+        entry.write(self.access_log.format, &mut lines.text);
         lines.count += 1;
-        if lines.text.len() >= PAGE {
-            self.turn(&mut lines);
+        if lines.text.len() >= BUFFER_BYTES {
+            self.send(&mut lines);
         }
     }
 
-    /// Hands over what was written.
-    pub(crate) fn hand_over(&self) {
+    /// Sends the buffered lines.
+    pub(crate) fn flush(&self) {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         if lines.count > 0 {
-            self.turn(&mut lines);
+            self.send(&mut lines);
         }
     }
 
-    fn turn(&self, lines: &mut Lines) {
-        let Lines { text, count } = std::mem::take(lines);
-        let page = Message::Page(text, count, Arc::clone(&self.numbers));
-        if self.logbook.pages.try_send(page).is_err() {
-            self.logbook.lost.fetch_add(count, Ordering::Relaxed);
-            self.numbers.lost_lines(count);
+    fn send(&self, lines: &mut BufferedLines) {
+        let BufferedLines { text, count } = std::mem::take(lines);
+        let page = WriterMessage::Lines(text, count, Arc::clone(&self.metrics));
+        if self.access_log.messages.try_send(page).is_err() {
+            self.access_log.lost.fetch_add(count, Ordering::Relaxed);
+            self.metrics.count_lost_lines(count);
         }
     }
 }
@@ -146,8 +146,8 @@ mod tests {
 
     use super::*;
 
-    fn entry() -> Entry<'static> {
-        Entry {
+    fn entry() -> AccessLogEntry<'static> {
+        AccessLogEntry {
             at: Duration::ZERO,
             client: IpAddr::V4(Ipv4Addr::LOCALHOST),
             client_name: None,
@@ -170,15 +170,15 @@ mod tests {
         }
     }
 
-    /// A writer that writes when it is told to.
-    struct Reluctant {
-        may: Receiver<()>,
+    /// A writer that blocks until the test allows a write.
+    struct BlockingWriter {
+        permits: Receiver<()>,
         written: Arc<Mutex<Vec<u8>>>,
     }
 
-    impl Write for Reluctant {
+    impl Write for BlockingWriter {
         fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-            let _told = self.may.recv();
+            let _result = self.permits.recv();
             self.written.lock().expect("no panic").extend_from_slice(text);
             Ok(text.len())
         }
@@ -189,9 +189,9 @@ mod tests {
     }
 
     /// A writer whose reader is gone.
-    struct Gone;
+    struct BrokenWriter;
 
-    impl Write for Gone {
+    impl Write for BrokenWriter {
         fn write(&mut self, _text: &[u8]) -> io::Result<usize> {
             Err(io::ErrorKind::BrokenPipe.into())
         }
@@ -202,34 +202,34 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_cannot_be_written_are_counted() {
-        let logbook = Logbook::over(Gone, Format::Text).expect("a thread");
-        let page = Page::new(logbook.clone(), crate::metrics::Numbers::new(1).worker(0));
+    fn unwritable_lines_are_counted_as_lost() {
+        let access_log = AccessLogWriter::start(BrokenWriter, AccessLogFormat::Text).expect("a thread");
+        let page = AccessLogBuffer::new(access_log.clone(), crate::metrics::GatewayMetrics::new(1).worker(0));
         for _ in 0..3 {
             page.write(&entry());
             page.write(&entry());
-            page.hand_over();
+            page.flush();
         }
-        logbook.finish(Duration::from_secs(60));
-        assert_eq!(logbook.lost(), 6);
+        access_log.finish(Duration::from_secs(60));
+        assert_eq!(access_log.lost(), 6);
     }
 
     #[test]
-    fn nobody_waits_for_a_reader_and_what_is_lost_is_counted() {
-        let (allow, may) = channel();
+    fn blocked_reader_does_not_block_writers_and_lost_lines_are_counted() {
+        let (allow, permits) = channel();
         let written = Arc::new(Mutex::new(Vec::new()));
-        let to = Reluctant { may, written: Arc::clone(&written) };
-        let logbook = Logbook::over(to, Format::Text).expect("a thread");
-        let page = Page::new(logbook.clone(), crate::metrics::Numbers::new(1).worker(0));
-        let handed_over = MOST_PAGES as u64 + 10;
-        for _ in 0..handed_over {
+        let to = BlockingWriter { permits, written: Arc::clone(&written) };
+        let access_log = AccessLogWriter::start(to, AccessLogFormat::Text).expect("a thread");
+        let page = AccessLogBuffer::new(access_log.clone(), crate::metrics::GatewayMetrics::new(1).worker(0));
+        let sent = MAX_QUEUED_BUFFERS as u64 + 10;
+        for _ in 0..sent {
             page.write(&entry());
-            page.hand_over();
+            page.flush();
         }
-        assert!(logbook.lost() >= 9, "{}", logbook.lost());
+        assert!(access_log.lost() >= 9, "{}", access_log.lost());
         drop(allow);
-        logbook.finish(Duration::from_secs(60));
+        access_log.finish(Duration::from_secs(60));
         let lines = written.lock().expect("no panic").split(|byte| *byte == b'\n').count() as u64 - 1;
-        assert_eq!(lines + logbook.lost(), handed_over);
+        assert_eq!(lines + access_log.lost(), sent);
     }
 }

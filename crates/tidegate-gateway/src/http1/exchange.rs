@@ -1,9 +1,12 @@
-//! An exchange: a request goes to an endpoint while its response comes back.
+//! One exchange: sends a request to an endpoint and relays its response.
 //!
 //! ```text
-//!   client ──▶ input ──▶ body ──▶ up ────▶ endpoint          both ways at once; neither waits for the other,
-//!   client ◀── down ◀── body ◀── reply ◀── endpoint          and neither reads what the other end has not taken
+//!   client ──▶ input ──▶ BodyDecoder ──▶ upload_out ──▶ endpoint
+//!   client ◀── response_out ◀── BodyDecoder ◀── response_in ◀── endpoint
 //! ```
+//!
+//! Both directions run at the same time and do not wait for each other. Neither reads more input before its output is
+//! written.
 
 use std::fmt;
 use std::pin::Pin;
@@ -12,399 +15,419 @@ use std::task::{Context, Poll};
 use tidegate_net::Shutdown;
 use tokio::net::TcpStream;
 
-use crate::buffers::{Buffer, USUAL, Unsaid};
-use crate::handshake::Stream;
-use crate::local_reply::Answer;
-use crate::metrics::Failure;
-use crate::request_log::Told;
-use crate::wire::body::{Body, Frames, Framing};
-use crate::wire::request_head::room;
-use crate::wire::response_head::{Reply, To};
-use crate::wire::{Flaw, LARGEST_HEAD};
-use crate::worker::Over;
+use crate::buffers::{BUFFER_SIZE, ReadBuffer, WriteBuffer};
+use crate::handshake::ClientStream;
+use crate::local_reply::LocalReply;
+use crate::metrics::UpstreamFailure;
+use crate::request_log::TransferProgress;
+use crate::wire::body::{BodyDecoder, BodyEncoder, BodyFraming};
+use crate::wire::request_head::header_storage;
+use crate::wire::response_head::{ResponseHead, ResponseOptions};
+use crate::wire::{MAX_HEAD_BYTES, WireError};
+use crate::worker::ConnectionEnd;
 
-/// What a client is told that waits for a word before it sends a body.
+/// The interim response to `Expect: 100-continue`.
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// How much is said to a client at once.
-const MOST_SAID: usize = 2 * USUAL;
+/// The maximum number of bytes collected for one write.
+const MAX_BATCH: usize = 2 * BUFFER_SIZE;
 
-/// How an exchange ends well.
-pub(super) enum End {
-    /// The response is whole.
-    Whole {
-        /// The connection to the endpoint, if it can be used again.
+/// A successful end.
+pub(super) enum ExchangeEnd {
+    /// The response is complete.
+    Completed {
+        /// The connection to the endpoint, if it can be reused.
         upstream: Option<TcpStream>,
-        /// Whether the client's can.
-        goes_on: bool,
+        /// Whether the client's connection can be reused.
+        keep_alive: bool,
     },
-    /// From here on they speak something else.
+    /// The protocol was switched.
     Upgraded {
         upstream: TcpStream,
-        /// What the endpoint has said already.
-        arrived: Buffer,
+        /// Bytes that the endpoint has already sent in the new protocol.
+        arrived: ReadBuffer,
     },
 }
 
-/// How an exchange ends otherwise.
+/// A failed end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Broken {
-    /// The client has left.
-    Left,
-    /// The client's body makes no sense, or is too large.
-    Body(Flaw),
-    /// The client does not send its body.
+pub(super) enum ExchangeError {
+    /// The client closed the connection.
+    ClientClosed,
+    /// The request body is malformed or too large.
+    InvalidRequestBody(WireError),
+    /// The client does not send its body in time.
     SlowBody,
-    /// The client does not take the response.
+    /// The client does not read the response in time.
     SlowReader,
-    /// The endpoint has closed the connection. `untouched`: before it can have heard anything.
-    Closed { untouched: bool, has_body: bool, is_silent: bool },
-    /// What the endpoint says makes no sense.
-    Nonsense(Flaw),
-    /// The endpoint takes too long.
-    Late,
+    /// The endpoint closed the connection. `nothing_sent` is set if no byte of the request was written.
+    UpstreamClosed { nothing_sent: bool, has_body: bool, nothing_received: bool },
+    /// The response is malformed.
+    InvalidResponse(WireError),
+    /// The endpoint does not respond in time.
+    UpstreamTimeout,
 }
 
-impl Broken {
-    /// What the client is told, if it has heard nothing yet.
-    pub(super) const fn answer(self) -> Option<Answer> {
+impl ExchangeError {
+    /// The reply for the client, if it has not received anything yet.
+    pub(super) const fn reply(self) -> Option<LocalReply> {
         match self {
-            Broken::Left | Broken::SlowReader => None,
-            Broken::Body(flaw) => Some(Answer::Flawed(flaw)),
-            Broken::SlowBody => Some(Answer::Slow),
-            Broken::Closed { .. } | Broken::Nonsense(_) => Some(Answer::Failed),
-            Broken::Late => Some(Answer::Late),
+            ExchangeError::ClientClosed | ExchangeError::SlowReader => None,
+            ExchangeError::InvalidRequestBody(error) => Some(LocalReply::Invalid(error)),
+            ExchangeError::SlowBody => Some(LocalReply::RequestTimeout),
+            ExchangeError::UpstreamClosed { .. } | ExchangeError::InvalidResponse(_) => {
+                Some(LocalReply::BadGateway)
+            }
+            ExchangeError::UpstreamTimeout => Some(LocalReply::GatewayTimeout),
         }
     }
 
-    /// Whether the request may be made again: nobody has heard of it, or it does no harm to make it twice.
-    pub(super) const fn is_repeatable(self, is_harmless: bool) -> bool {
+    /// Whether the request may be retried: the endpoint cannot have processed it, or the request is
+    /// idempotent.
+    pub(super) const fn is_repeatable(self, is_idempotent: bool) -> bool {
         match self {
-            Broken::Closed { untouched, has_body, is_silent } => {
-                is_silent && !has_body && (untouched || is_harmless)
+            ExchangeError::UpstreamClosed { nothing_sent, has_body, nothing_received } => {
+                nothing_received && !has_body && (nothing_sent || is_idempotent)
             }
             _ => false,
         }
     }
 
-    /// What the endpoint is to blame for.
-    pub(super) const fn trouble(self) -> Option<Failure> {
+    /// The failure to count for the endpoint.
+    pub(super) const fn upstream_failure(self) -> Option<UpstreamFailure> {
         match self {
-            Broken::Closed { .. } => Some(Failure::Closed),
-            Broken::Nonsense(_) => Some(Failure::Protocol),
-            Broken::Late => Some(Failure::Timeout),
+            ExchangeError::UpstreamClosed { .. } => Some(UpstreamFailure::Closed),
+            ExchangeError::InvalidResponse(_) => Some(UpstreamFailure::Protocol),
+            ExchangeError::UpstreamTimeout => Some(UpstreamFailure::Timeout),
             _ => None,
         }
     }
 
-    /// How the client's connection is over.
-    pub(super) const fn over(self) -> Over {
+    /// How the client's connection ends.
+    pub(super) const fn connection_end(self) -> ConnectionEnd {
         match self {
-            Broken::Left => Over::Left,
-            Broken::Body(Flaw::LargeBody) => Over::TooLarge,
-            Broken::Body(_) => Over::Protocol,
-            Broken::SlowBody => Over::SlowBody,
-            Broken::SlowReader => Over::SlowReader,
-            Broken::Closed { .. } | Broken::Nonsense(_) | Broken::Late => Over::Upstream,
+            ExchangeError::ClientClosed => ConnectionEnd::ClientClosed,
+            ExchangeError::InvalidRequestBody(WireError::BodyTooLarge) => ConnectionEnd::TooLarge,
+            ExchangeError::InvalidRequestBody(_) => ConnectionEnd::Protocol,
+            ExchangeError::SlowBody => ConnectionEnd::SlowBody,
+            ExchangeError::SlowReader => ConnectionEnd::SlowReader,
+            ExchangeError::UpstreamClosed { .. }
+            | ExchangeError::InvalidResponse(_)
+            | ExchangeError::UpstreamTimeout => ConnectionEnd::Upstream,
         }
     }
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for ExchangeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Broken::Left => f.write_str("the client has left"),
-            Broken::Body(flaw) | Broken::Nonsense(flaw) => flaw.fmt(f),
-            Broken::SlowBody => f.write_str("the body did not come in time"),
-            Broken::SlowReader => f.write_str("the client does not take the response"),
-            Broken::Closed { .. } => f.write_str("the connection was closed in the middle"),
-            Broken::Late => f.write_str("it took too long"),
+            ExchangeError::ClientClosed => f.write_str("the client closed the connection"),
+            ExchangeError::InvalidRequestBody(error) | ExchangeError::InvalidResponse(error) => error.fmt(f),
+            ExchangeError::SlowBody => f.write_str("the request body did not arrive in time"),
+            ExchangeError::SlowReader => f.write_str("the client does not read the response"),
+            ExchangeError::UpstreamClosed { .. } => f.write_str("the endpoint closed the connection early"),
+            ExchangeError::UpstreamTimeout => f.write_str("the endpoint did not answer in time"),
         }
     }
 }
 
-/// How far the response is.
-enum Stage {
+/// The progress of the response.
+enum ResponseStage {
     Head,
-    Body { body: Body, frames: Frames, is_finished: bool },
+    Body { body: BodyDecoder, frames: BodyEncoder, is_finished: bool },
     Upgraded,
 }
 
-/// How far the request is.
+/// The progress of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Upload {
-    Going,
+enum UploadState {
+    InProgress,
     Done,
-    /// The endpoint takes no more of it, and may say why.
-    Refused,
+    /// The endpoint does not accept more of it. It may still send a response.
+    Rejected,
 }
 
 #[expect(clippy::struct_excessive_bools, reason = "each is about another party")]
-pub(super) struct Exchange<'e, S> {
+pub(super) struct Http1Exchange<'e, S> {
     client: &'e mut S,
-    input: &'e mut Buffer,
+    input: &'e mut ReadBuffer,
     upstream: Option<TcpStream>,
-    reply: Buffer,
-    /// Whether the gateway is about to end: then the client's connection does not go on.
-    ending: &'e Shutdown,
-    head: &'e mut Unsaid,
-    up: Unsaid,
-    down: &'e mut Unsaid,
-    body: Body,
-    frames: Frames,
-    /// Whether the end of the request's body was written.
+    response_in: ReadBuffer,
+    /// During shutdown the client's connection is closed after the response.
+    shutdown: &'e Shutdown,
+    request_out: &'e mut WriteBuffer,
+    upload_out: WriteBuffer,
+    response_out: &'e mut WriteBuffer,
+    body: BodyDecoder,
+    frames: BodyEncoder,
+    /// Whether the end of the request body is written.
     is_finished: bool,
     has_body: bool,
-    upload: Upload,
-    stage: Stage,
-    to_head: bool,
-    /// Whether the client wants to go over to another protocol.
-    upgrades: bool,
-    to: To,
-    /// Whether both connections can go on.
-    client_goes_on: bool,
-    upstream_goes_on: bool,
-    has_moved: bool,
-    told: Told,
+    upload: UploadState,
+    stage: ResponseStage,
+    is_head_request: bool,
+    /// Whether the client asked for a protocol upgrade.
+    allows_upgrade: bool,
+    options: ResponseOptions,
+    /// Whether each connection can be reused.
+    client_keep_alive: bool,
+    upstream_keep_alive: bool,
+    has_progressed: bool,
+    progress: TransferProgress,
 }
 
-impl<'e, S: Stream> Exchange<'e, S> {
+impl<'e, S: ClientStream> Http1Exchange<'e, S> {
     pub(super) fn new(
         client: &'e mut S,
-        input: &'e mut Buffer,
+        input: &'e mut ReadBuffer,
         upstream: TcpStream,
-        head: &'e mut Unsaid,
-        down: &'e mut Unsaid,
-        body: Body,
-        ending: &'e Shutdown,
-    ) -> Exchange<'e, S> {
-        Exchange {
+        request_out: &'e mut WriteBuffer,
+        response_out: &'e mut WriteBuffer,
+        body: BodyDecoder,
+        shutdown: &'e Shutdown,
+    ) -> Http1Exchange<'e, S> {
+        Http1Exchange {
             client,
             input,
             upstream: Some(upstream),
-            reply: Buffer::default(),
-            ending,
-            head,
-            up: Unsaid::default(),
-            down,
+            response_in: ReadBuffer::default(),
+            shutdown,
+            request_out,
+            upload_out: WriteBuffer::default(),
+            response_out,
             body,
-            frames: Frames::Plain,
+            frames: BodyEncoder::Plain,
             is_finished: false,
             has_body: false,
-            upload: Upload::Going,
-            stage: Stage::Head,
-            to_head: false,
-            upgrades: false,
-            to: To { minor: 1, keeps_alive: true },
-            client_goes_on: true,
-            upstream_goes_on: false,
-            has_moved: false,
-            told: Told::default(),
+            upload: UploadState::InProgress,
+            stage: ResponseStage::Head,
+            is_head_request: false,
+            allows_upgrade: false,
+            options: ResponseOptions { minor: 1, keeps_alive: true },
+            client_keep_alive: true,
+            upstream_keep_alive: false,
+            has_progressed: false,
+            progress: TransferProgress::default(),
         }
     }
 
-    /// What is known of the request.
-    pub(super) fn prepare(&mut self, framing: Framing, to_head: bool, minor: u8, keeps_alive: bool) {
-        self.has_body = !matches!(framing, Framing::None | Framing::Length(0));
+    /// Sets the properties of the request.
+    pub(super) fn set_request(
+        &mut self,
+        framing: BodyFraming,
+        is_head_request: bool,
+        minor: u8,
+        keeps_alive: bool,
+    ) {
+        self.has_body = !matches!(framing, BodyFraming::None | BodyFraming::Length(0));
         if self.has_body {
-            self.up = Unsaid::new();
+            self.upload_out = WriteBuffer::new();
         }
-        self.frames = if framing == Framing::Chunked { Frames::Chunks } else { Frames::Plain };
-        (self.to_head, self.to) = (to_head, To { minor, keeps_alive });
+        self.frames = if framing == BodyFraming::Chunked { BodyEncoder::Chunks } else { BodyEncoder::Plain };
+        (self.is_head_request, self.options) = (is_head_request, ResponseOptions { minor, keeps_alive });
     }
 
-    /// Whether the client has asked for another protocol; nobody else is given one.
-    pub(super) fn may_upgrade(&mut self, upgrades: bool) {
-        self.upgrades = upgrades;
+    /// Allows a 101 response. Without it a 101 is an error.
+    pub(super) fn allow_upgrade(&mut self, upgrades: bool) {
+        self.allows_upgrade = upgrades;
     }
 
-    /// Asks the client for the body it waits to send.
-    pub(super) fn invite(&mut self) {
+    /// Sends `100 Continue` to a client that waits for it.
+    pub(super) fn send_continue(&mut self) {
         if self.has_body && self.input.is_empty() {
-            self.down.bytes.extend_from_slice(CONTINUE);
+            self.response_out.bytes.extend_from_slice(CONTINUE);
         }
     }
 
-    /// Whether anything has moved since this was asked last.
-    pub(super) fn has_moved(&mut self) -> bool {
-        std::mem::take(&mut self.has_moved)
+    /// Whether anything was transferred since the last call.
+    pub(super) fn has_progressed(&mut self) -> bool {
+        std::mem::take(&mut self.has_progressed)
     }
 
-    /// Whether only the endpoint has to do something, and has said nothing yet.
+    /// Whether the request is sent and no response has started.
     pub(super) fn waits_for_response(&self) -> bool {
-        matches!(self.stage, Stage::Head) && self.upload != Upload::Going
+        matches!(self.stage, ResponseStage::Head) && self.upload != UploadState::InProgress
     }
 
-    /// What the client was told so far.
-    pub(super) const fn told(&self) -> Told {
-        self.told
+    /// The status and the byte counts so far.
+    pub(super) const fn progress(&self) -> TransferProgress {
+        self.progress
     }
 
-    /// Whom to blame if nothing moves any more.
-    pub(super) fn overdue(&self) -> Broken {
+    /// The error to report when the deadline passes.
+    pub(super) fn timeout_error(&self) -> ExchangeError {
         match self.stage {
-            _ if !self.down.is_empty() => Broken::SlowReader,
-            Stage::Head if self.upload == Upload::Going && self.head.is_empty() && self.up.is_empty() => {
-                Broken::SlowBody
+            _ if !self.response_out.is_empty() => ExchangeError::SlowReader,
+            ResponseStage::Head
+                if self.upload == UploadState::InProgress
+                    && self.request_out.is_empty()
+                    && self.upload_out.is_empty() =>
+            {
+                ExchangeError::SlowBody
             }
-            _ => Broken::Late,
+            _ => ExchangeError::UpstreamTimeout,
         }
     }
 
-    /// Goes on as far as possible.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<End, Broken>> {
-        if self.upload == Upload::Going {
+    /// Transfers as much as possible in both directions.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<ExchangeEnd, ExchangeError>> {
+        if self.upload == UploadState::InProgress {
             self.poll_upload(cx)?;
         }
         match self.poll_download(cx)? {
-            Poll::Ready(()) => Poll::Ready(Ok(self.end())),
+            Poll::Ready(()) => Poll::Ready(Ok(self.finish())),
             Poll::Pending => {
-                if self.upload == Upload::Done {
-                    self.poll_client(cx)?;
+                if self.upload == UploadState::Done {
+                    self.check_client(cx)?;
                 }
                 Poll::Pending
             }
         }
     }
 
-    fn end(&mut self) -> End {
-        let is_uploaded = self.upload == Upload::Done;
+    fn finish(&mut self) -> ExchangeEnd {
+        let is_uploaded = self.upload == UploadState::Done;
         match (self.upstream.take(), &self.stage) {
-            (Some(upstream), Stage::Upgraded) => {
-                End::Upgraded { upstream, arrived: std::mem::take(&mut self.reply) }
+            (Some(upstream), ResponseStage::Upgraded) => {
+                ExchangeEnd::Upgraded { upstream, arrived: std::mem::take(&mut self.response_in) }
             }
-            (upstream, _) => End::Whole {
-                // Whoever says more than was asked for is not asked again.
-                upstream: upstream.filter(|_| is_uploaded && self.upstream_goes_on && self.reply.is_empty()),
-                goes_on: is_uploaded && self.client_goes_on,
+            (upstream, _) => ExchangeEnd::Completed {
+                // Unread bytes after the response would become the next response. Do not reuse the
+                // connection.
+                upstream: upstream
+                    .filter(|_| is_uploaded && self.upstream_keep_alive && self.response_in.is_empty()),
+                keep_alive: is_uploaded && self.client_keep_alive,
             },
         }
     }
 
-    /// Takes as much of the request to the endpoint as it takes.
-    fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), Broken> {
+    /// Sends as much of the request as the endpoint accepts.
+    fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), ExchangeError> {
         loop {
-            if self.poll_say_upload(cx).is_pending() || self.upload != Upload::Going {
+            if self.poll_write_upload(cx).is_pending() || self.upload != UploadState::InProgress {
                 return Ok(());
             }
             if self.body.is_done() {
                 if std::mem::replace(&mut self.is_finished, true) || !self.has_body {
-                    self.upload = Upload::Done;
+                    self.upload = UploadState::Done;
                     return Ok(());
                 }
-                self.frames.finish(self.body.trailers(), &mut self.up.bytes);
+                self.frames.finish(self.body.trailers(), &mut self.upload_out.bytes);
                 continue;
             }
-            if self.take_piece()? {
-                // Small chunks are said together.
-                while self.up.bytes.len() < MOST_SAID && self.take_piece()? {}
+            if self.decode_request_piece()? {
+                // Small chunks are collected and sent together.
+                while self.upload_out.bytes.len() < MAX_BATCH && self.decode_request_piece()? {}
                 continue;
             }
             if self.input.is_full() {
-                self.input.grow(2 * USUAL);
+                self.input.grow(2 * BUFFER_SIZE);
             }
             match self.input.poll_fill(Pin::new(&mut *self.client), cx) {
                 Poll::Pending => return Ok(()),
-                Poll::Ready(Ok(0) | Err(_)) => return Err(Broken::Left),
-                Poll::Ready(Ok(_)) => self.has_moved = true,
+                Poll::Ready(Ok(0) | Err(_)) => return Err(ExchangeError::ClientClosed),
+                Poll::Ready(Ok(_)) => self.has_progressed = true,
             }
         }
     }
 
-    /// Says to the endpoint what is to be said: the head, then pieces of the body. Ready if there is nothing left.
-    fn poll_say_upload(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Writes the head and the buffered body. Ready if nothing is left.
+    fn poll_write_upload(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(upstream) = self.upstream.as_mut() else { return Poll::Ready(()) };
         let mut upstream = Pin::new(upstream);
-        for (unsaid, stays) in [(&mut *self.head, true), (&mut self.up, false)] {
-            if unsaid.is_empty() {
+        for (buffer, keep) in [(&mut *self.request_out, true), (&mut self.upload_out, false)] {
+            if buffer.is_empty() {
                 continue;
             }
-            let before = unsaid.left();
-            match unsaid.poll_say(upstream.as_mut(), cx, stays) {
+            let before = buffer.remaining();
+            match buffer.poll_write(upstream.as_mut(), cx, keep) {
                 Poll::Pending => {
-                    self.has_moved |= unsaid.left() < before;
+                    self.has_progressed |= buffer.remaining() < before;
                     return Poll::Pending;
                 }
-                Poll::Ready(Ok(())) => self.has_moved = true,
-                Poll::Ready(Err(_)) => self.upload = Upload::Refused,
+                Poll::Ready(Ok(())) => self.has_progressed = true,
+                Poll::Ready(Err(_)) => self.upload = UploadState::Rejected,
             }
         }
         Poll::Ready(())
     }
 
-    /// Takes a piece of the request's body from what has arrived; whether there was one.
-    fn take_piece(&mut self) -> Result<bool, Broken> {
-        let piece = self.body.next(self.input.filled()).map_err(Broken::Body)?;
+    /// Decodes a piece of the request body. Returns whether there was one.
+    fn decode_request_piece(&mut self) -> Result<bool, ExchangeError> {
+        let piece = self.body.next(self.input.filled()).map_err(ExchangeError::InvalidRequestBody)?;
         let used = piece.used;
-        self.told.received += piece.data.len() as u64;
-        self.frames.write(piece.data, &mut self.up.bytes);
-        self.input.settle(used);
+        self.progress.received += piece.data.len() as u64;
+        self.frames.write(piece.data, &mut self.upload_out.bytes);
+        self.input.consume(used);
         Ok(used > 0)
     }
 
-    /// Takes as much of the response to the client as there is, and as it takes. Ready when all of it is said.
-    fn poll_download(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+    /// Relays as much of the response as is available and as the client accepts. Ready when the response is
+    /// complete.
+    fn poll_download(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ExchangeError>> {
         loop {
-            let is_over = self.understand()?;
-            // More may have arrived than is said at once.
-            let has_more = self.down.bytes.len() >= MOST_SAID;
-            // What is there is said before more is read, so that neither end is ahead of the other; and all of it at once.
-            if !self.down.is_empty() {
-                let before = self.down.left();
-                match self.down.poll_say(Pin::new(&mut *self.client), cx, false) {
+            let is_over = self.parse_response()?;
+            // `response_in` may hold more than one batch.
+            let has_more = self.response_out.bytes.len() >= MAX_BATCH;
+            // Writes everything to the client before reading more, so that a slow client slows the endpoint
+            // down.
+            if !self.response_out.is_empty() {
+                let before = self.response_out.remaining();
+                match self.response_out.poll_write(Pin::new(&mut *self.client), cx, false) {
                     Poll::Pending => {
-                        // A client that takes a little is slow, and not gone.
-                        self.has_moved |= self.down.left() < before;
+                        // A client that reads slowly still makes progress.
+                        self.has_progressed |= self.response_out.remaining() < before;
                         return Poll::Pending;
                     }
-                    Poll::Ready(Ok(())) => self.has_moved = true,
-                    Poll::Ready(Err(_)) => return Poll::Ready(Err(Broken::Left)),
+                    Poll::Ready(Ok(())) => self.has_progressed = true,
+                    Poll::Ready(Err(_)) => return Poll::Ready(Err(ExchangeError::ClientClosed)),
                 }
             }
             if is_over {
-                return Pin::new(&mut *self.client).poll_flush(cx).map_err(|_| Broken::Left);
+                return Pin::new(&mut *self.client).poll_flush(cx).map_err(|_| ExchangeError::ClientClosed);
             }
             if has_more {
                 continue;
             }
-            let Some(upstream) = self.upstream.as_mut() else { return Poll::Ready(Err(self.closed())) };
-            let read = match self.reply.poll_fill(Pin::new(upstream), cx) {
+            let Some(upstream) = self.upstream.as_mut() else { return Poll::Ready(Err(self.closed_error())) };
+            let read = match self.response_in.poll_fill(Pin::new(upstream), cx) {
                 Poll::Pending => {
-                    // Buffered layers hold back what is not flushed.
-                    let _on_its_way = Pin::new(&mut *self.client).poll_flush(cx);
+                    // A TLS stream buffers data until it is flushed.
+                    let _best_effort = Pin::new(&mut *self.client).poll_flush(cx);
                     return Poll::Pending;
                 }
                 Poll::Ready(read) => read,
             };
             match (read, &mut self.stage) {
-                (Ok(length), _) if length > 0 => self.has_moved = true,
-                (Ok(_), Stage::Body { body, frames, is_finished }) if body.ends_with_connection() => {
-                    frames.finish(&[], &mut self.down.bytes);
+                (Ok(length), _) if length > 0 => self.has_progressed = true,
+                (Ok(_), ResponseStage::Body { body, frames, is_finished }) if body.ends_with_connection() => {
+                    frames.finish(&[], &mut self.response_out.bytes);
                     *is_finished = true;
-                    self.upstream_goes_on = false;
+                    self.upstream_keep_alive = false;
                 }
-                _ => return Poll::Ready(Err(self.closed())),
+                _ => return Poll::Ready(Err(self.closed_error())),
             }
         }
     }
 
-    /// Makes of what the endpoint has said what can be made of it; whether that is all.
-    fn understand(&mut self) -> Result<bool, Broken> {
+    /// Parses the available response bytes. Returns whether the response is complete.
+    fn parse_response(&mut self) -> Result<bool, ExchangeError> {
         loop {
             match &mut self.stage {
-                Stage::Upgraded | Stage::Body { is_finished: true, .. } => return Ok(true),
-                Stage::Head => {
-                    if self.reply.is_empty() || !self.read_head()? {
+                ResponseStage::Upgraded | ResponseStage::Body { is_finished: true, .. } => return Ok(true),
+                ResponseStage::Head => {
+                    if self.response_in.is_empty() || !self.parse_response_head()? {
                         return Ok(false);
                     }
                 }
-                Stage::Body { body, frames, is_finished } => {
-                    while !body.is_done() && self.down.bytes.len() < MOST_SAID {
-                        let piece = body.next(self.reply.filled()).map_err(Broken::Nonsense)?;
+                ResponseStage::Body { body, frames, is_finished } => {
+                    while !body.is_done() && self.response_out.bytes.len() < MAX_BATCH {
+                        let piece =
+                            body.next(self.response_in.filled()).map_err(ExchangeError::InvalidResponse)?;
                         let used = piece.used;
-                        self.told.sent += piece.data.len() as u64;
-                        frames.write(piece.data, &mut self.down.bytes);
-                        self.reply.settle(used);
+                        self.progress.sent += piece.data.len() as u64;
+                        frames.write(piece.data, &mut self.response_out.bytes);
+                        self.response_in.consume(used);
                         if used == 0 {
                             break;
                         }
@@ -412,67 +435,73 @@ impl<'e, S: Stream> Exchange<'e, S> {
                     if !body.is_done() {
                         return Ok(false);
                     }
-                    frames.finish(body.trailers(), &mut self.down.bytes);
+                    frames.finish(body.trailers(), &mut self.response_out.bytes);
                     *is_finished = true;
                 }
             }
         }
     }
 
-    /// Reads the head of the response; whether it was all there.
-    fn read_head(&mut self) -> Result<bool, Broken> {
-        let mut room = room();
-        let reply = Reply::read(self.reply.filled(), &mut room, self.to_head).map_err(Broken::Nonsense)?;
-        let Some(reply) = reply else {
-            if self.reply.is_full() {
-                self.reply.grow(LARGEST_HEAD);
+    /// Parses the response head. Returns whether it was complete.
+    fn parse_response_head(&mut self) -> Result<bool, ExchangeError> {
+        let mut storage = header_storage();
+        let head = ResponseHead::read(self.response_in.filled(), &mut storage, self.is_head_request)
+            .map_err(ExchangeError::InvalidResponse)?;
+        let Some(head) = head else {
+            if self.response_in.is_full() {
+                self.response_in.grow(MAX_HEAD_BYTES);
             }
             return Ok(false);
         };
-        let length = reply.length;
-        if matches!(reply.status, 100..=199) && reply.status != 101 {
-            // What comes before the response is between the gateway and the endpoint.
-            self.reply.settle(length);
-            return Ok(!self.reply.is_empty());
+        let length = head.length;
+        if matches!(head.status, 100..=199) && head.status != 101 {
+            // Interim responses are not forwarded.
+            self.response_in.consume(length);
+            return Ok(!self.response_in.is_empty());
         }
-        if reply.status == 101 && !self.upgrades {
-            return Err(Broken::Nonsense(Flaw::Bad("it goes over to a protocol that nobody asked for")));
+        if head.status == 101 && !self.allows_upgrade {
+            return Err(ExchangeError::InvalidResponse(WireError::Malformed(
+                "the endpoint switches to a protocol that was not requested",
+            )));
         }
-        if self.down.bytes.capacity() == 0 {
-            *self.down = Unsaid::new();
+        if self.response_out.bytes.capacity() == 0 {
+            *self.response_out = WriteBuffer::new();
         }
-        let to = To { keeps_alive: self.to.keeps_alive && !self.ending.is_triggered(), ..self.to };
-        let (frames, goes_on) = reply.compose(to, &mut self.down.bytes);
-        self.told.status = reply.status;
-        self.client_goes_on = goes_on;
-        self.upstream_goes_on = reply.keeps_alive;
-        self.stage = if reply.status == 101 {
-            Stage::Upgraded
-        } else {
-            let body = Body::new(reply.framing, u64::MAX).map_err(Broken::Nonsense)?;
-            Stage::Body { body, frames, is_finished: false }
+        let options = ResponseOptions {
+            keeps_alive: self.options.keeps_alive && !self.shutdown.is_triggered(),
+            ..self.options
         };
-        self.reply.settle(length);
+        let (frames, keep_alive) = head.compose(options, &mut self.response_out.bytes);
+        self.progress.status = head.status;
+        self.client_keep_alive = keep_alive;
+        self.upstream_keep_alive = head.keeps_alive;
+        self.stage = if head.status == 101 {
+            ResponseStage::Upgraded
+        } else {
+            let body = BodyDecoder::new(head.framing, u64::MAX).map_err(ExchangeError::InvalidResponse)?;
+            ResponseStage::Body { body, frames, is_finished: false }
+        };
+        self.response_in.consume(length);
         Ok(true)
     }
 
-    /// Looks whether the client is still there.
-    fn poll_client(&mut self, cx: &mut Context<'_>) -> Result<(), Broken> {
+    /// Detects whether the client has closed the connection.
+    fn check_client(&mut self, cx: &mut Context<'_>) -> Result<(), ExchangeError> {
         while !self.input.is_full() {
             match self.input.poll_fill(Pin::new(&mut *self.client), cx) {
                 Poll::Pending => return Ok(()),
-                Poll::Ready(Ok(0) | Err(_)) => return Err(Broken::Left),
+                Poll::Ready(Ok(0) | Err(_)) => return Err(ExchangeError::ClientClosed),
                 Poll::Ready(Ok(_)) => {}
             }
         }
         Ok(())
     }
 
-    fn closed(&self) -> Broken {
-        Broken::Closed {
-            untouched: self.head.is_untouched(),
-            has_body: self.told.received > 0,
-            is_silent: matches!(self.stage, Stage::Head) && self.reply.is_empty(),
+    fn closed_error(&self) -> ExchangeError {
+        ExchangeError::UpstreamClosed {
+            nothing_sent: self.request_out.is_unsent(),
+            has_body: self.progress.received > 0,
+            nothing_received: matches!(self.stage, ResponseStage::Head) && self.response_in.is_empty(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The fields of requests and responses, as hyper has them.
+//! Header handling of HTTP/2 requests and responses in hyper's types.
 
 use std::fmt::Write;
 
@@ -6,80 +6,88 @@ use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, REFERER, TE
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 
-use crate::request_log::Asked;
-use crate::wire::header_fields::{Field, field, has_dots, is_host, words};
-use crate::wire::request_head::{Forwarded, MOST_HOPS, hops};
-use crate::wire::{Flaw, LONGEST_TARGET, MOST_FIELDS};
+use crate::request_log::RequestSummary;
+use crate::wire::header_fields::{HeaderField, classify_field, has_dot_segment, is_host, list_items};
+use crate::wire::request_head::{ForwardingInfo, MAX_HOPS, count_hops};
+use crate::wire::{MAX_FIELDS, MAX_TARGET_BYTES, WireError};
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// Which host and which path are meant.
+/// The host and path of a request.
 #[derive(Debug)]
-pub(super) struct Target {
+pub(super) struct RequestTarget {
     pub(super) host: String,
-    /// With its query.
+    /// The path with its query.
     pub(super) path: String,
 }
 
-/// Finds out what is meant, if it is one thing.
-pub(super) fn target(head: &Parts) -> Result<Target, Flaw> {
-    const ODD_HOST: Flaw = Flaw::Bad("the host is not one");
-    if head.headers.len() > MOST_FIELDS {
-        return Err(Flaw::LargeHead);
+/// Validates the request and returns its target.
+pub(super) fn target(head: &Parts) -> Result<RequestTarget, WireError> {
+    const ODD_HOST: WireError = WireError::Malformed("the host is not one");
+    if head.headers.len() > MAX_FIELDS {
+        return Err(WireError::HeadTooLarge);
     }
     if matches!(head.method, Method::CONNECT | Method::TRACE) {
-        return Err(Flaw::Method);
+        return Err(WireError::MethodNotAllowed);
     }
     if head.headers.get_all(CONTENT_LENGTH).iter().nth(1).is_some() {
-        return Err(Flaw::Bad("there is more than one Content-Length"));
+        return Err(WireError::Malformed("there is more than one Content-Length"));
     }
     if head.uri.scheme().is_some_and(|scheme| !matches!(scheme.as_str(), "http" | "https")) {
-        return Err(Flaw::Bad("the scheme is not HTTP's"));
+        return Err(WireError::Malformed("the scheme is not HTTP's"));
     }
     let mut hosts = head.headers.get_all(HOST).iter();
     let sent = hosts.next().map(|host| host.to_str().map_err(|_| ODD_HOST)).transpose()?;
     let authority = head.uri.authority().map(http::uri::Authority::as_str);
     let host = match (authority, sent) {
         (Some(authority), Some(sent)) if !authority.eq_ignore_ascii_case(sent) => {
-            return Err(Flaw::Bad("the authority and the Host are not the same"));
+            return Err(WireError::Malformed("the authority and the Host are not the same"));
         }
         (Some(host), _) | (None, Some(host)) => host,
-        (None, None) => return Err(Flaw::Bad("there is no Host")),
+        (None, None) => return Err(WireError::Malformed("there is no Host")),
     };
     if hosts.next().is_some() {
-        return Err(Flaw::Bad("there is more than one Host"));
+        return Err(WireError::Malformed("there is more than one Host"));
     }
     if !is_host(host.as_bytes()) {
         return Err(ODD_HOST);
     }
     let path = head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-    if path.len() > LONGEST_TARGET {
-        return Err(Flaw::LongTarget);
+    if path.len() > MAX_TARGET_BYTES {
+        return Err(WireError::TargetTooLong);
     }
     let is_all = path == "*" && head.method == Method::OPTIONS;
     if !(path.starts_with('/') || is_all) || path.contains('#') {
-        return Err(Flaw::Bad("the target is neither a path nor an address"));
+        return Err(WireError::Malformed("the target is neither a path nor an address"));
     }
-    if has_dots(path.as_bytes()) {
-        return Err(Flaw::Bad("the path has . or .. in it"));
+    if has_dot_segment(path.as_bytes()) {
+        return Err(WireError::Malformed("the path has . or .. in it"));
     }
-    if head.headers.get_all(VIA).iter().any(|via| hops(via.as_bytes()) >= MOST_HOPS) {
-        return Err(Flaw::Bad("the request goes round in circles"));
+    if head.headers.get_all(VIA).iter().any(|via| count_hops(via.as_bytes()) >= MAX_HOPS) {
+        return Err(WireError::Malformed("the request goes round in circles"));
     }
-    Ok(Target { host: host.to_owned(), path: path.to_owned() })
+    Ok(RequestTarget { host: host.to_owned(), path: path.to_owned() })
 }
 
-/// Makes of a head that has come one that goes on.
-pub(super) fn prepare(head: &mut Parts, target: &Target, about: &Forwarded, is_grpc: bool) {
-    cleanse(&mut head.headers);
+/// Rewrites a received head for the endpoint.
+pub(super) fn rewrite_for_upstream(
+    head: &mut Parts,
+    target: &RequestTarget,
+    info: &ForwardingInfo,
+    is_grpc: bool,
+) {
+    remove_hop_fields(&mut head.headers);
     head.headers.remove(EXPECT);
-    if !about.is_trusted {
+    if !info.is_trusted {
         remove(&mut head.headers, |field| {
             matches!(
                 field,
-                Field::ClaimedClient | Field::ForwardedFor | Field::ForwardedProto | Field::ForwardedHost
+                HeaderField::ClaimedClient
+                    | HeaderField::ForwardedFor
+                    | HeaderField::ForwardedProto
+                    | HeaderField::ForwardedHost
             )
         });
     }
@@ -88,10 +96,10 @@ pub(super) fn prepare(head: &mut Parts, target: &Target, about: &Forwarded, is_g
         through.push_str(value);
         through.push_str(", ");
     }
-    let _never_fails = write!(through, "{}", about.peer);
+    let _never_fails = write!(through, "{}", info.peer);
     put(&mut head.headers, FORWARDED_FOR, &through);
     if !head.headers.contains_key(FORWARDED_PROTO) {
-        put(&mut head.headers, FORWARDED_PROTO, if about.is_secure { "https" } else { "http" });
+        put(&mut head.headers, FORWARDED_PROTO, if info.is_secure { "https" } else { "http" });
     }
     if !head.headers.contains_key(FORWARDED_HOST) {
         put(&mut head.headers, FORWARDED_HOST, &target.host);
@@ -117,7 +125,7 @@ fn put(headers: &mut HeaderMap, name: HeaderName, value: &str) {
     }
 }
 
-/// HTTP/2 has one field for each cookie; before it there is one for all.
+/// HTTP/2 may split cookies into several fields; HTTP/1 has one.
 fn join_cookies(headers: &mut HeaderMap) {
     if headers.get_all(COOKIE).iter().nth(1).is_none() {
         return;
@@ -128,12 +136,12 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Takes out what is for one hop only.
-pub(super) fn cleanse(headers: &mut HeaderMap) {
+/// Removes hop-by-hop fields.
+pub(super) fn remove_hop_fields(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
         .iter()
-        .flat_map(|value| words(value.as_bytes()))
+        .flat_map(|value| list_items(value.as_bytes()))
         .filter_map(|word| HeaderName::from_bytes(word).ok())
         .filter(|name| *name != HOST && *name != CONTENT_LENGTH)
         .collect();
@@ -143,23 +151,27 @@ pub(super) fn cleanse(headers: &mut HeaderMap) {
     remove(headers, |field| {
         matches!(
             field,
-            Field::Connection | Field::HopByHop | Field::Te | Field::TransferEncoding | Field::Upgrade
+            HeaderField::Connection
+                | HeaderField::HopByHop
+                | HeaderField::Te
+                | HeaderField::TransferEncoding
+                | HeaderField::Upgrade
         )
     });
 }
 
-/// Takes out the fields that are this.
-fn remove(headers: &mut HeaderMap, is_this: impl Fn(Field) -> bool) {
-    let is_this = |name: &&HeaderName| is_this(field(name.as_str().as_bytes()));
+/// Removes all fields that match.
+fn remove(headers: &mut HeaderMap, is_this: impl Fn(HeaderField) -> bool) {
+    let is_this = |name: &&HeaderName| is_this(classify_field(name.as_str().as_bytes()));
     let known: Vec<HeaderName> = headers.keys().filter(is_this).cloned().collect();
     for name in known {
         headers.remove(name);
     }
 }
 
-/// What is told about a request when it is over.
+/// The parts of a request head that the access log needs.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct LoggedFields {
     method: Method,
     uri: Uri,
     host: Option<HeaderValue>,
@@ -167,10 +179,10 @@ pub(super) struct Kept {
     referer: Option<HeaderValue>,
 }
 
-impl Kept {
-    pub(super) fn of(head: &Parts) -> Kept {
+impl LoggedFields {
+    pub(super) fn from_head(head: &Parts) -> LoggedFields {
         let field = |name: HeaderName| head.headers.get(name).cloned();
-        Kept {
+        LoggedFields {
             method: head.method.clone(),
             uri: head.uri.clone(),
             host: field(HOST),
@@ -179,9 +191,9 @@ impl Kept {
         }
     }
 
-    pub(super) fn asked(&self) -> Asked<'_> {
+    pub(super) fn summary(&self) -> RequestSummary<'_> {
         let host = self.host.as_ref().and_then(|host| host.to_str().ok());
-        Asked {
+        RequestSummary {
             method: self.method.as_str(),
             host: self.uri.authority().map(http::uri::Authority::as_str).or(host).unwrap_or_default(),
             path: self.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str),

@@ -1,63 +1,64 @@
-//! A call that is under way, and what is told of it when it is over.
+//! An active call and its log record.
 
 use std::sync::Arc;
 
-use super::headers::Kept;
-use super::request_body::Progress;
-use crate::endpoints::Endpoint;
-use crate::local_reply::Answer;
-use crate::request_log::{Story, Told};
-use crate::worker::{Over, Worker};
+use super::headers::LoggedFields;
+use super::request_body::UploadProgress;
+use crate::endpoints::UpstreamEndpoint;
+use crate::local_reply::LocalReply;
+use crate::request_log::{RequestRecord, TransferProgress};
+use crate::worker::{ConnectionEnd, GatewayWorker};
 
-/// A call that is under way. It is told once: when it is over, or when nobody goes on with it because it was reset or its connection is gone.
-pub(super) struct Pending {
-    /// `None` when it is told.
-    story: Option<Story>,
-    kept: Kept,
-    worker: Arc<Worker>,
-    /// How far the request's body is, if it has one.
-    pub(super) upload: Option<Arc<Progress>>,
+/// An active call. It is logged once: when it completes, or when it is dropped by a reset or a closed
+/// connection.
+pub(super) struct PendingCall {
+    /// `None` once logged.
+    record: Option<RequestRecord>,
+    logged: LoggedFields,
+    worker: Arc<GatewayWorker>,
+    /// The progress of the request body, if there is one.
+    pub(super) upload: Option<Arc<UploadProgress>>,
 }
 
-impl Pending {
+impl PendingCall {
     pub(super) const fn new(
-        story: Story,
-        kept: Kept,
-        worker: Arc<Worker>,
-        upload: Option<Arc<Progress>>,
-    ) -> Pending {
-        Pending { story: Some(story), kept, worker, upload }
+        record: RequestRecord,
+        logged: LoggedFields,
+        worker: Arc<GatewayWorker>,
+        upload: Option<Arc<UploadProgress>>,
+    ) -> PendingCall {
+        PendingCall { record: Some(record), logged, worker, upload }
     }
 
-    /// Who serves it.
-    pub(super) const fn worker(&self) -> &Arc<Worker> {
+    /// The worker that serves the call.
+    pub(super) const fn worker(&self) -> &Arc<GatewayWorker> {
         &self.worker
     }
 
-    /// Which endpoint it is tried at.
-    pub(super) fn tried(&mut self, endpoint: &Arc<Endpoint>, tries: u32) {
-        if let Some(story) = &mut self.story {
-            story.tried(&self.worker, endpoint, tries);
+    /// Sets the endpoint that is tried.
+    pub(super) fn set_endpoint(&mut self, endpoint: &Arc<UpstreamEndpoint>, attempts: u32) {
+        if let Some(record) = &mut self.record {
+            record.set_endpoint(&self.worker, endpoint, attempts);
         }
     }
 
-    /// The gateway answered by itself.
-    pub(super) fn answered(mut self, answer: Answer) {
+    /// Logs a local reply.
+    pub(super) fn finish_with_reply(mut self, reply: LocalReply) {
         let received = self.received();
-        if let Some(mut story) = self.story.take() {
-            story.received(received);
-            story.answered(&self.worker, &self.kept.asked(), answer);
+        if let Some(mut record) = self.record.take() {
+            record.set_received(received);
+            record.finish_with_reply(&self.worker, &self.logged.summary(), reply);
         }
     }
 
-    /// The response is over, well or not.
-    pub(super) fn over(mut self, status: u16, sent: u64, broken: Option<Over>) {
-        let told = Told { status, sent, received: self.received() };
-        let Some(story) = self.story.take() else { return };
-        let (asked, now) = (|| self.kept.asked(), self.worker.now());
-        match broken {
-            None => story.finished(&self.worker, asked, told, now),
-            Some(over) => story.broke(&self.worker, asked, told, over, now),
+    /// Logs the end of the response, complete or not.
+    pub(super) fn finish(mut self, status: u16, sent: u64, failure: Option<ConnectionEnd>) {
+        let progress = TransferProgress { status, sent, received: self.received() };
+        let Some(record) = self.record.take() else { return };
+        let (request, now) = (|| self.logged.summary(), self.worker.now());
+        match failure {
+            None => record.finish(&self.worker, request, progress, now),
+            Some(end) => record.fail(&self.worker, request, progress, end, now),
         }
     }
 
@@ -66,12 +67,12 @@ impl Pending {
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingCall {
     fn drop(&mut self) {
         let received = self.received();
-        if let Some(mut story) = self.story.take() {
-            story.received(received);
-            story.abandoned(&self.worker, || self.kept.asked());
+        if let Some(mut record) = self.record.take() {
+            record.set_received(received);
+            record.abandon(&self.worker, || self.logged.summary());
         }
     }
 }

@@ -1,8 +1,8 @@
-//! What is sent to an endpoint: the body of a request, and how long it is waited for.
+//! The request body sent to an endpoint, and the timeouts that depend on its progress.
 //!
 //! ```text
-//!   going ──▶ waiting for the client ──▶ going ──▶ … ──▶ done
-//!     └─ the endpoint does not take it: 504   └─ 408           └─ no response in time: 504
+//!   in progress ──▶ waiting for the client ──▶ in progress ──▶ … ──▶ done
+//!     └─ the endpoint does not read it: 504   └─ 408                   └─ no response in time: 504
 //! ```
 
 use std::future::Future;
@@ -16,40 +16,40 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::time::{Instant, timeout_at};
 
-use crate::deadline::later;
+use crate::deadline::deadline_after;
 
-/// What is sent to an endpoint.
+/// A body that counts bytes and enforces the size limit.
 #[derive(Debug, Default)]
-pub(crate) struct Upload {
-    /// `None` if there is nothing.
+pub(crate) struct RequestBody {
+    /// `None` if the request has no body.
     incoming: Option<Incoming>,
-    /// How much more it may be.
-    room: u64,
-    progress: Option<Arc<Progress>>,
+    /// The number of bytes still allowed.
+    remaining: u64,
+    progress: Option<Arc<UploadProgress>>,
 }
 
-impl Upload {
-    pub(super) fn new(incoming: Incoming, most: u64, now: Instant) -> Upload {
+impl RequestBody {
+    pub(super) fn new(incoming: Incoming, max: u64, now: Instant) -> RequestBody {
         if incoming.is_end_stream() {
-            return Upload::default();
+            return RequestBody::default();
         }
-        let mark = Mark { moved: now, state: State::Going, received: 0 };
-        let progress = Progress { mark: Mutex::new(mark), endless: Mutex::default() };
-        Upload { incoming: Some(incoming), room: most, progress: Some(Arc::new(progress)) }
+        let mark = ProgressMark { last_progress: now, state: UploadPhase::InProgress, received: 0 };
+        let progress = UploadProgress { mark: Mutex::new(mark), unfinished: Mutex::default() };
+        RequestBody { incoming: Some(incoming), remaining: max, progress: Some(Arc::new(progress)) }
     }
 
-    /// Whether there is nothing.
+    /// Whether the request has no body.
     pub(super) const fn is_empty(&self) -> bool {
         self.incoming.is_none()
     }
 
-    /// How long to wait for a response to it.
-    pub(super) fn patience(&self, response: Duration, body: Duration) -> Patience {
-        Patience { response, body, progress: self.progress.clone() }
+    /// The timeouts for the response to this body.
+    pub(super) fn response_timeout(&self, response: Duration, body: Duration) -> ResponseTimeout {
+        ResponseTimeout { response, body, progress: self.progress.clone() }
     }
 
-    /// Where it can be seen how far it is, if there is anything.
-    pub(super) fn progress(&self) -> Option<Arc<Progress>> {
+    /// The shared progress, if there is a body.
+    pub(super) fn progress(&self) -> Option<Arc<UploadProgress>> {
         self.progress.clone()
     }
 
@@ -59,18 +59,18 @@ impl Upload {
         }
     }
 
-    fn mark(&self, state: State, has_moved: bool) {
+    fn mark(&self, state: UploadPhase, has_progressed: bool) {
         if let Some(progress) = &self.progress {
             let mut mark = progress.mark();
             mark.state = state;
-            if has_moved {
-                mark.moved = Instant::now();
+            if has_progressed {
+                mark.last_progress = Instant::now();
             }
         }
     }
 }
 
-impl Body for Upload {
+impl Body for RequestBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -83,7 +83,7 @@ impl Body for Upload {
         let frame = match Pin::new(incoming).poll_frame(cx) {
             Poll::Ready(frame) => frame.map(|frame| frame.map_err(io::Error::other)),
             Poll::Pending => {
-                upload.mark(State::Waiting, false);
+                upload.mark(UploadPhase::WaitingForClient, false);
                 return Poll::Pending;
             }
         };
@@ -92,12 +92,19 @@ impl Body for Upload {
             Some(Err(_)) | None => 0,
         };
         upload.count(length);
-        let Some(room) = upload.room.checked_sub(length as u64) else {
-            upload.mark(State::TooLarge, true);
+        let Some(remaining) = upload.remaining.checked_sub(length as u64) else {
+            upload.mark(UploadPhase::TooLarge, true);
             return Poll::Ready(Some(Err(io::Error::other("the body is too large"))));
         };
-        upload.room = room;
-        upload.mark(if upload.is_end_stream() || frame.is_none() { State::Done } else { State::Going }, true);
+        upload.remaining = remaining;
+        upload.mark(
+            if upload.is_end_stream() || frame.is_none() {
+                UploadPhase::Done
+            } else {
+                UploadPhase::InProgress
+            },
+            true,
+        );
         Poll::Ready(frame)
     }
 
@@ -110,132 +117,140 @@ impl Body for Upload {
     }
 }
 
-/// How far a body is.
+/// The progress of a body, shared with the response side.
 #[derive(Debug)]
-pub(super) struct Progress {
-    mark: Mutex<Mark>,
-    /// What is left of a body of which all bytes have come that were announced, but not the end.
-    endless: Mutex<Option<Incoming>>,
+pub(super) struct UploadProgress {
+    mark: Mutex<ProgressMark>,
+    /// A body of which all announced bytes have arrived, but not the end of the stream.
+    unfinished: Mutex<Option<Incoming>>,
 }
 
-/// Whoever sends a body drops it with the last byte that was announced, and does not wait for the end.
-impl Drop for Upload {
+/// hyper drops a body after its last announced byte, before the end of the stream. Keep it to await the end.
+impl Drop for RequestBody {
     fn drop(&mut self) {
         let is_whole = |incoming: &Incoming| incoming.size_hint().exact() == Some(0);
         let incoming =
             self.incoming.take().filter(|incoming| !incoming.is_end_stream() && is_whole(incoming));
         if let (Some(incoming), Some(progress)) = (incoming, &self.progress) {
-            *progress.endless() = Some(incoming);
+            *progress.unfinished() = Some(incoming);
         }
     }
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Mark {
-    /// When something moved last.
-    moved: Instant,
-    state: State,
-    /// How much came so far.
+struct ProgressMark {
+    /// When bytes last moved.
+    last_progress: Instant,
+    state: UploadPhase,
+    /// The number of bytes received.
     received: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    Going,
-    /// The client is to say more.
-    Waiting,
+enum UploadPhase {
+    InProgress,
+    /// The client must send more.
+    WaitingForClient,
     Done,
     TooLarge,
 }
 
-impl Progress {
-    /// How much came so far.
+impl UploadProgress {
+    /// The number of bytes received.
     pub(super) fn received(&self) -> u64 {
         self.mark().received
     }
 
-    fn mark(&self) -> MutexGuard<'_, Mark> {
+    fn mark(&self) -> MutexGuard<'_, ProgressMark> {
         self.mark.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn endless(&self) -> MutexGuard<'_, Option<Incoming>> {
-        self.endless.lock().unwrap_or_else(PoisonError::into_inner)
+    fn unfinished(&self) -> MutexGuard<'_, Option<Incoming>> {
+        self.unfinished.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether nothing but the end is awaited.
-    pub(super) fn lacks_its_end(&self) -> bool {
-        self.endless().is_some()
+    /// Whether only the end of the stream is missing.
+    pub(super) fn is_missing_end(&self) -> bool {
+        self.unfinished().is_some()
     }
 
-    /// Whether the end has come, or never will.
+    /// Ready when the stream has ended or failed.
     pub(super) fn poll_end(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut endless = self.endless();
-        while let Some(incoming) = &mut *endless {
+        let mut unfinished = self.unfinished();
+        while let Some(incoming) = &mut *unfinished {
             match Pin::new(incoming).poll_frame(cx) {
                 Poll::Pending => return Poll::Pending,
-                // Trailers, which nobody waits for any more.
+                // Trailers are discarded.
                 Poll::Ready(Some(Ok(_))) => {}
-                Poll::Ready(Some(Err(_)) | None) => *endless = None,
+                Poll::Ready(Some(Err(_)) | None) => *unfinished = None,
             }
         }
         Poll::Ready(())
     }
 }
 
-/// How long it is waited for a response.
+/// The timeouts for a response.
 #[derive(Debug)]
-pub(super) struct Patience {
+pub(super) struct ResponseTimeout {
     response: Duration,
     body: Duration,
     /// `None` if there is no body.
-    progress: Option<Arc<Progress>>,
+    progress: Option<Arc<UploadProgress>>,
 }
 
-/// Who took too long.
+/// Which side timed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Late {
+pub(super) enum LateParty {
     Client,
     Endpoint,
 }
 
-impl Patience {
-    /// Whether the body was more than it may be.
+impl ResponseTimeout {
+    /// Whether the body exceeded its limit.
     pub(super) fn is_too_large(&self) -> bool {
-        self.mark().is_some_and(|mark| mark.state == State::TooLarge)
+        self.mark().is_some_and(|mark| mark.state == UploadPhase::TooLarge)
     }
 
-    /// Waits for as long as the body goes on, and then for as long as a response may take.
-    pub(super) async fn wait<T>(&self, asked: impl Future<Output = T>) -> Result<T, Late> {
-        let began = Instant::now();
-        let mut asked = pin!(asked);
+    /// Waits for a response. While the body makes progress the body timeout applies, then the response
+    /// timeout.
+    pub(super) async fn wait<T>(&self, response: impl Future<Output = T>) -> Result<T, LateParty> {
+        let started = Instant::now();
+        let mut response = pin!(response);
         loop {
-            let (due, _) = self.due(began);
-            // A body may be done at any time, and what is due then is sooner.
-            let look = due.min(later(Instant::now(), self.response.min(self.body)));
-            if let Ok(answer) = timeout_at(look, asked.as_mut()).await {
+            let (due, _) = self.due(started);
+            // The body may complete at any time, which makes the deadline earlier. So check again after the
+            // shorter timeout.
+            let next_check = due.min(deadline_after(Instant::now(), self.response.min(self.body)));
+            if let Ok(answer) = timeout_at(next_check, response.as_mut()).await {
                 return Ok(answer);
             }
-            let (due, late) = self.due(began);
+            let (due, late) = self.due(started);
             if due <= Instant::now() {
                 return Err(late);
             }
         }
     }
 
-    /// Until when, and who is to blame then.
-    fn due(&self, began: Instant) -> (Instant, Late) {
+    /// The deadline, and which side is late then.
+    fn due(&self, started: Instant) -> (Instant, LateParty) {
         match self.mark() {
-            None => (later(began, self.response), Late::Endpoint),
-            Some(Mark { moved, state, .. }) => match state {
-                // Whatever was done before, this is another try.
-                State::Done | State::TooLarge => (later(moved.max(began), self.response), Late::Endpoint),
-                State::Going => (later(moved.max(began), self.body), Late::Endpoint),
-                State::Waiting => (later(moved.max(began), self.body), Late::Client),
+            None => (deadline_after(started, self.response), LateParty::Endpoint),
+            Some(ProgressMark { last_progress, state, .. }) => match state {
+                // Progress before this attempt does not count.
+                UploadPhase::Done | UploadPhase::TooLarge => {
+                    (deadline_after(last_progress.max(started), self.response), LateParty::Endpoint)
+                }
+                UploadPhase::InProgress => {
+                    (deadline_after(last_progress.max(started), self.body), LateParty::Endpoint)
+                }
+                UploadPhase::WaitingForClient => {
+                    (deadline_after(last_progress.max(started), self.body), LateParty::Client)
+                }
             },
         }
     }
 
-    fn mark(&self) -> Option<Mark> {
+    fn mark(&self) -> Option<ProgressMark> {
         self.progress.as_ref().map(|progress| *progress.mark())
     }
 }

@@ -1,10 +1,11 @@
-//! Bodies: what is sent to clients.
+//! Response bodies sent to clients.
 //!
-//! hyper asks a body for more only while its client takes what there is. So a response that is not taken notices nothing by itself; the
-//! worker looks after those that are under way ([`Responses`]), and lets go of the endpoint for them.
+//! hyper polls a body only while the client reads. A response that is not read cannot time out by itself. The worker
+//! therefore sweeps all active responses ([`ActiveResponses`]) and releases the endpoints of stalled ones.
 //!
-//! Decided: a response is not over before its request is, if all of that is here but the word that it is over. Whoever says that word
-//! by itself, behind the last byte, would be reset between the two, and many clients take that for an error. They have a moment for it.
+//! A response does not end before its request if all of the request has arrived except the end of the stream. A client that
+//! sends the end in a separate frame would otherwise get RST_STREAM between the two, and many clients report that as an
+//! error. The client has [`REQUEST_END_TIMEOUT`] to send it.
 
 use std::future::Future;
 use std::io;
@@ -19,28 +20,28 @@ use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::time::{Instant, Sleep};
 
-use super::Open;
-use super::pending_call::Pending;
-use super::request_body::Progress;
-use super::upstream_call::Line;
-use crate::deadline::later;
-use crate::endpoints::Held;
-use crate::worker::Over;
+use super::OpenCallGuard;
+use super::pending_call::PendingCall;
+use super::request_body::UploadProgress;
+use super::upstream_call::UpstreamHandle;
+use crate::deadline::deadline_after;
+use crate::endpoints::InFlightGuard;
+use crate::worker::ConnectionEnd;
 
-/// How long a client has to say that its request is over, when everything else is.
-const LAST_WORD: Duration = Duration::from_secs(1);
-/// How long after a response is overdue it is let go of, if nobody else has done so.
-const GRACE: Duration = Duration::from_secs(1);
+/// How long a client may take to end its request after everything else is complete.
+const REQUEST_END_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long after its deadline a stalled response is released by the sweep.
+const SWEEP_GRACE: Duration = Duration::from_secs(1);
 
-/// What is sent to a client.
-pub(super) enum Said {
-    /// All of it at once.
-    Whole(Full<Bytes>),
-    /// As an endpoint says it.
-    Relayed(Shared),
+/// A response body.
+pub(super) enum ResponseBody {
+    /// A complete local body.
+    Local(Full<Bytes>),
+    /// A body relayed from an endpoint.
+    Relayed(SharedResponse),
 }
 
-impl Body for Said {
+impl Body for ResponseBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -49,125 +50,130 @@ impl Body for Said {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         match self.get_mut() {
-            Said::Whole(whole) => Pin::new(whole)
+            ResponseBody::Local(whole) => Pin::new(whole)
                 .poll_frame(cx)
                 .map(|frame| frame.map(|frame| frame.map_err(|never| match never {}))),
-            Said::Relayed(relayed) => locked(relayed).poll_next(cx),
+            ResponseBody::Relayed(relayed) => locked(relayed).poll_next(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Said::Whole(whole) => whole.is_end_stream(),
-            Said::Relayed(relayed) => locked(relayed).is_over,
+            ResponseBody::Local(whole) => whole.is_end_stream(),
+            ResponseBody::Relayed(relayed) => locked(relayed).is_over,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Said::Whole(whole) => whole.size_hint(),
-            Said::Relayed(relayed) => {
+            ResponseBody::Local(whole) => whole.size_hint(),
+            ResponseBody::Relayed(relayed) => {
                 locked(relayed).incoming.as_ref().map_or_else(SizeHint::new, Body::size_hint)
             }
         }
     }
 }
 
-/// What is done when a response has ended.
-pub(super) struct Ending {
-    pub(super) line: Line,
-    pub(super) held: Held,
-    pub(super) pending: Pending,
-    pub(super) open: Open,
+/// What to release when a response ends.
+pub(super) struct ResponseCompletion {
+    pub(super) upstream: UpstreamHandle,
+    pub(super) held: InFlightGuard,
+    pub(super) pending: PendingCall,
+    pub(super) open: OpenCallGuard,
 }
 
-/// A response on its way, for whoever sends it and for whoever looks after it.
-type Shared = Arc<Mutex<Relayed>>;
+/// A response shared by hyper and the sweep.
+type SharedResponse = Arc<Mutex<RelayedResponse>>;
 
-fn locked(relayed: &Mutex<Relayed>) -> MutexGuard<'_, Relayed> {
+fn locked(relayed: &Mutex<RelayedResponse>) -> MutexGuard<'_, RelayedResponse> {
     relayed.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The responses of a worker that are under way.
+/// The active responses of a worker.
 #[derive(Default)]
-pub(crate) struct Responses {
-    known: Mutex<Known>,
+pub(crate) struct ActiveResponses {
+    known: Mutex<ResponseIndex>,
 }
 
 #[derive(Default)]
-struct Known {
+struct ResponseIndex {
     next: u64,
-    under_way: HashMap<u64, Weak<Mutex<Relayed>>>,
+    active: HashMap<u64, Weak<Mutex<RelayedResponse>>>,
 }
 
-impl Responses {
-    fn known(&self) -> MutexGuard<'_, Known> {
+impl ActiveResponses {
+    fn known(&self) -> MutexGuard<'_, ResponseIndex> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, relayed: &Shared) -> u64 {
+    fn add(&self, relayed: &SharedResponse) -> u64 {
         let mut known = self.known();
         known.next += 1;
         let number = known.next;
-        known.under_way.insert(number, Arc::downgrade(relayed));
+        known.active.insert(number, Arc::downgrade(relayed));
         number
     }
 
     fn remove(&self, number: u64) {
-        self.known().under_way.remove(&number);
+        self.known().active.remove(&number);
     }
 
-    /// Lets go of those that their clients do not take.
+    /// Ends responses that their clients do not read.
     pub(crate) fn sweep(&self, now: Instant) {
-        // Whoever is let go of removes itself.
-        let all: Vec<Shared> = self.known().under_way.values().filter_map(Weak::upgrade).collect();
+        // Collect first: a response removes itself from the index when it ends.
+        let all: Vec<SharedResponse> = self.known().active.values().filter_map(Weak::upgrade).collect();
         for relayed in all {
             let mut relayed = locked(&relayed);
-            if relayed.alarm.deadline() + GRACE < now {
-                relayed.end(Some(Over::SlowReader));
+            if relayed.timer.deadline() + SWEEP_GRACE < now {
+                relayed.finish(Some(ConnectionEnd::SlowReader));
             }
         }
     }
 }
 
-/// A response on its way.
-pub(super) struct Relayed {
-    /// `None` when it is over.
+/// An active response.
+pub(super) struct RelayedResponse {
+    /// `None` when it has ended.
     incoming: Option<Incoming>,
-    alarm: Pin<Box<Sleep>>,
-    patience: Duration,
+    timer: Pin<Box<Sleep>>,
+    max_wait: Duration,
     status: u16,
     sent: u64,
     is_over: bool,
-    /// Whether the client has to be told that there is no more.
+    /// Whether the next poll must return an error.
     is_broken: bool,
-    /// As what it is known to its worker.
+    /// The number in the index of active responses.
     number: Option<u64>,
-    ending: Option<Ending>,
-    /// How far the request is, if its end is awaited.
-    trail: Option<Arc<Progress>>,
+    completion: Option<ResponseCompletion>,
+    /// The progress of the request, if only its end is awaited.
+    request_end: Option<Arc<UploadProgress>>,
 }
 
-impl Relayed {
-    pub(super) fn shared(incoming: Incoming, status: u16, patience: Duration, ending: Ending) -> Shared {
+impl RelayedResponse {
+    pub(super) fn shared(
+        incoming: Incoming,
+        status: u16,
+        max_wait: Duration,
+        completion: ResponseCompletion,
+    ) -> SharedResponse {
         let is_over = incoming.is_end_stream();
-        let worker = Arc::clone(ending.pending.worker());
-        let shared = Arc::new(Mutex::new(Relayed {
+        let worker = Arc::clone(completion.pending.worker());
+        let shared = Arc::new(Mutex::new(RelayedResponse {
             incoming: Some(incoming),
-            alarm: Box::pin(tokio::time::sleep_until(later(worker.now(), patience))),
-            patience,
+            timer: Box::pin(tokio::time::sleep_until(deadline_after(worker.now(), max_wait))),
+            max_wait,
             status,
             sent: 0,
             is_over: false,
             is_broken: false,
             number: None,
-            ending: Some(ending),
-            trail: None,
+            completion: Some(completion),
+            request_end: None,
         }));
         if is_over {
-            locked(&shared).end(None);
+            locked(&shared).finish(None);
         } else {
-            let number = worker.responses.add(&shared);
+            let number = worker.active_responses.add(&shared);
             locked(&shared).number = Some(number);
         }
         shared
@@ -177,8 +183,8 @@ impl Relayed {
         if std::mem::take(&mut self.is_broken) {
             return Poll::Ready(Some(Err(io::ErrorKind::TimedOut.into())));
         }
-        if let Some(trail) = self.trail.as_ref().filter(|_| !self.is_over) {
-            self.is_over = trail.poll_end(cx).is_ready() || self.alarm.as_mut().poll(cx).is_ready();
+        if let Some(request_end) = self.request_end.as_ref().filter(|_| !self.is_over) {
+            self.is_over = request_end.poll_end(cx).is_ready() || self.timer.as_mut().poll(cx).is_ready();
             return if self.is_over { Poll::Ready(None) } else { Poll::Pending };
         }
         let Some(incoming) = self.incoming.as_mut().filter(|_| !self.is_over) else {
@@ -188,61 +194,65 @@ impl Relayed {
             Poll::Ready(Some(Ok(frame))) => {
                 self.sent += frame.data_ref().map_or(0, Bytes::len) as u64;
                 let is_last = incoming.is_end_stream();
-                self.alarm.as_mut().reset(later(Instant::now(), self.patience));
+                self.timer.as_mut().reset(deadline_after(Instant::now(), self.max_wait));
                 if is_last {
-                    self.end(None);
+                    self.finish(None);
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(None) => {
-                self.end(None);
+                self.finish(None);
                 self.poll_next(cx)
             }
             Poll::Ready(Some(Err(error))) => {
-                self.end(Some(Over::Upstream));
+                self.finish(Some(ConnectionEnd::Upstream));
                 Poll::Ready(Some(Err(io::Error::other(error))))
             }
-            Poll::Pending => match self.alarm.as_mut().poll(cx) {
+            Poll::Pending => match self.timer.as_mut().poll(cx) {
                 Poll::Pending => Poll::Pending,
                 Poll::Ready(()) => {
-                    self.end(Some(Over::Upstream));
+                    self.finish(Some(ConnectionEnd::Upstream));
                     Poll::Ready(Some(Err(io::ErrorKind::TimedOut.into())))
                 }
             },
         }
     }
 
-    /// It is over, well or not; but for the end of its request, which may still come.
-    fn end(&mut self, broken: Option<Over>) {
+    /// Ends the response. The end of the request may still be awaited.
+    fn finish(&mut self, failure: Option<ConnectionEnd>) {
         self.is_over = true;
-        let Some(Ending { line, held, pending, open }) = self.ending.take() else { return };
+        let Some(ResponseCompletion { upstream, held, pending, open }) = self.completion.take() else {
+            return;
+        };
         let worker = Arc::clone(pending.worker());
         if let Some(number) = self.number.take() {
-            worker.responses.remove(number);
+            worker.active_responses.remove(number);
         }
         let now = worker.now();
         let upload = pending.upload.clone();
-        if let Some(upload) = upload.filter(|upload| broken.is_none() && upload.lacks_its_end()) {
+        if let Some(upload) = upload.filter(|upload| failure.is_none() && upload.is_missing_end()) {
             self.is_over = false;
-            self.alarm.as_mut().reset(now + LAST_WORD);
-            self.trail = Some(upload);
+            self.timer.as_mut().reset(now + REQUEST_END_TIMEOUT);
+            self.request_end = Some(upload);
         }
-        match broken {
-            None => line.keep(),
-            Some(over) => {
-                self.is_broken = over == Over::SlowReader;
+        match failure {
+            None => upstream.release(),
+            Some(end) => {
+                self.is_broken = end == ConnectionEnd::SlowReader;
                 self.incoming = None;
             }
         }
-        pending.over(self.status, self.sent, broken);
+        pending.finish(self.status, self.sent, failure);
         drop((held, open));
     }
 }
 
-/// A response that nobody wants any more.
-impl Drop for Relayed {
+/// A response that was dropped before its end.
+impl Drop for RelayedResponse {
     fn drop(&mut self) {
-        let over = self.ending.as_ref().map_or(Over::Left, |ending| ending.pending.worker().house.parting());
-        self.end(Some(over));
+        let end = self.completion.as_ref().map_or(ConnectionEnd::ClientClosed, |completion| {
+            completion.pending.worker().state.abandon_reason()
+        });
+        self.finish(Some(end));
     }
 }

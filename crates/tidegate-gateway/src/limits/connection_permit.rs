@@ -1,105 +1,115 @@
-//! A connection: what it holds, until it is dropped.
+//! The leases that a connection holds until it is dropped.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashMap;
 use tidegate::{LeaseId, MemoryStore, Store};
 
-use super::plan::Gauge;
+use super::plan::PlannedLimit;
 
-/// A connection that was let in. It is counted until it is dropped, whatever ends it, and given back once.
-pub struct Connection {
+/// An admitted connection. It is counted until the permit is dropped, and released exactly once.
+pub struct ConnectionPermit {
     store: MemoryStore,
     client: Option<Box<[u8]>>,
-    held: Mutex<Held>,
+    held: Mutex<HeldLeases>,
 }
 
-/// What a connection holds.
+/// The leases of a connection.
 #[derive(Default)]
-pub(super) struct Held {
+pub(super) struct HeldLeases {
     leases: Vec<LeaseId>,
-    /// What counts the connection, and its own client if that is known.
+    /// The limits that count the connection, and its own client if known.
     limits: Vec<Arc<str>>,
-    /// What counts the clients that were known only when they asked, and where they have been.
-    carried: HashMap<Vec<u8>, Vec<Arc<str>>>,
+    /// The limits that count each forwarded client, and the routes it has used.
+    forwarded: HashMap<Vec<u8>, Vec<Arc<str>>>,
 }
 
-/// Whom a request on a connection is counted for.
+/// The client that a request on a connection is counted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Whose<'a> {
-    /// Nobody.
-    Nobody,
-    /// The client that was counted at the door.
+pub(super) enum RequestOwner<'a> {
+    /// No client.
+    Unknown,
+    /// The client that was counted at accept.
     Own(&'a [u8]),
-    /// Somebody whom the request names.
-    Carried(&'a [u8]),
+    /// A client that the request names.
+    Forwarded(&'a [u8]),
 }
 
-impl<'a> Whose<'a> {
-    /// The client.
+impl<'a> RequestOwner<'a> {
+    /// The client's key.
     pub(super) const fn client(self) -> Option<&'a [u8]> {
         match self {
-            Whose::Nobody => None,
-            Whose::Own(client) | Whose::Carried(client) => Some(client),
+            RequestOwner::Unknown => None,
+            RequestOwner::Own(client) | RequestOwner::Forwarded(client) => Some(client),
         }
     }
 }
 
-impl Held {
-    /// Whether a limit counts the connection already.
-    pub(super) fn has(&self, gauge: &Gauge) -> bool {
-        is_among(&self.limits, gauge)
+impl HeldLeases {
+    /// Whether a limit already counts the connection.
+    pub(super) fn has(&self, planned_limit: &PlannedLimit) -> bool {
+        is_among(&self.limits, planned_limit)
     }
 
-    /// Whether a limit counts this client for the connection already, or the client has been there.
-    pub(super) fn has_for(&self, whose: Whose<'_>, gauge: &Gauge) -> bool {
-        match whose {
-            Whose::Nobody | Whose::Own(_) => self.has(gauge),
-            Whose::Carried(client) => self.carried.get(client).is_some_and(|known| is_among(known, gauge)),
+    /// Whether a limit already counts this client, or the client has used it.
+    pub(super) fn has_for(&self, owner: RequestOwner<'_>, planned_limit: &PlannedLimit) -> bool {
+        match owner {
+            RequestOwner::Unknown | RequestOwner::Own(_) => self.has(planned_limit),
+            RequestOwner::Forwarded(client) => {
+                self.forwarded.get(client).is_some_and(|known| is_among(known, planned_limit))
+            }
         }
     }
 
-    pub(super) fn add<'g>(&mut self, lease: Option<LeaseId>, gauges: impl IntoIterator<Item = &'g Gauge>) {
+    pub(super) fn add<'g>(
+        &mut self,
+        lease: Option<LeaseId>,
+        planned: impl IntoIterator<Item = &'g PlannedLimit>,
+    ) {
         self.leases.extend(lease);
-        self.limits.extend(gauges.into_iter().map(|gauge| Arc::clone(&gauge.id)));
+        self.limits.extend(planned.into_iter().map(|planned_limit| Arc::clone(&planned_limit.id)));
     }
 
-    /// Notes what counts a client for the connection, and where it has been.
-    pub(super) fn carry<'g>(&mut self, client: &[u8], gauges: impl IntoIterator<Item = &'g Gauge>) {
-        let known = self.carried.entry_ref(client).or_default();
-        for gauge in gauges {
-            if !is_among(known, gauge) {
-                known.push(Arc::clone(&gauge.id));
+    /// Records the limits that count a forwarded client, and those it has used.
+    pub(super) fn add_forwarded<'g>(
+        &mut self,
+        client: &[u8],
+        planned: impl IntoIterator<Item = &'g PlannedLimit>,
+    ) {
+        let known = self.forwarded.entry_ref(client).or_default();
+        for planned_limit in planned {
+            if !is_among(known, planned_limit) {
+                known.push(Arc::clone(&planned_limit.id));
             }
         }
     }
 }
 
-fn is_among(known: &[Arc<str>], gauge: &Gauge) -> bool {
-    known.iter().any(|id| Arc::ptr_eq(id, &gauge.id) || **id == *gauge.id)
+fn is_among(known: &[Arc<str>], planned_limit: &PlannedLimit) -> bool {
+    known.iter().any(|id| Arc::ptr_eq(id, &planned_limit.id) || **id == *planned_limit.id)
 }
 
-impl Connection {
-    pub(super) fn new(store: MemoryStore, client: Option<&[u8]>) -> Connection {
-        Connection { store, client: client.map(Into::into), held: Mutex::default() }
+impl ConnectionPermit {
+    pub(super) fn new(store: MemoryStore, client: Option<&[u8]>) -> ConnectionPermit {
+        ConnectionPermit { store, client: client.map(Into::into), held: Mutex::default() }
     }
 
-    /// Whose it is, if it is one client's.
+    /// The client, if the connection belongs to one.
     pub fn client(&self) -> Option<&[u8]> {
         self.client.as_deref()
     }
 
-    /// How many clients it has carried that were not known when it came.
-    pub fn carried(&self) -> usize {
-        self.held().carried.len()
+    /// The number of clients that were known only from their requests.
+    pub fn forwarded_clients(&self) -> usize {
+        self.held().forwarded.len()
     }
 
-    pub(super) fn held(&self) -> MutexGuard<'_, Held> {
+    pub(super) fn held(&self) -> MutexGuard<'_, HeldLeases> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Connection {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let held = self.held.get_mut().unwrap_or_else(PoisonError::into_inner);
         for lease in held.leases.drain(..) {
@@ -108,8 +118,8 @@ impl Drop for Connection {
     }
 }
 
-impl std::fmt::Debug for Connection {
+impl std::fmt::Debug for ConnectionPermit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Connection").field("limits", &self.held().limits).finish_non_exhaustive()
+        f.debug_struct("ConnectionPermit").field("limits", &self.held().limits).finish_non_exhaustive()
     }
 }

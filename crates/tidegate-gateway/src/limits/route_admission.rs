@@ -1,59 +1,86 @@
-//! Entering: a connection that first asks for a route is counted there.
+//! Route admission: a connection is counted at a route with its first request there.
 
 use arrayvec::ArrayVec;
 
-use super::connection_permit::{Connection, Held, Whose};
-use super::plan::{Gauge, Level, Plan};
-use super::refusal::{Kind, Refusal};
-use super::{MOST_GAUGES, RateLimitManager, Refused};
+use super::connection_permit::{ConnectionPermit, HeldLeases, RequestOwner};
+use super::plan::{LimitLevel, LimitPlan, PlannedLimit};
+use super::refusal::{LimitRefusal, RefusalKind};
+use super::{AskError, MAX_PLANNED, RateLimitManager};
 
 impl RateLimitManager {
-    /// Counts a connection at a route and its backend, and for its client, unless it is counted there already. What is refused may be
-    /// asked again; the connection keeps what it has.
-    pub fn enter(&self, connection: &Connection, plan: &Plan) -> Result<(), Refusal> {
-        let whose = connection.client().map_or(Whose::Nobody, Whose::Own);
-        self.enter_for(connection, plan, whose)
+    /// Counts a connection at a route, its backend and its client, unless it is already counted there. After
+    /// a refusal the connection keeps what it has and may try again.
+    pub fn admit_to_route(&self, permit: &ConnectionPermit, plan: &LimitPlan) -> Result<(), LimitRefusal> {
+        let owner = permit.client().map_or(RequestOwner::Unknown, RequestOwner::Own);
+        self.admit_for_owner(permit, plan, owner)
     }
 
-    /// The same for the client whom a request names. If that is not the one who was counted at the door, the connection is counted
-    /// for this one too, as at the door and at the route: once for each client that it carries, until it closes.
-    pub fn enter_as(&self, connection: &Connection, plan: &Plan, client: &[u8]) -> Result<(), Refusal> {
-        let is_own = connection.client() == Some(client);
-        self.enter_for(connection, plan, if is_own { Whose::Own(client) } else { Whose::Carried(client) })
+    /// The same for a client named by the request. If it is not the client counted at accept, the connection
+    /// also counts for this client, at accept and at the route. It counts once for each client until it
+    /// closes.
+    pub fn admit_client_to_route(
+        &self,
+        permit: &ConnectionPermit,
+        plan: &LimitPlan,
+        client: &[u8],
+    ) -> Result<(), LimitRefusal> {
+        let is_own = permit.client() == Some(client);
+        self.admit_for_owner(
+            permit,
+            plan,
+            if is_own { RequestOwner::Own(client) } else { RequestOwner::Forwarded(client) },
+        )
     }
 
-    fn enter_for(&self, connection: &Connection, plan: &Plan, whose: Whose<'_>) -> Result<(), Refusal> {
-        let mut held = connection.held();
-        if self.is_current(plan) && plan.counts_everything {
-            match self.ask_to_enter(&mut held, whose, plan) {
-                Err(Refused::Outdated) => {}
-                answer => return answer.map_err(Refused::of_connection),
+    fn admit_for_owner(
+        &self,
+        permit: &ConnectionPermit,
+        plan: &LimitPlan,
+        owner: RequestOwner<'_>,
+    ) -> Result<(), LimitRefusal> {
+        let mut held = permit.held();
+        if self.is_current(plan) && plan.has_all_counters {
+            match self.acquire_for_route(&mut held, owner, plan) {
+                Err(AskError::StalePlan) => {}
+                answer => return answer.map_err(AskError::for_connection),
             }
         }
-        self.know(&plan.backend, plan.route());
+        self.ensure_counted(&plan.backend, plan.route());
         let state = self.state();
         let plan = state.plan(&plan.backend, plan.route());
-        self.ask_to_enter(&mut held, whose, &plan).map_err(Refused::of_connection)
+        self.acquire_for_route(&mut held, owner, &plan).map_err(AskError::for_connection)
     }
 
-    fn ask_to_enter(&self, held: &mut Held, whose: Whose<'_>, plan: &Plan) -> Result<(), Refused> {
-        let of_client = |gauge: &&Gauge| gauge.level == Level::Client;
-        let mut places = plan.connections.iter().filter(|gauge| !of_client(gauge));
-        // Who is counted at the route and the backend is here already, whatever has become of its client's rule.
-        if plan.connections.len() > 1 && places.all(|place| held.has(place) && held.has_for(whose, place)) {
+    fn acquire_for_route(
+        &self,
+        held: &mut HeldLeases,
+        owner: RequestOwner<'_>,
+        plan: &LimitPlan,
+    ) -> Result<(), AskError> {
+        let is_client_limit = |planned_limit: &&PlannedLimit| planned_limit.level == LimitLevel::Client;
+        let mut shared_limits =
+            plan.connections.iter().filter(|planned_limit| !is_client_limit(planned_limit));
+        // A connection counted at the route and the backend is admitted, even if the client's rule has moved.
+        if plan.connections.len() > 1
+            && shared_limits.all(|limit| held.has(limit) && held.has_for(owner, limit))
+        {
             return Ok(());
         }
-        let places = plan.connections.iter().filter(|gauge| !of_client(gauge) && !held.has(gauge));
-        let door = matches!(whose, Whose::Carried(_)).then_some(&plan.door);
-        let counts = plan.connections.iter().filter(of_client).chain(door);
-        let counts = counts.filter(|gauge| whose != Whose::Nobody && !held.has_for(whose, gauge));
-        let new: ArrayVec<Gauge, MOST_GAUGES> = places.chain(counts).cloned().collect();
-        let lease = self.ask(Kind::Connections, &new, whose.client())?;
-        match whose {
-            Whose::Nobody | Whose::Own(_) => held.add(lease, &new),
-            Whose::Carried(client) => {
-                held.add(lease, new.iter().filter(|gauge| !of_client(gauge)));
-                held.carry(client, plan.connections.iter().chain(&new));
+        let shared_limits = plan
+            .connections
+            .iter()
+            .filter(|planned_limit| !is_client_limit(planned_limit) && !held.has(planned_limit));
+        let accept = matches!(owner, RequestOwner::Forwarded(_)).then_some(&plan.accept);
+        let counts = plan.connections.iter().filter(is_client_limit).chain(accept);
+        let counts = counts
+            .filter(|planned_limit| owner != RequestOwner::Unknown && !held.has_for(owner, planned_limit));
+        let new: ArrayVec<PlannedLimit, MAX_PLANNED> = shared_limits.chain(counts).cloned().collect();
+        let lease = self.ask(RefusalKind::Connections, &new, owner.client())?;
+        match owner {
+            RequestOwner::Unknown | RequestOwner::Own(_) => held.add(lease, &new),
+            RequestOwner::Forwarded(client) => {
+                held.add(lease, new.iter().filter(|planned_limit| !is_client_limit(planned_limit)));
+                held.add_forwarded(client, plan.connections.iter().chain(&new));
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
-//! How the limits stand: what each says, how much of it is used, what it refused. For those who look, not for those who decide.
+//! The current usage of all limits, for the management API and the metrics page. Reading it does not affect decisions.
 //!
-//! A level's numbers are the store's own, so they are exact, and each is from a slightly different moment. Where several limits refuse
-//! the same order, the store counts it for the one that refuses for longest.
+//! The numbers come from the store and are exact, but each is read at a slightly different moment. If several limits refuse the
+//! same order, the store counts the refusal for the one with the longest wait.
 
 use std::sync::Arc;
 
@@ -9,116 +9,118 @@ use tidegate::file::gateway::{Allowance, RateLimits, Window};
 use tidegate::{Capacity, Store as _};
 
 use super::RateLimitManager;
-use super::rules::{Ids, Ruled, Rules};
+use super::rules::{LimitRules, ScopeLimitIds, ScopeRules};
 use crate::cascade::{Scope, cascade};
 
-/// How all limits stand.
+/// The usage of all limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Standings {
-    /// What a second is.
+pub struct LimitsUsage {
+    /// The kind of window.
     pub window: Window,
-    /// Everybody together.
-    pub server: Standing,
-    /// A client's connections, when they come.
-    pub door: ClientRule,
-    /// Every backend, by name.
-    pub backends: Vec<Standing>,
-    /// Every route, by id.
-    pub routes: Vec<Standing>,
+    /// The server scope.
+    pub server: ScopeUsage,
+    /// The limit of a client's connections at accept.
+    pub accept: ClientRuleUsage,
+    /// All backends, by name.
+    pub backends: Vec<ScopeUsage>,
+    /// All routes, by id.
+    pub routes: Vec<ScopeUsage>,
 }
 
-/// How the limits of one scope stand.
+/// The usage of the limits of one scope.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Standing {
-    /// What it is.
+pub struct ScopeUsage {
+    /// The scope.
     pub scope: Scope,
-    /// A backend's name, a route's id; the server has none.
+    /// The backend's name or the route's id; empty for the server.
     pub name: Box<str>,
-    /// Of a route: its backend, if that is known.
+    /// The backend of a route, if known.
     pub backend: Option<Box<str>>,
     /// `maxQps`.
-    pub requests: Rule,
+    pub requests: RuleUsage,
     /// `maxConnections`.
-    pub connections: Rule,
+    pub connections: RuleUsage,
     /// `maxQpsPerClient`.
-    pub client_requests: ClientRule,
+    pub client_requests: ClientRuleUsage,
     /// `maxConnectionsPerClient`.
-    pub client_connections: ClientRule,
+    pub client_connections: ClientRuleUsage,
 }
 
-/// What all clients together may do, and do.
+/// The usage of a limit shared by all clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rule {
+pub struct RuleUsage {
     /// The limit.
     pub limit: Capacity,
-    /// How much of it is used now.
+    /// The current count.
     pub used: u64,
-    /// How many it refused.
+    /// The number of refusals.
     pub refused: u64,
 }
 
-/// What each client may do.
+/// The usage of a per-client limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClientRule {
-    /// The limit that holds here.
+pub struct ClientRuleUsage {
+    /// The limit that applies here.
     pub limit: Capacity,
-    /// Where it is written.
+    /// Where it is configured.
     pub from: Scope,
-    /// What it did, if it is written here.
-    pub counts: Option<ClientCounts>,
+    /// Its counts, if it is configured here.
+    pub counts: Option<ClientRuleCounts>,
 }
 
-/// What a rule for clients did.
+/// The counts of a per-client limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClientCounts {
-    /// How many clients are remembered. Some of them may have nothing any more.
+pub struct ClientRuleCounts {
+    /// The number of tracked clients. Some of them may have a count of 0.
     pub clients: u64,
-    /// How many requests or connections it refused.
+    /// The number of refused requests or connections.
     pub refused: u64,
 }
 
 impl RateLimitManager {
-    /// How all limits stand.
-    pub fn standings(&self) -> Standings {
+    /// The usage of all limits.
+    pub fn usage(&self) -> LimitsUsage {
         let state = self.state();
-        let look = Looking { manager: self, rules: &state.rules };
+        let reader = UsageReader { manager: self, rules: &state.rules };
         let accept = state.limits.get(&state.rules.accept).and_then(|spec| spec.items.first());
-        let door = ClientRule {
+        let accept = ClientRuleUsage {
             limit: accept.map_or(Capacity::Unlimited, |item| item.limit),
             from: Scope::Server,
             counts: self.client_counts(&state.rules.accept),
         };
-        let by_name = |mut all: Vec<Standing>| {
+        let by_name = |mut all: Vec<ScopeUsage>| {
             all.sort_unstable_by(|one, other| one.name.cmp(&other.name));
             all
         };
         let backends = state.rules.backends.iter();
         let routes = state.rules.routes.iter();
-        Standings {
+        LimitsUsage {
             window: state.rules.window,
-            server: look.standing(Scope::Server, "", &state.rules.server),
-            door,
-            backends: by_name(backends.map(|(name, it)| look.standing(Scope::Backend, name, it)).collect()),
-            routes: by_name(routes.map(|(id, it)| look.standing(Scope::Route, id, it)).collect()),
+            server: reader.scope_usage(Scope::Server, "", &state.rules.server),
+            accept,
+            backends: by_name(
+                backends.map(|(name, it)| reader.scope_usage(Scope::Backend, name, it)).collect(),
+            ),
+            routes: by_name(routes.map(|(id, it)| reader.scope_usage(Scope::Route, id, it)).collect()),
         }
     }
 
-    fn client_counts(&self, id: &str) -> Option<ClientCounts> {
-        let seen = self.store.observe(id)?;
-        Some(ClientCounts { clients: seen.rows.unwrap_or(0), refused: seen.refused })
+    fn client_counts(&self, id: &str) -> Option<ClientRuleCounts> {
+        let observed = self.store.observe(id)?;
+        Some(ClientRuleCounts { clients: observed.rows.unwrap_or(0), refused: observed.refused })
     }
 }
 
-/// Somebody who looks at the rules in force.
-struct Looking<'a> {
+/// Reads usage with the current rules.
+struct UsageReader<'a> {
     manager: &'a RateLimitManager,
-    rules: &'a Rules,
+    rules: &'a LimitRules,
 }
 
-impl Looking<'_> {
-    fn standing(&self, scope: Scope, name: &str, ruled: &Ruled) -> Standing {
-        let Ruled { ids, limits, backend } = ruled;
-        Standing {
+impl UsageReader<'_> {
+    fn scope_usage(&self, scope: Scope, name: &str, scope_rules: &ScopeRules) -> ScopeUsage {
+        let ScopeRules { ids, limits, backend } = scope_rules;
+        ScopeUsage {
             scope,
             name: name.into(),
             backend: backend.clone(),
@@ -126,46 +128,46 @@ impl Looking<'_> {
             connections: self.rule(limits.max_connections, &ids.connections),
             client_requests: self.client_rule(
                 scope,
-                ruled,
+                scope_rules,
                 |limits| limits.max_qps_per_client,
                 |ids| &ids.client_qps,
             ),
             client_connections: self.client_rule(
                 scope,
-                ruled,
+                scope_rules,
                 |limits| limits.max_connections_per_client,
                 |ids| &ids.client_connections,
             ),
         }
     }
 
-    fn rule(&self, allowance: Allowance, id: &Arc<str>) -> Rule {
-        Rule {
+    fn rule(&self, allowance: Allowance, id: &Arc<str>) -> RuleUsage {
+        RuleUsage {
             limit: allowance.capacity(),
             used: self.manager.used(id, None),
-            refused: self.manager.store.observe(id).map_or(0, |seen| seen.refused),
+            refused: self.manager.store.observe(id).map_or(0, |observed| observed.refused),
         }
     }
 
     fn client_rule(
         &self,
         scope: Scope,
-        ruled: &Ruled,
+        scope_rules: &ScopeRules,
         field: fn(&RateLimits) -> Allowance,
-        id: fn(&Ids) -> &Arc<str>,
-    ) -> ClientRule {
+        id: fn(&ScopeLimitIds) -> &Arc<str>,
+    ) -> ClientRuleUsage {
         let server = field(&self.rules.server.limits);
-        let own = field(&ruled.limits);
-        let backend = ruled.backend.as_ref().and_then(|name| self.rules.backends.get(name));
+        let own = field(&scope_rules.limits);
+        let backend = scope_rules.backend.as_ref().and_then(|name| self.rules.backends.get(name));
         let of_backend = backend.map_or(Allowance::Inherit, |backend| field(&backend.limits));
         let applied = match scope {
             Scope::Route => cascade(own, of_backend, server),
             Scope::Backend => cascade(Allowance::Inherit, own, server),
             Scope::Server => cascade(Allowance::Inherit, Allowance::Inherit, own),
         };
-        // What is written elsewhere is told there, though connections are counted here too for a rule that may come.
-        let is_here = own != Allowance::Inherit || scope == Scope::Server;
-        let counts = if is_here { self.manager.client_counts(id(&ruled.ids)) } else { None };
-        ClientRule { limit: applied.capacity, from: applied.scope, counts }
+        // An inherited rule is reported at its own scope, although connections are also counted here.
+        let is_configured_here = own != Allowance::Inherit || scope == Scope::Server;
+        let counts = if is_configured_here { self.manager.client_counts(id(&scope_rules.ids)) } else { None };
+        ClientRuleUsage { limit: applied.capacity, from: applied.scope, counts }
     }
 }

@@ -1,4 +1,4 @@
-//! The sockets of the management port: one thread, one request for each connection, and bounds on everything.
+//! The listener of the management port: one thread, one request per connection, and bounds on all resources.
 
 use std::convert::Infallible;
 use std::io;
@@ -20,67 +20,67 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use super::{Behind, HALF_LIFE, Page, answer};
+use super::{HALF_LIFE, ManagedGateway, ManagementResponse, respond};
 
-/// The most connections at a time; others are closed without a word.
-pub const MOST_VISITORS: usize = 64;
-/// How long everything may take that happens on one connection.
-pub const LONGEST_VISIT: Duration = Duration::from_secs(10);
-/// The longest body that is read.
-pub const LARGEST_BODY: usize = 64 * 1024;
-/// The longest head that is read.
-const LARGEST_HEAD: usize = 16 * 1024;
-/// How much of a body that is too large is thrown away, so that whoever sends it hears so.
-const MOST_DISCARDED: usize = 1024 * 1024;
-/// How long to wait when the system has no more sockets to give.
-const SHORTAGE: Duration = Duration::from_millis(50);
-/// How long those who are being answered have at the end.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// The maximum number of connections. Further ones are closed without a response.
+pub const MAX_CONNECTIONS: usize = 64;
+/// The maximum time for everything on one connection.
+pub const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
+/// The maximum accepted body size.
+pub const MAX_BODY_BYTES: usize = 64 * 1024;
+/// The maximum head size.
+const MAX_HEAD_BYTES: usize = 16 * 1024;
+/// How much of a body that is too large is discarded, so that the client can read the response.
+const MAX_DISCARDED_BYTES: usize = 1024 * 1024;
+/// How long to wait after a failed accept, for example without free descriptors.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
+/// How long active responses may take during shutdown.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A management port that is open. It closes when this is dropped.
+/// An open management port. Dropping it closes the port.
 #[derive(Debug)]
-pub struct Managed {
+pub struct ManagementPort {
     address: SocketAddr,
-    ending: Shutdown,
+    shutdown: Shutdown,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Managed {
-    /// Where it is.
+impl ManagementPort {
+    /// The listen address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 }
 
-impl Drop for Managed {
+impl Drop for ManagementPort {
     fn drop(&mut self) {
-        self.ending.trigger();
+        self.shutdown.trigger();
         if let Some(thread) = self.thread.take() {
             // A thread that panicked has closed the port too.
-            let _over = thread.join();
+            let _result = thread.join();
         }
     }
 }
 
-/// Whether the port could be opened now, for those who want to know before anybody is served.
+/// Checks that the port can be opened, before the gateway starts.
 pub fn check(address: SocketAddr) -> io::Result<()> {
     listen(address, 1).map(drop)
 }
 
-/// Opens the port and answers on a thread of its own, until what is returned is dropped.
-pub fn start(address: SocketAddr, behind: Arc<dyn Behind>) -> io::Result<Managed> {
+/// Opens the port and serves it on its own thread until the result is dropped.
+pub fn start(address: SocketAddr, gateway: Arc<dyn ManagedGateway>) -> io::Result<ManagementPort> {
     let socket = listen(address, 1)?.pop().ok_or_else(|| io::Error::other("no socket was made"))?;
     let address = socket.local_addr()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let ending = Shutdown::default();
-    let until = ending.clone();
+    let shutdown = Shutdown::default();
+    let until = shutdown.clone();
     let thread = std::thread::Builder::new().name("management".to_owned()).spawn(move || {
-        runtime.block_on(serve(socket, behind, until));
+        runtime.block_on(serve(socket, gateway, until));
     })?;
-    Ok(Managed { address, ending, thread: Some(thread) })
+    Ok(ManagementPort { address, shutdown, thread: Some(thread) })
 }
 
-async fn serve(socket: std::net::TcpListener, behind: Arc<dyn Behind>, ending: Shutdown) {
+async fn serve(socket: std::net::TcpListener, gateway: Arc<dyn ManagedGateway>, shutdown: Shutdown) {
     let listener = match TcpListener::from_std(socket) {
         Ok(listener) => listener,
         Err(error) => {
@@ -88,57 +88,57 @@ async fn serve(socket: std::net::TcpListener, behind: Arc<dyn Behind>, ending: S
             return;
         }
     };
-    let seats = Arc::new(Semaphore::new(MOST_VISITORS));
-    let mut fading = interval(HALF_LIFE);
-    fading.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // The first comes at once.
-    fading.tick().await;
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut halving = interval(HALF_LIFE);
+    halving.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // The first tick is immediate.
+    halving.tick().await;
     loop {
         tokio::select! {
             biased;
-            () = ending.triggered() => break,
-            _ = fading.tick() => behind.numbers().fade(),
+            () = shutdown.triggered() => break,
+            _ = halving.tick() => gateway.metrics().halve_client_counts(),
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    if let Ok(seat) = Arc::clone(&seats).try_acquire_owned() {
-                        tokio::spawn(attend(stream, Arc::clone(&behind), seat));
+                    if let Ok(slot) = Arc::clone(&slots).try_acquire_owned() {
+                        tokio::spawn(serve_connection(stream, Arc::clone(&gateway), slot));
                     }
                 }
                 Err(error) => {
                     tracing::warn!(%error, "the management port cannot accept connections; trying again");
-                    sleep(SHORTAGE).await;
+                    sleep(ACCEPT_BACKOFF).await;
                 }
             },
         }
     }
     drop(listener);
-    let everybody = u32::try_from(MOST_VISITORS).unwrap_or(u32::MAX);
-    let _in_time = timeout(FAREWELL, seats.acquire_many(everybody)).await;
+    let all_slots = u32::try_from(MAX_CONNECTIONS).unwrap_or(u32::MAX);
+    let _in_time = timeout(CLOSE_TIMEOUT, slots.acquire_many(all_slots)).await;
 }
 
-/// Replies one request.
-async fn attend(stream: TcpStream, behind: Arc<dyn Behind>, seat: OwnedSemaphorePermit) {
+/// Serves one request.
+async fn serve_connection(stream: TcpStream, gateway: Arc<dyn ManagedGateway>, slot: OwnedSemaphorePermit) {
     let service = service_fn(move |request: Request<Incoming>| {
-        let behind = Arc::clone(&behind);
-        async move { Ok::<_, Infallible>(respond(request, &*behind).await) }
+        let gateway = Arc::clone(&gateway);
+        async move { Ok::<_, Infallible>(handle_request(request, &*gateway).await) }
     });
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).keep_alive(false).header_read_timeout(LONGEST_VISIT);
-    builder.max_buf_size(LARGEST_HEAD);
-    let visit = builder.serve_connection(TokioIo::new(stream), service);
-    // Whoever takes too long, or makes no sense, has lost nothing but its own answer.
-    let _over = timeout(LONGEST_VISIT, visit).await;
-    drop(seat);
+    builder.timer(TokioTimer::new()).keep_alive(false).header_read_timeout(CONNECTION_TIMEOUT);
+    builder.max_buf_size(MAX_HEAD_BYTES);
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    // A timeout or an invalid request only costs the client its response.
+    let _result = timeout(CONNECTION_TIMEOUT, connection).await;
+    drop(slot);
 }
 
-async fn respond(request: Request<Incoming>, behind: &dyn Behind) -> Response<Full<Bytes>> {
+async fn handle_request(request: Request<Incoming>, gateway: &dyn ManagedGateway) -> Response<Full<Bytes>> {
     let (head, body) = request.into_parts();
     let page = if head.method == Method::POST && head.headers.contains_key(ORIGIN) {
-        Page::foreign()
+        ManagementResponse::foreign_origin()
     } else if is_small(body).await {
-        answer(head.method.as_str(), head.uri.path(), behind)
+        respond(head.method.as_str(), head.uri.path(), gateway)
     } else {
-        Page::too_large()
+        ManagementResponse::too_large()
     };
     let mut response = Response::new(Full::new(Bytes::from(page.body)));
     *response.status_mut() = StatusCode::from_u16(page.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -151,14 +151,15 @@ async fn respond(request: Request<Incoming>, behind: &dyn Behind) -> Response<Fu
     response
 }
 
-/// Reads a body and throws it away; whether it is no longer than it may be. One that breaks off is none to wait for.
+/// Reads and discards a body. Returns whether its size was acceptable. A broken body counts with the bytes
+/// received.
 async fn is_small(mut body: Incoming) -> bool {
     let mut length = 0;
     while let Some(Ok(frame)) = body.frame().await {
         length += frame.data_ref().map_or(0, Bytes::len);
-        if length > MOST_DISCARDED {
+        if length > MAX_DISCARDED_BYTES {
             break;
         }
     }
-    length <= LARGEST_BODY
+    length <= MAX_BODY_BYTES
 }

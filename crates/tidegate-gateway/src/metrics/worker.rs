@@ -1,4 +1,4 @@
-//! The block of one worker, and the line of each worker at each route.
+//! The counters of one worker, and the counters of each worker at each route.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -7,67 +7,67 @@ use std::time::Duration;
 use tidegate_net::histogram::{DURATION_BUCKETS, Histogram};
 
 use super::lock;
-use crate::hottest_clients::Hot;
-use crate::limits::{Kind, Level, Refusal};
+use crate::hottest_clients::TopClients;
+use crate::limits::{LimitLevel, LimitRefusal, RefusalKind};
 
-macro_rules! words {
+macro_rules! label_enum {
     ($(#[$doc:meta])* $name:ident[$count:literal] { $($(#[$about:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum $name { $($(#[$about])* $variant),+ }
 
         impl $name {
-            /// All of them.
+            /// All values.
             pub const ALL: [$name; $count] = [$($name::$variant),+];
 
-            /// The word for it.
-            pub const fn word(self) -> &'static str {
+            /// The label value.
+            pub const fn as_str(self) -> &'static str {
                 match self { $($name::$variant => $word),+ }
             }
         }
     };
 }
 
-words! {
-    /// Why the gateway ended a connection that its client had not ended.
-    Cut[8] {
-        /// Nothing came for too long.
+label_enum! {
+    /// Why the gateway closed a connection that its client had not closed.
+    DisconnectReason[8] {
+        /// The idle timeout passed.
         Idle = "idle",
-        /// A head began, and its end did not come in time.
+        /// The head did not arrive in time.
         SlowHeader = "slow_header",
-        /// A body stood still for too long.
+        /// A body made no progress for too long.
         SlowBody = "slow_body",
-        /// What was answered was not read in time.
+        /// The client did not read the response in time.
         SlowReader = "slow_reader",
-        /// What came is not the protocol.
+        /// The client violated the protocol.
         Protocol = "protocol",
-        /// What came was too large.
+        /// The request was too large.
         TooLarge = "too_large",
-        /// An endpoint failed in the middle of a response.
+        /// An endpoint failed during a response.
         Upstream = "upstream",
-        /// The gateway is about to end.
+        /// The gateway is shutting down.
         Draining = "draining",
     }
 }
 
-words! {
-    /// What an endpoint is to blame for.
-    Failure[4] {
-        /// No connection could be made.
+label_enum! {
+    /// How an endpoint failed.
+    UpstreamFailure[4] {
+        /// The connect failed.
         Connect = "connect",
-        /// It took too long.
+        /// It did not answer in time.
         Timeout = "timeout",
-        /// It closed the connection in the middle.
+        /// It closed the connection early.
         Closed = "closed",
-        /// What it said makes no sense.
+        /// Its response was malformed.
         Protocol = "protocol",
     }
 }
 
-words! {
-    /// Statuses that begin alike.
-    Class[6] {
-        /// No status was said.
+label_enum! {
+    /// The first digit of a status.
+    StatusClass[6] {
+        /// No status was sent.
         None = "none",
         /// 100 to 199.
         Informational = "1xx",
@@ -82,53 +82,53 @@ words! {
     }
 }
 
-impl Class {
-    /// That of a status.
-    pub const fn of(status: u16) -> Class {
+impl StatusClass {
+    /// The class of a status.
+    pub const fn of(status: u16) -> StatusClass {
         match status {
-            0..100 => Class::None,
-            100..200 => Class::Informational,
-            200..300 => Class::Successful,
-            300..400 => Class::Redirection,
-            400..500 => Class::ClientError,
-            _ => Class::ServerError,
+            0..100 => StatusClass::None,
+            100..200 => StatusClass::Informational,
+            200..300 => StatusClass::Successful,
+            300..400 => StatusClass::Redirection,
+            400..500 => StatusClass::ClientError,
+            _ => StatusClass::ServerError,
         }
     }
 }
 
 /// The lowest status.
 pub(super) const FIRST_STATUS: u16 = 100;
-/// One above the highest status that has a count of its own.
+/// One above the highest status with its own counter.
 pub(super) const END_OF_STATUSES: u16 = 600;
-/// A count for each status, and one for whatever is none of them.
+/// One counter per status, and one for all others.
 const STATUSES: usize = (END_OF_STATUSES - FIRST_STATUS) as usize + 1;
 
-/// What one worker counted. It does not share a cache line with anybody else's.
+/// The counters of one worker. The alignment avoids false sharing.
 #[repr(align(128))]
 #[derive(Debug)]
-pub struct WorkerNumbers {
-    number: usize,
+pub struct WorkerCounters {
+    worker_index: usize,
     pub(super) durations: Histogram<{ DURATION_BUCKETS.len() }>,
     statuses: [AtomicU64; STATUSES],
-    pub(super) refusals: [[AtomicU64; Kind::ALL.len()]; Level::ALL.len()],
+    pub(super) refusals: [[AtomicU64; RefusalKind::ALL.len()]; LimitLevel::ALL.len()],
     pub(super) degraded: AtomicU64,
     pub(super) received: AtomicU64,
     pub(super) sent: AtomicU64,
     pub(super) accepted: AtomicU64,
     pub(super) closed: AtomicU64,
     pub(super) refused_connections: AtomicU64,
-    pub(super) cuts: [AtomicU64; Cut::ALL.len()],
+    pub(super) disconnects: [AtomicU64; DisconnectReason::ALL.len()],
     pub(super) retries: AtomicU64,
-    pub(super) failures: [AtomicU64; Failure::ALL.len()],
+    pub(super) failures: [AtomicU64; UpstreamFailure::ALL.len()],
     pub(super) upgrades: AtomicU64,
     pub(super) lost_lines: AtomicU64,
-    hot: Mutex<Hot>,
+    top_clients: Mutex<TopClients>,
 }
 
-impl WorkerNumbers {
-    pub(super) fn new(number: usize) -> WorkerNumbers {
-        WorkerNumbers {
-            number,
+impl WorkerCounters {
+    pub(super) fn new(worker_index: usize) -> WorkerCounters {
+        WorkerCounters {
+            worker_index,
             durations: Histogram::default(),
             statuses: zeroes(),
             refusals: std::array::from_fn(|_| zeroes()),
@@ -138,20 +138,20 @@ impl WorkerNumbers {
             accepted: AtomicU64::new(0),
             closed: AtomicU64::new(0),
             refused_connections: AtomicU64::new(0),
-            cuts: zeroes(),
+            disconnects: zeroes(),
             retries: AtomicU64::new(0),
             failures: zeroes(),
             upgrades: AtomicU64::new(0),
             lost_lines: AtomicU64::new(0),
-            hot: Mutex::default(),
+            top_clients: Mutex::default(),
         }
     }
 
-    /// A request is over: by which route, with which status (0 if none was said), how long it took, how long the bodies were.
+    /// Counts a finished request with its route, status (0 if none was sent), duration and body sizes.
     #[inline]
-    pub fn finished(
+    pub fn count_request(
         &self,
-        route: Option<&RouteNumbers>,
+        route: Option<&RouteMetrics>,
         status: u16,
         took: Duration,
         received: u64,
@@ -159,114 +159,114 @@ impl WorkerNumbers {
     ) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.durations.observe(&DURATION_BUCKETS, nanos);
-        add(&self.statuses[place(status)], 1);
+        add(&self.statuses[status_index(status)], 1);
         add(&self.received, received);
         add(&self.sent, sent);
         if let Some(route) = route {
-            route.count(self.number, Class::of(status));
+            route.count(self.worker_index, StatusClass::of(status));
         }
     }
 
-    /// A request or a connection was refused. It is also to be counted as finished.
+    /// Counts a refused request or connection. It also counts as finished.
     #[inline]
-    pub fn refused(&self, refusal: &Refusal) {
+    pub fn count_refusal(&self, refusal: &LimitRefusal) {
         add(&self.refusals[refusal.level as usize][refusal.kind as usize], 1);
         add(&self.degraded, u64::from(refusal.degraded));
     }
 
-    /// A client made a request, which was refused or not.
+    /// Counts a request of a client for the hottest clients.
     #[inline]
-    pub fn asked(&self, client: &[u8], refused: bool) {
-        self.hot().seen(client, refused);
+    pub fn count_client_request(&self, client: &[u8], refused: bool) {
+        self.top_clients().record(client, refused);
     }
 
-    /// A connection was accepted.
+    /// Counts an accepted connection.
     #[inline]
-    pub fn accepted(&self) {
+    pub fn count_accepted(&self) {
         add(&self.accepted, 1);
     }
 
-    /// A connection that was accepted has ended, for whatever reason.
+    /// Counts the end of an accepted connection.
     #[inline]
-    pub fn closed(&self) {
+    pub fn count_closed(&self) {
         add(&self.closed, 1);
     }
 
-    /// A connection was turned away, by a limit or because there are as many as may be.
+    /// Counts a connection refused by a limit or by the connection maximum.
     #[inline]
-    pub fn refused_connection(&self) {
+    pub fn count_refused_connection(&self) {
         add(&self.refused_connections, 1);
     }
 
-    /// The gateway ended a connection for this reason. It is also to be counted as closed.
+    /// Counts a connection closed by the gateway. It also counts as closed.
     #[inline]
-    pub fn cut(&self, reason: Cut) {
-        add(&self.cuts[reason as usize], 1);
+    pub fn count_disconnect(&self, reason: DisconnectReason) {
+        add(&self.disconnects[reason as usize], 1);
     }
 
-    /// A request was sent to another endpoint, because one could not take it.
+    /// Counts a retry with another endpoint.
     #[inline]
-    pub fn retried(&self) {
+    pub fn count_retry(&self) {
         add(&self.retries, 1);
     }
 
-    /// An endpoint failed.
+    /// Counts a failure of an endpoint.
     #[inline]
-    pub fn upstream_failed(&self, failure: Failure) {
+    pub fn count_upstream_failure(&self, failure: UpstreamFailure) {
         add(&self.failures[failure as usize], 1);
     }
 
-    /// A connection became a tunnel.
+    /// Counts a connection that became a tunnel.
     #[inline]
-    pub fn upgraded(&self) {
+    pub fn count_upgrade(&self) {
         add(&self.upgrades, 1);
     }
 
-    /// So many lines of the access log could not be written.
+    /// Counts access log lines that could not be written.
     #[inline]
-    pub fn lost_lines(&self, lines: u64) {
+    pub fn count_lost_lines(&self, lines: u64) {
         add(&self.lost_lines, lines);
     }
 
-    pub(super) fn hot(&self) -> MutexGuard<'_, Hot> {
-        lock(&self.hot)
+    pub(super) fn top_clients(&self) -> MutexGuard<'_, TopClients> {
+        lock(&self.top_clients)
     }
 
-    /// How often this status was said.
+    /// The number of responses with this status.
     pub(super) fn status(&self, status: u16) -> u64 {
-        self.statuses[place(status)].load(Ordering::Relaxed)
+        self.statuses[status_index(status)].load(Ordering::Relaxed)
     }
 }
 
-/// How many requests by one route were answered, by the first digit of their status.
+/// The requests of one route by status class.
 #[derive(Debug)]
-pub struct RouteNumbers {
-    workers: Box<[RouteLine]>,
+pub struct RouteMetrics {
+    workers: Box<[RouteWorkerCounts]>,
 }
 
-/// What one worker counted at one route.
+/// The counts of one worker at one route, on its own cache line.
 #[repr(align(128))]
 #[derive(Debug, Default)]
-struct RouteLine([AtomicU64; Class::ALL.len()]);
+struct RouteWorkerCounts([AtomicU64; StatusClass::ALL.len()]);
 
-impl RouteNumbers {
-    pub(super) fn new(workers: usize) -> RouteNumbers {
-        RouteNumbers { workers: (0..workers).map(|_| RouteLine::default()).collect() }
+impl RouteMetrics {
+    pub(super) fn new(workers: usize) -> RouteMetrics {
+        RouteMetrics { workers: (0..workers).map(|_| RouteWorkerCounts::default()).collect() }
     }
 
-    fn count(&self, worker: usize, class: Class) {
+    fn count(&self, worker: usize, class: StatusClass) {
         if let Some(line) = self.workers.get(worker) {
             add(&line.0[class as usize], 1);
         }
     }
 
-    /// How many there were.
-    pub fn requests(&self, class: Class) -> u64 {
+    /// The number of requests in a class.
+    pub fn requests(&self, class: StatusClass) -> u64 {
         self.workers.iter().map(|line| line.0[class as usize].load(Ordering::Relaxed)).sum()
     }
 }
 
-fn place(status: u16) -> usize {
+fn status_index(status: u16) -> usize {
     let status = if (FIRST_STATUS..END_OF_STATUSES).contains(&status) { status } else { END_OF_STATUSES };
     usize::from(status - FIRST_STATUS)
 }
@@ -275,7 +275,7 @@ fn zeroes<const N: usize>() -> [AtomicU64; N] {
     std::array::from_fn(|_| AtomicU64::new(0))
 }
 
-/// Nothing costs nothing.
+/// Skips the write if there is nothing to add.
 #[inline]
 fn add(count: &AtomicU64, more: u64) {
     if more > 0 {
@@ -288,17 +288,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_have_the_places_of_their_lists() {
-        assert!(Cut::ALL.into_iter().enumerate().all(|(place, each)| each as usize == place));
-        assert!(Failure::ALL.into_iter().enumerate().all(|(place, each)| each as usize == place));
-        assert!(Class::ALL.into_iter().enumerate().all(|(place, each)| each as usize == place));
-        assert!(Level::ALL.into_iter().enumerate().all(|(place, each)| each as usize == place));
-        assert!(Kind::ALL.into_iter().enumerate().all(|(place, each)| each as usize == place));
+    fn enum_values_are_their_positions() {
+        assert!(DisconnectReason::ALL.into_iter().enumerate().all(|(index, each)| each as usize == index));
+        assert!(UpstreamFailure::ALL.into_iter().enumerate().all(|(index, each)| each as usize == index));
+        assert!(StatusClass::ALL.into_iter().enumerate().all(|(index, each)| each as usize == index));
+        assert!(LimitLevel::ALL.into_iter().enumerate().all(|(index, each)| each as usize == index));
+        assert!(RefusalKind::ALL.into_iter().enumerate().all(|(index, each)| each as usize == index));
     }
 
     #[test]
-    fn blocks_and_lines_share_nothing() {
-        assert_eq!((align_of::<WorkerNumbers>(), size_of::<WorkerNumbers>() % 128), (128, 0));
-        assert_eq!((align_of::<RouteLine>(), size_of::<RouteLine>()), (128, 128));
+    fn counters_are_cache_line_aligned() {
+        assert_eq!((align_of::<WorkerCounters>(), size_of::<WorkerCounters>() % 128), (128, 0));
+        assert_eq!((align_of::<RouteWorkerCounts>(), size_of::<RouteWorkerCounts>()), (128, 128));
     }
 }

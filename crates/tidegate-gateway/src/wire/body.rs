@@ -1,60 +1,59 @@
-//! Where a body ends, and what it carries.
+//! Body framing: decodes received bodies and encodes them again.
 //!
-//! A body is taken from what has arrived piece by piece, and written anew: data in, data out. Nothing of how it was framed by whoever sent
-//! it goes any further.
+//! The decoder works on the pieces as they arrive. The sender's framing is never forwarded.
 
-use super::header_fields::{Field, field};
-use super::{Flaw, has_odd_line};
+use super::header_fields::{HeaderField, classify_field};
+use super::{WireError, has_bare_line_feed};
 
-/// The longest line that says how large a chunk is, with what is said behind it.
-const LONGEST_CHUNK_LINE: usize = 256;
-/// The most digits of the size of a chunk.
-const MOST_DIGITS: u32 = 15;
-/// The longest fields behind a body.
-const LARGEST_TRAILERS: usize = 8 * 1024;
-/// The most of them.
-const MOST_TRAILERS: usize = 32;
+/// The maximum length of a chunk-size line with its extension.
+const MAX_CHUNK_LINE: usize = 256;
+/// The maximum number of digits of a chunk size.
+const MAX_DIGITS: u32 = 15;
+/// The maximum size of the trailers.
+const MAX_TRAILER_BYTES: usize = 8 * 1024;
+/// The maximum number of trailers.
+const MAX_TRAILERS: usize = 32;
 
 /// How a body is delimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Framing {
-    /// There is none.
+pub enum BodyFraming {
+    /// No body.
     None,
-    /// It has this many bytes.
+    /// A body of this many bytes.
     Length(u64),
-    /// It comes in chunks.
+    /// The chunked coding.
     Chunked,
-    /// It ends with the connection.
+    /// The body ends when the connection closes.
     UntilClose,
 }
 
-/// A body that is being read.
+/// An incremental body decoder.
 #[derive(Debug)]
-pub struct Body {
-    state: State,
-    /// How much data it may still have.
-    room: u64,
-    /// The fields behind it, as they are passed on: lines with their ends.
+pub struct BodyDecoder {
+    state: DecoderState,
+    /// The number of data bytes still allowed.
+    remaining: u64,
+    /// The trailers to forward, as lines with their ends.
     trailers: Vec<u8>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum DecoderState {
     Done,
     Length(u64),
     UntilClose,
-    /// In the line with the size of a chunk: what it says so far, in how many digits, and how long the line is.
+    /// In a chunk-size line: the size so far, its digits and the length of the line.
     Size {
         size: u64,
         digits: u32,
         line: usize,
     },
-    /// Behind the size, up to the end of the line.
+    /// In the extension of a chunk-size line.
     Extension {
         size: u64,
         line: usize,
     },
-    /// The carriage return of that line was seen.
+    /// After the carriage return of a chunk-size line.
     SizeEnd {
         size: u64,
     },
@@ -64,108 +63,115 @@ enum State {
     Trailers,
 }
 
-/// What a look at the input found: data, and how much of the input is settled with it.
+/// A decoded piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Piece<'i> {
-    /// What the body carries.
+pub struct BodyPiece<'i> {
+    /// The data.
     pub data: &'i [u8],
-    /// How much of the input this was.
+    /// The number of input bytes consumed.
     pub used: usize,
 }
 
-impl Body {
-    /// A body that begins, with at most so much data.
-    pub fn new(framing: Framing, most: u64) -> Result<Body, Flaw> {
+impl BodyDecoder {
+    /// Creates a decoder that accepts at max this many data bytes.
+    pub fn new(framing: BodyFraming, max: u64) -> Result<BodyDecoder, WireError> {
         let state = match framing {
-            Framing::None | Framing::Length(0) => State::Done,
-            Framing::Length(length) if length > most => return Err(Flaw::LargeBody),
-            Framing::Length(length) => State::Length(length),
-            Framing::Chunked => State::Size { size: 0, digits: 0, line: 0 },
-            Framing::UntilClose => State::UntilClose,
+            BodyFraming::None | BodyFraming::Length(0) => DecoderState::Done,
+            BodyFraming::Length(length) if length > max => return Err(WireError::BodyTooLarge),
+            BodyFraming::Length(length) => DecoderState::Length(length),
+            BodyFraming::Chunked => DecoderState::Size { size: 0, digits: 0, line: 0 },
+            BodyFraming::UntilClose => DecoderState::UntilClose,
         };
-        Ok(Body { state, room: most, trailers: Vec::new() })
+        Ok(BodyDecoder { state, remaining: max, trailers: Vec::new() })
     }
 
-    /// Whether all of it was read.
+    /// Whether the body is complete.
     pub fn is_done(&self) -> bool {
-        self.state == State::Done
+        self.state == DecoderState::Done
     }
 
-    /// Whether the end of the connection is its end.
+    /// Whether the end of the connection is the end of the body.
     pub fn ends_with_connection(&self) -> bool {
-        self.state == State::UntilClose
+        self.state == DecoderState::UntilClose
     }
 
-    /// The fields behind it that are passed on, with the end of each line.
+    /// The trailers to forward, as lines with their ends.
     pub fn trailers(&self) -> &[u8] {
         &self.trailers
     }
 
-    /// Takes the next piece of what has arrived. Nothing used means that more must arrive, or that the body is done.
-    pub fn next<'i>(&mut self, input: &'i [u8]) -> Result<Piece<'i>, Flaw> {
+    /// Decodes the next piece of the input. If `used` is 0, more input is needed or the body is complete.
+    pub fn next<'i>(&mut self, input: &'i [u8]) -> Result<BodyPiece<'i>, WireError> {
         let mut used = 0;
         while used < input.len() {
             let rest = &input[used..];
             match self.state {
-                State::Done => break,
-                State::UntilClose => return self.data(rest, used, u64::MAX),
-                State::Length(left) | State::Data(left) => return self.data(rest, used, left),
-                State::Trailers => {
-                    let taken = self.trailer(rest)?;
+                DecoderState::Done => break,
+                DecoderState::UntilClose => return self.take_data(rest, used, u64::MAX),
+                DecoderState::Length(left) | DecoderState::Data(left) => {
+                    return self.take_data(rest, used, left);
+                }
+                DecoderState::Trailers => {
+                    let taken = self.parse_trailers(rest)?;
                     used += taken;
                     if taken == 0 {
                         break;
                     }
                 }
                 state => {
-                    self.state = after(state, rest[0])?;
+                    self.state = next_state(state, rest[0])?;
                     used += 1;
                 }
             }
         }
-        Ok(Piece { data: &[], used })
+        Ok(BodyPiece { data: &[], used })
     }
 
-    fn data<'i>(&mut self, rest: &'i [u8], before: usize, left: u64) -> Result<Piece<'i>, Flaw> {
+    fn take_data<'i>(
+        &mut self,
+        rest: &'i [u8],
+        before: usize,
+        left: u64,
+    ) -> Result<BodyPiece<'i>, WireError> {
         let length = usize::try_from(left).unwrap_or(usize::MAX).min(rest.len());
         let count = length as u64;
-        self.room = self.room.checked_sub(count).ok_or(Flaw::LargeBody)?;
+        self.remaining = self.remaining.checked_sub(count).ok_or(WireError::BodyTooLarge)?;
         self.state = match self.state {
-            State::Length(left) if left == count => State::Done,
-            State::Length(left) => State::Length(left - count),
-            State::Data(left) if left == count => State::DataEnd,
-            State::Data(left) => State::Data(left - count),
+            DecoderState::Length(left) if left == count => DecoderState::Done,
+            DecoderState::Length(left) => DecoderState::Length(left - count),
+            DecoderState::Data(left) if left == count => DecoderState::DataEnd,
+            DecoderState::Data(left) => DecoderState::Data(left - count),
             other => other,
         };
-        Ok(Piece { data: &rest[..length], used: before + length })
+        Ok(BodyPiece { data: &rest[..length], used: before + length })
     }
 
-    /// Takes the fields behind the last chunk when all of them are here; how much that was.
-    fn trailer(&mut self, rest: &[u8]) -> Result<usize, Flaw> {
-        const BROKEN: Flaw = Flaw::Bad("the fields behind the body make no sense");
-        let mut room = [httparse::EMPTY_HEADER; MOST_TRAILERS];
-        match httparse::parse_headers(rest, &mut room) {
+    /// Parses the trailers once they are complete. Returns the number of bytes consumed.
+    fn parse_trailers(&mut self, rest: &[u8]) -> Result<usize, WireError> {
+        const BROKEN: WireError = WireError::Malformed("the fields behind the body make no sense");
+        let mut storage = [httparse::EMPTY_HEADER; MAX_TRAILERS];
+        match httparse::parse_headers(rest, &mut storage) {
             Ok(httparse::Status::Complete((length, trailers)))
-                if length <= LARGEST_TRAILERS && !has_odd_line(&rest[..length]) =>
+                if length <= MAX_TRAILER_BYTES && !has_bare_line_feed(&rest[..length]) =>
             {
-                for each in trailers.iter().filter(|each| may_follow(each.name.as_bytes())) {
+                for each in trailers.iter().filter(|each| is_allowed_trailer(each.name.as_bytes())) {
                     self.trailers.extend_from_slice(each.name.as_bytes());
                     self.trailers.extend_from_slice(b": ");
                     self.trailers.extend_from_slice(each.value);
                     self.trailers.extend_from_slice(b"\r\n");
                 }
-                self.state = State::Done;
+                self.state = DecoderState::Done;
                 Ok(length)
             }
-            Ok(httparse::Status::Partial) if rest.len() < LARGEST_TRAILERS => Ok(0),
+            Ok(httparse::Status::Partial) if rest.len() < MAX_TRAILER_BYTES => Ok(0),
             _ => Err(BROKEN),
         }
     }
 }
 
-/// Fields that mean something only before a body are not taken from behind it.
-fn may_follow(name: &[u8]) -> bool {
-    matches!(field(name), Field::Ordinary)
+/// Whether a field is allowed as a trailer. Fields that affect routing or framing are dropped.
+fn is_allowed_trailer(name: &[u8]) -> bool {
+    matches!(classify_field(name), HeaderField::Ordinary)
         && ![
             &b"authorization"[..],
             b"cookie",
@@ -178,48 +184,50 @@ fn may_follow(name: &[u8]) -> bool {
         .any(|known| name.eq_ignore_ascii_case(known))
 }
 
-/// The state behind a byte of what is between chunks.
-fn after(state: State, byte: u8) -> Result<State, Flaw> {
-    const BROKEN: Flaw = Flaw::Bad("the chunks make no sense");
-    let begun = |size| if size == 0 { State::Trailers } else { State::Data(size) };
+/// The next state after a byte of the chunk framing.
+fn next_state(state: DecoderState, byte: u8) -> Result<DecoderState, WireError> {
+    const BROKEN: WireError = WireError::Malformed("the chunks make no sense");
+    let after_size = |size| if size == 0 { DecoderState::Trailers } else { DecoderState::Data(size) };
     Ok(match (state, byte) {
-        (State::Size { size, digits, line }, byte) if byte.is_ascii_hexdigit() && digits < MOST_DIGITS => {
+        (DecoderState::Size { size, digits, line }, byte)
+            if byte.is_ascii_hexdigit() && digits < MAX_DIGITS =>
+        {
             let digit = char::from(byte).to_digit(16).ok_or(BROKEN)?;
-            State::Size { size: size * 16 + u64::from(digit), digits: digits + 1, line: line + 1 }
+            DecoderState::Size { size: size * 16 + u64::from(digit), digits: digits + 1, line: line + 1 }
         }
-        (State::Size { size, digits, .. }, b'\r') if digits > 0 => State::SizeEnd { size },
-        (State::Size { size, digits, line }, b';' | b' ' | b'\t') if digits > 0 => {
-            State::Extension { size, line: line + 1 }
+        (DecoderState::Size { size, digits, .. }, b'\r') if digits > 0 => DecoderState::SizeEnd { size },
+        (DecoderState::Size { size, digits, line }, b';' | b' ' | b'\t') if digits > 0 => {
+            DecoderState::Extension { size, line: line + 1 }
         }
-        (State::Extension { size, .. }, b'\r') => State::SizeEnd { size },
-        (State::Extension { size, line }, b'\t' | b' '..=b'~') if line < LONGEST_CHUNK_LINE => {
-            State::Extension { size, line: line + 1 }
+        (DecoderState::Extension { size, .. }, b'\r') => DecoderState::SizeEnd { size },
+        (DecoderState::Extension { size, line }, b'\t' | b' '..=b'~') if line < MAX_CHUNK_LINE => {
+            DecoderState::Extension { size, line: line + 1 }
         }
-        (State::SizeEnd { size }, b'\n') => begun(size),
-        (State::DataEnd, b'\r') => State::DataEndLine,
-        (State::DataEndLine, b'\n') => State::Size { size: 0, digits: 0, line: 0 },
+        (DecoderState::SizeEnd { size }, b'\n') => after_size(size),
+        (DecoderState::DataEnd, b'\r') => DecoderState::DataEndLine,
+        (DecoderState::DataEndLine, b'\n') => DecoderState::Size { size: 0, digits: 0, line: 0 },
         _ => return Err(BROKEN),
     })
 }
 
 /// How a body is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Frames {
-    /// As it is: a length was told before, or the connection ends behind it.
+pub enum BodyEncoder {
+    /// Unchanged: a length was sent, or the connection closes after it.
     Plain,
     /// In chunks.
     Chunks,
 }
 
-impl Frames {
+impl BodyEncoder {
     /// Writes a piece of data.
     pub fn write(self, data: &[u8], out: &mut Vec<u8>) {
         if data.is_empty() {
             return;
         }
         match self {
-            Frames::Plain => out.extend_from_slice(data),
-            Frames::Chunks => {
+            BodyEncoder::Plain => out.extend_from_slice(data),
+            BodyEncoder::Chunks => {
                 push_hex(out, data.len());
                 out.extend_from_slice(b"\r\n");
                 out.extend_from_slice(data);
@@ -228,9 +236,9 @@ impl Frames {
         }
     }
 
-    /// Writes the end, with the fields behind it.
+    /// Writes the end of the body with its trailers.
     pub fn finish(self, trailers: &[u8], out: &mut Vec<u8>) {
-        if self == Frames::Chunks {
+        if self == BodyEncoder::Chunks {
             out.extend_from_slice(b"0\r\n");
             out.extend_from_slice(trailers);
             out.extend_from_slice(b"\r\n");
@@ -250,9 +258,13 @@ fn push_hex(out: &mut Vec<u8>, number: usize) {
 mod tests {
     use super::*;
 
-    /// What a body carries, read from pieces of this size, and how much of the input it was.
-    fn read(framing: Framing, input: &[u8], step: usize) -> Result<(Vec<u8>, usize, bool, Vec<u8>), Flaw> {
-        let mut body = Body::new(framing, 1 << 20)?;
+    /// Decodes a body in steps of this size. Returns the data, the bytes consumed, completion and trailers.
+    fn read(
+        framing: BodyFraming,
+        input: &[u8],
+        step: usize,
+    ) -> Result<(Vec<u8>, usize, bool, Vec<u8>), WireError> {
+        let mut body = BodyDecoder::new(framing, 1 << 20)?;
         let (mut data, mut start) = (Vec::new(), 0);
         let mut end = 0;
         while end < input.len() && !body.is_done() {
@@ -270,10 +282,11 @@ mod tests {
     }
 
     #[test]
-    fn bodies_are_the_same_however_they_arrive() {
+    fn body_split_into_any_pieces_decodes_the_same() {
         let chunks = b"5\r\nhello\r\n6;x=\"y\"\r\n world\r\n000\r\nX-Sum: 1\r\nContent-Length: 5\r\n\r\nGET";
         for step in 1..chunks.len() {
-            let (data, used, done, trailers) = read(Framing::Chunked, chunks, step).expect("it makes sense");
+            let (data, used, done, trailers) =
+                read(BodyFraming::Chunked, chunks, step).expect("it makes sense");
             assert_eq!(
                 (data.as_slice(), used, done),
                 (&b"hello world"[..], chunks.len() - 3, true),
@@ -281,13 +294,13 @@ mod tests {
             );
             assert_eq!(trailers, b"X-Sum: 1\r\n");
             let (data, used, done, _) =
-                read(Framing::Length(11), b"hello worldGET", step).expect("it makes sense");
+                read(BodyFraming::Length(11), b"hello worldGET", step).expect("it makes sense");
             assert_eq!((data.as_slice(), used, done), (&b"hello world"[..], 11, true));
         }
     }
 
     #[test]
-    fn chunks_that_could_be_read_in_two_ways_are_refused() {
+    fn ambiguous_chunks_are_refused() {
         let wrong: [&[u8]; 14] = [
             b"\r\n",
             b"g\r\n",
@@ -307,31 +320,31 @@ mod tests {
         for input in wrong {
             for step in 1..=input.len() {
                 assert!(
-                    read(Framing::Chunked, input, step).is_err(),
+                    read(BodyFraming::Chunked, input, step).is_err(),
                     "{:?}",
                     input.escape_ascii().to_string()
                 );
             }
         }
         let long = [b"5;".as_slice(), &[b'x'; 300], b"\r\n"].concat();
-        assert!(read(Framing::Chunked, &long, 1000).is_err());
+        assert!(read(BodyFraming::Chunked, &long, 1000).is_err());
     }
 
     #[test]
-    fn a_body_is_no_longer_than_it_may_be() {
-        assert_eq!(Body::new(Framing::Length(11), 10).err(), Some(Flaw::LargeBody));
-        let mut body = Body::new(Framing::Chunked, 10).expect("nobody knows yet");
-        assert_eq!(body.next(b"b\r\nhello world\r\n"), Err(Flaw::LargeBody));
+    fn body_above_maximum_is_refused() {
+        assert_eq!(BodyDecoder::new(BodyFraming::Length(11), 10).err(), Some(WireError::BodyTooLarge));
+        let mut body = BodyDecoder::new(BodyFraming::Chunked, 10).expect("the length is unknown");
+        assert_eq!(body.next(b"b\r\nhello world\r\n"), Err(WireError::BodyTooLarge));
     }
 
     #[test]
-    fn what_is_written_in_chunks_is_read_from_them() {
+    fn encoded_chunks_decode_to_the_same_data() {
         let mut out = Vec::new();
         for data in [&[b'a'; 300][..], b"", b"b", &[b'c'; 16]] {
-            Frames::Chunks.write(data, &mut out);
+            BodyEncoder::Chunks.write(data, &mut out);
         }
-        Frames::Chunks.finish(b"x-sum: 1\r\n", &mut out);
-        let (data, used, done, trailers) = read(Framing::Chunked, &out, 7).expect("it makes sense");
+        BodyEncoder::Chunks.finish(b"x-sum: 1\r\n", &mut out);
+        let (data, used, done, trailers) = read(BodyFraming::Chunked, &out, 7).expect("it makes sense");
         assert_eq!((data.len(), used, done), (317, out.len(), true));
         assert_eq!(trailers, b"x-sum: 1\r\n");
     }

@@ -1,14 +1,14 @@
-//! Fields: which are for the next hop only, and which the gateway writes itself.
+//! Header fields: which are hop-by-hop, and which the gateway writes itself.
 
 use std::net::Ipv6Addr;
 
 use arrayvec::ArrayVec;
 use tidegate::file::gateway::LONGEST_HOST;
 
-/// What a field is to a gateway.
+/// The role of a field in forwarding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Field {
-    /// Passed on as it is.
+pub enum HeaderField {
+    /// Forwarded unchanged.
     Ordinary,
     /// `Host`.
     Host,
@@ -16,7 +16,7 @@ pub enum Field {
     ContentLength,
     /// `Transfer-Encoding`.
     TransferEncoding,
-    /// `Connection`: which fields are for this hop only, and whether it goes on.
+    /// `Connection`: names the hop-by-hop fields and whether the connection persists.
     Connection,
     /// `Upgrade`.
     Upgrade,
@@ -32,9 +32,9 @@ pub enum Field {
     ForwardedProto,
     /// `X-Forwarded-Host`.
     ForwardedHost,
-    /// What else says who the client is: believed of trusted proxies only.
+    /// Another field that identifies the client. Forwarded from trusted proxies only.
     ClaimedClient,
-    /// For this hop only.
+    /// Another hop-by-hop field.
     HopByHop,
     /// `Content-Type`.
     ContentType,
@@ -44,76 +44,83 @@ pub enum Field {
     Referer,
 }
 
-/// What the field of this name is. Asked for every field of every message, so the length and the first letter say whom it could be.
-pub fn field(name: &[u8]) -> Field {
+/// Classifies a field name. This runs for every field, so the length and the first letter select the only
+/// candidate.
+pub fn classify_field(name: &[u8]) -> HeaderField {
     let first = name.first().map_or(0, u8::to_ascii_lowercase);
-    let (known, field): (&[u8], Field) = match (name.len(), first) {
-        (2, b't') => (b"te", Field::Te),
-        (3, b'v') => (b"via", Field::Via),
-        (4, b'h') => (b"host", Field::Host),
-        // Programs that are run for a request take it for where their own requests go.
-        (5, b'p') => (b"proxy", Field::HopByHop),
-        (6, b'e') => (b"expect", Field::Expect),
-        (7, b'u') => (b"upgrade", Field::Upgrade),
-        (7, b't') => (b"trailer", Field::HopByHop),
-        (7, b'r') => (b"referer", Field::Referer),
-        (9, b'f') => (b"forwarded", Field::ClaimedClient),
-        (9, b'x') => (b"x-real-ip", Field::ClaimedClient),
-        (10, b'c') => (b"connection", Field::Connection),
-        (10, b'u') => (b"user-agent", Field::UserAgent),
-        (10, b'k') => (b"keep-alive", Field::HopByHop),
-        (12, b'c') => (b"content-type", Field::ContentType),
-        (14, b'c') => (b"content-length", Field::ContentLength),
-        (14, b'h') => (b"http2-settings", Field::HopByHop),
-        (15, b'x') => (b"x-forwarded-for", Field::ForwardedFor),
-        (16, b'x') if name[12..].eq_ignore_ascii_case(b"host") => (b"x-forwarded-host", Field::ForwardedHost),
-        (16, b'p') => (b"proxy-connection", Field::HopByHop),
-        (17, b't') => (b"transfer-encoding", Field::TransferEncoding),
-        (17, b'x') => (b"x-forwarded-proto", Field::ForwardedProto),
-        (18, b'p') => (b"proxy-authenticate", Field::HopByHop),
-        (19, b'p') => (b"proxy-authorization", Field::HopByHop),
-        _ => return other(name, first),
+    let (known, field): (&[u8], HeaderField) = match (name.len(), first) {
+        (2, b't') => (b"te", HeaderField::Te),
+        (3, b'v') => (b"via", HeaderField::Via),
+        (4, b'h') => (b"host", HeaderField::Host),
+        // CGI programs take it for their own proxy setting (httpoxy).
+        (5, b'p') => (b"proxy", HeaderField::HopByHop),
+        (6, b'e') => (b"expect", HeaderField::Expect),
+        (7, b'u') => (b"upgrade", HeaderField::Upgrade),
+        (7, b't') => (b"trailer", HeaderField::HopByHop),
+        (7, b'r') => (b"referer", HeaderField::Referer),
+        (9, b'f') => (b"forwarded", HeaderField::ClaimedClient),
+        (9, b'x') => (b"x-real-ip", HeaderField::ClaimedClient),
+        (10, b'c') => (b"connection", HeaderField::Connection),
+        (10, b'u') => (b"user-agent", HeaderField::UserAgent),
+        (10, b'k') => (b"keep-alive", HeaderField::HopByHop),
+        (12, b'c') => (b"content-type", HeaderField::ContentType),
+        (14, b'c') => (b"content-length", HeaderField::ContentLength),
+        (14, b'h') => (b"http2-settings", HeaderField::HopByHop),
+        (15, b'x') => (b"x-forwarded-for", HeaderField::ForwardedFor),
+        (16, b'x') if name[12..].eq_ignore_ascii_case(b"host") => {
+            (b"x-forwarded-host", HeaderField::ForwardedHost)
+        }
+        (16, b'p') => (b"proxy-connection", HeaderField::HopByHop),
+        (17, b't') => (b"transfer-encoding", HeaderField::TransferEncoding),
+        (17, b'x') => (b"x-forwarded-proto", HeaderField::ForwardedProto),
+        (18, b'p') => (b"proxy-authenticate", HeaderField::HopByHop),
+        (19, b'p') => (b"proxy-authorization", HeaderField::HopByHop),
+        _ => return classify_prefixed(name, first),
     };
-    if name.eq_ignore_ascii_case(known) { field } else { other(name, first) }
+    if name.eq_ignore_ascii_case(known) { field } else { classify_prefixed(name, first) }
 }
 
-/// What every field begins with that says how a request came.
+/// The prefix of fields that describe the original request.
 const FORWARDED: &[u8] = b"x-forwarded-";
 
-/// What a field is that is none of those with a name of their own.
-fn other(name: &[u8], first: u8) -> Field {
+/// Classifies a name that has no entry of its own.
+fn classify_prefixed(name: &[u8], first: u8) -> HeaderField {
     let begins =
         |name: &[u8]| name.get(..FORWARDED.len()).is_some_and(|name| name.eq_ignore_ascii_case(FORWARDED));
-    if first == b'x' && begins(name) { Field::ClaimedClient } else { disguised(name) }
+    if first == b'x' && begins(name) { HeaderField::ClaimedClient } else { classify_underscored(name) }
 }
 
-/// The longest name of a field that is known here.
-const LONGEST_KNOWN: usize = 19;
+/// The length of the longest known name.
+const MAX_KNOWN_NAME: usize = 19;
 
-/// What a field is that none of the known ones is. One that would be with dashes for its underscores goes no further: many programs
-/// make no difference between the two.
-fn disguised(name: &[u8]) -> Field {
+/// Classifies a name with underscores. If its dashed form is special, the field is dropped, because many
+/// programs treat both forms alike.
+fn classify_underscored(name: &[u8]) -> HeaderField {
     if memchr::memchr(b'_', name).is_none() {
-        return Field::Ordinary;
+        return HeaderField::Ordinary;
     }
-    // Of a longer name its beginning says what it could be.
-    let known = if name.len() > LONGEST_KNOWN { &name[..=FORWARDED.len()] } else { name };
-    let plain: ArrayVec<u8, LONGEST_KNOWN> =
+    // For a longer name the prefix decides.
+    let known = if name.len() > MAX_KNOWN_NAME { &name[..=FORWARDED.len()] } else { name };
+    let plain: ArrayVec<u8, MAX_KNOWN_NAME> =
         known.iter().map(|byte| if *byte == b'_' { b'-' } else { *byte }).collect();
-    if field(&plain) == Field::Ordinary { Field::Ordinary } else { Field::HopByHop }
+    if classify_field(&plain) == HeaderField::Ordinary {
+        HeaderField::Ordinary
+    } else {
+        HeaderField::HopByHop
+    }
 }
 
-/// The words of a list such as that of `Connection`.
-pub fn words(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+/// The items of a comma-separated list, as in `Connection`.
+pub fn list_items(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|word| !word.is_empty())
 }
 
-/// Whether one of these values of `Connection` names this field, or this option.
-pub fn names<'v>(mut values: impl Iterator<Item = &'v [u8]>, wanted: &[u8]) -> bool {
-    values.any(|value| words(value).any(|word| word.eq_ignore_ascii_case(wanted)))
+/// Whether a list contains this item, ignoring case.
+pub fn list_contains<'v>(mut values: impl Iterator<Item = &'v [u8]>, wanted: &[u8]) -> bool {
+    values.any(|value| list_items(value).any(|word| word.eq_ignore_ascii_case(wanted)))
 }
 
-/// Whether the host may be in a request: a name or an address, and perhaps a port.
+/// Whether a host is valid: a name or an address with an optional port.
 pub fn is_host(host: &[u8]) -> bool {
     let (name, port) = if let Some(rest) = host.strip_prefix(b"[") {
         let Some(end) = memchr::memchr(b']', rest) else { return false };
@@ -129,7 +136,7 @@ pub fn is_host(host: &[u8]) -> bool {
     name.is_none_or(is_name) && (port.is_empty() || port.strip_prefix(b":").is_some_and(is_port))
 }
 
-/// Whether it is a name with labels, or an address of IPv4. A dot at the end is part of a name.
+/// Whether this is a name with labels or an IPv4 address. A trailing dot is allowed.
 fn is_name(name: &[u8]) -> bool {
     let letter = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_~".contains(byte);
     let labels = name.strip_suffix(b".").unwrap_or(name);
@@ -143,15 +150,15 @@ fn is_port(port: &[u8]) -> bool {
         && port.iter().all(u8::is_ascii_digit)
 }
 
-/// Whether a path has a segment `.` or `..`, written plainly or not: whoever is behind the gateway may take it for another path than the
-/// gateway does.
-pub fn has_dots(path: &[u8]) -> bool {
+/// Whether a path has a `.` or `..` segment, plain or encoded. An endpoint may resolve such a path
+/// differently.
+pub fn has_dot_segment(path: &[u8]) -> bool {
     let end = memchr::memchr2(b'?', b'#', path).unwrap_or(path.len());
     let path = &path[..end];
     if memchr::memmem::find(path, b"/.").is_none() && memchr::memchr3(b'%', b'\\', b';', path).is_none() {
         return false;
     }
-    // What stands behind a semicolon is not part of the segment, some say.
+    // Some servers ignore what follows a semicolon in a segment.
     let is_dots = |segment: &[u8]| {
         let name = segment.split(|byte| *byte == b';').next();
         name.is_some_and(|name| name == b"." || name == b"..")
@@ -159,7 +166,7 @@ pub fn has_dots(path: &[u8]) -> bool {
     decoded(path).split(|byte| matches!(byte, b'/' | b'\\')).any(is_dots)
 }
 
-/// A path without `%2e`, `%2f` and `%5c`.
+/// Decodes `%2e`, `%2f` and `%5c` in a path.
 fn decoded(path: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(path.len());
     let mut rest = path;
@@ -181,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dots_are_found_however_they_are_written() {
+    fn dot_segments_are_found_in_every_encoding() {
         for path in [
             "/..",
             "/a/../b",
@@ -193,56 +200,56 @@ mod tests {
             "/a%2f..%2fb",
             "/a\\..\\b",
         ] {
-            assert!(has_dots(path.as_bytes()), "{path}");
+            assert!(has_dot_segment(path.as_bytes()), "{path}");
         }
         for path in ["/", "/.well-known/x", "/a..b", "/...", "/a/b.c", "/a?x=/../", "/%2ea", "*", "/a;b/c"] {
-            assert!(!has_dots(path.as_bytes()), "{path}");
+            assert!(!has_dot_segment(path.as_bytes()), "{path}");
         }
     }
 
     #[test]
-    fn fields_are_known_in_any_case_and_by_their_whole_names() {
+    fn fields_are_classified_by_whole_name_in_any_case() {
         for (name, kind) in [
-            ("Host", Field::Host),
-            ("TRANSFER-ENCODING", Field::TransferEncoding),
-            ("x-Forwarded-Port", Field::ClaimedClient),
-            ("X-Forwarded-Host", Field::ForwardedHost),
-            ("proxy-Connection", Field::HopByHop),
-            ("Content-Length", Field::ContentLength),
-            ("te", Field::Te),
+            ("Host", HeaderField::Host),
+            ("TRANSFER-ENCODING", HeaderField::TransferEncoding),
+            ("x-Forwarded-Port", HeaderField::ClaimedClient),
+            ("X-Forwarded-Host", HeaderField::ForwardedHost),
+            ("proxy-Connection", HeaderField::HopByHop),
+            ("Content-Length", HeaderField::ContentLength),
+            ("te", HeaderField::Te),
         ] {
-            assert_eq!(field(name.as_bytes()), kind, "{name}");
+            assert_eq!(classify_field(name.as_bytes()), kind, "{name}");
             let another = format!("{}\u{1}", &name[..name.len() - 1]);
             let expected = if name.to_lowercase().starts_with("x-forwarded-") {
-                Field::ClaimedClient
+                HeaderField::ClaimedClient
             } else {
-                Field::Ordinary
+                HeaderField::Ordinary
             };
-            assert_eq!(field(another.as_bytes()), expected, "{another}");
+            assert_eq!(classify_field(another.as_bytes()), expected, "{another}");
         }
         for name in ["X_Forwarded_For", "content_length", "transfer-encoding_", "TRANSFER_ENCODING"] {
-            let expected = if name.ends_with('_') { Field::Ordinary } else { Field::HopByHop };
-            assert_eq!(field(name.as_bytes()), expected, "{name}");
+            let expected = if name.ends_with('_') { HeaderField::Ordinary } else { HeaderField::HopByHop };
+            assert_eq!(classify_field(name.as_bytes()), expected, "{name}");
         }
         for name in
             ["X-Forwarded-Prefix", "x-forwarded-server", "X-FORWARDED-", "x-forwarded-anything-at-all"]
         {
-            assert_eq!(field(name.as_bytes()), Field::ClaimedClient, "{name}");
+            assert_eq!(classify_field(name.as_bytes()), HeaderField::ClaimedClient, "{name}");
         }
         for name in
             ["Proxy", "X_Forwarded_Prefix", "x-forwarded_anything_at_all", "x_forwarded-anything-at-all"]
         {
-            assert_eq!(field(name.as_bytes()), Field::HopByHop, "{name}");
+            assert_eq!(classify_field(name.as_bytes()), HeaderField::HopByHop, "{name}");
         }
         for name in
             ["", "hos", "hosts", "x-forwarded", "y-forwarded-for", "x_custom", "x_custom_and_very_very_long"]
         {
-            assert_eq!(field(name.as_bytes()), Field::Ordinary, "{name}");
+            assert_eq!(classify_field(name.as_bytes()), HeaderField::Ordinary, "{name}");
         }
     }
 
     #[test]
-    fn hosts_are_names_or_addresses() {
+    fn valid_hosts_are_names_or_addresses() {
         let long = "a".repeat(300);
         for host in [
             "a",
@@ -265,11 +272,11 @@ mod tests {
     }
 
     #[test]
-    fn connection_may_name_fields_in_any_case() {
+    fn connection_list_matches_in_any_case() {
         let values: [&[u8]; 2] = [b"close , X-One", b"x-two"];
         for wanted in [&b"x-one"[..], b"X-TWO", b"close"] {
-            assert!(names(values.into_iter(), wanted));
+            assert!(list_contains(values.into_iter(), wanted));
         }
-        assert!(!names(values.into_iter(), b"x-three"));
+        assert!(!list_contains(values.into_iter(), b"x-three"));
     }
 }

@@ -1,49 +1,49 @@
-//! What a message says about its hop: how its body is delimited, and whether the connection goes on behind it.
+//! The hop-by-hop part of a head: the body framing and whether the connection persists.
 
-use super::body::Framing;
-use super::header_fields::{Field, words};
-use super::{Flaw, content_length};
+use super::body::BodyFraming;
+use super::header_fields::{HeaderField, list_items};
+use super::{WireError, content_length};
 
-/// The most fields that `Connection` may name: every other field is compared with all of them.
-const MOST_NAMED: usize = 32;
+/// The maximum number of fields named by `Connection`. Every field is compared with all of them.
+const MAX_NAMED: usize = 32;
 
-/// What was said so far.
+/// The state while parsing fields.
 #[derive(Debug, Clone, Copy, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a word of its own")]
-pub(super) struct Hop {
+pub(super) struct HopFields {
     /// The `Content-Length`.
     pub(super) length: Option<u64>,
     chunked: bool,
     closes: bool,
-    stays: bool,
-    /// Whether `Connection` says `upgrade`.
+    keeps_alive_option: bool,
+    /// Whether `Connection` contains `upgrade`.
     pub(super) upgrades: bool,
-    /// How many fields it names that are for this hop only.
+    /// The number of fields that `Connection` names.
     pub(super) named: usize,
 }
 
-impl Hop {
-    /// Takes a field, if it is about the hop. Which 1.x the message is says what may be in it.
-    pub(super) fn take(&mut self, field: Field, value: &[u8], minor: u8) -> Result<(), Flaw> {
+impl HopFields {
+    /// Processes a field. `minor` is the minor HTTP version.
+    pub(super) fn add(&mut self, field: HeaderField, value: &[u8], minor: u8) -> Result<(), WireError> {
         match field {
-            Field::ContentLength => self.length = Some(content_length(value, self.length)?),
-            Field::TransferEncoding => {
+            HeaderField::ContentLength => self.length = Some(content_length(value, self.length)?),
+            HeaderField::TransferEncoding => {
                 if self.chunked || minor == 0 || !value.trim_ascii().eq_ignore_ascii_case(b"chunked") {
-                    return Err(Flaw::Coding);
+                    return Err(WireError::UnsupportedCoding);
                 }
                 self.chunked = true;
             }
-            Field::Connection => {
-                for word in words(value) {
+            HeaderField::Connection => {
+                for word in list_items(value) {
                     match word {
                         _ if word.eq_ignore_ascii_case(b"close") => self.closes = true,
-                        _ if word.eq_ignore_ascii_case(b"keep-alive") => self.stays = true,
+                        _ if word.eq_ignore_ascii_case(b"keep-alive") => self.keeps_alive_option = true,
                         _ if word.eq_ignore_ascii_case(b"upgrade") => self.upgrades = true,
                         _ => self.named += 1,
                     }
                 }
-                if self.named > MOST_NAMED {
-                    return Err(Flaw::Bad("Connection names too many fields"));
+                if self.named > MAX_NAMED {
+                    return Err(WireError::Malformed("Connection names too many fields"));
                 }
             }
             _ => {}
@@ -51,18 +51,20 @@ impl Hop {
         Ok(())
     }
 
-    /// How the body is delimited; `otherwise` if nothing is said. It is one thing or the other.
-    pub(super) fn framing(&self, otherwise: Framing) -> Result<Framing, Flaw> {
+    /// The framing of the body; `default` without framing fields. Length and coding together are an error.
+    pub(super) fn framing(&self, default: BodyFraming) -> Result<BodyFraming, WireError> {
         match (self.chunked, self.length) {
-            (true, Some(_)) => Err(Flaw::Bad("there are a Content-Length and a Transfer-Encoding")),
-            (true, None) => Ok(Framing::Chunked),
-            (false, Some(length)) => Ok(Framing::Length(length)),
-            (false, None) => Ok(otherwise),
+            (true, Some(_)) => {
+                Err(WireError::Malformed("there are a Content-Length and a Transfer-Encoding"))
+            }
+            (true, None) => Ok(BodyFraming::Chunked),
+            (false, Some(length)) => Ok(BodyFraming::Length(length)),
+            (false, None) => Ok(default),
         }
     }
 
-    /// Whether the connection goes on.
+    /// Whether the connection persists.
     pub(super) const fn keeps_alive(&self, minor: u8) -> bool {
-        !self.closes && (minor > 0 || self.stays)
+        !self.closes && (minor > 0 || self.keeps_alive_option)
     }
 }

@@ -1,159 +1,166 @@
-//! The head of a request: read strictly, and composed anew for whoever is behind the gateway.
+//! The head of a request: strict parsing, and composition for the endpoint.
 
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
 
 use httparse::{Error, Header, Status};
 
-use super::body::Framing;
-use super::header_fields::{Field, field, has_dots, is_host, names, words};
-use super::hop_fields::Hop;
-use super::{Flaw, LARGEST_HEAD, LONGEST_TARGET, MOST_FIELDS, has_odd_line, push_number};
+use super::body::BodyFraming;
+use super::header_fields::{
+    HeaderField, classify_field, has_dot_segment, is_host, list_contains, list_items,
+};
+use super::hop_fields::HopFields;
+use super::{MAX_FIELDS, MAX_HEAD_BYTES, MAX_TARGET_BYTES, WireError, has_bare_line_feed, push_number};
 
-/// What the gateway calls itself to those behind it.
-const PSEUDONYM: &[u8] = b"tidegate";
-/// The most gateways like this one that a request may have passed: one more, and it goes round in circles.
-pub(crate) const MOST_HOPS: usize = 8;
+/// The gateway's name in `Via`.
+const VIA_NAME: &[u8] = b"tidegate";
+/// The maximum number of gateways in `Via`. One more indicates a loop.
+pub(crate) const MAX_HOPS: usize = 8;
 
-/// Room for the fields of a head.
-pub type Room<'b> = [MaybeUninit<Header<'b>>; MOST_FIELDS];
+/// Storage for parsed fields.
+pub type HeaderStorage<'b> = [MaybeUninit<Header<'b>>; MAX_FIELDS];
 
-/// An empty room.
-pub const fn room<'b>() -> Room<'b> {
-    [const { MaybeUninit::uninit() }; MOST_FIELDS]
+/// Creates empty storage.
+pub const fn header_storage<'b>() -> HeaderStorage<'b> {
+    [const { MaybeUninit::uninit() }; MAX_FIELDS]
 }
 
-/// A request as it was sent.
+/// A parsed request head.
 #[derive(Debug)]
-pub struct Head<'b, 'r> {
-    /// The method, as it was sent.
+pub struct RequestHead<'b, 'r> {
+    /// The method.
     pub method: &'b str,
-    /// The host, with its port if it was sent with one; empty if an old client named none.
+    /// The host, with its port if sent; empty if an HTTP/1.0 client sent none.
     pub host: &'b str,
-    /// The path with its query, as it was sent.
+    /// The path with its query, as sent.
     pub path: &'b str,
-    /// Which 1.x.
+    /// The minor HTTP version.
     pub minor: u8,
-    /// How long the head is.
+    /// The length of the head in bytes.
     pub length: usize,
-    /// How its body is delimited.
-    pub framing: Framing,
-    /// Whether the client wants to go on with another request.
+    /// How the body is delimited.
+    pub framing: BodyFraming,
+    /// Whether the client keeps the connection open.
     pub keeps_alive: bool,
-    /// Whether it waits for a word before it sends the body.
+    /// Whether the client waits for `100 Continue`.
     pub expects_continue: bool,
-    /// The protocol to go over to, if it asks for one.
+    /// The requested upgrade protocol.
     pub upgrade: Option<&'b [u8]>,
     fields: &'r [Header<'b>],
-    /// Whether some fields are named by `Connection`.
+    /// Whether `Connection` names fields.
     names_fields: bool,
 }
 
-/// What the gateway says about a request to those behind it.
+/// What the gateway tells endpoints about the client.
 #[derive(Debug, Clone, Copy)]
-pub struct Forwarded {
-    /// Who sent it to the gateway.
+pub struct ForwardingInfo {
+    /// The address of the peer.
     pub peer: IpAddr,
-    /// Whether what that one says about others is believed.
+    /// Whether the peer is a trusted proxy.
     pub is_trusted: bool,
-    /// Whether it came by TLS.
+    /// Whether the request came over TLS.
     pub is_secure: bool,
 }
 
-impl<'b, 'r> Head<'b, 'r> {
-    /// Reads the head at the beginning of what has arrived; `None` if it is not whole.
-    pub fn read(bytes: &'b [u8], room: &'r mut Room<'b>) -> Result<Option<Head<'b, 'r>>, Flaw> {
+impl<'b, 'r> RequestHead<'b, 'r> {
+    /// Parses the head at the start of `bytes`. `None` if it is incomplete.
+    pub fn read(
+        bytes: &'b [u8],
+        room: &'r mut HeaderStorage<'b>,
+    ) -> Result<Option<RequestHead<'b, 'r>>, WireError> {
         let mut request = httparse::Request::new(&mut []);
         let length = match request.parse_with_uninit_headers(bytes, room) {
-            Ok(Status::Complete(length)) if length <= LARGEST_HEAD => length,
-            Ok(Status::Partial) if bytes.len() < LARGEST_HEAD => return Ok(None),
-            Ok(_) | Err(Error::TooManyHeaders) => return Err(Flaw::LargeHead),
-            Err(Error::Version) => return Err(Flaw::Version),
+            Ok(Status::Complete(length)) if length <= MAX_HEAD_BYTES => length,
+            Ok(Status::Partial) if bytes.len() < MAX_HEAD_BYTES => return Ok(None),
+            Ok(_) | Err(Error::TooManyHeaders) => return Err(WireError::HeadTooLarge),
+            Err(Error::Version) => return Err(WireError::UnsupportedVersion),
             Err(Error::HeaderName) => {
-                return Err(Flaw::Bad("a field's name makes no sense, or a field is folded"));
+                return Err(WireError::Malformed("a field's name makes no sense, or a field is folded"));
             }
-            Err(Error::HeaderValue) => return Err(Flaw::Bad("a field's value makes no sense")),
-            Err(_) => return Err(Flaw::Bad("this is not an HTTP request")),
+            Err(Error::HeaderValue) => return Err(WireError::Malformed("a field's value makes no sense")),
+            Err(_) => return Err(WireError::Malformed("this is not an HTTP request")),
         };
-        if has_odd_line(&bytes[..length]) {
-            return Err(Flaw::Bad("a line ends without a carriage return"));
+        if has_bare_line_feed(&bytes[..length]) {
+            return Err(WireError::Malformed("a line ends without a carriage return"));
         }
         let (Some(method), Some(target), Some(minor)) = (request.method, request.path, request.version)
         else {
-            return Err(Flaw::Bad("this is not an HTTP request"));
+            return Err(WireError::Malformed("this is not an HTTP request"));
         };
-        let mut head = Head {
+        let mut head = RequestHead {
             method,
             host: "",
             path: target,
             minor,
             length,
-            framing: Framing::None,
+            framing: BodyFraming::None,
             keeps_alive: minor > 0,
             expects_continue: false,
             upgrade: None,
             fields: request.headers,
             names_fields: false,
         };
-        head.understand(target)?;
+        head.parse_fields(target)?;
         Ok(Some(head))
     }
 
-    /// The method and the target of a head that has a flaw, as far as it says them.
+    /// The method and the target of an invalid head, as far as they can be parsed.
     pub fn first_line(bytes: &'b [u8]) -> (&'b str, &'b str) {
         let mut request = httparse::Request::new(&mut []);
-        // It stops at the flaw, or at the first field, for which there is no room.
+        // Parsing stops at the error, or at the first field for lack of storage.
         let _flaw = request.parse(bytes);
         (request.method.unwrap_or_default(), request.path.unwrap_or_default())
     }
 
-    fn understand(&mut self, target: &'b str) -> Result<(), Flaw> {
-        let (mut host, mut hop) = (None, Hop::default());
+    fn parse_fields(&mut self, target: &'b str) -> Result<(), WireError> {
+        let (mut host, mut hop) = (None, HopFields::default());
         for each in self.fields {
-            let kind = field(each.name.as_bytes());
-            hop.take(kind, each.value, self.minor)?;
+            let kind = classify_field(each.name.as_bytes());
+            hop.add(kind, each.value, self.minor)?;
             match kind {
-                Field::Host if host.is_some() => return Err(Flaw::Bad("there is more than one Host")),
-                Field::Host => host = Some(each.value.trim_ascii()),
-                Field::Upgrade => self.upgrade = Some(each.value),
-                Field::Expect => {
+                HeaderField::Host if host.is_some() => {
+                    return Err(WireError::Malformed("there is more than one Host"));
+                }
+                HeaderField::Host => host = Some(each.value.trim_ascii()),
+                HeaderField::Upgrade => self.upgrade = Some(each.value),
+                HeaderField::Expect => {
                     if !each.value.eq_ignore_ascii_case(b"100-continue") {
-                        return Err(Flaw::Bad("only 100-continue can be expected"));
+                        return Err(WireError::Malformed("only 100-continue can be expected"));
                     }
                     self.expects_continue = self.minor > 0;
                 }
-                Field::Via if hops(each.value) >= MOST_HOPS => {
-                    return Err(Flaw::Bad("the request goes round in circles"));
+                HeaderField::Via if count_hops(each.value) >= MAX_HOPS => {
+                    return Err(WireError::Malformed("the request goes round in circles"));
                 }
                 _ => {}
             }
         }
-        self.framing = hop.framing(Framing::None)?;
+        self.framing = hop.framing(BodyFraming::None)?;
         self.keeps_alive = hop.keeps_alive(self.minor);
         self.names_fields = hop.named > 0;
-        let may_upgrade = hop.upgrades && self.minor > 0 && self.framing == Framing::None;
+        let may_upgrade = hop.upgrades && self.minor > 0 && self.framing == BodyFraming::None;
         self.upgrade = self.upgrade.filter(|protocol| may_upgrade && !is_http(protocol));
-        if target.len() > LONGEST_TARGET {
-            return Err(Flaw::LongTarget);
+        if target.len() > MAX_TARGET_BYTES {
+            return Err(WireError::TargetTooLong);
         }
         if matches!(self.method, "CONNECT" | "TRACE") {
-            return Err(Flaw::Method);
+            return Err(WireError::MethodNotAllowed);
         }
-        self.place(target, host)
+        self.set_target(target, host)
     }
 
-    /// Finds out which host and which path are meant.
-    fn place(&mut self, target: &'b str, host: Option<&'b [u8]>) -> Result<(), Flaw> {
-        const ODD_HOST: Flaw = Flaw::Bad("the host is not one");
-        const ODD_TARGET: Flaw = Flaw::Bad("the target is neither a path nor an address");
+    /// Determines the host and the path.
+    fn set_target(&mut self, target: &'b str, host: Option<&'b [u8]>) -> Result<(), WireError> {
+        const ODD_HOST: WireError = WireError::Malformed("the host is not one");
+        const ODD_TARGET: WireError = WireError::Malformed("the target is neither a path nor an address");
         if host.is_none() && self.minor > 0 {
-            return Err(Flaw::Bad("there is no Host"));
+            return Err(WireError::Malformed("there is no Host"));
         }
         let sent = std::str::from_utf8(host.unwrap_or_default()).map_err(|_| ODD_HOST)?;
         if target.starts_with('/') {
             self.host = sent;
         } else if let Some(rest) = strip_scheme(target) {
-            // What the target says counts, and the field does not.
+            // The absolute target overrides the `Host` field.
             let end = rest.find(['/', '?']).unwrap_or(rest.len());
             self.host = &rest[..end];
             self.path = if rest[end..].starts_with('/') { &rest[end..] } else { "/" };
@@ -169,15 +176,15 @@ impl<'b, 'r> Head<'b, 'r> {
             return Err(ODD_HOST);
         }
         if self.path.contains('#') || !self.path.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(Flaw::Bad("the path has characters that no path has"));
+            return Err(WireError::Malformed("the path has characters that no path has"));
         }
-        if has_dots(self.path.as_bytes()) {
-            return Err(Flaw::Bad("the path has . or .. in it"));
+        if has_dot_segment(self.path.as_bytes()) {
+            return Err(WireError::Malformed("the path has . or .. in it"));
         }
         Ok(())
     }
 
-    /// The values of the fields of this name, in the order they were sent.
+    /// The values of the fields with this name, in order.
     pub fn values<'f>(&'f self, name: &'f [u8]) -> impl DoubleEndedIterator<Item = &'b [u8]> + 'f {
         self.fields
             .iter()
@@ -185,44 +192,49 @@ impl<'b, 'r> Head<'b, 'r> {
             .map(|each| each.value)
     }
 
-    /// The one value of the field of this name; `None` also if there are several.
+    /// The value of the field with this name. `None` if there are several.
     pub fn value(&self, name: &[u8]) -> Option<&'b [u8]> {
         let mut values = self.values(name);
         values.next().filter(|_| values.next().is_none())
     }
 
-    /// Writes the head for whoever is behind the gateway.
-    pub fn compose(&self, about: &Forwarded, out: &mut Vec<u8>) {
+    /// Writes the head for the endpoint.
+    pub fn compose(&self, info: &ForwardingInfo, out: &mut Vec<u8>) {
         out.extend_from_slice(self.method.as_bytes());
         out.push(b' ');
         out.extend_from_slice(self.path.as_bytes());
         out.extend_from_slice(b" HTTP/1.1\r\nHost: ");
         out.extend_from_slice(self.host.as_bytes());
         out.extend_from_slice(b"\r\n");
-        let mut claims = Claims::default();
+        let mut seen = ForwardedFieldsSeen::default();
         for each in self.fields {
-            let kind = field(each.name.as_bytes());
+            let kind = classify_field(each.name.as_bytes());
             match kind {
-                Field::Ordinary | Field::ContentType | Field::UserAgent | Field::Referer | Field::Via => {}
-                Field::ClaimedClient | Field::ForwardedProto | Field::ForwardedHost if about.is_trusted => {}
+                HeaderField::Ordinary
+                | HeaderField::ContentType
+                | HeaderField::UserAgent
+                | HeaderField::Referer
+                | HeaderField::Via => {}
+                HeaderField::ClaimedClient | HeaderField::ForwardedProto | HeaderField::ForwardedHost
+                    if info.is_trusted => {}
                 _ => continue,
             }
             if self.names_fields && self.is_for_this_hop(each.name.as_bytes()) {
                 continue;
             }
-            claims.proto |= kind == Field::ForwardedProto;
-            claims.host |= kind == Field::ForwardedHost;
+            seen.proto |= kind == HeaderField::ForwardedProto;
+            seen.host |= kind == HeaderField::ForwardedHost;
             push_field(out, each.name.as_bytes(), each.value);
         }
-        self.compose_claims(about, claims, out);
+        self.compose_forwarded(info, seen, out);
         match self.framing {
-            Framing::Length(length) => {
+            BodyFraming::Length(length) => {
                 out.extend_from_slice(b"Content-Length: ");
                 push_number(out, length);
                 out.extend_from_slice(b"\r\n");
             }
-            Framing::Chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
-            Framing::None | Framing::UntilClose => {}
+            BodyFraming::Chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
+            BodyFraming::None | BodyFraming::UntilClose => {}
         }
         if let Some(protocol) = self.upgrade {
             push_field(out, b"Connection", b"Upgrade");
@@ -231,41 +243,41 @@ impl<'b, 'r> Head<'b, 'r> {
         out.extend_from_slice(b"\r\n");
     }
 
-    fn compose_claims(&self, about: &Forwarded, claims: Claims, out: &mut Vec<u8>) {
+    fn compose_forwarded(&self, info: &ForwardingInfo, seen: ForwardedFieldsSeen, out: &mut Vec<u8>) {
         out.extend_from_slice(b"X-Forwarded-For: ");
-        if about.is_trusted {
+        if info.is_trusted {
             for value in self.values(b"x-forwarded-for").filter(|value| !value.is_empty()) {
                 out.extend_from_slice(value);
                 out.extend_from_slice(b", ");
             }
         }
-        push_address(out, about.peer);
+        push_address(out, info.peer);
         out.extend_from_slice(b"\r\n");
-        if !claims.proto {
-            let scheme: &[u8] = if about.is_secure { b"https" } else { b"http" };
+        if !seen.proto {
+            let scheme: &[u8] = if info.is_secure { b"https" } else { b"http" };
             push_field(out, b"X-Forwarded-Proto", scheme);
         }
-        if !claims.host && !self.host.is_empty() {
+        if !seen.host && !self.host.is_empty() {
             push_field(out, b"X-Forwarded-Host", self.host.as_bytes());
         }
         out.extend_from_slice(if self.minor == 0 { b"Via: 1.0 " } else { b"Via: 1.1 " });
-        out.extend_from_slice(PSEUDONYM);
+        out.extend_from_slice(VIA_NAME);
         out.extend_from_slice(b"\r\n");
     }
 
     fn is_for_this_hop(&self, name: &[u8]) -> bool {
-        names(self.values(b"connection"), name)
+        list_contains(self.values(b"connection"), name)
     }
 }
 
-/// What trusted proxies have said already.
+/// The forwarding fields that a trusted proxy has sent.
 #[derive(Debug, Default, Clone, Copy)]
-struct Claims {
+struct ForwardedFieldsSeen {
     proto: bool,
     host: bool,
 }
 
-/// Adds a field.
+/// Appends a field.
 pub(crate) fn push_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(name);
     out.extend_from_slice(b": ");
@@ -273,7 +285,7 @@ pub(crate) fn push_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Adds an address.
+/// Appends an address.
 pub(crate) fn push_address(out: &mut Vec<u8>, address: IpAddr) {
     match address {
         IpAddr::V4(address) => {
@@ -288,15 +300,15 @@ pub(crate) fn push_address(out: &mut Vec<u8>, address: IpAddr) {
     }
 }
 
-/// How many gateways like this one have passed a request on.
-pub(crate) fn hops(via: &[u8]) -> usize {
-    words(via).filter(|hop| hop.ends_with(PSEUDONYM)).count()
+/// The number of gateways in a `Via` value.
+pub(crate) fn count_hops(via: &[u8]) -> usize {
+    list_items(via).filter(|hop| hop.ends_with(VIA_NAME)).count()
 }
 
-/// Whether one of these protocols is HTTP, or what it may be spoken over. Who went over to it would have a connection behind the gateway,
-/// and could ask there for what the gateway never sees.
+/// Whether an upgrade protocol is HTTP or a transport for it. Such an upgrade would bypass the gateway's
+/// routing and limits.
 fn is_http(protocols: &[u8]) -> bool {
-    words(protocols).any(|protocol| {
+    list_items(protocols).any(|protocol| {
         let name = protocol.split(|byte| *byte == b'/').next().unwrap_or_default().trim_ascii();
         [&b"http"[..], b"h2c", b"h2", b"h3", b"tls"].iter().any(|known| name.eq_ignore_ascii_case(known))
     })

@@ -1,4 +1,4 @@
-//! The gateway over real sockets: raw clients on the one side, scripted backends on the other.
+//! The gateway over real sockets: raw clients on one side, scripted backends on the other.
 
 mod bodies;
 mod drain;

@@ -1,4 +1,4 @@
-//! What the tests play on: a manager, a clock that stands still, and document 002's file.
+//! Shared fixtures: a manager, a manual clock and example settings.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use tidegate::file::{GatewaySpec, read_gateway};
 use tidegate::{ManualClock, Memory, Timestamp};
 use tidegate_gateway::RateLimitManager;
 
-/// Document 002's example, with what a gateway needs beside it.
-pub(crate) const DOCUMENT: &str = r"
+/// The example settings with the fields that a gateway needs.
+pub(crate) const EXAMPLE: &str = r"
 server:
   rateLimit: {maxQps: 2000, maxConnections: 10000, maxQpsPerClient: 10, maxConnectionsPerClient: 5}
 backends:
@@ -35,38 +35,38 @@ pub(crate) fn spec(text: &str) -> GatewaySpec {
     }
 }
 
-/// A clock that many hands may move.
+/// A manual clock that tests and managers share.
 #[derive(Clone)]
-pub(crate) struct Hands(Arc<ManualClock>);
+pub(crate) struct SharedManualClock(Arc<ManualClock>);
 
-impl Hands {
+impl SharedManualClock {
     pub(crate) fn advance(&self, by: Duration) {
         self.0.advance(by);
     }
 }
 
-impl Clock for Hands {
+impl Clock for SharedManualClock {
     fn now(&self) -> Timestamp {
         Clock::now(&*self.0)
     }
 }
 
-/// A manager of nothing, at a whole second.
-pub(crate) fn manager() -> (RateLimitManager, Hands) {
+/// A manager without limits, at a whole second.
+pub(crate) fn manager() -> (RateLimitManager, SharedManualClock) {
     let start = Timestamp::from_ticks(1_800_000_000_000_000_000);
-    let clock = Hands(Arc::new(ManualClock::at(start)));
+    let clock = SharedManualClock(Arc::new(ManualClock::at(start)));
     let memory = Memory { capacity_bytes: 64 << 20, secret: [1, 2] };
     (RateLimitManager::new(clock.clone(), memory, 100_000), clock)
 }
 
-/// A manager of a file.
-pub(crate) fn managing(text: &str) -> (RateLimitManager, Hands) {
+/// A manager with these settings.
+pub(crate) fn manager_with(text: &str) -> (RateLimitManager, SharedManualClock) {
     let (manager, clock) = manager();
-    manager.reload(&spec(text)).expect("the file makes sense");
+    manager.reload(&spec(text)).expect("valid settings");
     (manager, clock)
 }
 
-/// The four fields, `-1` for none.
+/// The four limits; `-1` is none.
 pub(crate) fn limits(qps: i64, connections: i64, client_qps: i64, client_connections: i64) -> RateLimits {
     let allowance = |number: i64| u64::try_from(number).map_or(Allowance::Inherit, Allowance::AtMost);
     RateLimits {

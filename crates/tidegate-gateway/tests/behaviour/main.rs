@@ -1,4 +1,4 @@
-//! What the gateway's rules do, seen from outside.
+//! Tests of the gateway through its public interface.
 
 mod abusive_client;
 mod access_log;

@@ -1,8 +1,8 @@
-//! Which route a request takes.
+//! Route lookup.
 
 use proptest::prelude::*;
 use tidegate::file::gateway::{HostPattern, PathPattern, PathRest, RateLimits, Route};
-use tidegate_gateway::Routes;
+use tidegate_gateway::RouteTable;
 
 fn route(host: &str, path: &str) -> Route {
     Route {
@@ -15,11 +15,11 @@ fn route(host: &str, path: &str) -> Route {
 
 fn found(routes: &[(&str, &str)], host: &str, path: &str) -> Option<usize> {
     let routes: Vec<Route> = routes.iter().map(|(host, path)| route(host, path)).collect();
-    Routes::new(&routes).find(host, path)
+    RouteTable::new(&routes).find(host, path)
 }
 
 #[test]
-fn the_most_specific_route_is_taken() {
+fn most_specific_route_wins() {
     let routes = [
         ("*", "/**"),
         ("*.example.com", "/**"),
@@ -48,7 +48,7 @@ fn the_most_specific_route_is_taken() {
 }
 
 #[test]
-fn a_host_without_a_path_that_fits_leaves_it_to_the_next() {
+fn host_without_matching_path_falls_through() {
     let routes = [("api.example.com", "/v1/**"), ("*.example.com", "/v2/**")];
     assert_eq!(found(&routes, "api.example.com", "/v2/x"), Some(1));
     assert_eq!(found(&routes, "api.example.com", "/v3"), None);
@@ -56,13 +56,13 @@ fn a_host_without_a_path_that_fits_leaves_it_to_the_next() {
 }
 
 #[test]
-fn a_path_of_slashes_is_looked_at_no_longer_than_routes_are() {
+fn lookup_cost_is_bounded_by_the_longest_route() {
     let long = "/a".repeat(4_000_000);
     assert_eq!(found(&[("*", "/x/**")], "h", &long), None);
 }
 
-/// Whether a pattern fits, said as plainly as it can be.
-fn fits(route: &Route, host: &str, path: &str) -> bool {
+/// Whether a route matches, in the simplest form.
+fn matches(route: &Route, host: &str, path: &str) -> bool {
     let host_fits = match &route.host {
         HostPattern::Exact(exact) => exact == host,
         HostPattern::OneLabel(suffix) => host
@@ -81,7 +81,7 @@ fn fits(route: &Route, host: &str, path: &str) -> bool {
         }
 }
 
-/// The best of all that fit: the host first, then the longest literal, then what may follow.
+/// The best match by brute force: host first, then the longest literal, then the pattern kind.
 fn brute_force(routes: &[Route], host: &str, path: &str) -> Option<usize> {
     let host_rank = |route: &Route| match route.host {
         HostPattern::Exact(_) => 0,
@@ -92,7 +92,7 @@ fn brute_force(routes: &[Route], host: &str, path: &str) -> Option<usize> {
         let route = &routes[at];
         (host_rank(route), std::cmp::Reverse(route.path.literal.len()), route.path.rest, at)
     };
-    (0..routes.len()).filter(|at| fits(&routes[*at], host, path)).min_by_key(|at| rank(*at))
+    (0..routes.len()).filter(|at| matches(&routes[*at], host, path)).min_by_key(|at| rank(*at))
 }
 
 fn hosts() -> impl Strategy<Value = String> {
@@ -110,12 +110,12 @@ fn paths() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn the_index_finds_what_a_search_finds(
+    fn index_matches_brute_force(
         written in prop::collection::vec((hosts(), paths()), 0..12),
         host in "(a|b|x|a\\.x|b\\.x|a\\.b\\.x|c\\.x)",
         path in "(/(a|b|ab)?){1,5}",
     ) {
         let routes: Vec<Route> = written.iter().map(|(host, path)| route(host, path)).collect();
-        prop_assert_eq!(Routes::new(&routes).find(&host, &path), brute_force(&routes, &host, &path));
+        prop_assert_eq!(RouteTable::new(&routes).find(&host, &path), brute_force(&routes, &host, &path));
     }
 }

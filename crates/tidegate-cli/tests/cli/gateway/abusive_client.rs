@@ -1,22 +1,22 @@
-//! The demonstration: an abuser beside honest clients takes nothing from them.
+//! An abusive client does not affect other clients.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::backend::Backend;
-use super::fixture::{Gateway, Hearing, settings};
-use super::http_client::Wire;
+use super::backend::TestBackend;
+use super::fixture::{LogCapture, TestGateway, settings};
+use super::http_client::HttpClient;
 
-/// What everybody together may ask for in a second, and what one client may.
-const ALL: u64 = 200;
-const EACH: u64 = 10;
+/// The limits per second: for the server and for one client.
+const SERVER_QPS: u64 = 200;
+const CLIENT_QPS: u64 = 10;
 
 const HONEST: u8 = 10;
-/// How often an honest client asks, and how many times: five times a second for three seconds.
+/// An honest client sends five requests per second for three seconds.
 const PAUSE: Duration = Duration::from_millis(200);
-const TIMES: usize = 15;
+const REQUESTS_EACH: usize = 15;
 
-/// The address of an abuser, and how many connections it has.
+/// The address of the abusive client and the number of its connections.
 const ABUSER: u8 = 66;
 const CONNECTIONS: usize = 3;
 
@@ -25,84 +25,87 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Asks as often as it can until it is told to stop; how many were served and how many refused.
-fn abuse(gateway: &Gateway, is_over: &AtomicBool, served: &AtomicU64, refused: &AtomicU64) {
-    let mut wire = Wire::from(ABUSER, gateway.address).expect("it listens");
+/// Sends requests as fast as possible until stopped and counts the results.
+fn flood(gateway: &TestGateway, is_over: &AtomicBool, served: &AtomicU64, refused: &AtomicU64) {
+    let mut wire = HttpClient::from(ABUSER, gateway.address).expect("it listens");
     while !is_over.load(Ordering::SeqCst) {
-        let told = wire.get("/");
-        let count = if told.status == 429 { refused } else { served };
+        let response = wire.get("/");
+        let count = if response.status == 429 { refused } else { served };
         count.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-/// Asks now and then; how often it was not served.
-fn ask_honestly(gateway: &Gateway, last: u8) -> usize {
-    let mut wire = Wire::from(last, gateway.address).expect("it listens");
-    let asked = (0..TIMES).map(|_| {
-        let told = wire.get("/");
+/// Sends requests at a steady rate and returns how many were refused.
+fn count_refusals_of_honest_client(gateway: &TestGateway, last: u8) -> usize {
+    let mut wire = HttpClient::from(last, gateway.address).expect("it listens");
+    let statuses = (0..REQUESTS_EACH).map(|_| {
+        let response = wire.get("/");
         std::thread::park_timeout(PAUSE);
-        told.status
+        response.status
     });
-    asked.filter(|status| *status != 200).count()
+    statuses.filter(|status| *status != 200).count()
 }
 
 #[test]
-fn an_abuser_takes_nothing_from_honest_clients() {
-    let backend = Backend::quick();
-    let rates = format!("maxQps: {ALL}, maxQpsPerClient: {EACH}");
-    let gateway =
-        Gateway::with(&settings(backend.port(), &rates, ""), &["--access-log", "off"], Hearing::Out);
+fn abusive_client_does_not_affect_other_clients() {
+    let backend = TestBackend::immediate();
+    let rates = format!("maxQps: {SERVER_QPS}, maxQpsPerClient: {CLIENT_QPS}");
+    let gateway = TestGateway::with(
+        &settings(backend.port(), &rates, ""),
+        &["--access-log", "off"],
+        LogCapture::Stdout,
+    );
     let (is_over, served, refused) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let begin = now();
     let unserved: usize = std::thread::scope(|scope| {
         for _ in 0..CONNECTIONS {
-            scope.spawn(|| abuse(&gateway, &is_over, &served, &refused));
+            scope.spawn(|| flood(&gateway, &is_over, &served, &refused));
         }
         let honest: Vec<_> = (1..=HONEST)
             .map(|number| {
                 let gateway = &gateway;
-                scope.spawn(move || ask_honestly(gateway, 100 + number))
+                scope.spawn(move || count_refusals_of_honest_client(gateway, 100 + number))
             })
             .collect();
-        let unserved = honest.into_iter().map(|asking| asking.join().unwrap_or(TIMES)).sum();
+        let unserved = honest.into_iter().map(|thread| thread.join().unwrap_or(REQUESTS_EACH)).sum();
         is_over.store(true, Ordering::SeqCst);
         unserved
     });
     let seconds = begin.elapsed().as_secs() + 1;
-    assert_eq!(unserved, 0, "of {} honest requests", usize::from(HONEST) * TIMES);
+    assert_eq!(unserved, 0, "of {} honest requests", usize::from(HONEST) * REQUESTS_EACH);
     let (served, refused) = (served.into_inner(), refused.into_inner());
-    assert!(served <= EACH * (seconds + 1), "{served} in {seconds} s");
+    assert!(served <= CLIENT_QPS * (seconds + 1), "{served} in {seconds} s");
     assert!(refused > served, "{refused} refused, {served} served: it did not try hard");
-    is_the_hottest(&gateway, refused);
+    assert_is_hottest(&gateway, refused);
     gateway.end();
 }
 
-/// Whoever looks sees who it is.
+/// `/limits` shows the abusive client.
 #[track_caller]
-fn is_the_hottest(gateway: &Gateway, refused: u64) {
+fn assert_is_hottest(gateway: &TestGateway, refused: u64) {
     let limits = gateway.limits();
     let hottest = &limits["hottestClients"]["clients"][0];
     assert_eq!(hottest["client"], format!("127.0.0.{ABUSER}"), "{limits}");
-    // What is long ago weighs less.
+    // Older requests weigh less.
     let seen = hottest["refused"].as_u64().unwrap_or(0);
     assert!(seen > 0 && seen <= refused, "{hottest}");
     assert_eq!(limits["server"]["maxQpsPerClient"]["refused"], refused, "{limits}");
-    assert_eq!(
-        limits["server"]["maxQps"]["refused"], 0,
-        "nobody was refused for what the abuser did: {limits}"
-    );
+    assert_eq!(limits["server"]["maxQps"]["refused"], 0, "only the abusive client was refused: {limits}");
 }
 
-/// A connection for each request does not get around the limit of a client.
+/// A new connection for each request does not evade the client's limit.
 #[test]
-fn a_connection_for_each_request_gains_nothing() {
+fn connection_per_request_does_not_evade_client_limit() {
     const REQUESTS: u64 = 300;
-    let backend = Backend::quick();
-    let gateway = Gateway::of(&settings(backend.port(), &format!("maxQpsPerClient: {EACH}"), ""));
+    let backend = TestBackend::immediate();
+    let gateway = TestGateway::of(&settings(backend.port(), &format!("maxQpsPerClient: {CLIENT_QPS}"), ""));
     let begin = now();
     let admitted = (0..REQUESTS).filter(|_| gateway.get("/").status == 200).count() as u64;
     let seconds = begin.elapsed().as_secs() + 1;
-    assert!(admitted >= EACH && admitted <= EACH * (seconds + 1), "{admitted} of {REQUESTS} in {seconds} s");
+    assert!(
+        admitted >= CLIENT_QPS && admitted <= CLIENT_QPS * (seconds + 1),
+        "{admitted} of {REQUESTS} in {seconds} s"
+    );
     assert_eq!(backend.requests() as u64, admitted);
     gateway.end();
 }

@@ -1,4 +1,4 @@
-//! A `tidegate gateway` of one test's own.
+//! A `tidegate gateway` process for one test.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -9,42 +9,42 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::http_client::{FAR_TOO_LONG, Told, Wire};
+use super::http_client::{HttpClient, HttpResponse, TEST_TIMEOUT};
 use crate::{Files, tidegate};
 
-/// How long it is waited before something is looked at again.
-const MOMENT: Duration = Duration::from_millis(5);
+/// How often a condition is checked.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 #[track_caller]
 pub(super) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    for _ in 0..FAR_TOO_LONG.as_millis() / MOMENT.as_millis() {
+    for _ in 0..TEST_TIMEOUT.as_millis() / POLL_INTERVAL.as_millis() {
         if is_so() {
             return;
         }
-        std::thread::park_timeout(MOMENT);
+        std::thread::park_timeout(POLL_INTERVAL);
     }
-    panic!("in vain: {what}");
+    panic!("timed out: {what}");
 }
 
-/// The settings of a gateway before one backend. `rates` is the server's, `more` are lines behind `server:`.
+/// Settings with one backend. `rates` are the server's limits; `more` are lines under `server:`.
 pub(super) fn settings(port: u16, rates: &str, more: &str) -> String {
     format!(
         "server:\n  listen: 127.0.0.1:0\n  rateLimit: {{{rates}}}\n{more}\nmanagement: {{listen: 127.0.0.1:0}}\nbackends: [{{name: b, endpoints: [{{host: 127.0.0.1, port: {port}}}]}}]\nroutes: [{{backend: b}}]\n"
     )
 }
 
-/// What comes out of a pipe, read as it comes.
+/// The output of a pipe, read as it arrives.
 #[derive(Clone, Default)]
-pub(super) struct Heard(Arc<Mutex<String>>);
+pub(super) struct PipeText(Arc<Mutex<String>>);
 
-impl Heard {
+impl PipeText {
     fn listen(&self, mut to: impl BufRead + Send + 'static) -> JoinHandle<()> {
-        let heard = self.clone();
+        let text = self.clone();
         std::thread::spawn(move || {
             let mut line = Vec::new();
             while to.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
-                heard.lock().push_str(&String::from_utf8_lossy(&line));
+                text.lock().push_str(&String::from_utf8_lossy(&line));
                 line.clear();
             }
         })
@@ -58,13 +58,13 @@ impl Heard {
         self.lock().clone()
     }
 
-    /// Waits until this was said.
+    /// Waits until the output contains this text.
     #[track_caller]
     pub(super) fn wait_for(&self, what: &str) {
         wait_until(what, || self.lock().contains(what));
     }
 
-    /// Waits until there are so many lines.
+    /// Waits for this number of lines.
     #[track_caller]
     pub(super) fn lines(&self, count: usize) -> Vec<String> {
         wait_until(&format!("{count} lines"), || self.lock().lines().count() >= count);
@@ -72,36 +72,36 @@ impl Heard {
     }
 }
 
-/// A gateway that runs until its test is over.
-pub(super) struct Gateway {
+/// A gateway process that runs until its test ends.
+pub(super) struct TestGateway {
     child: Child,
     files: Files,
     pub(super) address: SocketAddr,
-    /// Where it is managed, or `off`.
+    /// The address of the management port, or `off`.
     pub(super) management: String,
     /// Its log.
-    pub(super) err: Heard,
+    pub(super) err: PipeText,
     /// Its access log.
-    pub(super) out: Heard,
+    pub(super) out: PipeText,
     readers: Vec<JoinHandle<()>>,
 }
 
-impl Gateway {
-    /// With these settings.
+impl TestGateway {
+    /// Starts with these settings.
     #[track_caller]
-    pub(super) fn of(text: &str) -> Gateway {
-        Gateway::with(text, &[], Hearing::Out)
+    pub(super) fn of(text: &str) -> TestGateway {
+        TestGateway::with(text, &[], LogCapture::Stdout)
     }
 
-    /// With these arguments too.
+    /// Starts with these settings and arguments.
     #[track_caller]
-    pub(super) fn with(text: &str, args: &[&str], hearing: Hearing) -> Gateway {
-        Gateway::within(Files::new(), text, args, hearing)
+    pub(super) fn with(text: &str, args: &[&str], capture: LogCapture) -> TestGateway {
+        TestGateway::within(Files::new(), text, args, capture)
     }
 
-    /// The same beside files that are there already.
+    /// Starts in an existing directory.
     #[track_caller]
-    pub(super) fn within(files: Files, text: &str, args: &[&str], hearing: Hearing) -> Gateway {
+    pub(super) fn within(files: Files, text: &str, args: &[&str], capture: LogCapture) -> TestGateway {
         let config = files.write("gateway.yaml", text);
         let mut all = vec!["gateway", "--config", &config, "--workers", "2"];
         all.extend(args);
@@ -110,17 +110,17 @@ impl Gateway {
             command.stdin(Stdio::null()).env("LIMIT_OF_ALL", "7").spawn().expect("the binary starts");
         let mut err = BufReader::new(child.stderr.take().expect("it was piped"));
         let ready = ready(&mut err);
-        let mut gateway = Gateway {
+        let mut gateway = TestGateway {
             address: ready.0,
             management: ready.1,
             child,
             files,
-            err: Heard::default(),
-            out: Heard::default(),
+            err: PipeText::default(),
+            out: PipeText::default(),
             readers: Vec::new(),
         };
         gateway.readers.push(gateway.err.listen(err));
-        if hearing == Hearing::Out {
+        if capture == LogCapture::Stdout {
             let out = BufReader::new(gateway.child.stdout.take().expect("it was piped"));
             gateway.readers.push(gateway.out.listen(out));
         }
@@ -131,44 +131,44 @@ impl Gateway {
         self.child.id()
     }
 
-    /// Writes its settings anew.
+    /// Replaces the settings.
     pub(super) fn write(&self, text: &str) {
         self.files.write("gateway.yaml", text);
     }
 
-    /// Asks on a connection of its own.
+    /// Sends a request on a new connection.
     #[track_caller]
-    pub(super) fn get(&self, path: &str) -> Told {
-        Wire::to(self.address).expect("it listens").get(path)
+    pub(super) fn get(&self, path: &str) -> HttpResponse {
+        HttpClient::to(self.address).expect("it listens").get(path)
     }
 
-    /// Asks the management port.
+    /// Sends a request to the management port.
     #[track_caller]
-    pub(super) fn manage(&self, what: &str) -> Told {
-        let mut wire = Wire::to(self.management.parse().expect("an address")).expect("it listens");
-        wire.try_ask(what, "localhost").expect("an answer")
+    pub(super) fn manage(&self, what: &str) -> HttpResponse {
+        let mut wire = HttpClient::to(self.management.parse().expect("an address")).expect("it listens");
+        wire.try_request(what, "localhost").expect("an answer")
     }
 
-    /// What its limits say of everybody together.
+    /// The server's limits from `/limits`.
     #[track_caller]
     pub(super) fn limits(&self) -> Value {
         self.manage("GET /limits").json(200)
     }
 
-    /// How many connections its limits count, if there is such a limit.
+    /// The number of counted connections, if there is such a limit.
     #[track_caller]
     pub(super) fn connections(&self) -> Option<u64> {
         self.limits()["server"]["maxConnections"]["used"].as_u64()
     }
 
-    /// Sends it a signal.
+    /// Sends a signal.
     #[track_caller]
     pub(super) fn signal(&self, name: &str) {
-        let told = Command::new("kill").args([&format!("-{name}"), &self.id().to_string()]).status();
-        assert!(told.expect("there is kill").success());
+        let status = Command::new("kill").args([&format!("-{name}"), &self.id().to_string()]).status();
+        assert!(status.expect("kill runs").success());
     }
 
-    /// Waits until it has ended, by itself.
+    /// Waits until the process has exited by itself.
     #[track_caller]
     pub(super) fn ended(&mut self) -> ExitStatus {
         let mut status = None;
@@ -182,11 +182,11 @@ impl Gateway {
         status.expect("it ended")
     }
 
-    /// When everybody has left and nothing is counted any more, tells it to end, and waits until it has; what it wrote to standard output.
+    /// Waits until no connection is counted, stops the process, and returns its standard output.
     #[track_caller]
     pub(super) fn end(mut self) -> String {
         if self.management != "off" {
-            wait_until("nothing is counted any more", || self.connections().unwrap_or_default() == 0);
+            wait_until("no connection is counted", || self.connections().unwrap_or_default() == 0);
         }
         self.signal("TERM");
         let status = self.ended();
@@ -194,46 +194,46 @@ impl Gateway {
         self.out.text()
     }
 
-    /// Closes the pipe of its access log.
-    pub(super) fn stop_hearing(&mut self) {
-        drop(self.child.stdout.take().expect("nobody took it"));
+    /// Closes the pipe of the access log.
+    pub(super) fn close_log_pipe(&mut self) {
+        drop(self.child.stdout.take().expect("not taken yet"));
     }
 
-    /// What is still in the pipe of its access log, which nobody read before.
+    /// Reads what is left in the pipe of the access log.
     pub(super) fn rest(&mut self) -> String {
         let mut rest = String::new();
-        let mut out = self.child.stdout.take().expect("nobody took it");
+        let mut out = self.child.stdout.take().expect("not taken yet");
         out.read_to_string(&mut rest).expect("text");
         rest
     }
 }
 
-impl Drop for Gateway {
+impl Drop for TestGateway {
     fn drop(&mut self) {
-        // It may have ended by itself, and nobody is left to be told.
+        // The process may have exited by itself.
         let _ended = self.child.kill();
         let _ended = self.child.wait();
     }
 }
 
-/// What is read of a gateway's standard output.
+/// What is read from standard output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Hearing {
-    /// All of it.
-    Out,
+pub(super) enum LogCapture {
+    /// All lines.
+    Stdout,
     /// Nothing.
     Nothing,
 }
 
-/// Where it says that it is, as soon as it is ready.
+/// Parses the addresses from the ready line.
 #[track_caller]
 fn ready(err: &mut impl BufRead) -> (SocketAddr, String) {
-    let mut said = String::new();
+    let mut output = String::new();
     loop {
-        let begin = said.len();
-        let length = err.read_line(&mut said).expect("text");
-        assert!(length > 0, "the gateway ended before it was ready: {said}");
-        if let Some(rest) = said[begin..].trim_end().strip_prefix("tidegate gateway ready http=") {
+        let begin = output.len();
+        let length = err.read_line(&mut output).expect("text");
+        assert!(length > 0, "the gateway ended before it was ready: {output}");
+        if let Some(rest) = output[begin..].trim_end().strip_prefix("tidegate gateway ready http=") {
             let (http, management) = rest.split_once(" management=").expect("two addresses");
             return (http.parse().expect("an address"), management.to_owned());
         }

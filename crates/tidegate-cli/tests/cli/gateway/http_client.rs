@@ -1,4 +1,4 @@
-//! One connection to a gateway, which stays open from request to request.
+//! A persistent connection to a gateway.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -7,26 +7,26 @@ use std::time::Duration;
 use serde_json::Value;
 use socket2::{Domain, Socket, Type};
 
-/// Longer than anything takes here.
-pub(super) const FAR_TOO_LONG: Duration = Duration::from_secs(60);
+/// Longer than any successful step takes.
+pub(super) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct HttpResponse {
     pub(super) status: u16,
     pub(super) head: String,
     pub(super) body: String,
 }
 
-impl Told {
-    /// The body, if it was answered like this.
+impl HttpResponse {
+    /// Asserts the status and returns the body.
     #[track_caller]
     pub(super) fn is(self, status: u16) -> String {
         assert_eq!(self.status, status, "{}{}", self.head, self.body);
         self.body
     }
 
-    /// The same, as JSON.
+    /// Asserts the status and returns the body as JSON.
     #[track_caller]
     pub(super) fn json(self, status: u16) -> Value {
         serde_json::from_str(&self.is(status)).expect("JSON")
@@ -40,46 +40,46 @@ impl Told {
 }
 
 /// A connection.
-pub(super) struct Wire {
+pub(super) struct HttpClient {
     stream: BufReader<TcpStream>,
 }
 
-impl Wire {
-    pub(super) fn to(address: SocketAddr) -> io::Result<Wire> {
-        Wire::over(TcpStream::connect(address)?)
+impl HttpClient {
+    pub(super) fn to(address: SocketAddr) -> io::Result<HttpClient> {
+        HttpClient::over(TcpStream::connect(address)?)
     }
 
-    /// The same from another address of this machine.
-    pub(super) fn from(last: u8, address: SocketAddr) -> io::Result<Wire> {
+    /// From another loopback address.
+    pub(super) fn from(last: u8, address: SocketAddr) -> io::Result<HttpClient> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
         socket.bind(&SocketAddr::from((Ipv4Addr::new(127, 0, 0, last), 0)).into())?;
         socket.connect(&address.into())?;
-        Wire::over(socket.into())
+        HttpClient::over(socket.into())
     }
 
-    fn over(stream: TcpStream) -> io::Result<Wire> {
-        stream.set_read_timeout(Some(FAR_TOO_LONG))?;
+    fn over(stream: TcpStream) -> io::Result<HttpClient> {
+        stream.set_read_timeout(Some(TEST_TIMEOUT))?;
         stream.set_nodelay(true)?;
-        Ok(Wire { stream: BufReader::new(stream) })
+        Ok(HttpClient { stream: BufReader::new(stream) })
     }
 
-    /// Asks, and waits for the answer. `what` is `METHOD PATH`.
-    pub(super) fn try_ask(&mut self, what: &str, host: &str) -> io::Result<Told> {
-        self.say(what, host)?;
-        self.hear()
+    /// Sends a request and reads the response. `what` is `METHOD PATH`.
+    pub(super) fn try_request(&mut self, what: &str, host: &str) -> io::Result<HttpResponse> {
+        self.send(what, host)?;
+        self.read_response()
     }
 
     #[track_caller]
-    pub(super) fn get(&mut self, path: &str) -> Told {
-        self.try_ask(&format!("GET {path}"), "h").expect("an answer")
+    pub(super) fn get(&mut self, path: &str) -> HttpResponse {
+        self.try_request(&format!("GET {path}"), "h").expect("an answer")
     }
 
-    pub(super) fn say(&mut self, what: &str, host: &str) -> io::Result<()> {
+    pub(super) fn send(&mut self, what: &str, host: &str) -> io::Result<()> {
         let request = format!("{what} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\n\r\n");
         self.stream.get_mut().write_all(request.as_bytes())
     }
 
-    pub(super) fn hear(&mut self) -> io::Result<Told> {
+    pub(super) fn read_response(&mut self) -> io::Result<HttpResponse> {
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
             if self.stream.read_line(&mut head)? == 0 {
@@ -88,18 +88,18 @@ impl Wire {
         }
         let status =
             head.get(9..12).and_then(|status| status.parse().ok()).ok_or(io::ErrorKind::InvalidData)?;
-        let mut told = Told { status, head, body: String::new() };
-        let length = told.header("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+        let mut response = HttpResponse { status, head, body: String::new() };
+        let length = response.header("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
         let mut body = vec![0; length];
         self.stream.read_exact(&mut body)?;
-        told.body = String::from_utf8(body).map_err(|_| io::ErrorKind::InvalidData)?;
-        Ok(told)
+        response.body = String::from_utf8(body).map_err(|_| io::ErrorKind::InvalidData)?;
+        Ok(response)
     }
 
-    /// Whether nothing more comes on it.
-    pub(super) fn is_over(&mut self) -> bool {
+    /// Whether the connection is closed.
+    pub(super) fn is_closed(&mut self) -> bool {
         let mut rest = Vec::new();
-        // However it ends.
+        // The connection may be closed or reset.
         let _ended = self.stream.read_to_end(&mut rest);
         rest.is_empty()
     }

@@ -1,16 +1,16 @@
-//! The management port: health, metrics, limits, as machines read them.
+//! The management port: health, metrics and limits.
 
 use std::collections::{HashMap, HashSet};
 
-use super::backend::Backend;
-use super::fixture::{Gateway, settings, wait_until};
-use super::http_client::Wire;
+use super::backend::TestBackend;
+use super::fixture::{TestGateway, settings, wait_until};
+use super::http_client::HttpClient;
 
 #[test]
-fn health_says_that_it_serves() {
-    let backend = Backend::quick();
-    let gateway = Gateway::of(&settings(backend.port(), "maxConnections: 10", ""));
-    let mut client = Wire::to(gateway.address).expect("it listens");
+fn health_reports_up() {
+    let backend = TestBackend::immediate();
+    let gateway = TestGateway::of(&settings(backend.port(), "maxConnections: 10", ""));
+    let mut client = HttpClient::to(gateway.address).expect("it listens");
     client.get("/").is(200);
     let health = gateway.manage("GET /health").json(200);
     assert_eq!((&health["status"], &health["connections"]), (&"UP".into(), &1.into()), "{health}");
@@ -21,14 +21,14 @@ fn health_says_that_it_serves() {
 }
 
 #[test]
-fn what_is_not_there_is_said_so() {
-    let backend = Backend::quick();
-    let gateway = Gateway::of(&settings(backend.port(), "", ""));
+fn unknown_paths_return_404() {
+    let backend = TestBackend::immediate();
+    let gateway = TestGateway::of(&settings(backend.port(), "", ""));
     assert_eq!(gateway.manage("GET /nothing").status, 404);
     let wrong = gateway.manage("GET /reload");
     assert_eq!((wrong.status, wrong.header("allow")), (405, Some("POST")));
     assert_eq!(gateway.manage("POST /limits").status, 405);
-    // What is for operators is not for clients: there it is a path like any other.
+    // Management paths on the gateway port are ordinary paths.
     for path in ["/health", "/metrics", "/limits"] {
         assert_eq!(gateway.get(path).is(200), "ok", "{path} went to the backend");
     }
@@ -36,20 +36,21 @@ fn what_is_not_there_is_said_so() {
 }
 
 #[test]
-fn without_a_management_port_there_is_none() {
-    let backend = Backend::quick();
+fn management_off_opens_no_port() {
+    let backend = TestBackend::immediate();
     let text = settings(backend.port(), "", "").replace("management: {listen: 127.0.0.1:0}\n", "");
-    let gateway = Gateway::of(&text);
+    let gateway = TestGateway::of(&text);
     assert_eq!(gateway.management, "off");
     assert_eq!(gateway.get("/").is(200), "ok");
     gateway.end();
 }
 
 #[test]
-fn limits_say_what_is_used_and_what_was_refused() {
-    let backend = Backend::quick();
-    let gateway = Gateway::of(&settings(backend.port(), "maxQps: 3, maxConnections: 9, window: fixed", ""));
-    let mut client = Wire::to(gateway.address).expect("it listens");
+fn limits_report_usage_and_refusals() {
+    let backend = TestBackend::immediate();
+    let gateway =
+        TestGateway::of(&settings(backend.port(), "maxQps: 3, maxConnections: 9, window: fixed", ""));
+    let mut client = HttpClient::to(gateway.address).expect("it listens");
     let refused = (0..20).filter(|_| client.get("/").status == 429).count();
     let limits = gateway.limits();
     assert_eq!(limits["window"], "fixed");
@@ -64,8 +65,8 @@ fn limits_say_what_is_used_and_what_was_refused() {
     gateway.end();
 }
 
-/// A line of metrics: the name, the labels as they are written, the value.
-fn sample(line: &str) -> Option<(&str, &str, f64)> {
+/// A metrics line: name, labels, value.
+fn parse_sample(line: &str) -> Option<(&str, &str, f64)> {
     let (series, value) = line.rsplit_once(' ')?;
     let (name, labels) = match series.split_once('{') {
         Some((name, labels)) => (name, labels.strip_suffix('}')?),
@@ -89,8 +90,8 @@ fn sample(line: &str) -> Option<(&str, &str, f64)> {
     Some((name, labels, value.parse().ok()?)).filter(|_| is_name(name))
 }
 
-/// A page of metrics: the value of every series, if every line is what it should be.
-fn read(page: &str) -> HashMap<(&str, &str), f64> {
+/// The values of all series on a page. Every line must be valid.
+fn parse_metrics(page: &str) -> HashMap<(&str, &str), f64> {
     assert!(page.ends_with('\n'));
     let (mut kinds, mut helped, mut seen) = (HashMap::new(), HashSet::new(), HashMap::new());
     for line in page.lines() {
@@ -102,7 +103,8 @@ fn read(page: &str) -> HashMap<(&str, &str), f64> {
             assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
             assert!(helped.contains(name) && kinds.insert(name, kind).is_none(), "{line}");
         } else {
-            let (name, labels, value) = sample(line).unwrap_or_else(|| panic!("this is no sample: {line}"));
+            let (name, labels, value) =
+                parse_sample(line).unwrap_or_else(|| panic!("this is no sample: {line}"));
             let of_histogram = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
             let family =
                 of_histogram.filter(|family| kinds.get(family) == Some(&"histogram")).unwrap_or(name);
@@ -116,10 +118,10 @@ fn read(page: &str) -> HashMap<(&str, &str), f64> {
 }
 
 #[test]
-fn every_line_of_the_metrics_is_one() {
-    let backend = Backend::quick();
+fn every_metrics_line_is_valid() {
+    let backend = TestBackend::immediate();
     let rates = "maxQps: 1000, maxConnections: 9";
-    let gateway = Gateway::of(&settings(backend.port(), &format!("{rates}, maxQpsPerClient: 0"), ""));
+    let gateway = TestGateway::of(&settings(backend.port(), &format!("{rates}, maxQpsPerClient: 0"), ""));
     for _ in 0..3 {
         gateway.get("/\\\"odd").is(429);
     }
@@ -128,12 +130,16 @@ fn every_line_of_the_metrics_is_one() {
     for _ in 0..4 {
         gateway.get("/").is(200);
     }
-    let told = gateway.manage("GET /metrics");
-    assert!(told.header("content-type").is_some_and(|kind| kind.starts_with("text/plain")), "{}", told.head);
-    // Whoever was answered is counted a moment later.
-    wait_until("everybody is counted", || {
+    let response = gateway.manage("GET /metrics");
+    assert!(
+        response.header("content-type").is_some_and(|kind| kind.starts_with("text/plain")),
+        "{}",
+        response.head
+    );
+    // A request is counted shortly after its response.
+    wait_until("all requests are counted", || {
         let page = gateway.manage("GET /metrics").is(200);
-        let seen = read(&page);
+        let seen = parse_metrics(&page);
         let sum = |name: &str, part: &str| -> u64 {
             let of = seen.iter().filter(|((each, labels), _)| *each == name && labels.contains(part));
             of.map(|(_, value)| format!("{value}").parse::<u64>().expect("a count")).sum()

@@ -1,27 +1,27 @@
-//! What is wrong with the settings is told when the gateway starts: all of it, where it is, with exit code 2.
+//! Invalid settings are reported at the start: all errors with positions, and exit code 2.
 
 use std::net::TcpListener;
 
 use crate::{Files, feed, tidegate};
 
-/// What is said of settings that are of no use.
+/// The error output for invalid settings.
 #[track_caller]
-fn refused(text: &str) -> String {
+fn start_error(text: &str) -> String {
     let files = Files::new();
     files.write("gateway.yaml", text);
     feed(tidegate(&["gateway", "--config", "gateway.yaml"]).current_dir(files.path("")), "").failed(2)
 }
 
-/// Settings that are of use but for this, which comes first.
-fn with(beginning: &str) -> String {
+/// Valid settings after this beginning.
+fn settings_starting_with(beginning: &str) -> String {
     format!(
         "{beginning}\nbackends: [{{name: b, endpoints: [{{host: 127.0.0.1, port: 9}}]}}]\nroutes: [{{backend: b}}]\n"
     )
 }
 
 #[test]
-fn everything_that_is_wrong_is_told_at_once() {
-    let said = refused(
+fn all_errors_are_reported_at_once() {
+    let output = start_error(
         "server: {listen: 127.0.0.1:0, rateLimit: {maxQps: -2, maxConnections: many}}
 backends:
   - {name: api, endpoints: [{host: 127.0.0.1, port: 9}], rateLimit: {maxQpsPerClient: -3}}
@@ -44,13 +44,13 @@ routes:
         "routes[2]: the route of b.test and /** is written on line 7 too",
         "8 errors in gateway.yaml",
     ] {
-        assert!(said.contains(part), "{part} is not in: {said}");
+        assert!(output.contains(part), "{part} is not in: {output}");
     }
 }
 
 #[test]
-fn half_a_file_is_none() {
-    let whole = with("server: {listen: 127.0.0.1:0, rateLimit: {maxQps: 5}}");
+fn truncated_file_is_refused() {
+    let whole = settings_starting_with("server: {listen: 127.0.0.1:0, rateLimit: {maxQps: 5}}");
     for (text, why) in [
         (&whole[..whole.len() / 4], "this is not YAML"),
         (&whole[..whole.len() / 2], "this is not YAML"),
@@ -58,65 +58,68 @@ fn half_a_file_is_none() {
         ("", "is empty"),
         ("\u{0}", "gateway.yaml"),
     ] {
-        let said = refused(text);
-        assert!(said.contains(why), "{text:?}: {said}");
+        let output = start_error(text);
+        assert!(output.contains(why), "{text:?}: {output}");
     }
 }
 
 #[test]
-fn variables_are_named_that_are_not_there_or_make_no_sense() {
-    let said = refused(&with(
+fn missing_and_invalid_variables_are_named() {
+    let output = start_error(&settings_starting_with(
         "server: {listen: 127.0.0.1:0, rateLimit: {maxQps: \"${env:TIDEGATE_TEST_NONE}\", maxConnections: \"${env:TIDEGATE_TEST_NONE:-lots}\"}}",
     ));
-    assert!(said.contains("the variable TIDEGATE_TEST_NONE is not set"), "{said}");
-    assert!(said.contains("maxConnections: must be -1") && said.contains("found 'lots'"), "{said}");
+    assert!(output.contains("the variable TIDEGATE_TEST_NONE is not set"), "{output}");
+    assert!(output.contains("maxConnections: must be -1") && output.contains("found 'lots'"), "{output}");
 }
 
 #[test]
-fn an_address_that_is_taken_is_named() {
+fn used_address_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let here = taken.local_addr().expect("an address");
-    let said = refused(&with(&format!("server: {{listen: {here}}}")));
-    assert!(said.contains(&format!("cannot listen at {here}: somebody else does")), "{said}");
-    let said = refused(&with(&format!("server: {{listen: 127.0.0.1:0}}\nmanagement: {{listen: {here}}}")));
-    assert!(said.contains("management port") && said.contains(&here.to_string()), "{said}");
-    assert!(said.contains("somebody else does"), "{said}");
+    let output = start_error(&settings_starting_with(&format!("server: {{listen: {here}}}")));
+    assert!(output.contains(&format!("cannot listen at {here}: the address is in use")), "{output}");
+    let output = start_error(&settings_starting_with(&format!(
+        "server: {{listen: 127.0.0.1:0}}\nmanagement: {{listen: {here}}}"
+    )));
+    assert!(output.contains("management port") && output.contains(&here.to_string()), "{output}");
+    assert!(output.contains("the address is in use"), "{output}");
 }
 
 #[test]
-fn a_certificate_must_be_there_and_be_one() {
+fn missing_or_invalid_certificate_is_refused() {
     let files = Files::new();
     let (empty, missing) = (files.write("empty.pem", ""), files.path("none.pem").display().to_string());
     for (certificate, key, named) in [(&missing, &empty, &missing), (&empty, &missing, &empty)] {
         let tls = format!("tls: {{certificate: {certificate}, key: {key}}}\nserver: {{listen: 127.0.0.1:0}}");
-        let said = refused(&with(&tls));
-        assert!(said.contains(named) && said.contains("tls: "), "{said}");
+        let output = start_error(&settings_starting_with(&tls));
+        assert!(output.contains(named) && output.contains("tls: "), "{output}");
     }
-    let said = refused(&with("tls: {certificate: only.pem}\nserver: {listen: 127.0.0.1:0}"));
-    assert!(said.contains("tls.key") || said.contains("tls: ") && said.contains("key"), "{said}");
+    let output =
+        start_error(&settings_starting_with("tls: {certificate: only.pem}\nserver: {listen: 127.0.0.1:0}"));
+    assert!(output.contains("tls.key") || output.contains("tls: ") && output.contains("key"), "{output}");
 }
 
 #[test]
-fn a_check_tells_both_files_once_and_ports_that_are_one() {
+fn check_reports_both_tls_files_and_equal_ports() {
     let files = Files::new();
     let check = |text: &str| {
-        files.write("gateway.yaml", &with(text));
+        files.write("gateway.yaml", &settings_starting_with(text));
         feed(tidegate(&["check", "gateway.yaml"]).current_dir(files.path("")), "").failed(2)
     };
-    let said = check("tls: {certificate: none.pem, key: neither.pem}\nserver: {listen: 127.0.0.1:0}");
+    let output = check("tls: {certificate: none.pem, key: neither.pem}\nserver: {listen: 127.0.0.1:0}");
     assert!(
-        said.contains("none.pem cannot be used") && said.contains("neither.pem cannot be used"),
-        "{said}"
+        output.contains("none.pem cannot be used") && output.contains("neither.pem cannot be used"),
+        "{output}"
     );
-    assert_eq!(said.matches("tls: ").count(), 1, "{said}");
+    assert_eq!(output.matches("tls: ").count(), 1, "{output}");
     for listen in ["127.0.0.1:19848", "0.0.0.0:19848"] {
-        let said = check(&format!("server: {{listen: '{listen}'}}\nmanagement: {{port: 19848}}"));
-        assert!(said.contains("management: 127.0.0.1:19848 is where the gateway listens"), "{said}");
+        let output = check(&format!("server: {{listen: '{listen}'}}\nmanagement: {{port: 19848}}"));
+        assert!(output.contains("management: 127.0.0.1:19848 is where the gateway listens"), "{output}");
     }
 }
 
 #[test]
-fn what_is_no_file_is_not_read() {
+fn settings_must_be_a_regular_file() {
     let files = Files::new();
     let pipe = files.path("pipe").display().to_string();
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
@@ -126,13 +129,13 @@ fn what_is_no_file_is_not_read() {
         (&*folder, "it is not a file"),
         ("/nonexistent/gateway.yaml", "/nonexistent/gateway.yaml"),
     ] {
-        let said = feed(&mut tidegate(&["gateway", "--config", path]), "").failed(2);
-        assert!(said.contains(why), "{path}: {said}");
+        let output = feed(&mut tidegate(&["gateway", "--config", path]), "").failed(2);
+        assert!(output.contains(why), "{path}: {output}");
     }
 }
 
 #[test]
-fn what_cannot_be_typed_is_told() {
+fn invalid_arguments_are_reported() {
     for args in [
         &["gateway"][..],
         &["gateway", "--config"],
@@ -140,7 +143,7 @@ fn what_cannot_be_typed_is_told() {
         &["gateway", "--config", "g.yaml", "--access-log", "loud"],
         &["gateway", "--config", "g.yaml", "stray"],
     ] {
-        let said = feed(&mut tidegate(args), "").failed(2);
-        assert!(!said.is_empty(), "{args:?}");
+        let output = feed(&mut tidegate(args), "").failed(2);
+        assert!(!output.is_empty(), "{args:?}");
     }
 }

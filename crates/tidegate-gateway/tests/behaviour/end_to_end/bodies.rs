@@ -1,4 +1,4 @@
-//! Bodies: whatever their length and however they come, they arrive as they were sent.
+//! Bodies of every length and framing arrive unchanged.
 
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hasher};
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::fixture::{Backend, Stage, file, get, response, wait_until};
-use super::http_client::Wire;
+use super::fixture::{TestBackend, TestGateway, file, get, response, wait_until};
+use super::http_client::WireClient;
 
-const MANY: usize = 10 << 20;
+const LARGE_BODY: usize = 10 << 20;
 
-/// Bytes that repeat nowhere near each other.
-fn bytes(length: usize) -> Vec<u8> {
+/// Bytes without short repetitions.
+fn pseudo_random_bytes(length: usize) -> Vec<u8> {
     let mut state = 0x2545_F491_4F6C_DD1D_u64;
     let mut all = Vec::with_capacity(length + 8);
     while all.len() < length {
@@ -25,7 +25,7 @@ fn bytes(length: usize) -> Vec<u8> {
     all
 }
 
-fn sum(bytes: &[u8]) -> u64 {
+fn checksum(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(bytes);
     hasher.finish()
@@ -42,112 +42,114 @@ fn chunked(bytes: &[u8], size: usize) -> Vec<u8> {
 }
 
 #[test]
-fn large_bodies_pass_both_ways() {
-    let backend = Backend::new(|message, wire| {
-        // Twice: of known length, then in chunks.
+fn large_bodies_pass_in_both_directions() {
+    let backend = TestBackend::new(|message, wire| {
+        // Twice: with a length, then chunked.
         if message.is_chunked {
-            wire.shout("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
-            wire.shout(chunked(&message.body, 70_001));
-            wire.shout("0\r\n\r\n");
+            wire.try_send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+            wire.try_send(chunked(&message.body, 70_001));
+            wire.try_send("0\r\n\r\n");
         } else {
-            wire.shout(response(&message.body));
+            wire.try_send(response(&message.body));
         }
         true
     });
-    let stage = Stage::before(&backend);
-    let body = bytes(MANY);
+    let gateway = TestGateway::in_front_of(&backend);
+    let body = pseudo_random_bytes(LARGE_BODY);
     for is_chunked in [false, true, false] {
         let framing = if is_chunked {
             "Transfer-Encoding: chunked".to_owned()
         } else {
             format!("Content-Length: {}", body.len())
         };
-        let mut wire = stage.client();
-        let mut out = Wire::new(wire.stream.try_clone().expect("a socket"));
-        let answer = std::thread::scope(|threads| {
+        let mut wire = gateway.client();
+        let mut out = WireClient::new(wire.stream.try_clone().expect("a socket"));
+        let response = std::thread::scope(|threads| {
             threads.spawn(|| {
-                out.say(format!("POST / HTTP/1.1\r\nHost: a.test\r\n{framing}\r\n\r\n"));
+                out.send(format!("POST / HTTP/1.1\r\nHost: a.test\r\n{framing}\r\n\r\n"));
                 if is_chunked {
-                    out.say(chunked(&body, 50_001));
-                    out.say("0\r\n\r\n");
+                    out.send(chunked(&body, 50_001));
+                    out.send("0\r\n\r\n");
                 } else {
-                    out.say(&body);
+                    out.send(&body);
                 }
             });
-            wire.hear()
+            wire.read_response()
         });
-        assert_eq!((answer.is_chunked, answer.body.len()), (is_chunked, MANY));
-        assert_eq!(sum(&answer.body), sum(&body));
-        assert_eq!(wire.ask(get("a.test")).body, b"", "the connection goes on");
+        assert_eq!((response.is_chunked, response.body.len()), (is_chunked, LARGE_BODY));
+        assert_eq!(checksum(&response.body), checksum(&body));
+        assert_eq!(wire.request(get("a.test")).body, b"", "the connection goes on");
     }
-    let heard = backend.heard();
-    assert!(heard.iter().step_by(2).all(|request| sum(&request.body) == sum(&body)));
-    stage.end();
+    let received = backend.requests_received();
+    assert!(received.iter().step_by(2).all(|request| checksum(&request.body) == checksum(&body)));
+    gateway.end();
 }
 
 #[test]
-fn bytes_are_not_looked_into() {
-    let zipped = [b"\x1f\x8b\x08\0".as_slice(), &bytes(500)].concat();
+fn body_bytes_are_forwarded_unchanged() {
+    let zipped = [b"\x1f\x8b\x08\0".as_slice(), &pseudo_random_bytes(500)].concat();
     let mut said = format!(
         "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Type: text/html\r\nContent-Length: {}\r\n\r\n",
         zipped.len()
     )
     .into_bytes();
     said.extend_from_slice(&zipped);
-    let backend = Backend::saying(said);
-    let stage = Stage::before(&backend);
-    let answer = stage.ask("GET / HTTP/1.1\r\nHost: a.test\r\nAccept-Encoding: gzip\r\n\r\n");
-    assert_eq!(answer.field("content-encoding"), Some("gzip"));
-    assert_eq!(answer.body, zipped);
-    assert_eq!(backend.heard()[0].field("accept-encoding"), Some("gzip"));
-    stage.end();
+    let backend = TestBackend::always(said);
+    let gateway = TestGateway::in_front_of(&backend);
+    let response = gateway.request("GET / HTTP/1.1\r\nHost: a.test\r\nAccept-Encoding: gzip\r\n\r\n");
+    assert_eq!(response.field("content-encoding"), Some("gzip"));
+    assert_eq!(response.body, zipped);
+    assert_eq!(backend.requests_received()[0].field("accept-encoding"), Some("gzip"));
+    gateway.end();
 }
 
 #[test]
-fn fields_behind_bodies_pass() {
-    let backend = Backend::new(|message, wire| {
+fn trailers_are_forwarded() {
+    let backend = TestBackend::new(|message, wire| {
         assert_eq!(message.body, b"hello");
         let mut trailers = String::new();
         for (name, value) in &message.trailers {
             write!(trailers, "Seen-{name}: {value}\r\n").expect("text has room");
         }
-        wire.say(format!(
+        wire.send(format!(
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n{trailers}Content-Length: 7\r\nX-Sum: 2\r\n\r\n"
         ));
         true
     });
-    let stage = Stage::before(&backend);
-    let mut client = stage.client();
+    let gateway = TestGateway::in_front_of(&backend);
+    let mut client = gateway.client();
     for _ in 0..2 {
-        let answer = client.ask(
+        let response = client.request(
             "POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nX-Sum: 1\r\nHost: evil\r\nAuthorization: evil\r\nTransfer-Encoding: evil\r\n\r\n",
         );
-        let names: Vec<&str> = answer.trailers.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!((answer.text().as_str(), names), ("hi", vec!["Seen-X-Sum", "X-Sum"]));
+        let names: Vec<&str> = response.trailers.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!((response.text().as_str(), names), ("hi", vec!["Seen-X-Sum", "X-Sum"]));
     }
     drop(client);
-    stage.end();
+    gateway.end();
 }
 
 #[test]
-fn a_body_that_ends_with_the_connection_has_an_end() {
+fn close_delimited_body_is_terminated() {
     for version in ["1.0", "1.1"] {
-        let backend =
-            Backend::closing(format!("HTTP/{version} 200 OK\r\nX: y\r\n\r\n{}", "hello".repeat(10_000)));
-        let stage = Stage::before(&backend);
-        let mut client = stage.client();
+        let backend = TestBackend::always_then_close(format!(
+            "HTTP/{version} 200 OK\r\nX: y\r\n\r\n{}",
+            "hello".repeat(10_000)
+        ));
+        let gateway = TestGateway::in_front_of(&backend);
+        let mut client = gateway.client();
         for _ in 0..2 {
-            let answer = client.ask(get("a.test"));
-            assert_eq!((answer.body.len(), answer.is_chunked, answer.closes()), (50_000, true, false));
+            let response = client.request(get("a.test"));
+            assert_eq!((response.body.len(), response.is_chunked, response.closes()), (50_000, true, false));
         }
         drop(client);
-        stage.end();
+        gateway.end();
     }
 }
 
-/// What is cut off is seen to be.
+/// A truncated body is recognizable.
 #[test]
-fn a_body_that_breaks_off_looks_like_it() {
+fn truncated_body_is_visible_to_the_client() {
     for (head, broken) in [
         ("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello", true),
         ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", true),
@@ -155,180 +157,181 @@ fn a_body_that_breaks_off_looks_like_it() {
         ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhelloX", true),
         ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", false),
     ] {
-        let backend = Backend::closing(head);
-        let stage = Stage::before(&backend);
-        let mut client = stage.client();
-        client.say(get("a.test"));
-        let answer = client.message(false);
-        assert_eq!(answer.is_err(), broken, "{head:?} {answer:?}");
+        let backend = TestBackend::always_then_close(head);
+        let gateway = TestGateway::in_front_of(&backend);
+        let mut client = gateway.client();
+        client.send(get("a.test"));
+        let response = client.read_message(false);
+        assert_eq!(response.is_err(), broken, "{head:?} {response:?}");
         if broken {
-            client.is_over_somehow();
+            client.assert_closes_eventually();
         }
         drop(client);
-        assert_eq!(backend.requests(), 1, "half an answer is not asked for again");
-        stage.end();
+        assert_eq!(backend.request_count(), 1, "half an response is not asked for again");
+        gateway.end();
     }
 }
 
 #[test]
-fn whoever_waits_to_be_asked_for_a_body_is_asked() {
-    let backend = Backend::echo();
-    let stage = Stage::before(&backend);
-    let mut client = stage.client();
+fn expect_continue_gets_100_continue() {
+    let backend = TestBackend::echo();
+    let gateway = TestGateway::in_front_of(&backend);
+    let mut client = gateway.client();
     for framing in ["Content-Length: 5", "Transfer-Encoding: chunked"] {
-        client.say(format!("POST / HTTP/1.1\r\nHost: a.test\r\nExpect: 100-continue\r\n{framing}\r\n\r\n"));
-        assert_eq!(client.hear().line, "HTTP/1.1 100 Continue");
-        client.say(if framing.starts_with('C') { "hello" } else { "5\r\nhello\r\n0\r\n\r\n" });
-        let echoed = client.hear().echoed();
+        client.send(format!("POST / HTTP/1.1\r\nHost: a.test\r\nExpect: 100-continue\r\n{framing}\r\n\r\n"));
+        assert_eq!(client.read_response().line, "HTTP/1.1 100 Continue");
+        client.send(if framing.starts_with('C') { "hello" } else { "5\r\nhello\r\n0\r\n\r\n" });
+        let echoed = client.read_response().echoed();
         assert_eq!((echoed.body.as_slice(), echoed.field("expect")), (&b"hello"[..], None));
     }
-    // Who does not wait is not asked.
-    let answer = client
-        .ask("POST / HTTP/1.1\r\nHost: a.test\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\nhello");
-    assert_eq!(answer.status(), 200);
+    // Without `Expect` there is no 100 response.
+    let response = client
+        .request("POST / HTTP/1.1\r\nHost: a.test\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\nhello");
+    assert_eq!(response.status(), 200);
     drop(client);
-    stage.end();
-    // Who is refused is told so instead.
-    let stage = Stage::new(&file("rateLimit: {maxQps: 0}", "", &[&backend]));
-    let mut client = stage.client();
-    let answer =
-        client.ask("POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n");
-    assert_eq!((answer.status(), answer.closes()), (429, true));
+    gateway.end();
+    // A refused request gets its refusal instead of 100.
+    let gateway = TestGateway::new(&file("rateLimit: {maxQps: 0}", "", &[&backend]));
+    let mut client = gateway.client();
+    let response =
+        client.request("POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n");
+    assert_eq!((response.status(), response.closes()), (429, true));
     drop(client);
-    stage.end();
+    gateway.end();
 }
 
 #[test]
-fn a_response_may_come_while_the_request_is_sent() {
-    let backend = Backend::raw(|mut wire, _| {
+fn response_streams_while_request_is_sent() {
+    let backend = TestBackend::with_connections(|mut wire, _| {
         let _head = wire.head();
-        wire.say("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+        wire.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
         for _ in 0..20 {
-            let piece = wire.exactly(10).expect("a piece");
-            wire.say("a\r\n");
-            wire.say(piece);
-            wire.say("\r\n");
+            let piece = wire.read_exactly(10).expect("a piece");
+            wire.send("a\r\n");
+            wire.send(piece);
+            wire.send("\r\n");
         }
-        wire.say("0\r\n\r\n");
-        let _until_the_end = wire.rest();
+        wire.send("0\r\n\r\n");
+        let _until_the_end = wire.read_to_end();
     });
-    let stage = Stage::before(&backend);
-    let mut client = stage.client();
-    client.say("POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 200\r\n\r\n");
+    let gateway = TestGateway::in_front_of(&backend);
+    let mut client = gateway.client();
+    client.send("POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 200\r\n\r\n");
     assert!(client.head().starts_with("HTTP/1.1 200 OK\r\n"), "before anything was sent");
     for number in 0..20 {
         let piece = format!("{number:010}");
-        client.say(&piece);
-        assert_eq!(client.exactly(15).expect("an echo"), format!("a\r\n{piece}\r\n").as_bytes());
+        client.send(&piece);
+        assert_eq!(client.read_exactly(15).expect("an echo"), format!("a\r\n{piece}\r\n").as_bytes());
     }
-    assert_eq!(client.exactly(5).expect("the end"), b"0\r\n\r\n");
+    assert_eq!(client.read_exactly(5).expect("the end"), b"0\r\n\r\n");
     drop(client);
-    stage.end();
+    gateway.end();
 }
 
-/// A response before all of the request was read is passed on, and the connection ends: nobody knows where the next request begins.
+/// A response before the end of the request is forwarded, and the connection closes because the next
+/// request's start is unknown.
 #[test]
-fn an_early_response_is_passed_on() {
-    let backend = Backend::raw(|mut wire, _| {
+fn early_response_is_forwarded_and_closes() {
+    let backend = TestBackend::with_connections(|mut wire, _| {
         let _head = wire.head();
-        wire.say("HTTP/1.1 413 Too Much\r\nContent-Length: 2\r\n\r\nno");
+        wire.send("HTTP/1.1 413 Too Much\r\nContent-Length: 2\r\n\r\nno");
     });
-    let stage = Stage::before(&backend);
-    let mut client = stage.client();
-    client.say(format!("POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: {MANY}\r\n\r\n"));
-    client.say("GET /smuggled HTTP/1.1\r\nHost: a.test\r\n\r\n");
-    let answer = client.hear();
-    assert_eq!((answer.status(), answer.text().as_str()), (413, "no"));
-    client.is_over();
-    stage.end();
-    assert_eq!(backend.connections(), 1);
+    let gateway = TestGateway::in_front_of(&backend);
+    let mut client = gateway.client();
+    client.send(format!("POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: {LARGE_BODY}\r\n\r\n"));
+    client.send("GET /smuggled HTTP/1.1\r\nHost: a.test\r\n\r\n");
+    let response = client.read_response();
+    assert_eq!((response.status(), response.text().as_str()), (413, "no"));
+    client.assert_closed();
+    gateway.end();
+    assert_eq!(backend.connection_count(), 1);
 }
 
 #[test]
-fn a_body_is_no_longer_than_it_may_be() {
-    let backend = Backend::echo();
-    let stage = Stage::new(&file("maxBodyBytes: 10", "", &[&backend]));
-    let ten = stage.ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n0123456789");
+fn body_above_maximum_is_refused() {
+    let backend = TestBackend::echo();
+    let gateway = TestGateway::new(&file("maxBodyBytes: 10", "", &[&backend]));
+    let ten = gateway.request("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n0123456789");
     assert_eq!(ten.status(), 200);
     for request in [
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\n0123456789x",
         "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nb\r\n0123456789x\r\n0\r\n\r\n",
         "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n01234\r\n6\r\n01234x\r\n0\r\n\r\n",
     ] {
-        let mut client = stage.client();
-        assert_eq!(client.ask(request).status(), 413);
-        client.is_over();
+        let mut client = gateway.client();
+        assert_eq!(client.request(request).status(), 413);
+        client.assert_closed();
     }
-    assert_eq!(backend.requests(), 1);
-    stage.end();
+    assert_eq!(backend.request_count(), 1);
+    gateway.end();
 }
 
-/// What nobody wants is read over if it is little, so that the connection goes on.
+/// A small unwanted body is discarded, so that the connection stays open.
 #[test]
-fn a_body_that_nobody_wants_is_no_request() {
-    let backend = Backend::echo();
+fn unwanted_body_is_discarded() {
+    let backend = TestBackend::echo();
     let text = file("", "", &[&backend]).replace("{backend: b}", "{path: /to, backend: b}");
-    let stage = Stage::new(&text);
-    let mut client = stage.client();
+    let gateway = TestGateway::new(&text);
+    let mut client = gateway.client();
     let inner = get("a.test");
     for framing in [
         format!("Content-Length: {}\r\n\r\n{inner}", inner.len()),
         format!("Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{inner}\r\n0\r\nX: y\r\n\r\n", inner.len()),
     ] {
-        let answer = client.ask(format!("POST /nowhere HTTP/1.1\r\nHost: a\r\n{framing}"));
-        assert_eq!((answer.status(), answer.closes()), (404, false));
+        let response = client.request(format!("POST /nowhere HTTP/1.1\r\nHost: a\r\n{framing}"));
+        assert_eq!((response.status(), response.closes()), (404, false));
     }
-    assert_eq!(client.ask("GET /to HTTP/1.1\r\nHost: a\r\n\r\n").status(), 200);
-    let answer = client.ask("POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
-    assert_eq!((answer.status(), answer.closes()), (404, true));
-    client.is_over();
-    stage.end();
+    assert_eq!(client.request("GET /to HTTP/1.1\r\nHost: a\r\n\r\n").status(), 200);
+    let response = client.request("POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
+    assert_eq!((response.status(), response.closes()), (404, true));
+    client.assert_closed();
+    gateway.end();
 }
 
-/// A head that is larger than usual, with a body of many small chunks right behind it.
+/// A large head followed by a body of many small chunks.
 #[test]
-fn a_large_head_does_not_hold_its_body_back() {
+fn large_head_does_not_delay_its_body() {
     let mut said =
         format!("HTTP/1.1 200 OK\r\nX: {}\r\nTransfer-Encoding: chunked\r\n\r\n", "x".repeat(20_000));
     said.push_str(&"1\r\na\r\n".repeat(7_000));
     said.push_str("0\r\n\r\n");
-    let backend = Backend::saying(said);
-    let stage = Stage::before(&backend);
-    let mut client = stage.client();
+    let backend = TestBackend::always(said);
+    let gateway = TestGateway::in_front_of(&backend);
+    let mut client = gateway.client();
     let started = Instant::now();
     for _ in 0..3 {
-        assert_eq!(client.ask(get("a.test")).body.len(), 7_000);
+        assert_eq!(client.request(get("a.test")).body.len(), 7_000);
     }
-    // What is held back waits for the next time that somebody looks, which is after five seconds.
+    // Delayed data would wait for the next timer event, after five seconds.
     assert!(started.elapsed() < Duration::from_secs(12), "{:?}", started.elapsed());
     drop(client);
-    stage.end();
+    gateway.end();
 }
 
 #[test]
-fn a_large_head_of_a_request_passes_whole() {
-    let backend = Backend::echo();
-    let stage = Stage::before(&backend);
-    let mut client = stage.client();
+fn large_request_head_is_forwarded_complete() {
+    let backend = TestBackend::echo();
+    let gateway = TestGateway::in_front_of(&backend);
+    let mut client = gateway.client();
     for length in [10_000, 16_000, 16_384, 40_000, 60_000] {
         let value = "x".repeat(length);
         let request =
             format!("POST / HTTP/1.1\r\nHost: a.test\r\nX: {value}\r\nContent-Length: 5\r\n\r\nhello");
-        let echoed = client.ask(request).echoed();
+        let echoed = client.request(request).echoed();
         assert_eq!((echoed.field("x").map(str::len), echoed.body.as_slice()), (Some(length), &b"hello"[..]));
     }
     drop(client);
-    stage.end();
+    gateway.end();
 }
 
 #[test]
-fn a_client_that_leaves_in_the_middle_takes_its_request_with_it() {
-    let backend = Backend::raw(|mut wire, _| {
+fn client_disconnect_aborts_its_request() {
+    let backend = TestBackend::with_connections(|mut wire, _| {
         let _head = wire.head();
-        let _until_the_end = wire.rest();
+        let _until_the_end = wire.read_to_end();
     });
-    let stage = Stage::before(&backend);
-    let mut open: Vec<Wire> = Vec::new();
+    let gateway = TestGateway::in_front_of(&backend);
+    let mut open: Vec<WireClient> = Vec::new();
     for request in [
         get("a.test"),
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nhal".to_owned(),
@@ -337,15 +340,15 @@ fn a_client_that_leaves_in_the_middle_takes_its_request_with_it() {
         String::new(),
     ] {
         for _ in 0..4 {
-            let mut client = stage.client();
-            client.say(&request);
+            let mut client = gateway.client();
+            client.send(&request);
             open.push(client);
         }
     }
-    wait_until("twelve are at the backend", || stage.gateway.under_way() == 12);
-    wait_until("all are known", || stage.gateway.connections() == 20);
+    wait_until("twelve are at the backend", || gateway.inner.active_requests() == 12);
+    wait_until("all are known", || gateway.inner.connections() == 20);
     for (number, client) in open.into_iter().enumerate() {
-        if number % 2 == 0 { client.vanish() } else { drop(client) }
+        if number % 2 == 0 { client.reset() } else { drop(client) }
     }
-    stage.end();
+    gateway.end();
 }

@@ -1,145 +1,145 @@
-//! The end: nobody is cut off who is being served, and nobody stays for ever.
+//! Draining: active requests complete, and the drain ends in time.
 
 use std::net::TcpStream;
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
 
-use super::fixture::{Backend, Stage, file, get, response, wait_until};
-use super::http_client::FAR_TOO_LONG;
+use super::fixture::{TestBackend, TestGateway, file, get, response, wait_until};
+use super::http_client::TEST_TIMEOUT;
 
 #[test]
-fn whoever_says_nothing_is_let_go_at_once() {
-    let backend = Backend::echo();
-    let stage = Stage::with(&file("", "", &[&backend]), 2);
-    let mut silent = stage.client();
-    let mut idle = stage.client();
-    assert_eq!(idle.ask(get("a.test")).status(), 200);
-    let mut half = stage.client();
-    half.say("PRI * HT");
-    let address = stage.gateway.address();
-    wait_until("all are known", || stage.gateway.connections() == 3);
-    stage.drain();
+fn drain_closes_idle_connections_at_once() {
+    let backend = TestBackend::echo();
+    let gateway = TestGateway::with_workers(&file("", "", &[&backend]), 2);
+    let mut silent = gateway.client();
+    let mut idle = gateway.client();
+    assert_eq!(idle.request(get("a.test")).status(), 200);
+    let mut half = gateway.client();
+    half.send("PRI * HT");
+    let address = gateway.inner.address();
+    wait_until("all are known", || gateway.inner.connections() == 3);
+    gateway.drain();
     for client in [&mut silent, &mut idle, &mut half] {
-        client.is_over();
+        client.assert_closed();
     }
-    assert!(TcpStream::connect(address).is_err(), "nobody listens any more");
+    assert!(TcpStream::connect(address).is_err(), "the listener is closed");
 }
 
 #[test]
-fn whoever_is_being_served_is_served() {
+fn drain_completes_active_requests() {
     let (arrived, arrivals) = channel();
     let (go, may_go) = channel::<()>();
     let may_go = Mutex::new(may_go);
-    let backend = Backend::new(move |_, wire| {
-        arrived.send(()).expect("somebody waits");
-        let _told = may_go.lock().expect("no panic").recv_timeout(FAR_TOO_LONG);
-        wire.say(response("done"));
+    let backend = TestBackend::new(move |_, wire| {
+        arrived.send(()).expect("the test waits");
+        let _told = may_go.lock().expect("no panic").recv_timeout(TEST_TIMEOUT);
+        wire.send(response("done"));
         true
     });
-    let stage = Stage::before(&backend);
-    let address = stage.gateway.address();
-    let mut client = stage.client();
-    client.say(get("a.test"));
-    arrivals.recv_timeout(FAR_TOO_LONG).expect("it is at the backend");
-    let ending = std::thread::spawn(move || stage.drain());
-    wait_until("nobody listens any more", || TcpStream::connect(address).is_err());
+    let gateway = TestGateway::in_front_of(&backend);
+    let address = gateway.inner.address();
+    let mut client = gateway.client();
+    client.send(get("a.test"));
+    arrivals.recv_timeout(TEST_TIMEOUT).expect("it is at the backend");
+    let ending = std::thread::spawn(move || gateway.drain());
+    wait_until("the listener is closed", || TcpStream::connect(address).is_err());
     go.send(()).expect("it waits");
-    let answer = client.hear();
-    assert_eq!((answer.text().as_str(), answer.closes()), ("done", true));
-    client.is_over();
+    let response = client.read_response();
+    assert_eq!((response.text().as_str(), response.closes()), ("done", true));
+    client.assert_closed();
     ending.join().expect("it ends");
 }
 
-/// What was begun when the gateway was told to end may still be said, and is answered.
+/// A request that has started before the shutdown may complete and is answered.
 #[test]
-fn half_a_request_may_become_a_whole_one() {
-    let backend = Backend::echo();
-    let stage = Stage::before(&backend);
-    let address = stage.gateway.address();
-    let mut client = stage.client();
-    assert_eq!(client.ask(get("a.test")).status(), 200);
-    client.say("GET / HTTP/1.1\r\nHo");
-    // Whoever is asked next is asked after this was heard, on the same worker.
+fn drain_serves_a_request_that_has_started() {
+    let backend = TestBackend::echo();
+    let gateway = TestGateway::in_front_of(&backend);
+    let address = gateway.inner.address();
+    let mut client = gateway.client();
+    assert_eq!(client.request(get("a.test")).status(), 200);
+    client.send("GET / HTTP/1.1\r\nHo");
+    // Requests after this one were received later by the same worker.
     for _ in 0..2 {
-        assert_eq!(stage.ask(get("a.test")).status(), 200);
+        assert_eq!(gateway.request(get("a.test")).status(), 200);
     }
-    let ending = std::thread::spawn(move || stage.drain());
-    wait_until("nobody listens any more", || TcpStream::connect(address).is_err());
-    client.say("st: a.test\r\n\r\n");
-    let answer = client.hear();
-    assert_eq!((answer.status(), answer.closes()), (200, true));
-    client.is_over();
+    let ending = std::thread::spawn(move || gateway.drain());
+    wait_until("the listener is closed", || TcpStream::connect(address).is_err());
+    client.send("st: a.test\r\n\r\n");
+    let response = client.read_response();
+    assert_eq!((response.status(), response.closes()), (200, true));
+    client.assert_closed();
     ending.join().expect("it ends");
 }
 
 #[test]
-fn whoever_takes_too_long_is_cut_off() {
-    let backend = Backend::raw(|mut wire, _| {
+fn drain_timeout_cuts_off_active_requests() {
+    let backend = TestBackend::with_connections(|mut wire, _| {
         let head = wire.head();
         if head.contains("Upgrade") {
-            wire.say("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n");
+            wire.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n");
         }
-        wire.is_over_somehow();
+        wire.assert_closes_eventually();
     });
-    let stage = Stage::with(&file("drainTimeout: 200ms", "", &[&backend]), 2);
-    let mut tunnel = stage.client();
-    tunnel.say("GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n");
+    let gateway = TestGateway::with_workers(&file("drainTimeout: 200ms", "", &[&backend]), 2);
+    let mut tunnel = gateway.client();
+    tunnel.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n");
     assert!(tunnel.head().contains(" 101 "));
-    let mut waiting = stage.client();
-    waiting.say(get("a.test"));
-    wait_until("both are at the backend", || stage.gateway.under_way() == 2);
-    stage.drain();
-    tunnel.is_over();
-    waiting.is_over();
+    let mut waiting = gateway.client();
+    waiting.send(get("a.test"));
+    wait_until("both are at the backend", || gateway.inner.active_requests() == 2);
+    gateway.drain();
+    tunnel.assert_closed();
+    waiting.assert_closed();
 }
 
 #[test]
-fn a_gateway_that_is_dropped_ends() {
-    let backend = Backend::echo();
-    let stage = Stage::before(&backend);
-    let address = stage.gateway.address();
-    let mut client = stage.client();
-    assert_eq!(client.ask(get("a.test")).status(), 200);
-    let store = stage.gateway.limits().store().clone();
+fn dropped_gateway_stops() {
+    let backend = TestBackend::echo();
+    let gateway = TestGateway::in_front_of(&backend);
+    let address = gateway.inner.address();
+    let mut client = gateway.client();
+    assert_eq!(client.request(get("a.test")).status(), 200);
+    let store = gateway.inner.limits().store().clone();
     assert!(store.leases() > 0);
-    drop(stage);
-    client.is_over();
+    drop(gateway);
+    client.assert_closed();
     wait_until("nothing is counted any more", || store.leases() == 0);
-    wait_until("nobody listens any more", || TcpStream::connect(address).is_err());
+    wait_until("the listener is closed", || TcpStream::connect(address).is_err());
 }
 
 #[test]
-fn whoever_is_cut_off_has_a_line() {
-    let backend = Backend::raw(|mut wire, _| {
+fn aborted_requests_are_logged() {
+    let backend = TestBackend::with_connections(|mut wire, _| {
         let head = wire.head();
         if head.contains("Upgrade") {
-            wire.say("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\nhello");
+            wire.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\nhello");
         } else if head.contains("/half") {
-            wire.say("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf");
+            wire.send("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf");
         }
-        wire.is_over_somehow();
+        wire.assert_closes_eventually();
     });
     for is_hurried in [false, true] {
         let timeout = if is_hurried { "drainTimeout: 1h" } else { "drainTimeout: 200ms" };
-        let (stage, lines) = Stage::logged(&file(timeout, "", &[&backend]));
-        let mut tunnel = stage.client();
-        tunnel.say("GET /tunnel HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n");
+        let (gateway, lines) = TestGateway::with_access_log(&file(timeout, "", &[&backend]));
+        let mut tunnel = gateway.client();
+        tunnel.send("GET /tunnel HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n");
         assert!(tunnel.head().contains(" 101 "));
-        assert_eq!(tunnel.exactly(5).expect("a word"), b"hello");
-        let mut half = stage.client();
-        half.say("GET /half HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(tunnel.read_exactly(5).expect("a word"), b"hello");
+        let mut half = gateway.client();
+        half.send("GET /half HTTP/1.1\r\nHost: a\r\n\r\n");
         assert!(half.head().contains(" 200 "));
-        assert_eq!(half.exactly(4).expect("half of it"), b"half");
-        let mut waiting = stage.client();
-        waiting.say("GET /waiting HTTP/1.1\r\nHost: a\r\n\r\n");
-        let mut second = super::http2_frames::begin(&stage);
-        second.say(super::http2_frames::head(1, true, &[]));
-        wait_until("all are at the backend", || stage.gateway.under_way() == 4);
-        let cutting = stage.gateway.cutting();
+        assert_eq!(half.read_exactly(4).expect("half of it"), b"half");
+        let mut waiting = gateway.client();
+        waiting.send("GET /waiting HTTP/1.1\r\nHost: a\r\n\r\n");
+        let mut second = super::http2_frames::open_connection(&gateway);
+        second.send(super::http2_frames::headers_frame(1, true, &[]));
+        wait_until("all are at the backend", || gateway.inner.active_requests() == 4);
+        let abort_signal = gateway.inner.abort_signal();
         if is_hurried {
-            cutting.trigger();
+            abort_signal.trigger();
         }
-        stage.drain();
+        gateway.drain();
         let mut all = lines.all();
         all.sort_unstable_by_key(|line| {
             line.split(" HTTP/").next().and_then(|line| line.split(" /").nth(1)).map(str::to_owned)
@@ -154,7 +154,7 @@ fn whoever_is_cut_off_has_a_line() {
         for (line, start) in all.iter().zip(starts) {
             assert!(line.contains(start) && line.ends_with(" why=\"the gateway ended\""), "{start}: {line}");
         }
-        tunnel.is_over();
-        waiting.is_over();
+        tunnel.assert_closed();
+        waiting.assert_closed();
     }
 }

@@ -1,4 +1,4 @@
-//! What these tests play on: a gateway, and backends that do what a test says.
+//! Fixtures: a gateway under test and scripted backends.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -9,25 +9,25 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
-use tidegate_gateway::access_log::Format;
-use tidegate_gateway::{Counted, Gateway, Logbook, Means};
+use tidegate_gateway::access_log::AccessLogFormat;
+use tidegate_gateway::{AccessLogWriter, ConnectionCounter, Gateway, GatewayOptions};
 
-use super::http_client::{FAR_TOO_LONG, Message, Wire};
+use super::http_client::{Message, TEST_TIMEOUT, WireClient};
 use crate::fixture::spec;
 
-/// How long it is waited before something is looked at again.
-const MOMENT: Duration = Duration::from_millis(5);
+/// How often a condition is checked.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    for _ in 0..FAR_TOO_LONG.as_millis() / MOMENT.as_millis() {
+    for _ in 0..TEST_TIMEOUT.as_millis() / POLL_INTERVAL.as_millis() {
         if is_so() {
             return;
         }
-        std::thread::park_timeout(MOMENT);
+        std::thread::park_timeout(POLL_INTERVAL);
     }
-    panic!("in vain: {what}");
+    panic!("timed out: {what}");
 }
 
 /// A request for a host.
@@ -43,13 +43,13 @@ pub(crate) fn response(body: impl AsRef<[u8]>) -> Vec<u8> {
     all
 }
 
-/// A gateway.
-pub(crate) struct Stage {
-    pub(crate) gateway: Gateway,
+/// A gateway under test.
+pub(crate) struct TestGateway {
+    pub(crate) inner: Gateway,
 }
 
-/// The file of a gateway with one backend, to which every request goes.
-pub(crate) fn file(server: &str, backend: &str, endpoints: &[&Backend]) -> String {
+/// Settings with one backend that serves every request.
+pub(crate) fn file(server: &str, backend: &str, endpoints: &[&TestBackend]) -> String {
     let ends: Vec<String> =
         endpoints.iter().map(|each| format!("{{host: 127.0.0.1, port: {}}}", each.port())).collect();
     format!(
@@ -66,96 +66,99 @@ fn indented(text: &str, by: usize) -> String {
     lines.join("\n")
 }
 
-impl Stage {
-    pub(crate) fn new(text: &str) -> Stage {
-        Stage::with(text, 1)
+impl TestGateway {
+    pub(crate) fn new(text: &str) -> TestGateway {
+        TestGateway::with_workers(text, 1)
     }
 
-    pub(crate) fn with(text: &str, workers: usize) -> Stage {
-        Stage::by(text, Means { workers, ..Means::default() })
+    pub(crate) fn with_workers(text: &str, workers: usize) -> TestGateway {
+        TestGateway::with_options(text, GatewayOptions { workers, ..GatewayOptions::default() })
     }
 
-    /// With an access log, and where it can be read.
-    pub(crate) fn logged(text: &str) -> (Stage, Lines) {
-        let lines = Lines::default();
-        let logbook = Logbook::over(lines.clone(), Format::Text).expect("a thread");
-        let stage = Stage::by(text, Means { logbook: Some(logbook.clone()), ..Means::default() });
-        (stage, Lines { logbook: Some(logbook), ..lines })
+    /// With an access log that the test can read.
+    pub(crate) fn with_access_log(text: &str) -> (TestGateway, LogLines) {
+        let lines = LogLines::default();
+        let access_log = AccessLogWriter::start(lines.clone(), AccessLogFormat::Text).expect("a thread");
+        let gateway = TestGateway::with_options(
+            text,
+            GatewayOptions { access_log: Some(access_log.clone()), ..GatewayOptions::default() },
+        );
+        (gateway, LogLines { access_log: Some(access_log), ..lines })
     }
 
-    fn by(text: &str, means: Means) -> Stage {
+    fn with_options(text: &str, options: GatewayOptions) -> TestGateway {
         let mut spec = spec(text);
         spec.server.listen = SocketAddr::from(([127, 0, 0, 1], 0));
-        Stage { gateway: Gateway::start(spec, means).expect("it starts") }
+        TestGateway { inner: Gateway::start(spec, options).expect("it starts") }
     }
 
-    /// In front of one backend, without any limits.
-    pub(crate) fn before(backend: &Backend) -> Stage {
-        Stage::new(&file("", "", &[backend]))
+    /// In front of one backend, without limits.
+    pub(crate) fn in_front_of(backend: &TestBackend) -> TestGateway {
+        TestGateway::new(&file("", "", &[backend]))
     }
 
-    pub(crate) fn client(&self) -> Wire {
-        Wire::new(TcpStream::connect(self.gateway.address()).expect("it listens"))
+    pub(crate) fn client(&self) -> WireClient {
+        WireClient::new(TcpStream::connect(self.inner.address()).expect("it listens"))
     }
 
-    /// A client from another address of this machine.
-    pub(crate) fn client_at(&self, last: u8) -> Wire {
+    /// A client from another loopback address.
+    pub(crate) fn client_at(&self, last: u8) -> WireClient {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
         let from = SocketAddr::from((Ipv4Addr::new(127, 0, 0, last), 0));
         socket.bind(&from.into()).expect("all of 127.0.0.0/8 is here");
-        socket.connect(&self.gateway.address().into()).expect("it listens");
-        Wire::new(socket.into())
+        socket.connect(&self.inner.address().into()).expect("it listens");
+        WireClient::new(socket.into())
     }
 
-    /// Asks on a connection of its own.
+    /// Sends a request on a new connection.
     #[track_caller]
-    pub(crate) fn ask(&self, request: impl AsRef<[u8]>) -> Message {
-        self.client().ask(request)
+    pub(crate) fn request(&self, request: impl AsRef<[u8]>) -> Message {
+        self.client().request(request)
     }
 
-    pub(crate) fn reload(&self, text: &str) -> tidegate_gateway::Reloaded {
-        self.gateway.reload(spec(text)).expect("it makes sense")
+    pub(crate) fn reload(&self, text: &str) -> tidegate_gateway::ReloadSummary {
+        self.inner.reload(spec(text)).expect("valid")
     }
 
-    pub(crate) fn counted(&self, whose: Counted<'_>) -> u64 {
-        self.gateway.limits().current_connections(whose)
+    pub(crate) fn counted(&self, counter: ConnectionCounter<'_>) -> u64 {
+        self.inner.limits().current_connections(counter)
     }
 
-    /// Nobody is counted anywhere any more.
+    /// Waits until no connection is open and nothing is counted.
     #[track_caller]
-    pub(crate) fn is_empty(&self) {
-        wait_until("everybody is gone, and nothing is counted", || {
-            self.gateway.connections() == 0
-                && self.counted(Counted::Server) == 0
-                && self.gateway.limits().store().leases() == 0
-                && self.gateway.under_way() == 0
+    pub(crate) fn wait_until_empty(&self) {
+        wait_until("all connections are closed and nothing is counted", || {
+            self.inner.connections() == 0
+                && self.counted(ConnectionCounter::Server) == 0
+                && self.inner.limits().store().leases() == 0
+                && self.inner.active_requests() == 0
         });
     }
 
-    /// When everybody has left.
+    /// Stops the gateway after all connections are closed.
     #[track_caller]
     pub(crate) fn end(self) {
-        self.is_empty();
+        self.wait_until_empty();
         self.drain();
     }
 
-    /// Whoever is there or not: when it is over nothing is counted any more.
+    /// Stops the gateway. No lease may be left.
     #[track_caller]
     pub(crate) fn drain(self) {
-        let store = self.gateway.limits().store().clone();
-        self.gateway.drain();
-        assert_eq!(store.leases(), 0, "connections are counted that nobody has");
+        let store = self.inner.limits().store().clone();
+        self.inner.drain();
+        assert_eq!(store.leases(), 0, "no lease is left");
     }
 }
 
 /// The lines of an access log.
 #[derive(Clone, Default)]
-pub(crate) struct Lines {
+pub(crate) struct LogLines {
     written: Arc<Mutex<Vec<u8>>>,
-    logbook: Option<Logbook>,
+    access_log: Option<AccessLogWriter>,
 }
 
-impl std::io::Write for Lines {
+impl std::io::Write for LogLines {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         locked(&self.written).extend_from_slice(bytes);
         Ok(bytes.len())
@@ -166,16 +169,16 @@ impl std::io::Write for Lines {
     }
 }
 
-impl Lines {
-    /// What is written so far.
+impl LogLines {
+    /// The lines written so far.
     pub(crate) fn all(&self) -> Vec<String> {
-        if let Some(logbook) = &self.logbook {
-            logbook.finish(FAR_TOO_LONG);
+        if let Some(access_log) = &self.access_log {
+            access_log.finish(TEST_TIMEOUT);
         }
         String::from_utf8_lossy(&locked(&self.written)).lines().map(str::to_owned).collect()
     }
 
-    /// The first line, when there is one.
+    /// Waits for the first line.
     #[track_caller]
     pub(crate) fn first(&self) -> String {
         wait_until("there is a line", || !self.all().is_empty());
@@ -183,15 +186,15 @@ impl Lines {
     }
 }
 
-/// What a backend does with a request; whether the connection goes on.
-type Script = Box<dyn Fn(&Message, &mut Wire) -> bool + Send + Sync>;
-/// What a backend does with a connection.
-type Manner = Box<dyn Fn(Wire, usize, &Shared) + Send + Sync>;
+/// Handles a request. Returns whether the connection stays open.
+type RequestHandler = Box<dyn Fn(&Message, &mut WireClient) -> bool + Send + Sync>;
+/// Handles a connection.
+type ConnectionHandler = Box<dyn Fn(WireClient, usize, &BackendState) + Send + Sync>;
 
-struct Shared {
+struct BackendState {
     is_over: AtomicBool,
     connections: AtomicUsize,
-    heard: Mutex<Vec<Message>>,
+    received: Mutex<Vec<Message>>,
     open: Mutex<HashMap<usize, TcpStream>>,
 }
 
@@ -199,33 +202,35 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A backend, on threads of its own.
-pub(crate) struct Backend {
+/// A scripted backend on its own threads.
+pub(crate) struct TestBackend {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<BackendState>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Backend {
-    /// One that does as it likes with every connection, which are counted from 1.
-    pub(crate) fn raw(manner: impl Fn(Wire, usize) + Send + Sync + 'static) -> Backend {
-        Backend::at(
+impl TestBackend {
+    /// Passes every connection to `handler`, numbered from 1.
+    pub(crate) fn with_connections(
+        handler: impl Fn(WireClient, usize) + Send + Sync + 'static,
+    ) -> TestBackend {
+        TestBackend::at(
             SocketAddr::from(([127, 0, 0, 1], 0)),
-            Box::new(move |wire, number, _shared| manner(wire, number)),
+            Box::new(move |wire, number, _shared| handler(wire, number)),
         )
     }
 
-    fn at(address: SocketAddr, manner: Manner) -> Backend {
+    fn at(address: SocketAddr, handler: ConnectionHandler) -> TestBackend {
         let listener = TcpListener::bind(address).expect("a free port");
         let address = listener.local_addr().expect("it is bound");
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(BackendState {
             is_over: AtomicBool::new(false),
             connections: AtomicUsize::new(0),
-            heard: Mutex::default(),
+            received: Mutex::default(),
             open: Mutex::default(),
         });
         let known = Arc::clone(&shared);
-        let manner: Arc<Manner> = Arc::new(manner);
+        let handler: Arc<ConnectionHandler> = Arc::new(handler);
         let thread = std::thread::spawn(move || {
             while let Ok((stream, _)) = listener.accept() {
                 let mut open = locked(&known.open);
@@ -235,58 +240,60 @@ impl Backend {
                 let number = known.connections.fetch_add(1, Ordering::SeqCst) + 1;
                 open.insert(number, stream.try_clone().expect("a socket"));
                 drop(open);
-                let (known, manner) = (Arc::clone(&known), Arc::clone(&manner));
+                let (known, handler) = (Arc::clone(&known), Arc::clone(&handler));
                 std::thread::spawn(move || {
-                    manner(Wire::new(stream), number, &known);
+                    handler(WireClient::new(stream), number, &known);
                     locked(&known.open).remove(&number);
                 });
             }
         });
-        Backend { address, shared, thread: Some(thread) }
+        TestBackend { address, shared, thread: Some(thread) }
     }
 
-    /// One that hears whole requests.
-    pub(crate) fn new(script: impl Fn(&Message, &mut Wire) -> bool + Send + Sync + 'static) -> Backend {
-        Backend::new_at(SocketAddr::from(([127, 0, 0, 1], 0)), script)
+    /// Parses requests and passes them to `handler`.
+    pub(crate) fn new(
+        handler: impl Fn(&Message, &mut WireClient) -> bool + Send + Sync + 'static,
+    ) -> TestBackend {
+        TestBackend::new_at(SocketAddr::from(([127, 0, 0, 1], 0)), handler)
     }
 
-    /// The same where another was before.
+    /// The same at a given address.
     pub(crate) fn new_at(
         address: SocketAddr,
-        script: impl Fn(&Message, &mut Wire) -> bool + Send + Sync + 'static,
-    ) -> Backend {
-        let script: Script = Box::new(script);
-        let manner = move |mut wire: Wire, connection: usize, shared: &Shared| {
-            while let Ok(mut message) = wire.message(false) {
+        handler: impl Fn(&Message, &mut WireClient) -> bool + Send + Sync + 'static,
+    ) -> TestBackend {
+        let handler: RequestHandler = Box::new(handler);
+        let handler = move |mut wire: WireClient, connection: usize, shared: &BackendState| {
+            while let Ok(mut message) = wire.read_message(false) {
                 message.connection = connection;
-                locked(&shared.heard).push(message.clone());
-                if !script(&message, &mut wire) {
+                locked(&shared.received).push(message.clone());
+                if !handler(&message, &mut wire) {
                     return;
                 }
             }
         };
-        Backend::at(address, Box::new(manner))
+        TestBackend::at(address, Box::new(handler))
     }
 
-    /// One that answers with what it was asked.
-    pub(crate) fn echo() -> Backend {
-        Backend::new(echo)
+    /// Responds with the request it received.
+    pub(crate) fn echo() -> TestBackend {
+        TestBackend::new(echo)
     }
 
-    /// One that always says the same, and goes on.
-    pub(crate) fn saying(bytes: impl AsRef<[u8]>) -> Backend {
+    /// Always sends the same bytes and keeps the connection open.
+    pub(crate) fn always(bytes: impl AsRef<[u8]>) -> TestBackend {
         let bytes = bytes.as_ref().to_vec();
-        Backend::new(move |_, wire| {
-            wire.shout(&bytes);
+        TestBackend::new(move |_, wire| {
+            wire.try_send(&bytes);
             true
         })
     }
 
-    /// One that always says the same, and closes.
-    pub(crate) fn closing(bytes: impl AsRef<[u8]>) -> Backend {
+    /// Always sends the same bytes and closes the connection.
+    pub(crate) fn always_then_close(bytes: impl AsRef<[u8]>) -> TestBackend {
         let bytes = bytes.as_ref().to_vec();
-        Backend::new(move |_, wire| {
-            wire.shout(&bytes);
+        TestBackend::new(move |_, wire| {
+            wire.try_send(&bytes);
             false
         })
     }
@@ -299,57 +306,57 @@ impl Backend {
         self.address
     }
 
-    /// The requests that it has heard.
-    pub(crate) fn heard(&self) -> Vec<Message> {
-        locked(&self.shared.heard).clone()
+    /// The received requests.
+    pub(crate) fn requests_received(&self) -> Vec<Message> {
+        locked(&self.shared.received).clone()
     }
 
-    /// How many these are.
-    pub(crate) fn requests(&self) -> usize {
-        locked(&self.shared.heard).len()
+    /// The number of received requests.
+    pub(crate) fn request_count(&self) -> usize {
+        locked(&self.shared.received).len()
     }
 
-    /// How many connections it was given.
-    pub(crate) fn connections(&self) -> usize {
+    /// The number of accepted connections.
+    pub(crate) fn connection_count(&self) -> usize {
         self.shared.connections.load(Ordering::SeqCst)
     }
 
-    /// Closes every connection, and listens on.
-    pub(crate) fn hang_up(&self) {
+    /// Closes every connection and continues to listen.
+    pub(crate) fn close_connections(&self) {
         for stream in locked(&self.shared.open).values() {
-            let _open_or_not = stream.shutdown(Shutdown::Both);
+            let _best_effort = stream.shutdown(Shutdown::Both);
         }
     }
 
-    /// Ends, with all its connections.
+    /// Stops listening and closes every connection.
     pub(crate) fn end(&mut self) {
         self.shared.is_over.store(true, Ordering::SeqCst);
         let _woken = TcpStream::connect(self.address);
         if let Some(thread) = self.thread.take() {
             let _over = thread.join();
         }
-        self.hang_up();
+        self.close_connections();
     }
 }
 
-impl Drop for Backend {
+impl Drop for TestBackend {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-/// Replies with the request: its line and fields as they came, then its body.
-pub(crate) fn echo(message: &Message, wire: &mut Wire) -> bool {
-    let mut said = message.line.clone();
+/// Responds with the request: its line and fields as received, then its body.
+pub(crate) fn echo(message: &Message, wire: &mut WireClient) -> bool {
+    let mut echo_text = message.line.clone();
     for (name, value) in message.fields.iter().chain(&message.trailers) {
-        write!(said, "\r\n{name}: {value}").expect("text has room");
+        write!(echo_text, "\r\n{name}: {value}").expect("text has room");
     }
-    let mut said = (said + "\r\n\r\n").into_bytes();
-    said.extend_from_slice(&message.body);
-    let mut all = response(&said);
+    let mut echo_text = (echo_text + "\r\n\r\n").into_bytes();
+    echo_text.extend_from_slice(&message.body);
+    let mut all = response(&echo_text);
     if message.line.starts_with("HEAD ") {
-        all.truncate(all.len() - said.len());
+        all.truncate(all.len() - echo_text.len());
     }
-    wire.shout(all);
+    wire.try_send(all);
     true
 }

@@ -1,90 +1,90 @@
-//! Half-open sockets: one side is gone, or says no more, and the other does not know it. Whatever was being done then ends, and nothing stays
-//! counted.
+//! Half-open sockets: one side is gone or silent and the other does not know. Everything ends by timeout and
+//! nothing stays counted.
 
-use tidegate_gateway::Counted;
+use tidegate_gateway::ConnectionCounter;
 
-use super::fixture::{Backend, Stage, file, get, response, wait_until};
-use super::http_client::Wire;
+use super::fixture::{TestBackend, TestGateway, file, get, response, wait_until};
+use super::http_client::WireClient;
 
-/// All times short, so that whoever is silent is found out.
+/// Short timeouts, so that silent peers are detected.
 const SERVER: &str = "headerTimeout: 300ms; bodyTimeout: 300ms; idleTimeout: 300ms; tunnelTimeout: 300ms; rateLimit: {maxConnections: 100, maxConnectionsPerClient: 100}";
 const BACKEND: &str = "responseTimeout: 300ms; rateLimit: {maxConnections: 100}";
 
 const POST: &str = "POST /body HTTP/1.1\r\nHost: a.test\r\nContent-Length: 10\r\n\r\nhalf ";
 const UPGRADE: &str = "GET /tunnel HTTP/1.1\r\nHost: a.test\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
 
-/// How far a client has come when it happens.
-struct Stop {
+/// The point at which a client fails.
+struct StopPoint {
     name: &'static str,
-    /// What it has said,
-    said: &'static str,
-    /// and what is so by then.
-    is_there: fn(&Stage, &mut Wire),
+    /// The bytes it has sent.
+    sent: &'static str,
+    /// Waits until the point is reached.
+    wait_for_progress: fn(&TestGateway, &mut WireClient),
 }
 
-const STOPS: [Stop; 7] = [
-    Stop { name: "it has said nothing", said: "", is_there: heard },
-    Stop { name: "half a head", said: "GET / HTTP/1.1\r\nHo", is_there: heard },
-    Stop { name: "half a body", said: POST, is_there: heard },
-    Stop {
-        name: "waiting for its answer",
-        said: "GET /never HTTP/1.1\r\nHost: a.test\r\n\r\n",
-        is_there: under_way,
+const STOP_POINTS: [StopPoint; 7] = [
+    StopPoint { name: "nothing sent", sent: "", wait_for_progress: let_gateway_read },
+    StopPoint { name: "half a head", sent: "GET / HTTP/1.1\r\nHo", wait_for_progress: let_gateway_read },
+    StopPoint { name: "half a body", sent: POST, wait_for_progress: let_gateway_read },
+    StopPoint {
+        name: "waiting for the response",
+        sent: "GET /never HTTP/1.1\r\nHost: a.test\r\n\r\n",
+        wait_for_progress: wait_until_forwarded,
     },
-    Stop {
-        name: "half of its answer",
-        said: "GET /half HTTP/1.1\r\nHost: a.test\r\n\r\n",
-        is_there: has_a_head,
+    StopPoint {
+        name: "half of the response",
+        sent: "GET /half HTTP/1.1\r\nHost: a.test\r\n\r\n",
+        wait_for_progress: read_response_head,
     },
-    Stop {
-        name: "it has its answer",
-        said: "GET / HTTP/1.1\r\nHost: a.test\r\n\r\n",
-        is_there: has_its_answer,
+    StopPoint {
+        name: "response received",
+        sent: "GET / HTTP/1.1\r\nHost: a.test\r\n\r\n",
+        wait_for_progress: read_whole_response,
     },
-    Stop { name: "it has a tunnel", said: UPGRADE, is_there: has_a_head },
+    StopPoint { name: "tunnel open", sent: UPGRADE, wait_for_progress: read_response_head },
 ];
 
-fn heard(_: &Stage, client: &mut Wire) {
-    client.is_silent_for_a_moment();
+fn let_gateway_read(_: &TestGateway, client: &mut WireClient) {
+    client.let_peer_read();
 }
 
-fn under_way(stage: &Stage, _: &mut Wire) {
-    wait_until("it is at the backend", || stage.gateway.under_way() == 1);
+fn wait_until_forwarded(gateway: &TestGateway, _: &mut WireClient) {
+    wait_until("it is at the backend", || gateway.inner.active_requests() == 1);
 }
 
-fn has_a_head(_: &Stage, client: &mut Wire) {
+fn read_response_head(_: &TestGateway, client: &mut WireClient) {
     assert!(client.head().starts_with("HTTP/1.1 "));
 }
 
-fn has_its_answer(_: &Stage, client: &mut Wire) {
-    assert_eq!(client.hear().status(), 200);
+fn read_whole_response(_: &TestGateway, client: &mut WireClient) {
+    assert_eq!(client.read_response().status(), 200);
 }
 
-/// What a client does that is half there.
+/// How a client fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Half {
-    /// It has said its last word, and goes on listening.
-    SaysNoMore,
-    /// It was cut off, and tells nobody until it is asked.
-    Vanishes,
-    /// It is there, and neither speaks nor listens any more.
-    Sleeps,
+enum ClientFailure {
+    /// It shuts down writing and continues to read.
+    ShutsDownWrite,
+    /// It resets the connection.
+    Resets,
+    /// It stays open and neither sends nor reads.
+    Stalls,
 }
 
-fn backend() -> Backend {
-    Backend::new(|request, wire| {
+fn backend() -> TestBackend {
+    TestBackend::new(|request, wire| {
         match request.line.split(' ').nth(1) {
-            Some("/never") => wire.is_over_somehow(),
+            Some("/never") => wire.assert_closes_eventually(),
             Some("/half") => {
-                wire.say("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf ");
-                wire.is_over_somehow();
+                wire.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf ");
+                wire.assert_closes_eventually();
             }
             Some("/tunnel") => {
-                wire.say("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n");
-                wire.is_over_somehow();
+                wire.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n");
+                wire.assert_closes_eventually();
             }
             _ => {
-                wire.say(response("ok"));
+                wire.send(response("ok"));
                 return true;
             }
         }
@@ -92,41 +92,41 @@ fn backend() -> Backend {
     })
 }
 
-fn halve(client: Wire, half: Half) -> Option<Wire> {
-    match half {
-        Half::Vanishes => {
-            client.vanish();
+fn apply_failure(client: WireClient, failure: ClientFailure) -> Option<WireClient> {
+    match failure {
+        ClientFailure::Resets => {
+            client.reset();
             return None;
         }
-        Half::SaysNoMore => client.say_no_more(),
-        Half::Sleeps => {}
+        ClientFailure::ShutsDownWrite => client.shutdown_write(),
+        ClientFailure::Stalls => {}
     }
     Some(client)
 }
 
 #[test]
-fn half_open_sockets_leave_nothing_behind() {
+fn half_open_sockets_leave_no_counts() {
     let backend = backend();
-    let stage = Stage::new(&file(SERVER, BACKEND, &[&backend]));
-    for half in [Half::SaysNoMore, Half::Vanishes, Half::Sleeps] {
-        for Stop { name, said, is_there } in STOPS {
-            let mut client = stage.client();
-            client.say(said);
-            wait_until("it is known", || stage.counted(Counted::Server) == 1);
-            is_there(&stage, &mut client);
-            // It is kept to the end: nothing of it closes because we forget it.
-            let kept = halve(client, half);
-            wait_until(&format!("{half:?} at {name}: nothing is counted"), || {
-                stage.gateway.connections() == 0
-                    && stage.counted(Counted::Server) == 0
-                    && stage.counted(Counted::Backend("b")) == 0
-                    && stage.counted(Counted::Client(b"127.0.0.1")) == 0
-                    && stage.gateway.limits().store().leases() == 0
-                    && stage.gateway.under_way() == 0
+    let gateway = TestGateway::new(&file(SERVER, BACKEND, &[&backend]));
+    for failure in [ClientFailure::ShutsDownWrite, ClientFailure::Resets, ClientFailure::Stalls] {
+        for StopPoint { name, sent, wait_for_progress } in STOP_POINTS {
+            let mut client = gateway.client();
+            client.send(sent);
+            wait_until("it is known", || gateway.counted(ConnectionCounter::Server) == 1);
+            wait_for_progress(&gateway, &mut client);
+            // The client is kept until the end, so that the test does not close it.
+            let kept = apply_failure(client, failure);
+            wait_until(&format!("{failure:?} at {name}: nothing is counted"), || {
+                gateway.inner.connections() == 0
+                    && gateway.counted(ConnectionCounter::Server) == 0
+                    && gateway.counted(ConnectionCounter::Backend("b")) == 0
+                    && gateway.counted(ConnectionCounter::Client(b"127.0.0.1")) == 0
+                    && gateway.inner.limits().store().leases() == 0
+                    && gateway.inner.active_requests() == 0
             });
             drop(kept);
-            assert_eq!(stage.ask(get("a.test")).status(), 200, "{half:?} at {name}");
+            assert_eq!(gateway.request(get("a.test")).status(), 200, "{failure:?} at {name}");
         }
     }
-    stage.end();
+    gateway.end();
 }

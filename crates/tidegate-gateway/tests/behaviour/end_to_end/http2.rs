@@ -1,4 +1,4 @@
-//! HTTP/2, as clients speak it.
+//! HTTP/2 clients.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -14,28 +14,30 @@ use http_body_util::{BodyExt, Collected, Empty, Full};
 use hyper::body::{Body, Frame, Incoming};
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tidegate_gateway::Counted;
+use tidegate_gateway::ConnectionCounter;
 use tokio::net::TcpStream;
 
-use super::fixture::{Backend, Stage, file, get, response};
-use super::http_client::{FAR_TOO_LONG, Message};
-use crate::fixture::DOCUMENT;
+use super::fixture::{TestBackend, TestGateway, file, get, response};
+use super::http_client::{Message, TEST_TIMEOUT};
+use crate::fixture::EXAMPLE;
 
 pub(super) type AnyBody = BoxBody<Bytes, Infallible>;
 pub(super) type Sender = SendRequest<AnyBody>;
 
 pub(super) fn run<T>(what: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(async { tokio::time::timeout(3 * FAR_TOO_LONG, what).await.expect("in time") })
+    runtime.block_on(async { tokio::time::timeout(3 * TEST_TIMEOUT, what).await.expect("in time") })
 }
 
 pub(super) async fn connect(address: SocketAddr) -> Sender {
     let stream = TcpStream::connect(address).await.expect("it listens");
     stream.set_nodelay(true).expect("a socket");
-    shake(TokioIo::new(stream)).await
+    handshake(TokioIo::new(stream)).await
 }
 
-pub(super) async fn shake(io: impl hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static) -> Sender {
+pub(super) async fn handshake(
+    io: impl hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+) -> Sender {
     let (sender, connection) =
         Builder::new(TokioExecutor::new()).handshake(io).await.expect("it speaks HTTP/2");
     tokio::spawn(connection);
@@ -50,19 +52,19 @@ pub(super) fn full(bytes: impl Into<Bytes>) -> AnyBody {
     Full::new(bytes.into()).boxed()
 }
 
-pub(super) fn asking(uri: &str, body: AnyBody) -> Request<AnyBody> {
+pub(super) fn request_for(uri: &str, body: AnyBody) -> Request<AnyBody> {
     let method = if body.is_end_stream() { "GET" } else { "POST" };
     Request::builder().method(method).uri(uri).body(body).expect("a request")
 }
 
-pub(super) struct Heard {
+pub(super) struct ReceivedResponse {
     pub(super) status: StatusCode,
     pub(super) fields: HeaderMap,
     pub(super) trailers: HeaderMap,
     pub(super) body: Bytes,
 }
 
-impl Heard {
+impl ReceivedResponse {
     pub(super) fn field(&self, name: &str) -> Option<&str> {
         self.fields.get(name).and_then(|value| value.to_str().ok())
     }
@@ -72,35 +74,38 @@ impl Heard {
     }
 }
 
-pub(super) async fn hear(response: Response<Incoming>) -> Result<Heard, hyper::Error> {
+pub(super) async fn receive(response: Response<Incoming>) -> Result<ReceivedResponse, hyper::Error> {
     let (head, body) = response.into_parts();
     let collected: Collected<Bytes> = body.collect().await?;
     let trailers = collected.trailers().cloned().unwrap_or_default();
-    Ok(Heard { status: head.status, fields: head.headers, trailers, body: collected.to_bytes() })
+    Ok(ReceivedResponse { status: head.status, fields: head.headers, trailers, body: collected.to_bytes() })
 }
 
 #[track_caller]
-pub(super) fn ask(sender: &mut Sender, request: Request<AnyBody>) -> impl Future<Output = Heard> + use<> {
-    let answer = sender.send_request(request);
-    async move { hear(answer.await.expect("an answer")).await.expect("all of it") }
+pub(super) fn send(
+    sender: &mut Sender,
+    request: Request<AnyBody>,
+) -> impl Future<Output = ReceivedResponse> + use<> {
+    let response = sender.send_request(request);
+    async move { receive(response.await.expect("an response")).await.expect("all of it") }
 }
 
 #[test]
-fn requests_pass() {
-    let backend = Backend::echo();
-    let stage = Stage::before(&backend);
+fn requests_are_forwarded() {
+    let backend = TestBackend::echo();
+    let gateway = TestGateway::in_front_of(&backend);
     run(async {
-        let mut sender = connect(stage.gateway.address()).await;
+        let mut sender = connect(gateway.inner.address()).await;
         for _ in 0..2 {
-            let mut request = asking("http://a.test:81/x/y?z", empty());
+            let mut request = request_for("http://a.test:81/x/y?z", empty());
             for cookie in ["a=1", "b=2"] {
                 request.headers_mut().append("cookie", cookie.parse().expect("a value"));
             }
             request.headers_mut().insert("x-real-ip", "6.6.6.6".parse().expect("a value"));
             request.headers_mut().insert("te", "trailers".parse().expect("a value"));
-            let heard = ask(&mut sender, request).await;
-            assert_eq!(heard.status, 200);
-            let echoed = heard.echoed();
+            let received = send(&mut sender, request).await;
+            assert_eq!(received.status, 200);
+            let echoed = received.echoed();
             assert_eq!(echoed.line, "GET /x/y?z HTTP/1.1");
             let fields =
                 ["host", "x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "via", "cookie"];
@@ -109,97 +114,97 @@ fn requests_pass() {
             for gone in ["x-real-ip", "te", "connection", "transfer-encoding", "content-length"] {
                 assert_eq!(echoed.field(gone), None, "{gone}");
             }
-            let heard = ask(&mut sender, asking("http://a.test/", full("hello"))).await;
-            assert_eq!(heard.echoed().body, b"hello");
+            let received = send(&mut sender, request_for("http://a.test/", full("hello"))).await;
+            assert_eq!(received.echoed().body, b"hello");
         }
     });
-    assert_eq!(backend.connections(), 1, "it is kept");
-    stage.end();
+    assert_eq!(backend.connection_count(), 1, "it is kept");
+    gateway.end();
 }
 
 #[test]
-fn many_requests_are_under_way_at_once() {
+fn concurrent_requests_share_a_connection() {
     const MANY: usize = 60;
-    let backend = Backend::echo();
-    let stage = Stage::before(&backend);
+    let backend = TestBackend::echo();
+    let gateway = TestGateway::in_front_of(&backend);
     run(async {
-        let mut sender = connect(stage.gateway.address()).await;
-        let asked: Vec<_> = (0..MANY)
+        let mut sender = connect(gateway.inner.address()).await;
+        let pending: Vec<_> = (0..MANY)
             .map(|number| {
                 let body = full(vec![b'x'; number * 1000]);
                 let request = Request::post(format!("http://a.test/{number}")).body(body).expect("a request");
-                tokio::spawn(ask(&mut sender, request))
+                tokio::spawn(send(&mut sender, request))
             })
             .collect();
-        for (number, each) in asked.into_iter().enumerate() {
+        for (number, each) in pending.into_iter().enumerate() {
             let echoed = each.await.expect("no panic").echoed();
             assert_eq!(echoed.line, format!("POST /{number} HTTP/1.1"));
             assert_eq!(echoed.body.len(), number * 1000);
         }
     });
-    assert_eq!(backend.requests(), MANY);
-    stage.end();
+    assert_eq!(backend.request_count(), MANY);
+    gateway.end();
 }
 
 #[test]
-fn large_bodies_pass_both_ways() {
-    let backend = Backend::new(|message, wire| {
-        wire.shout(response(&message.body));
+fn large_bodies_pass_in_both_directions() {
+    let backend = TestBackend::new(|message, wire| {
+        wire.try_send(response(&message.body));
         true
     });
-    let stage = Stage::before(&backend);
+    let gateway = TestGateway::in_front_of(&backend);
     let body: Bytes = (0..10_u32 << 18).flat_map(u32::to_le_bytes).collect::<Vec<u8>>().into();
     run(async {
-        let mut sender = connect(stage.gateway.address()).await;
+        let mut sender = connect(gateway.inner.address()).await;
         for _ in 0..2 {
-            let heard = ask(&mut sender, asking("http://a.test/", full(body.clone()))).await;
-            assert!(heard.body == body, "{} of {}", heard.body.len(), body.len());
+            let received = send(&mut sender, request_for("http://a.test/", full(body.clone()))).await;
+            assert!(received.body == body, "{} of {}", received.body.len(), body.len());
         }
     });
-    stage.end();
+    gateway.end();
 }
 
 #[test]
-fn fields_behind_responses_pass_and_those_for_one_hop_do_not() {
-    let backend = Backend::saying(
+fn trailers_pass_and_hop_by_hop_fields_do_not() {
+    let backend = TestBackend::always(
         "HTTP/1.1 200 OK\r\nConnection: X-Mine\r\nX-Mine: 1\r\nKeep-Alive: 5\r\nX-Kept: 1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nX-Sum: 7\r\n\r\n",
     );
-    let stage = Stage::before(&backend);
+    let gateway = TestGateway::in_front_of(&backend);
     run(async {
-        let mut sender = connect(stage.gateway.address()).await;
-        let heard = ask(&mut sender, asking("http://a.test/", empty())).await;
-        assert_eq!((&heard.body[..], heard.field("x-kept")), (&b"hello"[..], Some("1")));
+        let mut sender = connect(gateway.inner.address()).await;
+        let received = send(&mut sender, request_for("http://a.test/", empty())).await;
+        assert_eq!((&received.body[..], received.field("x-kept")), (&b"hello"[..], Some("1")));
         for gone in ["connection", "x-mine", "keep-alive", "transfer-encoding"] {
-            assert_eq!(heard.field(gone), None, "{gone}");
+            assert_eq!(received.field(gone), None, "{gone}");
         }
-        assert_eq!(heard.trailers.get("x-sum").map(http::HeaderValue::as_bytes), Some(&b"7"[..]));
+        assert_eq!(received.trailers.get("x-sum").map(http::HeaderValue::as_bytes), Some(&b"7"[..]));
     });
-    stage.end();
+    gateway.end();
 }
 
 #[test]
-fn every_request_finds_its_own_way_and_is_charged_there() {
-    let (api, plain) = (Backend::saying(response("api")), Backend::saying(response("plain")));
-    let text = DOCUMENT.replace("8080", &api.port().to_string()).replace("8081", &plain.port().to_string());
-    let stage = Stage::new(&text);
+fn each_request_is_routed_and_counted_separately() {
+    let (api, plain) = (TestBackend::always(response("api")), TestBackend::always(response("plain")));
+    let text = EXAMPLE.replace("8080", &api.port().to_string()).replace("8081", &plain.port().to_string());
+    let gateway = TestGateway::new(&text);
     run(async {
-        let mut sender = connect(stage.gateway.address()).await;
+        let mut sender = connect(gateway.inner.address()).await;
         for (uri, status, body) in [
             ("http://api.example.com/", 200, "api"),
             ("http://plain.example.com/", 200, "plain"),
-            ("http://nobody.example.org/", 404, "Not Found"),
+            ("http://unknown.example.org/", 404, "Not Found"),
         ] {
-            let heard = ask(&mut sender, asking(uri, empty())).await;
-            assert_eq!((heard.status.as_u16(), &heard.body[..]), (status, body.as_bytes()));
+            let received = send(&mut sender, request_for(uri, empty())).await;
+            assert_eq!((received.status.as_u16(), &received.body[..]), (status, body.as_bytes()));
         }
-        assert_eq!(stage.counted(Counted::Server), 1);
-        assert_eq!(stage.counted(Counted::Route("plain.example.com")), 1);
-        assert_eq!(stage.counted(Counted::Backend("api-service")), 1);
+        assert_eq!(gateway.counted(ConnectionCounter::Server), 1);
+        assert_eq!(gateway.counted(ConnectionCounter::Route("plain.example.com")), 1);
+        assert_eq!(gateway.counted(ConnectionCounter::Backend("api-service")), 1);
         let mut refused = None;
         for _ in 0..30 {
-            let heard = ask(&mut sender, asking("http://plain.example.com/", empty())).await;
-            if heard.status == 429 {
-                refused = Some(heard);
+            let received = send(&mut sender, request_for("http://plain.example.com/", empty())).await;
+            if received.status == 429 {
+                refused = Some(received);
             }
         }
         let refused = refused.expect("ten a second");
@@ -207,66 +212,66 @@ fn every_request_finds_its_own_way_and_is_charged_there() {
         assert_eq!(refused.field("ratelimit-policy"), Some("\"client\";q=10;w=1"));
         assert_eq!(refused.field("retry-after"), Some("1"));
     });
-    stage.end();
+    gateway.end();
 }
 
 #[test]
-fn odd_requests_are_refused() {
-    let backend = Backend::echo();
-    let stage = Stage::new(&file("maxBodyBytes: 10", "", &[&backend]));
+fn malformed_requests_are_refused() {
+    let backend = TestBackend::echo();
+    let gateway = TestGateway::new(&file("maxBodyBytes: 10", "", &[&backend]));
     run(async {
-        let mut sender = connect(stage.gateway.address()).await;
+        let mut sender = connect(gateway.inner.address()).await;
         for uri in
             ["http://a.test/a/../b", "http://a.test/%2e%2e/b", "http://a.test/a%2f..%2fb", "http://a.test/.."]
         {
-            assert_eq!(ask(&mut sender, asking(uri, empty())).await.status, 400, "{uri}");
+            assert_eq!(send(&mut sender, request_for(uri, empty())).await.status, 400, "{uri}");
         }
-        let mut request = asking("http://a.test/", empty());
+        let mut request = request_for("http://a.test/", empty());
         request.headers_mut().insert("host", "b.test".parse().expect("a value"));
-        assert_eq!(ask(&mut sender, request).await.status, 400, "two hosts");
-        let mut request = asking("http://a.test/", empty());
+        assert_eq!(send(&mut sender, request).await.status, 400, "two hosts");
+        let mut request = request_for("http://a.test/", empty());
         *request.method_mut() = http::Method::TRACE;
-        let heard = ask(&mut sender, request).await;
-        assert_eq!((heard.status.as_u16(), heard.field("allow").is_some()), (405, true));
+        let received = send(&mut sender, request).await;
+        assert_eq!((received.status.as_u16(), received.field("allow").is_some()), (405, true));
         let long = format!("http://a.test/{}", "x".repeat(20_000));
-        assert_eq!(ask(&mut sender, asking(&long, empty())).await.status, 414);
-        let mut request = asking("http://a.test/", empty());
+        assert_eq!(send(&mut sender, request_for(&long, empty())).await.status, 414);
+        let mut request = request_for("http://a.test/", empty());
         for number in 0..200 {
             let name: http::HeaderName = format!("x-{number}").parse().expect("a name");
             request.headers_mut().insert(name, "1".parse().expect("a value"));
         }
-        assert_eq!(ask(&mut sender, request).await.status, 431);
-        let mut request = asking("http://a.test/", empty());
+        assert_eq!(send(&mut sender, request).await.status, 431);
+        let mut request = request_for("http://a.test/", empty());
         request.headers_mut().insert("x", "x".repeat(100_000).parse().expect("a value"));
         let answered = sender.send_request(request).await;
-        assert!(answered.is_err() || answered.is_ok_and(|answer| answer.status() == 431));
-        let mut sender = connect(stage.gateway.address()).await;
-        assert_eq!(ask(&mut sender, asking("http://a.test/", full("0123456789"))).await.status, 200);
-        let known = ask(&mut sender, asking("http://a.test/", full("0123456789x"))).await;
+        assert!(answered.is_err() || answered.is_ok_and(|response| response.status() == 431));
+        let mut sender = connect(gateway.inner.address()).await;
+        assert_eq!(send(&mut sender, request_for("http://a.test/", full("0123456789"))).await.status, 200);
+        let known = send(&mut sender, request_for("http://a.test/", full("0123456789x"))).await;
         assert_eq!(known.status, 413);
-        let unknown = Pieces::new(["01234", "56789x"], Duration::ZERO);
-        assert_eq!(ask(&mut sender, asking("http://a.test/", unknown.boxed())).await.status, 413);
+        let unknown = DelayedBody::new(["01234", "56789x"], Duration::ZERO);
+        assert_eq!(send(&mut sender, request_for("http://a.test/", unknown.boxed())).await.status, 413);
     });
-    assert_eq!(backend.requests(), 1);
-    stage.end();
+    assert_eq!(backend.request_count(), 1);
+    gateway.end();
 }
 
-/// A body that comes in pieces, with a pause before each; nobody knows how long it is.
-pub(super) struct Pieces {
+/// A body in pieces with a pause before each and no known length.
+pub(super) struct DelayedBody {
     left: Vec<&'static str>,
     pause: Duration,
     alarm: Pin<Box<tokio::time::Sleep>>,
 }
 
-impl Pieces {
-    pub(super) fn new(pieces: impl IntoIterator<Item = &'static str>, pause: Duration) -> Pieces {
+impl DelayedBody {
+    pub(super) fn new(pieces: impl IntoIterator<Item = &'static str>, pause: Duration) -> DelayedBody {
         let mut left: Vec<&str> = pieces.into_iter().collect();
         left.reverse();
-        Pieces { left, pause, alarm: Box::pin(tokio::time::sleep(pause)) }
+        DelayedBody { left, pause, alarm: Box::pin(tokio::time::sleep(pause)) }
     }
 }
 
-impl Body for Pieces {
+impl Body for DelayedBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -281,190 +286,191 @@ impl Body for Pieces {
     }
 }
 
-/// A request may take as long as it goes on: only standing still is slow.
+/// A slow body is allowed as long as it makes progress.
 #[test]
-fn a_body_that_goes_on_is_not_late() {
-    let backend = Backend::echo();
-    let stage = Stage::new(&file("bodyTimeout: 2s", "responseTimeout: 300ms", &[&backend]));
+fn slow_but_steady_body_is_not_late() {
+    let backend = TestBackend::echo();
+    let gateway = TestGateway::new(&file("bodyTimeout: 2s", "responseTimeout: 300ms", &[&backend]));
     run(async {
-        let mut sender = connect(stage.gateway.address()).await;
-        let slow = Pieces::new(["a", "b", "c", "d", "e", "f", "g", "h"], Duration::from_millis(100));
-        let heard = ask(&mut sender, asking("http://a.test/", slow.boxed())).await;
-        assert_eq!((heard.status.as_u16(), heard.echoed().body.as_slice()), (200, &b"abcdefgh"[..]));
+        let mut sender = connect(gateway.inner.address()).await;
+        let slow = DelayedBody::new(["a", "b", "c", "d", "e", "f", "g", "h"], Duration::from_millis(100));
+        let received = send(&mut sender, request_for("http://a.test/", slow.boxed())).await;
+        assert_eq!((received.status.as_u16(), received.echoed().body.as_slice()), (200, &b"abcdefgh"[..]));
     });
-    stage.end();
+    gateway.end();
 }
 
 #[test]
-fn a_body_that_stands_still_is_late() {
-    let backend = Backend::echo();
-    let stage = Stage::new(&file("bodyTimeout: 200ms", "", &[&backend]));
+fn stalled_body_is_late() {
+    let backend = TestBackend::echo();
+    let gateway = TestGateway::new(&file("bodyTimeout: 200ms", "", &[&backend]));
     run(async {
-        let mut sender = connect(stage.gateway.address()).await;
-        let slow = Pieces::new(["a", "b"], FAR_TOO_LONG);
-        let heard = ask(&mut sender, asking("http://a.test/", slow.boxed())).await;
-        assert_eq!(heard.status, 408);
+        let mut sender = connect(gateway.inner.address()).await;
+        let slow = DelayedBody::new(["a", "b"], TEST_TIMEOUT);
+        let received = send(&mut sender, request_for("http://a.test/", slow.boxed())).await;
+        assert_eq!(received.status, 408);
     });
-    assert_eq!(backend.requests(), 0);
-    stage.end();
+    assert_eq!(backend.request_count(), 0);
+    gateway.end();
 }
 
 #[test]
-fn who_does_not_take_a_response_is_cut_off() {
-    let backend = Backend::raw(|mut wire, _| {
+fn client_that_does_not_read_is_disconnected() {
+    let backend = TestBackend::with_connections(|mut wire, _| {
         use std::io::Write;
-        if wire.message(false).is_err() {
+        if wire.read_message(false).is_err() {
             return;
         }
-        wire.shout("HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n");
+        wire.try_send("HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n");
         let much = vec![b'x'; 65_536];
         while wire.stream.write_all(&much).is_ok() {}
     });
-    let stage = Stage::new(&file("bodyTimeout: 300ms", "", &[&backend]));
+    let gateway = TestGateway::new(&file("bodyTimeout: 300ms", "", &[&backend]));
     run(async {
-        let mut sender = connect(stage.gateway.address()).await;
-        let answer = sender.send_request(asking("http://a.test/", empty())).await.expect("a head");
-        // Nothing of its body is taken, and the client stays.
+        let mut sender = connect(gateway.inner.address()).await;
+        let response = sender.send_request(request_for("http://a.test/", empty())).await.expect("a head");
+        // The body is not read and the client stays connected.
         let wait = async {
-            while stage.gateway.under_way() > 0 {
+            while gateway.inner.active_requests() > 0 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        tokio::time::timeout(FAR_TOO_LONG, wait).await.expect("the gateway has done with it");
-        assert!(hear(answer).await.is_err(), "it is not whole");
+        tokio::time::timeout(TEST_TIMEOUT, wait).await.expect("the gateway has done with it");
+        assert!(receive(response).await.is_err(), "it is not whole");
     });
-    stage.end();
+    gateway.end();
 }
 
 #[test]
-fn failures_of_backends_are_told() {
-    let mut dead = Backend::echo();
-    let silent = Backend::raw(|mut wire, _| wire.is_over_somehow());
-    let broken = Backend::closing("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello");
-    let odd = Backend::closing("nonsense\r\n\r\n");
+fn backend_failures_are_reported() {
+    let mut dead = TestBackend::echo();
+    let silent = TestBackend::with_connections(|mut wire, _| wire.assert_closes_eventually());
+    let broken = TestBackend::always_then_close("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello");
+    let odd = TestBackend::always_then_close("nonsense\r\n\r\n");
     let stages = [
-        (Stage::before(&dead), Some(502)),
-        (Stage::new(&file("", "responseTimeout: 100ms", &[&silent])), Some(504)),
-        (Stage::before(&odd), Some(502)),
-        (Stage::before(&broken), None),
+        (TestGateway::in_front_of(&dead), Some(502)),
+        (TestGateway::new(&file("", "responseTimeout: 100ms", &[&silent])), Some(504)),
+        (TestGateway::in_front_of(&odd), Some(502)),
+        (TestGateway::in_front_of(&broken), None),
     ];
     dead.end();
-    for (stage, status) in stages {
+    for (gateway, status) in stages {
         run(async {
-            let mut sender = connect(stage.gateway.address()).await;
-            let answer = sender.send_request(asking("http://a.test/", empty())).await.expect("a head");
-            let heard = hear(answer).await;
-            assert_eq!(heard.as_ref().ok().map(|heard| heard.status.as_u16()), status);
+            let mut sender = connect(gateway.inner.address()).await;
+            let response = sender.send_request(request_for("http://a.test/", empty())).await.expect("a head");
+            let received = receive(response).await;
+            assert_eq!(received.as_ref().ok().map(|received| received.status.as_u16()), status);
         });
-        stage.end();
+        gateway.end();
     }
 }
 
-/// Replies the first request of every connection, and closes on the second.
+/// Responds to the first request of every connection and closes on the second.
 #[test]
-fn a_kept_connection_that_is_closed_costs_nobody_a_request() {
-    let backend = Backend::raw(|mut wire, number| {
-        if wire.message(false).is_ok() {
-            wire.shout(response(number.to_string()));
-            let _ignored = wire.message(false);
+fn closed_pooled_connection_is_retried() {
+    let backend = TestBackend::with_connections(|mut wire, number| {
+        if wire.read_message(false).is_ok() {
+            wire.try_send(response(number.to_string()));
+            let _ignored = wire.read_message(false);
         }
     });
-    let stage = Stage::before(&backend);
+    let gateway = TestGateway::in_front_of(&backend);
     run(async {
-        let mut sender = connect(stage.gateway.address()).await;
+        let mut sender = connect(gateway.inner.address()).await;
         for number in 1..=4 {
-            let heard = ask(&mut sender, asking("http://a.test/", empty())).await;
-            assert_eq!(&heard.body[..], number.to_string().as_bytes());
+            let received = send(&mut sender, request_for("http://a.test/", empty())).await;
+            assert_eq!(&received.body[..], number.to_string().as_bytes());
         }
     });
-    stage.end();
+    gateway.end();
 }
 
 #[test]
-fn connections_that_are_refused_are_told() {
-    let backend = Backend::echo();
-    let stage = Stage::new(&file("rateLimit: {maxConnections: 1}", "", &[&backend]));
-    let mut first = stage.client();
-    assert_eq!(first.ask(get("a.test")).status(), 200);
+fn refused_connection_gets_a_reply() {
+    let backend = TestBackend::echo();
+    let gateway = TestGateway::new(&file("rateLimit: {maxConnections: 1}", "", &[&backend]));
+    let mut first = gateway.client();
+    assert_eq!(first.request(get("a.test")).status(), 200);
     run(async {
-        let mut sender = connect(stage.gateway.address()).await;
-        let heard = ask(&mut sender, asking("http://a.test/", empty())).await;
-        assert_eq!((heard.status.as_u16(), &heard.body[..]), (429, &b"Too Many Connections"[..]));
-        let mut sender = connect(stage.gateway.address()).await;
-        let mut request = asking("http://a.test/x.Y/Z", full("x"));
+        let mut sender = connect(gateway.inner.address()).await;
+        let received = send(&mut sender, request_for("http://a.test/", empty())).await;
+        assert_eq!((received.status.as_u16(), &received.body[..]), (429, &b"Too Many Connections"[..]));
+        let mut sender = connect(gateway.inner.address()).await;
+        let mut request = request_for("http://a.test/x.Y/Z", full("x"));
         request.headers_mut().insert("content-type", "application/grpc".parse().expect("a value"));
-        let heard = ask(&mut sender, request).await;
-        assert_eq!((heard.status.as_u16(), heard.field("grpc-status")), (200, Some("8")));
+        let received = send(&mut sender, request).await;
+        assert_eq!((received.status.as_u16(), received.field("grpc-status")), (200, Some("8")));
     });
     drop(first);
-    stage.end();
+    gateway.end();
 }
 
 #[test]
-fn clients_that_vanish_leave_nothing() {
-    let backend = Backend::raw(|mut wire, _| {
+fn vanished_clients_leave_no_counts() {
+    let backend = TestBackend::with_connections(|mut wire, _| {
         let _head = wire.head();
-        wire.is_over_somehow();
+        wire.assert_closes_eventually();
     });
-    let stage = Stage::before(&backend);
+    let gateway = TestGateway::in_front_of(&backend);
     run(async {
-        let mut sender = connect(stage.gateway.address()).await;
-        let asked: Vec<_> =
-            (0..10).map(|_| tokio::spawn(sender.send_request(asking("http://a.test/", empty())))).collect();
-        while stage.gateway.under_way() < 10 {
+        let mut sender = connect(gateway.inner.address()).await;
+        let pending: Vec<_> = (0..10)
+            .map(|_| tokio::spawn(sender.send_request(request_for("http://a.test/", empty()))))
+            .collect();
+        while gateway.inner.active_requests() < 10 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        // Some of the requests, then everybody.
-        for each in asked.iter().take(5) {
+        // Some of the requests first, then all.
+        for each in pending.iter().take(5) {
             each.abort();
         }
-        while stage.gateway.under_way() > 5 {
+        while gateway.inner.active_requests() > 5 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     });
-    stage.end();
+    gateway.end();
 }
 
-/// Who says nothing is let go, and told so.
+/// An idle connection is closed with GOAWAY.
 #[test]
-fn idle_connections_end() {
-    let backend = Backend::echo();
-    let stage = Stage::new(&file("idleTimeout: 200ms", "", &[&backend]));
+fn idle_connection_is_closed() {
+    let backend = TestBackend::echo();
+    let gateway = TestGateway::new(&file("idleTimeout: 200ms", "", &[&backend]));
     run(async {
-        let mut sender = connect(stage.gateway.address()).await;
-        assert_eq!(ask(&mut sender, asking("http://a.test/", empty())).await.status, 200);
+        let mut sender = connect(gateway.inner.address()).await;
+        assert_eq!(send(&mut sender, request_for("http://a.test/", empty())).await.status, 200);
         while sender.ready().await.is_ok() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     });
-    stage.end();
+    gateway.end();
 }
 
 #[test]
-fn calls_under_way_are_finished_when_the_gateway_ends() {
+fn active_calls_complete_during_drain() {
     let (arrived, arrivals) = std::sync::mpsc::channel();
     let (go, may_go) = std::sync::mpsc::channel::<()>();
     let may_go = std::sync::Mutex::new(may_go);
-    let backend = Backend::new(move |_, wire| {
-        arrived.send(()).expect("somebody waits");
-        let _told = may_go.lock().expect("no panic").recv_timeout(FAR_TOO_LONG);
-        wire.shout(response("done"));
+    let backend = TestBackend::new(move |_, wire| {
+        arrived.send(()).expect("the test waits");
+        let _told = may_go.lock().expect("no panic").recv_timeout(TEST_TIMEOUT);
+        wire.try_send(response("done"));
         true
     });
-    let stage = Stage::before(&backend);
-    let address = stage.gateway.address();
+    let gateway = TestGateway::in_front_of(&backend);
+    let address = gateway.inner.address();
     run(async {
         let mut sender = connect(address).await;
-        let asked = tokio::spawn(ask(&mut sender, asking("http://a.test/", empty())));
+        let pending = tokio::spawn(send(&mut sender, request_for("http://a.test/", empty())));
         while arrivals.try_recv().is_err() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let ending = std::thread::spawn(move || stage.drain());
+        let ending = std::thread::spawn(move || gateway.drain());
         while TcpStream::connect(address).await.is_ok() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         go.send(()).expect("it waits");
-        assert_eq!(&asked.await.expect("no panic").body[..], b"done");
+        assert_eq!(&pending.await.expect("no panic").body[..], b"done");
         ending.join().expect("it ends");
     });
 }

@@ -1,10 +1,10 @@
-//! HTTP/2 frame by frame, as only bad clients speak it.
+//! HTTP/2 frame by frame, for invalid and hostile clients.
 
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
 
-use super::fixture::{Backend, Stage, file, get, response, wait_until};
-use super::http_client::{FAR_TOO_LONG, Wire};
+use super::fixture::{TestBackend, TestGateway, file, get, response, wait_until};
+use super::http_client::{TEST_TIMEOUT, WireClient};
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -19,8 +19,8 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// Fields, each written out.
-fn fields(fields: &[(&str, &str)]) -> Vec<u8> {
+/// Encodes fields as HPACK literals.
+fn encode_fields(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in fields {
         block.push(0);
@@ -32,26 +32,26 @@ fn fields(fields: &[(&str, &str)]) -> Vec<u8> {
     block
 }
 
-/// The head of a request, with more fields behind the usual.
-pub(super) fn head(stream: u32, ends: bool, more: &[(&str, &str)]) -> Vec<u8> {
+/// A HEADERS frame with additional fields.
+pub(super) fn headers_frame(stream: u32, ends: bool, more: &[(&str, &str)]) -> Vec<u8> {
     let usual = [(":method", "POST"), (":scheme", "http"), (":authority", "a.test"), (":path", "/")];
     let flags = END_HEADERS | if ends { END_STREAM } else { 0 };
-    frame(HEADERS, flags, stream, &fields(&[&usual, more].concat()))
+    frame(HEADERS, flags, stream, &encode_fields(&[&usual, more].concat()))
 }
 
-pub(super) fn begin(stage: &Stage) -> Wire {
-    let mut wire = stage.client();
-    wire.say(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
+pub(super) fn open_connection(gateway: &TestGateway) -> WireClient {
+    let mut wire = gateway.client();
+    wire.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
     wire
 }
 
-/// The next frame of one of these kinds: its kind, its stream, what is in it. `None` at the end.
-fn next(wire: &mut Wire, kinds: &[u8]) -> Option<(u8, u32, Vec<u8>)> {
+/// The next frame of one of these kinds: its kind, stream and payload. `None` at the end.
+fn next(wire: &mut WireClient, kinds: &[u8]) -> Option<(u8, u32, Vec<u8>)> {
     loop {
-        let head = wire.exactly(9).ok()?;
+        let head = wire.read_exactly(9).ok()?;
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
         let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
-        let payload = wire.exactly(length as usize).ok()?;
+        let payload = wire.read_exactly(length as usize).ok()?;
         if kinds.contains(&head[3]) {
             return Some((head[3], stream, payload));
         }
@@ -60,49 +60,53 @@ fn next(wire: &mut Wire, kinds: &[u8]) -> Option<(u8, u32, Vec<u8>)> {
 
 #[test]
 fn frames_are_answered() {
-    let backend = Backend::saying(response("ok"));
-    let stage = Stage::before(&backend);
-    let mut wire = begin(&stage);
-    wire.say(head(1, true, &[]));
+    let backend = TestBackend::always(response("ok"));
+    let gateway = TestGateway::in_front_of(&backend);
+    let mut wire = open_connection(&gateway);
+    wire.send(headers_frame(1, true, &[]));
     let (_, stream, block) = next(&mut wire, &[HEADERS]).expect("a head");
     assert_eq!((stream, block[0]), (1, 0x88), "200");
     assert_eq!(next(&mut wire, &[DATA]).expect("a body").2, b"ok");
     drop(wire);
-    stage.end();
+    gateway.end();
 }
 
-/// What a body is said to have must be what it has; nothing of it reaches the backend as a request.
+/// A body must match its declared length. Nothing of it may reach the backend as a request.
 #[test]
-fn lengths_that_are_not_true_are_refused() {
-    let backend = Backend::saying(response("ok"));
-    let stage = Stage::before(&backend);
+fn wrong_content_length_is_refused() {
+    let backend = TestBackend::always(response("ok"));
+    let gateway = TestGateway::in_front_of(&backend);
     for frames in [
-        head(1, true, &[("content-length", "5")]),
-        [head(1, false, &[("content-length", "5")]), frame(DATA, END_STREAM, 1, b"hello world")].concat(),
-        [head(1, false, &[("content-length", "50")]), frame(DATA, END_STREAM, 1, b"hello")].concat(),
+        headers_frame(1, true, &[("content-length", "5")]),
+        [headers_frame(1, false, &[("content-length", "5")]), frame(DATA, END_STREAM, 1, b"hello world")]
+            .concat(),
+        [headers_frame(1, false, &[("content-length", "50")]), frame(DATA, END_STREAM, 1, b"hello")].concat(),
         [
-            head(1, false, &[("content-length", "5")]),
+            headers_frame(1, false, &[("content-length", "5")]),
             frame(DATA, 0, 1, b"hello"),
             frame(DATA, END_STREAM, 1, b"GET /"),
         ]
         .concat(),
         [
-            head(1, false, &[("content-length", "5"), ("content-length", "6")]),
+            headers_frame(1, false, &[("content-length", "5"), ("content-length", "6")]),
             frame(DATA, END_STREAM, 1, b"hello"),
         ]
         .concat(),
-        [head(1, false, &[("content-length", "+5")]), frame(DATA, END_STREAM, 1, b"hello")].concat(),
-        [head(1, false, &[("transfer-encoding", "chunked")]), frame(DATA, END_STREAM, 1, b"0\r\n\r\n")]
-            .concat(),
-        [head(1, false, &[("connection", "close")]), frame(DATA, END_STREAM, 1, b"hello")].concat(),
-        [head(1, false, &[("upgrade", "h2c")]), frame(DATA, END_STREAM, 1, b"hello")].concat(),
-        head(1, true, &[("x", "a\r\nY: b")]),
-        head(1, true, &[("X-Upper", "1")]),
-        head(1, true, &[(":path", "/two")]),
-        head(1, true, &[("x y", "1")]),
+        [headers_frame(1, false, &[("content-length", "+5")]), frame(DATA, END_STREAM, 1, b"hello")].concat(),
+        [
+            headers_frame(1, false, &[("transfer-encoding", "chunked")]),
+            frame(DATA, END_STREAM, 1, b"0\r\n\r\n"),
+        ]
+        .concat(),
+        [headers_frame(1, false, &[("connection", "close")]), frame(DATA, END_STREAM, 1, b"hello")].concat(),
+        [headers_frame(1, false, &[("upgrade", "h2c")]), frame(DATA, END_STREAM, 1, b"hello")].concat(),
+        headers_frame(1, true, &[("x", "a\r\nY: b")]),
+        headers_frame(1, true, &[("X-Upper", "1")]),
+        headers_frame(1, true, &[(":path", "/two")]),
+        headers_frame(1, true, &[("x y", "1")]),
     ] {
-        let mut wire = begin(&stage);
-        wire.say(&frames);
+        let mut wire = open_connection(&gateway);
+        wire.send(&frames);
         let shown = frames.escape_ascii().to_string();
         match next(&mut wire, &[HEADERS, RST_STREAM, GOAWAY]) {
             Some((HEADERS, _, block)) => assert_ne!(block[0], 0x88, "{shown}"),
@@ -110,123 +114,123 @@ fn lengths_that_are_not_true_are_refused() {
             other => panic!("{other:?}"),
         }
         drop(wire);
-        stage.is_empty();
-        assert_eq!(backend.requests(), 0, "{shown}");
+        gateway.wait_until_empty();
+        assert_eq!(backend.request_count(), 0, "{shown}");
     }
-    stage.end();
+    gateway.end();
 }
 
-/// A request counts when it is here; who takes it back gets nothing back.
+/// A request counts when its head arrives, even if it is reset.
 #[test]
-fn requests_that_are_taken_back_stay_counted() {
-    let backend = Backend::raw(|mut wire, _| wire.is_over_somehow());
-    let stage = Stage::new(&file("rateLimit: {maxQps: 2}", "", &[&backend]));
-    let mut wire = begin(&stage);
+fn reset_requests_stay_counted() {
+    let backend = TestBackend::with_connections(|mut wire, _| wire.assert_closes_eventually());
+    let gateway = TestGateway::new(&file("rateLimit: {maxQps: 2}", "", &[&backend]));
+    let mut wire = open_connection(&gateway);
     for number in 0..2 {
         let stream = 2 * number + 1;
-        wire.say(head(stream, true, &[]));
-        wait_until("it is at the backend", || stage.gateway.under_way() == 1);
-        wire.say(frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes()));
-        wait_until("it is not any more", || stage.gateway.under_way() == 0);
+        wire.send(headers_frame(stream, true, &[]));
+        wait_until("it is at the backend", || gateway.inner.active_requests() == 1);
+        wire.send(frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes()));
+        wait_until("it is not any more", || gateway.inner.active_requests() == 0);
     }
-    assert_eq!(stage.ask(get("a.test")).status(), 429, "two are two");
+    assert_eq!(gateway.request(get("a.test")).status(), 429, "two are two");
     drop(wire);
-    stage.end();
+    gateway.end();
 }
 
-/// Rapid reset: whoever does nothing else is cut off, and others are served meanwhile.
+/// Rapid reset: such a client is disconnected and others are served meanwhile.
 #[test]
-fn who_takes_everything_back_is_cut_off() {
-    let backend = Backend::saying(response("ok"));
-    let stage = Stage::before(&backend);
-    let mut wire = begin(&stage);
+fn rapid_reset_is_disconnected() {
+    let backend = TestBackend::always(response("ok"));
+    let gateway = TestGateway::in_front_of(&backend);
+    let mut wire = open_connection(&gateway);
     let mut all = Vec::new();
     for number in 0..2_000 {
         let stream = 2 * number + 1;
-        all.extend(head(stream, true, &[]));
+        all.extend(headers_frame(stream, true, &[]));
         all.extend(frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes()));
     }
-    wire.shout(&all);
-    assert_eq!(stage.ask(get("a.test")).status(), 200);
+    wire.try_send(&all);
+    assert_eq!(gateway.request(get("a.test")).status(), 200);
     let (_, _, why) = next(&mut wire, &[GOAWAY]).unwrap_or_default();
     assert!(why.is_empty() || why[4..8] == 11_u32.to_be_bytes(), "enhance your calm: {why:?}");
-    wire.is_over_somehow();
-    stage.end();
-    assert!(backend.requests() < 1_000, "{}", backend.requests());
+    wire.assert_closes_eventually();
+    gateway.end();
+    assert!(backend.request_count() < 1_000, "{}", backend.request_count());
 }
 
-/// Open without end: only so many at once.
+/// Unfinished calls are bounded per connection.
 #[test]
-fn only_so_many_calls_are_open_at_once() {
-    let backend = Backend::raw(|mut wire, _| wire.is_over_somehow());
-    let stage = Stage::before(&backend);
-    let mut wire = begin(&stage);
+fn concurrent_streams_are_bounded() {
+    let backend = TestBackend::with_connections(|mut wire, _| wire.assert_closes_eventually());
+    let gateway = TestGateway::in_front_of(&backend);
+    let mut wire = open_connection(&gateway);
     for number in 0..400 {
-        wire.shout(head(2 * number + 1, false, &[]));
+        wire.try_send(headers_frame(2 * number + 1, false, &[]));
     }
     let first = next(&mut wire, &[RST_STREAM, GOAWAY]);
     assert!(first.is_some(), "those above are refused");
-    assert!(stage.gateway.under_way() <= 128, "{}", stage.gateway.under_way());
+    assert!(gateway.inner.active_requests() <= 128, "{}", gateway.inner.active_requests());
     drop(wire);
-    stage.end();
+    gateway.end();
 }
 
-/// Half a head, frame after frame, without an end.
+/// A header block that continues without an end.
 #[test]
-fn a_head_without_an_end_is_cut_off() {
+fn endless_header_block_is_disconnected() {
     const CONTINUATION: u8 = 9;
-    let backend = Backend::saying(response("ok"));
-    let stage = Stage::before(&backend);
-    let mut wire = begin(&stage);
-    wire.say(frame(HEADERS, END_STREAM, 1, &fields(&[(":method", "GET")])));
+    let backend = TestBackend::always(response("ok"));
+    let gateway = TestGateway::in_front_of(&backend);
+    let mut wire = open_connection(&gateway);
+    wire.send(frame(HEADERS, END_STREAM, 1, &encode_fields(&[(":method", "GET")])));
     for _ in 0..20_000 {
-        wire.shout(frame(CONTINUATION, 0, 1, &fields(&[("x", &"y".repeat(100))])));
+        wire.try_send(frame(CONTINUATION, 0, 1, &encode_fields(&[("x", &"y".repeat(100))])));
     }
-    wire.is_over_somehow();
-    stage.end();
-    assert_eq!(backend.requests(), 0);
+    wire.assert_closes_eventually();
+    gateway.end();
+    assert_eq!(backend.request_count(), 0);
 }
 
-/// Who is turned away is told so in the protocol that it speaks, however its greeting arrives.
+/// A refused client gets its reply over HTTP/2, even if the preface arrives in pieces.
 #[test]
-fn a_greeting_may_arrive_in_pieces() {
-    let backend = Backend::saying(response("ok"));
+fn preface_may_arrive_in_pieces() {
+    let backend = TestBackend::always(response("ok"));
     for (server, status) in [("", 0x88), ("rateLimit: {maxConnections: 0}", 0x48)] {
-        let stage = Stage::new(&file(server, "", &[&backend]));
-        let mut wire = stage.client();
+        let gateway = TestGateway::new(&file(server, "", &[&backend]));
+        let mut wire = gateway.client();
         for piece in b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".chunks(5) {
-            wire.say(piece);
-            wire.is_silent_for_a_moment();
+            wire.send(piece);
+            wire.let_peer_read();
         }
-        wire.say(head(1, true, &[]));
+        wire.send(headers_frame(1, true, &[]));
         let (_, _, block) = next(&mut wire, &[HEADERS]).expect("a head");
         assert_eq!(block[0], status, "{server}");
         drop(wire);
-        stage.end();
+        gateway.end();
     }
 }
 
-/// Who has a call under way is told that the gateway ends, and the call is finished.
+/// A client with an active call gets GOAWAY, and the call completes.
 #[test]
-fn clients_are_told_that_the_gateway_ends() {
+fn drain_sends_goaway_and_completes_calls() {
     const ACK: u8 = 1;
     let (go, may_go) = channel::<()>();
     let may_go = Mutex::new(may_go);
-    let backend = Backend::new(move |_, wire| {
-        let _told = may_go.lock().expect("no panic").recv_timeout(FAR_TOO_LONG);
-        wire.shout(response("done"));
+    let backend = TestBackend::new(move |_, wire| {
+        let _told = may_go.lock().expect("no panic").recv_timeout(TEST_TIMEOUT);
+        wire.try_send(response("done"));
         true
     });
-    let stage = Stage::before(&backend);
-    let (mut wire, mut idle) = (begin(&stage), begin(&stage));
-    wire.say(head(1, true, &[]));
-    wait_until("it is at the backend", || stage.gateway.under_way() == 1);
-    let ending = std::thread::spawn(move || stage.drain());
+    let gateway = TestGateway::in_front_of(&backend);
+    let (mut wire, mut idle) = (open_connection(&gateway), open_connection(&gateway));
+    wire.send(headers_frame(1, true, &[]));
+    wait_until("it is at the backend", || gateway.inner.active_requests() == 1);
+    let ending = std::thread::spawn(move || gateway.drain());
     for (wire, is_idle) in [(&mut wire, false), (&mut idle, true)] {
-        next(wire, &[GOAWAY]).expect("it is told");
+        next(wire, &[GOAWAY]).expect("GOAWAY is sent");
         if !is_idle {
-            let (_, _, ping) = next(wire, &[PING]).expect("it is asked whether it has heard");
-            wire.say(frame(PING, ACK, 0, &ping));
+            let (_, _, ping) = next(wire, &[PING]).expect("a PING follows GOAWAY");
+            wire.send(frame(PING, ACK, 0, &ping));
         }
     }
     go.send(()).expect("it waits");
@@ -236,68 +240,68 @@ fn clients_are_told_that_the_gateway_ends() {
     ending.join().expect("it ends");
 }
 
-/// However a call ends, it has a line and is counted.
+/// Every call is logged and counted, however it ends.
 #[test]
-fn calls_that_their_clients_give_up_have_a_line() {
-    let backend = Backend::raw(|mut wire, _| {
+fn abandoned_calls_are_logged() {
+    let backend = TestBackend::with_connections(|mut wire, _| {
         wire.head();
-        wire.is_over_somehow();
+        wire.assert_closes_eventually();
     });
     for is_reset in [true, false] {
-        let (stage, lines) = Stage::logged(&file("", "", &[&backend]));
-        let mut wire = begin(&stage);
-        wire.say(head(1, true, &[]));
-        wait_until("it is at the backend", || stage.gateway.under_way() == 1);
+        let (gateway, lines) = TestGateway::with_access_log(&file("", "", &[&backend]));
+        let mut wire = open_connection(&gateway);
+        wire.send(headers_frame(1, true, &[]));
+        wait_until("it is at the backend", || gateway.inner.active_requests() == 1);
         assert_eq!(lines.all(), [""; 0]);
         let kept = is_reset.then(|| {
-            wire.say(frame(RST_STREAM, 0, 1, &8_u32.to_be_bytes()));
+            wire.send(frame(RST_STREAM, 0, 1, &8_u32.to_be_bytes()));
             wire
         });
         let line = lines.first();
         assert!(line.contains("\"POST / HTTP/2.0\" 499 0 "), "{line}");
         assert!(line.contains(" backend=b endpoint="), "{line}");
         drop(kept);
-        stage.end();
+        gateway.end();
     }
 }
 
 #[test]
-fn what_is_wrong_with_a_request_is_in_its_line() {
-    let backend = Backend::saying(response("ok"));
-    let (stage, lines) = Stage::logged(&file("", "", &[&backend]));
-    assert_eq!(stage.ask("GET /a?b HTTP/1.1\r\n\r\n").status(), 400);
+fn log_line_contains_the_error_of_a_bad_request() {
+    let backend = TestBackend::always(response("ok"));
+    let (gateway, lines) = TestGateway::with_access_log(&file("", "", &[&backend]));
+    assert_eq!(gateway.request("GET /a?b HTTP/1.1\r\n\r\n").status(), 400);
     let line = lines.first();
     assert!(
         line.contains("\"GET /a?b HTTP/1.1\" 400 ") && line.contains(" why=\"there is no Host\""),
         "{line}"
     );
-    stage.end();
+    gateway.end();
 }
 
 #[test]
-fn of_nonsense_the_line_tells_a_little() {
-    let backend = Backend::saying(response("ok"));
-    let (stage, lines) = Stage::logged(&file("", "", &[&backend]));
+fn log_line_truncates_a_malformed_request() {
+    let backend = TestBackend::always(response("ok"));
+    let (gateway, lines) = TestGateway::with_access_log(&file("", "", &[&backend]));
     let long = format!("HEAD /{} HTTP/1.1\r\nHost: h\r\n\r\n", "a".repeat(20_000));
-    let mut client = stage.client();
-    client.say(long);
-    assert_eq!(client.message(true).map(|heard| heard.status()).ok(), Some(414));
-    client.is_over();
+    let mut client = gateway.client();
+    client.send(long);
+    assert_eq!(client.read_message(true).map(|received| received.status()).ok(), Some(414));
+    client.assert_closed();
     let line = lines.first();
-    let told = format!("\"HEAD /{} HTTP/1.1\" 414 0 ", "a".repeat(255));
-    assert!(line.contains(&told), "{line}");
-    stage.end();
+    let expected = format!("\"HEAD /{} HTTP/1.1\" 414 0 ", "a".repeat(255));
+    assert!(line.contains(&expected), "{line}");
+    gateway.end();
 }
 
 #[test]
-fn that_a_request_did_not_come_in_time_is_in_its_line() {
-    let backend = Backend::saying(response("ok"));
-    let (stage, lines) = Stage::logged(&file("headerTimeout: 200ms", "", &[&backend]));
-    assert_eq!(stage.ask("GET / HTTP/1.1\r\n").status(), 408);
+fn log_line_contains_the_timeout() {
+    let backend = TestBackend::always(response("ok"));
+    let (gateway, lines) = TestGateway::with_access_log(&file("headerTimeout: 200ms", "", &[&backend]));
+    assert_eq!(gateway.request("GET / HTTP/1.1\r\n").status(), 408);
     let line = lines.first();
     assert!(
         line.contains("\"GET / HTTP/1.1\" 408 ") && line.contains(" why=\"it did not come in time\""),
         "{line}"
     );
-    stage.end();
+    gateway.end();
 }

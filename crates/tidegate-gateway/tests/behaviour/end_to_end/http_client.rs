@@ -1,11 +1,11 @@
-//! HTTP/1 as the tests speak it: messages are read by a few lines that share nothing with the gateway's.
+//! An HTTP/1 client for tests. Its parser shares no code with the gateway.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
-/// Longer than anything takes that works.
-pub(crate) const FAR_TOO_LONG: Duration = Duration::from_secs(20);
+/// Longer than any successful step takes.
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A request or a response.
 #[derive(Debug, Clone, Default)]
@@ -14,17 +14,17 @@ pub(crate) struct Message {
     pub(crate) fields: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
     pub(crate) trailers: Vec<(String, String)>,
-    /// On which connection it came, counted from 1.
+    /// The number of its connection, counted from 1.
     pub(crate) connection: usize,
     pub(crate) is_chunked: bool,
 }
 
 impl Message {
-    /// The head of these bytes; nothing is known of a body yet.
-    fn of_head(head: &str) -> Message {
+    /// Parses a head; the body is still unknown.
+    fn from_head(head: &str) -> Message {
         let mut lines = head.split("\r\n");
         let line = lines.next().unwrap_or_default().to_owned();
-        Message { line, fields: lines.filter_map(parted).collect(), ..Message::default() }
+        Message { line, fields: lines.filter_map(parse_field).collect(), ..Message::default() }
     }
 
     pub(crate) fn values(&self, name: &str) -> Vec<&str> {
@@ -32,7 +32,7 @@ impl Message {
         self.fields.iter().filter(same).map(|(_, value)| value.as_str()).collect()
     }
 
-    /// The one value of a field.
+    /// The single value of a field.
     #[track_caller]
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         let values = self.values(name);
@@ -48,11 +48,11 @@ impl Message {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The request that an endpoint has echoed.
+    /// The request that a backend echoed.
     pub(crate) fn echoed(&self) -> Message {
         let text = self.text();
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
-        Message { body: body.as_bytes().to_vec(), ..Message::of_head(head) }
+        Message { body: body.as_bytes().to_vec(), ..Message::from_head(head) }
     }
 
     fn has_word(&self, name: &str, word: &str) -> bool {
@@ -64,175 +64,179 @@ impl Message {
     }
 }
 
-fn parted(line: &str) -> Option<(String, String)> {
+fn parse_field(line: &str) -> Option<(String, String)> {
     let (name, value) = line.split_once(':')?;
     Some((name.to_owned(), value.trim().to_owned()))
 }
 
-/// One end of a connection, and what has arrived on it.
+/// One end of a connection with its buffered input.
 #[derive(Debug)]
-pub(crate) struct Wire {
+pub(crate) struct WireClient {
     pub(crate) stream: TcpStream,
-    ahead: Vec<u8>,
+    buffered: Vec<u8>,
 }
 
-impl Wire {
-    pub(crate) fn new(stream: TcpStream) -> Wire {
-        stream.set_read_timeout(Some(FAR_TOO_LONG)).expect("a socket has timeouts");
-        stream.set_write_timeout(Some(FAR_TOO_LONG)).expect("a socket has timeouts");
+impl WireClient {
+    pub(crate) fn new(stream: TcpStream) -> WireClient {
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).expect("a socket has timeouts");
+        stream.set_write_timeout(Some(TEST_TIMEOUT)).expect("a socket has timeouts");
         stream.set_nodelay(true).expect("a socket");
-        Wire { stream, ahead: Vec::new() }
+        WireClient { stream, buffered: Vec::new() }
     }
 
-    pub(crate) fn say(&mut self, bytes: impl AsRef<[u8]>) {
-        self.stream.write_all(bytes.as_ref()).expect("somebody listens");
+    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.stream.write_all(bytes.as_ref()).expect("the peer is connected");
     }
 
-    /// Says it, whether anybody listens or not.
-    pub(crate) fn shout(&mut self, bytes: impl AsRef<[u8]>) {
-        let _heard_or_not = self.stream.write_all(bytes.as_ref());
+    /// Sends bytes and ignores errors.
+    pub(crate) fn try_send(&mut self, bytes: impl AsRef<[u8]>) {
+        let _best_effort = self.stream.write_all(bytes.as_ref());
     }
 
-    pub(crate) fn say_no_more(&self) {
+    pub(crate) fn shutdown_write(&self) {
         self.stream.shutdown(Shutdown::Write).expect("it is open");
     }
 
-    fn more(&mut self) -> io::Result<()> {
+    fn read_more(&mut self) -> io::Result<()> {
         let mut piece = vec![0; 64 * 1024];
         let length = self.stream.read(&mut piece)?;
         if length == 0 {
             return Err(ErrorKind::UnexpectedEof.into());
         }
-        self.ahead.extend_from_slice(&piece[..length]);
+        self.buffered.extend_from_slice(&piece[..length]);
         Ok(())
     }
 
-    /// What has arrived up to this, and this.
-    fn up_to(&mut self, end: &[u8]) -> io::Result<Vec<u8>> {
+    /// Reads up to and including `end`.
+    fn read_until(&mut self, end: &[u8]) -> io::Result<Vec<u8>> {
         let mut looked = 0;
         loop {
             let from = looked;
-            if let Some(at) = self.ahead[from..].windows(end.len()).position(|window| window == end) {
-                return Ok(self.ahead.drain(..from + at + end.len()).collect());
+            if let Some(at) = self.buffered[from..].windows(end.len()).position(|window| window == end) {
+                return Ok(self.buffered.drain(..from + at + end.len()).collect());
             }
-            looked = self.ahead.len().saturating_sub(end.len() - 1);
-            self.more()?;
+            looked = self.buffered.len().saturating_sub(end.len() - 1);
+            self.read_more()?;
         }
     }
 
-    pub(crate) fn exactly(&mut self, length: usize) -> io::Result<Vec<u8>> {
-        while self.ahead.len() < length {
-            self.more()?;
+    pub(crate) fn read_exactly(&mut self, length: usize) -> io::Result<Vec<u8>> {
+        while self.buffered.len() < length {
+            self.read_more()?;
         }
-        Ok(self.ahead.drain(..length).collect())
+        Ok(self.buffered.drain(..length).collect())
     }
 
-    /// A message; `to_head` if it answers `HEAD`.
-    pub(crate) fn message(&mut self, to_head: bool) -> io::Result<Message> {
-        let head = self.up_to(b"\r\n\r\n")?;
-        let mut message = Message::of_head(String::from_utf8_lossy(&head[..head.len() - 4]).as_ref());
+    /// Reads a message. `is_head_request`: it responses `HEAD`.
+    pub(crate) fn read_message(&mut self, is_head_request: bool) -> io::Result<Message> {
+        let head = self.read_until(b"\r\n\r\n")?;
+        let mut message = Message::from_head(String::from_utf8_lossy(&head[..head.len() - 4]).as_ref());
         let is_response = message.line.starts_with("HTTP/");
         let has_none = matches!(message.status(), 100..=199 | 204 | 304);
-        if is_response && (to_head || has_none) {
+        if is_response && (is_head_request || has_none) {
             return Ok(message);
         }
         if message.has_word("transfer-encoding", "chunked") {
             message.is_chunked = true;
-            self.chunks(&mut message)?;
+            self.read_chunks(&mut message)?;
         } else if let Some(length) = message.values("content-length").first() {
             let length = length.parse().map_err(|_| ErrorKind::InvalidData)?;
-            message.body = self.exactly(length)?;
+            message.body = self.read_exactly(length)?;
         } else if is_response {
-            message.body = self.rest();
+            message.body = self.read_to_end();
         }
         Ok(message)
     }
 
-    fn chunks(&mut self, message: &mut Message) -> io::Result<()> {
+    fn read_chunks(&mut self, message: &mut Message) -> io::Result<()> {
         loop {
-            let line = self.up_to(b"\r\n")?;
+            let line = self.read_until(b"\r\n")?;
             let digits = String::from_utf8_lossy(&line[..line.len() - 2]).into_owned();
             let size = usize::from_str_radix(&digits, 16).map_err(|_| ErrorKind::InvalidData)?;
             if size == 0 {
                 break;
             }
-            message.body.extend(self.exactly(size)?);
-            assert_eq!(self.exactly(2)?, b"\r\n", "behind a chunk there is the end of a line");
+            message.body.extend(self.read_exactly(size)?);
+            assert_eq!(self.read_exactly(2)?, b"\r\n", "behind a chunk there is the end of a line");
         }
         loop {
-            let line = self.up_to(b"\r\n")?;
+            let line = self.read_until(b"\r\n")?;
             if line == b"\r\n" {
                 return Ok(());
             }
-            message.trailers.extend(parted(&String::from_utf8_lossy(&line[..line.len() - 2])));
+            message.trailers.extend(parse_field(&String::from_utf8_lossy(&line[..line.len() - 2])));
         }
     }
 
     #[track_caller]
-    pub(crate) fn hear(&mut self) -> Message {
-        self.message(false).expect("a message")
+    pub(crate) fn read_response(&mut self) -> Message {
+        self.read_message(false).expect("a message")
     }
 
     #[track_caller]
-    pub(crate) fn ask(&mut self, request: impl AsRef<[u8]>) -> Message {
-        self.say(request);
-        self.hear()
+    pub(crate) fn request(&mut self, request: impl AsRef<[u8]>) -> Message {
+        self.send(request);
+        self.read_response()
     }
 
-    /// A head, as it is.
+    /// Reads a head unparsed.
     #[track_caller]
     pub(crate) fn head(&mut self) -> String {
-        let head = self.up_to(b"\r\n\r\n").expect("a head");
+        let head = self.read_until(b"\r\n\r\n").expect("a head");
         String::from_utf8_lossy(&head).into_owned()
     }
 
-    /// The connection ends, whatever is still said on it.
-    pub(crate) fn is_over_somehow(&mut self) {
-        let _whatever = self.rest();
+    /// Asserts that the connection closes, with or without more data.
+    pub(crate) fn assert_closes_eventually(&mut self) {
+        let _whatever = self.read_to_end();
     }
 
-    /// Everything up to the end, however that comes.
-    pub(crate) fn rest(&mut self) -> Vec<u8> {
+    /// Reads everything until the connection closes.
+    pub(crate) fn read_to_end(&mut self) -> Vec<u8> {
         loop {
-            match self.more() {
+            match self.read_more() {
                 Ok(()) => {}
                 Err(error) if is_late(&error) => panic!("the connection stays open"),
-                Err(_) => return std::mem::take(&mut self.ahead),
+                Err(_) => return std::mem::take(&mut self.buffered),
             }
         }
     }
 
-    /// The connection ends, and nothing more is said on it.
+    /// Asserts that the connection closes without more data.
     #[track_caller]
-    pub(crate) fn is_over(&mut self) {
-        let rest = self.rest();
+    pub(crate) fn assert_closed(&mut self) {
+        let rest = self.read_to_end();
         assert!(rest.is_empty(), "{:?}", rest.escape_ascii().to_string());
     }
 
-    /// Nothing is said for this long, and the connection stays.
+    /// Asserts that nothing arrives for this long and the connection stays open.
     #[track_caller]
-    pub(crate) fn is_silent_for(&mut self, patience: Duration) {
+    pub(crate) fn assert_silent_for(&mut self, patience: Duration) {
         self.stream.set_read_timeout(Some(patience)).expect("a socket has timeouts");
-        let heard = self.more();
-        self.stream.set_read_timeout(Some(FAR_TOO_LONG)).expect("a socket has timeouts");
-        assert!(heard.as_ref().is_err_and(is_late), "{heard:?} {:?}", self.ahead.escape_ascii().to_string());
+        let received = self.read_more();
+        self.stream.set_read_timeout(Some(TEST_TIMEOUT)).expect("a socket has timeouts");
+        assert!(
+            received.as_ref().is_err_and(is_late),
+            "{received:?} {:?}",
+            self.buffered.escape_ascii().to_string()
+        );
     }
 
-    /// Gives others time to hear what was said so far; whatever is heard meanwhile is kept.
-    pub(crate) fn is_silent_for_a_moment(&mut self) {
-        let _over_or_not = self.ends_within(Duration::from_millis(10));
+    /// Gives the peer time to read what was sent. Received data is kept.
+    pub(crate) fn let_peer_read(&mut self) {
+        let _best_effort = self.ends_within(Duration::from_millis(10));
     }
 
-    /// Whether the connection is over, or is within this time.
+    /// Whether the connection closes within this time.
     pub(crate) fn ends_within(&mut self, patience: Duration) -> bool {
         self.stream.set_read_timeout(Some(patience)).expect("a socket has timeouts");
-        let heard = self.more();
-        self.stream.set_read_timeout(Some(FAR_TOO_LONG)).expect("a socket has timeouts");
-        heard.is_err_and(|error| !is_late(&error))
+        let received = self.read_more();
+        self.stream.set_read_timeout(Some(TEST_TIMEOUT)).expect("a socket has timeouts");
+        received.is_err_and(|error| !is_late(&error))
     }
 
-    /// Ends the connection as a machine does that loses its power and comes back.
-    pub(crate) fn vanish(self) {
+    /// Resets the connection, like a machine that restarts.
+    pub(crate) fn reset(self) {
         socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).expect("a socket");
     }
 }

@@ -1,23 +1,23 @@
-//! Limits, as clients meet them.
+//! Limits as clients observe them.
 
-use tidegate_gateway::Counted;
+use tidegate_gateway::ConnectionCounter;
 use tokio::time::Instant;
 
-use super::fixture::{Backend, Stage, file, get, response, wait_until};
-use super::http_client::{Message, Wire};
+use super::fixture::{TestBackend, TestGateway, file, get, response, wait_until};
+use super::http_client::{Message, WireClient};
 
 #[track_caller]
-fn is_refused(answer: &Message, body: &str, policy: &str) {
-    assert_eq!((answer.status(), answer.text().as_str()), (429, body));
-    assert_eq!(answer.field("ratelimit-policy"), Some(policy));
-    assert!(answer.field("ratelimit").is_some_and(|left| left.contains(";r=0")), "{answer:?}");
-    assert_eq!(answer.field("retry-after"), Some("1"));
-    assert_eq!(answer.field("content-type"), Some("text/plain"));
+fn assert_refused(response: &Message, body: &str, policy: &str) {
+    assert_eq!((response.status(), response.text().as_str()), (429, body));
+    assert_eq!(response.field("ratelimit-policy"), Some(policy));
+    assert!(response.field("ratelimit").is_some_and(|left| left.contains(";r=0")), "{response:?}");
+    assert_eq!(response.field("retry-after"), Some("1"));
+    assert_eq!(response.field("content-type"), Some("text/plain"));
 }
 
 #[test]
-fn refusals_say_what_was_refused() {
-    let backend = Backend::echo();
+fn refusal_response_describes_the_limit() {
+    let backend = TestBackend::echo();
     let levels = [
         ("server", "rateLimit: {maxQps: 0}", "", ""),
         ("route", "", "", "rateLimit: {maxQps: 0}"),
@@ -27,25 +27,25 @@ fn refusals_say_what_was_refused() {
     for (level, server, of_backend, route) in levels {
         let text = file(server, of_backend, &[&backend])
             .replace("{backend: b}", &format!("{{backend: b, {route}}}"));
-        let stage = Stage::new(&text);
-        let mut client = stage.client();
+        let gateway = TestGateway::new(&text);
+        let mut client = gateway.client();
         for _ in 0..3 {
-            let answer = client.ask(get("a.test"));
-            is_refused(&answer, "Too Many Requests", &format!("\"{level}\";q=0;w=1"));
-            assert!(!answer.closes(), "a request that is refused ends no connection");
+            let response = client.request(get("a.test"));
+            assert_refused(&response, "Too Many Requests", &format!("\"{level}\";q=0;w=1"));
+            assert!(!response.closes(), "a request that is refused ends no connection");
         }
-        client.say("HEAD / HTTP/1.1\r\nHost: a.test\r\n\r\n");
-        let answer = client.message(true).expect("a head");
-        assert_eq!((answer.status(), answer.field("content-length")), (429, Some("17")));
+        client.send("HEAD / HTTP/1.1\r\nHost: a.test\r\n\r\n");
+        let response = client.read_message(true).expect("a head");
+        assert_eq!((response.status(), response.field("content-length")), (429, Some("17")));
         drop(client);
-        stage.end();
+        gateway.end();
     }
-    assert_eq!(backend.connections(), 0);
+    assert_eq!(backend.connection_count(), 0);
 }
 
 #[test]
-fn connections_that_are_refused_are_told_and_closed() {
-    let backend = Backend::echo();
+fn refused_connections_get_a_reply_and_are_closed() {
+    let backend = TestBackend::echo();
     let levels = [
         ("server", "rateLimit: {maxConnections: 2}", "", ""),
         ("client", "rateLimit: {maxConnectionsPerClient: 2}", "", ""),
@@ -56,180 +56,183 @@ fn connections_that_are_refused_are_told_and_closed() {
     for (level, server, of_backend, route) in levels {
         let text = file(server, of_backend, &[&backend])
             .replace("{backend: b}", &format!("{{backend: b, {route}}}"));
-        let stage = Stage::new(&text);
-        let mut open: Vec<Wire> = (0..2).map(|_| stage.client()).collect();
+        let gateway = TestGateway::new(&text);
+        let mut open: Vec<WireClient> = (0..2).map(|_| gateway.client()).collect();
         for client in &mut open {
-            assert_eq!(client.ask(get("a.test")).status(), 200);
+            assert_eq!(client.request(get("a.test")).status(), 200);
         }
         for _ in 0..3 {
-            let mut refused = stage.client();
-            let answer = refused.ask(get("a.test"));
+            let mut refused = gateway.client();
+            let response = refused.request(get("a.test"));
             let policy = format!("\"{level}-connections\";q=2;qu=\"connections\"");
-            is_refused(&answer, "Too Many Connections", &policy);
-            assert!(answer.closes());
-            refused.is_over();
+            assert_refused(&response, "Too Many Connections", &policy);
+            assert!(response.closes());
+            refused.assert_closed();
         }
         for client in &mut open {
-            assert_eq!(client.ask(get("a.test")).status(), 200, "who is in stays in");
+            assert_eq!(client.request(get("a.test")).status(), 200, "admitted connections stay");
         }
         open.pop();
-        wait_until("there is room again", || stage.counted(Counted::Server) == 1);
-        let mut next = stage.client();
-        assert_eq!(next.ask(get("a.test")).status(), 200);
+        wait_until("there is room again", || gateway.counted(ConnectionCounter::Server) == 1);
+        let mut next = gateway.client();
+        assert_eq!(next.request(get("a.test")).status(), 200);
         drop((open, next));
-        stage.end();
+        gateway.end();
     }
 }
 
 #[test]
-fn refused_connections_that_say_nothing_do_not_stay() {
-    let backend = Backend::echo();
-    let stage = Stage::new(&file("rateLimit: {maxConnections: 0}", "", &[&backend]));
-    let mut silent = stage.client();
-    let mut half = stage.client();
-    half.say("GET / HTTP/1.1\r\n");
-    let mut odd = stage.client();
-    assert_eq!(odd.ask("nonsense\r\n\r\n").status(), 429);
-    odd.is_over();
-    let mut large = stage.client();
-    large.shout(format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(100_000)));
-    assert_eq!(large.message(false).map_or(429, |answer| answer.status()), 429);
-    silent.is_over();
-    half.is_over();
-    stage.client().vanish();
+fn silent_refused_connections_are_closed() {
+    let backend = TestBackend::echo();
+    let gateway = TestGateway::new(&file("rateLimit: {maxConnections: 0}", "", &[&backend]));
+    let mut silent = gateway.client();
+    let mut half = gateway.client();
+    half.send("GET / HTTP/1.1\r\n");
+    let mut odd = gateway.client();
+    assert_eq!(odd.request("nonsense\r\n\r\n").status(), 429);
+    odd.assert_closed();
+    let mut large = gateway.client();
+    large.try_send(format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(100_000)));
+    assert_eq!(large.read_message(false).map_or(429, |response| response.status()), 429);
+    silent.assert_closed();
+    half.assert_closed();
+    gateway.client().reset();
     drop(large);
-    stage.end();
-    assert_eq!(backend.connections(), 0);
+    gateway.end();
+    assert_eq!(backend.connection_count(), 0);
 }
 
-/// Each client has its own connections and its own requests.
+/// Clients have separate connections and requests.
 #[test]
-fn clients_do_not_share_what_each_may() {
-    let backend = Backend::echo();
-    let stage =
-        Stage::new(&file("rateLimit: {maxQpsPerClient: 5, maxConnectionsPerClient: 2}", "", &[&backend]));
+fn client_limits_are_independent() {
+    let backend = TestBackend::echo();
+    let gateway = TestGateway::new(&file(
+        "rateLimit: {maxQpsPerClient: 5, maxConnectionsPerClient: 2}",
+        "",
+        &[&backend],
+    ));
     let mut open = Vec::new();
     for address in 2..6 {
         for turn in 0..3 {
-            let mut client = stage.client_at(address);
-            assert_eq!(client.ask(get("a.test")).status(), if turn < 2 { 200 } else { 429 });
+            let mut client = gateway.client_at(address);
+            assert_eq!(client.request(get("a.test")).status(), if turn < 2 { 200 } else { 429 });
             open.push(client);
         }
     }
-    assert_eq!(stage.counted(Counted::Server), 8);
+    assert_eq!(gateway.counted(ConnectionCounter::Server), 8);
     drop(open);
-    stage.end();
+    gateway.end();
 }
 
-/// C-F1: what one client is refused is taken from nobody.
+/// Requests refused to one client do not affect others.
 #[test]
-fn an_abuser_takes_nothing_from_honest_clients() {
+fn abusive_client_does_not_affect_other_clients() {
     const HONEST: u8 = 9;
-    let backend = Backend::saying(response("ok"));
-    // Room for everybody, and for nobody more.
+    let backend = TestBackend::always(response("ok"));
+    // Enough for all clients and no more.
     let most = 10 + 5 * u64::from(HONEST);
     let limits = format!("rateLimit: {{maxQps: {most}, maxQpsPerClient: 10}}");
-    let stage = Stage::new(&file(&limits, &limits, &[&backend]));
+    let gateway = TestGateway::new(&file(&limits, &limits, &[&backend]));
     let started = Instant::now();
-    let mut abuser = stage.client_at(200);
-    let mut honest: Vec<Wire> = (0..HONEST).map(|number| stage.client_at(number + 2)).collect();
-    let mut abused = 0;
+    let mut abuser = gateway.client_at(200);
+    let mut honest: Vec<WireClient> = (0..HONEST).map(|number| gateway.client_at(number + 2)).collect();
+    let mut abuser_admitted = 0;
     for _ in 0..5 {
-        abuser.say(get("a.test").repeat(500));
+        abuser.send(get("a.test").repeat(500));
         for _ in 0..500 {
-            abused += u64::from(abuser.hear().status() == 200);
+            abuser_admitted += u64::from(abuser.read_response().status() == 200);
         }
         for client in &mut honest {
-            assert_eq!(client.ask(get("a.test")).status(), 200, "honest clients are always served");
+            assert_eq!(client.request(get("a.test")).status(), 200, "honest clients are always served");
         }
     }
     let seconds = started.elapsed().as_secs() + 1;
-    assert!((10..=10 * seconds).contains(&abused), "{abused} in {seconds} s");
+    assert!((10..=10 * seconds).contains(&abuser_admitted), "{abuser_admitted} in {seconds} s");
     drop((abuser, honest));
-    stage.end();
+    gateway.end();
 }
 
-/// C-F2: a connection for every request gains nothing.
+/// A new connection for every request does not evade the limit.
 #[test]
-fn a_connection_for_each_request_gains_nothing() {
-    let backend = Backend::saying(response("ok"));
-    let stage = Stage::new(&file("rateLimit: {maxQpsPerClient: 10}", "", &[&backend]));
+fn connection_per_request_does_not_evade_client_limit() {
+    let backend = TestBackend::always(response("ok"));
+    let gateway = TestGateway::new(&file("rateLimit: {maxQpsPerClient: 10}", "", &[&backend]));
     let started = Instant::now();
-    let statuses: Vec<u16> = (0..200).map(|_| stage.ask(get("a.test")).status()).collect();
+    let statuses: Vec<u16> = (0..200).map(|_| gateway.request(get("a.test")).status()).collect();
     let seconds = usize::try_from(started.elapsed().as_secs()).expect("few") + 1;
     let admitted = statuses.iter().filter(|status| **status == 200).count();
     assert!((10..=10 * seconds).contains(&admitted), "{admitted} in {seconds} s");
-    assert_eq!(backend.requests(), admitted);
-    stage.end();
+    assert_eq!(backend.request_count(), admitted);
+    gateway.end();
 }
 
-/// C-F4: any second, not only those of the clock.
+/// The limit holds for every sliding second, not only for clock seconds.
 #[test]
-fn no_second_has_more_than_its_share() {
-    let backend = Backend::saying(response("ok"));
-    let stage = Stage::new(&file("rateLimit: {maxQps: 20}", "", &[&backend]));
-    let mut client = stage.client();
+fn no_sliding_second_exceeds_the_limit() {
+    let backend = TestBackend::always(response("ok"));
+    let gateway = TestGateway::new(&file("rateLimit: {maxQps: 20}", "", &[&backend]));
+    let mut client = gateway.client();
     let mut admitted: Vec<(Instant, Instant)> = Vec::new();
     let started = Instant::now();
     while started.elapsed().as_millis() < 1500 {
-        let asked = Instant::now();
-        if client.ask(get("a.test")).status() == 200 {
-            admitted.push((asked, Instant::now()));
+        let sent_at = Instant::now();
+        if client.request(get("a.test")).status() == 200 {
+            admitted.push((sent_at, Instant::now()));
         }
     }
     assert!(admitted.len() > 20, "there was a second of them");
-    for (number, (asked, _)) in admitted.iter().enumerate() {
-        // All that were answered within a second of when this was asked for were decided within it.
+    for (number, (sent_at, _)) in admitted.iter().enumerate() {
+        // All requests answered within one second after this one was sent were decided within that second.
         let within = admitted[number..]
             .iter()
-            .take_while(|(_, answered)| answered.duration_since(*asked).as_millis() < 1000)
+            .take_while(|(_, answered)| answered.duration_since(*sent_at).as_millis() < 1000)
             .count();
         assert!(within <= 20, "{within} within a second");
     }
     drop(client);
-    stage.end();
+    gateway.end();
 }
 
 #[test]
-fn hundreds_of_connections_come_and_go() {
+fn many_connections_leave_no_counts() {
     const MANY: usize = 500;
-    let backend = Backend::echo();
-    let stage = Stage::with(&file("", "", &[&backend]), 2);
-    let mut open: Vec<Wire> = (0..MANY).map(|_| stage.client()).collect();
+    let backend = TestBackend::echo();
+    let gateway = TestGateway::with_workers(&file("", "", &[&backend]), 2);
+    let mut open: Vec<WireClient> = (0..MANY).map(|_| gateway.client()).collect();
     for client in &mut open {
-        assert_eq!(client.ask(get("a.test")).status(), 200);
+        assert_eq!(client.request(get("a.test")).status(), 200);
     }
-    assert_eq!(stage.counted(Counted::Server), MANY as u64);
-    assert_eq!(stage.counted(Counted::Backend("b")), MANY as u64);
+    assert_eq!(gateway.counted(ConnectionCounter::Server), MANY as u64);
+    assert_eq!(gateway.counted(ConnectionCounter::Backend("b")), MANY as u64);
     for (number, mut client) in open.into_iter().enumerate() {
         match number % 4 {
-            0 => client.vanish(),
-            1 => client.say("GET / HTTP/1.1\r\nHalf"),
-            2 => client.say_no_more(),
+            0 => client.reset(),
+            1 => client.send("GET / HTTP/1.1\r\nHalf"),
+            2 => client.shutdown_write(),
             _ => {}
         }
     }
-    stage.is_empty();
-    assert_eq!(stage.counted(Counted::Backend("b")), 0);
-    stage.end();
+    gateway.wait_until_empty();
+    assert_eq!(gateway.counted(ConnectionCounter::Backend("b")), 0);
+    gateway.end();
 }
 
-/// Half-open sockets: the client will say nothing more, and hears what it asked for.
+/// Half-closed clients still receive their responses.
 #[test]
-fn clients_that_have_said_everything_are_gone_sooner_or_later() {
-    let backend = Backend::raw(|mut wire, _| {
+fn half_closed_clients_are_served_and_released() {
+    let backend = TestBackend::with_connections(|mut wire, _| {
         let _head = wire.head();
-        wire.is_over_somehow();
+        wire.assert_closes_eventually();
     });
-    let stage = Stage::before(&backend);
-    let mut open: Vec<Wire> = Vec::new();
-    for said in [String::new(), "GET / HT".to_owned(), get("a.test"), get("a.test").repeat(3)] {
-        let mut client = stage.client();
-        client.say(said);
-        client.say_no_more();
+    let gateway = TestGateway::in_front_of(&backend);
+    let mut open: Vec<WireClient> = Vec::new();
+    for bytes in [String::new(), "GET / HT".to_owned(), get("a.test"), get("a.test").repeat(3)] {
+        let mut client = gateway.client();
+        client.send(bytes);
+        client.shutdown_write();
         open.push(client);
     }
-    stage.is_empty();
+    gateway.wait_until_empty();
     drop(open);
-    stage.end();
+    gateway.end();
 }

@@ -1,12 +1,12 @@
-//! Requests that could be understood in two ways: refused, and nothing of them goes on.
+//! Ambiguous requests are refused and nothing of them is forwarded.
 
-use super::fixture::{Backend, Stage, get};
+use super::fixture::{TestBackend, TestGateway, get};
 
-/// What is behind every one of them; if it were ever answered, somebody would have been smuggled in.
-const BEHIND: &str = "GET /smuggled HTTP/1.1\r\nHost: a.test\r\n\r\n";
+/// Follows every case. A response to it would mean that a request was smuggled.
+const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: a.test\r\n\r\n";
 
-/// Heads with something wrong, what is behind them, and the status. Nothing reaches the backend.
-const HEADS: &[(&str, &str, u16)] = &[
+/// Invalid heads, the bytes after them, and the status. Nothing reaches the backend.
+const AMBIGUOUS_HEADS: &[(&str, &str, u16)] = &[
     ("Content-Length: 5\r\nTransfer-Encoding: chunked", "0\r\n\r\n", 400),
     ("Transfer-Encoding: chunked\r\nContent-Length: 5", "0\r\n\r\n", 400),
     ("Content-Length: 5\r\nContent-Length: 5", "hello", 400),
@@ -52,27 +52,27 @@ const HEADS: &[(&str, &str, u16)] = &[
 ];
 
 #[test]
-fn what_could_be_understood_in_two_ways_is_refused() {
-    let backend = Backend::echo();
-    let stage = Stage::before(&backend);
-    for (fields, body, status) in HEADS {
+fn ambiguous_heads_are_refused() {
+    let backend = TestBackend::echo();
+    let gateway = TestGateway::in_front_of(&backend);
+    for (fields, body, status) in AMBIGUOUS_HEADS {
         for method in ["POST", "GET"] {
-            let request = format!("{method} / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n\r\n{body}{BEHIND}");
-            let mut client = stage.client();
-            let answer = client.ask(&request);
-            assert_eq!(answer.status(), *status, "{request:?}");
-            assert!(answer.closes());
-            client.is_over();
+            let request = format!("{method} / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n\r\n{body}{SMUGGLED}");
+            let mut client = gateway.client();
+            let response = client.request(&request);
+            assert_eq!(response.status(), *status, "{request:?}");
+            assert!(response.closes());
+            client.assert_closed();
         }
     }
-    assert_eq!(backend.connections(), 0, "nobody heard of any of it");
-    stage.end();
+    assert_eq!(backend.connection_count(), 0, "nothing was forwarded");
+    gateway.end();
 }
 
 #[test]
-fn lines_that_could_be_understood_in_two_ways_are_refused() {
-    let backend = Backend::echo();
-    let stage = Stage::before(&backend);
+fn ambiguous_line_ends_are_refused() {
+    let backend = TestBackend::echo();
+    let gateway = TestGateway::in_front_of(&backend);
     let long = format!("GET /{} HTTP/1.1\r\nHost: a.test\r\n\r\n", "x".repeat(20_000));
     let large = format!("GET / HTTP/1.1\r\nHost: a.test\r\nX: {}\r\n\r\n", "x".repeat(100_000));
     let endless = format!("GET / HTTP/1.1\r\nHost: a.test\r\nX: {}", "x".repeat(70_000));
@@ -107,22 +107,22 @@ fn lines_that_could_be_understood_in_two_ways_are_refused() {
         (endless.as_str(), 431),
         (many.as_str(), 431),
     ] {
-        let mut client = stage.client();
-        client.shout(request);
+        let mut client = gateway.client();
+        client.try_send(request);
         let shown = &request[..request.len().min(80)];
-        let told = client.message(false).map_or(0, |answer| answer.status());
-        assert_eq!(told, status, "{shown:?}");
-        client.is_over();
+        let actual = client.read_message(false).map_or(0, |response| response.status());
+        assert_eq!(actual, status, "{shown:?}");
+        client.assert_closed();
     }
-    assert_eq!(backend.connections(), 0, "nobody heard of any of it");
-    stage.end();
+    assert_eq!(backend.connection_count(), 0, "nothing was forwarded");
+    gateway.end();
 }
 
-/// Bodies with something wrong, of which the backend may hear the beginning, and never the end.
+/// Invalid bodies. The backend may receive the start, never the end.
 #[test]
-fn chunks_that_could_be_understood_in_two_ways_are_refused() {
-    let backend = Backend::echo();
-    let stage = Stage::before(&backend);
+fn ambiguous_chunks_are_refused() {
+    let backend = TestBackend::echo();
+    let gateway = TestGateway::in_front_of(&backend);
     let long = format!("5;{}\r\nhello\r\n0\r\n\r\n", "x".repeat(5000));
     let trailers = format!("0\r\nX: {}\r\n\r\n", "x".repeat(10_000));
     for chunks in [
@@ -152,21 +152,21 @@ fn chunks_that_could_be_understood_in_two_ways_are_refused() {
         trailers.as_str(),
     ] {
         let head = "POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n";
-        let mut client = stage.client();
-        let answer = client.ask(format!("{head}{chunks}{BEHIND}"));
+        let mut client = gateway.client();
+        let response = client.request(format!("{head}{chunks}{SMUGGLED}"));
         let shown = &chunks[..chunks.len().min(80)];
-        assert_eq!((answer.status(), answer.closes()), (400, true), "{shown:?}");
-        client.is_over();
+        assert_eq!((response.status(), response.closes()), (400, true), "{shown:?}");
+        client.assert_closed();
     }
-    assert_eq!(backend.requests(), 0, "no request was whole");
-    stage.end();
+    assert_eq!(backend.request_count(), 0, "no request was whole");
+    gateway.end();
 }
 
-/// What is odd, and can be understood in one way only.
+/// Unusual but unambiguous requests.
 #[test]
-fn what_is_merely_odd_is_served() {
-    let backend = Backend::echo();
-    let stage = Stage::before(&backend);
+fn unusual_but_unambiguous_requests_are_served() {
+    let backend = TestBackend::echo();
+    let gateway = TestGateway::in_front_of(&backend);
     for (fields, body, received) in [
         ("Content-Length: 5 ", "hello", "hello"),
         ("Content-Length:5", "hello", "hello"),
@@ -184,43 +184,43 @@ fn what_is_merely_odd_is_served() {
             "hello",
         ),
     ] {
-        let mut client = stage.client();
+        let mut client = gateway.client();
         let head = format!("POST /odd HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n\r\n{body}");
-        let echoed = client.ask(&head).echoed();
+        let echoed = client.request(&head).echoed();
         assert_eq!(String::from_utf8_lossy(&echoed.body), received, "{fields:?}");
         let lengths = echoed.values("content-length").len() + echoed.values("transfer-encoding").len();
         assert_eq!(lengths, usize::from(!body.is_empty()), "one framing, the gateway's own: {fields:?}");
-        assert_eq!(client.ask(get("a.test")).echoed().line, "GET / HTTP/1.1", "{fields:?}");
+        assert_eq!(client.request(get("a.test")).echoed().line, "GET / HTTP/1.1", "{fields:?}");
     }
-    // An empty line before a request is none.
-    let mut client = stage.client();
-    assert_eq!(client.ask("\r\n".to_owned() + &get("a.test")).status(), 200);
+    // An empty line before a request is ignored.
+    let mut client = gateway.client();
+    assert_eq!(client.request("\r\n".to_owned() + &get("a.test")).status(), 200);
     drop(client);
-    stage.end();
+    gateway.end();
 }
 
-/// HTTP/2 in plain text is spoken from the first byte or not at all: nobody gets a connection behind the gateway for themselves.
+/// Plaintext HTTP/2 starts with the first byte or not at all. An h2c upgrade would bypass the gateway.
 #[test]
-fn nobody_goes_over_to_another_http_behind_the_gateway() {
-    let backend = Backend::new(|message, wire| {
+fn upgrade_to_http2_is_not_forwarded() {
+    let backend = TestBackend::new(|message, wire| {
         if message.field("upgrade").is_some() {
-            wire.say("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n");
+            wire.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n");
             return true;
         }
         super::fixture::echo(message, wire)
     });
-    let stage = Stage::before(&backend);
+    let gateway = TestGateway::in_front_of(&backend);
     for upgrade in
         ["h2c", "H2C", "websocket, h2c", "h2c, websocket", " h2c ", "HTTP/2.0", "http/1.1", "TLS/1.0, h2c"]
     {
-        let answer = stage.ask(format!(
+        let response = gateway.request(format!(
             "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: {upgrade}\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n"
         ));
-        assert_eq!(answer.status(), 200, "{upgrade}");
-        let echoed = answer.echoed();
+        assert_eq!(response.status(), 200, "{upgrade}");
+        let echoed = response.echoed();
         for gone in ["upgrade", "connection", "http2-settings"] {
             assert_eq!(echoed.field(gone), None, "{upgrade}");
         }
     }
-    stage.end();
+    gateway.end();
 }
