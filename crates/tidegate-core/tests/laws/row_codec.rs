@@ -141,7 +141,7 @@ fn limit() -> Limit {
 fn another_format_is_refused_by_name() {
     let mut bytes = hex(EVERYTHING);
     bytes[0] = FORMAT + 1;
-    let refused = Err(RowDecodeError { at: 0, what: "a format this version does not know" });
+    let refused = Err(RowDecodeError { at: 0, what: "an unknown format" });
     assert_eq!(decode(&bytes, &limit(), Per::All), refused);
     assert_eq!(limit_version(&bytes).map_err(|damage| damage.at), Err(0));
 }
@@ -160,7 +160,7 @@ fn a_row_of_other_items_is_refused() {
     assert!(decode(&hex(EVERYTHING), &limit(), Per::Key).is_err());
     let other = Limit::new(of(Policy::Calendar(Unit::Day), 9), Tick::MILLISECOND).expect("fine");
     let damage = decode(&hex("01 01 e807 00  01 03 00"), &other, Per::All).expect_err("a total is no day");
-    assert_eq!(damage.what, "a state of another law");
+    assert_eq!(damage.what, "a state of a different law");
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn every_flipped_bit_is_refused_or_is_a_row() {
 fn numbers_have_one_spelling() {
     let total = Limit::new(of(Policy::Total, 9), Tick::MILLISECOND).expect("fine");
     for (bytes, what) in [
-        ("01 01 e807 00  01 8300 00", "an encoding nobody writes"),
+        ("01 01 e807 00  01 8300 00", "not the canonical encoding"),
         ("01 01 e807 00  01 ffffffffffffffffffff7f 00", "a number above 64 bits"),
         ("01 01 e807 00  01 03 e907", "a time before 1970"),
         ("01 8180808010 00 00  00", "the version is too large"),
@@ -207,11 +207,11 @@ fn numbers_have_one_spelling() {
     let rolling = of(Policy::Sliding { window: SECOND, precision: Precision::Exact }, 9);
     let rolling = Limit::new(rolling, Tick::MILLISECOND).expect("fine");
     for (bytes, what) in [
-        ("01 01 e807 00  03 00 01  00 00", "a run out of order"),
-        ("01 01 e807 00  03 00 02  01 01 00 01", "a run out of order"),
+        ("01 01 e807 00  03 00 01  00 00", "an entry out of order"),
+        ("01 01 e807 00  03 00 02  01 01 00 01", "an entry out of order"),
         ("01 01 e807 00  03 00 ffffffff0f  00 01", "more entries than bytes"),
-        ("01 01 e807 00  03 00 00", "an encoding nobody writes"),
-        ("01 01 e807 00  03 00 02  01 ffffffffffffffffff01 01 01", "more spent than can be counted"),
+        ("01 01 e807 00  03 00 00", "not the canonical encoding"),
+        ("01 01 e807 00  03 00 02  01 ffffffffffffffffff01 01 01", "a sum above 64 bits"),
     ] {
         assert_eq!(decode(&hex(bytes), &rolling, Per::All).expect_err(bytes).what, what);
     }
