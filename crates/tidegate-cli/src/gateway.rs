@@ -18,7 +18,7 @@ use tidegate_gateway::{Gateway, GatewayError, Logbook, Means, manage};
 
 use crate::args::{AccessLog, GatewayArgs};
 use crate::serve::{descriptors, end_at_once};
-use crate::{Failure, color_of_stderr, log, read_settings, say};
+use crate::{Failure, color_of_stderr, log, print_message, read_settings};
 
 /// How long the last lines of the access log may take to be written.
 const LAST_LINES: Duration = Duration::from_secs(1);
@@ -71,7 +71,7 @@ fn serve(args: &GatewayArgs, mut signals: Signals) -> Result<(), Failure> {
         watching.map_err(|error| Failure::Failed(format!("cannot watch the settings: {error}")))?;
     let managed = management.map(|address| managed(address, &reloader)).transpose()?;
     let at = managed.as_ref().map_or("off".to_owned(), |managed| managed.address().to_string());
-    say(&format!("tidegate gateway ready http={} management={at}", gateway.address()));
+    print_message(&format!("tidegate gateway ready http={} management={at}", gateway.address()));
     for signal in signals.forever() {
         if signal != SIGHUP {
             break;
@@ -88,7 +88,7 @@ fn serve(args: &GatewayArgs, mut signals: Signals) -> Result<(), Failure> {
         let mut again = signals.forever().filter(|signal| *signal != SIGHUP);
         if again.next().is_some() {
             hurried.store(true, Ordering::Release);
-            cutting.tell();
+            cutting.trigger();
         }
         if again.next().is_some() {
             end_at_once();
