@@ -88,7 +88,7 @@ fn serve(args: &GatewayArgs, mut signals: Signals) -> Result<(), Failure> {
         let mut again = signals.forever().filter(|signal| *signal != SIGHUP);
         if again.next().is_some() {
             hurried.store(true, Ordering::Release);
-            cutting.tell();
+            cutting.trigger();
         }
         if again.next().is_some() {
             end_at_once();

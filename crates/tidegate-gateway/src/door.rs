@@ -202,7 +202,7 @@ async fn sniffed(stream: &mut TcpStream, arrived: &mut Buffer, guest: &Guest) ->
             std::future::poll_fn(|cx| arrived.poll_fill(Pin::new(&mut *stream), cx)).await
         };
         let ending = async {
-            guest.worker.house.ending.told().await;
+            guest.worker.house.ending.triggered().await;
             // A request may be on its way; its response will say that it is the last.
             tokio::time::sleep(relay::LAST_CHANCE).await;
         };

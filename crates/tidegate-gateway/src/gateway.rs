@@ -13,7 +13,7 @@ use tidegate::Memory;
 use tidegate::catalog::ApplyError;
 use tidegate::clock::{Clock, SystemClock};
 use tidegate::file::GatewaySpec;
-use tidegate_net::{Ending, listen};
+use tidegate_net::{Shutdown, listen};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -112,8 +112,8 @@ impl Gateway {
             numbers,
             site: RwLock::new((1, site)),
             generation: AtomicU64::new(1),
-            ending: Ending::default(),
-            cutting: Ending::default(),
+            ending: Shutdown::default(),
+            cutting: Shutdown::default(),
             cut: AtomicUsize::new(0),
             started_at,
             began: Instant::now(),
@@ -170,7 +170,7 @@ impl Gateway {
     /// Takes no more connections, ends those on which nothing is being said, lets the others finish, and returns when they have or
     /// when they took too long.
     pub fn drain(mut self) {
-        self.house.ending.tell();
+        self.house.ending.trigger();
         for thread in self.threads.drain(..) {
             // A worker that panicked has nothing left to finish.
             let _over = thread.join();
@@ -182,7 +182,7 @@ impl Gateway {
     }
 
     /// What ends [`Gateway::drain`] before its time: whoever tells it has everything cut off that is still under way.
-    pub fn cutting(&self) -> Ending {
+    pub fn cutting(&self) -> Shutdown {
         self.house.cutting.clone()
     }
 }
@@ -190,7 +190,7 @@ impl Gateway {
 /// A gateway that nobody holds any more ends by itself; nobody waits for it.
 impl Drop for Gateway {
     fn drop(&mut self) {
-        self.house.ending.tell();
+        self.house.ending.trigger();
     }
 }
 
@@ -203,9 +203,9 @@ pub(crate) struct House {
     /// The site in force, and which one it is.
     site: RwLock<(u64, Arc<Site>)>,
     generation: AtomicU64,
-    pub(crate) ending: Ending,
+    pub(crate) ending: Shutdown,
     /// That nobody is waited for any more.
-    pub(crate) cutting: Ending,
+    pub(crate) cutting: Shutdown,
     /// How many requests and tunnels were cut off by that.
     cut: AtomicUsize,
     /// Where the settings said to listen when it was started: the gateway's address, and that of its management port.
@@ -256,7 +256,7 @@ impl House {
 
     /// How whoever is let go of in the middle of something has parted.
     pub(crate) fn parting(&self) -> Over {
-        if self.cutting.is_told() { Over::Ending } else { Over::Left }
+        if self.cutting.is_triggered() { Over::Ending } else { Over::Left }
     }
 
     /// A place for a connection, if there is one.
@@ -310,7 +310,7 @@ impl Drop for Seat {
             return;
         }
         self.house.open.fetch_sub(1, Ordering::AcqRel);
-        if self.house.ending.is_told() {
+        if self.house.ending.is_triggered() {
             self.house.left.notify_waiters();
         }
     }

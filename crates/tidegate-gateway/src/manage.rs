@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use tidegate::Capacity;
-use tidegate_net::page;
+use tidegate_net::metrics_page;
 
 use crate::endpoints::Backend;
 use crate::hot::{Hottest, show_client};
@@ -171,7 +171,7 @@ fn health(behind: &dyn Behind) -> Page {
 
 fn metrics(behind: &dyn Behind) -> Page {
     let text = behind.numbers().render(behind.limits(), &behind.backends());
-    Page { status: 200, content_type: page::CONTENT_TYPE, allow: None, body: text.into_bytes() }
+    Page { status: 200, content_type: metrics_page::CONTENT_TYPE, allow: None, body: text.into_bytes() }
 }
 
 fn limits(behind: &dyn Behind) -> Page {

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tidegate_net::Ending;
+use tidegate_net::Shutdown;
 use tokio::time::{Instant, Sleep};
 
 /// How far ahead the alarm is while something is under way.
@@ -35,7 +35,7 @@ pub(crate) enum Midst {
 
 /// What a connection waits with.
 pub(crate) struct Pace {
-    ending: Ending,
+    ending: Shutdown,
     bell: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
     alarm: Pin<Box<Sleep>>,
     due: Instant,
@@ -44,12 +44,12 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    pub(crate) fn new(ending: &Ending, now: Instant, patience: Duration) -> Pace {
+    pub(crate) fn new(ending: &Shutdown, now: Instant, patience: Duration) -> Pace {
         let due = later(now, patience);
         let told = ending.clone();
         Pace {
             ending: ending.clone(),
-            bell: Box::pin(async move { told.told().await }),
+            bell: Box::pin(async move { told.triggered().await }),
             alarm: Box::pin(tokio::time::sleep_until(due)),
             due,
             is_armed: false,
@@ -59,7 +59,7 @@ impl Pace {
 
     /// Whether the gateway is about to end.
     pub(crate) fn is_ending(&self) -> bool {
-        self.ending.is_told()
+        self.ending.is_triggered()
     }
 
     /// It is too late after `patience` from now.
@@ -73,7 +73,7 @@ impl Pace {
 
     /// Whether to stop waiting.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>, midst: Midst) -> Poll<Interruption> {
-        if midst == Midst::Nothing && self.ending.is_told() {
+        if midst == Midst::Nothing && self.ending.is_triggered() {
             return Poll::Ready(Interruption::Ending);
         }
         if self.is_armed && !self.alarm.is_elapsed() {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tidegate::file::{GatewaySpec, read_gateway};
-use tidegate_net::{Look, Looker, Watching};
+use tidegate_net::{FilePoll, FileWatcher, PollThread};
 
 use crate::endpoints::Backend;
 use crate::gateway::{GatewayError, House};
@@ -25,7 +25,7 @@ pub type Environment = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
 pub struct Reloader {
     house: Arc<House>,
     env: Environment,
-    looker: Mutex<Looker>,
+    looker: Mutex<FileWatcher>,
     name: String,
 }
 
@@ -67,7 +67,7 @@ impl Reloader {
     /// For this gateway, from this file, which it was started with.
     pub(crate) fn new(house: Arc<House>, path: PathBuf, env: Environment) -> Reloader {
         let name = path.display().to_string();
-        let mut looker = Looker::new(path);
+        let mut looker = FileWatcher::new(path);
         // What is there now is what the gateway was started with, or will be found to be something else.
         let _as_started = looker.read_now();
         Reloader { house, env, looker: Mutex::new(looker), name }
@@ -83,16 +83,16 @@ impl Reloader {
     /// Looks at the file, and puts it in force if it has changed and is whole.
     pub fn look(&self) -> Option<Result<Reloaded, Unused>> {
         let mut looker = self.looker.lock().unwrap_or_else(PoisonError::into_inner);
-        match looker.look() {
-            Look::Same | Look::Changing => None,
-            Look::Changed(read) => Some(self.take(read)),
+        match looker.poll() {
+            FilePoll::Unchanged | FilePoll::Unsettled => None,
+            FilePoll::Changed(read) => Some(self.take(read)),
         }
     }
 
     /// Looks every half second, on a thread of its own, until what is returned is dropped.
-    pub fn watch_file(self: &Arc<Reloader>) -> io::Result<Watching> {
+    pub fn watch_file(self: &Arc<Reloader>) -> io::Result<PollThread> {
         let reloader = Arc::clone(self);
-        Watching::start("reload", move || {
+        PollThread::start("reload", move || {
             // How it went is in the log.
             let _told = reloader.look();
         })
@@ -124,7 +124,7 @@ impl Reloader {
 /// What the management port looks at.
 impl Behind for Reloader {
     fn status(&self) -> Status {
-        if self.house.ending.is_told() { Status::Draining } else { Status::Up }
+        if self.house.ending.is_triggered() { Status::Draining } else { Status::Up }
     }
 
     fn now(&self) -> Duration {

@@ -12,7 +12,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use socket2::SockRef;
-use tidegate_net::listen::is_the_clients;
+use tidegate_net::listen::is_connection_error;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::time::Instant;
@@ -104,9 +104,9 @@ pub(crate) fn work(house: Arc<House>, listener: std::net::TcpListener, number: u
         let drain = worker.site().drain_timeout();
         tokio::select! {
             _in_time = tokio::time::timeout(drain, worker.house.everybody_left()) => {}
-            () = worker.house.cutting.told() => {}
+            () = worker.house.cutting.triggered() => {}
         }
-        worker.house.cutting.tell();
+        worker.house.cutting.trigger();
         Ok(worker)
     });
     let worker = worker?;
@@ -137,7 +137,7 @@ async fn turn_pages(worker: Arc<Worker>) {
 /// Lets in who comes, until the gateway ends.
 async fn accept(listener: TcpListener, worker: &Arc<Worker>) {
     let ending = worker.house.ending.clone();
-    let mut told = std::pin::pin!(ending.told());
+    let mut told = std::pin::pin!(ending.triggered());
     loop {
         let mut arrival = std::pin::pin!(listener.accept());
         let accepted = std::future::poll_fn(|cx| {
@@ -149,7 +149,7 @@ async fn accept(listener: TcpListener, worker: &Arc<Worker>) {
         match accepted.await {
             None => break,
             Some(Ok((stream, address))) => admit(stream, address, worker),
-            Some(Err(error)) if is_the_clients(&error) => {}
+            Some(Err(error)) if is_connection_error(&error) => {}
             Some(Err(error)) => {
                 tracing::warn!(%error, "cannot accept connections; trying again");
                 tokio::time::sleep(SHORTAGE).await;

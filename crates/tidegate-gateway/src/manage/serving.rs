@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tidegate_net::{Ending, listen};
+use tidegate_net::{Shutdown, listen};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
@@ -41,7 +41,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Managed {
     address: SocketAddr,
-    ending: Ending,
+    ending: Shutdown,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -54,7 +54,7 @@ impl Managed {
 
 impl Drop for Managed {
     fn drop(&mut self) {
-        self.ending.tell();
+        self.ending.trigger();
         if let Some(thread) = self.thread.take() {
             // A thread that panicked has closed the port too.
             let _over = thread.join();
@@ -72,7 +72,7 @@ pub fn start(address: SocketAddr, behind: Arc<dyn Behind>) -> io::Result<Managed
     let socket = listen(address, 1)?.pop().ok_or_else(|| io::Error::other("no socket was made"))?;
     let address = socket.local_addr()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let ending = Ending::default();
+    let ending = Shutdown::default();
     let until = ending.clone();
     let thread = std::thread::Builder::new().name("management".to_owned()).spawn(move || {
         runtime.block_on(serve(socket, behind, until));
@@ -80,7 +80,7 @@ pub fn start(address: SocketAddr, behind: Arc<dyn Behind>) -> io::Result<Managed
     Ok(Managed { address, ending, thread: Some(thread) })
 }
 
-async fn serve(socket: std::net::TcpListener, behind: Arc<dyn Behind>, ending: Ending) {
+async fn serve(socket: std::net::TcpListener, behind: Arc<dyn Behind>, ending: Shutdown) {
     let listener = match TcpListener::from_std(socket) {
         Ok(listener) => listener,
         Err(error) => {
@@ -96,7 +96,7 @@ async fn serve(socket: std::net::TcpListener, behind: Arc<dyn Behind>, ending: E
     loop {
         tokio::select! {
             biased;
-            () = ending.told() => break,
+            () = ending.triggered() => break,
             _ = fading.tick() => behind.numbers().fade(),
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {

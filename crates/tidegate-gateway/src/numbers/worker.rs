@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use tidegate_net::histogram::{DURATIONS, Histogram};
+use tidegate_net::histogram::{DURATION_BUCKETS, Histogram};
 
 use super::lock;
 use crate::hot::Hot;
@@ -108,7 +108,7 @@ const STATUSES: usize = (END_OF_STATUSES - FIRST_STATUS) as usize + 1;
 #[derive(Debug)]
 pub struct WorkerNumbers {
     number: usize,
-    pub(super) durations: Histogram<{ DURATIONS.len() }>,
+    pub(super) durations: Histogram<{ DURATION_BUCKETS.len() }>,
     statuses: [AtomicU64; STATUSES],
     pub(super) refusals: [[AtomicU64; Kind::ALL.len()]; Level::ALL.len()],
     pub(super) degraded: AtomicU64,
@@ -158,7 +158,7 @@ impl WorkerNumbers {
         sent: u64,
     ) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        self.durations.observe(&DURATIONS, nanos);
+        self.durations.observe(&DURATION_BUCKETS, nanos);
         add(&self.statuses[place(status)], 1);
         add(&self.received, received);
         add(&self.sent, sent);

@@ -9,7 +9,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use tidegate_net::Ending;
+use tidegate_net::Shutdown;
 use tokio::net::TcpStream;
 
 use crate::answers::Answer;
@@ -146,7 +146,7 @@ pub(super) struct Exchange<'e, S> {
     upstream: Option<TcpStream>,
     reply: Buffer,
     /// Whether the gateway is about to end: then the client's connection does not go on.
-    ending: &'e Ending,
+    ending: &'e Shutdown,
     head: &'e mut Unsaid,
     up: Unsaid,
     down: &'e mut Unsaid,
@@ -176,7 +176,7 @@ impl<'e, S: Stream> Exchange<'e, S> {
         head: &'e mut Unsaid,
         down: &'e mut Unsaid,
         body: Body,
-        ending: &'e Ending,
+        ending: &'e Shutdown,
     ) -> Exchange<'e, S> {
         Exchange {
             client,
@@ -441,7 +441,7 @@ impl<'e, S: Stream> Exchange<'e, S> {
         if self.down.bytes.capacity() == 0 {
             *self.down = Unsaid::new();
         }
-        let to = To { keeps_alive: self.to.keeps_alive && !self.ending.is_told(), ..self.to };
+        let to = To { keeps_alive: self.to.keeps_alive && !self.ending.is_triggered(), ..self.to };
         let (frames, goes_on) = reply.compose(to, &mut self.down.bytes);
         self.told.status = reply.status;
         self.client_goes_on = goes_on;

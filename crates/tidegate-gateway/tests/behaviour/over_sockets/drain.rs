@@ -137,7 +137,7 @@ fn whoever_is_cut_off_has_a_line() {
         wait_until("all are at the backend", || stage.gateway.under_way() == 4);
         let cutting = stage.gateway.cutting();
         if is_hurried {
-            cutting.tell();
+            cutting.trigger();
         }
         stage.drain();
         let mut all = lines.all();
