@@ -283,10 +283,10 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
             (ApiRoute::ActivityOne(user, id), _) => self.remove_active(user, Some(id), call).await,
             (ApiRoute::ActivityRenew(user, id), _) => self.renew_active(user, id, call).await,
             (ApiRoute::Acquire | ApiRoute::Gate(_) | ApiRoute::ActivityEvents(..), _) => {
-                Err(Problem::new(ProblemCode::NotFound, "answered with what was decided"))
+                Err(Problem::new(ProblemCode::NotFound, "handled with its decision"))
             }
             (ApiRoute::Index | ApiRoute::Health | ApiRoute::Ready | ApiRoute::OpenApi, _) => {
-                Err(Problem::new(ProblemCode::NotFound, "answered before anybody is asked for a token"))
+                Err(Problem::new(ProblemCode::NotFound, "handled before authentication"))
             }
         }
     }
@@ -329,21 +329,24 @@ fn authorize(from: &Caller, needed: Role) -> Result<&Permissions, Problem> {
     match from {
         Caller::Anonymous => {
             let detail = format!(
-                "no token came that is known here; send 'Authorization: Bearer TOKEN' with one of the role {needed_word}"
+                "the token is missing or invalid; send 'Authorization: Bearer TOKEN' with a token of role {needed_word}"
             );
             Err(Problem::new(ProblemCode::Unauthorized, detail))
         }
         Caller::Authenticated(permissions) if permissions.allows(needed) => Ok(permissions),
         Caller::Authenticated(permissions) => {
-            let detail =
-                format!("this needs the role {needed_word}, and the token has {}", permissions.role.word());
+            let detail = format!(
+                "this request needs role {needed_word}, and the token has role {}",
+                permissions.role.word()
+            );
             Err(Problem::new(ProblemCode::Forbidden, detail))
         }
     }
 }
 
 fn json(status: StatusCode, body: &impl Serialize) -> Reply {
-    let text = serde_json::to_vec(body).map_err(|_| Problem::bad_request("this cannot be said in JSON"))?;
+    let text = serde_json::to_vec(body)
+        .map_err(|_| Problem::bad_request("the response cannot be encoded as JSON"))?;
     Ok(json_text(status, text))
 }
 

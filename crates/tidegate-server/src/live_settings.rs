@@ -230,7 +230,7 @@ impl LiveSettings {
         let mut flaws: Vec<SpecError> = rules.flaws().into_iter().map(in_section).collect();
         let index = settings.limits.iter().position(|limit| limit.id == activity::ID);
         if let (Some(index), true) = (index, over != ActivitySpec::default()) {
-            let message = "is the limit of activities, and the environment has numbers for it; write the section activity instead";
+            let message = "is the limit of activities, and the environment configures it; write the section activity instead";
             flaws.push(SpecError::new(format!("limits[{index}].id"), message));
         }
         if flaws.is_empty() { Ok(rules) } else { Err(SettingsRejected { flaws }) }
@@ -244,7 +244,7 @@ impl LiveSettings {
             .collect();
         let tokens = match &settings.tokens {
             None if self.auth_policy == AuthPolicy::TokenTable => {
-                let message = "is missing; this server can be reached from other machines, and nobody would need a token";
+                let message = "is missing; this server can be reached from other machines, and callers would not need a token";
                 Err(vec![SpecError::new("auth", message)])
             }
             None => Ok(TokenTable::allow_all()),
@@ -316,7 +316,7 @@ fn sections_needing_restart(
 /// The error when the store's log fails during a change.
 fn not_durable(error: &Unavailable) -> SettingsRejected {
     let message = format!(
-        "could not write the limits down: {}; see to it and start the server again, which reads the settings anew",
+        "the limits could not be written to the log: {}; repair it and restart the server, which reads the settings again",
         error.reason
     );
     SettingsRejected { flaws: vec![SpecError::new("store", message)] }

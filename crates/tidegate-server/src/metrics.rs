@@ -99,6 +99,5 @@ fn build(page: &mut MetricsPage) {
         ("os", std::env::consts::OS),
         ("architecture", std::env::consts::ARCH),
     ];
-    page.family("tidegate_build_info", MetricKind::Gauge, "Which build this is; always 1.")
-        .sample(&labels, 1);
+    page.family("tidegate_build_info", MetricKind::Gauge, "Build information; always 1.").sample(&labels, 1);
 }

@@ -177,7 +177,7 @@ impl SettingsReloader {
             return Err(ReloadFailure {
                 summary: "the settings file has no `auth` any more".to_owned(),
                 text: format!(
-                    "{name}: auth: is gone, and everybody would be let in without a token; if that is meant, start the server again"
+                    "{name}: auth: is missing, and callers would no longer need a token; if that is intended, restart the server"
                 ),
             });
         }
@@ -225,14 +225,14 @@ impl SettingsReloader {
                 }
                 if !needs_restart.is_empty() {
                     let sections = needs_restart.join(" and ");
-                    tracing::warn!(%path, sections, "these sections have changed and wait for a restart");
+                    tracing::warn!(%path, sections, "these sections changed and need a restart");
                 }
                 if let Some(warnings) = warnings {
                     tracing::warn!(%path, "some settings have no effect\n{warnings}");
                 }
             }
             Err(failed) => {
-                tracing::error!(%path, "the settings were not used, and the former ones stay in force\n{failed}");
+                tracing::error!(%path, "the settings were rejected; the previous ones stay in use\n{failed}");
             }
         }
     }
@@ -262,13 +262,12 @@ fn invalid(wrong: &Diagnostics) -> ReloadFailure {
         many => format!("{many} errors"),
     };
     let first = wrong.iter().find(|each| each.severity == file::Severity::Error).map_or(1, |each| each.line);
-    let summary = format!("{errors} in the settings file, the first on line {first}; the log says all of it");
+    let summary = format!("{errors} in the settings file, the first on line {first}; see the log");
     ReloadFailure { summary, text: wrong.to_string() }
 }
 
 fn rejected_by(name: &str, rejected: &SettingsRejected) -> ReloadFailure {
     let fields: Vec<_> = rejected.flaws.iter().take(1).map(|flaw| flaw.field.as_str()).collect();
-    let summary =
-        format!("the settings cannot be used because of {}; the log says all of it", fields.concat());
+    let summary = format!("the settings cannot be used because of {}; see the log", fields.concat());
     ReloadFailure { summary, text: format!("{name}: {rejected}") }
 }

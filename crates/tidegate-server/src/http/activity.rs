@@ -75,7 +75,8 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         call: &ApiCall<'_>,
     ) -> Result<HandlerReply, Problem> {
         check_call(call)?;
-        let full = |_| Problem::new(ProblemCode::Overloaded, "too many tasks are watched; try again later");
+        let full =
+            |_| Problem::new(ProblemCode::Overloaded, "too many event streams are open; try again later");
         let slot = std::sync::Arc::clone(&self.streams).try_acquire_owned().map_err(full)?;
         let id = LeaseId::parse(id).ok_or_else(unknown_lease)?;
         let watching = self.activity.watch(user, id).await?.ok_or_else(unknown_lease)?;

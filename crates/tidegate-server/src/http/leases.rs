@@ -54,6 +54,6 @@ fn require_lease(lease: Option<LeaseId>) -> Result<LeaseId, Problem> {
 }
 
 pub(super) fn unknown_lease() -> Problem {
-    let detail = "the lease was given back, has lapsed, or was never granted";
+    let detail = "the lease was released, has expired, or never existed";
     Problem::new(ProblemCode::UnknownLease, detail)
 }

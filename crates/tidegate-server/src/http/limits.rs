@@ -138,7 +138,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         call.require_limit(id)?;
         let limit = self.require_known(id)?;
         if (self.is_from_file)(id) {
-            let detail = format!("'{id}' is written in a file; change it there");
+            let detail = format!("'{id}' is managed by a settings file; change it there");
             return Err(Problem::new(ProblemCode::ManagedByFile, detail));
         }
         Ok(limit)
@@ -201,5 +201,5 @@ pub(super) fn expected_version(current: &Limit, call: &ApiCall<'_>) -> Result<Ex
     if fields.any(listed) {
         return Ok(ExpectedVersion::Version(current.version()));
     }
-    Err(Problem::new(ProblemCode::StaleEtag, format!("the limit's ETag is {etag} by now; read it again")))
+    Err(Problem::new(ProblemCode::StaleEtag, format!("the limit's current ETag is {etag}; read it again")))
 }

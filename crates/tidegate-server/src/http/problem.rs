@@ -130,8 +130,8 @@ impl Problem {
 
     pub(super) fn of_fields(code: ProblemCode, errors: Vec<FieldError>) -> Problem {
         let detail = match errors.len() {
-            1 => "one thing is wrong with it; see errors".to_owned(),
-            many => format!("{many} things are wrong with it; see errors"),
+            1 => "1 error; see errors".to_owned(),
+            many => format!("{many} errors; see errors"),
         };
         Problem { errors, ..Problem::new(code, detail) }
     }

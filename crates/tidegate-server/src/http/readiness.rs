@@ -72,7 +72,7 @@ impl Readiness {
                 )
             }
             (ReadinessState::Draining, _) => {
-                Err(Problem::new(ProblemCode::NotReady, "the server is about to end"))
+                Err(Problem::new(ProblemCode::NotReady, "the server is shutting down"))
             }
         }
     }

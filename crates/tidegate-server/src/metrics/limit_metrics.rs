@@ -84,12 +84,12 @@ pub(super) fn write(
     }
     decisions(page, &samples);
     sizes(page, &samples);
-    let help = "Limits, described buckets not included.";
+    let help = "Number of limits without described buckets.";
     page.family("tidegate_limits", MetricKind::Gauge, help).sample(&[], named.len());
-    let help = "Limits beyond the 10000th, about which nothing is told one by one.";
+    let help = "Limits beyond the first 10000, which have no samples of their own.";
     let left_out = named.len().saturating_sub(MOST_LIMITS);
     page.family("tidegate_limits_left_out", MetricKind::Gauge, help).sample(&[], left_out);
-    let help = "Rates that were described by CL.THROTTLE and THROTTLE and are not forgotten.";
+    let help = "Number of rates described by CL.THROTTLE and THROTTLE.";
     page.family("tidegate_described_buckets", MetricKind::Gauge, help).sample(&[], reserved.len());
     store(page, limiter);
 }
@@ -138,41 +138,42 @@ fn sizes(page: &mut MetricsPage, samples: &[LimitSample]) {
             }
         }
     };
-    let help = "Rows of keys, fresh ones that were not noticed yet included.";
+    let help = "Rows of keys, including expired ones that are not removed yet.";
     gauge("tidegate_limit_rows", help, |overview| overview.rows);
-    gauge("tidegate_limit_bytes", "About how many bytes a limit takes.", |overview| {
+    gauge("tidegate_limit_bytes", "Estimated memory of a limit in bytes.", |overview| {
         overview.bytes.map(|bytes| bytes as u64)
     });
-    gauge("tidegate_limit_waiters", "How many wait for a limit.", |overview| Some(overview.waiting as u64));
+    gauge("tidegate_limit_waiters", "Requests that wait in the queue of a limit.", |overview| {
+        Some(overview.waiting as u64)
+    });
 }
 
 /// Samples of the store as a whole.
 fn store(page: &mut MetricsPage, limiter: &Limiter) {
     if let Some(extent) = limiter.store().extent() {
-        let help = "About how many bytes all rows take.";
+        let help = "Estimated memory of all rows in bytes.";
         page.family("tidegate_store_bytes", MetricKind::Gauge, help).sample(&[], extent.bytes);
-        let help = "The most bytes that all rows may take.";
+        let help = "Memory budget of all rows in bytes.";
         page.family("tidegate_store_budget_bytes", MetricKind::Gauge, help).sample(&[], extent.budget_bytes);
-        page.family("tidegate_leases", MetricKind::Gauge, "Leases that are open.").sample(&[], extent.leases);
+        page.family("tidegate_leases", MetricKind::Gauge, "Open leases.").sample(&[], extent.leases);
     }
     if let Some(log) = limiter.store().log_extent() {
-        let help = "How many bytes of the store's log a start would read, beside the newest snapshot.";
+        let help = "Bytes of the store's log that recovery would read in addition to the newest snapshot.";
         page.family("tidegate_store_log_bytes", MetricKind::Gauge, help).sample(&[], log.bytes);
-        let help = "In how many files they are.";
+        let help = "Number of segment files of the store's log.";
         page.family("tidegate_store_log_segments", MetricKind::Gauge, help).sample(&[], log.segments);
     }
     if limiter.store().tip().is_some() {
-        let help = "1 if the store's log can no longer be written, so that nothing that changes something is answered.";
+        let help = "1 if the store's log cannot be written, so that changes are not answered.";
         let failed = u8::from(limiter.store().trouble().is_some());
         page.family("tidegate_store_log_failed", MetricKind::Gauge, help).sample(&[], failed);
     }
     if limiter.store().capabilities().reach == Reach::Fleet {
-        let help =
-            "1 while the store that servers share cannot be asked, so that limits answer by their on_outage.";
+        let help = "1 while the shared store is unreachable and limits follow their on_outage.";
         let out = u8::from(limiter.store().trouble().is_some());
         page.family("tidegate_store_unavailable", MetricKind::Gauge, help).sample(&[], out);
     }
-    let help = "How many wait in line, at all limits.";
+    let help = "Requests that wait in the queues of all limits.";
     page.family("tidegate_waiters", MetricKind::Gauge, help).sample(&[], limiter.waiting_in_all());
 }
 

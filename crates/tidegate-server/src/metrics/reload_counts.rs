@@ -30,15 +30,15 @@ pub struct ReloadCounts {
 }
 
 pub(super) fn write(page: &mut MetricsPage, reloads: &ReloadCounts) {
-    let help = "Reloads of the settings, by how they ended; the first is the one at the start.";
+    let help = "Settings reloads by outcome; the load at startup is the first.";
     let mut family = page.family("tidegate_reloads_total", MetricKind::Counter, help);
     family.sample(&[("outcome", "succeeded")], reloads.succeeded);
     family.sample(&[("outcome", "failed")], reloads.failed);
-    let help = "1 if the settings in use are those that were read last, 0 if those were refused.";
+    let help = "1 if the last reload was applied, 0 if it was rejected.";
     page.family("tidegate_config_last_reload_successful", MetricKind::Gauge, help)
         .sample(&[], u8::from(!reloads.last_failed));
     if let Some(at) = reloads.last_success {
-        let help = "When settings were last read and used, in seconds since 1970.";
+        let help = "Time of the last successful reload, in seconds since 1970.";
         page.family("tidegate_config_last_reload_success_timestamp_seconds", MetricKind::Gauge, help)
             .sample(&[], NanosAsSeconds(at.as_nanos()));
     }

@@ -49,7 +49,7 @@ impl DecisionWriter<'_, '_> {
             }
             (Some(Err(OrderError::UnknownLimit { .. })), ReplyFormat::Throttle(_, bucket)) => {
                 self.described_buckets.forget(bucket);
-                self.writer.error("UNAVAILABLE", "somebody removed this rate just now; ask again");
+                self.writer.error("UNAVAILABLE", "the limit of this rate was removed; retry");
             }
             (Some(Err(rejection)), _) => self.write_rejection(rejection),
             (None, _) => self.writer.error("UNAVAILABLE", "the store gave no answer"),

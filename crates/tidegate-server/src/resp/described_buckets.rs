@@ -134,7 +134,7 @@ impl fmt::Display for DescribeError {
         match self {
             DescribeError::Invalid(why) => f.write_str(why),
             DescribeError::TooMany => {
-                write!(f, "{MAX_DESCRIBED_BUCKETS} different rates are in use, and none can be forgotten yet")
+                write!(f, "{MAX_DESCRIBED_BUCKETS} different rates are in use, and none can be evicted yet")
             }
         }
     }

@@ -86,7 +86,7 @@ impl ServerState {
 }
 
 fn too_many_attempts(wait: Duration) -> Response<Bytes> {
-    let detail = "too many wrong tokens came from this address";
+    let detail = "too many invalid tokens from this address";
     let mut response = Problem::new(ProblemCode::TooManyAttempts, detail).into_response();
     let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));

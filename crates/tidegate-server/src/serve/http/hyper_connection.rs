@@ -183,7 +183,9 @@ async fn answer(
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         return (response, None);
     };
-    let Some(body) = body else { return (Problem::bad_request("the body is broken").into_response(), None) };
+    let Some(body) = body else {
+        return (Problem::bad_request("the body cannot be read").into_response(), None);
+    };
     let start = worker.timer.raw();
     let mut answered = worker.state.respond_to(Request::from_parts(head, body), caller).await;
     if worker.state.shutdown.is_triggered() && !is_http2 {
