@@ -33,4 +33,4 @@ pub(super) fn pause(turn: &mut u32) {
 const LONGEST_PAUSE: u32 = 7;
 
 #[cfg(tidegate_loom)]
-pub(super) mod modelled;
+pub(super) mod loom_sync;

@@ -6,14 +6,14 @@ use std::time::Duration;
 use tidegate_core::spec::Precision;
 use tidegate_core::{Amount, Ask, ItemSpec, Limit, Order, Per, Policy, Timestamp};
 
-use super::super::edition::Because;
-use super::super::gallery::Gallery;
-use super::super::lean;
-use super::super::line::Tag;
-use super::super::quick::Plea;
-use super::super::rows::{Missing, own_leaf, with_row};
+use super::super::cache_line::Tag;
+use super::super::insert::{Missing, own_leaf, with_row};
+use super::super::limit_table::Tenant;
+use super::super::lockfree::Plea;
+use super::super::row_epoch::Because;
+use super::super::shared_rows::Gallery;
+use super::super::sliding_path;
 use super::super::sync::modelled;
-use super::super::tenant::Tenant;
 use super::{START, at, beside, charged, explore, interval_per_key, limit_of, seed, table, tag, tenant_at};
 use crate::answer::{Detail, Replies};
 
@@ -43,7 +43,7 @@ fn plea(tenant: &Tenant, tag: Option<Tag>) -> Plea<'_> {
 fn ask(pleas: &[Plea<'_>], now: Timestamp) -> Amount {
     let asks = [Ask::one("model", None)];
     let mut answers = Replies::new(Detail::Verdicts);
-    let answer = lean::decide(&Order::acquire(&asks), pleas, now, &mut answers);
+    let answer = sliding_path::decide(&Order::acquire(&asks), pleas, now, &mut answers);
     Amount::from(answer.is_some_and(|answer| answer.is_granted()))
 }
 
