@@ -26,7 +26,7 @@ use super::lockfree::{self, Single};
 use super::memory_budget::Budget;
 use super::rule_snapshot::Brief;
 use super::shared_rows::{Gallery, Place};
-use super::sync::modelled;
+use super::sync::loom_sync;
 
 /// When everything begins. Half of it is odd, so a cell that is read with another shape than it was written with says something else.
 const START: Timestamp = at(1_000_014);
@@ -112,5 +112,5 @@ fn used(tenant: &Tenant, tag: Tag) -> Option<Amount> {
 /// The other thread of a model, with a hand on the table.
 fn beside<T: 'static>(tenant: &Arc<Tenant>, work: impl FnOnce(&Tenant) -> T + 'static) -> JoinHandle<T> {
     let tenant = Arc::clone(tenant);
-    modelled::beside(move || work(&tenant))
+    loom_sync::beside(move || work(&tenant))
 }

@@ -9,7 +9,7 @@ pub(super) use std::sync::{
 };
 
 #[cfg(tidegate_loom)]
-pub(super) use self::modelled::{
+pub(super) use self::loom_sync::{
     AtomicU32, AtomicU64, Mutex, MutexGuard, OnceLock, Ordering, RwLock, fence, pause,
 };
 

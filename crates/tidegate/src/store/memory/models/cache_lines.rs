@@ -9,7 +9,7 @@ use super::super::fingerprint::{Printer, Secret};
 use super::super::row_epoch::{Because, Edition};
 use super::super::rule_snapshot::{Board, Short};
 use super::super::shared_rows::Gallery;
-use super::super::sync::modelled::beside;
+use super::super::sync::loom_sync::beside;
 use super::{START, explore, tag};
 
 const OURS: u64 = PRESENT | 1;

@@ -12,8 +12,8 @@ use super::super::lockfree::{self, Bundle, Plea, Quick, Together};
 use super::super::row_epoch::Because;
 use super::super::shared_rows::Gallery;
 use super::super::sync::Ordering;
-use super::super::sync::modelled::beside;
-use super::{LAST, START, explore, limit_of, rule_snapshot, tenant_at};
+use super::super::sync::loom_sync::beside;
+use super::{LAST, START, brief, explore, limit_of, tenant_at};
 
 fn used(tenant: &Tenant) -> u64 {
     let cell = tenant.all.cell().load(Ordering::Relaxed);

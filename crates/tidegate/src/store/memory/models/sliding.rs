@@ -13,7 +13,7 @@ use super::super::lockfree::Plea;
 use super::super::row_epoch::Because;
 use super::super::shared_rows::Gallery;
 use super::super::sliding_path;
-use super::super::sync::modelled;
+use super::super::sync::loom_sync;
 use super::{START, at, beside, charged, explore, interval_per_key, limit_of, seed, table, tag, tenant_at};
 use crate::answer::{Detail, Replies};
 
@@ -49,7 +49,7 @@ fn ask(pleas: &[Plea<'_>], now: Timestamp) -> Amount {
 
 /// How much is in a row that was charged twice before.
 fn used(tenant: &Tenant) -> Amount {
-    let total = |row: &tidegate_core::Row| row.runs().map_or(0, |runs| runs.total());
+    let total = |row: &tidegate_core::Row| row.sliding_log().map_or(0, |runs| runs.total());
     with_row(tenant, None, LATER, Missing::Ignored, |_, _, row, _| total(row)).map_or(0, |total| total - 2)
 }
 
@@ -60,7 +60,7 @@ fn a_set_is_charged_whole() {
     explore(2, move || {
         let both = side_by_side(&few, &many);
         let shared = Arc::clone(&both);
-        let other = modelled::beside(move || ask(&[plea(&shared[1], None), plea(&shared[0], None)], LATER));
+        let other = loom_sync::beside(move || ask(&[plea(&shared[1], None), plea(&shared[0], None)], LATER));
         let granted = ask(&[plea(&both[0], None), plea(&both[1], None)], LATER);
         let granted = granted + other.join().expect("it ends");
         assert_eq!(granted, 1);
@@ -75,7 +75,7 @@ fn a_reset_is_before_an_order_or_after() {
     explore(2, move || {
         let both = side_by_side(&limit, &limit);
         let shared = Arc::clone(&both);
-        let other = modelled::beside(move || {
+        let other = loom_sync::beside(move || {
             let limit = Arc::clone(&shared[0].edition().limit);
             shared[0].publish(limit, Because::Reset, || LATER);
             shared[0].all.own().adopt(&shared[0], &shared[0].edition());
@@ -83,7 +83,7 @@ fn a_reset_is_before_an_order_or_after() {
         let granted = ask(&[plea(&both[0], None), plea(&both[1], None)], LATER);
         other.join().expect("it ends");
         let first = with_row(&both[0], None, LATER, Missing::Ignored, |_, _, row, _| {
-            row.runs().map_or(0, |runs| runs.total())
+            row.sliding_log().map_or(0, |runs| runs.total())
         });
         assert!(first.is_some_and(|first| first <= granted), "{first:?} of {granted}");
         assert_eq!(used(&both[1]), granted);
@@ -111,7 +111,7 @@ fn who_comes_late_takes_nothing_back() {
         let (mut owned, edition) = own_leaf(&tenant, key);
         let found = owned.hold(key).map(|spot| {
             let row = edition.borrow(Per::Key, spot.word, &mut owned.inner.shelf);
-            let total = row.runs().map_or(0, |runs| runs.total());
+            let total = row.sliding_log().map_or(0, |runs| runs.total());
             owned.leave(&spot, row);
             total
         });
