@@ -9,14 +9,14 @@
 //! Refused: an asynchronous trait for everything. A local decision takes less time than a task switch.
 
 pub mod bid;
-mod deciding;
-mod durable;
+mod durable_wait;
 pub mod journal;
 mod leases;
-mod looking;
 pub mod map;
 pub mod memory;
+mod order_path;
 mod requests;
+mod usage;
 pub mod written;
 
 use std::fmt;
@@ -31,8 +31,8 @@ use crate::catalog::Catalog;
 use crate::reply::{OrderError, Replies};
 
 pub use bid::{CompactBatch, CompactReplies, CompactReply, CompactRequest};
-pub(crate) use durable::block_on;
-pub use durable::{durable, wait_durable};
+pub(crate) use durable_wait::block_on;
+pub use durable_wait::{durable, wait_durable};
 pub use map::MapStore;
 pub use memory::{Memory, MemoryStore};
 

@@ -6,17 +6,17 @@ use arrayvec::ArrayVec;
 use tidegate_core::order::MAX_ASKS;
 use tidegate_core::{Amount, Ask, Intent, Order, Timestamp, Verdict};
 
-use super::brief::{AskKind, CellLaw, Drop, Head, Sheet};
-use super::counts;
-use super::deciding::quickly;
+use super::cache_line::Tag;
+use super::counters;
 use super::leaf::Elsewhere;
-use super::quick::{self, Bundle, MOST_ROWS, Plea, Several, Single, Sought, Together};
-use super::tenant::Tenant;
+use super::limit_table::Tenant;
+use super::lockfree::{self, Bundle, MOST_ROWS, Plea, Several, Single, Sought, Together};
+use super::order_path::quickly;
+use super::rule_snapshot::{AskKind, CellLaw, Drop, Head, Sheet};
 use super::{LOOK_AHEAD, Shared};
 use crate::reply::{Detail, OrderError, Outcome, Replies};
 use crate::store::Actual;
-use crate::store::deciding::check_key;
-use crate::store::journal::Tag;
+use crate::store::order_path::check_key;
 
 /// A handle on one limit: decides without looking the limit up, and says no more than whether and when.
 ///
@@ -115,7 +115,7 @@ impl MemoryHandle {
         let near = tenant.near_of(tag.low)?;
         near.fetch();
         let now = self.shared.now();
-        if !quick::is_judged_by::<L>(near.leaf, sheet, head, now) {
+        if !lockfree::is_judged_by::<L>(near.leaf, sheet, head, now) {
             return None;
         }
         let mine = tenant.counts.mine();
@@ -125,7 +125,7 @@ impl MemoryHandle {
             Err(Elsewhere::Unsure | Elsewhere::Nowhere) => return None,
         };
         let sought = Sought { mine, sheet, head, leaf: near.leaf, count: L::count(count), now };
-        let verdict = quick::charge_spot::<L>(sought, spot, &mut ()).ok()?;
+        let verdict = lockfree::charge_spot::<L>(sought, spot, &mut ()).ok()?;
         if verdict == Verdict::Granted {
             mine.granted();
         }
@@ -181,9 +181,9 @@ impl MemoryHandle {
         let tenant = &*self.tenant;
         let tag = tenant.printer.print(key);
         let quick = if tenant.board.head().is_of_key() {
-            quick::decide_near_again(tenant, count, tag, now, &mut ())
+            lockfree::decide_near_again(tenant, count, tag, now, &mut ())
         } else {
-            quick::decide_all(&Single { tenant, count }, now, &mut ())
+            lockfree::decide_all(&Single { tenant, count }, now, &mut ())
         };
         match quick {
             Some(verdict) => {
@@ -203,12 +203,12 @@ fn acquire_further<L: CellLaw>(tenant: &Tenant, count: Amount, tag: Tag, now: Ti
     let leaf = tenant.leaf(tag)?;
     let sheet = tenant.board.sheet();
     let head = sheet.head();
-    if !quick::is_judged_by::<L>(leaf, sheet, head, now) {
+    if !lockfree::is_judged_by::<L>(leaf, sheet, head, now) {
         return None;
     }
     let mine = tenant.counts.mine();
     let sought = Sought { mine, sheet, head, leaf, count, now };
-    let verdict = quick::charge_spot::<L>(sought, leaf.find_further(tag)?, &mut ()).ok()?;
+    let verdict = lockfree::charge_spot::<L>(sought, leaf.find_further(tag)?, &mut ()).ok()?;
     if verdict == Verdict::Granted {
         mine.granted();
     }
@@ -232,8 +232,8 @@ impl AskKind for SomeOfKeys<'_> {
         let SomeOfKeys { handle, keys, count, now, verdicts } = self;
         let several = Several { tenant: &handle.tenant, keys, count, now };
         let mut otherwise = |index: usize| handle.decide_alone(keys[index], count, now);
-        let (granted, end) = quick::decide_several::<L, _>(&several, verdicts, &mut otherwise);
-        handle.tenant.counts.granted_on(counts::own(), granted);
+        let (granted, end) = lockfree::decide_several::<L, _>(&several, verdicts, &mut otherwise);
+        handle.tenant.counts.granted_on(counters::own(), granted);
         end
     }
 }
@@ -270,7 +270,7 @@ pub struct MemoryHandleSet {
 impl MemoryHandleSet {
     pub(super) fn new(shared: Arc<Shared>, tenants: Vec<Arc<Tenant>>) -> Option<MemoryHandleSet> {
         let tenants: Box<[Arc<Tenant>]> = tenants.into();
-        let are_apart = quick::are_apart(&tenants, |tenant| tenant);
+        let are_apart = lockfree::are_apart(&tenants, |tenant| tenant);
         let bundle = Bundle::of(&tenants).filter(|_| are_apart).map(Arc::new);
         (1..=MAX_ASKS).contains(&tenants.len()).then_some(MemoryHandleSet {
             shared,
@@ -300,7 +300,7 @@ impl MemoryHandleSet {
     fn acquire_otherwise(&self, keys: &[Option<&[u8]>]) -> Result<Verdict, OrderError> {
         let now = self.shared.now();
         if self.are_apart
-            && let Some(verdict) = quick::decide_together(Together { tenants: &self.tenants, keys }, now)
+            && let Some(verdict) = lockfree::decide_together(Together { tenants: &self.tenants, keys }, now)
         {
             return Ok(verdict);
         }
@@ -340,7 +340,7 @@ impl Shared {
                 return Err(OrderError::UnknownLimit { limit_id: tenant.id.to_string() });
             }
         }
-        if pleas.iter().any(|plea| super::tenant::holds(&plea.tenant.edition().limit)) {
+        if pleas.iter().any(|plea| super::limit_table::holds(&plea.tenant.edition().limit)) {
             return Err(OrderError::NeedsLease);
         }
         let asks: Vec<Ask<'_>> = pleas
