@@ -6,7 +6,7 @@
 //! that were read, and stays there (`general.rs`). Both ask the same [`HttpApi`](crate::http::HttpApi).
 //!
 //! Decided: what is read here is only what cannot be misunderstood, so that there is one place that knows all of HTTP and it is
-//! not ours. See `docs/decisions/0011-plain-requests-have-a-lane.md`.
+//! not ours. See `docs/decisions/0011-http1-fast-path.md`.
 
 mod buffered_stream;
 mod http1_fast_path;
