@@ -201,7 +201,7 @@ impl Activity {
             Err(AcquireError::Refused(refused)) if refused.is_degraded() => Err(unknown().into()),
             Err(error) => Err(error.into()),
             Ok(permit) => {
-                let at = permit.at();
+                let at = permit.decided_at();
                 // A task that could not be counted must not begin, whatever `on_outage` says.
                 let lease = permit.into_lease().ok_or_else(unknown)?;
                 Ok(Active::new(self, user, lease, at, rules))
@@ -378,7 +378,7 @@ impl Rules {
 /// The instant of a decision.
 fn decided_at(decision: &Result<Permit, Refused>) -> Timestamp {
     match decision {
-        Ok(permit) => permit.at(),
+        Ok(permit) => permit.decided_at(),
         Err(refused) => refused.at(),
     }
 }

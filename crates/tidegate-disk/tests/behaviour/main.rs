@@ -1,6 +1,7 @@
 //! What the durable store does, seen from outside.
 
 mod assumed_usage;
+mod builder;
 mod concurrent_snapshots;
 mod crashes;
 mod directories;

@@ -239,7 +239,7 @@ impl Shared {
         let whose = gone.first().and_then(|id| self.posts().watched.get(id).map(|post| post.user.clone()));
         let Some(user) = whose else { return };
         let now = match self.limiter.ask(ID, &*user).peek_async().await {
-            Ok(permit) if !permit.is_degraded() => Some(permit.at()),
+            Ok(permit) if !permit.is_degraded() => permit.at(),
             Err(AcquireError::Refused(refused)) if !refused.is_degraded() => Some(refused.at()),
             Err(AcquireError::Invalid(_)) => None,
             // The store's time is unknown: ask again at the next check.

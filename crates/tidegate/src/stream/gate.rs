@@ -73,7 +73,8 @@ impl Gate {
     ) -> Result<Gate, PutError> {
         let store = Arc::new(MapStore::new(clock, 0));
         store.put(rules.spec(LIMIT), ExpectedVersion::Absent)?;
-        let limiter = Limiter::builder(Arc::clone(&store) as Arc<_>).holder_clock(holder_clock).build();
+        let builder = Limiter::builder().store(Arc::clone(&store) as Arc<_>).holder_clock(holder_clock);
+        let limiter = builder.build().expect("a builder with a store and no limits has no mistakes");
         Ok(Gate {
             inner: Arc::new(Inner { store, limiter, wall: SystemClock::new(), desk: Mutex::default() }),
         })
@@ -90,7 +91,7 @@ impl Gate {
     /// Lets one message of this user wait for as long as this.
     pub(super) fn wait(&self, user: &User<'_>, patience: Duration) -> Waiting {
         let question = self.inner.limiter.ask(LIMIT, user.as_bytes());
-        Waiting { gate: self.clone(), acquire: question.acquire_within(patience) }
+        Waiting { gate: self.clone(), acquire: question.within(patience) }
     }
 
     /// What became of the messages so far, and what the windows hold now.

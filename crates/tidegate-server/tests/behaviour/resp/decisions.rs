@@ -156,13 +156,16 @@ fn a_lease_is_renewed_and_given_back_once() {
 fn what_is_given_back_calls_those_who_wait_in_line() {
     for manner in [Manner::Now, Manner::Durable, Manner::Later] {
         let stage = Stage::new(Kind::Map, manner, OPEN);
-        let limiter =
-            Limiter::builder(Arc::clone(&stage.store) as _).holder_clock(ManualHolderClock::new()).build();
+        let limiter = Limiter::builder()
+            .store(Arc::clone(&stage.store) as _)
+            .holder_clock(ManualHolderClock::new())
+            .build()
+            .expect("no mistakes");
         let door =
             RespService::new(Arc::clone(&stage.store) as _, Arc::new(OPEN)).with_limiter(limiter.clone());
         let mut session = RespSession::new(Arc::new(door));
         let lease = lease(&say(&mut session, "TG.ACQUIRE builds ada"));
-        let mut waiter = pin!(limiter.ask("builds", "bob").acquire_within(Duration::from_secs(10)));
+        let mut waiter = pin!(limiter.ask("builds", "bob").within(Duration::from_secs(10)));
         let mut context = Context::from_waker(Waker::noop());
         assert!(waiter.as_mut().poll(&mut context).is_pending());
         assert_eq!(say(&mut session, &format!("TG.RELEASE {lease}")), "1");
