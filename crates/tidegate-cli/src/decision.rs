@@ -1,5 +1,5 @@
-//! The decisions of a simulated day as JSON. The server's writer does it, so that both say the same; what is added is a memory
-//! for dates, because a day is millions of lines.
+//! Decisions of a simulation as JSON. The server's encoder writes them, so both outputs agree. A cache of formatted
+//! dates is added, because a simulation may have millions of lines.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(crate) struct DecisionWriter {
 }
 
 impl DecisionWriter {
-    /// Appends the fields of a decision, from `"allowed"` to `"readings"`, without the braces around them.
+    /// Appends the fields of a decision, from `"allowed"` to `"readings"`, without braces.
     pub(crate) fn write(&mut self, answer: &Answer, answers: &Replies, out: &mut Vec<u8>) {
         let verdict = match &answer.outcome {
             Outcome::Granted(grant) => Verdict::Granted(grant.as_ref().map(|grant| Held {
@@ -41,7 +41,7 @@ impl DecisionWriter {
     }
 }
 
-/// How long it takes, if it is a matter of time. A simulated store's tick is a nanosecond.
+/// The time to wait, if it is known. A tick of a simulated store is a nanosecond.
 fn wait_time(wait: Wait, decided_at: Timestamp) -> Option<Duration> {
     match wait {
         Wait::Until(until) => Some(Duration::from_nanos(until.since(decided_at).ticks())),

@@ -1,4 +1,4 @@
-//! `tidegate serve`: the engine behind HTTP and RESP, until somebody says stop.
+//! `tidegate serve`: the rate-limit server over HTTP and RESP.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
@@ -27,37 +27,37 @@ use crate::args::ServeArgs;
 use crate::open_store::OpenStore;
 use crate::{Failure, color_of_stderr, log, print_message, read_settings};
 
-/// Descriptors that are kept for other things than connections.
+/// File descriptors reserved for other uses than connections.
 const SPARE_DESCRIPTORS: u64 = 64;
 
-/// Where it listens unless said.
+/// Default addresses.
 const HTTP: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7700);
 const RESP: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7701);
 
-/// Serves until it is told to stop.
+/// Runs the server until a stop signal.
 pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     log::init(args.logging.log, args.logging.log_level)?;
-    // Nobody's signal gets lost between here and the end.
+    // Installed first, so that no signal is lost.
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| Failure::Failed(format!("cannot wait for signals: {error}")))?;
     let over = environment()?;
     let settings = args.config.as_deref().map(settings).transpose()?.unwrap_or_default();
     let places = places(args, &settings.server);
     if places.http.is_none() && places.resp.is_none() {
-        let why = "both doors are off, and nobody could ask anything; give --http or --resp an address";
+        let why = "HTTP and RESP are both off; give --http or --resp an address";
         return Err(Failure::BadInput(why.to_owned()));
     }
     let is_public = check_public(&places, &settings, args.insecure)?;
     let url = args.store.as_ref().or(settings.store.url.as_ref());
     let open_store = OpenStore::open(url, settings.store.memory)?;
     let served = serve(args, &settings, over, &places, is_public, &open_store, signals);
-    // Also if nothing came of it: who finds the store next should not have to wonder what happened.
+    // The store is closed cleanly after an error too, so that the next start needs no recovery.
     let stopped = open_store.stop();
     log::finish();
     served.and(stopped)
 }
 
-/// Serves from a store that is open.
+/// Runs the server on an open store.
 fn serve(
     args: &ServeArgs,
     settings: &Settings,
@@ -105,17 +105,17 @@ fn serve(
     let _watched = watch_store(open_store.store())?;
     for signal in signals.forever() {
         match (signal, &reloader) {
-            // How it went is in the log.
+            // The reloader logs the outcome.
             (SIGHUP, Some(reloader)) => {
                 let _told = reloader.reload_now();
             }
-            (SIGHUP, None) => tracing::info!("there are no settings to read again"),
+            (SIGHUP, None) => tracing::info!("no settings file to reload"),
             _ => break,
         }
     }
-    tracing::info!("told to stop; finishing what is under way");
+    tracing::info!("stop signal received; draining");
     readiness.set(State::Draining);
-    // Whoever does not want to wait for that says so again.
+    // A second signal ends the process without draining.
     std::thread::spawn(move || {
         if signals.forever().any(|signal| signal != SIGHUP) {
             end_at_once();
@@ -125,10 +125,10 @@ fn serve(
     Ok(())
 }
 
-/// How often it is looked whether the store is well.
+/// Interval of the store health check.
 const STORE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Says in the log when the store's own log cannot be written, and when it can again; until the answer is dropped.
+/// Logs when the store cannot write, and when it can again. Stops when the returned sender is dropped.
 fn watch_store(store: Arc<dyn LimitStore>) -> Result<mpsc::Sender<()>, Failure> {
     let (watched, over) = mpsc::channel();
     let look = move || {
@@ -151,20 +151,20 @@ fn watch_store(store: Arc<dyn LimitStore>) -> Result<mpsc::Sender<()>, Failure> 
     Ok(watched)
 }
 
-/// Nothing is waited for any more.
+/// Exits without draining.
 #[expect(clippy::disallowed_methods, reason = "this is the crate that ends the process")]
 pub(crate) fn end_at_once() -> ! {
     std::process::exit(1)
 }
 
-/// The settings as they are before anything is started, or all that is wrong with them.
+/// Reads the settings file before anything is started.
 fn settings(path: &Path) -> Result<Settings, Failure> {
     let (name, bytes) = read_settings(path)?;
     let reading = tidegate::file::read(&name, &bytes);
     Ok(reading.map_err(|wrong| Failure::BadInput(wrong.render(color_of_stderr())))?.settings)
 }
 
-/// Puts the rules of the file into force, or leaves those of the store as they are; or says why that is not possible.
+/// Applies the limits of the file, or keeps those of the store.
 fn started(path: Option<&Path>, rules: &Arc<Rules>) -> Result<Option<Arc<Reloader>>, String> {
     let Some(path) = path else {
         return rules.apply_nothing().map(|()| None).map_err(|unfit| unfit.to_string());
@@ -206,7 +206,7 @@ fn bounds(spec: &ServerSpec) -> Bounds {
     }
 }
 
-/// Whether strangers can reach the server. Whoever they can reach must know whom to answer.
+/// Whether the server has a public address. A public server needs tokens or `--insecure`.
 fn check_public(places: &Places, settings: &Settings, insecure: bool) -> Result<bool, Failure> {
     let doors = [("http", places.http), ("resp", places.resp)];
     let public = doors.into_iter().find_map(|(door, place)| {
@@ -214,15 +214,15 @@ fn check_public(places: &Places, settings: &Settings, insecure: bool) -> Result<
     });
     match public {
         Some((door, place)) if settings.tokens.is_none() && !insecure => Err(Failure::BadInput(format!(
-            "{door}={place} can be reached from other machines, and nobody would need a token.\n\
-             Make one with `tidegate token new` and write it into the settings under auth.tokens,\n\
-             listen at 127.0.0.1, or say --insecure if something else keeps strangers away."
+            "{door}={place} is a public address, and no tokens are configured.\n\
+             Create one with `tidegate token new` and add it to auth.tokens in the settings,\n\
+             listen on 127.0.0.1, or give --insecure if the network restricts access."
         ))),
         public => Ok(public.is_some()),
     }
 }
 
-/// How many connections the system lets this process have, after asking for as many as there are.
+/// The number of connections that this process may open, after raising its descriptor limit.
 pub(crate) fn descriptors() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };

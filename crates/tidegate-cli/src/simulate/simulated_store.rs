@@ -1,4 +1,4 @@
-//! The simulated day: a store whose clock the events turn.
+//! The simulated store: an in-memory store whose clock is set by the events.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use crate::{Failure, decision};
 use super::event::{EventOp, EventText, SimulatedEvent};
 use super::summary::SimulationSummary;
 
-/// How many names of leases are kept before those that have lapsed are looked for.
+/// Number of labels before expired ones are first removed.
 const FIRST_CLEANUP: usize = 1024;
 
-/// A store, its clock, and what the events have named.
+/// The store, its clock, and the leases that events have labeled.
 #[derive(Debug)]
 pub(super) struct SimulatedStore {
     store: MapStore,
@@ -30,10 +30,10 @@ pub(super) struct SimulatedStore {
 }
 
 impl SimulatedStore {
-    /// A day that begins with these limits and nothing counted.
+    /// A store with these limits and no counts.
     pub(super) fn new(limits: Vec<LimitSpec>) -> Result<SimulatedStore, Failure> {
         let clock = Arc::new(ManualClock::at(Timestamp::EPOCH));
-        // A fixed secret: the same day gives the same leases.
+        // A fixed secret gives equal lease ids in every run.
         let store = MapStore::new(Arc::clone(&clock), 0);
         let summary = SimulationSummary::of(&limits);
         for limit in limits {
@@ -47,8 +47,8 @@ impl SimulatedStore {
         Ok(SimulatedStore { store, clock, latest, answers, writer, labels, summary })
     }
 
-    /// Lets events happen, in their order, and appends their lines. At the first that cannot be meant it stops and says
-    /// which it was and why; nothing is appended for that one.
+    /// Applies events in order and appends their output. Stops at the first invalid event; nothing is appended for
+    /// it.
     pub(super) fn pass(
         &mut self,
         events: &[SimulatedEvent],
@@ -64,7 +64,7 @@ impl SimulatedStore {
         Ok(())
     }
 
-    /// Lets an event happen and appends its line, or says why it cannot be meant; then nothing is appended.
+    /// Applies an event and appends its output line, or explains why it is invalid.
     fn take(&mut self, event: &SimulatedEvent, text: &str, out: &mut Vec<u8>) -> Result<(), String> {
         if event.at > self.latest {
             self.latest = event.at;
@@ -78,7 +78,7 @@ impl SimulatedStore {
         }
     }
 
-    /// Appends the line that sums the day up.
+    /// Appends the summary line.
     pub(super) fn write_summary(&self, out: &mut Vec<u8>) {
         self.summary.write(out);
     }
@@ -121,7 +121,7 @@ impl SimulatedStore {
         self.submit(&Order::peek(&[ask(event, count, text)]), event, text, out, |_, _| {})
     }
 
-    /// Has an order decided, appends the decision, and does with it what else there is to do.
+    /// Submits an order, appends the decision, and passes it to `follow`.
     fn submit(
         &mut self,
         order: &Order<'_>,
@@ -141,7 +141,7 @@ impl SimulatedStore {
                 Ok(())
             }
             Some(Err(rejection)) => Err(self.explain(rejection)),
-            None => Err("the store gave no answer; this is a defect, please report it".to_owned()),
+            None => Err("the store returned no reply; this is a defect, please report it".to_owned()),
         };
         self.answers = answers;
         decided
@@ -181,7 +181,7 @@ impl SimulatedStore {
         self.summary.has_leases(id).map(|_| ()).ok_or_else(unknown)
     }
 
-    /// A rejection with the field it is about and what would be right.
+    /// Explains an error with its field and advice.
     fn explain(&self, rejection: &OrderError) -> String {
         match rejection {
             OrderError::UnknownLimit { limit_id } => {
@@ -191,7 +191,7 @@ impl SimulatedStore {
         }
     }
 
-    /// What the event said, as it said it, up to the comma before the answer.
+    /// Appends the echoed fields of an event, up to the comma before the result.
     fn write_head(&mut self, event: &SimulatedEvent, text: &str, out: &mut Vec<u8>) {
         let written = |value: &Option<EventText>| match value {
             Some(value) => text[value.written.clone()].as_bytes(),
@@ -220,14 +220,14 @@ fn ask<'a>(event: &'a SimulatedEvent, count: Amount, text: &'a str) -> Ask<'a> {
     }
 }
 
-/// Leases by the names that events gave them.
+/// Leases by label.
 #[derive(Debug, Default)]
 struct LeaseLabels {
     leases: HashMap<Box<str>, LabeledLease>,
     cleanup_at: usize,
 }
 
-/// A lease that has a name.
+/// A labeled lease.
 #[derive(Debug)]
 struct LabeledLease {
     lease: LeaseId,
@@ -236,8 +236,7 @@ struct LabeledLease {
 }
 
 impl LeaseLabels {
-    /// Gives a name to a lease, and takes it from the one that had it. A grant may hold nothing, of a limit that is
-    /// off, or of a count of 0; then there is nothing to name.
+    /// Labels a lease, replacing an earlier one. A grant without a lease sets no label.
     fn set(&mut self, label: &str, lease: Option<LabeledLease>, now: Timestamp) {
         let Some(lease) = lease else { return };
         if self.leases.len() >= self.cleanup_at {

@@ -1,4 +1,4 @@
-//! `tidegate store dump`: what stands in a log, record by record.
+//! `tidegate store dump`: the records of a store, one per line.
 
 use std::io::{self, BufWriter, StdoutLock, Write};
 
@@ -14,7 +14,7 @@ use crate::args::DumpArgs;
 use crate::bench::number::counted;
 use crate::{Failure, print_message, unwritable};
 
-/// Shows every record.
+/// Prints every record.
 pub(super) fn run(args: &DumpArgs) -> Result<(), Failure> {
     let files = open(&args.folder)?;
     let out = BufWriter::new(io::stdout().lock());
@@ -24,21 +24,21 @@ pub(super) fn run(args: &DumpArgs) -> Result<(), Failure> {
     dump.end()
 }
 
-/// What there is to see, on its way out.
+/// The output of a dump.
 struct RecordDump {
     out: BufWriter<StdoutLock<'static>>,
-    /// Whether whoever reads it still does.
+    /// The first write error, after which nothing is written.
     written: io::Result<()>,
     is_json: bool,
     names: LimitNames,
     problems: u64,
 }
 
-/// Where a record stands.
+/// The position of a record.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct RecordPosition<'a> {
     file: &'a str,
-    /// Where its chunk or block begins.
+    /// Start of its chunk or block.
     offset: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     block: Option<u64>,
@@ -89,7 +89,7 @@ impl RecordDump {
                 Ok(None) => return,
                 Err(illegible) => {
                     let RecordPosition { file, offset, .. } = place;
-                    return self.problem(&format!("{file} at byte {offset}: no record: {illegible}"));
+                    return self.problem(&format!("{file} at byte {offset}: invalid record: {illegible}"));
                 }
             };
             if let Record::Put { text, .. } = &record {
@@ -100,7 +100,7 @@ impl RecordDump {
         }
     }
 
-    /// What comes next, for people.
+    /// Prints a heading in text mode.
     fn head(&mut self, text: &str) {
         if !self.is_json {
             self.write(&format!("# {text}\n"));
@@ -131,7 +131,7 @@ impl RecordDump {
 
     fn end(mut self) -> Result<(), Failure> {
         match self.written.and_then(|()| self.out.flush()) {
-            // Somebody has seen enough.
+            // The reader has closed the pipe.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             Err(error) => return Err(unwritable(&error)),
             Ok(()) => {}
@@ -139,8 +139,8 @@ impl RecordDump {
         match self.problems {
             0 => Ok(()),
             problems => Err(Failure::Failed(format!(
-                "{} wrong with the store; `tidegate store verify` says what to do",
-                counted(problems, "thing is", "things are")
+                "{} in the store; `tidegate store verify` shows what to do",
+                counted(problems, "problem", "problems")
             ))),
         }
     }
