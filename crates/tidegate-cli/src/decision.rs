@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tidegate::{Answer, Outcome, Replies, Timestamp, Wait};
-use tidegate_server::http::decision::{Held, Said, Verdict, write_fields};
+use tidegate_server::http::decision_json::{DecisionFields, DecisionVerdict, LeaseFields, write_fields};
 
 use crate::instant;
 
@@ -17,19 +17,18 @@ pub(crate) struct DecisionWriter {
 impl DecisionWriter {
     /// Appends the fields of a decision, from `"allowed"` to `"readings"`, without braces.
     pub(crate) fn write(&mut self, answer: &Answer, answers: &Replies, out: &mut Vec<u8>) {
-        let verdict = match &answer.outcome {
-            Outcome::Granted(grant) => Verdict::Granted(grant.as_ref().map(|grant| Held {
-                id: grant.lease,
-                expires_at: grant.expires_at,
-                fences: &grant.fences,
-            })),
-            Outcome::Denied(denied) => Verdict::Denied {
-                limit_id: denied.limit.id(),
-                item: denied.item_name(),
-                wait: Some((denied.wait, wait_time(denied.wait, answer.at))),
-            },
-        };
-        let said = Said { verdict, degraded: answer.degraded, readings: answers.readings(answer) };
+        let verdict =
+            match &answer.outcome {
+                Outcome::Granted(grant) => DecisionVerdict::Granted(grant.as_ref().map(|grant| {
+                    LeaseFields { id: grant.lease, expires_at: grant.expires_at, fences: &grant.fences }
+                })),
+                Outcome::Denied(denied) => DecisionVerdict::Denied {
+                    limit_id: denied.limit.id(),
+                    item: denied.item_name(),
+                    wait: Some((denied.wait, wait_time(denied.wait, answer.at))),
+                },
+            };
+        let said = DecisionFields { verdict, degraded: answer.degraded, readings: answers.readings(answer) };
         write_fields(&said, out, &mut |at, out| self.instants.write(at, out));
     }
 

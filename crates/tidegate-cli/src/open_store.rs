@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use tidegate::clock::SystemClock;
 use tidegate::store::{LimitStore, Memory, MemoryStore};
 use tidegate::text::StoreUrl;
-use tidegate_disk::log::Before;
-use tidegate_disk::{DiskStore, Options, Recovery};
+use tidegate_disk::wal::PreviousRun;
+use tidegate_disk::{DiskOptions, DiskStore, RecoveryReport};
 use tidegate_postgres::{OpenError, PostgresStore};
 
 use crate::remote::client::environment;
@@ -83,8 +83,8 @@ impl OpenStore {
 }
 
 fn open_disk(folder: &Path, bytes: Option<usize>) -> Result<OpenStore, Failure> {
-    let usual = Options::default();
-    let options = Options { capacity_bytes: bytes.unwrap_or(usual.capacity_bytes), ..usual };
+    let usual = DiskOptions::default();
+    let options = DiskOptions { capacity_bytes: bytes.unwrap_or(usual.capacity_bytes), ..usual };
     let mut progress = RecoveryProgress::new();
     let opened = DiskStore::open(folder, Arc::new(SystemClock::new()), options, &mut |read, total| {
         progress.log_recovery(read, total);
@@ -114,15 +114,15 @@ pub(crate) fn postgres_options(url: &str) -> Result<tidegate_postgres::Options, 
 }
 
 /// Logs how the store was found.
-fn log_recovery(recovery: &Recovery) {
-    let Recovery { read_bytes, cut_bytes, records, took, .. } = *recovery;
+fn log_recovery(recovery: &RecoveryReport) {
+    let RecoveryReport { read_bytes, cut_bytes, records, took, .. } = *recovery;
     let took = took.as_millis();
-    match recovery.before {
-        Before::Created => tracing::info!("a new store"),
-        Before::Stopped => {
+    match recovery.previous_run {
+        PreviousRun::Created => tracing::info!("a new store"),
+        PreviousRun::Stopped => {
             tracing::info!(read_bytes, records, took_ms = took, "the store was stopped cleanly");
         }
-        Before::Crashed => {
+        PreviousRun::Crashed => {
             tracing::warn!(
                 read_bytes,
                 records,

@@ -22,8 +22,8 @@ use std::path::Path;
 
 use serde::Serialize;
 use tidegate::Timestamp;
-use tidegate_disk::files::{Files, Real};
-use tidegate_disk::log::{self, BackupError, OpenError};
+use tidegate_disk::directory::{Directory, RealDirectory};
+use tidegate_disk::wal::{self, BackupError, OpenError};
 
 use crate::args::{BackupArgs, StoreArgs, StoreCommand};
 use crate::bench::number::{counted, grouped};
@@ -45,14 +45,14 @@ pub(crate) fn run(args: &StoreArgs) -> Result<(), Failure> {
 }
 
 /// Opens a directory that is a store or a remainder of one.
-fn open(folder: &Path) -> Result<Real, Failure> {
-    let files = Real::open(folder).map_err(|error| refused(folder, error))?;
+fn open(folder: &Path) -> Result<RealDirectory, Failure> {
+    let files = RealDirectory::open(folder).map_err(|error| refused(folder, error))?;
     let names = files.list().map_err(|error| refused(folder, error))?;
     let is_ours = |name: &String| name == IDENTITY || OURS.iter().any(|ours| name.starts_with(ours));
     if names.iter().any(is_ours) {
         return Ok(files);
     }
-    let why = OpenError::NotAStore { place: folder.display().to_string(), found: None };
+    let why = OpenError::NotAStore { location: folder.display().to_string(), found: None };
     Err(Failure::BadInput(why.to_string()))
 }
 
@@ -99,9 +99,9 @@ fn backup(args: &BackupArgs) -> Result<(), Failure> {
             "{to} is inside {folder}, the directory to copy; nothing was changed; choose a directory elsewhere"
         )));
     }
-    let to = Real::create(&args.to)
+    let to = RealDirectory::create(&args.to)
         .map_err(|error| open_failure(&OpenError::of_disk(&path_text(&args.to), error)))?;
-    let done = log::backup(&from, &to).map_err(|error| match error {
+    let done = wal::backup(&from, &to).map_err(|error| match error {
         BackupError::NotEmpty { .. } => Failure::BadInput(error.to_string()),
         _ => Failure::Failed(error.to_string()),
     })?;

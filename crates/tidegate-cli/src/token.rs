@@ -16,7 +16,7 @@ const NAME_DIGITS: usize = 8;
 /// Creates a token.
 pub(crate) fn run(args: &TokenArgs) -> Result<(), Failure> {
     let TokenCommand::New(args) = &args.command;
-    let token = NewToken::make().map_err(|error| Failure::Failed(error.to_string()))?;
+    let token = NewToken::generate().map_err(|error| Failure::Failed(error.to_string()))?;
     let shown = TokenEntry::new(args, &token);
     shown.read_back()?;
     print_result(&if args.json { shown.json(&token.secret) } else { shown.text(&token.secret) })

@@ -30,7 +30,7 @@ use tidegate_core::{Amount, Capacity, Law, Limit, Span, Timestamp, UsageRecord};
 pub const SLICES: u64 = 256;
 
 /// How many rows' ceilings are remembered, at most.
-pub const MOST_CEILINGS: usize = 1 << 18;
+pub const MAX_CEILINGS: usize = 1 << 18;
 
 /// In how many parts, so that threads do not wait for each other.
 const SHARDS: usize = 64;
@@ -60,7 +60,7 @@ pub fn allowances(limit: &Limit) -> Vec<Amount> {
 }
 
 /// What every key is taken to have used at `at`, if this much of each item was not written down.
-pub fn ghost(limit: &Limit, allowances: &[Amount], at: Timestamp) -> Vec<(usize, UsageRecord)> {
+pub fn assumed_usage(limit: &Limit, allowances: &[Amount], at: Timestamp) -> Vec<(usize, UsageRecord)> {
     let mut traces = Vec::new();
     for (index, (item, units)) in
         limit.items().iter().zip(allowances).enumerate().filter(|(_, (_, units))| **units > 0)
@@ -81,7 +81,7 @@ pub fn ghost(limit: &Limit, allowances: &[Amount], at: Timestamp) -> Vec<(usize,
 
 /// Which row of which limit, and which item of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Place {
+struct CeilingKey {
     generation: u64,
     item: usize,
     key: Option<Tag>,
@@ -106,7 +106,7 @@ struct Ceiling {
 
 /// What a charge needs before it is spoken of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Need {
+pub enum LogNeed {
     /// Nothing.
     Nothing,
     /// The log up to here.
@@ -118,11 +118,11 @@ pub enum Need {
 /// The ceilings of all rows.
 pub struct Ceilings {
     hasher: DefaultHashBuilder,
-    shards: Vec<Mutex<HashMap<Place, Ceiling>>>,
+    shards: Vec<Mutex<HashMap<CeilingKey, Ceiling>>>,
 }
 
 /// A trace as a number that only rises within a span.
-fn level(trace: &UsageRecord) -> (Timestamp, u64) {
+fn usage_level(trace: &UsageRecord) -> (Timestamp, u64) {
     match *trace {
         UsageRecord::Count { count, until, .. } => (until, count),
         UsageRecord::Bucket { tat, .. } => (NO_END, tat.ticks()),
@@ -131,7 +131,7 @@ fn level(trace: &UsageRecord) -> (Timestamp, u64) {
 }
 
 /// The same trace at a higher level.
-fn lift(trace: UsageRecord, to: u64) -> UsageRecord {
+fn raise_usage(trace: UsageRecord, to: u64) -> UsageRecord {
     match trace {
         UsageRecord::Count { count, last_time, until } => {
             UsageRecord::Count { count: count.max(to), last_time, until }
@@ -146,7 +146,7 @@ fn lift(trace: UsageRecord, to: u64) -> UsageRecord {
 }
 
 /// The most that a ceiling may be above what is used; nothing if every charge is to be written down.
-fn widest(charge: &Charge) -> u64 {
+fn max_slice(charge: &Charge) -> u64 {
     if charge.is_alone {
         return 0;
     }
@@ -171,8 +171,8 @@ pub fn covers(later: &Charge, earlier: &Charge) -> bool {
         && later.key == earlier.key
         && later.item == earlier.item
         && later.version == earlier.version
-        && level(&later.trace).0 == level(&earlier.trace).0
-        && level(&later.trace).1 >= level(&earlier.trace).1
+        && usage_level(&later.trace).0 == usage_level(&earlier.trace).0
+        && usage_level(&later.trace).1 >= usage_level(&earlier.trace).1
 }
 
 /// Whether a charge is within what is not written down.
@@ -198,50 +198,50 @@ impl Default for Ceilings {
 }
 
 impl Ceilings {
-    fn shard(&self, place: &Place) -> &Mutex<HashMap<Place, Ceiling>> {
+    fn shard(&self, place: &CeilingKey) -> &Mutex<HashMap<CeilingKey, Ceiling>> {
         let hash = self.hasher.hash_one(place);
         &self.shards[usize::try_from(hash >> 32).unwrap_or_default() % SHARDS]
     }
 
     /// What a charge needs. If its ceiling must be raised, `write` writes the higher trace down and says where; that is waited for if the
     /// charge is above the ceiling that was.
-    pub fn need<E>(
+    pub fn log_need<E>(
         &self,
         charge: &Charge,
         epoch: u64,
         write: impl FnOnce(UsageRecord) -> Result<u64, E>,
-    ) -> Result<Need, E> {
-        let widest = widest(charge);
+    ) -> Result<LogNeed, E> {
+        let max_slice = max_slice(charge);
         let has_credits = matches!(charge.trace, UsageRecord::Bucket { credits, .. } if credits > Span::ZERO);
-        if widest == 0 || has_credits {
-            return Ok(Need::Record);
+        if max_slice == 0 || has_credits {
+            return Ok(LogNeed::Record);
         }
         let Charge { generation, item, key, version, at, .. } = *charge;
-        let place = Place { generation, item, key };
-        let (span, used) = level(&charge.trace);
+        let place = CeilingKey { generation, item, key };
+        let (span, used) = usage_level(&charge.trace);
         let mut shard = self.shard(&place).lock().unwrap_or_else(PoisonError::into_inner);
         let known = shard.get(&place).copied();
         let valid = known
             .filter(|ceiling| ceiling.version == version && ceiling.epoch == epoch && ceiling.span == span);
         if let Some(ceiling) = valid.filter(|ceiling| used.saturating_add(ceiling.slice / 2) <= ceiling.most)
         {
-            return Ok(Need::Wait(ceiling.lsn));
+            return Ok(LogNeed::Wait(ceiling.lsn));
         }
         let slice = match known {
             Some(ceiling) if at.since(ceiling.raised_at) < SHORT => ceiling.slice.saturating_mul(2),
             Some(ceiling) if at.since(ceiling.raised_at) > LONG => ceiling.slice / 2,
             Some(ceiling) => ceiling.slice,
-            None => widest / 16,
+            None => max_slice / 16,
         };
-        let slice = slice.clamp(1, widest);
+        let slice = slice.clamp(1, max_slice);
         let most = used.saturating_add(slice);
-        let lsn = write(lift(charge.trace, most))?;
-        if known.is_none() && shard.len() >= MOST_CEILINGS / SHARDS {
+        let lsn = write(raise_usage(charge.trace, most))?;
+        if known.is_none() && shard.len() >= MAX_CEILINGS / SHARDS {
             shard.clear();
         }
         shard.insert(place, Ceiling { version, epoch, span, most, slice, raised_at: at, lsn });
         // Below the ceiling that was, nobody need wait for the new one.
-        Ok(Need::Wait(valid.filter(|ceiling| used <= ceiling.most).map_or(lsn, |ceiling| ceiling.lsn)))
+        Ok(LogNeed::Wait(valid.filter(|ceiling| used <= ceiling.most).map_or(lsn, |ceiling| ceiling.lsn)))
     }
 
     /// A trace of a row as high as the log has allowed for it.
@@ -254,12 +254,12 @@ impl Ceilings {
         trace: UsageRecord,
         epoch: u64,
     ) -> UsageRecord {
-        let place = Place { generation, item, key };
-        let (span, _) = level(&trace);
+        let place = CeilingKey { generation, item, key };
+        let (span, _) = usage_level(&trace);
         let shard = self.shard(&place).lock().unwrap_or_else(PoisonError::into_inner);
         match shard.get(&place) {
             Some(ceiling) if ceiling.version == version && ceiling.epoch == epoch && ceiling.span == span => {
-                lift(trace, ceiling.most)
+                raise_usage(trace, ceiling.most)
             }
             _ => trace,
         }

@@ -9,19 +9,19 @@
 //! ```
 //!
 //! The log does not know a single record, and the store does not know a single file. Everything that reaches the disk goes through
-//! [`Files`], so that a test can fail any call of it and look at every state in which a crash might have left the directory.
+//! [`Directory`], so that a test can fail any call of it and look at every state in which a crash might have left the directory.
 //!
 //! The bytes are drawn in `docs/formats.md`.
 
 pub mod ceilings;
-pub mod files;
-mod ledgers;
-pub mod log;
+pub mod directory;
+mod limit_records;
 pub mod record;
 mod recovery;
 mod store;
+pub mod wal;
 
-pub use files::Files;
-pub use log::Log;
-pub use recovery::Recovery;
-pub use store::{DiskStore, Keeper, Options, SNAPSHOT_AFTER, StopError};
+pub use directory::Directory;
+pub use recovery::RecoveryReport;
+pub use store::{DiskOptions, DiskStore, Maintenance, SNAPSHOT_AFTER, StopError};
+pub use wal::WriteAheadLog;

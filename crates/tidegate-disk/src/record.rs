@@ -44,7 +44,7 @@ use tidegate::store::written::{held, limit as spec};
 
 /// What was written down.
 #[derive(Debug)]
-pub enum Record<'a> {
+pub enum LogRecord<'a> {
     /// What must never be used twice.
     Counters(Counters),
     /// A text of a limit.
@@ -81,7 +81,7 @@ pub enum Record<'a> {
         /// Whose row; `None` for the row of all keys.
         key: Option<Tag>,
         /// What, by item.
-        traces: Traces<'a>,
+        traces: RowUsage<'a>,
     },
     /// Keys without a row remember at least this.
     Ghost {
@@ -90,7 +90,7 @@ pub enum Record<'a> {
         /// Which version of it.
         version: u32,
         /// What, by item.
-        traces: Traces<'a>,
+        traces: RowUsage<'a>,
     },
     /// How the rows that follow lay.
     Leaf {
@@ -103,25 +103,25 @@ pub enum Record<'a> {
     LeaseNote(Box<LeaseNote>),
 }
 
-impl Record<'_> {
+impl LogRecord<'_> {
     /// Tells a store that is being made again what was written down.
-    pub fn tell(self, restoring: &mut Restore) -> Result<(), RestoreError> {
+    pub fn restore_into(self, restoring: &mut Restore) -> Result<(), RestoreError> {
         match self {
-            Record::Counters(counters) => restoring.counters(&counters),
-            Record::Put { text, .. } => return restoring.put(*text),
-            Record::Remove { generation, parting, until } => {
+            LogRecord::Counters(counters) => restoring.counters(&counters),
+            LogRecord::Put { text, .. } => return restoring.put(*text),
+            LogRecord::Remove { generation, parting, until } => {
                 return restoring.remove(generation, parting, until);
             }
-            Record::Reset { generation, at, key } => return restoring.reset(generation, key, at),
-            Record::Row { generation, version, key, traces } => {
+            LogRecord::Reset { generation, at, key } => return restoring.reset(generation, key, at),
+            LogRecord::Row { generation, version, key, traces } => {
                 return restoring.row(generation, version, key, traces);
             }
-            Record::Ghost { generation, version, traces } => {
+            LogRecord::Ghost { generation, version, traces } => {
                 let now = restoring.now();
                 return restoring.haunt(generation, version, traces, now);
             }
-            Record::Leaf { generation, spread } => restoring.leaf(generation, spread),
-            Record::LeaseNote(deed) => restoring.deed(*deed),
+            LogRecord::Leaf { generation, spread } => restoring.leaf(generation, spread),
+            LogRecord::LeaseNote(deed) => restoring.deed(*deed),
         }
         Ok(())
     }
@@ -142,11 +142,11 @@ const LEAF: u8 = 12;
 
 /// Appends records to a buffer.
 #[derive(Debug, Default)]
-pub struct Pen {
+pub struct RecordWriter {
     bytes: Vec<u8>,
 }
 
-impl Pen {
+impl RecordWriter {
     /// What was written.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
@@ -315,17 +315,17 @@ impl Pen {
 }
 
 /// How long most rows are.
-const SHORT_ROW: usize = 29;
+const SHORT_ROW_BYTES: usize = 29;
 
 /// A row as most are, in one piece: one count of one key, and generation, version, item and count are all below 128. These are the bytes that it
 /// would have if they were written one by one.
-fn short_row(numbers: [u64; 4], tag: Tag, last_time: Timestamp) -> Option<[u8; SHORT_ROW]> {
+fn short_row(numbers: [u64; 4], tag: Tag, last_time: Timestamp) -> Option<[u8; SHORT_ROW_BYTES]> {
     if numbers.iter().any(|number| *number >= 0x80) {
         return None;
     }
     let [generation, version, item, count] = numbers.map(|number| number.to_le_bytes()[0]);
-    let mut row = [0; SHORT_ROW];
-    row[..5].copy_from_slice(&[ROW, SHORT_ROW.to_le_bytes()[0] - 2, generation, version, 1]);
+    let mut row = [0; SHORT_ROW_BYTES];
+    row[..5].copy_from_slice(&[ROW, SHORT_ROW_BYTES.to_le_bytes()[0] - 2, generation, version, 1]);
     row[5..13].copy_from_slice(&tag.low.to_le_bytes());
     row[13..17].copy_from_slice(&tag.high.to_le_bytes());
     row[17..21].copy_from_slice(&[1, item, 0, count]);
@@ -359,14 +359,14 @@ fn write_traces(out: &mut Writer<'_>, traces: &[(usize, UsageRecord)]) {
     }
 }
 
-/// Traces that are read one by one.
+/// RowUsage that are read one by one.
 #[derive(Debug, Clone)]
-pub struct Traces<'a> {
+pub struct RowUsage<'a> {
     reader: Reader<'a>,
     left: usize,
 }
 
-impl Iterator for Traces<'_> {
+impl Iterator for RowUsage<'_> {
     type Item = (usize, UsageRecord);
 
     fn next(&mut self) -> Option<(usize, UsageRecord)> {
@@ -391,9 +391,9 @@ fn read_trace(reader: &mut Reader<'_>) -> Result<(usize, UsageRecord), CodecErro
 }
 
 /// Checks all traces, and leaves them to be read again.
-fn read_traces<'a>(reader: &mut Reader<'a>) -> Result<Traces<'a>, CodecError> {
+fn read_traces<'a>(reader: &mut Reader<'a>) -> Result<RowUsage<'a>, CodecError> {
     let left = reader.length(10)?;
-    let traces = Traces { reader: reader.clone(), left };
+    let traces = RowUsage { reader: reader.clone(), left };
     for _ in 0..left {
         read_trace(reader)?;
     }
@@ -402,18 +402,18 @@ fn read_traces<'a>(reader: &mut Reader<'a>) -> Result<Traces<'a>, CodecError> {
 
 /// Reads records one after the other.
 #[derive(Debug)]
-pub struct Records<'a> {
+pub struct RecordReader<'a> {
     reader: Reader<'a>,
 }
 
-impl<'a> Records<'a> {
+impl<'a> RecordReader<'a> {
     /// All records of these bytes.
-    pub fn new(bytes: &'a [u8]) -> Records<'a> {
-        Records { reader: Reader::new(bytes) }
+    pub fn new(bytes: &'a [u8]) -> RecordReader<'a> {
+        RecordReader { reader: Reader::new(bytes) }
     }
 
     /// The next one, if there is one.
-    pub fn next(&mut self, limit_of: LimitOf<'_>) -> Result<Option<Record<'a>>, CodecError> {
+    pub fn next(&mut self, limit_of: LimitOf<'_>) -> Result<Option<LogRecord<'a>>, CodecError> {
         if self.reader.is_at_end() {
             return Ok(None);
         }
@@ -427,17 +427,17 @@ impl<'a> Records<'a> {
     }
 }
 
-fn read<'a>(kind: u8, body: &mut Reader<'a>, limit_of: LimitOf<'_>) -> Result<Record<'a>, CodecError> {
-    let deed = |serial, what| Record::LeaseNote(Box::new(LeaseNote { serial, what }));
+fn read<'a>(kind: u8, body: &mut Reader<'a>, limit_of: LimitOf<'_>) -> Result<LogRecord<'a>, CodecError> {
+    let deed = |serial, what| LogRecord::LeaseNote(Box::new(LeaseNote { serial, what }));
     Ok(match kind {
-        COUNTERS => Record::Counters(Counters {
+        COUNTERS => LogRecord::Counters(Counters {
             generations: body.number()?,
             highest_fence: body.number()?,
             granted_leases: body.number()?,
             deeds: body.number()?,
         }),
         PUT => read_put(body)?,
-        REMOVE => Record::Remove {
+        REMOVE => LogRecord::Remove {
             generation: body.number()?,
             parting: match body.byte()? {
                 0 => RemovalMode::Forget,
@@ -446,23 +446,23 @@ fn read<'a>(kind: u8, body: &mut Reader<'a>, limit_of: LimitOf<'_>) -> Result<Re
             },
             until: body.time()?,
         },
-        RESET => Record::Reset {
+        RESET => LogRecord::Reset {
             generation: body.number()?,
             at: body.time()?,
             key: if body.flag()? { Some((body.text()?, body.tag()?)) } else { None },
         },
-        ROW => Record::Row {
+        ROW => LogRecord::Row {
             generation: body.number()?,
             version: body.number32()?,
             key: if body.flag()? { Some(body.tag()?) } else { None },
             traces: read_traces(body)?,
         },
-        GHOST => Record::Ghost {
+        GHOST => LogRecord::Ghost {
             generation: body.number()?,
             version: body.number32()?,
             traces: read_traces(body)?,
         },
-        LEAF => Record::Leaf {
+        LEAF => LogRecord::Leaf {
             generation: body.number()?,
             spread: Spread { low: body.time()?.ticks(), bits: body.number32()?, pages: body.size()? },
         },
@@ -485,7 +485,7 @@ fn read<'a>(kind: u8, body: &mut Reader<'a>, limit_of: LimitOf<'_>) -> Result<Re
     })
 }
 
-fn read_put<'a>(body: &mut Reader<'a>) -> Result<Record<'a>, CodecError> {
+fn read_put<'a>(body: &mut Reader<'a>) -> Result<LogRecord<'a>, CodecError> {
     let (generation, version) = (body.number()?, body.number32()?);
     let (at, fence) = (body.time()?, body.number()?);
     let origin = if body.flag()? { Origin::Applied } else { Origin::Put };
@@ -499,7 +499,7 @@ fn read_put<'a>(body: &mut Reader<'a>) -> Result<Record<'a>, CodecError> {
     }
     let spec = spec::read(body)?;
     let text = Box::new(StoredLimit { generation, version, spec, descent, at, fence, origin });
-    Ok(Record::Put { text, unwritten })
+    Ok(LogRecord::Put { text, unwritten })
 }
 
 #[cfg(test)]
@@ -514,7 +514,7 @@ mod tests {
             for (version, item) in [(1, 0), (127, 1), (128, 127), (1, 128), (u32::MAX, 3)] {
                 for count in [0, 1, 99, 127, 128, u64::MAX] {
                     let traces = [(item, UsageRecord::Count { count, last_time, until: NO_END })];
-                    let (mut quick, mut slow) = (Pen::default(), Pen::default());
+                    let (mut quick, mut slow) = (RecordWriter::default(), RecordWriter::default());
                     quick.row(generation, version, Some(tag), &traces);
                     slow.long_row(generation, version, Some(tag), &traces);
                     assert_eq!(quick.bytes(), slow.bytes(), "{generation} {version} {item} {count}");

@@ -5,10 +5,10 @@
 //! decides when.
 
 pub mod http;
+pub mod live_settings;
 pub mod metrics;
-pub mod refusals;
-pub mod reload;
+pub mod refusal_log;
 pub mod resp;
-pub mod rules;
 pub mod serve;
+pub mod settings_reloader;
 pub mod tokens;

@@ -4,8 +4,8 @@ use std::io::{self, BufWriter, StdoutLock, Write};
 
 use serde::Serialize;
 use tidegate::Timestamp;
-use tidegate_disk::log::{Found, Kind, inspect};
-use tidegate_disk::record::{Record, Records};
+use tidegate_disk::record::{LogRecord, RecordReader};
+use tidegate_disk::wal::{BlockKind, InspectedItem, inspect};
 
 use super::limit_names::LimitNames;
 use super::record_json::RecordJson;
@@ -55,34 +55,34 @@ struct DumpLine<'a> {
 }
 
 impl RecordDump {
-    fn found(&mut self, found: &Found<'_>) {
+    fn found(&mut self, found: &InspectedItem<'_>) {
         match *found {
-            Found::Chunk { file, offset, payload } => {
+            InspectedItem::Chunk { file, offset, payload } => {
                 let place = RecordPosition { file, offset, block: None };
                 self.head(&format!("{file} at byte {offset}"));
                 self.records(place, None, payload);
             }
-            Found::Block { file, offset, kind, number, time, payload } => {
+            InspectedItem::Block { file, offset, kind, number, time, payload } => {
                 let (place, time) = (
                     RecordPosition { file, offset, block: Some(number) },
                     instant(Timestamp::from_ticks(time)),
                 );
                 self.head(&format!("{file} at byte {offset}: block {number}, {time}"));
                 let record_json = match kind {
-                    Kind::Records if payload.is_empty() => RecordJson::Time,
-                    Kind::Records => return self.records(place, Some(&time), payload),
-                    Kind::Start => RecordJson::Opened,
-                    Kind::Seal => RecordJson::Sealed,
-                    Kind::Stop => RecordJson::Stopped,
+                    BlockKind::Records if payload.is_empty() => RecordJson::Time,
+                    BlockKind::Records => return self.records(place, Some(&time), payload),
+                    BlockKind::Start => RecordJson::Opened,
+                    BlockKind::Seal => RecordJson::Sealed,
+                    BlockKind::Stop => RecordJson::Stopped,
                 };
                 self.line(place, Some(&time), record_json);
             }
-            Found::Problem(problem) => self.problem(&problem.to_string()),
+            InspectedItem::Problem(problem) => self.problem(&problem.to_string()),
         }
     }
 
     fn records(&mut self, place: RecordPosition<'_>, time: Option<&str>, payload: &[u8]) {
-        let mut records = Records::new(payload);
+        let mut records = RecordReader::new(payload);
         loop {
             let record = match records.next(&|id| self.names.limit(id)) {
                 Ok(Some(record)) => record,
@@ -92,7 +92,7 @@ impl RecordDump {
                     return self.problem(&format!("{file} at byte {offset}: invalid record: {illegible}"));
                 }
             };
-            if let Record::Put { text, .. } = &record {
+            if let LogRecord::Put { text, .. } = &record {
                 self.names.put(text);
             }
             let record_json = RecordJson::of(record, &self.names);

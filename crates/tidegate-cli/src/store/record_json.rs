@@ -7,7 +7,7 @@ use tidegate::catalog::RemovalMode;
 use tidegate::store::memory::journal::{HeldQuestion, Holding, LeaseNote, Origin, Tag, What};
 use tidegate::store::memory::restoring::{Counters, StoredLimit};
 use tidegate_core::{Amount, Capacity, LeaseId, UsageRecord};
-use tidegate_disk::record::{Record, Traces};
+use tidegate_disk::record::{LogRecord, RowUsage};
 use tidegate_server::http::limit_as_json;
 
 use super::limit_names::LimitNames;
@@ -157,36 +157,36 @@ pub(super) struct AskJson {
 
 impl RecordJson {
     /// Converts a record, with the limit names read so far.
-    pub(super) fn of(record: Record<'_>, names: &LimitNames) -> RecordJson {
+    pub(super) fn of(record: LogRecord<'_>, names: &LimitNames) -> RecordJson {
         match record {
-            Record::Counters(Counters { generations, highest_fence, granted_leases, deeds }) => {
+            LogRecord::Counters(Counters { generations, highest_fence, granted_leases, deeds }) => {
                 RecordJson::Counters { limits: generations, highest_fence, leases: granted_leases, deeds }
             }
-            Record::Put { text, unwritten } => RecordJson::put(&text, unwritten),
-            Record::Remove { generation, parting, until } => RecordJson::Removed {
+            LogRecord::Put { text, unwritten } => RecordJson::put(&text, unwritten),
+            LogRecord::Remove { generation, parting, until } => RecordJson::Removed {
                 limit_ref: LimitRefJson::of(generation, names),
                 returns_until: (parting == RemovalMode::Retire).then(|| instant(until)),
             },
-            Record::Reset { generation, at, key } => RecordJson::Reset {
+            LogRecord::Reset { generation, at, key } => RecordJson::Reset {
                 limit_ref: LimitRefJson::of(generation, names),
                 at: instant(at),
                 key: key.map(|(key, _)| text(key)),
             },
-            Record::Row { generation, version, key, traces } => RecordJson::Row {
+            LogRecord::Row { generation, version, key, traces } => RecordJson::Row {
                 limit_ref: LimitRefJson::of(generation, names),
                 version,
                 key: key.map(fingerprint),
                 items: items(generation, version, traces, names),
             },
-            Record::Ghost { generation, version, traces } => RecordJson::Ghost {
+            LogRecord::Ghost { generation, version, traces } => RecordJson::Ghost {
                 limit_ref: LimitRefJson::of(generation, names),
                 version,
                 items: items(generation, version, traces, names),
             },
-            Record::Leaf { generation, spread } => {
+            LogRecord::Leaf { generation, spread } => {
                 RecordJson::Leaf { limit_ref: LimitRefJson::of(generation, names), pages: spread.pages }
             }
-            Record::LeaseNote(deed) => RecordJson::deed(*deed),
+            LogRecord::LeaseNote(deed) => RecordJson::deed(*deed),
         }
     }
 
@@ -346,7 +346,7 @@ impl AskJson {
     }
 }
 
-fn items(generation: u64, version: u32, traces: Traces<'_>, names: &LimitNames) -> Vec<ItemJson> {
+fn items(generation: u64, version: u32, traces: RowUsage<'_>, names: &LimitNames) -> Vec<ItemJson> {
     let json = |(index, trace)| ItemJson {
         item: names.item(generation, version, index),
         trace: match trace {

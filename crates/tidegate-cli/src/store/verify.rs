@@ -9,9 +9,11 @@ use tidegate::Timestamp;
 use tidegate::clock::SystemClock;
 use tidegate::store::Memory;
 use tidegate::store::memory::restoring::Restore;
-use tidegate_disk::files::Real;
-use tidegate_disk::log::{Before, Found, MOST_PROBLEMS, Problem, Report, Tail, inspect};
-use tidegate_disk::record::{Record, Records};
+use tidegate_disk::directory::RealDirectory;
+use tidegate_disk::record::{LogRecord, RecordReader};
+use tidegate_disk::wal::{
+    InspectedItem, InspectionReport, LogProblem, LogTail, MAX_PROBLEMS, PreviousRun, inspect,
+};
 
 use super::{as_line, digits, instant, open, path_text, refused};
 use crate::args::VerifyArgs;
@@ -46,7 +48,7 @@ pub(super) fn run(args: &VerifyArgs) -> Result<(), Failure> {
 
 /// Repeats the check until there is no error or the same errors appear twice: blocks being written may look damaged
 /// for a moment.
-fn verify(files: &Real) -> std::io::Result<Verification> {
+fn verify(files: &RealDirectory) -> std::io::Result<Verification> {
     let mut verification = verify_once(files)?;
     for _ in 1..MAX_ATTEMPTS {
         if verification.report.is_sound() {
@@ -61,10 +63,10 @@ fn verify(files: &Real) -> std::io::Result<Verification> {
     Ok(verification)
 }
 
-fn verify_once(files: &Real) -> std::io::Result<Verification> {
+fn verify_once(files: &RealDirectory) -> std::io::Result<Verification> {
     let mut dry_run = DryRun::new();
     let mut report = inspect(files, &mut |found| dry_run.found(&found))?;
-    let room = MOST_PROBLEMS.saturating_sub(report.problems.len());
+    let room = MAX_PROBLEMS.saturating_sub(report.problems.len());
     report.problem_count += dry_run.problems.len() as u64;
     report.problems.extend(dry_run.problems.into_iter().take(room));
     Ok(Verification {
@@ -78,7 +80,7 @@ fn verify_once(files: &Real) -> std::io::Result<Verification> {
 /// The result of a check.
 #[derive(Debug, PartialEq, Eq)]
 struct Verification {
-    report: Report,
+    report: InspectionReport,
     limits: u64,
     snapshot_records: u64,
     log_records: u64,
@@ -91,7 +93,7 @@ struct DryRun {
     log_records: u64,
     /// Whether no error was found so far. Records after a gap are not applied.
     is_whole: bool,
-    problems: Vec<Problem>,
+    problems: Vec<LogProblem>,
 }
 
 impl DryRun {
@@ -106,19 +108,19 @@ impl DryRun {
         }
     }
 
-    fn found(&mut self, found: &Found<'_>) {
+    fn found(&mut self, found: &InspectedItem<'_>) {
         let (file, offset, read) = match *found {
-            Found::Chunk { file, offset, payload } => {
+            InspectedItem::Chunk { file, offset, payload } => {
                 let read = self.read(payload);
                 self.snapshot_records += read.0;
                 (file, offset, read.1)
             }
-            Found::Block { file, offset, payload, .. } => {
+            InspectedItem::Block { file, offset, payload, .. } => {
                 let read = self.read(payload);
                 self.log_records += read.0;
                 (file, offset, read.1)
             }
-            Found::Problem(_) => {
+            InspectedItem::Problem(_) => {
                 self.is_whole = false;
                 return;
             }
@@ -126,15 +128,15 @@ impl DryRun {
         if let Err(why) = read {
             self.is_whole = false;
             let what = format!("invalid records: {why}");
-            if self.problems.len() < MOST_PROBLEMS {
-                self.problems.push(Problem { file: file.to_owned(), offset, what });
+            if self.problems.len() < MAX_PROBLEMS {
+                self.problems.push(LogProblem { file: file.to_owned(), offset, what });
             }
         }
     }
 
     /// Parses records. Returns their number and the first error.
     fn read(&mut self, payload: &[u8]) -> (u64, Result<(), String>) {
-        let mut records = Records::new(payload);
+        let mut records = RecordReader::new(payload);
         let mut count = 0;
         loop {
             let restoring = &self.restoring;
@@ -152,8 +154,8 @@ impl DryRun {
         }
     }
 
-    fn apply(&mut self, record: Record<'_>) -> Result<(), String> {
-        let json = record.tell(&mut self.restoring);
+    fn apply(&mut self, record: LogRecord<'_>) -> Result<(), String> {
+        let json = record.restore_into(&mut self.restoring);
         json.map_err(|why| why.to_string())
     }
 }
@@ -188,19 +190,19 @@ impl Verification {
         if let Some((first, last)) = report.times {
             lines.push(format!("written   from {} to {}", at(first), at(last)));
         }
-        let left = match report.before {
+        let left = match report.previous_run {
             _ if report.store_id.is_none() => "unknown",
-            Before::Created => "new, and never written to",
-            Before::Stopped => "stopped cleanly",
-            Before::Crashed if report.is_sound() => {
+            PreviousRun::Created => "new, and never written to",
+            PreviousRun::Stopped => "stopped cleanly",
+            PreviousRun::Crashed if report.is_sound() => {
                 "a server is running, or it was not stopped cleanly: the next start recovers"
             }
-            Before::Crashed => "a server is running, or it was not stopped cleanly",
+            PreviousRun::Crashed => "a server is running, or it was not stopped cleanly",
         };
         lines.push(format!("left      {left}"));
         lines.push(match &report.tail {
-            Tail::Whole => "tail      whole".to_owned(),
-            Tail::Torn { file, offset, bytes: torn } => format!(
+            LogTail::Whole => "tail      whole".to_owned(),
+            LogTail::Torn { file, offset, bytes: torn } => format!(
                 "tail      {} of {file} from byte {offset} on are an incomplete block: it was never acknowledged, and a start cuts it off",
                 bytes(*torn)
             ),
@@ -221,7 +223,7 @@ impl Verification {
 
     fn json(&self, folder: &Path) -> VerificationJson<'_> {
         let report = &self.report;
-        let problem = |problem: &Problem| ProblemJson {
+        let problem = |problem: &LogProblem| ProblemJson {
             file: problem.file.clone(),
             offset: problem.offset,
             what: problem.what.clone(),
@@ -230,11 +232,11 @@ impl Verification {
             directory: path_text(folder),
             store: report.store_id.map(|id| digits(&id)),
             sound: report.is_sound(),
-            left: match report.before {
+            left: match report.previous_run {
                 _ if report.store_id.is_none() => "unknown",
-                Before::Created => "new",
-                Before::Stopped => "stopped",
-                Before::Crashed => "running_or_crashed",
+                PreviousRun::Created => "new",
+                PreviousRun::Stopped => "stopped",
+                PreviousRun::Crashed => "running_or_crashed",
             },
             snapshot: report.snapshot.map(|segment| SnapshotJson {
                 segment,
@@ -252,8 +254,8 @@ impl Verification {
             limits: self.limits,
             times: report.times.map(|(first, last)| TimesJson { first: at(first), last: at(last) }),
             torn_tail: match &report.tail {
-                Tail::Whole => None,
-                Tail::Torn { file, offset, bytes } => {
+                LogTail::Whole => None,
+                LogTail::Torn { file, offset, bytes } => {
                     Some(TornTailJson { file, offset: *offset, bytes: *bytes })
                 }
             },

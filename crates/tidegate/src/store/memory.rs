@@ -53,7 +53,7 @@ use crate::answer::{OrderError, Replies};
 use crate::catalog::{
     ApplyError, Catalog, Change, Edit, EditOutcome, ExpectedVersion, PutError, RemovalMode, Watcher,
 };
-use crate::clock::{Clock, Timepiece};
+use crate::clock::{Clock, StoreClock};
 use crate::store::deciding::{check_key, check_ttl};
 use crate::store::leases::{Lease, Leases};
 use crate::store::requests::Requests;
@@ -315,7 +315,7 @@ type Retired = HashMap<Box<str>, (Timestamp, Arc<Tenant>)>;
 
 /// What all handles of a store share.
 pub(super) struct Shared {
-    clock: Timepiece,
+    clock: StoreClock,
     may_go_back: bool,
     tick: Tick,
     secret: Secret,
@@ -366,7 +366,7 @@ impl Desk {
 
 impl Shared {
     fn new(clock: impl Clock + 'static, memory: Memory) -> Shared {
-        let clock = Timepiece::of(clock);
+        let clock = StoreClock::of(clock);
         Shared {
             tick: clock.clock().tick(),
             may_go_back: clock.clock().may_go_back(),
@@ -392,7 +392,7 @@ impl Shared {
     #[inline]
     fn now(&self) -> Timestamp {
         match &self.clock {
-            Timepiece::System(clock) if let Some(now) = clock.glance() => now,
+            StoreClock::System(clock) if let Some(now) = clock.try_now() => now,
             _ => self.now_otherwise(),
         }
     }

@@ -1,0 +1,123 @@
+//! Taking a snapshot while the log goes on.
+
+use std::fmt;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{TryLockError, mpsc};
+
+use tidegate::store::Unavailable;
+
+use super::WriteAheadLog;
+use super::append_queue::{LogHealth, SegmentRoll};
+use super::file_names::{self, DirectoryListing};
+use super::snapshot_file::{SnapshotWriter, remove_if_exists};
+
+/// Why there is no snapshot. The log is as it was, and goes on.
+#[derive(Debug)]
+pub enum SnapshotError {
+    /// Another one is being taken.
+    Busy,
+    /// The log cannot be written.
+    Unavailable(Unavailable),
+    /// Whoever was to write it gave up.
+    Abandoned(String),
+    /// The disk failed.
+    Disk(io::Error),
+}
+
+impl fmt::Display for SnapshotError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SnapshotError::Busy => write!(f, "another snapshot is being taken; wait for that one"),
+            SnapshotError::Unavailable(unavailable) => write!(f, "no snapshot: {unavailable}"),
+            SnapshotError::Abandoned(reason) => write!(f, "the snapshot was given up: {reason}"),
+            SnapshotError::Disk(error) => {
+                write!(f, "the snapshot could not be written: {error}; the log goes on without it")
+            }
+        }
+    }
+}
+
+impl std::error::Error for SnapshotError {}
+
+impl From<io::Error> for SnapshotError {
+    fn from(error: io::Error) -> SnapshotError {
+        SnapshotError::Disk(error)
+    }
+}
+
+impl WriteAheadLog {
+    /// Takes a snapshot: everything that was appended before this call, and is known to whoever writes it, is in it; the log then only has to
+    /// remember what was appended since. One at a time. Blocks for as long as it takes; appends go on meanwhile.
+    ///
+    /// The log is split before `write` is called, so what is appended while it runs is replayed on top of the snapshot. How many bytes of
+    /// payload it has.
+    pub fn snapshot(
+        &self,
+        write: impl FnOnce(&mut SnapshotWriter) -> Result<(), SnapshotError>,
+    ) -> Result<u64, SnapshotError> {
+        self.snapshot_holding(|| (), write)
+    }
+
+    /// The same, with something held while the log is split: for whoever appends before they act, so that nobody is in between.
+    pub fn snapshot_holding<G>(
+        &self,
+        hold: impl FnOnce() -> G,
+        write: impl FnOnce(&mut SnapshotWriter) -> Result<(), SnapshotError>,
+    ) -> Result<u64, SnapshotError> {
+        let _only = match self.snapshot_lock.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Err(SnapshotError::Busy),
+        };
+        let held = hold();
+        let roll = self.roll_segment().map_err(SnapshotError::Unavailable)?;
+        drop(held);
+        let name = file_names::snapshot_name(roll.header.segment);
+        let bytes = self.write_snapshot(&roll, write).inspect_err(|_| {
+            // It may be what fills the disk; if it cannot be removed, the next opening does it.
+            let _ = remove_if_exists(&*self.directory, &file_names::unfinished_name(&name));
+        })?;
+        self.directory.sync_names()?;
+        self.shared.superseded_bytes.store(roll.written_bytes, Ordering::Release);
+        self.shared.first_segment.store(roll.header.segment, Ordering::Release);
+        // What cannot be removed now is removed when the log is opened again.
+        let _ = self.remove_superseded(roll.header.segment);
+        Ok(bytes)
+    }
+
+    /// Begins another segment.
+    fn roll_segment(&self) -> Result<SegmentRoll, Unavailable> {
+        let (answer, answered) = mpsc::channel();
+        self.shared.queue.roll(answer)?;
+        answered.recv().unwrap_or_else(|_| {
+            let refusal = self.health().refusal();
+            Err(refusal.unwrap_or_else(|| LogHealth::Stopped.refusal().expect("a stopped log refuses")))
+        })
+    }
+
+    fn write_snapshot(
+        &self,
+        roll: &SegmentRoll,
+        write: impl FnOnce(&mut SnapshotWriter) -> Result<(), SnapshotError>,
+    ) -> Result<u64, SnapshotError> {
+        let mut snapshot = SnapshotWriter::begin(&*self.directory, &roll.header, &self.store)?;
+        write(&mut snapshot)?;
+        let bytes = snapshot.bytes();
+        snapshot.finish()?;
+        let name = file_names::snapshot_name(roll.header.segment);
+        self.directory.rename(&file_names::unfinished_name(&name), &name)?;
+        Ok(bytes)
+    }
+
+    fn remove_superseded(&self, first_segment: u64) -> io::Result<()> {
+        let listing = DirectoryListing::read(&*self.directory)?;
+        for number in listing.snapshots.iter().filter(|number| **number < first_segment) {
+            self.directory.remove(&file_names::snapshot_name(*number))?;
+        }
+        for number in listing.segments.iter().filter(|number| **number < first_segment) {
+            self.directory.remove(&file_names::segment_name(*number))?;
+        }
+        self.directory.sync_names()
+    }
+}
