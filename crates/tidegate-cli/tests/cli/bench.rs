@@ -90,10 +90,10 @@ fn the_table_and_the_verdict_are_for_people() {
     assert!(lines[0].starts_with("CONCURRENCY  DECISIONS/S") && lines[0].ends_with("P99.9"), "{out}");
     assert!(lines[1].trim_start().starts_with("2 ") && lines[1].contains("  100.00 %  "), "{out}");
     assert!(
-        lines[3].starts_with("0 failures in ") && lines[3].ends_with("; nothing sold above its limit."),
+        lines[3].starts_with("0 failures in ") && lines[3].ends_with("; no grants above the limit."),
         "{out}"
     );
-    assert_eq!((lines[4], lines.len()), ("The server has counted what it granted.", 5));
+    assert_eq!((lines[4], lines.len()), ("The server's counts match the grants.", 5));
     assert!(!out.contains('\u{1b}'), "no colour and no bar into a pipe");
     let picture = std::fs::read_to_string(&svg).expect("a picture");
     assert!(picture.contains(&format!("Load on {}", serving.url())), "{picture}");
@@ -182,7 +182,7 @@ fn whoever_says_stop_is_obeyed_and_nothing_is_left_behind() {
     let mut said = String::new();
     bench.stderr.take().expect("it was piped").read_to_string(&mut said).expect("text");
     assert_eq!(bench.wait().expect("it was started").code(), Some(1), "{said}");
-    assert!(said.contains("stopped before the end; the limits that were made are removed"), "{said}");
+    assert!(said.contains("stopped before the end; the test limits are deleted"), "{said}");
     assert!(has_no_limits(&serving));
 }
 

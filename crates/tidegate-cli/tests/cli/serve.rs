@@ -29,7 +29,7 @@ fn strangers_are_not_let_in_by_accident() {
 #[test]
 fn a_server_without_a_door_is_a_mistake() {
     let why = refused(&["--http", "off", "--resp", "off"], 2);
-    assert!(why.contains("both doors are off"), "{why}");
+    assert!(why.contains("HTTP and RESP are both off"), "{why}");
 }
 
 #[test]

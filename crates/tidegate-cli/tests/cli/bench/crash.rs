@@ -49,7 +49,7 @@ fn a_server_that_writes_down_what_it_sells_sells_nothing_twice() {
     let kills = if std::env::var_os("TIDEGATE_LONG").is_some() { MANY_KILLS } else { KILLS };
     let run = run(&["bench", "--crash", "--kills", kills], "");
     assert_eq!(run.code, Some(0), "{}{}", run.out, run.err);
-    let clean = "Nothing was sold above its limit, and no more was lost than was promised.\n";
+    let clean = "No limit was exceeded, and no loss was above its bound.\n";
     assert!(run.out.ends_with(clean), "{}", run.out);
 }
 

@@ -123,7 +123,7 @@ fn told(wrong: Wrong) -> (Option<i32>, String, String) {
 fn a_server_that_grants_everything_has_oversold() {
     let (code, out, err) = told(Wrong { ask: |_| (200, GRANT), counted: Some });
     assert_eq!(code, Some(1), "{out}{err}");
-    assert!(out.contains("ABOVE THE LIMIT: more was sold than there was"), "{out}");
+    assert!(out.contains("ABOVE THE LIMIT"), "{out}");
     assert!(err.contains("over-admission"), "{err}");
 }
 
@@ -132,14 +132,14 @@ fn a_server_that_counts_less_than_it_grants_is_found_out() {
     let first = |asked| (200, if asked == 1 { GRANT } else { r#"{"allowed":false}"# });
     let (code, out, err) = told(Wrong { ask: first, counted: |_| Some(0) });
     assert_eq!(code, Some(1), "{out}{err}");
-    assert!(out.contains("0 failures") && out.contains("The server has not counted 2 grants"), "{out}");
+    assert!(out.contains("0 failures") && out.contains("The server's count is missing 2 grants"), "{out}");
 }
 
 #[test]
 fn a_server_that_charges_without_granting_is_found_out() {
     let (code, out, err) = told(Wrong { ask: |_| (200, r#"{"allowed":false}"#), counted: |_| Some(1) });
     assert_eq!(code, Some(1), "{out}{err}");
-    assert!(out.contains("The server has counted 2 units that it granted nobody."), "{out}");
+    assert!(out.contains("The server has counted 2 units without a grant."), "{out}");
 }
 
 /// Document 004: whoever loses a race for the same record is sent away with an error.

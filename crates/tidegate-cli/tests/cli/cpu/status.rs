@@ -58,7 +58,7 @@ fn people_get_a_table() {
     let line = |name: &str| {
         told.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name} in {told}"))
     };
-    assert_eq!(line("governing"), "governing        no; this is how it stood at 2025-10-22T02:00:00Z");
+    assert_eq!(line("governing"), "governing        no; state at 2025-10-22T02:00:00Z");
     assert_eq!(line("window"), "window           2025-10-22T00:00:00Z to 2025-10-23T00:00:00Z");
     assert_eq!(line("samples"), "samples          1,440, 0 above the limit");
     assert!(line("used").ends_with("of 42768 %·min, risk low"), "{told}");

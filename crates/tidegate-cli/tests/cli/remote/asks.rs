@@ -22,13 +22,13 @@ fn a_grant_is_one_line_and_a_refusal_says_when() {
 
     let refused = serving.run(&["acquire", "login", "ada"]);
     assert_eq!((refused.code, &*refused.err), (Some(3), ""));
-    let said = "refused by login key/sliding-86400s, 2 of 2 used: come back in 23h 59m ";
-    assert!(refused.out.starts_with(said) || refused.out.contains("come back in 1d"), "{}", refused.out);
+    let said = "refused by login key/sliding-86400s, 2 of 2 used: retry in 23h 59m ";
+    assert!(refused.out.starts_with(said) || refused.out.contains("retry in 1d"), "{}", refused.out);
 
     let never = serving.run(&["acquire", "closed"]);
     assert_eq!(
         (never.code, &*never.out),
-        (Some(3), "refused by closed all/total, 0 of 0 used: no waiting will help\n")
+        (Some(3), "refused by closed all/total, 0 of 0 used: waiting does not help\n")
     );
 }
 
@@ -95,7 +95,7 @@ fn whoever_waits_gets_it_when_it_is_given_back() {
     let held = json(&serving.run(&["acquire", "workers", "--json"]).done());
     let lease = held["lease"]["id"].as_str().expect("a lease");
     let refused = serving.run(&["acquire", "workers", "--wait", "1ms"]);
-    let said = "refused by workers all/concurrency, 1 of 1 used: come back when something is given back\n";
+    let said = "refused by workers all/concurrency, 1 of 1 used: retry after a release\n";
     assert_eq!((refused.code, &*refused.out), (Some(3), said));
 
     std::thread::scope(|scope| {

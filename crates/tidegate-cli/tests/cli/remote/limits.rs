@@ -75,7 +75,7 @@ fn what_is_wrong_in_a_file_has_its_place_and_nothing_is_sent() {
     }
     let missing = serving.run(&["limit", "add", "nowhere.yaml"]).failed(2);
     assert!(missing.starts_with("cannot read nowhere.yaml: ") && missing.contains("--item"), "{missing}");
-    assert_eq!(serving.fed(&["limit", "add", "-"], "").failed(2), "stdin has no limits in it\n");
+    assert_eq!(serving.fed(&["limit", "add", "-"], "").failed(2), "stdin contains no limits\n");
     assert_eq!(serving.run(&["limit", "list", "--json"]).done(), "{\"limits\":[]}\n");
 }
 

@@ -48,7 +48,7 @@ fn a_server_that_is_not_there_is_exit_code_4_with_advice() {
         let told = run(&[args, &["--server", &url]].concat(), "").failed(4);
         assert!(told.starts_with(&format!("cannot reach {url}: ")), "{told}");
         assert!(
-            told.contains("is 'tidegate serve' running there? else give --server URL or set TIDEGATE_SERVER"),
+            told.contains("is 'tidegate serve' running there? Otherwise give --server URL or set TIDEGATE_SERVER"),
             "{told}"
         );
     }
@@ -62,10 +62,10 @@ fn a_server_that_stays_silent_is_given_up() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
     let told = run(&["acquire", "login", "ada", "--server", &url, "--timeout", "50ms"], "").failed(4);
-    assert!(told.contains("gave no answer within 50ms; --timeout gives it longer"), "{told}");
-    assert!(told.contains("whether it was done is not known"), "{told}");
+    assert!(told.contains("did not answer within 50ms; --timeout sets a longer time"), "{told}");
+    assert!(told.contains("the request may have been executed"), "{told}");
     let told = run(&["limit", "list", "--server", &url, "--timeout", "50ms"], "").failed(4);
-    assert!(!told.contains("whether it was done"), "{told}");
+    assert!(!told.contains("may have been executed"), "{told}");
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn whoever_asks_to_wait_is_given_longer() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
     let args = ["acquire", "login", "--server", &url, "--timeout", "50ms", "--wait", "100ms"];
-    assert!(run(&args, "").failed(4).contains("gave no answer within 150ms"));
+    assert!(run(&args, "").failed(4).contains("did not answer within 150ms"));
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn strangers_are_told_from_a_tidegate() {
     let (url, heard) = somebody("HTTP/1.1 404 Not Found\r\nContent-Length: 6\r\n\r\n<html>");
     let told = run(&["limit", "list", "--server", &url], "").failed(1);
     assert!(
-        told.contains("answered with status 404, and not as a Tidegate does; is --server right?"),
+        told.contains("answered with status 404, but not as a Tidegate server; is --server right?"),
         "{told}"
     );
     let heard = heard.join().expect("it was asked");
@@ -145,7 +145,7 @@ fn strangers_are_told_from_a_tidegate() {
 
     let (url, _) = somebody("-ERR unknown command\r\n");
     let told = run(&["limit", "list", "--server", &url], "").failed(4);
-    assert!(told.contains("does not speak HTTP"), "{told}");
+    assert!(told.contains("is not an HTTP server"), "{told}");
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn a_new_token_opens_the_door_it_was_made_for() {
     let file = files.write("empty", "\n");
     assert!(serving.run(&["peek", "shop/a", "--token-file", &file]).failed(2).contains("is empty"));
     assert!(
-        serving.run_as("two words", &["peek", "shop/a"]).failed(2).contains("TIDEGATE_TOKEN is no token")
+        serving.run_as("two words", &["peek", "shop/a"]).failed(2).contains("TIDEGATE_TOKEN is not a token")
     );
 }
 

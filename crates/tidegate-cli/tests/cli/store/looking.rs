@@ -24,8 +24,8 @@ fn dump(folder: &Path, args: &[&str]) -> Run {
 fn wrong(folder: &Path, file: &str, what: &str) {
     let before = contents(folder);
     let found = verify(folder);
-    assert_eq!((found.code, found.err.contains("wrong with the store")), (Some(1), true), "{}", found.err);
-    let told = |line: &str| line.starts_with(&format!("WRONG     {file} at byte ")) && line.contains(what);
+    assert_eq!((found.code, found.err.contains(" in the store")), (Some(1), true), "{}", found.err);
+    let told = |line: &str| line.starts_with(&format!("DAMAGED   {file} at byte ")) && line.contains(what);
     assert!(found.out.lines().any(told), "{file}: {what} in {}", found.out);
     assert!(found.out.contains("Restore it from a backup"), "{}", found.out);
     let told = json(&run(&["store", "verify", "--json", &folder.display().to_string()], "").out);
@@ -43,14 +43,14 @@ fn a_store_that_is_well_says_what_it_has() {
     serving.run(&["limit", "add", "sale", "--item", "policy=total,limit=100"]).done();
     serving.run(&["acquire", "sale"]).done();
     let running = verify(&folder).done();
-    for line in ["snapshot  none yet", "limits    1", "tail      whole", "Nothing is wrong with it."] {
+    for line in ["snapshot  none yet", "limits    1", "tail      whole", "No problems found."] {
         assert!(running.lines().any(|each| each == line), "{line}: {running}");
     }
     assert!(
         running.contains("1 segment, 3 blocks, ") && running.contains(" bytes, 2 records\n"),
         "{running}"
     );
-    assert!(running.contains("left      a server runs on it, or it was not stopped cleanly"), "{running}");
+    assert!(running.contains("left      a server is running, or it was not stopped cleanly"), "{running}");
     assert!(running.contains("written   from 20"), "{running}");
     let told = json(&run(&["store", "verify", "--json", &folder.display().to_string()], "").done());
     assert_eq!((&told["sound"], &told["left"]), (&true.into(), &"running_or_crashed".into()));
@@ -80,7 +80,7 @@ fn a_torn_tail_is_no_problem() {
     let line =
         format!("tail      40 bytes of {file} from byte {offset} on are not a whole block: nobody was told");
     assert!(torn.contains(&line), "{torn}");
-    assert!(torn.ends_with("Nothing is wrong with it.\n"), "{torn}");
+    assert!(torn.ends_with("No problems found.\n"), "{torn}");
     let told = json(&run(&["store", "verify", "--json", &folder.display().to_string()], "").done());
     assert_eq!((&told["torn_tail"]["offset"], &told["torn_tail"]["bytes"]), (&offset.into(), &40.into()));
 }
@@ -102,7 +102,7 @@ fn what_is_damaged_or_missing_has_its_place() {
     std::fs::remove_file(folder.join("identity")).expect("it is there");
     wrong(&folder, "identity", "not a store");
     let found = verify(&folder);
-    assert!(found.out.contains("left      cannot be told"), "{}", found.out);
+    assert!(found.out.contains("left      unknown"), "{}", found.out);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn records_that_make_no_sense_are_wrong_and_a_start_says_the_same() {
         let found = verify(&folder);
         assert_eq!(found.code, Some(1), "{}", found.out);
         assert!(
-            found.out.contains("records that make no sense: ") && found.out.contains(why),
+            found.out.contains("invalid records: ") && found.out.contains(why),
             "{}",
             found.out
         );
