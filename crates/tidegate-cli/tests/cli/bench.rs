@@ -1,7 +1,7 @@
 //! `tidegate bench` against servers that really run, for moments: what it says is right, not how fast it is.
 
 mod crash;
-mod strangers;
+mod faulty_servers;
 
 use std::io::Read;
 use std::process::Command;

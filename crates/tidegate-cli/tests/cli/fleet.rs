@@ -2,16 +2,16 @@
 //!
 //! What is waited for is waited for by the database's clock, because that is the one that decides.
 
-mod doors;
-mod files;
-mod losses;
-mod manual;
-mod opening;
+mod protocols;
+mod settings_files;
+mod server_crash;
+mod documented_sql;
+mod open_errors;
 mod outages;
 mod races;
 mod sql;
 mod tasks;
-mod wire;
+mod http_connection;
 
 use std::time::Instant;
 
@@ -20,7 +20,7 @@ use tidegate_testkit::postgres_cluster::{new_schema, shared_url};
 
 use crate::remote::Serving;
 use sql::Sql;
-use wire::Wire;
+use http_connection::Wire;
 
 /// Servers that share a schema of their own.
 struct Fleet {

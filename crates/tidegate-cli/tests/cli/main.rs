@@ -12,7 +12,7 @@ mod cpu;
 mod docs;
 mod fleet;
 mod gateway;
-mod governing;
+mod cpu_run;
 mod pipe;
 mod remote;
 mod serve;

@@ -1,11 +1,11 @@
 //! The commands that talk to a server, with a server that really runs.
 
-mod asks;
+mod decisions;
 mod leases;
 mod limits;
-mod logged;
-mod reach;
-mod serving;
+mod server_log;
+mod unreachable_server;
+mod test_server;
 mod tokens;
 
-pub(crate) use serving::Serving;
+pub(crate) use test_server::Serving;

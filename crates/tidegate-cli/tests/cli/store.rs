@@ -1,7 +1,7 @@
 //! What a server keeps: what is left of it after a crash, what is refused, and how people look at it and copy it.
 
 mod backups;
-mod looking;
+mod inspection;
 mod refusals;
 mod restarts;
 

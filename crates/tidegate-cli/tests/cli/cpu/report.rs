@@ -1,6 +1,6 @@
 use std::fs;
 
-use super::journals::govern;
+use super::journal::govern;
 use super::json;
 use crate::{Files, run};
 

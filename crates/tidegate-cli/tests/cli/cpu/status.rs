@@ -1,6 +1,6 @@
 use std::fs;
 
-use super::journals::{MIDNIGHT, govern};
+use super::journal::{MIDNIGHT, govern};
 use super::json;
 use crate::{Files, run};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate_testkit::postgres_cluster::Cluster;
 
-use super::doors::Resp;
+use super::protocols::Resp;
 use super::{Fleet, Wire};
 
 const LIMITS: &str = "limits:

@@ -4,7 +4,7 @@
 //! is looked at in every run.
 
 mod targets;
-mod wards;
+mod process_lifecycle;
 mod windows;
 
 use std::fs;

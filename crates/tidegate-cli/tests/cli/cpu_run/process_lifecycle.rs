@@ -132,7 +132,7 @@ fn the_last_moments_of_a_command_count() {
 #[test]
 fn a_terminal_is_as_it_was() {
     let folder = folder();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/governing/terminal.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/cpu_run/terminal.py");
     let done = Command::new("python3")
         .arg(script)
         .arg(env!("CARGO_BIN_EXE_tidegate"))
