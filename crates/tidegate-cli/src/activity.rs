@@ -30,9 +30,9 @@ fn read(set: impl Fn(&str) -> Option<String>) -> Result<ActivitySpec, Vec<String
     let mut wrong = Vec::new();
     let mut spec = ActivitySpec::default();
     let mut note = |name: &str, why: String| wrong.push(format!("the environment variable {name} {why}"));
-    for (name, place) in [(TASKS, &mut spec.max_concurrent_tasks), (REQUESTS, &mut spec.window_requests)] {
+    for (name, field) in [(TASKS, &mut spec.max_concurrent_tasks), (REQUESTS, &mut spec.window_requests)] {
         match set(name).map(|value| parse_capacity(&value)).transpose() {
-            Ok(capacity) => *place = capacity,
+            Ok(capacity) => *field = capacity,
             Err(why) => note(name, why),
         }
     }
@@ -81,12 +81,12 @@ mod tests {
     fn every_error_names_its_variable() {
         let wrong = with(&[(TASKS, "many"), (REQUESTS, "-2"), (WINDOW, "1.5")]).unwrap_err();
         assert_eq!(wrong.len(), 3);
-        for ((name, allowed), told) in
+        for ((name, allowed), message) in
             [(TASKS, "whole number"), (REQUESTS, "-1 (count, never refuse)"), (WINDOW, "whole seconds")]
                 .iter()
                 .zip(&wrong)
         {
-            assert!(told.contains(name) && told.contains(allowed), "{told}");
+            assert!(message.contains(name) && message.contains(allowed), "{message}");
         }
         for value in ["0", "0s", "-1", "15 s", "1h30m", "99999999999999999999"] {
             assert!(with(&[(WINDOW, value)]).is_err(), "{value}");

@@ -43,12 +43,12 @@ use std::time::Duration;
 
 use crate::args::BenchArgs;
 use crate::{Failure, print_message, print_result};
-use connection::Endpoint;
+use connection::BenchEndpoint;
 use load_plan::{LoadPlan, LoadQuota};
 use number::grouped;
 use progress_bar::{LoadPhase, ProgressBar};
 use report::{LevelReport, LoadReport};
-use stop_signal::StopSignal;
+use stop_signal::BenchStopSignal;
 use temporary_limit::{ControlApi, TemporaryLimit};
 use workers::{LoadRun, WorkerPool};
 
@@ -61,9 +61,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         return crash::run(args);
     }
     let plan = LoadPlan::of(args)?;
-    let stop = StopSignal::listen()?;
+    let stop = BenchStopSignal::listen()?;
     let control = ControlApi::of(args, &plan)?;
-    let endpoint = Endpoint::find(&plan.target, control.token(), plan.timeout)?;
+    let endpoint = BenchEndpoint::find(&plan.target, control.token(), plan.timeout)?;
     let (progress, report) = (ProgressBar::on_stderr(&plan), LoadReport::begin(&plan));
     let mut bench = BenchRun { plan, stop, control, endpoint, progress, report };
     let measured = bench.measure();
@@ -86,9 +86,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
 /// The state of a load test.
 struct BenchRun {
     plan: LoadPlan,
-    stop: StopSignal,
+    stop: BenchStopSignal,
     control: ControlApi,
-    endpoint: Endpoint,
+    endpoint: BenchEndpoint,
     progress: ProgressBar,
     report: LoadReport,
 }

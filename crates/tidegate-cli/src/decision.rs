@@ -10,11 +10,11 @@ use crate::instant;
 
 /// Writes decisions.
 #[derive(Debug, Default)]
-pub(crate) struct DecisionWriter {
+pub(crate) struct DecisionJsonWriter {
     instants: instant::InstantWriter,
 }
 
-impl DecisionWriter {
+impl DecisionJsonWriter {
     /// Appends the fields of a decision, from `"allowed"` to `"readings"`, without braces.
     pub(crate) fn write(&mut self, answer: &Answer, answers: &Replies, out: &mut Vec<u8>) {
         let verdict =
@@ -28,8 +28,9 @@ impl DecisionWriter {
                     wait: Some((denied.wait, wait_time(denied.wait, answer.at))),
                 },
             };
-        let said = DecisionFields { verdict, degraded: answer.degraded, readings: answers.readings(answer) };
-        write_fields(&said, out, &mut |at, out| self.instants.write(at, out));
+        let decision =
+            DecisionFields { verdict, degraded: answer.degraded, readings: answers.readings(answer) };
+        write_fields(&decision, out, &mut |at, out| self.instants.write(at, out));
     }
 
     /// Appends an instant in quotes.

@@ -188,9 +188,9 @@ impl InstantWriter {
         let of_day = seconds % SECONDS_A_DAY;
         out.extend_from_slice(self.date(seconds / SECONDS_A_DAY));
         let mut clock = *b"00:00:00";
-        for (place, part) in [(0, of_day / 3600), (3, of_day / 60 % 60), (6, of_day % 60)] {
-            clock[place] = digit(part / 10);
-            clock[place + 1] = digit(part % 10);
+        for (position, part) in [(0, of_day / 3600), (3, of_day / 60 % 60), (6, of_day % 60)] {
+            clock[position] = digit(part / 10);
+            clock[position + 1] = digit(part % 10);
         }
         out.extend_from_slice(&clock);
         if nanos != 0 {
@@ -220,8 +220,8 @@ fn date(day: u64) -> [u8; DATE_END + 1] {
 pub(crate) fn fraction(mut nanos: u64, out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(b".000000000");
-    for place in (start + 1..out.len()).rev() {
-        out[place] = digit(nanos % 10);
+    for position in (start + 1..out.len()).rev() {
+        out[position] = digit(nanos % 10);
         nanos /= 10;
     }
     let zeros = out[start..].iter().rev().take_while(|&&b| b == b'0').count();

@@ -138,9 +138,9 @@ mod tests {
     use super::*;
 
     /// A source that returns one piece per read.
-    struct Script(Vec<Vec<u8>>);
+    struct ScriptedReader(Vec<Vec<u8>>);
 
-    impl Read for Script {
+    impl Read for ScriptedReader {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
             if self.0.is_empty() {
                 return Ok(0);
@@ -151,8 +151,8 @@ mod tests {
         }
     }
 
-    fn reader(reads: &[&str]) -> LineReader<Script> {
-        LineReader::new(Script(reads.iter().map(|read| read.as_bytes().to_vec()).collect()))
+    fn reader(reads: &[&str]) -> LineReader<ScriptedReader> {
+        LineReader::new(ScriptedReader(reads.iter().map(|read| read.as_bytes().to_vec()).collect()))
     }
 
     #[test]

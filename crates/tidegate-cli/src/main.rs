@@ -122,10 +122,10 @@ fn without_passwords_of_arguments(mut text: String) -> String {
         let arg = arg.to_string_lossy().into_owned();
         let (name, value) = arg.split_once('=').filter(|_| arg.starts_with("--")).unwrap_or((&before, &arg));
         let is_store = name == "--store";
-        let shown =
+        let concealed =
             if is_store { text::without_store_passwords(value) } else { text::without_passwords(value) };
-        if shown != value {
-            text = text.replace(value, &shown);
+        if concealed != value {
+            text = text.replace(value, &concealed);
         }
         before = arg;
     }

@@ -83,8 +83,8 @@ impl OpenStore {
 }
 
 fn open_disk(folder: &Path, bytes: Option<usize>) -> Result<OpenStore, Failure> {
-    let usual = DiskOptions::default();
-    let options = DiskOptions { capacity_bytes: bytes.unwrap_or(usual.capacity_bytes), ..usual };
+    let default = DiskOptions::default();
+    let options = DiskOptions { capacity_bytes: bytes.unwrap_or(default.capacity_bytes), ..default };
     let mut progress = RecoveryProgress::new();
     let opened = DiskStore::open(folder, Arc::new(SystemClock::new()), options, &mut |read, total| {
         progress.log_recovery(read, total);
@@ -136,19 +136,19 @@ fn log_recovery(recovery: &RecoveryReport) {
 
 /// Reports the progress of a long recovery.
 struct RecoveryProgress {
-    began: Instant,
+    started_at: Instant,
     reported_seconds: u128,
 }
 
 impl RecoveryProgress {
     #[expect(clippy::disallowed_methods, reason = "progress messages follow real time")]
     fn new() -> RecoveryProgress {
-        RecoveryProgress { began: Instant::now(), reported_seconds: 0 }
+        RecoveryProgress { started_at: Instant::now(), reported_seconds: 0 }
     }
 
     /// Reports once per second.
     fn log_recovery(&mut self, read: u64, total: u64) {
-        let seconds = self.began.elapsed().as_millis() / PROGRESS_INTERVAL.as_millis();
+        let seconds = self.started_at.elapsed().as_millis() / PROGRESS_INTERVAL.as_millis();
         if seconds > self.reported_seconds {
             self.reported_seconds = seconds;
             let percent = (u128::from(read) * 100).checked_div(u128::from(total)).unwrap_or(100);

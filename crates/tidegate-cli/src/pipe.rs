@@ -125,7 +125,7 @@ impl PipeFilter {
 
     /// Decides and writes a batch of whole lines.
     fn pass(&mut self, piece: &[u8]) -> Result<(), PipeWriteError> {
-        let began = self.wall.now();
+        let started_at = self.wall.now();
         let lines: Vec<PipeLine<'_>> = lines::split(piece)
             .filter(|line| !lines::is_blank(line))
             .map(|text| PipeLine { text, message: self.reader.read(text) })
@@ -141,7 +141,7 @@ impl PipeFilter {
         }
         self.fates = fates;
         let written = self.flush();
-        self.stats.spent(self.wall.now().since(began));
+        self.stats.spent(self.wall.now().since(started_at));
         written
     }
 
@@ -193,7 +193,7 @@ impl PipeFilter {
         self.fates.clear();
         let Some(clock) = self.recorded.clone() else { return self.submit(&orders) };
         self.report_first_step_back(lines, clock.now());
-        let (mut rest, mut looked) = (&*orders, 0);
+        let (mut rest, mut prefetched) = (&*orders, 0);
         let mut times = messages().map(|message| message.at).peekable();
         while let Some(time) = times.next() {
             // A message from the past is decided at the latest time seen.
@@ -204,8 +204,8 @@ impl PipeFilter {
             }
             clock.set(latest);
             let done = orders.len() - rest.len();
-            if looked <= done {
-                looked = done + LOOK_AHEAD;
+            if prefetched <= done {
+                prefetched = done + LOOK_AHEAD;
                 self.store.look_ahead(asks[done..].iter().take(LOOK_AHEAD).copied());
             }
             let (now, later) = rest.split_at(run);

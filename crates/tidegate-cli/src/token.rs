@@ -17,9 +17,9 @@ const NAME_DIGITS: usize = 8;
 pub(crate) fn run(args: &TokenArgs) -> Result<(), Failure> {
     let TokenCommand::New(args) = &args.command;
     let token = NewToken::generate().map_err(|error| Failure::Failed(error.to_string()))?;
-    let shown = TokenEntry::new(args, &token);
-    shown.read_back()?;
-    print_result(&if args.json { shown.json(&token.secret) } else { shown.text(&token.secret) })
+    let entry = TokenEntry::new(args, &token);
+    entry.read_back()?;
+    print_result(&if args.json { entry.json(&token.secret) } else { entry.text(&token.secret) })
 }
 
 /// The entry for the settings file.

@@ -278,11 +278,11 @@ pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
 }
 
 fn parse_wait(text: &str) -> Result<Duration, String> {
-    let patience = text::parse_duration(text)?;
-    if patience > MAX_WAIT {
+    let wait = text::parse_duration(text)?;
+    if wait > MAX_WAIT {
         return Err(format!("must be at most {}s, found {text}", MAX_WAIT.as_secs()));
     }
-    Ok(patience)
+    Ok(wait)
 }
 
 #[cfg(test)]

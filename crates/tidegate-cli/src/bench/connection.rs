@@ -18,7 +18,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Address, protocol and timeout of the server under test.
 #[derive(Debug, Clone)]
-pub(super) struct Endpoint {
+pub(super) struct BenchEndpoint {
     name: String,
     addresses: Vec<SocketAddr>,
     wire: WireProtocol,
@@ -27,13 +27,13 @@ pub(super) struct Endpoint {
     timeout_limit: Duration,
 }
 
-impl Endpoint {
+impl BenchEndpoint {
     /// Resolves the address of a target.
     pub(super) fn find(
         target: &BenchTarget,
         token: Option<&str>,
         timeout_limit: Duration,
-    ) -> Result<Endpoint, Failure> {
+    ) -> Result<BenchEndpoint, Failure> {
         let unknown = |why: String| Failure::Unreachable(format!("cannot reach {target}: {why}"));
         let found =
             (&*target.host, target.port).to_socket_addrs().map_err(|error| unknown(error.to_string()))?;
@@ -41,7 +41,7 @@ impl Endpoint {
         if addresses.is_empty() {
             return Err(unknown("the host is unknown".to_owned()));
         }
-        Ok(Endpoint::at(target, addresses, token, timeout_limit))
+        Ok(BenchEndpoint::at(target, addresses, token, timeout_limit))
     }
 
     /// An endpoint with known addresses.
@@ -50,10 +50,10 @@ impl Endpoint {
         addresses: Vec<SocketAddr>,
         token: Option<&str>,
         timeout_limit: Duration,
-    ) -> Endpoint {
+    ) -> BenchEndpoint {
         let wire = WireProtocol::of(target, token);
         let token = token.filter(|_| target.protocol == BenchProtocol::Resp).map(str::to_owned);
-        Endpoint { name: target.to_string(), addresses, wire, token, timeout_limit }
+        BenchEndpoint { name: target.to_string(), addresses, wire, token, timeout_limit }
     }
 
     /// The target as written, for messages.
@@ -71,7 +71,7 @@ impl Endpoint {
 #[derive(Debug)]
 pub(super) struct BenchConnection {
     stream: TcpStream,
-    endpoint: Endpoint,
+    endpoint: BenchEndpoint,
     out: Vec<u8>,
     /// Bytes received, and how many of them are parsed.
     received: Vec<u8>,
@@ -80,7 +80,7 @@ pub(super) struct BenchConnection {
 
 impl BenchConnection {
     /// Connects, and authenticates a RESP connection.
-    pub(super) async fn open(endpoint: &Endpoint) -> Result<BenchConnection, String> {
+    pub(super) async fn open(endpoint: &BenchEndpoint) -> Result<BenchConnection, String> {
         let connecting =
             timeout(endpoint.timeout_limit.min(CONNECT_TIMEOUT), TcpStream::connect(&endpoint.addresses[..]));
         let stream = connecting.await.map_err(|_| "timeout while connecting".to_owned())?;

@@ -29,7 +29,7 @@ use tokio::runtime::Builder;
 
 use super::publish_text;
 use super::random::{SplitMix64, random_u64};
-use super::stop_signal::StopSignal;
+use super::stop_signal::BenchStopSignal;
 use crate::args::{BenchArgs, ServerArgs};
 use crate::remote::client::ServerClient;
 use crate::remote::url::{ServerUrl, encoded};
@@ -49,7 +49,7 @@ const KILLS_PER_KILLED_START: u32 = 8;
 
 /// Runs the crash test and reports the result.
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
-    let stop = StopSignal::listen()?;
+    let stop = BenchStopSignal::listen()?;
     let seed = args.crashing.seed.unwrap_or_else(|| random_u64() >> 32);
     let folder = StoreDirectory::of(args.crashing.store_dir.as_deref())?;
     let store = args.crashing.store.clone().unwrap_or_else(|| format!("disk:{}", folder.path.display()));
@@ -95,7 +95,7 @@ struct CrashRun {
     random: SplitMix64,
     /// Recovery time of each start after a kill.
     recoveries: Vec<Duration>,
-    stop: StopSignal,
+    stop: BenchStopSignal,
 }
 
 impl CrashRun {

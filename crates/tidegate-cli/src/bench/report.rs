@@ -149,8 +149,8 @@ impl LoadReport {
 }
 
 /// Serializes a report. Numbers and text cannot fail to serialize.
-pub(super) fn json(told: &impl Serialize) -> String {
-    serde_json::to_string(told).unwrap_or_default()
+pub(super) fn json(expected: &impl Serialize) -> String {
+    serde_json::to_string(expected).unwrap_or_default()
 }
 
 #[derive(Debug, Serialize)]
@@ -270,7 +270,7 @@ pub(super) mod tests {
     fn text_is_an_aligned_table() {
         let report =
             report(vec![level(1, 12_345, 10_000, 240_000), level(256, 1_234_567, 3_691, 18_000_001)]);
-        let told = "\
+        let expected = "\
 CONCURRENCY  DECISIONS/S   SUCCESS  ALLOWED  REFUSED       P50        P99      P99.9
           1       12,345  100.00 %    6,172    6,173  0.080 ms   0.240 ms   0.480 ms
         256    1,234,567   36.91 %  617,283  617,284  6.000 ms  18.001 ms  36.001 ms
@@ -278,14 +278,14 @@ CONCURRENCY  DECISIONS/S   SUCCESS  ALLOWED  REFUSED       P50        P99      P
 0 failures in 7 decisions; nothing sold above its limit.
 The server has counted what it granted.
 ";
-        assert_eq!(report.text(), told);
+        assert_eq!(report.text(), expected);
     }
 
     #[test]
     fn json_has_the_documented_fields() {
-        let told = report(vec![level(4, 1000, 9_999, 240_000)]).json();
+        let expected = report(vec![level(4, 1000, 9_999, 240_000)]).json();
         assert_eq!(
-            told,
+            expected,
             "{\"server\":\"http://127.0.0.1:7700\",\"door\":\"http\",\"pipeline\":1,\"keys\":10000,\
              \"duration_ms\":5000,\"warm_up_ms\":500,\"levels\":[{\"concurrency\":4,\"decisions_per_second\":1000,\
              \"success_percent\":99.99,\"allowed\":500,\"refused\":500,\"failed\":0,\

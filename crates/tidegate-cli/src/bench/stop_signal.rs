@@ -13,11 +13,11 @@ const SECOND_SIGNAL_CODE: i32 = 1;
 
 /// Whether a signal has arrived.
 #[derive(Debug, Clone)]
-pub(super) struct StopSignal(Arc<AtomicBool>);
+pub(super) struct BenchStopSignal(Arc<AtomicBool>);
 
-impl StopSignal {
+impl BenchStopSignal {
     /// Installs the signal handlers.
-    pub(super) fn listen() -> Result<StopSignal, Failure> {
+    pub(super) fn listen() -> Result<BenchStopSignal, Failure> {
         let requested = Arc::new(AtomicBool::new(false));
         let register = |signal| {
             // Order matters: on the first signal the flag is still false, so it is set and the process goes on.
@@ -31,7 +31,7 @@ impl StopSignal {
         for signal in [SIGINT, SIGTERM] {
             register(signal).map_err(|error| Failure::Failed(format!("cannot wait for signals: {error}")))?;
         }
-        Ok(StopSignal(requested))
+        Ok(BenchStopSignal(requested))
     }
 
     /// Whether a stop was requested.

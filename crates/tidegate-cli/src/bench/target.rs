@@ -86,14 +86,14 @@ impl fmt::Display for BenchTarget {
     }
 }
 
-fn host_and_port(authority: &str, usual: u16) -> Result<(String, u16), String> {
+fn host_and_port(authority: &str, default_port: u16) -> Result<(String, u16), String> {
     let (host, port) = match authority.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => {
             let port =
                 port.parse().map_err(|_| format!("must have a port from 0 to 65535, found '{port}'"))?;
             (host, port)
         }
-        _ => (authority, usual),
+        _ => (authority, default_port),
     };
     Ok((host.trim_start_matches('[').trim_end_matches(']').to_owned(), port))
 }

@@ -27,7 +27,7 @@ pub(super) struct WireDecision {
 /// The protocol of a connection.
 #[derive(Debug, Clone)]
 pub(super) enum WireProtocol {
-    Http(http::RequestHead),
+    Http(http::BenchRequestHead),
     Resp,
 }
 
@@ -35,7 +35,7 @@ impl WireProtocol {
     /// The protocol of a target, with this token.
     pub(super) fn of(target: &BenchTarget, token: Option<&str>) -> WireProtocol {
         match target.protocol {
-            BenchProtocol::Http => WireProtocol::Http(http::RequestHead::new(target, token)),
+            BenchProtocol::Http => WireProtocol::Http(http::BenchRequestHead::new(target, token)),
             BenchProtocol::Resp => WireProtocol::Resp,
         }
     }

@@ -21,11 +21,11 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinSet, LocalSet};
 
-use super::connection::{BenchConnection, Endpoint};
+use super::connection::{BenchConnection, BenchEndpoint};
 use super::load_plan::LoadPlan;
 use super::nanoseconds;
 use super::random::SplitMix64;
-use super::stop_signal::StopSignal;
+use super::stop_signal::BenchStopSignal;
 use super::stopwatch::now;
 use super::tally::LoadTally;
 use super::wire::WireAsk;
@@ -73,10 +73,10 @@ struct WorkerTask {
 impl WorkerPool {
     /// Starts the threads and opens the connections.
     pub(super) fn start(
-        endpoint: &Endpoint,
+        endpoint: &BenchEndpoint,
         connections: usize,
         plan: &LoadPlan,
-        stop: &StopSignal,
+        stop: &BenchStopSignal,
     ) -> Result<WorkerPool, Failure> {
         let answered = Arc::new(AtomicU64::new(0));
         let (results, done) = mpsc::channel();
@@ -129,7 +129,7 @@ impl WorkerPool {
     /// Executes one run and reports progress at intervals.
     pub(super) fn work(&self, run: &LoadRun<'_>, mut on_progress: impl FnMut(RunProgress)) -> LoadTally {
         let mut whole = LoadTally::new(self.keys, run.lasts);
-        let began = now();
+        let started_at = now();
         self.answered.store(0, Ordering::Relaxed);
         for task in &self.tasks {
             // A missing thread is detected below.
@@ -137,7 +137,7 @@ impl WorkerPool {
         }
         for _ in &self.tasks {
             let mut look =
-                |answered| on_progress(RunProgress { passed: now().duration_since(began), answered });
+                |answered| on_progress(RunProgress { passed: now().duration_since(started_at), answered });
             match self.receive(&mut look) {
                 Ok(tally) => whole.merge(&tally),
                 Err(why) => whole.fail(&why, 1),
@@ -170,7 +170,7 @@ impl Drop for WorkerPool {
 }
 
 /// On the server's machine half of the cores are left to the server.
-fn threads(endpoint: &Endpoint) -> usize {
+fn threads(endpoint: &BenchEndpoint) -> usize {
     let cores = available_parallelism().map_or(1, NonZeroUsize::get);
     if endpoint.is_loopback() { (cores / 2).max(1) } else { cores }
 }
@@ -178,10 +178,10 @@ fn threads(endpoint: &Endpoint) -> usize {
 /// The state of one worker thread.
 #[derive(Debug)]
 struct LoadWorker {
-    endpoint: Endpoint,
+    endpoint: BenchEndpoint,
     pipeline: usize,
     keys: u32,
-    stop: StopSignal,
+    stop: BenchStopSignal,
     answered: Arc<AtomicU64>,
     seed: u64,
 }
@@ -304,7 +304,7 @@ impl ClosedLoop {
         for (index, key) in keys.iter().enumerate() {
             let reply = connection.receive().await;
             let reply = reply.map_err(|why| LostRequests { why, requests: (keys.len() - index) as u64 })?;
-            let heard = now();
+            let received_at = now();
             let mut tally = self.tally.borrow_mut();
             match reply {
                 Ok(answer) if answer.allowed => tally.grant(*key as usize),
@@ -314,8 +314,8 @@ impl ClosedLoop {
                     continue;
                 }
             }
-            tally.in_time += u64::from(heard <= self.until);
-            tally.latencies.record(nanoseconds(heard.duration_since(sent)));
+            tally.in_time += u64::from(received_at <= self.until);
+            tally.latencies.record(nanoseconds(received_at.duration_since(sent)));
         }
         self.worker.answered.fetch_add(keys.len() as u64, Ordering::Relaxed);
         Ok(())

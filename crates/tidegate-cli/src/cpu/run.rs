@@ -82,11 +82,11 @@ fn run_in_state(
         }
         JournalError::Io(..) => Failure::Failed(error.to_string()),
     })?;
-    put_back(state, args.quiet)?;
+    undo_leftovers(state, args.quiet)?;
     let (events, received) = channel();
     listen_for_signals(events.clone())
         .map_err(|error| Failure::Failed(format!("cannot listen for signals: {error}")))?;
-    let (guardian, mut started) = guard(state, program, &args.command)?;
+    let (guardian, mut started) = start_watchdog(state, program, &args.command)?;
     let governed = govern(args, (spec, settings), journal, &guardian, started.as_mut(), events, &received);
     if governed.is_err()
         && let Some(started) = &mut started
@@ -103,7 +103,7 @@ fn run_in_state(
 }
 
 /// Undoes the changes that an earlier governor left behind.
-fn put_back(state: &Path, is_quiet: bool) -> Result<(), Failure> {
+fn undo_leftovers(state: &Path, is_quiet: bool) -> Result<(), Failure> {
     let restored = restore_left_behind(state).map_err(|error| Failure::Failed(error.to_string()))?;
     if !restored.undone.is_empty() && !is_quiet {
         let count = restored.undone.len();
@@ -116,20 +116,20 @@ fn put_back(state: &Path, is_quiet: bool) -> Result<(), Failure> {
 }
 
 /// Starts the watchdog, which is this program too and starts the command.
-fn guard(
+fn start_watchdog(
     state: &Path,
     program: Option<PathBuf>,
     command: &[OsString],
 ) -> Result<(Guardian, Option<GovernedCommand>), Failure> {
-    let itself = std::env::current_exe()
+    let program_path = std::env::current_exe()
         .map_err(|error| Failure::Failed(format!("cannot find this program: {error}")))?;
     let args = [OsStr::new("cpu"), OsStr::new("watch")];
     let guarded = match program {
-        None => Guardian::spawn(state, &itself, &args).map(|guardian| (guardian, None)),
+        None => Guardian::spawn(state, &program_path, &args).map(|guardian| (guardian, None)),
         Some(program) => {
             let rest = command.iter().skip(1).cloned();
             let command: Vec<OsString> = std::iter::once(program.into_os_string()).chain(rest).collect();
-            Guardian::spawn_with(state, &itself, &args, &command)
+            Guardian::spawn_with(state, &program_path, &args, &command)
                 .map(|(guardian, ward)| (guardian, Some(GovernedCommand::new(ward))))
         }
     };
@@ -183,7 +183,7 @@ fn govern(
     let (mut ungoverned, mut unwritten_metrics, mut unkept) =
         (RepeatedWarning::default(), RepeatedWarning::default(), RepeatedWarning::default());
     let (mut watchdog_gone, mut surplus_warning) = (RepeatedWarning::default(), RepeatedWarning::default());
-    surplus_warning.is(surplus(&runner));
+    surplus_warning.update(surplus(&runner));
     let code = loop {
         match received.recv_timeout(runner.pause(clock.now())) {
             Err(RecvTimeoutError::Timeout) => {}
@@ -202,8 +202,9 @@ fn govern(
             Err(RecvTimeoutError::Disconnected) => break None,
         }
         let renewed = guardian.renew();
-        watchdog_gone
-            .is(renewed.err().map(|error| format!("the watchdog has ended and is not restarted: {error}")));
+        watchdog_gone.update(
+            renewed.err().map(|error| format!("the watchdog has ended and is not restarted: {error}")),
+        );
         let look = match runner.look(clock.now()) {
             Ok(look) => look,
             // The target is gone; the exit code of the command follows.
@@ -214,23 +215,25 @@ fn govern(
             }
             // The failure may be temporary; meanwhile a warning is due.
             Err(error) => {
-                ungoverned.is(Some(format!("not governing at the moment: {error}")));
+                ungoverned.update(Some(format!("not governing at the moment: {error}")));
                 continue;
             }
         };
-        ungoverned.is(None);
-        surplus_warning.is(surplus(&runner));
+        ungoverned.update(None);
+        surplus_warning.update(surplus(&runner));
         display.look(runner.governor(), &look);
-        let received = write_metrics(args, runner.governor(), Governing::Yes);
-        unwritten_metrics.is(received.err().map(|failure| failure.to_string()));
-        unkept.is(runner.unkept().map(|error| format!("samples cannot be kept, governing goes on: {error}")));
+        let written = write_metrics(args, runner.governor(), Governing::Yes);
+        unwritten_metrics.update(written.err().map(|failure| failure.to_string()));
+        unkept.update(
+            runner.unkept().map(|error| format!("samples cannot be kept, governing goes on: {error}")),
+        );
     };
     // Accounts for the time until now, unless the counter is gone.
     let _gone = runner.look(clock.now());
     let (mut governor, kept) = runner.finish().map_err(failed)?;
-    unkept.is(kept.err().map(|error| format!("the last samples may not be kept: {error}")));
-    let received = write_metrics(args, &mut governor, Governing::No);
-    unwritten_metrics.is(received.err().map(|failure| failure.to_string()));
+    unkept.update(kept.err().map(|error| format!("the last samples may not be kept: {error}")));
+    let written = write_metrics(args, &mut governor, Governing::No);
+    unwritten_metrics.update(written.err().map(|failure| failure.to_string()));
     display.end(&mut governor);
     Ok(code)
 }
@@ -240,7 +243,7 @@ fn govern(
 struct RepeatedWarning(Option<String>);
 
 impl RepeatedWarning {
-    fn is(&mut self, now: Option<String>) {
+    fn update(&mut self, now: Option<String>) {
         if let Some(trouble) = now.as_ref().filter(|_| self.0 != now) {
             print_message(trouble);
         }

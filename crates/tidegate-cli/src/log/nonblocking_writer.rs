@@ -41,9 +41,9 @@ impl NonblockingWriter {
 
     /// Waits until all queued lines are written, up to a time limit.
     pub(super) fn finish(&self, at_most: Duration) {
-        let (tell, told) = sync_channel(1);
-        if self.lines.try_send(LogMessage::Flush(tell)).is_ok() {
-            let _in_time = told.recv_timeout(at_most);
+        let (acknowledge, acknowledged) = sync_channel(1);
+        if self.lines.try_send(LogMessage::Flush(acknowledge)).is_ok() {
+            let _in_time = acknowledged.recv_timeout(at_most);
         }
     }
 }
@@ -87,9 +87,9 @@ fn write(lines: &Receiver<LogMessage>, mut to: impl Write, lost: &AtomicU64) {
     while let Ok(message) = lines.recv() {
         let line = match message {
             LogMessage::LogLine(line) => line,
-            LogMessage::Flush(tell) => {
+            LogMessage::Flush(acknowledge) => {
                 // The waiting side may have timed out.
-                let _heard = tell.try_send(());
+                let _heard = acknowledge.try_send(());
                 continue;
             }
         };
@@ -136,8 +136,8 @@ mod tests {
         // From here on writes do not block.
         drop(go);
         drop(writer);
-        let told: String = read.iter().collect();
-        assert!(told.contains("123456789"), "queued lines are written: {told}");
-        assert!(told.contains("log lines were lost"), "{told}");
+        let acknowledged: String = read.iter().collect();
+        assert!(acknowledged.contains("123456789"), "queued lines are written: {acknowledged}");
+        assert!(acknowledged.contains("log lines were lost"), "{acknowledged}");
     }
 }

@@ -82,8 +82,8 @@ fn delete(args: &DeleteArgs) -> Result<(), Failure> {
 fn reset(args: &ResetArgs) -> Result<(), Failure> {
     let body = json!({"limit_key": args.key});
     ServerClient::new(&args.server)?.post(&format!("{}/reset", path(&args.id)), &body.to_string())?;
-    let whose = args.key.as_ref().map(|key| format!(" for {key}")).unwrap_or_default();
-    print_result(&format!("reset {}{whose}\n", args.id))
+    let key_text = args.key.as_ref().map(|key| format!(" for {key}")).unwrap_or_default();
+    print_result(&format!("reset {}{key_text}\n", args.id))
 }
 
 fn list(args: &ListArgs) -> Result<(), Failure> {
@@ -93,7 +93,7 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
     let mut limits = Vec::new();
     let mut next = Some(first.clone());
     while let Some(path) = next {
-        let page: LimitPage = server.get(&path)?.read()?;
+        let page: LimitPageReply = server.get(&path)?.read()?;
         limits.extend(page.limits);
         next = page.next.map(|after| format!("{first}&after={}", encoded(&after)));
     }
@@ -129,12 +129,12 @@ fn get(args: &GetArgs) -> Result<(), Failure> {
         }
         return print_result(&format!("{text}}}\n"));
     }
-    let shown: LimitReply = answered.read()?;
+    let limit_reply: LimitReply = answered.read()?;
     let mut counted: UsageReply = usage.read()?;
     if let Some(of_key) = of_key {
         counted.policy_status.extend(of_key.read::<UsageReply>()?.policy_status);
     }
-    print_result(&shown.whole(&answered.version, &counted))
+    print_result(&limit_reply.whole(&answered.version, &counted))
 }
 
 fn path(id: &str) -> String {
@@ -142,7 +142,7 @@ fn path(id: &str) -> String {
 }
 
 #[derive(Deserialize)]
-struct LimitPage {
+struct LimitPageReply {
     limits: Vec<Box<RawValue>>,
     next: Option<String>,
 }

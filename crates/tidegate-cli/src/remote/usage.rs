@@ -6,12 +6,12 @@ use serde::Deserialize;
 #[derive(Debug, Deserialize)]
 pub(crate) struct UsageReply {
     /// Usage per item.
-    pub(crate) policy_status: Vec<ItemUsage>,
+    pub(crate) policy_status: Vec<ItemUsageReply>,
 }
 
 /// Usage of one item.
 #[derive(Debug, Deserialize)]
-pub(crate) struct ItemUsage {
+pub(crate) struct ItemUsageReply {
     /// Name of the item.
     pub(crate) item: String,
     /// Units in use.
@@ -22,7 +22,7 @@ pub(crate) struct ItemUsage {
 
 impl UsageReply {
     /// Usage of the item with this name.
-    pub(crate) fn of(&self, item: &str) -> Option<&ItemUsage> {
+    pub(crate) fn of(&self, item: &str) -> Option<&ItemUsageReply> {
         self.policy_status.iter().find(|status| status.item == item)
     }
 }

@@ -86,7 +86,7 @@ impl SimulatedEvent {
         let event = SimulatedEvent {
             line: number,
             at: instants.read(at).map_err(|why| format!("at: {why}"))?,
-            at_written: written.place(at),
+            at_written: written.range(at),
             limit_id: text("limit_id", limit_id)?,
             limit_key: text("limit_key", limit_key)?,
             op,
@@ -108,10 +108,10 @@ struct WrittenEvent<'a> {
 impl<'a> WrittenEvent<'a> {
     fn read(line: &'a str, start: usize) -> Result<WrittenEvent<'a>, String> {
         let mut written = WrittenEvent { line, start, values: [None; FIELDS.len()] };
-        let mut seen = [false; FIELDS.len()];
+        let mut is_set = [false; FIELDS.len()];
         let mut wrong = None;
         let is_object = json::fields(line, |name, value| match field(name) {
-            Some(field) if !std::mem::replace(&mut seen[field], true) => {
+            Some(field) if !std::mem::replace(&mut is_set[field], true) => {
                 written.values[field] = (value != "null").then_some(value);
             }
             Some(_) => wrong = wrong.take().or(Some(format!("{name}: is written twice"))),
@@ -125,7 +125,7 @@ impl<'a> WrittenEvent<'a> {
     }
 
     /// The range of a value in the batch.
-    fn place(&self, value: &str) -> Range<usize> {
+    fn range(&self, value: &str) -> Range<usize> {
         let start = self.start + (value.as_ptr().addr() - self.line.as_ptr().addr());
         start..start + value.len()
     }
@@ -139,7 +139,7 @@ impl<'a> WrittenEvent<'a> {
             Cow::Borrowed(_) => None,
             Cow::Owned(meant) => Some(meant.into_boxed_str()),
         };
-        Ok(EventText { written: self.place(value), decoded })
+        Ok(EventText { written: self.range(value), decoded })
     }
 }
 
@@ -169,7 +169,7 @@ fn read_op(value: Option<&str>) -> Result<&'static str, String> {
     let meant = json::text(value);
     known.into_iter().find(|op| meant.as_deref() == Some(op)).ok_or_else(|| {
         let meant = suggestion(meant.as_deref().unwrap_or_default(), known);
-        format!("op: must be one of {}, found {}{meant}", known.join(", "), shown(value))
+        format!("op: must be one of {}, found {}{meant}", known.join(", "), quoted(value))
     })
 }
 
@@ -180,13 +180,13 @@ fn read_count(value: Option<&str>) -> Result<Amount, String> {
         format!(
             "count: must be a whole number from 0 to {}, without fraction or exponent, found {}",
             Amount::MAX,
-            shown(value)
+            quoted(value)
         )
     })
 }
 
 /// A value for messages: short ones as written, others by kind.
-fn shown(value: &str) -> &str {
+fn quoted(value: &str) -> &str {
     let short = value.len() <= 24 && value.bytes().all(|b| b.is_ascii_graphic());
     if short { value } else { kind(value) }
 }

@@ -24,7 +24,7 @@ pub(super) struct SimulatedStore {
     clock: Arc<ManualClock>,
     latest: Timestamp,
     answers: Replies,
-    writer: decision::DecisionWriter,
+    writer: decision::DecisionJsonWriter,
     labels: LeaseLabels,
     summary: SimulationSummary,
 }
@@ -43,7 +43,7 @@ impl SimulatedStore {
         }
         let answers = Replies::new(Detail::Readings);
         let (latest, writer, labels) =
-            (Timestamp::EPOCH, decision::DecisionWriter::default(), LeaseLabels::default());
+            (Timestamp::EPOCH, decision::DecisionJsonWriter::default(), LeaseLabels::default());
         Ok(SimulatedStore { store, clock, latest, answers, writer, labels, summary })
     }
 

@@ -47,7 +47,7 @@ struct RecordPosition<'a> {
 #[derive(Debug, Serialize)]
 struct DumpLine<'a> {
     #[serde(flatten)]
-    place: RecordPosition<'a>,
+    position: RecordPosition<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     time: Option<&'a str>,
     #[serde(flatten)]
@@ -58,37 +58,37 @@ impl RecordDump {
     fn found(&mut self, found: &InspectedItem<'_>) {
         match *found {
             InspectedItem::Chunk { file, offset, payload } => {
-                let place = RecordPosition { file, offset, block: None };
+                let position = RecordPosition { file, offset, block: None };
                 self.head(&format!("{file} at byte {offset}"));
-                self.records(place, None, payload);
+                self.records(position, None, payload);
             }
             InspectedItem::Block { file, offset, kind, number, time, payload } => {
-                let (place, time) = (
+                let (position, time) = (
                     RecordPosition { file, offset, block: Some(number) },
                     instant(Timestamp::from_ticks(time)),
                 );
                 self.head(&format!("{file} at byte {offset}: block {number}, {time}"));
                 let record_json = match kind {
                     BlockKind::Records if payload.is_empty() => RecordJson::Time,
-                    BlockKind::Records => return self.records(place, Some(&time), payload),
+                    BlockKind::Records => return self.records(position, Some(&time), payload),
                     BlockKind::Start => RecordJson::Opened,
                     BlockKind::Seal => RecordJson::Sealed,
                     BlockKind::Stop => RecordJson::Stopped,
                 };
-                self.line(place, Some(&time), record_json);
+                self.line(position, Some(&time), record_json);
             }
             InspectedItem::Problem(problem) => self.problem(&problem.to_string()),
         }
     }
 
-    fn records(&mut self, place: RecordPosition<'_>, time: Option<&str>, payload: &[u8]) {
+    fn records(&mut self, position: RecordPosition<'_>, time: Option<&str>, payload: &[u8]) {
         let mut records = RecordReader::new(payload);
         loop {
             let record = match records.next(&|id| self.names.limit(id)) {
                 Ok(Some(record)) => record,
                 Ok(None) => return,
                 Err(illegible) => {
-                    let RecordPosition { file, offset, .. } = place;
+                    let RecordPosition { file, offset, .. } = position;
                     return self.problem(&format!("{file} at byte {offset}: invalid record: {illegible}"));
                 }
             };
@@ -96,7 +96,7 @@ impl RecordDump {
                 self.names.put(text);
             }
             let record_json = RecordJson::of(record, &self.names);
-            self.line(place, time, record_json);
+            self.line(position, time, record_json);
         }
     }
 
@@ -107,9 +107,9 @@ impl RecordDump {
         }
     }
 
-    fn line(&mut self, place: RecordPosition<'_>, time: Option<&str>, record_json: RecordJson) {
+    fn line(&mut self, position: RecordPosition<'_>, time: Option<&str>, record_json: RecordJson) {
         let line = if self.is_json {
-            as_line(&DumpLine { place, time, record_json })
+            as_line(&DumpLine { position, time, record_json })
         } else {
             let mut line = record_json.line();
             line.push('\n');

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::task::{JoinSet, LocalSet};
 
-use super::super::connection::{BenchConnection, Endpoint};
+use super::super::connection::{BenchConnection, BenchEndpoint};
 use super::super::random::SplitMix64;
 use super::super::stopwatch::now;
 use super::super::target::BenchTarget;
@@ -25,9 +25,13 @@ const BATCH: usize = 16;
 const ROUNDS_PER_RELEASE: u32 = 2;
 
 /// An endpoint of the server.
-pub(super) fn endpoint(scheme: &str, address: SocketAddr, timeout: Duration) -> Result<Endpoint, Failure> {
+pub(super) fn endpoint(
+    scheme: &str,
+    address: SocketAddr,
+    timeout: Duration,
+) -> Result<BenchEndpoint, Failure> {
     let target = BenchTarget::parse(&format!("{scheme}://{address}")).map_err(Failure::Failed)?;
-    Ok(Endpoint::at(&target, vec![address], None, timeout))
+    Ok(BenchEndpoint::at(&target, vec![address], None, timeout))
 }
 
 /// Runs load on both protocols until every connection has noticed the kill.
@@ -42,10 +46,10 @@ pub(super) async fn run_load(
     let mut clients = JoinSet::new();
     for number in 0..CONNECTIONS {
         for (scheme, address, batch) in [("redis", addresses.resp, BATCH), ("http", addresses.http, 1)] {
-            let place = endpoint(scheme, address, timeout)?;
+            let endpoint = endpoint(scheme, address, timeout)?;
             // Connections with equal numbers differ by protocol, so each has its own sequence.
             let random = SplitMix64::from(number << 8 | batch as u64);
-            clients.spawn_local_on(run(Rc::clone(ledger), place, batch, random), &all);
+            clients.spawn_local_on(run(Rc::clone(ledger), endpoint, batch, random), &all);
         }
     }
     all.run_until(async {
@@ -57,8 +61,13 @@ pub(super) async fn run_load(
 }
 
 /// Sends batches until the connection breaks or the share of this run is used up.
-async fn run(ledger: Rc<RefCell<SalesLedger>>, place: Endpoint, batch: usize, mut random: SplitMix64) {
-    let mut connection = match BenchConnection::open(&place).await {
+async fn run(
+    ledger: Rc<RefCell<SalesLedger>>,
+    endpoint: BenchEndpoint,
+    batch: usize,
+    mut random: SplitMix64,
+) {
+    let mut connection = match BenchConnection::open(&endpoint).await {
         Ok(connection) => connection,
         Err(why) => return ledger.borrow_mut().record_disconnect(&why),
     };

@@ -55,7 +55,7 @@ pub(super) struct LimitAccount {
     /// What this run may still request, so that capacity is left for later runs.
     share: u64,
     /// Time of the first request and its reply, and of the last request and its reply.
-    began: Option<Instant>,
+    first_request: Option<Instant>,
     first_reply: Option<Instant>,
     last_sent: Option<Instant>,
     last_reply: Option<Instant>,
@@ -69,7 +69,7 @@ impl LimitAccount {
 
     /// Units sold above the limit.
     pub(super) fn over_admissions(&self) -> u64 {
-        let most = self.limit.max_grants(between(self.began, self.last_reply));
+        let most = self.limit.max_grants(between(self.first_request, self.last_reply));
         match u64::from(self.limit.keys()) {
             1 => self.most_sold().saturating_sub(most),
             keys => self.by_key.iter().map(|sold| sold.saturating_sub(most / keys)).sum(),
@@ -129,7 +129,7 @@ impl SalesLedger {
             held: Vec::new(),
             most_held: 0,
             share: 0,
-            began: None,
+            first_request: None,
             first_reply: None,
             last_sent: None,
             last_reply: None,
@@ -194,7 +194,7 @@ impl SalesLedger {
     pub(super) fn record_sent<'a>(&mut self, requests: impl Iterator<Item = &'a CrashRequest>, now: Instant) {
         for request in requests {
             let account = self.account(request.limit);
-            account.began.get_or_insert(now);
+            account.first_request.get_or_insert(now);
             account.last_sent = Some(now);
         }
     }

@@ -43,10 +43,10 @@ pub(super) struct ServerProcess {
 impl ServerProcess {
     /// Starts a server and waits until it is ready. Returns the time that this took.
     pub(super) fn start(store: &str) -> Result<(ServerProcess, ServerAddresses, Duration), Failure> {
-        let began = now();
+        let started_at = now();
         let (server, started) = ServerProcess::spawn(store)?;
         match started.recv_timeout(START_TIMEOUT) {
-            Ok(Ok(addresses)) => Ok((server, addresses, now().duration_since(began))),
+            Ok(Ok(addresses)) => Ok((server, addresses, now().duration_since(started_at))),
             Ok(Err(output)) => Err(Failure::Failed(format!("the server did not start:\n{output}"))),
             Err(_) => {
                 let seconds = START_TIMEOUT.as_secs();

@@ -15,15 +15,15 @@ const LONGEST_BODY: usize = 1 << 20;
 
 /// The constant part of every request.
 #[derive(Debug, Clone)]
-pub(in crate::bench) struct RequestHead(String);
+pub(in crate::bench) struct BenchRequestHead(String);
 
-impl RequestHead {
+impl BenchRequestHead {
     /// The head for this server and token.
-    pub(super) fn new(target: &BenchTarget, token: Option<&str>) -> RequestHead {
+    pub(super) fn new(target: &BenchTarget, token: Option<&str>) -> BenchRequestHead {
         let BenchTarget { host, port, path, .. } = target;
         let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
         let token = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
-        RequestHead(format!(
+        BenchRequestHead(format!(
             "POST {path}/v1/acquire HTTP/1.1\r\nHost: {host}:{port}\r\nUser-Agent: tidegate-bench\r\n{token}\
              Content-Type: application/json\r\nContent-Length: "
         ))
@@ -33,7 +33,7 @@ impl RequestHead {
 /// Encodes a request. The tool chooses limits, keys and ids; none of them needs escaping.
 pub(super) fn encode_ask(
     out: &mut Vec<u8>,
-    RequestHead(head): &RequestHead,
+    BenchRequestHead(head): &BenchRequestHead,
     WireAsk { limit, key, request_id }: WireAsk<'_>,
 ) {
     const FIXED: usize = r#"{"limit_id":"","limit_key":""}"#.len();
@@ -106,7 +106,7 @@ mod tests {
             let mut out = Vec::new();
             encode_ask(
                 &mut out,
-                &RequestHead::new(&target, Some("tg_1")),
+                &BenchRequestHead::new(&target, Some("tg_1")),
                 WireAsk { limit: "a", key: "k", request_id },
             );
             let text = String::from_utf8(out).expect("text");

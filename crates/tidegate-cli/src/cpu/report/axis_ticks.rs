@@ -66,12 +66,12 @@ fn label(clock_seconds: u64, step: u64) -> String {
         &mut out,
     );
     let text = String::from_utf8_lossy(&out);
-    let place = match () {
+    let range = match () {
         () if clock_seconds.is_multiple_of(DAY) => 5..10,
         () if step < 60 => 11..19,
         () => 11..16,
     };
-    text.get(place).unwrap_or_default().to_owned()
+    text.get(range).unwrap_or_default().to_owned()
 }
 
 fn seconds(ticks: u64) -> u64 {

@@ -114,8 +114,8 @@ impl ChartColumns {
     /// The index of the column of an instant.
     pub(super) fn index(&self, at: Timestamp) -> usize {
         let length = u128::from(self.to.since(self.from).ticks().max(1));
-        let place = u128::from(at.since(self.from).ticks()) * self.columns.len() as u128 / length;
-        let index = usize::try_from(place).unwrap_or(usize::MAX).min(self.columns.len());
+        let position = u128::from(at.since(self.from).ticks()) * self.columns.len() as u128 / length;
+        let index = usize::try_from(position).unwrap_or(usize::MAX).min(self.columns.len());
         // Columns begin at whole nanoseconds, up to one before the exact position.
         if self.begin(index + 1) <= at { index + 1 } else { index }
     }
