@@ -59,7 +59,7 @@ fn window(value: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
-    use tidegate::Capacity;
+    use tidegate::model::Capacity;
 
     use super::*;
 

@@ -275,8 +275,8 @@ CONCURRENCY  DECISIONS/S   SUCCESS  ALLOWED  REFUSED       P50        P99      P
           1       12,345  100.00 %    6,172    6,173  0.080 ms   0.240 ms   0.480 ms
         256    1,234,567   36.91 %  617,283  617,284  6.000 ms  18.001 ms  36.001 ms
 
-0 failures in 7 decisions; nothing sold above its limit.
-The server has counted what it granted.
+0 failures in 7 decisions; no grants above the limit.
+The server's counts match the grants.
 ";
         assert_eq!(report.text(), expected);
     }

@@ -1,7 +1,7 @@
 //! Statistics of `tidegate pipe`.
 
 use serde::Serialize;
-use tidegate::Span;
+use tidegate::model::Span;
 use tidegate::stream::{Counts, Fate, mean_us};
 
 /// The outcome of a line; `None` for an error.

@@ -1,8 +1,9 @@
 //! The summary of a simulation: allowed and refused per limit, refusals per item.
 
 use hashbrown::HashMap;
+use tidegate::model::{LimitSpec, Mode, Policy};
+use tidegate::reply::{OrderReply, Outcome};
 use tidegate::text::suggestion;
-use tidegate::{Answer, LimitSpec, Mode, Outcome, Policy};
 
 use crate::decision::number;
 
@@ -50,7 +51,7 @@ impl SimulationSummary {
     }
 
     /// Counts the decision of an acquire.
-    pub(super) fn count(&mut self, id: &str, answer: &Answer) {
+    pub(super) fn count(&mut self, id: &str, answer: &OrderReply) {
         // Consecutive events often have the same limit, which saves the lookup.
         if self.limits.get(self.latest).is_none_or(|tally| tally.id != id) {
             let Some(&index) = self.by_id.get(id) else { return };

@@ -17,11 +17,11 @@ fn refused(args: &[&str], code: i32) -> String {
 
 #[test]
 fn public_address_without_tokens_is_refused() {
-    for door in ["--http", "--resp"] {
-        for directory in ["0.0.0.0:0", "[::]:0"] {
-            let other = if door == "--http" { "--resp" } else { "--http" };
-            let why = refused(&[door, directory, other, "127.0.0.1:0"], 2);
-            assert!(why.contains("nobody would need a token") && why.contains("--insecure"), "{why}");
+    for flag in ["--http", "--resp"] {
+        for address in ["0.0.0.0:0", "[::]:0"] {
+            let other = if flag == "--http" { "--resp" } else { "--http" };
+            let why = refused(&[flag, address, other, "127.0.0.1:0"], 2);
+            assert!(why.contains("no tokens are configured") && why.contains("--insecure"), "{why}");
         }
     }
 }
@@ -52,7 +52,7 @@ fn address_in_use_is_refused() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let here = taken.local_addr().expect("an address").to_string();
     let why = refused(&["--http", &here, "--resp", "off"], 1);
-    assert!(why.contains(&here) && why.contains("somebody else does"), "{why}");
+    assert!(why.contains(&here) && why.contains("the address is in use"), "{why}");
 }
 
 /// The reader of the log may stop reading. The server must still answer and stop.

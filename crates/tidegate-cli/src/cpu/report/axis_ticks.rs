@@ -1,6 +1,6 @@
 //! Axis ticks at round local times.
 
-use tidegate::{Span, Timestamp};
+use tidegate::model::{Span, Timestamp};
 use tidegate_core::Zone;
 
 use crate::cpu::format::wall;

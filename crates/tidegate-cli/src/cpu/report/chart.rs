@@ -10,8 +10,8 @@
 //!
 //! Equal samples give an equal file: it has no creation date.
 
-use tidegate::Timestamp;
 use tidegate::budget::Rate;
+use tidegate::model::Timestamp;
 use tidegate_core::Zone;
 use tidegate_cpu::Settings;
 

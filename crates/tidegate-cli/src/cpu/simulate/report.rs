@@ -1,8 +1,8 @@
 //! The report of a simulation, as text and as JSON.
 
 use serde::Serialize;
-use tidegate::Timestamp;
 use tidegate::budget::Quota;
+use tidegate::model::Timestamp;
 use tidegate_core::Zone;
 use tidegate_cpu::Settings;
 use tidegate_cpu::simulation::{Outcome, Window};

@@ -27,7 +27,7 @@ fn new_token_has_its_permissions() {
     let elsewhere =
         serving.run_with_token(&secret, &[&["limit", "add", "bank"], &items[..]].concat()).failed(1);
     assert!(
-        elsewhere.contains("'shop/'") && elsewhere.contains("ask whoever runs the server"),
+        elsewhere.contains("'shop/'") && elsewhere.contains("ask the operator of the server"),
         "{elsewhere}"
     );
 

@@ -144,7 +144,7 @@ fn foreign_server_is_recognized() {
     assert!(output.contains("points to https://there/, give that as --server"), "{output}");
 
     let (url, _) = reply_once("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}");
-    assert!(run(&["limit", "list", "--server", &url], "").failed(1).contains("is it a Tidegate?"));
+    assert!(run(&["limit", "list", "--server", &url], "").failed(1).contains("is it a Tidegate server?"));
 
     let (url, _) = reply_once("-ERR unknown command\r\n");
     let output = run(&["limit", "list", "--server", &url], "").failed(4);

@@ -77,8 +77,9 @@ fn torn_tail_is_no_problem() {
     // The last write did not reach the disk completely.
     damage(&folder.join(&file), |bytes| bytes[offset + 40..].fill(0));
     let torn = verify(&folder).done();
-    let line =
-        format!("tail      40 bytes of {file} from byte {offset} on are not a whole block: nobody was told");
+    let line = format!(
+        "tail      40 bytes of {file} from byte {offset} on are an incomplete block: it was never acknowledged"
+    );
     assert!(torn.contains(&line), "{torn}");
     assert!(torn.ends_with("No problems found.\n"), "{torn}");
     let output = json(&run(&["store", "verify", "--json", &folder.display().to_string()], "").done());

@@ -120,7 +120,7 @@ fn store_of_newer_version_is_refused() {
     }
 }
 
-/// The checksum at the start of every file, as documented in `docs/formats.md`.
+/// The checksum at the start of every file, as documented in `docs/reference/file-formats.md`.
 fn crc32c(bytes: &[u8]) -> u32 {
     const POLYNOMIAL: u32 = 0x82f6_3b78;
     let step = |sum: u32, _| if sum & 1 == 1 { sum >> 1 ^ POLYNOMIAL } else { sum >> 1 };

@@ -127,7 +127,7 @@ fn limit_from_file_stays_managed_by_file() {
     let start = || TestServer::at(&files.path(""), &["--config", &config]);
     let is_the_files = |serving: &TestServer| {
         let output = serving.run(&["limit", "delete", "a"]).failed(1);
-        assert!(output.contains("'a' is written in a file; change it there"), "{output}");
+        assert!(output.contains("'a' is managed by a settings file; change it there"), "{output}");
     };
     let serving = start();
     serving.run(&["limit", "add", "mine", "--item", "policy=total,limit=9"]).done();
