@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tidegate::{
     Ask, Catalog, Clock, Decision, ExpectedVersion, Limiter, ManualClock, Memory, MemoryStore, Timestamp,
-    file,
+    config,
 };
 
 const LIMITS: &str = "
@@ -58,7 +58,7 @@ fn try_login(limiter: &Limiter, user: &str, address: &str) -> Result<String, Box
 }
 
 fn store(clock: impl Clock + 'static) -> Result<MemoryStore, Box<dyn Error>> {
-    let limits = file::read("login", LIMITS.as_bytes()).map_err(|errors| errors.summary())?.settings.limits;
+    let limits = config::limits::read_text("login", LIMITS)?;
     let store = MemoryStore::new(clock, Memory::default());
     for limit in limits {
         store.put(limit, ExpectedVersion::Absent)?;

@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 
 use serde::Serialize;
 use tidegate::LimitSpec;
-use tidegate::file::{self, Diagnostic, Diagnostics, FileKind, Severity};
-use tidegate::text::StoreUrl;
+use tidegate_config::{Diagnostic, Diagnostics, Severity};
+use tidegate_server::settings::{self, StoreUrl};
 
 use crate::args::CheckArgs;
+use crate::file_kind::FileKind;
 use crate::opened::postgres_options;
 use crate::{Failure, answer, color_of_stderr, gateway, read_whole, say};
 
@@ -22,13 +23,13 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
     match FileKind::of(&bytes) {
         FileKind::Cpu => check_cpu(args, &name, &bytes),
         FileKind::Gateway => check_gateway(args, &name, &bytes),
-        _ => check_settings(args, &name, &bytes),
+        FileKind::Settings => check_settings(args, &name, &bytes),
     }
 }
 
 /// The settings of the governor, whole as it would have them.
 fn check_cpu(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Failure> {
-    let spec = file::read_cpu(name, bytes);
+    let spec = tidegate_cpu::settings::read_cpu(name, bytes);
     let flaw = spec.as_ref().ok().and_then(|spec| tidegate_cpu::Settings::of(spec.clone()).err());
     if let Some(flaw) = flaw {
         return refuse(args, Finding { field: flaw.field, ..Finding::of_file(name, &flaw.message) });
@@ -43,7 +44,7 @@ fn check_cpu(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Failure> 
 
 /// The settings of the gateway, with the environment and the certificate that it would find.
 fn check_gateway(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Failure> {
-    let spec = file::read_gateway(name, bytes, &gateway::environment);
+    let spec = tidegate_gateway::settings::read_gateway(name, bytes, &gateway::environment);
     let tls = spec.as_ref().ok().and_then(|spec| spec.tls.as_ref());
     if let Some(Err(wrong)) = tls.map(tidegate_gateway::check_certificate) {
         return refuse(args, Finding { field: "tls", ..Finding::of_file(name, &wrong.to_string()) });
@@ -65,7 +66,7 @@ fn check_gateway(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Failu
 }
 
 /// Where the management port of a gateway would be, if the gateway listens there itself.
-fn collision(spec: &file::GatewaySpec) -> Option<SocketAddr> {
+fn collision(spec: &tidegate_gateway::settings::GatewaySpec) -> Option<SocketAddr> {
     let (listen, management) = (spec.server.listen, spec.management?);
     let overlaps =
         listen.ip() == management.ip() || listen.ip().is_unspecified() || management.ip().is_unspecified();
@@ -73,7 +74,7 @@ fn collision(spec: &file::GatewaySpec) -> Option<SocketAddr> {
 }
 
 fn check_settings(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Failure> {
-    let reading = file::read(name, bytes);
+    let reading = settings::read(name, bytes);
     let url = reading.as_ref().ok().and_then(|it| it.settings.store.url.as_ref());
     if let Some(Err(wrong)) = url.and_then(database) {
         return refuse(args, Finding { field: "store.url", ..Finding::of_file(name, &wrong) });
@@ -106,7 +107,7 @@ fn database(url: &StoreUrl) -> Option<Result<(), String>> {
 }
 
 fn print_schema() -> Result<(), Failure> {
-    answer(&format!("{}\n", file::schema()))
+    answer(&format!("{}\n", settings::schema()))
 }
 
 /// `3 limits`, `1 item`.

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use tidegate::clock::SystemClock;
 use tidegate::store::{LimitStore, Memory, MemoryStore};
-use tidegate::text::StoreUrl;
 use tidegate_disk::log::Before;
 use tidegate_disk::{DiskStore, Options, Recovery};
 use tidegate_postgres::{OpenError, PostgresStore};
+use tidegate_server::settings::StoreUrl;
 
 use crate::remote::server::environment;
 use crate::store::of_open;

@@ -12,7 +12,6 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tidegate::activity::Activity;
 use tidegate::clock::SystemClock;
-use tidegate::file::{ActivitySpec, Listen, ServerSpec, Settings};
 use tidegate::{LimitStore, Limiter};
 use tidegate_server::http::{Api, Readiness, State};
 use tidegate_server::metrics::Metrics;
@@ -21,6 +20,7 @@ use tidegate_server::reload::Reloader;
 use tidegate_server::resp::Door;
 use tidegate_server::rules::Rules;
 use tidegate_server::serve::{Bounds, Places, Server, Service};
+use tidegate_server::settings::{ActivitySpec, Listen, ServerSpec, Settings};
 
 use crate::activity::environment;
 use crate::args::ServeArgs;
@@ -160,7 +160,7 @@ pub(crate) fn end_at_once() -> ! {
 /// The settings as they are before anything is started, or all that is wrong with them.
 fn settings(path: &Path) -> Result<Settings, Failure> {
     let (name, bytes) = read_settings(path)?;
-    let reading = tidegate::file::read(&name, &bytes);
+    let reading = tidegate_server::settings::read(&name, &bytes);
     Ok(reading.map_err(|wrong| Failure::BadInput(wrong.render(color_of_stderr())))?.settings)
 }
 

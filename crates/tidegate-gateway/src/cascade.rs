@@ -3,8 +3,8 @@
 //! A level that says nothing, `-1` or `inherit` leaves the answer to the next; `0` and `unlimited` are answers. Each of the two fields
 //! for clients cascades by itself; `maxQps` and `maxConnections` do not cascade at all, they hold at their own level.
 
+use crate::settings::Allowance;
 use tidegate::Capacity;
-use tidegate::file::gateway::Allowance;
 
 /// Where a client's rule is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

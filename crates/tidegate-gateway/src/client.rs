@@ -13,8 +13,8 @@ mod proxy;
 
 use std::net::IpAddr;
 
+use crate::settings::{GatewayServer, Network};
 use arrayvec::ArrayVec;
-use tidegate::file::gateway::{GatewayServer, Network};
 
 pub use proxy::{Header, HeaderError, LONGEST_V1, LONGEST_V2, parse_proxy_header};
 

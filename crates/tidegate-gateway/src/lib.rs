@@ -29,6 +29,7 @@ mod relay;
 pub mod reload;
 pub mod routes;
 mod second;
+pub mod settings;
 mod site;
 mod story;
 mod tls;

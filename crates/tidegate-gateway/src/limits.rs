@@ -29,12 +29,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
+use crate::settings::GatewaySpec;
+use crate::settings::{Allowance, RateLimits, Window};
 use arrayvec::ArrayVec;
 use hashbrown::HashMap;
 use tidegate::catalog::ApplyError;
 use tidegate::clock::Clock;
-use tidegate::file::GatewaySpec;
-use tidegate::file::gateway::{Allowance, RateLimits, Window};
 use tidegate::{
     Ask, Capacity, Catalog, Denied, Detail, Edit, ExpectedVersion, LeaseId, LimitSpec, Memory, MemoryStore,
     Order, OrderError, Outcome, RemovalMode, Replies, Store, Wait,

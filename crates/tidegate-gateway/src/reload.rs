@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tidegate::file::{GatewaySpec, read_gateway};
+use crate::settings::{GatewaySpec, read_gateway};
 use tidegate_net::{Look, Looker, Watching};
 
 use crate::endpoints::Backend;
@@ -55,7 +55,7 @@ impl Unused {
 /// Reads a file of the gateway.
 pub fn read(name: &str, bytes: &[u8], env: &dyn Fn(&str) -> Option<String>) -> Result<GatewaySpec, Unused> {
     read_gateway(name, bytes, env).map_err(|wrong| {
-        let told = |each: &tidegate::file::Diagnostic| {
+        let told = |each: &tidegate_config::Diagnostic| {
             let field = if each.field.is_empty() { String::new() } else { format!(" {}:", each.field) };
             format!("{name}:{}:{}:{field} {}", each.line, each.column, each.message)
         };

@@ -11,9 +11,9 @@
 //!
 //! A path is compared as it was sent, without its query. Whoever sends it on must send the same.
 
+use crate::settings::{HostPattern, LONGEST_HOST, PathPattern, PathRest, Route};
 use arrayvec::ArrayVec;
 use hashbrown::HashMap;
-use tidegate::file::gateway::{HostPattern, LONGEST_HOST, PathPattern, PathRest, Route};
 
 /// Where routes are found; each is known by its place in the list that this was made from.
 #[derive(Debug, Default)]

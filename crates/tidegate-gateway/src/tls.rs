@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::settings::Certificate;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tidegate::file::gateway::Certificate;
 use tokio_rustls::TlsAcceptor;
 
 /// Why there is no TLS: each file that cannot be used, and why not.

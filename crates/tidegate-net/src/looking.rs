@@ -76,7 +76,7 @@ impl Looker {
     }
 
     /// Reads the file, whether it has changed or not: at the start, and when somebody says so. Of a file that is too large it is
-    /// one byte more than is allowed ([`tidegate::file::LARGEST_FILE`]).
+    /// one byte more than is allowed ([`tidegate_config::LARGEST_FILE`]).
     pub fn read_now(&mut self) -> io::Result<Vec<u8>> {
         let sight = Sight::of(&self.path);
         let contents = sight::read(&self.path);

@@ -11,4 +11,5 @@ pub mod reload;
 pub mod resp;
 pub mod rules;
 pub mod serve;
+pub mod settings;
 pub mod tokens;

@@ -15,11 +15,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tidegate::clock::Clock;
-use tidegate::file::{self, Diagnostics};
+use tidegate_config::{Diagnostics, Severity};
 use tidegate_net::looking::{Look, Looker};
 
 use crate::metrics::{Reloads, ReloadsSoFar};
 use crate::rules::{Applied, Rules, Unfit};
+use crate::settings;
 
 pub use tidegate_net::looking::{LOOK_EVERY, Watching};
 
@@ -161,7 +162,7 @@ impl Reloader {
         if bytes.trim_ascii().is_empty() && has_limits {
             return refuse("is empty");
         }
-        let reading = file::read(&name, bytes).map_err(|wrong| flawed(&wrong))?;
+        let reading = settings::read(&name, bytes).map_err(|wrong| flawed(&wrong))?;
         if !reading.lists_limits && has_limits {
             return refuse("lists no `limits` any more");
         }
@@ -253,7 +254,7 @@ fn flawed(wrong: &Diagnostics) -> Failed {
         1 => "1 error".to_owned(),
         many => format!("{many} errors"),
     };
-    let first = wrong.iter().find(|each| each.severity == file::Severity::Error).map_or(1, |each| each.line);
+    let first = wrong.iter().find(|each| each.severity == Severity::Error).map_or(1, |each| each.line);
     let summary = format!("{errors} in the settings file, the first on line {first}; the log says all of it");
     Failed { summary, text: wrong.to_string() }
 }

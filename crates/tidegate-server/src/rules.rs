@@ -28,11 +28,12 @@ use std::collections::HashSet;
 
 use tidegate::activity::{self, Activity, TaskOwner};
 use tidegate::catalog::{ApplyError, Origin, PutError};
-use tidegate::file::{ActivitySpec, ServerSpec, Settings, StoreSpec, is_reserved};
 use tidegate::store::{Unavailable, wait_durable};
 use tidegate::{Edit, EditOutcome, ExpectedVersion, LimitSpec, LimitStore, RemovalMode, SpecError};
+use tidegate_config::limits::is_reserved;
 
 use crate::resp::throttle::BELONGS;
+use crate::settings::{ActivitySpec, ServerSpec, Settings, StoreSpec};
 use crate::tokens::{SharedTokens, Tokens};
 
 /// Which limits and tokens come from the file.
@@ -225,7 +226,7 @@ impl Rules {
     /// The rules of the activity: what is written, and what goes over it.
     fn activity_of(&self, settings: &Settings) -> Result<activity::Rules, Unfit> {
         let over = self.activity.as_ref().map(|(_, over)| *over).unwrap_or_default();
-        let rules = activity::Rules::of(&over.over(settings.activity.unwrap_or_default()));
+        let rules = over.over(settings.activity.unwrap_or_default()).rules();
         let in_section =
             |flaw: SpecError| SpecError::new(format!("{}.{}", activity::ID, flaw.field), flaw.message);
         let mut flaws: Vec<SpecError> = rules.flaws().into_iter().map(in_section).collect();

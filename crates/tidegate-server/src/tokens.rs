@@ -28,11 +28,11 @@ mod shared;
 
 use std::fmt;
 
+pub use crate::settings::{Role, TokenSpec};
 use sha2::{Digest, Sha256};
 pub use shared::SharedTokens;
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 use tidegate::SpecError;
-pub use tidegate::file::{Role, TokenSpec};
 
 /// What every token begins with, so that people and scanners of leaked secrets know one when they see it.
 const MARK: &str = "tg_";

@@ -47,13 +47,15 @@ pub mod activity;
 pub mod answer;
 pub mod catalog;
 pub mod clock;
-pub mod file;
+#[cfg(feature = "tower")]
 pub mod layer;
 pub mod limiter;
 pub mod store;
+#[cfg(feature = "stream")]
 pub mod stream;
-pub mod text;
 
+#[cfg(feature = "config")]
+pub use tidegate_config as config;
 pub use tidegate_core::budget;
 
 pub use answer::{Answer, Denied, Detail, Grant, ItemReading, OrderError, Outcome, Replies};

@@ -1,7 +1,8 @@
 //! Who may lean on whom.
 //!
 //! ```text
-//!   core ◀─ tidegate ◀─ disk | redis | postgres        stores: never name a door
+//!   core ◀─ config                                     settings files; for all that follow
+//!        ◀─ tidegate ◀─ disk | redis | postgres        stores: never name a door
 //!                    ◀─ rim ◀─ server | gateway        doors:  never name a store
 //!                    ◀─ cpu
 //!                    ◀─ testkit                        anybody's tests may use it
@@ -18,6 +19,8 @@ use super::Breach;
 use crate::workspace::{Crate, Role};
 
 const CORE: &str = "tidegate-core";
+/// Settings files. The library has it as a cargo feature, the crates above it always.
+const CONFIG: &str = "tidegate-config";
 const LIBRARY: &str = "tidegate";
 const TESTKIT: &str = "tidegate-testkit";
 /// What doors share.
@@ -40,7 +43,7 @@ const XTASK: &str = "xtask";
 /// What the core may use of the world outside.
 const CORE_MAY_USE: &[&str] = &["hashbrown", "jiff"];
 
-const GRAPH: &str = "core <- tidegate <- stores and doors <- cli";
+const GRAPH: &str = "core <- config <- tidegate <- stores and doors <- cli";
 const CORE_USES: &str = "the core uses hashbrown and jiff and nothing else";
 const FOLDER: &str = "a crate's folder is its name, but for the chores and the benchmarks";
 const DESCRIPTION: &str = "every crate says what it is";
@@ -92,13 +95,15 @@ fn leaning_breaches(each: &Crate, members: &[&str], manifest: &Path) -> Vec<Brea
 fn allowed(name: &str) -> Option<Vec<&'static str>> {
     match name {
         CORE | XTASK => Some(vec![]),
-        LIBRARY => Some(vec![CORE]),
+        CONFIG => Some(vec![CORE]),
+        // The second is itself with all its features, for its tests.
+        LIBRARY => Some(vec![CORE, CONFIG, LIBRARY]),
         CLI | BENCH => {
             let beside = BESIDE_EACH_OTHER.iter().copied().filter(|name| *name != TESTKIT);
-            Some([CORE, LIBRARY].into_iter().chain(beside).collect())
+            Some([CORE, CONFIG, LIBRARY].into_iter().chain(beside).collect())
         }
-        name if DOORS.contains(&name) => Some(vec![CORE, LIBRARY, RIM]),
-        name => BESIDE_EACH_OTHER.contains(&name).then(|| vec![CORE, LIBRARY]),
+        name if DOORS.contains(&name) => Some(vec![CORE, CONFIG, LIBRARY, RIM]),
+        name => BESIDE_EACH_OTHER.contains(&name).then(|| vec![CORE, CONFIG, LIBRARY]),
     }
 }
 
@@ -131,10 +136,11 @@ mod tests {
     fn found_with(changed: Crate) -> Vec<String> {
         let mut crates = vec![
             a_crate(CORE, &["hashbrown", "jiff"], &["proptest", TESTKIT]),
-            a_crate(LIBRARY, &[CORE, "tokio"], &[TESTKIT]),
+            a_crate(CONFIG, &[CORE, "granit-parser"], &[]),
+            a_crate(LIBRARY, &[CORE, CONFIG, "tokio"], &[TESTKIT, LIBRARY]),
             a_crate("tidegate-disk", &[CORE, LIBRARY], &[TESTKIT]),
             a_crate(RIM, &[LIBRARY], &[]),
-            a_crate("tidegate-server", &[CORE, LIBRARY, RIM], &[TESTKIT]),
+            a_crate("tidegate-server", &[CORE, CONFIG, LIBRARY, RIM], &[TESTKIT]),
             a_crate(TESTKIT, &[CORE, LIBRARY], &[]),
             a_crate(CLI, &[LIBRARY, "tidegate-disk", "tidegate-server"], &[TESTKIT]),
             a_crate(BENCH, &[LIBRARY, "tidegate-disk"], &["governor"]),
@@ -154,6 +160,8 @@ mod tests {
     fn every_arrow_that_is_not_drawn_is_a_breach() {
         for (from, to) in [
             (CORE, LIBRARY),
+            (CORE, CONFIG),
+            (CONFIG, LIBRARY),
             (CORE, TESTKIT),
             (LIBRARY, "tidegate-disk"),
             ("tidegate-server", "tidegate-disk"),

@@ -1,8 +1,8 @@
 //! The day in one line: for every limit what was allowed, what was refused, and by which item.
 
 use hashbrown::HashMap;
-use tidegate::text::suggestion;
 use tidegate::{Answer, LimitSpec, Mode, Outcome, Policy};
+use tidegate_config::text::suggestion;
 
 use crate::decision::number;
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::settings::{Allowance, RateLimits};
 use arrayvec::ArrayVec;
 use tidegate::Capacity;
-use tidegate::file::gateway::{Allowance, RateLimits};
 
 use super::rules::{Ruled, Rules};
 use crate::cascade::{Scope, cascade};

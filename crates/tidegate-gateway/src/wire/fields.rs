@@ -2,8 +2,8 @@
 
 use std::net::Ipv6Addr;
 
+use crate::settings::LONGEST_HOST;
 use arrayvec::ArrayVec;
-use tidegate::file::gateway::LONGEST_HOST;
 
 /// What a field is to a gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Whose rule holds for a client: every combination, against the document's sentence.
 
 use tidegate::Capacity;
-use tidegate::file::gateway::Allowance;
+use tidegate_gateway::settings::Allowance;
 use tidegate_gateway::{Kind, Level, Scope, cascade};
 
 use crate::stage::{DOCUMENT, limits, manager, managing};

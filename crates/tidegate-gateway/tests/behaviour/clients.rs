@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use tidegate::file::gateway::{GatewayServer, Network};
+use tidegate_gateway::settings::{GatewayServer, Network};
 use tidegate_gateway::{ClientKey, Clients};
 
 fn ip(text: &str) -> IpAddr {

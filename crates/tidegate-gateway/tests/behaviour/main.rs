@@ -15,4 +15,5 @@ mod proxy_headers;
 mod reloads;
 mod requests;
 mod routing;
+mod settings;
 mod stage;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tidegate::file::gateway::{Allowance, RateLimits};
 use tidegate::{Memory, SystemClock};
+use tidegate_gateway::settings::{Allowance, RateLimits};
 use tidegate_gateway::{Kind, Level, RateLimitManager};
 
 use crate::stage::{limits, manager, managing};

@@ -1,8 +1,8 @@
 //! Which route a request takes.
 
 use proptest::prelude::*;
-use tidegate::file::gateway::{HostPattern, PathPattern, PathRest, RateLimits, Route};
 use tidegate_gateway::Routes;
+use tidegate_gateway::settings::{HostPattern, PathPattern, PathRest, RateLimits, Route};
 
 fn route(host: &str, path: &str) -> Route {
     Route {

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::clock::Clock;
-use tidegate::file::gateway::{Allowance, RateLimits};
-use tidegate::file::{GatewaySpec, read_gateway};
 use tidegate::{ManualClock, Memory, Timestamp};
 use tidegate_gateway::RateLimitManager;
+use tidegate_gateway::settings::{Allowance, RateLimits};
+use tidegate_gateway::settings::{GatewaySpec, read_gateway};
 
 /// Document 002's example, with what a gateway needs beside it.
 pub(crate) const DOCUMENT: &str = r"

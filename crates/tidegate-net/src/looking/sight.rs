@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
-use tidegate::file::LARGEST_FILE;
+use tidegate_config::LARGEST_FILE;
 
 /// What the system says about a path, symbolic links followed: whether it is the same file, and whether that was written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

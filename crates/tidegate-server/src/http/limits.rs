@@ -12,9 +12,9 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tidegate::activity;
 use tidegate::catalog::{ApplyError, Origin, PutError};
-use tidegate::file;
 use tidegate::store::Unavailable;
 use tidegate::{Edit, EditOutcome, ExpectedVersion, Limit, LimitSpec, LimitStore, RemovalMode};
+use tidegate_config::limits::RESERVED;
 
 use super::overrides::MOST_TRIES;
 use super::problem::{Code, Problem};
@@ -52,7 +52,7 @@ impl<S: LimitStore + ?Sized> Api<S> {
         let mut limits = self.store.list();
         limits.retain(|limit| {
             let id = limit.id();
-            let meant = prefix.starts_with(file::RESERVED) || !is_reserved(id);
+            let meant = prefix.starts_with(RESERVED) || !is_reserved(id);
             meant && after.is_none_or(|after| id > after) && id.starts_with(prefix) && call.pass.covers(id)
         });
         let more = limits.len() > size;

@@ -46,7 +46,7 @@ const FORGOTTEN_AT_ONCE: usize = MOST_BUCKETS / 16;
 pub const BELONGS: &str = "limits of this name belong to CL.THROTTLE and THROTTLE";
 
 /// Whether this id belongs to a described bucket, or would.
-pub use tidegate::file::is_reserved;
+pub use tidegate_config::limits::is_reserved;
 
 /// The description of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use tidegate::activity::{self, Activity, Reason};
-use tidegate::file::{ActivitySpec, Settings, read};
 use tidegate::{
     Capacity, Catalog, Edit, ExpectedVersion, ItemSpec, LimitSpec, LimitStore, Limiter, ManualClock, Policy,
 };
-use tidegate::{Memory, MemoryStore, Store, file};
+use tidegate::{Memory, MemoryStore, Store};
 use tidegate_server::resp::{Door, Session};
 use tidegate_server::rules::{Applied, Rules, Unfit};
+use tidegate_server::settings::{ActivitySpec, Settings, read};
 use tidegate_server::tokens::{NewToken, Role, Who};
 use tidegate_testkit::logged_store::{LoggedStore, ManualLog};
 
@@ -131,7 +131,7 @@ fn what_fails_changes_nothing() {
     bad.limits = vec![total("new", 1), LimitSpec::named("empty"), total("new", 2)];
     assert_eq!(scene.fails(bad), ["limits[1].items", "limits[2].id"]);
     let mut bad = settings("limits: [{id: new, items: [{policy: total, limit: 1}]}]");
-    let token = file::TokenSpec {
+    let token = tidegate_server::settings::TokenSpec {
         name: "ops".to_owned(),
         sha256: "12".to_owned(),
         role: Role::Admin,

@@ -10,7 +10,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use tidegate::store::LimitStats;
 use tidegate::{
-    Catalog, ExpectedVersion, LimitSpec, LimitStore, Limiter, ManualClock, Memory, MemoryStore, Store, file,
+    Catalog, ExpectedVersion, LimitSpec, LimitStore, Limiter, ManualClock, Memory, MemoryStore, Store,
 };
 use tidegate_server::resp::{Door, Fed, Session, Tally, Then};
 use tidegate_testkit::test_scale::cases;
@@ -55,7 +55,7 @@ const IDS: [&str; 18] = [
 const KEYS: [&str; 6] = ["a", "b", "c", "d", "", "a-somewhat-longer-key-than-the-others"];
 
 fn specs(text: &str) -> Vec<LimitSpec> {
-    file::read("limits.yaml", text.as_bytes()).expect("they are sound").settings.limits
+    tidegate_config::limits::read_text("limits.yaml", text).expect("they are sound")
 }
 
 /// A store behind a door, and a client.

@@ -16,7 +16,7 @@ use tidegate::store::{Capabilities, CompactBatch, CompactReplies, Later, Lsn, Un
 use tidegate::{
     Actual, Catalog, ExpectedVersion, LeaseId, LeaseTerm, Limit, LimitSpec, LimitStore, ManualClock,
     MapStore, Memory, MemoryStore, Order, OrderError, RemovalMode, Replies, Settlement, Store, StoreReply,
-    Tick, Timestamp, file,
+    Tick, Timestamp,
 };
 use tidegate_server::resp::{Door, Doorman, Fed, Session, Then};
 use tidegate_server::tokens::{Pass, Role};
@@ -72,7 +72,7 @@ impl Stage {
             Kind::Map => Arc::new(MapStore::new(Arc::clone(&clock), 7)),
             Kind::Memory => Arc::new(MemoryStore::new(Arc::clone(&clock), Memory::default())),
         };
-        for limit in file::read("limits.yaml", LIMITS.as_bytes()).expect("they are sound").settings.limits {
+        for limit in tidegate_config::limits::read_text("limits.yaml", LIMITS).expect("they are sound") {
             store.put(limit, ExpectedVersion::Absent).expect("there is none yet");
         }
         let store = Arc::new(Recording::new(store, manner));

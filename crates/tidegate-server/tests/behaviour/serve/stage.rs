@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use tidegate::{ExpectedVersion, LimitStore, Limiter, ManualClock, Memory, MemoryStore, file};
+use tidegate::{ExpectedVersion, LimitStore, Limiter, ManualClock, Memory, MemoryStore};
 use tidegate_server::http::Api;
 use tidegate_server::metrics::Metrics;
 use tidegate_server::resp::Door;
@@ -100,7 +100,7 @@ impl Stage {
         tokens: Tokens,
     ) -> Stage {
         count_panics();
-        for limit in file::read("limits.yaml", limits.as_bytes()).expect("they are sound").settings.limits {
+        for limit in tidegate_config::limits::read_text("limits.yaml", limits).expect("they are sound") {
             store.put(limit, ExpectedVersion::Absent).expect("there is none yet");
         }
         let limiter = Limiter::new(Arc::clone(&store));
