@@ -1,52 +1,53 @@
-//! The database of a test run: one PostgreSQL for all tests, made for them and gone with them.
+//! The PostgreSQL server of a test run: one temporary server for all tests.
 //!
-//! A script makes it, because the tests use the same when nobody gave them one. It ends when its input does, so it goes however this
-//! program ends. Refused: one for each test. A database takes a second to make, and every test has a schema of its own in it.
+//! A script starts it; tests run the same script if they are started without `cargo xtask test`. The script stops the server
+//! when its standard input closes, so the server never outlives this program. One server per test would cost a second each;
+//! instead every test has its own schema.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-use crate::Outcome;
-use crate::process::{spoken, succeeds};
+use crate::TaskResult;
+use crate::process::{command_line, succeeds};
 use crate::workspace::Workspace;
 
-/// What makes it, below the root.
+/// The script that starts it, relative to the repository root.
 pub(crate) const SCRIPT: &str = "crates/tidegate-postgres/tests/cluster.sh";
 
-/// The variable that tells the tests where it is.
-pub(crate) const GIVEN: &str = "TIDEGATE_TEST_POSTGRES";
+/// The environment variable with its URL.
+pub(crate) const URL_VARIABLE: &str = "TIDEGATE_TEST_POSTGRES";
 
-/// A PostgreSQL that runs for as long as this is kept.
+/// A PostgreSQL server that stops when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Database {
     url: String,
-    /// While this is open it runs.
+    /// The server runs while this pipe is open.
     input: Option<ChildStdin>,
     child: Child,
 }
 
 impl Database {
-    /// Makes one and waits until it can be used.
-    pub(crate) fn start() -> Outcome<Database> {
+    /// Starts the server and waits until it accepts connections.
+    pub(crate) fn start() -> TaskResult<Database> {
         let script = Workspace::load()?.root.join(SCRIPT);
         let database = Database::run(&script)?;
         println!("{}", database.url);
         Ok(database)
     }
 
-    fn run(script: &Path) -> Outcome<Database> {
+    fn run(script: &Path) -> TaskResult<Database> {
         let mut command = Command::new("sh");
         command.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child =
-            command.spawn().map_err(|error| format!("cannot run {}: {error}", spoken(&command)))?;
+            command.spawn().map_err(|error| format!("cannot run {}: {error}", command_line(&command)))?;
         let input = child.stdin.take();
-        let mut said = String::new();
+        let mut ready_line = String::new();
         if let Some(output) = child.stdout.take() {
-            // The rest of what it says is answers to orders, and nobody here gives any.
-            BufReader::new(output).read_line(&mut said)?;
+            // The script only prints more in reply to commands.
+            BufReader::new(output).read_line(&mut ready_line)?;
         }
-        let url = read_url(&said);
+        let url = read_url(&ready_line);
         let database = Database { url: url.clone().unwrap_or_default(), input, child };
         match url {
             Ok(_) => Ok(database),
@@ -54,7 +55,7 @@ impl Database {
         }
     }
 
-    /// Where it is.
+    /// Its connection URL.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
@@ -63,24 +64,24 @@ impl Database {
 impl Drop for Database {
     fn drop(&mut self) {
         drop(self.input.take());
-        // It removes what it made before it ends. If it cannot be waited for, it is gone.
-        let _gone = self.child.wait();
+        // The script removes its files before it exits.
+        let _exited = self.child.wait();
     }
 }
 
-/// Whether the script finds the programs.
+/// Whether the script finds PostgreSQL.
 pub(crate) fn is_found_by(script: &str) -> bool {
     let find = |root: &Path| succeeds(Command::new("sh").arg(root.join(script)).arg("--where"));
     Workspace::load().is_ok_and(|workspace| find(&workspace.root))
 }
 
-/// The URL in the first line of the script, or what it says instead.
-fn read_url(said: &str) -> Result<String, String> {
-    let said = said.trim();
-    match said.strip_prefix("ready ") {
+/// The URL in the first line of the script, or its error message.
+fn read_url(line: &str) -> Result<String, String> {
+    let line = line.trim();
+    match line.strip_prefix("ready ") {
         Some(url) => Ok(url.to_owned()),
-        None if said.is_empty() => Err("the script said nothing".to_owned()),
-        None => Err(said.to_owned()),
+        None if line.is_empty() => Err("the script printed nothing".to_owned()),
+        None => Err(line.to_owned()),
     }
 }
 
@@ -90,21 +91,21 @@ mod tests {
     use std::fs;
     use std::path::PathBuf;
 
-    /// A script that says this, writes a file when its input ends, and where both are.
-    fn script(name: &str, says: &str) -> (PathBuf, PathBuf) {
-        let place = std::env::temp_dir().join(format!("tidegate-xtask-{}-{name}", std::process::id()));
-        fs::create_dir_all(&place).unwrap();
-        let (script, ended) = (place.join("script.sh"), place.join("ended"));
-        fs::write(&script, format!("echo '{says}'\ncat >/dev/null\necho over >{}\n", ended.display()))
+    /// Writes a script that prints `line` and creates a file when its input closes. Returns both paths.
+    fn script(name: &str, line: &str) -> (PathBuf, PathBuf) {
+        let folder = std::env::temp_dir().join(format!("tidegate-xtask-{}-{name}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (script, ended) = (folder.join("script.sh"), folder.join("ended"));
+        fs::write(&script, format!("echo '{line}'\ncat >/dev/null\necho over >{}\n", ended.display()))
             .unwrap();
         (script, ended)
     }
 
     #[test]
-    fn it_ends_with_whoever_has_it() {
-        let (script, ended) = script("ends", "ready postgres://somebody@somewhere/it");
+    fn server_stops_when_dropped() {
+        let (script, ended) = script("ends", "ready postgres://user@host/db");
         let database = Database::run(&script).unwrap();
-        assert_eq!(database.url(), "postgres://somebody@somewhere/it");
+        assert_eq!(database.url(), "postgres://user@host/db");
         assert!(!ended.exists());
         drop(database);
         assert!(ended.exists());
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said_and_nothing_is_left() {
+    fn start_failure_reports_the_script_message_and_stops_it() {
         let (script, ended) = script("missing", "missing initdb and postgres");
         let error = Database::run(&script).unwrap_err().to_string();
         assert!(error.contains("missing initdb and postgres"), "{error}");
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_no_url() {
+    fn empty_output_is_an_error() {
         assert_eq!(read_url("ready postgres://a@b/c\n"), Ok("postgres://a@b/c".to_owned()));
         assert!(read_url("").unwrap_err().contains("nothing"));
     }

@@ -1,35 +1,34 @@
-//! `cargo xtask instructions`: how many instructions a decision takes on each hot path, beside what was last written down.
+//! `cargo xtask instructions`: instructions per decision on each hot path, compared with `benches/instructions.txt`.
 //!
-//! Valgrind runs `benches/examples/instructions.rs` once for each path and counts only its function `walk`. The counts
-//! depend on the compiler and the build, not on the machine's mood, so a difference is a difference of the code; they say
-//! nothing about waiting for memory. `--save` writes them to `benches/instructions.txt`.
-//!
-//! Refused: a benchmarking framework with a runner of its own to install, for one number that valgrind prints anyway.
+//! Valgrind runs `benches/examples/instructions.rs` once per path and counts only its function `walk`. The counts depend on
+//! the compiler and the build, not on the load of the machine, so a difference is a difference of the code. They do not
+//! include cache misses. `--save` rewrites the file. A benchmark framework with its own runner would add nothing to the one
+//! number that valgrind prints.
 
 use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
-use crate::Outcome;
+use crate::TaskResult;
 use crate::process::{exists, run_shown};
 use crate::workspace::Workspace;
 
 const EXAMPLE: &str = "instructions";
-const WRITTEN: &str = "benches/instructions.txt";
+const BASELINE: &str = "benches/instructions.txt";
 
-/// What becomes of the counts.
+/// What to do with the counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Keep {
-    /// They are compared with what was written down.
+pub(crate) enum CountsMode {
+    /// Compare them with the baseline.
     Compare,
-    /// And written down in its place.
+    /// Compare them and replace the baseline.
     Save,
 }
 
-/// Instructions for one decision of each path, in tenths.
-type Counts = Vec<(String, u64)>;
+/// Instructions per decision of each path, in tenths.
+type PathCounts = Vec<(String, u64)>;
 
-pub(crate) fn run(keep: Keep) -> Outcome {
+pub(crate) fn run(mode: CountsMode) -> TaskResult {
     if !exists("valgrind") {
         return Err("valgrind is missing (Debian: apt-get install valgrind)".into());
     }
@@ -41,18 +40,18 @@ pub(crate) fn run(keep: Keep) -> Outcome {
         return Err("the release build failed".into());
     }
     let program = workspace.target.join("release/examples").join(EXAMPLE);
-    let file = workspace.root.join(WRITTEN);
-    let before = std::fs::read_to_string(&file).map_or_else(|_| Counts::new(), |text| read(&text));
+    let file = workspace.root.join(BASELINE);
+    let baseline = std::fs::read_to_string(&file).map_or_else(|_| PathCounts::new(), |text| parse(&text));
     let now = counts(&program)?;
-    println!("\n{}", table(&before, &now));
-    if keep == Keep::Save {
-        std::fs::write(&file, written(&now))?;
-        println!("\nwritten to {WRITTEN}");
+    println!("\n{}", table(&baseline, &now));
+    if mode == CountsMode::Save {
+        std::fs::write(&file, format_counts(&now))?;
+        println!("\nwritten to {BASELINE}");
     }
     Ok(())
 }
 
-fn counts(program: &Path) -> Outcome<Counts> {
+fn counts(program: &Path) -> TaskResult<PathCounts> {
     let list = Command::new(program).output()?;
     let list = String::from_utf8(list.stdout)?;
     let paths = list.lines().filter_map(|line| line.split_once(' '));
@@ -63,10 +62,10 @@ fn counts(program: &Path) -> Outcome<Counts> {
         .collect()
 }
 
-/// The instructions of one walk.
-fn count(program: &Path, path: &str) -> Outcome<u64> {
+/// The instructions of one path.
+fn count(program: &Path, path: &str) -> TaskResult<u64> {
     let mut valgrind = Command::new("valgrind");
-    // The pattern fits the name however the compiler mangles it.
+    // The pattern matches the mangled name.
     valgrind.args([
         "--tool=callgrind",
         "--callgrind-out-file=/dev/null",
@@ -74,21 +73,21 @@ fn count(program: &Path, path: &str) -> Outcome<u64> {
     ]);
     valgrind.arg(program).arg(path);
     let output = valgrind.output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    match collected(&said) {
+    let report = String::from_utf8_lossy(&output.stderr);
+    match collected(&report) {
         Some(count) if output.status.success() && count > 0 => Ok(count),
-        _ => Err(format!("valgrind could not walk {path}:\n{said}").into()),
+        _ => Err(format!("valgrind did not report a count for {path}:\n{report}").into()),
     }
 }
 
-/// The number behind `Collected :`.
-fn collected(said: &str) -> Option<u64> {
-    let (_, number) = said.lines().find_map(|line| line.split_once("Collected : "))?;
+/// The number after `Collected :`.
+fn collected(report: &str) -> Option<u64> {
+    let (_, number) = report.lines().find_map(|line| line.split_once("Collected : "))?;
     number.trim().parse().ok()
 }
 
-/// Lines of a name and a count with one decimal.
-fn read(text: &str) -> Counts {
+/// Parses lines of a name and a count with one decimal.
+fn parse(text: &str) -> PathCounts {
     let line = |line: &str| {
         let (name, count) = line.split_once(' ')?;
         let (whole, tenths) = count.trim().split_once('.')?;
@@ -97,30 +96,29 @@ fn read(text: &str) -> Counts {
     text.lines().filter_map(line).collect()
 }
 
-fn written(counts: &Counts) -> String {
+fn format_counts(counts: &PathCounts) -> String {
     counts.iter().fold(String::new(), |mut text, (name, count)| {
-        writeln!(text, "{name:<20} {}.{}", count / 10, count % 10)
-            .expect("a string takes whatever is written to it");
+        writeln!(text, "{name:<20} {}.{}", count / 10, count % 10).expect("writing to a String cannot fail");
         text
     })
 }
 
-fn table(before: &Counts, now: &Counts) -> String {
+fn table(before: &PathCounts, now: &PathCounts) -> String {
     let mut text =
-        String::from("| path | instructions per decision | written down | change |\n|---|---|---|---|");
+        String::from("| path | instructions per decision | baseline | change |\n|---|---|---|---|");
     for (name, count) in now {
-        let told = |count: u64| format!("{}.{}", count / 10, count % 10);
+        let decimal = |count: u64| format!("{}.{}", count / 10, count % 10);
         let (was, change) = match before.iter().find(|(known, _)| known == name) {
-            Some((_, was)) => (told(*was), change(*was, *count)),
+            Some((_, was)) => (decimal(*was), change(*was, *count)),
             None => ("-".to_owned(), "new".to_owned()),
         };
-        write!(text, "\n| {name} | {} | {was} | {change} |", told(*count))
-            .expect("a string takes whatever is written to it");
+        write!(text, "\n| {name} | {} | {was} | {change} |", decimal(*count))
+            .expect("writing to a String cannot fail");
     }
     text
 }
 
-/// The change in per cent, with its sign.
+/// The signed change in percent.
 fn change(was: u64, is: u64) -> String {
     let per_mille = (i128::from(is) - i128::from(was)) * 1_000 / i128::from(was.max(1));
     let sign = if per_mille < 0 { '-' } else { '+' };
@@ -133,21 +131,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_valgrind_counted_is_read() {
-        let said = "==7== Events    : Ir\n==7== Collected : 123456\n==7== \n";
-        assert_eq!(collected(said), Some(123_456));
+    fn valgrind_count_is_parsed() {
+        let report = "==7== Events    : Ir\n==7== Collected : 123456\n==7== \n";
+        assert_eq!(collected(report), Some(123_456));
         assert_eq!(collected("==7== no such thing"), None);
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn baseline_round_trips() {
         let counts = vec![("a".to_owned(), 1_234), ("b_c".to_owned(), 5)];
-        assert_eq!(written(&counts), "a                    123.4\nb_c                  0.5\n");
-        assert_eq!(read(&written(&counts)), counts);
+        assert_eq!(format_counts(&counts), "a                    123.4\nb_c                  0.5\n");
+        assert_eq!(parse(&format_counts(&counts)), counts);
     }
 
     #[test]
-    fn a_change_has_a_sign() {
+    fn change_has_a_sign() {
         assert_eq!(
             [change(1_000, 1_100), change(1_000, 995), change(10, 10)],
             ["+10.0 %", "-0.5 %", "+0.0 %"]

@@ -1,123 +1,122 @@
-//! Chores of this repository, so that one command does what otherwise everybody would do a little differently.
+//! Development tasks of this repository: `cargo xtask TASK`.
 //!
-//! | command                    | does                                                                |
-//! |----------------------------|---------------------------------------------------------------------|
-//! | `cargo xtask test`         | everything that must be green: what is needed, every test, tidiness |
-//! | `cargo xtask clients`      | fetches the client libraries that tests speak through               |
-//! | `cargo xtask tidy`         | the rules of the house that a compiler does not hold                |
-//! | `cargo xtask mutants`      | plants known mistakes and shows that a test notices each            |
-//! | `cargo xtask loom`         | tries every order of events in the models of the table              |
-//! | `cargo xtask bench`        | measures the commands, beside what else can be had                  |
-//! | `cargo xtask bench serve`  | measures the service, beside its peers                              |
-//! | `cargo xtask instructions` | counts the instructions of a decision                               |
+//! | command                    | does                                                         |
+//! |----------------------------|--------------------------------------------------------------|
+//! | `cargo xtask test`         | installs what tests need, runs every test, then `tidy`       |
+//! | `cargo xtask clients`      | installs the client libraries that tests use                 |
+//! | `cargo xtask tidy`         | checks repository rules that the compiler does not check     |
+//! | `cargo xtask mutants`      | plants known bugs and checks that a test fails for each      |
+//! | `cargo xtask models`       | runs every loom model of the memory store                    |
+//! | `cargo xtask bench`        | measures `tidegate simulate` and `tidegate pipe`             |
+//! | `cargo xtask bench serve`  | measures the server beside its peers                         |
+//! | `cargo xtask bench gateway`| measures the gateway beside nginx and HAProxy                |
+//! | `cargo xtask instructions` | counts instructions per decision                             |
 //!
-//! Decided: no argument parser, no framework, one dependency (to read what `cargo metadata` says). Refused: shell
-//! scripts with logic in them, which nobody tests.
+//! There is no argument parser and one dependency (`serde_json`) to read `cargo metadata`. Tasks are Rust rather than shell
+//! scripts so that their logic is tested.
 
-#![allow(clippy::print_stdout, reason = "a chore's report is its standard output")]
-#![allow(clippy::print_stderr, reason = "a chore's failure is told to the person who ran it")]
-#![allow(clippy::disallowed_methods, reason = "a chore times its steps; nothing here decides about limits")]
+#![allow(clippy::print_stdout, reason = "a task reports on standard output")]
+#![allow(clippy::print_stderr, reason = "a task reports failures on standard error")]
+#![allow(clippy::disallowed_methods, reason = "tasks time their steps; no code here decides about limits")]
 
 mod bench;
-mod clients;
 mod database;
 mod instructions;
 mod models;
 mod mutants;
-mod needs;
+mod prerequisites;
 mod process;
-mod serving;
-mod suite;
+mod python_clients;
+mod skipped_tests;
+mod source_files;
+mod test_suite;
 mod tidy;
-mod tree;
 mod workspace;
 
 use std::process::ExitCode;
 
-use instructions::Keep;
-use serving::{Effort, What};
-use suite::Length;
+use bench::{BenchEffort, BenchScope};
+use instructions::CountsMode;
+use test_suite::TestLength;
 
-/// What a chore answers: nothing, or what went wrong, in words for the person who ran it.
-type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
+/// The result of a task: nothing, or an error message for the developer.
+type TaskResult<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
 const USAGE: &str = "\
-usage: cargo xtask <chore>
+usage: cargo xtask TASK
 
-  test [--long]          install what is missing, run every test, then tidy; --long gives property tests more cases,
-                         and runs the models
-  clients                only install what is missing, so that `cargo test` finds it
-  tidy                   check the rules of the house
-  mutants [--only NAME]  plant the mistakes listed in xtask/mutants/ and see that tests notice
-  loom                   try every order of events in the models of the memory store's table
-  bench                  measure the commands and print a table; minutes, on an otherwise idle machine
+  test [--long]          install what tests need, run every test and the fast models, then tidy;
+                         --long gives property tests more cases and runs every model
+  clients                only install what tests need, so that `cargo test` finds it
+  tidy                   check repository rules that the compiler does not check
+  mutants [--only NAME]  plant the bugs listed in xtask/mutants/ and check that a test fails for each
+  models                 run every loom model of the memory store
+  bench                  measure `simulate` and `pipe`; takes minutes on an otherwise idle machine
   bench serve [resp|http|disk] [--quick]
-                         measure the service beside Redis, nginx and throttlecrab, which are installed, and its store on
-                         disk beside the one in memory; `resp`, `http`, `disk`: only that; --quick: only whether it works
+                         measure the server beside Redis, nginx and throttlecrab-server, and the disk store beside the
+                         memory store; peers are installed; `resp`, `http`, `disk`: only that part; --quick: smoke test
   bench gateway [--quick]
-                         measure the gateway beside nginx and HAProxy, which are installed
-  instructions [--save]  count the instructions of a decision, beside benches/instructions.txt; --save rewrites it";
+                         measure the gateway beside nginx and HAProxy; peers are installed
+  instructions [--save]  count instructions per decision and compare with benches/instructions.txt; --save rewrites it";
 
-/// What was asked for.
+/// A parsed command line.
 #[derive(Debug, PartialEq, Eq)]
-enum Chore {
-    Test(Length),
+enum Task {
+    Test(TestLength),
     Clients,
     Tidy,
     Mutants {
         only: Option<String>,
     },
-    Loom,
+    Models,
     Bench,
-    BenchServe(What, Effort),
-    BenchGateway(Effort),
-    /// What `bench serve` runs on another core.
+    BenchServe(BenchScope, BenchEffort),
+    BenchGateway(BenchEffort),
+    /// The load generator that `bench serve` starts on another core.
     Load(Vec<String>),
-    Instructions(Keep),
+    Instructions(CountsMode),
     Help,
 }
 
-impl Chore {
-    fn parse(words: &[&str]) -> Result<Chore, String> {
+impl Task {
+    fn parse(words: &[&str]) -> Result<Task, String> {
         match words {
-            ["test"] => Ok(Chore::Test(Length::Usual)),
-            ["test", "--long"] => Ok(Chore::Test(Length::Long)),
-            ["clients"] => Ok(Chore::Clients),
-            ["tidy"] => Ok(Chore::Tidy),
-            ["mutants"] => Ok(Chore::Mutants { only: None }),
-            ["mutants", "--only", name] => Ok(Chore::Mutants { only: Some((*name).to_owned()) }),
-            ["loom"] => Ok(Chore::Loom),
-            ["bench"] => Ok(Chore::Bench),
-            ["bench", "serve"] => Ok(Chore::BenchServe(What::Everything, Effort::Full)),
-            ["bench", "serve", "--quick"] => Ok(Chore::BenchServe(What::Everything, Effort::Quick)),
-            ["bench", "serve", "resp"] => Ok(Chore::BenchServe(What::Resp, Effort::Full)),
-            ["bench", "serve", "http"] => Ok(Chore::BenchServe(What::Http, Effort::Full)),
-            ["bench", "serve", "disk"] => Ok(Chore::BenchServe(What::Disk, Effort::Full)),
-            ["bench", "serve", "disk", "--quick"] => Ok(Chore::BenchServe(What::Disk, Effort::Quick)),
-            ["bench", "gateway"] => Ok(Chore::BenchGateway(Effort::Full)),
-            ["bench", "gateway", "--quick"] => Ok(Chore::BenchGateway(Effort::Quick)),
-            ["load", words @ ..] => Ok(Chore::Load(words.iter().map(|&word| word.to_owned()).collect())),
-            ["instructions"] => Ok(Chore::Instructions(Keep::Compare)),
-            ["instructions", "--save"] => Ok(Chore::Instructions(Keep::Save)),
-            ["help" | "-h" | "--help"] => Ok(Chore::Help),
-            [] => Err("which chore?".to_owned()),
-            words => Err(format!("not a chore: {}", words.join(" "))),
+            ["test"] => Ok(Task::Test(TestLength::Usual)),
+            ["test", "--long"] => Ok(Task::Test(TestLength::Long)),
+            ["clients"] => Ok(Task::Clients),
+            ["tidy"] => Ok(Task::Tidy),
+            ["mutants"] => Ok(Task::Mutants { only: None }),
+            ["mutants", "--only", name] => Ok(Task::Mutants { only: Some((*name).to_owned()) }),
+            ["models"] => Ok(Task::Models),
+            ["bench"] => Ok(Task::Bench),
+            ["bench", "serve", rest @ ..] => {
+                let (scope, effort) = parse_bench_serve(rest)?;
+                Ok(Task::BenchServe(scope, effort))
+            }
+            ["bench", "gateway"] => Ok(Task::BenchGateway(BenchEffort::Full)),
+            ["bench", "gateway", "--quick"] => Ok(Task::BenchGateway(BenchEffort::Quick)),
+            ["load", words @ ..] => Ok(Task::Load(words.iter().map(|&word| word.to_owned()).collect())),
+            ["instructions"] => Ok(Task::Instructions(CountsMode::Compare)),
+            ["instructions", "--save"] => Ok(Task::Instructions(CountsMode::Save)),
+            ["help" | "-h" | "--help"] => Ok(Task::Help),
+            [] => Err("name a task".to_owned()),
+            words => Err(format!("unknown task: {}", words.join(" "))),
         }
     }
 
-    fn run(self) -> Outcome {
+    fn run(self) -> TaskResult {
         match self {
-            Chore::Test(length) => suite::run(length),
-            Chore::Clients => clients::run(),
-            Chore::Tidy => tidy::run(),
-            Chore::Mutants { only } => mutants::run(only.as_deref()),
-            Chore::Loom => models::run().map(|_| ()),
-            Chore::Bench => bench::run(),
-            Chore::BenchServe(what, effort) => serving::run(what, effort),
-            Chore::BenchGateway(effort) => serving::proxies::run(effort),
-            Chore::Load(words) => serving::generate(&words.iter().map(String::as_str).collect::<Vec<_>>()),
-            Chore::Instructions(keep) => instructions::run(keep),
-            Chore::Help => {
+            Task::Test(length) => test_suite::run(length),
+            Task::Clients => python_clients::run(),
+            Task::Tidy => tidy::run(),
+            Task::Mutants { only } => mutants::run(only.as_deref()),
+            Task::Models => models::run_all().map(|_| ()),
+            Task::Bench => bench::commands::run(),
+            Task::BenchServe(scope, effort) => bench::servers::run(scope, effort),
+            Task::BenchGateway(effort) => bench::proxies::run(effort),
+            Task::Load(words) => bench::generate(&words.iter().map(String::as_str).collect::<Vec<_>>()),
+            Task::Instructions(mode) => instructions::run(mode),
+            Task::Help => {
                 println!("{USAGE}");
                 Ok(())
             }
@@ -125,20 +124,36 @@ impl Chore {
     }
 }
 
+/// Parses `[resp|http|disk] [--quick]`.
+fn parse_bench_serve(words: &[&str]) -> Result<(BenchScope, BenchEffort), String> {
+    let (words, effort) = match words {
+        [rest @ .., "--quick"] => (rest, BenchEffort::Quick),
+        all => (all, BenchEffort::Full),
+    };
+    let scope = match words {
+        [] => BenchScope::Everything,
+        ["resp"] => BenchScope::Resp,
+        ["http"] => BenchScope::Http,
+        ["disk"] => BenchScope::Disk,
+        words => return Err(format!("unknown part of `bench serve`: {}", words.join(" "))),
+    };
+    Ok((scope, effort))
+}
+
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let chore = match Chore::parse(&words) {
-        Ok(chore) => chore,
-        Err(mistake) => {
-            eprintln!("xtask: {mistake}\n\n{USAGE}");
+    let task = match Task::parse(&words) {
+        Ok(task) => task,
+        Err(message) => {
+            eprintln!("xtask: {message}\n\n{USAGE}");
             return ExitCode::from(2);
         }
     };
-    match chore.run() {
+    match task.run() {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("xtask: {failure}");
+        Err(error) => {
+            eprintln!("xtask: {error}");
             ExitCode::FAILURE
         }
     }
@@ -149,22 +164,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_line_of_the_usage_is_understood() {
-        assert_eq!(Chore::parse(&["test"]), Ok(Chore::Test(Length::Usual)));
-        assert_eq!(Chore::parse(&["test", "--long"]), Ok(Chore::Test(Length::Long)));
-        assert_eq!(Chore::parse(&["clients"]), Ok(Chore::Clients));
-        assert_eq!(Chore::parse(&["tidy"]), Ok(Chore::Tidy));
-        assert_eq!(Chore::parse(&["mutants"]), Ok(Chore::Mutants { only: None }));
-        assert_eq!(Chore::parse(&["loom"]), Ok(Chore::Loom));
-        assert_eq!(Chore::parse(&["instructions", "--save"]), Ok(Chore::Instructions(Keep::Save)));
+    fn every_documented_task_is_parsed() {
+        assert_eq!(Task::parse(&["test"]), Ok(Task::Test(TestLength::Usual)));
+        assert_eq!(Task::parse(&["test", "--long"]), Ok(Task::Test(TestLength::Long)));
+        assert_eq!(Task::parse(&["clients"]), Ok(Task::Clients));
+        assert_eq!(Task::parse(&["tidy"]), Ok(Task::Tidy));
+        assert_eq!(Task::parse(&["mutants"]), Ok(Task::Mutants { only: None }));
+        assert_eq!(Task::parse(&["models"]), Ok(Task::Models));
+        assert_eq!(Task::parse(&["instructions", "--save"]), Ok(Task::Instructions(CountsMode::Save)));
         let only = Some("x".to_owned());
-        assert_eq!(Chore::parse(&["mutants", "--only", "x"]), Ok(Chore::Mutants { only }));
+        assert_eq!(Task::parse(&["mutants", "--only", "x"]), Ok(Task::Mutants { only }));
+        let disk = Task::BenchServe(BenchScope::Disk, BenchEffort::Quick);
+        assert_eq!(Task::parse(&["bench", "serve", "disk", "--quick"]), Ok(disk));
     }
 
     #[test]
-    fn a_word_too_many_is_a_mistake() {
-        assert!(Chore::parse(&["tidy", "--fix"]).is_err());
-        assert!(Chore::parse(&["mutants", "--only"]).is_err());
-        assert!(Chore::parse(&[]).is_err());
+    fn unknown_words_are_refused() {
+        assert!(Task::parse(&["tidy", "--fix"]).is_err());
+        assert!(Task::parse(&["mutants", "--only"]).is_err());
+        assert!(Task::parse(&["bench", "serve", "grpc"]).is_err());
+        assert!(Task::parse(&[]).is_err());
     }
 }

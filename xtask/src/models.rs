@@ -1,37 +1,46 @@
-//! `cargo xtask loom`: the models of what threads do to the memory store's table, every order of events of each.
+//! The loom models of the memory store: every interleaving of a few threads, by exhaustive search.
 //!
-//! Everything is compiled anew with `--cfg tidegate_loom`, optimised, into a folder of its own so that the usual build stays as
-//! it is. That takes minutes the first time, which is why `cargo xtask test` runs them only with `--long`; without it, it sees that
-//! they compile.
+//! The models are compiled with `--cfg tidegate_loom`, optimized, into a target folder of their own, so that the usual build
+//! stays valid. `cargo xtask test` runs the models that end within minutes, `cargo xtask models` runs all.
 
 use std::process::Command;
 
-use crate::Outcome;
+use crate::TaskResult;
 use crate::process::run_shown;
-use crate::suite::Tally;
+use crate::test_suite::TestCounts;
 use crate::workspace::Workspace;
 
-/// Sees that the models still compile, so that they do not rot between two runs.
-pub(crate) fn check() -> Outcome {
-    let ended =
-        run_shown(cargo(&["check", "--locked", "--package", "tidegate", "--lib", "--profile", "test"])?)?;
-    if ended.succeeded() { Ok(()) } else { Err("the models do not compile".into()) }
+/// Models that take more than a minute each.
+const SLOW: &[&str] = &[];
+
+/// Runs the models that end within minutes.
+pub(crate) fn run_fast() -> TaskResult<TestCounts> {
+    run(SLOW)
 }
 
-/// Runs every model; says how many there were.
-pub(crate) fn run() -> Outcome<Tally> {
-    let ended =
-        run_shown(cargo(&["test", "--release", "--locked", "--package", "tidegate", "--lib", "models::"])?)?;
-    let tally = Tally::read(&ended.output);
-    match tally {
-        _ if !ended.succeeded() => Err(format!("a model failed ({tally})").into()),
-        Tally { passed: 0, .. } => Err("no model ran".into()),
-        _ => Ok(tally),
+/// Runs every model.
+pub(crate) fn run_all() -> TaskResult<TestCounts> {
+    run(&[])
+}
+
+fn run(skipped: &[&str]) -> TaskResult<TestCounts> {
+    let mut command =
+        cargo(&["test", "--release", "--locked", "--package", "tidegate", "--lib", "models::"])?;
+    command.arg("--");
+    for name in skipped {
+        command.args(["--skip", name]);
+    }
+    let ended = run_shown(command)?;
+    let counts = TestCounts::read(&ended.output);
+    match counts {
+        _ if !ended.succeeded() => Err(format!("a model failed ({counts})").into()),
+        TestCounts { passed: 0, .. } => Err("no model ran".into()),
+        _ => Ok(counts),
     }
 }
 
-/// Cargo, with the models in the build.
-fn cargo(arguments: &[&str]) -> Outcome<Command> {
+/// Cargo with the models enabled.
+fn cargo(arguments: &[&str]) -> TaskResult<Command> {
     let workspace = Workspace::load()?;
     let mut command = Command::new("cargo");
     command.args(arguments).current_dir(&workspace.root);

@@ -1,49 +1,49 @@
-//! `cargo xtask tidy`: the rules of the house that a compiler does not hold.
+//! `cargo xtask tidy`: repository rules that the compiler does not check.
 //!
-//! Each file below holds one kind of rule and answers with its breaches; all of them are told at once, each with the
-//! file, the line and the rule. Every rule is a function of text, so its tests can break it without touching a disk.
+//! Each module below holds one kind of rule and returns its violations. The report lists all of them with file, line and rule.
+//! Every rule is a pure function of text, so its tests need no files.
 //!
-//! Refused: exceptions written into the files being judged. A rule that needs one is changed here, where it is seen.
+//! A checked file cannot suppress a rule. A rule that needs an exception is changed here, where reviewers see it.
 
-mod code;
-mod graph;
+mod core_purity;
+mod crate_graph;
+mod file_length;
 mod leftovers;
-mod lengths;
 mod links;
-mod names;
-mod places;
-mod purity;
+mod machine_paths;
+mod module_names;
+mod tokens;
 
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::workspace::Workspace;
-use crate::{Outcome, tree};
+use crate::{TaskResult, source_files};
 
-/// A rule that is broken, and where.
+/// A violated rule and its location.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Breach {
+struct Violation {
     path: PathBuf,
-    /// From 1; `None` if it is about the file as a whole.
+    /// From 1; `None` for the file as a whole.
     line: Option<usize>,
-    /// The rule, as it would be stated.
+    /// The rule in words.
     rule: &'static str,
-    /// What was found instead.
+    /// What was found.
     found: String,
 }
 
-impl Breach {
-    fn of_file(path: &Path, rule: &'static str, found: impl Into<String>) -> Breach {
-        Breach { path: path.to_owned(), line: None, rule, found: found.into() }
+impl Violation {
+    fn of_file(path: &Path, rule: &'static str, found: impl Into<String>) -> Violation {
+        Violation { path: path.to_owned(), line: None, rule, found: found.into() }
     }
 
-    fn at(path: &Path, line: usize, rule: &'static str, found: impl Into<String>) -> Breach {
-        Breach { line: Some(line), ..Breach::of_file(path, rule, found) }
+    fn at(path: &Path, line: usize, rule: &'static str, found: impl Into<String>) -> Violation {
+        Violation { line: Some(line), ..Violation::of_file(path, rule, found) }
     }
 }
 
-impl fmt::Display for Breach {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.path.display())?;
         if let Some(line) = self.line {
@@ -53,14 +53,14 @@ impl fmt::Display for Breach {
     }
 }
 
-/// A file that is text.
+/// A text file.
 #[derive(Debug)]
-struct Text {
+struct SourceText {
     path: PathBuf,
     content: String,
 }
 
-impl Text {
+impl SourceText {
     fn is_rust(&self) -> bool {
         self.path.extension().is_some_and(|extension| extension == "rs")
     }
@@ -69,50 +69,54 @@ impl Text {
         self.path.extension().is_some_and(|extension| extension == "md")
     }
 
-    /// Whether the whole file is tests: a file of `tests/`, or a `tests.rs` beside what it tests.
+    /// Whether the whole file is test code: a file in `tests/` or a file `tests.rs`.
     fn is_test(&self) -> bool {
         self.path.components().any(|part| part.as_os_str() == "tests") || self.path.ends_with("tests.rs")
     }
 }
 
-/// Judges the whole repository.
-pub(crate) fn run() -> Outcome {
+/// Checks the whole repository.
+pub(crate) fn run() -> TaskResult {
     let workspace = Workspace::load()?;
-    let paths = tree::files(&workspace.root)?;
+    let paths = source_files::files(&workspace.root)?;
     let texts = read(&workspace.root, &paths);
-    let mut breaches = graph::breaches(&workspace.crates);
-    breaches.extend(names::breaches(&paths));
+    let mut violations = crate_graph::violations(&workspace.crates);
+    violations.extend(module_names::violations(&paths));
     for text in &texts {
-        breaches.extend(judge(text, &workspace.root));
+        violations.extend(check(text, &workspace.root));
     }
-    breaches.sort();
-    for breach in &breaches {
-        println!("{breach}");
+    violations.sort();
+    for violation in &violations {
+        println!("{violation}");
     }
-    println!("{} files, {} crates: {} breaches", paths.len(), workspace.crates.len(), breaches.len());
-    if breaches.is_empty() { Ok(()) } else { Err("the house is not tidy".into()) }
+    println!("{} files, {} crates: {} violations", paths.len(), workspace.crates.len(), violations.len());
+    if violations.is_empty() {
+        Ok(())
+    } else {
+        Err("the repository rules are violated; see the list above".into())
+    }
 }
 
-fn judge(text: &Text, root: &Path) -> Vec<Breach> {
-    let mut breaches = places::breaches(text);
-    breaches.extend(lengths::breaches(text));
+fn check(text: &SourceText, root: &Path) -> Vec<Violation> {
+    let mut violations = machine_paths::violations(text);
+    violations.extend(file_length::violations(text));
     if text.is_markdown() {
-        breaches.extend(links::breaches(text, &|path| root.join(path).exists()));
+        violations.extend(links::violations(text, &|path| root.join(path).exists()));
     }
     if text.is_rust() {
-        let tokens = code::tokens(&text.content);
-        breaches.extend(leftovers::breaches(text, &tokens));
-        breaches.extend(names::module_breaches(text, &tokens));
-        breaches.extend(purity::breaches(text, &tokens));
+        let tokens = tokens::tokens(&text.content);
+        violations.extend(leftovers::violations(text, &tokens));
+        violations.extend(module_names::module_violations(text, &tokens));
+        violations.extend(core_purity::violations(text, &tokens));
     }
-    breaches
+    violations
 }
 
-/// The files that are text; what is not UTF-8 has no lines to judge.
-fn read(root: &Path, paths: &[PathBuf]) -> Vec<Text> {
+/// Reads the files that are UTF-8 text.
+fn read(root: &Path, paths: &[PathBuf]) -> Vec<SourceText> {
     let read = |path: &PathBuf| {
         let content = fs::read_to_string(root.join(path)).ok()?;
-        Some(Text { path: path.clone(), content })
+        Some(SourceText { path: path.clone(), content })
     };
     paths.iter().filter_map(read).collect()
 }
@@ -121,20 +125,20 @@ fn read(root: &Path, paths: &[PathBuf]) -> Vec<Text> {
 mod tests {
     use super::*;
 
-    /// A text at a path, for the tests of the rules.
-    pub(super) fn text(path: &str, content: &str) -> Text {
-        Text { path: path.into(), content: content.to_owned() }
+    /// A text at a path, for the tests of rules.
+    pub(super) fn text(path: &str, content: &str) -> SourceText {
+        SourceText { path: path.into(), content: content.to_owned() }
     }
 
     #[test]
-    fn a_breach_names_file_line_and_rule() {
-        let breach = Breach::at(Path::new("a/b.rs"), 7, "no x", "x");
-        assert_eq!(breach.to_string(), "a/b.rs:7: x (rule: no x)");
-        assert_eq!(Breach::of_file(Path::new("a"), "no x", "x").to_string(), "a: x (rule: no x)");
+    fn violation_names_file_line_and_rule() {
+        let violation = Violation::at(Path::new("a/b.rs"), 7, "no x", "x");
+        assert_eq!(violation.to_string(), "a/b.rs:7: x (rule: no x)");
+        assert_eq!(Violation::of_file(Path::new("a"), "no x", "x").to_string(), "a: x (rule: no x)");
     }
 
     #[test]
-    fn tests_are_told_by_their_place() {
+    fn test_files_are_recognized_by_path() {
         assert!(text("crates/a/tests/laws.rs", "").is_test());
         assert!(text("crates/a/src/law/tests.rs", "").is_test());
         assert!(!text("crates/a/src/law.rs", "").is_test());

@@ -1,17 +1,17 @@
-//! The workspace as cargo sees it: its crates, what they lean on, and where they are.
+//! The workspace according to `cargo metadata`: crates, dependencies, folders.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
 
-use crate::Outcome;
+use crate::TaskResult;
 
-/// What `cargo metadata` says, as far as anybody here asks.
+/// The used part of `cargo metadata`.
 #[derive(Debug)]
 pub(crate) struct Workspace {
     pub(crate) root: PathBuf,
-    /// Where builds go.
+    /// The build directory.
     pub(crate) target: PathBuf,
     pub(crate) crates: Vec<Crate>,
 }
@@ -21,37 +21,37 @@ pub(crate) struct Workspace {
 pub(crate) struct Crate {
     pub(crate) name: String,
     pub(crate) description: Option<String>,
-    /// Its folder, relative to the root.
+    /// Relative to the root.
     pub(crate) folder: PathBuf,
-    pub(crate) leans_on: Vec<Dependency>,
+    pub(crate) dependencies: Vec<Dependency>,
 }
 
-/// What a crate leans on, in this workspace or outside.
+/// A dependency, in this workspace or outside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Dependency {
     pub(crate) name: String,
-    pub(crate) role: Role,
+    pub(crate) kind: DependencyKind,
 }
 
-/// When a dependency is needed.
+/// When a dependency is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Role {
-    /// Whenever the crate is used.
-    Always,
-    /// When its tests, examples or benches are.
+pub(crate) enum DependencyKind {
+    /// By every build of the crate.
+    Normal,
+    /// By its tests, examples or benches.
     Development,
 }
 
 impl Workspace {
-    /// Asks cargo about the workspace around the current directory.
-    pub(crate) fn load() -> Outcome<Workspace> {
+    /// Runs `cargo metadata` in the current directory.
+    pub(crate) fn load() -> TaskResult<Workspace> {
         let arguments = ["metadata", "--no-deps", "--format-version", "1", "--locked"];
         let output = Command::new("cargo").args(arguments).output()?;
         if !output.status.success() {
             return Err(format!("cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr)).into());
         }
         let metadata: Value = serde_json::from_slice(&output.stdout)?;
-        Workspace::read(&metadata).ok_or_else(|| "cargo metadata says something unexpected".into())
+        Workspace::read(&metadata).ok_or_else(|| "cargo metadata has an unexpected form".into())
     }
 
     fn read(metadata: &Value) -> Option<Workspace> {
@@ -70,7 +70,7 @@ impl Crate {
             name: package["name"].as_str()?.to_owned(),
             description: package["description"].as_str().map(str::to_owned),
             folder: manifest.parent()?.strip_prefix(root).ok()?.to_owned(),
-            leans_on: package["dependencies"]
+            dependencies: package["dependencies"]
                 .as_array()?
                 .iter()
                 .map(Dependency::read)
@@ -81,12 +81,12 @@ impl Crate {
 
 impl Dependency {
     fn read(dependency: &Value) -> Option<Dependency> {
-        // Absent means an ordinary dependency; one of the build script is needed just as often.
-        let role = match dependency["kind"].as_str() {
-            Some("dev") => Role::Development,
-            _ => Role::Always,
+        // Absent means a normal dependency. Build dependencies count as normal.
+        let kind = match dependency["kind"].as_str() {
+            Some("dev") => DependencyKind::Development,
+            _ => DependencyKind::Normal,
         };
-        Some(Dependency { name: dependency["name"].as_str()?.to_owned(), role })
+        Some(Dependency { name: dependency["name"].as_str()?.to_owned(), kind })
     }
 }
 
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn crates_folders_and_roles_are_read() {
+    fn crates_folders_and_dependency_kinds_are_parsed() {
         let metadata = serde_json::json!({
             "workspace_root": "/r",
             "target_directory": "/t",
@@ -107,12 +107,12 @@ mod tests {
         let workspace = Workspace::read(&metadata).unwrap();
         let read = &workspace.crates[0];
         assert_eq!((read.name.as_str(), read.folder.as_path()), ("a", Path::new("crates/a")));
-        assert_eq!(read.leans_on[0].role, Role::Always);
-        assert_eq!(read.leans_on[1].role, Role::Development);
+        assert_eq!(read.dependencies[0].kind, DependencyKind::Normal);
+        assert_eq!(read.dependencies[1].kind, DependencyKind::Development);
     }
 
     #[test]
-    fn something_unexpected_is_not_an_empty_workspace() {
+    fn unexpected_metadata_is_not_an_empty_workspace() {
         assert!(Workspace::read(&serde_json::json!({"packages": []})).is_none());
     }
 }

@@ -4,7 +4,7 @@
 //! overrides of items that do not exist and rates that no store can keep are beyond JSON Schema, so the reader remains the judge.
 
 use serde_json::{Map, Value, json};
-use tidegate_core::amount::LARGEST_LIMIT;
+use tidegate_core::amount::MAX_LIMIT;
 
 use crate::schema::{FieldSchema, FieldType, MappingSchema, Presence};
 
@@ -100,7 +100,7 @@ fn value_schema(value: &FieldType) -> Value {
             json!({"type": ["string", "number", "boolean"], "pattern": "^[A-Za-z0-9._:/-]{1,256}$"})
         }
         FieldType::Word(words) => json!({"type": "string", "enum": words()}),
-        FieldType::Limit => json!({"type": "integer", "minimum": -1, "maximum": LARGEST_LIMIT}),
+        FieldType::Limit => json!({"type": "integer", "minimum": -1, "maximum": MAX_LIMIT}),
         FieldType::Count { most, .. } => json!({"type": "integer", "minimum": 1, "maximum": most}),
         FieldType::Whole { least, most } => json!({"type": "integer", "minimum": least, "maximum": most}),
         FieldType::Decimal { .. } => json!({"type": "number", "minimum": 0}),

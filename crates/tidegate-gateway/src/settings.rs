@@ -23,7 +23,7 @@ use tidegate_config::{
     DiagnosticSink, Diagnostics, Environment, FieldPath, Mapping, SourceSpan, YamlNode, expand,
     read_document, read_mapping,
 };
-use tidegate_core::amount::LARGEST_LIMIT;
+use tidegate_core::amount::MAX_LIMIT;
 
 use checks::{check_backends, check_routes};
 pub use patterns::{HostPattern, LONGEST_HOST, LONGEST_PATH, Network, PathPattern, PathRest};
@@ -82,7 +82,7 @@ impl Allowance {
 static ALLOWANCE: CustomType = CustomType {
     check: |text, plain| Allowance::parse(text, plain).map(drop),
     allowed: "a whole number from -1, inherit or unlimited",
-    json_schema: || json!({"type": ["integer", "string"], "minimum": -1, "maximum": LARGEST_LIMIT}),
+    json_schema: || json!({"type": ["integer", "string"], "minimum": -1, "maximum": MAX_LIMIT}),
 };
 
 /// Document 002's four fields.

@@ -1,36 +1,36 @@
-//! The list of mutants, as it is written.
+//! The format of the mutant lists.
 //!
 //! ```text
-//!   # why this mistake is worth a test
+//!   # why this bug is worth a test
 //!   mutant  a-name
 //!   file    crates/tidegate-core/src/law/rolling.rs
-//!   old     the exact text, which occurs once
-//!   new     what it becomes
+//!   old     the exact text, which occurs exactly once
+//!   new     its replacement
 //!   tests   -p tidegate-core a_test
 //! ```
 //!
-//! A key and its value are parted by blanks. Text of several lines repeats its key; `|` before a value marks where it
-//! begins, when that is a blank. `tests` is what follows `cargo test`. Nothing is escaped.
+//! Blanks separate a key from its value. Text of several lines repeats its key. `|` before a value marks its start if the
+//! value begins with blanks. `tests` holds the arguments of `cargo test`. There is no escaping.
 
 use std::fs;
 use std::path::Path;
 
-use crate::Outcome;
+use crate::TaskResult;
 
-/// A mistake, and who should notice.
+/// A bug and the tests that must fail for it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Mutant {
     pub(super) name: String,
-    /// Relative to the root.
+    /// Relative to the repository root.
     pub(super) file: String,
     pub(super) old: String,
     pub(super) new: String,
-    /// What follows `cargo test`.
+    /// Arguments of `cargo test`.
     pub(super) tests: Vec<String>,
 }
 
-/// Reads the lists of all crates, `xtask/mutants/*.txt`, in the order of their names.
-pub(super) fn load(root: &Path) -> Outcome<Vec<Mutant>> {
+/// Reads the lists of all crates, `xtask/mutants/*.txt`, sorted by name.
+pub(super) fn load(root: &Path) -> TaskResult<Vec<Mutant>> {
     let mut paths = fs::read_dir(root.join("xtask/mutants"))?
         .map(|entry| entry.map(|entry| entry.path()))
         .collect::<Result<Vec<_>, _>>()?;
@@ -42,7 +42,7 @@ pub(super) fn load(root: &Path) -> Outcome<Vec<Mutant>> {
     Ok(parse(&text)?)
 }
 
-/// Every mutant of the list, or what is wrong with it and where.
+/// Parses a list, or says what is wrong and on which line.
 pub(super) fn parse(text: &str) -> Result<Vec<Mutant>, String> {
     let mut mutants: Vec<Mutant> = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -64,7 +64,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Mutant>, String> {
             _ => return Err(wrong("write `mutant`, `file`, `old`, `new` or `tests`")),
         }
     }
-    complete(mutants)
+    validate(mutants)
 }
 
 fn key_and_value(line: &str) -> (&str, &str) {
@@ -80,7 +80,7 @@ fn add_line(text: &mut String, line: &str) {
     text.push_str(line);
 }
 
-fn complete(mutants: Vec<Mutant>) -> Result<Vec<Mutant>, String> {
+fn validate(mutants: Vec<Mutant>) -> Result<Vec<Mutant>, String> {
     for (index, mutant) in mutants.iter().enumerate() {
         let lacks = [
             ("a name", mutant.name.is_empty()),
@@ -95,7 +95,7 @@ fn complete(mutants: Vec<Mutant>) -> Result<Vec<Mutant>, String> {
             return Err(format!("mutant {} changes nothing", mutant.name));
         }
         if mutants[..index].iter().any(|other| other.name == mutant.name) {
-            return Err(format!("two mutants are called {}", mutant.name));
+            return Err(format!("two mutants are named {}", mutant.name));
         }
     }
     Ok(mutants)
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_is_read() {
+    fn complete_entry_is_parsed() {
         let mutants =
             parse("# why\nmutant  a\nfile    f.rs\nold     x < y\nnew     x <= y\ntests   -p z some_test\n")
                 .unwrap();
@@ -121,14 +121,14 @@ mod tests {
     }
 
     #[test]
-    fn text_of_several_lines_keeps_its_blanks() {
+    fn multiline_text_keeps_its_indentation() {
         let mutants = parse("mutant a\nfile f\nold if x {\nold |    y\nold }\nnew\ntests -p z\n").unwrap();
         assert_eq!(mutants[0].old, "if x {\n    y\n}");
         assert_eq!(mutants[0].new, "");
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_line_or_the_mutant() {
         assert!(parse("file f\n").unwrap_err().contains("line 1"));
         assert!(parse("mutant a\nflie f\n").unwrap_err().contains("line 2"));
         assert!(parse("mutant a\nfile f\nold x\nnew y\n").unwrap_err().contains("lacks `tests`"));
@@ -139,9 +139,9 @@ mod tests {
         assert!(parse(&twice).unwrap_err().contains("two mutants"));
     }
 
-    /// The mutants are planted rarely. That every text they replace still exists is checked in every run.
+    /// Mutants are planted rarely, so every test run checks that the text they replace still exists.
     #[test]
-    fn every_mutant_matches_its_file_once() {
+    fn old_text_of_every_mutant_occurs_exactly_once() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         for Mutant { name, file, old, .. } in load(&root).unwrap() {
             let text = fs::read_to_string(root.join(&file)).unwrap_or_default();

@@ -1,27 +1,27 @@
-//! Links between our own pages lead somewhere.
+//! Relative links between pages resolve.
 //!
-//! Only where a link leads is judged, and only inside this repository: the web is not ours to keep.
+//! Only links inside this repository are checked. Web links and anchors are not.
 
 use std::path::{Component, Path, PathBuf};
 
-use super::{Breach, Text};
+use super::{SourceText, Violation};
 
-const RESOLVES: &str = "every relative link leads to a file";
+const RESOLVES: &str = "every relative link resolves to a file";
 
-/// The links of a page that lead nowhere; `exists` is asked about paths relative to the root.
-pub(super) fn breaches(text: &Text, exists: &dyn Fn(&Path) -> bool) -> Vec<Breach> {
+/// The dead links of a page. `exists` takes paths relative to the root.
+pub(super) fn violations(text: &SourceText, exists: &dyn Fn(&Path) -> bool) -> Vec<Violation> {
     let folder = text.path.parent().unwrap_or(Path::new(""));
-    let mut breaches = Vec::new();
+    let mut violations = Vec::new();
     for (line, target) in targets(&text.content) {
         let Some(path) = local_path(target) else { continue };
         if !resolve(folder, path).is_some_and(|path| exists(&path)) {
-            breaches.push(Breach::at(&text.path, line, RESOLVES, target));
+            violations.push(Violation::at(&text.path, line, RESOLVES, target));
         }
     }
-    breaches
+    violations
 }
 
-/// Where each link of a page leads, with its line; what is in code is not a link.
+/// The link targets of a page with their lines. Code is skipped.
 fn targets(page: &str) -> Vec<(usize, &str)> {
     let mut targets = Vec::new();
     let mut in_fence = false;
@@ -54,14 +54,14 @@ fn line_targets(line: &str) -> Vec<&str> {
     targets
 }
 
-/// The path that a target names in this repository; `None` if it leads elsewhere.
+/// The path of a target in this repository; `None` for other targets.
 fn local_path(target: &str) -> Option<&str> {
     let path = target.trim_matches(['<', '>']).split(['#', '?']).next()?;
     let elsewhere = path.is_empty() || path.contains("://") || path.starts_with("mailto:");
     (!elsewhere).then_some(path)
 }
 
-/// The path as seen from the root; `None` if it leaves the repository.
+/// The path relative to the root; `None` if it leaves the repository.
 fn resolve(folder: &Path, path: &str) -> Option<PathBuf> {
     let (mut resolved, path) = match path.strip_prefix('/') {
         Some(from_root) => (PathBuf::new(), from_root),
@@ -89,25 +89,28 @@ mod tests {
     fn dead(content: &str) -> Vec<String> {
         let there = ["docs/guide.md", "README.md", "docs/decisions"];
         let exists = |path: &Path| there.iter().any(|file| Path::new(file) == path);
-        breaches(&text("docs/index.md", content), &exists).into_iter().map(|breach| breach.found).collect()
+        violations(&text("docs/index.md", content), &exists)
+            .into_iter()
+            .map(|violation| violation.found)
+            .collect()
     }
 
     #[test]
-    fn links_that_lead_somewhere_are_fine() {
+    fn existing_targets_are_allowed() {
         let page =
             "[a](guide.md) [b](../README.md#top) [c](decisions/) [d](/README.md \"title\")\n[e]: guide.md";
         assert_eq!(dead(page), [""; 0]);
     }
 
     #[test]
-    fn links_that_lead_nowhere_are_found() {
+    fn missing_targets_are_violations() {
         assert_eq!(dead("[a](gone.md) and [b](../../outside.md)"), ["gone.md", "../../outside.md"]);
         assert_eq!(dead("see [`code`](gone.md)"), ["gone.md"]);
         assert_eq!(dead("[e]: gone.md"), ["gone.md"]);
     }
 
     #[test]
-    fn the_web_anchors_and_code_are_not_judged() {
+    fn web_links_anchors_and_code_are_skipped() {
         assert_eq!(dead("[a](https://example.com/x) [b](#here) [c](mailto:a@example.com)"), [""; 0]);
         assert_eq!(dead("`[a](gone.md)`\n```\n[b](gone.md)\n```"), [""; 0]);
     }

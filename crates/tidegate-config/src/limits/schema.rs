@@ -1,6 +1,6 @@
 //! The schemas of limits, items and overrides.
 
-use tidegate_core::amount::LARGEST_LIMIT;
+use tidegate_core::amount::MAX_LIMIT;
 use tidegate_core::{Charge, Durability, Fleet, Mode, OnOutage, Per, Precision, Unit, WeekStart};
 
 use crate::schema::{FieldType, MappingSchema, Presence, field};
@@ -87,7 +87,7 @@ pub static LIMIT: MappingSchema = MappingSchema {
         ),
         field(
             "max_keys",
-            FieldType::Count { most: LARGEST_LIMIT, advice: "leave it out for the store's own bound" },
+            FieldType::Count { most: MAX_LIMIT, advice: "leave it out for the store's own bound" },
             Presence::Optional,
             "The most keys remembered at once.",
         ),
@@ -138,7 +138,7 @@ pub(super) static ITEM: MappingSchema = MappingSchema {
         ),
         field(
             "burst",
-            FieldType::Count { most: LARGEST_LIMIT, advice: "to refuse everything write limit: 0" },
+            FieldType::Count { most: MAX_LIMIT, advice: "to refuse everything write limit: 0" },
             Presence::OptionalIn(&["bucket"]),
             "How much may be spent at once; by default the limit.",
         ),

@@ -32,7 +32,7 @@ const CONNECTION_TTL: Duration = Duration::from_secs(36_500 * 86_400);
 const SECOND: Duration = Duration::from_secs(1);
 /// The largest limit whose requests are each remembered; above, they are in 64 parts of a second, so that a row has a bound: no second
 /// has more than the limit, and what is used comes back up to a 64th of a second later.
-const LARGEST_EXACT: u64 = 1_000;
+const MAX_EXACT_SLIDING: u64 = 1_000;
 /// The longest name that is part of an id as it is.
 const LONGEST_PLAIN: usize = 200;
 
@@ -196,7 +196,7 @@ impl Rules {
 
     const fn second(&self, most: Capacity) -> Policy {
         match (self.window, most) {
-            (Window::Sliding, Capacity::AtMost(..=LARGEST_EXACT)) => {
+            (Window::Sliding, Capacity::AtMost(..=MAX_EXACT_SLIDING)) => {
                 Policy::Sliding { window: SECOND, precision: Precision::Exact }
             }
             (Window::Sliding, _) => Policy::Sliding { window: SECOND, precision: Precision::Bucketed },

@@ -4,7 +4,7 @@
 //! makes a leaf grow or split. loom runs a model once for every order in which the threads could see each other's writes, up to so many
 //! times that one of them is interrupted. What holds in all of them is said at the end of each model.
 //!
-//! `cargo xtask loom` runs them.
+//! `cargo xtask models` runs them.
 
 mod lines;
 mod rows;

@@ -1,23 +1,23 @@
-//! Whoever asks: other people's tools where they are known, and one of our own where theirs are the slower side.
+//! Load generators: redis-benchmark and wrk, and a built-in one for loads where those tools are the bottleneck.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::Effort;
-use super::measured::{Figure, Latency, of_redis_benchmark, of_wrk, went_well};
-use super::peers::{Peer, Places, Running};
-use crate::Outcome;
+use super::figures::{Latency, Measurement, has_only_successes, parse_redis_benchmark, parse_wrk};
+use super::peers::{BenchPaths, Peer, RunningServer};
+use super::servers::BenchEffort;
+use crate::TaskResult;
 
-/// Where whoever asks runs.
-pub(super) const ASKERS_CORE: &str = "1";
-/// How long a load lasts, about.
+/// CPU core of the load generator.
+pub(super) const CLIENTS_CORE: &str = "1";
+/// Approximate duration of one load.
 pub(super) const SECONDS: u64 = 5;
-/// How many keys there are.
+/// Number of distinct keys.
 pub(super) const KEYS: u32 = 100_000;
 
-/// A way to ask.
+/// A load on a server.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Load {
     RedisBenchmark {
@@ -26,8 +26,8 @@ pub(super) enum Load {
         keys: u32,
         command: &'static [&'static str],
     },
-    /// Requests that are made once and sent again and again; answers are counted and not looked at.
-    Own {
+    /// Pre-encoded pipelines that are sent repeatedly. Replies are counted, not parsed.
+    Pipelines {
         connections: usize,
         depth: usize,
         command: &'static [&'static str],
@@ -38,48 +38,51 @@ pub(super) enum Load {
 }
 
 impl Load {
-    /// Puts it on a server.
-    pub(super) fn put(self, on: &Running, effort: Effort, places: &Places) -> Outcome<Figure> {
+    /// Runs the load against a server.
+    pub(super) fn run(
+        self,
+        on: &RunningServer,
+        effort: BenchEffort,
+        paths: &BenchPaths,
+    ) -> TaskResult<Measurement> {
         let before = on.processor_time()?;
         let (requests, (rate, p50, p99)) = match self {
             Load::RedisBenchmark { connections, depth, keys, command } => {
                 let requests = match effort {
-                    Effort::Full => on_redis_benchmark(depth),
-                    Effort::Quick => on_redis_benchmark(depth) / 20,
+                    BenchEffort::Full => request_count(depth),
+                    BenchEffort::Quick => request_count(depth) / 20,
                 };
                 let text = redis_benchmark(on, requests, [connections, depth, keys], command)?;
-                #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
-                (requests as f64, of_redis_benchmark(&text).ok_or(text)?)
+                #[expect(clippy::cast_precision_loss, reason = "a measurement for people")]
+                (requests as f64, parse_redis_benchmark(&text).ok_or(text)?)
             }
-            Load::Own { connections, depth, command } => {
+            Load::Pipelines { connections, depth, command } => {
                 let (connections, depth) = (connections.to_string(), depth.to_string());
                 let address = on.resp().to_string();
                 let mut words = vec!["load", &address, &connections, &depth];
                 words.extend(command);
                 let text = pinned(&std::env::current_exe()?.display().to_string(), &words)?;
                 let rate: f64 = text.trim().parse().map_err(|_| text.clone())?;
-                #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+                #[expect(clippy::cast_precision_loss, reason = "a measurement for people")]
                 (rate * SECONDS as f64, (rate, Latency(None), Latency(None)))
             }
             Load::Wrk { connections } => {
-                let text = wrk(on, connections, places)?;
-                if !went_well(&text) {
-                    return Err(
-                        format!("{} refused some of what it was asked:\n{text}", on.peer.name()).into()
-                    );
+                let text = wrk(on, connections, paths)?;
+                if !has_only_successes(&text) {
+                    return Err(format!("{} returned errors:\n{text}", on.peer.name()).into());
                 }
-                let told = of_wrk(&text).ok_or(text)?;
-                #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
-                (told.0 * SECONDS as f64, told)
+                let parsed = parse_wrk(&text).ok_or(text)?;
+                #[expect(clippy::cast_precision_loss, reason = "a measurement for people")]
+                (parsed.0 * SECONDS as f64, parsed)
             }
         };
         let micros = (on.processor_time()? - before) / requests;
-        Ok(Figure { rate, micros, p50, p99 })
+        Ok(Measurement { rate, micros, p50, p99 })
     }
 }
 
-/// Enough requests for some seconds.
-const fn on_redis_benchmark(depth: u32) -> u64 {
+/// Number of requests that take about five seconds at this pipeline depth.
+const fn request_count(depth: u32) -> u64 {
     match depth {
         1 => 300_000,
         2..=16 => 3_000_000,
@@ -87,7 +90,12 @@ const fn on_redis_benchmark(depth: u32) -> u64 {
     }
 }
 
-fn redis_benchmark(on: &Running, requests: u64, numbers: [u32; 3], command: &[&str]) -> Outcome<String> {
+fn redis_benchmark(
+    on: &RunningServer,
+    requests: u64,
+    numbers: [u32; 3],
+    command: &[&str],
+) -> TaskResult<String> {
     let (port, requests) = (on.resp().port().to_string(), requests.to_string());
     let [connections, depth, keys] = numbers.map(|number| number.to_string());
     let mut words =
@@ -96,8 +104,8 @@ fn redis_benchmark(on: &Running, requests: u64, numbers: [u32; 3], command: &[&s
     pinned("redis-benchmark", &words)
 }
 
-fn wrk(on: &Running, connections: u32, places: &Places) -> Outcome<String> {
-    let script = places.folder.join("wrk.lua");
+fn wrk(on: &RunningServer, connections: u32, paths: &BenchPaths) -> TaskResult<String> {
+    let script = paths.folder.join("wrk.lua");
     let (path, body) = match on.peer {
         Peer::Tidegate | Peer::OnDisk => ("/v1/acquire", r#"{"limit_id":"api","limit_key":"user-1"}"#),
         Peer::Throttlecrab => (
@@ -119,9 +127,9 @@ fn wrk(on: &Running, connections: u32, places: &Places) -> Outcome<String> {
     pinned("wrk", &["-t1", "-c", &connections, "-d", &seconds, "--latency", "-s", &script, &url])
 }
 
-pub(super) fn pinned(program: &str, words: &[&str]) -> Outcome<String> {
+pub(super) fn pinned(program: &str, words: &[&str]) -> TaskResult<String> {
     let mut command = Command::new("taskset");
-    command.args(["-c", ASKERS_CORE, program]).args(words);
+    command.args(["-c", CLIENTS_CORE, program]).args(words);
     let output = command.output().map_err(|error| format!("{program}: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() {
@@ -131,52 +139,53 @@ pub(super) fn pinned(program: &str, words: &[&str]) -> Outcome<String> {
     }
 }
 
-/// `xtask load ADDRESS CONNECTIONS DEPTH COMMAND…`: asks for some seconds; prints how many were answered in each.
-pub(crate) fn generate(words: &[&str]) -> Outcome {
+/// `xtask load ADDRESS CONNECTIONS DEPTH COMMAND…`: runs for about five seconds and prints replies per second.
+pub(crate) fn generate(words: &[&str]) -> TaskResult {
     let [address, connections, depth, command @ ..] = words else {
         return Err("load ADDRESS CONNECTIONS DEPTH COMMAND…".into());
     };
     let (connections, depth): (usize, usize) = (connections.parse()?, depth.parse()?);
-    let mut lines = Vec::new();
+    let mut pool = Vec::new();
     for number in 0..connections {
         let keys = (0..depth).map(|at| format!("key:{:012}", number * depth + at));
-        let batch: Vec<u8> = keys.flat_map(|key| frame(command, &key)).collect();
-        lines.push(Line::open(address.parse()?, batch)?);
+        let batch: Vec<u8> = keys.flat_map(|key| encode_command(command, &key)).collect();
+        pool.push(LoadConnection::open(address.parse()?, batch)?);
     }
     let start = Instant::now();
     let mut answered = 0_u64;
     while start.elapsed() < Duration::from_secs(SECONDS) {
-        for line in &mut lines {
-            line.ask()?;
+        for connection in &mut pool {
+            connection.send()?;
         }
-        for line in &mut lines {
-            line.hear(depth, lines_of_answer(command))?;
+        for connection in &mut pool {
+            connection.receive(depth, lines_per_reply(command))?;
             answered += depth as u64;
         }
     }
-    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+    #[expect(clippy::cast_precision_loss, reason = "a measurement for people")]
     let rate = answered as f64 / start.elapsed().as_secs_f64();
     println!("{rate}");
     Ok(())
 }
 
-/// Asks once for each of so many keys.
-pub(super) fn distinct(address: SocketAddr, limit: &str, keys: u64) -> Outcome {
+/// Acquires once for each of `keys` distinct keys.
+pub(super) fn acquire_distinct_keys(address: SocketAddr, limit: &str, keys: u64) -> TaskResult {
     const DEPTH: u64 = 100;
-    let mut line = Line::open(address, Vec::new())?;
+    let mut connection = LoadConnection::open(address, Vec::new())?;
     for first in (0..keys).step_by(usize::try_from(DEPTH)?) {
         let batch = first..(first + DEPTH).min(keys);
         let depth = usize::try_from(batch.end - batch.start)?;
         let command = ["TG.ACQUIRE", limit, "key:__rand_int__"];
-        line.batch = batch.flat_map(|key| frame(&command, &format!("key:{key:012}"))).collect();
-        line.ask()?;
-        line.hear(depth, lines_of_answer(&command))?;
+        connection.batch =
+            batch.flat_map(|key| encode_command(&command, &format!("key:{key:012}"))).collect();
+        connection.send()?;
+        connection.receive(depth, lines_per_reply(&command))?;
     }
     Ok(())
 }
 
-/// A command, with this key where there is one.
-fn frame(command: &[&str], key: &str) -> Vec<u8> {
+/// Encodes a command, with `key` in place of the key placeholder.
+fn encode_command(command: &[&str], key: &str) -> Vec<u8> {
     let mut frame = format!("*{}\r\n", command.len());
     for word in command {
         let word = if *word == "key:__rand_int__" { key } else { word };
@@ -185,52 +194,52 @@ fn frame(command: &[&str], key: &str) -> Vec<u8> {
     frame.into_bytes()
 }
 
-/// A connection and what it says.
-struct Line {
+/// A connection and its pre-encoded pipeline.
+struct LoadConnection {
     stream: TcpStream,
     batch: Vec<u8>,
     buffer: Vec<u8>,
 }
 
-impl Line {
-    fn open(address: SocketAddr, batch: Vec<u8>) -> Outcome<Line> {
+impl LoadConnection {
+    fn open(address: SocketAddr, batch: Vec<u8>) -> TaskResult<LoadConnection> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        // An error has fewer lines than an answer; nobody waits for the others for ever.
+        // An error reply has fewer lines than expected; the timeout ends the wait for the rest.
         stream.set_read_timeout(Some(Duration::from_secs(SECONDS)))?;
-        Ok(Line { stream, batch, buffer: vec![0; 64 * 1024] })
+        Ok(LoadConnection { stream, batch, buffer: vec![0; 64 * 1024] })
     }
 
-    fn ask(&mut self) -> Outcome {
+    fn send(&mut self) -> TaskResult {
         Ok(self.stream.write_all(&self.batch)?)
     }
 
-    /// Waits for so many answers of so many lines.
-    fn hear(&mut self, answers: usize, lines: usize) -> Outcome {
-        let mut missing = answers * lines;
+    /// Reads `replies` replies of `lines` lines each.
+    fn receive(&mut self, replies: usize, lines: usize) -> TaskResult {
+        let mut missing = replies * lines;
         while missing > 0 {
             let length = self.stream.read(&mut self.buffer)?;
             let text = &self.buffer[..length];
-            let heard = lines_in(text);
-            if length == 0 || heard > missing {
-                return Err(format!("not an answer: {}", String::from_utf8_lossy(text)).into());
+            let received = count_lines(text);
+            if length == 0 || received > missing {
+                return Err(format!("unexpected reply: {}", String::from_utf8_lossy(text)).into());
             }
-            missing -= heard;
+            missing -= received;
         }
         Ok(())
     }
 }
 
-/// How many lines end in a text. Whoever counts shares a core with nobody, but must not be slower than who is measured: so it is written as
-/// the compiler likes it, a few bytes at a time.
-fn lines_in(text: &[u8]) -> usize {
+/// Counts line ends. Written in fixed-size chunks so that the compiler vectorizes it: the load generator must not be the
+/// bottleneck.
+fn count_lines(text: &[u8]) -> usize {
     const FEW: usize = 128;
     let lines =
         |few: &[u8]| few.iter().fold(0_u8, |lines, byte| lines.wrapping_add(u8::from(*byte == b'\n')));
     text.chunks(FEW).map(|few| usize::from(lines(few))).sum()
 }
 
-/// How many lines an answer has: a word has one, what is said about a decision seven values in a list.
-fn lines_of_answer(command: &[&str]) -> usize {
+/// Lines per reply: 1 for a status, 10 for the seven elements of a decision.
+fn lines_per_reply(command: &[&str]) -> usize {
     if command.first() == Some(&"TG.ACQUIRE") { 10 } else { 1 }
 }

@@ -1,16 +1,15 @@
-//! The files of the repository: what is committed, or would be.
+//! The source files of the repository: committed files and files that are not ignored.
 //!
-//! They are found by walking, not by asking git, so that a copy without history is as good as a clone. `.gitignore`
-//! at the root is obeyed in the two forms it is written in here, `/path` and `*.suffix`; any other form is refused
-//! rather than guessed at.
+//! A directory walk finds them, not git, so that a copy without history works like a clone. The root `.gitignore` may contain
+//! only `/path` and `*.suffix`; any other form is an error.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::Outcome;
+use crate::TaskResult;
 
-/// Every file of the repository, relative to its root, in order.
-pub(crate) fn files(root: &Path) -> Outcome<Vec<PathBuf>> {
+/// Every source file, relative to the root, sorted.
+pub(crate) fn files(root: &Path) -> TaskResult<Vec<PathBuf>> {
     let ignored = Ignored::parse(&fs::read_to_string(root.join(".gitignore"))?)?;
     let mut found = Vec::new();
     walk(root, Path::new(""), &ignored, &mut found)?;
@@ -18,7 +17,7 @@ pub(crate) fn files(root: &Path) -> Outcome<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn walk(root: &Path, folder: &Path, ignored: &Ignored, found: &mut Vec<PathBuf>) -> Outcome {
+fn walk(root: &Path, folder: &Path, ignored: &Ignored, found: &mut Vec<PathBuf>) -> TaskResult {
     for entry in fs::read_dir(root.join(folder))? {
         let entry = entry?;
         let path = folder.join(entry.file_name());
@@ -35,7 +34,7 @@ fn walk(root: &Path, folder: &Path, ignored: &Ignored, found: &mut Vec<PathBuf>)
     Ok(())
 }
 
-/// What `.gitignore` leaves out.
+/// The patterns of `.gitignore`.
 #[derive(Debug, Default)]
 struct Ignored {
     paths: Vec<PathBuf>,
@@ -70,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_ignored_from_the_root_only() {
+    fn path_pattern_matches_only_at_the_root() {
         let ignored = Ignored::parse("# builds\n/target/\n/fuzz/corpus\n*.snap.new\n").unwrap();
         assert!(ignored.covers(Path::new("target")));
         assert!(ignored.covers(Path::new("fuzz/corpus")));
@@ -79,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn other_forms_are_refused_by_name() {
+    fn other_patterns_are_errors() {
         assert!(Ignored::parse("!keep").unwrap_err().contains("!keep"));
         assert!(Ignored::parse("build").is_err());
     }

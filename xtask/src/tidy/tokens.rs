@@ -1,16 +1,16 @@
-//! Rust as a list of words: identifiers, numbers and single signs, without comments, strings and characters.
+//! A minimal Rust tokenizer: identifiers, numbers and punctuation, without comments, strings and character literals.
 //!
-//! Rules about code must not trip over prose, and must not be fooled by line breaks, so they look at words. This is
-//! not a parser and does not want to be one; it knows just enough to tell where text begins and ends.
+//! Rules about code must not match prose and must not depend on line breaks, so they look at tokens. This is not a parser; it
+//! only knows where comments and literals begin and end.
 
-/// A word of code and the line it is on, from 1.
+/// A token and its line, from 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Token<'a> {
     pub(super) line: usize,
     pub(super) text: &'a str,
 }
 
-/// The words of a source file.
+/// The tokens of a source file.
 pub(super) fn tokens(source: &str) -> Vec<Token<'_>> {
     let mut tokens = Vec::new();
     let (mut at, mut line) = (0, 1);
@@ -27,9 +27,9 @@ pub(super) fn tokens(source: &str) -> Vec<Token<'_>> {
     tokens
 }
 
-/// How long the first piece of the text is, and whether it is a word of code.
+/// The length of the first piece of the text, and whether it is a token.
 fn piece(rest: &str) -> (usize, bool) {
-    let first = rest.chars().next().expect("there is some text left");
+    let first = rest.chars().next().expect("the caller passes non-empty text");
     if rest.starts_with("//") {
         (rest.find('\n').unwrap_or(rest.len()), false)
     } else if rest.starts_with("/*") {
@@ -51,7 +51,7 @@ fn is_word(letter: char) -> bool {
     letter == '_' || letter.is_alphanumeric()
 }
 
-/// The length of a block comment; they nest.
+/// The length of a block comment. Block comments nest.
 fn block_comment(rest: &str) -> usize {
     let (mut depth, mut at) = (0usize, 0);
     while at < rest.len() {
@@ -70,7 +70,7 @@ fn block_comment(rest: &str) -> usize {
     rest.len()
 }
 
-/// The length of `r"…"`, `r#"…"#`, `br"…"` and their like, if the text begins with one.
+/// The length of a raw string (`r"…"`, `r#"…"#`, `br"…"`), if the text begins with one.
 fn raw_string(rest: &str) -> Option<usize> {
     let after =
         rest.strip_prefix("br").or_else(|| rest.strip_prefix("cr")).or_else(|| rest.strip_prefix('r'))?;
@@ -81,7 +81,7 @@ fn raw_string(rest: &str) -> Option<usize> {
     Some(body.find(&close).map_or(rest.len(), |end| start + end + close.len()))
 }
 
-/// The length of text in quotes, the opening `prefix` bytes included.
+/// The length of a quoted literal, including the opening `prefix` bytes.
 fn quoted(rest: &str, prefix: usize, quote: u8) -> usize {
     let bytes = rest.as_bytes();
     let mut at = prefix;
@@ -95,7 +95,7 @@ fn quoted(rest: &str, prefix: usize, quote: u8) -> usize {
     rest.len()
 }
 
-/// `'a'` is text, `'a` is a lifetime, whose sign is a word by itself.
+/// `'a'` is a literal. `'a` is a lifetime, whose quote is a token of its own.
 fn character_or_lifetime(rest: &str) -> (usize, bool) {
     let prefix = if rest.starts_with('b') { 2 } else { 1 };
     let mut letters = rest[prefix..].chars();
@@ -114,30 +114,30 @@ mod tests {
     }
 
     #[test]
-    fn comments_are_not_code() {
+    fn comments_are_not_tokens() {
         assert_eq!(words("a // b\nc /* d /* e */ f */ g /// h"), ["a", "c", "g"]);
     }
 
     #[test]
-    fn strings_and_characters_are_not_code() {
+    fn strings_and_characters_are_not_tokens() {
         assert_eq!(words(r#"a "b \" c" d b"e" 'f' '\'' b'g' h"#), ["a", "d", "h"]);
         assert_eq!(words("a r#\"b \" c\"# d br\"e\" f"), ["a", "d", "f"]);
     }
 
     #[test]
-    fn lifetimes_are() {
+    fn lifetimes_are_tokens() {
         assert_eq!(words("&'a str"), ["&", "'", "a", "str"]);
         assert_eq!(words("<'_>"), ["<", "'", "_", ">"]);
     }
 
     #[test]
-    fn lines_are_counted_through_everything() {
+    fn lines_count_through_comments_and_strings() {
         let tokens = tokens("/*\n*/ a \"\n\" // x\nb");
         assert_eq!(tokens, [Token { line: 2, text: "a" }, Token { line: 4, text: "b" }]);
     }
 
     #[test]
-    fn a_word_that_begins_like_a_string_is_a_word() {
+    fn identifier_with_a_string_prefix_is_one_token() {
         assert_eq!(words("row r#type b c"), ["row", "r", "#", "type", "b", "c"]);
     }
 }

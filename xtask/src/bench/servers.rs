@@ -1,62 +1,57 @@
-//! `cargo xtask bench serve`: the service beside its peers, over real sockets, in the same run.
+//! `cargo xtask bench serve`: the server and its peers over real sockets, in the same run.
 //!
-//! A server runs on the first core and whoever asks on the second, one pair at a time and several times in turn; a figure is the
-//! median of its rounds. Peers are installed here and are dependencies of nothing: Redis, nginx and wrk as Debian packages,
-//! throttlecrab-server with cargo, below `target/bench`.
+//! The server runs on core 0 and the load generator on core 1. Each pair runs several rounds in alternation; the result
+//! is the median round. Peers are installed on demand: Redis, nginx and wrk as Debian packages, throttlecrab-server with
+//! cargo under `target/bench`.
 //!
-//! `cargo xtask bench serve disk` measures only what a store on disk costs beside one in memory: the same server, load and limits, in turn; `resp` and
-//! `http` only one door beside its peers. `--quick` does little of everything, to see that it works.
+//! Scopes: `disk` compares the disk store with the memory store; `resp` and `http` compare one protocol with its peers.
+//! `--quick` runs a short version of everything as a smoke test.
 //!
-//! Rates on a shared machine are noisy, so bars are ratios. Beside every rate stands what it costs the server in processor time,
-//! because a rate says little when whoever asks is the slower one.
-
-mod load;
-mod measured;
-mod peers;
-pub(crate) mod proxies;
+//! Rates on a shared machine are noisy, so targets are ratios. The table also shows the server's CPU time per request,
+//! because the rate alone is meaningless when the load generator is the bottleneck.
 
 use std::path::PathBuf;
 use std::process::Command;
 
+use super::figures::{Measurement, median};
+use super::load::{self, KEYS, Load};
+use super::peers::{BenchPaths, Peer};
 use crate::workspace::Workspace;
-use crate::{Outcome, needs, process};
-use load::{KEYS, Load};
-use measured::{Figure, median};
-use peers::{Peer, Places};
+use crate::{TaskResult, prerequisites, process};
 
-pub(crate) use load::generate;
-
-/// How much is measured.
+/// How long to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Effort {
+pub(crate) enum BenchEffort {
     Full,
-    /// To see that it works.
+    /// A smoke test.
     Quick,
 }
 
-impl Effort {
-    /// How often every pair is measured.
-    const fn rounds(self) -> usize {
+impl BenchEffort {
+    /// Rounds per pair.
+    pub(super) const fn rounds(self) -> usize {
         match self {
-            Effort::Full => 3,
-            Effort::Quick => 1,
+            BenchEffort::Full => 3,
+            BenchEffort::Quick => 1,
         }
     }
 }
 
-/// What is measured.
+/// Which comparisons to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum BenchScope {
     Everything,
-    /// One door beside its peers.
+    /// RESP beside Redis.
     Resp,
+    /// HTTP beside nginx and throttlecrab-server.
+    /// HTTP beside nginx and throttlecrab-server.
     Http,
-    /// The disk store beside the one in memory.
+    /// The disk store beside the memory store.
     Disk,
 }
 
-/// What the limits of the server are. They refuse nobody: what is measured is a grant, which costs more than a refusal. A key's
-/// bucket is not full again before it is asked the next time, so that rows stay.
+/// Limits of the benchmarked server. They grant every request, because a grant costs more than a refusal. No bucket is full
+/// again before its next request, so no row is evicted.
 const LIMITS: &str = "\
 limits:
   - id: api
@@ -74,70 +69,70 @@ limits:
 ";
 
 const ACQUIRE: &[&str] = &["TG.ACQUIRE", "api", "key:__rand_int__"];
-/// One row for everybody: the log is a slice ahead, and few answers wait.
+/// One shared row. The log reserves a slice ahead, so few replies wait.
 const SALE: &[&str] = &["TG.ACQUIRE", "sale", "key:__rand_int__"];
-/// The first units of a key, which are not written down.
+/// Only the first units of each key, which are not logged.
 const RATE: &[&str] = &["TG.ACQUIRE", "rate", "key:__rand_int__"];
-/// Every decision is a record of its own, and is waited for.
+/// Every decision is one log record, and every reply waits for its sync.
 const HUNDRED: &[&str] = &["TG.ACQUIRE", "hundred", "key:__rand_int__"];
 const PING: &[&str] = &["PING"];
 const INCR: &[&str] = &["INCR", "key:__rand_int__"];
 
-/// What is asked of a ratio.
-struct Bar {
+/// Target of a ratio.
+struct RatioTarget {
     at_least: f64,
     goal: Option<f64>,
-    /// How many times theirs our slowest hundredth may be.
+    /// Upper bound of our p99 divided by the peer's p99.
     p99_at_most: Option<f64>,
 }
 
-/// Two figures that are compared.
-struct Pair {
+/// Two servers under the same load.
+struct Comparison {
     name: &'static str,
     ours: (Peer, Load),
     theirs: (Peer, Load),
-    bar: Bar,
+    target: RatioTarget,
 }
 
-/// Measures everything and prints a table.
-pub(crate) fn run(what: What, effort: Effort) -> Outcome {
+/// Runs the comparisons in `scope` and prints a Markdown table.
+pub(crate) fn run(scope: BenchScope, effort: BenchEffort) -> TaskResult {
     let workspace = Workspace::load()?;
     let folder = prepare(&workspace)?;
     std::fs::write(folder.join("serve.yaml"), LIMITS)?;
-    let places = Places {
+    let paths = BenchPaths {
         tidegate: workspace.target.join("release/tidegate"),
-        throttlecrab: if what.is_over_http() { throttlecrab(&folder)? } else { PathBuf::new() },
+        throttlecrab: if scope.is_over_http() { throttlecrab(&folder)? } else { PathBuf::new() },
         folder,
     };
-    refuse_memory(&places)?;
+    require_real_disk(&paths)?;
     println!("\n| what | server | rate /s | CPU us/request | p50 ms | p99 ms | ratio | bar |");
     println!("|---|---|---|---|---|---|---|---|");
-    for pair in pairs().iter().chain(&on_disk()).filter(|pair| what.is_about(pair)) {
-        measure(pair, effort, &places)?;
+    for pair in protocol_comparisons().iter().chain(&disk_comparisons()).filter(|pair| scope.includes(pair)) {
+        measure(pair, effort, &paths)?;
     }
-    if what == What::Everything { memory(&places) } else { Ok(()) }
+    if scope == BenchScope::Everything { measure_memory(&paths) } else { Ok(()) }
 }
 
-impl What {
+impl BenchScope {
     const fn is_over_http(self) -> bool {
-        matches!(self, What::Everything | What::Http)
+        matches!(self, BenchScope::Everything | BenchScope::Http)
     }
 
-    fn is_about(self, pair: &Pair) -> bool {
+    fn includes(self, pair: &Comparison) -> bool {
         let is_on_disk = pair.ours.0 == Peer::OnDisk;
         let is_over_http = matches!(pair.ours.1, Load::Wrk { .. });
         match self {
-            What::Everything => true,
-            What::Resp => !is_on_disk && !is_over_http,
-            What::Http => !is_on_disk && is_over_http,
-            What::Disk => is_on_disk,
+            BenchScope::Everything => true,
+            BenchScope::Resp => !is_on_disk && !is_over_http,
+            BenchScope::Http => !is_on_disk && is_over_http,
+            BenchScope::Disk => is_on_disk,
         }
     }
 }
 
-/// Builds what is measured; where everything else goes.
-fn prepare(workspace: &Workspace) -> Outcome<PathBuf> {
-    needs::meet_for_bench()?;
+/// Builds the release binary and returns the folder for generated files.
+pub(super) fn prepare(workspace: &Workspace) -> TaskResult<PathBuf> {
+    prerequisites::ensure_for_bench()?;
     let mut build = Command::new("cargo");
     build.args(["build", "--release", "--locked"]).current_dir(&workspace.root);
     if !process::run_shown(build)?.succeeded() {
@@ -148,106 +143,106 @@ fn prepare(workspace: &Workspace) -> Outcome<PathBuf> {
     Ok(folder)
 }
 
-/// A disk that is memory says nothing about disks.
-fn refuse_memory(places: &Places) -> Outcome {
+/// Fails if the benchmark folder is on a memory file system.
+fn require_real_disk(paths: &BenchPaths) -> TaskResult {
     let mut stat = Command::new("stat");
-    stat.args(["-f", "-c", "%T"]).arg(&places.folder);
+    stat.args(["-f", "-c", "%T"]).arg(&paths.folder);
     let kind = String::from_utf8(stat.output()?.stdout)?;
     match kind.trim() {
         "tmpfs" | "ramfs" => Err(format!(
             "{} is in memory; set CARGO_TARGET_DIR to a directory on a disk",
-            places.folder.display()
+            paths.folder.display()
         )
         .into()),
         _ => Ok(()),
     }
 }
 
-/// The disk store beside the one in memory.
-fn on_disk() -> Vec<Pair> {
+/// The disk store beside the memory store.
+fn disk_comparisons() -> Vec<Comparison> {
     const FEW: u32 = 100_000;
     const MANY: u32 = 1_000_000;
     let pair = |name, command, keys, at_least| {
         let load = Load::RedisBenchmark { connections: 50, depth: 64, keys, command };
-        let bar = Bar { at_least, goal: None, p99_at_most: Some(3.0) };
-        Pair { name, ours: (Peer::OnDisk, load), theirs: (Peer::Tidegate, load), bar }
+        let target = RatioTarget { at_least, goal: None, p99_at_most: Some(3.0) };
+        Comparison { name, ours: (Peer::OnDisk, load), theirs: (Peer::Tidegate, load), target }
     };
     vec![
-        pair("RESP, 64 deep, on disk: one row for all", SALE, FEW, 0.9),
+        pair("RESP, 64 deep, on disk: one shared row", SALE, FEW, 0.9),
         pair("RESP, 64 deep, on disk: a million a second for each of 100,000 keys", RATE, FEW, 0.9),
         pair("RESP, 64 deep, on disk: a hundred a day for each of 1,000,000 keys", HUNDRED, MANY, 0.75),
     ]
 }
 
-fn pairs() -> Vec<Pair> {
+fn protocol_comparisons() -> Vec<Comparison> {
     let resp = |depth, command| Load::RedisBenchmark { connections: 50, depth, keys: KEYS, command };
-    let pipelined = |command| Load::Own { connections: 8, depth: 64, command };
-    let bar = |at_least, goal| Bar { at_least, goal, p99_at_most: None };
-    let calm = |command| Load::RedisBenchmark { connections: 32, depth: 1, keys: KEYS, command };
+    let pipelined = |command| Load::Pipelines { connections: 8, depth: 64, command };
+    let target = |at_least, goal| RatioTarget { at_least, goal, p99_at_most: None };
+    let moderate_load = |command| Load::RedisBenchmark { connections: 32, depth: 1, keys: KEYS, command };
     vec![
-        Pair {
+        Comparison {
             name: "RESP, not pipelined, 50 connections",
             ours: (Peer::Tidegate, resp(1, ACQUIRE)),
             theirs: (Peer::Redis, resp(1, PING)),
-            bar: bar(0.85, Some(1.0)),
+            target: target(0.85, Some(1.0)),
         },
-        Pair {
+        Comparison {
             name: "RESP, 16 deep",
             ours: (Peer::Tidegate, resp(16, ACQUIRE)),
             theirs: (Peer::Redis, resp(16, INCR)),
-            bar: bar(1.0, None),
+            target: target(1.0, None),
         },
-        Pair {
+        Comparison {
             name: "RESP, 64 deep",
             ours: (Peer::Tidegate, resp(64, ACQUIRE)),
             theirs: (Peer::Redis, resp(64, PING)),
-            bar: bar(0.5, None),
+            target: target(0.5, None),
         },
-        Pair {
+        Comparison {
             name: "RESP, 64 deep, cheaper load",
             ours: (Peer::Tidegate, pipelined(ACQUIRE)),
             theirs: (Peer::Redis, pipelined(PING)),
-            bar: bar(1.0, None),
+            target: target(1.0, None),
         },
-        Pair {
+        Comparison {
             name: "RESP, 32 connections",
-            ours: (Peer::Tidegate, calm(ACQUIRE)),
-            theirs: (Peer::Redis, calm(PING)),
-            bar: Bar { p99_at_most: Some(3.0), ..bar(0.85, Some(1.0)) },
+            ours: (Peer::Tidegate, moderate_load(ACQUIRE)),
+            theirs: (Peer::Redis, moderate_load(PING)),
+            target: RatioTarget { p99_at_most: Some(3.0), ..target(0.85, Some(1.0)) },
         },
-        Pair {
+        Comparison {
             name: "HTTP `POST /v1/acquire`, 32 connections",
             ours: (Peer::Tidegate, Load::Wrk { connections: 32 }),
             theirs: (Peer::Nginx, Load::Wrk { connections: 32 }),
-            bar: bar(0.85, Some(1.0)),
+            target: target(0.85, Some(1.0)),
         },
-        Pair {
+        Comparison {
             name: "HTTP, 32 connections",
             ours: (Peer::Tidegate, Load::Wrk { connections: 32 }),
             theirs: (Peer::Throttlecrab, Load::Wrk { connections: 32 }),
-            bar: bar(1.15, None),
+            target: target(1.15, None),
         },
     ]
 }
 
-fn measure(pair: &Pair, effort: Effort, places: &Places) -> Outcome {
+fn measure(pair: &Comparison, effort: BenchEffort, paths: &BenchPaths) -> TaskResult {
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..effort.rounds() {
-        for ((peer, load), figures) in [(&pair.ours, &mut ours), (&pair.theirs, &mut theirs)] {
-            let running = peer.start(places)?;
-            figures.push(load.put(&running, effort, places)?);
+        for ((peer, load), measurements) in [(&pair.ours, &mut ours), (&pair.theirs, &mut theirs)] {
+            let running = peer.start(paths)?;
+            measurements.push(load.run(&running, effort, paths)?);
         }
     }
     let (ours, theirs) = (median(ours), median(theirs));
     let ratio = ours.rate / theirs.rate;
-    let Bar { at_least, goal, p99_at_most } = pair.bar;
+    let RatioTarget { at_least, goal, p99_at_most } = pair.target;
     let verdict = match goal {
         Some(goal) if ratio >= goal => "met, with its goal",
         _ if ratio >= at_least => "met",
         _ => "missed",
     };
-    let row = |what: &str, peer: Peer, figure: &Figure, rest: &str| {
-        let Figure { rate, micros, p50, p99 } = figure;
+    let row = |what: &str, peer: Peer, measurement: &Measurement, rest: &str| {
+        let Measurement { rate, micros, p50, p99 } = measurement;
         println!("| {what} | {} | {rate:.0} | {micros:.2} | {p50} | {p99} | {rest} |", peer.name());
     };
     row(pair.name, pair.ours.0, &ours, &format!("{ratio:.2} | {at_least} {verdict}"));
@@ -261,16 +256,16 @@ fn measure(pair: &Pair, effort: Effort, places: &Places) -> Outcome {
     Ok(())
 }
 
-/// How much a million keys add to the server.
-fn memory(places: &Places) -> Outcome {
+/// Measures the memory of one million keys.
+fn measure_memory(paths: &BenchPaths) -> TaskResult {
     const KEYS: u64 = 1_000_000;
     const MOST_MEBIBYTES: f64 = 48.0;
     println!("\n| limit | live keys | RSS above the empty server, MiB | bar |\n|---|---|---|---|");
     for limit in ["hourly", "day"] {
-        let running = Peer::Tidegate.start(places)?;
+        let running = Peer::Tidegate.start(paths)?;
         let before = running.resident()?;
-        load::distinct(running.resp(), limit, KEYS)?;
-        #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+        load::acquire_distinct_keys(running.resp(), limit, KEYS)?;
+        #[expect(clippy::cast_precision_loss, reason = "a measurement for people")]
         let grown = (running.resident()?.saturating_sub(before)) as f64 / 1_048_576.0;
         let verdict = if grown < MOST_MEBIBYTES { "met" } else { "missed" };
         println!("| {limit} | {KEYS} | {grown:.1} | under {MOST_MEBIBYTES}, {verdict} |");
@@ -278,8 +273,8 @@ fn memory(places: &Places) -> Outcome {
     Ok(())
 }
 
-/// throttlecrab's server, built once.
-fn throttlecrab(folder: &std::path::Path) -> Outcome<PathBuf> {
+/// Builds throttlecrab-server once and returns its path.
+fn throttlecrab(folder: &std::path::Path) -> TaskResult<PathBuf> {
     let root = folder.join("peers");
     let program = root.join("bin/throttlecrab-server");
     if !program.exists() {
@@ -287,7 +282,7 @@ fn throttlecrab(folder: &std::path::Path) -> Outcome<PathBuf> {
         install.args(["install", "--locked", "throttlecrab-server", "--root"]).arg(&root);
         if !process::run_shown(install)?.succeeded() {
             return Err(
-                "throttlecrab-server cannot be built; it is one of those that are measured beside".into()
+                "throttlecrab-server cannot be built; it is one of the peers of this benchmark".into()
             );
         }
     }

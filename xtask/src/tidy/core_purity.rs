@@ -1,48 +1,49 @@
-//! The core is arithmetic: it reads no clock, touches no file, socket or thread, and has no floating point.
+//! The core is pure arithmetic: no clock, files, sockets, threads or floating point.
 //!
-//! `now` is an argument, and rounding is a decision about somebody's quota; both are easy to lose to one convenient
-//! line. Only the calendar speaks to jiff, so that everything else can be read without knowing it.
+//! `now` is an argument, and rounding is part of the contract; one convenient line would break either. Only the calendar uses
+//! jiff, so that the rest can be read without knowing it.
 
-use super::code::Token;
-use super::{Breach, Text};
+use super::tokens::Token;
+use super::{SourceText, Violation};
 
 const CORE_SOURCES: &str = "crates/tidegate-core/src";
-/// The module, with everything below it.
+/// The calendar module and its submodules.
 const CALENDAR: &str = "crates/tidegate-core/src/calendar";
 
 const PURE: &str = "the core does no I/O, reads no clock, spawns nothing, and has no floating point";
-const JIFF: &str = "in the core only the calendar speaks to jiff";
+const JIFF: &str = "in the core only the calendar uses jiff";
 
 const FORBIDDEN_WORDS: &[&str] = &["Instant", "SystemTime", "tokio", "f32", "f64"];
 const FORBIDDEN_OF_STD: &[&str] = &["fs", "net", "thread", "process", "env"];
 
-pub(super) fn breaches(text: &Text, tokens: &[Token<'_>]) -> Vec<Breach> {
+pub(super) fn violations(text: &SourceText, tokens: &[Token<'_>]) -> Vec<Violation> {
     if !text.path.starts_with(CORE_SOURCES) {
         return Vec::new();
     }
-    let mut breaches = Vec::new();
+    let mut violations = Vec::new();
     for token in tokens {
         if FORBIDDEN_WORDS.contains(&token.text) || is_float(token.text) {
-            breaches.push(Breach::at(&text.path, token.line, PURE, token.text));
+            violations.push(Violation::at(&text.path, token.line, PURE, token.text));
         }
         if token.text == "jiff" && !text.path.with_extension("").starts_with(CALENDAR) {
-            breaches.push(Breach::at(&text.path, token.line, JIFF, token.text));
+            violations.push(Violation::at(&text.path, token.line, JIFF, token.text));
         }
     }
     let of_std = modules_of_std(tokens).into_iter().filter(|token| FORBIDDEN_OF_STD.contains(&token.text));
-    breaches
-        .extend(of_std.map(|token| Breach::at(&text.path, token.line, PURE, format!("std::{}", token.text))));
-    breaches
+    violations.extend(
+        of_std.map(|token| Violation::at(&text.path, token.line, PURE, format!("std::{}", token.text))),
+    );
+    violations
 }
 
-/// A number that says it is floating: `1f64`.
+/// A number with a floating-point suffix: `1f64`.
 fn is_float(word: &str) -> bool {
     word.starts_with(|letter: char| letter.is_ascii_digit())
         && !word.starts_with("0x")
         && (word.ends_with("f32") || word.ends_with("f64"))
 }
 
-/// What follows `std::`, also in a group: `std::fs`, `std::{fmt, net::{…}}`.
+/// The names after `std::`, also in groups: `std::fs`, `std::{fmt, net::{…}}`.
 fn modules_of_std<'t, 'a>(tokens: &'t [Token<'a>]) -> Vec<&'t Token<'a>> {
     let mut found = Vec::new();
     for (index, window) in tokens.windows(4).enumerate() {
@@ -56,7 +57,7 @@ fn modules_of_std<'t, 'a>(tokens: &'t [Token<'a>]) -> Vec<&'t Token<'a>> {
     found
 }
 
-/// The first word of every entry of a group, up to its closing brace.
+/// The first name of every entry of a group, up to its closing brace.
 fn heads_of_group<'t, 'a>(tokens: &'t [Token<'a>]) -> Vec<&'t Token<'a>> {
     let mut heads = Vec::new();
     let (mut depth, mut begins) = (1, true);
@@ -80,13 +81,13 @@ fn heads_of_group<'t, 'a>(tokens: &'t [Token<'a>]) -> Vec<&'t Token<'a>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::code::tokens;
     use super::super::tests::text;
+    use super::super::tokens::tokens;
     use super::*;
 
     fn found_in(path: &str, source: &str) -> Vec<String> {
         let text = text(path, source);
-        breaches(&text, &tokens(&text.content)).into_iter().map(|breach| breach.found).collect()
+        violations(&text, &tokens(&text.content)).into_iter().map(|violation| violation.found).collect()
     }
 
     fn found(source: &str) -> Vec<String> {
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_files_sockets_threads_and_floats_are_found() {
+    fn clocks_files_sockets_threads_and_floats_are_violations() {
         assert_eq!(found("use std::time::{Duration, Instant};"), ["Instant"]);
         assert_eq!(found("let t = std::time::SystemTime::now();"), ["SystemTime"]);
         assert_eq!(found("std::fs::read(p)"), ["std::fs"]);
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn prose_and_like_words_are_not() {
+    fn comments_strings_and_similar_names_are_allowed() {
         assert_eq!(
             found("// f64 and std::fs\n/// Instant\nlet thread = \"std::net\"; let x = 0xf64;"),
             [""; 0]
@@ -116,9 +117,12 @@ mod tests {
     }
 
     #[test]
-    fn jiff_belongs_to_the_calendar() {
+    fn jiff_is_allowed_only_in_the_calendar() {
         assert_eq!(found("use jiff::Span;"), ["jiff"]);
         assert_eq!(found_in("crates/tidegate-core/src/calendar.rs", "use jiff::Span;"), [""; 0]);
-        assert_eq!(found_in("crates/tidegate-core/src/calendar/tiling.rs", "use jiff::Span;"), [""; 0]);
+        assert_eq!(
+            found_in("crates/tidegate-core/src/calendar/window_schedule.rs", "use jiff::Span;"),
+            [""; 0]
+        );
     }
 }

@@ -1,18 +1,18 @@
-//! How long a file may be before it is two.
+//! Maximum lengths of files.
 //!
-//! Tests are not counted: a long list of examples is easier to read than a short one that was cut.
+//! Tests do not count: a long list of examples is easier to read than one that was split.
 
 use std::path::Path;
 
-use super::{Breach, Text};
+use super::{SourceText, Violation};
 
-const RUST: &str = "a Rust file has at most 600 lines, tests aside";
-const MAP: &str = "the map of the house has fewer than 250 lines";
+const RUST: &str = "a Rust file has at most 600 lines without its tests";
+const MAP: &str = "ARCHITECTURE.md has at most 200 lines";
 
 const LONGEST_RUST: usize = 600;
-const LONGEST_MAP: usize = 249;
+const LONGEST_MAP: usize = 200;
 
-pub(super) fn breaches(text: &Text) -> Vec<Breach> {
+pub(super) fn violations(text: &SourceText) -> Vec<Violation> {
     let (lines, longest, rule) = if text.path == Path::new("ARCHITECTURE.md") {
         (text.content.lines().count(), LONGEST_MAP, MAP)
     } else if text.is_rust() && !text.is_test() {
@@ -21,10 +21,10 @@ pub(super) fn breaches(text: &Text) -> Vec<Breach> {
         return Vec::new();
     };
     let too_long = lines > longest;
-    too_long.then(|| Breach::of_file(&text.path, rule, format!("{lines} lines"))).into_iter().collect()
+    too_long.then(|| Violation::of_file(&text.path, rule, format!("{lines} lines"))).into_iter().collect()
 }
 
-/// How many lines come before the tests at the end of a file.
+/// The number of lines before the test module at the end of a file.
 fn lines_before_tests(source: &str) -> usize {
     let lines: Vec<&str> = source.lines().collect();
     let begins_tests = |pair: &[&str]| pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod tests");
@@ -37,26 +37,26 @@ mod tests {
     use super::*;
 
     fn is_too_long(path: &str, lines: usize, after: &str) -> bool {
-        !breaches(&text(path, &("x\n".repeat(lines) + after))).is_empty()
+        !violations(&text(path, &("x\n".repeat(lines) + after))).is_empty()
     }
 
     #[test]
-    fn rust_ends_at_six_hundred() {
+    fn rust_file_over_600_lines_is_a_violation() {
         assert!(!is_too_long("a.rs", 600, ""));
         assert!(is_too_long("a.rs", 601, ""));
     }
 
     #[test]
-    fn tests_are_not_counted() {
+    fn test_lines_do_not_count() {
         assert!(!is_too_long("tests/a.rs", 2000, ""));
         assert!(!is_too_long("a.rs", 600, "#[cfg(test)]\nmod tests {\n}\n"));
         assert!(is_too_long("a.rs", 601, "#[cfg(test)]\nmod tests {\n}\n"));
     }
 
     #[test]
-    fn the_map_ends_before_two_hundred_and_fifty() {
-        assert!(!is_too_long("ARCHITECTURE.md", 249, ""));
-        assert!(is_too_long("ARCHITECTURE.md", 250, ""));
+    fn architecture_page_over_200_lines_is_a_violation() {
+        assert!(!is_too_long("ARCHITECTURE.md", 200, ""));
+        assert!(is_too_long("ARCHITECTURE.md", 201, ""));
         assert!(!is_too_long("docs/guide.md", 1000, ""));
     }
 }

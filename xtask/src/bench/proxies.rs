@@ -1,152 +1,152 @@
-//! `cargo xtask bench gateway`: the gateway beside nginx and HAProxy, over real sockets, in the same run.
+//! `cargo xtask bench gateway`: the gateway, nginx and HAProxy over real sockets, in the same run.
 //!
-//! Proxies run on the first core, one at a time; whoever asks and the endpoint behind the proxy (an nginx that answers by itself) share the
-//! second. What is compared is what a proxy does in a second and what a request costs it in processor time.
+//! One proxy at a time runs on core 0. The load generator and the backend (an nginx with a static response) share core 1. The
+//! table compares requests per second and CPU time per request.
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::load::{ASKERS_CORE, SECONDS, pinned};
-use super::measured::{Figure, median, of_wrk};
-use super::peers::{READY_WITHIN, SERVERS_CORE, free, only_child, processor_time, resident};
-use super::{Effort, prepare};
-use crate::Outcome;
+use super::figures::{Measurement, median, parse_wrk};
+use super::load::{CLIENTS_CORE, SECONDS, pinned};
+use super::peers::{READY_WITHIN, SERVERS_CORE, only_child, processor_time, resident, unused_address};
+use super::servers::{BenchEffort, prepare};
+use crate::TaskResult;
 use crate::workspace::Workspace;
 
-/// How many connections ask.
+/// Connections of the load generator.
 const CONNECTIONS: u32 = 64;
-/// How many connections say nothing while memory is measured.
+/// Idle connections during the memory measurement.
 const IDLE: u64 = 5_000;
-/// What an idle connection may take, in KiB.
+/// Memory target per idle connection, in KiB.
 const MOST_KIBIBYTES: f64 = 20.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum InFront {
+enum Proxy {
     Tidegate,
-    /// Without any limits.
+    /// Tidegate without limits.
     Unlimited,
     Nginx,
     Haproxy,
 }
 
-impl InFront {
+impl Proxy {
     const fn name(self) -> &'static str {
         match self {
-            InFront::Tidegate => "Tidegate",
-            InFront::Unlimited => "Tidegate without limits",
-            InFront::Nginx => "nginx",
-            InFront::Haproxy => "HAProxy",
+            Proxy::Tidegate => "Tidegate",
+            Proxy::Unlimited => "Tidegate without limits",
+            Proxy::Nginx => "nginx",
+            Proxy::Haproxy => "HAProxy",
         }
     }
 }
 
-/// A process that runs until it is dropped.
-struct Running {
+/// A proxy or backend that stops when it is dropped.
+struct RunningProxy {
     child: Child,
-    /// The process that does the work.
+    /// The process that serves requests.
     worker: u32,
     address: SocketAddr,
 }
 
-impl Drop for Running {
+impl Drop for RunningProxy {
     fn drop(&mut self) {
-        // nginx ends its worker only if it is asked kindly.
-        let _asked = Command::new("kill").arg(self.child.id().to_string()).status();
-        let _ended = self.child.wait();
+        // SIGTERM, because nginx stops its worker only then.
+        let _signaled = Command::new("kill").arg(self.child.id().to_string()).status();
+        let _exited = self.child.wait();
     }
 }
 
-/// What is compared.
-struct Pair {
+/// Two proxies under the same load.
+struct ProxyComparison {
     name: &'static str,
     path: &'static str,
-    ours: InFront,
-    theirs: InFront,
+    ours: Proxy,
+    theirs: Proxy,
     at_least: f64,
     goal: Option<f64>,
     p99_at_most: Option<f64>,
 }
 
-const PAIRS: [Pair; 5] = [
-    Pair {
+const COMPARISONS: [ProxyComparison; 5] = [
+    ProxyComparison {
         name: "proxied, four levels of limits",
         path: "/",
-        ours: InFront::Tidegate,
-        theirs: InFront::Nginx,
+        ours: Proxy::Tidegate,
+        theirs: Proxy::Nginx,
         at_least: 0.7,
         goal: Some(1.0),
         p99_at_most: Some(1.5),
     },
-    Pair {
+    ProxyComparison {
         name: "proxied, four levels of limits",
         path: "/",
-        ours: InFront::Tidegate,
-        theirs: InFront::Haproxy,
+        ours: Proxy::Tidegate,
+        theirs: Proxy::Haproxy,
         at_least: 0.7,
         goal: Some(1.0),
         p99_at_most: None,
     },
-    Pair {
+    ProxyComparison {
         name: "refused (429)",
         path: "/refused",
-        ours: InFront::Tidegate,
-        theirs: InFront::Nginx,
+        ours: Proxy::Tidegate,
+        theirs: Proxy::Nginx,
         at_least: 0.9,
         goal: Some(1.0),
         p99_at_most: None,
     },
-    Pair {
+    ProxyComparison {
         name: "refused (429)",
         path: "/refused",
-        ours: InFront::Tidegate,
-        theirs: InFront::Haproxy,
+        ours: Proxy::Tidegate,
+        theirs: Proxy::Haproxy,
         at_least: 0.9,
         goal: Some(1.0),
         p99_at_most: None,
     },
-    Pair {
+    ProxyComparison {
         name: "limits on beside limits off",
         path: "/",
-        ours: InFront::Tidegate,
-        theirs: InFront::Unlimited,
+        ours: Proxy::Tidegate,
+        theirs: Proxy::Unlimited,
         at_least: 0.97,
         goal: None,
         p99_at_most: None,
     },
 ];
 
-/// Measures everything and prints a table.
-pub(crate) fn run(effort: Effort) -> Outcome {
+/// Runs every comparison and prints a Markdown table.
+pub(crate) fn run(effort: BenchEffort) -> TaskResult {
     let workspace = Workspace::load()?;
     let folder = prepare(&workspace)?;
     let tidegate = workspace.target.join("release/tidegate");
     let endpoint = endpoint(&folder)?;
     println!("\n| what | proxy | rate /s | CPU us/request | p50 ms | p99 ms | ratio | bar |");
     println!("|---|---|---|---|---|---|---|---|");
-    for pair in &PAIRS {
+    for pair in &COMPARISONS {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..effort.rounds() {
-            for (proxy, figures) in [(pair.ours, &mut ours), (pair.theirs, &mut theirs)] {
+            for (proxy, measurements) in [(pair.ours, &mut ours), (pair.theirs, &mut theirs)] {
                 let running = start(proxy, endpoint.address, &folder, &tidegate)?;
-                figures.push(ask(&running, pair.path)?);
+                measurements.push(run_load(&running, pair.path)?);
             }
         }
-        tell(pair, &median(ours), &median(theirs));
+        print_comparison(pair, &median(ours), &median(theirs));
     }
-    memory(endpoint.address, &folder, &tidegate)
+    measure_idle_memory(endpoint.address, &folder, &tidegate)
 }
 
-fn tell(pair: &Pair, ours: &Figure, theirs: &Figure) {
+fn print_comparison(pair: &ProxyComparison, ours: &Measurement, theirs: &Measurement) {
     let ratio = ours.rate / theirs.rate;
     let verdict = match pair.goal {
         Some(goal) if ratio >= goal => "met, with its goal",
         _ if ratio >= pair.at_least => "met",
         _ => "missed",
     };
-    let row = |what: &str, proxy: InFront, figure: &Figure, rest: &str| {
-        let Figure { rate, micros, p50, p99 } = figure;
+    let row = |what: &str, proxy: Proxy, measurement: &Measurement, rest: &str| {
+        let Measurement { rate, micros, p50, p99 } = measurement;
         println!("| {what} | {} | {rate:.0} | {micros:.2} | {p50} | {p99} | {rest} |", proxy.name());
     };
     row(pair.name, pair.ours, ours, &format!("{ratio:.2} | {} {verdict}", pair.at_least));
@@ -159,40 +159,40 @@ fn tell(pair: &Pair, ours: &Figure, theirs: &Figure) {
     row("", pair.theirs, theirs, &cost);
 }
 
-/// Asks for some seconds.
-fn ask(running: &Running, path: &str) -> Outcome<Figure> {
+/// Runs the load for about five seconds.
+fn run_load(running: &RunningProxy, path: &str) -> TaskResult<Measurement> {
     let before = processor_time(running.worker)?;
     let (url, connections) = (format!("http://{}{path}", running.address), CONNECTIONS.to_string());
     let seconds = format!("{SECONDS}s");
     let text = pinned("wrk", &["-t1", "-c", &connections, "-d", &seconds, "--latency", &url])?;
     let refused = text.contains("Non-2xx");
     if text.contains("Socket errors") || refused != (path == "/refused") {
-        return Err(format!("not what was asked for:\n{text}").into());
+        return Err(format!("unexpected responses:\n{text}").into());
     }
-    let (rate, p50, p99) = of_wrk(&text).ok_or(text)?;
-    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+    let (rate, p50, p99) = parse_wrk(&text).ok_or(text)?;
+    #[expect(clippy::cast_precision_loss, reason = "a measurement for people")]
     let requests = rate * SECONDS as f64;
-    Ok(Figure { rate, micros: (processor_time(running.worker)? - before) / requests, p50, p99 })
+    Ok(Measurement { rate, micros: (processor_time(running.worker)? - before) / requests, p50, p99 })
 }
 
-/// What a connection on which nothing is said takes.
-fn memory(endpoint: SocketAddr, folder: &Path, tidegate: &Path) -> Outcome {
+/// Measures the memory of an idle connection.
+fn measure_idle_memory(endpoint: SocketAddr, folder: &Path, tidegate: &Path) -> TaskResult {
     println!("\n| idle connections | RSS above the empty gateway, KiB each | bar |\n|---|---|---|");
-    let running = start(InFront::Tidegate, endpoint, folder, tidegate)?;
+    let running = start(Proxy::Tidegate, endpoint, folder, tidegate)?;
     let before = resident(running.worker)?;
     let mut open = Vec::new();
     for _ in 0..IDLE {
         let mut stream = TcpStream::connect(running.address)?;
-        // Each has asked for something once.
+        // Each connection has served one request.
         std::io::Write::write_all(&mut stream, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
         let mut answer = [0; 512];
         if std::io::Read::read(&mut stream, &mut answer)? == 0 {
-            return Err("a connection was closed".into());
+            return Err("the gateway closed a connection".into());
         }
         open.push(stream);
     }
     let grown = resident(running.worker)?.saturating_sub(before) / IDLE;
-    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+    #[expect(clippy::cast_precision_loss, reason = "a measurement for people")]
     let kibibytes = grown as f64 / 1024.0;
     let verdict = if kibibytes < MOST_KIBIBYTES { "met" } else { "missed" };
     println!("| {IDLE} | {kibibytes:.2} | under {MOST_KIBIBYTES}, {verdict} |");
@@ -200,45 +200,45 @@ fn memory(endpoint: SocketAddr, folder: &Path, tidegate: &Path) -> Outcome {
     Ok(())
 }
 
-/// The endpoint behind the proxies.
-fn endpoint(folder: &Path) -> Outcome<Running> {
-    let address = free()?;
+/// Starts the backend.
+fn endpoint(folder: &Path) -> TaskResult<RunningProxy> {
+    let address = unused_address()?;
     let file = folder.join("endpoint.conf");
     let body = "return 200 \"hello, this is a small response of a backend\\n\";";
     std::fs::write(
         &file,
         nginx(folder, "endpoint", "", &format!("listen {address}; location / {{ {body} }}")),
     )?;
-    spawn(ASKERS_CORE, &nginx_words(folder, &file), address, true)
+    spawn(CLIENTS_CORE, &nginx_words(folder, &file), address, true)
 }
 
-fn start(proxy: InFront, endpoint: SocketAddr, folder: &Path, tidegate: &Path) -> Outcome<Running> {
-    let address = free()?;
+fn start(proxy: Proxy, endpoint: SocketAddr, folder: &Path, tidegate: &Path) -> TaskResult<RunningProxy> {
+    let address = unused_address()?;
     let words = match proxy {
-        InFront::Tidegate | InFront::Unlimited => {
+        Proxy::Tidegate | Proxy::Unlimited => {
             let file = folder.join("gateway.yaml");
-            std::fs::write(&file, gateway(address, endpoint, proxy == InFront::Tidegate))?;
+            std::fs::write(&file, gateway(address, endpoint, proxy == Proxy::Tidegate))?;
             let words = ["gateway", "--workers", "1", "--access-log", "off", "--config"];
             let mut all = vec![tidegate.display().to_string()];
             all.extend(words.map(str::to_owned));
             all.push(file.display().to_string());
             all
         }
-        InFront::Nginx => {
+        Proxy::Nginx => {
             let file = folder.join("proxy.conf");
             std::fs::write(&file, nginx_proxy(folder, address, endpoint))?;
             nginx_words(folder, &file)
         }
-        InFront::Haproxy => {
+        Proxy::Haproxy => {
             let file = folder.join("haproxy.cfg");
             std::fs::write(&file, haproxy(address, endpoint))?;
             vec!["haproxy".to_owned(), "-f".to_owned(), file.display().to_string()]
         }
     };
-    spawn(SERVERS_CORE, &words, address, proxy == InFront::Nginx)
+    spawn(SERVERS_CORE, &words, address, proxy == Proxy::Nginx)
 }
 
-fn spawn(core: &str, words: &[String], address: SocketAddr, has_child: bool) -> Outcome<Running> {
+fn spawn(core: &str, words: &[String], address: SocketAddr, has_child: bool) -> TaskResult<RunningProxy> {
     let mut command = Command::new("taskset");
     command.args(["-c", core]).args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().map_err(|error| format!("cannot run taskset: {error}"))?;
@@ -250,7 +250,7 @@ fn spawn(core: &str, words: &[String], address: SocketAddr, has_child: bool) -> 
         std::thread::sleep(Duration::from_millis(20));
     }
     let worker = if has_child { only_child(child.id())? } else { child.id() };
-    Ok(Running { child, worker, address })
+    Ok(RunningProxy { child, worker, address })
 }
 
 fn nginx_words(folder: &Path, file: &Path) -> Vec<String> {
@@ -271,7 +271,7 @@ fn nginx(folder: &Path, name: &str, http: &str, server: &str) -> String {
     )
 }
 
-/// A limit of requests and one of connections for each client, and the fields that the gateway writes.
+/// nginx with a request limit and a connection limit per client, and the same forwarded headers as the gateway.
 fn nginx_proxy(folder: &Path, address: SocketAddr, endpoint: SocketAddr) -> String {
     let http = format!(
         "limit_req_zone $binary_remote_addr zone=client:10m rate=1000000r/s;\n\
@@ -303,7 +303,7 @@ fn haproxy(address: SocketAddr, endpoint: SocketAddr) -> String {
     )
 }
 
-/// Four limits of requests and four of connections, and one route that is nearly always refused.
+/// Four request limits, four connection limits, and one route that refuses nearly every request.
 fn gateway(address: SocketAddr, endpoint: SocketAddr, limited: bool) -> String {
     let (all, own, tight) = if limited {
         (
