@@ -5,11 +5,11 @@
 //! decides when.
 
 pub mod http;
+pub mod live_settings;
 pub mod metrics;
-pub mod refusals;
-pub mod reload;
+pub mod refusal_log;
 pub mod resp;
-pub mod rules;
 pub mod serve;
 pub mod settings;
+pub mod settings_reloader;
 pub mod tokens;

@@ -18,45 +18,45 @@
 //! Refused: a library of metrics. All there is to know about the format is in `page.rs`, and a registry behind a lock or a map
 //! of labels would cost more than the decision that is counted.
 
-mod limits;
-mod reloads;
-mod served;
-mod statuses;
-mod worker;
+mod limit_metrics;
+mod reload_counts;
+mod status_counts;
+mod worker_metrics;
+mod worker_totals;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tidegate::Limiter;
-use tidegate_net::page::{Kind, Page};
-use tidegate_net::process;
+use tidegate_net::metrics_page::{MetricKind, MetricsPage};
+use tidegate_net::process_metrics;
 
-use crate::tokens::Pass;
-use limits::Described;
+use crate::tokens::Permissions;
+use limit_metrics::DescribedTotals;
 
-pub use limits::MOST_LIMITS;
-pub use reloads::{Reloads, ReloadsSoFar};
-pub use worker::{Cut, DoorName, WorkerMetrics};
+pub use limit_metrics::MOST_LIMITS;
+pub use reload_counts::{ReloadCounts, ReloadSource};
+pub use worker_metrics::{CutReason, Protocol, WorkerMetrics};
 
 /// The media type of what is rendered.
-pub use tidegate_net::page::CONTENT_TYPE;
+pub use tidegate_net::metrics_page::CONTENT_TYPE;
 
 /// Everything that is counted.
-pub struct Metrics {
+pub struct ServerMetrics {
     workers: Box<[Arc<WorkerMetrics>]>,
-    reloads: Option<Box<dyn Reloads>>,
-    described: Mutex<Described>,
+    reloads: Option<Box<dyn ReloadSource>>,
+    described: Mutex<DescribedTotals>,
 }
 
-impl Metrics {
+impl ServerMetrics {
     /// Nothing counted yet, and a block for each of so many workers. There is always at least one block.
-    pub fn new(workers: usize) -> Metrics {
+    pub fn new(workers: usize) -> ServerMetrics {
         let workers = (0..workers.max(1)).map(|_| Arc::default()).collect();
-        Metrics { workers, reloads: None, described: Mutex::default() }
+        ServerMetrics { workers, reloads: None, described: Mutex::default() }
     }
 
     /// Tells also how reloads of the settings go. Without this nothing is said about them.
-    pub fn reloads(mut self, reloads: impl Reloads + 'static) -> Metrics {
+    pub fn reloads(mut self, reloads: impl ReloadSource + 'static) -> ServerMetrics {
         self.reloads = Some(Box::new(reloads));
         self
     }
@@ -68,36 +68,37 @@ impl Metrics {
 
     /// The page, for somebody who may see all limits.
     pub fn render(&self, limiter: &Limiter) -> String {
-        self.render_for(limiter, &Pass::everything())
+        self.render_for(limiter, &Permissions::all())
     }
 
-    /// The page, with the limits that this pass is for. What is not about a single limit is for everybody who may look.
-    pub fn render_for(&self, limiter: &Limiter, pass: &Pass) -> String {
-        let mut page = Page::default();
+    /// The page, with the limits that this permissions is for. What is not about a single limit is for everybody who may look.
+    pub fn render_for(&self, limiter: &Limiter, permissions: &Permissions) -> String {
+        let mut page = MetricsPage::default();
         build(&mut page);
-        served::write(&mut page, &self.workers);
+        worker_totals::write(&mut page, &self.workers);
         let mut described = self.described.lock().unwrap_or_else(PoisonError::into_inner);
-        limits::write(&mut page, limiter, pass, &mut described);
+        limit_metrics::write(&mut page, limiter, permissions, &mut described);
         drop(described);
         if let Some(reloads) = &self.reloads {
-            reloads::write(&mut page, &reloads.so_far());
+            reload_counts::write(&mut page, &reloads.counts());
         }
-        process::write(&mut page);
+        process_metrics::write(&mut page);
         page.into_text()
     }
 }
 
-impl fmt::Debug for Metrics {
+impl fmt::Debug for ServerMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Metrics").field("workers", &self.workers.len()).finish_non_exhaustive()
+        f.debug_struct("ServerMetrics").field("workers", &self.workers.len()).finish_non_exhaustive()
     }
 }
 
-fn build(page: &mut Page) {
+fn build(page: &mut MetricsPage) {
     let labels = [
         ("version", env!("CARGO_PKG_VERSION")),
         ("os", std::env::consts::OS),
         ("architecture", std::env::consts::ARCH),
     ];
-    page.family("tidegate_build_info", Kind::Gauge, "Which build this is; always 1.").sample(&labels, 1);
+    page.family("tidegate_build_info", MetricKind::Gauge, "Which build this is; always 1.")
+        .sample(&labels, 1);
 }

@@ -1,4 +1,4 @@
-//! Tokens: who may do what, on every door.
+//! TokenTable: who may do what, on every door.
 //!
 //! A token is 256 random bits. The settings file knows only its SHA-256, so that whoever reads the file cannot use it;
 //! with that many random bits a plain hash is enough, and a slow one would only slow down every request.
@@ -7,35 +7,37 @@
 //! that takes says nothing about which of them was nearly right.
 //!
 //! ```
-//! use tidegate_server::tokens::{NewToken, Pass, Role, TokenSpec, Tokens, Who};
+//! use tidegate_server::tokens::{NewToken, Permissions, Role, TokenSpec, TokenTable, Caller};
 //!
-//! let new = NewToken::make()?;
+//! let new = NewToken::generate()?;
 //! let shop = TokenSpec {
 //!     name: "shop".to_owned(),
 //!     sha256: new.sha256.clone(),
 //!     role: Role::Decide,
 //!     prefix: "shop/".to_owned(),
 //! };
-//! let tokens = Tokens::new(vec![shop]).expect("it makes sense");
-//! let Who::Known(pass) = tokens.who(Some(new.secret.as_bytes())) else { panic!("it was just made") };
-//! assert!(pass.may(Role::Decide) && pass.covers("shop/checkout"));
-//! assert!(!pass.may(Role::Admin) && !pass.covers("bank"));
-//! assert_eq!(tokens.who(Some(b"guess")), Who::Stranger);
-//! # Ok::<(), tidegate_server::tokens::NoRandomness>(())
+//! let tokens = TokenTable::new(vec![shop]).expect("it makes sense");
+//! let Caller::Authenticated(permissions) = tokens.identify(Some(new.secret.as_bytes())) else { panic!("it was just made") };
+//! assert!(permissions.allows(Role::Decide) && permissions.covers("shop/checkout"));
+//! assert!(!permissions.allows(Role::Admin) && !permissions.covers("bank"));
+//! assert_eq!(tokens.identify(Some(b"guess")), Caller::Anonymous);
+//! # Ok::<(), tidegate_server::tokens::RandomnessError>(())
 //! ```
 
-mod shared;
+mod authenticator;
+mod shared_tokens;
 
 use std::fmt;
 
 pub use crate::settings::{Role, TokenSpec};
+pub use authenticator::Authenticator;
 use sha2::{Digest, Sha256};
-pub use shared::SharedTokens;
+pub use shared_tokens::SharedTokens;
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 use tidegate::SpecError;
 
 /// What every token begins with, so that people and scanners of leaked secrets know one when they see it.
-const MARK: &str = "tg_";
+const TOKEN_PREFIX: &str = "tg_";
 /// How many random bytes a token has.
 const RANDOM_BYTES: usize = 32;
 /// How many bytes a hash has.
@@ -43,21 +45,21 @@ const HASH_BYTES: usize = 32;
 
 /// What somebody may do, and to which limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pass {
+pub struct Permissions {
     /// How much.
     pub role: Role,
     /// What the ids of the limits begin with; empty for all limits.
     pub prefix: String,
 }
 
-impl Pass {
+impl Permissions {
     /// Everything: where nobody asks for tokens.
-    pub fn everything() -> Pass {
-        Pass { role: Role::Admin, prefix: String::new() }
+    pub fn all() -> Permissions {
+        Permissions { role: Role::Admin, prefix: String::new() }
     }
 
     /// Whether it is enough for this.
-    pub fn may(&self, needed: Role) -> bool {
+    pub fn allows(&self, needed: Role) -> bool {
         self.role >= needed
     }
 
@@ -67,84 +69,84 @@ impl Pass {
     }
 }
 
-/// Who calls.
+/// Caller calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Who {
+pub enum Caller {
     /// Somebody without a token, or with one that nobody knows.
-    Stranger,
+    Anonymous,
     /// Somebody who may do this.
-    Known(Pass),
+    Authenticated(Permissions),
 }
 
-impl Who {
+impl Caller {
     /// What they may do, if anybody knows them.
-    pub fn pass(self) -> Option<Pass> {
+    pub fn permissions(self) -> Option<Permissions> {
         match self {
-            Who::Known(pass) => Some(pass),
-            Who::Stranger => None,
+            Caller::Authenticated(permissions) => Some(permissions),
+            Caller::Anonymous => None,
         }
     }
 }
 
-/// What is kept of a token that somebody has shown: enough to ask again what it allows, and not enough to show it.
+/// What is pending_input of a token that somebody has token_hash: enough to ask again what it allows, and not enough to show it.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Shown([u8; HASH_BYTES]);
+pub struct TokenHash([u8; HASH_BYTES]);
 
-impl Shown {
-    /// What is kept of this token.
-    pub fn of(token: &[u8]) -> Shown {
-        Shown(hash(token))
+impl TokenHash {
+    /// What is pending_input of this token.
+    pub fn of(token: &[u8]) -> TokenHash {
+        TokenHash(hash(token))
     }
 }
 
-impl fmt::Debug for Shown {
+impl fmt::Debug for TokenHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Shown")
+        f.write_str("TokenHash")
     }
 }
 
 /// The tokens that are known.
 #[derive(Debug, Clone)]
-pub struct Tokens {
-    demand: Demand,
-    known: Vec<Known>,
+pub struct TokenTable {
+    requirement: TokenRequirement,
+    known: Vec<KnownToken>,
 }
 
 /// Whether callers need a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Demand {
+enum TokenRequirement {
     /// They may do everything without.
-    None,
+    Optional,
     /// They do.
-    Token,
+    Required,
 }
 
 #[derive(Clone)]
-struct Known {
+struct KnownToken {
     hash: [u8; HASH_BYTES],
-    pass: Pass,
+    permissions: Permissions,
 }
 
-impl fmt::Debug for Known {
+impl fmt::Debug for KnownToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Known").field("pass", &self.pass).finish_non_exhaustive()
+        f.debug_struct("KnownToken").field("permissions", &self.permissions).finish_non_exhaustive()
     }
 }
 
-impl Tokens {
+impl TokenTable {
     /// No tokens are asked for; everybody may do everything.
-    pub fn not_needed() -> Tokens {
-        Tokens { demand: Demand::None, known: Vec::new() }
+    pub fn allow_all() -> TokenTable {
+        TokenTable { requirement: TokenRequirement::Optional, known: Vec::new() }
     }
 
     /// Nobody has a token, and everybody needs one.
-    pub fn nobody() -> Tokens {
-        Tokens { demand: Demand::Token, known: Vec::new() }
+    pub fn deny_all() -> TokenTable {
+        TokenTable { requirement: TokenRequirement::Required, known: Vec::new() }
     }
 
     /// These tokens and no others; or everything that is wrong with them. An empty list lets nobody in.
-    pub fn new(specs: Vec<TokenSpec>) -> Result<Tokens, Vec<SpecError>> {
-        let mut known: Vec<Known> = Vec::with_capacity(specs.len());
+    pub fn new(specs: Vec<TokenSpec>) -> Result<TokenTable, Vec<SpecError>> {
+        let mut known: Vec<KnownToken> = Vec::with_capacity(specs.len());
         let mut flaws = Vec::new();
         for (index, spec) in specs.into_iter().enumerate() {
             let mut refuse =
@@ -155,53 +157,60 @@ impl Tokens {
                     refuse("is the hash of an earlier token; every token is written once");
                 }
                 Some(hash) => {
-                    known.push(Known { hash, pass: Pass { role: spec.role, prefix: spec.prefix } });
+                    known.push(KnownToken {
+                        hash,
+                        permissions: Permissions { role: spec.role, prefix: spec.prefix },
+                    });
                 }
             }
         }
-        if flaws.is_empty() { Ok(Tokens { demand: Demand::Token, known }) } else { Err(flaws) }
-    }
-
-    /// Who calls with this token.
-    pub fn who(&self, token: Option<&[u8]>) -> Who {
-        match (self.demand, token) {
-            (Demand::None, _) => Who::Known(Pass::everything()),
-            (Demand::Token, None) => Who::Stranger,
-            (Demand::Token, Some(token)) => self.holder(&hash(token)),
+        if flaws.is_empty() {
+            Ok(TokenTable { requirement: TokenRequirement::Required, known })
+        } else {
+            Err(flaws)
         }
     }
 
-    /// Who calls that has shown this before.
-    pub fn who_showed(&self, shown: &Shown) -> Who {
-        match self.demand {
-            Demand::None => Who::Known(Pass::everything()),
-            Demand::Token => self.holder(&shown.0),
+    /// Caller calls with this token.
+    pub fn identify(&self, token: Option<&[u8]>) -> Caller {
+        match (self.requirement, token) {
+            (TokenRequirement::Optional, _) => Caller::Authenticated(Permissions::all()),
+            (TokenRequirement::Required, None) => Caller::Anonymous,
+            (TokenRequirement::Required, Some(token)) => self.find(&hash(token)),
+        }
+    }
+
+    /// Caller calls that has token_hash this before.
+    pub fn identify_hash(&self, token_hash: &TokenHash) -> Caller {
+        match self.requirement {
+            TokenRequirement::Optional => Caller::Authenticated(Permissions::all()),
+            TokenRequirement::Required => self.find(&token_hash.0),
         }
     }
 
     /// Whether callers need one.
-    pub fn are_needed(&self) -> bool {
-        self.demand == Demand::Token
+    pub fn are_required(&self) -> bool {
+        self.requirement == TokenRequirement::Required
     }
 
-    /// Who calls with this `Authorization` field: `Bearer` and the token.
-    pub fn who_says(&self, authorization: Option<&[u8]>) -> Who {
-        self.who(authorization.and_then(bearer))
+    /// Caller calls with this `Authorization` field: `Bearer` and the token.
+    pub fn identify_bearer(&self, authorization: Option<&[u8]>) -> Caller {
+        self.identify(authorization.and_then(bearer))
     }
 
-    fn holder(&self, hash: &[u8; HASH_BYTES]) -> Who {
+    fn find(&self, hash: &[u8; HASH_BYTES]) -> Caller {
         // Every token is compared, and which one it was is chosen without a branch.
         let mut found = Choice::from(0);
-        let mut place = 0_u64;
+        let mut position = 0_u64;
         for (index, known) in (0_u64..).zip(&self.known) {
             let same = known.hash.ct_eq(hash);
-            place.conditional_assign(&index, same);
+            position.conditional_assign(&index, same);
             found |= same;
         }
-        let pass = usize::try_from(place).ok().and_then(|place| self.known.get(place));
-        match pass {
-            Some(known) if bool::from(found) => Who::Known(known.pass.clone()),
-            _ => Who::Stranger,
+        let known = usize::try_from(position).ok().and_then(|position| self.known.get(position));
+        match known {
+            Some(known) if bool::from(found) => Caller::Authenticated(known.permissions.clone()),
+            _ => Caller::Anonymous,
         }
     }
 }
@@ -229,10 +238,10 @@ impl fmt::Debug for NewToken {
 
 impl NewToken {
     /// Makes a token out of the system's randomness.
-    pub fn make() -> Result<NewToken, NoRandomness> {
+    pub fn generate() -> Result<NewToken, RandomnessError> {
         let mut random = [0; RANDOM_BYTES];
-        getrandom::fill(&mut random).map_err(|_| NoRandomness)?;
-        let secret = format!("{MARK}{}", hex(&random));
+        getrandom::fill(&mut random).map_err(|_| RandomnessError)?;
+        let secret = format!("{TOKEN_PREFIX}{}", hex(&random));
         let sha256 = hex(&hash(secret.as_bytes()));
         Ok(NewToken { secret, sha256 })
     }
@@ -240,15 +249,15 @@ impl NewToken {
 
 /// The system has no randomness to give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NoRandomness;
+pub struct RandomnessError;
 
-impl fmt::Display for NoRandomness {
+impl fmt::Display for RandomnessError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the system has no randomness to make a token of")
     }
 }
 
-impl std::error::Error for NoRandomness {}
+impl std::error::Error for RandomnessError {}
 
 fn hash(token: &[u8]) -> [u8; HASH_BYTES] {
     Sha256::digest(token).into()
@@ -276,8 +285,8 @@ mod tests {
         TokenSpec { name: "t".to_owned(), sha256, role, prefix: prefix.to_owned() }
     }
 
-    fn passed(role: Role, prefix: &str) -> Who {
-        Who::Known(Pass { role, prefix: prefix.to_owned() })
+    fn authenticated(role: Role, prefix: &str) -> Caller {
+        Caller::Authenticated(Permissions { role, prefix: prefix.to_owned() })
     }
 
     #[test]
@@ -295,32 +304,32 @@ mod tests {
             spec("two", Role::Decide, "shop/"),
             spec("three", Role::Admin, ""),
         ];
-        let tokens = Tokens::new(specs).expect("they make sense");
-        assert_eq!(tokens.who(Some(b"one")), passed(Role::Read, ""));
-        assert_eq!(tokens.who(Some(b"two")), passed(Role::Decide, "shop/"));
-        assert_eq!(tokens.who(Some(b"three")), passed(Role::Admin, ""));
+        let tokens = TokenTable::new(specs).expect("they make sense");
+        assert_eq!(tokens.identify(Some(b"one")), authenticated(Role::Read, ""));
+        assert_eq!(tokens.identify(Some(b"two")), authenticated(Role::Decide, "shop/"));
+        assert_eq!(tokens.identify(Some(b"three")), authenticated(Role::Admin, ""));
         for wrong in [&b"four"[..], b"", b"one ", b"ONE"] {
-            assert_eq!(tokens.who(Some(wrong)), Who::Stranger);
+            assert_eq!(tokens.identify(Some(wrong)), Caller::Anonymous);
         }
-        assert_eq!(tokens.who(None), Who::Stranger);
+        assert_eq!(tokens.identify(None), Caller::Anonymous);
     }
 
     #[test]
     fn no_tokens_is_not_the_same_as_an_empty_list() {
-        assert_eq!(Tokens::not_needed().who(None), Who::Known(Pass::everything()));
-        let nobody = Tokens::new(Vec::new()).expect("it makes sense");
-        assert_eq!(nobody.who(Some(b"one")), Who::Stranger);
-        assert_eq!(nobody.who(None), Who::Stranger);
+        assert_eq!(TokenTable::allow_all().identify(None), Caller::Authenticated(Permissions::all()));
+        let nobody = TokenTable::new(Vec::new()).expect("it makes sense");
+        assert_eq!(nobody.identify(Some(b"one")), Caller::Anonymous);
+        assert_eq!(nobody.identify(None), Caller::Anonymous);
     }
 
     #[test]
     fn the_field_is_bearer_and_the_token() {
-        let tokens = Tokens::new(vec![spec("one", Role::Read, "")]).expect("it makes sense");
+        let tokens = TokenTable::new(vec![spec("one", Role::Read, "")]).expect("it makes sense");
         for right in [&b"Bearer one"[..], b"bearer one", b"BEARER  one "] {
-            assert_eq!(tokens.who_says(Some(right)), passed(Role::Read, ""));
+            assert_eq!(tokens.identify_bearer(Some(right)), authenticated(Role::Read, ""));
         }
         for wrong in [&b"one"[..], b"Basic one", b"Bearer", b"Bearer ", b"Bearerone", b""] {
-            assert_eq!(tokens.who_says(Some(wrong)), Who::Stranger, "{wrong:?}");
+            assert_eq!(tokens.identify_bearer(Some(wrong)), Caller::Anonymous, "{wrong:?}");
         }
     }
 
@@ -329,24 +338,26 @@ mod tests {
         let bad = |sha256: &str| TokenSpec { sha256: sha256.to_owned(), ..spec("x", Role::Read, "") };
         let long = "0".repeat(66);
         let specs = vec![bad("12"), spec("x", Role::Read, ""), bad(&long), spec("x", Role::Admin, "")];
-        let flaws = Tokens::new(specs).expect_err("three are wrong");
+        let flaws = TokenTable::new(specs).expect_err("three are wrong");
         let fields: Vec<_> = flaws.iter().map(|flaw| flaw.field.as_str()).collect();
         assert_eq!(fields, ["tokens[0].sha256", "tokens[2].sha256", "tokens[3].sha256"]);
     }
 
     #[test]
     fn tokens_are_long_and_never_the_same() {
-        let (one, two) = (NewToken::make().expect("randomness"), NewToken::make().expect("randomness"));
+        let (one, two) =
+            (NewToken::generate().expect("randomness"), NewToken::generate().expect("randomness"));
         assert_ne!(one.secret, two.secret);
-        assert_eq!(one.secret.len(), MARK.len() + 2 * RANDOM_BYTES);
+        assert_eq!(one.secret.len(), TOKEN_PREFIX.len() + 2 * RANDOM_BYTES);
         assert!(!format!("{one:?}").contains(&one.secret), "a secret is not for logs");
     }
 
     #[test]
     fn roles_include_the_ones_before() {
         for (index, role) in Role::ALL.into_iter().enumerate() {
-            let pass = Pass { role, prefix: String::new() };
-            let allowed: Vec<_> = Role::ALL.into_iter().filter(|needed| pass.may(*needed)).collect();
+            let permissions = Permissions { role, prefix: String::new() };
+            let allowed: Vec<_> =
+                Role::ALL.into_iter().filter(|needed| permissions.allows(*needed)).collect();
             assert_eq!(allowed, Role::ALL[..=index]);
         }
     }

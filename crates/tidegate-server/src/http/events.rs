@@ -1,4 +1,4 @@
-//! Events: what becomes of a task, told while it happens (`text/event-stream`).
+//! EventStream: what becomes of a task, event while it happens (`text/event-stream`).
 //!
 //! ```text
 //!   event: active    data: {"active_id":"…","expires_at":"…"}     at once
@@ -7,7 +7,7 @@
 //!   event: ended     data: {"reason":"released"}                  once, and the stream is over
 //! ```
 //!
-//! A stream that ends without `ended` says nothing about the task: the server was told to stop, or the connection broke.
+//! A stream that ends without `ended` says nothing about the task: the server was event to stop, or the connection broke.
 //!
 //! Decided: whoever watches asks the store nothing; one question is put for all of them ([`tidegate::activity`]).
 
@@ -21,77 +21,77 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tidegate::activity::{Standing, Watching};
 use tidegate::{LeaseId, Tick};
-use tidegate_net::Ending;
+use tidegate_net::Shutdown;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::wire::instant;
 
 /// The most streams that may be open at once.
-pub const MOST_EVENT_STREAMS: usize = 10_000;
+pub const MAX_EVENT_STREAMS: usize = 10_000;
 
 /// How long nothing may be said.
 pub const HEARTBEAT: Duration = Duration::from_secs(15);
 
-/// What is told of one task, one piece after the other.
-pub struct Events {
-    next: Option<Next>,
+/// What is event of one task, one piece after the other.
+pub struct EventStream {
+    next: Option<NextEvent>,
 }
 
 /// The next piece, and who tells the one after it.
-type Next = Pin<Box<dyn Future<Output = Option<(Bytes, Option<Teller>)>> + Send>>;
+type NextEvent = Pin<Box<dyn Future<Output = Option<(Bytes, Option<EventSource>)>> + Send>>;
 
-impl Events {
+impl EventStream {
     pub(super) fn new(
         id: LeaseId,
         watching: Watching,
         tick: Tick,
-        ending: Ending,
-        seat: OwnedSemaphorePermit,
-    ) -> Events {
-        let teller = Teller { id, watching, tick, ending, seat, has_begun: false };
-        Events { next: Some(Box::pin(teller.tell())) }
+        shutdown: Shutdown,
+        slot: OwnedSemaphorePermit,
+    ) -> EventStream {
+        let source = EventSource { id, watching, tick, shutdown, slot, has_begun: false };
+        EventStream { next: Some(Box::pin(source.next_event())) }
     }
 
     /// The next piece; `None` if there will be no more.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let Some(next) = &mut self.next else { return Poll::Ready(None) };
-        let told = ready!(next.as_mut().poll(cx));
+        let event = ready!(next.as_mut().poll(cx));
         self.next = None;
-        Poll::Ready(told.map(|(piece, teller)| {
-            if let Some(teller) = teller {
-                self.next = Some(Box::pin(teller.tell()));
+        Poll::Ready(event.map(|(piece, source)| {
+            if let Some(source) = source {
+                self.next = Some(Box::pin(source.next_event()));
             }
             piece
         }))
     }
 }
 
-impl fmt::Debug for Events {
+impl fmt::Debug for EventStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Events").finish_non_exhaustive()
+        f.debug_struct("EventStream").finish_non_exhaustive()
     }
 }
 
-/// Who tells the next piece.
-struct Teller {
+/// Caller tells the next piece.
+struct EventSource {
     id: LeaseId,
     watching: Watching,
     tick: Tick,
-    ending: Ending,
+    shutdown: Shutdown,
     /// Its place among all streams.
-    seat: OwnedSemaphorePermit,
+    slot: OwnedSemaphorePermit,
     has_begun: bool,
 }
 
-impl Teller {
-    async fn tell(mut self) -> Option<(Bytes, Option<Teller>)> {
+impl EventSource {
+    async fn next_event(mut self) -> Option<(Bytes, Option<EventSource>)> {
         let standing = if self.has_begun {
-            let (ending, watching) = (self.ending.clone(), &mut self.watching);
+            let (shutdown, watching) = (self.shutdown.clone(), &mut self.watching);
             tokio::select! {
                 // If everything happens at once, the task's own end is what matters.
                 biased;
                 standing = watching.changed() => standing,
-                () = ending.told() => return None,
+                () = shutdown.triggered() => return None,
                 () = tokio::time::sleep(HEARTBEAT) => return Some((Bytes::from_static(b":\n\n"), Some(self))),
             }
         } else {
@@ -109,7 +109,7 @@ impl Teller {
                 Some((piece, Some(self)))
             }
             Standing::Ended(ended) => {
-                drop(self.seat);
+                drop(self.slot);
                 Some((event("ended", &json!({"reason": ended.word()})), None))
             }
         }

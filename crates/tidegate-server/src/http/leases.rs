@@ -8,15 +8,15 @@
 use ::http::StatusCode;
 use tidegate::{Actual, LeaseId, LimitStore, Renewal, Settlement};
 
-use super::problem::{Code, Problem};
-use super::wire::lease::{Release, Renew, Settle, Spent};
+use super::problem::{Problem, ProblemCode};
+use super::wire::lease::{ActualCost, ReleaseBody, RenewBody, SettleBody};
 use super::wire::{instant, read};
-use super::{Api, Call, Reply, json};
+use super::{ApiCall, HttpApi, Reply, json};
 
-impl<S: LimitStore + ?Sized> Api<S> {
+impl<S: LimitStore + ?Sized> HttpApi<S> {
     /// Gives a lease back, once.
-    pub(super) async fn release(&self, call: &Call<'_>) -> Reply {
-        let body: Release<'_> = read(call.body)?;
+    pub(super) async fn release(&self, call: &ApiCall<'_>) -> Reply {
+        let body: ReleaseBody<'_> = read(call.body)?;
         let released = match body.lease() {
             Some(lease) => self.limiter.release_async(lease).await?,
             None => false,
@@ -25,36 +25,36 @@ impl<S: LimitStore + ?Sized> Api<S> {
     }
 
     /// Moves a lease's end.
-    pub(super) async fn renew(&self, call: &Call<'_>) -> Reply {
-        let body: Renew<'_> = read(call.body)?;
-        match self.limiter.renew_async(known(body.lease())?, body.ttl()).await? {
+    pub(super) async fn renew(&self, call: &ApiCall<'_>) -> Reply {
+        let body: RenewBody<'_> = read(call.body)?;
+        match self.limiter.renew_async(require_lease(body.lease())?, body.ttl()).await? {
             Renewal::Until(at) => {
                 let expires_at = instant::of(at, self.tick);
                 json(StatusCode::OK, &serde_json::json!({"expires_at": expires_at}))
             }
-            Renewal::Gone => Err(gone()),
+            Renewal::Gone => Err(unknown_lease()),
         }
     }
 
     /// Corrects a held charge to its true cost, then gives it back.
-    pub(super) async fn settle(&self, call: &Call<'_>) -> Reply {
-        let body: Settle<'_> = read(call.body)?;
+    pub(super) async fn settle(&self, call: &ApiCall<'_>) -> Reply {
+        let body: SettleBody<'_> = read(call.body)?;
         let actual = match &body.actual {
-            Spent::Every(amount) => Actual::Every(*amount),
-            Spent::Each(amounts) => Actual::Each(amounts),
+            ActualCost::Every(amount) => Actual::Every(*amount),
+            ActualCost::Each(amounts) => Actual::Each(amounts),
         };
-        match self.limiter.settle_async(known(body.lease())?, actual).await? {
+        match self.limiter.settle_async(require_lease(body.lease())?, actual).await? {
             Settlement::Settled => json(StatusCode::OK, &serde_json::json!({"settled": true})),
-            Settlement::Gone => Err(gone()),
+            Settlement::Gone => Err(unknown_lease()),
         }
     }
 }
 
-fn known(lease: Option<LeaseId>) -> Result<LeaseId, Problem> {
-    lease.ok_or_else(gone)
+fn require_lease(lease: Option<LeaseId>) -> Result<LeaseId, Problem> {
+    lease.ok_or_else(unknown_lease)
 }
 
-pub(super) fn gone() -> Problem {
+pub(super) fn unknown_lease() -> Problem {
     let detail = "the lease was given back, has lapsed, or was never granted";
-    Problem::new(Code::UnknownLease, detail)
+    Problem::new(ProblemCode::UnknownLease, detail)
 }

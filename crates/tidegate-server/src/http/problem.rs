@@ -17,24 +17,24 @@ macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $word:literal, $status:ident, $title:literal;)+) => {
         /// What kind of problem it is.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum Code { $($(#[$doc])* $name),+ }
+        pub enum ProblemCode { $($(#[$doc])* $name),+ }
 
-        impl Code {
+        impl ProblemCode {
             /// Every code there is.
-            pub const ALL: &'static [Code] = &[$(Code::$name),+];
+            pub const ALL: &'static [ProblemCode] = &[$(ProblemCode::$name),+];
 
             /// The word that programs look at.
             pub const fn word(self) -> &'static str {
-                match self { $(Code::$name => $word),+ }
+                match self { $(ProblemCode::$name => $word),+ }
             }
 
             /// The status it is answered with.
             pub const fn status(self) -> StatusCode {
-                match self { $(Code::$name => StatusCode::$status),+ }
+                match self { $(ProblemCode::$name => StatusCode::$status),+ }
             }
 
             const fn title(self) -> &'static str {
-                match self { $(Code::$name => $title),+ }
+                match self { $(ProblemCode::$name => $title),+ }
             }
         }
     };
@@ -104,7 +104,7 @@ impl From<SpecError> for FieldError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// What kind of problem it is.
-    pub code: Code,
+    pub code: ProblemCode,
     /// What is wrong this time, and what is allowed.
     pub detail: String,
     /// What is wrong with which field, where there is more than one thing to say.
@@ -116,19 +116,19 @@ pub struct Problem {
 }
 
 impl Problem {
-    pub(crate) fn new(code: Code, detail: impl fmt::Display) -> Problem {
+    pub(crate) fn new(code: ProblemCode, detail: impl fmt::Display) -> Problem {
         Problem { code, detail: detail.to_string(), errors: Vec::new(), allow: None, retry_after: None }
     }
 
     pub(crate) fn bad_request(detail: impl fmt::Display) -> Problem {
-        Problem::new(Code::BadRequest, detail)
+        Problem::new(ProblemCode::BadRequest, detail)
     }
 
     pub(super) fn unknown_limit(id: &str) -> Problem {
         OrderError::UnknownLimit { limit_id: id.to_owned() }.into()
     }
 
-    pub(super) fn of_fields(code: Code, errors: Vec<FieldError>) -> Problem {
+    pub(super) fn of_fields(code: ProblemCode, errors: Vec<FieldError>) -> Problem {
         let detail = match errors.len() {
             1 => "one thing is wrong with it; see errors".to_owned(),
             many => format!("{many} things are wrong with it; see errors"),
@@ -139,7 +139,7 @@ impl Problem {
     /// The problem as it is answered.
     pub fn into_response(self) -> Response<Bytes> {
         let status = self.code.status();
-        let wire = Wire {
+        let wire = ProblemBody {
             kind: "about:blank",
             title: self.code.title(),
             status: status.as_u16(),
@@ -159,7 +159,7 @@ impl Problem {
         if let Some(wait) = self.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(in_ms(wait).div_ceil(1000)));
         }
-        if self.code == Code::Unauthorized {
+        if self.code == ProblemCode::Unauthorized {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
@@ -167,7 +167,7 @@ impl Problem {
 }
 
 #[derive(Serialize)]
-struct Wire<'a> {
+struct ProblemBody<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     title: &'static str,
@@ -188,9 +188,9 @@ pub(super) fn in_ms(wait: Duration) -> u64 {
 impl From<OrderError> for Problem {
     fn from(rejection: OrderError) -> Problem {
         let code = match rejection {
-            OrderError::UnknownLimit { .. } => Code::UnknownLimit,
-            OrderError::RequestIdReused => Code::RequestIdReused,
-            _ => Code::BadRequest,
+            OrderError::UnknownLimit { .. } => ProblemCode::UnknownLimit,
+            OrderError::RequestIdReused => ProblemCode::RequestIdReused,
+            _ => ProblemCode::BadRequest,
         };
         Problem::new(code, rejection)
     }
@@ -199,7 +199,7 @@ impl From<OrderError> for Problem {
 impl From<Unavailable> for Problem {
     fn from(_: Unavailable) -> Problem {
         // The reason is for the log: it may name hosts.
-        Problem::new(Code::StoreUnavailable, "the store cannot answer now; try again")
+        Problem::new(ProblemCode::StoreUnavailable, "the store cannot answer now; try again")
     }
 }
 
@@ -215,13 +215,14 @@ impl From<AcquireError> for Problem {
 impl From<PutError> for Problem {
     fn from(error: PutError) -> Problem {
         match error {
-            PutError::Exists => Problem::new(Code::LimitExists, error),
-            PutError::Unknown => Problem::new(Code::UnknownLimit, error),
-            PutError::Stale { .. } => Problem::new(Code::StaleEtag, error),
+            PutError::Exists => Problem::new(ProblemCode::LimitExists, error),
+            PutError::Unknown => Problem::new(ProblemCode::UnknownLimit, error),
+            PutError::Stale { .. } => Problem::new(ProblemCode::StaleEtag, error),
             PutError::Unavailable(unavailable) => unavailable.into(),
-            PutError::Invalid(flaws) => {
-                Problem::of_fields(Code::InvalidLimit, flaws.into_iter().map(FieldError::from).collect())
-            }
+            PutError::Invalid(flaws) => Problem::of_fields(
+                ProblemCode::InvalidLimit,
+                flaws.into_iter().map(FieldError::from).collect(),
+            ),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use ::http::Method;
 
-use super::problem::{Code, Problem};
+use super::problem::{Problem, ProblemCode};
 use super::query::decoded;
 use crate::tokens::Role;
 
@@ -34,7 +34,7 @@ route_names! {
     /// What the door speaks.
     OpenApi = "/openapi.json";
     /// What happened so far.
-    Metrics = "/metrics";
+    ServerMetrics = "/metrics";
     /// Take.
     Acquire = "/v1/acquire";
     /// Look.
@@ -73,9 +73,9 @@ route_names! {
 
 /// What a path is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Route {
+pub(super) enum ApiRoute {
     Index,
-    Metrics,
+    ServerMetrics,
     Health,
     Ready,
     OpenApi,
@@ -100,67 +100,67 @@ pub(super) enum Route {
     ActivityEvents(String, String),
 }
 
-impl Route {
+impl ApiRoute {
     /// The route of a path, its parts percent-decoded.
-    pub(super) fn of(path: &str) -> Result<Route, Problem> {
+    pub(super) fn of(path: &str) -> Result<ApiRoute, Problem> {
         let parts: Vec<&str> = path.split('/').skip(1).collect();
         let text = |part: &str| decoded(part, "a part of the path");
         Ok(match parts[..] {
-            [""] => Route::Index,
-            ["metrics"] => Route::Metrics,
-            ["healthz"] => Route::Health,
-            ["readyz"] => Route::Ready,
-            ["openapi.json"] => Route::OpenApi,
-            ["v1", "acquire"] => Route::Acquire,
-            ["v1", "peek"] => Route::Peek,
-            ["v1", "release"] => Route::Release,
-            ["v1", "renew"] => Route::Renew,
-            ["v1", "settle"] => Route::Settle,
-            ["v1", "gate"] => Route::Gate(None),
-            ["v1", "gate", id, key] => Route::Gate(Some((text(id)?, text(key)?))),
-            ["v1", "limits"] => Route::Limits,
-            ["v1", "limits", id] if !id.is_empty() => Route::Limit(text(id)?),
-            ["v1", "limits", id, "reset"] => Route::Reset(text(id)?),
-            ["v1", "limits", id, "usage"] => Route::Usage(text(id)?),
-            ["v1", "limits", id, "overrides", key] => Route::Override(text(id)?, text(key)?),
-            ["v1", "activity", user] if !user.is_empty() => Route::Activity(text(user)?),
+            [""] => ApiRoute::Index,
+            ["metrics"] => ApiRoute::ServerMetrics,
+            ["healthz"] => ApiRoute::Health,
+            ["readyz"] => ApiRoute::Ready,
+            ["openapi.json"] => ApiRoute::OpenApi,
+            ["v1", "acquire"] => ApiRoute::Acquire,
+            ["v1", "peek"] => ApiRoute::Peek,
+            ["v1", "release"] => ApiRoute::Release,
+            ["v1", "renew"] => ApiRoute::Renew,
+            ["v1", "settle"] => ApiRoute::Settle,
+            ["v1", "gate"] => ApiRoute::Gate(None),
+            ["v1", "gate", id, key] => ApiRoute::Gate(Some((text(id)?, text(key)?))),
+            ["v1", "limits"] => ApiRoute::Limits,
+            ["v1", "limits", id] if !id.is_empty() => ApiRoute::Limit(text(id)?),
+            ["v1", "limits", id, "reset"] => ApiRoute::Reset(text(id)?),
+            ["v1", "limits", id, "usage"] => ApiRoute::Usage(text(id)?),
+            ["v1", "limits", id, "overrides", key] => ApiRoute::Override(text(id)?, text(key)?),
+            ["v1", "activity", user] if !user.is_empty() => ApiRoute::Activity(text(user)?),
             ["v1", "activity", user, id, ref rest @ ..] if !user.is_empty() && !id.is_empty() => {
                 let (user, id) = (text(user)?, text(id)?);
                 match rest {
-                    [] => Route::ActivityOne(user, id),
-                    ["renew"] => Route::ActivityRenew(user, id),
-                    ["events"] => Route::ActivityEvents(user, id),
-                    _ => return Err(nothing_here()),
+                    [] => ApiRoute::ActivityOne(user, id),
+                    ["renew"] => ApiRoute::ActivityRenew(user, id),
+                    ["events"] => ApiRoute::ActivityEvents(user, id),
+                    _ => return Err(not_found()),
                 }
             }
-            _ => return Err(nothing_here()),
+            _ => return Err(not_found()),
         })
     }
 
     /// Its name.
     pub(super) fn name(&self) -> RouteName {
         match self {
-            Route::Index => RouteName::Index,
-            Route::Metrics => RouteName::Metrics,
-            Route::Health => RouteName::Health,
-            Route::Ready => RouteName::Ready,
-            Route::OpenApi => RouteName::OpenApi,
-            Route::Acquire => RouteName::Acquire,
-            Route::Peek => RouteName::Peek,
-            Route::Release => RouteName::Release,
-            Route::Renew => RouteName::Renew,
-            Route::Settle => RouteName::Settle,
-            Route::Gate(None) => RouteName::GateQuery,
-            Route::Gate(Some(_)) => RouteName::Gate,
-            Route::Limits => RouteName::Limits,
-            Route::Limit(_) => RouteName::Limit,
-            Route::Reset(_) => RouteName::Reset,
-            Route::Usage(_) => RouteName::Usage,
-            Route::Override(..) => RouteName::Override,
-            Route::Activity(_) => RouteName::Activity,
-            Route::ActivityOne(..) => RouteName::ActivityOne,
-            Route::ActivityRenew(..) => RouteName::ActivityRenew,
-            Route::ActivityEvents(..) => RouteName::ActivityEvents,
+            ApiRoute::Index => RouteName::Index,
+            ApiRoute::ServerMetrics => RouteName::ServerMetrics,
+            ApiRoute::Health => RouteName::Health,
+            ApiRoute::Ready => RouteName::Ready,
+            ApiRoute::OpenApi => RouteName::OpenApi,
+            ApiRoute::Acquire => RouteName::Acquire,
+            ApiRoute::Peek => RouteName::Peek,
+            ApiRoute::Release => RouteName::Release,
+            ApiRoute::Renew => RouteName::Renew,
+            ApiRoute::Settle => RouteName::Settle,
+            ApiRoute::Gate(None) => RouteName::GateQuery,
+            ApiRoute::Gate(Some(_)) => RouteName::Gate,
+            ApiRoute::Limits => RouteName::Limits,
+            ApiRoute::Limit(_) => RouteName::Limit,
+            ApiRoute::Reset(_) => RouteName::Reset,
+            ApiRoute::Usage(_) => RouteName::Usage,
+            ApiRoute::Override(..) => RouteName::Override,
+            ApiRoute::Activity(_) => RouteName::Activity,
+            ApiRoute::ActivityOne(..) => RouteName::ActivityOne,
+            ApiRoute::ActivityRenew(..) => RouteName::ActivityRenew,
+            ApiRoute::ActivityEvents(..) => RouteName::ActivityEvents,
         }
     }
 
@@ -174,7 +174,7 @@ impl Route {
             _ if known(method.as_str()) => Ok(method),
             _ => Err(Problem {
                 allow: Some(allow),
-                ..Problem::new(Code::MethodNotAllowed, format!("the methods of this path are {allow}"))
+                ..Problem::new(ProblemCode::MethodNotAllowed, format!("the methods of this path are {allow}"))
             }),
         }
     }
@@ -182,59 +182,63 @@ impl Route {
     /// The methods of the path, as in an `Allow` field; none are named where any will do.
     fn allow(&self) -> &'static str {
         match self {
-            Route::Index
-            | Route::Metrics
-            | Route::Health
-            | Route::Ready
-            | Route::OpenApi
-            | Route::Usage(_)
-            | Route::ActivityEvents(..) => "GET, HEAD",
-            Route::Acquire
-            | Route::Peek
-            | Route::Release
-            | Route::Renew
-            | Route::Settle
-            | Route::Reset(_)
-            | Route::ActivityRenew(..) => "POST",
-            Route::Activity(_) => "GET, HEAD, POST, DELETE",
-            Route::ActivityOne(..) => "DELETE",
-            Route::Gate(_) => "",
-            Route::Limits => "GET, HEAD, POST",
-            Route::Limit(_) => "GET, HEAD, PUT, DELETE",
-            Route::Override(..) => "PUT, DELETE",
+            ApiRoute::Index
+            | ApiRoute::ServerMetrics
+            | ApiRoute::Health
+            | ApiRoute::Ready
+            | ApiRoute::OpenApi
+            | ApiRoute::Usage(_)
+            | ApiRoute::ActivityEvents(..) => "GET, HEAD",
+            ApiRoute::Acquire
+            | ApiRoute::Peek
+            | ApiRoute::Release
+            | ApiRoute::Renew
+            | ApiRoute::Settle
+            | ApiRoute::Reset(_)
+            | ApiRoute::ActivityRenew(..) => "POST",
+            ApiRoute::Activity(_) => "GET, HEAD, POST, DELETE",
+            ApiRoute::ActivityOne(..) => "DELETE",
+            ApiRoute::Gate(_) => "",
+            ApiRoute::Limits => "GET, HEAD, POST",
+            ApiRoute::Limit(_) => "GET, HEAD, PUT, DELETE",
+            ApiRoute::Override(..) => "PUT, DELETE",
         }
     }
 
     /// Whether everybody may see it, whatever tokens they show.
-    pub(super) fn is_open(&self) -> bool {
-        matches!(self, Route::Index | Route::Health | Route::Ready | Route::OpenApi)
+    pub(super) fn is_public(&self) -> bool {
+        matches!(self, ApiRoute::Index | ApiRoute::Health | ApiRoute::Ready | ApiRoute::OpenApi)
     }
 
     /// The least role that may do this.
-    pub(super) fn needs(&self, method: &Method) -> Role {
+    pub(super) fn required_role(&self, method: &Method) -> Role {
         match self {
-            Route::Index
-            | Route::Metrics
-            | Route::Health
-            | Route::Ready
-            | Route::OpenApi
-            | Route::Peek
-            | Route::Usage(_)
-            | Route::ActivityEvents(..) => Role::Read,
-            Route::Limits | Route::Limit(_) | Route::Activity(_) if *method == Method::GET => Role::Read,
-            Route::Acquire
-            | Route::Release
-            | Route::Renew
-            | Route::Settle
-            | Route::Gate(_)
-            | Route::Activity(_)
-            | Route::ActivityOne(..)
-            | Route::ActivityRenew(..) => Role::Decide,
-            Route::Limits | Route::Limit(_) | Route::Reset(_) | Route::Override(..) => Role::Admin,
+            ApiRoute::Index
+            | ApiRoute::ServerMetrics
+            | ApiRoute::Health
+            | ApiRoute::Ready
+            | ApiRoute::OpenApi
+            | ApiRoute::Peek
+            | ApiRoute::Usage(_)
+            | ApiRoute::ActivityEvents(..) => Role::Read,
+            ApiRoute::Limits | ApiRoute::Limit(_) | ApiRoute::Activity(_) if *method == Method::GET => {
+                Role::Read
+            }
+            ApiRoute::Acquire
+            | ApiRoute::Release
+            | ApiRoute::Renew
+            | ApiRoute::Settle
+            | ApiRoute::Gate(_)
+            | ApiRoute::Activity(_)
+            | ApiRoute::ActivityOne(..)
+            | ApiRoute::ActivityRenew(..) => Role::Decide,
+            ApiRoute::Limits | ApiRoute::Limit(_) | ApiRoute::Reset(_) | ApiRoute::Override(..) => {
+                Role::Admin
+            }
         }
     }
 }
 
-fn nothing_here() -> Problem {
-    Problem::new(Code::NotFound, "there is nothing at this path; see /openapi.json")
+fn not_found() -> Problem {
+    Problem::new(ProblemCode::NotFound, "there is nothing at this path; see /openapi.json")
 }

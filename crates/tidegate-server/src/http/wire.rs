@@ -2,16 +2,16 @@
 //!
 //! What is read refuses fields that it does not know. What is written often is written by hand into one buffer.
 
+pub(super) mod acquire;
 pub(super) mod activity;
-pub(super) mod ask;
-pub(super) mod bid;
+pub(super) mod compact_acquire;
 pub(super) mod decision;
 pub(super) mod instant;
 pub(super) mod lease;
 pub(super) mod limit;
 pub(super) mod number;
 pub(super) mod object;
-pub(super) mod overriding;
+pub(super) mod override_body;
 pub(super) mod usage;
 
 use serde::Deserialize;

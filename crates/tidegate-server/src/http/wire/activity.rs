@@ -12,7 +12,7 @@ use crate::http::problem::in_ms;
 
 /// Whether a task of a user would be refused, and by what.
 #[derive(Debug, Serialize)]
-pub(in crate::http) struct Standing {
+pub(in crate::http) struct ActivityStatusBody {
     limited: bool,
     reason: Option<&'static str>,
     retry_after_ms: Option<u64>,
@@ -20,9 +20,9 @@ pub(in crate::http) struct Standing {
     user_active: Amount,
 }
 
-impl From<Status> for Standing {
-    fn from(status: Status) -> Standing {
-        Standing {
+impl From<Status> for ActivityStatusBody {
+    fn from(status: Status) -> ActivityStatusBody {
+        ActivityStatusBody {
             limited: status.limited,
             reason: status.reason.map(Reason::word),
             retry_after_ms: status.retry_after.map(in_ms),
@@ -34,17 +34,17 @@ impl From<Status> for Standing {
 
 /// A task that has begun.
 #[derive(Debug, Serialize)]
-pub(in crate::http) struct Begun {
+pub(in crate::http) struct StartedTaskBody {
     active_id: String,
     timestamp: String,
     expires_at: String,
 }
 
-impl Begun {
+impl StartedTaskBody {
     /// Speaks of a task, which goes on without anybody here.
-    pub(in crate::http) fn of(active: Active, tick: Tick) -> Begun {
+    pub(in crate::http) fn of(active: Active, tick: Tick) -> StartedTaskBody {
         let (timestamp, expires_at) = (active.timestamp(), active.expires_at());
-        Begun {
+        StartedTaskBody {
             active_id: active.into_id().to_string(),
             timestamp: instant::of(timestamp, tick),
             expires_at: instant::of(expires_at, tick),
@@ -55,12 +55,12 @@ impl Begun {
 /// How long from now, if that is said.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(in crate::http) struct Term {
+pub(in crate::http) struct TaskTermBody {
     #[serde(default, deserialize_with = "ttl_ms")]
     ttl_ms: Option<u64>,
 }
 
-impl Term {
+impl TaskTermBody {
     pub(in crate::http) fn ttl(&self) -> Option<Duration> {
         self.ttl_ms.map(Duration::from_millis)
     }

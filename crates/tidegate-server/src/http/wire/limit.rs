@@ -12,7 +12,7 @@ use tidegate_config::limits::read_limit;
 use tidegate_config::{Diagnostics, Severity};
 
 use super::instant;
-use crate::http::problem::{Code, FieldError, Problem};
+use crate::http::problem::{FieldError, Problem, ProblemCode};
 
 /// Reads a limit that says its own id.
 pub(in crate::http) fn read(body: &[u8]) -> Result<LimitSpec, Problem> {
@@ -82,7 +82,7 @@ fn errors(diagnostics: Diagnostics) -> Vec<FieldError> {
 /// Fields that nobody knows are a request that makes no sense, unless the limit makes none either.
 pub(super) fn refusal(errors: Vec<FieldError>) -> Problem {
     let only_unknown = errors.iter().all(|error| error.message.starts_with("is not a field of "));
-    let code = if only_unknown { Code::BadRequest } else { Code::InvalidLimit };
+    let code = if only_unknown { ProblemCode::BadRequest } else { ProblemCode::InvalidLimit };
     Problem::of_fields(code, errors)
 }
 

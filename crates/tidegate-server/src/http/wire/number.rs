@@ -1,4 +1,4 @@
-//! Whole numbers, and messages that say which field it is and what is allowed.
+//! WholeNumber numbers, and messages that say which field it is and what is allowed.
 
 use std::fmt;
 
@@ -10,13 +10,13 @@ pub(super) fn optional<'de, D: Deserializer<'de>>(
     reader: D,
     field: &'static str,
 ) -> Result<Option<u64>, D::Error> {
-    reader.deserialize_option(Optional(Whole(field)))
+    reader.deserialize_option(OptionalNumber(WholeNumber(field)))
 }
 
 /// Reads a whole number.
-pub(super) struct Whole(pub(super) &'static str);
+pub(super) struct WholeNumber(pub(super) &'static str);
 
-impl Visitor<'_> for Whole {
+impl Visitor<'_> for WholeNumber {
     type Value = u64;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -34,9 +34,9 @@ impl Visitor<'_> for Whole {
     }
 }
 
-struct Optional(Whole);
+struct OptionalNumber(WholeNumber);
 
-impl<'de> Visitor<'de> for Optional {
+impl<'de> Visitor<'de> for OptionalNumber {
     type Value = Option<u64>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

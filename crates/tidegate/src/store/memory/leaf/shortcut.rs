@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::super::line::Tag;
+use super::super::cache_line::Tag;
 use super::{Branch, FAN_BITS, Leaf, first_bits};
 
 /// How many levels are stepped over.
@@ -64,7 +64,7 @@ mod tests {
 
     use super::super::Spread;
     use super::*;
-    use crate::store::memory::budget::Budget;
+    use crate::store::memory::memory_budget::Budget;
 
     #[test]
     fn it_is_there_when_all_leaves_are_and_leads_where_the_levels_do() {
