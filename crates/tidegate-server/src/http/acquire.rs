@@ -1,4 +1,4 @@
-//! Deciding: acquire and peek.
+//! Acquire and peek.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -16,7 +16,7 @@ use crate::refusal_log::RefusalEvent;
 use crate::resp::described_buckets::{RESERVED_ID_MESSAGE, is_reserved};
 
 impl<S: LimitStore + ?Sized> HttpApi<S> {
-    /// Takes what is asked for, at once or within the asker's max_wait.
+    /// Acquires immediately, or waits up to `max_wait_ms`.
     pub(super) async fn acquire(&self, call: &ApiCall<'_>) -> Result<HandlerReply, Problem> {
         let body: acquire::AcquireBody<'_> = read(call.body)?;
         let asks = authorized_asks(&body, call)?;
@@ -25,7 +25,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         let decided = if max_wait.is_zero() {
             self.question(&body, &asks).try_acquire_async().await
         } else {
-            // What waits owns its words. Few do, and what they need is large.
+            // Boxed: few requests wait, and the future is large.
             Box::pin(self.wait_in_queue(self.question(&body, &asks).acquire_within(max_wait))).await
         };
         if let Ok(Decision::Denied(denial)) = &decided {
@@ -34,7 +34,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         self.decision_reply(decided, &asks)
     }
 
-    /// Waits in line, but not when the server is about to end.
+    /// Waits in the queue; a shutdown ends the wait with the current decision.
     async fn wait_in_queue(&self, mut waiting: Acquire) -> Result<Decision, AcquireError> {
         let mut shutdown = Some(pin!(self.shutdown.triggered()));
         poll_fn(|cx| {
@@ -47,7 +47,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         .await
     }
 
-    /// Somebody was refused.
+    /// Logs a refusal.
     pub(super) fn record_refusal(&self, denial: &Denial, asks: &[Ask<'_>]) {
         if let Some(log) = &self.refusal_log {
             let (limit, item) = (denial.limit_id(), denial.item_name());
@@ -56,7 +56,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         }
     }
 
-    /// Replies the same question and changes nothing.
+    /// Makes the same decision without changing anything.
     pub(super) async fn peek(&self, call: &ApiCall<'_>) -> Reply {
         let body: acquire::AcquireBody<'_> = read(call.body)?;
         let asks = authorized_asks(&body, call)?;
@@ -95,7 +95,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         Ok(HandlerReply { granted: Some(granted), ..decision_response(body).into() })
     }
 
-    /// While the store cannot answer: the first of the limits that says no then, if any does.
+    /// The first of the limits that denies during a store outage, if any does.
     pub(super) fn outage_refusal(&self, asks: &[Ask<'_>]) -> Result<Option<Arc<Limit>>, Problem> {
         let mut outage_refusal = None;
         for ask in asks {
@@ -108,18 +108,17 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
     }
 }
 
-/// Whether this door may charge the limit: described buckets are forgotten when nobody has used them, and only their own door
-/// knows when that was.
+/// Refuses described buckets: their last use is known only to the RESP commands that create them.
 pub(super) fn require_chargeable(limit_id: &str) -> Result<(), Problem> {
     if is_reserved(limit_id) { Err(Problem::bad_request(RESERVED_ID_MESSAGE)) } else { Ok(()) }
 }
 
-/// A decision as it is answered.
+/// The response to a decision.
 pub(super) fn decision_response(decision: Vec<u8>) -> Response<Bytes> {
     json_text(StatusCode::OK, decision)
 }
 
-/// What is asked for, if the pass is for all of it.
+/// The asks of the body, if the permissions cover all their limits.
 fn authorized_asks<'a>(
     body: &'a acquire::AcquireBody<'_>,
     call: &ApiCall<'_>,

@@ -1,8 +1,8 @@
-//! The gate: acquire one, for proxies that look at nothing but the status.
+//! The gate: acquires one unit, for proxies that read only the status.
 //!
-//! nginx's `auth_request`, Traefik's `ForwardAuth` and a shell with curl all understand 200 and 429. Any method will do,
-//! because a proxy passes on the one it was called with. If the store cannot answer, a limit that then admits is a 200, and
-//! one that denies a 503: there is nothing true to say about when to come back.
+//! nginx's `auth_request`, Traefik's `ForwardAuth` and curl in a shell understand 200 and 429. Any method is accepted, because proxies
+//! forward the original one. During a store outage a limit that allows answers 200, and one that denies answers 503 without a
+//! `Retry-After`, because none is known.
 
 use ::http::HeaderValue;
 use ::http::header::CACHE_CONTROL;
@@ -17,7 +17,7 @@ use super::wire::decision;
 use super::{ApiCall, HandlerReply, HttpApi};
 
 impl<S: LimitStore + ?Sized> HttpApi<S> {
-    /// Takes one, of the limit and for the key in the path or in the query. What it says is true once.
+    /// Acquires one unit; limit and key are in the path or in the query. The response must not be cached.
     pub(super) async fn gate(&self, target: Option<&(String, String)>, call: &ApiCall<'_>) -> HandlerReply {
         let reply = match target {
             Some((limit_id, key)) => match Query::read(call.head, &[]) {

@@ -236,7 +236,7 @@ fn a_flood_of_rates_pushes_nobody_out() {
         assert!(say(&mut session, &format!("CL.THROTTLE ada 0 {count} 10000")).starts_with("[0, 1, 0, -1, "));
     }
     let full =
-        format!("-ERR {MAX_DESCRIBED_BUCKETS} different rates are in use, and none can be forgotten yet");
+        format!("-ERR {MAX_DESCRIBED_BUCKETS} different rates are in use, and none can be evicted yet");
     assert_eq!(say(&mut session, "CL.THROTTLE ada 0 1 20000"), full);
     assert_eq!(say(&mut session, "CL.THROTTLE ada 0 1 10000"), "[1, 1, 0, 10000, 10000]");
     stage.clock.advance(Duration::from_secs(3));

@@ -228,7 +228,7 @@ mod tests {
 
         /// Rows that come and go, and tags that stay behind beside empty cells.
         #[test]
-        fn what_is_reckoned_is_what_is_found_slot_by_slot(
+        fn parallel_tag_match_equals_slot_by_slot_match(
             rows in vec((0..SLOTS, tag(), 0..3_u64), 0..12),
             passed: bool,
             sought in tag(),

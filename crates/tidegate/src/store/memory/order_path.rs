@@ -322,7 +322,7 @@ mod tests {
     /// Somebody is about to decide, and holds the limit as it is; before they have, it is edited so often that everything before the
     /// last edit may be forgotten, and others decide under each. What is then told is told under the limit that was asked.
     #[test]
-    fn what_is_told_is_told_under_the_limit_that_was_asked() {
+    fn reply_refers_to_limit_version_that_was_asked() {
         let store = MemoryStore::new(SystemClock::new(), Memory::default());
         store.put(limit(1_000), ExpectedVersion::Absent).expect("it makes sense");
         let tenant = store.shared.tenant("edited").expect("it was put");
@@ -354,7 +354,7 @@ mod tests {
     /// Between looking what an order needs and taking its locks the limit learns to hold. It is not decided on by what was seen before: a
     /// grant would hold something that nobody has a lease of.
     #[test]
-    fn an_order_is_decided_by_the_limits_it_was_prepared_for() {
+    fn order_is_decided_by_limits_it_was_resolved_for() {
         let store = MemoryStore::new(SystemClock::new(), Memory::default());
         store.put(limit(10), ExpectedVersion::Absent).expect("it makes sense");
         let tenant = store.shared.tenant("edited").expect("it was put");

@@ -471,7 +471,7 @@ mod tests {
     /// One store is asked as usual, and another with request ids, which is not for the lean way: whatever happens, both say the same, count
     /// the same and take the same room.
     #[test]
-    fn it_says_what_the_thorough_way_says() {
+    fn sliding_path_matches_locked_path() {
         let clock = Arc::new(ManualClock::at(START));
         let (usual, other) = (store(&clock), store(&clock));
         let (mut random, mut granted, mut was_lean) = (7_u64, 0, 0);
@@ -522,7 +522,7 @@ mod tests {
 
     /// A key without a row, rows that an edit has left behind, limits of another kind: nothing is decided, and nothing done.
     #[test]
-    fn what_is_not_usual_is_left_alone() {
+    fn unusual_row_is_left_to_locked_path() {
         let clock = Arc::new(ManualClock::at(START));
         let store = store(&clock);
         let asks = LIMITS.map(|id| Ask::one(id, Some(b"key")));
@@ -554,7 +554,7 @@ mod tests {
 
     /// The row of a key goes to the shelf with its second charge and back into its cell when that is enough.
     #[test]
-    fn a_row_lies_where_it_fits() {
+    fn sliding_row_is_stored_where_it_fits() {
         let clock = Arc::new(ManualClock::at(START));
         let store = store(&clock);
         // A ring, and what is too long for one.

@@ -45,7 +45,7 @@ fn granted_in_batches(gate: &Gate, keys: impl Iterator<Item = u64>) -> u64 {
 }
 
 #[test]
-fn every_key_has_what_it_has_while_the_table_grows() {
+fn growing_table_keeps_every_count() {
     let clock = Arc::new(ManualClock::at(START));
     let store = MemoryStore::new(clock, Memory { secret: [7, 8], ..Memory::default() });
     for round in 0..2 {
@@ -73,7 +73,7 @@ fn every_key_has_what_it_has_while_the_table_grows() {
 }
 
 #[test]
-fn handles_go_on_when_a_lifetime_has_passed() {
+fn handle_decides_after_base_time_wraps() {
     // Cells count 2^61 nanoseconds from when the limit was put, which is 73 later.
     for later in [1_u64 << 60, (1 << 61) - 1, 1 << 61, (1 << 61) + 5, 1 << 62, 1 << 63] {
         for (burst, window) in [(2, 3_600), (1, 3_600), (1, 100 * 365 * 86_400), (1_000, 1)] {

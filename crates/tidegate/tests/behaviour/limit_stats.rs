@@ -19,7 +19,7 @@ fn five_and_two() -> LimitSpec {
 }
 
 #[test]
-fn counts_are_exact() {
+fn statistics_count_every_decision() {
     let stage = Stage::new();
     stage.put(five_and_two());
     let ask = |key| stage.limiter.ask("l", key).try_acquire().expect("a question").is_granted();
@@ -39,7 +39,7 @@ fn counts_are_exact() {
 }
 
 #[test]
-fn a_request_that_is_repeated_is_counted_once() {
+fn repeated_request_is_counted_once() {
     let stage = Stage::new();
     stage.put(five_and_two());
     for _ in 0..3 {
@@ -50,7 +50,7 @@ fn a_request_that_is_repeated_is_counted_once() {
 }
 
 #[test]
-fn what_a_shadow_would_refuse_is_counted_apart() {
+fn shadow_refusals_are_counted_separately() {
     let stage = Stage::new();
     stage.put(LimitSpec { mode: Mode::Shadow, ..five_and_two() });
     for _ in 0..7 {
@@ -61,7 +61,7 @@ fn what_a_shadow_would_refuse_is_counted_apart() {
 }
 
 #[test]
-fn an_order_over_several_limits_is_refused_where_it_binds() {
+fn refused_order_counts_at_binding_limit() {
     let stage = Stage::new();
     for (id, limit) in [("wide", 10), ("narrow", 1)] {
         stage.put(LimitSpec::named(id).with(ItemSpec::of(Policy::Total, limit)));
@@ -75,7 +75,7 @@ fn an_order_over_several_limits_is_refused_where_it_binds() {
 }
 
 #[test]
-fn who_waits_is_seen() {
+fn waiting_request_is_reported() {
     let stage = Stage::with_slots(1);
     stage.put(LimitSpec::named("m").with(slots_of(1)));
     let held = stage.take(1);
@@ -92,7 +92,7 @@ fn who_waits_is_seen() {
 }
 
 #[test]
-fn counts_go_by_the_names_of_items_and_end_with_the_limit() {
+fn statistics_follow_item_names_and_end_with_limit() {
     let stage = Stage::new();
     stage.put(five_and_two());
     let ask = |key| stage.limiter.ask("l", key).try_acquire().expect("a question").is_granted();
@@ -113,7 +113,7 @@ fn counts_go_by_the_names_of_items_and_end_with_the_limit() {
 }
 
 #[test]
-fn a_store_that_does_not_count_says_nothing() {
+fn store_without_statistics_reports_none() {
     let store = MapStore::new(SystemClock::new(), 7);
     store.put(five_and_two(), ExpectedVersion::Absent).expect("a valid limit");
     let limiter = Limiter::new(Arc::new(store));
@@ -124,7 +124,7 @@ fn a_store_that_does_not_count_says_nothing() {
 
 /// Whoever looks sees counts that only rise, no more than was asked, and in the end all of it.
 #[test]
-fn counts_are_read_while_others_decide() {
+fn statistics_can_be_read_during_decisions() {
     const THREADS: u64 = 3;
     const ASKS: u64 = 4_000;
     let store = MemoryStore::new(SystemClock::new(), Memory::default());
@@ -160,7 +160,7 @@ fn counts_are_read_while_others_decide() {
 }
 
 #[test]
-fn a_store_tells_what_all_limits_take_together() {
+fn store_size_sums_all_limits() {
     let stage = Stage::new();
     let before = stage.store.extent().expect("the memory store counts");
     assert_eq!(before.leases, 0);

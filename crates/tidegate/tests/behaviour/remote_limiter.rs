@@ -1,8 +1,8 @@
 //! A limiter over a store where somebody else decides: an order is away between two polls, and nothing is lost meanwhile.
 
-#[path = "distance/leases.rs"]
+#[path = "remote_limiter/leases.rs"]
 mod leases;
-#[path = "distance/waiting.rs"]
+#[path = "remote_limiter/waiting.rs"]
 mod waiting;
 
 use std::sync::Arc;
@@ -63,7 +63,7 @@ async fn breath() {
 
 /// A task is gone, and nobody can say how late it is: that is asked again before anybody is told how it ended.
 #[tokio::test]
-async fn what_lapsed_while_nobody_could_ask_has_expired() {
+async fn task_lapsed_during_outage_is_reported_expired() {
     let (clock, link) = (Arc::new(ManualClock::at(Timestamp::EPOCH)), RemoteLink::manual_replies());
     let (inner, pulse) = (Arc::new(MapStore::new(Arc::clone(&clock), 7)), ManualHolderClock::new());
     let rules = Rules::default();

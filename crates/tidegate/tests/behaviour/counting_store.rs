@@ -13,14 +13,14 @@ use tidegate::{
 };
 
 /// Another store, and how often it was asked about what is counted.
-pub(crate) struct Counting<S> {
+pub(crate) struct CountingStore<S> {
     store: Arc<S>,
     asked: AtomicUsize,
 }
 
-impl<S: LimitStore> Counting<S> {
-    pub(crate) fn over(store: Arc<S>) -> Counting<S> {
-        Counting { store, asked: AtomicUsize::new(0) }
+impl<S: LimitStore> CountingStore<S> {
+    pub(crate) fn over(store: Arc<S>) -> CountingStore<S> {
+        CountingStore { store, asked: AtomicUsize::new(0) }
     }
 
     /// How often it was asked since this was last said.
@@ -34,7 +34,7 @@ impl<S: LimitStore> Counting<S> {
     }
 }
 
-impl<S: LimitStore> Store for Counting<S> {
+impl<S: LimitStore> Store for CountingStore<S> {
     fn capabilities(&self) -> Capabilities {
         self.store.capabilities()
     }
@@ -84,7 +84,7 @@ impl<S: LimitStore> Store for Counting<S> {
     }
 }
 
-impl<S: LimitStore> Catalog for Counting<S> {
+impl<S: LimitStore> Catalog for CountingStore<S> {
     fn get(&self, id: &str) -> Option<Arc<Limit>> {
         self.store.get(id)
     }

@@ -118,7 +118,7 @@ impl Bucket {
 
 /// Rows that are fresh again soon make room for each other: nobody is refused for want of it, however many come.
 #[test]
-fn of_buckets_is_exact_as_long_as_rows_become_fresh() {
+fn flood_of_bucket_keys_stays_exact_while_rows_become_fresh() {
     const REMEMBERED: usize = 64;
     let item = ItemSpec::of(Policy::Bucket { window: STEP, burst: Some(BURST) }, 1).per_key();
     let mut flooded = Flooded::new(item);
@@ -163,7 +163,7 @@ const A_DAY: u64 = 3;
 
 /// Rows that last until midnight are kept until then. Once there is no room new keys are refused, and told until when.
 #[test]
-fn of_days_refuses_new_keys_until_midnight() {
+fn flood_of_day_keys_refuses_new_keys_until_midnight() {
     let mut flooded = Flooded::new(ItemSpec::of(Policy::Calendar(Unit::Day), A_DAY).per_key());
     let mut admitted: HashMap<usize, u64> = HashMap::new();
     let mut turned_away = 0_usize;
