@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use crate::file_kind::FileKind;
 use serde::Serialize;
-use tidegate::LimitSpec;
+use tidegate::model::LimitSpec;
 use tidegate_config::{Diagnostic, Diagnostics, Severity};
 use tidegate_server::settings;
 use tidegate_server::settings::StoreUrl;

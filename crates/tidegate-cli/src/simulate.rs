@@ -27,7 +27,7 @@ use std::path::Path;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
-use tidegate::LimitSpec;
+use tidegate::model::LimitSpec;
 use tidegate_server::settings;
 
 use crate::args::SimulateArgs;

@@ -4,7 +4,7 @@
 //! fields cascade independently. `maxQps` and `maxConnections` do not cascade: each applies at its own level.
 
 use crate::settings::Allowance;
-use tidegate::Capacity;
+use tidegate::model::Capacity;
 
 /// The level at which a client's rule is configured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

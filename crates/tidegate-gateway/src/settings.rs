@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::json;
-use tidegate::{Amount, Capacity};
+use tidegate::model::{Amount, Capacity};
 use tidegate_config::schema::CustomType;
 use tidegate_config::text::{parse_address, parse_capacity, quoted};
 use tidegate_config::{

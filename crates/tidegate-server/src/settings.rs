@@ -18,7 +18,7 @@ mod schema;
 mod server;
 mod store_url;
 
-use tidegate::LimitSpec;
+use tidegate::model::LimitSpec;
 use tidegate_config::limits::{read_list, read_node};
 use tidegate_config::{
     DiagnosticSink, Diagnostics, FieldPath, YamlNode, json_schema, read_document, read_mapping,

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use tidegate::LimitSpec;
+use tidegate::model::LimitSpec;
 use tidegate_config::Diagnostics;
 use tidegate_server::settings;
 

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use tidegate::{Amount, Timestamp};
+use tidegate::model::{Amount, Timestamp};
 use tidegate_config::text::suggestion;
 
 use crate::instant;

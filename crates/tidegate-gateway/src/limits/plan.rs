@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::settings::{Allowance, RateLimits};
 use arrayvec::ArrayVec;
-use tidegate::Capacity;
+use tidegate::model::Capacity;
 
 use super::rules::{LimitRules, ScopeRules};
 use crate::cascade::{Scope, cascade};

@@ -21,7 +21,7 @@ use std::time::Duration;
 use crate::settings::GatewaySpec;
 use crate::settings::{Allowance, RateLimits, Window};
 use hashbrown::HashMap;
-use tidegate::{Capacity, ItemSpec, LimitSpec, Per, Policy, Precision, Unit};
+use tidegate::model::{Capacity, ItemSpec, LimitSpec, Per, Policy, Precision, Unit};
 
 use crate::cascade::{Scope, cascade, larger};
 

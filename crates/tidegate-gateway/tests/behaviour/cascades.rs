@@ -1,6 +1,6 @@
 //! The cascade of client rules: every combination against an oracle.
 
-use tidegate::Capacity;
+use tidegate::model::Capacity;
 use tidegate_gateway::settings::Allowance;
 use tidegate_gateway::{LimitLevel, RefusalKind, Scope, cascade};
 

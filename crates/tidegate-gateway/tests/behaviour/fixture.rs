@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::clock::Clock;
-use tidegate::{ManualClock, Memory, Timestamp};
+use tidegate::clock::ManualClock;
+use tidegate::model::Timestamp;
+use tidegate::store::Memory;
 use tidegate_gateway::RateLimitManager;
 use tidegate_gateway::settings::{Allowance, RateLimits};
 use tidegate_gateway::settings::{GatewaySpec, read_gateway};

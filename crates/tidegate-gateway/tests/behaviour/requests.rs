@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tidegate::{Memory, SystemClock};
+use tidegate::clock::SystemClock;
+use tidegate::store::Memory;
 use tidegate_gateway::settings::{Allowance, RateLimits};
 use tidegate_gateway::{LimitLevel, RateLimitManager, RefusalKind};
 

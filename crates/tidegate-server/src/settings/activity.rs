@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use tidegate::activity::Rules;
-use tidegate::{Capacity, SpecError};
+use tidegate::model::{Capacity, SpecError};
 use tidegate_config::{DiagnosticSink, FieldPath, Mapping, SourceSpan};
 
 pub(super) use tidegate::activity::ID;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use tidegate::{Capacity, ItemSpec, LimitSpec, OverrideSpec, Policy};
+use tidegate::model::{Capacity, ItemSpec, LimitSpec, OverrideSpec, Policy};
 use tidegate_config::limits::read_limit;
 use tidegate_config::{Diagnostics, Severity};
 
@@ -173,7 +173,7 @@ impl<'a> ItemBody<'a> {
             window: spec.policy.window().map(duration),
             burst,
             precision,
-            charge: spec.charge.map(tidegate::Charge::word),
+            charge: spec.charge.map(tidegate::model::Charge::word),
             ttl,
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use tidegate::Capacity;
+use tidegate::model::Capacity;
 use tidegate_config::Severity;
 use tidegate_server::settings::{
     ActivitySpec, Listen, Role, ServerSpec, StoreSpec, StoreUrl, TokenSpec, parse_store, read, read_limits,
