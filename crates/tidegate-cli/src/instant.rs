@@ -4,7 +4,7 @@
 //! nanosecond: a binary float cannot hold `60.0000001`. Finer digits are refused unless they are zeros.
 //!
 //! Recorded events mostly share the date and offset of the previous line. [`InstantReader`] and [`InstantWriter`]
-//! cache dates, so that the calendar is consulted once per day. Validity is decided in one place, `parse_instant`;
+//! cache dates, so that the calendar is consulted once per day. Validity is decided in one place, [`tidegate_config::text::parse_instant`];
 //! the cache only repeats its results.
 
 use std::time::Duration;
@@ -59,7 +59,7 @@ impl InstantReader {
     pub(crate) fn read_plain(&mut self, text: &str) -> Result<Timestamp, String> {
         let mut since_epoch = self.recall(text.as_bytes());
         if since_epoch.is_none() {
-            let instant = tidegate::text::parse_instant(text)?;
+            let instant = tidegate_config::text::parse_instant(text)?;
             self.known = Midnight::before(text.as_bytes(), instant);
             since_epoch = Some(instant);
         }
@@ -73,7 +73,7 @@ impl InstantReader {
             return Ok(known);
         }
         let text = json::text(value).ok_or("has an escape that is no character")?;
-        let instant = tidegate::text::parse_instant(&text)?;
+        let instant = tidegate_config::text::parse_instant(&text)?;
         self.known = if text == written { Midnight::before(written.as_bytes(), instant) } else { None };
         Ok(instant)
     }

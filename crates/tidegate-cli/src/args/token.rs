@@ -1,7 +1,7 @@
 //! Arguments of `tidegate token` and `tidegate completions`.
 
 use clap::{Subcommand, ValueEnum};
-use tidegate::file::Role;
+use tidegate_server::settings::Role;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:

@@ -193,7 +193,8 @@ mod tests {
     fn definitions_are_valid_limits() {
         for limit in TestedLimit::ALL {
             let text = json!({"limits": [limit.definition("UTC")]}).to_string();
-            let settings = tidegate::file::read("limits", text.as_bytes()).expect("valid limits").settings;
+            let settings =
+                tidegate_server::settings::read("limits", text.as_bytes()).expect("valid limits").settings;
             assert_eq!(settings.limits.len(), 1, "{limit}");
         }
     }
