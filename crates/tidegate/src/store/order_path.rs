@@ -20,7 +20,7 @@ use tidegate_core::{
 };
 
 use super::leases::{HeldAsk, Holding, Lease};
-use crate::answer::{Denied, Detail, Grant, ItemReading, OrderError, Replies};
+use crate::reply::{Detail, GrantedLease, ItemReading, OrderError, OrderRefusal, Replies};
 
 /// Maximum number of rows of one order: the `all` row and the key row of each ask.
 pub(super) const MAX_ASKED_ROWS: usize = 2 * MAX_ASKS;
@@ -184,7 +184,7 @@ pub(super) fn make_lease<L: Borrow<Arc<Limit>>>(
     asked_rows: &mut [AskedRow<L>],
     decided: &OrderDecision,
     mut register: impl FnMut(&Limit) -> (u64, u64),
-) -> Option<(Grant, Lease)> {
+) -> Option<(GrantedLease, Lease)> {
     // A shadow limit may have charged nothing. Then there is no lease unless the order asks for one.
     let holds = order.hold == Hold::Yes || !decided.charges.is_empty();
     let (lease_term, ttl) = decided.lease_term.filter(|_| holds)?;
@@ -218,7 +218,7 @@ pub(super) fn make_lease<L: Borrow<Arc<Limit>>>(
         });
     }
     let asks = order.asks.iter().map(|ask| held_ask(ask, order, asked_rows, &holding_of)).collect();
-    let grant = Grant { lease: lease_term.lease, expires_at: lease_term.expires_at, fences };
+    let grant = GrantedLease { lease: lease_term.lease, expires_at: lease_term.expires_at, fences };
     Some((grant, Lease { expires_at: lease_term.expires_at, ttl, holdings, asks }))
 }
 
@@ -254,11 +254,11 @@ pub(super) fn read_items<'l>(
 }
 
 /// A refusal with its limits instead of row indices.
-pub(super) fn refusal_of<'l>(denial: Denial, limit_of: impl Fn(usize) -> &'l Arc<Limit>) -> Denied {
+pub(super) fn refusal_of<'l>(denial: Denial, limit_of: impl Fn(usize) -> &'l Arc<Limit>) -> OrderRefusal {
     let Denial { binding, wait, first } = denial;
     let limit = Arc::clone(limit_of(binding.row));
     let first = (Arc::clone(limit_of(first.row)), first.item);
-    Denied { limit, item: binding.item, wait, first, lapses_at: None }
+    OrderRefusal { limit, item: binding.item, wait, first, lapses_at: None }
 }
 
 /// The refusal of a limit without room for another key.

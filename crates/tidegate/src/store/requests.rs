@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use tidegate_core::{Amount, Ask, Order, Timestamp};
 
 use super::leases::LeaseTable;
-use crate::answer::{Answer, ItemReading, Outcome, Replies};
+use crate::reply::{ItemReading, OrderReply, Outcome, Replies};
 
 /// Maximum number of remembered grants.
 const MOST_REQUESTS: usize = 1_000_000;
@@ -25,7 +25,7 @@ pub struct Remembered {
     /// The asks.
     pub asks: Vec<HeldQuestion>,
     /// The reply.
-    pub answer: Answer,
+    pub answer: OrderReply,
     /// The readings of the reply.
     pub readings: Vec<ItemReading>,
 }
@@ -35,7 +35,7 @@ impl Remembered {
     pub(in crate::store) fn new(
         order: &Order<'_>,
         until: Timestamp,
-        answer: Answer,
+        answer: OrderReply,
         readings: Vec<ItemReading>,
     ) -> Remembered {
         let own = |ask: &Ask<'_>| (ask.limit_id.into(), ask.key.map(Into::into), ask.count);
@@ -56,10 +56,10 @@ impl Remembered {
         leases: &LeaseTable,
         now: Timestamp,
         answers: &mut Replies,
-    ) -> Answer {
+    ) -> OrderReply {
         let first = answers.mark();
         self.readings.iter().for_each(|reading| answers.read(reading.clone()));
-        let mut answer = Answer { readings: first..answers.mark(), ..self.answer.clone() };
+        let mut answer = OrderReply { readings: first..answers.mark(), ..self.answer.clone() };
         if let Outcome::Granted(Some(grant)) = &mut answer.outcome {
             let held = leases.get(grant.lease).map(|lease| lease.expires_at);
             grant.expires_at = held.unwrap_or(grant.expires_at.min(now));

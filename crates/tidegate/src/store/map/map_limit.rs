@@ -9,7 +9,7 @@ use tidegate_core::{
 };
 
 use super::key_table::KeyTable;
-use crate::answer::{Answer, Outcome, Replies};
+use crate::reply::{OrderReply, Outcome, Replies};
 use crate::store::leases::Holding;
 use crate::store::order_path::{AskedRow, RowLocation, RowRoom, read_items, refusal_of};
 
@@ -91,7 +91,7 @@ impl MapLimit {
         intent: Intent,
         now: Timestamp,
         answers: &mut Replies,
-    ) -> Option<Answer> {
+    ) -> Option<OrderReply> {
         if !self.is_simple || (ask.key.is_none() && self.limit.needs_key()) {
             return None;
         }
@@ -128,7 +128,7 @@ impl MapLimit {
             Decision::Denied(denial) => Outcome::Denied(refusal_of(denial, |_| limit)),
         };
         let readings = first..answers.mark();
-        Some(Answer { outcome, at: now, degraded: false, shadowed: Vec::new(), readings })
+        Some(OrderReply { outcome, at: now, degraded: false, shadowed: Vec::new(), readings })
     }
 
     /// Takes out the rows of one ask, or adds its load to rows that are out.

@@ -7,7 +7,7 @@ use tidegate_core::order::REQUEST_ID_RETENTION;
 use tidegate_core::{Ask, Hold, Intent, Limit, Order, Row, RowScope};
 
 use super::{LOOK_AHEAD, MapState};
-use crate::answer::{Answer, Denied, Grant, OrderError, Outcome, Replies};
+use crate::reply::{GrantedLease, OrderError, OrderRefusal, OrderReply, Outcome, Replies};
 use crate::store::order_path::{
     AskedRow, DecisionContext, OrderDecision, RowLocation, RowRoom, check_order, decide_rows, make_lease,
     refusal_of,
@@ -15,7 +15,11 @@ use crate::store::order_path::{
 use crate::store::requests::Remembered;
 
 impl MapState {
-    pub(super) fn decide(&mut self, order: &Order<'_>, answers: &mut Replies) -> Result<Answer, OrderError> {
+    pub(super) fn decide(
+        &mut self,
+        order: &Order<'_>,
+        answers: &mut Replies,
+    ) -> Result<OrderReply, OrderError> {
         check_order(order)?;
         if let Some(repeated) = self.repeated_reply(order, answers)? {
             return Ok(repeated);
@@ -35,12 +39,12 @@ impl MapState {
         let outcome = match decided.decision {
             Decision::Denied(denial) => {
                 let denied = refusal_of(denial, |line| &asked_rows[line].limit);
-                Outcome::Denied(Denied { lapses_at: decided.lapses_at, ..denied })
+                Outcome::Denied(OrderRefusal { lapses_at: decided.lapses_at, ..denied })
             }
             Decision::Granted => Outcome::Granted(self.grant(order, &mut asked_rows, &decided)),
         };
         self.put_rows_back(order, asked_rows);
-        let answer = Answer {
+        let answer = OrderReply {
             outcome,
             at: self.latest,
             degraded: decided.degraded,
@@ -76,7 +80,7 @@ impl MapState {
         &mut self,
         order: &Order<'_>,
         answers: &mut Replies,
-    ) -> Result<Option<Answer>, OrderError> {
+    ) -> Result<Option<OrderReply>, OrderError> {
         let (Some(id), Intent::Acquire) = (order.request_id, order.intent) else { return Ok(None) };
         let Some(remembered) = self.requests.get(id, self.latest) else { return Ok(None) };
         if !remembered.is_for(order) {
@@ -140,7 +144,7 @@ impl MapState {
         order: &Order<'_>,
         asked_rows: &mut [AskedRow],
         decided: &OrderDecision,
-    ) -> Option<Grant> {
+    ) -> Option<GrantedLease> {
         let MapState { limits, highest_fence, .. } = self;
         let register = |limit: &Limit| {
             let entry = limits.get_mut(limit.id()).expect("its row was taken from there");

@@ -1,6 +1,6 @@
 //! Encoding of numbers, times and texts.
 
-use crate::store::memory::journal::Tag;
+use crate::store::journal::Tag;
 use tidegate_core::{LeaseId, Timestamp, row_codec};
 
 use super::CodecError;
