@@ -13,14 +13,14 @@ use tidegate::catalog::{ApplyError, Edit, EditOutcome, Origin};
 use tidegate::store::Unavailable;
 use tidegate_core::LeaseId;
 
-use crate::connecting::{Connection, Fault, discard};
-use crate::editing::Editor;
-use crate::house::House;
+use crate::connections::{Connection, Fault, discard};
 use crate::job::{Job, Task};
-use crate::looking::look;
-use crate::queue::{PATIENCE, Queue, ended, touched};
-use crate::sitting::{CLOCK, LAPSED, Start, sit};
+use crate::job_queue::{PATIENCE, Queue, ended, touched};
+use crate::limit_editor::Editor;
+use crate::read_only::look;
+use crate::shared_state::House;
 use crate::store::SLACK;
+use crate::transaction::{CLOCK, LAPSED, Start, sit};
 
 /// How often something is tried again that somebody was in the way of.
 const MOST_TRIES: usize = 12;
@@ -144,7 +144,7 @@ impl Engine {
         if why == LAPSED {
             let statement = connection.prepare_cached(CLOCK).await?;
             let now = self.house.time.now(connection.query_one(&statement, &[]).await?.get(0));
-            let mut tidy = [crate::sweeping::lapsed(connection, now, LAPSES_AT_A_TIME).await?];
+            let mut tidy = [crate::expiry::lapsed(connection, now, LAPSES_AT_A_TIME).await?];
             let tidied = Box::pin(sit(&self.house, connection, &mut tidy, Start::Careful)).await;
             if tidied.is_err() {
                 connection.batch_execute("ROLLBACK").await?;
@@ -274,7 +274,8 @@ impl Engine {
         connection.batch_execute("BEGIN").await?;
         connection.execute("SELECT pg_advisory_xact_lock($1)", &[&house.limits_lock]).await?;
         let known = house.limits();
-        let (revision, found) = crate::limits::read_since(connection, known.revision, house.tick).await?;
+        let (revision, found) =
+            crate::limit_snapshot::read_since(connection, known.revision, house.tick).await?;
         let limits = known.with(revision, found);
         let clock = connection.prepare_cached(CLOCK).await?;
         let now = house.time.now(connection.query_one(&clock, &[]).await?.get(0));
@@ -311,7 +312,7 @@ impl Engine {
         ids: &[LeaseId],
     ) -> Result<Vec<Option<tidegate_core::Timestamp>>, Fault> {
         let connection = self.house.connections.get().await?;
-        let held = crate::looking::held_until(&self.house, &connection, ids);
+        let held = crate::read_only::held_until(&self.house, &connection, ids);
         match tokio::time::timeout(self.round, held).await {
             Ok(Ok(held)) => Ok(held),
             Ok(Err(fault)) => Err(fault),

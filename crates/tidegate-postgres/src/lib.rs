@@ -28,25 +28,25 @@
 //! | `sweeping.rs` | what is cleared away |
 //! | `engine.rs`, `house.rs`, `store.rs` | the thread, what it shares, the contract |
 
-mod connecting;
-mod editing;
+mod change_listener;
+mod connections;
+mod database_clock;
 mod engine;
-mod house;
+mod expiry;
 mod job;
-mod limits;
-mod listening;
-mod looking;
-mod queue;
-mod rows;
+mod job_queue;
+mod limit_editor;
+mod limit_snapshot;
+mod read_only;
+mod row_names;
 mod schema;
-mod sitting;
+mod shared_state;
 mod store;
-mod sweeping;
-mod time;
 mod tls;
+mod transaction;
 mod url;
 
+pub use database_clock::Source;
 pub use schema::{OpenError, VERSION};
 pub use store::PostgresStore;
-pub use time::Source;
 pub use url::{BadUrl, LARGEST_POOL, LONGEST_SCHEMA, Options, USUAL_POOL, USUAL_SCHEMA};

@@ -8,7 +8,7 @@ use std::fmt;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, NoTls};
 
-use crate::connecting::words;
+use crate::connections::words;
 use crate::tls;
 use crate::url::{BadUrl, Options, Tls};
 

@@ -16,15 +16,15 @@ use tidegate_core::{LeaseId, LeaseTerm, Limit, LimitSpec, Order, Timestamp};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
-use crate::connecting::Fault;
+use crate::connections::Fault;
+use crate::database_clock::Source;
 use crate::engine::{Engine, instant};
-use crate::house::House;
 use crate::job::{Job, OwnActual, OwnOrder, Task};
-use crate::limits::Standing;
-use crate::queue::Queue;
-use crate::rows::{Needs, changes, needs_of};
+use crate::job_queue::Queue;
+use crate::limit_snapshot::Standing;
+use crate::row_names::{Needs, changes, needs_of};
 use crate::schema::{self, OpenError};
-use crate::time::Source;
+use crate::shared_state::House;
 use crate::url::Options;
 
 /// Beyond what the database may take for a statement, this long is waited for its answer.
@@ -193,7 +193,7 @@ async fn begin(engine: &Engine, options: &Options) -> Result<(), OpenError> {
     let connection = engine.house.connections.get().await.map_err(failed)?;
     let latest =
         connection.query_one("SELECT latest FROM store", &[]).await.map_err(|error| failed(error.into()))?;
-    engine.house.time.raise(crate::limits::instant(latest.get(0)));
+    engine.house.time.raise(crate::limit_snapshot::instant(latest.get(0)));
     engine.house.refresh(&connection).await.map_err(failed)
 }
 

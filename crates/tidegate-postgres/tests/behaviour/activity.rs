@@ -2,8 +2,8 @@
 //!
 //! The clock is moved by hand and begins in the year 2100: whoever reads the view sees what has not lapsed by the database's own clock.
 
-mod endings;
-mod vectors;
+mod end_notification;
+mod examples;
 
 use std::sync::Arc;
 use std::time::Duration;

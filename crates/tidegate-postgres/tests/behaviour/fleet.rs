@@ -1,10 +1,10 @@
 //! Several stores on one schema, as several servers are: they decide as one.
 
-mod bounded;
-mod reading;
-mod storms;
-mod sweeping;
-mod waiting;
+mod expiry;
+mod index_use;
+mod key_bounds;
+mod lock_waits;
+mod stress;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -12,13 +12,13 @@ use tidegate::catalog::{Change, Watcher};
 use tidegate::store::{ItemCount, LimitStats};
 use tidegate_core::{Intent, Tick};
 
-use crate::connecting::{Connections, Fault};
-use crate::editing::changes;
+use crate::connections::{Connections, Fault};
+use crate::database_clock::{Source, Time};
 use crate::job::OwnOrder;
-use crate::limits::{Limits, read_since};
-use crate::rows::RowName;
+use crate::limit_editor::changes;
+use crate::limit_snapshot::{Limits, read_since};
+use crate::row_names::RowName;
 use crate::schema::{Lock, lock_key};
-use crate::time::{Source, Time};
 use crate::url::{BadUrl, Options};
 
 /// How far the numbers of leases of two sittings are apart: more than can be granted in one.

@@ -9,12 +9,12 @@ use deadpool_postgres::Object;
 use tidegate::store::map::excerpt::{Elsewhere, Excerpt, Standing as Brought};
 use tidegate_core::{LeaseId, Timestamp};
 
-use crate::connecting::Fault;
-use crate::house::House;
+use crate::connections::Fault;
 use crate::job::Job;
-use crate::limits::instant;
-use crate::rows::{Needs, key_of, needs_of};
-use crate::sitting::{CLOCK, named, read_leases};
+use crate::limit_snapshot::instant;
+use crate::row_names::{Needs, key_of, needs_of};
+use crate::shared_state::House;
+use crate::transaction::{CLOCK, named, read_leases};
 
 const LOOK: &str = "SELECT (SELECT revision FROM store), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, \
     wanted.generation, wanted.key, s.edition, s.seen, s.state \
@@ -30,7 +30,7 @@ pub(crate) async fn look(house: &House, connection: &Object, jobs: &mut [Job]) -
     }
     if needs.is_empty() {
         // Nothing is known of what they ask for, which may be only because it was added a moment ago.
-        needs.insert((0, Vec::new()), crate::rows::Need::Look);
+        needs.insert((0, Vec::new()), crate::row_names::Need::Look);
     }
     let (generations, keys): (Vec<i64>, Vec<Vec<u8>>) = needs.into_keys().unzip();
     let statement = connection.prepare_cached(LOOK).await?;

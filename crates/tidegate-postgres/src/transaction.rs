@@ -11,9 +11,9 @@
 //!
 //! If nothing changed, nothing is committed: a refusal costs no write, and the blank rows that were made for it never were.
 
-mod bounded;
-mod bringing;
-mod writing;
+mod key_bounds;
+mod load_rows;
+mod write_changes;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,15 +23,15 @@ use futures_util::try_join;
 use tidegate::store::map::excerpt::Excerpt;
 use tidegate_core::{LeaseId, Timestamp};
 
-use crate::connecting::Fault;
-use crate::house::House;
+use crate::connections::Fault;
 use crate::job::{Job, Task};
-use crate::limits::{Limits, instant};
-use crate::rows::{ALL, Need, Needs, RowName, needs_of};
+use crate::limit_snapshot::{Limits, instant};
+use crate::row_names::{ALL, Need, Needs, RowName, needs_of};
+use crate::shared_state::House;
 
-pub(crate) use bounded::LAPSED;
-pub(crate) use bringing::{LeaseRow, read_leases};
-use bringing::{Loaded, Request};
+pub(crate) use key_bounds::LAPSED;
+pub(crate) use load_rows::{LeaseRow, read_leases};
+use load_rows::{Loaded, Request};
 
 /// What the database says the time is, in microseconds.
 pub(crate) const CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
@@ -179,7 +179,7 @@ impl<'a> Sitting<'a> {
                 rest.leases = read_leases(connection, leases, true).await?;
             }
             if settles {
-                rest.settlements = bringing::read_settlements(connection, leases).await?;
+                rest.settlements = load_rows::read_settlements(connection, leases).await?;
             }
             rest.micros = connection.query_one(&clock, &[]).await?.get(0);
             Ok::<Rest, Fault>(rest)
@@ -238,7 +238,7 @@ impl<'a> Sitting<'a> {
     /// A key's row was reset; what was charged to it before cannot be given back.
     fn was_reset(&mut self, limit_id: &str, key: &[u8]) {
         let Some(entry) = self.limits.get(limit_id) else { return };
-        let name: RowName = (entry.generation, crate::rows::column_of(Some(key)));
+        let name: RowName = (entry.generation, crate::row_names::column_of(Some(key)));
         if let Some(row) = self.rows.iter_mut().find(|row| row.name == name) {
             row.resets += 1;
             row.was_reset = true;
@@ -312,7 +312,7 @@ fn request_ids(jobs: &[Job]) -> Vec<Vec<u8>> {
     let mut ids = Vec::new();
     for job in jobs {
         if let Task::Orders { orders, .. } = &job.task {
-            let asked = orders.iter().filter(|order| crate::rows::changes(order));
+            let asked = orders.iter().filter(|order| crate::row_names::changes(order));
             ids.extend(asked.filter_map(|order| order.request_id.as_deref().map(<[u8]>::to_vec)));
         }
     }

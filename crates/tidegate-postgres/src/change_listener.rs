@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_postgres::AsyncMessage;
 
-use crate::connecting::Fault;
+use crate::connections::Fault;
 use crate::engine::{Engine, channel};
 use crate::tls;
 use crate::url::Options;
@@ -52,7 +52,7 @@ impl Engine {
             }
             Ok(Err(fault)) => Err(fault),
             Err(_) => {
-                crate::connecting::discard(connection);
+                crate::connections::discard(connection);
                 Err(Fault::Lost("PostgreSQL did not answer in time".to_owned()))
             }
         }
@@ -73,7 +73,7 @@ async fn listen_once(options: &Options, heard: &Notify) -> Result<(), String> {
     let connector = tls::connector(&options.tls).map_err(|bad| bad.to_string())?;
     let connected = tokio::time::timeout(options.connecting(), options.config.connect(connector)).await;
     let connected = connected.map_err(|_| "PostgreSQL did not answer in time".to_owned())?;
-    let (client, mut connection) = connected.map_err(|error| crate::connecting::words(&error))?;
+    let (client, mut connection) = connected.map_err(|error| crate::connections::words(&error))?;
     let begun = async { client.batch_execute(&format!("LISTEN \"{}\"", channel(&options.schema))).await };
     let mut begun = Box::pin(begun);
     let mut is_listening = false;
@@ -88,7 +88,7 @@ async fn listen_once(options: &Options, heard: &Notify) -> Result<(), String> {
                 std::task::Poll::Ready(Some(Ok(AsyncMessage::Notification(_)))) => heard.notify_one(),
                 std::task::Poll::Ready(Some(Ok(_))) => {}
                 std::task::Poll::Ready(Some(Err(error))) => {
-                    return std::task::Poll::Ready(Err(crate::connecting::words(&error)));
+                    return std::task::Poll::Ready(Err(crate::connections::words(&error)));
                 }
                 std::task::Poll::Ready(None) => return std::task::Poll::Ready(Ok(())),
                 std::task::Poll::Pending => {

@@ -9,11 +9,11 @@ use std::time::Duration;
 use deadpool_postgres::Object;
 use tidegate_core::{LeaseId, Timestamp};
 
-use crate::connecting::Fault;
+use crate::connections::Fault;
 use crate::engine::{Engine, instant as steady};
 use crate::job::{Job, Task};
-use crate::limits::column;
-use crate::sitting::CLOCK;
+use crate::limit_snapshot::column;
+use crate::transaction::CLOCK;
 
 /// How often somebody sweeps.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -83,7 +83,7 @@ impl Engine {
             Err(_) => Fault::Lost("sweeping took too long".to_owned()),
         };
         // It may be in the middle of a transaction.
-        crate::connecting::discard(connection);
+        crate::connections::discard(connection);
         Err(fault)
     }
 
@@ -103,7 +103,7 @@ impl Engine {
         let row = connection
             .query_one("UPDATE store SET latest = greatest(latest, $1) RETURNING latest", &[&at])
             .await?;
-        house.time.raise(crate::limits::instant(row.get(0)));
+        house.time.raise(crate::limit_snapshot::instant(row.get(0)));
         connection.execute(FORGET_ROWS, &[&at, &AT_A_TIME]).await?;
         connection.execute(FORGET_LIMITS, &[&AT_A_TIME]).await?;
         for table in ["requests", "settlements"] {

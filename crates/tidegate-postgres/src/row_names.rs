@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tidegate_core::{Hold, Intent};
 
 use crate::job::{Job, OwnOrder, Task};
-use crate::limits::{Entry, Limits, may_hold};
+use crate::limit_snapshot::{Entry, Limits, may_hold};
 
 /// The key of the row of all keys.
 pub(crate) const ALL: &[u8] = &[0];

@@ -20,7 +20,7 @@ use tidegate_core::{
     ItemLineage, Limit, LimitPhase, LimitSpec, Per, Row, RowScope, Span, Tick, Timestamp, row_codec,
 };
 
-use crate::connecting::Fault;
+use crate::connections::Fault;
 
 /// Where a limit stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

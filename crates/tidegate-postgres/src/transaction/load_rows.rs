@@ -12,9 +12,9 @@ use tidegate::store::written::{CodecError, held};
 use tidegate_core::{LeaseId, Limit, Timestamp};
 
 use super::Sitting;
-use crate::connecting::Fault;
-use crate::limits::{Limits, Standing, instant};
-use crate::rows::{ALL, Need, Needs, RowName, key_of, need};
+use crate::connections::Fault;
+use crate::limit_snapshot::{Limits, Standing, instant};
+use crate::row_names::{ALL, Need, Needs, RowName, key_of, need};
 
 const READ_LEASES: &str = "SELECT id, marks, body FROM leases WHERE id = ANY ($1::bytea[])";
 
@@ -188,7 +188,7 @@ impl Sitting<'_> {
     /// Everything that was read, as the plain store knows it.
     pub(super) fn excerpt(
         &mut self,
-        elsewhere: &super::bounded::Crowds,
+        elsewhere: &super::key_bounds::Crowds,
         looked_at: HashMap<LeaseId, LeaseRow>,
     ) -> Result<Excerpt, Fault> {
         let mut excerpt = Excerpt::new(self.house.tick, self.house.secret, self.house.number());
@@ -261,7 +261,7 @@ impl Sitting<'_> {
                     holding.generation = 0;
                     continue;
                 };
-                let name: RowName = (mark.generation, crate::rows::column_of(holding.key.as_deref()));
+                let name: RowName = (mark.generation, crate::row_names::column_of(holding.key.as_deref()));
                 let found = self.rows.binary_search_by(|loaded| loaded.name.cmp(&name));
                 let resets = found.map_or(0, |found| self.rows[found].resets);
                 if mark.edition < entry.voided || mark.resets < resets {

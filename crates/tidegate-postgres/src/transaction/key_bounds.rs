@@ -9,11 +9,11 @@ use tidegate::store::map::excerpt::Elsewhere;
 use tidegate_core::{RowScope, Timestamp};
 
 use super::Sitting;
-use super::bringing::Loaded;
-use super::writing::Written;
-use crate::connecting::Fault;
-use crate::limits::{column, instant};
-use crate::rows::ALL;
+use super::load_rows::Loaded;
+use super::write_changes::Written;
+use crate::connections::Fault;
+use crate::limit_snapshot::{column, instant};
+use crate::row_names::ALL;
 
 /// What is known of rows that are not in hand.
 #[derive(Debug, Default)]

@@ -13,8 +13,8 @@ use tidegate::catalog::{
 };
 use tidegate_core::{Limit, LimitPhase, LimitSpec, Tick, Timestamp};
 
-use crate::connecting::Fault;
-use crate::limits::{Entry, Limits, Standing, bounds_keys, column, descent_of, read_since, text_of};
+use crate::connections::Fault;
+use crate::limit_snapshot::{Entry, Limits, Standing, bounds_keys, column, descent_of, read_since, text_of};
 
 /// What was edited, and how the limits are after it.
 pub(crate) struct Done {

@@ -13,10 +13,10 @@ use tidegate_core::{LeaseId, Limit, Per, Row, RowScope, Timestamp, row_codec};
 use tokio_postgres::types::ToSql;
 
 use super::Sitting;
-use super::bringing::{Loaded, Mark};
-use crate::connecting::Fault;
-use crate::limits::{Entry, column};
-use crate::rows::{ALL, RowName, column_of};
+use super::load_rows::{Loaded, Mark};
+use crate::connections::Fault;
+use crate::limit_snapshot::{Entry, column};
+use crate::row_names::{ALL, RowName, column_of};
 
 /// When a row may be forgotten is written down to this many seconds: an index on it would otherwise be written with every charge.
 const COARSE_SECONDS: u64 = 64;
