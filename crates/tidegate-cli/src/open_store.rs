@@ -108,8 +108,8 @@ fn open_postgres(url: &str) -> Result<OpenStore, Failure> {
 }
 
 /// Reads the URL of a database.
-pub(crate) fn postgres_options(url: &str) -> Result<tidegate_postgres::Options, Failure> {
-    let read = tidegate_postgres::Options::parse(url).map_err(OpenError::Url);
+pub(crate) fn postgres_options(url: &str) -> Result<tidegate_postgres::PostgresOptions, Failure> {
+    let read = tidegate_postgres::PostgresOptions::parse(url).map_err(OpenError::Url);
     read.map_err(|error| Failure::BadInput(error.to_string()))
 }
 

@@ -10,66 +10,68 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_postgres::AsyncMessage;
 
-use crate::connections::Fault;
+use crate::connections::DatabaseError;
 use crate::engine::{Engine, channel};
 use crate::tls;
-use crate::url::Options;
+use crate::url::PostgresOptions;
 
 /// How often the revision is looked at although nothing was heard.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// After how many looks in a row that failed the database counts as gone. One may have met a restart.
-const FAILURES: usize = 2;
+const MAX_POLL_FAILURES: usize = 2;
 
 impl Engine {
     /// Reads limits again whenever there is reason to.
-    pub(crate) async fn keep_up(self: Arc<Engine>, options: Options) {
+    pub(crate) async fn keep_up(self: Arc<Engine>, options: PostgresOptions) {
         let heard = Arc::new(Notify::new());
         tokio::spawn(listen(options, Arc::clone(&heard)));
         let mut failures = 0;
         loop {
-            let _either = tokio::time::timeout(LOOK, heard.notified()).await;
-            let Err(fault) = self.refresh().await else {
+            let _either = tokio::time::timeout(POLL_INTERVAL, heard.notified()).await;
+            let Err(error) = self.refresh().await else {
                 failures = 0;
                 continue;
             };
-            tracing::debug!(%fault, "the limits could not be looked at");
+            tracing::debug!(%error, "the limits could not be looked at");
             failures += 1;
             // A server that nobody asks has to know too: whoever balances load asks it nothing but whether it is ready.
-            if failures >= FAILURES && matches!(fault, Fault::Lost(_) | Fault::Doubtful(_)) {
-                self.went_down(&fault.unavailable());
+            if failures >= MAX_POLL_FAILURES
+                && matches!(error, DatabaseError::ConnectionLost(_) | DatabaseError::CommitUnknown(_))
+            {
+                self.went_down(&error.unavailable());
             }
         }
     }
 
-    async fn refresh(&self) -> Result<(), Fault> {
-        let connection = self.house.connections.get().await?;
-        match tokio::time::timeout(self.round, self.house.refresh(&connection)).await {
+    async fn refresh(&self) -> Result<(), DatabaseError> {
+        let connection = self.shared_state.connections.get().await?;
+        match tokio::time::timeout(self.round, self.shared_state.refresh(&connection)).await {
             Ok(Ok(())) => {
                 // Whoever asks next need not find out by themselves.
                 self.is_well(false);
                 Ok(())
             }
-            Ok(Err(fault)) => Err(fault),
+            Ok(Err(error)) => Err(error),
             Err(_) => {
                 crate::connections::discard(connection);
-                Err(Fault::Lost("PostgreSQL did not answer in time".to_owned()))
+                Err(DatabaseError::ConnectionLost("PostgreSQL did not answer in time".to_owned()))
             }
         }
     }
 }
 
 /// Rings whenever something is told, from connection to connection.
-async fn listen(options: Options, heard: Arc<Notify>) {
+async fn listen(options: PostgresOptions, heard: Arc<Notify>) {
     loop {
         if let Err(why) = listen_once(&options, &heard).await {
             tracing::debug!(why, "nobody listens for changes; they are looked for");
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-async fn listen_once(options: &Options, heard: &Notify) -> Result<(), String> {
+async fn listen_once(options: &PostgresOptions, heard: &Notify) -> Result<(), String> {
     let connector = tls::connector(&options.tls).map_err(|bad| bad.to_string())?;
     let connected = tokio::time::timeout(options.connecting(), options.config.connect(connector)).await;
     let connected = connected.map_err(|_| "PostgreSQL did not answer in time".to_owned())?;

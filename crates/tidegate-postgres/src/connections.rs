@@ -1,4 +1,4 @@
-//! Connections: a pool of them, and what it means when one fails.
+//! ConnectionPool: a pool of them, and what it means when one fails.
 
 use std::error::Error as _;
 use std::fmt;
@@ -15,46 +15,46 @@ use tokio_postgres::error::SqlState;
 
 use crate::engine::instant;
 use crate::tls;
-use crate::url::{BadUrl, Options};
+use crate::url::{InvalidUrl, PostgresOptions};
 
-/// Connections that are not for decisions: edits, sweeping.
-const SPARE: usize = 2;
+/// ConnectionPool that are not for decisions: edits, sweeping.
+const EXTRA_CONNECTIONS: usize = 2;
 
 /// Why something was not done.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum DatabaseError {
     /// Somebody was in the way; nothing was changed, and the next try may succeed.
-    Again(String),
+    Retry(String),
     /// The connection is gone, or there is none to be had.
-    Lost(String),
+    ConnectionLost(String),
     /// The connection went while the database was committing: what was asked for may have been done, and must not be tried again.
-    Doubtful(String),
+    CommitUnknown(String),
     /// The database answers, and will do it for nobody: tables are gone, or may not be written to.
-    Unable(String),
+    CannotDecide(String),
     /// The database will not do it.
-    Refused(String),
+    Rejected(String),
 }
 
-impl Fault {
+impl DatabaseError {
     pub(crate) fn unavailable(&self) -> Unavailable {
         Unavailable { reason: self.to_string() }
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for DatabaseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.why())
     }
 }
 
-impl From<tokio_postgres::Error> for Fault {
-    fn from(error: tokio_postgres::Error) -> Fault {
+impl From<tokio_postgres::Error> for DatabaseError {
+    fn from(error: tokio_postgres::Error) -> DatabaseError {
         let why = words(&error);
         let Some(code) = error.code() else {
-            return Fault::Lost(why);
+            return DatabaseError::ConnectionLost(why);
         };
         match *code {
-            SqlState::T_R_SERIALIZATION_FAILURE | SqlState::T_R_DEADLOCK_DETECTED => Fault::Again(why),
+            SqlState::T_R_SERIALIZATION_FAILURE | SqlState::T_R_DEADLOCK_DETECTED => DatabaseError::Retry(why),
             SqlState::ADMIN_SHUTDOWN
             | SqlState::CRASH_SHUTDOWN
             | SqlState::CANNOT_CONNECT_NOW
@@ -62,13 +62,13 @@ impl From<tokio_postgres::Error> for Fault {
             | SqlState::TOO_MANY_CONNECTIONS
             // Statements were prepared on tables that were made anew since.
             | SqlState::FEATURE_NOT_SUPPORTED
-            | SqlState::UNDEFINED_PSTATEMENT => Fault::Lost(why),
+            | SqlState::UNDEFINED_PSTATEMENT => DatabaseError::ConnectionLost(why),
             SqlState::READ_ONLY_SQL_TRANSACTION
             | SqlState::INSUFFICIENT_PRIVILEGE
             | SqlState::INVALID_SCHEMA_NAME
             | SqlState::UNDEFINED_TABLE
-            | SqlState::DISK_FULL => Fault::Unable(why),
-            _ => Fault::Refused(why),
+            | SqlState::DISK_FULL => DatabaseError::CannotDecide(why),
+            _ => DatabaseError::Rejected(why),
         }
     }
 }
@@ -86,38 +86,38 @@ pub(crate) fn words(error: &tokio_postgres::Error) -> String {
 }
 
 /// How long it is done with the connections there are before more are tried for.
-const GROW_AGAIN: Duration = Duration::from_secs(5);
+const RETRY_CONNECTIONS_AFTER: Duration = Duration::from_secs(5);
 
-/// The connections of a store. Whoever wants one takes a seat first.
+/// The connections of a store. Whoever wants one takes a permit first.
 ///
 /// ```text
-///    seats ──▶ connection that is idle, or a new one
+///    permits ──▶ connection that is idle, or a new one
 ///      ▲                                  │ the database gives no more
-///      └── a seat less, for five seconds ─┘ and there are others
+///      └── a permit less, for five seconds ─┘ and there are others
 /// ```
 #[derive(Clone)]
-pub(crate) struct Connections {
+pub(crate) struct ConnectionPool {
     pool: Pool,
-    seats: Arc<Semaphore>,
-    shortage: Arc<Mutex<Shortage>>,
-    /// How long somebody waits for a seat.
+    permits: Arc<Semaphore>,
+    shortage: Arc<Mutex<ConnectionShortage>>,
+    /// How long somebody waits for a permit.
     patience: Duration,
 }
 
 /// Seats that were taken away because the database gives no more connections.
 #[derive(Default)]
-struct Shortage {
-    seats: usize,
+struct ConnectionShortage {
+    permits: usize,
     since: Option<Instant>,
 }
 
-/// A connection and its seat.
-pub(crate) struct Connection {
+/// A connection and its permit.
+pub(crate) struct PooledConnection {
     object: Object,
-    _seat: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl Deref for Connection {
+impl Deref for PooledConnection {
     type Target = Object;
 
     fn deref(&self) -> &Object {
@@ -125,60 +125,66 @@ impl Deref for Connection {
     }
 }
 
-impl Connections {
-    pub(crate) fn new(options: &Options) -> Result<Connections, BadUrl> {
+impl ConnectionPool {
+    pub(crate) fn new(options: &PostgresOptions) -> Result<ConnectionPool, InvalidUrl> {
         let connector = tls::connector(&options.tls)?;
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let manager = Manager::from_config(options.config.clone(), connector, recycling);
         let connect = options.connecting();
         let timeouts = Timeouts { wait: Some(connect), create: Some(connect), recycle: Some(connect) };
-        let seats = options.pool_size + SPARE;
+        let permits = options.pool_size + EXTRA_CONNECTIONS;
         let pool = Pool::builder(manager)
-            .max_size(seats)
+            .max_size(permits)
             .timeouts(timeouts)
             .runtime(Runtime::Tokio1)
             .build()
-            .map_err(|error| BadUrl(format!("no connections can be made: {error}")))?;
-        let (seats, shortage) = (Arc::new(Semaphore::new(seats)), Arc::default());
-        Ok(Connections { pool, seats, shortage, patience: connect })
+            .map_err(|error| InvalidUrl(format!("no connections can be made: {error}")))?;
+        let (permits, shortage) = (Arc::new(Semaphore::new(permits)), Arc::default());
+        Ok(ConnectionPool { pool, permits, shortage, patience: connect })
     }
 
-    pub(crate) async fn get(&self) -> Result<Connection, Fault> {
+    pub(crate) async fn get(&self) -> Result<PooledConnection, DatabaseError> {
         loop {
             self.grow();
-            let seat = tokio::time::timeout(self.patience, Arc::clone(&self.seats).acquire_owned()).await;
-            let Ok(Ok(seat)) = seat else {
-                return Err(Fault::Lost("no connection to PostgreSQL could be had in time".to_owned()));
+            let permit = tokio::time::timeout(self.patience, Arc::clone(&self.permits).acquire_owned()).await;
+            let Ok(Ok(permit)) = permit else {
+                return Err(DatabaseError::ConnectionLost(
+                    "no connection to PostgreSQL could be had in time".to_owned(),
+                ));
             };
             match self.pool.get().await {
-                Ok(object) => return Ok(Connection { object, _seat: seat }),
+                Ok(object) => return Ok(PooledConnection { object, _permit: permit }),
                 Err(PoolError::Backend(error)) => {
                     let is_full = error.code() == Some(&SqlState::TOO_MANY_CONNECTIONS);
-                    if !is_full || !self.do_without(seat, &error) {
-                        return Err(Fault::from(error).lost());
+                    if !is_full || !self.shrink(permit, &error) {
+                        return Err(DatabaseError::from(error).lost());
                     }
                 }
                 Err(PoolError::Timeout(_)) => {
-                    return Err(Fault::Lost("no connection to PostgreSQL could be had in time".to_owned()));
+                    return Err(DatabaseError::ConnectionLost(
+                        "no connection to PostgreSQL could be had in time".to_owned(),
+                    ));
                 }
                 Err(other) => {
-                    return Err(Fault::Lost(format!("no connection to PostgreSQL could be had: {other}")));
+                    return Err(DatabaseError::ConnectionLost(format!(
+                        "no connection to PostgreSQL could be had: {other}"
+                    )));
                 }
             }
         }
     }
 
-    /// Takes a seat away, if there are connections that others have seats for.
-    fn do_without(&self, seat: OwnedSemaphorePermit, why: &tokio_postgres::Error) -> bool {
+    /// Takes a permit away, if there are connections that others have permits for.
+    fn shrink(&self, permit: OwnedSemaphorePermit, why: &tokio_postgres::Error) -> bool {
         let mut shortage = self.shortage.lock().unwrap_or_else(PoisonError::into_inner);
         let all = self.pool.status().max_size;
-        if self.pool.status().size == 0 || shortage.seats + 1 >= all {
+        if self.pool.status().size == 0 || shortage.permits + 1 >= all {
             return false;
         }
-        seat.forget();
-        shortage.seats += 1;
+        permit.forget();
+        shortage.permits += 1;
         if shortage.since.is_none() {
-            let connections = all - shortage.seats;
+            let connections = all - shortage.permits;
             tracing::warn!(why = %words(why), connections, "PostgreSQL gives no more connections; going on with those there are");
         }
         shortage.since = Some(instant());
@@ -188,13 +194,14 @@ impl Connections {
     /// Gives back what was taken away, after a while.
     fn grow(&self) {
         let mut shortage = self.shortage.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_over = |since: Instant| instant().saturating_duration_since(since) >= GROW_AGAIN;
-        if shortage.seats > 0 && shortage.since.is_some_and(is_over) {
-            self.seats.add_permits(std::mem::take(&mut shortage.seats));
+        let is_over = |since: Instant| instant().saturating_duration_since(since) >= RETRY_CONNECTIONS_AFTER;
+        if shortage.permits > 0 && shortage.since.is_some_and(is_over) {
+            self.permits.add_permits(std::mem::take(&mut shortage.permits));
         }
         // A shortage that has not come back is over.
-        let is_forgotten = |since: Instant| instant().saturating_duration_since(since) >= GROW_AGAIN * 2;
-        if shortage.seats == 0 && shortage.since.is_some_and(is_forgotten) {
+        let is_forgotten =
+            |since: Instant| instant().saturating_duration_since(since) >= RETRY_CONNECTIONS_AFTER * 2;
+        if shortage.permits == 0 && shortage.since.is_some_and(is_forgotten) {
             shortage.since = None;
         }
     }
@@ -205,31 +212,31 @@ impl Connections {
     }
 }
 
-impl Fault {
+impl DatabaseError {
     /// Whoever is not let in has no connection.
-    fn lost(&self) -> Fault {
-        Fault::Lost(self.why().to_owned())
+    fn lost(&self) -> DatabaseError {
+        DatabaseError::ConnectionLost(self.why().to_owned())
     }
 
     fn why(&self) -> &str {
-        let (Fault::Again(why)
-        | Fault::Lost(why)
-        | Fault::Doubtful(why)
-        | Fault::Unable(why)
-        | Fault::Refused(why)) = self;
+        let (DatabaseError::Retry(why)
+        | DatabaseError::ConnectionLost(why)
+        | DatabaseError::CommitUnknown(why)
+        | DatabaseError::CannotDecide(why)
+        | DatabaseError::Rejected(why)) = self;
         why
     }
 
     /// It happened while a commit was on its way.
-    pub(crate) fn while_committing(self) -> Fault {
+    pub(crate) fn while_committing(self) -> DatabaseError {
         match self {
-            Fault::Lost(why) => Fault::Doubtful(why),
+            DatabaseError::ConnectionLost(why) => DatabaseError::CommitUnknown(why),
             other => other,
         }
     }
 }
 
 /// Takes a connection out of the pool that may be in the middle of something.
-pub(crate) fn discard(connection: Connection) {
+pub(crate) fn discard(connection: PooledConnection) {
     drop(Object::take(connection.object));
 }

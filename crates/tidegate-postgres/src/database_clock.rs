@@ -11,11 +11,11 @@ use tidegate::clock::Clock;
 use tidegate_core::{Tick, Timestamp};
 
 /// How far the database's clock may seem to go back because two looks at it overtook each other.
-const OVERTAKEN: Duration = Duration::from_secs(1);
+const REORDER_TOLERANCE: Duration = Duration::from_secs(1);
 
 /// Where the time comes from.
 #[derive(Clone, Default)]
-pub enum Source {
+pub enum TimeSource {
     /// The database's clock, looked at when the locks are held.
     #[default]
     Database,
@@ -23,55 +23,55 @@ pub enum Source {
     Given(Arc<dyn Clock>),
 }
 
-impl std::fmt::Debug for Source {
+impl std::fmt::Debug for TimeSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Source::Database => "Database",
-            Source::Given(_) => "Given",
+            TimeSource::Database => "Database",
+            TimeSource::Given(_) => "Given",
         })
     }
 }
 
 /// The time as this server has seen it.
 #[derive(Debug)]
-pub(crate) struct Time {
-    source: Source,
-    seen: Mutex<Seen>,
+pub(crate) struct DatabaseClock {
+    source: TimeSource,
+    seen: Mutex<LatestInstant>,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct LatestInstant {
     latest: Timestamp,
     /// When the latest was seen, by this machine's steady clock.
     when: Instant,
 }
 
-impl Time {
-    pub(crate) fn new(source: Source) -> Time {
-        Time { source, seen: Mutex::new(Seen { latest: Timestamp::EPOCH, when: steady() }) }
+impl DatabaseClock {
+    pub(crate) fn new(source: TimeSource) -> DatabaseClock {
+        DatabaseClock { source, seen: Mutex::new(LatestInstant { latest: Timestamp::EPOCH, when: steady() }) }
     }
 
     pub(crate) fn tick(&self) -> Tick {
         match &self.source {
-            Source::Database => Tick::NANOSECOND,
-            Source::Given(clock) => clock.tick(),
+            TimeSource::Database => Tick::NANOSECOND,
+            TimeSource::Given(clock) => clock.tick(),
         }
     }
 
     /// The instant it is, when the database says it is so many microseconds after 1970.
     pub(crate) fn now(&self, database_micros: i64) -> Timestamp {
         let told = match &self.source {
-            Source::Database => {
+            TimeSource::Database => {
                 Timestamp::from_ticks(u64::try_from(database_micros).unwrap_or(0).saturating_mul(1000))
             }
-            Source::Given(clock) => clock.now(),
+            TimeSource::Given(clock) => clock.now(),
         };
-        let is_database = matches!(self.source, Source::Database);
+        let is_database = matches!(self.source, TimeSource::Database);
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let when = steady();
         if told < seen.latest && is_database {
             let behind = Duration::from_nanos(seen.latest.since(told).ticks());
-            if behind > OVERTAKEN {
+            if behind > REORDER_TOLERANCE {
                 let passed = Tick::NANOSECOND.span(when.saturating_duration_since(seen.when));
                 seen.latest = seen.latest.plus(passed);
                 seen.when = when;
@@ -87,7 +87,7 @@ impl Time {
     pub(crate) fn raise(&self, latest: Timestamp) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if latest > seen.latest {
-            *seen = Seen { latest, when: steady() };
+            *seen = LatestInstant { latest, when: steady() };
         }
     }
 }

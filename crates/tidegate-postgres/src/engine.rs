@@ -13,34 +13,34 @@ use tidegate::catalog::{ApplyError, Edit, EditOutcome, Origin};
 use tidegate::store::Unavailable;
 use tidegate_core::LeaseId;
 
-use crate::connections::{Connection, Fault, discard};
-use crate::job::{Job, Task};
-use crate::job_queue::{PATIENCE, Queue, ended, touched};
-use crate::limit_editor::Editor;
+use crate::connections::{DatabaseError, PooledConnection, discard};
+use crate::job::{Job, JobTask};
+use crate::job_queue::{JobQueue, MAX_QUEUE_TIME, ended, locked_row_hashes};
+use crate::limit_editor::LimitEditor;
 use crate::read_only::look;
-use crate::shared_state::House;
-use crate::store::SLACK;
-use crate::transaction::{CLOCK, LAPSED, Start, sit};
+use crate::shared_state::SharedState;
+use crate::store::ANSWER_MARGIN;
+use crate::transaction::{CLOCK, EXPIRED_LEASES_BLOCK, LimitSource, sit};
 
 /// How often something is tried again that somebody was in the way of.
-const MOST_TRIES: usize = 12;
+const MAX_RETRIES: usize = 12;
 
 /// How often a lost connection is replaced before the database counts as gone.
-const MOST_LOSSES: usize = 2;
+const MAX_RECONNECTS: usize = 2;
 
 /// How many leases that have lapsed are cleared away at a time.
-const LAPSES_AT_A_TIME: i64 = 256;
+const EXPIRED_LEASE_BATCH: i64 = 256;
 
 /// The least of a round that is left for a decision after a connection was waited for.
-const SHORTEST_ROUND: Duration = Duration::from_millis(500);
+const MIN_DECISION_TIME: Duration = Duration::from_millis(500);
 
 /// What is said of a database that says nothing.
-const SILENT: &str = "PostgreSQL did not answer in time";
+const NO_ANSWER: &str = "PostgreSQL did not answer in time";
 
 /// What the tasks of the thread share.
 pub(crate) struct Engine {
-    pub(crate) house: House,
-    pub(crate) queue: Queue,
+    pub(crate) shared_state: SharedState,
+    pub(crate) queue: JobQueue,
     /// The longest that one round with the database may take.
     pub(crate) round: Duration,
 }
@@ -49,30 +49,32 @@ impl Engine {
     /// Does jobs until the store is closed.
     pub(crate) async fn work(self: Arc<Engine>) {
         while let Some(jobs) = self.queue.next().await {
-            let touches = touched(&jobs);
+            let row_hashes = locked_row_hashes(&jobs);
             self.do_all(jobs).await;
-            self.queue.done(&touches);
+            self.queue.done(&row_hashes);
         }
     }
 
     async fn do_all(&self, mut jobs: Vec<Job>) {
         let (mut tries, mut losses) = (0, 0);
         loop {
-            let start = if tries == 0 { Start::Trusting } else { Start::Careful };
-            let writes = tries > 0 || jobs.iter().any(|job| !job.only_looks);
-            let fault = match self.attempt(&mut jobs, start).await {
+            let start = if tries == 0 { LimitSource::Cached } else { LimitSource::Reloaded };
+            let writes = tries > 0 || jobs.iter().any(|job| !job.is_read_only);
+            let error = match self.attempt(&mut jobs, start).await {
                 Ok(()) => {
                     self.is_well(writes);
                     return self.tell(jobs);
                 }
-                Err(fault) => fault,
+                Err(error) => error,
             };
-            match &fault {
-                Fault::Again(_) if tries < MOST_TRIES => tries += 1,
-                Fault::Lost(_) | Fault::Unable(_) if losses < MOST_LOSSES && self.may_try_again(&jobs) => {
+            match &error {
+                DatabaseError::Retry(_) if tries < MAX_RETRIES => tries += 1,
+                DatabaseError::ConnectionLost(_) | DatabaseError::CannotDecide(_)
+                    if losses < MAX_RECONNECTS && self.may_try_again(&jobs) =>
+                {
                     losses += 1;
                 }
-                _ => return self.give_up(jobs, &fault),
+                _ => return self.give_up(jobs, &error),
             }
         }
     }
@@ -80,17 +82,19 @@ impl Engine {
     /// Whether another connection is worth a try: not if everybody knows that there is none, nor for those who have waited long enough.
     fn may_try_again(&self, jobs: &[Job]) -> bool {
         let now = instant();
-        let is_late = |job: &Job| now.saturating_duration_since(job.since) > PATIENCE;
+        let is_late = |job: &Job| now.saturating_duration_since(job.since) > MAX_QUEUE_TIME;
         self.queue.outage().is_none() && !jobs.iter().any(is_late)
     }
 
-    fn give_up(&self, jobs: Vec<Job>, fault: &Fault) {
-        let why = fault.unavailable();
+    fn give_up(&self, jobs: Vec<Job>, error: &DatabaseError) {
+        let why = error.unavailable();
         // Whoever is told may look at once whether that is known.
-        match fault {
-            Fault::Lost(_) | Fault::Doubtful(_) => self.went_down(&why),
-            Fault::Unable(_) => self.cannot(&why),
-            Fault::Again(_) | Fault::Refused(_) => tracing::warn!(%why, "PostgreSQL could not decide"),
+        match error {
+            DatabaseError::ConnectionLost(_) | DatabaseError::CommitUnknown(_) => self.went_down(&why),
+            DatabaseError::CannotDecide(_) => self.cannot(&why),
+            DatabaseError::Retry(_) | DatabaseError::Rejected(_) => {
+                tracing::warn!(%why, "PostgreSQL could not decide")
+            }
         }
         for job in jobs {
             job.fail(&why);
@@ -98,54 +102,62 @@ impl Engine {
     }
 
     /// One transaction, or one look.
-    async fn attempt(&self, jobs: &mut [Job], start: Start) -> Result<(), Fault> {
-        let silent = |_| Err(Fault::Lost(SILENT.to_owned()));
+    async fn attempt(&self, jobs: &mut [Job], start: LimitSource) -> Result<(), DatabaseError> {
+        let silent = |_| Err(DatabaseError::ConnectionLost(NO_ANSWER.to_owned()));
         let began = instant();
-        let connection = self.house.connections.get();
+        let connection = self.shared_state.connections.get();
         let connection = tokio::time::timeout(self.round, connection).await.unwrap_or_else(silent)?;
         let left = self.round.saturating_sub(instant().saturating_duration_since(began));
-        let only_looks = start == Start::Trusting && jobs.iter().all(|job| job.only_looks);
+        let is_read_only = start == LimitSource::Cached && jobs.iter().all(|job| job.is_read_only);
         let done = async {
-            if only_looks {
-                look(&self.house, &connection, jobs).await
+            if is_read_only {
+                look(&self.shared_state, &connection, jobs).await
             } else {
-                sit(&self.house, &connection, jobs, start).await
+                sit(&self.shared_state, &connection, jobs, start).await
             }
         };
-        let done = tokio::time::timeout(left.max(SHORTEST_ROUND), done).await;
-        let fault = match done {
+        let done = tokio::time::timeout(left.max(MIN_DECISION_TIME), done).await;
+        let error = match done {
             Ok(Ok(())) => return Ok(()),
-            Ok(Err(fault)) => fault,
+            Ok(Err(error)) => error,
             // Whether it was committed is not known.
-            Err(_) => Fault::Doubtful(SILENT.to_owned()),
+            Err(_) => DatabaseError::CommitUnknown(NO_ANSWER.to_owned()),
         };
-        match &fault {
-            Fault::Lost(_) | Fault::Doubtful(_) | Fault::Unable(_) => discard(connection),
-            Fault::Again(why) => {
-                let cleared = self.clear_the_way(&connection, why, only_looks);
-                let silent = |_| Err(Fault::Lost(SILENT.to_owned()));
-                if let Err(fault) = tokio::time::timeout(self.round, cleared).await.unwrap_or_else(silent) {
+        match &error {
+            DatabaseError::ConnectionLost(_)
+            | DatabaseError::CommitUnknown(_)
+            | DatabaseError::CannotDecide(_) => discard(connection),
+            DatabaseError::Retry(why) => {
+                let cleared = self.clear_the_way(&connection, why, is_read_only);
+                let silent = |_| Err(DatabaseError::ConnectionLost(NO_ANSWER.to_owned()));
+                if let Err(error) = tokio::time::timeout(self.round, cleared).await.unwrap_or_else(silent) {
                     // It may be in the middle of a transaction.
                     discard(connection);
-                    return Err(fault);
+                    return Err(error);
                 }
             }
-            Fault::Refused(_) => self.roll_back(connection).await,
+            DatabaseError::Rejected(_) => self.roll_back(connection).await,
         }
-        Err(fault)
+        Err(error)
     }
 
     /// Ends a transaction and sees to what was in its way.
-    async fn clear_the_way(&self, connection: &Object, why: &str, only_looks: bool) -> Result<(), Fault> {
-        if !only_looks {
+    async fn clear_the_way(
+        &self,
+        connection: &Object,
+        why: &str,
+        is_read_only: bool,
+    ) -> Result<(), DatabaseError> {
+        if !is_read_only {
             connection.batch_execute("ROLLBACK").await?;
         }
-        self.house.refresh(connection).await?;
-        if why == LAPSED {
+        self.shared_state.refresh(connection).await?;
+        if why == EXPIRED_LEASES_BLOCK {
             let statement = connection.prepare_cached(CLOCK).await?;
-            let now = self.house.time.now(connection.query_one(&statement, &[]).await?.get(0));
-            let mut tidy = [crate::expiry::lapsed(connection, now, LAPSES_AT_A_TIME).await?];
-            let tidied = Box::pin(sit(&self.house, connection, &mut tidy, Start::Careful)).await;
+            let now = self.shared_state.time.now(connection.query_one(&statement, &[]).await?.get(0));
+            let mut tidy = [crate::expiry::lapsed(connection, now, EXPIRED_LEASE_BATCH).await?];
+            let tidied =
+                Box::pin(sit(&self.shared_state, connection, &mut tidy, LimitSource::Reloaded)).await;
             if tidied.is_err() {
                 connection.batch_execute("ROLLBACK").await?;
             }
@@ -153,8 +165,8 @@ impl Engine {
         Ok(())
     }
 
-    async fn roll_back(&self, connection: Connection) {
-        let rolled = tokio::time::timeout(SLACK, connection.batch_execute("ROLLBACK")).await;
+    async fn roll_back(&self, connection: PooledConnection) {
+        let rolled = tokio::time::timeout(ANSWER_MARGIN, connection.batch_execute("ROLLBACK")).await;
         if !matches!(rolled, Ok(Ok(()))) {
             discard(connection);
         }
@@ -163,25 +175,25 @@ impl Engine {
     /// Tells everybody, counts, and gives back what nobody heard of.
     fn tell(&self, jobs: Vec<Job>) {
         for job in jobs {
-            if let Task::Orders { orders, answers, .. } = &job.task {
-                self.house.count(orders, answers);
-                self.remember_leases(answers, &job.touches);
+            if let JobTask::Orders { orders, answers, .. } = &job.task {
+                self.shared_state.count(orders, answers);
+                self.remember_leases(answers, &job.row_hashes);
             }
             if let Some(id) = ended(&job) {
                 self.queue.forget(id);
             }
             for id in job.tell() {
                 let (tell, _nobody) = tokio::sync::oneshot::channel();
-                let task = Task::Release { id, done: None, tell };
-                self.queue.push(Job { task, since: instant(), touches: Vec::new(), only_looks: false });
+                let task = JobTask::Release { id, done: None, tell };
+                self.queue.push(Job { task, since: instant(), row_hashes: Vec::new(), is_read_only: false });
             }
         }
     }
 
-    fn remember_leases(&self, answers: &Replies, touches: &[u64]) {
+    fn remember_leases(&self, answers: &Replies, row_hashes: &[u64]) {
         for answer in answers.iter().flatten() {
             if let Outcome::Granted(Some(grant)) = &answer.outcome {
-                self.queue.remember(grant.lease, touches);
+                self.queue.remember(grant.lease, row_hashes);
             }
         }
     }
@@ -225,84 +237,95 @@ impl Engine {
         &self,
         edits: Vec<Edit>,
         by: Origin,
-    ) -> Result<Result<Vec<EditOutcome>, ApplyError>, Fault> {
-        match self.alone(&Act::Edit(edits, by)).await? {
-            Acted::EditOutcome(edited) => Ok(edited),
-            Acted::Reset(_) => Ok(Ok(Vec::new())),
+    ) -> Result<Result<Vec<EditOutcome>, ApplyError>, DatabaseError> {
+        match self.alone(&ExclusiveAction::Edit(edits, by)).await? {
+            ExclusiveResult::EditOutcome(edited) => Ok(edited),
+            ExclusiveResult::Reset(_) => Ok(Ok(Vec::new())),
         }
     }
 
     /// Zeroes a limit; whether there is one.
-    pub(crate) async fn reset(&self, id: &str) -> Result<bool, Fault> {
-        let acted = self.alone(&Act::Reset(id.to_owned())).await?;
-        Ok(matches!(acted, Acted::Reset(true)))
+    pub(crate) async fn reset(&self, id: &str) -> Result<bool, DatabaseError> {
+        let acted = self.alone(&ExclusiveAction::Reset(id.to_owned())).await?;
+        Ok(matches!(acted, ExclusiveResult::Reset(true)))
     }
 
     /// Does something while nobody decides, and tells all servers of it if it is to be kept.
-    async fn alone(&self, act: &Act) -> Result<Acted, Fault> {
+    async fn alone(&self, act: &ExclusiveAction) -> Result<ExclusiveResult, DatabaseError> {
         let mut tries = 0;
         loop {
-            let connection = self.house.connections.get().await?;
+            let connection = self.shared_state.connections.get().await?;
             // Edits of many limits take their time; but where nobody answers, nobody waits twice.
             let most = if self.queue.outage().is_some() { self.round } else { self.round * 2 };
-            let fault = match tokio::time::timeout(most, self.act_alone(&connection, act)).await {
+            let error = match tokio::time::timeout(most, self.act_alone(&connection, act)).await {
                 Ok(Ok(done)) => {
                     self.is_well(true);
                     return Ok(done);
                 }
-                Ok(Err(fault)) => fault,
-                Err(_) => Fault::Doubtful(SILENT.to_owned()),
+                Ok(Err(error)) => error,
+                Err(_) => DatabaseError::CommitUnknown(NO_ANSWER.to_owned()),
             };
-            match fault {
-                Fault::Again(_) if tries < MOST_TRIES => self.roll_back(connection).await,
-                Fault::Lost(_) if tries < MOST_LOSSES && self.queue.outage().is_none() => discard(connection),
-                Fault::Refused(_) | Fault::Again(_) => {
+            match error {
+                DatabaseError::Retry(_) if tries < MAX_RETRIES => self.roll_back(connection).await,
+                DatabaseError::ConnectionLost(_)
+                    if tries < MAX_RECONNECTS && self.queue.outage().is_none() =>
+                {
+                    discard(connection)
+                }
+                DatabaseError::Rejected(_) | DatabaseError::Retry(_) => {
                     self.roll_back(connection).await;
-                    return Err(fault);
+                    return Err(error);
                 }
                 _ => {
                     discard(connection);
-                    return Err(fault);
+                    return Err(error);
                 }
             }
             tries += 1;
         }
     }
 
-    async fn act_alone(&self, connection: &Object, act: &Act) -> Result<Acted, Fault> {
-        let house = &self.house;
+    async fn act_alone(
+        &self,
+        connection: &Object,
+        act: &ExclusiveAction,
+    ) -> Result<ExclusiveResult, DatabaseError> {
+        let shared_state = &self.shared_state;
         connection.batch_execute("BEGIN").await?;
-        connection.execute("SELECT pg_advisory_xact_lock($1)", &[&house.limits_lock]).await?;
-        let known = house.limits();
+        connection.execute("SELECT pg_advisory_xact_lock($1)", &[&shared_state.limits_lock]).await?;
+        let known = shared_state.limits();
         let (revision, found) =
-            crate::limit_snapshot::read_since(connection, known.revision, house.tick).await?;
+            crate::limit_snapshot::read_since(connection, known.revision, shared_state.tick).await?;
         let limits = known.with(revision, found);
         let clock = connection.prepare_cached(CLOCK).await?;
-        let now = house.time.now(connection.query_one(&clock, &[]).await?.get(0));
-        let editor = Editor { connection, limits, now, tick: house.tick };
+        let now = shared_state.time.now(connection.query_one(&clock, &[]).await?.get(0));
+        let editor = LimitEditor { connection, limits, now, tick: shared_state.tick };
         let (acted, limits, keep) = match act {
-            Act::Edit(edits, by) => {
+            ExclusiveAction::Edit(edits, by) => {
                 let done = editor.apply(edits.clone(), *by).await?;
                 let keep = done.edited.is_ok();
-                (Acted::EditOutcome(done.edited), done.limits, keep)
+                (ExclusiveResult::EditOutcome(done.edited), done.limits, keep)
             }
-            Act::Reset(id) => {
+            ExclusiveAction::Reset(id) => {
                 let (found, limits) = editor.reset(id).await?;
-                (Acted::Reset(found), limits, found)
+                (ExclusiveResult::Reset(found), limits, found)
             }
         };
         if keep {
-            if let Act::Edit(edits, _) = act {
-                house.announce(limits.revision, edits.iter().map(|edit| edit.id().to_owned()).collect());
+            if let ExclusiveAction::Edit(edits, _) = act {
+                shared_state
+                    .announce(limits.revision, edits.iter().map(|edit| edit.id().to_owned()).collect());
             }
             let payload = limits.revision.to_string();
-            connection.execute("SELECT pg_notify($1, $2)", &[&channel(&house.schema), &payload]).await?;
+            connection
+                .execute("SELECT pg_notify($1, $2)", &[&channel(&shared_state.schema), &payload])
+                .await?;
             let committed = connection.batch_execute("COMMIT").await;
-            committed.map_err(|error| Fault::from(error).while_committing())?;
+            committed.map_err(|error| DatabaseError::from(error).while_committing())?;
         } else {
             connection.batch_execute("ROLLBACK").await?;
         }
-        house.exchange(limits, false);
+        shared_state.exchange(limits, false);
         Ok(acted)
     }
 
@@ -310,28 +333,28 @@ impl Engine {
     pub(crate) async fn held_until(
         &self,
         ids: &[LeaseId],
-    ) -> Result<Vec<Option<tidegate_core::Timestamp>>, Fault> {
-        let connection = self.house.connections.get().await?;
-        let held = crate::read_only::held_until(&self.house, &connection, ids);
+    ) -> Result<Vec<Option<tidegate_core::Timestamp>>, DatabaseError> {
+        let connection = self.shared_state.connections.get().await?;
+        let held = crate::read_only::held_until(&self.shared_state, &connection, ids);
         match tokio::time::timeout(self.round, held).await {
             Ok(Ok(held)) => Ok(held),
-            Ok(Err(fault)) => Err(fault),
+            Ok(Err(error)) => Err(error),
             Err(_) => {
                 discard(connection);
-                Err(Fault::Lost(SILENT.to_owned()))
+                Err(DatabaseError::ConnectionLost(NO_ANSWER.to_owned()))
             }
         }
     }
 }
 
 /// What is done while nobody decides.
-enum Act {
+enum ExclusiveAction {
     Edit(Vec<Edit>, Origin),
     Reset(String),
 }
 
 /// What came of it.
-enum Acted {
+enum ExclusiveResult {
     EditOutcome(Result<Vec<EditOutcome>, ApplyError>),
     /// Whether there was something to reset.
     Reset(bool),

@@ -9,26 +9,26 @@ use std::time::Duration;
 use deadpool_postgres::Object;
 use tidegate_core::{LeaseId, Timestamp};
 
-use crate::connections::Fault;
+use crate::connections::DatabaseError;
 use crate::engine::{Engine, instant as steady};
-use crate::job::{Job, Task};
+use crate::job::{Job, JobTask};
 use crate::limit_snapshot::column;
 use crate::transaction::CLOCK;
 
 /// How often somebody sweeps.
-const PAUSE: Duration = Duration::from_secs(1);
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How many of each kind at a time.
-const AT_A_TIME: i64 = 1000;
+const EXPIRY_BATCH: i64 = 1000;
 
 /// The most request ids that are remembered; beyond that the oldest are forgotten.
-const MOST_REQUESTS: i64 = 1_000_000;
+const MAX_REQUESTS: i64 = 1_000_000;
 
 /// Every so many rounds what takes longer is looked at.
-const SELDOM: u64 = 60;
+const FULL_EXPIRY_EVERY: u64 = 60;
 
 /// Rows that are fresh. Those of limits that bound their keys are counted, and forgotten when room is needed.
-const FORGET_ROWS: &str = "DELETE FROM states s USING (
+const DELETE_EVICTABLE_ROWS: &str = "DELETE FROM states s USING (
         SELECT s.generation, s.key FROM states s JOIN limits l ON l.generation = s.generation AND l.edition = s.edition
         WHERE s.freshens <= $1 AND s.key <> '\\x00' AND NOT EXISTS
             (SELECT FROM states a WHERE a.generation = s.generation AND a.key = '\\x00' AND a.keys IS NOT NULL)
@@ -36,14 +36,14 @@ const FORGET_ROWS: &str = "DELETE FROM states s USING (
     ) fresh WHERE s.generation = fresh.generation AND s.key = fresh.key";
 
 /// Rows of limits that are gone. Limit by limit: there may be a million rows of those that are not.
-const FORGET_LIMITS: &str = "DELETE FROM states s USING (
+const DELETE_ROWS_OF_REMOVED_LIMITS: &str = "DELETE FROM states s USING (
         SELECT row.generation, row.key FROM limits l CROSS JOIN LATERAL
             (SELECT s.generation, s.key FROM states s WHERE s.generation = l.generation LIMIT $1 FOR UPDATE SKIP LOCKED) row
         WHERE l.standing = 2 LIMIT $1
     ) gone WHERE s.generation = gone.generation AND s.key = gone.key";
 
 /// Rows of a former edition, limit by limit as well.
-const FIND_BEHIND: &str = "SELECT row.generation, row.key FROM limits l CROSS JOIN LATERAL
+const FIND_OUTDATED_ROWS: &str = "SELECT row.generation, row.key FROM limits l CROSS JOIN LATERAL
         (SELECT s.generation, s.key FROM states s WHERE s.generation = l.generation AND s.edition < l.edition LIMIT $1) row
     WHERE l.standing < 2 LIMIT $1";
 
@@ -52,25 +52,25 @@ impl Engine {
     pub(crate) async fn sweep(self: Arc<Engine>) {
         let mut round = 0u64;
         loop {
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(EXPIRY_INTERVAL).await;
             round += 1;
             if self.queue.is_down() {
                 continue;
             }
-            if let Err(fault) = self.sweep_once(round.is_multiple_of(SELDOM)).await {
+            if let Err(error) = self.sweep_once(round.is_multiple_of(FULL_EXPIRY_EVERY)).await {
                 // A server that nobody asks has to know too, and this is the one who writes there.
-                if let Fault::Unable(_) = fault {
-                    self.cannot(&fault.unavailable());
+                if let DatabaseError::CannotDecide(_) = error {
+                    self.cannot(&error.unavailable());
                 }
-                tracing::debug!(%fault, "not everything was swept");
+                tracing::debug!(%error, "not everything was swept");
             }
         }
     }
 
-    pub(crate) async fn sweep_once(&self, thoroughly: bool) -> Result<(), Fault> {
-        let connection = self.house.connections.get().await?;
+    pub(crate) async fn sweep_once(&self, thoroughly: bool) -> Result<(), DatabaseError> {
+        let connection = self.shared_state.connections.get().await?;
         let swept = tokio::time::timeout(self.round * 2, self.sweep_with(&connection, thoroughly)).await;
-        let fault = match swept {
+        let error = match swept {
             Ok(Ok(None)) => return Ok(()),
             Ok(Ok(Some(tidy))) => {
                 self.is_well(true);
@@ -79,56 +79,60 @@ impl Engine {
                 }
                 return Ok(());
             }
-            Ok(Err(fault)) => fault,
-            Err(_) => Fault::Lost("sweeping took too long".to_owned()),
+            Ok(Err(error)) => error,
+            Err(_) => DatabaseError::ConnectionLost("sweeping took too long".to_owned()),
         };
         // It may be in the middle of a transaction.
         crate::connections::discard(connection);
-        Err(fault)
+        Err(error)
     }
 
     /// What is left to do; `None` if somebody else sweeps.
-    async fn sweep_with(&self, connection: &Object, thoroughly: bool) -> Result<Option<Vec<Job>>, Fault> {
-        let house = &self.house;
+    async fn sweep_with(
+        &self,
+        connection: &Object,
+        thoroughly: bool,
+    ) -> Result<Option<Vec<Job>>, DatabaseError> {
+        let shared_state = &self.shared_state;
         connection.batch_execute("BEGIN").await?;
         let alone = "SELECT pg_try_advisory_xact_lock($1)";
-        if !connection.query_one(alone, &[&house.sweeping_lock]).await?.get::<_, bool>(0) {
+        if !connection.query_one(alone, &[&shared_state.expiry_lock]).await?.get::<_, bool>(0) {
             connection.batch_execute("ROLLBACK").await?;
             return Ok(None);
         }
-        connection.execute("SELECT pg_advisory_xact_lock_shared($1)", &[&house.limits_lock]).await?;
+        connection.execute("SELECT pg_advisory_xact_lock_shared($1)", &[&shared_state.limits_lock]).await?;
         let clock = connection.prepare_cached(CLOCK).await?;
-        let now = house.time.now(connection.query_one(&clock, &[]).await?.get(0));
+        let now = shared_state.time.now(connection.query_one(&clock, &[]).await?.get(0));
         let at = column(now);
         let row = connection
             .query_one("UPDATE store SET latest = greatest(latest, $1) RETURNING latest", &[&at])
             .await?;
-        house.time.raise(crate::limit_snapshot::instant(row.get(0)));
-        connection.execute(FORGET_ROWS, &[&at, &AT_A_TIME]).await?;
-        connection.execute(FORGET_LIMITS, &[&AT_A_TIME]).await?;
+        shared_state.time.raise(crate::limit_snapshot::instant(row.get(0)));
+        connection.execute(DELETE_EVICTABLE_ROWS, &[&at, &EXPIRY_BATCH]).await?;
+        connection.execute(DELETE_ROWS_OF_REMOVED_LIMITS, &[&EXPIRY_BATCH]).await?;
         for table in ["requests", "settlements"] {
             let forget = format!(
                 "DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE until <= $1 AND until > 0 LIMIT $2 FOR UPDATE SKIP LOCKED)"
             );
-            connection.execute(&forget, &[&at, &AT_A_TIME]).await?;
+            connection.execute(&forget, &[&at, &EXPIRY_BATCH]).await?;
         }
         if thoroughly {
             self.sweep_thoroughly(connection).await?;
         }
-        let tidy = vec![lapsed(connection, now, AT_A_TIME).await?, behind(connection).await?];
+        let tidy = vec![lapsed(connection, now, EXPIRY_BATCH).await?, behind(connection).await?];
         connection.batch_execute("COMMIT").await?;
         let is_needed = |job: &Job| match &job.task {
-            Task::Tidy { leases, rows } => !leases.is_empty() || !rows.is_empty(),
+            JobTask::CleanUp { leases, rows } => !leases.is_empty() || !rows.is_empty(),
             _ => false,
         };
         Ok(Some(tidy.into_iter().filter(is_needed).collect()))
     }
 
     /// What grows slowly.
-    async fn sweep_thoroughly(&self, connection: &Object) -> Result<(), Fault> {
+    async fn sweep_thoroughly(&self, connection: &Object) -> Result<(), DatabaseError> {
         let too_many =
             "DELETE FROM requests WHERE id IN (SELECT id FROM requests ORDER BY until DESC OFFSET $1)";
-        connection.execute(too_many, &[&MOST_REQUESTS]).await?;
+        connection.execute(too_many, &[&MAX_REQUESTS]).await?;
         // Texts that no row is of any more.
         let texts = "DELETE FROM editions e USING limits l WHERE l.generation = e.generation AND (l.standing = 2 OR e.edition < l.edition \
                      AND NOT EXISTS (SELECT FROM states s WHERE s.generation = e.generation AND s.edition < l.edition))";
@@ -142,7 +146,7 @@ impl Engine {
 }
 
 /// Leases that have lapsed, to be cleared away.
-pub(crate) async fn lapsed(connection: &Object, now: Timestamp, most: i64) -> Result<Job, Fault> {
+pub(crate) async fn lapsed(connection: &Object, now: Timestamp, most: i64) -> Result<Job, DatabaseError> {
     let find = "SELECT id FROM leases WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2";
     let statement = connection.prepare_cached(find).await?;
     let rows = connection.query(&statement, &[&column(now), &most]).await?;
@@ -150,16 +154,16 @@ pub(crate) async fn lapsed(connection: &Object, now: Timestamp, most: i64) -> Re
         let bytes: [u8; 16] = row.get::<_, &[u8]>(0).try_into().ok()?;
         Some(LeaseId(u128::from_be_bytes(bytes)))
     };
-    Ok(tidy(Task::Tidy { leases: rows.iter().filter_map(id).collect(), rows: Vec::new() }))
+    Ok(tidy(JobTask::CleanUp { leases: rows.iter().filter_map(id).collect(), rows: Vec::new() }))
 }
 
 /// Rows that are of a former edition, to be brought up.
-async fn behind(connection: &Object) -> Result<Job, Fault> {
-    let rows = connection.query(FIND_BEHIND, &[&AT_A_TIME]).await?;
+async fn behind(connection: &Object) -> Result<Job, DatabaseError> {
+    let rows = connection.query(FIND_OUTDATED_ROWS, &[&EXPIRY_BATCH]).await?;
     let rows = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
-    Ok(tidy(Task::Tidy { leases: Vec::new(), rows }))
+    Ok(tidy(JobTask::CleanUp { leases: Vec::new(), rows }))
 }
 
-fn tidy(task: Task) -> Job {
-    Job { task, since: steady(), touches: Vec::new(), only_looks: false }
+fn tidy(task: JobTask) -> Job {
+    Job { task, since: steady(), row_hashes: Vec::new(), is_read_only: false }
 }

@@ -12,11 +12,11 @@ use tidegate_core::{Amount, Ask, Hold, Intent, LeaseId, LeaseTerm, Order, Timest
 use tokio::sync::oneshot;
 
 /// Who is told.
-pub(crate) type Tell<T> = oneshot::Sender<Result<T, Unavailable>>;
+pub(crate) type ReplySender<T> = oneshot::Sender<Result<T, Unavailable>>;
 
 /// An ask that owns its words.
 #[derive(Debug, Clone)]
-pub(crate) struct OwnAsk {
+pub(crate) struct OwnedOrderAsk {
     pub(crate) limit_id: Box<str>,
     pub(crate) key: Option<Box<[u8]>>,
     pub(crate) count: Amount,
@@ -24,23 +24,23 @@ pub(crate) struct OwnAsk {
 
 /// An order that owns its words.
 #[derive(Debug, Clone)]
-pub(crate) struct OwnOrder {
+pub(crate) struct OwnedOrder {
     pub(crate) intent: Intent,
-    pub(crate) asks: Vec<OwnAsk>,
+    pub(crate) asks: Vec<OwnedOrderAsk>,
     pub(crate) request_id: Option<Box<[u8]>>,
     pub(crate) hold: Hold,
     pub(crate) ttl: Option<Duration>,
     pub(crate) patience: Duration,
 }
 
-impl OwnOrder {
-    pub(crate) fn of(order: &Order<'_>) -> OwnOrder {
-        let own = |ask: &Ask<'_>| OwnAsk {
+impl OwnedOrder {
+    pub(crate) fn of(order: &Order<'_>) -> OwnedOrder {
+        let own = |ask: &Ask<'_>| OwnedOrderAsk {
             limit_id: ask.limit_id.into(),
             key: ask.key.map(Into::into),
             count: ask.count,
         };
-        OwnOrder {
+        OwnedOrder {
             intent: order.intent,
             asks: order.asks.iter().map(own).collect(),
             request_id: order.request_id.map(Into::into),
@@ -70,99 +70,99 @@ impl OwnOrder {
 
 /// The true cost of a held order, owned.
 #[derive(Debug, Clone)]
-pub(crate) enum OwnActual {
+pub(crate) enum OwnedActual {
     Every(Amount),
     Each(Vec<Amount>),
 }
 
-impl OwnActual {
-    pub(crate) fn of(actual: Actual<'_>) -> OwnActual {
+impl OwnedActual {
+    pub(crate) fn of(actual: Actual<'_>) -> OwnedActual {
         match actual {
-            Actual::Every(count) => OwnActual::Every(count),
-            Actual::Each(counts) => OwnActual::Each(counts.to_vec()),
+            Actual::Every(count) => OwnedActual::Every(count),
+            Actual::Each(counts) => OwnedActual::Each(counts.to_vec()),
         }
     }
 
     fn actual(&self) -> Actual<'_> {
         match self {
-            OwnActual::Every(count) => Actual::Every(*count),
-            OwnActual::Each(counts) => Actual::Each(counts),
+            OwnedActual::Every(count) => Actual::Every(*count),
+            OwnedActual::Each(counts) => Actual::Each(counts),
         }
     }
 }
 
 /// What is to be done, and what came of it.
-pub(crate) enum Task {
+pub(crate) enum JobTask {
     Orders {
-        orders: Vec<OwnOrder>,
+        orders: Vec<OwnedOrder>,
         answers: Replies,
-        tell: Tell<Replies>,
+        tell: ReplySender<Replies>,
     },
     Release {
         id: LeaseId,
         done: Option<bool>,
-        tell: Tell<bool>,
+        tell: ReplySender<bool>,
     },
     Renew {
         id: LeaseId,
         ttl: Option<Duration>,
-        done: Option<Renewed>,
-        tell: Tell<Renewed>,
+        done: Option<RenewResult>,
+        tell: ReplySender<RenewResult>,
     },
     Settle {
         id: LeaseId,
-        actual: OwnActual,
-        done: Option<Settled>,
-        tell: Tell<Settled>,
+        actual: OwnedActual,
+        done: Option<SettleResult>,
+        tell: ReplySender<SettleResult>,
     },
     Reset {
         limit_id: Box<str>,
         key: Box<[u8]>,
         done: Option<Result<(), OrderError>>,
-        tell: Tell<Result<(), OrderError>>,
+        tell: ReplySender<Result<(), OrderError>>,
     },
     Usage {
         limit_id: Box<str>,
         key: Option<Box<[u8]>>,
-        done: Option<Used>,
-        tell: Tell<Used>,
+        done: Option<UsageResult>,
+        tell: ReplySender<UsageResult>,
     },
     Holders {
         limit_id: Box<str>,
         key: Option<Box<[u8]>>,
-        done: Option<Held>,
-        tell: Tell<Held>,
+        done: Option<HoldersResult>,
+        tell: ReplySender<HoldersResult>,
     },
     /// Leases that have lapsed, and rows that are behind: to be looked at, which mends them.
-    Tidy {
+    CleanUp {
         leases: Vec<LeaseId>,
         rows: Vec<(i64, Vec<u8>)>,
     },
 }
 
-type Renewed = Result<Option<Timestamp>, OrderError>;
-type Settled = Result<Settlement, OrderError>;
-type Used = Result<Usage, OrderError>;
-type Held = Result<Vec<LeaseTerm>, OrderError>;
+type RenewResult = Result<Option<Timestamp>, OrderError>;
+type SettleResult = Result<Settlement, OrderError>;
+type UsageResult = Result<Usage, OrderError>;
+type HoldersResult = Result<Vec<LeaseTerm>, OrderError>;
 
-/// A task that waits, since when, and what it touches.
+/// A task that waits, since when, and what it row_hashes.
 pub(crate) struct Job {
-    pub(crate) task: Task,
+    pub(crate) task: JobTask,
     pub(crate) since: Instant,
     /// The rows it will lock, as far as that is known, as hashes: jobs that share one go together or one after the other.
-    pub(crate) touches: Vec<u64>,
+    pub(crate) row_hashes: Vec<u64>,
     /// Whether it only looks, so that nothing needs to be locked.
-    pub(crate) only_looks: bool,
+    pub(crate) is_read_only: bool,
 }
 
 impl Job {
     /// The leases it is about.
     pub(crate) fn leases(&self) -> &[LeaseId] {
         match &self.task {
-            Task::Release { id, .. } | Task::Renew { id, .. } | Task::Settle { id, .. } => {
+            JobTask::Release { id, .. } | JobTask::Renew { id, .. } | JobTask::Settle { id, .. } => {
                 std::slice::from_ref(id)
             }
-            Task::Tidy { leases, .. } => leases,
+            JobTask::CleanUp { leases, .. } => leases,
             _ => &[],
         }
     }
@@ -170,69 +170,71 @@ impl Job {
     /// Does it, among what was brought for it.
     pub(crate) fn perform(&mut self, excerpt: &mut Excerpt) {
         match &mut self.task {
-            Task::Orders { orders, answers, .. } => {
+            JobTask::Orders { orders, answers, .. } => {
                 answers.clear();
                 for order in orders.iter() {
                     order.decide(excerpt, answers);
                 }
             }
-            Task::Release { id, done, .. } => *done = Some(excerpt.release(*id)),
-            Task::Renew { id, ttl, done, .. } => *done = Some(excerpt.renew(*id, *ttl)),
-            Task::Settle { id, actual, done, .. } => *done = Some(excerpt.settle(*id, actual.actual())),
-            Task::Reset { limit_id, key, done, .. } => *done = Some(excerpt.reset(limit_id, key)),
-            Task::Usage { limit_id, key, done, .. } => *done = Some(excerpt.usage(limit_id, key.as_deref())),
-            Task::Holders { limit_id, key, done, .. } => {
+            JobTask::Release { id, done, .. } => *done = Some(excerpt.release(*id)),
+            JobTask::Renew { id, ttl, done, .. } => *done = Some(excerpt.renew(*id, *ttl)),
+            JobTask::Settle { id, actual, done, .. } => *done = Some(excerpt.settle(*id, actual.actual())),
+            JobTask::Reset { limit_id, key, done, .. } => *done = Some(excerpt.reset(limit_id, key)),
+            JobTask::Usage { limit_id, key, done, .. } => {
+                *done = Some(excerpt.usage(limit_id, key.as_deref()))
+            }
+            JobTask::Holders { limit_id, key, done, .. } => {
                 *done = Some(excerpt.holders(limit_id, key.as_deref()));
             }
-            Task::Tidy { .. } => {}
+            JobTask::CleanUp { .. } => {}
         }
     }
 
     /// Tells what came of it; which leases nobody was told of.
     pub(crate) fn tell(self) -> Vec<LeaseId> {
         match self.task {
-            Task::Orders { orders, answers, tell } => {
+            JobTask::Orders { orders, answers, tell } => {
                 if let Err(Ok(answers)) = tell.send(Ok(answers)) {
                     return unheard(&orders, &answers);
                 }
             }
-            Task::Release { done, tell, .. } => say(tell, done),
-            Task::Renew { done, tell, .. } => say(tell, done),
-            Task::Settle { done, tell, .. } => say(tell, done),
-            Task::Reset { done, tell, .. } => say(tell, done),
-            Task::Usage { done, tell, .. } => say(tell, done),
-            Task::Holders { done, tell, .. } => say(tell, done),
-            Task::Tidy { .. } => {}
+            JobTask::Release { done, tell, .. } => say(tell, done),
+            JobTask::Renew { done, tell, .. } => say(tell, done),
+            JobTask::Settle { done, tell, .. } => say(tell, done),
+            JobTask::Reset { done, tell, .. } => say(tell, done),
+            JobTask::Usage { done, tell, .. } => say(tell, done),
+            JobTask::Holders { done, tell, .. } => say(tell, done),
+            JobTask::CleanUp { .. } => {}
         }
         Vec::new()
     }
 
     /// Tells that it cannot be done.
     pub(crate) fn fail(self, why: &Unavailable) {
-        fn no<T>(tell: Tell<T>, why: &Unavailable) {
+        fn no<T>(tell: ReplySender<T>, why: &Unavailable) {
             let _nobody_waits = tell.send(Err(why.clone()));
         }
         match self.task {
-            Task::Orders { tell, .. } => no(tell, why),
-            Task::Release { tell, .. } => no(tell, why),
-            Task::Renew { tell, .. } => no(tell, why),
-            Task::Settle { tell, .. } => no(tell, why),
-            Task::Reset { tell, .. } => no(tell, why),
-            Task::Usage { tell, .. } => no(tell, why),
-            Task::Holders { tell, .. } => no(tell, why),
-            Task::Tidy { .. } => {}
+            JobTask::Orders { tell, .. } => no(tell, why),
+            JobTask::Release { tell, .. } => no(tell, why),
+            JobTask::Renew { tell, .. } => no(tell, why),
+            JobTask::Settle { tell, .. } => no(tell, why),
+            JobTask::Reset { tell, .. } => no(tell, why),
+            JobTask::Usage { tell, .. } => no(tell, why),
+            JobTask::Holders { tell, .. } => no(tell, why),
+            JobTask::CleanUp { .. } => {}
         }
     }
 }
 
-fn say<T>(tell: Tell<T>, done: Option<T>) {
+fn say<T>(tell: ReplySender<T>, done: Option<T>) {
     let silent = || Unavailable { reason: "the store gave no answer".to_owned() };
     let _nobody_waits = tell.send(done.ok_or_else(silent));
 }
 
 /// The leases of grants whose askers have gone and will not come again.
-fn unheard(orders: &[OwnOrder], answers: &Replies) -> Vec<LeaseId> {
-    let lease = |(order, answer): (&OwnOrder, &Result<tidegate::Answer, OrderError>)| match answer {
+fn unheard(orders: &[OwnedOrder], answers: &Replies) -> Vec<LeaseId> {
+    let lease = |(order, answer): (&OwnedOrder, &Result<tidegate::Answer, OrderError>)| match answer {
         Ok(answer) if order.request_id.is_none() => match &answer.outcome {
             Outcome::Granted(Some(grant)) => Some(grant.lease),
             _ => None,

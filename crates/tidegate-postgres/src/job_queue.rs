@@ -1,6 +1,6 @@
 //! The queue: jobs that wait, and which of them go together.
 //!
-//! A hot row can be charged by one transaction at a time, and a transaction takes as long as a disk takes to sync. So jobs that touch a row
+//! A hot row can be charged by one transaction at a time, and a transaction takes as long as a disk takes to sync. So jobs that row_hash a row
 //! that is being decided on wait until that is done and then go together, as one. Jobs about other rows go beside them.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -11,50 +11,50 @@ use tidegate::store::Unavailable;
 use tidegate_core::LeaseId;
 use tokio::sync::Notify;
 
-use crate::job::{Job, Task};
+use crate::job::{Job, JobTask};
 
 /// The most jobs of one transaction.
-const MOST_TOGETHER: usize = 512;
+const MAX_JOBS_PER_TRANSACTION: usize = 512;
 
 /// The most orders of one transaction, if no job alone has more.
-const MOST_ORDERS: usize = 2048;
+const MAX_ORDERS_PER_TRANSACTION: usize = 2048;
 
 /// The most jobs that may wait.
-const MOST_WAITING: usize = 65_536;
+const MAX_WAITING_JOBS: usize = 65_536;
 
 /// The longest that a job waits for its turn.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const MAX_QUEUE_TIME: Duration = Duration::from_secs(2);
 
-/// The most leases of which it is remembered what they touch.
-const MOST_REMEMBERED: usize = 65_536;
+/// The most leases of which it is remembered what they row_hash.
+const MAX_REMEMBERED_LEASES: usize = 65_536;
 
 /// How long nobody tries after a failure: this at first, then twice as long each time, up to the other.
-const SHORTEST_BREAK: Duration = Duration::from_millis(50);
-const LONGEST_BREAK: Duration = Duration::from_secs(1);
+const MIN_BACKOFF: Duration = Duration::from_millis(50);
+const MAX_BACKOFF: Duration = Duration::from_secs(1);
 
 /// Jobs that wait.
 #[derive(Default)]
-pub(crate) struct Queue {
-    state: Mutex<State>,
-    bell: Notify,
+pub(crate) struct JobQueue {
+    state: Mutex<QueueState>,
+    wake_up: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct QueueState {
     waiting: VecDeque<Job>,
-    /// How many transactions under way touch a row.
+    /// How many transactions under way row_hash a row.
     busy: HashMap<u64, u32>,
-    /// What leases touch that were granted here.
+    /// What leases row_hash that were granted here.
     held: HashMap<LeaseId, Vec<u64>>,
-    outage: Option<Outage>,
+    outage: Option<ConnectionOutage>,
     /// Why the database, which can be reached, decides for nobody.
-    inability: Option<Unavailable>,
+    cannot_decide: Option<Unavailable>,
     is_closed: bool,
 }
 
 /// The database could not be reached.
 #[derive(Debug, Clone)]
-struct Outage {
+struct ConnectionOutage {
     why: Unavailable,
     /// Until then nobody tries.
     until: Instant,
@@ -64,7 +64,7 @@ struct Outage {
     is_tried: bool,
 }
 
-impl Queue {
+impl JobQueue {
     /// Adds a job; it is told at once if it cannot wait.
     pub(crate) fn push(&self, mut job: Job) {
         let mut state = self.state();
@@ -74,8 +74,8 @@ impl Queue {
             let tries = job.since >= outage.until && !outage.is_tried;
             outage.is_tried |= tries;
             (!tries).then(|| outage.why.clone())
-        } else if state.waiting.len() >= MOST_WAITING {
-            Some(Unavailable { reason: format!("{MOST_WAITING} wait for PostgreSQL already") })
+        } else if state.waiting.len() >= MAX_WAITING_JOBS {
+            Some(Unavailable { reason: format!("{MAX_WAITING_JOBS} wait for PostgreSQL already") })
         } else {
             None
         };
@@ -85,13 +85,13 @@ impl Queue {
             return;
         }
         if let Some(id) = job.leases().first()
-            && let Some(touches) = state.held.get(id)
+            && let Some(row_hashes) = state.held.get(id)
         {
-            job.touches.clone_from(touches);
+            job.row_hashes.clone_from(row_hashes);
         }
         state.waiting.push_back(job);
         drop(state);
-        self.bell.notify_one();
+        self.wake_up.notify_one();
     }
 
     /// The next jobs that go together. Ends when the queue is closed.
@@ -107,40 +107,40 @@ impl Queue {
                     let more = !state.waiting.is_empty();
                     drop(state);
                     if more {
-                        self.bell.notify_one();
+                        self.wake_up.notify_one();
                     }
                     return Some(jobs);
                 }
             }
-            self.bell.notified().await;
+            self.wake_up.notified().await;
         }
     }
 
     /// Rows that are decided on no more.
-    pub(crate) fn done(&self, touched: &[u64]) {
+    pub(crate) fn done(&self, locked_row_hashes: &[u64]) {
         let mut state = self.state();
-        for touch in touched {
-            if let Some(count) = state.busy.get_mut(touch) {
+        for row_hash in locked_row_hashes {
+            if let Some(count) = state.busy.get_mut(row_hash) {
                 *count -= 1;
                 if *count == 0 {
-                    state.busy.remove(touch);
+                    state.busy.remove(row_hash);
                 }
             }
         }
         let more = !state.waiting.is_empty();
         drop(state);
         if more {
-            self.bell.notify_one();
+            self.wake_up.notify_one();
         }
     }
 
-    /// A lease was granted that touches these.
-    pub(crate) fn remember(&self, id: LeaseId, touches: &[u64]) {
+    /// A lease was granted that row_hashes these.
+    pub(crate) fn remember(&self, id: LeaseId, row_hashes: &[u64]) {
         let mut state = self.state();
-        if state.held.len() >= MOST_REMEMBERED {
+        if state.held.len() >= MAX_REMEMBERED_LEASES {
             state.held.clear();
         }
-        state.held.insert(id, touches.to_vec());
+        state.held.insert(id, row_hashes.to_vec());
     }
 
     /// A lease is gone.
@@ -152,11 +152,15 @@ impl Queue {
     pub(crate) fn expire(&self, now: Instant) {
         let mut late = Vec::new();
         let mut state = self.state();
-        while state.waiting.front().is_some_and(|job| now.saturating_duration_since(job.since) > PATIENCE) {
+        while state
+            .waiting
+            .front()
+            .is_some_and(|job| now.saturating_duration_since(job.since) > MAX_QUEUE_TIME)
+        {
             late.extend(state.waiting.pop_front());
         }
         drop(state);
-        let seconds = PATIENCE.as_secs();
+        let seconds = MAX_QUEUE_TIME.as_secs();
         let why = Unavailable { reason: format!("PostgreSQL had no time for this within {seconds} s") };
         for job in late {
             job.fail(&why);
@@ -166,9 +170,9 @@ impl Queue {
     /// The database cannot be reached: those who wait are told, and nobody tries for a while.
     pub(crate) fn went_down(&self, why: &Unavailable, now: Instant) {
         let mut state = self.state();
-        let pause = state.outage.as_ref().map_or(SHORTEST_BREAK, |outage| outage.next);
-        let next = (pause * 2).min(LONGEST_BREAK);
-        state.outage = Some(Outage { why: why.clone(), until: now + pause, next, is_tried: false });
+        let pause = state.outage.as_ref().map_or(MIN_BACKOFF, |outage| outage.next);
+        let next = (pause * 2).min(MAX_BACKOFF);
+        state.outage = Some(ConnectionOutage { why: why.clone(), until: now + pause, next, is_tried: false });
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
         for job in waiting {
@@ -183,12 +187,12 @@ impl Queue {
 
     /// The database can be reached, but decides for nobody; whether that was not known. Whoever asks next tries all the same.
     pub(crate) fn cannot(&self, why: &Unavailable) -> bool {
-        self.state().inability.replace(why.clone()).is_none()
+        self.state().cannot_decide.replace(why.clone()).is_none()
     }
 
     /// The database has written something; whether it could not before.
     pub(crate) fn can_again(&self) -> bool {
-        self.state().inability.take().is_some()
+        self.state().cannot_decide.take().is_some()
     }
 
     /// Whether the database cannot be reached.
@@ -200,7 +204,7 @@ impl Queue {
     pub(crate) fn outage(&self) -> Option<Unavailable> {
         let state = self.state();
         let outage = state.outage.as_ref().map(|outage| &outage.why);
-        outage.or(state.inability.as_ref()).cloned()
+        outage.or(state.cannot_decide.as_ref()).cloned()
     }
 
     /// Nothing more is done.
@@ -213,16 +217,16 @@ impl Queue {
         for job in waiting {
             job.fail(&why);
         }
-        self.bell.notify_waiters();
-        self.bell.notify_one();
+        self.wake_up.notify_waiters();
+        self.wake_up.notify_one();
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl QueueState {
     /// Takes the jobs that can go now, all of them looks or none. Nobody overtakes a job that waits for the same row.
     fn take(&mut self) -> Vec<Job> {
         let mut together: Vec<Job> = Vec::new();
@@ -230,41 +234,41 @@ impl State {
         let mut blocked: HashSet<u64> = HashSet::new();
         let (mut kind, mut orders) = (None, 0);
         for job in std::mem::take(&mut self.waiting) {
-            let is_full = together.len() >= MOST_TOGETHER || orders >= MOST_ORDERS;
-            let waits = |touch: &u64| self.busy.contains_key(touch) || blocked.contains(touch);
-            let must_wait = !job.only_looks && job.touches.iter().any(waits);
-            if is_full || must_wait || kind.is_some_and(|kind| kind != job.only_looks) {
-                if !job.only_looks {
-                    blocked.extend(&job.touches);
+            let is_full = together.len() >= MAX_JOBS_PER_TRANSACTION || orders >= MAX_ORDERS_PER_TRANSACTION;
+            let waits = |row_hash: &u64| self.busy.contains_key(row_hash) || blocked.contains(row_hash);
+            let must_wait = !job.is_read_only && job.row_hashes.iter().any(waits);
+            if is_full || must_wait || kind.is_some_and(|kind| kind != job.is_read_only) {
+                if !job.is_read_only {
+                    blocked.extend(&job.row_hashes);
                 }
                 left.push_back(job);
                 continue;
             }
-            kind = Some(job.only_looks);
-            orders += if let Task::Orders { orders, .. } = &job.task { orders.len() } else { 1 };
+            kind = Some(job.is_read_only);
+            orders += if let JobTask::Orders { orders, .. } = &job.task { orders.len() } else { 1 };
             together.push(job);
         }
         self.waiting = left;
-        for touch in touched(&together) {
-            *self.busy.entry(touch).or_default() += 1;
+        for row_hash in locked_row_hashes(&together) {
+            *self.busy.entry(row_hash).or_default() += 1;
         }
         together
     }
 }
 
 /// The rows that these jobs lock, each once.
-pub(crate) fn touched(jobs: &[Job]) -> Vec<u64> {
-    let mut touched: Vec<u64> =
-        jobs.iter().filter(|job| !job.only_looks).flat_map(|job| &job.touches).copied().collect();
-    touched.sort_unstable();
-    touched.dedup();
-    touched
+pub(crate) fn locked_row_hashes(jobs: &[Job]) -> Vec<u64> {
+    let mut locked_row_hashes: Vec<u64> =
+        jobs.iter().filter(|job| !job.is_read_only).flat_map(|job| &job.row_hashes).copied().collect();
+    locked_row_hashes.sort_unstable();
+    locked_row_hashes.dedup();
+    locked_row_hashes
 }
 
 /// The lease that a job ends, if it does.
 pub(crate) fn ended(job: &Job) -> Option<LeaseId> {
     match &job.task {
-        Task::Release { id, .. } | Task::Settle { id, .. } => Some(*id),
+        JobTask::Release { id, .. } | JobTask::Settle { id, .. } => Some(*id),
         _ => None,
     }
 }

@@ -1,7 +1,7 @@
 //! The store for fleets: states in PostgreSQL, decided by every server that shares it.
 //!
 //! ```text
-//!   submit ──▶ Queue ──jobs that may go together──▶ Sitting (one transaction) ──▶ told
+//!   submit ──▶ JobQueue ──jobs that may go together──▶ DecisionTransaction (one transaction) ──▶ told
 //!                                                     │    ▲
 //!                                        locked rows  ▼    │ what changed
 //!                                                   Excerpt: the plain store
@@ -24,9 +24,9 @@
 //! | `time.rs` | what time it is |
 //! | `limits.rs`, `editing.rs`, `listening.rs` | which limits there are, how they change, how servers hear of it |
 //! | `job.rs`, `rows.rs`, `queue.rs` | what is asked, which rows that is about, what goes together |
-//! | `sitting.rs`, `sitting/`, `looking.rs` | one transaction; one look |
+//! | `transaction.rs`, `transaction/`, `looking.rs` | one transaction; one look |
 //! | `sweeping.rs` | what is cleared away |
-//! | `engine.rs`, `house.rs`, `store.rs` | the thread, what it shares, the contract |
+//! | `engine.rs`, `shared_state.rs`, `store.rs` | the thread, what it shares, the contract |
 
 mod change_listener;
 mod connections;
@@ -46,7 +46,9 @@ mod tls;
 mod transaction;
 mod url;
 
-pub use database_clock::Source;
+pub use database_clock::TimeSource;
 pub use schema::{OpenError, VERSION};
 pub use store::PostgresStore;
-pub use url::{BadUrl, LARGEST_POOL, LONGEST_SCHEMA, Options, USUAL_POOL, USUAL_SCHEMA};
+pub use url::{
+    DEFAULT_POOL_SIZE, DEFAULT_SCHEMA, InvalidUrl, MAX_POOL_SIZE, MAX_SCHEMA_NAME_BYTES, PostgresOptions,
+};

@@ -13,39 +13,41 @@ use tidegate::catalog::{
 };
 use tidegate_core::{Limit, LimitPhase, LimitSpec, Tick, Timestamp};
 
-use crate::connections::Fault;
-use crate::limit_snapshot::{Entry, Limits, Standing, bounds_keys, column, descent_of, read_since, text_of};
+use crate::connections::DatabaseError;
+use crate::limit_snapshot::{
+    LimitEntry, LimitSnapshot, LimitStatus, bounds_keys, column, descent_of, read_since, text_of,
+};
 
 /// What was edited, and how the limits are after it.
-pub(crate) struct Done {
+pub(crate) struct AppliedEdits {
     pub(crate) edited: Result<Vec<EditOutcome>, ApplyError>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: LimitSnapshot,
 }
 
 /// An edit that makes sense.
-enum Checked {
+enum CheckedEdit {
     Put(Arc<Limit>),
     Remove(String, RemovalMode),
 }
 
 /// The transaction of one who edits: nobody else decides or edits until it ends.
-pub(crate) struct Editor<'c> {
+pub(crate) struct LimitEditor<'c> {
     pub(crate) connection: &'c Object,
-    pub(crate) limits: Limits,
+    pub(crate) limits: LimitSnapshot,
     pub(crate) now: Timestamp,
     pub(crate) tick: Tick,
 }
 
-impl Editor<'_> {
+impl LimitEditor<'_> {
     /// Makes the edits, all or none.
-    pub(crate) async fn apply(mut self, edits: Vec<Edit>, by: Origin) -> Result<Done, Fault> {
+    pub(crate) async fn apply(mut self, edits: Vec<Edit>, by: Origin) -> Result<AppliedEdits, DatabaseError> {
         let checked = check_each(edits, |edit| match edit {
-            Edit::Put(spec, expect) => self.next(spec, expect).map(Checked::Put),
-            Edit::Remove(id, parting) => Ok(Checked::Remove(id, parting)),
+            Edit::Put(spec, expect) => self.next(spec, expect).map(CheckedEdit::Put),
+            Edit::Remove(id, parting) => Ok(CheckedEdit::Remove(id, parting)),
         });
         let checked = match checked {
             Ok(checked) => checked,
-            Err(error) => return Ok(Done { edited: Err(error), limits: self.limits }),
+            Err(error) => return Ok(AppliedEdits { edited: Err(error), limits: self.limits }),
         };
         let revision = self.limits.revision + 1;
         // Side by side, so that many limits are not as many round trips.
@@ -58,18 +60,18 @@ impl Editor<'_> {
             let (revision, found) = read_since(self.connection, since, self.tick).await?;
             self.limits = self.limits.with(revision, found);
         }
-        Ok(Done { edited: Ok(edited), limits: self.limits })
+        Ok(AppliedEdits { edited: Ok(edited), limits: self.limits })
     }
 
-    async fn make(&self, each: Checked, by: Origin, revision: i64) -> Result<EditOutcome, Fault> {
+    async fn make(&self, each: CheckedEdit, by: Origin, revision: i64) -> Result<EditOutcome, DatabaseError> {
         match each {
-            Checked::Put(limit) => self.install(&limit, by, revision).await,
-            Checked::Remove(id, parting) => self.remove(&id, parting, revision).await,
+            CheckedEdit::Put(limit) => self.install(&limit, by, revision).await,
+            CheckedEdit::Remove(id, parting) => self.remove(&id, parting, revision).await,
         }
     }
 
     /// Zeroes everything that a limit counts.
-    pub(crate) async fn reset(mut self, id: &str) -> Result<(bool, Limits), Fault> {
+    pub(crate) async fn reset(mut self, id: &str) -> Result<(bool, LimitSnapshot), DatabaseError> {
         let Some(entry) = self.limits.get(id).map(Arc::clone) else { return Ok((false, self.limits)) };
         let (since, revision) = (self.limits.revision, self.limits.revision + 1);
         let edition = entry.edition + 1;
@@ -83,10 +85,10 @@ impl Editor<'_> {
     }
 
     /// The limit of this id that stands: in force, or retired and not forgotten yet.
-    fn standing(&self, id: &str) -> Option<&Arc<Entry>> {
-        let stands = |entry: &&Arc<Entry>| match entry.standing {
-            Standing::InForce => true,
-            Standing::RetiredUntil(until) => self.now < until,
+    fn standing(&self, id: &str) -> Option<&Arc<LimitEntry>> {
+        let stands = |entry: &&Arc<LimitEntry>| match entry.standing {
+            LimitStatus::Active => true,
+            LimitStatus::RetiredUntil(until) => self.now < until,
         };
         self.limits.standing(id).filter(stands)
     }
@@ -101,13 +103,18 @@ impl Editor<'_> {
         next.map(Arc::new).map_err(PutError::Invalid)
     }
 
-    async fn install(&self, limit: &Arc<Limit>, by: Origin, revision: i64) -> Result<EditOutcome, Fault> {
+    async fn install(
+        &self,
+        limit: &Arc<Limit>,
+        by: Origin,
+        revision: i64,
+    ) -> Result<EditOutcome, DatabaseError> {
         let applied = by == Origin::Applied;
         let Some(entry) = self.standing(limit.id()).map(Arc::clone) else {
             self.add(limit, applied, revision).await?;
             return Ok(EditOutcome::Added(Arc::clone(limit)));
         };
-        let was_there = entry.standing == Standing::InForce;
+        let was_there = entry.standing == LimitStatus::Active;
         let is_new = entry.limit.version() != limit.version();
         let mut edition = entry.edition;
         let (mut voided, mut unpinned) = (entry.voided, entry.unpinned);
@@ -134,7 +141,7 @@ impl Editor<'_> {
         })
     }
 
-    async fn add(&self, limit: &Arc<Limit>, applied: bool, revision: i64) -> Result<(), Fault> {
+    async fn add(&self, limit: &Arc<Limit>, applied: bool, revision: i64) -> Result<(), DatabaseError> {
         // One that was retired too long ago to come back makes room for its successor.
         if let Some(former) = self.limits.standing(limit.id()) {
             self.forget(former.generation, revision).await?;
@@ -153,8 +160,8 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// Counts the rows of a limit from now on, or no longer. Nobody makes or forgets one meanwhile: neither who decides nor who sweeps.
-    async fn count_rows(&self, generation: i64, counted: bool) -> Result<(), Fault> {
+    /// LimitCounts the rows of a limit from now on, or no longer. Nobody makes or forgets one meanwhile: neither who decides nor who sweeps.
+    async fn count_rows(&self, generation: i64, counted: bool) -> Result<(), DatabaseError> {
         let count = "UPDATE states SET keys = CASE WHEN $2 THEN \
                      (SELECT count(*) FROM states WHERE generation = $1 AND key <> '\\x00') END \
                      WHERE generation = $1 AND key = '\\x00'";
@@ -168,7 +175,7 @@ impl Editor<'_> {
         edition: i32,
         limit: &Limit,
         is_reset: bool,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), DatabaseError> {
         let insert = "INSERT INTO editions (generation, edition, began, is_reset, version, text, descent) \
                       VALUES ($1, $2, $3, $4, $5, $6, $7)";
         let version = i32::try_from(limit.version()).unwrap_or(i32::MAX);
@@ -185,7 +192,12 @@ impl Editor<'_> {
         Ok(())
     }
 
-    async fn remove(&self, id: &str, parting: RemovalMode, revision: i64) -> Result<EditOutcome, Fault> {
+    async fn remove(
+        &self,
+        id: &str,
+        parting: RemovalMode,
+        revision: i64,
+    ) -> Result<EditOutcome, DatabaseError> {
         let Some(entry) = self.limits.get(id) else { return Ok(EditOutcome::Absent) };
         match parting {
             RemovalMode::Forget => self.forget(entry.generation, revision).await?,
@@ -200,7 +212,7 @@ impl Editor<'_> {
     }
 
     /// The rows of a limit that is gone are swept away later; nobody finds them.
-    pub(crate) async fn forget(&self, generation: i64, revision: i64) -> Result<(), Fault> {
+    pub(crate) async fn forget(&self, generation: i64, revision: i64) -> Result<(), DatabaseError> {
         let floor = "UPDATE store SET fence = greatest(fence, \
                      (SELECT coalesce(max(fence), 0) FROM states WHERE generation = $1 AND key = '\\x00'))";
         self.connection.execute(floor, &[&generation]).await?;
@@ -211,14 +223,14 @@ impl Editor<'_> {
 }
 
 /// What watchers are told when the limits changed from one revision to another.
-pub(crate) fn changes(before: &Limits, after: &Limits) -> Vec<Change> {
+pub(crate) fn changes(before: &LimitSnapshot, after: &LimitSnapshot) -> Vec<Change> {
     let mut changes = Vec::new();
-    for entry in before.all().filter(|entry| entry.standing == Standing::InForce) {
+    for entry in before.all().filter(|entry| entry.standing == LimitStatus::Active) {
         if after.get(entry.id()).is_none() {
             changes.push(Change::Removed(Arc::clone(&entry.limit)));
         }
     }
-    for entry in after.all().filter(|entry| entry.standing == Standing::InForce) {
+    for entry in after.all().filter(|entry| entry.standing == LimitStatus::Active) {
         let known = before.get(entry.id());
         let same = known.is_some_and(|known| {
             known.generation == entry.generation && known.limit.version() == entry.limit.version()

@@ -6,7 +6,7 @@
 //!                          put       reset
 //! ```
 //!
-//! A limit is edited and reset in the tables, and its rows follow when somebody comes to them ([`Entry::bring_up`]): first as of the
+//! A limit is edited and reset in the tables, and its rows follow when somebody comes to them ([`LimitEntry::bring_up`]): first as of the
 //! instant at which the next edition began, then the one after, exactly as if they had been carried over then. Texts that no row needs any
 //! more are swept away.
 
@@ -20,41 +20,41 @@ use tidegate_core::{
     ItemLineage, Limit, LimitPhase, LimitSpec, Per, Row, RowScope, Span, Tick, Timestamp, row_codec,
 };
 
-use crate::connections::Fault;
+use crate::connections::DatabaseError;
 
 /// Where a limit stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
-    InForce,
+pub(crate) enum LimitStatus {
+    Active,
     RetiredUntil(Timestamp),
 }
 
 /// A limit, and what its rows may have been written under.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct LimitEntry {
     pub(crate) limit: Arc<Limit>,
     pub(crate) generation: i64,
-    pub(crate) standing: Standing,
+    pub(crate) standing: LimitStatus,
     pub(crate) edition: i32,
     pub(crate) voided: i32,
     pub(crate) unpinned: i32,
     pub(crate) applied: bool,
     /// Every edition that some row may be of, the present one last.
-    pub(crate) editions: Vec<Edition>,
+    pub(crate) editions: Vec<LimitEdition>,
     /// Whether the row of all keys takes part in every decision.
     pub(crate) needs_all: bool,
 }
 
 /// What a limit said from when on.
 #[derive(Debug, Clone)]
-pub(crate) struct Edition {
+pub(crate) struct LimitEdition {
     pub(crate) number: i32,
     pub(crate) began: Timestamp,
     pub(crate) is_reset: bool,
     pub(crate) limit: Arc<Limit>,
 }
 
-impl Entry {
+impl LimitEntry {
     pub(crate) fn id(&self) -> &str {
         self.limit.id()
     }
@@ -65,19 +65,25 @@ impl Entry {
     }
 
     /// A row as it is under the present edition. It was written under this one.
-    pub(crate) fn bring_up(&self, bytes: &[u8], edition: i32, key: Option<&[u8]>) -> Result<Row, Fault> {
+    pub(crate) fn bring_up(
+        &self,
+        bytes: &[u8],
+        edition: i32,
+        key: Option<&[u8]>,
+    ) -> Result<Row, DatabaseError> {
         let per = if key.is_some() { Per::Key } else { Per::All };
         let first = self.editions.iter().position(|each| each.number == edition);
         let first = first.ok_or_else(|| {
             let id = self.id();
-            Fault::Again(format!("a row of '{id}' is of edition {edition}, which is not known here"))
+            DatabaseError::Retry(format!("a row of '{id}' is of edition {edition}, which is not known here"))
         })?;
         let text = &self.editions[first].limit;
         let mut row = if bytes.is_empty() {
             Row::blank(text, per)
         } else {
-            row_codec::decode(bytes, text, per)
-                .map_err(|damage| Fault::Refused(format!("a row of '{}' is damaged: {damage}", self.id())))?
+            row_codec::decode(bytes, text, per).map_err(|damage| {
+                DatabaseError::Rejected(format!("a row of '{}' is damaged: {damage}", self.id()))
+            })?
         };
         for pair in self.editions[first..].windows(2) {
             let [former, next] = pair else { continue };
@@ -97,39 +103,39 @@ impl Entry {
 
 /// All limits of one revision.
 #[derive(Debug, Default)]
-pub(crate) struct Limits {
+pub(crate) struct LimitSnapshot {
     pub(crate) revision: i64,
-    by_id: HashMap<Box<str>, Arc<Entry>>,
-    by_generation: HashMap<i64, Arc<Entry>>,
+    by_id: HashMap<Box<str>, Arc<LimitEntry>>,
+    by_generation: HashMap<i64, Arc<LimitEntry>>,
 }
 
-impl Limits {
+impl LimitSnapshot {
     /// The limit of this id, if it is in force.
-    pub(crate) fn get(&self, id: &str) -> Option<&Arc<Entry>> {
-        self.standing(id).filter(|entry| entry.standing == Standing::InForce)
+    pub(crate) fn get(&self, id: &str) -> Option<&Arc<LimitEntry>> {
+        self.standing(id).filter(|entry| entry.standing == LimitStatus::Active)
     }
 
     /// The limit of this id, in force or retired.
-    pub(crate) fn standing(&self, id: &str) -> Option<&Arc<Entry>> {
+    pub(crate) fn standing(&self, id: &str) -> Option<&Arc<LimitEntry>> {
         self.by_id.get(id)
     }
 
     /// This incarnation of a limit, in force or retired.
-    pub(crate) fn incarnation(&self, generation: i64) -> Option<&Arc<Entry>> {
+    pub(crate) fn incarnation(&self, generation: i64) -> Option<&Arc<LimitEntry>> {
         self.by_generation.get(&generation)
     }
 
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<Entry>> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<LimitEntry>> {
         self.by_generation.values()
     }
 
     /// The same limits with these put or removed.
-    pub(crate) fn with(&self, revision: i64, changed: Vec<Found>) -> Limits {
+    pub(crate) fn with(&self, revision: i64, changed: Vec<ChangedLimit>) -> LimitSnapshot {
         let mut next =
-            Limits { revision, by_id: self.by_id.clone(), by_generation: self.by_generation.clone() };
+            LimitSnapshot { revision, by_id: self.by_id.clone(), by_generation: self.by_generation.clone() };
         for found in changed {
             match found {
-                Found::Gone(generation) => {
+                ChangedLimit::Removed(generation) => {
                     if let Some(entry) = next.by_generation.remove(&generation) {
                         let still = next.by_id.get(entry.id()).is_some_and(|it| it.generation == generation);
                         if still {
@@ -137,7 +143,7 @@ impl Limits {
                         }
                     }
                 }
-                Found::There(entry) => {
+                ChangedLimit::Present(entry) => {
                     next.by_generation.insert(entry.generation, Arc::clone(&entry));
                     next.by_id.insert(entry.id().into(), entry);
                 }
@@ -148,9 +154,9 @@ impl Limits {
 }
 
 /// What a table says of a limit that has changed.
-pub(crate) enum Found {
-    Gone(i64),
-    There(Arc<Entry>),
+pub(crate) enum ChangedLimit {
+    Removed(i64),
+    Present(Arc<LimitEntry>),
 }
 
 /// Reads what has changed since this revision. Where the revision of the answer is the same, nothing has.
@@ -158,7 +164,7 @@ pub(crate) async fn read_since(
     connection: &Object,
     since: i64,
     tick: Tick,
-) -> Result<(i64, Vec<Found>), Fault> {
+) -> Result<(i64, Vec<ChangedLimit>), DatabaseError> {
     // In one statement, so that it is of one moment.
     let statement = connection
         .prepare_cached(
@@ -172,13 +178,13 @@ pub(crate) async fn read_since(
         .await?;
     let rows = connection.query(&statement, &[&since]).await?;
     let revision = rows.last().map_or(since, |row| row.get(0));
-    let mut found: Vec<Found> = Vec::new();
+    let mut found: Vec<ChangedLimit> = Vec::new();
     let mut rows = rows.iter().peekable();
     while let Some(row) = rows.next() {
         let Some(generation) = row.get::<_, Option<i64>>(1) else { break };
         let standing: i16 = row.get(2);
         if standing == 2 {
-            found.push(Found::Gone(generation));
+            found.push(ChangedLimit::Removed(generation));
             continue;
         }
         let mut editions = vec![read_edition(row, tick)?];
@@ -188,13 +194,13 @@ pub(crate) async fn read_since(
         let present = editions.last().ok_or_else(|| damaged("a limit without a text"))?;
         let limit = Arc::clone(&present.limit);
         let retired: Option<i64> = row.get(3);
-        found.push(Found::There(Arc::new(Entry {
+        found.push(ChangedLimit::Present(Arc::new(LimitEntry {
             needs_all: needs_all(&limit),
             limit,
             generation,
             standing: match retired {
-                Some(until) if standing == 1 => Standing::RetiredUntil(instant(until)),
-                _ => Standing::InForce,
+                Some(until) if standing == 1 => LimitStatus::RetiredUntil(instant(until)),
+                _ => LimitStatus::Active,
             },
             edition: row.get(4),
             voided: row.get(5),
@@ -206,7 +212,7 @@ pub(crate) async fn read_since(
     Ok((revision, found))
 }
 
-fn read_edition(row: &tokio_postgres::Row, tick: Tick) -> Result<Edition, Fault> {
+fn read_edition(row: &tokio_postgres::Row, tick: Tick) -> Result<LimitEdition, DatabaseError> {
     let (text, descent): (Option<&[u8]>, Option<&[u8]>) = (row.get(12), row.get(13));
     let (Some(text), Some(descent)) = (text, descent) else { return Err(damaged("a limit without a text")) };
     let spec = written::read(&mut Reader::new(text)).map_err(|why| damaged(&why.to_string()))?;
@@ -214,7 +220,7 @@ fn read_edition(row: &tokio_postgres::Row, tick: Tick) -> Result<Edition, Fault>
     let version = u32::try_from(row.get::<_, i32>(11)).map_err(|_| damaged("a limit's version"))?;
     let limit =
         Limit::restore(spec, tick, version, &descent).map_err(|_| damaged("a limit that makes no sense"))?;
-    Ok(Edition {
+    Ok(LimitEdition {
         number: row.get(8),
         began: instant(row.get(9)),
         is_reset: row.get(10),
@@ -222,8 +228,8 @@ fn read_edition(row: &tokio_postgres::Row, tick: Tick) -> Result<Edition, Fault>
     })
 }
 
-fn damaged(what: &str) -> Fault {
-    Fault::Refused(format!("the tables say something that this program does not understand: {what}"))
+fn damaged(what: &str) -> DatabaseError {
+    DatabaseError::Rejected(format!("the tables say something that this program does not understand: {what}"))
 }
 
 /// Whether every decision is about the row of all keys: it counts something, gives fences, or knows how many rows there are.

@@ -6,48 +6,56 @@
 use std::sync::Arc;
 
 use deadpool_postgres::Object;
-use tidegate::store::map::excerpt::{Elsewhere, Excerpt, Standing as Brought};
+use tidegate::store::map::excerpt::{Elsewhere, Excerpt, Standing as ExcerptStanding};
 use tidegate_core::{LeaseId, Timestamp};
 
-use crate::connections::Fault;
+use crate::connections::DatabaseError;
 use crate::job::Job;
 use crate::limit_snapshot::instant;
-use crate::row_names::{Needs, key_of, needs_of};
-use crate::shared_state::House;
+use crate::row_names::{NeededRows, add_rows_of_job, key_of};
+use crate::shared_state::SharedState;
 use crate::transaction::{CLOCK, named, read_leases};
 
-const LOOK: &str = "SELECT (SELECT revision FROM store), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, \
+const READ_ROWS: &str = "SELECT (SELECT revision FROM store), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, \
     wanted.generation, wanted.key, s.edition, s.seen, s.state \
     FROM unnest($1::bigint[], $2::bytea[]) AS wanted (generation, key) \
     LEFT JOIN states s ON s.generation = wanted.generation AND s.key = wanted.key";
 
 /// Does jobs that only look.
-pub(crate) async fn look(house: &House, connection: &Object, jobs: &mut [Job]) -> Result<(), Fault> {
-    let limits = house.limits();
-    let mut needs = Needs::new();
+pub(crate) async fn look(
+    shared_state: &SharedState,
+    connection: &Object,
+    jobs: &mut [Job],
+) -> Result<(), DatabaseError> {
+    let limits = shared_state.limits();
+    let mut needs = NeededRows::new();
     for job in jobs.iter() {
-        needs_of(job, &limits, &mut needs);
+        add_rows_of_job(job, &limits, &mut needs);
     }
     if needs.is_empty() {
         // Nothing is known of what they ask for, which may be only because it was added a moment ago.
-        needs.insert((0, Vec::new()), crate::row_names::Need::Look);
+        needs.insert((0, Vec::new()), crate::row_names::RowAccess::Read);
     }
     let (generations, keys): (Vec<i64>, Vec<Vec<u8>>) = needs.into_keys().unzip();
-    let statement = connection.prepare_cached(LOOK).await?;
+    let statement = connection.prepare_cached(READ_ROWS).await?;
     let rows = connection.query(&statement, &[&generations, &keys]).await?;
-    let first = rows.first().ok_or_else(|| Fault::Again("there was no answer".to_owned()))?;
+    let first = rows.first().ok_or_else(|| DatabaseError::Retry("there was no answer".to_owned()))?;
     if first.get::<_, i64>(0) != limits.revision {
-        return Err(Fault::Again("the limits have changed".to_owned()));
+        return Err(DatabaseError::Retry("the limits have changed".to_owned()));
     }
     let seen = rows.iter().filter_map(|row| row.get::<_, Option<i64>>(5)).max().unwrap_or(0);
-    let now = house.time.now(first.get(1)).max(instant(seen));
-    let mut excerpt = Excerpt::new(house.tick, house.secret, house.number());
+    let now = shared_state.time.now(first.get(1)).max(instant(seen));
+    let mut excerpt = Excerpt::new(shared_state.tick, shared_state.secret, shared_state.number());
     excerpt.advance(now);
     for entry in jobs.iter().flat_map(|job| named(job, &limits)).filter_map(|each| limits.incarnation(each)) {
         if excerpt.fence_of(entry.id()).is_none() {
             let generation = u64::try_from(entry.generation).unwrap_or(0);
-            let standing =
-                Brought { generation, fence: 0, retired_until: None, elsewhere: Elsewhere::default() };
+            let standing = ExcerptStanding {
+                generation,
+                fence: 0,
+                retired_until: None,
+                elsewhere: Elsewhere::default(),
+            };
             excerpt.limit(Arc::clone(&entry.limit), standing);
         }
     }
@@ -67,18 +75,18 @@ pub(crate) async fn look(house: &House, connection: &Object, jobs: &mut [Job]) -
 
 /// Until when leases are held.
 pub(crate) async fn held_until(
-    house: &House,
+    shared_state: &SharedState,
     connection: &Object,
     ids: &[LeaseId],
-) -> Result<Vec<Option<Timestamp>>, Fault> {
+) -> Result<Vec<Option<Timestamp>>, DatabaseError> {
     let leases = read_leases(connection, ids, false).await?;
     let clock = connection.prepare_cached(CLOCK).await?;
-    let now = house.time.now(connection.query_one(&clock, &[]).await?.get(0));
-    if leases.values().any(|row| !row.is_known(&house.limits())) {
+    let now = shared_state.time.now(connection.query_one(&clock, &[]).await?.get(0));
+    if leases.values().any(|row| !row.is_known(&shared_state.limits())) {
         // Its limit is gone, or another server has made it a moment ago.
-        house.refresh(connection).await?;
+        shared_state.refresh(connection).await?;
     }
-    let limits = house.limits();
+    let limits = shared_state.limits();
     let held = |id: &LeaseId| {
         let row = leases.get(id).filter(|row| row.is_known(&limits))?;
         Some(row.lease.expires_at).filter(|end| now < *end)

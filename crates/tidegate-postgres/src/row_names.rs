@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use tidegate_core::{Hold, Intent};
 
-use crate::job::{Job, OwnOrder, Task};
-use crate::limit_snapshot::{Entry, Limits, may_hold};
+use crate::job::{Job, JobTask, OwnedOrder};
+use crate::limit_snapshot::{LimitEntry, LimitSnapshot, may_hold};
 
 /// The key of the row of all keys.
 pub(crate) const ALL: &[u8] = &[0];
@@ -31,43 +31,45 @@ pub(crate) type RowName = (i64, Vec<u8>);
 
 /// How a row is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Need {
+pub(crate) enum RowAccess {
     /// If it is there.
-    Look,
+    Read,
     /// To be changed, and made if it is not there.
-    Change,
+    Write,
 }
 
 /// The rows that jobs are about, in the order of their names.
-pub(crate) type Needs = BTreeMap<RowName, Need>;
+pub(crate) type NeededRows = BTreeMap<RowName, RowAccess>;
 
 /// Adds the rows of a job. Leases are not looked into here: what they hold is known when they are read.
-pub(crate) fn needs_of(job: &Job, limits: &Limits, needs: &mut Needs) {
+pub(crate) fn add_rows_of_job(job: &Job, limits: &LimitSnapshot, needs: &mut NeededRows) {
     match &job.task {
-        Task::Orders { orders, .. } => orders.iter().for_each(|order| needs_of_order(order, limits, needs)),
-        Task::Reset { limit_id, key, .. } => {
+        JobTask::Orders { orders, .. } => {
+            orders.iter().for_each(|order| add_rows_of_order(order, limits, needs))
+        }
+        JobTask::Reset { limit_id, key, .. } => {
             if let Some(entry) = limits.get(limit_id) {
-                need(entry, Some(key), Need::Change, needs);
+                need(entry, Some(key), RowAccess::Write, needs);
             }
         }
-        Task::Usage { limit_id, key, .. } | Task::Holders { limit_id, key, .. } => {
+        JobTask::Usage { limit_id, key, .. } | JobTask::Holders { limit_id, key, .. } => {
             if let Some(entry) = limits.get(limit_id) {
-                need(entry, key.as_deref(), Need::Look, needs);
+                need(entry, key.as_deref(), RowAccess::Read, needs);
             }
         }
-        Task::Tidy { rows, .. } => {
+        JobTask::CleanUp { rows, .. } => {
             for (generation, column) in rows {
                 if let Some(entry) = limits.incarnation(*generation) {
-                    need(entry, key_of(column), Need::Look, needs);
+                    need(entry, key_of(column), RowAccess::Read, needs);
                 }
             }
         }
-        Task::Release { .. } | Task::Renew { .. } | Task::Settle { .. } => {}
+        JobTask::Release { .. } | JobTask::Renew { .. } | JobTask::Settle { .. } => {}
     }
 }
 
-fn needs_of_order(order: &OwnOrder, limits: &Limits, needs: &mut Needs) {
-    let how = if changes(order) { Need::Change } else { Need::Look };
+fn add_rows_of_order(order: &OwnedOrder, limits: &LimitSnapshot, needs: &mut NeededRows) {
+    let how = if changes(order) { RowAccess::Write } else { RowAccess::Read };
     // A lease has a fence of every limit that was asked together with what it holds, and the row of all keys knows the latest.
     let may_lease = |id: &str| limits.get(id).is_some_and(|entry| may_hold(&entry.limit));
     let leases = order.hold == Hold::Yes || order.asks.iter().any(|ask| may_lease(&ask.limit_id));
@@ -83,13 +85,13 @@ fn needs_of_order(order: &OwnOrder, limits: &Limits, needs: &mut Needs) {
 }
 
 /// Whether an order may change something.
-pub(crate) fn changes(order: &OwnOrder) -> bool {
+pub(crate) fn changes(order: &OwnedOrder) -> bool {
     let takes = order.asks.iter().any(|ask| ask.count > 0);
     order.intent == Intent::Acquire && (takes || order.hold == Hold::Yes || order.request_id.is_some())
 }
 
 /// Adds a row. Where rows are counted, whoever comes to one of them holds the count too: it may come into being, or be forgotten.
-pub(crate) fn need(entry: &Entry, key: Option<&[u8]>, how: Need, needs: &mut Needs) {
+pub(crate) fn need(entry: &LimitEntry, key: Option<&[u8]>, how: RowAccess, needs: &mut NeededRows) {
     let count = (key.is_some() && entry.bounds_keys()).then(|| ALL.to_vec());
     for column in [Some(column_of(key)), count].into_iter().flatten() {
         let slot = needs.entry((entry.generation, column)).or_insert(how);

@@ -1,7 +1,7 @@
 //! The tables: made when a store is first opened, brought up to date when a newer program opens it.
 //!
 //! Decided: migrations are numbered, part of the program, and only go forward. A program that finds a later number than it knows does not
-//! touch anything: it would not understand what a newer one has written.
+//! row_hash anything: it would not understand what a newer one has written.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use tokio_postgres::{Client, NoTls};
 
 use crate::connections::words;
 use crate::tls;
-use crate::url::{BadUrl, Options, Tls};
+use crate::url::{InvalidUrl, PostgresOptions, TlsMode};
 
 /// What makes the tables, in order.
 const MIGRATIONS: &[(i32, &str)] = &[(1, include_str!("schema/001.sql"))];
@@ -22,7 +22,7 @@ pub const VERSION: i32 = 1;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OpenError {
     /// The URL makes no sense.
-    Url(BadUrl),
+    Url(InvalidUrl),
     /// The database cannot be reached, or does not let us in.
     Unreachable {
         /// Where.
@@ -73,7 +73,7 @@ impl fmt::Display for OpenError {
 impl std::error::Error for OpenError {}
 
 /// Makes sure that the tables are there and of the version we know.
-pub(crate) async fn prepare(options: &Options) -> Result<(), OpenError> {
+pub(crate) async fn prepare(options: &PostgresOptions) -> Result<(), OpenError> {
     // Somebody may take a connection and never say a word.
     let silent = |_| {
         let why = format!("PostgreSQL did not answer within {} s", options.connecting().as_secs());
@@ -83,10 +83,10 @@ pub(crate) async fn prepare(options: &Options) -> Result<(), OpenError> {
     migrate(&connected.unwrap_or_else(silent)?, options).await
 }
 
-async fn connect(options: &Options) -> Result<Client, OpenError> {
+async fn connect(options: &PostgresOptions) -> Result<Client, OpenError> {
     let unreachable =
         |error: tokio_postgres::Error| OpenError::Unreachable { place: options.place(), why: words(&error) };
-    if options.tls == Tls::Off {
+    if options.tls == TlsMode::Off {
         let (client, connection) = options.config.connect(NoTls).await.map_err(unreachable)?;
         tokio::spawn(connection);
         return Ok(client);
@@ -97,12 +97,12 @@ async fn connect(options: &Options) -> Result<Client, OpenError> {
     Ok(client)
 }
 
-async fn migrate(client: &Client, options: &Options) -> Result<(), OpenError> {
+async fn migrate(client: &Client, options: &PostgresOptions) -> Result<(), OpenError> {
     let schema = &options.schema;
     let failed = |error: tokio_postgres::Error| of_migration(&error, options);
     // One at a time, whoever comes; the lock goes with the connection.
     client
-        .execute("SELECT pg_advisory_lock($1)", &[&lock_key(schema, Lock::Migrating)])
+        .execute("SELECT pg_advisory_lock($1)", &[&lock_key(schema, AdvisoryLock::Migration)])
         .await
         .map_err(failed)?;
     let there = "SELECT 1 FROM pg_namespace WHERE nspname = $1";
@@ -134,13 +134,13 @@ async fn migrate(client: &Client, options: &Options) -> Result<(), OpenError> {
         tracing::info!(schema, version, "the tables were made");
     }
     client
-        .execute("SELECT pg_advisory_unlock($1)", &[&lock_key(schema, Lock::Migrating)])
+        .execute("SELECT pg_advisory_unlock($1)", &[&lock_key(schema, AdvisoryLock::Migration)])
         .await
         .map_err(failed)?;
     Ok(())
 }
 
-fn of_migration(error: &tokio_postgres::Error, options: &Options) -> OpenError {
+fn of_migration(error: &tokio_postgres::Error, options: &PostgresOptions) -> OpenError {
     match error.code() {
         Some(&SqlState::INSUFFICIENT_PRIVILEGE) => OpenError::Forbidden {
             schema: options.schema.clone(),
@@ -157,17 +157,17 @@ fn of_migration(error: &tokio_postgres::Error, options: &Options) -> OpenError {
 
 /// What servers lock against each other beside rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lock {
+pub(crate) enum AdvisoryLock {
     /// The tables are made.
-    Migrating,
+    Migration,
     /// Shared by everybody who decides, alone for who changes limits.
     Limits,
     /// Somebody sweeps.
-    Sweeping,
+    Expiry,
 }
 
 /// The number of such a lock: locks are known by a number in the whole database, so it is made of the schema's name.
-pub(crate) fn lock_key(schema: &str, lock: Lock) -> i64 {
+pub(crate) fn lock_key(schema: &str, lock: AdvisoryLock) -> i64 {
     // FNV-1a: it has to be the same in every version of the program.
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     for byte in b"tidegate/".iter().chain(schema.as_bytes()) {

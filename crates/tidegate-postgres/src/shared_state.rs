@@ -1,4 +1,4 @@
-//! The house: what all workers of a store share.
+//! The shared_state: what all workers of a store share.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, HashSet};
@@ -12,38 +12,38 @@ use tidegate::catalog::{Change, Watcher};
 use tidegate::store::{ItemCount, LimitStats};
 use tidegate_core::{Intent, Tick};
 
-use crate::connections::{Connections, Fault};
-use crate::database_clock::{Source, Time};
-use crate::job::OwnOrder;
+use crate::connections::{ConnectionPool, DatabaseError};
+use crate::database_clock::{DatabaseClock, TimeSource};
+use crate::job::OwnedOrder;
 use crate::limit_editor::changes;
-use crate::limit_snapshot::{Limits, read_since};
+use crate::limit_snapshot::{LimitSnapshot, read_since};
 use crate::row_names::RowName;
-use crate::schema::{Lock, lock_key};
-use crate::url::{BadUrl, Options};
+use crate::schema::{AdvisoryLock, lock_key};
+use crate::url::{InvalidUrl, PostgresOptions};
 
 /// How far the numbers of leases of two sittings are apart: more than can be granted in one.
-const NUMBERS_APART: u64 = 1 << 20;
+const LEASE_NUMBER_STEP: u64 = 1 << 20;
 
 /// The most rows of which it is remembered that they are there.
-const MOST_KNOWN: usize = 1 << 18;
+const MAX_KNOWN_ROWS: usize = 1 << 18;
 
 /// What workers share.
-pub(crate) struct House {
-    pub(crate) connections: Connections,
-    pub(crate) time: Time,
+pub(crate) struct SharedState {
+    pub(crate) connections: ConnectionPool,
+    pub(crate) time: DatabaseClock,
     pub(crate) tick: Tick,
     /// Makes the ids of leases hard to guess.
     pub(crate) secret: u64,
     numbers: AtomicU64,
     pub(crate) limits_lock: i64,
-    pub(crate) sweeping_lock: i64,
+    pub(crate) expiry_lock: i64,
     pub(crate) schema: String,
-    limits: RwLock<Arc<Limits>>,
-    /// Held while the limits are exchanged and watchers are told of it: what was edited here, and in which order, as long as nobody has
+    limits: RwLock<Arc<LimitSnapshot>>,
+    /// HoldersResult while the limits are exchanged and watchers are told of it: what was edited here, and in which order, as long as nobody has
     /// been told. Whoever reads the tables first tells it, and that may be who only looks.
-    exchange: Mutex<Vec<Announced>>,
+    exchange: Mutex<Vec<AnnouncedEdit>>,
     watchers: RwLock<Vec<Watcher>>,
-    counts: Mutex<HashMap<Box<str>, Counts>>,
+    counts: Mutex<HashMap<Box<str>, LimitCounts>>,
     hasher: RandomState,
     /// Rows that were there when somebody last looked.
     rows: Mutex<HashSet<u64>>,
@@ -51,36 +51,36 @@ pub(crate) struct House {
 
 /// The ids of one edit, in its order, and the revision it makes.
 #[derive(Debug)]
-struct Announced {
+struct AnnouncedEdit {
     revision: i64,
     ids: Vec<String>,
 }
 
 /// What happened at a limit, as this server has seen it.
 #[derive(Debug, Default)]
-struct Counts {
+struct LimitCounts {
     granted: u64,
     refused: u64,
     shadowed: u64,
     items: HashMap<Box<str>, u64>,
 }
 
-impl House {
-    pub(crate) fn new(options: &Options, source: Source) -> Result<House, BadUrl> {
+impl SharedState {
+    pub(crate) fn new(options: &PostgresOptions, source: TimeSource) -> Result<SharedState, InvalidUrl> {
         let mut random = [0; 16];
         getrandom::fill(&mut random)
-            .map_err(|error| BadUrl(format!("cannot be used without random numbers: {error}")))?;
+            .map_err(|error| InvalidUrl(format!("cannot be used without random numbers: {error}")))?;
         let [secret, number] = [0, 8]
             .map(|at| u64::from_le_bytes(random[at..at + 8].try_into().expect("eight of sixteen bytes")));
-        let time = Time::new(source);
-        Ok(House {
-            connections: Connections::new(options)?,
+        let time = DatabaseClock::new(source);
+        Ok(SharedState {
+            connections: ConnectionPool::new(options)?,
             tick: time.tick(),
             time,
             secret,
             numbers: AtomicU64::new(number),
-            limits_lock: lock_key(&options.schema, Lock::Limits),
-            sweeping_lock: lock_key(&options.schema, Lock::Sweeping),
+            limits_lock: lock_key(&options.schema, AdvisoryLock::Limits),
+            expiry_lock: lock_key(&options.schema, AdvisoryLock::Expiry),
             schema: options.schema.clone(),
             limits: RwLock::default(),
             exchange: Mutex::default(),
@@ -94,23 +94,23 @@ impl House {
     /// A number that no lease of this process has had, nor will have those after it.
     pub(crate) fn number(&self) -> u64 {
         // Wrapping is fine, but the last few must not: the excerpt counts on from here.
-        let number = self.numbers.fetch_add(NUMBERS_APART, Ordering::Relaxed);
-        number.min(u64::MAX - NUMBERS_APART)
+        let number = self.numbers.fetch_add(LEASE_NUMBER_STEP, Ordering::Relaxed);
+        number.min(u64::MAX - LEASE_NUMBER_STEP)
     }
 
     /// The limits as they are known here.
-    pub(crate) fn limits(&self) -> Arc<Limits> {
+    pub(crate) fn limits(&self) -> Arc<LimitSnapshot> {
         Arc::clone(&self.limits.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Reads what has changed.
-    pub(crate) async fn refresh(&self, connection: &Object) -> Result<(), Fault> {
+    pub(crate) async fn refresh(&self, connection: &Object) -> Result<(), DatabaseError> {
         let limits = self.limits();
         let (revision, found) = read_since(connection, limits.revision, self.tick).await?;
         if revision < limits.revision {
             // The tables are not the ones we knew: somebody made them anew.
             let (revision, found) = read_since(connection, -1, self.tick).await?;
-            self.exchange(Limits::default().with(revision, found), true);
+            self.exchange(LimitSnapshot::default().with(revision, found), true);
         } else if revision > limits.revision {
             self.exchange(limits.with(revision, found), false);
         }
@@ -122,12 +122,12 @@ impl House {
     pub(crate) fn announce(&self, revision: i64, ids: Vec<String>) {
         let mut announced = self.exchange.lock().unwrap_or_else(PoisonError::into_inner);
         announced.retain(|former| former.revision < revision);
-        announced.push(Announced { revision, ids });
+        announced.push(AnnouncedEdit { revision, ids });
     }
 
     /// From now on these are the limits, unless later ones are known. Watchers are told what others have changed, then what was announced
     /// here, in its order.
-    pub(crate) fn exchange(&self, next: Limits, anew: bool) {
+    pub(crate) fn exchange(&self, next: LimitSnapshot, anew: bool) {
         let mut announced = self.exchange.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.limits();
         if next.revision <= before.revision && !anew {
@@ -155,7 +155,7 @@ impl House {
     }
 
     /// What stands for a row: equal for equal rows, and for others hardly ever.
-    pub(crate) fn touch(&self, (generation, column): &RowName) -> u64 {
+    pub(crate) fn row_hash(&self, (generation, column): &RowName) -> u64 {
         let mut hash = self.hasher.build_hasher();
         hash.write_i64(*generation);
         hash.write(column);
@@ -165,16 +165,16 @@ impl House {
     /// Which of these rows were not there when somebody last looked, or never were looked for.
     pub(crate) fn unknown<'n>(&self, names: impl Iterator<Item = &'n RowName>) -> Vec<&'n RowName> {
         let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        names.filter(|name| !rows.contains(&self.touch(name))).collect()
+        names.filter(|name| !rows.contains(&self.row_hash(name))).collect()
     }
 
     /// These rows are there.
     pub(crate) fn found<'n>(&self, names: impl Iterator<Item = &'n RowName>) {
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         for name in names {
-            rows.insert(self.touch(name));
+            rows.insert(self.row_hash(name));
         }
-        if rows.len() > MOST_KNOWN {
+        if rows.len() > MAX_KNOWN_ROWS {
             rows.clear();
         }
     }
@@ -183,12 +183,12 @@ impl House {
     pub(crate) fn lost<'n>(&self, names: impl Iterator<Item = &'n RowName>) {
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         for name in names {
-            rows.remove(&self.touch(name));
+            rows.remove(&self.row_hash(name));
         }
     }
 
-    /// Counts what was answered.
-    pub(crate) fn count(&self, orders: &[OwnOrder], answers: &Replies) {
+    /// LimitCounts what was answered.
+    pub(crate) fn count(&self, orders: &[OwnedOrder], answers: &Replies) {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         for (order, answer) in orders.iter().zip(answers.iter()) {
             let (Intent::Acquire, Ok(answer)) = (order.intent, answer) else { continue };
@@ -217,7 +217,7 @@ impl House {
     pub(crate) fn observe(&self, limit_id: &str) -> Option<LimitStats> {
         self.limits().get(limit_id)?;
         let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        let none = Counts::default();
+        let none = LimitCounts::default();
         let count = counts.get(limit_id).unwrap_or(&none);
         let mut items: Vec<ItemCount> = count
             .items

@@ -1,4 +1,4 @@
-//! A sitting: one transaction that does many jobs.
+//! A transaction: one transaction that does many jobs.
 //!
 //! ```text
 //!   BEGIN · the limits' lock, shared · revision · blank rows · rows, locked · clock      one round trip
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Everybody locks in the same order: the limits' lock, missing rows made blank, rows, request ids, leases; each by name. So nobody waits in
-//! a circle. The clock is read when the last lock is held, so that time does not go back from one sitting to the next on the same row.
+//! a circle. The clock is read when the last lock is held, so that time does not go back from one transaction to the next on the same row.
 //!
 //! If nothing changed, nothing is committed: a refusal costs no write, and the blank rows that were made for it never were.
 
@@ -23,15 +23,15 @@ use futures_util::try_join;
 use tidegate::store::map::excerpt::Excerpt;
 use tidegate_core::{LeaseId, Timestamp};
 
-use crate::connections::Fault;
-use crate::job::{Job, Task};
-use crate::limit_snapshot::{Limits, instant};
-use crate::row_names::{ALL, Need, Needs, RowName, needs_of};
-use crate::shared_state::House;
+use crate::connections::DatabaseError;
+use crate::job::{Job, JobTask};
+use crate::limit_snapshot::{LimitSnapshot, instant};
+use crate::row_names::{ALL, NeededRows, RowAccess, RowName, add_rows_of_job};
+use crate::shared_state::SharedState;
 
-pub(crate) use key_bounds::LAPSED;
+pub(crate) use key_bounds::EXPIRED_LEASES_BLOCK;
 pub(crate) use load_rows::{LeaseRow, read_leases};
-use load_rows::{Loaded, Request};
+use load_rows::{LoadedRow, RequestRow};
 
 /// What the database says the time is, in microseconds.
 pub(crate) const CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
@@ -56,14 +56,14 @@ const LOCK_REQUESTS: &str =
     "SELECT id, until, body FROM requests WHERE id = ANY ($1::bytea[]) ORDER BY id FOR UPDATE";
 
 /// What is in hand when everything is locked.
-pub(crate) struct Sitting<'a> {
-    house: &'a House,
+pub(crate) struct DecisionTransaction<'a> {
+    shared_state: &'a SharedState,
     connection: &'a Object,
-    limits: Arc<Limits>,
-    rows: Vec<Loaded>,
+    limits: Arc<LimitSnapshot>,
+    rows: Vec<LoadedRow>,
     leases: HashMap<LeaseId, LeaseRow>,
     settlements: Vec<(LeaseId, Timestamp)>,
-    requests: Vec<Request>,
+    requests: Vec<RequestRow>,
     /// Leases that were read to be told of, and nothing else.
     looked_at: HashSet<LeaseId>,
     /// The limits that are asked.
@@ -75,32 +75,32 @@ pub(crate) struct Sitting<'a> {
     has_written: bool,
 }
 
-/// How a sitting begins.
+/// How a transaction begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Start {
+pub(crate) enum LimitSource {
     /// With the limits as they are known here; if they are others by now, it has to begin again.
-    Trusting,
+    Cached,
     /// The limits are read when nobody can change them any more.
-    Careful,
+    Reloaded,
 }
 
 /// Does the jobs. After an error nothing is changed, unless it came of the commit itself.
 pub(crate) async fn sit(
-    house: &House,
+    shared_state: &SharedState,
     connection: &Object,
     jobs: &mut [Job],
-    start: Start,
-) -> Result<(), Fault> {
-    if start == Start::Careful {
+    start: LimitSource,
+) -> Result<(), DatabaseError> {
+    if start == LimitSource::Reloaded {
         connection.batch_execute("BEGIN").await?;
         let shared = connection.prepare_cached(SHARED_LOCK).await?;
-        connection.query(&shared, &[&house.limits_lock]).await?;
-        house.refresh(connection).await?;
+        connection.query(&shared, &[&shared_state.limits_lock]).await?;
+        shared_state.refresh(connection).await?;
     }
-    let limits = house.limits();
-    let mut needs = Needs::new();
+    let limits = shared_state.limits();
+    let mut needs = NeededRows::new();
     for job in jobs.iter() {
-        needs_of(job, &limits, &mut needs);
+        add_rows_of_job(job, &limits, &mut needs);
     }
     let ids: Vec<LeaseId> = jobs.iter().flat_map(Job::leases).copied().collect();
     if !ids.is_empty() {
@@ -109,34 +109,35 @@ pub(crate) async fn sit(
             lease.needs(&limits, &mut needs);
         }
     }
-    let mut sitting = Sitting::begin(house, connection, limits, needs, &ids, jobs, start).await?;
-    let mut excerpt = sitting.bring().await?;
+    let mut transaction =
+        DecisionTransaction::begin(shared_state, connection, limits, needs, &ids, jobs, start).await?;
+    let mut excerpt = transaction.bring().await?;
     for job in jobs.iter_mut() {
         job.perform(&mut excerpt);
-        if let Task::Reset { limit_id, key, done: Some(Ok(())), .. } = &job.task {
-            sitting.was_reset(limit_id, key);
+        if let JobTask::Reset { limit_id, key, done: Some(Ok(())), .. } = &job.task {
+            transaction.was_reset(limit_id, key);
         }
     }
-    sitting.write(&mut excerpt).await
+    transaction.write(&mut excerpt).await
 }
 
-impl<'a> Sitting<'a> {
+impl<'a> DecisionTransaction<'a> {
     /// Locks everything, and reads it.
     async fn begin(
-        house: &'a House,
+        shared_state: &'a SharedState,
         connection: &'a Object,
-        limits: Arc<Limits>,
-        needs: Needs,
+        limits: Arc<LimitSnapshot>,
+        needs: NeededRows,
         leases: &[LeaseId],
         jobs: &[Job],
-        start: Start,
-    ) -> Result<Sitting<'a>, Fault> {
+        start: LimitSource,
+    ) -> Result<DecisionTransaction<'a>, DatabaseError> {
         let named = jobs.iter().flat_map(|job| named(job, &limits)).collect();
-        let settles = jobs.iter().any(|job| matches!(job.task, Task::Settle { .. }));
+        let settles = jobs.iter().any(|job| matches!(job.task, JobTask::Settle { .. }));
         let mut request_ids: Vec<Vec<u8>> = request_ids(jobs);
         request_ids.sort_unstable();
         request_ids.dedup();
-        let wanted = Wanted::of(&needs, &limits, house, start);
+        let wanted = WantedRows::of(&needs, &limits, shared_state, start);
         let (blank, rows, clock) = (
             connection.prepare_cached(MAKE_BLANK),
             connection.prepare_cached(LOCK_ROWS),
@@ -148,30 +149,30 @@ impl<'a> Sitting<'a> {
 
         // Everything is sent at once; the database does it in this order.
         let begun = async {
-            if start == Start::Careful {
+            if start == LimitSource::Reloaded {
                 return Ok(());
             }
-            connection.batch_execute("BEGIN").await.map_err(Fault::from)
+            connection.batch_execute("BEGIN").await.map_err(DatabaseError::from)
         };
-        let lock_key: [&(dyn tokio_postgres::types::ToSql + Sync); 1] = [&house.limits_lock];
-        let shared = async { connection.query(&shared, &lock_key).await.map_err(Fault::from) };
-        let revision = async { connection.query_one(&revision, &[]).await.map_err(Fault::from) };
+        let lock_key: [&(dyn tokio_postgres::types::ToSql + Sync); 1] = [&shared_state.limits_lock];
+        let shared = async { connection.query(&shared, &lock_key).await.map_err(DatabaseError::from) };
+        let revision = async { connection.query_one(&revision, &[]).await.map_err(DatabaseError::from) };
         let made = async {
             if wanted.blank.0.is_empty() {
                 return Ok(Vec::new());
             }
             let (generations, keys, editions) = &wanted.blank;
-            connection.query(&blank, &[generations, keys, editions]).await.map_err(Fault::from)
+            connection.query(&blank, &[generations, keys, editions]).await.map_err(DatabaseError::from)
         };
         let locked = async {
             if wanted.all.0.is_empty() {
                 return Ok(Vec::new());
             }
-            connection.query(&rows, &[&wanted.all.0, &wanted.all.1]).await.map_err(Fault::from)
+            connection.query(&rows, &[&wanted.all.0, &wanted.all.1]).await.map_err(DatabaseError::from)
         };
         // The clock last: where nothing else is locked it is read in the same breath.
         let rest = async {
-            let mut rest = Rest::default();
+            let mut rest = LateReads::default();
             if !request_ids.is_empty() {
                 rest.requests = lock_requests(connection, &request_ids).await?;
             }
@@ -182,7 +183,7 @@ impl<'a> Sitting<'a> {
                 rest.settlements = load_rows::read_settlements(connection, leases).await?;
             }
             rest.micros = connection.query_one(&clock, &[]).await?.get(0);
-            Ok::<Rest, Fault>(rest)
+            Ok::<LateReads, DatabaseError>(rest)
         };
         let (begun, shared, revision, made, locked, rest) =
             futures_util::join!(begun, shared, revision, made, locked, rest);
@@ -191,10 +192,10 @@ impl<'a> Sitting<'a> {
         shared?;
         let revision: i64 = revision?.get(0);
         if revision != limits.revision {
-            return Err(Fault::Again("the limits have changed".to_owned()));
+            return Err(DatabaseError::Retry("the limits have changed".to_owned()));
         }
         let made = made?;
-        let mut rows: Vec<Loaded> = locked?.iter().map(Loaded::read).collect();
+        let mut rows: Vec<LoadedRow> = locked?.iter().map(LoadedRow::read).collect();
         for name in made.iter().map(|row| (row.get::<_, i64>(0), row.get::<_, Vec<u8>>(1))) {
             if let Ok(found) = rows.binary_search_by(|row| row.name.cmp(&name)) {
                 rows[found].is_new = true;
@@ -202,18 +203,18 @@ impl<'a> Sitting<'a> {
         }
         let missing = missing(&needs, &rows);
         if !missing.is_empty() {
-            house.lost(missing.into_iter());
-            return Err(Fault::Again("a row was forgotten meanwhile".to_owned()));
+            shared_state.lost(missing.into_iter());
+            return Err(DatabaseError::Retry("a row was forgotten meanwhile".to_owned()));
         }
         let mut absent: HashMap<i64, i64> = HashMap::new();
         for (generation, _) in needs.keys().filter(|name| !is_there(name, &rows)) {
             *absent.entry(*generation).or_default() += 1;
         }
-        let Rest { requests, leases, settlements, micros } = rest?;
-        let now = house.time.now(micros);
+        let LateReads { requests, leases, settlements, micros } = rest?;
+        let now = shared_state.time.now(micros);
         let seen = rows.iter().map(|row| row.seen).max().unwrap_or_default();
-        Ok(Sitting {
-            house,
+        Ok(DecisionTransaction {
+            shared_state,
             connection,
             limits,
             rows,
@@ -229,7 +230,7 @@ impl<'a> Sitting<'a> {
     }
 
     /// What the excerpt is asked about.
-    async fn bring(&mut self) -> Result<Excerpt, Fault> {
+    async fn bring(&mut self) -> Result<Excerpt, DatabaseError> {
         let elsewhere = self.count_elsewhere().await?;
         let looked_at = self.leases_of_requests().await?;
         self.excerpt(&elsewhere, looked_at)
@@ -248,31 +249,36 @@ impl<'a> Sitting<'a> {
 
 /// What is locked after the rows, and when.
 #[derive(Default)]
-struct Rest {
-    requests: Vec<Request>,
+struct LateReads {
+    requests: Vec<RequestRow>,
     leases: HashMap<LeaseId, LeaseRow>,
     settlements: Vec<(LeaseId, Timestamp)>,
     micros: i64,
 }
 
 /// The names of rows, as columns.
-struct Wanted {
+struct WantedRows {
     all: (Vec<i64>, Vec<Vec<u8>>),
     blank: (Vec<i64>, Vec<Vec<u8>>, Vec<i32>),
 }
 
-impl Wanted {
-    fn of(needs: &Needs, limits: &Limits, house: &House, start: Start) -> Wanted {
-        let mut wanted = Wanted { all: Default::default(), blank: Default::default() };
+impl WantedRows {
+    fn of(
+        needs: &NeededRows,
+        limits: &LimitSnapshot,
+        shared_state: &SharedState,
+        start: LimitSource,
+    ) -> WantedRows {
+        let mut wanted = WantedRows { all: Default::default(), blank: Default::default() };
         for (generation, key) in needs.keys() {
             wanted.all.0.push(*generation);
             wanted.all.1.push(key.clone());
         }
         // The row of all keys is there as long as its limit is.
-        let changed = || needs.iter().filter(|(name, need)| **need == Need::Change && name.1 != ALL);
+        let changed = || needs.iter().filter(|(name, need)| **need == RowAccess::Write && name.1 != ALL);
         let names = changed().map(|(name, _)| name);
         // Most rows are there. Who finds out otherwise begins again, carefully.
-        let blank = if start == Start::Trusting { house.unknown(names) } else { names.collect() };
+        let blank = if start == LimitSource::Cached { shared_state.unknown(names) } else { names.collect() };
         for (generation, key) in blank {
             let edition = limits.incarnation(*generation).map_or(0, |entry| entry.edition);
             wanted.blank.0.push(*generation);
@@ -284,25 +290,25 @@ impl Wanted {
 }
 
 /// The rows that are to be changed and are not there.
-fn missing<'n>(needs: &'n Needs, rows: &[Loaded]) -> Vec<&'n RowName> {
-    let missing = needs.iter().filter(|(name, need)| **need == Need::Change && !is_there(name, rows));
+fn missing<'n>(needs: &'n NeededRows, rows: &[LoadedRow]) -> Vec<&'n RowName> {
+    let missing = needs.iter().filter(|(name, need)| **need == RowAccess::Write && !is_there(name, rows));
     missing.map(|(name, _)| name).collect()
 }
 
-fn is_there(name: &RowName, rows: &[Loaded]) -> bool {
+fn is_there(name: &RowName, rows: &[LoadedRow]) -> bool {
     rows.binary_search_by(|row| row.name.cmp(name)).is_ok()
 }
 
 /// The limits that a job asks.
-pub(crate) fn named(job: &Job, limits: &Limits) -> Vec<i64> {
+pub(crate) fn named(job: &Job, limits: &LimitSnapshot) -> Vec<i64> {
     let generation = |id: &str| limits.get(id).map(|entry| entry.generation);
     match &job.task {
-        Task::Orders { orders, .. } => {
+        JobTask::Orders { orders, .. } => {
             orders.iter().flat_map(|order| &order.asks).filter_map(|ask| generation(&ask.limit_id)).collect()
         }
-        Task::Reset { limit_id, .. } | Task::Usage { limit_id, .. } | Task::Holders { limit_id, .. } => {
-            generation(limit_id).into_iter().collect()
-        }
+        JobTask::Reset { limit_id, .. }
+        | JobTask::Usage { limit_id, .. }
+        | JobTask::Holders { limit_id, .. } => generation(limit_id).into_iter().collect(),
         _ => Vec::new(),
     }
 }
@@ -311,7 +317,7 @@ pub(crate) fn named(job: &Job, limits: &Limits) -> Vec<i64> {
 fn request_ids(jobs: &[Job]) -> Vec<Vec<u8>> {
     let mut ids = Vec::new();
     for job in jobs {
-        if let Task::Orders { orders, .. } = &job.task {
+        if let JobTask::Orders { orders, .. } = &job.task {
             let asked = orders.iter().filter(|order| crate::row_names::changes(order));
             ids.extend(asked.filter_map(|order| order.request_id.as_deref().map(<[u8]>::to_vec)));
         }
@@ -319,7 +325,7 @@ fn request_ids(jobs: &[Job]) -> Vec<Vec<u8>> {
     ids
 }
 
-async fn lock_requests(connection: &Object, ids: &[Vec<u8>]) -> Result<Vec<Request>, Fault> {
+async fn lock_requests(connection: &Object, ids: &[Vec<u8>]) -> Result<Vec<RequestRow>, DatabaseError> {
     // Not prepared ahead: few have such an id, and the statements are kept from then on.
     let make = connection.prepare_cached(MAKE_REQUESTS).await?;
     let lock = connection.prepare_cached(LOCK_REQUESTS).await?;
@@ -328,7 +334,12 @@ async fn lock_requests(connection: &Object, ids: &[Vec<u8>]) -> Result<Vec<Reque
     let made: Vec<&[u8]> = made.iter().map(|row| row.get(0)).collect();
     let read = locked.iter().map(|row| {
         let id: &[u8] = row.get(0);
-        Request { id: id.to_vec(), until: instant(row.get(1)), body: row.get(2), is_new: made.contains(&id) }
+        RequestRow {
+            id: id.to_vec(),
+            until: instant(row.get(1)),
+            body: row.get(2),
+            is_new: made.contains(&id),
+        }
     });
     Ok(read.collect())
 }

@@ -22,19 +22,20 @@ use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 
 /// The schema unless said.
-pub const USUAL_SCHEMA: &str = "tidegate";
+pub const DEFAULT_SCHEMA: &str = "tidegate";
 /// The longest name of a schema: what the database keeps of one.
-pub const LONGEST_SCHEMA: usize = 63;
-/// Connections that decide, unless said.
-pub const USUAL_POOL: usize = 4;
+pub const MAX_SCHEMA_NAME_BYTES: usize = 63;
+/// ConnectionPool that decide, unless said.
+pub const DEFAULT_POOL_SIZE: usize = 4;
 /// The most connections that decide.
-pub const LARGEST_POOL: usize = 64;
-/// Rows are found by their names, one by one. For the rows of a sitting in a table of some thousands the planner would rather read all of it
+pub const MAX_POOL_SIZE: usize = 64;
+/// Rows are found by their names, one by one. For the rows of a transaction in a table of some thousands the planner would rather read all of it
 /// each time, which on paper is less and takes longer, and more so with every row that is stored. And nothing here runs long enough to be worth
 /// compiling, which the planner, told to avoid what it sometimes cannot, would think of everything.
-const BY_NAME: &str = "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off";
+const PLANNER_OPTIONS: &str =
+    "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off";
 /// How long a connection attempt may take, unless said.
-const USUAL_CONNECT: Duration = Duration::from_secs(3);
+const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// The parameters that are read here.
 const OWN: [&str; 7] = [
     "schema",
@@ -48,23 +49,23 @@ const OWN: [&str; 7] = [
 
 /// Where the database is and how it is spoken to.
 #[derive(Clone)]
-pub struct Options {
+pub struct PostgresOptions {
     /// How it is reached.
     pub(crate) config: Config,
     /// Where the tables are.
     pub schema: String,
-    /// Connections that decide.
+    /// ConnectionPool that decide.
     pub pool_size: usize,
     /// How long the database may wait for a lock.
     pub lock_timeout: Duration,
     /// How long it may work on a statement.
     pub statement_timeout: Duration,
-    pub(crate) tls: Tls,
+    pub(crate) tls: TlsMode,
 }
 
 /// Whether and whom to trust.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Tls {
+pub(crate) enum TlsMode {
     /// No encryption.
     Off,
     /// Encryption, if there is any; the server is whoever answers.
@@ -75,30 +76,30 @@ pub(crate) enum Tls {
 
 /// What is wrong with a URL, without its password.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BadUrl(pub String);
+pub struct InvalidUrl(pub String);
 
-impl fmt::Display for BadUrl {
+impl fmt::Display for InvalidUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for BadUrl {}
+impl std::error::Error for InvalidUrl {}
 
-impl Options {
+impl PostgresOptions {
     /// Reads a URL.
-    pub fn parse(url: &str) -> Result<Options, BadUrl> {
+    pub fn parse(url: &str) -> Result<PostgresOptions, InvalidUrl> {
         let scheme = ["postgres://", "postgresql://"].into_iter().find(|scheme| url.starts_with(scheme));
         if scheme.is_none() {
-            return Err(BadUrl(not_understood()));
+            return Err(InvalidUrl(not_understood()));
         }
         let (base, query) = url.split_once('?').map_or((url, ""), |(base, query)| (base, query));
         if query.contains('@') || base.matches('@').count() > 1 {
             let means = "in a password write %3F for a ? and %40 for an @";
-            return Err(BadUrl(format!("has an @ where none is expected; {means}")));
+            return Err(InvalidUrl(format!("has an @ where none is expected; {means}")));
         }
         check_escapes(base)?;
-        let mut own = Own::default();
+        let mut own = UrlParameters::default();
         let mut rest: Vec<&str> = Vec::new();
         let mut said: Vec<&str> = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -106,19 +107,19 @@ impl Options {
             if !own.take(name, value)? {
                 rest.push(pair);
             } else if said.contains(&name) {
-                return Err(BadUrl(format!("says {name} twice")));
+                return Err(InvalidUrl(format!("says {name} twice")));
             } else {
                 said.push(name);
             }
         }
         let joint = if rest.is_empty() { "" } else { "?" };
         let plain = format!("{base}{joint}{}", rest.join("&"));
-        let mut config = Config::from_str(&plain).map_err(|_| BadUrl(misunderstood(base, &rest)))?;
+        let mut config = Config::from_str(&plain).map_err(|_| InvalidUrl(misunderstood(base, &rest)))?;
         if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
-            return Err(BadUrl("names no host; write postgres://USER@HOST/DATABASE".to_owned()));
+            return Err(InvalidUrl("names no host; write postgres://USER@HOST/DATABASE".to_owned()));
         }
         if config.get_user().is_none_or(str::is_empty) {
-            return Err(BadUrl("names no user; write postgres://USER@HOST/DATABASE".to_owned()));
+            return Err(InvalidUrl("names no user; write postgres://USER@HOST/DATABASE".to_owned()));
         }
         if config.get_application_name().is_none() {
             config.application_name("tidegate");
@@ -128,7 +129,7 @@ impl Options {
 
     /// The same, with this password if the URL has none.
     #[must_use]
-    pub fn or_password(mut self, password: &str) -> Options {
+    pub fn or_password(mut self, password: &str) -> PostgresOptions {
         if self.config.get_password().is_none() {
             self.config.password(password);
         }
@@ -150,7 +151,7 @@ impl Options {
     /// How long a connection may take to be made: each host has its time, one after the other.
     pub(crate) fn connecting(&self) -> Duration {
         let hosts = self.config.get_hosts().len().max(self.config.get_hostaddrs().len()).max(1);
-        let each = self.config.get_connect_timeout().copied().unwrap_or(USUAL_CONNECT);
+        let each = self.config.get_connect_timeout().copied().unwrap_or(DEFAULT_CONNECT_TIMEOUT);
         each.saturating_mul(u32::try_from(hosts).unwrap_or(u32::MAX))
     }
 
@@ -160,52 +161,52 @@ impl Options {
     }
 }
 
-impl fmt::Debug for Options {
+impl fmt::Debug for PostgresOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options").field("place", &self.place()).finish_non_exhaustive()
+        f.debug_struct("PostgresOptions").field("place", &self.place()).finish_non_exhaustive()
     }
 }
 
 /// The parameters that are ours.
-struct Own {
+struct UrlParameters {
     schema: String,
     pool_size: usize,
     connect_timeout: Duration,
     lock_timeout: Duration,
     statement_timeout: Duration,
-    mode: Mode,
+    mode: SslModeParameter,
     roots: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
+enum SslModeParameter {
     Disable,
     Prefer,
     Require,
     VerifyFull,
 }
 
-impl Default for Own {
-    fn default() -> Own {
-        Own {
-            schema: USUAL_SCHEMA.to_owned(),
-            pool_size: USUAL_POOL,
-            connect_timeout: USUAL_CONNECT,
+impl Default for UrlParameters {
+    fn default() -> UrlParameters {
+        UrlParameters {
+            schema: DEFAULT_SCHEMA.to_owned(),
+            pool_size: DEFAULT_POOL_SIZE,
+            connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             lock_timeout: Duration::from_secs(1),
             statement_timeout: Duration::from_secs(2),
-            mode: Mode::Prefer,
+            mode: SslModeParameter::Prefer,
             roots: None,
         }
     }
 }
 
-impl Own {
+impl UrlParameters {
     /// Whether it was one of ours.
-    fn take(&mut self, name: &str, value: &str) -> Result<bool, BadUrl> {
+    fn take(&mut self, name: &str, value: &str) -> Result<bool, InvalidUrl> {
         let value = decoded(name, value)?;
         match name {
             "schema" => self.schema = schema(value)?,
-            "pool_size" => self.pool_size = number(name, &value, 1, LARGEST_POOL as u64)?,
+            "pool_size" => self.pool_size = number(name, &value, 1, MAX_POOL_SIZE as u64)?,
             "connect_timeout" => {
                 self.connect_timeout = Duration::from_secs(number(name, &value, 1, 3600)?);
             }
@@ -218,13 +219,13 @@ impl Own {
             "sslrootcert" => self.roots = Some(PathBuf::from(value)),
             "sslmode" => {
                 self.mode = match value.as_str() {
-                    "disable" => Mode::Disable,
-                    "prefer" => Mode::Prefer,
-                    "require" => Mode::Require,
-                    "verify-full" => Mode::VerifyFull,
+                    "disable" => SslModeParameter::Disable,
+                    "prefer" => SslModeParameter::Prefer,
+                    "require" => SslModeParameter::Require,
+                    "verify-full" => SslModeParameter::VerifyFull,
                     _ => {
                         let allowed = "disable, prefer, require or verify-full";
-                        return Err(BadUrl(format!("sslmode must be {allowed}, found '{value}'")));
+                        return Err(InvalidUrl(format!("sslmode must be {allowed}, found '{value}'")));
                     }
                 };
             }
@@ -233,31 +234,31 @@ impl Own {
         Ok(true)
     }
 
-    fn options(self, mut config: Config) -> Result<Options, BadUrl> {
+    fn options(self, mut config: Config) -> Result<PostgresOptions, InvalidUrl> {
         config.ssl_mode(match self.mode {
-            Mode::Disable => SslMode::Disable,
-            Mode::Prefer => SslMode::Prefer,
-            Mode::Require | Mode::VerifyFull => SslMode::Require,
+            SslModeParameter::Disable => SslMode::Disable,
+            SslModeParameter::Prefer => SslMode::Prefer,
+            SslModeParameter::Require | SslModeParameter::VerifyFull => SslMode::Require,
         });
         let tls = match (self.mode, self.roots) {
-            (Mode::Disable, None) => Tls::Off,
-            (Mode::Disable, Some(_)) => {
-                return Err(BadUrl("sslrootcert is of no use with sslmode=disable".to_owned()));
+            (SslModeParameter::Disable, None) => TlsMode::Off,
+            (SslModeParameter::Disable, Some(_)) => {
+                return Err(InvalidUrl("sslrootcert is of no use with sslmode=disable".to_owned()));
             }
-            (Mode::VerifyFull, roots) => Tls::Verified(roots),
-            (_, Some(roots)) => Tls::Verified(Some(roots)),
-            (_, None) => Tls::Unverified,
+            (SslModeParameter::VerifyFull, roots) => TlsMode::Verified(roots),
+            (_, Some(roots)) => TlsMode::Verified(Some(roots)),
+            (_, None) => TlsMode::Unverified,
         };
         // What the database is to hold itself to, from the first statement on.
         let (lock, statement) = (self.lock_timeout.as_millis(), self.statement_timeout.as_millis());
         let said = config.get_options().map(|said| format!("{said} ")).unwrap_or_default();
         config.options(format!(
             "{said}-c search_path=\"{}\" -c lock_timeout={lock} -c statement_timeout={statement} \
-             -c idle_in_transaction_session_timeout=30000 -c timezone=UTC {BY_NAME}",
+             -c idle_in_transaction_session_timeout=30000 -c timezone=UTC {PLANNER_OPTIONS}",
             self.schema.replace('\\', "\\\\").replace(' ', "\\ ")
         ));
         config.connect_timeout(self.connect_timeout);
-        Ok(Options {
+        Ok(PostgresOptions {
             config,
             schema: self.schema,
             pool_size: self.pool_size,
@@ -268,20 +269,25 @@ impl Own {
     }
 }
 
-fn schema(name: String) -> Result<String, BadUrl> {
+fn schema(name: String) -> Result<String, InvalidUrl> {
     let fine = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-    if name.is_empty() || name.len() > LONGEST_SCHEMA || !name.chars().all(fine) || name.starts_with("pg_") {
-        let allowed = format!("1 to {LONGEST_SCHEMA} letters, digits, - and _, not beginning with pg_");
-        return Err(BadUrl(format!("schema must be {allowed}, found '{}'", name.escape_debug())));
+    if name.is_empty()
+        || name.len() > MAX_SCHEMA_NAME_BYTES
+        || !name.chars().all(fine)
+        || name.starts_with("pg_")
+    {
+        let allowed =
+            format!("1 to {MAX_SCHEMA_NAME_BYTES} letters, digits, - and _, not beginning with pg_");
+        return Err(InvalidUrl(format!("schema must be {allowed}, found '{}'", name.escape_debug())));
     }
     Ok(name)
 }
 
-fn number<N: TryFrom<u64>>(name: &str, value: &str, least: u64, most: u64) -> Result<N, BadUrl> {
+fn number<N: TryFrom<u64>>(name: &str, value: &str, least: u64, most: u64) -> Result<N, InvalidUrl> {
     let number = value.parse::<u64>().ok().filter(|number| (least..=most).contains(number));
     let number = number.and_then(|number| N::try_from(number).ok());
     number.ok_or_else(|| {
-        BadUrl(format!(
+        InvalidUrl(format!(
             "{name} must be a whole number from {least} to {most}, found '{}'",
             value.escape_debug()
         ))
@@ -289,12 +295,12 @@ fn number<N: TryFrom<u64>>(name: &str, value: &str, least: u64, most: u64) -> Re
 }
 
 /// A `%` that stands for nothing would be taken for itself, in a password that nobody can look at.
-fn check_escapes(base: &str) -> Result<(), BadUrl> {
+fn check_escapes(base: &str) -> Result<(), InvalidUrl> {
     let is_digit = |at: usize| base.as_bytes().get(at).is_some_and(u8::is_ascii_hexdigit);
     let is_odd = |(at, _): (usize, &str)| !is_digit(at + 1) || !is_digit(at + 2);
     if base.match_indices('%').any(is_odd) {
         let means = "write %25 for a % in a user or a password";
-        return Err(BadUrl(format!("has a % without two hexadecimal digits behind it; {means}")));
+        return Err(InvalidUrl(format!("has a % without two hexadecimal digits behind it; {means}")));
     }
     Ok(())
 }
@@ -335,7 +341,7 @@ fn known() -> String {
 }
 
 /// A value with `%` and two digits put back to the byte they stand for.
-fn decoded(name: &str, value: &str) -> Result<String, BadUrl> {
+fn decoded(name: &str, value: &str) -> Result<String, InvalidUrl> {
     let mut bytes = Vec::with_capacity(value.len());
     let mut rest = value.as_bytes();
     while let [first, after @ ..] = rest {
@@ -346,8 +352,8 @@ fn decoded(name: &str, value: &str) -> Result<String, BadUrl> {
         }
         let digits = after.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
         let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        bytes.push(byte.ok_or_else(|| BadUrl(format!("{name} has a % without two digits behind it")))?);
+        bytes.push(byte.ok_or_else(|| InvalidUrl(format!("{name} has a % without two digits behind it")))?);
         rest = &after[2..];
     }
-    String::from_utf8(bytes).map_err(|_| BadUrl(format!("{name} is not UTF-8")))
+    String::from_utf8(bytes).map_err(|_| InvalidUrl(format!("{name} is not UTF-8")))
 }

@@ -1,4 +1,4 @@
-//! Limits that bound their keys: how many rows there are beside those that are in hand.
+//! LimitSnapshot that bound their keys: how many rows there are beside those that are in hand.
 //!
 //! The row of all keys counts them, and is locked by everybody who comes to such a limit. Only when a new key might not fit is the table looked
 //! at: rows that are behind are brought up, those that are fresh are forgotten, and the rest says when there will be room.
@@ -8,31 +8,31 @@ use std::collections::HashMap;
 use tidegate::store::map::excerpt::Elsewhere;
 use tidegate_core::{RowScope, Timestamp};
 
-use super::Sitting;
-use super::load_rows::Loaded;
-use super::write_changes::Written;
-use crate::connections::Fault;
+use super::DecisionTransaction;
+use super::load_rows::LoadedRow;
+use super::write_changes::RowUpdates;
+use crate::connections::DatabaseError;
 use crate::limit_snapshot::{column, instant};
 use crate::row_names::ALL;
 
 /// What is known of rows that are not in hand.
 #[derive(Debug, Default)]
-pub(super) struct Crowds {
+pub(super) struct KeyCounts {
     limits: HashMap<i64, Elsewhere>,
     /// When the first lease lapses, if somebody may have to wait for that.
     pub(super) next_lapse: Option<Timestamp>,
 }
 
-impl Crowds {
+impl KeyCounts {
     pub(super) fn of(&self, generation: i64) -> Elsewhere {
         self.limits.get(&generation).copied().unwrap_or_default()
     }
 }
 
-impl Sitting<'_> {
-    /// Counts the rows of bounded limits.
-    pub(super) async fn count_elsewhere(&mut self) -> Result<Crowds, Fault> {
-        let mut crowds = Crowds::default();
+impl DecisionTransaction<'_> {
+    /// LimitCounts the rows of bounded limits.
+    pub(super) async fn count_elsewhere(&mut self) -> Result<KeyCounts, DatabaseError> {
+        let mut crowds = KeyCounts::default();
         let mut bounded: Vec<(usize, u64)> = Vec::new();
         for (index, row) in self.rows.iter().enumerate().filter(|(_, row)| row.name.1 == ALL) {
             let entry = self.limits.incarnation(row.name.0);
@@ -47,7 +47,7 @@ impl Sitting<'_> {
             let known: i64 = own().map(|row| i64::from(!row.is_new)).sum();
             let Some(mut keys) = self.rows[index].keys else {
                 let id = self.limits.incarnation(generation).map_or("", |entry| entry.id());
-                return Err(Fault::Refused(format!(
+                return Err(DatabaseError::Rejected(format!(
                     "the rows of '{id}' are not counted, and it bounds its keys"
                 )));
             };
@@ -71,7 +71,7 @@ impl Sitting<'_> {
     }
 
     /// How many of the rows in hand are fresh.
-    fn fresh_in_hand(&self, generation: i64) -> Result<i64, Fault> {
+    fn fresh_in_hand(&self, generation: i64) -> Result<i64, DatabaseError> {
         let Some(entry) = self.limits.incarnation(generation) else { return Ok(0) };
         let mut fresh = 0;
         for row in self.rows.iter().filter(|row| row.name.0 == generation && !row.is_new) {
@@ -84,23 +84,23 @@ impl Sitting<'_> {
     }
 
     /// Rows are kept for leases that have lapsed until those are cleared away, which locks other rows: it is done apart, and we begin again.
-    async fn let_lapse(&self) -> Result<(), Fault> {
+    async fn let_lapse(&self) -> Result<(), DatabaseError> {
         let lapsed = "SELECT EXISTS (SELECT FROM leases WHERE expires_at <= $1)";
         let statement = self.connection.prepare_cached(lapsed).await?;
         if self.connection.query_one(&statement, &[&column(self.now)]).await?.get(0) {
-            return Err(Fault::Again(LAPSED.to_owned()));
+            return Err(DatabaseError::Retry(EXPIRED_LEASES_BLOCK.to_owned()));
         }
         Ok(())
     }
 
-    async fn next_lapse(&self) -> Result<Option<Timestamp>, Fault> {
+    async fn next_lapse(&self) -> Result<Option<Timestamp>, DatabaseError> {
         let statement = self.connection.prepare_cached("SELECT min(expires_at) FROM leases").await?;
         let next: Option<i64> = self.connection.query_one(&statement, &[]).await?.get(0);
         Ok(next.map(instant))
     }
 
     /// Forgets rows that are fresh, and are not in hand; how many.
-    async fn forget_fresh(&mut self, generation: i64) -> Result<i64, Fault> {
+    async fn forget_fresh(&mut self, generation: i64) -> Result<i64, DatabaseError> {
         self.bring_up_others(generation).await?;
         let delete = "DELETE FROM states WHERE generation = $1 AND key <> '\\x00' AND freshens <= $2 AND key <> ALL ($3)";
         let statement = self.connection.prepare_cached(delete).await?;
@@ -111,15 +111,15 @@ impl Sitting<'_> {
     }
 
     /// Brings up the rows of former editions: whether they are fresh is for the present one to say.
-    async fn bring_up_others(&mut self, generation: i64) -> Result<(), Fault> {
+    async fn bring_up_others(&mut self, generation: i64) -> Result<(), DatabaseError> {
         let Some(entry) = self.limits.incarnation(generation).cloned() else { return Ok(()) };
         let behind = "SELECT generation, key, edition, seen, resets, fence, keys, state FROM states \
                       WHERE generation = $1 AND edition < $2 AND key <> '\\x00' AND key <> ALL ($3) ORDER BY key FOR UPDATE";
         let statement = self.connection.prepare_cached(behind).await?;
         let in_hand = self.in_hand(generation);
         let rows = self.connection.query(&statement, &[&generation, &entry.edition, &in_hand]).await?;
-        let mut written = Written::default();
-        for row in rows.iter().map(Loaded::read) {
+        let mut written = RowUpdates::default();
+        for row in rows.iter().map(LoadedRow::read) {
             let state = entry.bring_up(&row.state, row.edition, row.key())?;
             written.row(&entry, &row, &state, self.now);
         }
@@ -130,7 +130,7 @@ impl Sitting<'_> {
         Ok(())
     }
 
-    async fn look_around(&self, generation: i64) -> Result<Elsewhere, Fault> {
+    async fn look_around(&self, generation: i64) -> Result<Elsewhere, DatabaseError> {
         let look = "SELECT min(freshens), coalesce(bool_or(held_until > $2), false) FROM states \
                     WHERE generation = $1 AND key <> '\\x00' AND key <> ALL ($3)";
         let statement = self.connection.prepare_cached(look).await?;
@@ -146,4 +146,4 @@ impl Sitting<'_> {
 }
 
 /// What is said when leases that have lapsed are in the way.
-pub(crate) const LAPSED: &str = "leases that have lapsed are in the way";
+pub(crate) const EXPIRED_LEASES_BLOCK: &str = "leases that have lapsed are in the way";

@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use deadpool_postgres::Object;
 use tidegate::answer::Outcome;
-use tidegate::store::map::excerpt::{Elsewhere, Excerpt, Standing as Brought};
+use tidegate::store::map::excerpt::{Elsewhere, Excerpt, Standing as ExcerptStanding};
 use tidegate::store::memory::journal::{Lease, Remembered};
 use tidegate::store::written::bytes::{Reader, Writer};
 use tidegate::store::written::{CodecError, held};
 use tidegate_core::{LeaseId, Limit, Timestamp};
 
-use super::Sitting;
-use crate::connections::Fault;
-use crate::limit_snapshot::{Limits, Standing, instant};
-use crate::row_names::{ALL, Need, Needs, RowName, key_of, need};
+use super::DecisionTransaction;
+use crate::connections::DatabaseError;
+use crate::limit_snapshot::{LimitSnapshot, LimitStatus, instant};
+use crate::row_names::{ALL, NeededRows, RowAccess, RowName, key_of, need};
 
 const READ_LEASES: &str = "SELECT id, marks, body FROM leases WHERE id = ANY ($1::bytea[])";
 
@@ -23,7 +23,7 @@ const LOCK_LEASES: &str = "SELECT id, marks, body FROM leases \
 
 /// A row that was read, and is locked.
 #[derive(Debug)]
-pub(super) struct Loaded {
+pub(super) struct LoadedRow {
     pub(super) name: RowName,
     pub(super) edition: i32,
     pub(super) seen: Timestamp,
@@ -38,9 +38,9 @@ pub(super) struct Loaded {
     pub(super) was_reset: bool,
 }
 
-impl Loaded {
-    pub(super) fn read(row: &tokio_postgres::Row) -> Loaded {
-        Loaded {
+impl LoadedRow {
+    pub(super) fn read(row: &tokio_postgres::Row) -> LoadedRow {
+        LoadedRow {
             name: (row.get(0), row.get(1)),
             edition: row.get(2),
             seen: instant(row.get(3)),
@@ -61,7 +61,7 @@ impl Loaded {
 
 /// A request id that is locked.
 #[derive(Debug)]
-pub(super) struct Request {
+pub(super) struct RequestRow {
     pub(super) id: Vec<u8>,
     pub(super) until: Timestamp,
     pub(super) body: Vec<u8>,
@@ -73,20 +73,20 @@ pub(super) struct Request {
 pub(crate) struct LeaseRow {
     pub(crate) lease: Lease,
     /// One for each holding.
-    pub(crate) marks: Vec<Mark>,
+    pub(crate) marks: Vec<ChargeMark>,
 }
 
 /// What a holding was charged under.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Mark {
+pub(crate) struct ChargeMark {
     pub(crate) generation: i64,
     pub(crate) edition: i32,
     /// How often its row had been reset.
     pub(crate) resets: i32,
 }
 
-impl Mark {
-    pub(super) fn write(marks: impl ExactSizeIterator<Item = Mark>) -> Vec<u8> {
+impl ChargeMark {
+    pub(super) fn write(marks: impl ExactSizeIterator<Item = ChargeMark>) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut out = Writer(&mut bytes);
         out.number(marks.len() as u64);
@@ -98,8 +98,8 @@ impl Mark {
         bytes
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<Mark, CodecError> {
-        Ok(Mark {
+    fn read(reader: &mut Reader<'_>) -> Result<ChargeMark, CodecError> {
+        Ok(ChargeMark {
             generation: reader.number()?.cast_signed(),
             edition: reader.number32()?.cast_signed(),
             resets: reader.number32()?.cast_signed(),
@@ -109,16 +109,16 @@ impl Mark {
 
 impl LeaseRow {
     /// The rows it holds something of.
-    pub(crate) fn needs(&self, limits: &Limits, needs: &mut Needs) {
+    pub(crate) fn needs(&self, limits: &LimitSnapshot, needs: &mut NeededRows) {
         for (holding, mark) in self.lease.holdings.iter().zip(&self.marks) {
             if let Some(entry) = limits.incarnation(mark.generation) {
-                need(entry, holding.key.as_deref(), Need::Change, needs);
+                need(entry, holding.key.as_deref(), RowAccess::Write, needs);
             }
         }
     }
 
     /// Whether one of its limits is still there, if it holds something of any.
-    pub(crate) fn is_known(&self, limits: &Limits) -> bool {
+    pub(crate) fn is_known(&self, limits: &LimitSnapshot) -> bool {
         self.marks.is_empty() || self.marks.iter().any(|mark| limits.incarnation(mark.generation).is_some())
     }
 }
@@ -128,19 +128,20 @@ pub(crate) async fn read_leases(
     connection: &Object,
     ids: &[LeaseId],
     lock: bool,
-) -> Result<HashMap<LeaseId, LeaseRow>, Fault> {
+) -> Result<HashMap<LeaseId, LeaseRow>, DatabaseError> {
     let statement = connection.prepare_cached(if lock { LOCK_LEASES } else { READ_LEASES }).await?;
     let ids: Vec<Vec<u8>> = ids.iter().map(|id| id.0.to_be_bytes().to_vec()).collect();
     let rows = connection.query(&statement, &[&ids]).await?;
     rows.iter().map(read_lease).collect()
 }
 
-fn read_lease(row: &tokio_postgres::Row) -> Result<(LeaseId, LeaseRow), Fault> {
-    let damaged = |why: String| Fault::Refused(format!("a lease in the tables is not understood: {why}"));
+fn read_lease(row: &tokio_postgres::Row) -> Result<(LeaseId, LeaseRow), DatabaseError> {
+    let damaged =
+        |why: String| DatabaseError::Rejected(format!("a lease in the tables is not understood: {why}"));
     let id: &[u8] = row.get(0);
     let id = id.try_into().map_err(|_| damaged("its id".to_owned()))?;
     let lease = held::read_lease(&mut Reader::new(row.get(2))).map_err(|why| damaged(why.to_string()))?;
-    let marks = Reader::new(row.get(1)).many(3, Mark::read).map_err(|why| damaged(why.to_string()))?;
+    let marks = Reader::new(row.get(1)).many(3, ChargeMark::read).map_err(|why| damaged(why.to_string()))?;
     if marks.len() != lease.holdings.len() {
         return Err(damaged("its marks".to_owned()));
     }
@@ -151,7 +152,7 @@ fn read_lease(row: &tokio_postgres::Row) -> Result<(LeaseId, LeaseRow), Fault> {
 pub(super) async fn read_settlements(
     connection: &Object,
     ids: &[LeaseId],
-) -> Result<Vec<(LeaseId, Timestamp)>, Fault> {
+) -> Result<Vec<(LeaseId, Timestamp)>, DatabaseError> {
     let statement =
         connection.prepare_cached("SELECT id, until FROM settlements WHERE id = ANY ($1::bytea[])").await?;
     let ids: Vec<Vec<u8>> = ids.iter().map(|id| id.0.to_be_bytes().to_vec()).collect();
@@ -163,9 +164,9 @@ pub(super) async fn read_settlements(
     Ok(read.collect())
 }
 
-impl Sitting<'_> {
+impl DecisionTransaction<'_> {
     /// The leases that remembered grants speak of: they are told as they are by now.
-    pub(super) async fn leases_of_requests(&self) -> Result<HashMap<LeaseId, LeaseRow>, Fault> {
+    pub(super) async fn leases_of_requests(&self) -> Result<HashMap<LeaseId, LeaseRow>, DatabaseError> {
         let mut ids = Vec::new();
         for request in self.requests.iter().filter(|request| self.now < request.until) {
             if let Outcome::Granted(Some(grant)) = self.remembered(request)?.answer.outcome {
@@ -179,19 +180,20 @@ impl Sitting<'_> {
         read_leases(self.connection, &ids, false).await
     }
 
-    fn remembered(&self, request: &Request) -> Result<Remembered, Fault> {
+    fn remembered(&self, request: &RequestRow) -> Result<Remembered, DatabaseError> {
         let limit_of = |id: &str| self.limits.get(id).map(|entry| Arc::<Limit>::clone(&entry.limit));
         held::read_grant(&mut Reader::new(&request.body), &limit_of)
-            .map_err(|why| Fault::Refused(format!("a grant in the tables is not understood: {why}")))
+            .map_err(|why| DatabaseError::Rejected(format!("a grant in the tables is not understood: {why}")))
     }
 
     /// Everything that was read, as the plain store knows it.
     pub(super) fn excerpt(
         &mut self,
-        elsewhere: &super::key_bounds::Crowds,
+        elsewhere: &super::key_bounds::KeyCounts,
         looked_at: HashMap<LeaseId, LeaseRow>,
-    ) -> Result<Excerpt, Fault> {
-        let mut excerpt = Excerpt::new(self.house.tick, self.house.secret, self.house.number());
+    ) -> Result<Excerpt, DatabaseError> {
+        let mut excerpt =
+            Excerpt::new(self.shared_state.tick, self.shared_state.secret, self.shared_state.number());
         excerpt.advance(self.now);
         excerpt.next_lapse(elsewhere.next_lapse);
         let mut generation = None;
@@ -200,12 +202,12 @@ impl Sitting<'_> {
             // Rows of a limit stand side by side, the one of all keys first if it is there.
             if generation != Some(row.name.0) {
                 generation = Some(row.name.0);
-                let standing = Brought {
+                let standing = ExcerptStanding {
                     generation: u64::try_from(row.name.0).unwrap_or(0),
                     fence: if row.name.1 == ALL { u64::try_from(row.fence).unwrap_or(0) } else { 0 },
                     retired_until: match entry.standing {
-                        Standing::InForce => None,
-                        Standing::RetiredUntil(until) => Some(until),
+                        LimitStatus::Active => None,
+                        LimitStatus::RetiredUntil(until) => Some(until),
                     },
                     elsewhere: elsewhere.of(row.name.0),
                 };
@@ -234,7 +236,7 @@ impl Sitting<'_> {
         Ok(excerpt)
     }
 
-    /// Limits that no row was read of: they count each key alone, and whoever asks has none yet.
+    /// LimitSnapshot that no row was read of: they count each key alone, and whoever asks has none yet.
     fn bring_limits_without_rows(&self, excerpt: &mut Excerpt) {
         for entry in self.named.iter().filter_map(|generation| self.limits.incarnation(*generation)) {
             if excerpt.fence_of(entry.id()).is_none() {
@@ -242,7 +244,7 @@ impl Sitting<'_> {
                 let elsewhere = Elsewhere::default();
                 excerpt.limit(
                     Arc::clone(&entry.limit),
-                    Brought { generation, fence: 0, retired_until: None, elsewhere },
+                    ExcerptStanding { generation, fence: 0, retired_until: None, elsewhere },
                 );
             }
         }

@@ -12,14 +12,14 @@ use tidegate::store::written::held;
 use tidegate_core::{LeaseId, Limit, Per, Row, RowScope, Timestamp, row_codec};
 use tokio_postgres::types::ToSql;
 
-use super::Sitting;
-use super::load_rows::{Loaded, Mark};
-use crate::connections::Fault;
-use crate::limit_snapshot::{Entry, column};
+use super::DecisionTransaction;
+use super::load_rows::{ChargeMark, LoadedRow};
+use crate::connections::DatabaseError;
+use crate::limit_snapshot::{LimitEntry, column};
 use crate::row_names::{ALL, RowName, column_of};
 
 /// When a row may be forgotten is written down to this many seconds: an index on it would otherwise be written with every charge.
-const COARSE_SECONDS: u64 = 64;
+const EVICTION_TIME_GRANULARITY_SECONDS: u64 = 64;
 
 /// The limit whose leases are seen as activities.
 const ACTIVITY: &str = "activity";
@@ -36,43 +36,43 @@ const DELETE_ROWS: &str = "DELETE FROM states s USING unnest($1::bigint[], $2::b
 const INSERT_LEASES: &str = "INSERT INTO leases (id, generation, holder, granted_at, expires_at, marks, body) \
     SELECT * FROM unnest($1::bytea[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bytea[])";
 
-const MOVE_LEASES: &str = "UPDATE leases l SET expires_at = n.expires_at, body = n.body \
+const RENEW_LEASES: &str = "UPDATE leases l SET expires_at = n.expires_at, body = n.body \
     FROM unnest($1::bytea[], $2::bigint[], $3::bytea[]) AS n (id, expires_at, body) WHERE l.id = n.id";
 
 const DELETE_LEASES: &str = "DELETE FROM leases WHERE id = ANY ($1::bytea[])";
 
-const REMEMBER: &str = "UPDATE requests r SET until = n.until, body = n.body \
+const UPDATE_REQUESTS: &str = "UPDATE requests r SET until = n.until, body = n.body \
     FROM unnest($1::bytea[], $2::bigint[], $3::bytea[]) AS n (id, until, body) WHERE r.id = n.id";
 
 const DELETE_REQUESTS: &str = "DELETE FROM requests WHERE id = ANY ($1::bytea[])";
 
-const SETTLED: &str = "INSERT INTO settlements (id, until) SELECT * FROM unnest($1::bytea[], $2::bigint[]) \
+const INSERT_SETTLEMENTS: &str = "INSERT INTO settlements (id, until) SELECT * FROM unnest($1::bytea[], $2::bigint[]) \
     ON CONFLICT (id) DO UPDATE SET until = excluded.until";
 
 /// Statements that are sent together, with the commit behind them. There are few of them, whatever they are about.
 #[derive(Default)]
-struct Script {
-    parts: Vec<(&'static str, Vec<Column>)>,
+struct StatementBatch {
+    parts: Vec<(&'static str, Vec<SqlColumn>)>,
 }
 
 /// A statement that is on its way.
-type Sent<'a> = Pin<Box<dyn Future<Output = Result<(), tokio_postgres::Error>> + Send + 'a>>;
+type PendingStatement<'a> = Pin<Box<dyn Future<Output = Result<(), tokio_postgres::Error>> + Send + 'a>>;
 
 /// A column of values.
-type Column = Box<dyn ToSql + Sync + Send>;
+type SqlColumn = Box<dyn ToSql + Sync + Send>;
 
-impl Script {
-    fn say(&mut self, statement: &'static str, columns: Vec<Column>) {
+impl StatementBatch {
+    fn say(&mut self, statement: &'static str, columns: Vec<SqlColumn>) {
         self.parts.push((statement, columns));
     }
 
     /// Sends it all in one breath. In a transaction that has failed the commit changes nothing, and the first that failed says why.
-    async fn commit(&self, connection: &Object) -> Result<(), Fault> {
+    async fn commit(&self, connection: &Object) -> Result<(), DatabaseError> {
         let mut statements = Vec::with_capacity(self.parts.len());
         for (text, _) in &self.parts {
             statements.push(connection.prepare_cached(text).await?);
         }
-        let mut sent: Vec<Sent<'_>> = Vec::new();
+        let mut sent: Vec<PendingStatement<'_>> = Vec::new();
         for (statement, (_, columns)) in statements.iter().zip(&self.parts) {
             sent.push(Box::pin(async move {
                 let values: Vec<&(dyn ToSql + Sync)> =
@@ -82,7 +82,7 @@ impl Script {
         }
         sent.push(Box::pin(async move { connection.batch_execute("COMMIT").await }));
         for said in join_all(sent).await {
-            said.map_err(|error| Fault::from(error).while_committing())?;
+            said.map_err(|error| DatabaseError::from(error).while_committing())?;
         }
         Ok(())
     }
@@ -90,7 +90,7 @@ impl Script {
 
 /// Rows as columns.
 #[derive(Debug, Default)]
-pub(super) struct Written {
+pub(super) struct RowUpdates {
     generations: Vec<i64>,
     keys: Vec<Vec<u8>>,
     editions: Vec<i32>,
@@ -104,13 +104,13 @@ pub(super) struct Written {
     gone: (Vec<i64>, Vec<Vec<u8>>),
 }
 
-impl Written {
+impl RowUpdates {
     pub(super) fn is_empty(&self) -> bool {
         self.generations.is_empty() && self.gone.0.is_empty()
     }
 
     /// A row as it is from now on.
-    pub(super) fn row(&mut self, entry: &Entry, loaded: &Loaded, row: &Row, now: Timestamp) {
+    pub(super) fn row(&mut self, entry: &LimitEntry, loaded: &LoadedRow, row: &Row, now: Timestamp) {
         let limit = &entry.limit;
         let (per, seat) = match loaded.key() {
             None => (Per::All, RowScope::All),
@@ -138,7 +138,7 @@ impl Written {
     }
 
     /// Writes the rows at once.
-    pub(super) async fn update(self, connection: &Object) -> Result<(), Fault> {
+    pub(super) async fn update(self, connection: &Object) -> Result<(), DatabaseError> {
         let statement = connection.prepare_cached(UPDATE_ROWS).await?;
         let columns = self.columns();
         let values: Vec<&(dyn ToSql + Sync)> =
@@ -147,7 +147,7 @@ impl Written {
         Ok(())
     }
 
-    fn columns(self) -> Vec<Column> {
+    fn columns(self) -> Vec<SqlColumn> {
         vec![
             Box::new(self.generations),
             Box::new(self.keys),
@@ -162,7 +162,7 @@ impl Written {
         ]
     }
 
-    fn script(mut self, script: &mut Script) {
+    fn script(mut self, script: &mut StatementBatch) {
         let (generations, keys) = std::mem::take(&mut self.gone);
         if !generations.is_empty() {
             script.say(DELETE_ROWS, vec![Box::new(generations), Box::new(keys)]);
@@ -175,7 +175,7 @@ impl Written {
 
 /// The end of the stretch of time that this instant lies in.
 fn coarse(at: Timestamp, limit: &Limit) -> Timestamp {
-    let stretch = limit.tick().per_second().saturating_mul(COARSE_SECONDS);
+    let stretch = limit.tick().per_second().saturating_mul(EVICTION_TIME_GRANULARITY_SECONDS);
     Timestamp::from_ticks(at.ticks().div_ceil(stretch).saturating_mul(stretch))
 }
 
@@ -190,14 +190,14 @@ fn held_until(row: &Row, now: Timestamp) -> Option<i64> {
 /// What became of leases.
 #[derive(Debug, Default)]
 struct LeaseChanges {
-    granted: Granted,
+    granted: GrantedLeases,
     moved: (Vec<Vec<u8>>, Vec<i64>, Vec<Vec<u8>>),
     gone: Vec<Vec<u8>>,
 }
 
 /// New leases, as columns.
 #[derive(Debug, Default)]
-struct Granted {
+struct GrantedLeases {
     ids: Vec<Vec<u8>>,
     generations: Vec<i64>,
     holders: Vec<String>,
@@ -208,7 +208,7 @@ struct Granted {
 }
 
 impl LeaseChanges {
-    fn script(self, script: &mut Script) {
+    fn script(self, script: &mut StatementBatch) {
         let granted = self.granted;
         if !granted.ids.is_empty() {
             script.say(
@@ -226,7 +226,7 @@ impl LeaseChanges {
         }
         let (ids, ends, bodies) = self.moved;
         if !ids.is_empty() {
-            script.say(MOVE_LEASES, vec![Box::new(ids), Box::new(ends), Box::new(bodies)]);
+            script.say(RENEW_LEASES, vec![Box::new(ids), Box::new(ends), Box::new(bodies)]);
         }
         if !self.gone.is_empty() {
             script.say(DELETE_LEASES, vec![Box::new(self.gone)]);
@@ -236,31 +236,31 @@ impl LeaseChanges {
 
 /// What became of request ids and settlements.
 #[derive(Debug, Default)]
-struct Memories {
+struct RequestChanges {
     remembered: (Vec<Vec<u8>>, Vec<i64>, Vec<Vec<u8>>),
     unused: Vec<Vec<u8>>,
     settled: (Vec<Vec<u8>>, Vec<i64>),
 }
 
-impl Memories {
-    fn script(self, script: &mut Script) {
+impl RequestChanges {
+    fn script(self, script: &mut StatementBatch) {
         let (ids, untils, bodies) = self.remembered;
         if !ids.is_empty() {
-            script.say(REMEMBER, vec![Box::new(ids), Box::new(untils), Box::new(bodies)]);
+            script.say(UPDATE_REQUESTS, vec![Box::new(ids), Box::new(untils), Box::new(bodies)]);
         }
         if !self.unused.is_empty() {
             script.say(DELETE_REQUESTS, vec![Box::new(self.unused)]);
         }
         let (ids, untils) = self.settled;
         if !ids.is_empty() {
-            script.say(SETTLED, vec![Box::new(ids), Box::new(untils)]);
+            script.say(INSERT_SETTLEMENTS, vec![Box::new(ids), Box::new(untils)]);
         }
     }
 }
 
-impl Sitting<'_> {
+impl DecisionTransaction<'_> {
     /// Writes what has changed and commits it, or ends as if nothing had been.
-    pub(super) async fn write(&mut self, excerpt: &mut Excerpt) -> Result<(), Fault> {
+    pub(super) async fn write(&mut self, excerpt: &mut Excerpt) -> Result<(), DatabaseError> {
         let rows = self.changed_rows(excerpt);
         let leases = self.changed_leases(excerpt);
         let memories = self.changed_memories(excerpt);
@@ -274,13 +274,13 @@ impl Sitting<'_> {
             return Ok(());
         }
         let gone: HashSet<RowName> = rows.gone.0.iter().copied().zip(rows.gone.1.iter().cloned()).collect();
-        let mut script = Script::default();
+        let mut script = StatementBatch::default();
         rows.script(&mut script);
         leases.script(&mut script);
         memories.script(&mut script);
         script.commit(self.connection).await?;
-        self.house.lost(gone.iter());
-        self.house.found(self.rows.iter().map(|row| &row.name).filter(|name| !gone.contains(*name)));
+        self.shared_state.lost(gone.iter());
+        self.shared_state.found(self.rows.iter().map(|row| &row.name).filter(|name| !gone.contains(*name)));
         Ok(())
     }
 
@@ -289,9 +289,9 @@ impl Sitting<'_> {
         found.is_some_and(|row| row.is_new)
     }
 
-    fn changed_rows(&mut self, excerpt: &mut Excerpt) -> Written {
+    fn changed_rows(&mut self, excerpt: &mut Excerpt) -> RowUpdates {
         let now = self.now;
-        let mut written = Written::default();
+        let mut written = RowUpdates::default();
         let mut keys: HashMap<i64, i64> = HashMap::new();
         for loaded in self.rows.iter().filter(|row| row.name.1 != ALL) {
             let Some(entry) = self.limits.incarnation(loaded.name.0) else { continue };
@@ -347,7 +347,7 @@ impl Sitting<'_> {
         changes
     }
 
-    fn granted(&self, id: LeaseId, lease: &Lease, granted: &mut Granted) {
+    fn granted(&self, id: LeaseId, lease: &Lease, granted: &mut GrantedLeases) {
         let main =
             lease.holdings.iter().find(|holding| *holding.limit_id == *ACTIVITY && holding.key.is_some());
         let main = main.or_else(|| lease.holdings.iter().find(|holding| holding.key.is_some()));
@@ -358,11 +358,11 @@ impl Sitting<'_> {
             let found = self.rows.binary_search_by(|row| row.name.cmp(&name));
             let resets = found.map_or(0, |found| {
                 let row = &self.rows[found];
-                // Reset in the same sitting, before or after: it is not known, so nothing is given back.
+                // Reset in the same transaction, before or after: it is not known, so nothing is given back.
                 row.resets - i32::from(row.was_reset)
             });
             let edition = self.limits.incarnation(generation).map_or(0, |entry| entry.edition);
-            Mark { generation, edition, resets }
+            ChargeMark { generation, edition, resets }
         });
         granted.ids.push(id.0.to_be_bytes().to_vec());
         granted.generations.push(main.map_or(0, generation_of));
@@ -371,12 +371,12 @@ impl Sitting<'_> {
             .push(main.and_then(|holding| holding.key.as_deref()).map(readable).unwrap_or_default());
         granted.granted_at.push(column(self.now));
         granted.expires_at.push(column(lease.expires_at));
-        granted.marks.push(Mark::write(marks));
+        granted.marks.push(ChargeMark::write(marks));
         granted.bodies.push(lease_bytes(lease));
     }
 
-    fn changed_memories(&self, excerpt: &Excerpt) -> Memories {
-        let mut memories = Memories::default();
+    fn changed_memories(&self, excerpt: &Excerpt) -> RequestChanges {
+        let mut memories = RequestChanges::default();
         let grants: HashMap<&[u8], _> = excerpt.requests().collect();
         for request in &self.requests {
             match grants.get(&*request.id) {
@@ -402,7 +402,7 @@ impl Sitting<'_> {
 }
 
 /// Whether a row is not as it was read.
-fn differs(entry: &Entry, loaded: &Loaded, row: &Row) -> bool {
+fn differs(entry: &LimitEntry, loaded: &LoadedRow, row: &Row) -> bool {
     if loaded.edition != entry.edition || loaded.was_reset {
         return true;
     }

@@ -7,7 +7,7 @@ use tidegate::{
     Ask, Catalog, Clock, ExpectedVersion, Hold, ItemSpec, LimitSpec, ManualClock, Order, Policy, RemovalMode,
     Store, Tick, Timestamp,
 };
-use tidegate_postgres::{PostgresStore, Source};
+use tidegate_postgres::{PostgresStore, TimeSource};
 
 use super::{is_granted, slots, submit, total};
 use crate::cluster::{new_schema, options, shared_url};
@@ -21,7 +21,7 @@ fn ours() -> (PostgresStore, Arc<ManualClock>, Sql) {
     let schema = new_schema();
     let clock =
         Arc::new(ManualClock::ticking(Tick::NANOSECOND, Timestamp::from_ticks(1_700_000_000_000_000_000)));
-    let source = Source::Given(Arc::<ManualClock>::clone(&clock) as Arc<dyn Clock>);
+    let source = TimeSource::Given(Arc::<ManualClock>::clone(&clock) as Arc<dyn Clock>);
     let store = PostgresStore::open_with(options(&schema), source).expect("a store");
     let sql = Sql::new(shared_url());
     sql.rows(&format!("SET search_path = {schema}"));

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tidegate::{Ask, Catalog, ExpectedVersion, Grant, ItemSpec, LimitSpec, Order, Outcome, Policy, Store};
-use tidegate_postgres::{Options, PostgresStore};
+use tidegate_postgres::{PostgresOptions, PostgresStore};
 
 use super::{LONG, SERVERS, deadlocks, fleet_of, rush, submit};
 use crate::cluster::new_database;
@@ -52,7 +52,7 @@ fn check(sql: &Sql) {
 #[test]
 fn rows_are_counted_whatever_is_done_to_them() {
     let database = new_database();
-    let stores = fleet_of(&Options::parse(&database).expect("a URL of ours"));
+    let stores = fleet_of(&PostgresOptions::parse(&database).expect("a URL of ours"));
     let store = &stores[0];
     store.put(bounded(LONG, Some(3)), ExpectedVersion::Absent).expect("a new limit");
     let sql = Sql::new(&database);
@@ -83,7 +83,7 @@ fn rows_are_counted_whatever_is_done_to_them() {
 #[test]
 fn rows_are_counted_while_they_are_swept() {
     let database = new_database();
-    let stores = fleet_of(&Options::parse(&database).expect("a URL of ours"));
+    let stores = fleet_of(&PostgresOptions::parse(&database).expect("a URL of ours"));
     let window = Duration::from_millis(40);
     stores[0].put(bounded(window, Some(MOST)), ExpectedVersion::Absent).expect("a new limit");
     let over = AtomicBool::new(false);

@@ -1,7 +1,7 @@
 //! Servers that have to wait for each other: what they find when it is their turn is how things are then.
 
 use tidegate::{Ask, Catalog, ExpectedVersion, ItemSpec, LimitSpec, Order, OrderError, Policy, Timestamp};
-use tidegate_postgres::{Options, PostgresStore};
+use tidegate_postgres::{PostgresOptions, PostgresStore};
 
 use super::{submit, total};
 use crate::cluster::{new_schema, shared_url};
@@ -12,7 +12,7 @@ use crate::sql::Sql;
 fn patient(schema: &str) -> PostgresStore {
     let patience = "lock_timeout_ms=60000&statement_timeout_ms=60000";
     let url = format!("{}?schema={schema}&application_name={schema}&{patience}", shared_url());
-    PostgresStore::open(Options::parse(&url).expect("a URL of ours"))
+    PostgresStore::open(PostgresOptions::parse(&url).expect("a URL of ours"))
         .unwrap_or_else(|error| panic!("{error}"))
 }
 
