@@ -23,7 +23,7 @@ const MAX_POLL_FAILURES: usize = 2;
 
 impl Engine {
     /// Reads limits again whenever there is reason to.
-    pub(crate) async fn keep_up(self: Arc<Engine>, options: PostgresOptions) {
+    pub(crate) async fn follow_limit_changes(self: Arc<Engine>, options: PostgresOptions) {
         let heard = Arc::new(Notify::new());
         tokio::spawn(listen(options, Arc::clone(&heard)));
         let mut failures = 0;
@@ -39,7 +39,7 @@ impl Engine {
             if failures >= MAX_POLL_FAILURES
                 && matches!(error, DatabaseError::ConnectionLost(_) | DatabaseError::CommitUnknown(_))
             {
-                self.went_down(&error.unavailable());
+                self.mark_unreachable(&error.unavailable());
             }
         }
     }
@@ -49,7 +49,7 @@ impl Engine {
         match tokio::time::timeout(self.round, self.shared_state.refresh(&connection)).await {
             Ok(Ok(())) => {
                 // Whoever asks next need not find out by themselves.
-                self.is_well(false);
+                self.mark_healthy(false);
                 Ok(())
             }
             Ok(Err(error)) => Err(error),
@@ -73,9 +73,10 @@ async fn listen(options: PostgresOptions, heard: Arc<Notify>) {
 
 async fn listen_once(options: &PostgresOptions, heard: &Notify) -> Result<(), String> {
     let connector = tls::connector(&options.tls).map_err(|bad| bad.to_string())?;
-    let connected = tokio::time::timeout(options.connecting(), options.config.connect(connector)).await;
+    let connected =
+        tokio::time::timeout(options.total_connect_timeout(), options.config.connect(connector)).await;
     let connected = connected.map_err(|_| "PostgreSQL did not answer in time".to_owned())?;
-    let (client, mut connection) = connected.map_err(|error| crate::connections::words(&error))?;
+    let (client, mut connection) = connected.map_err(|error| crate::connections::describe_error(&error))?;
     let begun = async { client.batch_execute(&format!("LISTEN \"{}\"", channel(&options.schema))).await };
     let mut begun = Box::pin(begun);
     let mut is_listening = false;
@@ -90,7 +91,7 @@ async fn listen_once(options: &PostgresOptions, heard: &Notify) -> Result<(), St
                 std::task::Poll::Ready(Some(Ok(AsyncMessage::Notification(_)))) => heard.notify_one(),
                 std::task::Poll::Ready(Some(Ok(_))) => {}
                 std::task::Poll::Ready(Some(Err(error))) => {
-                    return std::task::Poll::Ready(Err(crate::connections::words(&error)));
+                    return std::task::Poll::Ready(Err(crate::connections::describe_error(&error)));
                 }
                 std::task::Poll::Ready(None) => return std::task::Poll::Ready(Ok(())),
                 std::task::Poll::Pending => {

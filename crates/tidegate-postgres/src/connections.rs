@@ -43,13 +43,13 @@ impl DatabaseError {
 
 impl fmt::Display for DatabaseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.why())
+        f.write_str(self.reason())
     }
 }
 
 impl From<tokio_postgres::Error> for DatabaseError {
     fn from(error: tokio_postgres::Error) -> DatabaseError {
-        let why = words(&error);
+        let why = describe_error(&error);
         let Some(code) = error.code() else {
             return DatabaseError::ConnectionLost(why);
         };
@@ -74,7 +74,7 @@ impl From<tokio_postgres::Error> for DatabaseError {
 }
 
 /// What the database says, with what that is called.
-pub(crate) fn words(error: &tokio_postgres::Error) -> String {
+pub(crate) fn describe_error(error: &tokio_postgres::Error) -> String {
     match (error.as_db_error(), error.source()) {
         (Some(db), _) => format!("PostgreSQL says: {} ({})", db.message(), db.code().code()),
         (None, Some(source)) if source.to_string() == "password missing" => {
@@ -130,7 +130,7 @@ impl ConnectionPool {
         let connector = tls::connector(&options.tls)?;
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let manager = Manager::from_config(options.config.clone(), connector, recycling);
-        let connect = options.connecting();
+        let connect = options.total_connect_timeout();
         let timeouts = Timeouts { wait: Some(connect), create: Some(connect), recycle: Some(connect) };
         let permits = options.pool_size + EXTRA_CONNECTIONS;
         let pool = Pool::builder(manager)
@@ -157,7 +157,7 @@ impl ConnectionPool {
                 Err(PoolError::Backend(error)) => {
                     let is_full = error.code() == Some(&SqlState::TOO_MANY_CONNECTIONS);
                     if !is_full || !self.shrink(permit, &error) {
-                        return Err(DatabaseError::from(error).lost());
+                        return Err(DatabaseError::from(error).into_connection_lost());
                     }
                 }
                 Err(PoolError::Timeout(_)) => {
@@ -185,7 +185,7 @@ impl ConnectionPool {
         shortage.permits += 1;
         if shortage.since.is_none() {
             let connections = all - shortage.permits;
-            tracing::warn!(why = %words(why), connections, "PostgreSQL gives no more connections; going on with those there are");
+            tracing::warn!(why = %describe_error(why), connections, "PostgreSQL gives no more connections; going on with those there are");
         }
         shortage.since = Some(instant());
         true
@@ -214,11 +214,11 @@ impl ConnectionPool {
 
 impl DatabaseError {
     /// Whoever is not let in has no connection.
-    fn lost(&self) -> DatabaseError {
-        DatabaseError::ConnectionLost(self.why().to_owned())
+    fn into_connection_lost(&self) -> DatabaseError {
+        DatabaseError::ConnectionLost(self.reason().to_owned())
     }
 
-    fn why(&self) -> &str {
+    fn reason(&self) -> &str {
         let (DatabaseError::Retry(why)
         | DatabaseError::ConnectionLost(why)
         | DatabaseError::CommitUnknown(why)

@@ -48,7 +48,10 @@ struct LatestInstant {
 
 impl DatabaseClock {
     pub(crate) fn new(source: TimeSource) -> DatabaseClock {
-        DatabaseClock { source, seen: Mutex::new(LatestInstant { latest: Timestamp::EPOCH, when: steady() }) }
+        DatabaseClock {
+            source,
+            seen: Mutex::new(LatestInstant { latest: Timestamp::EPOCH, when: monotonic_now() }),
+        }
     }
 
     pub(crate) fn tick(&self) -> Tick {
@@ -68,7 +71,7 @@ impl DatabaseClock {
         };
         let is_database = matches!(self.source, TimeSource::Database);
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let when = steady();
+        let when = monotonic_now();
         if told < seen.latest && is_database {
             let behind = Duration::from_nanos(seen.latest.since(told).ticks());
             if behind > REORDER_TOLERANCE {
@@ -87,12 +90,12 @@ impl DatabaseClock {
     pub(crate) fn raise(&self, latest: Timestamp) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if latest > seen.latest {
-            *seen = LatestInstant { latest, when: steady() };
+            *seen = LatestInstant { latest, when: monotonic_now() };
         }
     }
 }
 
 #[expect(clippy::disallowed_methods, reason = "how much time passes while the database's clock is behind")]
-fn steady() -> Instant {
+fn monotonic_now() -> Instant {
     Instant::now()
 }

@@ -17,10 +17,10 @@ use crate::connections::{DatabaseError, PooledConnection, discard};
 use crate::job::{Job, JobTask};
 use crate::job_queue::{JobQueue, MAX_QUEUE_TIME, ended, locked_row_hashes};
 use crate::limit_editor::LimitEditor;
-use crate::read_only::look;
+use crate::read_only::read_without_locks;
 use crate::shared_state::SharedState;
 use crate::store::ANSWER_MARGIN;
-use crate::transaction::{CLOCK, EXPIRED_LEASES_BLOCK, LimitSource, sit};
+use crate::transaction::{CLOCK, EXPIRED_LEASES_BLOCK, LimitSource, decide_in_transaction};
 
 /// How often something is tried again that somebody was in the way of.
 const MAX_RETRIES: usize = 12;
@@ -50,48 +50,48 @@ impl Engine {
     pub(crate) async fn work(self: Arc<Engine>) {
         while let Some(jobs) = self.queue.next().await {
             let row_hashes = locked_row_hashes(&jobs);
-            self.do_all(jobs).await;
+            self.run_jobs(jobs).await;
             self.queue.done(&row_hashes);
         }
     }
 
-    async fn do_all(&self, mut jobs: Vec<Job>) {
+    async fn run_jobs(&self, mut jobs: Vec<Job>) {
         let (mut tries, mut losses) = (0, 0);
         loop {
             let start = if tries == 0 { LimitSource::Cached } else { LimitSource::Reloaded };
             let writes = tries > 0 || jobs.iter().any(|job| !job.is_read_only);
             let error = match self.attempt(&mut jobs, start).await {
                 Ok(()) => {
-                    self.is_well(writes);
-                    return self.tell(jobs);
+                    self.mark_healthy(writes);
+                    return self.send_replies(jobs);
                 }
                 Err(error) => error,
             };
             match &error {
                 DatabaseError::Retry(_) if tries < MAX_RETRIES => tries += 1,
                 DatabaseError::ConnectionLost(_) | DatabaseError::CannotDecide(_)
-                    if losses < MAX_RECONNECTS && self.may_try_again(&jobs) =>
+                    if losses < MAX_RECONNECTS && self.can_retry(&jobs) =>
                 {
                     losses += 1;
                 }
-                _ => return self.give_up(jobs, &error),
+                _ => return self.fail_jobs(jobs, &error),
             }
         }
     }
 
     /// Whether another connection is worth a try: not if everybody knows that there is none, nor for those who have waited long enough.
-    fn may_try_again(&self, jobs: &[Job]) -> bool {
+    fn can_retry(&self, jobs: &[Job]) -> bool {
         let now = instant();
         let is_late = |job: &Job| now.saturating_duration_since(job.since) > MAX_QUEUE_TIME;
         self.queue.outage().is_none() && !jobs.iter().any(is_late)
     }
 
-    fn give_up(&self, jobs: Vec<Job>, error: &DatabaseError) {
+    fn fail_jobs(&self, jobs: Vec<Job>, error: &DatabaseError) {
         let why = error.unavailable();
         // Whoever is told may look at once whether that is known.
         match error {
-            DatabaseError::ConnectionLost(_) | DatabaseError::CommitUnknown(_) => self.went_down(&why),
-            DatabaseError::CannotDecide(_) => self.cannot(&why),
+            DatabaseError::ConnectionLost(_) | DatabaseError::CommitUnknown(_) => self.mark_unreachable(&why),
+            DatabaseError::CannotDecide(_) => self.mark_cannot_decide(&why),
             DatabaseError::Retry(_) | DatabaseError::Rejected(_) => {
                 tracing::warn!(%why, "PostgreSQL could not decide")
             }
@@ -111,9 +111,9 @@ impl Engine {
         let is_read_only = start == LimitSource::Cached && jobs.iter().all(|job| job.is_read_only);
         let done = async {
             if is_read_only {
-                look(&self.shared_state, &connection, jobs).await
+                read_without_locks(&self.shared_state, &connection, jobs).await
             } else {
-                sit(&self.shared_state, &connection, jobs, start).await
+                decide_in_transaction(&self.shared_state, &connection, jobs, start).await
             }
         };
         let done = tokio::time::timeout(left.max(MIN_DECISION_TIME), done).await;
@@ -128,7 +128,7 @@ impl Engine {
             | DatabaseError::CommitUnknown(_)
             | DatabaseError::CannotDecide(_) => discard(connection),
             DatabaseError::Retry(why) => {
-                let cleared = self.clear_the_way(&connection, why, is_read_only);
+                let cleared = self.prepare_retry(&connection, why, is_read_only);
                 let silent = |_| Err(DatabaseError::ConnectionLost(NO_ANSWER.to_owned()));
                 if let Err(error) = tokio::time::timeout(self.round, cleared).await.unwrap_or_else(silent) {
                     // It may be in the middle of a transaction.
@@ -142,7 +142,7 @@ impl Engine {
     }
 
     /// Ends a transaction and sees to what was in its way.
-    async fn clear_the_way(
+    async fn prepare_retry(
         &self,
         connection: &Object,
         why: &str,
@@ -155,9 +155,14 @@ impl Engine {
         if why == EXPIRED_LEASES_BLOCK {
             let statement = connection.prepare_cached(CLOCK).await?;
             let now = self.shared_state.time.now(connection.query_one(&statement, &[]).await?.get(0));
-            let mut tidy = [crate::expiry::lapsed(connection, now, EXPIRED_LEASE_BATCH).await?];
-            let tidied =
-                Box::pin(sit(&self.shared_state, connection, &mut tidy, LimitSource::Reloaded)).await;
+            let mut tidy = [crate::expiry::expired_leases(connection, now, EXPIRED_LEASE_BATCH).await?];
+            let tidied = Box::pin(decide_in_transaction(
+                &self.shared_state,
+                connection,
+                &mut tidy,
+                LimitSource::Reloaded,
+            ))
+            .await;
             if tidied.is_err() {
                 connection.batch_execute("ROLLBACK").await?;
             }
@@ -173,7 +178,7 @@ impl Engine {
     }
 
     /// Tells everybody, counts, and gives back what nobody heard of.
-    fn tell(&self, jobs: Vec<Job>) {
+    fn send_replies(&self, jobs: Vec<Job>) {
         for job in jobs {
             if let JobTask::Orders { orders, answers, .. } = &job.task {
                 self.shared_state.count(orders, answers);
@@ -182,9 +187,9 @@ impl Engine {
             if let Some(id) = ended(&job) {
                 self.queue.forget(id);
             }
-            for id in job.tell() {
-                let (tell, _nobody) = tokio::sync::oneshot::channel();
-                let task = JobTask::Release { id, done: None, tell };
+            for id in job.send_reply() {
+                let (sender, _receiver) = tokio::sync::oneshot::channel();
+                let task = JobTask::Release { id, done: None, sender };
                 self.queue.push(Job { task, since: instant(), row_hashes: Vec::new(), is_read_only: false });
             }
         }
@@ -199,32 +204,32 @@ impl Engine {
     }
 
     /// The database answers; and if something was written, it can do that too.
-    pub(crate) fn is_well(&self, wrote: bool) {
-        if self.queue.came_up() {
+    pub(crate) fn mark_healthy(&self, wrote: bool) {
+        if self.queue.clear_outage() {
             tracing::info!("PostgreSQL answers again");
         }
-        if wrote && self.queue.can_again() {
+        if wrote && self.queue.clear_cannot_decide() {
             tracing::info!("PostgreSQL decides again");
         }
     }
 
     /// The database answers, and cannot decide for anybody.
-    pub(crate) fn cannot(&self, why: &Unavailable) {
-        if self.queue.cannot(why) {
+    pub(crate) fn mark_cannot_decide(&self, why: &Unavailable) {
+        if self.queue.set_cannot_decide(why) {
             tracing::error!(%why, "PostgreSQL cannot decide; limits answer by on_outage");
         }
     }
 
     /// The database cannot be reached.
-    pub(crate) fn went_down(&self, why: &Unavailable) {
-        if !self.queue.is_down() {
+    pub(crate) fn mark_unreachable(&self, why: &Unavailable) {
+        if !self.queue.has_outage() {
             tracing::error!(%why, "PostgreSQL cannot decide; limits answer by on_outage");
         }
-        self.queue.went_down(why, instant());
+        self.queue.start_outage(why, instant());
     }
 
     /// Tells those who have waited too long, again and again.
-    pub(crate) async fn mind_the_time(self: Arc<Engine>) {
+    pub(crate) async fn expire_waiting_jobs(self: Arc<Engine>) {
         let mut beat = tokio::time::interval(Duration::from_millis(100));
         loop {
             beat.tick().await;
@@ -238,7 +243,7 @@ impl Engine {
         edits: Vec<Edit>,
         by: Origin,
     ) -> Result<Result<Vec<EditOutcome>, ApplyError>, DatabaseError> {
-        match self.alone(&ExclusiveAction::Edit(edits, by)).await? {
+        match self.run_exclusively(&ExclusiveAction::Edit(edits, by)).await? {
             ExclusiveResult::EditOutcome(edited) => Ok(edited),
             ExclusiveResult::Reset(_) => Ok(Ok(Vec::new())),
         }
@@ -246,20 +251,20 @@ impl Engine {
 
     /// Zeroes a limit; whether there is one.
     pub(crate) async fn reset(&self, id: &str) -> Result<bool, DatabaseError> {
-        let acted = self.alone(&ExclusiveAction::Reset(id.to_owned())).await?;
+        let acted = self.run_exclusively(&ExclusiveAction::Reset(id.to_owned())).await?;
         Ok(matches!(acted, ExclusiveResult::Reset(true)))
     }
 
     /// Does something while nobody decides, and tells all servers of it if it is to be kept.
-    async fn alone(&self, act: &ExclusiveAction) -> Result<ExclusiveResult, DatabaseError> {
+    async fn run_exclusively(&self, act: &ExclusiveAction) -> Result<ExclusiveResult, DatabaseError> {
         let mut tries = 0;
         loop {
             let connection = self.shared_state.connections.get().await?;
             // Edits of many limits take their time; but where nobody answers, nobody waits twice.
             let most = if self.queue.outage().is_some() { self.round } else { self.round * 2 };
-            let error = match tokio::time::timeout(most, self.act_alone(&connection, act)).await {
+            let error = match tokio::time::timeout(most, self.run_exclusive_action(&connection, act)).await {
                 Ok(Ok(done)) => {
-                    self.is_well(true);
+                    self.mark_healthy(true);
                     return Ok(done);
                 }
                 Ok(Err(error)) => error,
@@ -285,7 +290,7 @@ impl Engine {
         }
     }
 
-    async fn act_alone(
+    async fn run_exclusive_action(
         &self,
         connection: &Object,
         act: &ExclusiveAction,
@@ -314,7 +319,7 @@ impl Engine {
         if keep {
             if let ExclusiveAction::Edit(edits, _) = act {
                 shared_state
-                    .announce(limits.revision, edits.iter().map(|edit| edit.id().to_owned()).collect());
+                    .announce_edit(limits.revision, edits.iter().map(|edit| edit.id().to_owned()).collect());
             }
             let payload = limits.revision.to_string();
             connection
@@ -325,7 +330,7 @@ impl Engine {
         } else {
             connection.batch_execute("ROLLBACK").await?;
         }
-        shared_state.exchange(limits, false);
+        shared_state.replace_limits(limits, false);
         Ok(acted)
     }
 

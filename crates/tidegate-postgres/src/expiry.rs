@@ -10,7 +10,7 @@ use deadpool_postgres::Object;
 use tidegate_core::{LeaseId, Timestamp};
 
 use crate::connections::DatabaseError;
-use crate::engine::{Engine, instant as steady};
+use crate::engine::{Engine, instant as monotonic_now};
 use crate::job::{Job, JobTask};
 use crate::limit_snapshot::column;
 use crate::transaction::CLOCK;
@@ -49,31 +49,31 @@ const FIND_OUTDATED_ROWS: &str = "SELECT row.generation, row.key FROM limits l C
 
 impl Engine {
     /// Sweeps until the store is closed.
-    pub(crate) async fn sweep(self: Arc<Engine>) {
+    pub(crate) async fn run_expiry(self: Arc<Engine>) {
         let mut round = 0u64;
         loop {
             tokio::time::sleep(EXPIRY_INTERVAL).await;
             round += 1;
-            if self.queue.is_down() {
+            if self.queue.has_outage() {
                 continue;
             }
-            if let Err(error) = self.sweep_once(round.is_multiple_of(FULL_EXPIRY_EVERY)).await {
+            if let Err(error) = self.expire_once(round.is_multiple_of(FULL_EXPIRY_EVERY)).await {
                 // A server that nobody asks has to know too, and this is the one who writes there.
                 if let DatabaseError::CannotDecide(_) = error {
-                    self.cannot(&error.unavailable());
+                    self.mark_cannot_decide(&error.unavailable());
                 }
                 tracing::debug!(%error, "not everything was swept");
             }
         }
     }
 
-    pub(crate) async fn sweep_once(&self, thoroughly: bool) -> Result<(), DatabaseError> {
+    pub(crate) async fn expire_once(&self, is_full: bool) -> Result<(), DatabaseError> {
         let connection = self.shared_state.connections.get().await?;
-        let swept = tokio::time::timeout(self.round * 2, self.sweep_with(&connection, thoroughly)).await;
+        let swept = tokio::time::timeout(self.round * 2, self.expire_with(&connection, is_full)).await;
         let error = match swept {
             Ok(Ok(None)) => return Ok(()),
             Ok(Ok(Some(tidy))) => {
-                self.is_well(true);
+                self.mark_healthy(true);
                 for job in tidy {
                     self.queue.push(job);
                 }
@@ -88,10 +88,10 @@ impl Engine {
     }
 
     /// What is left to do; `None` if somebody else sweeps.
-    async fn sweep_with(
+    async fn expire_with(
         &self,
         connection: &Object,
-        thoroughly: bool,
+        is_full: bool,
     ) -> Result<Option<Vec<Job>>, DatabaseError> {
         let shared_state = &self.shared_state;
         connection.batch_execute("BEGIN").await?;
@@ -116,10 +116,11 @@ impl Engine {
             );
             connection.execute(&forget, &[&at, &EXPIRY_BATCH]).await?;
         }
-        if thoroughly {
-            self.sweep_thoroughly(connection).await?;
+        if is_full {
+            self.expire_slow_growing(connection).await?;
         }
-        let tidy = vec![lapsed(connection, now, EXPIRY_BATCH).await?, behind(connection).await?];
+        let tidy =
+            vec![expired_leases(connection, now, EXPIRY_BATCH).await?, outdated_rows(connection).await?];
         connection.batch_execute("COMMIT").await?;
         let is_needed = |job: &Job| match &job.task {
             JobTask::CleanUp { leases, rows } => !leases.is_empty() || !rows.is_empty(),
@@ -129,7 +130,7 @@ impl Engine {
     }
 
     /// What grows slowly.
-    async fn sweep_thoroughly(&self, connection: &Object) -> Result<(), DatabaseError> {
+    async fn expire_slow_growing(&self, connection: &Object) -> Result<(), DatabaseError> {
         let too_many =
             "DELETE FROM requests WHERE id IN (SELECT id FROM requests ORDER BY until DESC OFFSET $1)";
         connection.execute(too_many, &[&MAX_REQUESTS]).await?;
@@ -146,7 +147,11 @@ impl Engine {
 }
 
 /// Leases that have lapsed, to be cleared away.
-pub(crate) async fn lapsed(connection: &Object, now: Timestamp, most: i64) -> Result<Job, DatabaseError> {
+pub(crate) async fn expired_leases(
+    connection: &Object,
+    now: Timestamp,
+    most: i64,
+) -> Result<Job, DatabaseError> {
     let find = "SELECT id FROM leases WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2";
     let statement = connection.prepare_cached(find).await?;
     let rows = connection.query(&statement, &[&column(now), &most]).await?;
@@ -154,16 +159,16 @@ pub(crate) async fn lapsed(connection: &Object, now: Timestamp, most: i64) -> Re
         let bytes: [u8; 16] = row.get::<_, &[u8]>(0).try_into().ok()?;
         Some(LeaseId(u128::from_be_bytes(bytes)))
     };
-    Ok(tidy(JobTask::CleanUp { leases: rows.iter().filter_map(id).collect(), rows: Vec::new() }))
+    Ok(cleanup_job(JobTask::CleanUp { leases: rows.iter().filter_map(id).collect(), rows: Vec::new() }))
 }
 
 /// Rows that are of a former edition, to be brought up.
-async fn behind(connection: &Object) -> Result<Job, DatabaseError> {
+async fn outdated_rows(connection: &Object) -> Result<Job, DatabaseError> {
     let rows = connection.query(FIND_OUTDATED_ROWS, &[&EXPIRY_BATCH]).await?;
     let rows = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
-    Ok(tidy(JobTask::CleanUp { leases: Vec::new(), rows }))
+    Ok(cleanup_job(JobTask::CleanUp { leases: Vec::new(), rows }))
 }
 
-fn tidy(task: JobTask) -> Job {
-    Job { task, since: steady(), row_hashes: Vec::new(), is_read_only: false }
+fn cleanup_job(task: JobTask) -> Job {
+    Job { task, since: monotonic_now(), row_hashes: Vec::new(), is_read_only: false }
 }

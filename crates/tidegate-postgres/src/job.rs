@@ -96,42 +96,42 @@ pub(crate) enum JobTask {
     Orders {
         orders: Vec<OwnedOrder>,
         answers: Replies,
-        tell: ReplySender<Replies>,
+        sender: ReplySender<Replies>,
     },
     Release {
         id: LeaseId,
         done: Option<bool>,
-        tell: ReplySender<bool>,
+        sender: ReplySender<bool>,
     },
     Renew {
         id: LeaseId,
         ttl: Option<Duration>,
         done: Option<RenewResult>,
-        tell: ReplySender<RenewResult>,
+        sender: ReplySender<RenewResult>,
     },
     Settle {
         id: LeaseId,
         actual: OwnedActual,
         done: Option<SettleResult>,
-        tell: ReplySender<SettleResult>,
+        sender: ReplySender<SettleResult>,
     },
     Reset {
         limit_id: Box<str>,
         key: Box<[u8]>,
         done: Option<Result<(), OrderError>>,
-        tell: ReplySender<Result<(), OrderError>>,
+        sender: ReplySender<Result<(), OrderError>>,
     },
     Usage {
         limit_id: Box<str>,
         key: Option<Box<[u8]>>,
         done: Option<UsageResult>,
-        tell: ReplySender<UsageResult>,
+        sender: ReplySender<UsageResult>,
     },
     Holders {
         limit_id: Box<str>,
         key: Option<Box<[u8]>>,
         done: Option<HoldersResult>,
-        tell: ReplySender<HoldersResult>,
+        sender: ReplySender<HoldersResult>,
     },
     /// Leases that have lapsed, and rows that are behind: to be looked at, which mends them.
     CleanUp {
@@ -168,7 +168,7 @@ impl Job {
     }
 
     /// Does it, among what was brought for it.
-    pub(crate) fn perform(&mut self, excerpt: &mut Excerpt) {
+    pub(crate) fn run(&mut self, excerpt: &mut Excerpt) {
         match &mut self.task {
             JobTask::Orders { orders, answers, .. } => {
                 answers.clear();
@@ -191,19 +191,19 @@ impl Job {
     }
 
     /// Tells what came of it; which leases nobody was told of.
-    pub(crate) fn tell(self) -> Vec<LeaseId> {
+    pub(crate) fn send_reply(self) -> Vec<LeaseId> {
         match self.task {
-            JobTask::Orders { orders, answers, tell } => {
-                if let Err(Ok(answers)) = tell.send(Ok(answers)) {
-                    return unheard(&orders, &answers);
+            JobTask::Orders { orders, answers, sender } => {
+                if let Err(Ok(answers)) = sender.send(Ok(answers)) {
+                    return undelivered_leases(&orders, &answers);
                 }
             }
-            JobTask::Release { done, tell, .. } => say(tell, done),
-            JobTask::Renew { done, tell, .. } => say(tell, done),
-            JobTask::Settle { done, tell, .. } => say(tell, done),
-            JobTask::Reset { done, tell, .. } => say(tell, done),
-            JobTask::Usage { done, tell, .. } => say(tell, done),
-            JobTask::Holders { done, tell, .. } => say(tell, done),
+            JobTask::Release { done, sender, .. } => send_result(sender, done),
+            JobTask::Renew { done, sender, .. } => send_result(sender, done),
+            JobTask::Settle { done, sender, .. } => send_result(sender, done),
+            JobTask::Reset { done, sender, .. } => send_result(sender, done),
+            JobTask::Usage { done, sender, .. } => send_result(sender, done),
+            JobTask::Holders { done, sender, .. } => send_result(sender, done),
             JobTask::CleanUp { .. } => {}
         }
         Vec::new()
@@ -211,29 +211,29 @@ impl Job {
 
     /// Tells that it cannot be done.
     pub(crate) fn fail(self, why: &Unavailable) {
-        fn no<T>(tell: ReplySender<T>, why: &Unavailable) {
-            let _nobody_waits = tell.send(Err(why.clone()));
+        fn send_error<T>(sender: ReplySender<T>, why: &Unavailable) {
+            let _receiver_dropped = sender.send(Err(why.clone()));
         }
         match self.task {
-            JobTask::Orders { tell, .. } => no(tell, why),
-            JobTask::Release { tell, .. } => no(tell, why),
-            JobTask::Renew { tell, .. } => no(tell, why),
-            JobTask::Settle { tell, .. } => no(tell, why),
-            JobTask::Reset { tell, .. } => no(tell, why),
-            JobTask::Usage { tell, .. } => no(tell, why),
-            JobTask::Holders { tell, .. } => no(tell, why),
+            JobTask::Orders { sender, .. } => send_error(sender, why),
+            JobTask::Release { sender, .. } => send_error(sender, why),
+            JobTask::Renew { sender, .. } => send_error(sender, why),
+            JobTask::Settle { sender, .. } => send_error(sender, why),
+            JobTask::Reset { sender, .. } => send_error(sender, why),
+            JobTask::Usage { sender, .. } => send_error(sender, why),
+            JobTask::Holders { sender, .. } => send_error(sender, why),
             JobTask::CleanUp { .. } => {}
         }
     }
 }
 
-fn say<T>(tell: ReplySender<T>, done: Option<T>) {
+fn send_result<T>(sender: ReplySender<T>, done: Option<T>) {
     let silent = || Unavailable { reason: "the store gave no answer".to_owned() };
-    let _nobody_waits = tell.send(done.ok_or_else(silent));
+    let _receiver_dropped = sender.send(done.ok_or_else(silent));
 }
 
 /// The leases of grants whose askers have gone and will not come again.
-fn unheard(orders: &[OwnedOrder], answers: &Replies) -> Vec<LeaseId> {
+fn undelivered_leases(orders: &[OwnedOrder], answers: &Replies) -> Vec<LeaseId> {
     let lease = |(order, answer): (&OwnedOrder, &Result<tidegate::Answer, OrderError>)| match answer {
         Ok(answer) if order.request_id.is_none() => match &answer.outcome {
             Outcome::Granted(Some(grant)) => Some(grant.lease),

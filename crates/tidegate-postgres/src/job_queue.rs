@@ -61,7 +61,7 @@ struct ConnectionOutage {
     /// How long the next break is.
     next: Duration,
     /// Whether somebody tries. Nobody else waits to hear how it went.
-    is_tried: bool,
+    is_probed: bool,
 }
 
 impl JobQueue {
@@ -71,8 +71,8 @@ impl JobQueue {
         let refusal = if state.is_closed {
             Some(Unavailable { reason: "the store is closed".to_owned() })
         } else if let Some(outage) = &mut state.outage {
-            let tries = job.since >= outage.until && !outage.is_tried;
-            outage.is_tried |= tries;
+            let tries = job.since >= outage.until && !outage.is_probed;
+            outage.is_probed |= tries;
             (!tries).then(|| outage.why.clone())
         } else if state.waiting.len() >= MAX_WAITING_JOBS {
             Some(Unavailable { reason: format!("{MAX_WAITING_JOBS} wait for PostgreSQL already") })
@@ -168,11 +168,12 @@ impl JobQueue {
     }
 
     /// The database cannot be reached: those who wait are told, and nobody tries for a while.
-    pub(crate) fn went_down(&self, why: &Unavailable, now: Instant) {
+    pub(crate) fn start_outage(&self, why: &Unavailable, now: Instant) {
         let mut state = self.state();
         let pause = state.outage.as_ref().map_or(MIN_BACKOFF, |outage| outage.next);
         let next = (pause * 2).min(MAX_BACKOFF);
-        state.outage = Some(ConnectionOutage { why: why.clone(), until: now + pause, next, is_tried: false });
+        state.outage =
+            Some(ConnectionOutage { why: why.clone(), until: now + pause, next, is_probed: false });
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
         for job in waiting {
@@ -181,22 +182,22 @@ impl JobQueue {
     }
 
     /// The database answers; whether it did not before.
-    pub(crate) fn came_up(&self) -> bool {
+    pub(crate) fn clear_outage(&self) -> bool {
         self.state().outage.take().is_some()
     }
 
     /// The database can be reached, but decides for nobody; whether that was not known. Whoever asks next tries all the same.
-    pub(crate) fn cannot(&self, why: &Unavailable) -> bool {
+    pub(crate) fn set_cannot_decide(&self, why: &Unavailable) -> bool {
         self.state().cannot_decide.replace(why.clone()).is_none()
     }
 
     /// The database has written something; whether it could not before.
-    pub(crate) fn can_again(&self) -> bool {
+    pub(crate) fn clear_cannot_decide(&self) -> bool {
         self.state().cannot_decide.take().is_some()
     }
 
     /// Whether the database cannot be reached.
-    pub(crate) fn is_down(&self) -> bool {
+    pub(crate) fn has_outage(&self) -> bool {
         self.state().outage.is_some()
     }
 

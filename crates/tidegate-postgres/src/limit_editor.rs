@@ -15,7 +15,7 @@ use tidegate_core::{Limit, LimitPhase, LimitSpec, Tick, Timestamp};
 
 use crate::connections::DatabaseError;
 use crate::limit_snapshot::{
-    LimitEntry, LimitSnapshot, LimitStatus, bounds_keys, column, descent_of, read_since, text_of,
+    LimitEntry, LimitSnapshot, LimitStatus, bounds_keys, column, encode_lineage, encode_spec, read_since,
 };
 
 /// What was edited, and how the limits are after it.
@@ -85,17 +85,17 @@ impl LimitEditor<'_> {
     }
 
     /// The limit of this id that stands: in force, or retired and not forgotten yet.
-    fn standing(&self, id: &str) -> Option<&Arc<LimitEntry>> {
-        let stands = |entry: &&Arc<LimitEntry>| match entry.standing {
+    fn active_or_retired(&self, id: &str) -> Option<&Arc<LimitEntry>> {
+        let stands = |entry: &&Arc<LimitEntry>| match entry.status {
             LimitStatus::Active => true,
             LimitStatus::RetiredUntil(until) => self.now < until,
         };
-        self.limits.standing(id).filter(stands)
+        self.limits.active_or_retired(id).filter(stands)
     }
 
     fn next(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError> {
         expect.meets(self.limits.get(&spec.id).map(|entry| entry.limit.version()))?;
-        let next = match self.standing(&spec.id) {
+        let next = match self.active_or_retired(&spec.id) {
             None => Limit::new(spec, self.tick),
             Some(entry) if *entry.limit.spec() == spec => return Ok(Arc::clone(&entry.limit)),
             Some(entry) => entry.limit.next_version(spec),
@@ -110,11 +110,11 @@ impl LimitEditor<'_> {
         revision: i64,
     ) -> Result<EditOutcome, DatabaseError> {
         let applied = by == Origin::Applied;
-        let Some(entry) = self.standing(limit.id()).map(Arc::clone) else {
+        let Some(entry) = self.active_or_retired(limit.id()).map(Arc::clone) else {
             self.add(limit, applied, revision).await?;
             return Ok(EditOutcome::Added(Arc::clone(limit)));
         };
-        let was_there = entry.standing == LimitStatus::Active;
+        let was_there = entry.status == LimitStatus::Active;
         let is_new = entry.limit.version() != limit.version();
         let mut edition = entry.edition;
         let (mut voided, mut unpinned) = (entry.voided, entry.unpinned);
@@ -143,7 +143,7 @@ impl LimitEditor<'_> {
 
     async fn add(&self, limit: &Arc<Limit>, applied: bool, revision: i64) -> Result<(), DatabaseError> {
         // One that was retired too long ago to come back makes room for its successor.
-        if let Some(former) = self.limits.standing(limit.id()) {
+        if let Some(former) = self.limits.active_or_retired(limit.id()) {
             self.forget(former.generation, revision).await?;
         }
         let insert = "INSERT INTO limits (generation, id, applied, revision) VALUES (nextval('generations'), $1, $2, $3) \
@@ -185,8 +185,8 @@ impl LimitEditor<'_> {
             &column(self.now),
             &is_reset,
             &version,
-            &text_of(limit.spec()),
-            &descent_of(limit),
+            &encode_spec(limit.spec()),
+            &encode_lineage(limit),
         ];
         self.connection.execute(insert, &values).await?;
         Ok(())
@@ -225,12 +225,12 @@ impl LimitEditor<'_> {
 /// What watchers are told when the limits changed from one revision to another.
 pub(crate) fn changes(before: &LimitSnapshot, after: &LimitSnapshot) -> Vec<Change> {
     let mut changes = Vec::new();
-    for entry in before.all().filter(|entry| entry.standing == LimitStatus::Active) {
+    for entry in before.all().filter(|entry| entry.status == LimitStatus::Active) {
         if after.get(entry.id()).is_none() {
             changes.push(Change::Removed(Arc::clone(&entry.limit)));
         }
     }
-    for entry in after.all().filter(|entry| entry.standing == LimitStatus::Active) {
+    for entry in after.all().filter(|entry| entry.status == LimitStatus::Active) {
         let known = before.get(entry.id());
         let same = known.is_some_and(|known| {
             known.generation == entry.generation && known.limit.version() == entry.limit.version()

@@ -6,7 +6,7 @@
 //!                          put       reset
 //! ```
 //!
-//! A limit is edited and reset in the tables, and its rows follow when somebody comes to them ([`LimitEntry::bring_up`]): first as of the
+//! A limit is edited and reset in the tables, and its rows follow when somebody comes to them ([`LimitEntry::upgrade_row`]): first as of the
 //! instant at which the next edition began, then the one after, exactly as if they had been carried over then. Texts that no row needs any
 //! more are swept away.
 
@@ -34,7 +34,7 @@ pub(crate) enum LimitStatus {
 pub(crate) struct LimitEntry {
     pub(crate) limit: Arc<Limit>,
     pub(crate) generation: i64,
-    pub(crate) standing: LimitStatus,
+    pub(crate) status: LimitStatus,
     pub(crate) edition: i32,
     pub(crate) voided: i32,
     pub(crate) unpinned: i32,
@@ -65,7 +65,7 @@ impl LimitEntry {
     }
 
     /// A row as it is under the present edition. It was written under this one.
-    pub(crate) fn bring_up(
+    pub(crate) fn upgrade_row(
         &self,
         bytes: &[u8],
         edition: i32,
@@ -112,16 +112,16 @@ pub(crate) struct LimitSnapshot {
 impl LimitSnapshot {
     /// The limit of this id, if it is in force.
     pub(crate) fn get(&self, id: &str) -> Option<&Arc<LimitEntry>> {
-        self.standing(id).filter(|entry| entry.standing == LimitStatus::Active)
+        self.active_or_retired(id).filter(|entry| entry.status == LimitStatus::Active)
     }
 
     /// The limit of this id, in force or retired.
-    pub(crate) fn standing(&self, id: &str) -> Option<&Arc<LimitEntry>> {
+    pub(crate) fn active_or_retired(&self, id: &str) -> Option<&Arc<LimitEntry>> {
         self.by_id.get(id)
     }
 
     /// This incarnation of a limit, in force or retired.
-    pub(crate) fn incarnation(&self, generation: i64) -> Option<&Arc<LimitEntry>> {
+    pub(crate) fn entry_of_generation(&self, generation: i64) -> Option<&Arc<LimitEntry>> {
         self.by_generation.get(&generation)
     }
 
@@ -198,7 +198,7 @@ pub(crate) async fn read_since(
             needs_all: needs_all(&limit),
             limit,
             generation,
-            standing: match retired {
+            status: match retired {
                 Some(until) if standing == 1 => LimitStatus::RetiredUntil(instant(until)),
                 _ => LimitStatus::Active,
             },
@@ -216,7 +216,7 @@ fn read_edition(row: &tokio_postgres::Row, tick: Tick) -> Result<LimitEdition, D
     let (text, descent): (Option<&[u8]>, Option<&[u8]>) = (row.get(12), row.get(13));
     let (Some(text), Some(descent)) = (text, descent) else { return Err(damaged("a limit without a text")) };
     let spec = written::read(&mut Reader::new(text)).map_err(|why| damaged(&why.to_string()))?;
-    let descent = read_descent(descent).ok_or_else(|| damaged("a limit's descent"))?;
+    let descent = decode_lineage(descent).ok_or_else(|| damaged("a limit's descent"))?;
     let version = u32::try_from(row.get::<_, i32>(11)).map_err(|_| damaged("a limit's version"))?;
     let limit =
         Limit::restore(spec, tick, version, &descent).map_err(|_| damaged("a limit that makes no sense"))?;
@@ -250,14 +250,14 @@ pub(crate) fn may_hold(limit: &Limit) -> bool {
 }
 
 /// The bytes of a limit's text.
-pub(crate) fn text_of(spec: &LimitSpec) -> Vec<u8> {
+pub(crate) fn encode_spec(spec: &LimitSpec) -> Vec<u8> {
     let mut bytes = Vec::new();
     written::write(&mut Writer(&mut bytes), spec);
     bytes
 }
 
 /// The bytes of what its items have from the versions before.
-pub(crate) fn descent_of(limit: &Limit) -> Vec<u8> {
+pub(crate) fn encode_lineage(limit: &Limit) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut out = Writer(&mut bytes);
     out.number(limit.items().len() as u64);
@@ -269,7 +269,7 @@ pub(crate) fn descent_of(limit: &Limit) -> Vec<u8> {
     bytes
 }
 
-fn read_descent(bytes: &[u8]) -> Option<Vec<ItemLineage>> {
+fn decode_lineage(bytes: &[u8]) -> Option<Vec<ItemLineage>> {
     let mut reader = Reader::new(bytes);
     let read = reader.many(2, |reader| {
         Ok(ItemLineage {

@@ -14,7 +14,7 @@ use crate::job::Job;
 use crate::limit_snapshot::instant;
 use crate::row_names::{NeededRows, add_rows_of_job, key_of};
 use crate::shared_state::SharedState;
-use crate::transaction::{CLOCK, named, read_leases};
+use crate::transaction::{CLOCK, limits_of_job, read_leases};
 
 const READ_ROWS: &str = "SELECT (SELECT revision FROM store), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, \
     wanted.generation, wanted.key, s.edition, s.seen, s.state \
@@ -22,7 +22,7 @@ const READ_ROWS: &str = "SELECT (SELECT revision FROM store), (extract(epoch FRO
     LEFT JOIN states s ON s.generation = wanted.generation AND s.key = wanted.key";
 
 /// Does jobs that only look.
-pub(crate) async fn look(
+pub(crate) async fn read_without_locks(
     shared_state: &SharedState,
     connection: &Object,
     jobs: &mut [Job],
@@ -45,9 +45,13 @@ pub(crate) async fn look(
     }
     let seen = rows.iter().filter_map(|row| row.get::<_, Option<i64>>(5)).max().unwrap_or(0);
     let now = shared_state.time.now(first.get(1)).max(instant(seen));
-    let mut excerpt = Excerpt::new(shared_state.tick, shared_state.secret, shared_state.number());
+    let mut excerpt = Excerpt::new(shared_state.tick, shared_state.secret, shared_state.next_lease_number());
     excerpt.advance(now);
-    for entry in jobs.iter().flat_map(|job| named(job, &limits)).filter_map(|each| limits.incarnation(each)) {
+    for entry in jobs
+        .iter()
+        .flat_map(|job| limits_of_job(job, &limits))
+        .filter_map(|each| limits.entry_of_generation(each))
+    {
         if excerpt.fence_of(entry.id()).is_none() {
             let generation = u64::try_from(entry.generation).unwrap_or(0);
             let standing = ExcerptStanding {
@@ -60,15 +64,16 @@ pub(crate) async fn look(
         }
     }
     for row in &rows {
-        let (Some(edition), Some(entry)) = (row.get::<_, Option<i32>>(4), limits.incarnation(row.get(2)))
+        let (Some(edition), Some(entry)) =
+            (row.get::<_, Option<i32>>(4), limits.entry_of_generation(row.get(2)))
         else {
             continue;
         };
         let key = key_of(row.get(3));
-        excerpt.row(entry.id(), key, entry.bring_up(row.get(6), edition, key)?);
+        excerpt.row(entry.id(), key, entry.upgrade_row(row.get(6), edition, key)?);
     }
     for job in jobs.iter_mut() {
-        job.perform(&mut excerpt);
+        job.run(&mut excerpt);
     }
     Ok(())
 }

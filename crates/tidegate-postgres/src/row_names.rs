@@ -59,7 +59,7 @@ pub(crate) fn add_rows_of_job(job: &Job, limits: &LimitSnapshot, needs: &mut Nee
         }
         JobTask::CleanUp { rows, .. } => {
             for (generation, column) in rows {
-                if let Some(entry) = limits.incarnation(*generation) {
+                if let Some(entry) = limits.entry_of_generation(*generation) {
                     need(entry, key_of(column), RowAccess::Read, needs);
                 }
             }

@@ -8,7 +8,7 @@ use std::fmt;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, NoTls};
 
-use crate::connections::words;
+use crate::connections::describe_error;
 use crate::tls;
 use crate::url::{InvalidUrl, PostgresOptions, TlsMode};
 
@@ -76,16 +76,18 @@ impl std::error::Error for OpenError {}
 pub(crate) async fn prepare(options: &PostgresOptions) -> Result<(), OpenError> {
     // Somebody may take a connection and never say a word.
     let silent = |_| {
-        let why = format!("PostgreSQL did not answer within {} s", options.connecting().as_secs());
-        Err(OpenError::Unreachable { place: options.place(), why })
+        let why = format!("PostgreSQL did not answer within {} s", options.total_connect_timeout().as_secs());
+        Err(OpenError::Unreachable { place: options.location(), why })
     };
-    let connected = tokio::time::timeout(options.connecting(), connect(options)).await;
+    let connected = tokio::time::timeout(options.total_connect_timeout(), connect(options)).await;
     migrate(&connected.unwrap_or_else(silent)?, options).await
 }
 
 async fn connect(options: &PostgresOptions) -> Result<Client, OpenError> {
-    let unreachable =
-        |error: tokio_postgres::Error| OpenError::Unreachable { place: options.place(), why: words(&error) };
+    let unreachable = |error: tokio_postgres::Error| OpenError::Unreachable {
+        place: options.location(),
+        why: describe_error(&error),
+    };
     if options.tls == TlsMode::Off {
         let (client, connection) = options.config.connect(NoTls).await.map_err(unreachable)?;
         tokio::spawn(connection);
@@ -99,7 +101,7 @@ async fn connect(options: &PostgresOptions) -> Result<Client, OpenError> {
 
 async fn migrate(client: &Client, options: &PostgresOptions) -> Result<(), OpenError> {
     let schema = &options.schema;
-    let failed = |error: tokio_postgres::Error| of_migration(&error, options);
+    let failed = |error: tokio_postgres::Error| migration_error(&error, options);
     // One at a time, whoever comes; the lock goes with the connection.
     client
         .execute("SELECT pg_advisory_lock($1)", &[&lock_key(schema, AdvisoryLock::Migration)])
@@ -129,7 +131,7 @@ async fn migrate(client: &Client, options: &PostgresOptions) -> Result<(), OpenE
         );
         if let Err(error) = client.batch_execute(&text).await {
             let _the_connection_ends_anyway = client.batch_execute("ROLLBACK").await;
-            return Err(of_migration(&error, options));
+            return Err(migration_error(&error, options));
         }
         tracing::info!(schema, version, "the tables were made");
     }
@@ -140,17 +142,17 @@ async fn migrate(client: &Client, options: &PostgresOptions) -> Result<(), OpenE
     Ok(())
 }
 
-fn of_migration(error: &tokio_postgres::Error, options: &PostgresOptions) -> OpenError {
+fn migration_error(error: &tokio_postgres::Error, options: &PostgresOptions) -> OpenError {
     match error.code() {
         Some(&SqlState::INSUFFICIENT_PRIVILEGE) => OpenError::Forbidden {
             schema: options.schema.clone(),
             user: options.user().to_owned(),
-            why: words(error),
+            why: describe_error(error),
         },
         _ => OpenError::Failed(format!(
             "the tables of the schema '{}' could not be made ready: {}",
             options.schema,
-            words(error)
+            describe_error(error)
         )),
     }
 }

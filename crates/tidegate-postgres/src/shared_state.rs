@@ -92,7 +92,7 @@ impl SharedState {
     }
 
     /// A number that no lease of this process has had, nor will have those after it.
-    pub(crate) fn number(&self) -> u64 {
+    pub(crate) fn next_lease_number(&self) -> u64 {
         // Wrapping is fine, but the last few must not: the excerpt counts on from here.
         let number = self.numbers.fetch_add(LEASE_NUMBER_STEP, Ordering::Relaxed);
         number.min(u64::MAX - LEASE_NUMBER_STEP)
@@ -110,16 +110,16 @@ impl SharedState {
         if revision < limits.revision {
             // The tables are not the ones we knew: somebody made them anew.
             let (revision, found) = read_since(connection, -1, self.tick).await?;
-            self.exchange(LimitSnapshot::default().with(revision, found), true);
+            self.replace_limits(LimitSnapshot::default().with(revision, found), true);
         } else if revision > limits.revision {
-            self.exchange(limits.with(revision, found), false);
+            self.replace_limits(limits.with(revision, found), false);
         }
         Ok(())
     }
 
     /// This revision is about to be made here, of these ids in their order. To be said by who edits and therefore is alone: what had been
     /// announced for the same revision was not kept.
-    pub(crate) fn announce(&self, revision: i64, ids: Vec<String>) {
+    pub(crate) fn announce_edit(&self, revision: i64, ids: Vec<String>) {
         let mut announced = self.exchange.lock().unwrap_or_else(PoisonError::into_inner);
         announced.retain(|former| former.revision < revision);
         announced.push(AnnouncedEdit { revision, ids });
@@ -127,7 +127,7 @@ impl SharedState {
 
     /// From now on these are the limits, unless later ones are known. Watchers are told what others have changed, then what was announced
     /// here, in its order.
-    pub(crate) fn exchange(&self, next: LimitSnapshot, anew: bool) {
+    pub(crate) fn replace_limits(&self, next: LimitSnapshot, anew: bool) {
         let mut announced = self.exchange.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.limits();
         if next.revision <= before.revision && !anew {
@@ -163,13 +163,13 @@ impl SharedState {
     }
 
     /// Which of these rows were not there when somebody last looked, or never were looked for.
-    pub(crate) fn unknown<'n>(&self, names: impl Iterator<Item = &'n RowName>) -> Vec<&'n RowName> {
+    pub(crate) fn unknown_rows<'n>(&self, names: impl Iterator<Item = &'n RowName>) -> Vec<&'n RowName> {
         let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         names.filter(|name| !rows.contains(&self.row_hash(name))).collect()
     }
 
     /// These rows are there.
-    pub(crate) fn found<'n>(&self, names: impl Iterator<Item = &'n RowName>) {
+    pub(crate) fn mark_found<'n>(&self, names: impl Iterator<Item = &'n RowName>) {
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         for name in names {
             rows.insert(self.row_hash(name));
@@ -180,7 +180,7 @@ impl SharedState {
     }
 
     /// These rows are not there.
-    pub(crate) fn lost<'n>(&self, names: impl Iterator<Item = &'n RowName>) {
+    pub(crate) fn mark_missing<'n>(&self, names: impl Iterator<Item = &'n RowName>) {
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         for name in names {
             rows.remove(&self.row_hash(name));

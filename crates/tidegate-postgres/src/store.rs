@@ -74,9 +74,9 @@ impl PostgresStore {
     }
 
     /// Clears away what time has made meaningless, now and not in the next second: for tests.
-    pub fn sweep(&self) -> Result<(), Unavailable> {
+    pub fn run_expiry(&self) -> Result<(), Unavailable> {
         let engine = Arc::clone(&self.engine);
-        self.apart(async move { engine.sweep_once(true).await }).wait(self)
+        self.spawn(async move { engine.expire_once(true).await }).wait(self)
     }
 
     /// Ends it: what is under way is answered, what waits is told that the store is closed.
@@ -90,38 +90,38 @@ impl PostgresStore {
     }
 
     /// Puts a job into the queue. It is begun whether or not somebody waits for it.
-    fn put<T: Send + 'static>(
+    fn enqueue<T: Send + 'static>(
         &self,
         is_read_only: bool,
         task: impl FnOnce(oneshot::Sender<Result<T, Unavailable>>) -> JobTask,
     ) -> StoreReply<T> {
-        let (tell, told) = oneshot::channel();
-        let mut job = Job { task: task(tell), since: instant(), row_hashes: Vec::new(), is_read_only };
+        let (sender, receiver) = oneshot::channel();
+        let mut job = Job { task: task(sender), since: instant(), row_hashes: Vec::new(), is_read_only };
         if !is_read_only {
             let mut needs = NeededRows::new();
             add_rows_of_job(&job, &self.engine.shared_state.limits(), &mut needs);
             job.row_hashes = needs.keys().map(|name| self.engine.shared_state.row_hash(name)).collect();
         }
         self.engine.queue.push(job);
-        StoreReply::Later(heard(told))
+        StoreReply::Later(await_reply(receiver))
     }
 
     /// Does something beside the queue.
-    fn apart<T: Send + 'static>(
+    fn spawn<T: Send + 'static>(
         &self,
         act: impl Future<Output = Result<T, DatabaseError>> + Send + 'static,
     ) -> StoreReply<T> {
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         self.handle.spawn(async move {
-            let _nobody_waits = tell.send(act.await.map_err(|error| error.unavailable()));
+            let _receiver_dropped = sender.send(act.await.map_err(|error| error.unavailable()));
         });
-        StoreReply::Later(heard(told))
+        StoreReply::Later(await_reply(receiver))
     }
 
     fn edit_by(&self, edits: Vec<Edit>, by: Origin) -> StoreReply<Result<Vec<EditOutcome>, ApplyError>> {
         let engine = Arc::clone(&self.engine);
         let ids: Vec<String> = edits.iter().map(|edit| edit.id().to_owned()).collect();
-        self.apart(async move {
+        self.spawn(async move {
             Ok(match engine.edit(edits, by).await {
                 Ok(edited) => edited,
                 Err(error) => {
@@ -144,7 +144,7 @@ impl PostgresStore {
     }
 
     /// Whether orders may be looked at without locks.
-    fn may_look(&self, orders: &[OwnedOrder]) -> bool {
+    fn can_read_without_locks(&self, orders: &[OwnedOrder]) -> bool {
         let limits = self.engine.shared_state.limits();
         let bounds = |id: &str| limits.get(id).is_some_and(|entry| entry.bounds_keys());
         orders.iter().all(|order| !changes(order) && !order.asks.iter().any(|ask| bounds(&ask.limit_id)))
@@ -161,21 +161,22 @@ fn run(
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            let _nobody_waits = ready.send(Err(OpenError::Failed(format!("no runtime can be had: {error}"))));
+            let _receiver_dropped =
+                ready.send(Err(OpenError::Failed(format!("no runtime can be had: {error}"))));
             return;
         }
     };
     runtime.block_on(async {
         if let Err(error) = begin(engine, options).await {
-            let _nobody_waits = ready.send(Err(error));
+            let _receiver_dropped = ready.send(Err(error));
             return;
         }
         let workers: Vec<_> =
             (0..options.pool_size).map(|_| tokio::spawn(Arc::clone(engine).work())).collect();
-        tokio::spawn(Arc::clone(engine).mind_the_time());
-        tokio::spawn(Arc::clone(engine).sweep());
-        tokio::spawn(Arc::clone(engine).keep_up(options.clone()));
-        let _nobody_waits = ready.send(Ok(Handle::current()));
+        tokio::spawn(Arc::clone(engine).expire_waiting_jobs());
+        tokio::spawn(Arc::clone(engine).run_expiry());
+        tokio::spawn(Arc::clone(engine).follow_limit_changes(options.clone()));
+        let _receiver_dropped = ready.send(Ok(Handle::current()));
         stop.notified().await;
         for worker in workers {
             let _it_has_ended = worker.await;
@@ -197,9 +198,9 @@ async fn begin(engine: &Engine, options: &PostgresOptions) -> Result<(), OpenErr
     engine.shared_state.refresh(&connection).await.map_err(failed)
 }
 
-fn heard<T: Send + 'static>(told: oneshot::Receiver<Result<T, Unavailable>>) -> Later<T> {
+fn await_reply<T: Send + 'static>(receiver: oneshot::Receiver<Result<T, Unavailable>>) -> Later<T> {
     Box::pin(async move {
-        told.await.unwrap_or_else(|_| Err(Unavailable { reason: "the store is closed".to_owned() }))
+        receiver.await.unwrap_or_else(|_| Err(Unavailable { reason: "the store is closed".to_owned() }))
     })
 }
 
@@ -210,12 +211,12 @@ impl Store for PostgresStore {
 
     fn submit(&self, orders: &[Order<'_>], buffer: Replies) -> StoreReply<Replies> {
         let orders: Vec<OwnedOrder> = orders.iter().map(OwnedOrder::of).collect();
-        let is_read_only = self.may_look(&orders);
-        self.put(is_read_only, |tell| JobTask::Orders { orders, answers: buffer, tell })
+        let is_read_only = self.can_read_without_locks(&orders);
+        self.enqueue(is_read_only, |sender| JobTask::Orders { orders, answers: buffer, sender })
     }
 
     fn release(&self, lease: LeaseId) -> StoreReply<bool> {
-        self.put(false, |tell| JobTask::Release { id: lease, done: None, tell })
+        self.enqueue(false, |sender| JobTask::Release { id: lease, done: None, sender })
     }
 
     fn renew(
@@ -223,21 +224,21 @@ impl Store for PostgresStore {
         lease: LeaseId,
         ttl: Option<Duration>,
     ) -> StoreReply<Result<Option<Timestamp>, OrderError>> {
-        self.put(false, |tell| JobTask::Renew { id: lease, ttl, done: None, tell })
+        self.enqueue(false, |sender| JobTask::Renew { id: lease, ttl, done: None, sender })
     }
 
     fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> StoreReply<Result<Settlement, OrderError>> {
         let actual = OwnedActual::of(actual);
-        self.put(false, |tell| JobTask::Settle { id: lease, actual, done: None, tell })
+        self.enqueue(false, |sender| JobTask::Settle { id: lease, actual, done: None, sender })
     }
 
     fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<(), OrderError>> {
         let id: Box<str> = limit_id.into();
         if let Some(key) = key {
-            self.put(false, |tell| JobTask::Reset { limit_id: id, key: key.into(), done: None, tell })
+            self.enqueue(false, |sender| JobTask::Reset { limit_id: id, key: key.into(), done: None, sender })
         } else {
             let engine = Arc::clone(&self.engine);
-            self.apart(async move {
+            self.spawn(async move {
                 let found = engine.reset(&id).await?;
                 Ok(if found { Ok(()) } else { Err(OrderError::UnknownLimit { limit_id: id.into() }) })
             })
@@ -246,17 +247,17 @@ impl Store for PostgresStore {
 
     fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Usage, OrderError>> {
         let (limit_id, key) = (limit_id.into(), key.map(Into::into));
-        self.put(true, |tell| JobTask::Usage { limit_id, key, done: None, tell })
+        self.enqueue(true, |sender| JobTask::Usage { limit_id, key, done: None, sender })
     }
 
     fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Vec<LeaseTerm>, OrderError>> {
         let (limit_id, key) = (limit_id.into(), key.map(Into::into));
-        self.put(true, |tell| JobTask::Holders { limit_id, key, done: None, tell })
+        self.enqueue(true, |sender| JobTask::Holders { limit_id, key, done: None, sender })
     }
 
     fn held_until(&self, leases: &[LeaseId]) -> StoreReply<Vec<Option<Timestamp>>> {
         let (engine, leases) = (Arc::clone(&self.engine), leases.to_vec());
-        self.apart(async move { engine.held_until(&leases).await })
+        self.spawn(async move { engine.held_until(&leases).await })
     }
 
     fn trouble(&self) -> Option<Unavailable> {
@@ -275,7 +276,7 @@ impl Catalog for PostgresStore {
 
     fn list(&self) -> Vec<Arc<Limit>> {
         let limits = self.engine.shared_state.limits();
-        let in_force = limits.all().filter(|entry| entry.standing == LimitStatus::Active);
+        let in_force = limits.all().filter(|entry| entry.status == LimitStatus::Active);
         let mut all: Vec<Arc<Limit>> = in_force.map(|entry| Arc::clone(&entry.limit)).collect();
         all.sort_by(|a, b| a.id().cmp(b.id()));
         all
@@ -313,7 +314,7 @@ impl Catalog for PostgresStore {
 
     fn applied(&self) -> Vec<String> {
         let limits = self.engine.shared_state.limits();
-        let applied = limits.all().filter(|entry| entry.standing == LimitStatus::Active && entry.applied);
+        let applied = limits.all().filter(|entry| entry.status == LimitStatus::Active && entry.applied);
         applied.map(|entry| entry.id().to_owned()).collect()
     }
 }

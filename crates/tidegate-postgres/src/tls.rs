@@ -26,13 +26,13 @@ pub(crate) fn connector(tls: &TlsMode) -> Result<MakeRustlsConnect, InvalidUrl> 
             .with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate(provider)))
             .with_no_client_auth(),
         TlsMode::Verified(roots) => {
-            builder.with_root_certificates(trusted(roots.as_deref())?).with_no_client_auth()
+            builder.with_root_certificates(trusted_roots(roots.as_deref())?).with_no_client_auth()
         }
     };
     Ok(MakeRustlsConnect::new(config))
 }
 
-fn trusted(file: Option<&std::path::Path>) -> Result<RootCertStore, InvalidUrl> {
+fn trusted_roots(file: Option<&std::path::Path>) -> Result<RootCertStore, InvalidUrl> {
     let mut roots = RootCertStore::empty();
     match file {
         None => {

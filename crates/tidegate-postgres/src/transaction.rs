@@ -65,11 +65,11 @@ pub(crate) struct DecisionTransaction<'a> {
     settlements: Vec<(LeaseId, Timestamp)>,
     requests: Vec<RequestRow>,
     /// Leases that were read to be told of, and nothing else.
-    looked_at: HashSet<LeaseId>,
+    read_only_leases: HashSet<LeaseId>,
     /// The limits that are asked.
-    named: HashSet<i64>,
+    asked_limits: HashSet<i64>,
     /// How many rows of a limit are looked at and are not there.
-    absent: HashMap<i64, i64>,
+    missing_read_rows: HashMap<i64, i64>,
     now: Timestamp,
     /// Whether something was written already.
     has_written: bool,
@@ -85,7 +85,7 @@ pub(crate) enum LimitSource {
 }
 
 /// Does the jobs. After an error nothing is changed, unless it came of the commit itself.
-pub(crate) async fn sit(
+pub(crate) async fn decide_in_transaction(
     shared_state: &SharedState,
     connection: &Object,
     jobs: &mut [Job],
@@ -111,11 +111,11 @@ pub(crate) async fn sit(
     }
     let mut transaction =
         DecisionTransaction::begin(shared_state, connection, limits, needs, &ids, jobs, start).await?;
-    let mut excerpt = transaction.bring().await?;
+    let mut excerpt = transaction.build_excerpt().await?;
     for job in jobs.iter_mut() {
-        job.perform(&mut excerpt);
+        job.run(&mut excerpt);
         if let JobTask::Reset { limit_id, key, done: Some(Ok(())), .. } = &job.task {
-            transaction.was_reset(limit_id, key);
+            transaction.mark_reset(limit_id, key);
         }
     }
     transaction.write(&mut excerpt).await
@@ -132,7 +132,7 @@ impl<'a> DecisionTransaction<'a> {
         jobs: &[Job],
         start: LimitSource,
     ) -> Result<DecisionTransaction<'a>, DatabaseError> {
-        let named = jobs.iter().flat_map(|job| named(job, &limits)).collect();
+        let named = jobs.iter().flat_map(|job| limits_of_job(job, &limits)).collect();
         let settles = jobs.iter().any(|job| matches!(job.task, JobTask::Settle { .. }));
         let mut request_ids: Vec<Vec<u8>> = request_ids(jobs);
         request_ids.sort_unstable();
@@ -203,12 +203,12 @@ impl<'a> DecisionTransaction<'a> {
         }
         let missing = missing(&needs, &rows);
         if !missing.is_empty() {
-            shared_state.lost(missing.into_iter());
+            shared_state.mark_missing(missing.into_iter());
             return Err(DatabaseError::Retry("a row was forgotten meanwhile".to_owned()));
         }
-        let mut absent: HashMap<i64, i64> = HashMap::new();
+        let mut missing_read_rows: HashMap<i64, i64> = HashMap::new();
         for (generation, _) in needs.keys().filter(|name| !is_there(name, &rows)) {
-            *absent.entry(*generation).or_default() += 1;
+            *missing_read_rows.entry(*generation).or_default() += 1;
         }
         let LateReads { requests, leases, settlements, micros } = rest?;
         let now = shared_state.time.now(micros);
@@ -221,23 +221,23 @@ impl<'a> DecisionTransaction<'a> {
             leases,
             settlements,
             requests,
-            looked_at: HashSet::new(),
-            named,
-            absent,
+            read_only_leases: HashSet::new(),
+            asked_limits: named,
+            missing_read_rows,
             now: now.max(seen),
             has_written: false,
         })
     }
 
     /// What the excerpt is asked about.
-    async fn bring(&mut self) -> Result<Excerpt, DatabaseError> {
-        let elsewhere = self.count_elsewhere().await?;
-        let looked_at = self.leases_of_requests().await?;
-        self.excerpt(&elsewhere, looked_at)
+    async fn build_excerpt(&mut self) -> Result<Excerpt, DatabaseError> {
+        let elsewhere = self.count_other_rows().await?;
+        let read_only_leases = self.leases_of_requests().await?;
+        self.fill_excerpt(&elsewhere, read_only_leases)
     }
 
     /// A key's row was reset; what was charged to it before cannot be given back.
-    fn was_reset(&mut self, limit_id: &str, key: &[u8]) {
+    fn mark_reset(&mut self, limit_id: &str, key: &[u8]) {
         let Some(entry) = self.limits.get(limit_id) else { return };
         let name: RowName = (entry.generation, crate::row_names::column_of(Some(key)));
         if let Some(row) = self.rows.iter_mut().find(|row| row.name == name) {
@@ -278,9 +278,10 @@ impl WantedRows {
         let changed = || needs.iter().filter(|(name, need)| **need == RowAccess::Write && name.1 != ALL);
         let names = changed().map(|(name, _)| name);
         // Most rows are there. Who finds out otherwise begins again, carefully.
-        let blank = if start == LimitSource::Cached { shared_state.unknown(names) } else { names.collect() };
+        let blank =
+            if start == LimitSource::Cached { shared_state.unknown_rows(names) } else { names.collect() };
         for (generation, key) in blank {
-            let edition = limits.incarnation(*generation).map_or(0, |entry| entry.edition);
+            let edition = limits.entry_of_generation(*generation).map_or(0, |entry| entry.edition);
             wanted.blank.0.push(*generation);
             wanted.blank.1.push(key.clone());
             wanted.blank.2.push(edition);
@@ -300,7 +301,7 @@ fn is_there(name: &RowName, rows: &[LoadedRow]) -> bool {
 }
 
 /// The limits that a job asks.
-pub(crate) fn named(job: &Job, limits: &LimitSnapshot) -> Vec<i64> {
+pub(crate) fn limits_of_job(job: &Job, limits: &LimitSnapshot) -> Vec<i64> {
     let generation = |id: &str| limits.get(id).map(|entry| entry.generation);
     match &job.task {
         JobTask::Orders { orders, .. } => {

@@ -91,7 +91,7 @@ impl PostgresOptions {
     pub fn parse(url: &str) -> Result<PostgresOptions, InvalidUrl> {
         let scheme = ["postgres://", "postgresql://"].into_iter().find(|scheme| url.starts_with(scheme));
         if scheme.is_none() {
-            return Err(InvalidUrl(not_understood()));
+            return Err(InvalidUrl(usage_message()));
         }
         let (base, query) = url.split_once('?').map_or((url, ""), |(base, query)| (base, query));
         if query.contains('@') || base.matches('@').count() > 1 {
@@ -114,7 +114,8 @@ impl PostgresOptions {
         }
         let joint = if rest.is_empty() { "" } else { "?" };
         let plain = format!("{base}{joint}{}", rest.join("&"));
-        let mut config = Config::from_str(&plain).map_err(|_| InvalidUrl(misunderstood(base, &rest)))?;
+        let mut config =
+            Config::from_str(&plain).map_err(|_| InvalidUrl(describe_unparsable(base, &rest)))?;
         if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
             return Err(InvalidUrl("names no host; write postgres://USER@HOST/DATABASE".to_owned()));
         }
@@ -129,7 +130,7 @@ impl PostgresOptions {
 
     /// The same, with this password if the URL has none.
     #[must_use]
-    pub fn or_password(mut self, password: &str) -> PostgresOptions {
+    pub fn with_default_password(mut self, password: &str) -> PostgresOptions {
         if self.config.get_password().is_none() {
             self.config.password(password);
         }
@@ -137,7 +138,7 @@ impl PostgresOptions {
     }
 
     /// Where it is, without who and by what password.
-    pub fn place(&self) -> String {
+    pub fn location(&self) -> String {
         let host = match self.config.get_hosts().first() {
             Some(Host::Tcp(name)) => name.clone(),
             Some(Host::Unix(path)) => path.display().to_string(),
@@ -149,7 +150,7 @@ impl PostgresOptions {
     }
 
     /// How long a connection may take to be made: each host has its time, one after the other.
-    pub(crate) fn connecting(&self) -> Duration {
+    pub(crate) fn total_connect_timeout(&self) -> Duration {
         let hosts = self.config.get_hosts().len().max(self.config.get_hostaddrs().len()).max(1);
         let each = self.config.get_connect_timeout().copied().unwrap_or(DEFAULT_CONNECT_TIMEOUT);
         each.saturating_mul(u32::try_from(hosts).unwrap_or(u32::MAX))
@@ -163,7 +164,7 @@ impl PostgresOptions {
 
 impl fmt::Debug for PostgresOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PostgresOptions").field("place", &self.place()).finish_non_exhaustive()
+        f.debug_struct("PostgresOptions").field("place", &self.location()).finish_non_exhaustive()
     }
 }
 
@@ -203,7 +204,7 @@ impl Default for UrlParameters {
 impl UrlParameters {
     /// Whether it was one of ours.
     fn take(&mut self, name: &str, value: &str) -> Result<bool, InvalidUrl> {
-        let value = decoded(name, value)?;
+        let value = percent_decode(name, value)?;
         match name {
             "schema" => self.schema = schema(value)?,
             "pool_size" => self.pool_size = number(name, &value, 1, MAX_POOL_SIZE as u64)?,
@@ -306,8 +307,8 @@ fn check_escapes(base: &str) -> Result<(), InvalidUrl> {
 }
 
 /// What in particular is not understood, as far as that cannot be a part of a password: what is behind the `@`.
-fn misunderstood(base: &str, pairs: &[&str]) -> String {
-    let Some((_, place)) = base.rsplit_once('@') else { return not_understood() };
+fn describe_unparsable(base: &str, pairs: &[&str]) -> String {
+    let Some((_, place)) = base.rsplit_once('@') else { return usage_message() };
     let hosts = place.split('/').next().unwrap_or_default();
     let ports =
         hosts.split(',').filter_map(|host| host.rsplit_once(':')).filter(|(_, port)| !port.ends_with(']'));
@@ -318,30 +319,30 @@ fn misunderstood(base: &str, pairs: &[&str]) -> String {
         );
     }
     let is_odd = |pair: &&&str| Config::from_str(&format!("postgres://user@host/database?{pair}")).is_err();
-    let Some(odd) = pairs.iter().find(is_odd) else { return not_understood() };
+    let Some(odd) = pairs.iter().find(is_odd) else { return usage_message() };
     let name = odd.split('=').next().unwrap_or_default();
     let meant = tidegate::text::suggestion(name, OWN);
     format!(
         "has the parameter '{}', which is not known or has no such value{meant}; {}",
         name.escape_debug(),
-        known()
+        known_parameters()
     )
 }
 
 /// The parser's own words, and the names of parameters it does not know, may be parts of a password.
-fn not_understood() -> String {
+fn usage_message() -> String {
     format!(
         "cannot be understood; write postgres://USER:PASSWORD@HOST:PORT/DATABASE?PARAMETER=VALUE&… {}",
-        known()
+        known_parameters()
     )
 }
 
-fn known() -> String {
+fn known_parameters() -> String {
     format!("with the parameters {}, or those that libpq knows, such as application_name", OWN.join(", "))
 }
 
 /// A value with `%` and two digits put back to the byte they stand for.
-fn decoded(name: &str, value: &str) -> Result<String, InvalidUrl> {
+fn percent_decode(name: &str, value: &str) -> Result<String, InvalidUrl> {
     let mut bytes = Vec::with_capacity(value.len());
     let mut rest = value.as_bytes();
     while let [first, after @ ..] = rest {

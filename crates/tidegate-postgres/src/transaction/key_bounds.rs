@@ -31,11 +31,11 @@ impl KeyCounts {
 
 impl DecisionTransaction<'_> {
     /// LimitCounts the rows of bounded limits.
-    pub(super) async fn count_elsewhere(&mut self) -> Result<KeyCounts, DatabaseError> {
-        let mut crowds = KeyCounts::default();
+    pub(super) async fn count_other_rows(&mut self) -> Result<KeyCounts, DatabaseError> {
+        let mut key_counts = KeyCounts::default();
         let mut bounded: Vec<(usize, u64)> = Vec::new();
         for (index, row) in self.rows.iter().enumerate().filter(|(_, row)| row.name.1 == ALL) {
-            let entry = self.limits.incarnation(row.name.0);
+            let entry = self.limits.entry_of_generation(row.name.0);
             if let Some(most) = entry.and_then(|entry| entry.limit.spec().max_keys) {
                 bounded.push((index, most));
             }
@@ -46,37 +46,37 @@ impl DecisionTransaction<'_> {
             let new: i64 = own().map(|row| i64::from(row.is_new)).sum();
             let known: i64 = own().map(|row| i64::from(!row.is_new)).sum();
             let Some(mut keys) = self.rows[index].keys else {
-                let id = self.limits.incarnation(generation).map_or("", |entry| entry.id());
+                let id = self.limits.entry_of_generation(generation).map_or("", |entry| entry.id());
                 return Err(DatabaseError::Rejected(format!(
                     "the rows of '{id}' are not counted, and it bounds its keys"
                 )));
             };
             let mut elsewhere = Elsewhere::default();
             // Who only looks has no row made for them. A row that is fresh may be forgotten, and its key is new then.
-            let absent = self.absent.get(&generation).copied().unwrap_or(0);
-            let more = new + absent + self.fresh_in_hand(generation)?;
+            let missing_read_rows = self.missing_read_rows.get(&generation).copied().unwrap_or(0);
+            let more = new + missing_read_rows + self.count_evictable_locked_rows(generation)?;
             // What is given back needs no room.
-            let is_asked = self.named.contains(&generation);
+            let is_asked = self.asked_limits.contains(&generation);
             if is_asked && more > 0 && u64::try_from(keys + more).unwrap_or(0) > most {
-                self.let_lapse().await?;
-                keys -= self.forget_fresh(generation).await?;
-                elsewhere = self.look_around(generation).await?;
-                crowds.next_lapse = self.next_lapse().await?;
+                self.require_no_expired_leases().await?;
+                keys -= self.delete_evictable_rows(generation).await?;
+                elsewhere = self.summarize_other_rows(generation).await?;
+                key_counts.next_lapse = self.next_lease_expiry().await?;
             }
             self.rows[index].keys = Some(keys);
             elsewhere.rows = u64::try_from(keys - known).unwrap_or(0);
-            crowds.limits.insert(generation, elsewhere);
+            key_counts.limits.insert(generation, elsewhere);
         }
-        Ok(crowds)
+        Ok(key_counts)
     }
 
     /// How many of the rows in hand are fresh.
-    fn fresh_in_hand(&self, generation: i64) -> Result<i64, DatabaseError> {
-        let Some(entry) = self.limits.incarnation(generation) else { return Ok(0) };
+    fn count_evictable_locked_rows(&self, generation: i64) -> Result<i64, DatabaseError> {
+        let Some(entry) = self.limits.entry_of_generation(generation) else { return Ok(0) };
         let mut fresh = 0;
         for row in self.rows.iter().filter(|row| row.name.0 == generation && !row.is_new) {
             let Some(key) = row.key() else { continue };
-            let state = entry.bring_up(&row.state, row.edition, Some(key))?;
+            let state = entry.upgrade_row(&row.state, row.edition, Some(key))?;
             let seat = RowScope::from(entry.limit.overrides(key));
             fresh += i64::from(state.is_evictable(&entry.limit, seat, self.now));
         }
@@ -84,7 +84,7 @@ impl DecisionTransaction<'_> {
     }
 
     /// Rows are kept for leases that have lapsed until those are cleared away, which locks other rows: it is done apart, and we begin again.
-    async fn let_lapse(&self) -> Result<(), DatabaseError> {
+    async fn require_no_expired_leases(&self) -> Result<(), DatabaseError> {
         let lapsed = "SELECT EXISTS (SELECT FROM leases WHERE expires_at <= $1)";
         let statement = self.connection.prepare_cached(lapsed).await?;
         if self.connection.query_one(&statement, &[&column(self.now)]).await?.get(0) {
@@ -93,34 +93,35 @@ impl DecisionTransaction<'_> {
         Ok(())
     }
 
-    async fn next_lapse(&self) -> Result<Option<Timestamp>, DatabaseError> {
+    async fn next_lease_expiry(&self) -> Result<Option<Timestamp>, DatabaseError> {
         let statement = self.connection.prepare_cached("SELECT min(expires_at) FROM leases").await?;
         let next: Option<i64> = self.connection.query_one(&statement, &[]).await?.get(0);
         Ok(next.map(instant))
     }
 
     /// Forgets rows that are fresh, and are not in hand; how many.
-    async fn forget_fresh(&mut self, generation: i64) -> Result<i64, DatabaseError> {
-        self.bring_up_others(generation).await?;
+    async fn delete_evictable_rows(&mut self, generation: i64) -> Result<i64, DatabaseError> {
+        self.upgrade_other_rows(generation).await?;
         let delete = "DELETE FROM states WHERE generation = $1 AND key <> '\\x00' AND freshens <= $2 AND key <> ALL ($3)";
         let statement = self.connection.prepare_cached(delete).await?;
-        let in_hand = self.in_hand(generation);
-        let gone = self.connection.execute(&statement, &[&generation, &column(self.now), &in_hand]).await?;
+        let locked_keys = self.locked_keys(generation);
+        let gone =
+            self.connection.execute(&statement, &[&generation, &column(self.now), &locked_keys]).await?;
         self.has_written |= gone > 0;
         Ok(i64::try_from(gone).unwrap_or(i64::MAX))
     }
 
     /// Brings up the rows of former editions: whether they are fresh is for the present one to say.
-    async fn bring_up_others(&mut self, generation: i64) -> Result<(), DatabaseError> {
-        let Some(entry) = self.limits.incarnation(generation).cloned() else { return Ok(()) };
+    async fn upgrade_other_rows(&mut self, generation: i64) -> Result<(), DatabaseError> {
+        let Some(entry) = self.limits.entry_of_generation(generation).cloned() else { return Ok(()) };
         let behind = "SELECT generation, key, edition, seen, resets, fence, keys, state FROM states \
                       WHERE generation = $1 AND edition < $2 AND key <> '\\x00' AND key <> ALL ($3) ORDER BY key FOR UPDATE";
         let statement = self.connection.prepare_cached(behind).await?;
-        let in_hand = self.in_hand(generation);
-        let rows = self.connection.query(&statement, &[&generation, &entry.edition, &in_hand]).await?;
+        let locked_keys = self.locked_keys(generation);
+        let rows = self.connection.query(&statement, &[&generation, &entry.edition, &locked_keys]).await?;
         let mut written = RowUpdates::default();
         for row in rows.iter().map(LoadedRow::read) {
-            let state = entry.bring_up(&row.state, row.edition, row.key())?;
+            let state = entry.upgrade_row(&row.state, row.edition, row.key())?;
             written.row(&entry, &row, &state, self.now);
         }
         if !written.is_empty() {
@@ -130,17 +131,18 @@ impl DecisionTransaction<'_> {
         Ok(())
     }
 
-    async fn look_around(&self, generation: i64) -> Result<Elsewhere, DatabaseError> {
+    async fn summarize_other_rows(&self, generation: i64) -> Result<Elsewhere, DatabaseError> {
         let look = "SELECT min(freshens), coalesce(bool_or(held_until > $2), false) FROM states \
                     WHERE generation = $1 AND key <> '\\x00' AND key <> ALL ($3)";
         let statement = self.connection.prepare_cached(look).await?;
-        let in_hand = self.in_hand(generation);
-        let row = self.connection.query_one(&statement, &[&generation, &column(self.now), &in_hand]).await?;
+        let locked_keys = self.locked_keys(generation);
+        let row =
+            self.connection.query_one(&statement, &[&generation, &column(self.now), &locked_keys]).await?;
         let freshens: Option<i64> = row.get(0);
         Ok(Elsewhere { rows: 0, freshens: freshens.map(instant), is_held: row.get(1) })
     }
 
-    fn in_hand(&self, generation: i64) -> Vec<Vec<u8>> {
+    fn locked_keys(&self, generation: i64) -> Vec<Vec<u8>> {
         self.rows.iter().filter(|row| row.name.0 == generation).map(|row| row.name.1.clone()).collect()
     }
 }

@@ -111,7 +111,7 @@ impl LeaseRow {
     /// The rows it holds something of.
     pub(crate) fn needs(&self, limits: &LimitSnapshot, needs: &mut NeededRows) {
         for (holding, mark) in self.lease.holdings.iter().zip(&self.marks) {
-            if let Some(entry) = limits.incarnation(mark.generation) {
+            if let Some(entry) = limits.entry_of_generation(mark.generation) {
                 need(entry, holding.key.as_deref(), RowAccess::Write, needs);
             }
         }
@@ -119,7 +119,8 @@ impl LeaseRow {
 
     /// Whether one of its limits is still there, if it holds something of any.
     pub(crate) fn is_known(&self, limits: &LimitSnapshot) -> bool {
-        self.marks.is_empty() || self.marks.iter().any(|mark| limits.incarnation(mark.generation).is_some())
+        self.marks.is_empty()
+            || self.marks.iter().any(|mark| limits.entry_of_generation(mark.generation).is_some())
     }
 }
 
@@ -169,7 +170,7 @@ impl DecisionTransaction<'_> {
     pub(super) async fn leases_of_requests(&self) -> Result<HashMap<LeaseId, LeaseRow>, DatabaseError> {
         let mut ids = Vec::new();
         for request in self.requests.iter().filter(|request| self.now < request.until) {
-            if let Outcome::Granted(Some(grant)) = self.remembered(request)?.answer.outcome {
+            if let Outcome::Granted(Some(grant)) = self.decode_grant(request)?.answer.outcome {
                 ids.push(grant.lease);
             }
         }
@@ -180,32 +181,35 @@ impl DecisionTransaction<'_> {
         read_leases(self.connection, &ids, false).await
     }
 
-    fn remembered(&self, request: &RequestRow) -> Result<Remembered, DatabaseError> {
+    fn decode_grant(&self, request: &RequestRow) -> Result<Remembered, DatabaseError> {
         let limit_of = |id: &str| self.limits.get(id).map(|entry| Arc::<Limit>::clone(&entry.limit));
         held::read_grant(&mut Reader::new(&request.body), &limit_of)
             .map_err(|why| DatabaseError::Rejected(format!("a grant in the tables is not understood: {why}")))
     }
 
     /// Everything that was read, as the plain store knows it.
-    pub(super) fn excerpt(
+    pub(super) fn fill_excerpt(
         &mut self,
         elsewhere: &super::key_bounds::KeyCounts,
-        looked_at: HashMap<LeaseId, LeaseRow>,
+        read_only_leases: HashMap<LeaseId, LeaseRow>,
     ) -> Result<Excerpt, DatabaseError> {
-        let mut excerpt =
-            Excerpt::new(self.shared_state.tick, self.shared_state.secret, self.shared_state.number());
+        let mut excerpt = Excerpt::new(
+            self.shared_state.tick,
+            self.shared_state.secret,
+            self.shared_state.next_lease_number(),
+        );
         excerpt.advance(self.now);
         excerpt.next_lapse(elsewhere.next_lapse);
         let mut generation = None;
         for row in &self.rows {
-            let Some(entry) = self.limits.incarnation(row.name.0) else { continue };
+            let Some(entry) = self.limits.entry_of_generation(row.name.0) else { continue };
             // Rows of a limit stand side by side, the one of all keys first if it is there.
             if generation != Some(row.name.0) {
                 generation = Some(row.name.0);
                 let standing = ExcerptStanding {
                     generation: u64::try_from(row.name.0).unwrap_or(0),
                     fence: if row.name.1 == ALL { u64::try_from(row.fence).unwrap_or(0) } else { 0 },
-                    retired_until: match entry.standing {
+                    retired_until: match entry.status {
                         LimitStatus::Active => None,
                         LimitStatus::RetiredUntil(until) => Some(until),
                     },
@@ -214,14 +218,14 @@ impl DecisionTransaction<'_> {
                 excerpt.limit(Arc::clone(&entry.limit), standing);
             }
             if !row.is_new {
-                excerpt.row(entry.id(), row.key(), entry.bring_up(&row.state, row.edition, row.key())?);
+                excerpt.row(entry.id(), row.key(), entry.upgrade_row(&row.state, row.edition, row.key())?);
             }
         }
-        self.bring_limits_without_rows(&mut excerpt);
-        self.bring_leases(&mut excerpt);
-        for (id, row) in looked_at {
+        self.add_limits_without_rows(&mut excerpt);
+        self.add_leases(&mut excerpt);
+        for (id, row) in read_only_leases {
             if row.is_known(&self.limits) && self.now < row.lease.expires_at {
-                self.looked_at.insert(id);
+                self.read_only_leases.insert(id);
                 excerpt.lease(id, row.lease);
             }
         }
@@ -229,7 +233,7 @@ impl DecisionTransaction<'_> {
             excerpt.settled(id, until);
         }
         for request in self.requests.iter().filter(|request| self.now < request.until) {
-            excerpt.request(&request.id, self.remembered(request)?);
+            excerpt.request(&request.id, self.decode_grant(request)?);
         }
         // Leases that have lapsed go.
         excerpt.advance(self.now);
@@ -237,8 +241,10 @@ impl DecisionTransaction<'_> {
     }
 
     /// LimitSnapshot that no row was read of: they count each key alone, and whoever asks has none yet.
-    fn bring_limits_without_rows(&self, excerpt: &mut Excerpt) {
-        for entry in self.named.iter().filter_map(|generation| self.limits.incarnation(*generation)) {
+    fn add_limits_without_rows(&self, excerpt: &mut Excerpt) {
+        for entry in
+            self.asked_limits.iter().filter_map(|generation| self.limits.entry_of_generation(*generation))
+        {
             if excerpt.fence_of(entry.id()).is_none() {
                 let generation = u64::try_from(entry.generation).unwrap_or(0);
                 let elsewhere = Elsewhere::default();
@@ -250,7 +256,7 @@ impl DecisionTransaction<'_> {
         }
     }
 
-    fn bring_leases(&self, excerpt: &mut Excerpt) {
+    fn add_leases(&self, excerpt: &mut Excerpt) {
         for (id, row) in &self.leases {
             if !row.is_known(&self.limits) {
                 continue;
@@ -258,7 +264,7 @@ impl DecisionTransaction<'_> {
             let mut lease = row.lease.clone();
             for (index, holding) in lease.holdings.iter_mut().enumerate() {
                 let mark = row.marks[index];
-                let Some(entry) = self.limits.incarnation(mark.generation) else {
+                let Some(entry) = self.limits.entry_of_generation(mark.generation) else {
                     // It went with its limit.
                     holding.generation = 0;
                     continue;

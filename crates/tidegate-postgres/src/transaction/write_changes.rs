@@ -62,7 +62,7 @@ type PendingStatement<'a> = Pin<Box<dyn Future<Output = Result<(), tokio_postgre
 type SqlColumn = Box<dyn ToSql + Sync + Send>;
 
 impl StatementBatch {
-    fn say(&mut self, statement: &'static str, columns: Vec<SqlColumn>) {
+    fn add(&mut self, statement: &'static str, columns: Vec<SqlColumn>) {
         self.parts.push((statement, columns));
     }
 
@@ -119,7 +119,7 @@ impl RowUpdates {
         let mut state = Vec::new();
         row_codec::encode(row, limit, per, &mut state);
         let freshens = if per == Per::All { None } else { row.evictable_at(limit, seat, now) };
-        let freshens = freshens.map(|at| if entry.bounds_keys() { at } else { coarse(at, limit) });
+        let freshens = freshens.map(|at| if entry.bounds_keys() { at } else { round_up(at, limit) });
         self.generations.push(loaded.name.0);
         self.keys.push(loaded.name.1.clone());
         self.editions.push(entry.edition);
@@ -165,16 +165,16 @@ impl RowUpdates {
     fn script(mut self, script: &mut StatementBatch) {
         let (generations, keys) = std::mem::take(&mut self.gone);
         if !generations.is_empty() {
-            script.say(DELETE_ROWS, vec![Box::new(generations), Box::new(keys)]);
+            script.add(DELETE_ROWS, vec![Box::new(generations), Box::new(keys)]);
         }
         if !self.generations.is_empty() {
-            script.say(UPDATE_ROWS, self.columns());
+            script.add(UPDATE_ROWS, self.columns());
         }
     }
 }
 
 /// The end of the stretch of time that this instant lies in.
-fn coarse(at: Timestamp, limit: &Limit) -> Timestamp {
+fn round_up(at: Timestamp, limit: &Limit) -> Timestamp {
     let stretch = limit.tick().per_second().saturating_mul(EVICTION_TIME_GRANULARITY_SECONDS);
     Timestamp::from_ticks(at.ticks().div_ceil(stretch).saturating_mul(stretch))
 }
@@ -211,7 +211,7 @@ impl LeaseChanges {
     fn script(self, script: &mut StatementBatch) {
         let granted = self.granted;
         if !granted.ids.is_empty() {
-            script.say(
+            script.add(
                 INSERT_LEASES,
                 vec![
                     Box::new(granted.ids),
@@ -226,10 +226,10 @@ impl LeaseChanges {
         }
         let (ids, ends, bodies) = self.moved;
         if !ids.is_empty() {
-            script.say(RENEW_LEASES, vec![Box::new(ids), Box::new(ends), Box::new(bodies)]);
+            script.add(RENEW_LEASES, vec![Box::new(ids), Box::new(ends), Box::new(bodies)]);
         }
         if !self.gone.is_empty() {
-            script.say(DELETE_LEASES, vec![Box::new(self.gone)]);
+            script.add(DELETE_LEASES, vec![Box::new(self.gone)]);
         }
     }
 }
@@ -246,14 +246,14 @@ impl RequestChanges {
     fn script(self, script: &mut StatementBatch) {
         let (ids, untils, bodies) = self.remembered;
         if !ids.is_empty() {
-            script.say(UPDATE_REQUESTS, vec![Box::new(ids), Box::new(untils), Box::new(bodies)]);
+            script.add(UPDATE_REQUESTS, vec![Box::new(ids), Box::new(untils), Box::new(bodies)]);
         }
         if !self.unused.is_empty() {
-            script.say(DELETE_REQUESTS, vec![Box::new(self.unused)]);
+            script.add(DELETE_REQUESTS, vec![Box::new(self.unused)]);
         }
         let (ids, untils) = self.settled;
         if !ids.is_empty() {
-            script.say(INSERT_SETTLEMENTS, vec![Box::new(ids), Box::new(untils)]);
+            script.add(INSERT_SETTLEMENTS, vec![Box::new(ids), Box::new(untils)]);
         }
     }
 }
@@ -263,13 +263,13 @@ impl DecisionTransaction<'_> {
     pub(super) async fn write(&mut self, excerpt: &mut Excerpt) -> Result<(), DatabaseError> {
         let rows = self.changed_rows(excerpt);
         let leases = self.changed_leases(excerpt);
-        let memories = self.changed_memories(excerpt);
+        let request_changes = self.changed_requests(excerpt);
         let unseen = rows.gone.0.iter().zip(&rows.gone.1).all(|name| self.is_new(name));
         let same_rows = rows.generations.is_empty() && unseen;
         let same_leases =
             leases.granted.ids.is_empty() && leases.moved.0.is_empty() && leases.gone.is_empty();
-        let same_memories = memories.remembered.0.is_empty() && memories.settled.0.is_empty();
-        if same_rows && same_leases && same_memories && !self.has_written {
+        let same_requests = request_changes.remembered.0.is_empty() && request_changes.settled.0.is_empty();
+        if same_rows && same_leases && same_requests && !self.has_written {
             self.connection.batch_execute("ROLLBACK").await?;
             return Ok(());
         }
@@ -277,10 +277,11 @@ impl DecisionTransaction<'_> {
         let mut script = StatementBatch::default();
         rows.script(&mut script);
         leases.script(&mut script);
-        memories.script(&mut script);
+        request_changes.script(&mut script);
         script.commit(self.connection).await?;
-        self.shared_state.lost(gone.iter());
-        self.shared_state.found(self.rows.iter().map(|row| &row.name).filter(|name| !gone.contains(*name)));
+        self.shared_state.mark_missing(gone.iter());
+        self.shared_state
+            .mark_found(self.rows.iter().map(|row| &row.name).filter(|name| !gone.contains(*name)));
         Ok(())
     }
 
@@ -294,7 +295,7 @@ impl DecisionTransaction<'_> {
         let mut written = RowUpdates::default();
         let mut keys: HashMap<i64, i64> = HashMap::new();
         for loaded in self.rows.iter().filter(|row| row.name.1 != ALL) {
-            let Some(entry) = self.limits.incarnation(loaded.name.0) else { continue };
+            let Some(entry) = self.limits.entry_of_generation(loaded.name.0) else { continue };
             let key = loaded.key().unwrap_or_default();
             let seat = RowScope::from(entry.limit.overrides(key));
             let row = excerpt.row_of(entry.id(), Some(key));
@@ -311,7 +312,7 @@ impl DecisionTransaction<'_> {
             }
         }
         for loaded in self.rows.iter_mut().filter(|row| row.name.1 == ALL) {
-            let Some(entry) = self.limits.incarnation(loaded.name.0) else { continue };
+            let Some(entry) = self.limits.entry_of_generation(loaded.name.0) else { continue };
             let fence = excerpt.fence_of(entry.id()).and_then(|fence| i64::try_from(fence).ok()).unwrap_or(0);
             let fence = fence.max(loaded.fence);
             let more = keys.get(&loaded.name.0).copied().unwrap_or(0);
@@ -340,7 +341,7 @@ impl DecisionTransaction<'_> {
             }
         }
         for (id, lease) in excerpt.leases() {
-            if !self.leases.contains_key(&id) && !self.looked_at.contains(&id) {
+            if !self.leases.contains_key(&id) && !self.read_only_leases.contains(&id) {
                 self.granted(id, lease, &mut changes.granted);
             }
         }
@@ -361,43 +362,43 @@ impl DecisionTransaction<'_> {
                 // Reset in the same transaction, before or after: it is not known, so nothing is given back.
                 row.resets - i32::from(row.was_reset)
             });
-            let edition = self.limits.incarnation(generation).map_or(0, |entry| entry.edition);
+            let edition = self.limits.entry_of_generation(generation).map_or(0, |entry| entry.edition);
             ChargeMark { generation, edition, resets }
         });
         granted.ids.push(id.0.to_be_bytes().to_vec());
         granted.generations.push(main.map_or(0, generation_of));
         granted
             .holders
-            .push(main.and_then(|holding| holding.key.as_deref()).map(readable).unwrap_or_default());
+            .push(main.and_then(|holding| holding.key.as_deref()).map(key_text).unwrap_or_default());
         granted.granted_at.push(column(self.now));
         granted.expires_at.push(column(lease.expires_at));
         granted.marks.push(ChargeMark::write(marks));
         granted.bodies.push(lease_bytes(lease));
     }
 
-    fn changed_memories(&self, excerpt: &Excerpt) -> RequestChanges {
-        let mut memories = RequestChanges::default();
+    fn changed_requests(&self, excerpt: &Excerpt) -> RequestChanges {
+        let mut request_changes = RequestChanges::default();
         let grants: HashMap<&[u8], _> = excerpt.requests().collect();
         for request in &self.requests {
             match grants.get(&*request.id) {
                 Some(grant) if grant.until != request.until => {
                     let mut body = Vec::new();
                     held::write_grant(&mut Writer(&mut body), grant);
-                    memories.remembered.0.push(request.id.clone());
-                    memories.remembered.1.push(column(grant.until));
-                    memories.remembered.2.push(body);
+                    request_changes.remembered.0.push(request.id.clone());
+                    request_changes.remembered.1.push(column(grant.until));
+                    request_changes.remembered.2.push(body);
                 }
-                None if request.is_new => memories.unused.push(request.id.clone()),
+                None if request.is_new => request_changes.unused.push(request.id.clone()),
                 _ => {}
             }
         }
         for (id, until) in excerpt.settlements() {
             if !self.settlements.iter().any(|(known, _)| *known == id) {
-                memories.settled.0.push(id.0.to_be_bytes().to_vec());
-                memories.settled.1.push(column(until));
+                request_changes.settled.0.push(id.0.to_be_bytes().to_vec());
+                request_changes.settled.1.push(column(until));
             }
         }
-        memories
+        request_changes
     }
 }
 
@@ -426,7 +427,7 @@ fn lease_bytes(lease: &Lease) -> Vec<u8> {
 }
 
 /// A key as text: as it is if it can be, else with what cannot be shown escaped.
-fn readable(key: &[u8]) -> String {
+fn key_text(key: &[u8]) -> String {
     match std::str::from_utf8(key) {
         Ok(text) if !text.contains('\0') => text.to_owned(),
         _ => key.escape_ascii().to_string(),

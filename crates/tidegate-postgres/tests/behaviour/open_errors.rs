@@ -28,7 +28,7 @@ fn url_of(user: &str, schema: &str) -> String {
 fn refused(url: &str) -> OpenError {
     let error = match PostgresOptions::parse(url) {
         Ok(options) => {
-            assert!(!format!("{options:?}{}", options.place()).contains(SECRET), "{options:?}");
+            assert!(!format!("{options:?}{}", options.location()).contains(SECRET), "{options:?}");
             let opened = PostgresStore::open(options);
             opened.expect_err("this cannot be opened")
         }

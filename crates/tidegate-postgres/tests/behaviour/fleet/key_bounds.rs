@@ -68,7 +68,7 @@ fn rows_are_counted_whatever_is_done_to_them() {
         check(&sql);
         stores[2].release(held).wait(&stores[2]).expect("it answers");
         check(&sql);
-        stores[round as usize % SERVERS].sweep().expect("it answers");
+        stores[round as usize % SERVERS].run_expiry().expect("it answers");
         check(&sql);
     }
     // What was reset and given back counts nothing, so three others have room.
@@ -94,7 +94,7 @@ fn rows_are_counted_while_they_are_swept() {
                 let store = &stores[round % SERVERS];
                 let most = (!round.is_multiple_of(3)).then_some(MOST);
                 store.put(bounded(window, most), ExpectedVersion::Present).expect("an edit");
-                stores[(round + 1) % SERVERS].sweep().expect("it answers");
+                stores[(round + 1) % SERVERS].run_expiry().expect("it answers");
                 round += 1;
             }
         });
