@@ -1,7 +1,7 @@
-//! Listening: changes of limits that other servers make.
+//! Watches for limits that other servers change.
 //!
-//! A connection of its own listens for them, and the revision is looked at every second in case nothing was heard. Both only make it sooner:
-//! whoever decides looks at the revision while holding the limits' lock.
+//! A dedicated connection listens for notifications, and the revision is polled every second as a fallback. Both only reduce the
+//! delay. Every deciding transaction checks the revision while it holds the limits lock.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::engine::{Engine, channel};
 use crate::tls;
 use crate::url::PostgresOptions;
 
-/// How often the revision is looked at although nothing was heard.
+/// The interval between polls of the revision.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// After how many looks in a row that failed the database counts as gone. One may have met a restart.
+/// The number of failed polls in a row before the database counts as unreachable. A single one can be a restart.
 const MAX_POLL_FAILURES: usize = 2;
 
 impl Engine {
-    /// Reads limits again whenever there is reason to.
+    /// Reloads the limits after a notification, and at every poll.
     pub(crate) async fn follow_limit_changes(self: Arc<Engine>, options: PostgresOptions) {
         let heard = Arc::new(Notify::new());
         tokio::spawn(listen(options, Arc::clone(&heard)));
@@ -35,7 +35,7 @@ impl Engine {
             };
             tracing::debug!(%error, "the limits could not be looked at");
             failures += 1;
-            // A server that nobody asks has to know too: whoever balances load asks it nothing but whether it is ready.
+            // An idle server must notice an outage too, because a load balancer only checks its readiness.
             if failures >= MAX_POLL_FAILURES
                 && matches!(error, DatabaseError::ConnectionLost(_) | DatabaseError::CommitUnknown(_))
             {
@@ -48,7 +48,7 @@ impl Engine {
         let connection = self.shared_state.connections.get().await?;
         match tokio::time::timeout(self.round, self.shared_state.refresh(&connection)).await {
             Ok(Ok(())) => {
-                // Whoever asks next need not find out by themselves.
+                // The next request does not have to detect the recovery.
                 self.mark_healthy(false);
                 Ok(())
             }
@@ -61,7 +61,7 @@ impl Engine {
     }
 }
 
-/// Rings whenever something is told, from connection to connection.
+/// Signals every notification, and reconnects after an error.
 async fn listen(options: PostgresOptions, heard: Arc<Notify>) {
     loop {
         if let Err(why) = listen_once(&options, &heard).await {
@@ -80,7 +80,7 @@ async fn listen_once(options: &PostgresOptions, heard: &Notify) -> Result<(), St
     let begun = async { client.batch_execute(&format!("LISTEN \"{}\"", channel(&options.schema))).await };
     let mut begun = Box::pin(begun);
     let mut is_listening = false;
-    // The client speaks only while its connection is polled.
+    // The client makes progress only while its connection is polled.
     poll_fn(|context| {
         if !is_listening && begun.as_mut().poll(context).is_ready() {
             is_listening = true;

@@ -1,4 +1,4 @@
-//! ConnectionPool: a pool of them, and what it means when one fails.
+//! The connection pool, and the meaning of database errors.
 
 use std::error::Error as _;
 use std::fmt;
@@ -17,21 +17,21 @@ use crate::engine::instant;
 use crate::tls;
 use crate::url::{InvalidUrl, PostgresOptions};
 
-/// ConnectionPool that are not for decisions: edits, sweeping.
+/// Connections in addition to the pool size, for edits and expiry.
 const EXTRA_CONNECTIONS: usize = 2;
 
-/// Why something was not done.
+/// A failed database operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DatabaseError {
-    /// Somebody was in the way; nothing was changed, and the next try may succeed.
+    /// A conflict. Nothing was changed, and a retry may succeed.
     Retry(String),
-    /// The connection is gone, or there is none to be had.
+    /// The connection is lost, or none is available.
     ConnectionLost(String),
-    /// The connection went while the database was committing: what was asked for may have been done, and must not be tried again.
+    /// The connection was lost during a commit. The commit may have succeeded, so it must not be retried.
     CommitUnknown(String),
-    /// The database answers, and will do it for nobody: tables are gone, or may not be written to.
+    /// The database answers but cannot decide: its tables are missing or not writable.
     CannotDecide(String),
-    /// The database will not do it.
+    /// The database rejected the statement.
     Rejected(String),
 }
 
@@ -60,7 +60,7 @@ impl From<tokio_postgres::Error> for DatabaseError {
             | SqlState::CANNOT_CONNECT_NOW
             | SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT
             | SqlState::TOO_MANY_CONNECTIONS
-            // Statements were prepared on tables that were made anew since.
+            // Statements were prepared on tables that have been created again since.
             | SqlState::FEATURE_NOT_SUPPORTED
             | SqlState::UNDEFINED_PSTATEMENT => DatabaseError::ConnectionLost(why),
             SqlState::READ_ONLY_SQL_TRANSACTION
@@ -73,7 +73,7 @@ impl From<tokio_postgres::Error> for DatabaseError {
     }
 }
 
-/// What the database says, with what that is called.
+/// Describes a database error with its code.
 pub(crate) fn describe_error(error: &tokio_postgres::Error) -> String {
     match (error.as_db_error(), error.source()) {
         (Some(db), _) => format!("PostgreSQL says: {} ({})", db.message(), db.code().code()),
@@ -85,26 +85,26 @@ pub(crate) fn describe_error(error: &tokio_postgres::Error) -> String {
     }
 }
 
-/// How long it is done with the connections there are before more are tried for.
+/// The time without new connections after the database refused one.
 const RETRY_CONNECTIONS_AFTER: Duration = Duration::from_secs(5);
 
-/// The connections of a store. Whoever wants one takes a permit first.
+/// The connections of a store, bounded by permits.
 ///
 /// ```text
-///    permits ──▶ connection that is idle, or a new one
-///      ▲                                  │ the database gives no more
-///      └── a permit less, for five seconds ─┘ and there are others
+///    permits ──▶ idle connection, or a new one
+///      ▲                                │ the database refuses more connections,
+///      └─ one permit less, for 5 s ─────┘ and others exist
 /// ```
 #[derive(Clone)]
 pub(crate) struct ConnectionPool {
     pool: Pool,
     permits: Arc<Semaphore>,
     shortage: Arc<Mutex<ConnectionShortage>>,
-    /// How long somebody waits for a permit.
+    /// The longest wait for a permit.
     patience: Duration,
 }
 
-/// Seats that were taken away because the database gives no more connections.
+/// Permits that were removed because the database refuses more connections.
 #[derive(Default)]
 struct ConnectionShortage {
     permits: usize,
@@ -174,7 +174,7 @@ impl ConnectionPool {
         }
     }
 
-    /// Takes a permit away, if there are connections that others have permits for.
+    /// Removes a permit, if other connections exist.
     fn shrink(&self, permit: OwnedSemaphorePermit, why: &tokio_postgres::Error) -> bool {
         let mut shortage = self.shortage.lock().unwrap_or_else(PoisonError::into_inner);
         let all = self.pool.status().max_size;
@@ -191,14 +191,14 @@ impl ConnectionPool {
         true
     }
 
-    /// Gives back what was taken away, after a while.
+    /// Restores the removed permits after a while.
     fn grow(&self) {
         let mut shortage = self.shortage.lock().unwrap_or_else(PoisonError::into_inner);
         let is_over = |since: Instant| instant().saturating_duration_since(since) >= RETRY_CONNECTIONS_AFTER;
         if shortage.permits > 0 && shortage.since.is_some_and(is_over) {
             self.permits.add_permits(std::mem::take(&mut shortage.permits));
         }
-        // A shortage that has not come back is over.
+        // A shortage that did not recur has ended.
         let is_forgotten =
             |since: Instant| instant().saturating_duration_since(since) >= RETRY_CONNECTIONS_AFTER * 2;
         if shortage.permits == 0 && shortage.since.is_some_and(is_forgotten) {
@@ -206,14 +206,14 @@ impl ConnectionPool {
         }
     }
 
-    /// Ends all of them.
+    /// Closes all connections.
     pub(crate) fn close(&self) {
         self.pool.close();
     }
 }
 
 impl DatabaseError {
-    /// Whoever is not let in has no connection.
+    /// A refused connection counts as a lost one.
     fn into_connection_lost(&self) -> DatabaseError {
         DatabaseError::ConnectionLost(self.reason().to_owned())
     }
@@ -227,7 +227,7 @@ impl DatabaseError {
         why
     }
 
-    /// It happened while a commit was on its way.
+    /// The error occurred during a commit.
     pub(crate) fn while_committing(self) -> DatabaseError {
         match self {
             DatabaseError::ConnectionLost(why) => DatabaseError::CommitUnknown(why),
@@ -236,7 +236,7 @@ impl DatabaseError {
     }
 }
 
-/// Takes a connection out of the pool that may be in the middle of something.
+/// Removes a connection from the pool, because it may be inside a transaction.
 pub(crate) fn discard(connection: PooledConnection) {
     drop(Object::take(connection.object));
 }

@@ -1,8 +1,8 @@
-//! Time: the database's, and never back.
+//! The database's clock, made monotonic.
 //!
-//! One clock decides for all servers, so that theirs may differ. If it is set back, or another machine takes over whose clock is behind, a
-//! server goes on from the latest instant it has seen at its own steady pace. What all servers have seen is written down every second, so
-//! that a new one does not begin before that.
+//! All servers use the database's clock, so their own clocks may differ. If that clock goes back, for example after a failover,
+//! a server continues from the latest instant it has seen, at the pace of its monotonic clock. The latest instant of all servers
+//! is stored every second, so a new server does not start before it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 use tidegate::clock::Clock;
 use tidegate_core::{Tick, Timestamp};
 
-/// How far the database's clock may seem to go back because two looks at it overtook each other.
+/// Reads that overtake each other can make the clock appear to go back by up to this much.
 const REORDER_TOLERANCE: Duration = Duration::from_secs(1);
 
-/// Where the time comes from.
+/// The source of time.
 #[derive(Clone, Default)]
 pub enum TimeSource {
-    /// The database's clock, looked at when the locks are held.
+    /// The database's clock, read while the locks are held.
     #[default]
     Database,
-    /// A clock of this process, looked at when the locks are held: for tests, and for replays.
+    /// A clock of this process, read while the locks are held. For tests and replays.
     Given(Arc<dyn Clock>),
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct DatabaseClock {
 #[derive(Debug)]
 struct LatestInstant {
     latest: Timestamp,
-    /// When the latest was seen, by this machine's steady clock.
+    /// The monotonic time when the latest instant was seen.
     when: Instant,
 }
 
@@ -61,7 +61,7 @@ impl DatabaseClock {
         }
     }
 
-    /// The instant it is, when the database says it is so many microseconds after 1970.
+    /// The current instant, given the database's clock in microseconds since 1970.
     pub(crate) fn now(&self, database_micros: i64) -> Timestamp {
         let told = match &self.source {
             TimeSource::Database => {
@@ -86,7 +86,7 @@ impl DatabaseClock {
         seen.latest
     }
 
-    /// Somebody has seen this instant.
+    /// Raises the latest instant to one that another server has seen.
     pub(crate) fn raise(&self, latest: Timestamp) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if latest > seen.latest {

@@ -1,8 +1,7 @@
-//! The engine: a thread of its own that speaks to the database.
+//! The engine: a thread with its own runtime that runs all database work.
 //!
-//! Whoever asks may be a task, or a thread without any runtime; so connections do not live where questions come from. Workers take jobs from
-//! the queue, one transaction each. A listener hears of changed limits, and looks every second in case it has not; a sweeper clears away
-//! what time has made meaningless.
+//! Callers may be async tasks or threads without a runtime, so connections live in this thread. Workers take jobs from the queue
+//! and run one transaction at a time. A listener follows changes of limits, and an expiry task deletes expired data.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,31 +21,31 @@ use crate::shared_state::SharedState;
 use crate::store::ANSWER_MARGIN;
 use crate::transaction::{CLOCK, EXPIRED_LEASES_BLOCK, LimitSource, decide_in_transaction};
 
-/// How often something is tried again that somebody was in the way of.
+/// The most retries after conflicts.
 const MAX_RETRIES: usize = 12;
 
-/// How often a lost connection is replaced before the database counts as gone.
+/// The most reconnects before the database counts as unreachable.
 const MAX_RECONNECTS: usize = 2;
 
-/// How many leases that have lapsed are cleared away at a time.
+/// The number of expired leases that one cleanup handles.
 const EXPIRED_LEASE_BATCH: i64 = 256;
 
-/// The least of a round that is left for a decision after a connection was waited for.
+/// The least time left for a decision after the wait for a connection.
 const MIN_DECISION_TIME: Duration = Duration::from_millis(500);
 
-/// What is said of a database that says nothing.
+/// The reason given when the database does not answer.
 const NO_ANSWER: &str = "PostgreSQL did not answer in time";
 
-/// What the tasks of the thread share.
+/// The state of the engine's tasks.
 pub(crate) struct Engine {
     pub(crate) shared_state: SharedState,
     pub(crate) queue: JobQueue,
-    /// The longest that one round with the database may take.
+    /// The longest time for one round trip with the database.
     pub(crate) round: Duration,
 }
 
 impl Engine {
-    /// Does jobs until the store is closed.
+    /// Runs jobs until the store is closed.
     pub(crate) async fn work(self: Arc<Engine>) {
         while let Some(jobs) = self.queue.next().await {
             let row_hashes = locked_row_hashes(&jobs);
@@ -79,7 +78,7 @@ impl Engine {
         }
     }
 
-    /// Whether another connection is worth a try: not if everybody knows that there is none, nor for those who have waited long enough.
+    /// Whether to retry on another connection: not during a known outage, and not if a job has waited too long.
     fn can_retry(&self, jobs: &[Job]) -> bool {
         let now = instant();
         let is_late = |job: &Job| now.saturating_duration_since(job.since) > MAX_QUEUE_TIME;
@@ -88,7 +87,7 @@ impl Engine {
 
     fn fail_jobs(&self, jobs: Vec<Job>, error: &DatabaseError) {
         let why = error.unavailable();
-        // Whoever is told may look at once whether that is known.
+        // Updates the health state first, so that a caller sees it with the reply.
         match error {
             DatabaseError::ConnectionLost(_) | DatabaseError::CommitUnknown(_) => self.mark_unreachable(&why),
             DatabaseError::CannotDecide(_) => self.mark_cannot_decide(&why),
@@ -101,7 +100,7 @@ impl Engine {
         }
     }
 
-    /// One transaction, or one look.
+    /// Runs one transaction, or one read without locks.
     async fn attempt(&self, jobs: &mut [Job], start: LimitSource) -> Result<(), DatabaseError> {
         let silent = |_| Err(DatabaseError::ConnectionLost(NO_ANSWER.to_owned()));
         let began = instant();
@@ -120,7 +119,7 @@ impl Engine {
         let error = match done {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(error)) => error,
-            // Whether it was committed is not known.
+            // The commit may have succeeded.
             Err(_) => DatabaseError::CommitUnknown(NO_ANSWER.to_owned()),
         };
         match &error {
@@ -131,7 +130,7 @@ impl Engine {
                 let cleared = self.prepare_retry(&connection, why, is_read_only);
                 let silent = |_| Err(DatabaseError::ConnectionLost(NO_ANSWER.to_owned()));
                 if let Err(error) = tokio::time::timeout(self.round, cleared).await.unwrap_or_else(silent) {
-                    // It may be in the middle of a transaction.
+                    // The connection may be inside a transaction.
                     discard(connection);
                     return Err(error);
                 }
@@ -141,7 +140,7 @@ impl Engine {
         Err(error)
     }
 
-    /// Ends a transaction and sees to what was in its way.
+    /// Rolls back and removes the cause of a conflict.
     async fn prepare_retry(
         &self,
         connection: &Object,
@@ -177,7 +176,7 @@ impl Engine {
         }
     }
 
-    /// Tells everybody, counts, and gives back what nobody heard of.
+    /// Sends the replies, updates the counters, and releases leases of replies that were not received.
     fn send_replies(&self, jobs: Vec<Job>) {
         for job in jobs {
             if let JobTask::Orders { orders, answers, .. } = &job.task {
@@ -203,7 +202,7 @@ impl Engine {
         }
     }
 
-    /// The database answers; and if something was written, it can do that too.
+    /// Records that the database answers and, if it wrote, that it can decide.
     pub(crate) fn mark_healthy(&self, wrote: bool) {
         if self.queue.clear_outage() {
             tracing::info!("PostgreSQL answers again");
@@ -213,14 +212,14 @@ impl Engine {
         }
     }
 
-    /// The database answers, and cannot decide for anybody.
+    /// Records that the database answers but cannot decide.
     pub(crate) fn mark_cannot_decide(&self, why: &Unavailable) {
         if self.queue.set_cannot_decide(why) {
             tracing::error!(%why, "PostgreSQL cannot decide; limits answer by on_outage");
         }
     }
 
-    /// The database cannot be reached.
+    /// Records that the database cannot be reached.
     pub(crate) fn mark_unreachable(&self, why: &Unavailable) {
         if !self.queue.has_outage() {
             tracing::error!(%why, "PostgreSQL cannot decide; limits answer by on_outage");
@@ -228,7 +227,7 @@ impl Engine {
         self.queue.start_outage(why, instant());
     }
 
-    /// Tells those who have waited too long, again and again.
+    /// Fails jobs that have waited too long, every 100 ms.
     pub(crate) async fn expire_waiting_jobs(self: Arc<Engine>) {
         let mut beat = tokio::time::interval(Duration::from_millis(100));
         loop {
@@ -237,7 +236,7 @@ impl Engine {
         }
     }
 
-    /// Changes limits.
+    /// Edits limits.
     pub(crate) async fn edit(
         &self,
         edits: Vec<Edit>,
@@ -249,18 +248,18 @@ impl Engine {
         }
     }
 
-    /// Zeroes a limit; whether there is one.
+    /// Resets a limit. Returns whether it exists.
     pub(crate) async fn reset(&self, id: &str) -> Result<bool, DatabaseError> {
         let acted = self.run_exclusively(&ExclusiveAction::Reset(id.to_owned())).await?;
         Ok(matches!(acted, ExclusiveResult::Reset(true)))
     }
 
-    /// Does something while nobody decides, and tells all servers of it if it is to be kept.
+    /// Runs an action while no transaction decides, and notifies all servers if it commits.
     async fn run_exclusively(&self, act: &ExclusiveAction) -> Result<ExclusiveResult, DatabaseError> {
         let mut tries = 0;
         loop {
             let connection = self.shared_state.connections.get().await?;
-            // Edits of many limits take their time; but where nobody answers, nobody waits twice.
+            // Edits of many limits take longer. During an outage a single round must suffice.
             let most = if self.queue.outage().is_some() { self.round } else { self.round * 2 };
             let error = match tokio::time::timeout(most, self.run_exclusive_action(&connection, act)).await {
                 Ok(Ok(done)) => {
@@ -334,7 +333,7 @@ impl Engine {
         Ok(acted)
     }
 
-    /// Until when leases are held.
+    /// The expiry times of leases.
     pub(crate) async fn held_until(
         &self,
         ids: &[LeaseId],
@@ -352,20 +351,20 @@ impl Engine {
     }
 }
 
-/// What is done while nobody decides.
+/// An action under the exclusive limits lock.
 enum ExclusiveAction {
     Edit(Vec<Edit>, Origin),
     Reset(String),
 }
 
-/// What came of it.
+/// The result of an exclusive action.
 enum ExclusiveResult {
     EditOutcome(Result<Vec<EditOutcome>, ApplyError>),
-    /// Whether there was something to reset.
+    /// Whether the limit exists.
     Reset(bool),
 }
 
-/// Where changes of limits are told.
+/// The notification channel for changes of limits.
 pub(crate) fn channel(schema: &str) -> String {
     format!("tidegate/{schema}")
 }

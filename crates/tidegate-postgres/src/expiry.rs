@@ -1,7 +1,7 @@
-//! Sweeping: what time has made meaningless is cleared away, a little every second, by one server at a time.
+//! Expiry: one server at a time deletes expired data, a batch every second.
 //!
-//! Nothing depends on it being prompt. Leases that have lapsed hold nothing, rows that are fresh count nothing, limits that are gone are found
-//! by nobody; they only take room.
+//! Nothing depends on a prompt deletion. Expired leases hold nothing, evictable rows count nothing, and removed limits are not
+//! found. They only take space.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,19 +15,19 @@ use crate::job::{Job, JobTask};
 use crate::limit_snapshot::column;
 use crate::transaction::CLOCK;
 
-/// How often somebody sweeps.
+/// The interval between rounds.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How many of each kind at a time.
+/// The most entries of each kind in one round.
 const EXPIRY_BATCH: i64 = 1000;
 
-/// The most request ids that are remembered; beyond that the oldest are forgotten.
+/// The most stored request ids. Beyond that the oldest are deleted.
 const MAX_REQUESTS: i64 = 1_000_000;
 
-/// Every so many rounds what takes longer is looked at.
+/// The number of rounds between two full rounds.
 const FULL_EXPIRY_EVERY: u64 = 60;
 
-/// Rows that are fresh. Those of limits that bound their keys are counted, and forgotten when room is needed.
+/// Evictable rows. Rows of limits that bound their keys are counted, and are deleted when a new key needs room.
 const DELETE_EVICTABLE_ROWS: &str = "DELETE FROM states s USING (
         SELECT s.generation, s.key FROM states s JOIN limits l ON l.generation = s.generation AND l.edition = s.edition
         WHERE s.freshens <= $1 AND s.key <> '\\x00' AND NOT EXISTS
@@ -35,20 +35,20 @@ const DELETE_EVICTABLE_ROWS: &str = "DELETE FROM states s USING (
         LIMIT $2 FOR UPDATE OF s SKIP LOCKED
     ) fresh WHERE s.generation = fresh.generation AND s.key = fresh.key";
 
-/// Rows of limits that are gone. Limit by limit: there may be a million rows of those that are not.
+/// Rows of removed limits. The query goes limit by limit, because other limits may have a million rows.
 const DELETE_ROWS_OF_REMOVED_LIMITS: &str = "DELETE FROM states s USING (
         SELECT row.generation, row.key FROM limits l CROSS JOIN LATERAL
             (SELECT s.generation, s.key FROM states s WHERE s.generation = l.generation LIMIT $1 FOR UPDATE SKIP LOCKED) row
         WHERE l.standing = 2 LIMIT $1
     ) gone WHERE s.generation = gone.generation AND s.key = gone.key";
 
-/// Rows of a former edition, limit by limit as well.
+/// Rows of an earlier edition, limit by limit as well.
 const FIND_OUTDATED_ROWS: &str = "SELECT row.generation, row.key FROM limits l CROSS JOIN LATERAL
         (SELECT s.generation, s.key FROM states s WHERE s.generation = l.generation AND s.edition < l.edition LIMIT $1) row
     WHERE l.standing < 2 LIMIT $1";
 
 impl Engine {
-    /// Sweeps until the store is closed.
+    /// Runs expiry until the store is closed.
     pub(crate) async fn run_expiry(self: Arc<Engine>) {
         let mut round = 0u64;
         loop {
@@ -58,7 +58,7 @@ impl Engine {
                 continue;
             }
             if let Err(error) = self.expire_once(round.is_multiple_of(FULL_EXPIRY_EVERY)).await {
-                // A server that nobody asks has to know too, and this is the one who writes there.
+                // An idle server must notice that the database is not writable, and this task writes on every server.
                 if let DatabaseError::CannotDecide(_) = error {
                     self.mark_cannot_decide(&error.unavailable());
                 }
@@ -82,12 +82,12 @@ impl Engine {
             Ok(Err(error)) => error,
             Err(_) => DatabaseError::ConnectionLost("sweeping took too long".to_owned()),
         };
-        // It may be in the middle of a transaction.
+        // The connection may be inside a transaction.
         crate::connections::discard(connection);
         Err(error)
     }
 
-    /// What is left to do; `None` if somebody else sweeps.
+    /// Runs one round and returns the remaining cleanup jobs. `None` if another server runs expiry.
     async fn expire_with(
         &self,
         connection: &Object,
@@ -129,16 +129,16 @@ impl Engine {
         Ok(Some(tidy.into_iter().filter(is_needed).collect()))
     }
 
-    /// What grows slowly.
+    /// Deletes data that grows slowly.
     async fn expire_slow_growing(&self, connection: &Object) -> Result<(), DatabaseError> {
         let too_many =
             "DELETE FROM requests WHERE id IN (SELECT id FROM requests ORDER BY until DESC OFFSET $1)";
         connection.execute(too_many, &[&MAX_REQUESTS]).await?;
-        // Texts that no row is of any more.
+        // Editions that no row has.
         let texts = "DELETE FROM editions e USING limits l WHERE l.generation = e.generation AND (l.standing = 2 OR e.edition < l.edition \
                      AND NOT EXISTS (SELECT FROM states s WHERE s.generation = e.generation AND s.edition < l.edition))";
         connection.execute(texts, &[]).await?;
-        // Ten thousand changes are more than any server can miss and go on.
+        // No server can miss ten thousand changes and continue.
         let gone = "DELETE FROM limits l WHERE standing = 2 AND revision < (SELECT revision FROM store) - 10000 \
                     AND NOT EXISTS (SELECT FROM states s WHERE s.generation = l.generation)";
         connection.execute(gone, &[]).await?;
@@ -146,7 +146,7 @@ impl Engine {
     }
 }
 
-/// Leases that have lapsed, to be cleared away.
+/// A job that removes expired leases.
 pub(crate) async fn expired_leases(
     connection: &Object,
     now: Timestamp,
@@ -162,7 +162,7 @@ pub(crate) async fn expired_leases(
     Ok(cleanup_job(JobTask::CleanUp { leases: rows.iter().filter_map(id).collect(), rows: Vec::new() }))
 }
 
-/// Rows that are of a former edition, to be brought up.
+/// A job that upgrades rows of earlier editions.
 async fn outdated_rows(connection: &Object) -> Result<Job, DatabaseError> {
     let rows = connection.query(FIND_OUTDATED_ROWS, &[&EXPIRY_BATCH]).await?;
     let rows = rows.iter().map(|row| (row.get(0), row.get(1))).collect();

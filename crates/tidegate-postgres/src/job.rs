@@ -1,7 +1,7 @@
-//! Jobs: what the store is asked to do, owned, on its way to the database and back.
+//! Jobs: owned requests to the store, with their results.
 //!
-//! A job is done inside somebody's transaction and told when that is committed. If the transaction has to be made again, it is done again.
-//! Whoever asked may have gone meanwhile; a lease that nobody was told of is given back, unless its request id may be repeated.
+//! A job runs inside a transaction, and its reply is sent after the commit. If the transaction is retried, the job runs again. If
+//! the caller is gone by then, its new leases are released, unless a request id allows the caller to ask again.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use tidegate::store::{Actual, Settlement, Unavailable, Usage};
 use tidegate_core::{Amount, Ask, Hold, Intent, LeaseId, LeaseTerm, Order, Timestamp};
 use tokio::sync::oneshot;
 
-/// Who is told.
+/// The channel for a reply.
 pub(crate) type ReplySender<T> = oneshot::Sender<Result<T, Unavailable>>;
 
-/// An ask that owns its words.
+/// An ask that owns its strings.
 #[derive(Debug, Clone)]
 pub(crate) struct OwnedOrderAsk {
     pub(crate) limit_id: Box<str>,
@@ -22,7 +22,7 @@ pub(crate) struct OwnedOrderAsk {
     pub(crate) count: Amount,
 }
 
-/// An order that owns its words.
+/// An order that owns its strings.
 #[derive(Debug, Clone)]
 pub(crate) struct OwnedOrder {
     pub(crate) intent: Intent,
@@ -91,7 +91,7 @@ impl OwnedActual {
     }
 }
 
-/// What is to be done, and what came of it.
+/// A task and its result.
 pub(crate) enum JobTask {
     Orders {
         orders: Vec<OwnedOrder>,
@@ -133,7 +133,7 @@ pub(crate) enum JobTask {
         done: Option<HoldersResult>,
         sender: ReplySender<HoldersResult>,
     },
-    /// Leases that have lapsed, and rows that are behind: to be looked at, which mends them.
+    /// Expired leases to remove, and rows of earlier editions to upgrade. Loading them suffices.
     CleanUp {
         leases: Vec<LeaseId>,
         rows: Vec<(i64, Vec<u8>)>,
@@ -145,18 +145,19 @@ type SettleResult = Result<Settlement, OrderError>;
 type UsageResult = Result<Usage, OrderError>;
 type HoldersResult = Result<Vec<LeaseTerm>, OrderError>;
 
-/// A task that waits, since when, and what it row_hashes.
+/// A queued task.
 pub(crate) struct Job {
     pub(crate) task: JobTask,
     pub(crate) since: Instant,
-    /// The rows it will lock, as far as that is known, as hashes: jobs that share one go together or one after the other.
+    /// Hashes of the rows that the job will lock, as far as they are known. Jobs that share a row run together or one after the
+    /// other.
     pub(crate) row_hashes: Vec<u64>,
-    /// Whether it only looks, so that nothing needs to be locked.
+    /// Whether the job only reads, so that it needs no locks.
     pub(crate) is_read_only: bool,
 }
 
 impl Job {
-    /// The leases it is about.
+    /// The leases that the job concerns.
     pub(crate) fn leases(&self) -> &[LeaseId] {
         match &self.task {
             JobTask::Release { id, .. } | JobTask::Renew { id, .. } | JobTask::Settle { id, .. } => {
@@ -167,7 +168,7 @@ impl Job {
         }
     }
 
-    /// Does it, among what was brought for it.
+    /// Runs the task on the loaded excerpt.
     pub(crate) fn run(&mut self, excerpt: &mut Excerpt) {
         match &mut self.task {
             JobTask::Orders { orders, answers, .. } => {
@@ -190,7 +191,7 @@ impl Job {
         }
     }
 
-    /// Tells what came of it; which leases nobody was told of.
+    /// Sends the reply. Returns the leases that were granted to a caller that is gone.
     pub(crate) fn send_reply(self) -> Vec<LeaseId> {
         match self.task {
             JobTask::Orders { orders, answers, sender } => {
@@ -209,7 +210,7 @@ impl Job {
         Vec::new()
     }
 
-    /// Tells that it cannot be done.
+    /// Sends an error.
     pub(crate) fn fail(self, why: &Unavailable) {
         fn send_error<T>(sender: ReplySender<T>, why: &Unavailable) {
             let _receiver_dropped = sender.send(Err(why.clone()));
@@ -232,7 +233,7 @@ fn send_result<T>(sender: ReplySender<T>, done: Option<T>) {
     let _receiver_dropped = sender.send(done.ok_or_else(silent));
 }
 
-/// The leases of grants whose askers have gone and will not come again.
+/// The leases of grants whose caller is gone and cannot repeat the request.
 fn undelivered_leases(orders: &[OwnedOrder], answers: &Replies) -> Vec<LeaseId> {
     let lease = |(order, answer): (&OwnedOrder, &Result<tidegate::Answer, OrderError>)| match answer {
         Ok(answer) if order.request_id.is_none() => match &answer.outcome {

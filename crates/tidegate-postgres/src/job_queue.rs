@@ -1,7 +1,7 @@
-//! The queue: jobs that wait, and which of them go together.
+//! The queue of waiting jobs, and which jobs share a transaction.
 //!
-//! A hot row can be charged by one transaction at a time, and a transaction takes as long as a disk takes to sync. So jobs that row_hash a row
-//! that is being decided on wait until that is done and then go together, as one. Jobs about other rows go beside them.
+//! Only one transaction at a time can charge a row, and a commit takes a disk sync. So jobs for a row in use wait and then run
+//! together in one transaction. Jobs for other rows run in parallel.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,26 +13,26 @@ use tokio::sync::Notify;
 
 use crate::job::{Job, JobTask};
 
-/// The most jobs of one transaction.
+/// The most jobs in one transaction.
 const MAX_JOBS_PER_TRANSACTION: usize = 512;
 
-/// The most orders of one transaction, if no job alone has more.
+/// The most orders in one transaction, unless a single job has more.
 const MAX_ORDERS_PER_TRANSACTION: usize = 2048;
 
-/// The most jobs that may wait.
+/// The most waiting jobs.
 const MAX_WAITING_JOBS: usize = 65_536;
 
-/// The longest that a job waits for its turn.
+/// The longest wait in the queue.
 pub(crate) const MAX_QUEUE_TIME: Duration = Duration::from_secs(2);
 
-/// The most leases of which it is remembered what they row_hash.
+/// The most leases whose rows are remembered.
 const MAX_REMEMBERED_LEASES: usize = 65_536;
 
-/// How long nobody tries after a failure: this at first, then twice as long each time, up to the other.
+/// The pause after a failed connection. It doubles from the minimum to the maximum.
 const MIN_BACKOFF: Duration = Duration::from_millis(50);
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
 
-/// Jobs that wait.
+/// The queue of waiting jobs.
 #[derive(Default)]
 pub(crate) struct JobQueue {
     state: Mutex<QueueState>,
@@ -42,30 +42,30 @@ pub(crate) struct JobQueue {
 #[derive(Default)]
 struct QueueState {
     waiting: VecDeque<Job>,
-    /// How many transactions under way row_hash a row.
+    /// The number of running transactions that lock a row.
     busy: HashMap<u64, u32>,
-    /// What leases row_hash that were granted here.
+    /// The rows of leases that were granted here.
     held: HashMap<LeaseId, Vec<u64>>,
     outage: Option<ConnectionOutage>,
-    /// Why the database, which can be reached, decides for nobody.
+    /// Why the database, although reachable, cannot decide.
     cannot_decide: Option<Unavailable>,
     is_closed: bool,
 }
 
-/// The database could not be reached.
+/// An outage of the database.
 #[derive(Debug, Clone)]
 struct ConnectionOutage {
     why: Unavailable,
-    /// Until then nobody tries.
+    /// No connection is tried before this time.
     until: Instant,
-    /// How long the next break is.
+    /// The length of the next pause.
     next: Duration,
-    /// Whether somebody tries. Nobody else waits to hear how it went.
+    /// Whether a job probes the connection. Other jobs fail at once meanwhile.
     is_probed: bool,
 }
 
 impl JobQueue {
-    /// Adds a job; it is told at once if it cannot wait.
+    /// Adds a job, or fails it at once if it cannot wait.
     pub(crate) fn push(&self, mut job: Job) {
         let mut state = self.state();
         let refusal = if state.is_closed {
@@ -94,7 +94,7 @@ impl JobQueue {
         self.wake_up.notify_one();
     }
 
-    /// The next jobs that go together. Ends when the queue is closed.
+    /// Takes the next jobs that share a transaction. Returns `None` when the queue is closed.
     pub(crate) async fn next(&self) -> Option<Vec<Job>> {
         loop {
             {
@@ -116,7 +116,7 @@ impl JobQueue {
         }
     }
 
-    /// Rows that are decided on no more.
+    /// Marks rows as no longer in use.
     pub(crate) fn done(&self, locked_row_hashes: &[u64]) {
         let mut state = self.state();
         for row_hash in locked_row_hashes {
@@ -134,7 +134,7 @@ impl JobQueue {
         }
     }
 
-    /// A lease was granted that row_hashes these.
+    /// Remembers the rows of a granted lease.
     pub(crate) fn remember(&self, id: LeaseId, row_hashes: &[u64]) {
         let mut state = self.state();
         if state.held.len() >= MAX_REMEMBERED_LEASES {
@@ -143,12 +143,12 @@ impl JobQueue {
         state.held.insert(id, row_hashes.to_vec());
     }
 
-    /// A lease is gone.
+    /// Forgets a lease.
     pub(crate) fn forget(&self, id: LeaseId) {
         self.state().held.remove(&id);
     }
 
-    /// Tells those who have waited too long.
+    /// Fails jobs that have waited too long.
     pub(crate) fn expire(&self, now: Instant) {
         let mut late = Vec::new();
         let mut state = self.state();
@@ -167,7 +167,7 @@ impl JobQueue {
         }
     }
 
-    /// The database cannot be reached: those who wait are told, and nobody tries for a while.
+    /// Starts or extends an outage. Waiting jobs fail, and no connection is tried during the pause.
     pub(crate) fn start_outage(&self, why: &Unavailable, now: Instant) {
         let mut state = self.state();
         let pause = state.outage.as_ref().map_or(MIN_BACKOFF, |outage| outage.next);
@@ -181,17 +181,17 @@ impl JobQueue {
         }
     }
 
-    /// The database answers; whether it did not before.
+    /// Ends an outage. Returns whether there was one.
     pub(crate) fn clear_outage(&self) -> bool {
         self.state().outage.take().is_some()
     }
 
-    /// The database can be reached, but decides for nobody; whether that was not known. Whoever asks next tries all the same.
+    /// Records that the database is reachable but cannot decide. Returns whether that is new. The next job still tries.
     pub(crate) fn set_cannot_decide(&self, why: &Unavailable) -> bool {
         self.state().cannot_decide.replace(why.clone()).is_none()
     }
 
-    /// The database has written something; whether it could not before.
+    /// Records that the database has written something. Returns whether it could not before.
     pub(crate) fn clear_cannot_decide(&self) -> bool {
         self.state().cannot_decide.take().is_some()
     }
@@ -201,14 +201,14 @@ impl JobQueue {
         self.state().outage.is_some()
     }
 
-    /// Why the database cannot decide for anybody, if it cannot.
+    /// Why the database cannot decide, if it cannot.
     pub(crate) fn outage(&self) -> Option<Unavailable> {
         let state = self.state();
         let outage = state.outage.as_ref().map(|outage| &outage.why);
         outage.or(state.cannot_decide.as_ref()).cloned()
     }
 
-    /// Nothing more is done.
+    /// Closes the queue and fails the waiting jobs.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.is_closed = true;
@@ -228,7 +228,7 @@ impl JobQueue {
 }
 
 impl QueueState {
-    /// Takes the jobs that can go now, all of them looks or none. Nobody overtakes a job that waits for the same row.
+    /// Takes the jobs that can run now, either read-only ones or others. A job never overtakes one that waits for the same row.
     fn take(&mut self) -> Vec<Job> {
         let mut together: Vec<Job> = Vec::new();
         let mut left = VecDeque::with_capacity(self.waiting.len());
@@ -257,7 +257,7 @@ impl QueueState {
     }
 }
 
-/// The rows that these jobs lock, each once.
+/// The rows that jobs lock, without duplicates.
 pub(crate) fn locked_row_hashes(jobs: &[Job]) -> Vec<u64> {
     let mut locked_row_hashes: Vec<u64> =
         jobs.iter().filter(|job| !job.is_read_only).flat_map(|job| &job.row_hashes).copied().collect();
@@ -266,7 +266,7 @@ pub(crate) fn locked_row_hashes(jobs: &[Job]) -> Vec<u64> {
     locked_row_hashes
 }
 
-/// The lease that a job ends, if it does.
+/// The lease that a job ends, if it ends one.
 pub(crate) fn ended(job: &Job) -> Option<LeaseId> {
     match &job.task {
         JobTask::Release { id, .. } | JobTask::Settle { id, .. } => Some(*id),

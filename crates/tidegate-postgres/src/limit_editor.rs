@@ -1,7 +1,7 @@
-//! Edits: who changes limits is alone.
+//! Edits of limits, under an exclusive lock.
 //!
-//! A server that decides holds a lock together with all others who decide; who edits takes it alone. So an edit begins when the last charge
-//! under the former text is written down, and its instant is later than any of them.
+//! Every deciding transaction holds the limits lock shared, and an edit holds it exclusively. So an edit starts after the last
+//! charge under the previous version is committed, and its instant is later than all of those charges.
 
 use std::sync::Arc;
 
@@ -18,19 +18,19 @@ use crate::limit_snapshot::{
     LimitEntry, LimitSnapshot, LimitStatus, bounds_keys, column, encode_lineage, encode_spec, read_since,
 };
 
-/// What was edited, and how the limits are after it.
+/// The result of edits, and the limits after them.
 pub(crate) struct AppliedEdits {
     pub(crate) edited: Result<Vec<EditOutcome>, ApplyError>,
     pub(crate) limits: LimitSnapshot,
 }
 
-/// An edit that makes sense.
+/// A valid edit.
 enum CheckedEdit {
     Put(Arc<Limit>),
     Remove(String, RemovalMode),
 }
 
-/// The transaction of one who edits: nobody else decides or edits until it ends.
+/// An edit transaction. No other transaction decides or edits until it ends.
 pub(crate) struct LimitEditor<'c> {
     pub(crate) connection: &'c Object,
     pub(crate) limits: LimitSnapshot,
@@ -39,7 +39,7 @@ pub(crate) struct LimitEditor<'c> {
 }
 
 impl LimitEditor<'_> {
-    /// Makes the edits, all or none.
+    /// Applies all edits or none.
     pub(crate) async fn apply(mut self, edits: Vec<Edit>, by: Origin) -> Result<AppliedEdits, DatabaseError> {
         let checked = check_each(edits, |edit| match edit {
             Edit::Put(spec, expect) => self.next(spec, expect).map(CheckedEdit::Put),
@@ -50,7 +50,7 @@ impl LimitEditor<'_> {
             Err(error) => return Ok(AppliedEdits { edited: Err(error), limits: self.limits }),
         };
         let revision = self.limits.revision + 1;
-        // Side by side, so that many limits are not as many round trips.
+        // Runs concurrently, so that many limits do not take as many round trips.
         let each = checked.into_iter().map(|each| self.make(each, by, revision));
         let edited = try_join_all(each).await?;
         let since = self.limits.revision;
@@ -70,7 +70,7 @@ impl LimitEditor<'_> {
         }
     }
 
-    /// Zeroes everything that a limit counts.
+    /// Sets all counts of a limit to zero.
     pub(crate) async fn reset(mut self, id: &str) -> Result<(bool, LimitSnapshot), DatabaseError> {
         let Some(entry) = self.limits.get(id).map(Arc::clone) else { return Ok((false, self.limits)) };
         let (since, revision) = (self.limits.revision, self.limits.revision + 1);
@@ -84,7 +84,7 @@ impl LimitEditor<'_> {
         Ok((true, self.limits))
     }
 
-    /// The limit of this id that stands: in force, or retired and not forgotten yet.
+    /// The limit with this id if it is active, or retired and not yet forgotten.
     fn active_or_retired(&self, id: &str) -> Option<&Arc<LimitEntry>> {
         let stands = |entry: &&Arc<LimitEntry>| match entry.status {
             LimitStatus::Active => true,
@@ -121,7 +121,7 @@ impl LimitEditor<'_> {
         if is_new {
             edition += 1;
             if entry.limit.phase(self.now) == LimitPhase::After {
-                // Its state was dropped; what was charged to it cannot be given back by what begins now.
+                // The ended limit's state was dropped, so its charges cannot be refunded to the new version.
                 (voided, unpinned) = (edition, edition);
             }
             self.write_edition(entry.generation, edition, limit, false).await?;
@@ -142,7 +142,7 @@ impl LimitEditor<'_> {
     }
 
     async fn add(&self, limit: &Arc<Limit>, applied: bool, revision: i64) -> Result<(), DatabaseError> {
-        // One that was retired too long ago to come back makes room for its successor.
+        // A limit whose retirement has run out makes room for its successor.
         if let Some(former) = self.limits.active_or_retired(limit.id()) {
             self.forget(former.generation, revision).await?;
         }
@@ -151,7 +151,7 @@ impl LimitEditor<'_> {
         let row = self.connection.query_one(insert, &[&limit.id(), &applied, &revision]).await?;
         let generation: i64 = row.get(0);
         self.write_edition(generation, 1, limit, false).await?;
-        // A limit that is deleted and added again goes on with higher fences.
+        // A limit that is deleted and added again continues with higher fences.
         let all = "INSERT INTO states (generation, key, edition, keys, fence) \
                    SELECT $1, '\\x00', 1, $2, greatest((SELECT coalesce(max(fence), 0) FROM states WHERE key = '\\x00'), store.fence) \
                    FROM store";
@@ -160,7 +160,7 @@ impl LimitEditor<'_> {
         Ok(())
     }
 
-    /// LimitCounts the rows of a limit from now on, or no longer. Nobody makes or forgets one meanwhile: neither who decides nor who sweeps.
+    /// Starts or stops counting the rows of a limit. The locks exclude transactions and expiry, which could add or remove rows.
     async fn count_rows(&self, generation: i64, counted: bool) -> Result<(), DatabaseError> {
         let count = "UPDATE states SET keys = CASE WHEN $2 THEN \
                      (SELECT count(*) FROM states WHERE generation = $1 AND key <> '\\x00') END \
@@ -211,7 +211,7 @@ impl LimitEditor<'_> {
         Ok(EditOutcome::Removed(Arc::clone(&entry.limit)))
     }
 
-    /// The rows of a limit that is gone are swept away later; nobody finds them.
+    /// Marks a limit as removed. Expiry deletes its rows later.
     pub(crate) async fn forget(&self, generation: i64, revision: i64) -> Result<(), DatabaseError> {
         let floor = "UPDATE store SET fence = greatest(fence, \
                      (SELECT coalesce(max(fence), 0) FROM states WHERE generation = $1 AND key = '\\x00'))";
@@ -222,7 +222,7 @@ impl LimitEditor<'_> {
     }
 }
 
-/// What watchers are told when the limits changed from one revision to another.
+/// The changes between two snapshots, for watchers.
 pub(crate) fn changes(before: &LimitSnapshot, after: &LimitSnapshot) -> Vec<Change> {
     let mut changes = Vec::new();
     for entry in before.all().filter(|entry| entry.status == LimitStatus::Active) {

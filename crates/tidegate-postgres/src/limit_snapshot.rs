@@ -1,4 +1,4 @@
-//! The limits as this server knows them: a copy of the tables, made anew when their revision has risen.
+//! A snapshot of the limits in the tables, replaced when their revision rises.
 //!
 //! ```text
 //!   edition   1 ────────── 2 ─────── 3 ──────────▶
@@ -6,9 +6,9 @@
 //!                          put       reset
 //! ```
 //!
-//! A limit is edited and reset in the tables, and its rows follow when somebody comes to them ([`LimitEntry::upgrade_row`]): first as of the
-//! instant at which the next edition began, then the one after, exactly as if they had been carried over then. Texts that no row needs any
-//! more are swept away.
+//! Each edit or reset of a limit adds an edition. A row keeps the edition that wrote it until its next use. Then
+//! [`LimitEntry::upgrade_row`] applies the later editions one by one, each at its own start, as if the row had been migrated at
+//! that time. Expiry deletes editions that no row needs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,14 +22,14 @@ use tidegate_core::{
 
 use crate::connections::DatabaseError;
 
-/// Where a limit stands.
+/// The status of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LimitStatus {
     Active,
     RetiredUntil(Timestamp),
 }
 
-/// A limit, and what its rows may have been written under.
+/// A limit and its editions.
 #[derive(Debug)]
 pub(crate) struct LimitEntry {
     pub(crate) limit: Arc<Limit>,
@@ -39,13 +39,13 @@ pub(crate) struct LimitEntry {
     pub(crate) voided: i32,
     pub(crate) unpinned: i32,
     pub(crate) applied: bool,
-    /// Every edition that some row may be of, the present one last.
+    /// Every edition that a row may have, the current one last.
     pub(crate) editions: Vec<LimitEdition>,
-    /// Whether the row of all keys takes part in every decision.
+    /// Whether every decision needs the row of all keys.
     pub(crate) needs_all: bool,
 }
 
-/// What a limit said from when on.
+/// One edition of a limit.
 #[derive(Debug, Clone)]
 pub(crate) struct LimitEdition {
     pub(crate) number: i32,
@@ -59,12 +59,12 @@ impl LimitEntry {
         self.limit.id()
     }
 
-    /// Whether it has a bound on how many keys it knows, so that its rows are counted.
+    /// Whether the limit bounds its number of keys, so that its rows are counted.
     pub(crate) fn bounds_keys(&self) -> bool {
         bounds_keys(&self.limit)
     }
 
-    /// A row as it is under the present edition. It was written under this one.
+    /// Decodes a row written under `edition` and upgrades it to the current edition.
     pub(crate) fn upgrade_row(
         &self,
         bytes: &[u8],
@@ -101,7 +101,7 @@ impl LimitEntry {
     }
 }
 
-/// All limits of one revision.
+/// All limits at one revision.
 #[derive(Debug, Default)]
 pub(crate) struct LimitSnapshot {
     pub(crate) revision: i64,
@@ -110,17 +110,17 @@ pub(crate) struct LimitSnapshot {
 }
 
 impl LimitSnapshot {
-    /// The limit of this id, if it is in force.
+    /// The active limit with this id.
     pub(crate) fn get(&self, id: &str) -> Option<&Arc<LimitEntry>> {
         self.active_or_retired(id).filter(|entry| entry.status == LimitStatus::Active)
     }
 
-    /// The limit of this id, in force or retired.
+    /// The limit with this id, active or retired.
     pub(crate) fn active_or_retired(&self, id: &str) -> Option<&Arc<LimitEntry>> {
         self.by_id.get(id)
     }
 
-    /// This incarnation of a limit, in force or retired.
+    /// The limit of this generation, active or retired.
     pub(crate) fn entry_of_generation(&self, generation: i64) -> Option<&Arc<LimitEntry>> {
         self.by_generation.get(&generation)
     }
@@ -129,7 +129,7 @@ impl LimitSnapshot {
         self.by_generation.values()
     }
 
-    /// The same limits with these put or removed.
+    /// A copy with these limits changed or removed.
     pub(crate) fn with(&self, revision: i64, changed: Vec<ChangedLimit>) -> LimitSnapshot {
         let mut next =
             LimitSnapshot { revision, by_id: self.by_id.clone(), by_generation: self.by_generation.clone() };
@@ -153,19 +153,19 @@ impl LimitSnapshot {
     }
 }
 
-/// What a table says of a limit that has changed.
+/// A limit that changed since an earlier revision.
 pub(crate) enum ChangedLimit {
     Removed(i64),
     Present(Arc<LimitEntry>),
 }
 
-/// Reads what has changed since this revision. Where the revision of the answer is the same, nothing has.
+/// Reads the limits that changed after revision `since`. If the returned revision is the same, none did.
 pub(crate) async fn read_since(
     connection: &Object,
     since: i64,
     tick: Tick,
 ) -> Result<(i64, Vec<ChangedLimit>), DatabaseError> {
-    // In one statement, so that it is of one moment.
+    // One statement gives a consistent result.
     let statement = connection
         .prepare_cached(
             "SELECT (SELECT revision FROM store), l.generation, l.standing, l.retired_until, l.edition, l.voided, l.unpinned, \
@@ -232,31 +232,31 @@ fn damaged(what: &str) -> DatabaseError {
     DatabaseError::Rejected(format!("the tables say something that this program does not understand: {what}"))
 }
 
-/// Whether every decision is about the row of all keys: it counts something, gives fences, or knows how many rows there are.
+/// Whether every decision needs the row of all keys, for its counts, its fence or its number of rows.
 pub(crate) fn needs_all(limit: &Limit) -> bool {
     let counts = limit.items().iter().any(|item| item.per() == Per::All);
     counts || bounds_keys(limit) || may_hold(limit)
 }
 
-/// Whether there is a bound on how many keys a limit knows.
+/// Whether a limit bounds its number of keys.
 pub(crate) fn bounds_keys(limit: &Limit) -> bool {
     limit.spec().max_keys.is_some()
 }
 
-/// Whether a grant comes with a lease although nobody asked for one.
+/// Whether a grant has a lease even without a hold.
 pub(crate) fn may_hold(limit: &Limit) -> bool {
     use tidegate_core::Law;
     limit.items().iter().any(|item| matches!(item.rule().law, Law::Concurrency(_)))
 }
 
-/// The bytes of a limit's text.
+/// Encodes a specification.
 pub(crate) fn encode_spec(spec: &LimitSpec) -> Vec<u8> {
     let mut bytes = Vec::new();
     written::write(&mut Writer(&mut bytes), spec);
     bytes
 }
 
-/// The bytes of what its items have from the versions before.
+/// Encodes the lineage of each item.
 pub(crate) fn encode_lineage(limit: &Limit) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut out = Writer(&mut bytes);
@@ -280,12 +280,12 @@ fn decode_lineage(bytes: &[u8]) -> Option<Vec<ItemLineage>> {
     read.ok()
 }
 
-/// An instant as a column says it.
+/// Converts a column value to an instant.
 pub(crate) fn instant(ticks: i64) -> Timestamp {
     Timestamp::from_ticks(u64::try_from(ticks).unwrap_or(0))
 }
 
-/// An instant for a column.
+/// Converts an instant to a column value.
 pub(crate) fn column(at: Timestamp) -> i64 {
     i64::try_from(at.ticks()).unwrap_or(i64::MAX)
 }

@@ -1,7 +1,7 @@
-//! Looking: what rows say, in one statement that locks nothing.
+//! Reads rows in one statement, without locks.
 //!
-//! The revision of the limits and the rows are of the same moment, so that a row is never read by a text that is not its own. A look at a limit
-//! that bounds its keys is not made here: whether there is room for one more is known only to who holds the locks.
+//! The statement returns the revision of the limits and the rows of one snapshot, so that a row is always decoded with its own
+//! edition. Limits that bound their keys are excluded: only a transaction with locks knows whether a new key fits.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ const READ_ROWS: &str = "SELECT (SELECT revision FROM store), (extract(epoch FRO
     FROM unnest($1::bigint[], $2::bytea[]) AS wanted (generation, key) \
     LEFT JOIN states s ON s.generation = wanted.generation AND s.key = wanted.key";
 
-/// Does jobs that only look.
+/// Runs read-only jobs.
 pub(crate) async fn read_without_locks(
     shared_state: &SharedState,
     connection: &Object,
@@ -33,7 +33,7 @@ pub(crate) async fn read_without_locks(
         add_rows_of_job(job, &limits, &mut needs);
     }
     if needs.is_empty() {
-        // Nothing is known of what they ask for, which may be only because it was added a moment ago.
+        // The limits may have been added a moment ago, so the revision is read anyway.
         needs.insert((0, Vec::new()), crate::row_names::RowAccess::Read);
     }
     let (generations, keys): (Vec<i64>, Vec<Vec<u8>>) = needs.into_keys().unzip();
@@ -78,7 +78,7 @@ pub(crate) async fn read_without_locks(
     Ok(())
 }
 
-/// Until when leases are held.
+/// The expiry times of leases.
 pub(crate) async fn held_until(
     shared_state: &SharedState,
     connection: &Object,
@@ -88,7 +88,7 @@ pub(crate) async fn held_until(
     let clock = connection.prepare_cached(CLOCK).await?;
     let now = shared_state.time.now(connection.query_one(&clock, &[]).await?.get(0));
     if leases.values().any(|row| !row.is_known(&shared_state.limits())) {
-        // Its limit is gone, or another server has made it a moment ago.
+        // The limit was removed, or another server added it a moment ago.
         shared_state.refresh(connection).await?;
     }
     let limits = shared_state.limits();

@@ -1,4 +1,4 @@
-//! Rows of the table of states: which there are for a job, and how they are called.
+//! Names of rows in the states table, and the rows that a job needs.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use tidegate_core::{Hold, Intent};
 use crate::job::{Job, JobTask, OwnedOrder};
 use crate::limit_snapshot::{LimitEntry, LimitSnapshot, may_hold};
 
-/// The key of the row of all keys.
+/// The key column of the row of all keys.
 pub(crate) const ALL: &[u8] = &[0];
 
-/// The column that stands for a key.
+/// The key column of a key.
 pub(crate) fn column_of(key: Option<&[u8]>) -> Vec<u8> {
     match key {
         None => ALL.to_vec(),
@@ -18,7 +18,7 @@ pub(crate) fn column_of(key: Option<&[u8]>) -> Vec<u8> {
     }
 }
 
-/// The key that a column stands for; `None` for the row of all keys.
+/// The key of a key column; `None` for the row of all keys.
 pub(crate) fn key_of(column: &[u8]) -> Option<&[u8]> {
     match column {
         [1, key @ ..] => Some(key),
@@ -26,22 +26,22 @@ pub(crate) fn key_of(column: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// What a row is called: a limit's incarnation, and the column of its key. Everybody locks rows in this order.
+/// The name of a row: the generation of its limit and its key column. All transactions lock rows in this order.
 pub(crate) type RowName = (i64, Vec<u8>);
 
-/// How a row is needed.
+/// The access that a job needs to a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum RowAccess {
-    /// If it is there.
+    /// Read the row if it exists.
     Read,
-    /// To be changed, and made if it is not there.
+    /// Change the row. Create it if it does not exist.
     Write,
 }
 
-/// The rows that jobs are about, in the order of their names.
+/// The rows that jobs need, in the order of their names.
 pub(crate) type NeededRows = BTreeMap<RowName, RowAccess>;
 
-/// Adds the rows of a job. Leases are not looked into here: what they hold is known when they are read.
+/// Adds the rows of a job. The rows of leases are added later, when the leases are read.
 pub(crate) fn add_rows_of_job(job: &Job, limits: &LimitSnapshot, needs: &mut NeededRows) {
     match &job.task {
         JobTask::Orders { orders, .. } => {
@@ -70,7 +70,7 @@ pub(crate) fn add_rows_of_job(job: &Job, limits: &LimitSnapshot, needs: &mut Nee
 
 fn add_rows_of_order(order: &OwnedOrder, limits: &LimitSnapshot, needs: &mut NeededRows) {
     let how = if changes(order) { RowAccess::Write } else { RowAccess::Read };
-    // A lease has a fence of every limit that was asked together with what it holds, and the row of all keys knows the latest.
+    // A lease has a fence of every limit in its order. The row of all keys stores the latest fence.
     let may_lease = |id: &str| limits.get(id).is_some_and(|entry| may_hold(&entry.limit));
     let leases = order.hold == Hold::Yes || order.asks.iter().any(|ask| may_lease(&ask.limit_id));
     for ask in &order.asks {
@@ -84,13 +84,13 @@ fn add_rows_of_order(order: &OwnedOrder, limits: &LimitSnapshot, needs: &mut Nee
     }
 }
 
-/// Whether an order may change something.
+/// Whether an order can change rows.
 pub(crate) fn changes(order: &OwnedOrder) -> bool {
     let takes = order.asks.iter().any(|ask| ask.count > 0);
     order.intent == Intent::Acquire && (takes || order.hold == Hold::Yes || order.request_id.is_some())
 }
 
-/// Adds a row. Where rows are counted, whoever comes to one of them holds the count too: it may come into being, or be forgotten.
+/// Adds a row. If the limit counts its rows, the row of all keys is needed as well, because the count may change.
 pub(crate) fn need(entry: &LimitEntry, key: Option<&[u8]>, how: RowAccess, needs: &mut NeededRows) {
     let count = (key.is_some() && entry.bounds_keys()).then(|| ALL.to_vec());
     for column in [Some(column_of(key)), count].into_iter().flatten() {

@@ -1,7 +1,7 @@
-//! The tables: made when a store is first opened, brought up to date when a newer program opens it.
+//! The tables: created when a store is first opened, migrated when a newer program opens it.
 //!
-//! Decided: migrations are numbered, part of the program, and only go forward. A program that finds a later number than it knows does not
-//! row_hash anything: it would not understand what a newer one has written.
+//! Migrations are numbered, compiled in, and only go forward. A program that finds a version newer than its own changes nothing,
+//! because it cannot interpret the newer data.
 
 use std::fmt;
 
@@ -12,41 +12,41 @@ use crate::connections::describe_error;
 use crate::tls;
 use crate::url::{InvalidUrl, PostgresOptions, TlsMode};
 
-/// What makes the tables, in order.
+/// The migrations, in order.
 const MIGRATIONS: &[(i32, &str)] = &[(1, include_str!("schema/001.sql"))];
 
-/// The version of the tables that this program knows.
+/// The newest schema version that this program knows.
 pub const VERSION: i32 = 1;
 
-/// Why a store was not opened.
+/// Why a store could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OpenError {
-    /// The URL makes no sense.
+    /// The URL is invalid.
     Url(InvalidUrl),
-    /// The database cannot be reached, or does not let us in.
+    /// The database cannot be reached, or refuses the connection.
     Unreachable {
-        /// Where.
+        /// The database, without user and password.
         place: String,
-        /// What it says.
+        /// The reason.
         why: String,
     },
-    /// The schema was made by a newer program.
+    /// A newer program created the schema.
     Newer {
         /// The schema.
         schema: String,
-        /// Its version.
+        /// The version found.
         found: i32,
     },
-    /// The user may not make the schema or its tables.
+    /// The user has no right to create the schema or its tables.
     Forbidden {
         /// The schema.
         schema: String,
-        /// Who.
+        /// The user.
         user: String,
-        /// What the database says.
+        /// The reason given by the database.
         why: String,
     },
-    /// Something else went wrong.
+    /// Any other error.
     Failed(String),
 }
 
@@ -72,9 +72,9 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-/// Makes sure that the tables are there and of the version we know.
+/// Creates or migrates the tables.
 pub(crate) async fn prepare(options: &PostgresOptions) -> Result<(), OpenError> {
-    // Somebody may take a connection and never say a word.
+    // A server may accept the connection and never answer.
     let silent = |_| {
         let why = format!("PostgreSQL did not answer within {} s", options.total_connect_timeout().as_secs());
         Err(OpenError::Unreachable { place: options.location(), why })
@@ -102,7 +102,7 @@ async fn connect(options: &PostgresOptions) -> Result<Client, OpenError> {
 async fn migrate(client: &Client, options: &PostgresOptions) -> Result<(), OpenError> {
     let schema = &options.schema;
     let failed = |error: tokio_postgres::Error| migration_error(&error, options);
-    // One at a time, whoever comes; the lock goes with the connection.
+    // One migration at a time. The lock ends with the connection.
     client
         .execute("SELECT pg_advisory_lock($1)", &[&lock_key(schema, AdvisoryLock::Migration)])
         .await
@@ -157,20 +157,20 @@ fn migration_error(error: &tokio_postgres::Error, options: &PostgresOptions) -> 
     }
 }
 
-/// What servers lock against each other beside rows.
+/// Advisory locks, taken in addition to row locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AdvisoryLock {
-    /// The tables are made.
+    /// Held during a migration.
     Migration,
-    /// Shared by everybody who decides, alone for who changes limits.
+    /// Held shared by deciding transactions, and exclusively by edits.
     Limits,
-    /// Somebody sweeps.
+    /// Held by the server that runs expiry.
     Expiry,
 }
 
-/// The number of such a lock: locks are known by a number in the whole database, so it is made of the schema's name.
+/// The number of an advisory lock. Numbers are shared by the whole database, so they are derived from the schema name.
 pub(crate) fn lock_key(schema: &str, lock: AdvisoryLock) -> i64 {
-    // FNV-1a: it has to be the same in every version of the program.
+    // FNV-1a, because every version of the program needs the same numbers.
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     for byte in b"tidegate/".iter().chain(schema.as_bytes()) {
         hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);

@@ -1,4 +1,4 @@
-//! The shared_state: what all workers of a store share.
+//! The state that all workers of a store share.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, HashSet};
@@ -21,42 +21,42 @@ use crate::row_names::RowName;
 use crate::schema::{AdvisoryLock, lock_key};
 use crate::url::{InvalidUrl, PostgresOptions};
 
-/// How far the numbers of leases of two sittings are apart: more than can be granted in one.
+/// The distance between the lease numbers of two transactions. One transaction never grants as many leases.
 const LEASE_NUMBER_STEP: u64 = 1 << 20;
 
-/// The most rows of which it is remembered that they are there.
+/// The most row names to remember as existing.
 const MAX_KNOWN_ROWS: usize = 1 << 18;
 
-/// What workers share.
+/// The state that workers share.
 pub(crate) struct SharedState {
     pub(crate) connections: ConnectionPool,
     pub(crate) time: DatabaseClock,
     pub(crate) tick: Tick,
-    /// Makes the ids of leases hard to guess.
+    /// Makes lease ids hard to guess.
     pub(crate) secret: u64,
     numbers: AtomicU64,
     pub(crate) limits_lock: i64,
     pub(crate) expiry_lock: i64,
     pub(crate) schema: String,
     limits: RwLock<Arc<LimitSnapshot>>,
-    /// HoldersResult while the limits are exchanged and watchers are told of it: what was edited here, and in which order, as long as nobody has
-    /// been told. Whoever reads the tables first tells it, and that may be who only looks.
+    /// The edits of this server that watchers have not seen yet, in order. The lock is held while the snapshot is replaced and
+    /// watchers are called. A reader or the listener may replace the snapshot before the editor does.
     exchange: Mutex<Vec<AnnouncedEdit>>,
     watchers: RwLock<Vec<Watcher>>,
     counts: Mutex<HashMap<Box<str>, LimitCounts>>,
     hasher: RandomState,
-    /// Rows that were there when somebody last looked.
+    /// Rows that existed at the last access.
     rows: Mutex<HashSet<u64>>,
 }
 
-/// The ids of one edit, in its order, and the revision it makes.
+/// The revision of an edit and its limit ids, in order.
 #[derive(Debug)]
 struct AnnouncedEdit {
     revision: i64,
     ids: Vec<String>,
 }
 
-/// What happened at a limit, as this server has seen it.
+/// Counters of a limit on this server.
 #[derive(Debug, Default)]
 struct LimitCounts {
     granted: u64,
@@ -91,24 +91,24 @@ impl SharedState {
         })
     }
 
-    /// A number that no lease of this process has had, nor will have those after it.
+    /// A lease number that this process has not used. The following numbers are free too.
     pub(crate) fn next_lease_number(&self) -> u64 {
-        // Wrapping is fine, but the last few must not: the excerpt counts on from here.
+        // Wrapping is safe, except within the step that one transaction uses.
         let number = self.numbers.fetch_add(LEASE_NUMBER_STEP, Ordering::Relaxed);
         number.min(u64::MAX - LEASE_NUMBER_STEP)
     }
 
-    /// The limits as they are known here.
+    /// The current snapshot of the limits.
     pub(crate) fn limits(&self) -> Arc<LimitSnapshot> {
         Arc::clone(&self.limits.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Reads what has changed.
+    /// Reloads the limits that changed.
     pub(crate) async fn refresh(&self, connection: &Object) -> Result<(), DatabaseError> {
         let limits = self.limits();
         let (revision, found) = read_since(connection, limits.revision, self.tick).await?;
         if revision < limits.revision {
-            // The tables are not the ones we knew: somebody made them anew.
+            // The revision went back, so the tables were created again.
             let (revision, found) = read_since(connection, -1, self.tick).await?;
             self.replace_limits(LimitSnapshot::default().with(revision, found), true);
         } else if revision > limits.revision {
@@ -117,16 +117,16 @@ impl SharedState {
         Ok(())
     }
 
-    /// This revision is about to be made here, of these ids in their order. To be said by who edits and therefore is alone: what had been
-    /// announced for the same revision was not kept.
+    /// Records an edit before its commit. The caller holds the limits lock exclusively. An earlier record of the same revision
+    /// was rolled back.
     pub(crate) fn announce_edit(&self, revision: i64, ids: Vec<String>) {
         let mut announced = self.exchange.lock().unwrap_or_else(PoisonError::into_inner);
         announced.retain(|former| former.revision < revision);
         announced.push(AnnouncedEdit { revision, ids });
     }
 
-    /// From now on these are the limits, unless later ones are known. Watchers are told what others have changed, then what was announced
-    /// here, in its order.
+    /// Replaces the snapshot unless a later one is known. Watchers first see the changes of other servers, then those of this
+    /// server in the order of its edits.
     pub(crate) fn replace_limits(&self, next: LimitSnapshot, anew: bool) {
         let mut announced = self.exchange.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.limits();
@@ -154,7 +154,7 @@ impl SharedState {
         self.watchers.write().unwrap_or_else(PoisonError::into_inner).push(watcher);
     }
 
-    /// What stands for a row: equal for equal rows, and for others hardly ever.
+    /// The hash of a row name. Different rows rarely share one.
     pub(crate) fn row_hash(&self, (generation, column): &RowName) -> u64 {
         let mut hash = self.hasher.build_hasher();
         hash.write_i64(*generation);
@@ -162,13 +162,13 @@ impl SharedState {
         hash.finish()
     }
 
-    /// Which of these rows were not there when somebody last looked, or never were looked for.
+    /// The rows that are not known to exist.
     pub(crate) fn unknown_rows<'n>(&self, names: impl Iterator<Item = &'n RowName>) -> Vec<&'n RowName> {
         let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         names.filter(|name| !rows.contains(&self.row_hash(name))).collect()
     }
 
-    /// These rows are there.
+    /// Records that rows exist.
     pub(crate) fn mark_found<'n>(&self, names: impl Iterator<Item = &'n RowName>) {
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         for name in names {
@@ -179,7 +179,7 @@ impl SharedState {
         }
     }
 
-    /// These rows are not there.
+    /// Records that rows do not exist.
     pub(crate) fn mark_missing<'n>(&self, names: impl Iterator<Item = &'n RowName>) {
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         for name in names {
@@ -187,7 +187,7 @@ impl SharedState {
         }
     }
 
-    /// LimitCounts what was answered.
+    /// Counts the answers of orders.
     pub(crate) fn count(&self, orders: &[OwnedOrder], answers: &Replies) {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         for (order, answer) in orders.iter().zip(answers.iter()) {

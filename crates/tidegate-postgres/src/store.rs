@@ -1,4 +1,4 @@
-//! The store: the contract of all stores, kept by a database.
+//! The store interface on top of the engine.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -27,10 +27,10 @@ use crate::schema::{self, OpenError};
 use crate::shared_state::SharedState;
 use crate::url::PostgresOptions;
 
-/// Beyond what the database may take for a statement, this long is waited for its answer.
+/// The time allowed for an answer beyond the statement timeout of the database.
 pub(crate) const ANSWER_MARGIN: Duration = Duration::from_secs(1);
 
-/// A store in PostgreSQL. Any number of them, in any number of processes, share one schema and decide as one.
+/// A store in PostgreSQL. Any number of stores, in any number of processes, can share one schema.
 pub struct PostgresStore {
     engine: Arc<Engine>,
     handle: Handle,
@@ -40,12 +40,12 @@ pub struct PostgresStore {
 }
 
 impl PostgresStore {
-    /// Opens a store, and makes its tables if they are not there. Blocks until it can decide.
+    /// Opens a store and creates its tables if they are missing. Blocks until the store can decide.
     pub fn open(options: PostgresOptions) -> Result<PostgresStore, OpenError> {
         PostgresStore::open_with(options, TimeSource::Database)
     }
 
-    /// The same with another source of time.
+    /// Opens a store with another source of time.
     pub fn open_with(options: PostgresOptions, source: TimeSource) -> Result<PostgresStore, OpenError> {
         let shared_state = SharedState::new(&options, source).map_err(OpenError::Url)?;
         let capabilities = Capabilities {
@@ -68,18 +68,18 @@ impl PostgresStore {
         Ok(PostgresStore { engine, handle, capabilities, stop, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Why the database cannot be asked at this moment, if it cannot.
+    /// Why the database cannot decide now, if it cannot.
     pub fn outage(&self) -> Option<Unavailable> {
         self.engine.queue.outage()
     }
 
-    /// Clears away what time has made meaningless, now and not in the next second: for tests.
+    /// Runs a full round of expiry now. For tests.
     pub fn run_expiry(&self) -> Result<(), Unavailable> {
         let engine = Arc::clone(&self.engine);
         self.spawn(async move { engine.expire_once(true).await }).wait(self)
     }
 
-    /// Ends it: what is under way is answered, what waits is told that the store is closed.
+    /// Closes the store. Running jobs are answered; waiting jobs fail.
     pub fn close(&self) {
         self.engine.queue.close();
         self.stop.notify_one();
@@ -89,7 +89,7 @@ impl PostgresStore {
         }
     }
 
-    /// Puts a job into the queue. It is begun whether or not somebody waits for it.
+    /// Queues a job. It runs even if the reply is not awaited.
     fn enqueue<T: Send + 'static>(
         &self,
         is_read_only: bool,
@@ -106,7 +106,7 @@ impl PostgresStore {
         StoreReply::Later(await_reply(receiver))
     }
 
-    /// Does something beside the queue.
+    /// Runs a future on the engine's thread, outside the queue.
     fn spawn<T: Send + 'static>(
         &self,
         act: impl Future<Output = Result<T, DatabaseError>> + Send + 'static,
@@ -132,7 +132,7 @@ impl PostgresStore {
         })
     }
 
-    /// Makes one edit, and waits for it.
+    /// Applies one edit and waits for it.
     fn edit_one(&self, edit: Edit) -> Result<EditOutcome, PutError> {
         let closed = |why| PutError::Unavailable(why);
         let edited = self.edit_by(vec![edit], Origin::Put).wait(self).map_err(closed)?;
@@ -143,7 +143,7 @@ impl PostgresStore {
         }
     }
 
-    /// Whether orders may be looked at without locks.
+    /// Whether orders can be read without locks.
     fn can_read_without_locks(&self, orders: &[OwnedOrder]) -> bool {
         let limits = self.engine.shared_state.limits();
         let bounds = |id: &str| limits.get(id).is_some_and(|entry| entry.bounds_keys());
@@ -151,7 +151,7 @@ impl PostgresStore {
     }
 }
 
-/// What the thread does.
+/// The main function of the engine's thread.
 fn run(
     engine: &Arc<Engine>,
     options: &PostgresOptions,
@@ -183,11 +183,11 @@ fn run(
         }
         engine.shared_state.connections.close();
     });
-    // Whoever waits for something beside the queue hears that nobody will answer.
+    // Pending futures outside the queue receive an error.
     runtime.shutdown_background();
 }
 
-/// Makes the tables and reads the limits.
+/// Prepares the tables and loads the limits.
 async fn begin(engine: &Engine, options: &PostgresOptions) -> Result<(), OpenError> {
     schema::prepare(options).await?;
     let failed = |error: DatabaseError| OpenError::Failed(error.to_string());

@@ -1,7 +1,7 @@
-//! Encryption: whom to trust on the other end.
+//! TLS configuration of database connections.
 //!
-//! As elsewhere with PostgreSQL, `prefer` and `require` keep listeners out and believe whoever answers; `verify-full`, or a file of trusted
-//! certificates, also asks who it is.
+//! As in libpq, `prefer` and `require` encrypt without verifying the server. `verify-full`, or a file of trusted certificates,
+//! verifies the certificate and the host name.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::url::{InvalidUrl, TlsMode};
 
-/// How to begin an encrypted connection.
+/// Creates the TLS connector.
 pub(crate) fn connector(tls: &TlsMode) -> Result<MakeRustlsConnect, InvalidUrl> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -57,7 +57,7 @@ fn trusted_roots(file: Option<&std::path::Path>) -> Result<RootCertStore, Invali
     Ok(roots)
 }
 
-/// Takes the other end for whom it says it is, as long as it has the key of the certificate it shows.
+/// Accepts any certificate whose key the server holds.
 #[derive(Debug)]
 struct AcceptAnyCertificate(Arc<CryptoProvider>);
 

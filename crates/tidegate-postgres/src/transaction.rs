@@ -1,15 +1,15 @@
-//! A transaction: one transaction that does many jobs.
+//! A deciding transaction, which runs many jobs.
 //!
 //! ```text
-//!   BEGIN · the limits' lock, shared · revision · blank rows · rows, locked · clock      one round trip
-//!        the plain store decides on what was brought (`Excerpt`)
-//!   what changed · COMMIT                                                                another
+//!   BEGIN · shared limits lock · revision · insert missing rows · lock rows · clock       first round trip
+//!        the in-memory store decides on the loaded rows (`Excerpt`)
+//!   write changes · COMMIT                                                                second round trip
 //! ```
 //!
-//! Everybody locks in the same order: the limits' lock, missing rows made blank, rows, request ids, leases; each by name. So nobody waits in
-//! a circle. The clock is read when the last lock is held, so that time does not go back from one transaction to the next on the same row.
+//! All transactions lock in the same order: limits lock, new rows, rows, request ids, leases, each sorted by name. So deadlocks
+//! cannot occur. The clock is read after the last lock, so time never goes back between two transactions on one row.
 //!
-//! If nothing changed, nothing is committed: a refusal costs no write, and the blank rows that were made for it never were.
+//! If nothing changed, the transaction rolls back. A refusal therefore costs no write, and rows created for it vanish.
 
 mod key_bounds;
 mod load_rows;
@@ -33,18 +33,18 @@ pub(crate) use key_bounds::EXPIRED_LEASES_BLOCK;
 pub(crate) use load_rows::{LeaseRow, read_leases};
 use load_rows::{LoadedRow, RequestRow};
 
-/// What the database says the time is, in microseconds.
+/// Reads the database's clock, in microseconds.
 pub(crate) const CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
-/// Who decides shares this with all who do.
+/// The limits lock, shared by all deciding transactions.
 const SHARED_LOCK: &str = "SELECT pg_advisory_xact_lock_shared($1)";
 
-/// Makes the rows that are missing, so that they can be locked.
+/// Inserts missing rows, so that they can be locked.
 const MAKE_BLANK: &str = "INSERT INTO states (generation, key, edition) \
     SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::integer[]) AS wanted (generation, key, edition) ORDER BY 1, 2 \
     ON CONFLICT DO NOTHING RETURNING generation, key";
 
-/// Locks rows, in the order of their names.
+/// Locks rows in the order of their names.
 const LOCK_ROWS: &str = "SELECT s.generation, s.key, s.edition, s.seen, s.resets, s.fence, s.keys, s.state \
     FROM unnest($1::bigint[], $2::bytea[]) AS wanted (generation, key) \
     JOIN states s ON s.generation = wanted.generation AND s.key = wanted.key ORDER BY 1, 2 FOR UPDATE OF s";
@@ -55,7 +55,7 @@ const MAKE_REQUESTS: &str = "INSERT INTO requests (id, until, body) \
 const LOCK_REQUESTS: &str =
     "SELECT id, until, body FROM requests WHERE id = ANY ($1::bytea[]) ORDER BY id FOR UPDATE";
 
-/// What is in hand when everything is locked.
+/// A transaction that holds all its locks.
 pub(crate) struct DecisionTransaction<'a> {
     shared_state: &'a SharedState,
     connection: &'a Object,
@@ -64,27 +64,27 @@ pub(crate) struct DecisionTransaction<'a> {
     leases: HashMap<LeaseId, LeaseRow>,
     settlements: Vec<(LeaseId, Timestamp)>,
     requests: Vec<RequestRow>,
-    /// Leases that were read to be told of, and nothing else.
+    /// Leases that were read only to report them.
     read_only_leases: HashSet<LeaseId>,
-    /// The limits that are asked.
+    /// The generations of the limits that the jobs name.
     asked_limits: HashSet<i64>,
-    /// How many rows of a limit are looked at and are not there.
+    /// For each limit, the number of rows to read that do not exist.
     missing_read_rows: HashMap<i64, i64>,
     now: Timestamp,
     /// Whether something was written already.
     has_written: bool,
 }
 
-/// How a transaction begins.
+/// Where a transaction gets the limits from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LimitSource {
-    /// With the limits as they are known here; if they are others by now, it has to begin again.
+    /// From the snapshot. If the revision has changed, the transaction is retried.
     Cached,
-    /// The limits are read when nobody can change them any more.
+    /// From the tables, under the limits lock.
     Reloaded,
 }
 
-/// Does the jobs. After an error nothing is changed, unless it came of the commit itself.
+/// Runs jobs in one transaction. After an error nothing is changed, unless the commit itself failed.
 pub(crate) async fn decide_in_transaction(
     shared_state: &SharedState,
     connection: &Object,
@@ -104,7 +104,7 @@ pub(crate) async fn decide_in_transaction(
     }
     let ids: Vec<LeaseId> = jobs.iter().flat_map(Job::leases).copied().collect();
     if !ids.is_empty() {
-        // What leases hold never changes, so it can be read before anything is locked.
+        // The holdings of a lease never change, so they can be read without a lock.
         for lease in read_leases(connection, &ids, false).await?.values() {
             lease.needs(&limits, &mut needs);
         }
@@ -122,7 +122,7 @@ pub(crate) async fn decide_in_transaction(
 }
 
 impl<'a> DecisionTransaction<'a> {
-    /// Locks everything, and reads it.
+    /// Takes all locks and reads the rows.
     async fn begin(
         shared_state: &'a SharedState,
         connection: &'a Object,
@@ -147,7 +147,7 @@ impl<'a> DecisionTransaction<'a> {
         let revision = connection.prepare_cached("SELECT revision FROM store");
         let (blank, rows, clock, shared, revision) = try_join!(blank, rows, clock, shared, revision)?;
 
-        // Everything is sent at once; the database does it in this order.
+        // The statements are pipelined; the database runs them in this order.
         let begun = async {
             if start == LimitSource::Reloaded {
                 return Ok(());
@@ -170,7 +170,7 @@ impl<'a> DecisionTransaction<'a> {
             }
             connection.query(&rows, &[&wanted.all.0, &wanted.all.1]).await.map_err(DatabaseError::from)
         };
-        // The clock last: where nothing else is locked it is read in the same breath.
+        // The clock is read last, in the same round trip if nothing else is locked.
         let rest = async {
             let mut rest = LateReads::default();
             if !request_ids.is_empty() {
@@ -187,7 +187,7 @@ impl<'a> DecisionTransaction<'a> {
         };
         let (begun, shared, revision, made, locked, rest) =
             futures_util::join!(begun, shared, revision, made, locked, rest);
-        // The first that failed says why; those behind it only that they could not.
+        // The first error is the cause; later statements fail because of it.
         begun?;
         shared?;
         let revision: i64 = revision?.get(0);
@@ -229,14 +229,14 @@ impl<'a> DecisionTransaction<'a> {
         })
     }
 
-    /// What the excerpt is asked about.
+    /// Builds the excerpt that the jobs run on.
     async fn build_excerpt(&mut self) -> Result<Excerpt, DatabaseError> {
         let elsewhere = self.count_other_rows().await?;
         let read_only_leases = self.leases_of_requests().await?;
         self.fill_excerpt(&elsewhere, read_only_leases)
     }
 
-    /// A key's row was reset; what was charged to it before cannot be given back.
+    /// Marks the row of a key as reset, so that earlier charges cannot be refunded.
     fn mark_reset(&mut self, limit_id: &str, key: &[u8]) {
         let Some(entry) = self.limits.get(limit_id) else { return };
         let name: RowName = (entry.generation, crate::row_names::column_of(Some(key)));
@@ -247,7 +247,7 @@ impl<'a> DecisionTransaction<'a> {
     }
 }
 
-/// What is locked after the rows, and when.
+/// What is read after the rows.
 #[derive(Default)]
 struct LateReads {
     requests: Vec<RequestRow>,
@@ -256,7 +256,7 @@ struct LateReads {
     micros: i64,
 }
 
-/// The names of rows, as columns.
+/// Row names, as columns.
 struct WantedRows {
     all: (Vec<i64>, Vec<Vec<u8>>),
     blank: (Vec<i64>, Vec<Vec<u8>>, Vec<i32>),
@@ -274,10 +274,10 @@ impl WantedRows {
             wanted.all.0.push(*generation);
             wanted.all.1.push(key.clone());
         }
-        // The row of all keys is there as long as its limit is.
+        // The row of all keys always exists.
         let changed = || needs.iter().filter(|(name, need)| **need == RowAccess::Write && name.1 != ALL);
         let names = changed().map(|(name, _)| name);
-        // Most rows are there. Who finds out otherwise begins again, carefully.
+        // Most rows exist. If a known row is missing, the transaction is retried with reloaded limits.
         let blank =
             if start == LimitSource::Cached { shared_state.unknown_rows(names) } else { names.collect() };
         for (generation, key) in blank {
@@ -290,7 +290,7 @@ impl WantedRows {
     }
 }
 
-/// The rows that are to be changed and are not there.
+/// The rows to change that do not exist.
 fn missing<'n>(needs: &'n NeededRows, rows: &[LoadedRow]) -> Vec<&'n RowName> {
     let missing = needs.iter().filter(|(name, need)| **need == RowAccess::Write && !is_there(name, rows));
     missing.map(|(name, _)| name).collect()
@@ -300,7 +300,7 @@ fn is_there(name: &RowName, rows: &[LoadedRow]) -> bool {
     rows.binary_search_by(|row| row.name.cmp(name)).is_ok()
 }
 
-/// The limits that a job asks.
+/// The generations of the limits that a job names.
 pub(crate) fn limits_of_job(job: &Job, limits: &LimitSnapshot) -> Vec<i64> {
     let generation = |id: &str| limits.get(id).map(|entry| entry.generation);
     match &job.task {
@@ -314,7 +314,7 @@ pub(crate) fn limits_of_job(job: &Job, limits: &LimitSnapshot) -> Vec<i64> {
     }
 }
 
-/// The request ids that grants may have been remembered for.
+/// The request ids that may have a stored grant.
 fn request_ids(jobs: &[Job]) -> Vec<Vec<u8>> {
     let mut ids = Vec::new();
     for job in jobs {
@@ -327,7 +327,7 @@ fn request_ids(jobs: &[Job]) -> Vec<Vec<u8>> {
 }
 
 async fn lock_requests(connection: &Object, ids: &[Vec<u8>]) -> Result<Vec<RequestRow>, DatabaseError> {
-    // Not prepared ahead: few have such an id, and the statements are kept from then on.
+    // These statements are prepared on first use, because few orders have a request id.
     let make = connection.prepare_cached(MAKE_REQUESTS).await?;
     let lock = connection.prepare_cached(LOCK_REQUESTS).await?;
     let made = connection.query(&make, &[&ids]).await?;

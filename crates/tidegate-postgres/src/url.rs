@@ -1,17 +1,17 @@
-//! Names of stores: `postgres://USER:PASSWORD@HOST:PORT/DATABASE?schema=NAME&…`.
+//! Store URLs: `postgres://USER:PASSWORD@HOST:PORT/DATABASE?schema=NAME&…`.
 //!
-//! | parameter | means | unless said |
+//! | parameter | meaning | default |
 //! |---|---|---|
-//! | `schema` | where the tables are | `tidegate` |
-//! | `pool_size` | connections that decide | 4 |
-//! | `connect_timeout` | seconds until a connection attempt is given up | 3 |
-//! | `lock_timeout_ms`, `statement_timeout_ms` | how long the database may wait for a lock, or work on a statement | 1000, 2000 |
+//! | `schema` | the schema of the tables | `tidegate` |
+//! | `pool_size` | connections for decisions | 4 |
+//! | `connect_timeout` | timeout of a connection attempt, in seconds | 3 |
+//! | `lock_timeout_ms`, `statement_timeout_ms` | longest wait for a lock, longest run of a statement | 1000, 2000 |
 //! | `sslmode` | `disable`, `prefer`, `require`, `verify-full` | `prefer` |
-//! | `sslrootcert` | a file with the certificates that are trusted | the system's |
+//! | `sslrootcert` | a file with the trusted certificates | the system's |
 //!
-//! Everything else is what `libpq` and tokio-postgres know (`application_name`, several hosts, `target_session_attrs`). A password is never
-//! shown: whatever is said about a URL is made of its other parts. Where it cannot be told which part is the password, because there is an `@`
-//! too many or one behind the `?`, nothing is repeated.
+//! tokio-postgres handles all other parameters (`application_name`, several hosts, `target_session_attrs`). Messages never show a
+//! password: they quote only other parts of the URL. If an extra `@`, or one after the `?`, makes it unclear which part is the
+//! password, they quote nothing.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -21,22 +21,22 @@ use std::time::Duration;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 
-/// The schema unless said.
+/// The default schema.
 pub const DEFAULT_SCHEMA: &str = "tidegate";
-/// The longest name of a schema: what the database keeps of one.
+/// The longest schema name that PostgreSQL keeps, in bytes.
 pub const MAX_SCHEMA_NAME_BYTES: usize = 63;
-/// ConnectionPool that decide, unless said.
+/// The default number of connections for decisions.
 pub const DEFAULT_POOL_SIZE: usize = 4;
-/// The most connections that decide.
+/// The largest number of connections for decisions.
 pub const MAX_POOL_SIZE: usize = 64;
-/// Rows are found by their names, one by one. For the rows of a transaction in a table of some thousands the planner would rather read all of it
-/// each time, which on paper is less and takes longer, and more so with every row that is stored. And nothing here runs long enough to be worth
-/// compiling, which the planner, told to avoid what it sometimes cannot, would think of everything.
+/// Rows are found by index, one by one. For a table of some thousand rows the planner would prefer a sequential scan, which is
+/// cheaper by its estimate and slower in fact, more so as the table grows. JIT compilation never pays off for these short
+/// statements, but the disabled plan types raise their estimated cost above its threshold.
 const PLANNER_OPTIONS: &str =
     "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off";
-/// How long a connection attempt may take, unless said.
+/// The default timeout of a connection attempt.
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// The parameters that are read here.
+/// The parameters that this module reads.
 const OWN: [&str; 7] = [
     "schema",
     "pool_size",
@@ -47,34 +47,34 @@ const OWN: [&str; 7] = [
     "sslrootcert",
 ];
 
-/// Where the database is and how it is spoken to.
+/// The connection options of a store.
 #[derive(Clone)]
 pub struct PostgresOptions {
-    /// How it is reached.
+    /// The configuration of tokio-postgres.
     pub(crate) config: Config,
-    /// Where the tables are.
+    /// The schema of the tables.
     pub schema: String,
-    /// ConnectionPool that decide.
+    /// The number of connections for decisions.
     pub pool_size: usize,
-    /// How long the database may wait for a lock.
+    /// The longest wait for a lock.
     pub lock_timeout: Duration,
-    /// How long it may work on a statement.
+    /// The longest run of a statement.
     pub statement_timeout: Duration,
     pub(crate) tls: TlsMode,
 }
 
-/// Whether and whom to trust.
+/// Whether to encrypt and what to trust.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TlsMode {
     /// No encryption.
     Off,
-    /// Encryption, if there is any; the server is whoever answers.
+    /// Encrypt if the server can, without verification.
     Unverified,
-    /// The server shows a certificate for its name that these sign; the system's if there is no file.
+    /// Verify the certificate against this file, or against the system's certificates.
     Verified(Option<PathBuf>),
 }
 
-/// What is wrong with a URL, without its password.
+/// An error in a URL, without its password.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidUrl(pub String);
 
@@ -87,7 +87,7 @@ impl fmt::Display for InvalidUrl {
 impl std::error::Error for InvalidUrl {}
 
 impl PostgresOptions {
-    /// Reads a URL.
+    /// Parses a URL.
     pub fn parse(url: &str) -> Result<PostgresOptions, InvalidUrl> {
         let scheme = ["postgres://", "postgresql://"].into_iter().find(|scheme| url.starts_with(scheme));
         if scheme.is_none() {
@@ -128,7 +128,7 @@ impl PostgresOptions {
         own.options(config)
     }
 
-    /// The same, with this password if the URL has none.
+    /// Sets the password if the URL has none.
     #[must_use]
     pub fn with_default_password(mut self, password: &str) -> PostgresOptions {
         if self.config.get_password().is_none() {
@@ -137,7 +137,7 @@ impl PostgresOptions {
         self
     }
 
-    /// Where it is, without who and by what password.
+    /// The URL without user and password.
     pub fn location(&self) -> String {
         let host = match self.config.get_hosts().first() {
             Some(Host::Tcp(name)) => name.clone(),
@@ -149,14 +149,14 @@ impl PostgresOptions {
         format!("postgres://{host}:{port}/{database}?schema={}", self.schema)
     }
 
-    /// How long a connection may take to be made: each host has its time, one after the other.
+    /// The longest time to connect. Each host has its own timeout, one after the other.
     pub(crate) fn total_connect_timeout(&self) -> Duration {
         let hosts = self.config.get_hosts().len().max(self.config.get_hostaddrs().len()).max(1);
         let each = self.config.get_connect_timeout().copied().unwrap_or(DEFAULT_CONNECT_TIMEOUT);
         each.saturating_mul(u32::try_from(hosts).unwrap_or(u32::MAX))
     }
 
-    /// The user that connects.
+    /// The user name.
     pub(crate) fn user(&self) -> &str {
         self.config.get_user().unwrap_or_default()
     }
@@ -168,7 +168,7 @@ impl fmt::Debug for PostgresOptions {
     }
 }
 
-/// The parameters that are ours.
+/// The parameters that this module reads.
 struct UrlParameters {
     schema: String,
     pool_size: usize,
@@ -202,7 +202,7 @@ impl Default for UrlParameters {
 }
 
 impl UrlParameters {
-    /// Whether it was one of ours.
+    /// Reads a parameter. Returns whether it is known here.
     fn take(&mut self, name: &str, value: &str) -> Result<bool, InvalidUrl> {
         let value = percent_decode(name, value)?;
         match name {
@@ -250,7 +250,7 @@ impl UrlParameters {
             (_, Some(roots)) => TlsMode::Verified(Some(roots)),
             (_, None) => TlsMode::Unverified,
         };
-        // What the database is to hold itself to, from the first statement on.
+        // Session settings that apply from the first statement on.
         let (lock, statement) = (self.lock_timeout.as_millis(), self.statement_timeout.as_millis());
         let said = config.get_options().map(|said| format!("{said} ")).unwrap_or_default();
         config.options(format!(
@@ -295,7 +295,7 @@ fn number<N: TryFrom<u64>>(name: &str, value: &str, least: u64, most: u64) -> Re
     })
 }
 
-/// A `%` that stands for nothing would be taken for itself, in a password that nobody can look at.
+/// Refuses a `%` without two digits, which would silently become part of a password.
 fn check_escapes(base: &str) -> Result<(), InvalidUrl> {
     let is_digit = |at: usize| base.as_bytes().get(at).is_some_and(u8::is_ascii_hexdigit);
     let is_odd = |(at, _): (usize, &str)| !is_digit(at + 1) || !is_digit(at + 2);
@@ -306,7 +306,7 @@ fn check_escapes(base: &str) -> Result<(), InvalidUrl> {
     Ok(())
 }
 
-/// What in particular is not understood, as far as that cannot be a part of a password: what is behind the `@`.
+/// Describes which part of the URL is invalid. Uses only parts after the `@`, which cannot contain the password.
 fn describe_unparsable(base: &str, pairs: &[&str]) -> String {
     let Some((_, place)) = base.rsplit_once('@') else { return usage_message() };
     let hosts = place.split('/').next().unwrap_or_default();
@@ -329,7 +329,7 @@ fn describe_unparsable(base: &str, pairs: &[&str]) -> String {
     )
 }
 
-/// The parser's own words, and the names of parameters it does not know, may be parts of a password.
+/// A generic message, because the parser's message and unknown names may contain parts of a password.
 fn usage_message() -> String {
     format!(
         "cannot be understood; write postgres://USER:PASSWORD@HOST:PORT/DATABASE?PARAMETER=VALUE&… {}",
@@ -341,7 +341,7 @@ fn known_parameters() -> String {
     format!("with the parameters {}, or those that libpq knows, such as application_name", OWN.join(", "))
 }
 
-/// A value with `%` and two digits put back to the byte they stand for.
+/// Decodes `%XX` escapes.
 fn percent_decode(name: &str, value: &str) -> Result<String, InvalidUrl> {
     let mut bytes = Vec::with_capacity(value.len());
     let mut rest = value.as_bytes();

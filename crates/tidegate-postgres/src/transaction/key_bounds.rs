@@ -1,7 +1,7 @@
-//! LimitSnapshot that bound their keys: how many rows there are beside those that are in hand.
+//! Limits that bound their number of keys: counts the rows outside the transaction.
 //!
-//! The row of all keys counts them, and is locked by everybody who comes to such a limit. Only when a new key might not fit is the table looked
-//! at: rows that are behind are brought up, those that are fresh are forgotten, and the rest says when there will be room.
+//! The row of all keys stores the count, and every transaction on such a limit locks it. The table is queried only if a new key
+//! might not fit. Then rows of earlier editions are upgraded, evictable rows are deleted, and the rest gives the wait.
 
 use std::collections::HashMap;
 
@@ -15,11 +15,11 @@ use crate::connections::DatabaseError;
 use crate::limit_snapshot::{column, instant};
 use crate::row_names::ALL;
 
-/// What is known of rows that are not in hand.
+/// What is known of the rows outside the transaction.
 #[derive(Debug, Default)]
 pub(super) struct KeyCounts {
     limits: HashMap<i64, Elsewhere>,
-    /// When the first lease lapses, if somebody may have to wait for that.
+    /// The first lease expiry, if an order may have to wait for it.
     pub(super) next_lapse: Option<Timestamp>,
 }
 
@@ -30,7 +30,7 @@ impl KeyCounts {
 }
 
 impl DecisionTransaction<'_> {
-    /// LimitCounts the rows of bounded limits.
+    /// Counts the rows of limits that bound their keys.
     pub(super) async fn count_other_rows(&mut self) -> Result<KeyCounts, DatabaseError> {
         let mut key_counts = KeyCounts::default();
         let mut bounded: Vec<(usize, u64)> = Vec::new();
@@ -52,10 +52,10 @@ impl DecisionTransaction<'_> {
                 )));
             };
             let mut elsewhere = Elsewhere::default();
-            // Who only looks has no row made for them. A row that is fresh may be forgotten, and its key is new then.
+            // A read-only job has no row created for it. An evictable row may be deleted, and its key is then new.
             let missing_read_rows = self.missing_read_rows.get(&generation).copied().unwrap_or(0);
             let more = new + missing_read_rows + self.count_evictable_locked_rows(generation)?;
-            // What is given back needs no room.
+            // A release or refund needs no room.
             let is_asked = self.asked_limits.contains(&generation);
             if is_asked && more > 0 && u64::try_from(keys + more).unwrap_or(0) > most {
                 self.require_no_expired_leases().await?;
@@ -70,7 +70,7 @@ impl DecisionTransaction<'_> {
         Ok(key_counts)
     }
 
-    /// How many of the rows in hand are fresh.
+    /// The number of locked rows that are evictable.
     fn count_evictable_locked_rows(&self, generation: i64) -> Result<i64, DatabaseError> {
         let Some(entry) = self.limits.entry_of_generation(generation) else { return Ok(0) };
         let mut fresh = 0;
@@ -83,7 +83,8 @@ impl DecisionTransaction<'_> {
         Ok(fresh)
     }
 
-    /// Rows are kept for leases that have lapsed until those are cleared away, which locks other rows: it is done apart, and we begin again.
+    /// Expired leases keep their rows until they are removed. That locks other rows, so it runs separately and this transaction
+    /// is retried.
     async fn require_no_expired_leases(&self) -> Result<(), DatabaseError> {
         let lapsed = "SELECT EXISTS (SELECT FROM leases WHERE expires_at <= $1)";
         let statement = self.connection.prepare_cached(lapsed).await?;
@@ -99,7 +100,7 @@ impl DecisionTransaction<'_> {
         Ok(next.map(instant))
     }
 
-    /// Forgets rows that are fresh, and are not in hand; how many.
+    /// Deletes evictable rows outside the transaction. Returns their number.
     async fn delete_evictable_rows(&mut self, generation: i64) -> Result<i64, DatabaseError> {
         self.upgrade_other_rows(generation).await?;
         let delete = "DELETE FROM states WHERE generation = $1 AND key <> '\\x00' AND freshens <= $2 AND key <> ALL ($3)";
@@ -111,7 +112,7 @@ impl DecisionTransaction<'_> {
         Ok(i64::try_from(gone).unwrap_or(i64::MAX))
     }
 
-    /// Brings up the rows of former editions: whether they are fresh is for the present one to say.
+    /// Upgrades rows of earlier editions, so that the current edition tells whether they are evictable.
     async fn upgrade_other_rows(&mut self, generation: i64) -> Result<(), DatabaseError> {
         let Some(entry) = self.limits.entry_of_generation(generation).cloned() else { return Ok(()) };
         let behind = "SELECT generation, key, edition, seen, resets, fence, keys, state FROM states \
@@ -147,5 +148,5 @@ impl DecisionTransaction<'_> {
     }
 }
 
-/// What is said when leases that have lapsed are in the way.
+/// The reason of a retry after the removal of expired leases.
 pub(crate) const EXPIRED_LEASES_BLOCK: &str = "leases that have lapsed are in the way";

@@ -1,4 +1,4 @@
-//! Bringing: from what the tables say to an excerpt.
+//! Loads rows, leases and requests from the tables into an excerpt.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const READ_LEASES: &str = "SELECT id, marks, body FROM leases WHERE id = ANY ($1
 const LOCK_LEASES: &str = "SELECT id, marks, body FROM leases \
     WHERE id = ANY ($1::bytea[]) ORDER BY id FOR UPDATE";
 
-/// A row that was read, and is locked.
+/// A locked row as it was read.
 #[derive(Debug)]
 pub(super) struct LoadedRow {
     pub(super) name: RowName,
@@ -30,10 +30,10 @@ pub(super) struct LoadedRow {
     pub(super) resets: i32,
     pub(super) fence: i64,
     pub(super) keys: Option<i64>,
-    /// How many there were when it was read.
+    /// The number of rows when it was read.
     pub(super) keys_read: Option<i64>,
     pub(super) state: Vec<u8>,
-    /// Whether it was made for us, and nobody has seen it.
+    /// Whether this transaction created the row.
     pub(super) is_new: bool,
     pub(super) was_reset: bool,
 }
@@ -59,7 +59,7 @@ impl LoadedRow {
     }
 }
 
-/// A request id that is locked.
+/// A locked request id.
 #[derive(Debug)]
 pub(super) struct RequestRow {
     pub(super) id: Vec<u8>,
@@ -68,20 +68,20 @@ pub(super) struct RequestRow {
     pub(super) is_new: bool,
 }
 
-/// A lease as the table has it.
+/// A lease in the table.
 #[derive(Debug, Clone)]
 pub(crate) struct LeaseRow {
     pub(crate) lease: Lease,
-    /// One for each holding.
+    /// One mark for each holding.
     pub(crate) marks: Vec<ChargeMark>,
 }
 
-/// What a holding was charged under.
+/// The state of the row that a holding was charged to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ChargeMark {
     pub(crate) generation: i64,
     pub(crate) edition: i32,
-    /// How often its row had been reset.
+    /// The number of resets of the row at that time.
     pub(crate) resets: i32,
 }
 
@@ -108,7 +108,7 @@ impl ChargeMark {
 }
 
 impl LeaseRow {
-    /// The rows it holds something of.
+    /// Adds the rows of its holdings.
     pub(crate) fn needs(&self, limits: &LimitSnapshot, needs: &mut NeededRows) {
         for (holding, mark) in self.lease.holdings.iter().zip(&self.marks) {
             if let Some(entry) = limits.entry_of_generation(mark.generation) {
@@ -117,14 +117,14 @@ impl LeaseRow {
         }
     }
 
-    /// Whether one of its limits is still there, if it holds something of any.
+    /// Whether at least one of its limits exists. A lease without holdings is always known.
     pub(crate) fn is_known(&self, limits: &LimitSnapshot) -> bool {
         self.marks.is_empty()
             || self.marks.iter().any(|mark| limits.entry_of_generation(mark.generation).is_some())
     }
 }
 
-/// Reads leases, and locks them if they are to be changed.
+/// Reads leases. Locks them if `lock` is set.
 pub(crate) async fn read_leases(
     connection: &Object,
     ids: &[LeaseId],
@@ -149,7 +149,7 @@ fn read_lease(row: &tokio_postgres::Row) -> Result<(LeaseId, LeaseRow), Database
     Ok((LeaseId(u128::from_be_bytes(id)), LeaseRow { lease, marks }))
 }
 
-/// The settlements of these leases that are remembered.
+/// Reads the stored settlements of leases.
 pub(super) async fn read_settlements(
     connection: &Object,
     ids: &[LeaseId],
@@ -166,7 +166,7 @@ pub(super) async fn read_settlements(
 }
 
 impl DecisionTransaction<'_> {
-    /// The leases that remembered grants speak of: they are told as they are by now.
+    /// The leases of stored grants. The reply reports their current expiry.
     pub(super) async fn leases_of_requests(&self) -> Result<HashMap<LeaseId, LeaseRow>, DatabaseError> {
         let mut ids = Vec::new();
         for request in self.requests.iter().filter(|request| self.now < request.until) {
@@ -187,7 +187,7 @@ impl DecisionTransaction<'_> {
             .map_err(|why| DatabaseError::Rejected(format!("a grant in the tables is not understood: {why}")))
     }
 
-    /// Everything that was read, as the plain store knows it.
+    /// Builds an excerpt from everything that was read.
     pub(super) fn fill_excerpt(
         &mut self,
         elsewhere: &super::key_bounds::KeyCounts,
@@ -203,7 +203,7 @@ impl DecisionTransaction<'_> {
         let mut generation = None;
         for row in &self.rows {
             let Some(entry) = self.limits.entry_of_generation(row.name.0) else { continue };
-            // Rows of a limit stand side by side, the one of all keys first if it is there.
+            // Rows of one limit are adjacent, the row of all keys first if it exists.
             if generation != Some(row.name.0) {
                 generation = Some(row.name.0);
                 let standing = ExcerptStanding {
@@ -235,12 +235,12 @@ impl DecisionTransaction<'_> {
         for request in self.requests.iter().filter(|request| self.now < request.until) {
             excerpt.request(&request.id, self.decode_grant(request)?);
         }
-        // Leases that have lapsed go.
+        // Removes expired leases.
         excerpt.advance(self.now);
         Ok(excerpt)
     }
 
-    /// LimitSnapshot that no row was read of: they count each key alone, and whoever asks has none yet.
+    /// Adds limits without a loaded row. They count each key separately, and the keys have no rows yet.
     fn add_limits_without_rows(&self, excerpt: &mut Excerpt) {
         for entry in
             self.asked_limits.iter().filter_map(|generation| self.limits.entry_of_generation(*generation))
@@ -265,7 +265,7 @@ impl DecisionTransaction<'_> {
             for (index, holding) in lease.holdings.iter_mut().enumerate() {
                 let mark = row.marks[index];
                 let Some(entry) = self.limits.entry_of_generation(mark.generation) else {
-                    // It went with its limit.
+                    // The limit was removed, and the holding with it.
                     holding.generation = 0;
                     continue;
                 };

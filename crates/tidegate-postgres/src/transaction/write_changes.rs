@@ -1,4 +1,4 @@
-//! Writing: what is different after the jobs, in as few statements as there are tables.
+//! Writes the changes of a transaction, with at most a few statements for each table.
 
 use std::collections::{HashMap, HashSet};
 use std::pin::Pin;
@@ -18,10 +18,10 @@ use crate::connections::DatabaseError;
 use crate::limit_snapshot::{LimitEntry, column};
 use crate::row_names::{ALL, RowName, column_of};
 
-/// When a row may be forgotten is written down to this many seconds: an index on it would otherwise be written with every charge.
+/// The time when a row becomes evictable is rounded up to this many seconds. Otherwise every charge would update its index.
 const EVICTION_TIME_GRANULARITY_SECONDS: u64 = 64;
 
-/// The limit whose leases are seen as activities.
+/// The limit whose leases the session view shows.
 const ACTIVITY: &str = "activity";
 
 const UPDATE_ROWS: &str = "UPDATE states s SET edition = n.edition, seen = n.seen, freshens = n.freshens, \
@@ -49,16 +49,16 @@ const DELETE_REQUESTS: &str = "DELETE FROM requests WHERE id = ANY ($1::bytea[])
 const INSERT_SETTLEMENTS: &str = "INSERT INTO settlements (id, until) SELECT * FROM unnest($1::bytea[], $2::bigint[]) \
     ON CONFLICT (id) DO UPDATE SET until = excluded.until";
 
-/// Statements that are sent together, with the commit behind them. There are few of them, whatever they are about.
+/// Statements that are pipelined and followed by a commit.
 #[derive(Default)]
 struct StatementBatch {
     parts: Vec<(&'static str, Vec<SqlColumn>)>,
 }
 
-/// A statement that is on its way.
+/// A statement in flight.
 type PendingStatement<'a> = Pin<Box<dyn Future<Output = Result<(), tokio_postgres::Error>> + Send + 'a>>;
 
-/// A column of values.
+/// The values of a column.
 type SqlColumn = Box<dyn ToSql + Sync + Send>;
 
 impl StatementBatch {
@@ -66,7 +66,8 @@ impl StatementBatch {
         self.parts.push((statement, columns));
     }
 
-    /// Sends it all in one breath. In a transaction that has failed the commit changes nothing, and the first that failed says why.
+    /// Sends all statements and the commit at once. If a statement fails, the commit changes nothing, and the first error is the
+    /// cause.
     async fn commit(&self, connection: &Object) -> Result<(), DatabaseError> {
         let mut statements = Vec::with_capacity(self.parts.len());
         for (text, _) in &self.parts {
@@ -88,7 +89,7 @@ impl StatementBatch {
     }
 }
 
-/// Rows as columns.
+/// Row updates, as columns.
 #[derive(Debug, Default)]
 pub(super) struct RowUpdates {
     generations: Vec<i64>,
@@ -109,7 +110,7 @@ impl RowUpdates {
         self.generations.is_empty() && self.gone.0.is_empty()
     }
 
-    /// A row as it is from now on.
+    /// Adds the new state of a row.
     pub(super) fn row(&mut self, entry: &LimitEntry, loaded: &LoadedRow, row: &Row, now: Timestamp) {
         let limit = &entry.limit;
         let (per, seat) = match loaded.key() {
@@ -137,7 +138,7 @@ impl RowUpdates {
         self.gone.1.push(name.1.clone());
     }
 
-    /// Writes the rows at once.
+    /// Writes the rows immediately.
     pub(super) async fn update(self, connection: &Object) -> Result<(), DatabaseError> {
         let statement = connection.prepare_cached(UPDATE_ROWS).await?;
         let columns = self.columns();
@@ -173,13 +174,13 @@ impl RowUpdates {
     }
 }
 
-/// The end of the stretch of time that this instant lies in.
+/// Rounds an instant up to the granularity.
 fn round_up(at: Timestamp, limit: &Limit) -> Timestamp {
     let stretch = limit.tick().per_second().saturating_mul(EVICTION_TIME_GRANULARITY_SECONDS);
     Timestamp::from_ticks(at.ticks().div_ceil(stretch).saturating_mul(stretch))
 }
 
-/// When the last of those lapses who hold something here; the end of time if a hold keeps it.
+/// The last expiry of the leases in a row. The end of time if a hold keeps the row.
 fn held_until(row: &Row, now: Timestamp) -> Option<i64> {
     if row.is_held(Timestamp::from_ticks(u64::MAX)) {
         return Some(i64::MAX);
@@ -187,7 +188,7 @@ fn held_until(row: &Row, now: Timestamp) -> Option<i64> {
     row.live_leases(now).last().map(|tenure| column(tenure.expires_at))
 }
 
-/// What became of leases.
+/// Changes of leases.
 #[derive(Debug, Default)]
 struct LeaseChanges {
     granted: GrantedLeases,
@@ -234,7 +235,7 @@ impl LeaseChanges {
     }
 }
 
-/// What became of request ids and settlements.
+/// Changes of request ids and settlements.
 #[derive(Debug, Default)]
 struct RequestChanges {
     remembered: (Vec<Vec<u8>>, Vec<i64>, Vec<Vec<u8>>),
@@ -259,7 +260,7 @@ impl RequestChanges {
 }
 
 impl DecisionTransaction<'_> {
-    /// Writes what has changed and commits it, or ends as if nothing had been.
+    /// Writes the changes and commits, or rolls back if there are none.
     pub(super) async fn write(&mut self, excerpt: &mut Excerpt) -> Result<(), DatabaseError> {
         let rows = self.changed_rows(excerpt);
         let leases = self.changed_leases(excerpt);
@@ -359,7 +360,7 @@ impl DecisionTransaction<'_> {
             let found = self.rows.binary_search_by(|row| row.name.cmp(&name));
             let resets = found.map_or(0, |found| {
                 let row = &self.rows[found];
-                // Reset in the same transaction, before or after: it is not known, so nothing is given back.
+                // The row was reset in this transaction. The order is unknown, so the charge cannot be refunded.
                 row.resets - i32::from(row.was_reset)
             });
             let edition = self.limits.entry_of_generation(generation).map_or(0, |entry| entry.edition);
@@ -402,7 +403,7 @@ impl DecisionTransaction<'_> {
     }
 }
 
-/// Whether a row is not as it was read.
+/// Whether a row differs from what was read.
 fn differs(entry: &LimitEntry, loaded: &LoadedRow, row: &Row) -> bool {
     if loaded.edition != entry.edition || loaded.was_reset {
         return true;
@@ -426,7 +427,7 @@ fn lease_bytes(lease: &Lease) -> Vec<u8> {
     body
 }
 
-/// A key as text: as it is if it can be, else with what cannot be shown escaped.
+/// A key as text, with escapes if it is not printable.
 fn key_text(key: &[u8]) -> String {
     match std::str::from_utf8(key) {
         Ok(text) if !text.contains('\0') => text.to_owned(),
