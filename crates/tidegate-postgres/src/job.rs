@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate::answer::{OrderError, Outcome, Replies};
+use tidegate::reply::{OrderError, Outcome, Replies};
 use tidegate::store::map::excerpt::Excerpt;
 use tidegate::store::{Actual, Settlement, Unavailable, Usage};
 use tidegate_core::{Amount, Ask, Hold, Intent, LeaseId, LeaseTerm, Order, Timestamp};
@@ -235,12 +235,13 @@ fn send_result<T>(sender: ReplySender<T>, done: Option<T>) {
 
 /// The leases of grants whose caller is gone and cannot repeat the request.
 fn undelivered_leases(orders: &[OwnedOrder], answers: &Replies) -> Vec<LeaseId> {
-    let lease = |(order, answer): (&OwnedOrder, &Result<tidegate::Answer, OrderError>)| match answer {
-        Ok(answer) if order.request_id.is_none() => match &answer.outcome {
-            Outcome::Granted(Some(grant)) => Some(grant.lease),
+    let lease =
+        |(order, answer): (&OwnedOrder, &Result<tidegate::reply::OrderReply, OrderError>)| match answer {
+            Ok(answer) if order.request_id.is_none() => match &answer.outcome {
+                Outcome::Granted(Some(grant)) => Some(grant.lease),
+                _ => None,
+            },
             _ => None,
-        },
-        _ => None,
-    };
+        };
     orders.iter().zip(answers.iter()).filter_map(lease).collect()
 }
