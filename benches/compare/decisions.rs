@@ -3,7 +3,7 @@
 //! With two threads the figure is the time of each thread per own decision. Twice as many decisions are made
 //! in it.
 
-use tidegate::SystemClock;
+use tidegate::clock::SystemClock;
 use tidegate_bench::subjects::submit::{MAP, SUBMIT, SubmitSubject};
 use tidegate_bench::subjects::tidegate::{NAME, Tidegate};
 use tidegate_bench::{

@@ -11,7 +11,7 @@
 //! affected. Handles do not report degraded decisions. One request in a thousand uses `submit`, which does.
 
 use serde_json::{Value, json};
-use tidegate::{Clock, SystemClock};
+use tidegate::clock::{Clock, SystemClock};
 use tidegate_bench::subjects::tidegate::Tidegate;
 use tidegate_bench::{BenchClient, BenchRule, Decision, LimitScope, keys, process_stats};
 

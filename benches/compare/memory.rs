@@ -1,7 +1,7 @@
 //! Bytes per key: the growth of a process that only fills a store.
 
 use serde_json::{Value, json};
-use tidegate::SystemClock;
+use tidegate::clock::SystemClock;
 use tidegate_bench::subjects::submit::{MAP, SubmitSubject};
 use tidegate_bench::subjects::tidegate::{NAME, Tidegate};
 use tidegate_bench::{BenchRule, BenchSubject, LimitScope, keys, process_stats};

@@ -12,7 +12,8 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate::{Clock, Timestamp};
+use tidegate::clock::Clock;
+use tidegate::model::Timestamp;
 use tidegate_bench::subjects::submit::{FourLimitOrders, SubmitSubject};
 use tidegate_bench::subjects::tidegate::Tidegate;
 use tidegate_bench::{BenchClient, BenchRule, BenchSubject, Keys, LimitScope, RequestMode};

@@ -1,8 +1,11 @@
 //! Tidegate through [`Store::submit`], the interface of servers, batches of orders and stores without
 //! handles.
 
+use tidegate::clock::Clock;
+use tidegate::model::{Ask, Order};
+use tidegate::reply::{Detail, OrderError, OrderReply, Replies};
 use tidegate::store::memory::DEFAULT_CAPACITY;
-use tidegate::{Answer, Ask, Clock, Detail, MapStore, MemoryStore, Order, OrderError, Replies, Store};
+use tidegate::store::{MapStore, MemoryStore, Store};
 
 use super::put;
 use super::tidegate::memory;
@@ -130,7 +133,7 @@ impl<S: Store> BenchClient for SubmitClient<'_, S> {
     }
 }
 
-fn decision_of(answer: Option<&Result<Answer, OrderError>>) -> Decision {
+fn decision_of(answer: Option<&Result<OrderReply, OrderError>>) -> Decision {
     match answer {
         Some(Ok(answer)) if answer.degraded && answer.is_granted() => Decision::DegradedGrant,
         Some(Ok(answer)) if answer.degraded => Decision::DegradedRefusal,
@@ -142,7 +145,8 @@ fn decision_of(answer: Option<&Result<Answer, OrderError>>) -> Decision {
 
 #[cfg(test)]
 mod tests {
-    use tidegate::{ManualClock, Timestamp};
+    use tidegate::clock::ManualClock;
+    use tidegate::model::Timestamp;
 
     use super::*;
     use crate::keys::Keys;

@@ -1,7 +1,11 @@
 //! The memory store of Tidegate through its handles.
 
+use tidegate::clock::Clock;
+use tidegate::model::Verdict;
+use tidegate::reply::OrderError;
 use tidegate::store::memory::DEFAULT_CAPACITY;
-use tidegate::{Clock, Gate, Gates, Memory, MemoryStore, OrderError, Store, Verdict};
+use tidegate::store::memory::{MemoryHandle, MemoryHandleSet};
+use tidegate::store::{Memory, MemoryStore, Store};
 
 use super::put;
 use super::submit::SubmitClient;
@@ -45,7 +49,7 @@ impl Tidegate {
 
     /// A client for one of several limits.
     pub fn client_for(&self, limit: usize) -> Box<dyn BenchClient + '_> {
-        Box::new(GateClient(self.store.gate(&self.limits[limit].0).expect("it was put")))
+        Box::new(HandleClient(self.store.handle(&self.limits[limit].0).expect("it was put")))
     }
 
     /// A client through `submit`, which also reports degraded decisions.
@@ -82,7 +86,7 @@ impl BenchSubject for Tidegate {
         let ids: Vec<&str> = self.limits.iter().map(|(id, _)| id.as_str()).collect();
         let reaches: Vec<LimitScope> = self.limits.iter().map(|(_, reach)| *reach).collect();
         assert_eq!(reaches, SET_SCOPES, "the only set that is requested for");
-        Box::new(GatesClient(self.store.gates(&ids).expect("they were put")))
+        Box::new(HandleSetClient(self.store.handle_set(&ids).expect("they were put")))
     }
 
     fn supports_batches(&self) -> bool {
@@ -95,9 +99,9 @@ impl BenchSubject for Tidegate {
 }
 
 /// Requests one limit.
-struct GateClient(Gate);
+struct HandleClient(MemoryHandle);
 
-impl BenchClient for GateClient {
+impl BenchClient for HandleClient {
     #[inline]
     fn decide(&mut self, key: &str) -> Decision {
         decision_of(self.0.try_acquire(key.as_bytes(), 1))
@@ -115,9 +119,9 @@ impl BenchClient for GateClient {
 }
 
 /// Requests several limits, all or nothing.
-struct GatesClient(Gates);
+struct HandleSetClient(MemoryHandleSet);
 
-impl BenchClient for GatesClient {
+impl BenchClient for HandleSetClient {
     #[inline]
     fn decide(&mut self, key: &str) -> Decision {
         decision_of(self.0.try_acquire(&[None, None, None, Some(key.as_bytes())]))
@@ -139,7 +143,8 @@ fn reject(rejection: &OrderError) -> ! {
 
 #[cfg(test)]
 mod tests {
-    use tidegate::{ManualClock, Timestamp};
+    use tidegate::clock::ManualClock;
+    use tidegate::model::Timestamp;
 
     use super::*;
     use crate::keys::Keys;

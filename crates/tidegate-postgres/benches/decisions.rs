@@ -21,10 +21,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tidegate::{
-    Ask, Catalog, Detail, ExpectedVersion, ItemSpec, LimitSpec, Order, Policy, Replies, Store, StoreReply,
-};
-use tidegate_postgres::{Options, PostgresStore};
+use tidegate::catalog::{Catalog, ExpectedVersion};
+use tidegate::model::{Ask, ItemSpec, LimitSpec, Order, Policy};
+use tidegate::reply::{Detail, Replies};
+use tidegate::store::{Store, StoreReply};
+use tidegate_postgres::{PostgresOptions, PostgresStore};
 use tokio::task::JoinHandle;
 use tokio_postgres::NoTls;
 
@@ -71,7 +72,7 @@ fn main() {
     runtime.block_on(season(&url));
     let naive = runtime.block_on(document_000(&url, time));
     say("document 000: count and insert", &naive, None);
-    let store = Arc::new(PostgresStore::open(Options::parse(&url).unwrap()).unwrap());
+    let store = Arc::new(PostgresStore::open(PostgresOptions::parse(&url).unwrap()).unwrap());
     store
         .put(
             LimitSpec::named("hot").with(ItemSpec::of(Policy::Total, u64::MAX >> 1)),

@@ -13,9 +13,9 @@ use std::io::Read;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
-use tidegate::Timestamp;
 use tidegate::budget::Rate;
-use tidegate::text::suggestion;
+use tidegate::model::Timestamp;
+use tidegate_config::text::suggestion;
 
 use crate::lines::{self, LONGEST_LINE, LineBatch};
 use crate::{Failure, instant, json, unreadable};

@@ -6,8 +6,8 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use tidegate::text::suggestion;
-use tidegate::{Amount, Timestamp};
+use tidegate::model::{Amount, Timestamp};
+use tidegate_config::text::suggestion;
 
 use crate::instant;
 use crate::json::{self, kind};

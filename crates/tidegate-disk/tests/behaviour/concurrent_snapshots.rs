@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use tidegate::catalog::{Catalog, ExpectedVersion, RemovalMode};
+use tidegate::clock::ManualClock;
+use tidegate::model::{Ask, ItemSpec, LimitSpec, Order, Policy, Timestamp};
+use tidegate::reply::{Detail, Replies};
 use tidegate::store::Store;
-use tidegate::{
-    Ask, Catalog, Detail, ExpectedVersion, ItemSpec, LimitSpec, ManualClock, Order, Policy, RemovalMode,
-    Replies, Timestamp,
-};
 use tidegate_disk::directory::SimulatedDirectory;
 
 use crate::store::open;
@@ -80,9 +80,9 @@ fn replies_during_stop_are_recovered() {
                     loop {
                         let reply = store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts));
                         let is_reported = match reply {
-                            tidegate::StoreReply::Now(_) => true,
-                            tidegate::StoreReply::Durable(_, lsn) => store.wait_durable(lsn).is_ok(),
-                            tidegate::StoreReply::Later(_) => return reported,
+                            tidegate::store::StoreReply::Now(_) => true,
+                            tidegate::store::StoreReply::Durable(_, lsn) => store.wait_durable(lsn).is_ok(),
+                            tidegate::store::StoreReply::Later(_) => return reported,
                         };
                         reported += u64::from(is_reported);
                     }

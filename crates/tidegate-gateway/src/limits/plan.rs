@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
+use crate::settings::{Allowance, RateLimits};
 use arrayvec::ArrayVec;
-use tidegate::Capacity;
-use tidegate::file::gateway::{Allowance, RateLimits};
+use tidegate::model::Capacity;
 
 use super::rules::{LimitRules, ScopeRules};
 use crate::cascade::{Scope, cascade};

@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 
-use tidegate::file::gateway::{Allowance, RateLimits, Window};
-use tidegate::{Capacity, Store as _};
+use crate::settings::{Allowance, RateLimits, Window};
+use tidegate::model::Capacity;
+use tidegate::store::Store as _;
 
 use super::RateLimitManager;
 use super::rules::{LimitRules, ScopeLimitIds, ScopeRules};

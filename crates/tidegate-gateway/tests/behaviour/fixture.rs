@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::clock::Clock;
-use tidegate::file::gateway::{Allowance, RateLimits};
-use tidegate::file::{GatewaySpec, read_gateway};
-use tidegate::{ManualClock, Memory, Timestamp};
+use tidegate::clock::ManualClock;
+use tidegate::model::Timestamp;
+use tidegate::store::Memory;
 use tidegate_gateway::RateLimitManager;
+use tidegate_gateway::settings::{Allowance, RateLimits};
+use tidegate_gateway::settings::{GatewaySpec, read_gateway};
 
 /// The example settings with the fields that a gateway needs.
 pub(crate) const EXAMPLE: &str = r"

@@ -1,22 +1,23 @@
 //! Several stores on one schema, as several servers are: they decide as one.
 
-mod bounded;
-mod reading;
-mod storms;
-mod sweeping;
-mod waiting;
+mod expiry;
+mod index_use;
+mod key_bounds;
+mod lock_waits;
+mod stress;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tidegate::catalog::{Catalog, ExpectedVersion, RemovalMode};
 use tidegate::catalog::{Change, Edit};
+use tidegate::clock::{Clock, ManualClock};
+use tidegate::model::{Ask, Hold, ItemSpec, LimitSpec, Order, Policy, Precision, Tick, Timestamp};
+use tidegate::reply::{Detail, OrderError, OrderReply, Outcome, Replies};
 use tidegate::store::Unavailable;
-use tidegate::{
-    Actual, Answer, Ask, Catalog, Clock, Detail, ExpectedVersion, Hold, ItemSpec, LimitSpec, ManualClock,
-    Order, OrderError, Outcome, Policy, Precision, RemovalMode, Replies, Settlement, Store, Tick, Timestamp,
-};
-use tidegate_postgres::{Options, PostgresStore, Source};
+use tidegate::store::{Actual, Settlement, Store};
+use tidegate_postgres::{PostgresOptions, PostgresStore, TimeSource};
 
 use crate::cluster::{new_database, new_schema, options, shared_url};
 use crate::load::{eventually, lease, take, used, within};
@@ -33,7 +34,7 @@ fn fleet(schema: &str) -> Vec<PostgresStore> {
     fleet_of(&options(schema))
 }
 
-fn fleet_of(options: &Options) -> Vec<PostgresStore> {
+fn fleet_of(options: &PostgresOptions) -> Vec<PostgresStore> {
     let open = |_| PostgresStore::open(options.clone()).unwrap_or_else(|error| panic!("{error}"));
     (0..SERVERS).map(open).collect()
 }
@@ -48,7 +49,7 @@ fn slots(id: &str, capacity: u64, ttl: Duration) -> LimitSpec {
 
 /// Puts one order, and hears the answer.
 #[track_caller]
-fn submit(store: &PostgresStore, order: Order<'_>) -> Result<Answer, OrderError> {
+fn submit(store: &PostgresStore, order: Order<'_>) -> Result<OrderReply, OrderError> {
     let answers = store.submit(&[order], Replies::new(Detail::Verdicts)).wait(store);
     let answers = answers.unwrap_or_else(|why: Unavailable| panic!("{why}"));
     answers.get(0).expect("one answer for one order").clone()
@@ -86,7 +87,7 @@ fn rush(stores: &[PostgresStore], each: usize, ask: impl Fn(&PostgresStore, usiz
 #[test]
 fn what_is_granted_is_exact() {
     let database = new_database();
-    let stores = fleet_of(&Options::parse(&database).expect("a URL of ours"));
+    let stores = fleet_of(&PostgresOptions::parse(&database).expect("a URL of ours"));
     let sliding = |precision| Policy::Sliding { window: LONG, precision };
     for (id, policy) in [
         ("total", Policy::Total),
@@ -338,7 +339,7 @@ fn a_clock_that_goes_back_gives_nothing_back() {
     };
     let (early, late) = (at(1_000_000), at(1_000_500));
     let open = |clock: &Arc<ManualClock>| {
-        let source = Source::Given(Arc::<ManualClock>::clone(clock) as Arc<dyn Clock>);
+        let source = TimeSource::Given(Arc::<ManualClock>::clone(clock) as Arc<dyn Clock>);
         PostgresStore::open_with(options(&schema), source).expect("a store")
     };
     let ahead = open(&late);

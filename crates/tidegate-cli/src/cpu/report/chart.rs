@@ -10,8 +10,8 @@
 //!
 //! The same samples are the same picture: there is no date of drawing in it.
 
-use tidegate::Timestamp;
 use tidegate::budget::Rate;
+use tidegate::model::Timestamp;
 use tidegate_core::Zone;
 use tidegate_cpu::Settings;
 
@@ -202,7 +202,7 @@ fn y_of(rate: Rate) -> u32 {
 mod tests {
     use super::super::columns::tests::samples;
     use super::*;
-    use tidegate::file::CpuSpec;
+    use tidegate_cpu::settings::CpuSpec;
 
     fn drawn(rows: &[(u64, Option<u32>)]) -> String {
         let samples = samples(rows);

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use tidegate::Limiter;
+use tidegate::catalog::{Catalog, ExpectedVersion};
+use tidegate::clock::ManualClock;
+use tidegate::model::LimitSpec;
 use tidegate::store::LimitStats;
-use tidegate::{
-    Catalog, ExpectedVersion, LimitSpec, LimitStore, Limiter, ManualClock, Memory, MemoryStore, Store, file,
-};
+use tidegate::store::{LimitStore, Memory, MemoryStore, Store};
 use tidegate_server::resp::{FeedNext, FeedOutcome, RespService, RespSession, SessionCounts};
 use tidegate_testkit::test_scale::cases;
 
@@ -55,7 +57,7 @@ const IDS: [&str; 18] = [
 const KEYS: [&str; 6] = ["a", "b", "c", "d", "", "a-somewhat-longer-key-than-the-others"];
 
 fn specs(text: &str) -> Vec<LimitSpec> {
-    file::read("limits.yaml", text.as_bytes()).expect("they are sound").settings.limits
+    tidegate_config::limits::read_text("limits.yaml", text).expect("they are sound")
 }
 
 /// A store behind a door, and a client.
@@ -183,7 +185,7 @@ fn happen(side: &mut Side, event: &Event) {
         }
         Event::Reset(which) => drop(side.store.reset(IDS[*which], None).now()),
         Event::Remove(which) => {
-            side.store.remove(IDS[*which], tidegate::RemovalMode::Forget);
+            side.store.remove(IDS[*which], tidegate::catalog::RemovalMode::Forget);
             for limit in specs(LIMITS) {
                 let _there = side.store.put(limit, ExpectedVersion::Absent);
             }

@@ -1,4 +1,4 @@
-//! Leases and remembered grants in bytes.
+//! Encoding of leases and remembered grants.
 //!
 //! ```text
 //!   lease     expires:8  ttl
@@ -10,11 +10,11 @@
 //!   reading   capacity  used  [remaining]  [resets:8]
 //! ```
 //!
-//! A grant names its limits by their ids. Of limits that are gone, or items that are, it says nothing when it is told again.
+//! A grant names its limits by id. Limits and items that are gone are left out when it is decoded.
 
 use std::sync::Arc;
 
-use crate::answer::{Answer, Grant, ItemReading, Outcome};
+use crate::reply::{GrantedLease, ItemReading, OrderReply, Outcome};
 use crate::store::leases::{HeldAsk, Holding, Lease};
 use crate::store::requests::Remembered;
 use tidegate_core::law::token_bucket::BucketReceipt;
@@ -107,7 +107,7 @@ fn read_receipt(body: &mut Reader<'_>) -> Result<Receipt, CodecError> {
     })
 }
 
-/// Writes a grant that is remembered.
+/// Writes a remembered grant.
 pub fn write_grant(out: &mut Writer<'_>, grant: &Remembered) {
     out.time(grant.until);
     out.number(grant.asks.len() as u64);
@@ -120,7 +120,7 @@ pub fn write_grant(out: &mut Writer<'_>, grant: &Remembered) {
     out.time(answer.at);
     out.byte(u8::from(answer.degraded));
     let lease = if let Outcome::Granted(Some(lease)) = &answer.outcome { Some(lease) } else { None };
-    out.maybe(lease, |out, Grant { lease, expires_at, fences }| {
+    out.maybe(lease, |out, GrantedLease { lease, expires_at, fences }| {
         out.lease_id(*lease);
         out.time(*expires_at);
         out.number(fences.len() as u64);
@@ -150,7 +150,7 @@ fn write_reading(out: &mut Writer<'_>, reading: &Reading) {
     out.maybe(reading.resets_at, Writer::time);
 }
 
-/// Reads a grant that is remembered.
+/// Reads a remembered grant.
 pub fn read_grant(body: &mut Reader<'_>, limit_of: LimitOf<'_>) -> Result<Remembered, CodecError> {
     let until = body.time()?;
     let asks = body.many(3, |body| {
@@ -163,7 +163,7 @@ pub fn read_grant(body: &mut Reader<'_>, limit_of: LimitOf<'_>) -> Result<Rememb
         let (lease, expires_at) = (body.lease_id()?, body.time()?);
         let fences = body.many(2, |body| Ok((limit_of(body.string()?), body.number()?)))?;
         let fences = fences.into_iter().filter_map(|(limit, fence)| Some((limit?, fence))).collect();
-        Ok(Grant { lease, expires_at, fences })
+        Ok(GrantedLease { lease, expires_at, fences })
     })?;
     let shadowed = body.many(1, |body| Ok(limit_of(body.string()?)))?;
     let readings = body.many(5, |body| {
@@ -171,7 +171,7 @@ pub fn read_grant(body: &mut Reader<'_>, limit_of: LimitOf<'_>) -> Result<Rememb
         let reading = read_reading(body)?;
         Ok(reading_of(limit_of(limit_id), name, reading))
     })?;
-    let answer = Answer {
+    let answer = OrderReply {
         outcome: Outcome::Granted(lease),
         at,
         degraded,
