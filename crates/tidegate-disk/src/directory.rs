@@ -1,13 +1,16 @@
-//! Directory: the few things that a log asks of a directory.
+//! The file operations that the log needs from one directory.
 //!
-//! This is all of the disk that the rest of the crate can see. It is small on mode: whatever is not here cannot go wrong. [`RealDirectory`] is a
-//! directory; [`SimulatedDirectory`] is one in memory, for tests, that fails when told to and shows what a crash may have left.
+//! All disk access of the crate goes through this interface. It is small so that few things can fail.
+//! [`RealDirectory`] is a directory of the file system. [`SimulatedDirectory`] is one in memory for tests: it
+//! injects faults and produces the possible states after a crash.
 //!
-//! Names are plain names of files in one directory; there are no paths. A write is whole or an error, and what it wrote is durable
-//! after [`DirectoryFile::sync`]; a name is durable after [`Directory::sync_names`]. These are two promises, and files that are new need both.
+//! File names are plain names without paths. A write is complete or an error. The written bytes are durable
+//! after [`DirectoryFile::sync`], and names are durable after [`Directory::sync_names`]. A new file needs
+//! both.
 //!
-//! Refused: memory maps. An error of the disk is a signal there, and a log must be able to say what went wrong. Refused:
-//! asynchronous calls. One thread writes, and it has nothing else to do while the disk works.
+//! Two alternatives are not used. Memory maps report a disk error as a signal, and the log must report what
+//! failed. Asynchronous calls bring nothing: one thread writes, and it has no other work while the disk is
+//! busy.
 
 mod real;
 mod simulated;
@@ -18,81 +21,82 @@ use std::io;
 pub use real::RealDirectory;
 pub use simulated::{CallHold, DiskCall, DiskFault, FaultDuration, SimulatedDirectory};
 
-/// A directory.
+/// A directory of files.
 pub trait Directory: Send + Sync + fmt::Debug {
-    /// Where it is, for messages.
+    /// The path, for error messages.
     fn location(&self) -> String;
 
-    /// The names of everything in the directory, in no order.
+    /// Lists the names of all files in any order.
     fn list(&self) -> io::Result<Vec<String>>;
 
-    /// Opens a file that is there.
+    /// Opens an existing file.
     fn open(&self, name: &str, mode: OpenMode) -> io::Result<Box<dyn DirectoryFile>>;
 
-    /// Makes a file that is not there, for writing. Who may read it is nobody else's business: it may hold a secret.
+    /// Creates a new file for writing. Only its owner can read it, because it may hold a secret.
     fn create(&self, name: &str) -> io::Result<Box<dyn DirectoryFile>>;
 
-    /// Makes a file that is not there, with room for this many bytes: see [`DirectoryFile::reserve`]. Whoever makes one after the other of the same length may
-    /// be given one that was made ready before. If this fails, an unfinished file may be there.
+    /// Creates a new file with reserved space: see [`DirectoryFile::reserve`]. An implementation may return a
+    /// file that was preallocated. On failure an incomplete file may exist.
     fn create_reserved(&self, name: &str, length: u64) -> io::Result<Box<dyn DirectoryFile>> {
         let file = self.create(name)?;
         file.reserve(length)?;
         Ok(file)
     }
 
-    /// Gives a file another name, in place of whatever had that name.
+    /// Renames a file and replaces an existing target.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
     /// Removes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Makes durable which names there are.
+    /// Makes the current names durable.
     fn sync_names(&self) -> io::Result<()>;
 
-    /// Takes a lock that one process at a time can have, on a file of this name; [`io::ErrorKind::WouldBlock`] if somebody else has it.
-    /// It is given back when the guard is dropped, and by the system when the process ends.
+    /// Takes an exclusive lock on a file of this name. Fails with [`io::ErrorKind::WouldBlock`] if another
+    /// process holds it. The lock ends when the guard is dropped or the process ends.
     fn lock(&self, name: &str) -> io::Result<Box<dyn DirectoryLock>>;
 
-    /// Sixteen bytes that nobody can guess.
+    /// Returns 16 unpredictable random bytes.
     fn random(&self) -> io::Result<[u8; 16]>;
 }
 
-/// A file that is open.
+/// An open file.
 pub trait DirectoryFile: Send + Sync + fmt::Debug {
-    /// How many bytes it has.
+    /// The length in bytes.
     fn length(&self) -> io::Result<u64>;
 
-    /// Reads from here until the buffer is full or the file ends; says how much was read.
+    /// Reads until the buffer is full or the file ends. Returns the number of bytes read.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// Writes all of this here.
+    /// Writes all bytes at an offset.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Makes room for this many bytes: the file is that long then, what was not written reads as zeros, and writing there needs no more
-    /// room on the disk.
+    /// Reserves space: the file gets this length, unwritten parts read as zeros, and writing there needs no
+    /// more disk space.
     fn reserve(&self, length: u64) -> io::Result<()>;
 
-    /// What is written next begins here, and goes on in order; from here on the file holds zeros, as far as there is [room](DirectoryFile::reserve). This
-    /// changes nothing, and whoever knows it may be quicker.
+    /// A hint that the next writes append sequentially at `end`, and that the reserved space after it holds
+    /// zeros. It does not change the content. An implementation may use it to write faster.
     fn appends_from(&self, _end: u64) {}
 
-    /// Makes durable what was written, and the length. After an error nobody knows what is on the disk; asking again proves nothing.
+    /// Makes written bytes and the length durable. After an error the disk state is unknown, and a retry
+    /// proves nothing.
     fn sync(&self) -> io::Result<()>;
 }
 
-/// A lock that is held until this is dropped.
+/// An exclusive lock, held until it is dropped.
 pub trait DirectoryLock: Send + Sync + fmt::Debug {}
 
-/// What a file is opened for.
+/// How a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenMode {
-    /// To be read.
+    /// For reading.
     Read,
-    /// To be read and written.
+    /// For reading and writing.
     ReadWrite,
 }
 
-/// Reads a whole file into a buffer, whose room is used again.
+/// Reads a whole file into a reused buffer.
 pub(crate) fn read_whole(file: &dyn DirectoryFile, buffer: &mut Vec<u8>) -> io::Result<()> {
     let length = usize::try_from(file.length()?)
         .map_err(|_| io::Error::other("the file is larger than the memory of this machine"))?;
@@ -102,7 +106,7 @@ pub(crate) fn read_whole(file: &dyn DirectoryFile, buffer: &mut Vec<u8>) -> io::
     Ok(())
 }
 
-/// Whether an error means that there is no room, which may change by itself, rather than that the disk is broken.
+/// Whether the error means a full disk, which is temporary, and not a broken disk.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -1,14 +1,15 @@
-//! LimitRecords: what is known of every limit to whoever writes its charges down.
+//! What the disk store knows of each limit when it logs a charge.
 //!
-//! A record is made when a text of a limit is put, and replaced by the next one. It is told of changes before anybody is decided on by
-//! them ([`Journal`]), so a charge finds the record of its own version, or a later one; then it is simply written down.
+//! A limit record is created for each version of a limit and replaced by the next one. The [`Journal`] is
+//! informed of a change before any decision uses it. A charge therefore finds the record of its own version
+//! or of a later one. In the second case the charge gets a log record of its own.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use hashbrown::HashMap;
 use tidegate::catalog::RemovalMode;
-use tidegate::store::memory::journal::{Journal, Tag, Text};
+use tidegate::store::journal::{Journal, Tag, Text};
 use tidegate::store::{Lsn, Unavailable};
 use tidegate_core::{Amount, Durability, Limit, Timestamp};
 
@@ -16,26 +17,26 @@ use crate::ceilings::{self, Ceilings};
 use crate::record::RecordWriter;
 use crate::wal::WriteAheadLog;
 
-/// What is known of a limit.
+/// The state of one limit.
 #[derive(Debug)]
 pub(crate) struct LimitRecord {
     pub(crate) limit: Arc<Limit>,
-    /// What keys may use of each item of this version before it is written down.
+    /// The usage of each item that needs no record in this version.
     pub(crate) allowances: Vec<Amount>,
-    /// What keys may have used of each item without a record, under this version or one before it.
+    /// The usage of each item that keys may have without a record, in this or an earlier version.
     pub(crate) unwritten: Vec<Amount>,
-    /// What the next version has too.
+    /// State shared by all versions.
     counters: Arc<LimitCounters>,
-    /// Where its text stands in the log. Nobody is told of a charge before that is durable.
+    /// The log position of this version. A charge is reported only after it is durable.
     pub(crate) lsn: Lsn,
 }
 
-/// What is known of a limit whatever its version is.
+/// State shared by all versions of a limit.
 #[derive(Debug, Default)]
 struct LimitCounters {
-    /// How often counts have been zeroed.
+    /// The number of resets.
     epoch: AtomicU64,
-    /// Whether a row of it ever had a ceiling.
+    /// Whether a row of the limit ever had a ceiling.
     has_ceilings: AtomicBool,
 }
 
@@ -62,17 +63,18 @@ impl LimitRecord {
         self.limit.spec().durability
     }
 
-    /// How often counts have been zeroed.
+    /// The number of resets.
     pub(crate) fn epoch(&self) -> u64 {
         self.counters.epoch.load(Ordering::SeqCst)
     }
 
-    /// Whether a row of it may have a ceiling. One that has none when the log is split gets its first in a record behind that.
+    /// Whether a row of the limit may have a ceiling. If there is none when a snapshot starts a segment, the
+    /// first ceiling is logged after that point.
     pub(crate) fn has_ceilings(&self) -> bool {
         self.counters.has_ceilings.load(Ordering::SeqCst)
     }
 
-    /// A row is about to get a ceiling. To be called before that is appended to the log.
+    /// Notes that a row is about to get a ceiling. Must be called before the ceiling is logged.
     pub(crate) fn mark_ceilings(&self) {
         if !self.has_ceilings() {
             self.counters.has_ceilings.store(true, Ordering::SeqCst);
@@ -80,12 +82,12 @@ impl LimitRecord {
     }
 }
 
-/// The limit_records of all limits.
+/// The records of all limits.
 pub(crate) struct LimitRecords {
     log: Arc<WriteAheadLog>,
     pub(crate) ceilings: Ceilings,
     by_generation: RwLock<HashMap<u64, Arc<LimitRecord>>>,
-    /// Why a change could not be written down, if one could not.
+    /// The reason why a change of limits could not be logged, if there was one.
     failure: Mutex<Option<Unavailable>>,
     has_failed: AtomicBool,
 }
@@ -109,8 +111,8 @@ impl LimitRecords {
         limit_records.get(&generation).map(Arc::clone)
     }
 
-    /// Why a change of limits could not be written down, if one could not. Memory is ahead of the log then, and nothing can be decided until
-    /// the store is opened again.
+    /// The reason why a change of limits could not be logged, if there was one. Memory is then ahead of the
+    /// log, and the store decides nothing until it is opened again.
     pub(crate) fn failure(&self) -> Option<Unavailable> {
         if !self.has_failed.load(Ordering::Acquire) {
             return None;
@@ -129,7 +131,7 @@ impl LimitRecords {
     }
 }
 
-/// A place that no log reaches: what could not be written down is never durable.
+/// A log position that is never reached, for changes that could not be logged.
 const NEVER_DURABLE: Lsn = Lsn(u64::MAX);
 
 impl Journal for LimitRecords {
@@ -141,9 +143,9 @@ impl Journal for LimitRecords {
         limit_records.insert(text.generation, Arc::new(record));
     }
 
-    fn remove(&self, generation: u64, parting: RemovalMode, until: Timestamp) {
-        self.write(Timestamp::EPOCH, |records| records.remove(generation, parting, until));
-        if parting == RemovalMode::Forget {
+    fn remove(&self, generation: u64, mode: RemovalMode, until: Timestamp) {
+        self.write(Timestamp::EPOCH, |records| records.remove(generation, mode, until));
+        if mode == RemovalMode::Forget {
             self.by_generation.write().unwrap_or_else(PoisonError::into_inner).remove(&generation);
             self.ceilings.forget(generation);
         }
@@ -151,7 +153,7 @@ impl Journal for LimitRecords {
 
     fn reset(&self, generation: u64, key: Option<(&[u8], Tag)>, at: Timestamp) {
         self.write(at, |records| records.reset(generation, key, at));
-        // What was allowed for before stands before the reset in the log, and is void.
+        // The reset voids all earlier ceilings in the log.
         if let Some(record) = self.get(generation) {
             record.counters.epoch.fetch_add(1, Ordering::SeqCst);
         }

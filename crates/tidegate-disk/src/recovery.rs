@@ -1,8 +1,8 @@
-//! RecoveryReport: what the log says, made a store again.
+//! Recovery: restores the memory store from the log.
 //!
-//! Records are restored to the memory store in the order in which they stand in the log. Rows are merged, so that it does not matter that a
-//! snapshot and the log behind it say some things twice. After a crash every key of a limit with an allowance is taken to have used that
-//! much, as of now: what was not written down cannot be known.
+//! Records are applied in log order. Rows are merged, so the overlap of a snapshot with the log after it does
+//! no harm. After a crash, every key of a limit with an allowance is assumed to have used the allowance now,
+//! because that usage has no record.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use hashbrown::HashMap;
 use tidegate::clock::Clock;
 use tidegate::store::Lsn;
-use tidegate::store::memory::journal::Journal;
+use tidegate::store::journal::Journal;
 use tidegate::store::memory::restoring::{Restore, RestoreError};
-use tidegate::{Memory, MemoryStore};
+use tidegate::store::{Memory, MemoryStore};
 use tidegate_core::{Amount, Timestamp};
 
 use crate::ceilings;
@@ -22,22 +22,22 @@ use crate::record::{LogRecord, RecordReader};
 use crate::store::DiskOptions;
 use crate::wal::{self, OpenError, PreviousRun, ReplayEntry, WriteAheadLog};
 
-/// Why nothing can be read by a program that was built so.
+/// The error of a build whose fingerprints differ from those in the store.
 const INCOMPATIBLE_FINGERPRINTS: &str = "this program was built for processors with AES instructions only (as with `-C target-cpu=native`), and makes \
                             other fingerprints of keys than a store on disk has; build it without";
 
-/// What was found when a store was opened.
+/// The result of opening a store.
 #[derive(Debug, Clone)]
 pub struct RecoveryReport {
-    /// How it was left.
+    /// How the previous process left the store.
     pub previous_run: PreviousRun,
-    /// How many bytes of log and snapshot were read.
+    /// The bytes of log and snapshot that were read.
     pub read_bytes: u64,
-    /// How many bytes of a torn tail were cut off.
+    /// The length of the torn tail that was cut off.
     pub cut_bytes: u64,
-    /// How many records were read.
+    /// The number of records.
     pub records: u64,
-    /// How long it took.
+    /// The duration of the recovery.
     pub took: Duration,
 }
 
@@ -48,13 +48,13 @@ pub(crate) struct RecoveredStore {
     pub(crate) recovery: RecoveryReport,
 }
 
-/// What is read so far.
+/// The state of the replay.
 struct RecordReplay {
     restoring: Option<Restore>,
-    /// What keys may have used of each item without a record, by limit.
+    /// For each limit, the usage per item that keys may have without a record.
     unwritten: HashMap<u64, Vec<Amount>>,
     records: u64,
-    /// Why there was no room for a row, if there was none.
+    /// The reason, if the rows exceed the memory budget.
     out_of_memory: Option<String>,
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn open(
     let started = Instant::now();
     let location = directory.location();
     if !Restore::knows_fingerprints() {
-        // Every key would begin anew, and what was sold be sold again.
+        // Every key would start with zero usage, and its units would be granted again.
         return Err(OpenError::Rejected {
             file: location,
             offset: 0,
@@ -113,7 +113,7 @@ pub(crate) fn open(
     }
     let mut known = HashMap::new();
     for (generation, limit) in restoring.limits() {
-        // What keys may have used before is in their rows, or in their limit's assumed.
+        // Earlier usage without records is in the rows or in the limit's assumed usage.
         known.insert(generation, Arc::new(LimitRecord::new(&limit, None, Lsn(0))));
     }
     let limit_records = Arc::new(LimitRecords::new(Arc::clone(&log), known));
@@ -153,7 +153,7 @@ impl RecordReplay {
     }
 }
 
-/// Takes every key to have used what was not written down.
+/// Assumes that every key has used what needs no record.
 fn assume_unwritten_usage(
     restoring: &mut Restore,
     unwritten: &HashMap<u64, Vec<Amount>>,
@@ -170,7 +170,7 @@ fn assume_unwritten_usage(
     Ok(())
 }
 
-/// Sees to it that the clock is not behind what was seen before.
+/// Ensures that the clock is not behind the latest time in the log.
 #[expect(
     clippy::disallowed_methods,
     reason = "a clock that was set back says so within a millisecond, and tells nobody"

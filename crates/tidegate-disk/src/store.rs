@@ -1,15 +1,17 @@
-//! The durable store: the memory store, and a log that is never behind what was said.
+//! The durable store: a memory store with a write-ahead log. The log is never behind a reported decision.
 //!
 //! ```text
-//!   orders ──▶ memory: decides at once ──▶ notes ──▶ ceilings: is it allowed for? ──no──▶ log ──durable──▶ spoken
-//!                                                                └──────────yes──────────────────────────▶ spoken
+//!   orders ──▶ memory: decides at once ──▶ notes ──▶ below the ceiling? ──no──▶ log ──durable──▶ reply
+//!                                                            └──────────yes────────────────────▶ reply
 //! ```
 //!
-//! Decisions are made in memory and never wait. What may have to wait is the reply: until the log says that at least as much was used as
-//! the reply gives away. So a crash can lose what was allowed for and not used, and never sells anything twice.
+//! Decisions run in memory and never wait. Only the reply may wait, until the log covers at least the usage
+//! that the reply reports. A crash can therefore lose units that were covered and not used, and never grants
+//! a unit twice.
 //!
-//! A thread of its own, the *keeper*, looks once in a while whether the log has grown long, and writes a snapshot then: a walk through
-//! memory, while everybody goes on deciding. A clean stop ends with a snapshot of the true counts.
+//! A background thread checks once per second whether the log has grown long, and then writes a snapshot. The
+//! snapshot walks through memory while decisions continue. A clean stop ends with a snapshot of the exact
+//! counts.
 
 mod background;
 mod compact;
@@ -22,18 +24,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tidegate::answer::{OrderError, Replies};
 use tidegate::catalog::{
     ApplyError, Catalog, Edit, EditOutcome, ExpectedVersion, Origin, PutError, RemovalMode, Watcher,
 };
 use tidegate::clock::Clock;
-use tidegate::store::memory::journal::{Charge, Notes};
+use tidegate::reply::{OrderError, Replies};
+use tidegate::store::journal::{Charge, Notes};
 use tidegate::store::memory::walking::Sight;
 use tidegate::store::{
     Actual, Atomicity, Capabilities, CompactBatch, CompactReplies, LimitStats, LogSize, Lsn, Reach,
     Settlement, Store, StoreSize, Survival, Unavailable, Usage,
 };
-use tidegate::{MemoryStore, StoreReply};
+use tidegate::store::{MemoryStore, StoreReply};
 use tidegate_core::{
     Ask, Durability, Hold, Intent, Item, Law, LeaseId, LeaseTerm, Limit, LimitSpec, Order, Timestamp,
     UsageRecord,
@@ -48,28 +50,29 @@ use crate::record::RecordWriter;
 use crate::recovery::{self, RecoveryReport};
 use crate::wal::{OpenError, SnapshotError, WriteAheadLog};
 
-/// How long the log may be before a snapshot takes its place, unless said otherwise.
+/// The default log length after which a snapshot is written.
 pub const SNAPSHOT_AFTER: u64 = 64 << 20;
 
-/// How a disk store is made.
+/// Options of a disk store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiskOptions {
-    /// The most bytes that rows may take in memory.
+    /// The maximum memory for rows in bytes.
     pub capacity_bytes: usize,
-    /// How long the segments of the log are.
+    /// The length of a log segment in bytes.
     pub segment_bytes: u64,
-    /// The shortest log that a snapshot takes the place of. It also is at least twice as long as the snapshot before.
+    /// The minimum log length for a snapshot in bytes. A snapshot also requires a log of twice the length of
+    /// the previous snapshot.
     pub snapshot_after: u64,
-    /// Whether somebody takes snapshots without being asked.
+    /// Whether a background thread takes snapshots.
     pub maintenance: Maintenance,
 }
 
-/// Who takes snapshots.
+/// How snapshots are triggered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Maintenance {
-    /// A thread of the store's, as the log grows.
+    /// By a background thread, as the log grows.
     Background,
-    /// Whoever calls [`DiskStore::snapshot`].
+    /// Only by calls of [`DiskStore::snapshot`] or [`DiskStore::run_maintenance`].
     Manual,
 }
 
@@ -84,7 +87,7 @@ impl Default for DiskOptions {
     }
 }
 
-/// Limits and rows that survive a crash. Copies are the same store.
+/// A store whose limits and rows survive a crash. Clones share the same store.
 #[derive(Clone)]
 pub struct DiskStore {
     core: Arc<StoreCore>,
@@ -95,19 +98,19 @@ struct StoreCore {
     log: Arc<WriteAheadLog>,
     limit_records: Arc<LimitRecords>,
     options: DiskOptions,
-    /// How long the last snapshot was.
+    /// The length of the last snapshot.
     snapshot_bytes: AtomicU64,
-    /// Whether something was decided since the keeper looked last.
+    /// Whether there was a decision since the last maintenance run.
     has_decided: AtomicBool,
-    /// The instant of the latest decision.
+    /// The time of the latest decision.
     latest_decision: AtomicU64,
-    /// Whether the true counts are being written down. Nothing that is charged from then on may go without a record of its own.
+    /// Whether the final snapshot is being written. From then on every charge gets a record of its own.
     stopping: AtomicBool,
     background: BackgroundThread,
 }
 
 impl DiskStore {
-    /// Opens the store in this directory, or makes a new one if there is nothing.
+    /// Opens the store in a directory, or creates it if the directory is empty.
     pub fn open(
         folder: &Path,
         clock: Arc<dyn Clock>,
@@ -119,7 +122,7 @@ impl DiskStore {
         DiskStore::open_files(Arc::new(directory), clock, options, progress)
     }
 
-    /// The same for any files.
+    /// Opens a store in any implementation of [`Directory`].
     #[expect(clippy::needless_pass_by_value, reason = "the store keeps its clock")]
     pub fn open_files(
         directory: Arc<dyn Directory>,
@@ -146,54 +149,55 @@ impl DiskStore {
         Ok((DiskStore { core }, recovery))
     }
 
-    /// Writes everything that is remembered into a snapshot, which takes the place of the log before it.
+    /// Writes a snapshot of the whole state. It replaces the log before it.
     pub fn snapshot(&self) -> Result<(), SnapshotError> {
         self.core.snapshot(SnapshotCounts::Ceilings)
     }
 
-    /// Writes the true counts down and ends. Nothing can be decided afterwards; what others are told meanwhile counts.
+    /// Writes the exact counts and stops the store. Replies that are reported during the call are covered.
     pub fn stop(&self) -> Result<(), StopError> {
         self.core.background.stop();
         self.core.stopping.store(true, Ordering::Relaxed);
-        // Who charged a row before and did not see this is seen by the walk; who charges one later sees this.
+        // A charge that did not see `stopping` precedes this fence, so the walk sees it. Later charges see
+        // `stopping`.
         fence(Ordering::SeqCst);
         self.core.snapshot(SnapshotCounts::Exact).map_err(StopError::Snapshot)?;
         self.core.log.stop().map_err(StopError::Log)
     }
 
-    /// What the keeper does about once a second: writes down how late it is, if something was decided, and a snapshot if the log has grown
-    /// long. For those who are the keeper themselves.
+    /// Runs the periodic maintenance: logs the time of the latest decision, and takes a snapshot if the log
+    /// has grown long. To be called about once per second with [`Maintenance::Manual`].
     pub fn run_maintenance(&self) {
         self.core.run_maintenance();
     }
 
-    /// How many bytes of log would be read on top of the newest snapshot.
+    /// The number of log bytes to read on top of the newest snapshot.
     pub fn log_bytes(&self) -> u64 {
         self.core.log.bytes_since_snapshot()
     }
 
-    /// How many files the log is in, on top of the newest snapshot.
+    /// The number of log segments on top of the newest snapshot.
     pub fn log_segments(&self) -> u64 {
         self.core.log.segments()
     }
 
-    /// The place up to which the log is durable.
+    /// The position up to which the log is durable.
     pub fn durable(&self) -> Lsn {
         self.core.log.durable()
     }
 
-    /// Waits until everything up to this place is durable. For those who have no task to wait in.
+    /// Blocks until everything up to a position is durable.
     pub fn wait_durable(&self, lsn: Lsn) -> Result<(), Unavailable> {
         tidegate::store::wait_durable(self, lsn)
     }
 }
 
-/// Why a store did not stop cleanly. What was said before is safe nevertheless: the next start recovers it as after a crash.
+/// Why a store did not stop cleanly. Reported decisions are safe: the next start recovers as after a crash.
 #[derive(Debug)]
 pub enum StopError {
-    /// The true counts could not be written.
+    /// The exact counts could not be written.
     Snapshot(SnapshotError),
-    /// The log could not be ended.
+    /// The log could not be stopped.
     Log(Unavailable),
 }
 
@@ -208,35 +212,35 @@ impl fmt::Display for StopError {
 
 impl std::error::Error for StopError {}
 
-/// What a snapshot says of rows.
+/// The counts that a snapshot contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SnapshotCounts {
-    /// What the log has allowed for: others go on deciding.
+    /// The ceilings in the log. Decisions continue during the snapshot.
     Ceilings,
-    /// What was used: nobody does.
+    /// The exact usage. No decisions are made without a record of their own.
     Exact,
 }
 
-/// How many bytes of records are put into a snapshot at a time.
+/// The size of a snapshot chunk in bytes.
 const CHUNK: usize = 256 << 10;
 
 thread_local! {
-    /// What this thread writes down, kept so that it need not be allocated again.
+    /// Reused per thread to avoid allocations.
     static RECORD_WRITER: RefCell<RecordWriter> = RefCell::default();
 }
 
 impl StoreCore {
-    /// Why nothing can be decided at present.
+    /// The reason why the store cannot decide at present, or `None`.
     fn trouble(&self) -> Option<Unavailable> {
         self.limit_records.failure().or_else(|| self.log.refusal())
     }
 
-    /// Whether none of these orders leaves anything to be written down: looks, and charges of what is `volatile`. They go on while the log
-    /// cannot be written, as long as the limits in memory are those of the log.
+    /// Whether none of these orders needs a record: peeks, and charges of `volatile` limits. They continue
+    /// while the log is unavailable, as long as the limits in memory equal those in the log.
     fn needs_no_log(&self, orders: &[Order<'_>]) -> bool {
         let is_volatile = |ask: &Ask<'_>| {
             self.memory.get(ask.limit_id).is_some_and(|limit| {
-                // A lease would be written down, whatever it is of.
+                // A lease is always logged.
                 let leases = |item: &Item| matches!(item.rule().law, Law::Concurrency(_));
                 limit.spec().durability == Durability::Volatile && !limit.items().iter().any(leases)
             })
@@ -248,7 +252,7 @@ impl StoreCore {
             })
     }
 
-    /// Edits the limits in memory, of which the log is told meanwhile.
+    /// Edits limits in memory. The journal logs each change meanwhile.
     fn edit_limits<T>(
         &self,
         edit: impl FnOnce(&MemoryStore) -> Result<T, ApplyError>,
@@ -260,18 +264,19 @@ impl StoreCore {
         self.limit_records.failure().map_or(Ok(edited), |why| Err(refuse(why)))
     }
 
-    /// Writes down what a batch changed. The place up to which the log must be durable before that is spoken of, if there is one.
+    /// Logs the changes of a batch. Returns the position that must be durable before the batch is reported,
+    /// if any.
     fn log_notes(&self, notes: &Notes) -> Result<Option<Lsn>, Unavailable> {
         if notes.is_empty() {
             return Ok(None);
         }
-        // What was charged is seen by whoever stops the store, or that they do is seen here.
+        // Pairs with the fence in `stop`: either the walk sees the charge, or this thread sees `stopping`.
         fence(Ordering::SeqCst);
         RECORD_WRITER.with_borrow_mut(|records| {
             records.clear();
             let mut at = Timestamp::EPOCH;
             let mut until = self.log_charges(&notes.charges, records, &mut at)?;
-            notes.deeds.iter().for_each(|deed| records.deed(deed));
+            notes.deeds.iter().for_each(|note| records.lease_note(note));
             if !records.is_empty() {
                 until = until.max(Some(self.log.append(records.bytes(), at.ticks())?));
             }
@@ -293,7 +298,7 @@ impl StoreCore {
         let mut last: Option<(u64, Option<Arc<LimitRecord>>)> = None;
         for (index, charge) in charges.iter().enumerate() {
             *at = charge.at.max(*at);
-            // Of a row that is charged again and again only the last need be written down.
+            // For consecutive charges of one row, only the last one is logged.
             if charges.get(index + 1).is_some_and(|later| ceilings::covers(later, charge)) {
                 continue;
             }
@@ -301,7 +306,7 @@ impl StoreCore {
             if !known {
                 last = Some((charge.generation, self.limit_records.get(charge.generation)));
             }
-            // A limit that is gone by now sells nothing.
+            // A limit that was removed meanwhile needs no record.
             let Some((_, Some(record))) = &last else { continue };
             if let Some(lsn) = self.log_charge(charge, record, records)? {
                 until = until.max(Some(lsn));
@@ -340,7 +345,7 @@ impl StoreCore {
         })
     }
 
-    /// A reply that waits for the log, if it must.
+    /// Wraps a reply so that it waits for the log if necessary.
     fn reply_when_durable<T>(&self, reply: T, until: Option<Lsn>) -> StoreReply<T> {
         match until {
             Some(lsn) if lsn > self.log.durable() => StoreReply::Durable(reply, lsn),
@@ -348,7 +353,7 @@ impl StoreCore {
         }
     }
 
-    /// Does something that leaves notes, and says what came of it when they are durable.
+    /// Runs an operation that produces notes, and replies when they are durable.
     fn reply_with_notes<T: Send + 'static>(&self, act: impl FnOnce(&mut Notes) -> T) -> StoreReply<T> {
         if let Some(why) = self.trouble() {
             return unavailable(why);
@@ -362,12 +367,13 @@ impl StoreCore {
     }
 
     fn snapshot(&self, counts: SnapshotCounts) -> Result<(), SnapshotError> {
-        // Changes of limits are written down before they are made: one that is not made yet must not stand before the snapshot.
+        // A limit change is logged before it is applied. A change between the two steps must not precede the
+        // snapshot.
         let hold = || self.memory.unchanging();
         let written = self.log.snapshot_holding(hold, |snapshot| {
             let (mut records, mut last) = (RecordWriter::default(), None);
             self.memory.walk::<SnapshotError>(&mut |sight| {
-                self.write_sight(sight, counts, &mut records, &mut last);
+                self.encode_walked(sight, counts, &mut records, &mut last);
                 if records.bytes().len() >= CHUNK {
                     snapshot.put(records.bytes())?;
                     records.clear();
@@ -383,8 +389,8 @@ impl StoreCore {
         Ok(())
     }
 
-    /// Writes down what was seen. `last` is the record of the row before: the rows of a limit are seen one after the other.
-    fn write_sight(
+    /// Encodes a walked item. `last` caches the record of the previous limit: rows are grouped by limit.
+    fn encode_walked(
         &self,
         sight: Sight<'_>,
         counts: SnapshotCounts,
@@ -395,7 +401,7 @@ impl StoreCore {
             Sight::Counters(counters) => records.counters(&counters),
             Sight::Limit { text, retired_until } => {
                 let record = self.limit_records.get(text.generation);
-                // When the truth is written, all of it is.
+                // The exact counts include the usage of the present version that has no record.
                 let unwritten = record.as_ref().map_or(&[][..], |record| match counts {
                     SnapshotCounts::Ceilings => &record.unwritten,
                     SnapshotCounts::Exact => &record.allowances,
@@ -405,7 +411,9 @@ impl StoreCore {
                     records.remove(text.generation, RemovalMode::Retire, until);
                 }
             }
-            Sight::Ghost { generation, version, traces } => records.ghost(generation, version, traces),
+            Sight::Ghost { generation, version, traces } => {
+                records.assumed_usage(generation, version, traces)
+            }
             Sight::Row { generation, limit, key, traces } => {
                 if last.as_ref().is_none_or(|(of, _)| *of != generation) {
                     *last = self.limit_records.get(generation).map(|record| (generation, record));
@@ -429,25 +437,26 @@ impl StoreCore {
                 records.row(generation, limit.version(), key, &raised);
             }
             Sight::Leaf { generation, spread } => records.leaf(generation, spread),
-            Sight::LeaseNote(deed) => records.deed(deed),
+            Sight::LeaseNote(note) => records.lease_note(note),
         }
     }
 
-    /// One round of the keeper's.
+    /// Runs one round of maintenance.
     fn run_maintenance(&self) {
         if self.has_decided.swap(false, Ordering::Relaxed) && self.trouble().is_none() {
-            // An empty record: what counts is its time. If it cannot be written, the next charge says why.
+            // An empty payload that carries only the time. If it cannot be written, the next charge reports
+            // why.
             let _no_matter = self.log.append(&[], self.latest_decision.load(Ordering::Relaxed));
         }
         let long = self.options.snapshot_after.max(2 * self.snapshot_bytes.load(Ordering::Relaxed));
         if self.log.bytes_since_snapshot() >= long && self.trouble().is_none() {
-            // What is not written now is written in the next round; the log is longer until then.
+            // A failed snapshot is retried in the next round. The log is longer until then.
             let _next_time = self.snapshot(SnapshotCounts::Ceilings);
         }
     }
 }
 
-/// A reply that nobody can give.
+/// A reply that reports the store as unavailable.
 fn unavailable<T: Send + 'static>(why: Unavailable) -> StoreReply<T> {
     StoreReply::Later(Box::pin(std::future::ready(Err(why))))
 }
@@ -475,7 +484,7 @@ impl Store for DiskStore {
             Ok(until) => until,
             Err(why) => return unavailable(why),
         };
-        // A grant that is told again may be on its way to the disk for somebody else.
+        // A repeated grant may still be on its way to the disk for another caller.
         if orders.iter().any(|order| order.request_id.is_some() && order.intent == Intent::Acquire) {
             until = until.max(Some(self.core.log.tip()));
         }
@@ -569,8 +578,8 @@ impl Catalog for DiskStore {
         self.core.limit_records.failure().map_or(Ok(limit), |why| Err(PutError::Unavailable(why)))
     }
 
-    fn remove(&self, id: &str, parting: RemovalMode) -> bool {
-        self.core.memory.remove(id, parting)
+    fn remove(&self, id: &str, mode: RemovalMode) -> bool {
+        self.core.memory.remove(id, mode)
     }
 
     fn apply(&self, edits: Vec<Edit>) -> Result<Vec<EditOutcome>, ApplyError> {
@@ -578,7 +587,7 @@ impl Catalog for DiskStore {
     }
 
     fn edit(&self, edits: Vec<Edit>, origin: Origin) -> StoreReply<Result<Vec<EditOutcome>, ApplyError>> {
-        // The memory store speaks at once.
+        // The memory store replies at once.
         StoreReply::Now(self.core.edit_limits(|memory| memory.edit(edits, origin).decided()))
     }
 

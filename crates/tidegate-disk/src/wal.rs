@@ -1,29 +1,34 @@
-//! A write-ahead log of opaque bytes in a directory.
+//! A write-ahead log (WAL) of opaque bytes in a directory.
 //!
 //! ```text
-//!   append ──▶ parcel ──▶ parcel ──▶ writer: one block, one sync ──▶ durable ──▶ whoever waits
-//!   (any thread, a copy)             (one thread, as fast as the disk)
+//!   append ──▶ queue of pending blocks ──▶ writer thread: one block, one sync ──▶ durable ──▶ waiters wake
+//!   (any thread, copies the bytes)         (as fast as the disk allows)
 //! ```
 //!
-//! [`WriteAheadLog::append`] copies bytes and says at which place in the log they end; [`WriteAheadLog::poll_durable`] says when everything up to a place
-//! survives a crash. Everything that gathers while the disk works becomes the next block: one sync for as many appends as came in.
-//! A lone append is written at once; after much was written the writer rests for up to half a millisecond, so that the next sync is worth it
-//! (`wal/append_queue.rs`).
+//! [`WriteAheadLog::append`] copies bytes and returns the log position (LSN) at which they end.
+//! [`WriteAheadLog::poll_durable`] reports when everything up to a position survives a crash. Appends that
+//! arrive while the disk works form the next block, so one sync commits all of them (group commit). A lone
+//! append is written at once. After a large block the writer delays the next commit by up to half a
+//! millisecond (`wal/append_queue.rs`).
 //!
-//! What a log promises:
+//! Guarantees:
 //!
-//! - what was said to be durable is replayed when the log is opened again, in order, and nothing is that was not appended;
-//! - a crash at any moment leaves a log that opens, without its torn tail (`wal/block.rs` says what that is);
-//! - anything else that is missing or changed is refused by name. A shorter history would sell again what was sold.
+//! - Opening the log replays everything that was reported durable, in order, and nothing that was not
+//!   appended.
+//! - After a crash at any moment the log opens, without its torn tail (`wal/block.rs` defines torn).
+//! - Any other missing or changed byte is an error that names the file. A shorter history would grant units
+//!   twice.
 //!
-//! An error of the disk poisons the log: nobody knows then what is on it, and a sync that is tried again says yes to what the first one lost. A
-//! disk that is full does not: appends are refused until there is room, and the log goes on by itself.
+//! A disk error makes the log unusable until it is opened again. After a failed sync the state of the disk is
+//! unknown, and a repeated sync succeeds without writing what the first one lost. A full disk is different:
+//! the log refuses appends until there is room and then continues without a restart.
 //!
-//! A [`WriteAheadLog::snapshot`] stands for everything before it. It first_segment a segment, lets somebody write what they know into a file of its own, and
-//! removes what it supersedes once that file is durable.
+//! [`WriteAheadLog::snapshot`] replaces everything before it. It starts a new segment, lets the caller write
+//! its state into a snapshot file, makes that file durable, and then removes the files it supersedes.
 //!
-//! Refused: records. What the bytes mean is not the log's business; it only keeps each append whole within one block. Refused: more than
-//! one block on its way to the disk. It would make torn tails longer, and damage harder to tell from them.
+//! Two alternatives are not used. The log does not know records: it only keeps each append whole within one
+//! block. It writes one block at a time: several blocks in flight make torn tails longer and harder to tell
+//! from damage.
 
 mod active_segment;
 mod append_queue;
@@ -63,16 +68,16 @@ pub use inspector::{InspectedItem, InspectionReport, LogProblem, LogTail, MAX_PR
 pub use snapshot_file::{MAX_CHUNK_BYTES, SnapshotWriter};
 pub use snapshotter::SnapshotError;
 
-/// How long a segment is, if nobody says otherwise.
+/// The default length of a segment.
 pub const SEGMENT_BYTES: u64 = 16 << 20;
 
-/// The shortest segment there is.
+/// The minimum length of a segment.
 pub const MIN_SEGMENT_BYTES: u64 = 1 << 10;
 
-/// What can be chosen about a log.
+/// Options of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogOptions {
-    /// How long segments are made; at least [`MIN_SEGMENT_BYTES`]. A block that is larger gets a segment of its own.
+    /// The length of a new segment, at least [`MIN_SEGMENT_BYTES`]. A larger block gets a segment of its own.
     pub segment_bytes: u64,
 }
 
@@ -82,54 +87,54 @@ impl Default for LogOptions {
     }
 }
 
-/// Something that is replayed when a log is opened: first the chunks of the snapshot, then blocks, in order.
+/// An item that opening the log replays: first the chunks of the snapshot, then the blocks in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplayEntry<'a> {
-    /// Which store it is; told before everything else.
+    /// The identity of the store. It precedes all other items.
     Identity {
-        /// The store's secret, for whoever keys fingerprints.
+        /// The secret that keys the fingerprints of keys.
         secret: [u8; 16],
     },
-    /// A payload of the snapshot, as it was put.
+    /// The payload of one snapshot chunk.
     Snapshot(&'a [u8]),
-    /// What was appended in one go: one or more payloads, one after the other.
+    /// The payload of one block: one or more appends, concatenated.
     Block {
-        /// Its number in the log.
+        /// The number of the block in the log.
         number: u64,
-        /// The latest time that any appender gave so far; it never goes back.
+        /// The latest time that any appender passed so far. It never decreases.
         time: u64,
-        /// Their payloads.
+        /// The appended bytes.
         payload: &'a [u8],
     },
-    /// How far reading has come; told at the beginning, after every file, and every few mebibytes of a snapshot.
+    /// The progress of reading. It is reported at the start, after every file, and every 4 MiB of a snapshot.
     Progress {
-        /// Bytes that were read.
+        /// Bytes read so far.
         read: u64,
-        /// Bytes that there are.
+        /// Bytes to read in total.
         total: u64,
     },
 }
 
-/// What was found when a log was opened.
+/// The result of opening a log.
 #[derive(Clone, PartialEq, Eq)]
 pub struct OpenSummary {
-    /// What tells this store from others.
+    /// The identifier of the store.
     pub store_id: [u8; 16],
-    /// The store's secret, for whoever keys fingerprints.
+    /// The secret that keys the fingerprints of keys.
     pub secret: [u8; 16],
-    /// How it was left.
+    /// How the previous process left the log.
     pub previous_run: PreviousRun,
-    /// How many bytes of a torn tail were cut off.
+    /// The length of the torn tail that was cut off.
     pub cut_bytes: u64,
-    /// The latest time of any block, also of those that a snapshot stands for.
+    /// The latest time of any block, including blocks that a snapshot replaced.
     pub time: u64,
-    /// How many bytes were read.
+    /// The number of bytes read.
     pub read_bytes: u64,
 }
 
 impl fmt::Debug for OpenSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the secret.
+        // Leaves out the secret.
         f.debug_struct("OpenSummary")
             .field("store_id", &self.store_id)
             .field("previous_run", &self.previous_run)
@@ -140,18 +145,18 @@ impl fmt::Debug for OpenSummary {
     }
 }
 
-/// How a log was left by whoever had it open before.
+/// How the previous process left the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PreviousRun {
-    /// It is new.
+    /// There was none: the log is new.
     Created,
-    /// Everything was written and said.
+    /// It called [`WriteAheadLog::stop`], which wrote everything.
     Stopped,
     /// It ended without [`WriteAheadLog::stop`].
     Crashed,
 }
 
-/// A log that is open. One process at a time has it.
+/// An open log. Only one process at a time can open a directory.
 pub struct WriteAheadLog {
     shared: Arc<LogShared>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -161,16 +166,16 @@ pub struct WriteAheadLog {
     directory_lock: Mutex<Option<Box<dyn DirectoryLock>>>,
 }
 
-/// What the log's users share with its writer.
+/// State shared by the log's users and its writer thread.
 #[derive(Debug)]
 struct LogShared {
     queue: AppendQueue,
     waiters: DurabilityWaiters,
-    /// Bytes of blocks that were written since the log was opened, and those that were read.
+    /// Bytes of blocks in the log: those that were read and those written since.
     written_bytes: AtomicU64,
-    /// How many of them the snapshot stands for.
+    /// The part of `written_bytes` that the newest snapshot replaces.
     superseded_bytes: AtomicU64,
-    /// The segment that is written, and the first that is read when the log is opened.
+    /// The active segment, and the first segment that opening reads.
     segment: AtomicU64,
     first_segment: AtomicU64,
 }
@@ -182,9 +187,9 @@ impl fmt::Debug for WriteAheadLog {
 }
 
 impl WriteAheadLog {
-    /// Opens the log in a directory, or makes a new one in an empty directory, and replays what is in it.
+    /// Opens the log in a directory and replays its content. An empty directory becomes a new log.
     ///
-    /// What `replay` says against an entry ends the opening with [`OpenError::Rejected`].
+    /// If `replay` returns an error, opening fails with [`OpenError::Rejected`].
     pub fn open(
         directory: Arc<dyn Directory>,
         options: LogOptions,
@@ -220,59 +225,62 @@ impl WriteAheadLog {
         Ok((log, opened))
     }
 
-    /// Adds bytes to the log; the place up to which it must be durable for them to survive. Does not wait for the disk.
+    /// Appends bytes and returns the position up to which the log must be durable for them to survive. Does
+    /// not wait for the disk.
     ///
-    /// An error means that nothing was added: the log is full, out of order or stopped, or more than [`MAX_PENDING_BYTES`] bytes wait.
+    /// On an error nothing was appended: the log is full, failed or stopped, or [`MAX_PENDING_BYTES`] bytes
+    /// are pending.
     pub fn append(&self, payload: &[u8], time: u64) -> Result<Lsn, Unavailable> {
         self.shared.queue.append(payload, time)
     }
 
-    /// The place after everything that was appended. Places are counted from when the log was opened.
+    /// The position after the last append. Positions count from the opening of the log.
     pub fn tip(&self) -> Lsn {
         self.shared.queue.tip()
     }
 
-    /// The place up to which everything is durable.
+    /// The position up to which the log is durable.
     pub fn durable(&self) -> Lsn {
         Lsn(self.shared.waiters.durable())
     }
 
-    /// Whether everything up to this place is durable; if not yet, the task is woken when that changes.
+    /// Checks whether everything up to a position is durable. If not, the task is woken when that changes.
     ///
-    /// An error means that nobody can count on it: the disk failed, or is full. In the second case it may still be written when there is room.
+    /// An error means that the position may never become durable: the disk failed or is full. A full disk may
+    /// still write it later.
     pub fn poll_durable(&self, lsn: Lsn, context: &mut Context<'_>) -> Poll<Result<(), Unavailable>> {
         self.shared.waiters.poll(lsn, context)
     }
 
-    /// Waits until everything up to this place is durable.
+    /// Blocks until everything up to a position is durable.
     pub fn wait_durable(&self, lsn: Lsn) -> Result<(), Unavailable> {
         self.shared.waiters.wait(lsn)
     }
 
-    /// Why appends are refused at present; `None` if they are not. It costs next to nothing to ask.
+    /// The reason why the log refuses appends at present, or `None`. Reads one atomic if the log is healthy.
     pub fn refusal(&self) -> Option<Unavailable> {
         self.shared.queue.refusal()
     }
 
-    /// Whether the log can be written.
+    /// The health of the log.
     pub fn health(&self) -> LogHealth {
         self.shared.queue.health()
     }
 
-    /// How many bytes of blocks would be replayed on top of the newest snapshot.
+    /// The number of bytes of blocks that opening would replay on top of the newest snapshot.
     pub fn bytes_since_snapshot(&self) -> u64 {
         let superseded = self.shared.superseded_bytes.load(Ordering::Acquire);
         self.shared.written_bytes.load(Ordering::Acquire).saturating_sub(superseded)
     }
 
-    /// How many segments would be.
+    /// The number of segments that opening would replay on top of the newest snapshot.
     pub fn segments(&self) -> u64 {
         let first_segment = self.shared.first_segment.load(Ordering::Acquire);
         (self.shared.segment.load(Ordering::Acquire) + 1).saturating_sub(first_segment)
     }
 
-    /// Writes everything that is pending, and that this was all; then the directory is free for others. Appends are refused from now on.
-    /// Stopping again changes nothing.
+    /// Writes everything that is pending and a stop block, then releases the directory. Later appends are
+    /// refused. A second call has no effect.
     pub fn stop(&self) -> Result<(), Unavailable> {
         self.close(CloseMode::Stop);
         match self.health() {
@@ -282,12 +290,12 @@ impl WriteAheadLog {
     }
 
     fn close(&self, mode: CloseMode) {
-        // A snapshot that is being taken still needs the directory for itself.
+        // A snapshot in progress still needs exclusive use of the directory.
         let _none = self.snapshot_lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.shared.queue.close(mode);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // The writer does not panic; if it did, nothing more is written, and that is known.
+            // If the writer panicked, its exit guard has recorded the failure.
             let _ = thread.join();
         }
         self.directory_lock.lock().unwrap_or_else(PoisonError::into_inner).take();

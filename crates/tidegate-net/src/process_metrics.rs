@@ -19,7 +19,7 @@ pub fn write(page: &mut MetricsPage) {
     process.write(page);
     let system = fs::read_to_string("/proc/stat").ok();
     if let Some(booted) = system.as_deref().and_then(parse_boot_time) {
-        let help = "When the process was started, in seconds since 1970.";
+        let help = "Start time of the process in seconds since 1970.";
         page.family("process_start_time_seconds", MetricKind::Gauge, help).sample(
             &[],
             NanosAsSeconds(u128::from(booted) * NANOS_PER_SECOND + process.start_after_boot_nanos),
@@ -27,12 +27,12 @@ pub fn write(page: &mut MetricsPage) {
     }
     // The directory handle used for counting is itself open.
     if let Ok(open) = fs::read_dir("/proc/self/fd") {
-        let help = "Files and connections that are open.";
+        let help = "Open file descriptors.";
         page.family("process_open_fds", MetricKind::Gauge, help).sample(&[], open.count().saturating_sub(1));
     }
     let limits = fs::read_to_string("/proc/self/limits").ok();
     if let Some(max) = limits.as_deref().and_then(parse_open_file_limit) {
-        let help = "The most files and connections that may be open.";
+        let help = "Maximum number of open file descriptors.";
         page.family("process_max_fds", MetricKind::Gauge, help).sample(&[], max);
     }
 }
@@ -72,15 +72,15 @@ impl ProcessStat {
     }
 
     fn write(&self, page: &mut MetricsPage) {
-        let help = "Processor time that was used, in seconds.";
+        let help = "CPU time of the process in seconds.";
         page.family("process_cpu_seconds_total", MetricKind::Counter, help)
             .sample(&[], NanosAsSeconds(self.cpu_nanos));
-        let help = "Memory that the process has, in bytes.";
+        let help = "Resident memory in bytes.";
         page.family("process_resident_memory_bytes", MetricKind::Gauge, help)
             .sample(&[], self.resident_bytes);
-        let help = "Addresses that the process has, in bytes.";
+        let help = "Virtual memory in bytes.";
         page.family("process_virtual_memory_bytes", MetricKind::Gauge, help).sample(&[], self.virtual_bytes);
-        page.family("process_threads", MetricKind::Gauge, "Threads.").sample(&[], self.threads);
+        page.family("process_threads", MetricKind::Gauge, "Number of threads.").sample(&[], self.threads);
     }
 }
 

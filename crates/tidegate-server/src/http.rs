@@ -1,28 +1,25 @@
-//! The HTTP door, without its sockets: requests in, responses out.
+//! The HTTP API without its sockets: requests in, responses out.
 //!
 //! ```text
-//!   Request ──▶ route ──▶ who may? ──▶ handler ──▶ Response
-//!                 │          │            ├─ decisions, gate ──▶ Limiter ──▶ store
-//!                 │          │            ├─ leases, counts ───▶ Limiter ──▶ store
+//!   Request ──▶ route ──▶ authorize ──▶ handler ──▶ Response
+//!                 │          │            ├─ acquire, gate ────▶ Limiter ──▶ store
+//!                 │          │            ├─ leases, usage ────▶ Limiter ──▶ store
 //!                 │          │            ├─ activity, events ─▶ Activity ─▶ store
 //!                 │          │            ├─ limits, overrides ─▶ Catalog
 //!                 │          │            └─ metrics, index
 //!                 └──────────┴─▶ problem
 //! ```
 //!
-//! Whoever listens reads a request whole, finds out who calls ([`crate::tokens::TokenTable`]), and hands both over. Nothing here
-//! reads a clock, a socket or the environment, so every answer can be tested as a pair of texts. (Whoever asks for `/metrics` makes the
-//! process look at itself.)
+//! The listener reads a whole request, identifies the caller ([`crate::tokens::TokenTable`]) and passes both on. Nothing here reads a
+//! clock, a socket or the environment, so tests compare requests and responses as text. Only `/metrics` reads `/proc/self`.
 //!
-//! Decided: what changed something is answered when the store's log is durable, inside the future of its own request. So others go on
-//! meanwhile, whoever leaves is not answered and gives back their lease, and a log that fails is an outage like any other. Where somebody
-//! else decides, or keeps the limits, their answer is waited for in the same way, and one that is lost is the same outage.
+//! A change is answered when the store's log is durable, inside the future of its own request. Other requests go on meanwhile. A client
+//! that disconnects gets no answer, and its lease is released. A failed log and a lost reply of a remote store are both outages.
 //!
-//! Decided: a refusal is an answer with status 200; only the gate, whose callers look at nothing but the status, says 429.
-//! What the handlers know and what `openapi.json` says is held together by a test.
+//! A refusal is an answer with status 200. Only the gate, whose callers read nothing but the status, answers 429. A test keeps the
+//! handlers and `openapi.json` in agreement.
 //!
-//! Refused: a framework of routes and extractors. There are twenty-one paths, and the order of checks (path, method, token,
-//! size, body) is part of the contract.
+//! No web framework: there are 21 paths, and the order of checks (path, method, token, size, body) is part of the contract.
 
 mod acquire;
 mod activity;
@@ -49,9 +46,11 @@ use ::http::request::Parts;
 use ::http::{HeaderValue, Method, Request, Response, StatusCode};
 use bytes::Bytes;
 use serde::Serialize;
+use tidegate::Limiter;
 use tidegate::activity::Activity;
+use tidegate::model::Tick;
 use tidegate::store::{Capabilities, Survival, Unavailable, durable};
-use tidegate::{LimitStore, Limiter, StoreReply, Tick};
+use tidegate::store::{LimitStore, StoreReply};
 use tidegate_net::Shutdown;
 use tokio::sync::Semaphore;
 
@@ -67,53 +66,53 @@ pub use readiness::{Readiness, ReadinessState};
 pub use route::RouteName;
 pub use wire::limit::limit_as_json;
 
-/// The longest body that is read.
+/// The longest request body.
 pub const MAX_BODY_BYTES: usize = 1 << 20;
 
-/// Stands in a request for its body: it would have had so many bytes, and was not read because that is too many.
+/// Request extension in place of a body that is too long and was not read; the declared length.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OversizedBody(pub(crate) u64);
 
-/// What the door speaks, as `OpenAPI` 3.1.
+/// The API description in `OpenAPI` 3.1.
 pub const OPENAPI: &str = include_str!("http/openapi.json");
 
-/// An answer, or why there is none.
+/// A response or a problem.
 type Reply = Result<Response<Bytes>, Problem>;
 
-/// Whether the limit of this id is written in a file.
+/// Whether a limit is managed by a settings file.
 type IsFromFile = Box<dyn Fn(&str) -> bool + Send + Sync>;
 
-/// The HTTP API of a store and its limiter.
+/// The HTTP API over a store and its limiter.
 pub struct HttpApi<S: ?Sized> {
     limiter: Limiter,
     activity: Activity,
-    /// ListenConfig for those who watch activities.
+    /// Permits for event streams.
     streams: Arc<Semaphore>,
     readiness: Arc<Readiness>,
     is_from_file: IsFromFile,
     metrics: Arc<ServerMetrics>,
     refusal_log: Option<Arc<RefusalLog>>,
-    /// When nobody may wait in line any longer.
+    /// On shutdown, waiting requests are answered immediately.
     shutdown: Shutdown,
     tick: Tick,
     survival: Survival,
     store: Arc<S>,
 }
 
-/// A request that was answered, and what is counted of it.
+/// A response with what is counted about it.
 #[derive(Debug)]
 pub struct AnsweredRequest {
-    /// What is sent back.
+    /// The response.
     pub response: Response<Bytes>,
-    /// What follows it, piece by piece; the response has no body of its own then.
+    /// The event stream behind the response, whose body is empty then.
     pub events: Option<EventStream>,
-    /// What the path was about.
+    /// The route of the request.
     pub route: RouteName,
-    /// If an order was decided: whether it was granted. A look decides nothing.
+    /// Whether the request was granted, if it decided anything; a peek does not.
     pub granted: Option<bool>,
 }
 
-/// What a handler says, and whether that is a grant or a refusal.
+/// The reply of a handler, and whether it granted.
 struct HandlerReply {
     response: Response<Bytes>,
     events: Option<EventStream>,
@@ -127,7 +126,7 @@ impl From<Response<Bytes>> for HandlerReply {
 }
 
 impl<S: LimitStore + ?Sized> HttpApi<S> {
-    /// The API of this store, asked through this limiter of it. It is ready, and no limit is from a file.
+    /// An API over this store and limiter. It is ready, and no limit is managed by a file.
     pub fn new(store: Arc<S>, limiter: Limiter) -> HttpApi<S> {
         let Capabilities { tick, survival, .. } = store.capabilities();
         let readiness = Arc::new(Readiness::new(ReadinessState::Ready));
@@ -151,48 +150,48 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         }
     }
 
-    /// Tells on `/metrics` what is counted here, beside what the store counts.
+    /// Renders these metrics on `/metrics`, besides those of the store.
     pub fn metrics(mut self, metrics: Arc<ServerMetrics>) -> HttpApi<S> {
         self.metrics = metrics;
         self
     }
 
-    /// Says on `/readyz` what is said here.
+    /// Reports this readiness on `/readyz`.
     pub fn readiness(mut self, readiness: Arc<Readiness>) -> HttpApi<S> {
         self.readiness = readiness;
         self
     }
 
-    /// Does not change the limits of which this says that they are from a file.
+    /// Refuses changes of limits that are managed by a file.
     pub fn from_file(mut self, is_from_file: impl Fn(&str) -> bool + Send + Sync + 'static) -> HttpApi<S> {
         self.is_from_file = Box::new(is_from_file);
         self
     }
 
-    /// Replies for this activity, of the same limiter, instead of one with the document's numbers.
+    /// Uses this activity, of the same limiter, instead of one with default settings.
     pub fn activity(mut self, activity: Activity) -> HttpApi<S> {
         self.activity = activity;
         self
     }
 
-    /// Tells these of every refusal.
+    /// Logs refusals here.
     pub fn refusal_log(mut self, refusal_log: Arc<RefusalLog>) -> HttpApi<S> {
         self.refusal_log = Some(refusal_log);
         self
     }
 
-    /// Replies those who wait in line as things stand when the end is handled.
+    /// Answers waiting requests immediately on this shutdown.
     pub(crate) fn with_shutdown(mut self, shutdown: &Shutdown) -> HttpApi<S> {
         self.shutdown = shutdown.clone();
         self
     }
 
-    /// Replies a request. What would follow it piece by piece is left out.
+    /// Answers a request; an event stream is dropped.
     pub async fn call(&self, request: Request<Bytes>, from: Caller) -> Response<Bytes> {
         self.respond(request, from).await.response
     }
 
-    /// Replies a request, and says what there is to count of it.
+    /// Answers a request, with what is counted about it.
     pub async fn respond(&self, request: Request<Bytes>, from: Caller) -> AnsweredRequest {
         let (head, body) = request.into_parts();
         let (name, handled) = match ApiRoute::of(head.uri.path()) {
@@ -232,7 +231,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         }
     }
 
-    /// What everybody may see.
+    /// The reply of a public route.
     fn public_reply(&self, route: &ApiRoute) -> Option<Reply> {
         match route {
             ApiRoute::Index => Some(Ok(index::page())),
@@ -243,7 +242,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         }
     }
 
-    /// What this store says, when it may be handled.
+    /// Resolves a store's reply: waits for the log or for the remote store.
     async fn resolve<T>(&self, reply: StoreReply<T>) -> Result<T, Unavailable> {
         match reply {
             StoreReply::Now(reply) => Ok(reply),
@@ -252,7 +251,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         }
     }
 
-    /// The limits were changed: waits until that is durable.
+    /// Waits until the last change of limits is durable.
     async fn wait_durable(&self) -> Result<(), Unavailable> {
         match self.store.tip() {
             Some(lsn) => durable(&*self.store, lsn).await,
@@ -260,14 +259,14 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         }
     }
 
-    /// What happened so far, as far as the caller may see it.
+    /// The metrics that the caller may read.
     fn metrics_page(&self, call: &ApiCall<'_>) -> Response<Bytes> {
         typed(metrics::CONTENT_TYPE, self.metrics.render_for(&self.limiter, call.permissions))
     }
 
     async fn dispatch_plain(&self, route: &ApiRoute, call: &ApiCall<'_>) -> Reply {
         match (route, call.method) {
-            (ApiRoute::ServerMetrics, _) => Ok(self.metrics_page(call)),
+            (ApiRoute::Metrics, _) => Ok(self.metrics_page(call)),
             (ApiRoute::Peek, _) => self.peek(call).await,
             (ApiRoute::Release, _) => self.release(call).await,
             (ApiRoute::Renew, _) => self.renew(call).await,
@@ -286,10 +285,10 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
             (ApiRoute::ActivityOne(user, id), _) => self.remove_active(user, Some(id), call).await,
             (ApiRoute::ActivityRenew(user, id), _) => self.renew_active(user, id, call).await,
             (ApiRoute::Acquire | ApiRoute::Gate(_) | ApiRoute::ActivityEvents(..), _) => {
-                Err(Problem::new(ProblemCode::NotFound, "answered with what was decided"))
+                Err(Problem::new(ProblemCode::NotFound, "handled with its decision"))
             }
             (ApiRoute::Index | ApiRoute::Health | ApiRoute::Ready | ApiRoute::OpenApi, _) => {
-                Err(Problem::new(ProblemCode::NotFound, "answered before anybody is asked for a token"))
+                Err(Problem::new(ProblemCode::NotFound, "handled before authentication"))
             }
         }
     }
@@ -301,17 +300,17 @@ impl<S: ?Sized> fmt::Debug for HttpApi<S> {
     }
 }
 
-/// A request that may be answered, if the limit is one that the permissions covers.
+/// An authenticated request. Its permissions may still not cover a limit.
 struct ApiCall<'a> {
     head: &'a Parts,
-    /// `GET` for `HEAD` too.
+    /// `HEAD` is treated as `GET`.
     method: &'a Method,
     body: &'a [u8],
     permissions: &'a Permissions,
 }
 
 impl ApiCall<'_> {
-    /// Checks that the permissions is for this limit.
+    /// Fails if the permissions do not cover this limit.
     fn require_limit(&self, limit_id: &str) -> Result<(), Problem> {
         if self.permissions.covers(limit_id) {
             return Ok(());
@@ -321,32 +320,35 @@ impl ApiCall<'_> {
     }
 }
 
-/// Whether everybody may see what is at this path: whoever asks if a server is well must be handled.
+/// Whether a path needs no token; health checks must work without one.
 pub(crate) fn is_public_path(path: &str) -> bool {
     ApiRoute::of(path).is_ok_and(|route| route.is_public())
 }
 
-/// The permissions of somebody who may do what needs this role.
+/// The caller's permissions, if they include this role.
 fn authorize(from: &Caller, needed: Role) -> Result<&Permissions, Problem> {
     let needed_word = needed.word();
     match from {
         Caller::Anonymous => {
             let detail = format!(
-                "no token came that is known here; send 'Authorization: Bearer TOKEN' with one of the role {needed_word}"
+                "the token is missing or invalid; send 'Authorization: Bearer TOKEN' with a token of role {needed_word}"
             );
             Err(Problem::new(ProblemCode::Unauthorized, detail))
         }
         Caller::Authenticated(permissions) if permissions.allows(needed) => Ok(permissions),
         Caller::Authenticated(permissions) => {
-            let detail =
-                format!("this needs the role {needed_word}, and the token has {}", permissions.role.word());
+            let detail = format!(
+                "this request needs role {needed_word}, and the token has role {}",
+                permissions.role.word()
+            );
             Err(Problem::new(ProblemCode::Forbidden, detail))
         }
     }
 }
 
 fn json(status: StatusCode, body: &impl Serialize) -> Reply {
-    let text = serde_json::to_vec(body).map_err(|_| Problem::bad_request("this cannot be said in JSON"))?;
+    let text = serde_json::to_vec(body)
+        .map_err(|_| Problem::bad_request("the response cannot be encoded as JSON"))?;
     Ok(json_text(status, text))
 }
 
@@ -356,7 +358,7 @@ fn json_text(status: StatusCode, text: impl Into<Bytes>) -> Response<Bytes> {
     response
 }
 
-/// Something of this media type.
+/// A response of this media type.
 fn typed(media_type: &'static str, text: impl Into<Bytes>) -> Response<Bytes> {
     let mut response = Response::new(text.into());
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));

@@ -1,25 +1,22 @@
-//! The rules in force: which limits and tokens come from the file.
+//! The settings in use: limits, tokens and activity rules from the file.
 //!
-//! Decided: one path. What a server starts with is applied to a store without limits by the same call that applies an edit later. All of
-//! it is checked first; then limits change together ([`Catalog::apply`](tidegate::Catalog::apply)) and, when that is durable, tokens
-//! behind them. What fails changes nothing; but if the store's log fails while limits change, whoever applies is told so, and nobody
-//! knows which limits there will be after a restart.
+//! Startup and reload use the same call. All settings are checked first. Then the limits change in one transaction
+//! ([`Catalog::apply`](tidegate::catalog::Catalog::apply)), and the tokens change when that is durable. A failure changes nothing, with one
+//! exception: if the store's log fails during the change, the error says so, and the limits after a restart are unknown.
 //!
-//! Decided: the file wins. A limit that was made over the API and is written in the file later is the file's from then on, with the counts of
-//! its items that survive. A limit that is no longer written is unknown at once; if it comes back within
-//! [`RETIREMENT`](tidegate::catalog::RETIREMENT), so do its counts.
+//! The file wins. A limit that was created over the API and later appears in the file is managed by the file from then on, with the
+//! counts of items that keep their name. A limit that disappears from the file is unknown at once; if it returns within
+//! [`RETIREMENT`](tidegate::catalog::RETIREMENT), its counts return too.
 //!
-//! Decided: until the first settings are applied nobody has a token, so that nobody comes in before it is known who may.
+//! Before the first settings are applied all tokens are refused.
 //!
-//! Decided: the section `activity` is a limit of the file like those below `limits`, and the rules of the [`Activity`] with it. What the
-//! environment says goes over what is written, and is put where nothing is written, so that whoever starts a server so gets these numbers.
-//! Without either the limit is whatever the store has, whoever put it there, and nobody's file removes or changes it by a request.
+//! The section `activity` is a limit of the file, and configures the [`Activity`]. Environment variables override the section; without a
+//! section they are applied to the store directly. Without either, the limit is what the store has.
 //!
-//! Decided: a server without a file applies nothing, and so removes nothing that others have from theirs. Caller applies a file in which
-//! limits are missing that another process had in its own retires them, and says so in the log.
+//! A server without a file applies nothing and removes nothing. A server whose file lacks limits that another server's file
+//! has retires them and logs it.
 //!
-//! Sockets and stores stay what they were at the start: `server` and `store` are compared with what they were then, and whoever
-//! applies is told which of them wait for a restart.
+//! The sections `server` and `store` are read at startup only. A reload compares them and reports which need a restart.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -28,27 +25,29 @@ use std::collections::HashSet;
 
 use tidegate::activity::{self, Activity, TaskOwner};
 use tidegate::catalog::{ApplyError, Origin, PutError};
+use tidegate::catalog::{Edit, EditOutcome, ExpectedVersion, RemovalMode};
 use tidegate::file::{ActivitySpec, ServerSpec, Settings, StoreSpec, is_reserved};
+use tidegate::model::{LimitSpec, SpecError};
+use tidegate::store::LimitStore;
 use tidegate::store::{Unavailable, wait_durable};
-use tidegate::{Edit, EditOutcome, ExpectedVersion, LimitSpec, LimitStore, RemovalMode, SpecError};
 
 use crate::resp::described_buckets::RESERVED_ID_MESSAGE;
 use crate::tokens::{SharedTokens, TokenTable};
 
-/// Which limits and tokens come from the file.
+/// Applies settings to a store, tokens and activity rules.
 pub struct LiveSettings {
     store: Arc<dyn LimitStore>,
     tokens: Arc<SharedTokens>,
     auth_policy: AuthPolicy,
-    /// What is told its rules, and what goes over those that are written.
+    /// The activity to configure, and the overrides from the environment.
     activity: Option<(Activity, ActivitySpec)>,
-    /// The ids of the limits that are written in the file.
+    /// Ids of the limits that the file manages.
     from_file: RwLock<HashSet<Box<str>>>,
-    /// Held while settings are applied.
+    /// Locked while settings are applied.
     in_force: Mutex<CurrentSettings>,
 }
 
-/// Whether settings may let everybody in.
+/// Whether settings without tokens are accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AuthPolicy {
     Optional,
@@ -58,26 +57,26 @@ enum AuthPolicy {
 #[derive(Default)]
 struct CurrentSettings {
     settings: Arc<Settings>,
-    /// The ids of the limits that this process has put from its file.
+    /// Ids of the limits that this process put from its file.
     put: HashSet<Box<str>>,
-    /// The sections that are read once, as they were then.
+    /// The sections that are read at startup only.
     at_start: Option<(ServerSpec, StoreSpec)>,
 }
 
-/// What became of the limits when settings were applied.
+/// The changes that settings made.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SettingsApplied {
-    /// Limits that were not there before.
+    /// Limits that were added.
     pub added: usize,
-    /// Limits that say something else by now.
+    /// Limits that were changed.
     pub changed: usize,
-    /// Limits that are no longer written.
+    /// Limits that were removed.
     pub removed: usize,
-    /// Limits that say what they said.
+    /// Limits that stayed the same.
     pub unchanged: usize,
-    /// Limits that another process had from its file, and that are removals because this one does not have them.
+    /// Removed limits that another process had put from its file.
     pub retired_foreign: Vec<String>,
-    /// The sections that have changed since the start and wait for a restart.
+    /// Sections that changed since startup and need a restart.
     pub needs_restart: Vec<&'static str>,
 }
 
@@ -88,10 +87,10 @@ impl fmt::Display for SettingsApplied {
     }
 }
 
-/// Why settings were not applied: all that is wrong with them.
+/// Why settings were rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SettingsRejected {
-    /// What is wrong, with its place in the file.
+    /// All errors, with their place in the file.
     pub flaws: Vec<SpecError>,
 }
 
@@ -105,9 +104,9 @@ impl fmt::Display for SettingsRejected {
 impl std::error::Error for SettingsRejected {}
 
 impl LiveSettings {
-    /// No rules yet, over this store. Nobody may come in until the first are applied.
+    /// Empty settings over this store; all tokens are refused until settings are applied.
     pub fn new(store: Arc<dyn LimitStore>) -> LiveSettings {
-        // A store that outlives its servers knows which limits were a file's when it was last open.
+        // A persistent store remembers which limits a file managed.
         let from_file = store.applied().into_iter().map(String::into_boxed_str).collect();
         LiveSettings {
             store,
@@ -119,35 +118,35 @@ impl LiveSettings {
         }
     }
 
-    /// Refuses settings without `auth`: strangers can reach the server, and must not be let in by an edit.
+    /// Rejects settings without `auth`, for a server that other machines can reach.
     pub fn require_tokens(mut self) -> LiveSettings {
         self.auth_policy = AuthPolicy::TokenTable;
         self
     }
 
-    /// Tells this activity the rules of the section `activity`, with what is said here over them.
+    /// Configures this activity from the section `activity`; `over` overrides the section.
     pub fn with_activity(mut self, activity: Activity, over: ActivitySpec) -> LiveSettings {
         self.activity = Some((activity, over));
         self
     }
 
-    /// Caller may come in; the same for every door, and as the latest settings say.
+    /// The current tokens, shared by all protocols.
     pub fn tokens(&self) -> &Arc<SharedTokens> {
         &self.tokens
     }
 
-    /// The settings in force; empty ones before the first are applied.
+    /// The current settings; empty before the first are applied.
     pub fn in_force(&self) -> Arc<Settings> {
         Arc::clone(&self.in_force.lock().unwrap_or_else(PoisonError::into_inner).settings)
     }
 
-    /// Whether the limit of this id is written in the file, or in that of another server of the same store, and changed there only.
+    /// Whether a limit is managed by this file, or by that of another server of the same store.
     pub fn is_from_file(&self, id: &str) -> bool {
         let is_ours = self.from_file.read().unwrap_or_else(PoisonError::into_inner).contains(id);
         is_ours || self.store.applied().iter().any(|applied| applied == id)
     }
 
-    /// Puts these settings in place of those in force, or changes nothing. Blocks until the limits are durable: not for tasks.
+    /// Replaces the current settings, or changes nothing. Blocks until the limits are durable; not for async tasks.
     pub fn apply(&self, settings: Settings) -> Result<SettingsApplied, SettingsRejected> {
         let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
         let tokens = self.check(&settings)?;
@@ -161,7 +160,7 @@ impl LiveSettings {
         let put = limits.iter().map(|limit| Edit::Put(limit.clone(), ExpectedVersion::Anything));
         let edits = put.chain(removals).collect();
 
-        // Whatever is or will be the file's is nobody else's to change meanwhile.
+        // Old and new limits are protected from the API during the change.
         self.set_managed(former.union(&written).cloned().collect());
         let edited = match self.store.apply(edits) {
             Ok(edited) => edited,
@@ -193,8 +192,8 @@ impl LiveSettings {
         Ok(applied)
     }
 
-    /// There is no file: everybody may come in, if that is allowed at all, and limits are those of the store. What is said over the section
-    /// `activity` is put. Blocks until that is durable: not for tasks.
+    /// Starts without a file: no tokens required if that is allowed, and the limits of the store. Environment overrides of the
+    /// activity are applied. Blocks until they are durable; not for async tasks.
     pub fn apply_defaults(&self) -> Result<(), SettingsRejected> {
         let _in_turn = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
         let nothing = Settings::default();
@@ -205,8 +204,8 @@ impl LiveSettings {
         Ok(())
     }
 
-    /// Tells the activity its rules. If no file has the limit, but somebody says numbers for it, they are put here and not when somebody
-    /// asks: who says nothing must be able to ask without changing anything.
+    /// Configures the activity. Overrides without a file are put into the store here and not on first use, so that a process
+    /// without overrides never changes the limit.
     fn configure_activity(&self, rules: activity::Rules, from_file: bool) -> Result<(), SettingsRejected> {
         let Some((activity, over)) = &self.activity else { return Ok(()) };
         if !from_file && *over != ActivitySpec::default() {
@@ -219,12 +218,12 @@ impl LiveSettings {
             }
         }
         let kept_by = if from_file { TaskOwner::SomebodyElse } else { TaskOwner::Store };
-        // They were found to make sense before anything was changed.
-        let _told = activity.set_rules(rules, kept_by);
+        // The rules were validated before anything changed.
+        let _valid = activity.set_rules(rules, kept_by);
         Ok(())
     }
 
-    /// The rules of the activity: what is written, and what goes over it.
+    /// The rules of the activity: the section with its overrides.
     fn activity_rules(&self, settings: &Settings) -> Result<activity::Rules, SettingsRejected> {
         let over = self.activity.as_ref().map(|(_, over)| *over).unwrap_or_default();
         let rules = activity::Rules::of(&over.over(settings.activity.unwrap_or_default()));
@@ -233,13 +232,13 @@ impl LiveSettings {
         let mut flaws: Vec<SpecError> = rules.flaws().into_iter().map(in_section).collect();
         let index = settings.limits.iter().position(|limit| limit.id == activity::ID);
         if let (Some(index), true) = (index, over != ActivitySpec::default()) {
-            let message = "is the limit of activities, and the environment has numbers for it; write the section activity instead";
+            let message = "is the limit of activities, and the environment configures it; write the section activity instead";
             flaws.push(SpecError::new(format!("limits[{index}].id"), message));
         }
         if flaws.is_empty() { Ok(rules) } else { Err(SettingsRejected { flaws }) }
     }
 
-    /// Checks what the store does not, and makes the tokens.
+    /// Checks what the store does not, and builds the token table.
     fn check(&self, settings: &Settings) -> Result<TokenTable, SettingsRejected> {
         let reserved = settings.limits.iter().enumerate().filter(|(_, limit)| is_reserved(&limit.id));
         let mut flaws: Vec<SpecError> = reserved
@@ -247,7 +246,7 @@ impl LiveSettings {
             .collect();
         let tokens = match &settings.tokens {
             None if self.auth_policy == AuthPolicy::TokenTable => {
-                let message = "is missing; this server can be reached from other machines, and nobody would need a token";
+                let message = "is missing; this server can be reached from other machines, and callers would not need a token";
                 Err(vec![SpecError::new("auth", message)])
             }
             None => Ok(TokenTable::allow_all()),
@@ -279,7 +278,7 @@ impl fmt::Debug for LiveSettings {
     }
 }
 
-/// Says which limits of others are removals: some of them by name.
+/// Logs limits of other servers that were retired.
 fn log_retired(retired_foreign: &[String]) {
     const MOST_NAMED: usize = 10;
     if retired_foreign.is_empty() {
@@ -316,16 +315,16 @@ fn sections_needing_restart(
     sections.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name).collect()
 }
 
-/// What is said when the store's log fails meanwhile.
+/// The error when the store's log fails during a change.
 fn not_durable(error: &Unavailable) -> SettingsRejected {
     let message = format!(
-        "could not write the limits down: {}; see to it and start the server again, which reads the settings anew",
+        "the limits could not be written to the log: {}; repair it and restart the server, which reads the settings again",
         error.reason
     );
     SettingsRejected { flaws: vec![SpecError::new("store", message)] }
 }
 
-/// What the store refuses, by its place in the file.
+/// Errors of the store, with their place in the file.
 fn flaws_of(error: ApplyError, limits: &[LimitSpec]) -> Vec<SpecError> {
     let mut flaws = Vec::new();
     for (id, why) in error.refused {

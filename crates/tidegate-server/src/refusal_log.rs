@@ -1,80 +1,82 @@
-//! RefusalLog in the log: a sample of who was refused by what, however many there are.
+//! A rate-limited log of refusals.
 //!
-//! Doors tell every refusal. One for each limit and second becomes a line of the log, and [`MAX_LINES_PER_SECOND`] in all; the rest is counted, and
-//! the limit's next line says how many there were. So an operator sees at once which limit refuses whom, and a flood of refusals,
-//! which is when a limiter earns its keep, does not become a flood of lines.
+//! Every refusal is recorded. Per second one per limit is logged, and at most [`MAX_LINES_PER_SECOND`] in total. The others are counted,
+//! and the limit's next line contains their number. So operators see which limit refuses which keys, and a flood of refusals does not
+//! become a flood of log lines.
 //!
-//! Decided: what is not logged costs a hash of the limit's id and an addition. Time is the instant of the decision, so there is no
-//! clock to read; there is no lock, and nothing is allocated.
+//! A refusal that is not logged costs a hash of the limit id and an addition: no clock reading, no lock, no allocation. The time is
+//! that of the decision.
 //!
-//! Decided: [`TRACKED_LIMITS`] limits have a count of their own. Those beyond share one, and so do the described buckets of
-//! `CL.THROTTLE`, which come and go with what clients say.
+//! [`TRACKED_LIMITS`] limits have their own slot. Further limits share one, and so do the described buckets of `CL.THROTTLE`, which clients
+//! create.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate::{Tick, Timestamp};
+use tidegate::model::{Tick, Timestamp};
 
 use crate::metrics::Protocol;
 use crate::resp::described_buckets::{self, RESERVED_PREFIX};
 
-/// The most lines in a second, all limits together.
+/// The most log lines per second, all limits together.
 pub const MAX_LINES_PER_SECOND: u64 = 10;
 
-/// The most letters of a key that are lines_written.
+/// The most characters of a key in a log line.
 pub const MAX_KEY_CHARS: usize = 64;
 
-/// How many limits have a count of their own.
+/// Number of limits with their own slot.
 pub const TRACKED_LIMITS: usize = 4096;
 
-/// How many places are looked at for a limit before it has to share.
+/// Slots probed for a limit before it uses the shared one.
 const PROBES: usize = 8;
 
-/// A limit that had no line for so many seconds gives its place to another.
+/// Seconds without a log line after which a slot may be reused.
 const STALE: u64 = 3600;
 
-/// The bits of [`RefusalLog::lines`] that count.
+/// Bits of [`RefusalLog::lines`] that hold the count.
 const COUNT_BITS: u32 = 8;
 
-/// Somebody was refused.
+/// A refusal.
 #[derive(Debug, Clone, Copy)]
 pub struct RefusalEvent<'a> {
     /// The limit that refused.
     pub limit: &'a str,
+    /// The binding item.
     /// The item of it that binds.
     pub item: &'a str,
-    /// Caller was refused.
+    /// The refused key.
     pub key: Option<&'a [u8]>,
-    /// Where they came in.
+    /// The protocol of the request.
     pub protocol: Protocol,
     /// When it was decided.
     pub at: Timestamp,
 }
 
-/// A line for the log.
+/// A log line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusalLine<'a> {
     /// The limit that refused.
     pub limit: &'a str,
+    /// The binding item.
     /// The item of it that binds.
     pub item: &'a str,
-    /// Caller was refused, with escapes for what cannot be printed, and not for longer than [`MAX_KEY_CHARS`] letters.
+    /// The refused key with escapes, cut to [`MAX_KEY_CHARS`] characters.
     pub key: Option<String>,
-    /// Where they came in.
+    /// The protocol of the request.
     pub protocol: Protocol,
-    /// How many refusals of this limit had no line since its last one.
+    /// Refusals of this limit since its last line that were not logged.
     pub left_out: u64,
 }
 
-/// Where lines go.
+/// Receives log lines.
 pub trait RefusalSink: Send + Sync {
-    /// One line.
+    /// Writes one line.
     fn line(&self, line: &RefusalLine<'_>);
 }
 
-/// Writes lines as `tracing` events of level info, called `refused`.
+/// Writes lines as `tracing` events of level info with the message `refused`.
 #[derive(Debug, Clone, Copy, Default)]
 struct TracingSink;
 
@@ -85,36 +87,36 @@ impl RefusalSink for TracingSink {
     }
 }
 
-/// Chooses which refusals are lines_written.
+/// Selects the refusals to log.
 pub struct RefusalLog {
     sink: Box<dyn RefusalSink>,
     hasher: RandomState,
     ticks_per_second: u64,
-    /// The latest second with lines, and in the lowest bits how many it had.
+    /// The latest second with lines, and in the low bits their number.
     lines: AtomicU64,
     slots: Box<[LimitSlot]>,
-    /// Of all limits that have none of their own.
+    /// Shared by limits without a slot.
     shared: LimitSlot,
 }
 
-/// What is known of the refusals of one limit.
+/// The log state of one limit.
 #[derive(Debug, Default)]
 struct LimitSlot {
-    /// Which limit it is; 0 if none.
+    /// Hash of the limit id; 0 if free.
     owner: AtomicU64,
-    /// The second of its last line.
+    /// Second of the last line.
     last_line_second: AtomicU64,
-    /// How many refusals had no line since.
+    /// Refusals since then that were not logged.
     left_out: AtomicU64,
 }
 
 impl RefusalLog {
-    /// For decisions of a store with this tick. Lines become `tracing` events.
+    /// A log for decisions of a store with this tick; lines become `tracing` events.
     pub fn new(tick: Tick) -> RefusalLog {
         RefusalLog::with_sink(TracingSink, tick)
     }
 
-    /// The same, with lines that go elsewhere.
+    /// The same with another sink.
     pub fn with_sink(sink: impl RefusalSink + 'static, tick: Tick) -> RefusalLog {
         RefusalLog {
             sink: Box::new(sink),
@@ -126,10 +128,10 @@ impl RefusalLog {
         }
     }
 
-    /// Somebody was refused.
+    /// Records a refusal.
     #[inline]
     pub fn record(&self, refusal: RefusalEvent<'_>) {
-        // No second is 0, which is when everybody's last line was.
+        // Seconds start at 1; 0 means no line yet.
         let second = refusal.at.ticks() / self.ticks_per_second + 1;
         let slot = self.slot(refusal.limit, second);
         let last = slot.last_line_second.load(Ordering::Relaxed);
@@ -138,7 +140,7 @@ impl RefusalLog {
         }
     }
 
-    /// Tells it, unless another thread is faster; whether it was lines_written.
+    /// Logs a refusal unless another thread claimed this second. Returns whether it was logged.
     #[cold]
     fn write_line(&self, slot: &LimitSlot, last: u64, second: u64, refusal: RefusalEvent<'_>) -> bool {
         let claimed =
@@ -180,7 +182,7 @@ impl fmt::Debug for RefusalLog {
 }
 
 impl LimitSlot {
-    /// Becomes this limit's, if it is nobody's or its owner was not heard of for long.
+    /// Claims the slot for a limit if it is free or stale.
     fn claim(&self, owner: u64, now: u64) -> bool {
         let former = self.owner.load(Ordering::Relaxed);
         let is_free =
@@ -192,13 +194,13 @@ impl LimitSlot {
         if moved.is_ok() && former != 0 {
             self.left_out.store(0, Ordering::Relaxed);
         }
-        // Another thread may have done the same for the same limit.
+        // Another thread may have claimed the slot for the same limit.
         moved.map_or_else(|now| now == owner, |_| true)
     }
 }
 
-/// What [`RefusalLog::lines`] is after one more line in this second, if it may have one. A thread that comes late counts in the latest
-/// second, so that two seconds that overlap do not have more lines than one.
+/// [`RefusalLog::lines`] after one more line in this second; `None` at the bound. A late thread counts in the latest second, so that
+/// overlapping seconds do not have more lines than one.
 fn after_line(lines: u64, second: u64) -> Option<u64> {
     let (latest, count) = (lines >> COUNT_BITS, lines & ((1 << COUNT_BITS) - 1));
     if second > latest {
@@ -208,7 +210,7 @@ fn after_line(lines: u64, second: u64) -> Option<u64> {
     }
 }
 
-/// A key as people can read it, on one line.
+/// A key as printable text on one line.
 fn printable(key: &[u8]) -> String {
     let mut text = String::new();
     let mut letters = 0;
@@ -252,7 +254,7 @@ mod tests {
             std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
         }
 
-        /// Which limits were lines_written, and how many refusals each left out.
+        /// Limits of the captured lines, and their counts of left out refusals.
         fn limits(&self) -> Vec<(String, u64)> {
             self.take().into_iter().map(|(limit, _, _, left_out)| (limit, left_out)).collect()
         }
@@ -274,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_has_one_line_in_a_second_and_the_next_says_what_was_left_out() {
+    fn limit_gets_one_line_per_second_with_the_count_of_left_out_refusals() {
         let (refusals, captured) = refusals();
         for milliseconds in [0, 1, 999] {
             refuse(&refusals, "a", milliseconds);
@@ -295,14 +297,14 @@ mod tests {
     }
 
     #[test]
-    fn all_limits_together_have_so_many_lines_in_a_second() {
+    fn lines_per_second_are_bounded_over_all_limits() {
         let (refusals, captured) = refusals();
         for index in 0..MAX_LINES_PER_SECOND + 2 {
             refuse(&refusals, &index.to_string(), 500);
             refuse(&refusals, &index.to_string(), 500);
         }
         assert_eq!(captured.limits().len() as u64, MAX_LINES_PER_SECOND);
-        // A thread that is late does not get a second of its own.
+        // A late thread counts in the latest second.
         refuse(&refusals, "late", 1_000);
         refuse(&refusals, "11", 0);
         assert_eq!(captured.limits(), lines(&[("late", 0), ("11", 2)]));
@@ -313,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_lose_no_refusal() {
+    fn concurrent_refusals_are_all_logged_or_counted() {
         const EACH: u64 = 20_000;
         let (refusals, captured) = refusals();
         std::thread::scope(|scope| {
@@ -329,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn described_buckets_are_one_limit_here() {
+    fn described_buckets_share_one_slot() {
         let (refusals, captured) = refusals();
         for rate in 0..5 {
             refuse(&refusals, &format!("cl.throttle/{rate}/1/60"), 0);
@@ -339,21 +341,21 @@ mod tests {
     }
 
     #[test]
-    fn too_many_limits_share_and_nothing_is_lost() {
+    fn limits_beyond_the_slots_share_one_and_lose_no_count() {
         let (refusals, captured) = refusals();
-        let connections = 4 * TRACKED_LIMITS;
-        for index in 0..connections {
+        let limits = 4 * TRACKED_LIMITS;
+        for index in 0..limits {
             refuse(&refusals, &index.to_string(), index as u64);
         }
         let lines_written = captured.limits();
         assert!(
-            lines_written.len() as u64 <= MAX_LINES_PER_SECOND * (connections as u64 / 1_000 + 1),
+            lines_written.len() as u64 <= MAX_LINES_PER_SECOND * (limits as u64 / 1_000 + 1),
             "{}",
             lines_written.len()
         );
         let shared = refusals.shared.left_out.load(Ordering::Relaxed);
-        assert!(shared > 0, "some had to share");
-        // When those of long ago are forgotten, there is room again.
+        assert!(shared > 0, "some limits share a slot");
+        // Stale slots are reused.
         let later = (STALE + 100) * 1_000;
         for index in 0..100 {
             refuse(&refusals, &format!("new {index}"), later);
@@ -363,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_told_on_one_line_and_not_for_long() {
+    fn keys_are_escaped_and_cut() {
         assert_eq!(printable(b"ada"), "ada");
         assert_eq!(printable("新年".as_bytes()), "新年");
         assert_eq!(printable(b"a\nb\x1b[31m\xff\xfe\0"), "a\\nb\\u{1b}[31m\\xff\\xfe\\0");

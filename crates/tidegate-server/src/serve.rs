@@ -1,19 +1,19 @@
-//! The listener: sockets, threads and time for the doors.
+//! Listeners and worker threads for HTTP and RESP.
 //!
 //! ```text
-//!   worker 1: socket ─ accept ─┬─ http::serve ──▶ HttpApi ───┐
-//!                              └─ resp::serve ──▶ RespSession ├──▶ store
-//!   worker 2: socket ─ accept ─┬─ …                       │
-//!                              └─ …  ─────────────────────┘
+//!   worker 1: socket ─ accept ─┬─ http::serve ──▶ HttpApi ─────┐
+//!                              └─ resp::serve ──▶ RespSession ─┼──▶ store
+//!   worker 2: socket ─ accept ─┬─ …                            │
+//!                              └─ …  ──────────────────────────┘
 //! ```
 //!
-//! Decided: as many workers as cores, each a thread with a runtime, sockets and buffers of its own. Decisions of local stores are
-//! made inside the poll that read the request; there is no queue, no channel and no lock between a socket and the store.
+//! There are as many workers as cores. Each is a thread with its own single-threaded runtime, sockets and buffers. Decisions of local
+//! stores are made inside the poll that read the request: no queue, channel or lock lies between a socket and the store.
 //!
-//! Decided: every client is bounded, in number, size and time ([`ConnectionBounds`]). Caller is beyond a bound is told so if that is possible, and cut
-//! off; everybody else does not notice.
+//! Every client is bounded in number, size and time ([`ConnectionBounds`]). A client over a bound gets an error if possible and is
+//! disconnected; other clients are not affected.
 //!
-//! Refused: knowing what a signal or a file is. Whoever starts a server tells it to stop.
+//! Signals and files are not handled here. The caller triggers the shutdown.
 
 pub mod bounds;
 mod busy_poll;
@@ -33,7 +33,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use tidegate::LimitStore;
+use tidegate::store::LimitStore;
 use tidegate_net::{Shutdown, listen};
 use tokio::sync::Notify;
 
@@ -47,30 +47,30 @@ use worker::WorkerListeners;
 
 pub use bounds::ConnectionBounds;
 
-/// What a server answers with.
+/// The handlers that a server dispatches to.
 pub struct ServerHandlers {
-    /// What is said over HTTP.
+    /// Handles HTTP requests.
     pub api: HttpApi<dyn LimitStore>,
-    /// What is said over RESP.
+    /// Handles RESP commands.
     pub resp: RespService,
-    /// Caller may come in. The same that the RESP door asks.
+    /// Checks tokens of HTTP clients. The same one that `resp` uses.
     pub authenticator: Arc<dyn Authenticator>,
-    /// Where workers count what they do. The same that the API shows.
+    /// Where workers count requests and connections. The same metrics that `api` renders.
     pub metrics: Arc<ServerMetrics>,
 }
 
-/// Where a server listens, and how.
+/// Listen addresses and number of workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenConfig {
-    /// For HTTP; nowhere if not given.
+    /// HTTP listen address; `None` disables HTTP.
     pub http: Option<SocketAddr>,
-    /// For RESP; nowhere if not given.
+    /// RESP listen address; `None` disables RESP.
     pub resp: Option<SocketAddr>,
-    /// How many threads; at least one.
+    /// Number of worker threads; at least one is started.
     pub workers: usize,
 }
 
-/// A server that runs.
+/// A running server.
 #[derive(Debug)]
 pub struct Server {
     http: Option<SocketAddr>,
@@ -79,17 +79,17 @@ pub struct Server {
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
-/// Why a server does not start.
+/// Why a server cannot start.
 #[derive(Debug)]
 pub enum StartError {
-    /// It cannot listen at this address.
+    /// The address cannot be bound.
     Address {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The error of the system.
         error: io::Error,
     },
-    /// It can have no threads.
+    /// A thread cannot be started.
     Thread(io::Error),
 }
 
@@ -99,7 +99,7 @@ impl fmt::Display for StartError {
             StartError::Address { address, error } if error.kind() == io::ErrorKind::AddrInUse => {
                 write!(
                     f,
-                    "cannot listen at {address}: somebody else does; stop them or choose another address"
+                    "cannot listen at {address}: the address is in use; stop the other process or choose another address"
                 )
             }
             StartError::Address { address, error } => write!(f, "cannot listen at {address}: {error}"),
@@ -111,19 +111,19 @@ impl fmt::Display for StartError {
 impl std::error::Error for StartError {}
 
 impl Server {
-    /// Starts to listen and to answer.
+    /// Binds the sockets and starts the workers.
     pub fn start(
         service: ServerHandlers,
         config: &ListenConfig,
         bounds: ConnectionBounds,
     ) -> Result<Server, StartError> {
         let workers = config.workers.max(1);
-        let sockets = |place: Option<SocketAddr>| match place {
+        let sockets = |address: Option<SocketAddr>| match address {
             None => Ok(Vec::new()),
             Some(address) => listen(address, workers).map_err(|error| StartError::Address { address, error }),
         };
         let (http, resp) = (sockets(config.http)?, sockets(config.resp)?);
-        let here =
+        let local_address =
             |sockets: &[std::net::TcpListener]| sockets.first().and_then(|socket| socket.local_addr().ok());
         let shutdown = Shutdown::default();
         let state = Arc::new(ServerState {
@@ -135,11 +135,15 @@ impl Server {
             bounds,
             failed_auths: FailedAuthLimiter::new(),
             shutdown,
-            left: Notify::new(),
+            connection_closed: Notify::new(),
         });
         let metrics = service.metrics;
-        let mut server =
-            Server { http: here(&http), resp: here(&resp), state, threads: Vec::with_capacity(workers) };
+        let mut server = Server {
+            http: local_address(&http),
+            resp: local_address(&resp),
+            state,
+            threads: Vec::with_capacity(workers),
+        };
         let (mut http, mut resp) = (http.into_iter(), resp.into_iter());
         for number in 0..workers {
             let listeners = WorkerListeners { http: http.next(), resp: resp.next() };
@@ -147,47 +151,47 @@ impl Server {
             let thread = std::thread::Builder::new().name(format!("worker-{number}"));
             match thread.spawn(move || worker::run(state, counts, listeners)) {
                 Ok(handle) => server.threads.push(handle),
-                // Those that have started end with the server.
+                // Dropping the server shuts the started workers down.
                 Err(error) => return Err(StartError::Thread(error)),
             }
         }
         Ok(server)
     }
 
-    /// Where it listens for HTTP.
+    /// The bound HTTP address.
     pub fn http(&self) -> Option<SocketAddr> {
         self.http
     }
 
-    /// Where it listens for RESP.
+    /// The bound RESP address.
     pub fn resp(&self) -> Option<SocketAddr> {
         self.resp
     }
 
-    /// How many connections there are.
+    /// Number of open connections.
     pub fn connections(&self) -> usize {
         self.state.connections.len()
     }
 
-    /// Takes no more connections, ends those on which nothing is being said, lets the others finish, and returns when
-    /// they have or when they took too long ([`ConnectionBounds::drain`]). Whoever waits in line is answered at once, as things stand.
+    /// Shuts down gracefully: stops accepting, closes idle connections, and lets requests in progress finish. Returns when all are
+    /// done, at the latest after [`ConnectionBounds::drain`]. Waiting requests are answered immediately with the current decision.
     pub fn drain(mut self) {
         self.state.shutdown.trigger();
         for thread in self.threads.drain(..) {
             // A worker that panicked has nothing left to finish.
-            let _over = thread.join();
+            let _joined = thread.join();
         }
     }
 }
 
-/// A server that nobody holds any more ends by itself; nobody waits for it.
+/// Dropping a server triggers the shutdown without waiting for it.
 impl Drop for Server {
     fn drop(&mut self) {
         self.state.shutdown.trigger();
     }
 }
 
-/// What all workers share.
+/// State shared by all workers.
 pub(crate) struct ServerState {
     api: HttpApi<dyn LimitStore>,
     resp: Arc<RespService>,
@@ -197,24 +201,24 @@ pub(crate) struct ServerState {
     bounds: ConnectionBounds,
     failed_auths: FailedAuthLimiter,
     shutdown: Shutdown,
-    left: Notify,
+    connection_closed: Notify,
 }
 
 impl ServerState {
-    /// Waits until there are no connections. Only who is told of the end leaves for good.
+    /// Waits until no connection is open. Woken only after the shutdown was triggered.
     async fn wait_until_empty(&self) {
         loop {
-            let left = self.left.notified();
+            let closed = self.connection_closed.notified();
             if self.connections.len() == 0 {
                 return;
             }
-            left.await;
+            closed.await;
         }
     }
 
     fn notify_connection_closed(&self) {
         if self.shutdown.is_triggered() {
-            self.left.notify_waiters();
+            self.connection_closed.notify_waiters();
         }
     }
 }
@@ -225,7 +229,7 @@ impl fmt::Debug for ServerState {
     }
 }
 
-/// What somebody is told for whom there is no room.
+/// The reply to a client over the connection limit.
 const fn rejection_bytes(protocol: Protocol) -> &'static [u8] {
     match protocol {
         Protocol::Http => {
@@ -241,18 +245,18 @@ const fn rejection_bytes(protocol: Protocol) -> &'static [u8] {
 /// How a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectionEnd {
-    /// The client left.
+    /// The client closed it.
     ClientClosed,
-    /// Everything was said.
+    /// The last reply was sent.
     Completed,
-    /// The server ends.
+    /// The server shuts down.
     Draining,
-    /// The client was cut off.
+    /// The server disconnected the client.
     Cut(CutReason),
 }
 
 impl ConnectionEnd {
-    /// Why the server ended it, if it did.
+    /// Why the server ended the connection, if it did.
     const fn cut(self) -> Option<CutReason> {
         match self {
             ConnectionEnd::ClientClosed | ConnectionEnd::Completed => None,
@@ -268,7 +272,7 @@ mod tests {
     use crate::http::problem::{Problem, ProblemCode};
 
     #[test]
-    fn who_is_turned_away_gets_a_whole_answer() {
+    fn rejection_of_http_client_is_a_complete_problem_response() {
         let text = std::str::from_utf8(rejection_bytes(Protocol::Http)).expect("text");
         let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
         assert!(head.contains(&format!("content-length: {}", body.len())), "{}", body.len());

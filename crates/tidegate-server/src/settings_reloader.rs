@@ -1,12 +1,12 @@
-//! The file of the settings: read at the start, read again when it has changed, and when somebody asks for it.
+//! Loads the settings file at startup, when it changes, and on request.
 //!
 //! ```text
-//!   looked at, every half second ──▶ the same twice in a row? ──▶ LiveSettings::apply ──▶ ReloadOutcome: log, /readyz, /metrics
+//!   poll every 500 ms ──▶ stable change? ──▶ LiveSettings::apply ──▶ ReloadOutcome: log, /readyz, /metrics
 //! ```
 //!
-//! When a file has changed is known to [`tidegate_net::file_watcher`].
+//! [`tidegate_net::file_watcher`] detects the changes.
 //!
-//! Decided: a file that cannot be read or used leaves the settings in force, is told once, and is tried again when it changes.
+//! A file that cannot be read or applied leaves the current settings in use. It is reported once and tried again when it changes.
 
 use std::fmt;
 use std::io;
@@ -23,53 +23,53 @@ use crate::metrics::{ReloadCounts, ReloadSource};
 
 pub use tidegate_net::file_watcher::{POLL_INTERVAL, PollThread};
 
-/// A file, the settings it is for, and how reading it went.
+/// Applies a settings file to [`LiveSettings`].
 pub struct SettingsReloader {
     path: PathBuf,
     settings: Arc<LiveSettings>,
     clock: Box<dyn Clock>,
-    /// Whoever reads has it until what was read is in force, so that files are used in the order in which they were read.
+    /// Locked until the contents are applied, so that they are applied in the order in which they were read.
     watcher: Mutex<FileWatcher>,
     status: Mutex<ReloadStatus>,
 }
 
-/// How reading the file went.
+/// The history of reloads.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReloadStatus {
-    /// The last time; `None` if it was never read.
+    /// The last reload; `None` before the first.
     pub last: Option<ReloadOutcome>,
-    /// When the settings in force were read, since 1970.
+    /// When the current settings were read, since 1970.
     pub loaded_at: Option<Duration>,
-    /// How often it went well.
+    /// Number of successful reloads.
     pub succeeded: u64,
-    /// How often it did not.
+    /// Number of failed reloads.
     pub failed: u64,
 }
 
-/// How reading the file went once.
+/// One reload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReloadOutcome {
     /// When, since 1970.
     pub at: Duration,
-    /// What became of the settings; or why they are what they were.
+    /// What changed, or why nothing did.
     pub result: Result<ReloadSuccess, ReloadFailure>,
 }
 
-/// The file was used.
+/// A successful reload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReloadSuccess {
-    /// What became of the settings.
+    /// The changes.
     pub applied: SettingsApplied,
-    /// What in the file has no effect, in full.
+    /// Warnings about settings without effect.
     pub warnings: Option<String>,
 }
 
-/// The file was not used.
+/// A failed reload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReloadFailure {
-    /// Why, in a few words that quote nothing of the file: for everybody.
+    /// A short reason that quotes nothing of the file; it is public.
     pub summary: String,
-    /// Why, in full: for those who may read the file.
+    /// The full reason, for the log.
     pub text: String,
 }
 
@@ -81,19 +81,19 @@ impl fmt::Display for ReloadFailure {
 
 impl std::error::Error for ReloadFailure {}
 
-/// What a look brought about.
+/// The result of a poll.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SettingsPoll {
-    /// Nothing is new.
+    /// The file has not changed.
     Unchanged,
-    /// Something is, and may not be whole yet.
+    /// The file has changed and may not be complete yet.
     Unsettled,
-    /// The file was read and used, or found to be of no use.
+    /// The file was read and applied or rejected.
     Read(ReloadOutcome),
 }
 
 impl SettingsReloader {
-    /// For these settings, from this file. Nothing is read yet: the first [`SettingsReloader::reload_now`] is the start.
+    /// A reloader for this file. Nothing is read before the first [`SettingsReloader::reload_now`].
     pub fn new(
         path: impl Into<PathBuf>,
         settings: Arc<LiveSettings>,
@@ -104,24 +104,24 @@ impl SettingsReloader {
         SettingsReloader { path, settings, clock: Box::new(clock), watcher, status: Mutex::default() }
     }
 
-    /// The file.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How reading it went.
+    /// The history of reloads.
     pub fn last_outcome(&self) -> ReloadStatus {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reads the file and applies it at once, whether it has changed or not: at the start, and when somebody says so.
+    /// Reads and applies the file whether it has changed or not.
     pub fn reload_now(&self) -> ReloadOutcome {
         let mut watcher = self.watcher();
         let contents = watcher.read_now();
         self.apply(contents)
     }
 
-    /// Looks at the file, and applies it if it has changed and is whole.
+    /// Checks the file, and applies it if it has changed and is stable.
     pub fn poll(&self) -> SettingsPoll {
         let mut watcher = self.watcher();
         match watcher.poll() {
@@ -131,7 +131,7 @@ impl SettingsReloader {
         }
     }
 
-    /// Looks every half second, on a thread of its own, until what is returned is dropped.
+    /// Polls every 500 ms on a thread of its own until the returned value is dropped.
     pub fn watch_file(self: &Arc<SettingsReloader>) -> io::Result<PollThread> {
         let reloader = Arc::clone(self);
         PollThread::start("reload", move || {
@@ -143,7 +143,7 @@ impl SettingsReloader {
         self.watcher.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Uses what was read, or finds that it is of no use.
+    /// Applies what was read, or records why not.
     fn apply(&self, contents: io::Result<Vec<u8>>) -> ReloadOutcome {
         let outcome = ReloadOutcome {
             at: self.clock.tick().since_epoch(self.clock.now()),
@@ -157,7 +157,7 @@ impl SettingsReloader {
     fn load(&self, bytes: &[u8]) -> Result<ReloadSuccess, ReloadFailure> {
         let name = self.path.display().to_string();
         let has_limits = !self.settings.in_force().limits.is_empty();
-        // More likely somebody is about to write it, or was pending_input from it, than means that there are no limits any more.
+        // A half-written or unreadable file is more likely than an operator who deleted all limits.
         let refuse = |what: &str| {
             let summary = format!("the settings file {what}");
             Err(ReloadFailure {
@@ -173,11 +173,11 @@ impl SettingsReloader {
             return refuse("lists no `limits` any more");
         }
         if reading.settings.tokens.is_none() && self.requires_tokens() {
-            // A file that is cut off, or about to be written, must not open the doors.
+            // A truncated file must not disable authentication.
             return Err(ReloadFailure {
                 summary: "the settings file has no `auth` any more".to_owned(),
                 text: format!(
-                    "{name}: auth: is gone, and everybody would be let in without a token; if that is meant, start the server again"
+                    "{name}: auth: is missing, and callers would no longer need a token; if that is intended, restart the server"
                 ),
             });
         }
@@ -187,7 +187,7 @@ impl SettingsReloader {
         Ok(ReloadSuccess { applied, warnings })
     }
 
-    /// Whether settings are in force by which nobody comes in without a token.
+    /// Whether the current settings require tokens.
     fn requires_tokens(&self) -> bool {
         self.last_outcome().succeeded > 0 && !self.settings.tokens().allows_anonymous()
     }
@@ -199,7 +199,7 @@ impl SettingsReloader {
         }
     }
 
-    /// Remembers how it went; whether it was the first time.
+    /// Records a reload. Returns whether it was the first.
     fn note(&self, outcome: &ReloadOutcome) -> bool {
         let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
         match outcome.result {
@@ -212,7 +212,7 @@ impl SettingsReloader {
         status.last.replace(outcome.clone()).is_none()
     }
 
-    /// A start that went well is told by whoever starts.
+    /// Logs a reload. A successful first one is reported by the process that starts the server.
     fn log(&self, outcome: &ReloadOutcome, is_first: bool) {
         let path = self.path.display();
         match &outcome.result {
@@ -225,14 +225,14 @@ impl SettingsReloader {
                 }
                 if !needs_restart.is_empty() {
                     let sections = needs_restart.join(" and ");
-                    tracing::warn!(%path, sections, "these sections have changed and wait for a restart");
+                    tracing::warn!(%path, sections, "these sections changed and need a restart");
                 }
                 if let Some(warnings) = warnings {
                     tracing::warn!(%path, "some settings have no effect\n{warnings}");
                 }
             }
             Err(failed) => {
-                tracing::error!(%path, "the settings were not used, and the former ones stay in force\n{failed}");
+                tracing::error!(%path, "the settings were rejected; the previous ones stay in use\n{failed}");
             }
         }
     }
@@ -262,13 +262,12 @@ fn invalid(wrong: &Diagnostics) -> ReloadFailure {
         many => format!("{many} errors"),
     };
     let first = wrong.iter().find(|each| each.severity == file::Severity::Error).map_or(1, |each| each.line);
-    let summary = format!("{errors} in the settings file, the first on line {first}; the log says all of it");
+    let summary = format!("{errors} in the settings file, the first on line {first}; see the log");
     ReloadFailure { summary, text: wrong.to_string() }
 }
 
 fn rejected_by(name: &str, rejected: &SettingsRejected) -> ReloadFailure {
     let fields: Vec<_> = rejected.flaws.iter().take(1).map(|flaw| flaw.field.as_str()).collect();
-    let summary =
-        format!("the settings cannot be used because of {}; the log says all of it", fields.concat());
+    let summary = format!("the settings cannot be used because of {}; see the log", fields.concat());
     ReloadFailure { summary, text: format!("{name}: {rejected}") }
 }

@@ -1,10 +1,9 @@
-//! TokenTable: who may do what, on every door.
+//! Tokens: authentication and permissions for both protocols.
 //!
-//! A token is 256 random bits. The settings file knows only its SHA-256, so that whoever reads the file cannot use it;
-//! with that many random bits a plain hash is enough, and a slow one would only slow down every request.
+//! A token has 256 random bits. The settings file contains only its SHA-256, so reading the file does not reveal tokens. With that
+//! many random bits a plain hash suffices; a slow one would only slow down requests.
 //!
-//! A token is looked up by comparing its hash with every known one, each in constant time and none left out: how long
-//! that takes says nothing about which of them was nearly right.
+//! A lookup compares the hash with every known one in constant time, so its duration reveals nothing about near misses.
 //!
 //! ```
 //! use tidegate_server::tokens::{NewToken, Permissions, Role, TokenSpec, TokenTable, Caller};
@@ -16,8 +15,8 @@
 //!     role: Role::Decide,
 //!     prefix: "shop/".to_owned(),
 //! };
-//! let tokens = TokenTable::new(vec![shop]).expect("it makes sense");
-//! let Caller::Authenticated(permissions) = tokens.identify(Some(new.secret.as_bytes())) else { panic!("it was just made") };
+//! let tokens = TokenTable::new(vec![shop]).expect("a valid token");
+//! let Caller::Authenticated(permissions) = tokens.identify(Some(new.secret.as_bytes())) else { panic!("a known token") };
 //! assert!(permissions.allows(Role::Decide) && permissions.covers("shop/checkout"));
 //! assert!(!permissions.allows(Role::Admin) && !permissions.covers("bank"));
 //! assert_eq!(tokens.identify(Some(b"guess")), Caller::Anonymous);
@@ -33,53 +32,53 @@ pub use authenticator::Authenticator;
 use sha2::{Digest, Sha256};
 pub use shared_tokens::SharedTokens;
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
-use tidegate::SpecError;
 pub use tidegate::file::{Role, TokenSpec};
+use tidegate::model::SpecError;
 
-/// What every token begins with, so that people and scanners of leaked secrets know one when they see it.
+/// Prefix of all tokens, so that people and secret scanners recognize them.
 const TOKEN_PREFIX: &str = "tg_";
-/// How many random bytes a token has.
+/// Random bytes of a token.
 const RANDOM_BYTES: usize = 32;
-/// How many bytes a hash has.
+/// Bytes of a hash.
 const HASH_BYTES: usize = 32;
 
-/// What somebody may do, and to which limits.
+/// What a caller may do, and on which limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Permissions {
-    /// How much.
+    /// The role.
     pub role: Role,
-    /// What the ids of the limits begin with; empty for all limits.
+    /// Prefix of the ids of permitted limits; empty for all.
     pub prefix: String,
 }
 
 impl Permissions {
-    /// Everything: where nobody asks for tokens.
+    /// All permissions, for servers without tokens.
     pub fn all() -> Permissions {
         Permissions { role: Role::Admin, prefix: String::new() }
     }
 
-    /// Whether it is enough for this.
+    /// Whether the role includes this one.
     pub fn allows(&self, needed: Role) -> bool {
         self.role >= needed
     }
 
-    /// Whether it is for this limit.
+    /// Whether the prefix covers this limit.
     pub fn covers(&self, limit_id: &str) -> bool {
         limit_id.starts_with(&self.prefix)
     }
 }
 
-/// Caller calls.
+/// The caller of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Caller {
-    /// Somebody without a token, or with one that nobody knows.
+    /// No token, or an invalid one.
     Anonymous,
-    /// Somebody who may do this.
+    /// A valid token with these permissions.
     Authenticated(Permissions),
 }
 
 impl Caller {
-    /// What they may do, if anybody knows them.
+    /// The permissions, if authenticated.
     pub fn permissions(self) -> Option<Permissions> {
         match self {
             Caller::Authenticated(permissions) => Some(permissions),
@@ -88,12 +87,12 @@ impl Caller {
     }
 }
 
-/// What is pending_input of a token that somebody has token_hash: enough to ask again what it allows, and not enough to show it.
+/// The hash of a token: enough to check it again later, not enough to use it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TokenHash([u8; HASH_BYTES]);
 
 impl TokenHash {
-    /// What is pending_input of this token.
+    /// The hash of this token.
     pub fn of(token: &[u8]) -> TokenHash {
         TokenHash(hash(token))
     }
@@ -105,7 +104,7 @@ impl fmt::Debug for TokenHash {
     }
 }
 
-/// The tokens that are known.
+/// The valid tokens.
 #[derive(Debug, Clone)]
 pub struct TokenTable {
     requirement: TokenRequirement,
@@ -115,9 +114,9 @@ pub struct TokenTable {
 /// Whether callers need a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TokenRequirement {
-    /// They may do everything without.
+    /// Callers without a token may do everything.
     Optional,
-    /// They do.
+    /// Callers need a token.
     Required,
 }
 
@@ -134,17 +133,17 @@ impl fmt::Debug for KnownToken {
 }
 
 impl TokenTable {
-    /// No tokens are asked for; everybody may do everything.
+    /// No tokens are required; every caller may do everything.
     pub fn allow_all() -> TokenTable {
         TokenTable { requirement: TokenRequirement::Optional, known: Vec::new() }
     }
 
-    /// Nobody has a token, and everybody needs one.
+    /// Tokens are required, and none is valid.
     pub fn deny_all() -> TokenTable {
         TokenTable { requirement: TokenRequirement::Required, known: Vec::new() }
     }
 
-    /// These tokens and no others; or everything that is wrong with them. An empty list lets nobody in.
+    /// These tokens are valid, or all errors in them. An empty list admits no caller.
     pub fn new(specs: Vec<TokenSpec>) -> Result<TokenTable, Vec<SpecError>> {
         let mut known: Vec<KnownToken> = Vec::with_capacity(specs.len());
         let mut flaws = Vec::new();
@@ -171,7 +170,7 @@ impl TokenTable {
         }
     }
 
-    /// Caller calls with this token.
+    /// The caller with this token.
     pub fn identify(&self, token: Option<&[u8]>) -> Caller {
         match (self.requirement, token) {
             (TokenRequirement::Optional, _) => Caller::Authenticated(Permissions::all()),
@@ -180,7 +179,7 @@ impl TokenTable {
         }
     }
 
-    /// Caller calls that has token_hash this before.
+    /// The caller with this token hash.
     pub fn identify_hash(&self, token_hash: &TokenHash) -> Caller {
         match self.requirement {
             TokenRequirement::Optional => Caller::Authenticated(Permissions::all()),
@@ -188,18 +187,18 @@ impl TokenTable {
         }
     }
 
-    /// Whether callers need one.
+    /// Whether callers need a token.
     pub fn are_required(&self) -> bool {
         self.requirement == TokenRequirement::Required
     }
 
-    /// Caller calls with this `Authorization` field: `Bearer` and the token.
+    /// The caller with this `Authorization` header: `Bearer` and the token.
     pub fn identify_bearer(&self, authorization: Option<&[u8]>) -> Caller {
         self.identify(authorization.and_then(bearer))
     }
 
     fn find(&self, hash: &[u8; HASH_BYTES]) -> Caller {
-        // Every token is compared, and which one it was is chosen without a branch.
+        // All hashes are compared, and the match is selected without a branch.
         let mut found = Choice::from(0);
         let mut position = 0_u64;
         for (index, known) in (0_u64..).zip(&self.known) {
@@ -215,18 +214,18 @@ impl TokenTable {
     }
 }
 
-/// The token of an `Authorization` field; the scheme's case does not matter.
+/// The token of an `Authorization` header; the scheme is case-insensitive.
 pub(crate) fn bearer(field: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = field.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii()).filter(|token| !token.is_empty())
 }
 
-/// A token that was just made.
+/// A new token.
 #[derive(Clone)]
 pub struct NewToken {
-    /// What its holder keeps, and nobody else.
+    /// The secret, for its holder only.
     pub secret: String,
-    /// What the settings file knows of it.
+    /// The hash, for the settings file.
     pub sha256: String,
 }
 
@@ -237,7 +236,7 @@ impl fmt::Debug for NewToken {
 }
 
 impl NewToken {
-    /// Makes a token out of the system's randomness.
+    /// Generates a token from the system's randomness.
     pub fn generate() -> Result<NewToken, RandomnessError> {
         let mut random = [0; RANDOM_BYTES];
         getrandom::fill(&mut random).map_err(|_| RandomnessError)?;
@@ -247,7 +246,7 @@ impl NewToken {
     }
 }
 
-/// The system has no randomness to give.
+/// The system provides no randomness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RandomnessError;
 
@@ -290,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_is_the_one_everybody_computes() {
+    fn hash_is_sha256() {
         let known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(hex(&hash(b"abc")), known);
         assert_eq!(from_hex(known), Some(hash(b"abc")));
@@ -298,13 +297,13 @@ mod tests {
     }
 
     #[test]
-    fn every_token_has_its_own_pass() {
+    fn token_gives_its_own_permissions() {
         let specs = vec![
             spec("one", Role::Read, ""),
             spec("two", Role::Decide, "shop/"),
             spec("three", Role::Admin, ""),
         ];
-        let tokens = TokenTable::new(specs).expect("they make sense");
+        let tokens = TokenTable::new(specs).expect("valid tokens");
         assert_eq!(tokens.identify(Some(b"one")), authenticated(Role::Read, ""));
         assert_eq!(tokens.identify(Some(b"two")), authenticated(Role::Decide, "shop/"));
         assert_eq!(tokens.identify(Some(b"three")), authenticated(Role::Admin, ""));
@@ -315,16 +314,16 @@ mod tests {
     }
 
     #[test]
-    fn no_tokens_is_not_the_same_as_an_empty_list() {
+    fn no_tokens_differs_from_an_empty_list() {
         assert_eq!(TokenTable::allow_all().identify(None), Caller::Authenticated(Permissions::all()));
-        let nobody = TokenTable::new(Vec::new()).expect("it makes sense");
+        let nobody = TokenTable::new(Vec::new()).expect("a valid list");
         assert_eq!(nobody.identify(Some(b"one")), Caller::Anonymous);
         assert_eq!(nobody.identify(None), Caller::Anonymous);
     }
 
     #[test]
-    fn the_field_is_bearer_and_the_token() {
-        let tokens = TokenTable::new(vec![spec("one", Role::Read, "")]).expect("it makes sense");
+    fn authorization_header_is_bearer_and_the_token() {
+        let tokens = TokenTable::new(vec![spec("one", Role::Read, "")]).expect("a valid token");
         for right in [&b"Bearer one"[..], b"bearer one", b"BEARER  one "] {
             assert_eq!(tokens.identify_bearer(Some(right)), authenticated(Role::Read, ""));
         }
@@ -334,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_wrong_is_told_at_once() {
+    fn invalid_hashes_are_all_reported() {
         let bad = |sha256: &str| TokenSpec { sha256: sha256.to_owned(), ..spec("x", Role::Read, "") };
         let long = "0".repeat(66);
         let specs = vec![bad("12"), spec("x", Role::Read, ""), bad(&long), spec("x", Role::Admin, "")];
@@ -344,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_long_and_never_the_same() {
+    fn generated_tokens_are_long_and_distinct() {
         let (one, two) =
             (NewToken::generate().expect("randomness"), NewToken::generate().expect("randomness"));
         assert_ne!(one.secret, two.secret);
@@ -353,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn roles_include_the_ones_before() {
+    fn roles_include_lower_ones() {
         for (index, role) in Role::ALL.into_iter().enumerate() {
             let permissions = Permissions { role, prefix: String::new() };
             let allowed: Vec<_> =

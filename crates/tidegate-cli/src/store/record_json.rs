@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 use serde_json::Value;
-use tidegate::answer::Outcome;
 use tidegate::catalog::RemovalMode;
-use tidegate::store::memory::journal::{HeldQuestion, Holding, LeaseNote, Origin, Tag, What};
+use tidegate::reply::Outcome;
+use tidegate::store::journal::{HeldQuestion, Holding, LeaseNote, Origin, Tag, What};
 use tidegate::store::memory::restoring::{Counters, StoredLimit};
 use tidegate_core::{Amount, Capacity, LeaseId, UsageRecord};
 use tidegate_disk::record::{LogRecord, RowUsage};
@@ -163,25 +163,25 @@ impl RecordJson {
                 RecordJson::Counters { limits: generations, highest_fence, leases: granted_leases, deeds }
             }
             LogRecord::Put { text, unwritten } => RecordJson::put(&text, unwritten),
-            LogRecord::Remove { generation, parting, until } => RecordJson::Removed {
+            LogRecord::Remove { generation, mode, until } => RecordJson::Removed {
                 limit_ref: LimitRefJson::of(generation, names),
-                returns_until: (parting == RemovalMode::Retire).then(|| instant(until)),
+                returns_until: (mode == RemovalMode::Retire).then(|| instant(until)),
             },
             LogRecord::Reset { generation, at, key } => RecordJson::Reset {
                 limit_ref: LimitRefJson::of(generation, names),
                 at: instant(at),
                 key: key.map(|(key, _)| text(key)),
             },
-            LogRecord::Row { generation, version, key, traces } => RecordJson::Row {
+            LogRecord::Row { generation, version, key, usage } => RecordJson::Row {
                 limit_ref: LimitRefJson::of(generation, names),
                 version,
                 key: key.map(fingerprint),
-                items: items(generation, version, traces, names),
+                items: items(generation, version, usage, names),
             },
-            LogRecord::Ghost { generation, version, traces } => RecordJson::Ghost {
+            LogRecord::AssumedUsage { generation, version, usage } => RecordJson::Ghost {
                 limit_ref: LimitRefJson::of(generation, names),
                 version,
-                items: items(generation, version, traces, names),
+                items: items(generation, version, usage, names),
             },
             LogRecord::Leaf { generation, spread } => {
                 RecordJson::Leaf { limit_ref: LimitRefJson::of(generation, names), pages: spread.pages }

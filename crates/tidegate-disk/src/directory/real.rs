@@ -16,7 +16,7 @@ use super::{Directory, DirectoryFile, DirectoryLock, OpenMode};
 use preallocated_segment::SegmentPreallocator;
 use real_file::RealFile;
 
-/// Directory are their owner's: a log names customers and holds the secret of their fingerprints.
+/// Only the owner may read the files: they contain keys and the secret of their fingerprints.
 const OWNER_ONLY: u32 = 0o600;
 const OWNER_ONLY_DIRECTORY: u32 = 0o700;
 
@@ -24,22 +24,22 @@ const OWNER_ONLY_DIRECTORY: u32 = 0o700;
 #[derive(Debug)]
 pub struct RealDirectory {
     folder: PathBuf,
-    /// Kept open to make names durable.
+    /// Kept open to sync names.
     handle: fs::File,
     preallocator: Arc<SegmentPreallocator>,
 }
 
 impl RealDirectory {
-    /// The directory at this path, which is made if it is not there.
+    /// Opens the directory at this path and creates it if it does not exist.
     pub fn create(folder: &Path) -> io::Result<RealDirectory> {
         match DirBuilder::new().recursive(true).mode(OWNER_ONLY_DIRECTORY).create(folder) {
             Ok(()) => {}
-            // Something else has this name: opening it says what is wrong with it.
+            // A file has this name: opening it below reports the error.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
         }
         let files = RealDirectory::open(folder)?;
-        // A directory whose own name is lost in a crash takes everything with it.
+        // The directory's own name must be durable as well.
         if let Some(parent) = folder.parent() {
             let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
             if let Ok(parent) = fs::File::open(parent) {
@@ -49,7 +49,7 @@ impl RealDirectory {
         Ok(files)
     }
 
-    /// The directory at this path, which must be there.
+    /// Opens an existing directory.
     pub fn open(folder: &Path) -> io::Result<RealDirectory> {
         let handle = fs::File::open(folder)?;
         if !handle.metadata()?.is_dir() {
@@ -62,14 +62,14 @@ impl RealDirectory {
         })
     }
 
-    /// Where it is.
+    /// The path.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 }
 
 impl RealDirectory {
-    /// Whether the directory of this name is still the one that was opened. Another one may be somebody else's store by now.
+    /// Checks that the path still leads to the opened directory. Otherwise it may belong to another store.
     fn check_not_replaced(&self) -> io::Result<()> {
         let (own, there) = (self.handle.metadata()?, fs::metadata(&self.folder)?);
         if (own.dev(), own.ino()) == (there.dev(), there.ino()) {
@@ -86,12 +86,12 @@ impl Directory for RealDirectory {
 
     fn list(&self) -> io::Result<Vec<String>> {
         let entries = fs::read_dir(&self.folder)?;
-        // A name that is not text is none of ours; what is left of it is enough to be told of.
+        // A name that is not UTF-8 is not part of a store. A lossy copy is enough for messages.
         entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
     }
 
     fn open(&self, name: &str, mode: OpenMode) -> io::Result<Box<dyn DirectoryFile>> {
-        // Whoever opens a pipe waits for somebody to write into it.
+        // Opening a named pipe would block.
         if !fs::metadata(self.folder.join(name))?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{name} is not a file")));
         }
@@ -109,7 +109,7 @@ impl Directory for RealDirectory {
 
     fn create_reserved(&self, name: &str, length: u64) -> io::Result<Box<dyn DirectoryFile>> {
         self.check_not_replaced()?;
-        // If it cannot be named, it is as if there were none.
+        // If naming the preallocated file fails, create one in the normal way.
         if let Some(segment) = self.preallocator.take(length)
             && segment.link_as(&self.handle, name).is_ok()
         {
@@ -144,9 +144,9 @@ impl Directory for RealDirectory {
             Err(TryLockError::WouldBlock) => return Err(io::Error::from(io::ErrorKind::WouldBlock)),
             Err(TryLockError::Error(error)) => return Err(error),
         }
-        // Whoever removes the file takes its lock out of the way of the next one; the directory cannot be removed and stay.
+        // The lock file can be removed, which would free its lock. The directory is therefore locked as well.
         let folder = fs::File::open(&self.folder)?;
-        // Some file systems lock files only, and say so by another error.
+        // Some file systems support locks only on files and return another error.
         if matches!(folder.try_lock(), Err(TryLockError::WouldBlock)) {
             return Err(io::Error::from(io::ErrorKind::WouldBlock));
         }
@@ -163,7 +163,7 @@ impl Directory for RealDirectory {
     }
 }
 
-/// Closing them gives the locks back.
+/// Dropping the files releases the locks.
 #[derive(Debug)]
 struct RealDirectoryLock {
     _file: fs::File,

@@ -1,13 +1,13 @@
-//! A directory in memory, for tests: it fails when it is told to, and it can be crashed.
+//! A directory in memory for tests, with fault injection and simulated crashes.
 //!
-//! It knows for every file what is durable and what was only written, and the same for names. A **crash image** is a copy in which
-//! everything durable is there and everything else is up to chance: see [`SimulatedDirectory::crash`]. A simulation that was
-//! [recorded](SimulatedDirectory::recorded) can be crashed after any of its calls, long after the run is over.
+//! It tracks which bytes and which names are durable. A **crash image** is a copy that contains everything
+//! durable and a random part of the rest: see [`SimulatedDirectory::crash`]. A
+//! [recorded](SimulatedDirectory::recorded) directory can be crashed after any of its past changes.
 //!
-//! A failed sync is modelled on what kernels do: what could not be written is still read back, and a later sync that succeeds does
-//! not mean that it was written after all. Only writing it again helps.
+//! A failed sync behaves as in kernels: the lost data can still be read, and a later successful sync does not
+//! write it. Only writing it again makes it durable.
 //!
-//! It is public because the tests of other crates need it. It is no store of anybody's data: all of it is gone with the process.
+//! The type is public for the tests of other crates. It stores nothing beyond the life of the process.
 
 mod disk_model;
 
@@ -18,7 +18,7 @@ use disk_model::{DiskChange, DiskModel, SeededRng};
 
 use super::{Directory, DirectoryFile, DirectoryLock, OpenMode};
 
-/// A call that can be made to fail, or to wait.
+/// A call that can fail or be held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskCall {
     /// [`Directory::list`].
@@ -45,16 +45,16 @@ pub enum DiskCall {
     Sync,
 }
 
-/// How a call fails.
+/// An injected fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskFault {
-    /// The device has a fault (`EIO`). A write that meets it may have written a part.
+    /// An I/O error of the device (`EIO`). A failing write may write a part.
     IoError,
-    /// There is no room (`ENOSPC`).
+    /// No space left (`ENOSPC`).
     Full,
-    /// This user may not (`EACCES`).
+    /// Permission denied (`EACCES`).
     PermissionDenied,
-    /// Nobody may write here (`EROFS`).
+    /// A read-only file system (`EROFS`).
     ReadOnly,
 }
 
@@ -69,12 +69,12 @@ impl DiskFault {
     }
 }
 
-/// How often a rule applies.
+/// How often a fault occurs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultDuration {
-    /// To one call.
+    /// Once.
     Once,
-    /// To every call from then on.
+    /// In every call from then on.
     Permanent,
 }
 
@@ -93,19 +93,19 @@ struct SharedDisk {
 #[derive(Debug)]
 struct DiskState {
     disk: DiskModel,
-    /// Everything that happened, if it is recorded.
+    /// All changes, if they are recorded.
     record: Option<ChangeHistory>,
     rules: Vec<FaultRule>,
     holds: Vec<(u64, DiskCall)>,
     next_hold_id: u64,
-    /// What waits for a hold.
+    /// Calls that are blocked by a hold.
     waiting: Vec<DiskCall>,
     locked: Vec<String>,
     capacity: Option<u64>,
     random_calls: u64,
 }
 
-/// What happened to a disk since it was as it was.
+/// The changes of a disk since its base state.
 #[derive(Debug)]
 struct ChangeHistory {
     base: DiskModel,
@@ -117,7 +117,7 @@ impl ChangeHistory {
         ChangeHistory { base: base.clone(), changes: Vec::new() }
     }
 
-    /// The disk after so many changes.
+    /// The disk after this many changes.
     fn disk_after(&self, changes: usize) -> DiskModel {
         let mut disk = self.base.clone();
         self.changes.iter().take(changes).for_each(|change| disk.apply(change));
@@ -128,7 +128,7 @@ impl ChangeHistory {
 #[derive(Debug)]
 struct FaultRule {
     call: DiskCall,
-    /// How many calls pass before it applies.
+    /// How many calls pass before the fault occurs.
     pass: u64,
     fault: DiskFault,
     duration: FaultDuration,
@@ -141,12 +141,12 @@ impl Default for SimulatedDirectory {
 }
 
 impl SimulatedDirectory {
-    /// An empty directory.
+    /// Creates an empty directory.
     pub fn new() -> SimulatedDirectory {
         SimulatedDirectory::of(DiskModel::default(), None)
     }
 
-    /// An empty directory that remembers everything that is done to it, for [`SimulatedDirectory::crash_after`].
+    /// Creates an empty directory that records its changes, for [`SimulatedDirectory::crash_after`].
     pub fn recorded() -> SimulatedDirectory {
         let disk = DiskModel::default();
         let record = ChangeHistory::of(&disk);
@@ -170,14 +170,15 @@ impl SimulatedDirectory {
         }
     }
 
-    /// What the machine may find after the power failed now. Each write since the last sync was kept, dropped, or torn: cut off at some
-    /// byte or some sector, or missing some sectors; in any order. Each name that was made, changed or removed since names were synced
-    /// was or was not. The seed decides.
+    /// A possible state after a power failure now. Each unsynced write is kept, dropped or torn: cut at a
+    /// byte or a sector, or with missing sectors, in any order. Each unsynced change of a name is kept or
+    /// dropped. The seed decides.
     pub fn crash(&self, seed: u64) -> SimulatedDirectory {
         SimulatedDirectory::of(self.lock_state().disk.image(&mut SeededRng::new(seed)), None)
     }
 
-    /// The same, as if the power had failed after this many [changes](SimulatedDirectory::changes). It is recorded too.
+    /// A possible state after a power failure that follows this many [changes](SimulatedDirectory::changes).
+    /// It is recorded too.
     ///
     /// # Panics
     /// If the directory is not [recorded](SimulatedDirectory::recorded).
@@ -187,8 +188,8 @@ impl SimulatedDirectory {
         SimulatedDirectory::of(disk, Some(record))
     }
 
-    /// What another process finds after this one was killed when it had made this many changes: everything that was written, durable or
-    /// not. It is recorded too.
+    /// The state that another process finds after this one was killed when it had made this many changes: all
+    /// written data, durable or not. It is recorded too.
     ///
     /// # Panics
     /// If the directory is not [recorded](SimulatedDirectory::recorded).
@@ -203,37 +204,37 @@ impl SimulatedDirectory {
         state.record.as_ref().expect("only a recorded directory knows its past").disk_after(changes)
     }
 
-    /// How often the directory or a file of it was changed or synced so far. Zero if it is not recorded.
+    /// The number of changes and syncs so far. Zero if they are not recorded.
     pub fn changes(&self) -> usize {
         self.lock_state().record.as_ref().map_or(0, |record| record.changes.len())
     }
 
-    /// What another process finds after this one was killed: everything that was written, durable or not, and no locks.
+    /// The state that another process finds after this one was killed: all written data and no locks.
     pub fn killed(&self) -> SimulatedDirectory {
         SimulatedDirectory::of(self.lock_state().disk.clone(), None)
     }
 
-    /// Makes a call fail, after this many of its kind have passed.
+    /// Makes a call fail after `pass` calls of its kind.
     pub fn fail(&self, call: DiskCall, pass: u64, fault: DiskFault, duration: FaultDuration) {
         self.lock_state().rules.push(FaultRule { call, pass, fault, duration });
     }
 
-    /// Takes all rules back.
+    /// Removes all faults.
     pub fn repair(&self) {
         self.lock_state().rules.clear();
     }
 
-    /// Lets files grow to this many bytes together, or without end.
+    /// Limits the total size of all files, or removes the limit.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.lock_state().capacity = bytes;
     }
 
-    /// How many bytes all files have together.
+    /// The total size of all files.
     pub fn used(&self) -> u64 {
         self.lock_state().disk.used()
     }
 
-    /// Lets calls of this kind wait until the hold is dropped.
+    /// Blocks calls of this kind until the hold is dropped.
     pub fn hold(&self, call: DiskCall) -> CallHold {
         let mut state = self.lock_state();
         let number = state.next_hold_id;
@@ -242,22 +243,22 @@ impl SimulatedDirectory {
         CallHold { shared: Arc::clone(&self.shared), number, call }
     }
 
-    /// The names there are, sorted.
+    /// All names, sorted.
     pub fn names(&self) -> Vec<String> {
         self.lock_state().disk.names()
     }
 
-    /// The bytes of a file. `None` if there is none of this name.
+    /// The content of a file, or `None` if it does not exist.
     pub fn bytes(&self, name: &str) -> Option<Vec<u8>> {
         self.lock_state().disk.bytes(name).map(<[u8]>::to_vec)
     }
 
-    /// Puts a file there as if it had always been; what a disk does to it, or an operator. It is not recorded.
+    /// Sets a file directly and durably, as an operator or a defect would. The change is not recorded.
     pub fn put(&self, name: &str, bytes: Vec<u8>) {
         self.lock_state().disk.put(name, bytes);
     }
 
-    /// Takes a file away as if it had never been. It is not recorded.
+    /// Removes a file directly and durably. The change is not recorded.
     pub fn take(&self, name: &str) {
         self.lock_state().disk.take(name);
     }
@@ -272,7 +273,7 @@ impl SharedDisk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for holds, then applies the rules.
+    /// Waits for holds, then applies the fault rules.
     fn start_call(&self, call: DiskCall) -> (MutexGuard<'_, DiskState>, io::Result<()>) {
         let mut state = self.lock_state();
         if state.is_held(call) {
@@ -294,7 +295,7 @@ impl DiskState {
         self.holds.iter().any(|(_, held)| *held == call)
     }
 
-    /// Whether a rule lets this call fail. A rule that passes it counts it.
+    /// Returns the fault of the first rule that applies. Every rule counts the calls that it lets pass.
     fn apply_rules(&mut self, call: DiskCall) -> io::Result<()> {
         for index in 0..self.rules.len() {
             let rule = &mut self.rules[index];
@@ -452,7 +453,7 @@ impl DirectoryFile for SimulatedFile {
         let outcome = outcome.and_then(|()| state.check_capacity(self.file, offset + bytes.len()));
         let written = match &outcome {
             Ok(()) => bytes,
-            // Half of it is there, and whoever failed must not count on the other half being absent or present.
+            // Half of the bytes are written: callers must not rely on either outcome.
             Err(_) => &bytes[..bytes.len() / 2],
         };
         let fits = state.check_capacity(self.file, offset + written.len()).is_ok();
@@ -483,7 +484,7 @@ impl DirectoryFile for SimulatedFile {
     }
 }
 
-/// A place in memory.
+/// Converts a file offset to an index.
 fn memory_offset(offset: u64) -> usize {
     usize::try_from(offset).expect("simulated files fit into memory")
 }
@@ -502,7 +503,7 @@ impl Drop for SimulatedDirectoryLock {
     }
 }
 
-/// Calls wait for as long as this is there.
+/// Blocks calls while it exists.
 #[derive(Debug)]
 pub struct CallHold {
     shared: Arc<SharedDisk>,
@@ -511,7 +512,7 @@ pub struct CallHold {
 }
 
 impl CallHold {
-    /// Waits until somebody waits for this.
+    /// Waits until a call is blocked by this hold.
     pub fn wait_for_caller(&self) {
         let mut state = self.shared.lock_state();
         while !state.waiting.contains(&self.call) {

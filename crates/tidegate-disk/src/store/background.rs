@@ -1,4 +1,4 @@
-//! The keeper: a thread that looks after a store once in a while. It does not keep the store.
+//! The background thread that runs the periodic maintenance of a store. It does not keep the store alive.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use super::StoreCore;
 
-/// How often the keeper looks.
+/// The interval between two runs.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a store has of its keeper, if it has one. The keeper ends with it.
+/// The handle of the background thread, if one was started. Dropping it stops the thread.
 #[derive(Default)]
 pub(super) struct BackgroundThread {
     thread: Mutex<Option<JoinHandle<()>>>,
     signal: Arc<StopSignal>,
 }
 
-/// Tells the keeper to end.
+/// Signals the background thread to stop.
 #[derive(Default)]
 struct StopSignal {
     is_stopped: Mutex<bool>,
@@ -30,12 +30,12 @@ impl BackgroundThread {
         *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
     }
 
-    /// Ends it, and waits until it has.
+    /// Stops the thread and waits until it has ended.
     pub(super) fn stop(&self) {
         *self.signal.is_stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.signal.changed.notify_all();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // The last one to hold the store may be the keeper.
+        // The background thread may drop the last reference to the store. It must not join itself.
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
             let _it_has_ended = thread.join();
         }

@@ -1,17 +1,18 @@
-//! CompactBatch are decided and written down like orders: in memory first, and spoken of when the log has allowed for them.
+//! Compact batches are decided in memory and logged like orders.
 
 use tidegate::store::{CompactBatch, CompactReplies, Lsn, Store, Unavailable};
 
 use super::StoreCore;
 
 impl StoreCore {
-    /// Decides bids, and writes down what they changed. Where the log must be durable before they are spoken of, if it is not yet.
+    /// Decides a compact batch and logs its changes. Returns the position that must be durable before it is
+    /// reported.
     pub(super) fn bid(
         &self,
         bids: &CompactBatch<'_>,
         gists: &mut CompactReplies,
     ) -> Result<Option<Lsn>, Unavailable> {
-        // While the log cannot be written, which of them need it is for orders to find out.
+        // While the log is unavailable, the general path finds out which orders need it.
         if self.trouble().is_some() {
             gists.clear();
             return Ok(None);

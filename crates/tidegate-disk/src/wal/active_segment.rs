@@ -1,10 +1,10 @@
-//! Writing: the end of the log, which one thread owns.
+//! The active segment: the end of the log, owned by the writer thread.
 //!
-//! A block is written and made durable before the next one is begun. When a segment is full, the next one is made first, durably and
-//! with its name, and then the old one is sealed; the seal is a block like any other.
+//! Each block is durable before the next one is written. When a segment is full, the next segment is created
+//! first, durably and under its final name. Then the old segment is sealed. The seal is an ordinary block.
 //!
 //! ```text
-//!   log-4.new: room, header, sync ─▶ named log-4 ─▶ names synced ─▶ seal in log-3, sync ─▶ blocks in log-4
+//!   log-4.new: reserve, header, sync ─▶ rename to log-4 ─▶ sync names ─▶ seal log-3, sync ─▶ blocks in log-4
 //! ```
 //!
 //! Every segment keeps room for its seal, so a full disk stops the log only between segments.
@@ -19,12 +19,12 @@ use super::segment::{self, SegmentHeader};
 use super::snapshot_file::remove_if_exists;
 use crate::directory::{Directory, DirectoryFile, is_full};
 
-/// Why nothing was written.
+/// Why a write failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum WriteFailure {
-    /// There is no room, and everything is as it was.
+    /// The disk is full. Nothing changed.
     Full(String),
-    /// Nobody knows what is on the disk.
+    /// The disk failed. Its state is unknown.
     Failed(String),
 }
 
@@ -39,12 +39,12 @@ impl WriteFailure {
     }
 }
 
-/// The end of the log.
+/// The segment that receives blocks, and the write position in it.
 #[derive(Debug)]
 pub(super) struct ActiveSegment {
     pub(super) directory: Arc<dyn Directory>,
     pub(super) store: StoreId,
-    /// How long segments are made, if nothing larger must fit.
+    /// The length of a new segment, unless a larger block must fit.
     pub(super) segment_bytes: u64,
     pub(super) segment: u64,
     pub(super) file: Box<dyn DirectoryFile>,
@@ -55,7 +55,8 @@ pub(super) struct ActiveSegment {
 }
 
 impl ActiveSegment {
-    /// Writes a block durably. The buffer is as [`block::encode_block`] wants it, and is as it was if this fails.
+    /// Writes a block durably. The buffer must have the layout that [`block::encode_block`] expects. On
+    /// failure the buffer is unchanged.
     pub(super) fn write_block(
         &mut self,
         buffer: &mut Vec<u8>,
@@ -85,7 +86,7 @@ impl ActiveSegment {
         let name = file_names::segment_name(self.segment);
         let written = self.file.write_at(bytes, self.offset);
         written.map_err(|error| WriteFailure::new(&name, "writing", &error))?;
-        // Whatever a failed sync says, it must not be asked again: what it could not write is forgotten.
+        // Never repeat a failed sync: the kernel has dropped the pages that it could not write.
         self.file.sync().map_err(|error| WriteFailure::failed(&name, "syncing", &error))?;
         self.offset += bytes.len() as u64;
         self.link = self.link.advance(checksum);
@@ -93,7 +94,7 @@ impl ActiveSegment {
         Ok(())
     }
 
-    /// Ends this segment and begins the next, in which a block of this size has room.
+    /// Seals this segment and starts the next one, which has room for a block of `size` bytes.
     pub(super) fn roll_over(&mut self, size: u64) -> Result<(), WriteFailure> {
         let least = segment::HEADER_BYTES as u64 + size + block::EMPTY_BLOCK_BYTES as u64;
         let length = self.segment_bytes.max(least);
@@ -107,12 +108,12 @@ impl ActiveSegment {
         sealed
     }
 
-    /// The seal of this segment: everything in it is known before it is written.
+    /// Encodes the seal of this segment. Its content is known before it is written.
     fn encode_seal(&self) -> (Vec<u8>, u32) {
         block::encode_empty_block(BlockKind::Seal, self.link, self.time, &self.store, self.offset)
     }
 
-    /// Seals this segment and goes on in that one.
+    /// Seals this segment and continues in the next one.
     pub(super) fn seal_into(
         &mut self,
         header: &SegmentHeader,
@@ -127,7 +128,8 @@ impl ActiveSegment {
         Ok(())
     }
 
-    /// Removes a segment for which the one before could not be sealed, so that the one before can go on.
+    /// Removes the next segment after its predecessor could not be sealed, so that the predecessor stays
+    /// active.
     fn remove_unused_segment(&self, header: &SegmentHeader) -> Result<(), WriteFailure> {
         let name = file_names::segment_name(header.segment);
         let removed = self.directory.remove(&name).and_then(|()| self.directory.sync_names());
@@ -135,7 +137,7 @@ impl ActiveSegment {
     }
 }
 
-/// Makes a segment, durably and with its name.
+/// Creates a segment durably and under its final name.
 pub(super) fn create_segment(
     directory: &dyn Directory,
     header: &SegmentHeader,
@@ -151,7 +153,7 @@ pub(super) fn create_segment(
     Ok(file)
 }
 
-/// Makes a segment durably, under the name it has until it is finished. If there is no room, nothing of it stays.
+/// Creates a segment durably under its temporary name. If the disk is full, no file remains.
 pub(super) fn create_unnamed(
     directory: &dyn Directory,
     header: &SegmentHeader,
@@ -167,7 +169,7 @@ pub(super) fn create_unnamed(
         Ok(file)
     };
     make().inspect_err(|_| {
-        // It may be what fills the disk. That it could not be removed either is seen the next time.
+        // The file may be what fills the disk. If it cannot be removed now, the next attempt removes it.
         let _ = remove_if_exists(directory, &name);
     })
 }

@@ -1,15 +1,17 @@
-//! What was appended and is not written yet.
+//! The queue of appends that are not written yet.
 //!
-//! Appends are copied into **parcels**, each of which becomes one block; its buffer has room for the block's header in front, so nothing is
-//! copied again. While the writer makes one block durable, the next one fills. The lock is held for as long as a copy takes, and
-//! never while the disk works.
+//! Appends are copied into pending blocks. The buffer of a pending block has room for the block header in
+//! front, so the payload is copied only once. While the writer makes one block durable, the next one fills.
+//! The lock is held during a copy and never during disk work.
 //!
-//! A writer that has just written much **rests** before it takes the next block: a sync costs the same whatever it makes durable, and under a load like
-//! this it takes the processor from those who decide. It rests five times as long as it worked, half a millisecond at most, and until
-//! enough has come. After little was written nobody rests, and a lone append is written at once.
+//! After a large block the writer delays the next commit. A sync costs the same for any amount of data, and
+//! under load frequent syncs take CPU time from decisions. The delay is five times the duration of the last
+//! commit, at most 0.5 ms, and ends early once 64 KiB are pending. After a block below 6 KiB there is no
+//! delay, so a lone append is written at once.
 //!
-//! Refused: to end a rest when nothing is appended any more, or when whoever appends says that they have nothing else to do. For a moment that is so again and
-//! again also under the highest load, and the syncs became small again.
+//! Two ways to end the delay earlier were tried and dropped: when appends pause, and when appenders report
+//! that they are idle. Both conditions also occur briefly at the highest load, and made the syncs small
+//! again.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,45 +24,45 @@ use tidegate::store::{Lsn, Unavailable};
 use super::block;
 use super::snapshot_file::SnapshotHeader;
 
-/// The most bytes that may wait to be written.
+/// The maximum number of bytes waiting to be written.
 pub const MAX_PENDING_BYTES: usize = 64 << 20;
 
-/// How large a block becomes before the next is begun, if segments are not smaller.
+/// The maximum payload of a block, if segments are not smaller.
 const MAX_BLOCK_BYTES: usize = 4 << 20;
 
-/// After this much the writer rests,
+/// After a block of this size the writer delays the next commit,
 const DELAY_AFTER_BYTES: usize = 6 << 10;
-/// until this much waits.
+/// until this much is pending.
 const DELAY_UNTIL_BYTES: usize = 64 << 10;
-/// How much longer than it worked it rests, and how long at most.
+/// The delay as a multiple of the last commit's duration, and its maximum.
 const DELAY_FACTOR: u32 = 5;
 const MAX_DELAY: Duration = Duration::from_micros(500);
 
-/// How many buffers are kept to be used again, and how large ones.
+/// How many buffers are kept for reuse, and their maximum size.
 const MAX_FREE_BUFFERS: usize = 4;
 const MAX_FREE_BUFFER_BYTES: usize = 2 * MAX_BLOCK_BYTES;
 
-/// Whether the log can be written.
+/// The health of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogHealth {
-    /// It can.
+    /// The log accepts appends.
     Healthy,
-    /// There is no room. Appends are refused until there is; nothing that was durable is harmed.
+    /// The disk is full. The log refuses appends until there is room. Durable data is not affected.
     Full {
-        /// What failed.
+        /// The call that failed.
         reason: String,
     },
-    /// The disk failed. Nothing is written any more until the log is opened again.
+    /// The disk failed. The log writes nothing until it is opened again.
     Failed {
-        /// What failed.
+        /// The call that failed.
         reason: String,
     },
-    /// It was stopped.
+    /// The log was stopped.
     Stopped,
 }
 
 impl LogHealth {
-    /// What whoever asks is told.
+    /// The error for callers, or `None` if the log is healthy.
     pub(super) fn refusal(&self) -> Option<Unavailable> {
         let reason = match self {
             LogHealth::Healthy => return None,
@@ -76,53 +78,53 @@ impl LogHealth {
     }
 }
 
-/// Appends that become one block.
+/// Appends that will form one block.
 #[derive(Debug)]
 pub(super) struct PendingBlock {
-    /// Room for the block's header, then what was appended.
+    /// Room for the block header, then the appended bytes.
     pub(super) buffer: Vec<u8>,
-    /// The latest time of them.
+    /// The latest time of the appends.
     pub(super) time: u64,
-    /// The place in the log after the last of them.
+    /// The log position after the last append.
     pub(super) end: u64,
-    /// How many bytes were appended.
+    /// The number of appended bytes.
     pub(super) bytes: usize,
 }
 
-/// What the writer does next.
+/// A job for the writer thread.
 #[derive(Debug)]
 pub(super) enum WriterJob {
     Write(PendingBlock),
-    /// Begin another segment, and say which.
+    /// Start a new segment and report where.
     Roll(Sender<Result<SegmentRoll, Unavailable>>),
-    /// Nothing is left, and nothing will come.
+    /// End: the queue is empty and closed.
     Close(CloseMode),
 }
 
-/// Where the log was split for a snapshot.
+/// The point at which the log was divided for a snapshot.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SegmentRoll {
     pub(super) header: SnapshotHeader,
-    /// How many bytes of blocks had been written.
+    /// Bytes of blocks written before this point.
     pub(super) written_bytes: u64,
 }
 
 /// How the log is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CloseMode {
-    /// By somebody who has said everything.
+    /// By a clean stop, which writes a stop block.
     Stop,
-    /// By being dropped.
+    /// By dropping the log.
     Abandon,
 }
 
-/// What appenders and the writer share.
+/// The queue between appenders and the writer thread.
 #[derive(Debug)]
 pub(super) struct AppendQueue {
     state: Mutex<QueueState>,
     changed: Condvar,
     tip: AtomicU64,
-    /// Whether the log is not sound, to be known without the lock.
+    /// Whether the log is not healthy. Read without the lock.
     is_unhealthy: AtomicBool,
     max_block_bytes: usize,
 }
@@ -130,7 +132,7 @@ pub(super) struct AppendQueue {
 #[derive(Debug)]
 struct QueueState {
     queue: VecDeque<WriterJob>,
-    /// Bytes in the queue and in the writer's hands.
+    /// Bytes in the queue and in the block being written.
     bytes: usize,
     tip: u64,
     free_buffers: Vec<Vec<u8>>,
@@ -142,25 +144,25 @@ struct QueueState {
 #[derive(Debug, PartialEq, Eq)]
 enum WriterState {
     Busy,
-    /// Until something is appended.
+    /// Waits for an append.
     Idle,
-    /// Until it is time, or enough was appended.
+    /// Waits for the end of the commit delay, or for enough data.
     Delaying,
 }
 
-/// How late it is, for how long things take; nothing is decided by it.
+/// The current instant, for measuring durations only.
 #[expect(clippy::disallowed_methods, reason = "how long the disk took, and whether it is time to go on")]
 pub(super) fn now() -> Instant {
     Instant::now()
 }
 
-/// How long a writer rests who wrote so many bytes and took this long.
+/// The delay after a commit of `bytes` bytes that took `took`.
 fn commit_delay(bytes: usize, took: Duration) -> Duration {
     if bytes < DELAY_AFTER_BYTES { Duration::ZERO } else { (took * DELAY_FACTOR).min(MAX_DELAY) }
 }
 
 impl AppendQueue {
-    /// A queue whose parcels fit into blocks of segments of this length.
+    /// Creates a queue whose blocks fit into segments of this length.
     pub(super) fn new(segment_bytes: u64) -> AppendQueue {
         let state = QueueState {
             queue: VecDeque::new(),
@@ -182,7 +184,7 @@ impl AppendQueue {
         }
     }
 
-    /// Adds a payload; the place in the log after it.
+    /// Appends a payload and returns the log position after it.
     pub(super) fn append(&self, payload: &[u8], time: u64) -> Result<Lsn, Unavailable> {
         let mut state = self.lock();
         if let Some(refusal) = state.refusal() {
@@ -192,7 +194,7 @@ impl AppendQueue {
             let reason = format!("the disk is behind by {} bytes; ask again later", state.bytes);
             return Err(Unavailable { reason });
         }
-        // An empty payload has a place of its own too.
+        // An empty payload also gets a position of its own.
         state.tip += payload.len().max(1) as u64;
         state.bytes += payload.len();
         let end = state.tip;
@@ -206,7 +208,7 @@ impl AppendQueue {
         Ok(Lsn(end))
     }
 
-    /// Asks for another segment, after everything that was appended so far.
+    /// Requests a new segment after everything appended so far.
     pub(super) fn roll(&self, answer: Sender<Result<SegmentRoll, Unavailable>>) -> Result<(), Unavailable> {
         let mut state = self.lock();
         if let Some(refusal) = state.refusal() {
@@ -217,25 +219,25 @@ impl AppendQueue {
         Ok(())
     }
 
-    /// Asks the writer to end after what is state; `false` if that was asked before.
+    /// Asks the writer to end after the pending work. Returns `false` if that was requested before.
     pub(super) fn close(&self, close_mode: CloseMode) -> bool {
         let mut state = self.lock();
         if state.close_mode.is_some() {
             return false;
         }
         state.close_mode = Some(close_mode);
-        // Also one that waits for room on the disk.
+        // This also wakes a writer that waits for room on the disk.
         state.writer = WriterState::Busy;
         self.changed.notify_all();
         true
     }
 
-    /// The end of the log.
+    /// The log position after the last append.
     pub(super) fn tip(&self) -> Lsn {
         Lsn(self.tip.load(Ordering::Acquire))
     }
 
-    /// Why appends are refused at present.
+    /// The reason why appends are refused at present, or `None`.
     pub(super) fn refusal(&self) -> Option<Unavailable> {
         if self.is_unhealthy.load(Ordering::Acquire) { self.lock().refusal() } else { None }
     }
@@ -244,7 +246,7 @@ impl AppendQueue {
         self.lock().health.clone()
     }
 
-    /// Lets the writer rest who wrote so many bytes and took this long.
+    /// Delays the writer after a commit of `bytes` bytes that took `took`.
     pub(super) fn delay_commit(&self, bytes: usize, took: Duration) {
         self.delay_until(now() + commit_delay(bytes, took));
     }
@@ -262,7 +264,7 @@ impl AppendQueue {
         state.writer = WriterState::Busy;
     }
 
-    /// What the writer does next; waits until there is something.
+    /// Waits for the next job of the writer.
     pub(super) fn next_job(&self) -> WriterJob {
         let mut state = self.lock();
         loop {
@@ -278,7 +280,7 @@ impl AppendQueue {
         }
     }
 
-    /// A block is durable.
+    /// Records that a block is durable and recycles its buffer.
     pub(super) fn finish_block(&self, block: PendingBlock) {
         let mut state = self.lock();
         state.bytes -= block.bytes;
@@ -289,24 +291,24 @@ impl AppendQueue {
         }
     }
 
-    /// Nothing can be written for now.
+    /// Records that nothing can be written for now.
     pub(super) fn set_health(&self, health: LogHealth) {
         self.is_unhealthy.store(true, Ordering::Release);
         self.lock().health = health;
     }
 
-    /// The writer ends, and what is state is let go.
+    /// Records that the writer ended, and drops the pending work.
     pub(super) fn close_writer(&self, health: LogHealth) {
         let mut state = self.lock();
         self.is_unhealthy.store(true, Ordering::Release);
         state.health = health;
         let queue = std::mem::take(&mut state.queue);
         drop(state);
-        // Whoever waits for another segment sees that nobody will answer.
+        // Dropping the jobs closes the channels of callers that wait for a new segment.
         drop(queue);
     }
 
-    /// Waits this long, or until the log is closed; whether it was.
+    /// Waits for this duration or until the log is closed. Returns the close mode in the second case.
     pub(super) fn wait_for_close(&self, time: Duration) -> Option<CloseMode> {
         let state = self.lock();
         let is_open = |state: &mut QueueState| state.close_mode.is_none();
@@ -314,7 +316,7 @@ impl AppendQueue {
         waited.unwrap_or_else(PoisonError::into_inner).0.close_mode
     }
 
-    /// Lets the writer go on, if it sleeps, or rests and has enough to do.
+    /// Wakes the writer if it is idle, or if it delays and enough is pending.
     fn wake_writer(&self, mut state: MutexGuard<'_, QueueState>) {
         let is_needed = match state.writer {
             WriterState::Busy => false,
@@ -341,7 +343,7 @@ impl QueueState {
         }
     }
 
-    /// Whether the writer is not to rest any more: there is much to write, or something else to do.
+    /// Whether the commit delay should end: enough data or another job is pending.
     fn has_enough_to_write(&self) -> bool {
         match self.queue.front() {
             None => false,
@@ -350,7 +352,7 @@ impl QueueState {
         }
     }
 
-    /// The block into which so many bytes go: the last one, unless it is full.
+    /// The block that receives `length` more bytes: the last one, unless it is full.
     fn block_for(&mut self, length: usize, full: usize) -> &mut PendingBlock {
         let fits = matches!(self.queue.back(), Some(WriterJob::Write(block)) if block.bytes + length <= full);
         if !fits {
@@ -378,7 +380,7 @@ mod tests {
         assert_eq!(commit_delay(DELAY_AFTER_BYTES, Duration::from_secs(3)), MAX_DELAY);
     }
 
-    /// Each of these would otherwise wait for an hour.
+    /// Without an early end, each case would wait for an hour.
     #[test]
     fn a_rest_ends_with_enough_to_write_and_with_the_log() {
         let endings: [fn(&AppendQueue) -> bool; 3] = [

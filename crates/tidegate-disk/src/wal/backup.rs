@@ -1,9 +1,11 @@
-//! Copying a log that may be in use into an empty directory, from which it can be opened.
+//! Copies a log that may be in use into an empty directory. The copy can be opened as a log.
 //!
-//! The copy is a prefix of the log: the newest snapshot, and the blocks on top of it as far as they are whole. No lock is needed and nobody waits.
-//! If a newer snapshot removes what is being copied, the copy begins again.
+//! The copy is a prefix of the log: the newest snapshot and all complete blocks after it. Copying needs no
+//! lock and blocks no other operation. If a newer snapshot removes files during the copy, the copy starts
+//! again.
 //!
-//! The identity comes last. A directory without one is not a store, so a copy that was interrupted cannot be taken for one.
+//! The identity file is written last. A directory without it is not a store, so an interrupted copy cannot be
+//! mistaken for one.
 
 use std::fmt;
 use std::io;
@@ -18,35 +20,35 @@ use super::segment::{self, SegmentHeader, SegmentSeal};
 use super::snapshot_file::{self, SnapshotWriter};
 use crate::directory::{Directory, OpenMode, read_whole};
 
-/// How often a copy begins again before it is given up.
+/// How many times a copy is attempted.
 const MAX_ATTEMPTS: u32 = 8;
 
-/// What was copied.
+/// The result of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backup {
-    /// How many files, the identity included.
+    /// The number of files, including the identity.
     pub files: u64,
-    /// How many bytes of snapshot and blocks.
+    /// The number of bytes of snapshot and blocks.
     pub bytes: u64,
     /// The number of the last block.
     pub last_number: u64,
 }
 
-/// Why there is no copy.
+/// Why the copy failed.
 #[derive(Debug)]
 pub enum BackupError {
-    /// The directory to be copied to is not empty.
+    /// The target directory is not empty.
     NotEmpty {
         /// The directory.
         location: String,
     },
-    /// What was to be copied cannot be read.
+    /// The source cannot be read.
     Source(OpenError),
-    /// The copy cannot be written.
+    /// The target cannot be written.
     Target {
         /// The directory.
         location: String,
-        /// What the system says.
+        /// The error of the operating system.
         error: io::Error,
     },
 }
@@ -83,7 +85,7 @@ pub fn backup(from: &dyn Directory, to: &dyn Directory) -> Result<Backup, Backup
                 let last_number = link.number - 1;
                 return Ok(Backup { files: copy.files + 1, bytes: copy.bytes, last_number });
             }
-            // Whatever is wrong may only have looked so while somebody was writing.
+            // The error may be the effect of a concurrent write.
             Err(BackupError::Source(_)) if attempt < MAX_ATTEMPTS => attempt += 1,
             Err(BackupError::Source(error)) => {
                 remove_files(to).map_err(target_error)?;
@@ -95,12 +97,12 @@ pub fn backup(from: &dyn Directory, to: &dyn Directory) -> Result<Backup, Backup
     }
 }
 
-/// Removes what was copied: part of a log is of no use.
+/// Removes the files of an incomplete copy.
 fn remove_files(to: &dyn Directory) -> io::Result<()> {
     list_files(to)?.iter().try_for_each(|name| to.remove(name))
 }
 
-/// What is in the directory that is copied to, but for what the file system keeps there.
+/// Lists the target directory without `lost+found`.
 fn list_files(to: &dyn Directory) -> io::Result<Vec<String>> {
     let mut names = to.list()?;
     names.retain(|name| name != file_names::LOST_AND_FOUND);
@@ -124,7 +126,7 @@ impl BackupCopy<'_> {
             Some(number) => (*number, self.copy_snapshot(*number)?),
             None => (FIRST_SEGMENT, ChainPosition::first(&self.identity.store)),
         };
-        // Not by the list: segments may have been added since.
+        // Does not use the listing: segments may have been added since.
         loop {
             let (after, sealed) = self.copy_segment(number, link)?;
             link = after;
@@ -138,7 +140,7 @@ impl BackupCopy<'_> {
     fn copy_snapshot(&mut self, number: u64) -> Result<ChainPosition, BackupError> {
         let name = file_names::snapshot_name(number);
         let store = &self.identity.store;
-        // Read once to know its header and that it is whole, and once more to copy it.
+        // Reads the file twice: once to check it and get its header, once to copy it.
         let contents = snapshot_file::read_snapshot(self.from, number, store, &mut |_, _| Ok(()))
             .map_err(BackupError::Source)?;
         let mut copy = SnapshotWriter::begin(self.to, &contents.header, store)
@@ -161,7 +163,7 @@ impl BackupCopy<'_> {
         Ok(contents.header.link)
     }
 
-    /// Copies a segment as far as it is whole.
+    /// Copies the complete blocks of a segment.
     fn copy_segment(
         &mut self,
         number: u64,

@@ -1,4 +1,4 @@
-//! Blocks: what one commit writes.
+//! Blocks: the unit of one commit.
 //!
 //! ```text
 //!   0      4        8                16               24       28       32       36       40
@@ -12,48 +12,50 @@
 //!   └──────────────────────────────┴────────┴────────┘
 //! ```
 //!
-//! Numbers rise by one over all segments. `chain` names the block before: its checksum, which is made of its header's and its payload's.
-//! Both sums begin with the store's id.
+//! Numbers increase by one across all segments. `chain` is the checksum of the previous block, computed over
+//! its header checksum and its payload checksum. Both checksums are seeded with the store id.
 //!
 //! # Torn or damaged
 //!
-//! The writer makes block *n* durable before it writes a byte of block *n+1*, into space that holds zeros. So of all blocks only the last can
-//! be **torn**, and where the disk did not come to write it, it has zeros. A block that is wrong and not for want of bytes is **damaged**.
-//! To tell them apart:
+//! The writer makes block *n* durable before it writes a byte of block *n+1*, and it writes into space that
+//! holds zeros. Only the last block can therefore be **torn**, and the parts that did not reach the disk read
+//! as zeros. A block that is invalid for another reason is **damaged**. An invalid block counts as torn in
+//! these cases:
 //!
-//! - its first byte is zero: nothing was written here, or the sector in which it begins was not;
-//! - the last byte of `head` is zero: the header ends early;
-//! - the last byte of `tail` is zero: the block ends early;
-//! - more of its sectors are all zeros than `blank`, the number that were so when it was written: some did not reach the disk.
+//! - Its first byte is zero: nothing was written here, or the first sector is missing.
+//! - The last byte of `head` is zero: the header is incomplete.
+//! - The last byte of `tail` is zero: the block is incomplete.
+//! - It has more all-zero sectors than `blank`, the number at the time of writing: some sectors are missing.
 //!
-//! Anything else that does not add up was there once and is not what it was. No single flipped bit makes a damaged block look torn: the bytes
-//! that must not be zero each have several bits set. A torn block is cut only if nothing after it is valid; the reader sees to that.
+//! All other mismatches are damage. A single flipped bit never makes a block look torn, because the bytes
+//! that must not be zero have several bits set. The reader cuts a torn block only if no valid block follows
+//! it.
 
 use super::encoding::{StoreId, array_at, checksum_after, checksum_of, u32_at, u64_at};
 
-/// What a block's header takes.
+/// The length of a block header.
 pub(super) const HEADER_BYTES: usize = 40;
-/// What follows its payload.
+/// The length of a block trailer.
 pub(super) const TRAILER_BYTES: usize = 8;
-/// What a block without a payload takes.
+/// The length of a block without a payload.
 pub(super) const EMPTY_BLOCK_BYTES: usize = HEADER_BYTES + TRAILER_BYTES;
 
 const MARK: &[u8; 3] = b"TGb";
 const HEAD: &[u8; 4] = b"head";
 const TAIL: &[u8; 4] = b"tail";
-/// What a disk writes whole or not at all.
+/// The unit that a disk writes atomically.
 const SECTOR_BYTES: usize = 512;
 
-/// What a block is for.
+/// The purpose of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockKind {
-    /// It holds what was appended.
+    /// The block holds appended bytes.
     Records,
-    /// Somebody opened the log.
+    /// A process opened the log.
     Start,
     /// The segment ends here, and another one follows.
     Seal,
-    /// Everything was written before the log was closed.
+    /// The log was stopped cleanly.
     Stop,
 }
 
@@ -74,28 +76,28 @@ impl BlockKind {
     }
 }
 
-/// Where a chain of blocks stands: what the next one must say of itself.
+/// A position in the chain of blocks: the values that the next block must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ChainPosition {
-    /// Its number.
+    /// The number of the next block.
     pub(super) number: u64,
-    /// The checksum of the block before.
+    /// The checksum of the previous block.
     pub(super) chain: u32,
 }
 
 impl ChainPosition {
-    /// PreviousRun the first block of a store.
+    /// The position before the first block of a store.
     pub(super) fn first(store: &StoreId) -> ChainPosition {
         ChainPosition { number: 1, chain: checksum_of(store, b"") }
     }
 
-    /// After a block with this checksum.
+    /// The position after a block with this checksum.
     pub(super) fn advance(self, checksum: u32) -> ChainPosition {
         ChainPosition { number: self.number + 1, chain: checksum }
     }
 }
 
-/// A block as it was read.
+/// A decoded block.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LogBlock<'a> {
     pub(super) kind: BlockKind,
@@ -103,30 +105,30 @@ pub(super) struct LogBlock<'a> {
     pub(super) time: u64,
     pub(super) chain: u32,
     pub(super) payload: &'a [u8],
-    /// What the next block's chain must be.
+    /// The value that the next block must have as `chain`.
     pub(super) checksum: u32,
 }
 
 impl LogBlock<'_> {
-    /// How many bytes it takes in the file.
+    /// The length of the block in the file.
     pub(super) fn size(&self) -> usize {
         EMPTY_BLOCK_BYTES + self.payload.len()
     }
 }
 
-/// Why there is no block.
+/// Why there is no valid block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum BlockError {
-    /// Nothing was written here, or its beginning did not reach the disk.
+    /// Nothing was written here, or the first sector did not reach the disk.
     Absent,
-    /// It did not reach the disk as a whole.
+    /// Parts of the block did not reach the disk.
     Torn,
-    /// It did, and is not what was written; what was expected how far from its beginning.
+    /// The block differs from what was written: `expected` is missing at the relative offset `at`.
     Damaged { at: usize, expected: &'static str },
 }
 
-/// Makes a block of a buffer whose first [`HEADER_BYTES`] bytes are free and whose rest is the payload; says its checksum. Where it will be in the
-/// file is needed to count its sectors.
+/// Completes a block in place and returns its checksum. The first [`HEADER_BYTES`] bytes of the buffer are
+/// free, and the rest is the payload. The file offset is needed to count the block's sectors.
 pub(super) fn encode_block(
     buffer: &mut Vec<u8>,
     kind: BlockKind,
@@ -154,7 +156,7 @@ pub(super) fn encode_block(
     checksum_after(header_sum, &payload_sum.to_le_bytes())
 }
 
-/// A block without a payload, and its checksum.
+/// Encodes a block without a payload. Returns it with its checksum.
 pub(super) fn encode_empty_block(
     kind: BlockKind,
     link: ChainPosition,
@@ -167,7 +169,7 @@ pub(super) fn encode_empty_block(
     (buffer, checksum)
 }
 
-/// Reads the block that begins here in a segment. Beyond the end of the segment there are zeros.
+/// Decodes the block at an offset of a segment.
 pub(super) fn read_block<'a>(
     segment: &'a [u8],
     offset: usize,
@@ -204,7 +206,8 @@ pub(super) fn read_block<'a>(
     })
 }
 
-/// Where after this offset a block begins that is at least the one of this number: a proof that all before it were durable.
+/// Finds a later block header whose number is at least `number`. Its existence proves that all blocks before
+/// it were durable.
 pub(super) fn find_later(segment: &[u8], offset: usize, number: u64, store: &StoreId) -> Option<usize> {
     let mut at = offset + 1;
     while let Some(rest) = segment.get(at..) {
@@ -261,8 +264,8 @@ fn read_header(bytes: &[u8], store: &StoreId) -> Result<BlockHeader, BlockError>
     })
 }
 
-/// How many sectors of the file hold nothing but zeros of this block. Those that hold a part of its header are not looked at: they are known to
-/// hold something.
+/// Counts the sectors of the file in which this block has only zeros. Sectors that hold part of the header
+/// are skipped: they are never blank.
 fn blank_sectors(block: &[u8], offset: u64) -> u32 {
     let into_sector = usize::try_from(offset % SECTOR_BYTES as u64).expect("less than a sector");
     let mut from = SECTOR_BYTES - into_sector;
@@ -288,7 +291,7 @@ mod tests {
         buffer
     }
 
-    /// A segment that holds this block and zeros around it.
+    /// Returns a segment that holds this block, surrounded by zeros.
     fn segment(block: &[u8], offset: usize) -> Vec<u8> {
         let mut bytes = vec![0; offset];
         bytes.extend_from_slice(block);
@@ -325,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_block_without_any_of_its_sectors_is_torn_wherever_it_lies() {
-        // A payload that is mostly zeros is the hard case.
+        // A payload of mostly zeros is the hard case.
         let mut payload = vec![0; 3000];
         payload[1500] = 1;
         for offset in 0..SECTOR_BYTES {

@@ -1,7 +1,7 @@
-//! Who waits for the log: tasks and threads, each for a place in it.
+//! Tasks and threads that wait for a log position to become durable.
 //!
-//! A commit takes everybody out who waited for it, and wakes them outside of the lock. Somebody who stopped waiting is not known to have;
-//! what they left goes with the next commit that passes their place.
+//! A commit removes all waiters up to its position and wakes them outside the lock. The log does not learn
+//! when a task stops waiting: its entry is removed by the next commit past its position.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,27 +10,27 @@ use std::task::{Context, Poll, Waker};
 
 use tidegate::store::{Lsn, Unavailable};
 
-/// How many tasks may wait at once, each for one place.
+/// The maximum number of waiting tasks, counted per position.
 pub const MAX_WAITERS: usize = 1 << 20;
 
-/// How far the log is durable, and who waits for more.
+/// The durable position, and the waiters for later positions.
 #[derive(Debug)]
 pub(super) struct DurabilityWaiters {
     durable: AtomicU64,
     waiters: Mutex<WaiterTable>,
-    /// For threads.
+    /// Notifies waiting threads.
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct WaiterTable {
-    /// By place and task: a task that asks again for the same place is there once.
+    /// Keyed by position and waker: a task that polls the same position again has one entry.
     tasks: BTreeMap<(u64, WakerId), Waker>,
     /// Why nothing becomes durable at present.
     failure: Option<Unavailable>,
 }
 
-/// What tells wakers apart: where they keep their data, and how they wake.
+/// Identifies a waker by its data pointer and its vtable.
 type WakerId = (usize, usize);
 
 impl DurabilityWaiters {
@@ -51,7 +51,7 @@ impl DurabilityWaiters {
             return Poll::Ready(Ok(()));
         }
         let mut waiters = self.lock();
-        // Once more: what became durable before the lock was taken wakes nobody who comes after.
+        // Checks again under the lock: a commit before the lock was taken does not wake this task.
         if self.durable() >= lsn.0 {
             return Poll::Ready(Ok(()));
         }
@@ -79,7 +79,7 @@ impl DurabilityWaiters {
         Ok(())
     }
 
-    /// Everything up to here is durable.
+    /// Everything up to `durable` is durable.
     pub(super) fn advance(&self, durable: u64) {
         self.durable.store(durable, Ordering::Release);
         let mut waiters = self.lock();
@@ -90,7 +90,7 @@ impl DurabilityWaiters {
         self.wake_all(ready);
     }
 
-    /// Nothing more becomes durable, for now or for good.
+    /// Nothing more becomes durable, temporarily or permanently.
     pub(super) fn fail(&self, failure: Unavailable) {
         let mut waiters = self.lock();
         waiters.failure = Some(failure);

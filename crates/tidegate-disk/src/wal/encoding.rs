@@ -1,4 +1,4 @@
-//! Integers in little-endian order, checksums, and the beginning that all files share.
+//! Little-endian integers, checksums, and the preamble of every file.
 //!
 //! ```text
 //!   0        8        12       16
@@ -7,18 +7,18 @@
 //!   └────────┴────────┴────────┘
 //! ```
 //!
-//! The version has a checksum of its own, because everything after it may look different in another version, and a flipped bit must
-//! not be taken for one.
+//! The version has a checksum of its own. Everything after it may differ in another version, and a flipped
+//! bit must not look like another version.
 
 use super::error::{Damage, OpenError};
 
-/// The version that is written, and the only one there is.
+/// The format version that is written, and the only one that exists.
 pub(super) const VERSION: u32 = 1;
 
-/// How long the beginning of every file is.
+/// The length of the preamble of every file.
 pub(super) const PREAMBLE_BYTES: usize = 16;
 
-/// What tells stores apart.
+/// The identifier of a store.
 pub(super) type StoreId = [u8; 16];
 
 pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -29,10 +29,10 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(array_at(bytes, at))
 }
 
-/// So many bytes from here on.
+/// The `N` bytes at an offset.
 ///
 /// # Panics
-/// If there are fewer; whoever asks has looked.
+/// If there are fewer bytes. Callers check the length first.
 pub(super) fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("a slice of N bytes is an array of N bytes")
 }
@@ -41,12 +41,12 @@ pub(super) fn checksum(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes)
 }
 
-/// A checksum that differs from store to store, so that nothing of another store is taken for ours.
+/// A checksum seeded with the store id, so that data of another store never matches.
 pub(super) fn checksum_of(store: &StoreId, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(store), bytes)
 }
 
-/// The checksum of these bytes behind those that had this one.
+/// Continues the checksum `before` over more bytes.
 pub(super) fn checksum_after(before: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(before, bytes)
 }
@@ -60,7 +60,7 @@ pub(super) fn preamble(magic: [u8; 8]) -> [u8; PREAMBLE_BYTES] {
     bytes
 }
 
-/// Whether a file begins as it should, and is of the version that we know.
+/// Checks the magic number, the version and their checksum.
 pub(super) fn check_preamble(file: &str, bytes: &[u8], magic: [u8; 8]) -> Result<(), OpenError> {
     let damage = |offset, expected: &str| Err(Damage::at(file, offset, expected).into());
     if bytes.len() < PREAMBLE_BYTES {
@@ -79,7 +79,7 @@ pub(super) fn check_preamble(file: &str, bytes: &[u8], magic: [u8; 8]) -> Result
     }
 }
 
-/// Where the zeros at the end of these bytes begin.
+/// The offset at which the trailing zeros begin.
 pub(super) fn end_of_content(bytes: &[u8]) -> usize {
     const STRIDE: usize = 64;
     let mut end = bytes.len();

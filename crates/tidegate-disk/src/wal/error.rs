@@ -1,18 +1,18 @@
-//! Why a log cannot be opened: each reason by name, with what to do about it.
+//! Errors of opening a log. Each one names the file and says what to do.
 
 use std::fmt;
 use std::io;
 
 use super::encoding::VERSION;
 
-/// Something in a file is not as it was written.
+/// A file differs from what was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
-    /// In which file.
+    /// The file.
     pub file: String,
-    /// How many bytes from its beginning.
+    /// The offset of the difference in bytes.
     pub offset: u64,
-    /// What should be there.
+    /// What the format requires there.
     pub expected: String,
 }
 
@@ -33,94 +33,94 @@ impl std::error::Error for Damage {}
 /// Why a log cannot be opened.
 #[derive(Debug)]
 pub enum OpenError {
-    /// Another process has it open.
+    /// Another process has the directory open.
     Locked {
         /// The directory.
         location: String,
     },
-    /// This user may not read or write it.
+    /// The user has no permission to read or write it.
     Forbidden {
         /// The file or directory.
         file: String,
     },
-    /// The file system cannot be written to.
+    /// The file system is mounted read-only.
     ReadOnly {
         /// The file or directory.
         file: String,
     },
-    /// There is a file of the directory's name.
+    /// The path is a file.
     NotADirectory {
-        /// What was to be the directory.
+        /// The path.
         location: String,
     },
-    /// The directory has files, and no identity among them. None of them was touched.
+    /// The directory has files but no identity. Nothing was changed.
     NotAStore {
         /// The directory.
         location: String,
-        /// One of the files, if somebody looked at them.
+        /// One of the files, if the directory was listed.
         found: Option<String>,
     },
-    /// A later version of Tidegate wrote this.
+    /// A later version of Tidegate wrote this file.
     NewerFormat {
         /// The file.
         file: String,
-        /// Its version.
+        /// The version found.
         found: u32,
     },
-    /// No version of Tidegate wrote this.
+    /// No version of Tidegate writes this format.
     UnknownFormat {
         /// The file.
         file: String,
-        /// Its version.
+        /// The version found.
         found: u32,
     },
-    /// A part of the log is gone.
+    /// A segment of the log is missing.
     SegmentMissing {
-        /// The file that should be there.
+        /// The missing file.
         file: String,
     },
-    /// The beginning of the log is gone, and no snapshot stands for it.
+    /// The start of the log is missing and no snapshot replaces it.
     SnapshotMissing {
-        /// The snapshot that should be there.
+        /// The missing snapshot.
         file: String,
     },
-    /// Something is not as it was written, and not for a crash.
+    /// A file is damaged in a way that a crash cannot explain.
     Damaged(Damage),
     /// A file belongs to another store.
     OtherStore {
         /// The file.
         file: String,
     },
-    /// There is no room to begin.
+    /// The disk is full.
     Full {
         /// The file or directory.
         file: String,
     },
-    /// The records are whole, and whoever replays them does not understand one.
+    /// A record is intact, but the replay callback rejected it.
     Rejected {
-        /// In which file.
+        /// The file.
         file: String,
-        /// Where its block or chunk begins.
+        /// The offset of its block or chunk.
         offset: u64,
-        /// What whoever replays says about it.
+        /// The reason given by the callback.
         reason: String,
     },
-    /// There are more rows than the store may have in memory.
+    /// The rows do not fit into the memory budget of the store.
     Crowded {
-        /// Which, and how many bytes it may take.
+        /// The limit that did not fit, and the budget.
         reason: String,
     },
     /// The disk failed.
     Disk {
         /// The file or directory.
         file: String,
-        /// What the system says.
+        /// The error of the operating system.
         error: io::Error,
     },
 }
 
 impl OpenError {
-    /// What an error of the disk means for whoever wanted to open a store.
+    /// Maps an I/O error at a file to the reason why a store cannot be opened.
     pub fn of_disk(file: &str, error: io::Error) -> OpenError {
         let file = file.to_owned();
         match error.kind() {
@@ -133,7 +133,7 @@ impl OpenError {
     }
 }
 
-/// What helps when bytes are lost.
+/// The advice for lost or damaged data.
 const RESTORE: &str = "restore the directory from a backup; `tidegate store verify` shows what else is wrong";
 
 impl fmt::Display for OpenError {

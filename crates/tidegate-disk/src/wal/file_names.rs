@@ -1,11 +1,11 @@
-//! The names of files, and what is in a directory by its names.
+//! File names, and the listing of a directory by name.
 //!
 //! ```text
-//!   identity                    what makes the directory a store
-//!   lock                        held by the process that has it open
+//!   identity                    marks the directory as a store
+//!   lock                        locked by the process that has the store open
 //!   log-0000000000000003        a segment, numbered from 1
-//!   snapshot-0000000000000003   stands for everything before segment 3
-//!   *.new                       not finished: what a crash left, and is removed
+//!   snapshot-0000000000000003   replaces everything before segment 3
+//!   *.new                       unfinished: left by a crash, removed at the next opening
 //! ```
 
 use std::io;
@@ -18,7 +18,7 @@ pub(super) const LOCK: &str = "lock";
 pub(super) const FIRST_SEGMENT: u64 = 1;
 
 const UNFINISHED_SUFFIX: &str = ".new";
-/// What some file systems put into the root of a volume.
+/// Created by some file systems in the root of a volume.
 pub(super) const LOST_AND_FOUND: &str = "lost+found";
 
 pub(super) fn segment_name(number: u64) -> String {
@@ -29,21 +29,21 @@ pub(super) fn snapshot_name(number: u64) -> String {
     format!("snapshot-{number:016x}")
 }
 
-/// What a file is called until it is finished.
+/// The name of a file until it is complete.
 pub(super) fn unfinished_name(name: &str) -> String {
     format!("{name}{UNFINISHED_SUFFIX}")
 }
 
-/// What is in a directory.
+/// The files of a directory, by kind.
 #[derive(Debug, Default)]
 pub(super) struct DirectoryListing {
     pub(super) has_identity: bool,
-    /// In order.
+    /// In ascending order.
     pub(super) segments: Vec<u64>,
-    /// In order.
+    /// In ascending order.
     pub(super) snapshots: Vec<u64>,
     pub(super) unfinished: Vec<String>,
-    /// Names that are none of ours.
+    /// Names that the log does not use.
     pub(super) unknown: Vec<String>,
 }
 
@@ -74,7 +74,7 @@ impl DirectoryListing {
         }
     }
 
-    /// What is in a directory without an identity that a store which was never finished does not leave there.
+    /// In a directory without an identity: a file that an interrupted creation of a store cannot have left.
     pub(super) fn first_unexpected(&self) -> Option<String> {
         let segment = self.segments.first().map(|number| segment_name(*number));
         let snapshot = self.snapshots.first().map(|number| snapshot_name(*number));
@@ -90,7 +90,7 @@ fn is_unfinished(name: &str) -> bool {
     })
 }
 
-/// The number in a name, if the name is exactly as we would write it.
+/// Parses the number in a name. The name must be exactly what `format` produces.
 fn parse_number(name: &str, prefix: &str, format: fn(u64) -> String) -> Option<u64> {
     let number = u64::from_str_radix(name.strip_prefix(prefix)?, 16).ok()?;
     (format(number) == name).then_some(number)

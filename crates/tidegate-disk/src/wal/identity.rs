@@ -1,4 +1,4 @@
-//! The identity: what makes a directory a store, and which.
+//! The identity file: marks a directory as a store and identifies it.
 //!
 //! ```text
 //!   0            16           32           48     52
@@ -7,8 +7,8 @@
 //!   └────────────┴────────────┴────────────┴──────┘
 //! ```
 //!
-//! The store id is in every other file and in the checksum of every block. The secret keys the fingerprints of whoever keeps rows; it never
-//! leaves the directory.
+//! The store id is part of every other file and seeds the checksum of every block. The secret keys the
+//! fingerprints of row keys and never leaves the directory.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ use super::error::{Damage, OpenError};
 const MAGIC: [u8; 8] = *b"TGATE-ID";
 const LENGTH: usize = 52;
 
-/// Which store this is.
+/// The content of the identity file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct StoreIdentity {
     pub(super) store: StoreId,

@@ -1,7 +1,8 @@
-//! Looking at a log without opening it: for those who verify, and for those who want to see what is in it.
+//! Inspects a log without opening it, for `store verify` and `store dump`.
 //!
-//! Nothing is written and no lock is taken, so a log that is in use can be looked at; what is being written at that moment looks like a torn tail,
-//! because that is what it is. Unlike opening, looking does not end at the first problem: it goes on with the next block that is whole.
+//! Inspection writes nothing and takes no lock, so it works on a log in use. A block that is being written at
+//! that moment looks like a torn tail. Unlike opening, inspection does not end at the first problem: it
+//! continues with the next valid block.
 
 use std::fmt;
 use std::io;
@@ -16,48 +17,48 @@ use super::segment::{self, SegmentHeader};
 use super::snapshot_file;
 use crate::directory::{Directory, OpenMode, read_whole};
 
-/// How many problems are kept; more are counted.
+/// How many problems are kept. The rest is only counted.
 pub const MAX_PROBLEMS: usize = 1000;
 
-/// Something that was found in a log.
+/// One item found in a log.
 #[derive(Debug, Clone, Copy)]
 pub enum InspectedItem<'a> {
     /// A chunk of the snapshot.
     Chunk {
-        /// In which file.
+        /// The file.
         file: &'a str,
-        /// Where it begins.
+        /// The offset in the file.
         offset: u64,
-        /// What was put.
+        /// The content of the chunk.
         payload: &'a [u8],
     },
     /// A block.
     Block {
-        /// In which file.
+        /// The file.
         file: &'a str,
-        /// Where it begins.
+        /// The offset in the file.
         offset: u64,
-        /// What it is for.
+        /// The purpose of the block.
         kind: BlockKind,
-        /// Its number.
+        /// The number of the block.
         number: u64,
-        /// The latest time of what is in it.
+        /// The latest time of its appends.
         time: u64,
-        /// What was appended.
+        /// The appended bytes.
         payload: &'a [u8],
     },
-    /// Something that should not be so.
+    /// A problem.
     Problem(&'a LogProblem),
 }
 
-/// Something that should not be so.
+/// A defect of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogProblem {
-    /// In which file; the directory itself if in none.
+    /// The file, or the directory if the problem concerns no single file.
     pub file: String,
-    /// Where in it.
+    /// The offset in the file.
     pub offset: u64,
-    /// What is wrong.
+    /// A description of the defect.
     pub what: String,
 }
 
@@ -67,66 +68,67 @@ impl fmt::Display for LogProblem {
     }
 }
 
-/// What is in a log.
+/// The result of inspecting a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InspectionReport {
-    /// Which store it is; `None` if it does not say.
+    /// The identifier of the store, if the identity could be read.
     pub store_id: Option<[u8; 16]>,
-    /// The segment with which the snapshot ends; `None` if there is no snapshot.
+    /// The number of the newest snapshot, if there is one.
     pub snapshot: Option<u64>,
-    /// How many chunks the snapshot has.
+    /// The number of chunks in the snapshot.
     pub chunks: u64,
-    /// How many bytes the snapshot has.
+    /// The length of the snapshot in bytes.
     pub snapshot_bytes: u64,
-    /// How many segments the log has on top of the snapshot.
+    /// The number of segments after the snapshot.
     pub segments: u64,
-    /// How many blocks they have, of all kinds.
+    /// The number of blocks of all kinds in those segments.
     pub blocks: u64,
-    /// How many bytes those blocks have.
+    /// The number of bytes of those blocks.
     pub block_bytes: u64,
-    /// The number of the last block; zero if there is none.
+    /// The number of the last block, or zero.
     pub last_number: u64,
-    /// The earliest and the latest time of a block with records.
+    /// The earliest and the latest time of blocks with records.
     pub times: Option<(u64, u64)>,
-    /// How it was left.
+    /// How the last process left the log.
     pub previous_run: PreviousRun,
-    /// What is behind the last block.
+    /// What follows the last block.
     pub tail: LogTail,
-    /// Everything that should not be so, the first [`MAX_PROBLEMS`] of it.
+    /// The first [`MAX_PROBLEMS`] problems.
     pub problems: Vec<LogProblem>,
-    /// How many problems there are.
+    /// The total number of problems.
     pub problem_count: u64,
 }
 
 impl InspectionReport {
-    /// Whether the log can be opened, as far as its bytes go.
+    /// Whether the files allow the log to be opened.
     pub fn is_sound(&self) -> bool {
         self.problem_count == 0
     }
 }
 
-/// What is behind the last block.
+/// What follows the last block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogTail {
-    /// Nothing.
+    /// Only zeros.
     Whole,
-    /// A block that did not reach the disk as a whole; opening the log cuts it off.
+    /// An incomplete block. Opening the log cuts it off.
     Torn {
-        /// In which file.
+        /// The file.
         file: String,
-        /// Where it begins.
+        /// The offset of the block.
         offset: u64,
-        /// How long it is.
+        /// The length of the remains.
         bytes: u64,
     },
 }
 
-/// How often a log that changes while it is verified is looked at.
+/// How many times a log that changes during verification is inspected.
 const MAX_VERIFY_PASSES: usize = 4;
 
-/// Looks at everything, and says what is wrong with it.
+/// Inspects the log and reports its problems.
 ///
-/// What is wrong with a log in use may only have looked so while somebody was writing; so it is looked at again, until it looks the same.
+/// A problem in a log in use may be the effect of a concurrent write. The inspection is therefore repeated
+/// until two passes agree.
 pub fn verify(directory: &dyn Directory) -> io::Result<InspectionReport> {
     let mut report = inspect(directory, &mut |_| {})?;
     for _ in 1..MAX_VERIFY_PASSES {
@@ -142,7 +144,8 @@ pub fn verify(directory: &dyn Directory) -> io::Result<InspectionReport> {
     Ok(report)
 }
 
-/// Looks at everything and shows it. An error is one of the directory as a whole, or that a file of it may not be read.
+/// Inspects the log and passes every item to `show`. Fails if the directory cannot be listed or a file must
+/// not be read.
 pub fn inspect(
     directory: &dyn Directory,
     show: &mut dyn FnMut(InspectedItem<'_>),
@@ -180,7 +183,7 @@ pub fn inspect(
         }
         Err(error) => inspector.add_error(file_names::IDENTITY, &error),
     }
-    // What may not be read is not known to be wrong.
+    // A file without read permission is not a defect of the log.
     match inspector.forbidden {
         Some(file) => Err(io::Error::new(io::ErrorKind::PermissionDenied, file)),
         None => Ok(inspector.report),
@@ -192,12 +195,12 @@ struct LogInspector<'a> {
     listing: &'a DirectoryListing,
     show: &'a mut dyn FnMut(InspectedItem<'_>),
     report: InspectionReport,
-    /// Where the chain stands, if that is known.
+    /// The position in the chain, if it is known.
     link: Option<ChainPosition>,
     time: u64,
-    /// A segment that ended without a seal, and what the next must say then.
+    /// A segment that ended without a seal, and the position that the next segment must have then.
     unsealed: Option<(String, u64, ChainPosition)>,
-    /// A file that may not be read.
+    /// A file without read permission.
     forbidden: Option<String>,
 }
 
@@ -257,7 +260,7 @@ impl LogInspector<'_> {
         }
     }
 
-    /// Looks at a segment; whether it has a seal.
+    /// Inspects a segment. Returns whether it has a seal.
     fn inspect_segment(&mut self, number: u64, store: &StoreId, buffer: &mut Vec<u8>) -> bool {
         let name = file_names::segment_name(number);
         self.report.segments += 1;
@@ -281,7 +284,7 @@ impl LogInspector<'_> {
         self.inspect_blocks(&name, store, buffer)
     }
 
-    /// Judges a segment that ended without a seal by the one that comes after it.
+    /// Checks a segment without a seal against the segment after it.
     fn check_unsealed(&mut self, name: &str, header: &SegmentHeader) {
         let Some((before, offset, link)) = &self.unsealed else { return };
         if header.link != *link {
@@ -306,14 +309,14 @@ impl LogInspector<'_> {
                 }
                 Err(invalid) => invalid,
             };
-            // Where the chain is lost, any block is better than none.
+            // If the chain is broken, accept any block.
             let least = self.link.map_or(0, |link| link.number);
             if let Some(later) = block::find_later(content, offset, least, store) {
                 let what = format!("no valid block, but one at byte {later}: damaged");
                 self.add_problem(name, offset as u64, &what);
                 self.link = None;
                 offset = later;
-                // A header that is whole before a payload that is not would be found for ever.
+                // A valid header with an invalid payload would be found again and again.
                 if block::read_block(buffer, offset, store).is_err() {
                     offset += 1;
                 }
@@ -349,7 +352,7 @@ impl LogInspector<'_> {
         (self.show)(InspectedItem::Block { file: name, offset: offset as u64, kind, number, time, payload });
     }
 
-    /// What is behind the last block of a segment.
+    /// Inspects the end of a segment after its last block.
     fn inspect_end(
         &mut self,
         name: &str,

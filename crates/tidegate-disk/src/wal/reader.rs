@@ -1,13 +1,14 @@
-//! LogReader a log from beginning to end, strictly: what is not proved whole is refused, but for a torn tail.
+//! Reads a log from start to end. Everything that is not proven intact is an error, except a torn tail.
 //!
 //! ```text
 //!   snapshot-3 ─▶ log-3 ─▶ seal ─▶ log-4 ─▶ seal ─▶ log-5 ─▶ the last block │ torn or nothing │ zeros
 //! ```
 //!
-//! The blocks of all segments are one chain, and every header of a segment says where in the chain it begins. So the end of the chain in a segment
-//! that is not the last is only accepted where the next segment says it is: either the seal is there, or it is missing, is the one block that is,
-//! and the next segment is still empty. That is a crash between making a segment and sealing the one before it; the seal
-//! holds nothing that is not known, so it can be written again.
+//! The blocks of all segments form one chain, and each segment header holds its start position in the chain.
+//! A segment that is not the last must end at the start position of its successor. Either its seal is
+//! present, or only the seal is missing and the next segment is still empty. The second case is a crash
+//! between creating a segment and sealing its predecessor. The content of the seal is known, so it is written
+//! again.
 
 use std::ops::Range;
 
@@ -20,47 +21,47 @@ use super::segment::{self, SegmentHeader, SegmentSeal};
 use super::{ReplayEntry, snapshot_file};
 use crate::directory::{Directory, OpenMode, read_whole};
 
-/// How much of a snapshot is read before it is reported how far that has come. Segments are short; it is reported after each.
+/// How much of a snapshot is read between two progress reports. Segments are short and reported one by one.
 const PROGRESS_BYTES: u64 = 4 << 20;
 
-/// How a log ends.
+/// The end of a log.
 #[derive(Debug)]
 pub(super) struct LogEnd {
-    /// The segment that is written on, or that must be sealed first.
+    /// The segment to continue in, or to seal first.
     pub(super) segment: u64,
-    /// Where in it the chain of blocks ends.
+    /// The offset at which the chain of blocks ends.
     pub(super) offset: u64,
-    /// Up to where it holds something else than zeros; that must go.
+    /// The end of nonzero bytes after the chain. They must be cleared.
     pub(super) nonzero_end: u64,
-    /// How long it is.
+    /// The length of the segment.
     pub(super) length: u64,
-    /// Where the chain stands.
+    /// The position in the chain.
     pub(super) link: ChainPosition,
     /// The latest time of any block.
     pub(super) time: u64,
-    /// The last block that says something about who has the log open.
+    /// The kind of the last block other than a seal.
     pub(super) last_kind: Option<BlockKind>,
-    /// The last block of all, to be written once more.
+    /// The last block, to be written again.
     pub(super) last_block: Option<LastBlock>,
-    /// The segment that is there already, and waits for the seal of this one.
+    /// The next segment, if it exists already and waits for the seal of this one.
     pub(super) empty_segment: Option<EmptySegment>,
-    /// How many bytes all blocks have.
+    /// The total length of all blocks.
     pub(super) block_bytes: u64,
-    /// How many bytes were read.
+    /// The number of bytes read.
     pub(super) read_bytes: u64,
-    /// The segment with which the log begins: what is before it is superseded.
+    /// The first segment of the log. Earlier files are superseded.
     pub(super) first_segment: u64,
 }
 
-/// A segment that has its name and nothing else yet.
+/// A segment with a header and no blocks.
 #[derive(Debug)]
 pub(super) struct EmptySegment {
     pub(super) header: SegmentHeader,
-    /// Up to where it holds something else than zeros.
+    /// The end of nonzero bytes.
     pub(super) nonzero_end: u64,
 }
 
-/// Where a block is.
+/// The bytes and location of the last block.
 #[derive(Debug, Clone)]
 pub(super) struct LastBlock {
     pub(super) segment: u64,
@@ -68,7 +69,7 @@ pub(super) struct LastBlock {
     pub(super) bytes: Vec<u8>,
 }
 
-/// Reads everything.
+/// Reads the whole log and passes its content to `replay`.
 pub(super) fn read_log(
     directory: &dyn Directory,
     identity: &StoreIdentity,
@@ -88,7 +89,7 @@ pub(super) fn read_log(
     }
 }
 
-/// How many bytes there are to be read.
+/// The number of bytes to read.
 fn total_bytes(directory: &dyn Directory, listing: &DirectoryListing) -> Result<u64, OpenError> {
     let newest = listing.snapshots.last();
     let begins = newest.copied().unwrap_or(0);
@@ -106,14 +107,14 @@ struct LogReader<'a> {
     directory: &'a dyn Directory,
     identity: &'a StoreIdentity,
     listing: &'a DirectoryListing,
-    /// How many bytes there are to be read.
+    /// The number of bytes to read.
     total: u64,
     replay: &'a mut dyn FnMut(ReplayEntry<'_>) -> Result<(), String>,
     log_end: LogEnd,
 }
 
 impl<'a> LogReader<'a> {
-    /// Reads the snapshot, if there is one.
+    /// Creates a reader and reads the snapshot, if there is one.
     fn begin(
         directory: &'a dyn Directory,
         identity: &'a StoreIdentity,
@@ -166,7 +167,7 @@ impl<'a> LogReader<'a> {
         Ok(())
     }
 
-    /// Reads the segment that is next.
+    /// Reads the next segment.
     fn read_segment(&mut self, buffer: &mut Vec<u8>) -> Result<SegmentSeal, OpenError> {
         let number = self.log_end.segment;
         let name = file_names::segment_name(number);
@@ -200,7 +201,7 @@ impl<'a> LogReader<'a> {
         }
     }
 
-    /// Keeps the last block of this segment; if it has none, that of the one before stays.
+    /// Remembers the last block of this segment. If it has none, the block of the previous segment stays.
     fn keep_last(&mut self, last: Option<Range<usize>>, buffer: &[u8]) {
         if let Some(last) = last {
             let (segment, offset) = (self.log_end.segment, last.start as u64);
@@ -219,7 +220,7 @@ impl<'a> LogReader<'a> {
         }
         let disk_error = |error| OpenError::of_disk(name, error);
         let file = self.directory.open(name, OpenMode::Read).map_err(disk_error)?;
-        // The header first: a file that is none of ours may be of any size.
+        // Checks the header first: a foreign file may be of any size.
         let mut head = [0; segment::HEADER_BYTES];
         let got = file.read_at(&mut head, 0).map_err(disk_error)?;
         let header = SegmentHeader::decode(name, &head[..got], number, &self.identity.store)?;
@@ -252,7 +253,7 @@ impl<'a> LogReader<'a> {
         Ok(())
     }
 
-    /// Judges what is where the chain of blocks ends.
+    /// Checks what follows the end of the chain.
     fn check_end(&mut self, invalid: &BlockError, buffer: &[u8]) -> Result<(), OpenError> {
         let name = file_names::segment_name(self.log_end.segment);
         let offset = usize::try_from(self.log_end.offset).expect("an offset in a buffer");
@@ -273,7 +274,7 @@ impl<'a> LogReader<'a> {
         Ok(())
     }
 
-    /// The segment after one that has no seal, if that is all that is missing.
+    /// Checks that the next segment is empty and that only the seal before it is missing.
     fn check_unsealed(&self, name: &str, next: u64) -> Result<EmptySegment, OpenError> {
         let LogEnd { link, time, offset, .. } = self.log_end;
         let store = &self.identity.store;

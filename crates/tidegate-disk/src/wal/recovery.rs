@@ -1,18 +1,19 @@
-//! Opening: creating a store that is not there, reading one that is, and mending what a crash left.
+//! Creates a store, or opens an existing one and repairs what a crash left.
 //!
-//! A new store gets its files in an order in which every crash can be told from every loss:
+//! The files of a new store are created in an order that distinguishes every crash from a loss of files:
 //!
 //! ```text
 //!   lock ─▶ log-1.new ─▶ identity.new ─▶ identity ─▶ log-1
 //! ```
 //!
-//! Without an identity the directory holds nothing but a lock and unfinished files, and creation begins again. With an identity and without
-//! `log-1`, `log-1.new` is still there; if neither is, somebody removed it.
+//! Without an identity the directory holds only a lock and unfinished files, and creation starts again. If
+//! the identity exists and `log-1` does not, `log-1.new` is still there. If both are missing, a file was
+//! removed.
 //!
-//! Mending is short: bytes behind the end of the chain are overwritten with zeros, so that they can never be taken for a part of a later block;
-//! a seal that is missing is written; and the last block is written once more. It was read from the cache of a system that may have
-//! failed to write it, and told nobody but a process that is gone. Only then is a start written: from here on the log has not
-//! been stopped cleanly until it is again.
+//! The repair has three steps. Bytes after the end of the chain are overwritten with zeros, so that they
+//! never become part of a later block. A missing seal is written. The last block is written again, because it
+//! may have been read from the page cache after a failed sync that only the dead process knew of. Then a
+//! start block is written: from here on the log does not count as stopped cleanly.
 
 use std::io;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use super::segment::{self, SegmentHeader};
 use super::{LogOptions, PreviousRun, ReplayEntry};
 use crate::directory::{Directory, DirectoryFile, DirectoryLock, OpenMode, read_whole};
 
-/// A log that was read and can be written on.
+/// A log that was read and is ready for appends.
 #[derive(Debug)]
 pub(super) struct RecoveredLog {
     pub(super) active: ActiveSegment,
@@ -48,14 +49,15 @@ pub(super) fn open_log(
 ) -> Result<RecoveredLog, OpenError> {
     let location = directory.location();
     let location_error = |error| OpenError::of_disk(&location, error);
-    // PreviousRun the lock, which is a file: a directory that is not a store is not touched.
+    // Before taking the lock, which creates a file: a directory that is not a store stays unchanged.
     check_only_store_files(&location, &DirectoryListing::read(&*directory).map_err(location_error)?)?;
     let directory_lock = directory.lock(file_names::LOCK).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => OpenError::Locked { location: location.clone() },
         _ => location_error(error),
     })?;
-    // Somebody who was killed may have named a file and not come to make the name durable. Nothing may follow from a name before it is: not
-    // that a store was created, nor that what a snapshot stands for can go.
+    // A killed process may have renamed a file without syncing the directory. Names must be durable before
+    // anything depends on them, such as the existence of the store or the removal of files that a snapshot
+    // supersedes.
     directory.sync_names().map_err(location_error)?;
     let listing = DirectoryListing::read(&*directory).map_err(location_error)?;
     check_only_store_files(&location, &listing)?;
@@ -75,7 +77,7 @@ pub(super) fn open_log(
     let log_end = reader::read_log(&*directory, &identity, &listing, replay)?;
     remove_leftovers(&*directory, &listing, log_end.first_segment).map_err(location_error)?;
     let previous_run = match log_end.last_kind {
-        // Not even a start: if it was created before, then by somebody who never came to use it.
+        // There is not even a start block: if the store was created before, it was never used.
         None if log_end.link == ChainPosition::first(&identity.store) => PreviousRun::Created,
         Some(BlockKind::Stop) => PreviousRun::Stopped,
         _ => PreviousRun::Crashed,
@@ -106,7 +108,7 @@ fn check_only_store_files(location: &str, listing: &DirectoryListing) -> Result<
     }
 }
 
-/// Which store this is.
+/// Reads the identity of the store.
 pub(super) fn read_identity(directory: &dyn Directory) -> Result<StoreIdentity, OpenError> {
     let mut bytes = Vec::new();
     let read =
@@ -139,7 +141,7 @@ fn create_store(directory: &dyn Directory, options: LogOptions) -> Result<StoreI
     Ok(identity)
 }
 
-/// Makes a directory the store with this identity, durably.
+/// Writes the identity durably, which makes the directory a store.
 pub(super) fn write_identity(directory: &dyn Directory, identity: &StoreIdentity) -> io::Result<()> {
     let name = file_names::unfinished_name(file_names::IDENTITY);
     super::snapshot_file::remove_if_exists(directory, &name)?;
@@ -150,7 +152,7 @@ pub(super) fn write_identity(directory: &dyn Directory, identity: &StoreIdentity
     directory.sync_names()
 }
 
-/// Names the first segment if a crash came between that and naming the identity.
+/// Renames the first segment if a crash came between naming the identity and naming the segment.
 fn finish_creation(directory: &dyn Directory, listing: &DirectoryListing) -> Result<(), OpenError> {
     let first = file_names::segment_name(FIRST_SEGMENT);
     let unfinished = file_names::unfinished_name(&first);
@@ -162,7 +164,7 @@ fn finish_creation(directory: &dyn Directory, listing: &DirectoryListing) -> Res
     Ok(())
 }
 
-/// Removes what was never finished, and what a snapshot stands for.
+/// Removes unfinished files and files that a snapshot supersedes.
 fn remove_leftovers(
     directory: &dyn Directory,
     listing: &DirectoryListing,
@@ -184,7 +186,7 @@ fn remove_leftovers(
     Ok(())
 }
 
-/// Puts the end of the log in order; afterwards everything that was replayed is durable, and zeros follow.
+/// Repairs the end of the log. Afterwards everything that was replayed is durable and followed by zeros.
 fn repair_tail(
     directory: Arc<dyn Directory>,
     identity: &StoreIdentity,
@@ -231,22 +233,21 @@ fn repair_tail(
     Ok(active)
 }
 
-/// Opens a file to be written on. What somebody who was killed wrote last is made durable before anything is written over it: two writes
-/// of the same place that were both on their way when the power fails could leave a mixture that looks like neither.
+/// Opens a file for writing and syncs it first. The writes of a killed process must be durable before they
+/// are overwritten: two writes of the same sectors in flight at a power failure can leave a mixture of both.
 fn reopen(directory: &dyn Directory, name: &str) -> io::Result<Box<dyn DirectoryFile>> {
     let file = directory.open(name, OpenMode::ReadWrite)?;
     file.sync()?;
     Ok(file)
 }
 
-/// Writes the header once more, for the same reason as the last block.
+/// Writes the header again, for the same reason as the last block.
 fn rewrite_header(file: &dyn DirectoryFile) -> io::Result<()> {
     let mut header = [0; segment::HEADER_BYTES];
     file.read_at(&mut header, 0)?;
     file.write_at(&header, 0)
 }
 
-/// Writes zeros.
 fn write_zeros(file: &dyn DirectoryFile, from: u64, to: u64) -> io::Result<()> {
     let length =
         usize::try_from(to.saturating_sub(from)).map_err(|_| io::Error::other("too much to clear"))?;

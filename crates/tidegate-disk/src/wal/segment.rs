@@ -7,11 +7,12 @@
 //!   └────────────┴────────────┴─────────┴─────────┴─────────┴──────┴──────┴───────────┴────────
 //! ```
 //!
-//! `first` is the number of its first block and `chain` the checksum of the block before that, which is the seal of the segment before.
-//! `length` is how long the file was made; one that is shorter has lost something.
+//! `first` is the number of the segment's first block. `chain` is the checksum of the block before it, which
+//! is the seal of the previous segment. `length` is the length of the file at its creation: a shorter file
+//! has lost data.
 //!
-//! A segment is made under another name, with all its room, and gets its own name when it is durable: there is never a segment
-//! with half a header.
+//! A segment is created under a temporary name with all its space reserved. It gets its final name when it is
+//! durable, so no segment has half a header.
 
 use super::block::ChainPosition;
 use super::encoding::{
@@ -21,10 +22,10 @@ use super::error::{Damage, OpenError};
 
 const MAGIC: [u8; 8] = *b"TGATELOG";
 
-/// What a segment's header takes.
+/// The length of a segment header.
 pub(super) const HEADER_BYTES: usize = 64;
 
-/// Whether a segment ends with a seal, and so is followed by another one.
+/// Whether a segment ends with a seal. A sealed segment is followed by another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SegmentSeal {
     Present,
@@ -35,7 +36,7 @@ pub(super) enum SegmentSeal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SegmentHeader {
     pub(super) segment: u64,
-    /// Where the chain stands before its first block.
+    /// The position in the chain before the first block.
     pub(super) link: ChainPosition,
     pub(super) length: u64,
 }
@@ -54,7 +55,7 @@ impl SegmentHeader {
         bytes
     }
 
-    /// The header of a segment of this number and store.
+    /// Decodes the header of segment `number` of this store.
     pub(super) fn decode(
         file: &str,
         bytes: &[u8],
@@ -82,7 +83,7 @@ impl SegmentHeader {
         Ok(header)
     }
 
-    /// The header of a segment that was read whole.
+    /// Decodes the header of a segment and checks the length of the file.
     pub(super) fn decode_segment(
         file: &str,
         bytes: &[u8],

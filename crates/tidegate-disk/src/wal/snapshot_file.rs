@@ -1,4 +1,4 @@
-//! Snapshots: files that stand for the beginning of a log.
+//! Snapshot files: each one replaces the start of a log.
 //!
 //! ```text
 //!   0            16           32        40        48        56     60     64
@@ -15,11 +15,12 @@
 //!   └──────┴────────┴────────┴────────┴────────┴────────┘
 //! ```
 //!
-//! A snapshot is named after the segment from which the log is replayed on top of it; `first` and `chain` are what that segment's header must
-//! say, `time` is the latest time of any block before it. `all` is the checksum of all payloads' checksums.
+//! The number of a snapshot is that of the segment from which the log is replayed on top of it. `first` and
+//! `chain` must match the header of that segment. `time` is the latest time of any earlier block. `all` is
+//! the checksum of the checksums of all payloads.
 //!
-//! It is written under another name, made durable, and only then named; only then is anything removed that it stands for. So a
-//! snapshot that is there is complete, and one that is not complete is damaged.
+//! A snapshot is written under a temporary name, made durable, and then renamed. Only then are the superseded
+//! files removed. An incomplete snapshot under its final name is therefore damaged.
 
 use std::io;
 
@@ -32,7 +33,7 @@ use super::error::{Damage, OpenError};
 use super::file_names;
 use crate::directory::{Directory, DirectoryFile, OpenMode};
 
-/// The largest payload of one chunk. A mebibyte or so is best.
+/// The maximum payload of a chunk. About 1 MiB is best.
 pub const MAX_CHUNK_BYTES: usize = 16 << 20;
 
 const MAGIC: [u8; 8] = *b"TGATESNP";
@@ -42,17 +43,17 @@ const CHUNK_TRAILER_BYTES: usize = 4;
 const FOOTER_BYTES: usize = 32;
 const CHUNK_MARK: &[u8; 4] = b"TGch";
 const FOOTER_MARK: &[u8; 4] = b"TGfi";
-/// How much is gathered before it is written.
+/// How many bytes are buffered before a write.
 const WRITE_BUFFER_BYTES: usize = 1 << 20;
 
 /// The header of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SnapshotHeader {
-    /// The segment from which the log must be replayed.
+    /// The segment from which the log is replayed.
     pub(super) segment: u64,
-    /// Where the chain stands before its first block.
+    /// The position in the chain before its first block.
     pub(super) link: ChainPosition,
-    /// The latest time of any block before.
+    /// The latest time of any earlier block.
     pub(super) time: u64,
 }
 
@@ -92,7 +93,7 @@ impl SnapshotHeader {
     }
 }
 
-/// A snapshot that is being written: whoever makes it puts payloads, in an order of their own.
+/// Writes a snapshot. The caller adds payloads in any order.
 #[derive(Debug)]
 pub struct SnapshotWriter {
     file: Box<dyn DirectoryFile>,
@@ -105,7 +106,7 @@ pub struct SnapshotWriter {
 }
 
 impl SnapshotWriter {
-    /// Begins one under the name that it has until it is finished.
+    /// Creates a snapshot under its temporary name.
     pub(super) fn begin(
         directory: &dyn Directory,
         header: &SnapshotHeader,
@@ -124,7 +125,7 @@ impl SnapshotWriter {
         })
     }
 
-    /// Adds a payload, which comes back as it is when the log is opened.
+    /// Adds a payload. Opening the log returns it unchanged.
     pub fn put(&mut self, payload: &[u8]) -> io::Result<()> {
         let too_large = || io::Error::new(io::ErrorKind::InvalidInput, "a chunk of a snapshot is too large");
         let length = u32::try_from(payload.len()).map_err(|_| too_large())?;
@@ -147,7 +148,7 @@ impl SnapshotWriter {
         if self.buffer.len() >= WRITE_BUFFER_BYTES { self.flush() } else { Ok(()) }
     }
 
-    /// How many bytes of payload it has so far.
+    /// The number of payload bytes so far.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -159,7 +160,7 @@ impl SnapshotWriter {
         Ok(())
     }
 
-    /// Completes the file and makes it durable; its name is still to be given.
+    /// Completes the file and makes it durable. The caller renames it.
     pub(super) fn finish(mut self) -> io::Result<u64> {
         let mut footer = [0; FOOTER_BYTES];
         footer[..4].copy_from_slice(FOOTER_MARK);
@@ -175,20 +176,20 @@ impl SnapshotWriter {
     }
 }
 
-/// What a snapshot had.
+/// Statistics of a snapshot that was read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SnapshotContents {
     pub(super) header: SnapshotHeader,
     pub(super) chunks: u64,
-    /// Of the file.
+    /// The length of the file.
     pub(super) length: u64,
 }
 
-/// Who is shown chunks: where each begins, and its payload.
+/// Receives the offset and the payload of each chunk.
 pub(super) type ChunkVisitor<'a> = dyn FnMut(u64, &[u8]) -> Result<(), OpenError> + 'a;
 
-/// Reads a snapshot from beginning to end. Every chunk is handed on, with where it begins, as soon as it was read; what follows may still turn
-/// out to be damaged.
+/// Reads a snapshot from start to end. Every chunk is passed on as soon as it is read, so a later part may
+/// still turn out to be damaged.
 pub(super) fn read_snapshot(
     directory: &dyn Directory,
     number: u64,
@@ -305,7 +306,7 @@ impl SnapshotFileReader<'_> {
     }
 }
 
-/// Removes a file that may be there.
+/// Removes a file if it exists.
 pub(super) fn remove_if_exists(directory: &dyn Directory, name: &str) -> io::Result<()> {
     match directory.remove(name) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -1,4 +1,4 @@
-//! Taking a snapshot while the log goes on.
+//! Takes a snapshot while the log continues to accept appends.
 
 use std::fmt;
 use std::io;
@@ -12,14 +12,14 @@ use super::append_queue::{LogHealth, SegmentRoll};
 use super::file_names::{self, DirectoryListing};
 use super::snapshot_file::{SnapshotWriter, remove_if_exists};
 
-/// Why there is no snapshot. The log is as it was, and goes on.
+/// Why no snapshot was taken. The log is unchanged and continues.
 #[derive(Debug)]
 pub enum SnapshotError {
-    /// Another one is being taken.
+    /// Another snapshot is in progress.
     Busy,
     /// The log cannot be written.
     Unavailable(Unavailable),
-    /// Whoever was to write it gave up.
+    /// The caller gave up.
     Abandoned(String),
     /// The disk failed.
     Disk(io::Error),
@@ -47,11 +47,12 @@ impl From<io::Error> for SnapshotError {
 }
 
 impl WriteAheadLog {
-    /// Takes a snapshot: everything that was appended before this call, and is known to whoever writes it, is in it; the log then only has to
-    /// remember what was appended since. One at a time. Blocks for as long as it takes; appends go on meanwhile.
+    /// Takes a snapshot and returns its payload length. It contains everything that was appended before this
+    /// call, as far as `write` records it. Afterwards the log only keeps what was appended since. One
+    /// snapshot runs at a time. The call blocks, and appends continue meanwhile.
     ///
-    /// The log is split before `write` is called, so what is appended while it runs is replayed on top of the snapshot. How many bytes of
-    /// payload it has.
+    /// A new segment starts before `write` is called. Appends during the call are replayed on top of the
+    /// snapshot.
     pub fn snapshot(
         &self,
         write: impl FnOnce(&mut SnapshotWriter) -> Result<(), SnapshotError>,
@@ -59,7 +60,8 @@ impl WriteAheadLog {
         self.snapshot_holding(|| (), write)
     }
 
-    /// The same, with something held while the log is split: for whoever appends before they act, so that nobody is in between.
+    /// Takes a snapshot while a guard from `hold` is alive during the change of segments. A caller that
+    /// appends a change before it applies it uses the guard to exclude changes between the two steps.
     pub fn snapshot_holding<G>(
         &self,
         hold: impl FnOnce() -> G,
@@ -75,18 +77,18 @@ impl WriteAheadLog {
         drop(held);
         let name = file_names::snapshot_name(roll.header.segment);
         let bytes = self.write_snapshot(&roll, write).inspect_err(|_| {
-            // It may be what fills the disk; if it cannot be removed, the next opening does it.
+            // The file may be what fills the disk. If it cannot be removed now, the next opening removes it.
             let _ = remove_if_exists(&*self.directory, &file_names::unfinished_name(&name));
         })?;
         self.directory.sync_names()?;
         self.shared.superseded_bytes.store(roll.written_bytes, Ordering::Release);
         self.shared.first_segment.store(roll.header.segment, Ordering::Release);
-        // What cannot be removed now is removed when the log is opened again.
+        // Files that cannot be removed now are removed when the log is opened again.
         let _ = self.remove_superseded(roll.header.segment);
         Ok(bytes)
     }
 
-    /// Begins another segment.
+    /// Starts a new segment.
     fn roll_segment(&self) -> Result<SegmentRoll, Unavailable> {
         let (answer, answered) = mpsc::channel();
         self.shared.queue.roll(answer)?;

@@ -1,4 +1,4 @@
-//! The writer: the thread that makes appends durable, one block after the other.
+//! The writer thread, which makes appends durable one block at a time.
 
 use std::io;
 use std::sync::Arc;
@@ -15,21 +15,21 @@ use super::append_queue::{CloseMode, LogHealth, PendingBlock, SegmentRoll, Write
 use super::block::{self, BlockKind};
 use super::snapshot_file::SnapshotHeader;
 
-/// How long to wait before a full disk is tried again.
+/// How long to wait before writing to a full disk again.
 const RETRY_FULL_DISK: Duration = Duration::from_millis(500);
 
-/// Starts the writer.
+/// Starts the writer thread.
 pub(super) fn start_writer(shared: Arc<LogShared>, active: ActiveSegment) -> io::Result<JoinHandle<()>> {
     let thread = std::thread::Builder::new().name("tidegate-log".to_owned());
     thread.spawn(move || {
-        // If the writer should ever panic, nobody must wait for it.
-        let reason = "the writer ended without a word".to_owned();
+        // If the writer panics, its waiters must not wait forever.
+        let reason = "the writer thread panicked".to_owned();
         let mut exit = WriterExit { shared: Arc::clone(&shared), health: LogHealth::Failed { reason } };
         exit.health = LogWriter { shared, active }.run();
     })
 }
 
-/// Tells everybody that the writer ended, and how, when it is dropped.
+/// Reports the end of the writer and its reason when dropped.
 struct WriterExit {
     shared: Arc<LogShared>,
     health: LogHealth,
@@ -50,7 +50,7 @@ struct LogWriter {
 }
 
 impl LogWriter {
-    /// Works until the log is closed or broken; says which.
+    /// Runs jobs until the log is closed or failed. Returns the final health.
     fn run(&mut self) -> LogHealth {
         loop {
             let outcome = match self.shared.queue.next_job() {
@@ -65,7 +65,7 @@ impl LogWriter {
         }
     }
 
-    /// Makes a block durable, however long the disk is full. An error means that the writer ends.
+    /// Makes a block durable, however long the disk is full. An error ends the writer.
     fn write_block(&mut self, mut block: PendingBlock) -> Result<(), LogHealth> {
         let started = now();
         loop {
@@ -73,7 +73,7 @@ impl LogWriter {
                 Ok(()) => {
                     let (end, bytes, took) = (block.end, block.bytes, now() - started);
                     self.count_written(block.buffer.len());
-                    // First the desk: whoever is reply that the log is durable finds it sound.
+                    // Updates the queue first: a caller that learns of the commit finds the log healthy.
                     self.shared.queue.finish_block(block);
                     self.shared.waiters.advance(end);
                     self.shared.queue.delay_commit(bytes, took);
@@ -93,7 +93,8 @@ impl LogWriter {
         }
     }
 
-    /// The log is closed while the disk is full: once more, then what is pending is lost, and whoever waits was reply.
+    /// Tries once more when the log is closed on a full disk. On failure the pending data is lost; its
+    /// waiters have the error.
     fn retry_once(&mut self, mut block: PendingBlock, full: LogHealth) -> Result<(), LogHealth> {
         self.active.write_block(&mut block.buffer, BlockKind::Records, block.time).map_err(|failure| {
             match failure {
@@ -108,7 +109,7 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Begins another segment for a snapshot. That there is no room for one is the snapshot's trouble only.
+    /// Starts a new segment for a snapshot. If the disk is full, only the snapshot fails.
     fn roll(&mut self, answer: &Sender<Result<SegmentRoll, Unavailable>>) -> Result<(), LogHealth> {
         let rolled = self.active.roll_over(block::EMPTY_BLOCK_BYTES as u64);
         let (reply, outcome) = match rolled {
@@ -125,7 +126,7 @@ impl LogWriter {
                 (Err(broken.refusal().expect("a broken one too")), Err(broken))
             }
         };
-        // Whoever asked may have gone.
+        // The requester may have gone away.
         let _ = answer.send(reply);
         outcome
     }

@@ -1,4 +1,4 @@
-//! Deciding: acquire and peek.
+//! Acquire and peek.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use ::http::{Response, StatusCode};
 use bytes::Bytes;
-use tidegate::{Acquire, AcquireError, Ask, Decision, Denial, Hold, Limit, LimitStore, Question};
+use tidegate::limiter::Acquire;
+use tidegate::model::{Ask, Hold, Limit};
+use tidegate::store::LimitStore;
+use tidegate::{AcquireError, Permit, Refused, Request};
 
 use super::problem::Problem;
 use super::wire::{acquire, decision, read};
@@ -16,7 +19,7 @@ use crate::refusal_log::RefusalEvent;
 use crate::resp::described_buckets::{RESERVED_ID_MESSAGE, is_reserved};
 
 impl<S: LimitStore + ?Sized> HttpApi<S> {
-    /// Takes what is asked for, at once or within the asker's max_wait.
+    /// Acquires immediately, or waits up to `max_wait_ms`.
     pub(super) async fn acquire(&self, call: &ApiCall<'_>) -> Result<HandlerReply, Problem> {
         let body: acquire::AcquireBody<'_> = read(call.body)?;
         let asks = authorized_asks(&body, call)?;
@@ -25,38 +28,38 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         let decided = if max_wait.is_zero() {
             self.question(&body, &asks).try_acquire_async().await
         } else {
-            // What waits owns its words. Few do, and what they need is large.
+            // Boxed: few requests wait, and the future is large.
             Box::pin(self.wait_in_queue(self.question(&body, &asks).acquire_within(max_wait))).await
         };
-        if let Ok(Decision::Denied(denial)) = &decided {
-            self.record_refusal(denial, &asks);
+        if let Err(AcquireError::Refused(refused)) = &decided {
+            self.record_refusal(refused, &asks);
         }
         self.decision_reply(decided, &asks)
     }
 
-    /// Waits in line, but not when the server is about to end.
-    async fn wait_in_queue(&self, mut waiting: Acquire) -> Result<Decision, AcquireError> {
+    /// Waits in the queue; a shutdown ends the wait with the current decision.
+    async fn wait_in_queue(&self, mut waiting: Acquire) -> Result<Permit, AcquireError> {
         let mut shutdown = Some(pin!(self.shutdown.triggered()));
         poll_fn(|cx| {
             if shutdown.as_mut().is_some_and(|triggered| triggered.as_mut().poll(cx).is_ready()) {
                 shutdown = None;
-                waiting.hurry();
+                waiting.stop_waiting();
             }
             Pin::new(&mut waiting).poll(cx)
         })
         .await
     }
 
-    /// Somebody was refused.
-    pub(super) fn record_refusal(&self, denial: &Denial, asks: &[Ask<'_>]) {
+    /// Logs a refusal.
+    pub(super) fn record_refusal(&self, refused: &Refused, asks: &[Ask<'_>]) {
         if let Some(log) = &self.refusal_log {
-            let (limit, item) = (denial.limit_id(), denial.item_name());
+            let (limit, item) = (refused.limit_id(), refused.item());
             let key = asks.iter().find(|ask| ask.limit_id == limit).and_then(|ask| ask.key);
-            log.record(RefusalEvent { limit, item, key, protocol: Protocol::Http, at: denial.at });
+            log.record(RefusalEvent { limit, item, key, protocol: Protocol::Http, at: refused.at() });
         }
     }
 
-    /// Replies the same question and changes nothing.
+    /// Makes the same decision without changing anything.
     pub(super) async fn peek(&self, call: &ApiCall<'_>) -> Reply {
         let body: acquire::AcquireBody<'_> = read(call.body)?;
         let asks = authorized_asks(&body, call)?;
@@ -65,7 +68,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         self.decision_reply(decided, &asks).map(|reply| reply.response)
     }
 
-    fn question<'a>(&'a self, body: &'a acquire::AcquireBody<'_>, asks: &'a [Ask<'a>]) -> Question<'a> {
+    fn question<'a>(&'a self, body: &'a acquire::AcquireBody<'_>, asks: &'a [Ask<'a>]) -> Request<'a> {
         let mut question = self.limiter.asks(asks).readings();
         if body.hold() == Hold::Yes {
             question = question.hold();
@@ -81,21 +84,22 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
 
     fn decision_reply(
         &self,
-        decided: Result<Decision, AcquireError>,
+        decided: Result<Permit, AcquireError>,
         asks: &[Ask<'_>],
     ) -> Result<HandlerReply, Problem> {
         let (granted, body) = match decided {
-            Ok(decided) => (decided.is_granted(), decision::write(decided, self.tick)),
+            Ok(permit) => (true, decision::write(Ok(permit), self.tick)),
+            Err(AcquireError::Refused(refused)) => (false, decision::write(Err(refused), self.tick)),
             Err(AcquireError::Unavailable(_)) => {
                 let outage_refusal = self.outage_refusal(asks)?;
                 (outage_refusal.is_none(), decision::write_outage_decision(outage_refusal.as_ref()))
             }
-            Err(AcquireError::Rejected(rejection)) => return Err(rejection.into()),
+            Err(error) => return Err(error.into()),
         };
         Ok(HandlerReply { granted: Some(granted), ..decision_response(body).into() })
     }
 
-    /// While the store cannot answer: the first of the limits that says no then, if any does.
+    /// The first of the limits that denies during a store outage, if any does.
     pub(super) fn outage_refusal(&self, asks: &[Ask<'_>]) -> Result<Option<Arc<Limit>>, Problem> {
         let mut outage_refusal = None;
         for ask in asks {
@@ -108,18 +112,17 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
     }
 }
 
-/// Whether this door may charge the limit: described buckets are forgotten when nobody has used them, and only their own door
-/// knows when that was.
+/// Refuses described buckets: their last use is known only to the RESP commands that create them.
 pub(super) fn require_chargeable(limit_id: &str) -> Result<(), Problem> {
     if is_reserved(limit_id) { Err(Problem::bad_request(RESERVED_ID_MESSAGE)) } else { Ok(()) }
 }
 
-/// A decision as it is answered.
+/// The response to a decision.
 pub(super) fn decision_response(decision: Vec<u8>) -> Response<Bytes> {
     json_text(StatusCode::OK, decision)
 }
 
-/// What is asked for, if the pass is for all of it.
+/// The asks of the body, if the permissions cover all their limits.
 fn authorized_asks<'a>(
     body: &'a acquire::AcquireBody<'_>,
     call: &ApiCall<'_>,

@@ -1,8 +1,8 @@
-//! Document 000 over HTTP: who may begin a task, and tasks by their names.
+//! Tasks of users: start, renew, end and watch.
 //!
-//! Paths speak of users and of their tasks; the limit behind them is called `activity`, and that is what a pass must cover. Whoever is refused
-//! gets a problem here, because that is what callers of the document's module are used to: 429 for the window, 503 for the tasks.
-//! While the store cannot answer nobody begins anything, whatever the limit says about outages: there would be no name to end it by.
+//! Paths name users and tasks; the limit behind them is `activity`, which the permissions must cover. A refusal is a problem response:
+//! 429 for the user's window, 503 for the number of tasks. During a store outage no task starts, whatever the limit's `on_outage` says:
+//! without the store there is no id to end the task by.
 
 use ::http::StatusCode;
 use ::http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -10,7 +10,9 @@ use ::http::{HeaderValue, Response};
 use bytes::Bytes;
 use serde_json::json;
 use tidegate::activity::{ActivityError, ID, Reason};
-use tidegate::{Ask, LeaseId, LimitStore, Renewal};
+use tidegate::limiter::Renewal;
+use tidegate::model::{Ask, LeaseId};
+use tidegate::store::LimitStore;
 
 use super::events::EventStream;
 use super::leases::unknown_lease;
@@ -21,20 +23,20 @@ use super::wire::{instant, read};
 use super::{ApiCall, HandlerReply, HttpApi, Reply, json};
 
 impl<S: LimitStore + ?Sized> HttpApi<S> {
-    /// Whether a task of this user would be refused, and by what.
+    /// Whether a task of this user would be refused, and why.
     pub(super) async fn is_active(&self, user: &str, call: &ApiCall<'_>) -> Reply {
         check_call(call)?;
         let status = self.activity.is_active(user).await?;
         json(StatusCode::OK, &ActivityStatusBody::from(status))
     }
 
-    /// Begins a task.
+    /// Starts a task.
     pub(super) async fn set_active(&self, user: &str, call: &ApiCall<'_>) -> Result<HandlerReply, Problem> {
         check_call(call)?;
         let active = match self.activity.set_active_for(user, term(call)?.ttl()).await {
             Ok(active) => active,
             Err(ActivityError::Refused(refusal)) => {
-                self.record_refusal(refusal.denial(), &[Ask::one(ID, Some(user.as_bytes()))]);
+                self.record_refusal(refusal.refused(), &[Ask::one(ID, Some(user.as_bytes()))]);
                 let problem = Problem::from(ActivityError::Refused(refusal));
                 return Ok(HandlerReply { granted: Some(false), ..problem.into_response().into() });
             }
@@ -44,7 +46,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         Ok(HandlerReply { granted: Some(true), ..json(StatusCode::CREATED, &begun)?.into() })
     }
 
-    /// Keeps a task's place.
+    /// Extends a task.
     pub(super) async fn renew_active(&self, user: &str, id: &str, call: &ApiCall<'_>) -> Reply {
         check_call(call)?;
         let ttl = term(call)?.ttl();
@@ -61,13 +63,13 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         let removed = match id.map(LeaseId::parse) {
             None => self.activity.remove_active(user).await?,
             Some(Some(id)) => self.activity.remove(user, id).await?,
-            // No task is called that.
+            // A malformed id names no task.
             Some(None) => 0,
         };
         json(StatusCode::OK, &json!({"removed": removed}))
     }
 
-    /// Tells of a task until it is over.
+    /// Streams the events of a task until it ends.
     pub(super) async fn watch_active(
         &self,
         user: &str,
@@ -75,7 +77,8 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         call: &ApiCall<'_>,
     ) -> Result<HandlerReply, Problem> {
         check_call(call)?;
-        let full = |_| Problem::new(ProblemCode::Overloaded, "too many tasks are watched; try again later");
+        let full =
+            |_| Problem::new(ProblemCode::Overloaded, "too many event streams are open; try again later");
         let slot = std::sync::Arc::clone(&self.streams).try_acquire_owned().map_err(full)?;
         let id = LeaseId::parse(id).ok_or_else(unknown_lease)?;
         let watching = self.activity.watch(user, id).await?.ok_or_else(unknown_lease)?;
@@ -88,13 +91,13 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
     }
 }
 
-/// Checks that the pass is for activities, and that nothing is asked for beside what the path says.
+/// Requires permission for activities and an empty query.
 fn check_call(call: &ApiCall<'_>) -> Result<(), Problem> {
     call.require_limit(ID)?;
     Query::read(call.head, &[]).map(|_| ())
 }
 
-/// What the body says; nothing if there is none.
+/// The body; defaults if it is empty.
 fn term(call: &ApiCall<'_>) -> Result<TaskTermBody, Problem> {
     if call.body.is_empty() { Ok(TaskTermBody::default()) } else { read(call.body) }
 }

@@ -1,10 +1,12 @@
-//! Acquisitions in short: one ask for a key, decided and written down without anything that only others need.
+//! Fast path for acquire: one ask for a key, decided and encoded without the general machinery.
 //!
-//! Whoever has the socket may try this first with what was read. Where it is not that simple, nothing was done, and the request is
-//! [answered](HttpApi::respond) like every other; where it is, the answer is the same, byte for byte.
+//! The HTTP/1.1 fast path tries this first. If the request is not simple enough, nothing was done, and it is
+//! [answered](HttpApi::respond) as usual. Otherwise the body is the same, byte for byte.
 
+use tidegate::model::{Verdict, Wait};
+use tidegate::reply::ItemReading;
+use tidegate::store::LimitStore;
 use tidegate::store::{CompactBatch, CompactReplies, CompactReply, CompactRequest, Survival};
-use tidegate::{ItemReading, LimitStore, Verdict, Wait};
 
 use super::HttpApi;
 use super::decision_json::{DecisionFields, DecisionVerdict, write_fields};
@@ -14,27 +16,27 @@ use crate::refusal_log::RefusalEvent;
 use crate::resp::described_buckets::is_reserved;
 use crate::tokens::{Permissions, Role};
 
-/// The only path at which this is tried, with `POST`.
+/// The only path of this, with `POST`.
 pub(crate) const ACQUIRE_PATH: &str = "/v1/acquire";
 
-/// Where such answers are made, so that the next one finds the room of the last.
+/// Buffers that keep their memory between requests.
 #[derive(Debug, Default)]
 pub(crate) struct CompactAcquireBuffers {
     replies: CompactReplies,
-    /// The body of the answer.
+    /// The body of the response.
     pub(crate) body: Vec<u8>,
 }
 
 impl<S: LimitStore + ?Sized> HttpApi<S> {
-    /// Decides what a body asks for, for somebody with this permissions, and writes the answer's body. Whether it was granted; `None` if it is not
-    /// for this way, and nothing was done.
+    /// Decides a request and writes the response body. Returns whether it was granted; `None` if the request is not eligible, and then
+    /// nothing was done.
     pub(crate) fn try_acquire_compact(
         &self,
         body: &[u8],
         permissions: &Permissions,
         buffers: &mut CompactAcquireBuffers,
     ) -> Option<bool> {
-        // What has to wait for a log has to wait for it somewhere else.
+        // A decision that waits for a log needs the general path.
         if self.survival != Survival::Volatile || !permissions.allows(Role::Decide) {
             return None;
         }
@@ -98,9 +100,11 @@ mod tests {
     use ::http::Request;
     use bytes::Bytes;
     use proptest::prelude::*;
-    use tidegate::{
-        Catalog, ExpectedVersion, Limiter, ManualClock, Memory, MemoryStore, Store, Timestamp, file,
-    };
+    use tidegate::catalog::{Catalog, ExpectedVersion};
+    use tidegate::clock::ManualClock;
+    use tidegate::model::Timestamp;
+    use tidegate::store::{Memory, MemoryStore, Store};
+    use tidegate::{Limiter, file};
 
     use super::*;
     use crate::tokens::Caller;
@@ -114,7 +118,7 @@ mod tests {
   - {id: slots, items: [{policy: concurrency, limit: 1, ttl: 60s}]}
 ";
 
-    /// An API with a store and a clock of its own.
+    /// An API with its own store and clock.
     struct ApiFixture {
         clock: Arc<ManualClock>,
         store: Arc<MemoryStore>,
@@ -134,7 +138,7 @@ mod tests {
             ApiFixture { clock, store, api }
         }
 
-        /// What is answered to everybody: a status and a body.
+        /// Status and body on the general path.
         fn answered(&self, body: &str, permissions: &Permissions) -> (u16, String) {
             let request = Request::post(ACQUIRE_PATH).body(Bytes::copy_from_slice(body.as_bytes()));
             let request = request.expect("a request");
@@ -145,7 +149,7 @@ mod tests {
             (response.status().as_u16(), String::from_utf8_lossy(response.body()).into_owned())
         }
 
-        /// The same in short, where that goes.
+        /// Status and body on the fast path, or the general path if not eligible.
         fn in_short(
             &self,
             body: &str,
@@ -190,7 +194,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_answered_in_short_is_what_is_answered(
+        fn fast_path_answers_like_the_general_path(
             steps in prop::collection::vec((body(), 0..4000_u64, 0..8_u8), 1..40)
         ) {
             let (one, other) = (ApiFixture::new(), ApiFixture::new());
@@ -213,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_everybody_sends_is_answered_in_short() {
+    fn common_requests_are_eligible() {
         let side = ApiFixture::new();
         let mut buffers = CompactAcquireBuffers::default();
         for (limit, is_granted) in

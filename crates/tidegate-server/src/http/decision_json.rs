@@ -1,39 +1,40 @@
-//! A decision as JSON: the one writer for whoever speaks of decisions, over HTTP or into a file.
+//! Encodes decisions as JSON, for HTTP responses and simulation output.
 //!
-//! Written by hand into one buffer: a simulated day is millions of these, a busy server as many a minute, and a tree of values for
-//! each would cost more than deciding it. The order of the fields is part of the contract. Ids and item names need no
-//! escapes: they are letters, digits and `. _ : / -`, or they would not have become limits.
+//! Written by hand into one buffer: a simulated day has millions of decisions, and building a value tree for each would cost more than
+//! deciding it. The order of the fields is part of the contract. Ids and item names need no escapes: validation admits only letters,
+//! digits and `. _ : / -`.
 //!
-//! How an instant is written is the caller's: one knows which tick its store keeps time in, another remembers dates.
+//! The caller formats instants: the server converts store ticks, the simulator caches dates.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Capacity, ItemReading, LeaseId, Limit, Timestamp, Wait};
+use tidegate::model::{Capacity, LeaseId, Limit, Timestamp, Wait};
+use tidegate::reply::ItemReading;
 
-/// What a decision says, whoever made it.
+/// The content of a decision.
 #[derive(Debug)]
 pub struct DecisionFields<'a> {
-    /// Yes or no.
+    /// Granted or denied.
     pub verdict: DecisionVerdict<'a>,
-    /// Whether it was answered without knowing.
+    /// Whether it was made by policy during a store outage.
     pub degraded: bool,
-    /// What the items say about themselves afterwards.
+    /// The items' readings after the decision.
     pub readings: &'a [ItemReading],
 }
 
-/// Yes or no.
+/// Granted or denied.
 #[derive(Debug)]
 pub enum DecisionVerdict<'a> {
-    /// All of it, with a lease if something is lease.
+    /// Granted, with a lease if something is held.
     Granted(Option<LeaseFields<'a>>),
-    /// None of it.
+    /// Denied.
     Denied {
-        /// The limit that binds.
+        /// The binding limit.
         limit_id: &'a str,
-        /// The item of it.
+        /// Its binding item.
         item: &'a str,
-        /// When asking again could help, and how long from now if that is a matter of time; `None` if nobody knows.
+        /// When a retry can succeed, and after how long if that is a matter of time; `None` if unknown.
         wait: Option<(Wait, Option<Duration>)>,
     },
 }
@@ -41,16 +42,15 @@ pub enum DecisionVerdict<'a> {
 /// A lease.
 #[derive(Debug)]
 pub struct LeaseFields<'a> {
-    /// Its identity.
+    /// Its id.
     pub id: LeaseId,
-    /// When it lapses.
+    /// When it expires.
     pub expires_at: Timestamp,
-    /// For every limit it holds something of, its fence.
+    /// Its fencing token for every limit.
     pub fences: &'a [(Arc<Limit>, u64)],
 }
 
-/// Appends the fields of a decision, from `"allowed"` to `"readings"`, without the braces around them. `instant` appends
-/// an instant without its quotes.
+/// Appends the fields from `"allowed"` to `"readings"`, without braces. `instant` appends an instant without quotes.
 pub fn write_fields(
     decision: &DecisionFields<'_>,
     out: &mut Vec<u8>,
@@ -85,7 +85,7 @@ pub fn write_fields(
     out.push(b']');
 }
 
-/// `"wait"` and `"retry_after_ms"`, which is rounded up: asking then is not too early.
+/// `"wait"` and `"retry_after_ms"`, rounded up so that a retry then is not too early.
 fn write_wait(wait: Option<(Wait, Option<Duration>)>, out: &mut Vec<u8>) {
     match wait {
         Some((Wait::Until(_), time)) => {
@@ -100,7 +100,7 @@ fn write_wait(wait: Option<(Wait, Option<Duration>)>, out: &mut Vec<u8>) {
     }
 }
 
-/// One limit has one fence; several have one each.
+/// A single limit has one `fence`; several have `fences`.
 fn write_lease(
     lease: &LeaseFields<'_>,
     out: &mut Vec<u8>,

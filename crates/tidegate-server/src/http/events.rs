@@ -1,15 +1,15 @@
-//! EventStream: what becomes of a task, event while it happens (`text/event-stream`).
+//! Server-sent events of a task (`text/event-stream`).
 //!
 //! ```text
 //!   event: active    data: {"active_id":"…","expires_at":"…"}     at once
-//!   event: renewed   data: {"expires_at":"…"}                     whenever its end was moved
-//!   :                                                             every 15 s, so that both sides know of each other
-//!   event: ended     data: {"reason":"released"}                  once, and the stream is over
+//!   event: renewed   data: {"expires_at":"…"}                     when the expiry was moved
+//!   :                                                             heartbeat every 15 s
+//!   event: ended     data: {"reason":"released"}                  last event
 //! ```
 //!
-//! A stream that ends without `ended` says nothing about the task: the server was event to stop, or the connection broke.
+//! A stream that closes without `ended` says nothing about the task: the server shut down, or the connection broke.
 //!
-//! Decided: whoever watches asks the store nothing; one question is put for all of them ([`tidegate::activity`]).
+//! Streams do not query the store; one query serves all of them ([`tidegate::activity`]).
 
 use std::fmt;
 use std::future::Future;
@@ -20,24 +20,24 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tidegate::activity::{Standing, Watching};
-use tidegate::{LeaseId, Tick};
+use tidegate::model::{LeaseId, Tick};
 use tidegate_net::Shutdown;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::wire::instant;
 
-/// The most streams that may be open at once.
+/// The most concurrent event streams.
 pub const MAX_EVENT_STREAMS: usize = 10_000;
 
-/// How long nothing may be said.
+/// Interval of heartbeats.
 pub const HEARTBEAT: Duration = Duration::from_secs(15);
 
-/// What is event of one task, one piece after the other.
+/// The events of one task.
 pub struct EventStream {
     next: Option<NextEvent>,
 }
 
-/// The next piece, and who tells the one after it.
+/// The next event, and the source of the one after it.
 type NextEvent = Pin<Box<dyn Future<Output = Option<(Bytes, Option<EventSource>)>> + Send>>;
 
 impl EventStream {
@@ -52,7 +52,7 @@ impl EventStream {
         EventStream { next: Some(Box::pin(source.next_event())) }
     }
 
-    /// The next piece; `None` if there will be no more.
+    /// The next event; `None` at the end.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let Some(next) = &mut self.next else { return Poll::Ready(None) };
         let event = ready!(next.as_mut().poll(cx));
@@ -72,13 +72,13 @@ impl fmt::Debug for EventStream {
     }
 }
 
-/// Caller tells the next piece.
+/// Produces the next event.
 struct EventSource {
     id: LeaseId,
     watching: Watching,
     tick: Tick,
     shutdown: Shutdown,
-    /// Its place among all streams.
+    /// The permit of this stream.
     slot: OwnedSemaphorePermit,
     has_begun: bool,
 }
@@ -88,7 +88,7 @@ impl EventSource {
         let standing = if self.has_begun {
             let (shutdown, watching) = (self.shutdown.clone(), &mut self.watching);
             tokio::select! {
-                // If everything happens at once, the task's own end is what matters.
+                // The end of the task goes before shutdown and heartbeat.
                 biased;
                 standing = watching.changed() => standing,
                 () = shutdown.triggered() => return None,

@@ -1,14 +1,16 @@
-//! The gate: acquire one, for proxies that look at nothing but the status.
+//! The gate: acquires one unit, for proxies that read only the status.
 //!
-//! nginx's `auth_request`, Traefik's `ForwardAuth` and a shell with curl all understand 200 and 429. Any method will do,
-//! because a proxy passes on the one it was called with. If the store cannot answer, a limit that then admits is a 200, and
-//! one that denies a 503: there is nothing true to say about when to come back.
+//! nginx's `auth_request`, Traefik's `ForwardAuth` and curl in a shell understand 200 and 429. Any method is accepted, because proxies
+//! forward the original one. During a store outage a limit that allows answers 200, and one that denies answers 503 without a
+//! `Retry-After`, because none is known.
 
 use ::http::HeaderValue;
 use ::http::header::CACHE_CONTROL;
 use bytes::Bytes;
+use tidegate::AcquireError;
 use tidegate::layer::http::{describe, too_many_requests};
-use tidegate::{AcquireError, Ask, Decision, LimitStore};
+use tidegate::model::Ask;
+use tidegate::store::LimitStore;
 
 use super::acquire::{decision_response, require_chargeable};
 use super::problem::Problem;
@@ -17,7 +19,7 @@ use super::wire::decision;
 use super::{ApiCall, HandlerReply, HttpApi};
 
 impl<S: LimitStore + ?Sized> HttpApi<S> {
-    /// Takes one, of the limit and for the key in the path or in the query. What it says is true once.
+    /// Acquires one unit; limit and key are in the path or in the query. The response must not be cached.
     pub(super) async fn gate(&self, target: Option<&(String, String)>, call: &ApiCall<'_>) -> HandlerReply {
         let reply = match target {
             Some((limit_id, key)) => match Query::read(call.head, &[]) {
@@ -48,20 +50,19 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         require_chargeable(limit_id)?;
         let asks = [Ask::one(limit_id, key.map(str::as_bytes))];
         match self.limiter.asks(&asks).readings().try_acquire_async().await {
-            Ok(Decision::Granted(granted)) => {
-                let (at, readings) = (granted.at, granted.readings().to_vec());
-                let mut reply = decision_response(decision::write(Decision::Granted(granted), self.tick));
+            Ok(permit) => {
+                let (at, readings) = (permit.at(), permit.readings().to_vec());
+                let mut reply = decision_response(decision::write(Ok(permit), self.tick));
                 describe(reply.headers_mut(), &readings, at);
                 Ok(HandlerReply { granted: Some(true), ..reply.into() })
             }
-            Ok(Decision::Denied(denial)) => {
-                self.record_refusal(&denial, &asks);
+            Err(AcquireError::Refused(refused)) => {
+                self.record_refusal(&refused, &asks);
                 Ok(HandlerReply {
                     granted: Some(false),
-                    ..too_many_requests(&denial).map(Bytes::from).into()
+                    ..too_many_requests(&refused).map(Bytes::from).into()
                 })
             }
-            Err(AcquireError::Rejected(rejection)) => Err(rejection.into()),
             Err(AcquireError::Unavailable(unavailable)) => match self.outage_refusal(&asks)? {
                 Some(_) => Err(unavailable.into()),
                 None => Ok(HandlerReply {
@@ -69,6 +70,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
                     ..decision_response(decision::write_outage_decision(None)).into()
                 }),
             },
+            Err(error) => Err(error.into()),
         }
     }
 }

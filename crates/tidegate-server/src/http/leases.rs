@@ -1,12 +1,13 @@
-//! Leases by their ids: given back, renewed, settled.
+//! Leases by id: release, renew, settle.
 //!
-//! An id that no store would give out is a lease that is gone, like any other that is not there.
+//! A malformed id is treated like the id of an expired lease.
 //!
-//! A lease's id is a secret of whoever was granted it and says nothing about its limits, so a pass's prefix is not
-//! asked here.
+//! A lease id is a secret of its holder and does not name its limits, so the prefix of the permissions is not checked.
 
 use ::http::StatusCode;
-use tidegate::{Actual, LeaseId, LimitStore, Renewal, Settlement};
+use tidegate::limiter::Renewal;
+use tidegate::model::LeaseId;
+use tidegate::store::{Actual, LimitStore, Settlement};
 
 use super::problem::{Problem, ProblemCode};
 use super::wire::lease::{ActualCost, ReleaseBody, RenewBody, SettleBody};
@@ -14,7 +15,7 @@ use super::wire::{instant, read};
 use super::{ApiCall, HttpApi, Reply, json};
 
 impl<S: LimitStore + ?Sized> HttpApi<S> {
-    /// Gives a lease back, once.
+    /// Releases a lease.
     pub(super) async fn release(&self, call: &ApiCall<'_>) -> Reply {
         let body: ReleaseBody<'_> = read(call.body)?;
         let released = match body.lease() {
@@ -24,7 +25,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         json(StatusCode::OK, &serde_json::json!({"released": released}))
     }
 
-    /// Moves a lease's end.
+    /// Moves the expiry of a lease.
     pub(super) async fn renew(&self, call: &ApiCall<'_>) -> Reply {
         let body: RenewBody<'_> = read(call.body)?;
         match self.limiter.renew_async(require_lease(body.lease())?, body.ttl()).await? {
@@ -36,7 +37,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         }
     }
 
-    /// Corrects a held charge to its true cost, then gives it back.
+    /// Corrects a held charge to its actual cost, then releases the lease.
     pub(super) async fn settle(&self, call: &ApiCall<'_>) -> Reply {
         let body: SettleBody<'_> = read(call.body)?;
         let actual = match &body.actual {
@@ -55,6 +56,6 @@ fn require_lease(lease: Option<LeaseId>) -> Result<LeaseId, Problem> {
 }
 
 pub(super) fn unknown_lease() -> Problem {
-    let detail = "the lease was given back, has lapsed, or was never granted";
+    let detail = "the lease was released, has expired, or never existed";
     Problem::new(ProblemCode::UnknownLease, detail)
 }

@@ -1,7 +1,7 @@
-//! Limits: added, listed, looked at, replaced, removed.
+//! Limits: create, list, read, replace, delete.
 //!
-//! A limit's `ETag` is its version and a hash of what it says: the version alone begins anew when a limit is removed and
-//! added again, and somebody who read the former one must not overwrite the other.
+//! The `ETag` of a limit is its version and a hash of its content. The version alone restarts when a limit is removed and added again,
+//! and a client that read the old limit must not overwrite the new one.
 
 use std::sync::Arc;
 
@@ -12,9 +12,11 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tidegate::activity;
 use tidegate::catalog::{ApplyError, Origin, PutError};
+use tidegate::catalog::{Edit, EditOutcome, ExpectedVersion, RemovalMode};
 use tidegate::file;
+use tidegate::model::{Limit, LimitSpec};
+use tidegate::store::LimitStore;
 use tidegate::store::Unavailable;
-use tidegate::{Edit, EditOutcome, ExpectedVersion, Limit, LimitSpec, LimitStore, RemovalMode};
 
 use super::overrides::MAX_EDIT_ATTEMPTS;
 use super::problem::{Problem, ProblemCode};
@@ -24,13 +26,13 @@ use super::{ApiCall, HttpApi, Reply, json, no_content};
 use crate::resp::described_buckets::is_reserved;
 use crate::tokens::hex;
 
-/// How many limits a page has unless said.
+/// Default number of limits per page.
 const DEFAULT_PAGE_SIZE: usize = 100;
-/// How many it may have.
+/// Maximum number of limits per page.
 const MAX_PAGE_SIZE: usize = 1000;
 
 impl<S: LimitStore + ?Sized> HttpApi<S> {
-    /// Adds a limit.
+    /// Creates a limit.
     pub(super) async fn add_limit(&self, call: &ApiCall<'_>) -> Reply {
         let spec = limit::read(call.body)?;
         call.require_limit(&spec.id)?;
@@ -43,8 +45,8 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         Ok(reply)
     }
 
-    /// A page of the limits that the pass covers. Those that `CL.THROTTLE` describes, which nobody has text and of which there may be
-    /// thousands, are among them only if the prefix asks for them.
+    /// A page of the limits that the permissions cover. Described buckets of `CL.THROTTLE`, of which there may be thousands, are
+    /// listed only if the prefix asks for them.
     pub(super) fn list_limits(&self, call: &ApiCall<'_>) -> Reply {
         let query = Query::read(call.head, &["after", "limit", "prefix"])?;
         let size = page_size(query.get("limit"))?;
@@ -69,14 +71,14 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         Ok(with_etag(reply, &etag))
     }
 
-    /// One limit.
+    /// Returns one limit.
     pub(super) fn get_limit(&self, id: &str, call: &ApiCall<'_>) -> Reply {
         call.require_limit(id)?;
         let limit = self.require_known(id)?;
         limit_reply(StatusCode::OK, &limit)
     }
 
-    /// Replaces a limit; the counts of items that survive by name stay.
+    /// Replaces a limit; counts of items with the same name are kept.
     pub(super) async fn set_limit(&self, id: &str, call: &ApiCall<'_>) -> Reply {
         let mut tries = 0;
         loop {
@@ -84,7 +86,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
             let expect = expected_version(&current, call)?;
             let spec = limit::read_as(id, call.body)?;
             tries += 1;
-            // Whoever replaces whatever is there still replaces only what was looked at: if a file has put it meanwhile, it is the file's.
+            // Replace only the version that was checked: a file may have taken the limit over meanwhile.
             match self.put(spec, ExpectedVersion::Version(current.version())).await {
                 Ok(limit) => return limit_reply(StatusCode::OK, &limit),
                 Err(PutError::Stale { .. })
@@ -94,7 +96,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         }
     }
 
-    /// Removes a limit with its state.
+    /// Removes a limit and its state.
     pub(super) async fn delete_limit(&self, id: &str, call: &ApiCall<'_>) -> Reply {
         let current = self.editable_limit(id, call)?;
         expected_version(&current, call)?;
@@ -104,7 +106,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         }
     }
 
-    /// Puts a limit that is no file's.
+    /// Puts a limit after checking the rules of the activity limit.
     pub(super) async fn put(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError> {
         if let Some(flaw) =
             Some(&spec).filter(|spec| spec.id == activity::ID).and_then(activity::Rules::misfit)
@@ -112,20 +114,20 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
             return Err(PutError::Invalid(vec![flaw]));
         }
         let edited = self.edit(Edit::Put(spec, expect)).await?;
-        edited.limit().map(Arc::clone).ok_or_else(pending_output)
+        edited.limit().map(Arc::clone).ok_or_else(missing_edit_outcome)
     }
 
-    /// Makes one edit, and waits until it is made for good. No worker waits for that.
+    /// Makes one edit and waits until it is durable, without blocking the worker.
     async fn edit(&self, edit: Edit) -> Result<EditOutcome, PutError> {
         let edited = self.resolve(self.store.edit(vec![edit], Origin::Put)).await;
         let edited = match edited.map_err(PutError::Unavailable)? {
             Ok(edited) => edited.into_iter().next(),
             Err(ApplyError { refused }) => {
-                return Err(refused.into_iter().next().map_or_else(pending_output, |(_, why)| why));
+                return Err(refused.into_iter().next().map_or_else(missing_edit_outcome, |(_, why)| why));
             }
         };
         self.wait_durable().await.map_err(PutError::Unavailable)?;
-        edited.ok_or_else(pending_output)
+        edited.ok_or_else(missing_edit_outcome)
     }
 
     /// The limit of this id.
@@ -133,20 +135,20 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         self.store.get(id).ok_or_else(|| Problem::unknown_limit(id))
     }
 
-    /// The limit of this id, if it may be changed by whoever calls.
+    /// The limit of this id, if the caller may change it.
     pub(super) fn editable_limit(&self, id: &str, call: &ApiCall<'_>) -> Result<Arc<Limit>, Problem> {
         call.require_limit(id)?;
         let limit = self.require_known(id)?;
         if (self.is_from_file)(id) {
-            let detail = format!("'{id}' is written in a file; change it there");
+            let detail = format!("'{id}' is managed by a settings file; change it there");
             return Err(Problem::new(ProblemCode::ManagedByFile, detail));
         }
         Ok(limit)
     }
 }
 
-/// What is said of a store that says nothing about an edit.
-fn pending_output() -> PutError {
+/// The error if a store returns no outcome for an edit.
+fn missing_edit_outcome() -> PutError {
     PutError::Unavailable(Unavailable { reason: "the store did not say what became of an edit".to_owned() })
 }
 
@@ -164,12 +166,12 @@ fn page_size(text: Option<&str>) -> Result<usize, Problem> {
     })
 }
 
-/// A limit as it is answered.
+/// The response with a limit.
 fn limit_reply(status: StatusCode, limit: &Limit) -> Reply {
     Ok(with_etag(json(status, &LimitBody::of(limit.spec()))?, &etag(limit)?))
 }
 
-/// The answer with an `ETag`.
+/// Adds an `ETag` to a response.
 pub(super) fn with_etag(mut reply: Response<Bytes>, etag: &str) -> Response<Bytes> {
     if let Ok(etag) = HeaderValue::try_from(etag) {
         reply.headers_mut().insert(ETAG, etag);
@@ -177,7 +179,7 @@ pub(super) fn with_etag(mut reply: Response<Bytes>, etag: &str) -> Response<Byte
     reply
 }
 
-/// What stands for this version of this limit.
+/// The `ETag` of a limit.
 pub(super) fn etag(limit: &Limit) -> Result<String, Problem> {
     let body = json(StatusCode::OK, &LimitBody::of(limit.spec()))?;
     Ok(format!("\"{}-{}\"", limit.version(), fingerprint(body.body())))
@@ -187,7 +189,7 @@ fn fingerprint(text: &[u8]) -> String {
     hex(&Sha256::digest(text)[..8])
 }
 
-/// What the caller believes to be there, if `If-Match` says so.
+/// The version that `If-Match` requires.
 pub(super) fn expected_version(current: &Limit, call: &ApiCall<'_>) -> Result<ExpectedVersion, Problem> {
     let mut fields = call.head.headers.get_all(IF_MATCH).iter().peekable();
     if fields.peek().is_none() {
@@ -201,5 +203,5 @@ pub(super) fn expected_version(current: &Limit, call: &ApiCall<'_>) -> Result<Ex
     if fields.any(listed) {
         return Ok(ExpectedVersion::Version(current.version()));
     }
-    Err(Problem::new(ProblemCode::StaleEtag, format!("the limit's ETag is {etag} by now; read it again")))
+    Err(Problem::new(ProblemCode::StaleEtag, format!("the limit's current ETag is {etag}; read it again")))
 }

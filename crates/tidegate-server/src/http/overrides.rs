@@ -1,14 +1,15 @@
-//! Overrides: exceptions for single keys, put and removed while the limit stays as it is.
+//! Overrides: exceptions for single keys.
 //!
-//! An override is a part of its limit, so each change is a new version of it. Two who change overrides of one limit at
-//! the same time both succeed: the slower one begins again with what the other has left. It does so [`MAX_EDIT_ATTEMPTS`] times at most, because
-//! each may be a round trip, and is then told that the limit has changed.
+//! An override is part of its limit, so a change makes a new version of the limit. Concurrent changes of one limit all succeed: the slower
+//! one retries on top of the other. After [`MAX_EDIT_ATTEMPTS`] attempts, each possibly a round trip, it fails with a stale version.
 
 use std::sync::Arc;
 
 use ::http::StatusCode;
+use tidegate::catalog::ExpectedVersion;
 use tidegate::catalog::PutError;
-use tidegate::{ExpectedVersion, Limit, LimitSpec, LimitStore};
+use tidegate::model::{Limit, LimitSpec};
+use tidegate::store::LimitStore;
 
 use super::limits::{etag, expected_version, with_etag};
 use super::problem::{Problem, ProblemCode};
@@ -18,11 +19,11 @@ use super::wire::override_body::{self, OverrideRemovalBody};
 use super::wire::read;
 use super::{ApiCall, HttpApi, Reply, json, no_content};
 
-/// How often an edit is tried while others edit the same limit.
+/// How often an edit is retried while others change the same limit.
 pub(super) const MAX_EDIT_ATTEMPTS: usize = 64;
 
 impl<S: LimitStore + ?Sized> HttpApi<S> {
-    /// Puts the override of an item for a key, in place of the former one.
+    /// Puts the override of an item for a key, replacing an existing one.
     pub(super) async fn put_override(&self, id: &str, key: &str, call: &ApiCall<'_>) -> Reply {
         let change = |spec: &mut LimitSpec| {
             let put = override_body::read(spec, key, call.body)?;
@@ -50,7 +51,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         Ok(no_content())
     }
 
-    /// Edits a limit, again until nobody else did so meanwhile.
+    /// Edits a limit; retries if it was changed meanwhile.
     async fn edit_overrides<T>(
         &self,
         id: &str,

@@ -1,6 +1,6 @@
-//! Problems: what is said when there is no answer (RFC 9457).
+//! Problem responses (RFC 9457).
 //!
-//! Programs look at `code`, which never changes; people read `detail`. A refusal by a limit is an answer and no problem.
+//! Programs match `code`, which never changes; `detail` is for people. A refusal by a limit is an answer, not a problem.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,26 +9,28 @@ use ::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use ::http::{HeaderValue, Response, StatusCode};
 use bytes::Bytes;
 use serde::Serialize;
+use tidegate::AcquireError;
 use tidegate::catalog::PutError;
+use tidegate::model::SpecError;
+use tidegate::reply::OrderError;
 use tidegate::store::Unavailable;
-use tidegate::{AcquireError, OrderError, SpecError};
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $word:literal, $status:ident, $title:literal;)+) => {
-        /// What kind of problem it is.
+        /// The machine-readable code of a problem.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum ProblemCode { $($(#[$doc])* $name),+ }
 
         impl ProblemCode {
-            /// Every code there is.
+            /// All codes.
             pub const ALL: &'static [ProblemCode] = &[$(ProblemCode::$name),+];
 
-            /// The word that programs look at.
+            /// The code on the wire.
             pub const fn word(self) -> &'static str {
                 match self { $(ProblemCode::$name => $word),+ }
             }
 
-            /// The status it is answered with.
+            /// The HTTP status.
             pub const fn status(self) -> StatusCode {
                 match self { $(ProblemCode::$name => StatusCode::$status),+ }
             }
@@ -41,9 +43,9 @@ macro_rules! codes {
 }
 
 codes! {
-    /// The request makes no sense.
+    /// The request is malformed.
     BadRequest = "bad_request", BAD_REQUEST, "The request makes no sense";
-    /// Nobody knows who asks.
+    /// The caller is not authenticated.
     Unauthorized = "unauthorized", UNAUTHORIZED, "A token is needed";
     /// The token does not allow this.
     Forbidden = "forbidden", FORBIDDEN, "The token does not allow this";
@@ -53,44 +55,44 @@ codes! {
     UnknownLimit = "unknown_limit", NOT_FOUND, "No limit has this id";
     /// The path is known, but not with this method.
     MethodNotAllowed = "method_not_allowed", METHOD_NOT_ALLOWED, "This path does not know this method";
-    /// A limit was to be added, and is there.
+    /// A limit of this id already exists.
     LimitExists = "limit_exists", CONFLICT, "A limit of this id exists";
-    /// The limit is written in a file, and is changed there.
+    /// The limit is managed by a settings file.
     ManagedByFile = "managed_by_file", CONFLICT, "The limit is managed by a file";
-    /// The request id was granted with other asks.
+    /// The request id was used with other asks.
     RequestIdReused = "request_id_reused", CONFLICT, "The request id was used for something else";
-    /// The lease is gone, or never was.
+    /// The lease has expired, was released, or never existed.
     UnknownLease = "unknown_lease", GONE, "The lease is gone";
     /// The limit has changed since it was read.
     StaleEtag = "stale_etag", PRECONDITION_FAILED, "The limit has changed";
     /// The body is too long.
     TooLarge = "too_large", PAYLOAD_TOO_LARGE, "The body is too large";
-    /// Too many wrong tokens came from one address.
+    /// Too many invalid tokens came from this address.
     TooManyAttempts = "too_many_attempts", TOO_MANY_REQUESTS, "Too many failed attempts";
-    /// A user made as many requests as a window allows.
+    /// The user's request window is full.
     UserWindow = "user_window", TOO_MANY_REQUESTS, "The user's window is full";
-    /// As many tasks are running as are allowed.
+    /// The maximum number of tasks is running.
     ActivityError = "ActivityError", SERVICE_UNAVAILABLE, "As many tasks are running as are allowed";
     /// The request took too long to arrive.
     RequestTimeout = "request_timeout", REQUEST_TIMEOUT, "The request took too long";
-    /// The limit makes no sense.
+    /// The limit is invalid.
     InvalidLimit = "invalid_limit", UNPROCESSABLE_ENTITY, "The limit is not valid";
-    /// A task cannot have this time to live.
+    /// The time to live of a task is out of range.
     InvalidTtl = "invalid_ttl", UNPROCESSABLE_ENTITY, "A task cannot have this time to live";
-    /// The store cannot answer.
+    /// The store is unavailable.
     StoreUnavailable = "store_unavailable", SERVICE_UNAVAILABLE, "The store cannot answer";
-    /// The server starts, or is about to end.
+    /// The server is starting or shutting down.
     NotReady = "not_ready", SERVICE_UNAVAILABLE, "Not ready";
-    /// There are too many connections. Said by whoever listens, before anything is read.
+    /// Too many connections; sent by the listener before anything is read.
     Overloaded = "overloaded", SERVICE_UNAVAILABLE, "Too many connections";
 }
 
-/// What is wrong with one field.
+/// An error of one field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FieldError {
     /// The path of the field: `items[2].burst`.
     pub field: String,
-    /// What is wrong with it and what is allowed.
+    /// What is wrong and what is allowed.
     pub message: String,
 }
 
@@ -100,18 +102,18 @@ impl From<SpecError> for FieldError {
     }
 }
 
-/// Why a call has no answer.
+/// A problem response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// What kind of problem it is.
+    /// The kind of problem.
     pub code: ProblemCode,
-    /// What is wrong this time, and what is allowed.
+    /// What is wrong and what is allowed.
     pub detail: String,
-    /// What is wrong with which field, where there is more than one thing to say.
+    /// Errors of single fields, if there are several.
     pub errors: Vec<FieldError>,
-    /// The methods that the path knows, where the method was wrong.
+    /// The allowed methods, after a wrong method.
     pub(super) allow: Option<&'static str>,
-    /// How long to wait before asking again, where that is known.
+    /// Time until a retry can succeed, if known.
     pub(super) retry_after: Option<Duration>,
 }
 
@@ -130,13 +132,13 @@ impl Problem {
 
     pub(super) fn of_fields(code: ProblemCode, errors: Vec<FieldError>) -> Problem {
         let detail = match errors.len() {
-            1 => "one thing is wrong with it; see errors".to_owned(),
-            many => format!("{many} things are wrong with it; see errors"),
+            1 => "1 error; see errors".to_owned(),
+            many => format!("{many} errors; see errors"),
         };
         Problem { errors, ..Problem::new(code, detail) }
     }
 
-    /// The problem as it is answered.
+    /// The problem as a response.
     pub fn into_response(self) -> Response<Bytes> {
         let status = self.code.status();
         let wire = ProblemBody {
@@ -180,7 +182,7 @@ struct ProblemBody<'a> {
     retry_after_ms: Option<u64>,
 }
 
-/// A wait in whole milliseconds, never too short.
+/// A wait in milliseconds, rounded up.
 pub(super) fn in_ms(wait: Duration) -> u64 {
     u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
@@ -198,7 +200,7 @@ impl From<OrderError> for Problem {
 
 impl From<Unavailable> for Problem {
     fn from(_: Unavailable) -> Problem {
-        // The reason is for the log: it may name hosts.
+        // The reason may name hosts; it is logged, not sent.
         Problem::new(ProblemCode::StoreUnavailable, "the store cannot answer now; try again")
     }
 }
@@ -206,8 +208,9 @@ impl From<Unavailable> for Problem {
 impl From<AcquireError> for Problem {
     fn from(error: AcquireError) -> Problem {
         match error {
-            AcquireError::Rejected(rejection) => rejection.into(),
+            AcquireError::Invalid(error) => error.into(),
             AcquireError::Unavailable(unavailable) => unavailable.into(),
+            refused => Problem::new(ProblemCode::StoreUnavailable, refused),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Whether the server may be sent requests.
+//! Readiness of the server.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -13,18 +13,18 @@ use super::wire::instant;
 use super::{Reply, json};
 use crate::settings_reloader::{ReloadStatus, SettingsReloader};
 
-/// How far a server is.
+/// The state of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadinessState {
-    /// It is not there yet.
+    /// Not serving yet.
     Starting,
-    /// It answers.
+    /// Serving.
     Ready,
-    /// It answers, and will soon be gone.
+    /// Serving and about to stop.
     Draining,
 }
 
-/// How far a server is, shared between whoever knows and whoever is asked.
+/// The server's state, shared between the process and `/readyz`.
 #[derive(Debug)]
 pub struct Readiness {
     state: AtomicU8,
@@ -32,23 +32,23 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// A server in this state.
+    /// Readiness in this state.
     pub fn new(state: ReadinessState) -> Readiness {
         Readiness { state: AtomicU8::new(state as u8), settings: None }
     }
 
-    /// Says also how reading the settings goes. A server whose file was spoiled is as ready as before.
+    /// Also reports how reloads go. A server with an invalid new file stays ready.
     pub fn with_settings(mut self, settings: Arc<SettingsReloader>) -> Readiness {
         self.settings = Some(settings);
         self
     }
 
-    /// From now on it is in this one.
+    /// Sets the state.
     pub fn set(&self, state: ReadinessState) {
         self.state.store(state as u8, Ordering::Release);
     }
 
-    /// How far it is.
+    /// The state.
     pub fn get(&self) -> ReadinessState {
         let state = self.state.load(Ordering::Acquire);
         [ReadinessState::Starting, ReadinessState::Ready]
@@ -57,7 +57,7 @@ impl Readiness {
             .unwrap_or(ReadinessState::Draining)
     }
 
-    /// What is said about it. A store whose log has failed answers little that is of use, and is to be looked after by somebody.
+    /// The response of `/readyz`. A server whose store is in trouble is not ready.
     pub(super) fn answer(&self, trouble: Option<Unavailable>) -> Reply {
         match (self.get(), trouble) {
             (ReadinessState::Starting, _) => {
@@ -72,7 +72,7 @@ impl Readiness {
                 )
             }
             (ReadinessState::Draining, _) => {
-                Err(Problem::new(ProblemCode::NotReady, "the server is about to end"))
+                Err(Problem::new(ProblemCode::NotReady, "the server is shutting down"))
             }
         }
     }
@@ -84,7 +84,7 @@ struct ReadyBody<'a> {
     config: ConfigStatus<'a>,
 }
 
-/// How reading the settings went. Everybody may see this, so nothing of the file is in it.
+/// How the last reload went. It is public, so it quotes nothing of the file.
 #[derive(Serialize)]
 struct ConfigStatus<'a> {
     status: &'static str,

@@ -1,4 +1,4 @@
-//! Paths: what is where, with which methods, and for whom.
+//! Routes: paths, methods and required roles.
 
 use ::http::Method;
 
@@ -8,15 +8,15 @@ use crate::tokens::Role;
 
 macro_rules! route_names {
     ($($(#[$doc:meta])* $name:ident = $template:literal;)+) => {
-        /// A route without what is particular about one path: what metrics tell apart.
+        /// A route without its parameters, as metrics label it.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum RouteName { $($(#[$doc])* $name),+ }
 
         impl RouteName {
-            /// Every route.
+            /// All routes.
             pub const ALL: &'static [RouteName] = &[$(RouteName::$name),+];
 
-            /// Its template, as in `openapi.json`.
+            /// The path template, as in `openapi.json`.
             pub const fn template(self) -> &'static str {
                 match self { $(RouteName::$name => $template),+ }
             }
@@ -25,57 +25,57 @@ macro_rules! route_names {
 }
 
 route_names! {
-    /// The first page.
+    /// The landing page.
     Index = "/";
-    /// Whether the process is alive.
+    /// Liveness.
     Health = "/healthz";
-    /// Whether it may be sent requests.
+    /// Readiness.
     Ready = "/readyz";
-    /// What the door speaks.
+    /// The API description.
     OpenApi = "/openapi.json";
-    /// What happened so far.
-    ServerMetrics = "/metrics";
-    /// Take.
+    /// Metrics.
+    Metrics = "/metrics";
+    /// Acquire.
     Acquire = "/v1/acquire";
-    /// Look.
+    /// Peek.
     Peek = "/v1/peek";
-    /// Give a lease back.
+    /// Release a lease.
     Release = "/v1/release";
-    /// Move a lease's end.
+    /// Renew a lease.
     Renew = "/v1/renew";
-    /// Correct a held charge.
+    /// Settle a lease.
     Settle = "/v1/settle";
-    /// Take one, with the limit and the key in the query.
+    /// Acquire one unit; limit and key in the query.
     GateQuery = "/v1/gate";
-    /// Take one, with the limit and the key in the path.
+    /// Acquire one unit; limit and key in the path.
     Gate = "/v1/gate/{id}/{key}";
     /// All limits.
     Limits = "/v1/limits";
     /// One limit.
     Limit = "/v1/limits/{id}";
-    /// Zero its counts.
+    /// Reset the counts of a limit.
     Reset = "/v1/limits/{id}/reset";
-    /// Look at its counts.
+    /// The counts of a limit.
     Usage = "/v1/limits/{id}/usage";
-    /// An exception of it.
+    /// An override of a limit.
     Override = "/v1/limits/{id}/overrides/{key}";
-    /// Whether a user may begin a task; begin one; end them all.
+    /// Whether a user may start a task; start one; end all.
     Activity = "/v1/activity/{user}";
     /// End a task.
     ActivityOne = "/v1/activity/{user}/{active_id}";
-    /// Keep a task's place.
+    /// Extend a task.
     ActivityRenew = "/v1/activity/{user}/{active_id}/renew";
-    /// What becomes of a task.
+    /// The events of a task.
     ActivityEvents = "/v1/activity/{user}/{active_id}/events";
-    /// There is nothing at the path, or it was not understood.
+    /// No such path, or an unreadable request.
     Unknown = "other";
 }
 
-/// What a path is about.
+/// A parsed path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ApiRoute {
     Index,
-    ServerMetrics,
+    Metrics,
     Health,
     Ready,
     OpenApi,
@@ -84,30 +84,30 @@ pub(super) enum ApiRoute {
     Release,
     Renew,
     Settle,
-    /// With the limit's id and the key, or with both in the query.
+    /// Limit id and key, or `None` if they are in the query.
     Gate(Option<(String, String)>),
     Limits,
     Limit(String),
     Reset(String),
     Usage(String),
-    /// Of a limit, for a key.
+    /// Limit id and key.
     Override(String, String),
-    /// Of a user.
+    /// User.
     Activity(String),
-    /// Of a user, a task.
+    /// User and task id.
     ActivityOne(String, String),
     ActivityRenew(String, String),
     ActivityEvents(String, String),
 }
 
 impl ApiRoute {
-    /// The route of a path, its parts percent-decoded.
+    /// Parses a path and percent-decodes its parts.
     pub(super) fn of(path: &str) -> Result<ApiRoute, Problem> {
         let parts: Vec<&str> = path.split('/').skip(1).collect();
         let text = |part: &str| decoded(part, "a part of the path");
         Ok(match parts[..] {
             [""] => ApiRoute::Index,
-            ["metrics"] => ApiRoute::ServerMetrics,
+            ["metrics"] => ApiRoute::Metrics,
             ["healthz"] => ApiRoute::Health,
             ["readyz"] => ApiRoute::Ready,
             ["openapi.json"] => ApiRoute::OpenApi,
@@ -137,11 +137,11 @@ impl ApiRoute {
         })
     }
 
-    /// Its name.
+    /// The route without parameters.
     pub(super) fn name(&self) -> RouteName {
         match self {
             ApiRoute::Index => RouteName::Index,
-            ApiRoute::ServerMetrics => RouteName::ServerMetrics,
+            ApiRoute::Metrics => RouteName::Metrics,
             ApiRoute::Health => RouteName::Health,
             ApiRoute::Ready => RouteName::Ready,
             ApiRoute::OpenApi => RouteName::OpenApi,
@@ -164,7 +164,7 @@ impl ApiRoute {
         }
     }
 
-    /// The method as it is answered (`HEAD` like `GET`), if the path knows it.
+    /// Checks the method; `HEAD` becomes `GET`.
     pub(super) fn method<'m>(&self, method: &'m Method) -> Result<&'m Method, Problem> {
         let allow = self.allow();
         let known = |name: &str| allow.split(", ").any(|each| each == name);
@@ -179,11 +179,11 @@ impl ApiRoute {
         }
     }
 
-    /// The methods of the path, as in an `Allow` field; none are named where any will do.
+    /// The methods for an `Allow` header; empty if any is accepted.
     fn allow(&self) -> &'static str {
         match self {
             ApiRoute::Index
-            | ApiRoute::ServerMetrics
+            | ApiRoute::Metrics
             | ApiRoute::Health
             | ApiRoute::Ready
             | ApiRoute::OpenApi
@@ -205,16 +205,16 @@ impl ApiRoute {
         }
     }
 
-    /// Whether everybody may see it, whatever tokens they show.
+    /// Whether the route needs no token.
     pub(super) fn is_public(&self) -> bool {
         matches!(self, ApiRoute::Index | ApiRoute::Health | ApiRoute::Ready | ApiRoute::OpenApi)
     }
 
-    /// The least role that may do this.
+    /// The least role for this route and method.
     pub(super) fn required_role(&self, method: &Method) -> Role {
         match self {
             ApiRoute::Index
-            | ApiRoute::ServerMetrics
+            | ApiRoute::Metrics
             | ApiRoute::Health
             | ApiRoute::Ready
             | ApiRoute::OpenApi

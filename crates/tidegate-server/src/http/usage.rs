@@ -1,7 +1,7 @@
-//! Counts: looked at, and zeroed.
+//! The counts of a limit: read and reset.
 
 use ::http::StatusCode;
-use tidegate::LimitStore;
+use tidegate::store::LimitStore;
 
 use super::query::Query;
 use super::wire::read;
@@ -9,7 +9,7 @@ use super::wire::usage::{ResetBody, UsageBody};
 use super::{ApiCall, HttpApi, Reply, json, no_content};
 
 impl<S: LimitStore + ?Sized> HttpApi<S> {
-    /// What is counted for the activity, or for one key.
+    /// The counts of the whole limit or of one key.
     pub(super) async fn usage(&self, id: &str, call: &ApiCall<'_>) -> Reply {
         call.require_limit(id)?;
         let query = Query::read(call.head, &["limit_key"])?;
@@ -17,7 +17,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         json(StatusCode::OK, &UsageBody::of(usage, self.tick))
     }
 
-    /// Zeroes the counts of one key, or everything of the limit. An empty body is for everything.
+    /// Resets the counts of one key, or of the whole limit if the body is empty.
     pub(super) async fn reset(&self, id: &str, call: &ApiCall<'_>) -> Reply {
         call.require_limit(id)?;
         let body: ResetBody<'_> = if call.body.is_empty() { ResetBody::default() } else { read(call.body)? };

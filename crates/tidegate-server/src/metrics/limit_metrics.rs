@@ -1,26 +1,27 @@
-//! What the store counted, by limit, and what it takes.
+//! Counts and sizes from the store, by limit.
 //!
-//! DescribedTotals buckets (`cl.throttle/…`) come and go with what clients say, and what is forgotten takes its counts with it. A add_known that
-//! falls would look to Prometheus like a server that was started again, so what was last_counts of each is remembered here and only
-//! the growth is added up.
+//! Described buckets (`cl.throttle/…`) come and go, and an evicted one takes its counts with it. A counter that falls looks like a restart
+//! to Prometheus. So the last counts of each are remembered here, and only the growth is added to the total.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use tidegate::Limiter;
+use tidegate::limiter::LimitOverview;
+use tidegate::model::Limit;
 use tidegate::store::Reach;
-use tidegate::{Limit, LimitOverview, Limiter};
 use tidegate_net::metrics_page::{MetricKind, MetricLabel, MetricsPage};
 
 use crate::resp::described_buckets::{self, RESERVED_PREFIX};
 use crate::tokens::Permissions;
 
-/// The most limits that are samples one by one, the first by id. How many are left out is samples too.
+/// The most limits with their own samples, the first by id. The number of others is a metric too.
 pub const MOST_LIMITS: usize = 10_000;
 
-/// The item of described buckets; their own names have the period in them.
+/// The item label of described buckets; their own item names contain the period.
 const DESCRIBED_ITEM: &str = "key/bucket";
 
-/// All described buckets, as one.
+/// The totals of all described buckets.
 #[derive(Debug, Default)]
 pub(super) struct DescribedTotals {
     last_counts: HashMap<Box<str>, DecisionCounts>,
@@ -29,7 +30,7 @@ pub(super) struct DescribedTotals {
     bytes: Option<usize>,
 }
 
-/// Granted and refused.
+/// Granted and refused requests.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct DecisionCounts {
     granted: u64,
@@ -37,14 +38,14 @@ struct DecisionCounts {
 }
 
 impl DescribedTotals {
-    /// Adds what happened since the last time. Nobody waits for described buckets, and none is a shadow.
+    /// Adds the growth since the last scrape. Described buckets have no waiters and no shadow mode.
     fn update<'a>(&mut self, limits: impl Iterator<Item = (&'a str, LimitOverview)>) {
         let mut last_counts = HashMap::new();
         (self.rows, self.bytes) = (None, None);
         for (id, overview) in limits {
             let now = DecisionCounts { granted: overview.granted, refused: overview.refused };
             let before = self.last_counts.get(id).copied().unwrap_or_default();
-            // One that was forgotten meanwhile and described again begins anew.
+            // Evicted and described again in between: counts start at zero.
             let is_same = before.granted <= now.granted && before.refused <= now.refused;
             let before = if is_same { before } else { DecisionCounts::default() };
             self.total.granted += now.granted - before.granted;
@@ -57,7 +58,7 @@ impl DescribedTotals {
     }
 }
 
-/// What is samples of one limit.
+/// The samples of one limit.
 struct LimitSample {
     id: String,
     overview: LimitOverview,
@@ -85,21 +86,21 @@ pub(super) fn write(
     }
     decisions(page, &samples);
     sizes(page, &samples);
-    let help = "Limits, described buckets not included.";
+    let help = "Number of limits without described buckets.";
     page.family("tidegate_limits", MetricKind::Gauge, help).sample(&[], named.len());
-    let help = "Limits beyond the 10000th, about which nothing is told one by one.";
+    let help = "Limits beyond the first 10000, which have no samples of their own.";
     let left_out = named.len().saturating_sub(MOST_LIMITS);
     page.family("tidegate_limits_left_out", MetricKind::Gauge, help).sample(&[], left_out);
-    let help = "Rates that were described by CL.THROTTLE and THROTTLE and are not forgotten.";
+    let help = "Number of rates described by CL.THROTTLE and THROTTLE.";
     page.family("tidegate_described_buckets", MetricKind::Gauge, help).sample(&[], reserved.len());
     store(page, limiter);
 }
 
 impl DescribedTotals {
-    /// As if they were one limit.
+    /// The totals as the samples of one limit.
     fn sample(&self) -> LimitSample {
         let DecisionCounts { granted, refused } = self.total;
-        let items = vec![tidegate::ItemCount { item: DESCRIBED_ITEM.to_owned(), refused }];
+        let items = vec![tidegate::store::ItemCount { item: DESCRIBED_ITEM.to_owned(), refused }];
         let overview = LimitOverview {
             granted,
             refused,
@@ -139,48 +140,49 @@ fn sizes(page: &mut MetricsPage, samples: &[LimitSample]) {
             }
         }
     };
-    let help = "Rows of keys, fresh ones that were not noticed yet included.";
+    let help = "Rows of keys, including expired ones that are not removed yet.";
     gauge("tidegate_limit_rows", help, |overview| overview.rows);
-    gauge("tidegate_limit_bytes", "About how many bytes a limit takes.", |overview| {
+    gauge("tidegate_limit_bytes", "Estimated memory of a limit in bytes.", |overview| {
         overview.bytes.map(|bytes| bytes as u64)
     });
-    gauge("tidegate_limit_waiters", "How many wait for a limit.", |overview| Some(overview.waiting as u64));
+    gauge("tidegate_limit_waiters", "Requests that wait in the queue of a limit.", |overview| {
+        Some(overview.waiting as u64)
+    });
 }
 
-/// What is samples of the store as a whole.
+/// Samples of the store as a whole.
 fn store(page: &mut MetricsPage, limiter: &Limiter) {
     if let Some(extent) = limiter.store().extent() {
-        let help = "About how many bytes all rows take.";
+        let help = "Estimated memory of all rows in bytes.";
         page.family("tidegate_store_bytes", MetricKind::Gauge, help).sample(&[], extent.bytes);
-        let help = "The most bytes that all rows may take.";
+        let help = "Memory budget of all rows in bytes.";
         page.family("tidegate_store_budget_bytes", MetricKind::Gauge, help).sample(&[], extent.budget_bytes);
-        page.family("tidegate_leases", MetricKind::Gauge, "Leases that are open.").sample(&[], extent.leases);
+        page.family("tidegate_leases", MetricKind::Gauge, "Open leases.").sample(&[], extent.leases);
     }
     if let Some(log) = limiter.store().log_extent() {
-        let help = "How many bytes of the store's log a start would read, beside the newest snapshot.";
+        let help = "Bytes of the store's log that recovery would read in addition to the newest snapshot.";
         page.family("tidegate_store_log_bytes", MetricKind::Gauge, help).sample(&[], log.bytes);
-        let help = "In how many files they are.";
+        let help = "Number of segment files of the store's log.";
         page.family("tidegate_store_log_segments", MetricKind::Gauge, help).sample(&[], log.segments);
     }
     if limiter.store().tip().is_some() {
-        let help = "1 if the store's log can no longer be written, so that nothing that changes something is answered.";
+        let help = "1 if the store's log cannot be written, so that changes are not answered.";
         let failed = u8::from(limiter.store().trouble().is_some());
         page.family("tidegate_store_log_failed", MetricKind::Gauge, help).sample(&[], failed);
     }
     if limiter.store().capabilities().reach == Reach::Fleet {
-        let help =
-            "1 while the store that servers share cannot be asked, so that limits answer by their on_outage.";
+        let help = "1 while the shared store is unreachable and limits follow their on_outage.";
         let out = u8::from(limiter.store().trouble().is_some());
         page.family("tidegate_store_unavailable", MetricKind::Gauge, help).sample(&[], out);
     }
-    let help = "How many wait in line, at all limits.";
+    let help = "Requests that wait in the queues of all limits.";
     page.family("tidegate_waiters", MetricKind::Gauge, help).sample(&[], limiter.waiting_in_all());
 }
 
-/// The add_known of what is known.
-fn add_known<N: std::ops::Add<Output = N>>(add_known: Option<N>, more: Option<N>) -> Option<N> {
-    match (add_known, more) {
-        (Some(add_known), Some(more)) => Some(add_known + more),
-        (add_known, more) => add_known.or(more),
+/// The sum of the known values.
+fn add_known<N: std::ops::Add<Output = N>>(sum: Option<N>, more: Option<N>) -> Option<N> {
+    match (sum, more) {
+        (Some(sum), Some(more)) => Some(sum + more),
+        (sum, more) => sum.or(more),
     }
 }

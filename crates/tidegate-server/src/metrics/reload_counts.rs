@@ -1,12 +1,12 @@
-//! How reloads of the settings went.
+//! Counts of settings reloads.
 
 use std::time::Duration;
 
 use tidegate_net::metrics_page::{MetricKind, MetricsPage, NanosAsSeconds};
 
-/// Knows how reloads went. A closure will do.
+/// Source of the counts of reloads, such as a closure.
 pub trait ReloadSource: Send + Sync {
-    /// What happened so far.
+    /// The counts so far.
     fn counts(&self) -> ReloadCounts;
 }
 
@@ -16,29 +16,29 @@ impl<F: Fn() -> ReloadCounts + Send + Sync> ReloadSource for F {
     }
 }
 
-/// How reloads went so far. Reading the settings at the start is the first of them.
+/// Counts of reloads. The load at startup is the first reload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReloadCounts {
-    /// How many were applied, or found nothing to change.
+    /// Reloads that were applied or found nothing to change.
     pub succeeded: u64,
-    /// How many were refused, because something is wrong with the settings.
+    /// Reloads that were rejected because the settings are invalid.
     pub failed: u64,
-    /// Whether the last one was refused, so that the server runs with older settings than those in the file.
+    /// Whether the last reload was rejected, so that older settings are in use.
     pub last_failed: bool,
-    /// When the last one succeeded, since 1970; `None` if none has.
+    /// Time of the last success since 1970; `None` if there was none.
     pub last_success: Option<Duration>,
 }
 
 pub(super) fn write(page: &mut MetricsPage, reloads: &ReloadCounts) {
-    let help = "Reloads of the settings, by how they ended; the first is the one at the start.";
+    let help = "Settings reloads by outcome; the load at startup is the first.";
     let mut family = page.family("tidegate_reloads_total", MetricKind::Counter, help);
     family.sample(&[("outcome", "succeeded")], reloads.succeeded);
     family.sample(&[("outcome", "failed")], reloads.failed);
-    let help = "1 if the settings in use are those that were read last, 0 if those were refused.";
+    let help = "1 if the last reload was applied, 0 if it was rejected.";
     page.family("tidegate_config_last_reload_successful", MetricKind::Gauge, help)
         .sample(&[], u8::from(!reloads.last_failed));
     if let Some(at) = reloads.last_success {
-        let help = "When settings were last read and used, in seconds since 1970.";
+        let help = "Time of the last successful reload, in seconds since 1970.";
         page.family("tidegate_config_last_reload_success_timestamp_seconds", MetricKind::Gauge, help)
             .sample(&[], NanosAsSeconds(at.as_nanos()));
     }

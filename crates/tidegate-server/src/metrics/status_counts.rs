@@ -1,4 +1,4 @@
-//! Requests by route and status.
+//! HTTP requests by route and status.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,10 +6,10 @@ use crate::http::RouteName;
 
 macro_rules! statuses {
     ($($status:literal)+) => {
-        /// The statuses that are counted one by one, and the word for all others.
+        /// The statuses with their own counter, and the label of all others.
         const WORDS: &[&str] = &[$(stringify!($status)),+, "other"];
 
-        /// The index_of of a status in the list.
+        /// The index of a status in the list.
         const fn index_of(status: u16) -> usize {
             let mut index = 0;
             $(
@@ -32,7 +32,7 @@ statuses! {
 const STATUSES: usize = WORDS.len();
 const ROUTES: usize = RouteName::ALL.len();
 
-/// How many requests to each route were answered with each status.
+/// Counters by route and status.
 #[derive(Debug)]
 pub(super) struct StatusCounts {
     counts: [[AtomicU64; STATUSES]; ROUTES],
@@ -45,13 +45,13 @@ impl Default for StatusCounts {
 }
 
 impl StatusCounts {
-    /// One more.
+    /// Counts one request.
     #[inline]
     pub(super) fn count(&self, route: RouteName, status: u16) {
         self.counts[route as usize][index_of(status)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Everything that was ever counted, added up: route, status, how often.
+    /// The nonzero sums of all blocks: route, status, count.
     pub(super) fn sum<'a>(
         blocks: impl Iterator<Item = &'a StatusCounts> + Clone,
     ) -> impl Iterator<Item = (RouteName, &'static str, u64)> {
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_status_has_the_place_of_its_word() {
+    fn every_status_has_the_index_of_its_label() {
         for (index, word) in WORDS.iter().enumerate() {
             let status = word.parse().unwrap_or(418);
             assert_eq!(index_of(status), index, "{word}");
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn every_route_has_its_own_counts() {
+    fn counts_of_blocks_are_summed_by_route_and_status() {
         for (index, name) in RouteName::ALL.iter().enumerate() {
             assert_eq!(*name as usize, index, "{name:?}");
         }

@@ -1,7 +1,6 @@
-//! The block of one worker: where whoever serves counts what it does.
+//! The counters of one worker.
 //!
-//! Additions are relaxed and go to lines of memory that belong to this worker alone, so that each costs a few nanoseconds and nobody
-//! waits. A task that moves to another worker may count on in its first block; sums are what is told.
+//! Additions are relaxed and go to cache lines of this worker alone, so each costs a few nanoseconds and no contention.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,7 +10,7 @@ use super::status_counts::StatusCounts;
 use crate::http::{AnsweredRequest, RouteName};
 use crate::resp::SessionCounts;
 
-/// The bounds of how many commands are answered at once: powers of two.
+/// Bucket bounds of the number of commands per batch: powers of two.
 pub(super) const BATCH_SIZES: [u64; 13] = {
     let mut bounds = [1; 13];
     let mut index = 1;
@@ -22,7 +21,7 @@ pub(super) const BATCH_SIZES: [u64; 13] = {
     bounds
 };
 
-/// A protocol, as it is called in metrics and logs.
+/// A protocol of the server, as metrics and logs label it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// HTTP.
@@ -32,10 +31,10 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Every protocol.
+    /// All protocols.
     pub const ALL: [Protocol; 2] = [Protocol::Http, Protocol::Resp];
 
-    /// The word for it.
+    /// The label.
     pub const fn word(self) -> &'static str {
         match self {
             Protocol::Http => "http",
@@ -44,25 +43,25 @@ impl Protocol {
     }
 }
 
-/// Why the server ended a connection that its client had not ended.
+/// Why the server closed a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CutReason {
-    /// Nothing came for too long.
+    /// No input for too long.
     Idle,
-    /// A request began, and its end did not come in time.
+    /// A request was not complete in time.
     SlowRequest,
-    /// What was answered was not read in time.
+    /// The client did not read the replies in time.
     SlowReader,
-    /// What came was too large.
+    /// A request was too large.
     TooLarge,
-    /// What came is not the protocol.
+    /// The input violated the protocol.
     Protocol,
-    /// The server is about to end.
+    /// The server shuts down.
     Draining,
 }
 
 impl CutReason {
-    /// Every reason.
+    /// All reasons.
     pub const ALL: [CutReason; 6] = [
         CutReason::Idle,
         CutReason::SlowRequest,
@@ -72,7 +71,7 @@ impl CutReason {
         CutReason::Draining,
     ];
 
-    /// The word for it.
+    /// The label.
     pub const fn word(self) -> &'static str {
         match self {
             CutReason::Idle => "idle",
@@ -85,7 +84,7 @@ impl CutReason {
     }
 }
 
-/// What one worker counted. It does not share a cache line with anybody else's.
+/// The counters of one worker, aligned so that blocks share no cache line.
 #[repr(align(128))]
 #[derive(Debug, Default)]
 pub struct WorkerMetrics {
@@ -94,7 +93,7 @@ pub struct WorkerMetrics {
     pub(super) batch_sizes: Histogram<{ BATCH_SIZES.len() }>,
 }
 
-/// What is counted at every protocol alike.
+/// Counters of one protocol.
 #[derive(Debug, Default)]
 pub(super) struct ProtocolCounts {
     pub(super) durations: Histogram<{ DURATION_BUCKETS.len() }>,
@@ -108,8 +107,7 @@ pub(super) struct ProtocolCounts {
 }
 
 impl WorkerMetrics {
-    /// A request was answered, so many nanoseconds after it had come in whole: its route, its status, what was decided, and whether
-    /// somebody was not let in.
+    /// Counts an answered request: route, status, decision, failed authentication. `nanos` is the time since the request was read.
     #[inline]
     pub fn http_answered(&self, answered: &AnsweredRequest, nanos: u64) {
         let status = answered.response.status().as_u16();
@@ -117,13 +115,13 @@ impl WorkerMetrics {
         if let Some(is_granted) = answered.granted {
             self.decided(Protocol::Http, u64::from(is_granted), u64::from(!is_granted));
         }
-        // Caller showed wrong tokens too often did not come as far as a route.
+        // 429 without a route is the answer to an address with too many failed attempts.
         if status == 401 || (status == 429 && answered.route == RouteName::Unknown) {
             self.failed_auth(Protocol::Http);
         }
     }
 
-    /// What was read at once was answered, in so many nanoseconds: the commands, what was decided, and who was not let in.
+    /// Counts a processed batch of RESP input that took `nanos`.
     #[inline]
     pub fn resp_fed(&self, tally: &SessionCounts, nanos: u64) {
         self.resp_batch(tally.commands, nanos);
@@ -131,7 +129,7 @@ impl WorkerMetrics {
         add(&self.protocol(Protocol::Resp).failed_auths, tally.failed_auths);
     }
 
-    /// So many commands were answered together, in so many nanoseconds. None at all is no batch.
+    /// Counts a batch of commands that took `nanos`. An empty batch is not counted.
     #[inline]
     pub fn resp_batch(&self, commands: u64, nanos: u64) {
         if commands > 0 {
@@ -140,46 +138,46 @@ impl WorkerMetrics {
         }
     }
 
-    /// A request to this route was answered with this status, in so many nanoseconds. For what [`crate::http::HttpApi::respond`] did not
-    /// answer; what it did is counted by [`WorkerMetrics::http_answered`].
+    /// Counts a request that [`crate::http::HttpApi::respond`] did not answer; others are counted by
+    /// [`WorkerMetrics::http_answered`].
     #[inline]
     pub fn http_request(&self, route: RouteName, status: u16, nanos: u64) {
         self.statuses.count(route, status);
         self.protocol(Protocol::Http).durations.observe(&DURATION_BUCKETS, nanos);
     }
 
-    /// So many orders were granted at this protocol, and so many refused.
+    /// Counts granted and refused requests.
     #[inline]
     pub fn decided(&self, protocol: Protocol, granted: u64, refused: u64) {
         add(&self.protocol(protocol).granted, granted);
         add(&self.protocol(protocol).refused, refused);
     }
 
-    /// A connection was accepted.
+    /// Counts an accepted connection.
     #[inline]
     pub fn opened(&self, protocol: Protocol) {
         add(&self.protocol(protocol).opened, 1);
     }
 
-    /// A connection that was accepted has ended, for whatever reason.
+    /// Counts the end of an accepted connection.
     #[inline]
     pub fn closed(&self, protocol: Protocol) {
         add(&self.protocol(protocol).closed, 1);
     }
 
-    /// A connection was turned away, because there are as many as may be. It was neither opened nor closed.
+    /// Counts a connection that was rejected by the connection limit. It is neither opened nor closed.
     #[inline]
     pub fn refused_connection(&self, protocol: Protocol) {
         add(&self.protocol(protocol).refused_connections, 1);
     }
 
-    /// The server ended a connection for this reason. It is also to be counted as closed.
+    /// Counts a connection that the server closed for this reason, in addition to [`WorkerMetrics::closed`].
     #[inline]
     pub fn cut(&self, protocol: Protocol, reason: CutReason) {
         add(&self.protocol(protocol).cut[reason as usize], 1);
     }
 
-    /// Somebody came without a token, or with one that nobody knows, to something that needs one.
+    /// Counts a request with a missing or invalid token.
     #[inline]
     pub fn failed_auth(&self, protocol: Protocol) {
         add(&self.protocol(protocol).failed_auths, 1);
@@ -191,7 +189,7 @@ impl WorkerMetrics {
     }
 }
 
-/// Nothing costs nothing.
+/// Adds to a counter; zero costs nothing.
 #[inline]
 fn add(count: &AtomicU64, more: u64) {
     if more > 0 {
@@ -204,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn doors_and_reasons_have_the_places_of_their_lists() {
+    fn discriminants_are_indices_of_the_lists() {
         for (index, protocol) in Protocol::ALL.into_iter().enumerate() {
             assert_eq!(protocol as usize, index);
         }
@@ -214,14 +212,14 @@ mod tests {
     }
 
     #[test]
-    fn batches_are_bounded_from_one_command_to_thousands() {
+    fn batch_size_buckets_range_from_1_to_4096() {
         assert!(BATCH_SIZES.is_sorted());
         assert_eq!(BATCH_SIZES[..3], [1, 2, 4]);
         assert_eq!(BATCH_SIZES.last(), Some(&4096));
     }
 
     #[test]
-    fn blocks_do_not_share_a_line() {
+    fn blocks_share_no_cache_line() {
         assert_eq!(align_of::<WorkerMetrics>(), 128);
         assert_eq!(size_of::<WorkerMetrics>() % 128, 0);
     }

@@ -1,4 +1,4 @@
-//! What the workers counted, added up.
+//! Sums of the workers' counters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +27,7 @@ impl WorkerTotals<'_> {
     }
 
     fn durations(&self, page: &mut MetricsPage) {
-        let help = "How long requests take, from when they were read until they are answered; for resp, what was read at once.";
+        let help = "Time from reading a request to its answer; for resp, of a batch of commands.";
         let mut family = page.family("tidegate_request_duration_seconds", MetricKind::Histogram, help);
         for protocol in Protocol::ALL {
             let sum =
@@ -35,7 +35,7 @@ impl WorkerTotals<'_> {
             let format = |nanos| NanosAsSeconds(u128::from(nanos));
             sum.write(&mut family, &[("door", protocol.word())], &DURATION_BUCKETS, format);
         }
-        let help = "How many commands are read and answered at once.";
+        let help = "Commands per batch.";
         let mut family = page.family("tidegate_resp_batch_size", MetricKind::Histogram, help);
         let sum = HistogramSum::of(self.workers.iter().map(|worker| &worker.batch_sizes));
         sum.write(&mut family, &[], &BATCH_SIZES, |size| size);
@@ -50,7 +50,7 @@ impl WorkerTotals<'_> {
     }
 
     fn decisions(&self, page: &mut MetricsPage) {
-        let help = "Orders that were decided, by the door they came in by; looks are not among them.";
+        let help = "Decided acquire requests by protocol; peeks are not counted.";
         let mut family = page.family("tidegate_door_decisions_total", MetricKind::Counter, help);
         for protocol in Protocol::ALL {
             let label = ("door", protocol.word());
@@ -60,10 +60,10 @@ impl WorkerTotals<'_> {
     }
 
     fn connections(&self, page: &mut MetricsPage) {
-        let help = "Connections that are open.";
+        let help = "Open connections.";
         let mut family = page.family("tidegate_connections", MetricKind::Gauge, help);
         for protocol in Protocol::ALL {
-            // What closed was opened before; read in this order there are never fewer than none.
+            // Reading `closed` first keeps the difference from going below zero.
             let closed = self.sum(protocol, |counts| &counts.closed);
             let open = self.sum(protocol, |counts| &counts.opened).saturating_sub(closed);
             family.sample(&[("door", protocol.word())], open);
@@ -71,14 +71,14 @@ impl WorkerTotals<'_> {
         self.write_by_protocol(
             page,
             "tidegate_connections_accepted_total",
-            "Connections that were accepted.",
+            "Accepted connections.",
             |counts| &counts.opened,
         );
-        let help = "Connections that were turned away because there were as many as may be.";
+        let help = "Connections rejected by the connection limit.";
         self.write_by_protocol(page, "tidegate_connections_refused_total", help, |counts| {
             &counts.refused_connections
         });
-        let help = "Connections that the server ended, by reason.";
+        let help = "Connections closed by the server, by reason.";
         let mut family = page.family("tidegate_connections_cut_total", MetricKind::Counter, help);
         for protocol in Protocol::ALL {
             for reason in CutReason::ALL {
@@ -86,7 +86,7 @@ impl WorkerTotals<'_> {
                 family.sample(&[("door", protocol.word()), ("reason", reason.word())], count);
             }
         }
-        let help = "Requests and commands of people without a token that anybody knows.";
+        let help = "Requests and commands with a missing or invalid token.";
         self.write_by_protocol(page, "tidegate_authentication_failures_total", help, |counts| {
             &counts.failed_auths
         });

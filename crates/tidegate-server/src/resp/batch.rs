@@ -1,19 +1,22 @@
-//! A batch: consecutive decisions of a pipeline, on their way to the store together.
+//! Batches: consecutive decisions of a pipeline, submitted to the store together.
 
+use tidegate::Limiter;
+use tidegate::model::{Amount, Ask, Intent, Order};
+use tidegate::reply::Replies;
 use tidegate::store::CompactRequest;
-use tidegate::{Amount, Ask, Intent, Limiter, Order, Replies, StoreReply};
+use tidegate::store::StoreReply;
 
 use super::decision_reply::ReplyFormat;
 
-/// The most decisions that are put to the store at once.
+/// The most decisions that are submitted to the store at once.
 pub(super) const MAX_BATCH: usize = 1024;
 
-/// Decisions that are to be made, in order. They borrow from the read buffer.
+/// One decision of a batch, borrowed from the read buffer.
 #[derive(Debug)]
 pub(super) struct BatchEntry<'i> {
     pub(super) format: ReplyFormat,
     pub(super) intent: Intent,
-    /// Empty if it is a bucket bucket that is asked.
+    /// Empty for a described bucket.
     pub(super) limit_id: &'i str,
     pub(super) key: &'i [u8],
     pub(super) count: Amount,
@@ -30,7 +33,7 @@ impl BatchEntry<'_> {
     }
 }
 
-/// BatchBuffers for batches, so that the next one finds the room of the last.
+/// Vectors that keep their memory between batches.
 #[derive(Debug, Default)]
 pub(super) struct BatchBuffers {
     entries: Vec<BatchEntry<'static>>,
@@ -40,18 +43,18 @@ pub(super) struct BatchBuffers {
 }
 
 impl BatchBuffers {
-    /// Takes the room for decisions that borrow from somewhere else.
+    /// Takes the vectors for the next batch.
     pub(super) fn take<'i>(&mut self) -> (Vec<BatchEntry<'i>>, Vec<CompactRequest<'i>>) {
         (reuse(std::mem::take(&mut self.entries)), reuse(std::mem::take(&mut self.requests)))
     }
 
-    /// Gives it back.
+    /// Returns the vectors.
     pub(super) fn give_back(&mut self, (entries, requests): (Vec<BatchEntry<'_>>, Vec<CompactRequest<'_>>)) {
         self.entries = reuse(entries);
         self.requests = reuse(requests);
     }
 
-    /// Puts all of them to the limiter's store, as one batch.
+    /// Submits all entries to the limiter's store as one batch.
     pub(super) fn submit(
         &mut self,
         entries: &[BatchEntry<'_>],
@@ -73,7 +76,7 @@ impl BatchBuffers {
     }
 }
 
-/// The room of a vector for things that live for another time. The compiler sees that nothing is moved, and keeps the memory.
+/// Reuses a vector's memory for another lifetime. The compiler keeps the allocation and copies nothing.
 fn reuse<A, B>(mut full: Vec<A>) -> Vec<B> {
     full.clear();
     full.into_iter().map(|_| unreachable!("it was cleared")).collect()

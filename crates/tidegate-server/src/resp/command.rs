@@ -1,101 +1,101 @@
-//! Commands: what a client may say, and what is wrong with what it said.
+//! Commands: parsing, arity and access.
 //!
-//! One table says everything about a command that is not in its arguments: how it is called, how many arguments it takes, and who may
-//! give it. Texts of mistakes are those of Redis where it has one, because clients look at them.
+//! One table lists the name, arity and access of every command. Error texts are those of Redis where it has one, because clients
+//! match them.
 //!
-//! Decided: numbers are read as strictly as lengths are. `+1`, `01` and ` 1` are not numbers.
+//! Numbers are parsed as strictly as lengths: `+1`, `01` and ` 1` are refused.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 use std::time::Duration;
 
-use tidegate::{Amount, Intent};
+use tidegate::model::{Amount, Intent};
 use tidegate_core::limit::MAX_LIMIT_ID_BYTES;
 
 use super::described_buckets::{self, BucketDescription, RESERVED_ID_MESSAGE};
 use super::frame::{FrameArguments, parse_number};
 use crate::tokens::Role;
 
-/// What a client says.
+/// A parsed command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RespCommand<'i> {
-    /// Take of a limit, or look at it.
+    /// `TG.ACQUIRE` and `TG.PEEK`.
     Decide(DecideArgs<'i>),
-    /// Take of a bucket that is described by the command itself.
+    /// `CL.THROTTLE` and `THROTTLE`, which describe their own bucket.
     Throttle(ThrottleArgs<'i>),
-    /// Give a lease back.
+    /// `TG.RELEASE`.
     Release {
-        /// Its id.
+        /// The lease id.
         lease: &'i [u8],
     },
-    /// Keep a lease.
+    /// `TG.RENEW`.
     Renew {
-        /// Its id.
+        /// The lease id.
         lease: &'i [u8],
-        /// For how long from now.
+        /// Time to live from now.
         ttl: Duration,
     },
-    /// Is anybody there?
+    /// `PING`.
     Ping {
-        /// What to say instead of `PONG`.
+        /// The reply instead of `PONG`.
         message: Option<&'i [u8]>,
     },
-    /// Say it again.
+    /// `ECHO`.
     Echo {
-        /// What.
+        /// The reply.
         message: &'i [u8],
     },
-    /// Speak this version of the protocol.
+    /// `HELLO`: selects the protocol version.
     Hello(HelloArgs<'i>),
-    /// Come in with a token. A name may be given; tokens are enough to tell who it is.
+    /// `AUTH`. A user name may be given and is ignored.
     Auth {
         /// The token.
         token: &'i [u8],
     },
-    /// Good bye.
+    /// `QUIT`.
     Quit,
-    /// Use this database. There is one.
+    /// `SELECT`. There is only database 0.
     Select {
-        /// Its number.
+        /// The database index.
         index: i64,
     },
-    /// Which commands are there?
+    /// `COMMAND` and its subcommands.
     Commands(CommandQuery),
-    /// About the connection itself.
+    /// `CLIENT` and its subcommands.
     Client(ClientCommand<'i>),
-    /// About the server.
+    /// `INFO`.
     Info,
 }
 
-/// What is asked of a limit.
+/// Arguments of `TG.ACQUIRE` and `TG.PEEK`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecideArgs<'i> {
-    /// Take or look.
+    /// Acquire or peek.
     pub intent: Intent,
     /// The limit's id.
     pub limit_id: &'i str,
     /// The key.
     pub key: &'i [u8],
-    /// How much.
+    /// How many units.
     pub count: Amount,
-    /// What makes it safe to repeat.
+    /// The idempotency key.
     pub request_id: Option<&'i [u8]>,
 }
 
-/// What is asked of a bucket.
+/// Arguments of `CL.THROTTLE` and `THROTTLE`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThrottleArgs<'i> {
-    /// In whose words the answer is.
+    /// Which of the two commands.
     pub dialect: ThrottleDialect,
     /// The key.
     pub key: &'i [u8],
-    /// The bucket.
+    /// The described bucket.
     pub bucket: BucketDescription,
-    /// How much.
+    /// How many units.
     pub quantity: Amount,
 }
 
-/// Whose command it is.
+/// The dialect of a throttle command; the dialects differ in arguments and replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ThrottleDialect {
     /// redis-cell's `CL.THROTTLE`.
@@ -104,58 +104,58 @@ pub enum ThrottleDialect {
     Crab,
 }
 
-/// What `HELLO` says.
+/// Arguments of `HELLO`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HelloArgs<'i> {
-    /// The version; the one that is spoken if it says none.
+    /// The requested version; unchanged if absent.
     pub version: Option<i64>,
-    /// The token to come in with.
+    /// The token to authenticate with.
     pub token: Option<&'i [u8]>,
-    /// What the client calls itself.
+    /// The client's name.
     pub name: Option<&'i [u8]>,
 }
 
-/// What is asked about commands.
+/// What `COMMAND` asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommandQuery {
-    /// All there is to say about all of them.
+    /// Descriptions of all commands.
     All,
-    /// How many there are.
+    /// Their number.
     Count,
-    /// What they are called.
+    /// Their names.
     List,
-    /// What they are for; nothing is said.
+    /// Their documentation; the reply is empty.
     Docs,
-    /// All there is to say about those that are named behind it.
+    /// Descriptions of the named commands.
     Info,
 }
 
-/// What is said about the connection.
+/// A subcommand of `CLIENT`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientCommand<'i> {
-    /// Its number.
+    /// The connection's id.
     Id,
-    /// What the client calls itself from now on.
+    /// Sets the client's name.
     SetName(&'i [u8]),
-    /// What it calls itself.
+    /// The client's name.
     GetName,
-    /// What is known about it.
+    /// What is known about the connection.
     Info,
-    /// Something that is noted by others and changes nothing here.
+    /// A subcommand that is accepted without effect.
     Noted,
 }
 
-/// What is wrong with a command.
+/// An error reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandError {
-    /// The first word of the error.
+    /// The error code, the first word.
     pub code: &'static str,
-    /// The rest.
+    /// The message.
     pub text: Cow<'static, str>,
 }
 
 impl CommandError {
-    /// `-ERR` with this text.
+    /// An `-ERR` reply with this message.
     pub fn err(text: impl Into<Cow<'static, str>>) -> CommandError {
         CommandError { code: "ERR", text: text.into() }
     }
@@ -164,27 +164,27 @@ impl CommandError {
 const NOT_AN_INTEGER: &str = "value is not an integer or out of range";
 const SYNTAX: &str = "syntax error";
 
-/// Caller may give a command.
+/// Who may run a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommandAccess {
-    /// Those outside, too.
+    /// Unauthenticated clients too.
     Anonymous,
-    /// Everybody inside.
+    /// Every authenticated client.
     Authenticated,
-    /// Those inside who may do this.
+    /// Authenticated clients of at least this role.
     Role(Role),
 }
 
-/// All about a command but its arguments.
+/// Everything about a command except the values of its arguments.
 #[derive(Debug)]
 pub struct CommandSpec {
-    /// Its name, as it is said in errors.
+    /// The name, as it appears in errors.
     pub name: &'static str,
-    /// How many arguments it takes at least and at most, its name included.
+    /// The least and the most arguments, the name included.
     pub arguments: (usize, usize),
-    /// Caller may give it.
+    /// Who may run it.
     pub access: CommandAccess,
-    /// Where its first key is, if clients may route by keys.
+    /// Position of the first key, for clients that route by key.
     pub first_key: i64,
     kind: CommandName,
 }
@@ -207,7 +207,7 @@ enum CommandName {
     Info,
 }
 
-/// No bound but the frame's.
+/// No bound except that of the frame.
 const UNBOUNDED: usize = usize::MAX;
 
 const fn command(
@@ -220,7 +220,7 @@ const fn command(
     CommandSpec { name, arguments, access, first_key, kind }
 }
 
-/// Every command there is; those that are said most often come first.
+/// All commands, the most frequent first.
 pub static COMMANDS: [CommandSpec; 15] = [
     command("tg.acquire", (3, 6), CommandAccess::Role(Role::Decide), CommandName::Acquire),
     command("tg.peek", (3, 4), CommandAccess::Role(Role::Read), CommandName::Peek),
@@ -250,23 +250,23 @@ pub static COMMANDS: [CommandSpec; 15] = [
 ];
 
 impl CommandSpec {
-    /// The form of the command of this name, in whatever case.
+    /// Looks up a command by name, ignoring case.
     pub fn named(name: &[u8]) -> Option<&'static CommandSpec> {
-        // As nearly everybody writes the one that nearly everybody says.
+        // The common spelling of the most frequent command.
         if name == b"TG.ACQUIRE" {
             return COMMANDS.first();
         }
         COMMANDS.iter().find(|spec| spec.name.as_bytes().eq_ignore_ascii_case(name))
     }
 
-    /// What Redis calls the arity: how many arguments, or at least how many as a negative number.
+    /// The arity as Redis defines it: exact, or minus the least number of arguments.
     pub fn arity(&self) -> i64 {
         let (least, most) = self.arguments;
         let least = i64::try_from(least).unwrap_or(i64::MAX);
         if self.arguments == (most, most) { least } else { -least }
     }
 
-    /// The command with these arguments, the first of which named this form.
+    /// Parses the arguments of this command; the first is its name.
     pub fn parse<'i>(&self, arguments: &FrameArguments<'i, '_>) -> Result<RespCommand<'i>, CommandError> {
         let (least, most) = self.arguments;
         if !(least..=most).contains(&arguments.len()) {
@@ -300,7 +300,7 @@ impl CommandSpec {
     }
 }
 
-/// What is said about a command that nobody knows.
+/// The error for an unknown command.
 pub fn unknown_command(arguments: &FrameArguments<'_, '_>) -> CommandError {
     const MOST_QUOTED: usize = 128;
     let quoted = |bytes: &[u8]| bytes[..bytes.len().min(MOST_QUOTED)].escape_ascii().to_string();
@@ -320,7 +320,7 @@ fn wrong_number(name: &str) -> CommandError {
     CommandError::err(format!("wrong number of arguments for '{name}' command"))
 }
 
-/// `limit_id limit_key [count] [REQ request_id]`; looking takes no request id, and has no room for one.
+/// `limit_id limit_key [count] [REQ request_id]`; peek takes no request id.
 fn parse_decide<'i>(
     intent: Intent,
     arguments: &FrameArguments<'i, '_>,

@@ -1,4 +1,4 @@
-//! Decisions on the wire: which integers are said about an answer, and to whom.
+//! Replies to decision commands.
 //!
 //! ```text
 //!   TG.ACQUIRE, TG.PEEK   allowed  limit  remaining  retry_after ms  reset_after ms  item  lease
@@ -6,21 +6,20 @@
 //!   THROTTLE              allowed  limit  remaining  reset_after s   retry_after s
 //! ```
 //!
-//! Times are rounded up, so that whoever waits as long as it is numbers is not numbers to wait again. What no time helps has a retry after
-//! -1; 0 would say: at once.
+//! Times are rounded up, so that a client that waits as long as it was told does not have to wait again. `retry_after` is -1 if waiting
+//! does not help, because 0 would mean "at once".
 
 use std::sync::Arc;
 
-use tidegate::{
-    Amount, Answer, Capacity, ItemReading, OrderError, Outcome, Reading, Replies, Span, Tick, Timestamp, Wait,
-};
+use tidegate::model::{Amount, Capacity, Reading, Span, Tick, Timestamp, Wait};
+use tidegate::reply::{ItemReading, OrderError, OrderReply, Outcome, Replies};
 
 use super::command::ThrottleDialect;
 use super::described_buckets::{DescribedBucket, DescribedBuckets};
 use super::grant_template::GrantTemplate;
 use super::reply::RespWriter;
 
-/// What an answer is owed to, and in which words it is to be said.
+/// The reply format of a command.
 #[derive(Debug)]
 pub(super) enum ReplyFormat {
     /// `TG.ACQUIRE` and `TG.PEEK`.
@@ -29,7 +28,7 @@ pub(super) enum ReplyFormat {
     Throttle(ThrottleDialect, Arc<DescribedBucket>),
 }
 
-/// Says what a store answered.
+/// Writes decisions as replies.
 pub(super) struct DecisionWriter<'a, 'o> {
     pub(super) writer: RespWriter<'o>,
     pub(super) tick: Tick,
@@ -37,7 +36,7 @@ pub(super) struct DecisionWriter<'a, 'o> {
 }
 
 impl DecisionWriter<'_, '_> {
-    /// Says one answer of a batch.
+    /// Writes the reply at this index of a batch.
     pub(super) fn write_reply(&mut self, format: &ReplyFormat, replies: &Replies, index: usize) {
         match (replies.get(index), format) {
             (Some(Ok(answer)), ReplyFormat::Decision) => {
@@ -49,20 +48,20 @@ impl DecisionWriter<'_, '_> {
             }
             (Some(Err(OrderError::UnknownLimit { .. })), ReplyFormat::Throttle(_, bucket)) => {
                 self.described_buckets.forget(bucket);
-                self.writer.error("UNAVAILABLE", "somebody removed this rate just now; ask again");
+                self.writer.error("UNAVAILABLE", "the limit of this rate was removed; retry");
             }
             (Some(Err(rejection)), _) => self.write_rejection(rejection),
             (None, _) => self.writer.error("UNAVAILABLE", "the store gave no answer"),
         }
     }
 
-    /// Says why an order could not be asked.
+    /// Writes why an order was rejected.
     pub(super) fn write_rejection(&mut self, rejection: &OrderError) {
         let code = if matches!(rejection, OrderError::UnknownLimit { .. }) { "NOLIMIT" } else { "ERR" };
         self.writer.error(code, rejection);
     }
 
-    fn write_decision(&mut self, answer: &Answer, readings: &[ItemReading]) {
+    fn write_decision(&mut self, answer: &OrderReply, readings: &[ItemReading]) {
         self.write_numbers(answer.is_granted(), &DecisionNumbers::of(answer, readings, self.tick));
         match &answer.outcome {
             Outcome::Granted(None) => self.writer.two_empty_bulks(),
@@ -77,13 +76,13 @@ impl DecisionWriter<'_, '_> {
         }
     }
 
-    /// Says that a question is granted because its limit says so while the store cannot answer. Nothing else is known.
+    /// Writes a grant by the limit's `on_outage` policy; all numbers are unknown.
     pub(super) fn write_outage_grant(&mut self) {
         self.writer.five(b"*7\r\n", [1, -1, -1, -1, -1]);
         self.writer.two_empty_bulks();
     }
 
-    /// Says that a bid was granted.
+    /// Writes a grant of a compact request.
     #[inline]
     pub(super) fn write_grant(&mut self, reading: &Reading, at: Timestamp, template: &mut GrantTemplate) {
         let reset_after = reading.resets_at.map(|resets_at| {
@@ -93,7 +92,7 @@ impl DecisionWriter<'_, '_> {
         self.writer.raw(template.render(reading.capacity, reading.remaining, reset_after));
     }
 
-    /// Says that a bid was denied, and by which item.
+    /// Writes a denial of a compact request with the binding item.
     pub(super) fn write_denial(&mut self, reading: &Reading, wait: Wait, at: Timestamp, item: &str) {
         let numbers = DecisionNumbers::about(Some(reading), retry_at(wait), at, self.tick);
         self.write_numbers(false, &numbers);
@@ -108,11 +107,11 @@ impl DecisionWriter<'_, '_> {
         self.writer.five(b"*7\r\n", [is_granted, numbers.limit, numbers.remaining, retry_after, reset_after]);
     }
 
-    fn write_throttle(&mut self, dialect: ThrottleDialect, answer: &Answer, readings: &[ItemReading]) {
+    fn write_throttle(&mut self, dialect: ThrottleDialect, answer: &OrderReply, readings: &[ItemReading]) {
         let numbers = DecisionNumbers::of(answer, readings, self.tick);
         let is_granted = answer.is_granted();
         let retry_after = numbers.retry_after.map_or(-1, RoundedSpan::seconds);
-        // Nothing in use has nothing to wait for.
+        // An unused bucket needs no reset.
         let reset_after = numbers.reset_after.map_or(0, RoundedSpan::seconds);
         let integers = match dialect {
             ThrottleDialect::Cell => {
@@ -127,7 +126,7 @@ impl DecisionWriter<'_, '_> {
     }
 }
 
-/// What is numbers about an answer: of the item that binds, or on a grant of the one with the least left.
+/// The numbers of a reply: of the binding item, or for a grant of the item with the least remaining.
 struct DecisionNumbers {
     limit: i64,
     remaining: i64,
@@ -136,7 +135,7 @@ struct DecisionNumbers {
 }
 
 impl DecisionNumbers {
-    fn of(answer: &Answer, readings: &[ItemReading], tick: Tick) -> DecisionNumbers {
+    fn of(answer: &OrderReply, readings: &[ItemReading], tick: Tick) -> DecisionNumbers {
         let (item, retry_at) = match &answer.outcome {
             Outcome::Granted(_) => {
                 (readings.iter().min_by_key(|it| it.reading.remaining.unwrap_or(Amount::MAX)), None)
@@ -157,7 +156,7 @@ impl DecisionNumbers {
     ) -> DecisionNumbers {
         let after = |then: Timestamp| RoundedSpan { span: then.since(at), tick };
         DecisionNumbers {
-            // A limit that is off says nothing, and refuses nothing.
+            // A limit that is switched off has no readings and denies nothing.
             limit: reading.map_or(-1, |reading| match reading.capacity {
                 Capacity::Unlimited => -1,
                 Capacity::AtMost(amount) => saturating(amount),
@@ -169,7 +168,7 @@ impl DecisionNumbers {
     }
 }
 
-/// The instant at which asking again helps, if there is one.
+/// When a retry can succeed, if that is known.
 fn retry_at(wait: Wait) -> Option<Timestamp> {
     match wait {
         Wait::Until(at) => Some(at),
@@ -177,7 +176,7 @@ fn retry_at(wait: Wait) -> Option<Timestamp> {
     }
 }
 
-/// A span that will be numbers in whole units, rounded up.
+/// A span that is rounded up to whole units.
 #[derive(Clone, Copy)]
 struct RoundedSpan {
     span: Span,
@@ -187,7 +186,7 @@ struct RoundedSpan {
 impl RoundedSpan {
     fn milliseconds(self) -> i64 {
         if self.tick == Tick::NANOSECOND {
-            // What it comes to below, without numbers of 128 bits.
+            // The same result as below without 128-bit arithmetic.
             return saturating(self.span.ticks().div_ceil(1_000_000));
         }
         let time = self.tick.duration(self.span);
@@ -201,7 +200,7 @@ impl RoundedSpan {
     }
 }
 
-/// The integers of the wire are signed. No limit is above them; what is counted without a limit may be.
+/// Wire integers are signed. No limit exceeds them; a counter without a limit may.
 pub(super) fn saturating(amount: Amount) -> i64 {
     i64::try_from(amount).unwrap_or(i64::MAX)
 }

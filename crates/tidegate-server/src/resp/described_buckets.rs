@@ -1,23 +1,19 @@
-//! Buckets that come with their own description: `CL.THROTTLE` and `THROTTLE` name a rate with every call, and no limit.
+//! Described buckets: `CL.THROTTLE` and `THROTTLE` name a rate with every call instead of a limit.
 //!
-//! Decided: a description *is* a limit. `CL.THROTTLE k 15 30 60` asks the limit `cl.throttle/16/30/60` (capacity, count, period), which is
-//! put into the catalog when it is first described. So the store decides these buckets as it decides everything: exactly, in batches,
-//! durably where it is durable, for all nodes where it is shared; and they can be looked at like any limit.
+//! A description is a limit. `CL.THROTTLE k 15 30 60` asks the limit `cl.throttle/16/30/60` (capacity, count, period), which is added to
+//! the catalog on first use. So the store decides these buckets like any limit: exactly, in batches, durably, shared between nodes.
 //!
-//! Decided: a key that is asked by two descriptions has two rows. The time that a bucket remembers means something only together with
-//! its rate. Programs that use one row for all of them refuse what a higher rate allows, or forgive what a lower one forbids, and
-//! during a roll-out two versions of a client would pull a row to and fro.
+//! A key that is used with two descriptions has two rows. The state of a bucket has a meaning only together with its rate. With one row
+//! for all rates a higher rate would be denied, a lower one forgiven, and two client versions would disturb each other during a roll-out.
 //!
-//! Decided: there are [`MAX_DESCRIBED_BUCKETS`] descriptions at most. If one more comes, those are forgotten that are unused for the longest, and
-//! of them only the ones all of whose rows are *idle*: unused for as long as a whole burst takes to come back. Forgetting them can be
-//! noticed by nobody. If there is none, the newcomer is told so; it is neither let through nor does it push out somebody who waits.
-//! A store that others share may have been asked by them, so nothing is forgotten there, and what time it is there nobody has to know.
+//! At most [`MAX_DESCRIBED_BUCKETS`] descriptions exist. For a new one the least recently used are evicted, and only those whose rows are
+//! all full again: eviction must not change a decision. If there is none, the command fails. Descriptions in a shared store
+//! are never evicted, because other nodes may use them.
 //!
-//! Decided: describing a rate blocks. Where somebody else keeps the limits, the first command that names a rate holds up its worker for a
-//! round trip, and whoever else describes one meanwhile; every later one finds it here. Rates are few, and are named by
-//! programs and not by their users.
+//! The first use of a rate blocks its worker for one round trip if the store is remote. Later uses find it in the table. Rates are few:
+//! programs choose them, not their users.
 //!
-//! What this rests on: nobody else charges limits of this name. Doors ask [`is_reserved`].
+//! This relies on no other command charging limits of this prefix. Both protocols check [`is_reserved`].
 
 use std::collections::HashMap;
 use std::fmt;
@@ -26,34 +22,34 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tidegate::catalog::PutError;
+use tidegate::catalog::{ExpectedVersion, RemovalMode};
+use tidegate::model::{Amount, Ask, ItemSpec, Limit, LimitSpec, Order, Policy, Span, Timestamp};
+use tidegate::reply::{Detail, Replies};
 use tidegate::store::Reach;
-use tidegate::{
-    Amount, Ask, Detail, ExpectedVersion, ItemSpec, Limit, LimitSpec, LimitStore, Order, Policy, RemovalMode,
-    Replies, Span, StoreReply, Timestamp,
-};
+use tidegate::store::{LimitStore, StoreReply};
 use tidegate_core::{Capacity, Law};
 
-/// What the ids of these limits begin with.
+/// Prefix of the ids of these limits.
 pub const RESERVED_PREFIX: &str = "cl.throttle/";
 
-/// The most descriptions that are table at once.
+/// The most descriptions at once.
 pub const MAX_DESCRIBED_BUCKETS: usize = 4096;
 
-/// How many are forgotten at a time: looking for them costs a look at all.
+/// How many are evicted at a time, because finding them scans the whole table.
 const EVICTION_BATCH: usize = MAX_DESCRIBED_BUCKETS / 16;
 
-/// Why nobody else charges one of them.
+/// The error for other commands that charge one of them.
 pub const RESERVED_ID_MESSAGE: &str = "limits of this name belong to CL.THROTTLE and THROTTLE";
 
-/// Whether this id belongs to a described bucket, or would.
+/// Whether an id has the reserved prefix.
 pub use tidegate::file::is_reserved;
 
-/// The description of a bucket.
+/// The rate of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BucketDescription {
     /// How much may be taken at once.
     pub capacity: Amount,
-    /// How much comes back in a period.
+    /// How much is refilled per period.
     pub count: Amount,
     /// The period, in seconds.
     pub period: u64,
@@ -69,7 +65,7 @@ impl BucketDescription {
         LimitSpec::named(self.id()).with(ItemSpec::of(policy, self.count).per_key())
     }
 
-    /// The description that an id was made of.
+    /// Parses the description from a limit id.
     fn of(limit_id: &str) -> Option<BucketDescription> {
         let mut numbers =
             limit_id.strip_prefix(RESERVED_PREFIX)?.split('/').map(|number| number.parse().ok());
@@ -82,12 +78,12 @@ impl BucketDescription {
     }
 }
 
-/// A described bucket that the catalog knows. As long as somebody has it, it is not forgotten.
+/// A described bucket in the catalog. It is not evicted while a clone of its `Arc` exists.
 #[derive(Debug)]
 pub struct DescribedBucket {
     bucket: BucketDescription,
     id: Box<str>,
-    /// How long a whole burst takes to come back.
+    /// Time to refill a whole burst.
     refill: Span,
     last_used: AtomicU64,
 }
@@ -96,7 +92,7 @@ impl DescribedBucket {
     fn new(bucket: BucketDescription, limit: &Limit, last_used: Timestamp) -> DescribedBucket {
         let refills = limit.items().iter().map(|item| match (item.rule().capacity, &item.rule().law) {
             (Capacity::AtMost(burst), Law::TokenBucket(law)) => law.step().times(burst),
-            // Somebody edited it; there is no telling when such a limit is idle.
+            // The limit was edited: the time to refill is unknown.
             _ => Span::from_ticks(u64::MAX),
         });
         let refill = refills.max().unwrap_or_default();
@@ -113,23 +109,23 @@ impl DescribedBucket {
         &self.id
     }
 
-    /// Somebody was answered at this instant.
+    /// Records a decision at this instant.
     pub fn record_use(&self, at: Timestamp) {
         self.last_used.fetch_max(at.ticks(), Ordering::Relaxed);
     }
 
-    /// From when on every row of it is idle, unless it is used again.
+    /// When all its rows are full again, unless it is used before.
     fn refilled_at(&self) -> Timestamp {
         Timestamp::from_ticks(self.last_used.load(Ordering::Relaxed)).plus(self.refill)
     }
 }
 
-/// Why a description cannot be asked.
+/// Why a bucket cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DescribeError {
-    /// No such bucket can be; this is why.
+    /// The description is invalid.
     Invalid(String),
-    /// There are too many others.
+    /// The table is full and nothing can be evicted.
     TooMany,
 }
 
@@ -138,13 +134,13 @@ impl fmt::Display for DescribeError {
         match self {
             DescribeError::Invalid(why) => f.write_str(why),
             DescribeError::TooMany => {
-                write!(f, "{MAX_DESCRIBED_BUCKETS} different rates are in use, and none can be forgotten yet")
+                write!(f, "{MAX_DESCRIBED_BUCKETS} different rates are in use, and none can be evicted yet")
             }
         }
     }
 }
 
-/// All described buckets of a store.
+/// The described buckets of a store.
 pub struct DescribedBuckets {
     store: Arc<dyn LimitStore>,
     table: RwLock<BucketTable>,
@@ -154,22 +150,22 @@ pub struct DescribedBuckets {
 #[derive(Default)]
 struct BucketTable {
     buckets: HashMap<BucketDescription, Arc<DescribedBucket>>,
-    /// Before this instant there is none to forget.
+    /// Nothing can be evicted before this instant.
     busy_until: Timestamp,
 }
 
 impl DescribedBuckets {
-    /// Those of this store: none yet, or those of an earlier life.
+    /// Loads the described buckets that the store already has.
     pub fn new(store: Arc<dyn LimitStore>) -> DescribedBuckets {
         DescribedBuckets::with_capacity(store, MAX_DESCRIBED_BUCKETS)
     }
 
-    /// The same with another bound.
+    /// The same with another maximum.
     pub fn with_capacity(store: Arc<dyn LimitStore>, capacity: usize) -> DescribedBuckets {
         let mut table = BucketTable::default();
         for limit in store.list() {
             if let Some(bucket) = BucketDescription::of(limit.id()) {
-                // When somebody asked it last is not table. Not later than now.
+                // The last use is unknown, but not later than now.
                 let last_used = store_time(&*store, limit.id()).unwrap_or(Timestamp::from_ticks(u64::MAX));
                 table.buckets.insert(bucket, Arc::new(DescribedBucket::new(bucket, &limit, last_used)));
             }
@@ -177,24 +173,24 @@ impl DescribedBuckets {
         DescribedBuckets { store, table: RwLock::new(table), capacity }
     }
 
-    /// How many are table.
+    /// The number of described buckets.
     pub fn len(&self) -> usize {
         self.table.read().unwrap_or_else(PoisonError::into_inner).buckets.len()
     }
 
-    /// Whether none is.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The limit of this description.
+    /// The limit of this description, added to the catalog if needed.
     pub fn get_or_create(&self, bucket: BucketDescription) -> Result<Arc<DescribedBucket>, DescribeError> {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(described) = table.buckets.get(&bucket) {
             return Ok(Arc::clone(described));
         }
         drop(table);
-        // What cannot be is told before anybody has to wait for it, and nobody is forgotten for it.
+        // Validate before taking the write lock and before evicting.
         let spec = bucket.spec();
         let tick = self.store.capabilities().tick;
         Limit::new(spec.clone(), tick).map_err(|flaws| DescribeError::Invalid(describe_flaws(&flaws)))?;
@@ -214,7 +210,7 @@ impl DescribedBuckets {
         Ok(described)
     }
 
-    /// The catalog does not know it any more: somebody removed it. Whoever asks next describes it anew.
+    /// Removes a bucket that is no longer in the catalog. The next use adds it again.
     pub fn forget(&self, described: &DescribedBucket) {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         if table.buckets.get(&described.bucket).is_some_and(|it| std::ptr::eq(&raw const **it, described)) {
@@ -226,7 +222,7 @@ impl DescribedBuckets {
         match self.store.put(spec, ExpectedVersion::Absent) {
             Ok(limit) => Ok(DescribedBucket::new(bucket, &limit, Timestamp::EPOCH)),
             Err(PutError::Invalid(flaws)) => Err(DescribeError::Invalid(describe_flaws(&flaws))),
-            // Another node was faster.
+            // Another node added it first.
             Err(error) => match self.store.get(&bucket.id()) {
                 Some(limit) => Ok(DescribedBucket::new(bucket, &limit, Timestamp::from_ticks(u64::MAX))),
                 None => Err(DescribeError::Invalid(error.to_string())),
@@ -246,7 +242,7 @@ impl DescribedBuckets {
         let mut idle = Vec::new();
         let mut busy_until = Timestamp::from_ticks(u64::MAX);
         for (bucket, described) in &mut table.buckets {
-            // Whoever has it may be about to charge it, and will say so.
+            // A clone may be about to be charged.
             let is_idle = Arc::get_mut(described).is_some();
             if is_idle && described.refilled_at() <= now {
                 idle.push((described.last_used.load(Ordering::Relaxed), *bucket));
@@ -270,8 +266,7 @@ impl fmt::Debug for DescribedBuckets {
     }
 }
 
-/// What time the store says it is: a door has no clock of its own. `None` if somebody else would have to be asked: their buckets are
-/// never forgotten.
+/// The store's current time. `None` if asking needs a round trip; such buckets are never evicted.
 fn store_time(store: &dyn LimitStore, limit_id: &str) -> Option<Timestamp> {
     let asks = [Ask { limit_id, key: Some(b""), count: 0 }];
     let (StoreReply::Now(answers) | StoreReply::Durable(answers, _)) =
@@ -282,8 +277,8 @@ fn store_time(store: &dyn LimitStore, limit_id: &str) -> Option<Timestamp> {
     answers.get(0)?.as_ref().ok().map(|answer| answer.at)
 }
 
-/// What is wrong with a description, in the words of the command.
-fn describe_flaws(flaws: &[tidegate::SpecError]) -> String {
+/// Validation errors in the terms of the command's arguments.
+fn describe_flaws(flaws: &[tidegate::model::SpecError]) -> String {
     let messages = flaws.iter().map(|flaw| {
         let field = flaw.field.rsplit('.').next().unwrap_or_default();
         let field = match field {

@@ -1,84 +1,84 @@
-//! Frames: where a command begins and ends in what was read, and where its arguments lie.
+//! Frames: finds the end of a command and the positions of its arguments.
 //!
 //! ```text
 //!   *3\r\n  $7\r\nTG.PEEK\r\n  $5\r\nlogin\r\n  $3\r\nada\r\n        an array of bulk strings
 //!           └─────┬────┘       ...             └──┬─┘
 //!                 0                               2                  spans of the read buffer
 //!
-//!   PING hello\r\n                                                   a line, for people with a terminal
+//!   PING hello\r\n                                                   an inline command
 //! ```
 //!
-//! The reader works in place: arguments are slices of the buffer, and it keeps only where they are. It goes on where it stopped, so an
-//! array that comes byte by byte is looked at once, not once per byte. Lines are short, and begun again.
+//! The reader works in place: arguments are slices of the buffer, and only their positions are kept. It resumes where it stopped, so
+//! an array that arrives byte by byte is scanned once. Inline commands are short and scanned again.
 //!
-//! Decided: lengths are written in one way, without signs, leading zeros and spaces, as every client writes them. What is written
-//! otherwise is not a client, and guessing where its next command begins would be worse than hanging up.
+//! Lengths have one spelling: no sign, no leading zero, no space. A peer that writes them otherwise is not a Redis client, and guessing
+//! the start of its next command is worse than closing the connection.
 //!
-//! Refused: escapes in quoted words of a line. They would have to be copied to be read, and programs send arrays.
+//! Escapes in quoted inline arguments are refused. Decoding them would need a copy, and programs send arrays.
 
 use std::fmt;
 
 use memchr::memchr;
 
-/// The most bytes of a frame, with all its lengths and line ends.
+/// The most bytes of a frame, with lengths and line ends.
 pub const MAX_FRAME_BYTES: usize = 64 * 1024;
-/// The most arguments of a command, its name included.
+/// The most arguments of a command, the name included.
 pub const MAX_ARGUMENTS: usize = 1024;
-/// The longest line that is not an array, its end included.
+/// The longest inline command, line end included.
 pub const MAX_INLINE_BYTES: usize = 4 * 1024;
 
-/// The longest number in front of an array or a bulk string. 64 bits and a sign fit.
+/// The longest number before a line end: 64 bits and a sign.
 const MAX_NUMBER_BYTES: usize = 20;
 pub(super) const LINE_END: &[u8] = b"\r\n";
 
-/// What the bytes at the beginning of the buffer are.
+/// What the buffer begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RespFrame {
-    /// A command; its arguments can be had until the next frame is read.
+    /// A command. Its arguments are valid until the next frame is read.
     Whole {
-        /// How many bytes it takes.
+        /// Length in bytes.
         length: usize,
-        /// How it was written.
+        /// How it is framed.
         framing: Framing,
     },
-    /// An empty line, an empty or a negative array: nothing, in so many bytes.
+    /// An empty line, or an empty or negative array: no command.
     Blank {
-        /// How many.
+        /// Length in bytes.
         length: usize,
     },
-    /// The beginning of something. More is needed.
+    /// The beginning of a frame; more input is needed.
     Partial,
 }
 
-/// How a command was written.
+/// The framing of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Framing {
-    /// As an array of bulk strings.
+    /// An array of bulk strings.
     Array,
-    /// As a line of words.
+    /// A line of words.
     Inline,
 }
 
-/// Why the bytes are no frame. There is no telling where the next one would begin, so the connection ends.
+/// A protocol error. The start of the next frame is unknown, so the connection ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameError {
-    /// The number of arguments is no number, or above [`MAX_ARGUMENTS`].
+    /// The number of arguments is malformed or above [`MAX_ARGUMENTS`].
     ArrayLength,
-    /// The number of arguments does not end.
+    /// The number of arguments has too many digits.
     ArrayLengthTooLong,
-    /// An argument is not a bulk string; this is what it begins with.
+    /// An argument is not a bulk string; its first byte.
     NotBulk(u8),
-    /// The length of an argument is no number.
+    /// The length of an argument is malformed.
     BulkLength,
-    /// The length of an argument does not end.
+    /// The length of an argument has too many digits.
     BulkLengthTooLong,
-    /// An argument is longer or shorter than it says.
+    /// An argument does not end where its length says.
     BulkEnd,
-    /// The frame is above [`MAX_FRAME_BYTES`].
+    /// The frame exceeds [`MAX_FRAME_BYTES`].
     FrameTooLarge,
-    /// The line is above [`MAX_INLINE_BYTES`].
+    /// The line exceeds [`MAX_INLINE_BYTES`].
     InlineTooLong,
-    /// A quote that does not close, closes in the middle of a word, or has an escape in it.
+    /// A quote is unbalanced, ends inside a word, or contains an escape.
     Quotes,
 }
 
@@ -99,37 +99,37 @@ impl fmt::Display for FrameError {
     }
 }
 
-/// Finds one frame after the other.
+/// Incremental reader of frames.
 #[derive(Debug, Default)]
 pub struct FrameReader {
     stage: FrameStage,
-    /// How much of the frame has been understood.
+    /// How many bytes of the current frame are parsed.
     parsed: usize,
     spans: Vec<ArgumentSpan>,
 }
 
-/// Where an argument begins in its frame, and where it ends.
+/// Start and end of an argument in its frame.
 type ArgumentSpan = (usize, usize);
 
-/// What comes next.
+/// What the reader expects next.
 #[derive(Debug, Clone, Copy, Default)]
 enum FrameStage {
-    /// A frame.
+    /// The first byte of a frame.
     #[default]
     Start,
-    /// The rest of a line.
+    /// The rest of an inline command.
     Inline,
-    /// How many arguments there are.
+    /// The number of arguments.
     Array,
-    /// The length of an argument; so many are remaining.
+    /// The length of an argument, with `remaining` arguments to come.
     BulkLength { remaining: usize },
-    /// The bytes of an argument of this length; so many are remaining, this one included.
+    /// The bytes of an argument, with `remaining` arguments to come including this one.
     Bulk { remaining: usize, length: usize },
 }
 
 impl FrameReader {
-    /// Reads the frame that `input` begins with. Until it is whole, later inputs begin with the same bytes and only grow; after it, or
-    /// after a fault, they begin with another.
+    /// Reads the frame at the start of `input`. Until it is whole, later calls must pass the same bytes and more; afterwards they
+    /// begin with the next frame.
     pub fn read(&mut self, input: &[u8]) -> Result<RespFrame, FrameError> {
         if matches!(self.stage, FrameStage::Start)
             && let Some(length) = self.read_whole_array(input)
@@ -143,18 +143,18 @@ impl FrameReader {
         read
     }
 
-    /// Whether no frame has begun.
+    /// Whether no frame is partially read.
     pub(super) fn is_at_frame_start(&self) -> bool {
         matches!(self.stage, FrameStage::Start)
     }
 
-    /// The arguments of the frame that was just read from `input`, the name of the command first.
+    /// The arguments of the frame just read from `input`, the command's name first.
     pub fn arguments<'i>(&self, input: &'i [u8]) -> FrameArguments<'i, '_> {
         FrameArguments { input, spans: &self.spans }
     }
 
-    /// The length of an array that is there in one piece and has nothing odd about it: nearly every frame. Whatever it does not take
-    /// is read step by step.
+    /// Fast path: the length of an array that is complete and well-formed, which nearly every frame is. `None` leaves the frame to the
+    /// incremental reader.
     fn read_whole_array(&mut self, input: &[u8]) -> Option<usize> {
         let (count, mut at) = read_short_number(input, b'*', 0)?;
         if count == 0 || count > MAX_ARGUMENTS {
@@ -174,7 +174,7 @@ impl FrameReader {
     }
 
     fn advance(&mut self, input: &[u8]) -> Result<RespFrame, FrameError> {
-        // An input that is shorter than before breaks the contract; it still must not break us.
+        // A shorter input than before violates the contract and must not panic.
         while let Some(rest) = input.get(self.parsed..) {
             let step = match self.stage {
                 FrameStage::Start => self.read_type(rest),
@@ -275,7 +275,7 @@ impl FrameReader {
         Ok(RespFrame::Whole { length, framing: Framing::Inline })
     }
 
-    /// Finds the words of a line.
+    /// Splits an inline command into words.
     fn split_words(&mut self, line: &[u8]) -> Result<(), FrameError> {
         let mut at = 0;
         while let Some(&first) = line.get(at) {
@@ -299,14 +299,14 @@ impl FrameReader {
     }
 }
 
-/// Whether reading goes on.
+/// Result of one parsing step.
 enum FrameStep {
     Continue,
     NeedMore,
     Blank,
 }
 
-/// The arguments of a command, where they were read.
+/// The arguments of a command, borrowed from the read buffer.
 #[derive(Debug, Clone, Copy)]
 pub struct FrameArguments<'i, 'r> {
     input: &'i [u8],
@@ -314,7 +314,7 @@ pub struct FrameArguments<'i, 'r> {
 }
 
 impl<'i> FrameArguments<'i, '_> {
-    /// How many there are, the name of the command included.
+    /// Number of arguments, the command's name included.
     pub fn len(&self) -> usize {
         self.spans.len()
     }
@@ -324,24 +324,24 @@ impl<'i> FrameArguments<'i, '_> {
         self.spans.is_empty()
     }
 
-    /// The argument at this place; the name is at 0.
+    /// The argument at this index; the name is at 0.
     pub fn get(&self, index: usize) -> Option<&'i [u8]> {
         let (start, end) = *self.spans.get(index)?;
         self.input.get(start..end)
     }
 
-    /// Where the argument at this place begins in its frame, and where it ends.
+    /// Start and end of the argument at this index.
     pub(super) fn span(&self, index: usize) -> Option<(usize, usize)> {
         self.spans.get(index).copied()
     }
 
-    /// All of them, in order.
+    /// All arguments in order.
     pub fn iter(&self) -> impl Iterator<Item = &'i [u8]> {
         self.spans.iter().filter_map(|(start, end)| self.input.get(*start..*end))
     }
 }
 
-/// The text before the end of the line; `None` if it has not come yet.
+/// The text before the line end; `None` if the line is incomplete.
 fn read_number_line(
     rest: &[u8],
     too_long: FrameError,
@@ -359,7 +359,7 @@ fn read_number_line(
     }
 }
 
-/// A number of at most four digits on a line of this kind, and where the next line begins.
+/// A number of at most four digits on a line of this type, and the start of the next line.
 #[inline]
 pub(super) fn read_short_number(input: &[u8], kind: u8, at: usize) -> Option<(usize, usize)> {
     let line = input.get(at..)?;
@@ -374,7 +374,7 @@ pub(super) fn read_short_number(input: &[u8], kind: u8, at: usize) -> Option<(us
         if byte == b'\r' {
             return (*line.get(length + 1)? == b'\n').then_some((number, at + length + LINE_END.len()));
         }
-        // No number of several digits begins with a zero.
+        // A leading zero is malformed.
         if number == 0 || length > 4 {
             return None;
         }
@@ -383,7 +383,7 @@ pub(super) fn read_short_number(input: &[u8], kind: u8, at: usize) -> Option<(us
     }
 }
 
-/// A number as every client writes it: digits, no sign, no zero before another digit.
+/// A canonical decimal number: digits only, no leading zero.
 pub(crate) fn parse_number(text: &[u8]) -> Option<u64> {
     match text {
         [] | [b'0', _, ..] => None,
@@ -394,12 +394,12 @@ pub(crate) fn parse_number(text: &[u8]) -> Option<u64> {
     }
 }
 
-/// A number of things in memory.
+/// A number that fits `usize`.
 fn parse_size(text: &[u8]) -> Option<usize> {
     parse_number(text).and_then(|number| usize::try_from(number).ok())
 }
 
-/// The word whose quote opened just before `start`, and where the line goes on.
+/// The word in quotes that begins at `start`, and where the line continues.
 fn find_quoted(line: &[u8], start: usize, quote: u8) -> Option<(ArgumentSpan, usize)> {
     let end = start + memchr(quote, &line[start..])?;
     let escapes = memchr(b'\\', &line[start..end]).is_some();

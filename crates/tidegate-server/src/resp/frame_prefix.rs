@@ -1,57 +1,57 @@
-//! FramePrefixCache: how frames begin that a connection sends again and again.
+//! A cache of frame prefixes that a connection sends repeatedly.
 //!
 //! ```text
 //!   *3\r\n$10\r\nTG.ACQUIRE\r\n$5\r\nlogin\r\n$   3\r\nada\r\n
-//!   └────────────── the prefix ─────────────┘   └ the key ┘
+//!   └────────────── the prefix ──────────────┘   └ the key ┘
 //! ```
 //!
-//! A program that asks often asks the same limit again and again, and all of the frame but the key is the same bytes each time. Once such a
-//! frame was read and understood in full, the next one that begins alike is known to say the same: this command, of this limit, by somebody
-//! who may. What is left to read is the key, and the count if there is one.
+//! A busy client asks the same limit again and again, and all bytes of the frame before the key are the same each time. Once such a
+//! frame is parsed and authorized, the next one with the same prefix means the same command and limit. Only the key and the count
+//! remain to be read.
 //!
-//! Decided: whatever is not byte for byte like that (another case of the letters, a request id, half a frame, a number that is written
-//! oddly) is read as every frame is. So this has no faults of its own to tell.
+//! Any other bytes (another case, a request id, a partial frame, an unusual number) go through the normal parser. So this path reports
+//! no errors of its own.
 //!
-//! Decided: an prefix is forgotten when it may mean something else by now: whenever the connection's pass changes.
+//! The cache is cleared when the connection's permissions change.
 
-use tidegate::Amount;
+use tidegate::model::Amount;
 use tidegate::store::CompactRequest;
 use tidegate::store::bid::MOST_LIMITS;
 
 use super::frame::{FrameArguments, LINE_END, parse_number, read_short_number};
 
-/// Longer ones are not pending_input: they are the connection's own memory for as long as it lasts.
+/// Longer prefixes are not cached: the memory belongs to the connection.
 const MAX_PREFIX_BYTES: usize = 160;
-/// A count that is longer is read as every frame is.
+/// Longer counts go through the normal parser.
 const MAX_COUNT_DIGITS: usize = 18;
 
-/// The openings of one connection.
+/// The cached prefixes of one connection.
 #[derive(Debug, Default)]
 pub(super) struct FramePrefixCache {
     prefixes: Vec<FramePrefix>,
-    /// Which one is replaced next.
+    /// Index of the prefix that is replaced next.
     next_replaced: usize,
 }
 
 #[derive(Debug)]
 struct FramePrefix {
-    /// Everything before the length of the key.
+    /// All bytes before the length of the key.
     bytes: Box<[u8]>,
-    /// Where the limit's id begins in it; it ends before a line end and a dollar.
+    /// Start of the limit id; it ends before the last line end and `$`.
     id: usize,
     has_count: bool,
 }
 
-/// The ids of the limits of openings, where they were read. Empty for those that were not used.
+/// Limit ids by prefix, borrowed from the input. Empty for unused prefixes.
 pub(super) type LimitIds<'i> = [&'i str; MOST_LIMITS];
 
 impl FramePrefixCache {
-    /// Forgets all of them.
+    /// Forgets all prefixes.
     pub(super) fn clear(&mut self) {
         self.prefixes.clear();
     }
 
-    /// Reads frames that begin with one of them, as long as they come whole and until there are so many requests. How many bytes they take.
+    /// Reads frames with a cached prefix as long as they are whole, up to `max` requests. Returns how many bytes they take.
     pub(super) fn read_matching<'i>(
         &self,
         input: &'i [u8],
@@ -74,7 +74,7 @@ impl FramePrefixCache {
         done
     }
 
-    /// The prefix of a frame; max are like the last.
+    /// The prefix that a frame begins with; most frames repeat the last one.
     #[inline]
     fn find(&self, rest: &[u8], last: usize) -> Option<(usize, &FramePrefix)> {
         let matches = |prefix: &FramePrefix| rest.starts_with(&prefix.bytes);
@@ -84,8 +84,8 @@ impl FramePrefixCache {
         }
     }
 
-    /// Learns the prefix of a frame that asks for some of a limit and nothing else. Where it is now; `None` if there is no room
-    /// for it. While requests are `has_pending`, nothing that they may have begun with is replaced.
+    /// Caches the prefix of a plain acquire frame and returns its index. `None` if there is no room. While requests are pending, no
+    /// prefix is replaced, because they refer to it.
     pub(super) fn learn(
         &mut self,
         rest: &[u8],
@@ -93,7 +93,7 @@ impl FramePrefixCache {
         has_pending: bool,
     ) -> Option<usize> {
         let (id, end) = arguments.span(1)?;
-        // Behind the id: the end of its line, and what the key's length begins with.
+        // Includes the line end after the id and the `$` of the key's length.
         let end = end + LINE_END.len() + 1;
         let bytes: Box<[u8]> = rest.get(..end).filter(|_| end <= MAX_PREFIX_BYTES)?.into();
         let prefix = FramePrefix { bytes, id, has_count: arguments.len() == 4 };
@@ -112,7 +112,7 @@ impl FramePrefixCache {
 }
 
 impl FramePrefix {
-    /// The length of the frame, its key and its count; `None` if it is not plainly there.
+    /// Length, key and count of the frame; `None` if it is not in the common form.
     #[inline]
     fn read<'i>(&self, rest: &'i [u8]) -> Option<(usize, &'i [u8], Amount)> {
         let (key, at) = read_bulk(rest, self.bytes.len() - 1)?;
@@ -130,7 +130,7 @@ impl FramePrefix {
     }
 }
 
-/// The bulk string that begins here, and where it ends.
+/// The bulk string at this position, and where it ends.
 #[inline]
 fn read_bulk(rest: &[u8], at: usize) -> Option<(&[u8], usize)> {
     let (length, start) = read_short_number(rest, b'$', at)?;

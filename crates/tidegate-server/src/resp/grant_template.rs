@@ -1,15 +1,15 @@
-//! Replies to template without a lease, which are nearly all there are: written in one piece, of which most is the same each time.
+//! A reply template for grants without a lease, the most frequent reply. Most of its bytes are constant.
 //!
 //! ```text
 //!   *7\r\n:1\r\n:100\r\n:   99   \r\n:-1\r\n:   600   \r\n$0\r\n\r\n$0\r\n\r\n
-//!   └ prefix: the limit ─┘ remaining           reset after ms
+//!   └ prefix: limit ───┘ remaining           reset after ms
 //! ```
 
-use tidegate::{Amount, Capacity};
+use tidegate::model::{Amount, Capacity};
 
 use super::decision_reply::saturating;
 
-/// The room of a number: nineteen digits and one that is written over.
+/// Space for a number: nineteen digits and one byte that is overwritten.
 const MAX_DIGITS: usize = 20;
 const PREFIX: &[u8; 9] = b"*7\r\n:1\r\n:";
 const MIDDLE: &[u8; 8] = b"\r\n:-1\r\n:";
@@ -18,11 +18,11 @@ const SEPARATOR: &[u8; 3] = b"\r\n:";
 const MAX_REPLY_BYTES: usize =
     PREFIX.len() + MAX_DIGITS + SEPARATOR.len() + MAX_DIGITS + MIDDLE.len() + MAX_DIGITS + SUFFIX.len();
 
-/// Writes such replies.
+/// Renders grants into a reused buffer.
 #[derive(Debug)]
 pub(super) struct GrantTemplate {
     reply: [u8; MAX_REPLY_BYTES],
-    /// What the prefix says, and where it ends.
+    /// The capacity in the prefix, and where the prefix ends.
     prefix: Option<(Capacity, usize)>,
 }
 
@@ -71,13 +71,13 @@ impl GrantTemplate {
         at + N
     }
 
-    /// A number that is not negative, or -1.
+    /// Writes a non-negative number, or -1.
     #[inline]
     fn append_number(&mut self, at: usize, number: Option<i64>) -> usize {
         let Some(number) = number.and_then(|number| u64::try_from(number).ok()) else {
             return self.append(at, b"-1");
         };
-        // Written from the end into a reply of its own, and copied whole: what is copied too much is written over.
+        // Digits are written backwards into a scratch array and copied with a fixed length; excess bytes are overwritten later.
         let mut digits = [0; 2 * MAX_DIGITS];
         let (mut rest, mut start) = (number, MAX_DIGITS);
         while rest >= 100 {
@@ -95,7 +95,7 @@ impl GrantTemplate {
     }
 }
 
-/// All numbers of two digits.
+/// All two-digit numbers.
 const TWO_DIGITS: [[u8; 2]; 100] = {
     let mut digits = [[b'0'; 2]; 100];
     let mut number = 0;
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_written_as_they_are() {
+    fn numbers_are_rendered_in_decimal() {
         let mut template = GrantTemplate::default();
         let powers = (0..19).map(|power| 10_u64.pow(power));
         let numbers = powers.flat_map(|power| [power - 1, power, power + 1, power * 7 / 3]);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_not_is_minus_one_and_what_is_too_large_is_cut() {
+    fn missing_numbers_are_minus_one_and_large_ones_saturate() {
         let mut template = GrantTemplate::default();
         let reply = template.render(Capacity::Unlimited, None, None);
         assert_eq!(reply, b"*7\r\n:1\r\n:-1\r\n:-1\r\n:-1\r\n:-1\r\n$0\r\n\r\n$0\r\n\r\n");

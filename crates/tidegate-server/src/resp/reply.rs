@@ -1,28 +1,28 @@
-//! Replies: what is said, in the words of the protocol that the client speaks.
+//! Encodes replies in RESP2 or RESP3.
 //!
-//! Everything is appended to one buffer. RESP3 has words of its own for nothing, for maps and for text that is meant for people;
-//! in RESP2 these are a negative length, a flat array, and a bulk string.
+//! Everything is appended to one buffer. RESP3 has types for null, maps and verbatim text; in RESP2 these are a negative length, a
+//! flat array and a bulk string.
 
 use std::fmt::{self, Write};
 
-/// The longest text of an error. Errors quote what was asked, and that may be long.
+/// The longest error text. Errors quote arguments, which may be long.
 pub const MAX_ERROR_BYTES: usize = 512;
 
-/// A head and five numbers, each with a letter, a sign, nineteen digits and an end.
+/// Array header and five integers, each with type byte, sign, nineteen digits and line end.
 const MAX_FIVE_BYTES: usize = 4 + 5 * (1 + 20 + 2);
 
-/// Which version of the protocol is spoken.
+/// The protocol version of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RespVersion {
-    /// What a connection begins with.
+    /// The version of a new connection.
     #[default]
     Resp2,
-    /// What `HELLO 3` changes to.
+    /// The version after `HELLO 3`.
     Resp3,
 }
 
 impl RespVersion {
-    /// Its number, as in `HELLO 3`.
+    /// The version number.
     pub const fn number(self) -> i64 {
         match self {
             RespVersion::Resp2 => 2,
@@ -31,7 +31,7 @@ impl RespVersion {
     }
 }
 
-/// Writes replies behind what is in the buffer already.
+/// Appends replies to a buffer.
 #[derive(Debug)]
 pub struct RespWriter<'o> {
     output: &'o mut Vec<u8>,
@@ -39,32 +39,32 @@ pub struct RespWriter<'o> {
 }
 
 impl<'o> RespWriter<'o> {
-    /// Writes into this buffer.
+    /// Appends to this buffer.
     pub fn new(output: &'o mut Vec<u8>, protocol: RespVersion) -> RespWriter<'o> {
         RespWriter { output, protocol }
     }
 
-    /// A word such as `OK`. It has no line ends in it.
+    /// A simple string such as `OK`, without line ends.
     pub fn simple(&mut self, word: &'static str) {
         self.line(b'+', word.as_bytes());
     }
 
-    /// `-CODE text`. Whatever the text quotes, it stays one line.
+    /// `-CODE text`. The text is reduced to one line.
     pub fn error(&mut self, code: &str, text: impl fmt::Display) {
         self.output.push(b'-');
         self.output.extend_from_slice(code.as_bytes());
         self.output.push(b' ');
-        // Writing into memory does not fail; what is too long is cut short.
+        // Writing into memory fails only when the text is cut.
         let _ = write!(SingleLineText { output: self.output, remaining: MAX_ERROR_BYTES }, "{text}");
         self.end();
     }
 
-    /// A number.
+    /// An integer.
     pub fn integer(&mut self, number: i64) {
         self.number_line(b':', number);
     }
 
-    /// Five numbers behind a head that says what they are part of, in one piece: most of what is said.
+    /// An array header and five integers, written at once: most replies.
     pub fn five(&mut self, head: &[u8; 4], numbers: [i64; 5]) {
         let mut line = [0; MAX_FIVE_BYTES];
         line[..4].copy_from_slice(head);
@@ -87,13 +87,13 @@ impl<'o> RespWriter<'o> {
         self.output.extend_from_slice(&line[..end]);
     }
 
-    /// A whole reply that was written elsewhere.
+    /// An encoded reply.
     #[inline]
     pub(super) fn raw(&mut self, reply: &[u8]) {
         self.output.extend_from_slice(reply);
     }
 
-    /// Bytes.
+    /// A bulk string.
     pub fn bulk(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             self.output.extend_from_slice(b"$0\r\n\r\n");
@@ -104,12 +104,12 @@ impl<'o> RespWriter<'o> {
         self.end();
     }
 
-    /// No bytes, and no bytes again.
+    /// Two empty bulk strings.
     pub(super) fn two_empty_bulks(&mut self) {
         self.output.extend_from_slice(b"$0\r\n\r\n$0\r\n\r\n");
     }
 
-    /// Text for people: several lines that a client may show as they are.
+    /// Verbatim text of several lines.
     pub fn text(&mut self, text: &str) {
         const KIND: &[u8] = b"txt:";
         match self.protocol {
@@ -123,7 +123,7 @@ impl<'o> RespWriter<'o> {
         }
     }
 
-    /// Nothing.
+    /// Null.
     pub fn null(&mut self) {
         self.output.extend_from_slice(match self.protocol {
             RespVersion::Resp2 => b"$-1\r\n",
@@ -131,12 +131,12 @@ impl<'o> RespWriter<'o> {
         });
     }
 
-    /// The head of an array; so many replies follow.
+    /// Header of an array of `length` replies.
     pub fn array(&mut self, length: usize) {
         self.length(b'*', length);
     }
 
-    /// The head of a map; so many pairs of replies follow.
+    /// Header of a map of `pairs` pairs.
     pub fn map(&mut self, pairs: usize) {
         match self.protocol {
             RespVersion::Resp2 => self.length(b'*', pairs * 2),
@@ -148,7 +148,7 @@ impl<'o> RespWriter<'o> {
         self.number_line(kind, i64::try_from(length).unwrap_or(i64::MAX));
     }
 
-    /// A line of one number: most of what is said.
+    /// A line with a type byte and a number.
     #[inline]
     fn number_line(&mut self, kind: u8, number: i64) {
         if let Ok(digit @ 0..=9) = u8::try_from(number) {
@@ -174,7 +174,7 @@ impl<'o> RespWriter<'o> {
     }
 }
 
-/// Text in which every control character is a space, and which ends: nobody's key may begin another reply.
+/// Replaces control characters by spaces and cuts long text, so that a quoted key cannot start another reply.
 struct SingleLineText<'o> {
     output: &'o mut Vec<u8>,
     remaining: usize,
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_written_as_they_are() {
+    fn five_integers_are_encoded_in_decimal() {
         let numbers = [0, 7, -1, 10, 99, 100, 101, -100, 12_345, 1_000_000, -999_999, i64::MAX, i64::MIN];
         for number in numbers {
             let mut output = Vec::new();

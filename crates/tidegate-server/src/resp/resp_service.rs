@@ -1,10 +1,12 @@
-//! The protocol: what all connections share.
+//! State shared by all RESP connections.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidegate::{Limit, LimitStore, Limiter, Tick, Timestamp};
+use tidegate::Limiter;
+use tidegate::model::{Limit, Tick, Timestamp};
+use tidegate::store::LimitStore;
 
 use super::described_buckets::DescribedBuckets;
 use crate::metrics::Protocol;
@@ -12,7 +14,7 @@ use crate::refusal_log::{RefusalEvent, RefusalLog};
 use crate::tokens::Authenticator;
 use crate::tokens::{Permissions, TokenHash};
 
-/// A store, who may come in to it, and the buckets that were described so far.
+/// The store, the authenticator and the described buckets.
 pub struct RespService {
     store: Arc<dyn LimitStore>,
     limiter: Limiter,
@@ -24,7 +26,7 @@ pub struct RespService {
 }
 
 impl RespService {
-    /// The door to this store.
+    /// A service over this store.
     pub fn new(store: Arc<dyn LimitStore>, authenticator: Arc<dyn Authenticator>) -> RespService {
         let described_buckets = DescribedBuckets::new(Arc::clone(&store));
         let tick = store.capabilities().tick;
@@ -40,19 +42,19 @@ impl RespService {
         }
     }
 
-    /// Tells these of every refusal.
+    /// Logs refusals here.
     pub fn refusal_log(mut self, refusal_log: Arc<RefusalLog>) -> RespService {
         self.refusal_log = Some(refusal_log);
         self
     }
 
-    /// The same with_limiter others who ask this limiter of the store: nobody who waits there is overtaken here.
+    /// Uses this limiter, shared with other protocols, so that all waiters of a limit are in one queue.
     pub fn with_limiter(mut self, limiter: Limiter) -> RespService {
         self.limiter = limiter;
         self
     }
 
-    /// The buckets that were described so far.
+    /// The described buckets.
     pub fn described_buckets(&self) -> &DescribedBuckets {
         &self.described_buckets
     }
@@ -61,7 +63,7 @@ impl RespService {
         &*self.store
     }
 
-    /// Somebody was record_refusal by this item.
+    /// Logs that this item refused a request.
     pub(super) fn record_refusal(&self, limit: &Limit, item: usize, key: &[u8], at: Timestamp) {
         if let Some(log) = &self.refusal_log {
             let (limit, item) = (limit.id(), limit.items()[item].name());
@@ -77,7 +79,7 @@ impl RespService {
         self.tick
     }
 
-    /// What somebody may do who has token_hash nothing.
+    /// The permissions of an unauthenticated client, if any.
     pub(super) fn anonymous_permissions(&self) -> Option<Permissions> {
         self.authenticator.allows_anonymous().then(Permissions::all)
     }
@@ -90,7 +92,7 @@ impl RespService {
         self.authenticator.generation()
     }
 
-    /// What somebody may do by now: by the token that was token_hash, or as anybody may.
+    /// The current permissions of a client that showed this token, or of an unauthenticated client.
     pub(super) fn reauthenticate(&self, token_hash: Option<&TokenHash>) -> Option<Permissions> {
         token_hash
             .and_then(|token_hash| self.authenticator.reauthenticate(token_hash))
@@ -101,7 +103,7 @@ impl RespService {
         self.authenticator.allows_anonymous()
     }
 
-    /// A number for the next connection, from 1.
+    /// The id of the next connection, from 1.
     pub(super) fn next_id(&self) -> u64 {
         self.sessions.fetch_add(1, Ordering::Relaxed) + 1
     }

@@ -1,15 +1,15 @@
-//! A session: one connection, from its first byte to its last.
+//! A session: the protocol state of one connection.
 //!
 //! ```text
 //!   feed(TG.ACQUIRE a, TG.ACQUIRE b, PING, TG.PEEK c, TG.AC…)
-//!        └────────── one batch ───┘        └ a batch ┘ └ is pending_input by the caller, and fed again with more
+//!        └────────── one batch ───┘        └ a batch ┘ └ kept by the caller and fed again with more
 //! ```
 //!
-//! Whoever has the socket reads into a buffer, feeds the session with all of it, writes what came out, and keeps what was not
-//! consumed in front of what is read next. A buffer of [`MAX_FRAME_BYTES`](super::frame::MAX_FRAME_BYTES) bytes is always enough.
+//! The caller reads into a buffer, feeds all of it to the session, writes the output, and keeps the unconsumed rest in front of the
+//! next read. A buffer of [`MAX_FRAME_BYTES`](super::frame::MAX_FRAME_BYTES) bytes always suffices.
 //!
-//! Everything is result in order. What a store with a log has decided is parsed at once, and heard when it is durable ([`DeferredReply`]). A store that decides elsewhere makes a session stop at the first batch it has not been
-//! result: nothing behind it is looked at until [`RespSession::resume`].
+//! Replies keep the order of the commands. Decisions of a store with a log are encoded now and sent after the sync ([`DeferredReply`]). A
+//! remote store makes the session stop at the first unanswered batch: nothing behind it is parsed until [`RespSession::resume`].
 
 mod compact_batch;
 mod connection_commands;
@@ -17,8 +17,10 @@ mod leases;
 
 use std::sync::Arc;
 
+use tidegate::model::{Intent, Timestamp};
+use tidegate::reply::{Detail, OrderError, OrderReply, Outcome, Replies};
+use tidegate::store::StoreReply;
 use tidegate::store::{CompactReplies, Later, Lsn, Unavailable};
-use tidegate::{Answer, Detail, Intent, OrderError, Outcome, Replies, StoreReply, Timestamp};
 
 use super::batch::{BatchBuffers, BatchEntry};
 use super::command::{self, CommandAccess, CommandError, CommandSpec, RespCommand};
@@ -35,10 +37,10 @@ use crate::tokens::{Permissions, TokenHash};
 use compact_batch::PipelineBatch;
 use leases::write_renewal;
 
-/// How much may be parsed before some of it has to be written: who asks much and reads nothing must not fill the memory.
+/// Output size at which feeding stops until it is written, so that a client that does not read cannot fill the memory.
 pub const MAX_OUTPUT_BYTES: usize = 256 * 1024;
 
-/// What somebody is told who has token_hash no token.
+/// The error code for unauthenticated clients.
 const NOAUTH: &str = "NOAUTH";
 
 /// One connection.
@@ -48,26 +50,26 @@ pub struct RespSession {
     id: u64,
     protocol: RespVersion,
     permissions: Option<Permissions>,
-    /// The token by which it has the permissions, if it has token_hash one.
+    /// Hash of the token that the permissions come from.
     token_hash: Option<TokenHash>,
-    /// How things stood at the service when it got the permissions.
+    /// Generation of the authenticator when the permissions were granted.
     generation: u64,
     name: Box<[u8]>,
     reader: FrameReader,
-    /// How the frames begin that it sends again and again.
+    /// Prefixes of frames that the client sends repeatedly.
     prefixes: FramePrefixCache,
     buffers: SessionBuffers,
-    /// Whom the replies belong to that somebody else is deciding.
+    /// Commands whose decisions are pending in a remote store.
     pending: Vec<PendingReply>,
-    /// How many tokens were token_hash that nobody knows, and that nobody was told of.
+    /// Invalid tokens since the last [`RespSession::take_failures`].
     failures: u32,
     counts: SessionCounts,
     state: SessionState,
     cut: Option<CutReason>,
 }
 
-/// Where a session works: room for the decisions of a batch and for their replies. It may be another's between two calls, so that
-/// a session that asked for much once does not keep the room for the rest of its life.
+/// Scratch space for the decisions of a batch and their replies. Shared between sessions by [`SessionBuffers::swap`], so that a
+/// session does not keep the memory of its largest batch.
 #[derive(Debug, Default)]
 pub struct SessionBuffers {
     batch: BatchBuffers,
@@ -77,13 +79,13 @@ pub struct SessionBuffers {
 }
 
 impl SessionBuffers {
-    /// Changes places with the room of this session.
+    /// Swaps this space with that of the session.
     pub fn swap(&mut self, session: &mut RespSession) {
         std::mem::swap(self, &mut session.buffers);
     }
 }
 
-/// Somebody who is to be result when somebody else has decided.
+/// A command that waits for a remote decision.
 #[derive(Debug)]
 struct PendingReply {
     format: ReplyFormat,
@@ -95,36 +97,36 @@ struct PendingReply {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SessionState {
     Open,
-    /// An answer is decided elsewhere.
+    /// A store call is pending.
     Waiting,
     Closed,
 }
 
-/// What became of what a session was fed with.
+/// The result of feeding input.
 #[derive(Debug)]
 pub struct FeedOutcome {
-    /// How many bytes are done with. The rest is fed again, with more behind it.
+    /// Number of consumed bytes. The rest must be fed again with more input.
     pub consumed: usize,
-    /// All of the output may be written when the store's log is durable up to here; at once if there is none.
+    /// All output may be sent when the log is durable up to here; at once if `None`.
     pub durable: Option<Lsn>,
-    /// Which replies wait for the log, in their order. Everything else may be written at once, as far as nothing before it waits.
+    /// Replies that wait for the log, in order. Other output may be sent when everything before it was sent.
     pub deferred: Vec<DeferredReply>,
-    /// What to do when it is written.
+    /// What to do after writing the output.
     pub then: FeedNext,
-    /// What was done, for whoever counts; also what was parsed by [`RespSession::resume`] before.
+    /// What was processed, including replies of [`RespSession::resume`] before this call.
     pub counts: SessionCounts,
 }
 
-/// What was done, in numbers.
+/// Counts for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SessionCounts {
-    /// Commands that are done with.
+    /// Processed commands.
     pub commands: u64,
-    /// Orders that were granted. Looks are not counted.
+    /// Granted acquires; peeks are not counted.
     pub granted: u64,
-    /// Orders that were refused.
+    /// Refused acquires.
     pub refused: u64,
-    /// TokenTable that nobody knows, and commands of those who have token_hash none.
+    /// Invalid tokens, and commands of unauthenticated clients.
     pub failed_auths: u64,
 }
 
@@ -138,12 +140,12 @@ impl std::ops::AddAssign for SessionCounts {
 }
 
 impl SessionCounts {
-    /// One more order was result, if it was one; refusals are told to the service.
+    /// Counts an answered acquire and logs a refusal.
     fn record_order(
         &mut self,
         intent: Intent,
         key: &[u8],
-        answer: Option<&Result<Answer, OrderError>>,
+        answer: Option<&Result<OrderReply, OrderError>>,
         service: &RespService,
     ) {
         let (Intent::Acquire, Some(Ok(answer))) = (intent, answer) else { return };
@@ -160,39 +162,39 @@ impl SessionCounts {
 /// What to do next.
 #[derive(Debug)]
 pub enum FeedNext {
-    /// Read more.
+    /// Read more input.
     Read,
-    /// Feed the rest again: there is much output and more to say, or somebody should look at [`RespSession::take_failures`].
+    /// Feed the rest again: the output limit is reached, or [`RespSession::take_failures`] should be checked.
     Feed,
-    /// Wait for this, and [`RespSession::resume`] with it; then feed the rest again.
+    /// Wait for this call and pass the result to [`RespSession::resume`]; then feed the rest again.
     Wait(PendingStoreCall),
     /// Close the connection.
     Close,
 }
 
-/// Something that is decided elsewhere.
+/// A pending call to a remote store.
 pub enum PendingStoreCall {
-    /// A batch.
+    /// The decisions of a batch.
     Decisions(Later<Replies>),
-    /// Whether a lease was given back.
+    /// Whether a lease was released.
     Release(Later<bool>),
-    /// Until when a lease was renewed.
+    /// The new expiry of a lease.
     Renew(Later<Result<Option<Timestamp>, OrderError>>),
 }
 
-/// What was decided elsewhere.
+/// The result of a [`PendingStoreCall`].
 #[derive(Debug)]
 pub enum StoreCallResult {
-    /// A batch.
+    /// The decisions of a batch.
     Decisions(Result<Replies, Unavailable>),
-    /// Whether a lease was given back.
+    /// Whether a lease was released.
     Release(Result<bool, Unavailable>),
-    /// Until when a lease was renewed.
+    /// The new expiry of a lease.
     Renew(Result<Result<Option<Timestamp>, OrderError>, Unavailable>),
 }
 
 impl PendingStoreCall {
-    /// Waits for it.
+    /// Waits for the result.
     pub async fn resolve(self) -> StoreCallResult {
         match self {
             PendingStoreCall::Decisions(later) => StoreCallResult::Decisions(later.await),
@@ -212,14 +214,14 @@ impl std::fmt::Debug for PendingStoreCall {
     }
 }
 
-/// What makes a session stop before everything is result.
+/// Why a session stops before all input is processed.
 enum SessionStop {
     Wait(PendingStoreCall),
     Close,
 }
 
 impl RespSession {
-    /// A connection that has just come to this service.
+    /// A new connection.
     pub fn new(service: Arc<RespService>) -> RespSession {
         RespSession {
             id: service.next_id(),
@@ -240,23 +242,23 @@ impl RespSession {
         }
     }
 
-    /// Why the session was ended, if it was because of what came.
+    /// Why the session was ended, if the client's input caused it.
     pub fn cut(&self) -> Option<CutReason> {
         self.cut
     }
 
-    /// Which version of the protocol the client speaks.
+    /// The protocol version of the connection.
     pub fn protocol(&self) -> RespVersion {
         self.protocol
     }
 
-    /// How many tokens were token_hash since the last call that nobody knows. A session stops at each, so that whoever
-    /// has the address can end it.
+    /// Takes the number of invalid tokens since the last call. The session stops at each, so that the caller can limit the client's
+    /// address.
     pub fn take_failures(&mut self) -> u32 {
         std::mem::take(&mut self.failures)
     }
 
-    /// Replies what `input` says, behind what is in `output` already. While something is awaited, nothing is consumed.
+    /// Processes `input` and appends replies to `output`. Consumes nothing while a store call is pending.
     pub fn feed(&mut self, input: &[u8], output: &mut Vec<u8>) -> FeedOutcome {
         self.refresh_permissions();
         let mut sink = ReplySink { output, deferred: Vec::new() };
@@ -278,8 +280,8 @@ impl RespSession {
         FeedOutcome { consumed, durable, deferred, then, counts: std::mem::take(&mut self.counts) }
     }
 
-    /// Whoever was let in may have to show again that they may be here. The number is read first: if things change while the authenticator
-    /// thinks, they are looked at once more the next time.
+    /// Renews the permissions if the authenticator has changed. The generation is read first: a change during the check is noticed by
+    /// the next call.
     fn refresh_permissions(&mut self) {
         let generation = self.service.generation();
         if generation != self.generation {
@@ -289,13 +291,13 @@ impl RespSession {
         }
     }
 
-    /// From now on it may do this. What its frames meant before they may not mean any more.
+    /// Sets the permissions. Cached prefixes were authorized by the old ones.
     fn set_permissions(&mut self, permissions: Option<Permissions>) {
         self.permissions = permissions;
         self.prefixes.clear();
     }
 
-    /// Says what was awaited. Afterwards the rest of the input is fed again.
+    /// Writes the replies of a finished store call. Afterwards the rest of the input is fed again.
     pub fn resume(&mut self, result: StoreCallResult, output: &mut Vec<u8>) {
         if self.state != SessionState::Waiting {
             return;
@@ -329,7 +331,7 @@ impl RespSession {
         }
     }
 
-    /// Replies frame after frame; how much was consumed, and what to do next.
+    /// Processes frames; returns the number of consumed bytes and what to do next.
     fn run<'i>(
         &mut self,
         input: &'i [u8],
@@ -365,7 +367,7 @@ impl RespSession {
                         self.add_entry(entry, rest, framing, batch);
                     }
                     parsed => {
-                        // What was parsed before is result before, and perhaps elsewhere; then this is read once more.
+                        // Decide the batch before this command. If that has to wait, this frame is read again later.
                         if let Some(wait) = self.decide(batch, sink) {
                             return (consumed, wait);
                         }
@@ -392,7 +394,7 @@ impl RespSession {
         }
     }
 
-    /// Puts what was batch to the store and says its replies, unless they have to be awaited.
+    /// Submits the batch and writes the replies, or returns the pending call.
     fn decide(&mut self, batch: &mut PipelineBatch<'_>, sink: &mut ReplySink<'_>) -> Option<FeedNext> {
         self.decide_compact(batch, sink);
         let entries = &mut batch.entries;
@@ -419,14 +421,14 @@ impl RespSession {
             counts.record_order(entry.intent, entry.key, replies.get(index), &self.service);
             writer.write_reply(&entry.format, &replies, index);
         }
-        sink.reply(start, entries.len(), durable);
+        sink.defer(start, entries.len(), durable);
         entries.clear();
         self.buffers.replies = Some(replies);
         self.counts = counts;
         None
     }
 
-    /// What the frame at the beginning of `rest` says.
+    /// Parses and authorizes the frame at the start of `rest`.
     fn parse_command<'i>(
         &self,
         rest: &'i [u8],
@@ -436,7 +438,7 @@ impl RespSession {
         let Some(spec) = arguments.get(0).and_then(CommandSpec::named) else {
             return Err((command::unknown_command(&arguments), framing));
         };
-        // Only a line that nobody knows is taken for a stranger who does not speak the protocol.
+        // Only an unknown inline command ends the connection: the peer does not speak RESP.
         let harmless = |mistake| (mistake, Framing::Array);
         self.check_access(spec).map_err(harmless)?;
         self.classify(spec.parse(&arguments).map_err(harmless)?).map_err(harmless)
@@ -459,7 +461,7 @@ impl RespSession {
         }
     }
 
-    /// Tells decisions, which are batch, from everything else.
+    /// Separates decisions, which are batched, from other commands.
     fn classify<'i>(&self, command: RespCommand<'i>) -> Result<ParsedCommand<'i>, CommandError> {
         let covers = |limit_id: &str| {
             self.permissions.as_ref().is_some_and(|permissions| permissions.covers(limit_id))
@@ -497,7 +499,7 @@ impl RespSession {
         })
     }
 
-    /// Replies what is not a decision.
+    /// Executes a command that is not a decision.
     fn execute(
         &mut self,
         parsed: Result<ParsedCommand<'_>, (CommandError, Framing)>,
@@ -554,7 +556,7 @@ impl RespSession {
     }
 }
 
-/// What a frame says, as far as it matters for the order of things.
+/// A parsed command: batched or executed in order.
 enum ParsedCommand<'i> {
     Decision(BatchEntry<'i>),
     Other(RespCommand<'i>),

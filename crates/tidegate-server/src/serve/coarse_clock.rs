@@ -1,7 +1,7 @@
-//! The clock: time that is good to half a second, for what need not be known better.
+//! A clock with a resolution of half a second.
 //!
-//! How long a connection has been silent, and what the `Date` field says, are not worth a clock reading per request. A task per
-//! worker writes both down twice a second. Whoever has begun a request and not ended it is timed by a real clock; there are few of them.
+//! Idle times and the `Date` header do not need a clock reading per request. One task per worker updates both every 500 ms. A request
+//! in progress is timed by the exact clock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -9,17 +9,17 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
-/// How far from the truth it may be.
+/// The largest error of the clock.
 pub(super) const RESOLUTION: Duration = Duration::from_millis(500);
 
-/// How many bytes a date of HTTP has.
+/// Length of an HTTP date.
 pub(super) const DATE_BYTES: usize = 29;
 
-/// Coarse time of one worker.
+/// The coarse time of one worker.
 #[derive(Debug)]
 pub(super) struct CoarseClock {
     started: Instant,
-    /// Milliseconds since.
+    /// Milliseconds since `started`, at the last update.
     elapsed_millis: AtomicU64,
     date: RwLock<[u8; DATE_BYTES]>,
 }
@@ -33,17 +33,17 @@ impl CoarseClock {
         })
     }
 
-    /// About now, and rather too late than too early: nobody's time is up before it is.
+    /// The current time, rounded up so that no deadline fires early.
     pub(super) fn now(&self) -> Instant {
         self.started + Duration::from_millis(self.elapsed_millis.load(Ordering::Relaxed)) + RESOLUTION
     }
 
-    /// The `Date` field of an answer.
+    /// The value of the `Date` header.
     pub(super) fn date(&self) -> [u8; DATE_BYTES] {
         *self.date.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Goes on writing down what time it is.
+    /// Updates the clock until the task is dropped.
     pub(super) async fn run(self: Arc<CoarseClock>) {
         let mut interval = tokio::time::interval(RESOLUTION);
         interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
@@ -56,10 +56,10 @@ impl CoarseClock {
     }
 }
 
-/// The date as HTTP writes it.
+/// The current date in HTTP format.
 #[expect(
     clippy::disallowed_methods,
-    reason = "a date on the wire is the wall clock's; nothing is decided by it"
+    reason = "the Date header shows wall-clock time; no decision depends on it"
 )]
 fn date() -> [u8; DATE_BYTES] {
     let now = jiff::Timestamp::try_from(SystemTime::now()).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_written_as_http_wants_them() {
+    fn dates_are_formatted_as_imf_fixdate() {
         let at = |second| format_date(jiff::Timestamp::from_second(second).expect("a time"));
         assert_eq!(&at(0), b"Thu, 01 Jan 1970 00:00:00 GMT");
         assert_eq!(&at(1_794_787_200), b"Mon, 16 Nov 2026 00:00:00 GMT");

@@ -1,16 +1,16 @@
-//! The connections: how many connections there are.
+//! The limit on open connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Counts connections up to a bound. Copies count together.
+/// Counts open connections up to a maximum. Clones share the count.
 #[derive(Debug, Clone)]
 pub(super) struct ConnectionLimit {
     open: Arc<AtomicUsize>,
     max: usize,
 }
 
-/// A place in the connections; free again when it is dropped.
+/// One counted connection; the slot is freed on drop.
 #[derive(Debug)]
 pub(super) struct ConnectionSlot {
     open: Arc<AtomicUsize>,
@@ -21,15 +21,15 @@ impl ConnectionLimit {
         ConnectionLimit { open: Arc::default(), max }
     }
 
-    /// A place, if there is one.
+    /// Takes a slot if one is free.
     pub(super) fn try_acquire(&self) -> Option<ConnectionSlot> {
-        // Caller finds no place is never counted, not even for a moment: it could cost somebody else theirs.
+        // An attempt that fails never raises the count, so it cannot cost another connection its slot.
         let one_more = |open: usize| (open < self.max).then_some(open + 1);
         self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
         Some(ConnectionSlot { open: Arc::clone(&self.open) })
     }
 
-    /// How many there are.
+    /// Number of slots in use.
     pub(super) fn len(&self) -> usize {
         self.open.load(Ordering::Relaxed)
     }
@@ -46,12 +46,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_only_so_many_places_and_they_come_back() {
+    fn slots_are_bounded_and_freed_on_drop() {
         let connections = ConnectionLimit::of(2);
-        let first = connections.try_acquire().expect("the first place");
-        let _second = connections.try_acquire().expect("the second place");
+        let first = connections.try_acquire().expect("the first slot");
+        let _second = connections.try_acquire().expect("the second slot");
         assert!(connections.try_acquire().is_none());
-        assert_eq!(connections.len(), 2, "who was sent away is not counted");
+        assert_eq!(connections.len(), 2, "a failed attempt is not counted");
         drop(first);
         assert!(connections.try_acquire().is_some());
     }

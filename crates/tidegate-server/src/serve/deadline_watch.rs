@@ -1,8 +1,8 @@
-//! Waiting on a connection: for something to read, but not for ever, and not when the server is about to end.
+//! Interrupts a wait for input by a deadline or by the shutdown.
 //!
-//! A connection is woken far more often by its client than by time or by the end. So both are told once whom to wake, and afterwards
-//! only looked at: a task is always woken the same way. That they have happened is seen by looking, not by having been woken,
-//! because the client may have woken the task at the same moment, or the task may have been busy with something else.
+//! Input wakes a connection far more often than time or shutdown. So the wakers of both are registered once and then only checked.
+//! Their events are detected by their state, not by the wake-up: input may wake the task at the same moment, or the task may be
+//! busy elsewhere.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,38 +13,38 @@ use tidegate_net::Shutdown;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::{Instant, Sleep};
 
-/// Why a connection should stop waiting, if not for something to read.
+/// Why a connection stops waiting for input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WaitInterrupt {
-    /// It took too long.
+    /// The deadline has passed.
     DeadlinePassed,
-    /// The server is about to end.
+    /// The server shuts down.
     Shutdown,
 }
 
-/// What a connection is in the middle of while it waits.
+/// Whether a connection may be closed by a shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequestPhase {
-    /// Of nothing: it may end.
+    /// No request is in progress.
     Idle,
-    /// Of a request that has begun, and may be finished.
+    /// A request is in progress and may finish.
     InRequest,
 }
 
-/// What a connection waits with.
+/// The deadline and the shutdown signal of one connection.
 #[derive(Debug)]
 pub(super) struct DeadlineWatch {
     shutdown: Shutdown,
     notified: Pin<Box<OwnedNotified>>,
     sleep: Pin<Box<Sleep>>,
-    /// When it is too late; the sleep may ring before.
+    /// The deadline; `sleep` may fire earlier.
     deadline: Instant,
-    /// Whether notified and sleep know whom to wake.
+    /// Whether the wakers of `notified` and `sleep` are registered.
     is_armed: bool,
 }
 
 impl DeadlineWatch {
-    /// From now on it is too late after `timeout`.
+    /// A watch whose deadline is `timeout` after `now`.
     pub(super) fn new(shutdown: &Shutdown, now: Instant, timeout: Duration) -> DeadlineWatch {
         let notified = Box::pin(shutdown.notified());
         let deadline = now + timeout;
@@ -52,7 +52,7 @@ impl DeadlineWatch {
         DeadlineWatch { shutdown: shutdown.clone(), notified, sleep, deadline, is_armed: false }
     }
 
-    /// Moves the time at which it is too late. Later costs nothing; sooner sets the sleep anew.
+    /// Moves the deadline. Only an earlier one resets the timer.
     pub(super) fn set_deadline(&mut self, deadline: Instant) {
         self.deadline = deadline;
         if deadline < self.sleep.deadline() {
@@ -61,7 +61,7 @@ impl DeadlineWatch {
         }
     }
 
-    /// Whether to stop waiting.
+    /// Checks for an interrupt and registers the waker.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, phase: RequestPhase) -> Poll<WaitInterrupt> {
         if phase == RequestPhase::Idle && self.shutdown.is_triggered() {
             return Poll::Ready(WaitInterrupt::Shutdown);
@@ -96,24 +96,24 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
     }
 
-    /// What a watch says when it is looked at once.
+    /// The result of a single poll.
     async fn look(watch: &mut DeadlineWatch, phase: RequestPhase) -> Poll<WaitInterrupt> {
         std::future::poll_fn(|cx| Poll::Ready(watch.poll(cx, phase))).await
     }
 
     #[test]
-    fn an_alarm_that_rang_while_nobody_waited_is_not_lost() {
+    fn deadline_that_passed_between_polls_is_reported() {
         runtime().block_on(async {
             let mut watch = DeadlineWatch::new(&Shutdown::default(), Instant::now(), SHORT);
             assert_eq!(look(&mut watch, RequestPhase::Idle).await, Poll::Pending);
-            // Time passes while the connection does something else, and is not looked for.
+            // The deadline passes while nothing polls.
             tokio::time::sleep(2 * SHORT).await;
             assert_eq!(
                 look(&mut watch, RequestPhase::Idle).await,
                 Poll::Ready(WaitInterrupt::DeadlinePassed)
             );
 
-            // The same if it may go on: whoever waits next is woken.
+            // A deadline that was moved meanwhile wakes the next wait.
             let mut watch = DeadlineWatch::new(&Shutdown::default(), Instant::now(), SHORT);
             assert_eq!(look(&mut watch, RequestPhase::Idle).await, Poll::Pending);
             tokio::time::sleep(2 * SHORT).await;
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_was_told_while_nobody_waited_is_not_lost() {
+    fn shutdown_that_was_triggered_between_polls_is_reported() {
         runtime().block_on(async {
             let shutdown = Shutdown::default();
             let mut watch = DeadlineWatch::new(&shutdown, Instant::now(), LONG);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_moved_closer_is_due_sooner() {
+    fn earlier_deadline_fires_earlier() {
         runtime().block_on(async {
             let mut watch = DeadlineWatch::new(&Shutdown::default(), Instant::now(), 2 * LONG);
             assert_eq!(look(&mut watch, RequestPhase::Idle).await, Poll::Pending);

@@ -1,12 +1,12 @@
 //! One HTTP connection.
 //!
-//! Almost every request is plain: HTTP/1.1, a short head, a body whose length is known, a connection that stays. Such requests are
-//! read out of the worker's buffer and respond with one write (`plain.rs`). As soon as a client says something else — chunks,
-//! `Expect`, `Connection: close`, HTTP/2, an answer that comes piece by piece, anything malformed — the connection is handed over to hyper as it is, with the bytes
-//! that were read, and stays there (`general.rs`). Both ask the same [`HttpApi`](crate::http::HttpApi).
+//! Almost all requests are simple: HTTP/1.1, a short head, a body of known length, keep-alive. The fast path ([`http1_fast_path`]) reads
+//! them from the worker's buffer and answers with one write. Anything else — chunked bodies, `Expect`, `Connection: close`, HTTP/2,
+//! event streams, malformed input — is handed over to hyper with the bytes read so far and stays there ([`hyper_connection`]). Both
+//! dispatch to the same [`HttpApi`](crate::http::HttpApi).
 //!
-//! Decided: what is read here is only what cannot be misunderstood, so that there is one place that knows all of HTTP and it is
-//! not ours. See `docs/decisions/0011-plain-requests-have-a-lane.md`.
+//! The fast path accepts only what is unambiguous, so the full HTTP grammar lives in one place, hyper. See
+//! `docs/decisions/0011-http1-fast-path.md`.
 
 mod buffered_stream;
 mod http1_fast_path;
@@ -30,11 +30,11 @@ use crate::http::problem::{Problem, ProblemCode};
 use crate::http::{AnsweredRequest, RouteName, is_public_path};
 use crate::tokens::{Caller, Permissions, bearer};
 
-/// Replies a client until either side has enough.
+/// Serves a connection until either side closes it.
 pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: Arc<ServerWorker>) -> ConnectionEnd {
     match http1_fast_path::serve(stream, address, &worker).await {
         http1_fast_path::FastPathExit::Ended(end) => end,
-        // Few come here, and what they need is large; nobody else should have to make room for it.
+        // Boxed: few connections come here, and the future is large.
         http1_fast_path::FastPathExit::HandOver(stream, input) => {
             Box::pin(hyper_connection::serve(stream, input, address, &worker)).await
         }
@@ -42,13 +42,13 @@ pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: Arc<Server
 }
 
 impl ServerState {
-    /// Replies a request from there.
+    /// Answers a request from this address.
     async fn respond(&self, request: Request<Bytes>, address: IpAddr) -> AnsweredRequest {
         let caller = self.identify_caller(request.headers(), address);
         self.respond_to(request, caller).await
     }
 
-    /// Replies a request of somebody, or tells them that they showed wrong tokens too often.
+    /// Answers a request of this caller, or with 429 if the address failed to authenticate too often.
     async fn respond_to(&self, request: Request<Bytes>, caller: Result<Caller, Duration>) -> AnsweredRequest {
         match caller {
             Ok(caller) => self.api.respond(request, caller).await,
@@ -62,7 +62,7 @@ impl ServerState {
         }
     }
 
-    /// What somebody may do caller sends this `Authorization` field, if it is plain that they may do something.
+    /// The permissions of this `Authorization` header, if any are granted.
     fn authorize(&self, authorization: Option<&[u8]>) -> Option<Permissions> {
         if self.authenticator.allows_anonymous() {
             return Some(Permissions::all());
@@ -70,7 +70,7 @@ impl ServerState {
         self.authenticator.authenticate(bearer(authorization?)?)
     }
 
-    /// Caller sends these fields from there; or how long somebody has to wait caller showed wrong tokens too often.
+    /// The caller of a request; or how long the address has to wait after too many failed attempts.
     fn identify_caller(&self, fields: &HeaderMap, address: IpAddr) -> Result<Caller, Duration> {
         if self.authenticator.allows_anonymous() {
             return Ok(Caller::Authenticated(Permissions::all()));
@@ -86,7 +86,7 @@ impl ServerState {
 }
 
 fn too_many_attempts(wait: Duration) -> Response<Bytes> {
-    let detail = "too many wrong tokens came from this address";
+    let detail = "too many invalid tokens from this address";
     let mut response = Problem::new(ProblemCode::TooManyAttempts, detail).into_response();
     let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));

@@ -1,4 +1,4 @@
-//! Saying everything to a client that does not take it at once, and persistence from one that still talks.
+//! Writes replies to slow clients, and closes connections without losing the last reply.
 
 use std::io;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::ConnectionEnd;
 use super::bounds::LINGER_TIMEOUT;
 use crate::metrics::CutReason;
 
-/// Waits until the client has taken everything, for `write_timeout` at most between two pieces.
+/// Writes all bytes. Fails if the client accepts nothing for `write_timeout`.
 pub(super) async fn write_all(
     stream: &TcpStream,
     text: &[u8],
@@ -33,8 +33,8 @@ pub(super) async fn write_all(
     Ok(())
 }
 
-/// Ends a connection so that the client hears the last words, even if it still talks: what it says is read and thrown away for
-/// a while ([`LINGER_TIMEOUT`]). If it were left unread, the kernel would throw away what was written instead.
+/// Closes a connection so that the client receives the last reply. Input is read and discarded for up to [`LINGER_TIMEOUT`]; closing
+/// with unread input would make the kernel send a reset and drop the reply.
 pub(super) async fn close_with_linger(mut stream: TcpStream) {
     let linger = async {
         stream.shutdown().await?;

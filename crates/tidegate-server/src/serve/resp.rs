@@ -1,7 +1,7 @@
-//! One RESP connection: bytes from the socket to a session and back.
+//! One RESP connection: moves bytes between the socket and a session.
 //!
-//! What was read is answered inside the poll that read it, with one write. Only what the client does not take at once, what waits for the
-//! store's log, and what is decided elsewhere, is waited for. What is ready is written before that, and nothing is read meanwhile.
+//! Input is answered inside the poll that read it, with one write. The connection waits only for a slow client, for the store's log,
+//! and for decisions of a remote store. Ready replies are written before such a wait, and nothing is read during it.
 
 use std::future::{Future, poll_fn};
 use std::net::IpAddr;
@@ -26,35 +26,35 @@ use crate::metrics::CutReason;
 use crate::resp::reply::RespWriter;
 use crate::resp::{DeferredReply, FeedNext, PendingStoreCall, RespSession, SessionCounts};
 
-/// The same as in `Retry-After`.
+/// The error text after too many failed attempts; the seconds match `Retry-After`.
 fn too_many_failures(wait: Duration) -> String {
     let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
     format!("too many failed attempts from this address; try again in {seconds} s")
 }
 
-/// A connection and what is pending_input of it between two polls.
+/// A connection and what it keeps between polls.
 struct RespConnection {
     stream: TcpStream,
     address: IpAddr,
     session: RespSession,
     worker: Arc<ServerWorker>,
-    /// Half a frame, or what is behind something that is decided elsewhere.
+    /// A partial frame, or the input behind a pending store call.
     pending_input: Vec<u8>,
-    /// What the client has not taken yet.
+    /// Output that the client has not accepted yet.
     pending_output: Vec<u8>,
-    /// What waits for the store's log, and is to be written behind it.
+    /// Replies that wait for the store's log, and the output behind them.
     deferred_output: Option<DeferredOutput>,
-    /// When the frame began of which there is only a half.
+    /// When the first byte of the partial frame arrived.
     partial_since: Option<Instant>,
-    /// How many bytes were answered at once, the last time.
+    /// Number of bytes processed in the last turn.
     batch_bytes: usize,
-    /// Whether it is looked out for more behind that.
+    /// The current window of busy polling.
     poll_window: Option<PollWindow>,
-    /// Something was answered since the server was told to end.
+    /// A reply was written after the shutdown was triggered.
     is_last_reply_written: bool,
 }
 
-/// Replies of which some wait for the log.
+/// Output with replies that wait for the log.
 struct DeferredOutput {
     text: Vec<u8>,
     deferred: Vec<DeferredReply>,
@@ -63,14 +63,14 @@ struct DeferredOutput {
 /// What to do after a poll.
 enum RespStep {
     Read,
-    /// What is pending_output is to be written first; there may be whole frames behind it.
+    /// Write the pending output; the input may hold more whole frames.
     Write,
     Wait(PendingStoreCall),
-    /// Say what is pending_output, then close.
+    /// Write the pending output, then close.
     Close,
 }
 
-/// Replies a client until either side has enough.
+/// Serves a connection until either side closes it.
 pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: Arc<ServerWorker>) -> ConnectionEnd {
     let session = RespSession::new(Arc::clone(&worker.state.resp));
     let mut watch = DeadlineWatch::new(&worker.state.shutdown, worker.clock.now(), worker.state.bounds.idle);
@@ -87,38 +87,38 @@ pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: Arc<Server
         poll_window: None,
         is_last_reply_written: false,
     };
-    let over = connection.run(&mut watch).await;
-    if connection.is_last_reply_written || over == ConnectionEnd::Completed {
+    let end = connection.run(&mut watch).await;
+    if connection.is_last_reply_written || end == ConnectionEnd::Completed {
         close_with_linger(connection.stream).await;
     }
-    connection.session.cut().map_or(over, ConnectionEnd::Cut)
+    connection.session.cut().map_or(end, ConnectionEnd::Cut)
 }
 
 impl RespConnection {
-    /// Hears and answers until something ends it.
+    /// Reads and answers until the connection ends.
     async fn run(&mut self, watch: &mut DeadlineWatch) -> ConnectionEnd {
         loop {
             let next = match self.read_step(watch).await {
                 Ok(next) => next,
-                Err(over) => return over,
+                Err(end) => return end,
             };
-            if let Some(over) = self.finish_step(next).await {
-                return over;
+            if let Some(end) = self.finish_step(next).await {
+                return end;
             }
             if self.is_last_reply_written {
                 return ConnectionEnd::Draining;
             }
             if self.batch_bytes >= YIELD_AFTER_BYTES {
-                // Whoever always has more to say must not keep the others waiting.
+                // A client that sends without pause must not starve the others.
                 tokio::task::yield_now().await;
             }
         }
     }
 
-    /// Waits for something to read, and answers it.
+    /// Waits for input and processes it.
     async fn read_step(&mut self, watch: &mut DeadlineWatch) -> Result<RespStep, ConnectionEnd> {
         let bounds = &self.worker.state.bounds;
-        // However many pieces a frame comes in, it must be whole in time.
+        // The deadline of a frame does not move when more pieces of it arrive.
         let (phase, deadline) = match self.partial_since {
             None => (RequestPhase::Idle, self.worker.clock.now() + bounds.idle),
             Some(since) => (RequestPhase::InRequest, since + bounds.head()),
@@ -143,7 +143,7 @@ impl RespConnection {
         .await
     }
 
-    /// While it is looked out for more, this is polled again once the worker has looked what there is.
+    /// Inside the busy-poll window, schedules another poll after the worker has polled its sockets.
     fn keep_polling(&mut self, cx: &mut Context<'_>) {
         let Some(poll_window) = self.poll_window else { return };
         if self.worker.busy_poll.is_active(poll_window, self.worker.since(poll_window.since)) {
@@ -170,7 +170,7 @@ impl RespConnection {
         })
     }
 
-    /// Replies the first `length` bytes of the input.
+    /// Processes the first `length` bytes of the input buffer.
     fn process_input(&mut self, length: usize, buffers: &mut ThreadBuffers) -> RespStep {
         let (mut done, mut counts) = (0, SessionCounts::default());
         self.batch_bytes = length;
@@ -205,18 +205,18 @@ impl RespConnection {
         }
     }
 
-    /// Keeps everything from the first reply on that waits for the log.
+    /// Moves all output from the first deferred reply on out of the shared buffer.
     fn defer_output(&mut self, mut deferred: Vec<DeferredReply>, output: &mut Vec<u8>) {
         let Some(first) = deferred.first().map(|reply| reply.span.start) else { return };
         for DeferredReply { span, .. } in &mut deferred {
             *span = span.start - first..span.end - first;
         }
-        // A buffer of its own, as long as it must be: the shared one is large, and stays where it is.
+        // An exact copy: the shared buffer is large and stays where it is.
         self.deferred_output = Some(DeferredOutput { text: output[first..].to_vec(), deferred });
         output.truncate(first);
     }
 
-    /// Says what waits for the log, as far as that becomes durable; what never will is answered with errors.
+    /// Sends deferred replies in order as the log becomes durable. If the log fails, sends errors instead.
     async fn send_deferred(&mut self) -> Result<(), ConnectionEnd> {
         let Some(DeferredOutput { text, deferred }) = self.deferred_output.take() else { return Ok(()) };
         let (service, mut done) = (Arc::clone(&self.worker.state.resp), 0);
@@ -236,7 +236,7 @@ impl RespConnection {
                 durable.await
             };
             match durable {
-                // Mostly all of it waits for one place, and is not copied again.
+                // Common case: one reply spans all of the text, which is moved, not copied.
                 Ok(()) if self.pending_output.is_empty() && reply.span == (0..text.len()) => {
                     self.pending_output = text;
                     return Ok(());
@@ -249,11 +249,11 @@ impl RespConnection {
         Ok(())
     }
 
-    /// Keeps what is left when so much is done with.
+    /// Keeps the unprocessed rest of the input after `done` bytes were processed.
     fn retain_input(&mut self, rest: &[u8], done: usize) {
         self.is_last_reply_written |= done > 0 && self.worker.state.shutdown.is_triggered();
         if rest.is_empty() {
-            // A connection that has nothing half written keeps nothing.
+            // An idle connection keeps no buffer.
             self.pending_input = Vec::new();
             self.partial_since = None;
         } else {
@@ -274,7 +274,7 @@ impl RespConnection {
         wait.is_some()
     }
 
-    /// Writes as much as goes now; whether that was everything.
+    /// Writes as much as the socket accepts now. Returns whether everything was written.
     fn write_now(&mut self, output: &mut Vec<u8>) -> bool {
         if output.is_empty() && self.pending_output.is_empty() {
             return true;
@@ -282,21 +282,21 @@ impl RespConnection {
         let written = if self.pending_output.is_empty() { self.stream.try_write(output) } else { Ok(0) };
         match written {
             Ok(length) => self.pending_output.extend_from_slice(&output[length..]),
-            // Whatever else is wrong is found by whoever waits to write the rest.
+            // Other errors are reported by the next blocking write.
             Err(_) => self.pending_output.extend_from_slice(output),
         }
         output.clear();
         self.pending_output.is_empty()
     }
 
-    /// Does what a poll could not. `Some` if the connection is over.
+    /// Completes a step that needs to wait. `Some` if the connection has ended.
     async fn finish_step(&mut self, mut next: RespStep) -> Option<ConnectionEnd> {
         loop {
-            if let Err(over) = self.send_deferred().await {
-                return Some(over);
+            if let Err(end) = self.send_deferred().await {
+                return Some(end);
             }
-            if let Err(over) = self.flush().await {
-                return Some(over);
+            if let Err(end) = self.flush().await {
+                return Some(end);
             }
             match next {
                 RespStep::Read => return None,
@@ -315,7 +315,7 @@ impl RespConnection {
         }
     }
 
-    /// Waits until the client has taken everything.
+    /// Waits until the client has accepted all pending output.
     async fn flush(&mut self) -> Result<(), ConnectionEnd> {
         if self.pending_output.is_empty() {
             return Ok(());

@@ -1,7 +1,7 @@
-//! The buffers: buffers that all connections of a worker share.
+//! Buffers shared by all connections of a worker.
 //!
-//! A connection needs a buffer only while it is answered, and a worker answers one at a time. So ten thousand connections that say
-//! nothing cost no buffers at all; only what is half said or not yet taken is pending_input by the connection itself.
+//! A connection needs buffers only while it is polled, and a worker polls one connection at a time. So ten thousand idle connections
+//! cost no buffers: only partial input and unsent output are kept per connection.
 
 use std::cell::Cell;
 
@@ -9,13 +9,13 @@ use crate::http::CompactAcquireBuffers;
 use crate::resp::frame::MAX_FRAME_BYTES;
 use crate::resp::session::SessionBuffers;
 
-/// How much is read at once, beside what was pending_input of a frame.
+/// How much is read at once, in addition to the rest of a partial frame.
 const READ_BYTES: usize = 64 * 1024;
 
-/// Output buffers that have grown beyond this are not pending_input.
+/// A larger output buffer is freed after use.
 const MAX_KEPT_OUTPUT: usize = 1 << 20;
 
-/// Two buffers, and room to decide in.
+/// Input and output buffers, and scratch space for decisions.
 #[derive(Debug)]
 pub(super) struct ThreadBuffers {
     pub(super) input: Box<[u8]>,
@@ -40,7 +40,7 @@ thread_local! {
     static BUFFERS: Cell<Option<ThreadBuffers>> = const { Cell::new(None) };
 }
 
-/// Does something at this thread's buffers. If it panics, the next one gets a new buffers.
+/// Runs `work` with this thread's buffers. After a panic the next call allocates new ones.
 pub(super) fn with_thread_buffers<T>(work: impl FnOnce(&mut ThreadBuffers) -> T) -> T {
     let mut buffers = BUFFERS.take().unwrap_or_else(ThreadBuffers::new);
     let done = work(&mut buffers);

@@ -1,7 +1,7 @@
-//! A worker: a thread with a runtime of its own, that accepts connections and answers them.
+//! A worker: a thread with its own runtime that accepts and serves connections.
 //!
-//! Workers share the store and nothing else that is written often. A connection stays with the worker that accepted it, so what it
-//! does needs no other thread to wake.
+//! Workers share the store and no other memory that is written often. A connection stays on the worker that accepted it, so serving
+//! it wakes no other thread.
 
 use std::future::Future;
 use std::io;
@@ -22,35 +22,35 @@ use super::reply_writer::close_with_linger;
 use super::{ServerState, http, rejection_bytes, resp};
 use crate::metrics::{Protocol, WorkerMetrics};
 
-/// How long a worker waits when the system has no more sockets to give.
+/// Pause after `accept` fails for lack of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
-/// What the connections of one worker share.
+/// State shared by the connections of one worker.
 #[derive(Debug)]
 pub(super) struct ServerWorker {
     pub(super) state: Arc<ServerState>,
     pub(super) clock: Arc<CoarseClock>,
     pub(super) metrics: Arc<WorkerMetrics>,
     pub(super) busy_poll: BusyPoll,
-    /// For how long things take; nothing is decided by it.
+    /// Measures durations for metrics and busy polling; no decision depends on it.
     pub(super) timer: quanta::Clock,
 }
 
 impl ServerWorker {
-    /// Nanoseconds since `start`, which [`quanta::Clock::raw`] said.
+    /// Nanoseconds since `start`, a value of [`quanta::Clock::raw`].
     pub(super) fn since(&self, start: u64) -> u64 {
         self.timer.delta_as_nanos(start, self.timer.raw())
     }
 }
 
-/// What a worker listens on.
+/// The sockets that a worker accepts from.
 #[derive(Debug)]
 pub(super) struct WorkerListeners {
     pub(super) http: Option<std::net::TcpListener>,
     pub(super) resp: Option<std::net::TcpListener>,
 }
 
-/// Works until the server ends and the last connection is over, or has had its time.
+/// Runs until the shutdown is triggered and the last connection has ended, or the drain time has passed.
 pub(super) fn run(
     state: Arc<ServerState>,
     metrics: Arc<WorkerMetrics>,
@@ -70,8 +70,8 @@ pub(super) fn run(
             .map(|(protocol, listener)| tokio::spawn(accept(listener, protocol, Arc::clone(&worker))))
             .collect();
         for each in accepting {
-            // It ends when it is triggered to; if it panicked, the other protocols and workers go on.
-            let _ended = each.await;
+            // The task ends on shutdown. If it panicked, the other protocols and workers go on.
+            let _joined = each.await;
         }
         let drain = worker.state.bounds.drain;
         let _in_time = tokio::time::timeout(drain, worker.state.wait_until_empty()).await;
@@ -79,7 +79,7 @@ pub(super) fn run(
     })
 }
 
-/// Lets in who comes, until the server ends.
+/// Accepts connections until the shutdown.
 async fn accept(listener: TcpListener, protocol: Protocol, worker: Arc<ServerWorker>) {
     let shutdown = worker.state.shutdown.clone();
     let mut triggered = std::pin::pin!(shutdown.triggered());
@@ -104,8 +104,8 @@ async fn accept(listener: TcpListener, protocol: Protocol, worker: Arc<ServerWor
 }
 
 fn admit(stream: TcpStream, address: SocketAddr, protocol: Protocol, worker: &Arc<ServerWorker>) {
-    // Replies are small and whole; waiting for more to say would only make them late.
-    let _as_it_is = stream.set_nodelay(true);
+    // Replies are written whole; Nagle's algorithm would only delay them.
+    let _best_effort = stream.set_nodelay(true);
     if let Some(slot) = worker.state.connections.try_acquire() {
         worker.metrics.opened(protocol);
         tokio::spawn(serve_connection(stream, address, protocol, Arc::clone(worker), slot));
@@ -135,7 +135,7 @@ async fn serve_connection(
     tracing::debug!(door = protocol.word(), peer = %address, end = ?end, "connection closed");
 }
 
-/// That somebody is here. However they leave, also by a panic, they are not counted any more.
+/// Uncounts the connection on drop, also after a panic.
 struct ConnectionGuard {
     worker: Arc<ServerWorker>,
     protocol: Protocol,
@@ -145,13 +145,13 @@ struct ConnectionGuard {
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.worker.metrics.closed(self.protocol);
-        // First the place is free, then others are triggered: they look how many are left.
+        // Free the slot before the notification: the waiter reads the number of open connections.
         drop(self.slot.take());
         self.worker.state.notify_connection_closed();
     }
 }
 
-/// Tells somebody for whom there is no room that this is so.
+/// Sends an error to a client over the connection limit and closes the connection.
 async fn reject(mut stream: TcpStream, protocol: Protocol, slot: ConnectionSlot) {
     let triggered = tokio::time::timeout(LINGER_TIMEOUT, stream.write_all(rejection_bytes(protocol))).await;
     if matches!(triggered, Ok(Ok(()))) {

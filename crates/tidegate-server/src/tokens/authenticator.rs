@@ -1,21 +1,21 @@
-//! Caller may come in, and for how long.
+//! Authentication of tokens, as both protocols use it.
 
 use super::{Permissions, SharedTokens, TokenHash, TokenTable};
 
-/// Knows who may come in, and what they may do inside.
+/// Checks tokens.
 pub trait Authenticator: Send + Sync {
-    /// What the bearer of this token may do; `None` if nobody gave it out.
+    /// The permissions of a token; `None` if it is invalid.
     fn authenticate(&self, token: &[u8]) -> Option<Permissions>;
 
-    /// Whether people may come in without a token, and do everything.
+    /// Whether callers without a token may do everything.
     fn allows_anonymous(&self) -> bool;
 
-    /// Changes whenever somebody who is inside may have to leave, or may do something else by now. It is asked very often.
+    /// Changes whenever tokens or permissions change. Called before every batch, so it must be cheap.
     fn generation(&self) -> u64 {
         0
     }
 
-    /// What somebody may do by now who has token_hash this token before.
+    /// The current permissions of a token that was valid before.
     fn reauthenticate(&self, _token_hash: &TokenHash) -> Option<Permissions> {
         None
     }

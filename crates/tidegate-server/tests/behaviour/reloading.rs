@@ -7,7 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tidegate::{Catalog, ManualClock, Memory, MemoryStore, Tick};
+use tidegate::catalog::Catalog;
+use tidegate::clock::ManualClock;
+use tidegate::model::Tick;
+use tidegate::store::{Memory, MemoryStore};
 use tidegate_server::live_settings::LiveSettings;
 use tidegate_server::metrics::ReloadSource;
 use tidegate_server::settings_reloader::{ReloadOutcome, SettingsPoll, SettingsReloader};
@@ -277,7 +280,7 @@ fn a_bad_file_leaves_the_rules_and_is_told_once() {
     assert_eq!(last.at, Tick::NANOSECOND.since_epoch(START) + Duration::from_secs(60));
     assert_eq!((standing.succeeded, standing.failed, standing.loaded_at), (1, 1, loaded_at));
     let failed = last.result.expect_err("it failed");
-    assert_eq!(failed.summary, "1 error in the settings file, the first on line 2; the log says all of it");
+    assert_eq!(failed.summary, "1 error in the settings file, the first on line 2; see the log");
     let counts = scene.reloader.counts();
     assert!(counts.last_failed && counts.last_success == loaded_at);
 

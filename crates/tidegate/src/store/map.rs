@@ -3,12 +3,12 @@
 //! It decides exactly as the core says, remembers exactly what the core needs, and is the store that every other one is
 //! compared with. One order at a time, so that nothing has to be argued about concurrency.
 
-mod deciding;
+mod admin_ops;
 pub mod excerpt;
-mod holding;
-mod operators;
-mod table;
-mod tenant;
+mod key_table;
+mod lease_ops;
+mod map_limit;
+mod order_path;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -16,17 +16,17 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use tidegate_core::{Ask, LeaseId, LeaseTerm, Limit, LimitSpec, Order, Row, Tick, Timestamp};
 
-use crate::answer::{OrderError, Replies};
 use crate::catalog::{
     ApplyError, Catalog, Change, Edit, EditOutcome, ExpectedVersion, Origin, PutError, RemovalMode, Watcher,
 };
 use crate::clock::Clock;
+use crate::reply::{OrderError, Replies};
 use crate::store::{Actual, Atomicity, Capabilities, Reach, Settlement, Store, StoreReply, Survival, Usage};
 
-use tenant::Tenant;
+use map_limit::Tenant;
 
-use super::deciding::{check_key, check_ttl};
 use super::leases::Leases;
+use super::order_path::{check_key, check_ttl};
 use super::requests::Requests;
 
 /// How many orders of a batch are looked up before the first of them is decided.

@@ -9,36 +9,35 @@
 //! What takes memory has a bound. A row that is fresh gives its place to the next new key; a row that is not is never forgotten.
 //! When a limit may take no more, its *new* keys are refused, `degraded`, and nobody else notices.
 
-mod alone;
-mod bidding;
-mod brief;
-mod budget;
-mod cell;
-mod counts;
+mod admin_ops;
+mod cache_line;
 #[cfg(all(test, not(tidegate_loom)))]
-mod crowds;
-mod deciding;
-mod edition;
-mod edits;
-mod gallery;
-mod gate;
-mod holding;
-pub mod journal;
+mod capacity_tests;
+mod catalog_edits;
+mod cell;
+mod compact_requests;
+mod counters;
+mod fingerprint;
+mod handle;
+mod insert;
 mod leaf;
-mod lean;
-mod line;
+mod leaf_header;
+mod lease_ops;
+mod limit_table;
+mod locked_path;
+mod lockfree;
+mod memory_budget;
 #[cfg(all(test, tidegate_loom))]
 mod models;
-mod operators;
-mod print;
-mod quick;
+mod order_path;
+mod overflow;
 pub mod restoring;
-mod rows;
-mod shelf;
-mod sitting;
-mod stamp;
+mod row_epoch;
+mod rule_snapshot;
+mod shared_rows;
+mod single_ask;
+mod sliding_path;
 mod sync;
-mod tenant;
 pub mod walking;
 
 use std::sync::atomic::AtomicU64;
@@ -49,30 +48,29 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use tidegate_core::{LeaseId, LeaseTerm, Limit, LimitSpec, Order, Tick, Timestamp};
 
-use crate::answer::{OrderError, Replies};
 use crate::catalog::{
     ApplyError, Catalog, Change, Edit, EditOutcome, ExpectedVersion, PutError, RemovalMode, Watcher,
 };
 use crate::clock::{Clock, StoreClock};
-use crate::store::deciding::{check_key, check_ttl};
+use crate::reply::{OrderError, Replies};
 use crate::store::leases::{Lease, Leases};
+use crate::store::order_path::{check_key, check_ttl};
 use crate::store::requests::Requests;
 use crate::store::{
     Actual, Atomicity, Capabilities, CompactBatch, CompactReplies, LimitStats, Lsn, Reach, Settlement, Store,
     StoreReply, StoreSize, Survival, Unavailable, Usage,
 };
 
-use budget::Budget;
-use gallery::Gallery;
-use print::Secret;
-use tenant::Tenant;
+use fingerprint::Secret;
+use limit_table::Tenant;
+use memory_budget::Budget;
+use shared_rows::Gallery;
 
-pub use gate::{Gate, Gates};
+pub use handle::{MemoryHandle, MemoryHandleSet};
 
-pub use journal::Notes;
 pub use restoring::Restore;
 
-use journal::{Journal, LeaseNote, Origin, What};
+use crate::store::journal::{Journal, LeaseNote, Notes, Origin, What};
 
 /// How many rows are brought near before the first of them is decided on.
 pub const LOOK_AHEAD: usize = 16;
@@ -153,14 +151,14 @@ impl MemoryStore {
     }
 
     /// A handle on one limit, for those who decide on it often.
-    pub fn gate(&self, limit_id: &str) -> Option<Gate> {
-        Some(Gate::new(Arc::clone(&self.shared), self.shared.tenant(limit_id)?))
+    pub fn handle(&self, limit_id: &str) -> Option<MemoryHandle> {
+        Some(MemoryHandle::new(Arc::clone(&self.shared), self.shared.tenant(limit_id)?))
     }
 
     /// A handle on several limits that are decided together, of one to 32 of them; `None` if one of them is unknown, or there are none or more.
-    pub fn gates(&self, limit_ids: &[&str]) -> Option<Gates> {
+    pub fn handle_set(&self, limit_ids: &[&str]) -> Option<MemoryHandleSet> {
         let tenants: Option<Vec<_>> = limit_ids.iter().map(|id| self.shared.tenant(id)).collect();
-        Gates::new(Arc::clone(&self.shared), tenants?)
+        MemoryHandleSet::new(Arc::clone(&self.shared), tenants?)
     }
 }
 

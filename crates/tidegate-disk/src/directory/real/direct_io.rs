@@ -1,12 +1,15 @@
-//! Writing at the end of a file past the system's cache.
+//! Appends to a file with direct I/O, past the page cache.
 //!
-//! A log is written once, in order, and synced after every block. The cache only stands in the way of that: every block is copied into it, looked
-//! for in it and written from it. Past the cache whole pages are written, so the page in which a block ends is written again with the next one,
-//! as the cache would do it too. What stands behind the end in that page are zeros, which the file has there anyhow.
+//! A log is written once, sequentially, and synced after every block. The page cache only adds a copy and a
+//! lookup per block. Direct I/O writes whole pages, so the last page of a block is written again with the
+//! next block, as the page cache would do. The rest of that page holds zeros, which the file has there
+//! anyway.
 //!
-//! Decided: this is for appends to a file that holds zeros from its end on, and for nothing else. Whoever writes anywhere else goes through the cache.
+//! Direct I/O is used only for appends to a file that holds zeros after its end. All other writes use the
+//! page cache.
 //!
-//! Not every file system does this. One that does not says so when the file is opened, or when it is first written; then the cache is used.
+//! Some file systems do not support direct I/O. They report it when the file is opened or at the first write,
+//! and the page cache is used instead.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -17,34 +20,35 @@ use rustix::io::Errno;
 
 use super::preallocated_segment::proc_path;
 
-/// What is written starts and ends at multiples of this, in the file and in memory. Some disks want less.
+/// The alignment of writes in the file and in memory. Some disks accept less.
 pub(super) const ALIGNMENT: usize = 4096;
 
-/// How much is written at once.
+/// The maximum size of one write.
 const CHUNK: usize = 256 << 10;
 
-/// The end of a file that holds zeros behind it.
+/// Appends to a file with zeros after its end.
 #[derive(Debug)]
 pub(super) struct DirectWriter {
     file: fs::File,
     buffer: AlignedBuffer,
-    /// Where in the file the buffer begins.
+    /// The file offset of the buffer.
     start: u64,
-    /// How many bytes of the file are in it.
+    /// The number of file bytes in the buffer.
     held: usize,
 }
 
-/// What came of a write.
+/// The outcome of a direct write.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum DirectWrite {
-    /// All of it is written.
+    /// All bytes were written.
     Done,
-    /// This file system does not do this, and it is unknown how much was written.
+    /// The file system does not support direct I/O. An unknown part was written.
     Unsupported,
 }
 
 impl DirectWriter {
-    /// The end of this file, which holds zeros from here on; `None` if the cache cannot be passed.
+    /// Opens a writer at the end of a file that holds zeros from there on. `None` if direct I/O is not
+    /// supported.
     pub(super) fn of(file: &fs::File, end: u64) -> io::Result<Option<DirectWriter>> {
         let flags = OFlags::DIRECT.bits().cast_signed();
         let Ok(direct) = OpenOptions::new().write(true).custom_flags(flags).open(proc_path(file)) else {
@@ -53,7 +57,7 @@ impl DirectWriter {
         DirectWriter::through(direct, file, end)
     }
 
-    /// The same, where the file is opened already in the way in which it is written.
+    /// Creates a writer from a file that is already open for direct I/O.
     pub(super) fn through(direct: fs::File, file: &fs::File, end: u64) -> io::Result<Option<DirectWriter>> {
         let Some(mut buffer) = AlignedBuffer::new(CHUNK) else { return Ok(None) };
         let start = end - end % ALIGNMENT as u64;
@@ -62,12 +66,12 @@ impl DirectWriter {
         Ok(Some(DirectWriter { file: direct, buffer, start, held }))
     }
 
-    /// Where the next byte goes.
+    /// The offset of the next byte.
     pub(super) fn end(&self) -> u64 {
         self.start + self.held as u64
     }
 
-    /// Writes this at the end. After an error nothing more can be written.
+    /// Appends bytes. After an error the writer must not be used again.
     pub(super) fn append(&mut self, mut bytes: &[u8]) -> io::Result<DirectWrite> {
         while !bytes.is_empty() {
             let (some, rest) = bytes.split_at(bytes.len().min(CHUNK - self.held));
@@ -90,13 +94,13 @@ impl DirectWriter {
         Ok(DirectWrite::Done)
     }
 
-    /// Writes zeros from here to there, both multiples of [`ALIGNMENT`], behind the page in which the end is.
+    /// Writes zeros between two multiples of [`ALIGNMENT`] after the page that contains the end.
     pub(super) fn fill(&self, from: u64, to: u64) -> io::Result<DirectWrite> {
         fill(&self.file, from, to)
     }
 }
 
-/// Writes zeros from here to there, both multiples of [`ALIGNMENT`], into a file that may be opened to be written past the cache.
+/// Writes zeros between two multiples of [`ALIGNMENT`] to a file that may be open for direct I/O.
 pub(super) fn fill(file: &fs::File, from: u64, to: u64) -> io::Result<DirectWrite> {
     let Some(mut zeros) = AlignedBuffer::new(CHUNK) else { return Ok(DirectWrite::Unsupported) };
     let mut at = from;
@@ -115,7 +119,7 @@ fn is_refusal(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::INVAL | Errno::OPNOTSUPP))
 }
 
-/// Memory that begins at a multiple of [`ALIGNMENT`].
+/// Memory aligned to [`ALIGNMENT`].
 #[derive(Debug)]
 struct AlignedBuffer {
     room: Vec<u8>,
@@ -124,7 +128,7 @@ struct AlignedBuffer {
 }
 
 impl AlignedBuffer {
-    /// So many zeros.
+    /// Allocates zeroed memory.
     fn new(length: usize) -> Option<AlignedBuffer> {
         let room = vec![0; length + ALIGNMENT];
         let from = room.as_ptr().align_offset(ALIGNMENT);

@@ -1,11 +1,12 @@
-//! A segment file: the next segment's room, made ready while the present one is written.
+//! Preallocates the next segment file while the present one is written.
 //!
-//! ReservedSpace that is only reserved is slow to write to: file systems note in their own journal which of it has been written, and a sync waits for that. So
-//! a segment is not only reserved but written, with zeros, and synced, by a thread of its own. It has no name until it is wanted: a crash leaves
-//! nothing of it.
+//! Writing to space that is only reserved is slow: file systems journal which parts are initialized, and each
+//! sync waits for that. A preallocated segment is therefore reserved, filled with zeros and synced by a
+//! thread of its own. It has no name until it is used, so a crash leaves nothing behind.
 //!
-//! A segment is made when half of a file of the same length is written, so a store that is little used has none, and there is one at most. If it is
-//! not ready when it is wanted, or cannot be made, a file is made as if there were none of this.
+//! Preallocation starts when half of a file of the same length is written, so a store with little traffic
+//! never needs it. There is at most one such file. If it is not ready or cannot be created, a segment is
+//! created in the normal way.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -19,10 +20,10 @@ use rustix::fs::{AtFlags, CWD, FallocateFlags, OFlags};
 use super::OWNER_ONLY;
 use super::direct_io::{self, ALIGNMENT, DirectWrite};
 
-/// Directory that are shorter are made in no time.
+/// Shorter files need no preallocation.
 const MIN_LENGTH: u64 = 1 << 20;
 
-/// The segment file of a directory.
+/// The preallocated file of a directory.
 #[derive(Debug)]
 pub(super) struct SegmentPreallocator {
     folder: PathBuf,
@@ -36,7 +37,7 @@ enum PreallocationState {
     Ready(PreallocatedSegment),
 }
 
-/// A file without a name that holds so many zeros, durably.
+/// An unnamed file of zeros, durable up to its length.
 #[derive(Debug)]
 pub(super) struct PreallocatedSegment {
     file: fs::File,
@@ -44,13 +45,13 @@ pub(super) struct PreallocatedSegment {
 }
 
 impl PreallocatedSegment {
-    /// Gives it a name in a directory.
+    /// Links the file into a directory under a name.
     pub(super) fn link_as(self, folder: &fs::File, name: &str) -> io::Result<()> {
         Ok(rustix::fs::linkat(CWD, proc_path(&self.file), folder, name, AtFlags::SYMLINK_FOLLOW)?)
     }
 }
 
-/// A name of a file that this process has open, whatever other names it has.
+/// The path of an open file in `/proc`, independent of its names.
 pub(super) fn proc_path(file: &fs::File) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
@@ -60,12 +61,12 @@ impl SegmentPreallocator {
         SegmentPreallocator { folder, state: Mutex::new(PreallocationState::None) }
     }
 
-    /// Whether files of this length are made ready at all.
+    /// Whether files of this length are preallocated.
     pub(super) fn supports_length(length: u64) -> bool {
         length >= MIN_LENGTH && length.is_multiple_of(ALIGNMENT as u64)
     }
 
-    /// The segment of this length, if it is ready. One of another length is thrown away.
+    /// Takes the file if it is ready. A file of another length is discarded.
     pub(super) fn take(&self, length: u64) -> Option<PreallocatedSegment> {
         let mut state = self.lock();
         match std::mem::replace(&mut *state, PreallocationState::None) {
@@ -77,7 +78,7 @@ impl SegmentPreallocator {
         }
     }
 
-    /// Makes one ready, unless that was begun before.
+    /// Starts the preallocation unless it has started before.
     pub(super) fn start(self: &Arc<SegmentPreallocator>, length: u64) {
         let mut state = self.lock();
         if !matches!(*state, PreallocationState::None) {
@@ -85,7 +86,7 @@ impl SegmentPreallocator {
         }
         let preallocator = Arc::clone(self);
         let thread = std::thread::Builder::new().name("tidegate-prealloc".to_owned());
-        // Without a thread there is no segment, and nothing else is wrong.
+        // If the thread cannot be started, the next segment is created in the normal way.
         if thread.spawn(move || preallocator.fill(length)).is_ok() {
             *state = PreallocationState::InProgress;
         }
@@ -93,7 +94,8 @@ impl SegmentPreallocator {
 
     fn fill(&self, length: u64) {
         let created = create_preallocated(&self.folder, length);
-        // Whatever went wrong is found, if it is still wrong, by whoever makes a file without a segment.
+        // On failure there is no file. A persistent error is reported when the segment is created in the
+        // normal way.
         *self.lock() = created.map_or(PreallocationState::None, PreallocationState::Ready);
     }
 
@@ -102,7 +104,7 @@ impl SegmentPreallocator {
     }
 }
 
-/// A segment of this length.
+/// Creates an unnamed file of this length.
 fn create_preallocated(folder: &PathBuf, length: u64) -> io::Result<PreallocatedSegment> {
     let opened = |flags: OFlags| {
         let mut options = OpenOptions::new();
@@ -138,7 +140,7 @@ mod tests {
         let mut options = OpenOptions::new();
         options.write(true).custom_flags(OFlags::TMPFILE.bits().cast_signed());
         if options.open(&folder).is_err() {
-            // A file system without files that have no name.
+            // The file system does not support unnamed files.
             assert!(preallocator.take(MIN_LENGTH).is_none());
         } else {
             let segment = preallocator.take(MIN_LENGTH).expect("it was made");

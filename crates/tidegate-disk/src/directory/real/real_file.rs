@@ -12,17 +12,17 @@ use super::direct_io::{ALIGNMENT, DirectWrite, DirectWriter};
 use super::preallocated_segment::SegmentPreallocator;
 use crate::directory::DirectoryFile;
 
-/// How much is written at once where the file system cannot make space without writing.
+/// The size of one write where the file system cannot reserve space without writing.
 const ZERO_CHUNK: usize = 64 << 10;
 
-/// How far ahead of what is written a reserved file is filled with zeros.
+/// How far ahead of the last write a reserved file is filled with zeros.
 const ZERO_AHEAD: u64 = 1 << 20;
 
 /// A file of the file system.
 ///
-/// ReservedSpace that is only reserved is slow to write to: file systems note in their own journal which of it has been written, at every sync. So a
-/// reserved file is filled with zeros a stretch ahead of its writer, if it is not one that was [filled before](SegmentPreallocator), and most syncs find
-/// nothing to note.
+/// Writing to reserved space is slow, because the file system journals at every sync which parts are
+/// initialized. Unless the file was [preallocated](SegmentPreallocator), it is filled with zeros some
+/// distance ahead of the writer. Then most syncs have nothing to journal.
 #[derive(Debug)]
 pub(super) struct RealFile {
     file: fs::File,
@@ -30,16 +30,16 @@ pub(super) struct RealFile {
     preallocator: Arc<SegmentPreallocator>,
 }
 
-/// What is known of the space of a file.
+/// The reserved space of a file.
 #[derive(Debug, Default)]
 struct ReservedSpace {
-    /// How much was reserved.
+    /// The length of the reserved space.
     reserved: u64,
-    /// How much of that has been written, zeros included.
+    /// The end of the initialized part, including zeros.
     initialized: u64,
-    /// The way past the cache, as long as everything was written at the end.
+    /// The direct writer, as long as all writes are appends.
     direct: Option<DirectWriter>,
-    /// Whether another file like this will be wanted, and nobody was told.
+    /// Whether the preallocation of the next segment is still to be started.
     wants_next_segment: bool,
 }
 
@@ -93,7 +93,7 @@ impl DirectoryFile for RealFile {
         if !SegmentPreallocator::supports_length(length) {
             return;
         }
-        // Whatever goes wrong here goes wrong only for who wants to be quicker.
+        // An error only disables the optimization.
         space.direct = DirectWriter::of(&self.file, end).ok().flatten();
         (space.reserved, space.initialized) = (length, space.initialized.max(end));
         space.wants_next_segment = true;
@@ -109,7 +109,7 @@ impl RealFile {
         RealFile { file, space: Mutex::default(), preallocator: Arc::clone(preallocator) }
     }
 
-    /// A file that holds so many zeros and nothing else.
+    /// A file that holds only zeros.
     pub(super) fn preallocated(
         file: fs::File,
         length: u64,
@@ -123,7 +123,7 @@ impl RealFile {
         self.space.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fills what is reserved with zeros, if the writer has come to the end of those.
+    /// Fills the reserved space with zeros if the writer has reached the end of the initialized part.
     fn fill_ahead(&self, space: &mut ReservedSpace, end: u64) -> io::Result<()> {
         if end <= space.initialized || end >= space.reserved {
             return Ok(());
@@ -135,7 +135,7 @@ impl RealFile {
         Ok(())
     }
 
-    /// Makes space by writing it, from the present end on.
+    /// Reserves space by writing zeros from the present end on.
     fn write_zeros(&self, length: u64) -> io::Result<()> {
         let zeros = vec![0; ZERO_CHUNK];
         let mut at = self.length()?;
@@ -149,10 +149,10 @@ impl RealFile {
 }
 
 impl ReservedSpace {
-    /// Writes past the cache, if this is the end of the file and that can be done.
+    /// Writes with direct I/O if this is an append and direct I/O is available.
     fn write_direct(&mut self, bytes: &[u8], offset: u64) -> io::Result<DirectWrite> {
         let (end, page) = (offset + bytes.len() as u64, ALIGNMENT as u64);
-        // Whatever else comes of it, a way on which something went wrong is not taken again.
+        // Taken out first: a direct writer that fails is not used again.
         let Some(mut direct) = self.direct.take().filter(|it| it.end() == offset && end <= self.reserved)
         else {
             return Ok(DirectWrite::Unsupported);
@@ -201,7 +201,8 @@ mod tests {
         bytes
     }
 
-    /// Whatever is written in whatever order is what is read, also in a file that is said to be appended to.
+    /// Reads return the written bytes in any order of writes, also after the hint that the file is appended
+    /// to.
     #[test]
     fn what_is_written_is_read_past_the_cache_and_through_it() {
         let folder = folder("orders");
@@ -220,18 +221,18 @@ mod tests {
         write(100, 5000);
         write(1_200_000, 5100);
         write(7, 1_205_100);
-        // Not at the end: from here on through the cache.
+        // Not at the end: from here on through the page cache.
         write(3, 1_300_000);
         write(9000, 1_205_107);
         file.appends_from(1_300_003);
         write(50, 1_300_003);
-        // To the very end of the file.
+        // Up to the end of the file.
         write(700_000, 1_300_053);
         write(usize::try_from(LENGTH).expect("small") - 2_000_053, 2_000_053);
         fs::remove_dir_all(folder).expect("it is there");
     }
 
-    /// A file system that takes the file and then not the write: the kernel refuses what is not a number here.
+    /// A file that can be opened and then refuses the write: the kernel accepts only numbers here.
     #[test]
     fn what_cannot_be_written_past_the_cache_goes_through_it() {
         let folder = folder("refused");

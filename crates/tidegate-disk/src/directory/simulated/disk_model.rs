@@ -1,12 +1,12 @@
-//! What is on a simulated disk, and what may be left of it.
+//! The state of a simulated disk, and the states that a crash may leave.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What a disk writes whole or not at all.
+/// The unit that a disk writes atomically.
 const SECTOR: usize = 512;
 
-/// Something that happened to the disk. Directory are known by their number, so that names can change.
+/// A change of the disk. Files are identified by number, because names can change.
 #[derive(Debug, Clone)]
 pub(super) enum DiskChange {
     Create { name: String },
@@ -27,12 +27,12 @@ pub(super) struct DiskModel {
     unsynced_names: Vec<NameChange>,
 }
 
-/// What is in one file.
+/// The content of one file.
 #[derive(Debug, Clone, Default)]
 struct FileContent {
-    /// As programs see it.
+    /// As programs read it.
     current: Vec<u8>,
-    /// As the disk has it for certain.
+    /// As it is certainly on the disk.
     durable: Vec<u8>,
     unsynced: Vec<UnsyncedWrite>,
 }
@@ -49,15 +49,15 @@ enum WriteEffect {
     Length(usize),
 }
 
-/// What a sync will do for a effect.
+/// Whether a later sync will write the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SyncFate {
     Pending,
-    /// A sync failed: later ones do not know of it any more.
+    /// A sync failed, and later ones no longer include this write.
     Lost,
 }
 
-/// What becomes of a name: it added to this file, or nowhere.
+/// A change of names: one is removed, one is added, or both.
 #[derive(Debug, Clone)]
 struct NameChange {
     removed: Option<String>,
@@ -100,7 +100,7 @@ impl DiskModel {
         self.unsynced_names.push(change);
     }
 
-    /// One of the things a crash may leave.
+    /// Returns one possible state after a crash.
     pub(super) fn image(&self, rng: &mut SeededRng) -> DiskModel {
         let policy = CrashPolicy::of(rng);
         let mut names = self.durable_names.clone();
@@ -172,7 +172,7 @@ impl FileContent {
             self.unsynced.drain(..).partition(|each| each.fate == SyncFate::Pending);
         for each in synced {
             each.effect.apply(&mut self.durable);
-            // What was written over and is durable now cannot come back.
+            // Data that was overwritten durably cannot come back.
             left.retain(|old| !each.effect.covers(&old.effect));
         }
         self.unsynced = left;
@@ -223,7 +223,7 @@ fn write(content: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
     content[offset..end].copy_from_slice(bytes);
 }
 
-/// How an image treats what was not synced: mostly each thing by itself, sometimes all alike.
+/// How a crash image treats unsynced changes: usually one by one, sometimes all alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CrashPolicy {
     KeepAll,
@@ -248,7 +248,7 @@ impl CrashPolicy {
         }
     }
 
-    /// Which parts of a write of this length at this offset are on the disk.
+    /// The parts of a write that reach the disk.
     fn kept_ranges(self, offset: usize, length: usize, rng: &mut SeededRng) -> Vec<(usize, usize)> {
         let choice = match self {
             CrashPolicy::KeepAll => 0,
@@ -269,7 +269,7 @@ impl CrashPolicy {
     }
 }
 
-/// The parts of a write, cut where sectors of the file end.
+/// Splits a write at the sector boundaries of the file.
 fn sectors(offset: usize, length: usize) -> Vec<(usize, usize)> {
     let mut parts = Vec::new();
     let mut from = 0;
@@ -281,7 +281,7 @@ fn sectors(offset: usize, length: usize) -> Vec<(usize, usize)> {
     parts
 }
 
-/// Seeded chance (splitmix64).
+/// A seeded random number generator (splitmix64).
 #[derive(Debug)]
 pub(super) struct SeededRng(u64);
 
@@ -297,7 +297,7 @@ impl SeededRng {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`, which is not zero.
+    /// A number below `end`, which must not be zero.
     fn below(&mut self, end: usize) -> usize {
         usize::try_from(self.next_u64() % end as u64).expect("below a usize")
     }

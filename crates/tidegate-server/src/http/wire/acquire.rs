@@ -1,17 +1,17 @@
-//! Asks: one, or a set that is granted whole or not at all.
+//! The body of acquire and peek: one ask, or a set that is granted as a whole.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
-use tidegate::{Ask, Hold};
+use tidegate::model::{Ask, Hold};
 use tidegate_core::order::MAX_WAIT;
 
 use super::number::optional;
 use super::object::JsonObject;
 use crate::http::problem::Problem;
 
-/// A question as written: one ask, or `asks`, and what else is said about them.
+/// One ask, or `asks`, with options.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::http) struct AcquireBody<'a> {
@@ -32,7 +32,7 @@ pub(in crate::http) struct AcquireBody<'a> {
     max_wait_ms: Option<u64>,
 }
 
-/// AskBody ask of a set.
+/// One ask of a set.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AskBody<'a> {
@@ -45,7 +45,7 @@ struct AskBody<'a> {
 }
 
 impl AcquireBody<'_> {
-    /// What is asked for. How many a set may have is the store's to say.
+    /// The asks. The store checks how many a set may have.
     pub(in crate::http) fn asks(&self) -> Result<Vec<Ask<'_>>, Problem> {
         match (&self.limit_id, &self.asks) {
             (Some(limit_id), None) => Ok(vec![ask(limit_id, self.limit_key.as_deref(), self.count)]),
@@ -73,7 +73,7 @@ impl AcquireBody<'_> {
         self.ttl_ms.map(Duration::from_millis)
     }
 
-    /// How long the answer may take.
+    /// How long the request may wait.
     pub(in crate::http) fn max_wait(&self) -> Result<Duration, Problem> {
         let max_wait = Duration::from_millis(self.max_wait_ms.unwrap_or_default());
         if max_wait > MAX_WAIT {

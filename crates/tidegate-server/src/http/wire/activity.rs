@@ -1,16 +1,16 @@
-//! Activities: how they stand, a task that has begun, and how long it keeps its place.
+//! JSON of tasks: status, started task, time to live.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
 use tidegate::activity::{Active, Reason, Status};
-use tidegate::{Amount, Tick};
+use tidegate::model::{Amount, Tick};
 
 use super::instant;
 use super::number::optional;
 use crate::http::problem::in_ms;
 
-/// Whether a task of a user would be refused, and by what.
+/// Whether a task of a user would be refused, and why.
 #[derive(Debug, Serialize)]
 pub(in crate::http) struct ActivityStatusBody {
     limited: bool,
@@ -32,7 +32,7 @@ impl From<Status> for ActivityStatusBody {
     }
 }
 
-/// A task that has begun.
+/// A started task.
 #[derive(Debug, Serialize)]
 pub(in crate::http) struct StartedTaskBody {
     active_id: String,
@@ -41,7 +41,7 @@ pub(in crate::http) struct StartedTaskBody {
 }
 
 impl StartedTaskBody {
-    /// Speaks of a task, which goes on without anybody here.
+    /// Converts a task and detaches its lease from this process.
     pub(in crate::http) fn of(active: Active, tick: Tick) -> StartedTaskBody {
         let (timestamp, expires_at) = (active.timestamp(), active.expires_at());
         StartedTaskBody {
@@ -52,7 +52,7 @@ impl StartedTaskBody {
     }
 }
 
-/// How long from now, if that is said.
+/// The requested time to live.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::http) struct TaskTermBody {

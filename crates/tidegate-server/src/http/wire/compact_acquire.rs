@@ -1,14 +1,13 @@
-//! The body that nearly every acquisition has, read in one pass: one ask for a key, and nothing that would have to be explained.
+//! One-pass parser for the most frequent acquire body: one ask for a key.
 //!
 //! ```text
 //!   {"limit_id":"login","limit_key":"ada"}      {"limit_id": "login", "limit_key": "ada", "count": 2}
 //! ```
 //!
-//! Decided: whatever is not that (another field, an escape, a number that is not small and whole, a field twice, anything malformed) is
-//! not understood here, and read by whoever can say what is wrong with it. So this accepts nothing that the other reader would not, and
-//! means the same by it.
+//! Anything else (another field, an escape, a large or fractional number, a repeated field, malformed JSON) is left to the general parser,
+//! which can report errors. So this parser accepts a subset of the general one and gives the same result.
 
-use tidegate::Amount;
+use tidegate::model::Amount;
 
 /// The most digits of a count.
 const MAX_DIGITS: usize = 18;
@@ -21,7 +20,7 @@ pub(in crate::http) struct CompactAcquireBody<'a> {
     pub(in crate::http) count: Amount,
 }
 
-/// Reads such a body; `None` if it is not one.
+/// Parses such a body; `None` if it has another form.
 pub(in crate::http) fn read(body: &[u8]) -> Option<CompactAcquireBody<'_>> {
     let mut cursor = JsonCursor(body);
     let (mut limit_id, mut limit_key, mut count) = (None, None, None);
@@ -46,7 +45,7 @@ pub(in crate::http) fn read(body: &[u8]) -> Option<CompactAcquireBody<'_>> {
     cursor.0.is_empty().then_some(body)
 }
 
-/// What is still to be read.
+/// The unread rest of the body.
 struct JsonCursor<'a>(&'a [u8]);
 
 impl<'a> JsonCursor<'a> {
@@ -56,7 +55,7 @@ impl<'a> JsonCursor<'a> {
         }
     }
 
-    /// The next byte that is not blank.
+    /// The next non-blank byte.
     #[inline]
     fn next(&mut self) -> Option<u8> {
         self.skip_blanks();
@@ -70,7 +69,7 @@ impl<'a> JsonCursor<'a> {
         (self.next()? == wanted).then_some(())
     }
 
-    /// A text without escapes.
+    /// A string without escapes.
     #[inline]
     fn text(&mut self) -> Option<&'a str> {
         self.expect(b'"')?;
@@ -80,7 +79,7 @@ impl<'a> JsonCursor<'a> {
         std::str::from_utf8(text).ok()
     }
 
-    /// A whole number, as it is written by everybody.
+    /// A non-negative integer in canonical form.
     fn number(&mut self) -> Option<Amount> {
         self.skip_blanks();
         let end = self.0.iter().position(|byte| !byte.is_ascii_digit())?;
@@ -108,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_everybody_writes_is_read() {
+    fn common_bodies_are_parsed() {
         check(r#"{"limit_id":"login","limit_key":"ada"}"#, Some(("login", "ada", 1)));
         check(r#"{"limit_key":"ada","limit_id":"login"}"#, Some(("login", "ada", 1)));
         check(
@@ -119,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_else_is_left_to_others() {
+    fn other_bodies_are_left_to_the_general_parser() {
         for text in [
             "",
             "{}",
@@ -148,7 +147,7 @@ mod tests {
         assert_eq!(read(b"{\"limit_id\":\"l\",\"limit_key\":\"\xff\"}"), None);
     }
 
-    /// Pieces of which bodies are made, sound and unsound.
+    /// Valid and invalid bodies from random pieces.
     fn pieces() -> impl Strategy<Value = String> {
         let known = [
             "{",
@@ -194,7 +193,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_here_is_what_the_other_reader_reads(text in pieces()) {
+        fn accepted_bodies_agree_with_the_general_parser(text in pieces()) {
             if let Some(CompactAcquireBody { limit_id, limit_key, count }) = read(text.as_bytes()) {
                 let body: AcquireBody<'_> = crate::http::wire::read(text.as_bytes()).expect("it reads it too");
                 let asks = body.asks().expect("one ask");
@@ -202,7 +201,7 @@ mod tests {
                 prop_assert_eq!((asks[0].limit_id, asks[0].key, asks[0].count), (limit_id, Some(limit_key.as_bytes()), count));
                 prop_assert!(body.request_id().is_none() && body.ttl().is_none());
                 prop_assert!(body.max_wait().is_ok_and(|max_wait| max_wait.is_zero()));
-                prop_assert_eq!(body.hold(), tidegate::Hold::No);
+                prop_assert_eq!(body.hold(), tidegate::model::Hold::No);
             }
         }
     }

@@ -1,42 +1,41 @@
-//! The library's decisions as JSON; see [`crate::http::decision`] for how they are written.
+//! The library's decisions as JSON; [`crate::http::decision_json`] does the encoding.
 
 use std::sync::Arc;
 
-use tidegate::{Decision, Lease, Limit, Tick};
+use tidegate::model::{Limit, Tick};
+use tidegate::{Lease, Permit, Refused};
 
 use super::instant;
 use crate::http::decision_json::{DecisionFields, DecisionVerdict, LeaseFields, write_fields};
 
-/// Room for a decision over a few items.
+/// Enough for a decision over a few items.
 const INITIAL_CAPACITY: usize = 512;
 
-/// The JSON of a decision of a store that keeps time in this tick. What a grant holds is handed over to whoever
-/// reads it: it lapses, or is given back by its id.
-pub(in crate::http) fn write(decision: Decision, tick: Tick) -> Vec<u8> {
+/// Encodes a decision. The lease of a grant is detached: it expires or is released by its id.
+pub(in crate::http) fn write(decision: Result<Permit, Refused>, tick: Tick) -> Vec<u8> {
     match decision {
-        Decision::Granted(granted) => {
-            let verdict = DecisionVerdict::Granted(granted.lease().map(lease_fields));
+        Ok(permit) => {
+            let verdict = DecisionVerdict::Granted(permit.lease().map(lease_fields));
             let out = to_object(
-                &DecisionFields { verdict, degraded: granted.degraded, readings: granted.readings() },
+                &DecisionFields { verdict, degraded: permit.is_degraded(), readings: permit.readings() },
                 tick,
             );
-            granted.into_lease().map(Lease::into_id);
+            permit.into_lease().map(Lease::into_id);
             out
         }
-        Decision::Denied(denial) => {
-            let wait = Some((denial.wait, denial.retry_after()));
+        Err(refused) => {
+            let wait = Some((refused.wait(), refused.retry_after()));
             let verdict =
-                DecisionVerdict::Denied { limit_id: denial.limit_id(), item: denial.item_name(), wait };
+                DecisionVerdict::Denied { limit_id: refused.limit_id(), item: refused.item(), wait };
             to_object(
-                &DecisionFields { verdict, degraded: denial.degraded, readings: denial.readings() },
+                &DecisionFields { verdict, degraded: refused.is_degraded(), readings: refused.readings() },
                 tick,
             )
         }
     }
 }
 
-/// The JSON of an answer by rule: the store could not tell, and the limits say what that means. `refusal` is one
-/// that says no. Nothing is promised about when to come back.
+/// Encodes a decision made by policy during a store outage: denied by the limit `refusal`, or granted. No retry time is known.
 pub(in crate::http) fn write_outage_decision(refusal: Option<&Arc<Limit>>) -> Vec<u8> {
     let verdict = match refusal {
         None => DecisionVerdict::Granted(None),
@@ -45,7 +44,7 @@ pub(in crate::http) fn write_outage_decision(refusal: Option<&Arc<Limit>>) -> Ve
             DecisionVerdict::Denied { limit_id: limit.id(), item, wait: None }
         }
     };
-    // It has no instants.
+    // No instants are written, so the tick does not matter.
     to_object(&DecisionFields { verdict, degraded: true, readings: &[] }, Tick::NANOSECOND)
 }
 

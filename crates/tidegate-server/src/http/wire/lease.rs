@@ -1,4 +1,4 @@
-//! Leases by their ids: given back, renewed, settled.
+//! Bodies of lease requests.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use tidegate::LeaseId;
+use tidegate::model::LeaseId;
 use tidegate_core::order::MAX_ASKS;
 
 use super::number::{WholeNumber, optional};
 
-/// Which lease.
+/// Body of release.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::http) struct ReleaseBody<'a> {
@@ -20,13 +20,13 @@ pub(in crate::http) struct ReleaseBody<'a> {
 }
 
 impl ReleaseBody<'_> {
-    /// `None` if no lease can have this id.
+    /// The id; `None` if it is malformed.
     pub(in crate::http) fn lease(&self) -> Option<LeaseId> {
         LeaseId::parse(&self.lease_id)
     }
 }
 
-/// Which lease, and how long from now it lasts: as long as when it was granted unless said.
+/// Body of renew; without `ttl_ms` the original time to live applies.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::http) struct RenewBody<'a> {
@@ -46,7 +46,7 @@ impl RenewBody<'_> {
     }
 }
 
-/// Which lease, and what was truly spent.
+/// Body of settle.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::http) struct SettleBody<'a> {
@@ -61,7 +61,7 @@ impl SettleBody<'_> {
     }
 }
 
-/// What was truly spent: the same for every ask, or one number for each.
+/// The actual cost: the same for every ask, or one number each.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::http) enum ActualCost {
     Every(u64),

@@ -1,11 +1,11 @@
-//! WholeNumber numbers, and messages that say which field it is and what is allowed.
+//! Whole numbers with error messages that name the field and the range.
 
 use std::fmt;
 
 use serde::de::{Deserializer, Error, Visitor};
 use tidegate_core::order::MAX_WAIT;
 
-/// Reads a whole number that may be left out. Negative, fractional and too large ones are refused by name.
+/// Parses an optional whole number. Negative, fractional and too large ones are refused with the field's name.
 pub(super) fn optional<'de, D: Deserializer<'de>>(
     reader: D,
     field: &'static str,
@@ -13,7 +13,7 @@ pub(super) fn optional<'de, D: Deserializer<'de>>(
     reader.deserialize_option(OptionalNumber(WholeNumber(field)))
 }
 
-/// Reads a whole number.
+/// Visitor for a whole number of this field.
 pub(super) struct WholeNumber(pub(super) &'static str);
 
 impl Visitor<'_> for WholeNumber {

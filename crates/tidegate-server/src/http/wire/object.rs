@@ -1,4 +1,4 @@
-//! Objects inside of other things: whoever reads them field by field would take lists for them too.
+//! Nested objects: serde would accept arrays for structs.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
-/// Something that is written as an object, and not as a list of its parts.
+/// A value that must be a JSON object, not an array.
 #[derive(Debug)]
 pub(super) struct JsonObject<T>(pub(super) T);
 

@@ -1,15 +1,15 @@
-//! An override that is put: read by the reader of settings files, as the only one of its limit.
+//! The body of an override: validated by the parser of settings files as the only override of its limit.
 
 use serde::Deserialize;
-use tidegate::{LimitSpec, OverrideSpec};
+use tidegate::model::{LimitSpec, OverrideSpec};
 
 use super::limit::{checked, limit_with, object, refusal, with_field};
 use crate::http::problem::{FieldError, Problem, ProblemCode};
 
-/// What flaws of the only override begin with.
+/// Prefix of errors of that override.
 const ONLY: &str = "overrides[0].";
 
-/// Reads the override for this key of this limit, or says everything that is wrong with it.
+/// Parses the override of this limit for this key; returns all errors.
 pub(in crate::http) fn read(limit: &LimitSpec, key: &str, body: &[u8]) -> Result<OverrideSpec, Problem> {
     let (json, fields) = object(body)?;
     if let Some(unknown) = fields.keys().find(|field| !["item", "limit", "until"].contains(&field.as_str())) {
@@ -23,13 +23,13 @@ pub(in crate::http) fn read(limit: &LimitSpec, key: &str, body: &[u8]) -> Result
     spec.overrides.pop().ok_or_else(|| Problem::new(ProblemCode::InvalidLimit, "there is no override"))
 }
 
-/// The error as it concerns the override alone.
+/// Removes the prefix from the field of an error.
 pub(in crate::http) fn strip_prefix(error: FieldError) -> FieldError {
     let field = error.field.strip_prefix(ONLY).map_or(error.field.clone(), str::to_owned);
     FieldError { field, ..error }
 }
 
-/// Which of a key's overrides is to go: all of them unless said.
+/// Body of a removal: one item's override, or all of the key.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::http) struct OverrideRemovalBody {

@@ -1,14 +1,14 @@
-//! What is counted: document 004's `UsageBody`. And which counts are to be zeroed.
+//! Counts of a limit, and the body of a reset.
 
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
-use tidegate::Tick;
+use tidegate::model::Tick;
 use tidegate::store::Usage;
 
 use super::instant;
 
-/// `UsageBody`.
+/// The counts of a limit, or of one key.
 #[derive(Debug, Serialize)]
 pub(in crate::http) struct UsageBody {
     count: Option<u64>,
@@ -24,7 +24,7 @@ struct ItemUsageBody {
 }
 
 impl UsageBody {
-    /// The usage that a store which keeps time in this tick has told.
+    /// Converts the usage of a store with this tick.
     pub(in crate::http) fn of(usage: Usage, tick: Tick) -> UsageBody {
         let status = |item: tidegate::store::ItemUsage| ItemUsageBody {
             item: item.item,
@@ -36,7 +36,7 @@ impl UsageBody {
     }
 }
 
-/// Whose counts are to be zeroed: one key's, or everything of the limit.
+/// Body of a reset: one key, or the whole limit.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::http) struct ResetBody<'a> {

@@ -1,11 +1,12 @@
-//! CompactBatch of a session: a pipeline that asks the same few limits again and again, and nothing else.
+//! Compact batches: a pipeline of plain acquires on few limits.
 //!
-//! They are batch by their [prefixes](super::super::frame_prefix), put to the store in short, and said in one piece each. As soon as something else is to be decided in the same batch, or
-//! the store has no more to say in short, they are orders like all others, in their place.
+//! Their frames are recognized by [prefix](super::super::frame_prefix), submitted in the store's compact form, and answered from a
+//! template. If another decision joins the batch, or the store stops answering compact requests, they become ordinary orders in
+//! their place.
 
+use tidegate::model::{Intent, Verdict};
 use tidegate::store::bid::MOST_LIMITS;
 use tidegate::store::{CompactBatch, CompactReply, CompactRequest};
-use tidegate::{Intent, Verdict};
 
 use super::{RespSession, SessionBuffers};
 use crate::resp::batch::{BatchEntry, MAX_BATCH};
@@ -15,7 +16,7 @@ use crate::resp::frame::Framing;
 use crate::resp::frame_prefix::LimitIds;
 use crate::resp::reply::RespWriter;
 
-/// What was batch and not decided yet: requests, and behind them entries.
+/// Decisions that are collected but not made: compact requests, then entries.
 #[derive(Debug)]
 pub(super) struct PipelineBatch<'i> {
     pub(super) entries: Vec<BatchEntry<'i>>,
@@ -28,7 +29,7 @@ impl<'i> PipelineBatch<'i> {
         PipelineBatch { entries, requests, limit_ids: [""; MOST_LIMITS] }
     }
 
-    /// The room for the next ones.
+    /// The vectors, for the next batch.
     pub(super) fn into_buffers(self) -> (Vec<BatchEntry<'i>>, Vec<CompactRequest<'i>>) {
         (self.entries, self.requests)
     }
@@ -37,13 +38,13 @@ impl<'i> PipelineBatch<'i> {
         self.entries.len().max(self.requests.len()) >= MAX_BATCH
     }
 
-    /// One more order, behind everything that was batch before.
+    /// Adds an order behind everything before it.
     pub(super) fn push(&mut self, entry: BatchEntry<'i>) {
         self.convert_to_orders(0);
         self.entries.push(entry);
     }
 
-    /// Makes entries of the requests that were not decided in short.
+    /// Converts the compact requests that were not decided into entries.
     fn convert_to_orders(&mut self, decided: usize) {
         let limit_ids = &self.limit_ids;
         self.entries.extend(self.requests.drain(..).skip(decided).map(
@@ -60,7 +61,7 @@ impl<'i> PipelineBatch<'i> {
 }
 
 impl RespSession {
-    /// Gathers requests from the beginning of `rest`; how many bytes they take.
+    /// Collects compact requests from the start of `rest`; returns how many bytes they take.
     #[inline]
     pub(super) fn read_compact<'i>(&mut self, rest: &'i [u8], batch: &mut PipelineBatch<'i>) -> usize {
         if !batch.entries.is_empty() || !self.reader.is_at_frame_start() {
@@ -73,7 +74,7 @@ impl RespSession {
         length
     }
 
-    /// Takes an order that was read from `rest`: as a request if that is all it is, and then the next frame that begins like this one is known.
+    /// Adds a parsed order. A plain acquire becomes a compact request, and its frame prefix is cached.
     pub(super) fn add_entry<'i>(
         &mut self,
         entry: BatchEntry<'i>,
@@ -98,7 +99,7 @@ impl RespSession {
         }
     }
 
-    /// Puts the requests to the store and says what it told; those that it did not decide are entries then.
+    /// Submits the compact requests and writes the replies. Those that the store did not decide become entries.
     pub(super) fn decide_compact(&mut self, batch: &mut PipelineBatch<'_>, sink: &mut ReplySink<'_>) {
         if batch.requests.is_empty() {
             return;
@@ -139,10 +140,10 @@ impl RespSession {
         counts.granted += decided as u64 - refused;
         counts.refused += refused;
         if decided > 0 {
-            sink.reply(start, decided, durable);
+            sink.defer(start, decided, durable);
         }
         batch.convert_to_orders(decided);
-        // Nobody keeps a limit that may be gone soon.
+        // Drop the references to limits that may be removed soon.
         compact_replies.clear();
     }
 }

@@ -1,7 +1,7 @@
-//! Courtesies: what clients say before and beside what they came for.
+//! Connection commands: `HELLO`, `AUTH`, `CLIENT`, `COMMAND`.
 //!
-//! ClientCommand libraries open a connection with `HELLO`, `AUTH`, `CLIENT SETINFO` or `SELECT`, keep it with `PING`, and look around with `COMMAND`
-//! and `INFO`. They get what Redis would say, as far as it is true here: there is one database, and one node.
+//! Client libraries send them when a connection is opened. Replies match those of Redis as far as they are true here: one database,
+//! one node.
 
 use super::{NOAUTH, ReplySink, RespSession};
 use crate::resp::command::{COMMANDS, ClientCommand, CommandQuery, CommandSpec, HelloArgs};
@@ -9,7 +9,7 @@ use crate::resp::reply::{RespVersion, RespWriter};
 use crate::tokens::{Permissions, TokenHash};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// What `INFO` says.
+/// The reply to `INFO`.
 pub(super) const INFO: &str = concat!(
     "# Server\r\nserver_name:tidegate\r\ntidegate_version:",
     env!("CARGO_PKG_VERSION"),
@@ -131,7 +131,7 @@ impl RespSession {
     }
 }
 
-/// What `COMMAND` says about one: name, arity, flags, and where its keys are.
+/// The description of a command in `COMMAND`: name, arity, flags and key positions.
 fn describe(writer: &mut RespWriter<'_>, spec: &CommandSpec) {
     writer.array(6);
     writer.bulk(spec.name.as_bytes());

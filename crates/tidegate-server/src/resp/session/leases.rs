@@ -1,9 +1,11 @@
-//! Leases over RESP: given back and pending_input by their ids.
+//! Lease commands: release and renew by id.
 
 use std::time::Duration;
 
+use tidegate::model::{LeaseId, Timestamp};
+use tidegate::reply::OrderError;
 use tidegate::store::Later;
-use tidegate::{LeaseId, OrderError, StoreReply, Timestamp};
+use tidegate::store::StoreReply;
 
 use super::{PendingStoreCall, RespSession};
 use crate::resp::decision_reply::DecisionWriter;
@@ -13,7 +15,7 @@ impl RespSession {
     pub(super) fn release(&mut self, lease: &[u8], sink: &mut ReplySink<'_>) -> Option<PendingStoreCall> {
         let lease = lease_id(lease);
         let (released, durable) = match lease.map(|lease| self.service.store().release(lease)) {
-            // What is no lease was never granted.
+            // A malformed id was never granted.
             None => (false, None),
             Some(StoreReply::Now(released)) => (released, None),
             Some(StoreReply::Durable(released, lsn)) => (released, Some(lsn)),
@@ -26,7 +28,7 @@ impl RespSession {
         }
         let start = sink.output.len();
         self.writer(sink.output).integer(i64::from(released));
-        sink.reply(start, 1, durable);
+        sink.defer(start, 1, durable);
         None
     }
 
@@ -45,17 +47,17 @@ impl RespSession {
                 return Some(PendingStoreCall::Renew(self.notify_waiters_after(lease, later)));
             }
         };
-        // Perhaps it lapses sooner now than those believe who wait for it.
+        // A renewal may shorten the lease, so waiters recompute their wait.
         if let Some(lease) = lease {
             self.service.limiter().lease_changed(lease);
         }
         let start = sink.output.len();
         write_renewal(&mut self.decision_writer(sink.output), renewed);
-        sink.reply(start, 1, durable);
+        sink.defer(start, 1, durable);
         None
     }
 
-    /// The same answer about a lease; when it is in, those look again who wait for what the lease holds.
+    /// Notifies waiters of the lease's limits when the call completes.
     fn notify_waiters_after<T: 'static>(&self, lease: Option<LeaseId>, later: Later<T>) -> Later<T> {
         let limiter = self.service.limiter().clone();
         Box::pin(async move {
@@ -72,7 +74,7 @@ fn lease_id(text: &[u8]) -> Option<LeaseId> {
     std::str::from_utf8(text).ok().and_then(LeaseId::parse)
 }
 
-/// The instant a lease ends at, in milliseconds of Unix time and rounded down: nobody may believe in it for longer than it lasts.
+/// Writes the expiry in milliseconds of Unix time, rounded down so that a client never overestimates it.
 pub(super) fn write_renewal(
     decisions: &mut DecisionWriter<'_, '_>,
     renewed: Result<Option<Timestamp>, OrderError>,

@@ -1,8 +1,8 @@
-//! A connection of which something was read already, whose client has to take its answers, and which ends so that it hears the last.
+//! A stream that replays bytes already read, times out slow readers, and drains its input before closing.
 //!
-//! hyper knows nothing about a client that does not take its answer, so whatever is not taken for too long ends the connection here.
-//! And it closes a connection on which something is unread, whereupon the kernel throws away what was said; so what is said after the
-//! end is read here and thrown away for a while.
+//! hyper has no timeout for writes, so a client that accepts nothing for too long is disconnected here. hyper also closes connections
+//! with unread input, which makes the kernel send a reset and drop the last response. So input after the shutdown of the write side
+//! is read and discarded for a while.
 
 use std::future::Future;
 use std::io;
@@ -18,20 +18,20 @@ use tokio::time::Sleep;
 use super::request_tracker::RequestTracker;
 use crate::serve::bounds::LINGER_TIMEOUT;
 
-/// The rest of a connection.
+/// The stream that hyper reads from and writes to.
 #[derive(Debug)]
 pub(super) struct BufferedStream {
     stream: TcpStream,
     replay: Vec<u8>,
-    /// How much of what was replay has been read again.
+    /// How much of `replay` hyper has read.
     read: usize,
-    /// Caller is told that something was read.
+    /// Notified when bytes are read.
     tracker: Option<Arc<RequestTracker>>,
     write_stall: StallTimer,
     linger: StallTimer,
 }
 
-/// How long nothing may happen.
+/// A timer that runs while an operation is pending.
 #[derive(Debug)]
 struct StallTimer {
     length: Duration,
@@ -43,7 +43,7 @@ impl StallTimer {
         StallTimer { length, sleep: None }
     }
 
-    /// Nothing happened, again.
+    /// Called when the operation is pending; fails when it was for too long.
     fn poll_stalled<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         let length = self.length;
         let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep(length)));
@@ -56,7 +56,7 @@ impl StallTimer {
 }
 
 impl BufferedStream {
-    /// A connection of which this was replay; how long it may take nothing, and who is told when it says something.
+    /// A stream that first yields `replay`. Writes may be pending for `write_stall`; reads are recorded in `tracker`.
     pub(super) fn new(
         stream: TcpStream,
         replay: Vec<u8>,
@@ -147,7 +147,7 @@ impl AsyncWrite for BufferedStream {
                 Poll::Ready(Ok(())) if !room.filled().is_empty() => {}
                 Poll::Ready(_) => return Poll::Ready(Ok(())),
                 Poll::Pending => {
-                    let _time_is_up: io::Result<()> = ready!(this.linger.poll_stalled(cx));
+                    let _timed_out: io::Result<()> = ready!(this.linger.poll_stalled(cx));
                     return Poll::Ready(Ok(()));
                 }
             }

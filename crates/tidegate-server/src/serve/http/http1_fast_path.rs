@@ -1,7 +1,7 @@
-//! The lane: view requests, one after the other, each answered as soon as it is whole.
+//! The HTTP/1.1 fast path: simple requests, one after the other, each answered when it is complete.
 //!
-//! What a client asks for at once is answered with one write, unless that becomes too much ([`MAX_PENDING_OUTPUT`]) or one of its requests has
-//! to wait in connection: then what was answered before is written first.
+//! Replies to pipelined requests are written together, unless they exceed [`MAX_PENDING_OUTPUT`] or a request has to wait: then the
+//! replies before it are written first.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -26,10 +26,10 @@ use crate::serve::reply_writer::{close_with_linger, write_all};
 use crate::serve::thread_buffers::{ThreadBuffers, with_thread_buffers};
 use crate::serve::worker::ServerWorker;
 
-/// How the lane was left.
+/// Why the fast path was left.
 pub(super) enum FastPathExit {
     Ended(ConnectionEnd),
-    /// The connection needs somebody who knows all of HTTP; these bytes were read and not answered.
+    /// The connection needs the full HTTP implementation; these bytes were read and not answered.
     HandOver(TcpStream, Vec<u8>),
 }
 
@@ -37,26 +37,26 @@ struct FastPathConnection {
     stream: TcpStream,
     address: IpAddr,
     worker: Arc<ServerWorker>,
-    /// What was read and is not answered yet.
+    /// Input that is not answered yet.
     pending_input: Vec<u8>,
-    /// What the client has not taken yet.
+    /// Output that the client has not accepted yet.
     pending_output: Vec<u8>,
-    /// If what is pending_input is the beginning of a request: what is missing, and when it began.
+    /// If the input holds a partial request: the missing part, and when the first byte arrived.
     partial: Option<(MissingPart, Instant)>,
-    /// The last answer was given: the server is about to end.
+    /// The last reply before the shutdown was written.
     is_last_reply_written: bool,
 }
 
-/// What was read.
-#[expect(clippy::large_enum_variant, reason = "it is taken apart where it was made")]
+/// What the input holds.
+#[expect(clippy::large_enum_variant, reason = "the value is moved once, into the caller")]
 enum FastPathStep {
     Request(Request<Bytes>),
-    /// It was answered; the client has not taken all of it.
+    /// A request that was answered; the client has not accepted all of the reply.
     Replied,
     HandOver,
 }
 
-/// Replies view requests as long as there is nothing else.
+/// Serves simple requests until the connection ends or sends something else.
 pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: &Arc<ServerWorker>) -> FastPathExit {
     let state = &worker.state;
     let mut watch = DeadlineWatch::new(&state.shutdown, worker.clock.now(), state.bounds.idle);
@@ -71,33 +71,33 @@ pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: &Arc<Serve
         is_last_reply_written: false,
     };
     loop {
-        let over = match connection.next_step(&mut watch).await {
+        let end = match connection.next_step(&mut watch).await {
             Ok(FastPathStep::Request(request)) => connection.reply(request).await.err(),
             Ok(FastPathStep::Replied) => None,
             Ok(FastPathStep::HandOver) => match connection.flush().await {
                 Ok(()) => return FastPathExit::HandOver(connection.stream, connection.pending_input),
-                Err(over) => Some(over),
+                Err(end) => Some(end),
             },
-            Err(over) => Some(over),
+            Err(end) => Some(end),
         };
-        if let Some(over) = over {
+        if let Some(end) = end {
             if connection.is_last_reply_written {
                 close_with_linger(connection.stream).await;
             }
-            return FastPathExit::Ended(over);
+            return FastPathExit::Ended(end);
         }
     }
 }
 
 impl FastPathConnection {
-    /// The next request: of what is pending_input, or of what is still to be read.
+    /// The next request, from the pending input or from the socket.
     async fn next_step(&mut self, watch: &mut DeadlineWatch) -> Result<FastPathStep, ConnectionEnd> {
         if self.is_last_reply_written {
             self.flush().await?;
             return Err(ConnectionEnd::Draining);
         }
         if !self.pending_input.is_empty() {
-            // Whoever asks for much at once must not keep the others waiting, nor make the server remember all the answers.
+            // A client that pipelines much must not starve the others or fill the memory with replies.
             tokio::task::consume_budget().await;
             if self.pending_output.len() >= MAX_PENDING_OUTPUT {
                 self.flush().await?;
@@ -111,7 +111,7 @@ impl FastPathConnection {
                 ParsedRequest::Partial(missing) => self.partial = Some((missing, Instant::now())),
             }
         }
-        // Whoever has asked for several things at once is answered at once; only now there is time to wait.
+        // Write all replies before waiting for more input.
         self.flush().await?;
         self.schedule(watch);
         std::future::poll_fn(|cx| {
@@ -134,7 +134,7 @@ impl FastPathConnection {
         .await
     }
 
-    /// When it will be too late for the next request. However many pieces it comes in, it must be whole in time.
+    /// Sets the deadline of the next request. It does not move when more pieces of the request arrive.
     fn schedule(&self, watch: &mut DeadlineWatch) {
         let bounds = &self.worker.state.bounds;
         watch.set_deadline(match self.partial {
@@ -144,7 +144,7 @@ impl FastPathConnection {
         });
     }
 
-    /// Reads more. A request if it is whole by then.
+    /// Reads more input. Returns a request if it is complete.
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -193,7 +193,7 @@ impl FastPathConnection {
         Poll::Ready(Ok(next))
     }
 
-    /// Decides the only request that was read, if it is one that can be decided in short, and counts it.
+    /// Decides a single compact acquire request in place and counts it. Returns whether it was decided.
     fn try_decide_compact(&self, view: &RequestView<'_, '_>, buffers: &mut CompactAcquireBuffers) -> bool {
         let state = &self.worker.state;
         if !view.is("POST", ACQUIRE_PATH) || state.shutdown.is_triggered() {
@@ -211,7 +211,7 @@ impl FastPathConnection {
 
     fn keep(&mut self, rest: &[u8]) {
         if rest.is_empty() {
-            // A connection on which nothing is partial written keeps nothing.
+            // An idle connection keeps no buffer.
             self.pending_input = Vec::new();
         } else {
             self.pending_input.clear();
@@ -246,8 +246,8 @@ impl FastPathConnection {
         Ok(())
     }
 
-    /// Waits for an answer. A client that leaves meanwhile is not pending_input in anybody's connection; so what it says is read, as far as
-    /// [`READ_AHEAD`].
+    /// Waits for the response. Meanwhile input is read, up to [`READ_AHEAD`], to notice a disconnect: a client that is gone must not
+    /// stay in a queue.
     async fn wait_unless_disconnected(
         &mut self,
         mut call: Pin<&mut impl Future<Output = AnsweredRequest>>,
@@ -271,14 +271,14 @@ impl FastPathConnection {
         .await
     }
 
-    /// Writes as much as goes now, unless there is more to say first.
+    /// Writes as much as the socket accepts now, unless more requests are pending.
     fn write_now(&mut self, output: &[u8]) {
         let at_once = self.pending_output.is_empty() && self.pending_input.is_empty();
         let written = if at_once { self.stream.try_write(output).unwrap_or(0) } else { 0 };
         self.pending_output.extend_from_slice(&output[written..]);
     }
 
-    /// Waits until the client has taken everything.
+    /// Waits until the client has accepted all pending output.
     async fn flush(&mut self) -> Result<(), ConnectionEnd> {
         if self.pending_output.is_empty() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! RequestView requests: how one is told from everything else, and how its answer is written.
+//! Parses simple HTTP/1.1 requests and writes their responses.
 
 use std::mem::MaybeUninit;
 
@@ -9,60 +9,60 @@ use bytes::Bytes;
 use crate::serve::bounds::{MAX_FAST_PATH_BODY, MAX_HEAD_BYTES, MAX_HEADER_FIELDS};
 use crate::serve::coarse_clock::DATE_BYTES;
 
-/// What stands at the beginning of a buffer.
+/// What a buffer begins with.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "it is taken apart where it was made")]
+#[expect(clippy::large_enum_variant, reason = "the value is moved once, into the caller")]
 pub(super) enum ParsedRequest {
-    /// A plain request of this many bytes.
+    /// A simple request of this many bytes.
     Whole(Request<Bytes>, usize),
-    /// The beginning of one, perhaps.
+    /// Possibly the beginning of a simple request.
     Partial(MissingPart),
-    /// Something that has to be read by who knows all of HTTP.
+    /// Something that needs the full HTTP implementation.
     Unsupported,
 }
 
-/// What is missing of a request that is not whole.
+/// Which part of a partial request is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MissingPart {
-    /// Some of its head, and perhaps more.
+    /// The head is incomplete.
     Head,
-    /// Some of its body.
+    /// The head is complete, the body is not.
     Body,
 }
 
-/// The fields that the API looks at; others are not header.
+/// The header fields that the API reads; others are dropped.
 const FORWARDED_HEADERS: [HeaderName; 3] = [AUTHORIZATION, IF_MATCH, ::http::header::ACCEPT];
 
-/// What every HTTP/2 connection begins with.
+/// The first line of every HTTP/2 connection.
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
 
-/// Room for the fields of a head.
+/// Uninitialized slots for parsed header fields.
 pub(super) type HeaderSlots<'b> = [MaybeUninit<httparse::Header<'b>>; MAX_HEADER_FIELDS];
 
-/// No fields yet.
+/// Slots for one request.
 pub(super) const fn empty_header_slots<'b>() -> HeaderSlots<'b> {
     [const { MaybeUninit::uninit() }; MAX_HEADER_FIELDS]
 }
 
-/// What stands at the beginning of a buffer, as it stands there.
+/// What a buffer begins with, borrowed from the buffer.
 pub(super) enum ParsedView<'f, 'b> {
-    /// A plain request, if its target is one.
+    /// A simple request, if its target is valid.
     Whole(RequestView<'f, 'b>),
     Partial(MissingPart),
     Unsupported,
 }
 
-/// A plain request where it was read.
+/// A simple request, borrowed from the buffer.
 pub(super) struct RequestView<'f, 'b> {
     method: &'b str,
     target: &'b str,
     fields: &'f [httparse::Header<'b>],
     pub(super) body: &'b [u8],
-    /// How many bytes it takes.
+    /// Length of head and body.
     pub(super) length: usize,
 }
 
-/// Reads the request at the beginning of the buffer.
+/// Parses the request at the beginning of the buffer.
 pub(super) fn parse(buffer: &[u8]) -> ParsedRequest {
     match parse_view(buffer, &mut empty_header_slots()) {
         ParsedView::Whole(view) => view.to_request(),
@@ -71,9 +71,9 @@ pub(super) fn parse(buffer: &[u8]) -> ParsedRequest {
     }
 }
 
-/// Looks at the request at the beginning of the buffer.
+/// Parses the request at the beginning of the buffer without copying it.
 pub(super) fn parse_view<'f, 'b>(buffer: &'b [u8], fields: &'f mut HeaderSlots<'b>) -> ParsedView<'f, 'b> {
-    // It is handed over when it can be told from everything else.
+    // Wait for more bytes until HTTP/2 can be told from HTTP/1.
     if buffer.len() < PREFACE.len() && PREFACE.starts_with(buffer) {
         return ParsedView::Partial(MissingPart::Head);
     }
@@ -98,18 +98,18 @@ pub(super) fn parse_view<'f, 'b>(buffer: &'b [u8], fields: &'f mut HeaderSlots<'
 }
 
 impl RequestView<'_, '_> {
-    /// Whether it is this method of this target, to the letter.
+    /// Whether the request has exactly this method and target.
     pub(super) fn is(&self, method: &str, target: &str) -> bool {
         self.method == method && self.target == target
     }
 
-    /// What its first field of this name says.
+    /// The value of the first field of this name.
     pub(super) fn field(&self, name: &HeaderName) -> Option<&[u8]> {
         let field = self.fields.iter().find(|field| field.name.eq_ignore_ascii_case(name.as_str()));
         field.map(|field| field.value)
     }
 
-    /// The request, for whoever answers all of them.
+    /// Copies the request into the type that the API takes.
     pub(super) fn to_request(&self) -> ParsedRequest {
         match build_request(self.method, self.target, self.fields, self.body) {
             Some(request) => ParsedRequest::Whole(request, self.length),
@@ -118,13 +118,13 @@ impl RequestView<'_, '_> {
     }
 }
 
-/// How long the body is; `None` if that, or the connection, is not plain.
+/// Length of the body; `None` if a field makes the request not simple.
 fn body_length(fields: &[httparse::Header<'_>]) -> Option<usize> {
     let mut length = None;
     for field in fields {
         let name = field.name;
         let is = |known: &str| name.eq_ignore_ascii_case(known);
-        // Most names differ in their length already.
+        // Matching the length first skips most names.
         match name.len() {
             2 if is("te") => return None,
             6 if is("expect") => return None,
@@ -144,7 +144,7 @@ fn body_length(fields: &[httparse::Header<'_>]) -> Option<usize> {
     Some(length.unwrap_or(0))
 }
 
-/// A length of few parse_length and nothing else.
+/// Parses a length of up to nine digits.
 fn parse_length(text: &[u8]) -> Option<usize> {
     if text.is_empty() || text.len() > 9 {
         return None;
@@ -177,20 +177,20 @@ fn build_request(
     Some(request)
 }
 
-/// Whether what is at this path is told piece by piece; answers here are whole.
+/// Whether the path serves an event stream; the fast path writes only whole responses.
 fn is_event_stream_path(target: &str) -> bool {
     let path = target.split('?').next().unwrap_or_default();
     path.starts_with("/v1/activity/") && path.ends_with("/events")
 }
 
-/// What becomes of the connection behind an answer.
+/// What happens to the connection after the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Persistence {
     KeepAlive,
     Close,
 }
 
-/// Writes a decision behind what is in the buffer already: what [`write`] makes of a response of this body.
+/// Appends a decision: the same bytes as [`write_response`] for a 200 response with this body.
 pub(super) fn write_decision(body: &[u8], date: &[u8; DATE_BYTES], output: &mut Vec<u8>) {
     const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: ";
     output.reserve(256 + body.len());
@@ -202,7 +202,7 @@ pub(super) fn write_decision(body: &[u8], date: &[u8; DATE_BYTES], output: &mut 
     output.extend_from_slice(body);
 }
 
-/// Writes an answer behind what is in the buffer already. To `HEAD` the body is not sent, only its length.
+/// Appends a response. For `HEAD` the body is omitted and its length is sent.
 pub(super) fn write_response(
     response: &Response<Bytes>,
     is_head: bool,
@@ -228,7 +228,7 @@ pub(super) fn write_response(
         output.extend_from_slice(value.as_bytes());
         output.extend_from_slice(b"\r\n");
     }
-    // An answer without content has no length either.
+    // A 204 response has no content-length.
     if status.as_u16() != 204 {
         output.extend_from_slice(b"content-length: ");
         output.extend_from_slice(itoa::Buffer::new().format(body.len()).as_bytes());
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_request_is_read_whole_or_not_at_all() {
+    fn simple_request_is_parsed_whole_or_partial() {
         let text = "POST /v1/acquire?x=1 HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nAuthorization: Bearer t\r\n\r\nhelloGET";
         let ParsedRequest::Whole(request, length) = parse_text(text) else { panic!("it is plain") };
         assert_eq!(length, text.len() - 3);
@@ -262,14 +262,14 @@ mod tests {
         assert_eq!(request.uri(), "/v1/acquire?x=1");
         assert_eq!(&request.body()[..], b"hello");
         assert_eq!(request.headers().get(AUTHORIZATION).expect("header"), "Bearer t");
-        assert_eq!(request.headers().len(), 1, "the rest is not looked at by anybody");
+        assert_eq!(request.headers().len(), 1, "other fields are dropped");
         for end in 0..length {
             assert!(matches!(parse_text(&text[..end]), ParsedRequest::Partial(_)), "{end}");
         }
     }
 
     #[test]
-    fn whatever_is_not_plain_is_left_to_others() {
+    fn other_requests_are_unsupported() {
         for head in [
             "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
             "GET / HTTP/1.0\r\n\r\n",
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_version_is_known_by_its_whole_first_line() {
+    fn http2_preface_is_detected_by_its_whole_first_line() {
         for end in 0..PREFACE.len() {
             assert!(matches!(parse(&PREFACE[..end]), ParsedRequest::Partial(MissingPart::Head)), "{end}");
         }
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_is_short_and_has_few_fields() {
+    fn large_heads_and_many_fields_are_unsupported() {
         let long = format!("GET /{} HTTP/1.1\r\n", "x".repeat(MAX_HEAD_BYTES));
         assert!(matches!(parse_text(&long), ParsedRequest::Unsupported));
         let fields = "a: b\r\n".repeat(MAX_HEADER_FIELDS + 1);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_decision_is_written_like_every_answer() {
+    fn decision_is_written_like_any_response() {
         let date = *b"Mon, 16 Nov 2026 00:00:00 GMT";
         let mut response = Response::new(Bytes::from_static(b"{\"allowed\":true}"));
         let json = HeaderValue::from_static("application/json");
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_say_their_length_and_when() {
+    fn responses_have_length_and_date() {
         let date = *b"Mon, 16 Nov 2026 00:00:00 GMT";
         let mut response = Response::new(Bytes::from_static(b"{}"));
         let text = |response: &Response<Bytes>, is_head| {

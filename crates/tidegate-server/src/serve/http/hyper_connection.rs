@@ -1,8 +1,8 @@
-//! The general way: whatever HTTP allows, read by hyper.
+//! A connection served by hyper: the full HTTP/1.1 and HTTP/2.
 //!
-//! hyper takes a silence between two requests for a head that takes too long, does not end a connection of HTTP/2 that answers its
-//! pings, and does not care whether an answer is taken. So its own clock is off, and how the client behaves is supervise here
-//! ([`RequestTracker`]): half a head must become a whole one in time, a body too, and caller asks for nothing is idle.
+//! hyper's header timeout also counts the silence between two requests, its HTTP/2 server keeps a connection as long as pings are
+//! answered, and it has no write timeout. So its timeouts are off. [`RequestTracker`] and [`DeadlineWatch`] enforce the bounds: a head and a
+//! body must be complete in time, and a connection without requests is idle.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -39,7 +39,7 @@ use crate::serve::deadline_watch::{DeadlineWatch, RequestPhase, WaitInterrupt};
 use crate::serve::worker::ServerWorker;
 use crate::tokens::Caller;
 
-/// Replies everything that a client says from here on.
+/// Serves all further requests of a connection.
 pub(super) async fn serve(
     stream: TcpStream,
     input: Vec<u8>,
@@ -49,7 +49,7 @@ pub(super) async fn serve(
     let bounds = &worker.state.bounds;
     let version = if input.starts_with(PREFACE) { HttpVersion::Http2 } else { HttpVersion::Http1 };
     let tracker = Arc::new(RequestTracker::new());
-    // Bytes of HTTP/2 are not the beginning of a request more often than they are.
+    // Bytes of HTTP/2 are rarely the beginning of a request, so they are not tracked.
     let begins = (version == HttpVersion::Http1).then(|| Arc::clone(&tracker));
     let io = TokioIo::new(BufferedStream::new(stream, input, bounds.write, begins));
     let shared = (Arc::clone(worker), Arc::clone(&tracker));
@@ -59,7 +59,7 @@ pub(super) async fn serve(
             let open = tracker.begin();
             let (response, events) = answer(request, address, &worker).await;
             Ok::<_, Infallible>(response.map(|whole| match events {
-                Some(events) => ResponseBody::Stream { events, _call: open },
+                Some(events) => ResponseBody::Stream { events, _request: open },
                 None => ResponseBody::Whole(Full::new(whole)),
             }))
         }
@@ -86,14 +86,14 @@ pub(super) async fn serve(
     }
 }
 
-/// Which version of HTTP a connection speaks.
+/// The HTTP version of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HttpVersion {
     Http1,
     Http2,
 }
 
-/// Waits for the end of a connection, and brings it about if the client takes too long or the server ends.
+/// Waits for the end of a connection, and ends it when a deadline passes or the server shuts down.
 async fn supervise<C: Future<Output = hyper::Result<()>>>(
     connection: C,
     end: impl Fn(Pin<&mut C>),
@@ -104,12 +104,12 @@ async fn supervise<C: Future<Output = hyper::Result<()>>>(
     let bounds = &worker.state.bounds;
     let mut connection = pin!(connection);
     let mut watch = DeadlineWatch::new(&worker.state.shutdown, Instant::now(), bounds.idle);
-    // Why the connection is about to end, and by when it has to.
+    // Why the connection is closing, and its last deadline.
     let mut closing: Option<(ConnectionEnd, Instant)> = None;
     std::future::poll_fn(|cx| {
         loop {
             if let Poll::Ready(done) = connection.as_mut().poll(cx) {
-                return Poll::Ready(closing.map_or_else(|| end_of(&done), |(over, _)| over));
+                return Poll::Ready(closing.map_or_else(|| end_of(&done), |(end, _)| end));
             }
             let (now, client) = (Instant::now(), tracker.phase());
             let (phase, deadline) = match (closing, client) {
@@ -121,14 +121,14 @@ async fn supervise<C: Future<Output = hyper::Result<()>>>(
             watch.set_deadline(deadline);
             let interruption = ready!(watch.poll(cx, phase));
             closing = match (interruption, closing, client) {
-                (WaitInterrupt::DeadlinePassed, Some((over, _)), _) => return Poll::Ready(over),
+                (WaitInterrupt::DeadlinePassed, Some((end, _)), _) => return Poll::Ready(end),
                 (WaitInterrupt::DeadlinePassed, None, ClientPhase::PartialHead(_)) => {
                     return Poll::Ready(ConnectionEnd::Cut(CutReason::SlowRequest));
                 }
                 (WaitInterrupt::DeadlinePassed, None, _) if version == HttpVersion::Http1 => {
                     return Poll::Ready(ConnectionEnd::Cut(CutReason::Idle));
                 }
-                // A client of HTTP/2 is told, so that it does not begin a call while it is sent away.
+                // An HTTP/2 client gets a GOAWAY, so that it does not start a request on a closing connection.
                 (WaitInterrupt::DeadlinePassed, None, _) => {
                     Some((ConnectionEnd::Cut(CutReason::Idle), now + LINGER_TIMEOUT))
                 }
@@ -140,7 +140,7 @@ async fn supervise<C: Future<Output = hyper::Result<()>>>(
     .await
 }
 
-/// How a connection ended that nobody here ended.
+/// How a connection ended that the server did not end.
 fn end_of(done: &hyper::Result<()>) -> ConnectionEnd {
     let Err(error) = done else { return ConnectionEnd::Completed };
     let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
@@ -155,7 +155,7 @@ fn end_of(done: &hyper::Result<()>) -> ConnectionEnd {
     }
 }
 
-/// The answer to a request, and what follows it piece by piece.
+/// The response to a request, and the event stream behind it.
 async fn answer(
     request: Request<Incoming>,
     address: IpAddr,
@@ -165,12 +165,12 @@ async fn answer(
     let (is_head, is_http2) = (head.method == Method::HEAD, head.version == ::http::Version::HTTP_2);
     let timeout = worker.state.bounds.request;
     let caller = worker.state.identify_caller(&head.headers, address);
-    // Whoever says how much is to come need not send it to hear that it is too much.
+    // A declared length over the bound is refused without reading the body.
     let declared = body.size_hint().exact().filter(|length| *length > MAX_BODY_BYTES as u64);
     if let Some(length) = declared {
         head.extensions.insert(OversizedBody(length));
     }
-    // What a stranger sends is not worth the memory: no answer to them depends on it.
+    // The response to an unauthenticated caller does not depend on the body, so it is not buffered.
     let is_wanted = declared.is_none() && matches!(caller, Ok(Caller::Authenticated(_)));
     let wanted = async { if is_wanted { collect_body(&mut body).await } else { Some(Bytes::new()) } };
     let input = tokio::time::timeout(timeout, wanted).await;
@@ -183,29 +183,31 @@ async fn answer(
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         return (response, None);
     };
-    let Some(body) = body else { return (Problem::bad_request("the body is broken").into_response(), None) };
+    let Some(body) = body else {
+        return (Problem::bad_request("the body cannot be read").into_response(), None);
+    };
     let start = worker.timer.raw();
     let mut answered = worker.state.respond_to(Request::from_parts(head, body), caller).await;
     if worker.state.shutdown.is_triggered() && !is_http2 {
-        // It may be answered before hyper is told of the end.
+        // The response may be sent before hyper learns of the shutdown.
         answered.response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     worker.metrics.http_answered(&answered, worker.since(start));
     match answered.events {
         None if is_head => (strip_body(answered.response), None),
-        // Nobody knows how long what comes piece by piece will be, and to `HEAD` none of it comes.
+        // An event stream has no known length, and `HEAD` gets none of it.
         events => (answered.response, events.filter(|_| !is_head)),
     }
 }
 
-/// What `HEAD` is answered: everything but the body. Of HTTP/1 hyper knows this by itself.
+/// Replaces the body by its length for `HEAD` over HTTP/2. For HTTP/1 hyper does this.
 fn strip_body(mut response: Response<Bytes>) -> Response<Bytes> {
     let body = std::mem::take(response.body_mut());
     response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
     response
 }
 
-/// The whole body, or as much of it as shows that it is too large. `None` if it makes no sense.
+/// Reads the body, or as much as shows that it is too large. `None` if it is malformed.
 async fn collect_body(body: &mut Incoming) -> Option<Bytes> {
     let mut whole = BytesMut::new();
     while let Some(frame) = body.frame().await {
@@ -219,8 +221,8 @@ async fn collect_body(body: &mut Incoming) -> Option<Bytes> {
     Some(whole.freeze())
 }
 
-/// Reads on for a while what nobody wants, while it is answered. Otherwise the call would be reset behind its answer, as HTTP/2
-/// has it, and many clients take that for a failure and never look at the answer.
+/// Reads and discards the rest of an unwanted body while the response is sent. Otherwise HTTP/2 resets the stream behind the response,
+/// which many clients report as a failure without reading the response.
 async fn discard_body(mut body: Incoming) {
     let mut length = 0;
     while let Some(Ok(frame)) = body.frame().await {

@@ -1,4 +1,4 @@
-//! RequestTracker: what a client of the general way is doing, as far as its timeout is concerned.
+//! Tracks what a client of hyper is doing, for its timeouts.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -7,15 +7,15 @@ use tokio::time::Instant;
 /// What a client is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClientPhase {
-    /// It is being answered; that has bounds of its own.
+    /// At least one request is being answered; it has its own bounds.
     InRequest,
-    /// Since then it has been saying something that is not a whole head yet.
+    /// Sending a head since this instant.
     PartialHead(Instant),
-    /// Nothing, since then.
+    /// Idle since this instant.
     Idle(Instant),
 }
 
-/// The tracker of one connection.
+/// The requests of one connection.
 #[derive(Debug)]
 pub(super) struct RequestTracker {
     state: Mutex<TrackerState>,
@@ -24,33 +24,33 @@ pub(super) struct RequestTracker {
 #[derive(Debug)]
 struct TrackerState {
     open: usize,
-    /// When the last one began or ended.
+    /// When the last request began or ended.
     changed: Instant,
-    /// When the first byte came after that.
+    /// When the first byte after that arrived.
     first_byte_at: Option<Instant>,
 }
 
-/// A call that is being answered; over when it is dropped.
+/// A request that is being answered; it ends on drop.
 #[derive(Debug)]
 pub(super) struct OpenRequest {
     tracker: Arc<RequestTracker>,
 }
 
 impl RequestTracker {
-    /// Those of a connection that was just made.
+    /// The tracker of a new connection.
     pub(super) fn new() -> RequestTracker {
         RequestTracker {
             state: Mutex::new(TrackerState { open: 0, changed: Instant::now(), first_byte_at: None }),
         }
     }
 
-    /// A whole head was read.
+    /// A head was read: a request begins.
     pub(super) fn begin(self: &Arc<RequestTracker>) -> OpenRequest {
         self.changed(1, 0);
         OpenRequest { tracker: Arc::clone(self) }
     }
 
-    /// Something was read.
+    /// Bytes were read.
     pub(super) fn record_read(&self) {
         let mut state = self.state();
         if state.open == 0 && state.first_byte_at.is_none() {
@@ -90,14 +90,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_says_half_a_head_or_is_answered_or_does_nothing() {
+    fn phase_follows_bytes_and_requests() {
         let tracker = Arc::new(RequestTracker::new());
-        let ClientPhase::Idle(first) = tracker.phase() else { panic!("it has just come") };
+        let ClientPhase::Idle(first) = tracker.phase() else { panic!("a new connection is idle") };
         tracker.record_read();
         let half = tracker.phase();
         assert!(matches!(half, ClientPhase::PartialHead(_)));
         tracker.record_read();
-        assert_eq!(tracker.phase(), half, "it counts from the first byte");
+        assert_eq!(tracker.phase(), half, "the time of the first byte counts");
         let (one, other) = (tracker.begin(), tracker.begin());
         tracker.record_read();
         drop(one);

@@ -1,4 +1,4 @@
-//! What hyper sends behind a head: all of it at once, or one piece after the other.
+//! Response bodies for hyper: whole, or a stream of events.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -11,16 +11,16 @@ use hyper::body::{Body, Frame, SizeHint};
 use super::request_tracker::OpenRequest;
 use crate::http::events::EventStream;
 
-/// The body of an answer.
+/// The body of a response.
 #[derive(Debug)]
 pub(super) enum ResponseBody {
-    /// All of it.
+    /// A complete body.
     Whole(Full<Bytes>),
-    /// One piece after the other.
+    /// A stream of events.
     Stream {
         events: EventStream,
-        /// The call lasts as long: whoever is told something is not idle.
-        _call: OpenRequest,
+        /// Keeps the request open as long as the stream, so that the connection is not idle.
+        _request: OpenRequest,
     },
 }
 

@@ -110,7 +110,7 @@ fn a_server_whose_file_was_spoiled_is_ready_and_says_so() {
     assert!(!told.text().contains("secret"), "everybody may see this: {}", told.text());
     told.says(
         r#"{"status": "ready", "config": {"status": "failed", "loaded_at": "2026-01-20T00:00:00Z",
-            "error": "1 error in the settings file, the first on line 1; the log says all of it"}}"#,
+            "error": "1 error in the settings file, the first on line 1; see the log"}}"#,
     );
     stage.get("/v1/limits/l").is(200);
 

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Catalog, LimitStore, RemovalMode, Store};
+use tidegate::catalog::{Catalog, RemovalMode};
+use tidegate::store::{LimitStore, Store};
 use tidegate_server::resp::described_buckets::{
     BucketDescription, DescribeError, DescribedBuckets, MAX_DESCRIBED_BUCKETS, is_reserved,
 };
@@ -165,8 +166,8 @@ fn three_of_three(stage: &Stage) -> DescribedBuckets {
 }
 
 fn use_now(stage: &Stage, limit_id: &str) {
-    let asks = [tidegate::Ask { limit_id, key: Some(b"ada"), count: 1 }];
-    stage.store.submit(&[tidegate::Order::acquire(&asks)], tidegate::Replies::default()).now();
+    let asks = [tidegate::model::Ask { limit_id, key: Some(b"ada"), count: 1 }];
+    stage.store.submit(&[tidegate::model::Order::acquire(&asks)], tidegate::reply::Replies::default()).now();
 }
 
 #[test]
@@ -190,11 +191,11 @@ fn the_one_that_is_unused_for_longest_is_forgotten_first() {
     throttles
         .get_or_create(bucket(2))
         .expect("it is known")
-        .record_use(crate::resp::stage::START.plus(tidegate::Span::ONE_TICK));
+        .record_use(crate::resp::stage::START.plus(tidegate::model::Span::ONE_TICK));
     throttles
         .get_or_create(bucket(5))
         .expect("it is known")
-        .record_use(crate::resp::stage::START.plus(tidegate::Span::from_ticks(2)));
+        .record_use(crate::resp::stage::START.plus(tidegate::model::Span::from_ticks(2)));
     stage.clock.advance(Duration::from_secs(100));
     throttles.get_or_create(bucket(1)).expect("all are fresh");
     assert!(stage.store.get("cl.throttle/9/1/1").is_none());
@@ -236,7 +237,7 @@ fn a_flood_of_rates_pushes_nobody_out() {
         assert!(say(&mut session, &format!("CL.THROTTLE ada 0 {count} 10000")).starts_with("[0, 1, 0, -1, "));
     }
     let full =
-        format!("-ERR {MAX_DESCRIBED_BUCKETS} different rates are in use, and none can be forgotten yet");
+        format!("-ERR {MAX_DESCRIBED_BUCKETS} different rates are in use, and none can be evicted yet");
     assert_eq!(say(&mut session, "CL.THROTTLE ada 0 1 20000"), full);
     assert_eq!(say(&mut session, "CL.THROTTLE ada 0 1 10000"), "[1, 1, 0, 10000, 10000]");
     stage.clock.advance(Duration::from_secs(3));

@@ -1,0 +1,75 @@
+//! Giving back, renewing and settling what is held.
+
+use std::time::Duration;
+
+use tidegate_core::{LeaseId, LeaseTerm, Row, Timestamp};
+
+use super::Inner;
+use crate::reply::OrderError;
+use crate::store::leases::{Holding, Lease, SETTLED_MEMORY};
+use crate::store::{Actual, Settlement};
+
+impl Inner {
+    /// Finds a holding's row, if the limit is still the one it was charged under.
+    pub(super) fn with_row<T>(&mut self, holding: &Holding, change: impl FnOnce(&mut Row) -> T) -> Option<T> {
+        let id = &*holding.limit_id;
+        let tenant = match self.limits.get_mut(id) {
+            Some(tenant) if tenant.generation == holding.generation => tenant,
+            _ => match self.retired.get_mut(id) {
+                Some((_, tenant)) if tenant.generation == holding.generation => tenant,
+                _ => return None,
+            },
+        };
+        tenant.table.may_have_room();
+        tenant.row(holding.key.as_deref()).map(change)
+    }
+
+    /// Takes a lease out and gives back what it holds.
+    pub(super) fn release(&mut self, id: LeaseId) -> Option<Lease> {
+        let lease = self.leases.remove(id)?;
+        let tenure = LeaseTerm { lease: id, expires_at: lease.expires_at };
+        let now = self.latest;
+        for holding in &lease.holdings {
+            self.with_row(holding, |row| {
+                row.release(&tenure, now);
+                if holding.pins {
+                    row.remove_hold();
+                }
+            });
+        }
+        Some(lease)
+    }
+
+    pub(super) fn renew(&mut self, id: LeaseId, ttl: Option<Duration>) -> Option<Timestamp> {
+        let mut lease = self.leases.remove(id)?;
+        let ttl = ttl.map_or(lease.ttl, |ttl| self.tick.span(ttl));
+        let tenure = LeaseTerm { lease: id, expires_at: lease.expires_at };
+        let now = self.latest;
+        lease.expires_at = now.plus(ttl);
+        for holding in &lease.holdings {
+            self.with_row(holding, |row| row.renew(&tenure, lease.expires_at, now));
+        }
+        let expires_at = lease.expires_at;
+        self.leases.insert(id, lease);
+        Some(expires_at)
+    }
+
+    pub(super) fn settle(&mut self, id: LeaseId, actual: Actual<'_>) -> Result<Settlement, OrderError> {
+        if self.leases.was_settled(id, self.latest) {
+            return Ok(Settlement::Settled);
+        }
+        let Some(lease) = self.leases.get(id) else { return Ok(Settlement::Gone) };
+        actual.check(lease.asks.len())?;
+        let loads = lease.loads(|ask| actual.of(ask));
+        let Some(lease) = self.release(id) else { return Ok(Settlement::Gone) };
+        let now = self.latest;
+        for (holding, load) in lease.holdings.iter().zip(loads) {
+            let Some(tenant) = self.limits.get_mut(&*holding.limit_id) else { continue };
+            if tenant.generation == holding.generation {
+                tenant.settle(holding, load, now);
+            }
+        }
+        self.leases.remember_settled(id, now.plus(self.tick.span(SETTLED_MEMORY)));
+        Ok(Settlement::Settled)
+    }
+}
