@@ -97,7 +97,7 @@ fn open_disk(folder: &Path, bytes: Option<usize>) -> Result<OpenStore, Failure> 
 fn open_postgres(url: &str) -> Result<OpenStore, Failure> {
     let mut options = postgres_options(url)?;
     if let Some(password) = environment(PASSWORD)? {
-        options = options.or_password(&password);
+        options = options.with_default_password(&password);
     }
     let store = PostgresStore::open(options).map_err(|error| match error {
         OpenError::Url(_) => Failure::BadInput(error.to_string()),
@@ -108,8 +108,8 @@ fn open_postgres(url: &str) -> Result<OpenStore, Failure> {
 }
 
 /// Reads the URL of a database.
-pub(crate) fn postgres_options(url: &str) -> Result<tidegate_postgres::Options, Failure> {
-    let read = tidegate_postgres::Options::parse(url).map_err(OpenError::Url);
+pub(crate) fn postgres_options(url: &str) -> Result<tidegate_postgres::PostgresOptions, Failure> {
+    let read = tidegate_postgres::PostgresOptions::parse(url).map_err(OpenError::Url);
     read.map_err(|error| Failure::BadInput(error.to_string()))
 }
 

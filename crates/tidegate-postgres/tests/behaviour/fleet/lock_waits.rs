@@ -3,7 +3,7 @@
 use tidegate::catalog::{Catalog, ExpectedVersion};
 use tidegate::model::{Ask, ItemSpec, LimitSpec, Order, Policy, Timestamp};
 use tidegate::reply::OrderError;
-use tidegate_postgres::{Options, PostgresStore};
+use tidegate_postgres::{PostgresOptions, PostgresStore};
 
 use super::{submit, total};
 use crate::cluster::{new_schema, shared_url};
@@ -14,7 +14,7 @@ use crate::sql::Sql;
 fn patient(schema: &str) -> PostgresStore {
     let patience = "lock_timeout_ms=60000&statement_timeout_ms=60000";
     let url = format!("{}?schema={schema}&application_name={schema}&{patience}", shared_url());
-    PostgresStore::open(Options::parse(&url).expect("a URL of ours"))
+    PostgresStore::open(PostgresOptions::parse(&url).expect("a URL of ours"))
         .unwrap_or_else(|error| panic!("{error}"))
 }
 

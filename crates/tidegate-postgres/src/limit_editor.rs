@@ -1,7 +1,7 @@
-//! Edits: who changes limits is alone.
+//! Edits of limits, under an exclusive lock.
 //!
-//! A server that decides holds a lock together with all others who decide; who edits takes it alone. So an edit begins when the last charge
-//! under the former text is written down, and its instant is later than any of them.
+//! Every deciding transaction holds the limits lock shared, and an edit holds it exclusively. So an edit starts after the last
+//! charge under the previous version is committed, and its instant is later than all of those charges.
 
 use std::sync::Arc;
 
@@ -13,42 +13,44 @@ use tidegate::catalog::{
 };
 use tidegate_core::{Limit, LimitPhase, LimitSpec, Tick, Timestamp};
 
-use crate::connecting::Fault;
-use crate::limits::{Entry, Limits, Standing, bounds_keys, column, descent_of, read_since, text_of};
+use crate::connections::DatabaseError;
+use crate::limit_snapshot::{
+    LimitEntry, LimitSnapshot, LimitStatus, bounds_keys, column, encode_lineage, encode_spec, read_since,
+};
 
-/// What was edited, and how the limits are after it.
-pub(crate) struct Done {
+/// The result of edits, and the limits after them.
+pub(crate) struct AppliedEdits {
     pub(crate) edited: Result<Vec<EditOutcome>, ApplyError>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: LimitSnapshot,
 }
 
-/// An edit that makes sense.
-enum Checked {
+/// A valid edit.
+enum CheckedEdit {
     Put(Arc<Limit>),
     Remove(String, RemovalMode),
 }
 
-/// The transaction of one who edits: nobody else decides or edits until it ends.
-pub(crate) struct Editor<'c> {
+/// An edit transaction. No other transaction decides or edits until it ends.
+pub(crate) struct LimitEditor<'c> {
     pub(crate) connection: &'c Object,
-    pub(crate) limits: Limits,
+    pub(crate) limits: LimitSnapshot,
     pub(crate) now: Timestamp,
     pub(crate) tick: Tick,
 }
 
-impl Editor<'_> {
-    /// Makes the edits, all or none.
-    pub(crate) async fn apply(mut self, edits: Vec<Edit>, by: Origin) -> Result<Done, Fault> {
+impl LimitEditor<'_> {
+    /// Applies all edits or none.
+    pub(crate) async fn apply(mut self, edits: Vec<Edit>, by: Origin) -> Result<AppliedEdits, DatabaseError> {
         let checked = check_each(edits, |edit| match edit {
-            Edit::Put(spec, expect) => self.next(spec, expect).map(Checked::Put),
-            Edit::Remove(id, parting) => Ok(Checked::Remove(id, parting)),
+            Edit::Put(spec, expect) => self.next(spec, expect).map(CheckedEdit::Put),
+            Edit::Remove(id, parting) => Ok(CheckedEdit::Remove(id, parting)),
         });
         let checked = match checked {
             Ok(checked) => checked,
-            Err(error) => return Ok(Done { edited: Err(error), limits: self.limits }),
+            Err(error) => return Ok(AppliedEdits { edited: Err(error), limits: self.limits }),
         };
         let revision = self.limits.revision + 1;
-        // Side by side, so that many limits are not as many round trips.
+        // Runs concurrently, so that many limits do not take as many round trips.
         let each = checked.into_iter().map(|each| self.make(each, by, revision));
         let edited = try_join_all(each).await?;
         let since = self.limits.revision;
@@ -58,18 +60,18 @@ impl Editor<'_> {
             let (revision, found) = read_since(self.connection, since, self.tick).await?;
             self.limits = self.limits.with(revision, found);
         }
-        Ok(Done { edited: Ok(edited), limits: self.limits })
+        Ok(AppliedEdits { edited: Ok(edited), limits: self.limits })
     }
 
-    async fn make(&self, each: Checked, by: Origin, revision: i64) -> Result<EditOutcome, Fault> {
+    async fn make(&self, each: CheckedEdit, by: Origin, revision: i64) -> Result<EditOutcome, DatabaseError> {
         match each {
-            Checked::Put(limit) => self.install(&limit, by, revision).await,
-            Checked::Remove(id, parting) => self.remove(&id, parting, revision).await,
+            CheckedEdit::Put(limit) => self.install(&limit, by, revision).await,
+            CheckedEdit::Remove(id, parting) => self.remove(&id, parting, revision).await,
         }
     }
 
-    /// Zeroes everything that a limit counts.
-    pub(crate) async fn reset(mut self, id: &str) -> Result<(bool, Limits), Fault> {
+    /// Sets all counts of a limit to zero.
+    pub(crate) async fn reset(mut self, id: &str) -> Result<(bool, LimitSnapshot), DatabaseError> {
         let Some(entry) = self.limits.get(id).map(Arc::clone) else { return Ok((false, self.limits)) };
         let (since, revision) = (self.limits.revision, self.limits.revision + 1);
         let edition = entry.edition + 1;
@@ -82,18 +84,18 @@ impl Editor<'_> {
         Ok((true, self.limits))
     }
 
-    /// The limit of this id that stands: in force, or retired and not forgotten yet.
-    fn standing(&self, id: &str) -> Option<&Arc<Entry>> {
-        let stands = |entry: &&Arc<Entry>| match entry.standing {
-            Standing::InForce => true,
-            Standing::RetiredUntil(until) => self.now < until,
+    /// The limit with this id if it is active, or retired and not yet forgotten.
+    fn active_or_retired(&self, id: &str) -> Option<&Arc<LimitEntry>> {
+        let stands = |entry: &&Arc<LimitEntry>| match entry.status {
+            LimitStatus::Active => true,
+            LimitStatus::RetiredUntil(until) => self.now < until,
         };
-        self.limits.standing(id).filter(stands)
+        self.limits.active_or_retired(id).filter(stands)
     }
 
     fn next(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError> {
         expect.meets(self.limits.get(&spec.id).map(|entry| entry.limit.version()))?;
-        let next = match self.standing(&spec.id) {
+        let next = match self.active_or_retired(&spec.id) {
             None => Limit::new(spec, self.tick),
             Some(entry) if *entry.limit.spec() == spec => return Ok(Arc::clone(&entry.limit)),
             Some(entry) => entry.limit.next_version(spec),
@@ -101,20 +103,25 @@ impl Editor<'_> {
         next.map(Arc::new).map_err(PutError::Invalid)
     }
 
-    async fn install(&self, limit: &Arc<Limit>, by: Origin, revision: i64) -> Result<EditOutcome, Fault> {
+    async fn install(
+        &self,
+        limit: &Arc<Limit>,
+        by: Origin,
+        revision: i64,
+    ) -> Result<EditOutcome, DatabaseError> {
         let applied = by == Origin::Applied;
-        let Some(entry) = self.standing(limit.id()).map(Arc::clone) else {
+        let Some(entry) = self.active_or_retired(limit.id()).map(Arc::clone) else {
             self.add(limit, applied, revision).await?;
             return Ok(EditOutcome::Added(Arc::clone(limit)));
         };
-        let was_there = entry.standing == Standing::InForce;
+        let was_there = entry.status == LimitStatus::Active;
         let is_new = entry.limit.version() != limit.version();
         let mut edition = entry.edition;
         let (mut voided, mut unpinned) = (entry.voided, entry.unpinned);
         if is_new {
             edition += 1;
             if entry.limit.phase(self.now) == LimitPhase::After {
-                // Its state was dropped; what was charged to it cannot be given back by what begins now.
+                // The ended limit's state was dropped, so its charges cannot be refunded to the new version.
                 (voided, unpinned) = (edition, edition);
             }
             self.write_edition(entry.generation, edition, limit, false).await?;
@@ -134,9 +141,9 @@ impl Editor<'_> {
         })
     }
 
-    async fn add(&self, limit: &Arc<Limit>, applied: bool, revision: i64) -> Result<(), Fault> {
-        // One that was retired too long ago to come back makes room for its successor.
-        if let Some(former) = self.limits.standing(limit.id()) {
+    async fn add(&self, limit: &Arc<Limit>, applied: bool, revision: i64) -> Result<(), DatabaseError> {
+        // A limit whose retirement has run out makes room for its successor.
+        if let Some(former) = self.limits.active_or_retired(limit.id()) {
             self.forget(former.generation, revision).await?;
         }
         let insert = "INSERT INTO limits (generation, id, applied, revision) VALUES (nextval('generations'), $1, $2, $3) \
@@ -144,7 +151,7 @@ impl Editor<'_> {
         let row = self.connection.query_one(insert, &[&limit.id(), &applied, &revision]).await?;
         let generation: i64 = row.get(0);
         self.write_edition(generation, 1, limit, false).await?;
-        // A limit that is deleted and added again goes on with higher fences.
+        // A limit that is deleted and added again continues with higher fences.
         let all = "INSERT INTO states (generation, key, edition, keys, fence) \
                    SELECT $1, '\\x00', 1, $2, greatest((SELECT coalesce(max(fence), 0) FROM states WHERE key = '\\x00'), store.fence) \
                    FROM store";
@@ -153,8 +160,8 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// Counts the rows of a limit from now on, or no longer. Nobody makes or forgets one meanwhile: neither who decides nor who sweeps.
-    async fn count_rows(&self, generation: i64, counted: bool) -> Result<(), Fault> {
+    /// Starts or stops counting the rows of a limit. The locks exclude transactions and expiry, which could add or remove rows.
+    async fn count_rows(&self, generation: i64, counted: bool) -> Result<(), DatabaseError> {
         let count = "UPDATE states SET keys = CASE WHEN $2 THEN \
                      (SELECT count(*) FROM states WHERE generation = $1 AND key <> '\\x00') END \
                      WHERE generation = $1 AND key = '\\x00'";
@@ -168,7 +175,7 @@ impl Editor<'_> {
         edition: i32,
         limit: &Limit,
         is_reset: bool,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), DatabaseError> {
         let insert = "INSERT INTO editions (generation, edition, began, is_reset, version, text, descent) \
                       VALUES ($1, $2, $3, $4, $5, $6, $7)";
         let version = i32::try_from(limit.version()).unwrap_or(i32::MAX);
@@ -178,14 +185,19 @@ impl Editor<'_> {
             &column(self.now),
             &is_reset,
             &version,
-            &text_of(limit.spec()),
-            &descent_of(limit),
+            &encode_spec(limit.spec()),
+            &encode_lineage(limit),
         ];
         self.connection.execute(insert, &values).await?;
         Ok(())
     }
 
-    async fn remove(&self, id: &str, parting: RemovalMode, revision: i64) -> Result<EditOutcome, Fault> {
+    async fn remove(
+        &self,
+        id: &str,
+        parting: RemovalMode,
+        revision: i64,
+    ) -> Result<EditOutcome, DatabaseError> {
         let Some(entry) = self.limits.get(id) else { return Ok(EditOutcome::Absent) };
         match parting {
             RemovalMode::Forget => self.forget(entry.generation, revision).await?,
@@ -199,8 +211,8 @@ impl Editor<'_> {
         Ok(EditOutcome::Removed(Arc::clone(&entry.limit)))
     }
 
-    /// The rows of a limit that is gone are swept away later; nobody finds them.
-    pub(crate) async fn forget(&self, generation: i64, revision: i64) -> Result<(), Fault> {
+    /// Marks a limit as removed. Expiry deletes its rows later.
+    pub(crate) async fn forget(&self, generation: i64, revision: i64) -> Result<(), DatabaseError> {
         let floor = "UPDATE store SET fence = greatest(fence, \
                      (SELECT coalesce(max(fence), 0) FROM states WHERE generation = $1 AND key = '\\x00'))";
         self.connection.execute(floor, &[&generation]).await?;
@@ -210,15 +222,15 @@ impl Editor<'_> {
     }
 }
 
-/// What watchers are told when the limits changed from one revision to another.
-pub(crate) fn changes(before: &Limits, after: &Limits) -> Vec<Change> {
+/// The changes between two snapshots, for watchers.
+pub(crate) fn changes(before: &LimitSnapshot, after: &LimitSnapshot) -> Vec<Change> {
     let mut changes = Vec::new();
-    for entry in before.all().filter(|entry| entry.standing == Standing::InForce) {
+    for entry in before.all().filter(|entry| entry.status == LimitStatus::Active) {
         if after.get(entry.id()).is_none() {
             changes.push(Change::Removed(Arc::clone(&entry.limit)));
         }
     }
-    for entry in after.all().filter(|entry| entry.standing == Standing::InForce) {
+    for entry in after.all().filter(|entry| entry.status == LimitStatus::Active) {
         let known = before.get(entry.id());
         let same = known.is_some_and(|known| {
             known.generation == entry.generation && known.limit.version() == entry.limit.version()

@@ -7,7 +7,7 @@ use tidegate::catalog::{Catalog, ExpectedVersion};
 use tidegate::model::{Ask, ItemSpec, LimitSpec, Order, Policy};
 use tidegate::reply::{GrantedLease, Outcome};
 use tidegate::store::Store;
-use tidegate_postgres::{Options, PostgresStore};
+use tidegate_postgres::{PostgresOptions, PostgresStore};
 
 use super::{LONG, SERVERS, deadlocks, fleet_of, rush, submit};
 use crate::cluster::new_database;
@@ -55,7 +55,7 @@ fn check(sql: &Sql) {
 #[test]
 fn rows_are_counted_whatever_is_done_to_them() {
     let database = new_database();
-    let stores = fleet_of(&Options::parse(&database).expect("a URL of ours"));
+    let stores = fleet_of(&PostgresOptions::parse(&database).expect("a URL of ours"));
     let store = &stores[0];
     store.put(bounded(LONG, Some(3)), ExpectedVersion::Absent).expect("a new limit");
     let sql = Sql::new(&database);
@@ -71,7 +71,7 @@ fn rows_are_counted_whatever_is_done_to_them() {
         check(&sql);
         stores[2].release(held).wait(&stores[2]).expect("it answers");
         check(&sql);
-        stores[round as usize % SERVERS].sweep().expect("it answers");
+        stores[round as usize % SERVERS].run_expiry().expect("it answers");
         check(&sql);
     }
     // What was reset and given back counts nothing, so three others have room.
@@ -86,7 +86,7 @@ fn rows_are_counted_whatever_is_done_to_them() {
 #[test]
 fn rows_are_counted_while_they_are_swept() {
     let database = new_database();
-    let stores = fleet_of(&Options::parse(&database).expect("a URL of ours"));
+    let stores = fleet_of(&PostgresOptions::parse(&database).expect("a URL of ours"));
     let window = Duration::from_millis(40);
     stores[0].put(bounded(window, Some(MOST)), ExpectedVersion::Absent).expect("a new limit");
     let over = AtomicBool::new(false);
@@ -97,7 +97,7 @@ fn rows_are_counted_while_they_are_swept() {
                 let store = &stores[round % SERVERS];
                 let most = (!round.is_multiple_of(3)).then_some(MOST);
                 store.put(bounded(window, most), ExpectedVersion::Present).expect("an edit");
-                stores[(round + 1) % SERVERS].sweep().expect("it answers");
+                stores[(round + 1) % SERVERS].run_expiry().expect("it answers");
                 round += 1;
             }
         });

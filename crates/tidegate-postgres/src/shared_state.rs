@@ -1,4 +1,4 @@
-//! The house: what all workers of a store share.
+//! The state that all workers of a store share.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, HashSet};
@@ -12,75 +12,75 @@ use tidegate::reply::{Outcome, Replies};
 use tidegate::store::{ItemCount, LimitStats};
 use tidegate_core::{Intent, Tick};
 
-use crate::connecting::{Connections, Fault};
-use crate::editing::changes;
-use crate::job::OwnOrder;
-use crate::limits::{Limits, read_since};
-use crate::rows::RowName;
-use crate::schema::{Lock, lock_key};
-use crate::time::{Source, Time};
-use crate::url::{BadUrl, Options};
+use crate::connections::{ConnectionPool, DatabaseError};
+use crate::database_clock::{DatabaseClock, TimeSource};
+use crate::job::OwnedOrder;
+use crate::limit_editor::changes;
+use crate::limit_snapshot::{LimitSnapshot, read_since};
+use crate::row_names::RowName;
+use crate::schema::{AdvisoryLock, lock_key};
+use crate::url::{InvalidUrl, PostgresOptions};
 
-/// How far the numbers of leases of two sittings are apart: more than can be granted in one.
-const NUMBERS_APART: u64 = 1 << 20;
+/// The distance between the lease numbers of two transactions. One transaction never grants as many leases.
+const LEASE_NUMBER_STEP: u64 = 1 << 20;
 
-/// The most rows of which it is remembered that they are there.
-const MOST_KNOWN: usize = 1 << 18;
+/// The most row names to remember as existing.
+const MAX_KNOWN_ROWS: usize = 1 << 18;
 
-/// What workers share.
-pub(crate) struct House {
-    pub(crate) connections: Connections,
-    pub(crate) time: Time,
+/// The state that workers share.
+pub(crate) struct SharedState {
+    pub(crate) connections: ConnectionPool,
+    pub(crate) time: DatabaseClock,
     pub(crate) tick: Tick,
-    /// Makes the ids of leases hard to guess.
+    /// Makes lease ids hard to guess.
     pub(crate) secret: u64,
     numbers: AtomicU64,
     pub(crate) limits_lock: i64,
-    pub(crate) sweeping_lock: i64,
+    pub(crate) expiry_lock: i64,
     pub(crate) schema: String,
-    limits: RwLock<Arc<Limits>>,
-    /// Held while the limits are exchanged and watchers are told of it: what was edited here, and in which order, as long as nobody has
-    /// been told. Whoever reads the tables first tells it, and that may be who only looks.
-    exchange: Mutex<Vec<Announced>>,
+    limits: RwLock<Arc<LimitSnapshot>>,
+    /// The edits of this server that watchers have not seen yet, in order. The lock is held while the snapshot is replaced and
+    /// watchers are called. A reader or the listener may replace the snapshot before the editor does.
+    exchange: Mutex<Vec<AnnouncedEdit>>,
     watchers: RwLock<Vec<Watcher>>,
-    counts: Mutex<HashMap<Box<str>, Counts>>,
+    counts: Mutex<HashMap<Box<str>, LimitCounts>>,
     hasher: RandomState,
-    /// Rows that were there when somebody last looked.
+    /// Rows that existed at the last access.
     rows: Mutex<HashSet<u64>>,
 }
 
-/// The ids of one edit, in its order, and the revision it makes.
+/// The revision of an edit and its limit ids, in order.
 #[derive(Debug)]
-struct Announced {
+struct AnnouncedEdit {
     revision: i64,
     ids: Vec<String>,
 }
 
-/// What happened at a limit, as this server has seen it.
+/// Counters of a limit on this server.
 #[derive(Debug, Default)]
-struct Counts {
+struct LimitCounts {
     granted: u64,
     refused: u64,
     shadowed: u64,
     items: HashMap<Box<str>, u64>,
 }
 
-impl House {
-    pub(crate) fn new(options: &Options, source: Source) -> Result<House, BadUrl> {
+impl SharedState {
+    pub(crate) fn new(options: &PostgresOptions, source: TimeSource) -> Result<SharedState, InvalidUrl> {
         let mut random = [0; 16];
         getrandom::fill(&mut random)
-            .map_err(|error| BadUrl(format!("cannot be used without random numbers: {error}")))?;
+            .map_err(|error| InvalidUrl(format!("cannot be used without random numbers: {error}")))?;
         let [secret, number] = [0, 8]
             .map(|at| u64::from_le_bytes(random[at..at + 8].try_into().expect("eight of sixteen bytes")));
-        let time = Time::new(source);
-        Ok(House {
-            connections: Connections::new(options)?,
+        let time = DatabaseClock::new(source);
+        Ok(SharedState {
+            connections: ConnectionPool::new(options)?,
             tick: time.tick(),
             time,
             secret,
             numbers: AtomicU64::new(number),
-            limits_lock: lock_key(&options.schema, Lock::Limits),
-            sweeping_lock: lock_key(&options.schema, Lock::Sweeping),
+            limits_lock: lock_key(&options.schema, AdvisoryLock::Limits),
+            expiry_lock: lock_key(&options.schema, AdvisoryLock::Expiry),
             schema: options.schema.clone(),
             limits: RwLock::default(),
             exchange: Mutex::default(),
@@ -91,43 +91,43 @@ impl House {
         })
     }
 
-    /// A number that no lease of this process has had, nor will have those after it.
-    pub(crate) fn number(&self) -> u64 {
-        // Wrapping is fine, but the last few must not: the excerpt counts on from here.
-        let number = self.numbers.fetch_add(NUMBERS_APART, Ordering::Relaxed);
-        number.min(u64::MAX - NUMBERS_APART)
+    /// A lease number that this process has not used. The following numbers are free too.
+    pub(crate) fn next_lease_number(&self) -> u64 {
+        // Wrapping is safe, except within the step that one transaction uses.
+        let number = self.numbers.fetch_add(LEASE_NUMBER_STEP, Ordering::Relaxed);
+        number.min(u64::MAX - LEASE_NUMBER_STEP)
     }
 
-    /// The limits as they are known here.
-    pub(crate) fn limits(&self) -> Arc<Limits> {
+    /// The current snapshot of the limits.
+    pub(crate) fn limits(&self) -> Arc<LimitSnapshot> {
         Arc::clone(&self.limits.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Reads what has changed.
-    pub(crate) async fn refresh(&self, connection: &Object) -> Result<(), Fault> {
+    /// Reloads the limits that changed.
+    pub(crate) async fn refresh(&self, connection: &Object) -> Result<(), DatabaseError> {
         let limits = self.limits();
         let (revision, found) = read_since(connection, limits.revision, self.tick).await?;
         if revision < limits.revision {
-            // The tables are not the ones we knew: somebody made them anew.
+            // The revision went back, so the tables were created again.
             let (revision, found) = read_since(connection, -1, self.tick).await?;
-            self.exchange(Limits::default().with(revision, found), true);
+            self.replace_limits(LimitSnapshot::default().with(revision, found), true);
         } else if revision > limits.revision {
-            self.exchange(limits.with(revision, found), false);
+            self.replace_limits(limits.with(revision, found), false);
         }
         Ok(())
     }
 
-    /// This revision is about to be made here, of these ids in their order. To be said by who edits and therefore is alone: what had been
-    /// announced for the same revision was not kept.
-    pub(crate) fn announce(&self, revision: i64, ids: Vec<String>) {
+    /// Records an edit before its commit. The caller holds the limits lock exclusively. An earlier record of the same revision
+    /// was rolled back.
+    pub(crate) fn announce_edit(&self, revision: i64, ids: Vec<String>) {
         let mut announced = self.exchange.lock().unwrap_or_else(PoisonError::into_inner);
         announced.retain(|former| former.revision < revision);
-        announced.push(Announced { revision, ids });
+        announced.push(AnnouncedEdit { revision, ids });
     }
 
-    /// From now on these are the limits, unless later ones are known. Watchers are told what others have changed, then what was announced
-    /// here, in its order.
-    pub(crate) fn exchange(&self, next: Limits, anew: bool) {
+    /// Replaces the snapshot unless a later one is known. Watchers first see the changes of other servers, then those of this
+    /// server in the order of its edits.
+    pub(crate) fn replace_limits(&self, next: LimitSnapshot, anew: bool) {
         let mut announced = self.exchange.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.limits();
         if next.revision <= before.revision && !anew {
@@ -154,41 +154,41 @@ impl House {
         self.watchers.write().unwrap_or_else(PoisonError::into_inner).push(watcher);
     }
 
-    /// What stands for a row: equal for equal rows, and for others hardly ever.
-    pub(crate) fn touch(&self, (generation, column): &RowName) -> u64 {
+    /// The hash of a row name. Different rows rarely share one.
+    pub(crate) fn row_hash(&self, (generation, column): &RowName) -> u64 {
         let mut hash = self.hasher.build_hasher();
         hash.write_i64(*generation);
         hash.write(column);
         hash.finish()
     }
 
-    /// Which of these rows were not there when somebody last looked, or never were looked for.
-    pub(crate) fn unknown<'n>(&self, names: impl Iterator<Item = &'n RowName>) -> Vec<&'n RowName> {
+    /// The rows that are not known to exist.
+    pub(crate) fn unknown_rows<'n>(&self, names: impl Iterator<Item = &'n RowName>) -> Vec<&'n RowName> {
         let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        names.filter(|name| !rows.contains(&self.touch(name))).collect()
+        names.filter(|name| !rows.contains(&self.row_hash(name))).collect()
     }
 
-    /// These rows are there.
-    pub(crate) fn found<'n>(&self, names: impl Iterator<Item = &'n RowName>) {
+    /// Records that rows exist.
+    pub(crate) fn mark_found<'n>(&self, names: impl Iterator<Item = &'n RowName>) {
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         for name in names {
-            rows.insert(self.touch(name));
+            rows.insert(self.row_hash(name));
         }
-        if rows.len() > MOST_KNOWN {
+        if rows.len() > MAX_KNOWN_ROWS {
             rows.clear();
         }
     }
 
-    /// These rows are not there.
-    pub(crate) fn lost<'n>(&self, names: impl Iterator<Item = &'n RowName>) {
+    /// Records that rows do not exist.
+    pub(crate) fn mark_missing<'n>(&self, names: impl Iterator<Item = &'n RowName>) {
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         for name in names {
-            rows.remove(&self.touch(name));
+            rows.remove(&self.row_hash(name));
         }
     }
 
-    /// Counts what was answered.
-    pub(crate) fn count(&self, orders: &[OwnOrder], answers: &Replies) {
+    /// Counts the answers of orders.
+    pub(crate) fn count(&self, orders: &[OwnedOrder], answers: &Replies) {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         for (order, answer) in orders.iter().zip(answers.iter()) {
             let (Intent::Acquire, Ok(answer)) = (order.intent, answer) else { continue };
@@ -217,7 +217,7 @@ impl House {
     pub(crate) fn observe(&self, limit_id: &str) -> Option<LimitStats> {
         self.limits().get(limit_id)?;
         let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        let none = Counts::default();
+        let none = LimitCounts::default();
         let count = counts.get(limit_id).unwrap_or(&none);
         let mut items: Vec<ItemCount> = count
             .items

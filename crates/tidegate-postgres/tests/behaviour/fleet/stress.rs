@@ -11,7 +11,7 @@ use tidegate::model::{LeaseId, LeaseTerm, Limit, LimitSpec, Order, Timestamp};
 use tidegate::reply::{OrderError, Replies};
 use tidegate::store::{Actual, LimitStore, Settlement, Store, StoreReply};
 use tidegate::store::{Capabilities, Usage};
-use tidegate_postgres::{Options, PostgresStore, Source};
+use tidegate_postgres::{PostgresOptions, PostgresStore, TimeSource};
 use tidegate_testkit::stress::{OperatorMode, SteppingClock, StressPlan, run_stress};
 
 use super::{SERVERS, deadlocks};
@@ -109,10 +109,10 @@ impl Catalog for Turns {
 #[track_caller]
 fn stress_fleet(keys: usize, operator: OperatorMode) {
     let database = new_database();
-    let options = Options::parse(&database).expect("a URL of ours");
+    let options = PostgresOptions::parse(&database).expect("a URL of ours");
     let new_store = |clock: Arc<SteppingClock>| -> Arc<dyn LimitStore> {
         let open = |_| {
-            let source = Source::Given(Arc::<SteppingClock>::clone(&clock) as Arc<dyn Clock>);
+            let source = TimeSource::Given(Arc::<SteppingClock>::clone(&clock) as Arc<dyn Clock>);
             PostgresStore::open_with(options.clone(), source).unwrap_or_else(|error| panic!("{error}"))
         };
         Arc::new(Turns { stores: (0..SERVERS).map(open).collect(), turn: AtomicUsize::new(0) })

@@ -7,7 +7,7 @@ use tidegate::catalog::{Catalog, ExpectedVersion, RemovalMode};
 use tidegate::clock::{Clock, ManualClock};
 use tidegate::model::{Ask, Hold, ItemSpec, LimitSpec, Order, Policy, Tick, Timestamp};
 use tidegate::store::Store;
-use tidegate_postgres::{PostgresStore, Source};
+use tidegate_postgres::{PostgresStore, TimeSource};
 
 use super::{is_granted, slots, submit, total};
 use crate::cluster::{new_schema, options, shared_url};
@@ -21,7 +21,7 @@ fn ours() -> (PostgresStore, Arc<ManualClock>, Sql) {
     let schema = new_schema();
     let clock =
         Arc::new(ManualClock::ticking(Tick::NANOSECOND, Timestamp::from_ticks(1_700_000_000_000_000_000)));
-    let source = Source::Given(Arc::<ManualClock>::clone(&clock) as Arc<dyn Clock>);
+    let source = TimeSource::Given(Arc::<ManualClock>::clone(&clock) as Arc<dyn Clock>);
     let store = PostgresStore::open_with(options(&schema), source).expect("a store");
     let sql = Sql::new(shared_url());
     sql.rows(&format!("SET search_path = {schema}"));
@@ -36,7 +36,7 @@ fn count(sql: &Sql, what: &str) -> u64 {
 #[track_caller]
 fn swept_to(store: &PostgresStore, sql: &Sql, what: &str, left: u64) {
     eventually(&format!("{left} of {what} are left"), || {
-        store.sweep().expect("it answers");
+        store.run_expiry().expect("it answers");
         count(sql, what) == left
     });
 }
@@ -53,10 +53,10 @@ fn rows_go_when_they_are_fresh_and_not_before() {
         }
     }
     let keys = "states WHERE key <> '\\x00'";
-    store.sweep().expect("it answers");
+    store.run_expiry().expect("it answers");
     assert_eq!(count(&sql, keys), 40, "all of them count something");
     clock.advance(Duration::from_secs(3599));
-    store.sweep().expect("it answers");
+    store.run_expiry().expect("it answers");
     assert_eq!(count(&sql, keys), 40, "a second before they are fresh");
     // When they are is written down to a minute or so.
     clock.advance(Duration::from_secs(120));
@@ -72,7 +72,7 @@ fn leases_go_when_they_have_lapsed() {
     let short = lease(&take(&store, "slots", b"").expect("it answers")).lease;
     clock.advance(HOUR / 2);
     let long = lease(&take(&store, "slots", b"").expect("it answers")).lease;
-    store.sweep().expect("it answers");
+    store.run_expiry().expect("it answers");
     assert_eq!(count(&sql, "leases"), 2);
     clock.advance(HOUR / 2);
     swept_to(&store, &sql, "leases", 1);
@@ -93,7 +93,7 @@ fn request_ids_and_settlements_are_forgotten() {
         let settled = store.settle(held, tidegate::store::Actual::Every(1)).wait(&store).expect("it answers");
         settled.expect("it is held");
     }
-    store.sweep().expect("it answers");
+    store.run_expiry().expect("it answers");
     assert_eq!((count(&sql, "requests"), count(&sql, "settlements")), (10, 10));
     clock.advance(HOUR * 48);
     swept_to(&store, &sql, "requests", 0);

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use tidegate::catalog::Catalog;
-use tidegate_postgres::{OpenError, Options, PostgresStore, VERSION};
+use tidegate_postgres::{OpenError, PostgresOptions, PostgresStore, VERSION};
 
 use crate::cluster::{Cluster, new_schema, options, shared_url};
 use crate::sql::Sql;
@@ -26,9 +26,9 @@ fn url_of(user: &str, schema: &str) -> String {
 /// Why this cannot be opened. Whatever is said of it, no password is.
 #[track_caller]
 fn refused(url: &str) -> OpenError {
-    let error = match Options::parse(url) {
+    let error = match PostgresOptions::parse(url) {
         Ok(options) => {
-            assert!(!format!("{options:?}{}", options.place()).contains(SECRET), "{options:?}");
+            assert!(!format!("{options:?}{}", options.location()).contains(SECRET), "{options:?}");
             let opened = PostgresStore::open(options);
             opened.expect_err("this cannot be opened")
         }
@@ -109,7 +109,7 @@ fn a_password_with_signs_of_its_own_is_not_shown() {
             format!("postgres://me:{SECRET}{sign}{SECRET}@host:port/db?schema=x&pool_size=4"),
             format!("postgres://me:a{sign}{SECRET}&{SECRET}@host:port/db?no_such_thing=1"),
         ] {
-            match Options::parse(&url) {
+            match PostgresOptions::parse(&url) {
                 Ok(options) => {
                     assert!(!format!("{options:?}").contains(SECRET), "{url}: {options:?}");
                 }
@@ -133,7 +133,7 @@ fn a_wrong_password_is_not_shown() {
     says(&none.to_string(), &["wants a password for this user, and there is none"]);
     // The right one opens it, so that it is the password that was wrong.
     Sql::new(shared_url()).rows(&format!("CREATE SCHEMA {schema} AUTHORIZATION walled"));
-    let options = Options::parse(&url_of("walled:the%20right%20one", &schema)).expect("a URL");
+    let options = PostgresOptions::parse(&url_of("walled:the%20right%20one", &schema)).expect("a URL");
     let store = PostgresStore::open(options).expect("the right password");
     assert!(!format!("{store:?}").contains("the right one"));
 }
@@ -200,7 +200,7 @@ fn who_may_not_create_is_told_what_to_ask_for() {
     says(&error.to_string(), &["'poor'", &schema, "42501", &grant]);
     // What it says helps.
     Sql::new(shared_url()).rows(&grant);
-    let store = PostgresStore::open(Options::parse(&url_of("poor", &schema)).expect("a URL"));
+    let store = PostgresStore::open(PostgresOptions::parse(&url_of("poor", &schema)).expect("a URL"));
     assert!(store.expect("a schema of one's own").list().is_empty());
 }
 
@@ -268,7 +268,7 @@ fn encryption_is_as_it_was_asked_for() {
         ("localhost", &*trusted, "t"),
     ];
     for (host, rest, expected) in cases {
-        let opened = PostgresStore::open(Options::parse(&url(host, rest)).expect("a URL"));
+        let opened = PostgresStore::open(PostgresOptions::parse(&url(host, rest)).expect("a URL"));
         let store = opened.unwrap_or_else(|error| panic!("{rest}: {error}"));
         let name = rest.split('&').next().expect("a name");
         assert_eq!(encrypted(&sql, &format!("tls-{name}")), expected, "{rest}");
@@ -289,6 +289,7 @@ fn encryption_that_is_not_there_is_not_done_without() {
     let error = refused(&format!("{}&sslmode=require", url_of("tidegate", &new_schema())));
     says(&error.to_string(), &["TLS"]);
     let schema = new_schema();
-    let prefers = Options::parse(&format!("{}&sslmode=prefer", url_of("tidegate", &schema))).expect("a URL");
+    let prefers =
+        PostgresOptions::parse(&format!("{}&sslmode=prefer", url_of("tidegate", &schema))).expect("a URL");
     PostgresStore::open(prefers).expect("without, where there is none");
 }

@@ -1,4 +1,4 @@
-//! Writing: what is different after the jobs, in as few statements as there are tables.
+//! Writes the changes of a transaction, with at most a few statements for each table.
 
 use std::collections::{HashMap, HashSet};
 use std::pin::Pin;
@@ -12,16 +12,16 @@ use tidegate::store::written::held;
 use tidegate_core::{LeaseId, Limit, Per, Row, RowScope, Timestamp, row_codec};
 use tokio_postgres::types::ToSql;
 
-use super::Sitting;
-use super::bringing::{Loaded, Mark};
-use crate::connecting::Fault;
-use crate::limits::{Entry, column};
-use crate::rows::{ALL, RowName, column_of};
+use super::DecisionTransaction;
+use super::load_rows::{ChargeMark, LoadedRow};
+use crate::connections::DatabaseError;
+use crate::limit_snapshot::{LimitEntry, column};
+use crate::row_names::{ALL, RowName, column_of};
 
-/// When a row may be forgotten is written down to this many seconds: an index on it would otherwise be written with every charge.
-const COARSE_SECONDS: u64 = 64;
+/// The time when a row becomes evictable is rounded up to this many seconds. Otherwise every charge would update its index.
+const EVICTION_TIME_GRANULARITY_SECONDS: u64 = 64;
 
-/// The limit whose leases are seen as activities.
+/// The limit whose leases the session view shows.
 const ACTIVITY: &str = "activity";
 
 const UPDATE_ROWS: &str = "UPDATE states s SET edition = n.edition, seen = n.seen, freshens = n.freshens, \
@@ -36,43 +36,44 @@ const DELETE_ROWS: &str = "DELETE FROM states s USING unnest($1::bigint[], $2::b
 const INSERT_LEASES: &str = "INSERT INTO leases (id, generation, holder, granted_at, expires_at, marks, body) \
     SELECT * FROM unnest($1::bytea[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bytea[])";
 
-const MOVE_LEASES: &str = "UPDATE leases l SET expires_at = n.expires_at, body = n.body \
+const RENEW_LEASES: &str = "UPDATE leases l SET expires_at = n.expires_at, body = n.body \
     FROM unnest($1::bytea[], $2::bigint[], $3::bytea[]) AS n (id, expires_at, body) WHERE l.id = n.id";
 
 const DELETE_LEASES: &str = "DELETE FROM leases WHERE id = ANY ($1::bytea[])";
 
-const REMEMBER: &str = "UPDATE requests r SET until = n.until, body = n.body \
+const UPDATE_REQUESTS: &str = "UPDATE requests r SET until = n.until, body = n.body \
     FROM unnest($1::bytea[], $2::bigint[], $3::bytea[]) AS n (id, until, body) WHERE r.id = n.id";
 
 const DELETE_REQUESTS: &str = "DELETE FROM requests WHERE id = ANY ($1::bytea[])";
 
-const SETTLED: &str = "INSERT INTO settlements (id, until) SELECT * FROM unnest($1::bytea[], $2::bigint[]) \
+const INSERT_SETTLEMENTS: &str = "INSERT INTO settlements (id, until) SELECT * FROM unnest($1::bytea[], $2::bigint[]) \
     ON CONFLICT (id) DO UPDATE SET until = excluded.until";
 
-/// Statements that are sent together, with the commit behind them. There are few of them, whatever they are about.
+/// Statements that are pipelined and followed by a commit.
 #[derive(Default)]
-struct Script {
-    parts: Vec<(&'static str, Vec<Column>)>,
+struct StatementBatch {
+    parts: Vec<(&'static str, Vec<SqlColumn>)>,
 }
 
-/// A statement that is on its way.
-type Sent<'a> = Pin<Box<dyn Future<Output = Result<(), tokio_postgres::Error>> + Send + 'a>>;
+/// A statement in flight.
+type PendingStatement<'a> = Pin<Box<dyn Future<Output = Result<(), tokio_postgres::Error>> + Send + 'a>>;
 
-/// A column of values.
-type Column = Box<dyn ToSql + Sync + Send>;
+/// The values of a column.
+type SqlColumn = Box<dyn ToSql + Sync + Send>;
 
-impl Script {
-    fn say(&mut self, statement: &'static str, columns: Vec<Column>) {
+impl StatementBatch {
+    fn add(&mut self, statement: &'static str, columns: Vec<SqlColumn>) {
         self.parts.push((statement, columns));
     }
 
-    /// Sends it all in one breath. In a transaction that has failed the commit changes nothing, and the first that failed says why.
-    async fn commit(&self, connection: &Object) -> Result<(), Fault> {
+    /// Sends all statements and the commit at once. If a statement fails, the commit changes nothing, and the first error is the
+    /// cause.
+    async fn commit(&self, connection: &Object) -> Result<(), DatabaseError> {
         let mut statements = Vec::with_capacity(self.parts.len());
         for (text, _) in &self.parts {
             statements.push(connection.prepare_cached(text).await?);
         }
-        let mut sent: Vec<Sent<'_>> = Vec::new();
+        let mut sent: Vec<PendingStatement<'_>> = Vec::new();
         for (statement, (_, columns)) in statements.iter().zip(&self.parts) {
             sent.push(Box::pin(async move {
                 let values: Vec<&(dyn ToSql + Sync)> =
@@ -82,15 +83,15 @@ impl Script {
         }
         sent.push(Box::pin(async move { connection.batch_execute("COMMIT").await }));
         for said in join_all(sent).await {
-            said.map_err(|error| Fault::from(error).while_committing())?;
+            said.map_err(|error| DatabaseError::from(error).while_committing())?;
         }
         Ok(())
     }
 }
 
-/// Rows as columns.
+/// Row updates, as columns.
 #[derive(Debug, Default)]
-pub(super) struct Written {
+pub(super) struct RowUpdates {
     generations: Vec<i64>,
     keys: Vec<Vec<u8>>,
     editions: Vec<i32>,
@@ -104,13 +105,13 @@ pub(super) struct Written {
     gone: (Vec<i64>, Vec<Vec<u8>>),
 }
 
-impl Written {
+impl RowUpdates {
     pub(super) fn is_empty(&self) -> bool {
         self.generations.is_empty() && self.gone.0.is_empty()
     }
 
-    /// A row as it is from now on.
-    pub(super) fn row(&mut self, entry: &Entry, loaded: &Loaded, row: &Row, now: Timestamp) {
+    /// Adds the new state of a row.
+    pub(super) fn row(&mut self, entry: &LimitEntry, loaded: &LoadedRow, row: &Row, now: Timestamp) {
         let limit = &entry.limit;
         let (per, seat) = match loaded.key() {
             None => (Per::All, RowScope::All),
@@ -119,7 +120,7 @@ impl Written {
         let mut state = Vec::new();
         row_codec::encode(row, limit, per, &mut state);
         let freshens = if per == Per::All { None } else { row.evictable_at(limit, seat, now) };
-        let freshens = freshens.map(|at| if entry.bounds_keys() { at } else { coarse(at, limit) });
+        let freshens = freshens.map(|at| if entry.bounds_keys() { at } else { round_up(at, limit) });
         self.generations.push(loaded.name.0);
         self.keys.push(loaded.name.1.clone());
         self.editions.push(entry.edition);
@@ -137,8 +138,8 @@ impl Written {
         self.gone.1.push(name.1.clone());
     }
 
-    /// Writes the rows at once.
-    pub(super) async fn update(self, connection: &Object) -> Result<(), Fault> {
+    /// Writes the rows immediately.
+    pub(super) async fn update(self, connection: &Object) -> Result<(), DatabaseError> {
         let statement = connection.prepare_cached(UPDATE_ROWS).await?;
         let columns = self.columns();
         let values: Vec<&(dyn ToSql + Sync)> =
@@ -147,7 +148,7 @@ impl Written {
         Ok(())
     }
 
-    fn columns(self) -> Vec<Column> {
+    fn columns(self) -> Vec<SqlColumn> {
         vec![
             Box::new(self.generations),
             Box::new(self.keys),
@@ -162,24 +163,24 @@ impl Written {
         ]
     }
 
-    fn script(mut self, script: &mut Script) {
+    fn script(mut self, script: &mut StatementBatch) {
         let (generations, keys) = std::mem::take(&mut self.gone);
         if !generations.is_empty() {
-            script.say(DELETE_ROWS, vec![Box::new(generations), Box::new(keys)]);
+            script.add(DELETE_ROWS, vec![Box::new(generations), Box::new(keys)]);
         }
         if !self.generations.is_empty() {
-            script.say(UPDATE_ROWS, self.columns());
+            script.add(UPDATE_ROWS, self.columns());
         }
     }
 }
 
-/// The end of the stretch of time that this instant lies in.
-fn coarse(at: Timestamp, limit: &Limit) -> Timestamp {
-    let stretch = limit.tick().per_second().saturating_mul(COARSE_SECONDS);
+/// Rounds an instant up to the granularity.
+fn round_up(at: Timestamp, limit: &Limit) -> Timestamp {
+    let stretch = limit.tick().per_second().saturating_mul(EVICTION_TIME_GRANULARITY_SECONDS);
     Timestamp::from_ticks(at.ticks().div_ceil(stretch).saturating_mul(stretch))
 }
 
-/// When the last of those lapses who hold something here; the end of time if a hold keeps it.
+/// The last expiry of the leases in a row. The end of time if a hold keeps the row.
 fn held_until(row: &Row, now: Timestamp) -> Option<i64> {
     if row.is_held(Timestamp::from_ticks(u64::MAX)) {
         return Some(i64::MAX);
@@ -187,17 +188,17 @@ fn held_until(row: &Row, now: Timestamp) -> Option<i64> {
     row.live_leases(now).last().map(|tenure| column(tenure.expires_at))
 }
 
-/// What became of leases.
+/// Changes of leases.
 #[derive(Debug, Default)]
 struct LeaseChanges {
-    granted: Granted,
+    granted: GrantedLeases,
     moved: (Vec<Vec<u8>>, Vec<i64>, Vec<Vec<u8>>),
     gone: Vec<Vec<u8>>,
 }
 
 /// New leases, as columns.
 #[derive(Debug, Default)]
-struct Granted {
+struct GrantedLeases {
     ids: Vec<Vec<u8>>,
     generations: Vec<i64>,
     holders: Vec<String>,
@@ -208,10 +209,10 @@ struct Granted {
 }
 
 impl LeaseChanges {
-    fn script(self, script: &mut Script) {
+    fn script(self, script: &mut StatementBatch) {
         let granted = self.granted;
         if !granted.ids.is_empty() {
-            script.say(
+            script.add(
                 INSERT_LEASES,
                 vec![
                     Box::new(granted.ids),
@@ -226,61 +227,62 @@ impl LeaseChanges {
         }
         let (ids, ends, bodies) = self.moved;
         if !ids.is_empty() {
-            script.say(MOVE_LEASES, vec![Box::new(ids), Box::new(ends), Box::new(bodies)]);
+            script.add(RENEW_LEASES, vec![Box::new(ids), Box::new(ends), Box::new(bodies)]);
         }
         if !self.gone.is_empty() {
-            script.say(DELETE_LEASES, vec![Box::new(self.gone)]);
+            script.add(DELETE_LEASES, vec![Box::new(self.gone)]);
         }
     }
 }
 
-/// What became of request ids and settlements.
+/// Changes of request ids and settlements.
 #[derive(Debug, Default)]
-struct Memories {
+struct RequestChanges {
     remembered: (Vec<Vec<u8>>, Vec<i64>, Vec<Vec<u8>>),
     unused: Vec<Vec<u8>>,
     settled: (Vec<Vec<u8>>, Vec<i64>),
 }
 
-impl Memories {
-    fn script(self, script: &mut Script) {
+impl RequestChanges {
+    fn script(self, script: &mut StatementBatch) {
         let (ids, untils, bodies) = self.remembered;
         if !ids.is_empty() {
-            script.say(REMEMBER, vec![Box::new(ids), Box::new(untils), Box::new(bodies)]);
+            script.add(UPDATE_REQUESTS, vec![Box::new(ids), Box::new(untils), Box::new(bodies)]);
         }
         if !self.unused.is_empty() {
-            script.say(DELETE_REQUESTS, vec![Box::new(self.unused)]);
+            script.add(DELETE_REQUESTS, vec![Box::new(self.unused)]);
         }
         let (ids, untils) = self.settled;
         if !ids.is_empty() {
-            script.say(SETTLED, vec![Box::new(ids), Box::new(untils)]);
+            script.add(INSERT_SETTLEMENTS, vec![Box::new(ids), Box::new(untils)]);
         }
     }
 }
 
-impl Sitting<'_> {
-    /// Writes what has changed and commits it, or ends as if nothing had been.
-    pub(super) async fn write(&mut self, excerpt: &mut Excerpt) -> Result<(), Fault> {
+impl DecisionTransaction<'_> {
+    /// Writes the changes and commits, or rolls back if there are none.
+    pub(super) async fn write(&mut self, excerpt: &mut Excerpt) -> Result<(), DatabaseError> {
         let rows = self.changed_rows(excerpt);
         let leases = self.changed_leases(excerpt);
-        let memories = self.changed_memories(excerpt);
+        let request_changes = self.changed_requests(excerpt);
         let unseen = rows.gone.0.iter().zip(&rows.gone.1).all(|name| self.is_new(name));
         let same_rows = rows.generations.is_empty() && unseen;
         let same_leases =
             leases.granted.ids.is_empty() && leases.moved.0.is_empty() && leases.gone.is_empty();
-        let same_memories = memories.remembered.0.is_empty() && memories.settled.0.is_empty();
-        if same_rows && same_leases && same_memories && !self.has_written {
+        let same_requests = request_changes.remembered.0.is_empty() && request_changes.settled.0.is_empty();
+        if same_rows && same_leases && same_requests && !self.has_written {
             self.connection.batch_execute("ROLLBACK").await?;
             return Ok(());
         }
         let gone: HashSet<RowName> = rows.gone.0.iter().copied().zip(rows.gone.1.iter().cloned()).collect();
-        let mut script = Script::default();
+        let mut script = StatementBatch::default();
         rows.script(&mut script);
         leases.script(&mut script);
-        memories.script(&mut script);
+        request_changes.script(&mut script);
         script.commit(self.connection).await?;
-        self.house.lost(gone.iter());
-        self.house.found(self.rows.iter().map(|row| &row.name).filter(|name| !gone.contains(*name)));
+        self.shared_state.mark_missing(gone.iter());
+        self.shared_state
+            .mark_found(self.rows.iter().map(|row| &row.name).filter(|name| !gone.contains(*name)));
         Ok(())
     }
 
@@ -289,12 +291,12 @@ impl Sitting<'_> {
         found.is_some_and(|row| row.is_new)
     }
 
-    fn changed_rows(&mut self, excerpt: &mut Excerpt) -> Written {
+    fn changed_rows(&mut self, excerpt: &mut Excerpt) -> RowUpdates {
         let now = self.now;
-        let mut written = Written::default();
+        let mut written = RowUpdates::default();
         let mut keys: HashMap<i64, i64> = HashMap::new();
         for loaded in self.rows.iter().filter(|row| row.name.1 != ALL) {
-            let Some(entry) = self.limits.incarnation(loaded.name.0) else { continue };
+            let Some(entry) = self.limits.entry_of_generation(loaded.name.0) else { continue };
             let key = loaded.key().unwrap_or_default();
             let seat = RowScope::from(entry.limit.overrides(key));
             let row = excerpt.row_of(entry.id(), Some(key));
@@ -311,7 +313,7 @@ impl Sitting<'_> {
             }
         }
         for loaded in self.rows.iter_mut().filter(|row| row.name.1 == ALL) {
-            let Some(entry) = self.limits.incarnation(loaded.name.0) else { continue };
+            let Some(entry) = self.limits.entry_of_generation(loaded.name.0) else { continue };
             let fence = excerpt.fence_of(entry.id()).and_then(|fence| i64::try_from(fence).ok()).unwrap_or(0);
             let fence = fence.max(loaded.fence);
             let more = keys.get(&loaded.name.0).copied().unwrap_or(0);
@@ -340,14 +342,14 @@ impl Sitting<'_> {
             }
         }
         for (id, lease) in excerpt.leases() {
-            if !self.leases.contains_key(&id) && !self.looked_at.contains(&id) {
+            if !self.leases.contains_key(&id) && !self.read_only_leases.contains(&id) {
                 self.granted(id, lease, &mut changes.granted);
             }
         }
         changes
     }
 
-    fn granted(&self, id: LeaseId, lease: &Lease, granted: &mut Granted) {
+    fn granted(&self, id: LeaseId, lease: &Lease, granted: &mut GrantedLeases) {
         let main =
             lease.holdings.iter().find(|holding| *holding.limit_id == *ACTIVITY && holding.key.is_some());
         let main = main.or_else(|| lease.holdings.iter().find(|holding| holding.key.is_some()));
@@ -358,51 +360,51 @@ impl Sitting<'_> {
             let found = self.rows.binary_search_by(|row| row.name.cmp(&name));
             let resets = found.map_or(0, |found| {
                 let row = &self.rows[found];
-                // Reset in the same sitting, before or after: it is not known, so nothing is given back.
+                // The row was reset in this transaction. The order is unknown, so the charge cannot be refunded.
                 row.resets - i32::from(row.was_reset)
             });
-            let edition = self.limits.incarnation(generation).map_or(0, |entry| entry.edition);
-            Mark { generation, edition, resets }
+            let edition = self.limits.entry_of_generation(generation).map_or(0, |entry| entry.edition);
+            ChargeMark { generation, edition, resets }
         });
         granted.ids.push(id.0.to_be_bytes().to_vec());
         granted.generations.push(main.map_or(0, generation_of));
         granted
             .holders
-            .push(main.and_then(|holding| holding.key.as_deref()).map(readable).unwrap_or_default());
+            .push(main.and_then(|holding| holding.key.as_deref()).map(key_text).unwrap_or_default());
         granted.granted_at.push(column(self.now));
         granted.expires_at.push(column(lease.expires_at));
-        granted.marks.push(Mark::write(marks));
+        granted.marks.push(ChargeMark::write(marks));
         granted.bodies.push(lease_bytes(lease));
     }
 
-    fn changed_memories(&self, excerpt: &Excerpt) -> Memories {
-        let mut memories = Memories::default();
+    fn changed_requests(&self, excerpt: &Excerpt) -> RequestChanges {
+        let mut request_changes = RequestChanges::default();
         let grants: HashMap<&[u8], _> = excerpt.requests().collect();
         for request in &self.requests {
             match grants.get(&*request.id) {
                 Some(grant) if grant.until != request.until => {
                     let mut body = Vec::new();
                     held::write_grant(&mut Writer(&mut body), grant);
-                    memories.remembered.0.push(request.id.clone());
-                    memories.remembered.1.push(column(grant.until));
-                    memories.remembered.2.push(body);
+                    request_changes.remembered.0.push(request.id.clone());
+                    request_changes.remembered.1.push(column(grant.until));
+                    request_changes.remembered.2.push(body);
                 }
-                None if request.is_new => memories.unused.push(request.id.clone()),
+                None if request.is_new => request_changes.unused.push(request.id.clone()),
                 _ => {}
             }
         }
         for (id, until) in excerpt.settlements() {
             if !self.settlements.iter().any(|(known, _)| *known == id) {
-                memories.settled.0.push(id.0.to_be_bytes().to_vec());
-                memories.settled.1.push(column(until));
+                request_changes.settled.0.push(id.0.to_be_bytes().to_vec());
+                request_changes.settled.1.push(column(until));
             }
         }
-        memories
+        request_changes
     }
 }
 
-/// Whether a row is not as it was read.
-fn differs(entry: &Entry, loaded: &Loaded, row: &Row) -> bool {
+/// Whether a row differs from what was read.
+fn differs(entry: &LimitEntry, loaded: &LoadedRow, row: &Row) -> bool {
     if loaded.edition != entry.edition || loaded.was_reset {
         return true;
     }
@@ -425,8 +427,8 @@ fn lease_bytes(lease: &Lease) -> Vec<u8> {
     body
 }
 
-/// A key as text: as it is if it can be, else with what cannot be shown escaped.
-fn readable(key: &[u8]) -> String {
+/// A key as text, with escapes if it is not printable.
+fn key_text(key: &[u8]) -> String {
     match std::str::from_utf8(key) {
         Ok(text) if !text.contains('\0') => text.to_owned(),
         _ => key.escape_ascii().to_string(),
