@@ -6,7 +6,7 @@ use crate::docs::sql_blocks;
 #[test]
 fn sql_of_the_documents_can_be_run() {
     let fleet = Fleet::of(1, "activity: {}");
-    fleet.wire(0).post("/v1/activity/ada", "").is(201);
+    fleet.connect(0).post("/v1/activity/ada", "").is(201);
     let blocks = sql_blocks();
     assert!(!blocks.is_empty(), "the documents show no SQL");
     // Rolled back: roles belong to the whole cluster, which other tests share.

@@ -1,13 +1,13 @@
-//! Databases that cannot be opened: what is said, with which exit code, and what is never said.
+//! Databases that cannot be opened: message and exit code. Passwords never appear.
 
 use tidegate_testkit::postgres_cluster::{Cluster, new_schema, shared_url};
 
-use super::Sql;
+use super::SqlClient;
 use crate::{Files, Run, feed, run, tidegate};
 
 const SECRET: &str = "hunter2-correct-horse";
 
-/// What a server says that does not start with this store. The password is never part of it.
+/// The message of a failed start with this store. It never has the password.
 #[track_caller]
 fn refused(store: &str, code: i32) -> String {
     let nowhere = Files::new();
@@ -18,7 +18,7 @@ fn refused(store: &str, code: i32) -> String {
 }
 
 #[test]
-fn a_url_that_makes_no_sense_is_bad_input() {
+fn invalid_url_is_bad_input() {
     for (store, part) in [
         (format!("postgres://app:{SECRET}@db/limits?pool_size=0"), "from 1 to 64"),
         (format!("postgres://app:{SECRET}@db/limits?schema=pg_x"), "not right: schema must be"),
@@ -41,7 +41,7 @@ fn a_url_that_makes_no_sense_is_bad_input() {
 }
 
 #[test]
-fn a_password_is_not_repeated_however_it_was_mistyped() {
+fn password_in_mistyped_url_is_not_shown() {
     for store in [
         format!("postgre://walled:{SECRET}@db/limits"),
         format!("POSTGRES://walled:{SECRET}@db/limits"),
@@ -63,7 +63,7 @@ fn a_password_is_not_repeated_however_it_was_mistyped() {
 }
 
 #[test]
-fn a_password_in_a_file_is_not_repeated_with_its_line() {
+fn password_in_settings_file_is_not_shown() {
     for line in [
         format!("store:\n  url: \"postgre://walled:{SECRET}@h/db\"\n"),
         format!("store: {{url: postgres://u:{SECRET},{SECRET}@h:5432/db}}\n"),
@@ -85,7 +85,7 @@ fn a_password_in_a_file_is_not_repeated_with_its_line() {
 }
 
 #[test]
-fn a_database_that_is_not_there_cannot_be_reached() {
+fn missing_database_is_unreachable() {
     // A port that was free a moment ago.
     let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("it").port();
     let why = refused(&format!("postgres://app:{SECRET}@127.0.0.1:{port}/limits?schema=mine"), 4);
@@ -93,21 +93,21 @@ fn a_database_that_is_not_there_cannot_be_reached() {
 }
 
 #[test]
-fn a_wrong_password_is_not_repeated() {
+fn wrong_password_is_not_shown() {
     let cluster = Cluster::start(&[]);
-    Sql::new(cluster.url()).rows("CREATE ROLE walled LOGIN PASSWORD 'another'");
+    SqlClient::new(cluster.url()).rows("CREATE ROLE walled LOGIN PASSWORD 'another'");
     let store = cluster.url().replace("tidegate@", &format!("walled:{SECRET}@"));
     let why = refused(&store, 4);
     assert!(why.contains("password authentication failed for user \"walled\" (28P01)"), "{why}");
-    // Without one that is told.
+    // Without a password the message says so.
     let bare = cluster.url().replace("tidegate@", "walled@");
     let why = refused(&bare, 4);
     assert!(why.contains("wants a password for this user, and there is none"), "{why}");
-    // The environment may have it, where nobody who lists processes sees it.
+    // The environment can have it, where process listings do not show it.
     let args = ["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--store", &bare];
     let why = feed(tidegate(&args).env("PGPASSWORD", "another"), "").failed(1);
     assert!(why.contains("AUTHORIZATION \"walled\""), "{why}");
-    // With the right one it is let in, and may not make anything.
+    // With the right password the user may connect but not create tables.
     let store = cluster.url().replace("tidegate@", "walled:another@");
     let why = refused(&store, 1);
     assert!(why.contains("CREATE SCHEMA \"tidegate\" AUTHORIZATION \"walled\""), "{why}");
@@ -115,9 +115,9 @@ fn a_wrong_password_is_not_repeated() {
 }
 
 #[test]
-fn tables_of_a_newer_program_are_left_alone() {
+fn tables_of_newer_version_are_unchanged() {
     let schema = new_schema();
-    Sql::new(shared_url()).rows(&format!(
+    SqlClient::new(shared_url()).rows(&format!(
         "CREATE SCHEMA {schema}; CREATE TABLE {schema}.migrations (version integer PRIMARY KEY); \
          INSERT INTO {schema}.migrations VALUES (1000)"
     ));

@@ -1,4 +1,4 @@
-//! Every call of both doors on a database, and limits that act on all servers at once.
+//! HTTP and RESP calls on the PostgreSQL store, and limits that take effect on all servers at once.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -6,14 +6,14 @@ use std::net::TcpStream;
 use serde_json::json;
 
 use super::Fleet;
-use crate::remote::Serving;
+use crate::remote::TestServer;
 
 const SALE: &str = r#"{"id": "sale", "items": [{"policy": "total", "limit": 3}]}"#;
 
 #[test]
-fn limits_that_one_server_changes_act_on_all_at_once() {
+fn changed_limit_applies_on_all_servers() {
     let fleet = Fleet::of(3, "limits: []");
-    let [mut first, mut second, mut third] = fleet.wires();
+    let [mut first, mut second, mut third] = fleet.connect_all();
     let ask = r#"{"limit_id": "sale"}"#;
     assert_eq!(first.post("/v1/acquire", ask).problem(), (404, "unknown_limit"));
     first.post("/v1/limits", SALE).is(201);
@@ -21,12 +21,12 @@ fn limits_that_one_server_changes_act_on_all_at_once() {
         assert_eq!(wire.post("/v1/acquire", ask).is(200)["allowed"], true);
     }
     assert_eq!(first.post("/v1/acquire", ask).is(200)["allowed"], false, "all of them counted as one");
-    // Whoever comes with the next request meets the new text, and what was counted under the former.
+    // The next request sees the new definition and the old counts.
     for (limit, allowed) in [(4, true), (4, false), (2, false), (5, true), (5, false)] {
         let text = json!({"id": "sale", "items": [{"policy": "total", "limit": limit}]}).to_string();
-        second.ask("PUT /v1/limits/sale", &text).is(200);
-        let told = third.post("/v1/acquire", ask).is(200);
-        assert_eq!(told["allowed"], allowed, "{limit}: {told}");
+        second.send("PUT /v1/limits/sale", &text).is(200);
+        let output = third.post("/v1/acquire", ask).is(200);
+        assert_eq!(output["allowed"], allowed, "{limit}: {output}");
     }
     assert_eq!(second.post("/v1/limits/sale/reset", r#"{"limit_key": null}"#).status, 204);
     assert_eq!(third.post("/v1/peek", ask).is(200)["readings"][0]["used"], 0);
@@ -35,9 +35,9 @@ fn limits_that_one_server_changes_act_on_all_at_once() {
 }
 
 #[test]
-fn limits_are_added_read_replaced_and_deleted() {
+fn limit_is_added_read_replaced_and_deleted() {
     let fleet = Fleet::of(2, "limits: [{id: written, items: [{policy: total, limit: 1}]}]");
-    let [mut first, mut second] = fleet.wires();
+    let [mut first, mut second] = fleet.connect_all();
     let added = first.post("/v1/limits", SALE);
     assert_eq!((added.status, added.header("location")), (201, Some("/v1/limits/sale")));
     assert_eq!(second.post("/v1/limits", SALE).problem(), (409, "limit_exists"));
@@ -46,15 +46,15 @@ fn limits_are_added_read_replaced_and_deleted() {
     assert_eq!(read.is(200)["items"][0]["limit"], 3);
     let ids = first.get("/v1/limits").is(200)["limits"].as_array().expect("a list").clone();
     assert_eq!(ids.iter().map(|limit| &limit["id"]).collect::<Vec<_>>(), ["sale", "written"]);
-    let wrong = r#"{"id": "sale", "items": [{"policy": "total", "limit": -2}]}"#;
-    assert_eq!(second.ask("PUT /v1/limits/sale", wrong).problem(), (422, "invalid_limit"));
+    let invalid = r#"{"id": "sale", "items": [{"policy": "total", "limit": -2}]}"#;
+    assert_eq!(second.send("PUT /v1/limits/sale", invalid).problem(), (422, "invalid_limit"));
     let next = r#"{"id": "sale", "items": [{"policy": "total", "limit": 3, "per": "key"}]}"#;
-    let replaced = second.ask("PUT /v1/limits/sale", next);
+    let replaced = second.send("PUT /v1/limits/sale", next);
     let changed = replaced.header("etag").expect("a version") != etag;
     assert_eq!((replaced.status, changed), (200, true));
     assert_eq!(first.get("/v1/limits/none").problem(), (404, "unknown_limit"));
     let exception = r#"{"item": "key/total", "limit": 9, "until": null}"#;
-    second.ask("PUT /v1/limits/sale/overrides/vip", exception).is(200);
+    second.send("PUT /v1/limits/sale/overrides/vip", exception).is(200);
     let vip = first.post("/v1/peek", r#"{"limit_id": "sale", "limit_key": "vip"}"#).is(200);
     assert_eq!(vip["readings"][0]["limit"], 9);
     assert_eq!(first.delete("/v1/limits/written").problem(), (409, "managed_by_file"));
@@ -62,14 +62,14 @@ fn limits_are_added_read_replaced_and_deleted() {
     assert_eq!(first.delete("/v1/limits/sale").problem(), (404, "unknown_limit"));
 }
 
-/// What one server granted is renewed, settled and given back at another.
+/// A lease of one server is renewed, settled and released at another.
 #[test]
-fn whatever_is_held_is_held_by_the_fleet() {
+fn lease_is_valid_on_every_server() {
     let limits = "limits:
   - {id: workers, items: [{policy: concurrency, limit: 1, ttl: 10m}]}
   - {id: tokens, items: [{policy: day, limit: 1000, per: key}]}";
     let fleet = Fleet::of(2, limits);
-    let [mut first, mut second] = fleet.wires();
+    let [mut first, mut second] = fleet.connect_all();
     let granted = first.post("/v1/acquire", r#"{"limit_id": "workers"}"#).is(200);
     assert_eq!((&granted["allowed"], &granted["lease"]["fence"]), (&true.into(), &1.into()));
     let lease = json!({"lease_id": granted["lease"]["id"]}).to_string();
@@ -81,7 +81,7 @@ fn whatever_is_held_is_held_by_the_fleet() {
     assert_eq!(second.post("/v1/release", &lease).is(200)["released"], true);
     assert_eq!(first.post("/v1/release", &lease).is(200)["released"], false);
     assert_eq!(first.post("/v1/renew", &renewal).problem(), (410, "unknown_lease"));
-    // An estimate, once, however often it is asked for.
+    // A hold with a request id, charged once.
     let ask =
         r#"{"limit_id": "tokens", "limit_key": "ada", "count": 500, "hold": true, "request_id": "r-1"}"#;
     let held = first.post("/v1/acquire", ask).is(200);
@@ -100,44 +100,44 @@ fn whatever_is_held_is_held_by_the_fleet() {
 }
 
 #[test]
-fn redis_clients_are_answered_from_the_same_counts() {
+fn resp_and_http_share_counts() {
     let limits = "limits:
   - {id: sale, items: [{policy: total, limit: 2, per: key}]}
   - {id: workers, items: [{policy: concurrency, limit: 1, ttl: 10m}]}";
     let fleet = Fleet::of(2, limits);
-    let [mut first, mut second] = [0, 1].map(|server| Resp::to(&fleet.servers[server]));
-    assert_eq!(first.say(&[b"TG.ACQUIRE", b"sale", b"ada"]), "[1 2 1 -1 -1  ]");
-    assert_eq!(second.say(&[b"TG.ACQUIRE", b"sale", b"ada", b"1", b"REQ", b"r-1"]), "[1 2 0 -1 -1  ]");
-    assert_eq!(first.say(&[b"TG.ACQUIRE", b"sale", b"ada", b"1", b"REQ", b"r-1"]), "[1 2 0 -1 -1  ]");
-    assert_eq!(first.say(&[b"TG.ACQUIRE", b"sale", b"ada"]), "[0 2 0 -1 -1 key/total ]");
-    assert_eq!(second.say(&[b"TG.PEEK", b"sale", b"a\0\xff"]), "[1 2 2 -1 -1  ]", "keys are any bytes");
-    assert!(first.say(&[b"TG.ACQUIRE", b"none", b"ada"]).starts_with("NOLIMIT "));
-    let granted = first.say(&[b"TG.ACQUIRE", b"workers", b"ada"]);
+    let [mut first, mut second] = [0, 1].map(|server| RespConnection::to(&fleet.servers[server]));
+    assert_eq!(first.call(&[b"TG.ACQUIRE", b"sale", b"ada"]), "[1 2 1 -1 -1  ]");
+    assert_eq!(second.call(&[b"TG.ACQUIRE", b"sale", b"ada", b"1", b"REQ", b"r-1"]), "[1 2 0 -1 -1  ]");
+    assert_eq!(first.call(&[b"TG.ACQUIRE", b"sale", b"ada", b"1", b"REQ", b"r-1"]), "[1 2 0 -1 -1  ]");
+    assert_eq!(first.call(&[b"TG.ACQUIRE", b"sale", b"ada"]), "[0 2 0 -1 -1 key/total ]");
+    assert_eq!(second.call(&[b"TG.PEEK", b"sale", b"a\0\xff"]), "[1 2 2 -1 -1  ]", "keys are any bytes");
+    assert!(first.call(&[b"TG.ACQUIRE", b"none", b"ada"]).starts_with("NOLIMIT "));
+    let granted = first.call(&[b"TG.ACQUIRE", b"workers", b"ada"]);
     let lease = granted.trim_end_matches(']').rsplit(' ').next().expect("a lease").to_owned();
     assert_eq!(lease.len(), 32, "{granted}");
-    assert!(second.say(&[b"TG.RENEW", lease.as_bytes(), b"60000"]).parse::<u64>().is_ok());
-    assert_eq!(second.say(&[b"TG.RELEASE", lease.as_bytes()]), "1");
-    assert_eq!(first.say(&[b"TG.RELEASE", lease.as_bytes()]), "0");
+    assert!(second.call(&[b"TG.RENEW", lease.as_bytes(), b"60000"]).parse::<u64>().is_ok());
+    assert_eq!(second.call(&[b"TG.RELEASE", lease.as_bytes()]), "1");
+    assert_eq!(first.call(&[b"TG.RELEASE", lease.as_bytes()]), "0");
     let throttle: [&[u8]; 5] = [b"CL.THROTTLE", b"ada", b"1", b"1", b"3600"];
-    assert_eq!(first.say(&throttle), "[0 2 1 -1 3600]");
-    assert!(second.say(&throttle).starts_with("[0 2 0 -1 "));
-    assert!(first.say(&throttle).starts_with("[1 2 0 "));
+    assert_eq!(first.call(&throttle), "[0 2 1 -1 3600]");
+    assert!(second.call(&throttle).starts_with("[0 2 0 -1 "));
+    assert!(first.call(&throttle).starts_with("[1 2 0 "));
 }
 
-/// A connection to a server's RESP door.
-pub(super) struct Resp {
+/// A RESP connection.
+pub(super) struct RespConnection {
     stream: BufReader<TcpStream>,
 }
 
-impl Resp {
-    pub(super) fn to(server: &Serving) -> Resp {
+impl RespConnection {
+    pub(super) fn to(server: &TestServer) -> RespConnection {
         let address = server.resp().strip_prefix("redis://").expect("an address");
-        Resp { stream: BufReader::new(TcpStream::connect(address).expect("it listens")) }
+        RespConnection { stream: BufReader::new(TcpStream::connect(address).expect("it listens")) }
     }
 
-    /// The reply to a command: values as they are, arrays in brackets.
+    /// Sends a command and returns its reply; arrays are shown in brackets.
     #[track_caller]
-    pub(super) fn say(&mut self, words: &[&[u8]]) -> String {
+    pub(super) fn call(&mut self, words: &[&[u8]]) -> String {
         let mut command = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {
             command.extend(format!("${}\r\n", word.len()).bytes());

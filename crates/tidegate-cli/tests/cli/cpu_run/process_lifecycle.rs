@@ -1,25 +1,26 @@
-//! What becomes of a command when its governor or its watchdog is killed, and of those who leave it.
+//! Commands whose governor or watchdog is killed, daemons, and terminals.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use super::{Governor, eventually, folder, number};
+use super::{RunningGovernor, folder, number, wait_until};
 use crate::tidegate;
 
-/// Tells when it is hung up, and is busy.
-const TELLTALE: &str = "trap 'echo hung up >> \"$0\"' HUP; echo $$ > \"$0\"; while :; do :; done";
+/// Records SIGHUP, and is busy.
+const HANGUP_RECORDER: &str = "trap 'echo hung up >> \"$0\"' HUP; echo $$ > \"$0\"; while :; do :; done";
 
-/// Forks twice and begins a session, faster than anybody looks; then it is busy. It says its number and its first parent's, who sleeps.
+/// A daemon that forks twice and starts a session, then is busy. It records its process id and its first parent's,
+/// which sleeps.
 const DAEMON: &str = "import os, sys, time\nparent = os.getpid()\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        open(sys.argv[1], 'w').write('%d\\n%d\\n' % (os.getpid(), parent))\n        while True: pass\n    os._exit(0)\nos.wait()\nwhile True: time.sleep(1)";
 
-/// Somebody who is ended with its test, by the number in a file; and whoever else is numbered there.
-struct Told<'a>(&'a Path);
+/// A process known by the number in a file, killed at the end of the test, as is every other number in the file.
+struct RecordedProcess<'a>(&'a Path);
 
-impl Told<'_> {
+impl RecordedProcess<'_> {
     fn pid(&self) -> String {
-        eventually("it says its number", || {
+        wait_until("it says its number", || {
             fs::read_to_string(self.0).is_ok_and(|text| text.ends_with('\n'))
         });
         let text = fs::read_to_string(self.0).expect("it is there");
@@ -32,17 +33,17 @@ impl Told<'_> {
     }
 }
 
-impl Drop for Told<'_> {
+impl Drop for RecordedProcess<'_> {
     fn drop(&mut self) {
-        let said = fs::read_to_string(self.0).unwrap_or_default();
-        for pid in said.lines().filter(|line| line.parse::<u32>().is_ok()) {
+        let stderr_text = fs::read_to_string(self.0).unwrap_or_default();
+        for pid in stderr_text.lines().filter(|line| line.parse::<u32>().is_ok()) {
             let _ended = Command::new("kill").args(["-KILL", pid]).stderr(Stdio::null()).status();
         }
     }
 }
 
-/// A governor in a group of its own below somebody who could continue it, as shells start them.
-fn as_a_job(state: &Path, limit: &str, command: &[&str]) -> Child {
+/// A governor in its own process group below a parent that could continue it, as shells start jobs.
+fn start_as_job(state: &Path, limit: &str, command: &[&str]) -> Child {
     let state = state.display().to_string();
     let mut args = vec!["cpu", "run", "-q", "--state", &state, "--enforce", "signal", "--avg-limit", limit];
     args.extend(["--min-load", "1", "--interval", "1s", "--adjust", "1s", "--"]);
@@ -62,62 +63,64 @@ fn watchdog_of(governor: u32) -> Option<u32> {
     String::from_utf8_lossy(&children.stdout).lines().find_map(|line| line.parse().ok())
 }
 
-/// The kernel hangs up a group with stopped members when its last parent outside ends. That is the watchdog, and then nobody is stopped.
+/// The kernel sends SIGHUP to a group with stopped members when its last outside parent ends. That parent is the
+/// watchdog, and by then no member is stopped.
 #[test]
-fn a_command_is_not_hung_up_when_its_governor_is_killed() {
+fn command_gets_no_sighup_when_governor_is_killed() {
     for _ in 0..3 {
         let folder = folder();
         let path = folder.path().join("said");
-        let told = Told(&path);
-        let said = path.display().to_string();
-        let mut job = as_a_job(&folder.path().join("state"), "2", &["sh", "-c", TELLTALE, &said]);
-        eventually("it is stopped", || told.state().starts_with('T'));
+        let message = RecordedProcess(&path);
+        let stderr_text = path.display().to_string();
+        let mut job =
+            start_as_job(&folder.path().join("state"), "2", &["sh", "-c", HANGUP_RECORDER, &stderr_text]);
+        wait_until("it is stopped", || message.state().starts_with('T'));
         job.kill().expect("it is there");
         job.wait().expect("it is ours");
-        eventually("the watchdog has ended", || !folder.path().join("state/undo").exists());
-        eventually("it goes on", || told.state().starts_with('R'));
+        wait_until("the watchdog has ended", || !folder.path().join("state/undo").exists());
+        wait_until("it goes on", || message.state().starts_with('R'));
         assert_eq!(fs::read_to_string(&path).expect("it is there").lines().count(), 1, "it was hung up");
     }
 }
 
-/// Whoever kills the watchdog has not killed the command: its new parent is the governor, which has another watchdog.
+/// After a kill of the watchdog the command goes on: the governor adopts it and starts another watchdog.
 #[test]
-fn a_command_goes_on_when_its_watchdog_is_killed() {
+fn command_goes_on_when_watchdog_is_killed() {
     let folder = folder();
     let path = folder.path().join("said");
-    let (told, said) = (Told(&path), path.display().to_string());
+    let (message, stderr_text) = (RecordedProcess(&path), path.display().to_string());
     let script = "trap 'exit 9' USR1; echo $$ > \"$0\"; while :; do :; done";
-    let mut job = as_a_job(&folder.path().join("state"), "2", &["sh", "-c", script, &said]);
-    eventually("it is stopped", || told.state().starts_with('T'));
+    let mut job = start_as_job(&folder.path().join("state"), "2", &["sh", "-c", script, &stderr_text]);
+    wait_until("it is stopped", || message.state().starts_with('T'));
     let first = watchdog_of(job.id()).expect("there is a watchdog");
     kill(first);
-    eventually("there is another one", || {
+    wait_until("there is another one", || {
         let pids = Command::new("pgrep").args(["-P", &job.id().to_string(), "-f", "cpu watch"]).output();
         let pids = String::from_utf8_lossy(&pids.expect("pgrep").stdout).into_owned();
         pids.lines().any(|pid| pid != first.to_string())
     });
-    eventually("it is stopped", || told.state().starts_with('T'));
-    assert!(Command::new("kill").args(["-USR1", &told.pid()]).status().expect("kill").success());
+    wait_until("it is stopped", || message.state().starts_with('T'));
+    assert!(Command::new("kill").args(["-USR1", &message.pid()]).status().expect("kill").success());
     assert_eq!(job.wait().expect("it is ours").code(), Some(9));
 }
 
-/// A daemon is measured and limited like any other.
+/// A daemon is measured and limited like other processes.
 #[test]
-fn nobody_leaves_a_command_unseen() {
+fn daemon_is_measured_and_limited() {
     let folder = folder();
     let path = folder.path().join("said");
-    let (told, said) = (Told(&path), path.display().to_string());
+    let (message, stderr_text) = (RecordedProcess(&path), path.display().to_string());
     let args = ["--enforce", "signal", "--avg-limit", "5", "--min-load", "1", "--unobserved", "zero", "--"];
-    let args = [&args[..], &["python3", "-c", DAEMON, &said]].concat();
-    let mut governor = Governor::start(&folder.path().join("state"), &args);
-    eventually("the daemon is stopped", || told.state().starts_with('T'));
-    // What it uses is seen; its command only sleeps.
-    eventually("something is used", || number(&governor.sample(), "used") > 0.05);
+    let args = [&args[..], &["python3", "-c", DAEMON, &stderr_text]].concat();
+    let mut governor = RunningGovernor::start(&folder.path().join("state"), &args);
+    wait_until("the daemon is stopped", || message.state().starts_with('T'));
+    // The daemon's usage is measured; the command itself sleeps.
+    wait_until("something is used", || number(&governor.sample(), "used") > 0.05);
 }
 
-/// What a command used is known also when it ended before anybody looked.
+/// Usage is known even if the command ends before the first sample.
 #[test]
-fn the_last_moments_of_a_command_count() {
+fn usage_of_short_command_is_counted() {
     let folder = folder();
     let state = folder.path().display().to_string();
     let script = "i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done";
@@ -128,11 +131,11 @@ fn the_last_moments_of_a_command_count() {
     assert!(number(&super::status(folder.path()), "used") > 0.0);
 }
 
-/// Control characters and job control do what they did before there was a governor.
+/// Control characters and job control work as without a governor.
 #[test]
-fn a_terminal_is_as_it_was() {
+fn job_control_works() {
     let folder = folder();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/governing/terminal.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/cpu_run/terminal.py");
     let done = Command::new("python3")
         .arg(script)
         .arg(env!("CARGO_BIN_EXE_tidegate"))
@@ -142,9 +145,9 @@ fn a_terminal_is_as_it_was() {
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// Who started the governor so that it is not hung up has started its command so.
+/// A signal ignored by the governor's parent stays ignored in the command.
 #[test]
-fn what_is_ignored_stays_ignored() {
+fn ignored_signal_stays_ignored() {
     let folder = folder();
     let state = folder.path().display().to_string();
     let governor = format!(

@@ -1,4 +1,4 @@
-//! One connection to a server's HTTP door, which stays open from request to request.
+//! A persistent HTTP connection to a server.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -6,28 +6,28 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::remote::Serving;
+use crate::remote::TestServer;
 
-/// Longer than anything takes here.
-const FAR_TOO_LONG: Duration = Duration::from_secs(60);
+/// Longer than any test takes.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// An answer.
+/// A reply.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct HttpReply {
     pub(super) status: u16,
     head: String,
     pub(super) body: Value,
 }
 
-impl Told {
-    /// The body, if it was answered like this.
+impl HttpReply {
+    /// The body, after checking the status.
     #[track_caller]
     pub(super) fn is(self, status: u16) -> Value {
         assert_eq!(self.status, status, "{}", self.body);
         self.body
     }
 
-    /// The status and the code of a problem.
+    /// Status and problem code.
     pub(super) fn problem(&self) -> (u16, &str) {
         (self.status, self.body["code"].as_str().unwrap_or_default())
     }
@@ -40,65 +40,65 @@ impl Told {
 }
 
 /// A connection.
-pub(super) struct Wire {
+pub(super) struct HttpConnection {
     stream: BufReader<TcpStream>,
 }
 
-impl Wire {
-    pub(super) fn to(server: &Serving) -> Wire {
+impl HttpConnection {
+    pub(super) fn to(server: &TestServer) -> HttpConnection {
         let address = server.url().strip_prefix("http://").expect("an address");
         let stream = TcpStream::connect(address).expect("it listens");
-        stream.set_read_timeout(Some(FAR_TOO_LONG)).expect("a socket");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a socket");
         stream.set_nodelay(true).expect("a socket");
-        Wire { stream: BufReader::new(stream) }
+        HttpConnection { stream: BufReader::new(stream) }
     }
 
-    /// Asks, and waits for the answer. `what` is `METHOD PATH`.
+    /// Sends `METHOD PATH` and waits for the reply.
     #[track_caller]
-    pub(super) fn ask(&mut self, what: &str, body: &str) -> Told {
-        self.try_ask(what, body).expect("an answer")
+    pub(super) fn send(&mut self, what: &str, body: &str) -> HttpReply {
+        self.try_send(what, body).expect("an answer")
     }
 
-    /// The same of a server that may be gone before it has answered.
-    pub(super) fn try_ask(&mut self, what: &str, body: &str) -> io::Result<Told> {
-        self.say(what, body)?;
+    /// The same for a server that may be gone.
+    pub(super) fn try_send(&mut self, what: &str, body: &str) -> io::Result<HttpReply> {
+        self.write_request(what, body)?;
         let head = self.head()?;
         let status = head[9..12].parse().expect("a status");
-        let mut told = Told { status, head, body: Value::Null };
-        let length = told.header("content-length").map_or(0, |length| length.parse().expect("a number"));
+        let mut output = HttpReply { status, head, body: Value::Null };
+        let length = output.header("content-length").map_or(0, |length| length.parse().expect("a number"));
         let mut body = vec![0; length];
         self.stream.read_exact(&mut body)?;
         if length > 0 {
-            told.body = serde_json::from_slice(&body).expect("JSON");
+            output.body = serde_json::from_slice(&body).expect("JSON");
         }
-        Ok(told)
+        Ok(output)
     }
 
     #[track_caller]
-    pub(super) fn get(&mut self, path: &str) -> Told {
-        self.ask(&format!("GET {path}"), "")
+    pub(super) fn get(&mut self, path: &str) -> HttpReply {
+        self.send(&format!("GET {path}"), "")
     }
 
     #[track_caller]
-    pub(super) fn post(&mut self, path: &str, body: &str) -> Told {
-        self.ask(&format!("POST {path}"), body)
+    pub(super) fn post(&mut self, path: &str, body: &str) -> HttpReply {
+        self.send(&format!("POST {path}"), body)
     }
 
     #[track_caller]
-    pub(super) fn delete(&mut self, path: &str) -> Told {
-        self.ask(&format!("DELETE {path}"), "")
+    pub(super) fn delete(&mut self, path: &str) -> HttpReply {
+        self.send(&format!("DELETE {path}"), "")
     }
 
-    /// Asks for a stream of events.
+    /// Opens a stream of events.
     #[track_caller]
-    pub(super) fn events(mut self, path: &str) -> Events {
-        self.say(&format!("GET {path}"), "").expect("it listens");
+    pub(super) fn events(mut self, path: &str) -> EventStream {
+        self.write_request(&format!("GET {path}"), "").expect("it listens");
         let head = self.head().expect("an answer");
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
-        Events { stream: self.stream }
+        EventStream { stream: self.stream }
     }
 
-    fn say(&mut self, what: &str, body: &str) -> io::Result<()> {
+    fn write_request(&mut self, what: &str, body: &str) -> io::Result<()> {
         let length = body.len();
         let request = format!("{what} HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\n\r\n{body}");
         self.stream.get_mut().write_all(request.as_bytes())
@@ -115,23 +115,23 @@ impl Wire {
     }
 }
 
-/// A stream of events.
-pub(super) struct Events {
+/// A stream of server-sent events.
+pub(super) struct EventStream {
     stream: BufReader<TcpStream>,
 }
 
-impl Events {
-    /// The next event and what it says.
+impl EventStream {
+    /// The next event: name and data.
     #[track_caller]
     pub(super) fn next(&mut self) -> (String, Value) {
-        let event = self.after("event: ");
-        let data = self.after("data: ");
+        let event = self.next_line_after("event: ");
+        let data = self.next_line_after("data: ");
         (event, serde_json::from_str(&data).expect("JSON"))
     }
 
-    /// The rest of the next line that begins like this.
+    /// The rest of the next line with this prefix.
     #[track_caller]
-    fn after(&mut self, beginning: &str) -> String {
+    fn next_line_after(&mut self, beginning: &str) -> String {
         loop {
             let mut line = String::new();
             let read = self.stream.read_line(&mut line).expect("an event");

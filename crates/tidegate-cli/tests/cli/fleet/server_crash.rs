@@ -1,4 +1,4 @@
-//! A server that dies in a crowd: what it had given away is not given to others before its time is over.
+//! A server that is killed under load: its tasks keep their slots until they expire.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,31 +6,31 @@ use std::time::{Duration, Instant};
 
 use tidegate_testkit::postgres_cluster::Cluster;
 
-use super::{Fleet, Wire};
+use super::{Fleet, HttpConnection};
 
 const SERVERS: usize = 3;
 const CLIENTS_EACH: usize = 64;
 const LIMIT: usize = 30;
 
-/// How many tasks the server surely has that dies.
-const DOOMED: usize = 10;
+/// Tasks of the server that is killed.
+const KILLED_SERVER_TASKS: usize = 10;
 
-/// How long a task lasts that nobody renews.
+/// Expiry of a task without renewal.
 const TTL_SECONDS: i64 = 6;
 
-/// How long a crowd asks before the server dies.
-const BEFORE: Duration = Duration::from_millis(700);
+/// Duration of the load before the kill.
+const LOAD_TIME: Duration = Duration::from_millis(700);
 
-/// A task as its client saw it: from the answer that it runs until before the word that it is over, if that was said.
-struct Task {
+/// A task as observed by its client: from the reply to its start until before its end was sent.
+struct ObservedTask {
     began: Instant,
     over: Option<Instant>,
     lapses: String,
 }
 
 #[derive(Default)]
-struct Seen {
-    tasks: Vec<Task>,
+struct LoadObservations {
+    tasks: Vec<ObservedTask>,
     refused: usize,
     unanswered: usize,
     unexpected: Vec<String>,
@@ -41,26 +41,26 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Begins a task and ends it, again and again, until told to stop or until nobody answers.
-fn keep_asking(mut wire: Wire, client: usize, stop: &AtomicBool, seen: &Mutex<Seen>) {
-    let mut own = Seen::default();
+/// Begins and ends tasks until stopped or until the server is gone.
+fn run_tasks(mut wire: HttpConnection, client: usize, stop: &AtomicBool, observed: &Mutex<LoadObservations>) {
+    let mut own = LoadObservations::default();
     for round in 0_usize.. {
         if stop.load(Ordering::Relaxed) {
             break;
         }
         let user = format!("user-{client}-{}", round % 4);
-        let Ok(told) = wire.try_ask(&format!("POST /v1/activity/{user}"), "") else {
+        let Ok(output) = wire.try_send(&format!("POST /v1/activity/{user}"), "") else {
             own.unanswered += 1;
             break;
         };
         let began = now();
-        match told.problem() {
+        match output.problem() {
             (201, _) => {
-                let text = |field: &str| told.body[field].as_str().expect("a text").to_owned();
+                let text = |field: &str| output.body[field].as_str().expect("a text").to_owned();
                 let over = now();
                 let path = format!("DELETE /v1/activity/{user}/{}", text("active_id"));
-                own.tasks.push(Task { began, over: Some(over), lapses: text("expires_at") });
-                match wire.try_ask(&path, "") {
+                own.tasks.push(ObservedTask { began, over: Some(over), lapses: text("expires_at") });
+                match wire.try_send(&path, "") {
                     Ok(removed) if removed.status == 200 && removed.body["removed"] == 1 => {}
                     Ok(removed) => own.unexpected.push(format!("{removed:?}")),
                     Err(_) => {
@@ -70,20 +70,24 @@ fn keep_asking(mut wire: Wire, client: usize, stop: &AtomicBool, seen: &Mutex<Se
                 }
             }
             (503, "ActivityError") => own.refused += 1,
-            _ => own.unexpected.push(format!("{told:?}")),
+            _ => own.unexpected.push(format!("{output:?}")),
         }
     }
-    let mut seen = seen.lock().expect("nobody panics with it");
-    seen.tasks.extend(own.tasks);
-    seen.refused += own.refused;
-    seen.unanswered += own.unanswered;
-    seen.unexpected.extend(own.unexpected);
+    let mut observed = observed.lock().expect("nobody panics with it");
+    observed.tasks.extend(own.tasks);
+    observed.refused += own.refused;
+    observed.unanswered += own.unanswered;
+    observed.unexpected.extend(own.unexpected);
 }
 
 impl Fleet {
-    /// When tasks surely ran. One that nobody ended ran until it lapsed, which the database knows; its clock and ours were compared at
-    /// `mark`, before the database was asked.
-    fn surely(&self, tasks: &[Task], (mark, mark_ms): (Instant, i64)) -> Vec<(Instant, Instant)> {
+    /// The certain running times. A task that was not ended ran until its expiry in the database. `mark` relates the
+    /// database's clock to the client's and was taken before the query.
+    fn certain_times(
+        &self,
+        tasks: &[ObservedTask],
+        (mark, mark_ms): (Instant, i64),
+    ) -> Vec<(Instant, Instant)> {
         let lapses: Vec<String> = tasks.iter().map(|task| format!("'{}'", task.lapses)).collect();
         let rows = self.sql.rows(&format!(
             "SELECT floor(extract(epoch FROM at) * 1000)::bigint FROM unnest(ARRAY[{}]::timestamptz[]) WITH ORDINALITY AS l (at, n) \
@@ -103,7 +107,7 @@ impl Fleet {
 }
 
 #[test]
-fn a_server_that_is_killed_in_a_crowd_keeps_its_places_until_their_time_is_over() {
+fn tasks_of_killed_server_keep_their_slots_until_expiry() {
     let cluster = Cluster::start(&[]);
     let rules = format!(
         "activity: {{max_concurrent_tasks: {LIMIT}, window_requests: 1000000, lease_ttl: {TTL_SECONDS}s}}"
@@ -111,53 +115,56 @@ fn a_server_that_is_killed_in_a_crowd_keeps_its_places_until_their_time_is_over(
     let mut fleet = Fleet::at(cluster.url(), SERVERS, &rules);
     let mark = now();
     let mark = (mark, fleet.sql.now_ms());
-    let mut doomed = fleet.wire(0);
-    let held: Vec<Task> = (0..DOOMED)
+    let mut doomed = fleet.connect(0);
+    let held: Vec<ObservedTask> = (0..KILLED_SERVER_TASKS)
         .map(|task| {
-            let told = doomed.post(&format!("/v1/activity/doomed-{task}"), "").is(201);
-            let lapses = told["expires_at"].as_str().expect("an instant").to_owned();
-            Task { began: now(), over: None, lapses }
+            let output = doomed.post(&format!("/v1/activity/doomed-{task}"), "").is(201);
+            let lapses = output["expires_at"].as_str().expect("an instant").to_owned();
+            ObservedTask { began: now(), over: None, lapses }
         })
         .collect();
     let first = fleet.sql.ms_of(&held[0].lapses);
-    let (seen, stop) = (Mutex::new(Seen::default()), AtomicBool::new(false));
-    // Nobody ever sends, so that receiving is waiting.
+    let (observed, stop) = (Mutex::new(LoadObservations::default()), AtomicBool::new(false));
+    // No message is ever sent; receiving only waits.
     let (_nobody, silence) = std::sync::mpsc::channel::<()>();
     let killed_ms = std::thread::scope(|scope| {
         for client in 0..SERVERS * CLIENTS_EACH {
-            let wire = fleet.wire(client % SERVERS);
-            let (seen, stop) = (&seen, &stop);
-            scope.spawn(move || keep_asking(wire, client, stop, seen));
+            let wire = fleet.connect(client % SERVERS);
+            let (observed, stop) = (&observed, &stop);
+            scope.spawn(move || run_tasks(wire, client, stop, observed));
         }
-        let _in_vain = silence.recv_timeout(BEFORE);
+        let _in_vain = silence.recv_timeout(LOAD_TIME);
         fleet.servers.remove(0).kill();
         let killed_ms = fleet.sql.now_ms();
         assert!(killed_ms < first, "this machine is too slow to kill a server within its tasks' time");
         fleet.sql.wait_until(first - 500);
-        assert_eq!(fleet.tasks().iter().filter(|[user, _]| user.starts_with("doomed-")).count(), DOOMED);
+        assert_eq!(
+            fleet.tasks().iter().filter(|[user, _]| user.starts_with("doomed-")).count(),
+            KILLED_SERVER_TASKS
+        );
         assert!(fleet.sql.now_ms() < first, "this machine is too slow to look within half a second");
-        // Whatever it had given away, to whomever: by then all of it has lapsed.
+        // All tasks of the killed server have expired by now.
         fleet.sql.wait_until(killed_ms + TTL_SECONDS * 1000 + 1);
         stop.store(true, Ordering::Relaxed);
         killed_ms
     });
-    let mut seen = seen.into_inner().expect("nobody panics with it");
-    assert_eq!(seen.unexpected, [""; 0]);
-    assert_eq!(seen.unanswered, CLIENTS_EACH, "nobody but those of the server that died");
-    assert!(seen.refused > 0, "they asked for more than there was");
+    let mut observed = observed.into_inner().expect("nobody panics with it");
+    assert_eq!(observed.unexpected, [""; 0]);
+    assert_eq!(observed.unanswered, CLIENTS_EACH, "nobody but those of the server that died");
+    assert!(observed.refused > 0, "they asked for more than there was");
     let killed = mark.0 + Duration::from_millis(u64::try_from(killed_ms - mark.1).expect("time goes on"));
-    let after = seen.tasks.iter().filter(|task| task.began > killed).count();
+    let after = observed.tasks.iter().filter(|task| task.began > killed).count();
     println!(
         "{} were admitted, {after} of them after the server died; {} refused",
-        seen.tasks.len(),
-        seen.refused
+        observed.tasks.len(),
+        observed.refused
     );
     assert!(after > LIMIT, "the others go on");
-    seen.tasks.extend(held);
-    let most = super::peak(&fleet.surely(&seen.tasks, mark));
-    assert!((DOOMED + 1..=LIMIT).contains(&most), "{most} ran at once");
+    observed.tasks.extend(held);
+    let most = super::peak(&fleet.certain_times(&observed.tasks, mark));
+    assert!((KILLED_SERVER_TASKS + 1..=LIMIT).contains(&most), "{most} ran at once");
     assert_eq!(fleet.tasks(), [[""; 2]; 0], "everything has come back");
-    let mut wires: [Wire; SERVERS - 1] = fleet.wires();
+    let mut wires: [HttpConnection; SERVERS - 1] = fleet.connect_all();
     for task in 0..LIMIT {
         wires[task % wires.len()].post(&format!("/v1/activity/heir-{task}"), "").is(201);
     }

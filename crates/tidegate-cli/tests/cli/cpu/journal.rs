@@ -1,4 +1,4 @@
-//! Journals as a governor leaves them.
+//! Journals as written by a governor.
 
 #![allow(clippy::disallowed_methods, reason = "whether to publish, the environment says")]
 
@@ -14,15 +14,16 @@ use tidegate_cpu::{Governor, Seen, Settings};
 
 use crate::{Files, example};
 
-/// 2025-10-22 at midnight.
+/// 2025-10-22T00:00:00Z.
 pub(super) const MIDNIGHT: u64 = 1_761_091_200;
 
-/// Whether somebody looks, and what is wanted then, in percent.
+/// The demanded load of a sample in percent, or `None` if unobserved.
 pub(super) type Demand = fn(number: u32) -> Option<u32>;
 
-/// Governs from midnight on, and keeps the samples in a folder.
+/// Runs a simulated governor from midnight on and keeps its samples in a directory.
 pub(super) fn govern(folder: &Path, config: &str, count: u32, demand: Demand) -> Journal {
-    let spec = read_cpu("cpu.yaml", config.as_bytes()).unwrap_or_else(|wrong| panic!("{}", wrong.summary()));
+    let spec =
+        read_cpu("cpu.yaml", config.as_bytes()).unwrap_or_else(|invalid| panic!("{}", invalid.summary()));
     let settings = Settings::of(spec).expect("they make sense");
     let every = settings.sample_every;
     let at = |time: Duration| {
@@ -57,7 +58,7 @@ pub(super) fn govern(folder: &Path, config: &str, count: u32, demand: Demand) ->
     journal
 }
 
-/// A day and a half at an office: nights are quiet, and somebody stops the governor after lunch.
+/// A day and a half: quiet nights, and a pause of the governor after noon.
 fn office(number: u32) -> Option<u32> {
     let (hour, wiggle) = (number / 12 % 24, number * 37 % 11);
     match hour {
@@ -68,9 +69,9 @@ fn office(number: u32) -> Option<u32> {
     }
 }
 
-/// The example is what a governor writes today. If it is not, what was written yesterday may not be understood any more.
+/// The example must equal today's output. A difference may mean that old journals are no longer readable.
 #[test]
-fn the_example_is_as_it_was() {
+fn example_journal_is_unchanged() {
     let config = fs::read_to_string(example("cpu/cpu.yaml")).expect("it is there");
     let files = Files::new();
     drop(govern(&files.path("state"), &config, 432, office));

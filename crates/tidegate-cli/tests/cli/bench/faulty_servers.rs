@@ -1,4 +1,4 @@
-//! Servers that do wrong: each verdict must be able to be a bad one.
+//! Faulty servers: every verdict must be able to fail.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,42 +9,42 @@ use crate::run;
 
 const GRANT: &str = r#"{"allowed":true,"lease":null,"degraded":false}"#;
 
-/// How a server answers that is no Tidegate: to an ask, and to the question what it has counted, knowing how many were asked.
+/// Replies of a faulty server to an ask and to a usage request, given the number of asks so far.
 #[derive(Clone, Copy)]
-struct Wrong {
+struct FaultyReplies {
     ask: fn(asked: u64) -> (u16, &'static str),
-    /// `None` if it cannot say.
+    /// `None` for an error reply.
     counted: fn(asked: u64) -> Option<u64>,
 }
 
-/// What it remembers.
+/// State of the faulty server.
 #[derive(Default)]
-struct Memory {
-    /// How often it was asked about the limit that is there now.
+struct FaultyServerState {
+    /// Asks about the current limit.
     asked: AtomicU64,
     made: AtomicU64,
     removed: AtomicU64,
 }
 
-/// A server that answers so, until the test is over.
-fn serve(wrong: Wrong) -> (String, Arc<Memory>) {
+/// Starts a faulty server that runs until the test ends.
+fn start_server(replies: FaultyReplies) -> (String, Arc<FaultyServerState>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
-    let memory = Arc::new(Memory::default());
-    let remembered = Arc::clone(&memory);
+    let state = Arc::new(FaultyServerState::default());
+    let remembered = Arc::clone(&state);
     std::thread::spawn(move || {
         for caller in listener.incoming().map_while(Result::ok) {
-            let memory = Arc::clone(&memory);
-            std::thread::spawn(move || converse(caller, wrong, &memory));
+            let state = Arc::clone(&state);
+            std::thread::spawn(move || serve_connection(caller, replies, &state));
         }
     });
     (url, remembered)
 }
 
-fn converse(mut caller: TcpStream, wrong: Wrong, memory: &Memory) {
-    let mut heard = Vec::new();
-    while let Some(request) = request(&mut caller, &mut heard) {
-        let (status, body) = answer(&request, wrong, memory);
+fn serve_connection(mut caller: TcpStream, replies: FaultyReplies, state: &FaultyServerState) {
+    let mut received = Vec::new();
+    while let Some(request) = request(&mut caller, &mut received) {
+        let (status, body) = answer(&request, replies, state);
         let answer = format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n{body}", body.len());
         if caller.write_all(answer.as_bytes()).is_err() {
             return;
@@ -52,19 +52,19 @@ fn converse(mut caller: TcpStream, wrong: Wrong, memory: &Memory) {
     }
 }
 
-fn answer(request: &str, wrong: Wrong, memory: &Memory) -> (u16, String) {
+fn answer(request: &str, replies: FaultyReplies, state: &FaultyServerState) -> (u16, String) {
     let path = request.split(' ').take(2).collect::<Vec<_>>().join(" ");
     match &*path {
         "POST /v1/acquire" => {
-            let (status, body) = (wrong.ask)(memory.asked.fetch_add(1, SeqCst) + 1);
+            let (status, body) = (replies.ask)(state.asked.fetch_add(1, SeqCst) + 1);
             (status, body.to_owned())
         }
         "POST /v1/limits" => {
-            memory.asked.store(0, SeqCst);
-            memory.made.fetch_add(1, SeqCst);
+            state.asked.store(0, SeqCst);
+            state.made.fetch_add(1, SeqCst);
             (201, "{}".to_owned())
         }
-        usage if usage.ends_with("/usage") => match (wrong.counted)(memory.asked.load(SeqCst)) {
+        usage if usage.ends_with("/usage") => match (replies.counted)(state.asked.load(SeqCst)) {
             Some(counted) => {
                 let items = format!(r#"[{{"item":"all/total","current_count":{counted}}}]"#);
                 (200, format!(r#"{{"count":{counted},"policy_status":{items}}}"#))
@@ -72,34 +72,34 @@ fn answer(request: &str, wrong: Wrong, memory: &Memory) -> (u16, String) {
             None => (500, "no idea".to_owned()),
         },
         other => {
-            memory.removed.fetch_add(u64::from(other.starts_with("DELETE ")), SeqCst);
+            state.removed.fetch_add(u64::from(other.starts_with("DELETE ")), SeqCst);
             (200, "{}".to_owned())
         }
     }
 }
 
-/// The next request, as text; `None` if there are no more.
-fn request(caller: &mut TcpStream, heard: &mut Vec<u8>) -> Option<String> {
+/// Reads the next request; `None` at the end.
+fn request(caller: &mut TcpStream, received: &mut Vec<u8>) -> Option<String> {
     loop {
-        let text = String::from_utf8_lossy(heard).into_owned();
+        let text = String::from_utf8_lossy(received).into_owned();
         if let Some((head, body)) = text.split_once("\r\n\r\n") {
             let length = head.lines().filter_map(|line| line.split_once(": "));
             let mut length = length.filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));
             let length = length.next().map_or(0, |(_, length)| length.parse::<usize>().expect("a length"));
             if body.len() >= length {
-                heard.drain(..head.len() + 4 + length);
+                received.drain(..head.len() + 4 + length);
                 return Some(text);
             }
         }
         let mut piece = [0; 4096];
         let length = caller.read(&mut piece).ok().filter(|length| *length > 0)?;
-        heard.extend_from_slice(&piece[..length]);
+        received.extend_from_slice(&piece[..length]);
     }
 }
 
-/// What is told about it.
-fn told(wrong: Wrong) -> (Option<i32>, String, String) {
-    let (url, memory) = serve(wrong);
+/// Runs a bench against a faulty server.
+fn run_bench(replies: FaultyReplies) -> (Option<i32>, String, String) {
+    let (url, state) = start_server(replies);
     let args = [
         "bench",
         "--server",
@@ -114,37 +114,38 @@ fn told(wrong: Wrong) -> (Option<i32>, String, String) {
         "10",
     ];
     let run = run(&args, "");
-    let (made, removed) = (memory.made.load(SeqCst), memory.removed.load(SeqCst));
+    let (made, removed) = (state.made.load(SeqCst), state.removed.load(SeqCst));
     assert!(made > 0 && made == removed, "{made} limits were made, and {removed} removed");
     (run.code, run.out, run.err)
 }
 
 #[test]
-fn a_server_that_grants_everything_has_oversold() {
-    let (code, out, err) = told(Wrong { ask: |_| (200, GRANT), counted: Some });
+fn server_that_grants_everything_is_over_the_limit() {
+    let (code, out, err) = run_bench(FaultyReplies { ask: |_| (200, GRANT), counted: Some });
     assert_eq!(code, Some(1), "{out}{err}");
-    assert!(out.contains("ABOVE THE LIMIT: more was sold than there was"), "{out}");
+    assert!(out.contains("ABOVE THE LIMIT"), "{out}");
     assert!(err.contains("over-admission"), "{err}");
 }
 
 #[test]
-fn a_server_that_counts_less_than_it_grants_is_found_out() {
+fn server_that_counts_too_little_is_detected() {
     let first = |asked| (200, if asked == 1 { GRANT } else { r#"{"allowed":false}"# });
-    let (code, out, err) = told(Wrong { ask: first, counted: |_| Some(0) });
+    let (code, out, err) = run_bench(FaultyReplies { ask: first, counted: |_| Some(0) });
     assert_eq!(code, Some(1), "{out}{err}");
-    assert!(out.contains("0 failures") && out.contains("The server has not counted 2 grants"), "{out}");
+    assert!(out.contains("0 failures") && out.contains("The server's count is missing 2 grants"), "{out}");
 }
 
 #[test]
-fn a_server_that_charges_without_granting_is_found_out() {
-    let (code, out, err) = told(Wrong { ask: |_| (200, r#"{"allowed":false}"#), counted: |_| Some(1) });
+fn server_that_charges_refusals_is_detected() {
+    let (code, out, err) =
+        run_bench(FaultyReplies { ask: |_| (200, r#"{"allowed":false}"#), counted: |_| Some(1) });
     assert_eq!(code, Some(1), "{out}{err}");
-    assert!(out.contains("The server has counted 2 units that it granted nobody."), "{out}");
+    assert!(out.contains("The server has counted 2 units without a grant."), "{out}");
 }
 
-/// Document 004: whoever loses a race for the same record is sent away with an error.
+/// A server that refuses lost races with an error.
 #[test]
-fn a_server_that_fails_every_other_question_has_half_the_success() {
+fn server_that_fails_every_other_request_has_half_the_success() {
     let every_other = |asked| {
         if asked % 2 == 0 {
             (503, "-13104: somebody else was quicker")
@@ -152,19 +153,20 @@ fn a_server_that_fails_every_other_question_has_half_the_success() {
             (200, r#"{"allowed":false}"#)
         }
     };
-    let (code, out, err) = told(Wrong { ask: every_other, counted: |_| Some(0) });
+    let (code, out, err) = run_bench(FaultyReplies { ask: every_other, counted: |_| Some(0) });
     assert_eq!(code, Some(1), "{out}{err}");
     let success = out.lines().nth(1).and_then(|row| row.split_whitespace().nth(2)).expect("a row");
-    // Of an odd number of questions one more has succeeded than failed.
+    // With an odd number of requests one more succeeds than fails.
     let success: f64 = success.parse().expect("a number");
     assert!((50.0..75.0).contains(&success), "{out}");
     assert!(out.contains(" x status 503: -13104: somebody else was quicker"), "{out}");
 }
 
 #[test]
-fn a_server_that_cannot_say_what_it_has_counted_is_not_believed() {
-    let (code, out, err) = told(Wrong { ask: |_| (200, r#"{"allowed":false}"#), counted: |_| None });
+fn server_without_usage_fails_the_verdict() {
+    let (code, out, err) =
+        run_bench(FaultyReplies { ask: |_| (200, r#"{"allowed":false}"#), counted: |_| None });
     assert_eq!(code, Some(1), "{out}{err}");
-    assert!(out.contains("could not be read, and was not compared"), "{out}");
+    assert!(out.contains("could not be read and were not compared"), "{out}");
     assert!(err.contains("answered with status 500"), "{err}");
 }

@@ -1,6 +1,6 @@
 use serde_json::Value;
 
-use super::Serving;
+use super::TestServer;
 
 const LIMITS: &str = "limits:
   - {id: login, items: [{policy: sliding, limit: 2, window: 24h, per: key}, {policy: total, limit: 1000}]}
@@ -14,27 +14,27 @@ fn json(text: &str) -> Value {
 }
 
 #[test]
-fn a_grant_is_one_line_and_a_refusal_says_when() {
-    let serving = Serving::of(LIMITS);
+fn grant_and_refusal_are_one_line() {
+    let serving = TestServer::with_limits(LIMITS);
     let first = serving.run(&["acquire", "login", "ada"]).done();
     assert_eq!(first, "allowed: login key/sliding-86400s has 1 of 2 left\n");
     assert_eq!(serving.run(&["acquire", "login", "ada", "--count", "1"]).code, Some(0));
 
     let refused = serving.run(&["acquire", "login", "ada"]);
     assert_eq!((refused.code, &*refused.err), (Some(3), ""));
-    let said = "refused by login key/sliding-86400s, 2 of 2 used: come back in 23h 59m ";
-    assert!(refused.out.starts_with(said) || refused.out.contains("come back in 1d"), "{}", refused.out);
+    let stderr_text = "refused by login key/sliding-86400s, 2 of 2 used: retry in 23h 59m ";
+    assert!(refused.out.starts_with(stderr_text) || refused.out.contains("retry in 1d"), "{}", refused.out);
 
     let never = serving.run(&["acquire", "closed"]);
     assert_eq!(
         (never.code, &*never.out),
-        (Some(3), "refused by closed all/total, 0 of 0 used: no waiting will help\n")
+        (Some(3), "refused by closed all/total, 0 of 0 used: waiting does not help\n")
     );
 }
 
 #[test]
-fn a_peek_takes_nothing() {
-    let serving = Serving::of(LIMITS);
+fn peek_charges_nothing() {
+    let serving = TestServer::with_limits(LIMITS);
     for _ in 0..3 {
         let peeked = serving.run(&["peek", "login", "ada", "--count", "2"]).done();
         assert_eq!(peeked, "would be allowed: login key/sliding-86400s has 2 of 2 left\n");
@@ -45,8 +45,8 @@ fn a_peek_takes_nothing() {
 }
 
 #[test]
-fn programs_get_the_decision_as_the_server_wrote_it() {
-    let serving = Serving::of(LIMITS);
+fn json_output_is_the_server_reply() {
+    let serving = TestServer::with_limits(LIMITS);
     let text = serving.run(&["acquire", "shop/all:1", "--json"]).done();
     assert_eq!(
         text,
@@ -60,8 +60,8 @@ fn programs_get_the_decision_as_the_server_wrote_it() {
 }
 
 #[test]
-fn a_set_is_granted_whole_or_not_at_all() {
-    let serving = Serving::of(LIMITS);
+fn set_is_granted_all_or_nothing() {
+    let serving = TestServer::with_limits(LIMITS);
     let ask = |asks: &[&str]| {
         let asks = asks.iter().flat_map(|ask| ["--ask", ask]);
         serving.run(&["acquire", "--json"].into_iter().chain(asks).collect::<Vec<_>>())
@@ -78,8 +78,8 @@ fn a_set_is_granted_whole_or_not_at_all() {
 }
 
 #[test]
-fn a_request_id_is_charged_once() {
-    let serving = Serving::of(LIMITS);
+fn request_id_is_charged_once() {
+    let serving = TestServer::with_limits(LIMITS);
     let ask = |count: &str| serving.run(&["acquire", "shop/all:1", "--count", count, "--request-id", "r1"]);
     let first = ask("2").done();
     assert_eq!(first, "allowed: shop/all:1 all/total has 1 of 3 left\n");
@@ -90,13 +90,13 @@ fn a_request_id_is_charged_once() {
 }
 
 #[test]
-fn whoever_waits_gets_it_when_it_is_given_back() {
-    let serving = Serving::of(LIMITS);
+fn waiting_request_is_granted_after_release() {
+    let serving = TestServer::with_limits(LIMITS);
     let held = json(&serving.run(&["acquire", "workers", "--json"]).done());
     let lease = held["lease"]["id"].as_str().expect("a lease");
     let refused = serving.run(&["acquire", "workers", "--wait", "1ms"]);
-    let said = "refused by workers all/concurrency, 1 of 1 used: come back when something is given back\n";
-    assert_eq!((refused.code, &*refused.out), (Some(3), said));
+    let stderr_text = "refused by workers all/concurrency, 1 of 1 used: retry after a release\n";
+    assert_eq!((refused.code, &*refused.out), (Some(3), stderr_text));
 
     std::thread::scope(|scope| {
         let waiting =
@@ -108,8 +108,8 @@ fn whoever_waits_gets_it_when_it_is_given_back() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_bad_input() {
-    let serving = Serving::of(LIMITS);
+fn invalid_ask_is_bad_input() {
+    let serving = TestServer::with_limits(LIMITS);
     let without_key = serving.run(&["acquire", "login"]).failed(2);
     assert!(without_key.contains("limit_key"), "{without_key}");
     for args in [

@@ -1,10 +1,10 @@
 //! `tidegate cpu run`: real processes under a real governor.
 //!
-//! How close the average comes to the limit depends on what else the machine does, so that only runs at length look at it; that it is not above
-//! is looked at in every run.
+//! How close the average comes to the limit depends on other load of the machine, so only long runs check it. Every
+//! run checks that the average is not above the limit.
 
+mod process_lifecycle;
 mod targets;
-mod wards;
 mod windows;
 
 use std::fs;
@@ -18,24 +18,24 @@ use tempfile::TempDir;
 
 use crate::tidegate;
 
-/// Uses two cores until it is ended.
-const BUSY: &str = "sh -c 'while :; do :; done' & exec sh -c 'while :; do :; done'";
+/// Uses two cores until killed.
+const BUSY_COMMAND: &str = "sh -c 'while :; do :; done' & exec sh -c 'while :; do :; done'";
 
-/// The longest that anything is waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longest wait for anything.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn folder() -> TempDir {
     tempfile::tempdir().expect("a folder")
 }
 
-/// A governor that is ended with its test, and everybody it started.
-struct Governor {
+/// A governor process, killed with its children at the end of the test.
+struct RunningGovernor {
     child: Child,
     lines: std::io::Lines<BufReader<std::process::ChildStderr>>,
 }
 
-impl Governor {
-    fn start(state: &Path, args: &[&str]) -> Governor {
+impl RunningGovernor {
+    fn start(state: &Path, args: &[&str]) -> RunningGovernor {
         let state = state.display().to_string();
         let mut all = vec!["cpu", "run", "--state", &state, "--interval", "1s", "--adjust", "1s", "--json"];
         if !args.contains(&"--window") {
@@ -45,10 +45,10 @@ impl Governor {
         let mut child =
             tidegate(&all).stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("the binary starts");
         let lines = BufReader::new(child.stderr.take().expect("it was piped")).lines();
-        Governor { child, lines }
+        RunningGovernor { child, lines }
     }
 
-    /// The next sample that is told.
+    /// The next JSON sample.
     fn sample(&mut self) -> Value {
         loop {
             let line = self.lines.next().expect("it goes on").expect("text");
@@ -64,21 +64,25 @@ impl Governor {
     }
 }
 
-impl Drop for Governor {
+impl Drop for RunningGovernor {
     fn drop(&mut self) {
         let _ended = self.child.kill();
         let _code = self.child.wait();
     }
 }
 
-/// A process of ours, and all that it starts; ended with its test.
-struct Busy(Child);
+/// A busy process with children, killed at the end of the test.
+struct BusyProcess(Child);
 
-impl Busy {
-    fn start() -> Busy {
+impl BusyProcess {
+    fn start() -> BusyProcess {
         let mut command = Command::new("setsid");
-        command.args(["sh", "-c", BUSY]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Busy(command.spawn().expect("a shell"))
+        command
+            .args(["sh", "-c", BUSY_COMMAND])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        BusyProcess(command.spawn().expect("a shell"))
     }
 
     fn pid(&self) -> u32 {
@@ -86,9 +90,9 @@ impl Busy {
     }
 }
 
-impl Drop for Busy {
+impl Drop for BusyProcess {
     fn drop(&mut self) {
-        // The session has its number.
+        // The session id is the process id.
         let _ended = Command::new("pkill").args(["-KILL", "-s", &self.pid().to_string()]).status();
         let _ended = self.0.kill();
         let _code = self.0.wait();
@@ -97,21 +101,21 @@ impl Drop for Busy {
 
 #[track_caller]
 #[expect(clippy::disallowed_methods, reason = "the kernel tells nobody that a process was continued")]
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < PATIENCE, "it never came to this: {what}");
+        assert!(begin.elapsed() < TIMEOUT, "it never came to this: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// What state the processes of a session are in.
+/// The states of the processes of a session.
 fn states(session: u32) -> String {
     let ps = Command::new("ps").args(["-o", "stat=", "-s", &session.to_string()]).output().expect("ps");
     String::from_utf8_lossy(&ps.stdout).into_owned()
 }
 
-/// The cgroups that a governor of this number made.
+/// The cgroups created by the governor with this process id.
 fn cgroups_of(pid: u32) -> Vec<PathBuf> {
     let trees = ["cpu", "cpuacct", "cpu,cpuacct", "unified", ""];
     let found = trees.map(|tree| Path::new("/sys/fs/cgroup").join(tree).join(format!("tidegate-{pid}")));
@@ -131,13 +135,14 @@ fn number(value: &Value, field: &str) -> f64 {
 
 fn status(state: &Path) -> Value {
     let state = state.display().to_string();
-    let told = tidegate(&["cpu", "status", "--json", "--state", &state]).output().expect("the binary starts");
-    serde_json::from_slice(&told.stdout)
-        .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&told.stderr)))
+    let message =
+        tidegate(&["cpu", "status", "--json", "--state", &state]).output().expect("the binary starts");
+    serde_json::from_slice(&message.stdout)
+        .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&message.stderr)))
 }
 
 #[test]
-fn a_command_is_run_and_its_exit_code_is_ours() {
+fn exit_code_of_command_is_returned() {
     let folder = folder();
     let state = folder.path().join("state").display().to_string();
     for (script, code) in [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)] {
@@ -164,7 +169,7 @@ fn a_command_is_run_and_its_exit_code_is_ours() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_and_nothing_is_changed() {
+fn invalid_arguments_change_nothing() {
     let folder = folder();
     let state = folder.path().join("state").display().to_string();
     for (args, why) in [
@@ -193,21 +198,21 @@ fn what_makes_no_sense_is_refused_and_nothing_is_changed() {
         let mut all = vec!["cpu", "run", "--state", &state];
         all.extend(args);
         let done = tidegate(&all).stdin(Stdio::null()).output().expect("the binary starts");
-        let said = String::from_utf8_lossy(&done.stderr);
+        let stderr_text = String::from_utf8_lossy(&done.stderr);
         let expected = if args[0] == "--config" {
             [1, 2].contains(&done.status.code().unwrap_or(0))
         } else {
             done.status.code() == Some(2)
         };
-        assert!(expected, "{args:?}: {:?} {said}", done.status.code());
-        assert!(said.contains(why), "{args:?}: {said}");
+        assert!(expected, "{args:?}: {:?} {stderr_text}", done.status.code());
+        assert!(stderr_text.contains(why), "{args:?}: {stderr_text}");
         assert!(!Path::new(&state).exists(), "{args:?}: nothing is left");
     }
 }
 
-/// Who reads the metrics afterwards is not told of a governor that has ended; who was refused has changed no settings.
+/// After the end metrics say so, and a refused start changes no settings.
 #[test]
-fn what_is_left_says_how_it_ended() {
+fn metrics_after_the_end_say_not_running() {
     let folder = folder();
     let (state, metrics) = (folder.path().join("state"), folder.path().join("metrics"));
     let run = |more: &[&str]| {
@@ -227,9 +232,9 @@ fn what_is_left_says_how_it_ended() {
 }
 
 #[test]
-fn one_governs_with_a_directory() {
+fn second_governor_of_a_directory_is_refused() {
     let folder = folder();
-    let mut governor = Governor::start(folder.path(), &["--enforce", "none", "--", "sleep", "100"]);
+    let mut governor = RunningGovernor::start(folder.path(), &["--enforce", "none", "--", "sleep", "100"]);
     governor.sample();
     let state = folder.path().display().to_string();
     let second =
@@ -239,31 +244,34 @@ fn one_governs_with_a_directory() {
     assert_eq!(status(folder.path())["running"], true);
 }
 
-/// Told to stop, it stops its command, and says how that ended.
+/// A stop signal is forwarded to the command, and its exit code is returned.
 #[test]
-fn a_signal_is_handed_on() {
+fn signal_is_forwarded_to_the_command() {
     let folder = folder();
     let script = "trap 'exit 9' TERM; while :; do sleep 0.05; done";
-    let mut governor = Governor::start(folder.path(), &["--enforce", "signal", "--", "sh", "-c", script]);
+    let mut governor =
+        RunningGovernor::start(folder.path(), &["--enforce", "signal", "--", "sh", "-c", script]);
     governor.sample();
-    let told = Command::new("kill").args(["-TERM", &governor.child.id().to_string()]).status().expect("kill");
-    assert!(told.success());
+    let message =
+        Command::new("kill").args(["-TERM", &governor.child.id().to_string()]).status().expect("kill");
+    assert!(message.success());
     assert_eq!(governor.child.wait().expect("it is ours").code(), Some(9));
 }
 
-/// Told twice, it does not wait for a command that does not hear; and that is not how the command ended.
+/// The second signal ends the governor without waiting for the command.
 #[test]
-fn told_twice_it_leaves_its_command() {
+fn second_signal_leaves_the_command_running() {
     for (signal, code) in [("-TERM", 143), ("-INT", 130)] {
         let folder = folder();
         let script = "trap '' TERM INT; while :; do sleep 0.05; done";
-        let mut governor = Governor::start(folder.path(), &["--enforce", "none", "--", "sh", "-c", script]);
+        let mut governor =
+            RunningGovernor::start(folder.path(), &["--enforce", "none", "--", "sh", "-c", script]);
         governor.sample();
         let command = root_of(&governor);
         let pid = governor.child.id().to_string();
         let tell = || assert!(Command::new("kill").args([signal, &pid]).status().expect("kill").success());
         tell();
-        // Two signals of a kind at once would be one.
+        // Equal signals at once would merge into one.
         for _ in 0..2 {
             governor.sample();
         }
@@ -274,14 +282,14 @@ fn told_twice_it_leaves_its_command() {
     }
 }
 
-/// A program that stops itself when it sees its child stopped is continued, and told to stop it hears it.
+/// A program that stops itself when its child stops is continued and receives the signal.
 #[test]
-fn who_stops_with_its_child_goes_on_with_it() {
+fn self_stopped_program_is_continued() {
     let folder = folder();
-    // As su and shells with job control do.
+    // As `su` and job-control shells do.
     let script = "import os, signal, sys\npid = os.fork()\nif pid == 0:\n    while True: pass\nwhile True:\n    _, status = os.waitpid(pid, os.WUNTRACED)\n    if os.WIFSTOPPED(status):\n        os.kill(os.getpid(), signal.SIGSTOP)\n        os.kill(pid, signal.SIGCONT)\n    else:\n        sys.exit(5)";
     let args = ["--enforce", "signal", "--avg-limit", "20", "--", "python3", "-c", script];
-    let mut governor = Governor::start(folder.path(), &args);
+    let mut governor = RunningGovernor::start(folder.path(), &args);
     for _ in 0..3 {
         governor.sample();
     }
@@ -291,8 +299,8 @@ fn who_stops_with_its_child_goes_on_with_it() {
     assert_eq!(governor.child.wait().expect("it is ours").code(), Some(5));
 }
 
-/// The command of a governor: the child of its watchdog.
-fn root_of(governor: &Governor) -> String {
+/// The governed command: the child of the watchdog.
+fn root_of(governor: &RunningGovernor) -> String {
     let child_of = |pid: &str| {
         let children = Command::new("pgrep").args(["-P", pid]).output().expect("pgrep");
         String::from_utf8_lossy(&children.stdout).lines().next().unwrap_or_default().to_owned()
@@ -300,39 +308,39 @@ fn root_of(governor: &Governor) -> String {
     child_of(&child_of(&governor.child.id().to_string()))
 }
 
-/// Killed, it leaves nobody stopped and nothing limited, and its successor goes on with the same window.
+/// After a kill no process is stopped, nothing is limited, and the next governor continues the same window.
 #[test]
-fn a_governor_that_is_killed_leaves_nothing_behind() {
+fn killed_governor_leaves_no_limits() {
     for enforce in ["signal", "cgroup"] {
         if enforce == "cgroup" && !may_use_cgroups() {
-            // Said for whoever reads why less was proved here.
+            // Printed to explain why less is tested here.
             eprintln!("cgroups cannot be made here; only signals are tried");
             continue;
         }
-        let (folder, busy) = (folder(), Busy::start());
+        let (folder, busy) = (folder(), BusyProcess::start());
         let target = format!("pid:{}", busy.pid());
         let args = ["--target", &target, "--enforce", enforce, "--avg-limit", "11", "--unobserved", "zero"];
-        let mut governor = Governor::start(folder.path(), &args);
+        let mut governor = RunningGovernor::start(folder.path(), &args);
         let (first, second) = (governor.sample(), governor.sample());
         assert!(number(&second, "used") > 0.0 && number(&first, "total_quota") > 0.0);
         let pid = governor.child.id();
         assert_eq!(cgroups_of(pid).is_empty(), enforce == "signal");
         governor.kill();
-        eventually("nobody is stopped", || !states(busy.pid()).contains('T'));
-        eventually("no cgroup is left", || cgroups_of(pid).is_empty());
-        eventually("the watchdog has ended", || !folder.path().join("undo").exists());
+        wait_until("nobody is stopped", || !states(busy.pid()).contains('T'));
+        wait_until("no cgroup is left", || cgroups_of(pid).is_empty());
+        wait_until("the watchdog has ended", || !folder.path().join("undo").exists());
         let before = number(&status(folder.path()), "used");
-        let mut governor = Governor::start(folder.path(), &args);
+        let mut governor = RunningGovernor::start(folder.path(), &args);
         let after = number(&governor.sample(), "used");
         let window = status(folder.path());
-        // Unless a new window has begun meanwhile.
+        // Unless a new window has begun.
         assert!(after >= before || number(&window, "remaining_minutes") > 0.9, "{before} {after}");
     }
 }
 
-/// Without rights it says what should be, and limits nothing.
+/// Without permissions the governor reports limits and enforces nothing.
 #[test]
-fn who_may_not_limit_only_monitors() {
+fn governor_without_permissions_only_monitors() {
     if !may_use_cgroups() {
         return;
     }
@@ -351,8 +359,8 @@ fn who_may_not_limit_only_monitors() {
         .spawn()
         .expect("setpriv");
     let mut lines = BufReader::new(child.stderr.take().expect("it was piped")).lines();
-    let said = lines.next().expect("it says so").expect("text");
+    let stderr_text = lines.next().expect("it says so").expect("text");
     let _ended = child.kill();
     let _code = child.wait();
-    assert!(said.contains("only monitoring"), "{said}");
+    assert!(stderr_text.contains("only monitoring"), "{stderr_text}");
 }
