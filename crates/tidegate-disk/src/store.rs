@@ -412,7 +412,7 @@ impl StoreCore {
                 }
             }
             Sight::Ghost { generation, version, traces } => {
-                records.assumed_usage(generation, version, traces)
+                records.assumed_usage(generation, version, traces);
             }
             Sight::Row { generation, limit, key, traces } => {
                 if last.as_ref().is_none_or(|(of, _)| *of != generation) {

@@ -510,7 +510,7 @@ fn check_image(image: SimulatedDirectory, moment: usize, clock: &Arc<ManualClock
                 );
             }
             ReportedEvent::Release(id) => {
-                assert!(!split_reply(store.release(id)).0, "what was given back is held")
+                assert!(!split_reply(store.release(id)).0, "what was given back is held");
             }
             ReportedEvent::Request { limit, key, id } => {
                 let before = used(&store, limit, key);

@@ -77,7 +77,7 @@ impl DiskModel {
                 self.change_name(NameChange { removed: Some(from.clone()), added: Some((to.clone(), file)) });
             }
             DiskChange::Remove { name } => {
-                self.change_name(NameChange { removed: Some(name.clone()), added: None })
+                self.change_name(NameChange { removed: Some(name.clone()), added: None });
             }
             DiskChange::SyncNames => {
                 self.durable_names = self.names.clone();
