@@ -1,4 +1,4 @@
-//! What the machine says: memory in use by this process, time spent by this thread, time passed.
+//! Statistics of the process and its threads: memory in use, CPU time and wall time.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use std::time::Duration;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
-/// The memory of this process that is really there, in bytes; 0 where the machine does not say.
+/// The resident memory of this process in bytes, or 0 where the system does not provide it.
 pub fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: u64 = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
     pages * rustix::param::page_size() as u64
 }
 
-/// The most memory of this process that was ever there, in bytes; 0 where the machine does not say.
+/// The peak resident memory of this process in bytes, or 0 where the system does not provide it.
 pub fn peak_resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -21,18 +21,19 @@ pub fn peak_resident_bytes() -> u64 {
     kibibytes.unwrap_or(0) << 10
 }
 
-/// The processor time this thread has used. Unlike a stopwatch it does not count while somebody else runs.
+/// The CPU time of this thread. It excludes the time of other programs.
 pub fn thread_time() -> Duration {
     time_of(ClockId::ThreadCPUTime)
 }
 
-/// The time on a stopwatch that was started at some time.
+/// The monotonic time.
 pub fn wall_time() -> Duration {
     time_of(ClockId::Monotonic)
 }
 
-/// Keeps this thread on the processor of this number among those that it may use, so that threads that are measured together run
-/// together. `false` if there are not that many, or the system does not let it: then it runs wherever the system puts it.
+/// Pins this thread to the processor with this index among the allowed ones, so that threads that are
+/// measured together run in parallel. Returns `false` if that is not possible. The system then schedules the
+/// thread freely.
 #[cfg(target_os = "linux")]
 pub fn stay_on_processor(number: usize) -> bool {
     let Ok(allowed) = sched_getaffinity(None) else { return false };
@@ -44,7 +45,7 @@ pub fn stay_on_processor(number: usize) -> bool {
     sched_setaffinity(None, &own).is_ok()
 }
 
-/// The same where there is no word for it.
+/// Not supported on this system.
 #[cfg(not(target_os = "linux"))]
 pub fn stay_on_processor(_: usize) -> bool {
     false
