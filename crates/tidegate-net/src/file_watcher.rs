@@ -12,7 +12,7 @@
 //!
 //! Polling sees every kind of edit. Editors write in place or rename, Kubernetes swaps a symbolic link two directories above, and
 //! network file systems send no inotify events. All of it shows in `stat` of the path. See
-//! `docs/decisions/0010-files-are-looked-at.md`.
+//! `docs/decisions/0010-files-are-polled.md`.
 //!
 //! A change is reported when two polls in a row read the same contents, so that a half-written file is not used. Reported
 //! contents are remembered by their SHA-256: a file that was only touched is not reported again.

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_real_one_stays_with_the_kernel() {
+    fn system_clock_follows_kernel_clock() {
         let clock = SystemClock::new();
         for _ in 0..20_000 {
             let before = clock.kernel.now();
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_counter_is_not_trusted_every_reading_asks_the_kernel() {
+    fn untrusted_counter_reads_kernel_every_time() {
         let clock = SystemClock { kernel: KernelClock::new(), counter_time: None };
         let before = clock.kernel.now();
         let now = clock.now().ticks();

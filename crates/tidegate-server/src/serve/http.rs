@@ -6,7 +6,7 @@
 //! dispatch to the same [`HttpApi`](crate::http::HttpApi).
 //!
 //! The fast path accepts only what is unambiguous, so the full HTTP grammar lives in one place, hyper. See
-//! `docs/decisions/0011-plain-requests-have-a-lane.md`.
+//! `docs/decisions/0011-http1-fast-path.md`.
 
 mod buffered_stream;
 mod http1_fast_path;

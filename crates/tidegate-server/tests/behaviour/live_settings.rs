@@ -4,12 +4,15 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use tidegate::Limiter;
 use tidegate::activity::{self, Activity, Reason};
+use tidegate::catalog::{Catalog, Edit, ExpectedVersion};
+use tidegate::clock::ManualClock;
+use tidegate::file;
 use tidegate::file::{ActivitySpec, Settings, read};
-use tidegate::{
-    Capacity, Catalog, Edit, ExpectedVersion, ItemSpec, LimitSpec, LimitStore, Limiter, ManualClock, Policy,
-};
-use tidegate::{Memory, MemoryStore, Store, file};
+use tidegate::model::{Capacity, ItemSpec, LimitSpec, Policy};
+use tidegate::store::LimitStore;
+use tidegate::store::{Memory, MemoryStore, Store};
 use tidegate_server::live_settings::{LiveSettings, SettingsApplied, SettingsRejected};
 use tidegate_server::resp::{RespService, RespSession};
 use tidegate_server::tokens::{Caller, NewToken, Role};
@@ -34,17 +37,23 @@ impl SettingsFixture {
 
     #[track_caller]
     fn apply(&self, text: &str) -> SettingsApplied {
-        self.rules.apply(settings(text)).expect("they make sense")
+        self.rules.apply(settings(text)).expect("valid input")
     }
 
     #[track_caller]
     fn fails(&self, settings: Settings) -> Vec<String> {
-        let SettingsRejected { flaws } = self.rules.apply(settings).expect_err("they make no sense");
+        let SettingsRejected { flaws } = self.rules.apply(settings).expect_err("invalid input");
         flaws.into_iter().map(|flaw| flaw.field).collect()
     }
 
     fn takes(&self, id: &str, count: u64) -> bool {
-        self.limiter.ask(id, b"u").count(count).try_acquire().expect("a known limit").is_granted()
+        match self.limiter.ask(id, b"u").count(count).try_acquire() {
+            Ok(_) => true,
+            Err(error) => {
+                assert!(error.is_refused(), "{error}");
+                false
+            }
+        }
     }
 
     fn ids(&self) -> Vec<String> {
@@ -142,7 +151,7 @@ fn rejected_settings_change_nothing() {
 
     assert_eq!(fixture.ids(), ["a", "b"]);
     assert!(fixture.rules.is_from_file("a") && !fixture.rules.is_from_file("new"));
-    assert_eq!(fixture.rules.tokens().identify(None), Caller::Anonymous, "nobody was let in");
+    assert_eq!(fixture.rules.tokens().identify(None), Caller::Anonymous, "authentication is still required");
     assert!(Arc::ptr_eq(&before, &fixture.rules.in_force()));
 }
 
@@ -159,9 +168,9 @@ fn settings_without_auth_are_rejected_on_public_servers() {
     let store: Arc<dyn LimitStore> =
         Arc::new(MemoryStore::new(Arc::new(ManualClock::at(START)), Memory::default()));
     let rules = LiveSettings::new(store).require_tokens();
-    rules.apply(settings("auth: {tokens: []}")).expect("it makes sense");
-    let unfit = rules.apply(settings(TWO)).expect_err("everybody would come in");
-    assert_eq!(unfit.flaws[0].field, "auth");
+    rules.apply(settings("auth: {tokens: []}")).expect("valid input");
+    let rejected = rules.apply(settings(TWO)).expect_err("auth is missing");
+    assert_eq!(rejected.flaws[0].field, "auth");
     assert!(!rules.tokens().allows_anonymous());
 }
 
@@ -200,10 +209,10 @@ fn session_loses_permissions_with_its_token() {
     let (two, two_line) = token("read");
     let file = |tokens: &str| format!("{TWO}auth: {{tokens: [{tokens}]}}");
     fixture.apply(&file(&format!("{one_line}, {two_line}")));
-    let door =
+    let service =
         Arc::new(RespService::new(Arc::clone(&fixture.store) as _, Arc::clone(fixture.rules.tokens()) as _));
     let mut sessions = [one, two].map(|secret| {
-        let mut session = RespSession::new(Arc::clone(&door));
+        let mut session = RespSession::new(Arc::clone(&service));
         assert_eq!(say(&mut session, &format!("AUTH {secret}")), "+OK");
         assert!(!format!("{session:?}").contains(&secret), "a secret is not kept");
         session
@@ -211,14 +220,14 @@ fn session_loses_permissions_with_its_token() {
     let mut ask = |which: usize, line: &str| say(&mut sessions[which], line);
     fixture.apply(&file(&two_line));
     assert_eq!(ask(0, "TG.PEEK a u"), OUTSIDE, "its token is gone");
-    assert_eq!(ask(1, "TG.PEEK a u"), "[1, 5, 5, -1, -1, '', '']", "nobody else notices");
+    assert_eq!(ask(1, "TG.PEEK a u"), "[1, 5, 5, -1, -1, '', '']", "other sessions are not affected");
     fixture.apply(&file(&format!("{one_line}, {}", two_line.replace("role: read", "role: decide"))));
     assert_eq!(ask(0, "PING"), "+PONG", "it is back");
     assert_eq!(ask(1, "TG.ACQUIRE a u"), "[1, 5, 4, -1, -1, '', '']", "and means more");
     fixture.apply(&file(&two_line.replace("role: read", "role: decide, prefix: b")));
     assert!(ask(1, "TG.ACQUIRE a u").starts_with("-NOPERM"), "or less");
     fixture.apply(TWO);
-    assert_eq!(ask(0, "PING"), "+PONG", "nobody needs one");
+    assert_eq!(ask(0, "PING"), "+PONG", "no token is required");
     assert_eq!(ask(1, "TG.ACQUIRE a u"), "[1, 5, 3, -1, -1, '', '']");
     fixture.apply(&file(""));
     assert_eq!((ask(0, "PING"), ask(1, "PING")), (OUTSIDE.to_owned(), OUTSIDE.to_owned()));
@@ -228,9 +237,9 @@ fn session_loses_permissions_with_its_token() {
 fn anonymous_session_is_refused_once_tokens_are_required() {
     let fixture = SettingsFixture::new();
     fixture.apply(TWO);
-    let door =
+    let service =
         Arc::new(RespService::new(Arc::clone(&fixture.store) as _, Arc::clone(fixture.rules.tokens()) as _));
-    let mut session = RespSession::new(door);
+    let mut session = RespSession::new(service);
     assert_eq!(say(&mut session, "PING"), "+PONG");
     let (secret, line) = token("read");
     fixture.apply(&format!("auth: {{tokens: [{line}]}}"));
@@ -254,7 +263,7 @@ fn tokens_change_after_limits_are_durable() {
         std::thread::spawn(move || rules.apply(settings(TWO)))
     };
     log.wait_for_waiters(1);
-    assert!(!rules.tokens().allows_anonymous(), "nobody comes in by rules that may be forgotten");
+    assert!(!rules.tokens().allows_anonymous(), "settings that are not durable grant no access");
     assert!(!applying.is_finished());
     log.sync_all();
     assert_eq!(applying.join().expect("it does not fail"), Ok(applied(2, 0, 0, 0)));
@@ -270,7 +279,7 @@ fn settings_are_rejected_when_the_log_fails() {
     assert_eq!(flaws[0].field, "store");
     assert!(flaws[0].message.contains("the disk is full"), "{}", flaws[0].message);
     assert!(!rules.tokens().allows_anonymous());
-    assert!(rules.is_from_file("a"), "it is there, and nobody else changes it");
+    assert!(rules.is_from_file("a"), "the limit exists and is managed by the file");
 }
 
 /// An activity, and live settings that configure it.
@@ -282,9 +291,9 @@ fn with_activity(over: ActivitySpec) -> (SettingsFixture, Activity) {
 }
 
 /// The result of a future that does not wait.
-fn now<T>(told: impl Future<Output = T>) -> T {
-    match pin!(told).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(told) => told,
+fn now<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
         Poll::Pending => panic!("it waits"),
     }
 }
@@ -297,7 +306,7 @@ fn limited(activity: &Activity, user: &str) -> Option<Reason> {
 fn activity_section_is_a_file_limit() {
     let (fixture, activity) = with_activity(ActivitySpec::default());
     assert_eq!(fixture.apply("limits: []"), applied(0, 0, 0, 0));
-    assert!(fixture.ids().is_empty(), "nobody has asked");
+    assert!(fixture.ids().is_empty(), "no request was made");
     assert_eq!(limited(&activity, "u"), None);
     assert!(fixture.ids().is_empty(), "asking makes nothing");
     let first = now(activity.set_active("u")).expect("room");
@@ -308,7 +317,7 @@ fn activity_section_is_a_file_limit() {
     assert_eq!(fixture.apply("activity: {max_concurrent_tasks: 1, window: 20s}"), applied(0, 1, 0, 0));
     assert!(fixture.rules.is_from_file("activity"));
     assert_eq!(activity.rules().window.as_secs(), 20);
-    let held = fixture.limiter.ask("activity", "u").try_acquire().expect("a limit").granted();
+    let held = fixture.limiter.ask("activity", "u").try_acquire();
     assert_eq!(limited(&activity, "v"), Some(Reason::Concurrency));
     // An edit takes effect at once and keeps the counts.
     assert_eq!(fixture.apply("activity: {max_concurrent_tasks: 2, window: 20s}"), applied(0, 1, 0, 0));
@@ -376,9 +385,9 @@ fn environment_is_applied_at_start_and_kept_by_other_processes() {
     let (fixture, _) = with_activity(ActivitySpec::default());
     let over = ActivitySpec { max_concurrent_tasks: Some(Capacity::AtMost(2)), ..ActivitySpec::default() };
     let (rules, _) = beside(&fixture, over);
-    rules.apply_defaults().expect("they make sense");
+    rules.apply_defaults().expect("valid input");
     let tasks = || fixture.store.get("activity").expect("a limit").spec().items[2].limit;
-    assert_eq!(tasks(), Capacity::AtMost(2), "before anybody asks");
+    assert_eq!(tasks(), Capacity::AtMost(2), "before the first request");
     assert!(rules.tokens().allows_anonymous());
     let (silent, activity) = beside(&fixture, ActivitySpec::default());
     silent.apply_defaults().expect("nothing is always possible");
@@ -392,7 +401,7 @@ fn environment_is_applied_at_start_and_kept_by_other_processes() {
     let _task = now(activity.set_active("u")).expect("room");
     assert_eq!(tasks(), Capacity::AtMost(50));
     // A process with overrides applies them again on reload.
-    rules.apply(settings("limits: []")).expect("they make sense");
+    rules.apply(settings("limits: []")).expect("valid input");
     assert_eq!(tasks(), Capacity::AtMost(2));
 }
 
@@ -406,10 +415,10 @@ fn only_a_file_retires_limits_of_another_file() {
     assert!(without.is_from_file("a"), "and changes nothing that is written in one");
     let (other, _) = beside(&fixture, ActivitySpec::default());
     let found = other.apply(settings("limits: [{id: b, items: [{policy: total, limit: 5}]}]"));
-    assert_eq!(found.expect("they make sense").retired_foreign, ["a"]);
-    other.apply(settings("limits: [{id: c, items: [{policy: total, limit: 5}]}]")).expect("they make sense");
+    assert_eq!(found.expect("valid input").retired_foreign, ["a"]);
+    other.apply(settings("limits: [{id: c, items: [{policy: total, limit: 5}]}]")).expect("valid input");
     assert!(without.is_from_file("c"), "whenever it came");
     // Limits of the process's own file are retired without a warning.
-    assert!(other.apply(settings("limits: []")).expect("they make sense").retired_foreign.is_empty());
+    assert!(other.apply(settings("limits: []")).expect("valid input").retired_foreign.is_empty());
     assert!(fixture.ids().is_empty());
 }

@@ -19,7 +19,7 @@ impl RefusalSink for RefusalRecorder {
     fn line(&self, line: &RefusalLine<'_>) {
         let RefusalLine { limit, item, key, protocol, left_out } = line;
         let key = key.as_deref().unwrap_or("nobody");
-        let told = format!("{limit} {item} {key} {} {left_out}", protocol.word());
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(told);
+        let line = format!("{limit} {item} {key} {} {left_out}", protocol.word());
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(line);
     }
 }

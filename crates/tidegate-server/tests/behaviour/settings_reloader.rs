@@ -7,7 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tidegate::{Catalog, ManualClock, Memory, MemoryStore, Tick};
+use tidegate::catalog::Catalog;
+use tidegate::clock::ManualClock;
+use tidegate::model::Tick;
+use tidegate::store::{Memory, MemoryStore};
 use tidegate_server::live_settings::LiveSettings;
 use tidegate_server::metrics::ReloadSource;
 use tidegate_server::settings_reloader::{ReloadOutcome, SettingsPoll, SettingsReloader};
@@ -161,7 +164,7 @@ fn edit_that_drops_auth_is_rejected() {
     let auth = format!("auth: {{tokens: [{{name: ops, sha256: '{}', role: admin}}]}}\n", "a".repeat(64));
     let fixture = SettingsFixture::with(&(file(&["a"]) + &auth));
     fixture.write(&file(&["a", "b"]));
-    let failed = fixture.reloader.reload_now().result.expect_err("everybody would be let in");
+    let failed = fixture.reloader.reload_now().result.expect_err("auth is missing");
     assert!(
         failed.text.contains("auth: is missing") && failed.text.contains("restart the server"),
         "{failed}"
@@ -171,7 +174,7 @@ fn edit_that_drops_auth_is_rejected() {
     assert!(fixture.reloader.reload_now().result.is_ok());
     assert_eq!(fixture.ids(), ["a", "b"]);
     fixture.write(&(file(&["a"]) + "auth: {tokens: []}\n"));
-    assert!(fixture.reloader.reload_now().result.is_ok(), "with an empty list nobody comes in");
+    assert!(fixture.reloader.reload_now().result.is_ok(), "an empty token list is valid");
 }
 
 /// A server that started without tokens may reload settings without them.
@@ -204,7 +207,7 @@ fn half_written_file_is_not_loaded() {
     let whole = file(&["a", "b", "c"]);
     for end in [10, 40, 41, whole.len() - 1] {
         fixture.write(&whole[..end]);
-        assert_eq!(fixture.reloader.poll(), SettingsPoll::Unsettled, "somebody is writing");
+        assert_eq!(fixture.reloader.poll(), SettingsPoll::Unsettled, "the file is being written");
     }
     fixture.write(&whole);
     fixture.loads(&["a", "b", "c"]);
@@ -226,7 +229,7 @@ fn renamed_file_is_loaded() {
 fn file_that_vanishes_and_returns_is_loaded() {
     let fixture = SettingsFixture::with(&file(&["a"]));
     fs::remove_file(fixture.reloader.path()).expect("it is there");
-    assert_eq!(fixture.reloader.poll(), SettingsPoll::Unsettled, "somebody may be about to replace it");
+    assert_eq!(fixture.reloader.poll(), SettingsPoll::Unsettled, "the file may be about to be replaced");
     fixture.write(&file(&["a", "b"]));
     fixture.loads(&["a", "b"]);
     fixture.settle();
@@ -333,15 +336,15 @@ fn sections_that_need_a_restart_are_reported() {
 #[test]
 fn watcher_polls_until_dropped() {
     let fixture = SettingsFixture::with(&file(&["a"]));
-    let (heard, ear) = std::sync::mpsc::channel();
-    let heard = std::sync::Mutex::new(heard);
+    let (report, polls) = std::sync::mpsc::channel();
+    let report = std::sync::Mutex::new(report);
     fixture.store.watch(Box::new(move |_| {
-        let _somebody = heard.lock().expect("nobody panics in here").send(());
+        let _receiver_gone = report.lock().expect("not poisoned").send(());
     }));
     let watching = fixture.reloader.watch_file().expect("a thread");
     fixture.write(&file(&["a", "b"]));
-    ear.recv_timeout(Duration::from_secs(60)).expect("somebody looked");
+    polls.recv_timeout(Duration::from_secs(60)).expect("a poll");
     drop(watching);
-    assert_eq!(Arc::strong_count(&fixture.reloader), 1, "nobody looks any more");
+    assert_eq!(Arc::strong_count(&fixture.reloader), 1, "the watcher has stopped");
     assert_eq!(fixture.ids(), ["a", "b"]);
 }

@@ -6,12 +6,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tidegate::{
-    Amount, Ask, Capacity, Catalog, Detail, ExpectedVersion, Gate, Grant, ItemSpec, LimitSpec, Limiter,
-    ManualClock, MapStore, Memory, MemoryStore, Mode, Order, OrderError, Outcome, OverrideSpec, Policy,
-    RemovalMode, Replies, Settlement, Span, Store, SystemClock, Timestamp, Verdict, Wait,
+use tidegate::Limiter;
+use tidegate::catalog::{Catalog, ExpectedVersion, RemovalMode};
+use tidegate::clock::{ManualClock, SystemClock};
+use tidegate::model::{
+    Amount, Ask, Capacity, ItemSpec, LimitSpec, Mode, Order, OverrideSpec, Policy, Span, Timestamp, Verdict,
+    Wait,
 };
+use tidegate::reply::{Detail, GrantedLease, OrderError, Outcome, Replies};
+use tidegate::store::memory::MemoryHandle;
+use tidegate::store::{MapStore, Memory, MemoryStore, Settlement, Store};
 use tidegate_testkit::suite::every_policy;
+
+use crate::stage::DecisionExt;
 
 /// Where the clock begins, so that there is a time before it.
 const START: Timestamp = Timestamp::from_ticks(1_000_000_000_000_000);
@@ -39,8 +46,8 @@ fn put(store: &impl Catalog, spec: LimitSpec) {
 }
 
 #[track_caller]
-fn gate(store: &MemoryStore, limit_id: &str) -> Gate {
-    store.gate(limit_id).expect("it was put")
+fn gate(store: &MemoryStore, limit_id: &str) -> MemoryHandle {
+    store.handle(limit_id).expect("it was put")
 }
 
 fn total(id: &str, limit: Amount) -> LimitSpec {
@@ -91,7 +98,7 @@ fn limits_of_five() -> Vec<LimitSpec> {
 }
 
 #[test]
-fn costs_of_nothing_of_everything_and_above_capacity_are_what_the_plain_store_says() {
+fn extreme_costs_match_map_store() {
     for spec in limits_of_five() {
         let (store, clock) = keeping([spec.clone()]);
         let plain = MapStore::new(Arc::clone(&clock), 7);
@@ -117,7 +124,7 @@ fn costs_of_nothing_of_everything_and_above_capacity_are_what_the_plain_store_sa
 }
 
 #[test]
-fn a_cost_of_nothing_leaves_no_row() {
+fn cost_of_zero_leaves_no_row() {
     let (store, _) = keeping([total_per_key("l", 5)]);
     let gate = gate(&store, "l");
     assert_eq!(gate.try_acquire(b"ada", 0), Ok(Verdict::Granted));
@@ -127,9 +134,9 @@ fn a_cost_of_nothing_leaves_no_row() {
 }
 
 #[test]
-fn keys_may_be_empty_and_have_a_kibibyte() {
+fn keys_of_0_to_1024_bytes_are_accepted() {
     let (store, _) = keeping([total_per_key("l", 1)]);
-    let (gate, gates) = (gate(&store, "l"), store.gates(&["l"]).expect("it was put"));
+    let (gate, gates) = (gate(&store, "l"), store.handle_set(&["l"]).expect("it was put"));
     let keys = [vec![], vec![0], vec![b'k'; 1023], vec![b'k'; 1024]];
     for key in &keys {
         assert_eq!(gate.try_acquire(key, 1), Ok(Verdict::Granted), "{} bytes", key.len());
@@ -141,9 +148,9 @@ fn keys_may_be_empty_and_have_a_kibibyte() {
 }
 
 #[test]
-fn longer_keys_are_rejected_and_charge_nobody() {
+fn key_above_1024_bytes_is_rejected_without_charge() {
     let (store, _) = keeping([total_per_key("l", 1)]);
-    let (gate, gates) = (gate(&store, "l"), store.gates(&["l", "l"]).expect("it was put"));
+    let (gate, gates) = (gate(&store, "l"), store.handle_set(&["l", "l"]).expect("it was put"));
     for bytes in [1025, 65_536] {
         let key = vec![b'k'; bytes];
         let too_long = OrderError::KeyTooLong { bytes };
@@ -161,14 +168,14 @@ fn longer_keys_are_rejected_and_charge_nobody() {
 
 /// Also where the limit that is too long a key for ignores it, and however well the handle knows its limits.
 #[test]
-fn longer_keys_are_rejected_by_handles_that_know_their_limits() {
+fn key_above_1024_bytes_is_rejected_by_warm_handle() {
     let bucket = |id: &str| {
         LimitSpec::named(id).with(ItemSpec::of(Policy::Bucket { window: seconds(60), burst: None }, 100))
     };
     let mut keyed = bucket("keyed");
     keyed.items = keyed.items.into_iter().map(ItemSpec::per_key).collect();
     let (store, _) = keeping([bucket("all"), keyed]);
-    let gates = store.gates(&["all", "keyed"]).expect("they were put");
+    let gates = store.handle_set(&["all", "keyed"]).expect("they were put");
     let long = vec![b'k'; 1025];
     for turn in 0..3 {
         let too_long = Err(OrderError::KeyTooLong { bytes: 1025 });
@@ -183,7 +190,7 @@ fn longer_keys_are_rejected_by_handles_that_know_their_limits() {
 }
 
 #[test]
-fn a_limit_that_holds_needs_a_lease_and_is_not_for_handles() {
+fn handle_on_concurrency_limit_needs_lease() {
     let counted = total("both", 5).with(slots("both", 1).items.remove(0));
     let (store, _) = keeping([slots("slots", 1), counted, total("plain", 5)]);
     for id in ["slots", "both"] {
@@ -191,7 +198,7 @@ fn a_limit_that_holds_needs_a_lease_and_is_not_for_handles() {
         assert_eq!(gate.try_acquire(b"ada", 1), Err(OrderError::NeedsLease), "{id}");
         assert_eq!(gate.try_acquire(b"ada", 0), Err(OrderError::NeedsLease), "{id}");
         assert_eq!(gate.try_batch(&[b"ada"], 1, &mut [Verdict::Granted]), Err(OrderError::NeedsLease));
-        let gates = store.gates(&["plain", id]).expect("both were put");
+        let gates = store.handle_set(&["plain", id]).expect("both were put");
         assert_eq!(gates.try_acquire(&[None, None]), Err(OrderError::NeedsLease), "{id}");
         assert!(used(&store, id, None).iter().all(|used| *used == 0), "nothing is charged");
     }
@@ -202,7 +209,7 @@ fn a_limit_that_holds_needs_a_lease_and_is_not_for_handles() {
 }
 
 #[test]
-fn a_limit_that_learns_to_hold_leaves_its_handles_and_takes_them_back() {
+fn handle_fails_while_limit_has_concurrency_item() {
     let (store, _) = keeping([total("l", 5)]);
     let gate = gate(&store, "l");
     assert_eq!(gate.try_acquire(b"ada", 1), Ok(Verdict::Granted));
@@ -216,7 +223,7 @@ fn a_limit_that_learns_to_hold_leaves_its_handles_and_takes_them_back() {
 /// Between a handle's look at its limit and the decision the limit may learn to hold. What was taken then is given back, so that
 /// exactly the grants that were told are counted, and no lease is left with nobody.
 #[test]
-fn edits_to_and_from_slots_while_handles_ask_leave_no_lease() {
+fn concurrent_edits_of_concurrency_item_leave_no_lease() {
     let store = MemoryStore::new(SystemClock::new(), Memory::default());
     put(&store, total("l", Amount::from(u32::MAX)));
     let (gate, done) = (gate(&store, "l"), AtomicBool::new(false));
@@ -246,9 +253,9 @@ fn edits_to_and_from_slots_while_handles_ask_leave_no_lease() {
 }
 
 #[test]
-fn a_handle_says_when_its_limit_is_gone() {
+fn handle_of_removed_limit_reports_unknown_limit() {
     let (store, _) = keeping([total_per_key("l", 5), total("m", 5)]);
-    let (gate, gates) = (gate(&store, "l"), store.gates(&["m", "l"]).expect("both were put"));
+    let (gate, gates) = (gate(&store, "l"), store.handle_set(&["m", "l"]).expect("both were put"));
     assert_eq!(gate.try_acquire(b"ada", 1), Ok(Verdict::Granted));
     assert!(store.remove("l", RemovalMode::Forget));
     assert_eq!(gate.try_acquire(b"ada", 1), Err(unknown("l")));
@@ -257,11 +264,11 @@ fn a_handle_says_when_its_limit_is_gone() {
     assert_eq!(gate.try_batch(&[], 1, &mut []), Ok(()), "nothing was asked");
     assert_eq!(gates.try_acquire(&[None, Some(b"ada")]), Err(unknown("l")));
     assert_eq!(used(&store, "m", None), [0]);
-    assert!(store.gate("l").is_none() && store.gates(&["m", "l"]).is_none());
+    assert!(store.handle("l").is_none() && store.handle_set(&["m", "l"]).is_none());
 }
 
 #[test]
-fn a_limit_added_again_is_another_limit() {
+fn limit_added_again_needs_new_handle() {
     let (store, _) = keeping([total_per_key("l", 1)]);
     let old = gate(&store, "l");
     assert_eq!(old.try_acquire(b"ada", 1), Ok(Verdict::Granted));
@@ -275,7 +282,7 @@ fn a_limit_added_again_is_another_limit() {
 
 /// An old handle used to find the new limit by its id, and left the lease of its grant with nobody.
 #[test]
-fn a_limit_added_again_with_slots_gives_no_lease_to_an_old_handle() {
+fn old_handle_gets_no_lease_from_limit_added_again() {
     let (store, _) = keeping([total("l", 5)]);
     let old = gate(&store, "l");
     assert!(store.remove("l", RemovalMode::Forget));
@@ -285,7 +292,7 @@ fn a_limit_added_again_with_slots_gives_no_lease_to_an_old_handle() {
 }
 
 #[test]
-fn a_limit_that_was_retired_comes_back_to_its_handles() {
+fn handle_follows_retired_limit_that_returns() {
     let (store, _) = keeping([total_per_key("l", 2)]);
     let gate = gate(&store, "l");
     assert_eq!(gate.try_acquire(b"ada", 1), Ok(Verdict::Granted));
@@ -297,7 +304,7 @@ fn a_limit_that_was_retired_comes_back_to_its_handles() {
 }
 
 #[test]
-fn a_handle_follows_edits_at_once() {
+fn handle_follows_edits_at_once() {
     let (store, clock) = keeping([total_per_key("l", 2)]);
     let gate = gate(&store, "l");
     let ask = |key: &[u8], count| gate.try_acquire(key, count).expect("a sensible question");
@@ -315,20 +322,20 @@ fn a_handle_follows_edits_at_once() {
     assert_eq!([ask(b"cid", 1), ask(b"ada", 1)], [Verdict::Granted; 2], "from nothing");
     let hourly = ItemSpec::of(Policy::Interval { window: seconds(3600) }, 1).per_key();
     put(&store, LimitSpec::named("l").with(hourly.clone()));
-    let later = START.plus(tidegate::Tick::NANOSECOND.span(seconds(3600)));
+    let later = START.plus(tidegate::model::Tick::NANOSECOND.span(seconds(3600)));
     assert_eq!([ask(b"ada", 1), ask(b"ada", 1)], [Verdict::Granted, Verdict::Denied(Wait::Until(later))]);
     let starts_at = Some(Duration::from_nanos(START.ticks()) + seconds(7200));
     put(&store, LimitSpec { starts_at, ..LimitSpec::named("l").with(hourly) });
-    let starts = START.plus(tidegate::Tick::NANOSECOND.span(seconds(7200)));
+    let starts = START.plus(tidegate::model::Tick::NANOSECOND.span(seconds(7200)));
     assert_eq!(ask(b"dan", 1), Verdict::Denied(Wait::Until(starts)), "not yet");
     clock.advance(seconds(7200));
     assert_eq!(ask(b"dan", 1), Verdict::Granted);
 }
 
 #[test]
-fn gates_want_a_key_where_one_is_counted() {
+fn handle_set_without_needed_key_is_error() {
     let (store, _) = keeping([total("all", 5), total_per_key("keyed", 5)]);
-    let gates = store.gates(&["all", "keyed"]).expect("both were put");
+    let gates = store.handle_set(&["all", "keyed"]).expect("both were put");
     let missing = OrderError::KeyMissing { limit_id: "keyed".to_owned() };
     assert_eq!(gates.try_acquire(&[Some(b"ada"), None]), Err(missing));
     assert_eq!(used(&store, "all", None), [0]);
@@ -338,7 +345,7 @@ fn gates_want_a_key_where_one_is_counted() {
 }
 
 #[test]
-fn gates_over_few_and_over_many_limits_take_all_or_nothing() {
+fn handle_sets_of_any_size_are_all_or_nothing() {
     for many in [1, 2, 8, 9, 17, 32] {
         let ids: Vec<String> = (0..many).map(|n| format!("l{n}")).collect();
         let spec = |(n, id): (usize, &String)| {
@@ -347,7 +354,7 @@ fn gates_over_few_and_over_many_limits_take_all_or_nothing() {
         };
         let (store, _) = keeping(ids.iter().enumerate().map(spec));
         let limits: Vec<&str> = ids.iter().map(String::as_str).collect();
-        let gates = store.gates(&limits).expect("all were put");
+        let gates = store.handle_set(&limits).expect("all were put");
         let keys = vec![Some(&b"ada"[..]); many];
         for said in [Verdict::Granted, Verdict::Granted, Verdict::Denied(Wait::Never)] {
             assert_eq!(gates.try_acquire(&keys), Ok(said), "{many} limits");
@@ -363,24 +370,24 @@ fn gates_over_few_and_over_many_limits_take_all_or_nothing() {
 }
 
 #[test]
-fn gates_are_over_1_to_32_known_limits() {
+fn handle_set_needs_1_to_32_known_limits() {
     let (store, _) = keeping([total("l", 100)]);
-    assert!(store.gates(&[]).is_none());
-    assert!(store.gates(&["l"; 32]).is_some());
-    assert!(store.gates(&["l"; 33]).is_none());
-    assert!(store.gates(&["l", "nobody"]).is_none());
-    assert!(store.gate("nobody").is_none());
+    assert!(store.handle_set(&[]).is_none());
+    assert!(store.handle_set(&["l"; 32]).is_some());
+    assert!(store.handle_set(&["l"; 33]).is_none());
+    assert!(store.handle_set(&["l", "nobody"]).is_none());
+    assert!(store.handle("nobody").is_none());
 }
 
 #[test]
-fn gates_over_the_same_limit_twice_ask_it_for_two() {
+fn handle_set_with_repeated_limit_charges_twice() {
     let (store, _) = keeping([total("all", 3), total_per_key("keyed", 3)]);
     let never = Verdict::Denied(Wait::Never);
-    let gates = store.gates(&["all", "all"]).expect("it was put");
+    let gates = store.handle_set(&["all", "all"]).expect("it was put");
     assert_eq!(gates.try_acquire(&[None, None]), Ok(Verdict::Granted));
     assert_eq!(gates.try_acquire(&[None, None]), Ok(never), "one is left, and two are asked for");
     assert_eq!(used(&store, "all", None), [2]);
-    let gates = store.gates(&["keyed", "keyed"]).expect("it was put");
+    let gates = store.handle_set(&["keyed", "keyed"]).expect("it was put");
     assert_eq!(gates.try_acquire(&[Some(b"ada"), Some(b"bob")]), Ok(Verdict::Granted), "one of each");
     assert_eq!(gates.try_acquire(&[Some(b"ada"), Some(b"ada")]), Ok(Verdict::Granted), "two of one");
     assert_eq!(gates.try_acquire(&[Some(b"bob"), Some(b"ada")]), Ok(never), "ada has had three");
@@ -391,7 +398,7 @@ fn gates_over_the_same_limit_twice_ask_it_for_two() {
 }
 
 #[test]
-fn a_batch_says_what_single_calls_say() {
+fn batch_matches_single_calls() {
     let names: Vec<String> = (0..40).map(|n| format!("user-{}", n * n % 11)).collect();
     let keys: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
     for spec in limits_of_five() {
@@ -423,7 +430,7 @@ fn a_batch_says_what_single_calls_say() {
 
 /// Batches of every length in which keys come several times in a row, and beyond what they may: what the plain store says one by one.
 #[test]
-fn a_batch_in_which_keys_follow_themselves_says_what_the_plain_store_says() {
+fn batch_with_repeated_keys_matches_map_store() {
     let names = ["ada", "bob", "a key that is longer than most"];
     let mut state = 3_u64;
     let mut below = |bound: u64| {
@@ -461,20 +468,24 @@ fn a_batch_in_which_keys_follow_themselves_says_what_the_plain_store_says() {
 
 #[test]
 #[should_panic(expected = "one verdict for each key")]
-fn a_batch_with_too_few_verdicts_is_a_mistake() {
+fn batch_with_too_few_verdicts_panics() {
     let (store, _) = keeping([total("l", 1)]);
     let _never = gate(&store, "l").try_batch(&[b"ada"], 1, &mut []);
 }
 
 #[test]
 #[should_panic(expected = "one key for each limit")]
-fn gates_with_too_few_keys_are_a_mistake() {
+fn handle_set_with_too_few_keys_panics() {
     let (store, _) = keeping([total("l", 1)]);
-    let _never = store.gates(&["l"]).expect("it was put").try_acquire(&[]);
+    let _never = store.handle_set(&["l"]).expect("it was put").try_acquire(&[]);
 }
 
 /// What a store grants to an order for one of this limit, held for this long.
-fn lease(store: &impl Store, limit_id: &str, ttl: Option<Duration>) -> Result<Option<Grant>, OrderError> {
+fn lease(
+    store: &impl Store,
+    limit_id: &str,
+    ttl: Option<Duration>,
+) -> Result<Option<GrantedLease>, OrderError> {
     let asks = [Ask::one(limit_id, None)];
     let order = Order { ttl, ..Order::acquire(&asks) };
     let answers = store.submit(&[order], Replies::new(Detail::Verdicts)).now();
@@ -485,7 +496,7 @@ fn lease(store: &impl Store, limit_id: &str, ttl: Option<Duration>) -> Result<Op
 }
 
 #[test]
-fn leases_live_for_a_millisecond_to_a_century() {
+fn lease_ttl_ranges_from_millisecond_to_century() {
     let (store, clock) = keeping([slots("l", 10)]);
     let bad = [Duration::ZERO, Duration::from_micros(999), CENTURY + Duration::from_nanos(1), Duration::MAX];
     for ttl in bad {
@@ -509,7 +520,7 @@ fn leases_live_for_a_millisecond_to_a_century() {
 }
 
 #[test]
-fn a_limit_that_is_deleted_takes_its_leases_along() {
+fn deletion_of_limit_drops_its_leases() {
     let (store, clock) = keeping([slots("l", 1), slots("m", 1)]);
     let asks = [Ask::one("l", None), Ask::one("m", None)];
     let answers = store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)).now();
@@ -526,14 +537,14 @@ fn a_limit_that_is_deleted_takes_its_leases_along() {
     assert_eq!(store.leases(), 0);
     assert!(!store.release(fresh.lease).now());
     assert_eq!(store.renew(fresh.lease, None).now(), Ok(None));
-    assert_eq!(store.settle(fresh.lease, tidegate::Actual::Every(1)).now(), Ok(Settlement::Gone));
+    assert_eq!(store.settle(fresh.lease, tidegate::store::Actual::Every(1)).now(), Ok(Settlement::Gone));
     clock.advance(seconds(3600));
     put(&store, slots("l", 1));
     assert!(lease(&store, "l", None).expect("a question").is_some());
 }
 
 #[test]
-fn a_shadow_refuses_nobody_through_a_handle() {
+fn shadow_limit_grants_through_handle() {
     let (store, _) =
         keeping([LimitSpec { mode: Mode::Shadow, ..total_per_key("watched", 1) }, total("enforced", 4)]);
     let gate = gate(&store, "watched");
@@ -543,7 +554,7 @@ fn a_shadow_refuses_nobody_through_a_handle() {
     let seen = store.observe("watched").expect("it was put");
     assert_eq!((seen.granted, seen.refused, seen.shadowed), (3, 0, 2));
     assert_eq!(used(&store, "watched", Some(b"ada")), [1], "what it would have refused is not charged to it");
-    let gates = store.gates(&["watched", "enforced"]).expect("both were put");
+    let gates = store.handle_set(&["watched", "enforced"]).expect("both were put");
     let never = Verdict::Denied(Wait::Never);
     for _ in 0..4 {
         assert_eq!(gates.try_acquire(&[Some(b"bob"), None]), Ok(Verdict::Granted));
@@ -554,7 +565,7 @@ fn a_shadow_refuses_nobody_through_a_handle() {
 }
 
 #[test]
-fn a_limit_that_is_off_is_not_asked_through_a_handle() {
+fn limit_in_mode_off_grants_through_handle() {
     let (store, _) = keeping([LimitSpec { mode: Mode::Off, ..total_per_key("l", 1) }]);
     let gate = gate(&store, "l");
     for count in [1, 1, Amount::MAX] {
@@ -571,14 +582,14 @@ fn a_limit_that_is_off_is_not_asked_through_a_handle() {
 }
 
 #[test]
-fn handles_limiters_and_copies_of_a_store_count_together() {
+fn handles_limiters_and_store_clones_share_counts() {
     let (store, _) = keeping([total_per_key("l", 3)]);
     let limiter = Limiter::new(Arc::new(store.clone()));
     let gate = gate(&store, "l");
     assert_eq!(gate.clone().try_acquire(b"ada", 1), Ok(Verdict::Granted));
-    assert!(limiter.ask("l", "ada").try_acquire().expect("a question").is_granted());
+    assert!(limiter.ask("l", "ada").try_acquire().is_granted());
     assert_eq!(verdict(&store, Ask::one("l", Some(b"ada"))), Ok(Verdict::Granted));
-    assert!(!limiter.ask("l", "ada").try_acquire().expect("a question").is_granted());
+    assert!(!limiter.ask("l", "ada").try_acquire().is_granted());
     drop((store, limiter));
     assert_eq!(gate.try_acquire(b"ada", 1), Ok(Verdict::Denied(Wait::Never)), "it keeps its store");
 }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate::{
-    Amount, Ask, Catalog, Detail, ExpectedVersion, ItemSpec, LimitSpec, ManualClock, MapStore, Memory,
-    MemoryStore, Order, OrderError, Outcome, Policy, Replies, Store, SystemClock, Timestamp, Unit, Verdict,
-};
+use tidegate::catalog::{Catalog, ExpectedVersion};
+use tidegate::clock::{ManualClock, SystemClock};
+use tidegate::model::{Amount, Ask, ItemSpec, LimitSpec, Order, Policy, Timestamp, Unit, Verdict};
+use tidegate::reply::{Detail, OrderError, Outcome, Replies};
+use tidegate::store::{MapStore, Memory, MemoryStore, Store};
 
 const START: Timestamp = Timestamp::from_ticks(1_000_000_000_000_000);
 /// Limits for everybody and for each key, of every law that is decided without a lock; more of the former than lie in one place.
@@ -49,7 +50,7 @@ impl Dice {
 }
 
 #[test]
-fn handles_on_several_limits_say_what_the_plain_store_says() {
+fn handle_sets_match_map_store() {
     let clock = Arc::new(ManualClock::at(START));
     let store = MemoryStore::new(Arc::clone(&clock), Memory { secret: [7, 8], ..Memory::default() });
     let plain = MapStore::new(Arc::clone(&clock), 1);
@@ -75,7 +76,7 @@ fn handles_on_several_limits_say_what_the_plain_store_says() {
         let key = [b'a' + u8::try_from(dice.below(5)).expect("few")];
         let keys: Vec<Option<&[u8]>> =
             ids.iter().map(|id| id.starts_with("key").then_some(&key[..])).collect();
-        let gates = store.gates(&ids).expect("they were put");
+        let gates = store.handle_set(&ids).expect("they were put");
         let said = gates.try_acquire(&keys).expect("it can be asked");
         let asks: Vec<_> = ids.iter().zip(&keys).map(|(id, key)| Ask::one(id, *key)).collect();
         let answers = plain.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)).now();
@@ -126,7 +127,7 @@ fn verdict(store: &impl Store, asks: &[Ask<'_>]) -> Result<(Verdict, Option<Stri
 /// Handles that are kept while their limits are edited into other laws, for keys or for all, with an end or without, are reset, and go and come
 /// back: what they knew of their limits never outlives an edit.
 #[test]
-fn handles_that_are_kept_say_what_the_plain_store_says() {
+fn reused_handle_sets_match_map_store() {
     const IDS: [&str; 10] = ["a", "b", "c", "d", "e", "f", "g", "h", "one", "other"];
     const SETS: [&[&str]; 6] = [
         &["a", "b", "c", "one"],
@@ -154,7 +155,7 @@ fn handles_that_are_kept_say_what_the_plain_store_says() {
         }
     };
     anew();
-    let handles = SETS.map(|ids| store.gates(ids).expect("they were put"));
+    let handles = SETS.map(|ids| store.handle_set(ids).expect("they were put"));
     let mut dice = Dice(5);
     let place = |id: &str| IDS.iter().position(|other| *other == id).expect("it is one of them");
     let (mut granted, mut refused) = ([0; IDS.len()], [0; IDS.len()]);
@@ -203,7 +204,7 @@ fn handles_that_are_kept_say_what_the_plain_store_says() {
 
 /// Threads over buckets that do not fill again meanwhile: what was granted is what was counted, whichever way it was decided.
 #[test]
-fn threads_that_meet_over_buckets_take_all_or_nothing() {
+fn concurrent_sets_of_buckets_are_all_or_nothing() {
     const EACH: usize = 30_000;
     const MOST: Amount = 40_000;
     const SETS: [&[usize]; 4] = [&[0, 1, 2], &[2, 1, 0], &[0, 3], &[1, 3, 0]];
@@ -217,7 +218,7 @@ fn threads_that_meet_over_buckets_take_all_or_nothing() {
     std::thread::scope(|scope| {
         for set in SETS {
             let names: Vec<&str> = set.iter().map(|&at| ids[at]).collect();
-            let gates = store.gates(&names).expect("they were put");
+            let gates = store.handle_set(&names).expect("they were put");
             let taken = &taken;
             scope.spawn(move || {
                 let keys: Vec<Option<&[u8]>> = set.iter().map(|&at| key(at)).collect();
@@ -253,7 +254,7 @@ fn threads_that_meet_over_buckets_take_all_or_nothing() {
 /// Threads ask for the same limits in different orders, others in between for some of them by the store's own door; limits are edited all the
 /// while. What was granted is what was counted, at every limit.
 #[test]
-fn threads_that_meet_over_sets_take_all_or_nothing() {
+fn concurrent_sets_of_limits_are_all_or_nothing() {
     const EACH: usize = 20_000;
     const SETS: [&[usize]; 4] = [&[0, 1, 2, 3], &[3, 2, 1, 0], &[2, 4, 0], &[4, 3]];
     let ids = ["all-a", "all-b", "key-c", "all-d", "key-e"];
@@ -272,7 +273,7 @@ fn threads_that_meet_over_sets_take_all_or_nothing() {
     std::thread::scope(|scope| {
         for set in SETS {
             let names: Vec<&str> = set.iter().map(|&at| ids[at]).collect();
-            let gates = store.gates(&names).expect("they were put");
+            let gates = store.handle_set(&names).expect("they were put");
             scope.spawn(move || {
                 let keys: Vec<Option<&[u8]>> = set.iter().map(|&at| key(at)).collect();
                 for _ in 0..EACH {
@@ -310,19 +311,22 @@ fn threads_that_meet_over_sets_take_all_or_nothing() {
 }
 
 #[test]
-fn what_a_set_grants_is_counted_by_each_of_its_limits_as_long_as_they_are() {
+fn grant_of_set_is_counted_by_each_existing_limit() {
     let clock = Arc::new(ManualClock::at(START));
     let store = MemoryStore::new(clock, Memory { secret: [7, 8], ..Memory::default() });
     for id in ["all-bucket", "key-bucket"] {
         store.put(spec(id, 1_000), ExpectedVersion::Absent).expect("it makes sense");
     }
     let granted = |id: &str| store.observe(id).expect("it is there").granted;
-    let gates = store.gates(&["all-bucket", "key-bucket"]).expect("they were put");
+    let gates = store.handle_set(&["all-bucket", "key-bucket"]).expect("they were put");
     let ada: &[Option<&[u8]>] = &[None, Some(b"ada-lovelace")];
-    let take = |gates: &tidegate::Gates| assert_eq!(gates.try_acquire(ada), Ok(Verdict::Granted));
+    let take = |gates: &tidegate::store::memory::MemoryHandleSet| {
+        assert_eq!(gates.try_acquire(ada), Ok(Verdict::Granted))
+    };
     (0..10).for_each(|_| take(&gates));
     assert_eq!((granted("all-bucket"), granted("key-bucket")), (10, 10));
-    let (clone, other) = (gates.clone(), store.gates(&["all-bucket", "key-bucket"]).expect("they were put"));
+    let (clone, other) =
+        (gates.clone(), store.handle_set(&["all-bucket", "key-bucket"]).expect("they were put"));
     (0..5).for_each(|_| take(&clone));
     (0..3).for_each(|_| take(&other));
     drop(gates);
@@ -333,7 +337,7 @@ fn what_a_set_grants_is_counted_by_each_of_its_limits_as_long_as_they_are() {
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                let gates = store.gates(&["all-bucket", "key-bucket"]).expect("they were put");
+                let gates = store.handle_set(&["all-bucket", "key-bucket"]).expect("they were put");
                 (0..200).for_each(|_| take(&gates));
             });
         }

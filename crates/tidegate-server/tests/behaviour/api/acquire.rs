@@ -139,12 +139,12 @@ fn request_id_is_charged_once() {
 #[test]
 fn acquire_waits_until_it_fits() {
     let fixture = ApiFixture::with(&[SLOTS]);
-    let everybody = Caller::Authenticated(Permissions::all());
+    let admin = Caller::Authenticated(Permissions::all());
     let lease = fixture.ask("POST /v1/acquire", r#"{"limit_id": "slots"}"#).at("/lease/id");
     let mut context = Context::from_waker(Waker::noop());
     let patient = r#"{"limit_id": "slots", "max_wait_ms": 60000}"#;
-    let mut first = pin!(fixture.send(&everybody, "POST /v1/acquire", &[], patient));
-    let mut second = pin!(fixture.send(&everybody, "POST /v1/acquire", &[], patient));
+    let mut first = pin!(fixture.send(&admin, "POST /v1/acquire", &[], patient));
+    let mut second = pin!(fixture.send(&admin, "POST /v1/acquire", &[], patient));
     assert!(first.as_mut().poll(&mut context).is_pending());
     assert!(second.as_mut().poll(&mut context).is_pending());
     assert_eq!(fixture.limiter.waiting("slots"), 2);

@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use http::Request;
 use serde_json::{Value, json};
+use tidegate::Limiter;
 use tidegate::activity::{Activity, Rules};
+use tidegate::clock::ManualClock;
 use tidegate::limiter::ManualHolderClock;
-use tidegate::{Capacity, Limiter, ManualClock, MapStore, Timestamp};
+use tidegate::model::{Capacity, Timestamp};
+use tidegate::store::MapStore;
 use tidegate_server::http::HttpApi;
 use tidegate_server::http::events::{EventStream, MAX_EVENT_STREAMS};
 use tidegate_server::tokens::{Caller, Permissions, Role};
@@ -100,7 +103,7 @@ fn v2_v4_thirty_tasks_fill_and_window_is_reported_first() {
         }
         assert_eq!(limited(&fixture, "v"), "concurrency");
         let response = fixture.ask("POST /v1/activity/v", "");
-        assert_eq!(response.header("retry-after"), None, "nobody knows");
+        assert_eq!(response.header("retry-after"), None, "no retry time is known");
         let detail = response.problem(503, "ActivityError");
         assert!(detail.starts_with("系统并发已达上限"), "{detail}");
         assert_eq!(running(&fixture, "v"), (json!(30), json!(0)), "nothing was written");
@@ -209,9 +212,9 @@ fn unsuitable_activity_limit_is_refused() {
     fixture.ask("PUT /v1/limits/activity", odd).problem(422, "invalid_limit");
     begin(&fixture, "u");
     // Another process puts it anyway.
-    let spec =
-        tidegate::LimitSpec::named("activity").with(tidegate::ItemSpec::of(tidegate::Policy::Total, 5));
-    fixture.store.put(spec, tidegate::ExpectedVersion::Anything).expect("a limit");
+    let spec = tidegate::model::LimitSpec::named("activity")
+        .with(tidegate::model::ItemSpec::of(tidegate::model::Policy::Total, 5));
+    fixture.store.put(spec, tidegate::catalog::ExpectedVersion::Anything).expect("a limit");
     for line in ["GET", "POST"] {
         let why = fixture.ask(&format!("{line} /v1/activity/u"), "").problem(422, "invalid_limit");
         assert!(why.contains("the items of the limit 'activity' must"), "{why}");
@@ -337,7 +340,7 @@ impl StreamFixture {
     fn new() -> StreamFixture {
         let clock = Arc::new(ManualClock::at(Timestamp::EPOCH));
         let (store, pulse) = (Arc::new(MapStore::new(Arc::clone(&clock), 7)), ManualHolderClock::new());
-        let limiter = Limiter::builder(Arc::clone(&store) as _).pulse(pulse.clone()).build();
+        let limiter = Limiter::builder(Arc::clone(&store) as _).holder_clock(pulse.clone()).build();
         let activity = Activity::new(limiter.clone(), Rules::default()).expect("sensible rules");
         let api = HttpApi::new(Arc::clone(&store), limiter).activity(activity.clone());
         StreamFixture { store, activity, api, clock, pulse }

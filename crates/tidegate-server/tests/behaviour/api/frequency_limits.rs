@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate::{LimitStore, Limiter, ManualClock, MapStore, Memory, MemoryStore, Tick};
+use tidegate::Limiter;
+use tidegate::clock::ManualClock;
+use tidegate::model::Tick;
+use tidegate::store::{LimitStore, MapStore, Memory, MemoryStore};
 use tidegate_server::http::HttpApi;
 
 use crate::api::fixture::ApiFixture;
@@ -216,7 +219,7 @@ fn e12_count_fits_as_a_whole() {
 #[test]
 fn e13_limits_and_counts_are_kept_in_the_store() {
     let store: Arc<dyn LimitStore> =
-        Arc::new(MemoryStore::new(ManualClock::at(tidegate::Timestamp::EPOCH), Memory::default()));
+        Arc::new(MemoryStore::new(ManualClock::at(tidegate::model::Timestamp::EPOCH), Memory::default()));
     let mut one = ApiFixture::empty();
     let mut other = ApiFixture::empty();
     for fixture in [&mut one, &mut other] {

@@ -37,7 +37,11 @@ fn lease_is_released_once() {
     for nonsense in ["", "nonsense", "0123456789abcdef0123456789abcdef"] {
         with(&fixture, "release", &json!({"id": nonsense}), json!({})).is(200).says(r#"{"released": false}"#);
     }
-    assert_eq!(take(&fixture, r#"{"limit_id": "slots"}"#), json!(null), "somebody else's slot is not freed");
+    assert_eq!(
+        take(&fixture, r#"{"limit_id": "slots"}"#),
+        json!(null),
+        "the slot of the other lease is not freed"
+    );
 }
 
 #[test]

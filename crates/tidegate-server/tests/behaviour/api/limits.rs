@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
-use tidegate::{Edit, ExpectedVersion, ItemSpec, LimitSpec, Policy};
+use tidegate::catalog::{Edit, ExpectedVersion};
+use tidegate::model::{ItemSpec, LimitSpec, Policy};
 use tidegate_server::resp::RespService;
 use tidegate_server::resp::described_buckets::BucketDescription;
 
@@ -217,7 +218,7 @@ fn limit_taken_over_by_a_file_meanwhile_is_not_replaced() {
             return true;
         }
         let of_file = LimitSpec::named(id).with(ItemSpec::of(Policy::Total, 7));
-        store.apply(vec![Edit::Put(of_file, ExpectedVersion::Anything)]).expect("it makes sense");
+        store.apply(vec![Edit::Put(of_file, ExpectedVersion::Anything)]).expect("valid input");
         false
     });
     fixture
@@ -291,12 +292,12 @@ fn all_errors_of_an_override_are_reported() {
 #[test]
 fn described_buckets_cannot_be_written_or_charged_over_http() {
     let fixture = ApiFixture::with(&[r#"{"id": "l", "items": [{"policy": "total", "limit": 1}]}"#]);
-    let door = RespService::new(
+    let service = RespService::new(
         Arc::clone(&fixture.store),
         Arc::new(tidegate_server::tokens::TokenTable::allow_all()),
     );
     let bucket = BucketDescription { capacity: 16, count: 30, period: 60 };
-    let id = door.described_buckets().get_or_create(bucket).expect("it can be").id().to_owned();
+    let id = service.described_buckets().get_or_create(bucket).expect("it can be").id().to_owned();
     let path = format!("/v1/limits/{}", id.replace('/', "%2F"));
 
     for id in ["cl.throttle", "cl.throttle/1/1/1", "cl.throttle/mine"] {
@@ -328,7 +329,7 @@ fn described_buckets_cannot_be_written_or_charged_over_http() {
         let ids = json["limits"].as_array().expect("a list").iter().map(|limit| limit["id"].clone());
         ids.collect::<Vec<_>>()
     };
-    assert_eq!(ids(""), ["cl.throttles", "l"], "nobody has written them");
+    assert_eq!(ids(""), ["cl.throttles", "l"], "described buckets are not listed");
     assert_eq!(ids("?prefix=cl."), ["cl.throttles"]);
     assert_eq!(ids("?prefix=cl.throttle/"), [id.as_str()], "unless they are asked for");
 

@@ -62,7 +62,7 @@ impl ParsedPage {
             sample.name == name
                 && sample.labels.len() == labels.len()
                 && labels.iter().all(|(name, value)| {
-                    sample.labels.iter().any(|(other, said)| other == name && said == value)
+                    sample.labels.iter().any(|(other, actual)| other == name && actual == value)
                 })
         };
         self.families.values().flat_map(|family| &family.samples).find(has).map(|sample| sample.value)

@@ -107,7 +107,7 @@ fn server_with_rejected_reload_stays_ready_and_reports_it() {
         .expect("a file");
     assert!(reloader.reload_now().result.is_err());
     let response = fixture.get("/readyz").is(200);
-    assert!(!response.text().contains("secret"), "everybody may see this: {}", response.text());
+    assert!(!response.text().contains("secret"), "the response is public: {}", response.text());
     response.says(
         r#"{"status": "ready", "config": {"status": "failed", "loaded_at": "2026-01-20T00:00:00Z",
             "error": "1 error in the settings file, the first on line 1; see the log"}}"#,

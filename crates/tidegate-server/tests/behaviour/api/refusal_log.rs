@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate::Tick;
+use tidegate::model::Tick;
 use tidegate_server::refusal_log::RefusalLog;
 
 use crate::api::fixture::ApiFixture;
@@ -25,7 +25,7 @@ fn acquire_and_gate_log_refusals() {
     assert!(!fixture.ask("POST /v1/acquire", set).allowed());
     assert!(!fixture.ask("POST /v1/acquire", r#"{"limit_id": "c"}"#).allowed());
     fixture.clock.advance(std::time::Duration::from_secs(1));
-    assert!(!fixture.ask("POST /v1/peek", r#"{"limit_id": "c"}"#).allowed(), "looks are not told");
+    assert!(!fixture.ask("POST /v1/peek", r#"{"limit_id": "c"}"#).allowed(), "peeks are not logged");
     fixture.ask("GET /v1/gate/a/ada", "");
     assert_eq!(
         paper.lines(),

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use tidegate::Limiter;
+use tidegate::catalog::Catalog;
 use tidegate::limiter::ManualHolderClock;
+use tidegate::store::Store;
 use tidegate::store::Usage;
-use tidegate::{Catalog, Limiter, Store};
 use tidegate_server::resp::{RespService, RespSession};
 
 use crate::resp::fixture::{OPEN, ReplyTiming, RespFixture, StoreKind, check, say};
@@ -137,7 +139,7 @@ fn lease_is_renewed_and_released_once() {
             let mut renew = |ttl: &str| say(&mut session, &format!("TG.RENEW {lease} {ttl}"));
             assert_eq!(renew("1500"), "1700000001500");
             fixture.clock.advance(Duration::from_nanos(999_999));
-            assert_eq!(renew("1500"), "1700000001500", "nobody may believe in it for too long");
+            assert_eq!(renew("1500"), "1700000001500", "rounded down");
             assert_eq!(renew("0"), "-ERR ttl must be from 1ms to 36525d (a century)");
             assert_eq!(renew("18446744073709551615"), "-ERR ttl must be from 1ms to 36525d (a century)");
             assert_eq!(renew("-1"), "-ERR value is not an integer or out of range");
@@ -155,7 +157,7 @@ fn release_wakes_waiters() {
     for timing in [ReplyTiming::Now, ReplyTiming::Durable, ReplyTiming::Later] {
         let fixture = RespFixture::new(StoreKind::Map, timing, OPEN);
         let limiter =
-            Limiter::builder(Arc::clone(&fixture.store) as _).pulse(ManualHolderClock::new()).build();
+            Limiter::builder(Arc::clone(&fixture.store) as _).holder_clock(ManualHolderClock::new()).build();
         let service =
             RespService::new(Arc::clone(&fixture.store) as _, Arc::new(OPEN)).with_limiter(limiter.clone());
         let mut session = RespSession::new(Arc::new(service));

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Catalog, LimitStore, RemovalMode, Store};
+use tidegate::catalog::{Catalog, RemovalMode};
+use tidegate::store::{LimitStore, Store};
 use tidegate_server::resp::described_buckets::{
     BucketDescription, DescribeError, DescribedBuckets, MAX_DESCRIBED_BUCKETS, is_reserved,
 };
@@ -165,8 +166,11 @@ fn three_of_three(fixture: &RespFixture) -> DescribedBuckets {
 }
 
 fn use_now(fixture: &RespFixture, limit_id: &str) {
-    let asks = [tidegate::Ask { limit_id, key: Some(b"ada"), count: 1 }];
-    fixture.store.submit(&[tidegate::Order::acquire(&asks)], tidegate::Replies::default()).now();
+    let asks = [tidegate::model::Ask { limit_id, key: Some(b"ada"), count: 1 }];
+    fixture
+        .store
+        .submit(&[tidegate::model::Order::acquire(&asks)], tidegate::reply::Replies::default())
+        .now();
 }
 
 #[test]
@@ -192,11 +196,11 @@ fn least_recently_used_bucket_is_evicted_first() {
     throttles
         .get_or_create(bucket(2))
         .expect("it is known")
-        .record_use(crate::resp::fixture::START.plus(tidegate::Span::ONE_TICK));
+        .record_use(crate::resp::fixture::START.plus(tidegate::model::Span::ONE_TICK));
     throttles
         .get_or_create(bucket(5))
         .expect("it is known")
-        .record_use(crate::resp::fixture::START.plus(tidegate::Span::from_ticks(2)));
+        .record_use(crate::resp::fixture::START.plus(tidegate::model::Span::from_ticks(2)));
     fixture.clock.advance(Duration::from_secs(100));
     throttles.get_or_create(bucket(1)).expect("all are fresh");
     assert!(fixture.store.get("cl.throttle/9/1/1").is_none());

@@ -12,12 +12,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate::catalog::{ApplyError, Edit, EditOutcome, Origin, PutError, Watcher};
+use tidegate::catalog::{Catalog, ExpectedVersion, RemovalMode};
+use tidegate::clock::ManualClock;
+use tidegate::file;
+use tidegate::model::{LeaseId, LeaseTerm, Limit, LimitSpec, Order, Tick, Timestamp};
+use tidegate::reply::{OrderError, Replies};
+use tidegate::store::{Actual, LimitStore, MapStore, Memory, MemoryStore, Settlement, Store, StoreReply};
 use tidegate::store::{Capabilities, CompactBatch, CompactReplies, Later, Lsn, Unavailable, Usage};
-use tidegate::{
-    Actual, Catalog, ExpectedVersion, LeaseId, LeaseTerm, Limit, LimitSpec, LimitStore, ManualClock,
-    MapStore, Memory, MemoryStore, Order, OrderError, RemovalMode, Replies, Settlement, Store, StoreReply,
-    Tick, Timestamp, file,
-};
 use tidegate_server::resp::{Authenticator, FeedNext, FeedOutcome, RespService, RespSession};
 use tidegate_server::tokens::{Permissions, Role};
 
@@ -108,18 +109,18 @@ pub(crate) struct RecordingStore {
     timing: ReplyTiming,
     batches: AtomicUsize,
     /// Whether compact batches are passed on.
-    bids: bool,
+    passes_compact: bool,
 }
 
 impl RecordingStore {
     /// A store that gets orders only.
     pub(crate) fn new(inner: Arc<dyn LimitStore>, timing: ReplyTiming) -> RecordingStore {
-        RecordingStore { inner, timing, batches: AtomicUsize::new(0), bids: false }
+        RecordingStore { inner, timing, batches: AtomicUsize::new(0), passes_compact: false }
     }
 
     /// A store that also gets compact batches.
     pub(crate) fn bidding(self) -> RecordingStore {
-        RecordingStore { bids: true, ..self }
+        RecordingStore { passes_compact: true, ..self }
     }
 
     /// Number of batches since the last call.
@@ -149,9 +150,13 @@ impl Store for RecordingStore {
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.reply_as_configured(self.inner.submit(orders, buffer))
     }
-    fn bid(&self, bids: &CompactBatch<'_>, gists: &mut CompactReplies) -> Result<Option<Lsn>, Unavailable> {
-        gists.clear();
-        if self.bids { self.inner.bid(bids, gists) } else { Ok(None) }
+    fn bid(
+        &self,
+        batch: &CompactBatch<'_>,
+        replies: &mut CompactReplies,
+    ) -> Result<Option<Lsn>, Unavailable> {
+        replies.clear();
+        if self.passes_compact { self.inner.bid(batch, replies) } else { Ok(None) }
     }
     fn release(&self, lease: LeaseId) -> StoreReply<bool> {
         self.reply_as_configured(self.inner.release(lease))

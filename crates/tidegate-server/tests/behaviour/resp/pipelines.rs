@@ -43,7 +43,7 @@ fn everything() -> Vec<u8> {
     bytes
 }
 
-fn said(timing: ReplyTiming, pieces: &[&[u8]]) -> (String, ConversationEnd) {
+fn replies(timing: ReplyTiming, pieces: &[&[u8]]) -> (String, ConversationEnd) {
     let fixture = RespFixture::new(StoreKind::Map, timing, OPEN);
     let (output, end) = converse(&mut fixture.session(), pieces.iter().copied());
     (output.escape_ascii().to_string(), end)
@@ -52,17 +52,17 @@ fn said(timing: ReplyTiming, pieces: &[&[u8]]) -> (String, ConversationEnd) {
 #[test]
 fn pipeline_replies_do_not_depend_on_splits() {
     let bytes = everything();
-    let whole = said(ReplyTiming::Now, &[&bytes]);
+    let whole = replies(ReplyTiming::Now, &[&bytes]);
     assert_eq!(whole.1, ConversationEnd::Closed);
     assert!(whole.0.ends_with("a b\\r\\n+OK\\r\\n"), "{}", whole.0);
     for at in 0..=bytes.len() {
         let (one, two) = bytes.split_at(at);
-        assert_eq!(said(ReplyTiming::Now, &[one, two]), whole, "split at {at}");
-        assert_eq!(said(ReplyTiming::Later, &[one, two]), whole, "split at {at}, decided elsewhere");
+        assert_eq!(replies(ReplyTiming::Now, &[one, two]), whole, "split at {at}");
+        assert_eq!(replies(ReplyTiming::Later, &[one, two]), whole, "split at {at}, decided elsewhere");
     }
     let single: Vec<&[u8]> = bytes.chunks(1).collect();
-    assert_eq!(said(ReplyTiming::Now, &single), whole, "byte by byte");
-    assert_eq!(said(ReplyTiming::Durable, &[&bytes]), whole, "durable");
+    assert_eq!(replies(ReplyTiming::Now, &single), whole, "byte by byte");
+    assert_eq!(replies(ReplyTiming::Durable, &[&bytes]), whole, "durable");
 }
 
 #[test]
@@ -79,15 +79,15 @@ fn consecutive_decisions_are_one_batch() {
     assert_eq!(fixture.store.batches(), 1, "whatever is asked");
     let throttles = pipeline(&["THROTTLE a 1 1 1", "TG.PEEK login ada", "CL.THROTTLE a 1 1 1"]);
     converse(&mut session, [&throttles[..]]);
-    assert_eq!(fixture.store.batches(), 1, "whoever is asked");
+    assert_eq!(fixture.store.batches(), 1, "one batch over all limits");
     let parted =
         pipeline(&["TG.PEEK login ada", "TG.PEEK login b", "PING", "TG.PEEK login ada", "TG.PEEK login b"]);
     let (output, _) = converse(&mut session, [&parted[..]]);
     assert_eq!(fixture.store.batches(), 2, "what is between is answered between");
-    let told = "[0, 5, 0, 15001, 15001, 'key/sliding-15s', '']";
+    let denied = "[0, 5, 0, 15001, 15001, 'key/sliding-15s', '']";
     assert_eq!(
         read_aloud(&output),
-        format!("{told} [1, 5, 5, -1, -1, '', ''] +PONG {told} [1, 5, 5, -1, -1, '', '']")
+        format!("{denied} [1, 5, 5, -1, -1, '', ''] +PONG {denied} [1, 5, 5, -1, -1, '', '']")
     );
 }
 
@@ -109,10 +109,10 @@ fn deferred_replies_carry_their_lsn() {
     let mut output = b"+OK\r\n".to_vec();
     let FeedOutcome { durable, deferred, .. } = session.feed(&bytes, &mut output);
     assert_eq!(durable, Some(Lsn(2)), "the later of the two");
-    let told: Vec<_> =
+    let deferrals: Vec<_> =
         deferred.iter().map(|it| (read_aloud(&output[it.span.clone()]), it.replies, it.lsn)).collect();
     let granted = "[1, 5, 4, -1, 15001, '', '']".to_owned();
-    assert_eq!(told, [(granted.clone(), 1, Lsn(1)), (granted, 1, Lsn(2))]);
+    assert_eq!(deferrals, [(granted.clone(), 1, Lsn(1)), (granted, 1, Lsn(2))]);
     let FeedOutcome { durable, deferred, .. } = session.feed(&words("PING"), &mut Vec::new());
     assert_eq!((durable, deferred), (None, vec![]));
 }
@@ -253,7 +253,7 @@ proptest! {
         sizes in vec(1usize..60, 1..20),
     ) {
         let bytes: Vec<u8> = commands.iter().flat_map(|command| encode(command)).collect();
-        let whole = said(ReplyTiming::Now, &[&bytes]);
+        let whole = replies(ReplyTiming::Now, &[&bytes]);
         let mut pieces = Vec::new();
         let mut rest = &bytes[..];
         for size in sizes.iter().cycle() {
@@ -264,14 +264,14 @@ proptest! {
                 break;
             }
         }
-        prop_assert_eq!(said(ReplyTiming::Now, &pieces), whole.clone());
-        prop_assert_eq!(said(ReplyTiming::Later, &pieces), whole);
+        prop_assert_eq!(replies(ReplyTiming::Now, &pieces), whole.clone());
+        prop_assert_eq!(replies(ReplyTiming::Later, &pieces), whole);
     }
 
     #[test]
     fn arbitrary_bytes_do_not_panic(bytes in vec(any::<u8>(), 0..400), at in 0usize..400) {
         let (one, two) = bytes.split_at(at.min(bytes.len()));
-        prop_assert_eq!(said(ReplyTiming::Now, &[one, two]), said(ReplyTiming::Now, &[&bytes]));
+        prop_assert_eq!(replies(ReplyTiming::Now, &[one, two]), replies(ReplyTiming::Now, &[&bytes]));
     }
 }
 

@@ -8,7 +8,7 @@ use tidegate_testkit::logged_store::ManualLog;
 
 use crate::resp::fixture::words;
 use crate::serve::fixture::{Client, ServerFixture, acquire, patient, peek, post};
-use crate::serve::http2::{connected, runtime, told};
+use crate::serve::http2::{connected, runtime, send_request};
 
 const FULL: &str = "the disk is full";
 const GRANTED: &str = "[1, -1, -1, -1, -1, '', '']";
@@ -79,11 +79,11 @@ fn http2_streams_wait_for_the_log_separately() {
         let mut send = connected(&fixture).await;
         let mut other = send.clone();
         let (acquire, look) = (ask("acquire"), ask("peek"));
-        let waiting = tokio::spawn(async move { told(&mut other, acquire).await });
+        let waiting = tokio::spawn(async move { send_request(&mut other, acquire).await });
         while log.waiter_count() == 0 {
             tokio::task::yield_now().await;
         }
-        let (status, _, body) = told(&mut send, look).await;
+        let (status, _, body) = send_request(&mut send, look).await;
         assert_eq!((status, &body["allowed"]), (200, &true.into()));
         assert!(!waiting.is_finished());
         log.sync_all();

@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use tidegate::{ExpectedVersion, LimitStore, Limiter, ManualClock, Memory, MemoryStore, file};
+use tidegate::catalog::ExpectedVersion;
+use tidegate::clock::ManualClock;
+use tidegate::store::{LimitStore, Memory, MemoryStore};
+use tidegate::{Limiter, file};
 use tidegate_server::http::HttpApi;
 use tidegate_server::metrics::ServerMetrics;
 use tidegate_server::resp::RespService;
@@ -61,7 +64,7 @@ impl ServerFixture {
             role: Role::Decide,
             prefix: String::new(),
         };
-        let tokens = TokenTable::new(vec![spec]).expect("it makes sense");
+        let tokens = TokenTable::new(vec![spec]).expect("valid input");
         (ServerFixture::with(LIMITS, bounds, tokens), new.secret)
     }
 
@@ -362,10 +365,10 @@ impl Client {
     #[track_caller]
     pub(crate) fn has_been_told_nothing(&mut self) {
         self.stream.set_nonblocking(true).expect("a socket");
-        let told = self.stream.peek(&mut [0]);
+        let peeked = self.stream.peek(&mut [0]);
         self.stream.set_nonblocking(false).expect("a socket");
         assert!(self.received.is_empty(), "{}", self.received.escape_ascii());
-        assert_eq!(told.map_err(|error| error.kind()), Err(io::ErrorKind::WouldBlock));
+        assert_eq!(peeked.map_err(|error| error.kind()), Err(io::ErrorKind::WouldBlock));
     }
 
     /// Everything until the end.

@@ -124,7 +124,7 @@ fn flash_sale_sells_exactly_the_stock() {
         .collect();
     let mut bought: HashMap<String, u32> = HashMap::new();
     for thread in threads {
-        for (name, count) in thread.join().expect("nobody was answered wrongly") {
+        for (name, count) in thread.join().expect("all replies are correct") {
             *bought.entry(name).or_insert(0) += count;
         }
     }

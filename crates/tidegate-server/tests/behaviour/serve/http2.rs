@@ -30,7 +30,7 @@ pub(super) fn acquire(key: &str, max_wait_ms: u64) -> Request<Full<Bytes>> {
     request.expect("a request")
 }
 
-pub(super) async fn told(
+pub(super) async fn send_request(
     send: &mut SendRequest<Full<Bytes>>,
     request: Request<Full<Bytes>>,
 ) -> (u16, Version, serde_json::Value) {
@@ -46,7 +46,7 @@ fn http2_requests_are_answered() {
     runtime().block_on(async {
         let mut send = connected(&fixture).await;
         for allowed in [true, true, false] {
-            let (status, version, body) = told(&mut send, acquire("ada", 0)).await;
+            let (status, version, body) = send_request(&mut send, acquire("ada", 0)).await;
             assert_eq!((status, version, &body["allowed"]), (200, Version::HTTP_2, &allowed.into()));
         }
         let many: Vec<_> = (0..100).map(|_| send.clone().send_request(acquire("bob", 0))).collect();
@@ -60,7 +60,7 @@ fn http2_requests_are_answered() {
         let huge = Request::post("http://h/v1/acquire").body(Full::new(Bytes::from(vec![b'x'; 2 << 20])));
         let answer = send.send_request(huge.expect("a request")).await.expect("an answer");
         assert_eq!(answer.status(), 413);
-        let (status, ..) = told(&mut send, acquire("eve", 0)).await;
+        let (status, ..) = send_request(&mut send, acquire("eve", 0)).await;
         assert_eq!(status, 200, "the connection goes on");
     });
     fixture.end();
@@ -87,7 +87,7 @@ fn reset_stream_leaves_the_queue() {
     let fixture = ServerFixture::new(wide());
     runtime().block_on(async {
         let mut send = connected(&fixture).await;
-        let (.., body) = told(&mut send, acquire("ada", 1)).await;
+        let (.., body) = send_request(&mut send, acquire("ada", 1)).await;
         assert_eq!(body["allowed"], true);
         let waiting = tokio::spawn(send.send_request(acquire("bob", 60_000)));
         until(&mut send, || fixture.limiter.waiting_in_all() == 1).await;
@@ -100,7 +100,7 @@ fn reset_stream_leaves_the_queue() {
 /// Sends other requests until the condition holds.
 async fn until(send: &mut SendRequest<Full<Bytes>>, is_so: impl Fn() -> bool) {
     while !is_so() {
-        told(send, acquire("clock", 0)).await;
+        send_request(send, acquire("clock", 0)).await;
     }
 }
 
@@ -109,7 +109,7 @@ fn connection_ends_on_shutdown() {
     let fixture = ServerFixture::new(wide());
     let draining = runtime().block_on(async {
         let mut send = connected(&fixture).await;
-        assert_eq!(told(&mut send, acquire("ada", 0)).await.0, 200);
+        assert_eq!(send_request(&mut send, acquire("ada", 0)).await.0, 200);
         let draining = std::thread::spawn(move || fixture.end());
         while send.ready().await.is_ok() {
             tokio::task::yield_now().await;

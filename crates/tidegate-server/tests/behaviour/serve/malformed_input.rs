@@ -237,6 +237,6 @@ fn random_input_breaks_nothing() {
         }
     }
     fixture.is_well();
-    fixture.until("everybody has left", |fixture| fixture.server.connections() <= 2);
+    fixture.until("all clients have disconnected", |fixture| fixture.server.connections() <= 2);
     fixture.end();
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use tidegate::ManualClock;
+use tidegate::clock::ManualClock;
 use tidegate_server::live_settings::LiveSettings;
 use tidegate_server::settings_reloader::SettingsReloader;
 
@@ -123,7 +123,7 @@ fn reloads_under_load_lose_no_count_and_fail_no_request() {
         is_enough.store(true, Ordering::Relaxed);
     });
     let granted = granted.into_inner();
-    assert!(granted > 0, "somebody asked meanwhile");
+    assert!(granted > 0, "requests were made meanwhile");
     let usage = fixture.http().ask(b"GET /v1/limits/sold/usage HTTP/1.1\r\nHost: h\r\n\r\n").json();
     assert_eq!(usage["policy_status"][0]["current_count"], granted, "{usage}");
     assert_eq!(editor.reloader.last_outcome().succeeded, EDITS + 1);

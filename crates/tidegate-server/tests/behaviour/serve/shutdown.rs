@@ -33,7 +33,7 @@ fn shutdown_closes_idle_connections_and_stops_accepting() {
     general.is_cut_off();
     silent.iter_mut().for_each(Client::is_cut_off);
     for place in places {
-        TcpStream::connect(place).expect_err("nobody listens there any more");
+        TcpStream::connect(place).expect_err("the listener is closed");
     }
 }
 
@@ -123,7 +123,7 @@ fn disconnected_waiter_leaves_the_queue() {
         waiting.say(asks);
         fixture.until("one waits", |fixture| fixture.limiter.waiting_in_all() == 1);
         drop(waiting);
-        fixture.until("nobody waits", |fixture| fixture.limiter.waiting_in_all() == 0);
+        fixture.until("the queue is empty", |fixture| fixture.limiter.waiting_in_all() == 0);
     }
     // The next waiter is first in the queue.
     assert_eq!(holder.ask(&release(&lease)).text(), "{\"released\":true}");

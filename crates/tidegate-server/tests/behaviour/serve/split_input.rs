@@ -63,10 +63,10 @@ fn say_in_pieces(
     bytes: &[u8],
     ends: impl Iterator<Item = usize>,
 ) {
-    let (mut somebody, mut start) = (fixture.resp(), 0);
+    let (mut other, mut start) = (fixture.resp(), 0);
     for end in ends.chain([bytes.len()]) {
         client.say(&bytes[start..end]);
-        assert_eq!(somebody.command("PING"), "+PONG");
+        assert_eq!(other.command("PING"), "+PONG");
         start = end;
     }
 }

@@ -113,7 +113,7 @@ fn crowded() -> (Tenant, u64) {
 /// Leaves that cannot grow keep some of their places free, so that nobody walks far for a row that is not there, however many were
 /// turned away.
 #[test]
-fn a_leaf_that_cannot_grow_is_no_fuller_for_that() {
+fn leaf_without_memory_does_not_overfill() {
     let (tenant, came) = crowded();
     assert_eq!(came, tenant.budget.rows());
     let bytes_a_row = HALF_A_STORE as u64 / came;
@@ -124,7 +124,7 @@ fn a_leaf_that_cannot_grow_is_no_fuller_for_that() {
 
 /// A fresh row within reach gives its place, and nothing else is taken for it.
 #[test]
-fn a_fresh_row_gives_its_place_in_a_crowd() {
+fn fresh_row_is_evicted_for_new_key() {
     let (tenant, came) = crowded();
     let taken = tenant.budget.taken();
     let now = after(WINDOW);
@@ -135,7 +135,7 @@ fn a_fresh_row_gives_its_place_in_a_crowd() {
 
 /// Whoever is turned away is told when a row will be fresh, also where rows were charged since anybody last looked.
 #[test]
-fn a_refusal_for_want_of_room_tells_the_truth() {
+fn refusal_without_room_reports_true_wait() {
     const KEYS: u64 = 3_000;
     for most_keys in [Some(KEYS), None] {
         let tenant = tenant(most_keys);
@@ -158,7 +158,7 @@ fn a_refusal_for_want_of_room_tells_the_truth() {
 
 /// What does not fit into cells takes most of what its limit may take, and is paid for too.
 #[test]
-fn rows_at_full_width_are_paid_for() {
+fn overflow_rows_are_charged_to_memory_budget() {
     for parts in 8..16 {
         let bytes = parts * HALF_A_STORE / 2;
         let tenant = wide_tenant(bytes);
@@ -171,7 +171,7 @@ fn rows_at_full_width_are_paid_for() {
 
 /// To move a row that does not fit a cell takes long: a leaf hands them to the next level before there are many.
 #[test]
-fn few_rows_at_full_width_are_moved_at_once() {
+fn few_overflow_rows_are_migrated_at_once() {
     let tenant = wide_tenant(16 * HALF_A_STORE);
     let came = (0..5_000).filter(|number| comes_wide(&tenant, *number)).count();
     let mut leaves = Vec::new();
@@ -182,7 +182,7 @@ fn few_rows_at_full_width_are_moved_at_once() {
 
 /// As long as anybody holds something there, whoever is turned away is told to wait for them, and no longer.
 #[test]
-fn a_refusal_for_want_of_room_knows_who_could_make_some() {
+fn refusal_without_room_names_source_of_room() {
     let tenant = wide_tenant(HALF_A_STORE);
     let keys: Vec<u64> = (0..5_000).filter(|number| comes_wide(&tenant, *number)).collect();
     let new = 10_000;

@@ -181,7 +181,7 @@ mod tests {
 
     /// Keys that look alike are spread evenly, whichever way they are hashed.
     #[test]
-    fn fingerprints_are_even() {
+    fn fingerprints_are_uniform() {
         for secret in [Secret::of([1, 2]), Secret::of([1, 2]).kept(), Secret::of([0, 0])] {
             let printer = Printer::new(secret, 3);
             let print = |key: String| printer.print(key.as_bytes());
@@ -197,7 +197,7 @@ mod tests {
 
     /// Half of a tag's bits change with any bit of a key.
     #[test]
-    fn every_bit_matters() {
+    fn every_key_bit_changes_fingerprint() {
         let printer = Printer::new(Secret::of([5, 6]), 1);
         for length in 1..=40 {
             for seed in 0..8_u8 {
@@ -217,7 +217,7 @@ mod tests {
     /// Keys whose first and last eight bytes are the same, but for their lengths, are not the same; nor are keys of every length with
     /// next to nothing in them.
     #[test]
-    fn lengths_tell_keys_apart() {
+    fn keys_of_different_length_differ() {
         for secret in [Secret::of([5, 6]), Secret::of([5, 6]).kept()] {
             let printer = Printer::new(secret, 1);
             let mut seen = HashSet::new();
@@ -231,7 +231,7 @@ mod tests {
 
     /// Keys of every length there may be have both parts, none of which is the other; longer ones have none.
     #[test]
-    fn a_tag_has_two_parts() {
+    fn tag_has_two_parts() {
         const HIGH: u64 = (1 << u32::BITS) - 1;
         for secret in [Secret::of([5, 6]), Secret::of([5, 6]).kept()] {
             let printer = Printer::new(secret, 1);
@@ -251,7 +251,7 @@ mod tests {
     /// not asked: nobody meets in that. Keys that count upwards meet more evenly under some secrets and in bursts under others, so that this is
     /// asked of one secret: that none of these families meets in it by construction.
     #[test]
-    fn keys_meet_in_the_smaller_part_about_as_often_as_by_chance() {
+    fn small_tag_part_collides_at_random_rate() {
         const KEYS: u64 = 400_000;
         // Half of all pairs, one in 2^32 each, are 18.6.
         let about = 1..60;
@@ -274,7 +274,7 @@ mod tests {
 
     /// Keys whose halves are each other's under the keys they are multiplied by: the products are the same.
     #[test]
-    fn halves_that_change_places_are_told_apart() {
+    fn swapped_key_halves_differ() {
         let printer = Printer::new(Secret::of([5, 6]), 1);
         let between = |longer: usize| printer.folds.first ^ printer.folds.last[longer];
         let of = |words: &[u64]| {
@@ -295,7 +295,7 @@ mod tests {
 
     /// Fingerprints that are kept are what they were when the first log was written.
     #[test]
-    fn kept_fingerprints_stay() {
+    fn stored_fingerprints_are_stable() {
         assert!(are_as_ever());
     }
 }

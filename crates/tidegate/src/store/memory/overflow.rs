@@ -397,7 +397,7 @@ mod tests {
 
     /// Windows whose distances take one byte to eight, rings of every size: what is packed is unpacked, and neighbours are left alone.
     #[test]
-    fn a_ring_is_its_log() {
+    fn ring_equals_sliding_log() {
         for bytes in 1..=8 {
             let window = u64::MAX >> (64 - 8 * bytes);
             for most in 1..=LARGEST_RING {
@@ -424,7 +424,7 @@ mod tests {
 
     /// A row that is lent comes back to its own place, whatever became of it, and nothing is lost on the way.
     #[test]
-    fn a_lent_row_has_its_place() {
+    fn lent_row_keeps_its_slot() {
         let law = Law::SlidingWindow(SlidingWindow::exact(Span::from_ticks(1_000)));
         let ring = Ring::of(&Rule { capacity: Capacity::AtMost(4), law });
         let mut shelf = Shelf::default();

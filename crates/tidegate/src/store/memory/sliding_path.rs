@@ -32,7 +32,7 @@ use super::lockfree::{self, MOST_ROWS, Plea};
 use super::overflow::{Shelf, is_at_full_width};
 use super::row_epoch::{Edition, RESERVED};
 use super::sync::{Ordering, fence};
-use crate::answer::{Answer, Detail, ItemReading, Outcome, Replies};
+use crate::reply::{Detail, ItemReading, OrderReply, Outcome, Replies};
 use crate::store::order_path::put_in_words;
 
 /// Whoever comes here has locks and editions that match.
@@ -44,7 +44,7 @@ pub(super) fn decide(
     pleas: &[Plea<'_>],
     now: Timestamp,
     answers: &mut Replies,
-) -> Option<Answer> {
+) -> Option<OrderReply> {
     let mut stands = Stands { all: ArrayVec::new(), out: ArrayVec::new() };
     stands.lock(pleas)?;
     let at = stands.take_out(now);
@@ -76,7 +76,7 @@ pub(super) fn decide(
         stands.read(pleas.len(), at, answers);
     }
     stands.put_back(change, at);
-    Some(Answer { outcome, at, degraded: false, shadowed: Vec::new(), readings: first..answers.mark() })
+    Some(OrderReply { outcome, at, degraded: false, shadowed: Vec::new(), readings: first..answers.mark() })
 }
 
 /// Where the row of an ask is.
@@ -446,7 +446,7 @@ mod tests {
     }
 
     /// Asks once, the lean way only.
-    fn lean(store: &MemoryStore, asks: &[Ask<'_>], intent: Intent) -> Option<Answer> {
+    fn lean(store: &MemoryStore, asks: &[Ask<'_>], intent: Intent) -> Option<OrderReply> {
         let limits = store.shared.limits();
         let pleas: Vec<_> = asks.iter().map(|ask| super::super::order_path::plea(&limits, ask)).collect();
         let pleas: Vec<_> = pleas.into_iter().map(|plea| plea.expect("it is there")).collect();
@@ -471,7 +471,7 @@ mod tests {
     /// One store is asked as usual, and another with request ids, which is not for the lean way: whatever happens, both say the same, count
     /// the same and take the same room.
     #[test]
-    fn it_says_what_the_thorough_way_says() {
+    fn sliding_path_matches_locked_path() {
         let clock = Arc::new(ManualClock::at(START));
         let (usual, other) = (store(&clock), store(&clock));
         let (mut random, mut granted, mut was_lean) = (7_u64, 0, 0);
@@ -522,7 +522,7 @@ mod tests {
 
     /// A key without a row, rows that an edit has left behind, limits of another kind: nothing is decided, and nothing done.
     #[test]
-    fn what_is_not_usual_is_left_alone() {
+    fn unusual_row_is_left_to_locked_path() {
         let clock = Arc::new(ManualClock::at(START));
         let store = store(&clock);
         let asks = LIMITS.map(|id| Ask::one(id, Some(b"key")));
@@ -554,7 +554,7 @@ mod tests {
 
     /// The row of a key goes to the shelf with its second charge and back into its cell when that is enough.
     #[test]
-    fn a_row_lies_where_it_fits() {
+    fn sliding_row_is_stored_where_it_fits() {
         let clock = Arc::new(ManualClock::at(START));
         let store = store(&clock);
         // A ring, and what is too long for one.

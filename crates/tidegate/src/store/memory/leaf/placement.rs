@@ -142,7 +142,7 @@ mod tests {
 
         /// However many belong near each other, and whoever made way for whom: each is found where it is sought, once, and nobody else is.
         #[test]
-        fn whoever_makes_way_is_found(tags in tags(40), others in tags(8)) {
+        fn displaced_row_is_found(tags in tags(40), others in tags(8)) {
             let leaf = leaf_of_a_page();
             let mut owned = leaf.own();
             fill(&mut owned, &tags);
@@ -160,7 +160,7 @@ mod tests {
 
     /// Three who belong into lines 0 and 1, three into 1 and 0, one of whom could lie in line 2: whoever comes next lies in line 0 all the same.
     #[test]
-    fn somebody_makes_way_before_anybody_goes_further() {
+    fn displacement_precedes_overflow() {
         let leaf = leaf_of_a_page();
         let mut owned = leaf.own();
         let near = (0..3).map(|number| tag(0, 0, number)).chain((0..2).map(|number| tag(1, 0, number)));

@@ -213,7 +213,7 @@ mod tests {
     /// A row that must wait for an hour is on its way to another line while an order is refused by a row that must wait for a minute. The
     /// order must not be told a minute.
     #[test]
-    fn a_row_that_is_missed_is_not_taken_for_blank() {
+    fn missed_row_is_not_treated_as_blank() {
         let (keyed, shared) = (tenant(once_in(3_600).per_key()), tenant(once_in(60)));
         let tag = Tag { low: 1, high: 1 };
         let of_key = Plea { tenant: &keyed, key: None, tag: Some(tag), count: 1 };
@@ -229,7 +229,7 @@ mod tests {
 
     /// More rows belong to the first leaf of the next level than its pages have room for: they lay among its neighbour's.
     #[test]
-    fn a_leaf_that_gets_more_rows_than_fit_grows_at_once() {
+    fn overfull_leaf_grows_at_once() {
         const CROWD: u64 = 790;
         const OTHERS: u64 = 4_600;
         let tenant = tenant(once_in(3_600).per_key());

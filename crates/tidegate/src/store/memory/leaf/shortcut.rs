@@ -67,7 +67,7 @@ mod tests {
     use crate::store::memory::memory_budget::Budget;
 
     #[test]
-    fn it_is_there_when_all_leaves_are_and_leads_where_the_levels_do() {
+    fn shortcut_leads_to_same_leaf_as_levels() {
         let (root, budget) = (Leaf::new(0, 1), Budget::new(1 << 30));
         let bits = LEVELS * FAN_BITS;
         let mut branches = HashSet::new();

@@ -304,7 +304,7 @@ mod tests {
 
         /// A drop is one unit of the bucket it is of, whatever its numbers are.
         #[test]
-        fn a_drop_is_a_unit_of_its_bucket(
+        fn unit_bucket_matches_bucket_of_one(
             step in ticks(),
             beside in 0..1_000_u64,
             base in prop_oneof![ticks(), (0..100_u64).prop_map(|less| LATEST_BASE - less)],

@@ -72,7 +72,7 @@ mod tests {
 
         /// While it fits, a unit is granted as its drop is and says the same; cells that are held or point elsewhere are not gone by.
         #[test]
-        fn a_unit_is_granted_as_its_drop_is(
+        fn planned_unit_matches_unit_bucket(
             step in ticks(),
             room in ticks(),
             base in prop_oneof![ticks(), (0..100_u64).prop_map(|less| LATEST_BASE - less)],
