@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use tidegate::file::ActivitySpec;
-use tidegate::text::{parse_capacity, parse_duration};
+use tidegate_config::text::{parse_capacity, parse_duration};
+use tidegate_server::settings::ActivitySpec;
 
 use crate::Failure;
 use crate::remote::client;

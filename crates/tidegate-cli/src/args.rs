@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use tidegate::stream::Rate;
-use tidegate::text;
+use tidegate_config::text;
 
 pub(crate) use bench::BenchArgs;
 pub(crate) use cpu::{

@@ -2,10 +2,12 @@
 
 use std::net::SocketAddr;
 
+use crate::file_kind::FileKind;
 use serde::Serialize;
-use tidegate::file::{self, Diagnostic, Diagnostics, FileKind, Severity};
 use tidegate::model::LimitSpec;
-use tidegate::text::StoreUrl;
+use tidegate_config::{Diagnostic, Diagnostics, Severity};
+use tidegate_server::settings;
+use tidegate_server::settings::StoreUrl;
 
 use crate::args::CheckArgs;
 use crate::open_store::postgres_options;
@@ -22,13 +24,13 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
     match FileKind::of(&bytes) {
         FileKind::Cpu => check_cpu(args, &name, &bytes),
         FileKind::Gateway => check_gateway(args, &name, &bytes),
-        _ => check_settings(args, &name, &bytes),
+        FileKind::Settings => check_settings(args, &name, &bytes),
     }
 }
 
 /// The settings of the governor, whole as it would have them.
 fn check_cpu(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Failure> {
-    let spec = file::read_cpu(name, bytes);
+    let spec = tidegate_cpu::settings::read_cpu(name, bytes);
     let flaw = spec.as_ref().ok().and_then(|spec| tidegate_cpu::Settings::of(spec.clone()).err());
     if let Some(flaw) = flaw {
         return refuse(
@@ -46,7 +48,7 @@ fn check_cpu(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Failure> 
 
 /// The settings of the gateway, with the environment and the certificate that it would find.
 fn check_gateway(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Failure> {
-    let spec = file::read_gateway(name, bytes, &gateway::environment);
+    let spec = tidegate_gateway::settings::read_gateway(name, bytes, &gateway::environment);
     let tls = spec.as_ref().ok().and_then(|spec| spec.tls.as_ref());
     if let Some(Err(wrong)) = tls.map(tidegate_gateway::check_certificate) {
         return refuse(
@@ -71,7 +73,7 @@ fn check_gateway(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Failu
 }
 
 /// Where the management port of a gateway would be, if the gateway listens there itself.
-fn colliding_address(spec: &file::GatewaySpec) -> Option<SocketAddr> {
+fn colliding_address(spec: &tidegate_gateway::settings::GatewaySpec) -> Option<SocketAddr> {
     let (listen, management) = (spec.server.listen, spec.management?);
     let overlaps =
         listen.ip() == management.ip() || listen.ip().is_unspecified() || management.ip().is_unspecified();
@@ -79,7 +81,7 @@ fn colliding_address(spec: &file::GatewaySpec) -> Option<SocketAddr> {
 }
 
 fn check_settings(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Failure> {
-    let reading = file::read(name, bytes);
+    let reading = settings::read(name, bytes);
     let url = reading.as_ref().ok().and_then(|it| it.settings.store.url.as_ref());
     if let Some(Err(wrong)) = url.and_then(database) {
         return refuse(args, CheckFinding { field: "store.url", ..CheckFinding::of_file(name, &wrong) });
@@ -112,7 +114,7 @@ fn database(url: &StoreUrl) -> Option<Result<(), String>> {
 }
 
 fn print_schema() -> Result<(), Failure> {
-    print_result(&format!("{}\n", file::schema()))
+    print_result(&format!("{}\n", settings::schema()))
 }
 
 /// `3 limits`, `1 item`.

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tidegate::file::read_gateway;
 use tidegate_gateway::access_log::AccessLogFormat;
 use tidegate_gateway::reload::Reloader;
+use tidegate_gateway::settings::read_gateway;
 use tidegate_gateway::{AccessLogWriter, Gateway, GatewayError, GatewayOptions, management_api};
 
 use crate::args::{AccessLog, GatewayArgs};

@@ -6,7 +6,7 @@
 //!
 //! Recorded days repeat themselves: almost every line has the date and the offset of the line before. [`InstantReader`] and
 //! [`InstantWriter`] remember dates, so that the calendar is consulted once a day and not once a line. What is *valid* is
-//! still decided in one place, [`tidegate::text::parse_instant`]; the memory only repeats its answers.
+//! still decided in one place, [`tidegate_config::text::parse_instant`]; the memory only repeats its answers.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ impl InstantReader {
     pub(crate) fn read_plain(&mut self, text: &str) -> Result<Timestamp, String> {
         let mut since_epoch = self.recall(text.as_bytes());
         if since_epoch.is_none() {
-            let instant = tidegate::text::parse_instant(text)?;
+            let instant = tidegate_config::text::parse_instant(text)?;
             self.known = Midnight::before(text.as_bytes(), instant);
             since_epoch = Some(instant);
         }
@@ -74,7 +74,7 @@ impl InstantReader {
             return Ok(known);
         }
         let text = json::text(value).ok_or("has an escape that is no character")?;
-        let instant = tidegate::text::parse_instant(&text)?;
+        let instant = tidegate_config::text::parse_instant(&text)?;
         self.known = if text == written { Midnight::before(written.as_bytes(), instant) } else { None };
         Ok(instant)
     }

@@ -10,6 +10,7 @@ mod check;
 mod completions;
 mod cpu;
 mod decision;
+mod file_kind;
 mod gateway;
 mod instant;
 mod json;
@@ -32,8 +33,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
-use tidegate::file::{Color, LARGEST_FILE};
-use tidegate::text;
+use tidegate_config::text;
+use tidegate_config::{Color, LARGEST_FILE};
 
 use args::{CliArgs, CliCommand};
 

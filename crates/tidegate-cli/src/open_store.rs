@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use tidegate::clock::SystemClock;
 use tidegate::store::{LimitStore, Memory, MemoryStore};
-use tidegate::text::StoreUrl;
 use tidegate_disk::wal::PreviousRun;
 use tidegate_disk::{DiskOptions, DiskStore, RecoveryReport};
 use tidegate_postgres::{OpenError, PostgresStore};
+use tidegate_server::settings::StoreUrl;
 
 use crate::remote::client::environment;
 use crate::store::open_failure;

@@ -13,7 +13,6 @@ use signal_hook::iterator::Signals;
 use tidegate::Limiter;
 use tidegate::activity::Activity;
 use tidegate::clock::SystemClock;
-use tidegate::file::{ActivitySpec, Listen, ServerSpec, Settings};
 use tidegate::store::LimitStore;
 use tidegate_server::http::{HttpApi, Readiness, ReadinessState};
 use tidegate_server::live_settings::LiveSettings;
@@ -21,6 +20,7 @@ use tidegate_server::metrics::ServerMetrics;
 use tidegate_server::refusal_log::RefusalLog;
 use tidegate_server::resp::RespService;
 use tidegate_server::serve::{ConnectionBounds, ListenConfig, Server, ServerHandlers};
+use tidegate_server::settings::{ActivitySpec, Listen, ServerSpec, Settings};
 use tidegate_server::settings_reloader::SettingsReloader;
 
 use crate::activity::environment;
@@ -162,7 +162,7 @@ pub(crate) fn end_at_once() -> ! {
 /// The settings as they are before anything is started, or all that is wrong with them.
 fn settings(path: &Path) -> Result<Settings, Failure> {
     let (name, bytes) = read_settings(path)?;
-    let reading = tidegate::file::read(&name, &bytes);
+    let reading = tidegate_server::settings::read(&name, &bytes);
     Ok(reading.map_err(|wrong| Failure::BadInput(wrong.render(color_of_stderr())))?.settings)
 }
 

@@ -27,8 +27,8 @@ use std::path::Path;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
-use tidegate::file;
 use tidegate::model::LimitSpec;
+use tidegate_server::settings;
 
 use crate::args::SimulateArgs;
 use crate::{Failure, color_of_stderr, print_message, read_whole, stoppable_input, unwritable};
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Failure> {
 fn read_limits(path: &Path) -> Result<Vec<LimitSpec>, Failure> {
     let (name, bytes) = read_whole(path)?;
     let reading =
-        file::read(&name, &bytes).map_err(|wrong| Failure::BadInput(wrong.render(color_of_stderr())))?;
+        settings::read(&name, &bytes).map_err(|wrong| Failure::BadInput(wrong.render(color_of_stderr())))?;
     if !reading.warnings.is_empty() {
         print_message(&reading.warnings.render(color_of_stderr()));
     }

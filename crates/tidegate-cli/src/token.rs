@@ -4,7 +4,7 @@
 //! what is shown can be used.
 
 use serde_json::{Value, json};
-use tidegate::file;
+use tidegate_server::settings;
 use tidegate_server::tokens::NewToken;
 
 use crate::args::{NewTokenArgs, TokenArgs, TokenCommand};
@@ -49,7 +49,7 @@ impl<'a> TokenEntry<'a> {
     }
 
     fn read_back(&self) -> Result<(), Failure> {
-        let Err(wrong) = file::read("the new lines", self.section().as_bytes()) else { return Ok(()) };
+        let Err(wrong) = settings::read("the new lines", self.section().as_bytes()) else { return Ok(()) };
         let why: Vec<_> = wrong.iter().map(|found| format!("{}: {}", found.field, found.message)).collect();
         Err(Failure::BadInput(why.join("\n")))
     }
@@ -85,7 +85,7 @@ fn scalar(text: &str) -> String {
 mod tests {
     use super::*;
     use clap::Parser;
-    use tidegate::file::{Role, TokenSpec};
+    use tidegate_server::settings::{Role, TokenSpec};
 
     /// What is typed behind `tidegate token new`, by itself.
     #[derive(Parser)]
@@ -103,7 +103,7 @@ mod tests {
             let typed = ["new", "--role=read", &format!("--name={name}"), &format!("--prefix={prefix}")];
             let args = Typed::parse_from(typed).args;
             let section = TokenEntry::new(&args, &token).section();
-            let read = file::read("it", section.as_bytes()).expect("a section");
+            let read = settings::read("it", section.as_bytes()).expect("a section");
             let meant = TokenSpec {
                 name: name.to_owned(),
                 sha256: token.sha256.clone(),

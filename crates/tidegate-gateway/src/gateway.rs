@@ -9,9 +9,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::settings::GatewaySpec;
 use tidegate::catalog::ApplyError;
 use tidegate::clock::{Clock, SystemClock};
-use tidegate::file::GatewaySpec;
 use tidegate::store::Memory;
 use tidegate_net::{Shutdown, listen};
 use tokio::sync::Notify;

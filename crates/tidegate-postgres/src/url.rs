@@ -314,7 +314,7 @@ fn misunderstood(base: &str, pairs: &[&str]) -> String {
     let is_odd = |pair: &&&str| Config::from_str(&format!("postgres://user@host/database?{pair}")).is_err();
     let Some(odd) = pairs.iter().find(is_odd) else { return not_understood() };
     let name = odd.split('=').next().unwrap_or_default();
-    let meant = tidegate::text::suggestion(name, OWN);
+    let meant = tidegate_config::text::suggestion(name, OWN);
     format!(
         "has the parameter '{}', which is not known or has no such value{meant}; {}",
         name.escape_debug(),

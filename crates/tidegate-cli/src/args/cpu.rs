@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
 use tidegate::budget::{Rate, Share, Unobserved};
-use tidegate::file::CpuSpec;
-use tidegate::text::{parse_decimal, parse_duration, suggestion};
+use tidegate_config::text::{parse_decimal, parse_duration, suggestion};
 use tidegate_core::Zone;
 use tidegate_core::calendar::{MAX_SCHEDULED_WINDOW, MIN_SCHEDULED_WINDOW};
+use tidegate_cpu::settings::CpuSpec;
 
 pub(crate) use run::{CpuRunArgs, CpuTarget, EnforceMethod};
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Subcommand;
-use tidegate::text;
+use tidegate_config::text;
 use tidegate_core::order::MAX_WAIT;
 
 use crate::remote::ask::RemoteAsk;

@@ -3,8 +3,8 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use tidegate::file::{Listen, MOST_WORKERS};
-use tidegate::text::{self, StoreUrl};
+use tidegate_config::text;
+use tidegate_server::settings::{Listen, MOST_WORKERS, StoreUrl, parse_store};
 
 use crate::log::LogArgs;
 
@@ -23,7 +23,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Where counts are kept [default: disk:./tidegate-data]
-    #[arg(long, value_name = "URL", value_parser = text::parse_store)]
+    #[arg(long, value_name = "URL", value_parser = parse_store)]
     pub(crate) store: Option<StoreUrl>,
     /// Where to listen for HTTP; off for nowhere [default: 127.0.0.1:7700]
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]

@@ -1,7 +1,7 @@
 //! `tidegate token` and `tidegate completions`: what can be typed.
 
 use clap::{Subcommand, ValueEnum};
-use tidegate::file::Role;
+use tidegate_server::settings::Role;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:

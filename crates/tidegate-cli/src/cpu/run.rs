@@ -21,7 +21,6 @@ use std::thread;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tidegate::file::CpuSpec;
 use tidegate_cpu::cgroups::Roots;
 use tidegate_cpu::clock::Clock;
 use tidegate_cpu::guardian::{Guardian, restore_left_behind, tend, watch};
@@ -29,6 +28,7 @@ use tidegate_cpu::journal::{Journal, JournalError};
 use tidegate_cpu::meter::cores;
 use tidegate_cpu::metrics::{self, Governing};
 use tidegate_cpu::runner::{RunError, Runner, recent};
+use tidegate_cpu::settings::CpuSpec;
 use tidegate_cpu::status::Status;
 use tidegate_cpu::{Governor, Settings};
 

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use tidegate::file::{CpuSpec, read_cpu_below};
 use tidegate_cpu::Settings;
+use tidegate_cpu::settings::{CpuSpec, read_cpu_below};
 
 use crate::{Failure, color_of_stderr, read_whole};
 

@@ -3,9 +3,9 @@
 use std::io;
 use std::path::Path;
 
-use tidegate::file::CpuSpec;
 use tidegate_cpu::Settings;
 use tidegate_cpu::journal::{Sample, latest};
+use tidegate_cpu::settings::CpuSpec;
 
 use super::atomic_file::write_atomically;
 use super::settings;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 use tidegate::budget::Rate;
 use tidegate::model::Timestamp;
-use tidegate::text::suggestion;
+use tidegate_config::text::suggestion;
 
 use crate::lines::{self, LONGEST_LINE, LineBatch};
 use crate::{Failure, instant, json, unreadable};

@@ -5,8 +5,9 @@
 
 use std::path::Path;
 
-use tidegate::file::{self, Diagnostics};
 use tidegate::model::LimitSpec;
+use tidegate_config::Diagnostics;
+use tidegate_server::settings;
 
 use crate::args::LimitSource;
 use crate::{Failure, color_of_stderr, read_whole};
@@ -23,7 +24,7 @@ fn of_file(path: &Path) -> Result<Vec<LimitSpec>, Failure> {
             "{failure}; for a limit '{id}' that is in no file, give its items with --item"
         ))
     })?;
-    let limits = file::read_limits(&name, &bytes)
+    let limits = settings::read_limits(&name, &bytes)
         .map_err(|wrong| Failure::BadInput(wrong.render(color_of_stderr())))?;
     if limits.is_empty() {
         return Err(Failure::BadInput(format!("{name} has no limits in it")));
@@ -35,7 +36,8 @@ fn typed(source: &LimitSource) -> Result<LimitSpec, Failure> {
     let id = source.from.display().to_string();
     let items: Result<Vec<_>, _> = source.items.iter().map(|item| object(item)).collect();
     let text = format!("{{\"id\":{},\"items\":[{}]}}", quoted(&id), items?.join(","));
-    file::read_limit("--item", text.as_bytes()).map_err(|wrong| Failure::BadInput(by_field(&wrong)))
+    tidegate_config::limits::read_limit("--item", text.as_bytes())
+        .map_err(|wrong| Failure::BadInput(by_field(&wrong)))
 }
 
 /// `policy=day,limit=1` as a JSON object. Fields that are written twice stay two: the reader refuses them.
@@ -92,7 +94,7 @@ mod tests {
     fn items_have_the_fields_of_a_file() {
         let file = "{id: login, items: [{policy: sliding, limit: 5, window: 15s, per: key}, \
                     {policy: bucket, limit: -1, window: 1s, burst: 9, name: 007}]}";
-        let written = file::read_limit("a file", file.as_bytes()).expect("a limit");
+        let written = tidegate_config::limits::read_limit("a file", file.as_bytes()).expect("a limit");
         let typed = typed_as(&[
             "policy=sliding,limit=5,window=15s,per=key",
             "policy=bucket, limit=-1,window=1s,burst=9,name=007",

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use tidegate::model::{Amount, Timestamp};
-use tidegate::text::suggestion;
+use tidegate_config::text::suggestion;
 
 use crate::instant;
 use crate::json::{self, kind};

@@ -3,7 +3,7 @@
 use hashbrown::HashMap;
 use tidegate::model::{LimitSpec, Mode, Policy};
 use tidegate::reply::{OrderReply, Outcome};
-use tidegate::text::suggestion;
+use tidegate_config::text::suggestion;
 
 use crate::decision::number;
 

@@ -5,4 +5,5 @@ mod live_settings;
 mod refusal_recorder;
 mod resp;
 mod serve;
+mod settings;
 mod settings_reloader;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use tidegate::file::CpuSpec;
-use tidegate::text::parse_duration;
+use tidegate_config::text::parse_duration;
+use tidegate_cpu::settings::CpuSpec;
 
 use super::GovernorArgs;
 

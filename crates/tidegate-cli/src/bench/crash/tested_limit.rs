@@ -193,7 +193,8 @@ mod tests {
     fn limits_are_what_the_server_reads() {
         for limit in TestedLimit::ALL {
             let text = json!({"limits": [limit.definition("UTC")]}).to_string();
-            let settings = tidegate::file::read("limits", text.as_bytes()).expect("it makes sense").settings;
+            let settings =
+                tidegate_server::settings::read("limits", text.as_bytes()).expect("it makes sense").settings;
             assert_eq!(settings.limits.len(), 1, "{limit}");
         }
     }

@@ -202,7 +202,7 @@ fn y_of(rate: Rate) -> u32 {
 mod tests {
     use super::super::columns::tests::samples;
     use super::*;
-    use tidegate::file::CpuSpec;
+    use tidegate_cpu::settings::CpuSpec;
 
     fn drawn(rows: &[(u64, Option<u32>)]) -> String {
         let samples = samples(rows);

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use tidegate::budget::{BudgetTime, Quota, Rate};
-use tidegate::file::read_cpu;
 use tidegate_core::{Span, Timestamp};
 use tidegate_cpu::journal::{Journal, Sample};
+use tidegate_cpu::settings::read_cpu;
 use tidegate_cpu::{Governor, Seen, Settings};
 
 use crate::{Files, example};

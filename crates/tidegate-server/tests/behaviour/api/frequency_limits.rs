@@ -47,7 +47,7 @@ fn count(fixture: &ApiFixture, id: &str, key: Option<&str>) -> u64 {
 
 /// Sets the clock to this instant.
 fn go(fixture: &ApiFixture, instant: &str) {
-    let since = tidegate::text::parse_instant(instant).expect("an instant");
+    let since = tidegate_config::text::parse_instant(instant).expect("an instant");
     fixture.clock.set(Tick::NANOSECOND.instant(since).expect("before 2262"));
 }
 

@@ -125,7 +125,7 @@ fn all_schemas_exist_and_are_used() {
 
 #[test]
 fn limit_schema_matches_settings_schema() {
-    let file = tidegate::file::schema();
+    let file = tidegate_server::settings::schema();
     let documented = &DOCUMENT["components"]["schemas"];
     let fields = |value: &Value| {
         let mut names: Vec<_> = value["properties"].as_object().expect("fields").keys().cloned().collect();
@@ -151,7 +151,7 @@ fn limit_schema_matches_settings_schema() {
 /// Limits are parsed by the settings parser, so both schemas must agree.
 #[test]
 fn limits_of_settings_files_are_accepted() {
-    let file = tidegate::file::schema();
+    let file = tidegate_server::settings::schema();
     for (here, there) in [("LimitSpec", "limit"), ("ItemSpec", "item"), ("OverrideSpec", "override")] {
         let text = file["$defs"][there].to_string();
         let text = text.replace("#/$defs/item", "#/components/schemas/ItemSpec");
