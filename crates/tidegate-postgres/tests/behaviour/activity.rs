@@ -1,6 +1,6 @@
-//! Document 000 on a real PostgreSQL: its vectors through the library, and each step looked at with plain SQL.
+//! The activity limiter on PostgreSQL: worked examples through the library, checked with plain SQL.
 //!
-//! The clock is moved by hand and begins in the year 2100: whoever reads the view sees what has not lapsed by the database's own clock.
+//! The clock is manual and starts in the year 2100, because the view compares with the database's own clock.
 
 mod end_notification;
 mod examples;

@@ -1,4 +1,4 @@
-//! Databases that fail while they are asked. Whoever is not answered hears why, whoever is was told the truth, and the store comes back by itself.
+//! Database failures under load: errors are reported, grants stay correct, and the store recovers by itself.
 
 use std::time::Duration;
 
@@ -91,7 +91,7 @@ fn a_pause_under_load() {
 
 /// One round is as long as a statement may take and a second; nobody waits for three of them.
 #[test]
-fn nobody_waits_twice_for_a_database_that_says_nothing() {
+fn silent_database_fails_requests_within_one_timeout() {
     let cluster = Cluster::start(&[]);
     let url = format!("{}?schema=silent&connect_timeout=3", cluster.url());
     let store =
@@ -297,7 +297,7 @@ fn a_pause_while_limits_are_read_again() {
 
 /// The connection ends while the database commits: whether it has is not known here, and it must not be done twice.
 #[test]
-fn a_commit_whose_answer_never_came() {
+fn lost_commit_is_not_retried() {
     let (schema, store, sql) = ours();
     for spec in limits() {
         store.put(spec, ExpectedVersion::Absent).expect("a new limit");
@@ -330,7 +330,7 @@ fn a_commit_whose_answer_never_came() {
 
 /// The other way round: it was committed, and only the answer was lost. It was charged, and once.
 #[test]
-fn a_commit_that_was_made_and_not_told() {
+fn committed_charge_without_answer_is_charged_once() {
     let cluster = Cluster::start(&[]);
     let (schema, sql) = ("untold", Sql::new(cluster.url()));
     let store = open(cluster.url(), schema);

@@ -1,4 +1,4 @@
-//! What the store in PostgreSQL does, seen from outside.
+//! Tests of the PostgreSQL store.
 
 mod activity;
 mod cluster;

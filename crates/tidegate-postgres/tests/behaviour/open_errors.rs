@@ -1,4 +1,4 @@
-//! Opening a store: what is refused, in which words, and that no password is among them.
+//! Errors of opening a store: their messages, and that none contains a password.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -64,7 +64,7 @@ fn role(name: &str, more: &str) {
 }
 
 #[test]
-fn urls_that_make_no_sense_are_told_what_would() {
+fn invalid_url_error_names_a_valid_form() {
     let form = "postgres://USER";
     let whole = |rest: &str| format!("postgres://me:{SECRET}@host/db?{rest}");
     let cases: &[(String, &[&str])] = &[
@@ -191,7 +191,7 @@ fn a_newer_schema_is_not_touched() {
 }
 
 #[test]
-fn who_may_not_create_is_told_what_to_ask_for() {
+fn missing_privilege_error_names_the_statement_to_run() {
     role("poor", "");
     let schema = new_schema();
     let error = refused(&url_of("poor", &schema));
@@ -205,7 +205,7 @@ fn who_may_not_create_is_told_what_to_ask_for() {
 }
 
 #[test]
-fn a_schema_of_somebody_else_is_refused() {
+fn schema_of_another_user_is_refused() {
     role("poor", "");
     let schema = new_schema();
     drop(PostgresStore::open(options(&schema)).expect("a new schema"));

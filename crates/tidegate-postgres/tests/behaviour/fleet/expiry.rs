@@ -1,4 +1,4 @@
-//! Sweeping: what means nothing any more goes, and nothing else does.
+//! Expiry deletes expired data and nothing else.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::sql::Sql;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A store whose clock is ours, and a look at its tables.
+/// A store with a manual clock, and a connection to its tables.
 fn ours() -> (PostgresStore, Arc<ManualClock>, Sql) {
     let schema = new_schema();
     let clock =
@@ -42,7 +42,7 @@ fn swept_to(store: &PostgresStore, sql: &Sql, what: &str, left: u64) {
 }
 
 #[test]
-fn rows_go_when_they_are_fresh_and_not_before() {
+fn rows_are_deleted_once_evictable() {
     let (store, clock, sql) = ours();
     let interval = Policy::Interval { window: HOUR };
     for (id, policy) in [("hour", interval), ("ever", Policy::Total)] {
@@ -66,7 +66,7 @@ fn rows_go_when_they_are_fresh_and_not_before() {
 }
 
 #[test]
-fn leases_go_when_they_have_lapsed() {
+fn expired_leases_are_deleted() {
     let (store, clock, sql) = ours();
     store.put(slots("slots", 10, HOUR), ExpectedVersion::Absent).expect("a new limit");
     let short = lease(&take(&store, "slots", b"").expect("it answers")).lease;
@@ -82,7 +82,7 @@ fn leases_go_when_they_have_lapsed() {
 }
 
 #[test]
-fn request_ids_and_settlements_are_forgotten() {
+fn expired_requests_and_settlements_are_deleted() {
     let (store, clock, sql) = ours();
     store.put(total("held", 1000), ExpectedVersion::Absent).expect("a new limit");
     let asks = [Ask { limit_id: "held", key: None, count: 1 }];
@@ -102,7 +102,7 @@ fn request_ids_and_settlements_are_forgotten() {
 }
 
 #[test]
-fn rows_of_former_editions_follow_and_limits_that_are_gone_go() {
+fn outdated_rows_are_upgraded_and_removed_limits_deleted() {
     let (store, _clock, sql) = ours();
     let spec = |capacity| LimitSpec::named("edited").with(ItemSpec::of(Policy::Total, capacity).per_key());
     store.put(spec(5), ExpectedVersion::Absent).expect("a new limit");

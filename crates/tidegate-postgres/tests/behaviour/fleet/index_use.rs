@@ -1,4 +1,4 @@
-//! What is read: the rows that are asked about, and not the tables they lie in.
+//! Queries use indexes: they read the requested rows and not the whole table.
 
 use tidegate::catalog::{Catalog, ExpectedVersion};
 use tidegate::model::{Ask, ItemSpec, LimitSpec, Order, Policy};
@@ -20,7 +20,7 @@ const TOGETHER: usize = 100;
 const ROUNDS: usize = 5;
 
 #[test]
-fn rows_are_found_by_their_names_however_many_there_are() {
+fn rows_are_found_by_index_in_large_tables() {
     let url = new_database();
     let store = PostgresStore::open(options_at(&url, "tidegate")).expect("a store");
     let spec = LimitSpec::named("keys").with(ItemSpec::of(Policy::Total, 1000).per_key());

@@ -1,4 +1,4 @@
-//! Limits that bound their keys: the count of rows is right whatever happens to them, and there are never more than the bound.
+//! Limits that bound their keys: the stored row count is always right, and the bound is never exceeded.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

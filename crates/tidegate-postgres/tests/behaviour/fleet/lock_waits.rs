@@ -1,4 +1,4 @@
-//! Servers that have to wait for each other: what they find when it is their turn is how things are then.
+//! Lock waits between servers: a decision uses the state and time after the wait.
 
 use tidegate::catalog::{Catalog, ExpectedVersion};
 use tidegate::model::{Ask, ItemSpec, LimitSpec, Order, Policy, Timestamp};

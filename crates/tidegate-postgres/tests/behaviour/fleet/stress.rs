@@ -1,4 +1,4 @@
-//! Storms over a fleet: whoever asks meets another server each time, and the record must be explained as if there were one.
+//! Stress runs on a fleet: each request goes to another server, and the record must be explained by one limiter.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -105,7 +105,7 @@ impl Catalog for Turns {
     }
 }
 
-/// Lets a storm loose on a fleet. A transaction takes a while, so it is a small one.
+/// Runs stress on a fleet. Transactions are slow, so the run is small.
 #[track_caller]
 fn stress_fleet(keys: usize, operator: OperatorMode) {
     let database = new_database();
