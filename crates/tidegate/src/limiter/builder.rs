@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use tidegate_core::{Limit, LimitSpec, SpecError, Tick};
@@ -23,7 +22,8 @@ type OpenStore = Box<dyn FnOnce() -> Result<Arc<dyn LimitStore>, String>>;
 pub struct LimiterBuilder {
     limits: Vec<(String, LimitSpec)>,
     mistakes: Vec<BuildMistake>,
-    files: Vec<PathBuf>,
+    #[cfg(feature = "config")]
+    files: Vec<std::path::PathBuf>,
     store: Option<OpenStore>,
     memory: Option<Memory>,
     clock: Option<Arc<dyn Clock>>,
@@ -36,6 +36,7 @@ impl LimiterBuilder {
         LimiterBuilder {
             limits: Vec::new(),
             mistakes: Vec::new(),
+            #[cfg(feature = "config")]
             files: Vec::new(),
             store: None,
             memory: None,
@@ -57,8 +58,9 @@ impl LimiterBuilder {
         self
     }
 
-    /// Adds the limits of a limits file. The file is read by [`LimiterBuilder::build`].
-    pub fn file(mut self, path: impl Into<PathBuf>) -> LimiterBuilder {
+    /// Adds the limits of a limits file. Needs the feature `config`. The file is read by [`LimiterBuilder::build`].
+    #[cfg(feature = "config")]
+    pub fn file(mut self, path: impl Into<std::path::PathBuf>) -> LimiterBuilder {
         self.files.push(path.into());
         self
     }
@@ -116,6 +118,7 @@ impl LimiterBuilder {
     /// # Errors
     /// [`BuildError`] with every mistake. Nothing was put into the store, unless the store itself refused a limit.
     pub fn build(mut self) -> Result<Limiter, BuildError> {
+        #[cfg(feature = "config")]
         self.read_files();
         self.check_limits();
         let store = match (self.store.take(), self.memory, self.clock.take()) {
@@ -153,17 +156,16 @@ impl LimiterBuilder {
     }
 
     /// Reads the limits of every file.
+    #[cfg(feature = "config")]
     fn read_files(&mut self) {
         for path in std::mem::take(&mut self.files) {
             let name = path.display().to_string();
-            let read = std::fs::read(&path)
-                .map_err(|error| format!("cannot be read: {error}"))
-                .and_then(|text| crate::file::read(&name, &text).map_err(|errors| errors.summary()));
+            let read =
+                std::fs::read(&path).map_err(|error| format!("cannot be read: {error}")).and_then(|text| {
+                    tidegate_config::limits::read_text(&name, &text).map_err(|errors| errors.summary())
+                });
             match read {
-                Ok(read) => {
-                    let limits = read.settings.limits.into_iter();
-                    self.limits.extend(limits.map(|spec| (spec.id.clone(), spec)));
-                }
+                Ok(limits) => self.limits.extend(limits.into_iter().map(|spec| (spec.id.clone(), spec))),
                 Err(message) => self.mistakes.push(BuildMistake::general(name, message)),
             }
         }
