@@ -24,7 +24,7 @@ pub enum StoreUrl {
     Postgres(String),
 }
 
-/// The type of a store URL. Where a colon at the end would need quotes, it may be left out.
+/// Parses a store URL. The colon of `memory:` may be omitted, because YAML would need quotes.
 ///
 /// ```
 /// use tidegate_server::settings::{StoreUrl, parse_store};
