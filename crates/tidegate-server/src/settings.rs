@@ -56,7 +56,7 @@ impl Settings {
 
 /// A settings file without errors.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reading {
+pub struct ParsedSettings {
     /// The settings.
     pub settings: Settings,
     /// Warnings about settings without effect.
@@ -68,12 +68,12 @@ pub struct Reading {
 /// Reads a settings file, YAML or JSON. The name is for messages only.
 ///
 /// The error holds everything that is wrong with the file, and its warnings.
-pub fn read(name: &str, bytes: &[u8]) -> Result<Reading, Diagnostics> {
+pub fn read(name: &str, bytes: &[u8]) -> Result<ParsedSettings, Diagnostics> {
     let ((settings, lists_limits), warnings) = read_document(name, bytes, |sink, tree| {
         let lists_limits = tree.field("limits").is_some_and(YamlNode::is_list);
         Some((read_settings(sink, tree), lists_limits))
     })?;
-    Ok(Reading { settings, warnings, lists_limits })
+    Ok(ParsedSettings { settings, warnings, lists_limits })
 }
 
 /// Reads the limits of a text that is either one limit or a settings file.
