@@ -1,9 +1,9 @@
 //! Tidegate by its door, [`Store::submit`]: what servers, batches of orders and stores without handles go through.
 
-use tidegate::store::memory::DEFAULT_CAPACITY;
 use tidegate::clock::Clock;
 use tidegate::model::{Ask, Order};
-use tidegate::reply::{OrderReply, Detail, OrderError, Replies};
+use tidegate::reply::{Detail, OrderError, OrderReply, Replies};
+use tidegate::store::memory::DEFAULT_CAPACITY;
 use tidegate::store::{MapStore, MemoryStore, Store};
 
 use super::put;

@@ -1,11 +1,11 @@
 //! Tidegate as a subject: the memory store, asked through its handles.
 
-use tidegate::store::memory::DEFAULT_CAPACITY;
 use tidegate::clock::Clock;
 use tidegate::model::Verdict;
 use tidegate::reply::OrderError;
-use tidegate::store::{Memory, MemoryStore, Store};
+use tidegate::store::memory::DEFAULT_CAPACITY;
 use tidegate::store::memory::{MemoryHandle, MemoryHandleSet};
+use tidegate::store::{Memory, MemoryStore, Store};
 
 use super::put;
 use super::submit::Submitter;

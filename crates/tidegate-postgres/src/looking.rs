@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use deadpool_postgres::Object;
-use tidegate::store::map::excerpt::{Elsewhere, Excerpt, Standing as Brought};
+use tidegate::store::map::working_set::{LoadedLimit, UnloadedRows, WorkingSet};
 use tidegate_core::{LeaseId, Timestamp};
 
 use crate::connecting::Fault;
@@ -41,14 +41,14 @@ pub(crate) async fn look(house: &House, connection: &Object, jobs: &mut [Job]) -
     }
     let seen = rows.iter().filter_map(|row| row.get::<_, Option<i64>>(5)).max().unwrap_or(0);
     let now = house.time.now(first.get(1)).max(instant(seen));
-    let mut excerpt = Excerpt::new(house.tick, house.secret, house.number());
-    excerpt.advance(now);
+    let mut working_set = WorkingSet::new(house.tick, house.secret, house.number());
+    working_set.advance(now);
     for entry in jobs.iter().flat_map(|job| named(job, &limits)).filter_map(|each| limits.incarnation(each)) {
-        if excerpt.fence_of(entry.id()).is_none() {
+        if working_set.fence_of(entry.id()).is_none() {
             let generation = u64::try_from(entry.generation).unwrap_or(0);
             let standing =
-                Brought { generation, fence: 0, retired_until: None, elsewhere: Elsewhere::default() };
-            excerpt.limit(Arc::clone(&entry.limit), standing);
+                LoadedLimit { generation, fence: 0, retired_until: None, elsewhere: UnloadedRows::default() };
+            working_set.limit(Arc::clone(&entry.limit), standing);
         }
     }
     for row in &rows {
@@ -57,10 +57,10 @@ pub(crate) async fn look(house: &House, connection: &Object, jobs: &mut [Job]) -
             continue;
         };
         let key = key_of(row.get(3));
-        excerpt.row(entry.id(), key, entry.bring_up(row.get(6), edition, key)?);
+        working_set.row(entry.id(), key, entry.bring_up(row.get(6), edition, key)?);
     }
     for job in jobs.iter_mut() {
-        job.perform(&mut excerpt);
+        job.perform(&mut working_set);
     }
     Ok(())
 }

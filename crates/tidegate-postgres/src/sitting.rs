@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   BEGIN · the limits' lock, shared · revision · blank rows · rows, locked · clock      one round trip
-//!        the plain store decides on what was brought (`Excerpt`)
+//!        the plain store decides on what was brought (`WorkingSet`)
 //!   what changed · COMMIT                                                                another
 //! ```
 //!
@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use deadpool_postgres::Object;
 use futures_util::try_join;
-use tidegate::store::map::excerpt::Excerpt;
+use tidegate::store::map::working_set::WorkingSet;
 use tidegate_core::{LeaseId, Timestamp};
 
 use crate::connecting::Fault;
@@ -110,14 +110,14 @@ pub(crate) async fn sit(
         }
     }
     let mut sitting = Sitting::begin(house, connection, limits, needs, &ids, jobs, start).await?;
-    let mut excerpt = sitting.bring().await?;
+    let mut working_set = sitting.bring().await?;
     for job in jobs.iter_mut() {
-        job.perform(&mut excerpt);
+        job.perform(&mut working_set);
         if let Task::Reset { limit_id, key, done: Some(Ok(())), .. } = &job.task {
             sitting.was_reset(limit_id, key);
         }
     }
-    sitting.write(&mut excerpt).await
+    sitting.write(&mut working_set).await
 }
 
 impl<'a> Sitting<'a> {
@@ -228,11 +228,11 @@ impl<'a> Sitting<'a> {
         })
     }
 
-    /// What the excerpt is asked about.
-    async fn bring(&mut self) -> Result<Excerpt, Fault> {
+    /// What the working_set is asked about.
+    async fn bring(&mut self) -> Result<WorkingSet, Fault> {
         let elsewhere = self.count_elsewhere().await?;
         let looked_at = self.leases_of_requests().await?;
-        self.excerpt(&elsewhere, looked_at)
+        self.working_set(&elsewhere, looked_at)
     }
 
     /// A key's row was reset; what was charged to it before cannot be given back.

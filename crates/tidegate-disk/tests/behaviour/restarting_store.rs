@@ -71,8 +71,12 @@ impl Store for Reopening {
         self.ask(|store| store.submit(orders, buffer))
     }
 
-    fn bid(&self, bids: &CompactBatch<'_>, gists: &mut CompactReplies) -> Result<Option<Lsn>, Unavailable> {
-        self.ask(|store| store.bid(bids, gists))
+    fn submit_compact(
+        &self,
+        bids: &CompactBatch<'_>,
+        gists: &mut CompactReplies,
+    ) -> Result<Option<Lsn>, Unavailable> {
+        self.ask(|store| store.submit_compact(bids, gists))
     }
 
     fn release(&self, lease: LeaseId) -> StoreReply<bool> {

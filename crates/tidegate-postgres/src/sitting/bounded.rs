@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use tidegate::store::map::excerpt::Elsewhere;
+use tidegate::store::map::working_set::UnloadedRows;
 use tidegate_core::{RowScope, Timestamp};
 
 use super::Sitting;
@@ -18,13 +18,13 @@ use crate::rows::ALL;
 /// What is known of rows that are not in hand.
 #[derive(Debug, Default)]
 pub(super) struct Crowds {
-    limits: HashMap<i64, Elsewhere>,
+    limits: HashMap<i64, UnloadedRows>,
     /// When the first lease lapses, if somebody may have to wait for that.
     pub(super) next_lapse: Option<Timestamp>,
 }
 
 impl Crowds {
-    pub(super) fn of(&self, generation: i64) -> Elsewhere {
+    pub(super) fn of(&self, generation: i64) -> UnloadedRows {
         self.limits.get(&generation).copied().unwrap_or_default()
     }
 }
@@ -51,7 +51,7 @@ impl Sitting<'_> {
                     "the rows of '{id}' are not counted, and it bounds its keys"
                 )));
             };
-            let mut elsewhere = Elsewhere::default();
+            let mut elsewhere = UnloadedRows::default();
             // Who only looks has no row made for them. A row that is fresh may be forgotten, and its key is new then.
             let absent = self.absent.get(&generation).copied().unwrap_or(0);
             let more = new + absent + self.fresh_in_hand(generation)?;
@@ -130,14 +130,14 @@ impl Sitting<'_> {
         Ok(())
     }
 
-    async fn look_around(&self, generation: i64) -> Result<Elsewhere, Fault> {
+    async fn look_around(&self, generation: i64) -> Result<UnloadedRows, Fault> {
         let look = "SELECT min(freshens), coalesce(bool_or(held_until > $2), false) FROM states \
                     WHERE generation = $1 AND key <> '\\x00' AND key <> ALL ($3)";
         let statement = self.connection.prepare_cached(look).await?;
         let in_hand = self.in_hand(generation);
         let row = self.connection.query_one(&statement, &[&generation, &column(self.now), &in_hand]).await?;
         let freshens: Option<i64> = row.get(0);
-        Ok(Elsewhere { rows: 0, freshens: freshens.map(instant), is_held: row.get(1) })
+        Ok(UnloadedRows { rows: 0, freshens: freshens.map(instant), is_held: row.get(1) })
     }
 
     fn in_hand(&self, generation: i64) -> Vec<Vec<u8>> {

@@ -1,14 +1,14 @@
-//! Bringing: from what the tables say to an excerpt.
+//! Bringing: from what the tables say to an working_set.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use deadpool_postgres::Object;
 use tidegate::reply::Outcome;
-use tidegate::store::journal::{Lease, Remembered};
-use tidegate::store::map::excerpt::{Elsewhere, Excerpt, Standing as Brought};
-use tidegate::store::written::bytes::{Reader, Writer};
-use tidegate::store::written::{CodecError, held};
+use tidegate::store::codec::primitives::{ByteReader, ByteWriter};
+use tidegate::store::codec::{CodecError, leases as lease_codec};
+use tidegate::store::journal::{LeaseRecord, RememberedGrant};
+use tidegate::store::map::working_set::{LoadedLimit, UnloadedRows, WorkingSet};
 use tidegate_core::{LeaseId, Limit, Timestamp};
 
 use super::Sitting;
@@ -71,7 +71,7 @@ pub(super) struct Request {
 /// A lease as the table has it.
 #[derive(Debug, Clone)]
 pub(crate) struct LeaseRow {
-    pub(crate) lease: Lease,
+    pub(crate) lease: LeaseRecord,
     /// One for each holding.
     pub(crate) marks: Vec<Mark>,
 }
@@ -88,7 +88,7 @@ pub(crate) struct Mark {
 impl Mark {
     pub(super) fn write(marks: impl ExactSizeIterator<Item = Mark>) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let mut out = Writer(&mut bytes);
+        let mut out = ByteWriter(&mut bytes);
         out.number(marks.len() as u64);
         for mark in marks {
             out.number(mark.generation.cast_unsigned());
@@ -98,7 +98,7 @@ impl Mark {
         bytes
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<Mark, CodecError> {
+    fn read(reader: &mut ByteReader<'_>) -> Result<Mark, CodecError> {
         Ok(Mark {
             generation: reader.number()?.cast_signed(),
             edition: reader.number32()?.cast_signed(),
@@ -139,8 +139,9 @@ fn read_lease(row: &tokio_postgres::Row) -> Result<(LeaseId, LeaseRow), Fault> {
     let damaged = |why: String| Fault::Refused(format!("a lease in the tables is not understood: {why}"));
     let id: &[u8] = row.get(0);
     let id = id.try_into().map_err(|_| damaged("its id".to_owned()))?;
-    let lease = held::read_lease(&mut Reader::new(row.get(2))).map_err(|why| damaged(why.to_string()))?;
-    let marks = Reader::new(row.get(1)).many(3, Mark::read).map_err(|why| damaged(why.to_string()))?;
+    let lease =
+        lease_codec::read_lease(&mut ByteReader::new(row.get(2))).map_err(|why| damaged(why.to_string()))?;
+    let marks = ByteReader::new(row.get(1)).many(3, Mark::read).map_err(|why| damaged(why.to_string()))?;
     if marks.len() != lease.holdings.len() {
         return Err(damaged("its marks".to_owned()));
     }
@@ -179,28 +180,28 @@ impl Sitting<'_> {
         read_leases(self.connection, &ids, false).await
     }
 
-    fn remembered(&self, request: &Request) -> Result<Remembered, Fault> {
+    fn remembered(&self, request: &Request) -> Result<RememberedGrant, Fault> {
         let limit_of = |id: &str| self.limits.get(id).map(|entry| Arc::<Limit>::clone(&entry.limit));
-        held::read_grant(&mut Reader::new(&request.body), &limit_of)
+        lease_codec::read_grant(&mut ByteReader::new(&request.body), &limit_of)
             .map_err(|why| Fault::Refused(format!("a grant in the tables is not understood: {why}")))
     }
 
     /// Everything that was read, as the plain store knows it.
-    pub(super) fn excerpt(
+    pub(super) fn working_set(
         &mut self,
         elsewhere: &super::bounded::Crowds,
         looked_at: HashMap<LeaseId, LeaseRow>,
-    ) -> Result<Excerpt, Fault> {
-        let mut excerpt = Excerpt::new(self.house.tick, self.house.secret, self.house.number());
-        excerpt.advance(self.now);
-        excerpt.next_lapse(elsewhere.next_lapse);
+    ) -> Result<WorkingSet, Fault> {
+        let mut working_set = WorkingSet::new(self.house.tick, self.house.secret, self.house.number());
+        working_set.advance(self.now);
+        working_set.next_lapse(elsewhere.next_lapse);
         let mut generation = None;
         for row in &self.rows {
             let Some(entry) = self.limits.incarnation(row.name.0) else { continue };
             // Rows of a limit stand side by side, the one of all keys first if it is there.
             if generation != Some(row.name.0) {
                 generation = Some(row.name.0);
-                let standing = Brought {
+                let standing = LoadedLimit {
                     generation: u64::try_from(row.name.0).unwrap_or(0),
                     fence: if row.name.1 == ALL { u64::try_from(row.fence).unwrap_or(0) } else { 0 },
                     retired_until: match entry.standing {
@@ -209,46 +210,46 @@ impl Sitting<'_> {
                     },
                     elsewhere: elsewhere.of(row.name.0),
                 };
-                excerpt.limit(Arc::clone(&entry.limit), standing);
+                working_set.limit(Arc::clone(&entry.limit), standing);
             }
             if !row.is_new {
-                excerpt.row(entry.id(), row.key(), entry.bring_up(&row.state, row.edition, row.key())?);
+                working_set.row(entry.id(), row.key(), entry.bring_up(&row.state, row.edition, row.key())?);
             }
         }
-        self.bring_limits_without_rows(&mut excerpt);
-        self.bring_leases(&mut excerpt);
+        self.bring_limits_without_rows(&mut working_set);
+        self.bring_leases(&mut working_set);
         for (id, row) in looked_at {
             if row.is_known(&self.limits) && self.now < row.lease.expires_at {
                 self.looked_at.insert(id);
-                excerpt.lease(id, row.lease);
+                working_set.lease(id, row.lease);
             }
         }
         for &(id, until) in &self.settlements {
-            excerpt.settled(id, until);
+            working_set.settled(id, until);
         }
         for request in self.requests.iter().filter(|request| self.now < request.until) {
-            excerpt.request(&request.id, self.remembered(request)?);
+            working_set.request(&request.id, self.remembered(request)?);
         }
         // Leases that have lapsed go.
-        excerpt.advance(self.now);
-        Ok(excerpt)
+        working_set.advance(self.now);
+        Ok(working_set)
     }
 
     /// Limits that no row was read of: they count each key alone, and whoever asks has none yet.
-    fn bring_limits_without_rows(&self, excerpt: &mut Excerpt) {
+    fn bring_limits_without_rows(&self, working_set: &mut WorkingSet) {
         for entry in self.named.iter().filter_map(|generation| self.limits.incarnation(*generation)) {
-            if excerpt.fence_of(entry.id()).is_none() {
+            if working_set.fence_of(entry.id()).is_none() {
                 let generation = u64::try_from(entry.generation).unwrap_or(0);
-                let elsewhere = Elsewhere::default();
-                excerpt.limit(
+                let elsewhere = UnloadedRows::default();
+                working_set.limit(
                     Arc::clone(&entry.limit),
-                    Brought { generation, fence: 0, retired_until: None, elsewhere },
+                    LoadedLimit { generation, fence: 0, retired_until: None, elsewhere },
                 );
             }
         }
     }
 
-    fn bring_leases(&self, excerpt: &mut Excerpt) {
+    fn bring_leases(&self, working_set: &mut WorkingSet) {
         for (id, row) in &self.leases {
             if !row.is_known(&self.limits) {
                 continue;
@@ -271,7 +272,7 @@ impl Sitting<'_> {
                     holding.pins = false;
                 }
             }
-            excerpt.lease(*id, lease);
+            working_set.lease(*id, lease);
         }
     }
 }

@@ -5,10 +5,10 @@ use std::pin::Pin;
 
 use deadpool_postgres::Object;
 use futures_util::future::join_all;
-use tidegate::store::journal::{Holding, Lease};
-use tidegate::store::map::excerpt::Excerpt;
-use tidegate::store::written::bytes::Writer;
-use tidegate::store::written::held;
+use tidegate::store::codec::leases as lease_codec;
+use tidegate::store::codec::primitives::ByteWriter;
+use tidegate::store::journal::{LeaseHolding, LeaseRecord};
+use tidegate::store::map::working_set::WorkingSet;
 use tidegate_core::{LeaseId, Limit, Per, Row, RowScope, Timestamp, row_codec};
 use tokio_postgres::types::ToSql;
 
@@ -260,10 +260,10 @@ impl Memories {
 
 impl Sitting<'_> {
     /// Writes what has changed and commits it, or ends as if nothing had been.
-    pub(super) async fn write(&mut self, excerpt: &mut Excerpt) -> Result<(), Fault> {
-        let rows = self.changed_rows(excerpt);
-        let leases = self.changed_leases(excerpt);
-        let memories = self.changed_memories(excerpt);
+    pub(super) async fn write(&mut self, working_set: &mut WorkingSet) -> Result<(), Fault> {
+        let rows = self.changed_rows(working_set);
+        let leases = self.changed_leases(working_set);
+        let memories = self.changed_memories(working_set);
         let unseen = rows.gone.0.iter().zip(&rows.gone.1).all(|name| self.is_new(name));
         let same_rows = rows.generations.is_empty() && unseen;
         let same_leases =
@@ -289,7 +289,7 @@ impl Sitting<'_> {
         found.is_some_and(|row| row.is_new)
     }
 
-    fn changed_rows(&mut self, excerpt: &mut Excerpt) -> Written {
+    fn changed_rows(&mut self, working_set: &mut WorkingSet) -> Written {
         let now = self.now;
         let mut written = Written::default();
         let mut keys: HashMap<i64, i64> = HashMap::new();
@@ -297,7 +297,7 @@ impl Sitting<'_> {
             let Some(entry) = self.limits.incarnation(loaded.name.0) else { continue };
             let key = loaded.key().unwrap_or_default();
             let seat = RowScope::from(entry.limit.overrides(key));
-            let row = excerpt.row_of(entry.id(), Some(key));
+            let row = working_set.row_of(entry.id(), Some(key));
             match row.filter(|row| !(loaded.is_new && row.is_evictable(&entry.limit, seat, now))) {
                 Some(row) if loaded.is_new || differs(entry, loaded, row) => {
                     written.row(entry, loaded, row, now);
@@ -312,12 +312,13 @@ impl Sitting<'_> {
         }
         for loaded in self.rows.iter_mut().filter(|row| row.name.1 == ALL) {
             let Some(entry) = self.limits.incarnation(loaded.name.0) else { continue };
-            let fence = excerpt.fence_of(entry.id()).and_then(|fence| i64::try_from(fence).ok()).unwrap_or(0);
+            let fence =
+                working_set.fence_of(entry.id()).and_then(|fence| i64::try_from(fence).ok()).unwrap_or(0);
             let fence = fence.max(loaded.fence);
             let more = keys.get(&loaded.name.0).copied().unwrap_or(0);
             loaded.keys = loaded.keys.map(|keys| keys + more);
             let counts_anew = loaded.keys != loaded.keys_read;
-            let Some(row) = excerpt.row_of(entry.id(), None) else { continue };
+            let Some(row) = working_set.row_of(entry.id(), None) else { continue };
             if fence != loaded.fence || counts_anew || differs(entry, loaded, row) {
                 loaded.fence = fence;
                 written.row(entry, loaded, row, now);
@@ -326,10 +327,10 @@ impl Sitting<'_> {
         written
     }
 
-    fn changed_leases(&self, excerpt: &Excerpt) -> LeaseChanges {
+    fn changed_leases(&self, working_set: &WorkingSet) -> LeaseChanges {
         let mut changes = LeaseChanges::default();
         for (id, row) in &self.leases {
-            match excerpt.lease_of(*id) {
+            match working_set.lease_of(*id) {
                 None => changes.gone.push(id.0.to_be_bytes().to_vec()),
                 Some(lease) if lease.expires_at != row.lease.expires_at => {
                     changes.moved.0.push(id.0.to_be_bytes().to_vec());
@@ -339,7 +340,7 @@ impl Sitting<'_> {
                 Some(_) => {}
             }
         }
-        for (id, lease) in excerpt.leases() {
+        for (id, lease) in working_set.leases() {
             if !self.leases.contains_key(&id) && !self.looked_at.contains(&id) {
                 self.granted(id, lease, &mut changes.granted);
             }
@@ -347,7 +348,7 @@ impl Sitting<'_> {
         changes
     }
 
-    fn granted(&self, id: LeaseId, lease: &Lease, granted: &mut Granted) {
+    fn granted(&self, id: LeaseId, lease: &LeaseRecord, granted: &mut Granted) {
         let main =
             lease.holdings.iter().find(|holding| *holding.limit_id == *ACTIVITY && holding.key.is_some());
         let main = main.or_else(|| lease.holdings.iter().find(|holding| holding.key.is_some()));
@@ -375,14 +376,14 @@ impl Sitting<'_> {
         granted.bodies.push(lease_bytes(lease));
     }
 
-    fn changed_memories(&self, excerpt: &Excerpt) -> Memories {
+    fn changed_memories(&self, working_set: &WorkingSet) -> Memories {
         let mut memories = Memories::default();
-        let grants: HashMap<&[u8], _> = excerpt.requests().collect();
+        let grants: HashMap<&[u8], _> = working_set.requests().collect();
         for request in &self.requests {
             match grants.get(&*request.id) {
                 Some(grant) if grant.until != request.until => {
                     let mut body = Vec::new();
-                    held::write_grant(&mut Writer(&mut body), grant);
+                    lease_codec::write_grant(&mut ByteWriter(&mut body), grant);
                     memories.remembered.0.push(request.id.clone());
                     memories.remembered.1.push(column(grant.until));
                     memories.remembered.2.push(body);
@@ -391,7 +392,7 @@ impl Sitting<'_> {
                 _ => {}
             }
         }
-        for (id, until) in excerpt.settlements() {
+        for (id, until) in working_set.settlements() {
             if !self.settlements.iter().any(|(known, _)| *known == id) {
                 memories.settled.0.push(id.0.to_be_bytes().to_vec());
                 memories.settled.1.push(column(until));
@@ -415,13 +416,13 @@ fn differs(entry: &Entry, loaded: &Loaded, row: &Row) -> bool {
     state != loaded.state
 }
 
-fn generation_of(holding: &Holding) -> i64 {
+fn generation_of(holding: &LeaseHolding) -> i64 {
     i64::try_from(holding.generation).unwrap_or(0)
 }
 
-fn lease_bytes(lease: &Lease) -> Vec<u8> {
+fn lease_bytes(lease: &LeaseRecord) -> Vec<u8> {
     let mut body = Vec::new();
-    held::write_lease(&mut Writer(&mut body), lease);
+    lease_codec::write_lease(&mut ByteWriter(&mut body), lease);
     body
 }
 

@@ -147,9 +147,13 @@ impl Store for Recording {
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.spoken(self.inner.submit(orders, buffer))
     }
-    fn bid(&self, bids: &CompactBatch<'_>, gists: &mut CompactReplies) -> Result<Option<Lsn>, Unavailable> {
+    fn submit_compact(
+        &self,
+        bids: &CompactBatch<'_>,
+        gists: &mut CompactReplies,
+    ) -> Result<Option<Lsn>, Unavailable> {
         gists.clear();
-        if self.bids { self.inner.bid(bids, gists) } else { Ok(None) }
+        if self.bids { self.inner.submit_compact(bids, gists) } else { Ok(None) }
     }
     fn release(&self, lease: LeaseId) -> StoreReply<bool> {
         self.spoken(self.inner.release(lease))
