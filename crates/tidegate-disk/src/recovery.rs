@@ -173,7 +173,7 @@ fn assume_unwritten_usage(
 /// Ensures that the clock is not behind the latest time in the log.
 #[expect(
     clippy::disallowed_methods,
-    reason = "a clock that was set back says so within a millisecond, and tells nobody"
+    reason = "a clock that was set back catches up within a millisecond, without a notification"
 )]
 fn advance_clock(clock: &dyn Clock, seen: Timestamp) {
     const TRIES: u32 = 100;

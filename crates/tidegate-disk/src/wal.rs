@@ -34,8 +34,8 @@ mod active_segment;
 mod append_queue;
 mod backup;
 mod block;
+mod codec;
 mod durability_waiters;
-mod encoding;
 mod error;
 mod file_names;
 mod identity;
@@ -162,7 +162,7 @@ pub struct WriteAheadLog {
     thread: Mutex<Option<JoinHandle<()>>>,
     snapshot_lock: Mutex<()>,
     directory: Arc<dyn Directory>,
-    store: encoding::StoreId,
+    store: codec::StoreId,
     directory_lock: Mutex<Option<Box<dyn DirectoryLock>>>,
 }
 

@@ -373,7 +373,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_wrote_little_does_not_rest_and_nobody_rests_long() {
+    fn commit_delay_is_zero_for_small_blocks_and_bounded() {
         let micros = Duration::from_micros;
         assert_eq!(commit_delay(DELAY_AFTER_BYTES - 1, micros(90)), Duration::ZERO);
         assert_eq!(commit_delay(DELAY_AFTER_BYTES, micros(90)), micros(450));
@@ -382,7 +382,7 @@ mod tests {
 
     /// Without an early end, each case would wait for an hour.
     #[test]
-    fn a_rest_ends_with_enough_to_write_and_with_the_log() {
+    fn commit_delay_ends_with_enough_data_or_close() {
         let endings: [fn(&AppendQueue) -> bool; 3] = [
             |queue| queue.append(&vec![1; DELAY_UNTIL_BYTES], 1).is_ok(),
             |queue| queue.roll(std::sync::mpsc::channel().0).is_ok(),

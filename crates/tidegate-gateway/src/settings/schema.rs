@@ -1,4 +1,4 @@
-//! The fields of a gateway's file, as tables.
+//! The schema of `gateway.yaml`.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use tidegate_config::schema::{FieldType, MappingSchema, Presence, field};
 
 use super::{ALLOWANCE, Balance, Window};
 
-/// What a wait is at least.
-const A_MOMENT: Duration = Duration::from_millis(1);
+/// The minimum of all timeouts.
+const MIN_TIMEOUT: Duration = Duration::from_millis(1);
 
 const PORT: FieldType = FieldType::Whole { least: 1, most: 65_535 };
-const WAIT: FieldType = FieldType::Timeout { least: A_MOMENT };
+const WAIT: FieldType = FieldType::Timeout { least: MIN_TIMEOUT };
 
-/// The most that a backend may be probed apart, or have failed before it counts, in seconds or times.
-const MOST_PROBES: u64 = 86_400;
-const PROBES: FieldType = FieldType::Whole { least: 1, most: MOST_PROBES };
+/// The maximum probe period in seconds, and the maximum of the probe thresholds.
+const MAX_PROBES: u64 = 86_400;
+const PROBES: FieldType = FieldType::Whole { least: 1, most: MAX_PROBES };
 
-/// The most that the body of a request may be allowed to be: a pebibyte.
-const LARGEST_BODY: u64 = 1 << 50;
+/// The maximum of `maxBodyBytes`: one pebibyte.
+const MAX_BODY_LIMIT: u64 = 1 << 50;
 
 /// The whole file.
 pub static GATEWAY: MappingSchema = MappingSchema {
@@ -114,7 +114,7 @@ static SERVER: MappingSchema = MappingSchema {
         ),
         field(
             "maxBodyBytes",
-            FieldType::Whole { least: 0, most: LARGEST_BODY },
+            FieldType::Whole { least: 0, most: MAX_BODY_LIMIT },
             Presence::Optional,
             "The largest body of a request, in bytes; by default a gibibyte.",
         ),
