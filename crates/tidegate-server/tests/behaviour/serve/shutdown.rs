@@ -1,11 +1,11 @@
-//! The end: those who are being answered are answered, the others are sent away, and nobody is waited for too long.
+//! Shutdown: requests in progress finish, idle connections close, and the drain time is bounded.
 
 use std::net::TcpStream;
 
-use crate::resp::stage::words;
-use crate::serve::stage::{Client, Stage, acquire, patient, post, wide};
+use crate::resp::fixture::words;
+use crate::serve::fixture::{Client, ServerFixture, acquire, patient, post, wide};
 
-/// Takes the only place there is, and says by which lease.
+/// Takes the only slot; returns the lease.
 fn takes(client: &mut Client) -> String {
     let answer = client.ask(&acquire("builds", "ada"));
     answer.json()["lease"]["id"].as_str().expect("a lease").to_owned()
@@ -16,43 +16,43 @@ fn release(lease: &str) -> Vec<u8> {
 }
 
 #[test]
-fn who_says_nothing_is_sent_away_and_nobody_is_let_in() {
-    let stage = Stage::new(wide());
-    let (mut http, mut resp) = (stage.http(), stage.resp());
+fn shutdown_closes_idle_connections_and_stops_accepting() {
+    let fixture = ServerFixture::new(wide());
+    let (mut http, mut resp) = (fixture.http(), fixture.resp());
     assert_eq!(http.ask(&acquire("free", "ada")).status, 200);
-    assert_eq!(resp.tell("PING"), "+PONG");
-    let mut silent: Vec<Client> = (0..20).flat_map(|_| [stage.http(), stage.resp()]).collect();
-    let mut general = stage.http();
+    assert_eq!(resp.command("PING"), "+PONG");
+    let mut silent: Vec<Client> = (0..20).flat_map(|_| [fixture.http(), fixture.resp()]).collect();
+    let mut general = fixture.http();
     let request = b"POST /v1/peek HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n";
     assert_eq!(general.ask(request).status, 400);
-    stage.until("all have come in", |stage| stage.server.connections() >= 43);
-    let places = [stage.http_address(), stage.resp_address()];
-    stage.end();
+    fixture.until("all have come in", |fixture| fixture.server.connections() >= 43);
+    let places = [fixture.http_address(), fixture.resp_address()];
+    fixture.end();
     http.is_cut_off();
     resp.is_cut_off();
     general.is_cut_off();
     silent.iter_mut().for_each(Client::is_cut_off);
     for place in places {
-        TcpStream::connect(place).expect_err("nobody listens there any more");
+        TcpStream::connect(place).expect_err("the listener is closed");
     }
 }
 
-/// Those who waited in line used to be cut off without an answer when the drain was over.
+/// Regression test: waiting requests used to be cut without a response after the drain time.
 #[test]
-fn who_waits_in_line_is_answered_at_once_as_things_stand() {
-    let stage = Stage::new(wide());
-    let mut holder = stage.http();
+fn shutdown_answers_waiting_requests_immediately() {
+    let fixture = ServerFixture::new(wide());
+    let mut holder = fixture.http();
     takes(&mut holder);
-    let (mut plain, mut general) = (stage.http(), stage.http());
+    let (mut plain, mut general) = (fixture.http(), fixture.http());
     plain.say(&patient("builds", "bob", 60_000));
     general.say(chunked().as_bytes());
-    stage.until("two wait", |stage| stage.limiter.waiting_in_all() == 2);
-    let limiter = stage.limiter.clone();
-    stage.end();
+    fixture.until("two wait", |fixture| fixture.limiter.waiting_in_all() == 2);
+    let limiter = fixture.limiter.clone();
+    fixture.end();
     for mut waiting in [plain, general] {
         let answer = waiting.answer().expect("an answer");
-        let said = answer.json();
-        assert_eq!((&said["allowed"], &said["wait"]), (&false.into(), &"on_release".into()));
+        let output = answer.json();
+        assert_eq!((&output["allowed"], &output["wait"]), (&false.into(), &"on_release".into()));
         assert_eq!(answer.field("connection"), Some("close"));
         waiting.is_cut_off();
     }
@@ -60,16 +60,16 @@ fn who_waits_in_line_is_answered_at_once_as_things_stand() {
 }
 
 #[test]
-fn a_request_that_has_begun_may_be_finished() {
-    let stage = Stage::new(wide());
-    let (mut http, mut resp, mut idle) = (stage.http(), stage.resp(), stage.http());
+fn shutdown_lets_requests_in_progress_finish() {
+    let fixture = ServerFixture::new(wide());
+    let (mut http, mut resp, mut idle) = (fixture.http(), fixture.resp(), fixture.http());
     let (request, command) = (acquire("free", "ada"), words("TG.PEEK free ada"));
     http.say(&request[..request.len() - 5]);
     resp.say(&command[..command.len() - 5]);
     assert_eq!(idle.ask(&request).status, 200);
-    stage.until("they have come in", |stage| stage.server.connections() >= 4);
-    stage.is_well();
-    let draining = std::thread::spawn(move || stage.end());
+    fixture.until("they have come in", |fixture| fixture.server.connections() >= 4);
+    fixture.is_well();
+    let draining = std::thread::spawn(move || fixture.end());
     idle.is_cut_off();
     http.say(&request[request.len() - 5..]);
     let answer = http.answer().expect("an answer");
@@ -82,9 +82,9 @@ fn a_request_that_has_begun_may_be_finished() {
 }
 
 #[test]
-fn who_never_stops_talking_is_not_listened_to_for_ever() {
-    let stage = Stage::new(wide());
-    let (mut http, mut resp, mut idle) = (stage.http(), stage.resp(), stage.resp());
+fn shutdown_ends_connections_that_never_stop_sending() {
+    let fixture = ServerFixture::new(wide());
+    let (mut http, mut resp, mut idle) = (fixture.http(), fixture.resp(), fixture.resp());
     let (requests, commands) = (acquire("free", "ada").repeat(20), words("TG.PEEK free ada").repeat(100));
     let talkers =
         [(http.stream.try_clone(), requests), (resp.stream.try_clone(), commands)].map(|(stream, asks)| {
@@ -96,9 +96,9 @@ fn who_never_stops_talking_is_not_listened_to_for_ever() {
         });
     assert_eq!(http.answer().expect("an answer").status, 200);
     assert!(resp.reply().is_some());
-    assert_eq!(idle.tell("PING"), "+PONG");
-    let draining = std::thread::spawn(move || stage.end());
-    // Now everybody is being told. Nobody listened until now, so there is little to hear but what is said from here on.
+    assert_eq!(idle.command("PING"), "+PONG");
+    let draining = std::thread::spawn(move || fixture.end());
+    // The shutdown was triggered while nothing read the output, so little of it is left.
     idle.is_cut_off();
     for mut client in [http, resp] {
         client.listen_to_the_end(MOST_LAST_WORDS);
@@ -110,31 +110,31 @@ fn who_never_stops_talking_is_not_listened_to_for_ever() {
 }
 
 #[test]
-fn who_leaves_while_waiting_leaves_the_queue() {
-    let stage = Stage::new(wide());
-    let mut holder = stage.http();
+fn disconnected_waiter_leaves_the_queue() {
+    let fixture = ServerFixture::new(wide());
+    let mut holder = fixture.http();
     let lease = takes(&mut holder);
     let asks = patient("builds", "bob", 60_000);
     let mut followed = asks.clone();
     followed.extend(acquire("free", "bob"));
     followed.extend(b"GET / HTT");
     for asks in [&asks[..], &followed, chunked().as_bytes()] {
-        let mut waiting = stage.http();
+        let mut waiting = fixture.http();
         waiting.say(asks);
-        stage.until("one waits", |stage| stage.limiter.waiting_in_all() == 1);
+        fixture.until("one waits", |fixture| fixture.limiter.waiting_in_all() == 1);
         drop(waiting);
-        stage.until("nobody waits", |stage| stage.limiter.waiting_in_all() == 0);
+        fixture.until("the queue is empty", |fixture| fixture.limiter.waiting_in_all() == 0);
     }
-    // Nobody stands before those who come later.
+    // The next waiter is first in the queue.
     assert_eq!(holder.ask(&release(&lease)).text(), "{\"released\":true}");
     takes(&mut holder);
-    stage.end();
+    fixture.end();
 }
 
-/// What may be said to somebody who never stops talking, when the server was told to end: what the kernel has, and some.
+/// Bound on the output to a client that never stops sending: kernel buffers and some more.
 const MOST_LAST_WORDS: usize = 64 << 20;
 
-/// Waits in line, and has to be read by hyper.
+/// A waiting request in a form that hyper has to parse.
 fn chunked() -> String {
     let head = "POST /v1/acquire HTTP/1.1\r\nTransfer-Encoding: chunked";
     format!("{head}\r\n\r\n{:x}\r\n{BODY}\r\n0\r\n\r\n", BODY.len())
@@ -143,10 +143,10 @@ fn chunked() -> String {
 const BODY: &str = "{\"limit_id\":\"builds\",\"limit_key\":\"bob\",\"max_wait_ms\":60000}";
 
 #[test]
-fn a_server_that_nobody_holds_ends() {
-    let stage = Stage::new(wide());
-    let mut client = stage.resp();
-    assert_eq!(client.tell("PING"), "+PONG");
-    drop(stage.server);
+fn dropped_server_shuts_down() {
+    let fixture = ServerFixture::new(wide());
+    let mut client = fixture.resp();
+    assert_eq!(client.command("PING"), "+PONG");
+    drop(fixture.server);
     client.is_cut_off();
 }

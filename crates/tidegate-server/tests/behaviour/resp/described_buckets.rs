@@ -9,11 +9,11 @@ use tidegate_server::resp::described_buckets::{
     BucketDescription, DescribeError, DescribedBuckets, MAX_DESCRIBED_BUCKETS, is_reserved,
 };
 
-use crate::resp::stage::{Stage, check, say};
+use crate::resp::fixture::{RespFixture, check, say};
 
-/// 30 in 60 seconds, two seconds each; three at once.
+/// 30 in 60 seconds: one every two seconds, three at once.
 #[test]
-fn cells_five_integers() {
+fn cl_throttle_replies_with_five_integers() {
     check(
         "0s     CL.THROTTLE ada 2 30 60     -> [0, 3, 2, -1, 2]
          0s     cl.throttle ada 2 30 60 2   -> [0, 3, 0, -1, 6]
@@ -31,7 +31,7 @@ fn cells_five_integers() {
 }
 
 #[test]
-fn crabs_five_integers() {
+fn throttle_replies_with_five_integers() {
     check(
         "0s     THROTTLE ada 3 30 60     -> [1, 3, 2, 2, 0]
          0s     Throttle ada 3 30 60 2   -> [1, 3, 0, 6, 0]
@@ -43,9 +43,9 @@ fn crabs_five_integers() {
     );
 }
 
-/// A peer's state lifetime becomes 0 for a burst of 1, and it never limits.
+/// In throttlecrab the state of a bucket with burst 1 expires at once, and it never limits.
 #[test]
-fn a_burst_of_one_limits() {
+fn burst_of_one_limits() {
     check(
         "0s     THROTTLE ada 1 1 10     -> [1, 1, 0, 10, 0]
          9.999s THROTTLE ada 1 1 10     -> [0, 1, 0, 1, 1]
@@ -53,9 +53,9 @@ fn a_burst_of_one_limits() {
     );
 }
 
-/// A peer keeps the time of the last grant at most one burst ago, and then grants two.
+/// throttlecrab clamps the last grant to one burst ago and then grants two.
 #[test]
-fn credit_ends_at_one_burst() {
+fn credit_is_capped_at_one_burst() {
     check(
         "0s     THROTTLE ada 100 100 1 100  -> [1, 100, 0, 1, 0]
          1000s  THROTTLE ada 100 100 1 100  -> [1, 100, 0, 1, 0]
@@ -63,11 +63,11 @@ fn credit_ends_at_one_burst() {
     );
 }
 
-/// In a peer, `THROTTLE boom 4294967296 1 9223372036` ends the only thread that decides; every later decision fails.
+/// In throttlecrab, `THROTTLE boom 4294967296 1 9223372036` panics the only deciding thread; later decisions fail.
 #[test]
-fn one_hostile_command_is_one_error() {
-    let stage = Stage::plain();
-    let mut session = stage.session();
+fn extreme_numbers_are_one_error() {
+    let fixture = RespFixture::plain();
+    let mut session = fixture.session();
     let numbers = [
         "-1",
         "0",
@@ -89,9 +89,9 @@ fn one_hostile_command_is_one_error() {
             for count in numbers {
                 for period in numbers {
                     for quantity in ["", "0", "18446744073709551615", "-1"] {
-                        let said =
+                        let output =
                             say(&mut session, &format!("{command} boom {burst} {count} {period} {quantity}"));
-                        assert!(said.starts_with("-ERR ") || said.starts_with('['), "{said}");
+                        assert!(output.starts_with("-ERR ") || output.starts_with('['), "{output}");
                     }
                 }
             }
@@ -104,7 +104,7 @@ fn one_hostile_command_is_one_error() {
 }
 
 #[test]
-fn what_cannot_be_is_said() {
+fn invalid_rates_are_reported() {
     check(
         "0s  THROTTLE ada 0 1 1       -> -ERR max_burst must be at least 1
          0s  CL.THROTTLE ada 1 0 1    -> -ERR count must be at least 1
@@ -117,15 +117,15 @@ fn what_cannot_be_is_said() {
          0s  CL.THROTTLE ada 1 1      -> -ERR wrong number of arguments for 'cl.throttle' command
          0s  THROTTLE ada 1 1 1 1 1   -> -ERR wrong number of arguments for 'throttle' command",
     );
-    let stage = Stage::plain();
-    say(&mut stage.session(), "CL.THROTTLE ada 10 1 3155760000");
-    assert!(stage.door.described_buckets().is_empty(), "and nothing is kept of it");
+    let fixture = RespFixture::plain();
+    say(&mut fixture.session(), "CL.THROTTLE ada 10 1 3155760000");
+    assert!(fixture.service.described_buckets().is_empty(), "and nothing is kept of it");
 }
 
 #[test]
-fn a_description_is_a_limit() {
-    let stage = Stage::plain();
-    let mut session = stage.session();
+fn description_is_a_limit() {
+    let fixture = RespFixture::plain();
+    let mut session = fixture.session();
     assert_eq!(say(&mut session, "CL.THROTTLE ada 2 30 60"), "[0, 3, 2, -1, 2]");
     assert_eq!(
         say(&mut session, "THROTTLE ada 3 30 60"),
@@ -133,7 +133,7 @@ fn a_description_is_a_limit() {
         "the same bucket by another name"
     );
     assert_eq!(say(&mut session, "CL.THROTTLE ada 3 30 60"), "[0, 4, 3, -1, 2]", "another bucket");
-    let ids: Vec<String> = stage.store.list().iter().map(|limit| limit.id().to_owned()).collect();
+    let ids: Vec<String> = fixture.store.list().iter().map(|limit| limit.id().to_owned()).collect();
     assert!(
         ids.contains(&"cl.throttle/3/30/60".to_owned()) && ids.contains(&"cl.throttle/4/30/60".to_owned())
     );
@@ -141,11 +141,11 @@ fn a_description_is_a_limit() {
 }
 
 #[test]
-fn a_description_that_somebody_removed_is_made_anew() {
-    let stage = Stage::plain();
-    let mut session = stage.session();
+fn removed_bucket_is_created_again() {
+    let fixture = RespFixture::plain();
+    let mut session = fixture.session();
     say(&mut session, "CL.THROTTLE ada 2 30 60");
-    assert!(stage.store.remove("cl.throttle/3/30/60", RemovalMode::Forget));
+    assert!(fixture.store.remove("cl.throttle/3/30/60", RemovalMode::Forget));
     assert!(say(&mut session, "CL.THROTTLE ada 2 30 60").starts_with("-UNAVAILABLE "));
     assert_eq!(say(&mut session, "CL.THROTTLE ada 2 30 60"), "[0, 3, 2, -1, 2]");
 }
@@ -154,85 +154,90 @@ fn bucket(capacity: u64) -> BucketDescription {
     BucketDescription { capacity, count: 1, period: 1 }
 }
 
-/// A bound of three, and somebody was answered now by each of them.
-fn three_of_three(stage: &Stage) -> DescribedBuckets {
-    let throttles = DescribedBuckets::with_capacity(Arc::clone(&stage.store) as Arc<dyn LimitStore>, 3);
+/// A table of at most three buckets, all used just now.
+fn three_of_three(fixture: &RespFixture) -> DescribedBuckets {
+    let throttles = DescribedBuckets::with_capacity(Arc::clone(&fixture.store) as Arc<dyn LimitStore>, 3);
     for capacity in [5, 2, 9] {
         let described = throttles.get_or_create(bucket(capacity)).expect("there is room");
-        use_now(stage, described.id());
-        described.record_use(crate::resp::stage::START);
+        use_now(fixture, described.id());
+        described.record_use(crate::resp::fixture::START);
     }
     throttles
 }
 
-fn use_now(stage: &Stage, limit_id: &str) {
+fn use_now(fixture: &RespFixture, limit_id: &str) {
     let asks = [tidegate::model::Ask { limit_id, key: Some(b"ada"), count: 1 }];
-    stage.store.submit(&[tidegate::model::Order::acquire(&asks)], tidegate::reply::Replies::default()).now();
+    fixture
+        .store
+        .submit(&[tidegate::model::Order::acquire(&asks)], tidegate::reply::Replies::default())
+        .now();
 }
 
 #[test]
-fn nobody_is_forgotten_who_could_be_refused() {
-    let stage = Stage::plain();
-    let throttles = three_of_three(&stage);
-    stage.clock.advance(Duration::from_millis(1999));
+fn buckets_that_could_deny_are_not_evicted() {
+    let fixture = RespFixture::plain();
+    let throttles = three_of_three(&fixture);
+    fixture.clock.advance(Duration::from_millis(1999));
     assert_eq!(throttles.get_or_create(bucket(1)).err(), Some(DescribeError::TooMany));
     assert!(throttles.get_or_create(bucket(2)).is_ok(), "who is known is served");
-    stage.clock.advance(Duration::from_millis(1));
+    fixture.clock.advance(Duration::from_millis(1));
     assert!(throttles.get_or_create(bucket(1)).is_ok(), "a burst of two is back after two seconds");
-    assert!(stage.store.get("cl.throttle/2/1/1").is_none());
-    assert!(stage.store.get("cl.throttle/5/1/1").is_some() && stage.store.get("cl.throttle/9/1/1").is_some());
+    assert!(fixture.store.get("cl.throttle/2/1/1").is_none());
+    assert!(
+        fixture.store.get("cl.throttle/5/1/1").is_some() && fixture.store.get("cl.throttle/9/1/1").is_some()
+    );
     assert_eq!(throttles.len(), 3);
 }
 
 #[test]
-fn the_one_that_is_unused_for_longest_is_forgotten_first() {
-    let stage = Stage::plain();
-    let throttles = three_of_three(&stage);
+fn least_recently_used_bucket_is_evicted_first() {
+    let fixture = RespFixture::plain();
+    let throttles = three_of_three(&fixture);
     throttles
         .get_or_create(bucket(2))
         .expect("it is known")
-        .record_use(crate::resp::stage::START.plus(tidegate::model::Span::ONE_TICK));
+        .record_use(crate::resp::fixture::START.plus(tidegate::model::Span::ONE_TICK));
     throttles
         .get_or_create(bucket(5))
         .expect("it is known")
-        .record_use(crate::resp::stage::START.plus(tidegate::model::Span::from_ticks(2)));
-    stage.clock.advance(Duration::from_secs(100));
+        .record_use(crate::resp::fixture::START.plus(tidegate::model::Span::from_ticks(2)));
+    fixture.clock.advance(Duration::from_secs(100));
     throttles.get_or_create(bucket(1)).expect("all are fresh");
-    assert!(stage.store.get("cl.throttle/9/1/1").is_none());
+    assert!(fixture.store.get("cl.throttle/9/1/1").is_none());
     assert_eq!(throttles.len(), 3);
 }
 
 #[test]
-fn nobody_is_forgotten_who_is_being_asked() {
-    let stage = Stage::plain();
-    let throttles = three_of_three(&stage);
-    stage.clock.advance(Duration::from_secs(100));
+fn buckets_in_use_are_not_evicted() {
+    let fixture = RespFixture::plain();
+    let throttles = three_of_three(&fixture);
+    fixture.clock.advance(Duration::from_secs(100));
     let held: Vec<_> =
         [5, 2, 9].map(|capacity| throttles.get_or_create(bucket(capacity))).into_iter().collect();
     assert_eq!(throttles.get_or_create(bucket(1)).err(), Some(DescribeError::TooMany));
     drop(held);
-    stage.clock.advance(Duration::from_nanos(1));
+    fixture.clock.advance(Duration::from_nanos(1));
     assert!(throttles.get_or_create(bucket(1)).is_ok());
 }
 
 #[test]
-fn descriptions_of_an_earlier_life_are_known_and_used_until_now() {
-    let stage = Stage::plain();
-    drop(three_of_three(&stage));
-    stage.clock.advance(Duration::from_secs(1));
-    let throttles = DescribedBuckets::with_capacity(Arc::clone(&stage.store) as Arc<dyn LimitStore>, 3);
+fn buckets_of_an_earlier_process_are_loaded_as_just_used() {
+    let fixture = RespFixture::plain();
+    drop(three_of_three(&fixture));
+    fixture.clock.advance(Duration::from_secs(1));
+    let throttles = DescribedBuckets::with_capacity(Arc::clone(&fixture.store) as Arc<dyn LimitStore>, 3);
     assert_eq!(throttles.len(), 3);
-    stage.clock.advance(Duration::from_millis(1999));
+    fixture.clock.advance(Duration::from_millis(1999));
     assert_eq!(throttles.get_or_create(bucket(1)).err(), Some(DescribeError::TooMany));
-    stage.clock.advance(Duration::from_millis(1));
+    fixture.clock.advance(Duration::from_millis(1));
     assert!(throttles.get_or_create(bucket(1)).is_ok());
 }
 
-/// What a session was answered counts as use: otherwise a flood of new rates would push out one that refuses.
+/// Replies of a session count as use: otherwise a flood of new rates would evict a bucket that denies.
 #[test]
-fn a_flood_of_rates_pushes_nobody_out() {
-    let stage = Stage::plain();
-    let mut session = stage.session();
+fn flood_of_rates_evicts_no_active_bucket() {
+    let fixture = RespFixture::plain();
+    let mut session = fixture.session();
     for count in 1..=MAX_DESCRIBED_BUCKETS {
         assert!(say(&mut session, &format!("CL.THROTTLE ada 0 {count} 10000")).starts_with("[0, 1, 0, -1, "));
     }
@@ -240,7 +245,7 @@ fn a_flood_of_rates_pushes_nobody_out() {
         format!("-ERR {MAX_DESCRIBED_BUCKETS} different rates are in use, and none can be evicted yet");
     assert_eq!(say(&mut session, "CL.THROTTLE ada 0 1 20000"), full);
     assert_eq!(say(&mut session, "CL.THROTTLE ada 0 1 10000"), "[1, 1, 0, 10000, 10000]");
-    stage.clock.advance(Duration::from_secs(3));
+    fixture.clock.advance(Duration::from_secs(3));
     assert_eq!(
         say(&mut session, "CL.THROTTLE ada 0 1 20000"),
         "[0, 1, 0, -1, 20000]",
@@ -250,7 +255,7 @@ fn a_flood_of_rates_pushes_nobody_out() {
 }
 
 #[test]
-fn reserved_names() {
+fn reserved_ids_are_recognized() {
     for id in ["cl.throttle", "cl.throttle/", "cl.throttle/1/2/3"] {
         assert!(is_reserved(id), "{id}");
     }

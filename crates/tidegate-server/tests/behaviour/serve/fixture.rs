@@ -1,4 +1,4 @@
-//! A server with its sockets, and clients that know no more of HTTP and RESP than they need.
+//! A server with its sockets, and minimal HTTP and RESP clients.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -17,12 +17,12 @@ use tidegate_server::serve::{ConnectionBounds, ListenConfig, Server, ServerHandl
 use tidegate_server::tokens::{Role, TokenSpec, TokenTable};
 use tidegate_testkit::logged_store::{LoggedStore, ManualLog};
 
-use crate::resp::stage::{START, read_aloud, words};
+use crate::resp::fixture::{START, read_aloud, words};
 
-/// How many threads the servers have.
+/// Worker threads of the servers.
 const WORKERS: usize = 2;
 
-/// Longer than anything takes here, so that what never comes is a failure and not a hang.
+/// Longer than any operation here, so that a missing reply is a failure and not a hang.
 pub(crate) const FAR_TOO_LONG: Duration = Duration::from_secs(60);
 
 pub(crate) const LIMITS: &str = "limits:
@@ -31,7 +31,7 @@ pub(crate) const LIMITS: &str = "limits:
   - {id: builds, items: [{policy: concurrency, limit: 1, ttl: 60s}]}
 ";
 
-/// ConnectionBounds that are never reached by a client that does nothing strange.
+/// Bounds that a well-behaved client never reaches.
 pub(crate) fn wide() -> ConnectionBounds {
     ConnectionBounds {
         head: FAR_TOO_LONG,
@@ -42,21 +42,21 @@ pub(crate) fn wide() -> ConnectionBounds {
     }
 }
 
-/// A server that runs, and what it runs on.
-pub(crate) struct Stage {
+/// A running server and its store.
+pub(crate) struct ServerFixture {
     pub(crate) server: Server,
     pub(crate) limiter: Limiter,
     pub(crate) store: Arc<dyn LimitStore>,
     panics_before: usize,
 }
 
-impl Stage {
-    pub(crate) fn new(bounds: ConnectionBounds) -> Stage {
-        Stage::with(LIMITS, bounds, TokenTable::allow_all())
+impl ServerFixture {
+    pub(crate) fn new(bounds: ConnectionBounds) -> ServerFixture {
+        ServerFixture::with(LIMITS, bounds, TokenTable::allow_all())
     }
 
     /// A server with one token, and the token.
-    pub(crate) fn locked(bounds: ConnectionBounds) -> (Stage, String) {
+    pub(crate) fn locked(bounds: ConnectionBounds) -> (ServerFixture, String) {
         let new = tidegate_server::tokens::NewToken::generate().expect("there is randomness");
         let spec = TokenSpec {
             name: "shop".to_owned(),
@@ -64,35 +64,35 @@ impl Stage {
             role: Role::Decide,
             prefix: String::new(),
         };
-        let tokens = TokenTable::new(vec![spec]).expect("it makes sense");
-        (Stage::with(LIMITS, bounds, tokens), new.secret)
+        let tokens = TokenTable::new(vec![spec]).expect("valid input");
+        (ServerFixture::with(LIMITS, bounds, tokens), new.secret)
     }
 
-    pub(crate) fn with(limits: &str, bounds: ConnectionBounds, tokens: TokenTable) -> Stage {
-        Stage::of(WORKERS, limits, bounds, tokens)
+    pub(crate) fn with(limits: &str, bounds: ConnectionBounds, tokens: TokenTable) -> ServerFixture {
+        ServerFixture::of(WORKERS, limits, bounds, tokens)
     }
 
-    /// A server whose only worker does everything, one thing after the other.
-    pub(crate) fn single(bounds: ConnectionBounds) -> Stage {
-        Stage::of(1, LIMITS, bounds, TokenTable::allow_all())
+    /// A server with a single worker.
+    pub(crate) fn single(bounds: ConnectionBounds) -> ServerFixture {
+        ServerFixture::of(1, LIMITS, bounds, TokenTable::allow_all())
     }
 
-    /// A server whose only worker answers for a store with this log. Its limits are durable.
-    pub(crate) fn logged(log: &ManualLog) -> Stage {
+    /// A server with a single worker over a store with this log. Its limits are durable.
+    pub(crate) fn logged(log: &ManualLog) -> ServerFixture {
         let store = LoggedStore::new(Arc::new(memory_store()), log.clone());
-        let stage = Stage::over(Arc::new(store), 1, LIMITS, wide(), TokenTable::allow_all());
+        let fixture = ServerFixture::over(Arc::new(store), 1, LIMITS, wide(), TokenTable::allow_all());
         log.sync_all();
-        stage
+        fixture
     }
 
-    /// A server whose store's time is moved by hand, with bounds that are never reached.
-    pub(crate) fn timed(clock: &Arc<ManualClock>) -> Stage {
+    /// A server whose store has a manual clock, with bounds that are never reached.
+    pub(crate) fn timed(clock: &Arc<ManualClock>) -> ServerFixture {
         let store = MemoryStore::new(Arc::clone(clock), Memory::default());
-        Stage::over(Arc::new(store), WORKERS, LIMITS, wide(), TokenTable::allow_all())
+        ServerFixture::over(Arc::new(store), WORKERS, LIMITS, wide(), TokenTable::allow_all())
     }
 
-    fn of(workers: usize, limits: &str, bounds: ConnectionBounds, tokens: TokenTable) -> Stage {
-        Stage::over(Arc::new(memory_store()), workers, limits, bounds, tokens)
+    fn of(workers: usize, limits: &str, bounds: ConnectionBounds, tokens: TokenTable) -> ServerFixture {
+        ServerFixture::over(Arc::new(memory_store()), workers, limits, bounds, tokens)
     }
 
     fn over(
@@ -101,7 +101,7 @@ impl Stage {
         limits: &str,
         bounds: ConnectionBounds,
         tokens: TokenTable,
-    ) -> Stage {
+    ) -> ServerFixture {
         count_panics();
         for limit in tidegate_config::limits::read_text("limits.yaml", limits).expect("they are sound") {
             store.put(limit, ExpectedVersion::Absent).expect("there is none yet");
@@ -116,7 +116,7 @@ impl Stage {
         let places = ListenConfig { http: anywhere, resp: anywhere, workers };
         let server = Server::start(ServerHandlers { api, resp, authenticator, metrics }, &places, bounds)
             .expect("there are free ports");
-        Stage { server, limiter, store, panics_before: PANICS.load(Ordering::SeqCst) }
+        ServerFixture { server, limiter, store, panics_before: PANICS.load(Ordering::SeqCst) }
     }
 
     pub(crate) fn http_address(&self) -> SocketAddr {
@@ -127,23 +127,23 @@ impl Stage {
         self.server.resp().expect("it listens")
     }
 
-    /// A client at the HTTP resp.
+    /// An HTTP client.
     pub(crate) fn http(&self) -> Client {
         Client::to(self.http_address())
     }
 
-    /// A client at the RESP resp.
+    /// A RESP client.
     pub(crate) fn resp(&self) -> Client {
         Client::to(self.resp_address())
     }
 
-    /// New clients are answered rightly at both doors, and no worker has panicked.
+    /// Both protocols answer new clients, and no worker has panicked.
     #[track_caller]
     pub(crate) fn is_well(&self) {
         self.has_not_panicked();
         let answer = self.http().ask(&peek("free", "somebody"));
         assert_eq!((answer.status, answer.json()["allowed"].as_bool()), (200, Some(true)));
-        assert_eq!(self.resp().tell("TG.PEEK free somebody"), "[1, -1, -1, -1, -1, '', '']");
+        assert_eq!(self.resp().command("TG.PEEK free somebody"), "[1, -1, -1, -1, -1, '', '']");
     }
 
     #[track_caller]
@@ -151,39 +151,39 @@ impl Stage {
         assert_eq!(PANICS.load(Ordering::SeqCst), self.panics_before, "a worker panicked");
     }
 
-    /// Asks somebody who is not concerned, until it is so.
+    /// Polls another connection until the condition holds.
     #[track_caller]
-    pub(crate) fn until(&self, what: &str, is_so: impl Fn(&Stage) -> bool) {
+    pub(crate) fn until(&self, what: &str, is_so: impl Fn(&ServerFixture) -> bool) {
         let mut clock = self.resp();
-        // So many answers take seconds on the fastest machine, and longer where everything does.
+        // So many replies take seconds on the fastest machine.
         for _ in 0..200_000 {
             if is_so(self) {
                 return;
             }
-            assert_eq!(clock.tell("PING"), "+PONG");
+            assert_eq!(clock.command("PING"), "+PONG");
         }
         panic!("it never happens that {what}");
     }
 
-    /// How many connections were cut off at this door for this reason.
-    pub(crate) fn cuts(&self, door: &str, reason: &str) -> u64 {
+    /// How many connections of this protocol were cut for this reason.
+    pub(crate) fn cuts(&self, protocol: &str, reason: &str) -> u64 {
         let page = self.http().ask(b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n").text();
-        let name = format!("tidegate_connections_cut_total{{door=\"{door}\",reason=\"{reason}\"}} ");
+        let name = format!("tidegate_connections_cut_total{{door=\"{protocol}\",reason=\"{reason}\"}} ");
         let line = page.lines().find_map(|line| line.strip_prefix(&name)).expect("it is counted");
         line.parse().expect("a number")
     }
 
-    /// So many connections were cut off at this door for this reason, when those are counted of which the client knows.
+    /// Waits until this many connections were cut for this reason, and checks that there are no more.
     #[track_caller]
-    pub(crate) fn has_cut(&self, door: &str, reason: &str, times: u64) {
-        self.until("as many are counted", |stage| stage.cuts(door, reason) >= times);
-        assert_eq!(self.cuts(door, reason), times, "{door}, {reason}");
+    pub(crate) fn has_cut(&self, protocol: &str, reason: &str, times: u64) {
+        self.until("as many are counted", |fixture| fixture.cuts(protocol, reason) >= times);
+        assert_eq!(self.cuts(protocol, reason), times, "{protocol}, {reason}");
     }
 
-    /// Ends the server.
+    /// Shuts the server down.
     #[track_caller]
     pub(crate) fn end(self) {
-        let Stage { server, panics_before, .. } = self;
+        let ServerFixture { server, panics_before, .. } = self;
         server.drain();
         assert_eq!(PANICS.load(Ordering::SeqCst), panics_before, "a worker panicked");
     }
@@ -193,7 +193,7 @@ fn memory_store() -> MemoryStore {
     MemoryStore::new(Arc::new(ManualClock::at(START)), Memory::default())
 }
 
-/// How many workers have panicked, of all servers of this process.
+/// How many workers have panicked, over all servers of this process.
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
 fn count_panics() {
@@ -209,7 +209,7 @@ fn count_panics() {
     });
 }
 
-/// A POST with this body.
+/// A POST request with this body.
 pub(crate) fn post(path: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     format!("POST {path} HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\n\r\n{body}").into_bytes()
@@ -227,28 +227,28 @@ pub(crate) fn peek(limit_id: &str, key: &str) -> Vec<u8> {
     post("/v1/peek", &question(limit_id, key))
 }
 
-/// An ask that may be kept waiting.
+/// An acquire that may wait.
 pub(crate) fn patient(limit_id: &str, key: &str, max_wait_ms: u64) -> Vec<u8> {
     let body =
         format!("{{\"limit_id\":\"{limit_id}\",\"limit_key\":\"{key}\",\"max_wait_ms\":{max_wait_ms}}}");
     post("/v1/acquire", &body)
 }
 
-/// A client at either resp, and what it has read and not yet looked at.
+/// A client of either protocol, with bytes read and not yet parsed.
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
-    heard: Vec<u8>,
+    received: Vec<u8>,
 }
 
-/// An answer of HTTP.
+/// An HTTP response.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     pub(crate) status: u16,
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
 }
 
-impl Answer {
+impl HttpResponse {
     pub(crate) fn text(&self) -> String {
         String::from_utf8(self.body.clone()).expect("text")
     }
@@ -265,7 +265,7 @@ impl Answer {
         })
     }
 
-    /// Is a problem of this code.
+    /// Checks that this is a problem of this code.
     #[track_caller]
     pub(crate) fn is_problem(&self, status: u16, code: &str) {
         assert_eq!(self.status, status, "{self:?}");
@@ -284,7 +284,7 @@ impl Client {
         stream.set_nodelay(true).expect("a socket");
         stream.set_read_timeout(Some(FAR_TOO_LONG)).expect("a socket");
         stream.set_write_timeout(Some(FAR_TOO_LONG)).expect("a socket");
-        Client { stream, heard: Vec::new() }
+        Client { stream, received: Vec::new() }
     }
 
     #[track_caller]
@@ -292,119 +292,119 @@ impl Client {
         self.stream.write_all(bytes).expect("the server listens");
     }
 
-    /// Says as much as the server wants to hear.
+    /// Sends as much as the server accepts.
     pub(crate) fn shout(&mut self, bytes: &[u8]) {
         let _heard_or_not = self.stream.write_all(bytes);
     }
 
-    /// Says nothing more, and goes on listening.
+    /// Closes the write side and keeps reading.
     pub(crate) fn has_said_everything(&self) {
         let _perhaps_gone = self.stream.shutdown(Shutdown::Write);
     }
 
     /// Reads more; `false` at the end.
-    fn hear(&mut self) -> io::Result<bool> {
+    fn read_more(&mut self) -> io::Result<bool> {
         let mut piece = [0; 16 * 1024];
         let length = self.stream.read(&mut piece)?;
-        self.heard.extend_from_slice(&piece[..length]);
+        self.received.extend_from_slice(&piece[..length]);
         Ok(length > 0)
     }
 
     #[track_caller]
-    pub(crate) fn hear_until<T>(&mut self, find: impl Fn(&[u8]) -> Option<(T, usize)>) -> Option<T> {
+    pub(crate) fn read_until<T>(&mut self, find: impl Fn(&[u8]) -> Option<(T, usize)>) -> Option<T> {
         loop {
-            if let Some((found, length)) = find(&self.heard) {
-                self.heard.drain(..length);
-                if self.heard.is_empty() {
-                    self.heard = Vec::new();
+            if let Some((found, length)) = find(&self.received) {
+                self.received.drain(..length);
+                if self.received.is_empty() {
+                    self.received = Vec::new();
                 }
                 return Some(found);
             }
-            match self.hear() {
+            match self.read_more() {
                 Ok(true) => {}
                 Ok(false) => {
-                    assert!(self.heard.is_empty(), "half an answer: {}", self.heard.escape_ascii());
+                    assert!(self.received.is_empty(), "half an answer: {}", self.received.escape_ascii());
                     return None;
                 }
                 Err(error) if is_cut(&error) => return None,
-                Err(error) => panic!("{error}, after {}", self.heard.escape_ascii()),
+                Err(error) => panic!("{error}, after {}", self.received.escape_ascii()),
             }
         }
     }
 
-    /// Sends a request and reads its answer.
+    /// Sends a request and reads its response.
     #[track_caller]
-    pub(crate) fn ask(&mut self, request: &[u8]) -> Answer {
+    pub(crate) fn ask(&mut self, request: &[u8]) -> HttpResponse {
         self.say(request);
         self.answer().expect("an answer")
     }
 
-    /// The next answer of HTTP, if there is one before the end.
+    /// The next HTTP response, if there is one before the end.
     #[track_caller]
-    pub(crate) fn answer(&mut self) -> Option<Answer> {
-        self.hear_until(|heard| first_answer(heard, false))
+    pub(crate) fn answer(&mut self) -> Option<HttpResponse> {
+        self.read_until(|received| first_answer(received, false))
     }
 
     /// Sends a command and reads its reply.
     #[track_caller]
-    pub(crate) fn tell(&mut self, line: &str) -> String {
+    pub(crate) fn command(&mut self, line: &str) -> String {
         self.say(&words(line));
         self.reply().expect("a reply")
     }
 
-    /// The next reply of RESP, if there is one before the end.
+    /// The next RESP reply, if there is one before the end.
     #[track_caller]
     pub(crate) fn reply(&mut self) -> Option<String> {
-        self.hear_until(|heard| {
-            let length = reply_length(heard)?;
-            Some((read_aloud(&heard[..length]), length))
+        self.read_until(|received| {
+            let length = reply_length(received)?;
+            Some((read_aloud(&received[..length]), length))
         })
     }
 
-    /// Nothing was said to it that it has not heard.
+    /// Checks that there is no unread output.
     #[track_caller]
     pub(crate) fn has_been_told_nothing(&mut self) {
         self.stream.set_nonblocking(true).expect("a socket");
-        let told = self.stream.peek(&mut [0]);
+        let peeked = self.stream.peek(&mut [0]);
         self.stream.set_nonblocking(false).expect("a socket");
-        assert!(self.heard.is_empty(), "{}", self.heard.escape_ascii());
-        assert_eq!(told.map_err(|error| error.kind()), Err(io::ErrorKind::WouldBlock));
+        assert!(self.received.is_empty(), "{}", self.received.escape_ascii());
+        assert_eq!(peeked.map_err(|error| error.kind()), Err(io::ErrorKind::WouldBlock));
     }
 
     /// Everything until the end.
     #[track_caller]
     pub(crate) fn rest(&mut self) -> Vec<u8> {
         loop {
-            match self.hear() {
+            match self.read_more() {
                 Ok(true) => {}
-                Ok(false) => return std::mem::take(&mut self.heard),
-                Err(error) if is_cut(&error) => return std::mem::take(&mut self.heard),
+                Ok(false) => return std::mem::take(&mut self.received),
+                Err(error) if is_cut(&error) => return std::mem::take(&mut self.received),
                 Err(error) => panic!("{error}: the connection does not end"),
             }
         }
     }
 
-    /// Hears everything until the end, and remembers nothing; how much it was. It must be less than `most`.
+    /// Reads and discards everything until the end; returns the length, which must be below `most`.
     pub(crate) fn listen_to_the_end(&mut self, most: usize) {
         let mut length = 0;
-        while matches!(self.hear(), Ok(true)) {
-            length += self.heard.len();
+        while matches!(self.read_more(), Ok(true)) {
+            length += self.received.len();
             assert!(length < most, "it does not end");
-            self.heard.clear();
+            self.received.clear();
         }
     }
 
-    /// The connection is over, without another word.
+    /// Checks that the connection ends without further output.
     #[track_caller]
     pub(crate) fn is_cut_off(&mut self) {
         let rest = self.rest();
         assert!(rest.is_empty(), "{}", rest.escape_ascii());
     }
 
-    /// Whether the connection is over by now; waits a moment for it.
+    /// Whether the connection has ended; waits a moment for it.
     pub(crate) fn is_over_within(&mut self, moment: Duration) -> bool {
         self.stream.set_read_timeout(Some(moment)).expect("a socket");
-        let over = match self.hear() {
+        let over = match self.read_more() {
             Ok(more) => !more,
             Err(error) => is_cut(&error),
         };
@@ -413,7 +413,7 @@ impl Client {
     }
 }
 
-/// Whether the other side has ended the connection, rather than said nothing for too long.
+/// Whether the peer closed the connection, as opposed to a read timeout.
 fn is_cut(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -421,32 +421,32 @@ fn is_cut(error: &io::Error) -> bool {
     )
 }
 
-/// The answer at the beginning of these bytes, and how long it is. What `HEAD` is answered has no body.
-pub(crate) fn first_answer(heard: &[u8], is_head: bool) -> Option<(Answer, usize)> {
-    let end = heard.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
-    let head = std::str::from_utf8(&heard[..end]).expect("a head is text").trim_end().to_owned();
+/// The response at the start of these bytes, and its length. A response to `HEAD` has no body.
+pub(crate) fn first_answer(received: &[u8], is_head: bool) -> Option<(HttpResponse, usize)> {
+    let end = received.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
+    let head = std::str::from_utf8(&received[..end]).expect("a head is text").trim_end().to_owned();
     let status = head.get(9..12).and_then(|status| status.parse().ok()).expect("a status");
-    let mut answer = Answer { status, head, body: Vec::new() };
+    let mut answer = HttpResponse { status, head, body: Vec::new() };
     let length = answer.field("content-length").filter(|_| !is_head);
     let length = length.map_or(0, |length| length.parse().expect("a length"));
-    answer.body = heard.get(end..end + length)?.to_vec();
+    answer.body = received.get(end..end + length)?.to_vec();
     Some((answer, end + length))
 }
 
-/// How long the reply at the beginning of these bytes is; `None` if it is not whole.
-pub(crate) fn reply_length(heard: &[u8]) -> Option<usize> {
-    let line = heard.windows(2).position(|two| two == b"\r\n")? + 2;
-    let text = std::str::from_utf8(&heard[1..line - 2]).expect("a line is text");
+/// Length of the reply at the start of these bytes; `None` if it is incomplete.
+pub(crate) fn reply_length(received: &[u8]) -> Option<usize> {
+    let line = received.windows(2).position(|two| two == b"\r\n")? + 2;
+    let text = std::str::from_utf8(&received[1..line - 2]).expect("a line is text");
     let number = || text.parse::<usize>().expect("a length");
     let several = |count: usize| {
-        (0..count).try_fold(line, |end, _| reply_length(heard.get(end..)?).map(|length| end + length))
+        (0..count).try_fold(line, |end, _| reply_length(received.get(end..)?).map(|length| end + length))
     };
-    let end = match heard[0] {
+    let end = match received[0] {
         b'$' if text == "-1" => line,
         b'$' | b'=' => line + number() + 2,
         b'*' => several(number())?,
         b'%' => several(number() * 2)?,
         _ => line,
     };
-    (end <= heard.len()).then_some(end)
+    (end <= received.len()).then_some(end)
 }

@@ -1,21 +1,21 @@
-//! Crowds: thousands of connections that say nothing cost little, and nobody waits for them.
+//! Thousands of idle connections cost little memory and no latency.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::resp::stage::words;
-use crate::serve::slow::resident;
-use crate::serve::stage::{Client, Stage, reply_length, wide};
+use crate::resp::fixture::words;
+use crate::serve::fixture::{Client, ServerFixture, reply_length, wide};
+use crate::serve::timeouts::resident;
 
-/// How many there are, if the system has as many sockets; both ends of each are here.
+/// Number of connections if the system has enough sockets; both ends are in this process.
 const MANY: usize = 10_000;
 
-/// Descriptors that are left to other tests of this process.
+/// Descriptors left to other tests of this process.
 const SPARE_DESCRIPTORS: u64 = 1_500;
 
-/// What a connection that says nothing may cost, with its client's end.
+/// Memory bound of an idle connection, including the client's end.
 const BYTES_EACH: usize = 16 * 1024;
 
-/// How many connections this process may have both ends of, after it has asked for as many as it may have.
+/// How many connections this process can have both ends of, after raising its descriptor limit.
 fn possible() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };
@@ -25,44 +25,46 @@ fn possible() -> usize {
 }
 
 #[test]
-fn ten_thousand_connections_that_say_nothing_cost_little() {
-    let stage = Stage::new(wide());
-    stage.is_well();
+fn ten_thousand_idle_connections_cost_little_memory() {
+    let fixture = ServerFixture::new(wide());
+    fixture.is_well();
     let count = possible();
     assert!(count >= 100, "there are hardly any sockets: raise the limit of open files");
     let before = resident();
     let silent: Vec<std::net::TcpStream> = (0..count)
         .map(|number| {
-            let address = if number % 2 == 0 { stage.http_address() } else { stage.resp_address() };
+            let address = if number % 2 == 0 { fixture.http_address() } else { fixture.resp_address() };
             std::net::TcpStream::connect(address).expect("it listens")
         })
         .collect();
-    stage.until("all have come in", |stage| stage.server.connections() >= count);
+    fixture.until("all have come in", |fixture| fixture.server.connections() >= count);
     let each = resident().saturating_sub(before) / count;
     assert!(each <= BYTES_EACH, "{each} bytes for each of {count}");
     for _ in 0..20 {
-        stage.is_well();
+        fixture.is_well();
     }
     drop(silent);
-    stage.until("all have left", |stage| stage.server.connections() <= 2);
-    stage.end();
+    fixture.until("all have left", |fixture| fixture.server.connections() <= 2);
+    fixture.end();
 }
 
 #[test]
-fn who_asked_for_much_once_keeps_little_afterwards() {
-    // Buffers belong to the worker. A connection that was busy once must not keep them for the rest of its life.
+fn busy_connection_frees_its_buffers() {
+    // Buffers belong to the worker. A connection that was busy once must not keep them.
     const ASKS: usize = 1_024;
-    let stage = Stage::new(wide());
+    let fixture = ServerFixture::new(wide());
     let count = possible().min(1_000);
     let ask = words("TG.PEEK free ada");
-    let mut first = stage.resp();
+    let mut first = fixture.resp();
     first.say(&ask);
-    let length = first.hear_until(|heard| reply_length(heard).map(|length| (length, length)));
+    let length = first.read_until(|received| reply_length(received).map(|length| (length, length)));
     let (asks, length) = (ask.repeat(ASKS), ASKS * length.expect("a reply"));
     let busy = || {
-        let mut client = stage.resp();
+        let mut client = fixture.resp();
         client.say(&asks);
-        client.hear_until(|heard| (heard.len() == length).then_some(((), length))).expect("all replies");
+        client
+            .read_until(|received| (received.len() == length).then_some(((), length)))
+            .expect("all replies");
         client
     };
     let _others: Vec<Client> = (0..10).map(|_| busy()).collect();
@@ -71,5 +73,5 @@ fn who_asked_for_much_once_keeps_little_afterwards() {
     let each = resident().saturating_sub(before) / count;
     assert!(each <= 4 * BYTES_EACH, "{each} bytes for each of {count}");
     drop(all);
-    stage.end();
+    fixture.end();
 }

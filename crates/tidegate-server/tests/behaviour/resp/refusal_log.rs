@@ -1,4 +1,4 @@
-//! RefusalLog are told to whoever samples them.
+//! Refusals over RESP are logged.
 
 use std::sync::Arc;
 
@@ -7,18 +7,18 @@ use tidegate::store::LimitStore;
 use tidegate_server::refusal_log::RefusalLog;
 use tidegate_server::resp::{RespService, RespSession};
 
-use crate::paper::Paper;
-use crate::resp::stage::{Kind, Manner, OPEN, Stage, converse, words};
+use crate::refusal_recorder::RefusalRecorder;
+use crate::resp::fixture::{OPEN, ReplyTiming, RespFixture, StoreKind, converse, words};
 
 #[test]
-fn a_session_tells_whom_it_refuses() {
-    for manner in [Manner::Now, Manner::Durable, Manner::Later] {
-        let paper = Paper::default();
-        let stage = Stage::new(Kind::Memory, manner, OPEN);
+fn session_logs_refusals() {
+    for timing in [ReplyTiming::Now, ReplyTiming::Durable, ReplyTiming::Later] {
+        let paper = RefusalRecorder::default();
+        let fixture = RespFixture::new(StoreKind::Memory, timing, OPEN);
         let refusals = Arc::new(RefusalLog::with_sink(paper.clone(), Tick::NANOSECOND));
-        let door = RespService::new(Arc::clone(&stage.store) as Arc<dyn LimitStore>, Arc::new(OPEN))
+        let service = RespService::new(Arc::clone(&fixture.store) as Arc<dyn LimitStore>, Arc::new(OPEN))
             .refusal_log(refusals);
-        let mut session = RespSession::new(Arc::new(door));
+        let mut session = RespSession::new(Arc::new(service));
         let lines = [
             "TG.ACQUIRE login ada 3",
             "TG.PEEK login ada 3",
@@ -29,7 +29,7 @@ fn a_session_tells_whom_it_refuses() {
         ];
         let input: Vec<u8> = lines.iter().flat_map(|line| words(line)).collect();
         converse(&mut session, [&input[..]]);
-        stage.clock.advance(std::time::Duration::from_secs(1));
+        fixture.clock.advance(std::time::Duration::from_secs(1));
         converse(&mut session, [&words("TG.ACQUIRE login ada 3")[..]]);
         assert_eq!(
             paper.lines(),
@@ -38,7 +38,7 @@ fn a_session_tells_whom_it_refuses() {
                 "cl.throttle/1/1/60 key/bucket-60s cid resp 0",
                 "login key/sliding-15s ada resp 1",
             ],
-            "{manner:?}"
+            "{timing:?}"
         );
     }
 }

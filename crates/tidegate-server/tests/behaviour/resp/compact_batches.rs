@@ -1,7 +1,7 @@
-//! CompactBatch: pipelines that are decided in short say and do what they would say and do as orders.
+//! Compact batches have the same effects and replies as ordinary orders.
 //!
-//! Two stores are asked the same, at the same times. One knows bids; the other is wrapped into one that does not, so that everything is
-//! put to it as orders.
+//! Two stores get the same commands at the same times. One supports compact batches; the other is wrapped so that it gets orders
+//! only.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use tidegate::store::{LimitStore, Memory, MemoryStore, Store};
 use tidegate_server::resp::{FeedNext, FeedOutcome, RespService, RespSession, SessionCounts};
 use tidegate_testkit::test_scale::cases;
 
-use crate::resp::stage::{Manner, OPEN, Recording, START, TokenTable, encode, read_aloud, words};
+use crate::resp::fixture::{OPEN, RecordingStore, ReplyTiming, START, TokenTable, encode, read_aloud, words};
 use tidegate_server::tokens::Role;
 
 const LIMITS: &str = "limits:
@@ -60,40 +60,48 @@ fn specs(text: &str) -> Vec<LimitSpec> {
     tidegate_config::limits::read_text("limits.yaml", text).expect("they are sound")
 }
 
-/// A store behind a door, and a client.
-struct Side {
+/// A store and a session.
+struct BatchFixture {
     clock: Arc<ManualClock>,
     store: Arc<MemoryStore>,
     session: RespSession,
     counts: SessionCounts,
-    said: Vec<u8>,
+    output: Vec<u8>,
     kept: Vec<u8>,
 }
 
-impl Side {
-    fn new(wrap: impl FnOnce(Arc<MemoryStore>) -> Arc<dyn LimitStore>, tokens: TokenTable) -> Side {
+impl BatchFixture {
+    fn new(wrap: impl FnOnce(Arc<MemoryStore>) -> Arc<dyn LimitStore>, tokens: TokenTable) -> BatchFixture {
         let clock = Arc::new(ManualClock::at(START));
         let memory = Memory { secret: [7, 11], ..Memory::default() };
         let store = Arc::new(MemoryStore::new(Arc::clone(&clock), memory));
         for limit in specs(LIMITS) {
             store.put(limit, ExpectedVersion::Absent).expect("there is none yet");
         }
-        let door = RespService::new(wrap(Arc::clone(&store)), Arc::new(tokens));
-        let session = RespSession::new(Arc::new(door));
-        Side { clock, store, session, counts: SessionCounts::default(), said: Vec::new(), kept: Vec::new() }
+        let service = RespService::new(wrap(Arc::clone(&store)), Arc::new(tokens));
+        let session = RespSession::new(Arc::new(service));
+        BatchFixture {
+            clock,
+            store,
+            session,
+            counts: SessionCounts::default(),
+            output: Vec::new(),
+            kept: Vec::new(),
+        }
     }
 
-    fn pair(tokens: TokenTable) -> [Side; 2] {
-        let in_short = Side::new(|store| store, tokens);
-        let as_orders = Side::new(|store| Arc::new(Recording::new(store, Manner::Now)), tokens);
+    fn pair(tokens: TokenTable) -> [BatchFixture; 2] {
+        let in_short = BatchFixture::new(|store| store, tokens);
+        let as_orders =
+            BatchFixture::new(|store| Arc::new(RecordingStore::new(store, ReplyTiming::Now)), tokens);
         [in_short, as_orders]
     }
 
-    /// Hears so much more, and answers it.
-    fn hear(&mut self, bytes: &[u8]) {
+    /// Feeds more bytes and collects the replies.
+    fn feed_all(&mut self, bytes: &[u8]) {
         self.kept.extend_from_slice(bytes);
         loop {
-            let FeedOutcome { consumed, then, counts, .. } = self.session.feed(&self.kept, &mut self.said);
+            let FeedOutcome { consumed, then, counts, .. } = self.session.feed(&self.kept, &mut self.output);
             self.kept.drain(..consumed);
             self.counts += counts;
             match then {
@@ -115,16 +123,16 @@ impl Side {
     }
 }
 
-/// Something that happens.
+/// A step of the test.
 #[derive(Debug, Clone)]
-enum Event {
-    /// A pipeline, fed in pieces of this size.
+enum TestStep {
+    /// Feeds a pipeline in pieces of this size.
     Pipeline(Vec<Vec<String>>, usize),
-    /// So many milliseconds pass.
+    /// Advances the clocks by this many milliseconds.
     Wait(u64),
     Edit(usize),
     Reset(usize),
-    /// A limit goes, and all of them come again.
+    /// Removes a limit, or restores all of them.
     Remove(usize),
 }
 
@@ -158,33 +166,33 @@ fn command() -> impl Strategy<Value = Vec<String>> {
     prop_oneof![12 => acquire, 1 => other]
 }
 
-fn events() -> impl Strategy<Value = Vec<Event>> {
+fn events() -> impl Strategy<Value = Vec<TestStep>> {
     let size = prop_oneof![3 => Just(usize::MAX), 1 => 1..90_usize];
     let event = prop_oneof![
-        8 => (vec(command(), 1..40), size).prop_map(|(commands, size)| Event::Pipeline(commands, size)),
-        2 => (0..30_000_u64).prop_map(Event::Wait),
-        1 => (0..EDITS.len()).prop_map(Event::Edit),
-        1 => (0..IDS.len()).prop_map(Event::Reset),
-        1 => (0..IDS.len()).prop_map(Event::Remove),
+        8 => (vec(command(), 1..40), size).prop_map(|(commands, size)| TestStep::Pipeline(commands, size)),
+        2 => (0..30_000_u64).prop_map(TestStep::Wait),
+        1 => (0..EDITS.len()).prop_map(TestStep::Edit),
+        1 => (0..IDS.len()).prop_map(TestStep::Reset),
+        1 => (0..IDS.len()).prop_map(TestStep::Remove),
     ];
     vec(event, 1..12)
 }
 
-fn happen(side: &mut Side, event: &Event) {
+fn apply_step(side: &mut BatchFixture, event: &TestStep) {
     match event {
-        Event::Pipeline(commands, size) => {
+        TestStep::Pipeline(commands, size) => {
             let bytes: Vec<u8> = commands.iter().flat_map(|command| encode(command)).collect();
-            bytes.chunks((*size).min(bytes.len().max(1))).for_each(|piece| side.hear(piece));
+            bytes.chunks((*size).min(bytes.len().max(1))).for_each(|piece| side.feed_all(piece));
         }
-        Event::Wait(ms) => side.clock.advance(Duration::from_millis(*ms)),
-        Event::Edit(which) => {
+        TestStep::Wait(ms) => side.clock.advance(Duration::from_millis(*ms)),
+        TestStep::Edit(which) => {
             for limit in specs(EDITS[*which]) {
-                // It may have been removed.
+                // The limit may have been removed.
                 let _put = side.store.put(limit, ExpectedVersion::Anything);
             }
         }
-        Event::Reset(which) => drop(side.store.reset(IDS[*which], None).now()),
-        Event::Remove(which) => {
+        TestStep::Reset(which) => drop(side.store.reset(IDS[*which], None).now()),
+        TestStep::Remove(which) => {
             side.store.remove(IDS[*which], tidegate::catalog::RemovalMode::Forget);
             for limit in specs(LIMITS) {
                 let _there = side.store.put(limit, ExpectedVersion::Absent);
@@ -197,18 +205,18 @@ proptest! {
     #![proptest_config(cases(300))]
 
     #[test]
-    fn bids_are_decided_and_answered_as_orders_are(events in events()) {
-        let [mut in_short, mut as_orders] = Side::pair(OPEN);
+    fn compact_batches_match_orders(events in events()) {
+        let [mut in_short, mut as_orders] = BatchFixture::pair(OPEN);
         for event in &events {
-            happen(&mut in_short, event);
-            happen(&mut as_orders, event);
+            apply_step(&mut in_short, event);
+            apply_step(&mut as_orders, event);
             prop_assert_eq!(
-                in_short.said.escape_ascii().to_string(),
-                as_orders.said.escape_ascii().to_string(),
+                in_short.output.escape_ascii().to_string(),
+                as_orders.output.escape_ascii().to_string(),
                 "after {:?}", event
             );
-            in_short.said.clear();
-            as_orders.said.clear();
+            in_short.output.clear();
+            as_orders.output.clear();
         }
         prop_assert_eq!(in_short.counts, as_orders.counts);
         prop_assert_eq!(in_short.observed(), as_orders.observed());
@@ -216,18 +224,18 @@ proptest! {
     }
 }
 
-/// That the test above can say something: the plain ones are really decided in short, and the store behind the other side sees orders.
+/// Checks that the test above tests something: plain acquires use the compact path, and the other store gets orders.
 #[test]
-fn plain_pipelines_are_put_in_short() {
+fn plain_pipelines_use_compact_batches() {
     let clock = Arc::new(ManualClock::at(START));
     let store = Arc::new(MemoryStore::new(Arc::clone(&clock), Memory::default()));
     for limit in specs(LIMITS) {
         store.put(limit, ExpectedVersion::Absent).expect("there is none yet");
     }
-    let counting = Arc::new(Recording::new(store, Manner::Now).bidding());
-    let door = RespService::new(Arc::clone(&counting) as Arc<dyn LimitStore>, Arc::new(OPEN));
-    let mut session = RespSession::new(Arc::new(door));
-    let mut said = Vec::new();
+    let counting = Arc::new(RecordingStore::new(store, ReplyTiming::Now).bidding());
+    let service = RespService::new(Arc::clone(&counting) as Arc<dyn LimitStore>, Arc::new(OPEN));
+    let mut session = RespSession::new(Arc::new(service));
+    let mut output = Vec::new();
     for (line, batches) in [
         ("TG.ACQUIRE bucket a", 0),
         ("TG.ACQUIRE day a 2", 0),
@@ -240,20 +248,20 @@ fn plain_pipelines_are_put_in_short() {
         ("TG.ACQUIRE bucket a REQ x", 1),
     ] {
         let bytes: Vec<u8> = std::iter::repeat_n(words(line), 20).flatten().collect();
-        session.feed(&bytes, &mut said);
+        session.feed(&bytes, &mut output);
         assert_eq!(counting.batches(), batches, "{line}");
     }
 }
 
-/// A token that is taken away or exchanged takes what its frames meant along.
+/// A token that is removed or changed invalidates cached frame prefixes.
 #[test]
-fn what_a_frame_means_depends_on_who_says_it() {
+fn frame_prefixes_depend_on_permissions() {
     const TOKENS: TokenTable = TokenTable(&[
         ("all", Role::Decide, None),
         ("days", Role::Decide, Some("day")),
         ("reader", Role::Read, None),
     ]);
-    for mut side in Side::pair(TOKENS) {
+    for mut side in BatchFixture::pair(TOKENS) {
         let lines = [
             "TG.ACQUIRE bucket a",
             "AUTH all",
@@ -266,11 +274,11 @@ fn what_a_frame_means_depends_on_who_says_it() {
             "AUTH reader",
             "TG.ACQUIRE day a",
         ];
-        side.hear(&lines.iter().flat_map(|line| words(line)).collect::<Vec<u8>>());
+        side.feed_all(&lines.iter().flat_map(|line| words(line)).collect::<Vec<u8>>());
         let granted =
             |limit: u32, left: u32, reset: u32| format!("[1, {limit}, {left}, -1, {reset}, '', '']");
         assert_eq!(
-            read_aloud(&side.said),
+            read_aloud(&side.output),
             [
                 "-NOAUTH Authentication required.".to_owned(),
                 "+OK".to_owned(),
@@ -288,20 +296,20 @@ fn what_a_frame_means_depends_on_who_says_it() {
     }
 }
 
-/// Somebody waits in line for what a bid wants: the bid is an order then, and does not overtake.
+/// With a waiter in the queue a compact request becomes an order and does not overtake.
 #[test]
-fn bids_overtake_nobody() {
+fn compact_requests_do_not_overtake_waiters() {
     let clock = Arc::new(ManualClock::at(START));
     let store: Arc<dyn LimitStore> = Arc::new(MemoryStore::new(Arc::clone(&clock), Memory::default()));
     for limit in specs(LIMITS) {
         store.put(limit, ExpectedVersion::Absent).expect("there is none yet");
     }
     let limiter = Limiter::new(Arc::clone(&store));
-    let door = RespService::new(Arc::clone(&store), Arc::new(OPEN)).with_limiter(limiter.clone());
-    let mut session = RespSession::new(Arc::new(door));
-    let mut said = Vec::new();
+    let service = RespService::new(Arc::clone(&store), Arc::new(OPEN)).with_limiter(limiter.clone());
+    let mut session = RespSession::new(Arc::new(service));
+    let mut output = Vec::new();
     let take = |count: u32| words(&format!("TG.ACQUIRE bucket a {count}"));
-    session.feed(&take(3), &mut said);
+    session.feed(&take(3), &mut output);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     runtime.block_on(async {
         let mut waiting =
@@ -309,10 +317,10 @@ fn bids_overtake_nobody() {
         let waits = std::future::poll_fn(|cx| std::task::Poll::Ready(waiting.as_mut().poll(cx).is_pending()));
         assert!(waits.await);
         clock.advance(Duration::from_secs(4));
-        said.clear();
-        session.feed(&take(1), &mut said);
+        output.clear();
+        session.feed(&take(1), &mut output);
         assert_eq!(
-            read_aloud(&said),
+            read_aloud(&output),
             "[0, 3, 1, -1, 6001, 'key/bucket-10s', '']",
             "one would fit, but not for them"
         );

@@ -1,4 +1,4 @@
-//! A store with a log, behind one worker: nobody is answered before the log is written, and nobody else waits for it.
+//! A store with a log behind one worker: replies wait for the log, and other connections do not.
 
 use bytes::Bytes;
 use http::Request;
@@ -6,15 +6,15 @@ use http_body_util::Full;
 use tidegate::store::Lsn;
 use tidegate_testkit::logged_store::ManualLog;
 
-use crate::resp::stage::words;
-use crate::serve::second::{connected, runtime, told};
-use crate::serve::stage::{Client, Stage, acquire, patient, peek, post};
+use crate::resp::fixture::words;
+use crate::serve::fixture::{Client, ServerFixture, acquire, patient, peek, post};
+use crate::serve::http2::{connected, runtime, send_request};
 
 const FULL: &str = "the disk is full";
 const GRANTED: &str = "[1, -1, -1, -1, -1, '', '']";
 const FAILED: &str = "-UNAVAILABLE the store cannot answer: the disk is full";
 
-/// The same question in a way that hyper has to read.
+/// The same request in a form that hyper has to parse.
 fn chunked(request: &[u8]) -> Vec<u8> {
     let text = std::str::from_utf8(request).expect("text");
     let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
@@ -24,147 +24,147 @@ fn chunked(request: &[u8]) -> Vec<u8> {
         .into_bytes()
 }
 
-fn open_leases(stage: &Stage) -> usize {
-    stage.store.extent().expect("it counts").leases
+fn open_leases(fixture: &ServerFixture) -> usize {
+    fixture.store.extent().expect("it counts").leases
 }
 
-/// Says this, and when it waits for the log, others are answered and it is not.
+/// Sends this and checks that it waits for the log while other connections are answered.
 #[track_caller]
-fn waits(stage: &Stage, log: &ManualLog, client: &mut Client, said: &[u8]) {
-    client.say(said);
+fn waits(fixture: &ServerFixture, log: &ManualLog, client: &mut Client, output: &[u8]) {
+    client.say(output);
     log.wait_for_waiters(1);
-    stage.is_well();
+    fixture.is_well();
     client.has_been_told_nothing();
 }
 
 #[test]
-fn answers_of_http_wait_for_the_log_in_order_and_others_do_not() {
+fn http_responses_wait_for_the_log_in_order() {
     let log = ManualLog::manual();
-    let stage = Stage::logged(&log);
+    let fixture = ServerFixture::logged(&log);
     for way in [<[u8]>::to_vec, chunked] {
-        let mut client = stage.http();
+        let mut client = fixture.http();
         let both = [way(&acquire("free", "ada")), way(&peek("twice", "ada"))].concat();
-        waits(&stage, &log, &mut client, &both);
+        waits(&fixture, &log, &mut client, &both);
         log.sync_all();
         assert_eq!(client.answer().expect("an answer").json()["readings"][0]["limit_id"], "free");
         assert_eq!(client.answer().expect("an answer").json()["readings"][0]["limit_id"], "twice");
         assert_eq!(client.ask(&way(&peek("free", "ada"))).status, 200, "a look waits for nothing");
     }
-    stage.end();
+    fixture.end();
 }
 
 #[test]
-fn what_was_ready_before_is_said_before() {
+fn ready_http_responses_are_sent_before_the_wait() {
     let log = ManualLog::manual();
-    let stage = Stage::logged(&log);
-    let mut client = stage.http();
+    let fixture = ServerFixture::logged(&log);
+    let mut client = fixture.http();
     client.say(&[peek("twice", "ada"), acquire("free", "ada"), peek("free", "ada")].concat());
     assert_eq!(client.answer().expect("an answer").json()["readings"][0]["limit_id"], "twice");
-    waits(&stage, &log, &mut client, b"");
+    waits(&fixture, &log, &mut client, b"");
     log.sync_all();
     assert_eq!(client.answer().expect("an answer").json()["allowed"], true);
     assert_eq!(client.answer().expect("an answer").json()["allowed"], true);
-    stage.end();
+    fixture.end();
 }
 
 #[test]
-fn calls_of_http_2_wait_each_for_its_own() {
+fn http2_streams_wait_for_the_log_separately() {
     let log = ManualLog::manual();
-    let stage = Stage::logged(&log);
+    let fixture = ServerFixture::logged(&log);
     let ask = |path: &str| {
         let body = Full::new(Bytes::from_static(br#"{"limit_id":"free","limit_key":"ada"}"#));
         Request::post(format!("http://h/v1/{path}")).body(body).expect("a request")
     };
     runtime().block_on(async {
-        let mut send = connected(&stage).await;
+        let mut send = connected(&fixture).await;
         let mut other = send.clone();
         let (acquire, look) = (ask("acquire"), ask("peek"));
-        let waiting = tokio::spawn(async move { told(&mut other, acquire).await });
+        let waiting = tokio::spawn(async move { send_request(&mut other, acquire).await });
         while log.waiter_count() == 0 {
             tokio::task::yield_now().await;
         }
-        let (status, _, body) = told(&mut send, look).await;
+        let (status, _, body) = send_request(&mut send, look).await;
         assert_eq!((status, &body["allowed"]), (200, &true.into()));
         assert!(!waiting.is_finished());
         log.sync_all();
         let (status, _, body) = waiting.await.expect("an answer");
         assert_eq!((status, &body["allowed"], &body["degraded"]), (200, &true.into(), &false.into()));
     });
-    stage.end();
+    fixture.end();
 }
 
 #[test]
-fn pipelines_of_resp_say_what_is_ready_and_wait_for_the_rest_in_order() {
+fn resp_pipeline_sends_ready_replies_and_waits_in_order() {
     let log = ManualLog::manual();
-    let stage = Stage::logged(&log);
-    let mut client = stage.resp();
+    let fixture = ServerFixture::logged(&log);
+    let mut client = fixture.resp();
     let line =
         ["PING", "TG.ACQUIRE free ada", "TG.PEEK twice ada", "ECHO one", "TG.ACQUIRE free bob", "PING"];
     client.say(&line.map(words).concat());
     assert_eq!(client.reply().expect("a reply"), "+PONG");
-    waits(&stage, &log, &mut client, b"");
+    waits(&fixture, &log, &mut client, b"");
     log.sync_to(Lsn(log.tip().0 - 1));
     let mut reply = || client.reply().expect("a reply");
     assert_eq!(
         (reply(), reply(), reply()),
         (GRANTED.into(), "[1, 2, 2, -1, -1, '', '']".into(), "'one'".into())
     );
-    waits(&stage, &log, &mut client, b"");
+    waits(&fixture, &log, &mut client, b"");
     log.sync_all();
     let mut reply = || client.reply().expect("a reply");
     assert_eq!((reply(), reply()), (GRANTED.into(), "+PONG".into()));
-    assert_eq!(client.tell("TG.PEEK free ada"), GRANTED, "a look waits for nothing");
-    stage.end();
+    assert_eq!(client.command("TG.PEEK free ada"), GRANTED, "a look waits for nothing");
+    fixture.end();
 }
 
 #[test]
-fn giving_back_and_renewing_over_resp_wait_too() {
+fn resp_release_and_renew_wait_for_the_log() {
     let log = ManualLog::manual();
-    let stage = Stage::logged(&log);
-    let mut client = stage.resp();
-    waits(&stage, &log, &mut client, &words("TG.ACQUIRE builds ada"));
+    let fixture = ServerFixture::logged(&log);
+    let mut client = fixture.resp();
+    waits(&fixture, &log, &mut client, &words("TG.ACQUIRE builds ada"));
     log.sync_all();
     let granted = client.reply().expect("a reply");
     let lease = granted.rsplit('\'').nth(1).expect("a lease").to_owned();
-    waits(&stage, &log, &mut client, &words(&format!("TG.RENEW {lease} 1000")));
+    waits(&fixture, &log, &mut client, &words(&format!("TG.RENEW {lease} 1000")));
     log.sync_all();
     assert!(client.reply().expect("a reply").parse::<u64>().is_ok(), "an instant");
-    waits(&stage, &log, &mut client, &words(&format!("TG.RELEASE {lease}")));
+    waits(&fixture, &log, &mut client, &words(&format!("TG.RELEASE {lease}")));
     log.sync_all();
     assert_eq!(client.reply().expect("a reply"), "1");
-    assert_eq!(client.tell(&format!("TG.RELEASE {lease}")), "0", "what is gone already waits for nothing");
-    stage.end();
+    assert_eq!(client.command(&format!("TG.RELEASE {lease}")), "0", "what is gone already waits for nothing");
+    fixture.end();
 }
 
 #[test]
-fn a_log_that_fails_is_told_to_each_command_that_depends_on_it() {
+fn failed_log_is_an_error_for_each_deferred_command() {
     let log = ManualLog::manual();
-    let stage = Stage::logged(&log);
-    let mut client = stage.resp();
+    let fixture = ServerFixture::logged(&log);
+    let mut client = fixture.resp();
     let line = ["TG.ACQUIRE free ada", "TG.ACQUIRE free bob", "ECHO one", "TG.ACQUIRE free cid", "ECHO two"];
     client.say(&line.map(words).concat());
     log.wait_for_waiters(1);
     log.fail(FULL);
-    let said: Vec<String> = (0..5).map(|_| client.reply().expect("a reply")).collect();
-    assert_eq!(said, [FAILED, FAILED, "'one'", FAILED, "'two'"]);
-    assert_eq!(client.tell("PING"), "+PONG", "the connection goes on");
-    assert_eq!(client.tell("TG.ACQUIRE free ada"), FAILED);
-    assert_eq!(client.tell("TG.PEEK free ada"), GRANTED);
-    stage.end();
+    let output: Vec<String> = (0..5).map(|_| client.reply().expect("a reply")).collect();
+    assert_eq!(output, [FAILED, FAILED, "'one'", FAILED, "'two'"]);
+    assert_eq!(client.command("PING"), "+PONG", "the connection goes on");
+    assert_eq!(client.command("TG.ACQUIRE free ada"), FAILED);
+    assert_eq!(client.command("TG.PEEK free ada"), GRANTED);
+    fixture.end();
 }
 
 #[test]
-fn a_log_that_fails_makes_http_answer_by_rule() {
+fn failed_log_makes_http_follow_on_outage() {
     let log = ManualLog::manual();
-    let stage = Stage::logged(&log);
-    let (mut plain, mut general) = (stage.http(), stage.http());
+    let fixture = ServerFixture::logged(&log);
+    let (mut plain, mut general) = (fixture.http(), fixture.http());
     plain.say(&acquire("free", "ada"));
     general.say(&chunked(&acquire("free", "ada")));
     log.wait_for_waiters(2);
     log.fail(FULL);
     for client in [&mut plain, &mut general] {
-        let said = client.answer().expect("an answer").json();
-        assert_eq!((&said["allowed"], &said["degraded"]), (&false.into(), &true.into()));
+        let output = client.answer().expect("an answer").json();
+        assert_eq!((&output["allowed"], &output["degraded"]), (&false.into(), &true.into()));
     }
     plain.ask(&post("/v1/limits/free/reset", "")).is_problem(503, "store_unavailable");
     let ready = plain.ask(b"GET /readyz HTTP/1.1\r\nHost: h\r\n\r\n");
@@ -172,58 +172,58 @@ fn a_log_that_fails_makes_http_answer_by_rule() {
     assert!(ready.text().contains(FULL), "{}", ready.text());
     let metrics = plain.ask(b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n").text();
     assert!(metrics.contains("\ntidegate_store_log_failed 1\n"), "{metrics}");
-    stage.end();
+    fixture.end();
 }
 
 #[test]
-fn who_leaves_before_they_are_told_leaves_nothing_behind() {
+fn disconnected_client_leaves_no_lease() {
     let log = ManualLog::manual();
-    let stage = Stage::logged(&log);
+    let fixture = ServerFixture::logged(&log);
     for request in
         [acquire("builds", "ada"), patient("builds", "ada", 60_000), chunked(&acquire("builds", "ada"))]
     {
-        let mut client = stage.http();
+        let mut client = fixture.http();
         client.say(&request);
-        stage.until("it is granted", |stage| open_leases(stage) == 1);
+        fixture.until("it is granted", |fixture| open_leases(fixture) == 1);
         client.has_been_told_nothing();
         drop(client);
-        stage.until("it is given back", |stage| open_leases(stage) == 0);
+        fixture.until("it is given back", |fixture| open_leases(fixture) == 0);
     }
-    stage.end();
+    fixture.end();
 }
 
 #[test]
-fn who_waits_in_line_waits_for_the_log_behind_it() {
+fn granted_waiter_waits_for_the_log() {
     let log = ManualLog::manual();
-    let stage = Stage::logged(&log);
-    let (mut holder, mut waiting) = (stage.http(), stage.http());
-    waits(&stage, &log, &mut holder, &acquire("builds", "ada"));
+    let fixture = ServerFixture::logged(&log);
+    let (mut holder, mut waiting) = (fixture.http(), fixture.http());
+    waits(&fixture, &log, &mut holder, &acquire("builds", "ada"));
     log.sync_all();
     let held = holder.answer().expect("an answer").json();
     let lease = held["lease"]["id"].as_str().expect("a lease").to_owned();
     waiting.say(&patient("builds", "bob", 60_000));
-    stage.until("one waits", |stage| stage.limiter.waiting_in_all() == 1);
+    fixture.until("one waits", |fixture| fixture.limiter.waiting_in_all() == 1);
     holder.say(&post("/v1/release", &format!("{{\"lease_id\":\"{lease}\"}}")));
     log.wait_for_waiters(2);
-    assert_eq!(stage.limiter.waiting_in_all(), 0, "the line does not wait for the log");
+    assert_eq!(fixture.limiter.waiting_in_all(), 0, "the line does not wait for the log");
     waiting.has_been_told_nothing();
     holder.has_been_told_nothing();
     log.sync_all();
     assert_eq!(holder.answer().expect("an answer").text(), "{\"released\":true}");
     assert_eq!(waiting.answer().expect("an answer").json()["allowed"], true);
-    stage.end();
+    fixture.end();
 }
 
 #[test]
-fn who_waits_for_the_log_is_answered_before_the_end() {
+fn shutdown_waits_for_deferred_replies() {
     let log = ManualLog::manual();
-    let stage = Stage::logged(&log);
-    let (mut http, mut resp, mut idle) = (stage.http(), stage.resp(), stage.resp());
+    let fixture = ServerFixture::logged(&log);
+    let (mut http, mut resp, mut idle) = (fixture.http(), fixture.resp(), fixture.resp());
     http.say(&acquire("free", "ada"));
     resp.say(&words("TG.ACQUIRE free ada"));
     log.wait_for_waiters(2);
-    assert_eq!(idle.tell("PING"), "+PONG");
-    let draining = std::thread::spawn(move || stage.end());
+    assert_eq!(idle.command("PING"), "+PONG");
+    let draining = std::thread::spawn(move || fixture.end());
     idle.is_cut_off();
     http.has_been_told_nothing();
     log.sync_all();

@@ -1,31 +1,31 @@
-//! A strict reader of the text format of Prometheus, version 0.0.4: it panics at everything that a scraper might take amiss.
+//! A strict parser of the Prometheus text format 0.0.4: panics on everything that a scraper might reject.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A page, as families by name.
-pub(crate) struct Page {
-    families: BTreeMap<String, Family>,
+/// A page as families by name.
+pub(crate) struct ParsedPage {
+    families: BTreeMap<String, ParsedFamily>,
 }
 
 #[derive(Debug)]
-struct Family {
+struct ParsedFamily {
     kind: String,
-    samples: Vec<Sample>,
+    samples: Vec<ParsedSample>,
 }
 
 #[derive(Debug)]
-struct Sample {
+struct ParsedSample {
     name: String,
     labels: Vec<(String, String)>,
     value: f64,
 }
 
-impl Page {
-    /// Reads a page, or panics.
+impl ParsedPage {
+    /// Parses a page, or panics.
     #[track_caller]
-    pub(crate) fn read(text: &str) -> Page {
+    pub(crate) fn read(text: &str) -> ParsedPage {
         assert!(text.ends_with('\n'), "the last line ends");
-        let mut families: BTreeMap<String, Family> = BTreeMap::new();
+        let mut families: BTreeMap<String, ParsedFamily> = BTreeMap::new();
         let mut lines = text.lines().peekable();
         while let Some(line) = lines.next() {
             let (name, help) = line
@@ -43,32 +43,32 @@ impl Page {
             while let Some(line) = lines.next_if(|line| !line.starts_with('#')) {
                 samples.push(sample(line));
             }
-            let family = Family { kind, samples };
+            let family = ParsedFamily { kind, samples };
             family.check(name);
             assert!(families.insert(name.to_owned(), family).is_none(), "{name} is there twice");
         }
-        Page { families }
+        ParsedPage { families }
     }
 
-    /// The value of the one sample with this name and exactly these labels.
+    /// The value of the sample with this name and exactly these labels.
     #[track_caller]
     pub(crate) fn get(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         self.find(name, labels).unwrap_or_else(|| panic!("no {name} {labels:?}"))
     }
 
-    /// The same, if it is there.
+    /// The same; `None` if it is missing.
     pub(crate) fn find(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
-        let has = |sample: &&Sample| {
+        let has = |sample: &&ParsedSample| {
             sample.name == name
                 && sample.labels.len() == labels.len()
                 && labels.iter().all(|(name, value)| {
-                    sample.labels.iter().any(|(other, said)| other == name && said == value)
+                    sample.labels.iter().any(|(other, actual)| other == name && actual == value)
                 })
         };
         self.families.values().flat_map(|family| &family.samples).find(has).map(|sample| sample.value)
     }
 
-    /// Every value of this label, in all families.
+    /// All values of this label, over all families.
     pub(crate) fn values(&self, label: &str) -> BTreeSet<&str> {
         let samples = self.families.values().flat_map(|family| &family.samples);
         let labels = samples.flat_map(|sample| &sample.labels);
@@ -81,7 +81,7 @@ impl Page {
     }
 }
 
-impl Family {
+impl ParsedFamily {
     fn check(&self, name: &str) {
         assert!(!self.samples.is_empty(), "{name} is about nothing");
         let mut seen = BTreeSet::new();
@@ -102,7 +102,7 @@ impl Family {
         }
     }
 
-    /// For every set of labels: buckets that rise up to `+Inf`, then a sum and a count that is the last bucket's.
+    /// For every label set: cumulative buckets up to `+Inf`, then a sum, and a count equal to the last bucket.
     fn check_histogram(&self, name: &str) {
         let mut rest = &self.samples[..];
         while !rest.is_empty() {
@@ -137,7 +137,7 @@ fn number(text: &str) -> f64 {
     text.parse().unwrap_or_else(|_| panic!("{text} is not a number"))
 }
 
-fn sample(line: &str) -> Sample {
+fn sample(line: &str) -> ParsedSample {
     let end = line.find(['{', ' ']).unwrap_or_else(|| panic!("no value: {line}"));
     let (name, rest) = line.split_at(end);
     assert!(is_name(name), "{line}");
@@ -146,10 +146,10 @@ fn sample(line: &str) -> Sample {
         None => (Vec::new(), rest),
     };
     let value = value.strip_prefix(' ').unwrap_or_else(|| panic!("no space before the value: {line}"));
-    Sample { name: name.to_owned(), labels, value: number(value) }
+    ParsedSample { name: name.to_owned(), labels, value: number(value) }
 }
 
-/// The labels behind an opening brace, and what is behind the closing one.
+/// The labels after an opening brace, and the text after the closing one.
 fn labels(mut rest: &str) -> (Vec<(String, String)>, &str) {
     let mut labels = Vec::new();
     loop {
@@ -185,22 +185,22 @@ fn quoted(text: &str) -> (String, &str) {
 
 #[test]
 #[should_panic(expected = "is there twice")]
-fn the_reader_sees_samples_that_are_repeated() {
-    Page::read("# HELP a A.\n# TYPE a gauge\na{x=\"1\"} 1\na{x=\"1\"} 2\n");
+fn repeated_samples_are_rejected() {
+    ParsedPage::read("# HELP a A.\n# TYPE a gauge\na{x=\"1\"} 1\na{x=\"1\"} 2\n");
 }
 
 #[test]
 #[should_panic(expected = "is there twice")]
-fn the_reader_sees_families_that_are_torn_apart() {
-    Page::read(
+fn split_families_are_rejected() {
+    ParsedPage::read(
         "# HELP a A.\n# TYPE a gauge\na 1\n# HELP b B.\n# TYPE b gauge\nb 1\n# HELP a A.\n# TYPE a gauge\na{x=\"1\"} 1\n",
     );
 }
 
 #[test]
 #[should_panic(expected = "[(1.0, 2.0), (inf, 1.0)]")]
-fn the_reader_sees_buckets_that_fall() {
-    Page::read(
+fn falling_buckets_are_rejected() {
+    ParsedPage::read(
         "# HELP a A.\n# TYPE a histogram\na_bucket{le=\"1\"} 2\na_bucket{le=\"+Inf\"} 1\na_sum 1\na_count 1\n",
     );
 }

@@ -1,9 +1,9 @@
-//! A flash sale: many more buyers than goods, all at once, over both doors.
+//! A flash sale: many more buyers than goods, at once, over both protocols.
 
 use std::collections::HashMap;
 
-use crate::resp::stage::words;
-use crate::serve::stage::{Client, FAR_TOO_LONG, Stage, acquire, wide};
+use crate::resp::fixture::words;
+use crate::serve::fixture::{Client, FAR_TOO_LONG, ServerFixture, acquire, wide};
 use tidegate_server::tokens::TokenTable;
 
 const GOODS: usize = 10_000;
@@ -13,51 +13,51 @@ const TRIES: usize = 200_000;
 const CONNECTIONS: usize = 256;
 const THREADS: usize = 4;
 
-/// How a connection asks.
+/// The protocol of a connection.
 #[derive(Debug, Clone, Copy)]
-enum Manner {
+enum ConnectionKind {
     Http,
     Resp,
 }
 
-/// A connection that asks for this many at once, again and again.
-struct Line {
+/// A connection that sends batches of this size.
+struct BuyerConnection {
     client: Client,
-    manner: Manner,
+    kind: ConnectionKind,
     at_once: usize,
 }
 
-impl Line {
-    /// Half of them speak RESP; of either half, a quarter asks for many things at once.
-    fn new(stage: &Stage, number: usize) -> Line {
+impl BuyerConnection {
+    /// Half of the connections use RESP; a quarter of each half sends batches.
+    fn new(fixture: &ServerFixture, number: usize) -> BuyerConnection {
         let is_deep = number % 8 < 2;
-        let (client, manner, deep) = match number % 2 {
-            0 => (stage.http(), Manner::Http, 4),
-            _ => (stage.resp(), Manner::Resp, 16),
+        let (client, kind, deep) = match number % 2 {
+            0 => (fixture.http(), ConnectionKind::Http, 4),
+            _ => (fixture.resp(), ConnectionKind::Resp, 16),
         };
-        Line { client, manner, at_once: if is_deep { deep } else { 1 } }
+        BuyerConnection { client, kind, at_once: if is_deep { deep } else { 1 } }
     }
 
     fn asks(&mut self, buyers: &[String]) {
         let mut all = Vec::new();
         for buyer in buyers {
-            all.extend(match self.manner {
-                Manner::Http => acquire("sale", buyer),
-                Manner::Resp => words(&format!("TG.ACQUIRE sale {buyer}")),
+            all.extend(match self.kind {
+                ConnectionKind::Http => acquire("sale", buyer),
+                ConnectionKind::Resp => words(&format!("TG.ACQUIRE sale {buyer}")),
             });
         }
         self.client.say(&all);
     }
 
-    /// Whether the next one got something.
+    /// Whether the next buyer got one.
     fn gets(&mut self) -> bool {
-        match self.manner {
-            Manner::Http => {
+        match self.kind {
+            ConnectionKind::Http => {
                 let answer = self.client.answer().expect("an answer");
                 assert_eq!(answer.status, 200);
                 answer.json()["allowed"].as_bool().expect("yes or no")
             }
-            Manner::Resp => match self.client.reply().expect("a reply") {
+            ConnectionKind::Resp => match self.client.reply().expect("a reply") {
                 reply if reply.starts_with("[1, ") => true,
                 reply if reply.starts_with("[0, ") => false,
                 other => panic!("{other}"),
@@ -66,10 +66,10 @@ impl Line {
     }
 }
 
-/// Caller tries next: always somebody, in no order.
-struct Buyers(u64);
+/// A random sequence of buyers.
+struct BuyerSequence(u64);
 
-impl Iterator for Buyers {
+impl Iterator for BuyerSequence {
     type Item = String;
 
     fn next(&mut self) -> Option<String> {
@@ -79,12 +79,12 @@ impl Iterator for Buyers {
     }
 }
 
-/// Lets some connections try so often together; who got how many.
-fn tries(mut lines: Vec<Line>, seed: u64, count: usize) -> HashMap<String, u32> {
+/// Runs some connections together; returns how many each buyer got.
+fn tries(mut lines: Vec<BuyerConnection>, seed: u64, count: usize) -> HashMap<String, u32> {
     let (mut bought, mut left) = (HashMap::new(), count);
-    let mut buyers = Buyers(seed);
+    let mut buyers = BuyerSequence(seed);
     while left > 0 {
-        // All ask before anybody listens, so that all of them are in the shop.
+        // All connections send before any of them reads.
         let mut asked = Vec::with_capacity(lines.len());
         for line in &mut lines {
             let at_once = line.at_once.min(left);
@@ -105,16 +105,16 @@ fn tries(mut lines: Vec<Line>, seed: u64, count: usize) -> HashMap<String, u32> 
 }
 
 #[test]
-fn a_flash_sale_sells_exactly_what_there_is() {
+fn flash_sale_sells_exactly_the_stock() {
     let limits = format!(
         "limits: [{{id: sale, items: [{{policy: total, limit: {GOODS}}}, {{policy: day, limit: {EACH}, per: key}}]}}]"
     );
-    let stage = Stage::with(&limits, wide(), TokenTable::allow_all());
-    let mut crews: Vec<Vec<Line>> = (0..THREADS).map(|_| Vec::new()).collect();
+    let fixture = ServerFixture::with(&limits, wide(), TokenTable::allow_all());
+    let mut crews: Vec<Vec<BuyerConnection>> = (0..THREADS).map(|_| Vec::new()).collect();
     for number in 0..CONNECTIONS {
-        let line = Line::new(&stage, number);
+        let line = BuyerConnection::new(&fixture, number);
         line.client.stream.set_read_timeout(Some(FAR_TOO_LONG)).expect("a socket");
-        // Neighbours differ in their manners; every crew has some of each.
+        // Each thread gets a mix of protocols and batch sizes.
         crews[(number / 8) % THREADS].push(line);
     }
     let threads: Vec<_> = crews
@@ -124,11 +124,11 @@ fn a_flash_sale_sells_exactly_what_there_is() {
         .collect();
     let mut bought: HashMap<String, u32> = HashMap::new();
     for thread in threads {
-        for (name, count) in thread.join().expect("nobody was answered wrongly") {
+        for (name, count) in thread.join().expect("all replies are correct") {
             *bought.entry(name).or_insert(0) += count;
         }
     }
     assert_eq!(bought.values().sum::<u32>() as usize, GOODS);
     assert!(bought.values().all(|count| *count <= EACH));
-    stage.end();
+    fixture.end();
 }

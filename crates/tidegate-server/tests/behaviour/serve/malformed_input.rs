@@ -1,31 +1,31 @@
-//! Bombs and garbage: whatever comes, it is answered or cut off, and nobody else notices.
+//! Malformed and oversized input is answered or disconnected, and other clients are not affected.
 
 use tidegate_server::http::MAX_BODY_BYTES;
 use tidegate_server::resp::frame::{MAX_FRAME_BYTES, MAX_INLINE_BYTES};
 use tidegate_server::serve::bounds::{MAX_HEAD_BYTES, MAX_HEADER_FIELDS};
 use tidegate_testkit::test_scale::scaled;
 
-use crate::resp::stage::{encode, words};
-use crate::serve::stage::{Stage, acquire, wide};
+use crate::resp::fixture::{encode, words};
+use crate::serve::fixture::{ServerFixture, acquire, wide};
 
-/// What every HTTP/2 connection begins with.
+/// The first line of every HTTP/2 connection.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The beginning of what a client says that wants TLS.
+/// The beginning of a TLS client hello.
 const CLIENT_HELLO: &[u8] =
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\x1f\x8b\x00\x00\r\n\r\n\x00\x13\x01";
 
-/// Says this to the RESP door; what is answered, all of it.
-fn to_resp(stage: &Stage, bytes: &[u8]) -> String {
-    let mut client = stage.resp();
+/// Sends this over RESP; returns the whole reply.
+fn to_resp(fixture: &ServerFixture, bytes: &[u8]) -> String {
+    let mut client = fixture.resp();
     client.shout(bytes);
-    let said = client.rest();
-    String::from_utf8(said).expect("replies are text")
+    let output = client.rest();
+    String::from_utf8(output).expect("replies are text")
 }
 
-/// Says this to the HTTP door, and nothing more when it was answered; everything that is answered.
-fn to_http(stage: &Stage, bytes: &[u8]) -> String {
-    let mut client = stage.http();
+/// Sends this over HTTP and closes the write side after the response; returns all output.
+fn to_http(fixture: &ServerFixture, bytes: &[u8]) -> String {
+    let mut client = fixture.http();
     client.shout(bytes);
     let first = client.answer().expect("an answer");
     client.has_said_everything();
@@ -33,8 +33,8 @@ fn to_http(stage: &Stage, bytes: &[u8]) -> String {
 }
 
 #[test]
-fn bombs_at_the_resp_door_are_refused_with_a_reason() {
-    let stage = Stage::new(wide());
+fn oversized_resp_input_is_refused_with_a_reason() {
+    let fixture = ServerFixture::new(wide());
     let huge = vec![b'x'; MAX_FRAME_BYTES];
     let million = vec![b'x'; 1 << 20];
     for (bomb, reason) in [
@@ -55,32 +55,32 @@ fn bombs_at_the_resp_door_are_refused_with_a_reason() {
         (b"\"\\x00\\\"\r\n".to_vec(), "-ERR Protocol error: unbalanced quotes in request\r\n"),
     ] {
         let start = bomb[..bomb.len().min(40)].escape_ascii().to_string();
-        assert_eq!(to_resp(&stage, &bomb), reason, "{start}");
-        stage.is_well();
+        assert_eq!(to_resp(&fixture, &bomb), reason, "{start}");
+        fixture.is_well();
     }
-    stage.until("both are counted", |stage| {
-        stage.cuts("resp", "protocol") > 0 && stage.cuts("resp", "too_large") > 0
+    fixture.until("both are counted", |fixture| {
+        fixture.cuts("resp", "protocol") > 0 && fixture.cuts("resp", "too_large") > 0
     });
-    stage.end();
+    fixture.end();
 }
 
 #[test]
-fn what_was_asked_before_the_bomb_is_answered() {
-    let stage = Stage::new(wide());
+fn commands_before_oversized_input_are_answered() {
+    let fixture = ServerFixture::new(wide());
     let mut bytes = words("PING");
     bytes.extend(words("TG.ACQUIRE free ada"));
     bytes.extend(b"*1000000000\r\n");
     bytes.extend(words("PING").repeat(10_000));
-    let said = to_resp(&stage, &bytes);
-    assert!(said.starts_with("+PONG\r\n*7\r\n:1\r\n"), "{said}");
-    assert!(said.ends_with("-ERR Protocol error: invalid multibulk length\r\n"), "{said}");
-    assert_eq!(said.matches("PONG").count(), 1);
-    stage.end();
+    let output = to_resp(&fixture, &bytes);
+    assert!(output.starts_with("+PONG\r\n*7\r\n:1\r\n"), "{output}");
+    assert!(output.ends_with("-ERR Protocol error: invalid multibulk length\r\n"), "{output}");
+    assert_eq!(output.matches("PONG").count(), 1);
+    fixture.end();
 }
 
 #[test]
-fn strangers_at_the_resp_door_are_sent_away() {
-    let stage = Stage::new(wide());
+fn other_protocols_on_the_resp_port_are_closed() {
+    let fixture = ServerFixture::new(wide());
     for stranger in [
         PREFACE,
         CLIENT_HELLO,
@@ -88,18 +88,18 @@ fn strangers_at_the_resp_door_are_sent_away() {
         b"\0\0\0\0\r\n",
         b"POST / HTTP/1.1\n\nFLUSHALL\n",
     ] {
-        let said = to_resp(&stage, stranger);
-        assert!(said.starts_with("-ERR ") && said.matches("\r\n").count() == 1, "{said:?}");
-        stage.is_well();
+        let output = to_resp(&fixture, stranger);
+        assert!(output.starts_with("-ERR ") && output.matches("\r\n").count() == 1, "{output:?}");
+        fixture.is_well();
     }
-    stage.end();
+    fixture.end();
 }
 
 #[test]
-fn numbers_that_break_others_are_only_numbers() {
-    // This one command ends a peer's only worker for good.
-    let stage = Stage::new(wide());
-    let mut client = stage.resp();
+fn extreme_numbers_are_handled() {
+    // This one command stops the only worker of another server.
+    let fixture = ServerFixture::new(wide());
+    let mut client = fixture.resp();
     for command in [
         "THROTTLE boom 4294967296 1 9223372036",
         "THROTTLE boom 9223372036854775807 9223372036854775807 9223372036854775807 9223372036854775807",
@@ -110,21 +110,21 @@ fn numbers_that_break_others_are_only_numbers() {
         "TG.ACQUIRE free ada -1",
         "TG.RENEW x 18446744073709551615",
     ] {
-        let reply = client.tell(command);
+        let reply = client.command(command);
         assert!(
             reply.starts_with('[') || reply.starts_with("-ERR ") || reply == "nil2",
             "{command}: {reply}"
         );
-        assert_eq!(client.tell("THROTTLE fine 10 10 60"), client.tell("THROTTLE fine2 10 10 60"));
-        client.tell("TG.RELEASE nothing");
-        stage.is_well();
+        assert_eq!(client.command("THROTTLE fine 10 10 60"), client.command("THROTTLE fine2 10 10 60"));
+        client.command("TG.RELEASE nothing");
+        fixture.is_well();
     }
-    stage.end();
+    fixture.end();
 }
 
 #[test]
-fn bombs_at_the_http_door_are_refused_with_a_status() {
-    let stage = Stage::new(wide());
+fn oversized_http_input_is_refused_with_a_status() {
+    let fixture = ServerFixture::new(wide());
     let long = "x".repeat(MAX_HEAD_BYTES);
     let fields = "a: b\r\n".repeat(MAX_HEADER_FIELDS + 1);
     let many = "a: b\r\n".repeat(700);
@@ -152,46 +152,46 @@ fn bombs_at_the_http_door_are_refused_with_a_status() {
         ("\0\0\0\0".to_owned(), &["400"]),
     ] {
         let start = bomb[..bomb.len().min(60)].escape_debug().to_string();
-        let said = to_http(&stage, bomb.as_bytes());
-        let status = said.get(9..12).unwrap_or_else(|| panic!("{start}: {said:?}"));
-        assert!(statuses.contains(&status), "{start}: {said}");
-        assert_eq!(said.matches("HTTP/1.1 ").count(), 1, "{start}: {said}");
-        stage.is_well();
+        let output = to_http(&fixture, bomb.as_bytes());
+        let status = output.get(9..12).unwrap_or_else(|| panic!("{start}: {output:?}"));
+        assert!(statuses.contains(&status), "{start}: {output}");
+        assert_eq!(output.matches("HTTP/1.1 ").count(), 1, "{start}: {output}");
+        fixture.is_well();
     }
-    assert!(to_http(&stage, CLIENT_HELLO).starts_with("HTTP/1.1 400"));
-    stage.is_well();
-    stage.until("both are counted", |stage| {
-        stage.cuts("http", "protocol") > 0 && stage.cuts("http", "too_large") > 0
+    assert!(to_http(&fixture, CLIENT_HELLO).starts_with("HTTP/1.1 400"));
+    fixture.is_well();
+    fixture.until("both are counted", |fixture| {
+        fixture.cuts("http", "protocol") > 0 && fixture.cuts("http", "too_large") > 0
     });
-    stage.end();
+    fixture.end();
 }
 
 #[test]
-fn whoever_is_refused_for_their_size_hears_it_while_they_still_talk() {
-    // Closing a connection on which something is unread makes the kernel throw away the answer as well.
-    let stage = Stage::new(wide());
-    let mut client = stage.http();
+fn oversized_request_gets_its_response_while_sending() {
+    // Closing a connection with unread input makes the kernel drop the response.
+    let fixture = ServerFixture::new(wide());
+    let mut client = fixture.http();
     let head = format!("POST /v1/acquire HTTP/1.1\r\nContent-Length: {}\r\n\r\n", 8 * MAX_BODY_BYTES);
     client.shout(head.as_bytes());
     client.shout(&vec![b'x'; 4 * MAX_BODY_BYTES]);
     client.answer().expect("an answer").is_problem(413, "too_large");
     drop(client);
-    stage.is_well();
-    stage.end();
+    fixture.is_well();
+    fixture.end();
 }
 
 #[test]
-fn a_line_may_end_in_one_character() {
-    let stage = Stage::new(wide());
-    assert!(to_http(&stage, b"GET /healthz HTTP/1.1\nHost: h\n\n").starts_with("HTTP/1.1 200"));
-    assert_eq!(to_resp(&stage, b"PING\nQUIT\n"), "+PONG\r\n+OK\r\n");
-    stage.end();
+fn line_may_end_with_lf() {
+    let fixture = ServerFixture::new(wide());
+    assert!(to_http(&fixture, b"GET /healthz HTTP/1.1\nHost: h\n\n").starts_with("HTTP/1.1 200"));
+    assert_eq!(to_resp(&fixture, b"PING\nQUIT\n"), "+PONG\r\n+OK\r\n");
+    fixture.end();
 }
 
-/// Numbers in no order, the same ones in every run.
-struct Noise(u64);
+/// Pseudorandom numbers, the same in every run.
+struct Rng(u64);
 
-impl Noise {
+impl Rng {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -205,9 +205,9 @@ impl Noise {
 }
 
 #[test]
-fn noise_breaks_nothing() {
-    let stage = Stage::new(wide());
-    let mut noise = Noise(0x5eed_2026);
+fn random_input_breaks_nothing() {
+    let fixture = ServerFixture::new(wide());
+    let mut rng = Rng(0x5eed_2026);
     let mut sound = acquire("twice", "ada");
     sound.extend(b"POST /v1/peek HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
     let mut resp = words("TG.ACQUIRE twice ada");
@@ -215,28 +215,28 @@ fn noise_breaks_nothing() {
     resp.extend(words("HELLO 3 AUTH default x"));
     for round in 0..scaled(1_500) {
         let mut bytes = match round % 3 {
-            // Nonsense.
-            0 => (0..noise.below(300)).map(|_| u8::try_from(noise.next() & 0xff).expect("a byte")).collect(),
-            // Something sensible with a few bytes changed.
+            // Random bytes.
+            0 => (0..rng.below(300)).map(|_| u8::try_from(rng.next() & 0xff).expect("a byte")).collect(),
+            // A valid request with a few bytes changed.
             1 => sound.clone(),
             _ => resp.clone(),
         };
-        for _ in 0..noise.below(4) {
+        for _ in 0..rng.below(4) {
             if !bytes.is_empty() {
-                let at = noise.below(bytes.len());
-                bytes[at] = u8::try_from(noise.next() & 0xff).expect("a byte");
+                let at = rng.below(bytes.len());
+                bytes[at] = u8::try_from(rng.next() & 0xff).expect("a byte");
             }
         }
-        for mut client in [stage.http(), stage.resp()] {
+        for mut client in [fixture.http(), fixture.resp()] {
             client.shout(&bytes);
             client.has_said_everything();
             client.rest();
         }
         if round % 250 == 0 {
-            stage.is_well();
+            fixture.is_well();
         }
     }
-    stage.is_well();
-    stage.until("everybody has left", |stage| stage.server.connections() <= 2);
-    stage.end();
+    fixture.is_well();
+    fixture.until("all clients have disconnected", |fixture| fixture.server.connections() <= 2);
+    fixture.end();
 }

@@ -1,5 +1,5 @@
-//! A door, a store behind it, and a clock that stands still. Every answer is also compared with what `openapi.json` says
-//! about its path, method and status.
+//! An HTTP API over a store with a manual clock. Every response is also checked against `openapi.json` for its
+//! path, method and status.
 
 use std::future::Future;
 use std::pin::pin;
@@ -24,7 +24,7 @@ use crate::api::openapi;
 /// 2026-01-20T00:00:00Z, a Tuesday.
 pub(crate) const START: Duration = Duration::from_secs(1_768_867_200);
 
-pub(crate) struct Stage {
+pub(crate) struct ApiFixture {
     pub(crate) api: HttpApi<dyn LimitStore>,
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) pulse: ManualHolderClock,
@@ -33,14 +33,14 @@ pub(crate) struct Stage {
     pub(crate) metrics: Arc<ServerMetrics>,
 }
 
-impl Stage {
-    /// No limits at all.
-    pub(crate) fn empty() -> Stage {
-        Stage::over(|clock| Arc::new(MemoryStore::new(clock, Memory::default())))
+impl ApiFixture {
+    /// Without limits.
+    pub(crate) fn empty() -> ApiFixture {
+        ApiFixture::over(|clock| Arc::new(MemoryStore::new(clock, Memory::default())))
     }
 
-    /// A door to a store that is made with this clock.
-    pub(crate) fn over(store: impl FnOnce(Arc<ManualClock>) -> Arc<dyn LimitStore>) -> Stage {
+    /// Over a store that is made with this clock.
+    pub(crate) fn over(store: impl FnOnce(Arc<ManualClock>) -> Arc<dyn LimitStore>) -> ApiFixture {
         let nanos = u64::try_from(START.as_nanos()).expect("before 2554");
         let clock = Arc::new(ManualClock::at(Timestamp::from_ticks(nanos)));
         let pulse = ManualHolderClock::new();
@@ -48,47 +48,53 @@ impl Stage {
         let limiter = Limiter::builder(Arc::clone(&store)).holder_clock(pulse.clone()).build();
         let metrics = Arc::new(ServerMetrics::new(1));
         let api = HttpApi::new(Arc::clone(&store), limiter.clone()).metrics(Arc::clone(&metrics));
-        Stage { api, clock, pulse, limiter, store, metrics }
+        ApiFixture { api, clock, pulse, limiter, store, metrics }
     }
 
-    /// These limits, each as JSON.
-    pub(crate) fn with(limits: &[&str]) -> Stage {
-        let stage = Stage::empty();
+    /// With these limits in JSON.
+    pub(crate) fn with(limits: &[&str]) -> ApiFixture {
+        let fixture = ApiFixture::empty();
         for limit in limits {
-            stage.ask("POST /v1/limits", limit).is(201);
+            fixture.ask("POST /v1/limits", limit).is(201);
         }
-        stage
+        fixture
     }
 
-    /// Somebody who may do everything sends this and gets an answer at once.
+    /// Sends a request with all permissions; the response must be immediate.
     #[track_caller]
-    pub(crate) fn ask(&self, line: &str, body: &str) -> Told {
+    pub(crate) fn ask(&self, line: &str, body: &str) -> ApiResponse {
         self.ask_as(&Caller::Authenticated(Permissions::all()), line, &[], body)
     }
 
     #[track_caller]
-    pub(crate) fn get(&self, path: &str) -> Told {
+    pub(crate) fn get(&self, path: &str) -> ApiResponse {
         self.ask(&format!("GET {path}"), "")
     }
 
-    /// Somebody sends this with these header fields and gets an answer at once.
+    /// Sends a request with these headers; the response must be immediate.
     #[track_caller]
-    pub(crate) fn ask_as(&self, who: &Caller, line: &str, fields: &[(&str, &str)], body: &str) -> Told {
+    pub(crate) fn ask_as(
+        &self,
+        who: &Caller,
+        line: &str,
+        fields: &[(&str, &str)],
+        body: &str,
+    ) -> ApiResponse {
         let mut call = pin!(self.send(who, line, fields, body));
         match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(told) => told,
+            Poll::Ready(response) => response,
             Poll::Pending => panic!("{line} waits"),
         }
     }
 
-    /// Sends this; the answer may take its time.
+    /// Sends a request whose response may take time.
     pub(crate) fn send(
         &self,
         who: &Caller,
         line: &str,
         fields: &[(&str, &str)],
         body: &str,
-    ) -> impl Future<Output = Told> + Send + use<'_> {
+    ) -> impl Future<Output = ApiResponse> + Send + use<'_> {
         let (method, path) = line.split_once(' ').expect("METHOD PATH");
         let mut request = Request::builder().method(method).uri(path);
         for (name, value) in fields {
@@ -101,50 +107,50 @@ impl Stage {
             self.metrics.worker(0).http_answered(&answered, 1_000);
             let response = answered.response;
             openapi::knows(&line, &response);
-            Told { response, line }
+            ApiResponse { response, line }
         }
     }
 }
 
-/// Somebody with a token of this role, for limits that begin like this.
+/// A caller with a token of this role for limits of this prefix.
 pub(crate) fn holder(role: Role, prefix: &str) -> Caller {
     Caller::Authenticated(Permissions { role, prefix: prefix.to_owned() })
 }
 
-/// What was answered.
-pub(crate) struct Told {
+/// A response.
+pub(crate) struct ApiResponse {
     pub(crate) response: Response<Bytes>,
     line: String,
 }
 
-impl Told {
-    /// Has this status.
+impl ApiResponse {
+    /// Checks the status.
     #[track_caller]
-    pub(crate) fn is(self, status: u16) -> Told {
+    pub(crate) fn is(self, status: u16) -> ApiResponse {
         assert_eq!(self.response.status(), status, "{}: {}", self.line, self.text());
         self
     }
 
-    /// Is this JSON.
+    /// Checks the JSON.
     #[track_caller]
-    pub(crate) fn says(self, json: &str) -> Told {
+    pub(crate) fn says(self, json: &str) -> ApiResponse {
         let meant: Value = serde_json::from_str(json).expect("a test's JSON");
         assert_eq!(self.json(), meant, "{}", self.line);
         self
     }
 
-    /// Is a problem with this status and code; its detail is returned.
+    /// Checks status and code of a problem; returns its detail.
     #[track_caller]
     pub(crate) fn problem(self, status: u16, code: &str) -> String {
-        let told = self.is(status);
-        assert_eq!(told.header("content-type"), Some("application/problem+json"));
-        let json = told.json();
-        assert_eq!((&json["code"], &json["status"]), (&code.into(), &status.into()), "{}", told.text());
+        let response = self.is(status);
+        assert_eq!(response.header("content-type"), Some("application/problem+json"));
+        let json = response.json();
+        assert_eq!((&json["code"], &json["status"]), (&code.into(), &status.into()), "{}", response.text());
         assert!(json["title"].is_string() && json["type"].is_string());
         json["detail"].as_str().expect("a detail").to_owned()
     }
 
-    /// Is a problem about these fields.
+    /// Checks the fields of a problem's errors.
     #[track_caller]
     pub(crate) fn fields(self, status: u16, code: &str, fields: &[&str]) -> Vec<String> {
         let json = self.json();
@@ -161,13 +167,13 @@ impl Told {
             .unwrap_or_else(|error| panic!("{error}: {}", self.text()))
     }
 
-    /// The value at this place of the JSON.
+    /// The value at this JSON pointer.
     #[track_caller]
     pub(crate) fn at(&self, pointer: &str) -> Value {
         self.json().pointer(pointer).unwrap_or_else(|| panic!("no {pointer} in {}", self.text())).clone()
     }
 
-    /// Whether a decision was a grant.
+    /// Whether the decision was a grant.
     #[track_caller]
     pub(crate) fn allowed(&self) -> bool {
         assert_eq!(self.response.status(), 200, "{}: {}", self.line, self.text());

@@ -1,8 +1,8 @@
-//! Caller may come in, and what they may do.
+//! Authentication and permissions of sessions.
 
 use tidegate_server::tokens::Role;
 
-use crate::resp::stage::{Kind, Manner, Stage, TokenTable, play, say, words};
+use crate::resp::fixture::{ReplyTiming, RespFixture, StoreKind, TokenTable, play, say, words};
 
 const TOKENS: TokenTable = TokenTable(&[
     ("r", Role::Read, None),
@@ -12,14 +12,14 @@ const TOKENS: TokenTable = TokenTable(&[
     ("cell", Role::Decide, Some("cl.throttle/")),
 ]);
 
-fn tell(story: &str) {
-    let stage = Stage::new(Kind::Map, Manner::Now, TOKENS);
-    play(&stage, &mut stage.session(), story);
+fn run_script(story: &str) {
+    let fixture = RespFixture::new(StoreKind::Map, ReplyTiming::Now, TOKENS);
+    play(&fixture, &mut fixture.session(), story);
 }
 
 #[test]
-fn outside_nothing_is_answered() {
-    tell(
+fn unauthenticated_commands_are_refused() {
+    run_script(
         "0s  PING                  -> -NOAUTH Authentication required.
          0s  TG.ACQUIRE login ada  -> -NOAUTH Authentication required.
          0s  TG.RELEASE x          -> -NOAUTH Authentication required.
@@ -37,16 +37,16 @@ fn outside_nothing_is_answered() {
          0s  PING                  -> +PONG
          0s  QUIT                  -> +OK",
     );
-    let stage = Stage::new(Kind::Map, Manner::Now, TOKENS);
-    let mut session = stage.session();
+    let fixture = RespFixture::new(StoreKind::Map, ReplyTiming::Now, TOKENS);
+    let mut session = fixture.session();
     assert!(say(&mut session, "HELLO 3").starts_with("-NOAUTH HELLO must be called"));
     assert!(say(&mut session, "HELLO 3 AUTH me d SETNAME x").starts_with("{'server': "));
     assert_eq!(say(&mut session, "TG.PEEK login ada"), "[1, 5, 5, -1, -1, '', '']");
 }
 
 #[test]
-fn roles_may_do_more_and_more() {
-    tell(
+fn roles_include_lower_ones() {
+    run_script(
         "0s  AUTH me r             -> +OK
          0s  PING                  -> +PONG
          0s  TG.PEEK login ada     -> [1, 5, 5, -1, -1, '', '']
@@ -64,8 +64,8 @@ fn roles_may_do_more_and_more() {
 }
 
 #[test]
-fn a_prefix_hides_all_other_limits() {
-    tell(
+fn token_prefix_restricts_limits() {
+    run_script(
         "0s  AUTH shop                -> +OK
          0s  TG.ACQUIRE shop/cart ada -> [1, 3, 2, -1, -1, '', '']
          0s  TG.ACQUIRE login ada     -> -NOPERM this token is for other limits
@@ -80,16 +80,16 @@ fn a_prefix_hides_all_other_limits() {
 }
 
 #[test]
-fn an_open_door_needs_no_token() {
-    let mut session = Stage::plain().session();
+fn anonymous_sessions_need_no_token() {
+    let mut session = RespFixture::plain().session();
     assert!(say(&mut session, "AUTH x").starts_with("-ERR AUTH <password> called without any password"));
     assert_eq!(say(&mut session, "PING"), "+PONG");
 }
 
 #[test]
-fn who_is_not_let_in_is_counted() {
-    let stage = Stage::new(Kind::Map, Manner::Now, TOKENS);
-    let mut session = stage.session();
+fn failed_authentications_are_counted() {
+    let fixture = RespFixture::new(StoreKind::Map, ReplyTiming::Now, TOKENS);
+    let mut session = fixture.session();
     let mut failed = |line: &str| session.feed(&words(line), &mut Vec::new()).counts.failed_auths;
     let lines = ["PING", "AUTH x", "HELLO 3 AUTH me x", "HELLO 3", "AUTH r", "PING", "TG.ACQUIRE login ada"];
     assert_eq!(lines.map(&mut failed), [1, 1, 1, 1, 0, 0, 0]);

@@ -1,25 +1,25 @@
-//! Paper: somebody who notes down which refusals were told.
+//! Records which refusals were logged.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tidegate_server::refusal_log::{RefusalLine, RefusalSink};
 
-/// Lines as they were told. Copies are the same paper.
+/// Recorded log lines. Clones share the record.
 #[derive(Clone, Default)]
-pub(crate) struct Paper(Arc<Mutex<Vec<String>>>);
+pub(crate) struct RefusalRecorder(Arc<Mutex<Vec<String>>>);
 
-impl Paper {
-    /// What was told so far, in order.
+impl RefusalRecorder {
+    /// The lines so far, in order.
     pub(crate) fn lines(&self) -> Vec<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl RefusalSink for Paper {
+impl RefusalSink for RefusalRecorder {
     fn line(&self, line: &RefusalLine<'_>) {
         let RefusalLine { limit, item, key, protocol, left_out } = line;
         let key = key.as_deref().unwrap_or("nobody");
-        let told = format!("{limit} {item} {key} {} {left_out}", protocol.word());
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(told);
+        let line = format!("{limit} {item} {key} {} {left_out}", protocol.word());
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(line);
     }
 }

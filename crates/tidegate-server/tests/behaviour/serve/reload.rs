@@ -1,5 +1,5 @@
-//! A storm of reloads under load: nobody's request fails, nothing that was counted is lost, and once a reload is acknowledged
-//! nothing is decided by what was before it.
+//! Reloads under load: no request fails, no count is lost, and after an acknowledged reload
+//! no decision uses the old settings.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,17 +11,17 @@ use tidegate::clock::ManualClock;
 use tidegate_server::live_settings::LiveSettings;
 use tidegate_server::settings_reloader::SettingsReloader;
 
-use super::stage::{Client, Stage, acquire, post, wide};
-use crate::resp::stage::START;
+use super::fixture::{Client, ServerFixture, acquire, post, wide};
+use crate::resp::fixture::START;
 
-/// How many edits there are.
+/// Number of edits.
 const EDITS: u64 = 1_000;
 
-/// How many requests each client has on its way at once.
+/// Requests in flight per client.
 const DEPTH: usize = 16;
 
-/// The file as it says after so many edits. `sold` counts what everybody takes and is edited every time; `left` and `right` always say
-/// the same; a limit comes and goes.
+/// The file after this many edits. `sold` is used by all clients and edited every time; `left` and `right` always
+/// change together; one limit comes and goes.
 fn written(edit: u64) -> String {
     let most = 1_000_000_000 + edit;
     let sometimes =
@@ -34,19 +34,19 @@ fn written(edit: u64) -> String {
     )
 }
 
-/// The file that is edited, always by renaming another over it, and whoever reads it.
-struct Author {
+/// Edits the file by renaming another over it, and reloads it.
+struct FileEditor {
     path: PathBuf,
     reloader: SettingsReloader,
 }
 
-impl Author {
-    fn of(stage: &Stage) -> Author {
+impl FileEditor {
+    fn of(fixture: &ServerFixture) -> FileEditor {
         let path =
             PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("storm-{}.yaml", std::process::id()));
-        let rules = Arc::new(LiveSettings::new(Arc::clone(&stage.store)));
+        let rules = Arc::new(LiveSettings::new(Arc::clone(&fixture.store)));
         let reloader = SettingsReloader::new(&path, rules, ManualClock::at(START));
-        Author { path, reloader }
+        FileEditor { path, reloader }
     }
 
     fn edit(&self, edit: u64) {
@@ -58,12 +58,13 @@ impl Author {
     }
 }
 
-/// Asks over RESP until it is enough; how often it was granted.
+/// Acquires over RESP until told to stop; returns the number of grants.
 fn takes_by_resp(mut client: Client, name: &str, is_enough: &AtomicBool) -> u64 {
     let mut granted = 0;
     while !is_enough.load(Ordering::Relaxed) {
-        let batch: Vec<u8> =
-            (0..DEPTH).flat_map(|_| crate::resp::stage::words(&format!("TG.ACQUIRE sold {name}"))).collect();
+        let batch: Vec<u8> = (0..DEPTH)
+            .flat_map(|_| crate::resp::fixture::words(&format!("TG.ACQUIRE sold {name}")))
+            .collect();
         client.say(&batch);
         for _ in 0..DEPTH {
             let reply = client.reply().expect("a reply");
@@ -74,7 +75,7 @@ fn takes_by_resp(mut client: Client, name: &str, is_enough: &AtomicBool) -> u64 
     granted
 }
 
-/// The same over HTTP, and beside it looks at two limits that always say the same.
+/// The same over HTTP, and checks two limits that always change together.
 fn takes_by_http(mut client: Client, name: &str, is_enough: &AtomicBool) -> u64 {
     let both = post("/v1/peek", r#"{"asks":[{"limit_id":"left"},{"limit_id":"right"}]}"#);
     let one = acquire("sold", name);
@@ -93,14 +94,14 @@ fn takes_by_http(mut client: Client, name: &str, is_enough: &AtomicBool) -> u64 
 }
 
 #[test]
-fn a_storm_of_edits_loses_nothing_and_stops_nobody() {
-    let stage = Stage::with("limits: []", wide(), tidegate_server::tokens::TokenTable::allow_all());
-    let author = Author::of(&stage);
-    author.edit(0);
+fn reloads_under_load_lose_no_count_and_fail_no_request() {
+    let fixture = ServerFixture::with("limits: []", wide(), tidegate_server::tokens::TokenTable::allow_all());
+    let editor = FileEditor::of(&fixture);
+    editor.edit(0);
     let (is_enough, granted) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
         for number in 0..2 {
-            let (by_resp, by_http) = (stage.resp(), stage.http());
+            let (by_resp, by_http) = (fixture.resp(), fixture.http());
             let (is_enough, granted) = (&is_enough, &granted);
             scope.spawn(move || {
                 granted.fetch_add(takes_by_resp(by_resp, &format!("r{number}"), is_enough), Ordering::Relaxed)
@@ -109,12 +110,12 @@ fn a_storm_of_edits_loses_nothing_and_stops_nobody() {
                 granted.fetch_add(takes_by_http(by_http, &format!("h{number}"), is_enough), Ordering::Relaxed)
             });
         }
-        let (mut resp, mut http) = (stage.resp(), stage.http());
+        let (mut resp, mut http) = (fixture.resp(), fixture.http());
         for edit in 1..=EDITS {
-            author.edit(edit);
-            // What was acknowledged is in force at both doors.
+            editor.edit(edit);
+            // The acknowledged settings are in use for both protocols.
             let most = 1_000_000_000 + edit;
-            let reply = resp.tell("TG.PEEK left somebody");
+            let reply = resp.command("TG.PEEK left somebody");
             assert!(reply.starts_with(&format!("[1, {most}, ")), "edit {edit}: {reply}");
             let answer = http.ask(&post("/v1/peek", r#"{"limit_id":"sometimes"}"#));
             assert_eq!(answer.status, if edit.is_multiple_of(2) { 200 } else { 404 }, "edit {edit}");
@@ -122,10 +123,10 @@ fn a_storm_of_edits_loses_nothing_and_stops_nobody() {
         is_enough.store(true, Ordering::Relaxed);
     });
     let granted = granted.into_inner();
-    assert!(granted > 0, "somebody asked meanwhile");
-    let usage = stage.http().ask(b"GET /v1/limits/sold/usage HTTP/1.1\r\nHost: h\r\n\r\n").json();
+    assert!(granted > 0, "requests were made meanwhile");
+    let usage = fixture.http().ask(b"GET /v1/limits/sold/usage HTTP/1.1\r\nHost: h\r\n\r\n").json();
     assert_eq!(usage["policy_status"][0]["current_count"], granted, "{usage}");
-    assert_eq!(author.reloader.last_outcome().succeeded, EDITS + 1);
-    fs::remove_file(&author.path).expect("a file");
-    stage.end();
+    assert_eq!(editor.reloader.last_outcome().succeeded, EDITS + 1);
+    fs::remove_file(&editor.path).expect("a file");
+    fixture.end();
 }

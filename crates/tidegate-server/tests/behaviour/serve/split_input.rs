@@ -1,9 +1,9 @@
-//! However a conversation is cut into pieces, what is answered is the same.
+//! Replies do not depend on how the input is split.
 
-use crate::resp::stage::words;
-use crate::serve::stage::{Client, Stage, acquire, peek, post, wide};
+use crate::resp::fixture::words;
+use crate::serve::fixture::{Client, ServerFixture, acquire, peek, post, wide};
 
-/// Requests of every kind that a lane or hyper reads, the last of which ends the connection.
+/// Requests of every kind, on the fast path and for hyper; the last one ends the connection.
 fn http_conversation(key: &str) -> Vec<u8> {
     let mut all = acquire("twice", key);
     all.extend(b"GET /healthz HTTP/1.1\r\nHost: h\r\nX-Nothing: 1\r\n\r\n");
@@ -33,10 +33,10 @@ fn resp_conversation(key: &str) -> Vec<u8> {
     all
 }
 
-/// Everything that is answered, but for dates.
+/// All responses without dates.
 fn http_answers(client: &mut Client) -> Vec<String> {
     let mut answers = Vec::new();
-    // What HEAD is answered says a length, and has none.
+    // A response to HEAD has a content-length and no body.
     while answers.len() < 2
         && let Some(answer) = client.answer()
     {
@@ -50,28 +50,33 @@ fn http_answers(client: &mut Client) -> Vec<String> {
 }
 
 fn resp_answers(client: &mut Client) -> String {
-    let said = String::from_utf8(client.rest()).expect("text");
-    // Every connection has a number of its own.
-    let (before, after) = said.split_once("$2\r\nid\r\n:").expect("HELLO says it");
+    let output = String::from_utf8(client.rest()).expect("text");
+    // Every connection has its own id.
+    let (before, after) = output.split_once("$2\r\nid\r\n:").expect("HELLO says it");
     format!("{before}{}", after.split_once("\r\n").expect("the number ends").1)
 }
 
-/// Sends one piece after the other. Between two of them the only worker answers somebody else, so that each arrives alone.
-fn say_in_pieces(stage: &Stage, client: &mut Client, bytes: &[u8], ends: impl Iterator<Item = usize>) {
-    let (mut somebody, mut start) = (stage.resp(), 0);
+/// Sends one piece at a time. Between two of them another connection is answered, so that each piece arrives alone.
+fn say_in_pieces(
+    fixture: &ServerFixture,
+    client: &mut Client,
+    bytes: &[u8],
+    ends: impl Iterator<Item = usize>,
+) {
+    let (mut other, mut start) = (fixture.resp(), 0);
     for end in ends.chain([bytes.len()]) {
         client.say(&bytes[start..end]);
-        assert_eq!(somebody.tell("PING"), "+PONG");
+        assert_eq!(other.command("PING"), "+PONG");
         start = end;
     }
 }
 
 #[test]
-fn http_answers_the_same_however_it_is_split() {
-    let stage = Stage::single(wide());
-    // Keys are of one length, so that conversations are too.
+fn http_replies_do_not_depend_on_splits() {
+    let fixture = ServerFixture::single(wide());
+    // All keys have the same length, so all inputs do.
     let whole = http_conversation("k-00000");
-    let mut client = stage.http();
+    let mut client = fixture.http();
     client.say(&whole);
     let expected = http_answers(&mut client);
     assert_eq!(expected.concat().matches("HTTP/1.1 ").count(), 6, "{expected:#?}");
@@ -79,69 +84,69 @@ fn http_answers_the_same_however_it_is_split() {
     assert!(expected.iter().any(|line| line.contains("\"allowed\":false")), "the third is refused");
     for split in 0..=whole.len() {
         let conversation = http_conversation(&format!("k-{:05}", split + 1));
-        let mut client = stage.http();
-        say_in_pieces(&stage, &mut client, &conversation, [split].into_iter());
+        let mut client = fixture.http();
+        say_in_pieces(&fixture, &mut client, &conversation, [split].into_iter());
         assert_eq!(http_answers(&mut client), expected, "split at {split}");
     }
-    stage.end();
+    fixture.end();
 }
 
 #[test]
-fn resp_answers_the_same_however_it_is_split() {
-    let stage = Stage::single(wide());
+fn resp_replies_do_not_depend_on_splits() {
+    let fixture = ServerFixture::single(wide());
     let whole = resp_conversation("k-00000");
-    let mut client = stage.resp();
+    let mut client = fixture.resp();
     client.say(&whole);
     let expected = resp_answers(&mut client);
     assert!(expected.ends_with("+OK\r\n"), "{expected:?}");
     for split in 0..=whole.len() {
         let conversation = resp_conversation(&format!("k-{:05}", split + 1));
-        let mut client = stage.resp();
-        say_in_pieces(&stage, &mut client, &conversation, [split].into_iter());
+        let mut client = fixture.resp();
+        say_in_pieces(&fixture, &mut client, &conversation, [split].into_iter());
         assert_eq!(resp_answers(&mut client), expected, "split at {split}");
     }
-    stage.end();
+    fixture.end();
 }
 
 #[test]
-fn byte_by_byte_is_answered_like_all_at_once() {
-    let stage = Stage::single(wide());
+fn byte_by_byte_input_is_answered_like_one_write() {
+    let fixture = ServerFixture::single(wide());
     let (http, resp) = (http_conversation("bytes-1"), resp_conversation("bytes-2"));
-    let mut client = stage.http();
+    let mut client = fixture.http();
     client.say(&http_conversation("bytes-0"));
     let expected = http_answers(&mut client);
-    let mut client = stage.http();
-    say_in_pieces(&stage, &mut client, &http, 0..http.len());
+    let mut client = fixture.http();
+    say_in_pieces(&fixture, &mut client, &http, 0..http.len());
     assert_eq!(http_answers(&mut client), expected);
 
-    let mut client = stage.resp();
+    let mut client = fixture.resp();
     client.say(&resp_conversation("bytes-3"));
     let expected = resp_answers(&mut client);
-    let mut client = stage.resp();
-    say_in_pieces(&stage, &mut client, &resp, 0..resp.len());
+    let mut client = fixture.resp();
+    say_in_pieces(&fixture, &mut client, &resp, 0..resp.len());
     assert_eq!(resp_answers(&mut client), expected);
-    stage.end();
+    fixture.end();
 }
 
 #[test]
-fn a_body_may_come_long_after_its_head() {
-    let stage = Stage::single(wide());
+fn body_may_arrive_long_after_its_head() {
+    let fixture = ServerFixture::single(wide());
     let request = acquire("twice", "late");
     let end = request.windows(4).position(|four| four == b"\r\n\r\n").expect("a head") + 4;
-    let mut client = stage.http();
+    let mut client = fixture.http();
     client.say(&request[..end]);
-    // Somebody else is answered meanwhile, so the head has arrived alone.
-    stage.is_well();
-    stage.is_well();
+    // Another connection is answered in between, so the head arrives alone.
+    fixture.is_well();
+    fixture.is_well();
     client.say(&request[end..]);
     assert_eq!(client.answer().expect("an answer").status, 200);
-    stage.end();
+    fixture.end();
 }
 
 #[test]
-fn a_deep_pipeline_is_answered_in_order() {
-    let stage = Stage::new(wide());
-    let (mut http, mut resp) = (stage.http(), stage.resp());
+fn deep_pipeline_is_answered_in_order() {
+    let fixture = ServerFixture::new(wide());
+    let (mut http, mut resp) = (fixture.http(), fixture.resp());
     let asks: Vec<u8> = (0..2_000).flat_map(|number| words(&format!("ECHO {number}"))).collect();
     resp.say(&asks);
     for number in 0..2_000 {
@@ -155,23 +160,23 @@ fn a_deep_pipeline_is_answered_in_order() {
         let answer = http.answer().expect("an answer");
         assert!(answer.text().contains(&format!("'no-{number}'")), "{answer:?}");
     }
-    stage.end();
+    fixture.end();
 }
 
 #[test]
-fn what_was_answered_does_not_wait_for_who_waits_behind_it() {
-    let stage = Stage::new(wide());
-    let mut holder = stage.http();
+fn replies_do_not_wait_for_later_waiting_requests() {
+    let fixture = ServerFixture::new(wide());
+    let mut holder = fixture.http();
     let lease =
         holder.ask(&acquire("builds", "ada")).json()["lease"]["id"].as_str().expect("a lease").to_owned();
-    let mut client = stage.http();
+    let mut client = fixture.http();
     let mut both = peek("free", "ada");
-    both.extend(crate::serve::stage::patient("builds", "bob", 60_000));
+    both.extend(crate::serve::fixture::patient("builds", "bob", 60_000));
     client.say(&both);
     assert_eq!(client.answer().expect("the first answer").status, 200);
-    assert_eq!(stage.limiter.waiting_in_all(), 1);
+    assert_eq!(fixture.limiter.waiting_in_all(), 1);
     let released = holder.ask(&post("/v1/release", &format!("{{\"lease_id\":\"{lease}\"}}")));
     assert_eq!(released.text(), "{\"released\":true}");
     assert_eq!(client.answer().expect("the second answer").json()["allowed"], true);
-    stage.end();
+    fixture.end();
 }

@@ -1,6 +1,6 @@
-//! A stage for sessions: a store whose clock is moved by hand, and a client that reads what it is told.
+//! A session over a store with a manual clock, and scripted conversations.
 //!
-//! Stories are written as they happen, one command per line and what it is answered behind an arrow:
+//! A script has one command per line, with its reply after an arrow:
 //!
 //! ```text
 //!   0s     TG.ACQUIRE login ada      -> [1, 5, 4, -1, 15000, '', '']
@@ -21,7 +21,7 @@ use tidegate::store::{Capabilities, CompactBatch, CompactReplies, Later, Lsn, Un
 use tidegate_server::resp::{Authenticator, FeedNext, FeedOutcome, RespService, RespSession};
 use tidegate_server::tokens::{Permissions, Role};
 
-/// Where the clocks begin: at a whole second long after the epoch.
+/// Start of the clocks: a whole second, long after the epoch.
 pub(crate) const START: Timestamp = Timestamp::from_ticks(1_700_000_000_000_000_000);
 
 pub(crate) const LIMITS: &str = "limits:
@@ -34,7 +34,7 @@ pub(crate) const LIMITS: &str = "limits:
   - {id: lenient, on_outage: admit, items: [{policy: total, limit: 3}]}
 ";
 
-/// Lets everybody in, or those with a token.
+/// Allows all callers, or those with a token.
 #[derive(Clone, Copy)]
 pub(crate) struct TokenTable(pub(crate) &'static [(&'static str, Role, Option<&'static str>)]);
 
@@ -54,137 +54,139 @@ impl Authenticator for TokenTable {
 
 pub(crate) const OPEN: TokenTable = TokenTable(&[]);
 
-/// A door with a store behind it, and the hands of its clock.
-pub(crate) struct Stage {
+/// A service over a store with a manual clock.
+pub(crate) struct RespFixture {
     pub(crate) clock: Arc<ManualClock>,
-    pub(crate) store: Arc<Recording>,
-    pub(crate) door: Arc<RespService>,
+    pub(crate) store: Arc<RecordingStore>,
+    pub(crate) service: Arc<RespService>,
 }
 
-/// Which store is behind the door.
+/// The kind of store.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Kind {
+pub(crate) enum StoreKind {
     Map,
     Memory,
 }
 
-impl Stage {
-    pub(crate) fn new(kind: Kind, manner: Manner, authenticator: TokenTable) -> Stage {
+impl RespFixture {
+    pub(crate) fn new(kind: StoreKind, timing: ReplyTiming, authenticator: TokenTable) -> RespFixture {
         let clock = Arc::new(ManualClock::at(START));
         let store: Arc<dyn LimitStore> = match kind {
-            Kind::Map => Arc::new(MapStore::new(Arc::clone(&clock), 7)),
-            Kind::Memory => Arc::new(MemoryStore::new(Arc::clone(&clock), Memory::default())),
+            StoreKind::Map => Arc::new(MapStore::new(Arc::clone(&clock), 7)),
+            StoreKind::Memory => Arc::new(MemoryStore::new(Arc::clone(&clock), Memory::default())),
         };
         for limit in tidegate_config::limits::read_text("limits.yaml", LIMITS).expect("they are sound") {
             store.put(limit, ExpectedVersion::Absent).expect("there is none yet");
         }
-        let store = Arc::new(Recording::new(store, manner));
-        let door =
+        let store = Arc::new(RecordingStore::new(store, timing));
+        let service =
             Arc::new(RespService::new(Arc::clone(&store) as Arc<dyn LimitStore>, Arc::new(authenticator)));
-        Stage { clock, store, door }
+        RespFixture { clock, store, service }
     }
 
-    pub(crate) fn plain() -> Stage {
-        Stage::new(Kind::Map, Manner::Now, OPEN)
+    pub(crate) fn plain() -> RespFixture {
+        RespFixture::new(StoreKind::Map, ReplyTiming::Now, OPEN)
     }
 
     pub(crate) fn session(&self) -> RespSession {
-        RespSession::new(Arc::clone(&self.door))
+        RespSession::new(Arc::clone(&self.service))
     }
 }
 
-/// When a store speaks.
+/// When a store replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Manner {
+pub(crate) enum ReplyTiming {
     Now,
     Durable,
     Later,
     Never,
 }
 
-/// A store that counts batches, and speaks when it is told to.
-pub(crate) struct Recording {
+/// A store that counts batches and replies in the given way.
+pub(crate) struct RecordingStore {
     inner: Arc<dyn LimitStore>,
-    manner: Manner,
+    timing: ReplyTiming,
     batches: AtomicUsize,
-    /// Whether bids are handed on.
-    bids: bool,
+    /// Whether compact batches are passed on.
+    passes_compact: bool,
 }
 
-impl Recording {
-    /// A store that is put orders only.
-    pub(crate) fn new(inner: Arc<dyn LimitStore>, manner: Manner) -> Recording {
-        Recording { inner, manner, batches: AtomicUsize::new(0), bids: false }
+impl RecordingStore {
+    /// A store that gets orders only.
+    pub(crate) fn new(inner: Arc<dyn LimitStore>, timing: ReplyTiming) -> RecordingStore {
+        RecordingStore { inner, timing, batches: AtomicUsize::new(0), passes_compact: false }
     }
 
-    /// The same, which hands on bids.
-    pub(crate) fn bidding(self) -> Recording {
-        Recording { bids: true, ..self }
+    /// A store that also gets compact batches.
+    pub(crate) fn bidding(self) -> RecordingStore {
+        RecordingStore { passes_compact: true, ..self }
     }
 
-    /// How many batches there were since this was asked last.
+    /// Number of batches since the last call.
     pub(crate) fn batches(&self) -> usize {
         self.batches.swap(0, Ordering::Relaxed)
     }
 
-    fn spoken<T: Send + 'static>(&self, spoken: StoreReply<T>) -> StoreReply<T> {
-        let reply = spoken.now();
+    fn reply_as_configured<T: Send + 'static>(&self, reply_as_configured: StoreReply<T>) -> StoreReply<T> {
+        let reply = reply_as_configured.now();
         let never = || Unavailable { reason: "nobody\r\nthere".to_owned() };
-        match self.manner {
-            Manner::Now => StoreReply::Now(reply),
-            Manner::Durable => StoreReply::Durable(reply, Lsn(self.batches.load(Ordering::Relaxed) as u64)),
-            Manner::Later => StoreReply::Later(Box::pin(async move { Ok(reply) }) as Later<T>),
-            Manner::Never => StoreReply::Later(Box::pin(async move { Err(never()) }) as Later<T>),
+        match self.timing {
+            ReplyTiming::Now => StoreReply::Now(reply),
+            ReplyTiming::Durable => {
+                StoreReply::Durable(reply, Lsn(self.batches.load(Ordering::Relaxed) as u64))
+            }
+            ReplyTiming::Later => StoreReply::Later(Box::pin(async move { Ok(reply) }) as Later<T>),
+            ReplyTiming::Never => StoreReply::Later(Box::pin(async move { Err(never()) }) as Later<T>),
         }
     }
 }
 
-impl Store for Recording {
+impl Store for RecordingStore {
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }
     fn submit(&self, orders: &[Order<'_>], buffer: Replies) -> StoreReply<Replies> {
         self.batches.fetch_add(1, Ordering::Relaxed);
-        self.spoken(self.inner.submit(orders, buffer))
+        self.reply_as_configured(self.inner.submit(orders, buffer))
     }
     fn submit_compact(
         &self,
-        bids: &CompactBatch<'_>,
-        gists: &mut CompactReplies,
+        batch: &CompactBatch<'_>,
+        replies: &mut CompactReplies,
     ) -> Result<Option<Lsn>, Unavailable> {
-        gists.clear();
-        if self.bids { self.inner.submit_compact(bids, gists) } else { Ok(None) }
+        replies.clear();
+        if self.passes_compact { self.inner.submit_compact(batch, replies) } else { Ok(None) }
     }
     fn release(&self, lease: LeaseId) -> StoreReply<bool> {
-        self.spoken(self.inner.release(lease))
+        self.reply_as_configured(self.inner.release(lease))
     }
     fn renew(
         &self,
         lease: LeaseId,
         ttl: Option<Duration>,
     ) -> StoreReply<Result<Option<Timestamp>, OrderError>> {
-        self.spoken(self.inner.renew(lease, ttl))
+        self.reply_as_configured(self.inner.renew(lease, ttl))
     }
     fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> StoreReply<Result<Settlement, OrderError>> {
-        self.spoken(self.inner.settle(lease, actual))
+        self.reply_as_configured(self.inner.settle(lease, actual))
     }
     fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<(), OrderError>> {
-        self.spoken(self.inner.reset(limit_id, key))
+        self.reply_as_configured(self.inner.reset(limit_id, key))
     }
     fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Usage, OrderError>> {
-        self.spoken(self.inner.usage(limit_id, key))
+        self.reply_as_configured(self.inner.usage(limit_id, key))
     }
 
     fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Vec<LeaseTerm>, OrderError>> {
-        self.spoken(self.inner.holders(limit_id, key))
+        self.reply_as_configured(self.inner.holders(limit_id, key))
     }
 
     fn held_until(&self, leases: &[LeaseId]) -> StoreReply<Vec<Option<Timestamp>>> {
-        self.spoken(self.inner.held_until(leases))
+        self.reply_as_configured(self.inner.held_until(leases))
     }
 }
 
-impl Catalog for Recording {
+impl Catalog for RecordingStore {
     fn get(&self, id: &str) -> Option<Arc<Limit>> {
         self.inner.get(id)
     }
@@ -209,7 +211,7 @@ impl Catalog for Recording {
     }
 }
 
-/// A command as a client writes it.
+/// A command as an array of bulk strings.
 pub(crate) fn encode<A: AsRef<[u8]>>(arguments: &[A]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
     for argument in arguments {
@@ -220,7 +222,7 @@ pub(crate) fn encode<A: AsRef<[u8]>>(arguments: &[A]) -> Vec<u8> {
     bytes
 }
 
-/// The words of a line as a command; `''` is the empty one.
+/// The words of a line as a command; `''` is an empty argument.
 pub(crate) fn words(line: &str) -> Vec<u8> {
     let words: Vec<&str> = line.split_whitespace().map(|word| if word == "''" { "" } else { word }).collect();
     encode(&words)
@@ -228,36 +230,36 @@ pub(crate) fn words(line: &str) -> Vec<u8> {
 
 /// How a conversation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum ConversationEnd {
     Open,
     Closed,
 }
 
-/// Feeds a session like somebody with a socket would, in these pieces.
+/// Feeds a session with these pieces, as a connection does.
 pub(crate) fn converse<'a>(
     session: &mut RespSession,
     pieces: impl IntoIterator<Item = &'a [u8]>,
-) -> (Vec<u8>, End) {
-    let (mut buffer, mut said) = (Vec::new(), Vec::new());
+) -> (Vec<u8>, ConversationEnd) {
+    let (mut buffer, mut output) = (Vec::new(), Vec::new());
     for piece in pieces {
         buffer.extend_from_slice(piece);
         loop {
-            let mut output = Vec::new();
-            let FeedOutcome { consumed, then, .. } = session.feed(&buffer, &mut output);
+            let mut more = Vec::new();
+            let FeedOutcome { consumed, then, .. } = session.feed(&buffer, &mut more);
             buffer.drain(..consumed);
-            said.append(&mut output);
+            output.append(&mut more);
             match then {
                 FeedNext::Read => break,
                 FeedNext::Feed => {}
-                FeedNext::Wait(awaited) => session.resume(ready(awaited.resolve()), &mut said),
-                FeedNext::Close => return (said, End::Closed),
+                FeedNext::Wait(awaited) => session.resume(ready(awaited.resolve()), &mut output),
+                FeedNext::Close => return (output, ConversationEnd::Closed),
             }
         }
     }
-    (said, End::Open)
+    (output, ConversationEnd::Open)
 }
 
-/// What a future says that does not really wait.
+/// The result of a future that does not wait.
 pub(crate) fn ready<T>(future: impl Future<Output = T>) -> T {
     let mut future = std::pin::pin!(future);
     match future.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
@@ -266,12 +268,12 @@ pub(crate) fn ready<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Says one command and reads what is answered.
+/// Sends one command and parses its reply.
 pub(crate) fn say(session: &mut RespSession, line: &str) -> String {
     read_aloud(&converse(session, [&words(line)[..]]).0)
 }
 
-/// Replies as people would note them down.
+/// Formats replies for scripts.
 pub(crate) fn read_aloud(mut bytes: &[u8]) -> String {
     let mut replies = Vec::new();
     while !bytes.is_empty() {
@@ -309,25 +311,25 @@ fn one(bytes: &mut &[u8]) -> String {
     }
 }
 
-/// Plays a story over every store.
+/// Runs a script over every kind of store.
 #[track_caller]
 pub(crate) fn check(story: &str) {
-    for kind in [Kind::Map, Kind::Memory] {
-        for manner in [Manner::Now, Manner::Durable, Manner::Later] {
-            let stage = Stage::new(kind, manner, OPEN);
-            play(&stage, &mut stage.session(), story);
+    for kind in [StoreKind::Map, StoreKind::Memory] {
+        for timing in [ReplyTiming::Now, ReplyTiming::Durable, ReplyTiming::Later] {
+            let fixture = RespFixture::new(kind, timing, OPEN);
+            play(&fixture, &mut fixture.session(), story);
         }
     }
 }
 
-/// Plays a story on this stage.
+/// Runs a script with this fixture.
 #[track_caller]
-pub(crate) fn play(stage: &Stage, session: &mut RespSession, story: &str) {
+pub(crate) fn play(fixture: &RespFixture, session: &mut RespSession, story: &str) {
     for line in story.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let (when, rest) = line.split_once(' ').expect("a time and a command");
         let (command, expected) = rest.split_once("->").expect("a command and its answer");
         let seconds: f64 = when.trim_end_matches('s').parse().expect("seconds");
-        stage.clock.set(START.plus(Tick::NANOSECOND.span(Duration::from_secs_f64(seconds))));
+        fixture.clock.set(START.plus(Tick::NANOSECOND.span(Duration::from_secs_f64(seconds))));
         assert_eq!(say(session, command), expected.trim(), "at {line}");
     }
 }
