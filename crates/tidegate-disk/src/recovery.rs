@@ -17,7 +17,7 @@ use tidegate_core::{Amount, Timestamp};
 
 use crate::ceilings;
 use crate::directory::Directory;
-use crate::limit_records::{LimitRecord, LimitRecords};
+use crate::limit_records::{LimitLogState, LimitRecords};
 use crate::record::{LogRecord, RecordReader};
 use crate::store::DiskOptions;
 use crate::wal::{self, OpenError, PreviousRun, ReplayEntry, WriteAheadLog};
@@ -114,7 +114,7 @@ pub(crate) fn open(
     let mut known = HashMap::new();
     for (generation, limit) in restoring.limits() {
         // Earlier usage without records is in the rows or in the limit's assumed usage.
-        known.insert(generation, Arc::new(LimitRecord::new(&limit, None, Lsn(0))));
+        known.insert(generation, Arc::new(LimitLogState::new(&limit, None, Lsn(0))));
     }
     let limit_records = Arc::new(LimitRecords::new(Arc::clone(&log), known));
     let journal: Arc<dyn Journal> = Arc::<LimitRecords>::clone(&limit_records);

@@ -45,7 +45,7 @@ use background::BackgroundThread;
 
 use crate::ceilings::{self, LogNeed};
 use crate::directory::{Directory, RealDirectory};
-use crate::limit_records::{LimitRecord, LimitRecords};
+use crate::limit_records::{LimitLogState, LimitRecords};
 use crate::record::RecordWriter;
 use crate::recovery::{self, RecoveryReport};
 use crate::wal::{OpenError, SnapshotError, WriteAheadLog};
@@ -295,7 +295,7 @@ impl StoreCore {
         at: &mut Timestamp,
     ) -> Result<Option<Lsn>, Unavailable> {
         let mut until = None;
-        let mut last: Option<(u64, Option<Arc<LimitRecord>>)> = None;
+        let mut last: Option<(u64, Option<Arc<LimitLogState>>)> = None;
         for (index, charge) in charges.iter().enumerate() {
             *at = charge.at.max(*at);
             // For consecutive charges of one row, only the last one is logged.
@@ -318,7 +318,7 @@ impl StoreCore {
     fn log_charge(
         &self,
         charge: &ChargeNote,
-        record: &LimitRecord,
+        record: &LimitLogState,
         records: &mut RecordWriter,
     ) -> Result<Option<Lsn>, Unavailable> {
         let is_own = record.limit.version() == charge.version;
@@ -395,7 +395,7 @@ impl StoreCore {
         sight: Sight<'_>,
         counts: SnapshotCounts,
         records: &mut RecordWriter,
-        last: &mut Option<(u64, Arc<LimitRecord>)>,
+        last: &mut Option<(u64, Arc<LimitLogState>)>,
     ) {
         match sight {
             Sight::Counters(counters) => records.counters(&counters),
@@ -412,7 +412,7 @@ impl StoreCore {
                 }
             }
             Sight::Ghost { generation, version, traces } => {
-                records.assumed_usage(generation, version, traces)
+                records.assumed_usage(generation, version, traces);
             }
             Sight::Row { generation, limit, key, traces } => {
                 if last.as_ref().is_none_or(|(of, _)| *of != generation) {
