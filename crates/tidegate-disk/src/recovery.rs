@@ -11,7 +11,7 @@ use hashbrown::HashMap;
 use tidegate::clock::Clock;
 use tidegate::store::Lsn;
 use tidegate::store::journal::Journal;
-use tidegate::store::memory::restoring::{Restore, RestoreError};
+use tidegate::store::memory::restore::{Restore, RestoreError};
 use tidegate::store::{Memory, MemoryStore};
 use tidegate_core::{Amount, Timestamp};
 

@@ -29,8 +29,8 @@ use tidegate::catalog::{
 };
 use tidegate::clock::Clock;
 use tidegate::reply::{OrderError, Replies};
-use tidegate::store::journal::{Charge, Notes};
-use tidegate::store::memory::walking::Sight;
+use tidegate::store::journal::{ChargeNote, Notes};
+use tidegate::store::memory::snapshot_walk::Sight;
 use tidegate::store::{
     Actual, Atomicity, Capabilities, CompactBatch, CompactReplies, LimitStats, LogSize, Lsn, Reach,
     Settlement, Store, StoreSize, Survival, Unavailable, Usage,
@@ -290,7 +290,7 @@ impl StoreCore {
 
     fn log_charges(
         &self,
-        charges: &[Charge],
+        charges: &[ChargeNote],
         records: &mut RecordWriter,
         at: &mut Timestamp,
     ) -> Result<Option<Lsn>, Unavailable> {
@@ -317,7 +317,7 @@ impl StoreCore {
 
     fn log_charge(
         &self,
-        charge: &Charge,
+        charge: &ChargeNote,
         record: &LimitLogState,
         records: &mut RecordWriter,
     ) -> Result<Option<Lsn>, Unavailable> {
@@ -477,7 +477,7 @@ impl Store for DiskStore {
         {
             return unavailable(why);
         }
-        buffer.keep_notes();
+        buffer.record_changes();
         let mut answers = self.core.memory.submit(orders, buffer).now();
         let Some(notes) = answers.notes() else { return StoreReply::Now(answers) };
         let mut until = match self.core.log_notes(notes) {
@@ -491,8 +491,12 @@ impl Store for DiskStore {
         self.core.reply_when_durable(answers, until)
     }
 
-    fn bid(&self, bids: &CompactBatch<'_>, gists: &mut CompactReplies) -> Result<Option<Lsn>, Unavailable> {
-        self.core.bid(bids, gists)
+    fn submit_compact(
+        &self,
+        bids: &CompactBatch<'_>,
+        gists: &mut CompactReplies,
+    ) -> Result<Option<Lsn>, Unavailable> {
+        self.core.submit_compact(bids, gists)
     }
 
     fn release(&self, lease: LeaseId) -> StoreReply<bool> {
