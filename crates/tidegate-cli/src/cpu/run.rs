@@ -21,16 +21,16 @@ use std::thread;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tidegate_cpu::cgroups::Roots;
-use tidegate_cpu::clock::Clock;
-use tidegate_cpu::guardian::{Guardian, restore_left_behind, tend, watch};
+use tidegate_cpu::cgroups::FilesystemRoots;
+use tidegate_cpu::clock::MachineClock;
 use tidegate_cpu::journal::{Journal, JournalError};
 use tidegate_cpu::meter::cores;
-use tidegate_cpu::metrics::{self, Governing};
+use tidegate_cpu::metrics::{self, GovernorState};
 use tidegate_cpu::runner::{RunError, Runner, recent};
 use tidegate_cpu::settings::CpuSpec;
-use tidegate_cpu::status::Status;
-use tidegate_cpu::{Governor, Settings};
+use tidegate_cpu::status::GovernorStatus;
+use tidegate_cpu::watchdog::{CpuWatchdog, restore_left_behind, tend, watch};
+use tidegate_cpu::{Governor, GovernorSettings};
 
 use super::{atomic_file, format, settings, state_directory};
 use crate::args::{CpuRunArgs, CpuWatchArgs};
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &CpuRunArgs) -> Result<(), Failure> {
 fn run_in_state(
     args: &CpuRunArgs,
     spec: CpuSpec,
-    settings: Settings,
+    settings: GovernorSettings,
     program: Option<PathBuf>,
 ) -> Result<(), Failure> {
     let state = &args.state;
@@ -120,15 +120,15 @@ fn guard(
     state: &Path,
     program: Option<PathBuf>,
     command: &[OsString],
-) -> Result<(Guardian, Option<GovernedCommand>), Failure> {
+) -> Result<(CpuWatchdog, Option<GovernedCommand>), Failure> {
     let itself = std::env::current_exe().map_err(|error| Failure::Failed(format!("where am I: {error}")))?;
     let args = [OsStr::new("cpu"), OsStr::new("watch")];
     let guarded = match program {
-        None => Guardian::spawn(state, &itself, &args).map(|guardian| (guardian, None)),
+        None => CpuWatchdog::spawn(state, &itself, &args).map(|guardian| (guardian, None)),
         Some(program) => {
             let rest = command.iter().skip(1).cloned();
             let command: Vec<OsString> = std::iter::once(program.into_os_string()).chain(rest).collect();
-            Guardian::spawn_with(state, &itself, &args, &command)
+            CpuWatchdog::spawn_with(state, &itself, &args, &command)
                 .map(|(guardian, ward)| (guardian, Some(GovernedCommand::new(ward))))
         }
     };
@@ -153,15 +153,16 @@ pub(crate) fn run_watchdog(args: &CpuWatchArgs) -> Result<(), Failure> {
 /// One look after another, until the end. The exit code of the command, if it was that which ended.
 fn govern(
     args: &CpuRunArgs,
-    (spec, settings): (CpuSpec, Settings),
+    (spec, settings): (CpuSpec, GovernorSettings),
     journal: Journal,
-    guardian: &Guardian,
+    guardian: &CpuWatchdog,
     mut started: Option<&mut GovernedCommand>,
     events: Sender<RunEvent>,
     received: &Receiver<RunEvent>,
 ) -> Result<Option<u8>, Failure> {
-    let roots = &Roots::default();
-    let clock = Clock::new(&roots.proc).map_err(|error| Failure::Failed(format!("the clock: {error}")))?;
+    let roots = &FilesystemRoots::default();
+    let clock =
+        MachineClock::new(&roots.proc).map_err(|error| Failure::Failed(format!("the clock: {error}")))?;
     let samples =
         recent(&args.state, &settings, clock.now()).map_err(|error| Failure::Failed(error.to_string()))?;
     let target = GovernedTarget::find(args, &settings, roots, guardian, started.as_deref())?;
@@ -172,7 +173,7 @@ fn govern(
             .map_err(failed)?;
     // Whoever looks at the samples reads them by these; a start that was refused has none.
     state_directory::save_settings(&args.state, &spec)?;
-    write_metrics(args, runner.governor(), Governing::Yes)
+    write_metrics(args, runner.governor(), GovernorState::Yes)
         .map_err(|failure| Failure::BadInput(format!("--prometheus: {failure}")))?;
     display.begin(runner.governor());
     if let Some(started) = &mut started {
@@ -220,7 +221,7 @@ fn govern(
         ungoverned.is(None);
         surplus_warning.is(surplus(&runner));
         display.look(runner.governor(), &look);
-        let received = write_metrics(args, runner.governor(), Governing::Yes);
+        let received = write_metrics(args, runner.governor(), GovernorState::Yes);
         unwritten_metrics.is(received.err().map(|failure| failure.to_string()));
         unkept.is(runner.unkept().map(|error| format!("samples cannot be kept, governing goes on: {error}")));
     };
@@ -228,7 +229,7 @@ fn govern(
     let _gone = runner.look(clock.now());
     let (mut governor, kept) = runner.finish().map_err(failed)?;
     unkept.is(kept.err().map(|error| format!("the last samples may not be kept: {error}")));
-    let received = write_metrics(args, &mut governor, Governing::No);
+    let received = write_metrics(args, &mut governor, GovernorState::No);
     unwritten_metrics.is(received.err().map(|failure| failure.to_string()));
     display.end(&mut governor);
     Ok(code)
@@ -254,9 +255,13 @@ fn surplus(runner: &Runner) -> Option<String> {
 }
 
 /// Writes the metrics, if anybody wants them.
-fn write_metrics(args: &CpuRunArgs, governor: &mut Governor, governing: Governing) -> Result<(), Failure> {
+fn write_metrics(
+    args: &CpuRunArgs,
+    governor: &mut Governor,
+    governing: GovernorState,
+) -> Result<(), Failure> {
     let Some(file) = &args.prometheus else { return Ok(()) };
-    atomic_file::write_atomically(file, &metrics::text(&Status::of(governor), governing))
+    atomic_file::write_atomically(file, &metrics::text(&GovernorStatus::of(governor), governing))
 }
 
 fn is_gone(error: &RunError) -> bool {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tidegate_cpu::Settings;
+use tidegate_cpu::GovernorSettings;
 use tidegate_cpu::settings::{CpuSpec, read_cpu_below};
 
 use crate::{Failure, color_of_stderr, read_whole};
@@ -26,10 +26,10 @@ pub(super) fn read(path: Option<&Path>, flags: &CpuSpec) -> Result<CpuSpec, Fail
 }
 
 /// The settings that flags and a file stand for. What makes no sense in the file was told there; the rest is told by the names of flags.
-pub(super) fn settings(flags: CpuSpec, file: CpuSpec) -> Result<Settings, Failure> {
+pub(super) fn settings(flags: CpuSpec, file: CpuSpec) -> Result<GovernorSettings, Failure> {
     let spec = flags.over(file);
     check_spec(&spec)?;
-    Settings::of(spec).map_err(|flaw| failure_of(flaw.field, &flaw.message))
+    GovernorSettings::of(spec).map_err(|flaw| failure_of(flaw.field, &flaw.message))
 }
 
 /// An error with all that does not fit together, by the names of flags.

@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use tidegate_cpu::Settings;
+use tidegate_cpu::GovernorSettings;
 use tidegate_cpu::simulation::Simulation;
 
 use super::settings;
@@ -70,7 +70,7 @@ fn open(path: &Path) -> Result<(String, File), Failure> {
 }
 
 fn simulate(
-    settings: &Settings,
+    settings: &GovernorSettings,
     name: String,
     input: File,
     mut samples_csv: Option<&mut SamplesCsv>,
