@@ -1,4 +1,4 @@
-//! Any bytes at all, read as a limits file: an answer or a list of errors, never a panic.
+//! Reads arbitrary bytes as a limits file: a result or a list of errors, never a panic.
 
 #![no_main]
 

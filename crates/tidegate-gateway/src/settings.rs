@@ -1,11 +1,11 @@
-//! The file of the gateway, `gateway.yaml`: document 002's limits, and what a gateway needs beside them.
+//! The settings file of the gateway, `gateway.yaml`.
 //!
 //! ```text
-//! bytes ──▶ tree ──▶ env ──▶ record ──▶ here ──▶ GatewaySpec
-//!                    ${env:…}           do routes, backends and names fit together?
+//! bytes ──▶ tree ──▶ environment ──▶ mappings ──▶ checks ──▶ GatewaySpec
+//!                    ${env:…}                     routes, backends and names
 //! ```
 //!
-//! As everywhere, all errors at once and each at its place; a file with any error gives no spec at all.
+//! All errors are reported at once, each with its position. A file with any error gives no spec.
 
 mod checks;
 mod patterns;
@@ -29,26 +29,26 @@ use checks::{check_backends, check_routes};
 pub use patterns::{HostPattern, LONGEST_HOST, LONGEST_PATH, Network, PathPattern, PathRest};
 pub use schema::GATEWAY;
 
-/// Where the gateway listens if nothing is said.
+/// The default port.
 pub const DEFAULT_PORT: u16 = 9848;
 
-/// The largest body of a request if nothing is said: a gibibyte.
+/// The default maximum size of a request body: one gibibyte.
 pub const DEFAULT_MAX_BODY: u64 = 1 << 30;
 
-/// What one field of a rate limit says.
+/// The value of one rate limit field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Allowance {
-    /// Nothing, `-1` or `inherit`: no limit here. Of a client's limits the level below is asked.
+    /// Absent, `-1` or `inherit`: no limit here. A client's limit is inherited from the next level.
     #[default]
     Inherit,
-    /// `unlimited`: no limit here, and the level below is not asked.
+    /// `unlimited`: no limit here, and nothing is inherited.
     Unlimited,
-    /// `0`, which refuses everything, or above.
+    /// A limit; `0` refuses everything.
     AtMost(Amount),
 }
 
 impl Allowance {
-    /// What it means where nothing is below.
+    /// The capacity if nothing is inherited.
     pub const fn capacity(self) -> Capacity {
         match self {
             Allowance::Inherit | Allowance::Unlimited => Capacity::Unlimited,
@@ -68,7 +68,7 @@ impl Allowance {
             }
             Ok(Capacity::Unlimited) => Ok(Allowance::Inherit),
             Ok(Capacity::AtMost(most)) => Ok(Allowance::AtMost(most)),
-            // It is a number, and what is wrong with it is how large it is, or how it is written.
+            // It is a number. The error is its size or its form.
             Err(why) if text.bytes().all(|byte| byte.is_ascii_digit()) => Err(why),
             Err(_) => Err(format!(
                 "must be -1 (no limit here), 0 (refuse everything), a whole number above, inherit or unlimited, found {}",
@@ -78,23 +78,23 @@ impl Allowance {
     }
 }
 
-/// `-1`, `0`, a whole number above, `inherit` or `unlimited`.
+/// `-1`, `0`, a larger whole number, `inherit` or `unlimited`.
 static ALLOWANCE: CustomType = CustomType {
     check: |text, plain| Allowance::parse(text, plain).map(drop),
     allowed: "a whole number from -1, inherit or unlimited",
     json_schema: || json!({"type": ["integer", "string"], "minimum": -1, "maximum": MAX_LIMIT}),
 };
 
-/// Document 002's four fields.
+/// The four limits of a level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct RateLimits {
-    /// How many requests a second.
+    /// The maximum number of requests per second.
     pub max_qps: Allowance,
-    /// How many connections at once.
+    /// The maximum number of open connections.
     pub max_connections: Allowance,
-    /// How many requests a second of one client.
+    /// The maximum number of requests per second and client.
     pub max_qps_per_client: Allowance,
-    /// How many connections of one client.
+    /// The maximum number of open connections per client.
     pub max_connections_per_client: Allowance,
 }
 
@@ -121,10 +121,10 @@ macro_rules! choices {
         pub enum $name { $($(#[$about])* $variant),+ }
 
         impl $name {
-            /// Every choice.
+            /// All values.
             pub const ALL: [$name; $count] = [$($name::$variant),+];
 
-            /// The word used in files.
+            /// The value in the file.
             pub const fn word(self) -> &'static str {
                 match self { $($name::$variant => $word),+ }
             }
@@ -133,70 +133,70 @@ macro_rules! choices {
 }
 
 choices! {
-    /// What a second is.
+    /// The kind of window for request limits.
     Window[2] {
-        /// Any second.
+        /// A sliding second.
         #[default]
         Sliding = "sliding",
-        /// A second of the clock.
+        /// A calendar second.
         Fixed = "fixed",
     }
 }
 
 choices! {
-    /// Which endpoint is next.
+    /// How the next endpoint is chosen.
     Balance[3] {
-        /// The one after the last.
+        /// Each in turn.
         #[default]
         RoundRobin = "round-robin",
-        /// Any.
+        /// At random.
         Random = "random",
-        /// The one with the fewest connections.
+        /// The one with the fewest active requests.
         LeastConnection = "least-connection",
     }
 }
 
-/// A gateway's file that has no errors.
+/// The content of a valid file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GatewaySpec {
-    /// Where clients come in.
+    /// The client side.
     pub server: GatewayServer,
-    /// The gateway's certificate, if TLS is spoken.
+    /// The certificate, if TLS is enabled.
     pub tls: Option<Certificate>,
-    /// Where operators come in, if anywhere.
+    /// The address of the management port, if enabled.
     pub management: Option<SocketAddr>,
-    /// The services behind the gateway; no two have the same name.
+    /// The backends. Names are unique.
     pub backends: Vec<Backend>,
-    /// Which request goes where; no two have the same host and path, and every backend exists.
+    /// The routes. Each pair of host and path is unique, and every backend exists.
     pub routes: Vec<Route>,
 }
 
-/// Where clients come in.
+/// The client side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GatewayServer {
-    /// The address.
+    /// The listen address.
     pub listen: SocketAddr,
-    /// Whose word about clients is believed.
+    /// The proxies whose forwarding information is trusted.
     pub trusted_proxies: Vec<Network>,
-    /// Whether their connections begin with a PROXY header.
+    /// Whether trusted proxies send a PROXY header.
     pub proxy_protocol: bool,
-    /// The header whose value is the client, in lower case.
+    /// The header that names the client, in lower case.
     pub client_header: Option<String>,
-    /// What everybody together may do.
+    /// The limits of the server.
     pub limits: RateLimits,
-    /// What a second is, at every level.
+    /// The kind of window at every level.
     pub window: Window,
-    /// How long the head of a request may take.
+    /// The maximum time for the head of a request.
     pub header_timeout: Duration,
-    /// How long a body may stand still.
+    /// The maximum time without progress of a body.
     pub body_timeout: Duration,
-    /// How long a connection may say nothing between requests.
+    /// The maximum time between requests on a connection.
     pub idle_timeout: Duration,
-    /// How long requests under way may take when the gateway stops.
+    /// The maximum time for active requests when the gateway stops.
     pub drain_timeout: Duration,
-    /// How long nothing may be said on a connection that was upgraded, such as a WebSocket.
+    /// The maximum idle time of an upgraded connection, such as a WebSocket.
     pub tunnel_timeout: Duration,
-    /// The largest body of a request, in bytes.
+    /// The maximum size of a request body in bytes.
     pub max_body: u64,
 }
 
@@ -219,7 +219,7 @@ impl Default for GatewayServer {
     }
 }
 
-/// Files with a certificate and its key.
+/// The files of a certificate and its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certificate {
     /// The certificate chain.
@@ -228,68 +228,68 @@ pub struct Certificate {
     pub key: String,
 }
 
-/// A service behind the gateway.
+/// A backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backend {
-    /// What routes call it.
+    /// The name that routes use.
     pub name: String,
-    /// Which endpoint is next.
+    /// How the next endpoint is chosen.
     pub balance: Balance,
-    /// How endpoints are probed, if they are.
+    /// The health probe, if configured.
     pub probe: Option<Probe>,
-    /// Where it is: at least one, no two the same.
+    /// The endpoints: at least one, all distinct.
     pub endpoints: Vec<Endpoint>,
-    /// What may be asked of it.
+    /// The limits of the backend.
     pub limits: RateLimits,
-    /// How long connecting may take.
+    /// The maximum time to connect.
     pub connect_timeout: Duration,
-    /// How long the head of a response may take.
+    /// The maximum time to the head of a response.
     pub response_timeout: Duration,
-    /// How long a connection is kept unused.
+    /// How long an unused connection stays in the pool.
     pub idle_timeout: Duration,
 }
 
-/// How endpoints are probed.
+/// A health probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
-    /// What is asked for.
+    /// The request path.
     pub path: String,
-    /// How often.
+    /// The period.
     pub period: Duration,
-    /// How long an answer may take.
+    /// The maximum time for a response.
     pub timeout: Duration,
-    /// After how many successes an endpoint is well.
+    /// The consecutive successes after which an endpoint is healthy.
     pub successes: u64,
-    /// After how many failures it is not.
+    /// The consecutive failures after which an endpoint is unhealthy.
     pub failures: u64,
 }
 
-/// Where a backend is.
+/// An endpoint of a backend.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Endpoint {
-    /// Its name or address, in lower case; IPv6 without brackets.
+    /// The host name or address, in lower case; IPv6 without brackets.
     pub host: String,
-    /// Its port.
+    /// The port.
     pub port: u16,
-    /// Endpoints of the lowest number that are well are used.
+    /// The healthy endpoints with the lowest number are used.
     pub priority: u64,
 }
 
-/// Which requests go to a backend.
+/// A route to a backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// Their hosts.
+    /// The matching hosts.
     pub host: HostPattern,
-    /// Their paths.
+    /// The matching paths.
     pub path: PathPattern,
-    /// The backend's name.
+    /// The name of the backend.
     pub backend: String,
-    /// What may be asked of the route.
+    /// The limits of the route.
     pub limits: RateLimits,
 }
 
 impl Route {
-    /// What the route is called: its host as in document 002, and its path if that is not every path.
+    /// The id of the route: its host, followed by its path unless that matches every path.
     pub fn id(&self) -> String {
         if self.path == PathPattern::any() {
             return self.host.to_string();
@@ -371,7 +371,7 @@ fn read_management(sink: &mut DiagnosticSink<'_>, mut section: Mapping) -> Optio
     read_listen(sink, &mut section, &path, Ipv4Addr::LOCALHOST)
 }
 
-/// `port` at an address, or `listen`.
+/// `port` on a default address, or `listen`.
 fn read_listen(
     sink: &mut DiagnosticSink<'_>,
     section: &mut Mapping,

@@ -1,11 +1,11 @@
-//! Records as they are told: the same for programs, as an object, and for people, as a line.
+//! Records of a store as JSON objects and as text lines.
 
 use serde::Serialize;
 use serde_json::Value;
 use tidegate::catalog::RemovalMode;
 use tidegate::reply::Outcome;
-use tidegate::store::journal::{HeldQuestion, Holding, LeaseNote, Origin, Tag, What};
-use tidegate::store::memory::restoring::{Counters, StoredLimit};
+use tidegate::store::journal::{LeaseAction, LeaseHolding, LeaseNote, Origin, RememberedAsk, Tag};
+use tidegate::store::memory::restore::{Counters, StoredLimit};
 use tidegate_core::{Amount, Capacity, LeaseId, UsageRecord};
 use tidegate_disk::record::{LogRecord, RowUsage};
 use tidegate_server::http::limit_as_json;
@@ -14,12 +14,12 @@ use super::limit_names::LimitNames;
 use super::{digits, instant};
 use crate::remote::table::harmless;
 
-/// How many digits of a lease's id say which it is; the others are its holder's secret.
+/// Digits of a lease id that are shown; the rest is the holder's secret.
 const PUBLIC_LEASE_DIGITS: usize = 16;
-/// How many digits of a key's fingerprint are enough for people.
+/// Digits of a key fingerprint in text.
 const SHOWN_FINGERPRINT_DIGITS: usize = 8;
 
-/// A record.
+/// A record in JSON.
 #[derive(Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(super) enum RecordJson {
@@ -104,14 +104,14 @@ pub(super) enum RecordJson {
     },
 }
 
-/// A limit: its id if its text was read, and which of all limits that there ever were.
+/// A limit by id, if its definition was read, and by generation.
 #[derive(Debug, Serialize)]
 pub(super) struct LimitRefJson {
     limit_id: Option<String>,
     generation: u64,
 }
 
-/// How much is used of an item.
+/// Usage of an item.
 #[derive(Debug, Serialize)]
 pub(super) struct ItemJson {
     item: String,
@@ -126,7 +126,7 @@ enum TraceJson {
     Arrival { full_at: String },
 }
 
-/// What a lease holds of a row.
+/// Units of a row that a lease holds.
 #[derive(Debug, Serialize)]
 pub(super) struct HoldingJson {
     limit_id: String,
@@ -147,7 +147,7 @@ pub(super) struct FenceJson {
     fence: u64,
 }
 
-/// What was asked with a request id.
+/// An ask with a request id.
 #[derive(Debug, Serialize)]
 pub(super) struct AskJson {
     limit_id: String,
@@ -156,7 +156,7 @@ pub(super) struct AskJson {
 }
 
 impl RecordJson {
-    /// What a record says, knowing the limits that were read before.
+    /// Converts a record, with the limit names read so far.
     pub(super) fn of(record: LogRecord<'_>, names: &LimitNames) -> RecordJson {
         match record {
             LogRecord::Counters(Counters { generations, highest_fence, granted_leases, deeds }) => {
@@ -214,7 +214,7 @@ impl RecordJson {
     fn deed(deed: LeaseNote) -> RecordJson {
         let serial = deed.serial;
         match deed.what {
-            What::Granted { id, lease, fences } => RecordJson::Granted {
+            LeaseAction::Granted { id, lease, fences } => RecordJson::Granted {
                 serial,
                 lease: public_lease_id(id),
                 expires_at: instant(lease.expires_at),
@@ -224,14 +224,14 @@ impl RecordJson {
                     .map(|(generation, fence)| FenceJson { generation, fence })
                     .collect(),
             },
-            What::Renewed { id, expires_at } => {
+            LeaseAction::Renewed { id, expires_at } => {
                 RecordJson::Renewed { serial, lease: public_lease_id(id), expires_at: instant(expires_at) }
             }
-            What::Released { id } => RecordJson::Released { serial, lease: public_lease_id(id) },
-            What::Settled { id, until } => {
+            LeaseAction::Released { id } => RecordJson::Released { serial, lease: public_lease_id(id) },
+            LeaseAction::Settled { id, until } => {
                 RecordJson::Settled { serial, lease: public_lease_id(id), remembered_until: instant(until) }
             }
-            What::Remembered { id, grant } => RecordJson::Remembered {
+            LeaseAction::Remembered { id, grant } => RecordJson::Remembered {
                 serial,
                 request_id: text(&id),
                 until: instant(grant.until),
@@ -244,7 +244,7 @@ impl RecordJson {
         }
     }
 
-    /// For people, without the end of the line.
+    /// The record as a text line.
     pub(super) fn line(&self) -> String {
         match self {
             RecordJson::Opened => "opened".to_owned(),
@@ -310,7 +310,7 @@ impl LimitRefJson {
 }
 
 impl HoldingJson {
-    fn of(holding: &Holding) -> HoldingJson {
+    fn of(holding: &LeaseHolding) -> HoldingJson {
         let charge = |(name, charged): &(Box<str>, tidegate_core::ChargeRecord)| ChargeJson {
             item: name.to_string(),
             cost: charged.cost,
@@ -337,7 +337,7 @@ impl HoldingJson {
 }
 
 impl AskJson {
-    fn of((limit_id, key, count): &HeldQuestion) -> AskJson {
+    fn of((limit_id, key, count): &RememberedAsk) -> AskJson {
         AskJson { limit_id: limit_id.to_string(), key: key.as_deref().map(text), count: *count }
     }
 
@@ -376,7 +376,7 @@ fn shortened(fingerprint: &str) -> &str {
     fingerprint.get(..SHOWN_FINGERPRINT_DIGITS).unwrap_or(fingerprint)
 }
 
-/// Of a lease's id what is no secret.
+/// The public part of a lease id.
 fn public_lease_id(id: LeaseId) -> String {
     let mut id = id.to_string();
     id.truncate(PUBLIC_LEASE_DIGITS);

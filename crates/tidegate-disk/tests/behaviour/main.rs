@@ -1,4 +1,4 @@
-//! What the durable store does, seen from outside.
+//! Behavior tests of the durable store.
 
 mod assumed_usage;
 mod concurrent_snapshots;

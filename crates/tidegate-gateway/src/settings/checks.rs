@@ -1,4 +1,4 @@
-//! Backends and routes: whether each makes sense, and whether they fit together.
+//! Reads backends and routes, and checks their references to each other.
 
 use std::hash::Hash;
 use std::net::IpAddr;
@@ -11,13 +11,13 @@ use tidegate_config::{DiagnosticSink, FieldPath, Mapping, SourceSpan};
 use super::patterns::{HostPattern, PathPattern};
 use super::{Backend, Balance, Endpoint, Probe, RateLimits, Route};
 
-/// The longest name of a backend.
+/// The maximum length of a backend name.
 const LONGEST_NAME: usize = 128;
 
 /// The backends of a file.
 pub(super) struct Backends {
     pub(super) all: Vec<Backend>,
-    /// The names that are written, also of backends that have errors; `None` if that cannot be told.
+    /// All names in the file, including those of invalid backends; `None` if a name is unreadable.
     names: Option<HashSet<String>>,
 }
 
@@ -27,16 +27,16 @@ impl Backends {
     }
 }
 
-/// What was seen, and where first.
-struct Seen<T>(HashMap<T, SourceSpan>);
+/// Values with the position of their first occurrence.
+struct FirstOccurrences<T>(HashMap<T, SourceSpan>);
 
-impl<T: Hash + Eq> Seen<T> {
-    fn new() -> Seen<T> {
-        Seen(HashMap::new())
+impl<T: Hash + Eq> FirstOccurrences<T> {
+    fn new() -> FirstOccurrences<T> {
+        FirstOccurrences(HashMap::new())
     }
 
-    /// The line of the first one like this, if this is not the first.
-    fn again(&mut self, sink: &DiagnosticSink<'_>, one: T, place: SourceSpan) -> Option<usize> {
+    /// Records a value. Returns the line of its first occurrence if it is a duplicate.
+    fn record_duplicate(&mut self, sink: &DiagnosticSink<'_>, one: T, place: SourceSpan) -> Option<usize> {
         if let Some(first) = self.0.get(&one) {
             return Some(sink.source().line_and_column(*first).0);
         }
@@ -54,14 +54,14 @@ pub(super) fn check_backends(
     let path = FieldPath::Field(&FieldPath::Top, "backends");
     let records = records.unwrap_or_default();
     let mut names = (readable && !records.is_empty()).then(HashSet::new);
-    let mut seen = Seen::new();
+    let mut seen = FirstOccurrences::new();
     let mut all = Vec::new();
     for (index, record) in records.into_iter().enumerate() {
         let path = FieldPath::Element(&path, index);
         match record.text_and_span("name") {
             Some((name, place)) => {
                 check_name(sink, name, place, &path);
-                if let Some(line) = seen.again(sink, name.to_owned(), place) {
+                if let Some(line) = seen.record_duplicate(sink, name.to_owned(), place) {
                     let message =
                         format!("{} is the name of the backend on line {line} too; rename one", quoted(name));
                     sink.error(place, FieldPath::Field(&path, "name"), message);
@@ -81,8 +81,8 @@ pub(super) fn check_backends(
 }
 
 fn check_name(sink: &mut DiagnosticSink<'_>, name: &str, place: SourceSpan, path: &FieldPath<'_>) {
-    let odd = |letter: char| letter.is_control() || letter.is_whitespace();
-    if name.is_empty() || name.len() > LONGEST_NAME || name.contains(odd) {
+    let is_invalid = |letter: char| letter.is_control() || letter.is_whitespace();
+    if name.is_empty() || name.len() > LONGEST_NAME || name.contains(is_invalid) {
         let message = format!("must be 1 to {LONGEST_NAME} bytes without spaces, found {}", quoted(name));
         sink.error(place, FieldPath::Field(path, "name"), message);
     }
@@ -112,7 +112,7 @@ fn read_backend(sink: &mut DiagnosticSink<'_>, mut record: Mapping, path: &Field
     })
 }
 
-/// How many are written, and those that make sense.
+/// Returns the number of endpoints in the file and the valid ones.
 fn read_endpoints(
     sink: &mut DiagnosticSink<'_>,
     list: Vec<Mapping>,
@@ -120,7 +120,7 @@ fn read_endpoints(
 ) -> (usize, Vec<Endpoint>) {
     let path = FieldPath::Field(path, "endpoints");
     let written = list.len();
-    let mut seen = Seen::new();
+    let mut seen = FirstOccurrences::new();
     let mut endpoints = Vec::new();
     for (index, mut record) in list.into_iter().enumerate() {
         let path = FieldPath::Element(&path, index);
@@ -138,7 +138,7 @@ fn read_endpoints(
         let Some(port) = record.take_count("port").and_then(|port| u16::try_from(port).ok()) else {
             continue;
         };
-        if let Some(line) = seen.again(sink, (host.clone(), port), host_place) {
+        if let Some(line) = seen.record_duplicate(sink, (host.clone(), port), host_place) {
             let message = format!("{host}:{port} is written on line {line} too; remove one of them");
             sink.error(host_place, path, message);
         }
@@ -147,7 +147,7 @@ fn read_endpoints(
     (written, endpoints)
 }
 
-/// A name or an address to connect to.
+/// Parses a host name or an address to connect to.
 fn endpoint_host(text: &str) -> Result<String, String> {
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
     if let Ok(address) = bare.parse::<IpAddr>() {
@@ -170,7 +170,7 @@ fn read_probe(sink: &mut DiagnosticSink<'_>, mut section: Mapping, path: &FieldP
         let message = format!("must be a path such as /health, found {}", quoted(&target));
         sink.error(place, FieldPath::Field(&path, "path"), message);
     }
-    let mut number = |field, otherwise| section.take_count(field).unwrap_or(otherwise);
+    let mut number = |field, default| section.take_count(field).unwrap_or(default);
     Probe {
         path: target,
         period: Duration::from_secs(number("periodSeconds", 10)),
@@ -186,7 +186,7 @@ pub(super) fn check_routes(
     backends: Option<&HashSet<String>>,
 ) -> Vec<Route> {
     let path = FieldPath::Field(&FieldPath::Top, "routes");
-    let mut seen = Seen::new();
+    let mut seen = FirstOccurrences::new();
     let mut routes = Vec::new();
     for (index, mut record) in records.unwrap_or_default().into_iter().enumerate() {
         let path = FieldPath::Element(&path, index);
@@ -195,7 +195,7 @@ pub(super) fn check_routes(
         let host = read_pattern(sink, &mut record, "host", &path, HostPattern::Any, HostPattern::parse);
         let target = read_pattern(sink, &mut record, "path", &path, PathPattern::any(), PathPattern::parse);
         let (Some(host), Some(target)) = (host, target) else { continue };
-        if let Some(line) = seen.again(sink, (host.clone(), target.clone()), place) {
+        if let Some(line) = seen.record_duplicate(sink, (host.clone(), target.clone()), place) {
             let message =
                 format!("the route of {host} and {target} is written on line {line} too; remove one of them");
             sink.error(place, path, message);
@@ -224,15 +224,15 @@ fn check_backend(
     sink.error_with_help(place, FieldPath::Field(path, "backend"), message, help);
 }
 
-/// A pattern, what is meant if none is written, or nothing if it was reported.
+/// Reads a pattern. Returns the default if the field is absent, and `None` after an error.
 fn read_pattern<T>(
     sink: &mut DiagnosticSink<'_>,
     record: &mut Mapping,
     field: &str,
     path: &FieldPath<'_>,
-    otherwise: T,
+    default: T,
     parse: fn(&str) -> Result<T, String>,
 ) -> Option<T> {
-    let Some(place) = record.value_span(field) else { return Some(otherwise) };
+    let Some(place) = record.value_span(field) else { return Some(default) };
     parse(&record.take_text(field)?).map_err(|why| sink.error(place, FieldPath::Field(path, field), why)).ok()
 }

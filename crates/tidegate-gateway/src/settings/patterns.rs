@@ -1,30 +1,30 @@
-//! Hosts, paths and networks as a gateway's file writes them.
+//! Host patterns, path patterns and networks of the settings file.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
 use tidegate_config::text::quoted;
 
-/// The longest host name.
+/// The maximum length of a host name.
 pub const LONGEST_HOST: usize = 253;
-/// The longest label of one.
+/// The maximum length of a label.
 const LONGEST_LABEL: usize = 63;
-/// The longest path of a route.
+/// The maximum length of a route's path.
 pub const LONGEST_PATH: usize = 1024;
 
-/// Which hosts a route is for. The order is the order in which they are tried.
+/// The hosts of a route. The variants are in match order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HostPattern {
-    /// This one, in lower case, without a port or a dot at its end.
+    /// One host, in lower case, without port and trailing dot.
     Exact(String),
-    /// Any one label before this, which begins with a dot: `*.example.com` is `.example.com`.
+    /// Any single label before this suffix, which starts with a dot: `*.example.com` is `.example.com`.
     OneLabel(String),
-    /// Any.
+    /// Any host.
     Any,
 }
 
 impl HostPattern {
-    /// Reads a pattern, or says what is wrong with it.
+    /// Parses a pattern. The error says what is wrong.
     pub fn parse(text: &str) -> Result<HostPattern, String> {
         let refuse = |why: &str| {
             Err(format!(
@@ -93,33 +93,34 @@ impl fmt::Display for HostPattern {
     }
 }
 
-/// Which paths a route is for.
+/// The paths of a route.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PathPattern {
-    /// What a path begins with, without a slash at its end unless that is meant; empty for `/*` and `/**`.
+    /// The literal prefix, without a trailing slash unless it is part of the pattern; empty for `/*` and
+    /// `/**`.
     pub literal: String,
-    /// What may follow.
+    /// What may follow the literal.
     pub rest: PathRest,
 }
 
-/// What may follow the literal part of a path. The order is the order in which they are tried.
+/// What may follow the literal of a path. The variants are in match order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PathRest {
     /// Nothing.
     Nothing,
-    /// One segment that is not empty: `/*`.
+    /// One non-empty segment: `/*`.
     OneSegment,
     /// Nothing, or a slash and anything: `/**`.
     Anything,
 }
 
 impl PathPattern {
-    /// Every path.
+    /// The pattern that matches every path.
     pub const fn any() -> PathPattern {
         PathPattern { literal: String::new(), rest: PathRest::Anything }
     }
 
-    /// Reads a pattern, or says what is wrong with it.
+    /// Parses a pattern. The error says what is wrong.
     pub fn parse(text: &str) -> Result<PathPattern, String> {
         let refuse = |why: &str| {
             Err(format!("{why}, found {}; write a path such as /api, /api/* or /api/**", quoted(text)))
@@ -167,7 +168,7 @@ impl fmt::Display for PathPattern {
     }
 }
 
-/// A network: an address and how many of its bits count.
+/// A network: an address and the length of its prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Network {
     address: IpAddr,
@@ -175,7 +176,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Reads `10.0.0.0/8`, `fd00::/8`, or one address alone.
+    /// Parses `10.0.0.0/8`, `fd00::/8`, or a single address.
     pub fn parse(text: &str) -> Result<Network, String> {
         let refuse = |why: &str| {
             Err(format!("{why}, found {}; write a network such as 10.0.0.0/8 or fd00::/8", quoted(text)))
@@ -202,7 +203,7 @@ impl Network {
         Ok(Network { address, bits })
     }
 
-    /// Whether an address is of this network. IPv4 inside IPv6 is IPv4.
+    /// Whether the network contains an address. IPv4-mapped IPv6 addresses count as IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         address.is_ipv4() == self.address.is_ipv4()
@@ -210,7 +211,7 @@ impl Network {
     }
 }
 
-/// The bits of an address that count.
+/// The prefix of an address.
 fn masked(address: IpAddr, bits: u32) -> u128 {
     match address {
         IpAddr::V4(address) => u128::from(address.to_bits() & u32::MAX.checked_shl(32 - bits).unwrap_or(0)),

@@ -1,4 +1,4 @@
-//! The file of the gateway: what a good one means, and what bad ones are told.
+//! The settings file: valid files and the errors of invalid ones.
 
 use std::time::Duration;
 
@@ -33,12 +33,12 @@ fn read(text: &str) -> Result<GatewaySpec, Vec<String>> {
 }
 
 fn read_with(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<GatewaySpec, Vec<String>> {
-    read_gateway("gateway.yaml", text.as_bytes(), env).map_err(|wrong| {
+    read_gateway("gateway.yaml", text.as_bytes(), env).map_err(|errors| {
         let line = |found: &tidegate_config::Diagnostic| {
             let help = found.help.as_deref().map(|help| format!(" ({help})")).unwrap_or_default();
             format!("{}:{} {}: {}{help}", found.line, found.column, found.field, found.message)
         };
-        wrong.iter().map(line).collect()
+        errors.iter().map(line).collect()
     })
 }
 
@@ -67,7 +67,7 @@ fn every_field_is_read() {
 }
 
 #[test]
-fn variables_are_replaced_before_values_are_read() {
+fn variables_are_expanded_before_values_are_parsed() {
     let env = |name: &str| match name {
         "PORT" => Some("7001".to_owned()),
         "EMPTY" => Some(String::new()),
@@ -94,7 +94,7 @@ fn variables_are_replaced_before_values_are_read() {
         Ok("${env:LOOP}".to_owned()),
         "what a variable says is not looked at again"
     );
-    for (written, told) in [
+    for (written, expected) in [
         (
             "${env:NONE}",
             "1:16 server.port: the variable NONE is not set; set it, or write ${env:NONE:-default}",
@@ -103,30 +103,30 @@ fn variables_are_replaced_before_values_are_read() {
         ("${env:1X}", "the name of a variable must be letters, digits and _"),
         ("${env:}", "the name of a variable must be"),
     ] {
-        let wrong = port(written).expect_err("it cannot be replaced");
-        assert_eq!(wrong.len(), 1, "{wrong:?}");
-        assert!(wrong[0].contains(told), "{wrong:?}");
+        let errors = port(written).expect_err("the variable is missing or invalid");
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(errors[0].contains(expected), "{errors:?}");
     }
     let deep = format!("{}1{}", "${env:NONE:-".repeat(40), "}".repeat(40));
     assert!(port(&deep).expect_err("too deep")[0].contains("at most 16 deep"));
 }
 
 #[test]
-fn below_minus_one_is_refused_at_all_three_levels() {
+fn limit_below_minus_one_is_refused_at_every_level() {
     let text = GOOD
         .replace("maxQps: 2000", "maxQps: -2")
         .replace("maxConnections: 0", "maxConnections: -5")
         .replace("maxQps: 500", "maxQps: -3");
-    let wrong = read(&text).expect_err("three mistakes");
+    let errors = read(&text).expect_err("three errors");
     let fields =
         ["server.rateLimit.maxQps", "backends[0].rateLimit.maxConnections", "routes[0].rateLimit.maxQps"];
-    assert_eq!(wrong.len(), 3, "{wrong:?}");
-    for (message, field) in wrong.iter().zip(fields) {
+    assert_eq!(errors.len(), 3, "{errors:?}");
+    for (message, field) in errors.iter().zip(fields) {
         assert!(message.contains(field) && message.contains("must be -1"), "{message}");
     }
 }
 
-/// What is written instead of something in the good file, and what is told about it.
+/// A replacement in the valid file and the error it causes.
 const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "port: 9848\n",
@@ -208,19 +208,19 @@ const MISTAKES: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn every_mistake_is_told_where_it_is() {
-    for (good, bad, told) in MISTAKES {
+fn every_error_is_reported_at_its_position() {
+    for (good, bad, expected) in MISTAKES {
         assert!(GOOD.contains(good), "{good}");
-        let wrong = read(&GOOD.replacen(good, bad, 1)).expect_err(bad);
-        assert!(wrong.len() == 1 && wrong[0].contains(told), "{bad}: {told}\n{wrong:#?}");
+        let errors = read(&GOOD.replacen(good, bad, 1)).expect_err(bad);
+        assert!(errors.len() == 1 && errors[0].contains(expected), "{bad}: {expected}\n{errors:#?}");
     }
 }
 
 #[test]
-fn all_mistakes_are_told_at_once() {
+fn all_errors_are_reported_at_once() {
     let text = "server: {port: x}\nbackends: [{name: b, endpoints: [{host: 'h:1', port: 1}]}]\nroutes: [{host: 'a:1', path: b, backend: c}]";
-    let wrong = read(text).expect_err("five mistakes");
-    let fields: Vec<&str> = wrong.iter().filter_map(|line| line.split(' ').nth(1)).collect();
+    let errors = read(text).expect_err("five errors");
+    let fields: Vec<&str> = errors.iter().filter_map(|line| line.split(' ').nth(1)).collect();
     assert_eq!(
         fields,
         [
@@ -234,14 +234,14 @@ fn all_mistakes_are_told_at_once() {
 }
 
 #[test]
-fn nothing_is_no_gateway() {
+fn empty_file_is_refused() {
     for text in ["", "{}", "server: {port: 1}", "backends: []\nroutes: []", "[]", "server: {port: ["] {
         assert!(read(text).is_err(), "{text}");
     }
 }
 
 #[test]
-fn networks_contain_what_they_say() {
+fn networks_contain_their_addresses() {
     let within = |network: &str, address: &str| {
         Network::parse(network).expect("a network").contains(address.parse().expect("an address"))
     };
@@ -253,9 +253,9 @@ fn networks_contain_what_they_say() {
 }
 
 proptest! {
-    /// Whatever is put where a value was, nothing panics.
+    /// Arbitrary replacements never panic.
     #[test]
-    fn no_file_makes_it_panic(at in 0..GOOD.len(), inserted in "[-a-z*/:{}\\[\\]$,. \n\"'0-9é]{0,12}") {
+    fn arbitrary_files_never_panic(at in 0..GOOD.len(), inserted in "[-a-z*/:{}\\[\\]$,. \n\"'0-9é]{0,12}") {
         let text = format!("{}{inserted}{}", &GOOD[..at], &GOOD[at..]);
         let _either = read_with(&text, &|name| (name.len() > 2).then(|| "${env:".to_owned()));
     }

@@ -1,10 +1,10 @@
-//! Several stores on one schema, as several servers are: they decide as one.
+//! Several stores on one schema decide as one limiter.
 
-mod bounded;
-mod reading;
-mod storms;
-mod sweeping;
-mod waiting;
+mod expiry;
+mod index_use;
+mod key_bounds;
+mod lock_waits;
+mod stress;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use tidegate::model::{Ask, Hold, ItemSpec, LimitSpec, Order, Policy, Precision, 
 use tidegate::reply::{Detail, OrderError, OrderReply, Outcome, Replies};
 use tidegate::store::Unavailable;
 use tidegate::store::{Actual, Settlement, Store};
-use tidegate_postgres::{Options, PostgresStore, Source};
+use tidegate_postgres::{PostgresOptions, PostgresStore, TimeSource};
 
 use crate::cluster::{new_database, new_schema, options, shared_url};
 use crate::load::{eventually, lease, take, used, within};
@@ -34,7 +34,7 @@ fn fleet(schema: &str) -> Vec<PostgresStore> {
     fleet_of(&options(schema))
 }
 
-fn fleet_of(options: &Options) -> Vec<PostgresStore> {
+fn fleet_of(options: &PostgresOptions) -> Vec<PostgresStore> {
     let open = |_| PostgresStore::open(options.clone()).unwrap_or_else(|error| panic!("{error}"));
     (0..SERVERS).map(open).collect()
 }
@@ -85,9 +85,9 @@ fn rush(stores: &[PostgresStore], each: usize, ask: impl Fn(&PostgresStore, usiz
 }
 
 #[test]
-fn what_is_granted_is_exact() {
+fn grants_across_servers_are_exact() {
     let database = new_database();
-    let stores = fleet_of(&Options::parse(&database).expect("a URL of ours"));
+    let stores = fleet_of(&PostgresOptions::parse(&database).expect("a URL of ours"));
     let sliding = |precision| Policy::Sliding { window: LONG, precision };
     for (id, policy) in [
         ("total", Policy::Total),
@@ -112,7 +112,7 @@ fn what_is_granted_is_exact() {
 }
 
 #[test]
-fn never_more_hold_a_slot_than_there_are() {
+fn held_slots_never_exceed_capacity() {
     let schema = new_schema();
     let stores = fleet(&schema);
     stores[0].put(slots("slots", 30, LONG), ExpectedVersion::Absent).expect("a new limit");
@@ -143,7 +143,7 @@ fn never_more_hold_a_slot_than_there_are() {
 }
 
 #[test]
-fn edits_are_in_force_everywhere_when_they_are_told() {
+fn edit_applies_on_every_server_when_it_returns() {
     let schema = new_schema();
     let stores = fleet(&schema);
     let mut capacity = 0;
@@ -170,7 +170,7 @@ fn edits_are_in_force_everywhere_when_they_are_told() {
 }
 
 #[test]
-fn resets_of_a_key_are_seen_by_all() {
+fn reset_of_key_applies_on_every_server() {
     let stores = fleet(&new_schema());
     let spec = LimitSpec::named("each").with(ItemSpec::of(Policy::Total, 1).per_key());
     stores[0].put(spec, ExpectedVersion::Absent).expect("a new limit");
@@ -183,7 +183,7 @@ fn resets_of_a_key_are_seen_by_all() {
 }
 
 #[test]
-fn a_request_is_charged_once_wherever_it_is_repeated() {
+fn repeated_request_id_is_charged_once_across_servers() {
     let stores = fleet(&new_schema());
     stores[0].put(total("once", 1000), ExpectedVersion::Absent).expect("a new limit");
     stores[0].put(slots("slots", 1000, LONG), ExpectedVersion::Absent).expect("a new limit");
@@ -205,7 +205,7 @@ fn a_request_is_charged_once_wherever_it_is_repeated() {
 }
 
 #[test]
-fn what_one_granted_another_settles_renews_and_releases() {
+fn lease_of_one_server_is_settled_renewed_and_released_by_another() {
     let stores = fleet(&new_schema());
     stores[0].put(total("held", 100), ExpectedVersion::Absent).expect("a new limit");
     let [one, two, three] = [&stores[0], &stores[1], &stores[2]];
@@ -230,7 +230,7 @@ fn what_one_granted_another_settles_renews_and_releases() {
 }
 
 #[test]
-fn fences_rise_from_server_to_server() {
+fn fences_increase_across_servers() {
     let stores = fleet(&new_schema());
     stores[0].put(slots("slots", 1000, LONG), ExpectedVersion::Absent).expect("a new limit");
     let mut last = 0;
@@ -249,7 +249,7 @@ fn fences_rise_from_server_to_server() {
 
 /// A lease has a fence of every limit that was asked with it, those that hold nothing included.
 #[test]
-fn fences_rise_for_limits_that_count_each_key_alone() {
+fn fences_increase_for_limits_with_only_key_items() {
     let stores = fleet(&new_schema());
     stores[0].put(slots("slots", 1000, LONG), ExpectedVersion::Absent).expect("a new limit");
     let each = LimitSpec::named("each").with(ItemSpec::of(Policy::Total, 1000).per_key());
@@ -281,7 +281,7 @@ fn watched(store: &PostgresStore) -> Arc<Mutex<Vec<String>>> {
 }
 
 #[test]
-fn watchers_hear_what_others_change() {
+fn watchers_see_changes_of_other_servers() {
     let stores = fleet(&new_schema());
     let heard = watched(&stores[1]);
     let hears = |word: &str| {
@@ -299,7 +299,7 @@ fn watchers_hear_what_others_change() {
 
 /// Who listens may read an edit before its editor tells of it; watchers heard of the limits in any order then.
 #[test]
-fn watchers_hear_of_an_edit_in_its_order() {
+fn watchers_see_an_edit_in_its_order() {
     let store = PostgresStore::open(options(&new_schema())).expect("a new schema");
     let heard = watched(&store);
     for round in 1..=100 {
@@ -312,7 +312,7 @@ fn watchers_hear_of_an_edit_in_its_order() {
 }
 
 #[test]
-fn changes_arrive_although_nobody_listens() {
+fn changes_arrive_without_notifications() {
     let schema = new_schema();
     let store = PostgresStore::open(options(&schema)).expect("a new schema");
     let heard = watched(&store);
@@ -332,14 +332,14 @@ fn changes_arrive_although_nobody_listens() {
 
 /// Clocks of servers that do not agree: nobody decides a row at an instant before one that it was decided at already.
 #[test]
-fn a_clock_that_goes_back_gives_nothing_back() {
+fn clock_going_back_restores_no_capacity() {
     let schema = new_schema();
     let at = |seconds: u64| {
         Arc::new(ManualClock::ticking(Tick::NANOSECOND, Timestamp::from_ticks(seconds * 1_000_000_000)))
     };
     let (early, late) = (at(1_000_000), at(1_000_500));
     let open = |clock: &Arc<ManualClock>| {
-        let source = Source::Given(Arc::<ManualClock>::clone(clock) as Arc<dyn Clock>);
+        let source = TimeSource::Given(Arc::<ManualClock>::clone(clock) as Arc<dyn Clock>);
         PostgresStore::open_with(options(&schema), source).expect("a store")
     };
     let ahead = open(&late);
